@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package domain
+
+// Facts is what Build must know about a node and a launcher Pod beyond the VMI: plain data, gathered by the
+// agent before it builds, which can be dumped and replayed. Paths are those inside the launcher Pod.
+type Facts struct {
+	// Emulation says that QEMU emulates the CPU in software and nothing may ask for KVM.
+	Emulation bool `json:"emulation"`
+	// Arch is the guest's architecture as Kubernetes names it; empty means amd64.
+	Arch string `json:"arch,omitempty"`
+	// Disks are the prepared volumes by volume name.
+	Disks map[string]DiskFact `json:"disks,omitempty"`
+	// Interfaces are the prepared taps by the name of the VMI's interface.
+	Interfaces map[string]InterfaceFact `json:"interfaces,omitempty"`
+	// KernelBoot is set when the guest boots a kernel from an image.
+	KernelBoot *KernelBootFact `json:"kernelBoot,omitempty"`
+	// SMBIOS is the vendor's text from the cluster's configuration.
+	SMBIOS SMBIOSFact `json:"smbios"`
+	// MemBalloonStatsPeriod is the interval of memory statistics in seconds; 0 means none.
+	MemBalloonStatsPeriod uint `json:"memBalloonStatsPeriod,omitempty"`
+	// VhostNet says that the Pod has /dev/vhost-net.
+	VhostNet bool `json:"vhostNet,omitempty"`
+}
+
+// DiskFact is where a volume's disk lies in the Pod and how it is written.
+type DiskFact struct {
+	// Path is the file or the device.
+	Path string `json:"path"`
+	// Block says that Path is a block device.
+	Block bool `json:"block,omitempty"`
+	// Format is raw or qcow2.
+	Format string `json:"format"`
+	// BackingPath and BackingFormat name the read-only image below an overlay, if there is one.
+	BackingPath   string `json:"backingPath,omitempty"`
+	BackingFormat string `json:"backingFormat,omitempty"`
+	// CapacityBytes is the size that the guest sees.
+	CapacityBytes int64 `json:"capacityBytes,omitempty"`
+	// DirectIO says that the file system takes O_DIRECT, which cache mode none needs.
+	DirectIO bool `json:"directIO,omitempty"`
+}
+
+// InterfaceFact is the tap that the agent made for an interface.
+type InterfaceFact struct {
+	// Tap is the name of the tap device in the Pod.
+	Tap string `json:"tap"`
+	// MAC is the address that the guest gets.
+	MAC string `json:"mac"`
+	// MTU is what the guest may use; 0 leaves it to QEMU.
+	MTU uint `json:"mtu,omitempty"`
+}
+
+// KernelBootFact is the kernel and initrd in the Pod.
+type KernelBootFact struct {
+	// Kernel is the kernel's path; empty if only an initrd was asked for.
+	Kernel string `json:"kernel,omitempty"`
+	// Initrd is the initrd's path; empty if there is none.
+	Initrd string `json:"initrd,omitempty"`
+}
+
+// SMBIOSFact is what the guest's firmware shows as its maker.
+type SMBIOSFact struct {
+	// Manufacturer, Product, Version, SKU and Family are SMBIOS system fields; empty ones are left out.
+	Manufacturer string `json:"manufacturer,omitempty"`
+	Product      string `json:"product,omitempty"`
+	Version      string `json:"version,omitempty"`
+	SKU          string `json:"sku,omitempty"`
+	Family       string `json:"family,omitempty"`
+}

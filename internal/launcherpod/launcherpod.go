@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package launcherpod names what the launcher Pod looks like from inside and from the node: volumes, mount
+// paths, sockets and identities. The controller renders the Pod from it, the agent and the launcher find
+// their way with it, and the domain refers to its files. It holds names only and imports nothing.
+package launcherpod
+
+import "path"
+
+// ComputeContainer is the container that runs virt-launcher. KubeVirt's tools select it by this name.
+const ComputeContainer = "compute"
+
+// LauncherBinary is the entry point of the launcher image.
+const LauncherBinary = "/usr/bin/virt-launcher"
+
+// QEMUUser is the UID and GID under which everything in the launcher Pod runs, as in KubeVirt.
+const QEMUUser = 107
+
+// Names of the Pod's own volumes.
+const (
+	// SocketsVolume is the emptyDir that holds libvirtd's socket and nothing else.
+	SocketsVolume = "sockets"
+	// RuntimeVolume is the emptyDir for everything that libvirtd and QEMU write at run time.
+	RuntimeVolume = "libvirt-runtime"
+	// EphemeralDisksVolume is the emptyDir for overlays, empty disks and cloud-init media.
+	EphemeralDisksVolume = "ephemeral-disks"
+	// KernelBootVolume is the image volume with the kernel and the initrd.
+	KernelBootVolume = "kernel-boot"
+)
+
+// Directories inside the Pod.
+const (
+	// SocketsDir is where SocketsVolume is mounted.
+	SocketsDir = "/var/run/kubevirt/sockets"
+	// RuntimeDir is where RuntimeVolume is mounted.
+	RuntimeDir = "/var/run/libvirt"
+	// EphemeralDisksDir is where EphemeralDisksVolume is mounted, and the target of the storage pool.
+	EphemeralDisksDir = "/var/run/kubevirt-ephemeral-disks"
+	// ContainerDisksDir has one image volume per containerDisk beneath it.
+	ContainerDisksDir = "/var/run/kubevirt/container-disks"
+	// KernelBootDir is where KernelBootVolume is mounted.
+	KernelBootDir = "/var/run/kubevirt/kernel-boot"
+	// DisksDir has one filesystem volume (claim or host directory) per volume beneath it.
+	DisksDir = "/var/run/kubevirt-private/vmi-disks"
+	// SecretsDir has one directory of projected Secrets per cloud-init volume beneath it.
+	SecretsDir = "/var/run/kubevirt-private/secret"
+	// ImageDiskDir is the directory in a containerDisk image in which the disk lies.
+	ImageDiskDir = "disk"
+	// DiskImage is the file in a filesystem claim that holds the disk.
+	DiskImage = "disk.img"
+)
+
+// Files inside the Pod.
+const (
+	// LibvirtSocketName is the name of libvirtd's socket in SocketsVolume.
+	LibvirtSocketName = "libvirt-sock"
+	// LibvirtSocket is libvirtd's socket as seen in the Pod.
+	LibvirtSocket = SocketsDir + "/" + LibvirtSocketName
+	// ConsoleFIFO is the pipe from the guest's serial console to virt-launcher.
+	ConsoleFIFO = RuntimeDir + "/console.fifo"
+	// EphemeralPool is the name of libvirt's storage pool on EphemeralDisksDir.
+	EphemeralPool = "ephemeral"
+)
+
+// Interfaces inside the Pod's network namespace.
+const (
+	// PrimaryInterface is the interface that the cluster's network gives to the Pod.
+	PrimaryInterface = "eth0"
+	// BridgePrefix starts the name of the bridge between a Pod interface and the guest's tap.
+	BridgePrefix = "k6t-"
+	// DisplacedSuffix ends the name of a Pod interface whose address moved into the guest.
+	DisplacedSuffix = "-nic"
+)
+
+// ContainerDiskDir is the directory in the Pod where the image of a containerDisk is mounted.
+func ContainerDiskDir(volume string) string { return path.Join(ContainerDisksDir, volume) }
+
+// DiskDir is the directory in the Pod where a filesystem volume is mounted.
+func DiskDir(volume string) string { return path.Join(DisksDir, volume) }
+
+// BlockDevice is the path in the Pod of a claim with volumeMode Block.
+func BlockDevice(volume string) string { return path.Join("/dev", volume) }
+
+// UserDataVolume is the Pod volume of a cloud-init volume's user data Secret.
+func UserDataVolume(volume string) string { return volume + "-udata" }
+
+// NetworkDataVolume is the Pod volume of a cloud-init volume's network data Secret.
+func NetworkDataVolume(volume string) string { return volume + "-ndata" }
+
+// SecretDir is where the Secrets of a cloud-init volume are mounted in the Pod, as userdata and networkdata.
+func SecretDir(volume string) string { return path.Join(SecretsDir, volume) }
+
+// DomainName is the name of a VMI's libvirt domain, as in KubeVirt.
+func DomainName(namespace, name string) string { return namespace + "_" + name }
