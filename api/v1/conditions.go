@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+// Reasons of the VMI conditions Ready and PodScheduled.
+const (
+	// PodTerminatingReason: the launcher Pod is being deleted.
+	PodTerminatingReason = "PodTerminating"
+	// PodNotExistsReason: there is no launcher Pod.
+	PodNotExistsReason = "PodNotExists"
+	// PodConditionMissingReason: the launcher Pod has no Ready condition yet.
+	PodConditionMissingReason = "PodConditionMissing"
+	// GuestNotRunningReason: the launcher Pod runs, the guest does not.
+	GuestNotRunningReason = "GuestNotRunning"
+)
+
+// Reasons of the VMI condition Paused.
+const (
+	// PausedByUserReason: somebody asked for the pause.
+	PausedByUserReason = "PausedByUser"
+	// PausedIOErrorReason: a disk failed to read or write and the guest was stopped.
+	PausedIOErrorReason = "PausedIOError"
+	// PausedByMigrationMonitorReason: a migration needed the guest to stand still.
+	PausedByMigrationMonitorReason = "PausedByMigrationMonitor"
+)
+
+// Reasons of the VMI condition LiveMigratable when it is False.
+const (
+	// VirtualMachineInstanceReasonDisksNotMigratable: a disk cannot be reached from two nodes.
+	VirtualMachineInstanceReasonDisksNotMigratable = "DisksNotLiveMigratable"
+	// VirtualMachineInstanceReasonInterfaceNotMigratable: a network interface cannot move.
+	VirtualMachineInstanceReasonInterfaceNotMigratable = "InterfaceNotLiveMigratable"
+	// VirtualMachineInstanceReasonHotplugNotMigratable: a hotplugged volume cannot move.
+	VirtualMachineInstanceReasonHotplugNotMigratable = "HotplugNotLiveMigratable"
+	// VirtualMachineInstanceReasonCPUModeNotMigratable: the CPU model ties the guest to its node.
+	VirtualMachineInstanceReasonCPUModeNotMigratable = "CPUModeLiveMigratable"
+	// VirtualMachineInstanceReasonVirtIOFSNotMigratable: a shared filesystem cannot move.
+	VirtualMachineInstanceReasonVirtIOFSNotMigratable = "VirtIOFSNotLiveMigratable"
+	// VirtualMachineInstanceReasonHostDeviceNotMigratable: a device of the node is passed through.
+	VirtualMachineInstanceReasonHostDeviceNotMigratable = "HostDeviceNotLiveMigratable"
+	// VirtualMachineInstanceReasonSEVNotMigratable: memory is encrypted by AMD SEV.
+	VirtualMachineInstanceReasonSEVNotMigratable = "SEVNotLiveMigratable"
+	// VirtualMachineInstanceReasonSecureExecutionNotMigratable: the guest runs under IBM Secure Execution.
+	VirtualMachineInstanceReasonSecureExecutionNotMigratable = "SecureExecutionNotLiveMigratable"
+	// VirtualMachineInstanceReasonTDXNotMigratable: memory is encrypted by Intel TDX.
+	VirtualMachineInstanceReasonTDXNotMigratable = "TDXNotLiveMigratable"
+	// VirtualMachineInstanceReasonNoTSCFrequencyMigratable: no common time stamp counter frequency is known.
+	VirtualMachineInstanceReasonNoTSCFrequencyMigratable = "NoTSCFrequencyNotLiveMigratable"
+	// VirtualMachineInstanceReasonHypervPassthroughNotMigratable: every Hyper-V feature of the node is passed through.
+	VirtualMachineInstanceReasonHypervPassthroughNotMigratable = "HypervPassthroughNotLiveMigratable"
+	// VirtualMachineInstanceReasonPRNotMigratable: a disk uses SCSI persistent reservations.
+	VirtualMachineInstanceReasonPRNotMigratable = "PersistentReservationNotLiveMigratable"
+	// VirtualMachineInstanceReasonNotMigratable: none of the others, the message says why.
+	VirtualMachineInstanceReasonNotMigratable = "NotMigratable"
+)
+
+// Reasons of the VMI condition DataVolumesReady.
+const (
+	// VirtualMachineInstanceReasonNotAllDVsReady: at least one DataVolume is not populated yet.
+	VirtualMachineInstanceReasonNotAllDVsReady = "NotAllDVsReady"
+	// VirtualMachineInstanceReasonAllDVsReady: every DataVolume is populated.
+	VirtualMachineInstanceReasonAllDVsReady = "AllDVsReady"
+)
+
+// Reasons of the KubeVirt conditions.
+const (
+	// KubeVirtReasonAllComponentsReady: what was installed runs.
+	KubeVirtReasonAllComponentsReady = "AllComponentsReady"
+	// KubeVirtReasonAllResourcesCreated: every object was created.
+	KubeVirtReasonAllResourcesCreated = "AllResourcesCreated"
+	// KubeVirtReasonDeploymentInProgress: the first installation is not finished.
+	KubeVirtReasonDeploymentInProgress = "DeploymentInProgress"
+	// KubeVirtReasonUpdateInProgress: a change is being rolled out.
+	KubeVirtReasonUpdateInProgress = "UpdateInProgress"
+	// KubeVirtReasonDeploymentFailed: an object could not be applied, the message says which and why.
+	KubeVirtReasonDeploymentFailed = "DeploymentFailed"
+	// KubeVirtReasonExistingDeployment: another KubeVirt object is in charge.
+	KubeVirtReasonExistingDeployment = "ExistingDeployment"
+	// KubeVirtReasonDeletionInProgress: what was installed is being removed.
+	KubeVirtReasonDeletionInProgress = "DeletionInProgress"
+	// KubeVirtReasonDeletionFailed: the removal is stuck, the message says on what.
+	KubeVirtReasonDeletionFailed = "DeletionFailed"
+)
+
+// VirtualMachineInstancePodScheduled is copied from the launcher Pod while the scheduler finds no node for it.
+const VirtualMachineInstancePodScheduled VirtualMachineInstanceConditionType = "PodScheduled"

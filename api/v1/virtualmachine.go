@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import "errors"
+
+// RunStrategy returns the strategy in force: spec.runStrategy, or what the older spec.running stands for (true is
+// Always, false is Halted). Neither means Halted; both is an error that admission refuses.
+func (vm *VirtualMachine) RunStrategy() (VirtualMachineRunStrategy, error) {
+	switch {
+	case vm.Spec.Running != nil && vm.Spec.RunStrategy != nil:
+		return RunStrategyUnknown, errors.New("running and runstrategy are mutually exclusive")
+	case vm.Spec.RunStrategy != nil:
+		return *vm.Spec.RunStrategy, nil
+	case vm.Spec.Running != nil && *vm.Spec.Running:
+		return RunStrategyAlways, nil
+	default:
+		return RunStrategyHalted, nil
+	}
+}
