@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Command tools is the program in the image of the end-to-end tests' Pods: a web server, a web client and an
+// SSH client, so that tests need no image from elsewhere.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/crypto/ssh"
+)
+
+const dialTimeout = 10 * time.Second
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	root := &cobra.Command{Use: "tools", Short: "Peers for end-to-end tests", SilenceUsage: true}
+	root.AddCommand(serveCommand(), getCommand(), sshCommand(), resolveCommand())
+	if err := root.ExecuteContext(ctx); err != nil {
+		stop()
+		os.Exit(1)
+	}
+}
+
+func serveCommand() *cobra.Command {
+	var address, body string
+	cmd := &cobra.Command{
+		Use: "serve", Short: "Answer every HTTP request until told to stop", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			server := &http.Server{Addr: address, ReadHeaderTimeout: dialTimeout, Handler: http.HandlerFunc(
+				func(w http.ResponseWriter, r *http.Request) {
+					fmt.Fprintf(cmd.OutOrStdout(), "request %q from %s\n", r.URL.Path, r.RemoteAddr)
+					_, _ = io.WriteString(w, body+"\n")
+				})}
+			go func() {
+				<-cmd.Context().Done()
+				_ = server.Close()
+			}()
+			if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+				return err
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&address, "address", ":8080", "address to listen on")
+	cmd.Flags().StringVar(&body, "body", "VIREO-POD", "line to answer with")
+	return cmd
+}
+
+func getCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "get URL", Short: "Print what a URL answers", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), dialTimeout)
+			defer cancel()
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, args[0], nil)
+			if err != nil {
+				return err
+			}
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = response.Body.Close() }()
+			_, err = io.Copy(cmd.OutOrStdout(), io.LimitReader(response.Body, 1<<20))
+			return err
+		},
+	}
+}
+
+func resolveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "resolve NAME", Short: "Print the addresses of a name", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			addresses, err := net.DefaultResolver.LookupHost(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), strings.Join(addresses, "\n"))
+			return nil
+		},
+	}
+}
+
+func sshCommand() *cobra.Command {
+	var user, password string
+	cmd := &cobra.Command{
+		Use: "ssh ADDRESS COMMAND…", Short: "Run a command over SSH with a password", Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			address := args[0]
+			if !strings.Contains(address, ":") {
+				address = net.JoinHostPort(address, "22")
+			}
+			client, err := ssh.Dial("tcp", address, &ssh.ClientConfig{
+				User: user, Auth: []ssh.AuthMethod{ssh.Password(password)}, Timeout: dialTimeout,
+				// The guest made its host key a moment ago: nobody knows it yet.
+				HostKeyCallback: ssh.InsecureIgnoreHostKey(),
+			})
+			if err != nil {
+				return fmt.Errorf("log in to %s as %s: %w", address, user, err)
+			}
+			defer func() { _ = client.Close() }()
+			session, err := client.NewSession()
+			if err != nil {
+				return err
+			}
+			session.Stdout, session.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			return session.Run(strings.Join(args[1:], " "))
+		},
+	}
+	cmd.Flags().StringVar(&user, "user", "debian", "account in the guest")
+	cmd.Flags().StringVar(&password, "password", "vireo", "password of the account")
+	return cmd
+}
