@@ -28,8 +28,12 @@ type VirtualMachineList struct {
 	Items           []VirtualMachine `json:"items"`
 }
 
+// +kubebuilder:validation:XValidation:rule="!(has(self.running) && has(self.runStrategy))",message="Running and RunStrategy are mutually exclusive. Note that Running is deprecated, please use RunStrategy instead"
+// +kubebuilder:validation:XValidation:rule="has(self.running) || has(self.runStrategy)",message="One of Running or RunStrategy must be specified"
 type VirtualMachineSpec struct {
-	Running               *bool                               `json:"running,omitempty"`
+	Running *bool `json:"running,omitempty"`
+	// +kubebuilder:validation:Enum=Always;Halted;Manual;RerunOnFailure;Once;WaitAsReceiver
+	// +optional
 	RunStrategy           *VirtualMachineRunStrategy          `json:"runStrategy,omitempty"`
 	Instancetype          *InstancetypeMatcher                `json:"instancetype,omitempty"`
 	Preference            *PreferenceMatcher                  `json:"preference,omitempty"`
@@ -67,8 +71,12 @@ type VirtualMachineInstanceTemplateSpec struct {
 }
 
 type DataVolumeTemplateSpec struct {
-	// +nullable
-	metav1.TypeMeta `json:",inline"`
+	// apiVersion is the DataVolume's API version. It is accepted and not used.
+	// +optional
+	APIVersion string `json:"apiVersion,omitempty"`
+	// kind is the DataVolume's kind. It is accepted and not used.
+	// +optional
+	Kind string `json:"kind,omitempty"`
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +nullable
 	metav1.ObjectMeta `json:"metadata,omitempty"`
