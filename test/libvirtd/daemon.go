@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package libvirtd
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// RootfsEnv names the environment variable with the path of the launcher image's root file system.
+const RootfsEnv = "VIREO_LAUNCHER_ROOTFS"
+
+// startTimeout bounds the wait for libvirtd's socket. The first answer takes about a second on an idle machine.
+const startTimeout = 60 * time.Second
+
+// TB is what Start needs of a test: *testing.T and GinkgoT() both have it.
+type TB interface {
+	Helper()
+	Cleanup(func())
+	Failed() bool
+	Fatalf(format string, args ...any)
+	Logf(format string, args ...any)
+}
+
+// Daemon is a running libvirtd and the directories that it shares with the test.
+type Daemon struct {
+	dir     string
+	cmd     *exec.Cmd
+	lifeW   *os.File
+	log     *buffer
+	console *buffer
+	fifo    *os.File
+	done    chan struct{}
+	stop    sync.Once
+}
+
+// Start runs libvirtd from rootfs and returns when its socket takes connections. It stops with the test.
+func Start(t TB, rootfs string) *Daemon {
+	t.Helper()
+	d, err := start(rootfs)
+	if d != nil {
+		t.Cleanup(func() {
+			d.Stop()
+			if t.Failed() {
+				t.Logf("libvirtd's log:\n%s", d.Log())
+			}
+			if err := os.RemoveAll(d.dir); err != nil {
+				t.Logf("remove libvirtd's directory: %v", err)
+			}
+		})
+	}
+	if err != nil {
+		t.Fatalf("start libvirtd from %q: %v", rootfs, err)
+	}
+	return d
+}
+
+func start(rootfs string) (*Daemon, error) {
+	if rootfs == "" {
+		return nil, fmt.Errorf("no launcher root file system: set %s to a directory with the launcher image's files", RootfsEnv)
+	}
+	if _, err := os.Stat(filepath.Join(rootfs, "usr/sbin/libvirtd")); err != nil {
+		return nil, fmt.Errorf("not a launcher root file system: %w", err)
+	}
+	// A short path: with what lies beneath, the socket's must stay below the 108 bytes of a sockaddr_un.
+	dir, err := os.MkdirTemp("", "vireo-libvirtd-")
+	if err != nil {
+		return nil, err
+	}
+	d := &Daemon{dir: dir, log: &buffer{}, console: &buffer{}, done: make(chan struct{})}
+	if err := d.layout(rootfs); err != nil {
+		return d, fmt.Errorf("make the Pod's directories: %w", err)
+	}
+	if err := d.run(rootfs); err != nil {
+		return d, err
+	}
+	return d, d.waitForSocket()
+}
+
+// layout makes what the kubelet and virt-launcher make in a Pod, beneath one directory that becomes /run there.
+func (d *Daemon) layout(rootfs string) error {
+	if err := os.Chmod(d.dir, 0o755); err != nil {
+		return err
+	}
+	for _, dir := range []string{
+		launcherpod.SocketsDir, launcherpod.RuntimeDir, launcherpod.EphemeralDisksDir, launcherpod.ContainerDisksDir,
+		launcherpod.KernelBootDir, launcherpod.DisksDir, launcherpod.SecretsDir,
+		launcherpod.RuntimeDir + "/home", launcherpod.RuntimeDir + "/run", launcherpod.RuntimeDir + "/cache",
+		launcherpod.RuntimeDir + "/tmp", launcherpod.RuntimeDir + "/config/libvirt",
+	} {
+		if err := os.MkdirAll(d.Host(dir), 0o755); err != nil {
+			return err
+		}
+	}
+	config, err := os.ReadFile(filepath.Join(rootfs, "usr/share/vireo/libvirt/qemu.conf"))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(d.Host(launcherpod.RuntimeDir+"/config/libvirt/qemu.conf"), config, 0o644); err != nil {
+		return err
+	}
+	if err := syscall.Mkfifo(d.Host(launcherpod.ConsoleFIFO), 0o600); err != nil {
+		return err
+	}
+	// Open for reading and writing, as virt-launcher does: QEMU finds a reader and the reader no end.
+	if d.fifo, err = os.OpenFile(d.Host(launcherpod.ConsoleFIFO), os.O_RDWR, 0); err != nil {
+		return err
+	}
+	go func() { _, _ = io.Copy(d.console, d.fifo) }()
+	return filepath.Walk(d.dir, func(path string, _ os.FileInfo, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, launcherpod.QEMUUser, launcherpod.QEMUUser)
+	})
+}
+
+func (d *Daemon) run(rootfs string) error {
+	request, err := json.Marshal(initRequest{Rootfs: rootfs, Run: d.dir})
+	if err != nil {
+		return err
+	}
+	lifeR, lifeW, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer lifeR.Close()
+	d.lifeW = lifeW
+	d.cmd = exec.Command("/proc/self/exe")
+	d.cmd.Args = []string{initName, string(request)}
+	d.cmd.Env = []string{}
+	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
+	d.cmd.ExtraFiles = []*os.File{lifeR}
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid: true,
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET |
+			syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
+	}
+	if err := d.cmd.Start(); err != nil {
+		return fmt.Errorf("start libvirtd's namespaces (needs root): %w", err)
+	}
+	go func() {
+		_ = d.cmd.Wait()
+		close(d.done)
+	}()
+	return nil
+}
+
+func (d *Daemon) waitForSocket() error {
+	deadline := time.After(startTimeout)
+	for {
+		conn, err := net.Dial("unix", d.Socket())
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-d.done:
+			return fmt.Errorf("libvirtd ended before it listened:\n%s", d.Log())
+		case <-deadline:
+			return fmt.Errorf("libvirtd does not listen after %s: %w\n%s", startTimeout, err, d.Log())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Socket is the path of libvirtd's socket outside of its namespaces.
+func (d *Daemon) Socket() string { return d.Host(launcherpod.LibvirtSocket) }
+
+// URI is what libvirt's client connects to. The process needs LIBVIRT_AUTOSTART=0, else the client starts a
+// daemon of its own when it finds the socket closed.
+func (d *Daemon) URI() string { return "qemu:///session?socket=" + d.Socket() }
+
+// Dir is the directory that is /run in the Pod.
+func (d *Daemon) Dir() string { return d.dir }
+
+// Host turns a path of the Pod into one for the test: everything below /var/run lies in Dir, and the rest
+// (such as the devices) is reached through the root of the Pod's PID 1.
+func (d *Daemon) Host(podPath string) string {
+	if rest, ok := strings.CutPrefix(podPath, "/var/run/"); ok {
+		return filepath.Join(d.dir, rest)
+	}
+	return filepath.Join("/proc", strconv.Itoa(d.PID()), "root", podPath)
+}
+
+// PID is the process id of the Pod's PID 1, which holds its namespaces.
+func (d *Daemon) PID() int { return d.cmd.Process.Pid }
+
+// NetNS is the path of the Pod's network namespace, which has only lo.
+func (d *Daemon) NetNS() string { return fmt.Sprintf("/proc/%d/ns/net", d.PID()) }
+
+// Log is what libvirtd wrote until now.
+func (d *Daemon) Log() string { return d.log.String() }
+
+// Console is what guests wrote to their logged serial consoles until now.
+func (d *Daemon) Console() string { return d.console.String() }
+
+// Done is closed when libvirtd has ended.
+func (d *Daemon) Done() <-chan struct{} { return d.done }
+
+// Stop ends libvirtd and all of its guests. It can be called more than once.
+func (d *Daemon) Stop() {
+	d.stop.Do(func() {
+		if d.cmd != nil && d.cmd.Process != nil {
+			// The end of PID 1 is the end of its namespace: the kernel kills what is left in it.
+			if err := d.cmd.Process.Kill(); err == nil || errors.Is(err, os.ErrProcessDone) {
+				<-d.done
+			}
+		}
+		if d.lifeW != nil {
+			d.lifeW.Close()
+		}
+		if d.fifo != nil {
+			d.fifo.Close()
+		}
+	})
+}
+
+// buffer is a bytes.Buffer for one writer and many readers.
+type buffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
