@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package vmistatus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// ErrNotOwner is wrapped by the error that Patch returns for a change of a field that belongs to the other writer,
+// or to nobody. It is a programming error: retrying does not help.
+var ErrNotOwner = errors.New("status field belongs to another writer")
+
+// Patch writes the difference between two versions of one VMI's status and says whether there was one. Without a
+// difference it sends nothing. It sends a JSON merge patch of /status that holds only if the VMI is still the one
+// in before; a conflict comes back as it is, and the caller starts over from what the API server has now. When the
+// patch succeeds, after has the status and the resource version that the API server answered.
+func Patch(
+	ctx context.Context, c client.Client, w Writer, before, after *v1.VirtualMachineInstance,
+) (changed bool, err error) {
+	fields, err := Check(w, &before.Status, &after.Status)
+	if err != nil {
+		return false, fmt.Errorf("status of VirtualMachineInstance %s/%s: %w", before.Namespace, before.Name, err)
+	}
+	if len(fields) == 0 {
+		return false, nil
+	}
+	// Only the status travels, whatever else the caller changed in memory.
+	from, to := statusOnly(before), statusOnly(before)
+	to.Status = *after.Status.DeepCopy()
+	lock := client.MergeFromWithOptions(from, client.MergeFromWithOptimisticLock{})
+	if err := c.Status().Patch(ctx, to, lock); err != nil {
+		return false, fmt.Errorf("patch status of VirtualMachineInstance %s/%s (%s): %w",
+			before.Namespace, before.Name, strings.Join(fields, ", "), err)
+	}
+	after.ResourceVersion = to.ResourceVersion
+	after.Status = to.Status
+	return true, nil
+}
+
+func statusOnly(vmi *v1.VirtualMachineInstance) *v1.VirtualMachineInstance {
+	return &v1.VirtualMachineInstance{
+		TypeMeta: vmi.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: vmi.Namespace, Name: vmi.Name, UID: vmi.UID, ResourceVersion: vmi.ResourceVersion,
+		},
+		Status: *vmi.Status.DeepCopy(),
+	}
+}
+
+// Check returns the fields in which two statuses differ, conditions as conditions[Type], or an error that names
+// the first one that the writer must not change.
+func Check(w Writer, before, after *v1.VirtualMachineInstanceStatus) ([]string, error) {
+	stage := stageOfChange(before, after)
+	var changed []string
+	from, to := reflect.ValueOf(before).Elem(), reflect.ValueOf(after).Elem()
+	for i := range from.NumField() {
+		name := jsonName(from.Type().Field(i))
+		if name == conditionsField {
+			continue
+		}
+		if equality.Semantic.DeepEqual(from.Field(i).Interface(), to.Field(i).Interface()) {
+			continue
+		}
+		if err := mayWrite(w, stage, "status."+name, fieldOwners[name]); err != nil {
+			return nil, err
+		}
+		changed = append(changed, name)
+	}
+	conditions, err := checkConditions(w, stage, before, after)
+	if err != nil {
+		return nil, err
+	}
+	return append(changed, conditions...), nil
+}
+
+// stageOfChange is the stage whose owners a change must obey. Ending a VMI is the controller's, whatever the VMI was
+// before, and so is everything that goes with the end.
+func stageOfChange(before, after *v1.VirtualMachineInstanceStatus) Stage {
+	if StageOf(after.Phase) == Ended {
+		return Ended
+	}
+	return StageOf(before.Phase)
+}
+
+func checkConditions(
+	w Writer, stage Stage, before, after *v1.VirtualMachineInstanceStatus,
+) ([]string, error) {
+	var changed []string
+	check := func(kind v1.VirtualMachineInstanceConditionType, same bool) error {
+		if same {
+			return nil
+		}
+		name := fmt.Sprintf("conditions[%s]", kind)
+		changed = append(changed, name)
+		return mayWrite(w, stage, "status."+name, conditionOwners[kind])
+	}
+	for i := range after.Conditions {
+		old := FindCondition(before, after.Conditions[i].Type)
+		same := old != nil && equality.Semantic.DeepEqual(*old, after.Conditions[i])
+		if err := check(after.Conditions[i].Type, same); err != nil {
+			return nil, err
+		}
+	}
+	for i := range before.Conditions {
+		kept := FindCondition(after, before.Conditions[i].Type) != nil
+		if err := check(before.Conditions[i].Type, kept); err != nil {
+			return nil, err
+		}
+	}
+	return changed, nil
+}
+
+func mayWrite(w Writer, stage Stage, field string, o owners) error {
+	owner := o.at(stage)
+	switch owner {
+	case w:
+		return nil
+	case "":
+		return fmt.Errorf("%s has no writer in internal/vmistatus/ownership.go: %w", field, ErrNotOwner)
+	default:
+		return fmt.Errorf("%s belongs to %s now, %s must not change it: %w", field, owner, w, ErrNotOwner)
+	}
+}
+
+// jsonName is the name under which a struct field travels.
+func jsonName(field reflect.StructField) string {
+	name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+	return name
+}
