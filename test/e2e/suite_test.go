@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package e2e drives a real cluster with real guests through the API, as a person with manifests and kubectl
+// would. It needs KUBECONFIG, a deployed Vireo and the images of `make images`; what it needs beyond that
+// (killing a node's kubelet, say) is skipped on a cluster that `make cluster-up` did not make.
+package e2e
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// How long guests and the control plane may take on a busy two-core machine under software emulation. These
+// bound a hang; no test asserts how quick something is.
+const (
+	shortTimeout  = 90 * time.Second
+	bootTimeout   = 4 * time.Minute
+	debianTimeout = 12 * time.Minute
+	pollInterval  = 500 * time.Millisecond
+)
+
+var (
+	restConfig *rest.Config
+	k8s        client.Client
+	clientset  kubernetes.Interface
+	imageTag   = valueOr("TAG", "dev")
+	registry   = valueOr("IMG_REGISTRY", "localhost/vireo")
+)
+
+func valueOr(variable, otherwise string) string {
+	if value := os.Getenv(variable); value != "" {
+		return value
+	}
+	return otherwise
+}
+
+func image(name string) string { return registry + "/" + name + ":" + imageTag }
+
+func TestEndToEnd(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "End to end", Label("e2e"))
+}
+
+var _ = BeforeSuite(func(ctx context.Context) {
+	ctrllog.SetLogger(GinkgoLogr)
+	path := os.Getenv("KUBECONFIG")
+	Expect(path).NotTo(BeEmpty(), "KUBECONFIG must name the cluster to test; `make test-e2e` brings one up and sets it")
+	var err error
+	restConfig, err = clientcmd.BuildConfigFromFlags("", path)
+	Expect(err).NotTo(HaveOccurred())
+	restConfig.QPS, restConfig.Burst = 100, 200
+	scheme := runtime.NewScheme()
+	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
+	Expect(v1.AddToScheme(scheme)).To(Succeed())
+	k8s, err = client.New(restConfig, client.Options{Scheme: scheme})
+	Expect(err).NotTo(HaveOccurred())
+	clientset, err = kubernetes.NewForConfig(restConfig)
+	Expect(err).NotTo(HaveOccurred())
+
+	By("waiting for Vireo to be available")
+	Eventually(func(g Gomega) {
+		list := &v1.KubeVirtList{}
+		g.Expect(k8s.List(ctx, list)).To(Succeed())
+		g.Expect(list.Items).To(HaveLen(1))
+		g.Expect(list.Items[0].Status.Phase).To(Equal(v1.KubeVirtPhaseDeployed))
+		nodes := &corev1.NodeList{}
+		g.Expect(k8s.List(ctx, nodes, client.MatchingLabels{v1.NodeSchedulable: "true"})).To(Succeed())
+		g.Expect(nodes.Items).NotTo(BeEmpty(), "no node is schedulable for VMs")
+	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
+}, NodeTimeout(6*time.Minute))
