@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package clusterconfig
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+var testImages = Images{Launcher: "localhost:5000/vireo/virt-launcher:dev", Handler: "localhost:5000/vireo/virt-handler:dev"}
+
+func kubeVirt(change func(*v1.KubeVirtSpec)) *v1.KubeVirt {
+	kv := &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Name: "kubevirt", Namespace: "kubevirt", Generation: 1}}
+	kv.Spec.Configuration.DeveloperConfiguration = &v1.DeveloperConfiguration{}
+	if change != nil {
+		change(&kv.Spec)
+	}
+	return kv
+}
+
+func TestEmptyObjectGivesDefaults(t *testing.T) {
+	got, err := FromKubeVirt(kubeVirt(nil), WithImages(testImages))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.KubeVirt, want.Generation, want.Images = "kubevirt", 1, testImages
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(FeatureGates{})); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if got.MachineType(ArchAMD64) != "q35" || got.MachineType("riscv64") != "" {
+		t.Errorf("machine types: %q, %q", got.MachineType(ArchAMD64), got.MachineType("riscv64"))
+	}
+}
+
+func TestValuesReachTheConfig(t *testing.T) {
+	got, err := FromKubeVirt(kubeVirt(func(s *v1.KubeVirtSpec) {
+		s.ImagePullPolicy = corev1.PullAlways
+		s.Configuration.ImagePullPolicy = corev1.PullNever
+		s.Configuration.CPUModel = "Haswell"
+		s.Configuration.CPURequest = ptr.To(resource.MustParse("250m"))
+		s.Configuration.MachineType = "pc-q35-9.0"
+		s.Configuration.MemBalloonStatsPeriod = ptr.To[uint32](0)
+		s.Configuration.AdditionalGuestMemoryOverheadRatio = ptr.To("1.5")
+		s.Configuration.EvictionStrategy = ptr.To(v1.EvictionStrategyLiveMigrate)
+		s.Configuration.NetworkConfiguration = &v1.NetworkConfiguration{NetworkInterface: "masquerade"}
+		s.Configuration.ArchitectureConfiguration = &v1.ArchConfiguration{
+			DefaultArchitecture: "arm64", Arm64: &v1.ArchSpecificConfiguration{MachineType: "virt-9.0"}}
+		d := s.Configuration.DeveloperConfiguration
+		d.UseEmulation, d.MemoryOvercommit, d.CPUAllocationRatio = true, 150, 4
+		d.LogVerbosity = &v1.LogVerbosity{VirtHandler: 5, NodeVerbosity: map[string]uint{"n1": 8}}
+		s.CertificateRotationStrategy.SelfSigned = &v1.KubeVirtSelfSignConfiguration{
+			Server: &v1.CertConfig{Duration: &metav1.Duration{Duration: 10 * time.Hour}}}
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	type facts struct {
+		Policy                        corev1.PullPolicy
+		Model, Request, AMD64, ARM64  string
+		Period                        uint32
+		Ratio                         float64
+		Eviction                      v1.EvictionStrategy
+		Interface, Arch               string
+		Emulation                     bool
+		Overcommit, Allocation        int
+		Controller, Handler, OnN1     uint
+		ServerDuration, ServerRenewal time.Duration
+	}
+	want := facts{
+		corev1.PullNever, "Haswell", "250m", "pc-q35-9.0", "virt-9.0", 0, 1.5, v1.EvictionStrategyLiveMigrate,
+		"masquerade", "arm64", true, 150, 4, 2, 5, 8, 10 * time.Hour, 2 * time.Hour,
+	}
+	if diff := cmp.Diff(want, facts{
+		got.ImagePullPolicy, got.CPUModel, got.CPURequest.String(), got.MachineType(ArchAMD64), got.MachineType(ArchARM64),
+		got.MemBalloonStatsPeriod, got.AdditionalGuestMemoryOverheadRatio, got.EvictionStrategy,
+		got.Network.DefaultInterface, got.DefaultArchitecture, got.UseEmulation, got.MemoryOvercommit, got.CPUAllocationRatio,
+		got.Verbosity.Controller, got.Verbosity.HandlerOn("n2"), got.Verbosity.HandlerOn("n1"),
+		got.Certificates.ServerDuration, got.Certificates.ServerRenewBefore,
+	}); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestErrorsNameTheFieldAndLeaveItsDefault(t *testing.T) {
+	cases := map[string]func(*v1.KubeVirtSpec){
+		"spec.configuration.network.defaultNetworkInterface": func(s *v1.KubeVirtSpec) {
+			s.Configuration.NetworkConfiguration = &v1.NetworkConfiguration{NetworkInterface: "carrier-pigeon"}
+		},
+		"spec.configuration.additionalGuestMemoryOverheadRatio": func(s *v1.KubeVirtSpec) {
+			s.Configuration.AdditionalGuestMemoryOverheadRatio = ptr.To("NaN")
+		},
+		"spec.configuration.cpuRequest": func(s *v1.KubeVirtSpec) {
+			s.Configuration.CPURequest = ptr.To(resource.MustParse("-1"))
+		},
+		"spec.configuration.developerConfiguration.memoryOvercommit": func(s *v1.KubeVirtSpec) {
+			s.Configuration.DeveloperConfiguration.MemoryOvercommit = 5
+		},
+		"spec.configuration.developerConfiguration.cpuAllocationRatio": func(s *v1.KubeVirtSpec) {
+			s.Configuration.DeveloperConfiguration.CPUAllocationRatio = -1
+		},
+		"spec.configuration.developerConfiguration.disabledFeatureGates[0]": func(s *v1.KubeVirtSpec) {
+			s.Configuration.DeveloperConfiguration.FeatureGates = []string{"HostDisk"}
+			s.Configuration.DeveloperConfiguration.DisabledFeatureGates = []string{"HostDisk"}
+		},
+		"spec.configuration.evictionStrategy": func(s *v1.KubeVirtSpec) {
+			s.Configuration.EvictionStrategy = ptr.To(v1.EvictionStrategy("Sometimes"))
+		},
+		"spec.imagePullPolicy": func(s *v1.KubeVirtSpec) { s.ImagePullPolicy = "Maybe" },
+		"spec.configuration.architectureConfiguration.defaultArchitecture": func(s *v1.KubeVirtSpec) {
+			s.Configuration.ArchitectureConfiguration = &v1.ArchConfiguration{DefaultArchitecture: "vax"}
+		},
+		"spec.configuration.virtualMachineInstancesPerNode": func(s *v1.KubeVirtSpec) {
+			s.Configuration.VirtualMachineInstancesPerNode = ptr.To(0)
+		},
+		"spec.certificateRotateStrategy.selfSigned.ca.renewBefore": func(s *v1.KubeVirtSpec) {
+			s.CertificateRotationStrategy.SelfSigned = &v1.KubeVirtSelfSignConfiguration{CA: &v1.CertConfig{
+				Duration: &metav1.Duration{Duration: time.Hour}, RenewBefore: &metav1.Duration{Duration: 2 * time.Hour}}}
+		},
+	}
+	for path, change := range cases {
+		t.Run(path, func(t *testing.T) {
+			got, err := FromKubeVirt(kubeVirt(change))
+			if err == nil || !strings.Contains(err.Error(), path+":") {
+				t.Errorf("error does not name %s: %v", path, err)
+			}
+			want := Default()
+			want.KubeVirt, want.Generation = "kubevirt", 1
+			want.FeatureGates = got.FeatureGates
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(FeatureGates{})); diff != "" {
+				t.Errorf("-default +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestImages(t *testing.T) {
+	cases := []struct{ image, registry, tag, want string }{
+		{"localhost:5000/vireo/virt-launcher:dev", "", "", "localhost:5000/vireo/virt-launcher:dev"},
+		{"localhost:5000/vireo/virt-launcher:dev", "example.org/a/b", "", "example.org/a/b/virt-launcher:dev"},
+		{"localhost:5000/vireo/virt-launcher:dev", "example.org/a/", "v2", "example.org/a/virt-launcher:v2"},
+		{"localhost:5000/vireo/virt-launcher", "", "v2", "localhost:5000/vireo/virt-launcher:v2"},
+		{"localhost:5000/vireo/virt-launcher@sha256:ab", "", "sha256:cd", "localhost:5000/vireo/virt-launcher@sha256:cd"},
+		{"localhost:5000/vireo/virt-launcher@sha256:ab", "example.org", "", "example.org/virt-launcher@sha256:ab"},
+		{"virt-launcher:dev", "example.org", "", "example.org/virt-launcher:dev"},
+		{"", "example.org", "v2", ""},
+	}
+	for _, c := range cases {
+		if got := imageRef(c.image, c.registry, c.tag); got != c.want {
+			t.Errorf("imageRef(%q, %q, %q) = %q, want %q", c.image, c.registry, c.tag, got, c.want)
+		}
+	}
+}
+
+func TestFeatureGates(t *testing.T) {
+	listed := NewFeatureGates([]string{"HostDisk", "Passt", "HotplugVolumes", "Unheard"}, []string{"Snapshot", "LiveMigration"})
+	cases := []struct {
+		gate         string
+		listed, none bool
+	}{
+		{"HostDisk", true, false},       // alpha
+		{"Snapshot", false, true},       // beta, disabled
+		{"ImageVolume", true, true},     // beta
+		{"LiveMigration", true, true},   // GA cannot be disabled
+		{"HotplugVolumes", true, false}, // deprecated
+		{"Passt", false, false},         // discontinued
+		{"Unheard", false, false},
+	}
+	for _, c := range cases {
+		if got := listed.IsEnabled(c.gate); got != c.listed {
+			t.Errorf("%s with lists: %t", c.gate, got)
+		}
+		if got := NewFeatureGates(nil, nil).IsEnabled(c.gate); got != c.none {
+			t.Errorf("%s without lists: %t", c.gate, got)
+		}
+	}
+	if stage, ok := StageOf("HostDisk"); stage != StageAlpha || !ok {
+		t.Errorf("HostDisk is %s, %t", stage, ok)
+	}
+}

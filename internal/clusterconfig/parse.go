@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package clusterconfig
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// Option changes the values that the KubeVirt object is laid over.
+type Option func(*Config)
+
+// WithImages sets the images that are used unless the KubeVirt object names a registry or a tag.
+func WithImages(images Images) Option {
+	return func(c *Config) { c.Images = images }
+}
+
+// FromKubeVirt resolves a KubeVirt object. A nil object gives the defaults. The error is a list that names
+// the path of each field that cannot be used; the values of those fields stay at their defaults.
+func FromKubeVirt(kv *v1.KubeVirt, options ...Option) (Config, error) {
+	c := Default()
+	for _, o := range options {
+		o(&c)
+	}
+	if kv == nil {
+		return c, nil
+	}
+	c.KubeVirt, c.Generation = kv.Name, kv.Generation
+
+	p := parser{config: &c}
+	p.spec(&kv.Spec, field.NewPath("spec"))
+	p.configuration(&kv.Spec.Configuration, field.NewPath("spec", "configuration"))
+	return c, p.errs.ToAggregate()
+}
+
+// parser lays a KubeVirt object over a Config and collects what cannot be used.
+type parser struct {
+	config *Config
+	errs   field.ErrorList
+}
+
+func (p *parser) spec(s *v1.KubeVirtSpec, path *field.Path) {
+	p.config.Images.Launcher = imageRef(p.config.Images.Launcher, s.ImageRegistry, s.ImageTag)
+	p.config.Images.Handler = imageRef(p.config.Images.Handler, s.ImageRegistry, s.ImageTag)
+	p.config.ImagePullSecrets = s.ImagePullSecrets
+	p.pullPolicy(s.ImagePullPolicy, path.Child("imagePullPolicy"))
+	if self := s.CertificateRotationStrategy.SelfSigned; self != nil {
+		p.certificates(self, path.Child("certificateRotateStrategy", "selfSigned"))
+	}
+}
+
+func (p *parser) configuration(s *v1.KubeVirtConfiguration, path *field.Path) {
+	c := p.config
+	if s.DeveloperConfiguration != nil {
+		p.developer(s.DeveloperConfiguration, path.Child("developerConfiguration"))
+	}
+	if s.NetworkConfiguration != nil {
+		p.network(s.NetworkConfiguration, path.Child("network"))
+	}
+	p.architecture(s, path)
+	p.pullPolicy(s.ImagePullPolicy, path.Child("imagePullPolicy"))
+	p.cpuRequest(s.CPURequest, path.Child("cpuRequest"))
+	p.overheadRatio(s.AdditionalGuestMemoryOverheadRatio, path.Child("additionalGuestMemoryOverheadRatio"))
+	p.evictionStrategy(s.EvictionStrategy, path.Child("evictionStrategy"))
+
+	c.CPUModel = s.CPUModel
+	c.DefaultRuntimeClass = s.DefaultRuntimeClass
+	c.SupportedGuestAgentVersions = s.SupportedGuestAgentVersions
+	c.TLS = s.TLSConfiguration
+	if s.VMRolloutStrategy != nil {
+		c.RolloutStrategy = *s.VMRolloutStrategy
+	}
+	if s.MemBalloonStatsPeriod != nil {
+		c.MemBalloonStatsPeriod = *s.MemBalloonStatsPeriod
+	}
+	if s.ObsoleteCPUModels != nil {
+		c.ObsoleteCPUModels = s.ObsoleteCPUModels
+	}
+	if b := s.SMBIOSConfig; b != nil {
+		c.SMBIOS = SMBIOS{Manufacturer: b.Manufacturer, Product: b.Product, Version: b.Version, SKU: b.Sku, Family: b.Family}
+	}
+	if o := s.VirtualMachineOptions; o != nil {
+		c.DisableFreePageReporting = o.DisableFreePageReporting != nil
+		c.DisableSerialConsoleLog = o.DisableSerialConsoleLog != nil
+	}
+	p.positive(&c.VirtualMachineInstancesPerNode, s.VirtualMachineInstancesPerNode, path.Child("virtualMachineInstancesPerNode"))
+}
+
+func (p *parser) developer(d *v1.DeveloperConfiguration, path *field.Path) {
+	c := p.config
+	c.UseEmulation = d.UseEmulation
+	c.NodeSelectors = d.NodeSelectors
+	c.MinimumClusterTSCFrequency = d.MinimumClusterTSCFrequency
+	p.gates(d, path)
+
+	p.set(&c.PVCTolerateLessSpaceUpToPercent, d.LessPVCSpaceToleration, 0, 100, path.Child("pvcTolerateLessSpaceUpToPercent"))
+	p.set(&c.CPUAllocationRatio, d.CPUAllocationRatio, 1, 1<<20, path.Child("cpuAllocationRatio"))
+	// KubeVirt's schema has the lower bound.
+	p.set(&c.MemoryOvercommit, d.MemoryOvercommit, 10, 1<<20, path.Child("memoryOvercommit"))
+	if d.MinimumReservePVCBytes != 0 {
+		c.MinimumReservePVCBytes = d.MinimumReservePVCBytes
+	}
+	if l := d.LogVerbosity; l != nil {
+		c.Verbosity = Verbosity{
+			API:        orDefault(l.VirtAPI),
+			Controller: orDefault(l.VirtController),
+			Handler:    orDefault(l.VirtHandler),
+			Launcher:   orDefault(l.VirtLauncher),
+			Operator:   orDefault(l.VirtOperator),
+			Nodes:      l.NodeVerbosity,
+		}
+	}
+}
+
+func (p *parser) gates(d *v1.DeveloperConfiguration, path *field.Path) {
+	disabled := path.Child("disabledFeatureGates")
+	for i, gate := range d.DisabledFeatureGates {
+		if slices.Contains(d.FeatureGates, gate) {
+			p.errs = append(p.errs, field.Invalid(disabled.Index(i), gate, "is also listed in featureGates: remove it from one of the two lists"))
+		}
+	}
+	p.config.FeatureGates = NewFeatureGates(d.FeatureGates, d.DisabledFeatureGates)
+}
+
+func (p *parser) network(n *v1.NetworkConfiguration, path *field.Path) {
+	switch n.NetworkInterface {
+	case "":
+	case InterfaceBridge, InterfaceMasquerade:
+		p.config.Network.DefaultInterface = n.NetworkInterface
+	default:
+		p.errs = append(p.errs, field.NotSupported(path.Child("defaultNetworkInterface"), n.NetworkInterface,
+			[]string{InterfaceBridge, InterfaceMasquerade}))
+	}
+	if n.PermitBridgeInterfaceOnPodNetwork != nil {
+		p.config.Network.PermitBridgeOnPodNetwork = *n.PermitBridgeInterfaceOnPodNetwork
+	}
+}
+
+// architecture reads the settings for each architecture, and the older ones that mean amd64.
+func (p *parser) architecture(s *v1.KubeVirtConfiguration, path *field.Path) {
+	p.overlay(ArchAMD64, &v1.ArchSpecificConfiguration{
+		OVMFPath: s.OVMFPath, EmulatedMachines: s.EmulatedMachines, MachineType: s.MachineType,
+	})
+	a := s.ArchitectureConfiguration
+	if a == nil {
+		return
+	}
+	p.overlay(ArchAMD64, a.Amd64)
+	p.overlay(ArchARM64, a.Arm64)
+	p.overlay(ArchS390X, a.S390x)
+	switch a.DefaultArchitecture {
+	case "":
+	case ArchAMD64, ArchARM64, ArchS390X:
+		p.config.DefaultArchitecture = a.DefaultArchitecture
+	default:
+		p.errs = append(p.errs, field.NotSupported(path.Child("architectureConfiguration", "defaultArchitecture"),
+			a.DefaultArchitecture, []string{ArchAMD64, ArchARM64, ArchS390X}))
+	}
+}
+
+func (p *parser) overlay(arch string, s *v1.ArchSpecificConfiguration) {
+	if s == nil {
+		return
+	}
+	a := p.config.Architectures[arch]
+	if s.MachineType != "" {
+		a.MachineType = s.MachineType
+	}
+	if len(s.EmulatedMachines) > 0 {
+		a.EmulatedMachines = s.EmulatedMachines
+	}
+	if s.OVMFPath != "" {
+		a.OVMFPath = s.OVMFPath
+	}
+	p.config.Architectures[arch] = a
+}
+
+func (p *parser) pullPolicy(policy corev1.PullPolicy, path *field.Path) {
+	switch policy {
+	case "":
+	case corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever:
+		p.config.ImagePullPolicy = policy
+	default:
+		p.errs = append(p.errs, field.NotSupported(path, policy,
+			[]corev1.PullPolicy{corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever}))
+	}
+}
+
+// ignoredCPURequest is KubeVirt's default, which it treats as not set.
+var ignoredCPURequest = resource.MustParse("100m")
+
+func (p *parser) cpuRequest(request *resource.Quantity, path *field.Path) {
+	if request == nil || request.Cmp(ignoredCPURequest) == 0 {
+		return
+	}
+	if request.Sign() <= 0 {
+		p.errs = append(p.errs, field.Invalid(path, request.String(), "must be greater than 0"))
+		return
+	}
+	p.config.CPURequest = request
+}
+
+func (p *parser) overheadRatio(ratio *string, path *field.Path) {
+	if ratio == nil {
+		return
+	}
+	value, err := strconv.ParseFloat(*ratio, 64)
+	if err != nil || math.IsNaN(value) || value < 1 || value > 1<<10 {
+		p.errs = append(p.errs, field.Invalid(path, *ratio, "must be a decimal number from 1.0 to 1024"))
+		return
+	}
+	p.config.AdditionalGuestMemoryOverheadRatio = value
+}
+
+func (p *parser) evictionStrategy(strategy *v1.EvictionStrategy, path *field.Path) {
+	if strategy == nil || *strategy == "" {
+		return
+	}
+	supported := []v1.EvictionStrategy{
+		v1.EvictionStrategyNone, v1.EvictionStrategyLiveMigrate,
+		v1.EvictionStrategyLiveMigrateIfPossible, v1.EvictionStrategyExternal,
+	}
+	if !slices.Contains(supported, *strategy) {
+		p.errs = append(p.errs, field.NotSupported(path, *strategy, supported))
+		return
+	}
+	p.config.EvictionStrategy = *strategy
+}
+
+func (p *parser) certificates(s *v1.KubeVirtSelfSignConfiguration, path *field.Path) {
+	c := &p.config.Certificates
+	p.lifetime(s.CA, path.Child("ca"), &c.CADuration, &c.CARenewBefore)
+	p.lifetime(s.Server, path.Child("server"), &c.ServerDuration, &c.ServerRenewBefore)
+}
+
+func (p *parser) lifetime(s *v1.CertConfig, path *field.Path, duration, renew *time.Duration) {
+	if s == nil {
+		return
+	}
+	d, r := *duration, *renew
+	if s.Duration != nil {
+		d, r = s.Duration.Duration, s.Duration.Duration/renewFraction
+	}
+	if s.RenewBefore != nil {
+		r = s.RenewBefore.Duration
+	}
+	if d <= 0 {
+		p.errs = append(p.errs, field.Invalid(path.Child("duration"), metav1.Duration{Duration: d}, "must be greater than 0"))
+		return
+	}
+	if r <= 0 || r >= d {
+		p.errs = append(p.errs, field.Invalid(path.Child("renewBefore"), metav1.Duration{Duration: r},
+			fmt.Sprintf("must be greater than 0 and less than the duration of %s", d)))
+		return
+	}
+	*duration, *renew = d, r
+}
+
+// set takes a number for which zero means that it is not set.
+func (p *parser) set(target *int, value, least, most int, path *field.Path) {
+	if value == 0 {
+		return
+	}
+	if value < least || value > most {
+		p.errs = append(p.errs, field.Invalid(path, value, fmt.Sprintf("must be from %d to %d", least, most)))
+		return
+	}
+	*target = value
+}
+
+func (p *parser) positive(target, value *int, path *field.Path) {
+	if value == nil {
+		return
+	}
+	if *value < 1 {
+		p.errs = append(p.errs, field.Invalid(path, *value, "must be at least 1"))
+		return
+	}
+	*target = *value
+}
+
+func orDefault(level uint) uint {
+	if level == 0 {
+		return DefaultVerbosity
+	}
+	return level
+}
+
+// imageRef replaces registry and tag of an image. A tag that starts with an algorithm, such as sha256:…, is a digest.
+func imageRef(image, registry, tag string) string {
+	if image == "" || (registry == "" && tag == "") {
+		return image
+	}
+	repository, separator, oldTag := splitImage(image)
+	if registry != "" {
+		name := repository[strings.LastIndex(repository, "/")+1:]
+		repository = strings.TrimSuffix(registry, "/") + "/" + name
+	}
+	if tag == "" {
+		return repository + separator + oldTag
+	}
+	if strings.Contains(tag, ":") {
+		return repository + "@" + tag
+	}
+	return repository + ":" + tag
+}
+
+func splitImage(image string) (repository, separator, tag string) {
+	if at := strings.Index(image, "@"); at >= 0 {
+		return image[:at], "@", image[at+1:]
+	}
+	if colon := strings.LastIndex(image, ":"); colon > strings.LastIndex(image, "/") {
+		return image[:colon], ":", image[colon+1:]
+	}
+	return image, "", ""
+}
+
+// SplitImage takes an image apart into registry (with path), name and tag or digest.
+func SplitImage(image string) (registry, name, tag string) {
+	repository, _, tag := splitImage(image)
+	if slash := strings.LastIndex(repository, "/"); slash >= 0 {
+		return repository[:slash], repository[slash+1:], tag
+	}
+	return "", repository, tag
+}
