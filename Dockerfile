@@ -1,0 +1,40 @@
+# One target per component. hack/images/build.sh prepares what it adds: root file systems from Debian packages in
+# .build/rootfs (hack/images/rootfs.sh), guest disks in .build/guests, and the binaries in bin/. No registry is asked for
+# anything, and no command runs inside: docker build, buildah and hack/images/build.sh give the same image.
+#
+#   hack/images/build.sh --prepare virt-launcher && docker build --target virt-launcher -t virt-launcher .
+
+FROM scratch AS virt-controller
+COPY images/virt-controller/rootfs/ /
+COPY bin/virt-controller /usr/bin/virt-controller
+USER 65532:65532
+ENTRYPOINT ["/usr/bin/virt-controller"]
+
+FROM scratch AS virt-handler-rootfs
+ADD .build/rootfs/virt-handler.tar /
+
+# The node agent runs as root: it opens other Pods' sockets and makes their network devices.
+FROM virt-handler-rootfs AS virt-handler
+COPY bin/virt-handler /usr/bin/virt-handler
+ENV PATH=/usr/sbin:/usr/bin
+ENTRYPOINT ["/usr/bin/virt-handler"]
+
+FROM scratch AS virt-launcher-rootfs
+ADD .build/rootfs/virt-launcher.tar /
+
+FROM virt-launcher-rootfs AS virt-launcher
+COPY bin/virt-launcher /usr/bin/virt-launcher
+ENV PATH=/usr/sbin:/usr/bin
+USER 107:107
+ENTRYPOINT ["/usr/bin/virt-launcher"]
+
+# Guests. A containerDisk holds one disk image under /disk, owned by QEMU's user.
+FROM scratch AS guest-small
+COPY --chown=107:107 .build/guests/guest-small/disk/ /disk/
+
+# The small guest's kernel and initrd, for firmware.kernelBoot.container.
+FROM scratch AS guest-small-kernel
+COPY --chown=107:107 .build/guests/guest-small/boot/ /boot/
+
+FROM scratch AS guest-debian
+COPY --chown=107:107 .build/guests/guest-debian/disk/ /disk/

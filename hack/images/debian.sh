@@ -1,0 +1,66 @@
+# shellcheck shell=bash disable=SC2154 # the sourcing script sets name, suite, all, root and work
+# Files out of Debian packages, for the scripts that make root file systems; they source this file after env.sh.
+
+# lines FILE: its lines without comments and empty ones.
+lines() {
+	sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$1"
+}
+
+# unpack PACKAGE...: the files of Debian packages and of all that they depend on, in $all. No script of theirs runs.
+unpack() {
+	say "$name: unpacking Debian packages"
+	mkdir -p "$all" "$root"
+	sources "$suite" >"$work/sources.list"
+	mmdebstrap --variant=extract --quiet --format=tar \
+		--aptopt='APT::Install-Recommends "false"' \
+		--setup-hook='mkdir -p "$1"/usr/bin "$1"/usr/sbin "$1"/usr/lib "$1"/usr/lib64' \
+		--setup-hook='for d in bin sbin lib lib64; do ln -s usr/$d "$1"/$d; done' \
+		--include="$(IFS=,; echo "$*")" \
+		"$suite" "$work/all.tar" "$work/sources.list" >"$work/log" 2>&1 ||
+		die "$name: mmdebstrap failed: $(tail -5 "$work/log")"
+	tar -C "$all" --no-same-owner --exclude='./dev/*' -xf "$work/all.tar"
+	rm "$work/all.tar"
+}
+
+# take FILE...: copies files (paths from the root) into the new root, and follows symlinks and NEEDED libraries.
+declare -A taken
+take() {
+	local queue=("$@") file target lib
+	while [ ${#queue[@]} -gt 0 ]; do
+		file=${queue[0]}
+		queue=("${queue[@]:1}")
+		[ -z "${taken[$file]:-}" ] || continue
+		taken[$file]=1
+		if [ -d "$all/$file" ] && [ ! -L "$all/$file" ]; then
+			mapfile -t -O ${#queue[@]} queue < <(cd "$all" && find "$file" -mindepth 1 -maxdepth 1)
+			continue
+		fi
+		mkdir -p "$root/$(dirname "$file")"
+		cp -dp "$all/$file" "$root/$file"
+		if [ -L "$all/$file" ]; then
+			target=$(readlink "$all/$file")
+			case $target in
+			/*) target=${target#/} ;;
+			*) target=$(realpath -ms --relative-to="$all" "$all/$(dirname "$file")/$target") ;;
+			esac
+			queue+=("$target")
+			continue
+		fi
+		[ "$(head -c4 "$all/$file" | tr -d '\0')" = $'\x7fELF' ] || continue
+		for lib in $(objdump -p "$all/$file" | awk '$1 == "NEEDED" { print $2 }'); do
+			queue+=("$(library "$lib" "$file")")
+		done
+	done
+}
+
+# library SONAME USER: where the loader would find it.
+library() {
+	local dir
+	for dir in usr/lib/x86_64-linux-gnu usr/lib64 "$(dirname "$2")" usr/lib/x86_64-linux-gnu/*/; do
+		if [ -e "$all/${dir%/}/$1" ]; then
+			echo "${dir%/}/$1"
+			return
+		fi
+	done
+	die "$name: $2 needs $1, which no package brought"
+}
