@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package layout names the files of a cluster on the machine.
+package layout
+
+import "path/filepath"
+
+// Root is where a machine's one cluster is kept: outside of every clone, so
+// that a deleted clone leaves a record of what has to be cleaned.
+const Root = "/var/lib/vireo-cluster"
+
+// Layout names files below a root.
+type Layout struct{ Root string }
+
+// Path joins names to the root.
+func (l Layout) Path(names ...string) string {
+	return filepath.Join(append([]string{l.Root}, names...)...)
+}
+
+// Record is the list of all that was made.
+func (l Layout) Record() string { return l.Path("record.json") }
+
+// Lock is held by a command that changes the cluster.
+func (l Layout) Lock() string { return l.Path("lock") }
+
+// PKI is a certificate or key.
+func (l Layout) PKI(file string) string { return l.Path("pki", file) }
+
+// Config is a rendered configuration file.
+func (l Layout) Config(file string) string { return l.Path("config", file) }
+
+// Kubeconfig is a component's.
+func (l Layout) Kubeconfig(user string) string { return l.Config(user + ".kubeconfig") }
+
+// Log is a component's; names of components have no slash but that of a node.
+func (l Layout) Log(component string) string { return l.Path("log", component+".log") }
+
+// AuditLog is the API server's.
+func (l Layout) AuditLog() string { return l.Path("log", "audit.log") }
+
+// Node is a file of a node.
+func (l Layout) Node(node string, names ...string) string {
+	return l.Path(append([]string{"nodes", node}, names...)...)
+}
+
+// Volumes is where the storage provisioner keeps volumes.
+func (l Layout) Volumes() string { return l.Path("volumes") }
+
+// Binary is a copy of a program of ours that has to outlive the clone's.
+func (l Layout) Binary(name string) string { return l.Path("bin", name) }
+
+// PauseArchive is the sandbox image.
+func (l Layout) PauseArchive() string { return l.Path("images", "pause.tar") }
+
+// NodeMount is a folder of a node that is seen at a standard path inside of it.
+type NodeMount struct {
+	// Name is the folder's below the node's own folder.
+	Name string
+	// Target is where the node sees it.
+	Target string
+}
+
+// NodeMounts are the folders in which two nodes of one machine must differ.
+// /run is not in the list: each node has a fresh tmpfs there.
+func NodeMounts() []NodeMount {
+	return []NodeMount{
+		{"kubelet", "/var/lib/kubelet"},
+		{"containerd", "/var/lib/containerd"},
+		{"cni", "/var/lib/cni"},
+		{"net.d", "/etc/cni/net.d"},
+		{"pods-log", "/var/log/pods"},
+		{"containers-log", "/var/log/containers"},
+	}
+}

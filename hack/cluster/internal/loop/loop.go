@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package loop attaches files as block devices and finds those that belong to
+// the cluster: its own, and those which the kubelet stacks on them as locks.
+package loop
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/hack/cluster/internal/process"
+)
+
+// Attach gives the file a device. A file that has one keeps it.
+func Attach(ctx context.Context, file string) (string, error) {
+	devices, err := of(ctx, file)
+	if err != nil {
+		return "", err
+	}
+	if len(devices) > 0 {
+		return devices[0], nil
+	}
+	return process.Run(ctx, "losetup", "--find", "--show", "--nooverlap", file)
+}
+
+// Detach takes the file's devices away.
+func Detach(ctx context.Context, file string) error {
+	devices, err := of(ctx, file)
+	if err != nil {
+		return err
+	}
+	for _, device := range devices {
+		if _, err := process.Run(ctx, "losetup", "--detach", device); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func of(ctx context.Context, file string) ([]string, error) {
+	output, err := process.Run(ctx, "losetup", "--associated", file, "--noheadings", "--output", "NAME")
+	if err != nil {
+		return nil, err
+	}
+	return strings.Fields(output), nil
+}
+
+// device is one loop device and what it stands on.
+type device struct {
+	path string
+	// number of the device itself.
+	number uint64
+	// file is the backing file's name as it was attached.
+	file string
+	// below is the number of the backing device, 0 for a file.
+	below uint64
+}
+
+// Ours are the devices that stand on a file below the root, and those that
+// stand on such a device, upper ones first: the order to detach in.
+func Ours(root string) ([]string, error) {
+	paths, err := filepath.Glob("/dev/loop[0-9]*")
+	if err != nil {
+		return nil, fmt.Errorf("list the loop devices: %w", err)
+	}
+	var all []device
+	for _, path := range paths {
+		d, err := inspect(path)
+		if errors.Is(err, unix.ENXIO) || errors.Is(err, os.ErrNotExist) {
+			continue // not attached
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, d)
+	}
+	return ours(all, root), nil
+}
+
+func ours(all []device, root string) []string {
+	var upper, lower []string
+	numbers := map[uint64]bool{}
+	for _, d := range all {
+		if strings.HasPrefix(d.file, root+"/") {
+			lower = append(lower, d.path)
+			numbers[d.number] = true
+		}
+	}
+	for _, d := range all {
+		if d.below != 0 && numbers[d.below] {
+			upper = append(upper, d.path)
+		}
+	}
+	return append(upper, lower...)
+}
+
+func inspect(path string) (device, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return device{}, fmt.Errorf("open a loop device: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	info, err := unix.IoctlLoopGetStatus64(int(file.Fd()))
+	if err != nil {
+		return device{}, fmt.Errorf("ask %s what it stands on: %w", path, err)
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
+		return device{}, fmt.Errorf("look at %s: %w", path, err)
+	}
+	name := info.File_name[:]
+	if end := bytes.IndexByte(name, 0); end >= 0 {
+		name = name[:end]
+	}
+	return device{path: path, number: stat.Rdev, file: string(name), below: info.Rdevice}, nil
+}

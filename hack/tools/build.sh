@@ -1,0 +1,176 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The Vireo Authors
+#
+# Builds the tools that the project needs and that no package of the machine
+# provides, from Go modules, into a cache outside the clone:
+#
+#   ${VIREO_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vireo}/bin/<tool>-<version>/<binary>
+#
+# A binary that is in the cache is not built again. A build that is killed
+# leaves nothing half: each binary is renamed into place when it is whole.
+#
+#   hack/tools/build.sh envtest kubernetes     build these
+#   hack/tools/build.sh --path envtest         print where they are (builds nothing)
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cache=${VIREO_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vireo}
+bin=$cache/bin
+
+# Versions. Those of kubernetes, etcd and containerd are in their go.mod.
+golangci_lint_version=v2.15.0
+controller_gen_version=v0.23.0
+ginkgo_version=v2.34.0
+kustomize_version=v5.8.1
+coredns_version=v1.13.1
+
+module_version() { # <tool> <module>
+	awk -v m="$2" '$1 == "require" && $2 == m { print $3; exit } $1 == m { print $2; exit }' "$here/$1/go.mod"
+}
+
+kubernetes_version=$(module_version kubernetes k8s.io/kubernetes)
+etcd_version=$(module_version etcd go.etcd.io/etcd/server/v3)
+containerd_version=$(module_version containerd github.com/containerd/containerd/v2)
+
+usage() {
+	cat >&2 <<-EOF
+		usage: ${0##*/} [--path] <what>...
+		what:
+		  cluster         all that hack/cluster runs: kubernetes etcd containerd coredns
+		  envtest         kube-apiserver, etcd and kubectl, where envtest looks for them
+		  kubernetes      $kubernetes_version: kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl
+		  kubectl         $kubernetes_version: kubectl alone
+		  etcd            $etcd_version
+		  containerd      $containerd_version: containerd containerd-shim-runc-v2 ctr
+		  coredns         $coredns_version
+		  golangci-lint   $golangci_lint_version
+		  controller-gen  $controller_gen_version
+		  ginkgo          $ginkgo_version
+		  kustomize       $kustomize_version
+	EOF
+	exit 2
+}
+
+say() { printf '%s\n' "$*" >&2; }
+
+# once <directory> <binary> <command...>: unless the binary is there, run the
+# command with $out set to a scratch directory in which it leaves the binary.
+once() {
+	local dir=$1 name=$2
+	shift 2
+	[[ -x $dir/$name ]] && return 0
+	mkdir -p "$dir"
+	(
+		# One build of a directory at a time; a second caller waits and then finds the binary.
+		exec 9>"$dir/.lock"
+		flock 9
+		[[ -x $dir/$name ]] && exit 0
+		local start=$SECONDS
+		say "build ${dir##*/} $name ..."
+		out=$(mktemp -d "$dir/.build-XXXXXX")
+		trap 'rm -rf "$out"' EXIT
+		trap 'exit 130' INT TERM
+		export out
+		"$@"
+		mv "$out/$name" "$dir/$name"
+		say "build ${dir##*/} $name done in $((SECONDS - start)) s"
+	)
+}
+
+# from_module <tool> <package> <ldflags>: build from the tool's own module.
+# Static and without symbols, so that a binary also runs inside an image.
+from_module() {
+	(cd "$here/$1" && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly \
+		go build -trimpath -buildvcs=false -ldflags "-s -w $3" -o "$out/" "$2")
+}
+
+# etcd's main package is the root of a module whose path ends in v3, and the
+# binary would be named after the directory.
+etcd_from_module() {
+	(cd "$here/etcd" && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly \
+		go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$out/etcd" go.etcd.io/etcd/server/v3)
+}
+
+# installed <package@version>
+installed() {
+	CGO_ENABLED=0 GOWORK=off GOFLAGS=-trimpath GOBIN=$out go install -ldflags '-s -w' "$1"
+}
+
+dir_of() {
+	case $1 in
+	envtest) echo "$bin/envtest-${kubernetes_version#v}" ;;
+	kubernetes | kubectl) echo "$bin/kubernetes-$kubernetes_version" ;;
+	etcd) echo "$bin/etcd-$etcd_version" ;;
+	containerd) echo "$bin/containerd-$containerd_version" ;;
+	coredns) echo "$bin/coredns-$coredns_version" ;;
+	golangci-lint) echo "$bin/golangci-lint-$golangci_lint_version" ;;
+	controller-gen) echo "$bin/controller-gen-$controller_gen_version" ;;
+	ginkgo) echo "$bin/ginkgo-$ginkgo_version" ;;
+	kustomize) echo "$bin/kustomize-$kustomize_version" ;;
+	*) usage ;;
+	esac
+}
+
+build_kubernetes() { # <binary...>
+	local name v=${kubernetes_version#v} x
+	local major=${v%%.*} minor=${v#*.}
+	minor=${minor%%.*}
+	x=
+	for name in gitVersion=$kubernetes_version gitMajor=$major gitMinor=$minor gitTreeState=archive; do
+		x+=" -X k8s.io/component-base/version.$name -X k8s.io/client-go/pkg/version.$name"
+	done
+	for name in "$@"; do
+		once "$(dir_of kubernetes)" "$name" from_module kubernetes "k8s.io/kubernetes/cmd/$name" "$x"
+	done
+}
+
+build_containerd() {
+	local name
+	for name in containerd containerd-shim-runc-v2 ctr; do
+		once "$(dir_of containerd)" "$name" from_module containerd "github.com/containerd/containerd/v2/cmd/$name" \
+			"-X github.com/containerd/containerd/v2/version.Version=$containerd_version"
+	done
+}
+
+# envtest wants its three binaries in one directory; hard links cost nothing.
+build_envtest() {
+	local dir file
+	dir=$(dir_of envtest)
+	build etcd
+	build_kubernetes kube-apiserver kubectl
+	mkdir -p "$dir"
+	for file in "$(dir_of etcd)/etcd" "$(dir_of kubernetes)/kube-apiserver" "$(dir_of kubernetes)/kubectl"; do
+		[[ -x $dir/${file##*/} ]] || ln -f "$file" "$dir/${file##*/}"
+	done
+}
+
+build() { # <what>
+	case $1 in
+	cluster)
+		build etcd
+		build kubernetes
+		build containerd
+		build coredns
+		;;
+	envtest) build_envtest ;;
+	kubernetes) build_kubernetes kube-apiserver kubectl kube-controller-manager kube-scheduler kube-proxy kubelet ;;
+	kubectl) build_kubernetes kubectl ;;
+	etcd) once "$(dir_of etcd)" etcd etcd_from_module ;;
+	containerd) build_containerd ;;
+	coredns) once "$(dir_of coredns)" coredns installed "github.com/coredns/coredns@$coredns_version" ;;
+	golangci-lint) once "$(dir_of golangci-lint)" golangci-lint installed "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$golangci_lint_version" ;;
+	controller-gen) once "$(dir_of controller-gen)" controller-gen installed "sigs.k8s.io/controller-tools/cmd/controller-gen@$controller_gen_version" ;;
+	ginkgo) once "$(dir_of ginkgo)" ginkgo installed "github.com/onsi/ginkgo/v2/ginkgo@$ginkgo_version" ;;
+	kustomize) once "$(dir_of kustomize)" kustomize installed "sigs.k8s.io/kustomize/kustomize/v5@$kustomize_version" ;;
+	*) usage ;;
+	esac
+}
+
+[[ $# -gt 0 ]] || usage
+if [[ $1 == --path ]]; then
+	shift
+	for what in "$@"; do dir_of "$what"; done
+	exit 0
+fi
+for what in "$@"; do build "$what"; done
