@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"strings"
+
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+// defaultInterfaceName is the name of the network and the interface that a VMI without any gets.
+const defaultInterfaceName = "default"
+
+// firmwareNamespace is the name space in which KubeVirt derives a VM's firmware UUID from its name. A guest that moves
+// here keeps the UUID that its licences are bound to.
+var firmwareNamespace = uuid.MustParse("6a1a24a1-4061-4607-8bf4-a3963d0c5895")
+
+// setDefaults resolves into a VMI what its author left open. The order matters where a default builds on another: the
+// architecture decides machine and buses, volumes get disks before disks get buses.
+func setDefaults(vmi *v1.VirtualMachineInstance, config clusterconfig.Config) {
+	spec := &vmi.Spec
+	defaultPlatform(spec, config)
+	defaultCPU(spec, config)
+	defaultMemory(spec)
+	defaultFirmware(vmi)
+	defaultFeatures(spec)
+	defaultTimers(spec)
+	defaultDisks(spec)
+	defaultImages(spec)
+	defaultNetwork(spec, config)
+	defaultDevices(spec)
+	defaultProbe(spec.ReadinessProbe)
+	defaultProbe(spec.LivenessProbe)
+	if spec.EvictionStrategy == nil {
+		spec.EvictionStrategy = ptr.To(config.EvictionStrategy)
+	}
+	if spec.TerminationGracePeriodSeconds == nil {
+		spec.TerminationGracePeriodSeconds = ptr.To(v1.DefaultGracePeriodSeconds)
+	}
+}
+
+func defaultPlatform(spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config) {
+	spec.Architecture = architecture(spec, config)
+	if spec.Domain.Machine == nil {
+		spec.Domain.Machine = &v1.Machine{}
+	}
+	if spec.Domain.Machine.Type == "" {
+		spec.Domain.Machine.Type = config.MachineType(spec.Architecture)
+	}
+}
+
+func defaultCPU(spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config) {
+	if spec.Domain.CPU == nil {
+		spec.Domain.CPU = &v1.CPU{}
+	}
+	cpu := spec.Domain.CPU
+	if cpu.Model == "" {
+		cpu.Model = cpuModel(spec.Architecture, config)
+	}
+	if cpu.Cores == 0 && cpu.Sockets == 0 && cpu.Threads == 0 {
+		// The size is given as resources only: a socket for each CPU, which is what can be added later.
+		cpu.Sockets = cpuCount(spec.Domain.Resources)
+	}
+	cpu.Cores, cpu.Sockets, cpu.Threads = max(cpu.Cores, 1), max(cpu.Sockets, 1), max(cpu.Threads, 1)
+}
+
+func cpuModel(arch string, config clusterconfig.Config) string {
+	switch {
+	case config.CPUModel != "":
+		return config.CPUModel
+	case arch == clusterconfig.ArchARM64:
+		// libvirt has no named models for arm64 that a host model could be near to.
+		return v1.CPUModeHostPassthrough
+	default:
+		return v1.DefaultCPUModel
+	}
+}
+
+func cpuCount(resources v1.ResourceRequirements) uint32 {
+	for _, list := range []corev1.ResourceList{resources.Limits, resources.Requests} {
+		if q := list.Cpu(); q.Sign() > 0 {
+			return uint32(min(q.Value(), 1<<16)) //nolint:gosec // G115: bounded just here
+		}
+	}
+	return 1
+}
+
+func defaultMemory(spec *v1.VirtualMachineInstanceSpec) {
+	memory := spec.Domain.Memory
+	if memory != nil && memory.Guest != nil {
+		return
+	}
+	resources := spec.Domain.Resources
+	guest := resources.Requests.Memory()
+	if guest.IsZero() {
+		guest = resources.Limits.Memory()
+	}
+	if guest.IsZero() && memory != nil && memory.Hugepages != nil {
+		guest = parseOrZero(memory.Hugepages.PageSize)
+	}
+	if guest.IsZero() {
+		return // validation says that there is no memory
+	}
+	if memory == nil {
+		memory = &v1.Memory{}
+		spec.Domain.Memory = memory
+	}
+	memory.Guest = ptr.To(guest.DeepCopy())
+}
+
+func defaultFirmware(vmi *v1.VirtualMachineInstance) {
+	if vmi.Spec.Domain.Firmware == nil {
+		vmi.Spec.Domain.Firmware = &v1.Firmware{}
+	}
+	if vmi.Spec.Domain.Firmware.UUID == "" {
+		vmi.Spec.Domain.Firmware.UUID = firmwareUUID(vmi)
+	}
+}
+
+// firmwareUUID is the same at each start of a VM and random for a VMI on its own.
+func firmwareUUID(vmi *v1.VirtualMachineInstance) types.UID {
+	owner := metav1.GetControllerOf(vmi)
+	if owner != nil && owner.Kind == v1.VirtualMachineGroupVersionKind.Kind {
+		return types.UID(uuid.NewSHA1(firmwareNamespace, []byte(owner.Name)).String())
+	}
+	return types.UID(uuid.NewString())
+}
+
+func defaultImages(spec *v1.VirtualMachineInstanceSpec) {
+	for i := range spec.Volumes {
+		if disk := spec.Volumes[i].ContainerDisk; disk != nil && disk.ImagePullPolicy == "" {
+			disk.ImagePullPolicy = pullPolicy(disk.Image)
+		}
+	}
+	boot := spec.Domain.Firmware.KernelBoot
+	if boot != nil && boot.Container != nil && boot.Container.ImagePullPolicy == "" {
+		boot.Container.ImagePullPolicy = pullPolicy(boot.Container.Image)
+	}
+}
+
+// pullPolicy is Kubernetes' rule: an image whose tag may move is pulled each time.
+func pullPolicy(image string) corev1.PullPolicy {
+	if strings.Contains(image, "@") {
+		return corev1.PullIfNotPresent
+	}
+	tag := ""
+	if colon := strings.LastIndex(image, ":"); colon > strings.LastIndex(image, "/") {
+		tag = image[colon+1:]
+	}
+	if tag == "" || tag == "latest" {
+		return corev1.PullAlways
+	}
+	return corev1.PullIfNotPresent
+}
+
+func defaultNetwork(spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config) {
+	devices := &spec.Domain.Devices
+	if len(devices.Interfaces) == 0 && len(spec.Networks) == 0 && enabled(devices.AutoattachPodInterface) {
+		devices.Interfaces = []v1.Interface{{Name: defaultInterfaceName}}
+		spec.Networks = []v1.Network{{
+			Name: defaultInterfaceName, NetworkSource: v1.NetworkSource{Pod: &v1.PodNetwork{}},
+		}}
+	}
+	onPod := map[string]bool{}
+	for i := range spec.Networks {
+		onPod[spec.Networks[i].Name] = spec.Networks[i].Pod != nil
+	}
+	for i := range devices.Interfaces {
+		iface := &devices.Interfaces[i]
+		if iface.Binding != nil || iface.InterfaceBindingMethod != (v1.InterfaceBindingMethod{}) {
+			continue
+		}
+		if onPod[iface.Name] && config.Network.DefaultInterface == clusterconfig.InterfaceMasquerade {
+			iface.Masquerade = &v1.InterfaceMasquerade{}
+		} else {
+			iface.Bridge = &v1.InterfaceBridge{}
+		}
+	}
+}
+
+// defaultProbe fills in Kubernetes' values.
+func defaultProbe(probe *v1.Probe) {
+	if probe == nil {
+		return
+	}
+	atLeast := func(field *int32, value int32) {
+		if *field < 1 {
+			*field = value
+		}
+	}
+	atLeast(&probe.TimeoutSeconds, 1)
+	atLeast(&probe.PeriodSeconds, 10)
+	atLeast(&probe.SuccessThreshold, 1)
+	atLeast(&probe.FailureThreshold, 3)
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+// defaultSpinlockRetries is the least that Hyper-V's specification allows, and KubeVirt's default.
+const defaultSpinlockRetries uint32 = 4096
+
+// parseOrZero reads a quantity; what does not parse is left to validation.
+func parseOrZero(s string) *resource.Quantity {
+	q, err := resource.ParseQuantity(s)
+	if err != nil {
+		return &resource.Quantity{}
+	}
+	return &q
+}
+
+func defaultDisks(spec *v1.VirtualMachineInstanceSpec) {
+	devices := &spec.Domain.Devices
+	used := map[string]bool{}
+	for i := range devices.Disks {
+		used[devices.Disks[i].Name] = true
+	}
+	for i := range devices.Filesystems {
+		used[devices.Filesystems[i].Name] = true
+	}
+	// A volume that no device uses becomes a hard disk, as in KubeVirt.
+	for i := range spec.Volumes {
+		if volume := &spec.Volumes[i]; volume.MemoryDump == nil && !used[volume.Name] {
+			devices.Disks = append(devices.Disks, v1.Disk{Name: volume.Name})
+			used[volume.Name] = true
+		}
+	}
+	bus, cdromBus := v1.DiskBusSATA, v1.DiskBusSATA
+	if spec.Architecture != clusterconfig.ArchAMD64 {
+		// There is no SATA controller on the virt and s390-ccw-virtio machines, and CD-ROMs cannot be virtio.
+		bus, cdromBus = v1.DiskBusVirtio, v1.DiskBusSCSI
+	}
+	for i := range devices.Disks {
+		defaultDisk(&devices.Disks[i], bus, cdromBus)
+	}
+}
+
+func defaultDisk(disk *v1.Disk, bus, cdromBus v1.DiskBus) {
+	if disk.Disk == nil && disk.LUN == nil && disk.CDRom == nil {
+		disk.Disk = &v1.DiskTarget{}
+	}
+	if disk.Disk != nil && disk.Disk.Bus == "" {
+		disk.Disk.Bus = bus
+	}
+	if disk.LUN != nil && disk.LUN.Bus == "" {
+		disk.LUN.Bus = bus
+	}
+	if cdrom := disk.CDRom; cdrom != nil {
+		if cdrom.Bus == "" {
+			cdrom.Bus = cdromBus
+		}
+		if cdrom.ReadOnly == nil {
+			cdrom.ReadOnly = ptr.To(true)
+		}
+		if cdrom.Tray == "" {
+			cdrom.Tray = v1.TrayStateClosed
+		}
+	}
+}
+
+func defaultDevices(spec *v1.VirtualMachineInstanceSpec) {
+	devices := &spec.Domain.Devices
+	for i := range devices.Interfaces {
+		if devices.Interfaces[i].Model == "" && devices.Interfaces[i].SRIOV == nil {
+			devices.Interfaces[i].Model = v1.VirtIO
+		}
+	}
+	for i := range devices.Inputs {
+		if devices.Inputs[i].Bus == "" {
+			devices.Inputs[i].Bus = v1.InputBusUSB
+		}
+		if devices.Inputs[i].Type == "" {
+			devices.Inputs[i].Type = v1.InputTypeTablet
+		}
+	}
+	if dog := devices.Watchdog; dog != nil {
+		if dog.I6300ESB == nil && dog.Diag288 == nil {
+			if spec.Architecture == clusterconfig.ArchS390X {
+				dog.Diag288 = &v1.Diag288Watchdog{}
+			} else {
+				dog.I6300ESB = &v1.I6300ESBWatchdog{}
+			}
+		}
+		if dog.I6300ESB != nil && dog.I6300ESB.Action == "" {
+			dog.I6300ESB.Action = v1.WatchdogActionReset
+		}
+		if dog.Diag288 != nil && dog.Diag288.Action == "" {
+			dog.Diag288.Action = v1.WatchdogActionReset
+		}
+	}
+	if sound := devices.Sound; sound != nil && sound.Model == "" {
+		sound.Model = "ich9"
+	}
+}
+
+// defaultFlag turns a flag on that was left open.
+func defaultFlag(flag **bool) {
+	if *flag == nil {
+		*flag = ptr.To(true)
+	}
+}
+
+func defaultState(state *v1.FeatureState) {
+	if state != nil {
+		defaultFlag(&state.Enabled)
+	}
+}
+
+func defaultFeatures(spec *v1.VirtualMachineInstanceSpec) {
+	if spec.Domain.Features == nil {
+		spec.Domain.Features = &v1.Features{}
+	}
+	f := spec.Domain.Features
+	defaultFlag(&f.ACPI.Enabled)
+	defaultState(f.SMM)
+	defaultState(f.Pvspinlock)
+	if f.APIC != nil {
+		defaultFlag(&f.APIC.Enabled)
+	}
+	if f.HypervPassthrough != nil {
+		defaultFlag(&f.HypervPassthrough.Enabled)
+	}
+	if f.Hyperv != nil {
+		defaultHyperv(f.Hyperv)
+	}
+}
+
+func defaultHyperv(h *v1.FeatureHyperv) {
+	for _, state := range []*v1.FeatureState{
+		h.Relaxed, h.VAPIC, h.VPIndex, h.Runtime, h.SyNIC, h.Reset, h.Frequencies, h.Reenlightenment, h.IPI, h.EVMCS,
+	} {
+		defaultState(state)
+	}
+	if h.Spinlocks != nil {
+		defaultFlag(&h.Spinlocks.Enabled)
+		if *h.Spinlocks.Enabled && h.Spinlocks.Retries == nil {
+			h.Spinlocks.Retries = ptr.To(defaultSpinlockRetries)
+		}
+	}
+	if h.SyNICTimer != nil {
+		defaultFlag(&h.SyNICTimer.Enabled)
+		defaultState(h.SyNICTimer.Direct)
+	}
+	if h.VendorID != nil {
+		defaultFlag(&h.VendorID.Enabled)
+	}
+	if h.TLBFlush != nil {
+		defaultFlag(&h.TLBFlush.Enabled)
+		defaultState(h.TLBFlush.Direct)
+		defaultState(h.TLBFlush.Extended)
+	}
+	defaultHypervDependencies(h)
+}
+
+// defaultHypervDependencies turns on what an enlightenment needs and its author did not mention. What was turned off
+// on purpose stays off.
+func defaultHypervDependencies(h *v1.FeatureHyperv) {
+	on := func(state *v1.FeatureState) bool { return state != nil && *state.Enabled }
+	need := func(state **v1.FeatureState) {
+		if *state == nil {
+			*state = &v1.FeatureState{Enabled: ptr.To(true)}
+		}
+	}
+	if h.SyNICTimer != nil && *h.SyNICTimer.Enabled {
+		need(&h.VPIndex)
+		need(&h.SyNIC)
+	}
+	if on(h.SyNIC) || on(h.IPI) || h.TLBFlush != nil && *h.TLBFlush.Enabled {
+		need(&h.VPIndex)
+	}
+	if on(h.EVMCS) {
+		need(&h.VAPIC)
+	}
+}
+
+func defaultTimers(spec *v1.VirtualMachineInstanceSpec) {
+	if spec.Domain.Clock == nil || spec.Domain.Clock.Timer == nil {
+		return
+	}
+	t := spec.Domain.Clock.Timer
+	if t.HPET != nil {
+		defaultFlag(&t.HPET.Enabled)
+	}
+	if t.KVM != nil {
+		defaultFlag(&t.KVM.Enabled)
+	}
+	if t.PIT != nil {
+		defaultFlag(&t.PIT.Enabled)
+	}
+	if t.RTC != nil {
+		defaultFlag(&t.RTC.Enabled)
+	}
+	if t.Hyperv != nil {
+		defaultFlag(&t.Hyperv.Enabled)
+	}
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+// maxListLength is the length that KubeVirt allows a list of devices to have.
+const maxListLength = 256
+
+// check collects what is wrong with one VMI spec. Each rule looks at its subject and reports every fault, so that a
+// person sees all of them in one answer.
+type check struct {
+	path   *field.Path
+	spec   *v1.VirtualMachineInstanceSpec
+	config clusterconfig.Config
+	errs   field.ErrorList
+}
+
+// specRules are the rules that hold for the spec of a VMI and for the template of a VM alike.
+var specRules = []func(*check){
+	checkArchitecture,
+	checkCPU,
+	checkDedicatedCPU,
+	checkNUMAAndRealtime,
+	checkCPUResources,
+	checkMemory,
+	checkHugepages,
+	checkMachine,
+	checkFirmware,
+	checkKernelBoot,
+	checkDisks,
+	checkBootOrder,
+	checkVolumes,
+	checkCloudInit,
+	checkNetworks,
+	checkInterfaces,
+	checkPorts,
+	checkDHCP,
+	checkInputs,
+	checkWatchdog,
+	checkSound,
+	checkIOThreads,
+	checkProbes,
+	checkAccessCredentials,
+	checkHostname,
+	checkDNS,
+	checkLifecycle,
+}
+
+// validateSpec returns every fault of a VMI spec that lies at path.
+func validateSpec(path *field.Path, spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config) field.ErrorList {
+	c := &check{path: path, spec: spec, config: config}
+	for _, rule := range specRules {
+		rule(c)
+	}
+	return c.errs
+}
+
+// at returns the path of a field below the spec.
+func (c *check) at(name string, more ...string) *field.Path { return c.path.Child(name, more...) }
+
+// devices returns the path of a list below domain.devices.
+func (c *check) devices(name string) *field.Path { return c.path.Child("domain", "devices", name) }
+
+func (c *check) invalid(p *field.Path, value any, format string, args ...any) {
+	c.errs = append(c.errs, field.Invalid(p, value, fmt.Sprintf(format, args...)))
+}
+
+func (c *check) required(p *field.Path, format string, args ...any) {
+	c.errs = append(c.errs, field.Required(p, fmt.Sprintf(format, args...)))
+}
+
+func (c *check) forbidden(p *field.Path, format string, args ...any) {
+	c.errs = append(c.errs, field.Forbidden(p, fmt.Sprintf(format, args...)))
+}
+
+// tooMany reports a list that is longer than KubeVirt allows.
+func (c *check) tooMany(p *field.Path, length int) bool {
+	if length <= maxListLength {
+		return false
+	}
+	c.invalid(p, length, "%s list exceeds the %d element limit in length", p, maxListLength)
+	return true
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// cpuFeaturePolicies are libvirt's.
+var cpuFeaturePolicies = []string{"", "force", "require", "optional", "disable", "forbid"}
+
+// minMemoryRequest is the smallest request that KubeVirt takes.
+var minMemoryRequest = resource.MustParse("1M")
+
+func checkCPU(c *check) {
+	cpu := c.spec.Domain.CPU
+	if cpu == nil {
+		return
+	}
+	p := c.at("domain", "cpu")
+	for i, f := range cpu.Features {
+		if !slices.Contains(cpuFeaturePolicies, f.Policy) {
+			c.invalid(p.Child("features").Index(i).Child("policy"), f.Policy,
+				"CPU feature %s uses policy %s that is not supported. Use one of force, require, optional, disable, forbid.",
+				f.Name, f.Policy)
+		}
+	}
+	if cpu.MaxSockets != 0 && cpu.Sockets > cpu.MaxSockets {
+		c.invalid(p.Child("sockets"), cpu.Sockets,
+			"Number of sockets in CPU topology is greater than the maximum sockets allowed (%d)", cpu.MaxSockets)
+	}
+	if cpu.IsolateEmulatorThread && !cpu.DedicatedCPUPlacement {
+		c.invalid(p.Child("isolateEmulatorThread"), true,
+			"IsolateEmulatorThread should be only set in combination with DedicatedCPUPlacement")
+	}
+}
+
+// vcpus counts the virtual CPUs that the topology asks for; 0 when it asks for none.
+func vcpus(cpu *v1.CPU) int64 {
+	if cpu == nil || cpu.Cores == 0 && cpu.Sockets == 0 && cpu.Threads == 0 {
+		return 0
+	}
+	return int64(max(cpu.Cores, 1)) * int64(max(cpu.Sockets, 1)) * int64(max(cpu.Threads, 1))
+}
+
+func checkDedicatedCPU(c *check) {
+	cpu := c.spec.Domain.CPU
+	if cpu == nil || !cpu.DedicatedCPUPlacement {
+		return
+	}
+	var (
+		p        = c.at("domain", "cpu", "dedicatedCpuPlacement")
+		requests = c.at("domain", "resources", "requests")
+		limits   = c.at("domain", "resources", "limits")
+		res      = c.spec.Domain.Resources
+		cpuReq   = res.Requests.Cpu()
+		cpuLim   = res.Limits.Cpu()
+		memReq   = res.Requests.Memory()
+		memLim   = res.Limits.Memory()
+		wanted   = vcpus(cpu)
+	)
+	if memReq.IsZero() && memLim.IsZero() {
+		c.invalid(limits.Child("memory"), memLim.String(), "%s or %s should be provided",
+			requests.Child("memory"), limits.Child("memory"))
+	}
+	if !memReq.IsZero() && !memLim.IsZero() && memReq.Cmp(*memLim) != 0 {
+		c.invalid(requests.Child("memory"), memReq.String(), "%s must be equal to %s",
+			requests.Child("memory"), limits.Child("memory"))
+	}
+	if !wholeCPUs(cpuReq) {
+		c.invalid(requests.Child("cpu"), cpuReq.String(), "provided resources CPU requests must be an interger")
+	}
+	if !wholeCPUs(cpuLim) {
+		c.invalid(limits.Child("cpu"), cpuLim.String(), "provided resources CPU limits must be an interger")
+	}
+	switch {
+	case cpuReq.IsZero() && cpuLim.IsZero() && wanted == 0:
+		c.invalid(p, true, "either %s or %s or %s must be provided when DedicatedCPUPlacement is true ",
+			requests.Child("cpu"), limits.Child("cpu"), c.at("domain", "cpu", "cores"))
+	case !cpuReq.IsZero() && !cpuLim.IsZero() && cpuReq.Cmp(*cpuLim) != 0:
+		c.invalid(p, true, "%s or %s must be equal when DedicatedCPUPlacement is true ",
+			requests.Child("cpu"), limits.Child("cpu"))
+	case (!cpuReq.IsZero() || !cpuLim.IsZero()) && wanted > 0 && cpuReq.Value() != wanted && cpuLim.Value() != wanted:
+		c.invalid(p, true, "%s or %s must not be provided at the same time with %s when DedicatedCPUPlacement is true ",
+			requests.Child("cpu"), limits.Child("cpu"), c.at("domain", "cpu", "cores"))
+	}
+	if cpu.Threads > 2 {
+		c.invalid(p, true, "Not more than two threads must be provided at %s (got %d) when DedicatedCPUPlacement is true",
+			c.at("domain", "cpu", "threads"), cpu.Threads)
+	}
+}
+
+func wholeCPUs(q *resource.Quantity) bool { return q.MilliValue()%1000 == 0 }
+
+func checkNUMAAndRealtime(c *check) {
+	cpu := c.spec.Domain.CPU
+	if cpu == nil {
+		return
+	}
+	dedicated := c.at("domain", "cpu", "dedicatedCpuPlacement")
+	numa := c.at("domain", "cpu", "numa", "guestMappingPassthrough")
+	passthrough := cpu.NUMA != nil && cpu.NUMA.GuestMappingPassthrough != nil
+	if passthrough && !cpu.DedicatedCPUPlacement {
+		c.invalid(numa, "{}", "%s must be set to true when NUMA topology strategy is set in %s", dedicated, numa)
+	}
+	if passthrough && (c.spec.Domain.Memory == nil || c.spec.Domain.Memory.Hugepages == nil) {
+		c.invalid(numa, "{}", "%s must be requested when NUMA topology strategy is set in %s",
+			c.at("domain", "memory", "hugepages"), numa)
+	}
+	if cpu.Realtime == nil {
+		return
+	}
+	realtime := c.at("domain", "cpu", "realtime")
+	if !cpu.DedicatedCPUPlacement {
+		c.required(dedicated, "%s must be set to true when %s is used", dedicated, realtime)
+	}
+	if !passthrough {
+		c.required(numa, "%s must be defined when %s is used", numa, realtime)
+	}
+}
+
+func checkCPUResources(c *check) {
+	requests, limits := c.at("domain", "resources", "requests", "cpu"), c.at("domain", "resources", "limits", "cpu")
+	req, lim := c.spec.Domain.Resources.Requests.Cpu(), c.spec.Domain.Resources.Limits.Cpu()
+	if req.Sign() < 0 {
+		c.invalid(requests, req.String(), "%s '%s': must be greater than or equal to 0.", requests, req)
+	}
+	if lim.Sign() < 0 {
+		c.invalid(limits, lim.String(), "%s '%s': must be greater than or equal to 0.", limits, lim)
+	}
+	if lim.Sign() > 0 && req.Cmp(*lim) > 0 {
+		c.invalid(requests, req.String(), "%s '%s' is greater than %s '%s'", requests, req, limits, lim)
+	}
+}
+
+func checkMemory(c *check) {
+	requests, limits := c.at("domain", "resources", "requests", "memory"), c.at("domain", "resources", "limits", "memory")
+	req, lim := c.spec.Domain.Resources.Requests.Memory(), c.spec.Domain.Resources.Limits.Memory()
+	switch {
+	case req.Sign() < 0:
+		c.invalid(requests, req.String(), "%s '%s': must be greater than or equal to 0.", requests, req)
+	case req.Sign() > 0 && req.Cmp(minMemoryRequest) < 0:
+		c.invalid(requests, req.String(), "%s '%s': must be greater than or equal to 1M.", requests, req)
+	}
+	if lim.Sign() < 0 {
+		c.invalid(limits, lim.String(), "%s '%s': must be greater than or equal to 0.", limits, lim)
+	}
+	if lim.Sign() > 0 && req.Cmp(*lim) > 0 {
+		c.invalid(requests, req.String(), "%s '%s' is greater than %s '%s'", requests, req, limits, lim)
+	}
+	memory := c.spec.Domain.Memory
+	if memory == nil || memory.Guest == nil {
+		return
+	}
+	if lim.Sign() > 0 && memory.Guest.Cmp(*lim) > 0 {
+		guest := c.at("domain", "memory", "guest")
+		c.invalid(guest, memory.Guest.String(), "%s '%s' must be equal to or less than the memory limit %s '%s'",
+			guest, memory.Guest, limits, lim)
+	}
+}
+
+func checkHugepages(c *check) {
+	memory := c.spec.Domain.Memory
+	if memory == nil || memory.Hugepages == nil {
+		return
+	}
+	sizePath := c.at("domain", "memory", "hugepages", "pageSize")
+	page, err := resource.ParseQuantity(memory.Hugepages.PageSize)
+	if err != nil || page.Sign() <= 0 {
+		c.invalid(sizePath, memory.Hugepages.PageSize, "%s '%s': must be a size that the nodes offer, such as 2Mi or 1Gi",
+			sizePath, memory.Hugepages.PageSize)
+		return
+	}
+	path, size := c.at("domain", "resources", "requests", "memory"), c.spec.Domain.Resources.Requests[corev1.ResourceMemory]
+	if size.IsZero() && memory.Guest != nil {
+		path, size = c.at("domain", "memory", "guest"), *memory.Guest
+	}
+	switch {
+	case size.IsZero():
+	case size.Cmp(page) < 0:
+		c.invalid(path, size.String(), "%s '%s' must be equal to or larger than page size %s '%s'",
+			path, size.String(), sizePath, memory.Hugepages.PageSize)
+	case size.Value()%page.Value() != 0:
+		c.invalid(path, size.String(), "%s '%s' is not a multiple of the page size %s '%s'",
+			path, size.String(), sizePath, memory.Hugepages.PageSize)
+	}
+}
+
+// checkMemoryGiven holds for a VMI only: a VM may leave its size to an instance type.
+func checkMemoryGiven(c *check) {
+	memory := c.spec.Domain.Memory
+	if !c.spec.Domain.Resources.Requests.Memory().IsZero() {
+		return
+	}
+	if memory != nil && (memory.Guest != nil || memory.Hugepages != nil) {
+		return
+	}
+	c.required(c.at("domain", "memory", "guest"), "no memory requested, at least one of '%s', '%s' or '%s' must be set",
+		c.at("domain", "memory", "guest"), c.at("domain", "memory", "hugepages", "size"),
+		c.at("domain", "resources", "requests", "memory"))
+}

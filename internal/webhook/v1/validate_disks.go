@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"regexp"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// Block sizes that QEMU emulates, in bytes.
+const (
+	minBlockSize = 512
+	maxBlockSize = 2 << 20
+)
+
+var (
+	diskBuses     = []v1.DiskBus{v1.DiskBusVirtio, v1.DiskBusSCSI, v1.DiskBusSATA, v1.DiskBusUSB}
+	diskCaches    = []v1.DriverCache{"", v1.CacheNone, v1.CacheWriteThrough, v1.CacheWriteBack}
+	diskIOModes   = []v1.DriverIO{"", v1.IONative, v1.IOThreads}
+	errorPolicies = []v1.DiskErrorPolicy{
+		v1.DiskErrorPolicyStop, v1.DiskErrorPolicyIgnore, v1.DiskErrorPolicyReport, v1.DiskErrorPolicyEnospace,
+	}
+	pciAddress = regexp.MustCompile(`^[\da-fA-F]{4}:[\da-fA-F]{2}:[0-1][\da-fA-F]\.[0-7]$`)
+)
+
+func checkDisks(c *check) {
+	p := c.devices("disks")
+	if c.tooMany(p, len(c.spec.Domain.Devices.Disks)) {
+		return
+	}
+	volumes := c.volumesByName()
+	seen := map[string]int{}
+	for i := range c.spec.Domain.Devices.Disks {
+		disk, at := &c.spec.Domain.Devices.Disks[i], p.Index(i)
+		if first, taken := seen[disk.Name]; taken {
+			c.invalid(at.Child("name"), disk.Name, "%s and %s must not have the same Name.", at, p.Index(first))
+		} else {
+			seen[disk.Name] = i
+		}
+		for _, msg := range validation.IsDNS1123Label(disk.Name) {
+			c.invalid(at.Child("name"), disk.Name, "%s", msg)
+		}
+		c.diskVolume(at, disk, volumes)
+		c.diskDevice(at, disk)
+		c.diskDriver(at, disk)
+		c.blockSize(at.Child("blockSize"), disk)
+	}
+}
+
+func (c *check) volumesByName() map[string]*v1.Volume {
+	volumes := map[string]*v1.Volume{}
+	for i := range c.spec.Volumes {
+		volumes[c.spec.Volumes[i].Name] = &c.spec.Volumes[i]
+	}
+	return volumes
+}
+
+func (c *check) diskVolume(at *field.Path, disk *v1.Disk, volumes map[string]*v1.Volume) {
+	volume := volumes[disk.Name]
+	if volume == nil {
+		// An empty drive is allowed: KubeVirt takes a CD-ROM without a volume, to insert a medium later.
+		if disk.CDRom == nil {
+			c.invalid(at.Child("name"), disk.Name, "%s '%s' not found. Add a volume of that name.", at.Child("name"), disk.Name)
+		}
+		return
+	}
+	if disk.LUN != nil && volume.PersistentVolumeClaim == nil && volume.DataVolume == nil {
+		c.invalid(at.Child("lun"), disk.Name, "%s can only be mapped to a DataVolume or PersistentVolumeClaim volume.",
+			at.Child("lun"))
+	}
+}
+
+// target returns which kind of device a disk is and its bus; "" for a disk that names none and becomes a hard disk.
+func target(disk *v1.Disk) (kind string, bus v1.DiskBus) {
+	switch {
+	case disk.Disk != nil:
+		return "disk", disk.Disk.Bus
+	case disk.LUN != nil:
+		return "lun", disk.LUN.Bus
+	case disk.CDRom != nil:
+		return "cdrom", disk.CDRom.Bus
+	default:
+		return "", ""
+	}
+}
+
+func (c *check) diskDevice(at *field.Path, disk *v1.Disk) {
+	targets := 0
+	for _, set := range []bool{disk.Disk != nil, disk.LUN != nil, disk.CDRom != nil} {
+		if set {
+			targets++
+		}
+	}
+	if targets > 1 {
+		c.invalid(at, disk.Name, "%s can only have a single target type defined", at)
+	}
+	kind, bus := target(disk)
+	if bus != "" {
+		c.diskBus(at, disk, kind, bus)
+	}
+	if disk.LUN != nil && disk.LUN.Reservation && disk.LUN.Bus != v1.DiskBusSCSI {
+		c.invalid(at.Child("lun", "bus"), disk.LUN.Bus, "Persistent reservation requires a SCSI bus, but %s was specified",
+			disk.LUN.Bus)
+	}
+	if disk.Disk == nil || disk.Disk.PciAddress == "" {
+		return
+	}
+	pci := at.Child("disk", "pciAddress")
+	if disk.Disk.Bus != v1.DiskBusVirtio {
+		c.invalid(pci, disk.Disk.PciAddress, "disk %s - setting a PCI address is only possible with bus type virtio.", disk.Name)
+	}
+	if !pciAddress.MatchString(disk.Disk.PciAddress) {
+		c.invalid(pci, disk.Disk.PciAddress, "disk %s has malformed PCI address (%s).", disk.Name, disk.Disk.PciAddress)
+	}
+}
+
+func (c *check) diskBus(at *field.Path, disk *v1.Disk, kind string, bus v1.DiskBus) {
+	p := at.Child(kind, "bus")
+	switch {
+	case bus == "ide":
+		c.invalid(p, bus, "IDE bus is not supported. Use sata.")
+	case !slices.Contains(diskBuses, bus):
+		c.invalid(p, bus, "%s is set with an unrecognized bus %s, must be one of: %v", at, bus, diskBuses)
+	case kind == "cdrom" && bus == v1.DiskBusVirtio:
+		c.invalid(p, bus, "Bus type %s is invalid for CD-ROM device. Use sata, scsi or usb.", bus)
+	case disk.Disk != nil && disk.Disk.ReadOnly && bus == v1.DiskBusSATA:
+		c.invalid(p, bus, "%s hard-disks do not support read-only. Use virtio or scsi, or make it a cdrom.", bus)
+	}
+	if disk.DedicatedIOThread != nil && *disk.DedicatedIOThread && bus != v1.DiskBusVirtio {
+		c.invalid(at.Child("dedicatedIOThread"), true, "IOThreads are not supported for disks on a %s bus", bus)
+	}
+}
+
+func (c *check) diskDriver(at *field.Path, disk *v1.Disk) {
+	c.serial(at.Child("serial"), at, disk.Serial)
+	if !slices.Contains(diskCaches, disk.Cache) {
+		c.invalid(at.Child("cache"), disk.Cache, "%s has invalid value %s. Use none, writethrough or writeback.",
+			at.Child("cache"), disk.Cache)
+	}
+	if !slices.Contains(diskIOModes, disk.IO) {
+		c.invalid(at.Child("io"), disk.IO, "Disk IO mode for %s is not supported. Supported modes are: native, threads.", at)
+	}
+	if disk.ErrorPolicy != nil && !slices.Contains(errorPolicies, *disk.ErrorPolicy) {
+		c.invalid(at.Child("errorPolicy"), *disk.ErrorPolicy, "%s has invalid value %q", at.Child("errorPolicy"), *disk.ErrorPolicy)
+	}
+}
+
+func (c *check) blockSize(p *field.Path, disk *v1.Disk) {
+	if disk.BlockSize == nil || disk.BlockSize.Custom == nil {
+		return
+	}
+	custom, match := disk.BlockSize.Custom, disk.BlockSize.MatchVolume
+	if match != nil && enabled(match.Enabled) {
+		c.invalid(p, "custom, matchVolume", "Block size matching can't be enabled together with a custom value")
+		return
+	}
+	p = p.Child("custom")
+	_, bus := target(disk)
+	switch {
+	case custom.Logical > custom.Physical:
+		c.invalid(p.Child("logical"), custom.Logical, "Logical size %d must be the same or less than the physical size of %d",
+			custom.Logical, custom.Physical)
+	case bus == v1.DiskBusSATA && custom.Logical != minBlockSize:
+		c.invalid(p.Child("logical"), custom.Logical, "Logical size %d must be %d for SATA devices", custom.Logical, minBlockSize)
+	case custom.DiscardGranularity != nil && custom.Logical != 0 && *custom.DiscardGranularity%custom.Logical != 0:
+		c.invalid(p.Child("discardGranularity"), *custom.DiscardGranularity,
+			"Discard granularity %d must be multiples of logical size %d", *custom.DiscardGranularity, custom.Logical)
+	default:
+		c.oneBlockSize(p.Child("logical"), custom.Logical)
+		c.oneBlockSize(p.Child("physical"), custom.Physical)
+	}
+}
+
+func (c *check) oneBlockSize(p *field.Path, size uint) {
+	switch {
+	case size < minBlockSize:
+		c.invalid(p, size, "Provided size of %d is less than the supported minimum size of %d", size, minBlockSize)
+	case size > maxBlockSize:
+		c.invalid(p, size, "Provided size of %d is greater than the supported maximum size of %d", size, maxBlockSize)
+	case size&(size-1) != 0:
+		c.invalid(p, size, "Provided size of %d is not a power of 2", size)
+	}
+}
+
+// checkBootOrder holds across disks and interfaces: one place in the order belongs to one device.
+func checkBootOrder(c *check) {
+	taken := map[uint]bool{}
+	one := func(at *field.Path, order *uint) {
+		if order == nil {
+			return
+		}
+		p := at.Child("bootOrder")
+		switch {
+		case *order < 1:
+			c.invalid(p, *order, "%s must have a boot order > 0, if supplied", at)
+		case taken[*order]:
+			c.invalid(p, *order, "Boot order for %s already set for a different device.", p)
+		}
+		taken[*order] = true
+	}
+	for i := range c.spec.Domain.Devices.Disks {
+		one(c.devices("disks").Index(i), c.spec.Domain.Devices.Disks[i].BootOrder)
+	}
+	for i := range c.spec.Domain.Devices.Interfaces {
+		one(c.devices("interfaces").Index(i), c.spec.Domain.Devices.Interfaces[i].BootOrder)
+	}
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// maxSerialLength is the longest serial number that KubeVirt takes, of the machine and of a disk.
+const maxSerialLength = 256
+
+// serialPattern is what libvirt takes as a serial number.
+var serialPattern = regexp.MustCompile(`^[A-Za-z0-9_.+-]+$`)
+
+func checkMachine(c *check) {
+	machine := c.spec.Domain.Machine
+	if machine == nil || machine.Type == "" {
+		return
+	}
+	p := c.at("domain", "machine", "type")
+	allowed := c.config.EmulatedMachines(architecture(c.spec, c.config))
+	for _, pattern := range allowed {
+		re, err := regexp.Compile(pattern)
+		// A pattern that does not compile is the KubeVirt object's fault, and told there.
+		if err == nil && re.MatchString(machine.Type) {
+			return
+		}
+	}
+	c.invalid(p, machine.Type, "%s is not supported: %s (allowed values: %v)", p, machine.Type, allowed)
+}
+
+func checkFirmware(c *check) {
+	fw := c.spec.Domain.Firmware
+	if fw == nil {
+		return
+	}
+	p := c.at("domain", "firmware")
+	c.serial(p.Child("serial"), p.Child("serial"), fw.Serial)
+	if fw.Bootloader == nil {
+		return
+	}
+	if fw.Bootloader.EFI != nil && fw.Bootloader.BIOS != nil {
+		c.invalid(p.Child("bootloader"), "bios, efi",
+			"%s has both EFI and BIOS configured, but they are mutually exclusive.", p.Child("bootloader"))
+	}
+	if efi := fw.Bootloader.EFI; efi != nil && enabled(efi.SecureBoot) && !c.smm() {
+		c.invalid(p.Child("bootloader", "efi", "secureBoot"), true,
+			"%s has EFI SecureBoot enabled. SecureBoot requires SMM, which is currently disabled. "+
+				"Set features.smm.enabled to true, or efi.secureBoot to false.", c.at("domain"))
+	}
+}
+
+// smm says that system management mode is on: it must be asked for.
+func (c *check) smm() bool {
+	f := c.spec.Domain.Features
+	return f != nil && f.SMM != nil && enabled(f.SMM.Enabled)
+}
+
+// enabled reads a flag that is on unless it is turned off.
+func enabled(flag *bool) bool { return flag == nil || *flag }
+
+// serial reports a serial number that libvirt would refuse; owner is what the message speaks of.
+func (c *check) serial(p, owner *field.Path, serial string) {
+	if serial == "" {
+		return
+	}
+	if len([]rune(serial)) > maxSerialLength {
+		c.invalid(p, serial, "%s must be less than or equal to %d in length, if specified", owner, maxSerialLength)
+	}
+	if !serialPattern.MatchString(serial) {
+		c.invalid(p, serial, "%s must be made up of the following characters [A-Za-z0-9_.+-], if specified", owner)
+	}
+}
+
+func checkKernelBoot(c *check) {
+	if c.spec.Domain.Firmware == nil || c.spec.Domain.Firmware.KernelBoot == nil {
+		return
+	}
+	boot := c.spec.Domain.Firmware.KernelBoot
+	p := c.at("domain", "firmware", "kernelBoot")
+	if boot.Container == nil {
+		if boot.KernelArgs != "" {
+			c.invalid(p.Child("kernelArgs"), boot.KernelArgs, "kernel arguments cannot be provided without an external kernel")
+		}
+		return
+	}
+	container := p.Child("container")
+	if boot.Container.Image == "" {
+		c.required(container.Child("image"), "%s must be defined with an image", container)
+	}
+	if boot.Container.KernelPath == "" && boot.Container.InitrdPath == "" {
+		c.required(container, "%s must be defined with at least one of the following: kernelPath, initrdPath", container)
+	}
+	if boot.KernelArgs != "" && boot.Container.KernelPath == "" {
+		c.invalid(p.Child("kernelArgs"), boot.KernelArgs, "kernel arguments cannot be provided without an external kernel")
+	}
+	c.imagePath(container.Child("kernelPath"), boot.Container.KernelPath)
+	c.imagePath(container.Child("initrdPath"), boot.Container.InitrdPath)
+}
+
+// imagePath reports a path into a container image that is not plainly the path of a file.
+func (c *check) imagePath(p *field.Path, path string) {
+	switch {
+	case path == "":
+	case path == "/":
+		c.invalid(p, path, "%s must not point to root", p)
+	case filepath.Join("/", path) != strings.TrimSuffix(path, "/"):
+		c.invalid(p, path, "%s must be an absolute path to a file without relative components", p)
+	}
+}
