@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -292,4 +293,38 @@ func nodes(ctx context.Context) []string {
 		names = append(names, list.Items[i].Name)
 	}
 	return names
+}
+
+// followConsole reads a guest's console until its Pod ends, since the log goes with the Pod, and returns what
+// was read so far.
+func followConsole(ctx context.Context, instance *v1.VirtualMachineInstance) func() string {
+	GinkgoHelper()
+	pod := launcherPod(ctx, instance)
+	Expect(pod).NotTo(BeNil())
+	stream, err := clientset.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
+		Container: pod.Spec.Containers[0].Name, Follow: true,
+	}).Stream(ctx)
+	Expect(err).NotTo(HaveOccurred())
+	var (
+		mutex sync.Mutex
+		text  bytes.Buffer
+	)
+	go func() {
+		defer func() { _ = stream.Close() }()
+		chunk := make([]byte, 4096)
+		for {
+			n, err := stream.Read(chunk)
+			mutex.Lock()
+			text.Write(chunk[:n])
+			mutex.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return func() string {
+		mutex.Lock()
+		defer mutex.Unlock()
+		return text.String()
+	}
 }

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+var _ = Describe("A guest on the network", func() {
+	// reaches runs a guest on one node and a peer on the other, and lets each call the other.
+	reaches := func(ctx context.Context, binding option) {
+		names := nodes(ctx)
+		guestNode, peerNode := names[0], names[len(names)-1]
+		namespace := newNamespace(ctx)
+		server := startPeer(ctx, namespace, "server", peerNode, "serve")
+		create(ctx, makeVM(namespace, "net", binding, withNode(guestNode), withUserData(fmt.Sprintf(
+			"#!/bin/sh\nfor i in 1 2 3 4 5 6 7 8 9 10; do wget -q -T 5 -O - http://%s:8080/ >/dev/console && break; sleep 1; done\n",
+			server.Status.PodIP))))
+		instance := expectReady(ctx, namespace, "net")
+		expectConsole(ctx, namespace, "net", bootTimeout, ContainSubstring("VIREO-POD"))
+
+		By("calling the guest through a Service")
+		service := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "guest"},
+			Spec:       corev1.ServiceSpec{Selector: map[string]string{"vm": "net"}, Ports: []corev1.ServicePort{{Port: 80}}},
+		}
+		create(ctx, service)
+		expectExec(ctx, server, bootTimeout, ContainSubstring("VIREO-HTTP"), "/tools", "get", "http://"+service.Spec.ClusterIP+"/")
+		Expect(instance.Status.Interfaces).To(ContainElement(And(HaveField("Name", "default"), HaveField("MAC", Not(BeEmpty())))))
+	}
+
+	It("reaches a Pod on another node and is reached by Service, with masquerade", func(ctx context.Context) {
+		reaches(ctx, func(*v1.VirtualMachine) {})
+	}, SpecTimeout(8*time.Minute))
+
+	It("reaches a Pod on another node and is reached by Service, with bridge", func(ctx context.Context) {
+		reaches(ctx, func(vm *v1.VirtualMachine) {
+			spec(vm).Domain.Devices.Interfaces[0].InterfaceBindingMethod = v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}}
+		})
+	}, SpecTimeout(8*time.Minute))
+
+	It("opens only the ports that the interface lists", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		peer := startPeer(ctx, namespace, "peer", "", "serve")
+		create(ctx, makeVM(namespace, "ports", func(vm *v1.VirtualMachine) {
+			spec(vm).Domain.Devices.Interfaces[0].Ports = []v1.Port{{Name: "web", Port: 80}}
+		}, withUserData("#!/bin/sh\nhttpd -p 81 -h /www; echo SECOND-SERVER >/dev/console\n")))
+		instance := expectReady(ctx, namespace, "ports")
+		expectConsole(ctx, namespace, "ports", bootTimeout, ContainSubstring("SECOND-SERVER"))
+		ip := instance.Status.Interfaces[0].IP
+		expectExec(ctx, peer, bootTimeout, ContainSubstring("VIREO-HTTP"), "/tools", "get", "http://"+ip+"/")
+		_, err := execIn(ctx, peer, "/tools", "get", "http://"+ip+":81/")
+		Expect(err).To(HaveOccurred(), "port 81 is not listed, and yet it answers")
+	}, SpecTimeout(8*time.Minute))
+})
