@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package e2e
+
+import (
+	"context"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+var _ = Describe("A VM that cannot start says why", func() {
+	DescribeTable("in its status and its VMI's conditions",
+		func(ctx context.Context, change option, printable v1.VirtualMachinePrintableStatus, matcher gomegatypes.GomegaMatcher) {
+			namespace := newNamespace(ctx)
+			create(ctx, makeVM(namespace, "broken", change))
+			Eventually(func(g Gomega) {
+				vm := &v1.VirtualMachine{}
+				g.Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "broken"}, vm)).To(Succeed())
+				g.Expect(vm.Status.PrintableStatus).To(Equal(printable))
+				instance := vmi(ctx, namespace, "broken")
+				g.Expect(instance).NotTo(BeNil())
+				g.Expect(instance.Status.Conditions).To(ContainElement(matcher))
+			}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
+		},
+		Entry("when its claim is missing", SpecTimeout(5*time.Minute), withClaim("data", "nowhere"),
+			v1.VirtualMachineStatusPvcNotFound,
+			HaveField("Message", ContainSubstring("nowhere"))),
+		Entry("when its image is not to be had", SpecTimeout(5*time.Minute), withImage("localhost/vireo/no-such-image:1"),
+			v1.VirtualMachineStatusImagePullBackOff,
+			HaveField("Message", ContainSubstring("no-such-image"))),
+		Entry("when no node is large enough", SpecTimeout(5*time.Minute), withMemory("4Ti"),
+			v1.VirtualMachineStatusUnschedulable,
+			And(HaveField("Type", v1.VirtualMachineInstanceConditionType(corev1.PodScheduled)),
+				HaveField("Status", corev1.ConditionFalse), HaveField("Message", ContainSubstring("memory")))),
+		Entry("when its cloud-init Secret lacks the key", SpecTimeout(5*time.Minute),
+			withDisk("cloudinit", v1.VolumeSource{CloudInitNoCloud: &v1.CloudInitNoCloudSource{UserDataBase64: "JSEh*not*base64"}}),
+			v1.VirtualMachineStatusStarting,
+			And(HaveField("Type", v1.VirtualMachineInstanceSynchronized), HaveField("Status", corev1.ConditionFalse),
+				HaveField("Message", ContainSubstring("base64")))),
+	)
+})
+
+var _ = Describe("A guest whose processes die", func() {
+	BeforeEach(needLocalNodes)
+
+	DescribeTable("fails with the reason and is started again under Always",
+		func(ctx context.Context, process string, reason gomegatypes.GomegaMatcher) {
+			namespace := newNamespace(ctx)
+			create(ctx, makeVM(namespace, "dying"))
+			instance := expectReady(ctx, namespace, "dying")
+			expectConsole(ctx, namespace, "dying", bootTimeout, ContainSubstring(guestReady))
+			seen := watchPhases(ctx, instance)
+			killInPod(ctx, instance, process)
+			expectNewInstance(ctx, instance)
+			Expect(seen()).To(ContainElement(And(HaveField("Phase", v1.Failed), HaveField("Reason", reason))))
+			expectReady(ctx, namespace, "dying")
+		},
+		Entry("QEMU", SpecTimeout(8*time.Minute), "qemu-system-x86_64", Equal("GuestCrashed")),
+		Entry("libvirtd", SpecTimeout(8*time.Minute), "libvirtd", Equal("LibvirtFailed")),
+	)
+})

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// process is a process on this machine; the start time tells it from a later one with the same id.
+type process struct {
+	pid   int
+	start string
+}
+
+// needLocalNodes skips a test that reaches for processes unless the nodes are this machine's.
+func needLocalNodes() {
+	if os.Getenv("VIREO_CLUSTER") == "" {
+		Skip("kills processes of nodes: only on a cluster that `make cluster-up` made (VIREO_CLUSTER names its program)")
+	}
+}
+
+// podProcess finds the one process of a Pod with a given command name: its cgroup carries the Pod's UID.
+func podProcess(pod *corev1.Pod, command string) process {
+	GinkgoHelper()
+	found := podProcesses(pod, command)
+	Expect(found).To(HaveLen(1), "processes %q of Pod %s", command, pod.Name)
+	return found[0]
+}
+
+func podProcesses(pod *corev1.Pod, command string) []process {
+	GinkgoHelper()
+	directories, err := filepath.Glob("/proc/[0-9]*")
+	Expect(err).NotTo(HaveOccurred())
+	var found []process
+	uid := string(pod.UID)
+	for _, directory := range directories {
+		cgroup, err := os.ReadFile(filepath.Join(directory, "cgroup"))
+		if err != nil || !(strings.Contains(string(cgroup), uid) || strings.Contains(string(cgroup), strings.ReplaceAll(uid, "-", "_"))) {
+			continue
+		}
+		executable, err := os.Readlink(filepath.Join(directory, "exe"))
+		if err != nil || filepath.Base(strings.TrimSuffix(executable, " (deleted)")) != command {
+			continue
+		}
+		stat, err := os.ReadFile(filepath.Join(directory, "stat"))
+		if err != nil {
+			continue
+		}
+		// Field 22 is the start time; the name in field 2 may hold blanks, so count from its closing bracket.
+		rest := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		pid, err := strconv.Atoi(filepath.Base(directory))
+		Expect(err).NotTo(HaveOccurred())
+		found = append(found, process{pid: pid, start: rest[19]})
+	}
+	return found
+}
+
+// processOf finds a process in a VMI's launcher Pod.
+func processOf(ctx context.Context, instance *v1.VirtualMachineInstance, command string) process {
+	GinkgoHelper()
+	pod := launcherPod(ctx, instance)
+	Expect(pod).NotTo(BeNil())
+	return podProcess(pod, command)
+}
+
+func killProcess(p process) {
+	GinkgoHelper()
+	Expect(syscall.Kill(p.pid, syscall.SIGKILL)).To(Succeed())
+}
+
+func killInPod(ctx context.Context, instance *v1.VirtualMachineInstance, command string) {
+	GinkgoHelper()
+	killProcess(processOf(ctx, instance, command))
+}
+
+// sighting is one state of a VMI that a watch showed.
+type sighting struct {
+	Phase  v1.VirtualMachineInstancePhase
+	Reason string
+}
+
+// watchPhases records the phases and reasons of a VMI from now on: a failed one is soon replaced.
+func watchPhases(ctx context.Context, instance *v1.VirtualMachineInstance) func() []sighting {
+	GinkgoHelper()
+	watching, err := client.NewWithWatch(restConfig, client.Options{Scheme: k8s.Scheme()})
+	Expect(err).NotTo(HaveOccurred())
+	stream, err := watching.Watch(ctx, &v1.VirtualMachineInstanceList{}, client.InNamespace(instance.Namespace),
+		client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("metadata.name", instance.Name)})
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(stream.Stop)
+	var (
+		mutex sync.Mutex
+		seen  []sighting
+	)
+	go func() {
+		for event := range stream.ResultChan() {
+			if object, ok := event.Object.(*v1.VirtualMachineInstance); ok && object.UID == instance.UID {
+				mutex.Lock()
+				seen = append(seen, sighting{object.Status.Phase, object.Status.Reason})
+				mutex.Unlock()
+			}
+		}
+	}()
+	return func() []sighting {
+		mutex.Lock()
+		defer mutex.Unlock()
+		return append([]sighting(nil), seen...)
+	}
+}
+
+// replaceSocketBySymlink does what a guest that took over its launcher Pod could do: libvirtd's socket in the
+// Pod's volume now leads to another process's socket on the node.
+func replaceSocketBySymlink(ctx context.Context, instance *v1.VirtualMachineInstance) {
+	GinkgoHelper()
+	pod := launcherPod(ctx, instance)
+	root := filepath.Join("/proc", strconv.Itoa(processOf(ctx, instance, "libvirtd").pid), "root")
+	socket := filepath.Join(root, "/var/run/kubevirt/sockets/libvirt-sock")
+	Expect(os.Remove(socket)).To(Succeed())
+	Expect(os.Symlink("/var/lib/kubelet/device-plugins/kubelet.sock", socket)).To(Succeed())
+	GinkgoWriter.Printf("replaced the socket of %s\n", pod.Name)
+}
+
+// eventuallyRestarted waits until a node's kubelet says that the node is ready after something was killed on it.
+func eventuallyRestarted(ctx context.Context, node string, after time.Time) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		object := &corev1.Node{}
+		g.Expect(k8s.Get(ctx, client.ObjectKey{Name: node}, object)).To(Succeed())
+		for _, c := range object.Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				g.Expect(c.Status).To(Equal(corev1.ConditionTrue))
+				g.Expect(c.LastHeartbeatTime.Time).To(BeTemporally(">", after))
+			}
+		}
+	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(time.Second).Should(Succeed())
+}
+
+// killOnNode kills a process of the node itself and brings it back as the node's init system would.
+func killOnNode(ctx context.Context, node, component string) {
+	GinkgoHelper()
+	killed := time.Now()
+	cluster := os.Getenv("VIREO_CLUSTER")
+	out, err := exec.CommandContext(ctx, cluster, "kill", node, component).CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), string(out))
+	out, err = exec.CommandContext(ctx, cluster, "up").CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), string(out))
+	eventuallyRestarted(ctx, node, killed)
+}

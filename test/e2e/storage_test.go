@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package e2e
+
+import (
+	"context"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// storageClass has the volumes that the claims of these tests bind to.
+var storageClass = valueOr("STORAGE_CLASS", "local")
+
+// countBoots counts boots in a file on the disk with serial "data", which the small guest mounts at /mnt/data.
+const countBoots = `#!/bin/sh
+n=$(cat /mnt/data/boots 2>/dev/null || echo 0)
+n=$((n+1))
+echo $n >/mnt/data/boots
+sync
+echo BOOT-NUMBER-$n >/dev/console
+`
+
+func makeClaim(namespace, name string, mode corev1.PersistentVolumeMode) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, VolumeMode: ptr.To(mode),
+			StorageClassName: ptr.To(storageClass),
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")},
+			},
+		},
+	}
+}
+
+var _ = Describe("A disk on a claim", func() {
+	DescribeTable("keeps its data over stop and start", func(ctx context.Context, mode corev1.PersistentVolumeMode) {
+		namespace := newNamespace(ctx)
+		create(ctx, makeClaim(namespace, "data", mode),
+			makeVM(namespace, "keeper", withClaim("data", "data"), withUserData(countBoots)))
+		instance := expectReady(ctx, namespace, "keeper")
+		expectConsole(ctx, namespace, "keeper", bootTimeout, ContainSubstring("BOOT-NUMBER-1"))
+		Expect(instance.Status.VolumeStatus).To(ContainElement(And(
+			HaveField("Name", "data"), HaveField("PersistentVolumeClaimInfo.ClaimName", "data"))))
+		setRunStrategy(ctx, namespace, "keeper", v1.RunStrategyHalted)
+		expectGone(ctx, instance)
+		setRunStrategy(ctx, namespace, "keeper", v1.RunStrategyAlways)
+		expectReady(ctx, namespace, "keeper")
+		expectConsole(ctx, namespace, "keeper", bootTimeout, ContainSubstring("BOOT-NUMBER-2"))
+	},
+		Entry("with a file system", SpecTimeout(10*time.Minute), corev1.PersistentVolumeFilesystem),
+		Entry("with a block device", SpecTimeout(10*time.Minute), corev1.PersistentVolumeBlock),
+	)
+
+	It("gives an empty disk of the asked size", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		create(ctx, makeVM(namespace, "empty",
+			withDisk("scratch", v1.VolumeSource{EmptyDisk: &v1.EmptyDiskSource{Capacity: resource.MustParse("96Mi")}}),
+			withUserData("#!/bin/sh\nfor d in /sys/block/vd*; do echo SIZE-$(cat $d/size) >/dev/console; done\n")))
+		expectReady(ctx, namespace, "empty")
+		expectConsole(ctx, namespace, "empty", bootTimeout, ContainSubstring("SIZE-196608"))
+	}, SpecTimeout(8*time.Minute))
+})
