@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+// +kubebuilder:webhook:path=/kubevirt-validate-create,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=kubevirts,verbs=create,versions=v1,name=kubevirt-create-validator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/kubevirt-validate-update,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=kubevirts,verbs=update,versions=v1,name=kubevirt-update-validator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/kubevirt-validate-delete,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=kubevirts,verbs=delete,versions=v1,name=kubevirt-validator.kubevirt.io,admissionReviewVersions=v1
+
+// kubeVirtValidator judges the KubeVirt object.
+type kubeVirtValidator struct {
+	// reader reads from the API server itself: a cache may not know yet of the object that must not be left behind.
+	reader client.Reader
+}
+
+var _ admission.Validator[*v1.KubeVirt] = (*kubeVirtValidator)(nil)
+
+// ValidateCreate implements admission.Validator. One cluster has one KubeVirt object.
+func (v *kubeVirtValidator) ValidateCreate(ctx context.Context, kv *v1.KubeVirt) (admission.Warnings, error) {
+	existing := &v1.KubeVirtList{}
+	if err := v.reader.List(ctx, existing, client.Limit(1)); err != nil {
+		return nil, apierrors.NewInternalError(fmt.Errorf("cannot look for other KubeVirt objects: %w", err))
+	}
+	if len(existing.Items) > 0 {
+		other := &existing.Items[0]
+		return nil, forbiddenKubeVirt(kv, fmt.Errorf("KubeVirt is already created: %s/%s. Edit it, or delete it first",
+			other.Namespace, other.Name))
+	}
+	return judgeKubeVirt(kv)
+}
+
+// ValidateUpdate implements admission.Validator.
+func (v *kubeVirtValidator) ValidateUpdate(_ context.Context, before, after *v1.KubeVirt) (admission.Warnings, error) {
+	if after.DeletionTimestamp != nil || equality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		return nil, nil
+	}
+	return judgeKubeVirt(after)
+}
+
+// ValidateDelete implements admission.Validator. It keeps the strategy's promise before the deletion begins; the
+// reconciler keeps it after.
+func (v *kubeVirtValidator) ValidateDelete(ctx context.Context, kv *v1.KubeVirt) (admission.Warnings, error) {
+	if kv.Spec.UninstallStrategy != v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist ||
+		kv.Status.Phase == v1.KubeVirtPhaseDeleted {
+		return nil, nil
+	}
+	vmis, vms := &v1.VirtualMachineInstanceList{}, &v1.VirtualMachineList{}
+	for _, list := range []client.ObjectList{vmis, vms} {
+		if err := v.reader.List(ctx, list, client.Limit(1)); err != nil {
+			return nil, apierrors.NewInternalError(fmt.Errorf("cannot look for workloads: %w", err))
+		}
+	}
+	what := ""
+	switch {
+	case len(vmis.Items) > 0:
+		what = fmt.Sprintf("Virtual Machine Instances present, such as %s", client.ObjectKeyFromObject(&vmis.Items[0]))
+	case len(vms.Items) > 0:
+		what = fmt.Sprintf("Virtual Machines present, such as %s", client.ObjectKeyFromObject(&vms.Items[0]))
+	default:
+		return nil, nil
+	}
+	return nil, forbiddenKubeVirt(kv, fmt.Errorf("rejecting the uninstall request, since there are still %s. Either delete "+
+		"all KubeVirt related workloads or change the uninstall strategy before uninstalling KubeVirt", what))
+}
+
+func forbiddenKubeVirt(kv *v1.KubeVirt, err error) error {
+	return apierrors.NewForbidden(v1.GroupVersion.WithResource("kubevirts").GroupResource(), kv.Name, err)
+}
+
+// judgeKubeVirt reads the configuration as the components do, so that what passes here is what works there.
+func judgeKubeVirt(kv *v1.KubeVirt) (admission.Warnings, error) {
+	path := field.NewPath("spec")
+	warnings := describe(findUnimplemented(path, &kv.Spec, unimplementedKubeVirt))
+	warnings = append(warnings, unknownStrategy(path, kv.Spec.UninstallStrategy)...)
+	warnings = append(warnings, unknownGates(path, kv.Spec.Configuration.DeveloperConfiguration)...)
+	errs := validateKubeVirt(path, &kv.Spec)
+	if _, err := clusterconfig.FromKubeVirt(kv); err != nil {
+		errs = append(errs, fieldErrors(err)...)
+	}
+	if len(errs) == 0 {
+		return warnings, nil
+	}
+	return warnings, apierrors.NewInvalid(v1.KubeVirtGroupVersionKind.GroupKind(), kv.Name, errs)
+}
+
+// fieldErrors takes an aggregate apart.
+func fieldErrors(err error) field.ErrorList {
+	var list field.ErrorList
+	all := []error{err}
+	var aggregate utilerrors.Aggregate
+	if errors.As(err, &aggregate) {
+		all = aggregate.Errors()
+	}
+	for _, one := range all {
+		var fieldError *field.Error
+		if !errors.As(one, &fieldError) {
+			fieldError = field.Invalid(field.NewPath("spec"), nil, one.Error())
+		}
+		list = append(list, fieldError)
+	}
+	return list
+}
+
+func validateKubeVirt(path *field.Path, spec *v1.KubeVirtSpec) field.ErrorList {
+	var errs field.ErrorList
+	if spec.Infra != nil && spec.Infra.Replicas != nil && *spec.Infra.Replicas == 0 {
+		errs = append(errs, field.Invalid(path.Child("infra", "replicas"), 0, "infra replica count can't be 0"))
+	}
+	return errs
+}
+
+// unknownStrategy warns: KubeVirt takes any text here, and anything but its two words means RemoveWorkloads.
+func unknownStrategy(path *field.Path, strategy v1.KubeVirtUninstallStrategy) []string {
+	switch strategy {
+	case "", v1.KubeVirtUninstallStrategyRemoveWorkloads, v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist:
+		return nil
+	default:
+		return []string{fmt.Sprintf("%s: %q is not known, so that workloads are removed with KubeVirt. Use %s to keep them",
+			path.Child("uninstallStrategy"), strategy, v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist)}
+	}
+}
+
+// unknownGates warns about a name that turns nothing on. Lists outlive the versions that knew a gate.
+func unknownGates(path *field.Path, developer *v1.DeveloperConfiguration) []string {
+	if developer == nil {
+		return nil
+	}
+	var warnings []string
+	p := path.Child("configuration", "developerConfiguration")
+	warnings = append(warnings, unknownIn(p.Child("featureGates"), developer.FeatureGates)...)
+	return append(warnings, unknownIn(p.Child("disabledFeatureGates"), developer.DisabledFeatureGates)...)
+}
+
+func unknownIn(path *field.Path, gates []string) []string {
+	var warnings []string
+	for i, gate := range gates {
+		stage, known := clusterconfig.StageOf(gate)
+		switch {
+		case !known:
+			warnings = append(warnings, fmt.Sprintf("%s: feature gate %q is not known and has no effect", path.Index(i), gate))
+		case stage == clusterconfig.StageDiscontinued:
+			warnings = append(warnings, fmt.Sprintf("%s: feature gate %q was discontinued and has no effect", path.Index(i), gate))
+		}
+	}
+	return warnings
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package v1 holds the admission webhooks of the kubevirt.io/v1 kinds: defaults are resolved into a VMI, and every rule
+// that the CRD's schema cannot express is checked here, with all faults of an object in one answer.
+//
+// A rule is a function of a check and lives in the file of its subject. A field that nothing implements stands in the
+// table of unimplemented.go. Paths and names of the webhooks are KubeVirt's.
+package v1
+
+import (
+	"errors"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+)
+
+// Options is what the webhooks need beyond the manager.
+type Options struct {
+	// Config gives the cluster's configuration at the time of a request. Required.
+	Config ConfigSource
+	// TrustedUsers are the user names of our own components that may change the spec of a VMI and write reserved labels,
+	// as they stand in a request: see ServiceAccounts.
+	TrustedUsers []string
+}
+
+// ServiceAccounts returns the user names of service accounts of a namespace.
+func ServiceAccounts(namespace string, names ...string) []string {
+	users := make([]string, 0, len(names))
+	for _, name := range names {
+		users = append(users, "system:serviceaccount:"+namespace+":"+name)
+	}
+	return users
+}
+
+// SetupWithManager registers every webhook of this package with the manager's webhook server.
+func SetupWithManager(mgr ctrl.Manager, options Options) error {
+	if options.Config == nil {
+		return errors.New("webhooks need a source of the cluster's configuration: set Options.Config")
+	}
+	scheme, trusted := mgr.GetScheme(), sets.New(options.TrustedUsers...)
+	vmi := admission.WithValidator(scheme, &vmiValidator{config: options.Config, trusted: trusted})
+	kubeVirt := admission.WithValidator(scheme, &kubeVirtValidator{reader: mgr.GetAPIReader()})
+	hooks := map[string]http.Handler{
+		"/virtualmachines-mutate":   &admission.Webhook{Handler: &vmMutator{decoder: admission.NewDecoder(scheme)}},
+		"/virtualmachines-validate": admission.WithValidator(scheme, &vmValidator{config: options.Config, trusted: trusted}),
+
+		"/virtualmachineinstances-mutate":          admission.WithDefaulter(scheme, &vmiDefaulter{config: options.Config}),
+		"/virtualmachineinstances-validate-create": vmi,
+		"/virtualmachineinstances-validate-update": vmi,
+
+		"/kubevirt-validate-create": kubeVirt,
+		"/kubevirt-validate-update": kubeVirt,
+		"/kubevirt-validate-delete": kubeVirt,
+	}
+	for path, hook := range hooks {
+		mgr.GetWebhookServer().Register(path, hook)
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	"gomodules.xyz/jsonpatch/v2"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+// +kubebuilder:webhook:path=/virtualmachines-mutate,mutating=true,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachines,verbs=create,versions=v1,name=virtualmachines-mutator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/virtualmachines-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachines,verbs=create;update,versions=v1,name=virtualmachine-validator.kubevirt.io,admissionReviewVersions=v1
+
+// vmMutator puts the finalizer on a new VM and changes nothing else. It writes its patch by hand: a patch made from the
+// decoded object would also add the zero values of Go's types, and a user's spec is never touched.
+type vmMutator struct {
+	decoder admission.Decoder
+}
+
+// Handle implements admission.Handler.
+func (m *vmMutator) Handle(_ context.Context, request admission.Request) admission.Response {
+	vm := &metav1.PartialObjectMetadata{}
+	if err := m.decoder.DecodeRaw(request.Object, vm); err != nil {
+		return admission.Errored(http.StatusBadRequest, err)
+	}
+	const finalizer = v1.VirtualMachineControllerFinalizer
+	switch {
+	case slices.Contains(vm.Finalizers, finalizer):
+		return admission.Allowed("")
+	case len(vm.Finalizers) == 0:
+		return admission.Patched("", jsonpatch.NewOperation("add", "/metadata/finalizers", []string{finalizer}))
+	default:
+		return admission.Patched("", jsonpatch.NewOperation("add", "/metadata/finalizers/-", finalizer))
+	}
+}
+
+// vmValidator judges a VM by the rules for the VMI that it would start.
+type vmValidator struct {
+	config  ConfigSource
+	trusted sets.Set[string]
+}
+
+var _ admission.Validator[*v1.VirtualMachine] = (*vmValidator)(nil)
+
+// ValidateCreate implements admission.Validator.
+func (v *vmValidator) ValidateCreate(ctx context.Context, vm *v1.VirtualMachine) (admission.Warnings, error) {
+	path := field.NewPath("spec")
+	errs := validateVM(path, &vm.Spec, v.config.Current(), fromTrusted(ctx, v.trusted))
+	warnings := unimplementedInVM(path, &vm.Spec)
+	if len(errs) == 0 {
+		return warnings, nil
+	}
+	return warnings, apierrors.NewInvalid(v1.VirtualMachineGroupVersionKind.GroupKind(), vm.Name, errs)
+}
+
+// ValidateUpdate implements admission.Validator. A VM that is going away, or whose spec stays as it is, always passes: a
+// rule that came later must not keep a finalizer or a label from being written.
+func (v *vmValidator) ValidateUpdate(ctx context.Context, before, after *v1.VirtualMachine) (admission.Warnings, error) {
+	if after.DeletionTimestamp != nil || equality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		return nil, nil
+	}
+	return v.ValidateCreate(ctx, after)
+}
+
+// ValidateDelete implements admission.Validator; a VM may always be deleted.
+func (v *vmValidator) ValidateDelete(context.Context, *v1.VirtualMachine) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func validateVM(path *field.Path, spec *v1.VirtualMachineSpec, config clusterconfig.Config, trusted bool) field.ErrorList {
+	var errs field.ErrorList
+	switch {
+	case spec.Running != nil && spec.RunStrategy != nil:
+		errs = append(errs, field.Forbidden(path.Child("running"),
+			"Running and RunStrategy are mutually exclusive. Note that Running is deprecated, please use RunStrategy instead"))
+	case spec.Running == nil && spec.RunStrategy == nil:
+		errs = append(errs, field.Required(path.Child("runStrategy"), "One of Running or RunStrategy must be specified"))
+	}
+	if spec.Template == nil {
+		return append(errs, field.Required(path.Child("template"), "missing virtual machine template."))
+	}
+	template := path.Child("template")
+	errs = append(errs, validateSpec(template.Child("spec"), &spec.Template.Spec, config)...)
+	errs = append(errs, validateMetadata(template.Child("metadata"), &spec.Template.ObjectMeta, trusted)...)
+	return append(errs, validateDataVolumeTemplates(path, spec)...)
+}
+
+func validateDataVolumeTemplates(path *field.Path, spec *v1.VirtualMachineSpec) field.ErrorList {
+	used := map[string]bool{}
+	for i := range spec.Template.Spec.Volumes {
+		volume := &spec.Template.Spec.Volumes[i]
+		if volume.DataVolume != nil {
+			used[volume.DataVolume.Name] = true
+		}
+		if volume.PersistentVolumeClaim != nil {
+			used[volume.PersistentVolumeClaim.ClaimName] = true
+		}
+	}
+	var errs field.ErrorList
+	for i := range spec.DataVolumeTemplates {
+		name, at := spec.DataVolumeTemplates[i].Name, path.Child("dataVolumeTemplates").Index(i)
+		switch {
+		case name == "":
+			errs = append(errs, field.Required(at.Child("metadata", "name"),
+				"'name' field must not be empty for DataVolumeTemplate entry "+at.String()+"."))
+		case !used[name]:
+			errs = append(errs, field.Invalid(at, name,
+				"DataVolumeTemplate entry "+at.String()+" must be referenced in the VMI template's 'volumes' list"))
+		}
+	}
+	return errs
+}

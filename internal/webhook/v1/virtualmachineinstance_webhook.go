@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// +kubebuilder:webhook:path=/virtualmachineinstances-mutate,mutating=true,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstances,verbs=create,versions=v1,name=virtualmachineinstances-mutator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/virtualmachineinstances-validate-create,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstances,verbs=create,versions=v1,name=virtualmachineinstances-create-validator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/virtualmachineinstances-validate-update,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstances,verbs=update,versions=v1,name=virtualmachineinstances-update-validator.kubevirt.io,admissionReviewVersions=v1
+
+// vmiDefaulter resolves defaults into a new VMI and puts its finalizer on.
+type vmiDefaulter struct {
+	config ConfigSource
+}
+
+// Default implements admission.Defaulter.
+func (d *vmiDefaulter) Default(_ context.Context, vmi *v1.VirtualMachineInstance) error {
+	setDefaults(vmi, d.config.Current())
+	controllerutil.AddFinalizer(vmi, v1.VirtualMachineInstanceFinalizer)
+	return nil
+}
+
+// vmiValidator judges a VMI.
+type vmiValidator struct {
+	config  ConfigSource
+	trusted sets.Set[string]
+}
+
+var _ admission.Validator[*v1.VirtualMachineInstance] = (*vmiValidator)(nil)
+
+// ValidateCreate implements admission.Validator.
+func (v *vmiValidator) ValidateCreate(ctx context.Context, vmi *v1.VirtualMachineInstance) (admission.Warnings, error) {
+	config, path := v.config.Current(), field.NewPath("spec")
+	c := &check{path: path, spec: &vmi.Spec, config: config}
+	for _, rule := range specRules {
+		rule(c)
+	}
+	checkMemoryGiven(c)
+	checkVolumesUsed(c)
+	errs := c.errs
+	refused, warnings := unimplementedInVMI(path, &vmi.Spec)
+	errs = append(errs, refused...)
+	errs = append(errs, validateMetadata(field.NewPath("metadata"), &vmi.ObjectMeta, v.isTrusted(ctx))...)
+	errs = append(errs, validateAnnotations(field.NewPath("metadata"), &vmi.ObjectMeta, config)...)
+	return warnings, invalidVMI(vmi, errs)
+}
+
+// ValidateUpdate implements admission.Validator. The spec is what runs: only our own controllers may change it.
+func (v *vmiValidator) ValidateUpdate(
+	ctx context.Context, before, after *v1.VirtualMachineInstance,
+) (admission.Warnings, error) {
+	if v.isTrusted(ctx) {
+		return nil, nil
+	}
+	var errs field.ErrorList
+	if !equality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		errs = append(errs, field.Forbidden(field.NewPath("spec"),
+			"update of VMI object is restricted. Change the VirtualMachine that owns it and restart it."))
+	}
+	for _, label := range changedReservedLabels(before.Labels, after.Labels) {
+		errs = append(errs, field.Forbidden(field.NewPath("metadata", "labels").Key(label),
+			"modification of the following reserved kubevirt.io/ labels on a VMI object is prohibited"))
+	}
+	return nil, invalidVMI(after, errs)
+}
+
+// ValidateDelete implements admission.Validator; a VMI may always be deleted.
+func (v *vmiValidator) ValidateDelete(context.Context, *v1.VirtualMachineInstance) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func (v *vmiValidator) isTrusted(ctx context.Context) bool { return fromTrusted(ctx, v.trusted) }
+
+// fromTrusted says that a request comes from one of our own service accounts.
+func fromTrusted(ctx context.Context, trusted sets.Set[string]) bool {
+	request, err := admission.RequestFromContext(ctx)
+	return err == nil && trusted.Has(request.UserInfo.Username)
+}
+
+func invalidVMI(vmi *v1.VirtualMachineInstance, errs field.ErrorList) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return apierrors.NewInvalid(v1.VirtualMachineInstanceGroupVersionKind.GroupKind(), vmi.Name, errs)
+}
