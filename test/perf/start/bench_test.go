@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestQuantilesTakeTheNearestRank(t *testing.T) {
+	var sample []time.Duration
+	for i := 10; i > 0; i-- {
+		sample = append(sample, time.Duration(i)*time.Second)
+	}
+	if got, want := quantilesOf(sample), (quantiles{P50: 5000, P95: 10000}); got != want {
+		t.Errorf("quantilesOf = %v, want %v", got, want)
+	}
+	if got := quantilesOf(nil); got != (quantiles{}) {
+		t.Errorf("an empty sample has quantiles %v", got)
+	}
+}
+
+// auditLines are a start of VM "a" with two controller writes to its VMI, a creation, a status write by the
+// kubelet, an event, a failed write, and a write in another namespace.
+const auditLines = `{"stage":"ResponseComplete","verb":"create","user":{"username":"system:serviceaccount:kubevirt:c"},"objectRef":{"resource":"virtualmachineinstances","namespace":"n","name":"a"},"responseStatus":{"code":201},"stageTimestamp":"2026-01-01T00:00:01.000000Z"}
+{"stage":"ResponseComplete","verb":"patch","user":{"username":"system:serviceaccount:kubevirt:c"},"objectRef":{"resource":"virtualmachineinstances","subresource":"status","namespace":"n","name":"a"},"responseStatus":{"code":200},"stageTimestamp":"2026-01-01T00:00:02.000000Z"}
+{"stage":"ResponseComplete","verb":"patch","user":{"username":"system:serviceaccount:kubevirt:c"},"objectRef":{"resource":"virtualmachineinstances","namespace":"n","name":"a"},"responseStatus":{"code":200},"stageTimestamp":"2026-01-01T00:00:02.000000Z"}
+{"stage":"ResponseComplete","verb":"patch","user":{"username":"system:serviceaccount:kubevirt:c"},"objectRef":{"resource":"virtualmachineinstances","namespace":"n","name":"a"},"responseStatus":{"code":409},"stageTimestamp":"2026-01-01T00:00:02.000000Z"}
+{"stage":"ResponseComplete","verb":"patch","user":{"username":"system:node:n1"},"objectRef":{"resource":"pods","subresource":"status","namespace":"n","name":"virt-launcher-a-x1y2z"},"responseStatus":{"code":200},"stageTimestamp":"2026-01-01T00:00:02.000000Z"}
+{"stage":"ResponseComplete","verb":"create","user":{"username":"system:serviceaccount:kubevirt:c"},"objectRef":{"resource":"events","namespace":"n","name":"a.187"},"responseStatus":{"code":201},"stageTimestamp":"2026-01-01T00:00:02.000000Z"}
+{"stage":"ResponseComplete","verb":"patch","user":{"username":"system:serviceaccount:kubevirt:c"},"objectRef":{"resource":"virtualmachines","namespace":"other","name":"a"},"responseStatus":{"code":200},"stageTimestamp":"2026-01-01T00:00:02.000000Z"}
+{"stage":"ResponseComplete","verb":"patch","user":{"username":"system:serviceaccount:kubevirt:c"},"objectRef":{"resource":"virtualmachines","namespace":"n","name":"a"},"responseStatus":{"code":200},"stageTimestamp":"2026-01-01T00:00:09.000000Z"}
+{"stage":"ResponseComp`
+
+func TestWritesAreCountedPerVM(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	if err := os.WriteFile(path, []byte(auditLines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	changes, err := changesSince(path, 0, "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := map[string]time.Time{"a": time.Date(2026, 1, 1, 0, 0, 5, 0, time.UTC)}
+	if diff := cmp.Diff(writes{VMI: 2, Event: 1}, perVM(changes, running, change.ours)); diff != "" {
+		t.Errorf("our writes (-want +got):\n%s", diff)
+	}
+	everybody := perVM(changes, running, func(change) bool { return true })
+	if diff := cmp.Diff(writes{VMI: 2, Pod: 1, Event: 1}, everybody); diff != "" {
+		t.Errorf("everybody's writes (-want +got):\n%s", diff)
+	}
+}

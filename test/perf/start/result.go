@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"text/tabwriter"
+	"time"
+)
+
+// quantiles summarizes a sample in milliseconds.
+type quantiles struct {
+	P50 float64 `json:"p50"`
+	P95 float64 `json:"p95"`
+}
+
+// quantilesOf takes the nearest rank: with ten samples p95 is the slowest.
+func quantilesOf(sample []time.Duration) quantiles {
+	if len(sample) == 0 {
+		return quantiles{}
+	}
+	sorted := slices.Sorted(slices.Values(sample))
+	rank := func(q float64) float64 {
+		i := min(int(q*float64(len(sorted))+0.999999), len(sorted))
+		return float64(sorted[max(i, 1)-1].Microseconds()) / 1000
+	}
+	return quantiles{P50: rank(0.50), P95: rank(0.95)}
+}
+
+// writes counts API requests that changed something, by the kind that they changed.
+type writes struct {
+	VM    float64 `json:"vm"`
+	VMI   float64 `json:"vmi"`
+	Pod   float64 `json:"pod"`
+	Event float64 `json:"event"`
+}
+
+// component is what one of our processes takes while nothing happens.
+type component struct {
+	RSSMiB     float64 `json:"rss_mib"`
+	CPUPercent float64 `json:"cpu_percent"`
+}
+
+// result is what the benchmark found; field names are those of the JSON.
+type result struct {
+	Count int `json:"count"`
+	// VM and Pod are creation to Running, one by one.
+	VM  quantiles `json:"vm_ms"`
+	Pod quantiles `json:"pod_ms"`
+	// VMBurst and PodBurst are the same with all created at once.
+	VMBurst  quantiles `json:"vm_burst_ms"`
+	PodBurst quantiles `json:"pod_burst_ms"`
+	// Ratio and ExtraMS compare the medians of one-by-one starts.
+	Ratio   float64 `json:"ratio"`
+	ExtraMS float64 `json:"extra_ms"`
+	// Steps are medians of the milliseconds since creation at which a step was seen.
+	Steps []stepTime `json:"steps_ms"`
+	// WritesPerVM counts our components' writes from creation to Running, without creations, one by one.
+	WritesPerVM writes `json:"writes_per_vm"`
+	// AllWritesPerVM counts everybody's, kubelet and scheduler included.
+	AllWritesPerVM      writes  `json:"all_writes_per_vm"`
+	WritesPerVMBurst    writes  `json:"writes_per_vm_burst"`
+	ReservedOverheadMiB float64 `json:"reserved_overhead_mib"`
+	UsedOverheadMiB     float64 `json:"used_overhead_mib"`
+	LauncherPSSMiB      float64 `json:"launcher_pss_mib"`
+	LauncherRSSMiB      float64 `json:"launcher_rss_mib"`
+	LibvirtdPSSMiB      float64 `json:"libvirtd_pss_mib"`
+	QEMUOverheadMiB     float64 `json:"qemu_overhead_mib"`
+	// Components at rest, by name.
+	Components map[string]component `json:"components"`
+}
+
+// stepTime is when a step of a start was seen.
+type stepTime struct {
+	Step string  `json:"step"`
+	P50  float64 `json:"p50"`
+	P95  float64 `json:"p95"`
+}
+
+// publish prints the table and writes the JSON, whole or not at all.
+func (r *result) publish(path string) error {
+	r.ExtraMS = r.VM.P50 - r.Pod.P50
+	if r.Pod.P50 > 0 {
+		r.Ratio = r.VM.P50 / r.Pod.P50
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	row := func(format string, values ...any) { fmt.Fprintf(w, format+"\n", values...) }
+	row("creation to Running\tp50 ms\tp95 ms")
+	row("  %d VMs one by one\t%.0f\t%.0f", r.Count, r.VM.P50, r.VM.P95)
+	row("  %d Pods one by one\t%.0f\t%.0f", r.Count, r.Pod.P50, r.Pod.P95)
+	row("  %d VMs at once\t%.0f\t%.0f", r.Count, r.VMBurst.P50, r.VMBurst.P95)
+	row("  %d Pods at once\t%.0f\t%.0f", r.Count, r.PodBurst.P50, r.PodBurst.P95)
+	row("  VM against Pod (one by one)\t%.2f ×\t+%.0f ms", r.Ratio, r.ExtraMS)
+	row("where the time goes (since creation)\tp50 ms\tp95 ms")
+	for _, s := range r.Steps {
+		row("  %s\t%.0f\t%.0f", s.Step, s.P50, s.P95)
+	}
+	row("writes per VM to Running, beyond creations\tone by one\tat once\teverybody's")
+	row("  VirtualMachine\t%.1f\t%.1f\t%.1f", r.WritesPerVM.VM, r.WritesPerVMBurst.VM, r.AllWritesPerVM.VM)
+	row("  VirtualMachineInstance\t%.1f\t%.1f\t%.1f", r.WritesPerVM.VMI, r.WritesPerVMBurst.VMI, r.AllWritesPerVM.VMI)
+	row("  Pod\t%.1f\t%.1f\t%.1f", r.WritesPerVM.Pod, r.WritesPerVMBurst.Pod, r.AllWritesPerVM.Pod)
+	row("  Event\t%.1f\t%.1f\t%.1f", r.WritesPerVM.Event, r.WritesPerVMBurst.Event, r.AllWritesPerVM.Event)
+	row("memory beside 1 vCPU / 1 GiB\tMiB")
+	row("  reserved\t%.1f", r.ReservedOverheadMiB)
+	row("  used\t%.1f", r.UsedOverheadMiB)
+	row("  of that virt-launcher (PSS; RSS %.1f)\t%.1f", r.LauncherRSSMiB, r.LauncherPSSMiB)
+	row("  of that libvirtd (PSS)\t%.1f", r.LibvirtdPSSMiB)
+	row("  of that QEMU without guest memory (PSS)\t%.1f", r.QEMUOverheadMiB)
+	row("components at rest\tRSS MiB\tCPU %%")
+	for _, name := range []string{"virt-controller", "virt-handler"} {
+		row("  %s\t%.1f\t%.2f", name, r.Components[name].RSSMiB, r.Components[name].CPUPercent)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".tmp", append(text, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".tmp", path)
+}
