@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Process is one that we started. The start time tells it from a later process
@@ -52,10 +53,11 @@ type Record struct {
 	Namespaces map[string][]string `json:"namespaces,omitempty"`
 }
 
-// File is a record on disk.
+// File is a record on disk. Change and Process may be used from many goroutines.
 type File struct {
 	Record
-	path string
+	path  string
+	guard sync.Mutex
 }
 
 // Load reads the record. One that does not exist is an empty one.
@@ -90,6 +92,8 @@ func (f *File) Empty() bool {
 
 // Change applies a change and writes the record. It is on disk before Change returns.
 func (f *File) Change(change func(*Record)) error {
+	f.guard.Lock()
+	defer f.guard.Unlock()
 	before := f.clone()
 	change(&f.Record)
 	if err := f.save(); err != nil {
@@ -97,6 +101,13 @@ func (f *File) Change(change func(*Record)) error {
 		return err
 	}
 	return nil
+}
+
+// Process is the recorded one of a component; the zero value if there is none.
+func (f *File) Process(component string) Process {
+	f.guard.Lock()
+	defer f.guard.Unlock()
+	return f.Processes[component]
 }
 
 // ForgetBoot drops what a reboot has ended by itself.

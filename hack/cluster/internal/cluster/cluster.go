@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package cluster brings a cluster up on this machine and takes it down again.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/vireo-project/vireo/hack/cluster/internal/cgroup"
+	"github.com/vireo-project/vireo/hack/cluster/internal/config"
+	"github.com/vireo-project/vireo/hack/cluster/internal/layout"
+	"github.com/vireo-project/vireo/hack/cluster/internal/plan"
+	"github.com/vireo-project/vireo/hack/cluster/internal/record"
+)
+
+// Options of Up.
+type Options struct {
+	Plan plan.Options
+	// Clone is the folder whose .cluster/kubeconfig is written.
+	Clone string
+	// Kubernetes, Etcd, Containerd and CoreDNS are folders of built programs,
+	// Pause is a program.
+	Kubernetes, Etcd, Containerd, CoreDNS, Pause string
+}
+
+// Machine is this machine's one cluster.
+type Machine struct {
+	layout layout.Layout
+	tree   cgroup.Tree
+	record *record.File
+	out    io.Writer
+	// speaking keeps the lines of nodes that start at a time apart.
+	speaking sync.Mutex
+}
+
+// Open reads what the machine has and, if exclusive, keeps every other command
+// that changes the cluster waiting. The returned function gives the lock back.
+func Open(ctx context.Context, out io.Writer, exclusive bool) (*Machine, func(), error) {
+	if os.Geteuid() != 0 {
+		return nil, nil, errors.New("nodes need namespaces, mounts and control groups: run this as root")
+	}
+	m := &Machine{layout: layout.Layout{Root: layout.Root}, out: out}
+	release := func() {}
+	var err error
+	if exclusive {
+		if release, err = lock(ctx, m.layout.Lock()); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := m.load(exclusive); err != nil {
+		release()
+		return nil, nil, err
+	}
+	return m, release, nil
+}
+
+func (m *Machine) load(exclusive bool) error {
+	var err error
+	if m.tree, err = cgroup.Mounted(); err != nil {
+		return err
+	}
+	if m.record, err = record.Load(m.layout.Record()); err != nil || !exclusive {
+		return err
+	}
+	boot, err := record.BootID()
+	if err != nil {
+		return err
+	}
+	return m.record.ForgetBoot(boot)
+}
+
+// lock takes the machine's lock. The file goes away with the cluster, so that
+// whoever waited for it may hold the lock of a file that is gone: try again then.
+func lock(ctx context.Context, path string) (func(), error) {
+	for {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return nil, fmt.Errorf("make the folder of the lock: %w", err)
+		}
+		file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("open the lock: %w", err)
+		}
+		if err := waitForLock(ctx, file); err != nil {
+			return nil, errors.Join(err, file.Close())
+		}
+		held, err1 := file.Stat()
+		named, err2 := os.Stat(path)
+		if err1 == nil && err2 == nil && os.SameFile(held, named) {
+			return func() { _ = file.Close() }, nil
+		}
+		_ = file.Close()
+	}
+}
+
+func waitForLock(ctx context.Context, file *os.File) error {
+	for {
+		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return fmt.Errorf("lock %s: %w", file.Name(), err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("another command changes the cluster (it holds %s): %w", file.Name(), ctx.Err())
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// step does one thing, and says how long it took or where to look if it failed.
+func (m *Machine) step(name string, do func() error) error {
+	start := time.Now()
+	if err := do(); err != nil {
+		m.say("%-34s failed after %.1f s", name, time.Since(start).Seconds())
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	m.say("%-34s %5.1f s", name, time.Since(start).Seconds())
+	return nil
+}
+
+// say prints a line of progress; nothing depends on whether it can be printed.
+func (m *Machine) say(format string, arguments ...any) {
+	m.speaking.Lock()
+	defer m.speaking.Unlock()
+	_, _ = fmt.Fprintf(m.out, format+"\n", arguments...)
+}
+
+// kubeconfig is that of the cluster's administrator, in the state folder.
+func (m *Machine) kubeconfig() string { return m.layout.Kubeconfig("admin") }
+
+// Kubeconfig is where the clone's is.
+func Kubeconfig(clone string) string { return filepath.Join(clone, ".cluster", "kubeconfig") }
+
+// holder is the process that keeps the node's namespaces.
+func (m *Machine) holder(node string) record.Process {
+	return m.record.Process(config.Holder(node))
+}

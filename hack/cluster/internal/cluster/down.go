@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vireo-project/vireo/hack/cluster/internal/loop"
+	"github.com/vireo-project/vireo/hack/cluster/internal/plan"
+	"github.com/vireo-project/vireo/hack/cluster/internal/process"
+)
+
+// downTimeout bounds each step of taking the cluster down.
+const downTimeout = time.Minute
+
+// Down removes all that was recorded, in an order in which each thing is free
+// of the others. It can be repeated after a failure.
+func (m *Machine) Down(ctx context.Context) error {
+	if m.record.Empty() {
+		m.say("there is no cluster to take down")
+		return m.removeFiles()
+	}
+	start := time.Now()
+	steps := []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"end all processes", m.endProcesses},
+		{"remove interfaces and routes", m.removeLinks},
+		{"detach loop devices", m.detachLoops},
+		{"remove control groups", m.removeCgroups},
+		{"restore sysctls", m.restoreSysctls},
+		{"remove mount points", m.removeDirectories},
+		{"check that nothing is left", m.checkNothingLeft},
+	}
+	for _, s := range steps {
+		bounded, cancel := context.WithTimeout(ctx, downTimeout)
+		err := m.step(s.name, func() error { return s.do(bounded) })
+		cancel()
+		if err != nil {
+			return fmt.Errorf("the cluster is not down yet, repeat the command: %w", err)
+		}
+	}
+	if err := m.step("remove files", m.removeFiles); err != nil {
+		return err
+	}
+	m.say("the cluster is down after %.1f s", time.Since(start).Seconds())
+	return nil
+}
+
+// endProcesses kills what is in our control groups: the components, the
+// containers' shims and everything inside of containers. A namespace of ours
+// ends with its last process, and its mounts with it.
+func (m *Machine) endProcesses(ctx context.Context) error {
+	if m.record.Cgroup != "" {
+		if err := m.tree.Kill(ctx, m.record.Cgroup); err != nil {
+			return err
+		}
+	}
+	// One that somebody moved to another group is still the recorded one.
+	for _, p := range m.record.Processes {
+		if err := process.Stop(ctx, p, syscall.SIGKILL); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Machine) removeLinks(ctx context.Context) error {
+	for _, name := range slices.Backward(m.record.Links) {
+		if err := m.unplug(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unplug deletes an interface. Meanwhile it may vanish by itself, as the other
+// end of a cable does.
+func (m *Machine) unplug(ctx context.Context, name string) error {
+	exists := func() bool {
+		_, err := os.Stat("/sys/class/net/" + name)
+		return err == nil
+	}
+	if !exists() {
+		return nil
+	}
+	if _, err := process.Run(ctx, "ip", "link", "delete", name); err != nil && exists() {
+		return err
+	}
+	return nil
+}
+
+func (m *Machine) detachLoops(ctx context.Context) error {
+	for {
+		devices, err := loop.Ours(m.layout.Root)
+		if err != nil || len(devices) == 0 {
+			return err
+		}
+		for _, device := range devices {
+			if _, err := process.Run(ctx, "losetup", "--detach", device); err != nil {
+				return err
+			}
+		}
+		// A device that is in use goes when its last user does.
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("loop devices %v stay attached: %w", devices, ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func (m *Machine) removeCgroups(ctx context.Context) error {
+	if m.record.Cgroup == "" {
+		return nil
+	}
+	if err := m.tree.Remove(ctx, m.record.Cgroup); err != nil {
+		return err
+	}
+	m.tree.Disable(m.record.SubtreeControl)
+	return nil
+}
+
+func (m *Machine) restoreSysctls(context.Context) error {
+	for name, value := range m.record.Sysctls {
+		path := filepath.Join("/proc/sys", name)
+		now, err := os.ReadFile(path)
+		if err == nil && strings.TrimSpace(string(now)) == value {
+			continue
+		}
+		if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
+			return fmt.Errorf("restore a sysctl: %w", err)
+		}
+	}
+	return nil
+}
+
+// removeDirectories removes the mount points that we made and that nobody has
+// put anything into since.
+func (m *Machine) removeDirectories(context.Context) error {
+	for _, directory := range slices.Backward(m.record.Directories) {
+		err := os.Remove(directory)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("remove a mount point: %w", err)
+		}
+	}
+	return nil
+}
+
+func (m *Machine) checkNothingLeft(ctx context.Context) error {
+	for {
+		left, err := m.left()
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		// The kernel takes a namespace apart in the background.
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("this is left: %s", strings.Join(left, "; "))
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// removeFiles deletes the state and, last, the record.
+func (m *Machine) removeFiles() error {
+	// A mount below the folder would be emptied with it.
+	if mounts, err := mountsBelow(m.layout.Root); err != nil || len(mounts) > 0 {
+		return errors.Join(err, fmt.Errorf("something is mounted below %s: %v", m.layout.Root, mounts))
+	}
+	if m.record.Clone != "" {
+		// Remove only what up has written, and only if it is still there.
+		if err := os.Remove(Kubeconfig(m.record.Clone)); err == nil {
+			_ = os.Remove(filepath.Dir(Kubeconfig(m.record.Clone)))
+		}
+	}
+	entries, err := os.ReadDir(m.layout.Root)
+	if err != nil {
+		return fmt.Errorf("list the state: %w", err)
+	}
+	for _, entry := range entries {
+		path := m.layout.Path(entry.Name())
+		if path == m.layout.Record() || path == m.layout.Lock() {
+			continue
+		}
+		if err := os.RemoveAll(path); err != nil {
+			return fmt.Errorf("remove the state: %w", err)
+		}
+	}
+	if err := m.record.Remove(); err != nil {
+		return err
+	}
+	// We hold the lock's file open until the end, wherever it is.
+	if err := os.RemoveAll(m.layout.Root); err != nil {
+		return fmt.Errorf("remove the state: %w", err)
+	}
+	return nil
+}
+
+// Leftovers are what of a cluster is on the machine, whether there is a record or not.
+func (m *Machine) Leftovers() ([]string, error) {
+	left, err := m.left()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(m.layout.Root); err == nil {
+		left = append(left, "folder "+m.layout.Root)
+	}
+	for _, directory := range m.record.Directories {
+		if _, err := os.Stat(directory); err == nil {
+			left = append(left, "folder "+directory)
+		}
+	}
+	return left, nil
+}
+
+// left lists processes, control groups, interfaces, mounts, loop devices and namespaces.
+func (m *Machine) left() ([]string, error) {
+	var left []string
+	pids, err := m.tree.Processes(plan.Cgroup)
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range pids {
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		left = append(left, fmt.Sprintf("process %d %s", pid, strings.TrimSpace(string(name))))
+	}
+	if m.tree.Exists(plan.Cgroup) {
+		left = append(left, "control group "+plan.Cgroup)
+	}
+	found, err := filepath.Glob("/sys/class/net/vireo*")
+	if err != nil {
+		return nil, fmt.Errorf("list the interfaces: %w", err)
+	}
+	for _, path := range found {
+		left = append(left, "interface "+filepath.Base(path))
+	}
+	mounts, err := mountsBelow(m.layout.Root)
+	if err != nil {
+		return nil, err
+	}
+	for _, mount := range mounts {
+		left = append(left, "mount "+mount)
+	}
+	devices, err := loop.Ours(m.layout.Root)
+	if err != nil {
+		return nil, err
+	}
+	for _, device := range devices {
+		left = append(left, "loop device "+device)
+	}
+	return append(left, m.namespacesLeft()...), nil
+}
+
+// namespacesLeft finds recorded namespaces that a process is still in.
+func (m *Machine) namespacesLeft() []string {
+	ours := map[string]string{}
+	for node, names := range m.record.Namespaces {
+		for _, name := range names {
+			ours[name] = node
+		}
+	}
+	var left []string
+	links, err := filepath.Glob("/proc/[0-9]*/ns/*")
+	if err != nil {
+		return nil
+	}
+	for _, link := range links {
+		name, err := os.Readlink(link)
+		if err != nil {
+			continue // the process has ended
+		}
+		if node, found := ours[name]; found {
+			left = append(left, fmt.Sprintf("namespace %s of %s", name, node))
+			delete(ours, name)
+		}
+	}
+	return left
+}
+
+// mountsBelow lists mounts of the machine's own mount namespace.
+func mountsBelow(root string) ([]string, error) {
+	file, err := os.Open("/proc/self/mounts")
+	if err != nil {
+		return nil, fmt.Errorf("list the mounts: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	var found []string
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) > 1 && (fields[1] == root || strings.HasPrefix(fields[1], root+"/")) {
+			found = append(found, fields[1])
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read the mounts: %w", err)
+	}
+	return found, nil
+}
+
+// nodeNames of the recorded cluster.
+func (m *Machine) nodeNames() []string {
+	var names []string
+	for component := range m.record.Processes {
+		if node, program, found := strings.Cut(component, "/"); found && program == "holder" {
+			names = append(names, node)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+

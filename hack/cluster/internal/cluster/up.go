@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/vireo-project/vireo/hack/cluster/internal/config"
+	"github.com/vireo-project/vireo/hack/cluster/internal/image"
+	"github.com/vireo-project/vireo/hack/cluster/internal/pki"
+	"github.com/vireo-project/vireo/hack/cluster/internal/plan"
+	"github.com/vireo-project/vireo/hack/cluster/internal/record"
+)
+
+// Up makes the cluster, or starts what of it does not run.
+func (m *Machine) Up(ctx context.Context, o Options) error {
+	start := time.Now()
+	rendered, shape, err := render(m, o)
+	if err != nil {
+		return err
+	}
+	if reason := m.differs(shape); reason != "" {
+		m.say("%s: it is removed first", reason)
+		if err := m.Down(ctx); err != nil {
+			return err
+		}
+	}
+	if m.complete(ctx, rendered) {
+		if err := m.writeCloneKubeconfig(o.Clone); err != nil {
+			return err
+		}
+		m.say("the cluster of %d node(s) is up already: export KUBECONFIG=%s", len(rendered.Plan.Nodes), Kubeconfig(o.Clone))
+		return nil
+	}
+	if m.record.Cgroup == "" {
+		if err := m.conflicts(rendered.Plan); err != nil {
+			return err
+		}
+	}
+	if err := m.step("prepare the machine", func() error { return m.prepare(ctx, o, rendered, shape) }); err != nil {
+		return err
+	}
+	for _, component := range rendered.ControlPlane {
+		if err := m.step("start "+component.Name, func() error { return m.ensure(ctx, component) }); err != nil {
+			return err
+		}
+		if component.Name == "kube-apiserver" {
+			if err := m.step("write kubeconfig, apply defaults", func() error { return m.afterAPIServer(ctx, o, rendered) }); err != nil {
+				return err
+			}
+		}
+	}
+	if err := m.startNodes(ctx, rendered); err != nil {
+		return err
+	}
+	m.say("the cluster of %d node(s) is up after %.1f s: export KUBECONFIG=%s", len(rendered.Plan.Nodes), time.Since(start).Seconds(), Kubeconfig(o.Clone))
+	return nil
+}
+
+func render(m *Machine, o Options) (config.Cluster, string, error) {
+	p, err := plan.New(o.Plan)
+	if err != nil {
+		return config.Cluster{}, "", err
+	}
+	f, err := facts(o)
+	if err != nil {
+		return config.Cluster{}, "", err
+	}
+	rendered, err := config.Render(p, m.layout, f)
+	if err != nil {
+		return config.Cluster{}, "", err
+	}
+	shape, err := rendered.Shape()
+	return rendered, shape, err
+}
+
+// differs says why the recorded cluster is not the one that is asked for.
+func (m *Machine) differs(shape string) string {
+	if m.record.Empty() {
+		return ""
+	}
+	if m.record.Shape != shape {
+		return fmt.Sprintf("there is a cluster of %d node(s), made from %s, of another shape or from before a reboot", m.record.Nodes, m.record.Clone)
+	}
+	if ends, err := pki.Ends(m.layout.PKI("ca.crt")); err == nil && time.Until(ends) < 30*24*time.Hour {
+		return "the cluster's certificates end soon"
+	}
+	return ""
+}
+
+// complete reports whether everything runs and every node is ready.
+func (m *Machine) complete(ctx context.Context, c config.Cluster) bool {
+	for _, component := range all(c) {
+		if !m.alive(component.Name) {
+			return false
+		}
+	}
+	ready, err := m.readyNodes(ctx)
+	return err == nil && ready == len(c.Plan.Nodes)
+}
+
+// all components, in the order of their start.
+func all(c config.Cluster) []config.Component {
+	list := c.ControlPlane
+	for _, node := range c.Plan.Nodes {
+		list = append(list[:len(list):len(list)], c.Nodes[node.Name]...)
+	}
+	return list
+}
+
+// prepare makes what programs stand on: control groups, folders, certificates,
+// files and the bridge. All of it may be there already.
+func (m *Machine) prepare(ctx context.Context, o Options, c config.Cluster, shape string) error {
+	if err := m.begin(o, c, shape); err != nil {
+		return err
+	}
+	if err := m.tree.Create(plan.HostCgroup); err != nil {
+		return err
+	}
+	if _, err := os.Stat(m.layout.PKI("sa.key")); errors.Is(err, os.ErrNotExist) {
+		// The service accounts' key is written last: without it none of the rest counts.
+		if err := pki.Make(m.layout.PKI(""), time.Now(), c.Certificates); err != nil {
+			return err
+		}
+	}
+	for path, content := range c.Files {
+		if err := replace(path, []byte(content), 0o600); err != nil {
+			return err
+		}
+	}
+	if err := m.copyPrograms(o); err != nil {
+		return err
+	}
+	return m.makeBridge(ctx, c.Plan)
+}
+
+// begin records that there is a cluster now, before the first thing is made.
+func (m *Machine) begin(o Options, c config.Cluster, shape string) error {
+	boot, err := record.BootID()
+	if err != nil {
+		return err
+	}
+	missing, err := m.tree.Missing()
+	if err != nil {
+		return err
+	}
+	return m.record.Change(func(r *record.Record) {
+		if r.Cgroup == "" {
+			r.SubtreeControl = missing
+		}
+		r.Clone, r.Nodes, r.Shape, r.BootID, r.Cgroup = o.Clone, len(c.Plan.Nodes), shape, boot, plan.Cgroup
+	})
+}
+
+// copyPrograms keeps our own program and pause where a deleted clone does not
+// take them away, and wraps pause into the sandbox image.
+func (m *Machine) copyPrograms(o Options) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find our own program: %w", err)
+	}
+	for name, from := range map[string]string{"cluster": self, "pause": o.Pause} {
+		program, err := os.ReadFile(from)
+		if err != nil {
+			return fmt.Errorf("copy program %s: %w", name, err)
+		}
+		if err := replace(m.layout.Binary(name), program, 0o755); err != nil {
+			return err
+		}
+		if name != "pause" {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(m.layout.PauseArchive()), 0o755); err != nil {
+			return fmt.Errorf("make the folder of the images: %w", err)
+		}
+		archive, err := os.Create(m.layout.PauseArchive())
+		if err != nil {
+			return fmt.Errorf("make the sandbox image: %w", err)
+		}
+		if err := errors.Join(image.WriteStatic(archive, image.Pause, "pause", program), archive.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replace writes a file in one step: a program that runs from it keeps the old one.
+func replace(path string, content []byte, mode os.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("make a folder: %w", err)
+	}
+	if err := os.WriteFile(path+".new", content, mode); err != nil {
+		return fmt.Errorf("write a file: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("replace a file: %w", err)
+	}
+	return nil
+}
+
+// startNodes starts all nodes at a time.
+func (m *Machine) startNodes(ctx context.Context, c config.Cluster) error {
+	if err := m.step("prepare the nodes", func() error { return m.prepareNodes(c) }); err != nil {
+		return err
+	}
+	// The namespaces and cables of all come first, as each has a route to the others.
+	for _, node := range c.Plan.Nodes {
+		if err := m.step(node.Name+": namespaces, network", func() error { return m.makeNode(ctx, c, node) }); err != nil {
+			return err
+		}
+	}
+	var group errgroup.Group
+	for _, node := range c.Plan.Nodes {
+		group.Go(func() error { return m.startNode(ctx, c, node) })
+	}
+	return group.Wait()
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package config renders the cluster's configuration: which programs run with
+// which arguments, and their files. It is pure, so that what a cluster consists
+// of can be compared with what a running one was made of.
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+
+	"github.com/vireo-project/vireo/hack/cluster/internal/layout"
+	"github.com/vireo-project/vireo/hack/cluster/internal/pki"
+	"github.com/vireo-project/vireo/hack/cluster/internal/plan"
+)
+
+// Facts are what the configuration has to know of the machine.
+type Facts struct {
+	// Programs are the folders of programs that were built.
+	Kubernetes string `json:"kubernetes"`
+	Etcd       string `json:"etcd"`
+	Containerd string `json:"containerd"`
+	CoreDNS    string `json:"coredns"`
+	// Runc is the path of runc, CNI the folder of the network plugins.
+	Runc string `json:"runc"`
+	CNI  string `json:"cni"`
+	// MayAdjustOOM is false for a root without CAP_SYS_RESOURCE, which may not
+	// lower the score by which the kernel picks a process to kill.
+	MayAdjustOOM bool `json:"mayAdjustOOM"`
+	// BridgeNetfilter: the kernel passes bridged packets through netfilter.
+	BridgeNetfilter bool `json:"bridgeNetfilter"`
+}
+
+// Probe is how to see that a component works.
+type Probe struct {
+	// URL has to answer with 200.
+	URL string `json:"url,omitempty"`
+	// Certificate is the client certificate to show, by name.
+	Certificate string `json:"certificate,omitempty"`
+	// Socket is a socket inside of the node that has to exist.
+	Socket string `json:"socket,omitempty"`
+}
+
+// Component is a program of the cluster.
+type Component struct {
+	// Name is unique: etcd, node1/kubelet, ...
+	Name string `json:"name"`
+	// Node is the node it belongs to, empty for the control plane.
+	Node string `json:"node,omitempty"`
+	// Cgroup is the group it runs in.
+	Cgroup string `json:"cgroup"`
+	// Command is its command line.
+	Command []string `json:"command"`
+	// Path is its PATH.
+	Path  string `json:"path"`
+	Probe Probe  `json:"probe"`
+}
+
+// Cluster is all of it.
+type Cluster struct {
+	Plan plan.Plan
+	// Files by path.
+	Files map[string]string
+	// ControlPlane in the order of their start.
+	ControlPlane []Component
+	// Nodes' components in the order of their start, by node.
+	Nodes map[string][]Component
+	// Certificates to make.
+	Certificates []pki.Leaf
+	// Manifest is what is applied once the API server is up.
+	Manifest string
+}
+
+// SystemPath is the PATH of every component.
+const SystemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// renderer has what every part of the rendering needs.
+type renderer struct {
+	plan   plan.Plan
+	layout layout.Layout
+	facts  Facts
+	files  map[string]string
+}
+
+// Render makes the configuration of a cluster.
+func Render(p plan.Plan, l layout.Layout, f Facts) (Cluster, error) {
+	r := renderer{plan: p, layout: l, facts: f, files: map[string]string{}}
+	c := Cluster{Plan: p, Files: r.files, Nodes: map[string][]Component{}, Certificates: r.certificates(), Manifest: r.manifest()}
+	for _, user := range []string{"controller-manager", "scheduler", "coredns", "provisioner"} {
+		r.kubeconfig(user)
+	}
+	r.files[l.Config("audit-policy.yaml")] = auditPolicy
+	r.files[l.Config("Corefile")] = r.corefile()
+	r.files[l.Config("resolv.conf")] = fmt.Sprintf("nameserver %s\n", p.DNSService)
+	r.files[l.Config("manifest.yaml")] = c.Manifest
+	c.ControlPlane = []Component{r.etcd(), r.apiServer(), r.controllerManager(), r.scheduler(), r.coreDNS(), r.provisioner()}
+	for _, node := range p.Nodes {
+		components, err := r.node(node)
+		if err != nil {
+			return Cluster{}, err
+		}
+		c.Nodes[node.Name] = components
+	}
+	return c, nil
+}
+
+// Shape is a digest of everything that makes a cluster what it is.
+func (c Cluster) Shape() (string, error) {
+	data, err := json.Marshal(c)
+	if err != nil {
+		return "", fmt.Errorf("encode the configuration: %w", err)
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(data)), nil
+}
+
+// certificates lists one for each client and server.
+func (r renderer) certificates() []pki.Leaf {
+	p := r.plan
+	leaves := []pki.Leaf{
+		{File: "etcd", Authority: pki.Etcd, CommonName: "etcd", Names: []string{"localhost"}, Addresses: addresses(p.Host)},
+		{File: "apiserver-etcd-client", Authority: pki.Etcd, CommonName: "kube-apiserver"},
+		{
+			File: "apiserver", Authority: pki.Cluster, CommonName: "kube-apiserver",
+			Names:     []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
+			Addresses: addresses(p.Host, p.APIService),
+		},
+		{File: "apiserver-kubelet-client", Authority: pki.Cluster, CommonName: "kube-apiserver-kubelet-client", Organization: "system:masters"},
+		{File: "front-proxy-client", Authority: pki.FrontProxy, CommonName: "front-proxy-client"},
+		{File: "admin", Authority: pki.Cluster, CommonName: "vireo-admin", Organization: "system:masters"},
+		{File: "controller-manager", Authority: pki.Cluster, CommonName: "system:kube-controller-manager"},
+		{File: "scheduler", Authority: pki.Cluster, CommonName: "system:kube-scheduler"},
+		{File: "coredns", Authority: pki.Cluster, CommonName: "vireo:coredns"},
+		{File: "provisioner", Authority: pki.Cluster, CommonName: "vireo:provisioner"},
+	}
+	for _, n := range p.Nodes {
+		leaves = append(leaves,
+			pki.Leaf{File: n.Name + "-kubelet", Authority: pki.Cluster, CommonName: "system:node:" + n.Name, Organization: "system:nodes"},
+			pki.Leaf{File: n.Name + "-kubelet-server", Authority: pki.Cluster, CommonName: n.Name, Names: []string{n.Name}, Addresses: addresses(n.IP)},
+			pki.Leaf{File: n.Name + "-proxy", Authority: pki.Cluster, CommonName: "system:kube-proxy"},
+		)
+	}
+	return leaves
+}
+
+// APIServer is where clients find it.
+func APIServer(p plan.Plan) string {
+	return fmt.Sprintf("https://%s:6443", p.Host)
+}
+
+// kubeconfig renders a component's; it names the certificates' files.
+func (r renderer) kubeconfig(user string) {
+	r.files[r.layout.Kubeconfig(user)] = fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters:
+- name: vireo
+  cluster:
+    server: %s
+    certificate-authority: %s
+users:
+- name: %s
+  user:
+    client-certificate: %s
+    client-key: %s
+contexts:
+- name: vireo
+  context:
+    cluster: vireo
+    user: %s
+current-context: vireo
+`, APIServer(r.plan), r.layout.PKI("ca.crt"), user, r.layout.PKI(user+".crt"), r.layout.PKI(user+".key"), user)
+}

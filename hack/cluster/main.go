@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Command cluster runs a real Kubernetes on this machine: see README.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/go-logr/zapr"
+
+	"github.com/vireo-project/vireo/hack/cluster/internal/cluster"
+	"github.com/vireo-project/vireo/hack/cluster/internal/plan"
+	"github.com/vireo-project/vireo/hack/cluster/internal/provisioner"
+)
+
+func main() {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer cancel()
+	if err := root().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		cancel()
+		os.Exit(1) //nolint:gocritic // cancel was called right before
+	}
+}
+
+func root() *cobra.Command {
+	c := &cobra.Command{
+		Use:           "cluster",
+		Short:         "A real Kubernetes on this machine",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	c.AddCommand(up(), down(), leftovers(), status(), env(), load(), execute(), stop(), provision())
+	return c
+}
+
+// with opens the machine for one command.
+func with(ctx context.Context, exclusive bool, do func(*cluster.Machine) error) error {
+	machine, release, err := cluster.Open(ctx, os.Stdout, exclusive)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return do(machine)
+}
+
+func up() *cobra.Command {
+	options := cluster.Options{Plan: plan.Defaults()}
+	nodeCIDR, podCIDR, serviceCIDR := options.Plan.NodeCIDR.String(), options.Plan.PodCIDR.String(), options.Plan.ServiceCIDR.String()
+	c := &cobra.Command{
+		Use:   "up",
+		Short: "Bring the cluster up, or start what of it does not run",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var errs [3]error
+			options.Plan.NodeCIDR, errs[0] = netip.ParsePrefix(nodeCIDR)
+			options.Plan.PodCIDR, errs[1] = netip.ParsePrefix(podCIDR)
+			options.Plan.ServiceCIDR, errs[2] = netip.ParsePrefix(serviceCIDR)
+			if err := errors.Join(errs[:]...); err != nil {
+				return err
+			}
+			return with(cmd.Context(), true, func(m *cluster.Machine) error { return m.Up(cmd.Context(), options) })
+		},
+	}
+	f := c.Flags()
+	f.IntVar(&options.Plan.Nodes, "nodes", options.Plan.Nodes, "number of nodes")
+	f.StringVar(&nodeCIDR, "node-cidr", nodeCIDR, "network of the nodes, a /24")
+	f.StringVar(&podCIDR, "pod-cidr", podCIDR, "network of the Pods, a /16")
+	f.StringVar(&serviceCIDR, "service-cidr", serviceCIDR, "network of the Services, a /16")
+	f.StringVar(&options.Clone, "clone", ".", "folder in which .cluster/kubeconfig is written")
+	f.StringVar(&options.Kubernetes, "kubernetes", "", "folder of the Kubernetes programs")
+	f.StringVar(&options.Etcd, "etcd", "", "folder of etcd")
+	f.StringVar(&options.Containerd, "containerd", "", "folder of containerd, its shim and ctr")
+	f.StringVar(&options.CoreDNS, "coredns", "", "folder of coredns")
+	f.StringVar(&options.Pause, "pause", "", "the pause program")
+	for _, name := range []string{"kubernetes", "etcd", "containerd", "coredns", "pause"} {
+		_ = c.MarkFlagRequired(name)
+	}
+	return c
+}
+
+func down() *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "Remove the cluster and everything that was made for it",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return with(cmd.Context(), true, func(m *cluster.Machine) error { return m.Down(cmd.Context()) })
+		},
+	}
+}
+
+func leftovers() *cobra.Command {
+	return &cobra.Command{
+		Use:   "leftovers",
+		Short: "Print what of a cluster is on this machine, and fail if there is anything",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return with(cmd.Context(), false, func(m *cluster.Machine) error {
+				left, err := m.Leftovers()
+				if err != nil {
+					return err
+				}
+				for _, what := range left {
+					cmd.Println(what)
+				}
+				if len(left) > 0 {
+					return fmt.Errorf("%d things are left", len(left))
+				}
+				return nil
+			})
+		},
+	}
+}
+
+func status() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Print the components; fail if one does not run",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return with(cmd.Context(), false, func(m *cluster.Machine) error { return m.Status(cmd.Context()) })
+		},
+	}
+}
+
+func env() *cobra.Command {
+	return &cobra.Command{
+		Use:   "env",
+		Short: "Print paths and process ids as shell variables",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return with(cmd.Context(), false, func(m *cluster.Machine) error { return m.Env() })
+		},
+	}
+}
+
+func load() *cobra.Command {
+	return &cobra.Command{
+		Use:   "load <archive.tar>...",
+		Short: "Load image archives into every node",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return with(cmd.Context(), false, func(m *cluster.Machine) error { return m.Load(cmd.Context(), args) })
+		},
+	}
+}
+
+func execute() *cobra.Command {
+	return &cobra.Command{
+		Use:   "exec <node> -- <command>...",
+		Short: "Run a command inside of a node",
+		Args:  cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return with(cmd.Context(), false, func(m *cluster.Machine) error { return m.Exec(cmd.Context(), args[0], args[1:]) })
+		},
+	}
+}
+
+func stop() *cobra.Command {
+	var number int
+	c := &cobra.Command{
+		Use:   "stop <component>",
+		Short: "End one component, as a crash would; up starts it again",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return with(cmd.Context(), true, func(m *cluster.Machine) error {
+				return m.Stop(cmd.Context(), args[0], syscall.Signal(number))
+			})
+		},
+	}
+	c.Flags().IntVar(&number, "signal", int(syscall.SIGKILL), "number of the signal to send")
+	return c
+}
+
+// provision is what the cluster runs itself for its storage classes.
+func provision() *cobra.Command {
+	var kubeconfig, directory string
+	c := &cobra.Command{
+		Use:    "provision",
+		Short:  "Make volumes for the claims of the local storage classes",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			logger, err := zap.NewProduction()
+			if err != nil {
+				return fmt.Errorf("set up logging: %w", err)
+			}
+			ctrl.SetLogger(zapr.NewLogger(logger))
+			settings, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+			if err != nil {
+				return fmt.Errorf("read the kubeconfig: %w", err)
+			}
+			return provisioner.Run(cmd.Context(), settings, directory)
+		},
+	}
+	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the provisioner")
+	c.Flags().StringVar(&directory, "directory", "", "folder of the volumes")
+	return c
+}
