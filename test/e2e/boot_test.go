@@ -59,7 +59,7 @@ var _ = Describe("Booting a guest", func() {
 			spec(vm).Domain.Firmware = &v1.Firmware{KernelBoot: &v1.KernelBoot{
 				KernelArgs: "console=ttyS0 vireo.marker=kernel-boot",
 				Container: &v1.KernelBootContainer{
-					Image: image("guest-kernel"), ImagePullPolicy: corev1.PullIfNotPresent,
+					Image: image("guest-small-kernel"), ImagePullPolicy: corev1.PullIfNotPresent,
 					KernelPath: "/boot/vmlinuz", InitrdPath: "/boot/initrd.img",
 				},
 			}}

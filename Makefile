@@ -1,0 +1,165 @@
+# Vireo. `make help` lists the targets. Tools are built from pinned Go modules into a cache outside the clone.
+
+SHELL := /usr/bin/env bash -o pipefail
+.SHELLFLAGS := -ec
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+
+VERSION ?= v0.1.0
+TAG ?= dev
+# Registry of an existing cluster; empty means the local cluster, into which images are loaded.
+IMG_REGISTRY ?=
+NODES ?= 1
+GUEST ?= small
+COUNT ?= 10
+
+VIREO_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/vireo
+export VIREO_CACHE TAG
+
+tools := hack/tools/build.sh
+tool = $(shell $(tools) --path $(1))
+cluster := bin/cluster
+kubectl := bin/kubectl
+local_kubeconfig := $(CURDIR)/.cluster/kubeconfig
+# A KUBECONFIG of the caller's wins: everything then goes to that cluster.
+cluster_kubeconfig := $(or $(KUBECONFIG),$(local_kubeconfig))
+image_prefix := $(or $(IMG_REGISTRY),localhost/vireo)
+
+components := virt-controller virt-handler virt-launcher
+images := $(components) guest-small guest-small-kernel
+ldflags := -s -w -X github.com/vireo-project/vireo/internal/version.Version=$(VERSION)
+
+##@ General
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} /^[a-zA-Z0-9_-]+:.*##/ {printf "  \033[36m%-18s\033[0m%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: deps
+deps: ## Install the Debian packages that building and testing need (asks apt only when one is missing)
+	@hack/deps.sh
+
+##@ Try it
+
+.PHONY: demo
+demo: ## A cluster on this machine with a VM running in it (GUEST=small or debian)
+	@GUEST=$(GUEST) hack/demo.sh up
+
+.PHONY: demo-down
+demo-down: ## Remove the demo and its cluster
+	@hack/demo.sh down
+
+##@ Development
+
+.PHONY: manifests
+manifests: ## Generate CRDs, RBAC and webhook configurations from markers
+	@$(tools) controller-gen
+	$(call tool,controller-gen) crd:maxDescLen=0 paths=./api/... output:crd:artifacts:config=config/crd/bases
+	$(call tool,controller-gen) rbac:roleName=virt-controller paths=./internal/controller/... output:rbac:artifacts:config=config/rbac
+	$(call tool,controller-gen) webhook paths=./internal/webhook/... output:webhook:artifacts:config=config/webhook
+
+.PHONY: generate
+generate: ## Generate deep copies
+	@$(tools) controller-gen
+	$(call tool,controller-gen) object:headerFile=hack/boilerplate.go.txt paths=./api/...
+
+.PHONY: fmt
+fmt: ## Format Go code
+	gofmt -w api cmd internal test hack
+
+.PHONY: vet
+vet: ## Run go vet
+	go vet ./...
+
+.PHONY: lint
+lint: deps ## Run golangci-lint over every path
+	@$(tools) golangci-lint
+	$(call tool,golangci-lint) run --concurrency 2 ./...
+
+.PHONY: verify
+verify: ## Fail when generated files or go.mod are stale, or code is not formatted
+	@hack/verify.sh
+
+##@ Test
+
+.PHONY: test
+test: deps ## Unit, envtest and integration tests; installs what they need
+	@$(tools) envtest
+	@hack/images/rootfs.sh virt-launcher
+	KUBEBUILDER_ASSETS=$(call tool,envtest) VIREO_LAUNCHER_ROOTFS=$$(hack/images/rootfs.sh --path virt-launcher) \
+		go test -p 2 $$(go list ./... | grep -v /test/e2e)
+
+.PHONY: test-e2e
+test-e2e: ## End to end on two nodes; brings the cluster up and takes it down
+	@hack/e2e.sh
+
+.PHONY: bench-start
+bench-start: ## Measure VM starts against bare Pods (COUNT=10); writes .bench/start.json
+	@hack/bench-start.sh $(COUNT)
+
+##@ Build
+
+.PHONY: build
+build: deps ## Build the components into bin/
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(ldflags)' -o bin/ ./cmd/virt-controller ./cmd/virt-launcher
+	CGO_ENABLED=1 go build -trimpath -ldflags '$(ldflags)' -o bin/ ./cmd/virt-handler
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/test-tools ./test/tools
+
+.PHONY: images
+images: build ## Build the images and print their sizes
+	@hack/images/build.sh $(images) test-tools
+
+.PHONY: docker-build
+docker-build: build ## Build the components' images with docker and the same Dockerfile
+	@hack/images/build.sh --prepare $(components)
+	@for name in $(components); do docker build --target $$name -t $(image_prefix)/$$name:$(TAG) .; done
+
+.PHONY: image-push
+image-push: build ## Push the images to IMG_REGISTRY
+	@test -n "$(IMG_REGISTRY)" || { echo "image-push: set IMG_REGISTRY to the registry of your cluster" >&2; exit 1; }
+	@hack/images/build.sh --push $(IMG_REGISTRY) $(images)
+
+##@ Cluster on this machine
+
+$(cluster): $(shell find hack/cluster -name '*.go') go.mod
+	@CGO_ENABLED=0 go build -trimpath -o $@ ./hack/cluster
+
+$(kubectl):
+	@$(tools) kubectl
+	@mkdir -p bin && ln -sf $(call tool,kubectl) $@
+
+.PHONY: cluster-up
+cluster-up: deps $(cluster) $(kubectl) ## Bring up Kubernetes on this machine (NODES=1)
+	@$(tools) cluster
+	@$(cluster) up --nodes $(NODES)
+
+.PHONY: cluster-down
+cluster-down: $(cluster) ## Remove the cluster and everything that was made for it
+	@$(cluster) down
+
+.PHONY: cluster-load
+cluster-load: $(cluster) ## Load the built images into all nodes
+	@$(cluster) load $$(ls .build/images/*.tar)
+
+##@ Deployment (into KUBECONFIG, or the local cluster)
+
+.PHONY: install
+install: $(kubectl) ## Install the CRDs
+	@$(kubectl) --kubeconfig $(cluster_kubeconfig) apply --server-side -k config/crd
+
+.PHONY: uninstall
+uninstall: $(kubectl) ## Remove the CRDs, and with them all VMs
+	@$(kubectl) --kubeconfig $(cluster_kubeconfig) delete --ignore-not-found -k config/crd
+
+.PHONY: build-installer
+build-installer: $(kubectl) ## Write one YAML with everything to dist/install.yaml
+	@hack/installer.sh dist/install.yaml
+
+.PHONY: deploy
+deploy: build-installer ## Deploy Vireo
+	@$(kubectl) --kubeconfig $(cluster_kubeconfig) apply --server-side --force-conflicts -f dist/install.yaml
+	@$(kubectl) --kubeconfig $(cluster_kubeconfig) -n kubevirt rollout status deployment/virt-controller --timeout=5m
+
+.PHONY: undeploy
+undeploy: build-installer ## Remove Vireo: VMs, the KubeVirt object, then everything else
+	@hack/undeploy.sh

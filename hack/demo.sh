@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The Vireo Authors
+#
+# demo.sh up: from nothing to a guest operating system that runs under QEMU in a Pod, started from a KubeVirt manifest.
+# demo.sh down: removes it all. GUEST is small or debian.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+guest=${GUEST:-small}
+case $guest in
+small | debian) ;;
+*)
+	echo "demo: GUEST is small or debian, not $guest" >&2
+	exit 1
+	;;
+esac
+
+if [ "${1:-up}" = down ]; then
+	exec make cluster-down
+fi
+
+step_logs=$PWD/.build/demo
+mkdir -p "$step_logs"
+. hack/steps.sh
+. hack/deploy-local.sh
+steps=$((local_steps + 2))
+
+# boot_guest: applies the manifest and waits until the guest has said that it is up.
+boot_guest() {
+	$kubectl apply -f "config/samples/vm-$guest.yaml"
+	$kubectl wait --for=condition=Ready "vm/$guest" --timeout=5m
+}
+
+# wait_for_console TEXT: follows the guest's console until it shows a text.
+wait_for_console() {
+	local text=$1 deadline=$((SECONDS + 900))
+	until console | grep -q "$text"; do
+		[ $SECONDS -lt $deadline ] || {
+			echo "the console did not show \"$text\" in 15 minutes"
+			return 1
+		}
+		sleep 1
+	done
+}
+
+console() {
+	$kubectl logs -l "vm.kubevirt.io/name=$guest" -c compute --tail=-1 2>/dev/null || true
+}
+
+bring_up 1 virt-controller virt-handler virt-launcher guest-small guest-small-kernel test-tools $([ "$guest" = small ] || echo guest-debian)
+step "starting the VM \"$guest\" from config/samples/vm-$guest.yaml" boot_guest
+case $guest in
+small) step "booting the guest" wait_for_console VIREO-GUEST-READY ;;
+debian) step "booting the guest (a whole Debian under software emulation: minutes)" wait_for_console 'login:' ;;
+esac
+
+echo
+echo "The guest's console, as kubectl logs shows it:"
+console | tr -d '\r' | grep -v '^{' | tail -15 | sed 's/^/    /'
+echo
+$kubectl get vm,vmi -o wide
+cat <<END
+
+What to type next:
+    export KUBECONFIG=$KUBECONFIG PATH=\$PATH:$PWD/bin
+    kubectl get vm,vmi,pods
+    kubectl logs -f -l vm.kubevirt.io/name=$guest -c compute          # the guest's serial console
+    kubectl describe vmi $guest
+    kubectl patch vm $guest --type merge -p '{"spec":{"runStrategy":"Halted"}}'    # an orderly shutdown
+    make demo-down                                           # remove everything
+END

@@ -1,0 +1,54 @@
+# shellcheck shell=bash
+# What the demo, the end-to-end suite and the benchmark have in common: a cluster on this machine (or the caller's) with
+# Vireo in it. They source this file after steps.sh, and count `local_steps` more steps.
+
+local_steps=5
+own_cluster=1
+[ -z "${KUBECONFIG:-}" ] || own_cluster=''
+export KUBECONFIG=${KUBECONFIG:-$PWD/.cluster/kubeconfig}
+kubectl=bin/kubectl
+
+# bring_up NODES IMAGES...: builds, brings the cluster up, loads the images and deploys.
+bring_up() {
+	local nodes=$1
+	shift
+	watched "Debian packages" make deps
+	if [ -n "$own_cluster" ]; then
+		watched "Kubernetes on this machine (first time: builds it, about 8 minutes)" make cluster-up NODES="$nodes"
+	else
+		step "kubectl" make bin/kubectl
+	fi
+	watched "images (first time: about 5 minutes)" build_images "$@"
+	if [ -n "$own_cluster" ]; then
+		step "loading images into the nodes" load_images "$@"
+	else
+		step "pushing images" make image-push
+	fi
+	step "deploying Vireo" deploy
+}
+
+build_images() {
+	make build && hack/images/build.sh "$@"
+}
+
+load_images() {
+	local name archives=()
+	for name; do archives+=(".build/images/$name.tar"); done
+	bin/cluster load "${archives[@]}"
+}
+
+deploy() {
+	make deploy
+	$kubectl apply --server-side -f config/samples/kubevirt.yaml
+	$kubectl -n kubevirt wait kubevirt/kubevirt --for=condition=Available --timeout=5m
+	# A rebuilt image has the same tag: what runs an older one starts again.
+	local digest
+	digest=$(cat .build/images/virt-{controller,handler,launcher}.tar | sha256sum | cut -c1-16)
+	if [ "$($kubectl -n kubevirt get namespace kubevirt -o jsonpath='{.metadata.annotations.vireo-images}')" != "$digest" ]; then
+		$kubectl -n kubevirt rollout restart deployment/virt-controller daemonset/virt-handler
+		$kubectl annotate --overwrite namespace kubevirt vireo-images="$digest"
+	fi
+	$kubectl -n kubevirt rollout status deployment/virt-controller --timeout=5m
+	$kubectl -n kubevirt rollout status daemonset/virt-handler --timeout=5m
+	$kubectl wait node --all --for=jsonpath='{.metadata.labels.kubevirt\.io/schedulable}'=true --timeout=3m
+}

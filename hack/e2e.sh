@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The Vireo Authors
+#
+# Runs the end-to-end suite on two nodes of this machine, takes the cluster down and checks that nothing of it is left. With
+# KUBECONFIG set it runs against that cluster instead. FOCUS picks tests; KEEP=1 leaves the cluster up.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+step_logs=$PWD/.build/e2e
+mkdir -p "$step_logs"
+. hack/steps.sh
+. hack/deploy-local.sh
+steps=$((local_steps + 2))
+
+before=$(mktemp)
+trap 'rm -f "$before"' EXIT
+
+run_suite() {
+	[ -z "$own_cluster" ] || export VIREO_CLUSTER=$PWD/bin/cluster
+	go test ./test/e2e -count=1 -timeout 75m -v -ginkgo.v -ginkgo.focus "${FOCUS:-}" ${GINKGO_FLAGS:-}
+}
+
+finish() {
+	[ -n "$own_cluster" ] || return 0
+	[ -z "${KEEP:-}" ] || return 0
+	bin/cluster down
+	bin/cluster leftovers
+}
+
+bring_up 2 virt-controller virt-handler virt-launcher guest-small guest-small-kernel guest-debian test-tools
+result=0
+(watched "end-to-end suite" run_suite) || result=$?
+step "taking the cluster down, and looking for leftovers" finish
+exit $result

@@ -1,0 +1,38 @@
+# shellcheck shell=bash
+# Progress for scripts that take a while; they source this file after setting `steps` to how many steps they have.
+
+step_number=0
+
+# step TITLE COMMAND...: runs a command with its output in a log, shows the title and the seconds, and on failure says
+# in a line what failed, shows the end of the log and where it is.
+step() {
+	local title=$1 began=$SECONDS log
+	shift
+	step_number=$((step_number + 1))
+	log=${step_logs:?}/$step_number.log
+	printf '[%d/%d] %s … ' "$step_number" "$steps" "$title"
+	[ -t 1 ] || printf '\n'
+	if "$@" >"$log" 2>&1; then
+		printf '%ds\n' $((SECONDS - began))
+		return
+	fi
+	printf 'failed after %ds\n' $((SECONDS - began))
+	tail -25 "$log" | sed 's/^/    /'
+	echo "failed: $title; the whole log is in $log" >&2
+	exit 1
+}
+
+# watched TITLE COMMAND...: as step, but the command's own progress is shown, since it takes minutes.
+watched() {
+	local title=$1 began=$SECONDS log
+	shift
+	step_number=$((step_number + 1))
+	log=${step_logs:?}/$step_number.log
+	printf '[%d/%d] %s\n' "$step_number" "$steps" "$title"
+	if "$@" 2>&1 | tee "$log" | sed 's/^/    /'; then
+		printf '    done in %ds\n' $((SECONDS - began))
+		return
+	fi
+	echo "failed: $title after $((SECONDS - began))s; the whole log is in $log" >&2
+	exit 1
+}

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The Vireo Authors
+#
+# Fails when what is generated is stale, go.mod is not tidy, or code is not formatted. Compares copies: the tree stays as it is.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+git ls-files -z --cached --others --exclude-standard | xargs -0 tar -cf - --ignore-failed-read 2>/dev/null | tar -C "$copy" -xf -
+failed=0
+check() {
+	local title=$1
+	shift
+	if ! (cd "$copy" && "$@") >"$copy/.verify.log" 2>&1; then
+		tail -20 "$copy/.verify.log" >&2
+		echo "verify: $title could not be checked" >&2
+		failed=1
+	fi
+	rm -f "$copy/.verify.log"
+}
+check "generated files" make generate manifests
+check "go.mod" go mod tidy
+unformatted=$(cd "$copy" && gofmt -l api cmd internal test hack)
+if [ -n "$unformatted" ]; then
+	printf 'verify: not formatted (run make fmt):\n%s\n' "$unformatted" >&2
+	failed=1
+fi
+while IFS= read -r -d '' file; do
+	[ -f "$file" ] || continue
+	if ! cmp -s "$file" "$copy/$file"; then
+		echo "verify: $file is stale: run make generate manifests, and go mod tidy" >&2
+		diff -u "$file" "$copy/$file" | head -20 >&2 || true
+		failed=1
+	fi
+done < <(git ls-files -z --cached --others --exclude-standard)
+[ $failed = 0 ] && echo "verify: everything is up to date"
+exit $failed
