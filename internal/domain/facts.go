@@ -35,15 +35,23 @@ type DiskFact struct {
 	// BackingPath and BackingFormat name the read-only image below an overlay, if there is one.
 	BackingPath   string `json:"backingPath,omitempty"`
 	BackingFormat string `json:"backingFormat,omitempty"`
+	// BackingBlock says that BackingPath is a block device.
+	BackingBlock bool `json:"backingBlock,omitempty"`
 	// CapacityBytes is the size that the guest sees.
 	CapacityBytes int64 `json:"capacityBytes,omitempty"`
-	// DirectIO says that the file system takes O_DIRECT, which cache mode none needs.
+	// DirectIO says that Path, and BackingPath if there is one, can be opened with O_DIRECT, which cache mode
+	// none needs.
 	DirectIO bool `json:"directIO,omitempty"`
+	// LogicalBlockSize and PhysicalBlockSize are those of the device or of the file system below the file, in
+	// bytes. They are needed only when the disk asks for blockSize.matchVolume.
+	LogicalBlockSize  uint `json:"logicalBlockSize,omitempty"`
+	PhysicalBlockSize uint `json:"physicalBlockSize,omitempty"`
 }
 
 // InterfaceFact is the tap that the agent made for an interface.
 type InterfaceFact struct {
-	// Tap is the name of the tap device in the Pod.
+	// Tap is the name of the tap device in the Pod. It belongs to UID 107 and is made for InterfaceQueues
+	// queues: with IFF_MULTI_QUEUE if there is more than one, and only then.
 	Tap string `json:"tap"`
 	// MAC is the address that the guest gets.
 	MAC string `json:"mac"`

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package domain
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"libvirt.org/go/libvirtxml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// featurePolicies are libvirt's; a feature that names none is required.
+var featurePolicies = []string{"force", "require", "optional", "disable", "forbid"}
+
+// topology is what the guest sees of its CPUs.
+type topology struct{ sockets, maxSockets, cores, threads uint }
+
+func (t topology) vcpus() uint    { return t.sockets * t.cores * t.threads }
+func (t topology) maxVCPUs() uint { return t.maxSockets * t.cores * t.threads }
+
+// topologyOf takes the topology from spec.domain.cpu, or as many sockets as the resources name CPUs.
+func topologyOf(spec *v1.DomainSpec) topology {
+	cpu := v1.CPU{}
+	if spec.CPU != nil {
+		cpu = *spec.CPU
+	}
+	t := topology{sockets: uint(cpu.Sockets), maxSockets: uint(cpu.MaxSockets), cores: uint(cpu.Cores), threads: uint(cpu.Threads)}
+	if t.sockets == 0 && t.cores == 0 && t.threads == 0 {
+		t.sockets = cpusFromResources(spec.Resources)
+	}
+	t.sockets, t.cores, t.threads = max(t.sockets, 1), max(t.cores, 1), max(t.threads, 1)
+	t.maxSockets = max(t.maxSockets, t.sockets)
+	return t
+}
+
+func cpusFromResources(resources v1.ResourceRequirements) uint {
+	for _, list := range []corev1.ResourceList{resources.Limits, resources.Requests} {
+		if quantity, found := list[corev1.ResourceCPU]; found && quantity.Sign() > 0 {
+			return uint(quantity.Value())
+		}
+	}
+	return 1
+}
+
+func configureCPU(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
+	t := topologyOf(&vmi.Spec.Domain)
+	domain.VCPU = &libvirtxml.DomainVCPU{Placement: "static", Value: t.maxVCPUs()}
+	if t.maxSockets > t.sockets {
+		domain.VCPU.Current = t.vcpus()
+		domain.VCPUs = hotpluggableVCPUs(t)
+	}
+	cpu, err := cpuModel(&vmi.Spec.Domain, facts)
+	if err != nil {
+		return err
+	}
+	cpu.Topology = &libvirtxml.DomainCPUTopology{Sockets: int(t.maxSockets), Cores: int(t.cores), Threads: int(t.threads)}
+	domain.CPU = cpu
+	return nil
+}
+
+// hotpluggableVCPUs lists every vCPU that the guest can have. Those of the first socket stay, as QEMU wants.
+func hotpluggableVCPUs(t topology) *libvirtxml.DomainVCPUs {
+	list := &libvirtxml.DomainVCPUs{}
+	for id := range t.maxVCPUs() {
+		list.VCPU = append(list.VCPU, libvirtxml.DomainVCPUsVCPU{
+			Id:           &id,
+			Enabled:      yesNo(id < t.vcpus()),
+			Hotpluggable: yesNo(id >= t.cores*t.threads),
+		})
+	}
+	return list
+}
+
+func cpuModel(spec *v1.DomainSpec, facts Facts) (*libvirtxml.DomainCPU, error) {
+	model := v1.DefaultCPUModel
+	var features []v1.CPUFeature
+	if spec.CPU != nil {
+		if spec.CPU.Model != "" {
+			model = spec.CPU.Model
+		}
+		features = spec.CPU.Features
+	}
+	cpu := &libvirtxml.DomainCPU{}
+	switch {
+	case model == v1.CPUModeHostPassthrough && facts.Emulation:
+		// There is no CPU to pass through. The nearest is all that the emulation can do.
+		cpu.Mode = "maximum"
+	case model == v1.CPUModeHostPassthrough, model == v1.CPUModeHostModel:
+		cpu.Mode = model
+	default:
+		// The scheduler chose a node that has the model: another one must not take its place.
+		cpu.Mode, cpu.Match = "custom", "exact"
+		cpu.Model = &libvirtxml.DomainCPUModel{Value: model, Fallback: "forbid"}
+	}
+	for i, feature := range features {
+		policy := feature.Policy
+		if policy == "" {
+			policy = "require"
+		}
+		if !slices.Contains(featurePolicies, policy) {
+			return nil, field.NotSupported(cpuPath.Child("features").Index(i).Child("policy"), policy, featurePolicies)
+		}
+		cpu.Features = append(cpu.Features, libvirtxml.DomainCPUFeature{Name: feature.Name, Policy: policy})
+	}
+	return cpu, nil
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package domain
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"libvirt.org/go/libvirtxml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+const (
+	formatRaw   = "raw"
+	formatQCOW2 = "qcow2"
+)
+
+// DiskAlias is the alias of the disk of that name in spec.domain.devices.disks. libvirt's events name it.
+func DiskAlias(name string) string { return "ua-disk-" + name }
+
+// configureDisks adds the disks in the order of the spec, which also numbers their targets.
+func configureDisks(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
+	plan, err := planIOThreads(&vmi.Spec.Domain)
+	if err != nil {
+		return nil //nolint:nilerr // configureIOThreads reports it
+	}
+	volumes := map[string]bool{}
+	for i := range vmi.Spec.Volumes {
+		volumes[vmi.Spec.Volumes[i].Name] = true
+	}
+	targets := diskTargets{}
+	for i := range vmi.Spec.Domain.Devices.Disks {
+		b := diskBuilder{
+			vmi:  vmi,
+			spec: &vmi.Spec.Domain.Devices.Disks[i],
+			path: devicesPath.Child("disks").Index(i),
+			plan: plan,
+		}
+		if b.fact, b.prepared = facts.Disks[b.spec.Name]; !b.prepared && volumes[b.spec.Name] {
+			return fmt.Errorf("%s: the volume %q is %w", b.path, b.spec.Name, ErrNotPrepared)
+		}
+		disk, err := b.build(&targets)
+		if err != nil {
+			return err
+		}
+		domain.Devices.Disks = append(domain.Devices.Disks, *disk)
+	}
+	return nil
+}
+
+// diskBuilder is one disk while it is made.
+type diskBuilder struct {
+	vmi      *v1.VirtualMachineInstance
+	spec     *v1.Disk
+	path     *field.Path
+	plan     ioThreadPlan
+	fact     DiskFact
+	prepared bool
+}
+
+func (b *diskBuilder) build(targets *diskTargets) (*libvirtxml.DomainDisk, error) {
+	disk := &libvirtxml.DomainDisk{
+		Serial: b.spec.Serial,
+		Alias:  &libvirtxml.DomainAlias{Name: DiskAlias(b.spec.Name)},
+		Boot:   bootOrder(b.spec.BootOrder),
+	}
+	bus, err := b.device(disk)
+	if err != nil {
+		return nil, err
+	}
+	tray := disk.Target
+	disk.Target, disk.Address = targets.next(bus)
+	if tray != nil {
+		disk.Target.Tray = tray.Tray
+	}
+	if disk.Device == "disk" && bus == v1.DiskBusVirtio {
+		disk.Model = virtioModel(b.vmi)
+	}
+	if b.spec.Disk != nil && b.spec.Disk.PciAddress != "" {
+		if bus != v1.DiskBusVirtio {
+			return nil, field.Invalid(b.path.Child("disk", "pciAddress"), b.spec.Disk.PciAddress,
+				"only a disk on the virtio bus has a PCI address: set disk.bus to virtio")
+		}
+		if disk.Address, err = pciAddress(b.path.Child("disk", "pciAddress"), b.spec.Disk.PciAddress); err != nil {
+			return nil, err
+		}
+	}
+	if !b.prepared {
+		return b.emptyDrive(disk)
+	}
+	return disk, b.medium(disk, bus)
+}
+
+// device sets what kind of device the guest sees, and returns its bus.
+func (b *diskBuilder) device(disk *libvirtxml.DomainDisk) (v1.DiskBus, error) {
+	switch {
+	case b.spec.LUN != nil:
+		return b.lun(disk)
+	case b.spec.CDRom != nil:
+		disk.Device = "cdrom"
+		// libvirt takes a CD-ROM as read-only whatever cdrom.readonly says: there is nothing to write to.
+		disk.ReadOnly = &libvirtxml.DomainDiskReadOnly{}
+		if b.spec.CDRom.Tray == v1.TrayStateOpen {
+			disk.Target = &libvirtxml.DomainDiskTarget{Tray: "open"}
+		}
+		return checkBus(b.path.Child("cdrom", "bus"), b.spec.CDRom.Bus, v1.DiskBusSATA, v1.DiskBusSATA, v1.DiskBusSCSI, v1.DiskBusUSB)
+	default:
+		disk.Device = "disk"
+		target := v1.DiskTarget{}
+		if b.spec.Disk != nil {
+			target = *b.spec.Disk
+		}
+		bus, err := checkBus(b.path.Child("disk", "bus"), target.Bus, v1.DiskBusSATA,
+			v1.DiskBusVirtio, v1.DiskBusSATA, v1.DiskBusSCSI, v1.DiskBusUSB)
+		if target.ReadOnly {
+			if bus == v1.DiskBusSATA {
+				return "", field.Invalid(b.path.Child("disk", "readonly"), true,
+					"a SATA disk cannot be read-only: set disk.bus to virtio, scsi or usb, or make it a cdrom")
+			}
+			disk.ReadOnly = &libvirtxml.DomainDiskReadOnly{}
+		}
+		return bus, err
+	}
+}
+
+func (b *diskBuilder) lun(disk *libvirtxml.DomainDisk) (v1.DiskBus, error) {
+	disk.Device = "lun"
+	if b.spec.LUN.Reservation {
+		return "", field.Forbidden(b.path.Child("lun", "reservation"), "not implemented: leave it out")
+	}
+	if b.prepared && !b.fact.Block {
+		return "", field.Invalid(b.path.Child("lun"), b.spec.Name,
+			"SCSI commands can only be passed to a block device: use a claim with volumeMode Block, or disk instead of lun")
+	}
+	if b.spec.LUN.ReadOnly {
+		disk.ReadOnly = &libvirtxml.DomainDiskReadOnly{}
+	}
+	return checkBus(b.path.Child("lun", "bus"), b.spec.LUN.Bus, v1.DiskBusSCSI, v1.DiskBusSCSI)
+}
+
+func checkBus(path *field.Path, bus, fallback v1.DiskBus, supported ...v1.DiskBus) (v1.DiskBus, error) {
+	if bus == "" {
+		return fallback, nil
+	}
+	for _, known := range supported {
+		if bus == known {
+			return bus, nil
+		}
+	}
+	return "", field.NotSupported(path, bus, supported)
+}
+
+// emptyDrive is a CD-ROM drive without a medium. Every other disk needs its volume.
+func (b *diskBuilder) emptyDrive(disk *libvirtxml.DomainDisk) (*libvirtxml.DomainDisk, error) {
+	if disk.Device != "cdrom" {
+		return nil, field.NotFound(b.path.Child("name"), b.spec.Name)
+	}
+	disk.Driver = &libvirtxml.DomainDiskDriver{Name: "qemu", Type: formatRaw}
+	return disk, nil
+}
+
+// medium sets where the disk's data lies. Every format is named, down to the end of the chain: a guest can
+// write a header into its raw disk that makes a prober open any file as a backing file.
+func (b *diskBuilder) medium(disk *libvirtxml.DomainDisk, bus v1.DiskBus) error {
+	if err := b.checkFact(); err != nil {
+		return err
+	}
+	disk.Source = diskSource(b.fact.Path, b.fact.Block)
+	disk.BackingStore = &libvirtxml.DomainDiskBackingStore{}
+	if b.fact.BackingPath != "" {
+		disk.BackingStore.Format = &libvirtxml.DomainDiskFormat{Type: b.fact.BackingFormat}
+		disk.BackingStore.Source = diskSource(b.fact.BackingPath, b.fact.BackingBlock)
+		disk.BackingStore.BackingStore = &libvirtxml.DomainDiskBackingStore{}
+	}
+	if isTrue(b.spec.Shareable) {
+		if b.fact.Format != formatRaw {
+			return field.Invalid(b.path.Child("shareable"), true, "only a raw disk can be shared and this one is "+b.fact.Format)
+		}
+		disk.Shareable = &libvirtxml.DomainDiskShareable{}
+	}
+	var err error
+	if disk.BlockIO, err = b.blockSize(); err != nil {
+		return err
+	}
+	disk.Driver, err = b.driver(disk, bus)
+	return err
+}
+
+func (b *diskBuilder) checkFact() error {
+	formats := []string{b.fact.Format}
+	if b.fact.BackingPath != "" {
+		formats = append(formats, b.fact.BackingFormat)
+	}
+	for _, format := range formats {
+		if format != formatRaw && format != formatQCOW2 {
+			return fmt.Errorf("%s: the format %q of volume %q is neither raw nor qcow2: the volume is %w",
+				b.path, format, b.spec.Name, ErrNotPrepared)
+		}
+	}
+	if b.fact.Path == "" {
+		return fmt.Errorf("%s: the volume %q has no path: it is %w", b.path, b.spec.Name, ErrNotPrepared)
+	}
+	return nil
+}
+
+func diskSource(path string, block bool) *libvirtxml.DomainDiskSource {
+	if block {
+		return &libvirtxml.DomainDiskSource{Block: &libvirtxml.DomainDiskSourceBlock{Dev: path}}
+	}
+	return &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: path}}
+}
+
+func (b *diskBuilder) blockSize() (*libvirtxml.DomainDiskBlockIO, error) {
+	size := b.spec.BlockSize
+	if size == nil {
+		return nil, nil
+	}
+	path := b.path.Child("blockSize")
+	match := size.MatchVolume != nil && enabled(size.MatchVolume.Enabled)
+	switch {
+	case size.Custom != nil && match:
+		return nil, field.Invalid(path, "custom, matchVolume", "a disk has one block size: leave one of them out")
+	case size.Custom != nil:
+		return &libvirtxml.DomainDiskBlockIO{
+			LogicalBlockSize:   size.Custom.Logical,
+			PhysicalBlockSize:  size.Custom.Physical,
+			DiscardGranularity: size.Custom.DiscardGranularity,
+		}, nil
+	case match && b.fact.LogicalBlockSize == 0:
+		return nil, fmt.Errorf("%s: the block size of volume %q is %w", path.Child("matchVolume"), b.spec.Name, ErrNotPrepared)
+	case match:
+		return &libvirtxml.DomainDiskBlockIO{
+			LogicalBlockSize:  b.fact.LogicalBlockSize,
+			PhysicalBlockSize: max(b.fact.PhysicalBlockSize, b.fact.LogicalBlockSize),
+		}, nil
+	}
+	return nil, nil
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package domain
+
+import (
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"libvirt.org/go/libvirtxml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// configureInputs adds tablets and keyboards. A PS/2 mouse and keyboard are part of the machine.
+func configureInputs(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
+	devices := vmi.Spec.Domain.Devices
+	inputs := devices.Inputs
+	if len(inputs) == 0 && isTrue(devices.AutoattachInputDevice) {
+		inputs = []v1.Input{{Type: v1.InputTypeTablet, Bus: v1.InputBusUSB}}
+	}
+	for i, input := range inputs {
+		path := devicesPath.Child("inputs").Index(i)
+		if input.Type != v1.InputTypeTablet && input.Type != v1.InputTypeKeyboard {
+			return field.NotSupported(path.Child("type"), input.Type, []v1.InputType{v1.InputTypeTablet, v1.InputTypeKeyboard})
+		}
+		out := libvirtxml.DomainInput{Type: string(input.Type)}
+		switch input.Bus {
+		case v1.InputBusUSB, "":
+			out.Bus = string(v1.InputBusUSB)
+		case v1.InputBusVirtio:
+			out.Bus, out.Model = string(v1.InputBusVirtio), virtioInputModel(vmi)
+		default:
+			return field.NotSupported(path.Child("bus"), input.Bus, []v1.InputBus{v1.InputBusUSB, v1.InputBusVirtio})
+		}
+		domain.Devices.Inputs = append(domain.Devices.Inputs, out)
+	}
+	return nil
+}
+
+// virtioInputModel: virtio's input devices came after virtio 1.0 and have no transitional form.
+func virtioInputModel(vmi *v1.VirtualMachineInstance) string {
+	if isTrue(vmi.Spec.Domain.Devices.UseVirtioTransitional) {
+		return v1.VirtIO
+	}
+	return virtioModel(vmi)
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package domain
+
+import (
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"libvirt.org/go/libvirtxml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// ioThreadsPerVCPU bounds the threads of policy auto, as in KubeVirt.
+const ioThreadsPerVCPU = 2
+
+// ioThreadPlan says which of QEMU's I/O threads, numbered from 1, serve which disk.
+type ioThreadPlan struct {
+	count   uint
+	threads map[string][]uint
+}
+
+// configureIOThreads makes the threads; configureDisks hands them out by the same plan.
+func configureIOThreads(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
+	plan, err := planIOThreads(&vmi.Spec.Domain)
+	if err != nil {
+		return err
+	}
+	domain.IOThreads = plan.count
+	return nil
+}
+
+func planIOThreads(spec *v1.DomainSpec) (ioThreadPlan, error) {
+	dedicated, pooled, err := splitByIOThread(spec.Devices.Disks)
+	if err != nil {
+		return ioThreadPlan{}, err
+	}
+	policy := v1.IOThreadsPolicyShared
+	switch {
+	case spec.IOThreadsPolicy != nil:
+		policy = *spec.IOThreadsPolicy
+	case len(dedicated) == 0:
+		return ioThreadPlan{}, nil
+	}
+	path := domainPath.Child("ioThreadsPolicy")
+	switch policy {
+	case v1.IOThreadsPolicyShared:
+		return roundRobin(dedicated, pooled, 1), nil
+	case v1.IOThreadsPolicyAuto:
+		t := topologyOf(spec)
+		limit := int(t.vcpus()) * ioThreadsPerVCPU
+		return roundRobin(dedicated, pooled, max(1, min(len(pooled), limit-len(dedicated)))), nil
+	case v1.IOThreadsPolicySupplementalPool:
+		if spec.IOThreads == nil || spec.IOThreads.SupplementalPoolThreadCount == nil || *spec.IOThreads.SupplementalPoolThreadCount == 0 {
+			return ioThreadPlan{}, field.Required(domainPath.Child("ioThreads", "supplementalPoolThreadCount"),
+				"the policy supplementalPool needs the number of threads")
+		}
+		return supplementalPool(append(dedicated, pooled...), uint(*spec.IOThreads.SupplementalPoolThreadCount)), nil
+	}
+	return ioThreadPlan{}, field.NotSupported(path, policy, []v1.IOThreadsPolicy{
+		v1.IOThreadsPolicyShared, v1.IOThreadsPolicyAuto, v1.IOThreadsPolicySupplementalPool,
+	})
+}
+
+// splitByIOThread names the virtio disks with a thread of their own and the others. Only virtio disks use
+// I/O threads; the other buses are emulated in QEMU's main thread.
+func splitByIOThread(disks []v1.Disk) (dedicated, pooled []string, err error) {
+	for i := range disks {
+		disk := &disks[i]
+		onVirtio := disk.Disk != nil && disk.Disk.Bus == v1.DiskBusVirtio
+		switch {
+		case isTrue(disk.DedicatedIOThread) && !onVirtio:
+			return nil, nil, field.Invalid(devicesPath.Child("disks").Index(i).Child("dedicatedIOThread"), true,
+				"only a disk on the virtio bus can have an I/O thread: set disk.bus to virtio")
+		case isTrue(disk.DedicatedIOThread):
+			dedicated = append(dedicated, disk.Name)
+		case onVirtio:
+			pooled = append(pooled, disk.Name)
+		}
+	}
+	return dedicated, pooled, nil
+}
+
+// roundRobin gives the dedicated disks a thread each and spreads the others over a pool.
+func roundRobin(dedicated, pooled []string, pool int) ioThreadPlan {
+	plan := ioThreadPlan{count: uint(pool), threads: map[string][]uint{}}
+	for i, name := range pooled {
+		plan.threads[name] = []uint{uint(i%pool) + 1}
+	}
+	for _, name := range dedicated {
+		plan.count++
+		plan.threads[name] = []uint{plan.count}
+	}
+	return plan
+}
+
+// supplementalPool lets every disk use every thread, a virtqueue on each in turn.
+func supplementalPool(disks []string, count uint) ioThreadPlan {
+	plan := ioThreadPlan{count: count, threads: map[string][]uint{}}
+	for _, name := range disks {
+		for id := range count {
+			plan.threads[name] = append(plan.threads[name], id+1)
+		}
+	}
+	return plan
+}
+
+// apply puts the plan into a disk's driver.
+func (p ioThreadPlan) apply(name string, driver *libvirtxml.DomainDiskDriver) {
+	switch ids := p.threads[name]; len(ids) {
+	case 0:
+	case 1:
+		driver.IOThread = &ids[0]
+	default:
+		driver.IOThreads = &libvirtxml.DomainDiskIOThreads{}
+		for _, id := range ids {
+			driver.IOThreads.IOThread = append(driver.IOThreads.IOThread, libvirtxml.DomainDiskIOThread{ID: id})
+		}
+	}
+}

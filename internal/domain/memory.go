@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package domain
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"libvirt.org/go/libvirtxml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+const kib = 1024
+
+// configureMemory sets the guest's memory and the pages it lies in. memory.maxGuest has no part in it: it
+// bounds what the guest may be given while it runs, and a guest starts with memory.guest.
+func configureMemory(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
+	path := domainPath.Child("memory")
+	guest := guestMemory(&vmi.Spec.Domain)
+	if guest == nil || guest.Sign() <= 0 {
+		return field.Required(path.Child("guest"), "the guest needs memory: set it, or spec.domain.resources.requests.memory")
+	}
+	size := toKiB(guest)
+	domain.Memory = &libvirtxml.DomainMemory{Value: size, Unit: "KiB"}
+	domain.CurrentMemory = &libvirtxml.DomainCurrentMemory{Value: size, Unit: "KiB"}
+
+	memory := vmi.Spec.Domain.Memory
+	if memory == nil || memory.Hugepages == nil {
+		return nil
+	}
+	path = path.Child("hugepages", "pageSize")
+	page, err := resource.ParseQuantity(memory.Hugepages.PageSize)
+	if err != nil || page.Sign() <= 0 {
+		return field.Invalid(path, memory.Hugepages.PageSize, "must be the size of a huge page, such as 2Mi or 1Gi")
+	}
+	if guest.Value()%page.Value() != 0 {
+		return field.Invalid(path, memory.Hugepages.PageSize, "the guest's memory ("+guest.String()+") must be a multiple of it")
+	}
+	// From a memfd, the pages need no hugetlbfs mount in the Pod and count against the Pod's limit all the same.
+	domain.MemoryBacking = &libvirtxml.DomainMemoryBacking{
+		MemoryHugePages: &libvirtxml.DomainMemoryHugepages{
+			Hugepages: []libvirtxml.DomainMemoryHugepage{{Size: toKiB(&page), Unit: "KiB"}},
+		},
+		MemorySource: &libvirtxml.DomainMemorySource{Type: "memfd"},
+	}
+	return nil
+}
+
+// guestMemory follows the order in which the webhook fills memory.guest.
+func guestMemory(spec *v1.DomainSpec) *resource.Quantity {
+	if spec.Memory != nil && spec.Memory.Guest != nil {
+		return spec.Memory.Guest
+	}
+	for _, list := range []corev1.ResourceList{spec.Resources.Requests, spec.Resources.Limits} {
+		if quantity, found := list[corev1.ResourceMemory]; found {
+			return &quantity
+		}
+	}
+	if spec.Memory != nil && spec.Memory.Hugepages != nil {
+		if page, err := resource.ParseQuantity(spec.Memory.Hugepages.PageSize); err == nil {
+			return &page
+		}
+	}
+	return nil
+}
+
+// toKiB rounds up: a guest never has less than it was promised.
+func toKiB(quantity *resource.Quantity) uint { return uint((quantity.Value() + kib - 1) / kib) }

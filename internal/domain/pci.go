@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package domain
+
+import (
+	"strings"
+
+	"libvirt.org/go/libvirtxml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// The ports that are left for devices that come while the guest runs, as in KubeVirt's topology v3: small
+// guests have fewer, because each port costs the firmware and the guest some memory and time.
+const (
+	smallGuestKiB   = 2 * 1024 * 1024
+	smallGuestPorts = 8
+	smallGuestFree  = 3
+	largeGuestPorts = 16
+	largeGuestFree  = 6
+)
+
+// configurePCITopology adds PCIe root ports: as many as the devices take, and free ones. A port cannot be
+// added to a running guest.
+func configurePCITopology(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
+	if domain.OS == nil || !strings.Contains(domain.OS.Type.Machine, defaultMachine) {
+		// Only q35 has PCIe; on i440fx a slot takes a device at any time.
+		return nil
+	}
+	var root uint
+	controllers := []libvirtxml.DomainController{{Type: "pci", Index: &root, Model: "pcie-root", PCI: pcieRoot(vmi)}}
+	if !vmi.Spec.Domain.Devices.DisableHotplug {
+		for index := range rootPorts(domain) {
+			controllers = append(controllers, libvirtxml.DomainController{Type: "pci", Index: new(index + 1), Model: "pcie-root-port"})
+		}
+	}
+	domain.Devices.Controllers = append(domain.Devices.Controllers, controllers...)
+	return nil
+}
+
+func pcieRoot(vmi *v1.VirtualMachineInstance) *libvirtxml.DomainControllerPCI {
+	if vmi.Annotations[v1.DisablePCIHole64] != "true" {
+		return nil
+	}
+	return &libvirtxml.DomainControllerPCI{Hole64: &libvirtxml.DomainControllerPCIHole64{Unit: "KiB"}}
+}
+
+func rootPorts(domain *libvirtxml.Domain) uint {
+	total, free := uint(largeGuestPorts), uint(largeGuestFree)
+	if domain.Memory == nil || domain.Memory.Value <= smallGuestKiB {
+		total, free = smallGuestPorts, smallGuestFree
+	}
+	return max(total, portsTaken(domain.Devices)+free)
+}
+
+// portsTaken counts the devices that libvirt puts on a root port. Those with a place in the machine (SATA,
+// video, the ICH9 sound card) take none, and all conventional PCI devices share the port of one bridge.
+func portsTaken(devices *libvirtxml.DomainDeviceList) uint {
+	var taken uint
+	conventional := len(devices.Watchdogs) > 0
+	for i := range devices.Disks {
+		if devices.Disks[i].Target.Bus == v1.VirtIO && devices.Disks[i].Address == nil {
+			taken++
+		}
+	}
+	for i := range devices.Interfaces {
+		switch model := devices.Interfaces[i].Model.Type; {
+		case devices.Interfaces[i].Address != nil:
+		case model == "e1000e", model == "igb", strings.HasPrefix(model, v1.VirtIO):
+			taken++
+		default:
+			conventional = true
+		}
+	}
+	for i := range devices.Controllers {
+		if devices.Controllers[i].Model != "none" {
+			taken++
+		}
+	}
+	for i := range devices.Inputs {
+		if devices.Inputs[i].Bus == v1.VirtIO {
+			taken++
+		}
+	}
+	for i := range devices.Sounds {
+		conventional = conventional || devices.Sounds[i].Model == "ac97"
+	}
+	taken += uint(len(devices.RNGs))
+	if devices.MemBalloon != nil && devices.MemBalloon.Model != "none" {
+		taken++
+	}
+	if devices.VSock != nil {
+		taken++
+	}
+	if conventional {
+		// The bridge takes a port and the devices sit behind it.
+		taken++
+	}
+	return taken
+}
