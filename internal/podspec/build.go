@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package podspec
+
+import (
+	"fmt"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// graceMargin is what the Pod gets beyond the guest's grace period: time for the launcher to destroy the guest, to
+// stop libvirtd and to say how it went. KubeVirt adds the same 30 seconds.
+const graceMargin = 30
+
+// Build returns the launcher Pod of a VMI. An error means that the VMI asks for something that no Pod can give, so
+// that trying again does not help.
+func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
+	if err := check(vmi, cfg); err != nil {
+		return nil, err
+	}
+	vmi = vmi.DeepCopy() // What the Pod takes over is its own.
+	storage, err := renderVolumes(vmi, cfg)
+	if err != nil {
+		return nil, err
+	}
+	arguments, err := launcherArguments(vmi)
+	if err != nil {
+		return nil, err
+	}
+	compute := corev1.Container{
+		Name:            launcherpod.ComputeContainer,
+		Image:           cfg.LauncherImage,
+		ImagePullPolicy: cfg.ImagePullPolicy,
+		Command:         []string{launcherpod.LauncherBinary},
+		Args:            arguments,
+		Ports:           ports(vmi),
+		Resources:       resources(vmi, cfg),
+		SecurityContext: containerSecurity(),
+		VolumeMounts:    storage.mounts,
+		VolumeDevices:   storage.devices,
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metadata(vmi),
+		Spec: corev1.PodSpec{
+			Containers:                    []corev1.Container{compute},
+			RestartPolicy:                 corev1.RestartPolicyNever,
+			TerminationGracePeriodSeconds: ptr.To(GracePeriodSeconds(vmi) + graceMargin),
+			EnableServiceLinks:            ptr.To(false),
+			AutomountServiceAccountToken:  ptr.To(false),
+			ServiceAccountName:            vmi.Spec.ServiceAccountName,
+			SecurityContext:               podSecurity(),
+			ReadinessGates:                []corev1.PodReadinessGate{{ConditionType: v1.VirtualMachineUnpaused}},
+			Hostname:                      hostname(vmi),
+			Subdomain:                     vmi.Spec.Subdomain,
+			DNSPolicy:                     vmi.Spec.DNSPolicy,
+			DNSConfig:                     vmi.Spec.DNSConfig,
+			ImagePullSecrets:              storage.pullSecrets,
+			Volumes:                       storage.volumes,
+		},
+	}
+	if cfg.RuntimeClass != "" {
+		pod.Spec.RuntimeClassName = ptr.To(cfg.RuntimeClass)
+	}
+	schedule(&pod.Spec, vmi, cfg)
+	return pod, nil
+}
+
+func check(vmi *v1.VirtualMachineInstance, cfg Config) error {
+	switch {
+	case vmi.UID == "":
+		return fmt.Errorf("VirtualMachineInstance %s/%s has no UID", vmi.Namespace, vmi.Name)
+	case cfg.LauncherImage == "":
+		return fmt.Errorf("no launcher image is configured: set --launcher-image of virt-controller")
+	default:
+		return nil
+	}
+}
+
+// GracePeriodSeconds is how long the guest has to shut down before it is destroyed.
+func GracePeriodSeconds(vmi *v1.VirtualMachineInstance) int64 {
+	return ptr.Deref(vmi.Spec.TerminationGracePeriodSeconds, v1.DefaultGracePeriodSeconds)
+}
+
+func launcherArguments(vmi *v1.VirtualMachineInstance) ([]string, error) {
+	arguments := []string{
+		"--name", vmi.Name,
+		"--namespace", vmi.Namespace,
+		"--uid", string(vmi.UID),
+		"--grace-period-seconds", strconv.FormatInt(GracePeriodSeconds(vmi), 10),
+	}
+	networks, err := interfaceArguments(vmi)
+	return append(arguments, networks...), err
+}
+
+// podSecurity lets claims be written by the launcher's user. Recursive ownership changes are skipped on volumes
+// that have the right owner already: they can take minutes.
+func podSecurity() *corev1.PodSecurityContext {
+	return &corev1.PodSecurityContext{
+		RunAsUser:           ptr.To[int64](launcherpod.QEMUUser),
+		RunAsGroup:          ptr.To[int64](launcherpod.QEMUUser),
+		RunAsNonRoot:        ptr.To(true),
+		FSGroup:             ptr.To[int64](launcherpod.QEMUUser),
+		FSGroupChangePolicy: ptr.To(corev1.FSGroupChangeOnRootMismatch),
+		SeccompProfile:      &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+}
+
+// containerSecurity passes the restricted Pod Security level. NET_BIND_SERVICE is for DHCP's port 67.
+func containerSecurity() *corev1.SecurityContext {
+	return &corev1.SecurityContext{
+		RunAsUser:                ptr.To[int64](launcherpod.QEMUUser),
+		RunAsGroup:               ptr.To[int64](launcherpod.QEMUUser),
+		RunAsNonRoot:             ptr.To(true),
+		AllowPrivilegeEscalation: ptr.To(false),
+		ReadOnlyRootFilesystem:   ptr.To(true),
+		Capabilities: &corev1.Capabilities{
+			Drop: []corev1.Capability{"ALL"},
+			Add:  []corev1.Capability{"NET_BIND_SERVICE"},
+		},
+	}
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package podspec renders the Pod in which a VirtualMachineInstance runs. It is pure: a VMI and plain
+// configuration in, a Pod out, the inputs untouched. What the Pod looks like from inside is named in package
+// launcherpod.
+package podspec
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Config is what the Pod depends on beyond the VMI.
+type Config struct {
+	// LauncherImage is the image of the compute container.
+	LauncherImage string
+	// ImagePullPolicy is that of the launcher image. Empty means Kubernetes' default.
+	ImagePullPolicy corev1.PullPolicy
+	// ImagePullSecrets are used in addition to those that the VMI's images name.
+	ImagePullSecrets []corev1.LocalObjectReference
+	// RuntimeClass is the Pod's runtime class. Empty means the cluster's.
+	RuntimeClass string
+	// UseEmulation runs the guest without KVM: nothing asks for /dev/kvm, for vhost-net or for a node's CPU.
+	UseEmulation bool
+	// DefaultArchitecture is that of a VMI that names none.
+	DefaultArchitecture string
+	// CPUAllocationRatio is the number of vCPUs for one requested CPU. Less than 1 means 1.
+	CPUAllocationRatio int
+	// CPURequest replaces the computed request of a VMI that has none.
+	CPURequest *resource.Quantity
+	// MemoryOvercommit is the guest's memory in percent of what is requested for it. Less than 1 means 100.
+	MemoryOvercommit int
+	// AdditionalGuestMemoryOverheadRatio multiplies the overhead. Less than 1 means 1.
+	AdditionalGuestMemoryOverheadRatio float64
+	// NodeSelectors are added to the VMI's.
+	NodeSelectors map[string]string
+	// Claims describes the claims of the VMI's volumes by the volume's name. A volume that is not in it is taken
+	// for a filesystem.
+	Claims map[string]Claim
+}
+
+// Claim is what the Pod must know about a claim.
+type Claim struct {
+	// Block says that the claim is a block device and not a filesystem.
+	Block bool
+}

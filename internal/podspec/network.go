@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package podspec
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// Networks between the guest and its Pod under masquerade when the VMI names none. KubeVirt's values.
+const (
+	defaultMasqueradeIPv4 = "10.0.2.0/24"
+	defaultMasqueradeIPv6 = "fd10:0:2::/120"
+)
+
+// interfaceArguments tells the launcher on which Pod interfaces it answers DHCP, and how.
+func interfaceArguments(vmi *v1.VirtualMachineInstance) ([]string, error) {
+	networks := map[string]v1.Network{}
+	for _, network := range vmi.Spec.Networks {
+		networks[network.Name] = network
+	}
+	var out []string
+	for i := range vmi.Spec.Domain.Devices.Interfaces {
+		iface := &vmi.Spec.Domain.Devices.Interfaces[i]
+		if iface.State == v1.InterfaceStateAbsent {
+			continue
+		}
+		pod := networks[iface.Name].Pod
+		if pod == nil {
+			return nil, fmt.Errorf("interface %s: only an interface on the Pod network can be connected", iface.Name)
+		}
+		argument, err := interfaceArgument(iface, pod)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, "--interface", argument)
+	}
+	return out, nil
+}
+
+func interfaceArgument(iface *v1.Interface, network *v1.PodNetwork) (string, error) {
+	switch {
+	case iface.Masquerade != nil:
+		ipv4, ipv6 := network.VMNetworkCIDR, network.VMIPv6NetworkCIDR
+		if ipv4 == "" {
+			ipv4 = defaultMasqueradeIPv4
+		}
+		if ipv6 == "" {
+			ipv6 = defaultMasqueradeIPv6
+		}
+		return strings.Join([]string{launcherpod.PrimaryInterface, "masquerade", ipv4, ipv6}, ","), nil
+	case iface.Bridge != nil:
+		return launcherpod.PrimaryInterface + ",bridge", nil
+	default:
+		return "", fmt.Errorf("interface %s: its binding is neither masquerade nor bridge", iface.Name)
+	}
+}
+
+// ports names the guest's ports on the Pod. Without that they work as well, but Services can refer to their names.
+func ports(vmi *v1.VirtualMachineInstance) []corev1.ContainerPort {
+	var out []corev1.ContainerPort
+	for _, iface := range vmi.Spec.Domain.Devices.Interfaces {
+		for _, port := range iface.Ports {
+			protocol := corev1.Protocol(strings.ToUpper(port.Protocol))
+			if protocol == "" {
+				protocol = corev1.ProtocolTCP
+			}
+			out = append(out, corev1.ContainerPort{Name: port.Name, ContainerPort: port.Port, Protocol: protocol})
+		}
+	}
+	return out
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package podspec_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var update = flag.Bool("update", false, "write the golden Pods anew")
+
+const uid = "5f1d0e9e-6a43-4f8e-9a5c-0f6f3a3c1b77"
+
+func config() podspec.Config {
+	return podspec.Config{
+		LauncherImage: "registry.example/virt-launcher:v1", ImagePullPolicy: corev1.PullIfNotPresent,
+		DefaultArchitecture: "amd64", CPUAllocationRatio: 10, MemoryOvercommit: 100,
+		AdditionalGuestMemoryOverheadRatio: 1,
+	}
+}
+
+func makeVMI() *builder.VMI { return builder.MakeVMI("vm").UID(uid) }
+
+func TestGoldenPods(t *testing.T) {
+	emulated := config()
+	emulated.UseEmulation = true
+	claims := config()
+	claims.Claims = map[string]podspec.Claim{"block": {Block: true}}
+	cluster := config()
+	cluster.RuntimeClass = "vm"
+	cluster.NodeSelectors = map[string]string{"pool": "vms"}
+	cluster.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "registry"}}
+	cluster.CPURequest = ptr.To(resource.MustParse("250m"))
+	cluster.MemoryOvercommit = 200
+	cluster.AdditionalGuestMemoryOverheadRatio = 1.5
+
+	for name, tc := range map[string]struct {
+		vmi *builder.VMI
+		cfg podspec.Config
+	}{
+		"minimal": {makeVMI(), config()},
+		"containerdisk-cloudinit-masquerade": {makeVMI().Label("app", "web").Annotation("note", "x").
+			ContainerDisk("root", "registry.example/debian:13").CloudInit("init", "#cloud-config").
+			EmptyDisk("scratch", "1Gi").Masquerade(v1.Port{Name: "http", Port: 80}), config()},
+		"emulated": {makeVMI().ContainerDisk("root", "registry.example/debian:13").Masquerade(), emulated},
+		"bridge":   {makeVMI().Bridge(), config()},
+		"claims": {makeVMI().PVC("root", "root-claim").PVC("block", "block-claim").HostDisk("host", "/data/disk.img"),
+			claims},
+		"secrets-kernelboot-efi": {makeVMI().EFI().KernelBoot("registry.example/kernel:1").
+			CloudInitSecret("init", "user", "net"), config()},
+		"placement": {makeVMI().With(place), config()},
+		"cluster-config": {makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.NodeSelector = map[string]string{"disk": "ssd"}
+		}), cluster},
+		"dedicated": {makeVMI().CPU(1, 2, 2).With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.CPU.DedicatedCPUPlacement = true
+			vmi.Spec.Domain.CPU.IsolateEmulatorThread = true
+		}), config()},
+		"hugepages": {makeVMI().Hugepages("2Mi"), config()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			vmi := tc.vmi.Obj()
+			before := vmi.DeepCopy()
+			pod, err := podspec.Build(vmi, tc.cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(before, vmi); diff != "" {
+				t.Errorf("Build changed its input: %s", diff)
+			}
+			compareGolden(t, name, pod)
+		})
+	}
+}
+
+func place(vmi *v1.VirtualMachineInstance) {
+	spec := &vmi.Spec
+	spec.Domain.CPU.Model = "Skylake-Client"
+	spec.Domain.CPU.Features = []v1.CPUFeature{{Name: "avx2"}, {Name: "vmx", Policy: "forbid"}, {Name: "apic", Policy: "optional"}}
+	spec.NodeSelector = map[string]string{"disk": "ssd", "kubevirt.io/schedulable": "false"}
+	spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}}}},
+			{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}}},
+		}},
+	}}
+	spec.Tolerations = []corev1.Toleration{{Key: "vm", Operator: corev1.TolerationOpExists}}
+	spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.ScheduleAnyway,
+	}}
+	spec.PriorityClassName, spec.SchedulerName, spec.ServiceAccountName = "high", "other", "guest"
+	spec.Hostname, spec.Subdomain = "web", "sites"
+	spec.DNSPolicy = corev1.DNSNone
+	spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.1"}}
+	spec.TerminationGracePeriodSeconds = ptr.To[int64](180)
+}
+
+func compareGolden(t *testing.T, name string, pod *corev1.Pod) {
+	t.Helper()
+	got, err := yaml.Marshal(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join("testdata", name+".yaml")
+	if *update {
+		if err := os.WriteFile(file, got, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v: run the test with -update and look at what it wrote", err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestBuildRefuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		vmi  *v1.VirtualMachineInstance
+		cfg  podspec.Config
+		want string
+	}{
+		"no UID":         {builder.MakeVMI("vm").Obj(), config(), "UID"},
+		"no image":       {makeVMI().Obj(), podspec.Config{}, "--launcher-image"},
+		"reserved name":  {makeVMI().EmptyDisk("sockets", "1Gi").Obj(), config(), "volume sockets"},
+		"unknown volume": {makeVMI().Volume("x", v1.VolumeSource{Sysprep: &v1.SysprepSource{}}).Obj(), config(), "volume x"},
+		"unknown binding": {makeVMI().Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.Devices.Interfaces[0].Masquerade = nil
+		}).Obj(), config(), "interface default"},
+		"unknown network": {makeVMI().Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Networks[0].Pod = nil
+		}).Obj(), config(), "interface default"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := podspec.Build(tc.vmi, tc.cfg)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want an error that names %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestPodName(t *testing.T) {
+	name := func(vmi, uid string) string { return podspec.PodName(builder.MakeVMI(vmi).UID(uid).Obj()) }
+	if name("a", "1") != name("a", "1") {
+		t.Error("the name is not the same twice")
+	}
+	if name("a", "1") == name("a", "2") {
+		t.Error("two VMIs of one name share a Pod name")
+	}
+	for _, vmi := range []string{strings.Repeat("x", 200), strings.Repeat("x", 39) + "..-" + strings.Repeat("y", 20)} {
+		got := name(vmi, "1")
+		if len(got) > 63 || strings.Contains(got, ".-") || strings.Contains(got, "--") {
+			t.Errorf("%q is not fit for a host name", got)
+		}
+	}
+}
+
+func TestMemoryOverhead(t *testing.T) {
+	mib := func(vmi *builder.VMI, cfg podspec.Config) int64 {
+		q := podspec.MemoryOverhead(vmi.Obj(), cfg)
+		return q.Value() >> 20
+	}
+	base := mib(makeVMI(), config())
+	if base > 128 {
+		t.Errorf("1 vCPU and 1 GiB need %d MiB, the promise is 128", base)
+	}
+	if more := mib(makeVMI().CPU(4, 1, 1), config()); more <= base {
+		t.Error("vCPUs cost nothing")
+	}
+	if more := mib(makeVMI().Guest("64Gi"), config()); more < base+126 {
+		t.Error("page tables cost nothing")
+	}
+	reserved := makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
+		vmi.Spec.Domain.Memory.ReservedOverhead = &v1.ReservedOverhead{AddedOverhead: ptr.To(resource.MustParse("256Mi"))}
+	})
+	if got := mib(reserved, config()); got != base+256 {
+		t.Errorf("reservedOverhead: %d MiB, want %d", got, base+256)
+	}
+	doubled := config()
+	doubled.AdditionalGuestMemoryOverheadRatio = 2
+	if got := mib(makeVMI(), doubled); got != 2*base {
+		t.Errorf("ratio 2: %d MiB, want %d", got, 2*base)
+	}
+}
+
+func TestResources(t *testing.T) {
+	overhead := podspec.MemoryOverhead(makeVMI().Obj(), config())
+	plus := func(q string, more resource.Quantity) string {
+		sum := resource.MustParse(q)
+		sum.Add(more)
+		return sum.String()
+	}
+	limited := makeVMI().Limit("memory", "2Gi").Limit("cpu", "50m").Request("memory", "512Mi")
+	limitedOverhead := podspec.MemoryOverhead(limited.Obj(), config())
+	for name, tc := range map[string]struct {
+		vmi              *builder.VMI
+		requests, limits map[corev1.ResourceName]string
+	}{
+		"defaults": {makeVMI(), map[corev1.ResourceName]string{"cpu": "100m", "memory": plus("1Gi", overhead)}, nil},
+		"the user's request": {makeVMI().Request("memory", "512Mi").Request("cpu", "2"),
+			map[corev1.ResourceName]string{"cpu": "2", "memory": plus("512Mi", overhead)}, nil},
+		"limits": {limited,
+			map[corev1.ResourceName]string{"cpu": "50m", "memory": plus("512Mi", limitedOverhead)},
+			map[corev1.ResourceName]string{"cpu": "50m", "memory": plus("2Gi", limitedOverhead)}},
+		"overcommitted overhead": {makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.Resources.OvercommitGuestOverhead = true
+		}), map[corev1.ResourceName]string{"memory": "1Gi"}, nil},
+		"hugepages": {makeVMI().Hugepages("2Mi"),
+			map[corev1.ResourceName]string{"hugepages-2Mi": "1Gi", "memory": overhead.String()},
+			map[corev1.ResourceName]string{"hugepages-2Mi": "1Gi"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod, err := podspec.Build(tc.vmi.Obj(), config())
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := pod.Spec.Containers[0].Resources
+			expect(t, "requests", tc.requests, got.Requests)
+			expect(t, "limits", tc.limits, got.Limits)
+		})
+	}
+}
+
+func expect(t *testing.T, what string, want map[corev1.ResourceName]string, got corev1.ResourceList) {
+	t.Helper()
+	for name, quantity := range want {
+		have := got[name]
+		if have.Cmp(resource.MustParse(quantity)) != 0 {
+			t.Errorf("%s.%s is %s, want %s", what, name, have.String(), quantity)
+		}
+	}
+	if _, limited := got["memory"]; what == "limits" && limited && want["memory"] == "" {
+		t.Error("memory is limited though nobody asked")
+	}
+}

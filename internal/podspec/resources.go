@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package podspec
+
+import (
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// Devices that the agent's device plugin offers. KubeVirt's names.
+const (
+	deviceKVM      corev1.ResourceName = "devices.kubevirt.io/kvm"
+	deviceTUN      corev1.ResourceName = "devices.kubevirt.io/tun"
+	deviceVhostNet corev1.ResourceName = "devices.kubevirt.io/vhost-net"
+)
+
+// ephemeralStorage is requested for logs and for what libvirt writes beside the guest's disks. KubeVirt's value.
+const ephemeralStorage = "50M"
+
+// milliPerCPU is the number of thousandths in one CPU.
+const milliPerCPU = 1000
+
+// resources are the VMI's requests and limits with the guest's needs, the overhead and the devices added.
+func resources(vmi *v1.VirtualMachineInstance, cfg Config) corev1.ResourceRequirements {
+	out := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
+	maps.Copy(out.Requests, vmi.Spec.Domain.Resources.Requests)
+	maps.Copy(out.Limits, vmi.Spec.Domain.Resources.Limits)
+	setCPU(&out, vmi, cfg)
+	setMemory(&out, vmi, cfg)
+	setStorage(&out)
+	for _, device := range devices(vmi, cfg) {
+		// A device is counted, not shared: Kubernetes wants request and limit to be equal.
+		out.Requests[device] = resource.MustParse("1")
+		out.Limits[device] = resource.MustParse("1")
+	}
+	if len(out.Limits) == 0 {
+		out.Limits = nil
+	}
+	return out
+}
+
+// VCPUs is the number of virtual CPUs.
+func VCPUs(vmi *v1.VirtualMachineInstance) int64 {
+	cpu := vmi.Spec.Domain.CPU
+	if cpu == nil {
+		return 1
+	}
+	return int64(max(cpu.Sockets, 1)) * int64(max(cpu.Cores, 1)) * int64(max(cpu.Threads, 1))
+}
+
+func setCPU(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance, cfg Config) {
+	if vmi.IsCPUDedicated() {
+		cpus := VCPUs(vmi)
+		if vmi.Spec.Domain.CPU.IsolateEmulatorThread {
+			cpus++
+		}
+		whole := *resource.NewQuantity(cpus, resource.DecimalSI)
+		out.Requests[corev1.ResourceCPU], out.Limits[corev1.ResourceCPU] = whole, whole
+		return
+	}
+	if _, given := out.Requests[corev1.ResourceCPU]; given {
+		return
+	}
+	request := *resource.NewMilliQuantity(max(VCPUs(vmi)*milliPerCPU/int64(max(cfg.CPUAllocationRatio, 1)), 1),
+		resource.DecimalSI)
+	if cfg.CPURequest != nil {
+		request = cfg.CPURequest.DeepCopy()
+	}
+	// A request beyond the limit would be refused.
+	if limit, limited := out.Limits[corev1.ResourceCPU]; limited && request.Cmp(limit) > 0 {
+		request = limit.DeepCopy()
+	}
+	out.Requests[corev1.ResourceCPU] = request
+}
+
+// GuestMemory is what the guest sees. Admission fills in memory.guest; the rest is for VMIs that it never saw.
+func GuestMemory(vmi *v1.VirtualMachineInstance) resource.Quantity {
+	if memory := vmi.Spec.Domain.Memory; memory != nil && memory.Guest != nil {
+		return memory.Guest.DeepCopy()
+	}
+	if request, ok := vmi.Spec.Domain.Resources.Requests[corev1.ResourceMemory]; ok {
+		return request.DeepCopy()
+	}
+	return vmi.Spec.Domain.Resources.Limits[corev1.ResourceMemory].DeepCopy()
+}
+
+func hugepages(vmi *v1.VirtualMachineInstance) *v1.Hugepages {
+	if memory := vmi.Spec.Domain.Memory; memory != nil {
+		return memory.Hugepages
+	}
+	return nil
+}
+
+func setMemory(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance, cfg Config) {
+	overhead := MemoryOverhead(vmi, cfg)
+	guest := GuestMemory(vmi)
+	request, given := out.Requests[corev1.ResourceMemory]
+	if !given {
+		request = *resource.NewQuantity(guest.Value()*100/overcommit(cfg), resource.BinarySI)
+	}
+	if pages := hugepages(vmi); pages != nil {
+		// The guest lies in huge pages, which are counted apart; ordinary memory is for the rest.
+		name := corev1.ResourceName(corev1.ResourceHugePagesPrefix + pages.PageSize)
+		out.Requests[name], out.Limits[name] = guest, guest
+		request = *resource.NewQuantity(max(request.Value()-guest.Value(), 0), resource.BinarySI)
+	}
+	if !vmi.Spec.Domain.Resources.OvercommitGuestOverhead {
+		request.Add(overhead)
+	}
+	out.Requests[corev1.ResourceMemory] = request
+	if limit, limited := out.Limits[corev1.ResourceMemory]; limited {
+		if hugepages(vmi) != nil {
+			limit = *resource.NewQuantity(max(limit.Value()-guest.Value(), 0), resource.BinarySI)
+		}
+		limit.Add(overhead)
+		out.Limits[corev1.ResourceMemory] = limit
+	}
+	if vmi.IsCPUDedicated() {
+		// Only a Guaranteed Pod gets whole CPUs.
+		out.Limits[corev1.ResourceMemory] = request
+	}
+}
+
+func overcommit(cfg Config) int64 {
+	if cfg.MemoryOvercommit < 1 {
+		return 100
+	}
+	return int64(cfg.MemoryOvercommit)
+}
+
+func setStorage(out *corev1.ResourceRequirements) {
+	own := resource.MustParse(ephemeralStorage)
+	request := out.Requests[corev1.ResourceEphemeralStorage].DeepCopy()
+	request.Add(own)
+	out.Requests[corev1.ResourceEphemeralStorage] = request
+	if limit, limited := out.Limits[corev1.ResourceEphemeralStorage]; limited {
+		limit.Add(own)
+		out.Limits[corev1.ResourceEphemeralStorage] = limit
+	}
+}
+
+func devices(vmi *v1.VirtualMachineInstance, cfg Config) []corev1.ResourceName {
+	var out []corev1.ResourceName
+	if !cfg.UseEmulation {
+		out = append(out, deviceKVM)
+	}
+	interfaces := vmi.Spec.Domain.Devices.Interfaces
+	if len(interfaces) > 0 {
+		out = append(out, deviceTUN)
+	}
+	for _, iface := range interfaces {
+		if !cfg.UseEmulation && (iface.Model == "" || iface.Model == v1.VirtIO) {
+			return append(out, deviceVhostNet)
+		}
+	}
+	return out
+}

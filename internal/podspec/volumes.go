@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package podspec
+
+import (
+	"fmt"
+	"path"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// secretMode lets the launcher's group read a Secret, and nobody else.
+const secretMode int32 = 0o440
+
+// hugepagesVolume and hugepagesDir are where QEMU finds huge pages. The path is Linux's customary one.
+const (
+	hugepagesVolume = "hugepages"
+	hugepagesDir    = "/dev/hugepages"
+)
+
+// storage collects what the VMI's volumes need from the Pod.
+type storage struct {
+	volumes     []corev1.Volume
+	mounts      []corev1.VolumeMount
+	devices     []corev1.VolumeDevice
+	pullSecrets []corev1.LocalObjectReference
+}
+
+// renderVolumes returns the launcher's own volumes and those of the VMI.
+func renderVolumes(vmi *v1.VirtualMachineInstance, cfg Config) (*storage, error) {
+	s := &storage{pullSecrets: slices.Clone(cfg.ImagePullSecrets)}
+	s.emptyDir(launcherpod.SocketsVolume, launcherpod.SocketsDir, corev1.StorageMediumDefault)
+	s.emptyDir(launcherpod.RuntimeVolume, launcherpod.RuntimeDir, corev1.StorageMediumDefault)
+	s.emptyDir(launcherpod.EphemeralDisksVolume, launcherpod.EphemeralDisksDir, corev1.StorageMediumDefault)
+	if hugepages(vmi) != nil {
+		s.emptyDir(hugepagesVolume, hugepagesDir, corev1.StorageMediumHugePages)
+	}
+	s.kernelBoot(vmi)
+	for i := range vmi.Spec.Volumes {
+		if err := s.volume(&vmi.Spec.Volumes[i], cfg); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func (s *storage) volume(v *v1.Volume, cfg Config) error {
+	if slices.ContainsFunc(s.volumes, func(own corev1.Volume) bool { return own.Name == v.Name }) {
+		return fmt.Errorf("volume %s: the launcher Pod has a volume of its own with that name, choose another", v.Name)
+	}
+	if claim := ClaimName(v); claim != "" {
+		s.claim(v, claim, cfg.Claims[v.Name])
+		return nil
+	}
+	switch {
+	case v.ContainerDisk != nil:
+		disk := v.ContainerDisk
+		s.image(v.Name, launcherpod.ContainerDiskDir(v.Name), disk.Image, disk.ImagePullPolicy, disk.ImagePullSecret)
+	case v.HostDisk != nil:
+		s.hostDisk(v)
+	case v.CloudInitNoCloud != nil:
+		s.cloudInit(v.Name, v.CloudInitNoCloud.UserDataSecretRef, v.CloudInitNoCloud.NetworkDataSecretRef)
+	case v.CloudInitConfigDrive != nil:
+		s.cloudInit(v.Name, v.CloudInitConfigDrive.UserDataSecretRef, v.CloudInitConfigDrive.NetworkDataSecretRef)
+	case v.EmptyDisk != nil: // lies among the ephemeral disks
+	default:
+		return fmt.Errorf("volume %s: the launcher Pod cannot hold a volume of its type", v.Name)
+	}
+	return nil
+}
+
+// ClaimName is the name of the PersistentVolumeClaim behind a volume, or empty. A DataVolume's claim has its name.
+func ClaimName(v *v1.Volume) string {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName
+	case v.DataVolume != nil:
+		return v.DataVolume.Name
+	default:
+		return ""
+	}
+}
+
+func (s *storage) emptyDir(name, dir string, medium corev1.StorageMedium) {
+	s.volumes = append(s.volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium},
+	}})
+	s.mounts = append(s.mounts, corev1.VolumeMount{Name: name, MountPath: dir})
+}
+
+func (s *storage) image(name, dir, image string, policy corev1.PullPolicy, secret string) {
+	s.volumes = append(s.volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		Image: &corev1.ImageVolumeSource{Reference: image, PullPolicy: policy},
+	}})
+	s.mounts = append(s.mounts, corev1.VolumeMount{Name: name, MountPath: dir, ReadOnly: true})
+	reference := corev1.LocalObjectReference{Name: secret}
+	if secret != "" && !slices.Contains(s.pullSecrets, reference) {
+		s.pullSecrets = append(s.pullSecrets, reference)
+	}
+}
+
+func (s *storage) kernelBoot(vmi *v1.VirtualMachineInstance) {
+	firmware := vmi.Spec.Domain.Firmware
+	if firmware == nil || firmware.KernelBoot == nil || firmware.KernelBoot.Container == nil {
+		return
+	}
+	c := firmware.KernelBoot.Container
+	s.image(launcherpod.KernelBootVolume, launcherpod.KernelBootDir, c.Image, c.ImagePullPolicy, c.ImagePullSecret)
+}
+
+func (s *storage) claim(v *v1.Volume, claim string, info Claim) {
+	readOnly := v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly
+	s.volumes = append(s.volumes, corev1.Volume{Name: v.Name, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim, ReadOnly: readOnly},
+	}})
+	if info.Block {
+		s.devices = append(s.devices, corev1.VolumeDevice{Name: v.Name, DevicePath: launcherpod.BlockDevice(v.Name)})
+		return
+	}
+	s.mounts = append(s.mounts, corev1.VolumeMount{
+		Name: v.Name, MountPath: launcherpod.DiskDir(v.Name), ReadOnly: readOnly,
+	})
+}
+
+func (s *storage) hostDisk(v *v1.Volume) {
+	s.volumes = append(s.volumes, corev1.Volume{Name: v.Name, VolumeSource: corev1.VolumeSource{
+		HostPath: &corev1.HostPathVolumeSource{
+			Path: path.Dir(v.HostDisk.Path), Type: ptr.To(corev1.HostPathDirectoryOrCreate),
+		},
+	}})
+	s.mounts = append(s.mounts, corev1.VolumeMount{Name: v.Name, MountPath: launcherpod.DiskDir(v.Name)})
+}
+
+func (s *storage) cloudInit(name string, userData, networkData *corev1.LocalObjectReference) {
+	dir := launcherpod.SecretDir(name)
+	s.secret(launcherpod.UserDataVolume(name), path.Join(dir, "userdata"), userData)
+	s.secret(launcherpod.NetworkDataVolume(name), path.Join(dir, "networkdata"), networkData)
+}
+
+func (s *storage) secret(name, dir string, secret *corev1.LocalObjectReference) {
+	if secret == nil || secret.Name == "" {
+		return
+	}
+	s.volumes = append(s.volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		Secret: &corev1.SecretVolumeSource{SecretName: secret.Name, DefaultMode: ptr.To(secretMode)},
+	}})
+	s.mounts = append(s.mounts, corev1.VolumeMount{Name: name, MountPath: dir, ReadOnly: true})
+}

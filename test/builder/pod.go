@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package builder
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// PodStatus makes the status that a scheduler and a kubelet would write to a launcher Pod.
+type PodStatus struct{ status corev1.PodStatus }
+
+// MakePodStatus starts with a Pod that nobody has looked at.
+func MakePodStatus() *PodStatus {
+	return &PodStatus{status: corev1.PodStatus{Phase: corev1.PodPending, QOSClass: corev1.PodQOSBurstable}}
+}
+
+// Obj returns a copy of the status.
+func (b *PodStatus) Obj() corev1.PodStatus { return *b.status.DeepCopy() }
+
+// Unschedulable says that the scheduler found no node.
+func (b *PodStatus) Unschedulable(message string) *PodStatus {
+	b.status.Conditions = append(b.status.Conditions, corev1.PodCondition{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: message,
+	})
+	return b
+}
+
+// Waiting says why the compute container does not run yet.
+func (b *PodStatus) Waiting(reason, message string) *PodStatus {
+	return b.compute(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}})
+}
+
+// Running says that the compute container runs.
+func (b *PodStatus) Running() *PodStatus {
+	b.status.Phase = corev1.PodRunning
+	return b.compute(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
+}
+
+// Terminated says that the compute container ended.
+func (b *PodStatus) Terminated(exitCode int32, reason, message string) *PodStatus {
+	b.status.Phase = corev1.PodSucceeded
+	if exitCode != 0 {
+		b.status.Phase = corev1.PodFailed
+	}
+	return b.compute(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+		ExitCode: exitCode, Reason: reason, Message: message,
+	}})
+}
+
+// Evicted says that the kubelet ended the Pod without telling what the container did.
+func (b *PodStatus) Evicted(message string) *PodStatus {
+	b.status.Phase, b.status.Reason, b.status.Message = corev1.PodFailed, "Evicted", message
+	return b
+}
+
+func (b *PodStatus) compute(state corev1.ContainerState) *PodStatus {
+	b.status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: launcherpod.ComputeContainer, State: state, Image: "launcher", ImageID: "launcher",
+	}}
+	return b
+}
