@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package facts gathers what domain.Build must know about a node and a launcher Pod.
+package facts
+
+import (
+	"context"
+	"maps"
+
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/media"
+)
+
+// vhostNet is the device by which QEMU lets the kernel move a guest's packets.
+const vhostNet = "/dev/vhost-net"
+
+// Files looks at files of the launcher Pod without changing them.
+type Files interface {
+	// HasDevice says that the Pod has a character device at a path.
+	HasDevice(ctx context.Context, path string) bool
+	// DirectIO says that a file of the Pod can be opened past the page cache.
+	DirectIO(ctx context.Context, path string) bool
+}
+
+// Collect puts together what the earlier steps found out.
+func Collect(
+	ctx context.Context, config clusterconfig.Config, arch string, files Files, disks *media.Result,
+	interfaces map[string]domain.InterfaceFact,
+) domain.Facts {
+	facts := domain.Facts{
+		Emulation:             config.UseEmulation,
+		Arch:                  arch,
+		Disks:                 maps.Clone(disks.Disks),
+		Interfaces:            interfaces,
+		KernelBoot:            disks.KernelBoot,
+		SMBIOS:                domain.SMBIOSFact(config.SMBIOS),
+		MemBalloonStatsPeriod: uint(config.MemBalloonStatsPeriod),
+		VhostNet:              files.HasDevice(ctx, vhostNet),
+	}
+	for name, disk := range facts.Disks {
+		disk.DirectIO = disk.Block || files.DirectIO(ctx, disk.Path)
+		facts.Disks[name] = disk
+	}
+	return facts
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package facts
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+)
+
+// lookTimeout bounds a look at a file: it may lie on network storage that hangs.
+const lookTimeout = 5 * time.Second
+
+// PodFiles looks at a launcher Pod's files through the root directory of its libvirtd.
+type PodFiles struct {
+	// Process is libvirtd, found through its socket.
+	Process *hypervisor.Process
+}
+
+// HasDevice says that the Pod has a character device at a path.
+func (p PodFiles) HasDevice(ctx context.Context, path string) bool {
+	return p.look(ctx, path, func(f *os.File) bool {
+		info, err := f.Stat()
+		return err == nil && info.Mode()&os.ModeCharDevice != 0
+	})
+}
+
+// DirectIO says that a regular file of the Pod can be opened past the page cache. Devices are not opened, since
+// opening some of them does something.
+func (p PodFiles) DirectIO(ctx context.Context, path string) bool {
+	return p.look(ctx, path, func(f *os.File) bool {
+		info, err := f.Stat()
+		if err != nil || !info.Mode().IsRegular() {
+			return false
+		}
+		fd, err := unix.Open(procFD(f), unix.O_RDONLY|unix.O_DIRECT|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return false
+		}
+		return unix.Close(fd) == nil
+	})
+}
+
+// look opens a path as the Pod sees it, as a mere reference, and asks a question about it. A look that takes too
+// long says no; its goroutine ends when the storage answers.
+func (p PodFiles) look(ctx context.Context, path string, ask func(*os.File) bool) bool {
+	root, err := unix.Openat(int(p.Process.Dir.Fd()), "root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	answer := make(chan bool, 1)
+	go func() {
+		defer func() { _ = unix.Close(root) }()
+		// The Pod's symlinks lead nowhere but to places in the Pod.
+		fd, err := unix.Openat2(root, path, &unix.OpenHow{
+			Flags:   unix.O_PATH | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+		})
+		if err != nil {
+			answer <- false
+			return
+		}
+		f := os.NewFile(uintptr(fd), path)
+		defer f.Close()
+		answer <- ask(f)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	select {
+	case yes := <-answer:
+		return yes
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// procFD is the path that opens a descriptor's inode anew.
+func procFD(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package fake is a hypervisor in memory: one launcher per Pod UID, each with its domain, its storage pools and
+// knobs for what can go wrong. It outlives the agent that uses it, as real launchers do.
+package fake
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+)
+
+// Node holds the launchers of a node.
+type Node struct {
+	mu        sync.Mutex
+	launchers map[types.UID]*Launcher
+}
+
+// NewNode makes a node without launchers.
+func NewNode() *Node { return &Node{launchers: map[types.UID]*Launcher{}} }
+
+// Launcher returns the launcher of a Pod, made if need be. It is reachable.
+func (n *Node) Launcher(pod types.UID) *Launcher {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l, ok := n.launchers[pod]
+	if !ok {
+		l = &Launcher{pools: map[string]*pool{}, content: map[string][]byte{}}
+		n.launchers[pod] = l
+	}
+	return l
+}
+
+// Open returns the launcher of a Pod, or the error that it was given.
+func (n *Node) Open(pod hypervisor.PodRef) (*Launcher, error) {
+	l := n.Launcher(pod.UID)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.unreachable != nil {
+		return nil, l.unreachable
+	}
+	return l, nil
+}
+
+// Forget does nothing: launchers do not end when the agent lets go of them.
+func (n *Node) Forget(types.UID) {}
+
+type pool struct {
+	dir     string
+	volumes []hypervisor.Volume
+}
+
+// Launcher is one Pod's libvirtd.
+type Launcher struct {
+	mu          sync.Mutex
+	domain      *hypervisor.Domain
+	unreachable error
+	failures    map[string]error
+	slow        map[string]chan struct{}
+	pools       map[string]*pool
+	content     map[string][]byte
+	guest       *hypervisor.GuestInfo
+	starts      int
+	shutdowns   int
+	stubborn    bool
+}
+
+// Unreachable makes every way to the launcher fail; nil lets it answer again.
+func (l *Launcher) Unreachable(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unreachable = err
+}
+
+// Fail makes one kind of call fail: "domain", "start", "shutdown", "destroy", "pool", "create" or "upload".
+func (l *Launcher) Fail(call string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failures == nil {
+		l.failures = map[string]error{}
+	}
+	l.failures[call] = err
+}
+
+// Slow makes one kind of call wait until the returned function is called.
+func (l *Launcher) Slow(call string) (release func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	gate := make(chan struct{})
+	if l.slow == nil {
+		l.slow = map[string]chan struct{}{}
+	}
+	l.slow[call] = gate
+	return sync.OnceFunc(func() { close(gate) })
+}
+
+// Stubborn makes the guest ignore its power button.
+func (l *Launcher) Stubborn() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stubborn = true
+}
+
+// AddFile puts a file into a directory of the Pod, as an image or a claim would bring it.
+func (l *Launcher) AddFile(dir string, v hypervisor.Volume) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v.Path = path.Join(dir, v.Name)
+	p := l.poolAt(dir)
+	p.volumes = append(p.volumes, v)
+}
+
+// SetGuest is what the guest agent tells from now on; it connects the agent's channel.
+func (l *Launcher) SetGuest(info *hypervisor.GuestInfo) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.guest = info
+	if l.domain == nil || l.domain.XML.Devices == nil {
+		return
+	}
+	for i := range l.domain.XML.Devices.Channels {
+		if target := l.domain.XML.Devices.Channels[i].Target; target != nil && target.VirtIO != nil {
+			target.VirtIO.State = "connected"
+		}
+	}
+}
+
+// SetState moves the domain to another state, as a guest or an operator would.
+func (l *Launcher) SetState(state hypervisor.State, reason string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.domain != nil {
+		l.domain.State, l.domain.Reason = state, reason
+	}
+}
+
+// Crash ends the domain as a killed QEMU does.
+func (l *Launcher) Crash() { l.SetState(hypervisor.StateEnded, "Crashed") }
+
+// Starts counts how often a domain was started.
+func (l *Launcher) Starts() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.starts
+}
+
+// Shutdowns counts how often the power button was pressed.
+func (l *Launcher) Shutdowns() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.shutdowns
+}
+
+// Snapshot is the domain as it is now, or nil.
+func (l *Launcher) Snapshot() *hypervisor.Domain {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.domain == nil {
+		return nil
+	}
+	snapshot := *l.domain
+	return &snapshot
+}
+
+// Content is what was uploaded to a volume.
+func (l *Launcher) Content(name string) []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.content[name]
+}
+
+// enter lets a call through, or fails it as the knobs say.
+func (l *Launcher) enter(ctx context.Context, call string) error {
+	l.mu.Lock()
+	gate, err := l.slow[call], l.failures[call]
+	if l.unreachable != nil {
+		err = l.unreachable
+	}
+	l.mu.Unlock()
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w: %w", call, hypervisor.ErrUnreachable, ctx.Err())
+		}
+	}
+	return err
+}
+
+// Domain describes the domain of a name.
+func (l *Launcher) Domain(ctx context.Context, name string) (*hypervisor.Domain, error) {
+	if err := l.enter(ctx, "domain"); err != nil {
+		return nil, err
+	}
+	found := l.Snapshot()
+	if found == nil || found.XML.Name != name {
+		return nil, hypervisor.ErrNoDomain
+	}
+	return found, nil
+}
+
+// Start defines the domain and starts it unless it runs.
+func (l *Launcher) Start(ctx context.Context, definition *libvirtxml.Domain, paused bool) error {
+	if err := l.enter(ctx, "start"); err != nil {
+		return err
+	}
+	text, err := definition.Marshal()
+	if err != nil {
+		return err
+	}
+	stored := &libvirtxml.Domain{}
+	if err := stored.Unmarshal(text); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.domain.Active() {
+		return nil
+	}
+	l.domain = &hypervisor.Domain{State: hypervisor.StateRunning, XML: stored}
+	if paused {
+		l.domain.State, l.domain.Reason = hypervisor.StatePaused, hypervisor.PausedByUser
+	}
+	l.starts++
+	return nil
+}
+
+// Shutdown presses the power button, upon which the domain ends unless it is stubborn.
+func (l *Launcher) Shutdown(ctx context.Context, name string) error {
+	if err := l.enter(ctx, "shutdown"); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.shutdowns++
+	if l.domain.Active() && !l.stubborn {
+		l.domain.State, l.domain.Reason = hypervisor.StateEnded, "Shutdown"
+	}
+	return nil
+}
+
+// Destroy ends the domain.
+func (l *Launcher) Destroy(ctx context.Context, name string) error {
+	if err := l.enter(ctx, "destroy"); err != nil {
+		return err
+	}
+	l.SetState(hypervisor.StateEnded, "Destroyed")
+	return nil
+}
+
+// Guest is what SetGuest was given last.
+func (l *Launcher) Guest(string) *hypervisor.GuestInfo {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.guest
+}
+
+// Process is nil: there is no process to look into.
+func (l *Launcher) Process() *hypervisor.Process { return nil }
+
+// poolAt returns what lies in a directory. The caller holds mu.
+func (l *Launcher) poolAt(dir string) *pool {
+	p, ok := l.pools[dir]
+	if !ok {
+		p = &pool{dir: dir}
+		l.pools[dir] = p
+	}
+	return p
+}
+
+// Pool returns a directory as a pool.
+func (l *Launcher) Pool(ctx context.Context, name, dir string) (*hypervisor.Pool, error) {
+	if err := l.enter(ctx, "pool"); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.poolAt(dir)
+	l.pools["name:"+name] = p
+	return &hypervisor.Pool{Available: 10 << 30, Capacity: 20 << 30, Volumes: append([]hypervisor.Volume{}, p.volumes...)}, nil
+}
+
+// Create makes a volume.
+func (l *Launcher) Create(ctx context.Context, poolName string, v hypervisor.Volume) error {
+	if err := l.enter(ctx, "create"); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p, ok := l.pools["name:"+poolName]
+	if !ok {
+		return fmt.Errorf("no storage pool %q", poolName)
+	}
+	for _, old := range p.volumes {
+		if old.Name == v.Name {
+			return fmt.Errorf("storage volume %q exists already", v.Name)
+		}
+	}
+	v.Path = path.Join(p.dir, v.Name)
+	p.volumes = append(p.volumes, v)
+	return nil
+}
+
+// Upload keeps a volume's content.
+func (l *Launcher) Upload(ctx context.Context, poolName, name string, data []byte) error {
+	if err := l.enter(ctx, "upload"); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.content[name] = append([]byte(nil), data...)
+	return nil
+}

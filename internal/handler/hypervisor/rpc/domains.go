@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rpc
+
+import (
+	"context"
+	"fmt"
+
+	"libvirt.org/go/libvirt"
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+)
+
+// withDomain runs fn with a domain of a name, or fails with ErrNoDomain.
+func withDomain(l *libvirt.Connect, name string, fn func(*libvirt.Domain) error) error {
+	domain, err := l.LookupDomainByName(name)
+	if isCode(err, libvirt.ERR_NO_DOMAIN) {
+		return hypervisor.ErrNoDomain
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = domain.Free() }()
+	return fn(domain)
+}
+
+// Domain describes the domain of a name, or fails with hypervisor.ErrNoDomain.
+func (c *Conn) Domain(ctx context.Context, name string) (*hypervisor.Domain, error) {
+	var found *hypervisor.Domain
+	err := c.call(ctx, queryTimeout, "look at the domain", func(l *libvirt.Connect) error {
+		return withDomain(l, name, func(d *libvirt.Domain) error {
+			state, reason, err := d.GetState()
+			if err != nil {
+				return err
+			}
+			text, err := d.GetXMLDesc(0)
+			if err != nil {
+				return err
+			}
+			definition := &libvirtxml.Domain{}
+			if err := definition.Unmarshal(text); err != nil {
+				return fmt.Errorf("libvirtd described the domain in XML that cannot be read: %w", err)
+			}
+			found = &hypervisor.Domain{XML: definition}
+			found.State, found.Reason = stateOf(state, reason)
+			return nil
+		})
+	})
+	return found, err
+}
+
+// Start defines the domain and starts it. A domain that runs stays as it is.
+func (c *Conn) Start(ctx context.Context, definition *libvirtxml.Domain, paused bool) error {
+	text, err := definition.Marshal()
+	if err != nil {
+		return fmt.Errorf("write the domain's XML: %w", err)
+	}
+	return c.call(ctx, actTimeout, "start the domain", func(l *libvirt.Connect) error {
+		domain, err := l.DomainDefineXML(text)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = domain.Free() }()
+		var flags libvirt.DomainCreateFlags
+		if paused {
+			flags |= libvirt.DOMAIN_START_PAUSED
+		}
+		err = domain.CreateWithFlags(flags)
+		if isCode(err, libvirt.ERR_OPERATION_INVALID) {
+			if active, activeErr := domain.IsActive(); activeErr == nil && active {
+				return nil
+			}
+		}
+		return err
+	})
+}
+
+// Shutdown presses the guest's ACPI power button. It returns at once; whether the guest listens is seen later.
+// The agent in the guest is asked by virt-launcher: its answer can take a minute, which nobody should wait for here.
+func (c *Conn) Shutdown(ctx context.Context, name string) error {
+	return c.call(ctx, queryTimeout, "shut the domain down", func(l *libvirt.Connect) error {
+		return withDomain(l, name, func(d *libvirt.Domain) error {
+			return d.ShutdownFlags(libvirt.DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
+		})
+	})
+}
+
+// Destroy ends the domain's QEMU: SIGTERM first, which lets it flush its disks, then SIGKILL.
+func (c *Conn) Destroy(ctx context.Context, name string) error {
+	return c.call(ctx, actTimeout, "destroy the domain", func(l *libvirt.Connect) error {
+		return withDomain(l, name, func(d *libvirt.Domain) error { return d.DestroyFlags(libvirt.DOMAIN_DESTROY_DEFAULT) })
+	})
+}
+
+// stateOf translates libvirt's state and its reason.
+func stateOf(state libvirt.DomainState, reason int) (hypervisor.State, string) {
+	switch state {
+	case libvirt.DOMAIN_PAUSED:
+		return hypervisor.StatePaused, pausedReason(libvirt.DomainPausedReason(reason))
+	case libvirt.DOMAIN_SHUTOFF:
+		switch libvirt.DomainShutoffReason(reason) {
+		case libvirt.DOMAIN_SHUTOFF_UNKNOWN:
+			// A domain that was defined and not started yet.
+			return hypervisor.StateDefined, ""
+		case libvirt.DOMAIN_SHUTOFF_FAILED:
+			return hypervisor.StateDefined, "StartFailed"
+		}
+		return hypervisor.StateEnded, shutoffReasons[libvirt.DomainShutoffReason(reason)]
+	case libvirt.DOMAIN_CRASHED:
+		return hypervisor.StateEnded, "Crashed"
+	case libvirt.DOMAIN_SHUTDOWN:
+		return hypervisor.StateRunning, "ShuttingDown"
+	default:
+		return hypervisor.StateRunning, ""
+	}
+}
+
+func pausedReason(reason libvirt.DomainPausedReason) string {
+	switch reason {
+	case libvirt.DOMAIN_PAUSED_USER:
+		return hypervisor.PausedByUser
+	case libvirt.DOMAIN_PAUSED_IOERROR:
+		return hypervisor.PausedIOError
+	default:
+		// Starting up, saving, migrating: libvirt itself ends it.
+		return hypervisor.PausedTransient
+	}
+}
+
+var shutoffReasons = map[libvirt.DomainShutoffReason]string{
+	libvirt.DOMAIN_SHUTOFF_SHUTDOWN:  "Shutdown",
+	libvirt.DOMAIN_SHUTOFF_DESTROYED: "Destroyed",
+	libvirt.DOMAIN_SHUTOFF_CRASHED:   "Crashed",
+	libvirt.DOMAIN_SHUTOFF_MIGRATED:  "Migrated",
+	libvirt.DOMAIN_SHUTOFF_SAVED:     "Saved",
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"libvirt.org/go/libvirt"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// startEventLoop registers and runs libvirt's event loop, which must exist before the first connection and
+// serves all of them until the process ends.
+var startEventLoop = sync.OnceValue(func() error {
+	if err := libvirt.EventRegisterDefaultImpl(); err != nil {
+		return fmt.Errorf("register libvirt's event loop: %w", err)
+	}
+	go func() {
+		for {
+			if err := libvirt.EventRunDefaultImpl(); err != nil {
+				log.Log.Error(err, "libvirt's event loop failed, it goes on")
+				// A loop that fails at once again must not take the CPU.
+				<-time.After(time.Second)
+			}
+		}
+	}()
+	return nil
+})
+
+// Watch calls notify after everything that can change what the agent reports about the domain. It is called once
+// per connection, before Guest. notify must not block: all connections share one event loop. What happened is not told, as whoever wants to know asks again.
+func (c *Conn) Watch(ctx context.Context, notify func()) error {
+	c.notify = notify
+	return c.call(ctx, queryTimeout, "register for events", func(l *libvirt.Connect) error {
+		for _, register := range []func() (int, error){
+			func() (int, error) {
+				return l.DomainEventLifecycleRegister(nil,
+					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventLifecycle) { notify() })
+			},
+			func() (int, error) {
+				return l.DomainEventAgentLifecycleRegister(nil,
+					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventAgentLifecycle) {
+						c.guestConnected()
+						notify()
+					})
+			},
+			func() (int, error) {
+				return l.DomainEventIOErrorReasonRegister(nil,
+					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventIOErrorReason) { notify() })
+			},
+			func() (int, error) {
+				return l.DomainEventBalloonChangeRegister(nil,
+					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventBalloonChange) { notify() })
+			},
+		} {
+			if _, err := register(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+)
+
+const (
+	// firstBackoff is about the time between libvirtd's bind and listen.
+	firstBackoff = 10 * time.Millisecond
+	maxBackoff   = 30 * time.Second
+	// unreachableAfter is how long attempts must fail before anyone is told: libvirtd starts and ends with its Pod,
+	// and neither is worth a word.
+	unreachableAfter = 5 * time.Second
+	// steady is how long a connection must have lived for the next failure to count as the first.
+	steady = time.Minute
+)
+
+// Manager keeps one connection to each launcher Pod that it was asked for, and makes a new one when it breaks.
+type Manager struct {
+	options Options
+	notify  func(types.NamespacedName)
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu       sync.Mutex
+	sessions map[types.UID]*session
+}
+
+// NewManager makes a Manager. It calls notify with a VMI's key when a connection comes or goes and when libvirt
+// reports something about the domain; notify must not block.
+func NewManager(o Options, notify func(types.NamespacedName)) (*Manager, error) {
+	if err := os.MkdirAll(o.RelayDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the relay directory: %w", err)
+	}
+	// What an earlier agent left: nobody can be connected to it.
+	entries, err := os.ReadDir(o.RelayDir)
+	if err != nil {
+		return nil, fmt.Errorf("read the relay directory: %w", err)
+	}
+	root, err := os.OpenRoot(o.RelayDir)
+	if err != nil {
+		return nil, fmt.Errorf("open the relay directory: %w", err)
+	}
+	defer root.Close()
+	for _, e := range entries {
+		if err := root.RemoveAll(e.Name()); err != nil {
+			return nil, fmt.Errorf("empty the relay directory: %w", err)
+		}
+	}
+	if err := os.Chmod(o.RelayDir, 0o700); err != nil {
+		return nil, fmt.Errorf("close the relay directory to others: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Manager{options: o, notify: notify, ctx: ctx, cancel: cancel, sessions: map[types.UID]*session{}}, nil
+}
+
+// Start closes all connections when the context ends. The guests do not notice.
+func (m *Manager) Start(ctx context.Context) error {
+	<-ctx.Done()
+	m.cancel()
+	m.wg.Wait()
+	return nil
+}
+
+// Conn returns the connection to a Pod. While there is none it is being made, and the error says why not yet:
+// hypervisor.ErrConnecting at first, hypervisor.ErrUnreachable after a failure.
+func (m *Manager) Conn(pod hypervisor.PodRef) (*Conn, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, ok := m.sessions[pod.UID]
+	if !ok {
+		ctx, cancel := context.WithCancel(m.ctx)
+		s = &session{manager: m, pod: pod, cancel: cancel, err: hypervisor.ErrConnecting}
+		m.sessions[pod.UID] = s
+		m.wg.Go(func() { s.run(ctx) })
+	}
+	return s.current()
+}
+
+// Forget ends the connection to a Pod for good.
+func (m *Manager) Forget(pod types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s, ok := m.sessions[pod]; ok {
+		s.cancel()
+		delete(m.sessions, pod)
+	}
+}
+
+// session is the endless attempt to be connected to one Pod.
+type session struct {
+	manager *Manager
+	pod     hypervisor.PodRef
+	cancel  context.CancelFunc
+
+	mu   sync.Mutex
+	conn *Conn
+	err  error
+}
+
+func (s *session) current() (*Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn == nil {
+		return nil, s.err
+	}
+	return s.conn, nil
+}
+
+func (s *session) set(conn *Conn, err error) {
+	s.mu.Lock()
+	s.conn, s.err = conn, err
+	s.mu.Unlock()
+	s.manager.notify(s.pod.VMI)
+}
+
+func (s *session) run(ctx context.Context) {
+	logger := log.Log.WithName("hypervisor").WithValues("pod", s.pod.UID, "vmi", s.pod.VMI)
+	backoff, failingSince := firstBackoff, time.Time{}
+	for ctx.Err() == nil {
+		conn, err := s.connect(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			logger.V(3).Info("Cannot connect to libvirtd", "error", err.Error(), "retryIn", backoff.String())
+			if failingSince.IsZero() {
+				failingSince = time.Now()
+			}
+			if time.Since(failingSince) > unreachableAfter {
+				s.set(nil, asUnreachable(err))
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(backoff):
+			}
+			backoff = min(2*backoff, maxBackoff)
+			continue
+		}
+		since := time.Now()
+		failingSince = time.Time{}
+		s.set(conn, nil)
+		select {
+		case <-ctx.Done():
+		case <-conn.Done():
+			logger.Info("Lost the connection to libvirtd", "error", conn.Err().Error())
+			s.set(nil, fmt.Errorf("%w: %w", hypervisor.ErrConnecting, conn.Err()))
+		}
+		conn.Close()
+		if time.Since(since) > steady {
+			backoff = firstBackoff
+		}
+	}
+}
+
+func (s *session) connect(ctx context.Context) (*Conn, error) {
+	if err := waitForSocket(ctx, s.manager.options.PodsDir, s.pod.UID); err != nil {
+		return nil, err
+	}
+	conn, err := Dial(ctx, s.manager.options, s.pod)
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.Watch(ctx, func() { s.manager.notify(s.pod.VMI) }); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func asUnreachable(err error) error {
+	if errors.Is(err, hypervisor.ErrUnreachable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package media
+
+import (
+	"context"
+	"fmt"
+	"path"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// imageAlignment is what sizes of new disk images are rounded to: every sector size and file system block fits.
+const imageAlignment = 1 << 20
+
+// claim gives a claim's block device or disk.img to the guest. Its content is always taken as raw: a guest that
+// writes a qcow2 header into its disk must not make QEMU open what the header names.
+func (p *preparer) claim(ctx context.Context, v *v1.Volume) (*domain.DiskFact, error) {
+	info, err := p.claimInfo(v.Name)
+	if err != nil {
+		return nil, err
+	}
+	if isBlock(info) {
+		return &domain.DiskFact{
+			Path: launcherpod.BlockDevice(v.Name), Block: true, Format: hypervisor.FormatRaw, DirectIO: true,
+			CapacityBytes: claimBytes(info),
+		}, nil
+	}
+	return p.rawImage(ctx, v.Name, launcherpod.DiskImage, uint64(claimBytes(info)))
+}
+
+// ephemeralClaim puts an overlay over a claim's disk.img, which itself stays as it is.
+func (p *preparer) ephemeralClaim(ctx context.Context, v *v1.Volume) (*domain.DiskFact, error) {
+	info, err := p.claimInfo(v.Name)
+	if err != nil {
+		return nil, err
+	}
+	if isBlock(info) {
+		return nil, invalid("an ephemeral volume needs a claim with volumeMode Filesystem")
+	}
+	pool, err := p.storage.Pool(ctx, "disk-"+v.Name, launcherpod.DiskDir(v.Name))
+	if err != nil {
+		return nil, err
+	}
+	image := pool.Find(launcherpod.DiskImage)
+	if image == nil {
+		return nil, invalid("claim %q has no %s to lay an ephemeral disk over", info.ClaimName, launcherpod.DiskImage)
+	}
+	capacity, err := rawCapacity(image)
+	if err != nil {
+		return nil, err
+	}
+	return p.overlay(ctx, v.Name, capacity, image.Path, hypervisor.FormatRaw)
+}
+
+// rawCapacity is the size of an image that is taken as raw. libvirt tells the size inside of an image if the
+// content looks like another format, and the size of the file is then unknown.
+func rawCapacity(image *hypervisor.Volume) (uint64, error) {
+	if image.Format != hypervisor.FormatRaw && image.Format != "iso" {
+		return 0, invalid("%s has the format %q, but only raw images may lie on a claim", path.Base(image.Path), image.Format)
+	}
+	return image.Capacity, nil
+}
+
+// hostDisk gives a file of the node to the guest.
+func (p *preparer) hostDisk(ctx context.Context, v *v1.Volume) (*domain.DiskFact, error) {
+	if v.HostDisk.Type == v1.HostDiskExistsOrCreate {
+		return p.rawImage(ctx, v.Name, path.Base(v.HostDisk.Path), uint64(v.HostDisk.Capacity.Value()))
+	}
+	pool, err := p.storage.Pool(ctx, "disk-"+v.Name, launcherpod.DiskDir(v.Name))
+	if err != nil {
+		return nil, err
+	}
+	image := pool.Find(path.Base(v.HostDisk.Path))
+	if image == nil {
+		return nil, invalid("the node has no file %s: make it, or use type %s", v.HostDisk.Path, v1.HostDiskExistsOrCreate)
+	}
+	return &domain.DiskFact{Path: image.Path, Format: hypervisor.FormatRaw, CapacityBytes: int64(image.Capacity)}, nil
+}
+
+// rawImage finds a raw image in a volume's directory, or makes one of about the wanted size.
+func (p *preparer) rawImage(ctx context.Context, volume, name string, want uint64) (*domain.DiskFact, error) {
+	poolName, dir := "disk-"+volume, launcherpod.DiskDir(volume)
+	pool, err := p.storage.Pool(ctx, poolName, dir)
+	if err != nil {
+		return nil, err
+	}
+	fact := &domain.DiskFact{Path: path.Join(dir, name), Format: hypervisor.FormatRaw}
+	if found := pool.Find(name); found != nil {
+		fact.CapacityBytes = int64(found.Capacity)
+		return fact, nil
+	}
+	size, err := p.limits.imageSize(want, pool.Available)
+	if err != nil {
+		return nil, err
+	}
+	fact.CapacityBytes = int64(size)
+	return fact, p.storage.Create(ctx, poolName, hypervisor.Volume{Name: name, Format: hypervisor.FormatRaw, Capacity: size})
+}
+
+// imageSize is the size of a new image of wanted bytes where so many bytes are free. File systems keep something
+// for themselves, so a little less than asked for is accepted.
+func (l Limits) imageSize(want, free uint64) (uint64, error) {
+	if want == 0 {
+		return 0, invalid("the size of its disk is not known")
+	}
+	usable := uint64(0)
+	if free > l.ReserveBytes {
+		usable = free - l.ReserveBytes
+	}
+	size := want
+	if size > usable {
+		percent := uint64(min(max(l.TolerateLessPercent, 0), 100))
+		if least := want / 100 * (100 - percent); usable < least || usable == 0 {
+			return 0, fmt.Errorf("not enough space for a disk of %d bytes: %d bytes are free, of which %d stay reserved, "+
+				"and at least %d are needed (pvcTolerateLessSpaceUpToPercent is %d)", want, free, l.ReserveBytes, least, percent)
+		}
+		size = usable
+	}
+	if size > imageAlignment {
+		return alignDown(size, imageAlignment), nil
+	}
+	return alignDown(size, sectorBytes), nil
+}
+
+func (p *preparer) claimInfo(volume string) (*v1.PersistentVolumeClaimInfo, error) {
+	for i := range p.vmi.Status.VolumeStatus {
+		if s := &p.vmi.Status.VolumeStatus[i]; s.Name == volume && s.PersistentVolumeClaimInfo != nil {
+			return s.PersistentVolumeClaimInfo, nil
+		}
+	}
+	return nil, fmt.Errorf("description of its claim in status.volumeStatus: %w", ErrWait)
+}
+
+func isBlock(info *v1.PersistentVolumeClaimInfo) bool {
+	return info.VolumeMode != nil && *info.VolumeMode == corev1.PersistentVolumeBlock
+}
+
+// claimBytes is the size of the disk on a claim. A volume may be larger than what was asked for; a disk of the
+// size that was asked for is what can be restored elsewhere, so the smaller one counts, as in KubeVirt.
+func claimBytes(info *v1.PersistentVolumeClaimInfo) int64 {
+	capacity := info.Capacity.Storage().Value()
+	if request := info.Requests.Storage().Value(); request > 0 && (capacity == 0 || request < capacity) {
+		return request
+	}
+	return capacity
+}

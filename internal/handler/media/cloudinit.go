@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package media
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// maxCloudInit bounds user data and network data: no Secret can hold more.
+const maxCloudInit = corev1.MaxSecretSize
+
+// datasource is a cloud-init volume reduced to what its kinds have in common, and the layout of its kind.
+type datasource struct {
+	userData, networkData document
+	// label is the volume label by which cloud-init finds the medium.
+	label string
+	// files names the files of metadata, user data and network data.
+	metaFile, userFile, networkFile string
+	metadata                        func(vmi *v1.VirtualMachineInstance) any
+}
+
+// document is user data or network data: a Secret, base64 text or plain text.
+type document struct {
+	field    string
+	secret   *corev1.LocalObjectReference
+	keys     []string
+	pod      func(volume string) string
+	encoded  string
+	verbatim string
+}
+
+// noCloud lays a medium out as cloud-init's NoCloud datasource wants it.
+// Source: https://cloudinit.readthedocs.io/en/latest/reference/datasources/nocloud.html
+func noCloud(s *v1.CloudInitNoCloudSource) datasource {
+	return datasource{
+		userData:    userData(s.UserDataSecretRef, s.UserDataBase64, s.UserData),
+		networkData: networkData(s.NetworkDataSecretRef, s.NetworkDataBase64, s.NetworkData),
+		label:       "cidata",
+		metaFile:    "meta-data", userFile: "user-data", networkFile: "network-config",
+		metadata: func(vmi *v1.VirtualMachineInstance) any {
+			return map[string]string{"instance-id": instanceID(vmi), "local-hostname": hostname(vmi)}
+		},
+	}
+}
+
+// configDrive lays a medium out as OpenStack's config drive.
+// Source: https://cloudinit.readthedocs.io/en/latest/reference/datasources/configdrive.html
+func configDrive(s *v1.CloudInitConfigDriveSource) datasource {
+	const dir = "openstack/latest/"
+	return datasource{
+		userData:    userData(s.UserDataSecretRef, s.UserDataBase64, s.UserData),
+		networkData: networkData(s.NetworkDataSecretRef, s.NetworkDataBase64, s.NetworkData),
+		label:       "config-2",
+		metaFile:    dir + "meta_data.json", userFile: dir + "user_data", networkFile: dir + "network_data.json",
+		metadata: func(vmi *v1.VirtualMachineInstance) any {
+			name := hostname(vmi)
+			meta := map[string]string{
+				"instance_id": instanceID(vmi), "local_hostname": name, "hostname": name, "uuid": string(vmi.UID),
+			}
+			if f := vmi.Spec.Domain.Firmware; f != nil && f.UUID != "" {
+				meta["uuid"] = string(f.UUID)
+			}
+			return meta
+		},
+	}
+}
+
+func userData(secret *corev1.LocalObjectReference, encoded, verbatim string) document {
+	return document{
+		field: "userData", secret: secret, keys: []string{"userdata", "userData"}, pod: launcherpod.UserDataVolume,
+		encoded: encoded, verbatim: verbatim,
+	}
+}
+
+func networkData(secret *corev1.LocalObjectReference, encoded, verbatim string) document {
+	return document{
+		field: "networkData", secret: secret, keys: []string{"networkdata", "networkData"}, pod: launcherpod.NetworkDataVolume,
+		encoded: encoded, verbatim: verbatim,
+	}
+}
+
+// instanceID stays the same when a VM starts again, so that cloud-init does not set a known guest up anew. KubeVirt
+// uses the same.
+func instanceID(vmi *v1.VirtualMachineInstance) string { return vmi.Name + "." + vmi.Namespace }
+
+// hostname is the guest's name: what the spec says, or the first label of the VMI's name, at most 63 bytes long.
+func hostname(vmi *v1.VirtualMachineInstance) string {
+	name := vmi.Spec.Hostname
+	if name == "" {
+		name, _, _ = strings.Cut(vmi.Name, ".")
+	}
+	return strings.TrimRight(name[:min(len(name), 63)], "-")
+}
+
+// cloudInit writes a medium that the guest's cloud-init finds by its label.
+func (p *preparer) cloudInit(ctx context.Context, v *v1.Volume, source datasource) (*domain.DiskFact, error) {
+	files, err := p.cloudInitFiles(v.Name, source)
+	if err != nil {
+		return nil, err
+	}
+	data, err := buildISO(source.label, files)
+	if err != nil {
+		return nil, err
+	}
+	volume := hypervisor.Volume{Name: v.Name + ".iso", Format: hypervisor.FormatRaw, Capacity: uint64(len(data))}
+	if err := p.ensure(ctx, volume); err != nil {
+		return nil, err
+	}
+	// Always: an earlier attempt may have made the file and stopped before it was full.
+	if err := p.storage.Upload(ctx, launcherpod.EphemeralPool, volume.Name, data); err != nil {
+		return nil, err
+	}
+	return &domain.DiskFact{
+		Path: path.Join(launcherpod.EphemeralDisksDir, volume.Name), Format: hypervisor.FormatRaw,
+		CapacityBytes: int64(len(data)),
+	}, nil
+}
+
+func (p *preparer) cloudInitFiles(volume string, source datasource) (map[string][]byte, error) {
+	meta, err := json.Marshal(source.metadata(p.vmi))
+	if err != nil {
+		return nil, fmt.Errorf("write the metadata: %w", err)
+	}
+	user, err := p.read(volume, source.userData)
+	if err != nil {
+		return nil, err
+	}
+	network, err := p.read(volume, source.networkData)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{source.metaFile: meta, source.userFile: user}
+	if len(network) > 0 {
+		files[source.networkFile] = network
+	}
+	return files, nil
+}
+
+// read returns a document's content. What is wrong with it stays wrong until its VMI is made anew.
+func (p *preparer) read(volume string, d document) ([]byte, error) {
+	data := []byte(d.verbatim)
+	switch {
+	case d.secret != nil:
+		var err error
+		data, err = p.secrets.Secret(d.pod(volume), d.keys...)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, invalid("Secret %q has no key %q", d.secret.Name, d.keys[0])
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read Secret %q: %w", d.secret.Name, err)
+		}
+	case d.encoded != "":
+		var err error
+		if data, err = base64.StdEncoding.DecodeString(d.encoded); err != nil {
+			return nil, invalid("%sBase64 is not base64: %w", d.field, err)
+		}
+	}
+	if len(data) > maxCloudInit {
+		return nil, invalid("%s has %d bytes, more than %d", d.field, len(data), maxCloudInit)
+	}
+	return data, nil
+}

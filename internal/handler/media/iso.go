@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package media
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+
+	"github.com/diskfs/go-diskfs/backend/file"
+	"github.com/diskfs/go-diskfs/filesystem/iso9660"
+)
+
+// isoBlock is the sector size of ISO 9660.
+const isoBlock = 2048
+
+// buildISO makes an ISO 9660 image with the names of files as they are, by Rock Ridge for Linux and Joliet for
+// Windows. The library needs a directory to work in: it is private, empty afterwards, and lies in the agent's
+// temporary directory, which is in memory.
+func buildISO(label string, files map[string][]byte) (image []byte, err error) {
+	dir, err := os.MkdirTemp("", "media-")
+	if err != nil {
+		return nil, fmt.Errorf("make a directory for the medium: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	tree := filepath.Join(dir, "tree")
+	if err := writeTree(tree, files); err != nil {
+		return nil, fmt.Errorf("write the medium's files: %w", err)
+	}
+	target, err := os.Create(filepath.Join(dir, "image"))
+	if err != nil {
+		return nil, fmt.Errorf("make the medium: %w", err)
+	}
+	defer target.Close()
+	medium, err := iso9660.Create(file.New(target, false), 0, 0, isoBlock, tree)
+	if err != nil {
+		return nil, fmt.Errorf("make the medium: %w", err)
+	}
+	if err := medium.Finalize(iso9660.FinalizeOptions{RockRidge: true, Joliet: true, VolumeIdentifier: label}); err != nil {
+		return nil, fmt.Errorf("make the medium: %w", err)
+	}
+	return os.ReadFile(target.Name())
+}
+
+func writeTree(dir string, files map[string][]byte) error {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := os.MkdirAll(filepath.Join(dir, path.Dir(name)), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), files[name], 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}

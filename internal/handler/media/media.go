@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package media
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// Storage makes files in the launcher Pod.
+type Storage interface {
+	// Pool returns a directory of the Pod as a pool, made if need be, with the volumes in it now.
+	Pool(ctx context.Context, name, dir string) (*hypervisor.Pool, error)
+	// Create makes a sparse volume.
+	Create(ctx context.Context, pool string, v hypervisor.Volume) error
+	// Upload writes a volume's content.
+	Upload(ctx context.Context, pool, name string, data []byte) error
+}
+
+// Secrets reads the Secrets of cloud-init volumes from the launcher Pod's volumes.
+type Secrets interface {
+	// Secret returns the first of the keys that the Pod volume has, or an error that wraps fs.ErrNotExist.
+	Secret(volume string, keys ...string) ([]byte, error)
+}
+
+// Limits are the cluster's rules for disk images on claims.
+type Limits struct {
+	// ReserveBytes stays free on a claim.
+	ReserveBytes uint64
+	// TolerateLessPercent is how much smaller than the claim a disk may become when there is less space.
+	TolerateLessPercent int
+}
+
+// Result is what the domain is built with.
+type Result struct {
+	// Disks are the prepared volumes by name, without DirectIO, which only the node can tell.
+	Disks map[string]domain.DiskFact
+	// KernelBoot is set for a VMI that boots a kernel from an image.
+	KernelBoot *domain.KernelBootFact
+}
+
+// ErrWait means that something is missing that someone else is about to provide.
+var ErrWait = errors.New("not there yet")
+
+// InvalidError is a volume that can never be prepared as the VMI's spec describes it.
+type InvalidError struct {
+	// Volume is the volume's name.
+	Volume string
+	// Err says what is wrong with it.
+	Err error
+}
+
+// Error names the volume and what is wrong with it.
+func (e *InvalidError) Error() string { return fmt.Sprintf("volume %q: %v", e.Volume, e.Err) }
+
+// Unwrap returns what is wrong.
+func (e *InvalidError) Unwrap() error { return e.Err }
+
+// Prepare makes the disks of a VMI whose domain does not run.
+func Prepare(ctx context.Context, s Storage, secrets Secrets, limits Limits, vmi *v1.VirtualMachineInstance) (*Result, error) {
+	p := &preparer{storage: s, secrets: secrets, limits: limits, vmi: vmi}
+	result := &Result{Disks: map[string]domain.DiskFact{}, KernelBoot: kernelBoot(vmi)}
+	for i := range vmi.Spec.Volumes {
+		volume := &vmi.Spec.Volumes[i]
+		fact, err := p.prepare(ctx, volume)
+		var invalid *InvalidError
+		switch {
+		case errors.As(err, &invalid):
+			invalid.Volume = volume.Name
+			return nil, err
+		case err != nil:
+			return nil, fmt.Errorf("volume %q: %w", volume.Name, err)
+		case fact != nil:
+			result.Disks[volume.Name] = *fact
+		}
+	}
+	return result, nil
+}
+
+type preparer struct {
+	storage Storage
+	secrets Secrets
+	limits  Limits
+	vmi     *v1.VirtualMachineInstance
+	// ephemeral is the pool of overlays, once it was asked for.
+	ephemeral *hypervisor.Pool
+}
+
+func (p *preparer) prepare(ctx context.Context, v *v1.Volume) (*domain.DiskFact, error) {
+	switch {
+	case v.ContainerDisk != nil:
+		return p.containerDisk(ctx, v)
+	case v.CloudInitNoCloud != nil:
+		return p.cloudInit(ctx, v, noCloud(v.CloudInitNoCloud))
+	case v.CloudInitConfigDrive != nil:
+		return p.cloudInit(ctx, v, configDrive(v.CloudInitConfigDrive))
+	case v.EmptyDisk != nil:
+		return p.emptyDisk(ctx, v)
+	case v.PersistentVolumeClaim != nil, v.DataVolume != nil:
+		return p.claim(ctx, v)
+	case v.Ephemeral != nil:
+		return p.ephemeralClaim(ctx, v)
+	case v.HostDisk != nil:
+		return p.hostDisk(ctx, v)
+	default:
+		return nil, invalid("volumes of this kind cannot be given to a guest yet")
+	}
+}
+
+// overlay makes a qcow2 file in the Pod's own space, above a backing image or empty.
+func (p *preparer) overlay(ctx context.Context, name string, capacity uint64, backingPath, backingFormat string) (*domain.DiskFact, error) {
+	volume := hypervisor.Volume{
+		Name: name + ".qcow2", Format: hypervisor.FormatQCOW2, Capacity: capacity,
+		BackingPath: backingPath, BackingFormat: backingFormat,
+	}
+	if err := p.ensure(ctx, volume); err != nil {
+		return nil, err
+	}
+	return &domain.DiskFact{
+		Path:   path.Join(launcherpod.EphemeralDisksDir, volume.Name),
+		Format: hypervisor.FormatQCOW2, CapacityBytes: int64(capacity),
+		BackingPath: backingPath, BackingFormat: backingFormat,
+	}, nil
+}
+
+// ensure makes a volume in the Pod's own space unless an earlier attempt did.
+func (p *preparer) ensure(ctx context.Context, v hypervisor.Volume) error {
+	if p.ephemeral == nil {
+		pool, err := p.storage.Pool(ctx, launcherpod.EphemeralPool, launcherpod.EphemeralDisksDir)
+		if err != nil {
+			return err
+		}
+		p.ephemeral = pool
+	}
+	if p.ephemeral.Find(v.Name) != nil {
+		return nil
+	}
+	return p.storage.Create(ctx, launcherpod.EphemeralPool, v)
+}
+
+func (p *preparer) emptyDisk(ctx context.Context, v *v1.Volume) (*domain.DiskFact, error) {
+	capacity := v.EmptyDisk.Capacity.Value()
+	if capacity <= 0 {
+		return nil, invalid("emptyDisk.capacity must be more than 0")
+	}
+	// QEMU's disks have whole sectors.
+	return p.overlay(ctx, v.Name, alignUp(uint64(capacity), sectorBytes), "", "")
+}
+
+func kernelBoot(vmi *v1.VirtualMachineInstance) *domain.KernelBootFact {
+	firmware := vmi.Spec.Domain.Firmware
+	if firmware == nil || firmware.KernelBoot == nil || firmware.KernelBoot.Container == nil {
+		return nil
+	}
+	fact := &domain.KernelBootFact{}
+	container := firmware.KernelBoot.Container
+	if container.KernelPath != "" {
+		fact.Kernel = inImage(launcherpod.KernelBootDir, container.KernelPath)
+	}
+	if container.InitrdPath != "" {
+		fact.Initrd = inImage(launcherpod.KernelBootDir, container.InitrdPath)
+	}
+	return fact
+}
+
+// inImage is a path of an image below the directory where the image is mounted; no .. leads out of it.
+func inImage(mount, inside string) string { return path.Join(mount, path.Join("/", inside)) }
+
+func invalid(format string, args ...any) error {
+	return &InvalidError{Err: fmt.Errorf(format, args...)}
+}
+
+const sectorBytes = 512
+
+func alignUp(n, to uint64) uint64 { return (n + to - 1) / to * to }
+
+func alignDown(n, to uint64) uint64 { return n / to * to }
