@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package kubevirt
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/operator"
+)
+
+// Reasons of the conditions of a KubeVirt object. All but the last are KubeVirt's.
+const (
+	ReasonAllComponentsReady   = "AllComponentsReady"
+	ReasonAllResourcesCreated  = "AllResourcesCreated"
+	ReasonDeploymentInProgress = "DeploymentInProgress"
+	ReasonUpdateInProgress     = "UpdateInProgress"
+	ReasonDeploymentFailed     = "DeploymentFailed"
+	ReasonExistingDeployment   = "ExistingDeployment"
+	ReasonDeletionInProgress   = "DeletionInProgress"
+	ReasonDeletionFailed       = "DeletionFailed"
+	// ReasonInvalidConfiguration means that fields of the object cannot be used and have their defaults.
+	ReasonInvalidConfiguration = "InvalidConfiguration"
+)
+
+// verdict is what a state means for the phase and for each condition.
+type verdict struct {
+	phase                            v1.KubeVirtPhase
+	available, progressing, degraded bool
+	reason, message                  string
+	// created says that all resources exist.
+	created bool
+	// notSynchronized is set while the object's wishes cannot be followed.
+	notSynchronized string
+}
+
+// Status computes the object's status from what was seen. It is pure but for the time that it is given.
+func Status(s *Scope, now time.Time) {
+	status := &s.KubeVirt.Status
+	v := judge(s)
+	if v.phase != "" {
+		status.Phase = v.phase
+	}
+	status.ObservedGeneration = ptr.To(s.KubeVirt.Generation)
+	status.OperatorVersion = operator.Version
+	if s.Conflict == "" && s.KubeVirt.DeletionTimestamp == nil {
+		deployment(s, status)
+	}
+
+	c := conditions{list: slices.Clone(status.Conditions), now: metav1.NewTime(now.Truncate(time.Second))}
+	c.set(v1.KubeVirtConditionAvailable, v.available, v.reason, v.message)
+	c.set(v1.KubeVirtConditionProgressing, v.progressing, v.reason, v.message)
+	c.set(v1.KubeVirtConditionDegraded, v.degraded, v.reason, v.message)
+	if v.created {
+		c.set(v1.KubeVirtConditionCreated, true, ReasonAllResourcesCreated, "All resources were created.")
+	} else if s.Conflict != "" || s.KubeVirt.DeletionTimestamp != nil {
+		c.set(v1.KubeVirtConditionCreated, false, v.reason, v.message)
+	}
+	c.remove(v1.KubeVirtConditionSynchronized)
+	if v.notSynchronized != "" {
+		c.keepSince(status.Conditions)
+		c.set(v1.KubeVirtConditionSynchronized, false, v.reason, v.notSynchronized)
+	}
+	status.Conditions = c.list
+}
+
+// deployment fills in what is to be installed and, once it runs everywhere, what is.
+func deployment(s *Scope, status *v1.KubeVirtStatus) {
+	registry, _, tag := clusterconfig.SplitImage(s.Config.Images.Handler)
+	status.DefaultArchitecture = s.Config.DefaultArchitecture
+	status.TargetKubeVirtRegistry, status.TargetKubeVirtVersion = registry, tag
+	if s.DeploymentID == "" || s.InstallErr != nil {
+		return
+	}
+	status.TargetDeploymentID = s.DeploymentID
+	status.Generations = s.Generations
+	if s.Rollout.Done {
+		status.ObservedKubeVirtRegistry, status.ObservedKubeVirtVersion = registry, tag
+		status.ObservedDeploymentID = s.DeploymentID
+	}
+}
+
+// judge decides what the state is called. The order matters: the first that fits.
+func judge(s *Scope) verdict {
+	installed := s.KubeVirt.Status.ObservedDeploymentID
+	switch {
+	case s.Conflict != "":
+		return verdict{reason: ReasonExistingDeployment, message: s.Conflict, degraded: true, notSynchronized: s.Conflict}
+	case s.KubeVirt.DeletionTimestamp != nil:
+		return judgeDeletion(s)
+	case s.InstallErr != nil:
+		message := s.InstallErr.Error()
+		return verdict{phase: deployingUnless(installed != ""), available: installed != "", degraded: true,
+			reason: ReasonDeploymentFailed, message: message, notSynchronized: message}
+	case installed == "" && !s.Rollout.Done:
+		return verdict{phase: v1.KubeVirtPhaseDeploying, progressing: true, created: true,
+			reason: ReasonDeploymentInProgress, message: s.Rollout.Message}
+	case installed != s.DeploymentID && !s.Rollout.Done:
+		// Degraded while updating is what KubeVirt does, and what its alerts know.
+		return verdict{phase: v1.KubeVirtPhaseDeployed, available: true, progressing: true, degraded: true, created: true,
+			reason: ReasonUpdateInProgress, message: s.Rollout.Message}
+	case s.ConfigErr != nil:
+		message := s.ConfigErr.Error()
+		return verdict{phase: v1.KubeVirtPhaseDeployed, available: true, degraded: true, created: true,
+			reason: ReasonInvalidConfiguration, message: message, notSynchronized: message}
+	case !s.Rollout.Done:
+		// A node joins or an agent restarts: nothing is being updated, and the other nodes' guests run.
+		return verdict{phase: v1.KubeVirtPhaseDeployed, available: anyAgent(s), progressing: true, created: true,
+			reason: ReasonDeploymentInProgress, message: s.Rollout.Message}
+	}
+	return verdict{phase: v1.KubeVirtPhaseDeployed, available: true, created: true,
+		reason: ReasonAllComponentsReady, message: s.Rollout.Message}
+}
+
+func judgeDeletion(s *Scope) verdict {
+	u := s.Uninstall
+	switch {
+	case u.Done:
+		return verdict{phase: v1.KubeVirtPhaseDeleted, reason: ReasonDeletionInProgress, message: "Everything that was installed is gone."}
+	case u.Err != nil:
+		return verdict{phase: v1.KubeVirtPhaseDeleting, degraded: true, reason: ReasonDeletionFailed,
+			message: u.Err.Error(), notSynchronized: u.Err.Error()}
+	case u.Blocked != "":
+		// Guests go on running and so do their agents.
+		return verdict{phase: v1.KubeVirtPhaseDeleting, available: true, degraded: true, reason: ReasonDeletionFailed,
+			message: "Deletion is blocked: " + u.Blocked}
+	}
+	return verdict{phase: v1.KubeVirtPhaseDeleting, degraded: true, reason: ReasonDeletionInProgress, message: "Waiting: " + u.Waiting}
+}
+
+func deployingUnless(deployed bool) v1.KubeVirtPhase {
+	if deployed {
+		return v1.KubeVirtPhaseDeployed
+	}
+	return v1.KubeVirtPhaseDeploying
+}
+
+func anyAgent(s *Scope) bool { return s.Agents != nil && s.Agents.Status.NumberReady > 0 }
+
+// conditions changes a list of conditions and keeps the times of those that do not change.
+type conditions struct {
+	list []v1.KubeVirtCondition
+	now  metav1.Time
+}
+
+func (c *conditions) set(kind v1.KubeVirtConditionType, value bool, reason, message string) {
+	wanted := v1.KubeVirtCondition{
+		Type: kind, Status: corev1.ConditionFalse, Reason: reason, Message: message,
+		LastProbeTime: c.now, LastTransitionTime: c.now,
+	}
+	if value {
+		wanted.Status = corev1.ConditionTrue
+	}
+	i := slices.IndexFunc(c.list, func(o v1.KubeVirtCondition) bool { return o.Type == kind })
+	if i < 0 {
+		c.list = append(c.list, wanted)
+		return
+	}
+	old := c.list[i]
+	if old.Status == wanted.Status {
+		wanted.LastTransitionTime = old.LastTransitionTime
+		if old.Reason == reason && old.Message == message {
+			return
+		}
+	}
+	c.list[i] = wanted
+}
+
+func (c *conditions) remove(kind v1.KubeVirtConditionType) {
+	c.list = slices.DeleteFunc(c.list, func(o v1.KubeVirtCondition) bool { return o.Type == kind })
+}
+
+// keepSince brings back Synchronized as it was, so that its time stays when it does not change.
+func (c *conditions) keepSince(before []v1.KubeVirtCondition) {
+	for _, o := range before {
+		if o.Type == v1.KubeVirtConditionSynchronized {
+			c.list = append(c.list, o)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt"
+	"github.com/vireo-project/vireo/internal/operator"
+)
+
+// KubeVirtReconciler installs what a KubeVirt object asks for, and removes it with the object.
+type KubeVirtReconciler struct {
+	client.Client
+	// Namespace is the install namespace. Only a KubeVirt object in it counts.
+	Namespace string
+	// KubeletRoot is the kubelet's root directory on the nodes.
+	KubeletRoot string
+	// Options are those of the configuration: the images that this build belongs to.
+	Options []clusterconfig.Option
+}
+
+// +kubebuilder:rbac:groups=kubevirt.io,resources=kubevirts,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=kubevirts/status,verbs=patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines;virtualmachineinstances,verbs=get;list;watch;delete
+// +kubebuilder:rbac:groups=apps,namespace=kubevirt,resources=daemonsets,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=services,verbs=get;list;watch;create;patch;delete
+
+// SetupWithManager adds the reconciler to a manager.
+func (r *KubeVirtReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	everyKubeVirt := handler.EnqueueRequestsFromMapFunc(r.all)
+	ours := builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+		return o.GetNamespace() == r.Namespace && o.GetLabels()[operator.ManagedByLabel] == operator.ManagedBy
+	}))
+	// A workload matters only when it goes, to a deletion that waits for it.
+	gone := builder.WithPredicates(predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		UpdateFunc:  func(event.UpdateEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("kubevirt").
+		// Our own status writes do not bring us back.
+		For(&v1.KubeVirt{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&appsv1.DaemonSet{}, everyKubeVirt, ours).
+		Watches(&corev1.Service{}, everyKubeVirt, ours).
+		Watches(&v1.VirtualMachine{}, everyKubeVirt, gone).
+		Watches(&v1.VirtualMachineInstance{}, everyKubeVirt, gone).
+		// When one of two objects goes, the other may count from now on.
+		Watches(&v1.KubeVirt{}, everyKubeVirt, gone).
+		Complete(r)
+}
+
+func (r *KubeVirtReconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
+	list := &v1.KubeVirtList{}
+	if err := r.List(ctx, list); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot list KubeVirt objects")
+		return nil
+	}
+	requests := make([]reconcile.Request, 0, len(list.Items))
+	for i := range list.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+	}
+	return requests
+}
+
+// Reconcile brings the cluster to what one KubeVirt object asks for.
+func (r *KubeVirtReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	kv, err := r.fetch(ctx, request)
+	if kv == nil || err != nil {
+		return ctrl.Result{}, err
+	}
+	original := kv.DeepCopy()
+	scope := &kubevirt.Scope{Client: r.Client, Namespace: r.Namespace, KubeletRoot: r.KubeletRoot, KubeVirt: kv}
+	scope.Config, scope.ConfigErr = clusterconfig.FromKubeVirt(kv, r.Options...)
+
+	all := &v1.KubeVirtList{}
+	if err := r.List(ctx, all); err != nil {
+		return ctrl.Result{}, fmt.Errorf("cannot list KubeVirt objects: %w", err)
+	}
+	scope.CheckConflict(all.Items)
+
+	deleting := kv.DeletionTimestamp != nil
+	switch {
+	case scope.Conflict != "" && deleting:
+		// It installed nothing.
+		return ctrl.Result{}, r.release(ctx, kv)
+	case scope.Conflict != "":
+	case deleting:
+		scope.Uninstall = kubevirt.Remove(ctx, scope)
+	default:
+		// 1. The finalizer goes on before anything is installed that it has to remove.
+		if err := r.hold(ctx, kv); err != nil {
+			return ctrl.Result{}, err
+		}
+		original = kv.DeepCopy()
+		scope.InstallErr = kubevirt.Install(ctx, scope)
+	}
+	return ctrl.Result{}, r.finish(ctx, scope, original)
+}
+
+// finish writes the status when it changed, takes the finalizer away at the end, and gives what has to be retried.
+func (r *KubeVirtReconciler) finish(ctx context.Context, s *kubevirt.Scope, original *v1.KubeVirt) error {
+	kubevirt.Status(s, time.Now())
+	if !equality.Semantic.DeepEqual(original.Status, s.KubeVirt.Status) {
+		if err := r.Status().Patch(ctx, s.KubeVirt.DeepCopy(), client.MergeFrom(original)); err != nil {
+			return client.IgnoreNotFound(fmt.Errorf("cannot write the status: %w", err))
+		}
+	}
+	switch {
+	case s.Uninstall.Done:
+		return r.release(ctx, s.KubeVirt)
+	case s.Uninstall.Err != nil:
+		return s.Uninstall.Err
+	}
+	return s.InstallErr
+}
+
+func (r *KubeVirtReconciler) fetch(ctx context.Context, request ctrl.Request) (*v1.KubeVirt, error) {
+	kv := &v1.KubeVirt{}
+	if err := r.Get(ctx, request.NamespacedName, kv); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	if kv.DeletionTimestamp != nil && !controllerutil.ContainsFinalizer(kv, kubevirt.Finalizer) {
+		return nil, nil //nolint:nilnil // nothing to do is not an error
+	}
+	return kv, nil
+}
+
+// hold puts the finalizer on. The lock makes sure that a list of finalizers written meanwhile is not lost.
+func (r *KubeVirtReconciler) hold(ctx context.Context, kv *v1.KubeVirt) error {
+	before := kv.DeepCopy()
+	if !controllerutil.AddFinalizer(kv, kubevirt.Finalizer) {
+		return nil
+	}
+	if err := r.Patch(ctx, kv, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("cannot add the finalizer: %w", err)
+	}
+	return nil
+}
+
+func (r *KubeVirtReconciler) release(ctx context.Context, kv *v1.KubeVirt) error {
+	latest := &v1.KubeVirt{}
+	if err := r.Get(ctx, client.ObjectKeyFromObject(kv), latest); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	before := latest.DeepCopy()
+	if !controllerutil.RemoveFinalizer(latest, kubevirt.Finalizer) {
+		return nil
+	}
+	if err := r.Patch(ctx, latest, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("cannot remove the finalizer: %w", err)
+	}
+	return nil
+}

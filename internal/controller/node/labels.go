@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/vireo-project/vireo/internal/nodecapabilities"
+)
+
+// Labels and annotations of a Node, as in KubeVirt.
+const (
+	SchedulableLabel       = "kubevirt.io/schedulable"
+	HeartbeatAnnotation    = "kubevirt.io/heartbeat"
+	SkipAnnotation         = "node-labeller.kubevirt.io/skip-node"
+	ObsoleteHostModelLabel = "node-labeller.kubevirt.io/obsolete-host-model"
+
+	cpuModelPrefix         = "cpu-model.node.kubevirt.io/"
+	cpuModelMigratePrefix  = "cpu-model-migration.node.kubevirt.io/"
+	cpuFeaturePrefix       = "cpu-feature.node.kubevirt.io/"
+	cpuVendorPrefix        = "cpu-vendor.node.kubevirt.io/"
+	machineTypePrefix      = "machine-type.node.kubevirt.io/"
+	hostModelPrefix        = "host-model-cpu.node.kubevirt.io/"
+	hostModelFeaturePrefix = "host-model-required-features.node.kubevirt.io/"
+	hypervPrefix           = "hyperv.node.kubevirt.io/"
+)
+
+// ownedPrefixes start the labels that are taken away when the agent no longer reports what they say.
+var ownedPrefixes = []string{
+	cpuModelPrefix, cpuModelMigratePrefix, cpuFeaturePrefix, cpuVendorPrefix, machineTypePrefix,
+	hostModelPrefix, hostModelFeaturePrefix, hypervPrefix, ObsoleteHostModelLabel,
+}
+
+// A report comes from a node, which may be hostile. These bounds keep a Node object within what the API server
+// and everyone who watches Nodes can bear. A current CPU has about 100 models and 250 features.
+const (
+	maxReport   = 256 << 10
+	maxPerGroup = 512
+)
+
+// Report reads an agent's report.
+func Report(cm *corev1.ConfigMap) (*nodecapabilities.Report, error) {
+	raw, ok := cm.Data[nodecapabilities.DataKey]
+	if !ok {
+		return nil, fmt.Errorf("ConfigMap %s/%s has no key %q", cm.Namespace, cm.Name, nodecapabilities.DataKey)
+	}
+	if len(raw) > maxReport {
+		return nil, fmt.Errorf("ConfigMap %s/%s: report of %d bytes is larger than %d", cm.Namespace, cm.Name, len(raw), maxReport)
+	}
+	report := &nodecapabilities.Report{}
+	if err := json.Unmarshal([]byte(raw), report); err != nil {
+		return nil, fmt.Errorf("ConfigMap %s/%s: report is not valid: %w", cm.Namespace, cm.Name, err)
+	}
+	return report, nil
+}
+
+// Labels are those of a Node with a report. Entries that make no label are left out and named in the error;
+// the labels are usable even then.
+func Labels(report *nodecapabilities.Report, obsolete map[string]bool) (map[string]string, error) {
+	b := labelSet{labels: map[string]string{}}
+	models := make([]string, 0, len(report.CPUModels))
+	for _, m := range report.CPUModels {
+		if !obsolete[m] {
+			models = append(models, m)
+		}
+	}
+	b.add(cpuModelPrefix, models)
+	b.add(cpuModelMigratePrefix, models)
+	b.add(cpuFeaturePrefix, report.CPUFeatures)
+	b.add(machineTypePrefix, report.MachineTypes)
+	b.add(hostModelFeaturePrefix, report.HostModelFeatures)
+	b.add(hypervPrefix, report.HypervFeatures)
+	b.one(cpuVendorPrefix, report.Vendor)
+	b.one(hostModelPrefix, report.HostModel)
+	b.one(cpuModelMigratePrefix, report.HostModel)
+	if obsolete[report.HostModel] {
+		b.labels[ObsoleteHostModelLabel] = "true"
+	}
+	return b.labels, errors.Join(b.errs...)
+}
+
+type labelSet struct {
+	labels map[string]string
+	errs   []error
+}
+
+func (b *labelSet) add(prefix string, names []string) {
+	if len(names) > maxPerGroup {
+		b.errs = append(b.errs, fmt.Errorf("%d entries for labels %s*, only %d are used", len(names), prefix, maxPerGroup))
+		names = names[:maxPerGroup]
+	}
+	for _, name := range names {
+		b.one(prefix, name)
+	}
+}
+
+func (b *labelSet) one(prefix, name string) {
+	if name == "" {
+		return
+	}
+	key := prefix + name
+	if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+		b.errs = append(b.errs, fmt.Errorf("%.80q makes no label: %s", key, strings.Join(problems, "; ")))
+		return
+	}
+	b.labels[key] = "true"
+}
+
+// owned says whether a label is one that Labels makes.
+func owned(key string) bool {
+	for _, prefix := range ownedPrefixes {
+		if strings.HasPrefix(key, prefix) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/node"
+	"github.com/vireo-project/vireo/internal/nodecapabilities"
+)
+
+// ReasonNodeUnresponsive is the reason of the event on a Node whose agent fell silent.
+const ReasonNodeUnresponsive = "NodeUnresponsive"
+
+// NodeReconciler turns agents' Leases and reports into labels and the heartbeat annotation of Nodes. It is the only
+// writer of them: an agent may not write Nodes.
+type NodeReconciler struct {
+	client.Client
+	// Recorder takes the events.
+	Recorder events.EventRecorder
+	// Namespace is the install namespace, in which agents keep their Lease and their report.
+	Namespace string
+	// Config says which CPU models are obsolete.
+	Config interface{ Current() clusterconfig.Config }
+	// Wake gets the VMIs of a Node whose agent fell silent or came back, to decide what becomes of them. It may be nil.
+	Wake chan<- event.TypedGenericEvent[*v1.VirtualMachineInstance]
+	// Now is the clock. Nil means time.Now.
+	Now func() time.Time
+
+	heartbeats node.Heartbeats
+}
+
+// +kubebuilder:rbac:groups=core,resources=nodes,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=kubevirt,resources=leases,verbs=get;list;watch;delete
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=configmaps,verbs=get;list;watch;delete
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
+
+// SetupWithManager adds the reconciler to a manager.
+func (r *NodeReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	ofAgent := builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+		return o.GetNamespace() == r.Namespace && o.GetLabels()[v1.AppLabel] == nodecapabilities.LabelValue
+	}))
+	// Kubelets write a Node's status again and again. Only metadata matters here.
+	metadata := builder.WithPredicates(predicate.Or(predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("node").
+		WatchesMetadata(&corev1.Node{}, &handler.EnqueueRequestForObject{}, metadata).
+		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(nodeOfAgent), ofAgent).
+		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(nodeOfAgent), ofAgent).
+		Complete(r)
+}
+
+// nodeOfAgent takes the Node's name from the name of a Lease or a report.
+func nodeOfAgent(_ context.Context, o client.Object) []reconcile.Request {
+	name, ok := strings.CutPrefix(o.GetName(), nodecapabilities.ObjectName(""))
+	if !ok || name == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: name}}}
+}
+
+// Reconcile brings one Node's labels and annotations to what its agent says.
+func (r *NodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	name, now := request.Name, r.now()
+	lease, report, err := r.agent(ctx, name)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	if err := r.Get(ctx, request.NamespacedName, object); err != nil {
+		if !apierrors.IsNotFound(err) {
+			return ctrl.Result{}, fmt.Errorf("cannot read Node %q: %w", name, err)
+		}
+		r.heartbeats.Observe(name, nil, now)
+		return ctrl.Result{}, r.forget(ctx, lease, report)
+	}
+
+	state := r.state(ctx, name, lease, report, now)
+	before := object.DeepCopy()
+	node.Apply(&object.ObjectMeta, state, now)
+	if !maps.Equal(before.Labels, object.Labels) || !maps.Equal(before.Annotations, object.Annotations) {
+		if err := r.Patch(ctx, object, client.MergeFrom(before)); err != nil {
+			return ctrl.Result{}, client.IgnoreNotFound(fmt.Errorf("cannot write Node %q: %w", name, err))
+		}
+	}
+	if err := r.tell(ctx, before, object, state); err != nil {
+		return ctrl.Result{}, err
+	}
+	if !state.Pulse.Alive {
+		return ctrl.Result{}, nil
+	}
+	return ctrl.Result{RequeueAfter: max(state.Pulse.Expires.Sub(now), time.Second)}, nil
+}
+
+// agent reads an agent's Lease and its report. Either may be nil.
+func (r *NodeReconciler) agent(ctx context.Context, name string) (*coordinationv1.Lease, *corev1.ConfigMap, error) {
+	key := client.ObjectKey{Namespace: r.Namespace, Name: nodecapabilities.ObjectName(name)}
+	lease, err := r.read(ctx, key, &coordinationv1.Lease{})
+	if err != nil {
+		return nil, nil, err
+	}
+	report, err := r.read(ctx, key, &corev1.ConfigMap{})
+	if err != nil {
+		return nil, nil, err
+	}
+	l, _ := lease.(*coordinationv1.Lease)
+	c, _ := report.(*corev1.ConfigMap)
+	return l, c, nil
+}
+
+// read gives nil for an object that is not there or is not an agent's.
+func (r *NodeReconciler) read(ctx context.Context, key client.ObjectKey, o client.Object) (client.Object, error) {
+	if err := r.Get(ctx, key, o); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil //nolint:nilnil // absence is an answer here
+		}
+		return nil, fmt.Errorf("cannot read what the agent published as %s: %w", key, err)
+	}
+	if o.GetLabels()[v1.AppLabel] != nodecapabilities.LabelValue {
+		return nil, nil //nolint:nilnil // someone else's object
+	}
+	return o, nil
+}
+
+// state puts together what is known about a Node's agent.
+func (r *NodeReconciler) state(ctx context.Context, name string, lease *coordinationv1.Lease, cm *corev1.ConfigMap, now time.Time) node.State {
+	s := node.State{Known: lease != nil, Pulse: r.heartbeats.Observe(name, lease, now)}
+	if cm == nil {
+		return s
+	}
+	log := ctrl.LoggerFrom(ctx)
+	report, err := node.Report(cm)
+	if err != nil {
+		log.Error(err, "Cannot use the agent's report, the Node keeps its labels")
+		return s
+	}
+	s.Ready = report.Devices
+	if s.Labels, err = node.Labels(report, r.Config.Current().ObsoleteCPUModels); err != nil {
+		log.Info("Left out entries of the agent's report", "problems", err.Error())
+	}
+	return s
+}
+
+// tell makes the event of an agent that fell silent, after the Node was written, and wakes the VMIs of a Node whose
+// schedulability changed.
+func (r *NodeReconciler) tell(ctx context.Context, before, after *metav1.PartialObjectMetadata, s node.State) error {
+	if node.Unresponsive(&before.ObjectMeta, s) {
+		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, ReasonNodeUnresponsive, "Heartbeat",
+			"virt-handler on node %s stopped renewing its lease: no VM is started there until it does", after.Name)
+	}
+	if r.Wake == nil || before.Labels[node.SchedulableLabel] == after.Labels[node.SchedulableLabel] {
+		return nil
+	}
+	vmis := &v1.VirtualMachineInstanceList{}
+	if err := r.List(ctx, vmis); err != nil {
+		return fmt.Errorf("cannot list the VMIs of Node %q: %w", after.Name, err)
+	}
+	for i := range vmis.Items {
+		if vmis.Items[i].Status.NodeName != after.Name {
+			continue
+		}
+		select {
+		case r.Wake <- event.TypedGenericEvent[*v1.VirtualMachineInstance]{Object: &vmis.Items[i]}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// forget deletes what the agent of a Node that is gone published.
+func (r *NodeReconciler) forget(ctx context.Context, lease *coordinationv1.Lease, report *corev1.ConfigMap) error {
+	var errs []error
+	if lease != nil {
+		errs = append(errs, client.IgnoreNotFound(r.Delete(ctx, lease)))
+	}
+	if report != nil {
+		errs = append(errs, client.IgnoreNotFound(r.Delete(ctx, report)))
+	}
+	return errors.Join(errs...)
+}
+
+func (r *NodeReconciler) now() time.Time {
+	if r.Now != nil {
+		return r.Now()
+	}
+	return time.Now()
+}

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package operator
+
+// Version is the version of this build. The build sets it with -ldflags -X.
+var Version = "devel"
