@@ -223,11 +223,14 @@ func (b *diskBuilder) blockSize() (*libvirtxml.DomainDiskBlockIO, error) {
 	case size.Custom != nil && match:
 		return nil, field.Invalid(path, "custom, matchVolume", "a disk has one block size: leave one of them out")
 	case size.Custom != nil:
-		return &libvirtxml.DomainDiskBlockIO{
-			LogicalBlockSize:   size.Custom.Logical,
-			PhysicalBlockSize:  size.Custom.Physical,
-			DiscardGranularity: size.Custom.DiscardGranularity,
-		}, nil
+		blockIO := &libvirtxml.DomainDiskBlockIO{
+			LogicalBlockSize:  size.Custom.Logical,
+			PhysicalBlockSize: size.Custom.Physical,
+		}
+		if granularity := size.Custom.DiscardGranularity; granularity != nil {
+			blockIO.DiscardGranularity = new(*granularity)
+		}
+		return blockIO, nil
 	case match && b.fact.LogicalBlockSize == 0:
 		return nil, fmt.Errorf("%s: the block size of volume %q is %w", path.Child("matchVolume"), b.spec.Name, ErrNotPrepared)
 	case match:

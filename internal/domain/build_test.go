@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package domain_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+var update = flag.Bool("update", false, "write the golden domains of testdata instead of comparing with them")
+
+// goldenGuests are whole domains. The integration tests define and start what they leave in testdata.
+var goldenGuests = map[string]func() *guest{
+	"minimal":  makeGuest,
+	"kvm":      func() *guest { return makeGuest().kvm().masquerade().containerDisk("root", v1.DiskBusVirtio) },
+	"headless": func() *guest { return headless() },
+	"containerdisk-cloudinit-masquerade": func() *guest {
+		return makeGuest().containerDisk("root", v1.DiskBusVirtio).cloudInit(diskOn("cloudinit", v1.DiskBusVirtio)).masquerade().
+			devices(func(d *v1.Devices) { d.Rng = &v1.Rng{} })
+	},
+	"efi":            func() *guest { return bootsEFI(false) },
+	"efi-secureboot": func() *guest { return bootsEFI(true) },
+	"kernelboot":     kernelBoot,
+	"buses":          allBuses,
+	"lun":            func() *guest { return makeGuest().blockClaim(lunOn("lun", v1.DiskBusSCSI)) },
+	"block-claim":    func() *guest { return makeGuest().blockClaim(diskOn("data", v1.DiskBusVirtio)) },
+	"nics":           allNICs,
+	"transitional": func() *guest {
+		return everyDevice().devices(func(d *v1.Devices) { d.UseVirtioTransitional = ptr.To(true) })
+	},
+	"devices":     everyDevice,
+	"iothreads":   poolOfIOThreads,
+	"windows":     windows,
+	"cpu-named":   namedCPU,
+	"cpu-hotplug": func() *guest { return makeGuest().domainSpec(hotplugTopology) },
+}
+
+func headless() *guest {
+	return makeGuest().devices(func(d *v1.Devices) {
+		d.AutoattachGraphicsDevice = ptr.To(false)
+		d.AutoattachSerialConsole = ptr.To(false)
+		d.AutoattachMemBalloon = ptr.To(false)
+		d.DisableHotplug = true
+	})
+}
+
+func bootsEFI(secure bool) *guest {
+	return makeGuest().domainSpec(func(d *v1.DomainSpec) {
+		d.Firmware.Bootloader = &v1.Bootloader{EFI: &v1.EFI{SecureBoot: &secure}}
+	})
+}
+
+func kernelBoot() *guest {
+	return makeGuest().domainSpec(func(d *v1.DomainSpec) {
+		d.Firmware.KernelBoot = &v1.KernelBoot{
+			KernelArgs: "console=ttyS0",
+			Container:  &v1.KernelBootContainer{Image: "kernel:1", KernelPath: "/boot/vmlinuz"},
+		}
+	}).on(func(f *domain.Facts) {
+		f.KernelBoot = &domain.KernelBootFact{Kernel: launcherpod.KernelBootDir + "/boot/vmlinuz"}
+	})
+}
+
+func allBuses() *guest {
+	g := makeGuest()
+	for _, bus := range []v1.DiskBus{v1.DiskBusVirtio, v1.DiskBusSATA, v1.DiskBusSCSI, v1.DiskBusUSB} {
+		g.emptyDisk(diskOn("disk-"+string(bus), bus))
+	}
+	for _, bus := range []v1.DiskBus{v1.DiskBusSATA, v1.DiskBusSCSI, v1.DiskBusUSB} {
+		g.cloudInit(cdromOn("cdrom-"+string(bus), bus))
+	}
+	for _, bus := range []v1.DiskBus{v1.DiskBusVirtio, v1.DiskBusSCSI, v1.DiskBusUSB} {
+		disk := diskOn("readonly-"+string(bus), bus)
+		disk.Disk.ReadOnly = true
+		g.emptyDisk(disk)
+	}
+	return g.devices(func(d *v1.Devices) { d.Disks = append(d.Disks, cdromOn("drive", v1.DiskBusSATA)) })
+}
+
+func allNICs() *guest {
+	g := makeGuest()
+	for i, model := range []string{"virtio", "e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139"} {
+		name := "net" + string(rune('0'+i))
+		g.nic(masqueraded(name, model), "tap"+name, "02:00:00:00:01:0"+string(rune('0'+i)))
+	}
+	return g
+}
+
+func everyDevice() *guest {
+	return makeGuest().masquerade().containerDisk("root", v1.DiskBusVirtio).emptyDisk(diskOn("scsi", v1.DiskBusSCSI)).
+		devices(func(d *v1.Devices) {
+			d.Rng = &v1.Rng{}
+			d.Watchdog = &v1.Watchdog{Name: "watchdog", WatchdogDevice: v1.WatchdogDevice{I6300ESB: &v1.I6300ESBWatchdog{}}}
+			d.Sound = &v1.SoundDevice{Name: "sound"}
+			d.PanicDevices = []v1.PanicDevice{{Model: ptr.To(v1.Pvpanic)}, {Model: ptr.To(v1.Isa)}}
+			d.Video = &v1.VideoDevice{Type: "virtio"}
+			d.Inputs = []v1.Input{
+				{Name: "a", Type: v1.InputTypeTablet, Bus: v1.InputBusUSB}, {Name: "b", Type: v1.InputTypeKeyboard, Bus: v1.InputBusUSB},
+				{Name: "c", Type: v1.InputTypeTablet, Bus: v1.InputBusVirtio}, {Name: "d", Type: v1.InputTypeKeyboard, Bus: v1.InputBusVirtio},
+			}
+			d.NetworkInterfaceMultiQueue, d.BlockMultiQueue = ptr.To(true), ptr.To(true)
+		}).
+		domainSpec(func(d *v1.DomainSpec) {
+			d.CPU = &v1.CPU{Sockets: 1, Cores: 2, Threads: 1}
+			d.Firmware.Bootloader = &v1.Bootloader{BIOS: &v1.BIOS{UseSerial: ptr.To(true)}}
+			d.Firmware.Serial = "serial-1"
+			d.Chassis = &v1.Chassis{Manufacturer: "Maker", Version: "1", Serial: "2", Asset: "3", Sku: "4"}
+		})
+}
+
+func poolOfIOThreads() *guest {
+	own := diskOn("own", v1.DiskBusVirtio)
+	own.DedicatedIOThread = ptr.To(true)
+	return makeGuest().emptyDisk(diskOn("a", v1.DiskBusVirtio)).emptyDisk(own).
+		domainSpec(func(d *v1.DomainSpec) {
+			d.IOThreadsPolicy = ptr.To(v1.IOThreadsPolicySupplementalPool)
+			d.IOThreads = &v1.DiskIOThreads{SupplementalPoolThreadCount: ptr.To[uint32](2)}
+		})
+}
+
+func windows() *guest {
+	on := &v1.FeatureState{}
+	return bootsEFI(true).domainSpec(func(d *v1.DomainSpec) {
+		d.Features = &v1.Features{
+			APIC: &v1.FeatureAPIC{},
+			SMM:  on,
+			KVM:  &v1.FeatureKVM{Hidden: true},
+			Hyperv: &v1.FeatureHyperv{
+				Relaxed: on, VAPIC: on, Spinlocks: &v1.FeatureSpinlocks{Retries: ptr.To[uint32](8191)}, VPIndex: on, Runtime: on, SyNIC: on,
+				SyNICTimer: &v1.SyNICTimer{Direct: on}, Reset: on, Frequencies: on, Reenlightenment: on, TLBFlush: &v1.TLBFlush{}, IPI: on,
+			},
+		}
+		d.Clock = &v1.Clock{Timer: &v1.Timer{
+			HPET:   &v1.HPETTimer{Enabled: ptr.To(false)},
+			PIT:    &v1.PITTimer{TickPolicy: v1.PITTickPolicyDelay},
+			RTC:    &v1.RTCTimer{TickPolicy: v1.RTCTickPolicyCatchup},
+			Hyperv: &v1.HypervTimer{},
+		}}
+		d.Devices.AutoattachInputDevice = ptr.To(true)
+	}).emptyDisk(diskOn("root", v1.DiskBusSATA)).nic(masqueraded("default", "e1000e"), "tap0", "02:00:00:00:00:01")
+}
+
+func namedCPU() *guest {
+	return makeGuest().domainSpec(func(d *v1.DomainSpec) {
+		d.CPU = &v1.CPU{Sockets: 2, Cores: 1, Threads: 1, Model: "Nehalem", Features: []v1.CPUFeature{
+			{Name: "x2apic", Policy: "optional"}, {Name: "vmx", Policy: "disable"},
+		}}
+	})
+}
+
+func hotplugTopology(d *v1.DomainSpec) {
+	d.CPU = &v1.CPU{Sockets: 1, MaxSockets: 3, Cores: 2, Threads: 1}
+}
+
+func TestGoldenDomains(t *testing.T) {
+	for name, make := range goldenGuests {
+		t.Run(name, func(t *testing.T) {
+			got, err := make().build(t).Marshal()
+			if err != nil {
+				t.Fatalf("marshal: %v", err)
+			}
+			path := filepath.Join("testdata", name+".xml")
+			if *update {
+				if err := os.WriteFile(path, []byte(got+"\n"), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatalf("%v: make the file with -update", err)
+			}
+			if diff := cmp.Diff(strings.TrimSpace(string(want)), got); diff != "" {
+				t.Errorf("domain differs from %s (-want +got); run with -update if it is meant to:\n%s", path, diff)
+			}
+		})
+	}
+}
+
+func TestEveryGoldenFileHasAGuest(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if _, found := goldenGuests[strings.TrimSuffix(filepath.Base(file), ".xml")]; !found {
+			t.Errorf("%s is left from a guest that is no more", file)
+		}
+	}
+}
+
+func TestBuildLeavesItsInputAlone(t *testing.T) {
+	for name, make := range goldenGuests {
+		t.Run(name, func(t *testing.T) {
+			g, twin := make(), make()
+			built := g.build(t)
+			// What shares memory with the input would change it when the agent changes the domain.
+			for i := range built.Devices.Disks {
+				if boot := built.Devices.Disks[i].Boot; boot != nil {
+					boot.Order = 99
+				}
+				if blockIO := built.Devices.Disks[i].BlockIO; blockIO != nil && blockIO.DiscardGranularity != nil {
+					*blockIO.DiscardGranularity = 99
+				}
+			}
+			expectEqual(t, g.vmi, twin.vmi)
+			expectEqual(t, g.facts, twin.facts)
+		})
+	}
+}
+
+func TestBuildReportsAllErrors(t *testing.T) {
+	g := makeGuest().domainSpec(func(d *v1.DomainSpec) {
+		d.Memory = nil
+		d.LaunchSecurity = &v1.LaunchSecurity{}
+		d.Devices.Sound = &v1.SoundDevice{Model: "gramophone"}
+	})
+	_, err := domain.Build(g.vmi, g.facts)
+	if err == nil {
+		t.Fatal("Build accepted the guest")
+	}
+	for _, path := range []string{"spec.domain.memory.guest", "spec.domain.launchSecurity", "spec.domain.devices.sound.model"} {
+		if !strings.Contains(err.Error(), path) {
+			t.Errorf("error does not name %s: %v", path, err)
+		}
+	}
+}
+
+func TestRefusesWhatIsNotImplemented(t *testing.T) {
+	devices := field.NewPath("spec", "domain", "devices")
+	for path, change := range map[string]func(*v1.DomainSpec){
+		"spec.domain.launchSecurity":            func(d *v1.DomainSpec) { d.LaunchSecurity = &v1.LaunchSecurity{} },
+		"spec.domain.cpu.dedicatedCpuPlacement": func(d *v1.DomainSpec) { d.CPU = &v1.CPU{DedicatedCPUPlacement: true} },
+		"spec.domain.cpu.isolateEmulatorThread": func(d *v1.DomainSpec) { d.CPU = &v1.CPU{IsolateEmulatorThread: true} },
+		"spec.domain.cpu.numa":                  func(d *v1.DomainSpec) { d.CPU = &v1.CPU{NUMA: &v1.NUMA{}} },
+		"spec.domain.cpu.realtime":              func(d *v1.DomainSpec) { d.CPU = &v1.CPU{Realtime: &v1.Realtime{}} },
+		"spec.domain.firmware.acpi":             func(d *v1.DomainSpec) { d.Firmware.ACPI = &v1.ACPI{} },
+		devices.Child("gpus").String():          func(d *v1.DomainSpec) { d.Devices.GPUs = []v1.GPU{{}} },
+		devices.Child("hostDevices").String():   func(d *v1.DomainSpec) { d.Devices.HostDevices = []v1.HostDevice{{}} },
+		devices.Child("filesystems").String():   func(d *v1.DomainSpec) { d.Devices.Filesystems = []v1.Filesystem{{}} },
+		devices.Child("downwardMetrics").String(): func(d *v1.DomainSpec) {
+			d.Devices.DownwardMetrics = &v1.DownwardMetrics{}
+		},
+		devices.Child("clientPassthrough").String(): func(d *v1.DomainSpec) {
+			d.Devices.ClientPassthrough = &v1.ClientPassthroughDevices{}
+		},
+		devices.Child("tpm").String(): func(d *v1.DomainSpec) { d.Devices.TPM = &v1.TPMDevice{} },
+		devices.Child("disks").Index(0).Child("changedBlockTracking").String(): func(d *v1.DomainSpec) {
+			d.Devices.Disks[0].ChangedBlockTracking = ptr.To(true)
+		},
+	} {
+		t.Run(path, func(t *testing.T) {
+			makeGuest().emptyDisk(diskOn("a", v1.DiskBusVirtio)).domainSpec(change).expectRefused(t, path, "not implemented")
+		})
+	}
+	t.Run("placement on the root complex", func(t *testing.T) {
+		makeGuest().annotate(v1.PlacePCIDevicesOnRootComplex, "true").
+			expectRefused(t, "metadata.annotations[kubevirt.io/placePCIDevicesOnRootComplex]", "not implemented")
+	})
+}
