@@ -36,5 +36,8 @@ COPY --chown=107:107 .build/guests/guest-small/disk/ /disk/
 FROM scratch AS guest-small-kernel
 COPY --chown=107:107 .build/guests/guest-small/boot/ /boot/
 
+FROM scratch AS guest-devices
+COPY --chown=107:107 .build/guests/guest-devices/disk/ /disk/
+
 FROM scratch AS guest-debian
 COPY --chown=107:107 .build/guests/guest-debian/disk/ /disk/

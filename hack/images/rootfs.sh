@@ -2,7 +2,7 @@
 # rootfs.sh NAME: makes the root file system of images/NAME from Debian packages, and prints the path of its tar.
 #
 # images/NAME/packages lists Debian packages, images/NAME/keep the files that stay (globs; ELF files bring their shared
-# libraries), images/NAME/rootfs/ the files of our own. The tar is kept in the cache under a hash of these, so it is made
+# libraries), images/NAME/rootfs/ the files of our own; images/NAME/finish.sh, if there, defines finish, run on the new root. The tar is kept in the cache under a hash of these, so it is made
 # once; VIREO_REFRESH=1 makes it again with the packages of today. Packages are only unpacked: no script of theirs runs.
 
 . "$(dirname "$0")/env.sh"
@@ -50,6 +50,10 @@ assemble() {
 mapfile -t packages < <(lines "$repo/$recipe/packages")
 unpack "${packages[@]}"
 assemble
+if [ -f "$repo/$recipe/finish.sh" ]; then
+	. "$repo/$recipe/finish.sh"
+	finish
+fi
 tar -C "$root" --sort=name --numeric-owner --owner=0 --group=0 --mtime=@0 --format=gnu -cf "$work/out.tar" .
 mv "$work/out.tar" "$out"
 say "$name: root file system of $(du -m "$out" | cut -f1) MB"
