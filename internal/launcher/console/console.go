@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package console carries what the guest prints on its serial console from a FIFO to the launcher's standard
+// output, where the kubelet takes it as the container's log. It always drains the FIFO, so a guest that prints
+// without end, or a log that is not read, never blocks QEMU: what passes the limits is dropped and counted.
+package console
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+)
+
+// Limits of the console's log. A Debian guest prints about 60 KiB while it boots; a kernel with all its
+// debugging on prints under 1 MiB. The kubelet rotates a container's log at 10 MiB, so an endless guest at the
+// sustained rate turns it over every few minutes and no node's disk fills up.
+const (
+	// BytesPerSecond is the rate that a guest may sustain.
+	BytesPerSecond = 64 << 10
+	// Burst is how much a guest may print at once.
+	Burst = 1 << 20
+	// LineLimit is the longest line; a longer one is broken. CRI runtimes break lines at 16 KiB too.
+	LineLimit = 16 << 10
+
+	chunkSize = 16 << 10
+	// queued chunks bound what waits for a slow reader of the log.
+	queued = 16
+)
+
+// Open makes the FIFO if it is missing and opens it for reading and writing, so that it neither ends when
+// QEMU closes it nor keeps QEMU waiting for a reader.
+func Open(path string) (*os.File, error) {
+	if err := unix.Mkfifo(path, 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("make the console's FIFO %s: %w", path, err)
+	}
+	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0) //nolint:gosec // the launcher's own path
+	if err != nil {
+		return nil, fmt.Errorf("open the console's FIFO: %w", err)
+	}
+	info, err := file.Stat()
+	if err == nil && info.Mode()&fs.ModeNamedPipe == 0 {
+		err = fmt.Errorf("%s is not a FIFO", path)
+	}
+	if err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("open the console's FIFO: %w", err)
+	}
+	return file, nil
+}
+
+// Copy copies from the console to the log until the console is closed or ctx ends. limiter counts bytes.
+func Copy(ctx context.Context, log io.Writer, console io.Reader, limiter *rate.Limiter) error {
+	chunks := make(chan []byte, queued)
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		write(log, chunks)
+	}()
+	err := drain(ctx, console, limiter, chunks)
+	close(chunks)
+	select {
+	case <-written:
+	case <-ctx.Done():
+		// A log that nobody reads must not keep the launcher from ending.
+	}
+	return err
+}
+
+// NewLimiter is the limiter for a guest's console.
+func NewLimiter() *rate.Limiter { return rate.NewLimiter(BytesPerSecond, Burst) }
+
+func drain(ctx context.Context, console io.Reader, limiter *rate.Limiter, chunks chan<- []byte) error {
+	var dropped int
+	lines := lineBreaker{limit: LineLimit}
+	buf := make([]byte, chunkSize)
+	for ctx.Err() == nil {
+		n, err := console.Read(buf)
+		if n > 0 {
+			dropped = offer(buf[:n], dropped, &lines, limiter, chunks)
+		}
+		if err != nil {
+			if dropped > 0 {
+				select {
+				case chunks <- marker(dropped):
+				default: // the log is not read: the count goes the way of the bytes
+				}
+			}
+			if errors.Is(err, io.EOF) || errors.Is(err, fs.ErrClosed) {
+				return nil
+			}
+			return fmt.Errorf("read the console: %w", err)
+		}
+	}
+	return nil
+}
+
+// offer queues a chunk, led by a marker when bytes before it were dropped, or drops it. It returns how many
+// bytes are dropped and not yet marked.
+func offer(data []byte, dropped int, lines *lineBreaker, limiter *rate.Limiter, chunks chan<- []byte) int {
+	if len(chunks) == cap(chunks) || !limiter.AllowN(time.Now(), len(data)) {
+		return dropped + len(data)
+	}
+	var out []byte
+	if dropped > 0 {
+		out = append(out, marker(dropped)...)
+		lines.length = 0
+	}
+	// Only drain sends, so there is room: the length was looked at above.
+	chunks <- append(out, lines.breakLines(data)...)
+	return 0
+}
+
+func marker(dropped int) []byte {
+	return fmt.Appendf(nil, "\n[%d bytes of console output dropped]\n", dropped)
+}
+
+func write(log io.Writer, chunks <-chan []byte) {
+	for chunk := range chunks {
+		// An error here means that the container's log is gone; there is nobody to tell.
+		_, _ = log.Write(chunk)
+	}
+}
+
+// lineBreaker breaks lines that are longer than a limit, across chunks.
+type lineBreaker struct {
+	limit  int
+	length int
+}
+
+func (l *lineBreaker) breakLines(data []byte) []byte {
+	out := make([]byte, 0, len(data)+1+len(data)/l.limit)
+	for len(data) > 0 {
+		end := bytes.IndexByte(data, '\n')
+		room := l.limit - l.length
+		switch {
+		case end >= 0 && end <= room:
+			out = append(out, data[:end+1]...)
+			data, l.length = data[end+1:], 0
+		case end < 0 && len(data) <= room:
+			l.length += len(data)
+			return append(out, data...)
+		default:
+			out = append(append(out, data[:room]...), '\n')
+			data, l.length = data[room:], 0
+		}
+	}
+	return out
+}

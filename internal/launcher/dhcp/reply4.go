@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package dhcp
+
+import (
+	"math"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/iana"
+	"github.com/insomniacslk/dhcp/rfc1035label"
+
+	"github.com/vireo-project/vireo/internal/launcher/podnet"
+)
+
+// infinite is the lease time that never ends (RFC 2131, 3.3).
+const infinite = math.MaxUint32 * time.Second
+
+// reply answers a request of the guest; nil means that there is nothing to say.
+func (l Lease) reply(request *dhcpv4.DHCPv4) (*dhcpv4.DHCPv4, error) {
+	if !l.concerns(request) {
+		return nil, nil
+	}
+	switch request.MessageType() {
+	case dhcpv4.MessageTypeDiscover:
+		return l.answer(request, dhcpv4.MessageTypeOffer, l.Address.Addr())
+	case dhcpv4.MessageTypeRequest:
+		wanted, ok := netip.AddrFromSlice(request.RequestedIPAddress().To4())
+		if !ok {
+			wanted, ok = netip.AddrFromSlice(request.ClientIPAddr.To4())
+		}
+		if ok && !wanted.IsUnspecified() && wanted != l.Address.Addr() {
+			return dhcpv4.NewReplyFromRequest(request,
+				dhcpv4.WithMessageType(dhcpv4.MessageTypeNak),
+				dhcpv4.WithOption(dhcpv4.OptServerIdentifier(l.Server.AsSlice())))
+		}
+		return l.answer(request, dhcpv4.MessageTypeAck, l.Address.Addr())
+	case dhcpv4.MessageTypeInform:
+		return l.answer(request, dhcpv4.MessageTypeAck, netip.IPv4Unspecified())
+	default:
+		return nil, nil // a release or a refusal changes nothing: the address is the guest's alone
+	}
+}
+
+// concerns passes over what is not a plain request of an Ethernet client to this server.
+func (l Lease) concerns(request *dhcpv4.DHCPv4) bool {
+	if !l.Address.IsValid() || request.OpCode != dhcpv4.OpcodeBootRequest {
+		return false
+	}
+	if request.HWType != iana.HWTypeEthernet || len(request.ClientHWAddr) != 6 {
+		return false
+	}
+	if !request.GatewayIPAddr.IsUnspecified() && request.GatewayIPAddr != nil {
+		return false // came through a relay: nobody relays for this guest
+	}
+	server := request.ServerIdentifier()
+	return server == nil || server.Equal(net.IP(l.Server.AsSlice()))
+}
+
+func (l Lease) answer(request *dhcpv4.DHCPv4, kind dhcpv4.MessageType, address netip.Addr) (*dhcpv4.DHCPv4, error) {
+	options := []dhcpv4.Modifier{
+		dhcpv4.WithMessageType(kind),
+		dhcpv4.WithYourIP(address.AsSlice()),
+		dhcpv4.WithServerIP(l.Server.AsSlice()),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(l.Server.AsSlice())),
+		dhcpv4.WithNetmask(net.CIDRMask(l.Address.Bits(), 32)),
+	}
+	add := func(when bool, option func() dhcpv4.Option) {
+		if when {
+			options = append(options, dhcpv4.WithOption(option()))
+		}
+	}
+	add(kind != dhcpv4.MessageTypeAck || !address.IsUnspecified(), func() dhcpv4.Option { return dhcpv4.OptIPAddressLeaseTime(infinite) })
+	add(l.Router.IsValid(), func() dhcpv4.Option { return dhcpv4.OptRouter(l.Router.AsSlice()) })
+	add(len(l.Routes) > 0, func() dhcpv4.Option { return dhcpv4.OptClasslessStaticRoute(toRoutes(l.Routes)...) })
+	add(len(l.DNS.Servers) > 0, func() dhcpv4.Option { return dhcpv4.OptDNS(toIPs(l.DNS.Servers)...) })
+	add(len(l.DNS.Search) > 0, func() dhcpv4.Option { return dhcpv4.OptDomainName(l.DNS.Search[0]) })
+	add(len(l.DNS.Search) > 0, func() dhcpv4.Option {
+		return dhcpv4.OptDomainSearch(&rfc1035label.Labels{Labels: l.DNS.Search})
+	})
+	add(l.Hostname != "", func() dhcpv4.Option { return dhcpv4.OptHostName(l.Hostname) })
+	add(l.MTU > 0, func() dhcpv4.Option {
+		return dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{byte(l.MTU >> 8), byte(l.MTU)})
+	})
+	return dhcpv4.NewReplyFromRequest(request, options...)
+}
+
+func toRoutes(routes []podnet.Route) []*dhcpv4.Route {
+	out := make([]*dhcpv4.Route, 0, len(routes))
+	for _, route := range routes {
+		gateway := route.Gateway
+		if !gateway.IsValid() {
+			gateway = netip.IPv4Unspecified() // on the link (RFC 3442)
+		}
+		out = append(out, &dhcpv4.Route{
+			Dest: &net.IPNet{
+				IP:   route.Destination.Masked().Addr().AsSlice(),
+				Mask: net.CIDRMask(route.Destination.Bits(), 32),
+			},
+			Router: gateway.AsSlice(),
+		})
+	}
+	return out
+}
+
+// destination is where a reply goes: a client that has its address is met there, any other hears a broadcast.
+func destination(request, reply *dhcpv4.DHCPv4) *net.UDPAddr {
+	address := net.IPv4bcast
+	if reply.MessageType() != dhcpv4.MessageTypeNak && request.ClientIPAddr != nil && !request.ClientIPAddr.IsUnspecified() {
+		address = request.ClientIPAddr
+	}
+	return &net.UDPAddr{IP: address, Port: dhcpv4.ClientPort}
+}

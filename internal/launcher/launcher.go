@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package launcher
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/launcher/console"
+	"github.com/vireo-project/vireo/internal/launcher/dhcp"
+	"github.com/vireo-project/vireo/internal/launcher/podnet"
+	"github.com/vireo-project/vireo/internal/launcher/reaper"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+const (
+	// lingerTime keeps libvirtd up after the guest's end, so that the agent can still read why it ended.
+	lingerTime = 300 * time.Millisecond
+	// stopTimeout is how long libvirtd may take to end.
+	stopTimeout = time.Second
+)
+
+// Run runs the VM's Pod until the guest has ended, and returns the exit code. It leaves the outcome in the
+// termination log.
+func Run(ctx context.Context, options Options) int {
+	log := logr.FromContextOrDiscard(ctx)
+	outcome, code := run(ctx, options)
+	log.Info("The VM's Pod ends", "reason", outcome.Reason, "detail", outcome.Message, "exitCode", code)
+	if err := writeOutcome(options.TerminationLog, outcome); err != nil {
+		log.Error(err, "Cannot leave the outcome")
+	}
+	return code
+}
+
+func run(ctx context.Context, options Options) (launcherpod.Outcome, int) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	log := logr.FromContextOrDiscard(ctx)
+
+	// The signals come first: a Pod may be deleted at any moment, and PID 1 has no default action for SIGTERM.
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, unix.SIGTERM, unix.SIGINT)
+	defer signal.Stop(stop)
+
+	// The network is taken down before libvirtd's socket exists: the agent begins to change it when it sees that.
+	network, err := podnet.Take(resolvConf)
+	if err != nil {
+		return internal(fmt.Errorf("take down the Pod's network: %w", err))
+	}
+	children := reaper.New()
+	go children.Run(ctx)
+	if err := prepare(log); err != nil {
+		return internal(err)
+	}
+	fifo, err := console.Open(launcherpod.ConsoleFIFO)
+	if err != nil {
+		return internal(err)
+	}
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		if err := console.Copy(ctx, os.Stdout, fifo, console.NewLimiter()); err != nil {
+			log.Error(err, "The guest's console no longer reaches the log")
+		}
+	}()
+	libvirtd, err := startLibvirtd(children)
+	if err != nil {
+		return internal(err)
+	}
+	go serveDHCP(ctx, options, network)
+
+	s := newSupervisor(options, children, libvirtd, stop)
+	outcome, code := s.follow(ctx)
+	stopLibvirtd(log, libvirtd)
+	_ = fifo.Close()
+	select {
+	case <-copied: // the last lines of the console are out
+	case <-time.After(stopTimeout):
+	}
+	return outcome, code
+}
+
+func serveDHCP(ctx context.Context, options Options, network *podnet.Snapshot) {
+	log := logr.FromContextOrDiscard(ctx)
+	if err := dhcp.Serve(ctx, options.Interfaces, network); err != nil && ctx.Err() == nil {
+		// The guest may have an address by cloud-init: it is not ended for this.
+		log.Error(err, "The guest's DHCP requests are no longer answered")
+	}
+}
+
+func internal(err error) (launcherpod.Outcome, int) {
+	return failure(launcherpod.OutcomeInternal, "virt-launcher could not do its work: "+err.Error())
+}
+
+// stopLibvirtd ends libvirtd in order, and otherwise not. What still runs after that ends with PID 1.
+func stopLibvirtd(log logr.Logger, libvirtd *reaper.Child) {
+	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
+		if err := libvirtd.Signal(sig); err != nil {
+			log.Error(err, "Cannot signal libvirtd", "signal", sig.String())
+		}
+		select {
+		case <-libvirtd.Done():
+			return
+		case <-time.After(stopTimeout):
+		}
+	}
+}
+
+// writeOutcome leaves one line of JSON where the kubelet looks for the container's termination message.
+func writeOutcome(file string, outcome launcherpod.Outcome) error {
+	line, err := json.Marshal(outcome)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, append(line, '\n'), 0o600); err != nil {
+		return fmt.Errorf("write the outcome %s: %w", outcome.Reason, err)
+	}
+	return nil
+}

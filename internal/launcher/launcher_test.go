@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package launcher_test
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"libvirt.org/go/libvirt"
+
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// A machine without a disk: its firmware runs and ignores every request to power off.
+const tinyDomain = `<domain type='qemu'>
+  <name>default_test</name><memory unit='MiB'>32</memory><vcpu>1</vcpu>
+  <os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features>
+  <on_poweroff>destroy</on_poweroff><on_reboot>restart</on_reboot><on_crash>destroy</on_crash>
+  <devices><emulator>/usr/bin/qemu-system-x86_64</emulator><controller type='usb' model='none'/><memballoon model='none'/>
+    <serial type='pty'><log file='/var/run/libvirt/console.fifo' append='on'/></serial>
+    </devices>
+</domain>`
+
+// maxRSS is what issue 2 allows the launcher.
+const maxRSS = 15 << 10
+
+// startDomain does what the node agent does: define the domain and start it.
+func startDomain(t *testing.T, p *pod) *libvirt.Domain {
+	t.Helper()
+	t.Setenv("LIBVIRT_AUTOSTART", "0")
+	var conn *libvirt.Connect
+	begin := time.Now()
+	p.eventually("libvirtd answers", func() bool {
+		var err error
+		conn, err = libvirt.NewConnect("qemu:///session?socket=" + p.socket())
+		return err == nil
+	})
+	t.Logf("libvirtd answered after %s", time.Since(begin).Round(time.Millisecond))
+	t.Cleanup(func() { _, _ = conn.Close() })
+	domain, err := conn.DomainDefineXML(tinyDomain)
+	if err == nil {
+		err = domain.Create()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = domain.Free() })
+	p.eventually("the launcher sees the guest", func() bool { return strings.Contains(p.stderr.String(), "The guest runs") })
+	return domain
+}
+
+func TestStoppedBeforeAnyGuest(t *testing.T) {
+	p := startPod(t)
+	p.eventually("the launcher is connected", func() bool { return strings.Contains(p.stderr.String(), "Connected to libvirtd") })
+	p.terminate()
+	p.expectExit(0, launcherpod.OutcomeNotStarted)
+}
+
+func TestStoppedAtOnce(t *testing.T) {
+	p := startPod(t)
+	p.eventually("libvirtd is started", func() bool { return p.child("libvirtd") != 0 })
+	p.terminate()
+	p.expectExit(0, launcherpod.OutcomeNotStarted)
+}
+
+func TestDeafGuestIsDestroyedAfterTheGracePeriod(t *testing.T) {
+	p := startPod(t, "--grace-period-seconds", "1")
+	startDomain(t, p)
+	p.terminate()
+	p.terminate() // a second request changes nothing
+	p.expectExit(0, launcherpod.OutcomeDestroyed)
+}
+
+func TestNoGracePeriodDestroysAtOnce(t *testing.T) {
+	p := startPod(t, "--grace-period-seconds", "0")
+	startDomain(t, p)
+	p.terminate()
+	p.expectExit(0, launcherpod.OutcomeDestroyed)
+}
+
+func TestKilledQEMU(t *testing.T) {
+	p := startPod(t)
+	startDomain(t, p)
+	kill(t, p.child("qemu-system"))
+	outcome := p.expectExit(1, launcherpod.OutcomeCrashed)
+	if !strings.Contains(outcome.Message, "SIGKILL") {
+		t.Errorf("the message %q does not name the signal", outcome.Message)
+	}
+}
+
+func TestKilledLibvirtd(t *testing.T) {
+	p := startPod(t)
+	startDomain(t, p)
+	qemu := p.child("qemu-system")
+	kill(t, p.child("libvirtd"))
+	outcome := p.expectExit(1, launcherpod.OutcomeLibvirtFailed)
+	if !strings.Contains(outcome.Message, "SIGKILL") {
+		t.Errorf("the message %q does not name the signal", outcome.Message)
+	}
+	if err := unix.Kill(qemu, 0); err == nil {
+		t.Error("QEMU outlived its Pod")
+	}
+}
+
+func TestDestroyedByAStranger(t *testing.T) {
+	p := startPod(t)
+	domain := startDomain(t, p)
+	if err := domain.Destroy(); err != nil {
+		t.Fatal(err)
+	}
+	p.expectExit(1, launcherpod.OutcomeKilled)
+}
+
+func TestDestroyedByTheAgentJustBeforeTheRequest(t *testing.T) {
+	p := startPod(t, "--grace-period-seconds", "0")
+	domain := startDomain(t, p)
+	if err := domain.Destroy(); err != nil {
+		t.Fatal(err)
+	}
+	p.terminate()
+	p.expectExit(0, launcherpod.OutcomeDestroyed)
+}
+
+func TestConsoleAndMemory(t *testing.T) {
+	p := startPod(t, "--interface", "eth0,masquerade,10.0.2.0/24")
+	startDomain(t, p)
+	fifo, err := os.OpenFile(p.runtime("console.fifo"), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = fifo.Close() }()
+	if _, err := fifo.WriteString("a line of the guest\n"); err != nil {
+		t.Fatal(err)
+	}
+	p.eventually("the console reaches the log", func() bool { return strings.Contains(p.stdout.String(), "a line of the guest\n") })
+
+	status := statusFields("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/status")
+	t.Logf("launcher: VmRSS %s, anonymous %s", status["VmRSS"], status["RssAnon"])
+	rss, err := strconv.Atoi(strings.TrimSuffix(status["VmRSS"], " kB"))
+	if err != nil || rss > maxRSS {
+		t.Errorf("the launcher has %s of resident memory, want at most %d kB", status["VmRSS"], maxRSS)
+	}
+}
+
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	if pid == 0 {
+		t.Fatal("there is no such process")
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}

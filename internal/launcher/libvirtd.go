@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package launcher
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/launcher/libvirtrpc"
+	"github.com/vireo-project/vireo/internal/launcher/reaper"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+const (
+	// readyTimeout is how long libvirtd may take until it answers. It takes 0.1 s, or 1 s when it probes QEMU;
+	// with many VMs starting on a busy node it takes longer.
+	readyTimeout = 3 * time.Minute
+	// dialInterval is the pause between attempts while the socket exists and libvirtd does not listen yet: a
+	// few milliseconds for which there is no event.
+	dialInterval = 10 * time.Millisecond
+)
+
+// prepare makes the directories that libvirtd and QEMU write to, and puts libvirt's configuration in place.
+func prepare(log logr.Logger) error {
+	qemuConf := filepath.Join(xdgConfig, "libvirt", "qemu.conf")
+	for _, dir := range []string{homeDir, xdgRuntime, xdgCache, tempDir, filepath.Dir(qemuConf)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("make libvirt's directories: %w", err)
+		}
+	}
+	content, err := os.ReadFile(qemuConfig)
+	if err != nil {
+		return fmt.Errorf("read the image's configuration of QEMU: %w", err)
+	}
+	if err := os.WriteFile(qemuConf, content, 0o600); err != nil {
+		return fmt.Errorf("write libvirt's configuration of QEMU: %w", err)
+	}
+	if err := seedCapabilities(); err != nil {
+		// libvirt probes QEMU itself then: half a second, nothing worse.
+		log.Info("Not using the image's QEMU capabilities", "reason", err.Error())
+	}
+	return nil
+}
+
+// seedCapabilities puts what the image knows of its QEMU into libvirt's cache, so that libvirtd need not start
+// QEMU to find out. libvirt takes it only if the change times of the binaries match, which are known here and
+// not when the image is built; and not where KVM is usable, because KVM changes the answers.
+func seedCapabilities() error {
+	if _, err := os.Stat("/dev/kvm"); err == nil {
+		return errors.New("/dev/kvm is there")
+	}
+	template, err := os.ReadFile(capabilitiesXML)
+	if err != nil {
+		return err
+	}
+	qemuTime, err := changeTime(qemuBinary)
+	if err != nil {
+		return err
+	}
+	selfTime, err := newestChange(libvirtdBinary,
+		libvirtModules+"/connection-driver/*.so", libvirtModules+"/storage-backend/*.so")
+	if err != nil {
+		return err
+	}
+	content := strings.NewReplacer("@QEMU_CTIME@", strconv.FormatInt(qemuTime, 10),
+		"@SELF_CTIME@", strconv.FormatInt(selfTime, 10)).Replace(string(template))
+	// libvirt names the file after the hash of the binary's path (virFileCacheGetFileName).
+	name := sha256.Sum256([]byte(qemuBinary))
+	dir := filepath.Join(xdgCache, "libvirt", "qemu", "cache", "capabilities")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, hex.EncodeToString(name[:])+".xml"), []byte(content), 0o600)
+}
+
+func newestChange(patterns ...string) (int64, error) {
+	var newest int64
+	for _, pattern := range patterns {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			return 0, err
+		}
+		for _, file := range files {
+			changed, err := changeTime(file)
+			if err != nil {
+				return 0, err
+			}
+			newest = max(newest, changed)
+		}
+	}
+	return newest, nil
+}
+
+func changeTime(file string) (int64, error) {
+	var stat unix.Stat_t
+	if err := unix.Stat(file, &stat); err != nil {
+		return 0, fmt.Errorf("look at %s: %w", file, err)
+	}
+	return stat.Ctim.Sec, nil
+}
+
+// startLibvirtd starts the daemon in session mode, in which it needs no privilege.
+func startLibvirtd(children *reaper.Reaper) (*reaper.Child, error) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = null.Close() }()
+	return children.Start([]string{libvirtdBinary, "--config", libvirtdConfig}, &os.ProcAttr{
+		Dir: launcherpod.RuntimeDir,
+		Env: []string{
+			"PATH=/usr/sbin:/usr/bin", "HOME=" + homeDir, "TMPDIR=" + tempDir,
+			"XDG_RUNTIME_DIR=" + xdgRuntime, "XDG_CONFIG_HOME=" + xdgConfig, "XDG_CACHE_HOME=" + xdgCache,
+		},
+		// Standard output is the guest's console alone.
+		Files: []*os.File{null, os.Stderr, os.Stderr},
+	})
+}
+
+// connect waits for libvirtd's socket and connects as soon as it listens.
+func connect(ctx context.Context, socket string) (*libvirtrpc.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	if err := waitForFile(ctx, socket); err != nil {
+		return nil, err
+	}
+	for {
+		client, err := libvirtrpc.Dial(ctx, socket)
+		if err == nil {
+			return client, nil
+		}
+		if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("connect to libvirtd: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("connect to libvirtd: %w", err)
+		case <-time.After(dialInterval):
+		}
+	}
+}
+
+// waitForFile returns once a file exists. The watch comes before the look, so that no creation is missed.
+func waitForFile(ctx context.Context, file string) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch for %s: %w", file, err)
+	}
+	defer func() { _ = watcher.Close() }()
+	if err := watcher.Add(filepath.Dir(file)); err != nil {
+		return fmt.Errorf("watch for %s: %w", file, err)
+	}
+	for {
+		if _, err := os.Lstat(file); err == nil {
+			return nil
+		}
+		select {
+		case <-watcher.Events:
+		case err := <-watcher.Errors:
+			return fmt.Errorf("watch for %s: %w", file, err)
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", file, ctx.Err())
+		}
+	}
+}
+
+// qemuPID reads the process id that libvirt noted for a running domain; 0 if there is none.
+func qemuPID(domain string) int {
+	content, err := os.ReadFile(filepath.Join(xdgRuntime, "libvirt", "qemu", "run", domain+".pid")) //nolint:gosec // libvirt's file
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil || pid <= 1 {
+		return 0
+	}
+	return pid
+}

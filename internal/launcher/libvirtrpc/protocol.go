@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package libvirtrpc
+
+// Numbers of libvirt's remote protocol, which never change once released (src/remote/remote_protocol.x and
+// src/rpc/virnetprotocol.x in libvirt).
+const (
+	programRemote   = 0x20008086
+	protocolVersion = 1
+
+	procConnectOpen           = 1
+	procConnectClose          = 2
+	procDomainLookupByName    = 23
+	procDomainGetState        = 212
+	procDomainDestroyFlags    = 234
+	procDomainShutdownFlags   = 258
+	procEventRegisterAny      = 316
+	procEventLifecycleMessage = 318
+
+	typeCall    = 0
+	typeReply   = 1
+	typeMessage = 2
+
+	statusOK = 0
+
+	eventIDLifecycle = 0
+
+	// headerSize is the length word and the six words of virNetMessageHeader.
+	headerSize = 28
+	// maxMessage caps what the daemon may send in one message. libvirt's own cap is 32 MiB (VIR_NET_MESSAGE_MAX);
+	// nothing that is asked for here comes near this one.
+	maxMessage = 4 << 20
+)
+
+// State is a domain's state (virDomainState).
+type State int32
+
+// States of a domain.
+const (
+	StateNone        State = 0
+	StateRunning     State = 1
+	StateBlocked     State = 2
+	StatePaused      State = 3
+	StateShutdown    State = 4
+	StateShutoff     State = 5
+	StateCrashed     State = 6
+	StatePMSuspended State = 7
+)
+
+// Active says whether a QEMU process stands behind the domain.
+func (s State) Active() bool {
+	switch s {
+	case StateRunning, StateBlocked, StatePaused, StateShutdown, StatePMSuspended:
+		return true
+	case StateNone, StateShutoff, StateCrashed:
+		return false
+	default:
+		return false
+	}
+}
+
+// ShutoffReason is why a domain is shut off (virDomainShutoffReason).
+type ShutoffReason int32
+
+// Reasons for StateShutoff.
+const (
+	ShutoffUnknown   ShutoffReason = 0
+	ShutoffShutdown  ShutoffReason = 1
+	ShutoffDestroyed ShutoffReason = 2
+	ShutoffCrashed   ShutoffReason = 3
+	ShutoffMigrated  ShutoffReason = 4
+	ShutoffSaved     ShutoffReason = 5
+	ShutoffFailed    ShutoffReason = 6
+)
+
+// EventType is what happened to a domain (virDomainEventType).
+type EventType int32
+
+// Lifecycle events.
+const (
+	EventDefined     EventType = 0
+	EventUndefined   EventType = 1
+	EventStarted     EventType = 2
+	EventSuspended   EventType = 3
+	EventResumed     EventType = 4
+	EventStopped     EventType = 5
+	EventShutdown    EventType = 6
+	EventPMSuspended EventType = 7
+	EventCrashed     EventType = 8
+)
+
+// Details of EventStopped (virDomainEventStoppedDetailType).
+const (
+	StoppedShutdown  = 0
+	StoppedDestroyed = 1
+	StoppedCrashed   = 2
+	StoppedMigrated  = 3
+	StoppedSaved     = 4
+	StoppedFailed    = 5
+)
+
+// Details of EventShutdown (virDomainEventShutdownDetailType).
+const (
+	// ShutdownGuest means that the guest asked for it.
+	ShutdownGuest = 1
+	// ShutdownHost means that QEMU received a signal.
+	ShutdownHost = 2
+)
+
+// CrashedPanicked is the detail of EventCrashed for a guest whose kernel panicked.
+const CrashedPanicked = 0
+
+// Codes of an Error (virErrorNumber).
+const (
+	// CodeNoDomain means that there is no such domain.
+	CodeNoDomain = 42
+	// CodeOperationInvalid means that the domain is not in a state for it, for example not running.
+	CodeOperationInvalid = 55
+)
+
+// Error is an error that the daemon answered with.
+type Error struct {
+	// Code is libvirt's error number.
+	Code int32
+	// Message is libvirt's text.
+	Message string
+}
+
+// Error is libvirt's own text.
+func (e *Error) Error() string { return "libvirt: " + e.Message }
+
+// Domain refers to a domain as the protocol does.
+type Domain struct {
+	// Name is the domain's name.
+	Name string
+	// UUID is its UUID.
+	UUID [16]byte
+	// ID is the id of a running domain, -1 for another.
+	ID int32
+}
+
+// Event is a lifecycle event of a domain.
+type Event struct {
+	// Domain is whose event it is.
+	Domain Domain
+	// Type says what happened.
+	Type EventType
+	// Detail says why; its meaning depends on Type.
+	Detail int32
+}
+
+func (e *encoder) domain(d Domain) {
+	e.str(d.Name)
+	e.fixed(d.UUID[:])
+	e.i32(d.ID)
+}
+
+func (d *decoder) domain() Domain {
+	var out Domain
+	out.Name = d.str()
+	copy(out.UUID[:], d.take(len(out.UUID)))
+	out.ID = d.i32()
+	return out
+}

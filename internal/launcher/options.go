@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package launcher is PID 1 of a VM's Pod. It starts libvirtd, follows the one domain that the node agent
+// defines there, answers the guest's DHCP requests, passes its console to the container's log, turns SIGTERM
+// into a shutdown of the guest, and ends with the guest's outcome. It never talks to the API server.
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/vireo-project/vireo/internal/launcher/dhcp"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// Options is what the launcher is told on its command line.
+type Options struct {
+	// Namespace and Name are those of the VMI.
+	Namespace string
+	Name      string
+	// UID is the VMI's UID.
+	UID string
+	// GracePeriod is how long a guest may take to shut down before it is destroyed.
+	GracePeriod time.Duration
+	// Interfaces are the guest's interfaces that get their addresses by DHCP.
+	Interfaces []dhcp.Interface
+	// TerminationLog is the file for the outcome.
+	TerminationLog string
+}
+
+// Validate says what is missing.
+func (o Options) Validate() error {
+	switch {
+	case o.Name == "":
+		return errors.New("--name is missing: name the VirtualMachineInstance")
+	case o.Namespace == "":
+		return errors.New("--namespace is missing: name the VirtualMachineInstance's namespace")
+	case o.GracePeriod < 0:
+		return fmt.Errorf("--grace-period-seconds is %d: give 0 or more", int(o.GracePeriod.Seconds()))
+	}
+	return nil
+}
+
+// Directories and files beneath the Pod's run time volume. Session mode finds its own by these variables.
+var (
+	homeDir    = filepath.Join(launcherpod.RuntimeDir, "home")
+	xdgRuntime = filepath.Join(launcherpod.RuntimeDir, "run")
+	xdgConfig  = filepath.Join(launcherpod.RuntimeDir, "config")
+	xdgCache   = filepath.Join(launcherpod.RuntimeDir, "cache")
+	tempDir    = filepath.Join(launcherpod.RuntimeDir, "tmp")
+)
+
+// Files of the launcher image.
+const (
+	libvirtdBinary  = "/usr/sbin/libvirtd"
+	qemuBinary      = "/usr/bin/qemu-system-x86_64"
+	shareDir        = "/usr/share/vireo/libvirt"
+	libvirtdConfig  = shareDir + "/libvirtd.conf"
+	qemuConfig      = shareDir + "/qemu.conf"
+	libvirtModules  = "/usr/lib/x86_64-linux-gnu/libvirt"
+	resolvConf      = "/etc/resolv.conf"
+	capabilitiesXML = shareDir + "/capabilities.xml"
+)
