@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+// defaulted runs the defaults over a VMI for amd64 with a fixed UUID, so that the result is the same everywhere.
+func defaulted(change func(*clusterconfig.Config), options ...specOption) *v1.VirtualMachineInstanceSpec {
+	config := clusterconfig.Default()
+	config.DefaultArchitecture = clusterconfig.ArchAMD64
+	if change != nil {
+		change(&config)
+	}
+	vmi := newVMI("vmi", options...)
+	if vmi.Spec.Domain.Firmware == nil {
+		vmi.Spec.Domain.Firmware = &v1.Firmware{}
+	}
+	vmi.Spec.Domain.Firmware.UUID = "u"
+	setDefaults(vmi, config)
+	return &vmi.Spec
+}
+
+func TestDefaultsOfAnEmptyVMI(t *testing.T) {
+	want := &v1.VirtualMachineInstanceSpec{
+		Architecture: "amd64",
+		Domain: v1.DomainSpec{
+			CPU:      &v1.CPU{Cores: 1, Sockets: 1, Threads: 1, Model: "host-model"},
+			Memory:   &v1.Memory{Guest: quantity("128Mi")},
+			Machine:  &v1.Machine{Type: "q35"},
+			Firmware: &v1.Firmware{UUID: "u"},
+			Features: &v1.Features{ACPI: v1.FeatureState{Enabled: ptr.To(true)}},
+			Devices: v1.Devices{Interfaces: []v1.Interface{{
+				Name: "default", Model: "virtio",
+				InterfaceBindingMethod: v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}},
+			}}},
+		},
+		Networks:                      []v1.Network{{Name: "default", NetworkSource: v1.NetworkSource{Pod: &v1.PodNetwork{}}}},
+		EvictionStrategy:              ptr.To(v1.EvictionStrategyNone),
+		TerminationGracePeriodSeconds: ptr.To(int64(30)),
+	}
+	if diff := cmp.Diff(want, defaulted(nil)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestDefaultsAreStable(t *testing.T) {
+	once := newVMI("vmi", withVolume("root", *containerDisk()))
+	config := clusterconfig.Default()
+	setDefaults(once, config)
+	twice := once.DeepCopy()
+	setDefaults(twice, config)
+	if diff := cmp.Diff(once, twice); diff != "" {
+		t.Errorf("a second run changed something (-once +twice)\n%s", diff)
+	}
+}
+
+func TestDefaultsFromTheConfiguration(t *testing.T) {
+	got := defaulted(func(c *clusterconfig.Config) {
+		c.DefaultArchitecture = "arm64"
+		c.Network.DefaultInterface = clusterconfig.InterfaceMasquerade
+		c.EvictionStrategy = v1.EvictionStrategyLiveMigrate
+		c.CPUModel = "cortex-a72"
+	}, withVolume("root", *containerDisk()), withDisk(v1.Disk{Name: "cd", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{}}}, nil))
+	if got.Domain.Machine.Type != "virt" || got.Domain.CPU.Model != "cortex-a72" {
+		t.Errorf("machine %q, CPU model %q", got.Domain.Machine.Type, got.Domain.CPU.Model)
+	}
+	if got.Domain.Devices.Interfaces[0].Masquerade == nil || got.Domain.Devices.Interfaces[0].Bridge != nil {
+		t.Errorf("interface %+v", got.Domain.Devices.Interfaces[0])
+	}
+	if *got.EvictionStrategy != v1.EvictionStrategyLiveMigrate {
+		t.Errorf("eviction strategy %q", *got.EvictionStrategy)
+	}
+	want := []v1.Disk{
+		{Name: "cd", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{Bus: "scsi", ReadOnly: ptr.To(true), Tray: "closed"}}},
+		{Name: "root", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: "virtio"}}},
+	}
+	if diff := cmp.Diff(want, got.Domain.Devices.Disks); diff != "" {
+		t.Errorf("disks (-want +got)\n%s", diff)
+	}
+}
+
+func TestDefaultsKeepWhatWasSaid(t *testing.T) {
+	given := newSpec(withInterface(masquerade()), withDisk(hardDisk("root", v1.DiskBusUSB), containerDisk()))
+	given.Domain.CPU = &v1.CPU{Cores: 2, Model: "Haswell"}
+	given.Domain.Machine = &v1.Machine{Type: "pc-q35-9.0"}
+	given.TerminationGracePeriodSeconds = ptr.To(int64(0))
+	got := defaulted(nil, func(s *v1.VirtualMachineInstanceSpec) { *s = *given.DeepCopy() })
+	if got.Domain.CPU.Model != "Haswell" || got.Domain.CPU.Cores != 2 || got.Domain.CPU.Sockets != 1 {
+		t.Errorf("CPU %+v", got.Domain.CPU)
+	}
+	if got.Domain.Machine.Type != "pc-q35-9.0" || *got.TerminationGracePeriodSeconds != 0 {
+		t.Errorf("machine %v, grace %d", got.Domain.Machine, *got.TerminationGracePeriodSeconds)
+	}
+	if got.Domain.Devices.Disks[0].Disk.Bus != v1.DiskBusUSB || got.Domain.Devices.Interfaces[0].Bridge != nil {
+		t.Errorf("devices %+v", got.Domain.Devices)
+	}
+}
+
+func TestDefaultNetworkIsLeftOutOnRequest(t *testing.T) {
+	got := defaulted(nil, func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.AutoattachPodInterface = ptr.To(false) })
+	if len(got.Networks)+len(got.Domain.Devices.Interfaces) != 0 {
+		t.Errorf("networks %v, interfaces %v", got.Networks, got.Domain.Devices.Interfaces)
+	}
+}
+
+func TestDefaultSizes(t *testing.T) {
+	noMemory := func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Memory = nil }
+	for _, tc := range []struct {
+		name    string
+		options []specOption
+		sockets uint32
+		guest   string
+	}{
+		{"requests", []specOption{noMemory, withResources([2]string{"1500m", "1Gi"}, [2]string{"", "2Gi"})}, 2, "1Gi"},
+		{"limits", []specOption{noMemory, withResources([2]string{"", ""}, [2]string{"3", "2Gi"})}, 3, "2Gi"},
+		{"limits before requests for CPUs", []specOption{withResources([2]string{"1", ""}, [2]string{"4", ""})}, 4, "128Mi"},
+		{"huge page", []specOption{withHugepages("1Gi", "")}, 1, "1Gi"},
+		{"nothing", []specOption{noMemory}, 1, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := defaulted(nil, tc.options...)
+			guest := ""
+			if got.Domain.Memory != nil && got.Domain.Memory.Guest != nil {
+				guest = got.Domain.Memory.Guest.String()
+			}
+			if got.Domain.CPU.Sockets != tc.sockets || guest != tc.guest {
+				t.Errorf("sockets %d, guest %q; want %d, %q", got.Domain.CPU.Sockets, guest, tc.sockets, tc.guest)
+			}
+		})
+	}
+}
+
+func TestDefaultPullPolicy(t *testing.T) {
+	for image, want := range map[string]corev1.PullPolicy{
+		"disk":                           corev1.PullAlways,
+		"example.org:5000/disk":          corev1.PullAlways,
+		"example.org/disk:latest":        corev1.PullAlways,
+		"example.org:5000/disk:1":        corev1.PullIfNotPresent,
+		"localhost/vireo/guest:dev":      corev1.PullIfNotPresent,
+		"example.org/disk@sha256:0a":     corev1.PullIfNotPresent,
+		"example.org/disk:latest@sha256": corev1.PullIfNotPresent,
+	} {
+		if got := pullPolicy(image); got != want {
+			t.Errorf("%s: %s, want %s", image, got, want)
+		}
+	}
+}
+
+func TestFirmwareUUID(t *testing.T) {
+	owned := newVMI("testvm")
+	owned.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: "kubevirt.io/v1", Kind: "VirtualMachine", Name: "testvm", UID: "1", Controller: ptr.To(true),
+	}}
+	// SHA-1 of KubeVirt's name space and the name, so that a VM that moves here keeps its UUID.
+	if got, want := firmwareUUID(owned), firmwareUUID(owned.DeepCopy()); got != want || len(got) != 36 || got[14] != '5' {
+		t.Errorf("a VM's UUID must be the version 5 UUID of its name, got %s and %s", got, want)
+	}
+	alone := newVMI("testvm")
+	if firmwareUUID(alone) == firmwareUUID(alone) {
+		t.Error("VMIs without a VM must differ")
+	}
+}
+
+func TestHypervDependencies(t *testing.T) {
+	on := &v1.FeatureState{Enabled: ptr.To(true)}
+	got := defaulted(nil, func(s *v1.VirtualMachineInstanceSpec) {
+		s.Domain.Features = &v1.Features{Hyperv: &v1.FeatureHyperv{
+			SyNICTimer: &v1.SyNICTimer{}, EVMCS: &v1.FeatureState{}, Spinlocks: &v1.FeatureSpinlocks{},
+		}}
+	}).Domain.Features.Hyperv
+	want := &v1.FeatureHyperv{
+		SyNICTimer: &v1.SyNICTimer{FeatureState: *on}, SyNIC: on, VPIndex: on, EVMCS: on, VAPIC: on,
+		Spinlocks: &v1.FeatureSpinlocks{FeatureState: *on, Retries: ptr.To(uint32(4096))},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestDefaultProbe(t *testing.T) {
+	probe := &v1.Probe{PeriodSeconds: 3}
+	defaultProbe(probe)
+	want := &v1.Probe{TimeoutSeconds: 1, PeriodSeconds: 3, SuccessThreshold: 1, FailureThreshold: 3}
+	if diff := cmp.Diff(want, probe); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}

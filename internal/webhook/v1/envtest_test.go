@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// expectInvalid expects that the API server refused something and named these fields.
+func expectInvalid(err error, fields ...string) {
+	GinkgoHelper()
+	Expect(apierrors.IsInvalid(err)).To(BeTrue(), "want Invalid, got: %v", err)
+	var status *apierrors.StatusError
+	Expect(errors.As(err, &status)).To(BeTrue())
+	var named []string
+	for _, cause := range status.ErrStatus.Details.Causes {
+		named = append(named, cause.Field)
+	}
+	Expect(named).To(ContainElements(fields))
+}
+
+// read returns everything that a command printed.
+func read(r io.Reader) string {
+	GinkgoHelper()
+	b, err := io.ReadAll(r)
+	Expect(err).NotTo(HaveOccurred())
+	return string(b)
+}
+
+// expectGone deletes an object and removes its finalizers.
+func expectGone(ctx context.Context, object client.Object) {
+	GinkgoHelper()
+	Expect(client.IgnoreNotFound(controller.Delete(ctx, object))).To(Succeed())
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	Expect(client.IgnoreNotFound(controller.Patch(ctx, object, patch))).To(Succeed())
+}
+
+var _ = Describe("a new VMI", func() {
+	ctx := context.Background()
+
+	create := func(vmi *v1.VirtualMachineInstance) *v1.VirtualMachineInstance {
+		GinkgoHelper()
+		Expect(k8s.Create(ctx, vmi)).To(Succeed())
+		DeferCleanup(expectGone, ctx, vmi)
+		return vmi
+	}
+
+	It("reads Pending without a write, also from the API server and by the selectable field", func() {
+		vmi := create(newVMI("pending"))
+		Expect(vmi.Status.Phase).To(Equal(v1.Pending))
+
+		got := &v1.VirtualMachineInstance{}
+		Expect(k8s.Get(ctx, client.ObjectKeyFromObject(vmi), got)).To(Succeed())
+		Expect(got.Status.Phase).To(Equal(v1.Pending))
+		Expect(got.Generation).To(Equal(int64(1)))
+		Expect(got.ResourceVersion).To(Equal(vmi.ResourceVersion))
+
+		list := &v1.VirtualMachineInstanceList{}
+		Expect(k8s.List(ctx, list, client.InNamespace("default"), client.MatchingFields{"status.phase": "Pending"})).To(Succeed())
+		Expect(list.Items).To(HaveLen(1))
+	})
+
+	It("keeps its status through a merge patch that leaves the status out, and through an update of metadata", func() {
+		vmi := create(newVMI("patched"))
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Scheduled","nodeName":"node01"}}`))
+		Expect(controller.Status().Patch(ctx, vmi, patch)).To(Succeed())
+		Expect(vmi.Status.NodeName).To(Equal("node01"))
+
+		patch = client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`))
+		Expect(k8s.Patch(ctx, vmi, patch)).To(Succeed())
+		Expect(vmi.Status.Phase).To(Equal(v1.Scheduled))
+
+		vmi.Status = v1.VirtualMachineInstanceStatus{}
+		vmi.Labels["a"] = "c"
+		Expect(k8s.Update(ctx, vmi)).To(Succeed())
+		Expect(vmi.Status.Phase).To(Equal(v1.Scheduled))
+		Expect(vmi.Status.NodeName).To(Equal("node01"))
+		Expect(vmi.Generation).To(Equal(int64(1)), "a status write must not count as a change of the spec")
+
+		list := &v1.VirtualMachineInstanceList{}
+		Expect(k8s.List(ctx, list, client.MatchingFields{"status.nodeName": "node01"})).To(Succeed())
+		Expect(list.Items).To(HaveLen(1))
+	})
+
+	It("prints its phase in the columns of KubeVirt", func() {
+		create(newVMI("printed"))
+		out, _, err := kubectl("get", "vmi", "-n", "default", "printed", "-o", "wide")
+		Expect(err).NotTo(HaveOccurred())
+		lines := strings.Split(strings.TrimSpace(read(out)), "\n")
+		Expect(strings.Fields(lines[0])).To(Equal(
+			[]string{"NAME", "AGE", "PHASE", "IP", "NODENAME", "READY", "LIVE-MIGRATABLE", "PAUSED"}))
+		Expect(strings.Fields(lines[1])).To(ContainElement("Pending"))
+	})
+
+	It("gets its defaults and its finalizer", func() {
+		vmi := create(newVMI("defaults", withVolume("root", *containerDisk())))
+		Expect(vmi.Finalizers).To(ConsistOf(v1.VirtualMachineInstanceFinalizer))
+		Expect(vmi.Spec.Domain.Machine.Type).To(Equal("q35"))
+		Expect(vmi.Spec.Domain.Devices.Disks).To(HaveLen(1))
+		Expect(vmi.Spec.Networks).To(HaveLen(1))
+		Expect(vmi.Spec.Domain.Firmware.UUID).NotTo(BeEmpty())
+	})
+
+	It("is refused with every fault named by its field", func() {
+		vmi := newVMI("faulty", withDisk(v1.Disk{
+			Name: "root", Serial: "a b", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: "ide"}},
+		}, containerDisk()))
+		vmi.Spec.Domain.Devices.GPUs = []v1.GPU{{Name: "gpu", DeviceName: "vendor.com/gpu"}}
+		expectInvalid(k8s.Create(ctx, vmi),
+			"spec.domain.devices.disks[0].disk.bus", "spec.domain.devices.disks[0].serial", "spec.domain.devices.gpus")
+	})
+
+	It("keeps its spec, except for our own controllers", func() {
+		vmi := create(newVMI("immutable"))
+		changed := vmi.DeepCopy()
+		changed.Spec.TerminationGracePeriodSeconds = ptr.To(int64(1))
+		err := k8s.Update(ctx, changed)
+		expectInvalid(err, "spec")
+		Expect(err).To(MatchError(ContainSubstring("update of VMI object is restricted")))
+		Expect(controller.Update(ctx, changed)).To(Succeed())
+	})
+
+	It("keeps reserved labels from people", func() {
+		vmi := newVMI("labelled")
+		vmi.Labels = map[string]string{v1.NodeNameLabel: "node01"}
+		expectInvalid(k8s.Create(ctx, vmi), "metadata.labels[kubevirt.io/nodeName]")
+
+		vmi = create(newVMI("labelled-later"))
+		label := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"kubevirt.io/nodeName":"node01"}}}`))
+		expectInvalid(k8s.Patch(ctx, vmi, label), "metadata.labels[kubevirt.io/nodeName]")
+		Expect(controller.Patch(ctx, vmi, label)).To(Succeed())
+	})
+})
+
+var _ = Describe("a VM", func() {
+	ctx := context.Background()
+
+	It("gets a finalizer, and its spec stays exactly as it was written", func() {
+		vm := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+			"metadata": map[string]any{"name": "untouched", "namespace": "default"},
+			"spec": map[string]any{
+				"runStrategy": "Halted",
+				"template": map[string]any{
+					"metadata": map[string]any{"labels": map[string]any{"app": "web"}},
+					"spec": map[string]any{"domain": map[string]any{
+						"memory": map[string]any{"guest": "128Mi"}, "devices": map[string]any{},
+					}},
+				},
+			},
+		}}
+		written := vm.DeepCopy().Object["spec"]
+		Expect(k8s.Create(ctx, vm)).To(Succeed())
+		DeferCleanup(expectGone, ctx, vm)
+		Expect(vm.Object["spec"]).To(Equal(written))
+		Expect(vm.GetFinalizers()).To(ConsistOf(v1.VirtualMachineControllerFinalizer))
+	})
+
+	It("keeps other finalizers", func() {
+		vm := newVM("finalized")
+		vm.Finalizers = []string{"example.org/other"}
+		Expect(k8s.Create(ctx, vm)).To(Succeed())
+		DeferCleanup(expectGone, ctx, vm)
+		Expect(vm.Finalizers).To(ConsistOf("example.org/other", v1.VirtualMachineControllerFinalizer))
+	})
+
+	It("must have one of running and runStrategy", func() {
+		vm := newVM("none")
+		vm.Spec.RunStrategy = nil
+		err := k8s.Create(ctx, vm)
+		expectInvalid(err, "spec")
+		Expect(err).To(MatchError(ContainSubstring("One of Running or RunStrategy must be specified")))
+		vm = newVM("both")
+		vm.Spec.Running = ptr.To(true)
+		Expect(k8s.Create(ctx, vm)).To(MatchError(ContainSubstring("mutually exclusive")))
+		vm = newVM("unknown")
+		vm.Spec.RunStrategy = ptr.To(v1.VirtualMachineRunStrategy("Sometimes"))
+		expectInvalid(k8s.Create(ctx, vm), "spec.runStrategy")
+	})
+
+	It("is refused with the path of its template's fault, at creation and at update", func() {
+		vm := newVM("faulty", withDisk(v1.Disk{Name: "root"}, nil))
+		expectInvalid(k8s.Create(ctx, vm), "spec.template.spec.domain.devices.disks[0].name")
+
+		vm = newVM("good")
+		Expect(k8s.Create(ctx, vm)).To(Succeed())
+		DeferCleanup(expectGone, ctx, vm)
+		vm.Spec.Template.Spec.Hostname = "Not A Label"
+		expectInvalid(k8s.Update(ctx, vm), "spec.template.spec.hostname")
+	})
+
+	It("keeps what a DataVolume template says", func() {
+		vm := newVM("templated", withVolume("root", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "dv"}}))
+		vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{
+			ObjectMeta: metav1.ObjectMeta{Name: "dv"},
+			Spec:       v1.DataVolumeSpec{Raw: []byte(`{"source":{"http":{"url":"http://example.org"}}}`)},
+		}}
+		Expect(k8s.Create(ctx, vm)).To(Succeed())
+		DeferCleanup(expectGone, ctx, vm)
+		got := &v1.VirtualMachine{}
+		Expect(k8s.Get(ctx, client.ObjectKeyFromObject(vm), got)).To(Succeed())
+		Expect(got.Spec.DataVolumeTemplates[0].Spec.Raw).To(MatchJSON(`{"source":{"http":{"url":"http://example.org"}}}`))
+		Expect(got.Spec.DataVolumeTemplates[0].Name).To(Equal("dv"))
+		Expect(got.Status.PrintableStatus).To(BeEmpty())
+	})
+})
+
+var _ = Describe("KubeVirt", Ordered, func() {
+	ctx := context.Background()
+	newKubeVirt := func(name string) *v1.KubeVirt {
+		return &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "kubevirt"}}
+	}
+	BeforeAll(func() {
+		Expect(k8s.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kubevirt"}})).To(Succeed())
+	})
+
+	It("is refused when a value cannot be used", func() {
+		kv := newKubeVirt("bad")
+		kv.Spec.Configuration.AdditionalGuestMemoryOverheadRatio = ptr.To("much")
+		kv.Spec.Configuration.CPURequest = quantity("-1")
+		expectInvalid(k8s.Create(ctx, kv), "spec.configuration.additionalGuestMemoryOverheadRatio", "spec.configuration.cpuRequest")
+	})
+
+	It("exists once", func() {
+		kv := newKubeVirt("first")
+		Expect(k8s.Create(ctx, kv)).To(Succeed())
+		DeferCleanup(expectGone, ctx, kv)
+		err := k8s.Create(ctx, newKubeVirt("second"))
+		Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
+		Expect(err).To(MatchError(ContainSubstring("kubevirt/first")))
+	})
+
+	It("stays while there are workloads, if its strategy says so", func() {
+		kv := newKubeVirt("guarded")
+		kv.Spec.UninstallStrategy = v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist
+		Expect(k8s.Create(ctx, kv)).To(Succeed())
+		vmi := newVMI("workload")
+		Expect(k8s.Create(ctx, vmi)).To(Succeed())
+		err := k8s.Delete(ctx, kv)
+		Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
+		Expect(err).To(MatchError(ContainSubstring("default/workload")))
+		expectGone(ctx, vmi)
+		Eventually(func() error { return k8s.Delete(ctx, kv) }).WithTimeout(waitLimit).Should(Succeed())
+	})
+})

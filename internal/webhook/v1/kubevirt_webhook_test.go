@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+func TestJudgeKubeVirt(t *testing.T) {
+	developer := func(d v1.DeveloperConfiguration) v1.KubeVirtSpec {
+		return v1.KubeVirtSpec{Configuration: v1.KubeVirtConfiguration{DeveloperConfiguration: &d}}
+	}
+	for _, tc := range []struct {
+		name    string
+		spec    v1.KubeVirtSpec
+		warning string
+		fault   string
+	}{
+		{"empty", v1.KubeVirtSpec{}, "", ""},
+		{"emulation", developer(v1.DeveloperConfiguration{UseEmulation: true, FeatureGates: []string{"HostDisk"}}), "", ""},
+		{"unknown gate", developer(v1.DeveloperConfiguration{FeatureGates: []string{"HostDisk", "Hostdisk"}}),
+			"featureGates[1]: feature gate \"Hostdisk\" is not known", ""},
+		{"discontinued gate", developer(v1.DeveloperConfiguration{DisabledFeatureGates: []string{"Passt"}}),
+			"disabledFeatureGates[0]: feature gate \"Passt\" was discontinued", ""},
+		{"unknown strategy", v1.KubeVirtSpec{UninstallStrategy: "Block"}, "spec.uninstallStrategy: \"Block\" is not known", ""},
+		{"unimplemented", v1.KubeVirtSpec{MonitorNamespace: "m"}, "spec.monitorNamespace has no effect", ""},
+		{"ratio", v1.KubeVirtSpec{Configuration: v1.KubeVirtConfiguration{AdditionalGuestMemoryOverheadRatio: ptr.To("x")}},
+			"", "spec.configuration.additionalGuestMemoryOverheadRatio"},
+		{"no replicas", v1.KubeVirtSpec{Infra: &v1.ComponentConfig{Replicas: ptr.To(uint8(0))}}, "", "spec.infra.replicas"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			warnings, err := judgeKubeVirt(&v1.KubeVirt{Spec: tc.spec})
+			found := slices.ContainsFunc(warnings, func(w string) bool { return strings.Contains(w, tc.warning) })
+			if tc.warning == "" && len(warnings) > 0 || tc.warning != "" && !found {
+				t.Errorf("warnings %q, want %q", warnings, tc.warning)
+			}
+			if (err != nil) != (tc.fault != "") || err != nil && !strings.Contains(err.Error(), tc.fault) {
+				t.Errorf("error %v, want %q", err, tc.fault)
+			}
+		})
+	}
+}

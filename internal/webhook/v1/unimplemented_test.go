@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// implementedVMI are the fields of a VMI's spec that something makes work, each with all that lies below it. A new field
+// of the API belongs here, once it works, or into unimplementedVMI.
+var implementedVMI = []string{
+	"priorityClassName", "nodeSelector", "affinity", "schedulerName", "serviceAccountName", "tolerations",
+	"topologySpreadConstraints", "evictionStrategy", "startStrategy", "terminationGracePeriodSeconds", "hostname", "subdomain",
+	"dnsPolicy", "dnsConfig", "architecture",
+	"domain.resources", "domain.cpu.cores", "domain.cpu.sockets", "domain.cpu.threads", "domain.cpu.model", "domain.cpu.features",
+	"domain.memory.guest", "domain.memory.reservedOverhead", "domain.machine", "domain.chassis", "domain.clock",
+	"domain.rebootPolicy",
+	"domain.firmware.uuid", "domain.firmware.serial", "domain.firmware.kernelBoot", "domain.firmware.bootloader.bios",
+	"domain.firmware.bootloader.efi.secureBoot",
+	"domain.features.acpi", "domain.features.apic", "domain.features.smm", "domain.features.kvm", "domain.features.pvspinlock",
+	"domain.features.hyperv",
+	"domain.devices.disableHotplug", "domain.devices.watchdog", "domain.devices.inputs", "domain.devices.autoattachPodInterface",
+	"domain.devices.autoattachGraphicsDevice", "domain.devices.autoattachSerialConsole", "domain.devices.logSerialConsole",
+	"domain.devices.autoattachMemBalloon", "domain.devices.autoattachInputDevice", "domain.devices.rng", "domain.devices.video",
+	"domain.devices.disks[].name", "domain.devices.disks[].disk", "domain.devices.disks[].cdrom", "domain.devices.disks[].bootOrder",
+	"domain.devices.disks[].serial", "domain.devices.disks[].cache", "domain.devices.disks[].io", "domain.devices.disks[].blockSize",
+	"domain.devices.disks[].errorPolicy",
+	"domain.devices.interfaces[].name", "domain.devices.interfaces[].model", "domain.devices.interfaces[].bridge",
+	"domain.devices.interfaces[].masquerade", "domain.devices.interfaces[].ports", "domain.devices.interfaces[].macAddress",
+	"domain.devices.interfaces[].bootOrder", "domain.devices.interfaces[].pciAddress", "domain.devices.interfaces[].dhcpOptions",
+	"domain.devices.interfaces[].acpiIndex", "domain.devices.interfaces[].state",
+	"networks[].name", "networks[].pod",
+	"volumes[].name", "volumes[].containerDisk", "volumes[].persistentVolumeClaim", "volumes[].cloudInitNoCloud",
+	"volumes[].cloudInitConfigDrive", "volumes[].emptyDisk", "volumes[].hostDisk",
+	// Refused for good: KubeVirt removed them.
+	"domain.devices.interfaces[].slirp", "domain.devices.interfaces[].macvtap", "domain.devices.interfaces[].passt",
+}
+
+// TestEveryFieldIsDecidedOn keeps a field from being passed over in silence.
+func TestEveryFieldIsDecidedOn(t *testing.T) {
+	decided := slices.Clone(implementedVMI)
+	for _, entry := range unimplementedVMI {
+		decided = append(decided, entry.path)
+	}
+	used := map[string]bool{}
+	walkFields(reflect.TypeFor[v1.VirtualMachineInstanceSpec](), "", func(path string) bool {
+		if slices.Contains(decided, path) {
+			used[path] = true
+			// What lies below may be decided on its own, such as one option of a device.
+			return slices.ContainsFunc(decided, func(d string) bool { return strings.HasPrefix(d, path+".") || strings.HasPrefix(d, path+"[]") })
+		}
+		if slices.ContainsFunc(decided, func(d string) bool { return strings.HasPrefix(d, path+".") || strings.HasPrefix(d, path+"[]") }) {
+			return true
+		}
+		if !slices.ContainsFunc(decided, func(d string) bool { return strings.HasPrefix(path, d+".") }) {
+			t.Errorf("spec.%s is neither implemented nor in unimplementedVMI", path)
+		}
+		return false
+	})
+	for _, d := range decided {
+		if !used[d] {
+			t.Errorf("spec.%s is on a list but not in the API", d)
+		}
+	}
+}
+
+// walkFields calls visit for each field by its JSON path and goes deeper while visit says so.
+func walkFields(t reflect.Type, prefix string, visit func(string) bool) {
+	suffix := ""
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		if t.Kind() == reflect.Slice {
+			suffix = "[]"
+		}
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return
+	}
+	if suffix != "" {
+		prefix += suffix
+	}
+	for f := range t.Fields() {
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" && strings.Contains(options, "inline") {
+			walkFields(f.Type, prefix, visit)
+			continue
+		}
+		if name == "" || name == "-" {
+			continue
+		}
+		path := name
+		if prefix != "" {
+			path = prefix + "." + name
+		}
+		if visit(path) {
+			walkFields(f.Type, path, visit)
+		}
+	}
+}
+
+func TestTablesNameFieldsOfTheAPI(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		typ   reflect.Type
+		table []unimplementedField
+	}{
+		{"VirtualMachine", reflect.TypeFor[v1.VirtualMachineSpec](), unimplementedVM},
+		{"KubeVirt", reflect.TypeFor[v1.KubeVirtSpec](), unimplementedKubeVirt},
+	} {
+		paths := map[string]bool{}
+		walkFields(tc.typ, "", func(path string) bool {
+			paths[path] = true
+			return strings.Count(path, ".") < 4
+		})
+		for _, entry := range tc.table {
+			if !paths[entry.path] {
+				t.Errorf("%s has no field spec.%s", tc.name, entry.path)
+			}
+		}
+	}
+}
+
+func TestUnimplementedInVMI(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		option  specOption
+		refused []string
+		warned  []string
+	}{
+		{"nothing", func(*v1.VirtualMachineInstanceSpec) {}, nil, nil},
+		{"turned off", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.AutoattachVSOCK = ptr.To(false) }, nil, nil},
+		{"turned on", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.AutoattachVSOCK = ptr.To(true) },
+			[]string{"spec.domain.devices.autoattachVSOCK: VSOCK is not implemented yet"}, nil},
+		{"one element of a list", withNIC(
+			v1.Interface{Name: "fast", InterfaceBindingMethod: v1.InterfaceBindingMethod{SRIOV: &v1.InterfaceSRIOV{}}},
+			v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: "n"}}),
+			[]string{"spec.domain.devices.interfaces[0].sriov: use masquerade or bridge", "spec.networks[0].multus: secondary networks"}, nil},
+		{"a value", func(s *v1.VirtualMachineInstanceSpec) { s.EvictionStrategy = ptr.To(v1.EvictionStrategyLiveMigrate) },
+			nil, []string{"spec.evictionStrategy has no effect"}},
+		{"another value", func(s *v1.VirtualMachineInstanceSpec) { s.EvictionStrategy = ptr.To(v1.EvictionStrategyNone) }, nil, nil},
+		{"an empty choice", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.TPM = &v1.TPMDevice{} },
+			[]string{"spec.domain.devices.tpm: not implemented"}, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			refused, warned := unimplementedInVMI(field.NewPath("spec"), newSpec(tc.option))
+			expectFaults(t, refused, tc.refused)
+			if len(warned) != len(tc.warned) {
+				t.Fatalf("warnings %q, want %q", warned, tc.warned)
+			}
+			for i := range warned {
+				if !strings.Contains(warned[i], tc.warned[i]) {
+					t.Errorf("warning %q, want %q", warned[i], tc.warned[i])
+				}
+			}
+		})
+	}
+}
+
+func TestUnimplementedInVM(t *testing.T) {
+	vm := newVM("vm", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.TPM = &v1.TPMDevice{} })
+	vm.Spec.RunStrategy = ptr.To(v1.RunStrategyOnce)
+	vm.Spec.UpdateVolumesStrategy = ptr.To(v1.UpdateVolumesStrategyMigration)
+	got := unimplementedInVM(field.NewPath("spec"), &vm.Spec)
+	want := []string{
+		"spec.runStrategy keeps the VM from starting: use Always, Halted or Manual",
+		"spec.updateVolumesStrategy has no effect: ",
+		"spec.template.spec.domain.devices.tpm keeps the VM from starting: ",
+	}
+	if len(got) != len(want) {
+		t.Fatalf("got %q", got)
+	}
+	for i := range want {
+		if !strings.HasPrefix(got[i], want[i]) {
+			t.Errorf("got %q, want %q", got[i], want[i])
+		}
+	}
+}
