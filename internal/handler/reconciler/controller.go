@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/handler/facts"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/media"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// workers is the number of VMIs that are worked on at a time: libvirt and the network are waited for, not the CPU.
+const workers = 10
+
+// Options is what a Reconciler works with.
+type Options struct {
+	// Client reads the node's VMIs and launcher Pods from a cache and writes status.
+	Client client.Client
+	// Reader reads a VMI before the cache has it: the cache holds what is handed over to the node.
+	Reader client.Reader
+	// Node is the node's name.
+	Node string
+	// Arch is the node's architecture as Kubernetes names it.
+	Arch string
+	// Machines leads to the hypervisors.
+	Machines Machines
+	// Networks connects guests.
+	Networks Networks
+	// Secrets gives the cloud-init Secrets of a Pod.
+	Secrets func(pod types.UID) media.Secrets
+	// Files looks at the files of the Pod that a process belongs to.
+	Files func(*hypervisor.Process) facts.Files
+	// Config is the cluster's configuration.
+	Config func() clusterconfig.Config
+	// Recorder sends events.
+	Recorder events.EventRecorder
+	// Now is the clock.
+	Now func() time.Time
+}
+
+// Reconciler brings the VMIs of one node to life.
+type Reconciler struct {
+	Options
+
+	mu     sync.Mutex
+	memory map[types.UID]*podMemory
+}
+
+// New makes a Reconciler.
+func New(o Options) *Reconciler {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Reconciler{Options: o, memory: map[types.UID]*podMemory{}}
+}
+
+// SetupWithManager registers the reconciler. What comes through notices is a VMI that the hypervisor has news of.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, notices <-chan event.TypedGenericEvent[types.NamespacedName]) error {
+	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, podByVMI, vmiOfPod); err != nil {
+		return fmt.Errorf("index Pods by their VMI: %w", err)
+	}
+	byKey := handler.TypedFuncs[types.NamespacedName, reconcile.Request]{
+		GenericFunc: func(_ context.Context, e event.TypedGenericEvent[types.NamespacedName], q queue) {
+			q.Add(reconcile.Request{NamespacedName: e.Object})
+		},
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("virtualmachineinstance").
+		For(&v1.VirtualMachineInstance{}).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(requestOfPod)).
+		WatchesRawSource(source.TypedChannel[types.NamespacedName, reconcile.Request](notices, byKey)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(r)
+}
+
+// Reconcile brings one VMI a step further and reports how it is.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	s, err := r.read(ctx, req.NamespacedName)
+	if err != nil || s == nil {
+		return result(ctx, err)
+	}
+	outcome := r.run(ctx, s)
+	return result(ctx, errors.Join(outcome, r.report(ctx, s, outcome)))
+}
+
+// run goes through the steps until one of them ends the reconcile.
+func (r *Reconciler) run(ctx context.Context, s *scope) error {
+	for _, step := range []struct {
+		name string
+		do   func(context.Context, *scope) error
+	}{
+		// 1. Nothing is known without the hypervisor. Being out of reach ends the reconcile and changes nothing.
+		{"connect", r.connect},
+		// 2. The domain that is there decides about all that follows: the guest may have been started by an earlier
+		// agent.
+		{"look", r.look},
+		// 3. Before everything that leads to a start: what is to be stopped must not be started.
+		{"shutdown", r.shutdown},
+		// 4. and 5. may come before the hand-over. Network first: DHCP must answer before the guest asks.
+		{"network", r.network},
+		{"media", r.media},
+		// 6. Only after the hand-over, and once in the life of a Pod.
+		{"domain", r.domain},
+		// 7. What a running guest tells.
+		{"sync", r.sync},
+	} {
+		if err := step.do(ctx, s); err != nil {
+			log.FromContext(ctx).V(4).Info("Step ends the reconcile", "step", step.name, "outcome", err.Error())
+			return err
+		}
+	}
+	return nil
+}
+
+// report writes the status and, when that has succeeded, sends the events.
+func (r *Reconciler) report(ctx context.Context, s *scope, outcome error) error {
+	if s.handedOver {
+		computeStatus(s, outcome)
+		if _, err := vmistatus.Patch(ctx, r.Client, vmistatus.Handler, s.before, s.vmi); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		s.noteTransitions()
+	}
+	if s.spec() == nil {
+		return nil
+	}
+	for _, e := range s.events {
+		r.Recorder.Eventf(s.spec(), nil, e.kind, e.reason, e.reason, "%s", e.message)
+	}
+	return nil
+}
+
+func (r *Reconciler) memoryOf(pod types.UID, key types.NamespacedName) *podMemory {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m, ok := r.memory[pod]
+	if !ok {
+		m = &podMemory{key: key}
+		r.memory[pod] = m
+	}
+	return m
+}
+
+func domainName(key types.NamespacedName) string {
+	return launcherpod.DomainName(key.Namespace, key.Name)
+}

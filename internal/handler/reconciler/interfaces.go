@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"net"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"libvirt.org/go/libvirtxml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// Sources of what is known about an interface. Source: kubevirt/kubevirt pkg/network/vmispec/infosource.go
+const (
+	fromDomain = "domain"
+	fromGuest  = "guest-agent"
+	fromBoth   = "domain, guest-agent"
+)
+
+// setInterfaces lists the guest's interfaces in the order of the spec, then those that only the guest knows of.
+func setInterfaces(s *scope) {
+	guest := map[string]hypervisor.GuestInterface{}
+	if s.guest != nil {
+		for _, g := range s.guest.Interfaces {
+			if _, twice := guest[g.MAC]; !twice && g.MAC != "" {
+				guest[g.MAC] = g
+			}
+		}
+	}
+	var list []v1.VirtualMachineInstanceNetworkInterface
+	known := map[string]bool{}
+	for i := range s.vmi.Spec.Domain.Devices.Interfaces {
+		iface := &s.vmi.Spec.Domain.Devices.Interfaces[i]
+		entry, ok := interfaceStatus(s, iface)
+		if !ok {
+			continue
+		}
+		if g, ok := guest[entry.MAC]; ok {
+			mergeGuest(&entry, g, onPodNetwork(s.vmi, iface.Name))
+		}
+		known[entry.MAC] = true
+		list = append(list, entry)
+	}
+	if s.guest != nil {
+		for _, g := range s.guest.Interfaces {
+			if !known[g.MAC] {
+				list = append(list, guestOnly(g))
+			}
+		}
+	}
+	s.vmi.Status.Interfaces = list
+}
+
+// interfaceStatus is what the domain and the Pod say about an interface of the spec.
+func interfaceStatus(s *scope, iface *v1.Interface) (v1.VirtualMachineInstanceNetworkInterface, bool) {
+	device := findInterface(s.domain.XML, domain.InterfaceAlias(iface.Name))
+	if device == nil {
+		return v1.VirtualMachineInstanceNetworkInterface{}, false
+	}
+	entry := v1.VirtualMachineInstanceNetworkInterface{
+		Name: iface.Name, InfoSource: fromDomain, QueueCount: 1, LinkState: "up",
+	}
+	if device.MAC != nil {
+		if mac, err := net.ParseMAC(device.MAC.Address); err == nil {
+			entry.MAC = mac.String()
+		}
+	}
+	if device.Driver != nil && device.Driver.Queues > 0 {
+		entry.QueueCount = int32(min(device.Driver.Queues, 256))
+	}
+	if device.Link != nil && device.Link.State == "down" {
+		entry.LinkState = "down"
+	}
+	if onPodNetwork(s.vmi, iface.Name) {
+		entry.PodInterfaceName = launcherpod.PrimaryInterface
+		entry.IPs = podIPs(s.pod)
+		entry.IP = first(entry.IPs)
+	}
+	return entry, true
+}
+
+// mergeGuest adds what the guest says. On the Pod's network the Pod's addresses are those that others reach, whatever
+// address the guest sees behind a masquerade.
+func mergeGuest(entry *v1.VirtualMachineInstanceNetworkInterface, g hypervisor.GuestInterface, podNetwork bool) {
+	entry.InfoSource, entry.InterfaceName = fromBoth, g.Name
+	if !podNetwork && len(g.IPs) > 0 {
+		entry.IPs = g.IPs
+		entry.IP = first(g.IPs)
+	}
+}
+
+func guestOnly(g hypervisor.GuestInterface) v1.VirtualMachineInstanceNetworkInterface {
+	return v1.VirtualMachineInstanceNetworkInterface{
+		MAC: g.MAC, InterfaceName: g.Name, IPs: g.IPs, IP: first(g.IPs), InfoSource: fromGuest,
+	}
+}
+
+func findInterface(d *libvirtxml.Domain, alias string) *libvirtxml.DomainInterface {
+	if d.Devices == nil {
+		return nil
+	}
+	for i := range d.Devices.Interfaces {
+		if a := d.Devices.Interfaces[i].Alias; a != nil && a.Name == alias {
+			return &d.Devices.Interfaces[i]
+		}
+	}
+	return nil
+}
+
+// onPodNetwork says whether an interface is connected to the Pod's own network.
+func onPodNetwork(vmi *v1.VirtualMachineInstance, iface string) bool {
+	return slices.ContainsFunc(vmi.Spec.Networks, func(n v1.Network) bool { return n.Name == iface && n.Pod != nil })
+}
+
+func podIPs(pod *corev1.Pod) []string {
+	var ips []string
+	for _, ip := range pod.Status.PodIPs {
+		ips = append(ips, ip.IP)
+	}
+	if len(ips) == 0 && pod.Status.PodIP != "" {
+		ips = []string{pod.Status.PodIP}
+	}
+	return ips
+}
+
+// first prefers IPv4, as most readers of the single address do.
+func first(ips []string) string {
+	for _, ip := range ips {
+		if !strings.Contains(ip, ":") {
+			return ip
+		}
+	}
+	if len(ips) > 0 {
+		return ips[0]
+	}
+	return ""
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"libvirt.org/go/libvirtxml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/media"
+)
+
+// Machines gives the connections to the hypervisors of launcher Pods.
+type Machines interface {
+	// Open returns the connection to a Pod. An error wraps hypervisor.ErrConnecting or hypervisor.ErrUnreachable,
+	// and the VMI is enqueued when that changes.
+	Open(pod hypervisor.PodRef) (Machine, error)
+	// Forget ends the connection to a Pod for good.
+	Forget(pod types.UID)
+}
+
+// Machine is one launcher Pod's hypervisor.
+type Machine interface {
+	Domains
+	Power
+	Guests
+	media.Storage
+}
+
+// Domains looks at a domain and starts it.
+type Domains interface {
+	// Domain describes the domain of a name, or fails with hypervisor.ErrNoDomain.
+	Domain(ctx context.Context, name string) (*hypervisor.Domain, error)
+	// Start defines and starts a domain. One that runs stays as it is.
+	Start(ctx context.Context, definition *libvirtxml.Domain, paused bool) error
+}
+
+// Power ends a domain.
+type Power interface {
+	// Shutdown asks the guest to power off and returns at once.
+	Shutdown(ctx context.Context, name string) error
+	// Destroy takes the power away.
+	Destroy(ctx context.Context, name string) error
+}
+
+// Guests looks inside.
+type Guests interface {
+	// Guest is what the guest agent told last, or nil. The VMI is enqueued when it tells something else.
+	Guest(domain string) *hypervisor.GuestInfo
+	// Process is the hypervisor's process as the way into the Pod's namespaces.
+	Process() *hypervisor.Process
+}
+
+// Networks connects the guest's interfaces to the Pod's network.
+type Networks interface {
+	// Ensure makes what is missing and returns the tap of each interface by the interface's name.
+	Ensure(ctx context.Context, process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) (
+		map[string]domain.InterfaceFact, error)
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// podByVMI indexes launcher Pods by the name of the VMI that owns them.
+const podByVMI = "vmi"
+
+// ownerVMI is the VMI that a Pod was made for, or nil.
+func ownerVMI(obj client.Object) *metav1.OwnerReference {
+	owner := metav1.GetControllerOf(obj)
+	if owner == nil || owner.Kind != "VirtualMachineInstance" || obj.GetLabels()[v1.AppLabel] != launcherLabel {
+		return nil
+	}
+	return owner
+}
+
+// launcherLabel is the value of kubevirt.io on launcher Pods.
+const launcherLabel = "virt-launcher"
+
+func vmiOfPod(obj client.Object) []string {
+	if owner := ownerVMI(obj); owner != nil {
+		return []string{owner.Name}
+	}
+	return nil
+}
+
+func requestOfPod(_ context.Context, obj client.Object) []reconcile.Request {
+	if owner := ownerVMI(obj); owner != nil {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: obj.GetNamespace(), Name: owner.Name}}}
+	}
+	return nil
+}
+
+// read collects the VMI and its Pod on this node. It returns nothing when there is nothing to do here: no Pod, or one
+// that has finished, whose outcome is the controller's to tell.
+func (r *Reconciler) read(ctx context.Context, key types.NamespacedName) (*scope, error) {
+	pods := &corev1.PodList{}
+	if err := r.Client.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingFields{podByVMI: key.Name}); err != nil {
+		return nil, fmt.Errorf("list launcher Pods: %w", err)
+	}
+	r.cleanup(key, pods.Items)
+	pod := r.livePod(pods.Items)
+	if pod == nil {
+		return nil, nil
+	}
+	s := &scope{key: key, now: r.Now(), config: r.Config(), pod: pod, memory: r.memoryOf(pod.UID, key)}
+	vmi := &v1.VirtualMachineInstance{}
+	err := r.Client.Get(ctx, key, vmi)
+	switch {
+	case err == nil && vmi.UID == ownerVMI(pod).UID:
+		s.before, s.vmi = vmi, vmi.DeepCopy()
+	case err == nil || apierrors.IsNotFound(err):
+		// Not handed over yet, or gone, or already another VMI of the same name.
+		if err := r.readEarly(ctx, s); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, fmt.Errorf("read the VMI: %w", err)
+	}
+	s.handedOver = s.vmi != nil && s.vmi.Status.NodeName == r.Node &&
+		vmistatus.InCharge(&s.vmi.Status) == vmistatus.Handler && vmistatus.StageOf(s.vmi.Status.Phase) == vmistatus.Live
+	return s, nil
+}
+
+// readEarly reads a VMI that the cache does not have once, so that its domain can be prepared before the hand-over.
+func (r *Reconciler) readEarly(ctx context.Context, s *scope) error {
+	if s.memory.vmi != nil || s.pod.DeletionTimestamp != nil {
+		return nil
+	}
+	vmi := &v1.VirtualMachineInstance{}
+	if err := r.Reader.Get(ctx, s.key, vmi); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if vmi.UID == ownerVMI(s.pod).UID {
+		s.memory.vmi = vmi
+	}
+	return nil
+}
+
+// livePod is the launcher Pod to work with: on this node, not finished, the newest if there are several.
+func (r *Reconciler) livePod(pods []corev1.Pod) *corev1.Pod {
+	var live *corev1.Pod
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Spec.NodeName != r.Node || finished(pod) {
+			continue
+		}
+		if live == nil || live.CreationTimestamp.Before(&pod.CreationTimestamp) {
+			live = pod
+		}
+	}
+	return live
+}
+
+func finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/media"
+)
+
+// scope is one reconcile: what was read, and what the steps found out. Steps change it in memory; only the deferred
+// step writes the VMI's status.
+type scope struct {
+	// key names the VMI.
+	key types.NamespacedName
+	// now is the time of this reconcile, the same for all steps.
+	now time.Time
+	// config is the cluster's configuration of this reconcile.
+	config clusterconfig.Config
+	// vmi is the VMI. Its status is changed in place. It is nil when there is none any more.
+	vmi *v1.VirtualMachineInstance
+	// before is the VMI as it was read.
+	before *v1.VirtualMachineInstance
+	// pod is the launcher Pod on this node that has not finished.
+	pod *corev1.Pod
+	// memory is what earlier reconciles of this Pod left to save work.
+	memory *podMemory
+
+	// handedOver says that the controller has given the VMI to this node's agent, which from then on may start the
+	// domain and owns the status.
+	handedOver bool
+
+	// machine is the connection to the Pod's hypervisor.
+	machine Machine
+	// looked says that the hypervisor was asked for the domain and answered.
+	looked bool
+	// domain is what it answered; nil means that there is none.
+	domain *hypervisor.Domain
+	// interfaces are the taps by the interface's name, once they are there.
+	interfaces map[string]domain.InterfaceFact
+	// disks are the prepared volumes.
+	disks *media.Result
+	// guest is what the guest agent told.
+	guest *hypervisor.GuestInfo
+	// events are sent once the status has been written.
+	events []pendingEvent
+}
+
+// pendingEvent is an event about the VMI.
+type pendingEvent struct {
+	kind, reason, message string
+}
+
+func (s *scope) event(kind, reason, message string) {
+	s.events = append(s.events, pendingEvent{kind: kind, reason: reason, message: message})
+}
+
+// podMemory saves work between reconciles of a Pod. Losing it costs repetition and nothing else.
+type podMemory struct {
+	// key names the VMI.
+	key types.NamespacedName
+	// vmi is the VMI as it was read before the hand-over, when the cache does not have it. Its spec never changes.
+	vmi *v1.VirtualMachineInstance
+	// interfaces and disks were prepared already.
+	interfaces map[string]domain.InterfaceFact
+	disks      *media.Result
+	// lastShutdown is when the power button was pressed last.
+	lastShutdown time.Time
+	// lastFailure is the last message that was sent as an event.
+	lastFailure string
+}
+
+// spec is the VMI that the Pod was made for, or nil if it is not known.
+func (s *scope) spec() *v1.VirtualMachineInstance {
+	if s.vmi != nil {
+		return s.vmi
+	}
+	return s.memory.vmi
+}
+
+// domainName is known from the key alone: a Pod can outlive its VMI.
+func (s *scope) domainName() string { return domainName(s.key) }

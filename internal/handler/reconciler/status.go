@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"libvirt.org/go/libvirtxml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// computeStatus brings the agent's fields of the status up to what this reconcile saw. What it could not see stays as
+// it is: a hypervisor out of reach changes nothing about the guest.
+func computeStatus(s *scope, outcome error) {
+	status := &s.vmi.Status
+	now := metav1.NewTime(s.now)
+	if s.looked {
+		setPhase(status, s.domain, now)
+		setPaused(status, s.domain, now)
+		setAgentConnected(status, s.domain, now)
+	}
+	if s.domain.Active() {
+		setMachine(status, s.domain.XML)
+		setTopology(status, s.domain.XML)
+		setMemory(status, s.vmi, s.domain.XML)
+		setInterfaces(s)
+		setVolumes(s)
+		setGuestOS(status, s.guest)
+		setMigratable(s.vmi, now)
+	}
+	setReady(s, now)
+	setSynchronized(s, outcome, now)
+}
+
+// setPhase notes that a guest has come to run. It never takes that back: how a guest ended is for the controller to
+// tell from the Pod.
+func setPhase(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain, now metav1.Time) {
+	if !d.Active() || (d.State == hypervisor.StatePaused && d.Reason == hypervisor.PausedTransient) {
+		return
+	}
+	if status.Phase == v1.Scheduled || status.Phase == v1.Unknown {
+		vmistatus.SetPhase(status, v1.Running, now)
+	}
+}
+
+// setReady says whether the guest runs in a Pod that is ready itself.
+func setReady(s *scope, now metav1.Time) {
+	ready := v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionFalse}
+	switch {
+	case s.pod.DeletionTimestamp != nil:
+		ready.Reason, ready.Message = v1.PodTerminatingReason, "The launcher Pod is being deleted"
+	case s.looked && !s.domain.Active(), s.vmi.Status.Phase != v1.Running:
+		ready.Reason, ready.Message = v1.GuestNotRunningReason, "The guest is not running"
+	case s.looked && s.domain.State == hypervisor.StatePaused && s.domain.Reason != hypervisor.PausedTransient:
+		ready.Reason, ready.Message = v1.GuestNotRunningReason, "The guest is paused"
+	default:
+		ready.Status, ready.Reason, ready.Message = podReady(s.pod)
+	}
+	vmistatus.SetCondition(&s.vmi.Status, ready, now)
+}
+
+// podReady is whether a Pod is ready but for the gate of a paused guest. The gate is the controller's echo of what the
+// agent itself knows, so to wait for it would cost a second write of the status.
+func podReady(pod *corev1.Pod) (status corev1.ConditionStatus, reason, message string) {
+	var containers, whole *corev1.PodCondition
+	for i := range pod.Status.Conditions {
+		switch c := &pod.Status.Conditions[i]; c.Type {
+		case corev1.ContainersReady:
+			containers = c
+		case corev1.PodReady:
+			whole = c
+		}
+	}
+	switch {
+	case containers == nil && whole == nil:
+		return corev1.ConditionFalse, v1.PodConditionMissingReason, "The launcher Pod has no Ready condition"
+	case containers == nil:
+		return whole.Status, whole.Reason, whole.Message
+	case containers.Status != corev1.ConditionTrue:
+		return containers.Status, containers.Reason, containers.Message
+	}
+	for _, gate := range pod.Spec.ReadinessGates {
+		if gate.ConditionType == v1.VirtualMachineUnpaused {
+			continue
+		}
+		if whole == nil || whole.Status != corev1.ConditionTrue {
+			return corev1.ConditionFalse, "ReadinessGatesNotReady",
+				fmt.Sprintf("the readiness gate %s of the launcher Pod is not true", gate.ConditionType)
+		}
+	}
+	return corev1.ConditionTrue, "", ""
+}
+
+func setPaused(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain, now metav1.Time) {
+	paused := v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstancePaused, Status: corev1.ConditionTrue}
+	switch {
+	case !d.Active() || d.State != hypervisor.StatePaused || d.Reason == hypervisor.PausedTransient:
+		vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePaused)
+		return
+	case d.Reason == hypervisor.PausedIOError:
+		paused.Reason, paused.Message = v1.PausedIOErrorReason, "VMI was paused, low-level IO error detected"
+	default:
+		paused.Reason, paused.Message = v1.PausedByUserReason, "VMI was paused by user"
+	}
+	vmistatus.SetCondition(status, paused, now)
+}
+
+func setAgentConnected(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain, now metav1.Time) {
+	if !d.Active() || !d.AgentConnected() {
+		vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceAgentConnected)
+		return
+	}
+	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
+		Type: v1.VirtualMachineInstanceAgentConnected, Status: corev1.ConditionTrue,
+	}, now)
+}
+
+// setSynchronized says what keeps the agent from doing what the spec asks for, and is silent when nothing does.
+func setSynchronized(s *scope, outcome error, now metav1.Time) {
+	condition := v1.VirtualMachineInstanceCondition{
+		Type: v1.VirtualMachineInstanceSynchronized, Status: corev1.ConditionFalse, Reason: reasonSynchronizing,
+	}
+	var terminal *Terminal
+	var lost *unreachable
+	switch {
+	case errors.As(outcome, &lost):
+		condition.Reason = ReasonUnreachable
+		condition.Message = "The guest's state is not known: " + hypervisor.Clean(lost.Error())
+	case errors.As(outcome, &terminal):
+		condition.Reason, condition.Message = terminal.Reason, cleanMessage(terminal.Error())
+	case isFailure(outcome):
+		condition.Message = cleanMessage(outcome.Error())
+	case s.looked:
+		vmistatus.RemoveCondition(&s.vmi.Status, v1.VirtualMachineInstanceSynchronized)
+		s.memory.lastFailure = ""
+		return
+	default:
+		// A wait before anything was seen is no news.
+		return
+	}
+	vmistatus.SetCondition(&s.vmi.Status, condition, now)
+	if s.memory.lastFailure != condition.Message {
+		s.memory.lastFailure = condition.Message
+		s.event(corev1.EventTypeWarning, "SyncFailed", condition.Message)
+	}
+}
+
+// maxMessage bounds a condition's message, which may carry what a launcher said.
+const maxMessage = 1024
+
+func cleanMessage(message string) string {
+	out := make([]rune, 0, min(len(message), maxMessage))
+	for _, r := range message {
+		if len(out) == maxMessage {
+			break
+		}
+		if r < ' ' || r == 0x7f {
+			r = ' '
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}
+
+// noteTransitions adds the events that the written status tells of. They are derived from the status before and after,
+// so an agent that restarts does not repeat them.
+func (s *scope) noteTransitions() {
+	before, after := &s.before.Status, &s.vmi.Status
+	if before.Phase != v1.Running && after.Phase == v1.Running {
+		s.event(corev1.EventTypeNormal, "Started", "VirtualMachineInstance started.")
+	}
+	if s.domain != nil && s.domain.State == hypervisor.StateEnded && before.Phase == v1.Running &&
+		readyReason(before) != v1.GuestNotRunningReason && readyReason(after) == v1.GuestNotRunningReason {
+		s.event(corev1.EventTypeNormal, "Stopped", "The VirtualMachineInstance was shut down.")
+	}
+}
+
+func readyReason(status *v1.VirtualMachineInstanceStatus) string {
+	if c := vmistatus.FindCondition(status, v1.VirtualMachineInstanceReady); c != nil {
+		return c.Reason
+	}
+	return ""
+}
+
+func setMachine(status *v1.VirtualMachineInstanceStatus, d *libvirtxml.Domain) {
+	if d.OS == nil || d.OS.Type == nil || d.OS.Type.Machine == "" {
+		return
+	}
+	status.Machine = &v1.Machine{Type: hypervisor.Clean(d.OS.Type.Machine)}
+}
+
+func setTopology(status *v1.VirtualMachineInstanceStatus, d *libvirtxml.Domain) {
+	if d.CPU == nil || d.CPU.Topology == nil {
+		return
+	}
+	t := d.CPU.Topology
+	status.CurrentCPUTopology = &v1.CPUTopology{
+		Cores: uint32(t.Cores), Sockets: uint32(t.Sockets), Threads: uint32(t.Threads),
+	}
+}
+
+// setMemory tells how much memory the guest got, has and was meant to have.
+func setMemory(status *v1.VirtualMachineInstanceStatus, vmi *v1.VirtualMachineInstance, d *libvirtxml.Domain) {
+	if d.Memory == nil {
+		return
+	}
+	memory := &v1.MemoryStatus{}
+	if status.Memory != nil {
+		memory = status.Memory.DeepCopy()
+	}
+	atBoot := binarySize(uint64(d.Memory.Value), d.Memory.Unit)
+	current := atBoot
+	if d.CurrentMemory != nil {
+		current = binarySize(uint64(d.CurrentMemory.Value), d.CurrentMemory.Unit)
+	}
+	if memory.GuestAtBoot == nil {
+		memory.GuestAtBoot = atBoot
+	}
+	memory.GuestCurrent = current
+	memory.GuestRequested = requestedMemory(vmi, atBoot)
+	status.Memory = memory
+}
+
+func requestedMemory(vmi *v1.VirtualMachineInstance, otherwise *resource.Quantity) *resource.Quantity {
+	if m := vmi.Spec.Domain.Memory; m != nil && m.Guest != nil {
+		return canonical(m.Guest)
+	}
+	if q, ok := vmi.Spec.Domain.Resources.Requests[corev1.ResourceMemory]; ok {
+		return canonical(&q)
+	}
+	return otherwise
+}
+
+// binarySize is a size of a domain's XML. libvirt prints KiB unless it says otherwise.
+func binarySize(value uint64, unit string) *resource.Quantity {
+	factor := uint64(1) << 10
+	switch unit {
+	case "b", "bytes":
+		factor = 1
+	case "M", "MiB":
+		factor = 1 << 20
+	case "G", "GiB":
+		factor = 1 << 30
+	}
+	return canonical(resource.NewQuantity(int64(value*factor), resource.BinarySI))
+}
+
+// canonical is a quantity as the API server gives it back, so that comparing finds no difference where there is none.
+func canonical(q *resource.Quantity) *resource.Quantity {
+	parsed, err := resource.ParseQuantity(q.String())
+	if err != nil {
+		return q
+	}
+	// Comparisons look at the text that a parsed quantity keeps.
+	_ = parsed.String()
+	return &parsed
+}
+
+func setGuestOS(status *v1.VirtualMachineInstanceStatus, guest *hypervisor.GuestInfo) {
+	if guest == nil {
+		return
+	}
+	status.GuestOSInfo = v1.VirtualMachineInstanceGuestOSInfo{
+		Name: guest.OS.Name, KernelRelease: guest.OS.KernelRelease, Version: guest.OS.Version,
+		PrettyName: guest.OS.PrettyName, VersionID: guest.OS.VersionID, KernelVersion: guest.OS.KernelVersion,
+		Machine: guest.OS.Machine, ID: guest.OS.ID,
+	}
+}

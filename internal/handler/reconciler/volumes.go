@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"libvirt.org/go/libvirtxml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+)
+
+// setVolumes tells under which device name the guest sees each volume. What the controller wrote about claims before
+// the hand-over stays.
+func setVolumes(s *scope) {
+	before := map[string]v1.VolumeStatus{}
+	for _, v := range s.vmi.Status.VolumeStatus {
+		before[v.Name] = v
+	}
+	list := make([]v1.VolumeStatus, 0, len(s.vmi.Spec.Volumes))
+	for i := range s.vmi.Spec.Volumes {
+		name := s.vmi.Spec.Volumes[i].Name
+		status := before[name]
+		status.Name = name
+		if target := diskTarget(s.domain.XML, domain.DiskAlias(name)); target != "" {
+			status.Target = target
+		}
+		if s.disks != nil && s.disks.Disks[name].CapacityBytes > 0 {
+			status.Size = s.disks.Disks[name].CapacityBytes
+		}
+		list = append(list, status)
+	}
+	s.vmi.Status.VolumeStatus = list
+}
+
+func diskTarget(d *libvirtxml.Domain, alias string) string {
+	if d.Devices == nil {
+		return ""
+	}
+	for i := range d.Devices.Disks {
+		disk := &d.Devices.Disks[i]
+		if disk.Alias != nil && disk.Alias.Name == alias && disk.Target != nil {
+			return hypervisor.Clean(disk.Target.Dev)
+		}
+	}
+	return ""
+}
