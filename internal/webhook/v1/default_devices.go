@@ -57,7 +57,8 @@ func defaultDisk(disk *v1.Disk, bus, cdromBus v1.DiskBus) {
 		disk.Disk.Bus = bus
 	}
 	if disk.LUN != nil && disk.LUN.Bus == "" {
-		disk.LUN.Bus = bus
+		// KubeVirt's default is that of disks, which libvirt then refuses: SCSI commands need a SCSI bus.
+		disk.LUN.Bus = v1.DiskBusSCSI
 	}
 	if cdrom := disk.CDRom; cdrom != nil {
 		if cdrom.Bus == "" {

@@ -47,47 +47,34 @@ var unimplementedVMI = []unimplementedField{
 	{"evictionStrategy", []string{"LiveMigrate", "LiveMigrateIfPossible", "External"}, warn,
 		"live migration is not implemented yet: an eviction shuts the guest down"},
 
-	{"domain.cpu.maxSockets", nil, warn, "CPU hotplug is not implemented yet"},
 	{"domain.cpu.dedicatedCpuPlacement", nil, refuse, "dedicated CPUs are not implemented yet"},
 	{"domain.cpu.numa", nil, refuse, "NUMA passthrough is not implemented yet"},
 	{"domain.cpu.isolateEmulatorThread", nil, refuse, "dedicated CPUs are not implemented yet"},
 	{"domain.cpu.realtime", nil, refuse, "realtime guests are not implemented yet"},
 	{"domain.memory.maxGuest", nil, warn, "memory hotplug is not implemented yet"},
 	{"domain.memory.reservedOverhead.memLock", []string{"Required"}, refuse, "locked memory is not implemented yet"},
-	{"domain.memory.hugepages", nil, refuse, "huge pages are not implemented yet"},
 	{"domain.launchSecurity", nil, refuse, "encrypted guests are not implemented yet"},
-	{"domain.rebootPolicy", []string{"Terminate"}, refuse, "only Reboot is implemented yet"},
-	{"domain.ioThreadsPolicy", nil, warn, "I/O threads are not implemented yet"},
-	{"domain.ioThreads", nil, warn, "I/O threads are not implemented yet"},
 	{"domain.firmware.acpi", nil, refuse, "ACPI tables from Secrets are not implemented yet"},
 	{"domain.firmware.bootloader.efi.persistent", nil, refuse, "EFI variables are not kept across starts yet"},
-	{"domain.features.hypervPassthrough.enabled", nil, refuse, "list the features under features.hyperv"},
 
-	{"domain.devices.useVirtioTransitional", nil, refuse, "transitional virtio devices are not implemented yet"},
 	{"domain.devices.autoattachVSOCK", nil, refuse, "VSOCK is not implemented yet"},
-	{"domain.devices.blockMultiQueue", nil, warn, "several queues are not implemented yet"},
-	{"domain.devices.networkInterfaceMultiqueue", nil, warn, "several queues are not implemented yet"},
 	{"domain.devices.gpus", nil, refuse, "passing devices through is not implemented yet"},
 	{"domain.devices.hostDevices", nil, refuse, "passing devices through is not implemented yet"},
 	{"domain.devices.filesystems", nil, refuse, "shared file systems are not implemented yet"},
 	{"domain.devices.downwardMetrics", nil, refuse, "downward metrics are not implemented yet"},
-	{"domain.devices.panicDevices", nil, refuse, "panic devices are not implemented yet"},
 	{"domain.devices.clientPassthrough", nil, refuse, "USB redirection is not implemented yet"},
-	{"domain.devices.sound", nil, refuse, "sound cards are not implemented yet"},
 	{"domain.devices.tpm", nil, refuse, "a TPM is not implemented yet"},
 
-	{"domain.devices.disks[].lun", nil, refuse, "SCSI passthrough is not implemented yet: use disk"},
+	{"domain.devices.disks[].lun.reservation", nil, refuse, "persistent reservations are not implemented yet"},
 	{"domain.devices.disks[].tag", nil, refuse, "tags in the config drive's metadata are not implemented yet"},
-	{"domain.devices.disks[].shareable", nil, refuse, "disks shared between guests are not implemented yet"},
-	{"domain.devices.disks[].changedBlockTracking", nil, warn, "incremental backup is not implemented yet"},
-	{"domain.devices.disks[].dedicatedIOThread", nil, warn, "I/O threads are not implemented yet"},
+	{"domain.devices.disks[].changedBlockTracking", nil, refuse, "incremental backup is not implemented yet"},
 
 	{"domain.devices.interfaces[].sriov", nil, refuse, "SR-IOV is not implemented yet: use masquerade or bridge"},
 	{"domain.devices.interfaces[].passtBinding", nil, refuse, "passt is not implemented yet: use masquerade"},
 	{"domain.devices.interfaces[].binding", nil, refuse, "binding plugins are not implemented yet: use masquerade or bridge"},
 	{"domain.devices.interfaces[].portRanges", nil, refuse, "port ranges are not implemented yet: leave ports out to forward all"},
 	{"domain.devices.interfaces[].tag", nil, refuse, "tags in the config drive's metadata are not implemented yet"},
-	{"domain.devices.interfaces[].state", []string{"absent"}, refuse, "NIC hotplug is not implemented yet: leave the interface out"},
+	{"domain.devices.interfaces[].dhcpOptions", nil, refuse, "further DHCP options are not implemented yet: use cloud-init"},
 	{"networks[].multus", nil, refuse, "secondary networks are not implemented yet: use the Pod's network"},
 	{"networks[].resourceClaim", nil, refuse, "devices by resource claim are not implemented yet"},
 
@@ -205,8 +192,8 @@ func setPaths(at *field.Path, node any, steps, values []string) []*field.Path {
 	return found
 }
 
-// isSet says that a value asks for something: false, zero and the empty string do not; an empty object does, since that
-// is how a choice without options is written.
+// isSet says that a value asks for something: false, zero and the empty string do not, nor does a device that is not
+// enabled; an empty object does, since that is how a choice without options is written.
 func isSet(node any, values []string) bool {
 	switch v := node.(type) {
 	case nil:
@@ -221,6 +208,8 @@ func isSet(node any, values []string) bool {
 		return v != 0
 	case []any:
 		return len(v) > 0
+	case map[string]any:
+		return v["enabled"] != false
 	default:
 		return true
 	}
