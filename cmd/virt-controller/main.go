@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Command virt-controller is the manager: every reconciler and every webhook.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/vireo-project/vireo/internal/manager"
+)
+
+func main() {
+	options := &manager.Options{}
+	options.BindFlags(flag.CommandLine)
+	flag.Parse()
+	if err := run(options); err != nil {
+		fmt.Fprintln(os.Stderr, "virt-controller:", err)
+		os.Exit(1)
+	}
+}
+
+func run(options *manager.Options) error {
+	log, err := manager.NewLog(options.Verbosity)
+	if err != nil {
+		return fmt.Errorf("cannot start logging: %w", err)
+	}
+	// controller-runtime adds --kubeconfig; in a Pod the service account is used.
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("cannot find the cluster: %w", err)
+	}
+	return manager.Run(ctrl.SetupSignalHandler(), config, options, log)
+}

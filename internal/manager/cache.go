@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package manager
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/operator"
+)
+
+// LauncherLabelValue is the value of the label kubevirt.io on launcher Pods.
+const LauncherLabelValue = "virt-launcher"
+
+// NewScheme has every kind that virt-controller reads or writes.
+func NewScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1.AddToScheme(scheme))
+	return scheme
+}
+
+// cacheOptions keep in memory only what is ours: launcher Pods, and in the install namespace what agents publish, what
+// is installed, and the one Secret. They are also all that the Roles allow.
+func cacheOptions(namespace string) cache.Options {
+	here := func(selector labels.Selector, field fields.Selector) cache.ByObject {
+		return cache.ByObject{Namespaces: map[string]cache.Config{namespace: {LabelSelector: selector, FieldSelector: field}}}
+	}
+	agents := labels.SelectorFromSet(labels.Set{v1.AppLabel: nodecapabilities.LabelValue})
+	installed := labels.SelectorFromSet(labels.Set{operator.ManagedByLabel: operator.ManagedBy})
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}:           {Label: labels.SelectorFromSet(labels.Set{v1.AppLabel: LauncherLabelValue})},
+			&coordinationv1.Lease{}: here(agents, nil),
+			&corev1.ConfigMap{}:     here(agents, nil),
+			&appsv1.DaemonSet{}:     here(installed, nil),
+			&corev1.Service{}:       here(installed, nil),
+			&corev1.Secret{}:        here(nil, fields.OneTermEqualSelector("metadata.name", CertificateSecret)),
+		},
+	}
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package manager
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller"
+	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
+)
+
+// Rates of requests to the API server and times of the leader election, as KubeVirt's virt-controller has them.
+const (
+	clientQPS   = 200
+	clientBurst = 400
+
+	leaderElectionID = "virt-controller"
+	leaseDuration    = 15 * time.Second
+	renewDeadline    = 10 * time.Second
+	retryPeriod      = 2 * time.Second
+)
+
+// Service accounts of our components, whose writes admission trusts.
+const (
+	controllerAccount = "kubevirt-controller"
+	handlerAccount    = "kubevirt-handler"
+)
+
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations;validatingwebhookconfigurations,verbs=list;watch
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations,resourceNames=virt-controller-mutating-webhook-configuration,verbs=get;update
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=virt-controller-validating-webhook-configuration,verbs=get;update
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=secrets,verbs=create;list;watch
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=secrets,resourceNames=kubevirt-controller-certs,verbs=get;update
+
+// Run runs virt-controller until the context ends.
+func Run(ctx context.Context, config *rest.Config, o *Options, l *Log) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	ctrl.SetLogger(l.Logger)
+	certificates := NewCertificates(o)
+	mgr, err := newManager(config, o, certificates)
+	if err != nil {
+		return fmt.Errorf("cannot make the manager: %w", err)
+	}
+
+	// 1. The configuration is read before anything can act on it.
+	store := clusterconfig.NewStore(o.images())
+	if err := store.Load(ctx, mgr.GetAPIReader(), o.Namespace); err != nil {
+		return fmt.Errorf("%w (are the CRDs installed?)", err)
+	}
+	store.Subscribe(l.Follow)
+	if err := mgr.Add(store.Follow(mgr.GetCache(), o.Namespace)); err != nil {
+		return err
+	}
+	// 2. Webhooks are registered at once; their server answers when it has a certificate.
+	if err := certificates.Setup(ctx, mgr, o, store.Current().Certificates); err != nil {
+		return fmt.Errorf("cannot set up certificates: %w", err)
+	}
+	if err := webhookv1.SetupWithManager(mgr, webhookv1.Options{
+		Config:       store,
+		TrustedUsers: webhookv1.ServiceAccounts(o.Namespace, controllerAccount, handlerAccount),
+	}); err != nil {
+		return fmt.Errorf("cannot set up webhooks: %w", err)
+	}
+	if err := setupReconcilers(mgr, o, store); err != nil {
+		return err
+	}
+	if err := setupHealth(mgr, certificates); err != nil {
+		return err
+	}
+	l.Info("Starting virt-controller", "namespace", o.Namespace, "launcherImage", o.LauncherImage, "handlerImage", o.HandlerImage)
+	return mgr.Start(ctx)
+}
+
+func newManager(config *rest.Config, o *Options, certificates *Certificates) (ctrl.Manager, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = clientQPS, clientBurst
+	serve := []func(*tls.Config){func(c *tls.Config) {
+		c.MinVersion = tls.VersionTLS12
+		c.GetCertificate = certificates.Get
+	}}
+	return ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        NewScheme(),
+		Cache:                         cacheOptions(o.Namespace),
+		HealthProbeBindAddress:        net.JoinHostPort("", strconv.Itoa(o.HealthPort)),
+		LeaderElection:                o.LeaderElection,
+		LeaderElectionID:              leaderElectionID,
+		LeaderElectionNamespace:       o.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 ptr.To(leaseDuration),
+		RenewDeadline:                 ptr.To(renewDeadline),
+		RetryPeriod:                   ptr.To(retryPeriod),
+		Metrics: metricsserver.Options{
+			BindAddress:    o.metricsAddress(),
+			SecureServing:  true,
+			FilterProvider: filters.WithAuthenticationAndAuthorization,
+			TLSOpts:        serve,
+		},
+		WebhookServer: webhook.NewServer(webhook.Options{Port: o.WebhookPort, TLSOpts: serve}),
+	})
+}
+
+func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) error {
+	wake := make(chan event.TypedGenericEvent[*v1.VirtualMachineInstance])
+	_ = wake
+	reconcilers := []interface{ SetupWithManager(ctrl.Manager) error }{
+		&controller.KubeVirtReconciler{
+			Client: mgr.GetClient(), Namespace: o.Namespace, KubeletRoot: o.KubeletRoot,
+			Options: []clusterconfig.Option{o.images()},
+		},
+		&controller.NodeReconciler{
+			Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("virt-controller"), Namespace: o.Namespace, Config: store,
+		},
+	}
+	for _, r := range reconcilers {
+		if err := r.SetupWithManager(mgr); err != nil {
+			return fmt.Errorf("cannot set up %T: %w", r, err)
+		}
+	}
+	return nil
+}
+
+func setupHealth(mgr ctrl.Manager, certificates *Certificates) error {
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	return mgr.AddReadyzCheck("webhooks", certificates.Ready)
+}

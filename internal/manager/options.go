@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package manager wires virt-controller: one controller-runtime manager with every reconciler and every webhook,
+// its cache, its certificates and its log. It decides nothing about VMs.
+package manager
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/operator"
+)
+
+// Options are virt-controller's flags. Names and defaults are KubeVirt's where KubeVirt has them.
+type Options struct {
+	LauncherImage string
+	HandlerImage  string
+	// Namespace is the install namespace.
+	Namespace   string
+	KubeletRoot string
+	// BindAddress and Port are those of the metrics.
+	BindAddress string
+	Port        int
+	HealthPort  int
+	WebhookPort int
+	// WebhookService is the Service in front of the webhooks, and the two names are their configurations.
+	WebhookService       string
+	MutatingWebhooks     string
+	ValidatingWebhooks   string
+	CertificateDirectory string
+	LeaderElection       bool
+	// Verbosity is the least verbosity of the log. The KubeVirt object can raise it live.
+	Verbosity int
+}
+
+// Defaults that something else refers to.
+const (
+	defaultNamespace = "kubevirt"
+	// launcherImageEnv and handlerImageEnv name the images that belong to this build, in the Deployment.
+	launcherImageEnv = "VIRT_LAUNCHER_IMAGE"
+	handlerImageEnv  = "VIRT_HANDLER_IMAGE"
+	namespaceEnv     = "POD_NAMESPACE"
+)
+
+// BindFlags adds the options to a flag set. Environment variables are the defaults of those that have one.
+func (o *Options) BindFlags(fs *flag.FlagSet) {
+	fs.StringVar(&o.LauncherImage, "launcher-image", os.Getenv(launcherImageEnv),
+		"image of virt-launcher, unless the KubeVirt object names a registry or a tag; environment "+launcherImageEnv)
+	fs.StringVar(&o.HandlerImage, "handler-image", os.Getenv(handlerImageEnv),
+		"image of virt-handler, unless the KubeVirt object names a registry or a tag; environment "+handlerImageEnv)
+	fs.StringVar(&o.Namespace, "install-namespace", envOr(namespaceEnv, defaultNamespace),
+		"namespace of the KubeVirt object and of what is installed; environment "+namespaceEnv)
+	fs.StringVar(&o.KubeletRoot, "kubelet-root", operator.DefaultKubeletRoot, "root directory of the kubelets")
+	fs.StringVar(&o.BindAddress, "listen", "", "address to serve metrics on; empty means all")
+	fs.IntVar(&o.Port, "port", 8443, "port of the metrics, over TLS, for those who may get /metrics")
+	fs.IntVar(&o.HealthPort, "health-port", 8081, "port of /healthz and /readyz")
+	fs.IntVar(&o.WebhookPort, "webhook-port", 9443, "port of the webhooks")
+	fs.StringVar(&o.WebhookService, "webhook-service", "virt-controller-webhook-service", "Service in front of the webhooks")
+	fs.StringVar(&o.MutatingWebhooks, "mutating-webhooks", "virt-controller-mutating-webhook-configuration",
+		"MutatingWebhookConfiguration that gets the CA bundle")
+	fs.StringVar(&o.ValidatingWebhooks, "validating-webhooks", "virt-controller-validating-webhook-configuration",
+		"ValidatingWebhookConfiguration that gets the CA bundle")
+	fs.StringVar(&o.CertificateDirectory, "certificate-dir", filepath.Join(os.TempDir(), "virt-controller-certificates"),
+		"directory for the serving certificate; must be writable")
+	fs.BoolVar(&o.LeaderElection, "leader-elect", true, "let one of several replicas reconcile")
+	fs.IntVar(&o.Verbosity, "v", 0, "least verbosity of the log; spec.configuration.developerConfiguration.logVerbosity.virtController of the KubeVirt object can raise it")
+}
+
+// Validate says what is missing.
+func (o *Options) Validate() error {
+	var errs []error
+	if o.LauncherImage == "" {
+		errs = append(errs, fmt.Errorf("the launcher image is not known: set --launcher-image or %s", launcherImageEnv))
+	}
+	if o.HandlerImage == "" {
+		errs = append(errs, fmt.Errorf("the handler image is not known: set --handler-image or %s", handlerImageEnv))
+	}
+	if o.Namespace == "" {
+		errs = append(errs, fmt.Errorf("the install namespace is not known: set --install-namespace or %s", namespaceEnv))
+	}
+	return errors.Join(errs...)
+}
+
+func (o *Options) images() clusterconfig.Option {
+	return clusterconfig.WithImages(clusterconfig.Images{Launcher: o.LauncherImage, Handler: o.HandlerImage})
+}
+
+func (o *Options) metricsAddress() string {
+	return net.JoinHostPort(o.BindAddress, strconv.Itoa(o.Port))
+}
+
+func envOr(name, fallback string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	return fallback
+}
