@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -16,8 +18,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
@@ -259,3 +263,40 @@ var _ = Describe("KubeVirt", Ordered, func() {
 		Eventually(func() error { return k8s.Delete(ctx, kv) }).WithTimeout(waitLimit).Should(Succeed())
 	})
 })
+
+var _ = Describe("the samples", func() {
+	ctx := context.Background()
+
+	It("are admitted without a warning, and so is the VMI of each VM", func() {
+		files, err := filepath.Glob(filepath.Join("..", "..", "..", "config", "samples", "vm-*.yaml"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(files).NotTo(BeEmpty())
+		for _, file := range files {
+			for _, vm := range sampleVMs(file) {
+				Expect(k8s.Create(ctx, vm, client.DryRunAll)).To(Succeed(), file)
+				Expect(unimplementedInVM(field.NewPath("spec"), &vm.Spec)).To(BeEmpty(), file)
+				vmi := newVMI(vm.Name)
+				vmi.Spec = vm.Spec.Template.Spec
+				Expect(k8s.Create(ctx, vmi, client.DryRunAll)).To(Succeed(), file)
+			}
+		}
+	})
+})
+
+// sampleVMs reads the VMs of a sample, and fails on a field that the API does not have.
+func sampleVMs(file string) []*v1.VirtualMachine {
+	GinkgoHelper()
+	content, err := os.ReadFile(file)
+	Expect(err).NotTo(HaveOccurred())
+	var vms []*v1.VirtualMachine
+	for document := range strings.SplitSeq(string(content), "\n---\n") {
+		if !strings.Contains(document, "kind: VirtualMachine\n") {
+			continue
+		}
+		vm := &v1.VirtualMachine{}
+		Expect(yaml.UnmarshalStrict([]byte(document), vm)).To(Succeed(), file)
+		vm.Namespace = metav1.NamespaceDefault
+		vms = append(vms, vm)
+	}
+	return vms
+}
