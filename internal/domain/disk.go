@@ -157,7 +157,7 @@ func (b *diskBuilder) emptyDrive(disk *libvirtxml.DomainDisk) (*libvirtxml.Domai
 	if disk.Device != "cdrom" {
 		return nil, field.NotFound(b.path.Child("name"), b.spec.Name)
 	}
-	disk.Driver = &libvirtxml.DomainDiskDriver{Name: "qemu", Type: formatRaw}
+	disk.Driver = &libvirtxml.DomainDiskDriver{Name: "qemu"}
 	return disk, nil
 }
 

@@ -27,19 +27,12 @@ func configureInputs(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml
 		case v1.InputBusUSB, "":
 			out.Bus = string(v1.InputBusUSB)
 		case v1.InputBusVirtio:
-			out.Bus, out.Model = string(v1.InputBusVirtio), virtioInputModel(vmi)
+			// libvirt knows no transitional and no non-transitional model of these.
+			out.Bus, out.Model = string(v1.InputBusVirtio), v1.VirtIO
 		default:
 			return field.NotSupported(path.Child("bus"), input.Bus, []v1.InputBus{v1.InputBusUSB, v1.InputBusVirtio})
 		}
 		domain.Devices.Inputs = append(domain.Devices.Inputs, out)
 	}
 	return nil
-}
-
-// virtioInputModel: virtio's input devices came after virtio 1.0 and have no transitional form.
-func virtioInputModel(vmi *v1.VirtualMachineInstance) string {
-	if isTrue(vmi.Spec.Domain.Devices.UseVirtioTransitional) {
-		return v1.VirtIO
-	}
-	return virtioModel(vmi)
 }

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package integration_test
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"libvirt.org/go/libvirt"
+	"libvirt.org/go/libvirtxml"
+)
+
+// definedOnly are golden domains that no emulation on any machine can start, with the reason.
+var definedOnly = map[string]string{
+	"lun": "a loop device takes no SCSI commands",
+}
+
+var _ = Describe("Golden domains", Label("libvirt"), func() {
+	files, err := filepath.Glob("../../internal/domain/testdata/*.xml")
+	if err != nil || len(files) == 0 {
+		panic("no golden domains in internal/domain/testdata")
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".xml")
+		It("runs "+name, func() {
+			p := newPod()
+			domain := readDomain(file)
+			p.prepare(domain)
+			defined := p.define(domain)
+			if _, found := definedOnly[name]; !found {
+				p.expectStarts(defined)
+			}
+			expectKept(domain, definition(defined))
+		})
+	}
+})
+
+var _ = Describe("A running domain", Label("libvirt"), func() {
+	It("writes its serial console to the launcher's pipe", func() {
+		p := newPod()
+		domain := readDomain("../../internal/domain/testdata/kernelboot.xml")
+		p.prepare(domain)
+		Expect(p.define(domain).Create()).To(Succeed())
+		Eventually(p.daemon.Console).Should(ContainSubstring(strings.TrimSpace(tinyKernelMessage)))
+	})
+
+	It("hands out its screen as a file descriptor and listens nowhere", func() {
+		p := newPod()
+		domain := readDomain("../../internal/domain/testdata/minimal.xml")
+		p.prepare(domain)
+		defined := p.define(domain)
+		Expect(defined.CreateWithFlags(libvirt.DOMAIN_START_PAUSED)).To(Succeed())
+		Expect(readVNCBanner(defined)).To(HavePrefix("RFB 003."))
+		Expect(listeners(p.daemon.PID())).To(BeEmpty())
+	})
+
+	It("keeps free ports for devices that come later", func() {
+		p := newPod()
+		domain := readDomain("../../internal/domain/testdata/devices.xml")
+		p.prepare(domain)
+		defined := p.define(domain)
+		Expect(defined.CreateWithFlags(libvirt.DOMAIN_START_PAUSED)).To(Succeed())
+		for _, device := range []string{"rng0", "rng1", "rng2"} {
+			Expect(defined.AttachDevice(`<rng model='virtio'><backend model='random'>/dev/urandom</backend><alias name='ua-`+device+`'/></rng>`)).
+				To(Succeed(), device)
+		}
+	})
+})
+
+func readDomain(path string) *libvirtxml.Domain {
+	GinkgoHelper()
+	text, err := os.ReadFile(path)
+	Expect(err).NotTo(HaveOccurred())
+	domain := &libvirtxml.Domain{}
+	Expect(domain.Unmarshal(string(text))).To(Succeed())
+	if domain.Type == "kvm" {
+		// There is no KVM in the tests; all else of the domain is as it would be with it.
+		domain.Type = "qemu"
+		for i := range domain.Devices.Interfaces {
+			if driver := domain.Devices.Interfaces[i].Driver; driver != nil && driver.Name == "vhost" {
+				driver.Name = "qemu"
+			}
+		}
+	}
+	return domain
+}
+
+func (p *pod) define(domain *libvirtxml.Domain) *libvirt.Domain {
+	GinkgoHelper()
+	text, err := domain.Marshal()
+	Expect(err).NotTo(HaveOccurred())
+	defined, err := p.conn.DomainDefineXML(text)
+	Expect(err).NotTo(HaveOccurred())
+	return defined
+}
+
+func (p *pod) expectStarts(domain *libvirt.Domain) {
+	GinkgoHelper()
+	Expect(domain.CreateWithFlags(libvirt.DOMAIN_START_PAUSED)).To(Succeed())
+	Expect(domain.Resume()).To(Succeed())
+	state, _, err := domain.GetState()
+	Expect(err).NotTo(HaveOccurred())
+	Expect(state).To(Equal(libvirt.DOMAIN_RUNNING))
+}
+
+func definition(domain *libvirt.Domain) *libvirtxml.Domain {
+	GinkgoHelper()
+	text, err := domain.GetXMLDesc(0)
+	Expect(err).NotTo(HaveOccurred())
+	parsed := &libvirtxml.Domain{}
+	Expect(parsed.Unmarshal(text)).To(Succeed())
+	return parsed
+}
+
+// expectKept fails if libvirt dropped a device or went from what was asked for without an error.
+func expectKept(asked, got *libvirtxml.Domain) {
+	GinkgoHelper()
+	Expect(got.UUID).To(Equal(asked.UUID))
+	Expect(got.Memory.Value).To(Equal(asked.Memory.Value))
+	Expect(got.Metadata.XML).To(ContainSubstring("7d9bdd2c-9e57-4c8f-a1d5-5a07b8f0a0b1"))
+	// libvirt sorts disks by bus: only the alias tells which is which.
+	disks := map[string]libvirtxml.DomainDisk{}
+	for _, disk := range got.Devices.Disks {
+		disks[disk.Alias.Name] = disk
+	}
+	Expect(got.Devices.Disks).To(HaveLen(len(asked.Devices.Disks)))
+	for _, want := range asked.Devices.Disks {
+		Expect(disks).To(HaveKey(want.Alias.Name))
+		disk := disks[want.Alias.Name]
+		Expect(disk.Target).To(Equal(want.Target), want.Alias.Name)
+		Expect(disk.Driver).To(Equal(want.Driver), want.Alias.Name)
+		Expect(disk.ReadOnly).To(Equal(want.ReadOnly), want.Alias.Name)
+		Expect(disk.Boot).To(Equal(want.Boot), want.Alias.Name)
+	}
+	Expect(got.Devices.Interfaces).To(HaveLen(len(asked.Devices.Interfaces)))
+	for i := range asked.Devices.Interfaces {
+		Expect(got.Devices.Interfaces[i].Alias).To(Equal(asked.Devices.Interfaces[i].Alias))
+		Expect(got.Devices.Interfaces[i].Model).To(Equal(asked.Devices.Interfaces[i].Model))
+	}
+	scsi := 0
+	for _, controller := range got.Devices.Controllers {
+		if controller.Type == "scsi" {
+			scsi++
+		}
+	}
+	Expect(scsi).To(BeNumerically("<=", 1), "libvirt added a SCSI controller of its own choice")
+}
+
+// readVNCBanner opens a connection to the screen and reads the server's first line.
+func readVNCBanner(domain *libvirt.Domain) string {
+	GinkgoHelper()
+	file, err := domain.OpenGraphicsFD(0, libvirt.DOMAIN_OPEN_GRAPHICS_SKIPAUTH)
+	Expect(err).NotTo(HaveOccurred())
+	defer file.Close()
+	conn, err := net.FileConn(file)
+	Expect(err).NotTo(HaveOccurred())
+	defer conn.Close()
+	banner := make([]byte, len("RFB 003.008\n"))
+	_, err = conn.Read(banner)
+	Expect(err).NotTo(HaveOccurred())
+	return string(banner)
+}
+
+// listeners are the TCP sockets that listen in the network namespace of a process.
+func listeners(pid int) []string {
+	GinkgoHelper()
+	var found []string
+	for _, family := range []string{"tcp", "tcp6"} {
+		text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "net", family))
+		Expect(err).NotTo(HaveOccurred())
+		for _, line := range strings.Split(string(text), "\n")[1:] {
+			if fields := strings.Fields(line); len(fields) > 3 && fields[3] == tcpListen {
+				found = append(found, fields[1])
+			}
+		}
+	}
+	return found
+}
+
+// tcpListen is the state of a listening socket in /proc/net/tcp (include/net/tcp_states.h).
+const tcpListen = "0A"

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package integration_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+	"libvirt.org/go/libvirt"
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/libvirtd"
+)
+
+const diskBytes = 1 << 20
+
+// pod is what the kubelet and the agent prepare around a domain.
+type pod struct {
+	daemon *libvirtd.Daemon
+	conn   *libvirt.Connect
+	pool   *libvirt.StoragePool
+}
+
+func newPod() *pod {
+	GinkgoHelper()
+	p := &pod{}
+	p.daemon, p.conn = startLibvirtd()
+	var err error
+	p.pool, err = p.conn.StoragePoolCreateXML(fmt.Sprintf(
+		"<pool type='dir'><name>%s</name><target><path>%s</path></target></pool>",
+		launcherpod.EphemeralPool, launcherpod.EphemeralDisksDir), 0)
+	Expect(err).NotTo(HaveOccurred())
+	return p
+}
+
+// prepare makes the files, devices and taps that the domain names.
+func (p *pod) prepare(domain *libvirtxml.Domain) {
+	GinkgoHelper()
+	for i := range domain.Devices.Disks {
+		p.prepareDisk(&domain.Devices.Disks[i])
+	}
+	for i := range domain.Devices.Interfaces {
+		p.prepareTap(&domain.Devices.Interfaces[i])
+	}
+	if domain.OS.Kernel != "" {
+		p.write(domain.OS.Kernel, tinyKernel())
+	}
+}
+
+func (p *pod) prepareDisk(disk *libvirtxml.DomainDisk) {
+	GinkgoHelper()
+	switch {
+	case disk.Source == nil, disk.Source.File != nil && disk.Source.File.File == "":
+		// an empty drive
+	case disk.Source.Block != nil:
+		p.prepareBlockDevice(disk.Source.Block.Dev)
+	case disk.Driver.Type == "qcow2":
+		backing := disk.BackingStore.Source.File.File
+		p.write(backing, make([]byte, diskBytes))
+		_, err := p.pool.StorageVolCreateXML(fmt.Sprintf(`<volume><name>%s</name><capacity>%d</capacity>
+			<target><format type='qcow2'/></target><backingStore><path>%s</path><format type='raw'/></backingStore></volume>`,
+			filepath.Base(disk.Source.File.File), diskBytes, backing), 0)
+		Expect(err).NotTo(HaveOccurred())
+	default:
+		p.write(disk.Source.File.File, make([]byte, diskBytes))
+	}
+}
+
+func (p *pod) write(podPath string, content []byte) {
+	GinkgoHelper()
+	path := p.daemon.Host(podPath)
+	Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
+	Expect(os.WriteFile(path, content, 0o644)).To(Succeed())
+	Expect(os.Chown(path, launcherpod.QEMUUser, launcherpod.QEMUUser)).To(Succeed())
+}
+
+// prepareBlockDevice gives the Pod a loop device as the kubelet gives it that of a claim.
+func (p *pod) prepareBlockDevice(podPath string) {
+	GinkgoHelper()
+	file := filepath.Join(GinkgoT().TempDir(), "block")
+	Expect(os.WriteFile(file, make([]byte, diskBytes), 0o600)).To(Succeed())
+	out, err := exec.Command("losetup", "--find", "--show", file).CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), string(out))
+	loop := strings.TrimSpace(string(out))
+	DeferCleanup(func() {
+		p.daemon.Stop()
+		out, err := exec.Command("losetup", "--detach", loop).CombinedOutput()
+		Expect(err).NotTo(HaveOccurred(), string(out))
+	})
+	var stat unix.Stat_t
+	Expect(unix.Stat(loop, &stat)).To(Succeed())
+	path := p.daemon.Host(podPath)
+	Expect(unix.Mknod(path, unix.S_IFBLK|0o600, int(stat.Rdev))).To(Succeed())
+	Expect(os.Chown(path, launcherpod.QEMUUser, launcherpod.QEMUUser)).To(Succeed())
+}
+
+// prepareTap makes a tap in the Pod's network namespace.
+func (p *pod) prepareTap(iface *libvirtxml.DomainInterface) {
+	GinkgoHelper()
+	tap := &netlink.Tuntap{
+		LinkAttrs: netlink.LinkAttrs{Name: iface.Target.Dev},
+		Mode:      netlink.TUNTAP_MODE_TAP,
+		Owner:     launcherpod.QEMUUser,
+		Group:     launcherpod.QEMUUser,
+	}
+	if iface.Driver != nil && iface.Driver.Queues > 1 {
+		tap.Flags = netlink.TUNTAP_MULTI_QUEUE
+	}
+	if iface.MTU != nil {
+		tap.MTU = int(iface.MTU.Size)
+	}
+	done := make(chan error)
+	go func() {
+		// Never unlocked: the thread has changed its namespace and ends with the goroutine.
+		runtime.LockOSThread()
+		done <- inNamespace(p.daemon.NetNS(), func() error {
+			if err := netlink.LinkAdd(tap); err != nil {
+				return err
+			}
+			return netlink.LinkSetUp(tap)
+		})
+	}()
+	Expect(<-done).To(Succeed())
+}
+
+func inNamespace(path string, do func() error) error {
+	ns, err := netns.GetFromPath(path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if err := netns.Set(ns); err != nil {
+		return err
+	}
+	return do()
+}
+
+const tinyKernelMessage = "hello from the guest\r\n"
+
+// tinyKernel is the smallest guest: a Linux boot image (Documentation/arch/x86/boot.rst) whose real-mode code
+// writes a line to the first serial port and halts. It needs no kernel on the machine that runs the tests.
+func tinyKernel() []byte {
+	const (
+		headerMagic, entry, code, message = 0x202, 0x200, 0x260, 0x290
+		sector                            = 512
+	)
+	image := make([]byte, 3*sector)
+	image[0x1f1] = 1                        // setup_sects: the real-mode part is the boot sector and one more
+	copy(image[0x1fe:], "\x55\xaa")         // boot_flag
+	copy(image[entry:], "\xeb\x5e")         // jmp code
+	copy(image[headerMagic:], "HdrS")       // header
+	copy(image[headerMagic+4:], "\x02\x02") // protocol 2.02
+	image[0x211] = 1                        // loadflags: LOADED_HIGH
+	copy(image[code:], "\xfc"+              // cld
+		"\xba\xf8\x03"+ // mov dx, 0x3f8
+		"\xbe\x90\x02"+ // mov si, message
+		"\xac\x84\xc0"+ // next: lodsb; test al, al
+		"\x74\x03\xee"+ // jz stop; out dx, al
+		"\xeb\xf8"+ // jmp next
+		"\xf4\xeb\xfd") // stop: hlt; jmp stop
+	copy(image[message:], tinyKernelMessage)
+	return image
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package integration_test runs what Vireo makes on the libvirtd and the QEMU of the launcher image.
+package integration_test
+
+import (
+	"os"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"libvirt.org/go/libvirt"
+
+	"github.com/vireo-project/vireo/test/libvirtd"
+)
+
+func TestIntegration(t *testing.T) {
+	if os.Getenv(libvirtd.RootfsEnv) == "" {
+		t.Skipf("%s is not set: it names the launcher image's root file system, with libvirtd and QEMU", libvirtd.RootfsEnv)
+	}
+	// Else libvirt's client starts a libvirtd of the host when it finds a socket closed.
+	t.Setenv("LIBVIRT_AUTOSTART", "0")
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "Integration")
+}
+
+// startLibvirtd runs a libvirtd for the rest of the container that it is called in.
+func startLibvirtd() (*libvirtd.Daemon, *libvirt.Connect) {
+	GinkgoHelper()
+	daemon := libvirtd.Start(GinkgoT(), os.Getenv(libvirtd.RootfsEnv))
+	conn, err := libvirt.NewConnect(daemon.URI())
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func() { _, _ = conn.Close() })
+	return daemon, conn
+}
