@@ -29,7 +29,7 @@ install_debian() {
 		--essential-hook='mkdir -p "$1/etc/initramfs-tools/conf.d" && cp '"'$recipe'"'/rootfs/etc/initramfs-tools/conf.d/vireo "$1/etc/initramfs-tools/conf.d/"' \
 		--customize-hook='cp -r '"'$recipe'"'/rootfs/etc "$1/"' \
 		--customize-hook='chroot "$1" systemctl enable systemd-networkd.service vireo-guest.service ssh.service serial-getty@ttyS0.service' \
-		--customize-hook='chroot "$1" systemctl mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer systemd-networkd-wait-online.service' \
+		--customize-hook='chroot "$1" systemctl mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer' \
 		--customize-hook='ln -sf ../run/systemd/resolve/stub-resolv.conf "$1/etc/resolv.conf"' \
 		--customize-hook='rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/machine-id "$1"/var/lib/dbus/machine-id; : >"$1/etc/machine-id"' \
 		--customize-hook='echo debian >"$1/etc/hostname"' \
