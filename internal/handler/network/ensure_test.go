@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/domain"
+)
+
+func masqueradePlan(t *testing.T, ports ...v1.Port) Plan {
+	t.Helper()
+	return planFor(t, func(vmi *v1.VirtualMachineInstance) {
+		i := masqueraded()
+		i.Ports = ports
+		addInterface(vmi, i, podNetwork())
+	})
+}
+
+func bridgePlan(t *testing.T) Plan {
+	t.Helper()
+	return planFor(t, func(vmi *v1.VirtualMachineInstance) { addInterface(vmi, bridged("default"), podNetwork()) })
+}
+
+func planFor(t *testing.T, change func(*v1.VirtualMachineInstance)) Plan {
+	t.Helper()
+	plan, err := NewPlan(vmiWith(change))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+func ensure(t *testing.T, w world, plan Plan) map[string]Result {
+	t.Helper()
+	results, err := Ensure(context.Background(), w.pod, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return results
+}
+
+// expectStable checks that another Ensure finds nothing to do and gives the same facts.
+func expectStable(t *testing.T, w world, plan Plan, first map[string]Result) {
+	t.Helper()
+	before := dump(t, w.pod)
+	second := ensure(t, w, plan)
+	if diff := cmp.Diff(before, dump(t, w.pod)); diff != "" {
+		t.Errorf("a second Ensure changed something:\n%s", diff)
+	}
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("a second Ensure gave other facts:\n%s", diff)
+	}
+}
+
+// expectReach connects from one namespace to a listener in another and checks who the listener sees.
+func expectReach(t *testing.T, from *Namespace, target string, to *Namespace, listen, seenAs string) {
+	t.Helper()
+	var listener net.Listener
+	inside(t, to, func() (err error) {
+		// On one address of the wildcard's kind, so that any address of the namespace will do.
+		listener, err = net.Listen("tcp", listen)
+		return err
+	})
+	defer func() { _ = listener.Close() }()
+	answered := make(chan string, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			answered <- err.Error()
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		_, _ = io.WriteString(conn, "hello")
+		answered <- conn.RemoteAddr().(*net.TCPAddr).IP.String()
+	}()
+	inside(t, from, func() error {
+		conn, err := net.DialTimeout("tcp", target, 5*time.Second)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		content, err := io.ReadAll(conn)
+		if err == nil && string(content) != "hello" {
+			err = fmt.Errorf("read %q", content)
+		}
+		return err
+	})
+	if got := <-answered; got != seenAs {
+		t.Errorf("the listener saw %s, want %s", got, seenAs)
+	}
+}
+
+func expectNoReach(t *testing.T, from *Namespace, target string) {
+	t.Helper()
+	inside(t, from, func() error {
+		conn, err := net.DialTimeout("tcp", target, time.Second)
+		if err == nil {
+			_ = conn.Close()
+			return errors.New("connected to " + target)
+		}
+		return nil
+	})
+}
+
+func TestMasquerade(t *testing.T) {
+	w := newWorld(t)
+	plan := masqueradePlan(t)
+	results := ensure(t, w, plan)
+	want := map[string]Result{"default": {
+		PodInterface: "eth0", IPs: []string{"10.1.0.5", "fd01::5"},
+		Fact: domain.InterfaceFact{Tap: "tap0", MAC: stableMAC("default", "fedora", "default").String(), MTU: podMTU},
+	}}
+	if diff := cmp.Diff(want, results); diff != "" {
+		t.Error(diff)
+	}
+	w.connectGuest(t, plan.Interfaces[0].MAC)
+	expectStable(t, w, plan, results)
+	address(t, w.guest, "nic0", "10.0.2.2/24")
+	defaultRoute(t, w.guest, "10.0.2.1")
+	address(t, w.guest, "nic0", "fd10:0:2::2/120")
+	defaultRoute(t, w.guest, "fd10:0:2::1")
+
+	t.Run("from outside", func(t *testing.T) { expectReach(t, w.peer, "10.1.0.5:8080", w.guest, "10.0.2.2:8080", "10.1.0.1") })
+	t.Run("to outside", func(t *testing.T) { expectReach(t, w.guest, "10.1.0.1:8081", w.peer, "10.1.0.1:8081", "10.1.0.5") })
+	t.Run("from the Pod's loopback", func(t *testing.T) {
+		expectReach(t, w.pod, "127.0.0.1:8082", w.guest, "10.0.2.2:8082", "10.0.2.1")
+	})
+	t.Run("from outside with IPv6", func(t *testing.T) {
+		expectReach(t, w.peer, "[fd01::5]:8083", w.guest, "[fd10:0:2::2]:8083", "fd01::1")
+	})
+	t.Run("to outside with IPv6", func(t *testing.T) {
+		expectReach(t, w.guest, "[fd01::1]:8084", w.peer, "[fd01::1]:8084", "fd01::5")
+	})
+	t.Run("migration comes to the Pod", func(t *testing.T) {
+		expectReach(t, w.peer, "10.1.0.5:49152", w.pod, "10.1.0.5:49152", "10.1.0.1")
+	})
+}
+
+// A guest that sends to 127.0.0.1 by its gateway would arrive at the Pod's own loopback, because the bridge lets
+// such addresses in.
+func TestThePodsLoopbackIsClosedToTheGuest(t *testing.T) {
+	w := newWorld(t)
+	plan := masqueradePlan(t)
+	ensure(t, w, plan)
+	w.connectGuest(t, plan.Interfaces[0].MAC)
+	address(t, w.guest, "nic0", "10.0.2.2/24")
+	inside(t, w.guest, func() error {
+		settings, err := openSysctls()
+		if err != nil {
+			return err
+		}
+		defer settings.close()
+		lo, err := mustFind("lo")
+		if err != nil {
+			return err
+		}
+		to := &net.IPNet{IP: net.IPv4(127, 0, 0, 1).To4(), Mask: net.CIDRMask(32, 32)}
+		return errors.Join(settings.set("ipv4/conf/nic0/route_localnet", 1), netlink.LinkSetDown(lo),
+			netlink.RouteAdd(&netlink.Route{Dst: to, Gw: net.ParseIP("10.0.2.1")}))
+	})
+	var listener net.Listener
+	inside(t, w.pod, func() (err error) {
+		listener, err = net.Listen("tcp", "127.0.0.1:49152")
+		return err
+	})
+	defer func() { _ = listener.Close() }()
+	expectNoReach(t, w.guest, "127.0.0.1:49152")
+
+	inside(t, w.pod, deleteRules)
+	inside(t, w.guest, func() error {
+		conn, err := net.DialTimeout("tcp", "127.0.0.1:49152", 5*time.Second)
+		if err != nil {
+			return fmt.Errorf("this test proves nothing: without the rules, the guest does not reach it either: %w", err)
+		}
+		return conn.Close()
+	})
+}
+
+func TestMasqueradeForwardsListedPortsOnly(t *testing.T) {
+	w := newWorld(t)
+	plan := masqueradePlan(t, v1.Port{Port: 8080})
+	results := ensure(t, w, plan)
+	w.connectGuest(t, plan.Interfaces[0].MAC)
+	address(t, w.guest, "nic0", "10.0.2.2/24")
+	defaultRoute(t, w.guest, "10.0.2.1")
+	expectReach(t, w.peer, "10.1.0.5:8080", w.guest, "10.0.2.2:8080", "10.1.0.1")
+	expectReach(t, w.peer, "10.1.0.5:8081", w.pod, "10.1.0.5:8081", "10.1.0.1")
+	expectStable(t, w, plan, results)
+}
+
+func TestBridge(t *testing.T) {
+	w := newWorld(t)
+	plan := bridgePlan(t)
+	results := ensure(t, w, plan)
+	want := map[string]Result{"default": {
+		PodInterface: "eth0", IPs: []string{"10.1.0.5", "fd01::5"},
+		Fact: domain.InterfaceFact{Tap: "tap0", MAC: podMAC.String(), MTU: podMTU},
+	}}
+	if diff := cmp.Diff(want, results); diff != "" {
+		t.Error(diff)
+	}
+	w.connectGuest(t, podMAC)
+	expectStable(t, w, plan, results)
+	address(t, w.guest, "nic0", "10.1.0.5/24")
+	expectReach(t, w.peer, "10.1.0.5:8080", w.guest, "10.1.0.5:8080", "10.1.0.1")
+	expectReach(t, w.guest, "10.1.0.1:8081", w.peer, "10.1.0.1:8081", "10.1.0.5")
+	inside(t, w.pod, func() error {
+		nic, err := mustFind("eth0-nic")
+		if err != nil {
+			return err
+		}
+		if nic.Attrs().HardwareAddr.String() == podMAC.String() {
+			return errors.New("the displaced interface still has the guest's hardware address")
+		}
+		has, err := addresses(nic)
+		if err == nil && len(has) > 0 {
+			err = fmt.Errorf("the displaced interface still has %v", has)
+		}
+		return err
+	})
+}
+
+// An agent that is killed leaves what it did so far. Each case is such a state.
+func TestEveryPartialStateIsCompleted(t *testing.T) {
+	link := func(name string, do func(netlink.Link) error) func() error {
+		return func() error {
+			found, err := mustFind(name)
+			if err != nil {
+				return err
+			}
+			return do(found)
+		}
+	}
+	keep := func() error {
+		original, err := look("eth0")
+		if err != nil {
+			return err
+		}
+		return ensureKeeper("eth0-pod", original)
+	}
+	cases := map[string]struct {
+		plan  func(*testing.T) Plan
+		after bool // the steps undo something after an Ensure
+		steps []func() error
+	}{
+		"keeper without addresses": {bridgePlan, false, []func() error{func() error {
+			_, err := ensureBridge("eth0-pod", podMAC, podMTU)
+			return err
+		}}},
+		"keeper":        {bridgePlan, false, []func() error{keep}},
+		"switched off":  {bridgePlan, false, []func() error{keep, link("eth0", netlink.LinkSetDown)}},
+		"displaced":     {bridgePlan, false, []func() error{keep, link("eth0", netlink.LinkSetDown), rename("eth0", "eth0-nic")}},
+		"in place":      {bridgePlan, false, []func() error{keep, link("eth0", netlink.LinkSetDown), rename("eth0", "eth0-nic"), rename("eth0-pod", "eth0")}},
+		"bridged":       {bridgePlan, false, []func() error{func() error { return displace("eth0") }}},
+		"no tap":        {bridgePlan, true, []func() error{link("tap0", netlink.LinkDel)}},
+		"loose tap":     {bridgePlan, true, []func() error{link("tap0", netlink.LinkSetNoMaster), link("tap0", netlink.LinkSetDown)}},
+		"no bridge":     {bridgePlan, true, []func() error{link("k6t-eth0", netlink.LinkDel)}},
+		"loose nic":     {bridgePlan, true, []func() error{link("eth0-nic", netlink.LinkSetNoMaster)}},
+		"nothing":       {func(t *testing.T) Plan { return masqueradePlan(t) }, false, nil},
+		"plain bridge":  {func(t *testing.T) Plan { return masqueradePlan(t) }, false, []func() error{func() error { _, err := ensureBridge("k6t-eth0", gatewayMAC, podMTU); return err }}},
+		"no rules":      {func(t *testing.T) Plan { return masqueradePlan(t) }, true, []func() error{func() error { return deleteRules() }}},
+		"bridge is off": {func(t *testing.T) Plan { return masqueradePlan(t) }, true, []func() error{link("k6t-eth0", netlink.LinkSetDown)}},
+		"tap is gone":   {func(t *testing.T) Plan { return masqueradePlan(t) }, true, []func() error{link("tap0", netlink.LinkDel)}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			plan := c.plan(t)
+			if c.after {
+				ensure(t, w, plan)
+			}
+			for _, step := range c.steps {
+				inside(t, w.pod, step)
+			}
+			results := ensure(t, w, plan)
+			expectComplete(t, w, plan, results)
+			expectStable(t, w, plan, results)
+		})
+	}
+}
+
+// expectComplete proves it from the guest's side.
+func expectComplete(t *testing.T, w world, plan Plan, results map[string]Result) {
+	t.Helper()
+	if plan.Interfaces[0].Binding == Bridge {
+		if got := results["default"]; got.Fact.MAC != podMAC.String() || len(got.IPs) != 2 {
+			t.Errorf("the facts are %+v", got)
+		}
+		w.connectGuest(t, podMAC)
+		address(t, w.guest, "nic0", "10.1.0.5/24")
+		expectReach(t, w.peer, "10.1.0.5:8080", w.guest, "10.1.0.5:8080", "10.1.0.1")
+	} else {
+		w.connectGuest(t, plan.Interfaces[0].MAC)
+		address(t, w.guest, "nic0", "10.0.2.2/24")
+		defaultRoute(t, w.guest, "10.0.2.1")
+		expectReach(t, w.peer, "10.1.0.5:8080", w.guest, "10.0.2.2:8080", "10.1.0.1")
+	}
+	inside(t, w.pod, func() error {
+		tap, err := mustFind("tap0")
+		if err != nil {
+			return err
+		}
+		bridge, err := mustFind("k6t-eth0")
+		if err != nil {
+			return err
+		}
+		a := tap.Attrs()
+		if a.MasterIndex != bridge.Attrs().Index || a.MTU != podMTU || a.Flags&net.FlagUp == 0 {
+			return fmt.Errorf("the tap is not in place: %+v", a)
+		}
+		return nil
+	})
+}
+
+func rename(from, to string) func() error {
+	return func() error {
+		link, err := mustFind(from)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetName(link, to)
+	}
+}
+
+func TestTwoInterfaces(t *testing.T) {
+	w := newWorld(t)
+	secondary := "pod16477688c0e"
+	cable(t, w.pod, secondary, net.HardwareAddr{0x0a, 0, 0, 0, 0, 9}, w.peer, "peer1")
+	plan := planFor(t, func(vmi *v1.VirtualMachineInstance) {
+		addInterface(vmi, masqueraded(), podNetwork())
+		addInterface(vmi, bridged("blue"), v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: "ns/blue"}})
+	})
+	results := ensure(t, w, plan)
+	got := results["blue"]
+	if got.Fact.Tap != "tap16477688c0e" || got.Fact.MAC != "0a:00:00:00:00:09" || got.PodInterface != secondary {
+		t.Errorf("the facts are %+v", got)
+	}
+	expectStable(t, w, plan, results)
+}
+
+func TestTheNodesOwnNamespaceIsRefused(t *testing.T) {
+	if _, err := OpenNamespaceFile("/proc/self/ns/net"); err == nil {
+		t.Error("the node's own namespace was opened")
+	}
+}
+
+func TestMissingInterface(t *testing.T) {
+	w := world{pod: newNamespace(t)}
+	if _, err := Ensure(context.Background(), w.pod, masqueradePlan(t)); err == nil {
+		t.Error("a Pod without eth0 was connected")
+	}
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package network
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/launcher/podiface"
+)
+
+const (
+	// natTable is the table's name in the families ip and ip6.
+	natTable = "vireo"
+	// firstMigrationPort and lastMigrationPort are never forwarded: a guest that moves here arrives on them.
+	// KubeVirt's values (LibvirtDirectMigrationPort, LibvirtBlockMigrationPort).
+	firstMigrationPort = 49152
+	lastMigrationPort  = 49153
+)
+
+var loopback = netip.MustParsePrefix("127.0.0.0/8")
+
+// ruleset is the wanted content of the table in one family.
+type ruleset struct {
+	family nftables.TableFamily
+	chains []chain
+}
+
+type chain struct {
+	name     string
+	kind     nftables.ChainType
+	hook     *nftables.ChainHook
+	priority *nftables.ChainPriority
+	rules    []rule
+}
+
+// rule is a list of matches and an action, with a text by which it is told from others.
+type rule struct {
+	text  string
+	exprs []expr.Any
+}
+
+// ensureNAT makes the tables for the families that the Pod has.
+func ensureNAT(planned Interface, pod seen) error {
+	if pod.hasIPv4() {
+		if err := ensureRuleset(ipv4Rules(planned, pod)); err != nil {
+			return fmt.Errorf("set up IPv4 translation: %w", err)
+		}
+	}
+	if pod.hasIPv6() {
+		if err := ensureRuleset(ipv6Rules(planned, pod)); err != nil {
+			return fmt.Errorf("set up IPv6 translation: %w", err)
+		}
+	}
+	return nil
+}
+
+func ipv4Rules(planned Interface, pod seen) ruleset {
+	bridge := podiface.Bridge(planned.PodInterface)
+	to := guest(planned.IPv4)
+	set := ruleset{family: nftables.TableFamilyIPv4, chains: []chain{
+		natChain("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, inbound(planned, pod, to)),
+		// Probes and sidecars inside the Pod reach the guest by the Pod's loopback address.
+		natChain("output", nftables.ChainHookOutput, nftables.ChainPriorityNATDest,
+			forward(planned.Ports, match("ip daddr 127.0.0.0/8", destinationIn(loopback)), to)),
+		natChain("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, append(
+			outbound(planned, planned.IPv4),
+			match("ip saddr 127.0.0.0/8", sourceIn(loopback)).and(match("oifname "+bridge, interfaceIs(expr.MetaKeyOIFNAME, bridge))).
+				then("snat to "+gateway(planned.IPv4).Addr().String(), translate(expr.NATTypeSourceNAT, gateway(planned.IPv4).Addr())))),
+		// route_localnet lets loopback addresses in by the bridge: nothing that the guest addresses so itself.
+		{
+			name: "guard", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityRaw,
+			rules: []rule{match("iifname "+bridge, interfaceIs(expr.MetaKeyIIFNAME, bridge)).
+				and(match("ip daddr 127.0.0.0/8", destinationIn(loopback))).then("drop", verdict(expr.VerdictDrop))},
+		},
+	}}
+	return set
+}
+
+func ipv6Rules(planned Interface, pod seen) ruleset {
+	return ruleset{family: nftables.TableFamilyIPv6, chains: []chain{
+		natChain("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest,
+			inbound(planned, pod, guest(planned.IPv6))),
+		natChain("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource,
+			outbound(planned, planned.IPv6)),
+	}}
+}
+
+func natChain(name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, rules []rule) chain {
+	return chain{name: name, kind: nftables.ChainTypeNAT, hook: hook, priority: priority, rules: rules}
+}
+
+// inbound turns connections to the Pod's addresses to the guest.
+func inbound(planned Interface, pod seen, to netip.Addr) []rule {
+	var rules []rule
+	for _, address := range pod.addresses {
+		if address.Addr().Is4() != to.Is4() {
+			continue
+		}
+		host := netip.PrefixFrom(address.Addr(), address.Addr().BitLen())
+		from := match("iifname "+planned.PodInterface, interfaceIs(expr.MetaKeyIIFNAME, planned.PodInterface)).
+			and(match("daddr "+host.String(), destinationIn(host)))
+		rules = append(rules, forward(planned.Ports, from, to)...)
+	}
+	return rules
+}
+
+// forward turns what matches to the guest: the listed ports, or everything if none is listed.
+func forward(ports []PortRange, from rule, to netip.Addr) []rule {
+	target := "dnat to " + to.String()
+	migration := PortRange{Protocol: "TCP", First: firstMigrationPort, Last: lastMigrationPort}
+	rules := []rule{from.and(portMatch(migration)).then("return", verdict(expr.VerdictReturn))}
+	if len(ports) == 0 {
+		return append(rules, from.then(target, translate(expr.NATTypeDestNAT, to)))
+	}
+	for _, ports := range ports {
+		rules = append(rules, from.and(portMatch(ports)).then(target, translate(expr.NATTypeDestNAT, to)))
+	}
+	return rules
+}
+
+// outbound hides the guest's network behind the Pod's address.
+func outbound(planned Interface, network netip.Prefix) []rule {
+	return []rule{match("saddr "+network.String(), sourceIn(network)).
+		and(match("oifname "+planned.PodInterface, interfaceIs(expr.MetaKeyOIFNAME, planned.PodInterface))).
+		then("masquerade", []expr.Any{&expr.Masq{}})}
+}
+
+// digest identifies a ruleset's content.
+func (s ruleset) digest() string {
+	sum := sha256.New()
+	for _, chain := range s.chains {
+		fmt.Fprintln(sum, "chain", chain.name)
+		for _, rule := range chain.rules {
+			fmt.Fprintln(sum, rule.text)
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:16]
+}
+
+// ensureRuleset puts a ruleset in place unless it is there. It goes in as one transaction, and every rule
+// carries the digest of all: a table with the digest is complete, and any other is replaced.
+func ensureRuleset(set ruleset) error {
+	conn, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	table := &nftables.Table{Family: set.family, Name: natTable}
+	mark := userdata.AppendString(nil, userdata.TypeComment, natTable+" "+set.digest())
+	if present(conn, table, set.chains[0].name, mark) {
+		return nil
+	}
+	conn.AddTable(table) // so that there is one to delete
+	conn.DelTable(table)
+	conn.AddTable(table)
+	for _, wanted := range set.chains {
+		added := conn.AddChain(&nftables.Chain{
+			Name: wanted.name, Table: table, Type: wanted.kind, Hooknum: wanted.hook, Priority: wanted.priority,
+		})
+		for _, rule := range wanted.rules {
+			conn.AddRule(&nftables.Rule{Table: table, Chain: added, Exprs: rule.exprs, UserData: mark})
+		}
+	}
+	return conn.Flush()
+}
+
+func present(conn *nftables.Conn, table *nftables.Table, chain string, mark []byte) bool {
+	rules, err := conn.GetRules(table, &nftables.Chain{Name: chain, Table: table})
+	if err != nil || len(rules) == 0 {
+		return false // no such table or chain: both are made
+	}
+	return string(rules[0].UserData) == string(mark)
+}
+
+func match(text string, exprs []expr.Any) rule { return rule{text: text, exprs: exprs} }
+
+func (r rule) and(other rule) rule {
+	return rule{text: r.text + " " + other.text, exprs: append(append([]expr.Any{}, r.exprs...), other.exprs...)}
+}
+
+func (r rule) then(text string, action []expr.Any) rule {
+	return r.and(rule{text: text, exprs: action})
+}
+
+func interfaceIs(key expr.MetaKey, name string) []expr.Any {
+	padded := make([]byte, unix.IFNAMSIZ)
+	copy(padded, name)
+	return []expr.Any{
+		&expr.Meta{Key: key, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: padded},
+	}
+}
+
+// Offsets of the addresses in the headers (RFC 791, RFC 8200).
+func sourceIn(prefix netip.Prefix) []expr.Any { return addressIn(prefix, 12, 8) }
+
+func destinationIn(prefix netip.Prefix) []expr.Any { return addressIn(prefix, 16, 24) }
+
+func addressIn(prefix netip.Prefix, offset4, offset6 uint32) []expr.Any {
+	offset, size := offset4, uint32(prefix.Addr().BitLen()/8)
+	if prefix.Addr().Is6() {
+		offset = offset6
+	}
+	exprs := []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size}}
+	if prefix.Bits() < prefix.Addr().BitLen() {
+		exprs = append(exprs, &expr.Bitwise{
+			SourceRegister: 1, DestRegister: 1, Len: size, Mask: mask(prefix), Xor: make([]byte, size),
+		})
+	}
+	return append(exprs, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: prefix.Masked().Addr().AsSlice()})
+}
+
+func mask(prefix netip.Prefix) []byte {
+	out := make([]byte, prefix.Addr().BitLen()/8)
+	for bit := range prefix.Bits() {
+		out[bit/8] |= 0x80 >> (bit % 8)
+	}
+	return out
+}
+
+func portMatch(ports PortRange) rule {
+	protocol := byte(unix.IPPROTO_TCP)
+	if ports.Protocol == "UDP" {
+		protocol = unix.IPPROTO_UDP
+	}
+	return match(fmt.Sprintf("%s dport %d-%d", ports.Protocol, ports.First, ports.Last), []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{protocol}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: bigEndian(ports.First), ToData: bigEndian(ports.Last)},
+	})
+}
+
+func bigEndian(port uint16) []byte { return []byte{byte(port >> 8), byte(port)} }
+
+func translate(kind expr.NATType, to netip.Addr) []expr.Any {
+	family := uint32(unix.NFPROTO_IPV4)
+	if to.Is6() {
+		family = unix.NFPROTO_IPV6
+	}
+	return []expr.Any{
+		&expr.Immediate{Register: 1, Data: to.AsSlice()},
+		&expr.NAT{Type: kind, Family: family, RegAddrMin: 1},
+	}
+}
+
+func verdict(kind expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Verdict{Kind: kind}} }

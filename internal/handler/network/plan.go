@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package network connects a guest to its Pod's network: bridge, tap and NAT inside the Pod's network
+// namespace, made from the node because the Pod itself may not. Everything is level-triggered: Ensure looks at
+// what is there and makes what is missing, so an agent that was killed at any point completes what it began.
+package network
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcher/podiface"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// The guest's private networks with masquerade, unless the VMI says otherwise. KubeVirt's values.
+var (
+	defaultIPv4 = netip.MustParsePrefix("10.0.2.0/24")
+	defaultIPv6 = netip.MustParsePrefix("fd10:0:2::/120")
+)
+
+// Binding is how a guest's interface is connected to the Pod's.
+type Binding string
+
+// Bindings that this package makes.
+const (
+	Masquerade Binding = "masquerade"
+	Bridge     Binding = "bridge"
+)
+
+// Plan is what a Pod's network should look like for a guest. It is made of the VMI alone.
+type Plan struct {
+	// Interfaces are the guest's interfaces in the VMI's order.
+	Interfaces []Interface
+}
+
+// Interface is one interface of a Plan.
+type Interface struct {
+	// Name is its name in the VMI.
+	Name string
+	// PodInterface is the Pod's interface that it belongs to.
+	PodInterface string
+	// Binding is how the two are connected.
+	Binding Binding
+	// MAC is the guest's hardware address; empty with the bridge binding means that of the Pod's interface.
+	MAC net.HardwareAddr
+	// MultiQueue says that the tap serves several queues.
+	MultiQueue bool
+	// IPv4 and IPv6 are the private networks of masquerade.
+	IPv4, IPv6 netip.Prefix
+	// Ports are those that are forwarded to the guest; none means all.
+	Ports []PortRange
+}
+
+// PortRange is a range of ports of one protocol.
+type PortRange struct {
+	// Protocol is TCP or UDP.
+	Protocol string
+	// First and Last are the ends of the range, both included.
+	First, Last uint16
+}
+
+// NewPlan reads a plan from a VMI.
+func NewPlan(vmi *v1.VirtualMachineInstance) (Plan, error) {
+	var plan Plan
+	networks := map[string]v1.Network{}
+	for _, network := range vmi.Spec.Networks {
+		networks[network.Name] = network
+	}
+	devices := vmi.Spec.Domain.Devices
+	for i := range devices.Interfaces {
+		spec := &devices.Interfaces[i]
+		if spec.State == v1.InterfaceStateAbsent {
+			continue
+		}
+		network, ok := networks[spec.Name]
+		if !ok {
+			return Plan{}, fmt.Errorf("interface %s: spec.networks has no network of this name", spec.Name)
+		}
+		planned, err := planInterface(vmi, spec, network)
+		if err != nil {
+			return Plan{}, fmt.Errorf("interface %s: %w", spec.Name, err)
+		}
+		planned.MultiQueue = devices.NetworkInterfaceMultiQueue != nil && *devices.NetworkInterfaceMultiQueue
+		plan.Interfaces = append(plan.Interfaces, planned)
+	}
+	return plan, nil
+}
+
+func planInterface(vmi *v1.VirtualMachineInstance, spec *v1.Interface, network v1.Network) (Interface, error) {
+	out := Interface{Name: spec.Name, PodInterface: podInterface(network)}
+	if spec.MacAddress != "" {
+		mac, err := net.ParseMAC(spec.MacAddress)
+		if err != nil {
+			return out, fmt.Errorf("macAddress: %w", err)
+		}
+		out.MAC = mac
+	}
+	switch {
+	case spec.Bridge != nil:
+		out.Binding = Bridge
+		return out, nil
+	case spec.Masquerade == nil:
+		return out, fmt.Errorf("only the bindings masquerade and bridge can be connected")
+	case network.Pod == nil:
+		return out, fmt.Errorf("masquerade works on the Pod's network only")
+	}
+	out.Binding = Masquerade
+	if out.MAC == nil {
+		out.MAC = stableMAC(vmi.Namespace, vmi.Name, spec.Name)
+	}
+	var err error
+	if out.IPv4, err = prefixOr(network.Pod.VMNetworkCIDR, defaultIPv4); err != nil {
+		return out, fmt.Errorf("vmNetworkCIDR: %w", err)
+	}
+	if out.IPv6, err = prefixOr(network.Pod.VMIPv6NetworkCIDR, defaultIPv6); err != nil {
+		return out, fmt.Errorf("vmIPv6NetworkCIDR: %w", err)
+	}
+	out.Ports, err = planPorts(spec)
+	return out, err
+}
+
+func podInterface(network v1.Network) string {
+	if network.Pod != nil || network.Multus != nil && network.Multus.Default {
+		return launcherpod.PrimaryInterface
+	}
+	return podiface.Secondary(network.Name)
+}
+
+// prefixOr reads a network. It must have room for the gateway and the guest.
+func prefixOr(text string, otherwise netip.Prefix) (netip.Prefix, error) {
+	if text == "" {
+		return otherwise, nil
+	}
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil {
+		return prefix, err
+	}
+	if prefix.Addr().Is4() != otherwise.Addr().Is4() {
+		return prefix, fmt.Errorf("%s is of the other IP family", prefix)
+	}
+	if prefix.Bits() > prefix.Addr().BitLen()-2 {
+		return prefix, fmt.Errorf("%s has no room for a gateway and a guest", prefix)
+	}
+	return prefix.Masked(), nil
+}
+
+func planPorts(spec *v1.Interface) ([]PortRange, error) {
+	var out []PortRange
+	for _, port := range spec.Ports {
+		out = append(out, PortRange{Protocol: port.Protocol, First: uint16(port.Port), Last: uint16(port.Port)})
+	}
+	for _, ports := range spec.PortRanges {
+		out = append(out, PortRange{Protocol: ports.Protocol, First: uint16(ports.Start), Last: uint16(ports.End)})
+	}
+	for i := range out {
+		if out[i].Protocol == "" {
+			out[i].Protocol = "TCP"
+		}
+		out[i].Protocol = strings.ToUpper(out[i].Protocol)
+		if out[i].Protocol != "TCP" && out[i].Protocol != "UDP" {
+			return nil, fmt.Errorf("the port's protocol is %s: want TCP or UDP", out[i].Protocol)
+		}
+		if out[i].First == 0 || out[i].Last < out[i].First {
+			return nil, fmt.Errorf("%d to %d is no range of ports", out[i].First, out[i].Last)
+		}
+	}
+	// An order of its own makes two equal plans the same plan.
+	slices.SortFunc(out, func(a, b PortRange) int {
+		return strings.Compare(fmt.Sprintf("%s %05d %05d", a.Protocol, a.First, a.Last),
+			fmt.Sprintf("%s %05d %05d", b.Protocol, b.First, b.Last))
+	})
+	return slices.Compact(out), nil
+}
+
+// stableMAC is a locally administered address that a VM keeps over all its starts: guests note it in their
+// network configuration. Behind the Pod's address it may not clash with anything.
+func stableMAC(parts ...string) net.HardwareAddr {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "/")))
+	return net.HardwareAddr{0x02, sum[0], sum[1], sum[2], sum[3], sum[4]}
+}
+
+// gateway is the bridge's address in a private network, the first one.
+func gateway(network netip.Prefix) netip.Prefix {
+	return netip.PrefixFrom(network.Masked().Addr().Next(), network.Bits())
+}
+
+// guest is the guest's address in a private network, the second one. The launcher hands it out by DHCP.
+func guest(network netip.Prefix) netip.Addr { return gateway(network).Addr().Next() }
