@@ -113,18 +113,20 @@ func (m *Machine) readyNodes(ctx context.Context) (int, error) {
 	return ready, nil
 }
 
-// isReady tells whether the node said since a time that it is ready.
+// isReady tells whether the node said since a time that it is ready. The API
+// keeps whole seconds.
 func isReady(node *corev1.Node, since time.Time) bool {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue && !c.LastHeartbeatTime.Time.Before(since)
+			return c.Status == corev1.ConditionTrue && !c.LastHeartbeatTime.Time.Before(since.Truncate(time.Second))
 		}
 	}
 	return false
 }
 
-// admitNode gives a node what others read from it, and waits until it is ready.
-func (m *Machine) admitNode(ctx context.Context, n plan.Node) error {
+// admitNode gives a node what others read from it, and waits until its kubelet
+// has said, since a time, that it is ready.
+func (m *Machine) admitNode(ctx context.Context, n plan.Node, since time.Time) error {
 	client, err := m.client()
 	if err != nil {
 		return err
@@ -138,7 +140,7 @@ func (m *Machine) admitNode(ctx context.Context, n plan.Node) error {
 			_, err = client.CoreV1().Nodes().Patch(ctx, n.Name, types.StrategicMergePatchType, nodePatch(n), metav1.PatchOptions{})
 			labelled = err == nil
 		}
-		if labelled && isReady(node, time.Time{}) {
+		if labelled && isReady(node, since) {
 			return nil
 		}
 		if err == nil {

@@ -322,4 +322,3 @@ func (m *Machine) nodeNames() []string {
 	slices.Sort(names)
 	return names
 }
-

@@ -212,6 +212,11 @@ func (m *Machine) plugIn(ctx context.Context, p plan.Plan, n plan.Node) error {
 
 // startNode starts a node's programs and returns when Pods can run on it.
 func (m *Machine) startNode(ctx context.Context, c config.Cluster, n plan.Node) error {
+	// What the API says of a node whose kubelet was killed is of before.
+	var since time.Time
+	if !m.alive(n.Name + "/kubelet") {
+		since = time.Now()
+	}
 	for _, component := range c.Nodes[n.Name][1:] {
 		if err := m.step("start "+component.Name, func() error { return m.ensure(ctx, component) }); err != nil {
 			return err
@@ -225,7 +230,7 @@ func (m *Machine) startNode(ctx context.Context, c config.Cluster, n plan.Node) 
 			return err
 		}
 	}
-	return m.step(n.Name+": wait until it is ready", func() error { return m.admitNode(ctx, n) })
+	return m.step(n.Name+": wait until it is ready", func() error { return m.admitNode(ctx, n, since) })
 }
 
 // importImage loads an archive into a node's containerd.

@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"syscall"
@@ -79,11 +80,14 @@ func (m *Machine) probe(ctx context.Context, c config.Component) error {
 	case c.Probe.URL != "":
 		return m.get(ctx, c.Probe)
 	case c.Probe.Socket != "":
-		// The node's root as its holder sees it.
-		if _, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", m.holder(c.Node).PID, c.Probe.Socket)); err != nil {
-			return fmt.Errorf("look for its socket: %w", err)
+		// The node's root as its holder sees it. The file alone says nothing: a
+		// program that was killed leaves its socket behind.
+		path := fmt.Sprintf("/proc/%d/root%s", m.holder(c.Node).PID, c.Probe.Socket)
+		connection, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+		if err != nil {
+			return fmt.Errorf("connect to its socket: %w", err)
 		}
-		return nil
+		return connection.Close()
 	default:
 		if !m.alive(c.Name) {
 			return errors.New("it does not run")

@@ -37,14 +37,14 @@ func (m *Machine) Status(ctx context.Context) error {
 		}
 		m.say("  %-26s %-8s pid %-8d %s", name, state, m.record.Processes[name].PID, m.layout.Log(name))
 	}
+	if len(ended) > 0 {
+		return fmt.Errorf("%s ended: up starts again what does not run", strings.Join(ended, ", "))
+	}
 	ready, err := m.readyNodes(ctx)
 	if err != nil {
 		return err
 	}
 	m.say("%d of %d node(s) ready", ready, m.record.Nodes)
-	if len(ended) > 0 {
-		return fmt.Errorf("%s ended: up starts again what does not run", strings.Join(ended, ", "))
-	}
 	return nil
 }
 

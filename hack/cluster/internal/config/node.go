@@ -93,6 +93,8 @@ func (r renderer) containerd(n plan.Node) Component {
 		filepath.Join(r.facts.Containerd, "containerd"), "--config", r.layout.Config(n.Name+"-containerd.toml"))
 }
 
+// containerdConfig gives block volumes to the user of the container, as every
+// cluster that runs virtual machines without root has to.
 func (r renderer) containerdConfig() string {
 	return fmt.Sprintf(`version = 3
 root = "/var/lib/containerd"
@@ -107,6 +109,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 
 [plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = %t
+  device_ownership_from_security_context = true
 
 [plugins."io.containerd.cri.v1.runtime".cni]
   bin_dirs = [%q]

@@ -60,7 +60,8 @@ type device struct {
 	number uint64
 	// file is the backing file's name as it was attached.
 	file string
-	// below is the number of the backing device, 0 for a file.
+	// below is the number of the backing device, or of the device whose
+	// filesystem has the backing file.
 	below uint64
 }
 
