@@ -37,6 +37,8 @@ var goldenGuests = map[string]func() *guest{
 	"lun":            func() *guest { return makeGuest().blockClaim(lunOn("lun", v1.DiskBusSCSI)) },
 	"block-claim":    func() *guest { return makeGuest().blockClaim(diskOn("data", v1.DiskBusVirtio)) },
 	"nics":           allNICs,
+	"netboot":        netBoot,
+	"block-size":     sizedBlocks,
 	"transitional": func() *guest {
 		return everyDevice().devices(func(d *v1.Devices) { d.UseVirtioTransitional = ptr.To(true) })
 	},
@@ -96,6 +98,25 @@ func allNICs() *guest {
 		g.nic(masqueraded(name, model), "tap"+name, "02:00:00:00:01:0"+string(rune('0'+i)))
 	}
 	return g
+}
+
+// netBoot boots from the models whose boot ROM is in the launcher image.
+func netBoot() *guest {
+	g := makeGuest()
+	for i, model := range []string{"virtio", "e1000", "e1000e", "rtl8139"} {
+		iface := masqueraded("net"+string(rune('0'+i)), model)
+		iface.BootOrder = ptr.To(uint(i) + 1)
+		g.nic(iface, "tap"+iface.Name, "02:00:00:00:02:0"+string(rune('0'+i)))
+	}
+	return g
+}
+
+func sizedBlocks() *guest {
+	disk := diskOn("sized", v1.DiskBusVirtio)
+	disk.BlockSize = &v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 4096, Physical: 4096, DiscardGranularity: ptr.To[uint](8192)}}
+	shared := diskOn("shared", v1.DiskBusSCSI)
+	shared.Shareable, shared.Serial, shared.IO = ptr.To(true), "serial-1", v1.IONative
+	return makeGuest().emptyDisk(disk).emptyDisk(shared).annotate(v1.DisablePCIHole64, "true")
 }
 
 func everyDevice() *guest {
