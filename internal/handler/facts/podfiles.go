@@ -5,6 +5,7 @@ package facts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // lookTimeout bounds a look at a file: it may lie on network storage that hangs.
@@ -82,3 +84,54 @@ func (p PodFiles) look(ctx context.Context, path string, ask func(*os.File) bool
 
 // procFD is the path that opens a descriptor's inode anew.
 func procFD(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
+
+// guestDevices are the devices that QEMU opens in the Pod, with the numbers that make sure that they are what they
+// are called. Source: Linux Documentation/admin-guide/devices.txt
+var guestDevices = []struct {
+	path  string
+	minor uint32
+}{
+	{"/dev/kvm", 232},
+	{"/dev/net/tun", 200},
+	{"/dev/vhost-net", 238},
+}
+
+// miscMajor is the major number of all of them.
+const miscMajor = 10
+
+// ClaimDevices gives the devices that the Pod was allotted to the user that QEMU runs as. The runtime makes the nodes
+// in the Pod's own /dev as they are on the host, where vhost-net and sometimes kvm belong to root.
+func (p PodFiles) ClaimDevices(ctx context.Context) error {
+	var errs []error
+	for _, d := range guestDevices {
+		failed := make(chan error, 1)
+		p.look(ctx, d.path, func(f *os.File) bool {
+			failed <- claim(f, d.minor)
+			return true
+		})
+		select {
+		case err := <-failed:
+			if err != nil {
+				errs = append(errs, fmt.Errorf("give %s of the launcher Pod to user %d: %w", d.path, launcherpod.QEMUUser, err))
+			}
+		default:
+			// The Pod has no such device.
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func claim(f *os.File, minor uint32) error {
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
+		return err
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFCHR || unix.Major(stat.Rdev) != miscMajor || unix.Minor(stat.Rdev) != minor {
+		return nil
+	}
+	const othersReadWrite = 0o006
+	if stat.Uid == launcherpod.QEMUUser || stat.Mode&othersReadWrite == othersReadWrite {
+		return nil
+	}
+	return unix.Fchownat(int(f.Fd()), "", launcherpod.QEMUUser, launcherpod.QEMUUser, unix.AT_EMPTY_PATH)
+}

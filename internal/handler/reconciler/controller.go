@@ -24,7 +24,6 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/handler/facts"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/media"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -51,7 +50,7 @@ type Options struct {
 	// Secrets gives the cloud-init Secrets of a Pod.
 	Secrets func(pod types.UID) media.Secrets
 	// Files looks at the files of the Pod that a process belongs to.
-	Files func(*hypervisor.Process) facts.Files
+	Files func(*hypervisor.Process) Files
 	// Config is the cluster's configuration.
 	Config func() clusterconfig.Config
 	// Recorder sends events.

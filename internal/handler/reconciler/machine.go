@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/facts"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/media"
 )
@@ -55,6 +56,13 @@ type Guests interface {
 	Guest(domain string) *hypervisor.GuestInfo
 	// Process is the hypervisor's process as the way into the Pod's namespaces.
 	Process() *hypervisor.Process
+}
+
+// Files looks at the files of a launcher Pod, and makes its devices usable.
+type Files interface {
+	facts.Files
+	// ClaimDevices gives the Pod's devices to the user that QEMU runs as.
+	ClaimDevices(ctx context.Context) error
 }
 
 // Networks connects the guest's interfaces to the Pod's network.

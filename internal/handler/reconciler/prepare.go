@@ -25,6 +25,8 @@ const (
 	ReasonInvalidVolume = "InvalidVolume"
 	// ReasonInvalidCloudInit: the cloud-init data cannot be put on a medium.
 	ReasonInvalidCloudInit = "InvalidCloudInit"
+	// ReasonInvalidNetwork: an interface cannot be connected as it is described.
+	ReasonInvalidNetwork = "InvalidNetwork"
 	// ReasonInvalidDomain: the spec cannot be turned into a domain.
 	ReasonInvalidDomain = "InvalidDomain"
 	// ReasonUnreachable: the launcher's libvirtd does not answer.
@@ -109,7 +111,11 @@ func (r *Reconciler) domain(ctx context.Context, s *scope) error {
 	if !s.handedOver {
 		return &Wait{Reason: "the hand-over by virt-controller"}
 	}
-	collected := facts.Collect(ctx, s.config, r.Arch, r.Files(s.machine.Process()), s.disks, s.interfaces)
+	files := r.Files(s.machine.Process())
+	if err := files.ClaimDevices(ctx); err != nil {
+		return err
+	}
+	collected := facts.Collect(ctx, s.config, r.Arch, files, s.disks, s.interfaces)
 	definition, err := domain.Build(s.vmi, collected)
 	if err != nil {
 		return &Terminal{Reason: ReasonInvalidDomain, Err: fmt.Errorf("build the domain: %w", err)}

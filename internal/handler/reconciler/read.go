@@ -27,14 +27,14 @@ const podByVMI = "vmi"
 // ownerVMI is the VMI that a Pod was made for, or nil.
 func ownerVMI(obj client.Object) *metav1.OwnerReference {
 	owner := metav1.GetControllerOf(obj)
-	if owner == nil || owner.Kind != "VirtualMachineInstance" || obj.GetLabels()[v1.AppLabel] != launcherLabel {
+	if owner == nil || owner.Kind != "VirtualMachineInstance" || obj.GetLabels()[v1.AppLabel] != LauncherLabel {
 		return nil
 	}
 	return owner
 }
 
-// launcherLabel is the value of kubevirt.io on launcher Pods.
-const launcherLabel = "virt-launcher"
+// LauncherLabel is the value of kubevirt.io on launcher Pods.
+const LauncherLabel = "virt-launcher"
 
 func vmiOfPod(obj client.Object) []string {
 	if owner := ownerVMI(obj); owner != nil {

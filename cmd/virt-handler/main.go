@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Command virt-handler is the node agent: it drives the libvirt of each VM on its node, connects their networks,
+// reports their state and advertises the node's devices.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/vireo-project/vireo/internal/handler/agent"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "virt-handler:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	options := &agent.Options{}
+	options.BindFlags(flag.CommandLine)
+	flag.Parse()
+	log, err := agent.NewLog(options.Verbosity)
+	if err != nil {
+		return fmt.Errorf("cannot make the log: %w", err)
+	}
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("cannot find the API server: %w", err)
+	}
+	return agent.Run(ctrl.SetupSignalHandler(), config, options, log)
+}

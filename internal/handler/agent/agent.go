@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/handler/device"
+	"github.com/vireo-project/vireo/internal/handler/facts"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
+	"github.com/vireo-project/vireo/internal/handler/media"
+	"github.com/vireo-project/vireo/internal/handler/observe"
+	"github.com/vireo-project/vireo/internal/handler/reconciler"
+	"github.com/vireo-project/vireo/internal/nodecapabilities"
+)
+
+const (
+	// clientQPS and clientBurst are virt-handler's in KubeVirt.
+	clientQPS, clientBurst = 50, 100
+	// noticeBuffer is how many notices of hypervisors can wait. Each VMI is in the queue once, so this is drained fast.
+	noticeBuffer = 1024
+	// name is how the agent calls itself in events.
+	name = "virt-handler"
+)
+
+// Run runs the agent until the context ends. Guests go on.
+func Run(ctx context.Context, config *rest.Config, o *Options, l *Log) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	ctrl.SetLogger(l.Logger)
+	if err := preparePrivate(o); err != nil {
+		return err
+	}
+	mgr, err := newManager(config, o)
+	if err != nil {
+		return fmt.Errorf("cannot make the manager: %w", err)
+	}
+	// The configuration is read before anything can act on it.
+	store := clusterconfig.NewStore()
+	if err := store.Load(ctx, mgr.GetAPIReader(), o.Namespace); err != nil {
+		return err
+	}
+	store.Subscribe(l.follow(o.Node))
+	if err := mgr.Add(store.Follow(mgr.GetCache(), o.Namespace)); err != nil {
+		return err
+	}
+	if err := setupReconciler(mgr, o, store); err != nil {
+		return err
+	}
+	if err := setupNode(mgr, o); err != nil {
+		return err
+	}
+	for _, add := range []func(string, healthz.Checker) error{mgr.AddHealthzCheck, mgr.AddReadyzCheck} {
+		if err := add("ping", healthz.Ping); err != nil {
+			return err
+		}
+	}
+	l.Info("Starting virt-handler", "node", o.Node, "namespace", o.Namespace)
+	return mgr.Start(ctx)
+}
+
+// preparePrivate makes the agent's own directories. Media are made in memory, as they hold users' secrets.
+func preparePrivate(o *Options) error {
+	temp := filepath.Join(o.PrivateDir, "tmp")
+	if err := os.MkdirAll(temp, 0o700); err != nil {
+		return fmt.Errorf("cannot make the agent's private directory: %w", err)
+	}
+	return os.Setenv("TMPDIR", temp)
+}
+
+func newManager(config *rest.Config, o *Options) (ctrl.Manager, error) {
+	scheme := apiruntime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	if err := v1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = clientQPS, clientBurst
+	return ctrl.NewManager(config, ctrl.Options{
+		Scheme:                 scheme,
+		Cache:                  cacheOptions(o),
+		HealthProbeBindAddress: net.JoinHostPort("", strconv.Itoa(o.HealthPort)),
+		Metrics: metricsserver.Options{
+			BindAddress: o.metricsAddress(), SecureServing: true, CertDir: filepath.Join(o.PrivateDir, "no-certificate"),
+			FilterProvider: filters.WithAuthenticationAndAuthorization,
+		},
+	})
+}
+
+// cacheOptions keep in memory only what concerns the node.
+func cacheOptions(o *Options) cache.Options {
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&v1.VirtualMachineInstance{}: {Field: fields.OneTermEqualSelector("status.nodeName", o.Node)},
+			&corev1.Pod{}: {
+				Field: fields.OneTermEqualSelector("spec.nodeName", o.Node),
+				Label: labels.SelectorFromSet(labels.Set{v1.AppLabel: reconciler.LauncherLabel}),
+			},
+			&v1.KubeVirt{}: {Namespaces: map[string]cache.Config{o.Namespace: {}}},
+		},
+	}
+}
+
+func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) error {
+	notices := make(chan event.TypedGenericEvent[types.NamespacedName], noticeBuffer)
+	connections, err := rpc.NewManager(rpc.Options{PodsDir: o.podsDir(), RelayDir: filepath.Join(o.PrivateDir, "r")},
+		func(vmi types.NamespacedName) { notices <- event.TypedGenericEvent[types.NamespacedName]{Object: vmi} })
+	if err != nil {
+		return err
+	}
+	if err := mgr.Add(connections); err != nil {
+		return err
+	}
+	return reconciler.New(reconciler.Options{
+		Client:   mgr.GetClient(),
+		Reader:   mgr.GetAPIReader(),
+		Node:     o.Node,
+		Arch:     runtime.GOARCH,
+		Machines: Machines{connections},
+		Networks: Networks{},
+		Secrets:  func(pod types.UID) media.Secrets { return media.PodSecrets{PodsDir: o.podsDir(), Pod: pod} },
+		Files:    func(p *hypervisor.Process) reconciler.Files { return facts.PodFiles{Process: p} },
+		Config:   store.Current,
+		Recorder: mgr.GetEventRecorder(name),
+	}).SetupWithManager(mgr, notices)
+}
+
+// setupNode advertises the node's devices and reports about the node.
+func setupNode(mgr ctrl.Manager, o *Options) error {
+	capabilities, err := observe.ReadCapabilities(o.CapabilitiesDir, runtime.GOARCH)
+	if err != nil {
+		// Guests that run must be looked after all the same. Without a report the manager labels no CPU models.
+		ctrl.Log.WithName(name).Error(err, "The node's capabilities are not known, no CPU model is reported")
+		capabilities = &nodecapabilities.Report{Arch: runtime.GOARCH}
+	}
+	devices := device.NewManager(device.Options{PluginDir: o.pluginDir(), DevDir: o.DevDir, Count: o.MaxDevices})
+	if err := mgr.Add(devices); err != nil {
+		return err
+	}
+	if err := mgr.Add(&observe.Reporter{
+		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Namespace: o.Namespace, Node: o.Node,
+		Capabilities: *capabilities, Devices: devices.Usable, Changed: devices.Changed(),
+	}); err != nil {
+		return err
+	}
+	return mgr.Add(&observe.Heartbeat{Client: mgr.GetClient(), Namespace: o.Namespace, Node: o.Node})
+}

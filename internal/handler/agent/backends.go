@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
+	"github.com/vireo-project/vireo/internal/handler/network"
+	"github.com/vireo-project/vireo/internal/handler/reconciler"
+)
+
+// Machines gives the reconciler the real connections.
+type Machines struct{ *rpc.Manager }
+
+// Open returns the connection to a Pod.
+func (m Machines) Open(pod hypervisor.PodRef) (reconciler.Machine, error) {
+	conn, err := m.Conn(pod)
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
+// Networks connects guests in the network namespace of their Pod's libvirtd.
+type Networks struct{}
+
+// Ensure makes what is missing.
+func (Networks) Ensure(
+	ctx context.Context, process *hypervisor.Process, vmi *v1.VirtualMachineInstance, _ *corev1.Pod,
+) (map[string]domain.InterfaceFact, error) {
+	plan, err := network.NewPlan(vmi)
+	if err != nil {
+		return nil, &reconciler.Terminal{Reason: reconciler.ReasonInvalidNetwork, Err: err}
+	}
+	// Through the descriptor of the checked process: its number could belong to another one by now.
+	namespace, err := network.OpenNamespaceFile(fmt.Sprintf("/proc/self/fd/%d/ns/net", process.Dir.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = namespace.Close() }()
+	made, err := network.Ensure(ctx, namespace, plan)
+	if err != nil {
+		return nil, err
+	}
+	interfaces := make(map[string]domain.InterfaceFact, len(made))
+	for name, result := range made {
+		interfaces[name] = result.Fact
+	}
+	return interfaces, nil
+}

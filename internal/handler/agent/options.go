@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package agent wires virt-handler: one controller-runtime manager with the VMI reconciler, the connections to the
+// hypervisors, the device plugins and the reports about the node. It decides nothing about VMs.
+package agent
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// Environment variables that the DaemonSet sets, which are the defaults of flags.
+const (
+	nodeEnv      = "NODE_NAME"
+	podIPEnv     = "MY_POD_IP"
+	namespaceEnv = "POD_NAMESPACE"
+)
+
+// Options are virt-handler's flags. Names and defaults are KubeVirt's where KubeVirt has them.
+type Options struct {
+	// Node is the node's name.
+	Node string
+	// PodIP is the address to serve metrics on; empty means all.
+	PodIP string
+	// Port is that of the metrics, and HealthPort that of the probes.
+	Port, HealthPort int
+	// Namespace is the install namespace.
+	Namespace string
+	// KubeletRoot is the kubelet's root directory.
+	KubeletRoot string
+	// DevDir is the node's /dev as the agent sees it.
+	DevDir string
+	// PrivateDir is in memory and the agent's own: its ends of the connections, and media that are being made.
+	PrivateDir string
+	// CapabilitiesDir has what libvirt of the launcher image says about the node.
+	CapabilitiesDir string
+	// MaxDevices is how many guests the node may have.
+	MaxDevices int
+	// Verbosity is the least verbosity of the log. The KubeVirt object can raise it live.
+	Verbosity int
+}
+
+// BindFlags adds the options to a flag set.
+func (o *Options) BindFlags(fs *flag.FlagSet) {
+	fs.StringVar(&o.Node, "hostname-override", os.Getenv(nodeEnv), "name of the node; environment "+nodeEnv)
+	fs.StringVar(&o.PodIP, "pod-ip-address", os.Getenv(podIPEnv), "address to serve metrics on, empty for all; environment "+podIPEnv)
+	fs.IntVar(&o.Port, "port", 8443, "port of the metrics, over TLS, for those who may get /metrics")
+	fs.IntVar(&o.HealthPort, "health-port", 8081, "port of /healthz and /readyz")
+	fs.StringVar(&o.Namespace, "install-namespace", envOr(namespaceEnv, "kubevirt"),
+		"namespace of the KubeVirt object; environment "+namespaceEnv)
+	fs.StringVar(&o.KubeletRoot, "kubelet-root", "/var/lib/kubelet", "root directory of the kubelet")
+	fs.StringVar(&o.DevDir, "dev-dir", "/host-dev", "the node's /dev as this process sees it")
+	fs.StringVar(&o.PrivateDir, "private-dir", "/var/run/kubevirt-private", "directory in memory for this process alone")
+	fs.StringVar(&o.CapabilitiesDir, "capabilities-dir", "/var/lib/kubevirt-node-labeller",
+		"directory with capabilities.xml and domcapabilities.xml of the launcher image's libvirt")
+	fs.IntVar(&o.MaxDevices, "max-devices", 1000, "how many VMs the node may have")
+	fs.IntVar(&o.Verbosity, "v", 0, "least verbosity of the log; "+
+		"spec.configuration.developerConfiguration.logVerbosity.virtHandler of the KubeVirt object can raise it")
+}
+
+// Validate says what is missing.
+func (o *Options) Validate() error {
+	var errs []error
+	if o.Node == "" {
+		errs = append(errs, fmt.Errorf("the node's name is not known: set --hostname-override or %s", nodeEnv))
+	}
+	if o.Namespace == "" {
+		errs = append(errs, errors.New("the install namespace is not known: set --install-namespace"))
+	}
+	if o.MaxDevices < 1 {
+		errs = append(errs, fmt.Errorf("--max-devices is %d: give at least 1", o.MaxDevices))
+	}
+	return errors.Join(errs...)
+}
+
+func (o *Options) podsDir() string { return filepath.Join(o.KubeletRoot, "pods") }
+
+func (o *Options) pluginDir() string { return filepath.Join(o.KubeletRoot, "device-plugins") }
+
+func (o *Options) metricsAddress() string { return net.JoinHostPort(o.PodIP, strconv.Itoa(o.Port)) }
+
+func envOr(name, otherwise string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	return otherwise
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// resourcePrefix starts the names of the resources. Source: kubevirt/kubevirt pkg/virt-handler/device-manager
+const resourcePrefix = "devices.kubevirt.io/"
+
+// registerTimeout bounds a registration: a kubelet that does not answer is asked again when its socket is made anew.
+const registerTimeout = 10 * time.Second
+
+// plugin serves one device to the kubelet.
+type plugin struct {
+	pluginapi.UnimplementedDevicePluginServer
+
+	// name is the last part of the resource's name.
+	name string
+	// path is the device's path on the node and in a Pod.
+	path string
+	// count is how many guests may have the device.
+	count int
+	// dir is the kubelet's directory of plugin sockets.
+	dir string
+
+	// notify is called when the device becomes usable or ceases to be.
+	notify func()
+
+	mu         sync.Mutex
+	healthy    bool
+	registered bool
+	// changed is closed and replaced when healthy changes.
+	changed chan struct{}
+}
+
+// usable says that the kubelet can give the device to guests.
+func (p *plugin) usable() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.healthy && p.registered
+}
+
+func (p *plugin) setRegistered(registered bool) {
+	p.mu.Lock()
+	p.registered = registered
+	p.mu.Unlock()
+	p.notify()
+}
+
+func (p *plugin) resource() string { return resourcePrefix + p.name }
+
+func (p *plugin) endpoint() string { return "kubevirt-" + p.name + ".sock" }
+
+// setHealthy tells the kubelet whether the device is there.
+func (p *plugin) setHealthy(healthy bool) {
+	p.mu.Lock()
+	news := p.healthy != healthy
+	if news {
+		p.healthy = healthy
+		close(p.changed)
+		p.changed = make(chan struct{})
+	}
+	p.mu.Unlock()
+	if news {
+		p.notify()
+	}
+}
+
+// state is the devices as the kubelet wants them, and a channel that is closed when they change.
+func (p *plugin) state() ([]*pluginapi.Device, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	health := pluginapi.Unhealthy
+	if p.healthy {
+		health = pluginapi.Healthy
+	}
+	devices := make([]*pluginapi.Device, p.count)
+	for i := range devices {
+		devices[i] = &pluginapi.Device{ID: p.name + strconv.Itoa(i), Health: health}
+	}
+	return devices, p.changed
+}
+
+// serve offers the device on a socket of its own and registers it with the kubelet. It returns when the context ends.
+func (p *plugin) serve(ctx context.Context) error {
+	path := filepath.Join(p.dir, p.endpoint())
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove an old plugin socket: %w", err)
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return fmt.Errorf("offer %s to the kubelet: %w", p.resource(), err)
+	}
+	server := grpc.NewServer()
+	pluginapi.RegisterDevicePluginServer(server, p)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	defer server.Stop()
+	if err := p.register(ctx); err != nil {
+		return err
+	}
+	p.setRegistered(true)
+	defer p.setRegistered(false)
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-served:
+		return fmt.Errorf("serve %s to the kubelet: %w", p.resource(), err)
+	}
+}
+
+func (p *plugin) register(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
+	defer cancel()
+	socket := filepath.Join(p.dir, filepath.Base(pluginapi.KubeletSocket))
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("connect to the kubelet: %w", err)
+	}
+	defer conn.Close()
+	_, err = pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{
+		Version: pluginapi.Version, Endpoint: p.endpoint(), ResourceName: p.resource(),
+		Options: &pluginapi.DevicePluginOptions{},
+	})
+	if err != nil {
+		return fmt.Errorf("register %s with the kubelet: %w", p.resource(), err)
+	}
+	return nil
+}
+
+// GetDevicePluginOptions says that nothing but Allocate is to be called.
+func (p *plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+	return &pluginapi.DevicePluginOptions{}, nil
+}
+
+// ListAndWatch sends the devices now and whenever they change.
+func (p *plugin) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugin_ListAndWatchServer) error {
+	for {
+		devices, changed := p.state()
+		if err := stream.Send(&pluginapi.ListAndWatchResponse{Devices: devices}); err != nil {
+			return err
+		}
+		select {
+		case <-stream.Context().Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+// Allocate gives the device file to a container, once however many of its devices were asked for.
+func (p *plugin) Allocate(_ context.Context, r *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	response := &pluginapi.AllocateResponse{}
+	for range r.ContainerRequests {
+		response.ContainerResponses = append(response.ContainerResponses, &pluginapi.ContainerAllocateResponse{
+			Devices: []*pluginapi.DeviceSpec{{HostPath: p.path, ContainerPath: p.path, Permissions: "mrw"}},
+		})
+	}
+	return response, nil
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package observe
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/vireo-project/vireo/internal/nodecapabilities"
+)
+
+// Names of the files in the capabilities directory. The launcher image writes them in an init container, where its
+// libvirt says what guests can have on this node.
+const (
+	domainCapabilitiesFile = "domcapabilities.xml"
+	hostCapabilitiesFile   = "capabilities.xml"
+)
+
+// Caps on what the files can make the agent read and report.
+const (
+	maxCapabilitiesFile = 4 << 20
+	maxEntries          = 1024
+)
+
+// name is what can become part of a label's key: the manager turns each entry into one.
+var name = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,60}[A-Za-z0-9])?$`)
+
+// ReadCapabilities reads what libvirt of the launcher image said about the node. Devices and KVM are left to the caller.
+func ReadCapabilities(dir, arch string) (*nodecapabilities.Report, error) {
+	var domainCaps libvirtxml.DomainCaps
+	if err := readXML(filepath.Join(dir, domainCapabilitiesFile), domainCaps.Unmarshal); err != nil {
+		return nil, err
+	}
+	var host libvirtxml.Caps
+	if err := readXML(filepath.Join(dir, hostCapabilitiesFile), host.Unmarshal); err != nil {
+		return nil, err
+	}
+	report := &nodecapabilities.Report{Arch: arch}
+	addCPU(report, &domainCaps)
+	addHyperv(report, &domainCaps)
+	addHost(report, &host)
+	for _, list := range []*[]string{
+		&report.MachineTypes, &report.HostModelFeatures, &report.CPUModels, &report.CPUFeatures, &report.HypervFeatures,
+	} {
+		*list = tidy(*list)
+	}
+	return report, nil
+}
+
+func readXML(path string, unmarshal func(string) error) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("read the node's capabilities: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxCapabilitiesFile))
+	if err != nil {
+		return fmt.Errorf("read the node's capabilities: %w", err)
+	}
+	if err := unmarshal(string(data)); err != nil {
+		return fmt.Errorf("read the node's capabilities from %s: %w", path, err)
+	}
+	return nil
+}
+
+// addCPU takes the models that libvirt says the node can run, and what host-model resolves to.
+func addCPU(report *nodecapabilities.Report, caps *libvirtxml.DomainCaps) {
+	if caps.CPU == nil {
+		return
+	}
+	for _, mode := range caps.CPU.Modes {
+		switch mode.Name {
+		case "host-model":
+			report.Vendor = clip(mode.Vendor)
+			if len(mode.Models) > 0 {
+				report.HostModel = clip(mode.Models[0].Name)
+			}
+			for _, f := range mode.Features {
+				if f.Policy == "require" {
+					report.HostModelFeatures = append(report.HostModelFeatures, f.Name)
+				}
+			}
+		case "custom":
+			for _, m := range mode.Models {
+				if m.Usable == "yes" {
+					report.CPUModels = append(report.CPUModels, m.Name)
+				}
+			}
+		}
+	}
+	// What host-model requires is what the node has beyond a named model, and so what a guest can require.
+	report.CPUFeatures = slices.Clone(report.HostModelFeatures)
+}
+
+func addHyperv(report *nodecapabilities.Report, caps *libvirtxml.DomainCaps) {
+	if caps.Features == nil || caps.Features.HyperV == nil || caps.Features.HyperV.Supported != "yes" {
+		return
+	}
+	for _, e := range caps.Features.HyperV.Enums {
+		if e.Name == "features" {
+			report.HypervFeatures = append(report.HypervFeatures, e.Values...)
+		}
+	}
+}
+
+// addHost takes the machine types of the node's own architecture.
+func addHost(report *nodecapabilities.Report, caps *libvirtxml.Caps) {
+	for _, guest := range caps.Guests {
+		if caps.Host.CPU != nil && guest.Arch.Name != caps.Host.CPU.Arch {
+			continue
+		}
+		for _, machine := range guest.Arch.Machines {
+			report.MachineTypes = append(report.MachineTypes, machine.Name)
+		}
+	}
+}
+
+func clip(s string) string {
+	if !name.MatchString(s) {
+		return ""
+	}
+	return s
+}
+
+// tidy keeps the names that can be reported, each once and in order, so that equal nodes give equal reports.
+func tidy(list []string) []string {
+	list = slices.DeleteFunc(list, func(s string) bool { return !name.MatchString(s) })
+	slices.Sort(list)
+	list = slices.Compact(list)
+	return list[:min(len(list), maxEntries)]
+}
