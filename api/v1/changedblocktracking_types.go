@@ -7,40 +7,60 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// ChangedBlockTrackingStatus tells whether changed blocks are tracked.
 // +k8s:openapi-gen=true
 type ChangedBlockTrackingStatus struct {
+	// state is the state of the tracking.
 	State ChangedBlockTrackingState `json:"state"`
+	// backupStatus is the backup that is going on or was the last.
 	// +nullable
 	// +optional
 	BackupStatus *VirtualMachineInstanceBackupStatus `json:"backupStatus,omitempty"`
 }
 
+// ChangedBlockTrackingState is the state of the tracking of changed blocks.
 type ChangedBlockTrackingState string
 
 // Values of ChangedBlockTrackingState.
 const (
-	ChangedBlockTrackingUndefined      ChangedBlockTrackingState = ""
+	// ChangedBlockTrackingUndefined: nobody asked for it.
+	ChangedBlockTrackingUndefined ChangedBlockTrackingState = ""
+	// ChangedBlockTrackingPendingRestart: it begins at the next start.
 	ChangedBlockTrackingPendingRestart ChangedBlockTrackingState = "PendingRestart"
-	ChangedBlockTrackingInitializing   ChangedBlockTrackingState = "Initializing"
-	ChangedBlockTrackingEnabled        ChangedBlockTrackingState = "Enabled"
-	ChangedBlockTrackingDisabled       ChangedBlockTrackingState = "Disabled"
-	ChangedBlockTrackingFGDisabled     ChangedBlockTrackingState = "IncrementalBackupFeatureGateDisabled"
+	// ChangedBlockTrackingInitializing: it is being set up.
+	ChangedBlockTrackingInitializing ChangedBlockTrackingState = "Initializing"
+	// ChangedBlockTrackingEnabled: it is on.
+	ChangedBlockTrackingEnabled ChangedBlockTrackingState = "Enabled"
+	// ChangedBlockTrackingDisabled: it is off.
+	ChangedBlockTrackingDisabled ChangedBlockTrackingState = "Disabled"
+	// ChangedBlockTrackingFGDisabled: its feature gate is off.
+	ChangedBlockTrackingFGDisabled ChangedBlockTrackingState = "IncrementalBackupFeatureGateDisabled"
 )
 
+// VirtualMachineInstanceBackupStatus is a backup of a running guest.
 // +k8s:openapi-gen=true
 type VirtualMachineInstanceBackupStatus struct {
-	BackupName     string       `json:"backupName,omitempty"`
+	// backupName names the VirtualMachineBackup.
+	BackupName string `json:"backupName,omitempty"`
+	// startTimestamp is when it began.
 	StartTimestamp *metav1.Time `json:"startTimestamp,omitempty"`
-	EndTimestamp   *metav1.Time `json:"endTimestamp,omitempty"`
-	Completed      bool         `json:"completed,omitempty"`
-	Failed         bool         `json:"failed,omitempty"`
+	// endTimestamp is when it ended.
+	EndTimestamp *metav1.Time `json:"endTimestamp,omitempty"`
+	// completed is true once it ended.
+	Completed bool `json:"completed,omitempty"`
+	// failed is true if it ended without a backup.
+	Failed bool `json:"failed,omitempty"`
+	// backupMsg says why it failed.
 	// +optional
 	BackupMsg *string `json:"backupMsg,omitempty"`
+	// checkpointName is the checkpoint that the next backup starts from.
 	// +optional
 	CheckpointName *string `json:"checkpointName,omitempty"`
+	// volumes are its volumes.
 	// +optional
 	// +listType=atomic
 	Volumes []BackupVolumeInfo `json:"volumes,omitempty"`
+	// quiesceStatus tells whether the guest's file systems were frozen for it.
 	// +optional
 	QuiesceStatus string `json:"quiesceStatus,omitempty"`
 }

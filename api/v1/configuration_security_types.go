@@ -62,6 +62,8 @@ type RateLimiter struct {
 }
 
 type TokenBucketRateLimiter struct {
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=number
 	QPS   float32 `json:"qps"`
 	Burst int     `json:"burst"`
 }

@@ -150,6 +150,7 @@ const (
 )
 
 type SupportContainerResources struct {
+	// type is which one it is.
 	Type      SupportContainerType              `json:"type"`
 	Resources ResourceRequirementsWithoutClaims `json:"resources"`
 }
@@ -206,6 +207,7 @@ const (
 )
 
 type HypervisorConfiguration struct {
+	// name is its name.
 	// +kubebuilder:validation:Enum=kvm;hyperv-direct
 	Name string `json:"name,omitempty"`
 }

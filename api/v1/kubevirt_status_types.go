@@ -41,16 +41,22 @@ const (
 )
 
 type KubeVirtCondition struct {
-	Type   KubeVirtConditionType  `json:"type"`
+	// type is which one it is.
+	Type KubeVirtConditionType `json:"type"`
+	// status is True, False or Unknown.
 	Status corev1.ConditionStatus `json:"status"`
+	// lastProbeTime is when it was looked at last.
 	// +optional
 	// +nullable
 	LastProbeTime metav1.Time `json:"lastProbeTime,omitempty"`
+	// lastTransitionTime is when the status changed last.
 	// +optional
 	// +nullable
 	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
-	Reason             string      `json:"reason,omitempty"`
-	Message            string      `json:"message,omitempty"`
+	// reason says why in one word.
+	Reason string `json:"reason,omitempty"`
+	// message says why in words for people.
+	Message string `json:"message,omitempty"`
 }
 
 type KubeVirtConditionType string
@@ -68,7 +74,8 @@ type GenerationStatus struct {
 	Group    string `json:"group"`
 	Resource string `json:"resource"`
 	// +optional
-	Namespace      string `json:"namespace,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	// name is its name.
 	Name           string `json:"name"`
 	LastGeneration int64  `json:"lastGeneration"`
 	// +optional

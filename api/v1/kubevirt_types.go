@@ -17,6 +17,7 @@ type KubeVirt struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	Spec              KubeVirtSpec `json:"spec"`
+	// status is True, False or Unknown.
 	// +optional
 	Status KubeVirtStatus `json:"status,omitempty"`
 }
@@ -124,9 +125,10 @@ type CustomizeComponentsPatch struct {
 	// +kubebuilder:validation:MinLength=1
 	ResourceName string `json:"resourceName"`
 	// +kubebuilder:validation:MinLength=1
-	ResourceType string    `json:"resourceType"`
-	Patch        string    `json:"patch"`
-	Type         PatchType `json:"type"`
+	ResourceType string `json:"resourceType"`
+	Patch        string `json:"patch"`
+	// type is which one it is.
+	Type PatchType `json:"type"`
 }
 
 type PatchType string

@@ -9,173 +9,272 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// VirtualMachineStatus is what the controller sees of a VM. Set by virt-controller.
 type VirtualMachineStatus struct {
+	// snapshotInProgress names the snapshot that is being taken; the spec is locked meanwhile.
 	SnapshotInProgress *string `json:"snapshotInProgress,omitempty"`
-	RestoreInProgress  *string `json:"restoreInProgress,omitempty"`
-	Created            bool    `json:"created,omitempty"`
-	Ready              bool    `json:"ready,omitempty"`
+	// restoreInProgress names the restore that is going on; the VM does not start meanwhile.
+	RestoreInProgress *string `json:"restoreInProgress,omitempty"`
+	// created is true while the VM's VMI exists.
+	Created bool `json:"created,omitempty"`
+	// ready is true while the VMI is ready.
+	Ready bool `json:"ready,omitempty"`
+	// printableStatus is the state in one word, for people. Defaults to Stopped.
 	// +kubebuilder:default=Stopped
-	PrintableStatus     VirtualMachinePrintableStatus      `json:"printableStatus,omitempty"`
-	Conditions          []VirtualMachineCondition          `json:"conditions,omitempty"`
+	PrintableStatus VirtualMachinePrintableStatus `json:"printableStatus,omitempty"`
+	// conditions tell what holds for the VM and why.
+	Conditions []VirtualMachineCondition `json:"conditions,omitempty"`
+	// stateChangeRequests are starts and stops that were asked for and not done yet, in their order.
 	StateChangeRequests []VirtualMachineStateChangeRequest `json:"stateChangeRequests,omitempty"`
+	// volumeRequests are volumes to plug in or out that were asked for and not done yet.
 	// +listType=atomic
-	VolumeRequests         []VirtualMachineVolumeRequest `json:"volumeRequests,omitempty"`
-	VolumeSnapshotStatuses []VolumeSnapshotStatus        `json:"volumeSnapshotStatuses,omitempty"`
+	VolumeRequests []VirtualMachineVolumeRequest `json:"volumeRequests,omitempty"`
+	// volumeSnapshotStatuses tell for each volume whether a snapshot can include it.
+	VolumeSnapshotStatuses []VolumeSnapshotStatus `json:"volumeSnapshotStatuses,omitempty"`
+	// startFailure counts starts that failed in a row, which are tried again later and later.
 	// +nullable
 	// +optional
 	StartFailure *VirtualMachineStartFailure `json:"startFailure,omitempty"`
+	// memoryDumpRequest is the memory dump that was asked for.
 	// +nullable
 	// +optional
 	MemoryDumpRequest *VirtualMachineMemoryDumpRequest `json:"memoryDumpRequest,omitempty"`
+	// observedGeneration is the generation of the spec that the running VMI was made from.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// desiredGeneration is the generation of the spec that the controller saw last.
 	// +optional
-	DesiredGeneration int64                     `json:"desiredGeneration,omitempty"`
-	RunStrategy       VirtualMachineRunStrategy `json:"runStrategy,omitempty"`
-	VolumeUpdateState *VolumeUpdateState        `json:"volumeUpdateState,omitempty"`
+	DesiredGeneration int64 `json:"desiredGeneration,omitempty"`
+	// runStrategy is the strategy that the controller acted on last.
+	RunStrategy VirtualMachineRunStrategy `json:"runStrategy,omitempty"`
+	// volumeUpdateState tells how far an update of volumes is.
+	VolumeUpdateState *VolumeUpdateState `json:"volumeUpdateState,omitempty"`
+	// changedBlockTracking tells whether changed blocks are tracked, for incremental backup.
 	// +nullable
 	// +optional
 	ChangedBlockTracking *ChangedBlockTrackingStatus `json:"changedBlockTracking,omitempty"`
+	// instancetypeRef names the instance type in use and its revision.
 	// +nullable
 	// +optional
 	InstancetypeRef *InstancetypeStatusRef `json:"instancetypeRef,omitempty"`
+	// preferenceRef names the preference in use and its revision.
 	// +nullable
 	// +optional
 	PreferenceRef *InstancetypeStatusRef `json:"preferenceRef,omitempty"`
 }
 
+// VirtualMachinePrintableStatus is the state of a VM in one word.
 type VirtualMachinePrintableStatus string
 
 // Values of VirtualMachinePrintableStatus.
 const (
-	VirtualMachineStatusStopped                 VirtualMachinePrintableStatus = "Stopped"
-	VirtualMachineStatusProvisioning            VirtualMachinePrintableStatus = "Provisioning"
-	VirtualMachineStatusStarting                VirtualMachinePrintableStatus = "Starting"
-	VirtualMachineStatusRunning                 VirtualMachinePrintableStatus = "Running"
-	VirtualMachineStatusPaused                  VirtualMachinePrintableStatus = "Paused"
-	VirtualMachineStatusStopping                VirtualMachinePrintableStatus = "Stopping"
-	VirtualMachineStatusTerminating             VirtualMachinePrintableStatus = "Terminating"
-	VirtualMachineStatusCrashLoopBackOff        VirtualMachinePrintableStatus = "CrashLoopBackOff"
-	VirtualMachineStatusMigrating               VirtualMachinePrintableStatus = "Migrating"
-	VirtualMachineStatusUnknown                 VirtualMachinePrintableStatus = "Unknown"
-	VirtualMachineStatusUnschedulable           VirtualMachinePrintableStatus = "ErrorUnschedulable"
-	VirtualMachineStatusErrImagePull            VirtualMachinePrintableStatus = "ErrImagePull"
-	VirtualMachineStatusImagePullBackOff        VirtualMachinePrintableStatus = "ImagePullBackOff"
-	VirtualMachineStatusPvcNotFound             VirtualMachinePrintableStatus = "ErrorPvcNotFound"
-	VirtualMachineStatusDataVolumeError         VirtualMachinePrintableStatus = "DataVolumeError"
+	// VirtualMachineStatusStopped: it does not run and is not meant to.
+	VirtualMachineStatusStopped VirtualMachinePrintableStatus = "Stopped"
+	// VirtualMachineStatusProvisioning: its disks are being made.
+	VirtualMachineStatusProvisioning VirtualMachinePrintableStatus = "Provisioning"
+	// VirtualMachineStatusStarting: it is being prepared.
+	VirtualMachineStatusStarting VirtualMachinePrintableStatus = "Starting"
+	// VirtualMachineStatusRunning: it runs.
+	VirtualMachineStatusRunning VirtualMachinePrintableStatus = "Running"
+	// VirtualMachineStatusPaused: its CPUs stand still.
+	VirtualMachineStatusPaused VirtualMachinePrintableStatus = "Paused"
+	// VirtualMachineStatusStopping: it is shutting down.
+	VirtualMachineStatusStopping VirtualMachinePrintableStatus = "Stopping"
+	// VirtualMachineStatusTerminating: it is being deleted.
+	VirtualMachineStatusTerminating VirtualMachinePrintableStatus = "Terminating"
+	// VirtualMachineStatusCrashLoopBackOff: it failed several times and waits before the next start.
+	VirtualMachineStatusCrashLoopBackOff VirtualMachinePrintableStatus = "CrashLoopBackOff"
+	// VirtualMachineStatusMigrating: it moves to another node.
+	VirtualMachineStatusMigrating VirtualMachinePrintableStatus = "Migrating"
+	// VirtualMachineStatusUnknown: its node does not answer.
+	VirtualMachineStatusUnknown VirtualMachinePrintableStatus = "Unknown"
+	// VirtualMachineStatusUnschedulable: no node can take it.
+	VirtualMachineStatusUnschedulable VirtualMachinePrintableStatus = "ErrorUnschedulable"
+	// VirtualMachineStatusErrImagePull: an image could not be pulled.
+	VirtualMachineStatusErrImagePull VirtualMachinePrintableStatus = "ErrImagePull"
+	// VirtualMachineStatusImagePullBackOff: an image could not be pulled several times, the next try comes later.
+	VirtualMachineStatusImagePullBackOff VirtualMachinePrintableStatus = "ImagePullBackOff"
+	// VirtualMachineStatusPvcNotFound: a claim that it names does not exist.
+	VirtualMachineStatusPvcNotFound VirtualMachinePrintableStatus = "ErrorPvcNotFound"
+	// VirtualMachineStatusDataVolumeError: a DataVolume failed.
+	VirtualMachineStatusDataVolumeError VirtualMachinePrintableStatus = "DataVolumeError"
+	// VirtualMachineStatusWaitingForVolumeBinding: a claim is not bound yet.
 	VirtualMachineStatusWaitingForVolumeBinding VirtualMachinePrintableStatus = "WaitingForVolumeBinding"
-	VirtualMachineStatusWaitingForReceiver      VirtualMachinePrintableStatus = "WaitingForReceiver"
+	// VirtualMachineStatusWaitingForReceiver: it waits to receive a migration.
+	VirtualMachineStatusWaitingForReceiver VirtualMachinePrintableStatus = "WaitingForReceiver"
 )
 
+// VirtualMachineStartFailure counts starts that failed in a row.
 type VirtualMachineStartFailure struct {
-	ConsecutiveFailCount int          `json:"consecutiveFailCount,omitempty"`
-	LastFailedVMIUID     types.UID    `json:"lastFailedVMIUID,omitempty"`
-	RetryAfterTimestamp  *metav1.Time `json:"retryAfterTimestamp,omitempty"`
+	// consecutiveFailCount is their number.
+	ConsecutiveFailCount int `json:"consecutiveFailCount,omitempty"`
+	// lastFailedVMIUID is the UID of the VMI that failed last.
+	LastFailedVMIUID types.UID `json:"lastFailedVMIUID,omitempty"`
+	// retryAfterTimestamp is when the next start may be.
+	RetryAfterTimestamp *metav1.Time `json:"retryAfterTimestamp,omitempty"`
 }
 
+// StateChangeRequestAction is what was asked of a VM.
 type StateChangeRequestAction string
 
 // Values of StateChangeRequestAction.
 const (
+	// StartRequest asks for a start.
 	StartRequest StateChangeRequestAction = "Start"
-	StopRequest  StateChangeRequestAction = "Stop"
+	// StopRequest asks for a stop.
+	StopRequest StateChangeRequestAction = "Stop"
 )
 
+// VirtualMachineStateChangeRequest is a start or a stop that was asked for.
 type VirtualMachineStateChangeRequest struct {
+	// action is Start or Stop.
 	Action StateChangeRequestAction `json:"action"`
-	Data   map[string]string        `json:"data,omitempty"`
-	UID    *types.UID               `json:"uid,omitempty"`
+	// data carries options, such as to start paused.
+	Data map[string]string `json:"data,omitempty"`
+	// uid is the UID of the VMI that the request is about.
+	UID *types.UID `json:"uid,omitempty"`
 }
 
+// VirtualMachineVolumeRequest is a volume to plug in or out.
 type VirtualMachineVolumeRequest struct {
-	AddVolumeOptions    *AddVolumeOptions    `json:"addVolumeOptions,omitempty"`
+	// addVolumeOptions is the volume to plug in.
+	AddVolumeOptions *AddVolumeOptions `json:"addVolumeOptions,omitempty"`
+	// removeVolumeOptions is the volume to plug out.
 	RemoveVolumeOptions *RemoveVolumeOptions `json:"removeVolumeOptions,omitempty"`
 }
 
+// AddVolumeOptions is a volume to plug in.
 type AddVolumeOptions struct {
-	Name         string               `json:"name"`
-	Disk         *Disk                `json:"disk"`
-	VolumeSource *HotplugVolumeSource `json:"volumeSource"`
-	// +optional
-	// +listType=atomic
-	DryRun []string `json:"dryRun,omitempty"`
-}
-
-type RemoveVolumeOptions struct {
+	// name is its name.
 	Name string `json:"name"`
+	// disk is the device as which the guest gets it.
+	Disk *Disk `json:"disk"`
+	// volumeSource is the claim or the DataVolume.
+	VolumeSource *HotplugVolumeSource `json:"volumeSource"`
+	// dryRun with the value All only checks.
 	// +optional
 	// +listType=atomic
 	DryRun []string `json:"dryRun,omitempty"`
 }
 
+// RemoveVolumeOptions is a volume to plug out.
+type RemoveVolumeOptions struct {
+	// name is its name.
+	Name string `json:"name"`
+	// dryRun with the value All only checks.
+	// +optional
+	// +listType=atomic
+	DryRun []string `json:"dryRun,omitempty"`
+}
+
+// HotplugVolumeSource is a source that can be plugged into a running guest. One member is set.
 type HotplugVolumeSource struct {
+	// persistentVolumeClaim is a claim of the namespace.
 	// +optional
 	PersistentVolumeClaim *PersistentVolumeClaimVolumeSource `json:"persistentVolumeClaim,omitempty"`
+	// dataVolume is a DataVolume of the namespace.
 	// +optional
 	DataVolume *DataVolumeSource `json:"dataVolume,omitempty"`
 }
 
+// VolumeSnapshotStatus tells whether a snapshot can include a volume.
 type VolumeSnapshotStatus struct {
-	Name    string `json:"name"`
-	Enabled bool   `json:"enabled"`
-	Reason  string `json:"reason,omitempty"`
+	// name is its name.
+	Name string `json:"name"`
+	// enabled is true if it can.
+	Enabled bool `json:"enabled"`
+	// reason says why in one word.
+	Reason string `json:"reason,omitempty"`
 }
 
+// VolumeUpdateState tells how far an update of volumes is.
 type VolumeUpdateState struct {
+	// volumeMigrationState is the migration of volumes that is going on.
 	VolumeMigrationState *VolumeMigrationState `json:"volumeMigrationState,omitempty"`
 }
 
+// VolumeMigrationState is a migration of volumes.
 type VolumeMigrationState struct {
+	// migratedVolumes are the volumes that move.
 	// +listType=atomic
 	// +optional
 	MigratedVolumes []StorageMigratedVolumeInfo `json:"migratedVolumes,omitempty"`
 }
 
+// VirtualMachineMemoryDumpRequest is a memory dump that was asked for.
 type VirtualMachineMemoryDumpRequest struct {
-	ClaimName string          `json:"claimName"`
-	Phase     MemoryDumpPhase `json:"phase"`
+	// claimName is the claim that takes the dump.
+	ClaimName string `json:"claimName"`
+	// phase tells how far it is.
+	Phase MemoryDumpPhase `json:"phase"`
+	// remove asks to let go of the claim.
 	// +optional
 	Remove bool `json:"remove,omitempty"`
+	// startTimestamp is when the dump began.
 	// +optional
 	StartTimestamp *metav1.Time `json:"startTimestamp,omitempty"`
+	// endTimestamp is when the dump ended.
 	// +optional
 	EndTimestamp *metav1.Time `json:"endTimestamp,omitempty"`
+	// fileName is the dump's file on the claim.
 	// +optional
 	FileName *string `json:"fileName,omitempty"`
+	// message says why in words for people.
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
+// MemoryDumpPhase tells how far a memory dump is.
 type MemoryDumpPhase string
 
 // Values of MemoryDumpPhase.
 const (
-	MemoryDumpAssociating  MemoryDumpPhase = "Associating"
-	MemoryDumpInProgress   MemoryDumpPhase = "InProgress"
-	MemoryDumpUnmounting   MemoryDumpPhase = "Unmounting"
-	MemoryDumpCompleted    MemoryDumpPhase = "Completed"
+	// MemoryDumpAssociating: the claim is being attached.
+	MemoryDumpAssociating MemoryDumpPhase = "Associating"
+	// MemoryDumpInProgress: memory is being written.
+	MemoryDumpInProgress MemoryDumpPhase = "InProgress"
+	// MemoryDumpUnmounting: the claim is being detached.
+	MemoryDumpUnmounting MemoryDumpPhase = "Unmounting"
+	// MemoryDumpCompleted: the dump is there.
+	MemoryDumpCompleted MemoryDumpPhase = "Completed"
+	// MemoryDumpDissociating: the VM is letting go of the claim.
 	MemoryDumpDissociating MemoryDumpPhase = "Dissociating"
-	MemoryDumpFailed       MemoryDumpPhase = "Failed"
+	// MemoryDumpFailed: there is no dump, the message says why.
+	MemoryDumpFailed MemoryDumpPhase = "Failed"
 )
 
+// VirtualMachineCondition is one thing that holds for a VM, or does not.
 type VirtualMachineCondition struct {
-	Type   VirtualMachineConditionType `json:"type"`
-	Status corev1.ConditionStatus      `json:"status"`
+	// type is which one it is.
+	Type VirtualMachineConditionType `json:"type"`
+	// status is True, False or Unknown.
+	Status corev1.ConditionStatus `json:"status"`
+	// lastProbeTime is when it was looked at last.
 	// +nullable
 	LastProbeTime metav1.Time `json:"lastProbeTime,omitempty"`
+	// lastTransitionTime is when the status changed last.
 	// +nullable
 	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
-	Reason             string      `json:"reason,omitempty"`
-	Message            string      `json:"message,omitempty"`
+	// reason says why in one word.
+	Reason string `json:"reason,omitempty"`
+	// message says why in words for people.
+	Message string `json:"message,omitempty"`
 }
 
+// VirtualMachineConditionType names a condition of a VM.
 type VirtualMachineConditionType string
 
 // Values of VirtualMachineConditionType.
 const (
-	VirtualMachineFailure                VirtualMachineConditionType = "Failure"
-	VirtualMachineReady                  VirtualMachineConditionType = "Ready"
-	VirtualMachinePaused                 VirtualMachineConditionType = "Paused"
-	VirtualMachineRestartRequired        VirtualMachineConditionType = "RestartRequired"
+	// VirtualMachineFailure: the VMI could not be created or deleted.
+	VirtualMachineFailure VirtualMachineConditionType = "Failure"
+	// VirtualMachineReady: the VMI is ready; copied from it.
+	VirtualMachineReady VirtualMachineConditionType = "Ready"
+	// VirtualMachinePaused: the guest stands still; copied from the VMI.
+	VirtualMachinePaused VirtualMachineConditionType = "Paused"
+	// VirtualMachineRestartRequired: the spec has changes that need a restart.
+	VirtualMachineRestartRequired VirtualMachineConditionType = "RestartRequired"
+	// VirtualMachineManualRecoveryRequired: a volume migration was cancelled half-way and somebody has to put the spec
+	// right.
 	VirtualMachineManualRecoveryRequired VirtualMachineConditionType = "ManualRecoveryRequired"
 )

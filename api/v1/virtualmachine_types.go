@@ -7,6 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// VirtualMachine is a virtual machine that outlives its runs: a template for the VMI that runs it, and the strategy
+// that says when.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=virtualmachines,singular=virtualmachine,scope=Namespaced,shortName=vm;vms,categories=all
@@ -16,11 +18,14 @@ import (
 type VirtualMachine struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	Spec              VirtualMachineSpec `json:"spec"`
+	// spec is what the user wants. Set by the user and never changed by a controller.
+	Spec VirtualMachineSpec `json:"spec"`
+	// status is what the controller sees.
 	// +optional
 	Status VirtualMachineStatus `json:"status,omitempty"`
 }
 
+// VirtualMachineList is a list of VirtualMachines.
 // +kubebuilder:object:root=true
 type VirtualMachineList struct {
 	metav1.TypeMeta `json:",inline"`
@@ -28,48 +33,74 @@ type VirtualMachineList struct {
 	Items           []VirtualMachine `json:"items"`
 }
 
+// VirtualMachineSpec is when a VM runs and as what.
 // +kubebuilder:validation:XValidation:rule="!(has(self.running) && has(self.runStrategy))",message="Running and RunStrategy are mutually exclusive. Note that Running is deprecated, please use RunStrategy instead"
 // +kubebuilder:validation:XValidation:rule="has(self.running) || has(self.runStrategy)",message="One of Running or RunStrategy must be specified"
 type VirtualMachineSpec struct {
+	// running is the older form of runStrategy: true is Always, false is Halted. One of the two must be set. Set by the
+	// user.
 	Running *bool `json:"running,omitempty"`
+	// runStrategy says when the VM runs: Always, Halted, Manual, RerunOnFailure, Once or WaitAsReceiver. One of
+	// runStrategy and running must be set. Set by the user.
 	// +kubebuilder:validation:Enum=Always;Halted;Manual;RerunOnFailure;Once;WaitAsReceiver
 	// +optional
-	RunStrategy           *VirtualMachineRunStrategy          `json:"runStrategy,omitempty"`
-	Instancetype          *InstancetypeMatcher                `json:"instancetype,omitempty"`
-	Preference            *PreferenceMatcher                  `json:"preference,omitempty"`
-	Template              *VirtualMachineInstanceTemplateSpec `json:"template"`
-	DataVolumeTemplates   []DataVolumeTemplateSpec            `json:"dataVolumeTemplates,omitempty"`
-	UpdateVolumesStrategy *UpdateVolumesStrategy              `json:"updateVolumesStrategy,omitempty"`
+	RunStrategy *VirtualMachineRunStrategy `json:"runStrategy,omitempty"`
+	// instancetype names the instance type that gives CPU and memory. No default. Set by the user.
+	Instancetype *InstancetypeMatcher `json:"instancetype,omitempty"`
+	// preference names the preference that fills in devices and firmware. No default. Set by the user.
+	Preference *PreferenceMatcher `json:"preference,omitempty"`
+	// template is the VMI that is created at each start. Required. Set by the user.
+	Template *VirtualMachineInstanceTemplateSpec `json:"template"`
+	// dataVolumeTemplates are DataVolumes that are created for the VM and removed with it. No default. Set by the user.
+	DataVolumeTemplates []DataVolumeTemplateSpec `json:"dataVolumeTemplates,omitempty"`
+	// updateVolumesStrategy says what a changed volume of a running VM means: Replacement at the next start (the
+	// default) or Migration. Set by the user.
+	UpdateVolumesStrategy *UpdateVolumesStrategy `json:"updateVolumesStrategy,omitempty"`
 }
 
+// VirtualMachineRunStrategy says when a VM runs.
 type VirtualMachineRunStrategy string
 
 // Values of VirtualMachineRunStrategy.
 const (
-	RunStrategyUnknown        VirtualMachineRunStrategy = ""
-	RunStrategyAlways         VirtualMachineRunStrategy = "Always"
-	RunStrategyHalted         VirtualMachineRunStrategy = "Halted"
-	RunStrategyManual         VirtualMachineRunStrategy = "Manual"
+	// RunStrategyUnknown is no strategy; admission refuses it.
+	RunStrategyUnknown VirtualMachineRunStrategy = ""
+	// RunStrategyAlways runs the VM, and starts it again whenever it ended.
+	RunStrategyAlways VirtualMachineRunStrategy = "Always"
+	// RunStrategyHalted keeps the VM stopped.
+	RunStrategyHalted VirtualMachineRunStrategy = "Halted"
+	// RunStrategyManual starts and stops the VM on request only.
+	RunStrategyManual VirtualMachineRunStrategy = "Manual"
+	// RunStrategyRerunOnFailure runs the VM and starts it again when it failed.
 	RunStrategyRerunOnFailure VirtualMachineRunStrategy = "RerunOnFailure"
-	RunStrategyOnce           VirtualMachineRunStrategy = "Once"
+	// RunStrategyOnce runs the VM one time.
+	RunStrategyOnce VirtualMachineRunStrategy = "Once"
+	// RunStrategyWaitAsReceiver makes a Pod that waits for a migration from elsewhere.
 	RunStrategyWaitAsReceiver VirtualMachineRunStrategy = "WaitAsReceiver"
 )
 
+// UpdateVolumesStrategy says how a changed list of volumes reaches a running VM.
 type UpdateVolumesStrategy string
 
 // Values of UpdateVolumesStrategy.
 const (
-	UpdateVolumesStrategyMigration   UpdateVolumesStrategy = "Migration"
+	// UpdateVolumesStrategyMigration copies the volumes while the VM runs.
+	UpdateVolumesStrategyMigration UpdateVolumesStrategy = "Migration"
+	// UpdateVolumesStrategyReplacement uses the new volumes at the next start.
 	UpdateVolumesStrategyReplacement UpdateVolumesStrategy = "Replacement"
 )
 
+// VirtualMachineInstanceTemplateSpec is the VMI that a VM creates.
 type VirtualMachineInstanceTemplateSpec struct {
+	// metadata holds labels and annotations of the VMI. Set by the user.
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +nullable
-	ObjectMeta metav1.ObjectMeta          `json:"metadata,omitempty"`
-	Spec       VirtualMachineInstanceSpec `json:"spec,omitempty"`
+	ObjectMeta metav1.ObjectMeta `json:"metadata,omitempty"`
+	// spec is the spec of the VMI. Set by the user.
+	Spec VirtualMachineInstanceSpec `json:"spec,omitempty"`
 }
 
+// DataVolumeTemplateSpec is a DataVolume that belongs to a VM.
 type DataVolumeTemplateSpec struct {
 	// apiVersion is the DataVolume's API version. It is accepted and not used.
 	// +optional
@@ -80,10 +111,13 @@ type DataVolumeTemplateSpec struct {
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +nullable
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	Spec              DataVolumeSpec `json:"spec"`
+	// spec is the DataVolume's spec, kept as it was given. Set by the user.
+	Spec DataVolumeSpec `json:"spec"`
+	// status is accepted and not used.
 	// +nullable
 	// +optional
 	Status *DataVolumeTemplateDummyStatus `json:"status,omitempty"`
 }
 
+// DataVolumeTemplateDummyStatus lets a DataVolume that was read back be written as a template.
 type DataVolumeTemplateDummyStatus struct{}

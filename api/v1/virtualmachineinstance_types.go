@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// VirtualMachineInstance is one run of a virtual machine.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=virtualmachineinstances,singular=virtualmachineinstance,scope=Namespaced,shortName=vmi;vmis,categories=all
@@ -24,66 +25,99 @@ import (
 type VirtualMachineInstance struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	Spec              VirtualMachineInstanceSpec `json:"spec"`
+	// spec is what runs. Set at creation, with every default resolved, and then changed by virt-controller only.
+	Spec VirtualMachineInstanceSpec `json:"spec"`
+	// status is what is seen of the run. Starts with the phase Pending. Each field has one writer: virt-controller or
+	// the node's agent.
 	// +kubebuilder:default={phase: Pending}
 	// +optional
 	Status VirtualMachineInstanceStatus `json:"status,omitempty"`
 }
 
+// VirtualMachineInstanceList is a list of VirtualMachineInstances.
 // +kubebuilder:object:root=true
 type VirtualMachineInstanceList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
-	Items           []VirtualMachineInstance `json:"items"`
+	// items are the VMIs.
+	Items []VirtualMachineInstance `json:"items"`
 }
 
+// VirtualMachineInstanceSpec is the machine that runs and where it may run. Set by the user.
 type VirtualMachineInstanceSpec struct {
+	// priorityClassName is the priority class of the launcher Pod. Default: the cluster's.
 	// +optional
-	PriorityClassName string     `json:"priorityClassName,omitempty"`
-	Domain            DomainSpec `json:"domain"`
+	PriorityClassName string `json:"priorityClassName,omitempty"`
+	// domain is the machine itself.
+	Domain DomainSpec `json:"domain"`
+	// nodeSelector are labels that a node must have. Default: none.
 	// +optional
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-	Affinity     *corev1.Affinity  `json:"affinity,omitempty"`
+	// affinity says which nodes and which other Pods to be near to or far from. Default: none.
+	Affinity *corev1.Affinity `json:"affinity,omitempty"`
+	// schedulerName is the scheduler of the launcher Pod. Default: the cluster's.
 	// +optional
 	SchedulerName string `json:"schedulerName,omitempty"`
+	// serviceAccountName is the service account of the launcher Pod. Its token is not put into the Pod. Default: the
+	// namespace's.
 	// +optional
-	ServiceAccountName string              `json:"serviceAccountName,omitempty"`
-	Tolerations        []corev1.Toleration `json:"tolerations,omitempty"`
+	ServiceAccountName string `json:"serviceAccountName,omitempty"`
+	// tolerations are taints of nodes that do not matter. Default: none.
+	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+	// topologySpreadConstraints say how VMIs are spread over nodes and zones. Default: none.
 	// +optional
 	// +listType=map
 	// +listMapKey=topologyKey
 	// +listMapKey=whenUnsatisfiable
 	TopologySpreadConstraints []corev1.TopologySpreadConstraint `json:"topologySpreadConstraints,omitempty" patchStrategy:"merge" patchMergeKey:"topologyKey"`
+	// evictionStrategy says what an eviction does: None, LiveMigrate, LiveMigrateIfPossible or External. Default: the
+	// cluster's, which is None unless configured.
 	// +optional
 	EvictionStrategy *EvictionStrategy `json:"evictionStrategy,omitempty"`
+	// startStrategy set to Paused starts the guest with its CPUs standing still. Default: the guest runs at once.
 	// +optional
-	StartStrategy                 *StartStrategy `json:"startStrategy,omitempty"`
-	TerminationGracePeriodSeconds *int64         `json:"terminationGracePeriodSeconds,omitempty"`
+	StartStrategy *StartStrategy `json:"startStrategy,omitempty"`
+	// terminationGracePeriodSeconds is the time in seconds that the guest has to shut down before it is destroyed.
+	// Default: 30.
+	TerminationGracePeriodSeconds *int64 `json:"terminationGracePeriodSeconds,omitempty"`
+	// volumes are the sources of the disks. Each goes with a disk of the same name.
 	// +kubebuilder:validation:MaxItems:=256
 	Volumes []Volume `json:"volumes,omitempty"`
+	// livenessProbe ends the VMI when it fails. Default: none.
 	// +optional
 	LivenessProbe *Probe `json:"livenessProbe,omitempty"`
+	// readinessProbe takes the VMI out of Services while it fails. Default: none.
 	// +optional
 	ReadinessProbe *Probe `json:"readinessProbe,omitempty"`
+	// hostname is the host name that the guest learns. Default: the VMI's name.
 	// +optional
 	Hostname string `json:"hostname,omitempty"`
+	// subdomain is the subdomain, for a DNS name by a headless Service of that name. Default: none.
 	// +optional
 	Subdomain string `json:"subdomain,omitempty"`
+	// networks are what the interfaces connect to. Each goes with an interface of the same name. Default: the Pod's
+	// network.
 	// +kubebuilder:validation:MaxItems:=256
 	Networks []Network `json:"networks,omitempty"`
+	// dnsPolicy is the DNS policy of the launcher Pod, whose DNS the guest learns. Default: ClusterFirst.
 	// +optional
 	DNSPolicy corev1.DNSPolicy `json:"dnsPolicy,omitempty"`
+	// dnsConfig adds to the DNS settings of the launcher Pod. Default: none.
 	// +optional
 	DNSConfig *corev1.PodDNSConfig `json:"dnsConfig,omitempty"`
+	// accessCredentials are keys and passwords to bring into the guest. Default: none.
 	// +listType=atomic
 	// +optional
 	// +kubebuilder:validation:MaxItems:=256
 	AccessCredentials []AccessCredential `json:"accessCredentials,omitempty"`
-	Architecture      string             `json:"architecture,omitempty"`
+	// architecture is the guest's architecture: amd64, arm64 or s390x. Default: the cluster's.
+	Architecture string `json:"architecture,omitempty"`
+	// resourceClaims are claims of devices that the launcher Pod must have. Default: none.
 	// +listType=map
 	// +listMapKey=name
 	// +optional
 	ResourceClaims []VirtualMachineInstanceResourceClaim `json:"resourceClaims,omitempty"`
+	// utilityVolumes are volumes of the launcher Pod that are no disks. Default: none.
 	// +kubebuilder:validation:MaxItems:=256
 	// +listType=map
 	// +listMapKey=name
@@ -91,25 +125,36 @@ type VirtualMachineInstanceSpec struct {
 	UtilityVolumes []UtilityVolume `json:"utilityVolumes,omitempty"`
 }
 
+// EvictionStrategy says what an eviction does to a VMI.
 type EvictionStrategy string
 
 // Values of EvictionStrategy.
 const (
-	EvictionStrategyNone                  EvictionStrategy = "None"
-	EvictionStrategyLiveMigrate           EvictionStrategy = "LiveMigrate"
+	// EvictionStrategyNone shuts the guest down.
+	EvictionStrategyNone EvictionStrategy = "None"
+	// EvictionStrategyLiveMigrate moves the guest, and blocks the eviction if it cannot move.
+	EvictionStrategyLiveMigrate EvictionStrategy = "LiveMigrate"
+	// EvictionStrategyLiveMigrateIfPossible moves the guest if it can move, and shuts it down if not.
 	EvictionStrategyLiveMigrateIfPossible EvictionStrategy = "LiveMigrateIfPossible"
-	EvictionStrategyExternal              EvictionStrategy = "External"
+	// EvictionStrategyExternal leaves the guest to another controller and blocks the eviction.
+	EvictionStrategyExternal EvictionStrategy = "External"
 )
 
+// StartStrategy says how a guest starts.
 type StartStrategy string
 
 // Values of StartStrategy.
 const (
+	// StartStrategyPaused starts it with its CPUs standing still.
 	StartStrategyPaused StartStrategy = "Paused"
 )
 
+// VirtualMachineInstanceResourceClaim is a claim of devices. One of the two names is set.
 type VirtualMachineInstanceResourceClaim struct {
-	Name                      string  `json:"name"`
-	ResourceClaimName         *string `json:"resourceClaimName,omitempty"`
+	// name is how devices of the VMI refer to the claim. A DNS label.
+	Name string `json:"name"`
+	// resourceClaimName names a ResourceClaim of the namespace.
+	ResourceClaimName *string `json:"resourceClaimName,omitempty"`
+	// resourceClaimTemplateName names a template from which a claim is made for the launcher Pod.
 	ResourceClaimTemplateName *string `json:"resourceClaimTemplateName,omitempty"`
 }

@@ -9,111 +9,176 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// VirtualMachineInstanceMigrationState is a migration of a guest.
 // +k8s:openapi-gen=true
 type VirtualMachineInstanceMigrationState struct {
+	// startTimestamp is when the transfer began.
 	// +nullable
 	StartTimestamp *metav1.Time `json:"startTimestamp,omitempty"`
+	// endTimestamp is when it ended.
 	// +nullable
-	EndTimestamp                   *metav1.Time              `json:"endTimestamp,omitempty"`
-	TargetNodeDomainReadyTimestamp *metav1.Time              `json:"targetNodeDomainReadyTimestamp,omitempty"`
-	TargetNodeDomainDetected       bool                      `json:"targetNodeDomainDetected,omitempty"`
-	TargetNodeAddress              string                    `json:"targetNodeAddress,omitempty"`
-	TargetDirectMigrationNodePorts map[string]int            `json:"targetDirectMigrationNodePorts,omitempty"`
-	TargetNode                     string                    `json:"targetNode,omitempty"`
-	TargetPod                      string                    `json:"targetPod,omitempty"`
-	TargetAttachmentPodUID         types.UID                 `json:"targetAttachmentPodUID,omitempty"`
-	SourceNode                     string                    `json:"sourceNode,omitempty"`
-	SourcePod                      string                    `json:"sourcePod,omitempty"`
-	Completed                      bool                      `json:"completed,omitempty"`
-	Failed                         bool                      `json:"failed,omitempty"`
-	AbortRequested                 bool                      `json:"abortRequested,omitempty"`
-	AbortStatus                    MigrationAbortStatus      `json:"abortStatus,omitempty"`
-	FailureReason                  string                    `json:"failureReason,omitempty"`
-	MigrationUID                   types.UID                 `json:"migrationUid,omitempty"`
-	Mode                           MigrationMode             `json:"mode,omitempty"`
-	MigrationPolicyName            *string                   `json:"migrationPolicyName,omitempty"`
-	VMIMConfigurationOptions       *VMIMConfigurationOptions `json:"migrationConfiguration,omitempty"`
+	EndTimestamp *metav1.Time `json:"endTimestamp,omitempty"`
+	// targetNodeDomainReadyTimestamp is when the guest ran on the new node.
+	TargetNodeDomainReadyTimestamp *metav1.Time `json:"targetNodeDomainReadyTimestamp,omitempty"`
+	// targetNodeDomainDetected says that the new node sees the guest.
+	TargetNodeDomainDetected bool `json:"targetNodeDomainDetected,omitempty"`
+	// targetNodeAddress is where the new node listens.
+	TargetNodeAddress string `json:"targetNodeAddress,omitempty"`
+	// targetDirectMigrationNodePorts maps ports of the new node to ports of the guest's transfer.
+	TargetDirectMigrationNodePorts map[string]int `json:"targetDirectMigrationNodePorts,omitempty"`
+	// targetNode is the new node.
+	TargetNode string `json:"targetNode,omitempty"`
+	// targetPod is the new launcher Pod.
+	TargetPod string `json:"targetPod,omitempty"`
+	// targetAttachmentPodUID is the Pod that brings hotplugged volumes to the new node.
+	TargetAttachmentPodUID types.UID `json:"targetAttachmentPodUID,omitempty"`
+	// sourceNode is the old node.
+	SourceNode string `json:"sourceNode,omitempty"`
+	// sourcePod is the old launcher Pod.
+	SourcePod string `json:"sourcePod,omitempty"`
+	// completed is true once it ended.
+	Completed bool `json:"completed,omitempty"`
+	// failed is true if the guest stayed where it was.
+	Failed bool `json:"failed,omitempty"`
+	// abortRequested says that somebody asked to stop it.
+	AbortRequested bool `json:"abortRequested,omitempty"`
+	// abortStatus tells whether that worked.
+	AbortStatus MigrationAbortStatus `json:"abortStatus,omitempty"`
+	// failureReason says why it failed.
+	FailureReason string `json:"failureReason,omitempty"`
+	// migrationUid is the UID of the VirtualMachineInstanceMigration.
+	MigrationUID types.UID `json:"migrationUid,omitempty"`
+	// mode is PreCopy, PostCopy or Paused.
+	Mode MigrationMode `json:"mode,omitempty"`
+	// migrationPolicyName names the policy that applies.
+	MigrationPolicyName *string `json:"migrationPolicyName,omitempty"`
+	// migrationConfiguration are the settings that apply.
+	VMIMConfigurationOptions *VMIMConfigurationOptions `json:"migrationConfiguration,omitempty"`
+	// targetCPUSet are the dedicated CPUs on the new node.
 	// +listType=atomic
-	TargetCPUSet                 []int                                       `json:"targetCPUSet,omitempty"`
-	TargetNodeTopology           string                                      `json:"targetNodeTopology,omitempty"`
-	SourcePersistentStatePVCName string                                      `json:"sourcePersistentStatePVCName,omitempty"`
-	TargetPersistentStatePVCName string                                      `json:"targetPersistentStatePVCName,omitempty"`
-	SourceState                  *VirtualMachineInstanceMigrationSourceState `json:"sourceState,omitempty"`
-	TargetState                  *VirtualMachineInstanceMigrationTargetState `json:"targetState,omitempty"`
-	MigrationNetworkType         MigrationNetworkType                        `json:"migrationNetworkType,omitempty"`
+	TargetCPUSet []int `json:"targetCPUSet,omitempty"`
+	// targetNodeTopology is the new node's topology as JSON.
+	TargetNodeTopology string `json:"targetNodeTopology,omitempty"`
+	// sourcePersistentStatePVCName is the claim with TPM and EFI state on the old side.
+	SourcePersistentStatePVCName string `json:"sourcePersistentStatePVCName,omitempty"`
+	// targetPersistentStatePVCName is the claim with TPM and EFI state on the new side.
+	TargetPersistentStatePVCName string `json:"targetPersistentStatePVCName,omitempty"`
+	// sourceState is what the old node's agent tells.
+	SourceState *VirtualMachineInstanceMigrationSourceState `json:"sourceState,omitempty"`
+	// targetState is what the new node's agent tells.
+	TargetState *VirtualMachineInstanceMigrationTargetState `json:"targetState,omitempty"`
+	// migrationNetworkType is Pod or Migration.
+	MigrationNetworkType MigrationNetworkType `json:"migrationNetworkType,omitempty"`
+	// targetMemoryOverhead is the memory overhead of the new launcher Pod.
 	// +optional
 	TargetMemoryOverhead *resource.Quantity `json:"targetMemoryOverhead,omitempty"`
 }
 
+// VirtualMachineInstanceCommonMigrationState is what both sides of a migration tell.
 type VirtualMachineInstanceCommonMigrationState struct {
-	Node                      string     `json:"node,omitempty"`
-	Pod                       string     `json:"pod,omitempty"`
-	MigrationUID              types.UID  `json:"migrationUID,omitempty"`
-	DomainName                *string    `json:"domainName,omitempty"`
-	DomainNamespace           *string    `json:"domainNamespace,omitempty"`
-	SyncAddress               *string    `json:"syncAddress,omitempty"`
-	PersistentStatePVCName    *string    `json:"persistentStatePVCName,omitempty"`
-	SelinuxContext            string     `json:"selinuxContext,omitempty"`
+	// node is the node.
+	Node string `json:"node,omitempty"`
+	// pod is the launcher Pod.
+	Pod string `json:"pod,omitempty"`
+	// migrationUID is the UID of the VirtualMachineInstanceMigration.
+	MigrationUID types.UID `json:"migrationUID,omitempty"`
+	// domainName is the domain's name.
+	DomainName *string `json:"domainName,omitempty"`
+	// domainNamespace is the domain's namespace.
+	DomainNamespace *string `json:"domainNamespace,omitempty"`
+	// syncAddress is where this side can be reached from the other cluster.
+	SyncAddress *string `json:"syncAddress,omitempty"`
+	// persistentStatePVCName is the claim with TPM and EFI state.
+	PersistentStatePVCName *string `json:"persistentStatePVCName,omitempty"`
+	// selinuxContext is the SELinux context of the launcher.
+	SelinuxContext string `json:"selinuxContext,omitempty"`
+	// virtualMachineInstanceUID is the UID of the VMI on this side.
 	VirtualMachineInstanceUID *types.UID `json:"virtualMachineInstanceUID,omitempty"`
 }
 
+// VirtualMachineInstanceMigrationSourceState is what the old side of a migration tells.
 // +k8s:openapi-gen=true
 type VirtualMachineInstanceMigrationSourceState struct {
 	VirtualMachineInstanceCommonMigrationState `json:",inline"`
-	NodeSelectors                              map[string]string `json:"nodeSelectors,omitempty"`
+	// nodeSelectors are labels that the new node must have.
+	NodeSelectors map[string]string `json:"nodeSelectors,omitempty"`
 }
 
+// VirtualMachineInstanceMigrationTargetState is what the new side of a migration tells.
 // +k8s:openapi-gen=true
 type VirtualMachineInstanceMigrationTargetState struct {
 	VirtualMachineInstanceCommonMigrationState `json:",inline"`
-	DomainReadyTimestamp                       *metav1.Time   `json:"domainReadyTimestamp,omitempty"`
-	DomainDetected                             bool           `json:"domainDetected,omitempty"`
-	NodeAddress                                *string        `json:"nodeAddress,omitempty"`
-	DirectMigrationNodePorts                   map[string]int `json:"directMigrationNodePorts,omitempty"`
-	AttachmentPodUID                           *types.UID     `json:"attachmentPodUID,omitempty"`
+	// domainReadyTimestamp is when the guest ran here.
+	DomainReadyTimestamp *metav1.Time `json:"domainReadyTimestamp,omitempty"`
+	// domainDetected says that the guest is seen here.
+	DomainDetected bool `json:"domainDetected,omitempty"`
+	// nodeAddress is where the node listens.
+	NodeAddress *string `json:"nodeAddress,omitempty"`
+	// directMigrationNodePorts maps ports of the node to ports of the guest's transfer.
+	DirectMigrationNodePorts map[string]int `json:"directMigrationNodePorts,omitempty"`
+	// attachmentPodUID is the Pod that brings hotplugged volumes.
+	AttachmentPodUID *types.UID `json:"attachmentPodUID,omitempty"`
+	// cpuSet are the dedicated CPUs.
 	// +listType=atomic
-	CPUSet       []int   `json:"cpuSet,omitempty"`
+	CPUSet []int `json:"cpuSet,omitempty"`
+	// nodeTopology is the node's topology as JSON.
 	NodeTopology *string `json:"nodeTopology,omitempty"`
 }
 
+// MigrationNetworkType is the network that a migration uses.
 // +k8s:openapi-gen=true
 type MigrationNetworkType string
 
 // Values of MigrationNetworkType.
 const (
-	Pod       MigrationNetworkType = "Pod"
+	// Pod is the network of Pods.
+	Pod MigrationNetworkType = "Pod"
+	// Migration is a network of its own.
 	Migration MigrationNetworkType = "Migration"
 )
 
+// MigrationAbortStatus tells whether stopping a migration worked.
 type MigrationAbortStatus string
 
 // Values of MigrationAbortStatus.
 const (
-	MigrationAbortSucceeded  MigrationAbortStatus = "Succeeded"
-	MigrationAbortFailed     MigrationAbortStatus = "Failed"
+	// MigrationAbortSucceeded: it was stopped.
+	MigrationAbortSucceeded MigrationAbortStatus = "Succeeded"
+	// MigrationAbortFailed: it could not be stopped.
+	MigrationAbortFailed MigrationAbortStatus = "Failed"
+	// MigrationAbortInProgress: it is being stopped.
 	MigrationAbortInProgress MigrationAbortStatus = "Aborting"
 )
 
+// MigrationMode is how memory is moved.
 type MigrationMode string
 
 // Values of MigrationMode.
 const (
-	MigrationPreCopy  MigrationMode = "PreCopy"
+	// MigrationPreCopy copies memory while the guest runs on the old node.
+	MigrationPreCopy MigrationMode = "PreCopy"
+	// MigrationPostCopy copies the rest while the guest runs on the new node.
 	MigrationPostCopy MigrationMode = "PostCopy"
-	MigrationPaused   MigrationMode = "Paused"
+	// MigrationPaused copies the rest while the guest stands still.
+	MigrationPaused MigrationMode = "Paused"
 )
 
+// VirtualMachineInstanceMigrationTransport is how the launchers reach each other.
 type VirtualMachineInstanceMigrationTransport string
 
 // Values of VirtualMachineInstanceMigrationTransport.
 const (
+	// MigrationTransportUnix is over unix sockets.
 	MigrationTransportUnix VirtualMachineInstanceMigrationTransport = "Unix"
 )
 
+// VirtualMachineInstanceMigrationMethod says whether a migration copies disks.
 type VirtualMachineInstanceMigrationMethod string
 
 // Values of VirtualMachineInstanceMigrationMethod.
 const (
+	// BlockMigration copies disks and memory.
 	BlockMigration VirtualMachineInstanceMigrationMethod = "BlockMigration"
-	LiveMigration  VirtualMachineInstanceMigrationMethod = "LiveMigration"
+	// LiveMigration copies memory only.
+	LiveMigration VirtualMachineInstanceMigrationMethod = "LiveMigration"
 )

@@ -10,170 +10,274 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// VirtualMachineInstanceStatus is what is seen of a VMI. The table in internal/vmistatus says who writes which field.
 type VirtualMachineInstanceStatus struct {
+	// nodeName is the node that runs the guest. Set by virt-controller at the hand-over to the agent.
 	NodeName string `json:"nodeName,omitempty"`
+	// reason says in one word why the VMI is in its phase.
 	// +optional
-	Reason     string                            `json:"reason,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	// conditions tell what holds for the VMI and why.
 	Conditions []VirtualMachineInstanceCondition `json:"conditions,omitempty"`
-	Phase      VirtualMachineInstancePhase       `json:"phase,omitempty"`
+	// phase is how far the run is: Pending, Scheduling, Scheduled, Running, Succeeded, Failed, Unknown or
+	// WaitingForSync.
+	Phase VirtualMachineInstancePhase `json:"phase,omitempty"`
+	// phaseTransitionTimestamps are when each phase began.
 	// +listType=atomic
 	// +optional
 	PhaseTransitionTimestamps []VirtualMachineInstancePhaseTransitionTimestamp `json:"phaseTransitionTimestamps,omitempty"`
-	Interfaces                []VirtualMachineInstanceNetworkInterface         `json:"interfaces,omitempty"`
-	GuestOSInfo               VirtualMachineInstanceGuestOSInfo                `json:"guestOSInfo,omitempty"`
-	MigrationState            *VirtualMachineInstanceMigrationState            `json:"migrationState,omitempty"`
-	MigrationMethod           VirtualMachineInstanceMigrationMethod            `json:"migrationMethod,omitempty"`
-	MigrationTransport        VirtualMachineInstanceMigrationTransport         `json:"migrationTransport,omitempty"`
+	// interfaces are the guest's network interfaces. Set by the agent.
+	Interfaces []VirtualMachineInstanceNetworkInterface `json:"interfaces,omitempty"`
+	// guestOSInfo is what the guest agent says of the operating system. Set by the agent.
+	GuestOSInfo VirtualMachineInstanceGuestOSInfo `json:"guestOSInfo,omitempty"`
+	// migrationState is the migration that is going on or was the last.
+	MigrationState *VirtualMachineInstanceMigrationState `json:"migrationState,omitempty"`
+	// migrationMethod says whether a migration copies disks. Set by the agent.
+	MigrationMethod VirtualMachineInstanceMigrationMethod `json:"migrationMethod,omitempty"`
+	// migrationTransport is Unix. Set by the agent.
+	MigrationTransport VirtualMachineInstanceMigrationTransport `json:"migrationTransport,omitempty"`
+	// qosClass is the quality of service class of the launcher Pod.
 	// +optional
-	QOSClass                      *corev1.PodQOSClass `json:"qosClass,omitempty"`
-	LauncherContainerImageVersion string              `json:"launcherContainerImageVersion,omitempty"`
+	QOSClass *corev1.PodQOSClass `json:"qosClass,omitempty"`
+	// launcherContainerImageVersion is the image of the launcher Pod.
+	LauncherContainerImageVersion string `json:"launcherContainerImageVersion,omitempty"`
+	// evacuationNodeName is the node that the guest is being moved away from.
 	// +optional
-	EvacuationNodeName string               `json:"evacuationNodeName,omitempty"`
-	ActivePods         map[types.UID]string `json:"activePods,omitempty"`
+	EvacuationNodeName string `json:"evacuationNodeName,omitempty"`
+	// activePods maps the UID of each launcher Pod to its node.
+	ActivePods map[types.UID]string `json:"activePods,omitempty"`
+	// volumeStatus is the state of each volume.
 	// +optional
 	// +listType=atomic
 	VolumeStatus []VolumeStatus `json:"volumeStatus,omitempty"`
+	// kernelBootStatus tells about the kernel and initrd that were booted. Set by the agent.
 	// +optional
 	KernelBootStatus *KernelBootStatus `json:"kernelBootStatus,omitempty"`
+	// fsFreezeStatus is "frozen" while the guest's file systems are. Set by the agent.
 	// +optional
 	FSFreezeStatus string `json:"fsFreezeStatus,omitempty"`
+	// topologyHints tell what a node must offer for a migration.
 	// +optional
 	TopologyHints *TopologyHints `json:"topologyHints,omitempty"`
+	// virtualMachineRevisionName names the ControllerRevision with the VM's spec at the start.
 	// +optional
 	VirtualMachineRevisionName string `json:"virtualMachineRevisionName,omitempty"`
+	// runtimeUser is the user ID of the launcher, 107.
 	// +optional
 	RuntimeUser uint64 `json:"runtimeUser"`
+	// VSOCKCID is the guest's address on VSOCK.
 	// +optional
 	// +kubebuilder:validation:Format:=int64
 	// +kubebuilder:validation:Minimum:=0
 	// +kubebuilder:validation:Maximum:=4294967295
 	VSOCKCID *uint32 `json:"VSOCKCID,omitempty"`
+	// selinuxContext is the SELinux context of the launcher.
 	// +optional
 	SelinuxContext string `json:"selinuxContext,omitempty"`
+	// machine is the machine type that runs, with its version. Set by the agent.
 	// +optional
-	Machine            *Machine     `json:"machine,omitempty"`
+	Machine *Machine `json:"machine,omitempty"`
+	// currentCPUTopology is the CPU topology that runs. Set by the agent.
 	CurrentCPUTopology *CPUTopology `json:"currentCPUTopology,omitempty"`
+	// memory is the guest's memory at boot, now and as asked for. Set by the agent.
 	// +optional
 	Memory *MemoryStatus `json:"memory,omitempty"`
+	// migratedVolumes are volumes that a migration copies.
 	// +listType=atomic
 	// +optional
 	MigratedVolumes []StorageMigratedVolumeInfo `json:"migratedVolumes,omitempty"`
+	// changedBlockTracking tells whether changed blocks are tracked.
 	// +nullable
 	// +optional
 	ChangedBlockTracking *ChangedBlockTrackingStatus `json:"changedBlockTracking,omitempty"`
 }
 
+// VirtualMachineInstancePhase is how far the run of a VMI is.
 type VirtualMachineInstancePhase string
 
 // Values of VirtualMachineInstancePhase.
 const (
-	VmPhaseUnset   VirtualMachineInstancePhase = ""
-	Pending        VirtualMachineInstancePhase = "Pending"
-	Scheduling     VirtualMachineInstancePhase = "Scheduling"
-	Scheduled      VirtualMachineInstancePhase = "Scheduled"
-	Running        VirtualMachineInstancePhase = "Running"
-	Succeeded      VirtualMachineInstancePhase = "Succeeded"
-	Failed         VirtualMachineInstancePhase = "Failed"
+	// VmPhaseUnset is a VMI that was written without the schema's default.
+	VmPhaseUnset VirtualMachineInstancePhase = ""
+	// Pending: there is no launcher Pod yet, or nothing to tell of it.
+	Pending VirtualMachineInstancePhase = "Pending"
+	// Scheduling: there is a launcher Pod that does not run yet.
+	Scheduling VirtualMachineInstancePhase = "Scheduling"
+	// Scheduled: the launcher Pod runs and the agent has taken over.
+	Scheduled VirtualMachineInstancePhase = "Scheduled"
+	// Running: the guest runs.
+	Running VirtualMachineInstancePhase = "Running"
+	// Succeeded: the guest shut itself down, or was shut down on request.
+	Succeeded VirtualMachineInstancePhase = "Succeeded"
+	// Failed: the guest crashed or never ran; the reason and the conditions say why.
+	Failed VirtualMachineInstancePhase = "Failed"
+	// WaitingForSync: it waits for the other side of a migration between clusters.
 	WaitingForSync VirtualMachineInstancePhase = "WaitingForSync"
-	Unknown        VirtualMachineInstancePhase = "Unknown"
+	// Unknown: its node does not answer. The guest may well run.
+	Unknown VirtualMachineInstancePhase = "Unknown"
 )
 
+// VirtualMachineInstancePhaseTransitionTimestamp is when a phase began.
 type VirtualMachineInstancePhaseTransitionTimestamp struct {
-	Phase                    VirtualMachineInstancePhase `json:"phase,omitempty"`
-	PhaseTransitionTimestamp metav1.Time                 `json:"phaseTransitionTimestamp,omitempty"`
+	// phase is the phase.
+	Phase VirtualMachineInstancePhase `json:"phase,omitempty"`
+	// phaseTransitionTimestamp is when it began.
+	PhaseTransitionTimestamp metav1.Time `json:"phaseTransitionTimestamp,omitempty"`
 }
 
+// VirtualMachineInstanceCondition is one thing that holds for a VMI, or does not.
 type VirtualMachineInstanceCondition struct {
-	Type   VirtualMachineInstanceConditionType `json:"type"`
-	Status corev1.ConditionStatus              `json:"status"`
+	// type is which one it is.
+	Type VirtualMachineInstanceConditionType `json:"type"`
+	// status is True, False or Unknown.
+	Status corev1.ConditionStatus `json:"status"`
+	// lastProbeTime is when it was looked at last.
 	// +nullable
 	LastProbeTime metav1.Time `json:"lastProbeTime,omitempty"`
+	// lastTransitionTime is when the status changed last.
 	// +nullable
 	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
-	Reason             string      `json:"reason,omitempty"`
-	Message            string      `json:"message,omitempty"`
+	// reason says why in one word.
+	Reason string `json:"reason,omitempty"`
+	// message says why in words for people.
+	Message string `json:"message,omitempty"`
 }
 
+// VirtualMachineInstanceConditionType names a condition of a VMI.
 type VirtualMachineInstanceConditionType string
 
 // Values of VirtualMachineInstanceConditionType.
 const (
-	VirtualMachineInstanceProvisioning                      VirtualMachineInstanceConditionType = "Provisioning"
-	VirtualMachineInstanceReady                             VirtualMachineInstanceConditionType = "Ready"
-	VirtualMachineInstanceSynchronized                      VirtualMachineInstanceConditionType = "Synchronized"
-	VirtualMachineInstancePaused                            VirtualMachineInstanceConditionType = "Paused"
-	VirtualMachineInstanceAgentConnected                    VirtualMachineInstanceConditionType = "AgentConnected"
-	VirtualMachineInstanceAccessCredentialsSynchronized     VirtualMachineInstanceConditionType = "AccessCredentialsSynchronized"
-	VirtualMachineInstanceUnsupportedAgent                  VirtualMachineInstanceConditionType = "AgentVersionNotSupported"
-	VirtualMachineInstanceIsMigratable                      VirtualMachineInstanceConditionType = "LiveMigratable"
-	VirtualMachineInstanceVCPUChange                        VirtualMachineInstanceConditionType = "HotVCPUChange"
-	VirtualMachineInstanceMemoryChange                      VirtualMachineInstanceConditionType = "HotMemoryChange"
-	VirtualMachineInstanceVolumesChange                     VirtualMachineInstanceConditionType = "VolumesChange"
-	VirtualMachineInstanceDataVolumesReady                  VirtualMachineInstanceConditionType = "DataVolumesReady"
-	VirtualMachineInstanceIsStorageLiveMigratable           VirtualMachineInstanceConditionType = "StorageLiveMigratable"
+	// VirtualMachineInstanceProvisioning: a Pod that only makes volumes bind is running.
+	VirtualMachineInstanceProvisioning VirtualMachineInstanceConditionType = "Provisioning"
+	// VirtualMachineInstanceReady: the guest runs and its Pod is ready.
+	VirtualMachineInstanceReady VirtualMachineInstanceConditionType = "Ready"
+	// VirtualMachineInstanceSynchronized is False while something cannot be applied; the message says what.
+	VirtualMachineInstanceSynchronized VirtualMachineInstanceConditionType = "Synchronized"
+	// VirtualMachineInstancePaused: the guest's CPUs stand still; the reason says who stopped them.
+	VirtualMachineInstancePaused VirtualMachineInstanceConditionType = "Paused"
+	// VirtualMachineInstanceAgentConnected: the QEMU guest agent answers.
+	VirtualMachineInstanceAgentConnected VirtualMachineInstanceConditionType = "AgentConnected"
+	// VirtualMachineInstanceAccessCredentialsSynchronized: keys and passwords are in the guest.
+	VirtualMachineInstanceAccessCredentialsSynchronized VirtualMachineInstanceConditionType = "AccessCredentialsSynchronized"
+	// VirtualMachineInstanceUnsupportedAgent: the guest agent's version lacks commands that are needed.
+	VirtualMachineInstanceUnsupportedAgent VirtualMachineInstanceConditionType = "AgentVersionNotSupported"
+	// VirtualMachineInstanceIsMigratable: the guest can move to another node; if False, the reason says why not.
+	VirtualMachineInstanceIsMigratable VirtualMachineInstanceConditionType = "LiveMigratable"
+	// VirtualMachineInstanceVCPUChange: a change of the number of CPUs waits to reach the guest.
+	VirtualMachineInstanceVCPUChange VirtualMachineInstanceConditionType = "HotVCPUChange"
+	// VirtualMachineInstanceMemoryChange: a change of memory waits to reach the guest.
+	VirtualMachineInstanceMemoryChange VirtualMachineInstanceConditionType = "HotMemoryChange"
+	// VirtualMachineInstanceVolumesChange: volumes are being copied.
+	VirtualMachineInstanceVolumesChange VirtualMachineInstanceConditionType = "VolumesChange"
+	// VirtualMachineInstanceDataVolumesReady: every DataVolume is populated.
+	VirtualMachineInstanceDataVolumesReady VirtualMachineInstanceConditionType = "DataVolumesReady"
+	// VirtualMachineInstanceIsStorageLiveMigratable: the guest can move if its disks are copied.
+	VirtualMachineInstanceIsStorageLiveMigratable VirtualMachineInstanceConditionType = "StorageLiveMigratable"
+	// VirtualMachineInstanceDecentralizedLiveMigrationFailure: a migration between clusters failed.
 	VirtualMachineInstanceDecentralizedLiveMigrationFailure VirtualMachineInstanceConditionType = "DecentralizedLiveMigrationFailure"
-	VirtualMachineInstanceMigrationRequired                 VirtualMachineInstanceConditionType = "MigrationRequired"
-	VirtualMachineInstanceEvictionRequested                 VirtualMachineInstanceConditionType = "EvictionRequested"
-	VirtualMachineInstanceSoftwareEmulation                 VirtualMachineInstanceConditionType = "SoftwareEmulation"
+	// VirtualMachineInstanceMigrationRequired: a change reaches the guest by a migration only.
+	VirtualMachineInstanceMigrationRequired VirtualMachineInstanceConditionType = "MigrationRequired"
+	// VirtualMachineInstanceEvictionRequested: somebody asked to evict the guest.
+	VirtualMachineInstanceEvictionRequested VirtualMachineInstanceConditionType = "EvictionRequested"
+	// VirtualMachineInstanceSoftwareEmulation: the guest runs without KVM.
+	VirtualMachineInstanceSoftwareEmulation VirtualMachineInstanceConditionType = "SoftwareEmulation"
 )
 
+// VirtualMachineInstanceNetworkInterface is a network interface of the guest. Set by the agent.
 type VirtualMachineInstanceNetworkInterface struct {
-	IP               string   `json:"ipAddress,omitempty"`
-	MAC              string   `json:"mac,omitempty"`
-	Name             string   `json:"name,omitempty"`
-	IPs              []string `json:"ipAddresses,omitempty"`
-	PodInterfaceName string   `json:"podInterfaceName,omitempty"`
-	InterfaceName    string   `json:"interfaceName,omitempty"`
-	InfoSource       string   `json:"infoSource,omitempty"`
-	QueueCount       int32    `json:"queueCount,omitempty"`
-	LinkState        string   `json:"linkState,omitempty"`
+	// ipAddress is the interface's first address.
+	IP string `json:"ipAddress,omitempty"`
+	// mac is its hardware address.
+	MAC string `json:"mac,omitempty"`
+	// name is its name in the spec; empty for one that only the guest knows.
+	Name string `json:"name,omitempty"`
+	// ipAddresses are all of its addresses.
+	IPs []string `json:"ipAddresses,omitempty"`
+	// podInterfaceName is the interface in the Pod that it is connected to.
+	PodInterfaceName string `json:"podInterfaceName,omitempty"`
+	// interfaceName is its name in the guest, by the guest agent.
+	InterfaceName string `json:"interfaceName,omitempty"`
+	// infoSource says where this is known from: domain, guest-agent, multus-status, separated by commas.
+	InfoSource string `json:"infoSource,omitempty"`
+	// queueCount is its number of queues.
+	QueueCount int32 `json:"queueCount,omitempty"`
+	// linkState is up or down.
+	LinkState string `json:"linkState,omitempty"`
 }
 
+// VirtualMachineInstanceGuestOSInfo is what the guest agent says of the operating system.
 type VirtualMachineInstanceGuestOSInfo struct {
-	Name          string `json:"name,omitempty"`
+	// name is the system's name, such as Debian GNU/Linux.
+	Name string `json:"name,omitempty"`
+	// kernelRelease is the kernel's release.
 	KernelRelease string `json:"kernelRelease,omitempty"`
-	Version       string `json:"version,omitempty"`
-	PrettyName    string `json:"prettyName,omitempty"`
-	VersionID     string `json:"versionId,omitempty"`
+	// version is the system's version with its code name.
+	Version string `json:"version,omitempty"`
+	// prettyName is name and version for people.
+	PrettyName string `json:"prettyName,omitempty"`
+	// versionId is the system's version as a number.
+	VersionID string `json:"versionId,omitempty"`
+	// kernelVersion is the kernel's version.
 	KernelVersion string `json:"kernelVersion,omitempty"`
-	Machine       string `json:"machine,omitempty"`
-	ID            string `json:"id,omitempty"`
+	// machine is the machine's architecture, such as x86_64.
+	Machine string `json:"machine,omitempty"`
+	// id is the system's identifier, such as debian.
+	ID string `json:"id,omitempty"`
 }
 
+// MemoryStatus is the guest's memory.
 type MemoryStatus struct {
+	// guestAtBoot is what it had at boot.
 	// +optional
 	GuestAtBoot *resource.Quantity `json:"guestAtBoot,omitempty"`
+	// guestCurrent is what it has now.
 	// +optional
 	GuestCurrent *resource.Quantity `json:"guestCurrent,omitempty"`
+	// guestRequested is what was asked for.
 	// +optional
 	GuestRequested *resource.Quantity `json:"guestRequested,omitempty"`
+	// memoryOverhead is what the launcher Pod has beyond it.
 	// +optional
 	MemoryOverhead *resource.Quantity `json:"memoryOverhead,omitempty"`
 }
 
+// CPUTopology is a number of CPUs and how they are arranged.
 type CPUTopology struct {
-	Cores   uint32 `json:"cores,omitempty"`
+	// cores is the number of cores of a socket.
+	Cores uint32 `json:"cores,omitempty"`
+	// sockets is the number of sockets.
 	Sockets uint32 `json:"sockets,omitempty"`
+	// threads is the number of threads of a core.
 	Threads uint32 `json:"threads,omitempty"`
 }
 
+// TopologyHints are what a node must offer for a migration.
 type TopologyHints struct {
+	// tscFrequency is the frequency of the time stamp counter in Hz.
 	TSCFrequency *int64 `json:"tscFrequency,omitempty"`
 }
 
+// KernelBootStatus tells which kernel and initrd were booted.
 type KernelBootStatus struct {
+	// kernelInfo is the kernel.
 	KernelInfo *KernelInfo `json:"kernelInfo,omitempty"`
+	// initrdInfo is the initrd.
 	InitrdInfo *InitrdInfo `json:"initrdInfo,omitempty"`
 }
 
+// KernelInfo identifies a kernel.
 type KernelInfo struct {
+	// checksum is its CRC-32.
 	// +kubebuilder:validation:Format:=int64
 	// +kubebuilder:validation:Minimum:=0
 	// +kubebuilder:validation:Maximum:=4294967295
 	Checksum uint32 `json:"checksum,omitempty"`
 }
 
+// InitrdInfo identifies an initrd.
 type InitrdInfo struct {
+	// checksum is its CRC-32.
 	// +kubebuilder:validation:Format:=int64
 	// +kubebuilder:validation:Minimum:=0
 	// +kubebuilder:validation:Maximum:=4294967295

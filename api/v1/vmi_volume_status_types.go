@@ -9,76 +9,121 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// VolumeStatus is the state of a volume.
 type VolumeStatus struct {
-	Name                      string                     `json:"name"`
-	Target                    string                     `json:"target"`
-	Phase                     VolumePhase                `json:"phase,omitempty"`
-	Reason                    string                     `json:"reason,omitempty"`
-	Message                   string                     `json:"message,omitempty"`
+	// name is the volume's name in the spec.
+	Name string `json:"name"`
+	// target is the disk's name in the domain, such as vda.
+	Target string `json:"target"`
+	// phase is how far a hotplugged volume is.
+	Phase VolumePhase `json:"phase,omitempty"`
+	// reason says why in one word.
+	Reason string `json:"reason,omitempty"`
+	// message says why in words for people.
+	Message string `json:"message,omitempty"`
+	// persistentVolumeClaimInfo is what is known of the volume's claim.
 	PersistentVolumeClaimInfo *PersistentVolumeClaimInfo `json:"persistentVolumeClaimInfo,omitempty"`
-	HotplugVolume             *HotplugVolumeStatus       `json:"hotplugVolume,omitempty"`
-	Size                      int64                      `json:"size,omitempty"`
-	MemoryDumpVolume          *DomainMemoryDumpInfo      `json:"memoryDumpVolume,omitempty"`
-	ContainerDiskVolume       *ContainerDiskInfo         `json:"containerDiskVolume,omitempty"`
+	// hotplugVolume tells about a volume that was plugged in.
+	HotplugVolume *HotplugVolumeStatus `json:"hotplugVolume,omitempty"`
+	// size is the volume's size in bytes.
+	Size int64 `json:"size,omitempty"`
+	// memoryDumpVolume tells about a memory dump.
+	MemoryDumpVolume *DomainMemoryDumpInfo `json:"memoryDumpVolume,omitempty"`
+	// containerDiskVolume identifies the image of a containerDisk.
+	ContainerDiskVolume *ContainerDiskInfo `json:"containerDiskVolume,omitempty"`
 }
 
+// VolumePhase is how far a volume is.
 type VolumePhase string
 
 // Values of VolumePhase.
 const (
-	VolumePending               VolumePhase = "Pending"
-	VolumeBound                 VolumePhase = "Bound"
+	// VolumePending: its claim is not bound.
+	VolumePending VolumePhase = "Pending"
+	// VolumeBound: its claim is bound.
+	VolumeBound VolumePhase = "Bound"
+	// HotplugVolumeAttachedToNode: it is on the node.
 	HotplugVolumeAttachedToNode VolumePhase = "AttachedToNode"
-	HotplugVolumeMounted        VolumePhase = "MountedToPod"
-	VolumeReady                 VolumePhase = "Ready"
-	HotplugVolumeDetaching      VolumePhase = "Detaching"
-	HotplugVolumeUnMounted      VolumePhase = "UnMountedFromPod"
-	MemoryDumpVolumeCompleted   VolumePhase = "MemoryDumpCompleted"
-	MemoryDumpVolumeInProgress  VolumePhase = "MemoryDumpInProgress"
-	MemoryDumpVolumeFailed      VolumePhase = "MemoryDumpFailed"
+	// HotplugVolumeMounted: it is in the launcher Pod.
+	HotplugVolumeMounted VolumePhase = "MountedToPod"
+	// VolumeReady: the guest has it.
+	VolumeReady VolumePhase = "Ready"
+	// HotplugVolumeDetaching: it is being taken from the guest.
+	HotplugVolumeDetaching VolumePhase = "Detaching"
+	// HotplugVolumeUnMounted: it is out of the launcher Pod.
+	HotplugVolumeUnMounted VolumePhase = "UnMountedFromPod"
+	// MemoryDumpVolumeCompleted: it holds a memory dump.
+	MemoryDumpVolumeCompleted VolumePhase = "MemoryDumpCompleted"
+	// MemoryDumpVolumeInProgress: memory is being written to it.
+	MemoryDumpVolumeInProgress VolumePhase = "MemoryDumpInProgress"
+	// MemoryDumpVolumeFailed: the memory dump failed.
+	MemoryDumpVolumeFailed VolumePhase = "MemoryDumpFailed"
 )
 
+// PersistentVolumeClaimInfo is what is known of a claim.
 type PersistentVolumeClaimInfo struct {
+	// claimName is the claim's name.
 	ClaimName string `json:"claimName,omitempty"`
+	// accessModes are the claim's access modes.
 	// +listType=atomic
 	// +optional
 	AccessModes []corev1.PersistentVolumeAccessMode `json:"accessModes,omitempty"`
+	// volumeMode is Filesystem or Block.
 	// +optional
 	VolumeMode *corev1.PersistentVolumeMode `json:"volumeMode,omitempty"`
+	// capacity is what the volume has.
 	// +optional
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
+	// requests is what the claim asked for.
 	// +optional
 	Requests corev1.ResourceList `json:"requests,omitempty"`
+	// preallocated says that the space was filled beforehand.
 	// +optional
 	Preallocated bool `json:"preallocated,omitempty"`
+	// filesystemOverhead is the part of the volume that its file system takes.
 	// +optional
 	FilesystemOverhead *Percent `json:"filesystemOverhead,omitempty"`
 }
 
+// Percent is a fraction between 0 and 1 with at most three digits.
 // +kubebuilder:validation:Pattern=`^(0(?:\.\d{1,3})?|1)$`
 type Percent string
 
+// HotplugVolumeStatus tells about a volume that was plugged in.
 type HotplugVolumeStatus struct {
-	AttachPodName string    `json:"attachPodName,omitempty"`
-	AttachPodUID  types.UID `json:"attachPodUID,omitempty"`
+	// attachPodName is the Pod that brought it to the node.
+	AttachPodName string `json:"attachPodName,omitempty"`
+	// attachPodUID is that Pod's UID.
+	AttachPodUID types.UID `json:"attachPodUID,omitempty"`
 }
 
+// DomainMemoryDumpInfo tells about a memory dump.
 type DomainMemoryDumpInfo struct {
+	// startTimestamp is when it began.
 	StartTimestamp *metav1.Time `json:"startTimestamp,omitempty"`
-	EndTimestamp   *metav1.Time `json:"endTimestamp,omitempty"`
-	ClaimName      string       `json:"claimName,omitempty"`
-	TargetFileName string       `json:"targetFileName,omitempty"`
+	// endTimestamp is when it ended.
+	EndTimestamp *metav1.Time `json:"endTimestamp,omitempty"`
+	// claimName is the claim that takes it.
+	ClaimName string `json:"claimName,omitempty"`
+	// targetFileName is its file on the claim.
+	TargetFileName string `json:"targetFileName,omitempty"`
 }
 
+// ContainerDiskInfo identifies the disk of an image.
 type ContainerDiskInfo struct {
+	// checksum is its CRC-32.
 	// +kubebuilder:validation:Format:=int64
 	// +kubebuilder:validation:Minimum:=0
 	// +kubebuilder:validation:Maximum:=4294967295
 	Checksum uint32 `json:"checksum,omitempty"`
 }
 
+// StorageMigratedVolumeInfo is a volume that a migration copies.
 type StorageMigratedVolumeInfo struct {
-	VolumeName         string                     `json:"volumeName"`
-	SourcePVCInfo      *PersistentVolumeClaimInfo `json:"sourcePVCInfo,omitempty"`
+	// volumeName is the volume's name in the spec.
+	VolumeName string `json:"volumeName"`
+	// sourcePVCInfo is the claim it comes from.
+	SourcePVCInfo *PersistentVolumeClaimInfo `json:"sourcePVCInfo,omitempty"`
+	// destinationPVCInfo is the claim it goes to.
 	DestinationPVCInfo *PersistentVolumeClaimInfo `json:"destinationPVCInfo,omitempty"`
 }
