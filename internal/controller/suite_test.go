@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// What each envtest of this package has: a real API server with our CRDs, and nobody who reconciles.
+var (
+	ctx       = context.Background()
+	cfg       *rest.Config
+	testEnv   *envtest.Environment
+	k8sClient client.WithWatch
+)
+
+func TestControllers(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "Controllers")
+}
+
+var _ = BeforeSuite(func() {
+	logf.SetLogger(zap.New(zap.WriteTo(GinkgoWriter), zap.UseDevMode(true)))
+	Expect(os.Getenv("KUBEBUILDER_ASSETS")).NotTo(BeEmpty(),
+		"set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
+	Expect(v1.AddToScheme(scheme.Scheme)).To(Succeed())
+	testEnv = &envtest.Environment{
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
+		ErrorIfCRDPathMissing: true,
+	}
+	var err error
+	cfg, err = testEnv.Start()
+	Expect(err).NotTo(HaveOccurred())
+	k8sClient, err = client.NewWithWatch(cfg, client.Options{Scheme: scheme.Scheme})
+	Expect(err).NotTo(HaveOccurred())
+})
+
+var _ = AfterSuite(func() {
+	if testEnv != nil {
+		Expect(testEnv.Stop()).To(Succeed())
+	}
+})
+
+// NewNamespace makes a namespace for one spec. envtest never empties a namespace, so that names are not used again.
+func NewNamespace() string {
+	GinkgoHelper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "spec-"}}
+	Expect(k8sClient.Create(ctx, ns)).To(Succeed())
+	return ns.Name
+}
+
+// ExpectCreated creates objects, with the status that they have in memory.
+func ExpectCreated(objects ...client.Object) {
+	GinkgoHelper()
+	for _, object := range objects {
+		wanted, ok := object.DeepCopyObject().(client.Object)
+		Expect(ok).To(BeTrue())
+		Expect(k8sClient.Create(ctx, object)).To(Succeed())
+		wanted.SetResourceVersion(object.GetResourceVersion())
+		wanted.SetUID(object.GetUID())
+		switch wanted := wanted.(type) {
+		case *v1.VirtualMachineInstance:
+			if wanted.Status.Phase == v1.VmPhaseUnset {
+				continue // the schema's default is meant
+			}
+			ExpectStatus(wanted)
+		case *corev1.PersistentVolumeClaim:
+			ExpectStatus(wanted)
+		}
+	}
+}
+
+// ExpectStatus writes the status of an object, as whoever owns it would.
+func ExpectStatus(object client.Object) {
+	GinkgoHelper()
+	object.SetResourceVersion("")
+	object.SetManagedFields(nil)
+	Expect(k8sClient.Status().Update(ctx, object)).To(Succeed())
+}
+
+// ExpectExists reads an object anew.
+func ExpectExists[T client.Object](object T) T {
+	GinkgoHelper()
+	Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
+	return object
+}
+
+// ExpectGone says that there is no such object any more.
+func ExpectGone(object client.Object) {
+	GinkgoHelper()
+	err := k8sClient.Get(ctx, client.ObjectKeyFromObject(object), object)
+	Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%T %s is still there: %v", object, object.GetName(), err)
+}
+
+// Writes is a client that writes down the writing requests that pass through it.
+type Writes struct {
+	client.WithWatch
+	// Requests are like "patch VirtualMachineInstance/status".
+	Requests []string
+	// Fail, if set, is asked before each write; its error is the answer.
+	Fail func(request string) error
+	// Blind, if set, makes objects invisible to reads, as a cache that is behind would.
+	Blind func(key client.ObjectKey, object client.Object) bool
+}
+
+// NewWrites returns a counting client on the API server of the suite.
+func NewWrites() *Writes {
+	w := &Writes{}
+	w.WithWatch = interceptor.NewClient(k8sClient, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if w.Blind != nil && w.Blind(key, o) {
+				return apierrors.NewNotFound(v1.GroupVersion.WithResource("hidden").GroupResource(), key.Name)
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			return w.write("create", o, "", func() error { return c.Create(ctx, o, opts...) })
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			return w.write("delete", o, "", func() error { return c.Delete(ctx, o, opts...) })
+		},
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			return w.write("update", o, "", func() error { return c.Update(ctx, o, opts...) })
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			return w.write("patch", o, "", func() error { return c.Patch(ctx, o, p, opts...) })
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch,
+			opts ...client.SubResourcePatchOption,
+		) error {
+			return w.write("patch", o, "/"+sub, func() error { return c.SubResource(sub).Patch(ctx, o, p, opts...) })
+		},
+	})
+	return w
+}
+
+func (w *Writes) write(verb string, object client.Object, sub string, do func() error) error {
+	gvk, err := w.GroupVersionKindFor(object)
+	if err != nil {
+		return err
+	}
+	request := fmt.Sprintf("%s %s%s", verb, gvk.Kind, sub)
+	w.Requests = append(w.Requests, request)
+	if w.Fail != nil {
+		if err := w.Fail(request); err != nil {
+			return err
+		}
+	}
+	return do()
+}
+
+// Take returns the requests so far and forgets them.
+func (w *Writes) Take() []string {
+	requests := w.Requests
+	w.Requests = nil
+	return requests
+}
+
+// ErrInjected is what tests let requests fail with.
+var ErrInjected = errors.New("injected by the test")

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// Reasons of events and of the condition Failure. KubeVirt's names.
+const (
+	ReasonSuccessfulCreate = "SuccessfulCreate"
+	ReasonFailedCreate     = "FailedCreate"
+	ReasonSuccessfulDelete = "SuccessfulDelete"
+	ReasonFailedDelete     = "FailedDelete"
+	ReasonFailedUpdate     = "FailedUpdateError"
+)
+
+// Actions of events.
+const (
+	actionStart = "StartVM"
+	actionStop  = "StopVM"
+)
+
+// Data of a start request.
+const (
+	startPausedKey  = "paused"
+	startPausedTrue = "true"
+)
+
+// legacyUUIDs is the name space of firmware UUIDs that follow from a VM's name, for VMs without one of their own.
+// Source: kubevirt/kubevirt pkg/virt-controller/watch/vm, firmwareUUIDns.
+var legacyUUIDs = uuid.MustParse("6a1a24a1-4061-4607-8bf4-a3963d0c5895")
+
+// adoptVMI takes over an instance of the VM's name that has no owner, and leaves one with another owner alone.
+func adoptVMI(ctx context.Context, s *Scope) error {
+	if s.VMI == nil || metav1.IsControlledBy(s.VMI, s.VM) {
+		return nil
+	}
+	if owner := metav1.GetControllerOf(s.VMI); owner != nil {
+		if err := releaseVMI(ctx, s); err != nil { // of an earlier VM of this name that did not wait for it
+			return err
+		}
+		s.Failure = &Failure{Reason: ReasonFailedCreate, Message: fmt.Sprintf(
+			"VirtualMachineInstance %s belongs to %s %s (UID %s): the VM cannot run until it is deleted",
+			s.VMI.Name, owner.Kind, owner.Name, owner.UID)}
+		s.VMI = nil
+		return nil
+	}
+	if s.VMI.DeletionTimestamp != nil {
+		s.Failure = &Failure{Reason: ReasonFailedCreate, Message: fmt.Sprintf(
+			"waiting for the deletion of VirtualMachineInstance %s, which is not the VM's", s.VMI.Name)}
+		s.VMI = nil
+		return nil
+	}
+	return s.patchVMI(ctx, func(vmi *v1.VirtualMachineInstance) {
+		vmi.OwnerReferences = append(vmi.OwnerReferences,
+			*metav1.NewControllerRef(s.VM, v1.VirtualMachineGroupVersionKind))
+		if !slices.Contains(vmi.Finalizers, v1.VirtualMachineControllerFinalizer) {
+			vmi.Finalizers = append(vmi.Finalizers, v1.VirtualMachineControllerFinalizer)
+		}
+	})
+}
+
+func apply(ctx context.Context, s *Scope, wanted action) error {
+	switch wanted {
+	case create:
+		return createVMI(ctx, s)
+	case remove:
+		return deleteVMI(ctx, s)
+	default:
+		return nil
+	}
+}
+
+// instanceOf renders the instance: only the template counts, the VM's own labels and annotations do not.
+func instanceOf(vm *v1.VirtualMachine, paused bool) *v1.VirtualMachineInstance {
+	template := vm.Spec.Template.DeepCopy()
+	vmi := &v1.VirtualMachineInstance{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        vm.Name,
+			Namespace:   vm.Namespace,
+			Labels:      template.ObjectMeta.Labels,
+			Annotations: template.ObjectMeta.Annotations,
+			Finalizers:  []string{v1.VirtualMachineInstanceFinalizer, v1.VirtualMachineControllerFinalizer},
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind),
+			},
+		},
+		Spec: template.Spec,
+	}
+	metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, v1.VirtualMachineGenerationAnnotation,
+		strconv.FormatInt(vm.Generation, 10))
+	if paused {
+		vmi.Spec.StartStrategy = ptr.To(v1.StartStrategyPaused)
+	}
+	if vmi.Spec.Domain.Firmware == nil {
+		vmi.Spec.Domain.Firmware = &v1.Firmware{}
+	}
+	if vmi.Spec.Domain.Firmware.UUID == "" {
+		vmi.Spec.Domain.Firmware.UUID = types.UID(uuid.NewSHA1(legacyUUIDs, []byte(vm.Name)).String())
+	}
+	return vmi
+}
+
+func createVMI(ctx context.Context, s *Scope) error {
+	if s.VM.Spec.Template == nil {
+		s.Failure = &Failure{Reason: ReasonFailedCreate, Message: "spec.template is missing"}
+		return nil
+	}
+	paused := startRequested(s) && s.Status.StateChangeRequests[0].Data[startPausedKey] == startPausedTrue
+	vmi := instanceOf(s.VM, paused)
+	err := s.Client.Create(ctx, vmi)
+	if apierrors.IsAlreadyExists(err) {
+		// The cache is behind. The next look sees the instance, ours or not.
+		s.RequeueAfter = cacheRetry
+		return s.loadLive(ctx)
+	}
+	if err != nil {
+		err = fmt.Errorf("create VirtualMachineInstance %s: %w", vmi.Name, err)
+		s.fail(ReasonFailedCreate, actionStart, err)
+		return err
+	}
+	s.VMI = vmi
+	s.Recorder.Eventf(s.VM, vmi, corev1.EventTypeNormal, ReasonSuccessfulCreate, actionStart,
+		"Started the virtual machine by creating the new virtual machine instance %s", vmi.Name)
+	s.Status.StateChangeRequests = trimRequests(s.Status.StateChangeRequests, vmi)
+	return nil
+}
+
+// loadLive reads the instance from the API server, for the status.
+func (s *Scope) loadLive(ctx context.Context) error {
+	vmi := &v1.VirtualMachineInstance{}
+	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.VM), vmi); err != nil {
+		return fmt.Errorf("get VirtualMachineInstance %s, which exists: %w", client.ObjectKeyFromObject(s.VM), err)
+	}
+	if metav1.IsControlledBy(vmi, s.VM) {
+		s.VMI = vmi
+	}
+	return nil
+}
+
+func deleteVMI(ctx context.Context, s *Scope) error {
+	if s.VMI.DeletionTimestamp != nil {
+		return nil
+	}
+	err := s.Client.Delete(ctx, s.VMI, client.Preconditions{UID: ptr.To(s.VMI.UID)})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		err = fmt.Errorf("delete VirtualMachineInstance %s: %w", s.VMI.Name, err)
+		s.fail(ReasonFailedDelete, actionStop, err)
+		return err
+	}
+	s.Recorder.Eventf(s.VM, s.VMI, corev1.EventTypeNormal, ReasonSuccessfulDelete, actionStop,
+		"Stopped the virtual machine by deleting the virtual machine instance %s with uid %s", s.VMI.Name, s.VMI.UID)
+	// The status says Stopping now, not after the next look. The finalizer waits for that: the deletion made a new
+	// version of the instance.
+	s.deleted = true
+	s.VMI.DeletionTimestamp = ptr.To(metav1.NewTime(s.Now))
+	return nil
+}
+
+// removeVMI stops the instance of a deleted VM, or lets it live on its own if the deletion said orphan.
+func removeVMI(ctx context.Context, s *Scope) error {
+	if s.VMI != nil && !metav1.IsControlledBy(s.VMI, s.VM) {
+		s.VMI = nil // Not ours, or orphaned already.
+	}
+	if s.VMI == nil {
+		return nil
+	}
+	if !slices.Contains(s.VM.Finalizers, metav1.FinalizerOrphanDependents) {
+		return deleteVMI(ctx, s)
+	}
+	err := s.patchVMI(ctx, func(vmi *v1.VirtualMachineInstance) {
+		vmi.OwnerReferences = slices.DeleteFunc(vmi.OwnerReferences, func(o metav1.OwnerReference) bool {
+			return o.UID == s.VM.UID
+		})
+		vmi.Finalizers = slices.DeleteFunc(vmi.Finalizers, func(f string) bool {
+			return f == v1.VirtualMachineControllerFinalizer
+		})
+	})
+	if err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	s.VMI = nil
+	return nil
+}
+
+// releaseVMI lets a deleted instance go once it has ended.
+func releaseVMI(ctx context.Context, s *Scope) error {
+	vmi := s.VMI
+	if vmi == nil || s.deleted || vmi.DeletionTimestamp == nil || !vmi.IsFinal() ||
+		!slices.Contains(vmi.Finalizers, v1.VirtualMachineControllerFinalizer) {
+		return nil
+	}
+	return client.IgnoreNotFound(s.patchVMI(ctx, func(vmi *v1.VirtualMachineInstance) {
+		vmi.Finalizers = slices.DeleteFunc(vmi.Finalizers, func(f string) bool {
+			return f == v1.VirtualMachineControllerFinalizer
+		})
+	}))
+}
+
+// ReleaseLeftBehind lets a deleted instance go whose VM went without waiting for it: somebody took the VM's finalizer.
+func ReleaseLeftBehind(ctx context.Context, s *Scope, key client.ObjectKey) error {
+	vmi := &v1.VirtualMachineInstance{}
+	if err := s.Client.Get(ctx, key, vmi); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if owner := metav1.GetControllerOf(vmi); owner == nil || owner.Kind != v1.VirtualMachineGroupVersionKind.Kind {
+		return nil
+	}
+	// The cache may not show the VM yet.
+	if err := s.Live.Get(ctx, key, &v1.VirtualMachine{}); !apierrors.IsNotFound(err) {
+		return err
+	}
+	s.VMI = vmi
+	return releaseVMI(ctx, s)
+}
+
+// fail remembers a failure for the condition, and tells it once.
+func (s *Scope) fail(reason, action string, err error) {
+	s.Failure = &Failure{Reason: reason, Message: err.Error()}
+	known := findCondition(&s.VM.Status, v1.VirtualMachineFailure)
+	if known == nil || known.Message != s.Failure.Message {
+		s.Recorder.Eventf(s.VM, nil, corev1.EventTypeWarning, reason, action, "%s", s.Failure.Message)
+	}
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package virtualmachine keeps a VM's instance as its run strategy and its requests want it, and tells in the VM's
+// status what the instance does. Each file is one concern; Run has the order.
+package virtualmachine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// Scope is one look at one VM.
+type Scope struct {
+	// Client reads from the cache and writes to the API server. Live reads from the API server.
+	Client client.Client
+	Live   client.Reader
+	// Recorder takes events, after what they tell about has happened.
+	Recorder events.EventRecorder
+	// Now is one time for the whole look.
+	Now time.Time
+
+	// VM is what the API server has. Writes of metadata refresh it; its status stays as it was read until the status
+	// is written.
+	VM *v1.VirtualMachine
+	// Status is the status to be.
+	Status v1.VirtualMachineStatus
+	// Strategy is the run strategy in force.
+	Strategy v1.VirtualMachineRunStrategy
+	// VMI is the VM's instance, or nil. One that belongs to somebody else is nil.
+	VMI *v1.VirtualMachineInstance
+	// Failure is why the VM is not as it should be, or nil.
+	Failure *Failure
+	// RequeueAfter is when to look again without being woken, or 0.
+	RequeueAfter time.Duration
+
+	// deleted says that this look deleted the instance.
+	deleted bool
+}
+
+// Failure is the condition Failure.
+type Failure struct {
+	// Reason is one of KubeVirt's, see the constants.
+	Reason string
+	// Message says what failed and why.
+	Message string
+}
+
+// Run looks at the VM and does what is to be done. The order matters where a number says why.
+func Run(ctx context.Context, s *Scope) error {
+	s.Status = *s.VM.Status.DeepCopy()
+	err := act(ctx, s)
+	if err != nil && s.Failure == nil && !apierrors.IsConflict(err) {
+		s.Failure = &Failure{Reason: ReasonFailedUpdate, Message: err.Error()}
+	}
+	// 1. The status is written even if something failed: it says what failed.
+	computeStatus(s)
+	if statusErr := writeStatus(ctx, s); statusErr != nil {
+		return errors.Join(err, statusErr)
+	}
+	if err != nil {
+		return err
+	}
+	// 2. How the instance ended is on record before it may go.
+	if err := releaseVMI(ctx, s); err != nil {
+		return err
+	}
+	// 3. The VM goes last.
+	return releaseVM(ctx, s)
+}
+
+func act(ctx context.Context, s *Scope) error {
+	strategy, err := s.VM.RunStrategy()
+	if err != nil {
+		return fmt.Errorf("run strategy of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
+	}
+	s.Strategy = strategy
+	if s.VM.DeletionTimestamp != nil {
+		return removeVMI(ctx, s)
+	}
+	// 1. The finalizer comes before the instance that it waits for.
+	if err := holdVM(ctx, s); err != nil {
+		return err
+	}
+	// 2. What is not ours is not acted on.
+	if err := adoptVMI(ctx, s); err != nil {
+		return err
+	}
+	// 3. Requests that are done must not be done twice.
+	s.Status.StateChangeRequests = trimRequests(s.Status.StateChangeRequests, s.VMI)
+	// 4. A failed start is counted while the instance that failed is still there.
+	s.Status.StartFailure = countStartFailure(s)
+	return apply(ctx, s, decide(s))
+}
+
+// Load reads the instance of the VM's name.
+func (s *Scope) Load(ctx context.Context) error {
+	vmi := &v1.VirtualMachineInstance{}
+	err := s.Client.Get(ctx, client.ObjectKeyFromObject(s.VM), vmi)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("get VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VM), err)
+	}
+	s.VMI = vmi
+	return nil
+}
+
+func holdVM(ctx context.Context, s *Scope) error {
+	if slices.Contains(s.VM.Finalizers, v1.VirtualMachineControllerFinalizer) {
+		return nil
+	}
+	return s.patchVM(ctx, func(vm *v1.VirtualMachine) {
+		vm.Finalizers = append(vm.Finalizers, v1.VirtualMachineControllerFinalizer)
+	})
+}
+
+// releaseVM lets a deleted VM go when its instance is gone. With the finalizer "orphan" the instance was let go instead.
+func releaseVM(ctx context.Context, s *Scope) error {
+	if s.VM.DeletionTimestamp == nil || s.VMI != nil ||
+		!slices.Contains(s.VM.Finalizers, v1.VirtualMachineControllerFinalizer) {
+		return nil
+	}
+	// A cache that is behind must not let the VM go from under an instance.
+	vmi := &v1.VirtualMachineInstance{}
+	err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.VM), vmi)
+	switch {
+	case err == nil && metav1.IsControlledBy(vmi, s.VM):
+		s.RequeueAfter = cacheRetry
+		return nil
+	case err != nil && !apierrors.IsNotFound(err):
+		return fmt.Errorf("get VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VM), err)
+	}
+	return client.IgnoreNotFound(s.patchVM(ctx, func(vm *v1.VirtualMachine) {
+		vm.Finalizers = slices.DeleteFunc(vm.Finalizers, func(f string) bool {
+			return f == v1.VirtualMachineControllerFinalizer
+		})
+	}))
+}
+
+// cacheRetry is when to look again after the API server knew more than the cache.
+const cacheRetry = 100 * time.Millisecond
+
+func (s *Scope) patchVM(ctx context.Context, change func(*v1.VirtualMachine)) error {
+	changed := s.VM.DeepCopy()
+	change(changed)
+	lock := client.MergeFromWithOptions(s.VM, client.MergeFromWithOptimisticLock{})
+	if err := s.Client.Patch(ctx, changed, lock); err != nil {
+		return fmt.Errorf("patch metadata of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
+	}
+	s.VM = changed
+	return nil
+}
+
+func (s *Scope) patchVMI(ctx context.Context, change func(*v1.VirtualMachineInstance)) error {
+	changed := s.VMI.DeepCopy()
+	change(changed)
+	lock := client.MergeFromWithOptions(s.VMI, client.MergeFromWithOptimisticLock{})
+	if err := s.Client.Patch(ctx, changed, lock); err != nil {
+		return fmt.Errorf("patch metadata of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VMI), err)
+	}
+	s.VMI = changed
+	return nil
+}

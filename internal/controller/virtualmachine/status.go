@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// Reasons of the VM's condition Ready while the instance does not tell. KubeVirt's names.
+const (
+	reasonNoInstance  = "VMINotExists"
+	reasonNoCondition = "VMIConditionMissing"
+)
+
+// ownConditions are those that the VM has for itself; all others are its instance's.
+var ownConditions = []v1.VirtualMachineConditionType{
+	v1.VirtualMachineReady, v1.VirtualMachineFailure, v1.VirtualMachineRestartRequired,
+	v1.VirtualMachineManualRecoveryRequired,
+}
+
+// computeStatus brings the status to what is seen now.
+func computeStatus(s *Scope) {
+	status := &s.Status
+	status.Created = s.VMI != nil
+	ready := false
+	if s.VMI != nil {
+		ready = vmistatus.IsConditionTrue(&s.VMI.Status, v1.VirtualMachineInstanceReady)
+	}
+	status.Ready = ready
+	status.PrintableStatus = printableStatus(s)
+	status.RunStrategy = s.Strategy
+	setGenerations(s)
+	mirrorConditions(s)
+	setReady(s)
+	setFailure(s)
+}
+
+// setGenerations tells which generation of the spec runs, and which one should.
+func setGenerations(s *Scope) {
+	s.Status.DesiredGeneration = s.VM.Generation
+	s.Status.ObservedGeneration = s.VM.Generation
+	if s.VMI == nil {
+		return
+	}
+	made, err := strconv.ParseInt(s.VMI.Annotations[v1.VirtualMachineGenerationAnnotation], 10, 64)
+	if err == nil {
+		s.Status.ObservedGeneration = made
+	}
+}
+
+// mirrorConditions shows the instance's conditions on the VM and removes those that the instance no longer has.
+func mirrorConditions(s *Scope) {
+	seen := map[v1.VirtualMachineConditionType]bool{}
+	if s.VMI != nil {
+		for _, condition := range s.VMI.Status.Conditions {
+			kind := v1.VirtualMachineConditionType(condition.Type)
+			if slices.Contains(ownConditions, kind) {
+				continue
+			}
+			seen[kind] = true
+			setCondition(&s.Status, v1.VirtualMachineCondition{
+				Type: kind, Status: condition.Status, Reason: condition.Reason, Message: condition.Message,
+				LastTransitionTime: condition.LastTransitionTime,
+			})
+		}
+	}
+	s.Status.Conditions = slices.DeleteFunc(s.Status.Conditions, func(c v1.VirtualMachineCondition) bool {
+		return !seen[c.Type] && !slices.Contains(ownConditions, c.Type)
+	})
+}
+
+// setReady copies the instance's condition. While the VM starts, another reason for not being ready yet is not worth
+// a write: the printable status tells as much.
+func setReady(s *Scope) {
+	want := v1.VirtualMachineCondition{
+		Type: v1.VirtualMachineReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(s.Now),
+	}
+	switch {
+	case s.VMI == nil:
+		want.Reason, want.Message = reasonNoInstance, "VMI does not exist"
+	default:
+		condition := vmistatus.FindCondition(&s.VMI.Status, v1.VirtualMachineInstanceReady)
+		if condition == nil {
+			want.Reason, want.Message = reasonNoCondition, "VMI is missing the Ready condition"
+			break
+		}
+		want.Status, want.Reason, want.Message = condition.Status, condition.Reason, condition.Message
+	}
+	known := findCondition(&s.Status, v1.VirtualMachineReady)
+	starting := s.Status.PrintableStatus == v1.VirtualMachineStatusStarting &&
+		s.VM.Status.PrintableStatus == v1.VirtualMachineStatusStarting
+	if starting && known != nil && known.Status == want.Status {
+		return
+	}
+	setCondition(&s.Status, want)
+}
+
+func setFailure(s *Scope) {
+	if s.Failure == nil {
+		s.Status.Conditions = slices.DeleteFunc(s.Status.Conditions, func(c v1.VirtualMachineCondition) bool {
+			return c.Type == v1.VirtualMachineFailure
+		})
+		return
+	}
+	setCondition(&s.Status, v1.VirtualMachineCondition{
+		Type: v1.VirtualMachineFailure, Status: corev1.ConditionTrue, Reason: s.Failure.Reason,
+		Message: s.Failure.Message, LastTransitionTime: metav1.NewTime(s.Now),
+	})
+}
+
+func findCondition(status *v1.VirtualMachineStatus, kind v1.VirtualMachineConditionType) *v1.VirtualMachineCondition {
+	for i := range status.Conditions {
+		if status.Conditions[i].Type == kind {
+			return &status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// setCondition keeps the time of a condition whose status stays.
+func setCondition(status *v1.VirtualMachineStatus, want v1.VirtualMachineCondition) {
+	known := findCondition(status, want.Type)
+	if known == nil {
+		status.Conditions = append(status.Conditions, want)
+		return
+	}
+	if known.Status == want.Status {
+		want.LastTransitionTime = known.LastTransitionTime
+		want.LastProbeTime = known.LastProbeTime
+	}
+	*known = want
+}
+
+// writeStatus writes the status if it changed.
+func writeStatus(ctx context.Context, s *Scope) error {
+	if equality.Semantic.DeepEqual(s.VM.Status, s.Status) {
+		return nil
+	}
+	changed := s.VM.DeepCopy()
+	changed.Status = s.Status
+	lock := client.MergeFromWithOptions(s.VM, client.MergeFromWithOptimisticLock{})
+	if err := s.Client.Status().Patch(ctx, changed, lock); err != nil {
+		return fmt.Errorf("patch status of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
+	}
+	s.VM = changed
+	return nil
+}

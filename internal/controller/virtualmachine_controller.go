@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
+)
+
+// vmWorkers is how many VMs are looked at at the same time. KubeVirt's value.
+const vmWorkers = 3
+
+// VirtualMachineReconciler keeps a VM's instance as its run strategy and its requests want it.
+type VirtualMachineReconciler struct {
+	// Client reads from the manager's cache.
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	// Recorder takes events.
+	Recorder events.EventRecorder
+	// Clock is the time; nil means the machine's.
+	Clock clock.PassiveClock
+}
+
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines/status,verbs=patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines/finalizers,verbs=update
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// SetupWithManager adds the reconciler to a manager.
+func (r *VirtualMachineReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("virtualmachine").
+		For(&v1.VirtualMachine{}).
+		// An instance has its VM's name, and one that is not the VM's yet matters as well.
+		Watches(&v1.VirtualMachineInstance{}, &handler.EnqueueRequestForObject{}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: vmWorkers}).
+		Complete(r)
+}
+
+// Reconcile looks at one VM. What it does and in which order is in virtualmachine.Run.
+func (r *VirtualMachineReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	vm := &v1.VirtualMachine{}
+	scope := &virtualmachine.Scope{Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock), VM: vm}
+	err := r.Client.Get(ctx, request.NamespacedName, vm)
+	switch {
+	case apierrors.IsNotFound(err):
+		return result(virtualmachine.ReleaseLeftBehind(ctx, scope, request.NamespacedName), 0)
+	case err != nil:
+		return ctrl.Result{}, fmt.Errorf("get VirtualMachine %s: %w", request, err)
+	}
+	if err := scope.Load(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	if err := virtualmachine.Run(ctx, scope); err != nil {
+		return result(err, 0)
+	}
+	return result(nil, scope.RequeueAfter)
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstance
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
+)
+
+// ReasonPVCNotFound is the reason while a claim is missing or has lost its volume. KubeVirt's name.
+const ReasonPVCNotFound = "FailedPvcNotFound"
+
+// Share of a filesystem that stays free for its own metadata when nobody says how much it needs, and that of a block
+// device, which has none. Source: kubevirt/kubevirt pkg/storage/types, DefaultFSOverhead.
+const (
+	filesystemOverhead v1.Percent = "0.055"
+	blockOverhead      v1.Percent = "0"
+)
+
+// ClaimNames are the names of the claims of a VMI's volumes.
+func ClaimNames(vmi *v1.VirtualMachineInstance) []string {
+	var names []string
+	for i := range vmi.Spec.Volumes {
+		if name := podspec.ClaimName(&vmi.Spec.Volumes[i]); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// readClaims reads the claims of a VMI that has no node yet. A missing claim is waited for, and so is one that lost
+// its volume. One that is not bound is not: binding may need a Pod that wants it.
+func readClaims(ctx context.Context, s *Scope) error {
+	if !s.preparing() {
+		return nil
+	}
+	s.Claims = map[string]*corev1.PersistentVolumeClaim{}
+	s.Config.Claims = map[string]podspec.Claim{}
+	for i := range s.VMI.Spec.Volumes {
+		volume := &s.VMI.Spec.Volumes[i]
+		name := podspec.ClaimName(volume)
+		if name == "" {
+			continue
+		}
+		claim := &corev1.PersistentVolumeClaim{}
+		err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.VMI.Namespace, Name: name}, claim)
+		switch {
+		case apierrors.IsNotFound(err):
+			s.missingClaim("PersistentVolumeClaim %s/%s of volume %s does not exist, waiting for it",
+				s.VMI.Namespace, name, volume.Name)
+			continue
+		case err != nil:
+			return fmt.Errorf("get PersistentVolumeClaim %s/%s: %w", s.VMI.Namespace, name, err)
+		case claim.Status.Phase == corev1.ClaimLost:
+			s.missingClaim("PersistentVolumeClaim %s/%s of volume %s has lost its PersistentVolume",
+				s.VMI.Namespace, name, volume.Name)
+		}
+		s.Claims[volume.Name] = claim
+		s.Config.Claims[volume.Name] = podspec.Claim{Block: isBlock(claim)}
+	}
+	return nil
+}
+
+// missingClaim keeps the first problem: the others show once it is solved.
+func (s *Scope) missingClaim(format string, args ...any) {
+	if s.Problem == nil {
+		s.Problem = &Problem{Reason: ReasonPVCNotFound, Message: fmt.Sprintf(format, args...), Unschedulable: true}
+	}
+}
+
+func isBlock(claim *corev1.PersistentVolumeClaim) bool {
+	return ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
+}
+
+// refreshClaims reads claims from the API server whose capacity the cache does not show though a Pod uses them: the
+// agent sizes disks by it.
+func refreshClaims(ctx context.Context, s *Scope) error {
+	for volume, claim := range s.Claims {
+		if len(claim.Status.Capacity) > 0 {
+			continue
+		}
+		fresh := &corev1.PersistentVolumeClaim{}
+		if err := s.Live.Get(ctx, client.ObjectKeyFromObject(claim), fresh); err != nil {
+			return fmt.Errorf("get PersistentVolumeClaim %s: %w", client.ObjectKeyFromObject(claim), err)
+		}
+		s.Claims[volume] = fresh
+	}
+	return nil
+}
+
+// volumeStatus describes the claims of the VMI's volumes, in the volumes' order.
+func volumeStatus(s *Scope) []v1.VolumeStatus {
+	var out []v1.VolumeStatus
+	for i := range s.VMI.Spec.Volumes {
+		name := s.VMI.Spec.Volumes[i].Name
+		claim := s.Claims[name]
+		if claim == nil {
+			continue
+		}
+		overhead := filesystemOverhead
+		if isBlock(claim) {
+			overhead = blockOverhead
+		}
+		out = append(out, v1.VolumeStatus{Name: name, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
+			ClaimName:          claim.Name,
+			AccessModes:        claim.Spec.AccessModes,
+			VolumeMode:         ptr.To(ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)),
+			Capacity:           claim.Status.Capacity,
+			Requests:           claim.Spec.Resources.Requests,
+			FilesystemOverhead: &overhead,
+		}})
+	}
+	return out
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstance
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"unicode"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// End is how a VMI ended.
+type End struct {
+	// Phase is Succeeded or Failed.
+	Phase v1.VirtualMachineInstancePhase
+	// Reason is a word, Message a sentence.
+	Reason, Message string
+}
+
+// Caps on what a launcher Pod can put into a VMI: its guest may have taken it over. The kubelet itself caps a
+// termination message at 4096 bytes.
+const (
+	maxOutcomeBytes  = 4096
+	maxMessageLength = 1024
+)
+
+// outcomes are the reasons that a launcher may give; another one is not repeated.
+var outcomes = map[string]bool{
+	launcherpod.OutcomeShutdown:      true,
+	launcherpod.OutcomeDestroyed:     true,
+	launcherpod.OutcomeNotStarted:    true,
+	launcherpod.OutcomeCrashed:       true,
+	launcherpod.OutcomePanicked:      true,
+	launcherpod.OutcomeKilled:        true,
+	launcherpod.OutcomeLibvirtFailed: true,
+	launcherpod.OutcomeInternal:      true,
+}
+
+// readEnd finds out how the VMI ended once its Pod is finished or gone. A Pod that cannot be reached is neither: its
+// guest may well run.
+func readEnd(_ context.Context, s *Scope) error {
+	switch {
+	case s.stage() == vmistatus.Ended:
+		return nil
+	case s.Pod != nil && finished(s.Pod):
+		end := EndOf(s.Pod)
+		s.End = &end
+	case s.Pod != nil:
+		return nil
+	case s.deleting():
+		s.End = &End{
+			Phase: v1.Succeeded, Reason: v1.PodNotExistsReason,
+			Message: "The VirtualMachineInstance was deleted and has no launcher Pod any more.",
+		}
+	case s.absenceDecides():
+		s.End = &End{
+			Phase: v1.Failed, Reason: v1.PodNotExistsReason,
+			Message: "The launcher Pod is gone though nobody asked the VM to stop.",
+		}
+	}
+	return nil
+}
+
+// EndOf reads the end of a finished launcher Pod. The exit code decides; the termination message explains.
+func EndOf(pod *corev1.Pod) End {
+	container := compute(pod)
+	if container == nil || container.State.Terminated == nil {
+		// The kubelet ended the Pod and does not say how the launcher ended: an eviction, or a node that is full.
+		end := End{Phase: v1.Failed, Reason: word(pod.Status.Reason), Message: sentence(pod.Status.Message)}
+		if pod.Status.Phase == corev1.PodSucceeded {
+			end.Phase = v1.Succeeded
+		}
+		return end
+	}
+	terminated := container.State.Terminated
+	end := End{Phase: v1.Failed, Reason: word(terminated.Reason), Message: sentence(terminated.Message)}
+	if terminated.ExitCode == 0 {
+		end.Phase = v1.Succeeded
+	}
+	if len(terminated.Message) > maxOutcomeBytes {
+		return end
+	}
+	var outcome launcherpod.Outcome
+	err := json.Unmarshal([]byte(strings.TrimSpace(terminated.Message)), &outcome)
+	if err != nil || !outcomes[outcome.Reason] {
+		return end // Not from a virt-launcher that is itself: killed for its memory, or taken over.
+	}
+	end.Reason, end.Message = outcome.Reason, sentence(outcome.Message)
+	return end
+}
+
+// word keeps a reason a reason.
+func word(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r > unicode.MaxASCII || !(unicode.IsLetter(r) || unicode.IsDigit(r)) {
+			return -1
+		}
+		return r
+	}, s)
+	const maxReasonLength = 128
+	return s[:min(len(s), maxReasonLength)]
+}
+
+// sentence keeps a message readable in a terminal: no control characters, no endless text.
+func sentence(s string) string {
+	runes := make([]rune, 0, maxMessageLength)
+	for _, r := range s {
+		if len(runes) == maxMessageLength {
+			break
+		}
+		if !unicode.IsPrint(r) {
+			r = ' '
+		}
+		runes = append(runes, r)
+	}
+	return strings.TrimSpace(string(runes))
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstance
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// ReasonSuccessfulHandOver is the reason of the event at the hand-over. KubeVirt's name.
+const ReasonSuccessfulHandOver = "SuccessfulHandOver"
+
+// handOver prepares the agent's taking over as soon as the Pod runs, and later keeps the Pod's readiness gate in
+// step with the guest being paused. What the agent waits for, the phase Scheduled, comes last, with the status.
+func handOver(ctx context.Context, s *Scope) error {
+	if s.Pod == nil || s.deleting() || finished(s.Pod) || s.Pod.DeletionTimestamp != nil {
+		return nil
+	}
+	switch {
+	case s.stage() == vmistatus.Live:
+		return s.openGate(ctx)
+	case s.stage() != vmistatus.Preparing || !running(s.Pod) || s.Problem != nil:
+		return nil
+	}
+	if err := refreshClaims(ctx, s); err != nil {
+		return err
+	}
+	overhead := podspec.MemoryOverhead(s.VMI, s.Config)
+	err := s.patchMetadata(ctx, func(vmi *v1.VirtualMachineInstance) {
+		metav1.SetMetaDataLabel(&vmi.ObjectMeta, v1.NodeNameLabel, s.Pod.Spec.NodeName)
+		metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, v1.MemoryOverheadAnnotationBytes,
+			strconv.FormatInt(overhead.Value(), 10))
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.openGate(ctx); err != nil {
+		return err
+	}
+	s.HandOver = true
+	return nil
+}
+
+// openGate writes the readiness gate into the Pod's status: True unless the guest is paused, so that Services do not
+// send requests to a guest that stands still.
+func (s *Scope) openGate(ctx context.Context) error {
+	want := corev1.PodCondition{Type: v1.VirtualMachineUnpaused, Status: corev1.ConditionTrue, Reason: "NotPaused"}
+	if vmistatus.IsConditionTrue(&s.VMI.Status, v1.VirtualMachineInstancePaused) {
+		want.Status, want.Reason = corev1.ConditionFalse, "Paused"
+	}
+	if gate := podCondition(s.Pod, want.Type); gate != nil && gate.Status == want.Status {
+		return nil
+	}
+	want.LastTransitionTime = metav1.NewTime(s.Now)
+	pod := s.Pod.DeepCopy()
+	if gate := podCondition(pod, want.Type); gate != nil {
+		*gate = want
+	} else {
+		pod.Status.Conditions = append(pod.Status.Conditions, want)
+	}
+	// A strategic merge by condition type: the kubelet's conditions are none of our business.
+	if err := s.Client.Status().Patch(ctx, pod, client.StrategicMergeFrom(s.Pod)); err != nil {
+		return fmt.Errorf("patch readiness gate of Pod %s: %w", s.Pod.Name, err)
+	}
+	s.Pod = pod
+	return nil
+}

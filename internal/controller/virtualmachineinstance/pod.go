@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/podspec"
+)
+
+// Reasons of events and of the condition Synchronized about the launcher Pod. KubeVirt's names.
+const (
+	ReasonSuccessfulCreate = "SuccessfulCreate"
+	ReasonFailedCreate     = "FailedCreate"
+	ReasonSuccessfulDelete = "SuccessfulDelete"
+	ReasonFailedDelete     = "FailedDelete"
+)
+
+// Actions of events.
+const (
+	actionCreate   = "CreatePod"
+	actionDelete   = "DeletePod"
+	actionHandOver = "HandOver"
+	actionWait     = "Wait"
+	actionEnd      = "End"
+)
+
+// errForeignPod is a Pod of the launcher's name that belongs to somebody else.
+var errForeignPod = errors.New("belongs to somebody else: delete it, or give the VirtualMachineInstance another name")
+
+// reconcilePod makes the launcher Pod of a VMI that prepares and deletes that of a deleted one. The Pod of a VMI that
+// ended by itself stays: its logs are the guest's last words.
+func reconcilePod(ctx context.Context, s *Scope) error {
+	if s.Pod != nil && !metav1.IsControlledBy(s.Pod, s.VMI) {
+		err := s.adoptPod(ctx)
+		switch {
+		case err == nil:
+		case s.deleting() && errors.Is(err, errForeignPod):
+			return nil // None of ours is there, and so none is in the way.
+		default:
+			s.failCreate(err)
+			return err
+		}
+	}
+	switch {
+	case s.deleting():
+		return s.deletePod(ctx)
+	case !s.preparing() || s.Pod != nil || s.Problem != nil:
+		return nil
+	case s.VMI.Status.Phase == v1.Scheduling:
+		return nil // There was a Pod, and somebody took it away. That ends the VMI.
+	default:
+		return s.createPod(ctx)
+	}
+}
+
+func (s *Scope) createPod(ctx context.Context) error {
+	pod, err := podspec.Build(s.VMI, s.Config)
+	if err != nil {
+		// Trying again does not help. A change of the VMI or of the configuration does.
+		s.failCreate(err)
+		return reconcile.TerminalError(fmt.Errorf("render launcher Pod: %w", err))
+	}
+	err = s.Client.Create(ctx, pod)
+	if apierrors.IsAlreadyExists(err) {
+		return s.findPod(ctx, pod)
+	}
+	if err != nil {
+		err = fmt.Errorf("create launcher Pod %s: %w", pod.Name, err)
+		s.failCreate(err)
+		if apierrors.IsInvalid(err) {
+			return reconcile.TerminalError(err)
+		}
+		return err
+	}
+	s.Pod = pod
+	s.event(corev1.EventTypeNormal, ReasonSuccessfulCreate, actionCreate, "Created virtual machine pod %s", pod.Name)
+	return nil
+}
+
+// findPod takes the Pod that exists although the cache does not show it: the cache is behind our own creation, or the
+// name is taken.
+func (s *Scope) findPod(ctx context.Context, wanted *corev1.Pod) error {
+	pod := &corev1.Pod{}
+	key := client.ObjectKeyFromObject(wanted)
+	if err := s.Live.Get(ctx, key, pod); err != nil {
+		return fmt.Errorf("get launcher Pod %s, which exists: %w", key, err)
+	}
+	s.Pod = pod
+	if metav1.IsControlledBy(pod, s.VMI) {
+		return nil
+	}
+	if err := s.adoptPod(ctx); err != nil {
+		s.failCreate(err)
+		return err
+	}
+	return nil
+}
+
+// adoptPod takes over a launcher Pod of this VMI that lost its owner, as after a restore. A Pod of somebody else is
+// left alone.
+func (s *Scope) adoptPod(ctx context.Context) error {
+	pod := s.Pod
+	if metav1.GetControllerOf(pod) != nil || pod.Labels[v1.CreatedByLabel] != string(s.VMI.UID) {
+		s.Pod = nil
+		return fmt.Errorf("pod %s/%s %w", pod.Namespace, pod.Name, errForeignPod)
+	}
+	adopted := pod.DeepCopy()
+	adopted.OwnerReferences = append(adopted.OwnerReferences,
+		*metav1.NewControllerRef(s.VMI, v1.VirtualMachineInstanceGroupVersionKind))
+	lock := client.MergeFromWithOptions(pod, client.MergeFromWithOptimisticLock{})
+	if err := s.Client.Patch(ctx, adopted, lock); err != nil {
+		return fmt.Errorf("adopt Pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	s.Pod = adopted
+	return nil
+}
+
+func (s *Scope) failCreate(err error) {
+	s.Problem = &Problem{Reason: ReasonFailedCreate, Message: err.Error()}
+}
+
+// deletePod asks the kubelet to stop the Pod. virt-launcher turns that into a shutdown of the guest.
+func (s *Scope) deletePod(ctx context.Context) error {
+	if s.Pod == nil || s.Pod.DeletionTimestamp != nil || finished(s.Pod) {
+		return nil
+	}
+	err := s.Client.Delete(ctx, s.Pod, client.Preconditions{UID: ptr.To(s.Pod.UID)})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		s.event(corev1.EventTypeWarning, ReasonFailedDelete, actionDelete, "Error deleting virtual machine pod %s: %v",
+			s.Pod.Name, err)
+		return fmt.Errorf("delete launcher Pod %s: %w", s.Pod.Name, err)
+	}
+	s.event(corev1.EventTypeNormal, ReasonSuccessfulDelete, actionDelete, "Deleted virtual machine pod %s", s.Pod.Name)
+	return nil
+}
+
+// compute returns the status of the Pod's compute container, or nil.
+func compute(pod *corev1.Pod) *corev1.ContainerStatus {
+	for i := range pod.Status.ContainerStatuses {
+		if pod.Status.ContainerStatuses[i].Name == launcherpod.ComputeContainer {
+			return &pod.Status.ContainerStatuses[i]
+		}
+	}
+	return nil
+}
+
+// finished says that nothing of the Pod runs any more, nor will.
+func finished(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return true
+	}
+	container := compute(pod)
+	return container != nil && container.State.Terminated != nil
+}
+
+// running says that virt-launcher runs on a node.
+func running(pod *corev1.Pod) bool {
+	container := compute(pod)
+	return pod.Spec.NodeName != "" && pod.Status.Phase == corev1.PodRunning &&
+		container != nil && container.State.Running != nil
+}
+
+func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == kind {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}

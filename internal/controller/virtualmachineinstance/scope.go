@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package virtualmachineinstance leads a VMI to its launcher Pod, hands it over to the node's agent and, when the
+// Pod has ended, ends the VMI. Each file is one phase; Run has their order.
+package virtualmachineinstance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// Scope is one look at one VMI: what the phases see and what they find out.
+type Scope struct {
+	// Client reads from the cache and writes to the API server. Live reads from the API server; it is asked only
+	// before something that a cache that is behind must not decide.
+	Client client.Client
+	Live   client.Reader
+	// Recorder takes events, after what they tell about has happened.
+	Recorder events.EventRecorder
+	// Config is the cluster's part of the launcher Pod.
+	Config podspec.Config
+	// Now is one time for the whole look.
+	Now time.Time
+
+	// VMI is what the API server has. Writes of metadata refresh it; its status stays as it was read until the
+	// status is written.
+	VMI *v1.VirtualMachineInstance
+	// Pod is the launcher Pod, or nil.
+	Pod *corev1.Pod
+	// Claims are the claims that exist by the name of the volume, read while the VMI prepares.
+	Claims map[string]*corev1.PersistentVolumeClaim
+	// Problem is why the VMI cannot have a running Pod yet, or nil.
+	Problem *Problem
+	// HandOver says that the Pod runs and everything but the status has been handed over to the agent.
+	HandOver bool
+	// End is how the VMI ended, or nil.
+	End *End
+	// RequeueAfter is when to look again without being woken, or 0.
+	RequeueAfter time.Duration
+}
+
+// Problem is something that a user may have to act on.
+type Problem struct {
+	// Reason is the reason of the condition Synchronized and of the event.
+	Reason string
+	// Message says what is wrong and where.
+	Message string
+	// Unschedulable says that the VMI cannot get a node because of it.
+	Unschedulable bool
+}
+
+// Run looks at the VMI and does what is to be done. The order matters where a number says why.
+func Run(ctx context.Context, s *Scope) error {
+	err := runPhases(ctx, s,
+		// 1. The finalizer comes before anything that must be waited for at deletion.
+		holdVMI,
+		// 2. The Pod needs to know of each claim whether it is a block device.
+		readClaims,
+		// 3. Made while the VMI prepares, deleted with it.
+		reconcilePod,
+		// 4. Label and readiness gate come before the status: the agent starts the guest when it sees Scheduled.
+		handOver,
+		// 5. After the Pod was looked at for the last time.
+		readEnd,
+	)
+	// 6. The status is written even if a phase failed: it says what failed.
+	if statusErr := writeStatus(ctx, s); statusErr != nil {
+		return errors.Join(err, statusErr)
+	}
+	if err != nil {
+		return err
+	}
+	// 7. The end is on record before the object may go.
+	return releaseVMI(ctx, s)
+}
+
+func runPhases(ctx context.Context, s *Scope, phases ...func(context.Context, *Scope) error) error {
+	for _, phase := range phases {
+		if err := phase(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Load reads the launcher Pod. Where its absence would end the VMI, or let it go, the API server is asked: a cache that
+// is behind must not kill a VM, nor let a second one start on the same disks.
+func (s *Scope) Load(ctx context.Context) error {
+	key := client.ObjectKey{Namespace: s.VMI.Namespace, Name: podspec.PodName(s.VMI)}
+	for _, reader := range []client.Reader{s.Client, s.Live} {
+		pod := &corev1.Pod{}
+		err := reader.Get(ctx, key, pod)
+		switch {
+		case err == nil:
+			s.Pod = pod
+			return nil
+		case !apierrors.IsNotFound(err):
+			return fmt.Errorf("get launcher Pod %s: %w", key, err)
+		case !s.absenceDecides():
+			return nil
+		}
+	}
+	return nil
+}
+
+func (s *Scope) absenceDecides() bool {
+	switch s.stage() {
+	case vmistatus.Preparing:
+		return s.deleting() || s.VMI.Status.Phase == v1.Scheduling
+	case vmistatus.Live:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *Scope) stage() vmistatus.Stage { return vmistatus.StageOf(s.VMI.Status.Phase) }
+
+func (s *Scope) deleting() bool { return s.VMI.DeletionTimestamp != nil }
+
+// preparing says that the VMI still is to get to a node.
+func (s *Scope) preparing() bool { return s.stage() == vmistatus.Preparing && !s.deleting() }
+
+// patchMetadata writes a change of labels, annotations or finalizers and refreshes the VMI. Without a change it
+// writes nothing.
+func (s *Scope) patchMetadata(ctx context.Context, change func(*v1.VirtualMachineInstance)) error {
+	changed := s.VMI.DeepCopy()
+	change(changed)
+	if equalMetadata(&s.VMI.ObjectMeta, &changed.ObjectMeta) {
+		return nil
+	}
+	lock := client.MergeFromWithOptions(s.VMI, client.MergeFromWithOptimisticLock{})
+	if err := s.Client.Patch(ctx, changed, lock); err != nil {
+		return fmt.Errorf("patch metadata of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VMI), err)
+	}
+	s.VMI = changed
+	return nil
+}
+
+func equalMetadata(a, b *metav1.ObjectMeta) bool {
+	return equalMaps(a.Labels, b.Labels) && equalMaps(a.Annotations, b.Annotations) &&
+		slices.Equal(a.Finalizers, b.Finalizers)
+}
+
+func equalMaps(a, b map[string]string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for key, value := range a {
+		if other, ok := b[key]; !ok || other != value {
+			return false
+		}
+	}
+	return true
+}
+
+// event tells the user what happened to the VMI, and with which Pod.
+func (s *Scope) event(kind, reason, action, note string, args ...any) {
+	if s.Pod != nil {
+		s.Recorder.Eventf(s.VMI, s.Pod, kind, reason, action, note, args...)
+		return
+	}
+	s.Recorder.Eventf(s.VMI, nil, kind, reason, action, note, args...)
+}

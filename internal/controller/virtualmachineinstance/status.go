@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstance
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// patience is how old a launcher Pod gets before Scheduling is worth a write of its own. A quick start goes from
+// Pending to Scheduled at once.
+const patience = 3 * time.Second
+
+// reasonStopped is the reason of the event at the end. KubeVirt's name.
+const reasonStopped = "Stopped"
+
+// writeStatus computes the status from what the phases found, writes it if it changed, and then tells what happened.
+func writeStatus(ctx context.Context, s *Scope) error {
+	after := s.VMI.DeepCopy()
+	ComputeStatus(s, &after.Status)
+	changed, err := vmistatus.Patch(ctx, s.Client, vmistatus.Controller, s.VMI, after)
+	if err != nil {
+		return err
+	}
+	if !changed {
+		return nil
+	}
+	before := s.VMI
+	s.VMI = after
+	s.tell(&before.Status)
+	return nil
+}
+
+// tell sends the events that belong to a status that was just written.
+func (s *Scope) tell(before *v1.VirtualMachineInstanceStatus) {
+	after := &s.VMI.Status
+	if s.HandOver && before.Phase != v1.Scheduled {
+		s.event(corev1.EventTypeNormal, ReasonSuccessfulHandOver, actionHandOver,
+			"Pod ownership transferred to the node %s", after.NodeName)
+	}
+	if s.End != nil && before.Phase != s.End.Phase {
+		kind := corev1.EventTypeNormal
+		if s.End.Phase == v1.Failed {
+			kind = corev1.EventTypeWarning
+		}
+		s.event(kind, reasonStopped, actionEnd, "The VirtualMachineInstance ended: %s: %s", s.End.Reason, s.End.Message)
+	}
+	problem := vmistatus.FindCondition(after, v1.VirtualMachineInstanceSynchronized)
+	known := vmistatus.FindCondition(before, v1.VirtualMachineInstanceSynchronized)
+	if s.Problem != nil && problem != nil && (known == nil || *known != *problem) {
+		s.event(corev1.EventTypeWarning, problem.Reason, actionWait, "%s", problem.Message)
+	}
+}
+
+// ComputeStatus brings a status to what the scope has found out. It is pure but for the scope's RequeueAfter.
+func ComputeStatus(s *Scope, status *v1.VirtualMachineInstanceStatus) {
+	switch {
+	case vmistatus.StageOf(status.Phase) == vmistatus.Ended:
+	case s.End != nil:
+		setEnd(s, status)
+	case s.HandOver:
+		setHandedOver(s, status)
+	case vmistatus.StageOf(status.Phase) == vmistatus.Preparing && !s.deleting():
+		setPreparing(s, status)
+	}
+}
+
+func setEnd(s *Scope, status *v1.VirtualMachineInstanceStatus) {
+	vmistatus.SetPhase(status, s.End.Phase, metav1.NewTime(s.Now))
+	status.Reason = s.End.Reason
+	vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)
+	reason := v1.GuestNotRunningReason
+	if s.Pod == nil {
+		reason = v1.PodNotExistsReason
+	}
+	setNotReady(s, status, reason, s.End.Message)
+}
+
+func setHandedOver(s *Scope, status *v1.VirtualMachineInstanceStatus) {
+	stampPassed(s, status)
+	vmistatus.SetPhase(status, v1.Scheduled, metav1.NewTime(s.Now))
+	status.NodeName = s.Pod.Spec.NodeName
+	status.ActivePods = map[types.UID]string{s.Pod.UID: s.Pod.Spec.NodeName}
+	status.LauncherContainerImageVersion = launcherImage(s.Pod)
+	status.RuntimeUser = launcherpod.QEMUUser
+	if s.Pod.Status.QOSClass != "" {
+		status.QOSClass = ptr.To(s.Pod.Status.QOSClass)
+	}
+	status.VolumeStatus = volumeStatus(s)
+	vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)
+	vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceSynchronized)
+	setNotReady(s, status, v1.GuestNotRunningReason, "The launcher Pod runs, the guest is about to start.")
+}
+
+// setPreparing writes only if there is something to tell: a problem, or a Pod that takes its time.
+func setPreparing(s *Scope, status *v1.VirtualMachineInstanceStatus) {
+	if s.Problem == nil && s.Pod != nil {
+		s.Problem = podProblem(s.Pod)
+	}
+	told := len(status.Conditions) > 0 || status.Phase == v1.Scheduling
+	if s.Problem == nil && !told {
+		if s.Pod == nil {
+			return
+		}
+		if wait := s.Pod.CreationTimestamp.Add(patience).Sub(s.Now); wait > 0 {
+			s.RequeueAfter = wait
+			return
+		}
+	}
+	if s.Pod != nil {
+		stampPassed(s, status)
+		status.Phase = v1.Scheduling
+		setNotReady(s, status, v1.GuestNotRunningReason, "The launcher Pod does not run yet.")
+	} else {
+		setNotReady(s, status, v1.PodNotExistsReason, "There is no launcher Pod yet.")
+	}
+	setProblem(s, status)
+}
+
+func setProblem(s *Scope, status *v1.VirtualMachineInstanceStatus) {
+	now := metav1.NewTime(s.Now)
+	if s.Problem == nil {
+		vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)
+		vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceSynchronized)
+		return
+	}
+	if s.Problem.Unschedulable {
+		reason := s.Problem.Reason
+		if s.Pod == nil {
+			reason = corev1.PodReasonUnschedulable // the scheduler has not been asked, but it could not help either
+		}
+		vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
+			Type: v1.VirtualMachineInstancePodScheduled, Status: corev1.ConditionFalse,
+			Reason: reason, Message: s.Problem.Message,
+		}, now)
+	} else {
+		vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)
+	}
+	if s.Problem.Unschedulable && s.Pod != nil {
+		// What the scheduler says is told by PodScheduled alone.
+		vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceSynchronized)
+		return
+	}
+	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
+		Type: v1.VirtualMachineInstanceSynchronized, Status: corev1.ConditionFalse,
+		Reason: s.Problem.Reason, Message: s.Problem.Message,
+	}, now)
+}
+
+// podProblem is why a Pod does not run, if the scheduler or the kubelet say so.
+func podProblem(pod *corev1.Pod) *Problem {
+	scheduled := podCondition(pod, corev1.PodScheduled)
+	if scheduled != nil && scheduled.Status == corev1.ConditionFalse {
+		return &Problem{Reason: scheduled.Reason, Message: scheduled.Message, Unschedulable: true}
+	}
+	container := compute(pod)
+	if container == nil || container.State.Waiting == nil {
+		return nil
+	}
+	waiting := container.State.Waiting
+	switch waiting.Reason {
+	case "", "ContainerCreating", "PodInitializing": // the kubelet's words for "on its way"
+		return nil
+	}
+	return &Problem{
+		Reason:  waiting.Reason,
+		Message: fmt.Sprintf("Launcher Pod %s: %s", pod.Name, sentence(waiting.Message)),
+	}
+}
+
+func setNotReady(s *Scope, status *v1.VirtualMachineInstanceStatus, reason, message string) {
+	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
+		Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionFalse, Reason: reason, Message: message,
+	}, metav1.NewTime(s.Now))
+}
+
+// stampPassed notes the phases that were passed without a write.
+func stampPassed(s *Scope, status *v1.VirtualMachineInstanceStatus) {
+	vmistatus.StampPhase(status, v1.Pending, s.VMI.CreationTimestamp)
+	vmistatus.StampPhase(status, v1.Scheduling, s.Pod.CreationTimestamp)
+}
+
+func launcherImage(pod *corev1.Pod) string {
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name == launcherpod.ComputeContainer {
+			return pod.Spec.Containers[i].Image
+		}
+	}
+	return ""
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
+	"github.com/vireo-project/vireo/internal/podspec"
+)
+
+// vmiWorkers is how many VMIs are looked at at the same time. KubeVirt's value.
+const vmiWorkers = 10
+
+// claimIndex finds VMIs by the claims of their volumes.
+const claimIndex = "spec.volumes.persistentVolumeClaim"
+
+// ConfigSource gives the cluster's configuration as it is now. clusterconfig.Store is one.
+type ConfigSource interface {
+	Current() clusterconfig.Config
+}
+
+// VirtualMachineInstanceReconciler leads VMIs to their launcher Pods and ends them with their Pods.
+type VirtualMachineInstanceReconciler struct {
+	// Client reads from the manager's cache.
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	// Recorder takes events.
+	Recorder events.EventRecorder
+	// Config is the cluster's configuration.
+	Config ConfigSource
+	// Clock is the time; nil means the machine's.
+	Clock clock.PassiveClock
+}
+
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances/status,verbs=patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances/finalizers,verbs=update
+// +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=core,resources=pods/status,verbs=patch
+// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// SetupWithManager adds the reconciler to a manager.
+func (r *VirtualMachineInstanceReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1.VirtualMachineInstance{}, claimIndex,
+		func(o client.Object) []string {
+			vmi, ok := o.(*v1.VirtualMachineInstance)
+			if !ok {
+				return nil
+			}
+			return virtualmachineinstance.ClaimNames(vmi)
+		})
+	if err != nil {
+		return fmt.Errorf("index VirtualMachineInstances by claim: %w", err)
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("virtualmachineinstance").
+		For(&v1.VirtualMachineInstance{}).
+		Owns(&corev1.Pod{}).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.usersOfClaim)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: vmiWorkers}).
+		Complete(r)
+}
+
+// usersOfClaim are the VMIs that may wait for a claim.
+func (r *VirtualMachineInstanceReconciler) usersOfClaim(ctx context.Context, claim client.Object) []ctrl.Request {
+	list := &v1.VirtualMachineInstanceList{}
+	err := r.Client.List(ctx, list, client.InNamespace(claim.GetNamespace()),
+		client.MatchingFields{claimIndex: claim.GetName()})
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot list the VirtualMachineInstances that use a claim", "claim", claim.GetName())
+		return nil
+	}
+	requests := make([]ctrl.Request, 0, len(list.Items))
+	for i := range list.Items {
+		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+	}
+	return requests
+}
+
+// Reconcile looks at one VMI. The phases and their order are in virtualmachineinstance.Run.
+func (r *VirtualMachineInstanceReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	vmi := &v1.VirtualMachineInstance{}
+	if err := r.Client.Get(ctx, request.NamespacedName, vmi); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	scope := &virtualmachineinstance.Scope{
+		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock),
+		VMI: vmi, Config: podConfig(r.Config.Current()),
+	}
+	if err := scope.Load(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	if err := virtualmachineinstance.Run(ctx, scope); err != nil {
+		return result(err, 0)
+	}
+	return result(nil, scope.RequeueAfter)
+}
+
+// podConfig is what the launcher Pod depends on in the cluster's configuration.
+func podConfig(c clusterconfig.Config) podspec.Config {
+	return podspec.Config{
+		LauncherImage:                      c.Images.Launcher,
+		ImagePullPolicy:                    c.ImagePullPolicy,
+		ImagePullSecrets:                   c.ImagePullSecrets,
+		RuntimeClass:                       c.DefaultRuntimeClass,
+		UseEmulation:                       c.UseEmulation,
+		DefaultArchitecture:                c.DefaultArchitecture,
+		CPUAllocationRatio:                 c.CPUAllocationRatio,
+		CPURequest:                         c.CPURequest,
+		MemoryOvercommit:                   c.MemoryOvercommit,
+		AdditionalGuestMemoryOverheadRatio: c.AdditionalGuestMemoryOverheadRatio,
+		NodeSelectors:                      c.NodeSelectors,
+	}
+}

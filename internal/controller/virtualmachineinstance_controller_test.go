@@ -1,0 +1,553 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// heard collects events as "Normal Reason: note".
+type heard struct {
+	mu     sync.Mutex
+	events []string
+}
+
+func (h *heard) Eventf(_, _ runtime.Object, kind, reason, _, note string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.events = append(h.events, fmt.Sprintf("%s %s: %s", kind, reason, fmt.Sprintf(note, args...)))
+}
+
+func (h *heard) take() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := h.events
+	h.events = nil
+	return out
+}
+
+type fixedConfig struct{ clusterconfig.Config }
+
+func (f fixedConfig) Current() clusterconfig.Config { return f.Config }
+
+// world is a VMI reconciler on the suite's API server, at a time that stands still.
+type world struct {
+	*VirtualMachineInstanceReconciler
+	writes *Writes
+	events *heard
+	clock  *clocktesting.FakePassiveClock
+	ns     string
+}
+
+func newWorld() *world {
+	config := clusterconfig.Default()
+	config.Images.Launcher = "registry.example/virt-launcher:v1"
+	config.DefaultArchitecture = "amd64"
+	w := &world{writes: NewWrites(), events: &heard{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
+	w.VirtualMachineInstanceReconciler = &VirtualMachineInstanceReconciler{
+		Client: w.writes, Live: k8sClient, Recorder: w.events, Config: fixedConfig{config}, Clock: w.clock,
+	}
+	return w
+}
+
+func (w *world) create(b *builder.VMI) *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	vmi := b.Namespace(w.ns).Finalizers(v1.VirtualMachineInstanceFinalizer).Obj()
+	ExpectCreated(vmi)
+	return ExpectExists(vmi)
+}
+
+func (w *world) reconcile(vmi *v1.VirtualMachineInstance) (ctrl.Result, error) {
+	return w.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)})
+}
+
+// expectReconciled looks once and says which writes that took.
+func (w *world) expectReconciled(vmi *v1.VirtualMachineInstance, writes ...string) ctrl.Result {
+	GinkgoHelper()
+	result, err := w.reconcile(vmi)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(w.writes.Take()).To(Equal(writes))
+	return result
+}
+
+// expectQuiet says that there is nothing left to do.
+func (w *world) expectQuiet(vmi *v1.VirtualMachineInstance) {
+	GinkgoHelper()
+	w.expectReconciled(vmi)
+	Expect(w.events.take()).To(BeEmpty())
+}
+
+func podOf(vmi *v1.VirtualMachineInstance) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace, Name: podspec.PodName(vmi)}}
+}
+
+// play sets the status of the launcher Pod, as scheduler and kubelet would.
+func (w *world) play(vmi *v1.VirtualMachineInstance, node string, status *builder.PodStatus) *corev1.Pod {
+	GinkgoHelper()
+	pod := ExpectExists(podOf(vmi))
+	if node != "" && pod.Spec.NodeName == "" {
+		Expect(k8sClient.SubResource("binding").Create(ctx, pod, &corev1.Binding{
+			ObjectMeta: pod.ObjectMeta, Target: corev1.ObjectReference{Kind: "Node", Name: node},
+		})).To(Succeed())
+		pod = ExpectExists(podOf(vmi))
+	}
+	conditions := pod.Status.Conditions
+	pod.Status = status.Obj()
+	for _, c := range conditions {
+		if c.Type == v1.VirtualMachineUnpaused || c.Type == corev1.PodScheduled && len(pod.Status.Conditions) == 0 {
+			pod.Status.Conditions = append(pod.Status.Conditions, c)
+		}
+	}
+	Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+	return ExpectExists(podOf(vmi))
+}
+
+// handedOver leads a VMI to Scheduled.
+func (w *world) handedOver(b *builder.VMI) *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	vmi := w.create(b)
+	w.expectReconciled(vmi, "create Pod")
+	w.play(vmi, "node-1", builder.MakePodStatus().Running())
+	w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+	w.events.take()
+	return ExpectExists(vmi)
+}
+
+// agent writes a status as virt-handler would.
+func agent(vmi *v1.VirtualMachineInstance, change func(*v1.VirtualMachineInstanceStatus)) {
+	GinkgoHelper()
+	before := ExpectExists(vmi).DeepCopy()
+	change(&vmi.Status)
+	_, err := vmistatus.Patch(ctx, k8sClient, vmistatus.Handler, before, vmi)
+	Expect(err).NotTo(HaveOccurred())
+}
+
+func running(status *v1.VirtualMachineInstanceStatus) {
+	vmistatus.SetPhase(status, v1.Running, metav1.Now())
+	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
+		Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionTrue,
+	}, metav1.Now())
+}
+
+func haveCondition(kind v1.VirtualMachineInstanceConditionType, status corev1.ConditionStatus, reason, message string,
+) gomegatypes.GomegaMatcher {
+	return WithTransform(func(vmi *v1.VirtualMachineInstance) string {
+		c := vmistatus.FindCondition(&vmi.Status, kind)
+		if c == nil {
+			return "none"
+		}
+		return fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
+	}, And(HavePrefix("%s %s ", status, reason), ContainSubstring(message)))
+}
+
+func haveNoCondition(kind v1.VirtualMachineInstanceConditionType) gomegatypes.GomegaMatcher {
+	return WithTransform(func(vmi *v1.VirtualMachineInstance) any {
+		return vmistatus.FindCondition(&vmi.Status, kind)
+	}, BeNil())
+}
+
+var _ = Describe("VirtualMachineInstance reconciler", func() {
+	var w *world
+	BeforeEach(func() { w = newWorld() })
+
+	It("leads a VMI to Scheduled with a Pod and two writes of the VMI", func() {
+		vmi := w.create(builder.MakeVMI("vm").Label("app", "web").ContainerDisk("root", "image"))
+		Expect(vmi.Status.Phase).To(Equal(v1.Pending), "the schema's default")
+
+		result := w.expectReconciled(vmi, "create Pod")
+		Expect(result.RequeueAfter).To(BeNumerically(">", 0), "to tell when the Pod takes its time")
+		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulCreate: Created virtual machine pod " + podspec.PodName(vmi)))
+		pod := ExpectExists(podOf(vmi))
+		Expect(metav1.IsControlledBy(pod, vmi)).To(BeTrue())
+		Expect(pod.Labels).To(HaveKeyWithValue("app", "web"))
+		w.expectQuiet(vmi)
+
+		w.play(vmi, "node-1", builder.MakePodStatus().Waiting("ContainerCreating", ""))
+		w.expectQuiet(vmi)
+
+		pod = w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulHandOver: Pod ownership transferred to the node node-1"))
+		ExpectExists(vmi)
+		Expect(vmi.Status.Phase).To(Equal(v1.Scheduled))
+		Expect(vmi.Status.NodeName).To(Equal("node-1"))
+		Expect(vmi.Labels).To(HaveKeyWithValue(v1.NodeNameLabel, "node-1"))
+		Expect(vmi.Annotations).To(HaveKey(v1.MemoryOverheadAnnotationBytes))
+		Expect(vmi.Status.ActivePods).To(HaveKeyWithValue(pod.UID, "node-1"))
+		Expect(vmi.Status.LauncherContainerImageVersion).To(Equal("registry.example/virt-launcher:v1"))
+		Expect(vmi.Status.RuntimeUser).To(BeEquivalentTo(launcherpod.QEMUUser))
+		Expect(vmi.Status.QOSClass).To(HaveValue(Equal(corev1.PodQOSBurstable)))
+		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason, ""))
+		var stamps []v1.VirtualMachineInstancePhase
+		for _, stamp := range vmi.Status.PhaseTransitionTimestamps {
+			stamps = append(stamps, stamp.Phase)
+		}
+		Expect(stamps).To(Equal([]v1.VirtualMachineInstancePhase{v1.Pending, v1.Scheduling, v1.Scheduled}))
+		w.expectQuiet(vmi)
+
+		agent(vmi, running)
+		w.expectQuiet(vmi)
+	})
+
+	It("puts the finalizer on a VMI that lacks it", func() {
+		vmi := builder.MakeVMI("vm").Namespace(w.ns).Obj()
+		ExpectCreated(vmi)
+		w.expectReconciled(vmi, "patch VirtualMachineInstance", "create Pod")
+		Expect(ExpectExists(vmi).Finalizers).To(ConsistOf(v1.VirtualMachineInstanceFinalizer))
+	})
+
+	It("tells that the Pod takes its time", func() {
+		vmi := w.create(builder.MakeVMI("vm"))
+		w.expectReconciled(vmi, "create Pod")
+		w.clock.SetTime(w.clock.Now().Add(10 * time.Second))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
+		w.events.take()
+		w.expectQuiet(vmi)
+	})
+
+	It("copies what the scheduler says, and takes it back", func() {
+		vmi := w.create(builder.MakeVMI("vm").Guest("1Ti"))
+		w.expectReconciled(vmi, "create Pod")
+		w.events.take()
+		w.play(vmi, "", builder.MakePodStatus().Unschedulable("0/2 nodes are available: 2 Insufficient memory."))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
+		Expect(vmi).To(haveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse,
+			corev1.PodReasonUnschedulable, "Insufficient memory"))
+		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+		w.expectQuiet(vmi)
+
+		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
+		Expect(vmi.Status.Phase).To(Equal(v1.Scheduled))
+	})
+
+	It("copies why the image cannot be pulled, and takes it back", func() {
+		vmi := w.create(builder.MakeVMI("vm").ContainerDisk("root", "nowhere"))
+		w.expectReconciled(vmi, "create Pod")
+		w.events.take()
+		w.play(vmi, "node-1", builder.MakePodStatus().Waiting("ErrImagePull", "no such host"))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"ErrImagePull", "no such host"))
+		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning ErrImagePull: ")))
+		w.expectQuiet(vmi)
+
+		w.play(vmi, "", builder.MakePodStatus().Running())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+	})
+
+	It("waits for a claim, with the reason, and describes it at the hand-over", func() {
+		vmi := w.create(builder.MakeVMI("vm").PVC("root", "claim"))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		ExpectExists(vmi)
+		Expect(vmi.Status.Phase).To(Equal(v1.Pending))
+		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"FailedPvcNotFound", w.ns+"/claim"))
+		Expect(vmi).To(haveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse,
+			corev1.PodReasonUnschedulable, w.ns+"/claim"))
+		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FailedPvcNotFound: ")))
+		w.expectQuiet(vmi)
+		ExpectGone(podOf(vmi))
+
+		pvc := builder.MakePVC("claim").Namespace(w.ns).Block().Obj()
+		ExpectCreated(pvc)
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(podOf(vmi)).Spec.Containers[0].VolumeDevices).To(HaveLen(1))
+		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
+
+		pvc.Status = builder.MakePVC("claim").Bound("2Gi").Obj().Status
+		ExpectStatus(pvc)
+		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+		ExpectExists(vmi)
+		Expect(vmi.Status.VolumeStatus).To(HaveLen(1))
+		info := vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo
+		Expect(vmi.Status.VolumeStatus[0].Name).To(Equal("root"))
+		Expect(info.ClaimName).To(Equal("claim"))
+		Expect(info.VolumeMode).To(HaveValue(Equal(corev1.PersistentVolumeBlock)))
+		Expect(info.Capacity[corev1.ResourceStorage]).To(Equal(resource.MustParse("2Gi")))
+		Expect(info.FilesystemOverhead).To(HaveValue(BeEquivalentTo("0")))
+	})
+
+	It("says why the Pod cannot be created, and tries again", func() {
+		vmi := w.create(builder.MakeVMI("vm"))
+		w.writes.Fail = func(request string) error {
+			if request == "create Pod" {
+				return apierrors.NewForbidden(corev1.Resource("pods"), "x", errors.New("exceeded quota"))
+			}
+			return nil
+		}
+		_, err := w.reconcile(vmi)
+		Expect(err).To(MatchError(ContainSubstring("exceeded quota")))
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"FailedCreate", "exceeded quota"))
+		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FailedCreate: ")))
+		w.writes.Take()
+		_, err = w.reconcile(vmi)
+		Expect(err).To(HaveOccurred())
+		Expect(w.writes.Take()).To(Equal([]string{"create Pod"}), "the same failure is written once")
+		Expect(w.events.take()).To(BeEmpty())
+
+		w.writes.Fail = nil
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+	})
+
+	It("does not make a second Pod from a cache that is behind", func() {
+		vmi := w.create(builder.MakeVMI("vm"))
+		w.expectReconciled(vmi, "create Pod")
+		w.events.take()
+		w.writes.Blind = func(_ client.ObjectKey, o client.Object) bool { _, pod := o.(*corev1.Pod); return pod }
+		w.expectReconciled(vmi, "create Pod") // which the API server refuses
+		Expect(w.events.take()).To(BeEmpty())
+		pods := &corev1.PodList{}
+		Expect(k8sClient.List(ctx, pods, client.InNamespace(w.ns))).To(Succeed())
+		Expect(pods.Items).To(HaveLen(1))
+	})
+
+	It("does not end a VMI because of a cache that is behind", func() {
+		vmi := w.handedOver(builder.MakeVMI("vm"))
+		w.writes.Blind = func(_ client.ObjectKey, o client.Object) bool { _, pod := o.(*corev1.Pod); return pod }
+		w.expectQuiet(vmi)
+	})
+
+	It("leaves a Pod of its name alone that belongs to somebody else", func() {
+		vmi := w.create(builder.MakeVMI("vm"))
+		pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "x"})
+		Expect(err).NotTo(HaveOccurred())
+		pod.OwnerReferences, pod.Labels = nil, nil
+		ExpectCreated(pod)
+		_, err = w.reconcile(vmi)
+		Expect(err).To(MatchError(ContainSubstring("belongs to somebody else")))
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"FailedCreate", pod.Name))
+	})
+
+	It("takes over its own Pod that lost its owner", func() {
+		vmi := w.create(builder.MakeVMI("vm"))
+		pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "x"})
+		Expect(err).NotTo(HaveOccurred())
+		pod.OwnerReferences = nil
+		ExpectCreated(pod)
+		w.expectReconciled(vmi, "patch Pod")
+		Expect(metav1.IsControlledBy(ExpectExists(pod), vmi)).To(BeTrue())
+	})
+
+	It("starts over when somebody else wrote first", func() {
+		vmi := w.create(builder.MakeVMI("vm"))
+		w.expectReconciled(vmi, "create Pod")
+		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.writes.Fail = func(request string) error {
+			if request == "patch VirtualMachineInstance/status" {
+				return apierrors.NewConflict(v1.GroupVersion.WithResource("vmis").GroupResource(), "vm", ErrInjected)
+			}
+			return nil
+		}
+		result, err := w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+		Expect(w.events.take()).NotTo(ContainElement(ContainSubstring("SuccessfulHandOver")))
+		w.writes.Fail = nil
+		w.writes.Take()
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
+	})
+
+	It("closes the Pod's readiness gate while the guest is paused", func() {
+		vmi := w.handedOver(builder.MakeVMI("vm"))
+		pause := func(status corev1.ConditionStatus) {
+			agent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
+				vmistatus.SetCondition(s, v1.VirtualMachineInstanceCondition{
+					Type: v1.VirtualMachineInstancePaused, Status: status,
+				}, metav1.Now())
+			})
+		}
+		gate := func() corev1.ConditionStatus {
+			for _, c := range ExpectExists(podOf(vmi)).Status.Conditions {
+				if c.Type == v1.VirtualMachineUnpaused {
+					return c.Status
+				}
+			}
+			return ""
+		}
+		Expect(gate()).To(Equal(corev1.ConditionTrue))
+		agent(vmi, running)
+		pause(corev1.ConditionTrue)
+		w.expectReconciled(vmi, "patch Pod/status")
+		Expect(gate()).To(Equal(corev1.ConditionFalse))
+		w.expectQuiet(vmi)
+		pause(corev1.ConditionFalse)
+		w.expectReconciled(vmi, "patch Pod/status")
+		Expect(gate()).To(Equal(corev1.ConditionTrue))
+	})
+
+	DescribeTable("ends with its Pod",
+		func(pod *builder.PodStatus, phase v1.VirtualMachineInstancePhase, reason, message string) {
+			vmi := w.handedOver(builder.MakeVMI("vm"))
+			agent(vmi, running)
+			w.play(vmi, "", pod)
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			ExpectExists(vmi)
+			Expect(vmi.Status.Phase).To(Equal(phase))
+			Expect(vmi.Status.Reason).To(Equal(reason))
+			Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason, message))
+			Expect(vmi.Finalizers).To(ContainElement(v1.VirtualMachineInstanceFinalizer), "it was not deleted")
+			Expect(w.events.take()).To(ConsistOf(ContainSubstring(" Stopped: ")))
+			w.expectQuiet(vmi)
+			ExpectExists(podOf(vmi))
+		},
+		Entry("that the guest shut down",
+			builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GuestShutdown","message":"The guest powered off."}`),
+			v1.Succeeded, "GuestShutdown", "powered off"),
+		Entry("whose QEMU crashed",
+			builder.MakePodStatus().Terminated(1, "Error", `{"reason":"GuestCrashed","message":"QEMU was killed by signal 9."}`),
+			v1.Failed, "GuestCrashed", "signal 9"),
+		Entry("that was killed for its memory", builder.MakePodStatus().Terminated(137, "OOMKilled", ""),
+			v1.Failed, "OOMKilled", ""),
+		Entry("that was evicted", builder.MakePodStatus().Evicted("The node was low on resource: memory."),
+			v1.Failed, "Evicted", "low on resource"),
+		Entry("that lies", builder.MakePodStatus().Terminated(3, "Error", `{"reason":"Everything fine","message":"\u001b[2J"}`),
+			v1.Failed, "Error", ""),
+	)
+
+	It("fails when the Pod vanishes", func() {
+		vmi := w.handedOver(builder.MakeVMI("vm"))
+		agent(vmi, running)
+		Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
+		Expect(vmi.Status.Reason).To(Equal(v1.PodNotExistsReason))
+		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning Stopped: ")))
+		w.expectQuiet(vmi)
+	})
+
+	It("takes an unreachable guest for neither succeeded nor failed", func() {
+		vmi := w.handedOver(builder.MakeVMI("vm"))
+		agent(vmi, running)
+		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) { s.Phase = v1.Unknown })
+		w.expectQuiet(vmi)
+		w.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
+	})
+
+	Context("when it is deleted", func() {
+		remove := func(vmi *v1.VirtualMachineInstance) {
+			GinkgoHelper()
+			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		}
+
+		It("goes at once before it has a Pod", func() {
+			vmi := w.create(builder.MakeVMI("vm").PVC("root", "missing"))
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			remove(vmi)
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
+			ExpectGone(vmi)
+		})
+
+		It("goes with its Pod before the hand-over", func() {
+			vmi := w.create(builder.MakeVMI("vm"))
+			w.expectReconciled(vmi, "create Pod")
+			remove(vmi)
+			w.events.take()
+			w.expectReconciled(vmi, "delete Pod") // never scheduled, so it is gone at once
+			Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: ")))
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
+			ExpectGone(vmi)
+		})
+
+		It("waits for the guest's shutdown and records how it ended", func() {
+			vmi := w.handedOver(builder.MakeVMI("vm").Finalizers(v1.VirtualMachineControllerFinalizer))
+			agent(vmi, running)
+			remove(vmi)
+			w.expectReconciled(vmi, "delete Pod")
+			w.events.take()
+			w.expectQuiet(vmi)
+			w.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GuestShutdown","message":"bye"}`))
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
+			ExpectExists(vmi)
+			Expect(vmi.Status.Phase).To(Equal(v1.Succeeded))
+			Expect(vmi.Finalizers).To(ConsistOf(v1.VirtualMachineControllerFinalizer), "the VM has its own")
+			w.events.take()
+			w.expectQuiet(vmi)
+		})
+
+		It("is not let go by a cache that does not show the Pod", func() {
+			vmi := w.handedOver(builder.MakeVMI("vm"))
+			remove(vmi)
+			w.writes.Blind = func(_ client.ObjectKey, o client.Object) bool { _, pod := o.(*corev1.Pod); return pod }
+			w.expectReconciled(vmi, "delete Pod")
+			Expect(ExpectExists(vmi).Finalizers).To(ContainElement(v1.VirtualMachineInstanceFinalizer))
+		})
+
+		It("goes after it ended by itself", func() {
+			vmi := w.handedOver(builder.MakeVMI("vm"))
+			w.play(vmi, "", builder.MakePodStatus().Terminated(1, "Error", ""))
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			remove(vmi)
+			w.expectReconciled(vmi, "patch VirtualMachineInstance")
+			ExpectGone(vmi)
+		})
+	})
+
+	It("gives up on a VMI that no Pod can run, until it changes", func() {
+		vmi := w.create(builder.MakeVMI("vm").EmptyDisk(launcherpod.SocketsVolume, "1Gi"))
+		_, err := w.reconcile(vmi)
+		Expect(err).To(MatchError(ContainSubstring("terminal error")))
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"FailedCreate", "volume sockets"))
+	})
+
+	It("asks for no KVM under emulation", func() {
+		config := w.Config.(fixedConfig)
+		config.UseEmulation = true
+		w.Config = config
+		vmi := w.create(builder.MakeVMI("vm").Masquerade())
+		w.expectReconciled(vmi, "create Pod")
+		for name := range ExpectExists(podOf(vmi)).Spec.Containers[0].Resources.Limits {
+			Expect(strings.HasSuffix(string(name), "kvm") || strings.HasSuffix(string(name), "vhost-net")).To(BeFalse())
+		}
+	})
+
+	It("makes a Pod that the restricted level admits", func() {
+		ns := &corev1.Namespace{}
+		Expect(k8sClient.Get(ctx, client.ObjectKey{Name: w.ns}, ns)).To(Succeed())
+		metav1.SetMetaDataLabel(&ns.ObjectMeta, "pod-security.kubernetes.io/enforce", "restricted")
+		Expect(k8sClient.Update(ctx, ns)).To(Succeed())
+		vmi := w.create(builder.MakeVMI("vm").ContainerDisk("root", "image").CloudInitSecret("init", "u", "n").
+			KernelBoot("kernel").Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.TerminationGracePeriodSeconds = ptr.To[int64](0)
+		}))
+		w.expectReconciled(vmi, "create Pod")
+	})
+})
