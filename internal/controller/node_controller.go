@@ -25,7 +25,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/internal/nodecapabilities"
 )
@@ -42,9 +41,9 @@ type NodeReconciler struct {
 	// Namespace is the install namespace, in which agents keep their Lease and their report.
 	Namespace string
 	// Config says which CPU models are obsolete.
-	Config interface{ Current() clusterconfig.Config }
+	Config ConfigSource
 	// Wake gets the VMIs of a Node whose agent fell silent or came back, to decide what becomes of them. It may be nil.
-	Wake chan<- event.TypedGenericEvent[*v1.VirtualMachineInstance]
+	Wake chan<- event.GenericEvent
 	// Now is the clock. Nil means time.Now.
 	Now func() time.Time
 
@@ -183,7 +182,7 @@ func (r *NodeReconciler) tell(ctx context.Context, before, after *metav1.Partial
 			continue
 		}
 		select {
-		case r.Wake <- event.TypedGenericEvent[*v1.VirtualMachineInstance]{Object: &vmis.Items[i]}:
+		case r.Wake <- event.GenericEvent{Object: &vmis.Items[i]}:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -160,7 +160,7 @@ func (c *Certificates) Setup(ctx context.Context, mgr ctrl.Manager, o *Options, 
 			{Name: o.MutatingWebhooks, Type: rotator.Mutating},
 			{Name: o.ValidatingWebhooks, Type: rotator.Validating},
 		},
-		FieldOwner:         "virt-controller",
+		FieldOwner:         componentName,
 		CaCertDuration:     lifetimes.CADuration,
 		ServerCertDuration: lifetimes.ServerDuration,
 		// One interval serves both; a CA is never left with less life than the certificates that it signs need.
@@ -172,7 +172,7 @@ func (c *Certificates) Setup(ctx context.Context, mgr ctrl.Manager, o *Options, 
 // ensureSecret creates the Secret that the rotator fills: it never creates one.
 func (c *Certificates) ensureSecret(ctx context.Context, writer client.Writer) error {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-		Namespace: c.key.Namespace, Name: c.key.Name, Labels: map[string]string{v1.AppLabel: "virt-controller"},
+		Namespace: c.key.Namespace, Name: c.key.Name, Labels: map[string]string{v1.AppLabel: componentName},
 	}}
 	if err := writer.Create(ctx, secret); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("cannot create Secret %s for the certificates: %w", c.key, err)

@@ -14,13 +14,11 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
-	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
@@ -31,11 +29,14 @@ const (
 	clientQPS   = 200
 	clientBurst = 400
 
-	leaderElectionID = "virt-controller"
+	leaderElectionID = componentName
 	leaseDuration    = 15 * time.Second
 	renewDeadline    = 10 * time.Second
 	retryPeriod      = 2 * time.Second
 )
+
+// componentName is the name of this process: in events, on its Lease and as the owner of fields.
+const componentName = "virt-controller"
 
 // Service accounts of our components, whose writes admission trusts.
 const (
@@ -121,15 +122,17 @@ func newManager(config *rest.Config, o *Options, certificates *Certificates) (ct
 }
 
 func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) error {
-	wake := make(chan event.TypedGenericEvent[*v1.VirtualMachineInstance])
-	_ = wake
+	recorder := mgr.GetEventRecorder(componentName)
 	reconcilers := []interface{ SetupWithManager(ctrl.Manager) error }{
 		&controller.KubeVirtReconciler{
 			Client: mgr.GetClient(), Namespace: o.Namespace, KubeletRoot: o.KubeletRoot,
 			Options: []clusterconfig.Option{o.images()},
 		},
 		&controller.NodeReconciler{
-			Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("virt-controller"), Namespace: o.Namespace, Config: store,
+			Client: mgr.GetClient(), Recorder: recorder, Namespace: o.Namespace, Config: store,
+		},
+		&controller.VirtualMachineInstanceReconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store,
 		},
 	}
 	for _, r := range reconcilers {

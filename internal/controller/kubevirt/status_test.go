@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package kubevirt
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/google/go-cmp/cmp"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/operator"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func scope(observed string, change func(*Scope)) *Scope {
+	s := &Scope{
+		Namespace:    "kubevirt",
+		KubeVirt:     &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt", UID: "1", Generation: 7}},
+		DeploymentID: "new",
+		Rollout:      operator.Rollout{Done: true, Message: "ready"},
+		Agents:       &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{NumberReady: 1}},
+	}
+	s.Config.Images = clusterconfig.Images{Handler: "example.org/v/virt-handler:v2"}
+	s.KubeVirt.Status.ObservedDeploymentID = observed
+	if change != nil {
+		change(s)
+	}
+	return s
+}
+
+func deleting(u Uninstall) func(*Scope) {
+	return func(s *Scope) {
+		s.KubeVirt.DeletionTimestamp = &metav1.Time{Time: now}
+		s.Uninstall = u
+	}
+}
+
+// summary is like "A=True P=False D=False AllComponentsReady".
+func summary(kv *v1.KubeVirt) string {
+	var parts []string
+	var reason string
+	for _, c := range kv.Status.Conditions {
+		switch c.Type {
+		case v1.KubeVirtConditionAvailable, v1.KubeVirtConditionProgressing, v1.KubeVirtConditionDegraded:
+			parts = append(parts, string(c.Type)[:1]+"="+string(c.Status))
+			reason = c.Reason
+		case v1.KubeVirtConditionSynchronized, v1.KubeVirtConditionCreated:
+			parts = append(parts, string(c.Type)+"="+string(c.Status))
+		}
+	}
+	return string(kv.Status.Phase) + " " + strings.Join(parts, " ") + " " + reason
+}
+
+func TestConditionMatrix(t *testing.T) {
+	waiting := operator.Rollout{Message: "virt-handler is ready on 1 of 2 nodes"}
+	failed := errors.New("no")
+	cases := []struct {
+		name, observed string
+		change         func(*Scope)
+		want           string
+	}{
+		{"deploying", "", func(s *Scope) { s.Rollout = waiting },
+			"Deploying A=False P=True D=False Created=True DeploymentInProgress"},
+		{"deployed", "", nil, "Deployed A=True P=False D=False Created=True AllComponentsReady"},
+		{"updating", "old", func(s *Scope) { s.Rollout = waiting },
+			"Deployed A=True P=True D=True Created=True UpdateInProgress"},
+		{"node joins", "new", func(s *Scope) { s.Rollout = waiting },
+			"Deployed A=True P=True D=False Created=True DeploymentInProgress"},
+		{"no agent left", "new", func(s *Scope) { s.Rollout = waiting; s.Agents.Status.NumberReady = 0 },
+			"Deployed A=False P=True D=False Created=True DeploymentInProgress"},
+		{"first installation fails", "", func(s *Scope) { s.InstallErr = failed },
+			"Deploying A=False P=False D=True Synchronized=False DeploymentFailed"},
+		{"update fails", "old", func(s *Scope) { s.InstallErr = failed },
+			"Deployed A=True P=False D=True Synchronized=False DeploymentFailed"},
+		{"invalid configuration", "new", func(s *Scope) { s.ConfigErr = failed },
+			"Deployed A=True P=False D=True Created=True Synchronized=False InvalidConfiguration"},
+		{"second object", "", func(s *Scope) { s.Conflict = "other" },
+			" A=False P=False D=True Created=False Synchronized=False ExistingDeployment"},
+		{"deleting", "new", deleting(Uninstall{Waiting: "DaemonSet"}),
+			"Deleting A=False P=False D=True Created=False DeletionInProgress"},
+		{"deletion blocked", "new", deleting(Uninstall{Blocked: "1 VMI"}),
+			"Deleting A=True P=False D=True Created=False DeletionFailed"},
+		{"deletion fails", "new", deleting(Uninstall{Err: failed}),
+			"Deleting A=False P=False D=True Created=False Synchronized=False DeletionFailed"},
+		{"deleted", "new", deleting(Uninstall{Done: true}),
+			"Deleted A=False P=False D=False Created=False DeletionInProgress"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			s := scope(c.observed, c.change)
+			Status(s, now)
+			if diff := cmp.Diff(c.want, summary(s.KubeVirt)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if *s.KubeVirt.Status.ObservedGeneration != 7 {
+				t.Errorf("observed generation %d", *s.KubeVirt.Status.ObservedGeneration)
+			}
+			before := s.KubeVirt.DeepCopy()
+			Status(s, now.Add(time.Hour))
+			if diff := cmp.Diff(before.Status, s.KubeVirt.Status); diff != "" {
+				t.Errorf("the same state gives another status later:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestObservedFollowsTargetWhenTheRolloutIsDone(t *testing.T) {
+	s := scope("old", func(s *Scope) { s.Rollout = operator.Rollout{} })
+	Status(s, now)
+	st := s.KubeVirt.Status
+	if st.TargetKubeVirtVersion != "v2" || st.TargetDeploymentID != "new" || st.ObservedDeploymentID != "old" || st.ObservedKubeVirtVersion != "" {
+		t.Errorf("while rolling out: %+v", st)
+	}
+	s.Rollout.Done = true
+	Status(s, now)
+	st = s.KubeVirt.Status
+	if st.ObservedKubeVirtVersion != "v2" || st.ObservedKubeVirtRegistry != "example.org/v" || st.ObservedDeploymentID != "new" {
+		t.Errorf("when done: %+v", st)
+	}
+}
+
+func TestTransitionTimeMovesWithTheStatusOnly(t *testing.T) {
+	s := scope("new", nil)
+	Status(s, now)
+	later := now.Add(time.Hour)
+	s.Rollout = operator.Rollout{Message: "virt-handler is ready on 1 of 2 nodes"}
+	Status(s, later)
+	for _, c := range s.KubeVirt.Status.Conditions {
+		want := now
+		if c.Type == v1.KubeVirtConditionProgressing {
+			want = later
+		}
+		if !c.LastTransitionTime.Time.Equal(want) {
+			t.Errorf("%s changed at %s, want %s", c.Type, c.LastTransitionTime, want)
+		}
+	}
+}
+
+func TestConflicts(t *testing.T) {
+	object := func(namespace, name string, age time.Duration) v1.KubeVirt {
+		return v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "u-" + "1",
+			CreationTimestamp: metav1.Time{Time: now.Add(-age)}}}
+	}
+	older, elsewhere := object("kubevirt", "older", time.Hour), object("other", "oldest", 2*time.Hour)
+	older.UID, elsewhere.UID = "2", "3"
+	s := scope("", nil)
+	s.KubeVirt.CreationTimestamp = metav1.Time{Time: now}
+	if s.CheckConflict([]v1.KubeVirt{*s.KubeVirt, elsewhere}); s.Conflict != "" {
+		t.Errorf("an object elsewhere is a conflict: %s", s.Conflict)
+	}
+	if s.CheckConflict([]v1.KubeVirt{*s.KubeVirt, older}); !strings.Contains(s.Conflict, "kubevirt/older") {
+		t.Errorf("conflict %q", s.Conflict)
+	}
+	s = scope("", func(s *Scope) { s.KubeVirt.Namespace = "other" })
+	if s.CheckConflict([]v1.KubeVirt{*s.KubeVirt}); !strings.Contains(s.Conflict, `"kubevirt"`) {
+		t.Errorf("conflict %q", s.Conflict)
+	}
+}
