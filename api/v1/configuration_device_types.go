@@ -3,59 +3,87 @@
 
 package v1
 
+// PermittedHostDevices are devices of nodes that VMIs may use.
 type PermittedHostDevices struct {
+	// pciHostDevices are PCI devices.
 	// +listType=atomic
 	PciHostDevices []PciHostDevice `json:"pciHostDevices,omitempty"`
+	// mediatedDevices are mediated devices.
 	// +listType=atomic
 	MediatedDevices []MediatedHostDevice `json:"mediatedDevices,omitempty"`
+	// usb are USB devices.
 	// +listType=atomic
 	USB []USBHostDevice `json:"usb,omitempty"`
 }
 
+// PciHostDevice is a kind of PCI device.
 type PciHostDevice struct {
-	PCIVendorSelector        string `json:"pciVendorSelector"`
-	ResourceName             string `json:"resourceName"`
-	ExternalResourceProvider bool   `json:"externalResourceProvider,omitempty"`
-}
-
-type USBHostDevice struct {
+	// pciVendorSelector is vendor and device, such as 10DE:1EB8.
+	PCIVendorSelector string `json:"pciVendorSelector"`
+	// resourceName is the resource by which VMIs ask for it.
 	ResourceName string `json:"resourceName"`
-	// +listType=atomic
-	Selectors                []USBSelector `json:"selectors,omitempty"`
-	ExternalResourceProvider bool          `json:"externalResourceProvider,omitempty"`
+	// externalResourceProvider says that another device plugin offers it. Default: false.
+	ExternalResourceProvider bool `json:"externalResourceProvider,omitempty"`
 }
 
+// USBHostDevice is a kind of USB device.
+type USBHostDevice struct {
+	// resourceName is the resource by which VMIs ask for it.
+	ResourceName string `json:"resourceName"`
+	// selectors choose devices that are given out together.
+	// +listType=atomic
+	Selectors []USBSelector `json:"selectors,omitempty"`
+	// externalResourceProvider says that another device plugin offers it. Default: false.
+	ExternalResourceProvider bool `json:"externalResourceProvider,omitempty"`
+}
+
+// USBSelector chooses a USB device.
 type USBSelector struct {
-	Vendor  string `json:"vendor"`
+	// vendor is the vendor's number.
+	Vendor string `json:"vendor"`
+	// product is the product's number.
 	Product string `json:"product"`
 }
 
+// MediatedHostDevice is a kind of mediated device.
 type MediatedHostDevice struct {
-	MDEVNameSelector         string `json:"mdevNameSelector"`
-	ResourceName             string `json:"resourceName"`
-	ExternalResourceProvider bool   `json:"externalResourceProvider,omitempty"`
+	// mdevNameSelector is the type's name, such as GRID T4-1Q.
+	MDEVNameSelector string `json:"mdevNameSelector"`
+	// resourceName is the resource by which VMIs ask for it.
+	ResourceName string `json:"resourceName"`
+	// externalResourceProvider says that another device plugin offers it. Default: false.
+	ExternalResourceProvider bool `json:"externalResourceProvider,omitempty"`
 }
 
+// MediatedDevicesConfiguration are mediated devices to make on nodes.
 type MediatedDevicesConfiguration struct {
+	// mediatedDevicesTypes is the older form of mediatedDeviceTypes.
 	// +optional
 	// +listType=atomic
 	MediatedDevicesTypes []string `json:"mediatedDevicesTypes,omitempty"`
+	// mediatedDeviceTypes are the types to make.
 	// +optional
 	// +listType=atomic
 	MediatedDeviceTypes []string `json:"mediatedDeviceTypes,omitempty"`
+	// nodeMediatedDeviceTypes are the types to make on some nodes.
 	// +optional
 	// +listType=atomic
 	NodeMediatedDeviceTypes []NodeMediatedDeviceTypesConfig `json:"nodeMediatedDeviceTypes,omitempty"`
+	// enabled is false to make none. Default: true.
 	// +optional
 	Enabled *bool `json:"enabled,omitempty"`
 }
 
+// NodeMediatedDeviceTypesConfig are the types to make on some nodes.
 // +k8s:openapi-gen=true
 type NodeMediatedDeviceTypesConfig struct {
+	// nodeSelector chooses the nodes.
 	NodeSelector map[string]string `json:"nodeSelector"`
+	// mediatedDevicesTypes is the older form of mediatedDeviceTypes.
 	// +optional
 	// +listType=atomic
 	MediatedDevicesTypes []string `json:"mediatedDevicesTypes,omitempty"`
+	// mediatedDeviceTypes are the types.
 	// +optional
 	// +listType=atomic
 	MediatedDeviceTypes []string `json:"mediatedDeviceTypes"`

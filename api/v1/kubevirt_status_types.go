@@ -8,38 +8,61 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// KubeVirtStatus is what the controller sees of the installation.
 type KubeVirtStatus struct {
-	Phase                                   KubeVirtPhase       `json:"phase,omitempty"`
-	Conditions                              []KubeVirtCondition `json:"conditions,omitempty"`
-	OperatorVersion                         string              `json:"operatorVersion,omitempty"`
-	TargetKubeVirtRegistry                  string              `json:"targetKubeVirtRegistry,omitempty"`
-	TargetKubeVirtVersion                   string              `json:"targetKubeVirtVersion,omitempty"`
-	TargetDeploymentConfig                  string              `json:"targetDeploymentConfig,omitempty"`
-	TargetDeploymentID                      string              `json:"targetDeploymentID,omitempty"`
-	ObservedKubeVirtRegistry                string              `json:"observedKubeVirtRegistry,omitempty"`
-	ObservedKubeVirtVersion                 string              `json:"observedKubeVirtVersion,omitempty"`
-	ObservedDeploymentConfig                string              `json:"observedDeploymentConfig,omitempty"`
-	ObservedDeploymentID                    string              `json:"observedDeploymentID,omitempty"`
-	OutdatedVirtualMachineInstanceWorkloads *int                `json:"outdatedVirtualMachineInstanceWorkloads,omitempty"`
-	ObservedGeneration                      *int64              `json:"observedGeneration,omitempty"`
-	DefaultArchitecture                     string              `json:"defaultArchitecture,omitempty"`
+	// phase is Deploying, Deployed, Deleting or Deleted.
+	Phase KubeVirtPhase `json:"phase,omitempty"`
+	// conditions tell what holds for the installation and why.
+	Conditions []KubeVirtCondition `json:"conditions,omitempty"`
+	// operatorVersion is the manager's version.
+	OperatorVersion string `json:"operatorVersion,omitempty"`
+	// targetKubeVirtRegistry is the registry that is being rolled out.
+	TargetKubeVirtRegistry string `json:"targetKubeVirtRegistry,omitempty"`
+	// targetKubeVirtVersion is the version that is being rolled out.
+	TargetKubeVirtVersion string `json:"targetKubeVirtVersion,omitempty"`
+	// targetDeploymentConfig is what is being rolled out, as JSON.
+	TargetDeploymentConfig string `json:"targetDeploymentConfig,omitempty"`
+	// targetDeploymentID identifies what is being rolled out.
+	TargetDeploymentID string `json:"targetDeploymentID,omitempty"`
+	// observedKubeVirtRegistry is the registry that was rolled out.
+	ObservedKubeVirtRegistry string `json:"observedKubeVirtRegistry,omitempty"`
+	// observedKubeVirtVersion is the version that was rolled out.
+	ObservedKubeVirtVersion string `json:"observedKubeVirtVersion,omitempty"`
+	// observedDeploymentConfig is what was rolled out, as JSON.
+	ObservedDeploymentConfig string `json:"observedDeploymentConfig,omitempty"`
+	// observedDeploymentID identifies what was rolled out.
+	ObservedDeploymentID string `json:"observedDeploymentID,omitempty"`
+	// outdatedVirtualMachineInstanceWorkloads is the number of guests with an older launcher.
+	OutdatedVirtualMachineInstanceWorkloads *int `json:"outdatedVirtualMachineInstanceWorkloads,omitempty"`
+	// observedGeneration is the generation that was acted on.
+	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
+	// defaultArchitecture is the architecture of a VMI that names none.
+	DefaultArchitecture string `json:"defaultArchitecture,omitempty"`
+	// generations are the generations of what was installed.
 	// +listType=atomic
 	Generations []GenerationStatus `json:"generations,omitempty"`
+	// synchronizationAddresses are where other clusters reach this one for migrations.
 	// +optional
 	// +listType=atomic
 	SynchronizationAddresses []string `json:"synchronizationAddresses,omitempty"`
 }
 
+// KubeVirtPhase is how far the installation is.
 type KubeVirtPhase string
 
 // Values of KubeVirtPhase.
 const (
+	// KubeVirtPhaseDeploying: it is being installed.
 	KubeVirtPhaseDeploying KubeVirtPhase = "Deploying"
-	KubeVirtPhaseDeployed  KubeVirtPhase = "Deployed"
-	KubeVirtPhaseDeleting  KubeVirtPhase = "Deleting"
-	KubeVirtPhaseDeleted   KubeVirtPhase = "Deleted"
+	// KubeVirtPhaseDeployed: it is installed.
+	KubeVirtPhaseDeployed KubeVirtPhase = "Deployed"
+	// KubeVirtPhaseDeleting: it is being removed.
+	KubeVirtPhaseDeleting KubeVirtPhase = "Deleting"
+	// KubeVirtPhaseDeleted: it is removed.
+	KubeVirtPhaseDeleted KubeVirtPhase = "Deleted"
 )
 
+// KubeVirtCondition is one thing that holds for the installation, or does not.
 type KubeVirtCondition struct {
 	// type is which one it is.
 	Type KubeVirtConditionType `json:"type"`
@@ -59,25 +82,37 @@ type KubeVirtCondition struct {
 	Message string `json:"message,omitempty"`
 }
 
+// KubeVirtConditionType names a condition of the installation.
 type KubeVirtConditionType string
 
 // Values of KubeVirtConditionType.
 const (
+	// KubeVirtConditionSynchronized is there and False only when something is wrong with the object.
 	KubeVirtConditionSynchronized KubeVirtConditionType = "Synchronized"
-	KubeVirtConditionCreated      KubeVirtConditionType = "Created"
-	KubeVirtConditionAvailable    KubeVirtConditionType = "Available"
-	KubeVirtConditionProgressing  KubeVirtConditionType = "Progressing"
-	KubeVirtConditionDegraded     KubeVirtConditionType = "Degraded"
+	// KubeVirtConditionCreated: every object was created.
+	KubeVirtConditionCreated KubeVirtConditionType = "Created"
+	// KubeVirtConditionAvailable: what was installed works.
+	KubeVirtConditionAvailable KubeVirtConditionType = "Available"
+	// KubeVirtConditionProgressing: a change is being rolled out.
+	KubeVirtConditionProgressing KubeVirtConditionType = "Progressing"
+	// KubeVirtConditionDegraded: something does not work as it should.
+	KubeVirtConditionDegraded KubeVirtConditionType = "Degraded"
 )
 
+// GenerationStatus is the generation of an object that was installed.
 type GenerationStatus struct {
-	Group    string `json:"group"`
+	// group is its API group.
+	Group string `json:"group"`
+	// resource is its resource.
 	Resource string `json:"resource"`
+	// namespace is its namespace.
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
 	// name is its name.
-	Name           string `json:"name"`
-	LastGeneration int64  `json:"lastGeneration"`
+	Name string `json:"name"`
+	// lastGeneration is the generation that was written.
+	LastGeneration int64 `json:"lastGeneration"`
+	// hash is a hash of what was written, for objects without a generation.
 	// +optional
 	Hash string `json:"hash,omitempty"`
 }
