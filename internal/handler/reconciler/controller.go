@@ -77,7 +77,7 @@ func New(o Options) *Reconciler {
 
 // SetupWithManager registers the reconciler. What comes through notices is a VMI that the hypervisor has news of.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, notices <-chan event.TypedGenericEvent[types.NamespacedName]) error {
-	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, podByVMI, vmiOfPod); err != nil {
+	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, PodIndex, IndexPod); err != nil {
 		return fmt.Errorf("index Pods by their VMI: %w", err)
 	}
 	byKey := handler.TypedFuncs[types.NamespacedName, reconcile.Request]{

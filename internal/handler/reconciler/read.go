@@ -21,8 +21,8 @@ import (
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// podByVMI indexes launcher Pods by the name of the VMI that owns them.
-const podByVMI = "vmi"
+// PodIndex is the field that indexes launcher Pods by the name of the VMI that owns them.
+const PodIndex = "vmi"
 
 // ownerVMI is the VMI that a Pod was made for, or nil.
 func ownerVMI(obj client.Object) *metav1.OwnerReference {
@@ -36,7 +36,8 @@ func ownerVMI(obj client.Object) *metav1.OwnerReference {
 // LauncherLabel is the value of kubevirt.io on launcher Pods.
 const LauncherLabel = "virt-launcher"
 
-func vmiOfPod(obj client.Object) []string {
+// IndexPod gives a Pod's value of PodIndex.
+func IndexPod(obj client.Object) []string {
 	if owner := ownerVMI(obj); owner != nil {
 		return []string{owner.Name}
 	}
@@ -54,7 +55,7 @@ func requestOfPod(_ context.Context, obj client.Object) []reconcile.Request {
 // that has finished, whose outcome is the controller's to tell.
 func (r *Reconciler) read(ctx context.Context, key types.NamespacedName) (*scope, error) {
 	pods := &corev1.PodList{}
-	if err := r.Client.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingFields{podByVMI: key.Name}); err != nil {
+	if err := r.Client.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingFields{PodIndex: key.Name}); err != nil {
 		return nil, fmt.Errorf("list launcher Pods: %w", err)
 	}
 	r.cleanup(key, pods.Items)

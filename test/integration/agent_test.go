@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package integration_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"strconv"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/handler/agent"
+	"github.com/vireo-project/vireo/internal/handler/facts"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
+	"github.com/vireo-project/vireo/internal/handler/media"
+	"github.com/vireo-project/vireo/internal/handler/reconciler"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/libvirtd"
+)
+
+const (
+	agentNode   = "node-1"
+	agentPodUID = types.UID("0b7a6b0e-6d53-4f0b-9a41-3a1d8f1f7a11")
+	vmiUID      = types.UID("7d9bdd2c-9e57-4c8f-a1d5-5a07b8f0a0b1")
+)
+
+var vmiKey = types.NamespacedName{Namespace: "default", Name: "vm"}
+
+// node is a kubelet's directory and an agent that works with it, on a real libvirtd.
+type node struct {
+	daemon  *libvirtd.Daemon
+	pods    string
+	notices chan types.NamespacedName
+	manager *rpc.Manager
+	client  client.Client
+	agent   *reconciler.Reconciler
+}
+
+func newNode(objects ...client.Object) *node {
+	GinkgoHelper()
+	n := &node{
+		daemon: libvirtd.Start(GinkgoT(), os.Getenv(libvirtd.RootfsEnv)), pods: GinkgoT().TempDir(),
+	}
+	scheme := runtime.NewScheme()
+	Expect(corev1.AddToScheme(scheme)).To(Succeed())
+	Expect(v1.AddToScheme(scheme)).To(Succeed())
+	n.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithStatusSubresource(&v1.VirtualMachineInstance{}).
+		WithIndex(&corev1.Pod{}, reconciler.PodIndex, reconciler.IndexPod).Build()
+	n.startAgent()
+	return n
+}
+
+// startAgent starts an agent that knows nothing of an earlier one.
+func (n *node) startAgent() {
+	GinkgoHelper()
+	n.notices = make(chan types.NamespacedName, 100)
+	notices := n.notices
+	var err error
+	n.manager, err = rpc.NewManager(rpc.Options{
+		PodsDir: n.pods, RelayDir: filepath.Join(GinkgoT().TempDir(), "r"), CheckPeer: n.process,
+	}, func(key types.NamespacedName) { notices <- key })
+	Expect(err).NotTo(HaveOccurred())
+	n.agent = reconciler.New(reconciler.Options{
+		Client: n.client, Reader: n.client, Node: agentNode, Arch: "amd64",
+		Machines: agent.Machines{Manager: n.manager}, Networks: agent.Networks{},
+		Secrets: func(pod types.UID) media.Secrets { return media.PodSecrets{PodsDir: n.pods, Pod: pod} },
+		Files:   func(p *hypervisor.Process) reconciler.Files { return facts.PodFiles{Process: p} },
+		Config: func() clusterconfig.Config {
+			config := clusterconfig.Default()
+			config.UseEmulation = true
+			return config
+		},
+		Recorder: &events.FakeRecorder{},
+	})
+	DeferCleanup(n.stopAgent)
+}
+
+func (n *node) stopAgent() {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	Expect(n.manager.Start(ctx)).To(Succeed())
+}
+
+// process takes the Pod's PID 1 for libvirtd: the test's processes are in no Pod's cgroup.
+func (n *node) process(*net.UnixConn, types.UID) (*hypervisor.Process, error) {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(n.daemon.PID()), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &hypervisor.Process{PID: n.daemon.PID(), Dir: os.NewFile(uintptr(fd), "process")}, nil
+}
+
+// socketDir makes the kubelet's directory of the Pod's sockets.
+func (n *node) socketDir() string {
+	GinkgoHelper()
+	dir := filepath.Join(n.pods, string(agentPodUID), "volumes", "kubernetes.io~empty-dir", launcherpod.SocketsVolume)
+	Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
+	return dir
+}
+
+// offerSocket puts libvirtd's socket where the Pod's emptyDir would have it.
+func (n *node) offerSocket() {
+	GinkgoHelper()
+	Expect(os.Link(n.daemon.Socket(), filepath.Join(n.socketDir(), launcherpod.LibvirtSocketName))).To(Succeed())
+}
+
+// addPrimaryInterface gives the Pod what a CNI plugin would.
+func (n *node) addPrimaryInterface() {
+	GinkgoHelper()
+	Expect(onLockedThread(n.daemon.NetNS(), addEth0)).To(Succeed())
+}
+
+func addEth0() error {
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: launcherpod.PrimaryInterface, MTU: 1400}, PeerName: "node"}
+	if err := netlink.LinkAdd(link); err != nil {
+		return err
+	}
+	address, err := netlink.ParseAddr("10.244.0.5/24")
+	if err != nil {
+		return err
+	}
+	if err := netlink.AddrAdd(link, address); err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(link)
+}
+
+func (n *node) reconcile() (ctrl.Result, error) {
+	return n.agent.Reconcile(context.Background(), ctrl.Request{NamespacedName: vmiKey})
+}
+
+// settle reconciles upon each notice until the VMI is as wanted.
+func (n *node) settle(wanted func(*v1.VirtualMachineInstance) bool) *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	deadline := time.After(time.Minute)
+	for {
+		_, err := n.reconcile()
+		Expect(err).NotTo(HaveOccurred())
+		if vmi := n.vmi(); wanted(vmi) {
+			return vmi
+		}
+		select {
+		case <-n.notices:
+		case <-deadline:
+			Fail("the VMI does not become as wanted: " + describe(n.vmi()))
+		}
+	}
+}
+
+func (n *node) vmi() *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	vmi := &v1.VirtualMachineInstance{}
+	Expect(n.client.Get(context.Background(), vmiKey, vmi)).To(Succeed())
+	return vmi
+}
+
+func describe(vmi *v1.VirtualMachineInstance) string {
+	text := string(vmi.Status.Phase)
+	for _, c := range vmi.Status.Conditions {
+		text += "; " + string(c.Type) + "=" + string(c.Status) + " " + c.Reason + " " + c.Message
+	}
+	return text
+}
+
+func launcherPod() *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: vmiKey.Namespace, Name: "virt-launcher-vm-x", UID: agentPodUID,
+			Labels: map[string]string{v1.AppLabel: reconciler.LauncherLabel, v1.CreatedByLabel: string(vmiUID)},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: vmiKey.Name, UID: vmiUID, Controller: ptr.To(true),
+			}},
+		},
+		Spec: corev1.PodSpec{NodeName: agentNode},
+		Status: corev1.PodStatus{
+			Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: "10.244.0.5"}},
+			Conditions: []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}},
+		},
+	}
+}
+
+// handedOverVMI boots from a containerDisk and has cloud-init and the Pod's network by masquerade.
+func handedOverVMI() *v1.VirtualMachineInstance {
+	disk := func(name string) v1.Disk {
+		return v1.Disk{Name: name, DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}}
+	}
+	vmi := &v1.VirtualMachineInstance{
+		ObjectMeta: metav1.ObjectMeta{Namespace: vmiKey.Namespace, Name: vmiKey.Name, UID: vmiUID},
+	}
+	memory := resource.MustParse("64Mi")
+	vmi.Spec.Architecture = "amd64"
+	vmi.Spec.Domain.Machine = &v1.Machine{Type: "q35"}
+	vmi.Spec.Domain.Memory = &v1.Memory{Guest: &memory}
+	vmi.Spec.Domain.Devices.Disks = []v1.Disk{disk("root"), disk("seed"), disk("scratch")}
+	vmi.Spec.Volumes = []v1.Volume{
+		{Name: "root", VolumeSource: v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "example/disk"}}},
+		{Name: "seed", VolumeSource: v1.VolumeSource{CloudInitNoCloud: &v1.CloudInitNoCloudSource{UserData: "#cloud-config\n"}}},
+		{Name: "scratch", VolumeSource: v1.VolumeSource{EmptyDisk: &v1.EmptyDiskSource{Capacity: resource.MustParse("1Gi")}}},
+	}
+	vmi.Spec.Domain.Devices.Interfaces = []v1.Interface{{
+		Name: "default", InterfaceBindingMethod: v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}},
+	}}
+	vmi.Spec.Networks = []v1.Network{{Name: "default", NetworkSource: v1.NetworkSource{Pod: &v1.PodNetwork{}}}}
+	vmi.Status.Phase, vmi.Status.NodeName = v1.Scheduled, agentNode
+	return vmi
+}
+
+func isRunning(vmi *v1.VirtualMachineInstance) bool { return vmi.Status.Phase == v1.Running }
+
+var _ = Describe("The agent", Label("libvirt"), func() {
+	It("starts a guest, finds it again after a restart, and shuts it down", func() {
+		n := newNode(launcherPod(), handedOverVMI())
+		n.addPrimaryInterface()
+		n.writeImage()
+
+		By("waiting for the socket by event")
+		_, err := n.reconcile()
+		Expect(err).NotTo(HaveOccurred())
+		n.offerSocket()
+
+		By("starting the guest")
+		vmi := n.settle(isRunning)
+		Eventually(n.daemon.Console).WithTimeout(bootTimeout).Should(ContainSubstring(bootSectorMessage))
+		Expect(vmi.Status.Machine).NotTo(BeNil())
+		Expect(vmi.Status.Interfaces).To(HaveLen(1))
+		Expect(vmi.Status.Interfaces[0].IP).To(Equal("10.244.0.5"))
+		Expect(vmi.Status.Interfaces[0].MAC).NotTo(BeEmpty())
+		Expect(vmi.Status.VolumeStatus).To(HaveLen(3))
+		Expect(vmi.Status.VolumeStatus[0].Target).To(Equal("vda"))
+		Expect(describe(vmi)).To(ContainSubstring("Ready=True"))
+
+		By("writing nothing in a second reconcile")
+		n.drain()
+		_, err = n.reconcile()
+		Expect(err).NotTo(HaveOccurred())
+		Expect(n.vmi().ResourceVersion).To(Equal(vmi.ResourceVersion))
+
+		By("leaving the guest alone over a restart of the agent")
+		n.stopAgent()
+		n.startAgent()
+		vmi = n.settle(func(*v1.VirtualMachineInstance) bool {
+			_, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+			return err == nil
+		})
+		_, err = n.reconcile()
+		Expect(err).NotTo(HaveOccurred())
+		Expect(n.vmi().ResourceVersion).To(Equal(vmi.ResourceVersion))
+
+		By("pulling the plug of a guest that ignores its power button")
+		n.deletePod()
+		n.settle(func(vmi *v1.VirtualMachineInstance) bool { return !n.guestRuns() })
+		Expect(n.vmi().Status.Phase).To(Equal(v1.Running), "the final phase is for the controller to write")
+	})
+
+	It("starts a guest paused", func() {
+		vmi := handedOverVMI()
+		vmi.Spec.StartStrategy = ptr.To(v1.StartStrategyPaused)
+		n := newNode(launcherPod(), vmi)
+		n.addPrimaryInterface()
+		n.writeImage()
+		n.offerSocket()
+		Expect(describe(n.settle(isRunning))).To(And(ContainSubstring("Paused=True PausedByUser"), ContainSubstring("Ready=False")))
+	})
+})
+
+// writeImage puts a disk into the containerDisk's image.
+func (n *node) writeImage() {
+	GinkgoHelper()
+	path := n.daemon.Host(launcherpod.ContainerDiskDir("root") + "/disk/disk.img")
+	Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
+	Expect(os.WriteFile(path, bootableDisk(), 0o644)).To(Succeed())
+}
+
+// drain takes the notices that came until now.
+func (n *node) drain() {
+	for {
+		select {
+		case <-n.notices:
+		default:
+			return
+		}
+	}
+}
+
+// deletePod deletes the Pod without a grace period left.
+func (n *node) deletePod() {
+	GinkgoHelper()
+	ctx := context.Background()
+	pod := &corev1.Pod{}
+	Expect(n.client.Get(ctx, client.ObjectKeyFromObject(launcherPod()), pod)).To(Succeed())
+	vmi := n.vmi()
+	vmi.Spec.TerminationGracePeriodSeconds = ptr.To[int64](0)
+	Expect(n.client.Update(ctx, vmi)).To(Succeed())
+	pod.Finalizers = []string{"example.com/stay"}
+	Expect(n.client.Update(ctx, pod)).To(Succeed())
+	Expect(n.client.Delete(ctx, pod)).To(Succeed())
+	n.agent.Now = func() time.Time { return time.Now().Add(time.Minute) }
+}
+
+func (n *node) guestRuns() bool {
+	GinkgoHelper()
+	conn, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+	if err != nil {
+		return true
+	}
+	d, err := conn.Domain(context.Background(), launcherpod.DomainName(vmiKey.Namespace, vmiKey.Name))
+	Expect(err).NotTo(HaveOccurred())
+	return d.Active()
+}
+
+func onLockedThread(namespace string, do func() error) error {
+	done := make(chan error)
+	go func() {
+		// Never unlocked: the thread has changed its namespace and ends with the goroutine.
+		goruntime.LockOSThread()
+		done <- inNamespace(namespace, do)
+	}()
+	return <-done
+}
