@@ -48,6 +48,8 @@ usage() {
 		  controller-gen  $controller_gen_version
 		  ginkgo          $ginkgo_version
 		  kustomize       $kustomize_version
+		  pause           the sandbox program of hack/cluster
+		  program         hack/cluster itself (--path only)
 	EOF
 	exit 2
 }
@@ -108,15 +110,22 @@ dir_of() {
 	controller-gen) echo "$bin/controller-gen-$controller_gen_version" ;;
 	ginkgo) echo "$bin/ginkgo-$ginkgo_version" ;;
 	kustomize) echo "$bin/kustomize-$kustomize_version" ;;
+	pause) echo "$bin/pause-$(sha256sum "$here/../cluster/pause/main.go" | cut -c1-12)" ;;
+	program) echo "$bin/cluster" ;;
 	*) usage ;;
 	esac
 }
 
+# project <name> <package>: a program of the project's own module.
+project() {
+	(cd "$here/../.." && CGO_ENABLED=0 GOWORK=off \
+		go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$out/$1" "$2")
+}
+
 build_kubernetes() { # <binary...>
-	local name v=${kubernetes_version#v} x
+	local name v=${kubernetes_version#v} x=''
 	local major=${v%%.*} minor=${v#*.}
 	minor=${minor%%.*}
-	x=
 	for name in gitVersion=$kubernetes_version gitMajor=$major gitMinor=$minor gitTreeState=archive; do
 		x+=" -X k8s.io/component-base/version.$name -X k8s.io/client-go/pkg/version.$name"
 	done
@@ -163,6 +172,7 @@ build() { # <what>
 	controller-gen) once "$(dir_of controller-gen)" controller-gen installed "sigs.k8s.io/controller-tools/cmd/controller-gen@$controller_gen_version" ;;
 	ginkgo) once "$(dir_of ginkgo)" ginkgo installed "github.com/onsi/ginkgo/v2/ginkgo@$ginkgo_version" ;;
 	kustomize) once "$(dir_of kustomize)" kustomize installed "sigs.k8s.io/kustomize/kustomize/v5@$kustomize_version" ;;
+	pause) once "$(dir_of pause)" pause project pause ./hack/cluster/pause ;;
 	*) usage ;;
 	esac
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vireo-project/vireo/hack/cluster/internal/config"
 	"github.com/vireo-project/vireo/hack/cluster/internal/layout"
+	"github.com/vireo-project/vireo/hack/cluster/internal/loop"
 	"github.com/vireo-project/vireo/hack/cluster/internal/plan"
 	"github.com/vireo-project/vireo/hack/cluster/internal/process"
 	"github.com/vireo-project/vireo/hack/cluster/internal/record"
@@ -48,7 +49,10 @@ func (m *Machine) makeBridge(ctx context.Context, p plan.Plan) error {
 }
 
 // prepareNodes does what is done once for all nodes.
-func (m *Machine) prepareNodes(c config.Cluster) error {
+func (m *Machine) prepareNodes(ctx context.Context, c config.Cluster) error {
+	if err := m.releaseVolumes(ctx, c.Plan); err != nil {
+		return err
+	}
 	for _, mount := range layout.NodeMounts() {
 		if err := m.makeMountPoint(mount.Target); err != nil {
 			return err
@@ -114,7 +118,7 @@ func (m *Machine) makeNode(ctx context.Context, c config.Cluster, n plan.Node) e
 	if m.alive(holder.Name) {
 		return nil
 	}
-	if err := m.switchOff(ctx, n.Cgroup); err != nil {
+	if err := m.switchOff(ctx, n); err != nil {
 		return err
 	}
 	ready := m.layout.Node(n.Name, "ready")
@@ -133,11 +137,40 @@ func (m *Machine) makeNode(ctx context.Context, c config.Cluster, n plan.Node) e
 	return m.plugIn(ctx, c.Plan, n)
 }
 
-// switchOff kills everything that runs on a node.
-func (m *Machine) switchOff(ctx context.Context, group string) error {
+// switchOff ends everything that runs on a node, and empties its control
+// groups: a kubelet that finds those of containers which are no more waits
+// three seconds for each of them.
+func (m *Machine) switchOff(ctx context.Context, n plan.Node) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	return m.tree.Kill(ctx, group)
+	if err := m.tree.Kill(ctx, n.Cgroup); err != nil {
+		return err
+	}
+	if err := m.tree.Remove(ctx, n.Cgroup); err != nil {
+		return err
+	}
+	return m.tree.Create(n.SystemCgroup)
+}
+
+// releaseVolumes detaches what kubelets stacked on block volumes, if no node is
+// in being: a machine that is switched off leaves none either, and they would
+// keep a deleted volume's device.
+func (m *Machine) releaseVolumes(ctx context.Context, p plan.Plan) error {
+	for _, n := range p.Nodes {
+		if m.alive(config.Holder(n.Name)) {
+			return nil
+		}
+	}
+	devices, err := loop.Stacked(m.layout.Root)
+	if err != nil {
+		return err
+	}
+	for _, device := range devices {
+		if _, err := process.Run(ctx, "losetup", "--detach", device); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (m *Machine) waitForFile(ctx context.Context, component, file string) error {

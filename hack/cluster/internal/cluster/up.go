@@ -208,7 +208,7 @@ func replace(path string, content []byte, mode os.FileMode) error {
 
 // startNodes starts all nodes at a time.
 func (m *Machine) startNodes(ctx context.Context, c config.Cluster) error {
-	if err := m.step("prepare the nodes", func() error { return m.prepareNodes(c) }); err != nil {
+	if err := m.step("prepare the nodes", func() error { return m.prepareNodes(ctx, c) }); err != nil {
 		return err
 	}
 	// The namespaces and cables of all come first, as each has a route to the others.

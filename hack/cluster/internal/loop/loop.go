@@ -68,6 +68,25 @@ type device struct {
 // Ours are the devices that stand on a file below the root, and those that
 // stand on such a device, upper ones first: the order to detach in.
 func Ours(root string) ([]string, error) {
+	all, err := list()
+	if err != nil {
+		return nil, err
+	}
+	upper, lower := ours(all, root)
+	return append(upper, lower...), nil
+}
+
+// Stacked are those of Ours that stand on another.
+func Stacked(root string) ([]string, error) {
+	all, err := list()
+	if err != nil {
+		return nil, err
+	}
+	upper, _ := ours(all, root)
+	return upper, nil
+}
+
+func list() ([]device, error) {
 	paths, err := filepath.Glob("/dev/loop[0-9]*")
 	if err != nil {
 		return nil, fmt.Errorf("list the loop devices: %w", err)
@@ -83,11 +102,10 @@ func Ours(root string) ([]string, error) {
 		}
 		all = append(all, d)
 	}
-	return ours(all, root), nil
+	return all, nil
 }
 
-func ours(all []device, root string) []string {
-	var upper, lower []string
+func ours(all []device, root string) (upper, lower []string) {
 	numbers := map[uint64]bool{}
 	for _, d := range all {
 		if strings.HasPrefix(d.file, root+"/") {
@@ -100,7 +118,7 @@ func ours(all []device, root string) []string {
 			upper = append(upper, d.path)
 		}
 	}
-	return append(upper, lower...)
+	return upper, lower
 }
 
 func inspect(path string) (device, error) {
