@@ -167,7 +167,8 @@ func TestThePodsLoopbackIsClosedToTheGuest(t *testing.T) {
 			return err
 		}
 		to := &net.IPNet{IP: net.IPv4(127, 0, 0, 1).To4(), Mask: net.CIDRMask(32, 32)}
-		return errors.Join(settings.set("ipv4/conf/nic0/route_localnet", 1), netlink.LinkSetDown(lo),
+		own := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(127, 0, 0, 1), Mask: net.CIDRMask(8, 32)}}
+		return errors.Join(settings.set("ipv4/conf/nic0/route_localnet", 1), netlink.AddrDel(lo, own),
 			netlink.RouteAdd(&netlink.Route{Dst: to, Gw: net.ParseIP("10.0.2.1")}))
 	})
 	var listener net.Listener
