@@ -94,7 +94,9 @@ func ExpectCreated(objects ...client.Object) {
 // ExpectStatus writes the status of an object, as whoever owns it would.
 func ExpectStatus(object client.Object) {
 	GinkgoHelper()
-	object.SetResourceVersion("")
+	current, ok := object.DeepCopyObject().(client.Object)
+	Expect(ok).To(BeTrue())
+	object.SetResourceVersion(ExpectExists(current).GetResourceVersion())
 	object.SetManagedFields(nil)
 	Expect(k8sClient.Status().Update(ctx, object)).To(Succeed())
 }

@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// machines is a VM reconciler on the suite's API server, at a time that stands still.
+type machines struct {
+	*VirtualMachineReconciler
+	writes *Writes
+	events *heard
+	clock  *clocktesting.FakePassiveClock
+	ns     string
+}
+
+func newMachines() *machines {
+	m := &machines{writes: NewWrites(), events: &heard{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
+	m.VirtualMachineReconciler = &VirtualMachineReconciler{
+		Client: m.writes, Live: k8sClient, Recorder: m.events, Clock: m.clock,
+	}
+	return m
+}
+
+func (m *machines) create(b *builder.VM) *v1.VirtualMachine {
+	GinkgoHelper()
+	vm := b.Namespace(m.ns).Finalizers(v1.VirtualMachineControllerFinalizer).Obj()
+	ExpectCreated(vm)
+	return ExpectExists(vm)
+}
+
+func (m *machines) reconcile(vm *v1.VirtualMachine) (ctrl.Result, error) {
+	return m.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vm)})
+}
+
+func (m *machines) expectReconciled(vm *v1.VirtualMachine, writes ...string) ctrl.Result {
+	GinkgoHelper()
+	result, err := m.reconcile(vm)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(m.writes.Take()).To(Equal(writes))
+	return result
+}
+
+func (m *machines) expectQuiet(vm *v1.VirtualMachine) {
+	GinkgoHelper()
+	m.expectReconciled(vm)
+	Expect(m.events.take()).To(BeEmpty())
+}
+
+// started leads a VM to an instance that runs.
+func (m *machines) started(b *builder.VM) (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
+	GinkgoHelper()
+	vm := m.create(b)
+	m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+	vmi := instance(vm)
+	play(vmi, v1.Running, running)
+	m.expectReconciled(vm, "patch VirtualMachine/status")
+	m.events.take()
+	return ExpectExists(vm), vmi
+}
+
+func instance(vm *v1.VirtualMachine) *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	return ExpectExists(instanceKey(vm))
+}
+
+func instanceKey(vm *v1.VirtualMachine) *v1.VirtualMachineInstance {
+	return &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: vm.Name}}
+}
+
+// play sets the status of an instance, whoever would have written it.
+func play(vmi *v1.VirtualMachineInstance, phase v1.VirtualMachineInstancePhase,
+	changes ...func(*v1.VirtualMachineInstanceStatus),
+) {
+	GinkgoHelper()
+	ExpectExists(vmi)
+	vmistatus.SetPhase(&vmi.Status, phase, metav1.Now())
+	for _, change := range changes {
+		change(&vmi.Status)
+	}
+	ExpectStatus(vmi)
+}
+
+// release takes the VMI controller's finalizer away, as it does when the Pod is finished.
+func release(vmi *v1.VirtualMachineInstance) {
+	GinkgoHelper()
+	ExpectExists(vmi)
+	var kept []string
+	for _, f := range vmi.Finalizers {
+		if f != v1.VirtualMachineInstanceFinalizer {
+			kept = append(kept, f)
+		}
+	}
+	vmi.Finalizers = kept
+	Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+}
+
+func condition(kind v1.VirtualMachineInstanceConditionType, status corev1.ConditionStatus, reason, message string,
+) func(*v1.VirtualMachineInstanceStatus) {
+	return func(s *v1.VirtualMachineInstanceStatus) {
+		vmistatus.SetCondition(s, v1.VirtualMachineInstanceCondition{
+			Type: kind, Status: status, Reason: reason, Message: message,
+		}, metav1.Now())
+	}
+}
+
+func haveVMCondition(kind v1.VirtualMachineConditionType, status corev1.ConditionStatus, reason, message string,
+) gomegatypes.GomegaMatcher {
+	return WithTransform(func(vm *v1.VirtualMachine) string {
+		for _, c := range vm.Status.Conditions {
+			if c.Type == kind {
+				return fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
+			}
+		}
+		return "none"
+	}, And(HavePrefix("%s %s ", status, reason), ContainSubstring(message)))
+}
+
+func haveNoVMCondition(kind v1.VirtualMachineConditionType) gomegatypes.GomegaMatcher {
+	return WithTransform(func(vm *v1.VirtualMachine) []v1.VirtualMachineConditionType {
+		var kinds []v1.VirtualMachineConditionType
+		for _, c := range vm.Status.Conditions {
+			kinds = append(kinds, c.Type)
+		}
+		return kinds
+	}, Not(ContainElement(kind)))
+}
+
+var _ = Describe("VirtualMachine reconciler", func() {
+	var m *machines
+	BeforeEach(func() { m = newMachines() })
+
+	show := func(vm *v1.VirtualMachine) v1.VirtualMachinePrintableStatus {
+		GinkgoHelper()
+		return ExpectExists(vm).Status.PrintableStatus
+	}
+	strategy := func(vm *v1.VirtualMachine, s v1.VirtualMachineRunStrategy) {
+		GinkgoHelper()
+		ExpectExists(vm).Spec.RunStrategy = &s
+		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+	}
+	request := func(vm *v1.VirtualMachine, requests ...v1.VirtualMachineStateChangeRequest) {
+		GinkgoHelper()
+		ExpectExists(vm).Status.StateChangeRequests = requests
+		ExpectStatus(vm)
+	}
+	start := v1.VirtualMachineStateChangeRequest{Action: v1.StartRequest}
+	stop := func(vmi *v1.VirtualMachineInstance) v1.VirtualMachineStateChangeRequest {
+		return v1.VirtualMachineStateChangeRequest{Action: v1.StopRequest, UID: ptr.To(vmi.UID)}
+	}
+
+	It("starts a VM with two writes of its status", func() {
+		vm := m.create(builder.MakeVM("vm").Label("on", "vm").Template(
+			builder.MakeVMI("ignored").Label("on", "template").Annotation("note", "x")))
+		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(m.events.take()).To(ConsistOf(
+			"Normal SuccessfulCreate: Started the virtual machine by creating the new virtual machine instance vm"))
+		vmi := instance(vm)
+		Expect(vmi.Labels).To(Equal(map[string]string{"on": "template"}), "the VM's own labels are not the instance's")
+		Expect(vmi.Annotations).To(HaveKeyWithValue("note", "x"))
+		Expect(vmi.Annotations).To(HaveKeyWithValue(v1.VirtualMachineGenerationAnnotation, "1"))
+		Expect(vmi.Finalizers).To(ConsistOf(v1.VirtualMachineInstanceFinalizer, v1.VirtualMachineControllerFinalizer))
+		Expect(metav1.IsControlledBy(vmi, vm)).To(BeTrue())
+		Expect(vmi.Spec.Domain.Firmware.UUID).NotTo(BeEmpty())
+
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStarting))
+		Expect(vm.Status.Created).To(BeTrue())
+		Expect(vm.Status.Ready).To(BeFalse())
+		Expect(vm.Status.ObservedGeneration).To(BeEquivalentTo(1))
+		Expect(vm).To(haveVMCondition(v1.VirtualMachineReady, corev1.ConditionFalse, "VMIConditionMissing", ""))
+		m.expectQuiet(vm)
+
+		play(vmi, v1.Scheduled, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", "soon"))
+		m.expectQuiet(vm)
+
+		play(vmi, v1.Running, running, condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", ""))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
+		Expect(vm.Status.Ready).To(BeTrue())
+		Expect(vm).To(haveVMCondition(v1.VirtualMachineReady, corev1.ConditionTrue, "", ""))
+		Expect(vm).To(haveVMCondition("LiveMigratable", corev1.ConditionTrue, "", ""))
+		m.expectQuiet(vm)
+
+		play(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+			vmistatus.RemoveCondition(s, v1.VirtualMachineInstanceIsMigratable)
+		})
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveNoVMCondition("LiveMigratable"))
+	})
+
+	It("puts the finalizer on a VM that lacks it", func() {
+		vm := builder.MakeVM("vm").Namespace(m.ns).Strategy(v1.RunStrategyHalted).Obj()
+		ExpectCreated(vm)
+		m.expectReconciled(vm, "patch VirtualMachine", "patch VirtualMachine/status")
+		Expect(ExpectExists(vm).Finalizers).To(ConsistOf(v1.VirtualMachineControllerFinalizer))
+		Expect(vm).To(haveVMCondition(v1.VirtualMachineReady, corev1.ConditionFalse, "VMINotExists", ""))
+	})
+
+	It("keeps a VM that was asked to be off", func() {
+		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
+		m.expectQuiet(vm)
+		ExpectGone(instanceKey(vm))
+	})
+
+	It("understands spec.running", func() {
+		vm := m.create(builder.MakeVM("vm").With(func(vm *v1.VirtualMachine) {
+			vm.Spec.RunStrategy, vm.Spec.Running = nil, ptr.To(true)
+		}))
+		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+	})
+
+	It("stops a VM that is halted, and shows each step", func() {
+		vm, vmi := m.started(builder.MakeVM("vm"))
+		strategy(vm, v1.RunStrategyHalted)
+		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(m.events.take()).To(ConsistOf(
+			HavePrefix("Normal SuccessfulDelete: Stopped the virtual machine by deleting the virtual machine instance vm")))
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopping))
+		m.expectQuiet(vm)
+
+		play(vmi, v1.Succeeded)
+		release(vmi)
+		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
+		ExpectGone(vmi)
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
+		Expect(vm.Status.Created).To(BeFalse())
+		m.expectQuiet(vm)
+	})
+
+	It("runs a VM again under Always after the guest powered off", func() {
+		vm, vmi := m.started(builder.MakeVM("vm"))
+		play(vmi, v1.Succeeded)
+		release(vmi)
+		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
+		m.expectReconciled(vm, "patch VirtualMachineInstance")
+		ExpectGone(vmi)
+		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(instance(vm).UID).NotTo(Equal(vmi.UID))
+		Expect(vm.Status.StartFailure).To(BeNil())
+	})
+
+	It("waits longer and longer after failed starts", func() {
+		vm := m.create(builder.MakeVM("vm"))
+		var last time.Duration
+		for n := 1; n <= 2; n++ {
+			m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+			vmi := instance(vm)
+			play(vmi, v1.Failed)
+			release(vmi)
+			m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
+			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusCrashLoopBackOff))
+			Expect(vm.Status.StartFailure.ConsecutiveFailCount).To(Equal(n))
+			Expect(vm.Status.StartFailure.LastFailedVMIUID).To(Equal(vmi.UID))
+			m.expectReconciled(vm, "patch VirtualMachineInstance")
+			m.writes.Take()
+			result, err := m.reconcile(vm)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(m.writes.Take()).NotTo(ContainElement("create VirtualMachineInstance"))
+			Expect(result.RequeueAfter).To(BeNumerically(">", last))
+			last = result.RequeueAfter
+			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusCrashLoopBackOff))
+			m.clock.SetTime(m.clock.Now().Add(result.RequeueAfter + time.Second))
+		}
+		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		play(instance(vm), v1.Running, running)
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm).Status.StartFailure).To(BeNil())
+	})
+
+	It("starts and stops a Manual VM by request only", func() {
+		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyManual))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		ExpectGone(instanceKey(vm))
+
+		request(vm, v1.VirtualMachineStateChangeRequest{Action: v1.StartRequest, Data: map[string]string{"paused": "true"}})
+		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(ExpectExists(vm).Status.StateChangeRequests).To(BeEmpty())
+		vmi := instance(vm)
+		Expect(vmi.Spec.StartStrategy).To(HaveValue(Equal(v1.StartStrategyPaused)))
+		m.events.take()
+		m.expectQuiet(vm)
+
+		play(vmi, v1.Running, running)
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		play(vmi, v1.Succeeded)
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
+		Expect(instance(vm).DeletionTimestamp).To(BeNil(), "a Manual VM keeps what ended")
+
+		request(vm, start)
+		m.expectReconciled(vm, "delete VirtualMachineInstance")
+		release(vmi)
+		m.expectReconciled(vm, "patch VirtualMachineInstance")
+		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		again := instance(vm)
+		Expect(again.UID).NotTo(Equal(vmi.UID))
+
+		request(vm, stop(again))
+		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
+	})
+
+	It("restarts by a stop and a start", func() {
+		vm, vmi := m.started(builder.MakeVM("vm"))
+		request(vm, stop(vmi), start)
+		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopping))
+		play(vmi, v1.Succeeded)
+		release(vmi)
+		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
+		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(ExpectExists(vm).Status.StateChangeRequests).To(BeEmpty())
+		Expect(instance(vm).UID).NotTo(Equal(vmi.UID))
+	})
+
+	It("drops a stop that means an earlier instance", func() {
+		vm, _ := m.started(builder.MakeVM("vm"))
+		request(vm, stop(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{UID: "gone"}}))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm).Status.StateChangeRequests).To(BeEmpty())
+		Expect(instance(vm).DeletionTimestamp).To(BeNil())
+	})
+
+	It("reruns after a failure and stays off after a success", func() {
+		vm, vmi := m.started(builder.MakeVM("vm").Strategy(v1.RunStrategyRerunOnFailure))
+		play(vmi, v1.Failed)
+		release(vmi)
+		m.expectReconciled(vm, "patch VirtualMachine/status") // that it must start again
+		m.expectReconciled(vm, "delete VirtualMachineInstance")
+		m.expectReconciled(vm, "patch VirtualMachineInstance")
+		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+
+		vmi = instance(vm)
+		play(vmi, v1.Running, running)
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		play(vmi, v1.Succeeded)
+		release(vmi)
+		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
+		m.expectReconciled(vm, "patch VirtualMachineInstance")
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		ExpectGone(vmi)
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
+		m.events.take()
+		m.expectQuiet(vm)
+	})
+
+	It("starts a VM once", func() {
+		vm, vmi := m.started(builder.MakeVM("vm").Strategy(v1.RunStrategyOnce))
+		play(vmi, v1.Succeeded)
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.expectQuiet(vm)
+		Expect(instance(vm).DeletionTimestamp).To(BeNil())
+	})
+
+	It("says that it does not know a strategy", func() {
+		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyWaitAsReceiver))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate",
+			"WaitAsReceiver is not implemented"))
+	})
+
+	It("adopts an instance of its name that has no owner", func() {
+		vmi := builder.MakeVMI("vm").Namespace(m.ns).Obj()
+		ExpectCreated(vmi)
+		vm := m.create(builder.MakeVM("vm"))
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		ExpectExists(vmi)
+		Expect(metav1.IsControlledBy(vmi, vm)).To(BeTrue())
+		Expect(vmi.Finalizers).To(ContainElement(v1.VirtualMachineControllerFinalizer))
+		m.expectQuiet(vm)
+	})
+
+	It("leaves an instance of somebody else alone and says so", func() {
+		other := builder.MakeVM("other").UID("6a1a24a1-4061-4607-8bf4-000000000000").Obj()
+		vmi := builder.MakeVMI("vm").Namespace(m.ns).OwnedBy(other).Obj()
+		ExpectCreated(vmi)
+		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "other"))
+		Expect(ExpectExists(vmi).DeletionTimestamp).To(BeNil())
+		m.expectQuiet(vm)
+	})
+
+	It("does not make a second instance from a cache that is behind", func() {
+		vm, vmi := m.started(builder.MakeVM("vm"))
+		m.writes.Blind = func(_ client.ObjectKey, o client.Object) bool {
+			_, is := o.(*v1.VirtualMachineInstance)
+			return is
+		}
+		m.expectReconciled(vm, "create VirtualMachineInstance") // which the API server refuses
+		Expect(m.events.take()).To(BeEmpty())
+		Expect(instance(vm).UID).To(Equal(vmi.UID))
+	})
+
+	It("says why an instance cannot be created, once, and tries again", func() {
+		vm := m.create(builder.MakeVM("vm"))
+		m.writes.Fail = func(request string) error {
+			if request == "create VirtualMachineInstance" {
+				return apierrors.NewForbidden(v1.GroupVersion.WithResource("vmis").GroupResource(), "vm", errors.New("denied"))
+			}
+			return nil
+		}
+		for range 2 {
+			_, err := m.reconcile(vm)
+			Expect(err).To(MatchError(ContainSubstring("denied")))
+		}
+		Expect(m.writes.Take()).To(Equal([]string{
+			"create VirtualMachineInstance", "patch VirtualMachine/status", "create VirtualMachineInstance",
+		}))
+		Expect(m.events.take()).To(ConsistOf(HavePrefix("Warning FailedCreate: ")))
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "denied"))
+		m.writes.Fail = nil
+		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
+	})
+
+	It("starts over when somebody else wrote first", func() {
+		vm := m.create(builder.MakeVM("vm"))
+		m.writes.Fail = func(request string) error {
+			if request == "patch VirtualMachine/status" {
+				return apierrors.NewConflict(v1.GroupVersion.WithResource("vms").GroupResource(), "vm", ErrInjected)
+			}
+			return nil
+		}
+		result, err := m.reconcile(vm)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+		m.writes.Fail = nil
+		m.writes.Take()
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+	})
+
+	Context("when it is deleted", func() {
+		It("stops the instance first", func() {
+			vm, vmi := m.started(builder.MakeVM("vm"))
+			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+			m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
+			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusTerminating))
+			m.events.take()
+			m.expectQuiet(vm)
+			play(vmi, v1.Succeeded)
+			release(vmi)
+			_, err := m.reconcile(vm)
+			Expect(err).NotTo(HaveOccurred())
+			ExpectGone(vmi)
+			_, err = m.reconcile(vm)
+			Expect(err).NotTo(HaveOccurred())
+			ExpectGone(vm)
+		})
+
+		It("lets the instance live if asked to orphan it", func() {
+			vm, vmi := m.started(builder.MakeVM("vm"))
+			Expect(k8sClient.Delete(ctx, vm, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
+			_, err := m.reconcile(vm)
+			Expect(err).NotTo(HaveOccurred())
+			ExpectExists(vmi)
+			Expect(vmi.OwnerReferences).To(BeEmpty())
+			Expect(vmi.DeletionTimestamp).To(BeNil())
+			Expect(vmi.Finalizers).NotTo(ContainElement(v1.VirtualMachineControllerFinalizer))
+			Expect(ExpectExists(vm).Finalizers).To(ConsistOf(metav1.FinalizerOrphanDependents))
+		})
+
+		It("does not go from under an instance that the cache does not show", func() {
+			vm, _ := m.started(builder.MakeVM("vm"))
+			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+			m.writes.Blind = func(_ client.ObjectKey, o client.Object) bool {
+				_, is := o.(*v1.VirtualMachineInstance)
+				return is
+			}
+			_, err := m.reconcile(vm)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(ExpectExists(vm).Finalizers).To(ContainElement(v1.VirtualMachineControllerFinalizer))
+		})
+
+		It("releases an instance whose VM did not wait", func() {
+			vm, vmi := m.started(builder.MakeVM("vm"))
+			vm.Finalizers = nil
+			Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+			m.expectQuiet(vm)
+			play(vmi, v1.Succeeded)
+			release(vmi)
+			m.expectReconciled(vm, "patch VirtualMachineInstance")
+			ExpectGone(vmi)
+		})
+	})
+
+	DescribeTable("shows what keeps an instance from running",
+		func(kind v1.VirtualMachineInstanceConditionType, reason string, shown v1.VirtualMachinePrintableStatus) {
+			vm := m.create(builder.MakeVM("vm"))
+			m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+			play(instance(vm), v1.Scheduling, condition(kind, corev1.ConditionFalse, reason, "because"))
+			m.expectReconciled(vm, "patch VirtualMachine/status")
+			Expect(show(vm)).To(Equal(shown))
+			Expect(vm).To(haveVMCondition(v1.VirtualMachineConditionType(kind), corev1.ConditionFalse, reason, "because"))
+		},
+		Entry(nil, v1.VirtualMachineInstanceSynchronized, "FailedPvcNotFound", v1.VirtualMachineStatusPvcNotFound),
+		Entry(nil, v1.VirtualMachineInstanceSynchronized, "ErrImagePull", v1.VirtualMachineStatusErrImagePull),
+		Entry(nil, v1.VirtualMachineInstanceSynchronized, "ImagePullBackOff", v1.VirtualMachineStatusImagePullBackOff),
+		Entry(nil, v1.VirtualMachineInstancePodScheduled, "Unschedulable", v1.VirtualMachineStatusUnschedulable),
+	)
+})
