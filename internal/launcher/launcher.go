@@ -49,6 +49,9 @@ func run(ctx context.Context, options Options) (launcherpod.Outcome, int) {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, unix.SIGTERM, unix.SIGINT)
 	defer signal.Stop(stop)
+	// A container runtime that restarts closes the log for a moment. By default a write to it would end PID 1,
+	// and the guest with it; caught, the write just fails.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 
 	// The network is taken down before libvirtd's socket exists: the agent begins to change it when it sees that.
 	network, err := podnet.Take(resolvConf)
