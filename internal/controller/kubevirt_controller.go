@@ -43,6 +43,15 @@ type KubeVirtReconciler struct {
 // +kubebuilder:rbac:groups=apps,namespace=kubevirt,resources=daemonsets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=services,verbs=get;list;watch;create;patch;delete
 
+// What the process around the reconcilers needs: who may get metrics, and the webhooks' certificate and its CA.
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations;validatingwebhookconfigurations,verbs=list;watch
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations,resourceNames=virt-controller-mutating-webhook-configuration,verbs=get;update
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=virt-controller-validating-webhook-configuration,verbs=get;update
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=secrets,verbs=create;list;watch
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=secrets,resourceNames=kubevirt-controller-certs,verbs=get;update
+
 // SetupWithManager adds the reconciler to a manager.
 func (r *KubeVirtReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	everyKubeVirt := handler.EnqueueRequestsFromMapFunc(r.all)

@@ -44,14 +44,6 @@ const (
 	handlerAccount    = "kubevirt-handler"
 )
 
-// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
-// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
-// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations;validatingwebhookconfigurations,verbs=list;watch
-// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations,resourceNames=virt-controller-mutating-webhook-configuration,verbs=get;update
-// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=virt-controller-validating-webhook-configuration,verbs=get;update
-// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=secrets,verbs=create;list;watch
-// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=secrets,resourceNames=kubevirt-controller-certs,verbs=get;update
-
 // Run runs virt-controller until the context ends.
 func Run(ctx context.Context, config *rest.Config, o *Options, l *Log) error {
 	if err := o.Validate(); err != nil {
@@ -131,6 +123,7 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		&controller.NodeReconciler{
 			Client: mgr.GetClient(), Recorder: recorder, Namespace: o.Namespace, Config: store,
 		},
+		&controller.VirtualMachineReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder},
 		&controller.VirtualMachineInstanceReconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store,
 		},

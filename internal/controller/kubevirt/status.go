@@ -13,7 +13,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/operator"
+	"github.com/vireo-project/vireo/internal/version"
 )
 
 // Reasons of the conditions of a KubeVirt object. All but the last are KubeVirt's.
@@ -49,7 +49,7 @@ func Status(s *Scope, now time.Time) {
 		status.Phase = v.phase
 	}
 	status.ObservedGeneration = ptr.To(s.KubeVirt.Generation)
-	status.OperatorVersion = operator.Version
+	status.OperatorVersion = version.Version
 	if s.Conflict == "" && s.KubeVirt.DeletionTimestamp == nil {
 		deployment(s, status)
 	}
