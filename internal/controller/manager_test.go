@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"context"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// What wakes the reconcilers: with a manager, its caches and watches, and nobody who calls Reconcile.
+var _ = Describe("Manager", Ordered, func() {
+	BeforeAll(func() {
+		mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+			Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"},
+		})
+		Expect(err).NotTo(HaveOccurred())
+		config := clusterconfig.Default()
+		config.Images.Launcher = "registry.example/virt-launcher:v1"
+		Expect((&VirtualMachineInstanceReconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("virt-controller"),
+			Config: fixedConfig{config},
+		}).SetupWithManager(mgr)).To(Succeed())
+		Expect((&VirtualMachineReconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("virt-controller"),
+		}).SetupWithManager(mgr)).To(Succeed())
+		running, stop := context.WithCancel(ctx)
+		done := make(chan error, 1)
+		go func() { done <- mgr.Start(running) }()
+		DeferCleanup(func() {
+			stop()
+			Eventually(done, 30*time.Second).Should(Receive(Succeed()))
+		})
+	})
+
+	It("takes a VM from a missing claim to Running and to nothing", func() {
+		w := &world{ns: NewNamespace()}
+		vm := builder.MakeVM("vm").Namespace(w.ns).Template(builder.MakeVMI("vm").PVC("root", "claim")).Obj()
+		ExpectCreated(vm)
+		shown := func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }
+		Eventually(shown, 20*time.Second).Should(Equal(v1.VirtualMachineStatusPvcNotFound))
+
+		ExpectCreated(builder.MakePVC("claim").Namespace(w.ns).Obj())
+		vmi := instance(vm)
+		Eventually(func() error {
+			return k8sClient.Get(ctx, client.ObjectKeyFromObject(podOf(vmi)), podOf(vmi))
+		}, 20*time.Second).Should(Succeed())
+		Eventually(shown, 20*time.Second).Should(Equal(v1.VirtualMachineStatusStarting))
+
+		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		Eventually(func() v1.VirtualMachineInstancePhase { return instance(vm).Status.Phase }, 20*time.Second).
+			Should(Equal(v1.Scheduled))
+		agent(vmi, running)
+		Eventually(shown, 20*time.Second).Should(Equal(v1.VirtualMachineStatusRunning))
+
+		Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+		pod := podOf(vmi)
+		Eventually(func() bool { return ExpectExists(pod).DeletionTimestamp != nil }, 20*time.Second).Should(BeTrue())
+		w.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
+		for _, object := range []client.Object{vmi, vm} {
+			Eventually(func() bool {
+				err := k8sClient.Get(ctx, client.ObjectKeyFromObject(object), object)
+				return err != nil && client.IgnoreNotFound(err) == nil
+			}, 20*time.Second).Should(BeTrue())
+		}
+
+		var reasons []string
+		Eventually(func() []string {
+			events := &corev1.EventList{}
+			Expect(k8sClient.List(ctx, events, client.InNamespace(w.ns))).To(Succeed())
+			reasons = nil
+			for i := range events.Items {
+				reasons = append(reasons, events.Items[i].Reason)
+			}
+			return reasons
+		}, 20*time.Second).Should(ContainElements("FailedPvcNotFound", "SuccessfulCreate", "SuccessfulHandOver", "Stopped"))
+	})
+})

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstance
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+func TestEndOf(t *testing.T) {
+	for name, tc := range map[string]struct {
+		status *builder.PodStatus
+		want   End
+	}{
+		"an outcome": {
+			builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GracePeriodExpired","message":"destroyed"}`+"\n"),
+			End{v1.Succeeded, "GracePeriodExpired", "destroyed"},
+		},
+		"the exit code decides, whatever the message says": {
+			builder.MakePodStatus().Terminated(1, "Error", `{"reason":"GuestShutdown","message":"fine"}`),
+			End{v1.Failed, "GuestShutdown", "fine"},
+		},
+		"no message":        {builder.MakePodStatus().Terminated(137, "OOMKilled", ""), End{v1.Failed, "OOMKilled", ""}},
+		"an unknown reason": {builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"X"}`), End{v1.Succeeded, "Completed", `{"reason":"X"}`}},
+		"an endless message": {
+			builder.MakePodStatus().Terminated(1, "Error", strings.Repeat("x", 1<<20)),
+			End{v1.Failed, "Error", strings.Repeat("x", maxMessageLength)},
+		},
+		"control characters": {
+			builder.MakePodStatus().Terminated(1, "Error", "a\x1b[2Jb\nc"),
+			End{v1.Failed, "Error", "a [2Jb c"},
+		},
+		"an eviction": {builder.MakePodStatus().Evicted("full"), End{v1.Failed, "Evicted", "full"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{Status: tc.status.Obj()}
+			if !finished(pod) {
+				t.Error("the Pod is not taken for finished")
+			}
+			if diff := cmp.Diff(tc.want, EndOf(pod)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestPodProblem(t *testing.T) {
+	for name, tc := range map[string]struct {
+		status *builder.PodStatus
+		want   string
+	}{
+		"nothing yet":    {builder.MakePodStatus(), ""},
+		"on its way":     {builder.MakePodStatus().Waiting("ContainerCreating", ""), ""},
+		"initialising":   {builder.MakePodStatus().Waiting("PodInitializing", ""), ""},
+		"no image":       {builder.MakePodStatus().Waiting("ErrImageNeverPull", "not present"), "ErrImageNeverPull"},
+		"a wrong Secret": {builder.MakePodStatus().Waiting("CreateContainerConfigError", "x"), "CreateContainerConfigError"},
+		"no node":        {builder.MakePodStatus().Unschedulable("full").Waiting("ErrImagePull", ""), "Unschedulable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := ""
+			if problem := podProblem(&corev1.Pod{Status: tc.status.Obj()}); problem != nil {
+				got = problem.Reason
+			}
+			if got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
