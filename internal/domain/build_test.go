@@ -37,8 +37,11 @@ var goldenGuests = map[string]func() *guest{
 	"lun":            func() *guest { return makeGuest().blockClaim(lunOn("lun", v1.DiskBusSCSI)) },
 	"block-claim":    func() *guest { return makeGuest().blockClaim(diskOn("data", v1.DiskBusVirtio)) },
 	"nics":           allNICs,
-	"netboot":        netBoot,
-	"block-size":     sizedBlocks,
+	"cloudinit-first": func() *guest {
+		return makeGuest().cloudInit(diskOn("cloudinit", v1.DiskBusVirtio)).containerDisk("root", v1.DiskBusVirtio)
+	},
+	"netboot":    netBoot,
+	"block-size": sizedBlocks,
 	"transitional": func() *guest {
 		return everyDevice().devices(func(d *v1.Devices) { d.UseVirtioTransitional = ptr.To(true) })
 	},

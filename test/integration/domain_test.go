@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -16,13 +17,18 @@ import (
 	"libvirt.org/go/libvirtxml"
 )
 
+const goldenDir = "../../internal/domain/testdata"
+
+// bootTimeout bounds the wait for a guest's first words; software emulation needs seconds for UEFI.
+const bootTimeout = time.Minute
+
 // definedOnly are golden domains that no emulation on any machine can start, with the reason.
 var definedOnly = map[string]string{
 	"lun": "a loop device takes no SCSI commands",
 }
 
 var _ = Describe("Golden domains", Label("libvirt"), func() {
-	files, err := filepath.Glob("../../internal/domain/testdata/*.xml")
+	files, err := filepath.Glob(filepath.Join(goldenDir, "*.xml"))
 	if err != nil || len(files) == 0 {
 		panic("no golden domains in internal/domain/testdata")
 	}
@@ -44,28 +50,42 @@ var _ = Describe("Golden domains", Label("libvirt"), func() {
 var _ = Describe("A running domain", Label("libvirt"), func() {
 	It("writes its serial console to the launcher's pipe", func() {
 		p := newPod()
-		domain := readDomain("../../internal/domain/testdata/kernelboot.xml")
-		p.prepare(domain)
-		Expect(p.define(domain).Create()).To(Succeed())
-		Eventually(p.daemon.Console).Should(ContainSubstring(strings.TrimSpace(tinyKernelMessage)))
+		p.start("kernelboot")
+		Eventually(p.daemon.Console).WithTimeout(bootTimeout).Should(ContainSubstring(tinyKernelMessage))
 	})
+
+	It("boots from an overlay's backing file, whatever comes before it", func() {
+		p := newPod()
+		p.image = bootableDisk()
+		p.start("cloudinit-first")
+		Eventually(p.daemon.Console).WithTimeout(bootTimeout).Should(ContainSubstring(bootSectorMessage))
+	})
+
+	It("shows its BIOS on the serial console", func() {
+		p := newPod()
+		p.start("devices")
+		Eventually(p.daemon.Console).WithTimeout(bootTimeout).Should(ContainSubstring("SeaBIOS"))
+	})
+
+	DescribeTable("runs UEFI", func(golden string) {
+		p := newPod()
+		p.start(golden)
+		Eventually(p.daemon.Console).WithTimeout(bootTimeout).Should(ContainSubstring("BdsDxe"))
+	},
+		Entry("without Secure Boot", "efi"),
+		Entry("with Secure Boot", "efi-secureboot"),
+	)
 
 	It("hands out its screen as a file descriptor and listens nowhere", func() {
 		p := newPod()
-		domain := readDomain("../../internal/domain/testdata/minimal.xml")
-		p.prepare(domain)
-		defined := p.define(domain)
-		Expect(defined.CreateWithFlags(libvirt.DOMAIN_START_PAUSED)).To(Succeed())
+		defined := p.start("minimal")
 		Expect(readVNCBanner(defined)).To(HavePrefix("RFB 003."))
 		Expect(listeners(p.daemon.PID())).To(BeEmpty())
 	})
 
 	It("keeps free ports for devices that come later", func() {
 		p := newPod()
-		domain := readDomain("../../internal/domain/testdata/devices.xml")
-		p.prepare(domain)
-		defined := p.define(domain)
-		Expect(defined.CreateWithFlags(libvirt.DOMAIN_START_PAUSED)).To(Succeed())
+		defined := p.start("devices")
 		for _, device := range []string{"rng0", "rng1", "rng2"} {
 			Expect(defined.AttachDevice(`<rng model='virtio'><backend model='random'>/dev/urandom</backend><alias name='ua-`+device+`'/></rng>`)).
 				To(Succeed(), device)
@@ -89,6 +109,16 @@ func readDomain(path string) *libvirtxml.Domain {
 		}
 	}
 	return domain
+}
+
+// start runs a golden domain.
+func (p *pod) start(golden string) *libvirt.Domain {
+	GinkgoHelper()
+	domain := readDomain(filepath.Join(goldenDir, golden+".xml"))
+	p.prepare(domain)
+	defined := p.define(domain)
+	Expect(defined.Create()).To(Succeed())
+	return defined
 }
 
 func (p *pod) define(domain *libvirtxml.Domain) *libvirt.Domain {

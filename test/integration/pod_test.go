@@ -30,11 +30,13 @@ type pod struct {
 	daemon *libvirtd.Daemon
 	conn   *libvirt.Connect
 	pool   *libvirt.StoragePool
+	// image is what the images of containerDisks hold.
+	image []byte
 }
 
 func newPod() *pod {
 	GinkgoHelper()
-	p := &pod{}
+	p := &pod{image: make([]byte, diskBytes)}
 	p.daemon, p.conn = startLibvirtd()
 	var err error
 	p.pool, err = p.conn.StoragePoolCreateXML(fmt.Sprintf(
@@ -67,7 +69,7 @@ func (p *pod) prepareDisk(disk *libvirtxml.DomainDisk) {
 		p.prepareBlockDevice(disk.Source.Block.Dev)
 	case disk.Driver.Type == "qcow2":
 		backing := disk.BackingStore.Source.File.File
-		p.write(backing, make([]byte, diskBytes))
+		p.write(backing, p.image)
 		_, err := p.pool.StorageVolCreateXML(fmt.Sprintf(`<volume><name>%s</name><capacity>%d</capacity>
 			<target><format type='qcow2'/></target><backingStore><path>%s</path><format type='raw'/></backingStore></volume>`,
 			filepath.Base(disk.Source.File.File), diskBytes, backing), 0)
@@ -144,31 +146,4 @@ func inNamespace(path string, do func() error) error {
 		return err
 	}
 	return do()
-}
-
-const tinyKernelMessage = "hello from the guest\r\n"
-
-// tinyKernel is the smallest guest: a Linux boot image (Documentation/arch/x86/boot.rst) whose real-mode code
-// writes a line to the first serial port and halts. It needs no kernel on the machine that runs the tests.
-func tinyKernel() []byte {
-	const (
-		headerMagic, entry, code, message = 0x202, 0x200, 0x260, 0x290
-		sector                            = 512
-	)
-	image := make([]byte, 3*sector)
-	image[0x1f1] = 1                        // setup_sects: the real-mode part is the boot sector and one more
-	copy(image[0x1fe:], "\x55\xaa")         // boot_flag
-	copy(image[entry:], "\xeb\x5e")         // jmp code
-	copy(image[headerMagic:], "HdrS")       // header
-	copy(image[headerMagic+4:], "\x02\x02") // protocol 2.02
-	image[0x211] = 1                        // loadflags: LOADED_HIGH
-	copy(image[code:], "\xfc"+              // cld
-		"\xba\xf8\x03"+ // mov dx, 0x3f8
-		"\xbe\x90\x02"+ // mov si, message
-		"\xac\x84\xc0"+ // next: lodsb; test al, al
-		"\x74\x03\xee"+ // jz stop; out dx, al
-		"\xeb\xf8"+ // jmp next
-		"\xf4\xeb\xfd") // stop: hlt; jmp stop
-	copy(image[message:], tinyKernelMessage)
-	return image
 }
