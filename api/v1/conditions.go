@@ -48,7 +48,7 @@ const (
 	// VirtualMachineInstanceReasonNoTSCFrequencyMigratable: no common time stamp counter frequency is known.
 	VirtualMachineInstanceReasonNoTSCFrequencyMigratable = "NoTSCFrequencyNotLiveMigratable"
 	// VirtualMachineInstanceReasonHypervPassthroughNotMigratable: every Hyper-V feature of the node is passed through.
-	VirtualMachineInstanceReasonHypervPassthroughNotMigratable = "HypervPassthroughNotLiveMigratable"
+	VirtualMachineInstanceReasonHypervPassthroughNotMigratable = "HypervPassthroughNotLiveMigratable" //nolint:gosec // G101: a word, no credential
 	// VirtualMachineInstanceReasonPRNotMigratable: a disk uses SCSI persistent reservations.
 	VirtualMachineInstanceReasonPRNotMigratable = "PersistentReservationNotLiveMigratable"
 	// VirtualMachineInstanceReasonNotMigratable: none of the others, the message says why.

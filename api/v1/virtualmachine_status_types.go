@@ -274,7 +274,7 @@ const (
 	VirtualMachinePaused VirtualMachineConditionType = "Paused"
 	// VirtualMachineRestartRequired: the spec has changes that need a restart.
 	VirtualMachineRestartRequired VirtualMachineConditionType = "RestartRequired"
-	// VirtualMachineManualRecoveryRequired: a volume migration was cancelled half-way and somebody has to put the spec
+	// VirtualMachineManualRecoveryRequired: a volume migration was stopped half-way and somebody has to put the spec
 	// right.
 	VirtualMachineManualRecoveryRequired VirtualMachineConditionType = "ManualRecoveryRequired"
 )

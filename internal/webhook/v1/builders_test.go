@@ -106,6 +106,3 @@ func masquerade() v1.Interface {
 		InterfaceBindingMethod: v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}},
 	}
 }
-
-// with makes an option of a function, to keep tables short.
-func with(f func(*v1.VirtualMachineInstanceSpec)) specOption { return f }

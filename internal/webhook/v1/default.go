@@ -20,7 +20,7 @@ import (
 const defaultInterfaceName = "default"
 
 // firmwareNamespace is the name space in which KubeVirt derives a VM's firmware UUID from its name. A guest that moves
-// here keeps the UUID that its licences are bound to.
+// here keeps the UUID that its licenses are bound to.
 var firmwareNamespace = uuid.MustParse("6a1a24a1-4061-4607-8bf4-a3963d0c5895")
 
 // setDefaults resolves into a VMI what its author left open. The order matters where a default builds on another: the
@@ -87,7 +87,7 @@ func cpuModel(arch string, config clusterconfig.Config) string {
 func cpuCount(resources v1.ResourceRequirements) uint32 {
 	for _, list := range []corev1.ResourceList{resources.Limits, resources.Requests} {
 		if q := list.Cpu(); q.Sign() > 0 {
-			return uint32(min(q.Value(), 1<<16)) //nolint:gosec // G115: bounded just here
+			return uint32(min(q.Value(), 1<<16))
 		}
 	}
 	return 1

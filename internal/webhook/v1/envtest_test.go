@@ -141,11 +141,11 @@ var _ = Describe("a new VMI", func() {
 	})
 
 	It("keeps reserved labels from people", func() {
-		vmi := newVMI("labelled")
+		vmi := newVMI("tagged")
 		vmi.Labels = map[string]string{v1.NodeNameLabel: "node01"}
 		expectInvalid(k8s.Create(ctx, vmi), "metadata.labels[kubevirt.io/nodeName]")
 
-		vmi = create(newVMI("labelled-later"))
+		vmi = create(newVMI("later"))
 		label := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"kubevirt.io/nodeName":"node01"}}}`))
 		expectInvalid(k8s.Patch(ctx, vmi, label), "metadata.labels[kubevirt.io/nodeName]")
 		Expect(controller.Patch(ctx, vmi, label)).To(Succeed())

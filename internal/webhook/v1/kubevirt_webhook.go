@@ -66,7 +66,7 @@ func (v *kubeVirtValidator) ValidateDelete(ctx context.Context, kv *v1.KubeVirt)
 			return nil, apierrors.NewInternalError(fmt.Errorf("cannot look for workloads: %w", err))
 		}
 	}
-	what := ""
+	var what string
 	switch {
 	case len(vmis.Items) > 0:
 		what = fmt.Sprintf("Virtual Machine Instances present, such as %s", client.ObjectKeyFromObject(&vmis.Items[0]))
@@ -101,12 +101,12 @@ func judgeKubeVirt(kv *v1.KubeVirt) (admission.Warnings, error) {
 
 // fieldErrors takes an aggregate apart.
 func fieldErrors(err error) field.ErrorList {
-	var list field.ErrorList
 	all := []error{err}
 	var aggregate utilerrors.Aggregate
 	if errors.As(err, &aggregate) {
 		all = aggregate.Errors()
 	}
+	list := make(field.ErrorList, 0, len(all))
 	for _, one := range all {
 		var fieldError *field.Error
 		if !errors.As(one, &fieldError) {

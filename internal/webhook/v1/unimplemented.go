@@ -184,7 +184,7 @@ func setPaths(at *field.Path, node any, steps, values []string) []*field.Path {
 	if !each {
 		return setPaths(at.Child(name), child, steps[1:], values)
 	}
-	list, _ := child.([]any) //nolint:errcheck // a nil list has no elements
+	list, _ := child.([]any) // a nil list has no elements
 	var found []*field.Path
 	for i := range list {
 		found = append(found, setPaths(at.Child(name).Index(i), list[i], steps[1:], values)...)

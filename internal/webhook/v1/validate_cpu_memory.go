@@ -54,45 +54,51 @@ func checkDedicatedCPU(c *check) {
 	if cpu == nil || !cpu.DedicatedCPUPlacement {
 		return
 	}
+	c.dedicatedMemory()
+	c.dedicatedNumber(cpu)
+	if cpu.Threads > 2 {
+		c.invalid(c.at("domain", "cpu", "dedicatedCpuPlacement"), true,
+			"Not more than two threads must be provided at %s (got %d) when DedicatedCPUPlacement is true",
+			c.at("domain", "cpu", "threads"), cpu.Threads)
+	}
+}
+
+// dedicatedMemory: the Pod is Guaranteed only if requests and limits are equal.
+func (c *check) dedicatedMemory() {
+	requests, limits := c.at("domain", "resources", "requests", "memory"), c.at("domain", "resources", "limits", "memory")
+	req, lim := c.spec.Domain.Resources.Requests.Memory(), c.spec.Domain.Resources.Limits.Memory()
+	switch {
+	case req.IsZero() && lim.IsZero():
+		c.invalid(limits, lim.String(), "%s or %s should be provided", requests, limits)
+	case !req.IsZero() && !lim.IsZero() && req.Cmp(*lim) != 0:
+		c.invalid(requests, req.String(), "%s must be equal to %s", requests, limits)
+	}
+}
+
+// dedicatedNumber: there must be one whole number of CPUs, however it is given.
+func (c *check) dedicatedNumber(cpu *v1.CPU) {
 	var (
 		p        = c.at("domain", "cpu", "dedicatedCpuPlacement")
-		requests = c.at("domain", "resources", "requests")
-		limits   = c.at("domain", "resources", "limits")
-		res      = c.spec.Domain.Resources
-		cpuReq   = res.Requests.Cpu()
-		cpuLim   = res.Limits.Cpu()
-		memReq   = res.Requests.Memory()
-		memLim   = res.Limits.Memory()
+		requests = c.at("domain", "resources", "requests", "cpu")
+		limits   = c.at("domain", "resources", "limits", "cpu")
+		req, lim = c.spec.Domain.Resources.Requests.Cpu(), c.spec.Domain.Resources.Limits.Cpu()
 		wanted   = vcpus(cpu)
 	)
-	if memReq.IsZero() && memLim.IsZero() {
-		c.invalid(limits.Child("memory"), memLim.String(), "%s or %s should be provided",
-			requests.Child("memory"), limits.Child("memory"))
+	if !wholeCPUs(req) {
+		c.invalid(requests, req.String(), "provided resources CPU requests must be an interger")
 	}
-	if !memReq.IsZero() && !memLim.IsZero() && memReq.Cmp(*memLim) != 0 {
-		c.invalid(requests.Child("memory"), memReq.String(), "%s must be equal to %s",
-			requests.Child("memory"), limits.Child("memory"))
-	}
-	if !wholeCPUs(cpuReq) {
-		c.invalid(requests.Child("cpu"), cpuReq.String(), "provided resources CPU requests must be an interger")
-	}
-	if !wholeCPUs(cpuLim) {
-		c.invalid(limits.Child("cpu"), cpuLim.String(), "provided resources CPU limits must be an interger")
+	if !wholeCPUs(lim) {
+		c.invalid(limits, lim.String(), "provided resources CPU limits must be an interger")
 	}
 	switch {
-	case cpuReq.IsZero() && cpuLim.IsZero() && wanted == 0:
+	case req.IsZero() && lim.IsZero() && wanted == 0:
 		c.invalid(p, true, "either %s or %s or %s must be provided when DedicatedCPUPlacement is true ",
-			requests.Child("cpu"), limits.Child("cpu"), c.at("domain", "cpu", "cores"))
-	case !cpuReq.IsZero() && !cpuLim.IsZero() && cpuReq.Cmp(*cpuLim) != 0:
-		c.invalid(p, true, "%s or %s must be equal when DedicatedCPUPlacement is true ",
-			requests.Child("cpu"), limits.Child("cpu"))
-	case (!cpuReq.IsZero() || !cpuLim.IsZero()) && wanted > 0 && cpuReq.Value() != wanted && cpuLim.Value() != wanted:
+			requests, limits, c.at("domain", "cpu", "cores"))
+	case !req.IsZero() && !lim.IsZero() && req.Cmp(*lim) != 0:
+		c.invalid(p, true, "%s or %s must be equal when DedicatedCPUPlacement is true ", requests, limits)
+	case (!req.IsZero() || !lim.IsZero()) && wanted > 0 && req.Value() != wanted && lim.Value() != wanted:
 		c.invalid(p, true, "%s or %s must not be provided at the same time with %s when DedicatedCPUPlacement is true ",
-			requests.Child("cpu"), limits.Child("cpu"), c.at("domain", "cpu", "cores"))
-	}
-	if cpu.Threads > 2 {
-		c.invalid(p, true, "Not more than two threads must be provided at %s (got %d) when DedicatedCPUPlacement is true",
-			c.at("domain", "cpu", "threads"), cpu.Threads)
+			requests, limits, c.at("domain", "cpu", "cores"))
 	}
 }
 
