@@ -46,7 +46,7 @@ func prepare(log logr.Logger) error {
 	if err != nil {
 		return fmt.Errorf("read the image's configuration of QEMU: %w", err)
 	}
-	if err := os.WriteFile(qemuConf, content, 0o600); err != nil {
+	if err := os.WriteFile(qemuConf, content, 0o600); err != nil { //nolint:gosec // constant paths
 		return fmt.Errorf("write libvirt's configuration of QEMU: %w", err)
 	}
 	if err := seedCapabilities(); err != nil {
@@ -84,7 +84,8 @@ func seedCapabilities() error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, hex.EncodeToString(name[:])+".xml"), []byte(content), 0o600)
+	file := filepath.Join(dir, hex.EncodeToString(name[:])+".xml")
+	return os.WriteFile(file, []byte(content), 0o600) //nolint:gosec // constant paths
 }
 
 func newestChange(patterns ...string) (int64, error) {

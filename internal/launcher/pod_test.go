@@ -300,7 +300,7 @@ func mountVolumes(dir, root string) error {
 	if err := os.CopyFS(copied, os.DirFS(etc)); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(copied, "resolv.conf"), []byte("nameserver 10.96.0.10\nsearch a.svc\n"), 0o644); err != nil { //nolint:gosec // read by UID 107
+	if err := os.WriteFile(filepath.Join(copied, "resolv.conf"), []byte("nameserver 10.96.0.10\nsearch a.svc\n"), 0o644); err != nil {
 		return err
 	}
 	if err := unix.Mount(copied, etc, "", unix.MS_BIND, ""); err != nil {

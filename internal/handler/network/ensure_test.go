@@ -271,7 +271,7 @@ func TestEveryPartialStateIsCompleted(t *testing.T) {
 		"loose nic":     {bridgePlan, true, []func() error{link("eth0-nic", netlink.LinkSetNoMaster)}},
 		"nothing":       {func(t *testing.T) Plan { return masqueradePlan(t) }, false, nil},
 		"plain bridge":  {func(t *testing.T) Plan { return masqueradePlan(t) }, false, []func() error{func() error { _, err := ensureBridge("k6t-eth0", gatewayMAC, podMTU); return err }}},
-		"no rules":      {func(t *testing.T) Plan { return masqueradePlan(t) }, true, []func() error{func() error { return deleteRules() }}},
+		"no rules":      {func(t *testing.T) Plan { return masqueradePlan(t) }, true, []func() error{deleteRules}},
 		"bridge is off": {func(t *testing.T) Plan { return masqueradePlan(t) }, true, []func() error{link("k6t-eth0", netlink.LinkSetDown)}},
 		"tap is gone":   {func(t *testing.T) Plan { return masqueradePlan(t) }, true, []func() error{link("tap0", netlink.LinkDel)}},
 	}

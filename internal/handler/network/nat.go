@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -136,14 +137,15 @@ func outbound(planned Interface, network netip.Prefix) []rule {
 
 // digest identifies a ruleset's content.
 func (s ruleset) digest() string {
-	sum := sha256.New()
+	var text strings.Builder
 	for _, chain := range s.chains {
-		fmt.Fprintln(sum, "chain", chain.name)
+		text.WriteString("chain " + chain.name + "\n")
 		for _, rule := range chain.rules {
-			fmt.Fprintln(sum, rule.text)
+			text.WriteString(rule.text + "\n")
 		}
 	}
-	return hex.EncodeToString(sum.Sum(nil))[:16]
+	sum := sha256.Sum256([]byte(text.String()))
+	return hex.EncodeToString(sum[:])[:16]
 }
 
 // ensureRuleset puts a ruleset in place unless it is there. It goes in as one transaction, and every rule

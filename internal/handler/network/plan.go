@@ -152,7 +152,7 @@ func prefixOr(text string, otherwise netip.Prefix) (netip.Prefix, error) {
 }
 
 func planPorts(spec *v1.Interface) ([]PortRange, error) {
-	var out []PortRange
+	out := make([]PortRange, 0, len(spec.Ports)+len(spec.PortRanges))
 	for _, port := range spec.Ports {
 		out = append(out, PortRange{Protocol: port.Protocol, First: uint16(port.Port), Last: uint16(port.Port)})
 	}

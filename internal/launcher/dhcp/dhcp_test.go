@@ -19,8 +19,8 @@ import (
 )
 
 var (
-	guestMAC   = net.HardwareAddr{2, 0, 0, 0, 0, 7}
-	comparable = cmp.Options{
+	guestMAC = net.HardwareAddr{2, 0, 0, 0, 0, 7}
+	byValue  = cmp.Options{
 		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	}
 )
@@ -67,7 +67,7 @@ func TestParseInterface(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
-		if diff := cmp.Diff(want, got, comparable); diff != "" {
+		if diff := cmp.Diff(want, got, byValue); diff != "" {
 			t.Errorf("%s: %s", text, diff)
 		}
 	}
@@ -105,7 +105,7 @@ func TestLeases(t *testing.T) {
 	}
 	want := shared
 	want.Address, want.Server, want.Router, want.IPv6 = prefix("10.0.2.2/24"), addr("10.0.2.1"), addr("10.0.2.1"), addr("fd10:0:2::2")
-	if diff := cmp.Diff(want, masqueraded, comparable); diff != "" {
+	if diff := cmp.Diff(want, masqueraded, byValue); diff != "" {
 		t.Errorf("masquerade: %s", diff)
 	}
 	if lease := masqueradeLease(t, podnet.Interface{Addresses: []netip.Prefix{prefix("10.1.0.5/24")}}); lease.IPv6.IsValid() {
@@ -133,7 +133,7 @@ func TestLeases(t *testing.T) {
 			if lease.Address != c.pod.Addresses[0] || lease.Server != bridgeServer || lease.Router.String() != c.router {
 				t.Errorf("got %+v", lease)
 			}
-			if diff := cmp.Diff(c.routes, lease.Routes, comparable); diff != "" {
+			if diff := cmp.Diff(c.routes, lease.Routes, byValue); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -153,7 +153,7 @@ func TestReply(t *testing.T) {
 		}
 		return packet
 	}
-	ip := func(s string) net.IP { return net.ParseIP(s) }
+	ip := net.ParseIP
 	wanted := func(s string) dhcpv4.Modifier { return dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(ip(s))) }
 	server := func(s string) dhcpv4.Modifier { return dhcpv4.WithOption(dhcpv4.OptServerIdentifier(ip(s))) }
 	none := dhcpv4.MessageTypeNone

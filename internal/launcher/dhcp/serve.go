@@ -97,7 +97,7 @@ func (s *servers) watch(ctx context.Context) error {
 func (s *servers) handle(ctx context.Context, update netlink.LinkUpdate) {
 	attrs := update.Attrs()
 	// Bridge ports announce themselves with family AF_BRIDGE too, also when they only leave the bridge.
-	if update.IfInfomsg.Family == unix.AF_BRIDGE {
+	if update.Family == unix.AF_BRIDGE {
 		return
 	}
 	if update.Header.Type != unix.RTM_DELLINK {
