@@ -25,7 +25,7 @@ var update = flag.Bool("update", false, "write the golden domains of testdata in
 var goldenGuests = map[string]func() *guest{
 	"minimal":  makeGuest,
 	"kvm":      func() *guest { return makeGuest().kvm().masquerade().containerDisk("root", v1.DiskBusVirtio) },
-	"headless": func() *guest { return headless() },
+	"headless": headless,
 	"containerdisk-cloudinit-masquerade": func() *guest {
 		return makeGuest().containerDisk("root", v1.DiskBusVirtio).cloudInit(diskOn("cloudinit", v1.DiskBusVirtio)).masquerade().
 			devices(func(d *v1.Devices) { d.Rng = &v1.Rng{} })
@@ -189,9 +189,9 @@ func hotplugTopology(d *v1.DomainSpec) {
 }
 
 func TestGoldenDomains(t *testing.T) {
-	for name, make := range goldenGuests {
+	for name, makeIt := range goldenGuests {
 		t.Run(name, func(t *testing.T) {
-			got, err := make().build(t).Marshal()
+			got, err := makeIt().build(t).Marshal()
 			if err != nil {
 				t.Fatalf("marshal: %v", err)
 			}
@@ -225,9 +225,9 @@ func TestEveryGoldenFileHasAGuest(t *testing.T) {
 }
 
 func TestBuildLeavesItsInputAlone(t *testing.T) {
-	for name, make := range goldenGuests {
+	for name, makeIt := range goldenGuests {
 		t.Run(name, func(t *testing.T) {
-			g, twin := make(), make()
+			g, twin := makeIt(), makeIt()
 			built := g.build(t)
 			// What shares memory with the input would change it when the agent changes the domain.
 			for i := range built.Devices.Disks {

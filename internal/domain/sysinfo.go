@@ -16,21 +16,21 @@ func configureSysInfo(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvi
 		serial = firmware.Serial
 	}
 	smbios := &libvirtxml.DomainSysInfoSMBIOS{System: &libvirtxml.DomainSysInfoSystem{Entry: entries(
-		"manufacturer", facts.SMBIOS.Manufacturer,
-		"product", facts.SMBIOS.Product,
-		"version", facts.SMBIOS.Version,
-		"serial", serial,
-		"uuid", firmwareUUID(vmi),
-		"sku", facts.SMBIOS.SKU,
-		"family", facts.SMBIOS.Family,
+		[2]string{"manufacturer", facts.SMBIOS.Manufacturer},
+		[2]string{"product", facts.SMBIOS.Product},
+		[2]string{"version", facts.SMBIOS.Version},
+		[2]string{"serial", serial},
+		[2]string{"uuid", firmwareUUID(vmi)},
+		[2]string{"sku", facts.SMBIOS.SKU},
+		[2]string{"family", facts.SMBIOS.Family},
 	)}}
 	if chassis := vmi.Spec.Domain.Chassis; chassis != nil {
 		list := entries(
-			"manufacturer", chassis.Manufacturer,
-			"version", chassis.Version,
-			"serial", chassis.Serial,
-			"asset", chassis.Asset,
-			"sku", chassis.Sku,
+			[2]string{"manufacturer", chassis.Manufacturer},
+			[2]string{"version", chassis.Version},
+			[2]string{"serial", chassis.Serial},
+			[2]string{"asset", chassis.Asset},
+			[2]string{"sku", chassis.Sku},
 		)
 		if len(list) > 0 {
 			smbios.Chassis = &libvirtxml.DomainSysInfoChassis{Entry: list}
@@ -44,11 +44,11 @@ func configureSysInfo(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvi
 }
 
 // entries makes SMBIOS entries of pairs of name and value, without the empty ones.
-func entries(pairs ...string) []libvirtxml.DomainSysInfoEntry {
+func entries(pairs ...[2]string) []libvirtxml.DomainSysInfoEntry {
 	var list []libvirtxml.DomainSysInfoEntry
-	for i := 0; i < len(pairs); i += 2 {
-		if pairs[i+1] != "" {
-			list = append(list, libvirtxml.DomainSysInfoEntry{Name: pairs[i], Value: pairs[i+1]})
+	for _, pair := range pairs {
+		if pair[1] != "" {
+			list = append(list, libvirtxml.DomainSysInfoEntry{Name: pair[0], Value: pair[1]})
 		}
 	}
 	return list

@@ -141,7 +141,7 @@ func inNamespace(path string, do func() error) error {
 	if err != nil {
 		return err
 	}
-	defer ns.Close()
+	defer func() { _ = ns.Close() }()
 	if err := netns.Set(ns); err != nil {
 		return err
 	}

@@ -139,7 +139,7 @@ func (d *Daemon) run(rootfs string) error {
 	if err != nil {
 		return err
 	}
-	defer lifeR.Close()
+	defer func() { _ = lifeR.Close() }()
 	d.lifeW = lifeW
 	d.cmd = exec.Command("/proc/self/exe")
 	d.cmd.Args = []string{initName, string(request)}
@@ -222,10 +222,10 @@ func (d *Daemon) Stop() {
 			}
 		}
 		if d.lifeW != nil {
-			d.lifeW.Close()
+			_ = d.lifeW.Close()
 		}
 		if d.fifo != nil {
-			d.fifo.Close()
+			_ = d.fifo.Close()
 		}
 	})
 }

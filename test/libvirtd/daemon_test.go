@@ -24,7 +24,7 @@ func TestStart(t *testing.T) {
 	if err != nil {
 		t.Fatalf("connect: %v", err)
 	}
-	defer conn.Close()
+	defer func() { _, _ = conn.Close() }()
 	version, err := conn.GetLibVersion()
 	if err != nil {
 		t.Fatalf("ask for the version: %v", err)
