@@ -134,13 +134,13 @@ func (m *Machine) admitNode(ctx context.Context, n plan.Node, since time.Time) e
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	kubelet := n.Name + "/kubelet"
-	for labelled := false; ; {
+	for labeled := false; ; {
 		node, err := client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
-		if err == nil && !labelled {
+		if err == nil && !labeled {
 			_, err = client.CoreV1().Nodes().Patch(ctx, n.Name, types.StrategicMergePatchType, nodePatch(n), metav1.PatchOptions{})
-			labelled = err == nil
+			labeled = err == nil
 		}
-		if labelled && isReady(node, since) {
+		if labeled && isReady(node, since) {
 			return nil
 		}
 		if err == nil {

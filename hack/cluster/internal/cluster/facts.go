@@ -122,7 +122,8 @@ func (m *Machine) conflicts(p plan.Plan) error {
 
 // links are the interfaces that a plan makes on the machine.
 func links(p plan.Plan) []string {
-	names := []string{plan.Bridge}
+	names := make([]string, 0, 1+len(p.Nodes))
+	names = append(names, plan.Bridge)
 	for _, n := range p.Nodes {
 		names = append(names, n.Link)
 	}

@@ -10,6 +10,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/vireo-project/vireo/hack/cluster/internal/layout"
 	"github.com/vireo-project/vireo/hack/cluster/internal/pki"
@@ -117,8 +118,16 @@ func (c Cluster) Shape() (string, error) {
 
 // certificates lists one for each client and server.
 func (r renderer) certificates() []pki.Leaf {
+	leaves := r.hostCertificates()
+	for _, n := range r.plan.Nodes {
+		leaves = slices.Concat(leaves, nodeCertificates(n))
+	}
+	return leaves
+}
+
+func (r renderer) hostCertificates() []pki.Leaf {
 	p := r.plan
-	leaves := []pki.Leaf{
+	return []pki.Leaf{
 		{File: "etcd", Authority: pki.Etcd, CommonName: "etcd", Names: []string{"localhost"}, Addresses: addresses(p.Host)},
 		{File: "apiserver-etcd-client", Authority: pki.Etcd, CommonName: "kube-apiserver"},
 		{
@@ -134,14 +143,14 @@ func (r renderer) certificates() []pki.Leaf {
 		{File: "coredns", Authority: pki.Cluster, CommonName: "vireo:coredns"},
 		{File: "provisioner", Authority: pki.Cluster, CommonName: "vireo:provisioner"},
 	}
-	for _, n := range p.Nodes {
-		leaves = append(leaves,
-			pki.Leaf{File: n.Name + "-kubelet", Authority: pki.Cluster, CommonName: "system:node:" + n.Name, Organization: "system:nodes"},
-			pki.Leaf{File: n.Name + "-kubelet-server", Authority: pki.Cluster, CommonName: n.Name, Names: []string{n.Name}, Addresses: addresses(n.IP)},
-			pki.Leaf{File: n.Name + "-proxy", Authority: pki.Cluster, CommonName: "system:kube-proxy"},
-		)
+}
+
+func nodeCertificates(n plan.Node) []pki.Leaf {
+	return []pki.Leaf{
+		{File: n.Name + "-kubelet", Authority: pki.Cluster, CommonName: "system:node:" + n.Name, Organization: "system:nodes"},
+		{File: n.Name + "-kubelet-server", Authority: pki.Cluster, CommonName: n.Name, Names: []string{n.Name}, Addresses: addresses(n.IP)},
+		{File: n.Name + "-proxy", Authority: pki.Cluster, CommonName: "system:kube-proxy"},
 	}
-	return leaves
 }
 
 // APIServer is where clients find it.

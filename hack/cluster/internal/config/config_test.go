@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package config
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/vireo-project/vireo/hack/cluster/internal/layout"
+	"github.com/vireo-project/vireo/hack/cluster/internal/pki"
+	"github.com/vireo-project/vireo/hack/cluster/internal/plan"
+)
+
+func rendered(t *testing.T, nodes int, change func(*Facts)) Cluster {
+	t.Helper()
+	options := plan.Defaults()
+	options.Nodes = nodes
+	p, err := plan.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts := Facts{Kubernetes: "/k", Etcd: "/e", Containerd: "/c", CoreDNS: "/d", Runc: "/usr/sbin/runc", CNI: "/cni", BridgeNetfilter: true}
+	if change != nil {
+		change(&facts)
+	}
+	c, err := Render(p, layout.Layout{Root: "/state"}, facts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestShape(t *testing.T) {
+	shape := func(c Cluster) string {
+		t.Helper()
+		s, err := c.Shape()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	base := shape(rendered(t, 2, nil))
+	if again := shape(rendered(t, 2, nil)); again != base {
+		t.Error("the same cluster has two shapes")
+	}
+	if other := shape(rendered(t, 1, nil)); other == base {
+		t.Error("another number of nodes has the same shape")
+	}
+	if other := shape(rendered(t, 2, func(f *Facts) { f.Etcd = "/e2" })); other == base {
+		t.Error("another etcd has the same shape")
+	}
+}
+
+func TestEveryNodeHasItsOwn(t *testing.T) {
+	c := rendered(t, 2, nil)
+	for _, node := range []string{"node1", "node2"} {
+		var names []string
+		for _, component := range c.Nodes[node] {
+			names = append(names, component.Name)
+			if component.Cgroup != "/vireo-cluster/"+node+"/system" {
+				t.Errorf("%s runs in %s", component.Name, component.Cgroup)
+			}
+		}
+		if want := []string{node + "/holder", node + "/containerd", node + "/kubelet", node + "/kube-proxy"}; !slices.Equal(names, want) {
+			t.Errorf("components %v, want %v", names, want)
+		}
+		var kubelet struct{ CgroupRoot, Address string }
+		if err := yaml.Unmarshal([]byte(c.Files["/state/config/"+node+"-kubelet.yaml"]), &kubelet); err != nil {
+			t.Fatal(err)
+		}
+		if kubelet.CgroupRoot != "/vireo-cluster/"+node {
+			t.Errorf("%s: kubelet's control group is %s", node, kubelet.CgroupRoot)
+		}
+	}
+	if !strings.Contains(c.Files["/state/nodes/node2/net.d/10-vireo.conflist"], `"subnet": "10.244.2.0/24"`) {
+		t.Error("node2's network does not have its Pod range")
+	}
+}
+
+func TestNodeMountsArePrivateToTheNode(t *testing.T) {
+	script := rendered(t, 2, nil).Files["/state/config/node2-init.sh"]
+	for _, m := range layout.NodeMounts() {
+		if want := "mount --bind /state/nodes/node2/" + m.Name + " " + m.Target + "\n"; !strings.Contains(script, want) {
+			t.Errorf("the node does not %s", want)
+		}
+	}
+	if strings.Index(script, "make-rshared /") > strings.Index(script, "--bind") {
+		t.Error("mounts are made before the tree is shared: containers would not see later ones")
+	}
+}
+
+func TestFrontProxyHasAnotherAuthority(t *testing.T) {
+	for _, leaf := range rendered(t, 1, nil).Certificates {
+		if (leaf.File == "front-proxy-client") != (leaf.Authority == pki.FrontProxy) {
+			t.Errorf("%s is signed by %s", leaf.File, leaf.Authority)
+		}
+	}
+}
+
+func TestWhatTheMachineCannotDo(t *testing.T) {
+	c := rendered(t, 1, func(f *Facts) { f.BridgeNetfilter, f.MayAdjustOOM = false, false })
+	if !strings.Contains(c.Files["/state/config/node1-proxy.yaml"], "masqueradeAll: true") {
+		t.Error("without netfilter on bridges a Service's Pod on the client's node would answer past kube-proxy")
+	}
+	if strings.Contains(c.Files["/state/config/node1-init.sh"], "bridge-nf") {
+		t.Error("the node sets a sysctl that the machine does not have")
+	}
+	if !strings.Contains(c.Files["/state/config/node1-containerd.toml"], "restrict_oom_score_adj = true") {
+		t.Error("containerd would lower a score that it may not lower")
+	}
+}
+
+func TestManifestIsYAML(t *testing.T) {
+	for _, document := range strings.Split(rendered(t, 1, nil).Manifest, "\n---\n") {
+		var object struct{ Kind string }
+		if err := yaml.UnmarshalStrict([]byte(document), &map[string]any{}); err != nil {
+			t.Errorf("%v in\n%s", err, document)
+		}
+		if err := yaml.Unmarshal([]byte(document), &object); err != nil || object.Kind == "" {
+			t.Errorf("no kind (%v) in\n%s", err, document)
+		}
+	}
+}
