@@ -79,6 +79,7 @@ inputs() {
 		;;
 	guest-*)
 		made=$("$repo/hack/images/guest.sh" "${1%-kernel}")
+		[ -d "$made" ] || die "$1: its guest was not made"
 		for part in $(cd "$made" && find . -type f); do
 			place "$made/$part" "$context/guests/${1%-kernel}/${part#./}"
 		done

@@ -33,7 +33,7 @@ made=$work/made
 mkdir -p "$made" "$cache/guests"
 
 . "$recipe/recipe.sh"
-make_guest
+make_guest >&2
 rm -rf "$out"
 mv "$made" "$out"
 say "$name: done, $(du -m "$out" | tail -1 | cut -f1) MB"
