@@ -17,6 +17,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 func masqueradePlan(t *testing.T, ports ...v1.Port) Plan {
@@ -361,5 +362,35 @@ func TestMissingInterface(t *testing.T) {
 	w := world{pod: newNamespace(t)}
 	if _, err := Ensure(context.Background(), w.pod, masqueradePlan(t)); err == nil {
 		t.Error("a Pod without eth0 was connected")
+	}
+}
+
+func TestTapBelongsToQEMU(t *testing.T) {
+	for name, many := range map[string]bool{"one queue": false, "many queues": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			plan := planFor(t, func(vmi *v1.VirtualMachineInstance) {
+				vmi.Spec.Domain.Devices.NetworkInterfaceMultiQueue = &many
+				vmi.Spec.Domain.CPU = &v1.CPU{Cores: 4}
+				i := masqueraded()
+				i.Model = v1.VirtIO
+				addInterface(vmi, i, podNetwork())
+			})
+			ensure(t, w, plan)
+			inside(t, w.pod, func() error {
+				link, err := mustFind("tap0")
+				if err != nil {
+					return err
+				}
+				tap, ok := link.(*netlink.Tuntap)
+				if !ok || tap.Owner != launcherpod.QEMUUser || tap.Group != launcherpod.QEMUUser || tap.NonPersist {
+					return fmt.Errorf("the tap is %+v", link)
+				}
+				if got := tap.Flags&netlink.TUNTAP_MULTI_QUEUE != 0; got != many {
+					return fmt.Errorf("the tap's flags are %#x", uint16(tap.Flags))
+				}
+				return nil
+			})
+		})
 	}
 }

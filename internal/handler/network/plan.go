@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcher/podiface"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
@@ -50,7 +51,7 @@ type Interface struct {
 	Binding Binding
 	// MAC is the guest's hardware address; empty with the bridge binding means that of the Pod's interface.
 	MAC net.HardwareAddr
-	// MultiQueue says that the tap serves several queues.
+	// MultiQueue says that the tap serves several queues, which QEMU and the tap must agree on.
 	MultiQueue bool
 	// IPv4 and IPv6 are the private networks of masquerade.
 	IPv4, IPv6 netip.Prefix
@@ -87,7 +88,7 @@ func NewPlan(vmi *v1.VirtualMachineInstance) (Plan, error) {
 		if err != nil {
 			return Plan{}, fmt.Errorf("interface %s: %w", spec.Name, err)
 		}
-		planned.MultiQueue = devices.NetworkInterfaceMultiQueue != nil && *devices.NetworkInterfaceMultiQueue
+		planned.MultiQueue = domain.InterfaceQueues(vmi, spec) > 1
 		plan.Interfaces = append(plan.Interfaces, planned)
 	}
 	return plan, nil
