@@ -77,7 +77,7 @@ func (i Installer) applyOne(ctx context.Context, desired *unstructured.Unstructu
 	if err := i.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(FieldManager), client.ForceOwnership); err != nil {
 		return nil, err
 	}
-	log.FromContext(ctx).Info("Applied", "kind", desired.GetKind(), "name", desired.GetName())
+	log.FromContext(ctx).Info("Applied", "kind", desired.GetKind(), "object", desired.GetName())
 	return applied, nil
 }
 
@@ -158,7 +158,7 @@ func (i Installer) remove(ctx context.Context, o client.Object) error {
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("cannot delete %s %q: %w", kind, o.GetName(), err)
 	}
-	log.FromContext(ctx).Info("Deleted", "kind", kind, "name", o.GetName())
+	log.FromContext(ctx).Info("Deleted", "kind", kind, "object", o.GetName())
 	return nil
 }
 

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt"
+	"github.com/vireo-project/vireo/internal/operator"
+)
+
+var _ = Describe("KubeVirt", func() {
+	var (
+		namespace  string
+		reconciler *KubeVirtReconciler
+		writes     *Writes
+		kv         *v1.KubeVirt
+	)
+
+	newKubeVirt := func(name string) *v1.KubeVirt {
+		return &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	}
+	reconcile := func(kv *v1.KubeVirt) error {
+		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
+		return err
+	}
+	agents := func() *appsv1.DaemonSet {
+		return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: operator.HandlerName}}
+	}
+	service := func() *corev1.Service {
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kubevirt-prometheus-metrics"}}
+	}
+	// rolledOut says that all agents run, as the DaemonSet controller would, which envtest does not have.
+	rolledOut := func(ready int32) {
+		GinkgoHelper()
+		ds := ExpectExists(agents())
+		ds.Status = appsv1.DaemonSetStatus{
+			ObservedGeneration: ds.Generation, DesiredNumberScheduled: 2, CurrentNumberScheduled: 2,
+			UpdatedNumberScheduled: 2, NumberReady: ready, NumberAvailable: ready,
+		}
+		ExpectStatus(ds)
+	}
+	expectCondition := func(kv *v1.KubeVirt, kind v1.KubeVirtConditionType, status corev1.ConditionStatus, reason string) {
+		GinkgoHelper()
+		for _, c := range ExpectExists(kv).Status.Conditions {
+			if c.Type == kind {
+				Expect(c.Status).To(Equal(status), "%s: %s", c.Reason, c.Message)
+				Expect(c.Reason).To(Equal(reason))
+				return
+			}
+		}
+		Fail("there is no condition " + string(kind))
+	}
+	// collect removes what a foreground deletion left to the garbage collector, which envtest does not have.
+	collect := func(object client.Object) {
+		GinkgoHelper()
+		Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
+		Expect(object.GetDeletionTimestamp()).NotTo(BeNil())
+		object.SetFinalizers(nil)
+		Expect(k8sClient.Update(ctx, object)).To(Succeed())
+	}
+
+	BeforeEach(func() {
+		namespace = NewNamespace()
+		writes = NewWrites()
+		reconciler = &KubeVirtReconciler{
+			Client: writes, Namespace: namespace,
+			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1"})},
+		}
+		kv = newKubeVirt("kubevirt")
+		ExpectCreated(kv)
+	})
+
+	It("installs the agents and is deployed when all run", func() {
+		Expect(reconcile(kv)).To(Succeed())
+		Expect(ExpectExists(kv).Finalizers).To(ContainElement(kubevirt.Finalizer))
+		Expect(kv.Status.Phase).To(Equal(v1.KubeVirtPhaseDeploying))
+		expectCondition(kv, v1.KubeVirtConditionProgressing, corev1.ConditionTrue, kubevirt.ReasonDeploymentInProgress)
+		Expect(ExpectExists(agents()).Spec.Template.Spec.Containers[0].Image).To(Equal("e.org/h:v1"))
+		ExpectExists(service())
+
+		rolledOut(2)
+		Expect(reconcile(kv)).To(Succeed())
+		Expect(ExpectExists(kv).Status.Phase).To(Equal(v1.KubeVirtPhaseDeployed))
+		expectCondition(kv, v1.KubeVirtConditionAvailable, corev1.ConditionTrue, kubevirt.ReasonAllComponentsReady)
+		Expect(kv.Status.ObservedKubeVirtVersion).To(Equal("v1"))
+		Expect(kv.Status.ObservedDeploymentID).To(Equal(kv.Status.TargetDeploymentID))
+		Expect(kv.Status.Generations).To(HaveLen(2))
+		Expect(*kv.Status.ObservedGeneration).To(Equal(kv.Generation))
+	})
+
+	It("writes nothing when it has nothing to do", func() {
+		Expect(reconcile(kv)).To(Succeed())
+		rolledOut(2)
+		Expect(reconcile(kv)).To(Succeed())
+		writes.Take()
+		before := []string{ExpectExists(agents()).ResourceVersion, ExpectExists(service()).ResourceVersion, ExpectExists(kv).ResourceVersion}
+		managed := ExpectExists(agents()).ManagedFields
+
+		Expect(reconcile(kv)).To(Succeed())
+		Expect(writes.Take()).To(BeEmpty())
+		Expect([]string{ExpectExists(agents()).ResourceVersion, ExpectExists(service()).ResourceVersion, ExpectExists(kv).ResourceVersion}).To(Equal(before))
+		Expect(ExpectExists(agents()).ManagedFields).To(Equal(managed), "an apply that changes nothing is a request too")
+	})
+
+	It("updates the agents with their settings", func() {
+		Expect(reconcile(kv)).To(Succeed())
+		rolledOut(2)
+		Expect(reconcile(kv)).To(Succeed())
+
+		ExpectExists(kv).Spec.ImageTag = "v2"
+		Expect(k8sClient.Update(ctx, kv)).To(Succeed())
+		Expect(reconcile(kv)).To(Succeed())
+		Expect(ExpectExists(agents()).Spec.Template.Spec.Containers[0].Image).To(Equal("e.org/h:v2"))
+		expectCondition(kv, v1.KubeVirtConditionDegraded, corev1.ConditionTrue, kubevirt.ReasonUpdateInProgress)
+		Expect(kv.Status.TargetKubeVirtVersion).To(Equal("v2"))
+		Expect(kv.Status.ObservedKubeVirtVersion).To(Equal("v1"))
+	})
+
+	It("repairs what someone changed and removes what is not wanted", func() {
+		Expect(reconcile(kv)).To(Succeed())
+		ds := ExpectExists(agents())
+		ds.Spec.Template.Spec.HostPID = false
+		Expect(k8sClient.Update(ctx, ds)).To(Succeed())
+		leftover := service()
+		leftover.Name, leftover.Labels = "leftover", map[string]string{operator.ManagedByLabel: operator.ManagedBy}
+		leftover.Spec.Ports = []corev1.ServicePort{{Port: 1}}
+		other := service()
+		other.Name, other.Spec.Ports = "of-someone-else", leftover.Spec.Ports
+		ExpectCreated(leftover, other)
+
+		Expect(reconcile(kv)).To(Succeed())
+		Expect(ExpectExists(agents()).Spec.Template.Spec.HostPID).To(BeTrue())
+		collect(leftover)
+		ExpectExists(other)
+	})
+
+	It("says which fields cannot be used and installs with the others", func() {
+		ExpectExists(kv).Spec.Configuration.NetworkConfiguration = &v1.NetworkConfiguration{NetworkInterface: "pigeon"}
+		Expect(k8sClient.Update(ctx, kv)).To(Succeed())
+		Expect(reconcile(kv)).To(Succeed())
+		rolledOut(2)
+		Expect(reconcile(kv)).To(Succeed())
+		expectCondition(kv, v1.KubeVirtConditionSynchronized, corev1.ConditionFalse, kubevirt.ReasonInvalidConfiguration)
+	})
+
+	It("lets the first object count", func() {
+		Expect(reconcile(kv)).To(Succeed())
+		second := newKubeVirt("second")
+		ExpectCreated(second)
+		Expect(reconcile(second)).To(Succeed())
+		expectCondition(second, v1.KubeVirtConditionDegraded, corev1.ConditionTrue, kubevirt.ReasonExistingDeployment)
+		Expect(second.Finalizers).To(BeEmpty())
+
+		Expect(k8sClient.Delete(ctx, second)).To(Succeed())
+		Expect(reconcile(second)).To(Succeed())
+		ExpectExists(agents())
+	})
+
+	Describe("deletion", func() {
+		var vm *v1.VirtualMachineInstance
+
+		BeforeEach(func() {
+			dropGuests()
+			Expect(reconcile(kv)).To(Succeed())
+			vm = &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "guest", Finalizers: []string{"test/guest-runs"}}}
+			ExpectCreated(vm)
+			DeferCleanup(dropGuests)
+		})
+		deleteKubeVirt := func(strategy v1.KubeVirtUninstallStrategy) {
+			GinkgoHelper()
+			ExpectExists(kv).Spec.UninstallStrategy = strategy
+			Expect(k8sClient.Update(ctx, kv)).To(Succeed())
+			Expect(k8sClient.Delete(ctx, kv)).To(Succeed())
+			Expect(reconcile(kv)).To(Succeed())
+		}
+
+		It("is blocked while guests exist, and says so", func() {
+			deleteKubeVirt(v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist)
+			expectCondition(kv, v1.KubeVirtConditionDegraded, corev1.ConditionTrue, kubevirt.ReasonDeletionFailed)
+			Expect(kv.Status.Conditions[0].Message).To(ContainSubstring(namespace + "/guest"))
+			Expect(ExpectExists(agents()).DeletionTimestamp).To(BeNil())
+			Expect(ExpectExists(vm).DeletionTimestamp).To(BeNil())
+		})
+
+		It("removes guests, then what it installed, then itself", func() {
+			deleteKubeVirt(v1.KubeVirtUninstallStrategyRemoveWorkloads)
+			Expect(ExpectExists(kv).Status.Phase).To(Equal(v1.KubeVirtPhaseDeleting))
+			Expect(ExpectExists(vm).DeletionTimestamp).NotTo(BeNil())
+			Expect(ExpectExists(agents()).DeletionTimestamp).To(BeNil(), "the guest's agent went before the guest")
+
+			collectGuest(vm)
+			Expect(reconcile(kv)).To(Succeed())
+			ExpectExists(kv)
+			collect(agents())
+			collect(service())
+			Expect(reconcile(kv)).To(Succeed())
+			ExpectGone(kv)
+		})
+	})
+})
+
+// dropGuests removes what other specs left behind: an uninstallation looks at all namespaces.
+func dropGuests() {
+	GinkgoHelper()
+	vms, vmis := &v1.VirtualMachineList{}, &v1.VirtualMachineInstanceList{}
+	Expect(k8sClient.List(ctx, vms)).To(Succeed())
+	Expect(k8sClient.List(ctx, vmis)).To(Succeed())
+	var guests []client.Object
+	for i := range vms.Items {
+		guests = append(guests, &vms.Items[i])
+	}
+	for i := range vmis.Items {
+		guests = append(guests, &vmis.Items[i])
+	}
+	for _, guest := range guests {
+		guest.SetFinalizers(nil)
+		Expect(client.IgnoreNotFound(k8sClient.Update(ctx, guest))).To(Succeed())
+		Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, guest))).To(Succeed())
+	}
+}
+
+// collectGuest lets a VMI go, as its reconciler would when the guest has shut down.
+func collectGuest(vmi *v1.VirtualMachineInstance) {
+	GinkgoHelper()
+	Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(vmi), vmi)).To(Succeed())
+	vmi.Finalizers = nil
+	Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package manager
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/operator"
+)
+
+const patience = time.Minute
+
+// TestRun runs all of virt-controller against a real API server: certificates, webhooks, metrics, readiness and the
+// installation of the agents.
+func TestRun(t *testing.T) {
+	g := NewWithT(t)
+	config := startAPIServer(t)
+	c, err := client.New(config, client.Options{Scheme: NewScheme()})
+	g.Expect(err).NotTo(HaveOccurred())
+	options := &Options{
+		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", Namespace: "kubevirt",
+		BindAddress: "127.0.0.1", Port: freePort(t), HealthPort: freePort(t), WebhookPort: freePort(t),
+		WebhookService: "hooks", MutatingWebhooks: "mutating", ValidatingWebhooks: "validating",
+		CertificateDirectory: t.TempDir(), LeaderElection: true,
+	}
+	g.Expect(c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kubevirt"}})).To(Succeed())
+	createWebhookConfigurations(t.Context(), g, c)
+	start(t, config, options)
+
+	// It is ready when the API server can trust it, and not before.
+	g.Eventually(func() error { return get(fmt.Sprintf("http://127.0.0.1:%d/readyz", options.HealthPort)) }, patience).Should(Succeed())
+	first := servedChain(g, c, options.WebhookPort)
+	g.Expect(servedChain(g, c, options.Port).Raw).To(Equal(first.Raw), "metrics serve the same certificate")
+	g.Expect(first.NotAfter.Sub(time.Now())).To(BeNumerically("<", 25*time.Hour))
+
+	// Metrics are not for everyone.
+	g.Expect(get(fmt.Sprintf("https://127.0.0.1:%d/metrics", options.Port))).To(MatchError(ContainSubstring("401")))
+
+	// The agents are installed for a KubeVirt object.
+	g.Expect(c.Create(t.Context(), &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt"}})).To(Succeed())
+	agents := &appsv1.DaemonSet{}
+	g.Eventually(func() error {
+		return c.Get(t.Context(), client.ObjectKey{Namespace: "kubevirt", Name: operator.HandlerName}, agents)
+	}, patience).Should(Succeed())
+
+	// A lost certificate is made anew and served without a restart.
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: CertificateSecret}}
+	g.Expect(c.Patch(t.Context(), secret, client.RawPatch("application/merge-patch+json", []byte(`{"data":null}`)))).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(servedChain(g, c, options.WebhookPort).Raw).NotTo(Equal(first.Raw))
+	}, patience, "200ms").Should(Succeed())
+}
+
+func TestRunNamesMissingOptions(t *testing.T) {
+	err := (&Options{}).Validate()
+	for _, flag := range []string{"--launcher-image", "--handler-image", "--install-namespace"} {
+		if err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("%s is not named: %v", flag, err)
+		}
+	}
+}
+
+func startAPIServer(t *testing.T) *rest.Config {
+	t.Helper()
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		t.Fatal("set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
+	}
+	environment := &envtest.Environment{
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
+		ErrorIfCRDPathMissing: true,
+	}
+	config, err := environment.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := environment.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return config
+}
+
+func start(t *testing.T, config *rest.Config, options *Options) {
+	t.Helper()
+	log, err := NewLog(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, config, options, log) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("virt-controller ended with: %v", err)
+		}
+	})
+}
+
+// createWebhookConfigurations makes what the CA is put into. They match nothing, because no Service leads here.
+func createWebhookConfigurations(ctx context.Context, g *WithT, c client.Client) {
+	service := admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "kubevirt", Name: "hooks"}}
+	none := ptr.To(admissionv1.SideEffectClassNone)
+	g.Expect(c.Create(ctx, &admissionv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "mutating"},
+		Webhooks:   []admissionv1.MutatingWebhook{{Name: "a.kubevirt.io", ClientConfig: service, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
+	})).To(Succeed())
+	g.Expect(c.Create(ctx, &admissionv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "validating"},
+		Webhooks:   []admissionv1.ValidatingWebhook{{Name: "b.kubevirt.io", ClientConfig: service, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
+	})).To(Succeed())
+}
+
+// servedChain connects as the API server does: by the Service's name, with the CA of the webhook configurations.
+func servedChain(g Gomega, c client.Client, port int) *x509.Certificate {
+	ctx := context.Background()
+	mutating, validating := &admissionv1.MutatingWebhookConfiguration{}, &admissionv1.ValidatingWebhookConfiguration{}
+	g.Expect(c.Get(ctx, client.ObjectKey{Name: "mutating"}, mutating)).To(Succeed())
+	g.Expect(c.Get(ctx, client.ObjectKey{Name: "validating"}, validating)).To(Succeed())
+	ca := mutating.Webhooks[0].ClientConfig.CABundle
+	g.Expect(validating.Webhooks[0].ClientConfig.CABundle).To(Equal(ca))
+	pool := x509.NewCertPool()
+	g.Expect(pool.AppendCertsFromPEM(ca)).To(BeTrue())
+
+	dialer := &tls.Dialer{Config: &tls.Config{RootCAs: pool, ServerName: "hooks.kubevirt.svc", MinVersion: tls.VersionTLS12}}
+	conn, err := dialer.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	g.Expect(err).NotTo(HaveOccurred())
+	defer func() { g.Expect(conn.Close()).To(Succeed()) }()
+	secured, ok := conn.(*tls.Conn)
+	g.Expect(ok).To(BeTrue())
+	return secured.ConnectionState().PeerCertificates[0]
+}
+
+func get(url string) error {
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // only the status matters here
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return err
+	}
+	if err := response.Body.Close(); err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, response.Status)
+	}
+	return nil
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := listener.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	address, ok := listener.Addr().(*net.TCPAddr)
+	if !ok {
+		t.Fatalf("address %s", listener.Addr())
+	}
+	return address.Port
+}
