@@ -36,7 +36,10 @@ func computeStatus(s *scope, outcome error) {
 		setGuestOS(status, s.guest)
 		setMigratable(s.vmi, now)
 	}
-	setReady(s, now)
+	// A guest that is on its way needs no word: the next write says that it runs, or why it does not.
+	if s.pod.DeletionTimestamp != nil || status.Phase == v1.Running || isFailure(outcome) {
+		setReady(s, now)
+	}
 	setSynchronized(s, outcome, now)
 }
 

@@ -21,10 +21,27 @@ import (
 type Node struct {
 	mu        sync.Mutex
 	launchers map[types.UID]*Launcher
+	notify    func(types.NamespacedName)
 }
 
 // NewNode makes a node without launchers.
-func NewNode() *Node { return &Node{launchers: map[types.UID]*Launcher{}} }
+func NewNode() *Node {
+	return &Node{launchers: map[types.UID]*Launcher{}, notify: func(types.NamespacedName) {}}
+}
+
+// Notify sets what is called with a VMI's key when its launcher has news. It must not block.
+func (n *Node) Notify(notify func(types.NamespacedName)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.notify = notify
+}
+
+func (n *Node) news(vmi types.NamespacedName) {
+	n.mu.Lock()
+	notify := n.notify
+	n.mu.Unlock()
+	notify(vmi)
+}
 
 // Launcher returns the launcher of a Pod, made if need be. It is reachable.
 func (n *Node) Launcher(pod types.UID) *Launcher {
@@ -32,7 +49,7 @@ func (n *Node) Launcher(pod types.UID) *Launcher {
 	defer n.mu.Unlock()
 	l, ok := n.launchers[pod]
 	if !ok {
-		l = &Launcher{pools: map[string]*pool{}, content: map[string][]byte{}}
+		l = &Launcher{node: n, pools: map[string]*pool{}, content: map[string][]byte{}}
 		n.launchers[pod] = l
 	}
 	return l
@@ -43,6 +60,7 @@ func (n *Node) Open(pod hypervisor.PodRef) (*Launcher, error) {
 	l := n.Launcher(pod.UID)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.vmi = pod.VMI
 	if l.unreachable != nil {
 		return nil, l.unreachable
 	}
@@ -59,7 +77,10 @@ type pool struct {
 
 // Launcher is one Pod's libvirtd.
 type Launcher struct {
+	node *Node
+
 	mu          sync.Mutex
+	vmi         types.NamespacedName
 	domain      *hypervisor.Domain
 	unreachable error
 	failures    map[string]error
@@ -74,9 +95,18 @@ type Launcher struct {
 
 // Unreachable makes every way to the launcher fail; nil lets it answer again.
 func (l *Launcher) Unreachable(err error) {
+	l.change(func() { l.unreachable = err })
+}
+
+// change changes something and tells the agent.
+func (l *Launcher) change(do func()) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.unreachable = err
+	do()
+	vmi := l.vmi
+	l.mu.Unlock()
+	if vmi.Name != "" {
+		l.node.news(vmi)
+	}
 }
 
 // Fail makes one kind of call fail: "domain", "start", "shutdown", "destroy", "pool", "create" or "upload".
@@ -119,26 +149,31 @@ func (l *Launcher) AddFile(dir string, v hypervisor.Volume) {
 
 // SetGuest is what the guest agent tells from now on; it connects the agent's channel.
 func (l *Launcher) SetGuest(info *hypervisor.GuestInfo) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.guest = info
-	if l.domain == nil || l.domain.XML.Devices == nil {
-		return
-	}
-	for i := range l.domain.XML.Devices.Channels {
-		if target := l.domain.XML.Devices.Channels[i].Target; target != nil && target.VirtIO != nil {
-			target.VirtIO.State = "connected"
+	l.change(func() {
+		l.guest = info
+		if l.domain == nil || l.domain.XML.Devices == nil {
+			return
 		}
-	}
+		for i := range l.domain.XML.Devices.Channels {
+			if target := l.domain.XML.Devices.Channels[i].Target; target != nil && target.VirtIO != nil {
+				target.VirtIO.State = "connected"
+			}
+		}
+	})
+}
+
+// Alter changes the domain's XML, as a hostile launcher can.
+func (l *Launcher) Alter(do func(*libvirtxml.Domain)) {
+	l.change(func() { do(l.domain.XML) })
 }
 
 // SetState moves the domain to another state, as a guest or an operator would.
 func (l *Launcher) SetState(state hypervisor.State, reason string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.domain != nil {
-		l.domain.State, l.domain.Reason = state, reason
-	}
+	l.change(func() {
+		if l.domain != nil {
+			l.domain.State, l.domain.Reason = state, reason
+		}
+	})
 }
 
 // Crash ends the domain as a killed QEMU does.
@@ -165,7 +200,12 @@ func (l *Launcher) Snapshot() *hypervisor.Domain {
 	if l.domain == nil {
 		return nil
 	}
-	snapshot := *l.domain
+	// The XML is copied: a test may alter it while the agent reads it.
+	text, err := l.domain.XML.Marshal()
+	snapshot := hypervisor.Domain{State: l.domain.State, Reason: l.domain.Reason, XML: &libvirtxml.Domain{}}
+	if err != nil || snapshot.XML.Unmarshal(text) != nil {
+		return nil
+	}
 	return &snapshot
 }
 
@@ -237,12 +277,12 @@ func (l *Launcher) Shutdown(ctx context.Context, name string) error {
 	if err := l.enter(ctx, "shutdown"); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.shutdowns++
-	if l.domain.Active() && !l.stubborn {
-		l.domain.State, l.domain.Reason = hypervisor.StateEnded, "Shutdown"
-	}
+	l.change(func() {
+		l.shutdowns++
+		if l.domain.Active() && !l.stubborn {
+			l.domain.State, l.domain.Reason = hypervisor.StateEnded, "Shutdown"
+		}
+	})
 	return nil
 }
 

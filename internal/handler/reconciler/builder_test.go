@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler_test
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
+	"github.com/vireo-project/vireo/internal/handler/reconciler"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+var guests atomic.Int32
+
+// guest is a VMI, its launcher Pod and the launcher in it.
+type guest struct {
+	vmi      *v1.VirtualMachineInstance
+	pod      *corev1.Pod
+	launcher *fake.Launcher
+}
+
+// makeGuest describes a guest with a containerDisk, cloud-init and a network by masquerade.
+func makeGuest(changes ...func(*v1.VirtualMachineInstance)) *guest {
+	name := fmt.Sprintf("vm-%d", guests.Add(1))
+	memory := resource.MustParse("64Mi")
+	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	vmi.Spec.Architecture = "amd64"
+	vmi.Spec.Domain.Machine = &v1.Machine{Type: "q35"}
+	vmi.Spec.Domain.Memory = &v1.Memory{Guest: &memory}
+	vmi.Spec.TerminationGracePeriodSeconds = ptr.To[int64](30)
+	disk := v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}
+	vmi.Spec.Domain.Devices.Disks = []v1.Disk{{Name: "root", DiskDevice: disk}, {Name: "seed", DiskDevice: disk}}
+	vmi.Spec.Volumes = []v1.Volume{
+		{Name: "root", VolumeSource: v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "example/disk"}}},
+		{Name: "seed", VolumeSource: v1.VolumeSource{CloudInitNoCloud: &v1.CloudInitNoCloudSource{UserData: "#cloud-config\n"}}},
+	}
+	vmi.Spec.Domain.Devices.Interfaces = []v1.Interface{{
+		Name: "default", InterfaceBindingMethod: v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}},
+	}}
+	vmi.Spec.Networks = []v1.Network{{Name: "default", NetworkSource: v1.NetworkSource{Pod: &v1.PodNetwork{}}}}
+	for _, change := range changes {
+		change(vmi)
+	}
+	return &guest{vmi: vmi}
+}
+
+// schedule creates the VMI and a running launcher Pod on this node.
+func (g *guest) schedule(launchers *fake.Node) *guest {
+	GinkgoHelper()
+	Expect(api.Create(ctx, g.vmi)).To(Succeed())
+	DeferCleanup(g.remove)
+	g.pod = &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: g.vmi.Namespace, Name: "virt-launcher-" + g.vmi.Name,
+			Labels: map[string]string{v1.AppLabel: reconciler.LauncherLabel, v1.CreatedByLabel: string(g.vmi.UID)},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: g.vmi.Name, UID: g.vmi.UID, Controller: ptr.To(true),
+			}},
+		},
+		Spec: corev1.PodSpec{
+			NodeName: thisNode, TerminationGracePeriodSeconds: ptr.To[int64](60),
+			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: v1.VirtualMachineUnpaused}},
+			Containers:     []corev1.Container{{Name: launcherpod.ComputeContainer, Image: "launcher"}},
+		},
+	}
+	Expect(api.Create(ctx, g.pod)).To(Succeed())
+	g.launcher = launchers.Launcher(g.pod.UID)
+	g.launcher.AddFile(launcherpod.ContainerDiskDir("root")+"/disk",
+		hypervisor.Volume{Name: "disk.img", Format: hypervisor.FormatRaw, Capacity: 1 << 20})
+	g.pod.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, PodIP: "10.244.0.5", PodIPs: []corev1.PodIP{{IP: "10.244.0.5"}},
+		Conditions: []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}},
+	}
+	Expect(api.Status().Update(ctx, g.pod)).To(Succeed())
+	return g
+}
+
+// remove leaves nothing for the agents of other specs.
+func (g *guest) remove() {
+	GinkgoHelper()
+	Expect(client.IgnoreNotFound(api.Delete(ctx, g.pod, client.GracePeriodSeconds(0)))).To(Succeed())
+	Expect(client.IgnoreNotFound(api.Patch(ctx, g.vmi.DeepCopy(),
+		client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))).To(Succeed())
+	Expect(client.IgnoreNotFound(api.Delete(ctx, g.vmi))).To(Succeed())
+	Eventually(func() bool {
+		return apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(g.pod), &corev1.Pod{})) &&
+			apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(g.vmi), &v1.VirtualMachineInstance{}))
+	}).Should(BeTrue())
+}
+
+// handOver does what the controller does when the Pod runs.
+func (g *guest) handOver() *guest {
+	GinkgoHelper()
+	before := g.read()
+	after := before.DeepCopy()
+	after.Status.Phase, after.Status.NodeName = v1.Scheduled, thisNode
+	_, err := vmistatus.Patch(ctx, api, vmistatus.Controller, before, after)
+	Expect(err).NotTo(HaveOccurred())
+	return g
+}
+
+func (g *guest) read() *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	vmi := &v1.VirtualMachineInstance{}
+	Expect(api.Get(ctx, client.ObjectKeyFromObject(g.vmi), vmi)).To(Succeed())
+	return vmi
+}
+
+// expectPhase waits for a phase.
+func (g *guest) expectPhase(phase v1.VirtualMachineInstancePhase) *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	Eventually(func() v1.VirtualMachineInstancePhase { return g.read().Status.Phase }).Should(Equal(phase))
+	return g.read()
+}
+
+// expectCondition waits for a condition to have a status and a reason.
+func (g *guest) expectCondition(
+	kind v1.VirtualMachineInstanceConditionType, status corev1.ConditionStatus, reason string,
+) v1.VirtualMachineInstanceCondition {
+	GinkgoHelper()
+	var found v1.VirtualMachineInstanceCondition
+	Eventually(func(e Gomega) {
+		vmi := g.read()
+		c := vmistatus.FindCondition(&vmi.Status, kind)
+		e.Expect(c).NotTo(BeNil(), "%v", vmi.Status.Conditions)
+		found = *c
+		e.Expect(c.Status).To(Equal(status), "%v", *c)
+		e.Expect(c.Reason).To(Equal(reason), "%v", *c)
+	}).Should(Succeed())
+	return found
+}
+
+// expectNoCondition waits for a condition to be gone.
+func (g *guest) expectNoCondition(kind v1.VirtualMachineInstanceConditionType) {
+	GinkgoHelper()
+	Eventually(func() *v1.VirtualMachineInstanceCondition {
+		return vmistatus.FindCondition(&g.read().Status, kind)
+	}).Should(BeNil())
+}
+
+// expectEvent waits for an event that contains a text and was not looked at before.
+func (a *agent) expectEvent(text string) {
+	GinkgoHelper()
+	Eventually(a.recorder.Events).Should(Receive(ContainSubstring(text)))
+}

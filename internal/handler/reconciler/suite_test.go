@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
+	"github.com/vireo-project/vireo/internal/handler/media"
+	"github.com/vireo-project/vireo/internal/handler/reconciler"
+)
+
+const thisNode = "node-1"
+
+var (
+	ctx       = context.Background()
+	apiServer *rest.Config
+	api       client.Client
+	scheme    = runtime.NewScheme()
+)
+
+func TestReconciler(t *testing.T) {
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		t.Skip("KUBEBUILDER_ASSETS is not set: it names the directory with etcd and kube-apiserver")
+	}
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "Agent's VMI reconciler")
+}
+
+var _ = BeforeSuite(func() {
+	ctrl.SetLogger(zap.New(zap.WriteTo(GinkgoWriter), zap.UseDevMode(true)))
+	SetDefaultEventuallyTimeout(20 * time.Second)
+	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
+	Expect(v1.AddToScheme(scheme)).To(Succeed())
+	environment := &envtest.Environment{
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "..", "config", "crd", "bases")},
+		ErrorIfCRDPathMissing: true,
+	}
+	var err error
+	apiServer, err = environment.Start()
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func() { Expect(environment.Stop()).To(Succeed()) })
+	api, err = client.New(apiServer, client.Options{Scheme: scheme})
+	Expect(err).NotTo(HaveOccurred())
+})
+
+// agent is a running agent over the launchers of a node. Launchers outlive it.
+type agent struct {
+	launchers *fake.Node
+	networks  *fakeNetworks
+	secrets   fakeSecrets
+	recorder  *events.FakeRecorder
+	// writes counts requests that write a VMI's status.
+	writes atomic.Int32
+	// beforeWrite is run once, before the next of them.
+	beforeWrite atomic.Pointer[func(client.Object)]
+	// ahead is how far the agent's clock is ahead.
+	ahead atomic.Int64
+	stop  func()
+}
+
+// startAgent starts an agent for the rest of the spec.
+func startAgent(launchers *fake.Node) *agent {
+	GinkgoHelper()
+	a := &agent{
+		launchers: launchers, networks: &fakeNetworks{}, secrets: fakeSecrets{}, recorder: events.NewFakeRecorder(1000),
+	}
+	mgr, err := ctrl.NewManager(apiServer, ctrl.Options{
+		Scheme:  scheme,
+		Metrics: metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{
+			// Specs start one agent after the other in one process.
+			SkipNameValidation: ptr.To(true),
+		},
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&v1.VirtualMachineInstance{}: {Field: fields.OneTermEqualSelector("status.nodeName", thisNode)},
+			&corev1.Pod{}:                {Field: fields.OneTermEqualSelector("spec.nodeName", thisNode)},
+		}},
+	})
+	Expect(err).NotTo(HaveOccurred())
+	notices := make(chan event.TypedGenericEvent[types.NamespacedName], 1000)
+	launchers.Notify(func(vmi types.NamespacedName) { notices <- event.TypedGenericEvent[types.NamespacedName]{Object: vmi} })
+	Expect(reconciler.New(reconciler.Options{
+		Client: a.counting(mgr.GetClient()), Reader: mgr.GetAPIReader(), Node: thisNode, Arch: "amd64",
+		Machines: machines{launchers}, Networks: a.networks,
+		Secrets:  func(types.UID) media.Secrets { return a.secrets },
+		Files:    func(*hypervisor.Process) reconciler.Files { return fakeFiles{} },
+		Config:   clusterconfig.Default,
+		Recorder: a.recorder,
+		Now:      func() time.Time { return time.Now().Add(time.Duration(a.ahead.Load())) },
+	}).SetupWithManager(mgr, notices)).To(Succeed())
+	running, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer GinkgoRecover()
+		Expect(mgr.Start(running)).To(Succeed())
+	})
+	a.stop = func() {
+		cancel()
+		wg.Wait()
+	}
+	DeferCleanup(func() { a.stop() })
+	Expect(mgr.GetCache().WaitForCacheSync(running)).To(BeTrue())
+	return a
+}
+
+// counting is a cached client whose writes of a status are counted.
+func (a *agent) counting(c client.Client) client.Client { return &countingClient{Client: c, agent: a} }
+
+type countingClient struct {
+	client.Client
+	agent *agent
+}
+
+func (c *countingClient) Status() client.SubResourceWriter {
+	return &countingWriter{SubResourceWriter: c.Client.Status(), agent: c.agent}
+}
+
+type countingWriter struct {
+	client.SubResourceWriter
+	agent *agent
+}
+
+func (w *countingWriter) Patch(
+	ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
+) error {
+	if do := w.agent.beforeWrite.Swap(nil); do != nil {
+		(*do)(obj)
+	}
+	w.agent.writes.Add(1)
+	return w.SubResourceWriter.Patch(ctx, obj, patch, opts...)
+}
+
+// machines gives the fake's launchers to the reconciler.
+type machines struct{ *fake.Node }
+
+func (m machines) Open(pod hypervisor.PodRef) (reconciler.Machine, error) {
+	l, err := m.Node.Open(pod)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// fakeNetworks makes taps in memory.
+type fakeNetworks struct{ failure atomic.Pointer[error] }
+
+func (f *fakeNetworks) Ensure(_ context.Context, _ *hypervisor.Process, vmi *v1.VirtualMachineInstance, _ *corev1.Pod) (
+	map[string]domain.InterfaceFact, error,
+) {
+	if failure := f.failure.Load(); failure != nil {
+		return nil, *failure
+	}
+	facts := map[string]domain.InterfaceFact{}
+	for _, i := range vmi.Spec.Domain.Devices.Interfaces {
+		facts[i.Name] = domain.InterfaceFact{Tap: "tap0", MAC: "02:00:00:00:00:01", MTU: 1450}
+	}
+	return facts, nil
+}
+
+// fakeSecrets has the Secrets of Pod volumes by volume and key.
+type fakeSecrets map[string]map[string][]byte
+
+func (f fakeSecrets) Secret(volume string, keys ...string) ([]byte, error) {
+	for _, key := range keys {
+		if data, ok := f[volume][key]; ok {
+			return data, nil
+		}
+	}
+	return nil, os.ErrNotExist
+}
+
+// fakeFiles is a Pod without special devices whose files can be opened in any way.
+type fakeFiles struct{}
+
+func (fakeFiles) HasDevice(context.Context, string) bool { return false }
+
+func (fakeFiles) DirectIO(context.Context, string) bool { return true }
+
+func (fakeFiles) ClaimDevices(context.Context) error { return nil }
