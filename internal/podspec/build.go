@@ -4,6 +4,7 @@
 package podspec
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -17,6 +18,10 @@ import (
 // graceMargin is what the Pod gets beyond the guest's grace period: time for the launcher to destroy the guest, to
 // stop libvirtd and to say how it went. KubeVirt adds the same 30 seconds.
 const graceMargin = 30
+
+// ErrNoLauncherImage is returned while the configuration names no launcher image. Unlike the others it goes away
+// without a change of the VMI.
+var ErrNoLauncherImage = errors.New("no launcher image is configured: set --launcher-image of virt-controller")
 
 // Build returns the launcher Pod of a VMI. An error means that the VMI asks for something that no Pod can give, so
 // that trying again does not help.
@@ -76,7 +81,7 @@ func check(vmi *v1.VirtualMachineInstance, cfg Config) error {
 	case vmi.UID == "":
 		return fmt.Errorf("VirtualMachineInstance %s/%s has no UID", vmi.Namespace, vmi.Name)
 	case cfg.LauncherImage == "":
-		return fmt.Errorf("no launcher image is configured: set --launcher-image of virt-controller")
+		return ErrNoLauncherImage
 	default:
 		return nil
 	}
@@ -88,14 +93,13 @@ func GracePeriodSeconds(vmi *v1.VirtualMachineInstance) int64 {
 }
 
 func launcherArguments(vmi *v1.VirtualMachineInstance) ([]string, error) {
-	arguments := []string{
+	networks, err := interfaceArguments(vmi)
+	return append([]string{
 		"--name", vmi.Name,
 		"--namespace", vmi.Namespace,
 		"--uid", string(vmi.UID),
 		"--grace-period-seconds", strconv.FormatInt(GracePeriodSeconds(vmi), 10),
-	}
-	networks, err := interfaceArguments(vmi)
-	return append(arguments, networks...), err
+	}, networks...), err
 }
 
 // podSecurity lets claims be written by the launcher's user. Recursive ownership changes are skipped on volumes

@@ -159,8 +159,9 @@ func TestBuildRefuses(t *testing.T) {
 
 func TestPodName(t *testing.T) {
 	name := func(vmi, uid string) string { return podspec.PodName(builder.MakeVMI(vmi).UID(uid).Obj()) }
-	if name("a", "1") != name("a", "1") {
-		t.Error("the name is not the same twice")
+	first := name("a", "1")
+	if again := name("a", "1"); again != first {
+		t.Errorf("the name is %s once and %s then", first, again)
 	}
 	if name("a", "1") == name("a", "2") {
 		t.Error("two VMIs of one name share a Pod name")

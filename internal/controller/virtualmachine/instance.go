@@ -175,16 +175,23 @@ func deleteVMI(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// removeVMI stops the instance of a deleted VM, or lets it live on its own if the deletion said orphan.
+// removeVMI stops the instance of a deleted VM, or lets it live on its own if the deletion said orphan. Then the
+// garbage collector takes the owner away as well, before us or after us.
 func removeVMI(ctx context.Context, s *Scope) error {
-	if s.VMI != nil && !metav1.IsControlledBy(s.VMI, s.VM) {
-		s.VMI = nil // Not ours, or orphaned already.
-	}
 	if s.VMI == nil {
 		return nil
 	}
-	if !slices.Contains(s.VM.Finalizers, metav1.FinalizerOrphanDependents) {
+	owner := metav1.GetControllerOf(s.VMI)
+	orphan := slices.Contains(s.VM.Finalizers, metav1.FinalizerOrphanDependents)
+	switch {
+	case owner != nil && owner.UID != s.VM.UID:
+		s.VMI = nil // somebody else's
+		return nil
+	case owner != nil && !orphan:
 		return deleteVMI(ctx, s)
+	case owner == nil && !slices.Contains(s.VMI.Finalizers, v1.VirtualMachineControllerFinalizer):
+		s.VMI = nil // never ours, or let go already
+		return nil
 	}
 	err := s.patchVMI(ctx, func(vmi *v1.VirtualMachineInstance) {
 		vmi.OwnerReferences = slices.DeleteFunc(vmi.OwnerReferences, func(o metav1.OwnerReference) bool {
@@ -221,7 +228,10 @@ func ReleaseLeftBehind(ctx context.Context, s *Scope, key client.ObjectKey) erro
 	if err := s.Client.Get(ctx, key, vmi); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if owner := metav1.GetControllerOf(vmi); owner == nil || owner.Kind != v1.VirtualMachineGroupVersionKind.Kind {
+	if owner := metav1.GetControllerOf(vmi); owner != nil && owner.Kind != v1.VirtualMachineGroupVersionKind.Kind {
+		return nil
+	}
+	if vmi.DeletionTimestamp == nil || !slices.Contains(vmi.Finalizers, v1.VirtualMachineControllerFinalizer) {
 		return nil
 	}
 	// The cache may not show the VM yet.

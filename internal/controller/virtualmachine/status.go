@@ -87,16 +87,15 @@ func setReady(s *Scope) {
 	want := v1.VirtualMachineCondition{
 		Type: v1.VirtualMachineReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(s.Now),
 	}
-	switch {
-	case s.VMI == nil:
+	if s.VMI == nil {
 		want.Reason, want.Message = reasonNoInstance, "VMI does not exist"
-	default:
+	} else {
 		condition := vmistatus.FindCondition(&s.VMI.Status, v1.VirtualMachineInstanceReady)
 		if condition == nil {
 			want.Reason, want.Message = reasonNoCondition, "VMI is missing the Ready condition"
-			break
+		} else {
+			want.Status, want.Reason, want.Message = condition.Status, condition.Reason, condition.Message
 		}
-		want.Status, want.Reason, want.Message = condition.Status, condition.Reason, condition.Message
 	}
 	known := findCondition(&s.Status, v1.VirtualMachineReady)
 	starting := s.Status.PrintableStatus == v1.VirtualMachineStatusStarting &&

@@ -99,10 +99,10 @@ func EndOf(pod *corev1.Pod) End {
 // word keeps a reason a reason.
 func word(s string) string {
 	s = strings.Map(func(r rune) rune {
-		if r > unicode.MaxASCII || !(unicode.IsLetter(r) || unicode.IsDigit(r)) {
-			return -1
+		if r <= unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r)) {
+			return r
 		}
-		return r
+		return -1
 	}, s)
 	const maxReasonLength = 128
 	return s[:min(len(s), maxReasonLength)]

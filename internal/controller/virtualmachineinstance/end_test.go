@@ -58,7 +58,7 @@ func TestPodProblem(t *testing.T) {
 	}{
 		"nothing yet":    {builder.MakePodStatus(), ""},
 		"on its way":     {builder.MakePodStatus().Waiting("ContainerCreating", ""), ""},
-		"initialising":   {builder.MakePodStatus().Waiting("PodInitializing", ""), ""},
+		"initializing":   {builder.MakePodStatus().Waiting("PodInitializing", ""), ""},
 		"no image":       {builder.MakePodStatus().Waiting("ErrImageNeverPull", "not present"), "ErrImageNeverPull"},
 		"a wrong Secret": {builder.MakePodStatus().Waiting("CreateContainerConfigError", "x"), "CreateContainerConfigError"},
 		"no node":        {builder.MakePodStatus().Unschedulable("full").Waiting("ErrImagePull", ""), "Unschedulable"},

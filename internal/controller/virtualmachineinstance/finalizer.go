@@ -26,7 +26,8 @@ func holdVMI(ctx context.Context, s *Scope) error {
 
 // releaseVMI lets a deleted VMI go once nothing of it can run any more. The VM that owns it has a finalizer of its own.
 func releaseVMI(ctx context.Context, s *Scope) error {
-	if !s.deleting() || !(s.Pod == nil || finished(s.Pod)) {
+	stopped := s.Pod == nil || finished(s.Pod)
+	if !s.deleting() || !stopped {
 		return nil
 	}
 	err := s.patchMetadata(ctx, func(vmi *v1.VirtualMachineInstance) {

@@ -68,8 +68,12 @@ func reconcilePod(ctx context.Context, s *Scope) error {
 
 func (s *Scope) createPod(ctx context.Context) error {
 	pod, err := podspec.Build(s.VMI, s.Config)
-	if err != nil {
-		// Trying again does not help. A change of the VMI or of the configuration does.
+	switch {
+	case errors.Is(err, podspec.ErrNoLauncherImage):
+		s.failCreate(err)
+		return fmt.Errorf("render launcher Pod: %w", err)
+	case err != nil:
+		// Trying again does not help. A change of the VMI does.
 		s.failCreate(err)
 		return reconcile.TerminalError(fmt.Errorf("render launcher Pod: %w", err))
 	}

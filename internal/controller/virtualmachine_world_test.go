@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"fmt"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// machines is a VM reconciler on the suite's API server, at a time that stands still.
+type machines struct {
+	*VirtualMachineReconciler
+	writes *Writes
+	events *heard
+	clock  *clocktesting.FakePassiveClock
+	ns     string
+}
+
+func newMachines() *machines {
+	m := &machines{writes: NewWrites(), events: &heard{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
+	m.VirtualMachineReconciler = &VirtualMachineReconciler{
+		Client: m.writes, Live: k8sClient, Recorder: m.events, Clock: m.clock,
+	}
+	return m
+}
+
+func (m *machines) create(b *builder.VM) *v1.VirtualMachine {
+	GinkgoHelper()
+	vm := b.Namespace(m.ns).Finalizers(v1.VirtualMachineControllerFinalizer).Obj()
+	ExpectCreated(vm)
+	return ExpectExists(vm)
+}
+
+func (m *machines) reconcile(vm *v1.VirtualMachine) (ctrl.Result, error) {
+	return m.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vm)})
+}
+
+func (m *machines) expectReconciled(vm *v1.VirtualMachine, writes ...string) ctrl.Result {
+	GinkgoHelper()
+	result, err := m.reconcile(vm)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(m.writes.Take()).To(Equal(writes))
+	return result
+}
+
+func (m *machines) expectQuiet(vm *v1.VirtualMachine) {
+	GinkgoHelper()
+	m.expectReconciled(vm)
+	Expect(m.events.take()).To(BeEmpty())
+}
+
+// started leads a VM to an instance that runs.
+func (m *machines) started(b *builder.VM) (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
+	GinkgoHelper()
+	vm := m.create(b)
+	m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+	vmi := instance(vm)
+	play(vmi, v1.Running, running)
+	m.expectReconciled(vm, "patch VirtualMachine/status")
+	m.events.take()
+	return ExpectExists(vm), vmi
+}
+
+func instance(vm *v1.VirtualMachine) *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	return ExpectExists(instanceKey(vm))
+}
+
+func instanceKey(vm *v1.VirtualMachine) *v1.VirtualMachineInstance {
+	return &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: vm.Name}}
+}
+
+// play sets the status of an instance, whoever would have written it.
+func play(vmi *v1.VirtualMachineInstance, phase v1.VirtualMachineInstancePhase,
+	changes ...func(*v1.VirtualMachineInstanceStatus),
+) {
+	GinkgoHelper()
+	ExpectExists(vmi)
+	vmistatus.SetPhase(&vmi.Status, phase, metav1.Now())
+	for _, change := range changes {
+		change(&vmi.Status)
+	}
+	ExpectStatus(vmi)
+}
+
+// release takes the VMI controller's finalizer away, as it does when the Pod is finished.
+func release(vmi *v1.VirtualMachineInstance) {
+	GinkgoHelper()
+	ExpectExists(vmi)
+	var kept []string
+	for _, f := range vmi.Finalizers {
+		if f != v1.VirtualMachineInstanceFinalizer {
+			kept = append(kept, f)
+		}
+	}
+	vmi.Finalizers = kept
+	Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+}
+
+func condition(kind v1.VirtualMachineInstanceConditionType, status corev1.ConditionStatus, reason, message string,
+) func(*v1.VirtualMachineInstanceStatus) {
+	return func(s *v1.VirtualMachineInstanceStatus) {
+		vmistatus.SetCondition(s, v1.VirtualMachineInstanceCondition{
+			Type: kind, Status: status, Reason: reason, Message: message,
+		}, metav1.Now())
+	}
+}
+
+func haveVMCondition(kind v1.VirtualMachineConditionType, status corev1.ConditionStatus, reason, message string,
+) gomegatypes.GomegaMatcher {
+	return WithTransform(func(vm *v1.VirtualMachine) string {
+		for _, c := range vm.Status.Conditions {
+			if c.Type == kind {
+				return fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
+			}
+		}
+		return "none"
+	}, And(HavePrefix("%s %s ", status, reason), ContainSubstring(message)))
+}
+
+func haveNoVMCondition(kind v1.VirtualMachineConditionType) gomegatypes.GomegaMatcher {
+	return WithTransform(func(vm *v1.VirtualMachine) []v1.VirtualMachineConditionType {
+		var kinds []v1.VirtualMachineConditionType
+		for _, c := range vm.Status.Conditions {
+			kinds = append(kinds, c.Type)
+		}
+		return kinds
+	}, Not(ContainElement(kind)))
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// heard collects events as "Normal Reason: note".
+type heard struct {
+	mu     sync.Mutex
+	events []string
+}
+
+//nolint:revive // argument-limit: the signature is client-go's.
+func (h *heard) Eventf(_, _ runtime.Object, kind, reason, _, note string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.events = append(h.events, fmt.Sprintf("%s %s: %s", kind, reason, fmt.Sprintf(note, args...)))
+}
+
+func (h *heard) take() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := h.events
+	h.events = nil
+	return out
+}
+
+type fixedConfig struct{ clusterconfig.Config }
+
+func (f fixedConfig) Current() clusterconfig.Config { return f.Config }
+
+// world is a VMI reconciler on the suite's API server, at a time that stands still.
+type world struct {
+	*VirtualMachineInstanceReconciler
+	writes *Writes
+	events *heard
+	clock  *clocktesting.FakePassiveClock
+	ns     string
+}
+
+func newWorld() *world {
+	config := clusterconfig.Default()
+	config.Images.Launcher = "registry.example/virt-launcher:v1"
+	config.DefaultArchitecture = "amd64"
+	w := &world{writes: NewWrites(), events: &heard{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
+	w.VirtualMachineInstanceReconciler = &VirtualMachineInstanceReconciler{
+		Client: w.writes, Live: k8sClient, Recorder: w.events, Config: fixedConfig{config}, Clock: w.clock,
+	}
+	return w
+}
+
+func (w *world) create(b *builder.VMI) *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	vmi := b.Namespace(w.ns).Finalizers(v1.VirtualMachineInstanceFinalizer).Obj()
+	ExpectCreated(vmi)
+	return ExpectExists(vmi)
+}
+
+func (w *world) reconcile(vmi *v1.VirtualMachineInstance) (ctrl.Result, error) {
+	return w.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)})
+}
+
+// expectReconciled looks once and says which writes that took.
+func (w *world) expectReconciled(vmi *v1.VirtualMachineInstance, writes ...string) ctrl.Result {
+	GinkgoHelper()
+	result, err := w.reconcile(vmi)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(w.writes.Take()).To(Equal(writes))
+	return result
+}
+
+// expectQuiet says that there is nothing left to do.
+func (w *world) expectQuiet(vmi *v1.VirtualMachineInstance) {
+	GinkgoHelper()
+	w.expectReconciled(vmi)
+	Expect(w.events.take()).To(BeEmpty())
+}
+
+func podOf(vmi *v1.VirtualMachineInstance) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace, Name: podspec.PodName(vmi)}}
+}
+
+// play sets the status of the launcher Pod, as scheduler and kubelet would.
+func (w *world) play(vmi *v1.VirtualMachineInstance, node string, status *builder.PodStatus) *corev1.Pod {
+	GinkgoHelper()
+	pod := ExpectExists(podOf(vmi))
+	if node != "" && pod.Spec.NodeName == "" {
+		Expect(k8sClient.SubResource("binding").Create(ctx, pod, &corev1.Binding{
+			ObjectMeta: pod.ObjectMeta, Target: corev1.ObjectReference{Kind: "Node", Name: node},
+		})).To(Succeed())
+		pod = ExpectExists(podOf(vmi))
+	}
+	conditions := pod.Status.Conditions
+	pod.Status = status.Obj()
+	for _, c := range conditions {
+		if c.Type == v1.VirtualMachineUnpaused || c.Type == corev1.PodScheduled && len(pod.Status.Conditions) == 0 {
+			pod.Status.Conditions = append(pod.Status.Conditions, c)
+		}
+	}
+	Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+	return ExpectExists(podOf(vmi))
+}
+
+// handedOver leads a VMI to Scheduled.
+func (w *world) handedOver(b *builder.VMI) *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	vmi := w.create(b)
+	w.expectReconciled(vmi, "create Pod")
+	w.play(vmi, "node-1", builder.MakePodStatus().Running())
+	w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+	w.events.take()
+	return ExpectExists(vmi)
+}
+
+// agent writes a status as virt-handler would.
+func agent(vmi *v1.VirtualMachineInstance, change func(*v1.VirtualMachineInstanceStatus)) {
+	GinkgoHelper()
+	before := ExpectExists(vmi).DeepCopy()
+	change(&vmi.Status)
+	_, err := vmistatus.Patch(ctx, k8sClient, vmistatus.Handler, before, vmi)
+	Expect(err).NotTo(HaveOccurred())
+}
+
+func running(status *v1.VirtualMachineInstanceStatus) {
+	vmistatus.SetPhase(status, v1.Running, metav1.Now())
+	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
+		Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionTrue,
+	}, metav1.Now())
+}
+
+func haveCondition(kind v1.VirtualMachineInstanceConditionType, status corev1.ConditionStatus, reason, message string,
+) gomegatypes.GomegaMatcher {
+	return WithTransform(func(vmi *v1.VirtualMachineInstance) string {
+		c := vmistatus.FindCondition(&vmi.Status, kind)
+		if c == nil {
+			return "none"
+		}
+		return fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
+	}, And(HavePrefix("%s %s ", status, reason), ContainSubstring(message)))
+}
+
+func haveNoCondition(kind v1.VirtualMachineInstanceConditionType) gomegatypes.GomegaMatcher {
+	return WithTransform(func(vmi *v1.VirtualMachineInstance) any {
+		return vmistatus.FindCondition(&vmi.Status, kind)
+	}, BeNil())
+}
