@@ -111,13 +111,15 @@ func (r *VirtualMachineInstanceReconciler) Reconcile(ctx context.Context, reques
 	return result(nil, scope.RequeueAfter)
 }
 
-// podConfig is what the launcher Pod depends on in the cluster's configuration.
+// podConfig is what the launcher Pod depends on in the cluster's configuration. The levels of KubeVirt's logs start at
+// 2, those of the launcher at 0.
 func podConfig(c clusterconfig.Config) podspec.Config {
 	return podspec.Config{
 		LauncherImage:                      c.Images.Launcher,
 		ImagePullPolicy:                    c.ImagePullPolicy,
 		ImagePullSecrets:                   c.ImagePullSecrets,
 		RuntimeClass:                       c.DefaultRuntimeClass,
+		Verbosity:                          c.Verbosity.Launcher - min(c.Verbosity.Launcher, clusterconfig.DefaultVerbosity),
 		UseEmulation:                       c.UseEmulation,
 		DefaultArchitecture:                c.DefaultArchitecture,
 		CPUAllocationRatio:                 c.CPUAllocationRatio,

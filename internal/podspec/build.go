@@ -34,7 +34,7 @@ func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	arguments, err := launcherArguments(vmi)
+	arguments, err := launcherArguments(vmi, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -92,14 +92,17 @@ func GracePeriodSeconds(vmi *v1.VirtualMachineInstance) int64 {
 	return ptr.Deref(vmi.Spec.TerminationGracePeriodSeconds, v1.DefaultGracePeriodSeconds)
 }
 
-func launcherArguments(vmi *v1.VirtualMachineInstance) ([]string, error) {
-	networks, err := interfaceArguments(vmi)
+func launcherArguments(vmi *v1.VirtualMachineInstance, cfg Config) ([]string, error) {
+	optional, err := interfaceArguments(vmi)
+	if cfg.Verbosity > 0 {
+		optional = append(optional, "--v", strconv.FormatUint(uint64(cfg.Verbosity), 10))
+	}
 	return append([]string{
 		"--name", vmi.Name,
 		"--namespace", vmi.Namespace,
 		"--uid", string(vmi.UID),
 		"--grace-period-seconds", strconv.FormatInt(GracePeriodSeconds(vmi), 10),
-	}, networks...), err
+	}, optional...), err
 }
 
 // podSecurity lets claims be written by the launcher's user. Recursive ownership changes are skipped on volumes

@@ -21,6 +21,8 @@ type Config struct {
 	ImagePullSecrets []corev1.LocalObjectReference
 	// RuntimeClass is the Pod's runtime class. Empty means the cluster's.
 	RuntimeClass string
+	// Verbosity is the launcher's log level. 0 is what a user needs.
+	Verbosity uint
 	// UseEmulation runs the guest without KVM: nothing asks for /dev/kvm, for vhost-net or for a node's CPU.
 	UseEmulation bool
 	// DefaultArchitecture is that of a VMI that names none.

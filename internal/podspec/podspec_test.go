@@ -42,6 +42,7 @@ func TestGoldenPods(t *testing.T) {
 	claims.Claims = map[string]podspec.Claim{"block": {Block: true}}
 	cluster := config()
 	cluster.RuntimeClass = "vm"
+	cluster.Verbosity = 3
 	cluster.NodeSelectors = map[string]string{"pool": "vms"}
 	cluster.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "registry"}}
 	cluster.CPURequest = ptr.To(resource.MustParse("250m"))
