@@ -41,3 +41,9 @@ COPY --chown=107:107 .build/guests/guest-devices/disk/ /disk/
 
 FROM scratch AS guest-debian
 COPY --chown=107:107 .build/guests/guest-debian/disk/ /disk/
+
+# The peer of guests in the end-to-end suite.
+FROM scratch AS test-tools
+COPY bin/test-tools /tools
+USER 1000:1000
+ENTRYPOINT ["/tools"]

@@ -15,6 +15,6 @@ steps=$((local_steps + 1))
 
 bring_up 1 virt-controller virt-handler virt-launcher guest-small guest-small-kernel test-tools
 if [ -n "$own_cluster" ]; then
-	audit=$(bin/cluster env | sed -n 's/^AUDIT_LOG=//p')
+	audit=$(hack/cluster/cluster env | sed -n 's/^VIREO_CLUSTER_AUDIT_LOG=//p')
 fi
 go run ./test/perf/start --count "$count" --audit-log "${audit:-}" --output .bench/start.json

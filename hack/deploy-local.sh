@@ -34,7 +34,7 @@ build_images() {
 load_images() {
 	local name archives=()
 	for name; do archives+=(".build/images/$name.tar"); done
-	bin/cluster load "${archives[@]}"
+	hack/cluster/cluster load "${archives[@]}"
 }
 
 deploy() {

@@ -17,15 +17,15 @@ before=$(mktemp)
 trap 'rm -f "$before"' EXIT
 
 run_suite() {
-	[ -z "$own_cluster" ] || export VIREO_CLUSTER=$PWD/bin/cluster
+	[ -z "$own_cluster" ] || export VIREO_CLUSTER=$PWD/hack/cluster/cluster
 	go test ./test/e2e -count=1 -timeout 75m -v -ginkgo.v -ginkgo.focus "${FOCUS:-}" ${GINKGO_FLAGS:-}
 }
 
 finish() {
 	[ -n "$own_cluster" ] || return 0
 	[ -z "${KEEP:-}" ] || return 0
-	bin/cluster down
-	bin/cluster leftovers
+	hack/cluster/cluster down
+	hack/cluster/cluster leftovers
 }
 
 bring_up 2 virt-controller virt-handler virt-launcher guest-small guest-small-kernel guest-debian test-tools

@@ -56,7 +56,7 @@ binary() {
 	[ -x "$repo/bin/$1" ] && return
 	say "$1: bin/$1 is not there, building it"
 	local cgo=1
-	[ "$1" != virt-controller ] || cgo=0
+	[ "$1" = virt-handler ] || cgo=0
 	(cd "$repo" && CGO_ENABLED=$cgo go build -trimpath -ldflags '-s -w' -o "bin/$1" "./cmd/$1") ||
 		die "$1: go build ./cmd/$1 failed"
 }
@@ -69,6 +69,10 @@ inputs() {
 		binary "$1" >&2
 		echo bin/virt-controller
 		echo images/virt-controller/rootfs
+		;;
+	test-tools)
+		[ -x "$repo/bin/test-tools" ] || die "$1: bin/test-tools is not there: make build"
+		echo bin/test-tools
 		;;
 	virt-handler | virt-launcher)
 		binary "$1" >&2

@@ -21,7 +21,7 @@ const guestShutdown = "VIREO-GUEST-SHUTDOWN"
 const powerOff = "#!/bin/sh\n(sleep 3; echo POWERING-OFF >/dev/console; poweroff -f) &\n"
 
 // deafToPower is a guest that ignores the power button.
-const deafToPower = "#!/bin/sh\nkillall acpid; echo DEAF-NOW >/dev/console\n"
+const deafToPower = "#!/bin/sh\ntouch /run/ignore-power-button; echo DEAF-NOW >/dev/console\n"
 
 var _ = Describe("Stopping a guest", func() {
 	It("lets the guest see a shutdown when its VM is halted", func(ctx context.Context) {

@@ -35,7 +35,7 @@ var _ = Describe("A guest on the network", func() {
 			Spec:       corev1.ServiceSpec{Selector: map[string]string{"vm": "net"}, Ports: []corev1.ServicePort{{Port: 80}}},
 		}
 		create(ctx, service)
-		expectExec(ctx, server, bootTimeout, ContainSubstring("VIREO-HTTP"), "/tools", "get", "http://"+service.Spec.ClusterIP+"/")
+		expectExec(ctx, server, bootTimeout, ContainSubstring("hello from"), "/tools", "get", "http://"+service.Spec.ClusterIP+"/")
 		Expect(instance.Status.Interfaces).To(ContainElement(And(HaveField("Name", "default"), HaveField("MAC", Not(BeEmpty())))))
 	}
 
@@ -58,7 +58,7 @@ var _ = Describe("A guest on the network", func() {
 		instance := expectReady(ctx, namespace, "ports")
 		expectConsole(ctx, namespace, "ports", bootTimeout, ContainSubstring("SECOND-SERVER"))
 		ip := instance.Status.Interfaces[0].IP
-		expectExec(ctx, peer, bootTimeout, ContainSubstring("VIREO-HTTP"), "/tools", "get", "http://"+ip+"/")
+		expectExec(ctx, peer, bootTimeout, ContainSubstring("hello from"), "/tools", "get", "http://"+ip+"/")
 		_, err := execIn(ctx, peer, "/tools", "get", "http://"+ip+":81/")
 		Expect(err).To(HaveOccurred(), "port 81 is not listed, and yet it answers")
 	}, SpecTimeout(8*time.Minute))

@@ -157,9 +157,9 @@ func killOnNode(ctx context.Context, node, component string) {
 	GinkgoHelper()
 	killed := time.Now()
 	cluster := os.Getenv("VIREO_CLUSTER")
-	out, err := exec.CommandContext(ctx, cluster, "kill", node, component).CombinedOutput()
+	out, err := exec.CommandContext(ctx, cluster, "stop", node+"/"+component).CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(out))
-	out, err = exec.CommandContext(ctx, cluster, "up").CombinedOutput()
+	out, err = exec.CommandContext(ctx, cluster, "up", "--nodes", strconv.Itoa(len(nodes(ctx)))).CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(out))
 	eventuallyRestarted(ctx, node, killed)
 }
