@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rpc
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// A launcher here is whatever a Pod could put behind its libvirt socket.
+
+const podUID = types.UID("0b7a6b0e-6d53-4f0b-9a41-3a1d8f1f7a11")
+
+// patience bounds what must end by itself; nothing waits for it when all is well.
+const patience = 20 * time.Second
+
+type node struct {
+	options Options
+	sockets string
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{options: Options{PodsDir: t.TempDir(), RelayDir: t.TempDir(), CheckPeer: anyPeer}}
+	n.sockets = filepath.Join(n.options.PodsDir, string(podUID), "volumes", "kubernetes.io~empty-dir", launcherpod.SocketsVolume)
+	if err := os.MkdirAll(n.sockets, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (n *node) socket() string { return filepath.Join(n.sockets, launcherpod.LibvirtSocketName) }
+
+// anyPeer lets every process be the Pod's.
+func anyPeer(*net.UnixConn, types.UID) (*hypervisor.Process, error) {
+	dir, err := os.Open("/proc/self")
+	return &hypervisor.Process{PID: os.Getpid(), Dir: dir}, err
+}
+
+// listen serves each connection with what a hostile launcher would do.
+func listen(t *testing.T, path string, serve func(net.Conn)) {
+	t.Helper()
+	// Bound under a short name and moved: a socket's address has at most 108 bytes, its file has no such limit.
+	short, err := os.MkdirTemp("", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", filepath.Join(short, "s"))
+	if err == nil {
+		err = os.Rename(filepath.Join(short, "s"), path)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		listener.Close()
+		os.RemoveAll(short)
+	})
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go serve(conn)
+		}
+	}()
+}
+
+func (n *node) dial(t *testing.T, limit time.Duration) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		conn, err := Dial(ctx, n.options, hypervisor.PodRef{UID: podUID})
+		if err == nil {
+			conn.Close()
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(limit + patience):
+		t.Fatal("the agent hangs")
+		return nil
+	}
+}
+
+func expectUnreachable(t *testing.T, err error, because string) {
+	t.Helper()
+	if !errors.Is(err, hypervisor.ErrUnreachable) {
+		t.Fatalf("got %v, want ErrUnreachable", err)
+	}
+	if !strings.Contains(err.Error(), because) {
+		t.Errorf("%q does not say %q", err, because)
+	}
+}
+
+func TestSymlinksAreNotFollowed(t *testing.T) {
+	for _, tc := range []struct {
+		name, refusal string
+		plant         func(t *testing.T, n *node, elsewhere string)
+	}{
+		{"the socket", "is no socket", func(t *testing.T, n *node, elsewhere string) {
+			if err := os.Symlink(filepath.Join(elsewhere, launcherpod.LibvirtSocketName), n.socket()); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"its directory", "symbolic links", func(t *testing.T, n *node, elsewhere string) {
+			if err := errors.Join(os.Remove(n.sockets), os.Symlink(elsewhere, n.sockets)); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := newNode(t)
+			elsewhere := t.TempDir()
+			reached := make(chan struct{}, 1)
+			listen(t, filepath.Join(elsewhere, launcherpod.LibvirtSocketName), func(c net.Conn) {
+				reached <- struct{}{}
+				c.Close()
+			})
+			tc.plant(t, n, elsewhere)
+			expectUnreachable(t, n.dial(t, patience), tc.refusal)
+			select {
+			case <-reached:
+				t.Error("the agent connected through a symlink")
+			default:
+			}
+		})
+	}
+}
+
+func TestNoSocketIsNoSocket(t *testing.T) {
+	n := newNode(t)
+	if err := os.WriteFile(n.socket(), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expectUnreachable(t, n.dial(t, patience), "is no socket")
+}
+
+func TestSocketOfAnotherProcess(t *testing.T) {
+	n := newNode(t)
+	n.options.CheckPeer = nil // the real check: this test's process is neither QEMU's user nor in the Pod
+	reached := make(chan []byte, 1)
+	listen(t, n.socket(), func(c net.Conn) {
+		got, _ := io.ReadAll(c)
+		reached <- got
+	})
+	expectUnreachable(t, n.dial(t, patience), "is served by user")
+	if got := <-reached; len(got) != 0 {
+		t.Errorf("the agent said %q to a process that is not the Pod's", got)
+	}
+}
+
+func TestLauncherThatDoesNotSpeakRight(t *testing.T) {
+	message := func(length uint32) []byte { return binary.BigEndian.AppendUint32(nil, length) }
+	for _, tc := range []struct {
+		name  string
+		serve func(net.Conn)
+	}{
+		{"says nothing", func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
+		{"hangs up", func(c net.Conn) { c.Close() }},
+		{"announces a message that is too long", func(c net.Conn) {
+			_, _ = c.Write(message(1 << 31))
+			_, _ = io.Copy(io.Discard, c)
+		}},
+		{"announces a message that is too short", func(c net.Conn) {
+			_, _ = c.Write(message(3))
+			_, _ = io.Copy(io.Discard, c)
+		}},
+		{"stops in the middle of a message", func(c net.Conn) {
+			_, _ = c.Write(append(message(1<<20), make([]byte, 100)...))
+			_, _ = io.Copy(io.Discard, c)
+		}},
+		{"never stops", func(c net.Conn) {
+			go func() { _, _ = io.Copy(io.Discard, c) }()
+			for {
+				if _, err := c.Write(append(message(1<<20), make([]byte, 1<<20-4)...)); err != nil {
+					return
+				}
+			}
+		}},
+		{"answers with noise", func(c net.Conn) {
+			_, _ = c.Write(append(message(64), make([]byte, 60)...))
+			_, _ = io.Copy(io.Discard, c)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := newNode(t)
+			listen(t, n.socket(), tc.serve)
+			expectUnreachable(t, n.dial(t, time.Second), "connect")
+			left, err := os.ReadDir(n.options.RelayDir)
+			if err != nil || len(left) != 0 {
+				t.Errorf("left in the relay directory: %v (%v)", left, err)
+			}
+		})
+	}
+}
+
+func TestRelayCutsAnEndlessMessage(t *testing.T) {
+	ours, theirs := unixPair(t)
+	r, err := newRelay(t.TempDir(), ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := net.Dial("unix", r.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, _ = theirs.Write(binary.BigEndian.AppendUint32(nil, maxMessage+1)) }()
+	if got, err := io.ReadAll(client); err != nil || len(got) != 0 {
+		t.Errorf("the client got %d bytes (%v)", len(got), err)
+	}
+	<-r.done()
+	if !errors.Is(r.err(), errMessage) {
+		t.Errorf("cut because of %v", r.err())
+	}
+}
+
+func TestRelayCopiesBothWays(t *testing.T) {
+	ours, theirs := unixPair(t)
+	r, err := newRelay(t.TempDir(), ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.cut(nil)
+	client, err := net.Dial("unix", r.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := append(binary.BigEndian.AppendUint32(nil, 40), make([]byte, 36)...)
+	for _, way := range []struct{ from, to net.Conn }{{client, theirs}, {theirs, client}} {
+		if _, err := way.from.Write(sent); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len(sent))
+		if _, err := io.ReadFull(way.to, got); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// unixPair is a connection as the relay gets it, and its other end.
+func unixPair(t *testing.T) (ours *net.UnixConn, theirs net.Conn) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	accepted := make(chan net.Conn, 1)
+	listen(t, path, func(c net.Conn) { accepted <- c })
+	ours, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs = <-accepted
+	t.Cleanup(func() {
+		ours.Close()
+		theirs.Close()
+	})
+	return ours, theirs
+}
+
+func TestWaitForSocketFollowsTheKubelet(t *testing.T) {
+	pods := t.TempDir()
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { done <- waitForSocket(ctx, pods, podUID) }()
+	rel, err := socketsDir(podUID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := pods
+	for step := range strings.SplitSeq(rel, "/") {
+		dir = filepath.Join(dir, step)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		// Something else in the same place is no reason to go on.
+		if err := os.WriteFile(filepath.Join(dir, "other"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("ended without a socket: %v", err)
+	default:
+	}
+	listen(t, filepath.Join(dir, launcherpod.LibvirtSocketName), func(c net.Conn) { c.Close() })
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the socket was not noticed")
+	}
+}
+
+func TestWaitForSocketEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- waitForSocket(ctx, t.TempDir(), podUID) }()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestManagerGivesUpNothing(t *testing.T) {
+	n := newNode(t)
+	notices := make(chan types.NamespacedName, 100)
+	m, err := NewManager(n.options, func(key types.NamespacedName) { notices <- key })
+	if err != nil {
+		t.Fatal(err)
+	}
+	tries := make(chan struct{}, 1000)
+	listen(t, n.socket(), func(c net.Conn) {
+		tries <- struct{}{}
+		c.Close()
+	})
+	pod := hypervisor.PodRef{UID: podUID, VMI: types.NamespacedName{Namespace: "ns", Name: "vm"}}
+	if _, err := m.Conn(pod); !errors.Is(err, hypervisor.ErrConnecting) {
+		t.Errorf("got %v, want ErrConnecting", err)
+	}
+	for range 3 {
+		select {
+		case <-tries:
+		case <-time.After(patience):
+			t.Fatal("the manager stopped trying")
+		}
+	}
+	m.Forget(podUID)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := m.Start(ctx); err != nil {
+		t.Error(err)
+	}
+}
