@@ -19,6 +19,17 @@ import (
 // isoBlock is the sector size of ISO 9660.
 const isoBlock = 2048
 
+// flat says that no file lies in a directory. The library's Joliet tree is right for such media only: its directories
+// lead into the other tree, whose names are in another encoding.
+func flat(files map[string][]byte) bool {
+	for name := range files {
+		if path.Dir(name) != "." {
+			return false
+		}
+	}
+	return true
+}
+
 // buildISO makes an ISO 9660 image with the names of files as they are, by Rock Ridge for Linux and Joliet for
 // Windows. The library needs a directory to work in: it is private, empty afterwards, and lies in the agent's
 // temporary directory, which is in memory.
@@ -41,7 +52,9 @@ func buildISO(label string, files map[string][]byte) (image []byte, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the medium: %w", err)
 	}
-	if err := medium.Finalize(iso9660.FinalizeOptions{RockRidge: true, Joliet: true, VolumeIdentifier: label}); err != nil {
+	if err := medium.Finalize(iso9660.FinalizeOptions{
+		RockRidge: true, Joliet: flat(files), VolumeIdentifier: label,
+	}); err != nil {
 		return nil, fmt.Errorf("make the medium: %w", err)
 	}
 	return os.ReadFile(target.Name())

@@ -17,36 +17,51 @@ func TestISOIsWhatOthersRead(t *testing.T) {
 	if _, err := exec.LookPath("isoinfo"); err != nil {
 		t.Skip("needs isoinfo (Debian package genisoimage)")
 	}
-	big := strings.Repeat("0123456789abcdef", 5000)
-	files := map[string][]byte{
-		"meta-data":                       []byte(`{"instance-id":"a.b"}`),
-		"user-data":                       []byte(big),
-		"network-config":                  []byte("version: 2\n"),
-		"openstack/latest/meta_data.json": []byte("{}"),
-		"empty":                           {},
-	}
-	data, err := buildISO("cidata", files)
-	if err != nil {
-		t.Fatal(err)
-	}
-	image := filepath.Join(t.TempDir(), "iso")
-	if err := os.WriteFile(image, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if label := isoinfo(t, "-d", "-i", image); !strings.Contains(label, "Volume id: cidata") {
-		t.Errorf("no volume label cidata in:\n%s", label)
-	}
-	// Rock Ridge is what Linux prefers, Joliet what Windows reads.
-	for _, names := range []string{"-R", "-J"} {
-		for name, want := range files {
-			got := isoinfo(t, names, "-i", image, "-x", "/"+name)
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("%s %s: %.300s", names, name, diff)
+	for _, tc := range []struct {
+		label string
+		files map[string][]byte
+		// views are Rock Ridge (-R), which Linux prefers, and Joliet (-J), which Windows reads.
+		views []string
+	}{
+		{"cidata", map[string][]byte{
+			"meta-data": []byte(`{"instance-id":"a.b"}`), "user-data": []byte(strings.Repeat("0123456789abcdef", 5000)),
+			"network-config": []byte("version: 2\n"), "empty": {},
+		}, []string{"-R", "-J"}},
+		{"config-2", map[string][]byte{
+			"openstack/latest/meta_data.json": []byte("{}"), "openstack/latest/user_data": []byte("#cloud-config"),
+			"openstack/latest/network_data.json": []byte(strings.Repeat("x", 4096)),
+		}, []string{"-R"}},
+	} {
+		t.Run(tc.label, func(t *testing.T) {
+			data, err := buildISO(tc.label, tc.files)
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
+			image := filepath.Join(t.TempDir(), "iso")
+			if err := os.WriteFile(image, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if label := isoinfo(t, "-d", "-i", image); !strings.Contains(label, "Volume id: "+tc.label+"\n") {
+				t.Errorf("no volume label %s in:\n%s", tc.label, label)
+			}
+			for _, view := range tc.views {
+				for name, want := range tc.files {
+					got := isoinfo(t, view, "-i", image, "-x", "/"+name)
+					if diff := cmp.Diff(string(want), got); diff != "" {
+						t.Errorf("%s %s: %.300s", view, name, diff)
+					}
+				}
+			}
+		})
 	}
-	left, err := filepath.Glob(filepath.Join(os.TempDir(), "media-*"))
-	if err != nil || len(left) != 0 {
+}
+
+func TestISOLeavesNothingBehind(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	if _, err := buildISO("cidata", map[string][]byte{"user-data": []byte("secret")}); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) != 0 {
 		t.Errorf("left behind: %v (%v)", left, err)
 	}
 }

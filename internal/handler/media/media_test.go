@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package media
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+const (
+	ephemeralDir = "/var/run/kubevirt-ephemeral-disks/"
+	imageDir     = "/var/run/kubevirt/container-disks/v/disk"
+	diskDir      = "/var/run/kubevirt-private/vmi-disks/v"
+)
+
+type secrets map[string]string
+
+func (s secrets) Secret(volume string, keys ...string) ([]byte, error) {
+	for _, key := range keys {
+		if data, ok := s[volume+"/"+key]; ok {
+			return []byte(data), nil
+		}
+	}
+	return nil, fs.ErrNotExist
+}
+
+func vmiWith(source v1.VolumeSource, changes ...func(*v1.VirtualMachineInstance)) *v1.VirtualMachineInstance {
+	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm.example"}}
+	vmi.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: source}}
+	for _, change := range changes {
+		change(vmi)
+	}
+	return vmi
+}
+
+func claimOf(capacity string, mode corev1.PersistentVolumeMode) func(*v1.VirtualMachineInstance) {
+	return func(vmi *v1.VirtualMachineInstance) {
+		vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: "v", PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
+			ClaimName: "c", VolumeMode: &mode, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(capacity)},
+		}}}
+	}
+}
+
+func asCDRom(vmi *v1.VirtualMachineInstance) {
+	vmi.Spec.Domain.Devices.Disks = []v1.Disk{{Name: "v", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{}}}}
+}
+
+func withFile(dir, name, format string, capacity uint64) func(*fake.Launcher) {
+	return func(l *fake.Launcher) {
+		l.AddFile(dir, hypervisor.Volume{Name: name, Format: format, Capacity: capacity})
+	}
+}
+
+var limits = Limits{ReserveBytes: 131072, TolerateLessPercent: 10}
+
+func TestPrepare(t *testing.T) {
+	container := func(path string) v1.VolumeSource {
+		return v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "i", Path: path}}
+	}
+	claim := v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}
+	ephemeral := v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}
+	host := func(kind v1.HostDiskType) v1.VolumeSource {
+		return v1.VolumeSource{HostDisk: &v1.HostDisk{Path: "/data/x.img", Type: kind, Capacity: resource.MustParse("10Mi")}}
+	}
+	overlay := func(backing, format string, capacity int64) *domain.DiskFact {
+		return &domain.DiskFact{
+			Path: ephemeralDir + "v.qcow2", Format: "qcow2", BackingPath: backing, BackingFormat: format, CapacityBytes: capacity,
+		}
+	}
+	for _, tc := range []struct {
+		name  string
+		vmi   *v1.VirtualMachineInstance
+		files []func(*fake.Launcher)
+		want  *domain.DiskFact
+		// invalid and waits say what kind of error there is instead; refusal is in its text.
+		invalid, waits bool
+		refusal        string
+	}{
+		{name: "containerDisk", vmi: vmiWith(container("")), files: []func(*fake.Launcher){withFile(imageDir, "a.qcow2", "qcow2", 5<<20)},
+			want: overlay(imageDir+"/a.qcow2", "qcow2", 5<<20)},
+		{name: "containerDisk with a path", vmi: vmiWith(container("/x/../../b.img")),
+			files: []func(*fake.Launcher){withFile("/var/run/kubevirt/container-disks/v", "b.img", "raw", 1<<20)},
+			want:  overlay("/var/run/kubevirt/container-disks/v/b.img", "raw", 1<<20)},
+		{name: "containerDisk as a CD", vmi: vmiWith(container(""), asCDRom), files: []func(*fake.Launcher){withFile(imageDir, "a.iso", "iso", 1<<20)},
+			want: &domain.DiskFact{Path: imageDir + "/a.iso", Format: "raw", CapacityBytes: 1 << 20}},
+		{name: "containerDisk without a file", vmi: vmiWith(container("")), invalid: true, refusal: "no file in /disk"},
+		{name: "containerDisk with two files", vmi: vmiWith(container("")),
+			files:   []func(*fake.Launcher){withFile(imageDir, "a", "raw", 1), withFile(imageDir, "b", "raw", 1)},
+			invalid: true, refusal: "2 files"},
+		{name: "containerDisk of another format", vmi: vmiWith(container("")), files: []func(*fake.Launcher){withFile(imageDir, "a", "vmdk", 1)},
+			invalid: true, refusal: "qcow2 or raw"},
+		{name: "emptyDisk", vmi: vmiWith(v1.VolumeSource{EmptyDisk: &v1.EmptyDiskSource{Capacity: resource.MustParse("1000")}}),
+			want: overlay("", "", 1024)},
+		{name: "claim with an image that looks like qcow2", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeFilesystem)),
+			files: []func(*fake.Launcher){withFile(diskDir, "disk.img", "qcow2", 7)},
+			want:  &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 7}},
+		{name: "new claim", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeFilesystem)),
+			want: &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 1 << 30}},
+		{name: "claim that is too large for its file system", vmi: vmiWith(claim, claimOf("20Gi", corev1.PersistentVolumeFilesystem)),
+			refusal: "not enough space"},
+		{name: "block claim", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeBlock)),
+			want: &domain.DiskFact{Path: "/dev/v", Block: true, Format: "raw", DirectIO: true, CapacityBytes: 1 << 30}},
+		{name: "claim that is not described yet", vmi: vmiWith(claim), waits: true, refusal: "volumeStatus"},
+		{name: "ephemeral", vmi: vmiWith(ephemeral, claimOf("1Gi", corev1.PersistentVolumeFilesystem)),
+			files: []func(*fake.Launcher){withFile(diskDir, "disk.img", "raw", 3<<20)}, want: overlay(diskDir+"/disk.img", "raw", 3<<20)},
+		{name: "ephemeral over nothing", vmi: vmiWith(ephemeral, claimOf("1Gi", corev1.PersistentVolumeFilesystem)),
+			invalid: true, refusal: "no disk.img"},
+		{name: "hostDisk to be made", vmi: vmiWith(host(v1.HostDiskExistsOrCreate)),
+			want: &domain.DiskFact{Path: diskDir + "/x.img", Format: "raw", CapacityBytes: 10 << 20}},
+		{name: "hostDisk that must be there", vmi: vmiWith(host(v1.HostDiskExists)), invalid: true, refusal: "/data/x.img"},
+		{name: "what is not built yet", vmi: vmiWith(v1.VolumeSource{Sysprep: &v1.SysprepSource{}}), invalid: true, refusal: "kind"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			launcher := fake.NewNode().Launcher("pod")
+			for _, add := range tc.files {
+				add(launcher)
+			}
+			// Twice: what was made is found again.
+			for range 2 {
+				got, err := Prepare(context.Background(), launcher, secrets{}, limits, tc.vmi)
+				if tc.want == nil {
+					expectRefusal(t, err, tc.invalid, tc.waits, tc.refusal)
+					continue
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(map[string]domain.DiskFact{"v": *tc.want}, got.Disks); diff != "" {
+					t.Error(diff)
+				}
+			}
+		})
+	}
+}
+
+func expectRefusal(t *testing.T, err error, invalid, waits bool, text string) {
+	t.Helper()
+	var as *InvalidError
+	if errors.As(err, &as) != invalid || errors.Is(err, ErrWait) != waits || err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("got %v, want one that says %q (invalid %v, wait %v)", err, text, invalid, waits)
+	}
+	if invalid && as != nil && as.Volume != "v" {
+		t.Errorf("the error does not name the volume: %v", err)
+	}
+}
+
+func TestCloudInit(t *testing.T) {
+	encoded := base64.StdEncoding.EncodeToString([]byte("#encoded"))
+	ref := &corev1.LocalObjectReference{Name: "s"}
+	noCloudSource := func(s v1.CloudInitNoCloudSource) v1.VolumeSource { return v1.VolumeSource{CloudInitNoCloud: &s} }
+	for _, tc := range []struct {
+		name    string
+		source  v1.VolumeSource
+		secrets secrets
+		holds   []string
+		refusal string
+	}{
+		{name: "inline", source: noCloudSource(v1.CloudInitNoCloudSource{UserData: "#inline", NetworkData: "version: 2"}),
+			holds: []string{"#inline", "version: 2", `"instance-id":"vm.example.ns"`, `"local-hostname":"vm"`}},
+		{name: "base64", source: noCloudSource(v1.CloudInitNoCloudSource{UserDataBase64: encoded, NetworkDataBase64: encoded}),
+			holds: []string{"#encoded"}},
+		{name: "secrets", source: noCloudSource(v1.CloudInitNoCloudSource{UserDataSecretRef: ref, NetworkDataSecretRef: ref}),
+			secrets: secrets{"v-udata/userdata": "#secret", "v-ndata/networkData": "net"}, holds: []string{"#secret", "net"}},
+		{name: "config drive", source: v1.VolumeSource{CloudInitConfigDrive: &v1.CloudInitConfigDriveSource{UserData: "#drive"}},
+			holds: []string{"#drive", `"hostname":"vm"`, "openstack", "config-2"}},
+		{name: "bad base64", source: noCloudSource(v1.CloudInitNoCloudSource{UserDataBase64: "%"}), refusal: "userDataBase64 is not base64"},
+		{name: "a Secret without the key", source: noCloudSource(v1.CloudInitNoCloudSource{UserDataSecretRef: ref}),
+			refusal: `Secret "s" has no key "userdata"`},
+		{name: "too much", source: noCloudSource(v1.CloudInitNoCloudSource{UserData: strings.Repeat("x", maxCloudInit+1)}), refusal: "more than"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			launcher := fake.NewNode().Launcher("pod")
+			got, err := Prepare(context.Background(), launcher, tc.secrets, limits, vmiWith(tc.source))
+			if tc.refusal != "" {
+				expectRefusal(t, err, true, false, tc.refusal)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Disks["v"].Path != ephemeralDir+"v.iso" || got.Disks["v"].Format != "raw" {
+				t.Errorf("got %+v", got.Disks["v"])
+			}
+			for _, text := range tc.holds {
+				if !bytes.Contains(launcher.Content("v.iso"), []byte(text)) {
+					t.Errorf("the medium does not hold %q", text)
+				}
+			}
+		})
+	}
+}
+
+func TestKernelBoot(t *testing.T) {
+	vmi := &v1.VirtualMachineInstance{}
+	vmi.Spec.Domain.Firmware = &v1.Firmware{KernelBoot: &v1.KernelBoot{
+		Container: &v1.KernelBootContainer{KernelPath: "/boot/vmlinuz", InitrdPath: "../../etc/initrd"},
+	}}
+	got, err := Prepare(context.Background(), nil, nil, limits, vmi)
+	want := &domain.KernelBootFact{
+		Kernel: launcherpod.KernelBootDir + "/boot/vmlinuz", Initrd: launcherpod.KernelBootDir + "/etc/initrd",
+	}
+	if err != nil || !cmp.Equal(want, got.KernelBoot) {
+		t.Errorf("got %+v (%v)", got, err)
+	}
+}
+
+func TestImageSize(t *testing.T) {
+	const mib = 1 << 20
+	for _, tc := range []struct {
+		name             string
+		want, free, size uint64
+	}{
+		{"plenty of room", 100 * mib, 1000 * mib, 100 * mib},
+		{"a little less", 100 * mib, 95 * mib, 94 * mib},
+		{"just tolerated", 100 * mib, 91 * mib, 90 * mib},
+		{"too little", 100 * mib, 80 * mib, 0},
+		{"none", 100 * mib, 0, 0},
+		{"unknown", 0, 1000 * mib, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			size, err := limits.imageSize(tc.want, tc.free)
+			if size != tc.size || (err != nil) != (tc.size == 0) {
+				t.Errorf("got %d (%v), want %d", size, err, tc.size)
+			}
+		})
+	}
+}
+
+func TestPodSecretsStayInTheirVolume(t *testing.T) {
+	pods := t.TempDir()
+	volume := filepath.Join(pods, "uid", "volumes", "kubernetes.io~secret", "v-udata")
+	write := func(path, content string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(filepath.Join(volume, "..2026", "userdata"), "#cloud-config")
+	write(filepath.Join(pods, "outside"), "secret of another")
+	write(filepath.Join(volume, "..2026", "big"), strings.Repeat("x", 3*maxCloudInit))
+	for link, target := range map[string]string{
+		"..data": "..2026", "userdata": "..data/userdata", "big": "..data/big", "evil": filepath.Join(pods, "outside"),
+	} {
+		if err := os.Symlink(target, filepath.Join(volume, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := PodSecrets{PodsDir: pods, Pod: "uid"}
+	if got, err := s.Secret("v-udata", "nothing", "userdata"); err != nil || string(got) != "#cloud-config" {
+		t.Errorf("got %q (%v)", got, err)
+	}
+	if got, err := s.Secret("v-udata", "evil"); err == nil {
+		t.Errorf("got %q from outside of the volume", got)
+	}
+	if got, err := s.Secret("v-udata", "big"); err != nil || len(got) != maxCloudInit+1 {
+		t.Errorf("got %d bytes (%v)", len(got), err)
+	}
+	if _, err := s.Secret("v-udata", "nothing"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v, want fs.ErrNotExist", err)
+	}
+	if _, err := s.Secret("other", "userdata"); err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a missing volume is not a missing key: %v", err)
+	}
+}
