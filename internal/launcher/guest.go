@@ -72,6 +72,13 @@ func (g *guest) adopt(state libvirtrpc.State, reason int32) {
 	}
 }
 
+// vanish takes that the domain is not defined. If it ran, it ended and was undefined while nobody watched.
+func (g *guest) vanish() {
+	if g.started {
+		g.ended, g.end = true, libvirtrpc.StoppedFailed
+	}
+}
+
 // outcome says how the guest ended, and with which code the launcher exits. qemu is how QEMU's process ended,
 // if that is known.
 func (g *guest) outcome(qemu *unix.WaitStatus) (launcherpod.Outcome, int) {

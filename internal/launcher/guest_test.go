@@ -123,3 +123,15 @@ func TestOptionsSayWhatIsMissing(t *testing.T) {
 		}
 	}
 }
+
+func TestADomainThatVanishedEndedIfItRan(t *testing.T) {
+	ran, fresh := guest{started: true}, guest{}
+	ran.vanish()
+	fresh.vanish()
+	if outcome, code := ran.outcome(nil); !ran.ended || outcome.Reason != launcherpod.OutcomeCrashed || code == 0 {
+		t.Errorf("one that ran: %+v, %+v", ran, outcome)
+	}
+	if fresh.ended {
+		t.Error("one that never ran has ended")
+	}
+}

@@ -155,7 +155,9 @@ func (s *supervisor) adopt(ctx context.Context, result connection) {
 	log := logr.FromContextOrDiscard(ctx)
 	log.Info("Connected to libvirtd", "domain", s.domain, "defined", result.found, "state", result.state)
 	s.client, s.events = result.client, result.client.Events()
-	if result.found {
+	if !result.found {
+		s.guest.vanish()
+	} else {
 		before := s.guest.started
 		s.guest.adopt(result.state, result.reason)
 		if s.guest.started && !before {
