@@ -35,8 +35,13 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "cannot make the Pod:", becomeLauncher(dir, os.Args[1:]))
 		os.Exit(99)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	_ = os.RemoveAll(buildDir)
+	os.Exit(code)
 }
+
+// buildDir has the launcher that the tests run; it is made when the first one needs it.
+var buildDir string
 
 // pod is a launcher that runs in namespaces of its own.
 type pod struct {
@@ -66,11 +71,11 @@ func (b *lockedBuffer) String() string {
 }
 
 var buildOnce = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "vireo-launcher-build")
-	if err != nil {
+	var err error
+	if buildDir, err = os.MkdirTemp("", "vireo-launcher-build"); err != nil {
 		return "", err
 	}
-	binary := filepath.Join(dir, "virt-launcher")
+	binary := filepath.Join(buildDir, "virt-launcher")
 	build := exec.Command("go", "build", "-o", binary, "github.com/vireo-project/vireo/cmd/virt-launcher")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()
