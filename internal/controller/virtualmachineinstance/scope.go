@@ -61,6 +61,8 @@ type Problem struct {
 	Message string
 	// Unschedulable says that the VMI cannot get a node because of it.
 	Unschedulable bool
+	// Scheduler says that the words are the scheduler's own. The condition PodScheduled tells them, and no other.
+	Scheduler bool
 }
 
 // Run looks at the VMI and does what is to be done. The order matters where a number says why.

@@ -136,9 +136,9 @@ func setProblem(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 		return
 	}
 	if s.Problem.Unschedulable {
-		reason := s.Problem.Reason
-		if s.Pod == nil {
-			reason = corev1.PodReasonUnschedulable // the scheduler has not been asked, but it could not help either
+		reason := corev1.PodReasonUnschedulable
+		if s.Problem.Scheduler {
+			reason = s.Problem.Reason
 		}
 		vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
 			Type: v1.VirtualMachineInstancePodScheduled, Status: corev1.ConditionFalse,
@@ -147,8 +147,7 @@ func setProblem(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 	} else {
 		vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)
 	}
-	if s.Problem.Unschedulable && s.Pod != nil {
-		// What the scheduler says is told by PodScheduled alone.
+	if s.Problem.Scheduler {
 		vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceSynchronized)
 		return
 	}
@@ -162,7 +161,7 @@ func setProblem(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 func podProblem(pod *corev1.Pod) *Problem {
 	scheduled := podCondition(pod, corev1.PodScheduled)
 	if scheduled != nil && scheduled.Status == corev1.ConditionFalse {
-		return &Problem{Reason: scheduled.Reason, Message: scheduled.Message, Unschedulable: true}
+		return &Problem{Reason: scheduled.Reason, Message: scheduled.Message, Unschedulable: true, Scheduler: true}
 	}
 	container := compute(pod)
 	if container == nil || container.State.Waiting == nil {
