@@ -99,7 +99,7 @@ func (r *NodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) (c
 
 	state := r.state(ctx, name, lease, report, now)
 	before := object.DeepCopy()
-	node.Apply(&object.ObjectMeta, state, now)
+	node.Apply(&object.ObjectMeta, state)
 	if !maps.Equal(before.Labels, object.Labels) || !maps.Equal(before.Annotations, object.Annotations) {
 		if err := r.Patch(ctx, object, client.MergeFrom(before)); err != nil {
 			return ctrl.Result{}, client.IgnoreNotFound(fmt.Errorf("cannot write Node %q: %w", name, err))

@@ -39,7 +39,7 @@ func configureHandler(ds *appsv1.DaemonSet, s Settings) {
 // handlerArgs are the agent's arguments. What the agent reads from the KubeVirt object live, such as its log
 // verbosity, is not among them: changing it must not restart every agent.
 func handlerArgs(s Settings) []string {
-	args := []string{
+	fixed := []string{
 		"--port", "8443",
 		"--hostname-override", "$(NODE_NAME)",
 		"--pod-ip-address", "$(MY_POD_IP)",
@@ -47,6 +47,8 @@ func handlerArgs(s Settings) []string {
 		"--kubelet-root", s.kubeletRoot(),
 		"--max-devices", strconv.Itoa(s.Config.VirtualMachineInstancesPerNode),
 	}
+	args := make([]string, 0, len(fixed)+len(s.HandlerFlags))
+	args = append(args, fixed...)
 	for _, name := range slices.Sorted(maps.Keys(s.HandlerFlags)) {
 		args = append(args, fmt.Sprintf("--%s=%s", strings.TrimLeft(name, "-"), s.HandlerFlags[name]))
 	}

@@ -64,7 +64,7 @@ func TestEverythingIsOurs(t *testing.T) {
 
 func TestRenderingIsStableAndFollowsItsSettings(t *testing.T) {
 	id := func(change func(*Settings)) string { return DeploymentID(render(t, settings(change))) }
-	if id(nil) != id(nil) {
+	if first, second := id(nil), id(nil); first != second {
 		t.Error("two renderings of the same settings differ")
 	}
 	changes := map[string]func(*Settings){

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -41,10 +42,10 @@ func Install(ctx context.Context, s *Scope) error {
 func observe(ctx context.Context, s *Scope) error {
 	ds := &appsv1.DaemonSet{}
 	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: operator.HandlerName}, ds)
-	if client.IgnoreNotFound(err) != nil {
+	switch {
+	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("cannot read DaemonSet %q: %w", operator.HandlerName, err)
-	}
-	if err != nil || stale(ds, s.Generations) {
+	case apierrors.IsNotFound(err) || stale(ds, s.Generations):
 		s.Rollout = operator.Rollout{Message: "DaemonSet " + operator.HandlerName + " was just applied"}
 		return nil
 	}

@@ -42,7 +42,7 @@ func Remove(ctx context.Context, s *Scope) Uninstall {
 
 // removeWorkloads deletes the VMs before the VMIs, so that no VM starts a new one.
 func removeWorkloads(ctx context.Context, c client.Client, vms []v1.VirtualMachine, vmis []v1.VirtualMachineInstance) error {
-	var objects []client.Object
+	objects := make([]client.Object, 0, len(vms)+len(vmis))
 	for i := range vms {
 		objects = append(objects, &vms[i])
 	}

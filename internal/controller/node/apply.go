@@ -28,7 +28,7 @@ func (s State) Schedulable() bool { return s.Known && s.Pulse.Alive && s.Ready }
 
 // Apply changes a Node's labels and annotations in memory to what is known. The heartbeat alone changes at most
 // once per HeartbeatInterval.
-func Apply(meta *metav1.ObjectMeta, s State, now time.Time) {
+func Apply(meta *metav1.ObjectMeta, s State) {
 	labels, annotations := maps.Clone(meta.Labels), maps.Clone(meta.Annotations)
 	if labels == nil {
 		labels = map[string]string{}

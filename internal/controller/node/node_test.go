@@ -154,12 +154,12 @@ func TestApply(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			got := c.before.DeepCopy()
-			Apply(got, c.state, start)
+			Apply(got, c.state)
 			if diff := cmp.Diff(c.want, *got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			again := got.DeepCopy()
-			Apply(again, c.state, start)
+			Apply(again, c.state)
 			if diff := cmp.Diff(got, again); diff != "" {
 				t.Errorf("the second time it differs:\n%s", diff)
 			}
