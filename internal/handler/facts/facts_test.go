@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package facts
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/media"
+)
+
+// files knows what there is by path.
+type files struct{ devices, direct map[string]bool }
+
+func (f files) HasDevice(_ context.Context, path string) bool { return f.devices[path] }
+
+func (f files) DirectIO(_ context.Context, path string) bool { return f.direct[path] }
+
+func TestCollect(t *testing.T) {
+	config := clusterconfig.Default()
+	config.UseEmulation = true
+	disks := &media.Result{
+		Disks: map[string]domain.DiskFact{
+			"a": {Path: "/a", Format: "raw"}, "b": {Path: "/b", Format: "raw"}, "c": {Path: "/dev/c", Block: true},
+		},
+		KernelBoot: &domain.KernelBootFact{Kernel: "/k"},
+	}
+	taps := map[string]domain.InterfaceFact{"default": {Tap: "tap0"}}
+	got := Collect(context.Background(), config, "amd64",
+		files{devices: map[string]bool{"/dev/vhost-net": true}, direct: map[string]bool{"/a": true}}, disks, taps)
+	want := domain.Facts{
+		Emulation: true, Arch: "amd64", Interfaces: taps, KernelBoot: disks.KernelBoot, VhostNet: true,
+		SMBIOS: domain.SMBIOSFact{Manufacturer: "KubeVirt", Product: "None", Family: "KubeVirt"}, MemBalloonStatsPeriod: 10,
+		Disks: map[string]domain.DiskFact{
+			"a": {Path: "/a", Format: "raw", DirectIO: true}, "b": {Path: "/b", Format: "raw"},
+			"c": {Path: "/dev/c", Block: true, DirectIO: true},
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if disks.Disks["a"].DirectIO {
+		t.Error("the argument was changed")
+	}
+}
+
+func TestPodFiles(t *testing.T) {
+	dir, err := os.Open("/proc/self")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	p := PodFiles{Process: &hypervisor.Process{PID: os.Getpid(), Dir: dir}}
+	ctx := context.Background()
+	regular := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(regular, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link := regular + ".link"
+	if err := os.Symlink("/dev/null", link); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{"/dev/null": true, regular: false, "/nothing": false, link: true} {
+		if got := p.HasDevice(ctx, path); got != want {
+			t.Errorf("HasDevice(%s) is %v", path, got)
+		}
+	}
+	// Devices and what is not there are never opened. What a file says depends on its file system.
+	for _, path := range []string{"/dev/null", "/nothing", "/"} {
+		if p.DirectIO(ctx, path) {
+			t.Errorf("DirectIO(%s) is true", path)
+		}
+	}
+	if err := p.ClaimDevices(ctx); err != nil {
+		t.Error(err)
+	}
+}

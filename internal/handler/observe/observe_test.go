@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package observe
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/vireo-project/vireo/internal/nodecapabilities"
+)
+
+// patience bounds what must happen by itself.
+const patience = 20 * time.Second
+
+func TestReadCapabilities(t *testing.T) {
+	got, err := ReadCapabilities("testdata", "amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &nodecapabilities.Report{
+		Arch: "amd64", MachineTypes: []string{"pc-q35-10.0", "q35"}, HostModel: "EPYC", Vendor: "AMD",
+		HostModelFeatures: []string{"arch-capabilities", "x2apic"}, CPUFeatures: []string{"arch-capabilities", "x2apic"},
+		CPUModels: []string{"EPYC", "qemu64"}, HypervFeatures: []string{"relaxed", "vapic"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := ReadCapabilities(t.TempDir(), "amd64"); err == nil {
+		t.Error("missing files are no error")
+	}
+	broken := t.TempDir()
+	for _, name := range []string{domainCapabilitiesFile, hostCapabilitiesFile} {
+		if err := os.WriteFile(filepath.Join(broken, name), []byte("<x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := ReadCapabilities(broken, "amd64"); err == nil {
+		t.Error("broken files are no error")
+	}
+}
+
+// server is an API server in memory that counts writes.
+func server(writes *atomic.Int32) client.Client {
+	return fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithInterceptorFuncs(interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption) error {
+			err := c.Patch(ctx, obj, p, o...)
+			if err == nil {
+				writes.Add(1)
+			}
+			return err
+		},
+		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, o ...client.CreateOption) error {
+			writes.Add(1)
+			return c.Create(ctx, obj, o...)
+		},
+	}).Build()
+}
+
+func eventually(t *testing.T, what string, check func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !check() {
+		if time.Now().After(deadline) {
+			t.Fatalf("it never came to be that %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func TestHeartbeat(t *testing.T) {
+	var writes atomic.Int32
+	c := server(&writes)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- (&Heartbeat{Client: c, Namespace: "kubevirt", Node: "n"}).Start(ctx) }()
+	lease := &coordinationv1.Lease{}
+	get := func() bool {
+		return c.Get(context.Background(), client.ObjectKey{Namespace: "kubevirt", Name: "virt-handler.n"}, lease) == nil
+	}
+	eventually(t, "there is a Lease", get)
+	if lease.Spec.RenewTime == nil || lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != "n" ||
+		lease.Labels["kubevirt.io"] != nodecapabilities.LabelValue {
+		t.Errorf("got %+v", lease)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if !get() || (lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "") {
+		t.Errorf("the agent did not give the Lease back: %+v", lease.Spec)
+	}
+	if writes.Load() != 2 {
+		t.Errorf("%d writes, want one for each beat", writes.Load())
+	}
+}
+
+func TestReporterWritesWhatChanged(t *testing.T) {
+	var writes atomic.Int32
+	var usable atomic.Bool
+	c := server(&writes)
+	changed := make(chan struct{}, 1)
+	start := func() (stop func()) {
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		r := &Reporter{
+			Client: c, Reader: c, Namespace: "kubevirt", Node: "n", Changed: changed,
+			Capabilities: nodecapabilities.Report{Arch: "amd64", CPUModels: []string{"EPYC"}},
+			Devices:      func() (bool, bool) { return usable.Load(), false },
+		}
+		go func() { done <- r.Start(ctx) }()
+		return func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	read := func() (report nodecapabilities.Report, ok bool) {
+		stored := &corev1.ConfigMap{}
+		err := c.Get(context.Background(), client.ObjectKey{Namespace: "kubevirt", Name: "virt-handler.n"}, stored)
+		return report, err == nil && json.Unmarshal([]byte(stored.Data[nodecapabilities.DataKey]), &report) == nil
+	}
+	stop := start()
+	eventually(t, "there is a report", func() bool { _, ok := read(); return ok })
+	usable.Store(true)
+	changed <- struct{}{}
+	eventually(t, "devices are reported", func() bool {
+		stored := &corev1.ConfigMap{}
+		var report nodecapabilities.Report
+		err := c.Get(context.Background(), client.ObjectKey{Namespace: "kubevirt", Name: "virt-handler.n"}, stored)
+		return err == nil && json.Unmarshal([]byte(stored.Data[nodecapabilities.DataKey]), &report) == nil && report.Devices
+	})
+	stop()
+	if writes.Load() != 2 {
+		t.Errorf("%d writes, want 2", writes.Load())
+	}
+	// An agent that starts again has nothing new to say.
+	stop = start()
+	changed <- struct{}{}
+	eventually(t, "the change was looked at", func() bool { return len(changed) == 0 })
+	stop()
+	if writes.Load() != 2 {
+		t.Errorf("a restart wrote %d times", writes.Load()-2)
+	}
+}
