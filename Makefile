@@ -17,6 +17,7 @@ VIREO_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/vireo
 export VIREO_CACHE TAG
 
 tools := hack/tools/build.sh
+# The folder of a tool.
 tool = $(shell $(tools) --path $(1))
 cluster := hack/cluster/cluster
 kubectl := bin/kubectl
@@ -57,14 +58,14 @@ demo-down: ## Remove the demo and its cluster
 .PHONY: manifests
 manifests: ## Generate CRDs, RBAC and webhook configurations from markers
 	@$(tools) controller-gen
-	$(call tool,controller-gen) crd paths=./api/... output:crd:artifacts:config=config/crd/bases
-	$(call tool,controller-gen) rbac:roleName=virt-controller paths=./internal/controller/... output:rbac:artifacts:config=config/rbac
-	$(call tool,controller-gen) webhook paths=./internal/webhook/... output:webhook:artifacts:config=config/webhook
+	$(call tool,controller-gen)/controller-gen crd paths=./api/... output:crd:artifacts:config=config/crd/bases
+	$(call tool,controller-gen)/controller-gen rbac:roleName=virt-controller paths=./internal/controller/... output:rbac:artifacts:config=config/rbac
+	$(call tool,controller-gen)/controller-gen webhook paths=./internal/webhook/... output:webhook:artifacts:config=config/webhook
 
 .PHONY: generate
 generate: ## Generate deep copies
 	@$(tools) controller-gen
-	$(call tool,controller-gen) object:headerFile=hack/boilerplate.go.txt paths=./api/...
+	$(call tool,controller-gen)/controller-gen object:headerFile=hack/boilerplate.go.txt paths=./api/...
 
 .PHONY: fmt
 fmt: ## Format Go code
@@ -77,7 +78,7 @@ vet: ## Run go vet
 .PHONY: lint
 lint: deps ## Run golangci-lint over every path
 	@$(tools) golangci-lint
-	$(call tool,golangci-lint) run --concurrency 2 ./...
+	$(call tool,golangci-lint)/golangci-lint run --concurrency 2 ./...
 
 .PHONY: verify
 verify: ## Fail when generated files or go.mod are stale, or code is not formatted
@@ -126,7 +127,7 @@ image-push: build ## Push the images to IMG_REGISTRY
 
 $(kubectl):
 	@$(tools) kubectl
-	@mkdir -p bin && ln -sf $(call tool,kubectl) $@
+	@mkdir -p bin && ln -sf $(call tool,kubectl)/kubectl $@
 
 .PHONY: cluster-up
 cluster-up: deps $(kubectl) ## Bring up Kubernetes on this machine (NODES=1)

@@ -66,6 +66,7 @@ func command(code *int) *cobra.Command {
 		},
 	}
 	cmd.SetContext(context.Background())
+	cmd.AddCommand(capabilitiesCommand())
 	flags := cmd.Flags()
 	flags.StringVar(&options.Name, "name", "", "name of the VirtualMachineInstance")
 	flags.StringVar(&options.Namespace, "namespace", "", "namespace of the VirtualMachineInstance")
@@ -74,6 +75,18 @@ func command(code *int) *cobra.Command {
 	flags.StringArrayVar(&interfaces, "interface", nil, strings.ReplaceAll(dhcp.InterfaceUsage, "\n", " "))
 	flags.StringVar(&options.TerminationLog, "termination-log", "/dev/termination-log", "file for the outcome, one line of JSON")
 	flags.IntVarP(&verbosity, "v", "v", 0, "log verbosity; 1 adds every event of the domain")
+	return cmd
+}
+
+func capabilitiesCommand() *cobra.Command {
+	var out string
+	cmd := &cobra.Command{
+		Use: "capabilities", Short: "Write what guests can have on this node, as libvirt's XML, and exit", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return launcher.WriteCapabilities(logr.NewContext(cmd.Context(), logger(0)), out)
+		},
+	}
+	cmd.Flags().StringVar(&out, "out", "/var/lib/kubevirt-node-labeller", "folder for capabilities.xml and domcapabilities.xml")
 	return cmd
 }
 

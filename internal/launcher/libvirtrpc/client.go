@@ -121,6 +121,33 @@ func (c *Client) Destroy(ctx context.Context, domain Domain) error {
 	return c.domainCall(ctx, procDomainDestroyFlags, domain)
 }
 
+// Capabilities is what libvirt knows of the host, as XML.
+func (c *Client) Capabilities(ctx context.Context) (string, error) {
+	return c.text(ctx, procGetCapabilities, nil)
+}
+
+// DomainCapabilities is what a domain of a machine type can have here, as XML. libvirt chooses the emulator and whether
+// to use KVM.
+func (c *Client) DomainCapabilities(ctx context.Context, machine string) (string, error) {
+	var args encoder
+	args.optionalStr("") // the emulator
+	args.optionalStr("") // the architecture: the host's
+	args.optionalStr(machine)
+	args.optionalStr("") // KVM where it can be used
+	args.u32(0)
+	return c.text(ctx, procGetDomainCapabilities, args.buf)
+}
+
+// text makes a call that answers with one string.
+func (c *Client) text(ctx context.Context, proc int32, args []byte) (string, error) {
+	body, err := c.call(ctx, proc, args)
+	if err != nil {
+		return "", err
+	}
+	d := decoder{buf: body}
+	return d.str(), d.err
+}
+
 func (c *Client) domainCall(ctx context.Context, proc int32, domain Domain) error {
 	var args encoder
 	args.domain(domain)

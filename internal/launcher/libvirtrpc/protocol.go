@@ -11,12 +11,14 @@ const (
 
 	procConnectOpen           = 1
 	procConnectClose          = 2
+	procGetCapabilities       = 7
 	procDomainLookupByName    = 23
 	procDomainGetState        = 212
 	procDomainDestroyFlags    = 234
 	procDomainShutdownFlags   = 258
 	procEventRegisterAny      = 316
 	procEventLifecycleMessage = 318
+	procGetDomainCapabilities = 342
 
 	typeCall    = 0
 	typeReply   = 1

@@ -35,6 +35,16 @@ func (e *encoder) str(s string) {
 	e.fixed([]byte(s))
 }
 
+// optionalStr writes a remote_string: an empty one is not there.
+func (e *encoder) optionalStr(s string) {
+	if s == "" {
+		e.u32(0)
+		return
+	}
+	e.u32(1)
+	e.str(s)
+}
+
 // decoder reads XDR. After the first error every read gives a zero value, and err says what was wrong.
 type decoder struct {
 	buf []byte
