@@ -10,11 +10,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/media"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // files knows what there is by path.
@@ -79,7 +81,54 @@ func TestPodFiles(t *testing.T) {
 			t.Errorf("DirectIO(%s) is true", path)
 		}
 	}
-	if err := p.ClaimDevices(ctx); err != nil {
-		t.Error(err)
+}
+
+func TestDevicesOfTheNodeAreNotClaimed(t *testing.T) {
+	dir, err := os.Open("/proc/self")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	// The check alone: should it fail, the devices of the machine that runs the tests must not change hands.
+	own, err := PodFiles{Process: &hypervisor.Process{PID: os.Getpid(), Dir: dir}}.inNodeMounts()
+	if err != nil || !own {
+		t.Errorf("this process is not seen to be on the node: %v (%v)", own, err)
+	}
+}
+
+func TestClaim(t *testing.T) {
+	const minor = 232
+	for _, tc := range []struct {
+		name  string
+		mode  uint32
+		minor uint32
+		owner uint32
+	}{
+		{"a device of root", 0o600, minor, launcherpod.QEMUUser},
+		{"a device for all", 0o666, minor, 0},
+		{"another device under the name", 0o600, 3, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "device")
+			if err := unix.Mknod(path, unix.S_IFCHR, int(unix.Mkdev(miscMajor, tc.minor))); err != nil {
+				t.Skipf("needs to be root to make device files: %v", err)
+			}
+			if err := unix.Chmod(path, tc.mode); err != nil {
+				t.Fatal(err)
+			}
+			fd, err := unix.Open(path, unix.O_PATH, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := os.NewFile(uintptr(fd), path)
+			defer f.Close()
+			if err := claim(f, minor); err != nil {
+				t.Fatal(err)
+			}
+			var stat unix.Stat_t
+			if err := unix.Stat(path, &stat); err != nil || stat.Uid != tc.owner {
+				t.Errorf("belongs to %d (%v), want %d", stat.Uid, err, tc.owner)
+			}
+		})
 	}
 }

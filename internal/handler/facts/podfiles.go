@@ -101,7 +101,11 @@ const miscMajor = 10
 
 // ClaimDevices gives the devices that the Pod was allotted to the user that QEMU runs as. The runtime makes the nodes
 // in the Pod's own /dev as they are on the host, where vhost-net and sometimes kvm belong to root.
+// It refuses a process that sees the node's own files: the node's devices must not change hands.
 func (p PodFiles) ClaimDevices(ctx context.Context) error {
+	if own, err := p.inNodeMounts(); err != nil || own {
+		return errors.Join(err, fmt.Errorf("process %d cannot be given devices: it is not known to be in a mount namespace of its own", p.Process.PID))
+	}
 	var errs []error
 	for _, d := range guestDevices {
 		failed := make(chan error, 1)
@@ -119,6 +123,24 @@ func (p PodFiles) ClaimDevices(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// inNodeMounts says that the process shares the mount namespace of the agent or of the node's first process.
+func (p PodFiles) inNodeMounts() (bool, error) {
+	var process unix.Stat_t
+	if err := unix.Fstatat(int(p.Process.Dir.Fd()), "ns/mnt", &process, 0); err != nil {
+		return false, fmt.Errorf("look at the mount namespace of process %d: %w", p.Process.PID, err)
+	}
+	for _, path := range []string{"/proc/self/ns/mnt", "/proc/1/ns/mnt"} {
+		var node unix.Stat_t
+		if err := unix.Stat(path, &node); err != nil {
+			return false, fmt.Errorf("look at the node's mount namespace: %w", err)
+		}
+		if node.Ino == process.Ino && node.Dev == process.Dev {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 func claim(f *os.File, minor uint32) error {
