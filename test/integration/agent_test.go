@@ -270,7 +270,7 @@ var _ = Describe("The agent", Label("libvirt"), func() {
 
 		By("pulling the plug of a guest that ignores its power button")
 		n.deletePod()
-		n.settle(func(vmi *v1.VirtualMachineInstance) bool { return !n.guestRuns() })
+		n.settle(func(*v1.VirtualMachineInstance) bool { return !n.guestRuns() })
 		Expect(n.vmi().Status.Phase).To(Equal(v1.Running), "the final phase is for the controller to write")
 	})
 

@@ -88,7 +88,7 @@ func startNode(t *testing.T, devices ...string) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(plugins) })
+	t.Cleanup(func() { _ = os.RemoveAll(plugins) })
 	n := &node{plugins: plugins, dev: t.TempDir()}
 	if err := os.Mkdir(filepath.Join(n.dev, "net"), 0o755); err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func (n *node) client(t *testing.T, endpoint string) pluginapi.DevicePluginClien
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close() })
+	t.Cleanup(func() { _ = conn.Close() })
 	return pluginapi.NewDevicePluginClient(conn)
 }
 

@@ -100,7 +100,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch devices: %w", err)
 	}
-	defer watcher.Close()
+	defer func() { _ = watcher.Close() }()
 	for _, dir := range []string{m.options.PluginDir, m.options.DevDir, filepath.Join(m.options.DevDir, "net")} {
 		if err := watcher.Add(dir); err != nil && dir == m.options.PluginDir {
 			return fmt.Errorf("watch for the kubelet: %w", err)

@@ -102,7 +102,7 @@ func (p *plugin) serve(ctx context.Context) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove an old plugin socket: %w", err)
 	}
-	listener, err := net.Listen("unix", path)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
 	if err != nil {
 		return fmt.Errorf("offer %s to the kubelet: %w", p.resource(), err)
 	}
@@ -132,7 +132,7 @@ func (p *plugin) register(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("connect to the kubelet: %w", err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	_, err = pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{
 		Version: pluginapi.Version, Endpoint: p.endpoint(), ResourceName: p.resource(),
 		Options: &pluginapi.DevicePluginOptions{},

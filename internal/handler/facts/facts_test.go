@@ -59,7 +59,7 @@ func TestPodFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer dir.Close()
+	defer func() { _ = dir.Close() }()
 	p := PodFiles{Process: &hypervisor.Process{PID: os.Getpid(), Dir: dir}}
 	ctx := context.Background()
 	regular := filepath.Join(t.TempDir(), "file")
@@ -88,7 +88,7 @@ func TestDevicesOfTheNodeAreNotClaimed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer dir.Close()
+	defer func() { _ = dir.Close() }()
 	// The check alone: should it fail, the devices of the machine that runs the tests must not change hands.
 	own, err := PodFiles{Process: &hypervisor.Process{PID: os.Getpid(), Dir: dir}}.inNodeMounts()
 	if err != nil || !own {
@@ -121,7 +121,7 @@ func TestClaim(t *testing.T) {
 				t.Fatal(err)
 			}
 			f := os.NewFile(uintptr(fd), path)
-			defer f.Close()
+			defer func() { _ = f.Close() }()
 			if err := claim(f, minor); err != nil {
 				t.Fatal(err)
 			}

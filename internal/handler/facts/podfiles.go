@@ -69,7 +69,7 @@ func (p PodFiles) look(ctx context.Context, path string, ask func(*os.File) bool
 			return
 		}
 		f := os.NewFile(uintptr(fd), path)
-		defer f.Close()
+		defer func() { _ = f.Close() }()
 		answer <- ask(f)
 	}()
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)

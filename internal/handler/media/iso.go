@@ -43,11 +43,11 @@ func buildISO(label string, files map[string][]byte) (image []byte, err error) {
 	if err := writeTree(tree, files); err != nil {
 		return nil, fmt.Errorf("write the medium's files: %w", err)
 	}
-	target, err := os.Create(filepath.Join(dir, "image"))
+	target, err := os.Create(filepath.Join(dir, "image")) //nolint:gosec // in a directory of its own
 	if err != nil {
 		return nil, fmt.Errorf("make the medium: %w", err)
 	}
-	defer target.Close()
+	defer func() { _ = target.Close() }()
 	medium, err := iso9660.Create(file.New(target, false), 0, 0, isoBlock, tree)
 	if err != nil {
 		return nil, fmt.Errorf("make the medium: %w", err)
@@ -62,10 +62,10 @@ func buildISO(label string, files map[string][]byte) (image []byte, err error) {
 
 func writeTree(dir string, files map[string][]byte) error {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if err := os.MkdirAll(filepath.Join(dir, path.Dir(name)), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(dir, path.Dir(name)), 0o755); err != nil { //nolint:gosec // the mode that the guest sees
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), files[name], 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), files[name], 0o644); err != nil { //nolint:gosec // the mode that the guest sees
 			return err
 		}
 	}

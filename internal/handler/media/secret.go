@@ -35,7 +35,7 @@ func (s PodSecrets) Secret(volume string, keys ...string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	for _, key := range keys {
 		data, err := readCapped(root, key)
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -50,7 +50,7 @@ func readCapped(root *os.Root, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	// One byte more than allowed shows that there is too much.
 	return io.ReadAll(io.LimitReader(f, maxCloudInit+1))
 }

@@ -55,11 +55,11 @@ func ReadCapabilities(dir, arch string) (*nodecapabilities.Report, error) {
 }
 
 func readXML(path string, unmarshal func(string) error) error {
-	f, err := os.Open(path)
+	f, err := os.Open(path) //nolint:gosec // the directory is a flag, the names are constants
 	if err != nil {
 		return fmt.Errorf("read the node's capabilities: %w", err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	data, err := io.ReadAll(io.LimitReader(f, maxCapabilitiesFile))
 	if err != nil {
 		return fmt.Errorf("read the node's capabilities: %w", err)

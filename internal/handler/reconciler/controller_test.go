@@ -93,7 +93,7 @@ var _ = Describe("The agent", func() {
 
 		It("goes on when another writer was faster", func() {
 			g := makeGuest().schedule(launchers)
-			interfere := func(obj client.Object) {
+			interfere := func(client.Object) {
 				defer GinkgoRecover()
 				vmi := g.read()
 				vmi.Labels = map[string]string{"changed": "meanwhile"}

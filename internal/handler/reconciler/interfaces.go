@@ -120,12 +120,12 @@ func onPodNetwork(vmi *v1.VirtualMachineInstance, iface string) bool {
 }
 
 func podIPs(pod *corev1.Pod) []string {
-	var ips []string
+	ips := make([]string, 0, len(pod.Status.PodIPs))
 	for _, ip := range pod.Status.PodIPs {
 		ips = append(ips, ip.IP)
 	}
 	if len(ips) == 0 && pod.Status.PodIP != "" {
-		ips = []string{pod.Status.PodIP}
+		ips = append(ips, pod.Status.PodIP)
 	}
 	return ips
 }

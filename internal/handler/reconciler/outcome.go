@@ -15,7 +15,7 @@ import (
 )
 
 // Wait ends a reconcile because something that is watched must happen first. It is no failure.
-type Wait struct {
+type Wait struct { //nolint:errname // an outcome that happens to travel as an error
 	// Reason says what is waited for.
 	Reason string
 }
@@ -24,7 +24,7 @@ type Wait struct {
 func (w *Wait) Error() string { return "waiting for " + w.Reason }
 
 // Requeue ends a reconcile that must go on after a while although nothing may happen until then.
-type Requeue struct {
+type Requeue struct { //nolint:errname // an outcome that happens to travel as an error
 	// After is when.
 	After time.Duration
 }
@@ -33,7 +33,7 @@ type Requeue struct {
 func (r *Requeue) Error() string { return fmt.Sprintf("continuing after %s", r.After) }
 
 // Terminal is a failure that trying again does not mend: the VMI's spec asks for what cannot be done.
-type Terminal struct {
+type Terminal struct { //nolint:errname // an outcome that happens to travel as an error
 	// Reason is the condition's reason.
 	Reason string
 	// Err says what is wrong.

@@ -273,7 +273,7 @@ func (l *Launcher) Start(ctx context.Context, definition *libvirtxml.Domain, pau
 }
 
 // Shutdown presses the power button, upon which the domain ends unless it is stubborn.
-func (l *Launcher) Shutdown(ctx context.Context, name string) error {
+func (l *Launcher) Shutdown(ctx context.Context, _ string) error {
 	if err := l.enter(ctx, "shutdown"); err != nil {
 		return err
 	}
@@ -287,7 +287,7 @@ func (l *Launcher) Shutdown(ctx context.Context, name string) error {
 }
 
 // Destroy ends the domain.
-func (l *Launcher) Destroy(ctx context.Context, name string) error {
+func (l *Launcher) Destroy(ctx context.Context, _ string) error {
 	if err := l.enter(ctx, "destroy"); err != nil {
 		return err
 	}
@@ -349,7 +349,7 @@ func (l *Launcher) Create(ctx context.Context, poolName string, v hypervisor.Vol
 }
 
 // Upload keeps a volume's content.
-func (l *Launcher) Upload(ctx context.Context, poolName, name string, data []byte) error {
+func (l *Launcher) Upload(ctx context.Context, _, name string, data []byte) error {
 	if err := l.enter(ctx, "upload"); err != nil {
 		return err
 	}

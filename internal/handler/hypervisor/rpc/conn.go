@@ -42,7 +42,7 @@ type Options struct {
 }
 
 // Conn is a connection to the libvirtd of one launcher Pod. It does not mend itself: once it has failed, it is
-// closed and a new one is dialled.
+// closed and a new one is made.
 type Conn struct {
 	pod     hypervisor.PodRef
 	relay   *relay
@@ -69,20 +69,20 @@ func Dial(ctx context.Context, o Options, pod hypervisor.PodRef) (*Conn, error) 
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
 	}
-	defer socket.Close()
+	defer func() { _ = socket.Close() }()
 	launcher, err := connectSocket(socket)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
 	}
 	process, err := check(launcher, pod.UID)
 	if err != nil {
-		launcher.Close()
+		_ = launcher.Close()
 		return nil, fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
 	}
 	c := &Conn{pod: pod, process: process, guest: guestPoller{kick: make(chan struct{}, 1)}, notify: func() {}}
 	if c.relay, err = newRelay(o.RelayDir, launcher); err != nil {
-		launcher.Close()
-		process.Dir.Close()
+		_ = launcher.Close()
+		_ = process.Dir.Close()
 		return nil, err
 	}
 	if err := c.open(ctx); err != nil {
@@ -183,5 +183,5 @@ func (c *Conn) Close() {
 			log.Log.V(4).Info("Closing a libvirt connection failed", "pod", c.pod.UID, "error", err.Error())
 		}
 	}
-	c.process.Dir.Close()
+	_ = c.process.Dir.Close()
 }

@@ -67,8 +67,8 @@ func listen(t *testing.T, path string, serve func(net.Conn)) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		listener.Close()
-		os.RemoveAll(short)
+		_ = listener.Close()
+		_ = os.RemoveAll(short)
 	})
 	go func() {
 		for {
@@ -134,7 +134,7 @@ func TestSymlinksAreNotFollowed(t *testing.T) {
 			reached := make(chan struct{}, 1)
 			listen(t, filepath.Join(elsewhere, launcherpod.LibvirtSocketName), func(c net.Conn) {
 				reached <- struct{}{}
-				c.Close()
+				_ = c.Close()
 			})
 			tc.plant(t, n, elsewhere)
 			expectUnreachable(t, n.dial(t, patience), tc.refusal)
@@ -176,7 +176,7 @@ func TestLauncherThatDoesNotSpeakRight(t *testing.T) {
 		serve func(net.Conn)
 	}{
 		{"says nothing", func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
-		{"hangs up", func(c net.Conn) { c.Close() }},
+		{"hangs up", func(c net.Conn) { _ = c.Close() }},
 		{"announces a message that is too long", func(c net.Conn) {
 			_, _ = c.Write(message(1 << 31))
 			_, _ = io.Copy(io.Discard, c)
@@ -269,8 +269,8 @@ func unixPair(t *testing.T) (ours *net.UnixConn, theirs net.Conn) {
 	}
 	theirs = <-accepted
 	t.Cleanup(func() {
-		ours.Close()
-		theirs.Close()
+		_ = ours.Close()
+		_ = theirs.Close()
 	})
 	return ours, theirs
 }
@@ -301,7 +301,7 @@ func TestWaitForSocketFollowsTheKubelet(t *testing.T) {
 		t.Fatalf("ended without a socket: %v", err)
 	default:
 	}
-	listen(t, filepath.Join(dir, launcherpod.LibvirtSocketName), func(c net.Conn) { c.Close() })
+	listen(t, filepath.Join(dir, launcherpod.LibvirtSocketName), func(c net.Conn) { _ = c.Close() })
 	select {
 	case err := <-done:
 		if err != nil {
@@ -332,7 +332,7 @@ func TestManagerGivesUpNothing(t *testing.T) {
 	tries := make(chan struct{}, 1000)
 	listen(t, n.socket(), func(c net.Conn) {
 		tries <- struct{}{}
-		c.Close()
+		_ = c.Close()
 	})
 	pod := hypervisor.PodRef{UID: podUID, VMI: types.NamespacedName{Namespace: "ns", Name: "vm"}}
 	if _, err := m.Conn(pod); !errors.Is(err, hypervisor.ErrConnecting) {

@@ -56,13 +56,13 @@ func NewManager(o Options, notify func(types.NamespacedName)) (*Manager, error) 
 	if err != nil {
 		return nil, fmt.Errorf("open the relay directory: %w", err)
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	for _, e := range entries {
 		if err := root.RemoveAll(e.Name()); err != nil {
 			return nil, fmt.Errorf("empty the relay directory: %w", err)
 		}
 	}
-	if err := os.Chmod(o.RelayDir, 0o700); err != nil {
+	if err := os.Chmod(o.RelayDir, 0o700); err != nil { //nolint:gosec // a directory must be entered
 		return nil, fmt.Errorf("close the relay directory to others: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -63,7 +63,7 @@ func openSocket(podsDir string, uid types.UID) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer pods.Close()
+	defer func() { _ = pods.Close() }()
 	socket, err := openBeneath(pods, filepath.Join(rel, launcherpod.LibvirtSocketName))
 	if err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func openSocket(podsDir string, uid types.UID) (*os.File, error) {
 		err = fmt.Errorf("%s of Pod %s is no socket but %s", launcherpod.LibvirtSocketName, uid, info.Mode())
 	}
 	if err != nil {
-		socket.Close()
+		_ = socket.Close()
 		return nil, err
 	}
 	return socket, nil

@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
@@ -38,7 +37,7 @@ func checkPeer(conn *net.UnixConn, pod types.UID) (*hypervisor.Process, error) {
 		return nil, fmt.Errorf("find the process behind the libvirt socket of Pod %s (the agent needs hostPID): %w", pod, err)
 	}
 	if err := checkCgroup(dir, pod); err != nil {
-		dir.Close()
+		_ = dir.Close()
 		return nil, err
 	}
 	return &hypervisor.Process{PID: int(cred.Pid), Dir: dir}, nil
@@ -65,7 +64,7 @@ func checkCgroup(process *os.File, pod types.UID) error {
 		return &os.PathError{Op: "openat", Path: process.Name() + "/cgroup", Err: err}
 	}
 	f := os.NewFile(uintptr(fd), "cgroup")
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	in, err := cgroupInPod(io.LimitReader(f, maxCgroupFile), pod)
 	if err != nil {
 		return fmt.Errorf("read the cgroup of the process behind the libvirt socket of Pod %s: %w", pod, err)
@@ -105,9 +104,4 @@ func connectSocket(socket *os.File) (*net.UnixConn, error) {
 		return nil, fmt.Errorf("connect to %s: %w", socket.Name(), err)
 	}
 	return conn, nil
-}
-
-// refused says that nobody listens on a socket (yet, or any more).
-func refused(err error) bool {
-	return isErrno(err, syscall.ECONNREFUSED) || isErrno(err, syscall.ENOENT)
 }

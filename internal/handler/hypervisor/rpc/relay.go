@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 
 	"golang.org/x/time/rate"
 )
@@ -59,7 +58,7 @@ func newRelay(dir string, launcher *net.UnixConn) (*relay, error) {
 	path := filepath.Join(temp, "s")
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
 	if err != nil {
-		os.RemoveAll(temp)
+		_ = os.RemoveAll(temp)
 		return nil, fmt.Errorf("make the relay's socket: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -71,8 +70,8 @@ func newRelay(dir string, launcher *net.UnixConn) (*relay, error) {
 func (r *relay) serve() {
 	client, err := r.listener.AcceptUnix()
 	// One client is all there will ever be: the name can go.
-	r.listener.Close()
-	os.RemoveAll(filepath.Dir(r.path))
+	_ = r.listener.Close()
+	_ = os.RemoveAll(filepath.Dir(r.path))
 	if err != nil {
 		r.cut(err)
 		return
@@ -81,7 +80,7 @@ func (r *relay) serve() {
 	r.client = client
 	r.mu.Unlock()
 	if r.ctx.Err() != nil {
-		client.Close()
+		_ = client.Close()
 		return
 	}
 	go func() {
@@ -124,10 +123,10 @@ func (r *relay) cut(cause error) {
 	if r.cause == nil {
 		r.cause = cause
 	}
-	r.listener.Close()
-	r.launcher.Close()
+	_ = r.listener.Close()
+	_ = r.launcher.Close()
 	if r.client != nil {
-		r.client.Close()
+		_ = r.client.Close()
 	}
 }
 
@@ -146,9 +145,4 @@ func orEOF(err error) error {
 		return io.EOF
 	}
 	return err
-}
-
-func isErrno(err error, want syscall.Errno) bool {
-	var got syscall.Errno
-	return errors.As(err, &got) && got == want
 }

@@ -30,7 +30,7 @@ func waitForSocket(ctx context.Context, podsDir string, uid types.UID) error {
 	if err != nil {
 		return fmt.Errorf("watch for the libvirt socket of Pod %s: %w", uid, err)
 	}
-	defer watcher.Close()
+	defer func() { _ = watcher.Close() }()
 
 	watched := -1
 	for {
@@ -39,12 +39,12 @@ func waitForSocket(ctx context.Context, podsDir string, uid types.UID) error {
 			return err
 		}
 		if depth == len(steps) {
-			dir.Close()
+			_ = dir.Close()
 			return nil
 		}
 		if depth == watched {
 			// Nothing came between the watch and this look: from here on an event tells.
-			dir.Close()
+			_ = dir.Close()
 			if err := nextEvent(ctx, watcher); err != nil {
 				return err
 			}
@@ -56,7 +56,7 @@ func waitForSocket(ctx context.Context, podsDir string, uid types.UID) error {
 			_ = watcher.Remove(old)
 		}
 		err = watcher.Add(throughFD(dir))
-		dir.Close()
+		_ = dir.Close()
 		if err != nil {
 			return fmt.Errorf("watch for the libvirt socket of Pod %s: %w", uid, err)
 		}
@@ -75,7 +75,7 @@ func deepest(root string, steps []string) (*os.File, int, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return dir, i, nil
 		}
-		dir.Close()
+		_ = dir.Close()
 		if err != nil {
 			return nil, 0, err
 		}
