@@ -86,7 +86,7 @@ func (n *node) startAgent() {
 		Client: n.client, Reader: n.client, Node: agentNode, Arch: "amd64",
 		Machines: agent.Machines{Manager: n.manager}, Networks: agent.Networks{},
 		Secrets: func(pod types.UID) media.Secrets { return media.PodSecrets{PodsDir: n.pods, Pod: pod} },
-		Files:   func(p *hypervisor.Process) reconciler.Files { return facts.PodFiles{Process: p} },
+		Files:   func(p *hypervisor.Process) reconciler.Files { return facts.PodFiles{Process: p, NodeDev: "/dev"} },
 		Config: func() clusterconfig.Config {
 			config := clusterconfig.Default()
 			config.UseEmulation = true

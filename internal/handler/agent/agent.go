@@ -148,7 +148,7 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 		Machines: Machines{connections},
 		Networks: Networks{},
 		Secrets:  func(pod types.UID) media.Secrets { return media.PodSecrets{PodsDir: o.podsDir(), Pod: pod} },
-		Files:    func(p *hypervisor.Process) reconciler.Files { return facts.PodFiles{Process: p} },
+		Files:    func(p *hypervisor.Process) reconciler.Files { return facts.PodFiles{Process: p, NodeDev: o.DevDir} },
 		Config:   store.Current,
 		Recorder: mgr.GetEventRecorder(name),
 	}).SetupWithManager(mgr, notices)

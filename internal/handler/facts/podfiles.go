@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +25,13 @@ const lookTimeout = 5 * time.Second
 type PodFiles struct {
 	// Process is libvirtd, found through its socket.
 	Process *hypervisor.Process
+	// NodeDev is the node's /dev as the agent sees it.
+	NodeDev string
+}
+
+// onNode is where a device of the node is seen by the agent.
+func (p PodFiles) onNode(device string) string {
+	return filepath.Join(p.NodeDev, strings.TrimPrefix(device, "/dev/"))
 }
 
 // HasDevice says that the Pod has a character device at a path.
@@ -101,16 +110,13 @@ const miscMajor = 10
 
 // ClaimDevices gives the devices that the Pod was allotted to the user that QEMU runs as. The runtime makes the nodes
 // in the Pod's own /dev as they are on the host, where vhost-net and sometimes kvm belong to root.
-// It refuses a process that sees the node's own files: the node's devices must not change hands.
+// The node's own device files never change hands, should a process see those instead.
 func (p PodFiles) ClaimDevices(ctx context.Context) error {
-	if own, err := p.inNodeMounts(); err != nil || own {
-		return errors.Join(err, fmt.Errorf("process %d cannot be given devices: it is not known to be in a mount namespace of its own", p.Process.PID))
-	}
 	var errs []error
 	for _, d := range guestDevices {
 		failed := make(chan error, 1)
 		p.look(ctx, d.path, func(f *os.File) bool {
-			failed <- claim(f, d.minor)
+			failed <- claim(f, d.minor, p.onNode(d.path))
 			return true
 		})
 		select {
@@ -125,25 +131,8 @@ func (p PodFiles) ClaimDevices(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// inNodeMounts says that the process shares the mount namespace of the agent or of the node's first process.
-func (p PodFiles) inNodeMounts() (bool, error) {
-	var process unix.Stat_t
-	if err := unix.Fstatat(int(p.Process.Dir.Fd()), "ns/mnt", &process, 0); err != nil {
-		return false, fmt.Errorf("look at the mount namespace of process %d: %w", p.Process.PID, err)
-	}
-	for _, path := range []string{"/proc/self/ns/mnt", "/proc/1/ns/mnt"} {
-		var node unix.Stat_t
-		if err := unix.Stat(path, &node); err != nil {
-			return false, fmt.Errorf("look at the node's mount namespace: %w", err)
-		}
-		if node.Ino == process.Ino && node.Dev == process.Dev {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-func claim(f *os.File, minor uint32) error {
+// claim gives a device file away, unless it is the node's own or something else than its path says.
+func claim(f *os.File, minor uint32, onNode string) error {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
 		return err
@@ -154,6 +143,13 @@ func claim(f *os.File, minor uint32) error {
 	const othersReadWrite = 0o006
 	if stat.Uid == launcherpod.QEMUUser || stat.Mode&othersReadWrite == othersReadWrite {
 		return nil
+	}
+	var node unix.Stat_t
+	switch err := unix.Stat(onNode, &node); {
+	case err == nil && node.Dev == stat.Dev && node.Ino == stat.Ino:
+		return errors.New("it is the node's own device file")
+	case err != nil && !errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("compare it with the node's %s: %w", onNode, err)
 	}
 	return unix.Fchownat(int(f.Fd()), "", launcherpod.QEMUUser, launcherpod.QEMUUser, unix.AT_EMPTY_PATH)
 }
