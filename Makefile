@@ -28,7 +28,7 @@ image_prefix := $(or $(IMG_REGISTRY),localhost/vireo)
 
 components := virt-controller virt-handler virt-launcher
 images := $(components) guest-small guest-small-kernel
-ldflags := -s -w -X github.com/vireo-project/vireo/internal/operator.Version=$(VERSION)
+ldflags := -s -w -X github.com/vireo-project/vireo/internal/version.Version=$(VERSION)
 # RELEASE=1 leaves this machine's paths out of the binaries. It compiles every dependency once more, which tests and the
 # local cluster do without.
 build_flags := $(if $(RELEASE),-trimpath) -ldflags '$(ldflags)'
