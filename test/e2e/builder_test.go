@@ -62,6 +62,12 @@ func withUserData(text string) option {
 	return withDisk("cloudinit", v1.VolumeSource{CloudInitNoCloud: &v1.CloudInitNoCloudSource{UserData: text}})
 }
 
+func withUserDataSecret(secret string) option {
+	return withDisk("cloudinit", v1.VolumeSource{CloudInitNoCloud: &v1.CloudInitNoCloudSource{
+		UserDataSecretRef: &corev1.LocalObjectReference{Name: secret},
+	}})
+}
+
 func withClaim(name, claim string) option {
 	return withDisk(name, v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{
 		PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},

@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	gomegatypes "github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -20,6 +21,10 @@ var _ = Describe("A VM that cannot start says why", func() {
 	DescribeTable("in its status and its VMI's conditions",
 		func(ctx context.Context, change option, printable v1.VirtualMachinePrintableStatus, matcher gomegatypes.GomegaMatcher) {
 			namespace := newNamespace(ctx)
+			create(ctx, &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "without-userdata"},
+				StringData: map[string]string{"user-data": "#!/bin/sh"},
+			})
 			create(ctx, makeVM(namespace, "broken", change))
 			Eventually(func(g Gomega) {
 				vm := &v1.VirtualMachine{}
@@ -40,11 +45,13 @@ var _ = Describe("A VM that cannot start says why", func() {
 			v1.VirtualMachineStatusUnschedulable,
 			And(HaveField("Type", v1.VirtualMachineInstanceConditionType(corev1.PodScheduled)),
 				HaveField("Status", corev1.ConditionFalse), HaveField("Message", ContainSubstring("memory")))),
-		Entry("when its cloud-init Secret lacks the key", SpecTimeout(5*time.Minute),
-			withDisk("cloudinit", v1.VolumeSource{CloudInitNoCloud: &v1.CloudInitNoCloudSource{UserDataBase64: "JSEh*not*base64"}}),
+		Entry("when its cloud-init Secret is missing", SpecTimeout(5*time.Minute), withUserDataSecret("nowhere"),
+			v1.VirtualMachineStatusStarting,
+			And(HaveField("Status", corev1.ConditionFalse), HaveField("Message", ContainSubstring("nowhere")))),
+		Entry("when its cloud-init Secret lacks the key", SpecTimeout(5*time.Minute), withUserDataSecret("without-userdata"),
 			v1.VirtualMachineStatusStarting,
 			And(HaveField("Type", v1.VirtualMachineInstanceSynchronized), HaveField("Status", corev1.ConditionFalse),
-				HaveField("Message", ContainSubstring("base64")))),
+				HaveField("Message", ContainSubstring("userdata")))),
 	)
 })
 

@@ -111,14 +111,14 @@ func (c *Client) State(ctx context.Context, domain Domain) (State, int32, error)
 	return State(state), reason, d.err
 }
 
-// Shutdown asks the guest to power off, by its agent or by ACPI as libvirt sees fit.
+// Shutdown presses the guest's ACPI power button, as virt-handler does: what ends a guest must not depend on who asks.
 func (c *Client) Shutdown(ctx context.Context, domain Domain) error {
-	return c.domainCall(ctx, procDomainShutdownFlags, domain)
+	return c.domainCall(ctx, procDomainShutdownFlags, domain, shutdownACPI)
 }
 
 // Destroy ends the domain at once.
 func (c *Client) Destroy(ctx context.Context, domain Domain) error {
-	return c.domainCall(ctx, procDomainDestroyFlags, domain)
+	return c.domainCall(ctx, procDomainDestroyFlags, domain, 0)
 }
 
 // Capabilities is what libvirt knows of the host, as XML.
@@ -148,10 +148,10 @@ func (c *Client) text(ctx context.Context, proc int32, args []byte) (string, err
 	return d.str(), d.err
 }
 
-func (c *Client) domainCall(ctx context.Context, proc int32, domain Domain) error {
+func (c *Client) domainCall(ctx context.Context, proc int32, domain Domain, flags uint32) error {
 	var args encoder
 	args.domain(domain)
-	args.u32(0) // default flags
+	args.u32(flags)
 	_, err := c.call(ctx, proc, args.buf)
 	return err
 }

@@ -110,6 +110,9 @@ const (
 	ShutdownHost = 2
 )
 
+// shutdownACPI is VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN (virDomainShutdownFlagValues).
+const shutdownACPI = 1
+
 // CrashedPanicked is the detail of EventCrashed for a guest whose kernel panicked.
 const CrashedPanicked = 0
 
