@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,6 +18,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -86,5 +88,32 @@ var _ = Describe("Manager", Ordered, func() {
 			}
 			return reasons
 		}, 20*time.Second).Should(ContainElements("FailedPvcNotFound", "SuccessfulCreate", "SuccessfulHandOver", "Stopped"))
+	})
+
+	It("looks at the VMIs of a Node whose agent falls silent and comes back", func() {
+		w := &world{ns: NewNamespace()}
+		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-", Labels: map[string]string{v1.NodeSchedulable: "true"}}}
+		ExpectCreated(host)
+		vmi := builder.MakeVMI("vm").Namespace(w.ns).Obj()
+		ExpectCreated(vmi)
+		Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(podOf(vmi)), podOf(vmi)) }, 20*time.Second).
+			Should(Succeed())
+		w.play(vmi, host.Name, builder.MakePodStatus().Running())
+		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }, 20*time.Second).
+			Should(Equal(v1.Scheduled))
+		agent(vmi, running)
+
+		// Only the Node changes, and only there is something to see.
+		mark := func(schedulable string, heard time.Time) {
+			GinkgoHelper()
+			metav1.SetMetaDataLabel(&host.ObjectMeta, v1.NodeSchedulable, schedulable)
+			metav1.SetMetaDataAnnotation(&host.ObjectMeta, node.HeartbeatAnnotation, heard.Format(time.RFC3339))
+			Expect(k8sClient.Update(ctx, host)).To(Succeed())
+		}
+		reason := func() string { return ExpectExists(vmi).Status.Reason }
+		mark("false", time.Now().Add(-node.Timeout))
+		Eventually(reason, 20*time.Second).Should(Equal(ReasonNodeUnresponsive))
+		mark("false", time.Now()) // heard again, and not ready yet
+		Eventually(reason, 20*time.Second).Should(BeEmpty())
 	})
 })

@@ -19,18 +19,18 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/node"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/nodecapabilities"
 )
 
-// ReasonNodeUnresponsive is the reason of the event on a Node whose agent fell silent.
-const ReasonNodeUnresponsive = "NodeUnresponsive"
+// ReasonNodeUnresponsive is the reason of the event on a Node whose agent fell silent. Its VMIs have the same one.
+const ReasonNodeUnresponsive = virtualmachineinstance.ReasonNodeUnresponsive
 
 // NodeReconciler turns agents' Leases and reports into labels and the heartbeat annotation of Nodes. It is the only
 // writer of them: an agent may not write Nodes.
@@ -42,8 +42,6 @@ type NodeReconciler struct {
 	Namespace string
 	// Config says which CPU models are obsolete.
 	Config ConfigSource
-	// Wake gets the VMIs of a Node whose agent fell silent or came back, to decide what becomes of them. It may be nil.
-	Wake chan<- event.GenericEvent
 	// Now is the clock. Nil means time.Now.
 	Now func() time.Time
 
@@ -105,9 +103,7 @@ func (r *NodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) (c
 			return ctrl.Result{}, client.IgnoreNotFound(fmt.Errorf("cannot write Node %q: %w", name, err))
 		}
 	}
-	if err := r.tell(ctx, before, object, state); err != nil {
-		return ctrl.Result{}, err
-	}
+	r.tell(before, object, state)
 	if !state.Pulse.Alive {
 		return ctrl.Result{}, nil
 	}
@@ -163,31 +159,12 @@ func (r *NodeReconciler) state(ctx context.Context, name string, lease *coordina
 	return s
 }
 
-// tell makes the event of an agent that fell silent, after the Node was written, and wakes the VMIs of a Node whose
-// schedulability changed.
-func (r *NodeReconciler) tell(ctx context.Context, before, after *metav1.PartialObjectMetadata, s node.State) error {
+// tell makes the event of an agent that fell silent, after the Node was written. Its VMIs watch the Node themselves.
+func (r *NodeReconciler) tell(before, after *metav1.PartialObjectMetadata, s node.State) {
 	if node.Unresponsive(&before.ObjectMeta, s) {
 		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, ReasonNodeUnresponsive, "Heartbeat",
 			"virt-handler on node %s stopped renewing its lease: no VM is started there until it does", after.Name)
 	}
-	if r.Wake == nil || before.Labels[node.SchedulableLabel] == after.Labels[node.SchedulableLabel] {
-		return nil
-	}
-	vmis := &v1.VirtualMachineInstanceList{}
-	if err := r.List(ctx, vmis); err != nil {
-		return fmt.Errorf("cannot list the VMIs of Node %q: %w", after.Name, err)
-	}
-	for i := range vmis.Items {
-		if vmis.Items[i].Status.NodeName != after.Name {
-			continue
-		}
-		select {
-		case r.Wake <- event.GenericEvent{Object: &vmis.Items[i]}:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil
 }
 
 // forget deletes what the agent of a Node that is gone published.

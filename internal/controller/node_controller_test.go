@@ -25,7 +25,6 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -42,7 +41,6 @@ var _ = Describe("Node", func() {
 		recorder   *events.FakeRecorder
 		host       *corev1.Node
 		now        time.Time
-		wake       chan event.GenericEvent
 	)
 
 	meta := func() metav1.ObjectMeta {
@@ -86,9 +84,8 @@ var _ = Describe("Node", func() {
 		host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}}
 		Expect(k8sClient.Create(ctx, host)).To(Succeed())
 		writes, recorder = NewWrites(), events.NewFakeRecorder(10)
-		wake = make(chan event.GenericEvent, 10)
 		reconciler = &NodeReconciler{
-			Client: writes, Recorder: recorder, Namespace: namespace, Config: clusterconfig.NewStore(), Wake: wake,
+			Client: writes, Recorder: recorder, Namespace: namespace, Config: clusterconfig.NewStore(),
 			Now: func() time.Time { return now },
 		}
 	})
@@ -122,14 +119,10 @@ var _ = Describe("Node", func() {
 		Expect(writes.Take()).To(Equal([]string{"patch Node"}))
 	})
 
-	It("takes a silent node out of scheduling, tells and wakes its VMIs", func() {
-		vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "guest"}}
-		vmi.Status.Phase, vmi.Status.NodeName = v1.Running, host.Name
-		ExpectCreated(vmi)
+	It("takes a silent node out of scheduling and tells", func() {
 		publish(nodecapabilities.Report{Devices: true, CPUModels: []string{"EPYC"}})
 		beat()
 		reconcile()
-		Expect(wake).To(Receive())
 
 		now = now.Add(40 * time.Second)
 		Expect(reconcile()).To(BeZero())
@@ -137,15 +130,41 @@ var _ = Describe("Node", func() {
 		Expect(host.Labels).To(HaveKeyWithValue(node.SchedulableLabel, "false"))
 		Expect(host.Labels).To(HaveKey("cpu-model.node.kubevirt.io/EPYC"))
 		Expect(recorder.Events).To(Receive(ContainSubstring(ReasonNodeUnresponsive)))
-		var woken event.GenericEvent
-		Expect(wake).To(Receive(&woken))
-		Expect(woken.Object.GetName()).To(Equal("guest"))
+		writes.Take()
 
 		reconcile()
+		Expect(writes.Take()).To(BeEmpty())
 		Expect(recorder.Events).NotTo(Receive(), "the event comes once")
 		beat()
 		reconcile()
 		Expect(ExpectExists(host).Labels).To(HaveKeyWithValue(node.SchedulableLabel, "true"))
+	})
+
+	It("takes a goodbye for no fault", func() {
+		publish(nodecapabilities.Report{Devices: true})
+		beat()
+		reconcile()
+		l := ExpectExists(lease())
+		l.Spec.HolderIdentity = ptr.To("")
+		Expect(k8sClient.Update(ctx, l)).To(Succeed())
+		reconcile()
+		Expect(ExpectExists(host).Labels).To(HaveKeyWithValue(node.SchedulableLabel, "false"))
+		Expect(recorder.Events).NotTo(Receive())
+	})
+
+	It("tries again when the Node cannot be written, and tells only after", func() {
+		publish(nodecapabilities.Report{Devices: true})
+		beat()
+		reconcile()
+		now = now.Add(40 * time.Second)
+		writes.Fail = func(string) error { return ErrInjected }
+		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(host)})
+		Expect(err).To(MatchError(ErrInjected))
+		Expect(recorder.Events).NotTo(Receive())
+		writes.Fail = nil
+		reconcile()
+		Expect(ExpectExists(host).Labels).To(HaveKeyWithValue(node.SchedulableLabel, "false"))
+		Expect(recorder.Events).To(Receive(ContainSubstring(ReasonNodeUnresponsive)))
 	})
 
 	It("believes only objects that an agent published", func() {

@@ -5,12 +5,12 @@ package controller
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -23,9 +23,6 @@ import (
 
 // vmiWorkers is how many VMIs are looked at at the same time. KubeVirt's value.
 const vmiWorkers = 10
-
-// claimIndex finds VMIs by the claims of their volumes.
-const claimIndex = "spec.volumes.persistentVolumeClaim"
 
 // ConfigSource gives the cluster's configuration as it is now. clusterconfig.Store is one.
 type ConfigSource interface {
@@ -54,42 +51,19 @@ type VirtualMachineInstanceReconciler struct {
 // +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// SetupWithManager adds the reconciler to a manager.
+// SetupWithManager adds the reconciler to a manager. What wakes it is in virtualmachineinstance_watches.go.
 func (r *VirtualMachineInstanceReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1.VirtualMachineInstance{}, claimIndex,
-		func(o client.Object) []string {
-			vmi, ok := o.(*v1.VirtualMachineInstance)
-			if !ok {
-				return nil
-			}
-			return virtualmachineinstance.ClaimNames(vmi)
-		})
-	if err != nil {
-		return fmt.Errorf("index VirtualMachineInstances by claim: %w", err)
+	if err := indexVMIs(mgr.GetFieldIndexer()); err != nil {
+		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachineinstance").
 		For(&v1.VirtualMachineInstance{}).
 		Owns(&corev1.Pod{}).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.usersOfClaim)).
+		WatchesMetadata(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.guestsOfNode), builder.WithPredicates(agentNews)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: vmiWorkers}).
 		Complete(r)
-}
-
-// usersOfClaim are the VMIs that may wait for a claim.
-func (r *VirtualMachineInstanceReconciler) usersOfClaim(ctx context.Context, claim client.Object) []ctrl.Request {
-	list := &v1.VirtualMachineInstanceList{}
-	err := r.Client.List(ctx, list, client.InNamespace(claim.GetNamespace()),
-		client.MatchingFields{claimIndex: claim.GetName()})
-	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Cannot list the VirtualMachineInstances that use a claim", "claim", claim.GetName())
-		return nil
-	}
-	requests := make([]ctrl.Request, 0, len(list.Items))
-	for i := range list.Items {
-		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-	}
-	return requests
 }
 
 // Reconcile looks at one VMI. The phases and their order are in virtualmachineinstance.Run.

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -312,6 +313,53 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
+	})
+
+	Context("when its node's agent falls silent", func() {
+		var host *corev1.Node
+		BeforeEach(func() {
+			host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}}
+			Expect(k8sClient.Create(ctx, host)).To(Succeed())
+		})
+		heard := func(schedulable string, ago time.Duration) {
+			GinkgoHelper()
+			metav1.SetMetaDataLabel(&host.ObjectMeta, v1.NodeSchedulable, schedulable)
+			metav1.SetMetaDataAnnotation(&host.ObjectMeta, node.HeartbeatAnnotation, w.clock.Now().Add(-ago).Format(time.RFC3339))
+			Expect(k8sClient.Update(ctx, host)).To(Succeed())
+		}
+
+		It("says so for as long as it lasts, and leaves the guest alone", func() {
+			vmi := w.handedOverOn(host.Name, builder.MakeVMI("vm"))
+			agent(vmi, running)
+			heard("true", time.Hour)
+			w.expectQuiet(vmi)
+			heard("false", node.Timeout-time.Minute)
+			Expect(w.expectReconciled(vmi).RequeueAfter).To(BeNumerically("~", time.Minute, time.Second))
+
+			heard("false", node.Timeout)
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			Expect(ExpectExists(vmi).Status.Reason).To(Equal(ReasonNodeUnresponsive))
+			Expect(vmi.Status.Phase).To(Equal(v1.Running))
+			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning NodeUnresponsive: virt-handler on node " + host.Name)))
+			w.expectQuiet(vmi)
+
+			heard("true", 0)
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			Expect(ExpectExists(vmi).Status.Reason).To(BeEmpty())
+			w.expectQuiet(vmi)
+		})
+
+		It("gives that as the reason when the Pod is gone as well", func() {
+			vmi := w.handedOverOn(host.Name, builder.MakeVMI("vm"))
+			agent(vmi, running)
+			heard("false", node.Timeout)
+			Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
+			Expect(vmi.Status.Reason).To(Equal(ReasonNodeUnresponsive))
+			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning Stopped: ")))
+			w.expectQuiet(vmi)
+		})
 	})
 
 	Context("when it is deleted", func() {

@@ -122,12 +122,17 @@ func (w *world) play(vmi *v1.VirtualMachineInstance, node string, status *builde
 	return ExpectExists(podOf(vmi))
 }
 
-// handedOver leads a VMI to Scheduled.
+// handedOver leads a VMI to Scheduled on a node that does not exist.
 func (w *world) handedOver(b *builder.VMI) *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	return w.handedOverOn("node-1", b)
+}
+
+func (w *world) handedOverOn(host string, b *builder.VMI) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	vmi := w.create(b)
 	w.expectReconciled(vmi, "create Pod")
-	w.play(vmi, "node-1", builder.MakePodStatus().Running())
+	w.play(vmi, host, builder.MakePodStatus().Running())
 	w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 	w.events.take()
 	return ExpectExists(vmi)

@@ -61,9 +61,25 @@ func Skipped(meta *metav1.ObjectMeta) bool {
 	return skip
 }
 
-// Unresponsive says that a Node on which VMs could start has lost its agent.
+// Unresponsive says that a Node on which VMs could start has lost its agent without a goodbye.
 func Unresponsive(meta *metav1.ObjectMeta, s State) bool {
-	return meta.Labels[SchedulableLabel] == "true" && s.Known && !s.Pulse.Alive
+	return meta.Labels[SchedulableLabel] == "true" && s.Known && !s.Pulse.Alive && !s.Pulse.Left
+}
+
+// Silent says that what is written on a Node shows that its agent has not been heard of for Timeout. If it has, and
+// VMs still cannot start there, left is when to look again. A Node whose agent never was is not silent.
+func Silent(meta *metav1.ObjectMeta, now time.Time) (silent bool, left time.Duration) {
+	if meta.Labels[SchedulableLabel] != strconv.FormatBool(false) {
+		return false, 0
+	}
+	last, err := time.Parse(time.RFC3339, meta.Annotations[HeartbeatAnnotation])
+	if err != nil {
+		return false, 0
+	}
+	if left := last.Add(Timeout).Sub(now); left > 0 {
+		return false, left
+	}
+	return true, 0
 }
 
 func due(written string, last time.Time) bool {

@@ -39,6 +39,8 @@ type Pulse struct {
 	Expires time.Time
 	// Last is when the agent was last heard of.
 	Last time.Time
+	// Left says that the agent said goodbye, as at an update: nothing is wrong with it.
+	Left bool
 }
 
 // Observe looks at an agent's Lease. A nil Lease, or one without a holder, which is how an agent says goodbye, is dead.
@@ -67,8 +69,8 @@ func (h *Heartbeats) Observe(node string, lease *coordinationv1.Lease, now time.
 	h.seen[node] = last
 
 	pulse := Pulse{Last: last.at, Expires: last.at.Add(timeout(lease))}
-	left := lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity == ""
-	pulse.Alive = !left && now.Before(pulse.Expires)
+	pulse.Left = lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity == ""
+	pulse.Alive = !pulse.Left && now.Before(pulse.Expires)
 	return pulse
 }
 

@@ -6,6 +6,7 @@ package virtualmachineinstance
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"unicode"
 
@@ -58,6 +59,11 @@ func readEnd(_ context.Context, s *Scope) error {
 		s.End = &End{
 			Phase: v1.Succeeded, Reason: v1.PodNotExistsReason,
 			Message: "The VirtualMachineInstance was deleted and has no launcher Pod any more.",
+		}
+	case s.absenceDecides() && s.NodeSilent:
+		s.End = &End{
+			Phase: v1.Failed, Reason: ReasonNodeUnresponsive,
+			Message: fmt.Sprintf("The launcher Pod is gone from node %s, whose agent does not respond.", s.VMI.Status.NodeName),
 		}
 	case s.absenceDecides():
 		s.End = &End{

@@ -47,6 +47,8 @@ type Scope struct {
 	Problem *Problem
 	// HandOver says that the Pod runs and everything but the status has been handed over to the agent.
 	HandOver bool
+	// NodeSilent says that the agent of a live VMI's node has not been heard of for long.
+	NodeSilent bool
 	// End is how the VMI ended, or nil.
 	End *End
 	// RequeueAfter is when to look again without being woken, or 0.
@@ -76,17 +78,19 @@ func Run(ctx context.Context, s *Scope) error {
 		reconcilePod,
 		// 4. Label and readiness gate come before the status: the agent starts the guest when it sees Scheduled.
 		handOver,
-		// 5. After the Pod was looked at for the last time.
+		// 5. Before the end: a Pod that went with its node gives that as the reason.
+		lookAtNode,
+		// 6. After the Pod was looked at for the last time.
 		readEnd,
 	)
-	// 6. The status is written even if a phase failed: it says what failed.
+	// 7. The status is written even if a phase failed: it says what failed.
 	if statusErr := writeStatus(ctx, s); statusErr != nil {
 		return errors.Join(err, statusErr)
 	}
 	if err != nil {
 		return err
 	}
-	// 7. The end is on record before the object may go.
+	// 8. The end is on record before the object may go.
 	return releaseVMI(ctx, s)
 }
 

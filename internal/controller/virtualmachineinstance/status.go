@@ -56,6 +56,10 @@ func (s *Scope) tell(before *v1.VirtualMachineInstanceStatus) {
 		}
 		s.event(kind, reasonStopped, actionEnd, "The VirtualMachineInstance ended: %s: %s", s.End.Reason, s.End.Message)
 	}
+	if s.End == nil && after.Reason == ReasonNodeUnresponsive && before.Reason != after.Reason {
+		s.event(corev1.EventTypeWarning, ReasonNodeUnresponsive, actionWait, "virt-handler on node %s does not respond: "+
+			"what this object says about its guest may be old. The guest itself is left alone", after.NodeName)
+	}
 	problem := vmistatus.FindCondition(after, v1.VirtualMachineInstanceSynchronized)
 	known := vmistatus.FindCondition(before, v1.VirtualMachineInstanceSynchronized)
 	if s.Problem != nil && problem != nil && (known == nil || *known != *problem) {
@@ -71,6 +75,8 @@ func ComputeStatus(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 		setEnd(s, status)
 	case s.HandOver:
 		setHandedOver(s, status)
+	case vmistatus.StageOf(status.Phase) == vmistatus.Live:
+		setLive(s, status)
 	case vmistatus.StageOf(status.Phase) == vmistatus.Preparing && !s.deleting():
 		setPreparing(s, status)
 	}
