@@ -24,16 +24,18 @@ import (
 
 // What wakes the reconcilers: with a manager, its caches and watches, and nobody who calls Reconcile.
 var _ = Describe("Manager", Ordered, func() {
+	var store *clusterconfig.Store
 	BeforeAll(func() {
 		mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 			Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"},
 		})
 		Expect(err).NotTo(HaveOccurred())
-		config := clusterconfig.Default()
-		config.Images.Launcher = "registry.example/virt-launcher:v1"
+		store = clusterconfig.NewStore(clusterconfig.WithImages(clusterconfig.Images{
+			Launcher: "registry.example/virt-launcher:v1", Handler: "registry.example/virt-handler:v1",
+		}))
 		Expect((&VirtualMachineInstanceReconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("virt-controller"),
-			Config: fixedConfig{config},
+			Config: store, Namespace: "kubevirt",
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&VirtualMachineReconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("virt-controller"),
@@ -45,6 +47,26 @@ var _ = Describe("Manager", Ordered, func() {
 			stop()
 			Eventually(done, 30*time.Second).Should(Receive(Succeed()))
 		})
+	})
+
+	It("keeps a VM waiting, with the reason, until there is a KubeVirt object", func() {
+		vm := builder.MakeVM("vm").Namespace(NewNamespace()).Template(builder.MakeVMI("vm")).Obj()
+		ExpectCreated(vm)
+		Eventually(func(g Gomega) {
+			ExpectExists(vm)
+			g.Expect(vm.Status.PrintableStatus).To(Equal(v1.VirtualMachineStatusUnschedulable))
+			var reasons []string
+			for _, condition := range vm.Status.Conditions {
+				reasons = append(reasons, condition.Reason)
+			}
+			g.Expect(reasons).To(ContainElement("KubeVirtNotFound"))
+		}, 20*time.Second).Should(Succeed())
+		ExpectGone(podOf(instance(vm)))
+
+		Expect(store.Set(&v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt"}})).To(Succeed())
+		Eventually(func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }, 20*time.Second).
+			Should(Equal(v1.VirtualMachineStatusStarting))
+		ExpectExists(podOf(instance(vm)))
 	})
 
 	It("takes a VM from a missing claim to Running and to nothing", func() {

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -29,6 +30,13 @@ type ConfigSource interface {
 	Current() clusterconfig.Config
 }
 
+// ConfigFeed also tells when the configuration changes. clusterconfig.Store is one.
+type ConfigFeed interface {
+	ConfigSource
+	// Subscribe calls f now and after each change, one call at a time.
+	Subscribe(f func(clusterconfig.Config))
+}
+
 // VirtualMachineInstanceReconciler leads VMIs to their launcher Pods and ends them with their Pods.
 type VirtualMachineInstanceReconciler struct {
 	// Client reads from the manager's cache.
@@ -38,7 +46,9 @@ type VirtualMachineInstanceReconciler struct {
 	// Recorder takes events.
 	Recorder events.EventRecorder
 	// Config is the cluster's configuration.
-	Config ConfigSource
+	Config ConfigFeed
+	// Namespace is the install namespace, in which the KubeVirt object belongs.
+	Namespace string
 	// Clock is the time; nil means the machine's.
 	Clock clock.PassiveClock
 }
@@ -62,6 +72,7 @@ func (r *VirtualMachineInstanceReconciler) SetupWithManager(mgr ctrl.Manager) er
 		Owns(&corev1.Pod{}).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.usersOfClaim)).
 		WatchesMetadata(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.guestsOfNode), builder.WithPredicates(agentNews)).
+		WatchesRawSource(source.Func(r.followConfig)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: vmiWorkers}).
 		Complete(r)
 }
@@ -72,9 +83,10 @@ func (r *VirtualMachineInstanceReconciler) Reconcile(ctx context.Context, reques
 	if err := r.Client.Get(ctx, request.NamespacedName, vmi); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	config := r.Config.Current()
 	scope := &virtualmachineinstance.Scope{
 		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock),
-		VMI: vmi, Config: podConfig(r.Config.Current()),
+		VMI: vmi, Config: podConfig(config), KubeVirt: config.KubeVirt, Namespace: r.Namespace,
 	}
 	if err := scope.Load(ctx); err != nil {
 		return ctrl.Result{}, err

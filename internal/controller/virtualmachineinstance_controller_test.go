@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -151,6 +152,38 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(info.VolumeMode).To(HaveValue(Equal(corev1.PersistentVolumeBlock)))
 		Expect(info.Capacity[corev1.ResourceStorage]).To(Equal(resource.MustParse("2Gi")))
 		Expect(info.FilesystemOverhead).To(HaveValue(BeEquivalentTo("0")))
+	})
+
+	It("waits for a KubeVirt object, with the reason", func() {
+		installed := w.Config
+		config := clusterconfig.Default()
+		config.Images.Launcher = "registry.example/virt-launcher:v1"
+		w.Config = fixedConfig{config}
+		vmi := w.create(builder.MakeVMI("vm").PVC("root", "missing"))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"KubeVirtNotFound", "no KubeVirt object in namespace kubevirt"))
+		Expect(vmi).To(haveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse,
+			corev1.PodReasonUnschedulable, "no KubeVirt object"))
+		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning KubeVirtNotFound: ")))
+		w.expectQuiet(vmi)
+		ExpectGone(podOf(vmi))
+
+		ExpectCreated(builder.MakePVC("missing").Namespace(w.ns).Obj())
+		w.Config = installed
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
+	})
+
+	It("does not mind the KubeVirt object going once there is a Pod", func() {
+		vmi := w.create(builder.MakeVMI("vm"))
+		w.expectReconciled(vmi, "create Pod")
+		w.events.take()
+		config := w.Config.Current()
+		config.KubeVirt = ""
+		w.Config = fixedConfig{config}
+		w.expectQuiet(vmi)
 	})
 
 	It("says why the Pod cannot be created, and tries again", func() {

@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"strconv"
 
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 )
@@ -56,6 +59,9 @@ func (r *VirtualMachineInstanceReconciler) guestsOfNode(ctx context.Context, hos
 func (r *VirtualMachineInstanceReconciler) find(ctx context.Context, options ...client.ListOption) []ctrl.Request {
 	list := &v1.VirtualMachineInstanceList{}
 	if err := r.Client.List(ctx, list, options...); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list the VirtualMachineInstances that a change concerns")
 		return nil
 	}
@@ -64,6 +70,22 @@ func (r *VirtualMachineInstanceReconciler) find(ctx context.Context, options ...
 		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
 	}
 	return requests
+}
+
+// followConfig wakes the VMIs that have no node yet when the configuration changes, from which their Pods are made. It
+// listens to the configuration and not to the KubeVirt object, which may be known here before the configuration is.
+func (r *VirtualMachineInstanceReconciler) followConfig(
+	ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+) error {
+	r.Config.Subscribe(func(clusterconfig.Config) {
+		// The list may wait for the cache, which the caller must not.
+		go func() {
+			for _, request := range r.find(ctx, client.MatchingFields{nodeIndex: ""}) {
+				queue.Add(request)
+			}
+		}()
+	})
+	return nil
 }
 
 // agentNews passes what tells that a Node's agent fell silent or came back: another schedulability, or a heartbeat while

@@ -50,6 +50,8 @@ type fixedConfig struct{ clusterconfig.Config }
 
 func (f fixedConfig) Current() clusterconfig.Config { return f.Config }
 
+func (f fixedConfig) Subscribe(tell func(clusterconfig.Config)) { tell(f.Config) }
+
 // world is a VMI reconciler on the suite's API server, at a time that stands still.
 type world struct {
 	*VirtualMachineInstanceReconciler
@@ -62,10 +64,11 @@ type world struct {
 func newWorld() *world {
 	config := clusterconfig.Default()
 	config.Images.Launcher = "registry.example/virt-launcher:v1"
-	config.DefaultArchitecture = "amd64"
+	config.DefaultArchitecture, config.KubeVirt = "amd64", "kubevirt"
 	w := &world{writes: NewWrites(), events: &heard{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	w.VirtualMachineInstanceReconciler = &VirtualMachineInstanceReconciler{
 		Client: w.writes, Live: k8sClient, Recorder: w.events, Config: fixedConfig{config}, Clock: w.clock,
+		Namespace: "kubevirt",
 	}
 	return w
 }

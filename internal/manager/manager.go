@@ -125,7 +125,7 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		},
 		&controller.VirtualMachineReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder},
 		&controller.VirtualMachineInstanceReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store, Namespace: o.Namespace,
 		},
 	}
 	for _, r := range reconcilers {

@@ -33,6 +33,8 @@ type Scope struct {
 	Recorder events.EventRecorder
 	// Config is the cluster's part of the launcher Pod.
 	Config podspec.Config
+	// KubeVirt is the name of the KubeVirt object that Config comes from, empty while there is none in Namespace.
+	KubeVirt, Namespace string
 	// Now is one time for the whole look.
 	Now time.Time
 
@@ -72,25 +74,27 @@ func Run(ctx context.Context, s *Scope) error {
 	err := runPhases(ctx, s,
 		// 1. The finalizer comes before anything that must be waited for at deletion.
 		holdVMI,
-		// 2. The Pod needs to know of each claim whether it is a block device.
+		// 2. Nothing else can go on without it, so its absence is the first problem to tell.
+		awaitKubeVirt,
+		// 3. The Pod needs to know of each claim whether it is a block device.
 		readClaims,
-		// 3. Made while the VMI prepares, deleted with it.
+		// 4. Made while the VMI prepares, deleted with it.
 		reconcilePod,
-		// 4. Label and readiness gate come before the status: the agent starts the guest when it sees Scheduled.
+		// 5. Label and readiness gate come before the status: the agent starts the guest when it sees Scheduled.
 		handOver,
-		// 5. Before the end: a Pod that went with its node gives that as the reason.
+		// 6. Before the end: a Pod that went with its node gives that as the reason.
 		lookAtNode,
-		// 6. After the Pod was looked at for the last time.
+		// 7. After the Pod was looked at for the last time.
 		readEnd,
 	)
-	// 7. The status is written even if a phase failed: it says what failed.
+	// 8. The status is written even if a phase failed: it says what failed.
 	if statusErr := writeStatus(ctx, s); statusErr != nil {
 		return errors.Join(err, statusErr)
 	}
 	if err != nil {
 		return err
 	}
-	// 8. The end is on record before the object may go.
+	// 9. The end is on record before the object may go.
 	return releaseVMI(ctx, s)
 }
 
