@@ -14,6 +14,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,8 +33,8 @@ const (
 	LineLimit = 16 << 10
 
 	chunkSize = 16 << 10
-	// queued chunks bound what waits for a slow reader of the log.
-	queued = 16
+	// backlogLimit bounds what waits for a slow reader of the log.
+	backlogLimit = 256 << 10
 )
 
 // Open makes the FIFO if it is missing and opens it for reading and writing, so that it neither ends when
@@ -59,14 +60,18 @@ func Open(path string) (*os.File, error) {
 
 // Copy copies from the console to the log until the console is closed or ctx ends. limiter counts bytes.
 func Copy(ctx context.Context, log io.Writer, console io.Reader, limiter *rate.Limiter) error {
-	chunks := make(chan []byte, queued)
+	b := &backlog{limiter: limiter, lines: lineBreaker{limit: LineLimit}, news: make(chan struct{}, 1)}
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		write(log, chunks)
+		for range b.news {
+			// An error here means that the container's log is gone; there is nobody to tell.
+			_, _ = log.Write(b.take())
+		}
+		_, _ = log.Write(b.rest())
 	}()
-	err := drain(ctx, console, limiter, chunks)
-	close(chunks)
+	err := drain(ctx, console, b)
+	close(b.news)
 	select {
 	case <-written:
 	case <-ctx.Done():
@@ -78,56 +83,79 @@ func Copy(ctx context.Context, log io.Writer, console io.Reader, limiter *rate.L
 // NewLimiter is the limiter for a guest's console.
 func NewLimiter() *rate.Limiter { return rate.NewLimiter(BytesPerSecond, Burst) }
 
-func drain(ctx context.Context, console io.Reader, limiter *rate.Limiter, chunks chan<- []byte) error {
-	var dropped int
-	lines := lineBreaker{limit: LineLimit}
+func drain(ctx context.Context, console io.Reader, b *backlog) error {
 	buf := make([]byte, chunkSize)
 	for ctx.Err() == nil {
 		n, err := console.Read(buf)
 		if n > 0 {
-			dropped = offer(buf[:n], dropped, &lines, limiter, chunks)
+			b.offer(buf[:n])
 		}
-		if err != nil {
-			if dropped > 0 {
-				select {
-				case chunks <- marker(dropped):
-				default: // the log is not read: the count goes the way of the bytes
-				}
-			}
-			if errors.Is(err, io.EOF) || errors.Is(err, fs.ErrClosed) {
-				return nil
-			}
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF), errors.Is(err, fs.ErrClosed):
+			return nil
+		default:
 			return fmt.Errorf("read the console: %w", err)
 		}
 	}
 	return nil
 }
 
-// offer queues a chunk, led by a marker when bytes before it were dropped, or drops it. It returns how many
-// bytes are dropped and not yet marked.
-func offer(data []byte, dropped int, lines *lineBreaker, limiter *rate.Limiter, chunks chan<- []byte) int {
-	if len(chunks) == cap(chunks) || !limiter.AllowN(time.Now(), len(data)) {
-		return dropped + len(data)
+// backlog is what the guest has printed and the log has not taken yet. A guest often prints a byte at a time, so it
+// is bounded by bytes and not by writes.
+type backlog struct {
+	limiter *rate.Limiter
+	// news has an entry when there is something to take.
+	news chan struct{}
+
+	mu      sync.Mutex
+	lines   lineBreaker
+	pending []byte
+	dropped int
+}
+
+// offer keeps data for the log, led by a marker when bytes before it were dropped, or drops it.
+func (b *backlog) offer(data []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.pending)+len(data) > backlogLimit || !b.limiter.AllowN(time.Now(), len(data)) {
+		b.dropped += len(data)
+		return
 	}
-	var out []byte
-	if dropped > 0 {
-		out = append(out, marker(dropped)...)
-		lines.length = 0
+	b.mark()
+	b.pending = append(b.pending, b.lines.breakLines(data)...)
+	select {
+	case b.news <- struct{}{}:
+	default: // the writer has not yet come for what was there before
 	}
-	// Only drain sends, so there is room: the length was looked at above.
-	chunks <- append(out, lines.breakLines(data)...)
-	return 0
+}
+
+// mark says how much is missing, where it is missing.
+func (b *backlog) mark() {
+	if b.dropped > 0 {
+		b.pending = append(b.pending, marker(b.dropped)...)
+		b.dropped, b.lines.length = 0, 0
+	}
+}
+
+func (b *backlog) take() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	taken := b.pending
+	b.pending = nil
+	return taken
+}
+
+// rest is what is left at the end, with the marker of a drop that nothing followed.
+func (b *backlog) rest() []byte {
+	b.mu.Lock()
+	b.mark()
+	b.mu.Unlock()
+	return b.take()
 }
 
 func marker(dropped int) []byte {
 	return fmt.Appendf(nil, "\n[%d bytes of console output dropped]\n", dropped)
-}
-
-func write(log io.Writer, chunks <-chan []byte) {
-	for chunk := range chunks {
-		// An error here means that the container's log is gone; there is nobody to tell.
-		_, _ = log.Write(chunk)
-	}
 }
 
 // lineBreaker breaks lines that are longer than a limit, across chunks.

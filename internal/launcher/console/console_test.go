@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"golang.org/x/time/rate"
 )
@@ -49,6 +50,49 @@ func TestCopyMarksADropAtTheEnd(t *testing.T) {
 	}
 }
 
+// A guest that prints byte by byte while the log is slow: nothing is lost as long as it is little.
+func TestCopyKeepsManySmallPiecesForASlowLog(t *testing.T) {
+	input := strings.Repeat("x", 1000) + "\n"
+	release := make(chan struct{})
+	log := &slowLog{release: release}
+	copied := make(chan error, 1)
+	go func() {
+		copied <- Copy(context.Background(), log, &signalled{iotest.OneByteReader(strings.NewReader(input)), release},
+			rate.NewLimiter(rate.Inf, 0))
+	}()
+	if err := <-copied; err != nil {
+		t.Fatal(err)
+	}
+	if got := log.String(); got != input {
+		t.Errorf("got %q", got)
+	}
+}
+
+// slowLog takes nothing until it is released.
+type slowLog struct {
+	bytes.Buffer
+	release <-chan struct{}
+}
+
+func (l *slowLog) Write(p []byte) (int, error) {
+	<-l.release
+	return l.Buffer.Write(p)
+}
+
+// signalled says when all has been read.
+type signalled struct {
+	io.Reader
+	read chan<- struct{}
+}
+
+func (s *signalled) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	if err != nil {
+		close(s.read)
+	}
+	return n, err
+}
+
 // A log that nobody reads: the guest goes on.
 func TestCopyDrainsWhenTheLogBlocks(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -58,7 +102,7 @@ func TestCopyDrainsWhenTheLogBlocks(t *testing.T) {
 	guest, writer := io.Pipe()
 	copied := make(chan error, 1)
 	go func() { copied <- Copy(ctx, blocked, guest, rate.NewLimiter(rate.Inf, 0)) }()
-	for range 10 * queued {
+	for range 4 * backlogLimit / chunkSize {
 		if _, err := writer.Write(make([]byte, chunkSize)); err != nil {
 			t.Fatal(err)
 		}
