@@ -48,16 +48,21 @@ console() {
 	$kubectl logs -l "vm.kubevirt.io/name=$guest" -c compute --tail=-1 2>/dev/null || true
 }
 
+# plain: without what a terminal would take for a command.
+plain() {
+	tr -d '\r' | sed -E 's/\x1b(\[[0-9;?!]*[A-Za-z]|[^[])//g' | tr -cd '\11\12\40-\176'
+}
+
 bring_up 1 virt-controller virt-handler virt-launcher guest-small guest-small-kernel test-tools $([ "$guest" = small ] || echo guest-debian)
 step "starting the VM \"$guest\" from config/samples/vm-$guest.yaml" boot_guest
 case $guest in
 small) step "booting the guest" wait_for_console VIREO-GUEST-READY ;;
-debian) step "booting the guest (a whole Debian under software emulation: minutes)" wait_for_console 'login:' ;;
+debian) step "booting the guest (a whole Debian under software emulation: minutes)" wait_for_console VIREO-GUEST-READY ;;
 esac
 
 echo
 echo "The guest's console, as kubectl logs shows it:"
-console | tr -d '\r' | grep -v '^{' | tail -15 | sed 's/^/    /'
+console | plain | grep -v '^{' | tail -15 | sed 's/^/    /'
 echo
 $kubectl get vm,vmi -o wide
 cat <<END
