@@ -34,6 +34,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/handler/media"
+	"github.com/vireo-project/vireo/internal/handler/network"
 	"github.com/vireo-project/vireo/internal/handler/reconciler"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/libvirtd"
@@ -55,6 +56,8 @@ type node struct {
 	manager *rpc.Manager
 	client  client.Client
 	agent   *reconciler.Reconciler
+	// advertisers run until stop.
+	advertisers *network.Advertisers
 }
 
 func newNode(objects ...client.Object) *node {
@@ -82,9 +85,10 @@ func (n *node) startAgent() {
 		PodsDir: n.pods, RelayDir: filepath.Join(GinkgoT().TempDir(), "r"), CheckPeer: n.process,
 	}, func(key types.NamespacedName) { notices <- key })
 	Expect(err).NotTo(HaveOccurred())
+	n.advertisers = network.NewAdvertisers(GinkgoLogr)
 	n.agent = reconciler.New(reconciler.Options{
 		Client: n.client, Reader: n.client, Node: agentNode, Arch: "amd64",
-		Machines: agent.Machines{Manager: n.manager}, Networks: agent.Networks{},
+		Machines: agent.Machines{Manager: n.manager}, Networks: agent.Networks{Advertisers: n.advertisers},
 		Secrets: func(pod types.UID) media.Secrets { return media.PodSecrets{PodsDir: n.pods, Pod: pod} },
 		Files:   func(p *hypervisor.Process) reconciler.Files { return facts.PodFiles{Process: p, NodeDev: "/dev"} },
 		Config: func() clusterconfig.Config {
@@ -101,6 +105,7 @@ func (n *node) stopAgent() {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	Expect(n.manager.Start(ctx)).To(Succeed())
+	Expect(n.advertisers.Start(ctx)).To(Succeed())
 }
 
 // process takes the Pod's PID 1 for libvirtd: the test's processes are in no Pod's cgroup.

@@ -34,6 +34,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/handler/media"
+	"github.com/vireo-project/vireo/internal/handler/network"
 	"github.com/vireo-project/vireo/internal/handler/observe"
 	"github.com/vireo-project/vireo/internal/handler/reconciler"
 	"github.com/vireo-project/vireo/internal/nodecapabilities"
@@ -140,13 +141,17 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 	if err := mgr.Add(connections); err != nil {
 		return err
 	}
+	networks := Networks{network.NewAdvertisers(mgr.GetLogger().WithName("network"))}
+	if err := mgr.Add(networks); err != nil {
+		return err
+	}
 	return reconciler.New(reconciler.Options{
 		Client:   mgr.GetClient(),
 		Reader:   mgr.GetAPIReader(),
 		Node:     o.Node,
 		Arch:     runtime.GOARCH,
 		Machines: Machines{connections},
-		Networks: Networks{},
+		Networks: networks,
 		Secrets:  func(pod types.UID) media.Secrets { return media.PodSecrets{PodsDir: o.podsDir(), Pod: pod} },
 		Files:    func(p *hypervisor.Process) reconciler.Files { return facts.PodFiles{Process: p, NodeDev: o.DevDir} },
 		Config:   store.Current,

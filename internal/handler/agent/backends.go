@@ -30,18 +30,17 @@ func (m Machines) Open(pod hypervisor.PodRef) (reconciler.Machine, error) {
 }
 
 // Networks connects guests in the network namespace of their Pod's libvirtd.
-type Networks struct{}
+type Networks struct{ *network.Advertisers }
 
 // Ensure makes what is missing.
 func (Networks) Ensure(
 	ctx context.Context, process *hypervisor.Process, vmi *v1.VirtualMachineInstance, _ *corev1.Pod,
 ) (map[string]domain.InterfaceFact, error) {
-	plan, err := network.NewPlan(vmi)
+	plan, err := plan(vmi)
 	if err != nil {
-		return nil, &reconciler.Terminal{Reason: reconciler.ReasonInvalidNetwork, Err: err}
+		return nil, err
 	}
-	// Through the descriptor of the checked process: its number could belong to another one by now.
-	namespace, err := network.OpenNamespaceFile(fmt.Sprintf("/proc/self/fd/%d/ns/net", process.Dir.Fd()))
+	namespace, err := namespaceOf(process)
 	if err != nil {
 		return nil, err
 	}
@@ -55,4 +54,32 @@ func (Networks) Ensure(
 		interfaces[name] = result.Fact
 	}
 	return interfaces, nil
+}
+
+// Advertise makes the guest's IPv6 gateway known from now on.
+func (n Networks) Advertise(process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) error {
+	return n.Keep(pod.UID, func() (network.Advertisement, error) {
+		plan, err := plan(vmi)
+		if err != nil {
+			return nil, err
+		}
+		namespace, err := namespaceOf(process)
+		if err != nil {
+			return nil, err
+		}
+		return network.NamespaceAdvertisement{Namespace: namespace, Plan: plan}, nil
+	})
+}
+
+func plan(vmi *v1.VirtualMachineInstance) (network.Plan, error) {
+	plan, err := network.NewPlan(vmi)
+	if err != nil {
+		return plan, &reconciler.Terminal{Reason: reconciler.ReasonInvalidNetwork, Err: err}
+	}
+	return plan, nil
+}
+
+// namespaceOf goes through the descriptor of the checked process: its number could belong to another one by now.
+func namespaceOf(process *hypervisor.Process) (*network.Namespace, error) {
+	return network.OpenNamespaceFile(fmt.Sprintf("/proc/self/fd/%d/ns/net", process.Dir.Fd()))
 }

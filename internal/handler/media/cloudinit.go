@@ -151,7 +151,7 @@ func (p *preparer) cloudInitFiles(volume string, source datasource) (map[string]
 	return files, nil
 }
 
-// read returns a document's content. What is wrong with it stays wrong until its VMI is made anew.
+// read returns a document's content. What is wrong with it stays wrong until its VMI is made anew, except in a Secret.
 func (p *preparer) read(volume string, d document) ([]byte, error) {
 	data := []byte(d.verbatim)
 	switch {
@@ -159,7 +159,8 @@ func (p *preparer) read(volume string, d document) ([]byte, error) {
 		var err error
 		data, err = p.secrets.Secret(d.pod(volume), d.keys...)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, invalid("Secret %q has no key %q", d.secret.Name, d.keys[0])
+			return nil, &InvalidError{Passing: true, Err: fmt.Errorf("Secret %q has neither the key %q nor %q: add one of them",
+				d.secret.Name, d.keys[0], d.keys[1])}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read Secret %q: %w", d.secret.Name, err)

@@ -50,10 +50,12 @@ type Result struct {
 // ErrWait means that something is missing that someone else is about to provide.
 var ErrWait = errors.New("not there yet")
 
-// InvalidError is a volume that can never be prepared as the VMI's spec describes it.
+// InvalidError is a volume that cannot be prepared as the VMI's spec describes it.
 type InvalidError struct {
 	// Volume is the volume's name.
 	Volume string
+	// Passing says that the fault is not in the VMI's spec but in something that it names and that can be mended.
+	Passing bool
 	// Err says what is wrong with it.
 	Err error
 }

@@ -173,6 +173,8 @@ func TestCloudInit(t *testing.T) {
 		secrets secrets
 		holds   []string
 		refusal string
+		// passing says that the refusal ends when the Secret is mended.
+		passing bool
 	}{
 		{name: "inline", source: noCloudSource(v1.CloudInitNoCloudSource{UserData: "#inline", NetworkData: "version: 2"}),
 			holds: []string{"#inline", "version: 2", `"instance-id":"vm.example.ns"`, `"local-hostname":"vm"`}},
@@ -184,7 +186,9 @@ func TestCloudInit(t *testing.T) {
 			holds: []string{"#drive", `"hostname":"vm"`, "openstack", "config-2"}},
 		{name: "bad base64", source: noCloudSource(v1.CloudInitNoCloudSource{UserDataBase64: "%"}), refusal: "userDataBase64 is not base64"},
 		{name: "a Secret without the key", source: noCloudSource(v1.CloudInitNoCloudSource{UserDataSecretRef: ref}),
-			refusal: `Secret "s" has no key "userdata"`},
+			refusal: `Secret "s" has neither the key "userdata" nor "userData"`, passing: true},
+		{name: "a Secret without the network data", source: noCloudSource(v1.CloudInitNoCloudSource{NetworkDataSecretRef: ref}),
+			refusal: `Secret "s" has neither the key "networkdata" nor "networkData"`, passing: true},
 		{name: "too much", source: noCloudSource(v1.CloudInitNoCloudSource{UserData: strings.Repeat("x", maxCloudInit+1)}), refusal: "more than"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -192,6 +196,9 @@ func TestCloudInit(t *testing.T) {
 			got, err := Prepare(context.Background(), launcher, tc.secrets, limits, vmiWith(tc.source))
 			if tc.refusal != "" {
 				expectRefusal(t, err, true, false, tc.refusal)
+				if invalid := (*InvalidError)(nil); errors.As(err, &invalid) && invalid.Passing != tc.passing {
+					t.Errorf("passing is %v", invalid.Passing)
+				}
 				return
 			}
 			if err != nil {

@@ -34,6 +34,20 @@ type guest struct {
 	launcher *fake.Launcher
 }
 
+// finalized keeps a deleted VMI until the controller has seen its end.
+func finalized(vmi *v1.VirtualMachineInstance) {
+	vmi.Finalizers = []string{v1.VirtualMachineInstanceFinalizer}
+}
+
+// userDataFrom takes the user data from a Secret.
+func userDataFrom(secret string) func(*v1.VirtualMachineInstance) {
+	return func(vmi *v1.VirtualMachineInstance) {
+		vmi.Spec.Volumes[1].CloudInitNoCloud = &v1.CloudInitNoCloudSource{
+			UserDataSecretRef: &corev1.LocalObjectReference{Name: secret},
+		}
+	}
+}
+
 // makeGuest describes a guest with a containerDisk, cloud-init and a network by masquerade.
 func makeGuest(changes ...func(*v1.VirtualMachineInstance)) *guest {
 	name := fmt.Sprintf("vm-%d", guests.Add(1))
@@ -88,6 +102,29 @@ func (g *guest) schedule(launchers *fake.Node) *guest {
 	}
 	Expect(api.Status().Update(ctx, g.pod)).To(Succeed())
 	return g
+}
+
+// settle returns when the agent has been through a whole reconcile that began after the call: reconciles of a VMI
+// follow each other, so the first of two that begin has ended.
+func (g *guest) settle() {
+	GinkgoHelper()
+	before := g.launcher.Opens()
+	Eventually(func() int {
+		g.launcher.Nudge()
+		return g.launcher.Opens()
+	}).Should(BeNumerically(">", before+1))
+}
+
+// deletePod deletes the Pod, which stays until its grace period has passed.
+func (g *guest) deletePod() {
+	GinkgoHelper()
+	Expect(api.Delete(ctx, g.pod)).To(Succeed())
+}
+
+// removePod removes the Pod at once.
+func (g *guest) removePod() {
+	GinkgoHelper()
+	Expect(api.Delete(ctx, g.pod, client.GracePeriodSeconds(0))).To(Succeed())
 }
 
 // remove leaves nothing for the agents of other specs.

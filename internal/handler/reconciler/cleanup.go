@@ -23,6 +23,7 @@ func (r *Reconciler) cleanup(key types.NamespacedName, pods []corev1.Pod) {
 		if m.key == key && !live[uid] {
 			delete(r.memory, uid)
 			r.Machines.Forget(uid)
+			r.Networks.Forget(uid)
 		}
 	}
 }

@@ -5,7 +5,6 @@ package reconciler
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -101,7 +100,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return result(ctx, err)
 	}
 	outcome := r.run(ctx, s)
-	return result(ctx, errors.Join(outcome, r.report(ctx, s, outcome)))
+	if err := r.report(ctx, s, outcome); err != nil {
+		// What could not be told is tried again at once, even when the outcome alone would wait.
+		outcome = err
+	}
+	return result(ctx, outcome)
 }
 
 // run goes through the steps until one of them ends the reconcile.
@@ -120,9 +123,11 @@ func (r *Reconciler) run(ctx context.Context, s *scope) error {
 		// 4. and 5. may come before the hand-over. Network first: DHCP must answer before the guest asks.
 		{"network", r.network},
 		{"media", r.media},
-		// 6. Only after the hand-over, and once in the life of a Pod.
+		// 6. As soon as there is a network, and also for a guest that an earlier agent started.
+		{"advertise", r.advertise},
+		// 7. Only after the hand-over, and once in the life of a Pod.
 		{"domain", r.domain},
-		// 7. What a running guest tells.
+		// 8. What a running guest tells.
 		{"sync", r.sync},
 	} {
 		if err := step.do(ctx, s); err != nil {

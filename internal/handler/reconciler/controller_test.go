@@ -4,14 +4,16 @@
 package reconciler_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"libvirt.org/go/libvirtxml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,9 +22,6 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
 )
-
-// quiet is how long a spec looks for what must not happen.
-const quiet = time.Second
 
 var _ = Describe("The agent", func() {
 	var launchers *fake.Node
@@ -54,17 +53,16 @@ var _ = Describe("The agent", func() {
 		It("writes nothing in a second reconcile", func() {
 			g := makeGuest().schedule(launchers).handOver()
 			version := g.expectPhase(v1.Running).ResourceVersion
-			for range 5 {
-				g.launcher.SetState(hypervisor.StateRunning, "")
-			}
-			Consistently(func() int32 { return a.writes.Load() }).WithTimeout(quiet).Should(BeEquivalentTo(1))
+			g.settle()
+			Expect(a.writes.Load()).To(BeEquivalentTo(1))
 			Expect(g.read().ResourceVersion).To(Equal(version))
 		})
 
 		It("prepares before the hand-over and starts after it", func() {
 			g := makeGuest().schedule(launchers)
 			Eventually(func() []byte { return g.launcher.Content("seed.iso") }).ShouldNot(BeEmpty())
-			Consistently(g.launcher.Starts).WithTimeout(quiet).Should(BeZero())
+			g.settle()
+			Expect(g.launcher.Starts()).To(BeZero())
 			Expect(a.writes.Load()).To(BeZero())
 			g.handOver().expectPhase(v1.Running)
 		})
@@ -75,7 +73,8 @@ var _ = Describe("The agent", func() {
 			after := before.DeepCopy()
 			after.Status.Phase, after.Status.NodeName = v1.Scheduled, "node-2"
 			Expect(api.Status().Patch(ctx, after, client.MergeFrom(before))).To(Succeed())
-			Consistently(g.launcher.Starts).WithTimeout(quiet).Should(BeZero())
+			g.settle()
+			Expect(g.launcher.Starts()).To(BeZero())
 			Expect(a.writes.Load()).To(BeZero())
 		})
 
@@ -93,11 +92,9 @@ var _ = Describe("The agent", func() {
 
 		It("goes on when another writer was faster", func() {
 			g := makeGuest().schedule(launchers)
-			interfere := func(client.Object) {
-				defer GinkgoRecover()
-				vmi := g.read()
-				vmi.Labels = map[string]string{"changed": "meanwhile"}
-				Expect(api.Update(ctx, vmi)).To(Succeed())
+			interfere := func(ctx context.Context) error {
+				return api.Patch(ctx, g.vmi.DeepCopy(), client.RawPatch(types.MergePatchType,
+					[]byte(`{"metadata":{"labels":{"changed":"meanwhile"}}}`)))
 			}
 			a.beforeWrite.Store(&interfere)
 			g.handOver().expectPhase(v1.Running)
@@ -115,6 +112,46 @@ var _ = Describe("The agent", func() {
 			Expect(c.Message).To(ContainSubstring("userDataBase64"))
 			a.expectEvent("SyncFailed")
 			Expect(g.read().Status.Phase).To(Equal(v1.Scheduled))
+		})
+
+		It("says which key of a cloud-init Secret is missing and goes on when it is there", func() {
+			g := makeGuest(userDataFrom("login")).schedule(launchers).handOver()
+			c := g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "InvalidCloudInit")
+			Expect(c.Message).To(And(ContainSubstring(`Secret "login"`), ContainSubstring(`"userdata"`)))
+			a.expectEvent("SyncFailed")
+			g.settle()
+			Expect(a.writes.Load()).To(BeEquivalentTo(1), "a wait that goes on is no news")
+			// Nobody tells the agent: it looks again by itself.
+			a.secrets.put("seed-udata", "userdata", "#from-secret")
+			g.expectPhase(v1.Running)
+			g.expectNoCondition(v1.VirtualMachineInstanceSynchronized)
+			Expect(g.launcher.Content("seed.iso")).To(ContainSubstring("#from-secret"))
+		})
+
+		It("prepares anew what the domain lacks", func() {
+			a.networks.missing.Store(true)
+			g := makeGuest().schedule(launchers).handOver()
+			g.expectPhase(v1.Running)
+			g.expectNoCondition(v1.VirtualMachineInstanceSynchronized)
+			a.expectEvent("the tap of interface")
+		})
+
+		It("says which field it cannot follow and does not try again", func() {
+			g := makeGuest(func(vmi *v1.VirtualMachineInstance) {
+				vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{}
+			}).schedule(launchers).handOver()
+			c := g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "InvalidDomain")
+			Expect(c.Message).To(ContainSubstring("spec.domain.devices.tpm"))
+		})
+
+		It("tells it when the first attempt to tell has failed", func() {
+			refuse := func(context.Context) error { return apierrors.NewInternalError(errors.New("etcd is away")) }
+			a.beforeWrite.Store(&refuse)
+			g := makeGuest(func(vmi *v1.VirtualMachineInstance) {
+				vmi.Spec.Volumes[1].CloudInitNoCloud = &v1.CloudInitNoCloudSource{UserDataBase64: "%%%"}
+			}).schedule(launchers).handOver()
+			g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "InvalidCloudInit")
+			a.expectEvent("SyncFailed")
 		})
 
 		It("says what libvirt said and tries again", func() {
@@ -142,99 +179,40 @@ var _ = Describe("The agent", func() {
 			g.expectNoCondition(v1.VirtualMachineInstanceSynchronized)
 		})
 
+		It("leaves the phase as it is before the start, too", func() {
+			g := makeGuest().schedule(launchers)
+			g.launcher.Unreachable(fmt.Errorf("%w: connection refused", hypervisor.ErrUnreachable))
+			g.handOver()
+			c := g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "LibvirtUnreachable")
+			Expect(c.Message).To(ContainSubstring("connection refused"))
+			Expect(g.read().Status.Phase).To(Equal(v1.Scheduled))
+			g.launcher.Unreachable(nil)
+			g.expectPhase(v1.Running)
+		})
+
+		DescribeTable("starts the guest once although an answer is lost", func(call string) {
+			g := makeGuest().schedule(launchers)
+			g.launcher.LoseAnswer(call)
+			g.handOver()
+			// The connection that comes back is news.
+			Eventually(func() v1.VirtualMachineInstancePhase {
+				g.launcher.Nudge()
+				return g.read().Status.Phase
+			}).Should(Equal(v1.Running))
+			Expect(g.launcher.Starts()).To(Equal(1))
+		},
+			Entry("to the start", "start"),
+			Entry("to an upload", "upload"),
+		)
+
 		It("says nothing while it only connects", func() {
 			g := makeGuest().schedule(launchers)
 			g.launcher.Unreachable(hypervisor.ErrConnecting)
 			g.handOver()
-			Consistently(func() int32 { return a.writes.Load() }).WithTimeout(quiet).Should(BeZero())
+			g.settle()
+			Expect(a.writes.Load()).To(BeZero())
 			g.launcher.Unreachable(nil)
 			g.expectPhase(v1.Running)
-		})
-	})
-
-	Describe("being restarted", func() {
-		It("finds a running guest and writes nothing", func() {
-			g := makeGuest().schedule(launchers).handOver()
-			version := g.expectPhase(v1.Running).ResourceVersion
-			a.stop()
-			second := startAgent(launchers)
-			Consistently(func() int32 { return second.writes.Load() }).WithTimeout(quiet).Should(BeZero())
-			Expect(g.launcher.Starts()).To(Equal(1))
-			Expect(g.read().ResourceVersion).To(Equal(version))
-		})
-
-		It("reports a guest that was started and not reported", func() {
-			g := makeGuest().schedule(launchers)
-			release := g.launcher.Slow("domain")
-			g.handOver()
-			a.stop()
-			release()
-			startAgent(launchers)
-			g.expectPhase(v1.Running)
-			Expect(g.launcher.Starts()).To(Equal(1))
-		})
-	})
-
-	Describe("a guest that ends", func() {
-		It("is not started again and its end is left to the controller", func() {
-			g := makeGuest().schedule(launchers).handOver()
-			g.expectPhase(v1.Running)
-			g.launcher.Crash()
-			g.expectCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason)
-			Expect(g.read().Status.Phase).To(Equal(v1.Running))
-			a.stop()
-			startAgent(launchers)
-			Consistently(g.launcher.Starts).WithTimeout(quiet).Should(Equal(1))
-		})
-	})
-
-	Describe("shutting a guest down", func() {
-		deletePod := func(g *guest) {
-			GinkgoHelper()
-			Expect(api.Delete(ctx, g.pod)).To(Succeed())
-		}
-
-		It("presses the power button when the Pod is deleted", func() {
-			g := makeGuest().schedule(launchers).handOver()
-			g.expectPhase(v1.Running)
-			deletePod(g)
-			Eventually(func() hypervisor.State { return g.launcher.Snapshot().State }).Should(Equal(hypervisor.StateEnded))
-			Expect(g.launcher.Snapshot().Reason).To(Equal("Shutdown"))
-			g.expectCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.PodTerminatingReason)
-			a.expectEvent("ShuttingDown")
-		})
-
-		It("presses the power button when the VMI is deleted", func() {
-			g := makeGuest(func(vmi *v1.VirtualMachineInstance) {
-				vmi.Finalizers = []string{v1.VirtualMachineInstanceFinalizer}
-			}).schedule(launchers).handOver()
-			g.expectPhase(v1.Running)
-			Expect(api.Delete(ctx, g.vmi)).To(Succeed())
-			Eventually(g.launcher.Shutdowns).Should(BeNumerically(">=", 1))
-		})
-
-		It("pulls the plug when the grace period has passed", func() {
-			g := makeGuest().schedule(launchers).handOver()
-			g.expectPhase(v1.Running)
-			g.launcher.Stubborn()
-			deletePod(g)
-			Eventually(g.launcher.Shutdowns).Should(Equal(1))
-			Expect(g.launcher.Snapshot().State).To(Equal(hypervisor.StateRunning))
-			a.ahead.Store(int64(10 * time.Second))
-			g.launcher.SetState(hypervisor.StateRunning, "")
-			Eventually(g.launcher.Shutdowns).Should(Equal(2))
-			Expect(g.launcher.Snapshot().State).To(Equal(hypervisor.StateRunning))
-			a.ahead.Store(int64(time.Minute))
-			g.launcher.SetState(hypervisor.StateRunning, "")
-			Eventually(func() string { return g.launcher.Snapshot().Reason }).Should(Equal("Destroyed"))
-		})
-
-		It("does not start a guest whose Pod is being deleted", func() {
-			g := makeGuest().schedule(launchers)
-			deletePod(g)
-			g.handOver()
-			g.expectCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.PodTerminatingReason)
-			Expect(g.launcher.Starts()).To(BeZero())
 		})
 	})
 
@@ -267,5 +245,62 @@ var _ = Describe("The agent", func() {
 			And(HaveField("InterfaceName", "enp1s0"), HaveField("IP", "10.244.0.5"), HaveField("InfoSource", "domain, guest-agent")),
 			And(HaveField("InterfaceName", "docker0"), HaveField("IP", "172.17.0.1"), HaveField("InfoSource", "guest-agent")),
 		))
+	})
+
+	Describe("the guest's IPv6 gateway", func() {
+		It("is made known as long as there is the Pod", func() {
+			g := makeGuest().schedule(launchers).handOver()
+			g.expectPhase(v1.Running)
+			Expect(a.networks.advertises(g.pod.UID)).To(BeTrue())
+			g.removePod()
+			Eventually(func() bool { return a.networks.advertises(g.pod.UID) }).Should(BeFalse())
+		})
+
+		It("is made known again by the next agent", func() {
+			g := makeGuest().schedule(launchers).handOver()
+			g.expectPhase(v1.Running)
+			a.stop()
+			second := startAgent(launchers)
+			Eventually(func() bool { return second.networks.advertises(g.pod.UID) }).Should(BeTrue())
+		})
+
+		It("is not made known for a guest that has ended", func() {
+			g := makeGuest().schedule(launchers).handOver()
+			g.expectPhase(v1.Running)
+			g.launcher.Crash()
+			a.stop()
+			second := startAgent(launchers)
+			g.settle()
+			Expect(second.networks.advertises(g.pod.UID)).To(BeFalse())
+		})
+	})
+
+	Describe("a cache that is behind", func() {
+		It("is no reason to report about a VMI whose Pod is gone", func() {
+			g := makeGuest().schedule(launchers).handOver()
+			g.expectPhase(v1.Running)
+			g.removePod()
+			Eventually(func() bool { return a.networks.advertises(g.pod.UID) }).Should(BeFalse())
+			opens, version := g.launcher.Opens(), g.read().ResourceVersion
+			g.launcher.Crash()
+			// Whatever the crash led to has been done when a guest that comes later runs.
+			makeGuest().schedule(launchers).handOver().expectPhase(v1.Running)
+			Expect(g.read().ResourceVersion).To(Equal(version))
+			Expect(g.launcher.Opens()).To(Equal(opens), "the agent still deals with a Pod that is gone")
+		})
+
+		It("does not mix up two VMIs of the same name", func() {
+			old := makeGuest().schedule(launchers).handOver()
+			old.expectPhase(v1.Running)
+			Expect(api.Delete(ctx, old.vmi)).To(Succeed())
+			next := makeGuest(func(vmi *v1.VirtualMachineInstance) { vmi.Name = old.vmi.Name })
+			Expect(api.Create(ctx, next.vmi)).To(Succeed())
+			DeferCleanup(func() { Expect(client.IgnoreNotFound(api.Delete(ctx, next.vmi))).To(Succeed()) })
+			version := next.handOver().read().ResourceVersion
+			old.settle()
+			Expect(next.read().ResourceVersion).To(Equal(version), "the old Pod's guest is reported for the new VMI")
+			old.deletePod()
+			Eventually(old.launcher.Shutdowns).Should(BeNumerically(">=", 1))
+		})
 	})
 })

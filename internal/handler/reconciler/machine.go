@@ -70,4 +70,9 @@ type Networks interface {
 	// Ensure makes what is missing and returns the tap of each interface by the interface's name.
 	Ensure(ctx context.Context, process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) (
 		map[string]domain.InterfaceFact, error)
+	// Advertise makes the guest's IPv6 gateway known from now on, unless that goes on already. Call it after Ensure;
+	// the process is not needed any more when it returns.
+	Advertise(process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) error
+	// Forget ends what goes on for a Pod.
+	Forget(pod types.UID)
 }

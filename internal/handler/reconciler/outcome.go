@@ -46,6 +46,22 @@ func (t *Terminal) Error() string { return t.Err.Error() }
 // Unwrap returns what is wrong.
 func (t *Terminal) Unwrap() error { return t.Err }
 
+// Retry is a failure that may mend without a change of the VMI, and of which no event tells when it does.
+type Retry struct { //nolint:errname // an outcome that happens to travel as an error
+	// Reason is the condition's reason.
+	Reason string
+	// After is when to look again.
+	After time.Duration
+	// Err says what is wrong.
+	Err error
+}
+
+// Error says what is wrong.
+func (r *Retry) Error() string { return r.Err.Error() }
+
+// Unwrap returns what is wrong.
+func (r *Retry) Unwrap() error { return r.Err }
+
 // isFailure says that an outcome means that the spec could not be followed.
 func isFailure(outcome error) bool {
 	var wait *Wait
@@ -58,6 +74,7 @@ func result(ctx context.Context, outcome error) (ctrl.Result, error) {
 	var wait *Wait
 	var requeue *Requeue
 	var terminal *Terminal
+	var retry *Retry
 	switch {
 	case outcome == nil:
 		return ctrl.Result{}, nil
@@ -66,12 +83,15 @@ func result(ctx context.Context, outcome error) (ctrl.Result, error) {
 		return ctrl.Result{}, nil
 	case errors.As(outcome, &requeue):
 		return ctrl.Result{RequeueAfter: requeue.After}, nil
-	case errors.As(outcome, &terminal):
-		log.FromContext(ctx).Info("The VMI cannot be run as it is", "reason", terminal.Reason, "error", terminal.Error())
-		return ctrl.Result{}, nil
 	case apierrors.IsConflict(outcome):
 		// The cache is behind. The event that brings it up to date comes by itself, this is for when it came already.
 		return ctrl.Result{RequeueAfter: staleCacheDelay}, nil
+	case errors.As(outcome, &terminal):
+		log.FromContext(ctx).Info("The VMI cannot be run as it is", "reason", terminal.Reason, "error", terminal.Error())
+		return ctrl.Result{}, nil
+	case errors.As(outcome, &retry):
+		log.FromContext(ctx).Info("The VMI cannot be run yet", "reason", retry.Reason, "error", retry.Error(), "retryIn", retry.After.String())
+		return ctrl.Result{RequeueAfter: retry.After}, nil
 	default:
 		return ctrl.Result{}, outcome
 	}

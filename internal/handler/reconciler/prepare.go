@@ -7,8 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/domain"
@@ -31,6 +36,14 @@ const (
 	ReasonInvalidDomain = "InvalidDomain"
 	// ReasonUnreachable: the launcher's libvirtd does not answer.
 	ReasonUnreachable = "LibvirtUnreachable"
+)
+
+const (
+	// secretRetry is the pause between two looks at a Secret that lacks something. The kubelet brings its copy up to
+	// date about once a minute; source: kubernetes pkg/kubelet/apis/config/v1beta1/defaults.go, syncFrequency.
+	secretRetry = 10 * time.Second
+	// preparedRetry is the pause before what a domain lacks is prepared again.
+	preparedRetry = time.Second
 )
 
 // mayStart says that the domain is still to be started in this Pod. A domain that has ended stays so: the life of
@@ -60,6 +73,19 @@ func (r *Reconciler) network(ctx context.Context, s *scope) error {
 	return nil
 }
 
+// advertise makes the guest's IPv6 gateway known. A guest does without one rather than not run: what goes wrong is for
+// the administrator of the node, and tried again by the next reconcile.
+func (r *Reconciler) advertise(ctx context.Context, s *scope) error {
+	vmi := s.spec()
+	if vmi == nil || (s.interfaces == nil && !s.domain.Active()) {
+		return nil
+	}
+	if err := r.Networks.Advertise(s.machine.Process(), vmi, s.pod); err != nil {
+		log.FromContext(ctx).Error(err, "The guest gets no IPv6 gateway")
+	}
+	return nil
+}
+
 // media makes the guest's disks.
 func (r *Reconciler) media(ctx context.Context, s *scope) error {
 	vmi := s.spec()
@@ -84,6 +110,8 @@ func (r *Reconciler) media(ctx context.Context, s *scope) error {
 func fromMedia(vmi *v1.VirtualMachineInstance, err error) error {
 	var invalid *media.InvalidError
 	switch {
+	case errors.As(err, &invalid) && invalid.Passing:
+		return &Retry{Reason: invalidReason(vmi, invalid.Volume), After: secretRetry, Err: err}
 	case errors.As(err, &invalid):
 		return &Terminal{Reason: invalidReason(vmi, invalid.Volume), Err: err}
 	case errors.Is(err, media.ErrWait):
@@ -111,6 +139,10 @@ func (r *Reconciler) domain(ctx context.Context, s *scope) error {
 	if !s.handedOver {
 		return &Wait{Reason: "the hand-over by virt-controller"}
 	}
+	// Preparing may have taken long. A guest that boots takes its whole grace period to be stopped again.
+	if err := r.stillWanted(ctx, s); err != nil {
+		return err
+	}
 	files := r.Files(s.machine.Process())
 	if err := files.ClaimDevices(ctx); err != nil {
 		return err
@@ -118,7 +150,7 @@ func (r *Reconciler) domain(ctx context.Context, s *scope) error {
 	collected := facts.Collect(ctx, s.config, r.Arch, files, s.disks, s.interfaces)
 	definition, err := domain.Build(s.vmi, collected)
 	if err != nil {
-		return &Terminal{Reason: ReasonInvalidDomain, Err: fmt.Errorf("build the domain: %w", err)}
+		return s.fromBuild(err)
 	}
 	paused := s.vmi.Spec.StartStrategy != nil && *s.vmi.Spec.StartStrategy == v1.StartStrategyPaused
 	if err := s.machine.Start(ctx, definition, paused); err != nil {
@@ -129,6 +161,31 @@ func (r *Reconciler) domain(ctx context.Context, s *scope) error {
 	s.event(corev1.EventTypeNormal, "Created", "VirtualMachineInstance defined.")
 	// What runs now, with the addresses and names that libvirt chose.
 	return r.look(ctx, s)
+}
+
+// stillWanted ends the reconcile when the VMI or its Pod has been deleted since they were read. The event of the
+// deletion enqueues the VMI once more.
+func (r *Reconciler) stillWanted(ctx context.Context, s *scope) error {
+	vmi, pod := &v1.VirtualMachineInstance{}, &corev1.Pod{}
+	err := errors.Join(r.Client.Get(ctx, s.key, vmi), r.Client.Get(ctx, client.ObjectKeyFromObject(s.pod), pod))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("look whether the VMI is still wanted: %w", err)
+	}
+	if err != nil || vmi.UID != s.vmi.UID || vmi.DeletionTimestamp != nil || pod.UID != s.pod.UID || pod.DeletionTimestamp != nil {
+		return &Wait{Reason: "the end of what was deleted"}
+	}
+	return nil
+}
+
+// fromBuild tells what the agent has not prepared, which it does anew, from what the VMI must not ask for.
+func (s *scope) fromBuild(err error) error {
+	var invalid *field.Error
+	err = fmt.Errorf("build the domain: %w", err)
+	if errors.Is(err, domain.ErrNotPrepared) && !errors.As(err, &invalid) {
+		s.memory.interfaces, s.memory.disks = nil, nil
+		return &Retry{Reason: reasonSynchronizing, After: preparedRetry, Err: err}
+	}
+	return &Terminal{Reason: ReasonInvalidDomain, Err: err}
 }
 
 // sync takes in what a running guest tells.

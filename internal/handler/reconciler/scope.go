@@ -74,8 +74,6 @@ type podMemory struct {
 	disks      *media.Result
 	// lastShutdown is when the power button was pressed last.
 	lastShutdown time.Time
-	// lastFailure is the last message that was sent as an event.
-	lastFailure string
 }
 
 // spec is the VMI that the Pod was made for, or nil if it is not known.

@@ -132,6 +132,7 @@ func setSynchronized(s *scope, outcome error, now metav1.Time) {
 		Type: v1.VirtualMachineInstanceSynchronized, Status: corev1.ConditionFalse, Reason: reasonSynchronizing,
 	}
 	var terminal *Terminal
+	var retry *Retry
 	var lost *unreachable
 	switch {
 	case errors.As(outcome, &lost):
@@ -139,21 +140,18 @@ func setSynchronized(s *scope, outcome error, now metav1.Time) {
 		condition.Message = "The guest's state is not known: " + hypervisor.Clean(lost.Error())
 	case errors.As(outcome, &terminal):
 		condition.Reason, condition.Message = terminal.Reason, cleanMessage(terminal.Error())
+	case errors.As(outcome, &retry):
+		condition.Reason, condition.Message = retry.Reason, cleanMessage(retry.Error())
 	case isFailure(outcome):
 		condition.Message = cleanMessage(outcome.Error())
 	case s.looked:
 		vmistatus.RemoveCondition(&s.vmi.Status, v1.VirtualMachineInstanceSynchronized)
-		s.memory.lastFailure = ""
 		return
 	default:
 		// A wait before anything was seen is no news.
 		return
 	}
 	vmistatus.SetCondition(&s.vmi.Status, condition, now)
-	if s.memory.lastFailure != condition.Message {
-		s.memory.lastFailure = condition.Message
-		s.event(corev1.EventTypeWarning, "SyncFailed", condition.Message)
-	}
 }
 
 // maxMessage bounds a condition's message, which may carry what a launcher said.
@@ -174,23 +172,24 @@ func cleanMessage(message string) string {
 }
 
 // noteTransitions adds the events that the written status tells of. They are derived from the status before and after,
-// so an agent that restarts does not repeat them.
+// so an agent that restarts does not repeat them. The end of a guest is virt-controller's to tell.
 func (s *scope) noteTransitions() {
 	before, after := &s.before.Status, &s.vmi.Status
 	if before.Phase != v1.Running && after.Phase == v1.Running {
 		s.event(corev1.EventTypeNormal, "Started", "VirtualMachineInstance started.")
 	}
-	if s.domain != nil && s.domain.State == hypervisor.StateEnded && before.Phase == v1.Running &&
-		readyReason(before) != v1.GuestNotRunningReason && readyReason(after) == v1.GuestNotRunningReason {
-		s.event(corev1.EventTypeNormal, "Stopped", "The VirtualMachineInstance was shut down.")
+	if failure := failureOf(after); failure != "" && failure != failureOf(before) {
+		s.event(corev1.EventTypeWarning, "SyncFailed", failure)
 	}
 }
 
-func readyReason(status *v1.VirtualMachineInstanceStatus) string {
-	if c := vmistatus.FindCondition(status, v1.VirtualMachineInstanceReady); c != nil {
-		return c.Reason
+// failureOf is what a status says about why the spec cannot be followed.
+func failureOf(status *v1.VirtualMachineInstanceStatus) string {
+	c := vmistatus.FindCondition(status, v1.VirtualMachineInstanceSynchronized)
+	if c == nil || c.Status != corev1.ConditionFalse {
+		return ""
 	}
-	return ""
+	return c.Message
 }
 
 func setMachine(status *v1.VirtualMachineInstanceStatus, d *libvirtxml.Domain) {

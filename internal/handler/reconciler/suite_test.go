@@ -78,12 +78,12 @@ var _ = BeforeSuite(func() {
 type agent struct {
 	launchers *fake.Node
 	networks  *fakeNetworks
-	secrets   fakeSecrets
+	secrets   *fakeSecrets
 	recorder  *events.FakeRecorder
 	// writes counts requests that write a VMI's status.
 	writes atomic.Int32
-	// beforeWrite is run once, before the next of them.
-	beforeWrite atomic.Pointer[func(client.Object)]
+	// beforeWrite is run once, before the next of them, which fails if it does.
+	beforeWrite atomic.Pointer[func(context.Context) error]
 	// ahead is how far the agent's clock is ahead.
 	ahead atomic.Int64
 	stop  func()
@@ -93,7 +93,7 @@ type agent struct {
 func startAgent(launchers *fake.Node) *agent {
 	GinkgoHelper()
 	a := &agent{
-		launchers: launchers, networks: &fakeNetworks{}, secrets: fakeSecrets{}, recorder: events.NewFakeRecorder(1000),
+		launchers: launchers, networks: &fakeNetworks{}, secrets: &fakeSecrets{}, recorder: events.NewFakeRecorder(1000),
 	}
 	mgr, err := ctrl.NewManager(apiServer, ctrl.Options{
 		Scheme:  scheme,
@@ -155,7 +155,9 @@ func (w *countingWriter) Patch(
 	ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
 ) error {
 	if do := w.agent.beforeWrite.Swap(nil); do != nil {
-		(*do)(obj)
+		if err := (*do)(ctx); err != nil {
+			return err
+		}
 	}
 	w.agent.writes.Add(1)
 	return w.SubResourceWriter.Patch(ctx, obj, patch, opts...)
@@ -173,7 +175,14 @@ func (m machines) Open(pod hypervisor.PodRef) (reconciler.Machine, error) {
 }
 
 // fakeNetworks makes taps in memory.
-type fakeNetworks struct{ failure atomic.Pointer[error] }
+type fakeNetworks struct {
+	failure atomic.Pointer[error]
+	// missing says that the next network has no taps.
+	missing atomic.Bool
+
+	mu         sync.Mutex
+	advertised map[types.UID]bool
+}
 
 func (f *fakeNetworks) Ensure(_ context.Context, _ *hypervisor.Process, vmi *v1.VirtualMachineInstance, _ *corev1.Pod) (
 	map[string]domain.InterfaceFact, error,
@@ -182,18 +191,59 @@ func (f *fakeNetworks) Ensure(_ context.Context, _ *hypervisor.Process, vmi *v1.
 		return nil, *failure
 	}
 	facts := map[string]domain.InterfaceFact{}
+	if f.missing.Swap(false) {
+		return facts, nil
+	}
 	for _, i := range vmi.Spec.Domain.Devices.Interfaces {
 		facts[i.Name] = domain.InterfaceFact{Tap: "tap0", MAC: "02:00:00:00:00:01", MTU: 1450}
 	}
 	return facts, nil
 }
 
-// fakeSecrets has the Secrets of Pod volumes by volume and key.
-type fakeSecrets map[string]map[string][]byte
+func (f *fakeNetworks) Advertise(_ *hypervisor.Process, _ *v1.VirtualMachineInstance, pod *corev1.Pod) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.advertised == nil {
+		f.advertised = map[types.UID]bool{}
+	}
+	f.advertised[pod.UID] = true
+	return nil
+}
 
-func (f fakeSecrets) Secret(volume string, keys ...string) ([]byte, error) {
+func (f *fakeNetworks) Forget(pod types.UID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.advertised, pod)
+}
+
+// advertises says whether a Pod's gateway is made known.
+func (f *fakeNetworks) advertises(pod types.UID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.advertised[pod]
+}
+
+// fakeSecrets has the Secrets of Pod volumes by volume and key.
+type fakeSecrets struct {
+	mu   sync.Mutex
+	data map[string][]byte
+}
+
+// put is what a kubelet does when a Secret has changed.
+func (f *fakeSecrets) put(volume, key, value string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.data == nil {
+		f.data = map[string][]byte{}
+	}
+	f.data[volume+"/"+key] = []byte(value)
+}
+
+func (f *fakeSecrets) Secret(volume string, keys ...string) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, key := range keys {
-		if data, ok := f[volume][key]; ok {
+		if data, ok := f.data[volume+"/"+key]; ok {
 			return data, nil
 		}
 	}

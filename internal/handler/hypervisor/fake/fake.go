@@ -61,6 +61,7 @@ func (n *Node) Open(pod hypervisor.PodRef) (*Launcher, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.vmi = pod.VMI
+	l.opens++
 	if l.unreachable != nil {
 		return nil, l.unreachable
 	}
@@ -84,10 +85,12 @@ type Launcher struct {
 	domain      *hypervisor.Domain
 	unreachable error
 	failures    map[string]error
-	slow        map[string]chan struct{}
+	slow        map[string]*gate
 	pools       map[string]*pool
 	content     map[string][]byte
 	guest       *hypervisor.GuestInfo
+	lost        map[string]bool
+	opens       int
 	starts      int
 	shutdowns   int
 	stubborn    bool
@@ -119,16 +122,52 @@ func (l *Launcher) Fail(call string, err error) {
 	l.failures[call] = err
 }
 
-// Slow makes one kind of call wait until the returned function is called.
-func (l *Launcher) Slow(call string) (release func()) {
+// gate holds calls up.
+type gate struct {
+	reached, open chan struct{}
+	once          sync.Once
+}
+
+// Slow makes one kind of call wait until release is called. The channel is closed when the first one waits.
+func (l *Launcher) Slow(call string) (reached <-chan struct{}, release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	gate := make(chan struct{})
+	g := &gate{reached: make(chan struct{}), open: make(chan struct{})}
 	if l.slow == nil {
-		l.slow = map[string]chan struct{}{}
+		l.slow = map[string]*gate{}
 	}
-	l.slow[call] = gate
-	return sync.OnceFunc(func() { close(gate) })
+	l.slow[call] = g
+	return g.reached, sync.OnceFunc(func() { close(g.open) })
+}
+
+// LoseAnswer makes the next call of a kind, "start" or "upload", do its work and fail like a connection that breaks
+// before the answer.
+func (l *Launcher) LoseAnswer(call string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost == nil {
+		l.lost = map[string]bool{}
+	}
+	l.lost[call] = true
+}
+
+// answer is what a call that did its work returns. The caller holds mu.
+func (l *Launcher) answer(call string) error {
+	if !l.lost[call] {
+		return nil
+	}
+	delete(l.lost, call)
+	return fmt.Errorf("%s: %w: the connection broke", call, hypervisor.ErrUnreachable)
+}
+
+// Nudge tells the agent that there is news although there is none.
+func (l *Launcher) Nudge() { l.change(func() {}) }
+
+// Opens counts how often the agent asked for the launcher.
+func (l *Launcher) Opens() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.opens
 }
 
 // Stubborn makes the guest ignore its power button.
@@ -219,14 +258,15 @@ func (l *Launcher) Content(name string) []byte {
 // enter lets a call through, or fails it as the knobs say.
 func (l *Launcher) enter(ctx context.Context, call string) error {
 	l.mu.Lock()
-	gate, err := l.slow[call], l.failures[call]
+	slow, err := l.slow[call], l.failures[call]
 	if l.unreachable != nil {
 		err = l.unreachable
 	}
 	l.mu.Unlock()
-	if gate != nil {
+	if slow != nil {
+		slow.once.Do(func() { close(slow.reached) })
 		select {
-		case <-gate:
+		case <-slow.open:
 		case <-ctx.Done():
 			return fmt.Errorf("%s: %w: %w", call, hypervisor.ErrUnreachable, ctx.Err())
 		}
@@ -269,7 +309,7 @@ func (l *Launcher) Start(ctx context.Context, definition *libvirtxml.Domain, pau
 		l.domain.State, l.domain.Reason = hypervisor.StatePaused, hypervisor.PausedByUser
 	}
 	l.starts++
-	return nil
+	return l.answer("start")
 }
 
 // Shutdown presses the power button, upon which the domain ends unless it is stubborn.
@@ -356,5 +396,5 @@ func (l *Launcher) Upload(ctx context.Context, _, name string, data []byte) erro
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.content[name] = append([]byte(nil), data...)
-	return nil
+	return l.answer("upload")
 }

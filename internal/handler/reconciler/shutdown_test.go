@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler_test
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
+)
+
+var _ = Describe("Shutting a guest down", func() {
+	var launchers *fake.Node
+	var a *agent
+	BeforeEach(func() {
+		launchers = fake.NewNode()
+		a = startAgent(launchers)
+	})
+
+	It("presses the power button when the Pod is deleted", func() {
+		g := makeGuest().schedule(launchers).handOver()
+		g.expectPhase(v1.Running)
+		g.deletePod()
+		Eventually(func() hypervisor.State { return g.launcher.Snapshot().State }).Should(Equal(hypervisor.StateEnded))
+		Expect(g.launcher.Snapshot().Reason).To(Equal("Shutdown"))
+		g.expectCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.PodTerminatingReason)
+		a.expectEvent("ShuttingDown")
+	})
+
+	It("presses the power button when the VMI is deleted", func() {
+		g := makeGuest(finalized).schedule(launchers).handOver()
+		g.expectPhase(v1.Running)
+		Expect(api.Delete(ctx, g.vmi)).To(Succeed())
+		Eventually(g.launcher.Shutdowns).Should(BeNumerically(">=", 1))
+	})
+
+	It("presses the power button of a guest whose VMI is gone", func() {
+		g := makeGuest().schedule(launchers).handOver()
+		g.expectPhase(v1.Running)
+		Expect(api.Delete(ctx, g.vmi)).To(Succeed())
+		g.deletePod()
+		Eventually(g.launcher.Shutdowns).Should(BeNumerically(">=", 1))
+	})
+
+	It("pulls the plug when the grace period has passed", func() {
+		g := makeGuest().schedule(launchers).handOver()
+		g.expectPhase(v1.Running)
+		g.launcher.Stubborn()
+		g.deletePod()
+		Eventually(g.launcher.Shutdowns).Should(Equal(1))
+		Expect(g.launcher.Snapshot().State).To(Equal(hypervisor.StateRunning))
+		a.ahead.Store(int64(10 * time.Second))
+		g.launcher.Nudge()
+		Eventually(g.launcher.Shutdowns).Should(Equal(2))
+		Expect(g.launcher.Snapshot().State).To(Equal(hypervisor.StateRunning))
+		a.ahead.Store(int64(time.Minute))
+		g.launcher.Nudge()
+		Eventually(func() string { return g.launcher.Snapshot().Reason }).Should(Equal("Destroyed"))
+	})
+
+	It("does not start a guest whose Pod is being deleted", func() {
+		g := makeGuest().schedule(launchers)
+		g.deletePod()
+		g.handOver()
+		g.expectCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.PodTerminatingReason)
+		Expect(g.launcher.Starts()).To(BeZero())
+	})
+
+	DescribeTable("does not start a guest that is deleted while it is prepared", func(handedOver bool, remove func(*guest)) {
+		g := makeGuest(finalized).schedule(launchers)
+		reached, release := g.launcher.Slow("upload")
+		if handedOver {
+			g.handOver()
+		}
+		Eventually(reached).Should(BeClosed())
+		remove(g)
+		// Another guest that is deleted later and known to be tells that the agent knows of this one, too.
+		witness := makeGuest(finalized).schedule(launchers).handOver()
+		witness.expectPhase(v1.Running)
+		remove(witness)
+		Eventually(witness.launcher.Shutdowns).Should(BeNumerically(">=", 1))
+		release()
+		g.settle()
+		Expect(g.launcher.Starts()).To(BeZero())
+		Expect(g.read().Status.Phase).NotTo(Equal(v1.Running))
+	},
+		Entry("after the hand-over, by its VMI", true, func(g *guest) { Expect(api.Delete(ctx, g.vmi)).To(Succeed()) }),
+		Entry("after the hand-over, by its Pod", true, func(g *guest) { g.deletePod() }),
+		Entry("before the hand-over, by its Pod", false, func(g *guest) { g.deletePod() }),
+	)
+})
