@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -137,5 +138,21 @@ var _ = Describe("Manager", Ordered, func() {
 		Eventually(reason, 20*time.Second).Should(Equal(ReasonNodeUnresponsive))
 		mark("false", time.Now()) // heard again, and not ready yet
 		Eventually(reason, 20*time.Second).Should(BeEmpty())
+	})
+
+	It("hears from the kubelet which Secret is missing", func() {
+		w := &world{ns: NewNamespace(), clock: clocktesting.NewFakePassiveClock(time.Now())}
+		vmi := builder.MakeVMI("vm").Namespace(w.ns).CloudInitSecret("init", "nowhere", "").Obj()
+		ExpectCreated(vmi)
+		Eventually(func() v1.VirtualMachineInstancePhase {
+			pod := podOf(vmi)
+			if k8sClient.Get(ctx, client.ObjectKeyFromObject(pod), pod) == nil && pod.Spec.NodeName == "" {
+				w.play(vmi, "node-1", builder.MakePodStatus().Waiting("ContainerCreating", ""))
+			}
+			return ExpectExists(vmi).Status.Phase
+		}, 20*time.Second).Should(Equal(v1.Scheduling), "it was told that the Pod takes its time: nothing else wakes it")
+		w.complain(vmi, "FailedMount", `secret "nowhere" not found`)
+		Eventually(func() *v1.VirtualMachineInstance { return ExpectExists(vmi) }, 20*time.Second).
+			Should(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedMount", `secret "nowhere"`))
 	})
 })

@@ -59,11 +59,12 @@ type VirtualMachineInstanceReconciler struct {
 // +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=core,resources=pods/status,verbs=patch
 // +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch
+// +kubebuilder:rbac:groups=core,resources=events,verbs=list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // SetupWithManager adds the reconciler to a manager. What wakes it is in virtualmachineinstance_watches.go.
 func (r *VirtualMachineInstanceReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	if err := indexVMIs(mgr.GetFieldIndexer()); err != nil {
+	if err := indexForVMIs(mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).
@@ -72,6 +73,7 @@ func (r *VirtualMachineInstanceReconciler) SetupWithManager(mgr ctrl.Manager) er
 		Owns(&corev1.Pod{}).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.usersOfClaim)).
 		WatchesMetadata(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.guestsOfNode), builder.WithPredicates(agentNews)).
+		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.ownerOfPod), builder.WithPredicates(startFailure)).
 		WatchesRawSource(source.Func(r.followConfig)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: vmiWorkers}).
 		Complete(r)

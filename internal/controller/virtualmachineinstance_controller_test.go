@@ -120,6 +120,88 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 	})
 
+	Context("when the kubelet cannot make the Pod's sandbox", func() {
+		const noSecret = `MountVolume.SetUp failed for volume "init-udata" : secret "nowhere" not found`
+		creating := func() *builder.PodStatus { return builder.MakePodStatus().Waiting("ContainerCreating", "") }
+		preparing := func() *v1.VirtualMachineInstance {
+			GinkgoHelper()
+			vmi := w.create(builder.MakeVMI("vm").CloudInitSecret("init", "nowhere", ""))
+			w.expectReconciled(vmi, "create Pod")
+			w.play(vmi, "node-1", creating())
+			w.events.take()
+			return vmi
+		}
+
+		It("names what is missing, and takes it back", func() {
+			vmi := preparing()
+			w.complain(vmi, "FailedMount", noSecret)
+			Expect(w.expectReconciled(vmi).RequeueAfter).To(BeNumerically(">", 0), "the next attempt may succeed")
+			w.pass(10 * time.Second)
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+				"FailedMount", `secret "nowhere" not found`))
+			Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
+			Expect(vmi.Status.Phase).To(Equal(v1.Scheduling))
+			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FailedMount: ")))
+			w.expectQuiet(vmi)
+
+			status := creating().Obj()
+			status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
+			pod := ExpectExists(podOf(vmi))
+			pod.Status = status
+			Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+			w.expectQuiet(vmi)
+
+			w.play(vmi, "", builder.MakePodStatus().Running())
+			w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
+		})
+
+		It("is written once for all attempts of a while, and anew for another reason", func() {
+			vmi := preparing()
+			w.pass(10 * time.Second)
+			shown := func() string {
+				GinkgoHelper()
+				return vmistatus.FindCondition(&ExpectExists(vmi).Status, v1.VirtualMachineInstanceSynchronized).Message
+			}
+			w.complain(vmi, "FailedCreatePodSandBox", `failed to setup network for sandbox "1a"`)
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			w.events.take()
+			w.pass(time.Minute)
+			w.complain(vmi, "FailedCreatePodSandBox", `failed to setup network for sandbox "2b"`)
+			w.expectQuiet(vmi)
+			Expect(shown()).To(ContainSubstring("1a"))
+			w.pass(5 * time.Minute)
+			w.complain(vmi, "FailedCreatePodSandBox", `failed to setup network for sandbox "3c"`)
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			Expect(shown()).To(ContainSubstring("3c"))
+			w.events.take()
+
+			w.pass(time.Second)
+			w.complain(vmi, "FailedMount", noSecret)
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			Expect(shown()).To(ContainSubstring("nowhere"))
+			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FailedMount: ")))
+			w.expectQuiet(vmi)
+		})
+
+		It("does not mistake other events for that", func() {
+			vmi := preparing()
+			w.complain(vmi, "Unhealthy", "another matter")
+			pod := ExpectExists(podOf(vmi))
+			ExpectCreated(&corev1.Event{
+				ObjectMeta:     metav1.ObjectMeta{Namespace: w.ns, Name: "earlier"},
+				InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: w.ns, Name: pod.Name, UID: "earlier"},
+				Type:           corev1.EventTypeWarning, Reason: "FailedMount", Message: noSecret,
+			})
+			w.pass(10 * time.Second)
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status") // that it takes its time
+			Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+		})
+	})
+
 	It("waits for a claim, with the reason, and describes it at the hand-over", func() {
 		vmi := w.create(builder.MakeVMI("vm").PVC("root", "claim"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strconv"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,23 +29,39 @@ const (
 	nodeIndex  = "status.nodeName"
 )
 
-func indexVMIs(indexer client.FieldIndexer) error {
-	for field, values := range map[string]func(*v1.VirtualMachineInstance) []string{
-		claimIndex: virtualmachineinstance.ClaimNames,
-		nodeIndex:  func(vmi *v1.VirtualMachineInstance) []string { return []string{vmi.Status.NodeName} },
-	} {
-		err := indexer.IndexField(context.Background(), &v1.VirtualMachineInstance{}, field, func(o client.Object) []string {
-			vmi, ok := o.(*v1.VirtualMachineInstance)
-			if !ok {
+// indexForVMIs makes the cache's indexes: of VMIs, and of the events about their Pods.
+func indexForVMIs(indexer client.FieldIndexer) error {
+	for _, index := range []struct {
+		kind   client.Object
+		field  string
+		values client.IndexerFunc
+	}{
+		{&v1.VirtualMachineInstance{}, claimIndex, valuesOf(virtualmachineinstance.ClaimNames)},
+		{&v1.VirtualMachineInstance{}, nodeIndex, valuesOf(func(vmi *v1.VirtualMachineInstance) []string {
+			return []string{vmi.Status.NodeName}
+		})},
+		{&corev1.Event{}, virtualmachineinstance.PodEventIndex, valuesOf(func(e *corev1.Event) []string {
+			if !virtualmachineinstance.IsStartFailure(e) {
 				return nil
 			}
-			return values(vmi)
-		})
-		if err != nil {
-			return fmt.Errorf("index VirtualMachineInstances by %s: %w", field, err)
+			return []string{string(e.InvolvedObject.UID)}
+		})},
+	} {
+		if err := indexer.IndexField(context.Background(), index.kind, index.field, index.values); err != nil {
+			return fmt.Errorf("index %T by %s: %w", index.kind, index.field, err)
 		}
 	}
 	return nil
+}
+
+func valuesOf[T client.Object](values func(T) []string) client.IndexerFunc {
+	return func(o client.Object) []string {
+		object, ok := o.(T)
+		if !ok {
+			return nil
+		}
+		return values(object)
+	}
 }
 
 // usersOfClaim are the VMIs that may wait for a claim.
@@ -55,6 +73,35 @@ func (r *VirtualMachineInstanceReconciler) usersOfClaim(ctx context.Context, cla
 func (r *VirtualMachineInstanceReconciler) guestsOfNode(ctx context.Context, host client.Object) []ctrl.Request {
 	return r.find(ctx, client.MatchingFields{nodeIndex: host.GetName()})
 }
+
+// ownerOfPod is the VMI whose launcher Pod an event is about.
+func (r *VirtualMachineInstanceReconciler) ownerOfPod(ctx context.Context, o client.Object) []ctrl.Request {
+	e, ok := o.(*corev1.Event)
+	if !ok {
+		return nil
+	}
+	pod := &corev1.Pod{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.InvolvedObject.Name}, pod); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Cannot read the Pod that an event is about", "pod", e.InvolvedObject.Name)
+		}
+		return nil
+	}
+	owner := metav1.GetControllerOf(pod)
+	if pod.UID != e.InvolvedObject.UID || owner == nil || owner.Kind != v1.VirtualMachineInstanceGroupVersionKind.Kind {
+		return nil
+	}
+	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: pod.Namespace, Name: owner.Name}}}
+}
+
+// startFailure passes events that tell why a launcher Pod cannot start. That an event expires tells nothing.
+var startFailure = predicate.And(
+	predicate.Funcs{DeleteFunc: func(event.DeleteEvent) bool { return false }},
+	predicate.NewPredicateFuncs(func(o client.Object) bool {
+		e, ok := o.(*corev1.Event)
+		return ok && virtualmachineinstance.IsStartFailure(e)
+	}),
+)
 
 func (r *VirtualMachineInstanceReconciler) find(ctx context.Context, options ...client.ListOption) []ctrl.Request {
 	list := &v1.VirtualMachineInstanceList{}

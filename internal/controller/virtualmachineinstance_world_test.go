@@ -100,6 +100,22 @@ func (w *world) expectQuiet(vmi *v1.VirtualMachineInstance) {
 	Expect(w.events.take()).To(BeEmpty())
 }
 
+// complain makes an event about the launcher Pod, as the kubelet would.
+func (w *world) complain(vmi *v1.VirtualMachineInstance, reason, message string) {
+	GinkgoHelper()
+	pod := ExpectExists(podOf(vmi))
+	ExpectCreated(&corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: vmi.Namespace, GenerateName: pod.Name + "."},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		Type:           corev1.EventTypeWarning, Reason: reason, Message: message,
+		Source:         corev1.EventSource{Component: "kubelet"},
+		FirstTimestamp: metav1.NewTime(w.clock.Now()), LastTimestamp: metav1.NewTime(w.clock.Now()),
+	})
+}
+
+// pass lets time go by.
+func (w *world) pass(d time.Duration) { w.clock.SetTime(w.clock.Now().Add(d)) }
+
 func podOf(vmi *v1.VirtualMachineInstance) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace, Name: podspec.PodName(vmi)}}
 }

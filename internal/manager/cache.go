@@ -7,6 +7,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/nodecapabilities"
 	"github.com/vireo-project/vireo/internal/operator"
 )
@@ -31,6 +33,27 @@ func NewScheme() *runtime.Scheme {
 	return scheme
 }
 
+// podWarnings are the events of which some tell why a launcher Pod does not start. A selector has no "or", so that the
+// reasons that a busy cluster has most of are left out by name; slim drops what else is not ours.
+const podWarnings = "involvedObject.kind=Pod,type=Warning," +
+	"reason!=FailedScheduling,reason!=BackOff,reason!=Unhealthy,reason!=Failed,reason!=Evicted"
+
+// slim keeps nothing of an event but its name, unless it tells why a launcher Pod does not start.
+func slim(o any) (any, error) {
+	e, ok := o.(*corev1.Event)
+	if !ok {
+		return o, nil
+	}
+	kept := &corev1.Event{ObjectMeta: metav1.ObjectMeta{
+		Namespace: e.Namespace, Name: e.Name, UID: e.UID, ResourceVersion: e.ResourceVersion, CreationTimestamp: e.CreationTimestamp,
+	}}
+	if virtualmachineinstance.IsStartFailure(e) {
+		kept.InvolvedObject, kept.Type, kept.Reason, kept.Message = e.InvolvedObject, e.Type, e.Reason, e.Message
+		kept.LastTimestamp, kept.EventTime, kept.Series = e.LastTimestamp, e.EventTime, e.Series
+	}
+	return kept, nil
+}
+
 // cacheOptions keep in memory only what is ours: launcher Pods, and in the install namespace what agents publish, what
 // is installed, and the one Secret. They are also all that the Roles allow.
 func cacheOptions(namespace string) cache.Options {
@@ -43,6 +66,7 @@ func cacheOptions(namespace string) cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:           {Label: labels.SelectorFromSet(labels.Set{v1.AppLabel: LauncherLabelValue})},
+			&corev1.Event{}:         {Field: fields.ParseSelectorOrDie(podWarnings), Transform: slim},
 			&coordinationv1.Lease{}: here(agents, nil),
 			&corev1.ConfigMap{}:     here(agents, nil),
 			&appsv1.DaemonSet{}:     here(installed, nil),

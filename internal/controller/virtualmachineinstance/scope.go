@@ -80,21 +80,23 @@ func Run(ctx context.Context, s *Scope) error {
 		readClaims,
 		// 4. Made while the VMI prepares, deleted with it.
 		reconcilePod,
-		// 5. Label and readiness gate come before the status: the agent starts the guest when it sees Scheduled.
+		// 5. Only a Pod that does not say itself why it waits is looked into.
+		readPodEvents,
+		// 6. Label and readiness gate come before the status: the agent starts the guest when it sees Scheduled.
 		handOver,
-		// 6. Before the end: a Pod that went with its node gives that as the reason.
+		// 7. Before the end: a Pod that went with its node gives that as the reason.
 		lookAtNode,
-		// 7. After the Pod was looked at for the last time.
+		// 8. After the Pod was looked at for the last time.
 		readEnd,
 	)
-	// 8. The status is written even if a phase failed: it says what failed.
+	// 9. The status is written even if a phase failed: it says what failed.
 	if statusErr := writeStatus(ctx, s); statusErr != nil {
 		return errors.Join(err, statusErr)
 	}
 	if err != nil {
 		return err
 	}
-	// 9. The end is on record before the object may go.
+	// 10. The end is on record before the object may go.
 	return releaseVMI(ctx, s)
 }
 

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package manager
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func podWarning(name, pod, reason string) *corev1.Event {
+	return &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name, Annotations: map[string]string{"big": "x"}},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: metav1.NamespaceDefault, Name: pod, UID: "u"},
+		Type:           corev1.EventTypeWarning, Reason: reason, Message: "why", LastTimestamp: metav1.Now(),
+	}
+}
+
+// TestEventsInCache holds the cache to what its cost is worth: the API server sends little, and less is kept.
+func TestEventsInCache(t *testing.T) {
+	g := NewWithT(t)
+	config := startAPIServer(t)
+	c, err := client.New(config, client.Options{Scheme: NewScheme()})
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, e := range []*corev1.Event{
+		podWarning("ours", "virt-launcher-vm-1", "FailedMount"),
+		podWarning("theirs", "web-1", "FailedMount"),
+		podWarning("frequent", "virt-launcher-vm-1", "FailedScheduling"),
+	} {
+		g.Expect(c.Create(t.Context(), e)).To(Succeed())
+	}
+
+	options := cacheOptions("kubevirt")
+	options.Scheme = NewScheme()
+	events, err := cache.New(config, options)
+	g.Expect(err).NotTo(HaveOccurred())
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- events.Start(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+
+	list := &corev1.EventList{}
+	waiting, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	_, err = events.GetInformer(waiting, &corev1.Event{}, cache.BlockUntilSynced(false))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(events.WaitForCacheSync(waiting)).To(BeTrue())
+	g.Expect(events.List(waiting, list, client.InNamespace(metav1.NamespaceDefault))).To(Succeed())
+	messages := map[string]string{}
+	for _, e := range list.Items {
+		messages[e.Name] = e.Message
+		g.Expect(e.Annotations).To(BeEmpty())
+	}
+	g.Expect(messages).To(Equal(map[string]string{"ours": "why", "theirs": ""}))
+}
