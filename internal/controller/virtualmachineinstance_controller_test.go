@@ -537,11 +537,17 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	})
 
 	It("gives up on a VMI that no Pod can run, until it changes", func() {
-		vmi := w.create(builder.MakeVMI("vm").EmptyDisk(launcherpod.SocketsVolume, "1Gi"))
+		vmi := w.create(builder.MakeVMI("vm").Volume("answers", v1.VolumeSource{Sysprep: &v1.SysprepSource{}}))
 		_, err := w.reconcile(vmi)
 		Expect(err).To(MatchError(ContainSubstring("terminal error")))
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
-			"FailedCreate", "volume sockets"))
+			"FailedCreate", "volume answers"))
+	})
+
+	It("makes a Pod of volumes that are called like the Pod's own", func() {
+		vmi := w.create(builder.MakeVMI("vm").ContainerDisk(launcherpod.SocketsVolume, "image").CloudInitSecret("init", "u", "n").
+			ContainerDisk(launcherpod.UserDataVolume("init"), "image"))
+		w.expectReconciled(vmi, "create Pod")
 	})
 
 	It("asks for no KVM under emulation", func() {

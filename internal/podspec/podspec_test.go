@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -140,7 +141,6 @@ func TestBuildRefuses(t *testing.T) {
 	}{
 		"no UID":         {builder.MakeVMI("vm").Obj(), config(), "UID"},
 		"no image":       {makeVMI().Obj(), podspec.Config{}, "--launcher-image"},
-		"reserved name":  {makeVMI().EmptyDisk("sockets", "1Gi").Obj(), config(), "volume sockets"},
 		"unknown volume": {makeVMI().Volume("x", v1.VolumeSource{Sysprep: &v1.SysprepSource{}}).Obj(), config(), "volume x"},
 		"unknown binding": {makeVMI().Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Devices.Interfaces[0].Masquerade = nil
@@ -155,6 +155,68 @@ func TestBuildRefuses(t *testing.T) {
 				t.Errorf("got %v, want an error that names %q", err, tc.want)
 			}
 		})
+	}
+}
+
+// TestVolumeNames lets a VMI call its volumes what it likes: they keep their mount paths and clash with nothing.
+func TestVolumeNames(t *testing.T) {
+	long := strings.Repeat("x", 57) // as long as its Secret's volume may be
+	clashing := []string{"sockets", "libvirt-runtime", "ephemeral-disks", "kernel-boot", "hugepages", "init-udata", "init-ndata", long + "-udata"}
+	vmi := makeVMI().CloudInitSecret("init", "u", "n").CloudInitSecret(long, "u", "").Hugepages("2Mi").KernelBoot("kernel").
+		PVC("sockets-2", "c").PVC("plain", "c").EmptyDisk("sockets-3", "1Gi")
+	cfg := config()
+	cfg.Claims = map[string]podspec.Claim{"libvirt-runtime": {Block: true}}
+	for i, name := range clashing {
+		switch i % 3 {
+		case 0:
+			vmi.ContainerDisk(name, "image")
+		case 1:
+			vmi.PVC(name, "claim")
+		default:
+			vmi.HostDisk(name, "/data/disk.img")
+		}
+	}
+	pod, err := podspec.Build(vmi.Obj(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	volumes := map[string]int{}
+	for _, v := range pod.Spec.Volumes {
+		volumes[v.Name]++
+		if problems := validation.IsDNS1123Label(v.Name); len(problems) > 0 {
+			t.Errorf("volume %q: %s", v.Name, problems)
+		}
+	}
+	for name, count := range volumes {
+		if count > 1 {
+			t.Errorf("%d volumes are called %q", count, name)
+		}
+	}
+	if devices := pod.Spec.Containers[0].VolumeDevices; len(devices) != 1 || devices[0].Name != "libvirt-runtime-2" ||
+		devices[0].DevicePath != "/dev/libvirt-runtime" {
+		t.Errorf("devices are %v", devices)
+	}
+	mounts := map[string]string{}
+	for _, m := range pod.Spec.Containers[0].VolumeMounts {
+		mounts[m.MountPath] = m.Name
+		if volumes[m.Name] == 0 {
+			t.Errorf("%s mounts %q, which is not there", m.MountPath, m.Name)
+		}
+	}
+	for path, name := range map[string]string{
+		"/var/run/kubevirt/sockets":                              "sockets",
+		"/var/run/kubevirt/container-disks/sockets":              "sockets-4",
+		"/dev/hugepages":                                         "hugepages",
+		"/var/run/kubevirt-private/vmi-disks/hugepages":          "hugepages-2",
+		"/var/run/kubevirt-private/vmi-disks/sockets-2":          "sockets-2",
+		"/var/run/kubevirt-private/vmi-disks/plain":              "plain",
+		"/var/run/kubevirt-private/secret/init/userdata":         "init-udata",
+		"/var/run/kubevirt-private/vmi-disks/init-udata":         "init-udata-2",
+		"/var/run/kubevirt-private/vmi-disks/" + long + "-udata": long + "-uda-2",
+	} {
+		if mounts[path] != name {
+			t.Errorf("%s mounts %q, want %q", path, mounts[path], name)
+		}
 	}
 }
 

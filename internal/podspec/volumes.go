@@ -30,11 +30,12 @@ type storage struct {
 	mounts      []corev1.VolumeMount
 	devices     []corev1.VolumeDevice
 	pullSecrets []corev1.LocalObjectReference
+	names       volumeNames
 }
 
 // renderVolumes returns the launcher's own volumes and those of the VMI.
 func renderVolumes(vmi *v1.VirtualMachineInstance, cfg Config) (*storage, error) {
-	s := &storage{pullSecrets: slices.Clone(cfg.ImagePullSecrets)}
+	s := &storage{pullSecrets: slices.Clone(cfg.ImagePullSecrets), names: nameVolumes(vmi)}
 	s.emptyDir(launcherpod.SocketsVolume, launcherpod.SocketsDir, corev1.StorageMediumDefault)
 	s.emptyDir(launcherpod.RuntimeVolume, launcherpod.RuntimeDir, corev1.StorageMediumDefault)
 	s.emptyDir(launcherpod.EphemeralDisksVolume, launcherpod.EphemeralDisksDir, corev1.StorageMediumDefault)
@@ -51,9 +52,6 @@ func renderVolumes(vmi *v1.VirtualMachineInstance, cfg Config) (*storage, error)
 }
 
 func (s *storage) volume(v *v1.Volume, cfg Config) error {
-	if slices.ContainsFunc(s.volumes, func(own corev1.Volume) bool { return own.Name == v.Name }) {
-		return fmt.Errorf("volume %s: the launcher Pod has a volume of its own with that name, choose another", v.Name)
-	}
 	if claim := ClaimName(v); claim != "" {
 		s.claim(v, claim, cfg.Claims[v.Name])
 		return nil
@@ -61,7 +59,7 @@ func (s *storage) volume(v *v1.Volume, cfg Config) error {
 	switch {
 	case v.ContainerDisk != nil:
 		disk := v.ContainerDisk
-		s.image(v.Name, launcherpod.ContainerDiskDir(v.Name), disk.Image, disk.ImagePullPolicy, disk.ImagePullSecret)
+		s.image(s.names.inPod(v.Name), launcherpod.ContainerDiskDir(v.Name), disk.Image, disk.ImagePullPolicy, disk.ImagePullSecret)
 	case v.HostDisk != nil:
 		s.hostDisk(v)
 	case v.CloudInitNoCloud != nil:
@@ -116,25 +114,25 @@ func (s *storage) kernelBoot(vmi *v1.VirtualMachineInstance) {
 
 func (s *storage) claim(v *v1.Volume, claim string, info Claim) {
 	readOnly := v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly
-	s.volumes = append(s.volumes, corev1.Volume{Name: v.Name, VolumeSource: corev1.VolumeSource{
+	name := s.names.inPod(v.Name)
+	s.volumes = append(s.volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim, ReadOnly: readOnly},
 	}})
 	if info.Block {
-		s.devices = append(s.devices, corev1.VolumeDevice{Name: v.Name, DevicePath: launcherpod.BlockDevice(v.Name)})
+		s.devices = append(s.devices, corev1.VolumeDevice{Name: name, DevicePath: launcherpod.BlockDevice(v.Name)})
 		return
 	}
-	s.mounts = append(s.mounts, corev1.VolumeMount{
-		Name: v.Name, MountPath: launcherpod.DiskDir(v.Name), ReadOnly: readOnly,
-	})
+	s.mounts = append(s.mounts, corev1.VolumeMount{Name: name, MountPath: launcherpod.DiskDir(v.Name), ReadOnly: readOnly})
 }
 
 func (s *storage) hostDisk(v *v1.Volume) {
-	s.volumes = append(s.volumes, corev1.Volume{Name: v.Name, VolumeSource: corev1.VolumeSource{
+	name := s.names.inPod(v.Name)
+	s.volumes = append(s.volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
 		HostPath: &corev1.HostPathVolumeSource{
 			Path: path.Dir(v.HostDisk.Path), Type: ptr.To(corev1.HostPathDirectoryOrCreate),
 		},
 	}})
-	s.mounts = append(s.mounts, corev1.VolumeMount{Name: v.Name, MountPath: launcherpod.DiskDir(v.Name)})
+	s.mounts = append(s.mounts, corev1.VolumeMount{Name: name, MountPath: launcherpod.DiskDir(v.Name)})
 }
 
 func (s *storage) cloudInit(name string, userData, networkData *corev1.LocalObjectReference) {
