@@ -10,6 +10,12 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
+// tbCacheMiB is the size of QEMU's cache of translated code when it emulates the CPU. QEMU itself takes a quarter of the
+// guest's memory, up to 1 GiB, which counts as the launcher Pod's memory and which nobody has asked for. A cache that is
+// full is thrown away and filled again.
+// Source: qemu accel/tcg/tcg-accel-ops.c and tcg/region.c (tcg_init, DEFAULT_CODE_GEN_BUFFER_SIZE).
+const tbCacheMiB = 32
+
 // configureFeatures sets the machine's features other than Hyper-V's.
 func configureFeatures(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
 	features := v1.Features{}
@@ -21,6 +27,9 @@ func configureFeatures(vmi *v1.VirtualMachineInstance, facts Facts, domain *libv
 		VMPort: &libvirtxml.DomainFeatureState{State: "off"},
 	}
 	domain.Features = list
+	if facts.Emulation {
+		list.TCG = &libvirtxml.DomainFeatureTCG{TBCache: &libvirtxml.DomainFeatureTCGTBCache{Unit: "MiB", Size: tbCacheMiB}}
+	}
 	if enabled(features.ACPI.Enabled) {
 		list.ACPI = &libvirtxml.DomainFeature{}
 	} else if bootloader(vmi).EFI != nil {

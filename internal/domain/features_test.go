@@ -21,28 +21,29 @@ func withFeatures(features v1.Features) *guest {
 func TestFeatures(t *testing.T) {
 	state := func(s string) *libvirtxml.DomainFeatureState { return &libvirtxml.DomainFeatureState{State: s} }
 	vmport, acpi := state("off"), &libvirtxml.DomainFeature{}
+	tcg := &libvirtxml.DomainFeatureTCG{TBCache: &libvirtxml.DomainFeatureTCGTBCache{Unit: "MiB", Size: 32}}
 	for name, tc := range map[string]struct {
 		guest *guest
 		want  libvirtxml.DomainFeatureList
 	}{
-		"default":      {makeGuest(), libvirtxml.DomainFeatureList{VMPort: vmport, ACPI: acpi}},
-		"without ACPI": {withFeatures(v1.Features{ACPI: *off()}), libvirtxml.DomainFeatureList{VMPort: vmport}},
+		"default":      {makeGuest(), libvirtxml.DomainFeatureList{TCG: tcg, VMPort: vmport, ACPI: acpi}},
+		"without ACPI": {withFeatures(v1.Features{ACPI: *off()}), libvirtxml.DomainFeatureList{TCG: tcg, VMPort: vmport}},
 		"APIC": {withFeatures(v1.Features{APIC: &v1.FeatureAPIC{EndOfInterrupt: true}}),
-			libvirtxml.DomainFeatureList{VMPort: vmport, ACPI: acpi, APIC: &libvirtxml.DomainFeatureAPIC{EOI: "on"}}},
+			libvirtxml.DomainFeatureList{TCG: tcg, VMPort: vmport, ACPI: acpi, APIC: &libvirtxml.DomainFeatureAPIC{EOI: "on"}}},
 		"APIC off": {withFeatures(v1.Features{APIC: &v1.FeatureAPIC{FeatureState: *off()}}),
-			libvirtxml.DomainFeatureList{VMPort: vmport, ACPI: acpi}},
+			libvirtxml.DomainFeatureList{TCG: tcg, VMPort: vmport, ACPI: acpi}},
 		"hidden KVM": {withFeatures(v1.Features{KVM: &v1.FeatureKVM{Hidden: true}}),
-			libvirtxml.DomainFeatureList{VMPort: vmport, ACPI: acpi, KVM: &libvirtxml.DomainFeatureKVM{Hidden: state("on")}}},
+			libvirtxml.DomainFeatureList{TCG: tcg, VMPort: vmport, ACPI: acpi, KVM: &libvirtxml.DomainFeatureKVM{Hidden: state("on")}}},
 		"SMM": {withFeatures(v1.Features{SMM: &v1.FeatureState{}}),
-			libvirtxml.DomainFeatureList{VMPort: vmport, ACPI: acpi, SMM: &libvirtxml.DomainFeatureSMM{State: "on"}}},
+			libvirtxml.DomainFeatureList{TCG: tcg, VMPort: vmport, ACPI: acpi, SMM: &libvirtxml.DomainFeatureSMM{State: "on"}}},
 		"SMM off": {withFeatures(v1.Features{SMM: off()}),
-			libvirtxml.DomainFeatureList{VMPort: vmport, ACPI: acpi, SMM: &libvirtxml.DomainFeatureSMM{State: "off"}}},
+			libvirtxml.DomainFeatureList{TCG: tcg, VMPort: vmport, ACPI: acpi, SMM: &libvirtxml.DomainFeatureSMM{State: "off"}}},
 		"SMM for Secure Boot": {bootsEFI(true),
-			libvirtxml.DomainFeatureList{VMPort: vmport, ACPI: acpi, SMM: &libvirtxml.DomainFeatureSMM{State: "on"}}},
+			libvirtxml.DomainFeatureList{TCG: tcg, VMPort: vmport, ACPI: acpi, SMM: &libvirtxml.DomainFeatureSMM{State: "on"}}},
 		"pvspinlock": {withFeatures(v1.Features{Pvspinlock: &v1.FeatureState{}}).kvm(),
 			libvirtxml.DomainFeatureList{VMPort: vmport, ACPI: acpi, PVSpinlock: state("on")}},
 		"pvspinlock off": {withFeatures(v1.Features{Pvspinlock: off()}),
-			libvirtxml.DomainFeatureList{VMPort: vmport, ACPI: acpi, PVSpinlock: state("off")}},
+			libvirtxml.DomainFeatureList{TCG: tcg, VMPort: vmport, ACPI: acpi, PVSpinlock: state("off")}},
 	} {
 		t.Run(name, func(t *testing.T) { expectEqual(t, tc.guest.build(t).Features, &tc.want) })
 	}

@@ -83,6 +83,12 @@ var _ = Describe("A running domain", Label("libvirt"), func() {
 		Expect(listeners(p.daemon.PID())).To(BeEmpty())
 	})
 
+	It("limits QEMU's cache of translated code, which is not the guest's memory", func() {
+		p := newPod()
+		p.start("minimal")
+		Expect(p.qemuCommandLine()).To(ContainElement(MatchRegexp(`(^|,)tb-size=32(,|$)`)))
+	})
+
 	It("keeps free ports for devices that come later", func() {
 		p := newPod()
 		defined := p.start("devices")
@@ -180,6 +186,25 @@ func expectKept(asked, got *libvirtxml.Domain) {
 		}
 	}
 	Expect(scsi).To(BeNumerically("<=", 1), "libvirt added a SCSI controller of its own choice")
+}
+
+// qemuCommandLine is how libvirt started the guest of the Pod.
+func (p *pod) qemuCommandLine() []string {
+	GinkgoHelper()
+	own, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(p.daemon.PID()), "ns", "pid"))
+	Expect(err).NotTo(HaveOccurred())
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	Expect(err).NotTo(HaveOccurred())
+	for _, file := range files {
+		// Processes of others come and go.
+		namespace, _ := os.Readlink(filepath.Join(filepath.Dir(file), "ns", "pid"))
+		text, _ := os.ReadFile(file)
+		if args := strings.Split(string(text), "\x00"); namespace == own && strings.Contains(args[0], "qemu-system") {
+			return args
+		}
+	}
+	Fail("QEMU does not run in the Pod")
+	return nil
 }
 
 // readVNCBanner opens a connection to the screen and reads the server's first line.
