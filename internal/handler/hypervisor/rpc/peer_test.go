@@ -4,8 +4,18 @@
 package rpc
 
 import (
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 func TestCgroupInPod(t *testing.T) {
@@ -32,4 +42,107 @@ func TestCgroupInPod(t *testing.T) {
 			}
 		})
 	}
+}
+
+// procDir stands for the /proc directory of a process in a cgroup.
+func procDir(t *testing.T, cgroup string) *os.File {
+	t.Helper()
+	dir := t.TempDir()
+	if cgroup != "" {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup"), []byte(cgroup), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := openDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+func TestProcessMustBelongToThePod(t *testing.T) {
+	const other = "1b7a6b0e-6d53-4f0b-9a41-3a1d8f1f7a11"
+	for _, tc := range []struct{ name, cgroup, refusal string }{
+		{"its own Pod", "0::/kubepods/burstable/pod" + string(podUID) + "/8f0c\n", ""},
+		{"another Pod", "0::/kubepods/burstable/pod" + other + "/8f0c\n", "does not belong to the Pod"},
+		{"the node", "0::/system.slice/libvirtd.service\n", "does not belong to the Pod"},
+		{"a process that has ended", "", "no such file"},
+		{"a file without end", strings.Repeat("0::/x\n", maxCgroupFile/6+1) + "0::/kubepods/pod" + string(podUID) + "\n",
+			"does not belong to the Pod"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			err := checkCgroup(procDir(t, tc.cgroup), podUID)
+			if (err == nil) != (tc.refusal == "") || (err != nil && !strings.Contains(err.Error(), tc.refusal)) {
+				t.Errorf("got %v, want one that says %q", err, tc.refusal)
+			}
+		})
+	}
+}
+
+// servedEnv and servedFD make this test's binary the process behind a socket: it listens on the descriptor, says
+// so by closing its output, and waits for its input to end.
+const (
+	servedEnv = "VIREO_TEST_LISTEN"
+	servedFD  = 3
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(servedEnv) == "" {
+		os.Exit(m.Run())
+	}
+	if err := unix.Listen(servedFD, 1); err != nil {
+		_, _ = os.Stderr.WriteString(err.Error())
+		os.Exit(1)
+	}
+	_ = os.Stdout.Close()
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// listenAs lets a process of another user listen on a socket. The kernel tells the credentials of who called listen.
+func listenAs(t *testing.T, path string, uid uint32) {
+	t.Helper()
+	short := filepath.Join(t.TempDir(), "s")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		err = errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: short}), os.Rename(short, path))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := os.NewFile(uintptr(fd), "socket")
+	defer func() { _ = socket.Close() }()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = []string{servedEnv + "=1"}
+	cmd.ExtraFiles = []*os.File{socket}
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	})
+	if _, err := io.Copy(io.Discard, out); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSocketOfQEMUsUserOutsideOfThePod(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to run a process as QEMU's user")
+	}
+	n := newNode(t)
+	n.options.CheckPeer = nil
+	listenAs(t, n.socket(), launcherpod.QEMUUser)
+	expectUnreachable(t, n.dial(t, patience), "does not belong to the Pod")
 }
