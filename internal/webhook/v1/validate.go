@@ -64,6 +64,14 @@ func validateSpec(path *field.Path, spec *v1.VirtualMachineInstanceSpec, config 
 	return c.errs
 }
 
+// validateInstance also applies the rules that only hold for a VMI with its defaults.
+func validateInstance(path *field.Path, spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config) field.ErrorList {
+	c := &check{path: path, spec: spec, config: config, errs: validateSpec(path, spec, config)}
+	checkMemoryGiven(c)
+	checkVolumesUsed(c)
+	return c.errs
+}
+
 // at returns the path of a field below the spec.
 func (c *check) at(name string, more ...string) *field.Path { return c.path.Child(name, more...) }
 

@@ -5,6 +5,7 @@ package v1
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 
@@ -60,7 +61,7 @@ func (v *vmValidator) ValidateCreate(ctx context.Context, vm *v1.VirtualMachine)
 	errs := validateVM(path, &vm.Spec, v.config.Current(), fromTrusted(ctx, v.trusted))
 	warnings := unimplementedInVM(path, &vm.Spec)
 	if len(errs) == 0 {
-		return warnings, nil
+		return append(warnings, faultsOfInstance(path.Child("template", "spec"), vm, v.config.Current())...), nil
 	}
 	return warnings, apierrors.NewInvalid(v1.VirtualMachineGroupVersionKind.GroupKind(), vm.Name, errs)
 }
@@ -95,6 +96,23 @@ func validateVM(path *field.Path, spec *v1.VirtualMachineSpec, config clustercon
 	errs = append(errs, validateSpec(template.Child("spec"), &spec.Template.Spec, config)...)
 	errs = append(errs, validateMetadata(template.Child("metadata"), &spec.Template.ObjectMeta, trusted)...)
 	return append(errs, validateDataVolumeTemplates(path, spec)...)
+}
+
+// faultsOfInstance says for which reasons the VM's instance will be refused though the VM is not: what is wrong only with
+// the defaults, which are the instance's, such as a read-only disk without a bus, which becomes a SATA disk. The defaults
+// may be others by the time of the start, so that this warns.
+func faultsOfInstance(path *field.Path, vm *v1.VirtualMachine, config clusterconfig.Config) []string {
+	if vm.Spec.Template == nil || vm.Spec.Instancetype != nil || vm.Spec.Preference != nil {
+		return nil
+	}
+	vmi := &v1.VirtualMachineInstance{ObjectMeta: *vm.Spec.Template.ObjectMeta.DeepCopy(), Spec: *vm.Spec.Template.Spec.DeepCopy()}
+	vmi.Namespace, vmi.Name = vm.Namespace, vm.Name
+	setDefaults(vmi, config)
+	var warnings []string
+	for _, fault := range validateInstance(path, &vmi.Spec, config) {
+		warnings = append(warnings, fmt.Sprintf("%s keeps the VM from starting: %s", fault.Field, fault.Detail))
+	}
+	return warnings
 }
 
 func validateDataVolumeTemplates(path *field.Path, spec *v1.VirtualMachineSpec) field.ErrorList {

@@ -43,13 +43,7 @@ var _ admission.Validator[*v1.VirtualMachineInstance] = (*vmiValidator)(nil)
 // ValidateCreate implements admission.Validator.
 func (v *vmiValidator) ValidateCreate(ctx context.Context, vmi *v1.VirtualMachineInstance) (admission.Warnings, error) {
 	config, path := v.config.Current(), field.NewPath("spec")
-	c := &check{path: path, spec: &vmi.Spec, config: config}
-	for _, rule := range specRules {
-		rule(c)
-	}
-	checkMemoryGiven(c)
-	checkVolumesUsed(c)
-	errs := c.errs
+	errs := validateInstance(path, &vmi.Spec, config)
 	refused, warnings := unimplementedInVMI(path, &vmi.Spec)
 	errs = append(errs, refused...)
 	errs = append(errs, validateMetadata(field.NewPath("metadata"), &vmi.ObjectMeta, v.isTrusted(ctx))...)
