@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"strconv"
+	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -277,6 +278,34 @@ var _ = Describe("The agent", Label("libvirt"), func() {
 		n.deletePod()
 		n.settle(func(*v1.VirtualMachineInstance) bool { return !n.guestRuns() })
 		Expect(n.vmi().Status.Phase).To(Equal(v1.Running), "the final phase is for the controller to write")
+	})
+
+	It("does not hang with a libvirtd that hangs, and leaves its guest alone", func() {
+		n := newNode(launcherPod(), handedOverVMI())
+		n.addPrimaryInterface()
+		n.writeImage()
+		n.offerSocket()
+		n.settle(isRunning)
+		conn, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+		Expect(err).NotTo(HaveOccurred())
+
+		pid, _ := process(n.daemon, "libvirtd")
+		Expect(unix.Kill(pid, unix.SIGSTOP)).To(Succeed())
+		awake := sync.OnceFunc(func() { Expect(unix.Kill(pid, unix.SIGCONT)).To(Succeed()) })
+		DeferCleanup(awake)
+		impatient, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err = conn.Domain(impatient, launcherpod.DomainName(vmiKey.Namespace, vmiKey.Name))
+		Expect(err).To(MatchError(hypervisor.ErrUnreachable))
+		Eventually(conn.Done()).Should(BeClosed())
+		Expect(n.settle(isRunning).Status.Interfaces).To(HaveLen(1))
+
+		awake()
+		n.settle(func(vmi *v1.VirtualMachineInstance) bool {
+			_, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+			return err == nil && isRunning(vmi)
+		})
+		Expect(n.guestRuns()).To(BeTrue())
 	})
 
 	It("starts a guest paused", func() {

@@ -15,6 +15,8 @@ import (
 	. "github.com/onsi/gomega"
 	"libvirt.org/go/libvirt"
 	"libvirt.org/go/libvirtxml"
+
+	"github.com/vireo-project/vireo/test/libvirtd"
 )
 
 const goldenDir = "../../internal/domain/testdata"
@@ -86,7 +88,8 @@ var _ = Describe("A running domain", Label("libvirt"), func() {
 	It("limits QEMU's cache of translated code, which is not the guest's memory", func() {
 		p := newPod()
 		p.start("minimal")
-		Expect(p.qemuCommandLine()).To(ContainElement(MatchRegexp(`(^|,)tb-size=32(,|$)`)))
+		_, args := process(p.daemon, "qemu-system-x86_64")
+		Expect(args).To(ContainElement(MatchRegexp(`(^|,)tb-size=32(,|$)`)))
 	})
 
 	It("keeps free ports for devices that come later", func() {
@@ -188,10 +191,10 @@ func expectKept(asked, got *libvirtxml.Domain) {
 	Expect(scsi).To(BeNumerically("<=", 1), "libvirt added a SCSI controller of its own choice")
 }
 
-// qemuCommandLine is how libvirt started the guest of the Pod.
-func (p *pod) qemuCommandLine() []string {
+// process finds a process of the Pod by the name of its program, and how it was started.
+func process(daemon *libvirtd.Daemon, program string) (pid int, args []string) {
 	GinkgoHelper()
-	own, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(p.daemon.PID()), "ns", "pid"))
+	own, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(daemon.PID()), "ns", "pid"))
 	Expect(err).NotTo(HaveOccurred())
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	Expect(err).NotTo(HaveOccurred())
@@ -199,12 +202,15 @@ func (p *pod) qemuCommandLine() []string {
 		// Processes of others come and go.
 		namespace, _ := os.Readlink(filepath.Join(filepath.Dir(file), "ns", "pid"))
 		text, _ := os.ReadFile(file)
-		if args := strings.Split(string(text), "\x00"); namespace == own && strings.Contains(args[0], "qemu-system") {
-			return args
+		args := strings.Split(string(text), "\x00")
+		if namespace == own && filepath.Base(args[0]) == program {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			Expect(err).NotTo(HaveOccurred())
+			return pid, args
 		}
 	}
-	Fail("QEMU does not run in the Pod")
-	return nil
+	Fail(program + " does not run in the Pod")
+	return 0, nil
 }
 
 // readVNCBanner opens a connection to the screen and reads the server's first line.

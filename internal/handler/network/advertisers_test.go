@@ -59,7 +59,9 @@ func startAdvertisers(t *testing.T) (a *Advertisers, pauses chan time.Duration, 
 	stop = func() {
 		t.Helper()
 		cancel()
-		receive(t, ended)
+		if err := receive(t, ended); err != nil {
+			t.Error(err)
+		}
 	}
 	t.Cleanup(cancel)
 	return a, pauses, stop
