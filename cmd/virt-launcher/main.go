@@ -5,30 +5,9 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"log/slog"
 	"os"
 	"runtime/debug"
-	"strings"
-	"time"
-
-	"github.com/go-logr/logr"
-	"github.com/spf13/cobra"
-
-	"github.com/vireo-project/vireo/internal/launcher"
-	"github.com/vireo-project/vireo/internal/launcher/dhcp"
 )
-
-const long = `virt-launcher is PID 1 of a VM's Pod. It starts libvirtd, answers the guest's DHCP requests, copies the
-guest's serial console to its standard output (its own log goes to standard error), shuts the guest down when
-it receives SIGTERM, and exits with the guest's outcome: 0 if the guest shut down, 1 if it failed. The outcome
-in words is left in the termination log.
-
-The node agent defines and starts the domain through libvirtd's socket; virt-launcher never does.`
-
-const example = `  virt-launcher --namespace default --name fedora --uid 7b4c… --grace-period-seconds 30 \
-    --interface eth0,masquerade,10.0.2.0/24,fd10:0:2::/120`
 
 func main() {
 	// The launcher is one of the few megabytes that each VM costs: collect early and keep little.
@@ -40,57 +19,4 @@ func main() {
 		code = 2
 	}
 	os.Exit(code)
-}
-
-func command(code *int) *cobra.Command {
-	var options launcher.Options
-	var grace, verbosity int
-	var interfaces []string
-	cmd := &cobra.Command{
-		Use: "virt-launcher", Short: "PID 1 of a VM's Pod", Long: long, Example: example,
-		Args: cobra.NoArgs, SilenceUsage: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			options.GracePeriod = time.Duration(grace) * time.Second
-			for _, text := range interfaces {
-				parsed, err := dhcp.ParseInterface(text)
-				if err != nil {
-					return fmt.Errorf("--interface %s: %w", text, err)
-				}
-				options.Interfaces = append(options.Interfaces, parsed)
-			}
-			if err := options.Validate(); err != nil {
-				return err
-			}
-			*code = launcher.Run(logr.NewContext(cmd.Context(), logger(verbosity)), options)
-			return nil
-		},
-	}
-	cmd.SetContext(context.Background())
-	cmd.AddCommand(capabilitiesCommand())
-	flags := cmd.Flags()
-	flags.StringVar(&options.Name, "name", "", "name of the VirtualMachineInstance")
-	flags.StringVar(&options.Namespace, "namespace", "", "namespace of the VirtualMachineInstance")
-	flags.StringVar(&options.UID, "uid", "", "UID of the VirtualMachineInstance")
-	flags.IntVar(&grace, "grace-period-seconds", 30, "seconds that the guest may take to shut down; 0 destroys it at once")
-	flags.StringArrayVar(&interfaces, "interface", nil, strings.ReplaceAll(dhcp.InterfaceUsage, "\n", " "))
-	flags.StringVar(&options.TerminationLog, "termination-log", "/dev/termination-log", "file for the outcome, one line of JSON")
-	flags.IntVarP(&verbosity, "v", "v", 0, "log verbosity; 1 adds every event of the domain")
-	return cmd
-}
-
-func capabilitiesCommand() *cobra.Command {
-	var out string
-	cmd := &cobra.Command{
-		Use: "capabilities", Short: "Write what guests can have on this node, as libvirt's XML, and exit", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return launcher.WriteCapabilities(logr.NewContext(cmd.Context(), logger(0)), out)
-		},
-	}
-	cmd.Flags().StringVar(&out, "out", "/var/lib/kubevirt-node-labeller", "folder for capabilities.xml and domcapabilities.xml")
-	return cmd
-}
-
-// logger writes what zapr writes in the other components: {"level","ts","msg",…}. zap itself would bring net/http along.
-func logger(verbosity int) logr.Logger {
-	return logr.FromSlogHandler(launcher.NewLogHandler(os.Stderr, slog.Level(-verbosity)))
 }

@@ -30,7 +30,7 @@ func WriteCapabilities(ctx context.Context, dir string) error {
 	if err := prepare(log); err != nil {
 		return err
 	}
-	libvirtd, err := startLibvirtd(children)
+	libvirtd, err := startLibvirtd(log, children)
 	if err != nil {
 		return fmt.Errorf("start libvirtd: %w", err)
 	}
@@ -40,11 +40,22 @@ func WriteCapabilities(ctx context.Context, dir string) error {
 		return err
 	}
 	defer client.Close()
-	host, err := client.Capabilities(ctx)
+	return saveCapabilities(ctx, client, dir)
+}
+
+// capabilitySource is libvirtd, as far as it knows what guests can have.
+type capabilitySource interface {
+	Capabilities(ctx context.Context) (string, error)
+	DomainCapabilities(ctx context.Context, machine string) (string, error)
+}
+
+// saveCapabilities asks before it writes: half a report would be taken for a whole one.
+func saveCapabilities(ctx context.Context, source capabilitySource, dir string) error {
+	host, err := source.Capabilities(ctx)
 	if err != nil {
 		return fmt.Errorf("ask libvirtd for the host's capabilities: %w", err)
 	}
-	domain, err := client.DomainCapabilities(ctx, probedMachine)
+	domain, err := source.DomainCapabilities(ctx, probedMachine)
 	if err != nil {
 		return fmt.Errorf("ask libvirtd for the capabilities of %s: %w", probedMachine, err)
 	}

@@ -74,13 +74,13 @@ func run(ctx context.Context, options Options) (launcherpod.Outcome, int) {
 			log.Error(err, "The guest's console no longer reaches the log")
 		}
 	}()
-	libvirtd, err := startLibvirtd(children)
+	libvirtd, err := startLibvirtd(log, children)
 	if err != nil {
 		return internal(err)
 	}
 	go serveDHCP(ctx, options, network)
 
-	s := newSupervisor(options, children, libvirtd, stop)
+	s := newSupervisor(options, children, libvirtd.Child, stop)
 	outcome, code := s.follow(ctx)
 	stopLibvirtd(log, libvirtd)
 	_ = fifo.Close()
@@ -104,13 +104,17 @@ func internal(err error) (launcherpod.Outcome, int) {
 }
 
 // stopLibvirtd ends libvirtd in order, and otherwise not. What still runs after that ends with PID 1.
-func stopLibvirtd(log logr.Logger, libvirtd *reaper.Child) {
+func stopLibvirtd(log logr.Logger, libvirtd *daemon) {
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
 		if err := libvirtd.Signal(sig); err != nil {
 			log.Error(err, "Cannot signal libvirtd", "signal", sig.String())
 		}
 		select {
 		case <-libvirtd.Done():
+			select {
+			case <-libvirtd.relayed: // its last words are out
+			case <-time.After(stopTimeout):
+			}
 			return
 		case <-time.After(stopTimeout):
 		}

@@ -114,22 +114,45 @@ func changeTime(file string) (int64, error) {
 	return stat.Ctim.Sec, nil
 }
 
+// daemon is libvirtd and what is relayed of its log.
+type daemon struct {
+	*reaper.Child
+	// relayed is closed when the last words are out.
+	relayed <-chan struct{}
+}
+
 // startLibvirtd starts the daemon in session mode, in which it needs no privilege.
-func startLibvirtd(children *reaper.Reaper) (*reaper.Child, error) {
+func startLibvirtd(log logr.Logger, children *reaper.Reaper) (*daemon, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = null.Close() }()
-	return children.Start([]string{libvirtdBinary, "--config", libvirtdConfig}, &os.ProcAttr{
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = write.Close() }()
+	child, err := children.Start([]string{libvirtdBinary, "--config", libvirtdConfig}, &os.ProcAttr{
 		Dir: launcherpod.RuntimeDir,
 		Env: []string{
 			"PATH=/usr/sbin:/usr/bin", "HOME=" + homeDir, "TMPDIR=" + tempDir,
 			"XDG_RUNTIME_DIR=" + xdgRuntime, "XDG_CONFIG_HOME=" + xdgConfig, "XDG_CACHE_HOME=" + xdgCache,
 		},
 		// Standard output is the guest's console alone.
-		Files: []*os.File{null, os.Stderr, os.Stderr},
+		Files: []*os.File{null, write, write},
 	})
+	if err != nil {
+		_ = read.Close()
+		return nil, err
+	}
+	relayed := make(chan struct{})
+	go func() {
+		defer close(relayed)
+		defer func() { _ = read.Close() }()
+		relayLog(os.Stderr, read, log.V(1).Enabled())
+	}()
+	return &daemon{Child: child, relayed: relayed}, nil
 }
 
 // connect waits for libvirtd's socket and connects as soon as it listens.

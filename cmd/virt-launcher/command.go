@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+
+	"github.com/vireo-project/vireo/internal/launcher"
+	"github.com/vireo-project/vireo/internal/launcher/dhcp"
+)
+
+const long = `virt-launcher is PID 1 of a VM's Pod. It starts libvirtd, answers the guest's DHCP requests, copies the
+guest's serial console to its standard output (its own log goes to standard error), shuts the guest down when
+it receives SIGTERM, and exits with the guest's outcome: 0 if the guest shut down, 1 if it failed. The outcome
+in words is left in the termination log.
+
+The node agent defines and starts the domain through libvirtd's socket; virt-launcher never does.`
+
+const example = `  virt-launcher --namespace default --name fedora --uid 7b4c… --grace-period-seconds 30 \
+    --interface eth0,masquerade,10.0.2.0/24,fd10:0:2::/120`
+
+// arguments are the options as they are written on the command line.
+type arguments struct {
+	options    launcher.Options
+	grace      int
+	verbosity  int
+	interfaces []string
+}
+
+// parse turns them into what the launcher takes.
+func (a *arguments) parse() (launcher.Options, error) {
+	options := a.options
+	options.GracePeriod = time.Duration(a.grace) * time.Second
+	for _, text := range a.interfaces {
+		parsed, err := dhcp.ParseInterface(text)
+		if err != nil {
+			return options, fmt.Errorf("--interface %s: %w", text, err)
+		}
+		options.Interfaces = append(options.Interfaces, parsed)
+	}
+	return options, options.Validate()
+}
+
+func (a *arguments) bind(cmd *cobra.Command) {
+	o, flags := &a.options, cmd.Flags()
+	flags.StringVar(&o.Name, "name", "", "name of the VirtualMachineInstance")
+	flags.StringVar(&o.Namespace, "namespace", "", "namespace of the VirtualMachineInstance")
+	flags.StringVar(&o.UID, "uid", "", "UID of the VirtualMachineInstance")
+	flags.IntVar(&a.grace, "grace-period-seconds", 30, "seconds that the guest may take to shut down; 0 destroys it at once")
+	flags.StringArrayVar(&a.interfaces, "interface", nil, strings.ReplaceAll(dhcp.InterfaceUsage, "\n", " "))
+	flags.StringVar(&o.TerminationLog, "termination-log", "/dev/termination-log", "file for the outcome, one line of JSON")
+	flags.IntVarP(&a.verbosity, "v", "v", 0, "log verbosity; 1 adds every event of the domain and all that libvirtd says")
+}
+
+// command is the whole command line. It leaves the exit code of a launcher that ran in code.
+func command(code *int) *cobra.Command {
+	var given arguments
+	cmd := &cobra.Command{
+		Use: "virt-launcher", Short: "PID 1 of a VM's Pod", Long: long, Example: example,
+		Args: cobra.NoArgs, SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			options, err := given.parse()
+			if err != nil {
+				return err
+			}
+			*code = launcher.Run(logr.NewContext(cmd.Context(), logger(given.verbosity)), options)
+			return nil
+		},
+	}
+	cmd.SetContext(context.Background())
+	cmd.AddCommand(capabilitiesCommand())
+	given.bind(cmd)
+	return cmd
+}
+
+func capabilitiesCommand() *cobra.Command {
+	var out string
+	cmd := &cobra.Command{
+		Use: "capabilities", Short: "Write what guests can have on this node, as libvirt's XML, and exit", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return launcher.WriteCapabilities(logr.NewContext(cmd.Context(), logger(0)), out)
+		},
+	}
+	cmd.Flags().StringVar(&out, "out", "/var/lib/kubevirt-node-labeller", "folder for capabilities.xml and domcapabilities.xml")
+	return cmd
+}
+
+// logger writes what zapr writes in the other components: {"level","ts","msg",…}. zap itself would bring net/http along.
+func logger(verbosity int) logr.Logger {
+	return logr.FromSlogHandler(launcher.NewLogHandler(os.Stderr, slog.Level(-verbosity)))
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package launcher
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// quietLine is a line of libvirtd's log that is expected and harmless. A line that says more than begin and end is
+// another one: a guest has a say in what stands between.
+type quietLine struct {
+	level, begin, end string
+	// why it need not be read.
+	why string
+}
+
+// quietLines are left out of the Pod's log unless it is verbose.
+var quietLines = []quietLine{
+	{"info", "libvirt version: ", "", "the preamble of the first message; the image says the version"},
+	{"info", "hostname: ", "", "the preamble of the first message; the Pod's name says it"},
+	{"error", "virHostCPUGetCPUID:", " : Unable to open /dev/kvm: No such file or directory",
+		"under emulation there is no /dev/kvm; a guest that needs it fails to start with an error of its own"},
+	{"warning", "qemuDomainObjTaintMsg:", " is tainted: custom-ga-command",
+		"the node agent asks the guest's agent with commands for which libvirt has no call"},
+}
+
+// expectedLine says that a line of libvirtd's log tells nothing. It looks like
+// "2026-01-02 03:04:05.678+0000: 22: error : function:1467 : text".
+func expectedLine(line []byte) bool {
+	_, rest, _ := strings.Cut(string(line), ": ")
+	thread, rest, _ := strings.Cut(rest, ": ")
+	if _, err := strconv.Atoi(thread); err != nil {
+		return false
+	}
+	level, text, found := strings.Cut(strings.TrimRight(rest, "\r\n"), " : ")
+	if !found {
+		return false
+	}
+	for _, quiet := range quietLines {
+		if level == quiet.level && strings.HasPrefix(text, quiet.begin) && strings.HasSuffix(text, quiet.end) {
+			return true
+		}
+	}
+	return false
+}
+
+// longestLine is the length from which a line is relayed in pieces and not judged.
+const longestLine = 4096
+
+// relayLog copies libvirtd's log until it ends. It goes on reading when it cannot write: libvirtd must neither wait for a
+// container runtime that restarts nor die of it.
+func relayLog(w io.Writer, r io.Reader, verbose bool) {
+	reader := bufio.NewReaderSize(r, longestLine)
+	whole := true // the piece begins a line
+	for {
+		line, err := reader.ReadSlice('\n')
+		if len(line) > 0 && (verbose || !whole || errors.Is(err, bufio.ErrBufferFull) || !expectedLine(line)) {
+			_, _ = w.Write(line)
+		}
+		whole = bytes.HasSuffix(line, []byte("\n"))
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return
+		}
+	}
+}
