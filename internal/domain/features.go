@@ -8,13 +8,8 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
-
-// tbCacheMiB is the size of QEMU's cache of translated code when it emulates the CPU. QEMU itself takes a quarter of the
-// guest's memory, up to 1 GiB, which counts as the launcher Pod's memory and which nobody has asked for. A cache that is
-// full is thrown away and filled again.
-// Source: qemu accel/tcg/tcg-accel-ops.c and tcg/region.c (tcg_init, DEFAULT_CODE_GEN_BUFFER_SIZE).
-const tbCacheMiB = 32
 
 // configureFeatures sets the machine's features other than Hyper-V's.
 func configureFeatures(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
@@ -28,7 +23,7 @@ func configureFeatures(vmi *v1.VirtualMachineInstance, facts Facts, domain *libv
 	}
 	domain.Features = list
 	if facts.Emulation {
-		list.TCG = &libvirtxml.DomainFeatureTCG{TBCache: &libvirtxml.DomainFeatureTCGTBCache{Unit: "MiB", Size: tbCacheMiB}}
+		list.TCG = &libvirtxml.DomainFeatureTCG{TBCache: &libvirtxml.DomainFeatureTCGTBCache{Unit: "MiB", Size: launcherpod.TranslationCacheMiB}}
 	}
 	if enabled(features.ACPI.Enabled) {
 		list.ACPI = &libvirtxml.DomainFeature{}

@@ -153,7 +153,7 @@ func noDomain(err error) bool {
 
 func (s *supervisor) adopt(ctx context.Context, result connection) {
 	log := logr.FromContextOrDiscard(ctx)
-	log.Info("Connected to libvirtd", "domain", s.domain, "defined", result.found, "state", result.state)
+	log.Info(launcherpod.LogConnected, "domain", s.domain, "defined", result.found, "state", result.state)
 	s.client, s.events = result.client, result.client.Events()
 	if !result.found {
 		s.guest.vanish()
@@ -181,6 +181,8 @@ func (s *supervisor) observe(ctx context.Context, event libvirtrpc.Event, open b
 	log.V(1).Info("Domain event", "event", event.Type, "detail", event.Detail)
 	s.guest.observe(event)
 	switch {
+	case event.Type == libvirtrpc.EventDefined:
+		log.Info(launcherpod.LogDefined, "domain", s.domain)
 	case event.Type == libvirtrpc.EventStarted:
 		s.guestStarted(ctx)
 	case event.Type == libvirtrpc.EventStopped && !s.guest.started:
@@ -190,7 +192,7 @@ func (s *supervisor) observe(ctx context.Context, event libvirtrpc.Event, open b
 
 func (s *supervisor) guestStarted(ctx context.Context) {
 	s.qemu = qemuPID(s.domain)
-	logr.FromContextOrDiscard(ctx).Info("The guest runs", "domain", s.domain, "pid", s.qemu)
+	logr.FromContextOrDiscard(ctx).Info(launcherpod.LogGuestRuns, "domain", s.domain, "pid", s.qemu)
 	if s.guest.stopRequested {
 		s.beginShutdown(ctx)
 	}

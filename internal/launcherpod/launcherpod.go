@@ -14,6 +14,12 @@ const ComputeContainer = "compute"
 // LauncherBinary is the entry point of the launcher image.
 const LauncherBinary = "/usr/bin/virt-launcher"
 
+// TranslationCacheMiB is the size of QEMU's cache of translated code when it emulates the CPU. QEMU itself takes a quarter
+// of the guest's memory, up to 1 GiB, which counts as the launcher Pod's memory and which nobody has asked for. A cache
+// that is full is thrown away and filled again.
+// Source: qemu accel/tcg/tcg-accel-ops.c and tcg/region.c (tcg_init, DEFAULT_CODE_GEN_BUFFER_SIZE).
+const TranslationCacheMiB = 32
+
 // QEMUUser is the UID and GID under which everything in the launcher Pod runs, as in KubeVirt.
 const QEMUUser = 107
 
@@ -93,3 +99,10 @@ func SecretDir(volume string) string { return path.Join(SecretsDir, volume) }
 
 // DomainName is the name of a VMI's libvirt domain, as in KubeVirt.
 func DomainName(namespace, name string) string { return namespace + "_" + name }
+
+// What virt-launcher logs at the milestones of a start. The benchmark finds them by these words.
+const (
+	LogConnected = "Connected to libvirtd"
+	LogDefined   = "The domain is defined"
+	LogGuestRuns = "The guest runs"
+)

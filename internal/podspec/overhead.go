@@ -11,39 +11,61 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 const mebibyte = 1 << 20
 
-// overheadPart is one reason for which a launcher Pod needs more memory than its guest has.
-type overheadPart struct {
+// Names of the parts that are processes of their own.
+const (
+	PartLauncher = "virt-launcher"
+	PartLibvirtd = "libvirtd"
+	PartQEMU     = "qemu"
+)
+
+// OverheadPart is one reason for which a launcher Pod needs more memory than its guest has.
+type OverheadPart struct {
+	// Name says what takes the memory.
+	Name string
+	// Bytes is how much it takes.
+	Bytes int64
+}
+
+type overheadRule struct {
 	name  string
 	bytes func(vmi *v1.VirtualMachineInstance, cfg Config) int64
 }
 
-// overheadParts is the whole overhead. What they stand for is proportional memory (PSS) beyond guest RAM; make
-// bench-start measures it, and checks that it stays below the sum.
-var overheadParts = []overheadPart{
-	// virt-launcher itself: its target is 15 MB of resident memory.
-	{"virt-launcher", always(15 * mebibyte)},
-	// libvirtd with the QEMU and storage drivers: 20 to 28 MB PSS, 31 to 39 MB RSS in trixie (libvirt 11.3).
-	{"libvirtd", always(40 * mebibyte)},
-	// QEMU's text, heap, device models and caches with a handful of virtio devices on q35.
-	{"qemu", always(38 * mebibyte)},
-	// A vCPU's thread: stack, kvm_run page and its part of the translation or shadow structures.
+// overheadRules are the whole overhead. What they stand for is proportional memory (PSS) beyond guest RAM, measured
+// with the trixie image (libvirt 11.3, QEMU 10.0) by `make bench-start`, which compares each run with these constants.
+var overheadRules = []overheadRule{
+	// 6.9 to 7.3 MiB.
+	{PartLauncher, always(8 * mebibyte)},
+	// 21.7 to 21.9 MiB with the image's capabilities of QEMU, 6 MiB more where libvirtd finds them out itself (KVM).
+	{PartLibvirtd, always(28 * mebibyte)},
+	// A guest with 1 vCPU, 1 GiB and four virtio devices on q35: 81.1 MiB, less the translation cache and a vCPU. Of
+	// that 18 MiB are text and read-only data, 10 MiB heap, 2 MiB the part of the frame buffer that text needs.
+	{PartQEMU, always(46 * mebibyte)},
+	// 89.6 MiB with 4 vCPUs against 81.1 MiB with one: a thread's stack, its malloc arena, its CPU state.
 	{"vcpus", func(vmi *v1.VirtualMachineInstance, _ Config) int64 { return VCPUs(vmi) * 3 * mebibyte }},
-	// The guest's memory is mapped in 4 KiB pages with an entry of 8 bytes each: one 512th of it.
+	// The guest's memory is mapped in 4 KiB pages with an entry of 8 bytes each: one 512th of it, where the kernel has
+	// no huge pages to give. It is the kernel's memory and in no PSS, but the Pod pays for it.
 	{"page tables", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
 		memory := GuestMemory(vmi)
 		return memory.Value() / 512
 	}},
-	// The frame buffer of the default VGA (16 MiB) is allocated as the guest draws.
-	{"video", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
-		return when(ptr.Deref(vmi.Spec.Domain.Devices.AutoattachGraphicsDevice, true), 16*mebibyte)
+	// The cache of translated code, which is full after a Linux kernel's boot: 32.0 MiB.
+	{"translation cache", func(_ *v1.VirtualMachineInstance, cfg Config) int64 {
+		return when(cfg.UseEmulation, launcherpod.TranslationCacheMiB*mebibyte)
 	}},
-	// OVMF's flash: 4 MiB of code and variables, mapped and copied.
+	// A graphical guest draws in 1280x800 pixels of 4 bytes, and QEMU keeps a copy for VNC: 2 times 3.9 MiB of the 16
+	// that the card has.
+	{"video", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
+		return when(ptr.Deref(vmi.Spec.Domain.Devices.AutoattachGraphicsDevice, true), 8*mebibyte)
+	}},
+	// 91.4 MiB with OVMF against 81.1 MiB with SeaBIOS: 4 MiB of flash, mapped and copied, and its variables.
 	{"efi", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
-		return when(vmi.IsBootloaderEFI(), 8*mebibyte)
+		return when(vmi.IsBootloaderEFI(), 12*mebibyte)
 	}},
 	// AAVMF's flash devices are padded to 64 MiB each. Source: KubeVirt reserves 128 MiB for the same reason.
 	{"arm64", func(vmi *v1.VirtualMachineInstance, cfg Config) int64 {
@@ -76,11 +98,23 @@ func when(condition bool, bytes int64) int64 {
 	return 0
 }
 
+// MemoryOverheadParts is what the launcher Pod needs beyond the guest's memory, by what takes it, before the cluster's
+// ratio.
+func MemoryOverheadParts(vmi *v1.VirtualMachineInstance, cfg Config) []OverheadPart {
+	var parts []OverheadPart
+	for _, rule := range overheadRules {
+		if bytes := rule.bytes(vmi, cfg); bytes > 0 {
+			parts = append(parts, OverheadPart{rule.name, bytes})
+		}
+	}
+	return parts
+}
+
 // MemoryOverhead is what the launcher Pod needs beyond the guest's memory.
 func MemoryOverhead(vmi *v1.VirtualMachineInstance, cfg Config) resource.Quantity {
 	var sum int64
-	for _, part := range overheadParts {
-		sum += part.bytes(vmi, cfg)
+	for _, part := range MemoryOverheadParts(vmi, cfg) {
+		sum += part.Bytes
 	}
 	if ratio := cfg.AdditionalGuestMemoryOverheadRatio; ratio > 1 {
 		sum = int64(math.Ceil(float64(sum) * ratio))
