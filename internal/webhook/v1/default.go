@@ -37,6 +37,7 @@ func setDefaults(vmi *v1.VirtualMachineInstance, config clusterconfig.Config) {
 	defaultImages(spec)
 	defaultNetwork(spec, config)
 	defaultDevices(spec)
+	defaultOptions(vmi, config)
 	defaultProbe(spec.ReadinessProbe)
 	defaultProbe(spec.LivenessProbe)
 	if spec.EvictionStrategy == nil {
@@ -44,6 +45,16 @@ func setDefaults(vmi *v1.VirtualMachineInstance, config clusterconfig.Config) {
 	}
 	if spec.TerminationGracePeriodSeconds == nil {
 		spec.TerminationGracePeriodSeconds = ptr.To(v1.DefaultGracePeriodSeconds)
+	}
+}
+
+// defaultOptions takes over what the cluster turned off for all VMs. A VMI that asks for it gets it all the same.
+func defaultOptions(vmi *v1.VirtualMachineInstance, config clusterconfig.Config) {
+	if devices := &vmi.Spec.Domain.Devices; config.DisableSerialConsoleLog && devices.LogSerialConsole == nil {
+		devices.LogSerialConsole = ptr.To(false)
+	}
+	if _, said := vmi.Annotations[v1.FreePageReportingDisabledAnnotation]; config.DisableFreePageReporting && !said {
+		metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, v1.FreePageReportingDisabledAnnotation, "true")
 	}
 }
 

@@ -4,6 +4,7 @@
 package v1
 
 import (
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -194,5 +195,28 @@ func TestDefaultProbe(t *testing.T) {
 	want := &v1.Probe{TimeoutSeconds: 1, PeriodSeconds: 3, SuccessThreshold: 1, FailureThreshold: 3}
 	if diff := cmp.Diff(want, probe); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestDefaultOptions(t *testing.T) {
+	config := clusterconfig.Default()
+	config.DisableSerialConsoleLog, config.DisableFreePageReporting = true, true
+	silent, loud := newVMI("silent"), newVMI("loud", func(s *v1.VirtualMachineInstanceSpec) {
+		s.Domain.Devices.LogSerialConsole = ptr.To(true)
+	})
+	loud.Annotations = map[string]string{v1.FreePageReportingDisabledAnnotation: "false"}
+	for vmi, want := range map[*v1.VirtualMachineInstance]bool{silent: false, loud: true} {
+		setDefaults(vmi, config)
+		if got := *vmi.Spec.Domain.Devices.LogSerialConsole; got != want {
+			t.Errorf("%s: the console is logged: %t", vmi.Name, got)
+		}
+		if got := vmi.Annotations[v1.FreePageReportingDisabledAnnotation]; got != strconv.FormatBool(!want) {
+			t.Errorf("%s: free pages are not reported: %s", vmi.Name, got)
+		}
+	}
+	plain := newVMI("plain")
+	setDefaults(plain, clusterconfig.Default())
+	if plain.Spec.Domain.Devices.LogSerialConsole != nil || len(plain.Annotations) > 0 {
+		t.Error("options are set though the cluster says nothing")
 	}
 }

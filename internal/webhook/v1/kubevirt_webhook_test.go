@@ -7,7 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -31,6 +33,18 @@ func TestJudgeKubeVirt(t *testing.T) {
 			"disabledFeatureGates[0]: feature gate \"Passt\" was discontinued", ""},
 		{"unknown strategy", v1.KubeVirtSpec{UninstallStrategy: "Block"}, "spec.uninstallStrategy: \"Block\" is not known", ""},
 		{"unimplemented", v1.KubeVirtSpec{MonitorNamespace: "m"}, "spec.monitorNamespace has no effect", ""},
+		{"flags of another component", v1.KubeVirtSpec{CustomizeComponents: v1.CustomizeComponents{Flags: &v1.Flags{
+			Controller: map[string]string{"v": "3"}}}}, "spec.customizeComponents.flags.controller has no effect", ""},
+		{"flags of the agent", v1.KubeVirtSpec{CustomizeComponents: v1.CustomizeComponents{Flags: &v1.Flags{
+			Handler: map[string]string{"v": "3"}}}}, "", ""},
+		{"patches", v1.KubeVirtSpec{CustomizeComponents: v1.CustomizeComponents{Patches: []v1.CustomizeComponentsPatch{{}}}},
+			"spec.customizeComponents.patches has no effect", ""},
+		{"placement of the manager", v1.KubeVirtSpec{Infra: &v1.ComponentConfig{NodePlacement: &v1.NodePlacement{}}},
+			"spec.infra.nodePlacement has no effect: virt-controller runs as its Deployment says", ""},
+		{"placement of the agents", v1.KubeVirtSpec{Workloads: &v1.ComponentConfig{NodePlacement: &v1.NodePlacement{}}}, "", ""},
+		{"lifetimes", v1.KubeVirtSpec{CertificateRotationStrategy: v1.KubeVirtCertificateRotateStrategy{
+			SelfSigned: &v1.KubeVirtSelfSignConfiguration{Server: &v1.CertConfig{Duration: &metav1.Duration{Duration: time.Hour}}}}},
+			"spec.certificateRotateStrategy.selfSigned.server has an effect when virt-controller starts next", ""},
 		{"ratio", v1.KubeVirtSpec{Configuration: v1.KubeVirtConfiguration{AdditionalGuestMemoryOverheadRatio: ptr.To("x")}},
 			"", "spec.configuration.additionalGuestMemoryOverheadRatio"},
 		{"no replicas", v1.KubeVirtSpec{Infra: &v1.ComponentConfig{Replicas: ptr.To(uint8(0))}}, "", "spec.infra.replicas"},

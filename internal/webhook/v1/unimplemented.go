@@ -22,6 +22,8 @@ const (
 	warn effect = iota
 	// refuse: starting would give something else than what was asked for.
 	refuse
+	// later: it works, but only from the next start of virt-controller on.
+	later
 )
 
 // unimplementedField is a field of the API that nothing implements yet. No such field is ever passed over in silence: a
@@ -101,6 +103,13 @@ var unimplementedVM = []unimplementedField{
 	{"updateVolumesStrategy", []string{"Migration"}, warn, "volume migration is not implemented yet: a change applies at the next start"},
 }
 
+// Reasons that more than one field has.
+const (
+	deploymentSays    = "virt-controller runs as its Deployment says: edit that"
+	imageHasFirmware  = "the firmware of the launcher image is used"
+	restartController = "restart the Deployment virt-controller to have it now"
+)
+
 // unimplementedKubeVirt is about the spec of a KubeVirt object. All of it only warns: clusters carry their configuration
 // along, and none of these fields makes a guest something else than its manifest says.
 var unimplementedKubeVirt = []unimplementedField{
@@ -111,7 +120,31 @@ var unimplementedKubeVirt = []unimplementedField{
 	{"synchronizationPort", nil, warn, "migration between clusters is not implemented yet"},
 	{"workloads.replicas", nil, warn, "the agent runs once on each node: use nodePlacement to choose the nodes"},
 	{"customizeComponents.patches", nil, warn, "patches of components are not implemented yet"},
-	{"customizeComponents.flags", nil, warn, "flags of components are not implemented yet"},
+	{"customizeComponents.flags.api", nil, warn, "there is no virt-api yet"},
+	{"customizeComponents.flags.controller", nil, warn, deploymentSays},
+	{"infra.nodePlacement", nil, warn, deploymentSays},
+	{"infra.replicas", nil, warn, deploymentSays},
+	{"certificateRotateStrategy.selfSigned.caRotateInterval", nil, warn, "use ca.duration"},
+	{"certificateRotateStrategy.selfSigned.certRotateInterval", nil, warn, "use server.duration"},
+	{"certificateRotateStrategy.selfSigned.caOverlapInterval", nil, warn, "the old and the new CA are never needed together"},
+	{"certificateRotateStrategy.selfSigned.ca.renewBefore", nil, warn, "the CA is renewed by server.renewBefore as well"},
+	{"certificateRotateStrategy.selfSigned.ca.duration", nil, later, restartController},
+	{"certificateRotateStrategy.selfSigned.server", nil, later, restartController},
+	{"productVersion", nil, warn, "the labels of what is installed do not change"},
+	{"productName", nil, warn, "the labels of what is installed do not change"},
+	{"productComponent", nil, warn, "the labels of what is installed do not change"},
+	{"configuration.ovmfPath", nil, warn, imageHasFirmware},
+	{"configuration.architectureConfiguration.amd64.ovmfPath", nil, warn, imageHasFirmware},
+	{"configuration.architectureConfiguration.arm64.ovmfPath", nil, warn, imageHasFirmware},
+	{"configuration.architectureConfiguration.s390x.ovmfPath", nil, warn, imageHasFirmware},
+	{"configuration.architectureConfiguration.ppc64le", nil, warn, "KubeVirt dropped the architecture"},
+	{"configuration.supportedGuestAgentVersions", nil, warn, "every version of the guest's agent is used"},
+	{"configuration.tlsConfiguration", nil, warn, "TLS 1.2 or newer with Go's ciphers is used"},
+	{"configuration.vmRolloutStrategy", []string{"LiveUpdate"}, warn, "hotplug is not implemented yet: a change applies at the next start"},
+	{"configuration.developerConfiguration.minimumClusterTSCFrequency", nil, warn, "guests with a fixed TSC frequency are not implemented yet"},
+	{"configuration.developerConfiguration.logVerbosity.virtAPI", nil, warn, "there is no virt-api yet"},
+	{"configuration.developerConfiguration.logVerbosity.virtOperator", nil, warn, "virt-controller does its work: use virtController"},
+	{"configuration.developerConfiguration.logVerbosity.virtSynchronizationController", nil, warn, "migration between clusters is not implemented yet"},
 	{"configuration.migrations", nil, warn, "live migration is not implemented yet"},
 	{"configuration.selinuxLauncherType", nil, warn, "the container runtime's SELinux type is used"},
 	{"configuration.supportContainerResources", nil, warn, "there are no support containers"},
@@ -239,11 +272,15 @@ func unimplementedInVM(base *field.Path, spec *v1.VirtualMachineSpec) []string {
 func describe(found []finding) []string {
 	var warnings []string
 	for _, f := range found {
-		if f.entry.effect == refuse {
-			warnings = append(warnings, fmt.Sprintf("%s keeps the VM from starting: %s", f.path, f.entry.reason))
-		} else {
-			warnings = append(warnings, fmt.Sprintf("%s has no effect: %s", f.path, f.entry.reason))
+		words := "has no effect"
+		switch f.entry.effect {
+		case warn:
+		case refuse:
+			words = "keeps the VM from starting"
+		case later:
+			words = "has an effect when virt-controller starts next"
 		}
+		warnings = append(warnings, fmt.Sprintf("%s %s: %s", f.path, words, f.entry.reason))
 	}
 	return warnings
 }

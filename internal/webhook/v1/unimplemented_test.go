@@ -47,24 +47,69 @@ var implementedVMI = []string{
 	"domain.devices.interfaces[].slirp", "domain.devices.interfaces[].macvtap", "domain.devices.interfaces[].passt",
 }
 
+// implementedKubeVirt are the fields of a KubeVirt object's spec that something makes work.
+var implementedKubeVirt = []string{
+	"imageTag", "imageRegistry", "imagePullPolicy", "imagePullSecrets", "uninstallStrategy", "workloads.nodePlacement",
+	"customizeComponents.flags.handler",
+	"configuration.cpuModel", "configuration.cpuRequest", "configuration.emulatedMachines", "configuration.imagePullPolicy",
+	"configuration.machineType", "configuration.defaultRuntimeClass", "configuration.smbios", "configuration.evictionStrategy",
+	"configuration.additionalGuestMemoryOverheadRatio", "configuration.memBalloonStatsPeriod", "configuration.obsoleteCPUModels",
+	"configuration.virtualMachineInstancesPerNode", "configuration.virtualMachineOptions", "configuration.vmRolloutStrategy",
+	"configuration.network.defaultNetworkInterface", "configuration.network.permitBridgeInterfaceOnPodNetwork",
+	"configuration.architectureConfiguration.defaultArchitecture",
+	"configuration.architectureConfiguration.amd64.emulatedMachines", "configuration.architectureConfiguration.amd64.machineType",
+	"configuration.architectureConfiguration.arm64.emulatedMachines", "configuration.architectureConfiguration.arm64.machineType",
+	"configuration.architectureConfiguration.s390x.emulatedMachines", "configuration.architectureConfiguration.s390x.machineType",
+	"configuration.developerConfiguration.featureGates", "configuration.developerConfiguration.disabledFeatureGates",
+	"configuration.developerConfiguration.pvcTolerateLessSpaceUpToPercent", "configuration.developerConfiguration.minimumReservePVCBytes",
+	"configuration.developerConfiguration.memoryOvercommit", "configuration.developerConfiguration.nodeSelectors",
+	"configuration.developerConfiguration.useEmulation", "configuration.developerConfiguration.cpuAllocationRatio",
+	"configuration.developerConfiguration.logVerbosity.virtController", "configuration.developerConfiguration.logVerbosity.virtHandler",
+	"configuration.developerConfiguration.logVerbosity.virtLauncher", "configuration.developerConfiguration.logVerbosity.nodeVerbosity",
+	// They say how the methods work, about which there is a warning.
+	"workloadUpdateStrategy.batchEvictionSize", "workloadUpdateStrategy.batchEvictionInterval",
+	// Without their switch there is nothing to decide on.
+	"configuration.commonInstancetypesDeployment", "configuration.virtTemplateDeployment", "configuration.persistentReservationConfiguration",
+}
+
 // TestEveryFieldIsDecidedOn keeps a field from being passed over in silence.
 func TestEveryFieldIsDecidedOn(t *testing.T) {
-	decided := slices.Clone(implementedVMI)
-	for _, entry := range unimplementedVMI {
-		decided = append(decided, entry.path)
+	for _, tc := range []struct {
+		name        string
+		typ         reflect.Type
+		implemented []string
+		not         []unimplementedField
+	}{
+		{"VirtualMachineInstance", reflect.TypeFor[v1.VirtualMachineInstanceSpec](), implementedVMI, unimplementedVMI},
+		{"KubeVirt", reflect.TypeFor[v1.KubeVirtSpec](), implementedKubeVirt, unimplementedKubeVirt},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			decided := slices.Clone(tc.implemented)
+			for _, entry := range tc.not {
+				decided = append(decided, entry.path)
+			}
+			expectDecided(t, tc.typ, decided)
+		})
 	}
+}
+
+func expectDecided(t *testing.T, typ reflect.Type, decided []string) {
+	t.Helper()
 	used := map[string]bool{}
-	walkFields(reflect.TypeFor[v1.VirtualMachineInstanceSpec](), "", func(path string) bool {
+	// What lies below may be decided on its own, such as one option of a device.
+	below := func(path string) bool {
+		return slices.ContainsFunc(decided, func(d string) bool { return strings.HasPrefix(d, path+".") || strings.HasPrefix(d, path+"[]") })
+	}
+	walkFields(typ, "", func(path string) bool {
 		if slices.Contains(decided, path) {
 			used[path] = true
-			// What lies below may be decided on its own, such as one option of a device.
-			return slices.ContainsFunc(decided, func(d string) bool { return strings.HasPrefix(d, path+".") || strings.HasPrefix(d, path+"[]") })
+			return below(path)
 		}
-		if slices.ContainsFunc(decided, func(d string) bool { return strings.HasPrefix(d, path+".") || strings.HasPrefix(d, path+"[]") }) {
+		if below(path) {
 			return true
 		}
 		if !slices.ContainsFunc(decided, func(d string) bool { return strings.HasPrefix(path, d+".") }) {
-			t.Errorf("spec.%s is neither implemented nor in unimplementedVMI", path)
+			t.Errorf("spec.%s is neither implemented nor on the list of what is not", path)
 		}
 		return false
 	})
@@ -121,7 +166,7 @@ func TestTablesNameFieldsOfTheAPI(t *testing.T) {
 		paths := map[string]bool{}
 		walkFields(tc.typ, "", func(path string) bool {
 			paths[path] = true
-			return strings.Count(path, ".") < 4
+			return strings.Count(path, ".") < 5
 		})
 		for _, entry := range tc.table {
 			if !paths[entry.path] {
