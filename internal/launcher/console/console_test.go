@@ -57,7 +57,7 @@ func TestCopyKeepsManySmallPiecesForASlowLog(t *testing.T) {
 	log := &slowLog{release: release}
 	copied := make(chan error, 1)
 	go func() {
-		copied <- Copy(context.Background(), log, &signalled{iotest.OneByteReader(strings.NewReader(input)), release},
+		copied <- Copy(context.Background(), log, &signaling{iotest.OneByteReader(strings.NewReader(input)), release},
 			rate.NewLimiter(rate.Inf, 0))
 	}()
 	if err := <-copied; err != nil {
@@ -79,13 +79,13 @@ func (l *slowLog) Write(p []byte) (int, error) {
 	return l.Buffer.Write(p)
 }
 
-// signalled says when all has been read.
-type signalled struct {
+// signaling says when all has been read.
+type signaling struct {
 	io.Reader
 	read chan<- struct{}
 }
 
-func (s *signalled) Read(p []byte) (int, error) {
+func (s *signaling) Read(p []byte) (int, error) {
 	n, err := s.Reader.Read(p)
 	if err != nil {
 		close(s.read)
