@@ -8,8 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -22,13 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/podproc"
 )
-
-// process is a process on this machine; the start time tells it from a later one with the same id.
-type process struct {
-	pid   int
-	start string
-}
 
 // needLocalNodes skips a test that reaches for processes unless the nodes are this machine's.
 func needLocalNodes() {
@@ -38,52 +33,31 @@ func needLocalNodes() {
 }
 
 // podProcess finds the one process of a Pod with a given command name: its cgroup carries the Pod's UID.
-func podProcess(pod *corev1.Pod, command string) process {
+func podProcess(pod *corev1.Pod, command string) podproc.Process {
 	GinkgoHelper()
 	found := podProcesses(pod, command)
 	Expect(found).To(HaveLen(1), "processes %q of Pod %s", command, pod.Name)
 	return found[0]
 }
 
-func podProcesses(pod *corev1.Pod, command string) []process {
+func podProcesses(pod *corev1.Pod, program string) []podproc.Process {
 	GinkgoHelper()
-	directories, err := filepath.Glob("/proc/[0-9]*")
+	all, err := podproc.Of(pod.UID)
 	Expect(err).NotTo(HaveOccurred())
-	var found []process
-	uid := string(pod.UID)
-	for _, directory := range directories {
-		cgroup, err := os.ReadFile(filepath.Join(directory, "cgroup"))
-		if err != nil || !(strings.Contains(string(cgroup), uid) || strings.Contains(string(cgroup), strings.ReplaceAll(uid, "-", "_"))) {
-			continue
-		}
-		executable, err := os.Readlink(filepath.Join(directory, "exe"))
-		if err != nil || filepath.Base(strings.TrimSuffix(executable, " (deleted)")) != command {
-			continue
-		}
-		stat, err := os.ReadFile(filepath.Join(directory, "stat"))
-		if err != nil {
-			continue
-		}
-		// Field 22 is the start time; the name in field 2 may hold blanks, so count from its closing bracket.
-		rest := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		pid, err := strconv.Atoi(filepath.Base(directory))
-		Expect(err).NotTo(HaveOccurred())
-		found = append(found, process{pid: pid, start: rest[19]})
-	}
-	return found
+	return slices.DeleteFunc(all, func(p podproc.Process) bool { return p.Program != program })
 }
 
 // processOf finds a process in a VMI's launcher Pod.
-func processOf(ctx context.Context, instance *v1.VirtualMachineInstance, command string) process {
+func processOf(ctx context.Context, instance *v1.VirtualMachineInstance, command string) podproc.Process {
 	GinkgoHelper()
 	pod := launcherPod(ctx, instance)
 	Expect(pod).NotTo(BeNil())
 	return podProcess(pod, command)
 }
 
-func killProcess(p process) {
+func killProcess(p podproc.Process) {
 	GinkgoHelper()
-	Expect(syscall.Kill(p.pid, syscall.SIGKILL)).To(Succeed())
+	Expect(syscall.Kill(p.PID, syscall.SIGKILL)).To(Succeed())
 }
 
 func killInPod(ctx context.Context, instance *v1.VirtualMachineInstance, command string) {
@@ -131,7 +105,7 @@ func watchPhases(ctx context.Context, instance *v1.VirtualMachineInstance) func(
 func replaceSocketBySymlink(ctx context.Context, instance *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	pod := launcherPod(ctx, instance)
-	root := filepath.Join("/proc", strconv.Itoa(processOf(ctx, instance, "libvirtd").pid), "root")
+	root := filepath.Join("/proc", strconv.Itoa(processOf(ctx, instance, "libvirtd").PID), "root")
 	socket := filepath.Join(root, "/var/run/kubevirt/sockets/libvirt-sock")
 	Expect(os.Remove(socket)).To(Succeed())
 	Expect(os.Symlink("/var/lib/kubelet/device-plugins/kubelet.sock", socket)).To(Succeed())

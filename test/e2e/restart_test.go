@@ -63,8 +63,8 @@ var _ = Describe("A running guest outlives", func() {
 		killComponent(ctx, "virt-handler", instance.Status.NodeName)
 
 		By("running another VM on the same node meanwhile")
-		create(ctx, makeVM(namespace, "neighbour", withNode(instance.Status.NodeName)))
-		expectReady(ctx, namespace, "neighbour")
+		create(ctx, makeVM(namespace, "neighbor", withNode(instance.Status.NodeName)))
+		expectReady(ctx, namespace, "neighbor")
 		Expect(vmi(ctx, namespace, "hostile").Status.Phase).To(Equal(v1.Running), "unknown is not failed")
 	}, SpecTimeout(8*time.Minute))
 })

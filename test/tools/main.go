@@ -26,11 +26,11 @@ const dialTimeout = 10 * time.Second
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
 	root := &cobra.Command{Use: "tools", Short: "Peers for end-to-end tests", SilenceUsage: true}
 	root.AddCommand(serveCommand(), getCommand(), sshCommand(), resolveCommand())
-	if err := root.ExecuteContext(ctx); err != nil {
-		stop()
+	err := root.ExecuteContext(ctx)
+	stop()
+	if err != nil {
 		os.Exit(1)
 	}
 }
@@ -42,7 +42,7 @@ func serveCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server := &http.Server{Addr: address, ReadHeaderTimeout: dialTimeout, Handler: http.HandlerFunc(
 				func(w http.ResponseWriter, r *http.Request) {
-					fmt.Fprintf(cmd.OutOrStdout(), "request %q from %s\n", r.URL.Path, r.RemoteAddr)
+					_, _ = fmt.Fprintf(cmd.OutOrStdout(), "request %q from %s\n", r.URL.Path, r.RemoteAddr)
 					_, _ = io.WriteString(w, body+"\n")
 				})}
 			go func() {
@@ -89,8 +89,8 @@ func resolveCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), strings.Join(addresses, "\n"))
-			return nil
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(addresses, "\n"))
+			return err
 		},
 	}
 }

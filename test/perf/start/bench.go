@@ -135,7 +135,7 @@ type started struct {
 }
 
 func (s started) durations() []time.Duration {
-	var all []time.Duration
+	all := make([]time.Duration, 0, len(s.running))
 	for name, end := range s.running {
 		all = append(all, end.Sub(s.created[name]))
 	}

@@ -25,6 +25,20 @@ func TestQuantilesTakeTheNearestRank(t *testing.T) {
 	}
 }
 
+func TestStepsAreReadFromALaunchersLog(t *testing.T) {
+	log := "VIREO-GUEST-BOOT\n" +
+		`{"ts":"2026-01-01T00:00:01.25Z","level":"info","msg":"Connected to libvirtd","defined":false}` + "\n" +
+		`{"ts":"2026-01-01T00:00:02Z","level":"info","msg":"The domain is defined"}` + "\n" +
+		`{"ts":"2026-01-01T00:00:03Z","level":"info","msg":"The guest runs","pid":31}` + "\n{\"half\": "
+	at := func(milliseconds int) time.Time {
+		return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(milliseconds) * time.Millisecond)
+	}
+	want := map[string]time.Time{stepConnected: at(1250), stepDefined: at(2000), stepGuestRuns: at(3000)}
+	if diff := cmp.Diff(want, stepsOfLog([]byte(log))); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+}
+
 // auditLines are a start of VM "a" with two controller writes to its VMI, a creation, a status write by the
 // kubelet, an event, a failed write, and a write in another namespace.
 const auditLines = `{"stage":"ResponseComplete","verb":"create","user":{"username":"system:serviceaccount:kubevirt:c"},"objectRef":{"resource":"virtualmachineinstances","namespace":"n","name":"a"},"responseStatus":{"code":201},"stageTimestamp":"2026-01-01T00:00:01.000000Z"}

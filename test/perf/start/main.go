@@ -29,7 +29,6 @@ type options struct {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
 	var o options
 	cmd := &cobra.Command{
 		Use: "start", Short: "Measure what starting VMs costs", Args: cobra.NoArgs, SilenceUsage: true,
@@ -42,8 +41,9 @@ func main() {
 	cmd.Flags().StringVar(&o.guestImage, "guest-image", "localhost/vireo/guest-small:dev", "containerDisk to boot")
 	cmd.Flags().StringVar(&o.podImage, "pod-image", "localhost/vireo/test-tools:dev", "image of the bare Pods")
 	cmd.Flags().Int64Var(&o.guestMiB, "guest-mib", 1024, "guest memory of the VM whose overhead is measured")
-	if err := cmd.ExecuteContext(ctx); err != nil {
-		stop()
+	err := cmd.ExecuteContext(ctx)
+	stop()
+	if err != nil {
 		os.Exit(1)
 	}
 }

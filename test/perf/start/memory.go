@@ -10,13 +10,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/test/podproc"
 )
 
 // atRest is how long components are watched while nothing happens.
@@ -48,6 +51,9 @@ func (b *bench) memory(ctx context.Context, r *result) error {
 		}
 		request := pods.Items[i].Spec.Containers[0].Resources.Requests[corev1.ResourceMemory]
 		r.ReservedOverheadMiB = float64(request.Value()-b.guestMiB<<20) / (1 << 20)
+		if err := b.reservedParts(ctx, vm, &pods.Items[i], r); err != nil {
+			return err
+		}
 		if err := b.podMemory(&pods.Items[i], r); err != nil {
 			return err
 		}
@@ -55,25 +61,43 @@ func (b *bench) memory(ctx context.Context, r *result) error {
 	return b.remove(ctx, vm)
 }
 
+// reservedParts is what of the reserved overhead is meant for each process.
+func (b *bench) reservedParts(ctx context.Context, vm *v1.VirtualMachine, pod *corev1.Pod, r *result) error {
+	_, kvm := pod.Spec.Containers[0].Resources.Limits["devices.kubevirt.io/kvm"]
+	vmi := &v1.VirtualMachineInstance{}
+	if err := b.api.Get(ctx, client.ObjectKeyFromObject(vm), vmi); err != nil {
+		return err
+	}
+	r.ReservedPartsMiB = map[string]float64{}
+	for _, part := range podspec.MemoryOverheadParts(vmi, podspec.Config{UseEmulation: !kvm}) {
+		process := part.Name
+		if process != podspec.PartLauncher && process != podspec.PartLibvirtd {
+			process = podspec.PartQEMU // the rest is QEMU's, or the kernel's on its behalf
+		}
+		r.ReservedPartsMiB[process] += float64(part.Bytes) / (1 << 20)
+	}
+	return nil
+}
+
 func (b *bench) podMemory(pod *corev1.Pod, r *result) error {
-	processes, err := podProcesses(string(pod.UID))
+	processes, err := podproc.Of(pod.UID)
 	if err != nil {
 		return err
 	}
 	if len(processes) == 0 {
 		return errNotLocal
 	}
-	for pid, command := range processes {
-		total, guest, err := pss(pid, b.guestMiB<<20)
+	for _, process := range processes {
+		total, guest, err := pss(process.PID, b.guestMiB<<20)
 		if err != nil {
 			return err
 		}
 		mib := float64(total-guest) / (1 << 20)
 		r.UsedOverheadMiB += mib
-		switch command {
+		switch process.Program {
 		case "virt-launcher":
 			r.LauncherPSSMiB = mib
-			rss, err := rssBytes(pid)
+			rss, err := rssBytes(process.PID)
 			if err != nil {
 				return err
 			}
@@ -96,14 +120,14 @@ func (b *bench) components(ctx context.Context, r *result) error {
 	before := map[int]int64{}
 	names := map[int]string{}
 	for i := range pods.Items {
-		processes, err := podProcesses(string(pods.Items[i].UID))
+		processes, err := podproc.Of(pods.Items[i].UID)
 		if err != nil {
 			return err
 		}
-		for pid, command := range processes {
-			if strings.HasPrefix(command, "virt-") {
-				names[pid] = command
-				if before[pid], err = cpuTicks(pid); err != nil {
+		for _, process := range processes {
+			if strings.HasPrefix(process.Program, "virt-") {
+				names[process.PID] = process.Program
+				if before[process.PID], err = cpuTicks(process.PID); err != nil {
 					return err
 				}
 			}
@@ -130,31 +154,6 @@ func (b *bench) components(ctx context.Context, r *result) error {
 		r.Components[name] = c
 	}
 	return nil
-}
-
-// podProcesses finds the processes whose cgroup carries a Pod's UID, and their programs.
-func podProcesses(uid string) (map[int]string, error) {
-	directories, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil, err
-	}
-	found := map[int]string{}
-	for _, directory := range directories {
-		cgroup, err := os.ReadFile(filepath.Join(directory, "cgroup"))
-		if err != nil || !(bytes.Contains(cgroup, []byte(uid)) || bytes.Contains(cgroup, []byte(strings.ReplaceAll(uid, "-", "_")))) {
-			continue
-		}
-		executable, err := os.Readlink(filepath.Join(directory, "exe"))
-		if err != nil || filepath.Base(executable) == "pause" {
-			continue
-		}
-		pid, err := strconv.Atoi(filepath.Base(directory))
-		if err != nil {
-			return nil, err
-		}
-		found[pid] = filepath.Base(executable)
-	}
-	return found, nil
 }
 
 // pss sums a process's proportional memory, and separately that of the mapping which is the guest's memory: the
@@ -202,17 +201,16 @@ func rssBytes(pid int) (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-// cpuTicks is user plus system time. The name in field 2 may hold blanks, so count from its closing bracket.
+// cpuTicks is user plus system time.
 func cpuTicks(pid int) (int64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	fields, err := podproc.Stat(pid)
 	if err != nil {
 		return 0, err
 	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	user, err := strconv.ParseInt(fields[11], 10, 64)
+	user, err := strconv.ParseInt(fields[13], 10, 64)
 	if err != nil {
 		return 0, err
 	}
-	system, err := strconv.ParseInt(fields[12], 10, 64)
+	system, err := strconv.ParseInt(fields[14], 10, 64)
 	return user + system, err
 }

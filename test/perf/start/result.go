@@ -11,6 +11,8 @@ import (
 	"slices"
 	"text/tabwriter"
 	"time"
+
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // quantiles summarizes a sample in milliseconds.
@@ -66,11 +68,15 @@ type result struct {
 	AllWritesPerVM      writes  `json:"all_writes_per_vm"`
 	WritesPerVMBurst    writes  `json:"writes_per_vm_burst"`
 	ReservedOverheadMiB float64 `json:"reserved_overhead_mib"`
-	UsedOverheadMiB     float64 `json:"used_overhead_mib"`
-	LauncherPSSMiB      float64 `json:"launcher_pss_mib"`
-	LauncherRSSMiB      float64 `json:"launcher_rss_mib"`
-	LibvirtdPSSMiB      float64 `json:"libvirtd_pss_mib"`
-	QEMUOverheadMiB     float64 `json:"qemu_overhead_mib"`
+	// ReservedPartsMiB is what of it is meant for which process.
+	ReservedPartsMiB map[string]float64 `json:"reserved_parts_mib"`
+	UsedOverheadMiB  float64            `json:"used_overhead_mib"`
+	LauncherPSSMiB   float64            `json:"launcher_pss_mib"`
+	LauncherRSSMiB   float64            `json:"launcher_rss_mib"`
+	LibvirtdPSSMiB   float64            `json:"libvirtd_pss_mib"`
+	QEMUOverheadMiB  float64            `json:"qemu_overhead_mib"`
+	// Targets are what the figures are held against.
+	Targets []target `json:"targets"`
 	// Components at rest, by name.
 	Components map[string]component `json:"components"`
 }
@@ -82,6 +88,33 @@ type stepTime struct {
 	P95  float64 `json:"p95"`
 }
 
+// target is a promise and what became of it.
+type target struct {
+	Name   string  `json:"name"`
+	AtMost float64 `json:"at_most"`
+	Is     float64 `json:"is"`
+	Met    bool    `json:"met"`
+}
+
+// compare holds the figures against what is promised.
+func (r *result) compare() []target {
+	targets := []target{
+		{Name: "ms beyond a bare Pod, one by one", AtMost: 1000, Is: r.ExtraMS},
+		{Name: "VM writes", AtMost: 2, Is: r.WritesPerVM.VM},
+		{Name: "VMI writes", AtMost: 3, Is: r.WritesPerVM.VMI},
+		{Name: "Pod writes", AtMost: 1, Is: r.WritesPerVM.Pod},
+		{Name: "reserved MiB beside 1 vCPU / 1 GiB", AtMost: 128, Is: r.ReservedOverheadMiB},
+		{Name: "used of that by virt-launcher", AtMost: r.ReservedPartsMiB[podspec.PartLauncher], Is: r.LauncherPSSMiB},
+		{Name: "used of that by libvirtd", AtMost: r.ReservedPartsMiB[podspec.PartLibvirtd], Is: r.LibvirtdPSSMiB},
+		{Name: "used of that by QEMU", AtMost: r.ReservedPartsMiB[podspec.PartQEMU], Is: r.QEMUOverheadMiB},
+		{Name: "resident MiB of virt-launcher", AtMost: 15, Is: r.LauncherRSSMiB},
+	}
+	for i := range targets {
+		targets[i].Met = targets[i].Is <= targets[i].AtMost
+	}
+	return targets
+}
+
 // publish prints the table and writes the JSON, whole or not at all.
 func (r *result) publish(path string) error {
 	r.ExtraMS = r.VM.P50 - r.Pod.P50
@@ -89,7 +122,7 @@ func (r *result) publish(path string) error {
 		r.Ratio = r.VM.P50 / r.Pod.P50
 	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	row := func(format string, values ...any) { fmt.Fprintf(w, format+"\n", values...) }
+	row := func(format string, values ...any) { _, _ = fmt.Fprintf(w, format+"\n", values...) } // Flush tells
 	row("creation to Running\tp50 ms\tp95 ms")
 	row("  %d VMs one by one\t%.0f\t%.0f", r.Count, r.VM.P50, r.VM.P95)
 	row("  %d Pods one by one\t%.0f\t%.0f", r.Count, r.Pod.P50, r.Pod.P95)
@@ -105,15 +138,19 @@ func (r *result) publish(path string) error {
 	row("  VirtualMachineInstance\t%.1f\t%.1f\t%.1f", r.WritesPerVM.VMI, r.WritesPerVMBurst.VMI, r.AllWritesPerVM.VMI)
 	row("  Pod\t%.1f\t%.1f\t%.1f", r.WritesPerVM.Pod, r.WritesPerVMBurst.Pod, r.AllWritesPerVM.Pod)
 	row("  Event\t%.1f\t%.1f\t%.1f", r.WritesPerVM.Event, r.WritesPerVMBurst.Event, r.AllWritesPerVM.Event)
-	row("memory beside 1 vCPU / 1 GiB\tMiB")
-	row("  reserved\t%.1f", r.ReservedOverheadMiB)
-	row("  used\t%.1f", r.UsedOverheadMiB)
-	row("  of that virt-launcher (PSS; RSS %.1f)\t%.1f", r.LauncherRSSMiB, r.LauncherPSSMiB)
-	row("  of that libvirtd (PSS)\t%.1f", r.LibvirtdPSSMiB)
-	row("  of that QEMU without guest memory (PSS)\t%.1f", r.QEMUOverheadMiB)
+	row("memory beside 1 vCPU / 1 GiB\treserved MiB\tused MiB (PSS)")
+	row("  virt-launcher (RSS %.1f)\t%.1f\t%.1f", r.LauncherRSSMiB, r.ReservedPartsMiB[podspec.PartLauncher], r.LauncherPSSMiB)
+	row("  libvirtd\t%.1f\t%.1f", r.ReservedPartsMiB[podspec.PartLibvirtd], r.LibvirtdPSSMiB)
+	row("  QEMU without guest memory\t%.1f\t%.1f", r.ReservedPartsMiB[podspec.PartQEMU], r.QEMUOverheadMiB)
+	row("  all\t%.1f\t%.1f", r.ReservedOverheadMiB, r.UsedOverheadMiB)
 	row("components at rest\tRSS MiB\tCPU %%")
 	for _, name := range []string{"virt-controller", "virt-handler"} {
 		row("  %s\t%.1f\t%.2f", name, r.Components[name].RSSMiB, r.Components[name].CPUPercent)
+	}
+	row("targets")
+	r.Targets = r.compare()
+	for _, t := range r.Targets {
+		row("  %s\tat most %.1f\t%.1f\t%s", t.Name, t.AtMost, t.Is, map[bool]string{true: "met", false: "missed"}[t.Met])
 	}
 	if err := w.Flush(); err != nil {
 		return err

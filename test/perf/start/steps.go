@@ -4,11 +4,18 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // smallGuestMiB is the memory of the guests whose start is timed.
@@ -20,8 +27,65 @@ const (
 	vmRunning  = "vmi Running"
 )
 
-// startSteps are the states of a start in the order in which a VM passes them.
-var startSteps = []string{"vmi created", "pod created", "pod scheduled", "pod running", "vmi Scheduled", vmRunning, "vmi Ready"}
+// startSteps are the states of a start in the order in which a VM passes them. Kubernetes shows a Pod running a while
+// after its processes run, and those go on meanwhile.
+var startSteps = []string{
+	"vmi created", "pod created", "pod scheduled", stepConnected, "pod running", "vmi Scheduled", stepDefined, stepGuestRuns,
+	vmRunning, "vmi Ready",
+}
+
+// The steps that virt-launcher's log tells.
+const (
+	stepConnected = "libvirtd's socket up"
+	stepDefined   = "domain defined"
+	stepGuestRuns = "domain started"
+)
+
+// launcherSteps reads from a launcher's log when its libvirtd was up and the domain was defined and started.
+func (b *bench) launcherSteps(ctx context.Context) error {
+	pods := &corev1.PodList{}
+	if err := b.api.List(ctx, pods, client.InNamespace(b.namespace), client.HasLabels{v1.CreatedByLabel}); err != nil {
+		return err
+	}
+	clientset, err := kubernetes.NewForConfig(b.rest)
+	if err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		text, err := clientset.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
+			Container: launcherpod.ComputeContainer,
+		}).DoRaw(ctx)
+		if err != nil {
+			return fmt.Errorf("read the log of %s: %w", pod.Name, err)
+		}
+		for step, when := range stepsOfLog(text) {
+			b.log.see(pod.Annotations[v1.DomainAnnotation], step, when)
+		}
+	}
+	return nil
+}
+
+// stepsOfLog finds the milestones among virt-launcher's own lines; the others are the guest's.
+func stepsOfLog(text []byte) map[string]time.Time {
+	steps := map[string]string{
+		launcherpod.LogConnected: stepConnected, launcherpod.LogDefined: stepDefined, launcherpod.LogGuestRuns: stepGuestRuns,
+	}
+	found := map[string]time.Time{}
+	for line := range bytes.Lines(text) {
+		var entry struct {
+			Time    time.Time `json:"ts"`
+			Message string    `json:"msg"`
+		}
+		if json.Unmarshal(line, &entry) != nil {
+			continue
+		}
+		if step, ok := steps[entry.Message]; ok {
+			found[step] = entry.Time
+		}
+	}
+	return found
+}
 
 // warmUp starts and removes one of each, so that images are in page caches and watches are warm.
 func (b *bench) warmUp(ctx context.Context, _ *result) error {
@@ -36,7 +100,7 @@ func (b *bench) warmUp(ctx context.Context, _ *result) error {
 }
 
 func (b *bench) pods(prefix string) []client.Object {
-	var all []client.Object
+	all := make([]client.Object, 0, b.count)
 	for i := range b.count {
 		all = append(all, b.pod(fmt.Sprintf("%s%d", prefix, i)))
 	}
@@ -44,7 +108,7 @@ func (b *bench) pods(prefix string) []client.Object {
 }
 
 func (b *bench) vms(prefix string) []client.Object {
-	var all []client.Object
+	all := make([]client.Object, 0, b.count)
 	for i := range b.count {
 		all = append(all, b.vm(fmt.Sprintf("%s%d", prefix, i), smallGuestMiB))
 	}
@@ -82,6 +146,9 @@ func (b *bench) vmsOneByOne(ctx context.Context, r *result) error {
 		return err
 	}
 	r.VM = quantilesOf(s.durations())
+	if err := b.launcherSteps(ctx); err != nil {
+		return err
+	}
 	r.Steps = b.steps(s)
 	changes, err := b.settledChanges(offset)
 	if err != nil {
@@ -129,7 +196,7 @@ func (b *bench) untilReady(s started) map[string]time.Time {
 
 // steps summarizes when each state was seen after creation.
 func (b *bench) steps(s started) []stepTime {
-	var all []stepTime
+	all := make([]stepTime, 0, len(startSteps))
 	for _, step := range startSteps {
 		var sample []time.Duration
 		for name, created := range s.created {

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package podproc finds the processes of a Pod whose node is this machine.
+package podproc
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Process is a process on this machine; the start time tells it from a later one with the same id.
+type Process struct {
+	PID int
+	// Program is the base name of the executable.
+	Program string
+	// Start is when it started, in clock ticks since the machine did.
+	Start string
+}
+
+// Of lists the processes of a Pod, without the one that keeps its namespaces: their cgroups carry the Pod's UID. What
+// ends meanwhile is left out.
+func Of(pod types.UID) ([]Process, error) {
+	directories, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	var found []Process
+	for _, directory := range directories {
+		cgroup, err := os.ReadFile(filepath.Join(directory, "cgroup"))
+		if err != nil || !names(cgroup, pod) {
+			continue
+		}
+		executable, err := os.Readlink(filepath.Join(directory, "exe"))
+		program := filepath.Base(strings.TrimSuffix(executable, " (deleted)"))
+		if err != nil || program == "pause" {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(directory))
+		if err != nil {
+			return nil, err
+		}
+		stat, err := Stat(pid)
+		if err != nil {
+			continue
+		}
+		found = append(found, Process{PID: pid, Program: program, Start: stat[21]})
+	}
+	return found, nil
+}
+
+// names says that a process's cgroups are those of a Pod. Drivers of cgroups write the UID with dashes or underscores.
+func names(cgroup []byte, pod types.UID) bool {
+	uid := string(pod)
+	return bytes.Contains(cgroup, []byte(uid)) || bytes.Contains(cgroup, []byte(strings.ReplaceAll(uid, "-", "_")))
+}
+
+// Stat is the fields of /proc/PID/stat; index 0 is field 1 of proc(5). The name in field 2 may hold blanks.
+func Stat(pid int) ([]string, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, err
+	}
+	end := bytes.LastIndexByte(text, ')')
+	if end < 0 {
+		return nil, fmt.Errorf("/proc/%d/stat has no name", pid)
+	}
+	return append([]string{strconv.Itoa(pid), ""}, strings.Fields(string(text[end+1:]))...), nil
+}
