@@ -110,19 +110,19 @@ func (r *KubeVirtReconciler) Reconcile(ctx context.Context, request ctrl.Request
 	switch {
 	case scope.Conflict != "" && deleting:
 		// It installed nothing.
-		return ctrl.Result{}, r.release(ctx, kv)
+		return result(r.release(ctx, kv), 0)
 	case scope.Conflict != "":
 	case deleting:
 		scope.Uninstall = kubevirt.Remove(ctx, scope)
 	default:
 		// 1. The finalizer goes on before anything is installed that it has to remove.
 		if err := r.hold(ctx, kv); err != nil {
-			return ctrl.Result{}, err
+			return result(err, 0)
 		}
 		original = kv.DeepCopy()
 		scope.InstallErr = kubevirt.Install(ctx, scope)
 	}
-	return ctrl.Result{}, r.finish(ctx, scope, original)
+	return result(r.finish(ctx, scope, original), 0)
 }
 
 // finish writes the status when it changed, takes the finalizer away at the end, and gives what has to be retried.

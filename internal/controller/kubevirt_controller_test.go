@@ -153,6 +153,35 @@ var _ = Describe("KubeVirt", func() {
 		expectCondition(kv, v1.KubeVirtConditionSynchronized, corev1.ConditionFalse, kubevirt.ReasonInvalidConfiguration)
 	})
 
+	It("starts over when the cache shows an earlier version, and installs nothing until then", func() {
+		writes.Stale = ExpectExists(kv).DeepCopy()
+		metav1.SetMetaDataAnnotation(&kv.ObjectMeta, "of", "someone else")
+		Expect(k8sClient.Update(ctx, kv)).To(Succeed())
+		again, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(again.RequeueAfter).To(BeNumerically(">", 0))
+		ExpectGone(agents())
+		Expect(ExpectExists(kv).Finalizers).To(BeEmpty())
+
+		writes.Stale = nil
+		Expect(reconcile(kv)).To(Succeed())
+		ExpectExists(agents())
+		Expect(ExpectExists(kv).Annotations).To(HaveKey("of"))
+	})
+
+	It("is not misled by a cache that does not show yet what was installed", func() {
+		Expect(reconcile(kv)).To(Succeed())
+		installed := ExpectExists(agents())
+		writes.Blind = func(_ client.ObjectKey, o client.Object) bool { _, ds := o.(*appsv1.DaemonSet); return ds }
+		Expect(reconcile(kv)).To(Succeed())
+		Expect(ExpectExists(agents()).Generation).To(Equal(installed.Generation))
+		Expect(ExpectExists(kv).Status.Phase).To(Equal(v1.KubeVirtPhaseDeploying))
+		writes.Blind = nil
+		rolledOut(2)
+		Expect(reconcile(kv)).To(Succeed())
+		Expect(ExpectExists(kv).Status.Phase).To(Equal(v1.KubeVirtPhaseDeployed))
+	})
+
 	It("lets the first object count", func() {
 		Expect(reconcile(kv)).To(Succeed())
 		second := newKubeVirt("second")

@@ -6,6 +6,7 @@ package controller
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -165,6 +166,31 @@ var _ = Describe("Node", func() {
 		reconcile()
 		Expect(ExpectExists(host).Labels).To(HaveKeyWithValue(node.SchedulableLabel, "false"))
 		Expect(recorder.Events).To(Receive(ContainSubstring(ReasonNodeUnresponsive)))
+	})
+
+	It("writes what it wrote before when the cache shows an earlier version of the Node", func() {
+		object := &metav1.PartialObjectMetadata{}
+		object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+		Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(host), object)).To(Succeed())
+		publish(nodecapabilities.Report{Devices: true, CPUModels: []string{"EPYC"}})
+		beat()
+		reconcile()
+		labels := maps.Clone(ExpectExists(host).Labels)
+		metav1.SetMetaDataLabel(&host.ObjectMeta, "of", "someone-else")
+		Expect(k8sClient.Update(ctx, host)).To(Succeed())
+
+		writes.Stale = object
+		reconcile()
+		Expect(ExpectExists(host).Labels).To(HaveKeyWithValue("of", "someone-else"))
+		delete(host.Labels, "of")
+		Expect(host.Labels).To(Equal(labels))
+	})
+
+	It("does not mind a Node that goes meanwhile", func() {
+		publish(nodecapabilities.Report{Devices: true})
+		beat()
+		writes.Fail = func(string) error { return apierrors.NewNotFound(corev1.Resource("nodes"), host.Name) }
+		reconcile()
 	})
 
 	It("believes only objects that an agent published", func() {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -124,6 +125,8 @@ type Writes struct {
 	Fail func(request string) error
 	// Blind, if set, makes objects invisible to reads, as a cache that is behind would.
 	Blind func(key client.ObjectKey, object client.Object) bool
+	// Stale, if set, is what reads give for this object, as a cache that is behind would.
+	Stale client.Object
 }
 
 // NewWrites returns a counting client on the API server of the suite.
@@ -133,6 +136,10 @@ func NewWrites() *Writes {
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if w.Blind != nil && w.Blind(key, o) {
 				return apierrors.NewNotFound(v1.GroupVersion.WithResource("hidden").GroupResource(), key.Name)
+			}
+			if w.Stale != nil && reflect.TypeOf(o) == reflect.TypeOf(w.Stale) && key == client.ObjectKeyFromObject(w.Stale) {
+				reflect.ValueOf(o).Elem().Set(reflect.ValueOf(w.Stale.DeepCopyObject()).Elem())
+				return nil
 			}
 			return c.Get(ctx, key, o, opts...)
 		},

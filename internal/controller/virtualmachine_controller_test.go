@@ -288,6 +288,22 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		Expect(instance(vm).UID).To(Equal(vmi.UID))
 	})
 
+	It("overwrites nothing from a cache that shows an earlier version", func() {
+		vm := m.create(builder.MakeVM("vm"))
+		m.writes.Stale = ExpectExists(vm).DeepCopy()
+		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		m.events.take()
+		play(instance(vm), v1.Running, running)
+		result := m.expectReconciled(vm, "patch VirtualMachine/status") // which the API server refuses
+		Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+		Expect(m.events.take()).To(BeEmpty())
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStarting))
+		m.writes.Stale = nil
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
+		m.expectQuiet(vm)
+	})
+
 	It("says why an instance cannot be created, once, and tries again", func() {
 		vm := m.create(builder.MakeVM("vm"))
 		m.writes.Fail = func(request string) error {

@@ -310,6 +310,23 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.expectQuiet(vmi)
 	})
 
+	It("does not hand over again from a cache that is behind", func() {
+		vmi := w.create(builder.MakeVMI("vm"))
+		w.expectReconciled(vmi, "create Pod")
+		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.writes.Stale = ExpectExists(vmi).DeepCopy()
+		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+		agent(vmi, running)
+		w.events.take()
+
+		result := w.expectReconciled(vmi, "patch VirtualMachineInstance") // which the API server refuses
+		Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+		Expect(w.events.take()).To(BeEmpty())
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
+		w.writes.Stale = nil
+		w.expectQuiet(vmi)
+	})
+
 	It("leaves a Pod of its name alone that belongs to somebody else", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "x"})
