@@ -18,8 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -120,88 +118,6 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 	})
 
-	Context("when the kubelet cannot make the Pod's sandbox", func() {
-		const noSecret = `MountVolume.SetUp failed for volume "init-udata" : secret "nowhere" not found`
-		creating := func() *builder.PodStatus { return builder.MakePodStatus().Waiting("ContainerCreating", "") }
-		preparing := func() *v1.VirtualMachineInstance {
-			GinkgoHelper()
-			vmi := w.create(builder.MakeVMI("vm").CloudInitSecret("init", "nowhere", ""))
-			w.expectReconciled(vmi, "create Pod")
-			w.play(vmi, "node-1", creating())
-			w.events.take()
-			return vmi
-		}
-
-		It("names what is missing, and takes it back", func() {
-			vmi := preparing()
-			w.complain(vmi, "FailedMount", noSecret)
-			Expect(w.expectReconciled(vmi).RequeueAfter).To(BeNumerically(">", 0), "the next attempt may succeed")
-			w.pass(10 * time.Second)
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-			Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
-				"FailedMount", `secret "nowhere" not found`))
-			Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
-			Expect(vmi.Status.Phase).To(Equal(v1.Scheduling))
-			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FailedMount: ")))
-			w.expectQuiet(vmi)
-
-			status := creating().Obj()
-			status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
-			pod := ExpectExists(podOf(vmi))
-			pod.Status = status
-			Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-			Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
-			w.expectQuiet(vmi)
-
-			w.play(vmi, "", builder.MakePodStatus().Running())
-			w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
-		})
-
-		It("is written once for all attempts of a while, and anew for another reason", func() {
-			vmi := preparing()
-			w.pass(10 * time.Second)
-			shown := func() string {
-				GinkgoHelper()
-				return vmistatus.FindCondition(&ExpectExists(vmi).Status, v1.VirtualMachineInstanceSynchronized).Message
-			}
-			w.complain(vmi, "FailedCreatePodSandBox", `failed to setup network for sandbox "1a"`)
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-			w.events.take()
-			w.pass(time.Minute)
-			w.complain(vmi, "FailedCreatePodSandBox", `failed to setup network for sandbox "2b"`)
-			w.expectQuiet(vmi)
-			Expect(shown()).To(ContainSubstring("1a"))
-			w.pass(5 * time.Minute)
-			w.complain(vmi, "FailedCreatePodSandBox", `failed to setup network for sandbox "3c"`)
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-			Expect(shown()).To(ContainSubstring("3c"))
-			w.events.take()
-
-			w.pass(time.Second)
-			w.complain(vmi, "FailedMount", noSecret)
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-			Expect(shown()).To(ContainSubstring("nowhere"))
-			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FailedMount: ")))
-			w.expectQuiet(vmi)
-		})
-
-		It("does not mistake other events for that", func() {
-			vmi := preparing()
-			w.complain(vmi, "Unhealthy", "another matter")
-			pod := ExpectExists(podOf(vmi))
-			ExpectCreated(&corev1.Event{
-				ObjectMeta:     metav1.ObjectMeta{Namespace: w.ns, Name: "earlier"},
-				InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: w.ns, Name: pod.Name, UID: "earlier"},
-				Type:           corev1.EventTypeWarning, Reason: "FailedMount", Message: noSecret,
-			})
-			w.pass(10 * time.Second)
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status") // that it takes its time
-			Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
-		})
-	})
-
 	It("waits for a claim, with the reason, and describes it at the hand-over", func() {
 		vmi := w.create(builder.MakeVMI("vm").PVC("root", "claim"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
@@ -234,38 +150,6 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(info.VolumeMode).To(HaveValue(Equal(corev1.PersistentVolumeBlock)))
 		Expect(info.Capacity[corev1.ResourceStorage]).To(Equal(resource.MustParse("2Gi")))
 		Expect(info.FilesystemOverhead).To(HaveValue(BeEquivalentTo("0")))
-	})
-
-	It("waits for a KubeVirt object, with the reason", func() {
-		installed := w.Config
-		config := clusterconfig.Default()
-		config.Images.Launcher = "registry.example/virt-launcher:v1"
-		w.Config = fixedConfig{config}
-		vmi := w.create(builder.MakeVMI("vm").PVC("root", "missing"))
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
-			"KubeVirtNotFound", "no KubeVirt object in namespace kubevirt"))
-		Expect(vmi).To(haveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse,
-			corev1.PodReasonUnschedulable, "no KubeVirt object"))
-		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning KubeVirtNotFound: ")))
-		w.expectQuiet(vmi)
-		ExpectGone(podOf(vmi))
-
-		ExpectCreated(builder.MakePVC("missing").Namespace(w.ns).Obj())
-		w.Config = installed
-		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
-		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
-		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
-	})
-
-	It("does not mind the KubeVirt object going once there is a Pod", func() {
-		vmi := w.create(builder.MakeVMI("vm"))
-		w.expectReconciled(vmi, "create Pod")
-		w.events.take()
-		config := w.Config.Current()
-		config.KubeVirt = ""
-		w.Config = fixedConfig{config}
-		w.expectQuiet(vmi)
 	})
 
 	It("says why the Pod cannot be created, and tries again", func() {
@@ -445,53 +329,6 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
-	})
-
-	Context("when its node's agent falls silent", func() {
-		var host *corev1.Node
-		BeforeEach(func() {
-			host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}}
-			Expect(k8sClient.Create(ctx, host)).To(Succeed())
-		})
-		heard := func(schedulable string, ago time.Duration) {
-			GinkgoHelper()
-			metav1.SetMetaDataLabel(&host.ObjectMeta, v1.NodeSchedulable, schedulable)
-			metav1.SetMetaDataAnnotation(&host.ObjectMeta, node.HeartbeatAnnotation, w.clock.Now().Add(-ago).Format(time.RFC3339))
-			Expect(k8sClient.Update(ctx, host)).To(Succeed())
-		}
-
-		It("says so for as long as it lasts, and leaves the guest alone", func() {
-			vmi := w.handedOverOn(host.Name, builder.MakeVMI("vm"))
-			agent(vmi, running)
-			heard("true", time.Hour)
-			w.expectQuiet(vmi)
-			heard("false", node.Timeout-time.Minute)
-			Expect(w.expectReconciled(vmi).RequeueAfter).To(BeNumerically("~", time.Minute, time.Second))
-
-			heard("false", node.Timeout)
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-			Expect(ExpectExists(vmi).Status.Reason).To(Equal(ReasonNodeUnresponsive))
-			Expect(vmi.Status.Phase).To(Equal(v1.Running))
-			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning NodeUnresponsive: virt-handler on node " + host.Name)))
-			w.expectQuiet(vmi)
-
-			heard("true", 0)
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-			Expect(ExpectExists(vmi).Status.Reason).To(BeEmpty())
-			w.expectQuiet(vmi)
-		})
-
-		It("gives that as the reason when the Pod is gone as well", func() {
-			vmi := w.handedOverOn(host.Name, builder.MakeVMI("vm"))
-			agent(vmi, running)
-			heard("false", node.Timeout)
-			Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
-			Expect(vmi.Status.Reason).To(Equal(ReasonNodeUnresponsive))
-			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning Stopped: ")))
-			w.expectQuiet(vmi)
-		})
 	})
 
 	Context("when it is deleted", func() {

@@ -270,7 +270,7 @@ func unimplementedInVM(base *field.Path, spec *v1.VirtualMachineSpec) []string {
 }
 
 func describe(found []finding) []string {
-	var warnings []string
+	warnings := make([]string, 0, len(found))
 	for _, f := range found {
 		words := "has no effect"
 		switch f.entry.effect {
