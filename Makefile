@@ -89,9 +89,8 @@ verify: ## Fail when generated files or go.mod are stale, or code is not formatt
 .PHONY: test
 test: deps ## Unit, envtest and integration tests; installs what they need
 	@$(tools) envtest
-	@hack/images/rootfs.sh virt-launcher
-	KUBEBUILDER_ASSETS=$(call tool,envtest) VIREO_LAUNCHER_ROOTFS=$$(hack/images/rootfs.sh --path virt-launcher) \
-		go test -p 2 $$(go list ./... | grep -v /test/e2e)
+	rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher); \
+		KUBEBUILDER_ASSETS=$(call tool,envtest) VIREO_LAUNCHER_ROOTFS=$$rootfs go test -p 2 $$(go list ./... | grep -v /test/e2e)
 
 .PHONY: test-e2e
 test-e2e: ## End to end on two nodes; brings the cluster up and takes it down

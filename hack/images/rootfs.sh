@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # rootfs.sh NAME: makes the root file system of images/NAME from Debian packages, and prints the path of its tar.
+# rootfs.sh --unpacked NAME: the same, and unpacks it beside the tar; prints the folder, for tests that run what is in it.
 #
 # images/NAME/packages lists Debian packages, images/NAME/keep the files that stay (globs; ELF files bring their shared
 # libraries), images/NAME/rootfs/ the files of our own; images/NAME/finish.sh, if there, defines finish, run on the new root. The tar is kept in the cache under a hash of these, so it is made
@@ -8,14 +9,37 @@
 . "$(dirname "$0")/env.sh"
 . "$(dirname "$0")/debian.sh"
 
-name=${1:?usage: rootfs.sh NAME}
+unpacked=
+if [ "${1:-}" = --unpacked ]; then
+	unpacked=1
+	shift
+fi
+name=${1:?usage: rootfs.sh [--unpacked] NAME}
 recipe=images/$name
 suite=trixie
 [ -f "$repo/$recipe/packages" ] || die "no image has a root file system recipe at $recipe/packages"
 
 out=$cache/rootfs/$name-$(digest "$recipe" hack/images/rootfs.sh hack/images/debian.sh).tar
+
+# result: prints what was asked for.
+result() {
+	local folder=${out%.tar}
+	if [ -z "$unpacked" ]; then
+		echo "$out"
+		return
+	fi
+	if [ ! -d "$folder" ] || [ "$out" -nt "$folder" ]; then
+		rm -rf "$folder" "$folder.new"
+		mkdir -p "$folder.new"
+		tar -C "$folder.new" --numeric-owner -xpf "$out"
+		touch "$folder.new"
+		mv "$folder.new" "$folder"
+	fi
+	echo "$folder"
+}
+
 if [ -f "$out" ] && [ -z "${VIREO_REFRESH:-}" ]; then
-	echo "$out"
+	result
 	exit
 fi
 
@@ -57,4 +81,4 @@ fi
 tar -C "$root" --sort=name --numeric-owner --owner=0 --group=0 --mtime=@0 --format=gnu -cf "$work/out.tar" .
 mv "$work/out.tar" "$out"
 say "$name: root file system of $(du -m "$out" | cut -f1) MB"
-echo "$out"
+result
