@@ -29,7 +29,7 @@ watched() {
 	step_number=$((step_number + 1))
 	log=${step_logs:?}/$step_number.log
 	printf '[%d/%d] %s\n' "$step_number" "$steps" "$title"
-	if "$@" 2>&1 | tee "$log" | sed 's/^/    /'; then
+	if "$@" 2>&1 | tee "$log" | sed -u 's/^/    /'; then
 		printf '    done in %ds\n' $((SECONDS - began))
 		return
 	fi

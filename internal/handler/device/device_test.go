@@ -38,6 +38,11 @@ func startKubelet(t *testing.T, dir string) *kubelet {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serveKubelet(t, listener)
+}
+
+func serveKubelet(t *testing.T, listener net.Listener) *kubelet {
+	t.Helper()
 	k := &kubelet{registered: make(chan *pluginapi.RegisterRequest, 10), server: grpc.NewServer()}
 	pluginapi.RegisterRegistrationServer(k.server, k)
 	go func() { _ = k.server.Serve(listener) }()
@@ -204,4 +209,40 @@ func TestDevicesAreRegisteredWithEachKubelet(t *testing.T) {
 	if _, err := n.client(t, endpoints[all[0]]).GetDevicePluginOptions(ctx, &pluginapi.Empty{}); err != nil {
 		t.Errorf("the plugin does not answer the new kubelet: %v", err)
 	}
+}
+
+// The kubelet's socket exists before the kubelet listens on it: registering waits instead of failing.
+func TestRegisteringWaitsForTheKubeletToListen(t *testing.T) {
+	n := startNode(t)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := os.NewFile(uintptr(fd), "kubelet.sock")
+	defer func() { _ = socket.Close() }()
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: filepath.Join(n.plugins, "kubelet.sock")}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	registered := make(chan error, 1)
+	p := &plugin{name: TUN, dir: n.plugins, changed: make(chan struct{}), notify: func() {}}
+	go func() { registered <- p.register(ctx) }()
+	select {
+	case err := <-registered:
+		t.Fatalf("registered with nobody: %v", err)
+	case <-time.After(50 * time.Millisecond): // long enough for a first attempt, which finds nobody
+	}
+	if err := unix.Listen(fd, 1); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.FileListener(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := serveKubelet(t, listener)
+	if err := <-registered; err != nil {
+		t.Error(err)
+	}
+	k.expectRegistered(t, "devices.kubevirt.io/tun")
 }

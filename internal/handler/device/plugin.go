@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
@@ -124,11 +125,22 @@ func (p *plugin) serve(ctx context.Context) error {
 	}
 }
 
+// hurry is how the kubelet is called. Its socket is there a moment before it listens, and there is no time to lose: when a
+// restarted kubelet has told the API server that the node has none of our devices and then takes its Pods over, it
+// rejects those that hold one and have a node selector, which ends their guests.
+// Source: k8s.io/kubernetes v1.36 pkg/kubelet/lifecycle/predicate.go (generalFilter reads the Node again and drops what
+// UpdatePluginResources has mended).
+var hurry = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+	MinConnectTimeout: time.Second,
+}
+
 func (p *plugin) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
 	socket := filepath.Join(p.dir, filepath.Base(pluginapi.KubeletSocket))
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)), grpc.WithConnectParams(hurry))
 	if err != nil {
 		return fmt.Errorf("connect to the kubelet: %w", err)
 	}
