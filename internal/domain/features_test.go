@@ -21,7 +21,7 @@ func withFeatures(features v1.Features) *guest {
 func TestFeatures(t *testing.T) {
 	state := func(s string) *libvirtxml.DomainFeatureState { return &libvirtxml.DomainFeatureState{State: s} }
 	vmport, acpi := state("off"), &libvirtxml.DomainFeature{}
-	tcg := &libvirtxml.DomainFeatureTCG{TBCache: &libvirtxml.DomainFeatureTCGTBCache{Unit: "MiB", Size: 32}}
+	tcg := &libvirtxml.DomainFeatureTCG{TBCache: &libvirtxml.DomainFeatureTCGTBCache{Unit: "MiB", Size: 38}}
 	for name, tc := range map[string]struct {
 		guest *guest
 		want  libvirtxml.DomainFeatureList

@@ -42,7 +42,9 @@ var overheadRules = []overheadRule{
 	// 6.9 to 7.3 MiB.
 	{PartLauncher, always(8 * mebibyte)},
 	// 21.7 to 21.9 MiB with the image's capabilities of QEMU, 6 MiB more where libvirtd finds them out itself (KVM).
-	{PartLibvirtd, always(28 * mebibyte)},
+	{PartLibvirtd, func(_ *v1.VirtualMachineInstance, cfg Config) int64 {
+		return 24*mebibyte + when(!cfg.UseEmulation, 6*mebibyte)
+	}},
 	// A guest with 1 vCPU, 1 GiB and four virtio devices on q35: 81.1 MiB, less the translation cache and a vCPU. Of
 	// that 18 MiB are text and read-only data, 10 MiB heap, 2 MiB the part of the frame buffer that text needs.
 	{PartQEMU, always(46 * mebibyte)},
@@ -54,14 +56,14 @@ var overheadRules = []overheadRule{
 		memory := GuestMemory(vmi)
 		return memory.Value() / 512
 	}},
-	// The cache of translated code, which is full after a Linux kernel's boot: 32.0 MiB.
+	// The cache of translated code. A Linux kernel and its first programs fill it: 32.0 of 32 MiB.
 	{"translation cache", func(_ *v1.VirtualMachineInstance, cfg Config) int64 {
 		return when(cfg.UseEmulation, launcherpod.TranslationCacheMiB*mebibyte)
 	}},
 	// A graphical guest draws in 1280x800 pixels of 4 bytes, and QEMU keeps a copy for VNC: 2 times 3.9 MiB of the 16
-	// that the card has.
+	// that the card has, less the 2 MiB that text needs and QEMU's part has.
 	{"video", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
-		return when(ptr.Deref(vmi.Spec.Domain.Devices.AutoattachGraphicsDevice, true), 8*mebibyte)
+		return when(ptr.Deref(vmi.Spec.Domain.Devices.AutoattachGraphicsDevice, true), 6*mebibyte)
 	}},
 	// 91.4 MiB with OVMF against 81.1 MiB with SeaBIOS: 4 MiB of flash, mapped and copied, and its variables.
 	{"efi", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
