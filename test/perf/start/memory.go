@@ -37,7 +37,7 @@ var errNotLocal = errors.New("the Pod's processes are not on this machine: memor
 // memory starts a VM with 1 vCPU and the given guest memory and reads what its processes hold beside that.
 func (b *bench) memory(ctx context.Context, r *result) error {
 	vm := b.vm("memory", b.guestMiB)
-	if _, err := b.start(ctx, vmRunning, false, vm); err != nil {
+	if _, err := b.start(ctx, vmRunning, vm); err != nil {
 		return err
 	}
 	time.Sleep(guestBoot)

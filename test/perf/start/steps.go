@@ -90,10 +90,10 @@ func stepsOfLog(text []byte) map[string]time.Time {
 // warmUp starts and removes one of each, so that images are in page caches and watches are warm.
 func (b *bench) warmUp(ctx context.Context, _ *result) error {
 	vm, pod := b.vm("warm-up", smallGuestMiB), b.pod("warm-up-pod")
-	if _, err := b.start(ctx, vmRunning, false, vm); err != nil {
+	if _, err := b.start(ctx, vmRunning, vm); err != nil {
 		return err
 	}
-	if _, err := b.start(ctx, podRunning, false, pod); err != nil {
+	if _, err := b.start(ctx, podRunning, pod); err != nil {
 		return err
 	}
 	return b.remove(ctx, vm, pod)
@@ -116,18 +116,14 @@ func (b *bench) vms(prefix string) []client.Object {
 }
 
 func (b *bench) podsOneByOne(ctx context.Context, r *result) error {
-	pods := b.pods("pod-one")
-	s, err := b.start(ctx, podRunning, false, pods...)
-	if err != nil {
-		return err
-	}
+	s, err := b.oneByOne(ctx, podRunning, func(context.Context) error { return nil }, b.pods("pod-one")...)
 	r.Pod = quantilesOf(s.durations())
-	return b.remove(ctx, pods...)
+	return err
 }
 
 func (b *bench) podsAtOnce(ctx context.Context, r *result) error {
 	pods := b.pods("pod-all")
-	s, err := b.start(ctx, podRunning, true, pods...)
+	s, err := b.start(ctx, podRunning, pods...)
 	if err != nil {
 		return err
 	}
@@ -140,15 +136,11 @@ func (b *bench) vmsOneByOne(ctx context.Context, r *result) error {
 	if err != nil {
 		return err
 	}
-	vms := b.vms("vm-one")
-	s, err := b.start(ctx, vmRunning, false, vms...)
+	s, err := b.oneByOne(ctx, vmRunning, b.launcherSteps, b.vms("vm-one")...)
 	if err != nil {
 		return err
 	}
 	r.VM = quantilesOf(s.durations())
-	if err := b.launcherSteps(ctx); err != nil {
-		return err
-	}
 	r.Steps = b.steps(s)
 	changes, err := b.settledChanges(offset)
 	if err != nil {
@@ -156,7 +148,7 @@ func (b *bench) vmsOneByOne(ctx context.Context, r *result) error {
 	}
 	r.WritesPerVM = perVM(changes, b.untilReady(s), change.ours)
 	r.AllWritesPerVM = perVM(changes, b.untilReady(s), func(change) bool { return true })
-	return b.remove(ctx, vms...)
+	return nil
 }
 
 func (b *bench) vmsAtOnce(ctx context.Context, r *result) error {
@@ -165,7 +157,7 @@ func (b *bench) vmsAtOnce(ctx context.Context, r *result) error {
 		return err
 	}
 	vms := b.vms("vm-all")
-	s, err := b.start(ctx, vmRunning, true, vms...)
+	s, err := b.start(ctx, vmRunning, vms...)
 	if err != nil {
 		return err
 	}
