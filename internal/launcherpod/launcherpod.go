@@ -3,10 +3,14 @@
 
 // Package launcherpod names what the launcher Pod looks like from inside and from the node: volumes, mount
 // paths, sockets and identities. The controller renders the Pod from it, the agent and the launcher find
-// their way with it, and the domain refers to its files. It holds names only and imports nothing.
+// their way with it, and the domain refers to its files. It holds names only and imports nothing of ours.
 package launcherpod
 
-import "path"
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"path"
+)
 
 // ComputeContainer is the container that runs virt-launcher. KubeVirt's tools select it by this name.
 const ComputeContainer = "compute"
@@ -52,7 +56,7 @@ const (
 	// DisksDir has one filesystem volume (claim or host directory) per volume beneath it.
 	DisksDir = "/var/run/kubevirt-private/vmi-disks"
 	// SecretsDir has one directory of projected Secrets per cloud-init volume beneath it.
-	SecretsDir = "/var/run/kubevirt-private/secret"
+	SecretsDir = "/var/run/kubevirt-private/secret" //nolint:gosec // a path, no secret
 	// ImageDiskDir is the directory in a containerDisk image in which the disk lies.
 	ImageDiskDir = "disk"
 	// DiskImage is the file in a filesystem claim that holds the disk.
@@ -91,16 +95,30 @@ func DiskDir(volume string) string { return path.Join(DisksDir, volume) }
 func BlockDevice(volume string) string { return path.Join("/dev", volume) }
 
 // UserDataVolume is the Pod volume of a cloud-init volume's user data Secret.
-func UserDataVolume(volume string) string { return volume + "-udata" }
+func UserDataVolume(volume string) string { return suffixed(volume, "-udata") }
 
 // NetworkDataVolume is the Pod volume of a cloud-init volume's network data Secret.
-func NetworkDataVolume(volume string) string { return volume + "-ndata" }
+func NetworkDataVolume(volume string) string { return suffixed(volume, "-ndata") }
 
 // SecretDir is where the Secrets of a cloud-init volume are mounted in the Pod, as userdata and networkdata.
 func SecretDir(volume string) string { return path.Join(SecretsDir, volume) }
 
 // DomainName is the name of a VMI's libvirt domain, as in KubeVirt.
 func DomainName(namespace, name string) string { return namespace + "_" + name }
+
+// maxVolumeName is the length of a DNS label, which the name of a Pod's volume is.
+const maxVolumeName = 63
+
+// suffixed is a volume's name with a suffix. What would be too long for a volume's name is shortened and told apart from
+// others by a hash.
+func suffixed(volume, suffix string) string {
+	if len(volume)+len(suffix) <= maxVolumeName {
+		return volume + suffix
+	}
+	sum := sha256.Sum256([]byte(volume))
+	suffix = "-" + hex.EncodeToString(sum[:4]) + suffix
+	return volume[:maxVolumeName-len(suffix)] + suffix
+}
 
 // What virt-launcher logs at the milestones of a start. The benchmark finds them by these words.
 const (

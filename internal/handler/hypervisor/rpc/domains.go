@@ -78,7 +78,7 @@ func (c *Conn) Start(ctx context.Context, definition *libvirtxml.Domain, paused 
 }
 
 // Shutdown presses the guest's ACPI power button. It returns at once; whether the guest listens is seen later.
-// The agent in the guest is asked by virt-launcher: its answer can take a minute, which nobody should wait for here.
+// The agent in the guest is not asked: a guest that ignores the button is to end with its grace period, as in KubeVirt.
 func (c *Conn) Shutdown(ctx context.Context, name string) error {
 	return c.call(ctx, queryTimeout, "shut the domain down", func(l *libvirt.Connect) error {
 		return withDomain(l, name, func(d *libvirt.Domain) error {
