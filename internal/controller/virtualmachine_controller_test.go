@@ -251,8 +251,19 @@ var _ = Describe("VirtualMachine reconciler", func() {
 	It("says that it does not know a strategy", func() {
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyWaitAsReceiver))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate",
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FieldNotImplemented",
 			"WaitAsReceiver is not implemented"))
+	})
+
+	It("does not make an instance without what nothing implements", func() {
+		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyAlways).With(func(vm *v1.VirtualMachine) {
+			vm.Spec.Preference = &v1.PreferenceMatcher{Name: "windows"}
+		}))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FieldNotImplemented",
+			"spec.preference"))
+		m.expectQuiet(vm)
+		ExpectGone(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: vm.Name}})
 	})
 
 	It("adopts an instance of its name that has no owner", func() {

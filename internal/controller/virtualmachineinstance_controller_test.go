@@ -391,7 +391,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	})
 
 	It("gives up on a VMI that no Pod can run, until it changes", func() {
-		vmi := w.create(builder.MakeVMI("vm").Volume("answers", v1.VolumeSource{Sysprep: &v1.SysprepSource{}}))
+		vmi := w.create(builder.MakeVMI("vm").Volume("answers", v1.VolumeSource{}))
 		_, err := w.reconcile(vmi)
 		Expect(err).To(MatchError(ContainSubstring("terminal error")))
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,

@@ -46,6 +46,19 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
 	})
 
+	It("does not start without what nothing implements, and names it", func() {
+		vmi := w.create(builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.Devices.GPUs = []v1.GPU{{Name: "gpu", DeviceName: "vendor.example/gpu"}}
+		}))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"FieldNotImplemented", "spec.domain.devices.gpus: Forbidden"))
+		Expect(vmi.Status.Phase).To(Equal(v1.Pending))
+		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FieldNotImplemented: ")))
+		w.expectQuiet(vmi)
+		ExpectGone(podOf(vmi))
+	})
+
 	It("does not mind the KubeVirt object going once there is a Pod", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")

@@ -44,7 +44,6 @@ var configurators = []configurator{
 	configureWatchdog,
 	configureSound,
 	configurePanicDevices,
-	configureVSOCK,
 	configureBootOrder,
 	configureControllers,
 	configurePCITopology,

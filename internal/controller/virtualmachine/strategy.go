@@ -7,7 +7,10 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/fieldsupport"
 )
 
 // action is what is to be done with the instance.
@@ -43,17 +46,32 @@ func decide(s *Scope) action {
 		}
 	default:
 		s.Failure = &Failure{
-			Reason:  ReasonFailedCreate,
+			Reason:  fieldsupport.ReasonNotImplemented,
 			Message: "run strategy " + string(s.Strategy) + " is not implemented, use Always, Halted, Manual, RerunOnFailure or Once",
 		}
 	}
 	if wanted == create {
+		if s.Failure = unimplemented(s); s.Failure != nil {
+			return leave
+		}
 		if wait := backoff(s); wait > 0 {
 			s.RequeueAfter = wait
 			return leave
 		}
 	}
 	return wanted
+}
+
+// unimplemented is what the VM asks for outside of its template that nothing implements: an instance without it would be
+// another machine. What is in the template, the instance itself says.
+func unimplemented(s *Scope) *Failure {
+	spec := s.VM.Spec.DeepCopy()
+	spec.Template = nil
+	refused := fieldsupport.Refusals(fieldsupport.InVM(field.NewPath("spec"), spec))
+	if len(refused) == 0 {
+		return nil
+	}
+	return &Failure{Reason: fieldsupport.ReasonNotImplemented, Message: refused.ToAggregate().Error()}
 }
 
 func decideAlways(s *Scope) action {

@@ -76,27 +76,29 @@ func Run(ctx context.Context, s *Scope) error {
 		holdVMI,
 		// 2. Nothing else can go on without it, so its absence is the first problem to tell.
 		awaitKubeVirt,
-		// 3. The Pod needs to know of each claim whether it is a block device.
+		// 3. No Pod for a guest that would be another one than was asked for.
+		refuseUnimplemented,
+		// 4. The Pod needs to know of each claim whether it is a block device.
 		readClaims,
-		// 4. Made while the VMI prepares, deleted with it.
+		// 5. Made while the VMI prepares, deleted with it.
 		reconcilePod,
-		// 5. Only a Pod that does not say itself why it waits is looked into.
+		// 6. Only a Pod that does not say itself why it waits is looked into.
 		readPodEvents,
-		// 6. Label and readiness gate come before the status: the agent starts the guest when it sees Scheduled.
+		// 7. Label and readiness gate come before the status: the agent starts the guest when it sees Scheduled.
 		handOver,
-		// 7. Before the end: a Pod that went with its node gives that as the reason.
+		// 8. Before the end: a Pod that went with its node gives that as the reason.
 		lookAtNode,
-		// 8. After the Pod was looked at for the last time.
+		// 9. After the Pod was looked at for the last time.
 		readEnd,
 	)
-	// 9. The status is written even if a phase failed: it says what failed.
+	// 10. The status is written even if a phase failed: it says what failed.
 	if statusErr := writeStatus(ctx, s); statusErr != nil {
 		return errors.Join(err, statusErr)
 	}
 	if err != nil {
 		return err
 	}
-	// 10. The end is on record before the object may go.
+	// 11. The end is on record before the object may go.
 	return releaseVMI(ctx, s)
 }
 

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/fieldsupport"
 )
 
 // expectInvalid expects that the API server refused something and named these fields.
@@ -125,9 +126,7 @@ var _ = Describe("a new VMI", func() {
 		vmi := newVMI("faulty", withDisk(v1.Disk{
 			Name: "root", Serial: "a b", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: "ide"}},
 		}, containerDisk()))
-		vmi.Spec.Domain.Devices.GPUs = []v1.GPU{{Name: "gpu", DeviceName: "vendor.com/gpu"}}
-		expectInvalid(k8s.Create(ctx, vmi),
-			"spec.domain.devices.disks[0].disk.bus", "spec.domain.devices.disks[0].serial", "spec.domain.devices.gpus")
+		expectInvalid(k8s.Create(ctx, vmi), "spec.domain.devices.disks[0].disk.bus", "spec.domain.devices.disks[0].serial")
 	})
 
 	It("keeps its spec, except for our own controllers", func() {
@@ -274,7 +273,7 @@ var _ = Describe("the samples", func() {
 		for _, file := range files {
 			for _, vm := range sampleVMs(file) {
 				Expect(k8s.Create(ctx, vm, client.DryRunAll)).To(Succeed(), file)
-				Expect(unimplementedInVM(field.NewPath("spec"), &vm.Spec)).To(BeEmpty(), file)
+				Expect(fieldsupport.InVM(field.NewPath("spec"), &vm.Spec)).To(BeEmpty(), file)
 				vmi := newVMI(vm.Name)
 				vmi.Spec = vm.Spec.Template.Spec
 				Expect(k8s.Create(ctx, vmi, client.DryRunAll)).To(Succeed(), file)

@@ -17,6 +17,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/fieldsupport"
 )
 
 // +kubebuilder:webhook:path=/kubevirt-validate-create,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=kubevirts,verbs=create,versions=v1,name=kubevirt-create-validator.kubevirt.io,admissionReviewVersions=v1
@@ -86,7 +87,7 @@ func forbiddenKubeVirt(kv *v1.KubeVirt, err error) error {
 // judgeKubeVirt reads the configuration as the components do, so that what passes here is what works there.
 func judgeKubeVirt(kv *v1.KubeVirt) (admission.Warnings, error) {
 	path := field.NewPath("spec")
-	warnings := describe(findUnimplemented(path, &kv.Spec, unimplementedKubeVirt))
+	warnings := fieldsupport.Sentences(fieldsupport.InKubeVirt(path, &kv.Spec))
 	warnings = append(warnings, unknownStrategy(path, kv.Spec.UninstallStrategy)...)
 	warnings = append(warnings, unknownGates(path, kv.Spec.Configuration.DeveloperConfiguration)...)
 	errs := validateKubeVirt(path, &kv.Spec)

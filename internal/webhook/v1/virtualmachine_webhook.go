@@ -19,6 +19,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/fieldsupport"
 )
 
 // +kubebuilder:webhook:path=/virtualmachines-mutate,mutating=true,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachines,verbs=create,versions=v1,name=virtualmachines-mutator.kubevirt.io,admissionReviewVersions=v1
@@ -59,7 +60,7 @@ var _ admission.Validator[*v1.VirtualMachine] = (*vmValidator)(nil)
 func (v *vmValidator) ValidateCreate(ctx context.Context, vm *v1.VirtualMachine) (admission.Warnings, error) {
 	path := field.NewPath("spec")
 	errs := validateVM(path, &vm.Spec, v.config.Current(), fromTrusted(ctx, v.trusted))
-	warnings := unimplementedInVM(path, &vm.Spec)
+	warnings := fieldsupport.Sentences(fieldsupport.InVM(path, &vm.Spec))
 	if len(errs) == 0 {
 		return append(warnings, faultsOfInstance(path.Child("template", "spec"), vm, v.config.Current())...), nil
 	}

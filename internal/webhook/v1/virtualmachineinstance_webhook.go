@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/fieldsupport"
 )
 
 // +kubebuilder:webhook:path=/virtualmachineinstances-mutate,mutating=true,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstances,verbs=create,versions=v1,name=virtualmachineinstances-mutator.kubevirt.io,admissionReviewVersions=v1
@@ -44,8 +45,8 @@ var _ admission.Validator[*v1.VirtualMachineInstance] = (*vmiValidator)(nil)
 func (v *vmiValidator) ValidateCreate(ctx context.Context, vmi *v1.VirtualMachineInstance) (admission.Warnings, error) {
 	config, path := v.config.Current(), field.NewPath("spec")
 	errs := validateInstance(path, &vmi.Spec, config)
-	refused, warnings := unimplementedInVMI(path, &vmi.Spec)
-	errs = append(errs, refused...)
+	// What nothing implements is KubeVirt's all the same, and so it is taken. The reconciler keeps it from starting.
+	warnings := fieldsupport.Sentences(fieldsupport.InVMI(path, &vmi.Spec))
 	errs = append(errs, validateMetadata(field.NewPath("metadata"), &vmi.ObjectMeta, v.isTrusted(ctx))...)
 	errs = append(errs, validateAnnotations(field.NewPath("metadata"), &vmi.ObjectMeta, config)...)
 	return warnings, invalidVMI(vmi, errs)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package v1
+package fieldsupport
 
 import (
 	"reflect"
@@ -16,7 +16,7 @@ import (
 )
 
 // implementedVMI are the fields of a VMI's spec that something makes work, each with all that lies below it. A new field
-// of the API belongs here, once it works, or into unimplementedVMI.
+// of the API belongs here, once it works, or into VMI.
 var implementedVMI = []string{
 	"priorityClassName", "nodeSelector", "affinity", "schedulerName", "serviceAccountName", "tolerations",
 	"topologySpreadConstraints", "evictionStrategy", "startStrategy", "terminationGracePeriodSeconds", "hostname", "subdomain",
@@ -78,15 +78,15 @@ func TestEveryFieldIsDecidedOn(t *testing.T) {
 		name        string
 		typ         reflect.Type
 		implemented []string
-		not         []unimplementedField
+		not         []Field
 	}{
-		{"VirtualMachineInstance", reflect.TypeFor[v1.VirtualMachineInstanceSpec](), implementedVMI, unimplementedVMI},
-		{"KubeVirt", reflect.TypeFor[v1.KubeVirtSpec](), implementedKubeVirt, unimplementedKubeVirt},
+		{"VirtualMachineInstance", reflect.TypeFor[v1.VirtualMachineInstanceSpec](), implementedVMI, VMI},
+		{"KubeVirt", reflect.TypeFor[v1.KubeVirtSpec](), implementedKubeVirt, KubeVirt},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			decided := slices.Clone(tc.implemented)
 			for _, entry := range tc.not {
-				decided = append(decided, entry.path)
+				decided = append(decided, entry.Path)
 			}
 			expectDecided(t, tc.typ, decided)
 		})
@@ -158,10 +158,10 @@ func TestTablesNameFieldsOfTheAPI(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		typ   reflect.Type
-		table []unimplementedField
+		table []Field
 	}{
-		{"VirtualMachine", reflect.TypeFor[v1.VirtualMachineSpec](), unimplementedVM},
-		{"KubeVirt", reflect.TypeFor[v1.KubeVirtSpec](), unimplementedKubeVirt},
+		{"VirtualMachine", reflect.TypeFor[v1.VirtualMachineSpec](), VM},
+		{"KubeVirt", reflect.TypeFor[v1.KubeVirtSpec](), KubeVirt},
 	} {
 		paths := map[string]bool{}
 		walkFields(tc.typ, "", func(path string) bool {
@@ -169,64 +169,70 @@ func TestTablesNameFieldsOfTheAPI(t *testing.T) {
 			return strings.Count(path, ".") < 5
 		})
 		for _, entry := range tc.table {
-			if !paths[entry.path] {
-				t.Errorf("%s has no field spec.%s", tc.name, entry.path)
+			if !paths[entry.Path] {
+				t.Errorf("%s has no field spec.%s", tc.name, entry.Path)
 			}
 		}
 	}
 }
 
-func TestUnimplementedInVMI(t *testing.T) {
+func TestInVMI(t *testing.T) {
+	type option = func(*v1.VirtualMachineInstanceSpec)
 	for _, tc := range []struct {
 		name    string
-		option  specOption
+		option  option
 		refused []string
 		warned  []string
 	}{
 		{"nothing", func(*v1.VirtualMachineInstanceSpec) {}, nil, nil},
-		{"turned off", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.AutoattachVSOCK = ptr.To(false) }, nil, nil},
-		{"turned on", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.AutoattachVSOCK = ptr.To(true) },
-			[]string{"spec.domain.devices.autoattachVSOCK: VSOCK is not implemented yet"}, nil},
-		{"one element of a list", withNIC(
-			v1.Interface{Name: "fast", InterfaceBindingMethod: v1.InterfaceBindingMethod{SRIOV: &v1.InterfaceSRIOV{}}},
-			v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: "n"}}),
-			[]string{"spec.domain.devices.interfaces[0].sriov: use masquerade or bridge", "spec.networks[0].multus: secondary networks"}, nil},
+		{"turned off", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.DownwardMetrics = nil }, nil, nil},
+		{"one element of a list", func(s *v1.VirtualMachineInstanceSpec) {
+			s.Domain.Devices.GPUs = []v1.GPU{{Name: "a"}}
+			s.Volumes = []v1.Volume{{Name: "b"}, {Name: "c", VolumeSource: v1.VolumeSource{MemoryDump: &v1.MemoryDumpVolumeSource{}}}}
+		}, []string{"spec.domain.devices.gpus: Forbidden: ", "spec.volumes[1].memoryDump: Forbidden: "}, nil},
 		{"a value", func(s *v1.VirtualMachineInstanceSpec) { s.EvictionStrategy = ptr.To(v1.EvictionStrategyLiveMigrate) },
-			nil, []string{"spec.evictionStrategy has no effect"}},
+			nil, []string{"spec.evictionStrategy has no effect: "}},
 		{"another value", func(s *v1.VirtualMachineInstanceSpec) { s.EvictionStrategy = ptr.To(v1.EvictionStrategyNone) }, nil, nil},
-		{"a device that is not enabled", func(s *v1.VirtualMachineInstanceSpec) {
-			s.Domain.Devices.TPM = &v1.TPMDevice{Enabled: ptr.To(false)}
-		}, nil, nil},
-		{"an empty choice", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.TPM = &v1.TPMDevice{} },
-			[]string{"spec.domain.devices.tpm: not implemented"}, nil},
+		{"an empty choice", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.DownwardMetrics = &v1.DownwardMetrics{} },
+			[]string{"spec.domain.devices.downwardMetrics: Forbidden: "}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			refused, warned := unimplementedInVMI(field.NewPath("spec"), newSpec(tc.option))
-			expectFaults(t, refused, tc.refused)
-			if len(warned) != len(tc.warned) {
-				t.Fatalf("warnings %q, want %q", warned, tc.warned)
+			spec := &v1.VirtualMachineInstanceSpec{}
+			tc.option(spec)
+			found := InVMI(field.NewPath("spec"), spec)
+			var refused, warned []string
+			for _, err := range Refusals(found) {
+				refused = append(refused, err.Error())
 			}
-			for i := range warned {
-				if !strings.Contains(warned[i], tc.warned[i]) {
-					t.Errorf("warning %q, want %q", warned[i], tc.warned[i])
+			for _, f := range found {
+				if f.Field.Effect == Warn {
+					warned = append(warned, f.String())
 				}
 			}
+			expectPrefixes(t, refused, tc.refused)
+			expectPrefixes(t, warned, tc.warned)
 		})
 	}
 }
 
-func TestUnimplementedInVM(t *testing.T) {
-	vm := newVM("vm", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.TPM = &v1.TPMDevice{} })
-	vm.Spec.RunStrategy = ptr.To(v1.RunStrategyOnce)
-	vm.Spec.UpdateVolumesStrategy = ptr.To(v1.UpdateVolumesStrategyMigration)
-	got := unimplementedInVM(field.NewPath("spec"), &vm.Spec)
-	want := []string{
-		"spec.runStrategy keeps the VM from starting: use Always, Halted or Manual",
-		"spec.updateVolumesStrategy has no effect: ",
-		"spec.template.spec.domain.devices.tpm keeps the VM from starting: ",
+func TestInVM(t *testing.T) {
+	spec := &v1.VirtualMachineSpec{
+		RunStrategy:           ptr.To(v1.RunStrategyWaitAsReceiver),
+		UpdateVolumesStrategy: ptr.To(v1.UpdateVolumesStrategyMigration),
+		Template:              &v1.VirtualMachineInstanceTemplateSpec{},
 	}
+	spec.Template.Spec.Domain.Devices.DownwardMetrics = &v1.DownwardMetrics{}
+	expectPrefixes(t, Sentences(InVM(field.NewPath("spec"), spec)), []string{
+		"spec.runStrategy keeps the VM from starting: ",
+		"spec.updateVolumesStrategy has no effect: ",
+		"spec.template.spec.domain.devices.downwardMetrics keeps the VM from starting: ",
+	})
+}
+
+func expectPrefixes(t *testing.T, got, want []string) {
+	t.Helper()
 	if len(got) != len(want) {
-		t.Fatalf("got %q", got)
+		t.Fatalf("got %q, want %q", got, want)
 	}
 	for i := range want {
 		if !strings.HasPrefix(got[i], want[i]) {

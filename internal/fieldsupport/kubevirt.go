@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package fieldsupport
+
+// Reasons that more than one field has.
+const (
+	deploymentSays    = "virt-controller runs as its Deployment says: edit that"
+	imageHasFirmware  = "the firmware of the launcher image is used"
+	restartController = "restart the Deployment virt-controller to have it now"
+)
+
+// KubeVirt is about the spec of a KubeVirt object. All of it only warns: clusters carry their configuration along, and
+// none of these fields makes a guest something else than its manifest says.
+var KubeVirt = []Field{
+	{"monitorNamespace", nil, Warn, "no monitoring objects are installed yet"},
+	{"serviceMonitorNamespace", nil, Warn, "no monitoring objects are installed yet"},
+	{"monitorAccount", nil, Warn, "no monitoring objects are installed yet"},
+	{"workloadUpdateStrategy.workloadUpdateMethods", nil, Warn, "running guests keep their launcher until they restart"},
+	{"synchronizationPort", nil, Warn, "migration between clusters is not implemented yet"},
+	{"workloads.replicas", nil, Warn, "the agent runs once on each node: use nodePlacement to choose the nodes"},
+	{"customizeComponents.patches", nil, Warn, "patches of components are not implemented yet"},
+	{"customizeComponents.flags.api", nil, Warn, "there is no virt-api yet"},
+	{"customizeComponents.flags.controller", nil, Warn, deploymentSays},
+	{"infra.nodePlacement", nil, Warn, deploymentSays},
+	{"infra.replicas", nil, Warn, deploymentSays},
+	{"certificateRotateStrategy.selfSigned.caRotateInterval", nil, Warn, "use ca.duration"},
+	{"certificateRotateStrategy.selfSigned.certRotateInterval", nil, Warn, "use server.duration"},
+	{"certificateRotateStrategy.selfSigned.caOverlapInterval", nil, Warn, "the old and the new CA are never needed together"},
+	{"certificateRotateStrategy.selfSigned.ca.renewBefore", nil, Warn, "the CA is renewed by server.renewBefore as well"},
+	{"certificateRotateStrategy.selfSigned.ca.duration", nil, Later, restartController},
+	{"certificateRotateStrategy.selfSigned.server", nil, Later, restartController},
+	{"productVersion", nil, Warn, "the labels of what is installed do not change"},
+	{"productName", nil, Warn, "the labels of what is installed do not change"},
+	{"productComponent", nil, Warn, "the labels of what is installed do not change"},
+	{"configuration.ovmfPath", nil, Warn, imageHasFirmware},
+	{"configuration.architectureConfiguration.amd64.ovmfPath", nil, Warn, imageHasFirmware},
+	{"configuration.architectureConfiguration.arm64.ovmfPath", nil, Warn, imageHasFirmware},
+	{"configuration.architectureConfiguration.s390x.ovmfPath", nil, Warn, imageHasFirmware},
+	{"configuration.architectureConfiguration.ppc64le", nil, Warn, "KubeVirt dropped the architecture"},
+	{"configuration.supportedGuestAgentVersions", nil, Warn, "every version of the guest's agent is used"},
+	{"configuration.tlsConfiguration", nil, Warn, "TLS 1.2 or newer with Go's ciphers is used"},
+	{"configuration.vmRolloutStrategy", []string{"LiveUpdate"}, Warn, "hotplug is not implemented yet: a change applies at the next start"},
+	{"configuration.developerConfiguration.minimumClusterTSCFrequency", nil, Warn, "guests with a fixed TSC frequency are not implemented yet"},
+	{"configuration.developerConfiguration.logVerbosity.virtAPI", nil, Warn, "there is no virt-api yet"},
+	{"configuration.developerConfiguration.logVerbosity.virtOperator", nil, Warn, "virt-controller does its work: use virtController"},
+	{"configuration.developerConfiguration.logVerbosity.virtSynchronizationController", nil, Warn, "migration between clusters is not implemented yet"},
+	{"configuration.migrations", nil, Warn, "live migration is not implemented yet"},
+	{"configuration.selinuxLauncherType", nil, Warn, "the container runtime's SELinux type is used"},
+	{"configuration.supportContainerResources", nil, Warn, "there are no support containers"},
+	{"configuration.permittedHostDevices", nil, Warn, "passing devices through is not implemented yet"},
+	{"configuration.mediatedDevicesConfiguration", nil, Warn, "passing devices through is not implemented yet"},
+	{"configuration.minCPUModel", nil, Warn, "KubeVirt does not use it either"},
+	{"configuration.seccompConfiguration", nil, Warn, "RuntimeDefault is used"},
+	{"configuration.vmStateStorageClass", nil, Warn, "persistent TPM and EFI state are not implemented yet"},
+	{"configuration.ksmConfiguration", nil, Warn, "same-page merging is left to the node"},
+	{"configuration.autoCPULimitNamespaceLabelSelector", nil, Warn, "automatic CPU limits are not implemented yet"},
+	{"configuration.liveUpdateConfiguration", nil, Warn, "hotplug is not implemented yet"},
+	{"configuration.commonInstancetypesDeployment.enabled", nil, Warn, "instance types are not implemented yet"},
+	{"configuration.virtTemplateDeployment.enabled", nil, Warn, "templates are not implemented yet"},
+	{"configuration.instancetype", nil, Warn, "instance types are not implemented yet"},
+	{"configuration.hypervisors", nil, Warn, "KVM and emulation are what there is"},
+	{"configuration.changedBlockTrackingLabelSelectors", nil, Warn, "incremental backup is not implemented yet"},
+	{"configuration.persistentReservationConfiguration.enabled", nil, Warn, "persistent reservations are not implemented yet"},
+	{"configuration.confidentialCompute", nil, Warn, "encrypted guests are not implemented yet"},
+	{"configuration.roleAggregationStrategy", nil, Warn, "roles are installed with the manager"},
+	{"configuration.network.binding", nil, Warn, "binding plugins are not implemented yet"},
+	{"configuration.network.permitSlirpInterface", nil, Warn, "slirp was removed from KubeVirt"},
+	{"configuration.developerConfiguration.diskVerification", nil, Warn, "disks are read inside of the guest's own memory limit"},
+	{"configuration.developerConfiguration.clusterProfiler", nil, Warn, "the cluster profiler is not implemented yet"},
+	{"configuration.apiConfiguration", nil, Warn, "the rate of requests is fixed"},
+	{"configuration.webhookConfiguration", nil, Warn, "the rate of requests is fixed"},
+	{"configuration.controllerConfiguration", nil, Warn, "the rate of requests is fixed"},
+	{"configuration.handlerConfiguration", nil, Warn, "the rate of requests is fixed"},
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package fieldsupport
+
+// VM is about the spec of a VM outside of its template.
+var VM = []Field{
+	{"runStrategy", []string{"WaitAsReceiver"}, Refuse, "migration between clusters is not implemented yet: use another strategy"},
+	{"instancetype", nil, Refuse, "instance types are not implemented yet: give CPU and memory in the template"},
+	{"preference", nil, Refuse, "preferences are not implemented yet: give the devices in the template"},
+	{"dataVolumeTemplates", nil, Refuse, "DataVolumes are not implemented yet: create a PersistentVolumeClaim"},
+	{"updateVolumesStrategy", []string{"Migration"}, Warn, "volume migration is not implemented yet: a change applies at the next start"},
+}

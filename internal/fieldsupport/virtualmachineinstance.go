@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package fieldsupport
+
+// VMI is about the spec of a VMI, and so about the template of a VM.
+var VMI = []Field{
+	{"accessCredentials", nil, Refuse, "keys and passwords are not brought into the guest yet: use cloud-init"},
+	{"resourceClaims", nil, Refuse, "devices by resource claim are not implemented yet"},
+	{"utilityVolumes", nil, Refuse, "volumes without a disk are not implemented yet"},
+	{"livenessProbe", nil, Refuse, "probes of the guest are not implemented yet"},
+	{"readinessProbe", nil, Refuse, "probes of the guest are not implemented yet"},
+	{"evictionStrategy", []string{"LiveMigrate", "LiveMigrateIfPossible", "External"}, Warn,
+		"live migration is not implemented yet: an eviction shuts the guest down"},
+
+	{"domain.cpu.dedicatedCpuPlacement", nil, Refuse, "dedicated CPUs are not implemented yet"},
+	{"domain.cpu.numa", nil, Refuse, "NUMA passthrough is not implemented yet"},
+	{"domain.cpu.isolateEmulatorThread", nil, Refuse, "dedicated CPUs are not implemented yet"},
+	{"domain.cpu.realtime", nil, Refuse, "realtime guests are not implemented yet"},
+	{"domain.memory.maxGuest", nil, Warn, "memory hotplug is not implemented yet"},
+	{"domain.memory.reservedOverhead.memLock", []string{"Required"}, Refuse, "locked memory is not implemented yet"},
+	{"domain.launchSecurity", nil, Refuse, "encrypted guests are not implemented yet"},
+	{"domain.firmware.acpi", nil, Refuse, "ACPI tables from Secrets are not implemented yet"},
+	{"domain.firmware.bootloader.efi.persistent", nil, Refuse, "EFI variables are not kept across starts yet"},
+
+	{"domain.devices.autoattachVSOCK", nil, Refuse, "VSOCK is not implemented yet"},
+	{"domain.devices.gpus", nil, Refuse, "passing devices through is not implemented yet"},
+	{"domain.devices.hostDevices", nil, Refuse, "passing devices through is not implemented yet"},
+	{"domain.devices.filesystems", nil, Refuse, "shared file systems are not implemented yet"},
+	{"domain.devices.downwardMetrics", nil, Refuse, "downward metrics are not implemented yet"},
+	{"domain.devices.clientPassthrough", nil, Refuse, "USB redirection is not implemented yet"},
+	{"domain.devices.tpm", nil, Refuse, "a TPM is not implemented yet"},
+
+	{"domain.devices.disks[].lun.reservation", nil, Refuse, "persistent reservations are not implemented yet"},
+	{"domain.devices.disks[].tag", nil, Refuse, "tags in the config drive's metadata are not implemented yet"},
+	{"domain.devices.disks[].changedBlockTracking", nil, Refuse, "incremental backup is not implemented yet"},
+
+	{"domain.devices.interfaces[].sriov", nil, Refuse, "SR-IOV is not implemented yet: use masquerade or bridge"},
+	{"domain.devices.interfaces[].passtBinding", nil, Refuse, "passt is not implemented yet: use masquerade"},
+	{"domain.devices.interfaces[].binding", nil, Refuse, "binding plugins are not implemented yet: use masquerade or bridge"},
+	{"domain.devices.interfaces[].portRanges", nil, Refuse, "port ranges are not implemented yet: leave ports out to forward all"},
+	{"domain.devices.interfaces[].tag", nil, Refuse, "tags in the config drive's metadata are not implemented yet"},
+	{"domain.devices.interfaces[].dhcpOptions", nil, Refuse, "further DHCP options are not implemented yet: use cloud-init"},
+	{"networks[].multus", nil, Refuse, "secondary networks are not implemented yet: use the Pod's network"},
+	{"networks[].resourceClaim", nil, Refuse, "devices by resource claim are not implemented yet"},
+
+	{"volumes[].dataVolume", nil, Refuse,
+		"DataVolumes are not implemented yet: use persistentVolumeClaim with the claim that the importer filled"},
+	{"volumes[].persistentVolumeClaim.hotpluggable", nil, Warn, "volume hotplug is not implemented yet"},
+	{"volumes[].ephemeral", nil, Refuse, "overlays of claims are not implemented yet"},
+	{"volumes[].configMap", nil, Refuse, "disks of ConfigMaps are not implemented yet: use cloud-init's write_files"},
+	{"volumes[].secret", nil, Refuse, "disks of Secrets are not implemented yet: use cloud-init with secretRef"},
+	{"volumes[].downwardAPI", nil, Refuse, "disks of the downward API are not implemented yet"},
+	{"volumes[].serviceAccount", nil, Refuse, "disks of service accounts are not implemented yet"},
+	{"volumes[].downwardMetrics", nil, Refuse, "downward metrics are not implemented yet"},
+	{"volumes[].sysprep", nil, Refuse, "sysprep is not implemented yet"},
+	{"volumes[].memoryDump", nil, Refuse, "memory dumps are not implemented yet"},
+	{"volumes[].containerPath", nil, Refuse, "shared file systems are not implemented yet"},
+}
