@@ -17,6 +17,8 @@ VIREO_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/vireo
 export VIREO_CACHE TAG
 
 tools := hack/tools/build.sh
+# The module that holds our API types against KubeVirt's: the only one that imports those.
+wirecompat := test/wirecompat
 # The folder of a tool.
 tool = $(shell $(tools) --path $(1))
 cluster := hack/cluster/cluster
@@ -74,11 +76,13 @@ fmt: ## Format Go code
 .PHONY: vet
 vet: ## Run go vet
 	go vet ./...
+	cd $(wirecompat) && go vet ./...
 
 .PHONY: lint
 lint: deps ## Run golangci-lint over every path
 	@$(tools) golangci-lint
 	$(call tool,golangci-lint)/golangci-lint run --concurrency 2 ./...
+	cd $(wirecompat) && $(call tool,golangci-lint)/golangci-lint run --concurrency 2 ./...
 
 .PHONY: verify
 verify: ## Fail when generated files or go.mod are stale, or code is not formatted
@@ -91,6 +95,12 @@ test: deps ## Unit, envtest and integration tests; installs what they need
 	@$(tools) envtest
 	rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher); \
 		KUBEBUILDER_ASSETS=$(call tool,envtest) VIREO_LAUNCHER_ROOTFS=$$rootfs go test -p 2 $$(go list ./... | grep -v /test/e2e)
+	@$(MAKE) test-wirecompat
+
+.PHONY: test-wirecompat
+test-wirecompat: deps ## Our API types against KubeVirt's; ends with a summary
+	@$(tools) envtest
+	cd $(wirecompat) && KUBEBUILDER_ASSETS=$(call tool,envtest) go test -count 1 -p 1 -v ./... | grep -vE '^ *(=== |--- PASS)'
 
 .PHONY: test-e2e
 test-e2e: ## End to end on two nodes; brings the cluster up and takes it down

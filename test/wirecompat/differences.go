@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package wirecompat
+
+import (
+	"strings"
+	"testing"
+)
+
+// onPurpose is a difference that we want.
+type onPurpose struct {
+	// path is the end of the paths that it covers, at a field's boundary.
+	path string
+	// what is the kind of difference, as in difference.what.
+	what string
+	// why is for whoever wonders.
+	why string
+}
+
+// typeDifferences are the ways in which our Go types differ from KubeVirt's on purpose.
+var typeDifferences = []onPurpose{
+	{"dataVolumeTemplates[].spec", jsonType, "kept as it was given: the importer's own webhook judges it"},
+}
+
+// accepted matches differences against a list and knows which entries it used.
+type accepted struct {
+	list []onPurpose
+	used []bool
+}
+
+func newAccepted(list []onPurpose) *accepted {
+	return &accepted{list: list, used: make([]bool, len(list))}
+}
+
+// has tells whether the list covers a difference.
+func (a *accepted) has(d difference) bool {
+	found := false
+	for i, entry := range a.list {
+		if entry.what == d.what && (d.path == entry.path || strings.HasSuffix(d.path, "."+entry.path)) {
+			a.used[i] = true
+			found = true
+		}
+	}
+	return found
+}
+
+// checkUsed fails for entries that no longer cover anything.
+func (a *accepted) checkUsed(t *testing.T) {
+	t.Helper()
+	for i, entry := range a.list {
+		if !a.used[i] {
+			t.Errorf("%s (%s) is listed as a difference and is none", entry.path, entry.what)
+		}
+	}
+}
+
+// schemaDifferences are the ways in which our schemas differ from KubeVirt's on purpose.
+var schemaDifferences = []onPurpose{
+	{"VirtualMachine.spec", schemaRule, "KubeVirt's webhook refuses both or none of running and runStrategy"},
+	{"spec.runStrategy", schemaStricter, "KubeVirt's webhook refuses any other value"},
+	{"dataVolumeTemplates[]", schemaNullable, "an element that is null says nothing"},
+	{"dataVolumeTemplates[].spec", schemaPreserve, "kept as it was given"},
+	{"dataVolumeTemplates[].spec.checkpoints", schemaMissing, "kept as it was given"},
+	{"dataVolumeTemplates[].spec.contentType", schemaMissing, "kept as it was given"},
+	{"dataVolumeTemplates[].spec.finalCheckpoint", schemaMissing, "kept as it was given"},
+	{"dataVolumeTemplates[].spec.preallocation", schemaMissing, "kept as it was given"},
+	{"dataVolumeTemplates[].spec.priorityClassName", schemaMissing, "kept as it was given"},
+	{"dataVolumeTemplates[].spec.pvc", schemaMissing, "kept as it was given"},
+	{"dataVolumeTemplates[].spec.source", schemaMissing, "kept as it was given"},
+	{"dataVolumeTemplates[].spec.sourceRef", schemaMissing, "kept as it was given"},
+	{"dataVolumeTemplates[].spec.storage", schemaMissing, "kept as it was given"},
+	{"VirtualMachineInstance.status", schemaDefault, "a new VMI shows Pending without a write"},
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package wirecompat
+
+import (
+	"fmt"
+	"os"
+	"testing"
+)
+
+// totals is what the tests did, for the summary.
+var totals struct {
+	fields, missing, schemaNodes, roundTrips, stored, merges int
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	kinds := 0
+	for _, p := range pairs {
+		if p.crd != "" {
+			kinds++
+		}
+	}
+	fmt.Printf("wirecompat: %d kinds, %d bodies, %d fields compared, %d fields missing, %d schema nodes compared, %d random objects tried (%d through an API server), %d merges by two managers\n",
+		kinds, len(pairs)-kinds, totals.fields, totals.missing, totals.schemaNodes, totals.roundTrips+totals.stored, totals.stored, totals.merges)
+	os.Exit(code)
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package wirecompat
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// difference is one way in which a path of ours is not what KubeVirt has there.
+type difference struct {
+	// path is the JSON path behind the type's name, with [] for the elements of a list and {} for those of a map.
+	path string
+	// what says what differs, in a form that differences.go can name.
+	what string
+	// detail is for the reader.
+	detail string
+}
+
+func (d difference) String() string {
+	return fmt.Sprintf("%s: %s: %s", d.path, d.what, d.detail)
+}
+
+// What can differ between two Go types.
+const (
+	missingField = "missing"
+	addedField   = "added"
+	jsonType     = "json type"
+	omitEmpty    = "omitempty"
+	pointer      = "pointer"
+	patchTag     = "patch tag"
+)
+
+// walker compares two Go types path by path, as encoding/json sees them.
+type walker struct {
+	fields      int
+	differences []difference
+	stack       []reflect.Type
+}
+
+func (w *walker) report(path, what, format string, args ...any) {
+	w.differences = append(w.differences, difference{path: path, what: what, detail: fmt.Sprintf(format, args...)})
+}
+
+var (
+	marshaler     = reflect.TypeFor[json.Marshaler]()
+	textMarshaler = reflect.TypeFor[interface{ MarshalText() ([]byte, error) }]()
+)
+
+// opaque tells that a type writes its own JSON, so that its Go fields say nothing.
+func opaque(t reflect.Type) bool {
+	for _, candidate := range []reflect.Type{t, reflect.PointerTo(t)} {
+		if candidate.Implements(marshaler) || candidate.Implements(textMarshaler) {
+			return true
+		}
+	}
+	return false
+}
+
+// compare walks both types. Equal types are one leaf: there is nothing in them that could differ.
+func (w *walker) compare(path string, upstream, ours reflect.Type) {
+	if upstream == ours || slices.Contains(w.stack, upstream) {
+		return
+	}
+	if (upstream.Kind() == reflect.Pointer) != (ours.Kind() == reflect.Pointer) {
+		w.report(path, pointer, "%s there, %s here", upstream, ours)
+	}
+	if upstream.Kind() == reflect.Pointer {
+		upstream = upstream.Elem()
+	}
+	if ours.Kind() == reflect.Pointer {
+		ours = ours.Elem()
+	}
+	if upstream == ours {
+		return
+	}
+	if opaque(upstream) || opaque(ours) {
+		if upstream.Name() != ours.Name() || opaque(upstream) != opaque(ours) {
+			w.report(path, jsonType, "%s there, %s here", upstream, ours)
+		}
+		return
+	}
+	if upstream.Kind() != ours.Kind() {
+		w.report(path, jsonType, "%s there, %s here", upstream, ours)
+		return
+	}
+	w.stack = append(w.stack, upstream)
+	defer func() { w.stack = w.stack[:len(w.stack)-1] }()
+	switch upstream.Kind() {
+	case reflect.Struct:
+		w.compareStructs(path, upstream, ours)
+	case reflect.Slice, reflect.Array:
+		w.compare(path+"[]", upstream.Elem(), ours.Elem())
+	case reflect.Map:
+		w.compare(path+"{key}", upstream.Key(), ours.Key())
+		w.compare(path+"{}", upstream.Elem(), ours.Elem())
+	}
+}
+
+func (w *walker) compareStructs(path string, upstream, ours reflect.Type) {
+	theirs, mine := jsonFields(upstream), jsonFields(ours)
+	for _, name := range sortedKeys(theirs) {
+		there := theirs[name]
+		w.fields++
+		here, found := mine[name]
+		at := path + "." + name
+		if !found {
+			w.report(at, missingField, "%s has no field for it", ours)
+			continue
+		}
+		if there.omitEmpty != here.omitEmpty {
+			w.report(at, omitEmpty, "%v there, %v here", there.omitEmpty, here.omitEmpty)
+		}
+		if there.patch != here.patch {
+			w.report(at, patchTag, "%q there, %q here", there.patch, here.patch)
+		}
+		w.compare(at, there.typ, here.typ)
+	}
+	for _, name := range sortedKeys(mine) {
+		if _, found := theirs[name]; !found {
+			w.report(path+"."+name, addedField, "%s has no field for it", upstream)
+		}
+	}
+}
+
+// field is what encoding/json and a strategic merge patch see of a struct's field.
+type field struct {
+	typ       reflect.Type
+	omitEmpty bool
+	patch     string
+}
+
+// jsonFields returns a struct's fields by JSON name, those of inlined structs among them.
+func jsonFields(t reflect.Type) map[string]field {
+	fields := map[string]field{}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		tag := f.Tag.Get("json")
+		name, options, _ := strings.Cut(tag, ",")
+		if tag == "-" || (!f.IsExported() && !f.Anonymous) {
+			continue
+		}
+		if f.Anonymous && name == "" {
+			inlined := f.Type
+			if inlined.Kind() == reflect.Pointer {
+				inlined = inlined.Elem()
+			}
+			for name, promoted := range jsonFields(inlined) {
+				if _, shadowed := fields[name]; !shadowed {
+					fields[name] = promoted
+				}
+			}
+			continue
+		}
+		if name == "" {
+			name = f.Name
+		}
+		fields[name] = field{
+			typ:       f.Type,
+			omitEmpty: slices.Contains(strings.Split(options, ","), "omitempty"),
+			patch:     strings.TrimSpace(f.Tag.Get("patchStrategy") + " " + f.Tag.Get("patchMergeKey")),
+		}
+	}
+	return fields
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
