@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package access
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// Who may do something.
+const (
+	nobody   = ""
+	admin    = "admin"
+	editors  = "admin editor"
+	viewers  = "admin editor viewer"
+	migrator = "migrator"
+	movers   = "admin editor migrator viewer" // who sees migrations
+	everyone = "admin editor migrator stranger viewer"
+)
+
+const (
+	read   = "get list watch"
+	change = "create update patch delete"
+)
+
+// question is asked for each verb: may somebody do that with a resource in the namespace?
+type question struct {
+	verbs, group, resource string
+	who                    string
+}
+
+// questions are KubeVirt's roles, seen from outside.
+var questions = []question{
+	{read, "kubevirt.io", "virtualmachines", viewers},
+	{change, "kubevirt.io", "virtualmachines", editors},
+	{"deletecollection", "kubevirt.io", "virtualmachines", admin},
+	{read, "kubevirt.io", "virtualmachineinstances", viewers},
+	{change, "kubevirt.io", "virtualmachineinstances", editors},
+	{"deletecollection", "kubevirt.io", "virtualmachineinstances", admin},
+	{read, "kubevirt.io", "virtualmachineinstancereplicasets", viewers},
+	{change, "kubevirt.io", "virtualmachineinstancereplicasets", editors},
+	{read, "kubevirt.io", "virtualmachineinstancepresets", viewers},
+	{change, "kubevirt.io", "virtualmachineinstancepresets", editors},
+
+	// A migration is the business of whoever answers for the nodes.
+	{read, "kubevirt.io", "virtualmachineinstancemigrations", movers},
+	{change, "kubevirt.io", "virtualmachineinstancemigrations", migrator},
+	{"deletecollection", "kubevirt.io", "virtualmachineinstancemigrations", migrator},
+	{"update", "subresources.kubevirt.io", "virtualmachines/migrate", migrator},
+	{"update", "subresources.kubevirt.io", "virtualmachineinstances/evacuate/cancel", migrator},
+	{read, "migrations.kubevirt.io", "migrationpolicies", viewers},
+	{change, "migrations.kubevirt.io", "migrationpolicies", nobody},
+
+	// The status is written by our components only, and the configuration by who installed it.
+	{"update patch", "kubevirt.io", "virtualmachines/status", nobody},
+	{"update patch", "kubevirt.io", "virtualmachineinstances/status", nobody},
+	{"update patch", "kubevirt.io", "virtualmachineinstances/finalizers", nobody},
+	{"update patch", "kubevirt.io", "kubevirts/status", nobody},
+	{"get list", "kubevirt.io", "kubevirts", everyone},
+	{"watch", "kubevirt.io", "kubevirts", nobody},
+	{change, "kubevirt.io", "kubevirts", nobody},
+
+	{"get", "subresources.kubevirt.io", "virtualmachineinstances/console", editors},
+	{"get", "subresources.kubevirt.io", "virtualmachineinstances/vnc", editors},
+	{"get", "subresources.kubevirt.io", "virtualmachineinstances/vnc/screenshot", editors},
+	{"get", "subresources.kubevirt.io", "virtualmachineinstances/portforward", editors},
+	{"get", "subresources.kubevirt.io", "virtualmachineinstances/usbredir", editors},
+	{"get", "subresources.kubevirt.io", "virtualmachineinstances/vsock", nobody},
+	{"get", "subresources.kubevirt.io", "virtualmachineinstances/guestosinfo", viewers},
+	{"get", "subresources.kubevirt.io", "virtualmachineinstances/filesystemlist", viewers},
+	{"get", "subresources.kubevirt.io", "virtualmachineinstances/userlist", viewers},
+	{"get", "subresources.kubevirt.io", "virtualmachineinstances/sev/fetchcertchain", viewers},
+	{"update", "subresources.kubevirt.io", "virtualmachineinstances/sev/injectlaunchsecret", editors},
+	{"update", "subresources.kubevirt.io", "virtualmachineinstances/pause", editors},
+	{"update", "subresources.kubevirt.io", "virtualmachineinstances/unpause", editors},
+	{"update", "subresources.kubevirt.io", "virtualmachineinstances/freeze", editors},
+	{"update", "subresources.kubevirt.io", "virtualmachineinstances/unfreeze", editors},
+	{"update", "subresources.kubevirt.io", "virtualmachineinstances/softreboot", editors},
+	{"update", "subresources.kubevirt.io", "virtualmachineinstances/reset", editors},
+	{"update", "subresources.kubevirt.io", "virtualmachineinstances/addvolume", editors},
+	{"update", "subresources.kubevirt.io", "virtualmachines/start", editors},
+	{"update", "subresources.kubevirt.io", "virtualmachines/stop", editors},
+	{"update", "subresources.kubevirt.io", "virtualmachines/restart", editors},
+	{"update", "subresources.kubevirt.io", "virtualmachines/addvolume", editors},
+	{"update", "subresources.kubevirt.io", "virtualmachines/removevolume", editors},
+	{"update", "subresources.kubevirt.io", "virtualmachines/memorydump", editors},
+	{"get", "subresources.kubevirt.io", "virtualmachines/portforward", editors},
+	{"get", "subresources.kubevirt.io", "virtualmachines/expand-spec", viewers},
+	{"update", "subresources.kubevirt.io", "expand-vm-spec", viewers},
+	{"get list", "subresources.kubevirt.io", "version", everyone},
+	{"get list", "subresources.kubevirt.io", "guestfs", everyone},
+
+	{read, "instancetype.kubevirt.io", "virtualmachineclusterinstancetypes", everyone},
+	{read, "instancetype.kubevirt.io", "virtualmachineclusterpreferences", everyone},
+	{read, "instancetype.kubevirt.io", "virtualmachineinstancetypes", viewers},
+	{change, "instancetype.kubevirt.io", "virtualmachineinstancetypes", editors},
+	{change, "instancetype.kubevirt.io", "virtualmachinepreferences", editors},
+	{read, "snapshot.kubevirt.io", "virtualmachinesnapshots", viewers},
+	{change, "snapshot.kubevirt.io", "virtualmachinesnapshots", editors},
+	{change, "snapshot.kubevirt.io", "virtualmachinerestores", editors},
+	{change, "clone.kubevirt.io", "virtualmachineclones", editors},
+	{change, "export.kubevirt.io", "virtualmachineexports", editors},
+	{change, "pool.kubevirt.io", "virtualmachinepools", editors},
+	{"deletecollection", "pool.kubevirt.io", "virtualmachinepools", admin},
+	{change, "backup.kubevirt.io", "virtualmachinebackups", editors},
+}
+
+func TestWhoMayDoWhat(t *testing.T) {
+	asked := 0
+	for _, q := range questions {
+		for verb := range strings.FieldsSeq(q.verbs) {
+			t.Run(verb+" "+q.resource+"."+q.group, func(t *testing.T) {
+				var allowed []string
+				for _, user := range slices.Sorted(maps.Keys(users)) {
+					if may(t, user, verb, q.group, q.resource, namespace) {
+						allowed = append(allowed, user)
+					}
+					asked++
+				}
+				if got := strings.Join(allowed, " "); got != q.who {
+					t.Errorf("allowed to %q, want %q", got, q.who)
+				}
+			})
+		}
+	}
+	t.Logf("%d questions", asked)
+}
+
+func TestRolesEndAtTheNamespace(t *testing.T) {
+	for user := range users {
+		if may(t, user, "get", "kubevirt.io", "virtualmachines", "elsewhere") {
+			t.Errorf("%s may read VMs of another namespace", user)
+		}
+	}
+}
+
+// may asks the API server itself.
+func may(t *testing.T, user, verb, group, resource, where string) bool {
+	t.Helper()
+	resource, subresource, _ := strings.Cut(resource, "/")
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: user, Groups: []string{"system:authenticated"},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: where, Verb: verb, Group: group, Resource: resource, Subresource: subresource,
+		},
+	}}
+	if err := cluster.Create(t.Context(), review); err != nil {
+		t.Fatal(err)
+	}
+	return review.Status.Allowed
+}
+
+func newVM(name string) *v1.VirtualMachine {
+	vm := &v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}}
+	vm.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted)
+	vm.Spec.Template = &v1.VirtualMachineInstanceTemplateSpec{}
+	return vm
+}
+
+func TestAUserActs(t *testing.T) {
+	editor, viewer := as(t, "editor"), as(t, "viewer")
+	vm := newVM("acted-on")
+	expectForbidden(t, viewer.Create(t.Context(), vm.DeepCopy()))
+	if err := editor.Create(t.Context(), vm); err != nil {
+		t.Fatal(err)
+	}
+	if err := viewer.Get(t.Context(), client.ObjectKeyFromObject(vm), &v1.VirtualMachine{}); err != nil {
+		t.Error(err)
+	}
+	expectForbidden(t, viewer.Delete(t.Context(), vm))
+	expectForbidden(t, as(t, "stranger").Get(t.Context(), client.ObjectKeyFromObject(vm), &v1.VirtualMachine{}))
+
+	before := vm.DeepCopy()
+	vm.Status.Ready = true
+	expectForbidden(t, editor.Status().Patch(t.Context(), vm, client.MergeFrom(before)))
+	if err := editor.Patch(t.Context(), vm, client.MergeFrom(before)); err != nil {
+		t.Error(err)
+	}
+	if vm.Status.Ready {
+		t.Error("a write of the object changed its status")
+	}
+	expectForbidden(t, editor.DeleteAllOf(t.Context(), &v1.VirtualMachine{}, client.InNamespace(namespace)))
+	if err := as(t, "admin").DeleteAllOf(t.Context(), &v1.VirtualMachine{}, client.InNamespace(namespace)); err != nil {
+		t.Error(err)
+	}
+}
+
+func expectForbidden(t *testing.T, err error) {
+	t.Helper()
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("got %v, want Forbidden", err)
+	}
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package access asks a real API server who may do what with our kinds: by the ClusterRoles of config/rbac and by the
+// policies of config/admission.
+package access
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// namespace is where the users have their roles.
+const namespace = "team"
+
+// users have the role of Kubernetes of the same name in the namespace; the migrator has kubevirt.io:migrate, and the
+// stranger no role at all.
+var users = map[string]string{
+	"viewer": "view", "editor": "edit", "admin": "admin", "migrator": "kubevirt.io:migrate", "stranger": "",
+}
+
+// What the tests share.
+var (
+	scheme  = runtime.NewScheme()
+	restCfg *rest.Config
+	cluster client.Client // a cluster administrator
+)
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		fmt.Println("KUBEBUILDER_ASSETS is not set: run this through make test, which builds the API server")
+		return 0
+	}
+	env := &envtest.Environment{
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
+		ErrorIfCRDPathMissing: true,
+	}
+	defer func() {
+		if err := env.Stop(); err != nil {
+			fmt.Println("cannot stop the API server:", err)
+		}
+	}()
+	if err := setup(context.Background(), env); err != nil {
+		fmt.Println("cannot set up:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+func setup(ctx context.Context, env *envtest.Environment) error {
+	cfg, err := env.Start()
+	if err != nil {
+		return err
+	}
+	restCfg = cfg
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
+		return err
+	}
+	if cluster, err = client.New(cfg, client.Options{Scheme: scheme}); err != nil {
+		return err
+	}
+	for _, name := range []string{namespace, "elsewhere", "kubevirt"} {
+		if err := cluster.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			return err
+		}
+	}
+	if err := create(ctx, filepath.Join("rbac", "users.yaml")); err != nil {
+		return err
+	}
+	if err := aggregate(ctx); err != nil {
+		return err
+	}
+	for user, role := range users {
+		if err := bind(ctx, user, role); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// create makes the objects of a file of config/.
+func create(ctx context.Context, file string) error {
+	raw, err := os.ReadFile(filepath.Join("..", "..", "config", file))
+	if err != nil {
+		return err
+	}
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		switch err := decoder.Decode(object); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		if err := cluster.Create(ctx, object); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+	}
+}
+
+// aggregate does what kube-controller-manager does with the roles of Kubernetes, since there is none here: view flows
+// into edit, and edit into admin.
+func aggregate(ctx context.Context) error {
+	for _, name := range []string{"view", "edit", "admin"} {
+		role := &rbacv1.ClusterRole{}
+		if err := cluster.Get(ctx, client.ObjectKey{Name: name}, role); err != nil {
+			return err
+		}
+		role.Rules = nil
+		for i := range role.AggregationRule.ClusterRoleSelectors {
+			selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
+			if err != nil {
+				return err
+			}
+			parts := &rbacv1.ClusterRoleList{}
+			if err := cluster.List(ctx, parts, client.MatchingLabelsSelector{Selector: selector}); err != nil {
+				return err
+			}
+			for j := range parts.Items {
+				role.Rules = append(role.Rules, parts.Items[j].Rules...)
+			}
+		}
+		if err := cluster.Update(ctx, role); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func bind(ctx context.Context, user, role string) error {
+	if role == "" {
+		return nil
+	}
+	return cluster.Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: user, Namespace: namespace},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+	})
+}
+
+// as is a client that acts as somebody.
+func as(t *testing.T, user string, groups ...string) client.Client {
+	t.Helper()
+	config := rest.CopyConfig(restCfg)
+	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: append(groups, "system:authenticated")}
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
