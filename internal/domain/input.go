@@ -17,6 +17,7 @@ func configureInputs(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml
 	if len(inputs) == 0 && isTrue(devices.AutoattachInputDevice) {
 		inputs = []v1.Input{{Type: v1.InputTypeTablet, Bus: v1.InputBusUSB}}
 	}
+	named := map[string]bool{}
 	for i, input := range inputs {
 		path := devicesPath.Child("inputs").Index(i)
 		if input.Type != v1.InputTypeTablet && input.Type != v1.InputTypeKeyboard {
@@ -31,6 +32,10 @@ func configureInputs(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml
 			out.Bus, out.Model = string(v1.InputBusVirtio), v1.VirtIO
 		default:
 			return field.NotSupported(path.Child("bus"), input.Bus, []v1.InputBus{v1.InputBusUSB, v1.InputBusVirtio})
+		}
+		if !named[input.Name] {
+			out.Alias = userAlias("input", input.Name)
+			named[input.Name] = true
 		}
 		domain.Devices.Inputs = append(domain.Devices.Inputs, out)
 	}

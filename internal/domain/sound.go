@@ -24,6 +24,6 @@ func configureSound(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.
 	default:
 		return field.NotSupported(devicesPath.Child("sound", "model"), model, []string{"ich9", "ac97"})
 	}
-	domain.Devices.Sounds = []libvirtxml.DomainSound{{Model: model}}
+	domain.Devices.Sounds = []libvirtxml.DomainSound{{Model: model, Alias: userAlias("sound", sound.Name)}}
 	return nil
 }

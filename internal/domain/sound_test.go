@@ -17,7 +17,9 @@ func TestSound(t *testing.T) {
 	}
 	expectEqual(t, makeGuest().build(t).Devices.Sounds, nil)
 	for model, want := range map[string]string{"": "ich9", "ich9": "ich9", "ac97": "ac97"} {
-		expectEqual(t, sound(model).build(t).Devices.Sounds, []libvirtxml.DomainSound{{Model: want}})
+		expectEqual(t, sound(model).build(t).Devices.Sounds, []libvirtxml.DomainSound{{
+			Model: want, Alias: &libvirtxml.DomainAlias{Name: "ua-sound-sound"},
+		}})
 	}
 	sound("sb16").expectRefused(t, "spec.domain.devices.sound.model", "ac97")
 }

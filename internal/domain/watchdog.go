@@ -20,9 +20,6 @@ func configureWatchdog(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtx
 		return nil
 	}
 	path := devicesPath.Child("watchdog")
-	if watchdog.Diag288 != nil {
-		return field.Forbidden(path.Child("diag288"), "exists on s390x only: use i6300esb")
-	}
 	if watchdog.I6300ESB == nil {
 		return field.Required(path.Child("i6300esb"), "a watchdog needs a device")
 	}
@@ -34,6 +31,8 @@ func configureWatchdog(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtx
 	default:
 		return field.NotSupported(path.Child("i6300esb", "action"), action, watchdogActions)
 	}
-	domain.Devices.Watchdogs = []libvirtxml.DomainWatchdog{{Model: "i6300esb", Action: string(action)}}
+	domain.Devices.Watchdogs = []libvirtxml.DomainWatchdog{{
+		Model: "i6300esb", Action: string(action), Alias: userAlias("watchdog", watchdog.Name),
+	}}
 	return nil
 }

@@ -22,7 +22,9 @@ func TestWatchdog(t *testing.T) {
 	} {
 		t.Run("action "+string(action), func(t *testing.T) {
 			got := watched(v1.WatchdogDevice{I6300ESB: &v1.I6300ESBWatchdog{Action: action}}).build(t)
-			expectEqual(t, got.Devices.Watchdogs, []libvirtxml.DomainWatchdog{{Model: "i6300esb", Action: want}})
+			expectEqual(t, got.Devices.Watchdogs, []libvirtxml.DomainWatchdog{{
+				Model: "i6300esb", Action: want, Alias: &libvirtxml.DomainAlias{Name: "ua-watchdog-dog"},
+			}})
 		})
 	}
 }

@@ -6,6 +6,7 @@ package fieldsupport
 // VMI is about the spec of a VMI, and so about the template of a VM.
 var VMI = []Field{
 	{"accessCredentials", nil, Refuse, "keys and passwords are not brought into the guest yet: use cloud-init"},
+	{"architecture", []string{"arm64", "s390x", "ppc64le"}, Refuse, "only amd64 guests are implemented yet"},
 	{"resourceClaims", nil, Refuse, "devices by resource claim are not implemented yet"},
 	{"utilityVolumes", nil, Refuse, "volumes without a disk are not implemented yet"},
 	{"livenessProbe", nil, Refuse, "probes of the guest are not implemented yet"},
@@ -23,6 +24,7 @@ var VMI = []Field{
 	{"domain.firmware.acpi", nil, Refuse, "ACPI tables from Secrets are not implemented yet"},
 	{"domain.firmware.bootloader.efi.persistent", nil, Refuse, "EFI variables are not kept across starts yet"},
 
+	{"domain.devices.watchdog.diag288", nil, Refuse, "it exists on s390x only: use i6300esb"},
 	{"domain.devices.autoattachVSOCK", nil, Refuse, "VSOCK is not implemented yet"},
 	{"domain.devices.gpus", nil, Refuse, "passing devices through is not implemented yet"},
 	{"domain.devices.hostDevices", nil, Refuse, "passing devices through is not implemented yet"},
@@ -31,11 +33,15 @@ var VMI = []Field{
 	{"domain.devices.clientPassthrough", nil, Refuse, "USB redirection is not implemented yet"},
 	{"domain.devices.tpm", nil, Refuse, "a TPM is not implemented yet"},
 
+	{"domain.devices.disks[].cdrom.readonly", nil, Warn, "a guest never writes to a CD-ROM, whatever this says"},
 	{"domain.devices.disks[].lun.reservation", nil, Refuse, "persistent reservations are not implemented yet"},
 	{"domain.devices.disks[].tag", nil, Refuse, "tags in the config drive's metadata are not implemented yet"},
 	{"domain.devices.disks[].changedBlockTracking", nil, Refuse, "incremental backup is not implemented yet"},
 
 	{"domain.devices.interfaces[].sriov", nil, Refuse, "SR-IOV is not implemented yet: use masquerade or bridge"},
+	{"domain.devices.interfaces[].slirp", nil, Refuse, "KubeVirt removed it: use masquerade"},
+	{"domain.devices.interfaces[].macvtap", nil, Refuse, "KubeVirt removed it: use bridge"},
+	{"domain.devices.interfaces[].passt", nil, Refuse, "KubeVirt removed it: use masquerade"},
 	{"domain.devices.interfaces[].passtBinding", nil, Refuse, "passt is not implemented yet: use masquerade"},
 	{"domain.devices.interfaces[].binding", nil, Refuse, "binding plugins are not implemented yet: use masquerade or bridge"},
 	{"domain.devices.interfaces[].portRanges", nil, Refuse, "port ranges are not implemented yet: leave ports out to forward all"},

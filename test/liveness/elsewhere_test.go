@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package liveness_test
+
+// consumedElsewhere are the leaves that do not show in Pod, network, media and domain, with what uses them.
+var consumedElsewhere = map[string]string{
+	"domain.devices.disks[].lun.bus": "internal/domain refuses every bus but scsi, which is the default",
+	"startStrategy":                  "internal/handler/reconciler starts the domain paused",
+	"volumes[].hostDisk.shared":      "internal/handler/reconciler judges by it whether the VMI can migrate",
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package liveness_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
+	"github.com/vireo-project/vireo/internal/handler/media"
+	"github.com/vireo-project/vireo/internal/handler/network"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/podspec"
+	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
+)
+
+// clusterOf is a cluster that lets its users do everything.
+func clusterOf() clusterconfig.Config {
+	config := clusterconfig.Default()
+	config.FeatureGates = clusterconfig.NewFeatureGates([]string{
+		"HostDisk", "MultiArchitecture", "VSOCK", "NUMA", "CPUManager", "HypervStrictCheck", "ExpandDisks", "ReservedOverheadMemlock",
+		"RebootPolicy", "PanicDevices", "DownwardMetrics", "VMPersistentState",
+	}, nil)
+	return config
+}
+
+// outcomeOf makes of a VMI all that the product makes of it: the Pod, the network's plan, the media and the domain. What
+// it returns is the same if, and only if, all of them are.
+func outcomeOf(vmi *v1.VirtualMachineInstance) (string, error) {
+	vmi = vmi.DeepCopy()
+	if faults := webhookv1.Admit(vmi, clusterOf()); len(faults) > 0 {
+		return "", fmt.Errorf("admission: %w", faults.ToAggregate())
+	}
+	describeClaims(vmi)
+	pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "launcher", CPUAllocationRatio: 10})
+	if err != nil {
+		return "", fmt.Errorf("launcher Pod: %w", err)
+	}
+	plan, err := network.NewPlan(vmi)
+	if err != nil {
+		return "", fmt.Errorf("network: %w", err)
+	}
+	launcher := fake.NewNode().Launcher("pod")
+	disks, err := media.Prepare(context.Background(), launcherWith(launcher, vmi), secrets{}, media.Limits{}, vmi)
+	if err != nil {
+		return "", fmt.Errorf("media: %w", err)
+	}
+	definition, err := domain.Build(vmi, factsOf(disks, plan))
+	if err != nil {
+		return "", fmt.Errorf("domain: %w", err)
+	}
+	xml, err := definition.Marshal()
+	if err != nil {
+		return "", err
+	}
+	contents := map[string][]byte{}
+	for name := range disks.Disks {
+		contents[name] = launcher.Content(name + ".iso")
+	}
+	parts, err := json.Marshal(map[string]any{"pod": pod, "network": plan, "disks": disks, "contents": contents})
+	return string(parts) + xml, err
+}
+
+// blockClaim is the claim that is a block device.
+const blockClaim = "block"
+
+// describeClaims is what virt-controller writes about the claims of a VMI before the agent has it.
+func describeClaims(vmi *v1.VirtualMachineInstance) {
+	vmi.Status.VSOCKCID = ptr.To[uint32](7)
+	for i := range vmi.Spec.Volumes {
+		claim := podspec.ClaimName(&vmi.Spec.Volumes[i])
+		if claim == "" {
+			continue
+		}
+		mode := corev1.PersistentVolumeFilesystem
+		if claim == blockClaim {
+			mode = corev1.PersistentVolumeBlock
+		}
+		vmi.Status.VolumeStatus = append(vmi.Status.VolumeStatus, v1.VolumeStatus{
+			Name:                      vmi.Spec.Volumes[i].Name,
+			PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{ClaimName: claim, VolumeMode: &mode},
+		})
+	}
+}
+
+// launcherWith puts into a launcher's storage what images and claims bring.
+func launcherWith(l *fake.Launcher, vmi *v1.VirtualMachineInstance) *fake.Launcher {
+	for i := range vmi.Spec.Volumes {
+		name := vmi.Spec.Volumes[i].Name
+		image := hypervisor.Volume{Name: "disk.img", Format: hypervisor.FormatRaw, Capacity: 1 << 30}
+		l.AddFile(launcherpod.DiskDir(name), image)
+		for _, file := range []string{"disk.img", "other.img"} {
+			image.Name = file
+			l.AddFile(path.Join(launcherpod.ContainerDiskDir(name), "disk"), image)
+			image.Format = hypervisor.FormatQCOW2
+		}
+	}
+	return l
+}
+
+// factsOf is what the agent finds on a node that has all that a guest could want.
+func factsOf(disks *media.Result, plan network.Plan) domain.Facts {
+	facts := domain.Facts{
+		Arch: "amd64", Disks: disks.Disks, KernelBoot: disks.KernelBoot, MemBalloonStatsPeriod: 10, VhostNet: true,
+		Interfaces: map[string]domain.InterfaceFact{},
+	}
+	for name, disk := range facts.Disks {
+		disk.DirectIO, disk.LogicalBlockSize, disk.PhysicalBlockSize = true, 4096, 4096
+		facts.Disks[name] = disk
+	}
+	for i := range plan.Interfaces {
+		planned := &plan.Interfaces[i]
+		mac := planned.MAC.String()
+		if mac == "" {
+			mac = "02:00:00:00:00:01"
+		}
+		facts.Interfaces[planned.Name] = domain.InterfaceFact{Tap: fmt.Sprintf("tap%d", i), MAC: mac, MTU: 1450}
+	}
+	return facts
+}
+
+// secrets is a kubelet that mounted whatever the Pod asks for.
+type secrets struct{}
+
+func (secrets) Secret(volume string, keys ...string) ([]byte, error) {
+	return []byte(volume + "/" + strings.Join(keys, ",")), nil
+}
+
+// specOf makes a VMI of fragments of its spec, each over the one before: maps are merged, all else is replaced.
+func specOf(fragments ...string) (*v1.VirtualMachineInstance, error) {
+	merged := map[string]any{}
+	for _, fragment := range fragments {
+		tree := map[string]any{}
+		if err := yaml.Unmarshal([]byte(fragment), &tree); err != nil {
+			return nil, fmt.Errorf("%w in %s", err, fragment)
+		}
+		merge(merged, tree)
+	}
+	vmi := &v1.VirtualMachineInstance{}
+	vmi.Namespace, vmi.Name, vmi.UID = "default", "vm", "1f6f0a52-7e6d-4c7c-9a1b-5b0f9d0c1e11"
+	whole, err := json.Marshal(merged)
+	if err != nil {
+		return nil, err
+	}
+	return vmi, yaml.UnmarshalStrict(whole, &vmi.Spec)
+}
+
+func merge(into, from map[string]any) {
+	for key, value := range from {
+		below, isMap := value.(map[string]any)
+		known, wasMap := into[key].(map[string]any)
+		if isMap && wasMap {
+			merge(known, below)
+			continue
+		}
+		into[key] = value
+	}
+}
