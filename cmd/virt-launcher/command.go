@@ -34,6 +34,7 @@ type arguments struct {
 	grace      int
 	verbosity  int
 	interfaces []string
+	dhcp       []string
 }
 
 // parse turns them into what the launcher takes.
@@ -47,6 +48,9 @@ func (a *arguments) parse() (launcher.Options, error) {
 		}
 		options.Interfaces = append(options.Interfaces, parsed)
 	}
+	if err := dhcp.AddOptions(options.Interfaces, a.dhcp); err != nil {
+		return options, fmt.Errorf("--dhcp-option %w", err)
+	}
 	return options, options.Validate()
 }
 
@@ -57,6 +61,7 @@ func (a *arguments) bind(cmd *cobra.Command) {
 	flags.StringVar(&o.UID, "uid", "", "UID of the VirtualMachineInstance")
 	flags.IntVar(&a.grace, "grace-period-seconds", 30, "seconds that the guest may take to shut down; 0 destroys it at once")
 	flags.StringArrayVar(&a.interfaces, "interface", nil, strings.ReplaceAll(dhcp.InterfaceUsage, "\n", " "))
+	flags.StringArrayVar(&a.dhcp, "dhcp-option", nil, strings.ReplaceAll(dhcp.OptionUsage, "\n", " "))
 	flags.StringVar(&o.TerminationLog, "termination-log", "/dev/termination-log", "file for the outcome, one line of JSON")
 	flags.IntVarP(&a.verbosity, "v", "v", 0, "log verbosity; 1 adds every event of the domain and all that libvirtd says")
 }

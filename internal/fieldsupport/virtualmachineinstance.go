@@ -46,7 +46,6 @@ var VMI = []Field{
 	{"domain.devices.interfaces[].binding", nil, Refuse, "binding plugins are not implemented yet: use masquerade or bridge"},
 	{"domain.devices.interfaces[].portRanges", nil, Refuse, "port ranges are not implemented yet: leave ports out to forward all"},
 	{"domain.devices.interfaces[].tag", nil, Refuse, "tags in the config drive's metadata are not implemented yet"},
-	{"domain.devices.interfaces[].dhcpOptions", nil, Refuse, "further DHCP options are not implemented yet: use cloud-init"},
 	{"networks[].multus", nil, Refuse, "secondary networks are not implemented yet: use the Pod's network"},
 	{"networks[].resourceClaim", nil, Refuse, "devices by resource claim are not implemented yet"},
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -18,6 +19,8 @@ const (
 	defaultMasqueradeIPv4 = "10.0.2.0/24"
 	defaultMasqueradeIPv6 = "fd10:0:2::/120"
 )
+
+var interfacesPath = field.NewPath("spec", "domain", "devices", "interfaces")
 
 // interfaceArguments tells the launcher on which Pod interfaces it answers DHCP, and how.
 func interfaceArguments(vmi *v1.VirtualMachineInstance) ([]string, error) {
@@ -39,7 +42,11 @@ func interfaceArguments(vmi *v1.VirtualMachineInstance) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, "--interface", argument)
+		options, err := dhcpArguments(interfacesPath.Index(i), iface, launcherpod.PrimaryInterface)
+		if err != nil {
+			return nil, err
+		}
+		out = append(append(out, "--interface", argument), options...)
 	}
 	return out, nil
 }

@@ -60,6 +60,10 @@ func TestGoldenPods(t *testing.T) {
 			EmptyDisk("scratch", "1Gi").Masquerade(v1.Port{Name: "http", Port: 80}), config()},
 		"emulated": {makeVMI().ContainerDisk("root", "registry.example/debian:13").Masquerade(), emulated},
 		"bridge":   {makeVMI().Bridge(), config()},
+		"dhcp-options": {dhcpOptions(v1.DHCPOptions{
+			BootFileName: "pxelinux.0", TFTPServerName: "tftp.example", NTPServers: []string{"192.0.2.1", "192.0.2.2"},
+			PrivateOptions: []v1.DHCPPrivateOptions{{Option: 240, Value: "a text"}},
+		}), config()},
 		"claims": {makeVMI().PVC("root", "root-claim").PVC("block", "block-claim").HostDisk("host", "/data/disk.img"),
 			claims},
 		"secrets-kernelboot-efi": {makeVMI().EFI().KernelBoot("registry.example/kernel:1").

@@ -31,13 +31,13 @@ const dhcpEnv = "VIREO_TEST_DHCP"
 
 func TestMain(m *testing.M) {
 	if directory := os.Getenv(dhcpEnv); directory != "" {
-		fmt.Fprintln(os.Stderr, serveAsLauncher(directory, os.Args[1]))
+		fmt.Fprintln(os.Stderr, serveAsLauncher(directory, os.Args[1], os.Args[2:]))
 		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }
 
-func serveAsLauncher(resolvConf, text string) error {
+func serveAsLauncher(resolvConf, text string, options []string) error {
 	snapshot, err := podnet.Take(resolvConf)
 	if err != nil {
 		return err
@@ -46,8 +46,12 @@ func serveAsLauncher(resolvConf, text string) error {
 	if err != nil {
 		return err
 	}
+	interfaces := []dhcp.Interface{i}
+	if err := dhcp.AddOptions(interfaces, options); err != nil {
+		return err
+	}
 	fmt.Println("ready")
-	return dhcp.Serve(context.Background(), []dhcp.Interface{i}, snapshot)
+	return dhcp.Serve(context.Background(), interfaces, snapshot)
 }
 
 type output struct {
@@ -68,7 +72,7 @@ func (o *output) String() string {
 }
 
 // startLauncherDHCP runs the launcher's DHCP server in the Pod, as its user and without a capability.
-func startLauncherDHCP(t *testing.T, w world, text string) {
+func startLauncherDHCP(t *testing.T, w world, text string, options ...string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	if err := os.WriteFile(file, []byte("nameserver 10.96.0.10\nnameserver fd96::a\nsearch ns.svc.cluster.local svc.cluster.local\n"), 0o644); err != nil {
@@ -87,7 +91,7 @@ func startLauncherDHCP(t *testing.T, w world, text string) {
 		t.Fatal(err)
 	}
 	var out output
-	cmd := exec.Command(binary, text)
+	cmd := exec.Command(binary, append([]string{text}, options...)...)
 	cmd.Env = append(os.Environ(), dhcpEnv+"="+file)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: launcherpod.QEMUUser, Gid: launcherpod.QEMUUser}}
@@ -207,11 +211,14 @@ func TestGuestGetsItsAddressWithMasquerade(t *testing.T) {
 
 func TestGuestGetsThePodsAddressWithBridge(t *testing.T) {
 	w := newWorld(t)
-	startLauncherDHCP(t, w, "eth0,bridge")
+	startLauncherDHCP(t, w, "eth0,bridge", "eth0,67,pxelinux.0", "eth0,240,a+text")
 	plan := bridgePlan(t)
 	ensure(t, w, plan)
 	w.connectGuest(t, podMAC)
 	ack := lease4(t, w, podMAC)
+	if private := ack.Options.Get(dhcpv4.GenericOptionCode(240)); ack.BootFileNameOption() != "pxelinux.0" || string(private) != "a text" {
+		t.Errorf("the added options are missing: %s", ack.Summary())
+	}
 	if ack.YourIPAddr.String() != "10.1.0.5" || ack.Router()[0].String() != "10.1.0.1" || net.IP(ack.SubnetMask()).String() != "255.255.255.0" {
 		t.Errorf("the lease is %s", ack.Summary())
 	}

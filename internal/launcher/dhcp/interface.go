@@ -34,6 +34,8 @@ type Interface struct {
 	Binding string
 	// IPv4 and IPv6 are the guest's private networks with masquerade; IPv6 may be absent.
 	IPv4, IPv6 netip.Prefix
+	// Options are added to the replies of DHCPv4.
+	Options []Option
 }
 
 // ParseInterface reads the form that InterfaceUsage describes.

@@ -42,6 +42,8 @@ type Lease struct {
 	IPv6 netip.Addr
 	// DNS6 are the name servers of IPv6.
 	DNS6 []netip.Addr
+	// Options are further options of DHCPv4.
+	Options []Option
 }
 
 // newLease is the lease on an interface of the guest behind an interface of the Pod.
@@ -50,7 +52,7 @@ func newLease(i Interface, podInterface string, snapshot *podnet.Snapshot) (Leas
 	if !ok {
 		return Lease{}, fmt.Errorf("the Pod had no interface %s when the launcher started", podInterface)
 	}
-	lease := Lease{MTU: pod.MTU, Hostname: snapshot.Hostname}
+	lease := Lease{MTU: pod.MTU, Hostname: snapshot.Hostname, Options: i.Options}
 	lease.DNS.Search = capSearch(snapshot.DNS.Search)
 	for _, server := range snapshot.DNS.Servers {
 		switch {

@@ -85,6 +85,9 @@ func (l Lease) answer(request *dhcpv4.DHCPv4, kind dhcpv4.MessageType, address n
 	add(l.MTU > 0, func() dhcpv4.Option {
 		return dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{byte(l.MTU >> 8), byte(l.MTU)})
 	})
+	for _, option := range l.Options {
+		options = append(options, dhcpv4.WithGeneric(dhcpv4.GenericOptionCode(option.Code), option.Value))
+	}
 	return dhcpv4.NewReplyFromRequest(request, options...)
 }
 

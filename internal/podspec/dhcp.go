@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package podspec
+
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	netutils "k8s.io/utils/net"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// optionHead is what each option of DHCP has before its value: code and length (RFC 2132, 2).
+const optionHead = 2
+
+// dhcpArguments tells the launcher what it adds to its DHCP replies on an interface: it cannot read the VMI.
+func dhcpArguments(path *field.Path, iface *v1.Interface, podInterface string) ([]string, error) {
+	wanted := iface.DHCPOptions
+	if wanted == nil {
+		return nil, nil
+	}
+	path = path.Child("dhcpOptions")
+	options := optionList{path: path, podInterface: podInterface}
+	options.text(path.Child("bootFileName"), launcherpod.DHCPBootFileName, wanted.BootFileName)
+	options.text(path.Child("tftpServerName"), launcherpod.DHCPTFTPServerName, wanted.TFTPServerName)
+	options.ntpServers(path.Child("ntpServers"), wanted.NTPServers)
+	for i, private := range wanted.PrivateOptions {
+		at := path.Child("privateOptions").Index(i)
+		if private.Option < launcherpod.FirstPrivateDHCP || private.Option > launcherpod.LastPrivateDHCP {
+			return nil, field.Invalid(at.Child("option"), private.Option, "must be in range 224 to 254")
+		}
+		options.text(at.Child("value"), uint8(private.Option), private.Value)
+	}
+	return options.arguments()
+}
+
+// optionList collects the options of one interface and how much of a packet they take.
+type optionList struct {
+	path         *field.Path
+	podInterface string
+	flags        []string
+	bytes        int
+	errs         field.ErrorList
+}
+
+func (l *optionList) text(path *field.Path, code uint8, text string) {
+	// A code for private use may say all by being there.
+	if text == "" && code < launcherpod.FirstPrivateDHCP {
+		return
+	}
+	l.add(path, code, text, len(text))
+}
+
+func (l *optionList) ntpServers(path *field.Path, servers []string) {
+	addresses := make([]string, 0, len(servers))
+	for i, server := range servers {
+		// KubeVirt takes leading zeros in an address.
+		ip := netutils.ParseIPSloppy(server).To4()
+		if ip == nil {
+			l.errs = append(l.errs, field.Invalid(path.Index(i), server, "must be an IPv4 address"))
+			continue
+		}
+		addresses = append(addresses, ip.String())
+	}
+	if len(addresses) > 0 {
+		l.add(path, launcherpod.DHCPNTPServers, strings.Join(addresses, " "), 4*len(addresses))
+	}
+}
+
+func (l *optionList) add(path *field.Path, code uint8, text string, bytes int) {
+	if bytes > launcherpod.MaxDHCPOption {
+		l.errs = append(l.errs, field.TooLong(path, text, launcherpod.MaxDHCPOption))
+		return
+	}
+	l.bytes += bytes + optionHead
+	option := launcherpod.DHCPOption{Interface: l.podInterface, Code: code, Text: text}
+	l.flags = append(l.flags, "--dhcp-option", option.String())
+}
+
+func (l *optionList) arguments() ([]string, error) {
+	if l.bytes > launcherpod.MaxDHCPOptions {
+		l.errs = append(l.errs, field.Invalid(l.path, l.bytes,
+			"all options together must have at most 512 bytes, two for each and its value, to fit a packet: shorten them"))
+	}
+	return l.flags, l.errs.ToAggregate()
+}
