@@ -32,6 +32,7 @@ const (
 	GateNodeRestrict   = "NodeRestriction"
 	GateCPUManager     = "CPUManager"
 	GateSeccompProfile = "KubevirtSeccompProfile"
+	GatePortRanges     = "PortRangesSpec"
 )
 
 // gates are those of KubeVirt 1.9. Source: kubevirt/kubevirt pkg/virt-config/featuregate.

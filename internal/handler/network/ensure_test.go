@@ -202,6 +202,80 @@ func TestMasqueradeForwardsListedPortsOnly(t *testing.T) {
 	expectStable(t, w, plan, results)
 }
 
+func TestMasqueradeForwardsRangesOfPorts(t *testing.T) {
+	w := newWorld(t)
+	plan := planFor(t, func(vmi *v1.VirtualMachineInstance) {
+		i := masqueraded()
+		i.PortRanges = []v1.PortRange{
+			{Protocol: "TCP", Start: 8000, End: 8002}, {Protocol: "TCP", Start: 49000, End: 50000}, {Protocol: "UDP", Start: 8002, End: 8003},
+		}
+		addInterface(vmi, i, podNetwork())
+	})
+	results := ensure(t, w, plan)
+	w.connectGuest(t, plan.Interfaces[0].MAC)
+	address(t, w.guest, "nic0", "10.0.2.2/24")
+	defaultRoute(t, w.guest, "10.0.2.1")
+	address(t, w.guest, "nic0", "fd10:0:2::2/120")
+	defaultRoute(t, w.guest, "fd10:0:2::1")
+	for _, c := range []struct{ name, port, pod, guest, peer string }{
+		{"IPv4", "8000", "10.1.0.5", "10.0.2.2", "10.1.0.1"},
+		{"IPv4, the range's end", "8002", "10.1.0.5", "10.0.2.2", "10.1.0.1"},
+		{"IPv6", "8001", "fd01::5", "fd10:0:2::2", "fd01::1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			expectReach(t, w.peer, net.JoinHostPort(c.pod, c.port), w.guest, net.JoinHostPort(c.guest, c.port), c.peer)
+		})
+	}
+	for _, c := range []struct{ name, port, pod, peer string }{
+		{"before the range", "7999", "10.1.0.5", "10.1.0.1"},
+		{"behind the range", "8003", "10.1.0.5", "10.1.0.1"},
+		{"behind the range with IPv6", "8003", "fd01::5", "fd01::1"},
+		// A guest that migrates here comes to the Pod, whatever range is around its ports.
+		{"migration", "49152", "10.1.0.5", "10.1.0.1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			at := net.JoinHostPort(c.pod, c.port)
+			expectReach(t, w.peer, at, w.pod, at, c.peer)
+		})
+	}
+	t.Run("from the Pod's loopback", func(t *testing.T) {
+		expectReach(t, w.pod, "127.0.0.1:8001", w.guest, "10.0.2.2:8001", "10.0.2.1")
+	})
+	for _, c := range []struct{ pod, guest string }{{"10.1.0.5", "10.0.2.2"}, {"fd01::5", "fd10:0:2::2"}} {
+		t.Run("UDP to "+c.pod, func(t *testing.T) {
+			expectDatagram(t, w.peer, net.JoinHostPort(c.pod, "8003"), w.guest, net.JoinHostPort(c.guest, "8003"))
+			expectDatagram(t, w.peer, net.JoinHostPort(c.pod, "8001"), w.pod, net.JoinHostPort(c.pod, "8001"))
+		})
+	}
+	expectStable(t, w, plan, results)
+}
+
+// expectDatagram sends from one namespace and waits for it in another.
+func expectDatagram(t *testing.T, from *Namespace, target string, to *Namespace, listen string) {
+	t.Helper()
+	var listener net.PacketConn
+	inside(t, to, func() (err error) {
+		listener, err = net.ListenPacket("udp", listen)
+		return err
+	})
+	defer func() { _ = listener.Close() }()
+	var conn net.Conn
+	inside(t, from, func() (err error) {
+		conn, err = net.Dial("udp", target)
+		return err
+	})
+	defer func() { _ = conn.Close() }()
+	buf := make([]byte, 16)
+	for range 20 {
+		_, _ = io.WriteString(conn, "hello")
+		_ = listener.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+		if n, _, err := listener.ReadFrom(buf); err == nil && string(buf[:n]) == "hello" {
+			return
+		}
+	}
+	t.Errorf("what is sent to %s does not arrive at %s", target, listen)
+}
+
 func TestBridge(t *testing.T) {
 	w := newWorld(t)
 	plan := bridgePlan(t)

@@ -7,8 +7,10 @@
 package network
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -152,30 +154,30 @@ func prefixOr(text string, otherwise netip.Prefix) (netip.Prefix, error) {
 	return prefix.Masked(), nil
 }
 
+// planPorts reads the ports that are forwarded. KubeVirt takes either ports or portRanges; together they add up.
 func planPorts(spec *v1.Interface) ([]PortRange, error) {
-	out := make([]PortRange, 0, len(spec.Ports)+len(spec.PortRanges))
+	wanted := slices.Clone(spec.PortRanges)
 	for _, port := range spec.Ports {
-		out = append(out, PortRange{Protocol: port.Protocol, First: uint16(port.Port), Last: uint16(port.Port)})
+		wanted = append(wanted, v1.PortRange{Protocol: port.Protocol, Start: port.Port, End: port.Port})
 	}
-	for _, ports := range spec.PortRanges {
-		out = append(out, PortRange{Protocol: ports.Protocol, First: uint16(ports.Start), Last: uint16(ports.End)})
-	}
-	for i := range out {
-		if out[i].Protocol == "" {
-			out[i].Protocol = "TCP"
+	out := make([]PortRange, 0, len(wanted))
+	for _, ports := range wanted {
+		protocol := strings.ToUpper(ports.Protocol)
+		switch protocol {
+		case "":
+			protocol = "TCP"
+		case "TCP", "UDP":
+		default:
+			return nil, fmt.Errorf("the port's protocol is %s: want TCP or UDP", protocol)
 		}
-		out[i].Protocol = strings.ToUpper(out[i].Protocol)
-		if out[i].Protocol != "TCP" && out[i].Protocol != "UDP" {
-			return nil, fmt.Errorf("the port's protocol is %s: want TCP or UDP", out[i].Protocol)
+		if ports.Start < 1 || ports.End < ports.Start || ports.End > math.MaxUint16 {
+			return nil, fmt.Errorf("%d to %d is no range of ports", ports.Start, ports.End)
 		}
-		if out[i].First == 0 || out[i].Last < out[i].First {
-			return nil, fmt.Errorf("%d to %d is no range of ports", out[i].First, out[i].Last)
-		}
+		out = append(out, PortRange{Protocol: protocol, First: uint16(ports.Start), Last: uint16(ports.End)})
 	}
 	// An order of its own makes two equal plans the same plan.
 	slices.SortFunc(out, func(a, b PortRange) int {
-		return strings.Compare(fmt.Sprintf("%s %05d %05d", a.Protocol, a.First, a.Last),
-			fmt.Sprintf("%s %05d %05d", b.Protocol, b.First, b.Last))
+		return cmp.Or(strings.Compare(a.Protocol, b.Protocol), cmp.Compare(a.First, b.First), cmp.Compare(a.Last, b.Last))
 	})
 	return slices.Compact(out), nil
 }

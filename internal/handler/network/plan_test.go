@@ -103,6 +103,16 @@ func TestNewPlanRefuses(t *testing.T) {
 			i.PortRanges = []v1.PortRange{{Protocol: "TCP", Start: 9, End: 8}}
 			addInterface(vmi, i, podNetwork())
 		}, "no range of ports"},
+		"ports beyond the last": {func(vmi *v1.VirtualMachineInstance) {
+			i := masqueraded()
+			i.PortRanges = []v1.PortRange{{Protocol: "TCP", Start: 65530, End: 65536 + 80}}
+			addInterface(vmi, i, podNetwork())
+		}, "no range of ports"},
+		"another protocol": {func(vmi *v1.VirtualMachineInstance) {
+			i := masqueraded()
+			i.Ports = []v1.Port{{Protocol: "SCTP", Port: 80}}
+			addInterface(vmi, i, podNetwork())
+		}, "want TCP or UDP"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

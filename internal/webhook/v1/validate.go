@@ -43,6 +43,7 @@ var specRules = []func(*check){
 	checkNetworks,
 	checkInterfaces,
 	checkPorts,
+	checkPortRanges,
 	checkDHCP,
 	checkInputs,
 	checkWatchdog,

@@ -249,6 +249,34 @@ func TestPortAndDHCPRules(t *testing.T) {
 	})
 }
 
+func TestPortRangeRules(t *testing.T) {
+	const at = "spec.domain.devices.interfaces[0].portRanges"
+	gated := &v1.KubeVirtConfiguration{DeveloperConfiguration: &v1.DeveloperConfiguration{FeatureGates: []string{"PortRangesSpec"}}}
+	ranges := func(ranges ...v1.PortRange) *v1.VirtualMachineInstanceSpec {
+		return nic(func(i *v1.Interface) { i.PortRanges = ranges })
+	}
+	tcp := func(start, end int32) v1.PortRange { return v1.PortRange{Protocol: "TCP", Start: start, End: end} }
+	runRules(t, []ruleCase{
+		{name: "without the gate", spec: ranges(tcp(80, 90)), want: []string{at + ": PortRangesSpec feature gate is not enabled"}},
+		{name: "one", config: gated, spec: ranges(tcp(80, 90))},
+		{name: "one port", config: gated, spec: ranges(tcp(22, 22))},
+		{name: "two", config: gated, spec: ranges(tcp(80, 100), tcp(101, 65535))},
+		{name: "two protocols", config: gated, spec: ranges(tcp(80, 200), v1.PortRange{Protocol: "UDP", Start: 150, End: 300})},
+		{name: "overlap", config: gated, spec: ranges(tcp(80, 200), tcp(200, 300)), want: []string{at + "[1]: [80-200] and [200-300] overlap"}},
+		{name: "protocol", config: gated, spec: ranges(v1.PortRange{Protocol: "SCTP", Start: 80, End: 90}), want: []string{at + "[0].protocol: only TCP or UDP"}},
+		{name: "start", config: gated, spec: ranges(tcp(0, 100)), want: []string{at + "[0].start: 0 < x < 65536"}},
+		{name: "end", config: gated, spec: ranges(tcp(80, 70000)), want: []string{at + "[0].end: 0 < x < 65536"}},
+		{name: "backwards", config: gated, spec: ranges(tcp(100, 80)), want: []string{at + "[0].start: less than or equal to end"}},
+		{name: "with ports", config: gated, spec: nic(func(i *v1.Interface) {
+			i.Ports, i.PortRanges = []v1.Port{{Port: 22}}, []v1.PortRange{tcp(80, 90)}
+		}), want: []string{at + ": both ports and portRanges"}},
+		{name: "bridge", config: gated, spec: nic(func(i *v1.Interface) {
+			i.InterfaceBindingMethod = v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}}
+			i.PortRanges = []v1.PortRange{tcp(80, 90)}
+		}), want: []string{at + ": only supported on masquerade"}},
+	})
+}
+
 func TestOtherDeviceRules(t *testing.T) {
 	devices := func(change func(*v1.Devices)) *v1.VirtualMachineInstanceSpec {
 		return newSpec(func(s *v1.VirtualMachineInstanceSpec) { change(&s.Domain.Devices) })

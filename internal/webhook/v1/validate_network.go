@@ -13,6 +13,7 @@ import (
 	netutils "k8s.io/utils/net"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
 // reservedMAC belongs to the bridge that the agent makes in the Pod for masquerade (KubeVirt: pkg/network/link).
@@ -227,6 +228,58 @@ func checkPorts(c *check) {
 		}
 	}
 }
+
+// checkPortRanges holds to KubeVirt 1.9, where they are alpha. Source: kubevirt/kubevirt pkg/network/admitter.
+func checkPortRanges(c *check) {
+	for i := range c.spec.Domain.Devices.Interfaces {
+		iface := &c.spec.Domain.Devices.Interfaces[i]
+		if len(iface.PortRanges) == 0 {
+			continue
+		}
+		at := c.devices("interfaces").Index(i).Child("portRanges")
+		switch {
+		case !c.config.IsEnabled(clusterconfig.GatePortRanges):
+			c.invalid(at, iface.Name, "portRanges is specified on interface but the %s feature gate is not enabled. "+
+				"Add it to configuration.developerConfiguration.featureGates of the KubeVirt object, or use ports.", clusterconfig.GatePortRanges)
+			continue
+		case iface.Masquerade == nil:
+			c.invalid(at, iface.Name, "portRanges are only supported on masquerade interfaces")
+		case len(iface.Ports) > 0:
+			c.invalid(at, iface.Name, "Cannot define both ports and portRanges on interface. Write a port as a range from and to itself.")
+		}
+		for j := range iface.PortRanges {
+			c.portRange(at, iface.PortRanges, j)
+		}
+	}
+}
+
+// portRange looks at one range and, when it is one, at whether an earlier one overlaps it.
+func (c *check) portRange(at *field.Path, ranges []v1.PortRange, j int) {
+	errs := len(c.errs)
+	one, p := ranges[j], at.Index(j)
+	if one.Protocol != "TCP" && one.Protocol != "UDP" {
+		c.invalid(p.Child("protocol"), one.Protocol, "Unknown protocol, only TCP or UDP allowed")
+	}
+	if !isPort(one.Start) {
+		c.invalid(p.Child("start"), one.Start, "Start must be a valid port number, 0 < x < 65536")
+	}
+	if !isPort(one.End) {
+		c.invalid(p.Child("end"), one.End, "End must be a valid port number, 0 < x < 65536")
+	}
+	if isPort(one.Start) && isPort(one.End) && one.Start > one.End {
+		c.invalid(p.Child("start"), one.Start, "Start must be less than or equal to end")
+	}
+	if len(c.errs) > errs {
+		return
+	}
+	for _, other := range ranges[:j] {
+		if other.Protocol == one.Protocol && other.Start <= one.End && one.Start <= other.End {
+			c.invalid(p, one.Start, "%s portRanges [%d-%d] and [%d-%d] overlap", one.Protocol, other.Start, other.End, one.Start, one.End)
+		}
+	}
+}
+
+func isPort(n int32) bool { return n > 0 && n <= 65535 }
 
 func (c *check) portName(p *field.Path, name string, taken map[string]bool) {
 	if name == "" {
