@@ -31,7 +31,7 @@ func clusterOf() clusterconfig.Config {
 	config := clusterconfig.Default()
 	config.FeatureGates = clusterconfig.NewFeatureGates([]string{
 		"HostDisk", "MultiArchitecture", "VSOCK", "NUMA", "CPUManager", "HypervStrictCheck", "ExpandDisks", "ReservedOverheadMemlock",
-		"RebootPolicy", "PanicDevices", "DownwardMetrics", "VMPersistentState",
+		"RebootPolicy", "PanicDevices", "DownwardMetrics", "VMPersistentState", "PortRangesSpec",
 	}, nil)
 	return config
 }
