@@ -89,7 +89,7 @@ func rowOf(path string) *fieldsupport.Field {
 // isLive says that a leaf changes the outcome. The error is why it cannot be tried.
 func isLive(l leaf) (bool, error) {
 	if fragment, ok := variants[l.path]; ok {
-		return differs(l, "", func(vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstance, error) {
+		return differs(l, "", func(*v1.VirtualMachineInstance) (*v1.VirtualMachineInstance, error) {
 			return specOf(base, sceneOf(l.path), fragment)
 		})
 	}
@@ -138,9 +138,11 @@ func differs(l leaf, text string, vary func(*v1.VirtualMachineInstance) (*v1.Vir
 	if err != nil {
 		return false, fmt.Errorf("with %s: %w", text, err)
 	}
+	if before, err := outcomeOf(without); err == nil {
+		return got != before, nil
+	}
 	// A guest that cannot be made without the leaf notices it too.
-	before, err := outcomeOf(without)
-	return err != nil || got != before, nil
+	return true, nil
 }
 
 // sceneOf is the scene of the longest path that a path is or lies below.
