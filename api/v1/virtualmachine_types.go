@@ -19,6 +19,8 @@ type VirtualMachine struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec is what the user wants. Set by the user and never changed by a controller.
+	// +kubebuilder:validation:XValidation:rule="!(has(self.running) && has(self.runStrategy))",message="Running and RunStrategy are mutually exclusive. Note that Running is deprecated, please use RunStrategy instead"
+	// +kubebuilder:validation:XValidation:rule="has(self.running) || has(self.runStrategy)",message="One of Running or RunStrategy must be specified"
 	Spec VirtualMachineSpec `json:"spec"`
 	// status is what the controller sees.
 	// +optional
@@ -34,8 +36,6 @@ type VirtualMachineList struct {
 }
 
 // VirtualMachineSpec is when a VM runs and as what.
-// +kubebuilder:validation:XValidation:rule="!(has(self.running) && has(self.runStrategy))",message="Running and RunStrategy are mutually exclusive. Note that Running is deprecated, please use RunStrategy instead"
-// +kubebuilder:validation:XValidation:rule="has(self.running) || has(self.runStrategy)",message="One of Running or RunStrategy must be specified"
 type VirtualMachineSpec struct {
 	// running is the older form of runStrategy: true is Always, false is Halted. One of the two must be set. Set by the
 	// user.
