@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package snapshot holds what all versions of the API group snapshot.kubevirt.io share: its name, and the finalizers,
+// labels, annotations and event reasons of snapshots and restores. The values are those of KubeVirt's
+// pkg/storage/snapshot.
+package snapshot
+
+// GroupName is the name of the API group.
+const GroupName = "snapshot.kubevirt.io"
+
+// Finalizers. Each keeps an object until virt-controller has cleaned up after it.
+const (
+	// VirtualMachineSnapshotFinalizer keeps a VirtualMachineSnapshot until its VM is unlocked and its content is deleted,
+	// or left, as the deletion policy says.
+	VirtualMachineSnapshotFinalizer = "snapshot.kubevirt.io/vmsnapshot-protection"
+	// VirtualMachineSnapshotContentFinalizer keeps a VirtualMachineSnapshotContent while its snapshot is being taken.
+	VirtualMachineSnapshotContentFinalizer = "snapshot.kubevirt.io/vmsnapshotcontent-protection"
+	// SourceFinalizer keeps a VM while a snapshot of it is being taken.
+	SourceFinalizer = "snapshot.kubevirt.io/snapshot-source-protection"
+	// VirtualMachineRestoreFinalizer keeps a VirtualMachineRestore until its target is released.
+	VirtualMachineRestoreFinalizer = "snapshot.kubevirt.io/vmrestore-protection"
+)
+
+// Labels and annotations that virt-controller writes.
+const (
+	// SourceNameLabel is on a VolumeSnapshot and names the VM that the snapshot was taken of.
+	SourceNameLabel = "snapshot.kubevirt.io/source-vm-name"
+	// SourceNamespaceLabel is on a VolumeSnapshot and is that VM's namespace.
+	SourceNamespaceLabel = "snapshot.kubevirt.io/source-vm-namespace"
+	// RestoreNameAnnotation is on a restored PersistentVolumeClaim and names the VirtualMachineRestore.
+	RestoreNameAnnotation = "restore.kubevirt.io/name"
+	// LastRestoreAnnotation is on a VM and holds namespace, name and UID of the last restore that changed it, so that a
+	// restore is done once.
+	LastRestoreAnnotation = "restore.kubevirt.io/lastRestoreUID"
+	// RestoreSourceNameLabel is on a restored PersistentVolumeClaim and names the VM whose volume it was.
+	RestoreSourceNameLabel = "restore.kubevirt.io/source-vm-name"
+	// RestoreSourceNamespaceLabel is on a restored PersistentVolumeClaim and is that VM's namespace.
+	RestoreSourceNamespaceLabel = "restore.kubevirt.io/source-vm-namespace"
+)
+
+// Reasons of events on snapshots, their contents and restores.
+const (
+	// ContentCreatedEvent: a snapshot has its content.
+	ContentCreatedEvent = "SuccessfulVirtualMachineSnapshotContentCreate"
+	// VolumeSnapshotCreatedEvent: the snapshot of one volume was asked for.
+	VolumeSnapshotCreatedEvent = "SuccessfulVolumeSnapshotCreate"
+	// VolumeSnapshotMissingEvent: the snapshot of one volume is gone.
+	VolumeSnapshotMissingEvent = "VolumeSnapshotMissing"
+	// RestoreCompleteEvent: a restore is done.
+	RestoreCompleteEvent = "VirtualMachineRestoreComplete"
+	// RestoreErrorEvent: a restore could not go on.
+	RestoreErrorEvent = "VirtualMachineRestoreError"
+	// RestoreTargetNotReadyEvent: a restore waits for its target to stop.
+	RestoreTargetNotReadyEvent = "RestoreTargetNotReady"
+	// RestoreDataVolumeCreateErrorEvent: a DataVolume of the target could not be made.
+	RestoreDataVolumeCreateErrorEvent = "RestoreDataVolumeCreateError"
+)
