@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package clone holds what all versions of the API group clone.kubevirt.io share: its name, its kind, and the reasons of
+// events on clones.
+package clone
+
+// GroupName is the name of the API group.
+const GroupName = "clone.kubevirt.io"
+
+// Versions of the group.
+const (
+	// LatestAlphaVersion is served for older clients.
+	LatestAlphaVersion = "v1alpha1"
+	// LatestBetaVersion is the stored version.
+	LatestBetaVersion = "v1beta1"
+	// LatestVersion is the newest version.
+	LatestVersion = LatestBetaVersion
+)
+
+// Names of the group's kind and resource.
+const (
+	// Kind is the one kind of the group.
+	Kind = "VirtualMachineClone"
+	// ListKind is a list of that kind.
+	ListKind = "VirtualMachineCloneList"
+	// ResourceVMCloneSingular is one VirtualMachineClone.
+	ResourceVMCloneSingular = "virtualmachineclone"
+	// ResourceVMClonePlural is the resource of VirtualMachineClones.
+	ResourceVMClonePlural = ResourceVMCloneSingular + "s"
+)
+
+// Reasons of events on a clone, from KubeVirt's pkg/virt-controller/watch/clone.
+const (
+	// SnapshotCreatedEvent: a snapshot of the source was asked for.
+	SnapshotCreatedEvent = "SnapshotCreated"
+	// SnapshotReadyEvent: the snapshot can be restored.
+	SnapshotReadyEvent = "SnapshotReady"
+	// SnapshotDeletedEvent: somebody deleted the snapshot. The clone has failed.
+	SnapshotDeletedEvent = "SnapshotDeleted"
+	// RestoreCreatedEvent: a restore to the target was asked for.
+	RestoreCreatedEvent = "RestoreCreated"
+	// RestoreCreationFailedEvent: the restore was refused.
+	RestoreCreationFailedEvent = "RestoreCreationFailed"
+	// RestoreReadyEvent: the restore is done.
+	RestoreReadyEvent = "RestoreReady"
+	// TargetVMCreatedEvent: the target exists.
+	TargetVMCreatedEvent = "TargetVMCreated"
+	// PVCBoundEvent: the claims of the target are bound; the snapshot and the restore are deleted.
+	PVCBoundEvent = "PVCBound"
+	// SourceDoesNotExistEvent: the source is not there (yet).
+	SourceDoesNotExistEvent = "SourceDoesNotExist"
+)

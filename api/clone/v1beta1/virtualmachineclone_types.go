@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1beta1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
+)
+
+// VirtualMachineClone makes a new VM of a VM or of a snapshot: a snapshot is taken, if there is none, and restored to the
+// new VM.
+// +kubebuilder:object:root=true
+// +kubebuilder:storageversion
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=virtualmachineclones,singular=virtualmachineclone,scope=Namespaced,shortName=vmclone;vmclones,categories=all
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=.status.phase
+// +kubebuilder:printcolumn:name="SourceVirtualMachine",type=string,JSONPath=.spec.source.name
+// +kubebuilder:printcolumn:name="TargetVirtualMachine",type=string,JSONPath=.spec.target.name
+type VirtualMachineClone struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	// spec is what to clone, and how. Set by the user, and not changed afterwards.
+	Spec VirtualMachineCloneSpec `json:"spec"`
+	// status is how far it is. Set by virt-controller.
+	Status VirtualMachineCloneStatus `json:"status,omitempty"`
+}
+
+// VirtualMachineCloneList is a list of VirtualMachineClones.
+// +kubebuilder:object:root=true
+type VirtualMachineCloneList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []VirtualMachineClone `json:"items"`
+}
+
+// VirtualMachineCloneSpec is what to clone, and how.
+//
+// A filter is a key, or the beginning of keys followed by *; after a ! it takes keys out, whatever the other filters say.
+// What no filter names is left out, so a list that takes keys out also has "*". Without filters all keys are taken over.
+type VirtualMachineCloneSpec struct {
+	// source is what to clone, in the same namespace: a VirtualMachine (apiGroup kubevirt.io) or a VirtualMachineSnapshot
+	// (apiGroup snapshot.kubevirt.io). Required.
+	Source *corev1.TypedLocalObjectReference `json:"source"`
+	// target is the new VM: apiGroup kubevirt.io, kind VirtualMachine, and its name. Default: a VM whose name is made up
+	// and told in status.targetName.
+	// +optional
+	Target *corev1.TypedLocalObjectReference `json:"target,omitempty"`
+	// annotationFilters choose which annotations of the source the target gets, such as "*" and "!some/key*". Default: all.
+	// +optional
+	// +listType=atomic
+	AnnotationFilters []string `json:"annotationFilters,omitempty"`
+	// labelFilters choose which labels of the source the target gets, such as "*" and "!some/key*". Default: all.
+	// +optional
+	// +listType=atomic
+	LabelFilters []string `json:"labelFilters,omitempty"`
+	// template has filters for the labels and annotations of the VM's template.
+	// +optional
+	Template VirtualMachineCloneTemplateFilters `json:"template,omitempty"`
+	// newMacAddresses are the MAC addresses of the target's interfaces, by the interface's name. Default: an interface that
+	// is not named gets one at start.
+	// +optional
+	NewMacAddresses map[string]string `json:"newMacAddresses,omitempty"`
+	// newSMBiosSerial is the serial number that the target's firmware tells. Default: one that is made up.
+	// +optional
+	NewSMBiosSerial *string `json:"newSMBiosSerial,omitempty"`
+	// patches are JSON patches (RFC 6902), one operation each, that are applied to the target before it is made, such as
+	// {"op": "add", "path": "/spec/template/metadata/labels/example", "value": "new-label"}. No default.
+	// +optional
+	// +listType=atomic
+	Patches []string `json:"patches,omitempty"`
+	// volumeNamePolicy says what the target's claims are called: RandomizeNames (the default) makes names up,
+	// PrefixTargetName puts the target's name before the volume's.
+	// +optional
+	// +kubebuilder:validation:Enum=RandomizeNames;PrefixTargetName
+	VolumeNamePolicy *VolumeNamePolicy `json:"volumeNamePolicy,omitempty"`
+}
+
+// VirtualMachineCloneTemplateFilters has filters for the labels and annotations of a VM's template.
+type VirtualMachineCloneTemplateFilters struct {
+	// annotationFilters choose which annotations of the template the target's gets, such as "*" and "!some/key*". Default:
+	// all.
+	// +optional
+	// +listType=atomic
+	AnnotationFilters []string `json:"annotationFilters,omitempty"`
+	// labelFilters choose which labels of the template the target's gets, such as "*" and "!some/key*". Default: all.
+	// +optional
+	// +listType=atomic
+	LabelFilters []string `json:"labelFilters,omitempty"`
+}
+
+// VolumeNamePolicy says what the claims of a clone's target are called.
+type VolumeNamePolicy string
+
+// Values of VolumeNamePolicy.
+const (
+	// VolumeNamePolicyRandomizeNames makes names up.
+	VolumeNamePolicyRandomizeNames VolumeNamePolicy = "RandomizeNames"
+	// VolumeNamePolicyPrefixTargetName calls a claim <target>-<volume>.
+	VolumeNamePolicyPrefixTargetName VolumeNamePolicy = "PrefixTargetName"
+)
+
+// ToVolumeRestorePolicy is the policy of the restore by which the clone is made. What is not known is RandomizeNames,
+// which cannot meet a claim that there is.
+func (p VolumeNamePolicy) ToVolumeRestorePolicy() snapshotv1beta1.VolumeRestorePolicy {
+	if p == VolumeNamePolicyPrefixTargetName {
+		return snapshotv1beta1.VolumeRestorePolicyPrefixTargetName
+	}
+	return snapshotv1beta1.VolumeRestorePolicyRandomizeNames
+}
+
+// VirtualMachineCloneStatus is how far a clone is.
+type VirtualMachineCloneStatus struct {
+	// creationTime is when the clone was done.
+	// +optional
+	// +nullable
+	CreationTime *metav1.Time `json:"creationTime,omitempty"`
+	// phase is SnapshotInProgress, CreatingTargetVM, RestoreInProgress, Succeeded, Failed or Unknown.
+	// +optional
+	Phase VirtualMachineClonePhase `json:"phase,omitempty"`
+	// conditions are Ready and Progressing.
+	// +optional
+	// +listType=atomic
+	Conditions []Condition `json:"conditions,omitempty"`
+	// snapshotName names the VirtualMachineSnapshot, while there is one.
+	// +optional
+	// +nullable
+	SnapshotName *string `json:"snapshotName,omitempty"`
+	// restoreName names the VirtualMachineRestore, while there is one.
+	// +optional
+	// +nullable
+	RestoreName *string `json:"restoreName,omitempty"`
+	// targetName names the new VM.
+	// +optional
+	// +nullable
+	TargetName *string `json:"targetName,omitempty"`
+}
+
+// VirtualMachineClonePhase is how far a clone is.
+type VirtualMachineClonePhase string
+
+// Values of VirtualMachineClonePhase.
+const (
+	// PhaseUnset: nobody has looked at it, or its source is not there yet.
+	PhaseUnset VirtualMachineClonePhase = ""
+	// SnapshotInProgress: a snapshot of the source is being taken.
+	SnapshotInProgress VirtualMachineClonePhase = "SnapshotInProgress"
+	// CreatingTargetVM: the restore is done, and the target is being made.
+	CreatingTargetVM VirtualMachineClonePhase = "CreatingTargetVM"
+	// RestoreInProgress: the snapshot is being restored to the target.
+	RestoreInProgress VirtualMachineClonePhase = "RestoreInProgress"
+	// Succeeded: the target is there. Final.
+	Succeeded VirtualMachineClonePhase = "Succeeded"
+	// Failed: there will be no target. Final.
+	Failed VirtualMachineClonePhase = "Failed"
+	// Unknown: its state cannot be told.
+	Unknown VirtualMachineClonePhase = "Unknown"
+)
+
+// ConditionType is what a condition of a clone is about.
+type ConditionType string
+
+// Values of ConditionType.
+const (
+	// ConditionReady is True once the target is there.
+	ConditionReady ConditionType = "Ready"
+	// ConditionProgressing is True while the target is being made.
+	ConditionProgressing ConditionType = "Progressing"
+)
+
+// Condition is one aspect of the state of a clone.
+type Condition struct {
+	// type is what the condition is about: Ready or Progressing.
+	Type ConditionType `json:"type"`
+	// status is True, False or Unknown.
+	Status corev1.ConditionStatus `json:"status"`
+	// lastProbeTime is when somebody last looked. It is not kept up to date.
+	// +optional
+	// +nullable
+	LastProbeTime metav1.Time `json:"lastProbeTime,omitempty"`
+	// lastTransitionTime is when status last changed.
+	// +optional
+	// +nullable
+	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
+	// reason says why status is what it is, for programs.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// message says why status is what it is and what can be done about it, for people.
+	// +optional
+	Message string `json:"message,omitempty"`
+}

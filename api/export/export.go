@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package export holds what all versions of the API group export.kubevirt.io share: its name, and the reasons of
+// conditions and events of exports.
+package export
+
+// GroupName is the name of the API group.
+const GroupName = "export.kubevirt.io"
+
+// Reasons of the conditions of an export, from KubeVirt's pkg/storage/export/export.
+const (
+	// InitializingReason: nobody has looked at the export.
+	InitializingReason = "Initializing"
+	// UnknownReason: the state cannot be told.
+	UnknownReason = "Unknown"
+	// InUseReason: a volume is in use by a Pod, and is exported once it is not.
+	InUseReason = "InUse"
+	// PodPendingReason: the exporter's Pod does not run yet.
+	PodPendingReason = "PodPending"
+	// PodReadyReason: the exporter's Pod can be asked for the volumes.
+	PodReadyReason = "PodReady"
+	// PodCompletedReason: the exporter's Pod has ended.
+	PodCompletedReason = "PodCompleted"
+	// PVCNotFoundReason: there is no such claim.
+	PVCNotFoundReason = "PVCNotFound"
+	// PVCPendingReason: the claim is not bound yet.
+	PVCPendingReason = "PVCPending"
+	// PVCBoundReason: the claim is bound.
+	PVCBoundReason = "PVCBound"
+)
+
+// Reasons of events on an export.
+const (
+	// ExporterPodCreatedEvent: the exporter's Pod was made.
+	ExporterPodCreatedEvent = "ExporterPodCreated"
+	// ExporterPodFailedOrCompletedEvent: the exporter's Pod has ended.
+	ExporterPodFailedOrCompletedEvent = "ExporterPodFailedOrCompleted"
+	// ExporterManifestConfigMapCreatedEvent: the ConfigMap with the manifests was made.
+	ExporterManifestConfigMapCreatedEvent = "DataManifestCreated"
+	// ExportPausedEvent: the export waits, as its volumes are in use.
+	ExportPausedEvent = "ExportPaused"
+	// SecretCreatedEvent: the Secret with the exporter's certificate was made.
+	SecretCreatedEvent = "SecretCreated"
+	// ServiceCreatedEvent: the Service in front of the exporter's Pod was made.
+	ServiceCreatedEvent = "ServiceCreated"
+	// CertParamsChangedEvent: certificates last another time than before; the exporter's Pod is made anew.
+	CertParamsChangedEvent = "CertificateParametersChanged"
+)

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package v1 holds the export.kubevirt.io/v1 API: a VirtualMachineExport serves the volumes of a VM, a snapshot, a claim
+// or a backup for download. It is the stored version.
+// +kubebuilder:object:generate=true
+// +groupName=export.kubevirt.io
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/vireo-project/vireo/api/export"
+)
+
+var (
+	// GroupVersion is the group and version of the kinds in this package.
+	GroupVersion = schema.GroupVersion{Group: export.GroupName, Version: "v1"}
+
+	// SchemeGroupVersion is GroupVersion under the name that client libraries expect.
+	SchemeGroupVersion = GroupVersion
+
+	// SchemeBuilder collects the functions that add this package's kinds to a scheme.
+	SchemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
+
+	// AddToScheme adds this package's kinds to a scheme.
+	AddToScheme = SchemeBuilder.AddToScheme
+)
+
+func addKnownTypes(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion,
+		&VirtualMachineExport{}, &VirtualMachineExportList{},
+	)
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package pool holds what all versions of the API group pool.kubevirt.io share: its name, the finalizer of a pool and the
+// reasons of its events.
+package pool
+
+// GroupName is the name of the API group.
+const GroupName = "pool.kubevirt.io"
+
+// VirtualMachinePoolKind is the one kind of the group.
+const VirtualMachinePoolKind = "VirtualMachinePool"
+
+// VirtualMachinePoolControllerFinalizer keeps a pool's VM until the pool has let go of its state.
+const VirtualMachinePoolControllerFinalizer = "pool.kubevirt.io/finalizer"
+
+// Reasons of events on a pool, from KubeVirt's pkg/virt-controller/watch/pool.
+const (
+	// FailedScaleOutReason: VMs could not be made.
+	FailedScaleOutReason = "FailedScaleOut"
+	// FailedScaleInReason: VMs could not be deleted.
+	FailedScaleInReason = "FailedScaleIn"
+	// FailedUpdateReason: VMs could not be updated.
+	FailedUpdateReason = "FailedUpdate"
+	// SuccessfulUpdateReason: a VM was updated.
+	SuccessfulUpdateReason = "SuccessfulUpdate"
+	// FailedRevisionPruningReason: a ControllerRevision that is not needed any more could not be deleted.
+	FailedRevisionPruningReason = "FailedRevisionPruning"
+	// SuccessfulPausedReason: the pool is paused.
+	SuccessfulPausedReason = "SuccessfulPaused"
+	// SuccessfulResumeReason: the pool is not paused any more.
+	SuccessfulResumeReason = "SuccessfulResume"
+)
