@@ -18,9 +18,20 @@ type onPurpose struct {
 	why string
 }
 
+// olderVersion is why our v1alpha1 has what KubeVirt's Go types of that version lack: KubeVirt's CRDs have one schema for
+// all versions, that of the newest (its pkg/virt-operator/resource/generate/components/crds.go). With another schema the
+// API server would drop the fields whenever somebody reads or writes an object in the older version.
+const olderVersion = "KubeVirt's CRD has it in the older version as well"
+
 // typeDifferences are the ways in which our Go types differ from KubeVirt's on purpose.
 var typeDifferences = []onPurpose{
 	{"dataVolumeTemplates[].spec", jsonType, "kept as it was given: the importer's own webhook judges it"},
+	{"VirtualMachineRestore.spec.targetReadinessPolicy", addedField, olderVersion},
+	{"VirtualMachineRestore.spec.volumeOwnershipPolicy", addedField, olderVersion},
+	{"VirtualMachineRestore.spec.volumeRestoreOverrides", addedField, olderVersion},
+	{"VirtualMachineRestore.spec.volumeRestorePolicy", addedField, olderVersion},
+	{"VirtualMachineClone.spec.patches", addedField, olderVersion},
+	{"VirtualMachineClone.spec.volumeNamePolicy", addedField, olderVersion},
 }
 
 // accepted matches differences against a list and knows which entries it used.
@@ -58,6 +69,14 @@ func (a *accepted) checkUsed(t *testing.T) {
 // schemaDifferences are the ways in which our schemas differ from KubeVirt's on purpose.
 var schemaDifferences = []onPurpose{
 	{"VirtualMachine.spec", schemaRule, "KubeVirt's webhook refuses both or none of running and runStrategy"},
+	{"VirtualMachinePool.spec.virtualMachineTemplate.spec", schemaRule, "KubeVirt's webhook refuses both or none of running and runStrategy"},
+	{"VirtualMachineRestore.spec.targetReadinessPolicy", schemaAdded, olderVersion},
+	{"VirtualMachineRestore.spec.volumeOwnershipPolicy", schemaAdded, olderVersion},
+	{"VirtualMachineRestore.spec.volumeRestoreOverrides", schemaAdded, olderVersion},
+	{"VirtualMachineRestore.spec.volumeRestorePolicy", schemaAdded, olderVersion},
+	{"VirtualMachineRestore.status.deletedDataVolumes", schemaList, olderVersion},
+	{"VirtualMachineClone.spec.patches", schemaAdded, olderVersion},
+	{"VirtualMachineClone.spec.volumeNamePolicy", schemaAdded, olderVersion},
 	{"spec.runStrategy", schemaStricter, "KubeVirt's webhook refuses any other value"},
 	{"dataVolumeTemplates[]", schemaNullable, "an element that is null says nothing"},
 	{"dataVolumeTemplates[].spec", schemaPreserve, "kept as it was given"},
