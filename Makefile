@@ -61,6 +61,7 @@ demo-down: ## Remove the demo and its cluster
 manifests: ## Generate CRDs, RBAC and webhook configurations from markers
 	@$(tools) controller-gen
 	$(call tool,controller-gen)/controller-gen crd paths=./api/... output:crd:artifacts:config=config/crd/bases
+	go run ./hack/crd config/crd/bases
 	$(call tool,controller-gen)/controller-gen rbac:roleName=virt-controller paths=./internal/controller/... output:rbac:artifacts:config=config/rbac
 	$(call tool,controller-gen)/controller-gen webhook paths=./internal/webhook/... output:webhook:artifacts:config=config/webhook
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1 holds the kubevirt.io/v1 API: VirtualMachine, VirtualMachineInstance and KubeVirt.
+// Package v1 holds the kubevirt.io/v1 API: VirtualMachine, VirtualMachineInstance with its replica sets, migrations and
+// presets, and KubeVirt; and the bodies of subresources.kubevirt.io that act on them.
 //
 // It is wire-true to KubeVirt 1.9: JSON names, types, enums, list keys and optionality are equal, so that a manifest
 // or a client written for KubeVirt works unchanged. Go names are equal as well, which lets code written against
@@ -36,6 +37,12 @@ var (
 	VirtualMachineGroupVersionKind = GroupVersion.WithKind("VirtualMachine")
 	// VirtualMachineInstanceGroupVersionKind is kubevirt.io/v1 VirtualMachineInstance.
 	VirtualMachineInstanceGroupVersionKind = GroupVersion.WithKind("VirtualMachineInstance")
+	// VirtualMachineInstanceReplicaSetGroupVersionKind is kubevirt.io/v1 VirtualMachineInstanceReplicaSet.
+	VirtualMachineInstanceReplicaSetGroupVersionKind = GroupVersion.WithKind("VirtualMachineInstanceReplicaSet")
+	// VirtualMachineInstanceMigrationGroupVersionKind is kubevirt.io/v1 VirtualMachineInstanceMigration.
+	VirtualMachineInstanceMigrationGroupVersionKind = GroupVersion.WithKind("VirtualMachineInstanceMigration")
+	// VirtualMachineInstancePresetGroupVersionKind is kubevirt.io/v1 VirtualMachineInstancePreset.
+	VirtualMachineInstancePresetGroupVersionKind = GroupVersion.WithKind("VirtualMachineInstancePreset")
 	// KubeVirtGroupVersionKind is kubevirt.io/v1 KubeVirt.
 	KubeVirtGroupVersionKind = GroupVersion.WithKind("KubeVirt")
 )
@@ -44,6 +51,9 @@ func addKnownTypes(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&VirtualMachine{}, &VirtualMachineList{},
 		&VirtualMachineInstance{}, &VirtualMachineInstanceList{},
+		&VirtualMachineInstanceReplicaSet{}, &VirtualMachineInstanceReplicaSetList{},
+		&VirtualMachineInstanceMigration{}, &VirtualMachineInstanceMigrationList{},
+		&VirtualMachineInstancePreset{}, &VirtualMachineInstancePresetList{},
 		&KubeVirt{}, &KubeVirtList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)

@@ -5,6 +5,8 @@ package v1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
 )
 
 // VirtualMachine is a virtual machine that outlives its runs: a template for the VMI that runs it, and the strategy
@@ -111,8 +113,8 @@ type DataVolumeTemplateSpec struct {
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +nullable
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is the DataVolume's spec, kept as it was given. Set by the user.
-	Spec DataVolumeSpec `json:"spec"`
+	// spec is the DataVolume's spec. Set by the user.
+	Spec cdiv1beta1.DataVolumeSpec `json:"spec"`
 	// status is accepted and not used.
 	// +nullable
 	// +optional

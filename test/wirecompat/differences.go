@@ -25,7 +25,6 @@ const olderVersion = "KubeVirt's CRD has it in the older version as well"
 
 // typeDifferences are the ways in which our Go types differ from KubeVirt's on purpose.
 var typeDifferences = []onPurpose{
-	{"dataVolumeTemplates[].spec", jsonType, "kept as it was given: the importer's own webhook judges it"},
 	{"VirtualMachineRestore.spec.targetReadinessPolicy", addedField, olderVersion},
 	{"VirtualMachineRestore.spec.volumeOwnershipPolicy", addedField, olderVersion},
 	{"VirtualMachineRestore.spec.volumeRestoreOverrides", addedField, olderVersion},
@@ -78,16 +77,6 @@ var schemaDifferences = []onPurpose{
 	{"VirtualMachineClone.spec.patches", schemaAdded, olderVersion},
 	{"VirtualMachineClone.spec.volumeNamePolicy", schemaAdded, olderVersion},
 	{"spec.runStrategy", schemaStricter, "KubeVirt's webhook refuses any other value"},
-	{"dataVolumeTemplates[]", schemaNullable, "an element that is null says nothing"},
-	{"dataVolumeTemplates[].spec", schemaPreserve, "kept as it was given"},
-	{"dataVolumeTemplates[].spec.checkpoints", schemaMissing, "kept as it was given"},
-	{"dataVolumeTemplates[].spec.contentType", schemaMissing, "kept as it was given"},
-	{"dataVolumeTemplates[].spec.finalCheckpoint", schemaMissing, "kept as it was given"},
-	{"dataVolumeTemplates[].spec.preallocation", schemaMissing, "kept as it was given"},
-	{"dataVolumeTemplates[].spec.priorityClassName", schemaMissing, "kept as it was given"},
-	{"dataVolumeTemplates[].spec.pvc", schemaMissing, "kept as it was given"},
-	{"dataVolumeTemplates[].spec.source", schemaMissing, "kept as it was given"},
-	{"dataVolumeTemplates[].spec.sourceRef", schemaMissing, "kept as it was given"},
-	{"dataVolumeTemplates[].spec.storage", schemaMissing, "kept as it was given"},
+	{"dataVolumeTemplates[]", schemaNullable, "KubeVirt's webhook refuses an element without a name, and null has none"},
 	{"VirtualMachineInstance.status", schemaDefault, "a new VMI shows Pending without a write"},
 }

@@ -39,6 +39,8 @@ type pair struct {
 	upstream, ours any
 	// crd is the CRD's name under config/crd/bases and the version in it; empty for a body of a request.
 	crd, version string
+	// recursive says that the type contains itself, so that it has no schema of finite size.
+	recursive bool
 }
 
 // name is the type's name with its package, as in kubevirt.io/api/core/v1.VirtualMachine without the module.
@@ -52,6 +54,16 @@ func (p pair) crdGroupVersion() string {
 	return path[len("kubevirt.io/api/"):] + "."
 }
 
+// body is a pair that is only ever the body of a request or of an answer.
+func body(upstream, ours any) pair {
+	return pair{upstream: upstream, ours: ours}
+}
+
+// recursive is a body that contains itself.
+func recursive(upstream, ours any) pair {
+	return pair{upstream: upstream, ours: ours, recursive: true}
+}
+
 // kind is a pair that has a CRD.
 func kind(upstream, ours any, crd, version string) pair {
 	return pair{upstream: upstream, ours: ours, crd: crd, version: version}
@@ -63,6 +75,9 @@ var pairs = []pair{
 	// kubevirt.io
 	kind(upstreamv1.VirtualMachine{}, kubevirtv1.VirtualMachine{}, "kubevirt.io_virtualmachines", "v1"),
 	kind(upstreamv1.VirtualMachineInstance{}, kubevirtv1.VirtualMachineInstance{}, "kubevirt.io_virtualmachineinstances", "v1"),
+	kind(upstreamv1.VirtualMachineInstanceReplicaSet{}, kubevirtv1.VirtualMachineInstanceReplicaSet{}, "kubevirt.io_virtualmachineinstancereplicasets", "v1"),
+	kind(upstreamv1.VirtualMachineInstanceMigration{}, kubevirtv1.VirtualMachineInstanceMigration{}, "kubevirt.io_virtualmachineinstancemigrations", "v1"),
+	kind(upstreamv1.VirtualMachineInstancePreset{}, kubevirtv1.VirtualMachineInstancePreset{}, "kubevirt.io_virtualmachineinstancepresets", "v1"),
 	kind(upstreamv1.KubeVirt{}, kubevirtv1.KubeVirt{}, "kubevirt.io_kubevirts", "v1"),
 
 	// instancetype.kubevirt.io
@@ -98,6 +113,30 @@ var pairs = []pair{
 	kind(upstreambackupv1alpha1.VirtualMachineBackup{}, backupv1alpha1.VirtualMachineBackup{}, "backup.kubevirt.io_virtualmachinebackups", "v1alpha1"),
 	kind(upstreambackupv1alpha1.VirtualMachineBackupTracker{}, backupv1alpha1.VirtualMachineBackupTracker{}, "backup.kubevirt.io_virtualmachinebackuptrackers", "v1alpha1"),
 
-	// bodies of subresources.kubevirt.io
-	{upstream: upstreambackupv1alpha1.BackupOptions{}, ours: backupv1alpha1.BackupOptions{}},
+	// subresources.kubevirt.io
+	body(upstreamv1.StartOptions{}, kubevirtv1.StartOptions{}),
+	body(upstreamv1.StopOptions{}, kubevirtv1.StopOptions{}),
+	body(upstreamv1.RestartOptions{}, kubevirtv1.RestartOptions{}),
+	body(upstreamv1.PauseOptions{}, kubevirtv1.PauseOptions{}),
+	body(upstreamv1.UnpauseOptions{}, kubevirtv1.UnpauseOptions{}),
+	body(upstreamv1.MigrateOptions{}, kubevirtv1.MigrateOptions{}),
+	body(upstreamv1.EvacuateCancelOptions{}, kubevirtv1.EvacuateCancelOptions{}),
+	body(upstreamv1.FreezeUnfreezeTimeout{}, kubevirtv1.FreezeUnfreezeTimeout{}),
+	body(upstreamv1.ScreenshotOptions{}, kubevirtv1.ScreenshotOptions{}),
+	body(upstreamv1.VSOCKOptions{}, kubevirtv1.VSOCKOptions{}),
+	body(upstreamv1.AddVolumeOptions{}, kubevirtv1.AddVolumeOptions{}),
+	body(upstreamv1.RemoveVolumeOptions{}, kubevirtv1.RemoveVolumeOptions{}),
+	body(upstreamv1.VirtualMachineMemoryDumpRequest{}, kubevirtv1.VirtualMachineMemoryDumpRequest{}),
+	body(upstreamv1.VirtualMachineInstanceGuestAgentInfo{}, kubevirtv1.VirtualMachineInstanceGuestAgentInfo{}),
+	body(upstreamv1.VirtualMachineInstanceGuestOSUserList{}, kubevirtv1.VirtualMachineInstanceGuestOSUserList{}),
+	body(upstreamv1.VirtualMachineInstanceFileSystemList{}, kubevirtv1.VirtualMachineInstanceFileSystemList{}),
+	body(upstreamv1.SEVPlatformInfo{}, kubevirtv1.SEVPlatformInfo{}),
+	body(upstreamv1.SEVMeasurementInfo{}, kubevirtv1.SEVMeasurementInfo{}),
+	body(upstreamv1.SEVSessionOptions{}, kubevirtv1.SEVSessionOptions{}),
+	body(upstreamv1.SEVSecretOptions{}, kubevirtv1.SEVSecretOptions{}),
+	recursive(upstreamv1.ObjectGraphNode{}, kubevirtv1.ObjectGraphNode{}),
+	body(upstreamv1.ObjectGraphOptions{}, kubevirtv1.ObjectGraphOptions{}),
+	body(upstreamv1.ClusterProfilerRequest{}, kubevirtv1.ClusterProfilerRequest{}),
+	body(upstreamv1.ClusterProfilerResults{}, kubevirtv1.ClusterProfilerResults{}),
+	body(upstreambackupv1alpha1.BackupOptions{}, backupv1alpha1.BackupOptions{}),
 }

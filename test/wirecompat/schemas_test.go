@@ -27,6 +27,9 @@ func TestSchemasAreEqual(t *testing.T) {
 	}
 	accepted := newAccepted(schemaDifferences)
 	for _, p := range pairs {
+		if p.recursive {
+			continue
+		}
 		t.Run(p.name(), func(t *testing.T) {
 			there, err := all.of(reflect.TypeOf(p.upstream))
 			if err != nil {

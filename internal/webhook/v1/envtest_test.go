@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/fieldsupport"
 )
@@ -212,13 +213,13 @@ var _ = Describe("a VM", func() {
 		vm := newVM("templated", withVolume("root", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "dv"}}))
 		vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{
 			ObjectMeta: metav1.ObjectMeta{Name: "dv"},
-			Spec:       v1.DataVolumeSpec{Raw: []byte(`{"source":{"http":{"url":"http://example.org"}}}`)},
+			Spec:       cdiv1beta1.DataVolumeSpec{Source: &cdiv1beta1.DataVolumeSource{HTTP: &cdiv1beta1.DataVolumeSourceHTTP{URL: "http://example.org"}}},
 		}}
 		Expect(k8s.Create(ctx, vm)).To(Succeed())
 		DeferCleanup(expectGone, ctx, vm)
 		got := &v1.VirtualMachine{}
 		Expect(k8s.Get(ctx, client.ObjectKeyFromObject(vm), got)).To(Succeed())
-		Expect(got.Spec.DataVolumeTemplates[0].Spec.Raw).To(MatchJSON(`{"source":{"http":{"url":"http://example.org"}}}`))
+		Expect(got.Spec.DataVolumeTemplates[0].Spec).To(Equal(vm.Spec.DataVolumeTemplates[0].Spec))
 		Expect(got.Spec.DataVolumeTemplates[0].Name).To(Equal("dv"))
 		Expect(got.Status.PrintableStatus).To(BeEmpty())
 	})

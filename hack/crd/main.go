@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Command crd finishes the CustomResourceDefinitions that controller-gen wrote:
+//
+//   - the kinds of kubevirt.io are also served as v1alpha3, as KubeVirt does. The two versions are one schema, so there is
+//     one Go package, and the second version is a copy of the first here;
+//   - only the stored version keeps its descriptions. A CRD has to fit into the annotation that `kubectl apply` writes
+//     (262144 bytes), and most of a schema is descriptions.
+//
+// It is given the directory of the CRDs and rewrites them in place.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	coreGroup = "kubevirt.io"
+	// legacyVersion is what KubeVirt still serves its first kinds as (staging/src/kubevirt.io/api/core/v1/register.go).
+	legacyVersion = "v1alpha3"
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: crd <directory of CRDs>")
+		os.Exit(2)
+	}
+	if err := run(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "crd:", err)
+		os.Exit(1)
+	}
+}
+
+func run(dir string) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil {
+		return err
+	}
+	if len(files) == 0 {
+		return fmt.Errorf("%s has no *.yaml: run controller-gen first", dir)
+	}
+	for _, file := range files {
+		if err := finishFile(file); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	return nil
+}
+
+func finishFile(file string) error {
+	in, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	crd := map[string]any{}
+	if err := yaml.Unmarshal(in, &crd); err != nil {
+		return err
+	}
+	if err := finish(crd); err != nil {
+		return err
+	}
+	out, err := yaml.Marshal(crd)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append([]byte("---\n"), out...), 0o644)
+}
+
+// finish adds the legacy version and leaves descriptions to the stored one.
+func finish(crd map[string]any) error {
+	versions, found, err := unstructured.NestedSlice(crd, "spec", "versions")
+	if err != nil || !found {
+		return errors.Join(errors.New("spec.versions: there are none"), err)
+	}
+	group, _, err := unstructured.NestedString(crd, "spec", "group")
+	if err != nil {
+		return fmt.Errorf("spec.group: %w", err)
+	}
+	if group == coreGroup && len(versions) == 1 {
+		legacy, err := legacyOf(crd, versions[0])
+		if err != nil {
+			return err
+		}
+		versions = append(versions, legacy)
+	}
+	for i := range versions {
+		version, isObject := versions[i].(map[string]any)
+		if !isObject {
+			return fmt.Errorf("spec.versions[%d]: not an object", i)
+		}
+		if stored, isBool := version["storage"].(bool); isBool && stored {
+			continue
+		}
+		if schema, isObject := version["schema"].(map[string]any); isObject {
+			for _, root := range schema {
+				dropDescriptions(root)
+			}
+		}
+	}
+	return unstructured.SetNestedSlice(crd, versions, "spec", "versions")
+}
+
+// legacyOf is the stored version under the older name.
+func legacyOf(crd map[string]any, stored any) (map[string]any, error) {
+	version, isObject := stored.(map[string]any)
+	if !isObject {
+		return nil, errors.New("spec.versions[0]: not an object")
+	}
+	kind, _, err := unstructured.NestedString(crd, "spec", "names", "kind")
+	if err != nil {
+		return nil, fmt.Errorf("spec.names.kind: %w", err)
+	}
+	legacy := runtime.DeepCopyJSON(version)
+	legacy["name"] = legacyVersion
+	// Selectable fields are ours, not KubeVirt's: nobody expects them in its older version. An API server (1.36) also refuses
+	// a CRD whose versions have the same ones but not the same schema, to the letter of its descriptions.
+	delete(legacy, "selectableFields")
+	legacy["storage"] = false
+	legacy["deprecated"] = true
+	legacy["deprecationWarning"] = fmt.Sprintf("%s/%s %s is deprecated: use %s/%s", coreGroup, legacyVersion, kind, coreGroup, version["name"])
+	return legacy, nil
+}
+
+// dropDescriptions removes the documentation from a schema. A property may be called description: what counts is that the
+// value is a text, which no property's schema is.
+func dropDescriptions(node any) {
+	switch typed := node.(type) {
+	case map[string]any:
+		if _, isText := typed["description"].(string); isText {
+			delete(typed, "description")
+		}
+		for key, child := range typed {
+			// These hold values of the user's fields, not schemas.
+			if key == "default" || key == "enum" || key == "example" {
+				continue
+			}
+			dropDescriptions(child)
+		}
+	case []any:
+		for _, child := range typed {
+			dropDescriptions(child)
+		}
+	}
+}
