@@ -13,6 +13,18 @@ type AccessCredential struct {
 	UserPassword *UserPasswordAccessCredential `json:"userPassword,omitempty"`
 }
 
+// SecretName is the name of the Secret that a credential comes from, or empty.
+func (c *AccessCredential) SecretName() string {
+	switch {
+	case c.SSHPublicKey != nil && c.SSHPublicKey.Source.Secret != nil:
+		return c.SSHPublicKey.Source.Secret.SecretName
+	case c.UserPassword != nil && c.UserPassword.Source.Secret != nil:
+		return c.UserPassword.Source.Secret.SecretName
+	default:
+		return ""
+	}
+}
+
 // AccessCredentialSecretSource names a Secret.
 type AccessCredentialSecretSource struct {
 	// secretName is the Secret's name.

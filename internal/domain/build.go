@@ -27,6 +27,7 @@ var configurators = []configurator{
 	configureMemory,
 	configureCPU,
 	configureOS,
+	configureACPITables,
 	configureSysInfo,
 	configureFeatures,
 	configureHyperV,

@@ -29,13 +29,15 @@ var goldenGuests = map[string]func() *guest{
 		return makeGuest().containerDisk("root", v1.DiskBusVirtio).cloudInit(diskOn("cloudinit", v1.DiskBusVirtio)).masquerade().
 			devices(func(d *v1.Devices) { d.Rng = &v1.Rng{} })
 	},
-	"efi":            func() *guest { return bootsEFI(false) },
-	"efi-secureboot": func() *guest { return bootsEFI(true) },
-	"kernelboot":     kernelBoot,
-	"buses":          allBuses,
-	"lun":            func() *guest { return makeGuest().blockClaim(lunOn("lun", v1.DiskBusSCSI)) },
-	"block-claim":    func() *guest { return makeGuest().blockClaim(diskOn("data", v1.DiskBusVirtio)) },
-	"nics":           allNICs,
+	"efi":             func() *guest { return bootsEFI(false) },
+	"efi-secureboot":  func() *guest { return bootsEFI(true) },
+	"kernelboot":      kernelBoot,
+	"buses":           allBuses,
+	"lun":             func() *guest { return makeGuest().blockClaim(lunOn("lun", v1.DiskBusSCSI)) },
+	"ephemeral-block": func() *guest { return makeGuest().ephemeralBlock(diskOn("data", v1.DiskBusVirtio)) },
+	"acpi":            hasACPITables,
+	"block-claim":     func() *guest { return makeGuest().blockClaim(diskOn("data", v1.DiskBusVirtio)) },
+	"nics":            allNICs,
 	"cloudinit-first": func() *guest {
 		return makeGuest().cloudInit(diskOn("cloudinit", v1.DiskBusVirtio)).containerDisk("root", v1.DiskBusVirtio)
 	},
@@ -74,6 +76,17 @@ func kernelBoot() *guest {
 		}
 	}).on(func(f *domain.Facts) {
 		f.KernelBoot = &domain.KernelBootFact{Kernel: launcherpod.KernelBootDir + "/boot/vmlinuz"}
+	})
+}
+
+func hasACPITables() *guest {
+	return makeGuest().secret(diskOn("tables", v1.DiskBusSATA)).domainSpec(func(d *v1.DomainSpec) {
+		d.Firmware.ACPI = &v1.ACPI{SlicNameRef: "tables", MsdmNameRef: "tables"}
+	}).on(func(f *domain.Facts) {
+		f.ACPI = domain.ACPIFact{
+			SLIC: launcherpod.VolumeFilesDir("tables") + "/" + launcherpod.SLICTable,
+			MSDM: launcherpod.VolumeFilesDir("tables") + "/" + launcherpod.MSDMTable,
+		}
 	})
 }
 

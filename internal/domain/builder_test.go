@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -116,6 +117,22 @@ func (g *guest) blockClaim(disk v1.Disk) *guest {
 	return g.disk(disk, v1.VolumeSource{PersistentVolumeClaim: source}, domain.DiskFact{
 		Path: launcherpod.BlockDevice(disk.Name), Block: true, Format: "raw", DirectIO: true, CapacityBytes: 1 << 20,
 	})
+}
+
+// ephemeralBlock adds a disk with an overlay on a claim with volumeMode Block.
+func (g *guest) ephemeralBlock(disk v1.Disk) *guest {
+	fact := overlayFact(disk.Name)
+	fact.BackingPath, fact.BackingBlock = launcherpod.BlockDevice(disk.Name), true
+	return g.disk(disk, v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"},
+	}}, fact)
+}
+
+// secret adds a medium with the files of a Secret.
+func (g *guest) secret(disk v1.Disk) *guest {
+	fact := rawFact(disk.Name)
+	fact.Path = launcherpod.EphemeralDisksDir + "/" + disk.Name + ".iso"
+	return g.disk(disk, v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}, fact)
 }
 
 // nic adds an interface with a tap.

@@ -16,6 +16,8 @@ type Facts struct {
 	Interfaces map[string]InterfaceFact `json:"interfaces,omitempty"`
 	// KernelBoot is set when the guest boots a kernel from an image.
 	KernelBoot *KernelBootFact `json:"kernelBoot,omitempty"`
+	// ACPI are the prepared ACPI tables.
+	ACPI ACPIFact `json:"acpi,omitzero"`
 	// SMBIOS is the vendor's text from the cluster's configuration.
 	SMBIOS SMBIOSFact `json:"smbios"`
 	// MemBalloonStatsPeriod is the interval of memory statistics in seconds; 0 means none.
@@ -65,6 +67,13 @@ type KernelBootFact struct {
 	Kernel string `json:"kernel,omitempty"`
 	// Initrd is the initrd's path; empty if there is none.
 	Initrd string `json:"initrd,omitempty"`
+}
+
+// ACPIFact is where the Pod has ACPI tables.
+type ACPIFact struct {
+	// SLIC and MSDM are the tables' files; empty ones are not asked for.
+	SLIC string `json:"slic,omitempty"`
+	MSDM string `json:"msdm,omitempty"`
 }
 
 // SMBIOSFact is what the guest's firmware shows as its maker.

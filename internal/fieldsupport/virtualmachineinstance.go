@@ -21,7 +21,6 @@ var VMI = []Field{
 	{"domain.memory.maxGuest", nil, Warn, "memory hotplug is not implemented yet"},
 	{"domain.memory.reservedOverhead.memLock", []string{"Required"}, Refuse, "locked memory is not implemented yet"},
 	{"domain.launchSecurity", nil, Refuse, "encrypted guests are not implemented yet"},
-	{"domain.firmware.acpi", nil, Refuse, "ACPI tables from Secrets are not implemented yet"},
 	{"domain.firmware.bootloader.efi.persistent", nil, Refuse, "EFI variables are not kept across starts yet"},
 
 	{"domain.devices.watchdog.diag288", nil, Refuse, "it exists on s390x only: use i6300esb"},
@@ -51,13 +50,7 @@ var VMI = []Field{
 	{"volumes[].dataVolume", nil, Refuse,
 		"DataVolumes are not implemented yet: use persistentVolumeClaim with the claim that the importer filled"},
 	{"volumes[].persistentVolumeClaim.hotpluggable", nil, Warn, "volume hotplug is not implemented yet"},
-	{"volumes[].ephemeral", nil, Refuse, "overlays of claims are not implemented yet"},
-	{"volumes[].configMap", nil, Refuse, "disks of ConfigMaps are not implemented yet: use cloud-init's write_files"},
-	{"volumes[].secret", nil, Refuse, "disks of Secrets are not implemented yet: use cloud-init with secretRef"},
-	{"volumes[].downwardAPI", nil, Refuse, "disks of the downward API are not implemented yet"},
-	{"volumes[].serviceAccount", nil, Refuse, "disks of service accounts are not implemented yet"},
 	{"volumes[].downwardMetrics", nil, Refuse, "downward metrics are not implemented yet"},
-	{"volumes[].sysprep", nil, Refuse, "sysprep is not implemented yet"},
 	{"volumes[].memoryDump", nil, Refuse, "memory dumps are not implemented yet"},
 	{"volumes[].containerPath", nil, Refuse, "shared file systems are not implemented yet"},
 }

@@ -10,6 +10,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"path"
+	"strings"
 )
 
 // ComputeContainer is the container that runs virt-launcher. KubeVirt's tools select it by this name.
@@ -57,6 +58,10 @@ const (
 	DisksDir = "/var/run/kubevirt-private/vmi-disks"
 	// SecretsDir has one directory of projected Secrets per cloud-init volume beneath it.
 	SecretsDir = "/var/run/kubevirt-private/secret" //nolint:gosec // a path, no secret
+	// FilesDir has one directory per ConfigMap, Secret, sysprep, downward API and service account volume beneath it.
+	FilesDir = "/var/run/kubevirt-private/files"
+	// CredentialsDir has one directory per Secret of access credentials beneath it.
+	CredentialsDir = "/var/run/kubevirt-private/credentials" //nolint:gosec // a path, no credential
 	// ImageDiskDir is the directory in a containerDisk image in which the disk lies.
 	ImageDiskDir = "disk"
 	// DiskImage is the file in a filesystem claim that holds the disk.
@@ -71,6 +76,9 @@ const (
 	LibvirtSocket = SocketsDir + "/" + LibvirtSocketName
 	// ConsoleFIFO is the pipe from the guest's serial console to virt-launcher.
 	ConsoleFIFO = RuntimeDir + "/console.fifo"
+	// SLICTable and MSDMTable are the files of a Secret that hold ACPI tables. KubeVirt's names.
+	SLICTable = "slic.bin"
+	MSDMTable = "msdm.bin"
 	// EphemeralPool is the name of libvirt's storage pool on EphemeralDisksDir.
 	EphemeralPool = "ephemeral"
 )
@@ -100,6 +108,26 @@ func UserDataVolume(volume string) string { return suffixed(volume, "-udata") }
 // NetworkDataVolume is the Pod volume of a cloud-init volume's network data Secret.
 func NetworkDataVolume(volume string) string { return suffixed(volume, "-ndata") }
 
+// FilesVolume is the Pod volume whose files become a disk of the guest.
+func FilesVolume(volume string) string { return suffixed(volume, "-files") }
+
+// VolumeFilesDir is where FilesVolume is mounted in the Pod. QEMU reads ACPI tables there; of the others the guest gets a
+// copy, and they are mounted because the kubelet makes no volume that no container mounts.
+func VolumeFilesDir(volume string) string { return path.Join(FilesDir, volume) }
+
+// CredentialsVolume is the Pod volume of a Secret of access credentials. A Secret's name may be longer than that of a
+// volume, and have dots.
+func CredentialsVolume(secret string) string {
+	name := strings.ReplaceAll(secret, ".", "-")
+	if name != secret || len(name) > maxVolumeName-len(credentialsSuffix) {
+		return hashed(name, secret, credentialsSuffix)
+	}
+	return name + credentialsSuffix
+}
+
+// credentialsSuffix is KubeVirt's.
+const credentialsSuffix = "-access-cred"
+
 // SecretDir is where the Secrets of a cloud-init volume are mounted in the Pod, as userdata and networkdata.
 func SecretDir(volume string) string { return path.Join(SecretsDir, volume) }
 
@@ -115,9 +143,14 @@ func suffixed(volume, suffix string) string {
 	if len(volume)+len(suffix) <= maxVolumeName {
 		return volume + suffix
 	}
-	sum := sha256.Sum256([]byte(volume))
+	return hashed(volume, volume, suffix)
+}
+
+// hashed is the beginning of a name, a hash of what it stands for, and a suffix.
+func hashed(name, of, suffix string) string {
+	sum := sha256.Sum256([]byte(of))
 	suffix = "-" + hex.EncodeToString(sum[:4]) + suffix
-	return volume[:maxVolumeName-len(suffix)] + suffix
+	return name[:min(len(name), maxVolumeName-len(suffix))] + suffix
 }
 
 // What virt-launcher logs at the milestones of a start. The benchmark finds them by these words.

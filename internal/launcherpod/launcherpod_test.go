@@ -30,3 +30,22 @@ func TestNamesOfSecretVolumes(t *testing.T) {
 		t.Errorf("names clash: %v", names)
 	}
 }
+
+func TestNamesOfCredentialVolumes(t *testing.T) {
+	names := map[string]bool{}
+	for secret, want := range map[string]string{
+		"keys": "keys-access-cred", "my-keys": "my-keys-access-cred", "my.keys": "", strings.Repeat("s", 253): "", strings.Repeat("s", 252): "",
+	} {
+		name := launcherpod.CredentialsVolume(secret)
+		if want != "" && name != want {
+			t.Errorf("%s: got %q, want %q", secret, name, want)
+		}
+		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+			t.Errorf("%q: %v", name, problems)
+		}
+		names[name] = true
+	}
+	if len(names) != 5 {
+		t.Errorf("names clash: %v", names)
+	}
+}

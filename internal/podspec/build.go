@@ -38,6 +38,10 @@ func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
+	account, err := serviceAccount(vmi)
+	if err != nil {
+		return nil, err
+	}
 	compute := corev1.Container{
 		Name:            launcherpod.ComputeContainer,
 		Image:           cfg.LauncherImage,
@@ -58,7 +62,7 @@ func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 			TerminationGracePeriodSeconds: ptr.To(GracePeriodSeconds(vmi) + graceMargin),
 			EnableServiceLinks:            ptr.To(false),
 			AutomountServiceAccountToken:  ptr.To(false),
-			ServiceAccountName:            vmi.Spec.ServiceAccountName,
+			ServiceAccountName:            account,
 			SecurityContext:               podSecurity(),
 			ReadinessGates:                []corev1.PodReadinessGate{{ConditionType: v1.VirtualMachineUnpaused}},
 			Hostname:                      hostname(vmi),

@@ -40,7 +40,7 @@ func TestGoldenPods(t *testing.T) {
 	emulated := config()
 	emulated.UseEmulation = true
 	claims := config()
-	claims.Claims = map[string]podspec.Claim{"block": {Block: true}}
+	claims.Claims = map[string]podspec.Claim{"block": {Block: true}, "golden-block": {Block: true}}
 	cluster := config()
 	cluster.RuntimeClass = "vm"
 	cluster.Verbosity = 3
@@ -66,6 +66,11 @@ func TestGoldenPods(t *testing.T) {
 		}), config()},
 		"claims": {makeVMI().PVC("root", "root-claim").PVC("block", "block-claim").HostDisk("host", "/data/disk.img"),
 			claims},
+		"ephemeral": {makeVMI().Ephemeral("golden", "golden-claim").Ephemeral("golden-block", "golden-device"), claims},
+		"files":     {makeVMI().With(holdsFiles), config()},
+		"credentials": {makeVMI().CloudInit("init", "#cloud-config").With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.AccessCredentials = []v1.AccessCredential{sshKeysOf("keys"), sshKeysOf("more.keys"), sshKeysOf("keys"), passwordsOf("passwords")}
+		}), config()},
 		"secrets-kernelboot-efi": {makeVMI().EFI().KernelBoot("registry.example/kernel:1").
 			CloudInitSecret("init", "user", "net"), config()},
 		"placement": {makeVMI().With(place), config()},
@@ -91,6 +96,38 @@ func TestGoldenPods(t *testing.T) {
 			compareGolden(t, name, pod)
 		})
 	}
+}
+
+// holdsFiles has a volume of each kind that is made of files.
+func holdsFiles(vmi *v1.VirtualMachineInstance) {
+	configMap := &v1.ConfigMapVolumeSource{Optional: ptr.To(true), VolumeLabel: "config"}
+	configMap.Name = "settings"
+	vmi.Spec.Volumes = []v1.Volume{
+		{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: configMap}},
+		{Name: "secret", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "login", Optional: ptr.To(false)}}},
+		{Name: "down", VolumeSource: v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{Fields: []corev1.DownwardAPIVolumeFile{
+			{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}},
+		}}}},
+		{Name: "account", VolumeSource: v1.VolumeSource{ServiceAccount: &v1.ServiceAccountVolumeSource{ServiceAccountName: "guest"}}},
+		{Name: "answers", VolumeSource: v1.VolumeSource{Sysprep: &v1.SysprepSource{ConfigMap: &corev1.LocalObjectReference{Name: "answers"}}}},
+		{Name: "keys", VolumeSource: v1.VolumeSource{Sysprep: &v1.SysprepSource{Secret: &corev1.LocalObjectReference{Name: "keys"}}}},
+	}
+}
+
+func sshKeysOf(secret string) v1.AccessCredential {
+	return v1.AccessCredential{SSHPublicKey: &v1.SSHPublicKeyAccessCredential{
+		Source:            v1.SSHPublicKeyAccessCredentialSource{Secret: &v1.AccessCredentialSecretSource{SecretName: secret}},
+		PropagationMethod: v1.SSHPublicKeyAccessCredentialPropagationMethod{NoCloud: &v1.NoCloudSSHPublicKeyAccessCredentialPropagation{}},
+	}}
+}
+
+func passwordsOf(secret string) v1.AccessCredential {
+	return v1.AccessCredential{UserPassword: &v1.UserPasswordAccessCredential{
+		Source: v1.UserPasswordAccessCredentialSource{Secret: &v1.AccessCredentialSecretSource{SecretName: secret}},
+		PropagationMethod: v1.UserPasswordAccessCredentialPropagationMethod{
+			QemuGuestAgent: &v1.QemuGuestAgentUserPasswordAccessCredentialPropagation{},
+		},
+	}}
 }
 
 func place(vmi *v1.VirtualMachineInstance) {
@@ -146,6 +183,9 @@ func TestBuildRefuses(t *testing.T) {
 		"no UID":         {builder.MakeVMI("vm").Obj(), config(), "UID"},
 		"no image":       {makeVMI().Obj(), podspec.Config{}, "--launcher-image"},
 		"unknown volume": {makeVMI().Volume("x", v1.VolumeSource{Sysprep: &v1.SysprepSource{}}).Obj(), config(), "volume x"},
+		"two service accounts": {makeVMI().With(holdsFiles).With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.ServiceAccountName = "other"
+		}).Obj(), config(), "volume account"},
 		"unknown binding": {makeVMI().Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Devices.Interfaces[0].Masquerade = nil
 		}).Obj(), config(), "interface default"},
@@ -165,9 +205,15 @@ func TestBuildRefuses(t *testing.T) {
 // TestVolumeNames lets a VMI call its volumes what it likes: they keep their mount paths and clash with nothing.
 func TestVolumeNames(t *testing.T) {
 	long := strings.Repeat("x", 57) // as long as its Secret's volume may be
-	clashing := []string{"sockets", "libvirt-runtime", "ephemeral-disks", "kernel-boot", "hugepages", "init-udata", "init-ndata", long + "-udata"}
+	clashing := []string{"sockets", "libvirt-runtime", "ephemeral-disks", "kernel-boot", "hugepages", "init-udata", "init-ndata", long + "-udata",
+		"settings-files", "keys-access-cred"}
 	vmi := makeVMI().CloudInitSecret("init", "u", "n").CloudInitSecret(long, "u", "").Hugepages("2Mi").KernelBoot("kernel").
-		PVC("sockets-2", "c").PVC("plain", "c").EmptyDisk("sockets-3", "1Gi")
+		With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Volumes = append(vmi.Spec.Volumes, v1.Volume{
+				Name: "settings", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}},
+			})
+			vmi.Spec.AccessCredentials = []v1.AccessCredential{sshKeysOf("keys")}
+		}).PVC("sockets-2", "c").PVC("plain", "c").EmptyDisk("sockets-3", "1Gi")
 	cfg := config()
 	cfg.Claims = map[string]podspec.Claim{"libvirt-runtime": {Block: true}}
 	for i, name := range clashing {
@@ -215,6 +261,8 @@ func TestVolumeNames(t *testing.T) {
 		"/var/run/kubevirt-private/vmi-disks/sockets-2":          "sockets-2",
 		"/var/run/kubevirt-private/vmi-disks/plain":              "plain",
 		"/var/run/kubevirt-private/secret/init/userdata":         "init-udata",
+		"/var/run/kubevirt-private/files/settings":               "settings-files",
+		"/var/run/kubevirt-private/credentials/keys-access-cred": "keys-access-cred",
 		"/var/run/kubevirt-private/vmi-disks/init-udata":         "init-udata-2",
 		"/var/run/kubevirt-private/vmi-disks/" + long + "-udata": long + "-uda-2",
 	} {

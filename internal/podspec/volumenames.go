@@ -47,8 +47,14 @@ func ownVolumes(vmi *v1.VirtualMachineInstance) map[string]bool {
 		launcherpod.SocketsVolume: true, launcherpod.RuntimeVolume: true, launcherpod.EphemeralDisksVolume: true,
 		launcherpod.KernelBootVolume: true, hugepagesVolume: true,
 	}
+	for _, secret := range credentialSecrets(vmi) {
+		own[launcherpod.CredentialsVolume(secret)] = true
+	}
 	for i := range vmi.Spec.Volumes {
 		v := &vmi.Spec.Volumes[i]
+		if filesSource(v) != nil {
+			own[launcherpod.FilesVolume(v.Name)] = true
+		}
 		if v.CloudInitNoCloud != nil || v.CloudInitConfigDrive != nil {
 			own[launcherpod.UserDataVolume(v.Name)] = true
 			own[launcherpod.NetworkDataVolume(v.Name)] = true

@@ -15,9 +15,6 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// secretMode lets the launcher's group read a Secret, and nobody else.
-const secretMode int32 = 0o440
-
 // hugepagesVolume and hugepagesDir are where QEMU finds huge pages. The path is Linux's customary one.
 const (
 	hugepagesVolume = "hugepages"
@@ -43,6 +40,10 @@ func renderVolumes(vmi *v1.VirtualMachineInstance, cfg Config) (*storage, error)
 		s.emptyDir(hugepagesVolume, hugepagesDir, corev1.StorageMediumHugePages)
 	}
 	s.kernelBoot(vmi)
+	for _, secret := range credentialSecrets(vmi) {
+		name := launcherpod.CredentialsVolume(secret)
+		s.files(name, path.Join(launcherpod.CredentialsDir, name), corev1.VolumeSource{Secret: secretSource(secret, nil)})
+	}
 	for i := range vmi.Spec.Volumes {
 		if err := s.volume(&vmi.Spec.Volumes[i], cfg); err != nil {
 			return nil, err
@@ -54,6 +55,10 @@ func renderVolumes(vmi *v1.VirtualMachineInstance, cfg Config) (*storage, error)
 func (s *storage) volume(v *v1.Volume, cfg Config) error {
 	if claim := ClaimName(v); claim != "" {
 		s.claim(v, claim, cfg.Claims[v.Name])
+		return nil
+	}
+	if source := filesSource(v); source != nil {
+		s.files(launcherpod.FilesVolume(v.Name), launcherpod.VolumeFilesDir(v.Name), *source)
 		return nil
 	}
 	switch {
@@ -78,6 +83,8 @@ func ClaimName(v *v1.Volume) string {
 	switch {
 	case v.PersistentVolumeClaim != nil:
 		return v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil && v.Ephemeral.PersistentVolumeClaim != nil:
+		return v.Ephemeral.PersistentVolumeClaim.ClaimName
 	case v.DataVolume != nil:
 		return v.DataVolume.Name
 	default:
@@ -113,11 +120,20 @@ func (s *storage) kernelBoot(vmi *v1.VirtualMachineInstance) {
 }
 
 func (s *storage) claim(v *v1.Volume, claim string, info Claim) {
-	readOnly := v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly
+	source := corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}
+	readOnly := false
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		source.ReadOnly = v.PersistentVolumeClaim.ReadOnly
+		readOnly = source.ReadOnly
+	case v.Ephemeral != nil:
+		// What the guest writes goes into an overlay. Other guests may start from the same claim, so that no QEMU may
+		// write to it; a device has no read-only mount, but the right to write to it follows from the source.
+		source.ReadOnly = v.Ephemeral.PersistentVolumeClaim.ReadOnly || info.Block
+		readOnly = true
+	}
 	name := s.names.inPod(v.Name)
-	s.volumes = append(s.volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
-		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim, ReadOnly: readOnly},
-	}})
+	s.volumes = append(s.volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &source}})
 	if info.Block {
 		s.devices = append(s.devices, corev1.VolumeDevice{Name: name, DevicePath: launcherpod.BlockDevice(v.Name)})
 		return
@@ -145,8 +161,5 @@ func (s *storage) secret(name, dir string, secret *corev1.LocalObjectReference) 
 	if secret == nil || secret.Name == "" {
 		return
 	}
-	s.volumes = append(s.volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
-		Secret: &corev1.SecretVolumeSource{SecretName: secret.Name, DefaultMode: ptr.To(secretMode)},
-	}})
-	s.mounts = append(s.mounts, corev1.VolumeMount{Name: name, MountPath: dir, ReadOnly: true})
+	s.files(name, dir, corev1.VolumeSource{Secret: secretSource(secret.Name, nil)})
 }

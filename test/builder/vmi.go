@@ -136,6 +136,13 @@ func (b *VMI) HostDisk(name, path string) *VMI {
 	return b.Volume(name, v1.VolumeSource{HostDisk: &v1.HostDisk{Path: path, Type: v1.HostDiskExists}})
 }
 
+// Ephemeral adds a disk whose changes to a claim are lost.
+func (b *VMI) Ephemeral(name, claim string) *VMI {
+	return b.Volume(name, v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+	}})
+}
+
 // CloudInit adds cloud-init (NoCloud) user data.
 func (b *VMI) CloudInit(name, userData string) *VMI {
 	return b.Volume(name, v1.VolumeSource{CloudInitNoCloud: &v1.CloudInitNoCloudSource{UserData: userData}})

@@ -90,7 +90,7 @@ func (n *node) startAgent() {
 	n.agent = reconciler.New(reconciler.Options{
 		Client: n.client, Reader: n.client, Node: agentNode, Arch: "amd64",
 		Machines: agent.Machines{Manager: n.manager}, Networks: agent.Networks{Advertisers: n.advertisers},
-		Secrets: func(pod types.UID) media.Secrets { return media.PodSecrets{PodsDir: n.pods, Pod: pod} },
+		Content: func(pod types.UID) media.Content { return media.PodContent{PodsDir: n.pods, Pod: pod} },
 		Files:   func(p *hypervisor.Process) reconciler.Files { return facts.PodFiles{Process: p, NodeDev: "/dev"} },
 		Config: func() clusterconfig.Config {
 			config := clusterconfig.Default()

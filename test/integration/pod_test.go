@@ -4,6 +4,7 @@
 package integration_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
@@ -58,6 +59,20 @@ func (p *pod) prepare(domain *libvirtxml.Domain) {
 	if domain.OS.Kernel != "" {
 		p.write(domain.OS.Kernel, tinyKernel())
 	}
+	if domain.OS.ACPI != nil {
+		for _, table := range domain.OS.ACPI.Tables {
+			p.write(table.Path, acpiTable(table.Type))
+		}
+	}
+}
+
+// acpiTable is a table of nothing but its header. Source: ACPI Specification 6.5, 5.2.6.
+func acpiTable(kind string) []byte {
+	const header = 36
+	table := make([]byte, header)
+	copy(table, strings.ToUpper(kind))
+	binary.LittleEndian.PutUint32(table[4:], header)
+	return table
 }
 
 func (p *pod) prepareDisk(disk *libvirtxml.DomainDisk) {
@@ -68,8 +83,7 @@ func (p *pod) prepareDisk(disk *libvirtxml.DomainDisk) {
 	case disk.Source.Block != nil:
 		p.prepareBlockDevice(disk.Source.Block.Dev)
 	case disk.Driver.Type == "qcow2":
-		backing := disk.BackingStore.Source.File.File
-		p.write(backing, p.image)
+		backing := p.prepareBacking(disk.BackingStore.Source)
 		_, err := p.pool.StorageVolCreateXML(fmt.Sprintf(`<volume><name>%s</name><capacity>%d</capacity>
 			<target><format type='qcow2'/></target><backingStore><path>%s</path><format type='raw'/></backingStore></volume>`,
 			filepath.Base(disk.Source.File.File), diskBytes, backing), 0)
@@ -77,6 +91,17 @@ func (p *pod) prepareDisk(disk *libvirtxml.DomainDisk) {
 	default:
 		p.write(disk.Source.File.File, make([]byte, diskBytes))
 	}
+}
+
+// prepareBacking makes what lies below an overlay, and returns its path.
+func (p *pod) prepareBacking(source *libvirtxml.DomainDiskSource) string {
+	GinkgoHelper()
+	if source.Block != nil {
+		p.prepareBlockDevice(source.Block.Dev)
+		return source.Block.Dev
+	}
+	p.write(source.File.File, p.image)
+	return source.File.File
 }
 
 func (p *pod) write(podPath string, content []byte) {

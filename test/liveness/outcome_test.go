@@ -53,7 +53,7 @@ func outcomeOf(vmi *v1.VirtualMachineInstance) (string, error) {
 		return "", fmt.Errorf("network: %w", err)
 	}
 	launcher := fake.NewNode().Launcher("pod")
-	disks, err := media.Prepare(context.Background(), launcherWith(launcher, vmi), secrets{}, media.Limits{}, vmi)
+	disks, err := media.Prepare(context.Background(), launcherWith(launcher, vmi), kubelet{}, media.Limits{}, vmi)
 	if err != nil {
 		return "", fmt.Errorf("media: %w", err)
 	}
@@ -113,7 +113,7 @@ func launcherWith(l *fake.Launcher, vmi *v1.VirtualMachineInstance) *fake.Launch
 // factsOf is what the agent finds on a node that has all that a guest could want.
 func factsOf(disks *media.Result, plan network.Plan) domain.Facts {
 	facts := domain.Facts{
-		Arch: "amd64", Disks: disks.Disks, KernelBoot: disks.KernelBoot, MemBalloonStatsPeriod: 10, VhostNet: true,
+		Arch: "amd64", Disks: disks.Disks, KernelBoot: disks.KernelBoot, ACPI: disks.ACPI, MemBalloonStatsPeriod: 10, VhostNet: true,
 		Interfaces: map[string]domain.InterfaceFact{},
 	}
 	for name, disk := range facts.Disks {
@@ -131,11 +131,17 @@ func factsOf(disks *media.Result, plan network.Plan) domain.Facts {
 	return facts
 }
 
-// secrets is a kubelet that mounted whatever the Pod asks for.
-type secrets struct{}
+// kubelet mounted whatever the Pod asks for.
+type kubelet struct{}
 
-func (secrets) Secret(volume string, keys ...string) ([]byte, error) {
-	return []byte(volume + "/" + strings.Join(keys, ",")), nil
+func (kubelet) Secret(volume string, keys ...string) ([]byte, error) {
+	// Long enough for an ACPI table.
+	return fmt.Appendf(nil, "%-36s", volume+"/"+strings.Join(keys, ",")), nil
+}
+
+func (kubelet) Files(kind media.VolumeKind, volume string) (map[string][]byte, error) {
+	// The name is one that sysprep needs.
+	return map[string][]byte{"unattend.xml": []byte(string(kind) + "/" + volume)}, nil
 }
 
 // specOf makes a VMI of fragments of its spec, each over the one before: maps are merged, all else is replaced.

@@ -152,7 +152,7 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 		Arch:     runtime.GOARCH,
 		Machines: Machines{connections},
 		Networks: networks,
-		Secrets:  func(pod types.UID) media.Secrets { return media.PodSecrets{PodsDir: o.podsDir(), Pod: pod} },
+		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: o.podsDir(), Pod: pod} },
 		Files:    func(p *hypervisor.Process) reconciler.Files { return facts.PodFiles{Process: p, NodeDev: o.DevDir} },
 		Config:   store.Current,
 		Recorder: mgr.GetEventRecorder(name),

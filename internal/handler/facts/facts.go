@@ -35,6 +35,7 @@ func Collect(
 		Disks:                 maps.Clone(disks.Disks),
 		Interfaces:            interfaces,
 		KernelBoot:            disks.KernelBoot,
+		ACPI:                  disks.ACPI,
 		SMBIOS:                domain.SMBIOSFact(config.SMBIOS),
 		MemBalloonStatsPeriod: uint(config.MemBalloonStatsPeriod),
 		VhostNet:              files.HasDevice(ctx, vhostNet),

@@ -37,7 +37,7 @@ type Volume struct {
 	Path string
 	// Format is raw, qcow2 or what else libvirt found.
 	Format string
-	// Capacity is the size that a guest sees in bytes.
+	// Capacity is the size that a guest sees in bytes. 0 makes an overlay as large as the image below.
 	Capacity uint64
 	// BackingPath and BackingFormat name the image below an overlay.
 	BackingPath   string

@@ -35,14 +35,14 @@ func (p *preparer) claim(ctx context.Context, v *v1.Volume) (*domain.DiskFact, e
 	return p.rawImage(ctx, v.Name, launcherpod.DiskImage, uint64(claimBytes(info)))
 }
 
-// ephemeralClaim puts an overlay over a claim's disk.img, which itself stays as it is.
+// ephemeralClaim puts an overlay over a claim's block device or disk.img, which itself stays as it is.
 func (p *preparer) ephemeralClaim(ctx context.Context, v *v1.Volume) (*domain.DiskFact, error) {
 	info, err := p.claimInfo(v.Name)
 	if err != nil {
 		return nil, err
 	}
 	if isBlock(info) {
-		return nil, invalid("an ephemeral volume needs a claim with volumeMode Filesystem")
+		return p.overlayOfDevice(ctx, v.Name)
 	}
 	pool, err := p.storage.Pool(ctx, "disk-"+v.Name, launcherpod.DiskDir(v.Name))
 	if err != nil {
@@ -57,6 +57,25 @@ func (p *preparer) ephemeralClaim(ctx context.Context, v *v1.Volume) (*domain.Di
 		return nil, err
 	}
 	return p.overlay(ctx, v.Name, capacity, image.Path, hypervisor.FormatRaw)
+}
+
+// overlayOfDevice puts an overlay over a block device. Its size is the device's own, which may differ from what the claim
+// asked for and which only QEMU can tell.
+func (p *preparer) overlayOfDevice(ctx context.Context, volume string) (*domain.DiskFact, error) {
+	fact, err := p.overlay(ctx, volume, 0, launcherpod.BlockDevice(volume), hypervisor.FormatRaw)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := p.storage.Pool(ctx, launcherpod.EphemeralPool, launcherpod.EphemeralDisksDir)
+	if err != nil {
+		return nil, err
+	}
+	made := pool.Find(path.Base(fact.Path))
+	if made == nil {
+		return nil, fmt.Errorf("the overlay %s is gone", path.Base(fact.Path))
+	}
+	fact.BackingBlock, fact.CapacityBytes = true, int64(made.Capacity)
+	return fact, nil
 }
 
 // rawCapacity is the size of an image that is taken as raw. libvirt tells the size inside of an image if the

@@ -10,14 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/domain"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
@@ -113,22 +111,7 @@ func (p *preparer) cloudInit(ctx context.Context, v *v1.Volume, source datasourc
 	if err != nil {
 		return nil, err
 	}
-	data, err := buildISO(source.label, files)
-	if err != nil {
-		return nil, err
-	}
-	volume := hypervisor.Volume{Name: v.Name + ".iso", Format: hypervisor.FormatRaw, Capacity: uint64(len(data))}
-	if err := p.ensure(ctx, volume); err != nil {
-		return nil, err
-	}
-	// Always: an earlier attempt may have made the file and stopped before it was full.
-	if err := p.storage.Upload(ctx, launcherpod.EphemeralPool, volume.Name, data); err != nil {
-		return nil, err
-	}
-	return &domain.DiskFact{
-		Path: path.Join(launcherpod.EphemeralDisksDir, volume.Name), Format: hypervisor.FormatRaw,
-		CapacityBytes: int64(len(data)),
-	}, nil
+	return p.medium(ctx, v.Name, source.label, files)
 }
 
 func (p *preparer) cloudInitFiles(volume string, source datasource) (map[string][]byte, error) {
@@ -157,7 +140,7 @@ func (p *preparer) read(volume string, d document) ([]byte, error) {
 	switch {
 	case d.secret != nil:
 		var err error
-		data, err = p.secrets.Secret(d.pod(volume), d.keys...)
+		data, err = p.content.Secret(d.pod(volume), d.keys...)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, &InvalidError{Passing: true, Err: fmt.Errorf("Secret %q has neither the key %q nor %q: add one of them",
 				d.secret.Name, d.keys[0], d.keys[1])}

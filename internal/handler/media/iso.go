@@ -11,19 +11,29 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/diskfs/go-diskfs/backend/file"
 	"github.com/diskfs/go-diskfs/filesystem/iso9660"
 )
 
-// isoBlock is the sector size of ISO 9660.
-const isoBlock = 2048
+const (
+	// isoBlock is the sector size of ISO 9660.
+	isoBlock = 2048
+	// maxLabelBytes is the size of the field for the label. Source: ECMA-119, 8.4.7.
+	maxLabelBytes = 32
+	// maxNameBytes is as long as a name may be that the library writes right: beyond, an entry of Rock Ridge no longer
+	// fits into its directory's record, and its continuation is lost for some lengths.
+	maxNameBytes = 103
+	// maxJolietName is how many characters a name has in Joliet. Source: Joliet Specification, "File Identifier".
+	maxJolietName = 64
+)
 
-// flat says that no file lies in a directory. The library's Joliet tree is right for such media only: its directories
-// lead into the other tree, whose names are in another encoding.
-func flat(files map[string][]byte) bool {
+// fitsJoliet says that no file lies in a directory or has a longer name than Joliet has. The library's Joliet tree is right
+// for such media only: its directories lead into the other tree, whose names are in another encoding.
+func fitsJoliet(files map[string][]byte) bool {
 	for name := range files {
-		if path.Dir(name) != "." {
+		if path.Dir(name) != "." || utf8.RuneCountInString(name) > maxJolietName {
 			return false
 		}
 	}
@@ -53,7 +63,7 @@ func buildISO(label string, files map[string][]byte) (image []byte, err error) {
 		return nil, fmt.Errorf("make the medium: %w", err)
 	}
 	if err := medium.Finalize(iso9660.FinalizeOptions{
-		RockRidge: true, Joliet: flat(files), VolumeIdentifier: label,
+		RockRidge: true, Joliet: fitsJoliet(files), VolumeIdentifier: label,
 	}); err != nil {
 		return nil, fmt.Errorf("make the medium: %w", err)
 	}
@@ -61,6 +71,9 @@ func buildISO(label string, files map[string][]byte) (image []byte, err error) {
 }
 
 func writeTree(dir string, files map[string][]byte) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the mode that the guest sees
+		return err
+	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if err := os.MkdirAll(filepath.Join(dir, path.Dir(name)), 0o755); err != nil { //nolint:gosec // the mode that the guest sees
 			return err

@@ -4,6 +4,7 @@
 package media
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,6 +32,12 @@ func TestISOIsWhatOthersRead(t *testing.T) {
 			"openstack/latest/meta_data.json": []byte("{}"), "openstack/latest/user_data": []byte("#cloud-config"),
 			"openstack/latest/network_data.json": []byte(strings.Repeat("x", 4096)),
 		}, []string{"-R"}},
+		{"as many as there may be", manyFiles(), []string{"-R", "-J"}},
+		{"longest", map[string][]byte{
+			strings.Repeat("n", maxNameBytes): []byte("1"), strings.Repeat("n", maxNameBytes-1): []byte("2"), "a": []byte("3"), "z": []byte("4"),
+		}, []string{"-R"}},
+		{"no files", nil, nil},
+		{strings.Repeat("l", maxLabelBytes), map[string][]byte{"a": []byte("1")}, []string{"-R", "-J"}},
 	} {
 		t.Run(tc.label, func(t *testing.T) {
 			data, err := buildISO(tc.label, tc.files)
@@ -54,6 +61,15 @@ func TestISOIsWhatOthersRead(t *testing.T) {
 			}
 		})
 	}
+}
+
+// manyFiles have names that begin and end alike, more than a directory's first sector has room for.
+func manyFiles() map[string][]byte {
+	files := map[string][]byte{}
+	for i := range 40 {
+		files[fmt.Sprintf("application-config-%03d.properties", i)] = fmt.Append(nil, i)
+	}
+	return files
 }
 
 func TestISOLeavesNothingBehind(t *testing.T) {

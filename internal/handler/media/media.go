@@ -25,12 +25,6 @@ type Storage interface {
 	Upload(ctx context.Context, pool, name string, data []byte) error
 }
 
-// Secrets reads the Secrets of cloud-init volumes from the launcher Pod's volumes.
-type Secrets interface {
-	// Secret returns the first of the keys that the Pod volume has, or an error that wraps fs.ErrNotExist.
-	Secret(volume string, keys ...string) ([]byte, error)
-}
-
 // Limits are the cluster's rules for disk images on claims.
 type Limits struct {
 	// ReserveBytes stays free on a claim.
@@ -45,6 +39,8 @@ type Result struct {
 	Disks map[string]domain.DiskFact
 	// KernelBoot is set for a VMI that boots a kernel from an image.
 	KernelBoot *domain.KernelBootFact
+	// ACPI is set for a VMI with ACPI tables of its own.
+	ACPI domain.ACPIFact
 }
 
 // ErrWait means that something is missing that someone else is about to provide.
@@ -67,8 +63,8 @@ func (e *InvalidError) Error() string { return fmt.Sprintf("volume %q: %v", e.Vo
 func (e *InvalidError) Unwrap() error { return e.Err }
 
 // Prepare makes the disks of a VMI whose domain does not run.
-func Prepare(ctx context.Context, s Storage, secrets Secrets, limits Limits, vmi *v1.VirtualMachineInstance) (*Result, error) {
-	p := &preparer{storage: s, secrets: secrets, limits: limits, vmi: vmi}
+func Prepare(ctx context.Context, s Storage, content Content, limits Limits, vmi *v1.VirtualMachineInstance) (*Result, error) {
+	p := &preparer{storage: s, content: content, limits: limits, vmi: vmi}
 	result := &Result{Disks: map[string]domain.DiskFact{}, KernelBoot: kernelBoot(vmi)}
 	for i := range vmi.Spec.Volumes {
 		volume := &vmi.Spec.Volumes[i]
@@ -84,12 +80,14 @@ func Prepare(ctx context.Context, s Storage, secrets Secrets, limits Limits, vmi
 			result.Disks[volume.Name] = *fact
 		}
 	}
-	return result, nil
+	var err error
+	result.ACPI, err = p.acpi()
+	return result, err
 }
 
 type preparer struct {
 	storage Storage
-	secrets Secrets
+	content Content
 	limits  Limits
 	vmi     *v1.VirtualMachineInstance
 	// ephemeral is the pool of overlays, once it was asked for.
@@ -97,6 +95,9 @@ type preparer struct {
 }
 
 func (p *preparer) prepare(ctx context.Context, v *v1.Volume) (*domain.DiskFact, error) {
+	if medium := fileMediumOf(v); medium != nil {
+		return p.fileDisk(ctx, v, medium)
+	}
 	switch {
 	case v.ContainerDisk != nil:
 		return p.containerDisk(ctx, v)
@@ -117,7 +118,8 @@ func (p *preparer) prepare(ctx context.Context, v *v1.Volume) (*domain.DiskFact,
 	}
 }
 
-// overlay makes a qcow2 file in the Pod's own space, above a backing image or empty.
+// overlay makes a qcow2 file in the Pod's own space, above a backing image or empty. Without a capacity it is as large as
+// the image below.
 func (p *preparer) overlay(ctx context.Context, name string, capacity uint64, backingPath, backingFormat string) (*domain.DiskFact, error) {
 	volume := hypervisor.Volume{
 		Name: name + ".qcow2", Format: hypervisor.FormatQCOW2, Capacity: capacity,
@@ -130,6 +132,26 @@ func (p *preparer) overlay(ctx context.Context, name string, capacity uint64, ba
 		Path:   path.Join(launcherpod.EphemeralDisksDir, volume.Name),
 		Format: hypervisor.FormatQCOW2, CapacityBytes: int64(capacity),
 		BackingPath: backingPath, BackingFormat: backingFormat,
+	}, nil
+}
+
+// medium makes a read-only medium with files for the guest.
+func (p *preparer) medium(ctx context.Context, name, label string, files map[string][]byte) (*domain.DiskFact, error) {
+	data, err := buildISO(label, files)
+	if err != nil {
+		return nil, err
+	}
+	volume := hypervisor.Volume{Name: name + ".iso", Format: hypervisor.FormatRaw, Capacity: uint64(len(data))}
+	if err := p.ensure(ctx, volume); err != nil {
+		return nil, err
+	}
+	// Always: an earlier attempt may have made the file and stopped before it was full, or the files have changed since.
+	if err := p.storage.Upload(ctx, launcherpod.EphemeralPool, volume.Name, data); err != nil {
+		return nil, err
+	}
+	return &domain.DiskFact{
+		Path: path.Join(launcherpod.EphemeralDisksDir, volume.Name), Format: hypervisor.FormatRaw,
+		CapacityBytes: int64(len(data)),
 	}, nil
 }
 

@@ -8,9 +8,6 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -24,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/kubelet"
 )
 
 const (
@@ -32,16 +30,24 @@ const (
 	diskDir      = "/var/run/kubevirt-private/vmi-disks/v"
 )
 
-type secrets map[string]string
+// content has the volumes of a Pod, by their kind and name, in a kubelet's directory.
+type content map[VolumeKind]map[string]map[string]string
 
-func (s secrets) Secret(volume string, keys ...string) ([]byte, error) {
-	for _, key := range keys {
-		if data, ok := s[volume+"/"+key]; ok {
-			return []byte(data), nil
+func (c content) write(t *testing.T) Content {
+	t.Helper()
+	pods := t.TempDir()
+	for kind, volumes := range c {
+		for volume, files := range volumes {
+			if err := kubelet.WriteVolume(pods, "uid", string(kind), volume, files); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	return nil, fs.ErrNotExist
+	return PodContent{PodsDir: pods, Pod: "uid"}
 }
+
+// secrets are Secrets' volumes.
+func secrets(volumes map[string]map[string]string) content { return content{SecretVolume: volumes} }
 
 func vmiWith(source v1.VolumeSource, changes ...func(*v1.VirtualMachineInstance)) *v1.VirtualMachineInstance {
 	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm.example"}}
@@ -127,7 +133,12 @@ func TestPrepare(t *testing.T) {
 		{name: "hostDisk to be made", vmi: vmiWith(host(v1.HostDiskExistsOrCreate)),
 			want: &domain.DiskFact{Path: diskDir + "/x.img", Format: "raw", CapacityBytes: 10 << 20}},
 		{name: "hostDisk that must be there", vmi: vmiWith(host(v1.HostDiskExists)), invalid: true, refusal: "/data/x.img"},
-		{name: "what is not built yet", vmi: vmiWith(v1.VolumeSource{Sysprep: &v1.SysprepSource{}}), invalid: true, refusal: "kind"},
+		{name: "ephemeral over a device", vmi: vmiWith(ephemeral, claimOf("1Gi", corev1.PersistentVolumeBlock)),
+			files: []func(*fake.Launcher){withFile("/dev", "v", "raw", 3<<30)},
+			want: &domain.DiskFact{Path: ephemeralDir + "v.qcow2", Format: "qcow2", BackingPath: "/dev/v", BackingFormat: "raw",
+				BackingBlock: true, CapacityBytes: 3 << 30}},
+		{name: "what is not built yet", vmi: vmiWith(v1.VolumeSource{MemoryDump: &v1.MemoryDumpVolumeSource{}}),
+			invalid: true, refusal: "kind"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			launcher := fake.NewNode().Launcher("pod")
@@ -136,7 +147,7 @@ func TestPrepare(t *testing.T) {
 			}
 			// Twice: what was made is found again.
 			for range 2 {
-				got, err := Prepare(context.Background(), launcher, secrets{}, limits, tc.vmi)
+				got, err := Prepare(context.Background(), launcher, content{}.write(t), limits, tc.vmi)
 				if tc.want == nil {
 					expectRefusal(t, err, tc.invalid, tc.waits, tc.refusal)
 					continue
@@ -170,7 +181,7 @@ func TestCloudInit(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		source  v1.VolumeSource
-		secrets secrets
+		content content
 		holds   []string
 		refusal string
 		// passing says that the refusal ends when the Secret is mended.
@@ -181,19 +192,21 @@ func TestCloudInit(t *testing.T) {
 		{name: "base64", source: noCloudSource(v1.CloudInitNoCloudSource{UserDataBase64: encoded, NetworkDataBase64: encoded}),
 			holds: []string{"#encoded"}},
 		{name: "secrets", source: noCloudSource(v1.CloudInitNoCloudSource{UserDataSecretRef: ref, NetworkDataSecretRef: ref}),
-			secrets: secrets{"v-udata/userdata": "#secret", "v-ndata/networkData": "net"}, holds: []string{"#secret", "net"}},
+			content: secrets(map[string]map[string]string{"v-udata": {"userdata": "#secret"}, "v-ndata": {"networkData": "net"}}), holds: []string{"#secret", "net"}},
 		{name: "config drive", source: v1.VolumeSource{CloudInitConfigDrive: &v1.CloudInitConfigDriveSource{UserData: "#drive"}},
 			holds: []string{"#drive", `"hostname":"vm"`, "openstack", "config-2"}},
 		{name: "bad base64", source: noCloudSource(v1.CloudInitNoCloudSource{UserDataBase64: "%"}), refusal: "userDataBase64 is not base64"},
 		{name: "a Secret without the key", source: noCloudSource(v1.CloudInitNoCloudSource{UserDataSecretRef: ref}),
+			content: secrets(map[string]map[string]string{"v-udata": {"x": ""}}),
 			refusal: `Secret "s" has neither the key "userdata" nor "userData"`, passing: true},
 		{name: "a Secret without the network data", source: noCloudSource(v1.CloudInitNoCloudSource{NetworkDataSecretRef: ref}),
+			content: secrets(map[string]map[string]string{"v-ndata": {}}),
 			refusal: `Secret "s" has neither the key "networkdata" nor "networkData"`, passing: true},
 		{name: "too much", source: noCloudSource(v1.CloudInitNoCloudSource{UserData: strings.Repeat("x", maxCloudInit+1)}), refusal: "more than"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			launcher := fake.NewNode().Launcher("pod")
-			got, err := Prepare(context.Background(), launcher, tc.secrets, limits, vmiWith(tc.source))
+			got, err := Prepare(context.Background(), launcher, tc.content.write(t), limits, vmiWith(tc.source))
 			if tc.refusal != "" {
 				expectRefusal(t, err, true, false, tc.refusal)
 				if invalid := (*InvalidError)(nil); errors.As(err, &invalid) && invalid.Passing != tc.passing {
@@ -249,42 +262,5 @@ func TestImageSize(t *testing.T) {
 				t.Errorf("got %d (%v), want %d", size, err, tc.size)
 			}
 		})
-	}
-}
-
-func TestPodSecretsStayInTheirVolume(t *testing.T) {
-	pods := t.TempDir()
-	volume := filepath.Join(pods, "uid", "volumes", "kubernetes.io~secret", "v-udata")
-	write := func(path, content string) {
-		t.Helper()
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(filepath.Join(volume, "..2026", "userdata"), "#cloud-config")
-	write(filepath.Join(pods, "outside"), "secret of another")
-	write(filepath.Join(volume, "..2026", "big"), strings.Repeat("x", 3*maxCloudInit))
-	for link, target := range map[string]string{
-		"..data": "..2026", "userdata": "..data/userdata", "big": "..data/big", "evil": filepath.Join(pods, "outside"),
-	} {
-		if err := os.Symlink(target, filepath.Join(volume, link)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s := PodSecrets{PodsDir: pods, Pod: "uid"}
-	if got, err := s.Secret("v-udata", "nothing", "userdata"); err != nil || string(got) != "#cloud-config" {
-		t.Errorf("got %q (%v)", got, err)
-	}
-	if got, err := s.Secret("v-udata", "evil"); err == nil {
-		t.Errorf("got %q from outside of the volume", got)
-	}
-	if got, err := s.Secret("v-udata", "big"); err != nil || len(got) != maxCloudInit+1 {
-		t.Errorf("got %d bytes (%v)", len(got), err)
-	}
-	if _, err := s.Secret("v-udata", "nothing"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("got %v, want fs.ErrNotExist", err)
-	}
-	if _, err := s.Secret("other", "userdata"); err == nil || errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a missing volume is not a missing key: %v", err)
 	}
 }

@@ -20,9 +20,11 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
+	"github.com/vireo-project/vireo/internal/handler/media"
 	"github.com/vireo-project/vireo/internal/handler/reconciler"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/kubelet"
 )
 
 var guests atomic.Int32
@@ -37,6 +39,13 @@ type guest struct {
 // finalized keeps a deleted VMI until the controller has seen its end.
 func finalized(vmi *v1.VirtualMachineInstance) {
 	vmi.Finalizers = []string{v1.VirtualMachineInstanceFinalizer}
+}
+
+// writeVolume is what a kubelet does when an object that a Pod's volume is made of has changed.
+func (g *guest) writeVolume(kind media.VolumeKind, volume string, files map[string]string) *guest {
+	GinkgoHelper()
+	Expect(kubelet.WriteVolume(podsDir, g.pod.UID, string(kind), volume, files)).To(Succeed())
+	return g
 }
 
 // userDataFrom takes the user data from a Secret.

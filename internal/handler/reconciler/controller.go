@@ -46,8 +46,8 @@ type Options struct {
 	Machines Machines
 	// Networks connects guests.
 	Networks Networks
-	// Secrets gives the cloud-init Secrets of a Pod.
-	Secrets func(pod types.UID) media.Secrets
+	// Content reads the volumes of a Pod that hold files.
+	Content func(pod types.UID) media.Content
 	// Files looks at the files of the Pod that a process belongs to.
 	Files func(*hypervisor.Process) Files
 	// Config is the cluster's configuration.

@@ -21,6 +21,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
+	"github.com/vireo-project/vireo/internal/handler/media"
 )
 
 var _ = Describe("The agent", func() {
@@ -115,14 +116,15 @@ var _ = Describe("The agent", func() {
 		})
 
 		It("says which key of a cloud-init Secret is missing and goes on when it is there", func() {
-			g := makeGuest(userDataFrom("login")).schedule(launchers).handOver()
+			g := makeGuest(userDataFrom("login")).schedule(launchers).
+				writeVolume(media.SecretVolume, "seed-udata", map[string]string{"password": "x"}).handOver()
 			c := g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "InvalidCloudInit")
 			Expect(c.Message).To(And(ContainSubstring(`Secret "login"`), ContainSubstring(`"userdata"`)))
 			a.expectEvent("SyncFailed")
 			g.settle()
 			Expect(a.writes.Load()).To(BeEquivalentTo(1), "a wait that goes on is no news")
 			// Nobody tells the agent: it looks again by itself.
-			a.secrets.put("seed-udata", "userdata", "#from-secret")
+			g.writeVolume(media.SecretVolume, "seed-udata", map[string]string{"userdata": "#from-secret"})
 			g.expectPhase(v1.Running)
 			g.expectNoCondition(v1.VirtualMachineInstanceSynchronized)
 			Expect(g.launcher.Content("seed.iso")).To(ContainSubstring("#from-secret"))

@@ -93,7 +93,7 @@ func (r *Reconciler) media(ctx context.Context, s *scope) error {
 		return nil
 	}
 	if s.memory.disks == nil {
-		disks, err := media.Prepare(ctx, s.machine, r.Secrets(s.pod.UID), media.Limits{
+		disks, err := media.Prepare(ctx, s.machine, r.Content(s.pod.UID), media.Limits{
 			ReserveBytes:        s.config.MinimumReservePVCBytes,
 			TolerateLessPercent: s.config.PVCTolerateLessSpaceUpToPercent,
 		}, vmi)

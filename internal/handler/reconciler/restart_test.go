@@ -13,6 +13,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
+	"github.com/vireo-project/vireo/internal/handler/media"
 )
 
 var _ = Describe("An agent that is restarted", func() {
@@ -103,7 +104,8 @@ var _ = Describe("An agent that is restarted", func() {
 	})
 
 	It("does not repeat a warning that is in the status", func() {
-		g := makeGuest(userDataFrom("login")).schedule(launchers).handOver()
+		g := makeGuest(userDataFrom("login")).schedule(launchers).
+			writeVolume(media.SecretVolume, "seed-udata", nil).handOver()
 		g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "InvalidCloudInit")
 		first.expectEvent("SyncFailed")
 		first.stop()

@@ -47,6 +47,8 @@ var (
 	apiServer *rest.Config
 	api       client.Client
 	scheme    = runtime.NewScheme()
+	// podsDir is the kubelet's directory of Pods.
+	podsDir string
 )
 
 func TestReconciler(t *testing.T) {
@@ -60,6 +62,7 @@ func TestReconciler(t *testing.T) {
 var _ = BeforeSuite(func() {
 	ctrl.SetLogger(zap.New(zap.WriteTo(GinkgoWriter), zap.UseDevMode(true)))
 	SetDefaultEventuallyTimeout(20 * time.Second)
+	podsDir = GinkgoT().TempDir()
 	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
 	Expect(v1.AddToScheme(scheme)).To(Succeed())
 	environment := &envtest.Environment{
@@ -78,7 +81,6 @@ var _ = BeforeSuite(func() {
 type agent struct {
 	launchers *fake.Node
 	networks  *fakeNetworks
-	secrets   *fakeSecrets
 	recorder  *events.FakeRecorder
 	// writes counts requests that write a VMI's status.
 	writes atomic.Int32
@@ -93,7 +95,7 @@ type agent struct {
 func startAgent(launchers *fake.Node) *agent {
 	GinkgoHelper()
 	a := &agent{
-		launchers: launchers, networks: &fakeNetworks{}, secrets: &fakeSecrets{}, recorder: events.NewFakeRecorder(1000),
+		launchers: launchers, networks: &fakeNetworks{}, recorder: events.NewFakeRecorder(1000),
 	}
 	mgr, err := ctrl.NewManager(apiServer, ctrl.Options{
 		Scheme:  scheme,
@@ -113,7 +115,7 @@ func startAgent(launchers *fake.Node) *agent {
 	Expect(reconciler.New(reconciler.Options{
 		Client: a.counting(mgr.GetClient()), Reader: mgr.GetAPIReader(), Node: thisNode, Arch: "amd64",
 		Machines: machines{launchers}, Networks: a.networks,
-		Secrets:  func(types.UID) media.Secrets { return a.secrets },
+		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: podsDir, Pod: pod} },
 		Files:    func(*hypervisor.Process) reconciler.Files { return fakeFiles{} },
 		Config:   clusterconfig.Default,
 		Recorder: a.recorder,
@@ -221,33 +223,6 @@ func (f *fakeNetworks) advertises(pod types.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.advertised[pod]
-}
-
-// fakeSecrets has the Secrets of Pod volumes by volume and key.
-type fakeSecrets struct {
-	mu   sync.Mutex
-	data map[string][]byte
-}
-
-// put is what a kubelet does when a Secret has changed.
-func (f *fakeSecrets) put(volume, key, value string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.data == nil {
-		f.data = map[string][]byte{}
-	}
-	f.data[volume+"/"+key] = []byte(value)
-}
-
-func (f *fakeSecrets) Secret(volume string, keys ...string) ([]byte, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, key := range keys {
-		if data, ok := f.data[volume+"/"+key]; ok {
-			return data, nil
-		}
-	}
-	return nil, os.ErrNotExist
 }
 
 // fakeFiles is a Pod without special devices whose files can be opened in any way.

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
 // maxSerialLength is the longest serial number that KubeVirt takes, of the machine and of a disk.
@@ -41,6 +43,9 @@ func checkFirmware(c *check) {
 	}
 	p := c.at("domain", "firmware")
 	c.serial(p.Child("serial"), p.Child("serial"), fw.Serial)
+	if fw.ACPI != nil {
+		c.acpi(p.Child("acpi"), fw.ACPI)
+	}
 	if fw.Bootloader == nil {
 		return
 	}
@@ -53,6 +58,25 @@ func checkFirmware(c *check) {
 			"%s has EFI SecureBoot enabled. SecureBoot requires SMM, which is currently disabled. "+
 				"Set features.smm.enabled to true, or efi.secureBoot to false.", c.at("domain"))
 	}
+}
+
+// acpi reports tables that are in no Secret's volume.
+func (c *check) acpi(p *field.Path, acpi *v1.ACPI) {
+	if acpi.SlicNameRef == "" && acpi.MsdmNameRef == "" {
+		c.invalid(p, "", "ACPI was set but no SLIC nor MSDM volume reference was set. Set slicNameRef or msdmNameRef, or leave %s out.", p)
+	}
+	volumes := c.volumesByName()
+	one := func(at *field.Path, name string) {
+		switch volume := volumes[name]; {
+		case name == "":
+		case volume == nil:
+			c.invalid(at, name, "%s does not have a matching Volume. Add a volume of that name with a secret.", p)
+		case volume.Secret == nil:
+			c.invalid(at, name, "%s refers to Volume of unsupported type. Use a volume with a secret.", p)
+		}
+	}
+	one(p.Child("slicNameRef"), acpi.SlicNameRef)
+	one(p.Child("msdmNameRef"), acpi.MsdmNameRef)
 }
 
 // smm says that system management mode is on: it must be asked for.

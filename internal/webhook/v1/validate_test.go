@@ -175,6 +175,14 @@ func TestFirmwareRules(t *testing.T) {
 		{name: "bad serial", spec: firmware(v1.Firmware{Serial: "a b" + strings.Repeat("x", 256)}), want: []string{
 			"spec.domain.firmware.serial: less than or equal to 256", "spec.domain.firmware.serial: [A-Za-z0-9_.+-]",
 		}},
+		{name: "acpi tables", spec: firmware(v1.Firmware{ACPI: &v1.ACPI{SlicNameRef: "v", MsdmNameRef: "v"}},
+			withVolume("v", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}))},
+		{name: "no acpi table", spec: firmware(v1.Firmware{ACPI: &v1.ACPI{}}),
+			want: []string{"spec.domain.firmware.acpi: no SLIC nor MSDM volume reference"}},
+		{name: "acpi tables elsewhere", spec: firmware(v1.Firmware{ACPI: &v1.ACPI{SlicNameRef: "v", MsdmNameRef: "w"}},
+			withVolume("v", *containerDisk())), want: []string{
+			"spec.domain.firmware.acpi.slicNameRef: unsupported type", "spec.domain.firmware.acpi.msdmNameRef: does not have a matching Volume",
+		}},
 		{name: "kernel", spec: kernel(v1.KernelBoot{KernelArgs: "quiet", Container: &v1.KernelBootContainer{
 			Image: "img", KernelPath: "/boot/vmlinuz", InitrdPath: "/boot/initrd"}})},
 		{name: "arguments without a kernel", spec: kernel(v1.KernelBoot{KernelArgs: "quiet"}),

@@ -383,8 +383,25 @@ func (l *Launcher) Create(ctx context.Context, poolName string, v hypervisor.Vol
 			return fmt.Errorf("storage volume %q exists already", v.Name)
 		}
 	}
+	if below := l.file(v.BackingPath); v.Capacity == 0 && below != nil {
+		v.Capacity = below.Capacity
+	}
 	v.Path = path.Join(p.dir, v.Name)
 	p.volumes = append(p.volumes, v)
+	return nil
+}
+
+// file is the file of a path, or nil. The caller holds mu.
+func (l *Launcher) file(name string) *hypervisor.Volume {
+	p, ok := l.pools[path.Dir(name)]
+	if !ok {
+		return nil
+	}
+	for i := range p.volumes {
+		if p.volumes[i].Path == name {
+			return &p.volumes[i]
+		}
+	}
 	return nil
 }
 

@@ -116,9 +116,11 @@ func volumeOf(v *libvirtxml.StorageVolume) hypervisor.Volume {
 func (c *Conn) Create(ctx context.Context, pool string, v hypervisor.Volume) error {
 	definition := &libvirtxml.StorageVolume{
 		Name:       v.Name,
-		Capacity:   &libvirtxml.StorageVolumeSize{Unit: "bytes", Value: v.Capacity},
 		Allocation: &libvirtxml.StorageVolumeSize{Unit: "bytes", Value: 0},
 		Target:     &libvirtxml.StorageVolumeTarget{Format: &libvirtxml.StorageVolumeTargetFormat{Type: v.Format}},
+	}
+	if v.Capacity > 0 || v.BackingPath == "" {
+		definition.Capacity = &libvirtxml.StorageVolumeSize{Unit: "bytes", Value: v.Capacity}
 	}
 	if v.BackingPath != "" {
 		// The format is said, never probed: a guest that writes a qcow2 header into a raw disk gains nothing.
