@@ -61,15 +61,6 @@ func filler(source rand.Source, depth int) *randfill.Filler {
 	)
 }
 
-var quantities = []string{"0", "1", "500m", "100Mi", "2Gi", "1500M", "3"}
-
-func pick[T any](r *rand.Rand, from []T) T { return from[r.Intn(len(from))] }
-
-// moment is a time in whole seconds, which is what the wire carries.
-func moment(r *rand.Rand) time.Time {
-	return time.Unix(1_600_000_000+int64(r.Intn(200_000_000)), 0).UTC()
-}
-
 func rawJSON(r *rand.Rand) []byte {
 	return fmt.Appendf(nil, `{"apiVersion":"example.org/v1","kind":"Thing","spec":{"count":%d}}`, r.Intn(100))
 }

@@ -17,6 +17,11 @@ var totals struct {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
+	if started != nil {
+		if err := started.env.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "stop the API server:", err)
+		}
+	}
 	kinds := 0
 	for _, p := range pairs {
 		if p.crd != "" {
