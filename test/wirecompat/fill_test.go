@@ -57,7 +57,7 @@ func filler(source rand.Source, depth int) *randfill.Filler {
 		},
 		func(v *runtime.RawExtension, c randfill.Continue) { v.Raw = rawJSON(c.Rand) },
 		func(v *apiextensionsv1.JSON, c randfill.Continue) { v.Raw = rawJSON(c.Rand) },
-		func(v *metav1.FieldsV1, _ randfill.Continue) { v.Raw = []byte(`{"f:spec":{}}`) },
+		func(v *metav1.FieldsV1, _ randfill.Continue) { *v = *metav1.NewFieldsV1(`{"f:spec":{}}`) },
 	)
 }
 
