@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package manifests checks what stands in config/ and PROJECT against each other and against the limits of those who read
+// it. That the manifests are accepted is checked where there is an API server: with the webhooks.
+package manifests
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+const root = "../.."
+
+// Limits of a CRD as compact JSON, which is how kubectl and etcd see it.
+const (
+	// annotationLimit is what all annotations of an object may have (TotalAnnotationSizeLimitB of apimachinery's
+	// pkg/api/validation/objectmeta.go). A client-side `kubectl apply` keeps the object in one.
+	annotationLimit = 256 << 10
+	// annotationsReserve is left for the other annotations.
+	annotationsReserve = 4 << 10
+	// requestLimit is etcd's for one request (--max-request-bytes). The API server stores the CRD, the annotation and who
+	// owns which field.
+	requestLimit = 1536 << 10
+)
+
+// project is the part of PROJECT that tells which kinds there are.
+type project struct {
+	Resources []struct {
+		Group      string `json:"group"`
+		Domain     string `json:"domain"`
+		Kind       string `json:"kind"`
+		Version    string `json:"version"`
+		Controller bool   `json:"controller"`
+	} `json:"resources"`
+}
+
+// crd is the part of a CRD that the tests look at.
+type crd struct {
+	Spec struct {
+		Group string `json:"group"`
+		Names struct {
+			Kind string `json:"kind"`
+		} `json:"names"`
+		Versions []struct {
+			Name    string `json:"name"`
+			Storage bool   `json:"storage"`
+		} `json:"versions"`
+	} `json:"spec"`
+}
+
+func read(t *testing.T, into any, path ...string) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(append([]string{root}, path...)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(data, into); err != nil {
+		t.Fatalf("%s: %v", filepath.Join(path...), err)
+	}
+}
+
+// bases returns the generated CRDs by file name.
+func bases(t *testing.T) map[string]crd {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, "config", "crd", "bases", "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no CRDs in config/crd/bases: %v", err)
+	}
+	all := map[string]crd{}
+	for _, file := range files {
+		var c crd
+		read(t, &c, "config", "crd", "bases", filepath.Base(file))
+		all[filepath.Base(file)] = c
+	}
+	return all
+}
+
+// A kind is installed when it has a reconciler: an object that nothing acts on would be taken in silence.
+func TestKindsWithAReconcilerAreInstalled(t *testing.T) {
+	var p project
+	read(t, &p, "PROJECT")
+	reconciled := map[string]bool{}
+	for _, r := range p.Resources {
+		if !r.Controller {
+			continue
+		}
+		reconciled[strings.TrimPrefix(r.Group+"."+r.Domain, ".")+"/"+r.Kind] = true
+		file := filepath.Join("internal", "controller", strings.ToLower(r.Kind)+"_controller.go")
+		if _, err := os.Stat(filepath.Join(root, file)); err != nil {
+			t.Errorf("PROJECT says that %s has a controller, and there is no %s", r.Kind, file)
+		}
+	}
+	var want []string
+	for file, c := range bases(t) {
+		if reconciled[c.Spec.Group+"/"+c.Spec.Names.Kind] {
+			want = append(want, "bases/"+file)
+		}
+	}
+	if len(want) != len(reconciled) {
+		t.Errorf("%d kinds have a controller, %d of them a CRD", len(reconciled), len(want))
+	}
+	var kustomization struct {
+		Resources []string `json:"resources"`
+	}
+	read(t, &kustomization, "config", "crd", "kustomization.yaml")
+	slices.Sort(want)
+	slices.Sort(kustomization.Resources)
+	if diff := cmp.Diff(want, kustomization.Resources); diff != "" {
+		t.Errorf("config/crd/kustomization.yaml (-kinds with a controller +installed):\n%s", diff)
+	}
+}
+
+// PROJECT has every kind in every version that has Go types, and each has its CRD.
+func TestProjectListsEveryKind(t *testing.T) {
+	var p project
+	read(t, &p, "PROJECT")
+	var want, got []string
+	for _, r := range p.Resources {
+		got = append(got, strings.TrimPrefix(r.Group+"."+r.Domain, ".")+"/"+r.Version+"/"+r.Kind)
+	}
+	for _, c := range bases(t) {
+		for _, version := range c.Spec.Versions {
+			// The older version of the first group is a copy (hack/crd).
+			if c.Spec.Group == "kubevirt.io" && version.Name == "v1alpha3" {
+				continue
+			}
+			want = append(want, c.Spec.Group+"/"+version.Name+"/"+c.Spec.Names.Kind)
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("PROJECT (-CRDs +PROJECT):\n%s", diff)
+	}
+}
+
+// kubevirt.io is served in both versions and stored as v1.
+func TestCoreKindsAreServedInBothVersions(t *testing.T) {
+	for file, c := range bases(t) {
+		stored := 0
+		var names []string
+		for _, version := range c.Spec.Versions {
+			names = append(names, version.Name)
+			if version.Storage {
+				stored++
+			}
+		}
+		if stored != 1 {
+			t.Errorf("%s: %d versions are stored", file, stored)
+		}
+		if c.Spec.Group == "kubevirt.io" && !slices.Equal(names, []string{"v1", "v1alpha3"}) {
+			t.Errorf("%s is served as %v, want v1 and v1alpha3", file, names)
+		}
+	}
+}
+
+// A CRD fits into the annotation of a client-side `kubectl apply`, and with it into etcd.
+func TestCRDsFit(t *testing.T) {
+	for file := range bases(t) {
+		var whole any
+		read(t, &whole, "config", "crd", "bases", file)
+		compact, err := json.Marshal(whole)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%-70s %6d bytes", file, len(compact))
+		if len(compact) > annotationLimit-annotationsReserve {
+			t.Errorf("%s has %d bytes as JSON: a client-side kubectl apply takes %d at most", file, len(compact), annotationLimit-annotationsReserve)
+		}
+		// The object, the annotation in which each quote is escaped, and the owners of its fields.
+		if stored := 4 * len(compact); stored > requestLimit {
+			t.Errorf("%s would take about %d bytes in etcd, which takes %d in one request", file, stored, requestLimit)
+		}
+	}
+}
