@@ -20,6 +20,9 @@ type NetworkSource struct {
 	ResourceClaim *ClaimRequest `json:"resourceClaim,omitempty"`
 }
 
+// IsPrimary says whether the network is that of the Pod's primary interface.
+func (n *Network) IsPrimary() bool { return n.Pod != nil || n.Multus != nil && n.Multus.Default }
+
 // PodNetwork is the Pod's network.
 type PodNetwork struct {
 	// vmNetworkCIDR is the IPv4 network between guest and Pod, for masquerade. Default: 10.0.2.0/24.

@@ -33,6 +33,8 @@ const (
 	GateCPUManager     = "CPUManager"
 	GateSeccompProfile = "KubevirtSeccompProfile"
 	GatePortRanges     = "PortRangesSpec"
+	// GateExternalNetResources leaves it to another component to add the resources of networks to Pods.
+	GateExternalNetResources = "ExternalNetResourceInjection"
 )
 
 // gates are those of KubeVirt 1.9. Source: kubevirt/kubevirt pkg/virt-config/featuregate.

@@ -60,6 +60,7 @@ type VirtualMachineInstanceReconciler struct {
 // +kubebuilder:rbac:groups=core,resources=pods/status,verbs=patch
 // +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch
 // +kubebuilder:rbac:groups=core,resources=events,verbs=list;watch
+// +kubebuilder:rbac:groups=k8s.cni.cncf.io,resources=network-attachment-definitions,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // SetupWithManager adds the reconciler to a manager. What wakes it is in virtualmachineinstance_watches.go.
@@ -89,6 +90,7 @@ func (r *VirtualMachineInstanceReconciler) Reconcile(ctx context.Context, reques
 	scope := &virtualmachineinstance.Scope{
 		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock),
 		VMI: vmi, Config: podConfig(config), KubeVirt: config.KubeVirt, Namespace: r.Namespace,
+		ReadNetworks: !config.IsEnabled(clusterconfig.GateExternalNetResources),
 	}
 	if err := scope.Load(ctx); err != nil {
 		return ctrl.Result{}, err

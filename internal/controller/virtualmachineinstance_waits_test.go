@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -57,6 +58,49 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FieldNotImplemented: ")))
 		w.expectQuiet(vmi)
 		ExpectGone(podOf(vmi))
+	})
+
+	Context("with a network of Multus", func() {
+		attached := func() *v1.VirtualMachineInstance {
+			GinkgoHelper()
+			return w.create(builder.MakeVMI("vm").Multus("blue", "blue-net"))
+		}
+		readsNetworks := func() {
+			config := w.Config.Current()
+			config.FeatureGates = clusterconfig.NewFeatureGates(nil, []string{"ExternalNetResourceInjection"})
+			w.Config = fixedConfig{config}
+		}
+
+		It("leaves the network's resources to another component by default", func() {
+			vmi := attached()
+			w.expectReconciled(vmi, "create Pod")
+			Expect(ExpectExists(podOf(vmi)).Annotations).To(HaveKeyWithValue("k8s.v1.cni.cncf.io/networks", ContainSubstring("blue-net")))
+		})
+
+		It("says that the cluster has no Multus, and what it waits for", func() {
+			readsNetworks()
+			vmi := attached()
+			result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+			Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+				"NetworkAttachmentDefinitionNotFound", "the cluster has no such kind: install Multus"))
+			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning NetworkAttachmentDefinitionNotFound: ")))
+			w.expectQuiet(vmi)
+			ExpectGone(podOf(vmi))
+
+			installMultus()
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+				"NetworkAttachmentDefinitionNotFound", "NetworkAttachmentDefinition "+w.ns+"/blue-net of network blue does not exist"))
+			w.events.take()
+
+			ExpectCreated(attachmentDefinition(w.ns, "blue-net", "example.com/blue"))
+			w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+			Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+			resources := ExpectExists(podOf(vmi)).Spec.Containers[0].Resources
+			Expect(resources.Requests).To(HaveKeyWithValue(corev1.ResourceName("example.com/blue"), resource.MustParse("1")))
+			Expect(resources.Limits).To(HaveKeyWithValue(corev1.ResourceName("example.com/blue"), resource.MustParse("1")))
+		})
 	})
 
 	It("does not mind the KubeVirt object going once there is a Pod", func() {

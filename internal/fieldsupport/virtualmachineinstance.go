@@ -44,7 +44,6 @@ var VMI = []Field{
 	{"domain.devices.interfaces[].passtBinding", nil, Refuse, "passt is not implemented yet: use masquerade"},
 	{"domain.devices.interfaces[].binding", nil, Refuse, "binding plugins are not implemented yet: use masquerade or bridge"},
 	{"domain.devices.interfaces[].tag", nil, Refuse, "tags in the config drive's metadata are not implemented yet"},
-	{"networks[].multus", nil, Refuse, "secondary networks are not implemented yet: use the Pod's network"},
 	{"networks[].resourceClaim", nil, Refuse, "devices by resource claim are not implemented yet"},
 
 	{"volumes[].dataVolume", nil, Refuse,

@@ -42,6 +42,10 @@ func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
+	meta, err := metadata(vmi)
+	if err != nil {
+		return nil, err
+	}
 	compute := corev1.Container{
 		Name:            launcherpod.ComputeContainer,
 		Image:           cfg.LauncherImage,
@@ -55,7 +59,7 @@ func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 		VolumeDevices:   storage.devices,
 	}
 	pod := &corev1.Pod{
-		ObjectMeta: metadata(vmi),
+		ObjectMeta: meta,
 		Spec: corev1.PodSpec{
 			Containers:                    []corev1.Container{compute},
 			RestartPolicy:                 corev1.RestartPolicyNever,

@@ -40,6 +40,9 @@ type Config struct {
 	// Claims describes the claims of the VMI's volumes by the volume's name. A volume that is not in it is taken
 	// for a filesystem.
 	Claims map[string]Claim
+	// NetworkResources are the resources that the NetworkAttachmentDefinitions of the VMI's networks name, by the
+	// network's name. One of each is requested.
+	NetworkResources map[string]corev1.ResourceName
 }
 
 // Claim is what the Pod must know about a claim.

@@ -47,14 +47,15 @@ func PodName(vmi *v1.VirtualMachineInstance) string {
 	return name + "-" + hash
 }
 
-func metadata(vmi *v1.VirtualMachineInstance) metav1.ObjectMeta {
-	return metav1.ObjectMeta{
+func metadata(vmi *v1.VirtualMachineInstance) (metav1.ObjectMeta, error) {
+	meta := metav1.ObjectMeta{
 		Name:            PodName(vmi),
 		Namespace:       vmi.Namespace,
 		Labels:          labels(vmi),
 		Annotations:     annotations(vmi),
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)},
 	}
+	return meta, annotateNetworks(meta.Annotations, vmi)
 }
 
 // labels are the VMI's, so that Services select guests by the labels of their VMs, and those that tools go by.

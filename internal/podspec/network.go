@@ -24,9 +24,9 @@ var interfacesPath = field.NewPath("spec", "domain", "devices", "interfaces")
 
 // interfaceArguments tells the launcher on which Pod interfaces it answers DHCP, and how.
 func interfaceArguments(vmi *v1.VirtualMachineInstance) ([]string, error) {
-	networks := map[string]v1.Network{}
-	for _, network := range vmi.Spec.Networks {
-		networks[network.Name] = network
+	networks := map[string]*v1.Network{}
+	for i := range vmi.Spec.Networks {
+		networks[vmi.Spec.Networks[i].Name] = &vmi.Spec.Networks[i]
 	}
 	var out []string
 	for i := range vmi.Spec.Domain.Devices.Interfaces {
@@ -34,15 +34,15 @@ func interfaceArguments(vmi *v1.VirtualMachineInstance) ([]string, error) {
 		if iface.State == v1.InterfaceStateAbsent {
 			continue
 		}
-		pod := networks[iface.Name].Pod
-		if pod == nil {
-			return nil, fmt.Errorf("interface %s: only an interface on the Pod network can be connected", iface.Name)
+		network := networks[iface.Name]
+		if network == nil || network.Pod == nil && network.Multus == nil {
+			return nil, fmt.Errorf("interface %s: only an interface on the Pod network or on one of Multus can be connected", iface.Name)
 		}
-		argument, err := interfaceArgument(iface, pod)
+		argument, err := interfaceArgument(iface, network)
 		if err != nil {
 			return nil, err
 		}
-		options, err := dhcpArguments(interfacesPath.Index(i), iface, launcherpod.PrimaryInterface)
+		options, err := dhcpArguments(interfacesPath.Index(i), iface, podInterface(network))
 		if err != nil {
 			return nil, err
 		}
@@ -51,10 +51,10 @@ func interfaceArguments(vmi *v1.VirtualMachineInstance) ([]string, error) {
 	return out, nil
 }
 
-func interfaceArgument(iface *v1.Interface, network *v1.PodNetwork) (string, error) {
+func interfaceArgument(iface *v1.Interface, network *v1.Network) (string, error) {
 	switch {
-	case iface.Masquerade != nil:
-		ipv4, ipv6 := network.VMNetworkCIDR, network.VMIPv6NetworkCIDR
+	case iface.Masquerade != nil && network.Pod != nil:
+		ipv4, ipv6 := network.Pod.VMNetworkCIDR, network.Pod.VMIPv6NetworkCIDR
 		if ipv4 == "" {
 			ipv4 = defaultMasqueradeIPv4
 		}
@@ -63,9 +63,9 @@ func interfaceArgument(iface *v1.Interface, network *v1.PodNetwork) (string, err
 		}
 		return strings.Join([]string{launcherpod.PrimaryInterface, "masquerade", ipv4, ipv6}, ","), nil
 	case iface.Bridge != nil:
-		return launcherpod.PrimaryInterface + ",bridge", nil
+		return podInterface(network) + ",bridge", nil
 	default:
-		return "", fmt.Errorf("interface %s: its binding is neither masquerade nor bridge", iface.Name)
+		return "", fmt.Errorf("interface %s: its binding is neither masquerade on the Pod network nor bridge", iface.Name)
 	}
 }
 

@@ -50,10 +50,19 @@ func TestGoldenPods(t *testing.T) {
 	cluster.MemoryOvercommit = 200
 	cluster.AdditionalGuestMemoryOverheadRatio = 1.5
 
+	attached := config()
+	attached.NetworkResources = map[string]corev1.ResourceName{"blue": "example.com/blue", "red": "example.com/blue"}
+
 	for name, tc := range map[string]struct {
 		vmi *builder.VMI
 		cfg podspec.Config
 	}{
+		"multus": {makeVMI().Masquerade().Multus("blue", "blue-net").Multus("red", "other/red-net").With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.Devices.Interfaces[1].MacAddress = "02:00:00:00:00:07"
+		}), attached},
+		"multus-default": {makeVMI().Multus("flat", "flat-net").With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Networks[0].Multus.Default = true
+		}), config()},
 		"minimal": {makeVMI(), config()},
 		"containerdisk-cloudinit-masquerade": {makeVMI().Label("app", "web").Annotation("note", "x").
 			ContainerDisk("root", "registry.example/debian:13").CloudInit("init", "#cloud-config").
@@ -192,6 +201,9 @@ func TestBuildRefuses(t *testing.T) {
 		"unknown network": {makeVMI().Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Networks[0].Pod = nil
 		}).Obj(), config(), "interface default"},
+		"masquerade on Multus": {makeVMI().Multus("blue", "net").With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.Devices.Interfaces[0].InterfaceBindingMethod = v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}}
+		}).Obj(), config(), "interface blue"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := podspec.Build(tc.vmi, tc.cfg)

@@ -38,6 +38,7 @@ func resources(vmi *v1.VirtualMachineInstance, cfg Config) corev1.ResourceRequir
 		out.Requests[device] = resource.MustParse("1")
 		out.Limits[device] = resource.MustParse("1")
 	}
+	requestNetworkResources(&out, vmi, cfg)
 	if len(out.Limits) == 0 {
 		out.Limits = nil
 	}

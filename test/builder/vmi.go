@@ -192,6 +192,18 @@ func (b *VMI) networkInterface(i v1.Interface) *VMI {
 	return b
 }
 
+// Multus connects the guest to a network that Multus attaches, by a bridge.
+func (b *VMI) Multus(name, definition string) *VMI {
+	spec := &b.vmi.Spec
+	spec.Domain.Devices.Interfaces = append(spec.Domain.Devices.Interfaces, v1.Interface{
+		Name: name, InterfaceBindingMethod: v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}},
+	})
+	spec.Networks = append(spec.Networks, v1.Network{
+		Name: name, NetworkSource: v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: definition}},
+	})
+	return b
+}
+
 // With changes what no other method does.
 func (b *VMI) With(change func(*v1.VirtualMachineInstance)) *VMI { change(&b.vmi); return b }
 

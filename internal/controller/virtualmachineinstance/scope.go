@@ -33,6 +33,8 @@ type Scope struct {
 	Recorder events.EventRecorder
 	// Config is the cluster's part of the launcher Pod.
 	Config podspec.Config
+	// ReadNetworks says that the resources of networks are read from their NetworkAttachmentDefinitions.
+	ReadNetworks bool
 	// KubeVirt is the name of the KubeVirt object that Config comes from, empty while there is none in Namespace.
 	KubeVirt, Namespace string
 	// Now is one time for the whole look.
@@ -80,25 +82,27 @@ func Run(ctx context.Context, s *Scope) error {
 		refuseUnimplemented,
 		// 4. The Pod needs to know of each claim whether it is a block device.
 		readClaims,
-		// 5. Made while the VMI prepares, deleted with it.
+		// 5. The Pod asks for the devices of its networks.
+		readNetworks,
+		// 6. Made while the VMI prepares, deleted with it.
 		reconcilePod,
-		// 6. Only a Pod that does not say itself why it waits is looked into.
+		// 7. Only a Pod that does not say itself why it waits is looked into.
 		readPodEvents,
-		// 7. Label and readiness gate come before the status: the agent starts the guest when it sees Scheduled.
+		// 8. Label and readiness gate come before the status: the agent starts the guest when it sees Scheduled.
 		handOver,
-		// 8. Before the end: a Pod that went with its node gives that as the reason.
+		// 9. Before the end: a Pod that went with its node gives that as the reason.
 		lookAtNode,
-		// 9. After the Pod was looked at for the last time.
+		// 10. After the Pod was looked at for the last time.
 		readEnd,
 	)
-	// 10. The status is written even if a phase failed: it says what failed.
+	// 11. The status is written even if a phase failed: it says what failed.
 	if statusErr := writeStatus(ctx, s); statusErr != nil {
 		return errors.Join(err, statusErr)
 	}
 	if err != nil {
 		return err
 	}
-	// 11. The end is on record before the object may go.
+	// 12. The end is on record before the object may go.
 	return releaseVMI(ctx, s)
 }
 

@@ -5,7 +5,9 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -29,6 +31,9 @@ func (m Machines) Open(pod hypervisor.PodRef) (reconciler.Machine, error) {
 	return conn, nil
 }
 
+// interfaceRetry is the pause between two looks for an interface of a Pod.
+const interfaceRetry = 10 * time.Second
+
 // Networks connects guests in the network namespace of their Pod's libvirtd.
 type Networks struct{ *network.Advertisers }
 
@@ -47,13 +52,22 @@ func (Networks) Ensure(
 	defer func() { _ = namespace.Close() }()
 	made, err := network.Ensure(ctx, namespace, plan)
 	if err != nil {
-		return nil, err
+		return nil, fromNetwork(err)
 	}
 	interfaces := make(map[string]domain.InterfaceFact, len(made))
 	for name, result := range made {
 		interfaces[name] = result.Fact
 	}
 	return interfaces, nil
+}
+
+// fromNetwork tells what the cluster's network has not made. It may yet come, and no event tells of it.
+func fromNetwork(err error) error {
+	var missing *network.MissingInterfaceError
+	if errors.As(err, &missing) {
+		return &reconciler.Retry{Reason: reconciler.ReasonMissingPodInterface, After: interfaceRetry, Err: err}
+	}
+	return err
 }
 
 // Advertise makes the guest's IPv6 gateway known from now on.

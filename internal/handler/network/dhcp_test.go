@@ -37,16 +37,19 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func serveAsLauncher(resolvConf, text string, options []string) error {
+func serveAsLauncher(resolvConf, texts string, options []string) error {
 	snapshot, err := podnet.Take(resolvConf)
 	if err != nil {
 		return err
 	}
-	i, err := dhcp.ParseInterface(text)
-	if err != nil {
-		return err
+	var interfaces []dhcp.Interface
+	for text := range strings.FieldsSeq(texts) {
+		i, err := dhcp.ParseInterface(text)
+		if err != nil {
+			return err
+		}
+		interfaces = append(interfaces, i)
 	}
-	interfaces := []dhcp.Interface{i}
 	if err := dhcp.AddOptions(interfaces, options); err != nil {
 		return err
 	}
@@ -71,8 +74,9 @@ func (o *output) String() string {
 	return o.buf.String()
 }
 
-// startLauncherDHCP runs the launcher's DHCP server in the Pod, as its user and without a capability.
-func startLauncherDHCP(t *testing.T, w world, text string, options ...string) {
+// startLauncherDHCP runs the launcher's DHCP server in the Pod, as its user and without a capability. Its interfaces are
+// separated by spaces.
+func startLauncherDHCP(t *testing.T, w world, interfaces string, options ...string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	if err := os.WriteFile(file, []byte("nameserver 10.96.0.10\nnameserver fd96::a\nsearch ns.svc.cluster.local svc.cluster.local\n"), 0o644); err != nil {
@@ -91,7 +95,7 @@ func startLauncherDHCP(t *testing.T, w world, text string, options ...string) {
 		t.Fatal(err)
 	}
 	var out output
-	cmd := exec.Command(binary, append([]string{text}, options...)...)
+	cmd := exec.Command(binary, append([]string{interfaces}, options...)...)
 	cmd.Env = append(os.Environ(), dhcpEnv+"="+file)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: launcherpod.QEMUUser, Gid: launcherpod.QEMUUser}}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcher/podiface"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // Result is what was made for one interface of the guest.
@@ -76,7 +77,35 @@ func Ensure(ctx context.Context, namespace *Namespace, plan Plan) (map[string]Re
 	return results, nil
 }
 
+// MissingInterfaceError says that the Pod has no interface on a network. The guest's would lead nowhere.
+type MissingInterfaceError struct {
+	// PodInterface is the interface's name.
+	PodInterface string
+}
+
+// Error says what is missing and who should have made it.
+func (e *MissingInterfaceError) Error() string {
+	if e.PodInterface == launcherpod.PrimaryInterface {
+		return fmt.Sprintf("the Pod has no interface %s: look at the cluster's network plugin on this node", e.PodInterface)
+	}
+	return fmt.Sprintf("the Pod has no interface %s: Multus has not attached this network to it. Install Multus on the node, "+
+		"or look at the Pod's events, and start the VM again", e.PodInterface)
+}
+
+// expectPodInterface looks for the Pod's interface under all the names that it has in turn.
+func expectPodInterface(name string) error {
+	for _, possible := range []string{name, podiface.Displaced(name)} {
+		if link, err := find(possible); link != nil || err != nil {
+			return err
+		}
+	}
+	return &MissingInterfaceError{PodInterface: name}
+}
+
 func ensureInterface(planned Interface, settings *sysctls) (Result, error) {
+	if err := expectPodInterface(planned.PodInterface); err != nil {
+		return Result{}, err
+	}
 	ensure := ensureMasquerade
 	if planned.Binding == Bridge {
 		ensure = ensureBridged

@@ -410,32 +410,9 @@ func rename(from, to string) func() error {
 	}
 }
 
-func TestTwoInterfaces(t *testing.T) {
-	w := newWorld(t)
-	secondary := "pod16477688c0e"
-	cable(t, w.pod, secondary, net.HardwareAddr{0x0a, 0, 0, 0, 0, 9}, w.peer, "peer1")
-	plan := planFor(t, func(vmi *v1.VirtualMachineInstance) {
-		addInterface(vmi, masqueraded(), podNetwork())
-		addInterface(vmi, bridged("blue"), v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: "ns/blue"}})
-	})
-	results := ensure(t, w, plan)
-	got := results["blue"]
-	if got.Fact.Tap != "tap16477688c0e" || got.Fact.MAC != "0a:00:00:00:00:09" || got.PodInterface != secondary {
-		t.Errorf("the facts are %+v", got)
-	}
-	expectStable(t, w, plan, results)
-}
-
 func TestTheNodesOwnNamespaceIsRefused(t *testing.T) {
 	if _, err := OpenNamespaceFile("/proc/self/ns/net"); err == nil {
 		t.Error("the node's own namespace was opened")
-	}
-}
-
-func TestMissingInterface(t *testing.T) {
-	w := world{pod: newNamespace(t)}
-	if _, err := Ensure(context.Background(), w.pod, masqueradePlan(t)); err == nil {
-		t.Error("a Pod without eth0 was connected")
 	}
 }
 

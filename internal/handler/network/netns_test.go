@@ -124,13 +124,19 @@ func newWorld(t *testing.T) world {
 // connectGuest stands in for QEMU: a cable into the bridge in place of the tap's other side.
 func (w world) connectGuest(t *testing.T, mac net.HardwareAddr) {
 	t.Helper()
-	cable(t, w.guest, "nic0", mac, w.pod, "cable0")
+	w.connectGuestTo(t, mac, "k6t-eth0", "cable0")
+}
+
+// connectGuestTo connects it to a bridge, by a port of its own name.
+func (w world) connectGuestTo(t *testing.T, mac net.HardwareAddr, to, by string) {
+	t.Helper()
+	cable(t, w.guest, "nic0", mac, w.pod, by)
 	inside(t, w.pod, func() error {
-		port, err := mustFind("cable0")
+		port, err := mustFind(by)
 		if err != nil {
 			return err
 		}
-		bridge, err := mustFind("k6t-eth0")
+		bridge, err := mustFind(to)
 		if err != nil {
 			return err
 		}

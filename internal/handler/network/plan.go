@@ -130,7 +130,7 @@ func planInterface(vmi *v1.VirtualMachineInstance, spec *v1.Interface, network v
 }
 
 func podInterface(network v1.Network) string {
-	if network.Pod != nil || network.Multus != nil && network.Multus.Default {
+	if network.IsPrimary() {
 		return launcherpod.PrimaryInterface
 	}
 	return podiface.Secondary(network.Name)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -22,6 +23,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/handler/media"
+	"github.com/vireo-project/vireo/internal/handler/reconciler"
 )
 
 var _ = Describe("The agent", func() {
@@ -136,6 +138,20 @@ var _ = Describe("The agent", func() {
 			g.expectPhase(v1.Running)
 			g.expectNoCondition(v1.VirtualMachineInstanceSynchronized)
 			a.expectEvent("the tap of interface")
+		})
+
+		It("does not start a guest without one of its networks, and goes on when that is there", func() {
+			missing := error(&reconciler.Retry{
+				Reason: reconciler.ReasonMissingPodInterface, After: 10 * time.Millisecond, Err: errors.New("the Pod has no interface pod16477688c0e"),
+			})
+			a.networks.failure.Store(&missing)
+			g := makeGuest().schedule(launchers).handOver()
+			c := g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "MissingPodInterface")
+			Expect(c.Message).To(ContainSubstring("pod16477688c0e"))
+			Expect(g.read().Status.Phase).To(Equal(v1.Scheduled))
+			a.networks.failure.Store(nil)
+			g.expectPhase(v1.Running)
+			g.expectNoCondition(v1.VirtualMachineInstanceSynchronized)
 		})
 
 		It("says which field it cannot follow and does not try again", func() {

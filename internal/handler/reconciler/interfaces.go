@@ -14,6 +14,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/launcher/podiface"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
@@ -21,7 +22,9 @@ import (
 const (
 	fromDomain = "domain"
 	fromGuest  = "guest-agent"
-	fromBoth   = "domain, guest-agent"
+	fromMultus = "multus-status"
+	// fromSeparator is between the sources of one interface.
+	fromSeparator = ", "
 )
 
 // setInterfaces lists the guest's interfaces in the order of the spec, then those that only the guest knows of.
@@ -34,6 +37,7 @@ func setInterfaces(s *scope) {
 			}
 		}
 	}
+	attached := attachedNetworks(s.pod)
 	var list []v1.VirtualMachineInstanceNetworkInterface
 	known := map[string]bool{}
 	for i := range s.vmi.Spec.Domain.Devices.Interfaces {
@@ -42,8 +46,13 @@ func setInterfaces(s *scope) {
 		if !ok {
 			continue
 		}
+		network := networkOf(s.vmi, iface.Name)
+		place(&entry, network, s.pod, attached)
 		if g, ok := guest[entry.MAC]; ok {
-			mergeGuest(&entry, g, onPodNetwork(s.vmi, iface.Name))
+			mergeGuest(&entry, g, network != nil && network.IsPrimary())
+		}
+		if _, ok := attached[entry.PodInterfaceName]; ok && network != nil && network.Multus != nil {
+			entry.InfoSource += fromSeparator + fromMultus
 		}
 		known[entry.MAC] = true
 		list = append(list, entry)
@@ -78,19 +87,29 @@ func interfaceStatus(s *scope, iface *v1.Interface) (v1.VirtualMachineInstanceNe
 	if device.Link != nil && device.Link.State == "down" {
 		entry.LinkState = "down"
 	}
-	if onPodNetwork(s.vmi, iface.Name) {
-		entry.PodInterfaceName = launcherpod.PrimaryInterface
-		entry.IPs = podIPs(s.pod)
-		entry.IP = first(entry.IPs)
-	}
 	return entry, true
+}
+
+// place adds where in the Pod an interface is connected and by which addresses others reach it.
+func place(entry *v1.VirtualMachineInstanceNetworkInterface, network *v1.Network, pod *corev1.Pod, attached map[string][]string) {
+	switch {
+	case network == nil:
+		return
+	case network.IsPrimary():
+		entry.PodInterfaceName = launcherpod.PrimaryInterface
+		entry.IPs = podIPs(pod)
+	default:
+		entry.PodInterfaceName = podiface.Secondary(network.Name)
+		entry.IPs = attached[entry.PodInterfaceName]
+	}
+	entry.IP = first(entry.IPs)
 }
 
 // mergeGuest adds what the guest says. On the Pod's network the Pod's addresses are those that others reach, whatever
 // address the guest sees behind a masquerade.
-func mergeGuest(entry *v1.VirtualMachineInstanceNetworkInterface, g hypervisor.GuestInterface, podNetwork bool) {
-	entry.InfoSource, entry.InterfaceName = fromBoth, g.Name
-	if !podNetwork && len(g.IPs) > 0 {
+func mergeGuest(entry *v1.VirtualMachineInstanceNetworkInterface, g hypervisor.GuestInterface, primary bool) {
+	entry.InfoSource, entry.InterfaceName = fromDomain+fromSeparator+fromGuest, g.Name
+	if !primary && len(g.IPs) > 0 {
 		entry.IPs = g.IPs
 		entry.IP = first(g.IPs)
 	}
@@ -117,6 +136,16 @@ func findInterface(d *libvirtxml.Domain, alias string) *libvirtxml.DomainInterfa
 // onPodNetwork says whether an interface is connected to the Pod's own network.
 func onPodNetwork(vmi *v1.VirtualMachineInstance, iface string) bool {
 	return slices.ContainsFunc(vmi.Spec.Networks, func(n v1.Network) bool { return n.Name == iface && n.Pod != nil })
+}
+
+// networkOf is the network of an interface, or nil.
+func networkOf(vmi *v1.VirtualMachineInstance, iface string) *v1.Network {
+	for i := range vmi.Spec.Networks {
+		if vmi.Spec.Networks[i].Name == iface {
+			return &vmi.Spec.Networks[i]
+		}
+	}
+	return nil
 }
 
 func podIPs(pod *corev1.Pod) []string {

@@ -32,6 +32,8 @@ const (
 	ReasonInvalidCloudInit = "InvalidCloudInit"
 	// ReasonInvalidNetwork: an interface cannot be connected as it is described.
 	ReasonInvalidNetwork = "InvalidNetwork"
+	// ReasonMissingPodInterface: the Pod has no interface on a network to which the guest is to be connected.
+	ReasonMissingPodInterface = "MissingPodInterface"
 	// ReasonInvalidDomain: the spec cannot be turned into a domain.
 	ReasonInvalidDomain = "InvalidDomain"
 	// ReasonUnreachable: the launcher's libvirtd does not answer.

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+var attachmentKind = schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}
+
+// installMultus gives the API server the kind that Multus reads, until the end of the spec.
+func installMultus() {
+	GinkgoHelper()
+	names := apiextensionsv1.CustomResourceDefinitionNames{
+		Plural: "network-attachment-definitions", Singular: "network-attachment-definition", Kind: attachmentKind.Kind,
+	}
+	definition := &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: names.Plural + "." + attachmentKind.Group},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: attachmentKind.Group, Names: names, Scope: apiextensionsv1.NamespaceScoped,
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: attachmentKind.Version, Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+					Type: "object", XPreserveUnknownFields: ptr.To(true),
+				}},
+			}},
+		},
+	}
+	options := envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{definition}}
+	_, err := envtest.InstallCRDs(cfg, options)
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func() { Expect(envtest.UninstallCRDs(cfg, options)).To(Succeed()) })
+}
+
+// attachmentDefinition is a network that needs a resource.
+func attachmentDefinition(namespace, name, resource string) client.Object {
+	definition := &unstructured.Unstructured{}
+	definition.SetGroupVersionKind(attachmentKind)
+	definition.SetNamespace(namespace)
+	definition.SetName(name)
+	definition.SetAnnotations(map[string]string{"k8s.v1.cni.cncf.io/resourceName": resource})
+	return definition
+}

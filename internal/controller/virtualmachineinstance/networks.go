@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstance
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/vireo-project/vireo/internal/podspec"
+)
+
+// ReasonNetworkNotFound is the reason while a NetworkAttachmentDefinition, or the kind itself, is missing.
+const ReasonNetworkNotFound = "NetworkAttachmentDefinitionNotFound"
+
+// networkRetry is the pause between two looks for a NetworkAttachmentDefinition. The kind may not exist, so that it
+// cannot be watched.
+const networkRetry = 10 * time.Second
+
+// resourceNameAnnotation on a NetworkAttachmentDefinition names the resource of which a Pod needs one to be attached.
+// Source: the Network Plumbing Working Group's standard.
+const resourceNameAnnotation = "k8s.v1.cni.cncf.io/resourceName"
+
+// attachmentDefinition is the kind that Multus reads.
+var attachmentDefinition = schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}
+
+// readNetworks finds the resources of the networks that Multus attaches. As in KubeVirt 1.9, it does so only if the
+// feature gate ExternalNetResourceInjection, by which another component adds them to Pods, is off: counted by both, a
+// VM would take two devices.
+func readNetworks(ctx context.Context, s *Scope) error {
+	if !s.ReadNetworks || !s.preparing() || s.Pod != nil || s.Problem != nil {
+		return nil
+	}
+	s.Config.NetworkResources = map[string]corev1.ResourceName{}
+	for _, network := range podspec.Connected(s.VMI) {
+		if network.Multus == nil {
+			continue
+		}
+		key := podspec.AttachmentDefinition(s.VMI.Namespace, network.Multus)
+		definition := &metav1.PartialObjectMetadata{}
+		definition.SetGroupVersionKind(attachmentDefinition)
+		err := s.Live.Get(ctx, key, definition)
+		switch {
+		case meta.IsNoMatchError(err):
+			s.missingNetwork("Network %s needs NetworkAttachmentDefinition %s, but the cluster has no such kind: install Multus",
+				network.Name, key)
+			return nil
+		case apierrors.IsNotFound(err):
+			s.missingNetwork("NetworkAttachmentDefinition %s of network %s does not exist, waiting for it", key, network.Name)
+			return nil
+		case err != nil:
+			return fmt.Errorf("get NetworkAttachmentDefinition %s of network %s: %w", key, network.Name, err)
+		}
+		if name := definition.Annotations[resourceNameAnnotation]; name != "" {
+			s.Config.NetworkResources[network.Name] = corev1.ResourceName(name)
+		}
+	}
+	return nil
+}
+
+func (s *Scope) missingNetwork(format string, args ...any) {
+	s.Problem = &Problem{Reason: ReasonNetworkNotFound, Message: fmt.Sprintf(format, args...)}
+	s.RequeueAfter = networkRetry
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package podspec
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcher/podiface"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// Annotations by which Multus learns what to attach to a Pod. Source: the Network Plumbing Working Group's standard, and
+// Multus for the default network.
+const (
+	networksAnnotation       = "k8s.v1.cni.cncf.io/networks"
+	defaultNetworkAnnotation = "v1.multus-cni.io/default-network"
+)
+
+// selection is an element of the list in networksAnnotation.
+type selection struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+	MAC       string `json:"mac,omitempty"`
+	Interface string `json:"interface"`
+}
+
+// AttachmentDefinition is the NetworkAttachmentDefinition that a network of a VMI in a namespace names.
+func AttachmentDefinition(namespace string, network *v1.MultusNetwork) types.NamespacedName {
+	if other, name, found := strings.Cut(network.NetworkName, "/"); found {
+		return types.NamespacedName{Namespace: other, Name: name}
+	}
+	return types.NamespacedName{Namespace: namespace, Name: network.NetworkName}
+}
+
+// Connected are the networks of a VMI to which an interface connects it, in the order of spec.networks.
+func Connected(vmi *v1.VirtualMachineInstance) []v1.Network {
+	absent := map[string]bool{}
+	for i := range vmi.Spec.Domain.Devices.Interfaces {
+		iface := &vmi.Spec.Domain.Devices.Interfaces[i]
+		absent[iface.Name] = iface.State == v1.InterfaceStateAbsent
+	}
+	var out []v1.Network
+	for _, network := range vmi.Spec.Networks {
+		if !absent[network.Name] {
+			out = append(out, network)
+		}
+	}
+	return out
+}
+
+// podInterface is the Pod's interface on a network.
+func podInterface(network *v1.Network) string {
+	if network.IsPrimary() {
+		return launcherpod.PrimaryInterface
+	}
+	return podiface.Secondary(network.Name)
+}
+
+// annotateNetworks asks Multus for the networks beyond the Pod's own.
+func annotateNetworks(annotations map[string]string, vmi *v1.VirtualMachineInstance) error {
+	macs := map[string]string{}
+	for i := range vmi.Spec.Domain.Devices.Interfaces {
+		iface := &vmi.Spec.Domain.Devices.Interfaces[i]
+		macs[iface.Name] = iface.MacAddress
+	}
+	var secondary []selection
+	for _, network := range Connected(vmi) {
+		switch multus := network.Multus; {
+		case multus == nil:
+		case multus.Default:
+			annotations[defaultNetworkAnnotation] = multus.NetworkName
+		default:
+			definition := AttachmentDefinition(vmi.Namespace, multus)
+			secondary = append(secondary, selection{
+				Name: definition.Name, Namespace: definition.Namespace, MAC: macs[network.Name], Interface: podInterface(&network),
+			})
+		}
+	}
+	if len(secondary) == 0 {
+		return nil
+	}
+	text, err := json.Marshal(secondary)
+	if err != nil {
+		return fmt.Errorf("write the annotation %s: %w", networksAnnotation, err)
+	}
+	annotations[networksAnnotation] = string(text)
+	return nil
+}
+
+// requestNetworkResources asks for one device for each network whose definition names a resource.
+func requestNetworkResources(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance, cfg Config) {
+	for _, network := range Connected(vmi) {
+		name := cfg.NetworkResources[network.Name]
+		if name == "" {
+			continue
+		}
+		for _, list := range []corev1.ResourceList{out.Requests, out.Limits} {
+			sum := list[name]
+			sum.Add(resource.MustParse("1"))
+			list[name] = sum
+		}
+	}
+}
