@@ -51,8 +51,39 @@ const (
 	VirtualMachineInstanceReasonHypervPassthroughNotMigratable = "HypervPassthroughNotLiveMigratable" //nolint:gosec // G101: a word, no credential
 	// VirtualMachineInstanceReasonPRNotMigratable: a disk uses SCSI persistent reservations.
 	VirtualMachineInstanceReasonPRNotMigratable = "PersistentReservationNotLiveMigratable"
+	// VirtualMachineInstanceReasonDecentralizedNotMigratable: it cannot go to another namespace or cluster, the message says
+	// why.
+	VirtualMachineInstanceReasonDecentralizedNotMigratable = "DecentralizedNotLiveMigratable"
 	// VirtualMachineInstanceReasonNotMigratable: none of the others, the message says why.
 	VirtualMachineInstanceReasonNotMigratable = "NotMigratable"
+)
+
+// Reason of the VMI condition VolumesChange.
+const (
+	// VirtualMachineInstanceReasonVolumesChangeCancellation: the change of volumes was taken back.
+	VirtualMachineInstanceReasonVolumesChangeCancellation = "VolumesChangeCancellation"
+)
+
+// Reasons of the VMI condition MigrationRequired.
+const (
+	// VirtualMachineInstanceReasonAutoMigrationDueToLiveUpdate: a change of the VM takes effect by a migration.
+	VirtualMachineInstanceReasonAutoMigrationDueToLiveUpdate = "AutoMigrationDueToLiveUpdate"
+	// VirtualMachineInstanceReasonAutoMigrationPending: that migration waits.
+	VirtualMachineInstanceReasonAutoMigrationPending = "AutoMigrationPending"
+)
+
+// Reason of the VMI condition EvictionRequested.
+const (
+	// VirtualMachineInstanceReasonEvictionRequested: somebody evicted the launcher Pod.
+	VirtualMachineInstanceReasonEvictionRequested = "EvictionRequested"
+)
+
+// Reasons of the VMI condition Synchronized when volumes of type containerPath keep it from starting.
+const (
+	// ContainerPathVolumesDisabledReason: the feature gate for them is off.
+	ContainerPathVolumesDisabledReason = "ContainerPathVolumesDisabled"
+	// MissingVirtiofsContainersReason: the launcher Pod lacks the containers that serve them.
+	MissingVirtiofsContainersReason = "MissingVirtiofsContainers"
 )
 
 // Reasons of the VMI condition DataVolumesReady.

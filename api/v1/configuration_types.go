@@ -332,6 +332,14 @@ type HypervisorConfiguration struct {
 	Name string `json:"name,omitempty"`
 }
 
+// Names of hypervisors.
+const (
+	// KvmHypervisorName is KVM, the default.
+	KvmHypervisorName = "kvm"
+	// HyperVDirectHypervisorName is Hyper-V's own hypervisor under a Linux node, by /dev/mshv.
+	HyperVDirectHypervisorName = "hyperv-direct"
+)
+
 // ChangedBlockTrackingSelectors say which VMs have changed blocks tracked.
 type ChangedBlockTrackingSelectors struct {
 	// namespaceLabelSelector chooses namespaces.

@@ -20,6 +20,9 @@ import (
 // GroupName is the API group of the core kinds.
 const GroupName = "kubevirt.io"
 
+// SubresourceGroupName is the API group of the requests that act on VMs: console, start, migrate and so on.
+const SubresourceGroupName = "subresources.kubevirt.io"
+
 var (
 	// GroupVersion is the group and version of the kinds in this package.
 	GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1"}

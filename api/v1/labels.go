@@ -43,6 +43,11 @@ const (
 	VirtualMachineGenerationAnnotation = "kubevirt.io/vm-generation"
 	// PciTopologyVersionAnnotation is on a VMI and names the scheme by which PCI slots are laid out.
 	PciTopologyVersionAnnotation = "kubevirt.io/pci-topology-version"
+	// PciInterfaceSlotCountAnnotation is on a VMI of the scheme before and holds how many slots its interfaces take together
+	// with the placeholders, so that they stay where they are when interfaces come and go.
+	PciInterfaceSlotCountAnnotation = "kubevirt.io/pci-interface-slot-count"
+	// PciTopologyVersionV2 is the scheme before; its addresses depend on the spec.
+	PciTopologyVersionV2 = "v2"
 	// PciTopologyVersionV3 is the scheme with placeholders for stable addresses and extra root ports for hotplug.
 	PciTopologyVersionV3 = "v3"
 	// MemoryOverheadAnnotationBytes is on a VMI and holds the overhead that its launcher Pod was given, in bytes.
@@ -55,6 +60,36 @@ const (
 	FreePageReportingDisabledAnnotation = "kubevirt.io/free-page-reporting-disabled"
 	// PlacePCIDevicesOnRootComplex on a VMI puts every PCI device on the root complex.
 	PlacePCIDevicesOnRootComplex = "kubevirt.io/placePCIDevicesOnRootComplex"
+	// VGADisplayForEFIGuestsX86Annotation on the KubeVirt object gives EFI guests on x86 a VGA display rather than bochs.
+	VGADisplayForEFIGuestsX86Annotation = "kubevirt.io/vga-display-efi-x86"
+	// PauseGuestAgentProbesAnnotation on a VMI, with a true value, makes probes by guestAgentPing succeed without asking.
+	PauseGuestAgentProbesAnnotation = "kubevirt.io/pause-guest-agent-probes"
+	// QGSSocketPathAnnotation is on a VMI under Intel TDX and holds the socket of the quote generation service.
+	QGSSocketPathAnnotation = "kubevirt.io/qgs-socket-path"
+	// DeprecatedNonRootVMIAnnotation is on old VMIs whose launcher does not run as root; now none does.
+	DeprecatedNonRootVMIAnnotation = "kubevirt.io/nonroot"
+	// EmulatorThreadCompleteToEvenParity on the KubeVirt object rounds dedicated CPUs with an isolated emulator thread up to
+	// an even number.
+	EmulatorThreadCompleteToEvenParity = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
+	// AutoMemoryLimitsRatioLabel is on a namespace and holds by how much the memory limit of launcher Pods exceeds their
+	// request where a quota asks for limits. At least 1.
+	AutoMemoryLimitsRatioLabel = "alpha.kubevirt.io/auto-memory-limits-ratio"
+	// VirtualMachinePodCPULimitsLabel is on a VMI that is being resized and holds the CPU limit of the Pod it goes to.
+	VirtualMachinePodCPULimitsLabel = "kubevirt.io/vmi-pod-cpu-resource-limits"
+	// VirtualMachinePodMemoryRequestsLabel is on a VMI that is being resized and holds the memory request of the Pod it goes
+	// to.
+	VirtualMachinePodMemoryRequestsLabel = "kubevirt.io/vmi-pod-memory-resource-requests"
+	// MemoryHotplugOverheadRatioLabel is on a VMI whose memory is being resized and holds the overhead ratio of that moment.
+	MemoryHotplugOverheadRatioLabel = "kubevirt.io/memory-hotplug-overhead-ratio"
+	// VirtualMachinePoolRevisionName is on a VM of a pool and names the ControllerRevision that it was made from.
+	VirtualMachinePoolRevisionName = "kubevirt.io/vm-pool-revision-name"
+	// ImmediateDataVolumeCreation on a VM, with the value false, creates its DataVolumes at the first start only.
+	ImmediateDataVolumeCreation = "kubevirt.io/immediate-data-volume-creation"
+	// PVCMemoryDumpAnnotation is on a claim with a memory dump and tells of which VM and when.
+	PVCMemoryDumpAnnotation = "kubevirt.io/memory-dump"
+	// PersistentReservationLabelPrefix is the prefix of a label on launcher Pods that use SCSI reservations; the claim's UID
+	// follows.
+	PersistentReservationLabelPrefix = "pr.kubevirt.io/"
 	// DisablePCIHole64 on a VMI turns the 64-bit PCI hole off.
 	DisablePCIHole64 = "kubevirt.io/disablePCIHole64"
 	// CustomLibvirtLogFiltersAnnotation on a VMI sets libvirt's log filters.
@@ -119,12 +154,42 @@ const (
 	RealtimeLabel = "kubevirt.io/realtime"
 	// SEVLabel marks a node that can run VMs under AMD SEV.
 	SEVLabel = "kubevirt.io/sev"
+	// SEVESLabel marks a node that can run VMs under AMD SEV-ES.
+	SEVESLabel = "kubevirt.io/sev-es"
+	// SEVSNPLabel marks a node that can run VMs under AMD SEV-SNP.
+	SEVSNPLabel = "kubevirt.io/sev-snp"
+	// SecureExecutionLabel marks a node that can run VMs under IBM Secure Execution.
+	SecureExecutionLabel = "kubevirt.io/s390-pv"
+	// TDXLabel marks a node that can run VMs under Intel TDX.
+	TDXLabel = "kubevirt.io/tdx"
 	// KSMEnabledLabel marks a node on which same-page merging is managed.
 	KSMEnabledLabel = "kubevirt.io/ksm-enabled"
 )
 
+// Annotations of a Node about same-page merging (KSM).
+const (
+	// KSMHandlerManagedAnnotation tells that the agent switched same-page merging on, and may switch it off.
+	KSMHandlerManagedAnnotation = "kubevirt.io/ksm-handler-managed"
+	// KSMPagesBoostOverride is by how many pages to merge more under memory pressure.
+	KSMPagesBoostOverride = "kubevirt.io/ksm-pages-boost-override"
+	// KSMPagesDecayOverride is by how many pages to merge less without memory pressure.
+	KSMPagesDecayOverride = "kubevirt.io/ksm-pages-decay-override"
+	// KSMPagesMinOverride is how many pages to merge at least.
+	KSMPagesMinOverride = "kubevirt.io/ksm-pages-min-override"
+	// KSMPagesMaxOverride is how many pages to merge at most.
+	KSMPagesMaxOverride = "kubevirt.io/ksm-pages-max-override"
+	// KSMPagesInitOverride is how many pages to merge at first.
+	KSMPagesInitOverride = "kubevirt.io/ksm-pages-init-override"
+	// KSMSleepMsBaselineOverride is the pause between two passes, in milliseconds for 16 GiB of memory.
+	KSMSleepMsBaselineOverride = "kubevirt.io/ksm-sleep-ms-baseline-override"
+	// KSMFreePercentOverride is the free memory below which there is pressure, as a ratio of all.
+	KSMFreePercentOverride = "kubevirt.io/ksm-free-percent-override"
+)
+
 // Labels that Kubernetes recommends, as the installed components carry them.
 const (
+	// AppLabelPrefix is what their names begin with.
+	AppLabelPrefix = "app.kubernetes.io"
 	// AppNameLabel is app.kubernetes.io/name.
 	AppNameLabel = "app.kubernetes.io/name"
 	// AppVersionLabel is app.kubernetes.io/version.
@@ -149,6 +214,10 @@ const (
 	DeprecatedVirtualMachineInstanceFinalizer = "foregroundDeleteVirtualMachine"
 	// VirtualMachineControllerFinalizer keeps a VM, and a VMI that a VM owns, until the VM controller has seen the end.
 	VirtualMachineControllerFinalizer = "kubevirt.io/virtualMachineControllerFinalize"
+	// VirtualMachineInstanceMigrationFinalizer keeps a migration until it has ended.
+	VirtualMachineInstanceMigrationFinalizer = "kubevirt.io/migrationJobFinalize"
+	// VirtOperatorComponentFinalizer keeps what KubeVirt's operator installed until the operator has removed the rest.
+	VirtOperatorComponentFinalizer = "kubevirt.io/virtOperatorFinalizer"
 	// KubeVirtFinalizer keeps the KubeVirt object until what it installed is removed.
 	KubeVirtFinalizer = "kubevirt.io/foregroundDeleteKubeVirt"
 )
@@ -171,3 +240,6 @@ const VirtIO = "virtio"
 
 // DefaultGracePeriodSeconds is the time a guest has to shut down when the VMI does not say.
 const DefaultGracePeriodSeconds int64 = 30
+
+// UsbClientPassthroughMaxNumberOf is how many USB devices of a client a guest can have at the same time.
+const UsbClientPassthroughMaxNumberOf = 4

@@ -11,8 +11,8 @@ import (
 
 // totals is what the tests did, for the summary.
 var totals struct {
-	fields, missing, schemaNodes, roundTrips, stored, merges int
-	seed                                                     int64
+	fields, missing, schemaNodes, roundTrips, stored, merges, constants int
+	seed                                                                int64
 }
 
 func TestMain(m *testing.M) {
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 			kinds++
 		}
 	}
-	fmt.Printf("wirecompat: %d kinds, %d bodies, %d fields compared, %d fields missing, %d schema nodes compared, %d random objects tried (%d through an API server), %d merges by two managers; seed %d\n",
-		kinds, len(pairs)-kinds, totals.fields, totals.missing, totals.schemaNodes, totals.roundTrips+totals.stored, totals.stored, totals.merges, totals.seed)
+	fmt.Printf("wirecompat: %d kinds, %d bodies, %d fields compared, %d fields missing, %d schema nodes and %d constants compared, %d random objects tried (%d through an API server), %d merges by two managers; seed %d\n",
+		kinds, len(pairs)-kinds, totals.fields, totals.missing, totals.schemaNodes, totals.constants, totals.roundTrips+totals.stored, totals.stored, totals.merges, totals.seed)
 	os.Exit(code)
 }

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 )
 
@@ -52,7 +53,7 @@ func (r *Reconciler) shutdown(ctx context.Context, s *scope) error {
 			}
 		}
 		if s.memory.lastShutdown.IsZero() {
-			s.event(corev1.EventTypeNormal, "ShuttingDown", "Signaled Graceful Shutdown")
+			s.event(corev1.EventTypeNormal, v1.ShuttingDown.String(), "Signaled Graceful Shutdown")
 		}
 		s.memory.lastShutdown = s.now
 		next = s.now.Add(shutdownInterval)

@@ -176,10 +176,10 @@ func cleanMessage(message string) string {
 func (s *scope) noteTransitions() {
 	before, after := &s.before.Status, &s.vmi.Status
 	if before.Phase != v1.Running && after.Phase == v1.Running {
-		s.event(corev1.EventTypeNormal, "Started", "VirtualMachineInstance started.")
+		s.event(corev1.EventTypeNormal, v1.Started.String(), "VirtualMachineInstance started.")
 	}
 	if failure := failureOf(after); failure != "" && failure != failureOf(before) {
-		s.event(corev1.EventTypeWarning, "SyncFailed", failure)
+		s.event(corev1.EventTypeWarning, v1.SyncFailed.String(), failure)
 	}
 }
 

@@ -36,7 +36,7 @@ var _ = Describe("the manifests in config", func() {
 				} else {
 					sample.SetNamespace("default")
 				}
-				// Strict: a misspelt field is an error rather than a warning.
+				// Strict: a misspelled field is an error rather than a warning.
 				Expect(k8s.Create(ctx, sample, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict))).To(Succeed(), file)
 			}
 		}
