@@ -110,6 +110,7 @@ type DataVolumeTemplateSpec struct {
 	// kind is the DataVolume's kind. It is accepted and not used.
 	// +optional
 	Kind string `json:"kind,omitempty"`
+	// metadata is that of the DataVolume; volumes of the VM refer to it by its name. Set by the user.
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +nullable
 	metav1.ObjectMeta `json:"metadata,omitempty"`

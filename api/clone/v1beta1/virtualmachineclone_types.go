@@ -37,9 +37,6 @@ type VirtualMachineCloneList struct {
 }
 
 // VirtualMachineCloneSpec is what to clone, and how.
-//
-// A filter is a key, or the beginning of keys followed by *; after a ! it takes keys out, whatever the other filters say.
-// What no filter names is left out, so a list that takes keys out also has "*". Without filters all keys are taken over.
 type VirtualMachineCloneSpec struct {
 	// source is what to clone, in the same namespace: a VirtualMachine (apiGroup kubevirt.io) or a VirtualMachineSnapshot
 	// (apiGroup snapshot.kubevirt.io). Required.
@@ -48,11 +45,13 @@ type VirtualMachineCloneSpec struct {
 	// and told in status.targetName.
 	// +optional
 	Target *corev1.TypedLocalObjectReference `json:"target,omitempty"`
-	// annotationFilters choose which annotations of the source the target gets, such as "*" and "!some/key*". Default: all.
+	// annotationFilters choose which annotations of the source the target gets. A filter is a key, or the beginning of keys
+	// followed by *. After a ! it takes keys out, whatever the other filters say: "*" and "!some/key*" are all but those.
+	// Default: all.
 	// +optional
 	// +listType=atomic
 	AnnotationFilters []string `json:"annotationFilters,omitempty"`
-	// labelFilters choose which labels of the source the target gets, such as "*" and "!some/key*". Default: all.
+	// labelFilters choose which labels of the source the target gets, in the form of annotationFilters. Default: all.
 	// +optional
 	// +listType=atomic
 	LabelFilters []string `json:"labelFilters,omitempty"`
@@ -80,12 +79,13 @@ type VirtualMachineCloneSpec struct {
 
 // VirtualMachineCloneTemplateFilters has filters for the labels and annotations of a VM's template.
 type VirtualMachineCloneTemplateFilters struct {
-	// annotationFilters choose which annotations of the template the target's gets, such as "*" and "!some/key*". Default:
-	// all.
+	// annotationFilters choose which annotations of the source's template the target's gets, in the form of
+	// spec.annotationFilters. Default: all.
 	// +optional
 	// +listType=atomic
 	AnnotationFilters []string `json:"annotationFilters,omitempty"`
-	// labelFilters choose which labels of the template the target's gets, such as "*" and "!some/key*". Default: all.
+	// labelFilters choose which labels of the source's template the target's gets, in the form of spec.annotationFilters.
+	// Default: all.
 	// +optional
 	// +listType=atomic
 	LabelFilters []string `json:"labelFilters,omitempty"`

@@ -16,8 +16,8 @@ import (
 type VirtualMachinePreference struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is what the guest system likes. Required. Set by the user. A VM that exists keeps the spec that it was first
-	// given.
+	// spec is what the guest system likes; what is not set changes nothing. Required. Set by the user. A VM that exists
+	// keeps the spec that it was first given.
 	Spec VirtualMachinePreferenceSpec `json:"spec"`
 }
 
@@ -36,8 +36,8 @@ type VirtualMachinePreferenceList struct {
 type VirtualMachineClusterPreference struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is what the guest system likes. Required. Set by the administrator. A VM that exists keeps the spec that it
-	// was first given.
+	// spec is what the guest system likes; what is not set changes nothing. Required. Set by the administrator. A VM that
+	// exists keeps the spec that it was first given.
 	Spec VirtualMachinePreferenceSpec `json:"spec"`
 }
 
@@ -51,22 +51,22 @@ type VirtualMachineClusterPreferenceList struct {
 
 // VirtualMachinePreferenceSpec is what a guest system likes, by subject. Whatever is not set changes nothing.
 type VirtualMachinePreferenceSpec struct {
-	// clock fills in the VM's domain.clock.
+	// clock fills in the VM's domain.clock if the VM sets none.
 	// +optional
 	Clock *ClockPreferences `json:"clock,omitempty"`
 	// cpu says how the CPUs of the instance type are arranged, and fills in CPU features.
 	// +optional
 	CPU *CPUPreferences `json:"cpu,omitempty"`
-	// devices fills in the VM's domain.devices.
+	// devices fills in the VM's domain.devices, each device where it says nothing itself.
 	// +optional
 	Devices *DevicePreferences `json:"devices,omitempty"`
-	// features fills in the VM's domain.features.
+	// features fills in the VM's domain.features, each feature that the VM does not set.
 	// +optional
 	Features *FeaturePreferences `json:"features,omitempty"`
-	// firmware fills in the VM's domain.firmware.
+	// firmware fills in the VM's domain.firmware if the VM chooses neither BIOS nor EFI.
 	// +optional
 	Firmware *FirmwarePreferences `json:"firmware,omitempty"`
-	// machine fills in the VM's domain.machine.
+	// machine fills in the VM's domain.machine if the VM names no machine type.
 	// +optional
 	Machine *MachinePreferences `json:"machine,omitempty"`
 	// volumes fills in the VM's dataVolumeTemplates.

@@ -19,7 +19,8 @@ import (
 type MigrationPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is which VMs migrate how. Set by the administrator.
+	// spec is which VMs migrate how. What is not set is as configuration.migrations of the KubeVirt object says. Set by the
+	// administrator.
 	Spec MigrationPolicySpec `json:"spec"`
 	// status is empty.
 	// +nullable
@@ -34,8 +35,7 @@ type MigrationPolicyList struct {
 	Items           []MigrationPolicy `json:"items"`
 }
 
-// MigrationPolicySpec is which VMs migrate how. What is not set is as configuration.migrations of the KubeVirt object
-// says. A migration takes the policy over when it begins.
+// MigrationPolicySpec is which VMs migrate how. A migration takes the policy over when it begins.
 type MigrationPolicySpec struct {
 	// selectors choose the VMs. Required. Without any label they choose all.
 	Selectors *Selectors `json:"selectors"`
@@ -54,8 +54,8 @@ type MigrationPolicySpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2000000
 	MaxDowntimeMs *uint64 `json:"maxDowntimeMs,omitempty"`
-	// allowPostCopy lets the guest run on the target before all of its memory is there. It is lost if the connection then
-	// breaks.
+	// allowPostCopy lets the guest run on the target before all of its memory is there. If the connection breaks then, the
+	// guest is lost.
 	// +optional
 	AllowPostCopy *bool `json:"allowPostCopy,omitempty"`
 	// allowWorkloadDisruption lets the migration pause the guest until it is over, or use post-copy if allowPostCopy is

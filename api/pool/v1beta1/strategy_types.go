@@ -12,10 +12,10 @@ import (
 type VirtualMachinePoolScaleInStrategy struct {
 	// unmanaged deletes none: the user does.
 	Unmanaged *VirtualMachinePoolUnmanagedStrategy `json:"unmanaged,omitempty"`
-	// opportunistic deletes none, and does not replace those that somebody else deletes.
+	// opportunistic waits until somebody else deletes the surplus, and does not replace it.
 	// +optional
 	Opportunistic *VirtualMachinePoolOpportunisticScaleInStrategy `json:"opportunistic,omitempty"`
-	// proactive deletes as many as there are too many, running or not. The default.
+	// proactive deletes the surplus, running or not. The default.
 	// +optional
 	Proactive *VirtualMachinePoolProactiveScaleInStrategy `json:"proactive,omitempty"`
 }
