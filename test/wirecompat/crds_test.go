@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package wirecompat
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/yaml"
+
+	backupv1alpha1 "github.com/vireo-project/vireo/api/backup/v1alpha1"
+	clonev1alpha1 "github.com/vireo-project/vireo/api/clone/v1alpha1"
+	clonev1beta1 "github.com/vireo-project/vireo/api/clone/v1beta1"
+	exportv1 "github.com/vireo-project/vireo/api/export/v1"
+	exportv1beta1 "github.com/vireo-project/vireo/api/export/v1beta1"
+	instancetypev1beta1 "github.com/vireo-project/vireo/api/instancetype/v1beta1"
+	migrationsv1alpha1 "github.com/vireo-project/vireo/api/migrations/v1alpha1"
+	poolv1alpha1 "github.com/vireo-project/vireo/api/pool/v1alpha1"
+	poolv1beta1 "github.com/vireo-project/vireo/api/pool/v1beta1"
+	snapshotv1alpha1 "github.com/vireo-project/vireo/api/snapshot/v1alpha1"
+	snapshotv1beta1 "github.com/vireo-project/vireo/api/snapshot/v1beta1"
+	kubevirtv1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// crdDifferences are the facts in which our CRDs differ from KubeVirt's on purpose, by CRD, with the reason.
+var crdDifferences = map[string]func(*crdFacts){
+	// The agent writes status past admission and without touching the spec: docs/adr/0002.
+	"virtualmachineinstances.kubevirt.io": func(f *crdFacts) { f.subresources = status },
+	// Which version is stored shows nowhere; KubeVirt kept the first one of its presets.
+	"virtualmachineinstancepresets.kubevirt.io": func(f *crdFacts) { f.versions = "v1 stored deprecated, v1alpha3 deprecated" },
+}
+
+func readCRDs(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("..", "..", "config", "crd", "bases", "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no CRDs: %v", err)
+	}
+	crds := map[string]*apiextensionsv1.CustomResourceDefinition{}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		if err := yaml.UnmarshalStrict(content, crd); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		crds[crd.Name] = crd
+	}
+	return crds
+}
+
+// Clients see the same names, versions, columns and subresources as with KubeVirt.
+func TestCRDsSayTheSame(t *testing.T) {
+	crds := readCRDs(t)
+	for name, want := range kubevirtsCRDs {
+		crd, found := crds[name]
+		if !found {
+			t.Errorf("%s: KubeVirt has this CRD, config/crd/bases does not", name)
+			continue
+		}
+		if adapt := crdDifferences[name]; adapt != nil {
+			adapt(&want)
+		}
+		for i := range crd.Spec.Versions {
+			version := &crd.Spec.Versions[i]
+			if got := factsOf(crd, version); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s %s:\n got %q\nwant %q", name, version.Name, got, want)
+			}
+		}
+		if conversion := crd.Spec.Conversion; conversion != nil && conversion.Strategy != apiextensionsv1.NoneConverter {
+			t.Errorf("%s: conversion %s, KubeVirt has none", name, conversion.Strategy)
+		}
+	}
+	for name := range crds {
+		if _, known := kubevirtsCRDs[name]; !known {
+			t.Errorf("%s: KubeVirt has no such CRD", name)
+		}
+	}
+}
+
+// Nothing converts between the versions of a CRD, so a version that has another schema than the stored one would lose
+// fields: docs/adr/0019. Documentation may differ.
+func TestVersionsShareASchema(t *testing.T) {
+	for name, crd := range readCRDs(t) {
+		first := &crd.Spec.Versions[0]
+		for i := range crd.Spec.Versions[1:] {
+			other := &crd.Spec.Versions[i+1]
+			c := &schemaComparison{}
+			c.compare(name, first.Schema.OpenAPIV3Schema, other.Schema.OpenAPIV3Schema)
+			for _, d := range c.differences {
+				t.Errorf("%s and %s: %v", first.Name, other.Name, d)
+			}
+		}
+	}
+}
+
+// `kubectl explain` says something about every field. Versions that are not stored have no descriptions: hack/crd.
+func TestFieldsAreDocumented(t *testing.T) {
+	for name, crd := range readCRDs(t) {
+		for _, version := range crd.Spec.Versions {
+			if !version.Storage {
+				continue
+			}
+			for _, path := range undocumented("", version.Schema.OpenAPIV3Schema) {
+				t.Errorf("%s %s: %s has no description", name, version.Name, path)
+			}
+		}
+	}
+}
+
+// undocumented returns the paths of fields without a description. The API server documents an object's own metadata.
+func undocumented(path string, s *apiextensionsv1.JSONSchemaProps) []string {
+	var all []string
+	for _, name := range sortedKeys(s.Properties) {
+		property := s.Properties[name]
+		at := path + "." + name
+		if property.Description == "" && at != ".metadata" {
+			all = append(all, at)
+		}
+		all = append(all, undocumented(at, &property)...)
+	}
+	if s.Items != nil && s.Items.Schema != nil {
+		all = append(all, undocumented(path+"[]", s.Items.Schema)...)
+	}
+	if s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil {
+		all = append(all, undocumented(path+"{}", s.AdditionalProperties.Schema)...)
+	}
+	return all
+}
+
+// Each kind in each version is one Go type, so that a scheme with all groups can tell from an object what it is.
+func TestSchemeTellsVersionsApart(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		kubevirtv1.AddToScheme, instancetypev1beta1.AddToScheme, snapshotv1alpha1.AddToScheme, snapshotv1beta1.AddToScheme,
+		clonev1alpha1.AddToScheme, clonev1beta1.AddToScheme, poolv1alpha1.AddToScheme, poolv1beta1.AddToScheme,
+		exportv1.AddToScheme, exportv1beta1.AddToScheme, migrationsv1alpha1.AddToScheme, backupv1alpha1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range pairs {
+		if p.crd == "" {
+			continue
+		}
+		object, isObject := reflect.New(reflect.TypeOf(p.ours)).Interface().(runtime.Object)
+		if !isObject {
+			t.Errorf("%s: no runtime.Object", p.name())
+			continue
+		}
+		group, _, _ := strings.Cut(p.crd, "_")
+		want := schema.GroupVersionKind{Group: group, Version: p.version, Kind: reflect.TypeOf(p.upstream).Name()}
+		got, _, err := scheme.ObjectKinds(object)
+		if err != nil || !slices.Equal(got, []schema.GroupVersionKind{want}) {
+			t.Errorf("%s: %v, %v; want %v", p.name(), got, err, want)
+		}
+	}
+}
