@@ -48,6 +48,7 @@ var configurators = []configurator{
 	configureBootOrder,
 	configureControllers,
 	configurePCITopology,
+	placeOnRootComplex,
 }
 
 // Build makes the libvirt domain of a VMI. It returns every error that it finds, joined.

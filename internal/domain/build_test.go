@@ -38,6 +38,7 @@ var goldenGuests = map[string]func() *guest{
 	"acpi":            hasACPITables,
 	"block-claim":     func() *guest { return makeGuest().blockClaim(diskOn("data", v1.DiskBusVirtio)) },
 	"nics":            allNICs,
+	"root-complex":    rootComplex,
 	"cloudinit-first": func() *guest {
 		return makeGuest().cloudInit(diskOn("cloudinit", v1.DiskBusVirtio)).containerDisk("root", v1.DiskBusVirtio)
 	},
@@ -278,6 +279,4 @@ func TestRefusesWhatIsNotImplemented(t *testing.T) {
 	makeGuest().emptyDisk(diskOn("a", v1.DiskBusVirtio)).domainSpec(func(d *v1.DomainSpec) {
 		d.Devices.Disks[0].ChangedBlockTracking = ptr.To(true)
 	}).expectRefused(t, "spec.domain.devices.disks[0].changedBlockTracking", "not implemented")
-	makeGuest().annotate(v1.PlacePCIDevicesOnRootComplex, "true").
-		expectRefused(t, "metadata.annotations[kubevirt.io/placePCIDevicesOnRootComplex]", "not implemented")
 }

@@ -48,6 +48,17 @@ func TestInterfaces(t *testing.T) {
 		"another model": {withNIC(func(i *v1.Interface) { i.Model = "e1000e" }), nicDevice(func(i *libvirtxml.DomainInterface) {
 			i.Model.Type, i.Driver = "e1000e", nil
 		})},
+		"PCI address": {withNIC(func(i *v1.Interface) { i.PciAddress = "0000:81:01.0" }), nicDevice(func(i *libvirtxml.DomainInterface) {
+			i.Address = &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{
+				Domain: ptr.To[uint](0), Bus: ptr.To[uint](0x81), Slot: ptr.To[uint](1), Function: ptr.To[uint](0),
+			}}
+		})},
+		// KubeVirt gives queues to virtio alone.
+		"multi-queue of another model": {multiQueue(4).devices(func(d *v1.Devices) { d.Interfaces[0].Model = "igb" }),
+			nicDevice(func(i *libvirtxml.DomainInterface) { i.Model.Type, i.Driver = "igb", nil })},
+		"multi-queue with vhost": {multiQueue(4).kvm(), nicDevice(func(i *libvirtxml.DomainInterface) {
+			i.Driver.Name, i.Driver.Queues = "vhost", 4
+		})},
 		"vhost":                 {makeGuest().masquerade().kvm(), nicDevice(func(i *libvirtxml.DomainInterface) { i.Driver.Name = "vhost" })},
 		"no vhost in emulation": {makeGuest().masquerade().on(func(f *domain.Facts) { f.VhostNet = true }), nicDevice(nil)},
 		"boots": {withNIC(func(i *v1.Interface) { i.BootOrder = ptr.To[uint](1) }), nicDevice(func(i *libvirtxml.DomainInterface) {
@@ -71,6 +82,20 @@ func TestInterfaces(t *testing.T) {
 		"multi-queue with one vCPU": {multiQueue(1), nicDevice(nil)},
 	} {
 		t.Run(name, func(t *testing.T) { expectEqual(t, tc.guest.build(t).Devices.Interfaces, tc.want) })
+	}
+}
+
+func TestInterfaceModels(t *testing.T) {
+	for model, want := range map[string]string{
+		"": "virtio-non-transitional", "virtio": "virtio-non-transitional", "e1000": "e1000", "e1000e": "e1000e", "igb": "igb",
+		"ne2k_pci": "ne2k_pci", "pcnet": "pcnet", "rtl8139": "rtl8139",
+	} {
+		t.Run(model, func(t *testing.T) {
+			got := withNIC(func(i *v1.Interface) { i.Model = model }).build(t).Devices.Interfaces[0]
+			if got.Model.Type != want || (got.Driver != nil) != (want == "virtio-non-transitional") {
+				t.Errorf("the model is %s with the driver %v", got.Model.Type, got.Driver)
+			}
+		})
 	}
 }
 

@@ -30,7 +30,8 @@ func configurePCITopology(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvi
 	}
 	var root uint
 	controllers := []libvirtxml.DomainController{{Type: "pci", Index: &root, Model: "pcie-root", PCI: pcieRoot(vmi)}}
-	if !vmi.Spec.Domain.Devices.DisableHotplug {
+	// Ports for devices to come would be in the way of those that have to be on the root complex.
+	if !vmi.Spec.Domain.Devices.DisableHotplug && !onRootComplex(vmi) {
 		for index := range rootPorts(domain) {
 			controllers = append(controllers, libvirtxml.DomainController{Type: "pci", Index: new(index + 1), Model: "pcie-root-port"})
 		}

@@ -6,7 +6,6 @@ package domain
 import (
 	"errors"
 
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -17,10 +16,6 @@ import (
 // than its spec says, even if the controller that lets it start is of another version.
 func refuseUnsupported(vmi *v1.VirtualMachineInstance, _ Facts, _ *libvirtxml.Domain) error {
 	errs := fieldsupport.Refusals(fieldsupport.InVMI(specPath, &vmi.Spec))
-	if vmi.Annotations[v1.PlacePCIDevicesOnRootComplex] == "true" {
-		errs = append(errs, field.Forbidden(field.NewPath("metadata", "annotations").Key(v1.PlacePCIDevicesOnRootComplex),
-			"not implemented: leave it out"))
-	}
 	joined := make([]error, 0, len(errs))
 	for _, err := range errs {
 		joined = append(joined, err)

@@ -56,10 +56,6 @@ func validateAnnotations(path *field.Path, meta *metav1.ObjectMeta, config clust
 		}
 		errs = append(errs, field.Forbidden(path.Child("annotations").Key(a.annotation), message))
 	}
-	if meta.Annotations[v1.PlacePCIDevicesOnRootComplex] == "true" {
-		errs = append(errs, field.Forbidden(path.Child("annotations").Key(v1.PlacePCIDevicesOnRootComplex),
-			"devices on the root complex are not implemented yet: leave it out"))
-	}
 	return errs
 }
 
