@@ -30,14 +30,6 @@ import (
 	kubevirtv1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// crdDifferences are the facts in which our CRDs differ from KubeVirt's on purpose, by CRD, with the reason.
-var crdDifferences = map[string]func(*crdFacts){
-	// The agent writes status past admission and without touching the spec: docs/adr/0002.
-	"virtualmachineinstances.kubevirt.io": func(f *crdFacts) { f.subresources = status },
-	// Which version is stored shows nowhere; KubeVirt kept the first one of its presets.
-	"virtualmachineinstancepresets.kubevirt.io": func(f *crdFacts) { f.versions = "v1 stored deprecated, v1alpha3 deprecated" },
-}
-
 func readCRDs(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", "..", "config", "crd", "bases", "*.yaml"))
@@ -57,35 +49,6 @@ func readCRDs(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinition
 		crds[crd.Name] = crd
 	}
 	return crds
-}
-
-// Clients see the same names, versions, columns and subresources as with KubeVirt.
-func TestCRDsSayTheSame(t *testing.T) {
-	crds := readCRDs(t)
-	for name, want := range kubevirtsCRDs {
-		crd, found := crds[name]
-		if !found {
-			t.Errorf("%s: KubeVirt has this CRD, config/crd/bases does not", name)
-			continue
-		}
-		if adapt := crdDifferences[name]; adapt != nil {
-			adapt(&want)
-		}
-		for i := range crd.Spec.Versions {
-			version := &crd.Spec.Versions[i]
-			if got := factsOf(crd, version); !reflect.DeepEqual(got, want) {
-				t.Errorf("%s %s:\n got %q\nwant %q", name, version.Name, got, want)
-			}
-		}
-		if conversion := crd.Spec.Conversion; conversion != nil && conversion.Strategy != apiextensionsv1.NoneConverter {
-			t.Errorf("%s: conversion %s, KubeVirt has none", name, conversion.Strategy)
-		}
-	}
-	for name := range crds {
-		if _, known := kubevirtsCRDs[name]; !known {
-			t.Errorf("%s: KubeVirt has no such CRD", name)
-		}
-	}
 }
 
 // Nothing converts between the versions of a CRD, so a version that has another schema than the stored one would lose
