@@ -5,7 +5,6 @@ package fieldsupport
 
 // VMI is about the spec of a VMI, and so about the template of a VM.
 var VMI = []Field{
-	{"accessCredentials", nil, Refuse, "keys and passwords are not brought into the guest yet: use cloud-init"},
 	{"architecture", []string{"arm64", "s390x", "ppc64le"}, Refuse, "only amd64 guests are implemented yet"},
 	{"resourceClaims", nil, Refuse, "devices by resource claim are not implemented yet"},
 	{"utilityVolumes", nil, Refuse, "volumes without a disk are not implemented yet"},
@@ -34,7 +33,6 @@ var VMI = []Field{
 
 	{"domain.devices.disks[].cdrom.readonly", nil, Warn, "a guest never writes to a CD-ROM, whatever this says"},
 	{"domain.devices.disks[].lun.reservation", nil, Refuse, "persistent reservations are not implemented yet"},
-	{"domain.devices.disks[].tag", nil, Refuse, "tags in the config drive's metadata are not implemented yet"},
 	{"domain.devices.disks[].changedBlockTracking", nil, Refuse, "incremental backup is not implemented yet"},
 
 	{"domain.devices.interfaces[].sriov", nil, Refuse, "SR-IOV is not implemented yet: use masquerade or bridge"},
@@ -43,7 +41,6 @@ var VMI = []Field{
 	{"domain.devices.interfaces[].passt", nil, Refuse, "KubeVirt removed it: use masquerade"},
 	{"domain.devices.interfaces[].passtBinding", nil, Refuse, "passt is not implemented yet: use masquerade"},
 	{"domain.devices.interfaces[].binding", nil, Refuse, "binding plugins are not implemented yet: use masquerade or bridge"},
-	{"domain.devices.interfaces[].tag", nil, Refuse, "tags in the config drive's metadata are not implemented yet"},
 	{"networks[].resourceClaim", nil, Refuse, "devices by resource claim are not implemented yet"},
 
 	{"volumes[].dataVolume", nil, Refuse,

@@ -4,6 +4,9 @@
 package integration_test
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,8 +16,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
+	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/media"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/kubelet"
@@ -95,7 +100,42 @@ var _ = Describe("The agent", Label("libvirt"), func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(after.ModTime()).To(Equal(before.ModTime()))
 	})
+
+	It("tells the guest the addresses of tagged devices, which libvirt keeps when it starts the guest", func() {
+		vmi := handedOverVMI()
+		vmi.Spec.Volumes[1].VolumeSource = v1.VolumeSource{CloudInitConfigDrive: &v1.CloudInitConfigDriveSource{UserData: "#cloud-config"}}
+		vmi.Spec.Domain.Devices.Interfaces[0].Tag = "blue"
+		vmi.Spec.Domain.Devices.Disks[2].Tag, vmi.Spec.Domain.Devices.Disks[2].Serial = "scratch", "s-1"
+		n := newNode(launcherPod(), vmi)
+		n.addPrimaryInterface()
+		n.writeImage()
+		n.offerSocket()
+		n.settle(isRunning)
+
+		conn, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+		Expect(err).NotTo(HaveOccurred())
+		running, err := conn.Domain(context.Background(), launcherpod.DomainName(vmiKey.Namespace, vmiKey.Name))
+		Expect(err).NotTo(HaveOccurred())
+		nic, disk := running.XML.Devices.Interfaces[0], running.XML.Devices.Disks[2]
+		var told struct {
+			Devices []struct {
+				Type, Bus, Address, MAC, Serial string
+				Tags                            []string
+			}
+		}
+		Expect(json.Unmarshal([]byte(n.readMedium("seed", "openstack/latest/meta_data.json")), &told)).To(Succeed())
+		Expect(told.Devices).To(HaveLen(2))
+		Expect(told.Devices[0].Address).To(Equal(pciText(nic.Address)))
+		Expect(told.Devices[0].MAC).To(Equal(nic.MAC.Address))
+		Expect(told.Devices[0].Tags).To(ConsistOf("blue"))
+		Expect(told.Devices[1].Address).To(Equal(pciText(disk.Address)))
+		Expect(told.Devices[1].Serial).To(Equal("s-1"))
+	})
 })
+
+func pciText(a *libvirtxml.DomainAddress) string {
+	return fmt.Sprintf("%04x:%02x:%02x.%x", *a.PCI.Domain, *a.PCI.Bus, *a.PCI.Slot, *a.PCI.Function)
+}
 
 // writeInPod writes what a mount would show in the Pod, and returns where it lies on the node.
 func (n *node) writeInPod(path string, content []byte) string {

@@ -5,7 +5,9 @@ package liveness_test
 
 // consumedElsewhere are the leaves that do not show in Pod, network, media and domain, with what uses them.
 var consumedElsewhere = map[string]string{
-	"domain.devices.disks[].lun.bus": "internal/domain refuses every bus but scsi, which is the default",
-	"startStrategy":                  "internal/handler/reconciler starts the domain paused",
-	"volumes[].hostDisk.shared":      "internal/handler/reconciler judges by it whether the VMI can migrate",
+	"accessCredentials[].sshPublicKey.propagationMethod.qemuGuestAgent.users": "internal/handler/reconciler gives the keys to these users",
+	"accessCredentials[].userPassword.propagationMethod.qemuGuestAgent":       "internal/handler/reconciler sets the passwords, the only way there is",
+	"domain.devices.disks[].lun.bus":                                          "internal/domain refuses every bus but scsi, which is the default",
+	"startStrategy":                                                           "internal/handler/reconciler starts the domain paused",
+	"volumes[].hostDisk.shared":                                               "internal/handler/reconciler judges by it whether the VMI can migrate",
 }

@@ -65,6 +65,15 @@ func outcomeOf(vmi *v1.VirtualMachineInstance) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if media.Tagged(vmi) {
+		defined, err := launcher.Define(context.Background(), definition)
+		if err != nil {
+			return "", err
+		}
+		if err := media.Describe(context.Background(), launcher, kubelet{}, vmi, defined, disks); err != nil {
+			return "", fmt.Errorf("tags: %w", err)
+		}
+	}
 	contents := map[string][]byte{}
 	for name := range disks.Disks {
 		contents[name] = launcher.Content(name + ".iso")

@@ -96,9 +96,11 @@ var scenes = map[string]string{
 	"dnsConfig":                          `{dnsPolicy: None, dnsConfig: {nameservers: [10.0.0.10]}}`,
 	"dnsConfig.options":                  `{dnsPolicy: None, dnsConfig: {nameservers: [10.0.0.10], options: [{name: ndots, value: "1"}]}}`,
 	"accessCredentials":                  sshKeys + `, volumes: [{name: disk, cloudInitNoCloud: {userData: a}}]}`,
-	"accessCredentials[].sshPublicKey.propagationMethod.configDrive": sshKeys + `, volumes: [{name: disk, cloudInitConfigDrive: {userData: a}}]}`,
-	"resourceClaims": `{resourceClaims: [{name: a, resourceClaimName: b}]}`,
-	"resourceClaims[].resourceClaimTemplateName": `{resourceClaims: [{name: a}]}`,
+	"accessCredentials[].sshPublicKey.propagationMethod.configDrive": configDrive,
+	"accessCredentials[].sshPublicKey.propagationMethod.noCloud":     `{volumes: [{name: disk, cloudInitNoCloud: {userData: a}}]}`,
+	"accessCredentials[].userPassword":                               `{accessCredentials: [{userPassword: {source: {secret: {secretName: s}}, propagationMethod: {qemuGuestAgent: {}}}}]}`,
+	"resourceClaims":                                                 `{resourceClaims: [{name: a, resourceClaimName: b}]}`,
+	"resourceClaims[].resourceClaimTemplateName":                     `{resourceClaims: [{name: a}]}`,
 	"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[].matchExpressions": `{affinity: {nodeAffinity: {
       requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: In, values: [b]}]}]}}}}`,
 }
@@ -191,10 +193,13 @@ var values = map[string]string{
 
 // variants are fragments for leaves that cannot change alone.
 var variants = map[string]string{
-	"volumes[].cloudInitNoCloud.secretRef.name":     `{volumes: [{name: disk, cloudInitNoCloud: {secretRef: {name: s}}}]}`,
-	"volumes[].cloudInitNoCloud.userDataBase64":     `{volumes: [{name: disk, cloudInitNoCloud: {userDataBase64: b3RoZXI=}}]}`,
-	"volumes[].cloudInitConfigDrive.secretRef.name": `{volumes: [{name: disk, cloudInitConfigDrive: {secretRef: {name: s}}}]}`,
-	"volumes[].cloudInitConfigDrive.userDataBase64": `{volumes: [{name: disk, cloudInitConfigDrive: {userDataBase64: b3RoZXI=}}]}`,
+	"accessCredentials[].sshPublicKey.propagationMethod.configDrive": `{accessCredentials: [{sshPublicKey: {source: {secret: {secretName: s}},
+      propagationMethod: {configDrive: {}}}}]}`,
+	"accessCredentials[].sshPublicKey.propagationMethod.noCloud": sshKeys + `}`,
+	"volumes[].cloudInitNoCloud.secretRef.name":                  `{volumes: [{name: disk, cloudInitNoCloud: {secretRef: {name: s}}}]}`,
+	"volumes[].cloudInitNoCloud.userDataBase64":                  `{volumes: [{name: disk, cloudInitNoCloud: {userDataBase64: b3RoZXI=}}]}`,
+	"volumes[].cloudInitConfigDrive.secretRef.name":              `{volumes: [{name: disk, cloudInitConfigDrive: {secretRef: {name: s}}}]}`,
+	"volumes[].cloudInitConfigDrive.userDataBase64":              `{volumes: [{name: disk, cloudInitConfigDrive: {userDataBase64: b3RoZXI=}}]}`,
 	"domain.devices.disks[].name": `{domain: {devices: {disks: [{name: other, disk: {bus: virtio}}]}},
       volumes: [{name: other, emptyDisk: {capacity: 1Gi}}]}`,
 	"volumes[].name": `{domain: {devices: {disks: [{name: other, disk: {bus: virtio}}]}},

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -29,7 +28,9 @@ type datasource struct {
 	label string
 	// files names the files of metadata, user data and network data.
 	metaFile, userFile, networkFile string
-	metadata                        func(vmi *v1.VirtualMachineInstance) any
+	// carries says which SSH keys the medium has.
+	carries  func(*v1.SSHPublicKeyAccessCredentialPropagationMethod) bool
+	metadata func(vmi *v1.VirtualMachineInstance, keys map[string]string, devices []device) any
 }
 
 // document is user data or network data: a Secret, base64 text or plain text.
@@ -50,9 +51,8 @@ func noCloud(s *v1.CloudInitNoCloudSource) datasource {
 		networkData: networkData(s.NetworkDataSecretRef, s.NetworkDataBase64, s.NetworkData),
 		label:       "cidata",
 		metaFile:    "meta-data", userFile: "user-data", networkFile: "network-config",
-		metadata: func(vmi *v1.VirtualMachineInstance) any {
-			return map[string]string{"instance-id": instanceID(vmi), "local-hostname": hostname(vmi)}
-		},
+		carries:  func(m *v1.SSHPublicKeyAccessCredentialPropagationMethod) bool { return m.NoCloud != nil },
+		metadata: noCloudMetadata,
 	}
 }
 
@@ -65,16 +65,8 @@ func configDrive(s *v1.CloudInitConfigDriveSource) datasource {
 		networkData: networkData(s.NetworkDataSecretRef, s.NetworkDataBase64, s.NetworkData),
 		label:       "config-2",
 		metaFile:    dir + "meta_data.json", userFile: dir + "user_data", networkFile: dir + "network_data.json",
-		metadata: func(vmi *v1.VirtualMachineInstance) any {
-			name := hostname(vmi)
-			meta := map[string]string{
-				"instance_id": instanceID(vmi), "local_hostname": name, "hostname": name, "uuid": string(vmi.UID),
-			}
-			if f := vmi.Spec.Domain.Firmware; f != nil && f.UUID != "" {
-				meta["uuid"] = string(f.UUID)
-			}
-			return meta
-		},
+		carries:  func(m *v1.SSHPublicKeyAccessCredentialPropagationMethod) bool { return m.ConfigDrive != nil },
+		metadata: configDriveMetadata,
 	}
 }
 
@@ -92,30 +84,21 @@ func networkData(secret *corev1.LocalObjectReference, encoded, verbatim string) 
 	}
 }
 
-// instanceID stays the same when a VM starts again, so that cloud-init does not set a known guest up anew. KubeVirt
-// uses the same.
-func instanceID(vmi *v1.VirtualMachineInstance) string { return vmi.Name + "." + vmi.Namespace }
-
-// hostname is the guest's name: what the spec says, or the first label of the VMI's name, at most 63 bytes long.
-func hostname(vmi *v1.VirtualMachineInstance) string {
-	name := vmi.Spec.Hostname
-	if name == "" {
-		name, _, _ = strings.Cut(vmi.Name, ".")
-	}
-	return strings.TrimRight(name[:min(len(name), 63)], "-")
-}
-
 // cloudInit writes a medium that the guest's cloud-init finds by its label.
 func (p *preparer) cloudInit(ctx context.Context, v *v1.Volume, source datasource) (*domain.DiskFact, error) {
-	files, err := p.cloudInitFiles(v.Name, source)
+	files, err := p.cloudInitFiles(v.Name, source, nil)
 	if err != nil {
 		return nil, err
 	}
 	return p.medium(ctx, v.Name, source.label, files)
 }
 
-func (p *preparer) cloudInitFiles(volume string, source datasource) (map[string][]byte, error) {
-	meta, err := json.Marshal(source.metadata(p.vmi))
+func (p *preparer) cloudInitFiles(volume string, source datasource, devices []device) (map[string][]byte, error) {
+	keys, err := p.publicKeys(source.carries)
+	if err != nil {
+		return nil, err
+	}
+	meta, err := json.Marshal(source.metadata(p.vmi, keys, devices))
 	if err != nil {
 		return nil, fmt.Errorf("write the metadata: %w", err)
 	}

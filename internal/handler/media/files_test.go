@@ -128,7 +128,7 @@ func TestACPITables(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			vmi := vmiWith(tc.source, func(vmi *v1.VirtualMachineInstance) {
-				vmi.Spec.Domain.Firmware = &v1.Firmware{ACPI: &tc.acpi}
+				vmi.Spec.Domain.Firmware.ACPI = &tc.acpi
 			})
 			got, err := Prepare(context.Background(), fake.NewNode().Launcher("pod"), filesOf(SecretVolume, tc.files).write(t), limits, vmi)
 			if tc.refusal != "" {

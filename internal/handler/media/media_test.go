@@ -51,6 +51,7 @@ func secrets(volumes map[string]map[string]string) content { return content{Secr
 
 func vmiWith(source v1.VolumeSource, changes ...func(*v1.VirtualMachineInstance)) *v1.VirtualMachineInstance {
 	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm.example"}}
+	vmi.Spec.Domain.Firmware = &v1.Firmware{UUID: "5d307ca9-b3ef-428c-8861-06e72d69f223"}
 	vmi.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: source}}
 	for _, change := range changes {
 		change(vmi)
@@ -188,7 +189,7 @@ func TestCloudInit(t *testing.T) {
 		passing bool
 	}{
 		{name: "inline", source: noCloudSource(v1.CloudInitNoCloudSource{UserData: "#inline", NetworkData: "version: 2"}),
-			holds: []string{"#inline", "version: 2", `"instance-id":"vm.example.ns"`, `"local-hostname":"vm"`}},
+			holds: []string{"#inline", "version: 2", `"instance-id":"5d307ca9-b3ef-428c-8861-06e72d69f223"`, `"local-hostname":"vm"`}},
 		{name: "base64", source: noCloudSource(v1.CloudInitNoCloudSource{UserDataBase64: encoded, NetworkDataBase64: encoded}),
 			holds: []string{"#encoded"}},
 		{name: "secrets", source: noCloudSource(v1.CloudInitNoCloudSource{UserDataSecretRef: ref, NetworkDataSecretRef: ref}),

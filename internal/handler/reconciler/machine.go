@@ -38,6 +38,8 @@ type Machine interface {
 type Domains interface {
 	// Domain describes the domain of a name, or fails with hypervisor.ErrNoDomain.
 	Domain(ctx context.Context, name string) (*hypervisor.Domain, error)
+	// Define defines a domain and returns it with the addresses that libvirt chose. One that is defined is replaced.
+	Define(ctx context.Context, definition *libvirtxml.Domain) (*libvirtxml.Domain, error)
 	// Start defines and starts a domain. One that runs stays as it is.
 	Start(ctx context.Context, definition *libvirtxml.Domain, paused bool) error
 }
@@ -54,6 +56,9 @@ type Power interface {
 type Guests interface {
 	// Guest is what the guest agent told last, or nil. The VMI is enqueued when it tells something else.
 	Guest(domain string) *hypervisor.GuestInfo
+	// Credentials says whether the guest has the credentials that read returns, or nil if that was not tried. The VMI is
+	// enqueued when the answer changes.
+	Credentials(domain string, read func() (hypervisor.Credentials, error)) *hypervisor.CredentialsState
 	// Process is the hypervisor's process as the way into the Pod's namespaces.
 	Process() *hypervisor.Process
 }

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"libvirt.org/go/libvirtxml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -154,6 +155,9 @@ func (r *Reconciler) domain(ctx context.Context, s *scope) error {
 	if err != nil {
 		return s.fromBuild(err)
 	}
+	if err := r.describeDevices(ctx, s, definition); err != nil {
+		return err
+	}
 	paused := s.vmi.Spec.StartStrategy != nil && *s.vmi.Spec.StartStrategy == v1.StartStrategyPaused
 	if err := s.machine.Start(ctx, definition, paused); err != nil {
 		// What was prepared may be what was wrong: the next attempt looks again.
@@ -163,6 +167,23 @@ func (r *Reconciler) domain(ctx context.Context, s *scope) error {
 	s.event(corev1.EventTypeNormal, "Created", "VirtualMachineInstance defined.")
 	// What runs now, with the addresses and names that libvirt chose.
 	return r.look(ctx, s)
+}
+
+// describeDevices puts the places of tagged devices onto the guest's config drive. libvirt chooses them when the domain is
+// defined, and the same ones each time.
+func (r *Reconciler) describeDevices(ctx context.Context, s *scope, definition *libvirtxml.Domain) error {
+	if !media.Tagged(s.vmi) {
+		return nil
+	}
+	defined, err := s.machine.Define(ctx, definition)
+	if err != nil {
+		s.memory.interfaces, s.memory.disks = nil, nil
+		return fromMachine(err)
+	}
+	if err := media.Describe(ctx, s.machine, r.Content(s.pod.UID), s.vmi, defined, s.disks); err != nil {
+		return fromMedia(s.vmi, err)
+	}
+	return nil
 }
 
 // stillWanted ends the reconcile when the VMI or its Pod has been deleted since they were read. The event of the
@@ -195,5 +216,6 @@ func (r *Reconciler) sync(_ context.Context, s *scope) error {
 	if s.domain.AgentConnected() {
 		s.guest = s.machine.Guest(s.domainName())
 	}
+	s.credentials = r.syncCredentials(s)
 	return nil
 }

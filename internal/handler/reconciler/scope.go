@@ -50,6 +50,8 @@ type scope struct {
 	disks *media.Result
 	// guest is what the guest agent told.
 	guest *hypervisor.GuestInfo
+	// credentials says whether the guest agent has brought in its credentials; nil if that is not known.
+	credentials *hypervisor.CredentialsState
 	// events are sent once the status has been written.
 	events []pendingEvent
 }

@@ -34,6 +34,7 @@ func computeStatus(s *scope, outcome error) {
 		setInterfaces(s)
 		setVolumes(s)
 		setGuestOS(status, s.guest)
+		setCredentials(s, now)
 		setMigratable(s.vmi, now)
 	}
 	// A guest that is on its way needs no word: the next write says that it runs, or why it does not.

@@ -89,6 +89,7 @@ type Launcher struct {
 	pools       map[string]*pool
 	content     map[string][]byte
 	guest       *hypervisor.GuestInfo
+	credentials hypervisor.Credentials
 	lost        map[string]bool
 	opens       int
 	starts      int
@@ -112,7 +113,8 @@ func (l *Launcher) change(do func()) {
 	}
 }
 
-// Fail makes one kind of call fail: "domain", "start", "shutdown", "destroy", "pool", "create" or "upload".
+// Fail makes one kind of call fail: "domain", "define", "start", "shutdown", "destroy", "pool", "create", "upload" or
+// "credentials".
 func (l *Launcher) Fail(call string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -286,17 +288,59 @@ func (l *Launcher) Domain(ctx context.Context, name string) (*hypervisor.Domain,
 	return found, nil
 }
 
+// Define defines the domain unless it runs.
+func (l *Launcher) Define(ctx context.Context, definition *libvirtxml.Domain) (*libvirtxml.Domain, error) {
+	if err := l.enter(ctx, "define"); err != nil {
+		return nil, err
+	}
+	stored, err := placed(definition)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.domain.Active() {
+		l.domain = &hypervisor.Domain{State: hypervisor.StateDefined, XML: stored}
+	}
+	return placed(l.domain.XML)
+}
+
+// placed is a copy of a domain in which each virtio device has a PCI address.
+func placed(definition *libvirtxml.Domain) (*libvirtxml.Domain, error) {
+	text, err := definition.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	stored := &libvirtxml.Domain{}
+	if err := stored.Unmarshal(text); err != nil || stored.Devices == nil {
+		return stored, err
+	}
+	var zero, bus uint
+	next := func() *libvirtxml.DomainAddress {
+		bus++
+		at := bus
+		return &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{Domain: &zero, Bus: &at, Slot: &zero, Function: &zero}}
+	}
+	for i := range stored.Devices.Disks {
+		if disk := &stored.Devices.Disks[i]; disk.Address == nil && disk.Target != nil && disk.Target.Bus == "virtio" {
+			disk.Address = next()
+		}
+	}
+	for i := range stored.Devices.Interfaces {
+		if nic := &stored.Devices.Interfaces[i]; nic.Address == nil {
+			nic.Address = next()
+		}
+	}
+	return stored, nil
+}
+
 // Start defines the domain and starts it unless it runs.
 func (l *Launcher) Start(ctx context.Context, definition *libvirtxml.Domain, paused bool) error {
 	if err := l.enter(ctx, "start"); err != nil {
 		return err
 	}
-	text, err := definition.Marshal()
+	stored, err := placed(definition)
 	if err != nil {
-		return err
-	}
-	stored := &libvirtxml.Domain{}
-	if err := stored.Unmarshal(text); err != nil {
 		return err
 	}
 	l.mu.Lock()
@@ -340,6 +384,28 @@ func (l *Launcher) Guest(string) *hypervisor.GuestInfo {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.guest
+}
+
+// Credentials brings the credentials into the guest at once, unless it was told to fail.
+func (l *Launcher) Credentials(_ string, read func() (hypervisor.Credentials, error)) *hypervisor.CredentialsState {
+	wanted, err := read()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil {
+		err = l.failures["credentials"]
+	}
+	if err != nil {
+		return &hypervisor.CredentialsState{Message: err.Error()}
+	}
+	l.credentials = wanted
+	return &hypervisor.CredentialsState{Synchronized: true}
+}
+
+// InGuest are the credentials that were brought in last.
+func (l *Launcher) InGuest() hypervisor.Credentials {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.credentials
 }
 
 // Process is nil: there is no process to look into.

@@ -48,7 +48,9 @@ type Conn struct {
 	relay   *relay
 	process *hypervisor.Process
 	guest   guestPoller
-	notify  func()
+	// credentials brings keys and passwords into the guest.
+	credentials credentialsSync
+	notify      func()
 
 	// mu is held for reading during calls and for writing to close, as libvirt's handle must outlive its calls.
 	mu      sync.RWMutex
@@ -79,7 +81,7 @@ func Dial(ctx context.Context, o Options, pod hypervisor.PodRef) (*Conn, error) 
 		_ = launcher.Close()
 		return nil, fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
 	}
-	c := &Conn{pod: pod, process: process, guest: guestPoller{kick: make(chan struct{}, 1)}, notify: func() {}}
+	c := &Conn{pod: pod, process: process, guest: guestPoller{kick: make(chan struct{}, 1)}, credentials: credentialsSync{kick: make(chan struct{}, 1)}, notify: func() {}}
 	if c.relay, err = newRelay(o.RelayDir, launcher); err != nil {
 		_ = launcher.Close()
 		_ = process.Dir.Close()

@@ -51,6 +51,31 @@ func (c *Conn) Domain(ctx context.Context, name string) (*hypervisor.Domain, err
 	return found, err
 }
 
+// Define defines the domain and returns it with the addresses that libvirt chose.
+func (c *Conn) Define(ctx context.Context, definition *libvirtxml.Domain) (*libvirtxml.Domain, error) {
+	text, err := definition.Marshal()
+	if err != nil {
+		return nil, fmt.Errorf("write the domain's XML: %w", err)
+	}
+	defined := &libvirtxml.Domain{}
+	err = c.call(ctx, actTimeout, "define the domain", func(l *libvirt.Connect) error {
+		domain, err := l.DomainDefineXML(text)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = domain.Free() }()
+		text, err := domain.GetXMLDesc(libvirt.DOMAIN_XML_INACTIVE)
+		if err != nil {
+			return err
+		}
+		if err := defined.Unmarshal(text); err != nil {
+			return fmt.Errorf("libvirtd described the domain in XML that cannot be read: %w", err)
+		}
+		return nil
+	})
+	return defined, err
+}
+
 // Start defines the domain and starts it. A domain that runs stays as it is.
 func (c *Conn) Start(ctx context.Context, definition *libvirtxml.Domain, paused bool) error {
 	text, err := definition.Marshal()

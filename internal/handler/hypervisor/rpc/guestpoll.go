@@ -37,11 +37,14 @@ func (c *Conn) Guest(domain string) *hypervisor.GuestInfo {
 	return c.guest.info.Load()
 }
 
-// guestConnected makes the next question come at once.
+// guestConnected makes the next question come at once, and gives the agent its credentials: it may be another guest's by
+// now, after a reboot from another disk.
 func (c *Conn) guestConnected() {
-	select {
-	case c.guest.kick <- struct{}{}:
-	default:
+	for _, kick := range []chan struct{}{c.guest.kick, c.credentials.kick} {
+		select {
+		case kick <- struct{}{}:
+		default:
+		}
 	}
 }
 

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"libvirt.org/go/libvirt"
+
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+)
+
+// credentialsPause is the pause between two looks at the Secrets, as in KubeVirt. The kubelet brings its copies up to date
+// about once a minute.
+const credentialsPause = 15 * time.Second
+
+// credentialsSync keeps credentials in the guest, in its own time: an agent that does not answer must not hold up the
+// reconciler.
+type credentialsSync struct {
+	start sync.Once
+	kick  chan struct{}
+	state atomic.Pointer[hypervisor.CredentialsState]
+}
+
+// Credentials says whether the guest has its credentials; nil while nobody has tried. The first call makes the Conn bring
+// them in from now on, whenever what read returns has changed, and call the function given to Watch when the answer changes.
+func (c *Conn) Credentials(domain string, read func() (hypervisor.Credentials, error)) *hypervisor.CredentialsState {
+	c.credentials.start.Do(func() { go c.keepCredentials(domain, read) })
+	return c.credentials.state.Load()
+}
+
+func (c *Conn) keepCredentials(domain string, read func() (hypervisor.Credentials, error)) {
+	keeper := &hypervisor.CredentialsKeeper{}
+	apply := func(wanted hypervisor.Credentials) error {
+		return c.setCredentials(context.Background(), domain, wanted)
+	}
+	for {
+		if state := keeper.Step(time.Now(), read, apply); state != nil {
+			if before := c.credentials.state.Swap(state); before == nil || *before != *state {
+				c.notify()
+			}
+		}
+		select {
+		case <-c.Done():
+			return
+		case <-c.credentials.kick:
+			keeper.Forget()
+		case <-time.After(credentialsPause):
+		}
+	}
+}
+
+// setCredentials brings credentials into the guest, those of each user on their own, so that one that the guest does not
+// know keeps nothing from the others.
+func (c *Conn) setCredentials(ctx context.Context, domain string, wanted hypervisor.Credentials) error {
+	var errs []error
+	for _, user := range slices.Sorted(maps.Keys(wanted.Keys)) {
+		err := c.withAgent(ctx, domain, "set SSH keys", func(d *libvirt.Domain) error {
+			// Without flags the keys replace those that the user has.
+			return d.AuthorizedSSHKeysSet(user, wanted.Keys[user], 0)
+		})
+		errs = append(errs, credentialError("SSH keys", user, err))
+	}
+	for _, user := range slices.Sorted(maps.Keys(wanted.Passwords)) {
+		err := c.withAgent(ctx, domain, "set a password", func(d *libvirt.Domain) error {
+			return d.SetUserPassword(user, wanted.Passwords[user], 0)
+		})
+		errs = append(errs, credentialError("password", user, err))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Conn) withAgent(ctx context.Context, domain, what string, fn func(*libvirt.Domain) error) error {
+	return c.call(ctx, guestTimeout, what, func(l *libvirt.Connect) error {
+		return withDomain(l, domain, func(d *libvirt.Domain) error {
+			if err := d.AgentSetResponseTimeout(agentTimeout, 0); err != nil {
+				return err
+			}
+			return fn(d)
+		})
+	})
+}
+
+func credentialError(what, user string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case isCode(err, libvirt.ERR_AGENT_UNRESPONSIVE):
+		return errors.New(hypervisor.AgentOffline)
+	default:
+		return fmt.Errorf("the guest does not take the %s of user %q: %w", what, user, err)
+	}
+}

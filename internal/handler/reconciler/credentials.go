@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/media"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// Reasons of events about access credentials. KubeVirt's names.
+const (
+	reasonCredentialsSynced = "AccessCredentialsSyncSuccess"
+	reasonCredentialsFailed = "AccessCredentialsSyncFailed"
+)
+
+// syncCredentials has the guest agent bring keys and passwords into the guest.
+func (r *Reconciler) syncCredentials(s *scope) *hypervisor.CredentialsState {
+	if s.vmi == nil || !s.domain.Active() || !slices.ContainsFunc(s.vmi.Spec.AccessCredentials, byAgent) {
+		return nil
+	}
+	if !s.domain.AgentConnected() {
+		return &hypervisor.CredentialsState{Message: hypervisor.AgentOffline}
+	}
+	// A VMI's spec never changes.
+	credentials, content := s.vmi.Spec.AccessCredentials, r.Content(s.pod.UID)
+	return s.machine.Credentials(s.domainName(), func() (hypervisor.Credentials, error) {
+		return readCredentials(credentials, content)
+	})
+}
+
+// byAgent says that a credential comes into the guest by its agent, and not by cloud-init.
+func byAgent(c v1.AccessCredential) bool {
+	return c.SSHPublicKey != nil && c.SSHPublicKey.PropagationMethod.QemuGuestAgent != nil ||
+		c.UserPassword != nil && c.UserPassword.PropagationMethod.QemuGuestAgent != nil
+}
+
+// readCredentials reads the Secrets of the credentials that the agent propagates, as they are on the node now. A user's keys
+// are those of all credentials that name the user. Of passwords the Secret's keys are the users' names.
+func readCredentials(credentials []v1.AccessCredential, content media.Content) (hypervisor.Credentials, error) {
+	wanted := hypervisor.Credentials{Keys: map[string][]string{}, Passwords: map[string]string{}}
+	for i := range credentials {
+		credential := &credentials[i]
+		secret := credential.SecretName()
+		if !byAgent(*credential) || secret == "" {
+			continue
+		}
+		files, err := content.Files(media.SecretVolume, launcherpod.CredentialsVolume(secret))
+		if err != nil {
+			return wanted, fmt.Errorf("read Secret %s: %w", secret, err)
+		}
+		names := slices.Sorted(maps.Keys(files))
+		if credential.UserPassword != nil {
+			for _, user := range names {
+				wanted.Passwords[user] = string(files[user])
+			}
+			continue
+		}
+		for _, user := range credential.SSHPublicKey.PropagationMethod.QemuGuestAgent.Users {
+			for _, name := range names {
+				wanted.Keys[user] = append(wanted.Keys[user], keysIn(files[name])...)
+			}
+		}
+	}
+	return wanted, nil
+}
+
+// keysIn are the lines of a file with SSH keys. The guest agent refuses a key with a line feed, which most files end with.
+func keysIn(file []byte) []string {
+	var keys []string
+	for line := range strings.Lines(string(file)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			keys = append(keys, line)
+		}
+	}
+	return keys
+}
+
+// setCredentials tells whether the guest has its credentials, also as an event when that changes. The words are KubeVirt's.
+func setCredentials(s *scope, now metav1.Time) {
+	if s.credentials == nil {
+		return
+	}
+	condition := v1.VirtualMachineInstanceCondition{
+		Type: v1.VirtualMachineInstanceAccessCredentialsSynchronized, Status: corev1.ConditionFalse, Message: cleanMessage(s.credentials.Message),
+	}
+	if s.credentials.Synchronized {
+		condition.Status = corev1.ConditionTrue
+	}
+	switch changed := vmistatus.SetCondition(&s.vmi.Status, condition, now); {
+	case !changed:
+	case s.credentials.Synchronized:
+		s.event(corev1.EventTypeNormal, reasonCredentialsSynced, "Access credentials sync successful.")
+	default:
+		s.event(corev1.EventTypeWarning, reasonCredentialsFailed, "Access credentials sync failed: "+condition.Message)
+	}
+}
