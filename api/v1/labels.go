@@ -68,8 +68,8 @@ const (
 	QGSSocketPathAnnotation = "kubevirt.io/qgs-socket-path"
 	// DeprecatedNonRootVMIAnnotation is on old VMIs whose launcher does not run as root; now none does.
 	DeprecatedNonRootVMIAnnotation = "kubevirt.io/nonroot"
-	// EmulatorThreadCompleteToEvenParity on the KubeVirt object rounds dedicated CPUs with an isolated emulator thread up to
-	// an even number.
+	// EmulatorThreadCompleteToEvenParity on a VMI rounds dedicated CPUs with an isolated emulator thread up to an even number.
+	// On the KubeVirt object, with the feature gate AlignCPUs, it does so for all VMIs.
 	EmulatorThreadCompleteToEvenParity = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
 	// AutoMemoryLimitsRatioLabel is on a namespace and holds by how much the memory limit of launcher Pods exceeds their
 	// request where a quota asks for limits. At least 1.

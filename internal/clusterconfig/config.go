@@ -85,6 +85,8 @@ type Config struct {
 	SupportedGuestAgentVersions []string
 	// ObsoleteCPUModels are models that are not offered for scheduling.
 	ObsoleteCPUModels map[string]bool
+	// AlignCPUs makes the number of a guest's dedicated CPUs even if one of them is for QEMU's own thread.
+	AlignCPUs bool
 	// FeatureGates says which features are on.
 	FeatureGates FeatureGates
 

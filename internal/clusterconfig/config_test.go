@@ -162,6 +162,22 @@ func TestImages(t *testing.T) {
 	}
 }
 
+func TestAlignCPUs(t *testing.T) {
+	kv := &v1.KubeVirt{}
+	kv.Spec.Configuration.DeveloperConfiguration = &v1.DeveloperConfiguration{FeatureGates: []string{"AlignCPUs"}}
+	if c, err := FromKubeVirt(kv); err != nil || c.AlignCPUs {
+		t.Errorf("CPUs are aligned without the annotation, %v", err)
+	}
+	kv.Annotations = map[string]string{v1.EmulatorThreadCompleteToEvenParity: ""}
+	if c, err := FromKubeVirt(kv); err != nil || !c.AlignCPUs {
+		t.Errorf("CPUs are not aligned, %v", err)
+	}
+	kv.Spec.Configuration.DeveloperConfiguration = nil
+	if c, err := FromKubeVirt(kv); err != nil || c.AlignCPUs {
+		t.Errorf("CPUs are aligned without the gate, %v", err)
+	}
+}
+
 func TestFeatureGates(t *testing.T) {
 	listed := NewFeatureGates([]string{"HostDisk", "Passt", "HotplugVolumes", "Unheard"}, []string{"Snapshot", "LiveMigration"})
 	cases := []struct {

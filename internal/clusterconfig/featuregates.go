@@ -31,6 +31,7 @@ const (
 	GateImageVolume    = "ImageVolume"
 	GateNodeRestrict   = "NodeRestriction"
 	GateCPUManager     = "CPUManager"
+	GateAlignCPUs      = "AlignCPUs"
 	GateSeccompProfile = "KubevirtSeccompProfile"
 	GatePortRanges     = "PortRangesSpec"
 	// GateExternalNetResources leaves it to another component to add the resources of networks to Pods.

@@ -96,7 +96,9 @@ func (s *Store) load(ctx context.Context, kv *v1.KubeVirt) {
 // changes is false for a new version of the object that differs in status or metadata only.
 func (s *Store) changes(kv *v1.KubeVirt) bool {
 	current := s.Current()
-	return current.KubeVirt != kv.Name || current.Generation != kv.Generation || kv.Generation == 0
+	_, even := kv.Annotations[v1.EmulatorThreadCompleteToEvenParity] // annotations have no generation
+	return current.KubeVirt != kv.Name || current.Generation != kv.Generation || kv.Generation == 0 ||
+		current.AlignCPUs != (even && current.FeatureGates.IsEnabled(GateAlignCPUs))
 }
 
 // Active is the KubeVirt object that counts: the oldest. It is nil when there is none.

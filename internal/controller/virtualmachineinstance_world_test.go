@@ -130,8 +130,9 @@ func (w *world) play(vmi *v1.VirtualMachineInstance, node string, status *builde
 		})).To(Succeed())
 		pod = ExpectExists(podOf(vmi))
 	}
-	conditions := pod.Status.Conditions
+	conditions, class := pod.Status.Conditions, pod.Status.QOSClass
 	pod.Status = status.Obj()
+	pod.Status.QOSClass = class
 	for _, c := range conditions {
 		if c.Type == v1.VirtualMachineUnpaused || c.Type == corev1.PodScheduled && len(pod.Status.Conditions) == 0 {
 			pod.Status.Conditions = append(pod.Status.Conditions, c)

@@ -19,8 +19,8 @@ var ErrNotPrepared = errors.New("not prepared on the node")
 // configurator adds one device or concern to a domain. It reads the VMI and the facts and changes neither.
 type configurator func(*v1.VirtualMachineInstance, Facts, *libvirtxml.Domain) error
 
-// configurators run in this order. Only the last ones depend on the others: controllers are counted from the
-// devices that are there.
+// configurators run in this order. Dedicated CPUs refer to what comes before them, and the last ones to all others:
+// controllers are counted from the devices that are there.
 var configurators = []configurator{
 	refuseUnsupported,
 	configureIdentity,
@@ -34,6 +34,9 @@ var configurators = []configurator{
 	configureClock,
 	configureLifecycle,
 	configureIOThreads,
+	configureDedicatedCPUs,
+	configureNUMA,
+	configureRealtime,
 	configureDisks,
 	configureInterfaces,
 	configureSerialConsole,

@@ -52,6 +52,16 @@ var goldenGuests = map[string]func() *guest{
 	"windows":     windows,
 	"cpu-named":   namedCPU,
 	"cpu-hotplug": func() *guest { return makeGuest().domainSpec(hotplugTopology) },
+	"cpu-dedicated": func() *guest {
+		return dedicated(1, 1, 0, 1).cpu(func(c *v1.CPU) { c.IsolateEmulatorThread = true }).emptyDisk(diskOn("a", v1.DiskBusVirtio)).
+			domainSpec(func(d *v1.DomainSpec) { d.IOThreadsPolicy = ptr.To(v1.IOThreadsPolicyAuto) })
+	},
+	"cpu-dedicated-kvm": func() *guest { return dedicated(1, 2, 0, 1).kvm() },
+	"cpu-realtime": func() *guest {
+		return numa("8Mi", 2, 0, 1).cpu(func(c *v1.CPU) { c.Realtime = &v1.Realtime{Mask: "0-1,^1"} })
+	},
+	"hugepages":     func() *guest { return makeGuest().domainSpec(guestMemory("64Mi", "2Mi")) },
+	"hugepages-1gi": func() *guest { return makeGuest().domainSpec(guestMemory("1Gi", "1Gi")) },
 }
 
 func headless() *guest {

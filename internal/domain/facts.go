@@ -24,6 +24,27 @@ type Facts struct {
 	MemBalloonStatsPeriod uint `json:"memBalloonStatsPeriod,omitempty"`
 	// VhostNet says that the Pod has /dev/vhost-net.
 	VhostNet bool `json:"vhostNet,omitempty"`
+	// CPUs are the node's CPUs that the Pod may run on, in ascending order. They are needed only for dedicated CPUs, and
+	// then the kubelet has given them to the Pod alone.
+	CPUs []uint `json:"cpus,omitempty"`
+	// NUMACells are the node's CPUs by what they share. Dedicated CPUs are chosen by them.
+	NUMACells []NUMACellFact `json:"numaCells,omitempty"`
+}
+
+// NUMACellFact is a part of the node with memory of its own.
+type NUMACellFact struct {
+	// ID is the node's number of the cell.
+	ID uint `json:"id"`
+	// CPUs are those that reach the cell's memory fastest.
+	CPUs []CPUFact `json:"cpus,omitempty"`
+}
+
+// CPUFact is a logical CPU of the node.
+type CPUFact struct {
+	// ID is the node's number of the CPU.
+	ID uint `json:"id"`
+	// Siblings are the CPUs of the same core, itself included; none means that it is a core by itself.
+	Siblings []uint `json:"siblings,omitempty"`
 }
 
 // DiskFact is where a volume's disk lies in the Pod and how it is written.

@@ -13,10 +13,6 @@ var VMI = []Field{
 	{"evictionStrategy", []string{"LiveMigrate", "LiveMigrateIfPossible", "External"}, Warn,
 		"live migration is not implemented yet: an eviction shuts the guest down"},
 
-	{"domain.cpu.dedicatedCpuPlacement", nil, Refuse, "dedicated CPUs are not implemented yet"},
-	{"domain.cpu.numa", nil, Refuse, "NUMA passthrough is not implemented yet"},
-	{"domain.cpu.isolateEmulatorThread", nil, Refuse, "dedicated CPUs are not implemented yet"},
-	{"domain.cpu.realtime", nil, Refuse, "realtime guests are not implemented yet"},
 	{"domain.memory.maxGuest", nil, Warn, "memory hotplug is not implemented yet"},
 	{"domain.memory.reservedOverhead.memLock", []string{"Required"}, Refuse, "locked memory is not implemented yet"},
 	{"domain.launchSecurity", nil, Refuse, "encrypted guests are not implemented yet"},

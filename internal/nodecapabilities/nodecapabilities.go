@@ -23,6 +23,10 @@ type Report struct {
 	KVM bool `json:"kvm"`
 	// Devices says that the node's device plugins are registered and healthy, and so a VM can be scheduled.
 	Devices bool `json:"devices"`
+	// CPUManager says that the kubelet gives Guaranteed containers CPUs for themselves.
+	CPUManager bool `json:"cpuManager"`
+	// Realtime says that the kernel lets realtime threads run for as long as they want.
+	Realtime bool `json:"realtime"`
 	// MachineTypes are QEMU's machine types, such as q35 and pc-q35-10.0.
 	MachineTypes []string `json:"machineTypes,omitempty"`
 	// HostModel is the CPU model that host-model resolves to on the node.

@@ -69,15 +69,17 @@ func moveKubelet(pod *corev1.PodSpec, root string) {
 	if root == "" || path.Clean(root) == DefaultKubeletRoot {
 		return
 	}
-	pods := path.Join(root, "pods")
-	for i := range pod.Volumes {
-		if pod.Volumes[i].Name == "kubelet-pods" {
-			pod.Volumes[i].HostPath.Path = pods
+	for volume, dir := range map[string]string{"kubelet-pods": "pods", "pod-resources": "pod-resources"} {
+		dir = path.Join(root, dir)
+		for i := range pod.Volumes {
+			if pod.Volumes[i].Name == volume {
+				pod.Volumes[i].HostPath.Path = dir
+			}
 		}
-	}
-	for i, m := range pod.Containers[0].VolumeMounts {
-		if m.Name == "kubelet-pods" {
-			pod.Containers[0].VolumeMounts[i].MountPath = pods
+		for i, m := range pod.Containers[0].VolumeMounts {
+			if m.Name == volume {
+				pod.Containers[0].VolumeMounts[i].MountPath = dir
+			}
 		}
 	}
 }

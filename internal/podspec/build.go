@@ -54,7 +54,7 @@ func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 		Args:            arguments,
 		Ports:           ports(vmi),
 		Resources:       resources(vmi, cfg),
-		SecurityContext: containerSecurity(),
+		SecurityContext: containerSecurity(vmi),
 		VolumeMounts:    storage.mounts,
 		VolumeDevices:   storage.devices,
 	}
@@ -127,16 +127,21 @@ func podSecurity() *corev1.PodSecurityContext {
 }
 
 // containerSecurity passes the restricted Pod Security level. NET_BIND_SERVICE is for DHCP's port 67.
-func containerSecurity() *corev1.SecurityContext {
+//
+// A guest with the node's NUMA cells does not pass it: QEMU binds the memory of each, and the runtime's seccomp profile
+// has the call mbind only for containers that could have SYS_NICE. No process of the Pod gets the capability by that, as
+// none is root. Source: containerd contrib/seccomp/seccomp_default.go.
+func containerSecurity(vmi *v1.VirtualMachineInstance) *corev1.SecurityContext {
+	capabilities := []corev1.Capability{"NET_BIND_SERVICE"}
+	if cpu := vmi.Spec.Domain.CPU; cpu != nil && cpu.NUMA != nil && cpu.NUMA.GuestMappingPassthrough != nil {
+		capabilities = append(capabilities, "SYS_NICE")
+	}
 	return &corev1.SecurityContext{
 		RunAsUser:                ptr.To[int64](launcherpod.QEMUUser),
 		RunAsGroup:               ptr.To[int64](launcherpod.QEMUUser),
 		RunAsNonRoot:             ptr.To(true),
 		AllowPrivilegeEscalation: ptr.To(false),
 		ReadOnlyRootFilesystem:   ptr.To(true),
-		Capabilities: &corev1.Capabilities{
-			Drop: []corev1.Capability{"ALL"},
-			Add:  []corev1.Capability{"NET_BIND_SERVICE"},
-		},
+		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: capabilities},
 	}
 }

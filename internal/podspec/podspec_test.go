@@ -90,6 +90,11 @@ func TestGoldenPods(t *testing.T) {
 			vmi.Spec.Domain.CPU.DedicatedCPUPlacement = true
 			vmi.Spec.Domain.CPU.IsolateEmulatorThread = true
 		}), config()},
+		"realtime": {makeVMI().CPU(1, 2, 1).Hugepages("2Mi").Request("memory", "1Gi").With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.CPU.DedicatedCPUPlacement = true
+			vmi.Spec.Domain.CPU.NUMA = &v1.NUMA{GuestMappingPassthrough: &v1.NUMAGuestMappingPassthrough{}}
+			vmi.Spec.Domain.CPU.Realtime = &v1.Realtime{}
+		}), config()},
 		"hugepages": {makeVMI().Hugepages("2Mi"), config()},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -355,6 +360,9 @@ func TestResources(t *testing.T) {
 		"overcommitted overhead": {makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Resources.OvercommitGuestOverhead = true
 		}), map[corev1.ResourceName]string{"memory": "1Gi"}, nil},
+		"I/O threads beside the vCPUs": {makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.IOThreads = &v1.DiskIOThreads{SupplementalPoolThreadCount: ptr.To[uint32](4)}
+		}), map[corev1.ResourceName]string{"cpu": "500m"}, nil},
 		"hugepages": {makeVMI().Hugepages("2Mi"),
 			map[corev1.ResourceName]string{"hugepages-2Mi": "1Gi", "memory": overhead.String()},
 			map[corev1.ResourceName]string{"hugepages-2Mi": "1Gi"}},
@@ -367,6 +375,45 @@ func TestResources(t *testing.T) {
 			got := pod.Spec.Containers[0].Resources
 			expect(t, "requests", tc.requests, got.Requests)
 			expect(t, "limits", tc.limits, got.Limits)
+		})
+	}
+}
+
+func TestDedicatedCPUs(t *testing.T) {
+	even := func(vmi *builder.VMI) *builder.VMI { return vmi.Annotation(v1.EmulatorThreadCompleteToEvenParity, "") }
+	isolated := func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.CPU.IsolateEmulatorThread = true }
+	pool := func(vmi *v1.VirtualMachineInstance) {
+		vmi.Spec.Domain.IOThreads = &v1.DiskIOThreads{SupplementalPoolThreadCount: ptr.To[uint32](3)}
+	}
+	for name, tc := range map[string]struct {
+		vmi  *builder.VMI
+		want string
+	}{
+		"one for each vCPU":                {makeVMI().CPU(2, 2, 1), "4"},
+		"one for the emulator":             {makeVMI().CPU(1, 2, 1).With(isolated), "3"},
+		"two for an even number":           {even(makeVMI().CPU(1, 2, 1).With(isolated)), "4"},
+		"one makes it even":                {even(makeVMI().CPU(1, 3, 1).With(isolated)), "4"},
+		"even without an emulator's own":   {even(makeVMI().CPU(1, 3, 1)), "3"},
+		"the I/O threads' own":             {makeVMI().CPU(1, 2, 1).With(pool), "5"},
+		"I/O threads, emulator and parity": {even(makeVMI().CPU(1, 1, 1).With(pool).With(isolated)), "6"},
+		"no topology":                      {makeVMI().CPU(0, 0, 0).Limit("cpu", "6"), "6"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			vmi := tc.vmi.With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.CPU.DedicatedCPUPlacement = true }).Limit("memory", "2Gi")
+			overcommitted := config()
+			overcommitted.MemoryOvercommit = 200
+			pod, err := podspec.Build(vmi.Obj(), overcommitted)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := pod.Spec.Containers[0].Resources
+			if cpus := got.Requests.Cpu().String(); cpus != tc.want {
+				t.Errorf("%s CPUs, want %s", cpus, tc.want)
+			}
+			// What makes a Pod Guaranteed.
+			if got.Requests.Cpu().Cmp(*got.Limits.Cpu()) != 0 || got.Requests.Memory().Cmp(*got.Limits.Memory()) != 0 || got.Requests.Memory().Value() < 2<<30 {
+				t.Errorf("requests %v, limits %v", got.Requests, got.Limits)
+			}
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
@@ -45,29 +46,52 @@ func resources(vmi *v1.VirtualMachineInstance, cfg Config) corev1.ResourceRequir
 	return out
 }
 
-// VCPUs is the number of virtual CPUs.
+// VCPUs is the number of virtual CPUs: that of the topology, or else of the CPUs that the resources name.
 func VCPUs(vmi *v1.VirtualMachineInstance) int64 {
 	cpu := vmi.Spec.Domain.CPU
-	if cpu == nil {
-		return 1
+	if cpu != nil && (cpu.Sockets > 0 || cpu.Cores > 0 || cpu.Threads > 0) {
+		return int64(max(cpu.Sockets, 1)) * int64(max(cpu.Cores, 1)) * int64(max(cpu.Threads, 1))
 	}
-	return int64(max(cpu.Sockets, 1)) * int64(max(cpu.Cores, 1)) * int64(max(cpu.Threads, 1))
+	for _, list := range []corev1.ResourceList{vmi.Spec.Domain.Resources.Limits, vmi.Spec.Domain.Resources.Requests} {
+		if quantity, ok := list[corev1.ResourceCPU]; ok && quantity.Sign() > 0 {
+			return quantity.Value()
+		}
+	}
+	return 1
+}
+
+// busyThreads are the vCPUs, and the I/O threads that are asked for beside them.
+func busyThreads(vmi *v1.VirtualMachineInstance) int64 {
+	threads := VCPUs(vmi)
+	if pool := vmi.Spec.Domain.IOThreads; pool != nil {
+		threads += int64(ptr.Deref(pool.SupplementalPoolThreadCount, 0))
+	}
+	return threads
+}
+
+// dedicatedCPUs are the whole CPUs that the kubelet is to give away: one for each busy thread, and one for QEMU's own
+// thread if it is to be apart. A second one for it makes their number even where nodes give out whole cores only.
+func dedicatedCPUs(vmi *v1.VirtualMachineInstance) int64 {
+	cpus := busyThreads(vmi)
+	if !vmi.Spec.Domain.CPU.IsolateEmulatorThread {
+		return cpus
+	}
+	if _, even := vmi.Annotations[v1.EmulatorThreadCompleteToEvenParity]; even && cpus%2 == 0 {
+		return cpus + 2
+	}
+	return cpus + 1
 }
 
 func setCPU(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance, cfg Config) {
 	if vmi.IsCPUDedicated() {
-		cpus := VCPUs(vmi)
-		if vmi.Spec.Domain.CPU.IsolateEmulatorThread {
-			cpus++
-		}
-		whole := *resource.NewQuantity(cpus, resource.DecimalSI)
+		whole := *resource.NewQuantity(dedicatedCPUs(vmi), resource.DecimalSI)
 		out.Requests[corev1.ResourceCPU], out.Limits[corev1.ResourceCPU] = whole, whole
 		return
 	}
 	if _, given := out.Requests[corev1.ResourceCPU]; given {
 		return
 	}
-	request := *resource.NewMilliQuantity(max(VCPUs(vmi)*milliPerCPU/int64(max(cfg.CPUAllocationRatio, 1)), 1),
+	request := *resource.NewMilliQuantity(max(busyThreads(vmi)*milliPerCPU/int64(max(cfg.CPUAllocationRatio, 1)), 1),
 		resource.DecimalSI)
 	if cfg.CPURequest != nil {
 		request = cfg.CPURequest.DeepCopy()
@@ -102,7 +126,7 @@ func setMemory(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance,
 	guest := GuestMemory(vmi)
 	request, given := out.Requests[corev1.ResourceMemory]
 	if !given {
-		request = *resource.NewQuantity(guest.Value()*100/overcommit(cfg), resource.BinarySI)
+		request = requestFor(vmi, guest, cfg)
 	}
 	if pages := hugepages(vmi); pages != nil {
 		// The guest lies in huge pages, which are counted apart; ordinary memory is for the rest.
@@ -125,6 +149,18 @@ func setMemory(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance,
 		// Only a Guaranteed Pod gets whole CPUs.
 		out.Limits[corev1.ResourceMemory] = request
 	}
+}
+
+// requestFor is the request of a guest that has none. A limit is one, too, as in Kubernetes; huge pages and the memory of
+// dedicated CPUs' Pods are not overcommitted.
+func requestFor(vmi *v1.VirtualMachineInstance, guest resource.Quantity, cfg Config) resource.Quantity {
+	if limit, limited := vmi.Spec.Domain.Resources.Limits[corev1.ResourceMemory]; limited && limit.Sign() > 0 {
+		return limit.DeepCopy()
+	}
+	if vmi.IsCPUDedicated() || hugepages(vmi) != nil {
+		return guest
+	}
+	return *resource.NewQuantity(guest.Value()*100/overcommit(cfg), resource.BinarySI)
 }
 
 func overcommit(cfg Config) int64 {

@@ -50,6 +50,9 @@ func nodeSelector(vmi *v1.VirtualMachineInstance, cfg Config) map[string]string 
 	if vmi.IsCPUDedicated() {
 		out[v1.CPUManager] = yes
 	}
+	if cpu := vmi.Spec.Domain.CPU; cpu != nil && cpu.Realtime != nil {
+		out[v1.RealtimeLabel] = yes
+	}
 	if cfg.UseEmulation {
 		return out // QEMU itself is the CPU: the node's does not matter.
 	}

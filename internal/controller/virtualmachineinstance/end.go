@@ -48,7 +48,7 @@ var outcomes = map[string]bool{
 // guest may well run.
 func readEnd(_ context.Context, s *Scope) error {
 	switch {
-	case s.stage() == vmistatus.Ended:
+	case s.stage() == vmistatus.Ended, s.End != nil:
 		return nil
 	case s.Pod != nil && finished(s.Pod):
 		end := EndOf(s.Pod)

@@ -23,7 +23,7 @@ const ReasonSuccessfulHandOver = "SuccessfulHandOver"
 // handOver prepares the agent's taking over as soon as the Pod runs, and later keeps the Pod's readiness gate in
 // step with the guest being paused. What the agent waits for, the phase Scheduled, comes last, with the status.
 func handOver(ctx context.Context, s *Scope) error {
-	if s.Pod == nil || s.deleting() || finished(s.Pod) || s.Pod.DeletionTimestamp != nil {
+	if s.Pod == nil || s.End != nil || s.deleting() || finished(s.Pod) || s.Pod.DeletionTimestamp != nil {
 		return nil
 	}
 	switch {

@@ -88,21 +88,23 @@ func Run(ctx context.Context, s *Scope) error {
 		reconcilePod,
 		// 7. Only a Pod that does not say itself why it waits is looked into.
 		readPodEvents,
-		// 8. Label and readiness gate come before the status: the agent starts the guest when it sees Scheduled.
+		// 8. No guest is handed over that cannot have what it was promised.
+		requireGuaranteed,
+		// 9. Label and readiness gate come before the status: the agent starts the guest when it sees Scheduled.
 		handOver,
-		// 9. Before the end: a Pod that went with its node gives that as the reason.
+		// 10. Before the end: a Pod that went with its node gives that as the reason.
 		lookAtNode,
-		// 10. After the Pod was looked at for the last time.
+		// 11. After the Pod was looked at for the last time.
 		readEnd,
 	)
-	// 11. The status is written even if a phase failed: it says what failed.
+	// 12. The status is written even if a phase failed: it says what failed.
 	if statusErr := writeStatus(ctx, s); statusErr != nil {
 		return errors.Join(err, statusErr)
 	}
 	if err != nil {
 		return err
 	}
-	// 12. The end is on record before the object may go.
+	// 13. The end is on record before the object may go.
 	return releaseVMI(ctx, s)
 }
 

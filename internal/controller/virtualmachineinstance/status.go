@@ -54,6 +54,9 @@ func (s *Scope) tell(before *v1.VirtualMachineInstanceStatus) {
 		if s.End.Phase == v1.Failed {
 			kind = corev1.EventTypeWarning
 		}
+		if s.End.Reason == ReasonFailedGuarantee {
+			s.event(kind, ReasonFailedGuarantee, actionEnd, "%s", s.End.Message)
+		}
 		s.event(kind, reasonStopped, actionEnd, "The VirtualMachineInstance ended: %s: %s", s.End.Reason, s.End.Message)
 	}
 	if s.End == nil && after.Reason == ReasonNodeUnresponsive && before.Reason != after.Reason {

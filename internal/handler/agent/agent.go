@@ -132,6 +132,12 @@ func cacheOptions(o *Options) cache.Options {
 }
 
 func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) error {
+	cells, err := observe.ReadTopology(o.CapabilitiesDir)
+	if err != nil {
+		// Guests that run must be looked after all the same.
+		ctrl.Log.WithName(name).Error(err, "The node's topology is not known, dedicated CPUs are chosen without it")
+	}
+	node := facts.Node{Arch: runtime.GOARCH, NUMACells: cells}
 	notices := make(chan event.TypedGenericEvent[types.NamespacedName], noticeBuffer)
 	connections, err := rpc.NewManager(rpc.Options{PodsDir: o.podsDir(), RelayDir: filepath.Join(o.PrivateDir, "r")},
 		func(vmi types.NamespacedName) { notices <- event.TypedGenericEvent[types.NamespacedName]{Object: vmi} })
@@ -149,7 +155,7 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 		Client:   mgr.GetClient(),
 		Reader:   mgr.GetAPIReader(),
 		Node:     o.Node,
-		Arch:     runtime.GOARCH,
+		Facts:    node,
 		Machines: Machines{connections},
 		Networks: networks,
 		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: o.podsDir(), Pod: pod} },
@@ -174,6 +180,7 @@ func setupNode(mgr ctrl.Manager, o *Options) error {
 	if err := mgr.Add(&observe.Reporter{
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Namespace: o.Namespace, Node: o.Node,
 		Capabilities: *capabilities, Devices: devices.Usable, Changed: devices.Changed(),
+		WholeCPUs: observe.PodResources{Dir: o.podResourcesDir()}.GivesWholeCPUs, Realtime: observe.RealtimeCapable,
 	}); err != nil {
 		return err
 	}

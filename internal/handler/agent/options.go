@@ -81,6 +81,8 @@ func (o *Options) Validate() error {
 
 func (o *Options) podsDir() string { return filepath.Join(o.KubeletRoot, "pods") }
 
+func (o *Options) podResourcesDir() string { return filepath.Join(o.KubeletRoot, "pod-resources") }
+
 func (o *Options) pluginDir() string { return filepath.Join(o.KubeletRoot, "device-plugins") }
 
 func (o *Options) metricsAddress() string { return net.JoinHostPort(o.PodIP, strconv.Itoa(o.Port)) }

@@ -22,16 +22,26 @@ type Files interface {
 	HasDevice(ctx context.Context, path string) bool
 	// DirectIO says that a file of the Pod can be opened past the page cache.
 	DirectIO(ctx context.Context, path string) bool
+	// CPUs are those of the node that the Pod may run on.
+	CPUs(ctx context.Context) []uint
+}
+
+// Node is what the agent knows about its node.
+type Node struct {
+	// Arch is the architecture as Kubernetes names it.
+	Arch string
+	// NUMACells are its CPUs by what they share.
+	NUMACells []domain.NUMACellFact
 }
 
 // Collect puts together what the earlier steps found out.
 func Collect(
-	ctx context.Context, config clusterconfig.Config, arch string, files Files, disks *media.Result,
+	ctx context.Context, config clusterconfig.Config, node Node, files Files, disks *media.Result,
 	interfaces map[string]domain.InterfaceFact,
 ) domain.Facts {
 	facts := domain.Facts{
 		Emulation:             config.UseEmulation,
-		Arch:                  arch,
+		Arch:                  node.Arch,
 		Disks:                 maps.Clone(disks.Disks),
 		Interfaces:            interfaces,
 		KernelBoot:            disks.KernelBoot,
@@ -39,6 +49,8 @@ func Collect(
 		SMBIOS:                domain.SMBIOSFact(config.SMBIOS),
 		MemBalloonStatsPeriod: uint(config.MemBalloonStatsPeriod),
 		VhostNet:              files.HasDevice(ctx, vhostNet),
+		CPUs:                  files.CPUs(ctx),
+		NUMACells:             node.NUMACells,
 	}
 	for name, disk := range facts.Disks {
 		disk.DirectIO = disk.Block || files.DirectIO(ctx, disk.Path)

@@ -26,6 +26,8 @@ func (f files) HasDevice(_ context.Context, path string) bool { return f.devices
 
 func (f files) DirectIO(_ context.Context, path string) bool { return f.direct[path] }
 
+func (f files) CPUs(context.Context) []uint { return []uint{2, 3} }
+
 func TestCollect(t *testing.T) {
 	config := clusterconfig.Default()
 	config.UseEmulation = true
@@ -36,10 +38,11 @@ func TestCollect(t *testing.T) {
 		KernelBoot: &domain.KernelBootFact{Kernel: "/k"},
 	}
 	taps := map[string]domain.InterfaceFact{"default": {Tap: "tap0"}}
-	got := Collect(context.Background(), config, "amd64",
+	node := Node{Arch: "amd64", NUMACells: []domain.NUMACellFact{{ID: 1, CPUs: []domain.CPUFact{{ID: 2}, {ID: 3}}}}}
+	got := Collect(context.Background(), config, node,
 		files{devices: map[string]bool{"/dev/vhost-net": true}, direct: map[string]bool{"/a": true}}, disks, taps)
 	want := domain.Facts{
-		Emulation: true, Arch: "amd64", Interfaces: taps, KernelBoot: disks.KernelBoot, VhostNet: true,
+		Emulation: true, Arch: "amd64", Interfaces: taps, KernelBoot: disks.KernelBoot, VhostNet: true, CPUs: []uint{2, 3}, NUMACells: node.NUMACells,
 		SMBIOS: domain.SMBIOSFact{Manufacturer: "KubeVirt", Product: "None", Family: "KubeVirt"}, MemBalloonStatsPeriod: 10,
 		Disks: map[string]domain.DiskFact{
 			"a": {Path: "/a", Format: "raw", DirectIO: true}, "b": {Path: "/b", Format: "raw"},

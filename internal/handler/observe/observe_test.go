@@ -6,6 +6,7 @@ package observe
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -108,9 +109,20 @@ func TestHeartbeat(t *testing.T) {
 	}
 }
 
+// failure is an error that can be turned on.
+type failure struct{ atomic.Bool }
+
+func (f *failure) load() error {
+	if f.Load() {
+		return errors.New("not there")
+	}
+	return nil
+}
+
 func TestReporterWritesWhatChanged(t *testing.T) {
 	var writes atomic.Int32
 	var usable atomic.Bool
+	var kubeletFails failure
 	c := server(&writes)
 	changed := make(chan struct{}, 1)
 	start := func() (stop func()) {
@@ -120,6 +132,8 @@ func TestReporterWritesWhatChanged(t *testing.T) {
 			Client: c, Reader: c, Namespace: "kubevirt", Node: "n", Changed: changed,
 			Capabilities: nodecapabilities.Report{Arch: "amd64", CPUModels: []string{"EPYC"}},
 			Devices:      func() (bool, bool) { return usable.Load(), false },
+			WholeCPUs:    func(context.Context) (bool, error) { return usable.Load(), kubeletFails.load() },
+			Realtime:     func() (bool, error) { return usable.Load(), nil },
 		}
 		go func() { done <- r.Start(ctx) }()
 		return func() {
@@ -142,13 +156,14 @@ func TestReporterWritesWhatChanged(t *testing.T) {
 		stored := &corev1.ConfigMap{}
 		var report nodecapabilities.Report
 		err := c.Get(context.Background(), client.ObjectKey{Namespace: "kubevirt", Name: "virt-handler.n"}, stored)
-		return err == nil && json.Unmarshal([]byte(stored.Data[nodecapabilities.DataKey]), &report) == nil && report.Devices
+		return err == nil && json.Unmarshal([]byte(stored.Data[nodecapabilities.DataKey]), &report) == nil && report.Devices && report.CPUManager && report.Realtime
 	})
 	stop()
 	if writes.Load() != 2 {
 		t.Errorf("%d writes, want 2", writes.Load())
 	}
 	// An agent that starts again has nothing new to say.
+	kubeletFails.Store(true)
 	stop = start()
 	changed <- struct{}{}
 	eventually(t, "the change was looked at", func() bool { return len(changed) == 0 })

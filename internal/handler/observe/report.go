@@ -6,6 +6,7 @@ package observe
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -32,11 +33,17 @@ type Reporter struct {
 	Namespace string
 	// Node is the node's name.
 	Node string
-	// Capabilities is what the launcher image's libvirt said. It is completed with what Devices says.
+	// Capabilities is what the launcher image's libvirt said. It is completed with what
+	// the functions below say.
 	Capabilities nodecapabilities.Report
 	// Devices says whether the node's devices can be given to guests now, and whether KVM is one of them.
 	Devices func() (usable, kvm bool)
-	// Changed has a value when Devices may say something else.
+	// WholeCPUs says whether the kubelet gives CPUs away, and Realtime whether the kernel lets realtime threads run. While
+	// they fail, the report keeps what they said last.
+	WholeCPUs func(context.Context) (bool, error)
+	Realtime  func() (bool, error)
+	// Changed has a value when one of them may say something else. The kubelet's policy changes only with its restart, at
+	// which the devices change.
 	Changed <-chan struct{}
 }
 
@@ -46,8 +53,13 @@ func (r *Reporter) Start(ctx context.Context) error {
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot read the last capability report")
 	}
+	r.remember(written)
 	for {
 		var retry <-chan time.Time
+		if err := r.look(ctx); err != nil {
+			log.FromContext(ctx).Error(err, "The capability report may be old")
+			retry = time.After(reportRetry)
+		}
 		text, err := r.text()
 		if err != nil {
 			return err
@@ -69,10 +81,32 @@ func (r *Reporter) Start(ctx context.Context) error {
 	}
 }
 
-func (r *Reporter) text() (string, error) {
-	report := r.Capabilities
+// remember takes over what an earlier agent found out, for as long as it cannot be found out again. A report that cannot
+// be read is none.
+func (r *Reporter) remember(written string) {
+	var last nodecapabilities.Report
+	if err := json.Unmarshal([]byte(written), &last); err == nil {
+		r.Capabilities.CPUManager, r.Capabilities.Realtime = last.CPUManager, last.Realtime
+	}
+}
+
+// look brings what can change up to date.
+func (r *Reporter) look(ctx context.Context) error {
+	report := &r.Capabilities
 	report.Devices, report.KVM = r.Devices()
-	data, err := json.Marshal(report)
+	whole, errCPUs := r.WholeCPUs(ctx)
+	if errCPUs == nil {
+		report.CPUManager = whole
+	}
+	realtime, errRealtime := r.Realtime()
+	if errRealtime == nil {
+		report.Realtime = realtime
+	}
+	return errors.Join(errCPUs, errRealtime)
+}
+
+func (r *Reporter) text() (string, error) {
+	data, err := json.Marshal(r.Capabilities)
 	if err != nil {
 		return "", fmt.Errorf("write the capability report: %w", err)
 	}

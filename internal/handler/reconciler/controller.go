@@ -23,6 +23,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/handler/facts"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/media"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -40,8 +41,8 @@ type Options struct {
 	Reader client.Reader
 	// Node is the node's name.
 	Node string
-	// Arch is the node's architecture as Kubernetes names it.
-	Arch string
+	// Facts is what is known about the node.
+	Facts facts.Node
 	// Machines leads to the hypervisors.
 	Machines Machines
 	// Networks connects guests.
@@ -127,7 +128,9 @@ func (r *Reconciler) run(ctx context.Context, s *scope) error {
 		{"advertise", r.advertise},
 		// 7. Only after the hand-over, and once in the life of a Pod.
 		{"domain", r.domain},
-		// 8. What a running guest tells.
+		// 8. Also for a guest that an earlier agent started, and may have left without.
+		{"realtime", r.realtime},
+		// 9. What a running guest tells.
 		{"sync", r.sync},
 	} {
 		if err := step.do(ctx, s); err != nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -91,6 +92,28 @@ var _ = Describe("The agent", func() {
 			g.launcher.SetState(hypervisor.StateRunning, "")
 			g.expectNoCondition(v1.VirtualMachineInstancePaused)
 			g.expectCondition(v1.VirtualMachineInstanceReady, corev1.ConditionTrue, "")
+		})
+
+		It("gives the vCPUs of a realtime guest their priority, and says so while it cannot", func() {
+			var calls atomic.Int32
+			set := func(vcpus []uint) error {
+				defer GinkgoRecover()
+				Expect(vcpus).To(Equal([]uint{0}))
+				if calls.Add(1) == 1 {
+					return errors.New("no time left for it")
+				}
+				return nil
+			}
+			a.setRealtime.Store(&set)
+			g := makeGuest(func(vmi *v1.VirtualMachineInstance) {
+				vmi.Spec.Domain.CPU = &v1.CPU{Cores: 2, DedicatedCPUPlacement: true, Realtime: &v1.Realtime{Mask: "0-1,^1"}}
+			}).schedule(launchers).handOver()
+			g.expectPhase(v1.Running)
+			a.expectEvent("no time left for it")
+			g.expectNoCondition(v1.VirtualMachineInstanceSynchronized)
+			g.settle()
+			Expect(calls.Load()).To(BeEquivalentTo(2))
+			Expect(g.launcher.Starts()).To(Equal(1))
 		})
 
 		It("goes on when another writer was faster", func() {

@@ -63,11 +63,13 @@ type Guests interface {
 	Process() *hypervisor.Process
 }
 
-// Files looks at the files of a launcher Pod, and makes its devices usable.
+// Files looks at the files and processes of a launcher Pod, and gives it what it may not take itself.
 type Files interface {
 	facts.Files
 	// ClaimDevices gives the Pod's devices to the user that QEMU runs as.
 	ClaimDevices(ctx context.Context) error
+	// SetRealtime gives vCPUs of the Pod's guest a realtime priority.
+	SetRealtime(ctx context.Context, vcpus []uint) error
 }
 
 // Networks connects the guest's interfaces to the Pod's network.

@@ -150,7 +150,7 @@ func (r *Reconciler) domain(ctx context.Context, s *scope) error {
 	if err := files.ClaimDevices(ctx); err != nil {
 		return err
 	}
-	collected := facts.Collect(ctx, s.config, r.Arch, files, s.disks, s.interfaces)
+	collected := facts.Collect(ctx, s.config, r.Facts, files, s.disks, s.interfaces)
 	definition, err := domain.Build(s.vmi, collected)
 	if err != nil {
 		return s.fromBuild(err)

@@ -74,6 +74,8 @@ type podMemory struct {
 	// interfaces and disks were prepared already.
 	interfaces map[string]domain.InterfaceFact
 	disks      *media.Result
+	// realtime says that the guest's vCPUs have their priority.
+	realtime bool
 	// lastShutdown is when the power button was pressed last.
 	lastShutdown time.Time
 }

@@ -5,6 +5,7 @@ package reconciler_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
@@ -34,6 +35,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/facts"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/handler/media"
@@ -86,6 +88,8 @@ type agent struct {
 	writes atomic.Int32
 	// beforeWrite is run once, before the next of them, which fails if it does.
 	beforeWrite atomic.Pointer[func(context.Context) error]
+	// setRealtime is called with the vCPUs that are to get a priority.
+	setRealtime atomic.Pointer[func(vcpus []uint) error]
 	// ahead is how far the agent's clock is ahead.
 	ahead atomic.Int64
 	stop  func()
@@ -113,10 +117,10 @@ func startAgent(launchers *fake.Node) *agent {
 	notices := make(chan event.TypedGenericEvent[types.NamespacedName], 1000)
 	launchers.Notify(func(vmi types.NamespacedName) { notices <- event.TypedGenericEvent[types.NamespacedName]{Object: vmi} })
 	Expect(reconciler.New(reconciler.Options{
-		Client: a.counting(mgr.GetClient()), Reader: mgr.GetAPIReader(), Node: thisNode, Arch: "amd64",
+		Client: a.counting(mgr.GetClient()), Reader: mgr.GetAPIReader(), Node: thisNode, Facts: facts.Node{Arch: "amd64"},
 		Machines: machines{launchers}, Networks: a.networks,
 		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: podsDir, Pod: pod} },
-		Files:    func(*hypervisor.Process) reconciler.Files { return fakeFiles{} },
+		Files:    func(*hypervisor.Process) reconciler.Files { return fakeFiles{a} },
 		Config:   clusterconfig.Default,
 		Recorder: a.recorder,
 		Now:      func() time.Time { return time.Now().Add(time.Duration(a.ahead.Load())) },
@@ -226,10 +230,19 @@ func (f *fakeNetworks) advertises(pod types.UID) bool {
 }
 
 // fakeFiles is a Pod without special devices whose files can be opened in any way.
-type fakeFiles struct{}
+type fakeFiles struct{ agent *agent }
 
 func (fakeFiles) HasDevice(context.Context, string) bool { return false }
 
 func (fakeFiles) DirectIO(context.Context, string) bool { return true }
+
+func (fakeFiles) CPUs(context.Context) []uint { return []uint{0, 1} }
+
+func (f fakeFiles) SetRealtime(_ context.Context, vcpus []uint) error {
+	if set := f.agent.setRealtime.Load(); set != nil {
+		return (*set)(vcpus)
+	}
+	return errors.New("nobody is to be given a priority")
+}
 
 func (fakeFiles) ClaimDevices(context.Context) error { return nil }

@@ -53,6 +53,9 @@ func defaultOptions(vmi *v1.VirtualMachineInstance, config clusterconfig.Config)
 	if devices := &vmi.Spec.Domain.Devices; config.DisableSerialConsoleLog && devices.LogSerialConsole == nil {
 		devices.LogSerialConsole = ptr.To(false)
 	}
+	if cpu := vmi.Spec.Domain.CPU; config.AlignCPUs && cpu != nil && cpu.IsolateEmulatorThread {
+		metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, v1.EmulatorThreadCompleteToEvenParity, "")
+	}
 	if _, said := vmi.Annotations[v1.FreePageReportingDisabledAnnotation]; config.DisableFreePageReporting && !said {
 		metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, v1.FreePageReportingDisabledAnnotation, "true")
 	}

@@ -214,6 +214,14 @@ func TestDefaultOptions(t *testing.T) {
 			t.Errorf("%s: free pages are not reported: %s", vmi.Name, got)
 		}
 	}
+	config.AlignCPUs = true
+	for _, isolated := range []bool{true, false} {
+		vmi := newVMI("dedicated", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.CPU = &v1.CPU{IsolateEmulatorThread: isolated} })
+		setDefaults(vmi, config)
+		if _, even := vmi.Annotations[v1.EmulatorThreadCompleteToEvenParity]; even != isolated {
+			t.Errorf("isolateEmulatorThread %t: CPUs are made even: %t", isolated, even)
+		}
+	}
 	plain := newVMI("plain")
 	setDefaults(plain, clusterconfig.Default())
 	if plain.Spec.Domain.Devices.LogSerialConsole != nil || len(plain.Annotations) > 0 {

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("A VMI with dedicated CPUs", func() {
+	var w *world
+	BeforeEach(func() { w = newWorld() })
+
+	dedicated := func() *builder.VMI {
+		return builder.MakeVMI("vm").CPU(1, 2, 1).Request("memory", "1Gi").With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.CPU.DedicatedCPUPlacement = true
+		})
+	}
+
+	It("is handed over with a Guaranteed Pod", func() {
+		vmi := w.handedOver(dedicated())
+		Expect(vmi.Status.Phase).To(Equal(v1.Scheduled))
+		Expect(vmi.Status.QOSClass).To(HaveValue(Equal(corev1.PodQOSGuaranteed)))
+	})
+
+	It("fails when something has made its Pod another one, which then goes", func() {
+		vmi := w.create(dedicated())
+		w.expectReconciled(vmi, "create Pod")
+		w.makeBurstable(vmi)
+		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.events.take()
+
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		vmi = ExpectExists(vmi)
+		Expect(vmi.Status.Phase).To(Equal(v1.Failed))
+		Expect(vmi.Status.Reason).To(Equal(virtualmachineinstance.ReasonFailedGuarantee))
+		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason, "Burstable and not Guaranteed"))
+		Expect(w.events.take()).To(ContainElement(HavePrefix("Warning FailedGuaranteeResources: ")))
+
+		w.expectReconciled(vmi, "delete Pod")
+		Expect(ExpectExists(podOf(vmi)).DeletionTimestamp).NotTo(BeNil())
+		w.events.take()
+		w.expectQuiet(vmi)
+	})
+})
+
+// makeBurstable puts a Pod into the launcher Pod's place that an admission webhook has added a container to.
+func (w *world) makeBurstable(vmi *v1.VirtualMachineInstance) {
+	GinkgoHelper()
+	pod := ExpectExists(podOf(vmi))
+	changed := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels, OwnerReferences: pod.OwnerReferences},
+		Spec:       *pod.Spec.DeepCopy(),
+	}
+	changed.Spec.Containers = append(changed.Spec.Containers, corev1.Container{Name: "proxy", Image: "proxy"})
+	Expect(k8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+	Eventually(func() error { return k8sClient.Create(ctx, changed.DeepCopy()) }).WithTimeout(10 * time.Second).Should(Succeed())
+}

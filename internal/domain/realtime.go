@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package domain
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"libvirt.org/go/libvirtxml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// configureRealtime takes away what would interrupt a realtime guest. The priority of its vCPUs is the agent's to set
+// once they run: libvirtd in the Pod may not.
+func configureRealtime(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
+	cpu := vmi.Spec.Domain.CPU
+	if cpu == nil || cpu.Realtime == nil {
+		return nil
+	}
+	if !cpu.DedicatedCPUPlacement {
+		return field.Invalid(cpuPath.Child("realtime"), "{}", "needs spec.domain.cpu.dedicatedCpuPlacement")
+	}
+	if _, err := RealtimeVCPUs(vmi); err != nil {
+		return err
+	}
+	if domain.Features != nil {
+		domain.Features.PMU = &libvirtxml.DomainFeatureState{State: "off"}
+	}
+	if domain.MemoryBacking != nil {
+		domain.MemoryBacking.MemoryNosharepages = &libvirtxml.DomainMemoryNosharepages{}
+	}
+	return nil
+}
+
+// RealtimeVCPUs are the vCPUs that run with a realtime priority, in ascending order: those that the mask names and that
+// the guest has at its start, or all of these without a mask. A guest that is not realtime has none.
+func RealtimeVCPUs(vmi *v1.VirtualMachineInstance) ([]uint, error) {
+	cpu := vmi.Spec.Domain.CPU
+	if cpu == nil || cpu.Realtime == nil {
+		return nil, nil
+	}
+	vcpus, mask := topologyOf(&vmi.Spec.Domain).vcpus(), strings.TrimSpace(cpu.Realtime.Mask)
+	if mask == "" {
+		mask = "0-" + strconv.FormatUint(uint64(vcpus-1), 10)
+	}
+	chosen := make([]bool, vcpus)
+	var excluded []uint
+	for term := range strings.SplitSeq(mask, ",") {
+		text, excludes := strings.CutPrefix(strings.TrimSpace(term), "^")
+		first, last, ok := vcpuRange(text)
+		if !ok || (excludes && first != last) {
+			return nil, field.Invalid(cpuPath.Child("realtime", "mask"), cpu.Realtime.Mask,
+				"must be a list of vCPUs such as 0-3,^1: numbers, ranges, and numbers to leave out after ^")
+		}
+		if excludes {
+			excluded = append(excluded, first)
+			continue
+		}
+		for id := first; id <= last && id < vcpus; id++ {
+			chosen[id] = true
+		}
+	}
+	var list []uint
+	for id := range vcpus {
+		if chosen[id] && !slices.Contains(excluded, id) {
+			list = append(list, id)
+		}
+	}
+	if len(list) == 0 {
+		return nil, field.Invalid(cpuPath.Child("realtime", "mask"), cpu.Realtime.Mask, "chooses none of the guest's vCPUs")
+	}
+	return list, nil
+}
+
+// vcpuRange reads a number or two with a dash between them.
+func vcpuRange(text string) (first, last uint, ok bool) {
+	from, to, isRange := strings.Cut(text, "-")
+	if !isRange {
+		to = from
+	}
+	const bits = 31
+	a, errA := strconv.ParseUint(from, 10, bits)
+	b, errB := strconv.ParseUint(to, 10, bits)
+	return uint(a), uint(b), errA == nil && errB == nil && a <= b
+}
