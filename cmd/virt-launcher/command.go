@@ -82,7 +82,7 @@ func command(code *int) *cobra.Command {
 		},
 	}
 	cmd.SetContext(context.Background())
-	cmd.AddCommand(capabilitiesCommand())
+	cmd.AddCommand(capabilitiesCommand(), probeCommand(code))
 	given.bind(cmd)
 	return cmd
 }
@@ -96,6 +96,25 @@ func capabilitiesCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&out, "out", "/var/lib/kubevirt-node-labeller", "folder for capabilities.xml and domcapabilities.xml")
+	return cmd
+}
+
+// probeCommand is what the kubelet runs for a probe that looks into the guest.
+func probeCommand(code *int) *cobra.Command {
+	var probe launcher.Probe
+	var seconds int
+	cmd := &cobra.Command{
+		Use: "probe [flags] [-- command [argument...]]", Short: "Run a command in the guest, or ask its agent for an answer, and exit with its code",
+		SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			probe.Command, probe.Timeout = args, time.Duration(seconds)*time.Second
+			exit, err := probe.Run(cmd.Context(), cmd.OutOrStdout())
+			*code = exit
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&probe.Domain, "domain", "", "name of the guest's domain")
+	cmd.Flags().IntVar(&seconds, "timeout-seconds", 1, "seconds that the guest may take to answer")
 	return cmd
 }
 

@@ -8,8 +8,6 @@ var VMI = []Field{
 	{"architecture", []string{"arm64", "s390x", "ppc64le"}, Refuse, "only amd64 guests are implemented yet"},
 	{"resourceClaims", nil, Refuse, "devices by resource claim are not implemented yet"},
 	{"utilityVolumes", nil, Refuse, "volumes without a disk are not implemented yet"},
-	{"livenessProbe", nil, Refuse, "probes of the guest are not implemented yet"},
-	{"readinessProbe", nil, Refuse, "probes of the guest are not implemented yet"},
 	{"evictionStrategy", []string{"LiveMigrate", "LiveMigrateIfPossible", "External"}, Warn,
 		"live migration is not implemented yet: an eviction shuts the guest down"},
 

@@ -82,6 +82,12 @@ func (g *guest) vanish() {
 // outcome says how the guest ended, and with which code the launcher exits. qemu is how QEMU's process ended,
 // if that is known.
 func (g *guest) outcome(qemu *unix.WaitStatus) (launcherpod.Outcome, int) {
+	outcome, code := g.howItEnded(qemu)
+	outcome.Stopped = g.stopRequested
+	return outcome, code
+}
+
+func (g *guest) howItEnded(qemu *unix.WaitStatus) (launcherpod.Outcome, int) {
 	switch {
 	case !g.started:
 		return success(launcherpod.OutcomeNotStarted, "the Pod was stopped before its guest was started")

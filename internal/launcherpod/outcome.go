@@ -11,6 +11,8 @@ type Outcome struct {
 	Reason string `json:"reason"`
 	// Message explains the reason to a person.
 	Message string `json:"message"`
+	// Stopped says that the Pod was told to stop before the guest ended.
+	Stopped bool `json:"stopped,omitempty"`
 }
 
 // Reasons of an Outcome.

@@ -57,6 +57,8 @@ func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 		SecurityContext: containerSecurity(vmi),
 		VolumeMounts:    storage.mounts,
 		VolumeDevices:   storage.devices,
+		ReadinessProbe:  probe(vmi, vmi.Spec.ReadinessProbe),
+		LivenessProbe:   probe(vmi, vmi.Spec.LivenessProbe),
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: meta,

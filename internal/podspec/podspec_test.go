@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
@@ -96,6 +97,17 @@ func TestGoldenPods(t *testing.T) {
 			vmi.Spec.Domain.CPU.Realtime = &v1.Realtime{}
 		}), config()},
 		"hugepages": {makeVMI().Hugepages("2Mi"), config()},
+		"probes-network": {makeVMI().Masquerade(v1.Port{Name: "http", Port: 80}).With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.ReadinessProbe = &v1.Probe{
+				Handler:             v1.Handler{HTTPGet: &corev1.HTTPGetAction{Path: "/ready", Port: intstr.FromString("http"), Scheme: "HTTPS"}},
+				InitialDelaySeconds: 20, TimeoutSeconds: 5, PeriodSeconds: 7, SuccessThreshold: 2, FailureThreshold: 4,
+			}
+			vmi.Spec.LivenessProbe = &v1.Probe{Handler: v1.Handler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(22)}}, TimeoutSeconds: 1}
+		}), config()},
+		"probes-agent": {makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.ReadinessProbe = &v1.Probe{Handler: v1.Handler{Exec: &corev1.ExecAction{Command: []string{"/bin/check", "--all", "$(HOSTNAME)"}}}, TimeoutSeconds: 5}
+			vmi.Spec.LivenessProbe = &v1.Probe{Handler: v1.Handler{GuestAgentPing: &v1.GuestAgentPing{}}, PeriodSeconds: 30}
+		}), config()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			vmi := tc.vmi.Obj()
@@ -324,6 +336,13 @@ func TestMemoryOverhead(t *testing.T) {
 	}
 	if more := mib(makeVMI().Guest("64Gi"), config()); more < base+126 {
 		t.Error("page tables cost nothing")
+	}
+	probed := makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
+		vmi.Spec.ReadinessProbe = &v1.Probe{Handler: v1.Handler{Exec: &corev1.ExecAction{Command: []string{"true"}}}}
+		vmi.Spec.LivenessProbe = &v1.Probe{Handler: v1.Handler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(22)}}}
+	})
+	if got := mib(probed, config()); got != base+8 {
+		t.Errorf("one probe by the agent: %d MiB, want %d", got, base+8)
 	}
 	reserved := makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
 		vmi.Spec.Domain.Memory.ReservedOverhead = &v1.ReservedOverhead{AddedOverhead: ptr.To(resource.MustParse("256Mi"))}

@@ -85,12 +85,12 @@ var scenes = map[string]string{
 		`downwardAPI: {fields: [{path: a, resourceFieldRef: {containerName: compute, resource: limits.cpu}}]}`, `disk: {bus: virtio}`),
 	"livenessProbe":                      `{livenessProbe: {tcpSocket: {port: 80}}}`,
 	"livenessProbe.exec":                 `{livenessProbe: {exec: {command: ["true"]}}}`,
-	"livenessProbe.guestAgentPing":       `{livenessProbe: {tcpSocket: {port: 80}}}`,
+	"livenessProbe.guestAgentPing":       `{}`,
 	"livenessProbe.httpGet":              `{livenessProbe: {httpGet: {port: 80}}}`,
 	"livenessProbe.httpGet.httpHeaders":  `{livenessProbe: {httpGet: {port: 80, httpHeaders: [{name: a, value: b}]}}}`,
 	"readinessProbe":                     `{readinessProbe: {tcpSocket: {port: 80}}}`,
 	"readinessProbe.exec":                `{readinessProbe: {exec: {command: ["true"]}}}`,
-	"readinessProbe.guestAgentPing":      `{readinessProbe: {tcpSocket: {port: 80}}}`,
+	"readinessProbe.guestAgentPing":      `{}`,
 	"readinessProbe.httpGet":             `{readinessProbe: {httpGet: {port: 80}}}`,
 	"readinessProbe.httpGet.httpHeaders": `{readinessProbe: {httpGet: {port: 80, httpHeaders: [{name: a, value: b}]}}}`,
 	"networks[].multus":                  secondNIC,
@@ -176,6 +176,8 @@ var values = map[string]string{
 	"domain.devices.tpm.enabled":                                      `false`,
 	"domain.ioThreadsPolicy":                                          `auto`,
 	"domain.rebootPolicy":                                             `Terminate`,
+	"livenessProbe.failureThreshold":                                  `5`,
+	"readinessProbe.failureThreshold":                                 `5`,
 	"startStrategy":                                                   `Paused`,
 	"evictionStrategy":                                                `LiveMigrate`,
 	"volumes[].hostDisk.type":                                         `DiskOrCreate`,
@@ -195,6 +197,8 @@ var values = map[string]string{
 
 // variants are fragments for leaves that cannot change alone.
 var variants = map[string]string{
+	"livenessProbe.guestAgentPing":  `{livenessProbe: {guestAgentPing: {}}}`,
+	"readinessProbe.guestAgentPing": `{readinessProbe: {guestAgentPing: {}}}`,
 	"accessCredentials[].sshPublicKey.propagationMethod.configDrive": `{accessCredentials: [{sshPublicKey: {source: {secret: {secretName: s}},
       propagationMethod: {configDrive: {}}}}]}`,
 	"accessCredentials[].sshPublicKey.propagationMethod.noCloud": sshKeys + `}`,

@@ -52,6 +52,10 @@ func readEnd(_ context.Context, s *Scope) error {
 		return nil
 	case s.Pod != nil && finished(s.Pod):
 		end := EndOf(s.Pod)
+		if s.VMI.Spec.LivenessProbe != nil && stoppedByKubelet(s.Pod) && !s.deleting() {
+			end = End{Phase: v1.Failed, Reason: ReasonLivenessProbeFailed, Message: "The livenessProbe failed as often as its " +
+				"failureThreshold allows, so that the kubelet stopped the guest: " + end.Message}
+		}
 		s.End = &end
 	case s.Pod != nil:
 		return nil
@@ -74,6 +78,28 @@ func readEnd(_ context.Context, s *Scope) error {
 	return nil
 }
 
+// ReasonLivenessProbeFailed is status.reason of a VMI whose guest was stopped because its livenessProbe failed.
+const ReasonLivenessProbeFailed = "LivenessProbeFailed"
+
+// stoppedByKubelet says that the launcher was told to stop though nobody deleted its Pod, and that the kubelet did not
+// end the whole Pod, as for an eviction, of which the Pod's status tells. It does so when a liveness probe has failed.
+func stoppedByKubelet(pod *corev1.Pod) bool {
+	outcome, ok := outcomeOf(pod)
+	return ok && outcome.Stopped && pod.DeletionTimestamp == nil && pod.Status.Reason == ""
+}
+
+// outcomeOf is what the launcher left behind, unless it is not from a virt-launcher that is itself: killed for its memory,
+// or taken over.
+func outcomeOf(pod *corev1.Pod) (launcherpod.Outcome, bool) {
+	var outcome launcherpod.Outcome
+	container := compute(pod)
+	if container == nil || container.State.Terminated == nil || len(container.State.Terminated.Message) > maxOutcomeBytes {
+		return outcome, false
+	}
+	err := json.Unmarshal([]byte(strings.TrimSpace(container.State.Terminated.Message)), &outcome)
+	return outcome, err == nil && outcomes[outcome.Reason]
+}
+
 // EndOf reads the end of a finished launcher Pod. The exit code decides; the termination message explains.
 func EndOf(pod *corev1.Pod) End {
 	container := compute(pod)
@@ -90,15 +116,9 @@ func EndOf(pod *corev1.Pod) End {
 	if terminated.ExitCode == 0 {
 		end.Phase = v1.Succeeded
 	}
-	if len(terminated.Message) > maxOutcomeBytes {
-		return end
+	if outcome, ok := outcomeOf(pod); ok {
+		end.Reason, end.Message = outcome.Reason, sentence(outcome.Message)
 	}
-	var outcome launcherpod.Outcome
-	err := json.Unmarshal([]byte(strings.TrimSpace(terminated.Message)), &outcome)
-	if err != nil || !outcomes[outcome.Reason] {
-		return end // Not from a virt-launcher that is itself: killed for its memory, or taken over.
-	}
-	end.Reason, end.Message = outcome.Reason, sentence(outcome.Message)
 	return end
 }
 

@@ -4,11 +4,13 @@
 package virtualmachineinstance
 
 import (
+	"context"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/builder"
@@ -46,6 +48,41 @@ func TestEndOf(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.want, EndOf(pod)); diff != "" {
 				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestLivenessProbeEndsTheGuest(t *testing.T) {
+	const stopped = `{"reason":"GuestShutdown","message":"the guest powered off","stopped":true}`
+	probed := func(vmi *v1.VirtualMachineInstance) { vmi.Spec.LivenessProbe = &v1.Probe{} }
+	for name, tc := range map[string]struct {
+		vmi  func(*v1.VirtualMachineInstance)
+		pod  func(*corev1.Pod)
+		word string
+		want v1.VirtualMachineInstancePhase
+	}{
+		"stopped by the kubelet": {probed, nil, stopped, v1.Failed},
+		"its own shutdown":       {probed, nil, `{"reason":"GuestShutdown","message":"the guest powered off"}`, v1.Succeeded},
+		"no probe":               {func(*v1.VirtualMachineInstance) {}, nil, stopped, v1.Succeeded},
+		"a deleted Pod":          {probed, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }, stopped, v1.Succeeded},
+		"a deleted VMI": {func(vmi *v1.VirtualMachineInstance) { probed(vmi); vmi.DeletionTimestamp = &metav1.Time{} }, nil,
+			stopped, v1.Succeeded},
+		"a node that shuts down": {probed, func(p *corev1.Pod) { p.Status.Reason = "Terminated" }, stopped, v1.Succeeded},
+		"not from a launcher":    {probed, nil, `{"reason":"X","stopped":true}`, v1.Succeeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &Scope{VMI: &v1.VirtualMachineInstance{}, Pod: &corev1.Pod{Status: builder.MakePodStatus().Terminated(0, "Completed", tc.word).Obj()}}
+			s.VMI.Status.Phase = v1.Running
+			tc.vmi(s.VMI)
+			if tc.pod != nil {
+				tc.pod(s.Pod)
+			}
+			if err := readEnd(context.Background(), s); err != nil || s.End == nil {
+				t.Fatalf("no end, %v", err)
+			}
+			if s.End.Phase != tc.want || (s.End.Phase == v1.Failed) != strings.HasPrefix(s.End.Message, "The livenessProbe failed") {
+				t.Errorf("got %+v, want %s", s.End, tc.want)
 			}
 		})
 	}

@@ -138,6 +138,22 @@ func (c *Client) DomainCapabilities(ctx context.Context, machine string) (string
 	return c.text(ctx, procGetDomainCapabilities, args.buf)
 }
 
+// AgentCommand gives the guest's agent a command, as JSON, and returns its answer. libvirtd waits for it as long as is
+// said, in whole seconds.
+func (c *Client) AgentCommand(ctx context.Context, domain Domain, command string, wait time.Duration) (string, error) {
+	var args encoder
+	args.domain(domain)
+	args.str(command)
+	args.i32(int32(max(wait.Round(time.Second), time.Second) / time.Second))
+	args.u32(0)
+	body, err := c.callProgram(ctx, programQEMU, procQEMUAgentCommand, args.buf)
+	if err != nil {
+		return "", err
+	}
+	d := decoder{buf: body}
+	return d.optionalStr(), d.err
+}
+
 // text makes a call that answers with one string.
 func (c *Client) text(ctx context.Context, proc int32, args []byte) (string, error) {
 	body, err := c.call(ctx, proc, args)
@@ -157,8 +173,12 @@ func (c *Client) domainCall(ctx context.Context, proc int32, domain Domain, flag
 }
 
 func (c *Client) call(ctx context.Context, proc int32, args []byte) ([]byte, error) {
+	return c.callProgram(ctx, programRemote, proc, args)
+}
+
+func (c *Client) callProgram(ctx context.Context, program uint32, proc int32, args []byte) ([]byte, error) {
 	answer := make(chan reply, 1)
-	serial, err := c.send(ctx, proc, args, answer)
+	serial, err := c.send(ctx, program, proc, args, answer)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +196,7 @@ func (c *Client) call(ctx context.Context, proc int32, args []byte) ([]byte, err
 	}
 }
 
-func (c *Client) send(ctx context.Context, proc int32, args []byte, answer chan reply) (uint32, error) {
+func (c *Client) send(ctx context.Context, program uint32, proc int32, args []byte, answer chan reply) (uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
@@ -185,7 +205,7 @@ func (c *Client) send(ctx context.Context, proc int32, args []byte, answer chan 
 	c.serial++
 	e := encoder{buf: make([]byte, 0, headerSize+len(args))}
 	e.u32(uint32(headerSize + len(args)))
-	e.u32(programRemote)
+	e.u32(program)
 	e.u32(protocolVersion)
 	e.i32(proc)
 	e.u32(typeCall)
@@ -251,14 +271,14 @@ func (c *Client) readMessage() error {
 	d := decoder{buf: buf}
 	program, _, proc, kind := d.u32(), d.u32(), d.i32(), d.u32()
 	serial, status := d.u32(), d.u32()
-	if program != programRemote {
+	if program != programRemote && program != programQEMU {
 		return nil
 	}
 	switch kind {
 	case typeReply:
 		c.deliver(serial, reply{status: status, body: d.buf})
 	case typeMessage:
-		if proc == procEventLifecycleMessage {
+		if program == programRemote && proc == procEventLifecycleMessage {
 			return c.deliverEvent(d)
 		}
 	}

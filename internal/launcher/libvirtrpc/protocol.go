@@ -7,6 +7,7 @@ package libvirtrpc
 // src/rpc/virnetprotocol.x in libvirt).
 const (
 	programRemote   = 0x20008086
+	programQEMU     = 0x20008087
 	protocolVersion = 1
 
 	procConnectOpen           = 1
@@ -19,6 +20,9 @@ const (
 	procEventRegisterAny      = 316
 	procEventLifecycleMessage = 318
 	procGetDomainCapabilities = 342
+
+	// procQEMUAgentCommand is of programQEMU (src/remote/qemu_protocol.x).
+	procQEMUAgentCommand = 3
 
 	typeCall    = 0
 	typeReply   = 1

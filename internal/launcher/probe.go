@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package launcher
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/vireo-project/vireo/internal/launcher/libvirtrpc"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+const (
+	// probeFailed is the exit code of a probe to which the guest gave none.
+	probeFailed = 1
+	// maxProbeOutput bounds what a probe prints of a command's output: the kubelet shows no more of it.
+	// Source: kubernetes pkg/probe/exec/exec.go (maxReadLength).
+	maxProbeOutput = 10 << 10
+	// probeInterval is the pause between two questions whether a command has ended.
+	probeInterval = 100 * time.Millisecond
+)
+
+// Probe looks into the guest once, by its agent.
+type Probe struct {
+	// Domain is the name of the guest's domain.
+	Domain string
+	// Command is run in the guest. Without one the agent is asked for an answer.
+	Command []string
+	// Timeout is how long the guest may take in all.
+	Timeout time.Duration
+}
+
+// agent takes commands for the guest. libvirtrpc.Client is one.
+type agent interface {
+	AgentCommand(ctx context.Context, domain libvirtrpc.Domain, command string, wait time.Duration) (string, error)
+	Lookup(ctx context.Context, name string) (libvirtrpc.Domain, error)
+}
+
+// Run connects to the Pod's libvirtd and looks. It returns the command's exit code, and an
+// error if there is none.
+func (p Probe) Run(ctx context.Context, out io.Writer) (int, error) {
+	if p.Domain == "" || p.Timeout <= 0 {
+		return probeFailed, errors.New("a probe needs --domain, and a --timeout-seconds of 1 or more")
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
+	defer cancel()
+	client, err := libvirtrpc.Dial(ctx, launcherpod.LibvirtSocket)
+	if err != nil {
+		return probeFailed, fmt.Errorf("connect to libvirtd: %w", err)
+	}
+	defer client.Close()
+	return p.look(ctx, client, out)
+}
+
+func (p Probe) look(ctx context.Context, guest agent, out io.Writer) (int, error) {
+	domain, err := guest.Lookup(ctx, p.Domain)
+	if err != nil {
+		return probeFailed, fmt.Errorf("find the guest: %w", err)
+	}
+	ask := func(execute string, arguments, answer any) error {
+		return p.ask(ctx, guest, domain, execute, arguments, answer)
+	}
+	if len(p.Command) == 0 {
+		if err := ask("guest-ping", nil, nil); err != nil {
+			return probeFailed, fmt.Errorf("the guest's agent does not answer: %w", err)
+		}
+		return 0, nil
+	}
+	var started struct {
+		PID int64 `json:"pid"`
+	}
+	// Arguments of guest-exec and guest-exec-status. Source: qemu qga/qapi-schema.json.
+	if err := ask("guest-exec", map[string]any{"path": p.Command[0], "arg": p.Command[1:], "capture-output": true}, &started); err != nil {
+		return probeFailed, fmt.Errorf("run %s in the guest: %w", p.Command[0], err)
+	}
+	for {
+		var status execStatus
+		if err := ask("guest-exec-status", map[string]any{"pid": started.PID}, &status); err != nil {
+			return probeFailed, fmt.Errorf("follow %s in the guest: %w", p.Command[0], err)
+		}
+		if status.Exited {
+			return status.report(out)
+		}
+		select {
+		case <-ctx.Done():
+			return probeFailed, fmt.Errorf("%s in the guest does not end within %s", p.Command[0], p.Timeout)
+		case <-time.After(probeInterval):
+		}
+	}
+}
+
+// ask gives the agent a command and reads what it returns.
+func (p Probe) ask(ctx context.Context, guest agent, domain libvirtrpc.Domain, execute string, arguments, answer any) error {
+	command := map[string]any{"execute": execute}
+	if arguments != nil {
+		command["arguments"] = arguments
+	}
+	text, err := json.Marshal(command)
+	if err != nil {
+		return err
+	}
+	said, err := guest.AgentCommand(ctx, domain, string(text), p.Timeout)
+	if err != nil || answer == nil {
+		return err
+	}
+	if err := json.Unmarshal([]byte(said), &struct {
+		Return any `json:"return"`
+	}{answer}); err != nil {
+		return fmt.Errorf("read the agent's answer: %w", err)
+	}
+	return nil
+}
+
+// execStatus is how a command in the guest is doing.
+type execStatus struct {
+	Exited   bool   `json:"exited"`
+	ExitCode *int   `json:"exitcode"`
+	Signal   *int   `json:"signal"`
+	Out      []byte `json:"out-data"`
+	Err      []byte `json:"err-data"`
+}
+
+// report prints what the command printed, as far as anybody sees it, and returns its code.
+func (s *execStatus) report(out io.Writer) (int, error) {
+	text := append(s.Out, s.Err...)
+	if _, err := out.Write(text[:min(len(text), maxProbeOutput)]); err != nil {
+		return probeFailed, fmt.Errorf("print the command's output: %w", err)
+	}
+	switch {
+	case s.ExitCode == nil && s.Signal != nil:
+		return probeFailed, fmt.Errorf("the command was ended by signal %d", *s.Signal)
+	case s.ExitCode == nil:
+		return probeFailed, errors.New("the guest's agent does not say how the command ended")
+	case *s.ExitCode < 0 || *s.ExitCode > 255:
+		return probeFailed, fmt.Errorf("the command ended with code %d", *s.ExitCode)
+	default:
+		return *s.ExitCode, nil
+	}
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/vireo-project/vireo/internal/launcher/libvirtrpc"
+)
+
+// codeAgentUnresponsive is VIR_ERR_AGENT_UNRESPONSIVE (virErrorNumber in libvirt).
+const codeAgentUnresponsive = 86
+
+var _ = Describe("A probe of a guest", Label("libvirt"), func() {
+	It("is told by libvirtd that no agent answers", func() {
+		p := newPod()
+		defined := p.start("minimal")
+		name, err := defined.GetName()
+		Expect(err).NotTo(HaveOccurred())
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		client, err := libvirtrpc.Dial(ctx, p.daemon.Socket())
+		Expect(err).NotTo(HaveOccurred())
+		defer client.Close()
+		domain, err := client.Lookup(ctx, name)
+		Expect(err).NotTo(HaveOccurred())
+		_, err = client.AgentCommand(ctx, domain, `{"execute":"guest-ping"}`, time.Second)
+		var refused *libvirtrpc.Error
+		Expect(errors.As(err, &refused)).To(BeTrue(), "%v", err)
+		Expect(refused.Code).To(BeEquivalentTo(codeAgentUnresponsive), refused.Message)
+	})
+})
