@@ -56,11 +56,16 @@ take() {
 # library SONAME USER: where the loader would find it.
 library() {
 	local dir
-	for dir in usr/lib/x86_64-linux-gnu usr/lib64 "$(dirname "$2")" usr/lib/x86_64-linux-gnu/*/; do
+	for dir in usr/lib/x86_64-linux-gnu usr/lib64 "$(dirname "$2")" $(runpath "$2"); do
 		if [ -e "$all/${dir%/}/$1" ]; then
 			echo "${dir%/}/$1"
 			return
 		fi
 	done
 	die "$name: $2 needs $1, which no package brought"
+}
+
+# runpath FILE: the directories, from the root, that an ELF file itself tells the loader to look into.
+runpath() {
+	objdump -p "$all/$1" | awk '$1 == "RUNPATH" || $1 == "RPATH" { print $2 }' | tr : '\n' | sed -n 's#^/##p'
 }

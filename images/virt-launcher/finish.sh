@@ -1,10 +1,17 @@
 # shellcheck shell=bash disable=SC2154 # hack/images/rootfs.sh sets the variables and runs finish
+
+finish() {
+	# swtpm_setup insists on /tmp. A Pod's root is read-only; its run time volume is not.
+	rmdir "$root/tmp"
+	ln -s run/libvirt/tmp "$root/tmp"
+	capabilities
+}
+
 # What libvirt finds out about QEMU by starting it is found out here, once, and kept in the image: with it a VM's libvirtd
 # answers its first connection about half a second sooner and needs 6 MB less. libvirt compares the times at which QEMU's and
 # its own files changed, so these two are left open: virt-launcher fills them in. Only for Pods without /dev/kvm; where
 # KVM is usable, libvirt does not believe the file and asks QEMU again.
-
-finish() {
+capabilities() {
 	local target=$root/usr/share/vireo/libvirt/capabilities.xml probe=$work/capabilities.xml
 	if [ "$(id -u)" != 0 ]; then
 		say "$name: not root, so QEMU's capabilities are not kept in the image (VMs start a little slower)"

@@ -62,6 +62,8 @@ type Config struct {
 	MinimumClusterTSCFrequency *int64
 	// NodeSelectors are added to each launcher Pod.
 	NodeSelectors map[string]string
+	// VMStateStorageClass is the storage class of the claims for TPM and EFI state. Empty means the default class.
+	VMStateStorageClass string
 	// DefaultRuntimeClass is the runtime class of launcher Pods. Empty means the cluster's.
 	DefaultRuntimeClass string
 	// VirtualMachineInstancesPerNode is the number of guests that fit on a node.

@@ -79,6 +79,7 @@ func (p *parser) configuration(s *v1.KubeVirtConfiguration, path *field.Path) {
 
 	c.CPUModel = s.CPUModel
 	c.DefaultRuntimeClass = s.DefaultRuntimeClass
+	c.VMStateStorageClass = s.VMStateStorageClass
 	c.SupportedGuestAgentVersions = s.SupportedGuestAgentVersions
 	c.TLS = s.TLSConfiguration
 	if s.VMRolloutStrategy != nil {

@@ -58,7 +58,9 @@ type VirtualMachineInstanceReconciler struct {
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances/finalizers,verbs=update
 // +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=core,resources=pods/status,verbs=patch
-// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch
+// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch;create
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=storageprofiles,verbs=get
 // +kubebuilder:rbac:groups=core,resources=events,verbs=list;watch
 // +kubebuilder:rbac:groups=k8s.cni.cncf.io,resources=network-attachment-definitions,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -90,7 +92,8 @@ func (r *VirtualMachineInstanceReconciler) Reconcile(ctx context.Context, reques
 	scope := &virtualmachineinstance.Scope{
 		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock),
 		VMI: vmi, Config: podConfig(config), KubeVirt: config.KubeVirt, Namespace: r.Namespace,
-		ReadNetworks: !config.IsEnabled(clusterconfig.GateExternalNetResources),
+		ReadNetworks:      !config.IsEnabled(clusterconfig.GateExternalNetResources),
+		StateStorageClass: config.VMStateStorageClass,
 	}
 	if err := scope.Load(ctx); err != nil {
 		return ctrl.Result{}, err

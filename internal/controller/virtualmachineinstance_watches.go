@@ -66,6 +66,9 @@ func valuesOf[T client.Object](values func(T) []string) client.IndexerFunc {
 
 // usersOfClaim are the VMIs that may wait for a claim.
 func (r *VirtualMachineInstanceReconciler) usersOfClaim(ctx context.Context, claim client.Object) []ctrl.Request {
+	if vmi, state := claim.GetLabels()[v1.PersistentStateLabel]; state {
+		return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: claim.GetNamespace(), Name: vmi}}}
+	}
 	return r.find(ctx, client.InNamespace(claim.GetNamespace()), client.MatchingFields{claimIndex: claim.GetName()})
 }
 

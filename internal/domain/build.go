@@ -46,6 +46,7 @@ var configurators = []configurator{
 	configureRNG,
 	configureBalloon,
 	configureWatchdog,
+	configureTPM,
 	configureSound,
 	configurePanicDevices,
 	configureBootOrder,

@@ -29,8 +29,26 @@ var goldenGuests = map[string]func() *guest{
 		return makeGuest().containerDisk("root", v1.DiskBusVirtio).cloudInit(diskOn("cloudinit", v1.DiskBusVirtio)).masquerade().
 			devices(func(d *v1.Devices) { d.Rng = &v1.Rng{} })
 	},
-	"efi":             func() *guest { return bootsEFI(false) },
-	"efi-secureboot":  func() *guest { return bootsEFI(true) },
+	"efi":            func() *guest { return bootsEFI(false) },
+	"efi-secureboot": func() *guest { return bootsEFI(true) },
+	"efi-default": func() *guest {
+		return makeGuest().domainSpec(func(d *v1.DomainSpec) { d.Firmware.Bootloader = &v1.Bootloader{EFI: &v1.EFI{}} })
+	},
+	"efi-persistent": func() *guest { return bootsPersistentEFI(false) },
+	"bios-serial": func() *guest {
+		return makeGuest().domainSpec(func(d *v1.DomainSpec) {
+			d.Firmware.Bootloader = &v1.Bootloader{BIOS: &v1.BIOS{UseSerial: ptr.To(true)}}
+		})
+	},
+	"kernelboot-efi": func() *guest {
+		return kernelBoot().domainSpec(func(d *v1.DomainSpec) {
+			d.Firmware.Bootloader = &v1.Bootloader{EFI: &v1.EFI{SecureBoot: ptr.To(false)}}
+		})
+	},
+	"tpm": func() *guest { return withTPM(makeGuest(), v1.TPMDevice{}) },
+	"tpm-persistent": func() *guest {
+		return withTPM(bootsPersistentEFI(true), v1.TPMDevice{Persistent: ptr.To(true)})
+	},
 	"kernelboot":      kernelBoot,
 	"buses":           allBuses,
 	"lun":             func() *guest { return makeGuest().blockClaim(lunOn("lun", v1.DiskBusSCSI)) },
@@ -77,6 +95,14 @@ func bootsEFI(secure bool) *guest {
 	return makeGuest().domainSpec(func(d *v1.DomainSpec) {
 		d.Firmware.Bootloader = &v1.Bootloader{EFI: &v1.EFI{SecureBoot: &secure}}
 	})
+}
+
+func bootsPersistentEFI(secure bool) *guest {
+	return bootsEFI(secure).domainSpec(func(d *v1.DomainSpec) { d.Firmware.Bootloader.EFI.Persistent = ptr.To(true) })
+}
+
+func withTPM(g *guest, tpm v1.TPMDevice) *guest {
+	return g.devices(func(d *v1.Devices) { d.TPM = &tpm })
 }
 
 func kernelBoot() *guest {

@@ -16,7 +16,7 @@ import (
 const (
 	// Emulator is QEMU in the launcher image.
 	Emulator = "/usr/bin/qemu-system-x86_64"
-	// NVRAM is the file with the UEFI variables. It lives as long as the Pod.
+	// NVRAM is the file with UEFI variables that live as long as the Pod.
 	NVRAM = launcherpod.RuntimeDir + "/nvram.fd"
 
 	archAMD64      = "amd64"
@@ -86,9 +86,6 @@ func configureBootloader(vmi *v1.VirtualMachineInstance, os *libvirtxml.DomainOS
 	if loader.EFI == nil {
 		return nil
 	}
-	if isTrue(loader.EFI.Persistent) {
-		return field.Forbidden(path.Child("efi", "persistent"), "not implemented: leave it out to start with fresh UEFI variables")
-	}
 	// libvirt picks the image from the firmware descriptors of the launcher image.
 	os.Firmware = "efi"
 	secure := usesSecureBoot(vmi)
@@ -97,6 +94,9 @@ func configureBootloader(vmi *v1.VirtualMachineInstance, os *libvirtxml.DomainOS
 		{Name: "enrolled-keys", Enabled: yesNo(secure)},
 	}}
 	os.NVRam = &libvirtxml.DomainNVRam{NVRam: NVRAM}
+	if vmi.Spec.HasPersistentEFI() {
+		os.NVRam.NVRam = launcherpod.NVRAMStateFile(vmi.Name)
+	}
 	return nil
 }
 

@@ -50,6 +50,12 @@ func TestOS(t *testing.T) {
 			osOf("q35", func(os *libvirtxml.DomainOS) { os.BIOS = &libvirtxml.DomainBIOS{UseSerial: "yes"} })},
 		"efi has Secure Boot":     {bootloader(v1.Bootloader{EFI: &v1.EFI{}}), osOf("q35", efi("yes"))},
 		"efi without Secure Boot": {bootloader(v1.Bootloader{EFI: &v1.EFI{SecureBoot: ptr.To(false)}}), osOf("q35", efi("no"))},
+		"efi whose variables last": {bootloader(v1.Bootloader{EFI: &v1.EFI{Persistent: ptr.To(true)}}),
+			osOf("q35", func(os *libvirtxml.DomainOS) {
+				efi("yes")(os)
+				os.NVRam.NVRam = "/var/run/kubevirt-private/vm-state/nvram/testvmi_VARS.fd"
+			})},
+		"efi whose variables do not last": {bootloader(v1.Bootloader{EFI: &v1.EFI{Persistent: ptr.To(false)}}), osOf("q35", efi("yes"))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			expectEqual(t, makeGuest().domainSpec(tc.change).build(t).OS, tc.want)
@@ -80,8 +86,6 @@ func TestOSRefused(t *testing.T) {
 		return makeGuest().domainSpec(func(d *v1.DomainSpec) { d.Firmware.Bootloader = &loader })
 	}
 	loader(v1.Bootloader{BIOS: &v1.BIOS{}, EFI: &v1.EFI{}}).expectRefused(t, "spec.domain.firmware.bootloader", "leave one")
-	loader(v1.Bootloader{EFI: &v1.EFI{Persistent: ptr.To(true)}}).
-		expectRefused(t, "spec.domain.firmware.bootloader.efi.persistent", "not implemented")
 	loader(v1.Bootloader{BIOS: &v1.BIOS{UseSerial: ptr.To(true)}}).
 		devices(func(d *v1.Devices) { d.AutoattachSerialConsole = ptr.To(false) }).
 		expectRefused(t, "spec.domain.firmware.bootloader.bios.useSerial", "autoattachSerialConsole")

@@ -20,7 +20,7 @@ var implementedKubeVirt = []string{
 	"imageTag", "imageRegistry", "imagePullPolicy", "imagePullSecrets", "uninstallStrategy", "workloads.nodePlacement",
 	"customizeComponents.flags.handler",
 	"configuration.cpuModel", "configuration.cpuRequest", "configuration.emulatedMachines", "configuration.imagePullPolicy",
-	"configuration.machineType", "configuration.defaultRuntimeClass", "configuration.smbios", "configuration.evictionStrategy",
+	"configuration.machineType", "configuration.defaultRuntimeClass", "configuration.vmStateStorageClass", "configuration.smbios", "configuration.evictionStrategy",
 	"configuration.additionalGuestMemoryOverheadRatio", "configuration.memBalloonStatsPeriod", "configuration.obsoleteCPUModels",
 	"configuration.virtualMachineInstancesPerNode", "configuration.virtualMachineOptions", "configuration.vmRolloutStrategy",
 	"configuration.network.defaultNetworkInterface", "configuration.network.permitBridgeInterfaceOnPodNetwork",

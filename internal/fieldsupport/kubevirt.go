@@ -52,7 +52,6 @@ var KubeVirt = []Field{
 	{"configuration.mediatedDevicesConfiguration", nil, Warn, "passing devices through is not implemented yet"},
 	{"configuration.minCPUModel", nil, Warn, "KubeVirt does not use it either"},
 	{"configuration.seccompConfiguration", nil, Warn, "RuntimeDefault is used"},
-	{"configuration.vmStateStorageClass", nil, Warn, "persistent TPM and EFI state are not implemented yet"},
 	{"configuration.ksmConfiguration", nil, Warn, "same-page merging is left to the node"},
 	{"configuration.autoCPULimitNamespaceLabelSelector", nil, Warn, "automatic CPU limits are not implemented yet"},
 	{"configuration.liveUpdateConfiguration", nil, Warn, "hotplug is not implemented yet"},

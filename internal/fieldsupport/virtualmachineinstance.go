@@ -14,7 +14,6 @@ var VMI = []Field{
 	{"domain.memory.maxGuest", nil, Warn, "memory hotplug is not implemented yet"},
 	{"domain.memory.reservedOverhead.memLock", []string{"Required"}, Refuse, "locked memory is not implemented yet"},
 	{"domain.launchSecurity", nil, Refuse, "encrypted guests are not implemented yet"},
-	{"domain.firmware.bootloader.efi.persistent", nil, Refuse, "EFI variables are not kept across starts yet"},
 
 	{"domain.devices.watchdog.diag288", nil, Refuse, "it exists on s390x only: use i6300esb"},
 	{"domain.devices.autoattachVSOCK", nil, Refuse, "VSOCK is not implemented yet"},
@@ -23,7 +22,6 @@ var VMI = []Field{
 	{"domain.devices.filesystems", nil, Refuse, "shared file systems are not implemented yet"},
 	{"domain.devices.downwardMetrics", nil, Refuse, "downward metrics are not implemented yet"},
 	{"domain.devices.clientPassthrough", nil, Refuse, "USB redirection is not implemented yet"},
-	{"domain.devices.tpm", nil, Refuse, "a TPM is not implemented yet"},
 
 	{"domain.devices.disks[].cdrom.readonly", nil, Warn, "a guest never writes to a CD-ROM, whatever this says"},
 	{"domain.devices.disks[].lun.reservation", nil, Refuse, "persistent reservations are not implemented yet"},

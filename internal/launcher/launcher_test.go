@@ -32,6 +32,11 @@ const maxRSS = 15 << 10
 // startDomain does what the node agent does: define the domain and start it.
 func startDomain(t *testing.T, p *pod) *libvirt.Domain {
 	t.Helper()
+	return startDomainOf(t, p, tinyDomain)
+}
+
+func startDomainOf(t *testing.T, p *pod, xml string) *libvirt.Domain {
+	t.Helper()
 	t.Setenv("LIBVIRT_AUTOSTART", "0")
 	var conn *libvirt.Connect
 	begin := time.Now()
@@ -42,7 +47,7 @@ func startDomain(t *testing.T, p *pod) *libvirt.Domain {
 	})
 	t.Logf("libvirtd answered after %s", time.Since(begin).Round(time.Millisecond))
 	t.Cleanup(func() { _, _ = conn.Close() })
-	domain, err := conn.DomainDefineXML(tinyDomain)
+	domain, err := conn.DomainDefineXML(xml)
 	if err == nil {
 		err = domain.Create()
 	}
@@ -52,6 +57,23 @@ func startDomain(t *testing.T, p *pod) *libvirt.Domain {
 	t.Cleanup(func() { _ = domain.Free() })
 	p.eventually("the launcher sees the guest", func() bool { return strings.Contains(p.stderr.String(), "The guest runs") })
 	return domain
+}
+
+// TestTPM starts one with a read-only root and without any privilege, and ends it with the guest.
+func TestTPM(t *testing.T) {
+	p := startPod(t, "--grace-period-seconds", "0", "-v", "0")
+	startDomainOf(t, p, strings.Replace(tinyDomain, "</devices>",
+		"<tpm model='tpm-tis'><backend type='emulator' version='2.0'/></tpm></devices>", 1))
+	for _, file := range []string{"swtpm-localca/signkey.pem", "config/libvirt/qemu/swtpm"} {
+		if _, err := os.Stat(p.runtime(file)); err != nil {
+			t.Error(err)
+		}
+	}
+	p.terminate()
+	p.expectExit(0, launcherpod.OutcomeDestroyed)
+	if log := p.stderr.String(); strings.Contains(log, "swtpm") {
+		t.Errorf("what libvirtd says about swtpm for no reason is in the Pod's log:\n%s", log)
+	}
 }
 
 func TestStoppedBeforeAnyGuest(t *testing.T) {

@@ -42,12 +42,11 @@ func prepare(log logr.Logger) error {
 			return fmt.Errorf("make libvirt's directories: %w", err)
 		}
 	}
-	content, err := os.ReadFile(qemuConfig)
-	if err != nil {
-		return fmt.Errorf("read the image's configuration of QEMU: %w", err)
+	if err := copyFile(qemuConfig, qemuConf); err != nil {
+		return fmt.Errorf("put libvirt's configuration of QEMU in place: %w", err)
 	}
-	if err := os.WriteFile(qemuConf, content, 0o600); err != nil { //nolint:gosec // constant paths
-		return fmt.Errorf("write libvirt's configuration of QEMU: %w", err)
+	if err := prepareState(launcherpod.StateDir, launcherpod.TPMAuthorityDir); err != nil {
+		return err
 	}
 	if err := seedCapabilities(); err != nil {
 		// libvirt probes QEMU itself then: half a second, nothing worse.

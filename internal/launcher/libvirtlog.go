@@ -26,6 +26,8 @@ var quietLines = []quietLine{
 	{"info", "hostname: ", "", "the preamble of the first message; the Pod's name says it"},
 	{"error", "virHostCPUGetCPUID:", " : Unable to open /dev/kvm: No such file or directory",
 		"under emulation there is no /dev/kvm; a guest that needs it fails to start with an error of its own"},
+	{"warning", "qemuTPMVirCommandSwtpmAddTPMState:", " : This swtpm version doesn't support explicit locking",
+		"it locks a TPM's state by itself; only a state that two hosts share needs to be told"},
 	{"warning", "qemuDomainObjTaintMsg:", " is tainted: custom-ga-command",
 		"the node agent asks the guest's agent with commands for which libvirt has no call"},
 }

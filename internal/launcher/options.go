@@ -60,6 +60,7 @@ const (
 	shareDir        = "/usr/share/vireo/libvirt"
 	libvirtdConfig  = shareDir + "/libvirtd.conf"
 	qemuConfig      = shareDir + "/qemu.conf"
+	swtpmConfig     = "/usr/share/vireo/swtpm/swtpm_setup.conf"
 	libvirtModules  = "/usr/lib/x86_64-linux-gnu/libvirt"
 	resolvConf      = "/etc/resolv.conf"
 	capabilitiesXML = shareDir + "/capabilities.xml"

@@ -40,6 +40,8 @@ const (
 	EphemeralDisksVolume = "ephemeral-disks"
 	// KernelBootVolume is the image volume with the kernel and the initrd.
 	KernelBootVolume = "kernel-boot"
+	// StateVolume is the claim for the state of the machine that lasts: EFI variables and the TPM.
+	StateVolume = "vm-state"
 )
 
 // Directories inside the Pod.
@@ -58,6 +60,8 @@ const (
 	DisksDir = "/var/run/kubevirt-private/vmi-disks"
 	// SecretsDir has one directory of projected Secrets per cloud-init volume beneath it.
 	SecretsDir = "/var/run/kubevirt-private/secret" //nolint:gosec // a path, no secret
+	// StateDir is where StateVolume is mounted. What lies in it is called as in KubeVirt, so that a claim from there fits.
+	StateDir = "/var/run/kubevirt-private/vm-state"
 	// FilesDir has one directory per ConfigMap, Secret, sysprep, downward API and service account volume beneath it.
 	FilesDir = "/var/run/kubevirt-private/files"
 	// CredentialsDir has one directory per Secret of access credentials beneath it.
@@ -68,12 +72,25 @@ const (
 	DiskImage = "disk.img"
 )
 
+// Directories beneath StateDir. Source: kubevirt/kubevirt pkg/storage/backend-storage.
+const (
+	// NVRAMState holds the EFI variables.
+	NVRAMState = "nvram"
+	// TPMState holds the TPM's state.
+	TPMState = "swtpm"
+	// AuthorityState holds the authority that signs the TPM's certificates.
+	AuthorityState = "swtpm-localca"
+)
+
 // Files inside the Pod.
 const (
 	// LibvirtSocketName is the name of libvirtd's socket in SocketsVolume.
 	LibvirtSocketName = "libvirt-sock"
 	// LibvirtSocket is libvirtd's socket as seen in the Pod.
 	LibvirtSocket = SocketsDir + "/" + LibvirtSocketName
+	// TPMAuthorityDir holds the authority that signs the certificates of the guest's TPM. With StateVolume it is a link
+	// to AuthorityState.
+	TPMAuthorityDir = RuntimeDir + "/swtpm-localca"
 	// ConsoleFIFO is the pipe from the guest's serial console to virt-launcher.
 	ConsoleFIFO = RuntimeDir + "/console.fifo"
 	// SLICTable and MSDMTable are the files of a Secret that hold ACPI tables. KubeVirt's names.
@@ -101,6 +118,12 @@ func DiskDir(volume string) string { return path.Join(DisksDir, volume) }
 
 // BlockDevice is the path in the Pod of a claim with volumeMode Block.
 func BlockDevice(volume string) string { return path.Join("/dev", volume) }
+
+// NVRAMStateFile is the file in the Pod with the EFI variables of a VMI that last.
+func NVRAMStateFile(vmi string) string { return path.Join(StateDir, NVRAMState, vmi+"_VARS.fd") }
+
+// TPMStateDir is the directory in the Pod with the state of a TPM that lasts, by the UUID of the guest's firmware.
+func TPMStateDir(uuid string) string { return path.Join(StateDir, TPMState, uuid, "tpm2") }
 
 // UserDataVolume is the Pod volume of a cloud-init volume's user data Secret.
 func UserDataVolume(volume string) string { return suffixed(volume, "-udata") }

@@ -43,6 +43,9 @@ type Config struct {
 	// NetworkResources are the resources that the NetworkAttachmentDefinitions of the VMI's networks name, by the
 	// network's name. One of each is requested.
 	NetworkResources map[string]corev1.ResourceName
+	// StateClaim is the name of the claim with the state of the machine that lasts. It must be there for a VMI that has
+	// such state.
+	StateClaim string
 }
 
 // Claim is what the Pod must know about a claim.

@@ -42,6 +42,8 @@ func TestGoldenPods(t *testing.T) {
 	emulated.UseEmulation = true
 	claims := config()
 	claims.Claims = map[string]podspec.Claim{"block": {Block: true}, "golden-block": {Block: true}}
+	state := config()
+	state.StateClaim = "persistent-state-for-vm-0a1b2"
 	cluster := config()
 	cluster.RuntimeClass = "vm"
 	cluster.Verbosity = 3
@@ -83,6 +85,7 @@ func TestGoldenPods(t *testing.T) {
 		}), config()},
 		"secrets-kernelboot-efi": {makeVMI().EFI().KernelBoot("registry.example/kernel:1").
 			CloudInitSecret("init", "user", "net"), config()},
+		"state":     {makeVMI().EFI().With(persistent), state},
 		"placement": {makeVMI().With(place), config()},
 		"cluster-config": {makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.NodeSelector = map[string]string{"disk": "ssd"}
@@ -122,6 +125,11 @@ func TestGoldenPods(t *testing.T) {
 			compareGolden(t, name, pod)
 		})
 	}
+}
+
+func persistent(vmi *v1.VirtualMachineInstance) {
+	vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: ptr.To(true)}
+	vmi.Spec.Domain.Firmware.Bootloader.EFI.Persistent = ptr.To(true)
 }
 
 // holdsFiles has a volume of each kind that is made of files.
@@ -212,6 +220,7 @@ func TestBuildRefuses(t *testing.T) {
 		"two service accounts": {makeVMI().With(holdsFiles).With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.ServiceAccountName = "other"
 		}).Obj(), config(), "volume account"},
+		"no claim for state": {makeVMI().EFI().With(persistent).Obj(), config(), "TPM's and EFI's state"},
 		"unknown binding": {makeVMI().Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Devices.Interfaces[0].Masquerade = nil
 		}).Obj(), config(), "interface default"},
@@ -235,7 +244,7 @@ func TestBuildRefuses(t *testing.T) {
 func TestVolumeNames(t *testing.T) {
 	long := strings.Repeat("x", 57) // as long as its Secret's volume may be
 	clashing := []string{"sockets", "libvirt-runtime", "ephemeral-disks", "kernel-boot", "hugepages", "init-udata", "init-ndata", long + "-udata",
-		"settings-files", "keys-access-cred"}
+		"settings-files", "keys-access-cred", "vm-state"}
 	vmi := makeVMI().CloudInitSecret("init", "u", "n").CloudInitSecret(long, "u", "").Hugepages("2Mi").KernelBoot("kernel").
 		With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Volumes = append(vmi.Spec.Volumes, v1.Volume{
@@ -349,6 +358,16 @@ func TestMemoryOverhead(t *testing.T) {
 	})
 	if got := mib(reserved, config()); got != base+256 {
 		t.Errorf("reservedOverhead: %d MiB, want %d", got, base+256)
+	}
+	tpm := makeVMI().With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{} })
+	if got := mib(tpm, config()); got != base+8 {
+		t.Errorf("a TPM: %d MiB, want %d", got, base+8)
+	}
+	noTPM := makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
+		vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{Enabled: ptr.To(false)}
+	})
+	if got := mib(noTPM, config()); got != base {
+		t.Errorf("a TPM that is off: %d MiB, want %d", got, base)
 	}
 	doubled := config()
 	doubled.AdditionalGuestMemoryOverheadRatio = 2

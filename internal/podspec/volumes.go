@@ -4,6 +4,7 @@
 package podspec
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -40,6 +41,9 @@ func renderVolumes(vmi *v1.VirtualMachineInstance, cfg Config) (*storage, error)
 		s.emptyDir(hugepagesVolume, hugepagesDir, corev1.StorageMediumHugePages)
 	}
 	s.kernelBoot(vmi)
+	if err := s.state(vmi, cfg); err != nil {
+		return nil, err
+	}
 	for _, secret := range credentialSecrets(vmi) {
 		name := launcherpod.CredentialsVolume(secret)
 		s.files(name, path.Join(launcherpod.CredentialsDir, name), corev1.VolumeSource{Secret: secretSource(secret, nil)})
@@ -117,6 +121,22 @@ func (s *storage) kernelBoot(vmi *v1.VirtualMachineInstance) {
 	}
 	c := firmware.KernelBoot.Container
 	s.image(launcherpod.KernelBootVolume, launcherpod.KernelBootDir, c.Image, c.ImagePullPolicy, c.ImagePullSecret)
+}
+
+// state mounts the claim as a whole. virt-launcher makes the directories in it: those that the kubelet makes for a sub
+// path belong to root where the file system takes no group.
+func (s *storage) state(vmi *v1.VirtualMachineInstance, cfg Config) error {
+	if !vmi.Spec.HasPersistentState() {
+		return nil
+	}
+	if cfg.StateClaim == "" {
+		return errors.New("the claim for the TPM's and EFI's state is not known")
+	}
+	s.volumes = append(s.volumes, corev1.Volume{Name: launcherpod.StateVolume, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: cfg.StateClaim},
+	}})
+	s.mounts = append(s.mounts, corev1.VolumeMount{Name: launcherpod.StateVolume, MountPath: launcherpod.StateDir})
+	return nil
 }
 
 func (s *storage) claim(v *v1.Volume, claim string, info Claim) {

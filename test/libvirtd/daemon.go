@@ -101,20 +101,24 @@ func (d *Daemon) layout(rootfs string) error {
 		launcherpod.SocketsDir, launcherpod.RuntimeDir, launcherpod.EphemeralDisksDir, launcherpod.ContainerDisksDir,
 		launcherpod.KernelBootDir, launcherpod.DisksDir, launcherpod.SecretsDir,
 		launcherpod.RuntimeDir + "/home", launcherpod.RuntimeDir + "/run", launcherpod.RuntimeDir + "/cache",
-		launcherpod.RuntimeDir + "/tmp", launcherpod.RuntimeDir + "/config/libvirt",
+		launcherpod.RuntimeDir + "/tmp", launcherpod.RuntimeDir + "/config/libvirt", launcherpod.TPMAuthorityDir,
+		launcherpod.StateDir + "/" + launcherpod.NVRAMState, launcherpod.StateDir + "/" + launcherpod.TPMState,
 	} {
 		if err := os.MkdirAll(d.Host(dir), 0o755); err != nil {
 			return err
 		}
 	}
-	config, err := os.ReadFile(filepath.Join(rootfs, "usr/share/vireo/libvirt/qemu.conf"))
+	for from, to := range map[string]string{"libvirt/qemu.conf": "libvirt/qemu.conf", "swtpm/swtpm_setup.conf": "swtpm_setup.conf"} {
+		config, err := os.ReadFile(filepath.Join(rootfs, "usr/share/vireo", from))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(d.Host(launcherpod.RuntimeDir+"/config/"+to), config, 0o644); err != nil {
+			return err
+		}
+	}
+	err := syscall.Mkfifo(d.Host(launcherpod.ConsoleFIFO), 0o600)
 	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(d.Host(launcherpod.RuntimeDir+"/config/libvirt/qemu.conf"), config, 0o644); err != nil {
-		return err
-	}
-	if err := syscall.Mkfifo(d.Host(launcherpod.ConsoleFIFO), 0o600); err != nil {
 		return err
 	}
 	// Open for reading and writing, as virt-launcher does: QEMU finds a reader and the reader no end.

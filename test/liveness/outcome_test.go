@@ -44,7 +44,7 @@ func outcomeOf(vmi *v1.VirtualMachineInstance) (string, error) {
 		return "", fmt.Errorf("admission: %w", faults.ToAggregate())
 	}
 	describeClaims(vmi)
-	pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "launcher", CPUAllocationRatio: 10})
+	pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "launcher", CPUAllocationRatio: 10, StateClaim: "state"})
 	if err != nil {
 		return "", fmt.Errorf("launcher Pod: %w", err)
 	}

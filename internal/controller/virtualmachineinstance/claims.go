@@ -97,9 +97,9 @@ func refreshClaims(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// volumeStatus describes the claims of the VMI's volumes, in the volumes' order.
+// volumeStatus describes the claim with the machine's state and those of the VMI's volumes, in the volumes' order.
 func volumeStatus(s *Scope) []v1.VolumeStatus {
-	var out []v1.VolumeStatus
+	out := stateVolumeStatus(s)
 	for i := range s.VMI.Spec.Volumes {
 		name := s.VMI.Spec.Volumes[i].Name
 		claim := s.Claims[name]

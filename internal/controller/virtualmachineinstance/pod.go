@@ -30,11 +30,13 @@ const (
 
 // Actions of events.
 const (
-	actionCreate   = "CreatePod"
-	actionDelete   = "DeletePod"
-	actionHandOver = "HandOver"
-	actionWait     = "Wait"
-	actionEnd      = "End"
+	actionCreate = "CreatePod"
+	actionDelete = "DeletePod"
+	// actionCreateState is about the claim with the machine's state.
+	actionCreateState = "CreateClaim"
+	actionHandOver    = "HandOver"
+	actionWait        = "Wait"
+	actionEnd         = "End"
 )
 
 // errForeignPod is a Pod of the launcher's name that belongs to somebody else.

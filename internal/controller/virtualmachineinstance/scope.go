@@ -37,6 +37,8 @@ type Scope struct {
 	ReadNetworks bool
 	// KubeVirt is the name of the KubeVirt object that Config comes from, empty while there is none in Namespace.
 	KubeVirt, Namespace string
+	// StateStorageClass is the storage class of claims for the state of machines. Empty means the cluster's default.
+	StateStorageClass string
 	// Now is one time for the whole look.
 	Now time.Time
 
@@ -47,6 +49,8 @@ type Scope struct {
 	Pod *corev1.Pod
 	// Claims are the claims that exist by the name of the volume, read while the VMI prepares.
 	Claims map[string]*corev1.PersistentVolumeClaim
+	// State is the claim with the machine's own state, or nil.
+	State *corev1.PersistentVolumeClaim
 	// Problem is why the VMI cannot have a running Pod yet, or nil.
 	Problem *Problem
 	// HandOver says that the Pod runs and everything but the status has been handed over to the agent.
@@ -84,27 +88,29 @@ func Run(ctx context.Context, s *Scope) error {
 		readClaims,
 		// 5. The Pod asks for the devices of its networks.
 		readNetworks,
-		// 6. Made while the VMI prepares, deleted with it.
+		// 6. What lasts is there before the Pod that uses it.
+		keepState,
+		// 7. Made while the VMI prepares, deleted with it.
 		reconcilePod,
-		// 7. Only a Pod that does not say itself why it waits is looked into.
+		// 8. Only a Pod that does not say itself why it waits is looked into.
 		readPodEvents,
-		// 8. No guest is handed over that cannot have what it was promised.
+		// 9. No guest is handed over that cannot have what it was promised.
 		requireGuaranteed,
-		// 9. Label and readiness gate come before the status: the agent starts the guest when it sees Scheduled.
+		// 10. Label and readiness gate come before the status: the agent starts the guest when it sees Scheduled.
 		handOver,
-		// 10. Before the end: a Pod that went with its node gives that as the reason.
+		// 11. Before the end: a Pod that went with its node gives that as the reason.
 		lookAtNode,
-		// 11. After the Pod was looked at for the last time.
+		// 12. After the Pod was looked at for the last time.
 		readEnd,
 	)
-	// 12. The status is written even if a phase failed: it says what failed.
+	// 13. The status is written even if a phase failed: it says what failed.
 	if statusErr := writeStatus(ctx, s); statusErr != nil {
 		return errors.Join(err, statusErr)
 	}
 	if err != nil {
 		return err
 	}
-	// 13. The end is on record before the object may go.
+	// 14. The end is on record before the object may go.
 	return releaseVMI(ctx, s)
 }
 

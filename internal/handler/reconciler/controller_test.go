@@ -179,10 +179,10 @@ var _ = Describe("The agent", func() {
 
 		It("says which field it cannot follow and does not try again", func() {
 			g := makeGuest(func(vmi *v1.VirtualMachineInstance) {
-				vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{}
+				vmi.Spec.Domain.LaunchSecurity = &v1.LaunchSecurity{}
 			}).schedule(launchers).handOver()
 			c := g.expectCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "InvalidDomain")
-			Expect(c.Message).To(ContainSubstring("spec.domain.devices.tpm"))
+			Expect(c.Message).To(ContainSubstring("spec.domain.launchSecurity"))
 		})
 
 		It("tells it when the first attempt to tell has failed", func() {

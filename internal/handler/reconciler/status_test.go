@@ -175,6 +175,13 @@ func TestMigratable(t *testing.T) {
 			}}
 		}
 	}
+	state := func(vmi *v1.VirtualMachineInstance) {
+		vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: new(true)}
+		const name = "persistent-state-for-vm-0a1b2"
+		vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: name, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
+			ClaimName: name, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		}}}
+	}
 	bridge := func(vmi *v1.VirtualMachineInstance) {
 		vmi.Spec.Domain.Devices.Interfaces = []v1.Interface{{
 			Name: "n", InterfaceBindingMethod: v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}},
@@ -198,6 +205,8 @@ func TestMigratable(t *testing.T) {
 		{"a container disk", []mutate{volume(v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{}})}, "True ", "True ", v1.BlockMigration},
 		{"a shared claim", []mutate{claim(corev1.ReadWriteMany)}, "True ", "True ", v1.LiveMigration},
 		{"a claim of one node", []mutate{claim(corev1.ReadWriteOnce)}, "False DisksNotLiveMigratable", "True ", v1.LiveMigration},
+		// As in KubeVirt since 1.5: the state moves along, into a claim of the target's.
+		{"state on one node", []mutate{state}, "True ", "True ", v1.LiveMigration},
 		{"a bridge on the Pod network", []mutate{bridge}, "False InterfaceNotLiveMigratable", "False InterfaceNotLiveMigratable", v1.LiveMigration},
 		{"an allowed bridge", []mutate{bridge, allowed}, "True ", "True ", v1.LiveMigration},
 		{"the node's CPU", []mutate{passthrough}, "False CPUModeLiveMigratable", "False CPUModeLiveMigratable", v1.LiveMigration},

@@ -18,7 +18,10 @@ func setVolumes(s *scope) {
 	for _, v := range s.vmi.Status.VolumeStatus {
 		before[v.Name] = v
 	}
-	list := make([]v1.VolumeStatus, 0, len(s.vmi.Spec.Volumes))
+	list := make([]v1.VolumeStatus, 0, len(s.vmi.Spec.Volumes)+1)
+	if state, found := stateClaim(s.vmi); found {
+		list = append(list, state)
+	}
 	for i := range s.vmi.Spec.Volumes {
 		name := s.vmi.Spec.Volumes[i].Name
 		status := before[name]
@@ -32,6 +35,24 @@ func setVolumes(s *scope) {
 		list = append(list, status)
 	}
 	s.vmi.Status.VolumeStatus = list
+}
+
+// stateClaim is what the controller wrote about the claim with the machine's state, which is no volume of the spec.
+func stateClaim(vmi *v1.VirtualMachineInstance) (v1.VolumeStatus, bool) {
+	if !vmi.Spec.HasPersistentState() {
+		return v1.VolumeStatus{}, false
+	}
+	volumes := map[string]bool{}
+	for i := range vmi.Spec.Volumes {
+		volumes[vmi.Spec.Volumes[i].Name] = true
+	}
+	for _, status := range vmi.Status.VolumeStatus {
+		claim := status.PersistentVolumeClaimInfo
+		if claim != nil && claim.ClaimName == status.Name && !volumes[status.Name] {
+			return status, true
+		}
+	}
+	return v1.VolumeStatus{}, false
 }
 
 func diskTarget(d *libvirtxml.Domain, alias string) string {

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("VirtualMachineInstance whose TPM or EFI variables last", func() {
+	var w *world
+	BeforeEach(func() { w = newWorld() })
+
+	It("gets a claim of its VM, once, and a Pod that mounts it", func() {
+		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		vm, vmi := w.ofVM()
+		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
+		claim := w.expectState(vmi)
+		Expect(claim.Name).To(MatchRegexp(`^persistent-state-for-vm-[0-9a-f]{5}$`))
+		Expect(claim.Labels).To(HaveKeyWithValue("persistent-state-for", "vm"))
+		Expect(metav1.IsControlledBy(claim, vm)).To(BeTrue())
+		Expect(claim.Spec.StorageClassName).To(HaveValue(Equal(class.Name)))
+		Expect(claim.Spec.AccessModes).To(ConsistOf(corev1.ReadWriteOnce))
+		Expect(claim.Spec.VolumeMode).To(HaveValue(Equal(corev1.PersistentVolumeFilesystem)))
+		Expect(claim.Spec.Resources.Requests[corev1.ResourceStorage]).To(Equal(resource.MustParse("10Mi")))
+		Expect(w.events.take()).To(ConsistOf(
+			HavePrefix("Normal SuccessfulCreate: Created PersistentVolumeClaim "+claim.Name),
+			HavePrefix("Normal SuccessfulCreate: Created virtual machine pod")))
+		pod := ExpectExists(podOf(vmi))
+		Expect(stateOf(pod)).To(Equal(claim.Name))
+		w.expectQuiet(vmi)
+
+		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+		w.events.take()
+		Expect(ExpectExists(vmi).Status.VolumeStatus).To(ConsistOf(v1.VolumeStatus{
+			Name: claim.Name, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
+				ClaimName: claim.Name, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			}}))
+		w.expectQuiet(vmi)
+	})
+
+	It("uses the same claim at the next start, and another one for a VM made anew", func() {
+		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		vm, first := w.ofVM()
+		w.expectReconciled(first, "create PersistentVolumeClaim", "create Pod")
+		claim := w.expectState(first)
+		w.forget(first)
+		again := w.create(lasting().OwnedBy(vm))
+		w.expectReconciled(again, "create Pod")
+		Expect(stateOf(ExpectExists(podOf(again)))).To(Equal(claim.Name))
+
+		w.forget(again)
+		Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+		_, other := w.ofVM()
+		w.expectReconciled(other, "create PersistentVolumeClaim", "create Pod")
+		Expect(stateOf(ExpectExists(podOf(other)))).NotTo(Equal(claim.Name))
+	})
+
+	It("owns the claim itself when no VM made it", func() {
+		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		vmi := w.create(lasting())
+		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
+		Expect(metav1.IsControlledBy(w.expectState(vmi), vmi)).To(BeTrue())
+	})
+
+	It("makes no second claim while the cache is behind", func() {
+		aClass(storagev1.VolumeBindingImmediate, asDefault)
+		_, vmi := w.ofVM()
+		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
+		w.Client = blindList{w.writes}
+		w.events.take()
+		w.expectQuiet(vmi)
+	})
+
+	It("takes a claim that was restored for it as it is", func() {
+		_, vmi := w.ofVM()
+		restored := builder.MakePVC("from-a-backup").Namespace(w.ns).Bound("10Mi").Obj()
+		restored.Labels = map[string]string{"persistent-state-for": "vm"}
+		ExpectCreated(restored)
+		w.expectReconciled(vmi, "create Pod")
+		Expect(stateOf(ExpectExists(podOf(vmi)))).To(Equal("from-a-backup"))
+		Expect(ExpectExists(restored).OwnerReferences).To(BeEmpty())
+	})
+
+	It("waits until the claim is bound where that needs no Pod, with the reason", func() {
+		aClass(storagev1.VolumeBindingImmediate, asDefault)
+		_, vmi := w.ofVM()
+		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
+		claim := w.expectState(vmi)
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"BackendStorageNotReady", "PersistentVolumeClaim "+w.ns+"/"+claim.Name))
+		Expect(w.events.take()).To(ContainElement(HavePrefix("Warning BackendStorageNotReady: ")))
+		w.expectQuiet(vmi)
+		ExpectGone(podOf(vmi))
+		Expect(w.usersOfClaim(ctx, claim)).To(ConsistOf(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}))
+
+		claim.Status.Phase = corev1.ClaimLost
+		ExpectStatus(claim)
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"BackendStorageNotReady", "has lost its PersistentVolume"))
+
+		claim.Status.Phase = corev1.ClaimBound
+		ExpectStatus(claim)
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+	})
+
+	It("waits for a storage class, and takes the configured one", func() {
+		_, vmi := w.ofVM()
+		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"FailedBackendStorageCreate", "no default StorageClass"))
+		w.events.take()
+		w.expectQuiet(vmi)
+
+		config := w.Config.Current()
+		config.VMStateStorageClass = "configured-" + w.ns
+		w.Config = fixedConfig{config}
+		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"FailedBackendStorageCreate", "no StorageClass configured-"+w.ns))
+
+		aClass(storagev1.VolumeBindingWaitForFirstConsumer, func(c *storagev1.StorageClass) { c.Name = "configured-" + w.ns })
+		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod", "patch VirtualMachineInstance/status")
+		Expect(w.expectState(vmi).Spec.StorageClassName).To(HaveValue(Equal("configured-" + w.ns)))
+	})
+
+	It("prefers the default class for VMs", func() {
+		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		chosen := aClass(storagev1.VolumeBindingWaitForFirstConsumer, func(c *storagev1.StorageClass) {
+			c.Annotations = map[string]string{"storageclass.kubevirt.io/is-default-virt-class": "true"}
+		})
+		_, vmi := w.ofVM()
+		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
+		Expect(w.expectState(vmi).Spec.StorageClassName).To(HaveValue(Equal(chosen.Name)))
+	})
+
+	It("says why the claim cannot be made, and tries again", func() {
+		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		_, vmi := w.ofVM()
+		quota := apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), "x",
+			errors.New("exceeded quota: compute, requested: persistentvolumeclaims=1"))
+		w.writes.Fail = func(request string) error {
+			if strings.HasPrefix(request, "create PersistentVolumeClaim") {
+				return quota
+			}
+			return nil
+		}
+		_, err := w.reconcile(vmi)
+		Expect(err).To(MatchError(ContainSubstring("exceeded quota")), "so that it is tried again")
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"FailedBackendStorageCreate", "exceeded quota"))
+		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FailedBackendStorageCreate: ")))
+		ExpectGone(podOf(vmi))
+
+		w.writes.Take()
+		w.writes.Fail = nil
+		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod", "patch VirtualMachineInstance/status")
+	})
+
+	It("makes none for a VMI that cannot start, nor for state that does not last", func() {
+		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		w.expectReconciled(w.create(lasting().PVC("root", "missing")), "patch VirtualMachineInstance/status")
+		other := w.create(builder.MakeVMI("other").EFI().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: ptr.To(true), Enabled: ptr.To(false)}
+		}))
+		w.expectReconciled(other, "create Pod")
+	})
+})
+
+// blindList finds no claims, as a cache that is behind.
+type blindList struct{ client.Client }
+
+func (b blindList) List(c context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if _, claims := list.(*corev1.PersistentVolumeClaimList); claims {
+		return nil
+	}
+	return b.Client.List(c, list, options...)
+}
+
+// lasting is a VMI with a TPM and EFI variables that last.
+func lasting() *builder.VMI {
+	return builder.MakeVMI("vm").EFI().With(func(vmi *v1.VirtualMachineInstance) {
+		vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: ptr.To(true)}
+		vmi.Spec.Domain.Firmware.Bootloader.EFI.Persistent = ptr.To(true)
+	})
+}
+
+// ofVM makes a VM and the VMI that its reconciler would make.
+func (w *world) ofVM() (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
+	GinkgoHelper()
+	vm := builder.MakeVM("vm").Namespace(w.ns).Template(lasting()).Obj()
+	ExpectCreated(vm)
+	vm = ExpectExists(vm)
+	return vm, w.create(lasting().OwnedBy(vm))
+}
+
+// forget takes a VMI and its Pod away, as after a stop.
+func (w *world) forget(vmi *v1.VirtualMachineInstance) {
+	GinkgoHelper()
+	Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
+	vmi = ExpectExists(vmi)
+	vmi.Finalizers = nil
+	Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+	Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+	ExpectGone(vmi)
+	w.events.take()
+}
+
+// expectState is the one claim with the state of a VMI.
+func (w *world) expectState(vmi *v1.VirtualMachineInstance) *corev1.PersistentVolumeClaim {
+	GinkgoHelper()
+	list := &corev1.PersistentVolumeClaimList{}
+	Expect(k8sClient.List(ctx, list, client.InNamespace(w.ns), client.MatchingLabels{"persistent-state-for": vmi.Name})).To(Succeed())
+	Expect(list.Items).To(HaveLen(1))
+	return &list.Items[0]
+}
+
+// stateOf is the claim with the state that a Pod uses.
+func stateOf(pod *corev1.Pod) string {
+	for _, volume := range pod.Spec.Volumes {
+		if volume.Name == launcherpod.StateVolume {
+			return volume.PersistentVolumeClaim.ClaimName
+		}
+	}
+	return ""
+}
+
+// aClass makes a storage class for one spec.
+func aClass(binding storagev1.VolumeBindingMode, change func(*storagev1.StorageClass)) *storagev1.StorageClass {
+	GinkgoHelper()
+	class := &storagev1.StorageClass{Provisioner: "csi.example", VolumeBindingMode: &binding}
+	class.GenerateName = "spec-"
+	change(class)
+	ExpectCreated(class)
+	DeferCleanup(func() { Expect(k8sClient.Delete(ctx, class)).To(Succeed()) })
+	return class
+}
+
+func asDefault(class *storagev1.StorageClass) {
+	class.Annotations = map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package launcher
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestMakeStateDirs(t *testing.T) {
+	t.Run("of the Pod", func(t *testing.T) {
+		dir := t.TempDir()
+		authority := filepath.Join(dir, "authority")
+		if err := makeStateDirs(filepath.Join(dir, "claim"), authority); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Lstat(authority); err != nil || !info.IsDir() {
+			t.Errorf("the authority's directory: %v, %v", info, err)
+		}
+		if _, err := os.Lstat(filepath.Join(dir, "claim")); err == nil {
+			t.Error("a claim was made up")
+		}
+	})
+	t.Run("of a claim", func(t *testing.T) {
+		claim := t.TempDir()
+		// One Pod after the other uses it, each with a directory of its own for the rest.
+		for range 2 {
+			authority := filepath.Join(t.TempDir(), "authority")
+			if err := makeStateDirs(claim, authority); err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(claim, "swtpm-localca", "signkey.pem")
+			if err := os.WriteFile(filepath.Join(authority, "signkey.pem"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(file); err != nil {
+				t.Errorf("the authority's key does not last: %v", err)
+			}
+		}
+		for _, name := range []string{"nvram", "swtpm"} {
+			if info, err := os.Stat(filepath.Join(claim, name)); err != nil || info.Mode().Perm() != 0o700 {
+				t.Errorf("%s: %v, %v", name, info, err)
+			}
+		}
+	})
+	t.Run("of a claim that cannot be written", func(t *testing.T) {
+		claim := filepath.Join(t.TempDir(), "claim")
+		if err := os.WriteFile(claim, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := makeStateDirs(claim, filepath.Join(t.TempDir(), "authority")); err == nil {
+			t.Error("no error")
+		}
+	})
+}
