@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/vireo-project/vireo/internal/launcher/libvirtrpc"
@@ -127,7 +128,7 @@ type execStatus struct {
 
 // report prints what the command printed, as far as anybody sees it, and returns its code.
 func (s *execStatus) report(out io.Writer) (int, error) {
-	text := append(s.Out, s.Err...)
+	text := slices.Concat(s.Out, s.Err)
 	if _, err := out.Write(text[:min(len(text), maxProbeOutput)]); err != nil {
 		return probeFailed, fmt.Errorf("print the command's output: %w", err)
 	}
