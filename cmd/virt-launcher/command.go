@@ -59,6 +59,7 @@ func (a *arguments) bind(cmd *cobra.Command) {
 	flags.StringVar(&o.Name, "name", "", "name of the VirtualMachineInstance")
 	flags.StringVar(&o.Namespace, "namespace", "", "namespace of the VirtualMachineInstance")
 	flags.StringVar(&o.UID, "uid", "", "UID of the VirtualMachineInstance")
+	flags.StringVar(&o.Subdomain, "subdomain", "", "subdomain of the VirtualMachineInstance, for the guest's search list")
 	flags.IntVar(&a.grace, "grace-period-seconds", 30, "seconds that the guest may take to shut down; 0 destroys it at once")
 	flags.StringArrayVar(&a.interfaces, "interface", nil, strings.ReplaceAll(dhcp.InterfaceUsage, "\n", " "))
 	flags.StringArrayVar(&a.dhcp, "dhcp-option", nil, strings.ReplaceAll(dhcp.OptionUsage, "\n", " "))

@@ -58,6 +58,7 @@ func run(ctx context.Context, options Options) (launcherpod.Outcome, int) {
 	if err != nil {
 		return internal(fmt.Errorf("take down the Pod's network: %w", err))
 	}
+	network.DNS = network.DNS.WithSubdomain(options.Subdomain)
 	children := reaper.New()
 	go children.Run(ctx)
 	if err := prepare(log); err != nil {

@@ -23,6 +23,8 @@ type Options struct {
 	Name      string
 	// UID is the VMI's UID.
 	UID string
+	// Subdomain is that of the VMI, which the guest finds in its search list; empty if it has none.
+	Subdomain string
 	// GracePeriod is how long a guest may take to shut down before it is destroyed.
 	GracePeriod time.Duration
 	// Interfaces are the guest's interfaces that get their addresses by DHCP.

@@ -104,6 +104,9 @@ func GracePeriodSeconds(vmi *v1.VirtualMachineInstance) int64 {
 
 func launcherArguments(vmi *v1.VirtualMachineInstance, cfg Config) ([]string, error) {
 	optional, err := interfaceArguments(vmi)
+	if vmi.Spec.Subdomain != "" {
+		optional = append(optional, "--subdomain", vmi.Spec.Subdomain)
+	}
 	if cfg.Verbosity > 0 {
 		optional = append(optional, "--v", strconv.FormatUint(uint64(cfg.Verbosity), 10))
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
@@ -87,6 +88,24 @@ func TestGoldenPods(t *testing.T) {
 			CloudInitSecret("init", "user", "net"), config()},
 		"state":     {makeVMI().EFI().With(persistent), state},
 		"placement": {makeVMI().With(place), config()},
+		"names": {makeVMI().Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Hostname, vmi.Spec.Subdomain = "web", "sites"
+		}), config()},
+		"dns": {makeVMI().Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.DNSPolicy = corev1.DNSNone
+			vmi.Spec.DNSConfig = &corev1.PodDNSConfig{
+				Nameservers: []string{"192.0.2.1"}, Searches: []string{"example.com"},
+				Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: ptr.To("1")}},
+			}
+		}), config()},
+		"spread": {makeVMI().Label("app", "web").With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+				MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule,
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, MinDomains: ptr.To[int32](2),
+			}}
+		}), config()},
+		"scheduler": {makeVMI().With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.SchedulerName = "other" }), config()},
+		"priority":  {makeVMI().With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.PriorityClassName = "high" }), config()},
 		"cluster-config": {makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.NodeSelector = map[string]string{"disk": "ssd"}
 		}), cluster},

@@ -58,6 +58,25 @@ type DNS struct {
 	Search []string
 }
 
+// WithSubdomain puts a Pod's subdomain in front of the search list: Kubernetes does not, and the guest could not find its own
+// full name. It belongs below the longest domain of Services, which is the namespace's. KubeVirt does the same.
+func (d DNS) WithSubdomain(subdomain string) DNS {
+	if subdomain == "" {
+		return d
+	}
+	namespace := ""
+	for _, domain := range d.Search {
+		if strings.Contains(domain, ".svc.") && len(domain) > len(namespace) {
+			namespace = domain
+		}
+	}
+	if namespace == "" || strings.HasPrefix(namespace, subdomain+".") {
+		return d
+	}
+	d.Search = append([]string{subdomain + "." + namespace}, d.Search...)
+	return d
+}
+
 // IPv4 is the interface's first IPv4 address.
 func (i Interface) IPv4() (netip.Prefix, bool) { return i.first(netip.Addr.Is4) }
 

@@ -6,6 +6,7 @@ package podnet
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,6 +54,31 @@ func TestConvertRoute(t *testing.T) {
 			}
 			if text != c.want {
 				t.Errorf("got %q, want %q", text, c.want)
+			}
+		})
+	}
+}
+
+func TestWithSubdomain(t *testing.T) {
+	search := []string{"svc.cluster.local", "ns.svc.cluster.local", "a-very-long-domain-of-the-node.example.com"}
+	for name, tc := range map[string]struct {
+		search    []string
+		subdomain string
+		want      []string
+	}{
+		"none":                  {search, "", search},
+		"below the namespace":   {search, "sites", append([]string{"sites.ns.svc.cluster.local"}, search...)},
+		"there already":         {[]string{"sites.ns.svc.cluster.local"}, "sites", []string{"sites.ns.svc.cluster.local"}},
+		"another's name":        {[]string{"sites2.svc.cluster.local"}, "sites", []string{"sites.sites2.svc.cluster.local", "sites2.svc.cluster.local"}},
+		"no domain of Services": {[]string{"example.com"}, "sites", []string{"example.com"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dns := DNS{Search: tc.search}
+			if got := dns.WithSubdomain(tc.subdomain).Search; !slices.Equal(got, tc.want) {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+			if !slices.Equal(dns.Search, tc.search) {
+				t.Error("the list of before has changed")
 			}
 		})
 	}
