@@ -6,7 +6,6 @@ package fieldsupport
 // VMI is about the spec of a VMI, and so about the template of a VM.
 var VMI = []Field{
 	{"architecture", []string{"arm64", "s390x", "ppc64le"}, Refuse, "only amd64 guests are implemented yet"},
-	{"resourceClaims", nil, Refuse, "devices by resource claim are not implemented yet"},
 	{"utilityVolumes", nil, Refuse, "volumes without a disk are not implemented yet"},
 	{"evictionStrategy", []string{"LiveMigrate", "LiveMigrateIfPossible", "External"}, Warn,
 		"live migration is not implemented yet: an eviction shuts the guest down"},
@@ -33,7 +32,7 @@ var VMI = []Field{
 	{"domain.devices.interfaces[].passt", nil, Refuse, "KubeVirt removed it: use masquerade"},
 	{"domain.devices.interfaces[].passtBinding", nil, Refuse, "passt is not implemented yet: use masquerade"},
 	{"domain.devices.interfaces[].binding", nil, Refuse, "binding plugins are not implemented yet: use masquerade or bridge"},
-	{"networks[].resourceClaim", nil, Refuse, "devices by resource claim are not implemented yet"},
+	{"networks[].resourceClaim", nil, Refuse, "a network's device by resource claim needs SR-IOV, which is not implemented yet"},
 
 	{"volumes[].dataVolume", nil, Refuse,
 		"DataVolumes are not implemented yet: use persistentVolumeClaim with the claim that the importer filled"},

@@ -76,6 +76,7 @@ func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 			DNSPolicy:                     vmi.Spec.DNSPolicy,
 			DNSConfig:                     vmi.Spec.DNSConfig,
 			ImagePullSecrets:              storage.pullSecrets,
+			ResourceClaims:                resourceClaims(vmi),
 			Volumes:                       storage.volumes,
 		},
 	}

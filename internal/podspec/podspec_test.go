@@ -104,6 +104,11 @@ func TestGoldenPods(t *testing.T) {
 				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, MinDomains: ptr.To[int32](2),
 			}}
 		}), config()},
+		"resource-claims": {makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.ResourceClaims = []v1.VirtualMachineInstanceResourceClaim{
+				{Name: "own", ResourceClaimName: ptr.To("claim")}, {Name: "made", ResourceClaimTemplateName: ptr.To("template")},
+			}
+		}), config()},
 		"scheduler": {makeVMI().With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.SchedulerName = "other" }), config()},
 		"priority":  {makeVMI().With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.PriorityClassName = "high" }), config()},
 		"cluster-config": {makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
