@@ -200,7 +200,10 @@ func devices(vmi *v1.VirtualMachineInstance, cfg Config) []corev1.ResourceName {
 
 // resourceClaims reserves the VMI's claims for the Pod. A container refers to one when a device of the guest comes from it.
 func resourceClaims(vmi *v1.VirtualMachineInstance) []corev1.PodResourceClaim {
-	var out []corev1.PodResourceClaim
+	if len(vmi.Spec.ResourceClaims) == 0 {
+		return nil
+	}
+	out := make([]corev1.PodResourceClaim, 0, len(vmi.Spec.ResourceClaims))
 	for _, claim := range vmi.Spec.ResourceClaims {
 		out = append(out, corev1.PodResourceClaim{
 			Name: claim.Name, ResourceClaimName: claim.ResourceClaimName, ResourceClaimTemplateName: claim.ResourceClaimTemplateName,

@@ -119,18 +119,20 @@ func (r *Reconciler) run(ctx context.Context, s *scope) error {
 		// 2. The domain that is there decides about all that follows: the guest may have been started by an earlier
 		// agent.
 		{"look", r.look},
-		// 3. Before everything that leads to a start: what is to be stopped must not be started.
+		// 3. A guest that an earlier agent started keeps its gateway, also while it shuts down.
+		{"advertise", r.advertise},
+		// 4. Before everything that leads to a start: what is to be stopped must not be started.
 		{"shutdown", r.shutdown},
-		// 4. and 5. may come before the hand-over. Network first: DHCP must answer before the guest asks.
+		// 5. and 6. may come before the hand-over. Network first: DHCP must answer before the guest asks.
 		{"network", r.network},
 		{"media", r.media},
-		// 6. As soon as there is a network, and also for a guest that an earlier agent started.
+		// 7. As soon as there is a network: the guest asks when it boots.
 		{"advertise", r.advertise},
-		// 7. Only after the hand-over, and once in the life of a Pod.
+		// 8. Only after the hand-over, and once in the life of a Pod.
 		{"domain", r.domain},
-		// 8. Also for a guest that an earlier agent started, and may have left without.
+		// 9. Also for a guest that an earlier agent started, and may have left without.
 		{"realtime", r.realtime},
-		// 9. What a running guest tells.
+		// 10. What a running guest tells.
 		{"sync", r.sync},
 	} {
 		if err := step.do(ctx, s); err != nil {

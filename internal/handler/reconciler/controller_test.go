@@ -305,6 +305,16 @@ var _ = Describe("The agent", func() {
 			Eventually(func() bool { return second.networks.advertises(g.pod.UID) }).Should(BeTrue())
 		})
 
+		It("is made known again while the guest shuts down", func() {
+			g := makeGuest().schedule(launchers).handOver()
+			g.expectPhase(v1.Running)
+			g.launcher.Stubborn()
+			a.stop()
+			g.deletePod()
+			second := startAgent(launchers)
+			Eventually(func() bool { return second.networks.advertises(g.pod.UID) }).Should(BeTrue())
+		})
+
 		It("is not made known for a guest that has ended", func() {
 			g := makeGuest().schedule(launchers).handOver()
 			g.expectPhase(v1.Running)
