@@ -234,10 +234,17 @@ func (b *diskBuilder) blockSize() (*libvirtxml.DomainDiskBlockIO, error) {
 	case match && b.fact.LogicalBlockSize == 0:
 		return nil, fmt.Errorf("%s: the block size of volume %q is %w", path.Child("matchVolume"), b.spec.Name, ErrNotPrepared)
 	case match:
-		return &libvirtxml.DomainDiskBlockIO{
-			LogicalBlockSize:  b.fact.LogicalBlockSize,
-			PhysicalBlockSize: max(b.fact.PhysicalBlockSize, b.fact.LogicalBlockSize),
-		}, nil
+		return b.volumeBlockSize(), nil
 	}
 	return nil, nil
+}
+
+// volumeBlockSize has the sizes of the volume. QEMU refuses a granularity that is no multiple of the logical size.
+func (b *diskBuilder) volumeBlockSize() *libvirtxml.DomainDiskBlockIO {
+	logical, granularity := b.fact.LogicalBlockSize, b.fact.DiscardGranularity
+	physical := max(b.fact.PhysicalBlockSize, logical)
+	if granularity%logical != 0 {
+		granularity = physical
+	}
+	return &libvirtxml.DomainDiskBlockIO{LogicalBlockSize: logical, PhysicalBlockSize: physical, DiscardGranularity: &granularity}
 }

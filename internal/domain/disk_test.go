@@ -96,7 +96,9 @@ func TestLUN(t *testing.T) {
 		onBus("scsi", drive(0))(d)
 		d.Device = "lun"
 		d.Source = &libvirtxml.DomainDiskSource{Block: &libvirtxml.DomainDiskSourceBlock{Dev: "/dev/a"}}
-		d.Driver = &libvirtxml.DomainDiskDriver{Name: "qemu", Type: "raw", Cache: "none", IO: "native"}
+		d.Driver = &libvirtxml.DomainDiskDriver{
+			Name: "qemu", Type: "raw", Cache: "none", IO: "native", ErrorPolicy: "stop", Discard: "unmap",
+		}
 	})})
 }
 
@@ -126,7 +128,9 @@ func TestEmptyDrive(t *testing.T) {
 
 func TestBlockSize(t *testing.T) {
 	sized := func(size v1.BlockSize) v1.Disk { return withDisk(func(d *v1.Disk) { d.BlockSize = &size }) }
-	known := func(f *domain.DiskFact) { f.LogicalBlockSize, f.PhysicalBlockSize = 512, 4096 }
+	known := func(f *domain.DiskFact) {
+		f.LogicalBlockSize, f.PhysicalBlockSize, f.DiscardGranularity = 512, 4096, 1024
+	}
 	for name, tc := range map[string]struct {
 		size v1.BlockSize
 		want *libvirtxml.DomainDiskBlockIO
@@ -134,13 +138,19 @@ func TestBlockSize(t *testing.T) {
 		"custom": {v1.BlockSize{Custom: &v1.CustomBlockSize{Logical: 1024, Physical: 2048, DiscardGranularity: ptr.To[uint](8192)}},
 			&libvirtxml.DomainDiskBlockIO{LogicalBlockSize: 1024, PhysicalBlockSize: 2048, DiscardGranularity: ptr.To[uint](8192)}},
 		"of the volume": {v1.BlockSize{MatchVolume: &v1.FeatureState{}},
-			&libvirtxml.DomainDiskBlockIO{LogicalBlockSize: 512, PhysicalBlockSize: 4096}},
+			&libvirtxml.DomainDiskBlockIO{LogicalBlockSize: 512, PhysicalBlockSize: 4096, DiscardGranularity: ptr.To[uint](1024)}},
 		"not of the volume": {v1.BlockSize{MatchVolume: off()}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := makeGuest().emptyDisk(sized(tc.size), known).build(t)
 			expectEqual(t, got.Devices.Disks[0].BlockIO, tc.want)
 		})
+	}
+	odd := makeGuest().emptyDisk(sized(v1.BlockSize{MatchVolume: &v1.FeatureState{}}), known, func(f *domain.DiskFact) {
+		f.DiscardGranularity = 700
+	}).build(t)
+	if got := *odd.Devices.Disks[0].BlockIO.DiscardGranularity; got != 4096 {
+		t.Errorf("a granularity of 700 with blocks of 512 becomes %d, want the physical size as in KubeVirt", got)
 	}
 	makeGuest().emptyDisk(sized(v1.BlockSize{MatchVolume: &v1.FeatureState{}})).
 		expectNotPrepared(t, "spec.domain.devices.disks[0].blockSize.matchVolume")

@@ -23,10 +23,6 @@ func (b *diskBuilder) driver(disk *libvirtxml.DomainDisk, bus v1.DiskBus) (*libv
 	if driver.IO, err = b.io(driver.Cache); err != nil {
 		return nil, err
 	}
-	if disk.Device == "lun" {
-		// Passed-through commands do not go through QEMU's block layer: neither discard nor policies apply.
-		return driver, nil
-	}
 	if driver.ErrorPolicy, err = b.errorPolicy(); err != nil {
 		return nil, err
 	}

@@ -66,9 +66,11 @@ type DiskFact struct {
 	// none needs.
 	DirectIO bool `json:"directIO,omitempty"`
 	// LogicalBlockSize and PhysicalBlockSize are those of the device or of the file system below the file, in
-	// bytes. They are needed only when the disk asks for blockSize.matchVolume.
-	LogicalBlockSize  uint `json:"logicalBlockSize,omitempty"`
-	PhysicalBlockSize uint `json:"physicalBlockSize,omitempty"`
+	// bytes, and DiscardGranularity is the least that can be given back. They are needed only when the disk asks for
+	// blockSize.matchVolume.
+	LogicalBlockSize   uint `json:"logicalBlockSize,omitempty"`
+	PhysicalBlockSize  uint `json:"physicalBlockSize,omitempty"`
+	DiscardGranularity uint `json:"discardGranularity,omitempty"`
 }
 
 // InterfaceFact is the tap that the agent made for an interface.

@@ -24,6 +24,8 @@ type Files interface {
 	DirectIO(ctx context.Context, path string) bool
 	// CPUs are those of the node that the Pod may run on.
 	CPUs(ctx context.Context) []uint
+	// BlockSizes are those of a device or of the file system below a file; zeros if they are not known.
+	BlockSizes(ctx context.Context, path string) BlockSizes
 }
 
 // Node is what the agent knows about its node.
@@ -32,6 +34,13 @@ type Node struct {
 	Arch string
 	// NUMACells are its CPUs by what they share.
 	NUMACells []domain.NUMACellFact
+}
+
+// BlockSizes are sizes in bytes.
+type BlockSizes struct {
+	// Logical is the least that can be read, Physical what the storage reads at once, Discard the least that can be given
+	// back, or 0 if nothing can.
+	Logical, Physical, Discard uint
 }
 
 // Collect puts together what the earlier steps found out.
@@ -54,6 +63,8 @@ func Collect(
 	}
 	for name, disk := range facts.Disks {
 		disk.DirectIO = disk.Block || files.DirectIO(ctx, disk.Path)
+		sizes := files.BlockSizes(ctx, disk.Path)
+		disk.LogicalBlockSize, disk.PhysicalBlockSize, disk.DiscardGranularity = sizes.Logical, sizes.Physical, sizes.Discard
 		facts.Disks[name] = disk
 	}
 	return facts

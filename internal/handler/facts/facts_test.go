@@ -5,6 +5,7 @@ package facts
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -28,6 +29,13 @@ func (f files) DirectIO(_ context.Context, path string) bool { return f.direct[p
 
 func (f files) CPUs(context.Context) []uint { return []uint{2, 3} }
 
+func (f files) BlockSizes(_ context.Context, path string) BlockSizes {
+	if path != "/a" {
+		return BlockSizes{}
+	}
+	return BlockSizes{Logical: 512, Physical: 4096, Discard: 1024}
+}
+
 func TestCollect(t *testing.T) {
 	config := clusterconfig.Default()
 	config.UseEmulation = true
@@ -45,7 +53,7 @@ func TestCollect(t *testing.T) {
 		Emulation: true, Arch: "amd64", Interfaces: taps, KernelBoot: disks.KernelBoot, VhostNet: true, CPUs: []uint{2, 3}, NUMACells: node.NUMACells,
 		SMBIOS: domain.SMBIOSFact{Manufacturer: "KubeVirt", Product: "None", Family: "KubeVirt"}, MemBalloonStatsPeriod: 10,
 		Disks: map[string]domain.DiskFact{
-			"a": {Path: "/a", Format: "raw", DirectIO: true}, "b": {Path: "/b", Format: "raw"},
+			"a": {Path: "/a", Format: "raw", DirectIO: true, LogicalBlockSize: 512, PhysicalBlockSize: 4096, DiscardGranularity: 1024}, "b": {Path: "/b", Format: "raw"},
 			"c": {Path: "/dev/c", Block: true, DirectIO: true},
 		},
 	}
@@ -82,6 +90,54 @@ func TestPodFiles(t *testing.T) {
 	for _, path := range []string{"/dev/null", "/nothing", "/"} {
 		if p.DirectIO(ctx, path) {
 			t.Errorf("DirectIO(%s) is true", path)
+		}
+	}
+}
+
+func TestBlockSizes(t *testing.T) {
+	dir, err := os.Open("/proc/self")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dir.Close() }()
+	p := PodFiles{Process: &hypervisor.Process{PID: os.Getpid(), Dir: dir}}
+	regular := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(regular, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(regular, &fs); err != nil {
+		t.Fatal(err)
+	}
+	size := uint(fs.Bsize)
+	if got := p.BlockSizes(context.Background(), regular); got != (BlockSizes{size, size, size}) {
+		t.Errorf("got %+v, want %d for all", got, size)
+	}
+	if got := p.BlockSizes(context.Background(), "/nothing"); got != (BlockSizes{}) {
+		t.Errorf("got %+v of nothing", got)
+	}
+}
+
+func TestDeviceSizes(t *testing.T) {
+	sys := t.TempDir()
+	queue := filepath.Join(sys, "devices", "vda", "queue")
+	partition := filepath.Join(sys, "devices", "vda", "vda1")
+	if err := errors.Join(os.MkdirAll(queue, 0o755), os.MkdirAll(partition, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for name, size := range map[string]string{"logical_block_size": "512\n", "physical_block_size": "4096\n", "discard_granularity": "8192\n"} {
+		if err := os.WriteFile(filepath.Join(queue, name), []byte(size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for number, target := range map[string]string{"252:0": filepath.Dir(queue), "252:1": partition} {
+		if err := os.Symlink(target, filepath.Join(sys, number)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for minor, want := range map[uint32]BlockSizes{0: {512, 4096, 8192}, 1: {512, 4096, 8192}, 2: {}} {
+		if got := deviceSizes(sys, 252, minor); got != want {
+			t.Errorf("252:%d: got %+v, want %+v", minor, got, want)
 		}
 	}
 }

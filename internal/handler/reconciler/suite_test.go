@@ -245,4 +245,8 @@ func (f fakeFiles) SetRealtime(_ context.Context, vcpus []uint) error {
 	return errors.New("nobody is to be given a priority")
 }
 
+func (fakeFiles) BlockSizes(context.Context, string) facts.BlockSizes {
+	return facts.BlockSizes{Logical: 512, Physical: 4096, Discard: 4096}
+}
+
 func (fakeFiles) ClaimDevices(context.Context) error { return nil }
