@@ -103,6 +103,30 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		})
 	})
 
+	It("does not start with what no guest can have, and names it", func() {
+		vmi := w.create(builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.Devices.Watchdog = &v1.Watchdog{Name: "dog", WatchdogDevice: v1.WatchdogDevice{
+				I6300ESB: &v1.I6300ESBWatchdog{Action: "bark"}}}
+		}))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"ImpossibleSpec", "spec.domain.devices.watchdog.i6300esb.action: Invalid value"))
+		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning ImpossibleSpec: ")))
+		w.expectQuiet(vmi)
+		ExpectGone(podOf(vmi))
+	})
+
+	It("does not start with an annotation that nothing implements", func() {
+		vmi := w.create(builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Annotations = map[string]string{v1.IgnitionAnnotation: "{}"}
+		}))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"FieldNotImplemented", "metadata.annotations[kubevirt.io/ignitiondata]: Forbidden"))
+		w.events.take()
+		ExpectGone(podOf(vmi))
+	})
+
 	It("does not mind the KubeVirt object going once there is a Pod", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")

@@ -6,6 +6,7 @@ package domain
 import (
 	"errors"
 
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -16,6 +17,7 @@ import (
 // than its spec says, even if the controller that lets it start is of another version.
 func refuseUnsupported(vmi *v1.VirtualMachineInstance, _ Facts, _ *libvirtxml.Domain) error {
 	errs := fieldsupport.Refusals(fieldsupport.InVMI(specPath, &vmi.Spec))
+	errs = append(errs, fieldsupport.Refusals(fieldsupport.InAnnotations(field.NewPath("metadata"), vmi.Annotations))...)
 	joined := make([]error, 0, len(errs))
 	for _, err := range errs {
 		joined = append(joined, err)

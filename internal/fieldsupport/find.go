@@ -73,12 +73,15 @@ func InVMI(path *field.Path, spec *v1.VirtualMachineInstanceSpec) []Finding {
 
 // InVM returns what a VM and its template ask for in vain. The path is that of its spec.
 func InVM(path *field.Path, spec *v1.VirtualMachineSpec) []Finding {
-	found := find(path, spec, VM)
+	found := InVMOnly(path, spec)
 	if spec.Template != nil {
 		found = append(found, InVMI(path.Child("template", "spec"), &spec.Template.Spec)...)
 	}
 	return found
 }
+
+// InVMOnly returns what a VM asks for in vain outside of its template. The path is that of its spec.
+func InVMOnly(path *field.Path, spec *v1.VirtualMachineSpec) []Finding { return find(path, spec, VM) }
 
 // InKubeVirt returns what a KubeVirt object asks for in vain. The path is that of its spec.
 func InKubeVirt(path *field.Path, spec *v1.KubeVirtSpec) []Finding { return find(path, spec, KubeVirt) }

@@ -10,9 +10,19 @@ import (
 
 // gates that admission asks for beyond those that clusterconfig names. Names are KubeVirt's.
 const (
-	gateIgnition  = "ExperimentalIgnitionSupport"
-	gateMultiArch = "MultiArchitecture"
-	gateSidecar   = "Sidecar"
+	gateDecentralized   = "DecentralizedLiveMigration"
+	gateDownwardMetrics = "DownwardMetrics"
+	gateHostDevices     = "HostDevices"
+	gateHotplugVolumes  = "DeclarativeHotplugVolumes"
+	gateIgnition        = "ExperimentalIgnitionSupport"
+	gateMultiArch       = "MultiArchitecture"
+	gateNetworkDRA      = "NetworkDevicesWithDRA"
+	gatePasst           = "PasstBinding"
+	gateSEV             = "WorkloadEncryptionSEV"
+	gateSidecar         = "Sidecar"
+	gateTDX             = "WorkloadEncryptionTDX"
+	gateVirtioFSStorage = "EnableVirtioFsStorageVolumes"
+	gateVSOCK           = "VSOCK"
 )
 
 // ConfigSource gives the configuration that is in force now. Admission asks on each request, so that a change of the

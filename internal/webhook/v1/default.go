@@ -31,6 +31,7 @@ func setDefaults(vmi *v1.VirtualMachineInstance, config clusterconfig.Config) {
 	defaultCPU(spec, config)
 	defaultMemory(spec)
 	defaultFirmware(vmi)
+	defaultBootloader(spec)
 	defaultFeatures(spec)
 	defaultTimers(spec)
 	defaultDisks(spec)
@@ -136,6 +137,13 @@ func defaultFirmware(vmi *v1.VirtualMachineInstance) {
 	}
 	if vmi.Spec.Domain.Firmware.UUID == "" {
 		vmi.Spec.Domain.Firmware.UUID = firmwareUUID(vmi)
+	}
+}
+
+// defaultBootloader: there is no BIOS for arm64.
+func defaultBootloader(spec *v1.VirtualMachineInstanceSpec) {
+	if spec.Architecture == clusterconfig.ArchARM64 && spec.Domain.Firmware.Bootloader == nil {
+		spec.Domain.Firmware.Bootloader = &v1.Bootloader{EFI: &v1.EFI{SecureBoot: ptr.To(false)}}
 	}
 }
 

@@ -126,6 +126,9 @@ func defaultFeatures(spec *v1.VirtualMachineInstanceSpec) {
 		spec.Domain.Features = &v1.Features{}
 	}
 	f := spec.Domain.Features
+	if spec.Architecture == clusterconfig.ArchS390X && f.ACPI.Enabled == nil {
+		f.ACPI.Enabled = ptr.To(false) // the machine has none
+	}
 	defaultFlag(&f.ACPI.Enabled)
 	defaultState(f.SMM)
 	defaultState(f.Pvspinlock)
@@ -137,7 +140,24 @@ func defaultFeatures(spec *v1.VirtualMachineInstanceSpec) {
 	}
 	if f.Hyperv != nil {
 		defaultHyperv(f.Hyperv)
+		if f.Hyperv.EVMCS != nil && *f.Hyperv.EVMCS.Enabled {
+			requireCPUFeature(spec.Domain.CPU, nestedVirtualization)
+		}
 	}
+}
+
+// nestedVirtualization is the CPU feature without which a guest cannot run guests, whose control structures EVMCS is about.
+const nestedVirtualization = "vmx"
+
+// requireCPUFeature replaces another policy, as KubeVirt does: the guest would not start with it.
+func requireCPUFeature(cpu *v1.CPU, name string) {
+	for i := range cpu.Features {
+		if cpu.Features[i].Name == name {
+			cpu.Features[i].Policy = "require"
+			return
+		}
+	}
+	cpu.Features = append(cpu.Features, v1.CPUFeature{Name: name, Policy: "require"})
 }
 
 func defaultHyperv(h *v1.FeatureHyperv) {

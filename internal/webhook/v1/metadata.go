@@ -11,10 +11,9 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/fieldsupport"
+	"github.com/vireo-project/vireo/internal/impossible"
 )
-
-// hookSidecarAnnotation asks for containers that change the domain (KubeVirt: pkg/hooks).
-const hookSidecarAnnotation = "hooks.kubevirt.io/hookSidecars"
 
 // reservedLabels steer controllers and agents; only they may write them. The list is KubeVirt's.
 var reservedLabels = []string{
@@ -40,21 +39,18 @@ func validateMetadata(path *field.Path, meta *metav1.ObjectMeta, trusted bool) f
 	return errs
 }
 
-// validateAnnotations refuses annotations that would make the guest another one if something implemented them.
+// validateAnnotations reports what is behind a gate that is closed. What is behind an open one and not implemented is
+// taken, as KubeVirt does, and warned about by package fieldsupport.
 func validateAnnotations(path *field.Path, meta *metav1.ObjectMeta, config clusterconfig.Config) field.ErrorList {
 	var errs field.ErrorList
-	for _, a := range []struct{ annotation, gate, what string }{
-		{v1.IgnitionAnnotation, gateIgnition, "Ignition data is"},
-		{hookSidecarAnnotation, gateSidecar, "hook sidecars are"},
+	for _, a := range []struct{ annotation, gate string }{
+		{v1.IgnitionAnnotation, gateIgnition},
+		{fieldsupport.HookSidecarAnnotation, gateSidecar},
 	} {
-		if meta.Annotations[a.annotation] == "" {
-			continue
+		if meta.Annotations[a.annotation] != "" && !config.IsEnabled(a.gate) {
+			errs = append(errs, field.Forbidden(path.Child("annotations").Key(a.annotation),
+				a.gate+" feature gate is not enabled in kubevirt-config"))
 		}
-		message := a.what + " not implemented yet: use cloud-init"
-		if !config.IsEnabled(a.gate) {
-			message = a.gate + " feature gate is not enabled in kubevirt-config, and " + message
-		}
-		errs = append(errs, field.Forbidden(path.Child("annotations").Key(a.annotation), message))
 	}
 	return errs
 }
@@ -66,4 +62,15 @@ func changedReservedLabels(before, after map[string]string) []string {
 		a, has := after[label]
 		return had == has && a == b
 	})
+}
+
+// warnings are what an author should know of a VMI that is taken: what nothing implements, and what keeps it from
+// starting.
+func warnings(spec, metadata *field.Path, vmi *v1.VirtualMachineInstanceSpec, annotations map[string]string) []string {
+	sentences := fieldsupport.Sentences(fieldsupport.InVMI(spec, vmi))
+	sentences = append(sentences, fieldsupport.Sentences(fieldsupport.InAnnotations(metadata, annotations))...)
+	for _, wrong := range impossible.InVMI(spec, vmi) {
+		sentences = append(sentences, wrong.Field+" keeps the VM from starting: "+wrong.ErrorBody())
+	}
+	return sentences
 }

@@ -44,16 +44,31 @@ var specRules = []func(*check){
 	checkInterfaces,
 	checkPorts,
 	checkPortRanges,
+	checkNetworkClaims,
 	checkDHCP,
 	checkInputs,
-	checkWatchdog,
 	checkSound,
+	checkVideo,
+	checkPanicDevices,
 	checkIOThreads,
 	checkProbes,
 	checkAccessCredentials,
 	checkHostname,
 	checkDNS,
+	checkAffinity,
+	checkTopologySpread,
 	checkLifecycle,
+	checkGates,
+	checkLaunchSecurity,
+}
+
+// instanceRules hold for a VMI and not for a template, whose instance type or defaults may still bring what is missing.
+var instanceRules = []func(*check){
+	checkMemoryGiven,
+	checkVolumesUsed,
+	checkArchitectureOfInstance,
+	checkHyperv,
+	checkUtilityVolumes,
 }
 
 // validateSpec returns every fault of a VMI spec that lies at path.
@@ -68,8 +83,9 @@ func validateSpec(path *field.Path, spec *v1.VirtualMachineInstanceSpec, config 
 // validateInstance also applies the rules that only hold for a VMI with its defaults.
 func validateInstance(path *field.Path, spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config) field.ErrorList {
 	c := &check{path: path, spec: spec, config: config, errs: validateSpec(path, spec, config)}
-	checkMemoryGiven(c)
-	checkVolumesUsed(c)
+	for _, rule := range instanceRules {
+		rule(c)
+	}
 	return c.errs
 }
 

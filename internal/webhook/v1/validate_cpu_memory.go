@@ -6,10 +6,11 @@ package v1
 import (
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
 // cpuFeaturePolicies are libvirt's.
@@ -56,6 +57,10 @@ func checkDedicatedCPU(c *check) {
 	}
 	c.dedicatedMemory()
 	c.dedicatedNumber(cpu)
+	if arch := architecture(c.spec, c.config); cpu.Threads > 1 && arch == clusterconfig.ArchARM64 {
+		c.invalid(c.at("architecture"), arch, "threads must not be greater than 1 at %s (got %d) when %s is arm64",
+			c.at("domain", "cpu", "threads"), cpu.Threads, c.at("architecture"))
+	}
 	if cpu.Threads > 2 {
 		c.invalid(c.at("domain", "cpu", "dedicatedCpuPlacement"), true,
 			"Not more than two threads must be provided at %s (got %d) when DedicatedCPUPlacement is true",
@@ -63,12 +68,30 @@ func checkDedicatedCPU(c *check) {
 	}
 }
 
+// memoryRequest is what the Pod will ask for, and the field that says so: KubeVirt takes the limit, the guest's memory or
+// one page of huge memory for a request that is left out, and judges that.
+func (c *check) memoryRequest() (*field.Path, resource.Quantity) {
+	resources, memory := c.spec.Domain.Resources, c.spec.Domain.Memory
+	switch {
+	case !resources.Requests.Memory().IsZero():
+		return c.at("domain", "resources", "requests", "memory"), *resources.Requests.Memory()
+	case !resources.Limits.Memory().IsZero():
+		return c.at("domain", "resources", "limits", "memory"), *resources.Limits.Memory()
+	case memory != nil && memory.Guest != nil:
+		return c.at("domain", "memory", "guest"), *memory.Guest
+	case memory != nil && memory.Hugepages != nil:
+		return c.at("domain", "memory", "hugepages", "pageSize"), *parseOrZero(memory.Hugepages.PageSize)
+	}
+	return c.at("domain", "memory", "guest"), resource.Quantity{}
+}
+
 // dedicatedMemory: the Pod is Guaranteed only if requests and limits are equal.
 func (c *check) dedicatedMemory() {
 	requests, limits := c.at("domain", "resources", "requests", "memory"), c.at("domain", "resources", "limits", "memory")
 	req, lim := c.spec.Domain.Resources.Requests.Memory(), c.spec.Domain.Resources.Limits.Memory()
+	_, size := c.memoryRequest()
 	switch {
-	case req.IsZero() && lim.IsZero():
+	case size.IsZero():
 		c.invalid(limits, lim.String(), "%s or %s should be provided", requests, limits)
 	case !req.IsZero() && !lim.IsZero() && req.Cmp(*lim) != 0:
 		c.invalid(requests, req.String(), "%s must be equal to %s", requests, limits)
@@ -148,20 +171,22 @@ func checkCPUResources(c *check) {
 func checkMemory(c *check) {
 	requests, limits := c.at("domain", "resources", "requests", "memory"), c.at("domain", "resources", "limits", "memory")
 	req, lim := c.spec.Domain.Resources.Requests.Memory(), c.spec.Domain.Resources.Limits.Memory()
+	at, size := c.memoryRequest()
 	switch {
-	case req.Sign() < 0:
-		c.invalid(requests, req.String(), "%s '%s': must be greater than or equal to 0.", requests, req)
-	case req.Sign() > 0 && req.Cmp(minMemoryRequest) < 0:
-		c.invalid(requests, req.String(), "%s '%s': must be greater than or equal to 1M.", requests, req)
+	case size.Sign() < 0:
+		c.invalid(at, size.String(), "%s '%s': must be greater than or equal to 0.", at, size.String())
+	case size.Sign() > 0 && size.Cmp(minMemoryRequest) < 0:
+		c.invalid(at, size.String(), "%s '%s': must be greater than or equal to 1M.", at, size.String())
 	}
-	if lim.Sign() < 0 {
+	if lim.Sign() < 0 && at.String() != limits.String() {
 		c.invalid(limits, lim.String(), "%s '%s': must be greater than or equal to 0.", limits, lim)
 	}
 	if lim.Sign() > 0 && req.Cmp(*lim) > 0 {
 		c.invalid(requests, req.String(), "%s '%s' is greater than %s '%s'", requests, req, limits, lim)
 	}
 	memory := c.spec.Domain.Memory
-	if memory == nil || memory.Guest == nil {
+	// Where memory can be added to a running guest, KubeVirt lets the limit grow with it.
+	if memory == nil || memory.Guest == nil || c.config.RolloutStrategy == v1.VMRolloutStrategyLiveUpdate {
 		return
 	}
 	if lim.Sign() > 0 && memory.Guest.Cmp(*lim) > 0 {
@@ -183,12 +208,8 @@ func checkHugepages(c *check) {
 			sizePath, memory.Hugepages.PageSize)
 		return
 	}
-	path, size := c.at("domain", "resources", "requests", "memory"), c.spec.Domain.Resources.Requests[corev1.ResourceMemory]
-	if size.IsZero() && memory.Guest != nil {
-		path, size = c.at("domain", "memory", "guest"), *memory.Guest
-	}
+	path, size := c.memoryRequest()
 	switch {
-	case size.IsZero():
 	case size.Cmp(page) < 0:
 		c.invalid(path, size.String(), "%s '%s' must be equal to or larger than page size %s '%s'",
 			path, size.String(), sizePath, memory.Hugepages.PageSize)

@@ -10,11 +10,11 @@ import (
 )
 
 var (
-	inputBuses      = []v1.InputBus{"", v1.InputBusUSB, v1.InputBusVirtio}
-	inputTypes      = []v1.InputType{"", v1.InputTypeTablet, v1.InputTypeKeyboard}
-	watchdogActions = []v1.WatchdogAction{"", v1.WatchdogActionPoweroff, v1.WatchdogActionReset, v1.WatchdogActionShutdown}
-	soundModels     = []string{"", "ich9", "ac97"}
-	ioThreads       = []v1.IOThreadsPolicy{
+	inputBuses  = []v1.InputBus{"", v1.InputBusUSB, v1.InputBusVirtio}
+	inputTypes  = []v1.InputType{"", v1.InputTypeTablet, v1.InputTypeKeyboard}
+	panicModels = []v1.PanicDeviceModel{v1.Hyperv, v1.Isa, v1.Pvpanic}
+	soundModels = []string{"", "ich9", "ac97"}
+	ioThreads   = []v1.IOThreadsPolicy{
 		v1.IOThreadsPolicyShared, v1.IOThreadsPolicyAuto, v1.IOThreadsPolicySupplementalPool,
 	}
 )
@@ -28,23 +28,6 @@ func checkInputs(c *check) {
 		if !slices.Contains(inputTypes, input.Type) {
 			c.invalid(at.Child("type"), input.Type, "Input device can have only tablet or keyboard type.")
 		}
-	}
-}
-
-func checkWatchdog(c *check) {
-	dog := c.spec.Domain.Devices.Watchdog
-	if dog == nil {
-		return
-	}
-	p := c.devices("watchdog")
-	if dog.I6300ESB != nil && dog.Diag288 != nil {
-		c.invalid(p, dog.Name, "%s must have only one watchdog device set", p)
-	}
-	if dog.I6300ESB != nil && !slices.Contains(watchdogActions, dog.I6300ESB.Action) {
-		c.invalid(p.Child("i6300esb", "action"), dog.I6300ESB.Action, "must be one of poweroff, reset, shutdown")
-	}
-	if dog.Diag288 != nil && !slices.Contains(watchdogActions, dog.Diag288.Action) {
-		c.invalid(p.Child("diag288", "action"), dog.Diag288.Action, "must be one of poweroff, reset, shutdown")
 	}
 }
 

@@ -64,15 +64,32 @@ func (c *check) volumesByName() map[string]*v1.Volume {
 func (c *check) diskVolume(at *field.Path, disk *v1.Disk, volumes map[string]*v1.Volume) {
 	volume := volumes[disk.Name]
 	if volume == nil {
-		// An empty drive is allowed: KubeVirt takes a CD-ROM without a volume, to insert a medium later.
-		if disk.CDRom == nil {
+		// A drive may be empty, for a medium that is inserted later.
+		switch {
+		case disk.CDRom == nil:
 			c.invalid(at.Child("name"), disk.Name, "%s '%s' not found. Add a volume of that name.", at.Child("name"), disk.Name)
+		case !c.config.IsEnabled(gateHotplugVolumes):
+			c.invalid(at.Child("name"), disk.Name, "%s feature gate not enabled, cannot define an empty CD-ROM disk", gateHotplugVolumes)
 		}
 		return
+	}
+	if volume.DownwardMetrics != nil {
+		c.metricsDisk(at, disk)
 	}
 	if disk.LUN != nil && volume.PersistentVolumeClaim == nil && volume.DataVolume == nil {
 		c.invalid(at.Child("lun"), disk.Name, "%s can only be mapped to a DataVolume or PersistentVolumeClaim volume.",
 			at.Child("lun"))
+	}
+}
+
+// metricsDisk: the guest's tool reads the metrics from a virtio disk.
+func (c *check) metricsDisk(at *field.Path, disk *v1.Disk) {
+	switch {
+	case disk.Disk == nil && (disk.LUN != nil || disk.CDRom != nil):
+		c.required(at.Child("disk"), "DownwardMetrics volume must be mapped to a disk, but disk is not set on %s.", at.Child("disk"))
+	case disk.Disk != nil && disk.Disk.Bus != v1.DiskBusVirtio && disk.Disk.Bus != "":
+		bus := at.Child("disk", "bus")
+		c.invalid(bus, disk.Disk.Bus, "DownwardMetrics volume must be mapped to virtio bus, but %s is set to %s", bus, disk.Disk.Bus)
 	}
 }
 
@@ -103,10 +120,6 @@ func (c *check) diskDevice(at *field.Path, disk *v1.Disk) {
 	kind, bus := target(disk)
 	if bus != "" {
 		c.diskBus(at, disk, kind, bus)
-	}
-	if disk.LUN != nil && disk.LUN.Reservation && disk.LUN.Bus != v1.DiskBusSCSI {
-		c.invalid(at.Child("lun", "bus"), disk.LUN.Bus, "Persistent reservation requires a SCSI bus, but %s was specified",
-			disk.LUN.Bus)
 	}
 	if disk.Disk == nil || disk.Disk.PciAddress == "" {
 		return

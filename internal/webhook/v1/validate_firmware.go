@@ -4,6 +4,7 @@
 package v1
 
 import (
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -27,9 +28,8 @@ func checkMachine(c *check) {
 	p := c.at("domain", "machine", "type")
 	allowed := c.config.EmulatedMachines(architecture(c.spec, c.config))
 	for _, pattern := range allowed {
-		re, err := regexp.Compile(pattern)
-		// A pattern that does not compile is the KubeVirt object's fault, and told there.
-		if err == nil && re.MatchString(machine.Type) {
+		// A pattern that cannot be read is the KubeVirt object's fault, and told there.
+		if match, err := path.Match(pattern, machine.Type); err == nil && match {
 			return
 		}
 	}
@@ -120,20 +120,17 @@ func checkKernelBoot(c *check) {
 	if boot.Container.KernelPath == "" && boot.Container.InitrdPath == "" {
 		c.required(container, "%s must be defined with at least one of the following: kernelPath, initrdPath", container)
 	}
-	if boot.KernelArgs != "" && boot.Container.KernelPath == "" {
-		c.invalid(p.Child("kernelArgs"), boot.KernelArgs, "kernel arguments cannot be provided without an external kernel")
-	}
 	c.imagePath(container.Child("kernelPath"), boot.Container.KernelPath)
 	c.imagePath(container.Child("initrdPath"), boot.Container.InitrdPath)
 }
 
 // imagePath reports a path into a container image that is not plainly the path of a file.
-func (c *check) imagePath(p *field.Path, path string) {
+func (c *check) imagePath(p *field.Path, file string) {
 	switch {
-	case path == "":
-	case path == "/":
-		c.invalid(p, path, "%s must not point to root", p)
-	case filepath.Join("/", path) != strings.TrimSuffix(path, "/"):
-		c.invalid(p, path, "%s must be an absolute path to a file without relative components", p)
+	case file == "":
+	case file == "/":
+		c.invalid(p, file, "%s must not point to root", p)
+	case filepath.Join("/", file) != strings.TrimSuffix(file, "/"):
+		c.invalid(p, file, "%s must be an absolute path to a file without relative components", p)
 	}
 }

@@ -10,7 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	netutils "k8s.io/utils/net"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -27,8 +26,8 @@ var (
 	}
 )
 
-// maxACPIIndex is the largest number that the firmware can hand to the guest as a device's index.
-const maxACPIIndex = 16*1024 - 1
+// lastPortOfKubeVirt is one more than there is. Package impossible keeps a guest from starting with it.
+const lastPortOfKubeVirt = 65536
 
 func checkNetworks(c *check) {
 	p := c.at("networks")
@@ -86,15 +85,6 @@ func (c *check) networkSource(at *field.Path, network *v1.Network) {
 	if network.Multus != nil && network.Multus.NetworkName == "" {
 		c.required(at.Child("multus", "networkName"), "CNI delegating plugin must have a networkName")
 	}
-	if network.Pod == nil {
-		return
-	}
-	if cidr := network.Pod.VMNetworkCIDR; cidr != "" && !netutils.IsIPv4CIDRString(cidr) {
-		c.invalid(at.Child("pod", "vmNetworkCIDR"), cidr, "must be an IPv4 network, such as 10.0.2.0/24")
-	}
-	if cidr := network.Pod.VMIPv6NetworkCIDR; cidr != "" && !netutils.IsIPv6CIDRString(cidr) {
-		c.invalid(at.Child("pod", "vmIPv6NetworkCIDR"), cidr, "must be an IPv6 network, such as fd10:0:2::/120")
-	}
 }
 
 func checkInterfaces(c *check) {
@@ -103,7 +93,7 @@ func checkInterfaces(c *check) {
 		return
 	}
 	networks := c.networksByName()
-	seen, indexes := map[string]bool{}, map[int]bool{}
+	seen := map[string]bool{}
 	for i := range c.spec.Domain.Devices.Interfaces {
 		iface, at := &c.spec.Domain.Devices.Interfaces[i], p.Index(i)
 		name := at.Child("name")
@@ -121,10 +111,7 @@ func checkInterfaces(c *check) {
 		}
 		c.binding(at, iface, network)
 		c.interfaceHardware(at, iface)
-		if iface.ACPIIndex != 0 && indexes[iface.ACPIIndex] {
-			c.errs = append(c.errs, field.Duplicate(at.Child("acpiIndex"), iface.ACPIIndex))
-		}
-		indexes[iface.ACPIIndex] = true
+		c.interfaceState(at.Child("state"), iface, network)
 	}
 }
 
@@ -137,18 +124,10 @@ func (c *check) networksByName() map[string]*v1.Network {
 }
 
 func (c *check) binding(at *field.Path, iface *v1.Interface, network *v1.Network) {
-	n := 0
 	b := &iface.InterfaceBindingMethod
-	for _, set := range []bool{
-		b.Bridge != nil, b.Masquerade != nil, b.SRIOV != nil, b.PasstBinding != nil,
-		b.DeprecatedSlirp != nil, b.DeprecatedMacvtap != nil, b.DeprecatedPasst != nil, iface.Binding != nil,
-	} {
-		if set {
-			n++
-		}
-	}
-	if n > 1 {
-		c.invalid(at, iface.Name, "logical %s interface cannot have more than one binding. Keep one of them.", iface.Name)
+	if iface.Binding != nil && *b != (v1.InterfaceBindingMethod{}) {
+		c.invalid(at.Child("binding"), iface.Binding.Name,
+			"logical %s interface cannot have both binding plugin and interface binding method", iface.Name)
 	}
 	switch {
 	case b.DeprecatedSlirp != nil:
@@ -163,6 +142,12 @@ func (c *check) binding(at *field.Path, iface *v1.Interface, network *v1.Network
 	}
 	if b.Masquerade != nil && network.Pod == nil {
 		c.invalid(at.Child("masquerade"), "{}", "Masquerade interface only implemented with pod network")
+	}
+	if b.PasstBinding != nil && !c.config.IsEnabled(gatePasst) {
+		c.forbidden(at.Child("passtBinding"), "%s feature gate is not enabled", gatePasst)
+	}
+	if b.PasstBinding != nil && network.Pod == nil {
+		c.invalid(at.Child("passtBinding"), "{}", "PasstBinding interface only implemented with pod network")
 	}
 	if b.Bridge != nil && network.Pod != nil && !c.config.Network.PermitBridgeOnPodNetwork {
 		c.forbidden(at.Child("bridge"), "Bridge on pod network configuration is not enabled under kubevirt-config. "+
@@ -192,15 +177,24 @@ func (c *check) interfaceHardware(at *field.Path, iface *v1.Interface) {
 		c.invalid(at.Child("pciAddress"), iface.PciAddress, "interface %s has malformed PCI address (%s).",
 			at.Child("name"), iface.PciAddress)
 	}
-	if !slices.Contains(interfaceStates, iface.State) {
-		c.invalid(at.Child("state"), iface.State, "logical %s interface state value is unsupported: %s", iface.Name, iface.State)
+}
+
+func (c *check) interfaceState(p *field.Path, iface *v1.Interface, network *v1.Network) {
+	state := iface.State
+	if !slices.Contains(interfaceStates, state) {
+		c.invalid(p, state, "logical %s interface state value is unsupported: %s", iface.Name, state)
 	}
-	if iface.State == v1.InterfaceStateAbsent && iface.Bridge == nil && iface.Binding == nil && iface.SRIOV == nil {
-		c.invalid(at.Child("state"), iface.State, "%q interface's state %q is supported only for bridge, SR-IOV or binding plugins",
-			iface.Name, iface.State)
+	if iface.SRIOV != nil && (state == v1.InterfaceStateLinkUp || state == v1.InterfaceStateLinkDown) {
+		c.invalid(p, state, "%q interface's state %q is not supported for SR-IOV NICs", iface.Name, state)
 	}
-	if iface.ACPIIndex < 0 || iface.ACPIIndex > maxACPIIndex {
-		c.invalid(at.Child("acpiIndex"), iface.ACPIIndex, "must be between 1 and %d", maxACPIIndex)
+	if state != v1.InterfaceStateAbsent {
+		return
+	}
+	if iface.Bridge == nil && iface.Binding == nil && iface.SRIOV == nil {
+		c.invalid(p, state, "%q interface's state %q is supported only for bridge, SR-IOV or binding plugins", iface.Name, state)
+	}
+	if network != nil && (network.Pod != nil || network.Multus != nil && network.Multus.Default) {
+		c.invalid(p, state, "%q interface's state %q is not supported on default networks", iface.Name, state)
 	}
 }
 
@@ -218,7 +212,7 @@ func checkPorts(c *check) {
 			switch {
 			case port.Port == 0:
 				c.required(at.Child("port"), "Port field is mandatory.")
-			case port.Port < 0 || port.Port > 65535:
+			case port.Port < 0 || port.Port > lastPortOfKubeVirt:
 				c.invalid(at.Child("port"), port.Port, "Port field must be in range 0 < x < 65536.")
 			}
 			if port.Protocol != "" && port.Protocol != "TCP" && port.Protocol != "UDP" {
@@ -302,8 +296,7 @@ func checkDHCP(c *check) {
 		}
 		at := c.devices("interfaces").Index(i).Child("dhcpOptions")
 		for j, server := range dhcp.NTPServers {
-			// KubeVirt takes leading zeros in an address, so they are taken here.
-			if ip := netutils.ParseIPSloppy(server); ip == nil || ip.To4() == nil {
+			if net.ParseIP(server).To4() == nil {
 				c.invalid(at.Child("ntpServers").Index(j), server, "NTP servers must be a list of valid IPv4 addresses.")
 			}
 		}

@@ -18,7 +18,7 @@ func checkVolumes(c *check) {
 		return
 	}
 	seen := map[string]int{}
-	serviceAccounts := 0
+	serviceAccounts, metrics, dumps := 0, 0, 0
 	for i := range c.spec.Volumes {
 		volume, at := &c.spec.Volumes[i], p.Index(i)
 		if first, taken := seen[volume.Name]; taken {
@@ -30,12 +30,23 @@ func checkVolumes(c *check) {
 			c.invalid(at, volume.Name, "%s must have exactly one source type set", at)
 		}
 		c.volumeSource(at, volume)
-		if volume.ServiceAccount != nil {
+		switch {
+		case volume.ServiceAccount != nil:
 			serviceAccounts++
+		case volume.DownwardMetrics != nil:
+			metrics++
+		case volume.MemoryDump != nil:
+			dumps++
 		}
 	}
 	if serviceAccounts > 1 {
 		c.invalid(p, serviceAccounts, "%s must have max one serviceAccount volume set", p)
+	}
+	if metrics > 1 {
+		c.invalid(p, metrics, "%s must have max one downwardMetric volume set", p)
+	}
+	if dumps > 1 {
+		c.invalid(p, dumps, "%s must have max one memory dump volume set", p)
 	}
 }
 
@@ -51,37 +62,18 @@ func sources(source *v1.VolumeSource) int {
 	return n
 }
 
+// volumeSource checks what KubeVirt checks of a volume. What it takes and no guest can have is in package impossible.
 func (c *check) volumeSource(at *field.Path, volume *v1.Volume) {
-	c.namedSource(at, volume)
-	switch {
-	case volume.ContainerDisk != nil:
-		disk := at.Child("containerDisk")
-		if volume.ContainerDisk.Image == "" {
-			c.required(disk.Child("image"), "%s must name an image", disk.Child("image"))
-		}
-		c.imagePath(disk.Child("path"), volume.ContainerDisk.Path)
-	case volume.HostDisk != nil:
-		c.hostDisk(at, volume.HostDisk)
-	case volume.EmptyDisk != nil:
-		if volume.EmptyDisk.Capacity.Sign() <= 0 {
-			capacity := at.Child("emptyDisk", "capacity")
-			c.invalid(capacity, volume.EmptyDisk.Capacity.String(), "%s must be a size greater than 0, such as 2Gi", capacity)
-		}
-	}
-}
-
-// namedSource reports a volume that refers to an object without its name.
-func (c *check) namedSource(at *field.Path, volume *v1.Volume) {
 	need := func(name string, p *field.Path) {
 		if name == "" {
 			c.required(p, "%s is a required field", p)
 		}
 	}
 	switch {
-	case volume.PersistentVolumeClaim != nil:
-		need(volume.PersistentVolumeClaim.ClaimName, at.Child("persistentVolumeClaim", "claimName"))
-	case volume.Ephemeral != nil && volume.Ephemeral.PersistentVolumeClaim != nil:
-		need(volume.Ephemeral.PersistentVolumeClaim.ClaimName, at.Child("ephemeral", "persistentVolumeClaim", "claimName"))
+	case volume.ContainerDisk != nil:
+		c.imagePath(at.Child("containerDisk", "path"), volume.ContainerDisk.Path)
+	case volume.HostDisk != nil:
+		c.hostDisk(at, volume.HostDisk)
 	case volume.DataVolume != nil && volume.DataVolume.Name == "":
 		c.required(at.Child("dataVolume", "name"), "DataVolume 'name' must be set")
 	case volume.ConfigMap != nil:
@@ -90,8 +82,8 @@ func (c *check) namedSource(at *field.Path, volume *v1.Volume) {
 		need(volume.Secret.SecretName, at.Child("secret", "secretName"))
 	case volume.ServiceAccount != nil:
 		need(volume.ServiceAccount.ServiceAccountName, at.Child("serviceAccount", "serviceAccountName"))
-	case volume.Sysprep != nil && (volume.Sysprep.Secret == nil) == (volume.Sysprep.ConfigMap == nil):
-		c.invalid(at.Child("sysprep"), volume.Name, "%s must have exactly one of secret and configMap set", at.Child("sysprep"))
+	case volume.DownwardMetrics != nil && !c.config.IsEnabled(gateDownwardMetrics):
+		c.forbidden(at.Child("downwardMetrics"), "downwardMetrics disks are not allowed: DownwardMetrics feature gate is not enabled.")
 	}
 }
 

@@ -60,11 +60,11 @@ var _ admission.Validator[*v1.VirtualMachine] = (*vmValidator)(nil)
 func (v *vmValidator) ValidateCreate(ctx context.Context, vm *v1.VirtualMachine) (admission.Warnings, error) {
 	path := field.NewPath("spec")
 	errs := validateVM(path, &vm.Spec, v.config.Current(), fromTrusted(ctx, v.trusted))
-	warnings := fieldsupport.Sentences(fieldsupport.InVM(path, &vm.Spec))
+	told := warningsOfVM(path, &vm.Spec)
 	if len(errs) == 0 {
-		return append(warnings, faultsOfInstance(path.Child("template", "spec"), vm, v.config.Current())...), nil
+		return append(told, faultsOfInstance(path.Child("template", "spec"), vm, v.config.Current())...), nil
 	}
-	return warnings, apierrors.NewInvalid(v1.VirtualMachineGroupVersionKind.GroupKind(), vm.Name, errs)
+	return told, apierrors.NewInvalid(v1.VirtualMachineGroupVersionKind.GroupKind(), vm.Name, errs)
 }
 
 // ValidateUpdate implements admission.Validator. A VM that is going away, or whose spec stays as it is, always passes: a
@@ -90,13 +90,36 @@ func validateVM(path *field.Path, spec *v1.VirtualMachineSpec, config clustercon
 	case spec.Running == nil && spec.RunStrategy == nil:
 		errs = append(errs, field.Required(path.Child("runStrategy"), "One of Running or RunStrategy must be specified"))
 	}
+	if strategy := spec.RunStrategy; strategy != nil && *strategy == v1.RunStrategyWaitAsReceiver && !config.IsEnabled(gateDecentralized) {
+		errs = append(errs, field.Invalid(path.Child("runStrategy"), *strategy, fmt.Sprintf(
+			"Invalid RunStrategy (%s), %s feature gate is not enabled in kubevirt resource", *strategy, gateDecentralized)))
+	}
 	if spec.Template == nil {
 		return append(errs, field.Required(path.Child("template"), "missing virtual machine template."))
 	}
 	template := path.Child("template")
 	errs = append(errs, validateSpec(template.Child("spec"), &spec.Template.Spec, config)...)
 	errs = append(errs, validateMetadata(template.Child("metadata"), &spec.Template.ObjectMeta, trusted)...)
+	errs = append(errs, validateAnnotations(template.Child("metadata"), &spec.Template.ObjectMeta, config)...)
+	growing := &check{path: template.Child("spec"), spec: &spec.Template.Spec, config: config}
+	checkMaxGuest(growing)
+	errs = append(errs, growing.errs...)
 	return append(errs, validateDataVolumeTemplates(path, spec)...)
+}
+
+// warningsOfVM are what its author should know of a VM that is taken.
+func warningsOfVM(path *field.Path, spec *v1.VirtualMachineSpec) []string {
+	var told []string
+	if spec.Running != nil {
+		// KubeVirt's words: clients filter by them.
+		told = append(told, "spec.running is deprecated, please use spec.runStrategy instead.")
+	}
+	told = append(told, fieldsupport.Sentences(fieldsupport.InVMOnly(path, spec))...)
+	if template := spec.Template; template != nil {
+		at := path.Child("template")
+		told = append(told, warnings(at.Child("spec"), at.Child("metadata"), &template.Spec, template.ObjectMeta.Annotations)...)
+	}
+	return told
 }
 
 // faultsOfInstance says for which reasons the VM's instance will be refused though the VM is not: what is wrong only with

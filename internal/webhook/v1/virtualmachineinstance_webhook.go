@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/fieldsupport"
 )
 
 // +kubebuilder:webhook:path=/virtualmachineinstances-mutate,mutating=true,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstances,verbs=create,versions=v1,name=virtualmachineinstances-mutator.kubevirt.io,admissionReviewVersions=v1
@@ -46,10 +45,11 @@ func (v *vmiValidator) ValidateCreate(ctx context.Context, vmi *v1.VirtualMachin
 	config, path := v.config.Current(), field.NewPath("spec")
 	errs := validateInstance(path, &vmi.Spec, config)
 	// What nothing implements is KubeVirt's all the same, and so it is taken. The reconciler keeps it from starting.
-	warnings := fieldsupport.Sentences(fieldsupport.InVMI(path, &vmi.Spec))
-	errs = append(errs, validateMetadata(field.NewPath("metadata"), &vmi.ObjectMeta, v.isTrusted(ctx))...)
-	errs = append(errs, validateAnnotations(field.NewPath("metadata"), &vmi.ObjectMeta, config)...)
-	return warnings, invalidVMI(vmi, errs)
+	metadata := field.NewPath("metadata")
+	told := warnings(path, metadata, &vmi.Spec, vmi.Annotations)
+	errs = append(errs, validateMetadata(metadata, &vmi.ObjectMeta, v.isTrusted(ctx))...)
+	errs = append(errs, validateAnnotations(metadata, &vmi.ObjectMeta, config)...)
+	return told, invalidVMI(vmi, errs)
 }
 
 // ValidateUpdate implements admission.Validator. The spec is what runs: only our own controllers may change it.

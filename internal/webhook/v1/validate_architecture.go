@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"slices"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+// videoTypes are the graphics cards that QEMU has on an architecture. Source: kubevirt/kubevirt pkg/virt-api/webhooks.
+var videoTypes = map[string][]string{
+	clusterconfig.ArchAMD64: {"vga", "cirrus", "virtio", "ramfb", "bochs"},
+	clusterconfig.ArchARM64: {"virtio", "ramfb"},
+	clusterconfig.ArchS390X: {"virtio"},
+}
+
+// checkArchitectureOfInstance holds for a VMI only: the architecture of a VM's template may still be left open.
+func checkArchitectureOfInstance(c *check) {
+	arch := architecture(c.spec, c.config)
+	switch arch {
+	case clusterconfig.ArchAMD64:
+		c.onlyWatchdog("amd64 only supports I6300ESB watchdog device", true, false)
+	case clusterconfig.ArchS390X:
+		c.onlyWatchdog("s390x only supports Diag288 watchdog device", false, true)
+	case clusterconfig.ArchARM64:
+		c.onlyWatchdog("Arm64 not support Watchdog device", false, false)
+		c.arm64()
+	default:
+		c.invalid(c.at("architecture"), arch, "unsupported architecture: %s. Use amd64, arm64 or s390x.", arch)
+		return
+	}
+	if video := c.spec.Domain.Devices.Video; video != nil && video.Type != "" && !slices.Contains(videoTypes[arch], video.Type) {
+		c.invalid(c.devices("video").Child("type"), video.Type,
+			"video model '%s' is not supported on %s architecture. Use one of %v.", video.Type, arch, videoTypes[arch])
+	}
+}
+
+// onlyWatchdog reports a watchdog that the architecture does not have.
+func (c *check) onlyWatchdog(message string, i6300esb, diag288 bool) {
+	dog := c.spec.Domain.Devices.Watchdog
+	if dog != nil && ((dog.I6300ESB != nil) != i6300esb || (dog.Diag288 != nil) != diag288 || !i6300esb && !diag288) {
+		c.invalid(c.devices("watchdog"), dog.Name, "%s", message)
+	}
+}
+
+func (c *check) arm64() {
+	if cpu := c.spec.Domain.CPU; cpu != nil && cpu.Model == v1.CPUModeHostModel {
+		c.invalid(c.at("domain", "cpu", "model"), cpu.Model, "Arm64 not support CPU host-model. Use host-passthrough.")
+	}
+	if c.spec.Domain.Devices.Sound != nil {
+		c.invalid(c.devices("sound"), c.spec.Domain.Devices.Sound.Name, "Arm64 not support sound device")
+	}
+	if fw := c.spec.Domain.Firmware; fw != nil && fw.Bootloader != nil {
+		p := c.at("domain", "firmware", "bootloader")
+		if fw.Bootloader.BIOS != nil {
+			c.invalid(p.Child("bios"), "{}", "Arm64 does not support bios boot, please change to uefi boot")
+		}
+		if fw.Bootloader.EFI != nil && enabled(fw.Bootloader.EFI.SecureBoot) {
+			c.invalid(p.Child("efi", "secureBoot"), true, "UEFI secure boot is currently not supported on aarch64 Arch. Set it to false.")
+		}
+	}
+	for i := range c.spec.Domain.Devices.Disks {
+		kind, bus := target(&c.spec.Domain.Devices.Disks[i])
+		if bus == v1.DiskBusSATA || bus == v1.DiskBusUSB {
+			c.invalid(c.devices("disks").Index(i).Child(kind, "bus"), bus,
+				"Arm64 not support this disk bus type, please use virtio or scsi")
+		}
+	}
+}
+
+// checkHyperv holds for a VMI only, after its dependencies were turned on: what its author turned off stays off.
+func checkHyperv(c *check) {
+	f := c.spec.Domain.Features
+	if f == nil || f.Hyperv == nil {
+		return
+	}
+	p, h := c.at("domain", "features", "hyperv"), f.Hyperv
+	if f.HypervPassthrough != nil {
+		c.invalid(p, "{}", "Cannot explicitly set hyperV features if HypervPassthrough is being used. "+
+			"Please use either HyperV or HypervPassthrough.")
+	}
+	on := func(state *v1.FeatureState) bool { return state != nil && enabled(state.Enabled) }
+	need := func(who string, set bool, whom string, there bool) {
+		if set && !there {
+			c.invalid(p.Child(who), true, "'%s' requires '%s', which was disabled.", p.Child(who), p.Child(whom))
+		}
+	}
+	timer := h.SyNICTimer != nil && enabled(h.SyNICTimer.Enabled)
+	need("evmcs", on(h.EVMCS), "vapic", on(h.VAPIC))
+	need("ipi", on(h.IPI), "vpindex", on(h.VPIndex))
+	need("tlbflush", h.TLBFlush != nil && enabled(h.TLBFlush.Enabled), "vpindex", on(h.VPIndex))
+	need("synictimer", timer, "synic", on(h.SyNIC))
+	need("synic", on(h.SyNIC), "vpindex", on(h.VPIndex))
+}
+
+// checkUtilityVolumes holds for a new VMI: such volumes come to a guest that runs.
+func checkUtilityVolumes(c *check) {
+	if c.spec.UtilityVolumes != nil {
+		c.forbidden(c.at("utilityVolumes"),
+			"cannot create VMI with utility volumes in spec, utility volumes can only be added via hotplug")
+	}
+}
+
+func checkVideo(c *check) {
+	devices := &c.spec.Domain.Devices
+	if devices.Video != nil && !enabled(devices.AutoattachGraphicsDevice) {
+		c.invalid(c.devices("video"), devices.Video.Type,
+			"Video configuration is not allowed when autoattachGraphicsDevice is set to false")
+	}
+}
+
+func checkPanicDevices(c *check) {
+	devices := c.spec.Domain.Devices.PanicDevices
+	if len(devices) == 0 {
+		return
+	}
+	p := c.devices("panicDevices")
+	if arch := architecture(c.spec, c.config); arch == clusterconfig.ArchS390X {
+		c.invalid(p, len(devices), "custom panic devices are not supported on %s architecture", arch)
+	}
+	for i := range devices {
+		if model := devices[i].Model; model != nil && !slices.Contains(panicModels, *model) {
+			c.invalid(p.Index(i).Child("model"), *model, "invalid PanicDeviceModel(%s). Use one of %v.", *model, panicModels)
+		}
+	}
+}
+
+// checkMaxGuest holds for a VM whose memory may grow while it runs. Source: kubevirt/kubevirt pkg/liveupdate/memory.
+func checkMaxGuest(c *check) {
+	memory := c.spec.Domain.Memory
+	if c.config.RolloutStrategy != v1.VMRolloutStrategyLiveUpdate || memory == nil || memory.MaxGuest == nil {
+		return
+	}
+	p := c.at("domain", "memory", "guest")
+	cpu, block := c.spec.Domain.CPU, int64(2<<20)
+	if memory.Hugepages != nil && memory.Hugepages.PageSize == "1Gi" {
+		block = 1 << 30
+	}
+	_, guest := c.memoryRequest()
+	if memory.Guest != nil {
+		guest = *memory.Guest
+	}
+	switch arch := architecture(c.spec, c.config); {
+	case cpu != nil && cpu.Realtime != nil:
+		c.invalid(p, guest.String(), "Memory hotplug is not compatible with realtime VMs")
+	case cpu != nil && cpu.NUMA != nil && cpu.NUMA.GuestMappingPassthrough != nil:
+		c.invalid(p, guest.String(), "Memory hotplug is not compatible with guest mapping passthrough")
+	case c.spec.Domain.LaunchSecurity != nil:
+		c.invalid(p, guest.String(), "Memory hotplug is not compatible with encrypted VMs")
+	case guest.IsZero():
+		c.required(p, "Guest memory must be configured when memory hotplug is enabled")
+	case guest.Cmp(*memory.MaxGuest) > 0:
+		c.invalid(p, guest.String(), "Guest memory is greater than the configured maxGuest memory")
+	case guest.Value()%block != 0:
+		c.invalid(p, guest.String(), "Guest memory must be %dMi aligned", block>>20)
+	case memory.MaxGuest.Value()%block != 0:
+		c.invalid(c.at("domain", "memory", "maxGuest"), memory.MaxGuest.String(), "MaxGuest must be %dMi aligned", block>>20)
+	case arch != clusterconfig.ArchAMD64 && arch != clusterconfig.ArchARM64:
+		c.invalid(p, guest.String(), "Memory hotplug is only available for x86_64 and arm64 VMs")
+	case guest.Value() < 1<<30:
+		c.invalid(p, guest.String(), "Memory hotplug is only available for VMs with at least 1Gi of guest memory")
+	}
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// maxAffinityWeight is Kubernetes' (pkg/apis/core/validation).
+const maxAffinityWeight = 100
+
+// checkAffinity holds what the API server would refuse in the launcher Pod, where its author does not look.
+func checkAffinity(c *check) {
+	affinity := c.spec.Affinity
+	if affinity == nil {
+		return
+	}
+	p := c.at("affinity")
+	if node := affinity.NodeAffinity; node != nil {
+		c.nodeAffinity(p.Child("nodeAffinity"), node)
+	}
+	if pod := affinity.PodAffinity; pod != nil {
+		c.podAffinity(p.Child("podAffinity"), pod.RequiredDuringSchedulingIgnoredDuringExecution,
+			pod.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if pod := affinity.PodAntiAffinity; pod != nil {
+		c.podAffinity(p.Child("podAntiAffinity"), pod.RequiredDuringSchedulingIgnoredDuringExecution,
+			pod.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+}
+
+func (c *check) nodeAffinity(p *field.Path, affinity *corev1.NodeAffinity) {
+	required := p.Child("requiredDuringSchedulingIgnoredDuringExecution")
+	if selector := affinity.RequiredDuringSchedulingIgnoredDuringExecution; selector != nil {
+		if len(selector.NodeSelectorTerms) == 0 {
+			c.required(required.Child("nodeSelectorTerms"), "must have at least one node selector term")
+		}
+		for i := range selector.NodeSelectorTerms {
+			c.nodeTerm(required.Child("nodeSelectorTerms").Index(i), &selector.NodeSelectorTerms[i])
+		}
+	}
+	for i := range affinity.PreferredDuringSchedulingIgnoredDuringExecution {
+		term, at := &affinity.PreferredDuringSchedulingIgnoredDuringExecution[i],
+			p.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i)
+		c.weight(at.Child("weight"), term.Weight)
+		c.nodeTerm(at.Child("preference"), &term.Preference)
+	}
+}
+
+func (c *check) weight(p *field.Path, weight int32) {
+	if weight < 1 || weight > maxAffinityWeight {
+		c.invalid(p, weight, "must be in the range 1-%d", maxAffinityWeight)
+	}
+}
+
+func (c *check) nodeTerm(p *field.Path, term *corev1.NodeSelectorTerm) {
+	for i := range term.MatchExpressions {
+		c.nodeRequirement(p.Child("matchExpressions").Index(i), &term.MatchExpressions[i])
+	}
+	for i := range term.MatchFields {
+		if key := term.MatchFields[i].Key; key != metav1.ObjectNameField {
+			c.invalid(p.Child("matchFields").Index(i).Child("key"), key, "not a valid field selector key. Use %s.", metav1.ObjectNameField)
+		}
+	}
+}
+
+func (c *check) nodeRequirement(p *field.Path, r *corev1.NodeSelectorRequirement) {
+	for _, msg := range validation.IsQualifiedName(r.Key) {
+		c.invalid(p.Child("key"), r.Key, "%s", msg)
+	}
+	switch r.Operator {
+	case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
+		if len(r.Values) == 0 {
+			c.required(p.Child("values"), "must be specified when `operator` is 'In' or 'NotIn'")
+		}
+	case corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist:
+		if len(r.Values) > 0 {
+			c.forbidden(p.Child("values"), "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
+		}
+	case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
+		if len(r.Values) != 1 {
+			c.required(p.Child("values"), "must be specified single value when `operator` is 'Lt' or 'Gt'")
+		} else if _, err := strconv.Atoi(r.Values[0]); err != nil {
+			c.invalid(p.Child("values").Index(0), r.Values[0], "must be a number when `operator` is 'Lt' or 'Gt'")
+		}
+	default:
+		c.invalid(p.Child("operator"), r.Operator, "not a valid selector operator")
+	}
+}
+
+func (c *check) podAffinity(p *field.Path, required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
+	for i := range required {
+		c.podTerm(p.Child("requiredDuringSchedulingIgnoredDuringExecution").Index(i), &required[i])
+	}
+	for i := range preferred {
+		at := p.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i)
+		c.weight(at.Child("weight"), preferred[i].Weight)
+		c.podTerm(at.Child("podAffinityTerm"), &preferred[i].PodAffinityTerm)
+	}
+}
+
+func (c *check) podTerm(p *field.Path, term *corev1.PodAffinityTerm) {
+	c.selector(p.Child("labelSelector"), term.LabelSelector)
+	c.selector(p.Child("namespaceSelector"), term.NamespaceSelector)
+	for i, namespace := range term.Namespaces {
+		for _, msg := range validation.IsDNS1123Label(namespace) {
+			c.invalid(p.Child("namespaces").Index(i), namespace, "%s", msg)
+		}
+	}
+	c.topologyKey(p.Child("topologyKey"), term.TopologyKey)
+}
+
+func (c *check) selector(p *field.Path, selector *metav1.LabelSelector) {
+	c.errs = append(c.errs, metav1validation.ValidateLabelSelector(selector,
+		metav1validation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: true}, p)...)
+}
+
+func (c *check) topologyKey(p *field.Path, key string) {
+	if key == "" {
+		c.required(p, "can not be empty. Use a label of nodes, such as %s.", corev1.LabelHostname)
+		return
+	}
+	for _, msg := range validation.IsQualifiedName(key) {
+		c.invalid(p, key, "%s", msg)
+	}
+}
+
+func checkTopologySpread(c *check) {
+	actions := []corev1.UnsatisfiableConstraintAction{corev1.DoNotSchedule, corev1.ScheduleAnyway}
+	seen := map[string]bool{}
+	for i := range c.spec.TopologySpreadConstraints {
+		constraint, p := &c.spec.TopologySpreadConstraints[i], c.at("topologySpreadConstraints").Index(i)
+		if constraint.MaxSkew <= 0 {
+			c.invalid(p.Child("maxSkew"), constraint.MaxSkew, "must be greater than zero")
+		}
+		c.topologyKey(p.Child("topologyKey"), constraint.TopologyKey)
+		if !slices.Contains(actions, constraint.WhenUnsatisfiable) {
+			c.errs = append(c.errs, field.NotSupported(p.Child("whenUnsatisfiable"), constraint.WhenUnsatisfiable, actions))
+		}
+		pair := constraint.TopologyKey + " " + string(constraint.WhenUnsatisfiable)
+		if seen[pair] {
+			c.errs = append(c.errs, field.Duplicate(p.Child("topologyKey"), constraint.TopologyKey))
+		}
+		seen[pair] = true
+		if constraint.MinDomains != nil && *constraint.MinDomains <= 0 {
+			c.invalid(p.Child("minDomains"), *constraint.MinDomains, "must be greater than zero")
+		}
+		c.selector(p.Child("labelSelector"), constraint.LabelSelector)
+	}
+}
+
+// checkNetworkClaims holds for networks whose device comes by a resource claim.
+func checkNetworkClaims(c *check) {
+	p := c.at("networks")
+	claims, seen := map[string]bool{}, map[string]bool{}
+	for i := range c.spec.ResourceClaims {
+		claims[c.spec.ResourceClaims[i].Name] = true
+	}
+	found, multus := false, false
+	for i := range c.spec.Networks {
+		network := &c.spec.Networks[i]
+		multus = multus || network.Multus != nil
+		if network.ResourceClaim == nil {
+			continue
+		}
+		found = true
+		if !c.config.IsEnabled(gateNetworkDRA) {
+			c.forbidden(p.Index(i).Child("resourceClaim"), "%s feature gate is not enabled in kubevirt-config", gateNetworkDRA)
+			continue
+		}
+		c.networkClaim(p.Index(i).Child("resourceClaim"), network.ResourceClaim, claims, seen)
+		for j := range c.spec.Domain.Devices.Interfaces {
+			if iface := &c.spec.Domain.Devices.Interfaces[j]; iface.Name == network.Name && iface.SRIOV == nil {
+				c.invalid(c.devices("interfaces").Index(j), iface.Name, "DRA network %q requires an SR-IOV interface binding", iface.Name)
+			}
+		}
+	}
+	if found && multus && c.config.IsEnabled(gateNetworkDRA) {
+		c.invalid(p, len(c.spec.Networks), "mixing Multus and DRA resourceClaim networks in the same VMI is not supported")
+	}
+}
+
+func (c *check) networkClaim(p *field.Path, claim *v1.ClaimRequest, claims, seen map[string]bool) {
+	name, request := claim.ClaimName, claim.RequestName
+	switch {
+	case name == "":
+		c.required(p.Child("claimName"), "claimName is required for DRA network")
+	case request == "":
+		c.required(p.Child("requestName"), "requestName is required for DRA network")
+	case !claims[name]:
+		c.invalid(p.Child("claimName"), name, "network references resourceClaim %q which is not defined in spec.resourceClaims", name)
+	case seen[name+"/"+request]:
+		c.invalid(p, name+"/"+request, "duplicate claimName/requestName combination %q", name+"/"+request)
+	}
+	seen[name+"/"+request] = true
+}
