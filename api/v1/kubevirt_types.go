@@ -96,10 +96,13 @@ type KubeVirtCertificateRotateStrategy struct {
 // KubeVirtSelfSignConfiguration is the lifetimes of certificates.
 type KubeVirtSelfSignConfiguration struct {
 	// caRotateInterval is the older form of ca.duration.
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[-+]?(0|([0-9]*[.]?[0-9]+[.]?(ns|us|µs|ms|s|m|h))+)$')",message="must be a duration, such as 24h or 1h30m"
 	CARotateInterval *metav1.Duration `json:"caRotateInterval,omitempty"`
 	// certRotateInterval is the older form of server.duration.
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[-+]?(0|([0-9]*[.]?[0-9]+[.]?(ns|us|µs|ms|s|m|h))+)$')",message="must be a duration, such as 24h or 1h30m"
 	CertRotateInterval *metav1.Duration `json:"certRotateInterval,omitempty"`
 	// caOverlapInterval is the older form of ca.renewBefore.
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[-+]?(0|([0-9]*[.]?[0-9]+[.]?(ns|us|µs|ms|s|m|h))+)$')",message="must be a duration, such as 24h or 1h30m"
 	CAOverlapInterval *metav1.Duration `json:"caOverlapInterval,omitempty"`
 	// ca is for the authority. Default: 168h.
 	CA *CertConfig `json:"ca,omitempty"`
@@ -110,8 +113,10 @@ type KubeVirtSelfSignConfiguration struct {
 // CertConfig is the lifetime of a certificate.
 type CertConfig struct {
 	// duration is how long it is valid.
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[-+]?(0|([0-9]*[.]?[0-9]+[.]?(ns|us|µs|ms|s|m|h))+)$')",message="must be a duration, such as 24h or 1h30m"
 	Duration *metav1.Duration `json:"duration,omitempty"`
 	// renewBefore is how long before its end it is replaced. Default: a fifth of duration.
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[-+]?(0|([0-9]*[.]?[0-9]+[.]?(ns|us|µs|ms|s|m|h))+)$')",message="must be a duration, such as 24h or 1h30m"
 	RenewBefore *metav1.Duration `json:"renewBefore,omitempty"`
 }
 
@@ -126,6 +131,7 @@ type KubeVirtWorkloadUpdateStrategy struct {
 	BatchEvictionSize *int `json:"batchEvictionSize,omitempty"`
 	// batchEvictionInterval is the time between. Default: 1m.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[-+]?(0|([0-9]*[.]?[0-9]+[.]?(ns|us|µs|ms|s|m|h))+)$')",message="must be a duration, such as 24h or 1h30m"
 	BatchEvictionInterval *metav1.Duration `json:"batchEvictionInterval,omitempty"`
 }
 

@@ -109,10 +109,6 @@ func TestErrorsNameTheFieldAndLeaveItsDefault(t *testing.T) {
 		"spec.configuration.developerConfiguration.cpuAllocationRatio": func(s *v1.KubeVirtSpec) {
 			s.Configuration.DeveloperConfiguration.CPUAllocationRatio = -1
 		},
-		"spec.configuration.developerConfiguration.disabledFeatureGates[0]": func(s *v1.KubeVirtSpec) {
-			s.Configuration.DeveloperConfiguration.FeatureGates = []string{"HostDisk"}
-			s.Configuration.DeveloperConfiguration.DisabledFeatureGates = []string{"HostDisk"}
-		},
 		"spec.configuration.evictionStrategy": func(s *v1.KubeVirtSpec) {
 			s.Configuration.EvictionStrategy = ptr.To(v1.EvictionStrategy("Sometimes"))
 		},

@@ -85,6 +85,9 @@ func StageOf(gate string) (Stage, bool) {
 	return stage, ok
 }
 
+// Gates are all feature gates of KubeVirt 1.9.
+func Gates() map[string]Stage { return maps.Clone(gates) }
+
 // FeatureGates says which features are on.
 type FeatureGates struct {
 	enabled, disabled map[string]bool
@@ -96,7 +99,7 @@ func NewFeatureGates(enabled, disabled []string) FeatureGates {
 }
 
 // IsEnabled says whether a feature is on. A name that is not known is off: a spelling error in the list
-// never turns something on.
+// never turns something on. A gate on both lists is on, as in KubeVirt.
 func (g FeatureGates) IsEnabled(gate string) bool {
 	switch gates[gate] {
 	case StageGA:
@@ -104,7 +107,7 @@ func (g FeatureGates) IsEnabled(gate string) bool {
 	case StageBeta:
 		return g.enabled[gate] || !g.disabled[gate]
 	case StageAlpha, StageDeprecated:
-		return g.enabled[gate] && !g.disabled[gate]
+		return g.enabled[gate]
 	case StageDiscontinued:
 		return false
 	}

@@ -106,7 +106,7 @@ func (p *parser) developer(d *v1.DeveloperConfiguration, path *field.Path) {
 	c.UseEmulation = d.UseEmulation
 	c.NodeSelectors = d.NodeSelectors
 	c.MinimumClusterTSCFrequency = d.MinimumClusterTSCFrequency
-	p.gates(d, path)
+	c.FeatureGates = NewFeatureGates(d.FeatureGates, d.DisabledFeatureGates)
 
 	p.set(&c.PVCTolerateLessSpaceUpToPercent, d.LessPVCSpaceToleration, 0, 100, path.Child("pvcTolerateLessSpaceUpToPercent"))
 	p.set(&c.CPUAllocationRatio, d.CPUAllocationRatio, 1, 1<<20, path.Child("cpuAllocationRatio"))
@@ -125,16 +125,6 @@ func (p *parser) developer(d *v1.DeveloperConfiguration, path *field.Path) {
 			Nodes:      l.NodeVerbosity,
 		}
 	}
-}
-
-func (p *parser) gates(d *v1.DeveloperConfiguration, path *field.Path) {
-	disabled := path.Child("disabledFeatureGates")
-	for i, gate := range d.DisabledFeatureGates {
-		if slices.Contains(d.FeatureGates, gate) {
-			p.errs = append(p.errs, field.Invalid(disabled.Index(i), gate, "is also listed in featureGates: remove it from one of the two lists"))
-		}
-	}
-	p.config.FeatureGates = NewFeatureGates(d.FeatureGates, d.DisabledFeatureGates)
 }
 
 func (p *parser) network(n *v1.NetworkConfiguration, path *field.Path) {
@@ -260,13 +250,17 @@ func (p *parser) lifetime(s *v1.CertConfig, path *field.Path, duration, renew *t
 		r = s.RenewBefore.Duration
 	}
 	if d <= 0 {
-		p.errs = append(p.errs, field.Invalid(path.Child("duration"), metav1.Duration{Duration: d}, "must be greater than 0"))
+		p.errs = append(p.errs, field.Invalid(path.Child("duration"), metav1.Duration{Duration: d}.Duration.String(), "must be greater than 0"))
 		return
 	}
-	if r <= 0 || r >= d {
-		p.errs = append(p.errs, field.Invalid(path.Child("renewBefore"), metav1.Duration{Duration: r},
-			fmt.Sprintf("must be greater than 0 and less than the duration of %s", d)))
+	if r > d {
+		p.errs = append(p.errs, field.Invalid(path.Child("renewBefore"), r.String(),
+			fmt.Sprintf("RenewBefore cannot exceed Duration, which is %s", d)))
 		return
+	}
+	if r <= 0 || r == d {
+		// KubeVirt takes both. One would renew too late, the other without a rest; admission warns.
+		r = d / renewFraction
 	}
 	*duration, *renew = d, r
 }

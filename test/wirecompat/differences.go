@@ -65,6 +65,9 @@ func (a *accepted) checkUsed(t *testing.T) {
 	}
 }
 
+// durationWhy is why durations have a pattern.
+const durationWhy = "what is no duration fails to decode in KubeVirt, without the field's name"
+
 // schemaDifferences are the ways in which our schemas differ from KubeVirt's on purpose.
 var schemaDifferences = []onPurpose{
 	{"VirtualMachine.spec", schemaRule, "KubeVirt's webhook refuses both or none of running and runStrategy"},
@@ -77,6 +80,14 @@ var schemaDifferences = []onPurpose{
 	{"VirtualMachineClone.spec.patches", schemaAdded, olderVersion},
 	{"VirtualMachineClone.spec.volumeNamePolicy", schemaAdded, olderVersion},
 	{"spec.runStrategy", schemaStricter, "KubeVirt's webhook refuses any other value"},
+	{"selfSigned.caRotateInterval", schemaRule, durationWhy},
+	{"selfSigned.certRotateInterval", schemaRule, durationWhy},
+	{"selfSigned.caOverlapInterval", schemaRule, durationWhy},
+	{"selfSigned.ca.duration", schemaRule, durationWhy},
+	{"selfSigned.ca.renewBefore", schemaRule, durationWhy},
+	{"selfSigned.server.duration", schemaRule, durationWhy},
+	{"selfSigned.server.renewBefore", schemaRule, durationWhy},
+	{"workloadUpdateStrategy.batchEvictionInterval", schemaRule, durationWhy},
 	{"dataVolumeTemplates[]", schemaNullable, "KubeVirt's webhook refuses an element without a name, and null has none"},
 	{"VirtualMachineInstance.status", schemaDefault, "a new VMI shows Pending without a write"},
 }

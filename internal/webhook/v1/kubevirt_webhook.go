@@ -17,7 +17,6 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/fieldsupport"
 )
 
 // +kubebuilder:webhook:path=/kubevirt-validate-create,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=kubevirts,verbs=create,versions=v1,name=kubevirt-create-validator.kubevirt.io,admissionReviewVersions=v1
@@ -40,7 +39,7 @@ func (v *kubeVirtValidator) ValidateCreate(ctx context.Context, kv *v1.KubeVirt)
 	}
 	if len(existing.Items) > 0 {
 		other := &existing.Items[0]
-		return nil, forbiddenKubeVirt(kv, fmt.Errorf("KubeVirt is already created: %s/%s. Edit it, or delete it first",
+		return nil, forbiddenKubeVirt(kv, fmt.Errorf("Kubevirt is already created: %s/%s. Edit it, or delete it first",
 			other.Namespace, other.Name))
 	}
 	return judgeKubeVirt(kv)
@@ -87,17 +86,15 @@ func forbiddenKubeVirt(kv *v1.KubeVirt, err error) error {
 // judgeKubeVirt reads the configuration as the components do, so that what passes here is what works there.
 func judgeKubeVirt(kv *v1.KubeVirt) (admission.Warnings, error) {
 	path := field.NewPath("spec")
-	warnings := fieldsupport.Sentences(fieldsupport.InKubeVirt(path, &kv.Spec))
-	warnings = append(warnings, unknownStrategy(path, kv.Spec.UninstallStrategy)...)
-	warnings = append(warnings, unknownGates(path, kv.Spec.Configuration.DeveloperConfiguration)...)
+	told := warnKubeVirt(path, &kv.Spec)
 	errs := validateKubeVirt(path, &kv.Spec)
 	if _, err := clusterconfig.FromKubeVirt(kv); err != nil {
 		errs = append(errs, fieldErrors(err)...)
 	}
 	if len(errs) == 0 {
-		return warnings, nil
+		return told, nil
 	}
-	return warnings, apierrors.NewInvalid(v1.KubeVirtGroupVersionKind.GroupKind(), kv.Name, errs)
+	return told, apierrors.NewInvalid(v1.KubeVirtGroupVersionKind.GroupKind(), kv.Name, errs)
 }
 
 // fieldErrors takes an aggregate apart.
@@ -116,48 +113,4 @@ func fieldErrors(err error) field.ErrorList {
 		list = append(list, fieldError)
 	}
 	return list
-}
-
-func validateKubeVirt(path *field.Path, spec *v1.KubeVirtSpec) field.ErrorList {
-	var errs field.ErrorList
-	if spec.Infra != nil && spec.Infra.Replicas != nil && *spec.Infra.Replicas == 0 {
-		errs = append(errs, field.Invalid(path.Child("infra", "replicas"), 0, "infra replica count can't be 0"))
-	}
-	return errs
-}
-
-// unknownStrategy warns: KubeVirt takes any text here, and anything but its two words means RemoveWorkloads.
-func unknownStrategy(path *field.Path, strategy v1.KubeVirtUninstallStrategy) []string {
-	switch strategy {
-	case "", v1.KubeVirtUninstallStrategyRemoveWorkloads, v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist:
-		return nil
-	default:
-		return []string{fmt.Sprintf("%s: %q is not known, so that workloads are removed with KubeVirt. Use %s to keep them",
-			path.Child("uninstallStrategy"), strategy, v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist)}
-	}
-}
-
-// unknownGates warns about a name that turns nothing on. Lists outlive the versions that knew a gate.
-func unknownGates(path *field.Path, developer *v1.DeveloperConfiguration) []string {
-	if developer == nil {
-		return nil
-	}
-	var warnings []string
-	p := path.Child("configuration", "developerConfiguration")
-	warnings = append(warnings, unknownIn(p.Child("featureGates"), developer.FeatureGates)...)
-	return append(warnings, unknownIn(p.Child("disabledFeatureGates"), developer.DisabledFeatureGates)...)
-}
-
-func unknownIn(path *field.Path, gates []string) []string {
-	var warnings []string
-	for i, gate := range gates {
-		stage, known := clusterconfig.StageOf(gate)
-		switch {
-		case !known:
-			warnings = append(warnings, fmt.Sprintf("%s: feature gate %q is not known and has no effect", path.Index(i), gate))
-		case stage == clusterconfig.StageDiscontinued:
-			warnings = append(warnings, fmt.Sprintf("%s: feature gate %q was discontinued and has no effect", path.Index(i), gate))
-		}
-	}
-	return warnings
 }

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/fieldsupport"
+)
+
+// validateKubeVirt returns what no component could use, beyond what package clusterconfig finds where it reads a value.
+func validateKubeVirt(p *field.Path, spec *v1.KubeVirtSpec) field.ErrorList {
+	var errs field.ErrorList
+	if spec.Infra != nil && spec.Infra.Replicas != nil && *spec.Infra.Replicas == 0 {
+		errs = append(errs, field.Invalid(p.Child("infra", "replicas"), 0, "infra replica count can't be 0"))
+	}
+	errs = append(errs, validatePlacement(p.Child("infra", "nodePlacement"), spec.Infra)...)
+	errs = append(errs, validatePlacement(p.Child("workloads", "nodePlacement"), spec.Workloads)...)
+	errs = append(errs, validatePatches(p.Child("customizeComponents", "patches"), spec.CustomizeComponents.Patches)...)
+	errs = append(errs, validateLifetimes(p.Child("certificateRotateStrategy", "selfSigned"), spec.CertificateRotationStrategy.SelfSigned)...)
+	configuration := p.Child("configuration")
+	errs = append(errs, validateTLS(configuration.Child("tlsConfiguration"), spec.Configuration.TLSConfiguration)...)
+	errs = append(errs, validateSeccomp(configuration.Child("seccompConfiguration", "virtualMachineInstanceProfile", "customProfile"),
+		spec.Configuration.SeccompConfiguration)...)
+	return append(errs, validateSelectors(configuration, &spec.Configuration)...)
+}
+
+// validatePlacement judges with the rules for VMIs: both end up in a Pod.
+func validatePlacement(p *field.Path, component *v1.ComponentConfig) field.ErrorList {
+	if component == nil || component.NodePlacement == nil {
+		return nil
+	}
+	c := &check{path: p, spec: &v1.VirtualMachineInstanceSpec{Affinity: component.NodePlacement.Affinity}}
+	checkAffinity(c)
+	return append(c.errs, metav1validation.ValidateLabels(component.NodePlacement.NodeSelector, p.Child("nodeSelector"))...)
+}
+
+func validatePatches(p *field.Path, patches []v1.CustomizeComponentsPatch) field.ErrorList {
+	var errs field.ErrorList
+	for i := range patches {
+		if patch := patches[i].Patch; !json.Valid([]byte(patch)) {
+			errs = append(errs, field.Invalid(p.Index(i).Child("patch"), patch, fmt.Sprintf("patch %q is not valid JSON", patch)))
+		}
+	}
+	return errs
+}
+
+// validateLifetimes holds between lifetimes; package clusterconfig judges each of them.
+func validateLifetimes(p *field.Path, s *v1.KubeVirtSelfSignConfiguration) field.ErrorList {
+	if s == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	old := s.CARotateInterval != nil || s.CertRotateInterval != nil || s.CAOverlapInterval != nil
+	if old && (s.CA != nil || s.Server != nil) {
+		errs = append(errs, field.Forbidden(p, "caRotateInterval, certRotateInterval and caOverlapInterval are deprecated and "+
+			"conflict with CertConfig defined rotation parameters. Keep ca and server."))
+	}
+	defaults := clusterconfig.Default().Certificates
+	ca, server := defaults.CADuration, defaults.ServerDuration
+	if s.CA != nil && s.CA.Duration != nil {
+		ca = s.CA.Duration.Duration
+	}
+	if s.Server != nil && s.Server.Duration != nil {
+		server = s.Server.Duration.Duration
+	}
+	if server > ca {
+		errs = append(errs, field.Invalid(p.Child("server", "duration"), server.String(),
+			fmt.Sprintf("Certificate duration cannot exceed CA, which lasts %s", ca)))
+	}
+	return errs
+}
+
+func validateTLS(p *field.Path, c *v1.TLSConfiguration) field.ErrorList {
+	if c == nil || len(c.Ciphers) == 0 {
+		return nil
+	}
+	p = p.Child("ciphers")
+	if c.MinTLSVersion == "" || c.MinTLSVersion == v1.VersionTLS13 {
+		return field.ErrorList{field.Forbidden(p, "You cannot specify ciphers when spec.configuration.tlsConfiguration.minTLSVersion "+
+			"is empty or VersionTLS13")}
+	}
+	var known []string
+	for _, suite := range append(tls.CipherSuites(), tls.InsecureCipherSuites()...) {
+		known = append(known, suite.Name)
+	}
+	var errs field.ErrorList
+	for i, cipher := range c.Ciphers {
+		if !slices.Contains(known, cipher) {
+			errs = append(errs, field.Invalid(p.Index(i), cipher, cipher+" is not a valid cipher. Use a name of Go's crypto/tls."))
+		}
+	}
+	return errs
+}
+
+func validateSeccomp(p *field.Path, c *v1.SeccompConfiguration) field.ErrorList {
+	if c == nil || c.VirtualMachineInstanceProfile == nil {
+		return nil
+	}
+	switch profile := c.VirtualMachineInstanceProfile.CustomProfile; {
+	case profile == nil:
+		return field.ErrorList{field.Required(p, p.String()+" needs to be set")}
+	case profile.LocalhostProfile != nil && profile.RuntimeDefaultProfile:
+		return field.ErrorList{field.Forbidden(p.Child("localhostProfile"), fmt.Sprintf("%s cannot be set when %s is set",
+			p.Child("localhostProfile"), p.Child("runtimeDefaultProfile")))}
+	}
+	return nil
+}
+
+func validateSelectors(p *field.Path, c *v1.KubeVirtConfiguration) field.ErrorList {
+	var errs field.ErrorList
+	selector := func(at *field.Path, s *metav1.LabelSelector) {
+		errs = append(errs, metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, at)...)
+	}
+	selector(p.Child("autoCPULimitNamespaceLabelSelector"), c.AutoCPULimitNamespaceLabelSelector)
+	if s := c.ChangedBlockTrackingLabelSelectors; s != nil {
+		at := p.Child("changedBlockTrackingLabelSelectors")
+		selector(at.Child("namespaceLabelSelector"), s.NamespaceLabelSelector)
+		selector(at.Child("virtualMachineLabelSelector"), s.VirtualMachineLabelSelector)
+	}
+	if c.KSMConfiguration != nil {
+		selector(p.Child("ksmConfiguration", "nodeLabelSelector"), c.KSMConfiguration.NodeLabelSelector)
+	}
+	if d := c.DeveloperConfiguration; d != nil {
+		errs = append(errs, metav1validation.ValidateLabels(d.NodeSelectors, p.Child("developerConfiguration", "nodeSelectors"))...)
+	}
+	return errs
+}
+
+// warnKubeVirt says what works otherwise than its author may think.
+func warnKubeVirt(p *field.Path, spec *v1.KubeVirtSpec) []string {
+	told := fieldsupport.Sentences(fieldsupport.InKubeVirt(p, spec))
+	told = append(told, unknownStrategy(p, spec.UninstallStrategy)...)
+	configuration := p.Child("configuration")
+	told = append(told, warnGates(configuration.Child("developerConfiguration"), spec.Configuration.DeveloperConfiguration)...)
+	told = append(told, warnRenewal(p.Child("certificateRotateStrategy", "selfSigned"), spec.CertificateRotationStrategy.SelfSigned)...)
+	told = append(told, warnDeprecated(configuration, &spec.Configuration)...)
+	return append(told, warnMachines(configuration, &spec.Configuration)...)
+}
+
+// unknownStrategy warns: KubeVirt takes any text here, and anything but its two words means RemoveWorkloads.
+func unknownStrategy(p *field.Path, strategy v1.KubeVirtUninstallStrategy) []string {
+	switch strategy {
+	case "", v1.KubeVirtUninstallStrategyRemoveWorkloads, v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist:
+		return nil
+	default:
+		return []string{fmt.Sprintf("%s: %q is not known, so that workloads are removed with KubeVirt. Use %s to keep them",
+			p.Child("uninstallStrategy"), strategy, v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist)}
+	}
+}
+
+// warnGates warns about names that turn on nothing. Lists outlive the versions that knew a gate.
+func warnGates(p *field.Path, developer *v1.DeveloperConfiguration) []string {
+	if developer == nil {
+		return nil
+	}
+	var told []string
+	for i, gate := range developer.FeatureGates {
+		if words := aboutGate(gate, true); words != "" {
+			told = append(told, fmt.Sprintf("%s: feature gate %s %s", p.Child("featureGates").Index(i), gate, words))
+		}
+	}
+	for i, gate := range developer.DisabledFeatureGates {
+		words := aboutGate(gate, false)
+		if slices.Contains(developer.FeatureGates, gate) {
+			words = "is also listed in featureGates, and so it is on"
+		}
+		if words != "" {
+			told = append(told, fmt.Sprintf("%s: feature gate %s %s", p.Child("disabledFeatureGates").Index(i), gate, words))
+		}
+	}
+	return told
+}
+
+// aboutGate ends the sentence about a gate on one of the lists; nothing means that it does what it says.
+func aboutGate(gate string, on bool) string {
+	stage, known := clusterconfig.StageOf(gate)
+	switch {
+	case !known:
+		return "is not known and has no effect"
+	case stage == clusterconfig.StageDiscontinued:
+		return "was discontinued and has no effect"
+	case stage == clusterconfig.StageGA && on:
+		// KubeVirt's words.
+		return "is deprecated, therefore it can be safely removed and is redundant"
+	case stage == clusterconfig.StageGA:
+		return "cannot be disabled any more and has no effect"
+	case stage == clusterconfig.StageDeprecated && on:
+		return "is deprecated and will go away"
+	case !on:
+		return ""
+	}
+	if reason, not := fieldsupport.Gates[gate]; not {
+		return "has no effect: " + reason
+	}
+	return ""
+}
+
+// warnRenewal warns about a time that KubeVirt takes and no renewal can keep.
+func warnRenewal(p *field.Path, s *v1.KubeVirtSelfSignConfiguration) []string {
+	if s == nil {
+		return nil
+	}
+	var told []string
+	for name, c := range map[string]*v1.CertConfig{"ca": s.CA, "server": s.Server} {
+		if c == nil || c.RenewBefore == nil {
+			continue
+		}
+		if r := c.RenewBefore.Duration; r <= 0 || c.Duration != nil && r == c.Duration.Duration {
+			told = append(told, fmt.Sprintf("%s: %s is too late or at once: a fifth of the duration is used", p.Child(name, "renewBefore"), r))
+		}
+	}
+	slices.Sort(told)
+	return told
+}
+
+// warnDeprecated names the successor of a field that still works.
+func warnDeprecated(p *field.Path, c *v1.KubeVirtConfiguration) []string {
+	var told []string
+	for _, f := range []struct {
+		name, successor string
+		set             bool
+	}{
+		{"machineType", "architectureConfiguration.amd64.machineType", c.MachineType != ""},
+		{"emulatedMachines", "architectureConfiguration.amd64.emulatedMachines", len(c.EmulatedMachines) > 0},
+		{"ovmfPath", "architectureConfiguration.amd64.ovmfPath", c.OVMFPath != ""},
+	} {
+		if f.set {
+			told = append(told, fmt.Sprintf("%s is deprecated, use %s", p.Child(f.name), p.Child(f.successor)))
+		}
+	}
+	if devices := c.MediatedDevicesConfiguration; devices != nil {
+		at := p.Child("mediatedDevicesConfiguration")
+		const words = "%s is deprecated, use mediatedDeviceTypes"
+		if devices.MediatedDevicesTypes != nil {
+			told = append(told, fmt.Sprintf(words, at.Child("mediatedDevicesTypes")))
+		}
+		for i := range devices.NodeMediatedDeviceTypes {
+			if devices.NodeMediatedDeviceTypes[i].MediatedDevicesTypes != nil {
+				told = append(told, fmt.Sprintf(words, at.Child("nodeMediatedDeviceTypes").Index(i).Child("mediatedDevicesTypes")))
+			}
+		}
+	}
+	return told
+}
+
+// warnMachines warns about patterns that match no machine, since they cannot be read.
+func warnMachines(p *field.Path, c *v1.KubeVirtConfiguration) []string {
+	var told []string
+	warn := func(at *field.Path, patterns []string) {
+		for i, pattern := range patterns {
+			if _, err := path.Match(pattern, ""); err != nil {
+				told = append(told, fmt.Sprintf("%s: %q is no pattern and allows no machine: %v", at.Index(i), pattern, err))
+			}
+		}
+	}
+	warn(p.Child("emulatedMachines"), c.EmulatedMachines)
+	if a := c.ArchitectureConfiguration; a != nil {
+		for name, arch := range map[string]*v1.ArchSpecificConfiguration{"amd64": a.Amd64, "arm64": a.Arm64, "s390x": a.S390x} {
+			if arch != nil {
+				warn(p.Child("architectureConfiguration", name, "emulatedMachines"), arch.EmulatedMachines)
+			}
+		}
+	}
+	slices.Sort(told)
+	return told
+}
