@@ -4,7 +4,7 @@
 package fieldsupport
 
 // Gates are the feature gates of KubeVirt that turn on what nothing implements yet, each with the rest of a sentence.
-var Gates = map[string]string{
+var Gates = map[string]string{ //nolint:gosec // G101: sentences, no credentials
 	"AlignCPUs":                          "dedicated CPUs are not implemented yet",
 	"CPUManager":                         "dedicated CPUs are not implemented yet",
 	"ConfigurableHypervisor":             "KVM and emulation are what there is",

@@ -39,6 +39,7 @@ func (v *kubeVirtValidator) ValidateCreate(ctx context.Context, kv *v1.KubeVirt)
 	}
 	if len(existing.Items) > 0 {
 		other := &existing.Items[0]
+		//nolint:staticcheck // ST1005: KubeVirt's words, which clients match
 		return nil, forbiddenKubeVirt(kv, fmt.Errorf("Kubevirt is already created: %s/%s. Edit it, or delete it first",
 			other.Namespace, other.Name))
 	}
