@@ -12,7 +12,8 @@ import (
 
 // implementedGates turn on what something makes work, or what always is.
 var implementedGates = []string{
-	"HostDisk", "ImageVolume", "NodeRestriction", "PortRangesSpec", "RebootPolicy",
+	"ExternalNetResourceInjection", "HostDisk", "ImageVolume", "NodeRestriction", "PodSecondaryInterfaceNamingUpgrade",
+	"PortRangesSpec", "RebootPolicy",
 }
 
 // TestEveryGateIsDecidedOn keeps a gate from being passed over in silence.

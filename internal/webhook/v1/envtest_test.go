@@ -231,7 +231,8 @@ var _ = Describe("KubeVirt", Ordered, func() {
 		return &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "kubevirt"}}
 	}
 	BeforeAll(func() {
-		Expect(k8s.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kubevirt"}})).To(Succeed())
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kubevirt"}}
+		Expect(client.IgnoreAlreadyExists(k8s.Create(ctx, namespace))).To(Succeed())
 	})
 
 	It("is refused when a value cannot be used", func() {

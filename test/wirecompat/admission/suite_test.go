@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
+)
+
+// What the tests share: an API server with our CRDs and webhooks.
+var (
+	store   = clusterconfig.NewStore()
+	restCfg *rest.Config
+	scheme  = runtime.NewScheme()
+	totals  struct{ cases, accepted, rejected, differing int }
+)
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		fmt.Println("KUBEBUILDER_ASSETS is not set: run this through make test-wirecompat, which builds the API server")
+		return 0
+	}
+	log.SetLogger(logr.Discard())
+	root := filepath.Join("..", "..", "..", "config")
+	env := &envtest.Environment{
+		CRDDirectoryPaths:     []string{filepath.Join(root, "crd", "bases")},
+		ErrorIfCRDPathMissing: true,
+		WebhookInstallOptions: envtest.WebhookInstallOptions{Paths: []string{filepath.Join(root, "webhook", "manifests.yaml")}},
+	}
+	defer func() {
+		if err := env.Stop(); err != nil {
+			fmt.Println("cannot stop the API server:", err)
+		}
+	}()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if err := start(ctx, env); err != nil {
+		fmt.Println("cannot set up:", err)
+		return 1
+	}
+	code := m.Run()
+	fmt.Printf("admission: %d cases, %d accepted, %d rejected, %d differing on purpose\n",
+		totals.cases, totals.accepted, totals.rejected, totals.differing)
+	return code
+}
+
+func start(ctx context.Context, env *envtest.Environment) error {
+	cfg, err := env.Start()
+	if err != nil {
+		return err
+	}
+	restCfg = cfg
+	restCfg.QPS, restCfg.Burst = 1000, 1000
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme)); err != nil {
+		return err
+	}
+	serve := env.WebhookInstallOptions
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Scheme:  scheme,
+		Metrics: metricsserver.Options{BindAddress: "0"},
+		WebhookServer: webhook.NewServer(webhook.Options{
+			Host: serve.LocalServingHost, Port: serve.LocalServingPort, CertDir: serve.LocalServingCertDir,
+		}),
+	})
+	if err != nil {
+		return err
+	}
+	if err := webhookv1.SetupWithManager(mgr, webhookv1.Options{
+		Config: store, TrustedUsers: webhookv1.ServiceAccounts("kubevirt", "kubevirt-controller"),
+	}); err != nil {
+		return err
+	}
+	go func() {
+		if err := mgr.Start(ctx); err != nil {
+			fmt.Println("the webhooks stopped:", err)
+		}
+	}()
+	for deadline := time.Now().Add(warmUp); mgr.GetWebhookServer().StartedChecker()(nil) != nil; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return errors.New("the webhooks do not answer")
+		}
+	}
+	c, err := client.New(cfg, client.Options{Scheme: scheme})
+	if err != nil {
+		return err
+	}
+	return c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kubevirt"}})
+}
