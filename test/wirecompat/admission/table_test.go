@@ -68,7 +68,7 @@ func decide(t *testing.T, cases []testCase) {
 			} else {
 				totals.rejected++
 			}
-			verdict, warnings := try(t, tc)
+			warnings, verdict := try(t, tc)
 			if len(tc.fields) == 0 {
 				expectTaken(t, tc, verdict, warnings)
 			} else {
@@ -79,7 +79,7 @@ func decide(t *testing.T, cases []testCase) {
 }
 
 // try sends what a case says and returns what came back.
-func try(t *testing.T, tc *testCase) (error, []string) {
+func try(t *testing.T, tc *testCase) (heardOf []string, verdict error) {
 	t.Helper()
 	kv := &v1.KubeVirt{}
 	kv.Spec.Configuration = *tc.config.DeepCopy()
@@ -94,7 +94,8 @@ func try(t *testing.T, tc *testCase) (error, []string) {
 	c := clientOf(t, by, heard)
 	object := tc.object.DeepCopyObject().(client.Object)
 	if tc.change == nil {
-		return c.Create(t.Context(), object, client.DryRunAll), heard.texts
+		verdict = c.Create(t.Context(), object, client.DryRunAll)
+		return heard.texts, verdict
 	}
 	creator := clientOf(t, controller, &warnings{})
 	if err := creator.Create(t.Context(), object); err != nil {
@@ -102,7 +103,8 @@ func try(t *testing.T, tc *testCase) (error, []string) {
 	}
 	defer remove(t, creator, object)
 	tc.change(object)
-	return c.Update(t.Context(), object, client.DryRunAll), heard.texts
+	verdict = c.Update(t.Context(), object, client.DryRunAll)
+	return heard.texts, verdict
 }
 
 func remove(t *testing.T, c client.Client, object client.Object) {
