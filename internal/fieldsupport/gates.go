@@ -5,8 +5,6 @@ package fieldsupport
 
 // Gates are the feature gates of KubeVirt that turn on what nothing implements yet, each with the rest of a sentence.
 var Gates = map[string]string{ //nolint:gosec // G101: sentences, no credentials
-	"AlignCPUs":                       "dedicated CPUs are not implemented yet",
-	"CPUManager":                      "dedicated CPUs are not implemented yet",
 	"ConfigurableHypervisor":          "KVM and emulation are what there is",
 	"ContainerPathVolumes":            "shared file systems are not implemented yet",
 	"CrossArchitectureVirtualization": "a guest has the architecture of its node",

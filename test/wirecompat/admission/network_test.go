@@ -65,14 +65,14 @@ func TestNetworks(t *testing.T) {
 		{name: "Pod network with an odd address range", object: vmi(nic(v1.Interface{Name: "pod", InterfaceBindingMethod: v1.InterfaceBindingMethod{
 			Masquerade: &v1.InterfaceMasquerade{}}}, v1.NetworkSource{Pod: &v1.PodNetwork{VMNetworkCIDR: "10.0.2"}})), says: "keeps the VM from starting"},
 		{name: "two bindings", object: vmi(onPod(func(i *v1.Interface) { i.Bridge = &v1.InterfaceBridge{} })), says: "keeps the VM from starting"},
-		{name: "plugin", object: vmi(onPod(func(i *v1.Interface) { i.Masquerade, i.Binding = nil, &v1.PluginBinding{Name: "p"} })), says: "keeps the VM from starting"},
+		{name: "plugin", object: vmi(onPod(func(i *v1.Interface) { i.Masquerade, i.Binding = nil, &v1.PluginBinding{Name: "p"} }))},
 		{name: "plugin and method", object: vmi(onPod(func(i *v1.Interface) { i.Binding = &v1.PluginBinding{Name: "p"} })), fields: []string{first + "binding"},
 			says: "interface cannot have both binding plugin and interface binding method"},
 		{name: "slirp", object: vmi(binding(v1.InterfaceBindingMethod{DeprecatedSlirp: &v1.DeprecatedInterfaceSlirp{}})), fields: []string{first + "slirp"},
 			says: "Slirp interface support has been discontinued since v1.3"},
 		{name: "passt as it was", object: vmi(binding(v1.InterfaceBindingMethod{DeprecatedPasst: &v1.DeprecatedInterfacePasst{}})), fields: []string{first + "passt"}},
 		{name: "macvtap", object: vmi(binding(v1.InterfaceBindingMethod{DeprecatedMacvtap: &v1.DeprecatedInterfaceMacvtap{}})), fields: []string{first + "macvtap"}},
-		{name: "passt", object: vmi(binding(v1.InterfaceBindingMethod{PasstBinding: &v1.InterfacePasstBinding{}})), says: "keeps the VM from starting"},
+		{name: "passt", object: vmi(binding(v1.InterfaceBindingMethod{PasstBinding: &v1.InterfacePasstBinding{}}))},
 		{name: "passt without the gate", config: without("PasstBinding"), object: vmi(binding(v1.InterfaceBindingMethod{PasstBinding: &v1.InterfacePasstBinding{}})),
 			fields: []string{first + "passtBinding"}, says: "PasstBinding feature gate is not enabled"},
 		{name: "passt off the Pod's network", object: vmi(onMultus("blue", func(i *v1.Interface) {
