@@ -4,6 +4,8 @@
 package controller
 
 import (
+	"context"
+	"slices"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -11,11 +13,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/node"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -125,6 +129,24 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 			"FieldNotImplemented", "metadata.annotations[kubevirt.io/ignitiondata]: Forbidden"))
 		w.events.take()
 		ExpectGone(podOf(vmi))
+	})
+
+	It("gives every guest an address of its own on VSOCK", func() {
+		guest := func(name string) *builder.VMI {
+			return builder.MakeVMI(name).With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.Devices.AutoattachVSOCK = ptr.To(true) })
+		}
+		w.Client = indexed{w.Client}
+		first := w.handedOver(guest("first"))
+		Expect(first.Status.VSOCKCID).To(HaveValue(BeNumerically(">=", 3)))
+		second := w.create(guest("second"))
+		w.expectReconciled(second, "create Pod")
+		w.play(second, "node-1", builder.MakePodStatus().Running())
+		// The address that it would get belongs to another.
+		first = ExpectExists(first)
+		first.Status.VSOCKCID = ptr.To(virtualmachineinstance.CIDOf(second.UID))
+		Expect(k8sClient.Status().Update(ctx, first)).To(Succeed())
+		w.expectReconciled(second, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(second).Status.VSOCKCID).To(HaveValue(Equal(*first.Status.VSOCKCID + 1)))
 	})
 
 	It("does not mind the KubeVirt object going once there is a Pod", func() {
@@ -266,3 +288,26 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		})
 	})
 })
+
+// indexed finds VMIs by their address, as the manager's cache does. The API server has no such index.
+type indexed struct{ client.Client }
+
+// List implements client.Reader.
+func (c indexed) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	asked := (&client.ListOptions{}).ApplyOptions(options)
+	vmis, ok := list.(*v1.VirtualMachineInstanceList)
+	if !ok || asked.FieldSelector == nil {
+		return c.Client.List(ctx, list, options...)
+	}
+	cid, ok := asked.FieldSelector.RequiresExactMatch(virtualmachineinstance.VSOCKIndex)
+	if !ok {
+		return c.Client.List(ctx, list, options...)
+	}
+	if err := c.Client.List(ctx, vmis); err != nil {
+		return err
+	}
+	vmis.Items = slices.DeleteFunc(vmis.Items, func(vmi v1.VirtualMachineInstance) bool {
+		return !slices.Contains(virtualmachineinstance.VSOCKAddress(&vmi), cid)
+	})
+	return nil
+}

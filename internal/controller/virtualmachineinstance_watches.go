@@ -40,6 +40,7 @@ func indexForVMIs(indexer client.FieldIndexer) error {
 		{&v1.VirtualMachineInstance{}, nodeIndex, valuesOf(func(vmi *v1.VirtualMachineInstance) []string {
 			return []string{vmi.Status.NodeName}
 		})},
+		{&v1.VirtualMachineInstance{}, virtualmachineinstance.VSOCKIndex, valuesOf(virtualmachineinstance.VSOCKAddress)},
 		{&corev1.Event{}, virtualmachineinstance.PodEventIndex, valuesOf(func(e *corev1.Event) []string {
 			if !virtualmachineinstance.IsStartFailure(e) {
 				return nil

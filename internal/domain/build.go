@@ -49,6 +49,7 @@ var configurators = []configurator{
 	configureTPM,
 	configureSound,
 	configurePanicDevices,
+	configureVSOCK,
 	configureBootOrder,
 	configureControllers,
 	configurePCITopology,

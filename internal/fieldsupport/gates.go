@@ -39,7 +39,6 @@ var Gates = map[string]string{ //nolint:gosec // G101: sentences, no credentials
 	"UtilityVolumes":                  "volumes without a disk are not implemented yet",
 	"VGPULiveMigration":               "live migration is not implemented yet",
 	"VMStatsCollector":                "the statistics of the agent's metrics are what there is",
-	"VSOCK":                           "VSOCK is not implemented yet",
 	"WorkloadEncryptionSEV":           "encrypted guests are not implemented yet",
 	"WorkloadEncryptionTDX":           "encrypted guests are not implemented yet",
 }

@@ -15,7 +15,6 @@ var VMI = []Field{
 	{"domain.launchSecurity", nil, Refuse, "encrypted guests are not implemented yet"},
 
 	{"domain.devices.watchdog.diag288", nil, Refuse, "it exists on s390x only: use i6300esb"},
-	{"domain.devices.autoattachVSOCK", nil, Refuse, "VSOCK is not implemented yet"},
 	{"domain.devices.gpus", nil, Refuse, "passing devices through is not implemented yet"},
 	{"domain.devices.hostDevices", nil, Refuse, "passing devices through is not implemented yet"},
 	{"domain.devices.filesystems", nil, Refuse, "shared file systems are not implemented yet"},

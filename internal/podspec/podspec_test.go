@@ -79,6 +79,9 @@ func TestGoldenPods(t *testing.T) {
 		}), config()},
 		"claims": {makeVMI().PVC("root", "root-claim").PVC("block", "block-claim").HostDisk("host", "/data/disk.img"),
 			claims},
+		"vsock": {makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.Devices.AutoattachVSOCK = ptr.To(true)
+		}), config()},
 		"ephemeral": {makeVMI().Ephemeral("golden", "golden-claim").Ephemeral("golden-block", "golden-device"), claims},
 		"files":     {makeVMI().With(holdsFiles), config()},
 		"credentials": {makeVMI().CloudInit("init", "#cloud-config").With(func(vmi *v1.VirtualMachineInstance) {

@@ -15,9 +15,10 @@ import (
 
 // Devices that the agent's device plugin offers. KubeVirt's names.
 const (
-	deviceKVM      corev1.ResourceName = "devices.kubevirt.io/kvm"
-	deviceTUN      corev1.ResourceName = "devices.kubevirt.io/tun"
-	deviceVhostNet corev1.ResourceName = "devices.kubevirt.io/vhost-net"
+	deviceKVM        corev1.ResourceName = "devices.kubevirt.io/kvm"
+	deviceTUN        corev1.ResourceName = "devices.kubevirt.io/tun"
+	deviceVhostNet   corev1.ResourceName = "devices.kubevirt.io/vhost-net"
+	deviceVhostVSOCK corev1.ResourceName = "devices.kubevirt.io/vhost-vsock"
 )
 
 // ephemeralStorage is requested for logs and for what libvirt writes beside the guest's disks. KubeVirt's value.
@@ -185,6 +186,9 @@ func devices(vmi *v1.VirtualMachineInstance, cfg Config) []corev1.ResourceName {
 	var out []corev1.ResourceName
 	if !cfg.UseEmulation {
 		out = append(out, deviceKVM)
+	}
+	if vsock := vmi.Spec.Domain.Devices.AutoattachVSOCK; vsock != nil && *vsock {
+		out = append(out, deviceVhostVSOCK)
 	}
 	interfaces := vmi.Spec.Domain.Devices.Interfaces
 	if len(interfaces) > 0 {

@@ -3,11 +3,8 @@
 
 package liveness_test
 
-// consumedElsewhere are the leaves that do not show in Pod, network, media and domain, with what uses them.
+// consumedElsewhere are the leaves that do not show in the outcome, with what uses them.
 var consumedElsewhere = map[string]string{
-	"accessCredentials[].sshPublicKey.propagationMethod.qemuGuestAgent.users": "internal/handler/reconciler gives the keys to these users",
-	"accessCredentials[].userPassword.propagationMethod.qemuGuestAgent":       "internal/handler/reconciler sets the passwords, the only way there is",
-	"domain.cpu.realtime.mask":       "internal/handler/reconciler gives the vCPUs that it names their priority",
 	"domain.devices.disks[].lun.bus": "internal/domain refuses every bus but scsi, which is the default",
 	"startStrategy":                  "internal/handler/reconciler starts the domain paused",
 	"volumes[].hostDisk.shared":      "internal/handler/reconciler judges by it whether the VMI can migrate",

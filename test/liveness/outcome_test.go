@@ -21,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/handler/media"
 	"github.com/vireo-project/vireo/internal/handler/network"
+	"github.com/vireo-project/vireo/internal/handler/reconciler"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
@@ -36,8 +37,8 @@ func clusterOf() clusterconfig.Config {
 	return config
 }
 
-// outcomeOf makes of a VMI all that the product makes of it: the Pod, the network's plan, the media and the domain. What
-// it returns is the same if, and only if, all of them are.
+// outcomeOf makes of a VMI all that the product makes of it: the Pod, the network's plan, the media, the domain, and what
+// the agent does to the running guest. What it returns is the same if, and only if, all of them are.
 func outcomeOf(vmi *v1.VirtualMachineInstance) (string, error) {
 	vmi = vmi.DeepCopy()
 	if faults := webhookv1.Admit(vmi, clusterOf()); len(faults) > 0 {
@@ -78,8 +79,25 @@ func outcomeOf(vmi *v1.VirtualMachineInstance) (string, error) {
 	for name := range disks.Disks {
 		contents[name] = launcher.Content(name + ".iso")
 	}
-	parts, err := json.Marshal(map[string]any{"pod": pod, "network": plan, "disks": disks, "contents": contents})
+	running, err := runningOf(vmi)
+	if err != nil {
+		return "", err
+	}
+	parts, err := json.Marshal(map[string]any{"pod": pod, "network": plan, "disks": disks, "contents": contents, "running": running})
 	return string(parts) + xml, err
+}
+
+// runningOf is what the agent does to a guest that runs.
+func runningOf(vmi *v1.VirtualMachineInstance) (any, error) {
+	realtime, err := domain.RealtimeVCPUs(vmi)
+	if err != nil {
+		return nil, fmt.Errorf("realtime: %w", err)
+	}
+	credentials, err := reconciler.ReadCredentials(vmi.Spec.AccessCredentials, kubelet{})
+	if err != nil {
+		return nil, fmt.Errorf("credentials: %w", err)
+	}
+	return map[string]any{"realtime": realtime, "credentials": credentials}, nil
 }
 
 // blockClaim is the claim that is a block device.

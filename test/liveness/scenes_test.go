@@ -100,11 +100,44 @@ var scenes = map[string]string{
 	"accessCredentials":                  sshKeys + `, volumes: [{name: disk, cloudInitNoCloud: {userData: a}}]}`,
 	"accessCredentials[].sshPublicKey.propagationMethod.configDrive": configDrive,
 	"accessCredentials[].sshPublicKey.propagationMethod.noCloud":     `{volumes: [{name: disk, cloudInitNoCloud: {userData: a}}]}`,
-	"accessCredentials[].userPassword":                               `{accessCredentials: [{userPassword: {source: {secret: {secretName: s}}, propagationMethod: {qemuGuestAgent: {}}}}]}`,
-	"resourceClaims":                                                 `{resourceClaims: [{name: a, resourceClaimName: b}]}`,
-	"resourceClaims[].resourceClaimTemplateName":                     `{resourceClaims: [{name: a}]}`,
-	"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[].matchExpressions": `{affinity: {nodeAffinity: {
-      requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: In, values: [b]}]}]}}}}`,
+	"accessCredentials[].sshPublicKey.propagationMethod.qemuGuestAgent": `{accessCredentials: [{sshPublicKey: {source: {secret: {secretName: s}},
+      propagationMethod: {qemuGuestAgent: {users: [a]}}}}]}`,
+	// Without the leaf there is no way into the guest.
+	"accessCredentials[].userPassword.propagationMethod": `{accessCredentials: [{userPassword: {source: {secret: {secretName: s}}, propagationMethod: {}}}]}`,
+	"accessCredentials[].userPassword":                   `{accessCredentials: [{userPassword: {source: {secret: {secretName: s}}, propagationMethod: {qemuGuestAgent: {}}}}]}`,
+	"resourceClaims":                                     `{resourceClaims: [{name: a, resourceClaimName: b}]}`,
+	"resourceClaims[].resourceClaimTemplateName":         `{resourceClaims: [{name: a}]}`,
+	// Selectors of nodes and Pods must be valid wherever they are.
+	"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[].matchExpressions": requiredNodes(`matchExpressions: [{key: a, operator: Exists}]`),
+	"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[].matchExpressions[].values": requiredNodes(
+		`matchExpressions: [{key: a, operator: In, values: [b]}]`),
+	"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[].matchFields":       requiredNodes(`matchFields: [{key: metadata.name, operator: In, values: [b]}]`),
+	"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[].matchFields[].key": requiredNodes(`matchFields: []`),
+	"affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution":                                      preferredNodes(`matchExpressions: [{key: a, operator: Exists}]`),
+	"affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[].preference.matchExpressions[].values": preferredNodes(
+		`matchExpressions: [{key: a, operator: In, values: [b]}]`),
+	"affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[].preference.matchFields":                                         preferredNodes(`matchFields: [{key: metadata.name, operator: In, values: [b]}]`),
+	"affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[].preference.matchFields[].key":                                   preferredNodes(`matchFields: []`),
+	"affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution":                                                                    requiredPods(`podAffinity`, `labelSelector: {}`),
+	"affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[].labelSelector.matchExpressions":                                   requiredPods(`podAffinity`, `labelSelector: {matchExpressions: [{key: a, operator: Exists}]}`),
+	"affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[].labelSelector.matchExpressions[].values":                          requiredPods(`podAffinity`, `labelSelector: {matchExpressions: [{key: a, operator: In, values: [b]}]}`),
+	"affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[].namespaceSelector.matchExpressions":                               requiredPods(`podAffinity`, `namespaceSelector: {matchExpressions: [{key: a, operator: Exists}]}`),
+	"affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[].namespaceSelector.matchExpressions[].values":                      requiredPods(`podAffinity`, `namespaceSelector: {matchExpressions: [{key: a, operator: In, values: [b]}]}`),
+	"affinity.podAffinity.preferredDuringSchedulingIgnoredDuringExecution":                                                                   preferredPods(`podAffinity`, `labelSelector: {}`),
+	"affinity.podAffinity.preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.labelSelector.matchExpressions":                  preferredPods(`podAffinity`, `labelSelector: {matchExpressions: [{key: a, operator: Exists}]}`),
+	"affinity.podAffinity.preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.labelSelector.matchExpressions[].values":         preferredPods(`podAffinity`, `labelSelector: {matchExpressions: [{key: a, operator: In, values: [b]}]}`),
+	"affinity.podAffinity.preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.namespaceSelector.matchExpressions":              preferredPods(`podAffinity`, `namespaceSelector: {matchExpressions: [{key: a, operator: Exists}]}`),
+	"affinity.podAffinity.preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.namespaceSelector.matchExpressions[].values":     preferredPods(`podAffinity`, `namespaceSelector: {matchExpressions: [{key: a, operator: In, values: [b]}]}`),
+	"affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution":                                                                requiredPods(`podAntiAffinity`, `labelSelector: {}`),
+	"affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[].labelSelector.matchExpressions":                               requiredPods(`podAntiAffinity`, `labelSelector: {matchExpressions: [{key: a, operator: Exists}]}`),
+	"affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[].labelSelector.matchExpressions[].values":                      requiredPods(`podAntiAffinity`, `labelSelector: {matchExpressions: [{key: a, operator: In, values: [b]}]}`),
+	"affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[].namespaceSelector.matchExpressions":                           requiredPods(`podAntiAffinity`, `namespaceSelector: {matchExpressions: [{key: a, operator: Exists}]}`),
+	"affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[].namespaceSelector.matchExpressions[].values":                  requiredPods(`podAntiAffinity`, `namespaceSelector: {matchExpressions: [{key: a, operator: In, values: [b]}]}`),
+	"affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution":                                                               preferredPods(`podAntiAffinity`, `labelSelector: {}`),
+	"affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.labelSelector.matchExpressions":              preferredPods(`podAntiAffinity`, `labelSelector: {matchExpressions: [{key: a, operator: Exists}]}`),
+	"affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.labelSelector.matchExpressions[].values":     preferredPods(`podAntiAffinity`, `labelSelector: {matchExpressions: [{key: a, operator: In, values: [b]}]}`),
+	"affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.namespaceSelector.matchExpressions":          preferredPods(`podAntiAffinity`, `namespaceSelector: {matchExpressions: [{key: a, operator: Exists}]}`),
+	"affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.namespaceSelector.matchExpressions[].values": preferredPods(`podAntiAffinity`, `namespaceSelector: {matchExpressions: [{key: a, operator: In, values: [b]}]}`),
 }
 
 // Fragments of scenes.
@@ -113,6 +146,23 @@ const (
 	sshKeys     = `{accessCredentials: [{sshPublicKey: {source: {secret: {secretName: s}}, propagationMethod: {noCloud: {}}}}]`
 	secondNIC   = `{domain: {devices: {interfaces: [{name: nic, bridge: {}}]}}, networks: [{name: nic, multus: {networkName: net}}]}`
 )
+
+func requiredNodes(term string) string {
+	return `{affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{` + term + `}]}}}}`
+}
+
+func preferredNodes(preference string) string {
+	return `{affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, preference: {` + preference + `}}]}}}`
+}
+
+func requiredPods(kind, term string) string {
+	return `{affinity: {` + kind + `: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, ` + term + `}]}}}`
+}
+
+func preferredPods(kind, term string) string {
+	return `{affinity: {` + kind + `: {preferredDuringSchedulingIgnoredDuringExecution: [
+      {weight: 1, podAffinityTerm: {topologyKey: zone, ` + term + `}}]}}}`
+}
 
 // withVolume is a scene in which the disk has another source and is another device.
 func withVolume(source, device string) string {
@@ -125,6 +175,20 @@ func withVolume(source, device string) string {
 
 // values are those of leaves to which not every value of their type can be given.
 var values = map[string]string{
+	"topologySpreadConstraints[].whenUnsatisfiable":                                                                                            `ScheduleAnyway`,
+	"topologySpreadConstraints[].labelSelector.matchExpressions[].operator":                                                                    `DoesNotExist`,
+	"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[].matchExpressions[].operator":                     `DoesNotExist`,
+	"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[].matchFields[].operator":                          `NotIn`,
+	"affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[].preference.matchExpressions[].operator":                           `DoesNotExist`,
+	"affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[].preference.matchFields[].operator":                                `NotIn`,
+	"affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[].labelSelector.matchExpressions[].operator":                          `DoesNotExist`,
+	"affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[].namespaceSelector.matchExpressions[].operator":                      `DoesNotExist`,
+	"affinity.podAffinity.preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.labelSelector.matchExpressions[].operator":         `DoesNotExist`,
+	"affinity.podAffinity.preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.namespaceSelector.matchExpressions[].operator":     `DoesNotExist`,
+	"affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[].labelSelector.matchExpressions[].operator":                      `DoesNotExist`,
+	"affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[].namespaceSelector.matchExpressions[].operator":                  `DoesNotExist`,
+	"affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.labelSelector.matchExpressions[].operator":     `DoesNotExist`,
+	"affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[].podAffinityTerm.namespaceSelector.matchExpressions[].operator": `DoesNotExist`,
 	"domain.resources.requests":                                       `{cpu: "2"}`,
 	"domain.resources.limits":                                         `{memory: 2Gi}`,
 	"domain.cpu.maxSockets":                                           `8`,
@@ -197,6 +261,8 @@ var values = map[string]string{
 
 // variants are fragments for leaves that cannot change alone.
 var variants = map[string]string{
+	"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[].matchFields[].key": requiredNodes(`matchFields: [{key: metadata.name, operator: In, values: [b]}]`),
+	"affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[].preference.matchFields[].key":       preferredNodes(`matchFields: [{key: metadata.name, operator: In, values: [b]}]`),
 	"livenessProbe.guestAgentPing":  `{livenessProbe: {guestAgentPing: {}}}`,
 	"readinessProbe.guestAgentPing": `{readinessProbe: {guestAgentPing: {}}}`,
 	"accessCredentials[].sshPublicKey.propagationMethod.configDrive": `{accessCredentials: [{sshPublicKey: {source: {secret: {secretName: s}},

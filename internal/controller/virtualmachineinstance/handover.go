@@ -35,6 +35,9 @@ func handOver(ctx context.Context, s *Scope) error {
 	if err := refreshClaims(ctx, s); err != nil {
 		return err
 	}
+	if err := assignVSOCK(ctx, s); err != nil {
+		return err
+	}
 	overhead := podspec.MemoryOverhead(s.VMI, s.Config)
 	err := s.patchMetadata(ctx, func(vmi *v1.VirtualMachineInstance) {
 		metav1.SetMetaDataLabel(&vmi.ObjectMeta, v1.NodeNameLabel, s.Pod.Spec.NodeName)

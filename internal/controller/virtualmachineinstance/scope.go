@@ -51,6 +51,8 @@ type Scope struct {
 	Claims map[string]*corev1.PersistentVolumeClaim
 	// State is the claim with the machine's own state, or nil.
 	State *corev1.PersistentVolumeClaim
+	// VSOCK is the address on VSOCK of a VMI that is handed over and wants one.
+	VSOCK *uint32
 	// Problem is why the VMI cannot have a running Pod yet, or nil.
 	Problem *Problem
 	// HandOver says that the Pod runs and everything but the status has been handed over to the agent.

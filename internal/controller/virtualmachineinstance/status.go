@@ -107,6 +107,7 @@ func setHandedOver(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 		status.QOSClass = ptr.To(s.Pod.Status.QOSClass)
 	}
 	status.VolumeStatus = volumeStatus(s)
+	status.VSOCKCID = s.VSOCK
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceSynchronized)
 	setNotReady(s, status, v1.GuestNotRunningReason, "The launcher Pod runs, the guest is about to start.")

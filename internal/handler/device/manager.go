@@ -18,9 +18,10 @@ import (
 
 // Names of the devices, which are the last part of their resource names.
 const (
-	KVM      = "kvm"
-	TUN      = "tun"
-	VhostNet = "vhost-net"
+	KVM        = "kvm"
+	TUN        = "tun"
+	VhostNet   = "vhost-net"
+	VhostVSOCK = "vhost-vsock"
 )
 
 // restartDelay is the pause after a plugin failed: the kubelet may be on its way down.
@@ -47,7 +48,7 @@ type Manager struct {
 func NewManager(o Options) *Manager {
 	m := &Manager{options: o, changed: make(chan struct{}, 1)}
 	for _, d := range []struct{ name, path string }{
-		{KVM, "/dev/kvm"}, {TUN, "/dev/net/tun"}, {VhostNet, "/dev/vhost-net"},
+		{KVM, "/dev/kvm"}, {TUN, "/dev/net/tun"}, {VhostNet, "/dev/vhost-net"}, {VhostVSOCK, "/dev/vhost-vsock"},
 	} {
 		m.plugins = append(m.plugins, &plugin{
 			name: d.name, path: d.path, count: o.Count, dir: o.PluginDir, healthy: m.present(d.path),

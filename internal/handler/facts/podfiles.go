@@ -103,6 +103,7 @@ var guestDevices = []struct {
 	{"/dev/kvm", 232},
 	{"/dev/net/tun", 200},
 	{"/dev/vhost-net", 238},
+	{"/dev/vhost-vsock", 241},
 }
 
 // miscMajor is the major number of all of them.

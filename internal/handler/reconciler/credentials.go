@@ -36,7 +36,7 @@ func (r *Reconciler) syncCredentials(s *scope) *hypervisor.CredentialsState {
 	// A VMI's spec never changes.
 	credentials, content := s.vmi.Spec.AccessCredentials, r.Content(s.pod.UID)
 	return s.machine.Credentials(s.domainName(), func() (hypervisor.Credentials, error) {
-		return readCredentials(credentials, content)
+		return ReadCredentials(credentials, content)
 	})
 }
 
@@ -46,9 +46,9 @@ func byAgent(c v1.AccessCredential) bool {
 		c.UserPassword != nil && c.UserPassword.PropagationMethod.QemuGuestAgent != nil
 }
 
-// readCredentials reads the Secrets of the credentials that the agent propagates, as they are on the node now. A user's keys
+// ReadCredentials reads the Secrets of the credentials that the agent propagates, as they are on the node now. A user's keys
 // are those of all credentials that name the user. Of passwords the Secret's keys are the users' names.
-func readCredentials(credentials []v1.AccessCredential, content media.Content) (hypervisor.Credentials, error) {
+func ReadCredentials(credentials []v1.AccessCredential, content media.Content) (hypervisor.Credentials, error) {
 	wanted := hypervisor.Credentials{Keys: map[string][]string{}, Passwords: map[string]string{}}
 	for i := range credentials {
 		credential := &credentials[i]

@@ -140,7 +140,7 @@ func TestKubeVirt(t *testing.T) {
 		{name: "unknown gate", object: configured(gates("Typo")), says: "feature gate Typo is not known"},
 		{name: "gate that is always on", object: configured(gates("LiveMigration")), says: "feature gate LiveMigration is deprecated, therefore it can be safely removed and is redundant"},
 		{name: "discontinued gate", object: configured(gates("Macvtap")), says: "feature gate Macvtap was discontinued"},
-		{name: "gate that nothing implements", object: configured(gates("VSOCK")), says: "feature gate VSOCK has no effect"},
+		{name: "gate that nothing implements", object: configured(gates("IOMMUFD")), says: "feature gate IOMMUFD has no effect"},
 		{name: "gate on both lists", object: configured(v1.KubeVirtConfiguration{DeveloperConfiguration: &v1.DeveloperConfiguration{
 			FeatureGates: []string{"HostDisk"}, DisabledFeatureGates: []string{"HostDisk"}}}), says: "is also listed in featureGates"},
 		{name: "machine type", object: configured(v1.KubeVirtConfiguration{MachineType: "q35"}), says: "spec.configuration.machineType is deprecated"},
