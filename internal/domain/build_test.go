@@ -215,7 +215,7 @@ func windows() *guest {
 				SyNICTimer: &v1.SyNICTimer{Direct: on}, Reset: on, Frequencies: on, Reenlightenment: on, TLBFlush: &v1.TLBFlush{}, IPI: on,
 			},
 		}
-		d.Clock = &v1.Clock{Timer: &v1.Timer{
+		d.Clock = &v1.Clock{ClockOffset: v1.ClockOffset{UTC: &v1.ClockOffsetUTC{}}, Timer: &v1.Timer{
 			HPET:   &v1.HPETTimer{Enabled: ptr.To(false)},
 			PIT:    &v1.PITTimer{TickPolicy: v1.PITTickPolicyDelay},
 			RTC:    &v1.RTCTimer{TickPolicy: v1.RTCTickPolicyCatchup},

@@ -11,7 +11,14 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
+// clockReset keeps the guest's clock at UTC at every start, whatever an earlier run made of it.
+const clockReset = "reset"
+
 // configureClock sets the guest's clock and timers; without a word about it the clock is UTC.
+//
+// There is no timer tsc: KubeVirt adds one with a frequency that several nodes offer (status.topologyHints), so that a
+// guest which counts on the frequency can move. Here nothing finds such a frequency, the guest has its node's own, and
+// the condition LiveMigratable says why it stays.
 func configureClock(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	domain.Clock = &libvirtxml.DomainClock{Offset: "utc"}
 	clock := vmi.Spec.Domain.Clock
@@ -24,6 +31,8 @@ func configureClock(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.
 	case clock.UTC != nil && clock.UTC.OffsetSeconds != nil:
 		domain.Clock.Offset, domain.Clock.Basis = "variable", "utc"
 		domain.Clock.Adjustment = strconv.Itoa(*clock.UTC.OffsetSeconds)
+	case clock.UTC != nil:
+		domain.Clock.Adjustment = clockReset
 	}
 	if clock.Timer != nil {
 		domain.Clock.Timer = timers(clock.Timer)

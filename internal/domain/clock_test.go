@@ -18,7 +18,7 @@ func TestClock(t *testing.T) {
 		want  libvirtxml.DomainClock
 	}{
 		"default":  {nil, libvirtxml.DomainClock{Offset: "utc"}},
-		"utc":      {&v1.Clock{ClockOffset: v1.ClockOffset{UTC: &v1.ClockOffsetUTC{}}}, libvirtxml.DomainClock{Offset: "utc"}},
+		"utc":      {&v1.Clock{ClockOffset: v1.ClockOffset{UTC: &v1.ClockOffsetUTC{}}}, libvirtxml.DomainClock{Offset: "utc", Adjustment: "reset"}},
 		"offset":   {clockAt(v1.ClockOffset{UTC: &v1.ClockOffsetUTC{OffsetSeconds: ptr.To(-3600)}}), libvirtxml.DomainClock{Offset: "variable", Basis: "utc", Adjustment: "-3600"}},
 		"timezone": {clockAt(v1.ClockOffset{Timezone: ptr.To(v1.ClockOffsetTimezone("Europe/Rome"))}), libvirtxml.DomainClock{Offset: "timezone", TimeZone: "Europe/Rome"}},
 		"timers": {&v1.Clock{Timer: &v1.Timer{

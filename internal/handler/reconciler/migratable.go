@@ -108,12 +108,38 @@ func deviceObstacles(vmi *v1.VirtualMachineInstance) []obstacle {
 	if len(vmi.Spec.Domain.Devices.HostDevices)+len(vmi.Spec.Domain.Devices.GPUs) > 0 {
 		add(v1.VirtualMachineInstanceReasonHostDeviceNotMigratable, "a device of the node is passed through")
 	}
+	if reason := countsOnTSC(&vmi.Spec.Domain); reason != "" && !hasCommonTSC(vmi) {
+		add(v1.VirtualMachineInstanceReasonNoTSCFrequencyMigratable,
+			reason+" and no time stamp counter frequency is known that other nodes offer too")
+	}
 	if f := vmi.Spec.Domain.Features; f != nil && f.HypervPassthrough != nil &&
 		(f.HypervPassthrough.Enabled == nil || *f.HypervPassthrough.Enabled) {
 		add(v1.VirtualMachineInstanceReasonHypervPassthroughNotMigratable,
 			"the node's Hyper-V enlightenments are passed through")
 	}
 	return found
+}
+
+// countsOnTSC says why a guest takes the frequency of its time stamp counter for a constant, if it does.
+// Source: kubevirt/kubevirt pkg/virt-controller/watch/topology, GetTscFrequencyRequirement.
+func countsOnTSC(spec *v1.DomainSpec) string {
+	if spec.CPU != nil {
+		for _, f := range spec.CPU.Features {
+			if f.Name == "invtsc" && (f.Policy == "" || f.Policy == "require" || f.Policy == "force") {
+				return "the CPU has the feature invtsc"
+			}
+		}
+	}
+	if f := spec.Features; f != nil && f.Hyperv != nil && f.Hyperv.Reenlightenment != nil &&
+		(f.Hyperv.Reenlightenment.Enabled == nil || *f.Hyperv.Reenlightenment.Enabled) {
+		return "the guest is told of frequencies (features.hyperv.reenlightenment)"
+	}
+	return ""
+}
+
+func hasCommonTSC(vmi *v1.VirtualMachineInstance) bool {
+	hints := vmi.Status.TopologyHints
+	return hints != nil && hints.TSCFrequency != nil && *hints.TSCFrequency > 0
 }
 
 // copiesDisks says that moving the guest means to copy disks: every writable one that is no claim lies in the Pod.

@@ -194,6 +194,18 @@ func TestMigratable(t *testing.T) {
 	passthrough := func(vmi *v1.VirtualMachineInstance) {
 		vmi.Spec.Domain.CPU = &v1.CPU{Model: v1.CPUModeHostPassthrough}
 	}
+	invtsc := func(policy string) func(*v1.VirtualMachineInstance) {
+		return func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.CPU = &v1.CPU{Features: []v1.CPUFeature{{Name: "invtsc", Policy: policy}}}
+		}
+	}
+	reenlightened := func(vmi *v1.VirtualMachineInstance) {
+		vmi.Spec.Domain.Features = &v1.Features{Hyperv: &v1.FeatureHyperv{Reenlightenment: &v1.FeatureState{}}}
+	}
+	sameTSC := func(vmi *v1.VirtualMachineInstance) {
+		vmi.Status.TopologyHints = &v1.TopologyHints{TSCFrequency: new(int64(2_000_000_000))}
+	}
+	const noTSC = "False NoTSCFrequencyNotLiveMigratable"
 	type mutate = func(*v1.VirtualMachineInstance)
 	for _, tc := range []struct {
 		name          string
@@ -210,6 +222,10 @@ func TestMigratable(t *testing.T) {
 		{"a bridge on the Pod network", []mutate{bridge}, "False InterfaceNotLiveMigratable", "False InterfaceNotLiveMigratable", v1.LiveMigration},
 		{"an allowed bridge", []mutate{bridge, allowed}, "True ", "True ", v1.LiveMigration},
 		{"the node's CPU", []mutate{passthrough}, "False CPUModeLiveMigratable", "False CPUModeLiveMigratable", v1.LiveMigration},
+		{"a constant time stamp counter", []mutate{invtsc("require")}, noTSC, noTSC, v1.LiveMigration},
+		{"one of many nodes", []mutate{invtsc("require"), sameTSC}, "True ", "True ", v1.LiveMigration},
+		{"no constant time stamp counter", []mutate{invtsc("disable")}, "True ", "True ", v1.LiveMigration},
+		{"reenlightenment", []mutate{reenlightened}, noTSC, noTSC, v1.LiveMigration},
 		{"several", []mutate{passthrough, claim()}, "False NotMigratable", "False CPUModeLiveMigratable", v1.LiveMigration},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
