@@ -132,6 +132,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		ExpectGone(podOf(vmi))
 
 		pvc := builder.MakePVC("claim").Namespace(w.ns).Block().Obj()
+		pvc.Annotations = map[string]string{"cdi.kubevirt.io/storage.preallocation": "true"}
 		ExpectCreated(pvc)
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(podOf(vmi)).Spec.Containers[0].VolumeDevices).To(HaveLen(1))
@@ -150,6 +151,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(info.VolumeMode).To(HaveValue(Equal(corev1.PersistentVolumeBlock)))
 		Expect(info.Capacity[corev1.ResourceStorage]).To(Equal(resource.MustParse("2Gi")))
 		Expect(info.FilesystemOverhead).To(HaveValue(BeEquivalentTo("0")))
+		Expect(info.Preallocated).To(BeTrue())
 	})
 
 	It("says why the Pod cannot be created, and tries again", func() {

@@ -55,8 +55,11 @@ var goldenGuests = map[string]func() *guest{
 	"ephemeral-block": func() *guest { return makeGuest().ephemeralBlock(diskOn("data", v1.DiskBusVirtio)) },
 	"acpi":            hasACPITables,
 	"block-claim":     func() *guest { return makeGuest().blockClaim(diskOn("data", v1.DiskBusVirtio)) },
-	"nics":            allNICs,
-	"root-complex":    rootComplex,
+	"claim-kept": func() *guest {
+		return makeGuest().fileClaim(diskOn("data", v1.DiskBusVirtio), func(f *domain.DiskFact) { f.KeepsSpace = true })
+	},
+	"nics":         allNICs,
+	"root-complex": rootComplex,
 	"cloudinit-first": func() *guest {
 		return makeGuest().cloudInit(diskOn("cloudinit", v1.DiskBusVirtio)).containerDisk("root", v1.DiskBusVirtio)
 	},

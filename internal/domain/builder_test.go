@@ -110,6 +110,15 @@ func (g *guest) cloudInit(disk v1.Disk) *guest {
 	return g.disk(disk, v1.VolumeSource{CloudInitNoCloud: &v1.CloudInitNoCloudSource{UserData: "#cloud-config"}}, rawFact(disk.Name))
 }
 
+// fileClaim adds a disk on a claim with volumeMode Filesystem, and lets change adapt it.
+func (g *guest) fileClaim(disk v1.Disk, change func(*domain.DiskFact)) *guest {
+	source := &v1.PersistentVolumeClaimVolumeSource{}
+	source.ClaimName = "claim"
+	fact := rawFact(disk.Name)
+	change(&fact)
+	return g.disk(disk, v1.VolumeSource{PersistentVolumeClaim: source}, fact)
+}
+
 // blockClaim adds a disk on a claim with volumeMode Block.
 func (g *guest) blockClaim(disk v1.Disk) *guest {
 	source := &v1.PersistentVolumeClaimVolumeSource{}

@@ -26,8 +26,8 @@ func (b *diskBuilder) driver(disk *libvirtxml.DomainDisk, bus v1.DiskBus) (*libv
 	if driver.ErrorPolicy, err = b.errorPolicy(); err != nil {
 		return nil, err
 	}
-	if disk.ReadOnly == nil {
-		// Without it, what the guest deletes stays allocated on the node.
+	if disk.ReadOnly == nil && !b.fact.KeepsSpace {
+		// Without it, what the guest deletes stays allocated.
 		driver.Discard = "unmap"
 	}
 	if disk.Device == "disk" && bus == v1.DiskBusVirtio {

@@ -13,6 +13,9 @@ import (
 	"github.com/vireo-project/vireo/internal/domain"
 )
 
+// noDiscard marks a disk that gives nothing back: most do.
+const noDiscard = "none"
+
 func buffered(f *domain.DiskFact) { f.DirectIO = false }
 
 func TestDiskDriver(t *testing.T) {
@@ -34,6 +37,8 @@ func TestDiskDriver(t *testing.T) {
 			libvirtxml.DomainDiskDriver{Cache: "writethrough", IO: "threads"}},
 		"block device": {withDisk(func(*v1.Disk) {}), func(f *domain.DiskFact) { f.Block = true },
 			libvirtxml.DomainDiskDriver{Cache: "none", IO: "native"}},
+		"volume that keeps its space": {withDisk(func(*v1.Disk) {}), func(f *domain.DiskFact) { f.KeepsSpace = true },
+			libvirtxml.DomainDiskDriver{Cache: "none", Discard: noDiscard}},
 		"shareable": {withDisk(func(d *v1.Disk) { d.Shareable = ptr.To(true) }), nil, libvirtxml.DomainDiskDriver{Cache: "none"}},
 		"error policy": {withDisk(func(d *v1.Disk) { d.ErrorPolicy = ptr.To(v1.DiskErrorPolicyReport) }), nil,
 			libvirtxml.DomainDiskDriver{Cache: "none", ErrorPolicy: "report"}},
@@ -45,7 +50,13 @@ func TestDiskDriver(t *testing.T) {
 			if tc.want.ErrorPolicy == "" {
 				tc.want.ErrorPolicy = "stop"
 			}
-			tc.want.Name, tc.want.Type, tc.want.Discard = "qemu", "raw", "unmap"
+			tc.want.Name, tc.want.Type = "qemu", "raw"
+			switch tc.want.Discard {
+			case "":
+				tc.want.Discard = "unmap"
+			case noDiscard:
+				tc.want.Discard = ""
+			}
 			got := makeGuest().emptyDisk(tc.disk, tc.change).build(t)
 			expectEqual(t, got.Devices.Disks[0].Driver, &tc.want)
 			expectEqual(t, got.Devices.Disks[0].Shareable != nil, tc.disk.Shareable != nil)

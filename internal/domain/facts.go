@@ -65,6 +65,8 @@ type DiskFact struct {
 	// DirectIO says that Path, and BackingPath if there is one, can be opened with O_DIRECT, which cache mode
 	// none needs.
 	DirectIO bool `json:"directIO,omitempty"`
+	// KeepsSpace says that the volume stays allocated whatever the guest deletes.
+	KeepsSpace bool `json:"keepsSpace,omitempty"`
 	// LogicalBlockSize and PhysicalBlockSize are those of the device or of the file system below the file, in
 	// bytes, and DiscardGranularity is the least that can be given back. They are needed only when the disk asks for
 	// blockSize.matchVolume.

@@ -6,6 +6,7 @@ package virtualmachineinstance
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -81,6 +82,23 @@ func isBlock(claim *corev1.PersistentVolumeClaim) bool {
 	return ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
 }
 
+// Ends of the annotations by which an importer or a user says that a claim's space is to stay allocated. What is before
+// them, such as cdi.kubevirt.io, does not matter. Source: kubevirt/kubevirt pkg/storage/types, IsPreallocated.
+const (
+	preallocationAnnotation    = "/storage.preallocation"
+	thickProvisionedAnnotation = "/storage.thick-provisioned"
+)
+
+func isPreallocated(annotations map[string]string) bool {
+	for key, value := range annotations {
+		said := strings.Contains(key, preallocationAnnotation) || strings.Contains(key, thickProvisionedAnnotation)
+		if said && value == "true" {
+			return true
+		}
+	}
+	return false
+}
+
 // refreshClaims reads claims from the API server whose capacity the cache does not show though a Pod uses them: the
 // agent sizes disks by it.
 func refreshClaims(ctx context.Context, s *Scope) error {
@@ -116,6 +134,7 @@ func volumeStatus(s *Scope) []v1.VolumeStatus {
 			VolumeMode:         ptr.To(ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)),
 			Capacity:           claim.Status.Capacity,
 			Requests:           claim.Spec.Resources.Requests,
+			Preallocated:       isPreallocated(claim.Annotations),
 			FilesystemOverhead: &overhead,
 		}})
 	}

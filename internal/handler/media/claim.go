@@ -29,10 +29,15 @@ func (p *preparer) claim(ctx context.Context, v *v1.Volume) (*domain.DiskFact, e
 	if isBlock(info) {
 		return &domain.DiskFact{
 			Path: launcherpod.BlockDevice(v.Name), Block: true, Format: hypervisor.FormatRaw, DirectIO: true,
-			CapacityBytes: claimBytes(info),
+			CapacityBytes: claimBytes(info), KeepsSpace: info.Preallocated,
 		}, nil
 	}
-	return p.rawImage(ctx, v.Name, launcherpod.DiskImage, uint64(claimBytes(info)))
+	fact, err := p.rawImage(ctx, v.Name, launcherpod.DiskImage, uint64(claimBytes(info)))
+	if err != nil {
+		return nil, err
+	}
+	fact.KeepsSpace = info.Preallocated
+	return fact, nil
 }
 
 // ephemeralClaim puts an overlay over a claim's block device or disk.img, which itself stays as it is.

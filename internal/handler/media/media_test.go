@@ -67,6 +67,10 @@ func claimOf(capacity string, mode corev1.PersistentVolumeMode) func(*v1.Virtual
 	}
 }
 
+func preallocated(vmi *v1.VirtualMachineInstance) {
+	vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo.Preallocated = true
+}
+
 func asCDRom(vmi *v1.VirtualMachineInstance) {
 	vmi.Spec.Domain.Devices.Disks = []v1.Disk{{Name: "v", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{}}}}
 }
@@ -126,6 +130,10 @@ func TestPrepare(t *testing.T) {
 			refusal: "not enough space"},
 		{name: "block claim", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeBlock)),
 			want: &domain.DiskFact{Path: "/dev/v", Block: true, Format: "raw", DirectIO: true, CapacityBytes: 1 << 30}},
+		{name: "preallocated claim", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeFilesystem), preallocated),
+			want: &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 1 << 30, KeepsSpace: true}},
+		{name: "preallocated block claim", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeBlock), preallocated),
+			want: &domain.DiskFact{Path: "/dev/v", Block: true, Format: "raw", DirectIO: true, CapacityBytes: 1 << 30, KeepsSpace: true}},
 		{name: "claim that is not described yet", vmi: vmiWith(claim), waits: true, refusal: "volumeStatus"},
 		{name: "ephemeral", vmi: vmiWith(ephemeral, claimOf("1Gi", corev1.PersistentVolumeFilesystem)),
 			files: []func(*fake.Launcher){withFile(diskDir, "disk.img", "raw", 3<<20)}, want: overlay(diskDir+"/disk.img", "raw", 3<<20)},
