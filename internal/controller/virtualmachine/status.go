@@ -81,8 +81,7 @@ func mirrorConditions(s *Scope) {
 	})
 }
 
-// setReady copies the instance's condition. While the VM starts, another reason for not being ready yet is not worth
-// a write: the printable status tells as much.
+// setReady copies the instance's condition.
 func setReady(s *Scope) {
 	want := v1.VirtualMachineCondition{
 		Type: v1.VirtualMachineReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(s.Now),
@@ -96,12 +95,6 @@ func setReady(s *Scope) {
 		} else {
 			want.Status, want.Reason, want.Message = condition.Status, condition.Reason, condition.Message
 		}
-	}
-	known := findCondition(&s.Status, v1.VirtualMachineReady)
-	starting := s.Status.PrintableStatus == v1.VirtualMachineStatusStarting &&
-		s.VM.Status.PrintableStatus == v1.VirtualMachineStatusStarting
-	if starting && known != nil && known.Status == want.Status {
-		return
 	}
 	setCondition(&s.Status, want)
 }
@@ -142,9 +135,20 @@ func setCondition(status *v1.VirtualMachineStatus, want v1.VirtualMachineConditi
 	*known = want
 }
 
+// worthAWrite says that the status changed. While the VM starts, another reason for not being ready yet is not worth a
+// write of its own: the printable status tells as much.
+func worthAWrite(s *Scope) bool {
+	after := s.Status.DeepCopy()
+	before, now := findCondition(&s.VM.Status, v1.VirtualMachineReady), findCondition(after, v1.VirtualMachineReady)
+	if s.Status.PrintableStatus == v1.VirtualMachineStatusStarting && before != nil && now != nil && before.Status == now.Status {
+		*now = *before
+	}
+	return !equality.Semantic.DeepEqual(&s.VM.Status, after)
+}
+
 // writeStatus writes the status if it changed.
 func writeStatus(ctx context.Context, s *Scope) error {
-	if equality.Semantic.DeepEqual(s.VM.Status, s.Status) {
+	if !worthAWrite(s) {
 		return nil
 	}
 	changed := s.VM.DeepCopy()
