@@ -56,7 +56,7 @@ var goldenGuests = map[string]func() *guest{
 	"acpi":            hasACPITables,
 	"block-claim":     func() *guest { return makeGuest().blockClaim(diskOn("data", v1.DiskBusVirtio)) },
 	"claim-kept": func() *guest {
-		return makeGuest().fileClaim(diskOn("data", v1.DiskBusVirtio), func(f *domain.DiskFact) { f.KeepsSpace = true })
+		return makeGuest().fileClaim(diskOn("data", v1.DiskBusVirtio), func(f *domain.DiskFact) { f.KeepsSpace, f.Filled = true, true })
 	},
 	"nics":         allNICs,
 	"root-complex": rootComplex,

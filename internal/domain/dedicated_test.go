@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -67,7 +69,10 @@ func TestDedicatedCPUs(t *testing.T) {
 			d.IOThreads = &v1.DiskIOThreads{SupplementalPoolThreadCount: &threads}
 		}
 	}
-	auto := func(d *v1.DomainSpec) { d.IOThreadsPolicy = ptr.To(v1.IOThreadsPolicyAuto) }
+	auto := func(d *v1.DomainSpec) {
+		d.IOThreadsPolicy = ptr.To(v1.IOThreadsPolicyAuto)
+		d.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}
+	}
 	disks := func(g *guest) *guest {
 		return g.emptyDisk(diskOn("a", v1.DiskBusVirtio)).emptyDisk(diskOn("b", v1.DiskBusVirtio)).emptyDisk(diskOn("c", v1.DiskBusVirtio))
 	}
@@ -88,7 +93,7 @@ func TestDedicatedCPUs(t *testing.T) {
 		"a socket to be plugged has none": {dedicated(2, 1, 0, 1).cpu(func(c *v1.CPU) { c.MaxSockets = 8 }), "0 1"},
 		"I/O threads on the vCPUs":        {disks(dedicated(2, 1, 0, 1)).domainSpec(auto), "0 1 io1=0 io2=1 io3=0"},
 		"ranges for few I/O threads":      {disks(dedicated(4, 1, 0, 1, 2, 3)).domainSpec(auto), "0 1 2 3 io1=0 io2=1 io3=2,3"},
-		"I/O threads beside the emulator": {disks(dedicated(1, 1, 0, 1)).cpu(isolated).domainSpec(auto), "0 emulator=1 io1=1 io2=1"},
+		"I/O threads beside the emulator": {disks(dedicated(1, 1, 0, 1)).cpu(isolated).domainSpec(auto), "0 emulator=1 io1=1"},
 		"CPUs of the pool's own":          {disks(dedicated(1, 1, 0, 1, 2)).domainSpec(pool(2)), "0 io1=1 io2=2"},
 		"a pool and the emulator":         {disks(dedicated(1, 1, 0, 1, 2, 3)).cpu(isolated).domainSpec(pool(2)), "0 emulator=1 io1=2 io2=3"},
 	} {

@@ -20,7 +20,7 @@ func (b *diskBuilder) driver(disk *libvirtxml.DomainDisk, bus v1.DiskBus) (*libv
 	if driver.Cache, err = b.cache(); err != nil {
 		return nil, err
 	}
-	if driver.IO, err = b.io(driver.Cache); err != nil {
+	if driver.IO, err = b.io(disk, driver.Cache); err != nil {
 		return nil, err
 	}
 	if driver.ErrorPolicy, err = b.errorPolicy(); err != nil {
@@ -64,9 +64,12 @@ func (b *diskBuilder) cache() (string, error) {
 	return string(v1.CacheWriteThrough), nil
 }
 
-// io defaults to native for a block device, whose queue depth the kernel bounds, and else to QEMU's threads.
-func (b *diskBuilder) io(cache string) (string, error) {
+// io defaults to native where the kernel takes requests without making QEMU wait: for a device, and for a file without holes. Else
+// QEMU's threads wait. A disk that nobody writes to has nothing to gain by it: each QEMU with native I/O takes its share of the node's
+// fs.aio-max-nr, and a guest whose share is not left does not start.
+func (b *diskBuilder) io(disk *libvirtxml.DomainDisk, cache string) (string, error) {
 	path := b.path.Child("io")
+	filled := b.fact.Block || b.fact.Filled && disk.ReadOnly == nil
 	switch mode := b.spec.IO; {
 	case mode == v1.IONative && cache != string(v1.CacheNone):
 		return "", field.Invalid(path, mode, "needs cache none and this disk has "+cache+": set threads, or leave it out")
@@ -74,7 +77,7 @@ func (b *diskBuilder) io(cache string) (string, error) {
 		return string(mode), nil
 	case mode != "":
 		return "", field.NotSupported(path, mode, []v1.DriverIO{v1.IONative, v1.IOThreads})
-	case b.fact.Block && cache == string(v1.CacheNone):
+	case filled && cache == string(v1.CacheNone):
 		return string(v1.IONative), nil
 	}
 	return "", nil

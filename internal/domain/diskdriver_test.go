@@ -16,6 +16,8 @@ import (
 // noDiscard marks a disk that gives nothing back: most do.
 const noDiscard = "none"
 
+func filled(f *domain.DiskFact) { f.Filled = true }
+
 func buffered(f *domain.DiskFact) { f.DirectIO = false }
 
 func TestDiskDriver(t *testing.T) {
@@ -37,6 +39,13 @@ func TestDiskDriver(t *testing.T) {
 			libvirtxml.DomainDiskDriver{Cache: "writethrough", IO: "threads"}},
 		"block device": {withDisk(func(*v1.Disk) {}), func(f *domain.DiskFact) { f.Block = true },
 			libvirtxml.DomainDiskDriver{Cache: "none", IO: "native"}},
+		"file without holes": {withDisk(func(*v1.Disk) {}), filled, libvirtxml.DomainDiskDriver{Cache: "none", IO: "native"}},
+		"file without holes, buffered": {withDisk(func(*v1.Disk) {}), func(f *domain.DiskFact) { f.Filled, f.DirectIO = true, false },
+			libvirtxml.DomainDiskDriver{Cache: "writethrough"}},
+		"file without holes by threads": {withDisk(func(d *v1.Disk) { d.IO = v1.IOThreads }), filled,
+			libvirtxml.DomainDiskDriver{Cache: "none", IO: "threads"}},
+		"file without holes that is only read": {withDisk(func(d *v1.Disk) { d.Disk.ReadOnly = true }), filled,
+			libvirtxml.DomainDiskDriver{Cache: "none", Discard: noDiscard}},
 		"volume that keeps its space": {withDisk(func(*v1.Disk) {}), func(f *domain.DiskFact) { f.KeepsSpace = true },
 			libvirtxml.DomainDiskDriver{Cache: "none", Discard: noDiscard}},
 		"shareable": {withDisk(func(d *v1.Disk) { d.Shareable = ptr.To(true) }), nil, libvirtxml.DomainDiskDriver{Cache: "none"}},

@@ -67,6 +67,8 @@ type DiskFact struct {
 	DirectIO bool `json:"directIO,omitempty"`
 	// KeepsSpace says that the volume stays allocated whatever the guest deletes.
 	KeepsSpace bool `json:"keepsSpace,omitempty"`
+	// Filled says that Path is a file with no holes when the guest starts.
+	Filled bool `json:"filled,omitempty"`
 	// LogicalBlockSize and PhysicalBlockSize are those of the device or of the file system below the file, in
 	// bytes, and DiscardGranularity is the least that can be given back. They are needed only when the disk asks for
 	// blockSize.matchVolume.

@@ -4,14 +4,16 @@
 package domain
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// ioThreadsPerVCPU bounds the threads of policy auto, as in KubeVirt.
-const ioThreadsPerVCPU = 2
+// ioThreadsPerCPU bounds the threads of policy auto. Source: kubevirt/kubevirt pkg/virt-launcher/virtwrap/converter,
+// iothreads/iothreads.go, getThreadPoolLimit.
+const ioThreadsPerCPU = 2
 
 // ioThreadPlan says which of QEMU's I/O threads, numbered from 1, serve which disk.
 type ioThreadPlan struct {
@@ -46,9 +48,7 @@ func planIOThreads(spec *v1.DomainSpec) (ioThreadPlan, error) {
 	case v1.IOThreadsPolicyShared:
 		return roundRobin(dedicated, pooled, 1), nil
 	case v1.IOThreadsPolicyAuto:
-		t := topologyOf(spec)
-		limit := int(t.vcpus()) * ioThreadsPerVCPU
-		return roundRobin(dedicated, pooled, max(1, min(len(pooled), limit-len(dedicated)))), nil
+		return roundRobin(dedicated, pooled, ioThreadLimit(spec)-len(dedicated)), nil
 	case v1.IOThreadsPolicySupplementalPool:
 		if spec.IOThreads == nil || spec.IOThreads.SupplementalPoolThreadCount == nil || *spec.IOThreads.SupplementalPoolThreadCount == 0 {
 			return ioThreadPlan{}, field.Required(domainPath.Child("ioThreads", "supplementalPoolThreadCount"),
@@ -80,8 +80,24 @@ func splitByIOThread(disks []v1.Disk) (dedicated, pooled []string, err error) {
 	return dedicated, pooled, nil
 }
 
-// roundRobin gives the dedicated disks a thread each and spreads the others over a pool.
+// ioThreadLimit is how many threads policy auto makes at most. As in KubeVirt, it goes by the CPUs that the resources name and
+// not by the vCPUs, and a CPU of its own for QEMU has room for one.
+func ioThreadLimit(spec *v1.DomainSpec) int {
+	if spec.CPU != nil && spec.CPU.DedicatedCPUPlacement && spec.CPU.IsolateEmulatorThread {
+		return 1
+	}
+	for _, list := range []corev1.ResourceList{spec.Resources.Requests, spec.Resources.Limits} {
+		if quantity, found := list[corev1.ResourceCPU]; found {
+			return int(quantity.Value()) * ioThreadsPerCPU
+		}
+	}
+	return ioThreadsPerCPU
+}
+
+// roundRobin gives the dedicated disks a thread each and spreads the others over a pool of at least one. Unlike in
+// KubeVirt there is no thread that no disk uses.
 func roundRobin(dedicated, pooled []string, pool int) ioThreadPlan {
+	pool = min(max(pool, 1), len(pooled))
 	plan := ioThreadPlan{count: uint(pool), threads: map[string][]uint{}}
 	for i, name := range pooled {
 		plan.threads[name] = []uint{uint(i%pool) + 1}

@@ -6,10 +6,13 @@ package domain_test
 import (
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/domain"
 )
 
 // threeDisks are a and b in the pool, own with a thread of its own, and one on a bus without I/O threads.
@@ -20,21 +23,39 @@ func threeDisks(change func(*v1.DomainSpec)) *guest {
 		emptyDisk(diskOn("sata", v1.DiskBusSATA)).domainSpec(change)
 }
 
+// isolated gives the guest CPUs of its own, one of them for QEMU.
+func isolated(g *guest) *guest {
+	return g.domainSpec(func(d *v1.DomainSpec) { d.CPU.DedicatedCPUPlacement, d.CPU.IsolateEmulatorThread = true, true }).
+		on(func(f *domain.Facts) { f.CPUs = []uint{1, 2, 3} })
+}
+
 func TestIOThreads(t *testing.T) {
 	policy := func(p v1.IOThreadsPolicy) func(*v1.DomainSpec) {
 		return func(d *v1.DomainSpec) { d.IOThreadsPolicy, d.CPU = &p, &v1.CPU{Cores: 2} }
 	}
+	auto := func(change func(*v1.DomainSpec)) *guest {
+		return threeDisks(func(d *v1.DomainSpec) { policy(v1.IOThreadsPolicyAuto)(d); change(d) })
+	}
+	cpus := func(n string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(n)}
+	}
+	alone := diskOn("a", v1.DiskBusVirtio)
+	alone.DedicatedIOThread = ptr.To(true)
 	for name, tc := range map[string]struct {
 		guest *guest
 		count uint
 		want  []uint
 	}{
-		"none asked":    {makeGuest().emptyDisk(diskOn("a", v1.DiskBusVirtio)), 0, []uint{0}},
-		"one dedicated": {threeDisks(func(*v1.DomainSpec) {}), 2, []uint{1, 2, 1, 0}},
-		"shared":        {threeDisks(policy(v1.IOThreadsPolicyShared)), 2, []uint{1, 2, 1, 0}},
-		"auto":          {threeDisks(policy(v1.IOThreadsPolicyAuto)), 3, []uint{1, 3, 2, 0}},
-		"auto with one vCPU": {threeDisks(func(d *v1.DomainSpec) { d.IOThreadsPolicy = ptr.To(v1.IOThreadsPolicyAuto) }),
-			2, []uint{1, 2, 1, 0}},
+		"none asked":     {makeGuest().emptyDisk(diskOn("a", v1.DiskBusVirtio)), 0, []uint{0}},
+		"one dedicated":  {threeDisks(func(*v1.DomainSpec) {}), 2, []uint{1, 2, 1, 0}},
+		"shared":         {threeDisks(policy(v1.IOThreadsPolicyShared)), 2, []uint{1, 2, 1, 0}},
+		"only dedicated": {makeGuest().emptyDisk(alone), 1, []uint{1}},
+		// The two vCPUs do not count.
+		"auto":                     {auto(func(*v1.DomainSpec) {}), 2, []uint{1, 2, 1, 0}},
+		"auto by requests":         {auto(func(d *v1.DomainSpec) { d.Resources.Requests = cpus("1100m") }), 3, []uint{1, 3, 2, 0}},
+		"auto by limits":           {auto(func(d *v1.DomainSpec) { d.Resources.Limits = cpus("2") }), 3, []uint{1, 3, 2, 0}},
+		"requests before limit":    {auto(func(d *v1.DomainSpec) { d.Resources.Requests, d.Resources.Limits = cpus("1"), cpus("2") }), 2, []uint{1, 2, 1, 0}},
+		"auto beside the emulator": {isolated(auto(func(d *v1.DomainSpec) { d.Resources.Requests = cpus("2") })), 2, []uint{1, 2, 1, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := tc.guest.build(t)

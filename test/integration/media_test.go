@@ -99,6 +99,12 @@ var _ = Describe("The agent", Label("libvirt"), func() {
 		after, err := os.Stat(golden)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(after.ModTime()).To(Equal(before.ModTime()))
+
+		conn, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
+		Expect(err).NotTo(HaveOccurred())
+		pool, err := conn.Pool(context.Background(), "disk-golden", launcherpod.DiskDir("golden"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(pool.Find(launcherpod.DiskImage).Allocation).To(BeNumerically(">=", diskBytes), "a file without holes")
 	})
 
 	It("tells the guest the addresses of tagged devices, which libvirt keeps when it starts the guest", func() {

@@ -41,7 +41,6 @@ var scenes = map[string]string{
 	"domain.devices.disks[].cdrom":               withVolume(`emptyDisk: {capacity: 1Gi}`, `cdrom: {bus: sata}`),
 	"domain.devices.disks[].disk.readonly":       withVolume(`persistentVolumeClaim: {claimName: c}`, `disk: {bus: virtio}`),
 	"domain.devices.disks[].shareable":           withVolume(`persistentVolumeClaim: {claimName: c}`, `disk: {bus: virtio}`),
-	"domain.devices.disks[].dedicatedIOThread":   `{domain: {ioThreadsPolicy: shared}}`,
 	"domain.devices.disks[].blockSize.custom":    withVolume(`emptyDisk: {capacity: 1Gi}`, `disk: {bus: virtio}, blockSize: {custom: {logical: 512, physical: 4096}}`),
 	"domain.devices.disks[].tag":                 configDrive,
 	"domain.devices.interfaces[].tag":            configDrive,

@@ -39,6 +39,8 @@ type Volume struct {
 	Format string
 	// Capacity is the size that a guest sees in bytes. 0 makes an overlay as large as the image below.
 	Capacity uint64
+	// Allocation is the space that it takes in its file system in bytes. It is not asked for when one is made.
+	Allocation uint64
 	// BackingPath and BackingFormat name the image below an overlay.
 	BackingPath   string
 	BackingFormat string

@@ -105,7 +105,9 @@ func (p *preparer) hostDisk(ctx context.Context, v *v1.Volume) (*domain.DiskFact
 	if image == nil {
 		return nil, invalid("the node has no file %s: make it, or use type %s", v.HostDisk.Path, v1.HostDiskExistsOrCreate)
 	}
-	return &domain.DiskFact{Path: image.Path, Format: hypervisor.FormatRaw, CapacityBytes: int64(image.Capacity)}, nil
+	return &domain.DiskFact{
+		Path: image.Path, Format: hypervisor.FormatRaw, CapacityBytes: int64(image.Capacity), Filled: isFilled(image),
+	}, nil
 }
 
 // rawImage finds a raw image in a volume's directory, or makes one of about the wanted size.
@@ -117,7 +119,7 @@ func (p *preparer) rawImage(ctx context.Context, volume, name string, want uint6
 	}
 	fact := &domain.DiskFact{Path: path.Join(dir, name), Format: hypervisor.FormatRaw}
 	if found := pool.Find(name); found != nil {
-		fact.CapacityBytes = int64(found.Capacity)
+		fact.CapacityBytes, fact.Filled = int64(found.Capacity), isFilled(found)
 		return fact, nil
 	}
 	size, err := p.limits.imageSize(want, pool.Available)
@@ -126,6 +128,12 @@ func (p *preparer) rawImage(ctx context.Context, volume, name string, want uint6
 	}
 	fact.CapacityBytes = int64(size)
 	return fact, p.storage.Create(ctx, poolName, hypervisor.Volume{Name: name, Format: hypervisor.FormatRaw, Capacity: size})
+}
+
+// isFilled says that a raw image has no holes. Where libvirt took its content for another format, what it takes the size
+// of is not the file.
+func isFilled(image *hypervisor.Volume) bool {
+	return image.Format == hypervisor.FormatRaw && image.Capacity > 0 && image.Allocation >= image.Capacity
 }
 
 // imageSize is the size of a new image of wanted bytes where so many bytes are free. File systems keep something

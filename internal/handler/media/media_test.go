@@ -71,6 +71,12 @@ func preallocated(vmi *v1.VirtualMachineInstance) {
 	vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo.Preallocated = true
 }
 
+func withFilledFile(dir, name, format string, bytes uint64) func(*fake.Launcher) {
+	return func(l *fake.Launcher) {
+		l.AddFile(dir, hypervisor.Volume{Name: name, Format: format, Capacity: bytes, Allocation: bytes + 4096})
+	}
+}
+
 func asCDRom(vmi *v1.VirtualMachineInstance) {
 	vmi.Spec.Domain.Devices.Disks = []v1.Disk{{Name: "v", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{}}}}
 }
@@ -130,6 +136,15 @@ func TestPrepare(t *testing.T) {
 			refusal: "not enough space"},
 		{name: "block claim", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeBlock)),
 			want: &domain.DiskFact{Path: "/dev/v", Block: true, Format: "raw", DirectIO: true, CapacityBytes: 1 << 30}},
+		{name: "claim with an image without holes", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeFilesystem)),
+			files: []func(*fake.Launcher){withFilledFile(diskDir, "disk.img", "raw", 1<<20)},
+			want:  &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 1 << 20, Filled: true}},
+		{name: "claim with an image that looks like a small qcow2", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeFilesystem)),
+			files: []func(*fake.Launcher){withFilledFile(diskDir, "disk.img", "qcow2", 7)},
+			want:  &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 7}},
+		{name: "hostDisk without holes", vmi: vmiWith(v1.VolumeSource{HostDisk: &v1.HostDisk{Path: "/data/x.img", Type: v1.HostDiskExists}}),
+			files: []func(*fake.Launcher){withFilledFile(diskDir, "x.img", "raw", 1<<20)},
+			want:  &domain.DiskFact{Path: diskDir + "/x.img", Format: "raw", CapacityBytes: 1 << 20, Filled: true}},
 		{name: "preallocated claim", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeFilesystem), preallocated),
 			want: &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 1 << 30, KeepsSpace: true}},
 		{name: "preallocated block claim", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeBlock), preallocated),

@@ -103,6 +103,9 @@ func volumeOf(v *libvirtxml.StorageVolume) hypervisor.Volume {
 		// libvirt prints sizes in bytes.
 		out.Capacity = v.Capacity.Value
 	}
+	if v.Allocation != nil {
+		out.Allocation = v.Allocation.Value
+	}
 	if v.BackingStore != nil {
 		out.BackingPath = v.BackingStore.Path
 		if v.BackingStore.Format != nil {
