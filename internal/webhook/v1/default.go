@@ -72,6 +72,9 @@ func defaultPlatform(spec *v1.VirtualMachineInstanceSpec, config clusterconfig.C
 	}
 }
 
+// defaultCPU leaves cpu.maxSockets open, and defaultMemory memory.maxGuest, which KubeVirt resolves to four times what the
+// guest has (liveUpdateConfiguration.maxHotplugRatio). Until sockets and memory can be plugged in, the only effect would be a
+// larger guest: each possible vCPU is in its tables and takes memory of QEMU's. Who sets them gets the topology they ask for.
 func defaultCPU(spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config) {
 	if spec.Domain.CPU == nil {
 		spec.Domain.CPU = &v1.CPU{}
