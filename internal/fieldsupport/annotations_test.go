@@ -17,3 +17,26 @@ func TestInAnnotations(t *testing.T) {
 	})
 	expectPrefixes(t, Sentences(found), []string{"metadata.annotations[kubevirt.io/ignitiondata] keeps the VM from starting: "})
 }
+
+// What the annotations of a VM from KubeVirt do not do here is said; that which would start another guest is refused.
+func TestAnnotationsOfKubeVirt(t *testing.T) {
+	said := func(annotations map[string]string) []string {
+		return Sentences(InAnnotations(field.NewPath("metadata"), annotations))
+	}
+	expectPrefixes(t, said(map[string]string{
+		v1.CreateMigrationTarget: "false", v1.MemfdMemoryBackend: "true", v1.PauseGuestAgentProbesAnnotation: "false",
+		v1.PlacePCIDevicesOnRootComplex: "true", v1.DisablePCIHole64: "true", v1.FreePageReportingDisabledAnnotation: "true",
+	}), nil)
+	expectPrefixes(t, said(map[string]string{v1.CreateMigrationTarget: "true"}),
+		[]string{"metadata.annotations[kubevirt.io/create-migration-target] keeps the VM from starting: "})
+	for key, value := range map[string]string{
+		v1.MemfdMemoryBackend: "false", v1.PciTopologyVersionAnnotation: v1.PciTopologyVersionV3,
+		v1.PciInterfaceSlotCountAnnotation: "4", v1.PauseGuestAgentProbesAnnotation: "T",
+		v1.KeepLauncherAfterFailureAnnotation: "true", v1.CustomLibvirtLogFiltersAnnotation: "1:*",
+	} {
+		expectPrefixes(t, said(map[string]string{key: value}), []string{"metadata.annotations[" + key + "] "})
+		if refused := Refusals(InAnnotations(field.NewPath("metadata"), map[string]string{key: value})); len(refused) > 0 {
+			t.Errorf("%v", refused)
+		}
+	}
+}
