@@ -227,21 +227,23 @@ var _ = Describe("Node", func() {
 var _ = Describe("Node restriction", Ordered, func() {
 	var namespace string
 
-	// agentOf is a client that is the agent of a node. RBAC is out of the way: only the policies decide.
-	agentOf := func(name string) client.Client {
+	// handlerOf is a client of an account that is called as the agents' is. RBAC is out of the way: only the policies decide.
+	handlerOf := func(installation, node string) client.Client {
 		GinkgoHelper()
 		config := rest.CopyConfig(cfg)
 		config.Impersonate = rest.ImpersonationConfig{
-			UserName: fmt.Sprintf("system:serviceaccount:%s:kubevirt-handler", namespace),
+			UserName: fmt.Sprintf("system:serviceaccount:%s:kubevirt-handler", installation),
 			Groups:   []string{"system:serviceaccounts", "restriction-test"},
 		}
-		if name != "" {
-			config.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {name}}
+		if node != "" {
+			config.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {node}}
 		}
 		c, err := client.New(config, client.Options{Scheme: scheme.Scheme})
 		Expect(err).NotTo(HaveOccurred())
 		return c
 	}
+	// agentOf is a client that is the agent of a node.
+	agentOf := func(node string) client.Client { GinkgoHelper(); return handlerOf("kubevirt", node) }
 	onNode := func(name, host string) *v1.VirtualMachineInstance {
 		GinkgoHelper()
 		vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -323,5 +325,12 @@ var _ = Describe("Node restriction", Ordered, func() {
 	It("does not concern anyone else", func() {
 		Expect(write(k8sClient, onNode("of-the-manager", "n2"), reason)).To(Succeed())
 		Expect(k8sClient.Create(ctx, leaseOf("n3"))).To(Succeed())
+	})
+
+	It("does not concern a tenant's account of the agents' name", func() {
+		tenant := handlerOf(namespace, "n1")
+		vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "of-a-tenant"}}
+		Expect(tenant.Create(ctx, vmi)).To(Succeed())
+		Expect(tenant.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "of-a-tenant"}})).To(Succeed())
 	})
 })

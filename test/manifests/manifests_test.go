@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -179,5 +180,64 @@ func TestCRDsFit(t *testing.T) {
 		if stored := 4 * len(compact); stored > requestLimit {
 			t.Errorf("%s would take about %d bytes in etcd, which takes %d in one request", file, stored, requestLimit)
 		}
+	}
+}
+
+// The policies know our accounts by their full names: config/default sets the namespace in each.
+func TestPoliciesNameTheInstallation(t *testing.T) {
+	var kustomization struct {
+		Replacements []struct {
+			Targets []struct {
+				Select struct {
+					Name string `json:"name"`
+				} `json:"select"`
+			} `json:"targets"`
+		} `json:"replacements"`
+	}
+	read(t, &kustomization, "config", "default", "kustomization.yaml")
+	replaced := func(policy string) bool {
+		for _, r := range kustomization.Replacements {
+			for _, target := range r.Targets {
+				if regexp.MustCompile("^" + target.Select.Name + "$").MatchString(policy) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	account := regexp.MustCompile(`'system:serviceaccount:([^:']*)`)
+	found := 0
+	files, err := filepath.Glob(filepath.Join(root, "config", "admission", "*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, document := range strings.Split(string(data), "\n---\n") {
+			var policy struct {
+				Kind     string `json:"kind"`
+				Metadata struct {
+					Name string `json:"name"`
+				} `json:"metadata"`
+			}
+			if err := yaml.Unmarshal([]byte(document), &policy); err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			if policy.Kind != "ValidatingAdmissionPolicy" {
+				continue
+			}
+			found++
+			names := account.FindAllStringSubmatch(document, -1)
+			if len(names) != 1 || names[0][1] != "kubevirt" || !replaced(policy.Metadata.Name) {
+				t.Errorf("%s: policy %s names the accounts %q: want those of namespace kubevirt in one place, which a replacement of "+
+					"config/default selects", file, policy.Metadata.Name, names)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no policies in config/admission")
 	}
 }
