@@ -77,8 +77,8 @@ func TestGoldenPods(t *testing.T) {
 			BootFileName: "pxelinux.0", TFTPServerName: "tftp.example", NTPServers: []string{"192.0.2.1", "192.0.2.2"},
 			PrivateOptions: []v1.DHCPPrivateOptions{{Option: 240, Value: "a text"}},
 		}), config()},
-		"claims": {makeVMI().PVC("root", "root-claim").PVC("block", "block-claim").HostDisk("host", "/data/disk.img"),
-			claims},
+		"claims": {makeVMI().PVC("root", "root-claim").PVC("block", "block-claim").HostDisk("host", "/data/disk.img").
+			HostDiskOrCreate("made", "/scratch/disk.img", "1Gi"), claims},
 		"vsock": {makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Devices.AutoattachVSOCK = ptr.To(true)
 		}), config()},

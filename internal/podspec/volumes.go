@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -163,10 +162,13 @@ func (s *storage) claim(v *v1.Volume, claim string, info Claim) {
 
 func (s *storage) hostDisk(v *v1.Volume) {
 	name := s.names.inPod(v.Name)
+	// A disk that must exist has a directory: on a node without it the kubelet says so, and makes nothing.
+	kind := corev1.HostPathDirectory
+	if v.HostDisk.Type == v1.HostDiskExistsOrCreate {
+		kind = corev1.HostPathDirectoryOrCreate
+	}
 	s.volumes = append(s.volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
-		HostPath: &corev1.HostPathVolumeSource{
-			Path: path.Dir(v.HostDisk.Path), Type: ptr.To(corev1.HostPathDirectoryOrCreate),
-		},
+		HostPath: &corev1.HostPathVolumeSource{Path: path.Dir(v.HostDisk.Path), Type: &kind},
 	}})
 	s.mounts = append(s.mounts, corev1.VolumeMount{Name: name, MountPath: launcherpod.DiskDir(v.Name)})
 }

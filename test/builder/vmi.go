@@ -136,6 +136,13 @@ func (b *VMI) HostDisk(name, path string) *VMI {
 	return b.Volume(name, v1.VolumeSource{HostDisk: &v1.HostDisk{Path: path, Type: v1.HostDiskExists}})
 }
 
+// HostDiskOrCreate adds a disk that is a file of the node, which is made if it is not there.
+func (b *VMI) HostDiskOrCreate(name, path, capacity string) *VMI {
+	return b.Volume(name, v1.VolumeSource{HostDisk: &v1.HostDisk{
+		Path: path, Type: v1.HostDiskExistsOrCreate, Capacity: resource.MustParse(capacity),
+	}})
+}
+
 // Ephemeral adds a disk whose changes to a claim are lost.
 func (b *VMI) Ephemeral(name, claim string) *VMI {
 	return b.Volume(name, v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{

@@ -92,10 +92,16 @@ func rawCapacity(image *hypervisor.Volume) (uint64, error) {
 	return image.Capacity, nil
 }
 
-// hostDisk gives a file of the node to the guest.
+// hostDisk gives a file of the node to the guest. Unlike KubeVirt's agent, ours does not hand the node's files over to the user
+// that QEMU runs as: who allows host disks makes them, or their directory, that user's.
 func (p *preparer) hostDisk(ctx context.Context, v *v1.Volume) (*domain.DiskFact, error) {
 	if v.HostDisk.Type == v1.HostDiskExistsOrCreate {
-		return p.rawImage(ctx, v.Name, path.Base(v.HostDisk.Path), uint64(v.HostDisk.Capacity.Value()))
+		fact, err := p.rawImage(ctx, v.Name, path.Base(v.HostDisk.Path), uint64(v.HostDisk.Capacity.Value()))
+		if err != nil {
+			return nil, fmt.Errorf("the node's file %s, which user %d must be able to make and write to: %w",
+				v.HostDisk.Path, launcherpod.QEMUUser, err)
+		}
+		return fact, nil
 	}
 	pool, err := p.storage.Pool(ctx, "disk-"+v.Name, launcherpod.DiskDir(v.Name))
 	if err != nil {

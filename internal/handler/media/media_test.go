@@ -156,6 +156,15 @@ func TestPrepare(t *testing.T) {
 			invalid: true, refusal: "no disk.img"},
 		{name: "hostDisk to be made", vmi: vmiWith(host(v1.HostDiskExistsOrCreate)),
 			want: &domain.DiskFact{Path: diskDir + "/x.img", Format: "raw", CapacityBytes: 10 << 20}},
+		{name: "hostDisk without room", vmi: vmiWith(v1.VolumeSource{HostDisk: &v1.HostDisk{
+			Path: "/data/x.img", Type: v1.HostDiskExistsOrCreate, Capacity: resource.MustParse("20Gi")}}),
+			refusal: "/data/x.img, which user 107 must be able to make and write to: not enough space"},
+		{name: "hostDisk without a size", vmi: vmiWith(v1.VolumeSource{HostDisk: &v1.HostDisk{Path: "/data/x.img", Type: v1.HostDiskExistsOrCreate}}),
+			invalid: true, refusal: "size of its disk is not known"},
+		{name: "hostDisk that is smaller than it says", vmi: vmiWith(v1.VolumeSource{HostDisk: &v1.HostDisk{
+			Path: "/data/x.img", Type: v1.HostDiskExistsOrCreate, Capacity: resource.MustParse("11Gi")}}),
+			// A tenth less than asked for is tolerated, of what is free without the reserve.
+			want: &domain.DiskFact{Path: diskDir + "/x.img", Format: "raw", CapacityBytes: 10<<30 - 1<<20}},
 		{name: "hostDisk that must be there", vmi: vmiWith(host(v1.HostDiskExists)), invalid: true, refusal: "/data/x.img"},
 		{name: "ephemeral over a device", vmi: vmiWith(ephemeral, claimOf("1Gi", corev1.PersistentVolumeBlock)),
 			files: []func(*fake.Launcher){withFile("/dev", "v", "raw", 3<<30)},
