@@ -188,3 +188,12 @@ func TestRollout(t *testing.T) {
 		}
 	}
 }
+
+func TestTheAgentWritesNoSecretToADisk(t *testing.T) {
+	for _, volume := range handlerOf(t, settings(nil)).Spec.Template.Spec.Volumes {
+		// Where it makes media with the Secrets of guests.
+		if volume.Name == "tmp" && (volume.EmptyDir == nil || volume.EmptyDir.Medium != corev1.StorageMediumMemory || volume.EmptyDir.SizeLimit == nil) {
+			t.Errorf("the agent's temporary directory is no memory of a bounded size: %+v", volume.VolumeSource)
+		}
+	}
+}

@@ -70,7 +70,7 @@ func hostname(vmi *v1.VirtualMachineInstance) string {
 // publicKeys are the SSH keys of all credentials that are propagated in one way, numbered in the order of the spec. Each
 // entry of a Secret is one.
 func (p *preparer) publicKeys(carried func(*v1.SSHPublicKeyAccessCredentialPropagationMethod) bool) (map[string]string, error) {
-	keys := map[string]string{}
+	keys, left := map[string]string{}, maxFileBytes
 	for i := range p.vmi.Spec.AccessCredentials {
 		credential := &p.vmi.Spec.AccessCredentials[i]
 		secret := credential.SecretName()
@@ -85,6 +85,10 @@ func (p *preparer) publicKeys(carried func(*v1.SSHPublicKeyAccessCredentialPropa
 			return nil, fmt.Errorf("read Secret %s of accessCredentials: %w", secret, err)
 		}
 		for _, name := range slices.Sorted(maps.Keys(files)) {
+			if left -= len(files[name]); left < 0 {
+				return nil, &InvalidError{Passing: true, Err: fmt.Errorf("the Secrets of accessCredentials: %w: the keys have more than %d bytes",
+					ErrTooMuch, maxFileBytes)}
+			}
 			if len(files[name]) > 0 {
 				keys[strconv.Itoa(len(keys))] = string(files[name])
 			}

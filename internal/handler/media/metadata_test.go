@@ -70,6 +70,12 @@ func TestMetadata(t *testing.T) {
 		{name: "too many keys", vmi: vmiWith(noCloudSource(), all),
 			content: secrets(map[string]map[string]string{"one-access-cred": {"a": strings.Repeat("x", maxFileBytes+1)}}),
 			refusal: "Secret one of accessCredentials"},
+		{name: "too many keys in all", vmi: vmiWith(noCloudSource(), all),
+			content: secrets(map[string]map[string]string{
+				"one-access-cred":                          {"a": strings.Repeat("x", maxFileBytes)},
+				launcherpod.CredentialsVolume("other.one"): {"k": "y"},
+			}),
+			refusal: "too much for a medium: the keys"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			launcher := fake.NewNode().Launcher("pod")
