@@ -5,6 +5,7 @@ package hypervisor
 
 import (
 	"reflect"
+	"strings"
 	"time"
 )
 
@@ -49,7 +50,7 @@ func (k *CredentialsKeeper) Step(now time.Time, read func() (Credentials, error)
 	if err != nil {
 		// Whatever came in, the next step tries all of it.
 		k.at = time.Time{}
-		return &CredentialsState{Message: Clean(err.Error())}
+		return &CredentialsState{Message: Clean(strings.ReplaceAll(err.Error(), "\n", "; "))}
 	}
 	k.applied, k.at = wanted, now
 	return &CredentialsState{Synchronized: true}

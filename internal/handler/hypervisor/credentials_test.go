@@ -36,6 +36,8 @@ func TestCredentialsKeeper(t *testing.T) {
 		{name: "and can again", after: 10 * time.Minute, wanted: second, applies: true, want: done},
 		{name: "a guest that refuses", after: 16 * time.Minute, wanted: second, goneIn: failed, applies: true,
 			want: &CredentialsState{Message: "no such user"}},
+		{name: "a guest that refuses twice", after: 16 * time.Minute, wanted: second, goneIn: errors.Join(failed, failed), applies: true,
+			want: &CredentialsState{Message: "no such user; no such user"}},
 		{name: "and is tried again", after: 16 * time.Minute, wanted: second, applies: true, want: done},
 		{name: "another agent", after: 17 * time.Minute, wanted: second, forget: true, applies: true, want: done},
 	} {

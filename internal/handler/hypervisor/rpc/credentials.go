@@ -61,22 +61,40 @@ func (c *Conn) keepCredentials(domain string, read func() (hypervisor.Credential
 // setCredentials brings credentials into the guest, those of each user on their own, so that one that the guest does not
 // know keeps nothing from the others.
 func (c *Conn) setCredentials(ctx context.Context, domain string, wanted hypervisor.Credentials) error {
-	var errs []error
+	var calls []func() error
 	for _, user := range slices.Sorted(maps.Keys(wanted.Keys)) {
-		err := c.withAgent(ctx, domain, "set SSH keys", func(d *libvirt.Domain) error {
-			// Without flags the keys replace those that the user has.
-			return d.AuthorizedSSHKeysSet(user, wanted.Keys[user], 0)
+		calls = append(calls, func() error {
+			return credentialError("SSH keys", user, c.withAgent(ctx, domain, "set SSH keys", func(d *libvirt.Domain) error {
+				// Without flags the keys replace those that the user has.
+				return d.AuthorizedSSHKeysSet(user, wanted.Keys[user], 0)
+			}))
 		})
-		errs = append(errs, credentialError("SSH keys", user, err))
 	}
 	for _, user := range slices.Sorted(maps.Keys(wanted.Passwords)) {
-		err := c.withAgent(ctx, domain, "set a password", func(d *libvirt.Domain) error {
-			return d.SetUserPassword(user, wanted.Passwords[user], 0)
+		calls = append(calls, func() error {
+			return credentialError("password", user, c.withAgent(ctx, domain, "set a password", func(d *libvirt.Domain) error {
+				return d.SetUserPassword(user, wanted.Passwords[user], 0)
+			}))
 		})
-		errs = append(errs, credentialError("password", user, err))
+	}
+	return inTurn(calls)
+}
+
+// inTurn makes one call after the other. When nobody is there to take credentials, the others are not tried: each would
+// take its time to find that out.
+func inTurn(calls []func() error) error {
+	var errs []error
+	for _, call := range calls {
+		err := call()
+		if errors.Is(err, errAgentOffline) || errors.Is(err, hypervisor.ErrUnreachable) {
+			return err
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
+
+var errAgentOffline = errors.New(hypervisor.AgentOffline)
 
 func (c *Conn) withAgent(ctx context.Context, domain, what string, fn func(*libvirt.Domain) error) error {
 	return c.call(ctx, guestTimeout, what, func(l *libvirt.Connect) error {
@@ -94,7 +112,7 @@ func credentialError(what, user string, err error) error {
 	case err == nil:
 		return nil
 	case isCode(err, libvirt.ERR_AGENT_UNRESPONSIVE):
-		return errors.New(hypervisor.AgentOffline)
+		return errAgentOffline
 	default:
 		return fmt.Errorf("the guest does not take the %s of user %q: %w", what, user, err)
 	}

@@ -19,8 +19,13 @@ import (
 const (
 	// agentTimeout is how long libvirtd waits for the guest agent.
 	agentTimeout = 5
-	// guestTimeout bounds the calls that ask the guest agent, of which GuestInfo makes three.
-	guestTimeout = 20 * time.Second
+	// jobWait is how long libvirtd lets a call wait for others to the same agent, such as a probe's.
+	// Source: libvirt src/conf/virdomainjob.c (VIR_JOB_WAIT_TIME).
+	jobWait = 30
+	// guestTimeout bounds the calls that ask the guest agent, of which GuestInfo makes three. Each waits for its turn, and
+	// for the agent twice: whether it is there at all, and for the answer. With less, a slow guest could have the connection
+	// cut whenever it wants.
+	guestTimeout = 3 * (jobWait + 2*agentTimeout) * time.Second
 
 	// Caps on what a guest can put into the VMI's status.
 	maxGuestInterfaces = 64
