@@ -62,7 +62,8 @@ func Collect(
 		NUMACells:             node.NUMACells,
 	}
 	for name, disk := range facts.Disks {
-		disk.DirectIO = disk.Block || files.DirectIO(ctx, disk.Path)
+		disk.DirectIO = (disk.Block || files.DirectIO(ctx, disk.Path)) &&
+			(disk.BackingPath == "" || disk.BackingBlock || files.DirectIO(ctx, disk.BackingPath))
 		sizes := files.BlockSizes(ctx, disk.Path)
 		disk.LogicalBlockSize, disk.PhysicalBlockSize, disk.DiscardGranularity = sizes.Logical, sizes.Physical, sizes.Discard
 		facts.Disks[name] = disk

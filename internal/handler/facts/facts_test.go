@@ -42,19 +42,24 @@ func TestCollect(t *testing.T) {
 	disks := &media.Result{
 		Disks: map[string]domain.DiskFact{
 			"a": {Path: "/a", Format: "raw"}, "b": {Path: "/b", Format: "raw"}, "c": {Path: "/dev/c", Block: true},
+			// QEMU opens what is below an overlay as it opens the overlay.
+			"above a": {Path: "/d", BackingPath: "/a"}, "above b": {Path: "/d", BackingPath: "/b"},
+			"above c": {Path: "/d", BackingPath: "/dev/c", BackingBlock: true},
 		},
 		KernelBoot: &domain.KernelBootFact{Kernel: "/k"},
 	}
 	taps := map[string]domain.InterfaceFact{"default": {Tap: "tap0"}}
 	node := Node{Arch: "amd64", NUMACells: []domain.NUMACellFact{{ID: 1, CPUs: []domain.CPUFact{{ID: 2}, {ID: 3}}}}}
 	got := Collect(context.Background(), config, node,
-		files{devices: map[string]bool{"/dev/vhost-net": true}, direct: map[string]bool{"/a": true}}, disks, taps)
+		files{devices: map[string]bool{"/dev/vhost-net": true}, direct: map[string]bool{"/a": true, "/d": true}}, disks, taps)
 	want := domain.Facts{
 		Emulation: true, Arch: "amd64", Interfaces: taps, KernelBoot: disks.KernelBoot, VhostNet: true, CPUs: []uint{2, 3}, NUMACells: node.NUMACells,
 		SMBIOS: domain.SMBIOSFact{Manufacturer: "KubeVirt", Product: "None", Family: "KubeVirt"}, MemBalloonStatsPeriod: 10,
 		Disks: map[string]domain.DiskFact{
 			"a": {Path: "/a", Format: "raw", DirectIO: true, LogicalBlockSize: 512, PhysicalBlockSize: 4096, DiscardGranularity: 1024}, "b": {Path: "/b", Format: "raw"},
-			"c": {Path: "/dev/c", Block: true, DirectIO: true},
+			"c":       {Path: "/dev/c", Block: true, DirectIO: true},
+			"above a": {Path: "/d", BackingPath: "/a", DirectIO: true}, "above b": {Path: "/d", BackingPath: "/b"},
+			"above c": {Path: "/d", BackingPath: "/dev/c", BackingBlock: true, DirectIO: true},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
