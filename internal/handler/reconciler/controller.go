@@ -130,10 +130,11 @@ func (r *Reconciler) run(ctx context.Context, s *scope) error {
 		{"advertise", r.advertise},
 		// 8. Only after the hand-over, and once in the life of a Pod.
 		{"domain", r.domain},
-		// 9. Also for a guest that an earlier agent started, and may have left without.
-		{"realtime", r.realtime},
-		// 10. What a running guest tells.
+		// 9. What a running guest tells. It never fails.
 		{"sync", r.sync},
+		// 10. Also for a guest that an earlier agent started, and may have left without. Last: a priority that cannot be
+		// given keeps nothing else from being told.
+		{"realtime", r.realtime},
 	} {
 		if err := step.do(ctx, s); err != nil {
 			log.FromContext(ctx).V(4).Info("Step ends the reconcile", "step", step.name, "outcome", err.Error())

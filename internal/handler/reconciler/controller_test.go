@@ -116,6 +116,17 @@ var _ = Describe("The agent", func() {
 			Expect(g.launcher.Starts()).To(Equal(1))
 		})
 
+		It("tells what the guest says, also of a realtime guest that gets no priority", func() {
+			set := func([]uint) error { return errors.New("not permitted") }
+			a.setRealtime.Store(&set)
+			g := makeGuest(func(vmi *v1.VirtualMachineInstance) {
+				vmi.Spec.Domain.CPU = &v1.CPU{Cores: 2, DedicatedCPUPlacement: true, Realtime: &v1.Realtime{}}
+			}).schedule(launchers).handOver()
+			g.expectPhase(v1.Running)
+			g.launcher.SetGuest(&hypervisor.GuestInfo{OS: hypervisor.GuestOS{ID: "debian"}})
+			Eventually(func() string { return g.read().Status.GuestOSInfo.ID }).Should(Equal("debian"))
+		})
+
 		It("goes on when another writer was faster", func() {
 			g := makeGuest().schedule(launchers)
 			interfere := func(ctx context.Context) error {
