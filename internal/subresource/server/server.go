@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package server puts the verbs of subresources.kubevirt.io behind the checks of a Kubernetes API server, and serves what
+// its aggregation layer asks for: discovery, OpenAPI and health.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiserver "k8s.io/apiserver/pkg/server"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/vireo-project/vireo/internal/subresource"
+)
+
+// Server is virt-api.
+type Server struct {
+	generic *apiserver.GenericAPIServer
+	// Stopping is closed when the server is told to stop, before it stops to answer: streams say goodbye then.
+	Stopping <-chan struct{}
+}
+
+// New makes a server of verbs. Handlers learn of its end by the channel that makes the verbs.
+func New(o Options, verbs func(stopping <-chan struct{}) []subresource.Verb) (*Server, error) {
+	// The chain needs the names only.
+	config, err := o.chain(verbs(nil))
+	if err != nil {
+		return nil, err
+	}
+	stopping := config.ShutdownInitiatedNotify()
+	generic, err := config.Complete(nil).New("virt-api", apiserver.NewEmptyDelegate())
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the API server: %w", err)
+	}
+	handler, err := routes(verbs(stopping))
+	if err != nil {
+		return nil, err
+	}
+	for _, root := range []string{"/apis", "/openapi"} {
+		generic.Handler.NonGoRestfulMux.Handle(root, handler)
+		generic.Handler.NonGoRestfulMux.HandlePrefix(root+"/", handler)
+	}
+	return &Server{generic: generic, Stopping: stopping}, nil
+}
+
+// Run serves until the context ends, and then until what runs has ended.
+func (s *Server) Run(ctx context.Context) error {
+	return s.generic.PrepareRun().RunWithContext(ctx)
+}
+
+// routes leads each path to its verb.
+func routes(verbs []subresource.Verb) (http.Handler, error) {
+	mux := http.NewServeMux()
+	addDiscovery(mux, verbs)
+	if err := addOpenAPI(mux, verbs); err != nil {
+		return nil, err
+	}
+	for _, version := range subresource.Versions {
+		for _, v := range verbs {
+			mux.HandleFunc(v.Method+" "+v.Path(version), serve(v))
+		}
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, groupResource, "",
+			"there is no "+r.Method+" "+r.URL.Path+" in "+subresource.GroupName, 0, false))
+	})
+	return mux, nil
+}
+
+func serve(v subresource.Verb) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := v.Serve(w, r); err != nil {
+			writeError(w, err)
+			log.FromContext(r.Context()).V(1).Info("Refused", "verb", v.RBACName(), "path", r.URL.Path, "reason", err.Error())
+		}
+	}
+}
+
+// writeError answers with the Status of an error. What is none of Kubernetes' errors is ours, and internal.
+func writeError(w http.ResponseWriter, err error) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		status = apierrors.NewInternalError(err)
+	}
+	body := status.Status()
+	body.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	writeJSON(w, int(body.Code), &body)
+}
