@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package subresource
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// API serves the verbs.
+type API struct {
+	// Client reads from and writes to the API server, without a cache: a verb answers for what is there now.
+	Client client.Client
+}
+
+// Resources of errors, in the singular, as KubeVirt has them.
+var (
+	vmResource  = v1.GroupVersion.WithResource("virtualmachine").GroupResource()
+	vmiResource = v1.GroupVersion.WithResource("virtualmachineinstance").GroupResource()
+)
+
+// Verbs are all that the API can be asked to do.
+func (a *API) Verbs() []Verb {
+	return []Verb{
+		{
+			Resource: VirtualMachines, Name: "start", Method: http.MethodPut, Body: &v1.StartOptions{},
+			Doc: "Start a VirtualMachine.", Serve: a.start,
+		},
+		{
+			Resource: VirtualMachines, Name: "stop", Method: http.MethodPut, Body: &v1.StopOptions{},
+			Doc: "Stop a VirtualMachine.", Serve: a.stop,
+		},
+		{
+			Resource: VirtualMachines, Name: "restart", Method: http.MethodPut, Body: &v1.RestartOptions{},
+			Doc: "Restart a VirtualMachine: stop its instance and start another.", Serve: a.restart,
+		},
+	}
+}
+
+// key is the object that a request is about.
+func key(r *http.Request) types.NamespacedName {
+	return types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}
+}
+
+func (a *API) vm(ctx context.Context, key types.NamespacedName) (*v1.VirtualMachine, error) {
+	vm := &v1.VirtualMachine{}
+	err := a.Client.Get(ctx, key, vm)
+	if apierrors.IsNotFound(err) {
+		return nil, apierrors.NewNotFound(vmResource, key.Name)
+	}
+	return vm, err
+}
+
+// vmi returns the instance of a name, or nil if there is none.
+func (a *API) vmi(ctx context.Context, key types.NamespacedName) (*v1.VirtualMachineInstance, error) {
+	vmi := &v1.VirtualMachineInstance{}
+	err := a.Client.Get(ctx, key, vmi)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // no instance is an ordinary answer
+	}
+	return vmi, err
+}
+
+// decode reads a request's body. None is an empty one. What it does not know, it passes over, as KubeVirt does.
+func decode(r *http.Request, into any) error {
+	err := json.NewDecoder(r.Body).Decode(into)
+	var tooLarge *http.MaxBytesError
+	switch {
+	case err == nil, errors.Is(err, io.EOF):
+		return nil
+	case errors.As(err, &tooLarge):
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the body has more than %d bytes", tooLarge.Limit))
+	default:
+		return apierrors.NewBadRequest(fmt.Sprintf("Can not unmarshal Request body to struct, error: %s", err))
+	}
+}
+
+// dryRun says what a body's field of that name asks for.
+func dryRun(options []string) (bool, error) {
+	if at := slices.IndexFunc(options, func(o string) bool { return o != metav1.DryRunAll }); at >= 0 {
+		return false, apierrors.NewBadRequest(fmt.Sprintf("dryRun[%d]: %q is not supported, use %s", at, options[at], metav1.DryRunAll))
+	}
+	return len(options) > 0, nil
+}
+
+// accepted is the answer to what goes on after it.
+func accepted(w http.ResponseWriter) error {
+	w.WriteHeader(http.StatusAccepted)
+	return nil
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package subresource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// machine is a VM and its instance, or nil, as they were read.
+type machine struct {
+	vm  *v1.VirtualMachine
+	vmi *v1.VirtualMachineInstance
+}
+
+// lives says that there is an instance that has not ended.
+func (m machine) lives() bool { return m.vmi != nil && !m.vmi.IsFinal() }
+
+// conflict refuses what does not go with the VM's state.
+func (m machine) conflict(format string, args ...any) error {
+	return apierrors.NewConflict(vmResource, m.vm.Name, fmt.Errorf(format, args...))
+}
+
+// plan is what a verb wants to change: fields of the VM's spec or requests in its status, and the time that the instance
+// has to shut down.
+type plan struct {
+	// strategy is the run strategy to be; empty leaves it.
+	strategy v1.VirtualMachineRunStrategy
+	// requests are handed to virt-controller.
+	requests []v1.VirtualMachineStateChangeRequest
+	// grace is the instance's grace period in seconds to be; nil leaves it.
+	grace *int64
+}
+
+// change looks at a VM, decides and writes. Somebody who writes the VM in between is no reason to fail: it is decided anew
+// with what is there then.
+func (a *API) change(ctx context.Context, key types.NamespacedName, dry bool, decide func(machine) (plan, error)) error {
+	var refused error
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		vm, err := a.vm(ctx, key)
+		if err != nil {
+			return err
+		}
+		vmi, err := a.vmi(ctx, key)
+		if err != nil {
+			return err
+		}
+		m := machine{vm, vmi}
+		p, err := decide(m)
+		if err != nil {
+			refused = err // It may be a conflict too, but another look would not change it.
+			return nil
+		}
+		return a.apply(ctx, m, p, dry)
+	})
+	if refused != nil {
+		return refused
+	}
+	return err
+}
+
+func (a *API) apply(ctx context.Context, m machine, p plan, dry bool) error {
+	undo := func() error { return nil }
+	if p.grace != nil && m.lives() {
+		before := m.vmi.Spec.TerminationGracePeriodSeconds
+		if err := a.setGrace(ctx, m.vmi, p.grace, dry); err != nil {
+			return err
+		}
+		undo = func() error { return a.setGrace(context.WithoutCancel(ctx), m.vmi, before, dry) }
+	}
+	err := a.write(ctx, m.vm, p, dry)
+	if err != nil {
+		// The instance must not be left with a grace period for a stop that did not happen.
+		return errors.Join(err, undo())
+	}
+	return nil
+}
+
+func (a *API) setGrace(ctx context.Context, vmi *v1.VirtualMachineInstance, seconds *int64, dry bool) error {
+	changed := vmi.DeepCopy()
+	changed.Spec.TerminationGracePeriodSeconds = seconds
+	options := []client.PatchOption{}
+	if dry {
+		options = append(options, client.DryRunAll)
+	}
+	err := a.Client.Patch(ctx, changed, client.MergeFromWithOptions(vmi, client.MergeFromWithOptimisticLock{}), options...)
+	if err == nil && !dry {
+		*vmi = *changed
+	}
+	return err
+}
+
+func (a *API) write(ctx context.Context, vm *v1.VirtualMachine, p plan, dry bool) error {
+	lock := client.MergeFromWithOptions(vm, client.MergeFromWithOptimisticLock{})
+	changed := vm.DeepCopy()
+	if p.strategy != "" {
+		if vm.Spec.RunStrategy != nil {
+			changed.Spec.RunStrategy = ptr.To(p.strategy)
+		} else {
+			changed.Spec.Running = ptr.To(p.strategy == v1.RunStrategyAlways)
+		}
+		options := []client.PatchOption{}
+		if dry {
+			options = append(options, client.DryRunAll)
+		}
+		return a.Client.Patch(ctx, changed, lock, options...)
+	}
+	changed.Status.StateChangeRequests = p.requests
+	// Who asks for a start does not wait for what failed before.
+	changed.Status.StartFailure = nil
+	options := []client.SubResourcePatchOption{}
+	if dry {
+		options = append(options, client.DryRunAll)
+	}
+	return a.Client.Status().Patch(ctx, changed, lock, options...)
+}
+
+// request adds to the requests of a VM. A stop takes the place of what is asked for already; nothing else goes with it.
+func (m machine) request(requests ...v1.VirtualMachineStateChangeRequest) (plan, error) {
+	onlyStop := len(requests) == 1 && requests[0].Action == v1.StopRequest
+	if len(m.vm.Status.StateChangeRequests) > 0 && !onlyStop {
+		return plan{}, m.conflict("unable to complete request: stop/start already underway")
+	}
+	return plan{requests: requests}, nil
+}
+
+// stopRequest asks for the end of the instance that is there.
+func (m machine) stopRequest() v1.VirtualMachineStateChangeRequest {
+	return v1.VirtualMachineStateChangeRequest{Action: v1.StopRequest, UID: &m.vmi.UID}
+}

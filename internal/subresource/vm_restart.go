@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package subresource
+
+import (
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// forcedGrace is the grace period in seconds of a restart that does not wait for the guest. 0 would kill the launcher
+// before it could say how the guest ended. KubeVirt's value.
+const forcedGrace int64 = 1
+
+// restart ends a VM's instance and has virt-controller start another.
+func (a *API) restart(w http.ResponseWriter, r *http.Request) error {
+	options := &v1.RestartOptions{}
+	if err := decode(r, options); err != nil {
+		return err
+	}
+	if grace := options.GracePeriodSeconds; grace != nil {
+		switch {
+		case *grace > 0:
+			return apierrors.NewBadRequest("For force restart, only gracePeriod=0 is supported for now")
+		case *grace < 0:
+			return apierrors.NewBadRequest("gracePeriod has to be greater or equal to 0")
+		}
+	}
+	dry, err := dryRun(options.DryRun)
+	if err != nil {
+		return err
+	}
+	err = a.change(r.Context(), key(r), dry, func(m machine) (plan, error) {
+		return decideRestart(m, options.GracePeriodSeconds != nil)
+	})
+	if err != nil {
+		return err
+	}
+	return accepted(w)
+}
+
+func decideRestart(m machine, force bool) (plan, error) {
+	strategy, err := m.vm.RunStrategy()
+	if err != nil {
+		return plan{}, err
+	}
+	if strategy == v1.RunStrategyHalted || strategy == v1.RunStrategyOnce {
+		return plan{}, m.conflict("RunStategy %v does not support manual restart requests", strategy) // KubeVirt's spelling
+	}
+	if m.vmi == nil {
+		return plan{}, m.conflict("VM is not running: %v", v1.RunStrategyHalted)
+	}
+	p, err := m.request(m.stopRequest(), v1.VirtualMachineStateChangeRequest{Action: v1.StartRequest})
+	if force {
+		p.grace = ptr.To(forcedGrace)
+	}
+	return p, err
+}

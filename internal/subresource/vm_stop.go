@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package subresource
+
+import (
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// notRunning is KubeVirt's message for a VM without an instance that lives.
+const notRunning = "VM is not running"
+
+// stop stops a VM: by its run strategy if that would start it again, by a request to virt-controller otherwise.
+func (a *API) stop(w http.ResponseWriter, r *http.Request) error {
+	options := &v1.StopOptions{}
+	if err := decode(r, options); err != nil {
+		return err
+	}
+	if options.GracePeriod != nil && *options.GracePeriod < 0 {
+		return apierrors.NewBadRequest("gracePeriod has to be greater or equal to 0")
+	}
+	dry, err := dryRun(options.DryRun)
+	if err != nil {
+		return err
+	}
+	err = a.change(r.Context(), key(r), dry, func(m machine) (plan, error) { return decideStop(m, options.GracePeriod) })
+	if err != nil {
+		return err
+	}
+	return accepted(w)
+}
+
+func decideStop(m machine, grace *int64) (plan, error) {
+	strategy, err := m.vm.RunStrategy()
+	if err != nil {
+		return plan{}, err
+	}
+	switch strategy {
+	case v1.RunStrategyHalted:
+		if !m.lives() {
+			return plan{}, m.conflict(notRunning)
+		}
+		// It is being stopped already. All that can be asked for is to be quicker about it.
+		if now := m.vmi.Spec.TerminationGracePeriodSeconds; grace == nil || now != nil && *grace >= *now {
+			return plan{}, m.conflict("%v only supports manual stop requests with a shorter graceperiod", strategy)
+		}
+	case v1.RunStrategyManual, v1.RunStrategyRerunOnFailure:
+		if !m.lives() {
+			return plan{}, m.conflict(notRunning)
+		}
+	default:
+		return plan{strategy: v1.RunStrategyHalted, grace: grace}, nil
+	}
+	p, err := m.request(m.stopRequest())
+	p.grace = grace
+	return p, err
+}
