@@ -8,7 +8,9 @@ import (
 	"net"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	apiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/options"
@@ -46,12 +48,14 @@ type Options struct {
 // certificate, then its headers) or by token, one SubjectAccessReview for each request, limits, audit and a shutdown that
 // lets requests end.
 func (o *Options) chain(verbs []subresource.Verb) (*apiserver.Config, error) {
-	config := apiserver.NewConfig(serializer.NewCodecFactory(runtime.NewScheme()))
+	scheme := runtime.NewScheme()
+	// The chain answers refusals with a Status of the unversioned group.
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	config := apiserver.NewConfig(serializer.NewCodecFactory(scheme))
 	config.EffectiveVersion = basecompatibility.NewEffectiveVersionFromString("", "", "")
 	config.RequestInfoResolver = newResolver(verbs)
 	config.LongRunningFunc = streams(verbs)
 	config.RequestTimeout = requestTimeout
-	config.MaxRequestBodyBytes = maxBodyBytes
 	config.MaxRequestsInFlight, config.MaxMutatingRequestsInFlight = maxInFlight, maxMutatingInFlight
 	config.ShutdownDelayDuration = farewell
 	config.SkipOpenAPIInstallation = true

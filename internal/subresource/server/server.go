@@ -75,6 +75,7 @@ func routes(verbs []subresource.Verb) (http.Handler, error) {
 
 func serve(v subresource.Verb) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
 		if err := v.Serve(w, r); err != nil {
 			writeError(w, err)
 			log.FromContext(r.Context()).V(1).Info("Refused", "verb", v.RBACName(), "path", r.URL.Path, "reason", err.Error())

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package server_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	certutil "k8s.io/client-go/util/cert"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/subresource"
+	"github.com/vireo-project/vireo/internal/subresource/server"
+)
+
+// What the specs share: a real API server with the CRDs, and virt-api beside it, which has that server decide who somebody
+// is and what they may do.
+var (
+	env     *envtest.Environment
+	k8s     client.Client // an administrator of the API server
+	address string        // of virt-api
+	serving []byte        // virt-api's certificate
+	proxy   frontProxy    // the API server's
+)
+
+func TestServer(t *testing.T) {
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		t.Skip("KUBEBUILDER_ASSETS is not set: run this through make test, which builds the API server")
+	}
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "virt-api against a real API server")
+}
+
+var _ = BeforeSuite(func() {
+	env = &envtest.Environment{
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "..", "config", "crd", "bases")},
+		ErrorIfCRDPathMissing: true,
+	}
+	proxy = newProxy()
+	env.ControlPlane.GetAPIServer().Configure().
+		Set("requestheader-client-ca-file", proxy.caFile).
+		Set("requestheader-allowed-names", proxyName).
+		Set("requestheader-username-headers", "X-Remote-User").
+		Set("requestheader-group-headers", "X-Remote-Group").
+		Set("requestheader-extra-headers-prefix", "X-Remote-Extra-")
+	config, err := env.Start()
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func() { Expect(env.Stop()).To(Succeed()) })
+	scheme := runtime.NewScheme()
+	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
+	Expect(v1.AddToScheme(scheme)).To(Succeed())
+	k8s, err = client.New(config, client.Options{Scheme: scheme})
+	Expect(err).NotTo(HaveOccurred())
+	startServer(&subresource.API{Client: k8s})
+})
+
+// startServer runs virt-api on a port of its own.
+func startServer(api *subresource.API) {
+	GinkgoHelper()
+	dir := GinkgoT().TempDir()
+	certificate, key, err := certutil.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	Expect(err).NotTo(HaveOccurred())
+	serving = certificate
+	kubeconfig, err := env.ControlPlane.AddUser(envtest.User{Name: "virt-api", Groups: []string{"system:masters"}}, nil)
+	Expect(err).NotTo(HaveOccurred())
+	access, err := kubeconfig.KubeConfig()
+	Expect(err).NotTo(HaveOccurred())
+	files := map[string][]byte{"tls.crt": certificate, "tls.key": key, "kubeconfig": access}
+	for name, content := range files {
+		Expect(os.WriteFile(filepath.Join(dir, name), content, 0o600)).To(Succeed())
+	}
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	Expect(err).NotTo(HaveOccurred())
+	address = listener.Addr().String()
+	s, err := server.New(server.Options{
+		Listener: listener, Address: "127.0.0.1",
+		CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key"), Kubeconfig: filepath.Join(dir, "kubeconfig"),
+	}, func(<-chan struct{}) []subresource.Verb { return api.Verbs() })
+	Expect(err).NotTo(HaveOccurred())
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	DeferCleanup(func() {
+		cancel()
+		Eventually(done).WithTimeout(stopLimit).Should(Receive(BeNil()))
+	})
+	Eventually(func() error { return as("anybody").Get().AbsPath("/healthz").Do(context.Background()).Error() }).
+		WithTimeout(startLimit).Should(Succeed())
+}
+
+// as is a client of virt-api with the certificate of a user.
+func as(name string) *rest.RESTClient {
+	GinkgoHelper()
+	user, err := env.AddUser(envtest.User{Name: name}, nil)
+	Expect(err).NotTo(HaveOccurred())
+	config := rest.CopyConfig(user.Config())
+	config.Host = "https://" + address
+	config.TLSClientConfig = rest.TLSClientConfig{
+		CAData: serving, CertData: config.CertData, KeyData: config.KeyData,
+	}
+	config.NegotiatedSerializer = clientgoscheme.Codecs.WithoutConversion()
+	config.GroupVersion = &metav1.SchemeGroupVersion
+	c, err := rest.UnversionedRESTClientFor(config)
+	Expect(err).NotTo(HaveOccurred())
+	return c
+}
+
+// allow gives a user one right on subresources.
+func allow(user, verb, resource string) {
+	GinkgoHelper()
+	name := strings.ReplaceAll("test:"+user+":"+verb+":"+resource, "/", ":")
+	Expect(k8s.Create(context.Background(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{subresource.GroupName}, Resources: []string{resource}, Verbs: []string{verb}}},
+	})).To(Succeed())
+	Expect(k8s.Create(context.Background(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
+	})).To(Succeed())
+}
