@@ -26,11 +26,8 @@ type API struct {
 	Client client.Client
 }
 
-// Resources of errors, in the singular, as KubeVirt has them.
-var (
-	vmResource  = v1.GroupVersion.WithResource("virtualmachine").GroupResource()
-	vmiResource = v1.GroupVersion.WithResource("virtualmachineinstance").GroupResource()
-)
+// vmResource names a VM in errors, in the singular, as KubeVirt does.
+var vmResource = v1.GroupVersion.WithResource("virtualmachine").GroupResource()
 
 // Verbs are all that the API can be asked to do.
 func (a *API) Verbs() []Verb {

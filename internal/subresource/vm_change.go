@@ -45,7 +45,6 @@ type plan struct {
 // change looks at a VM, decides and writes. Somebody who writes the VM in between is no reason to fail: it is decided anew
 // with what is there then.
 func (a *API) change(ctx context.Context, key types.NamespacedName, dry bool, decide func(machine) (plan, error)) error {
-	var refused error
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		vm, err := a.vm(ctx, key)
 		if err != nil {
@@ -58,16 +57,23 @@ func (a *API) change(ctx context.Context, key types.NamespacedName, dry bool, de
 		m := machine{vm, vmi}
 		p, err := decide(m)
 		if err != nil {
-			refused = err // It may be a conflict too, but another look would not change it.
-			return nil
+			return &refusal{err}
 		}
 		return a.apply(ctx, m, p, dry)
 	})
-	if refused != nil {
-		return refused
+	var refused *refusal
+	if errors.As(err, &refused) {
+		return refused.why
 	}
 	return err
 }
+
+// refusal is what was decided. It may be a conflict with the VM's state, which another look would not change, and so it must
+// not look like one of writers: it does not unwrap.
+type refusal struct{ why error }
+
+// Error is that of the decision.
+func (r *refusal) Error() string { return r.why.Error() }
 
 func (a *API) apply(ctx context.Context, m machine, p plan, dry bool) error {
 	undo := func() error { return nil }
