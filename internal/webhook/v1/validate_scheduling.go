@@ -5,7 +5,6 @@ package v1
 
 import (
 	"slices"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,9 +67,19 @@ func (c *check) nodeTerm(p *field.Path, term *corev1.NodeSelectorTerm) {
 		c.nodeRequirement(p.Child("matchExpressions").Index(i), &term.MatchExpressions[i])
 	}
 	for i := range term.MatchFields {
-		if key := term.MatchFields[i].Key; key != metav1.ObjectNameField {
-			c.invalid(p.Child("matchFields").Index(i).Child("key"), key, "not a valid field selector key. Use %s.", metav1.ObjectNameField)
-		}
+		c.nodeField(p.Child("matchFields").Index(i), &term.MatchFields[i])
+	}
+}
+
+func (c *check) nodeField(p *field.Path, r *corev1.NodeSelectorRequirement) {
+	switch {
+	case r.Operator != corev1.NodeSelectorOpIn && r.Operator != corev1.NodeSelectorOpNotIn:
+		c.invalid(p.Child("operator"), r.Operator, "not a valid selector operator. Use In or NotIn.")
+	case len(r.Values) != 1:
+		c.required(p.Child("values"), "must be only one value when `operator` is 'In' or 'NotIn' for node field selector")
+	}
+	if r.Key != metav1.ObjectNameField {
+		c.invalid(p.Child("key"), r.Key, "not a valid field selector key. Use %s.", metav1.ObjectNameField)
 	}
 }
 
@@ -88,10 +97,9 @@ func (c *check) nodeRequirement(p *field.Path, r *corev1.NodeSelectorRequirement
 			c.forbidden(p.Child("values"), "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
 		}
 	case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
+		// A value that is no number is taken, as in KubeVirt: no node matches it, and the scheduler says why.
 		if len(r.Values) != 1 {
 			c.required(p.Child("values"), "must be specified single value when `operator` is 'Lt' or 'Gt'")
-		} else if _, err := strconv.Atoi(r.Values[0]); err != nil {
-			c.invalid(p.Child("values").Index(0), r.Values[0], "must be a number when `operator` is 'Lt' or 'Gt'")
 		}
 	default:
 		c.invalid(p.Child("operator"), r.Operator, "not a valid selector operator")

@@ -22,13 +22,21 @@ func TestPlacement(t *testing.T) {
 				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{r}}}}}}
 		}
 	}
+	nodeName := func(r corev1.NodeSelectorRequirement) option {
+		return func(s *spec) {
+			nodeTerm(corev1.NodeSelectorRequirement{})(s)
+			s.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0] =
+				corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{r}}
+		}
+	}
 	spread := func(c corev1.TopologySpreadConstraint) option {
 		return func(s *spec) { s.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{c} }
 	}
 	dns := func(p corev1.DNSPolicy, c *corev1.PodDNSConfig) option {
 		return func(s *spec) { s.DNSPolicy, s.DNSConfig = p, c }
 	}
-	const term = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0]."
+	const terms = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]."
+	const term, name = terms + "matchExpressions[0].", terms + "matchFields[0]."
 	decide(t, []testCase{
 		{name: "host name", object: vmi(with(func(s *spec) { s.Hostname, s.Subdomain = "web-1", "team.example" }))},
 		{name: "host name with a dot", object: vmi(with(func(s *spec) { s.Hostname = "web.1" })), fields: []string{"spec.hostname"},
@@ -38,6 +46,13 @@ func TestPlacement(t *testing.T) {
 		{name: "node affinity", object: vmi(nodeTerm(corev1.NodeSelectorRequirement{Key: "zone", Operator: "In", Values: []string{"a"}}))},
 		{name: "node affinity without values", object: vmi(nodeTerm(corev1.NodeSelectorRequirement{Key: "zone", Operator: "In"})), fields: []string{term + "values"}},
 		{name: "node affinity of an unknown kind", object: vmi(nodeTerm(corev1.NodeSelectorRequirement{Key: "zone", Operator: "Near"})), fields: []string{term + "operator"}},
+		{name: "node affinity to more than a word", object: vmi(nodeTerm(corev1.NodeSelectorRequirement{Key: "cores", Operator: "Gt", Values: []string{"many"}}))},
+		{name: "node affinity to more than two numbers", object: vmi(nodeTerm(corev1.NodeSelectorRequirement{Key: "cores", Operator: "Gt", Values: []string{"1", "2"}})),
+			fields: []string{term + "values"}},
+		{name: "node by name", object: vmi(nodeName(corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: "In", Values: []string{"n1"}}))},
+		{name: "node by two names", object: vmi(nodeName(corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: "In", Values: []string{"n1", "n2"}})),
+			fields: []string{name + "values"}, says: "must be only one value"},
+		{name: "node with any name", object: vmi(nodeName(corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: "Exists"})), fields: []string{name + "operator"}},
 		{name: "spread", object: vmi(spread(corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: "DoNotSchedule"}))},
 		{name: "spread of no skew", object: vmi(spread(corev1.TopologySpreadConstraint{TopologyKey: "zone", WhenUnsatisfiable: "DoNotSchedule"})),
 			fields: []string{"spec.topologySpreadConstraints[0].maxSkew"}, says: "must be greater than zero"},
