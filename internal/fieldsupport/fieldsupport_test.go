@@ -147,6 +147,11 @@ func TestTablesNameFieldsOfTheAPI(t *testing.T) {
 
 func TestInVMI(t *testing.T) {
 	type option = func(*v1.VirtualMachineInstanceSpec)
+	cdrom := func(readonly bool) option {
+		return func(s *v1.VirtualMachineInstanceSpec) {
+			s.Domain.Devices.Disks = []v1.Disk{{Name: "cd", DiskDevice: v1.DiskDevice{CDRom: &v1.CDRomTarget{ReadOnly: &readonly}}}}
+		}
+	}
 	for _, tc := range []struct {
 		name    string
 		option  option
@@ -162,6 +167,8 @@ func TestInVMI(t *testing.T) {
 		{"a value", func(s *v1.VirtualMachineInstanceSpec) { s.EvictionStrategy = ptr.To(v1.EvictionStrategyLiveMigrate) },
 			nil, []string{"spec.evictionStrategy has no effect: "}},
 		{"another value", func(s *v1.VirtualMachineInstanceSpec) { s.EvictionStrategy = ptr.To(v1.EvictionStrategyNone) }, nil, nil},
+		{"false where it is asked for in vain", cdrom(false), nil, []string{"spec.domain.devices.disks[0].cdrom.readonly has no effect: "}},
+		{"true, which is the default", cdrom(true), nil, nil},
 		{"an empty choice", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.DownwardMetrics = &v1.DownwardMetrics{} },
 			[]string{"spec.domain.devices.downwardMetrics: Forbidden: "}, nil},
 	} {

@@ -9,6 +9,7 @@ package fieldsupport
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -152,13 +153,13 @@ func setPaths(at *field.Path, node any, steps, values []string) []*field.Path {
 }
 
 // isSet says that a value asks for something: false, zero and the empty string do not, nor does a device that is not
-// enabled; an empty object does, since that is how a choice without options is written.
+// enabled; an empty object does, since that is how a choice without options is written. A row may be about false alone.
 func isSet(node any, values []string) bool {
 	switch v := node.(type) {
 	case nil:
 		return false
 	case bool:
-		return v
+		return v && len(values) == 0 || slices.Contains(values, strconv.FormatBool(v))
 	case string:
 		return v != "" && (len(values) == 0 || slices.Contains(values, v))
 	case int64:

@@ -21,7 +21,7 @@ var VMI = []Field{
 	{"domain.devices.downwardMetrics", nil, Refuse, "downward metrics are not implemented yet"},
 	{"domain.devices.clientPassthrough", nil, Refuse, "USB redirection is not implemented yet"},
 
-	{"domain.devices.disks[].cdrom.readonly", nil, Warn, "a guest never writes to a CD-ROM, whatever this says"},
+	{"domain.devices.disks[].cdrom.readonly", []string{"false"}, Warn, "a guest never writes to a CD-ROM, whatever this says"},
 	{"domain.devices.disks[].lun.reservation", nil, Refuse, "persistent reservations are not implemented yet"},
 	{"domain.devices.disks[].changedBlockTracking", nil, Refuse, "incremental backup is not implemented yet"},
 
