@@ -46,10 +46,14 @@ func byAgent(c v1.AccessCredential) bool {
 		c.UserPassword != nil && c.UserPassword.PropagationMethod.QemuGuestAgent != nil
 }
 
+// maxCredentials bounds what is kept of a guest's credentials, in bytes: a spec may name any number of Secrets.
+const maxCredentials = 4 << 20
+
 // ReadCredentials reads the Secrets of the credentials that the agent propagates, as they are on the node now. A user's keys
 // are those of all credentials that name the user. Of passwords the Secret's keys are the users' names.
 func ReadCredentials(credentials []v1.AccessCredential, content media.Content) (hypervisor.Credentials, error) {
 	wanted := hypervisor.Credentials{Keys: map[string][]string{}, Passwords: map[string]string{}}
+	left := maxCredentials
 	for i := range credentials {
 		credential := &credentials[i]
 		secret := credential.SecretName()
@@ -59,6 +63,12 @@ func ReadCredentials(credentials []v1.AccessCredential, content media.Content) (
 		files, err := content.Files(media.SecretVolume, launcherpod.CredentialsVolume(secret))
 		if err != nil {
 			return wanted, fmt.Errorf("read Secret %s: %w", secret, err)
+		}
+		for _, file := range files {
+			left -= len(file)
+		}
+		if left < 0 {
+			return wanted, fmt.Errorf("the Secrets of accessCredentials have more than %d bytes in all: shorten them", maxCredentials)
 		}
 		names := slices.Sorted(maps.Keys(files))
 		if credential.UserPassword != nil {

@@ -5,6 +5,8 @@ package reconciler_test
 
 import (
 	"errors"
+	"slices"
+	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -14,6 +16,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/handler/media"
+	"github.com/vireo-project/vireo/internal/handler/reconciler"
 )
 
 // credentialsByAgent gives two users the keys of one Secret, one of them more, and takes passwords from another.
@@ -101,3 +104,22 @@ var _ = Describe("Tags of devices", func() {
 		Expect(medium).To(ContainSubstring(`{"type":"disk","bus":"pci","address":"0000:01:00.0","tags":["root"]}`))
 	})
 })
+
+// manySecrets has a Secret of 1 MiB, the most that there is, for every name.
+type manySecrets struct{ media.Content }
+
+func (manySecrets) Files(media.VolumeKind, string) (map[string][]byte, error) {
+	return map[string][]byte{"root": make([]byte, corev1.MaxSecretSize)}, nil
+}
+
+func TestCredentialsAreBounded(t *testing.T) {
+	vmi := &v1.VirtualMachineInstance{}
+	credentialsByAgent(vmi)
+	credentials := vmi.Spec.AccessCredentials
+	if _, err := reconciler.ReadCredentials(credentials, manySecrets{}); err != nil {
+		t.Errorf("three Secrets: %v", err)
+	}
+	if _, err := reconciler.ReadCredentials(slices.Concat(credentials, credentials), manySecrets{}); err == nil {
+		t.Error("six Secrets of 1 MiB are taken")
+	}
+}
