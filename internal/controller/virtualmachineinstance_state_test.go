@@ -146,6 +146,17 @@ var _ = Describe("VirtualMachineInstance whose TPM or EFI variables last", func(
 		Expect(w.expectState(vmi).Spec.StorageClassName).To(HaveValue(Equal("configured-" + w.ns)))
 	})
 
+	It("looks again for the class of its claim after somebody deleted it", func() {
+		class := aClass(storagev1.VolumeBindingImmediate, asDefault)
+		_, vmi := w.ofVM()
+		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
+		Expect(k8sClient.Delete(ctx, class)).To(Succeed())
+		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(result.RequeueAfter).To(BeNumerically(">", 0), "nothing tells when a class comes back")
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
+			"BackendStorageNotReady", "there is no StorageClass "+class.Name))
+	})
+
 	It("prefers the default class for VMs", func() {
 		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
 		chosen := aClass(storagev1.VolumeBindingWaitForFirstConsumer, func(c *storagev1.StorageClass) {
@@ -254,7 +265,7 @@ func aClass(binding storagev1.VolumeBindingMode, change func(*storagev1.StorageC
 	class.GenerateName = "spec-"
 	change(class)
 	ExpectCreated(class)
-	DeferCleanup(func() { Expect(k8sClient.Delete(ctx, class)).To(Succeed()) })
+	DeferCleanup(func() { Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, class))).To(Succeed()) })
 	return class
 }
 

@@ -208,6 +208,7 @@ func (s *Scope) awaitState(ctx context.Context) error {
 		s.stateNotReady("is not bound yet, waiting for it")
 	default:
 		s.stateNotReady(fmt.Sprintf("is not bound, and there is no StorageClass %s that would provide a volume", name))
+		s.RequeueAfter = classRetry
 	}
 	return nil
 }
