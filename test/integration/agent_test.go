@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	goruntime "runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -135,7 +134,7 @@ func (n *node) offerSocket() {
 // addPrimaryInterface gives the Pod what a CNI plugin would.
 func (n *node) addPrimaryInterface() {
 	GinkgoHelper()
-	Expect(onLockedThread(n.daemon.NetNS(), addEth0)).To(Succeed())
+	Expect(inNamespace(n.daemon.NetNS(), addEth0)).To(Succeed())
 }
 
 func addEth0() error {
@@ -364,12 +363,12 @@ func (n *node) guestRuns() bool {
 	return d.Active()
 }
 
-func onLockedThread(namespace string, do func() error) error {
-	done := make(chan error)
-	go func() {
-		// Never unlocked: the thread has changed its namespace and ends with the goroutine.
-		goruntime.LockOSThread()
-		done <- inNamespace(namespace, do)
-	}()
-	return <-done
+// inNamespace runs a function in the network namespace at a path.
+func inNamespace(path string, do func() error) error {
+	namespace, err := network.OpenNamespaceFile(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = namespace.Close() }()
+	return namespace.Do(do)
 }

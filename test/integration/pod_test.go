@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -147,28 +146,10 @@ func (p *pod) prepareTap(iface *libvirtxml.DomainInterface) {
 	if iface.MTU != nil {
 		tap.MTU = int(iface.MTU.Size)
 	}
-	done := make(chan error)
-	go func() {
-		// Never unlocked: the thread has changed its namespace and ends with the goroutine.
-		runtime.LockOSThread()
-		done <- inNamespace(p.daemon.NetNS(), func() error {
-			if err := netlink.LinkAdd(tap); err != nil {
-				return err
-			}
-			return netlink.LinkSetUp(tap)
-		})
-	}()
-	Expect(<-done).To(Succeed())
-}
-
-func inNamespace(path string, do func() error) error {
-	ns, err := netns.GetFromPath(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = ns.Close() }()
-	if err := netns.Set(ns); err != nil {
-		return err
-	}
-	return do()
+	Expect(inNamespace(p.daemon.NetNS(), func() error {
+		if err := netlink.LinkAdd(tap); err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(tap)
+	})).To(Succeed())
 }

@@ -47,14 +47,27 @@ func (n *Namespace) Close() error { return n.file.Close() }
 // Do runs a function inside of the namespace, on a thread that ends with it: should anything go wrong with the
 // way back, no other goroutine ever finds itself in a Pod.
 func (n *Namespace) Do(inside func() error) error {
+	return onSpentThread(func() error {
+		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter the Pod's network namespace: %w", err)
+		}
+		return inside()
+	})
+}
+
+// onSpentThread runs a function on a thread that ends with it.
+func onSpentThread(do func() error) error {
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the runtime ends the thread with the goroutine
-		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
-			result <- fmt.Errorf("enter the Pod's network namespace: %w", err)
+		if unix.Gettid() != unix.Getpid() {
+			result <- do()
 			return
 		}
-		result <- inside()
+		// The first thread of a process cannot end. It would stay in the Pod's namespace for ever, and /proc/self, by which
+		// we tell that namespace from the node's, is about the first thread. While it is held here, another one is taken.
+		defer runtime.UnlockOSThread()
+		result <- onSpentThread(do)
 	}()
 	return <-result
 }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -24,25 +23,17 @@ func newNamespace(t *testing.T) *Namespace {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: it makes network namespaces")
 	}
-	type made struct {
-		file *os.File
-		err  error
-	}
-	result := make(chan made)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends in its namespace
+	namespace := &Namespace{}
+	err := onSpentThread(func() (err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			result <- made{err: err}
-			return
+			return err
 		}
-		file, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
-		result <- made{file, err}
-	}()
-	m := <-result
-	if m.err != nil {
-		t.Fatal(m.err)
+		namespace.file, err = os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	namespace := &Namespace{file: m.file}
 	t.Cleanup(func() { _ = namespace.Close() })
 	inside(t, namespace, func() error { return setUp("lo") })
 	return namespace
