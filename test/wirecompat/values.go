@@ -17,5 +17,12 @@ var knownValues = map[string][]any{
 	"VirtualMachineBackup.spec.tokenSecretRef":         {"token"},
 	"VirtualMachineBackupTracker.spec.source.apiGroup": {"kubevirt.io"},
 	"VirtualMachineBackupTracker.spec.source.kind":     {"VirtualMachine"},
-	"spec.runStrategy":                                 {"Always", "Halted", "Manual", "RerunOnFailure", "Once", "WaitAsReceiver"},
+	// Durations are text to KubeVirt's schema. One that is none would keep every component from reading the object.
+	"batchEvictionInterval": {"24h", "1h30m", "90s"},
+	"caOverlapInterval":     {"24h", "1h30m", "90s"},
+	"caRotateInterval":      {"24h", "1h30m", "90s"},
+	"certRotateInterval":    {"24h", "1h30m", "90s"},
+	"duration":              {"24h", "1h30m", "90s"},
+	"renewBefore":           {"24h", "1h30m", "90s"},
+	"spec.runStrategy":      {"Always", "Halted", "Manual", "RerunOnFailure", "Once", "WaitAsReceiver"},
 }
