@@ -212,13 +212,18 @@ func diskSource(path string, block bool) *libvirtxml.DomainDiskSource {
 	return &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: path}}
 }
 
+// MatchesVolume says that a disk takes the block sizes of its volume, which Facts must have then.
+func MatchesVolume(disk *v1.Disk) bool {
+	return disk.BlockSize != nil && disk.BlockSize.MatchVolume != nil && enabled(disk.BlockSize.MatchVolume.Enabled)
+}
+
 func (b *diskBuilder) blockSize() (*libvirtxml.DomainDiskBlockIO, error) {
 	size := b.spec.BlockSize
 	if size == nil {
 		return nil, nil
 	}
 	path := b.path.Child("blockSize")
-	match := size.MatchVolume != nil && enabled(size.MatchVolume.Enabled)
+	match := MatchesVolume(b.spec)
 	switch {
 	case size.Custom != nil && match:
 		return nil, field.Invalid(path, "custom, matchVolume", "a disk has one block size: leave one of them out")

@@ -30,6 +30,18 @@ const (
 	Later
 )
 
+// String says it of a field: it has no effect, it keeps the VM from starting.
+func (e Effect) String() string {
+	switch e {
+	case Refuse:
+		return "keeps the VM from starting"
+	case Later:
+		return "has an effect when virt-controller starts next"
+	default:
+		return "has no effect"
+	}
+}
+
 // ReasonNotImplemented is the reason of the condition and of the event of an object that does not start because of a
 // field that nothing implements.
 const ReasonNotImplemented = "FieldNotImplemented"
@@ -56,15 +68,7 @@ type Finding struct {
 
 // String is a sentence for a user.
 func (f Finding) String() string {
-	words := "has no effect"
-	switch f.Field.Effect {
-	case Warn:
-	case Refuse:
-		words = "keeps the VM from starting"
-	case Later:
-		words = "has an effect when virt-controller starts next"
-	}
-	return fmt.Sprintf("%s %s: %s", f.Path, words, f.Field.Reason)
+	return fmt.Sprintf("%s %s: %s", f.Path, f.Field.Effect, f.Field.Reason)
 }
 
 // InVMI returns what a VMI asks for in vain. The path is that of its spec.

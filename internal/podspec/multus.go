@@ -56,8 +56,8 @@ func Connected(vmi *v1.VirtualMachineInstance) []v1.Network {
 	return out
 }
 
-// podInterface is the Pod's interface on a network.
-func podInterface(network *v1.Network) string {
+// PodInterface is the Pod's interface on a network.
+func PodInterface(network *v1.Network) string {
 	if network.IsPrimary() {
 		return launcherpod.PrimaryInterface
 	}
@@ -80,7 +80,7 @@ func annotateNetworks(annotations map[string]string, vmi *v1.VirtualMachineInsta
 		default:
 			definition := AttachmentDefinition(vmi.Namespace, multus)
 			secondary = append(secondary, selection{
-				Name: definition.Name, Namespace: definition.Namespace, MAC: macs[network.Name], Interface: podInterface(&network),
+				Name: definition.Name, Namespace: definition.Namespace, MAC: macs[network.Name], Interface: PodInterface(&network),
 			})
 		}
 	}

@@ -42,7 +42,7 @@ func interfaceArguments(vmi *v1.VirtualMachineInstance) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		options, err := dhcpArguments(interfacesPath.Index(i), iface, podInterface(network))
+		options, err := dhcpArguments(interfacesPath.Index(i), iface, PodInterface(network))
 		if err != nil {
 			return nil, err
 		}
@@ -63,7 +63,7 @@ func interfaceArgument(iface *v1.Interface, network *v1.Network) (string, error)
 		}
 		return strings.Join([]string{launcherpod.PrimaryInterface, "masquerade", ipv4, ipv6}, ","), nil
 	case iface.Bridge != nil:
-		return podInterface(network) + ",bridge", nil
+		return PodInterface(network) + ",bridge", nil
 	default:
 		return "", fmt.Errorf("interface %s: its binding is neither masquerade on the Pod network nor bridge", iface.Name)
 	}

@@ -85,16 +85,10 @@ func decode(r *http.Request, into any) error {
 	}
 }
 
-// dryRun says what a body's field of that name asks for.
-func dryRun(options []string) (bool, error) {
+// isDryRun says what a body's field dryRun asks for.
+func isDryRun(options []string) (bool, error) {
 	if at := slices.IndexFunc(options, func(o string) bool { return o != metav1.DryRunAll }); at >= 0 {
 		return false, apierrors.NewBadRequest(fmt.Sprintf("dryRun[%d]: %q is not supported, use %s", at, options[at], metav1.DryRunAll))
 	}
 	return len(options) > 0, nil
-}
-
-// accepted is the answer to what goes on after it.
-func accepted(w http.ResponseWriter) error {
-	w.WriteHeader(http.StatusAccepted)
-	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,6 +41,19 @@ type plan struct {
 	requests []v1.VirtualMachineStateChangeRequest
 	// grace is the instance's grace period in seconds to be; nil leaves it.
 	grace *int64
+}
+
+// serveChange answers a request for a change of a VM, of which the options that every such request has are left.
+func (a *API) serveChange(w http.ResponseWriter, r *http.Request, dryRun []string, decide func(machine) (plan, error)) error {
+	dry, err := isDryRun(dryRun)
+	if err != nil {
+		return err
+	}
+	if err := a.change(r.Context(), key(r), dry, decide); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusAccepted)
+	return nil
 }
 
 // change looks at a VM, decides and writes. Somebody who writes the VM in between is no reason to fail: it is decided anew

@@ -30,17 +30,9 @@ func (a *API) restart(w http.ResponseWriter, r *http.Request) error {
 			return apierrors.NewBadRequest("gracePeriod has to be greater or equal to 0")
 		}
 	}
-	dry, err := dryRun(options.DryRun)
-	if err != nil {
-		return err
-	}
-	err = a.change(r.Context(), key(r), dry, func(m machine) (plan, error) {
+	return a.serveChange(w, r, options.DryRun, func(m machine) (plan, error) {
 		return decideRestart(m, options.GracePeriodSeconds != nil)
 	})
-	if err != nil {
-		return err
-	}
-	return accepted(w)
 }
 
 func decideRestart(m machine, force bool) (plan, error) {

@@ -15,15 +15,7 @@ func (a *API) start(w http.ResponseWriter, r *http.Request) error {
 	if err := decode(r, options); err != nil {
 		return err
 	}
-	dry, err := dryRun(options.DryRun)
-	if err != nil {
-		return err
-	}
-	err = a.change(r.Context(), key(r), dry, func(m machine) (plan, error) { return decideStart(m, options.Paused) })
-	if err != nil {
-		return err
-	}
-	return accepted(w)
+	return a.serveChange(w, r, options.DryRun, func(m machine) (plan, error) { return decideStart(m, options.Paused) })
 }
 
 func decideStart(m machine, paused bool) (plan, error) {

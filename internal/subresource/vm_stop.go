@@ -23,15 +23,7 @@ func (a *API) stop(w http.ResponseWriter, r *http.Request) error {
 	if options.GracePeriod != nil && *options.GracePeriod < 0 {
 		return apierrors.NewBadRequest("gracePeriod has to be greater or equal to 0")
 	}
-	dry, err := dryRun(options.DryRun)
-	if err != nil {
-		return err
-	}
-	err = a.change(r.Context(), key(r), dry, func(m machine) (plan, error) { return decideStop(m, options.GracePeriod) })
-	if err != nil {
-		return err
-	}
-	return accepted(w)
+	return a.serveChange(w, r, options.DryRun, func(m machine) (plan, error) { return decideStop(m, options.GracePeriod) })
 }
 
 func decideStop(m machine, grace *int64) (plan, error) {

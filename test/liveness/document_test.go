@@ -195,16 +195,13 @@ func renderTable(out *bytes.Buffer, title, about string, rows []fieldsupport.Fie
 }
 
 func renderRows(out *bytes.Buffer, rows []fieldsupport.Field) {
-	words := map[fieldsupport.Effect]string{
-		fieldsupport.Warn: string(warned), fieldsupport.Refuse: string(refused), fieldsupport.Later: "works after a restart of virt-controller",
-	}
 	fmt.Fprint(out, "| field | | why, and what to do |\n|---|---|---|\n")
 	for _, row := range rows {
 		field := "`" + row.Path + "`"
 		if len(row.Values) > 0 {
 			field += ": " + strings.Join(row.Values, ", ")
 		}
-		fmt.Fprintf(out, "| %s | %s | %s |\n", field, words[row.Effect], row.Reason)
+		fmt.Fprintf(out, "| %s | %s | %s |\n", field, row.Effect, row.Reason)
 	}
 	fmt.Fprintln(out)
 }

@@ -65,9 +65,7 @@ func decide(s *Scope) action {
 // unimplemented is what the VM asks for outside of its template that nothing implements: an instance without it would be
 // another machine. What is in the template, the instance itself says.
 func unimplemented(s *Scope) *Failure {
-	spec := s.VM.Spec.DeepCopy()
-	spec.Template = nil
-	refused := fieldsupport.Refusals(fieldsupport.InVM(field.NewPath("spec"), spec))
+	refused := fieldsupport.Refusals(fieldsupport.InVMOnly(field.NewPath("spec"), &s.VM.Spec))
 	if len(refused) == 0 {
 		return nil
 	}

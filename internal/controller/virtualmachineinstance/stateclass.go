@@ -4,9 +4,11 @@
 package virtualmachineinstance
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -67,13 +69,7 @@ func defaultOf(classes []storagev1.StorageClass) *storagev1.StorageClass {
 			return c.Annotations[annotation] != "true"
 		})
 		slices.SortFunc(marked, func(a, b storagev1.StorageClass) int {
-			if age := b.CreationTimestamp.Compare(a.CreationTimestamp.Time); age != 0 {
-				return age
-			}
-			if a.Name < b.Name {
-				return -1
-			}
-			return 1
+			return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 		})
 		if len(marked) > 0 {
 			return &marked[0]

@@ -8,6 +8,7 @@ import (
 	"context"
 	"maps"
 
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/handler/media"
@@ -64,9 +65,22 @@ func Collect(
 	for name, disk := range facts.Disks {
 		disk.DirectIO = (disk.Block || files.DirectIO(ctx, disk.Path)) &&
 			(disk.BackingPath == "" || disk.BackingBlock || files.DirectIO(ctx, disk.BackingPath))
-		sizes := files.BlockSizes(ctx, disk.Path)
-		disk.LogicalBlockSize, disk.PhysicalBlockSize, disk.DiscardGranularity = sizes.Logical, sizes.Physical, sizes.Discard
 		facts.Disks[name] = disk
 	}
 	return facts
+}
+
+// AddBlockSizes completes the facts of the disks that take the block sizes of their volumes. Nobody looks at the storage of
+// the others for it.
+func AddBlockSizes(ctx context.Context, vmi *v1.VirtualMachineInstance, files Files, disks map[string]domain.DiskFact) {
+	for i := range vmi.Spec.Domain.Devices.Disks {
+		spec := &vmi.Spec.Domain.Devices.Disks[i]
+		disk, found := disks[spec.Name]
+		if !found || !domain.MatchesVolume(spec) {
+			continue
+		}
+		sizes := files.BlockSizes(ctx, disk.Path)
+		disk.LogicalBlockSize, disk.PhysicalBlockSize, disk.DiscardGranularity = sizes.Logical, sizes.Physical, sizes.Discard
+		disks[spec.Name] = disk
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
@@ -36,6 +37,30 @@ func (f files) BlockSizes(_ context.Context, path string) BlockSizes {
 	return BlockSizes{Logical: 512, Physical: 4096, Discard: 1024}
 }
 
+// matching is a VMI whose disks take the block sizes of their volumes.
+func matching(disks ...string) *v1.VirtualMachineInstance {
+	vmi := &v1.VirtualMachineInstance{}
+	for _, name := range disks {
+		vmi.Spec.Domain.Devices.Disks = append(vmi.Spec.Domain.Devices.Disks,
+			v1.Disk{Name: name, BlockSize: &v1.BlockSize{MatchVolume: &v1.FeatureState{}}})
+	}
+	return vmi
+}
+
+func TestBlockSizesOfDisksThatAskForThem(t *testing.T) {
+	vmi := matching("asks")
+	vmi.Spec.Domain.Devices.Disks = append(vmi.Spec.Domain.Devices.Disks, v1.Disk{Name: "does not"})
+	disks := map[string]domain.DiskFact{"asks": {Path: "/a"}, "does not": {Path: "/a"}}
+	AddBlockSizes(context.Background(), vmi, files{}, disks)
+	want := map[string]domain.DiskFact{
+		"asks":     {Path: "/a", LogicalBlockSize: 512, PhysicalBlockSize: 4096, DiscardGranularity: 1024},
+		"does not": {Path: "/a"},
+	}
+	if diff := cmp.Diff(want, disks); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestCollect(t *testing.T) {
 	config := clusterconfig.Default()
 	config.UseEmulation = true
@@ -52,6 +77,7 @@ func TestCollect(t *testing.T) {
 	node := Node{Arch: "amd64", NUMACells: []domain.NUMACellFact{{ID: 1, CPUs: []domain.CPUFact{{ID: 2}, {ID: 3}}}}}
 	got := Collect(context.Background(), config, node,
 		files{devices: map[string]bool{"/dev/vhost-net": true}, direct: map[string]bool{"/a": true, "/d": true}}, disks, taps)
+	AddBlockSizes(context.Background(), matching("a", "b", "gone"), files{}, got.Disks)
 	want := domain.Facts{
 		Emulation: true, Arch: "amd64", Interfaces: taps, KernelBoot: disks.KernelBoot, VhostNet: true, CPUs: []uint{2, 3}, NUMACells: node.NUMACells,
 		SMBIOS: domain.SMBIOSFact{Manufacturer: "KubeVirt", Product: "None", Family: "KubeVirt"}, MemBalloonStatsPeriod: 10,

@@ -18,8 +18,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/domain"
-	"github.com/vireo-project/vireo/internal/launcher/podiface"
-	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // The guest's private networks with masquerade, unless the VMI says otherwise. KubeVirt's values.
@@ -97,7 +96,7 @@ func NewPlan(vmi *v1.VirtualMachineInstance) (Plan, error) {
 }
 
 func planInterface(vmi *v1.VirtualMachineInstance, spec *v1.Interface, network v1.Network) (Interface, error) {
-	out := Interface{Name: spec.Name, PodInterface: podInterface(network)}
+	out := Interface{Name: spec.Name, PodInterface: podspec.PodInterface(&network)}
 	if spec.MacAddress != "" {
 		mac, err := net.ParseMAC(spec.MacAddress)
 		if err != nil {
@@ -127,13 +126,6 @@ func planInterface(vmi *v1.VirtualMachineInstance, spec *v1.Interface, network v
 	}
 	out.Ports, err = planPorts(spec)
 	return out, err
-}
-
-func podInterface(network v1.Network) string {
-	if network.IsPrimary() {
-		return launcherpod.PrimaryInterface
-	}
-	return podiface.Secondary(network.Name)
 }
 
 // prefixOr reads a network. It must have room for the gateway and the guest.

@@ -151,6 +151,7 @@ func (r *Reconciler) domain(ctx context.Context, s *scope) error {
 		return err
 	}
 	collected := facts.Collect(ctx, s.config, r.Facts, files, s.disks, s.interfaces)
+	facts.AddBlockSizes(ctx, s.vmi, files, collected.Disks)
 	definition, err := domain.Build(s.vmi, collected)
 	if err != nil {
 		return s.fromBuild(err)

@@ -20,25 +20,21 @@ import (
 )
 
 // Server is virt-api.
-type Server struct {
-	generic *apiserver.GenericAPIServer
-	// Stopping is closed when the server is told to stop, before it stops to answer: streams say goodbye then.
-	Stopping <-chan struct{}
-}
+type Server struct{ generic *apiserver.GenericAPIServer }
 
-// New makes a server of verbs. Handlers learn of its end by the channel that makes the verbs.
+// New makes a server of verbs. The channel that they are made with is closed when the server is told to stop, before it
+// stops to answer: streams say goodbye then.
 func New(o Options, verbs func(stopping <-chan struct{}) []subresource.Verb) (*Server, error) {
 	// The chain needs the names only.
 	config, err := o.chain(verbs(nil))
 	if err != nil {
 		return nil, err
 	}
-	stopping := config.ShutdownInitiatedNotify()
 	generic, err := config.Complete(nil).New("virt-api", apiserver.NewEmptyDelegate())
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the API server: %w", err)
 	}
-	handler, err := routes(verbs(stopping))
+	handler, err := routes(verbs(config.ShutdownInitiatedNotify()))
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +42,7 @@ func New(o Options, verbs func(stopping <-chan struct{}) []subresource.Verb) (*S
 		generic.Handler.NonGoRestfulMux.Handle(root, handler)
 		generic.Handler.NonGoRestfulMux.HandlePrefix(root+"/", handler)
 	}
-	return &Server{generic: generic, Stopping: stopping}, nil
+	return &Server{generic: generic}, nil
 }
 
 // Run serves until the context ends, and then until what runs has ended.

@@ -13,6 +13,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // reservedMAC belongs to the bridge that the agent makes in the Pod for masquerade (KubeVirt: pkg/network/link).
@@ -303,7 +304,7 @@ func checkDHCP(c *check) {
 		seen := map[int]bool{}
 		for j, option := range dhcp.PrivateOptions {
 			p := at.Child("privateOptions").Index(j).Child("option")
-			if option.Option < 224 || option.Option > 254 {
+			if option.Option < launcherpod.FirstPrivateDHCP || option.Option > launcherpod.LastPrivateDHCP {
 				c.invalid(p, option.Option, "provided DHCPPrivateOptions are out of range, must be in range 224 to 254")
 			}
 			if seen[option.Option] {

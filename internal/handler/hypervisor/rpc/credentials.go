@@ -96,17 +96,6 @@ func inTurn(calls []func() error) error {
 
 var errAgentOffline = errors.New(hypervisor.AgentOffline)
 
-func (c *Conn) withAgent(ctx context.Context, domain, what string, fn func(*libvirt.Domain) error) error {
-	return c.call(ctx, guestTimeout, what, func(l *libvirt.Connect) error {
-		return withDomain(l, domain, func(d *libvirt.Domain) error {
-			if err := d.AgentSetResponseTimeout(agentTimeout, 0); err != nil {
-				return err
-			}
-			return fn(d)
-		})
-	})
-}
-
 func credentialError(what, user string, err error) error {
 	switch {
 	case err == nil:

@@ -39,34 +39,41 @@ const (
 // have, which lets a hostile launcher exhaust the agent's memory.
 func (c *Conn) GuestInfo(ctx context.Context, name string) (*hypervisor.GuestInfo, error) {
 	info := &hypervisor.GuestInfo{}
-	err := c.call(ctx, guestTimeout, "ask the guest agent", func(l *libvirt.Connect) error {
-		return withDomain(l, name, func(d *libvirt.Domain) error {
-			if err := d.AgentSetResponseTimeout(agentTimeout, 0); err != nil {
-				return err
-			}
-			answer, err := d.QemuAgentCommand(`{"execute":"guest-get-osinfo"}`, agentTimeout, 0)
-			if err != nil {
-				return err
-			}
-			if info.OS, err = parseOSInfo(answer); err != nil {
-				return err
-			}
-			interfaces, err := d.ListAllInterfaceAddresses(libvirt.DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT)
-			if err != nil {
-				return err
-			}
-			info.Interfaces = guestInterfaces(interfaces)
-			// An old agent does not know its host's name; the rest is still worth having.
-			if host, err := d.GetHostname(libvirt.DOMAIN_GET_HOSTNAME_AGENT); err == nil {
-				info.Hostname = hypervisor.Clean(host)
-			}
-			return nil
-		})
+	err := c.withAgent(ctx, name, "ask the guest agent", func(d *libvirt.Domain) error {
+		answer, err := d.QemuAgentCommand(`{"execute":"guest-get-osinfo"}`, agentTimeout, 0)
+		if err != nil {
+			return err
+		}
+		if info.OS, err = parseOSInfo(answer); err != nil {
+			return err
+		}
+		interfaces, err := d.ListAllInterfaceAddresses(libvirt.DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT)
+		if err != nil {
+			return err
+		}
+		info.Interfaces = guestInterfaces(interfaces)
+		// An old agent does not know its host's name; the rest is still worth having.
+		if host, err := d.GetHostname(libvirt.DOMAIN_GET_HOSTNAME_AGENT); err == nil {
+			info.Hostname = hypervisor.Clean(host)
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	return info, nil
+}
+
+// withAgent calls a function that asks the guest agent.
+func (c *Conn) withAgent(ctx context.Context, domain, what string, fn func(*libvirt.Domain) error) error {
+	return c.call(ctx, guestTimeout, what, func(l *libvirt.Connect) error {
+		return withDomain(l, domain, func(d *libvirt.Domain) error {
+			if err := d.AgentSetResponseTimeout(agentTimeout, 0); err != nil {
+				return err
+			}
+			return fn(d)
+		})
+	})
 }
 
 // parseOSInfo reads the answer to guest-get-osinfo. Source: QEMU qga/qapi-schema.json, GuestOSInfo.
