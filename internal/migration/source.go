@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package migration
+
+// SourceDomain is what libvirt says of the guest at the source.
+type SourceDomain uint8
+
+// The states of the source's guest.
+const (
+	// SourceRunning: its CPUs run, whether it is being copied or not.
+	SourceRunning SourceDomain = iota
+	// SourceSuspended: libvirt stopped it to switch over. It has all that the guest had, and holds no image.
+	SourceSuspended
+	// SourceHandedOver: it can never run again. libvirt has ended it as migrated, or it only serves the pages of a post-copy.
+	SourceHandedOver
+	// SourceEnded: it ended otherwise.
+	SourceEnded
+)
+
+// SourceView is what the source's agent sees.
+type SourceView struct {
+	Record Record
+	Domain SourceDomain
+	// Copying says that this process waits for libvirt to copy.
+	Copying bool
+	// Orphaned says that libvirt has a migration job that an earlier process began. The last call of that process may still be
+	// carried out as long as there is one.
+	Orphaned bool
+	// Prepared says that the target's agent is ready to receive.
+	Prepared bool
+}
+
+// DecideSource says what the source's agent does next.
+func DecideSource(v SourceView) []Action {
+	switch {
+	case v.Domain == SourceEnded, v.Record.Final:
+		return nil
+	case v.Domain == SourceHandedOver:
+		return v.handedOver()
+	case v.Record.Owner == Target:
+		return []Action{Destroy}
+	case v.Copying && v.Record.Abort:
+		return []Action{Cancel}
+	case v.Copying:
+		return nil
+	case v.Orphaned && v.Domain == SourceRunning:
+		return []Action{Cancel}
+	case v.Orphaned:
+		// The process that began it may have told libvirt that the target has the guest. libvirt forgets the job, and
+		// refuses what comes late, when it notices the end of that process.
+		return nil
+	case v.Domain == SourceSuspended:
+		// It was not handed over, so nobody was told to run it.
+		return []Action{Resume}
+	default:
+		return v.running()
+	}
+}
+
+func (v SourceView) handedOver() []Action {
+	if v.Record.Owner == Target || v.Record.Failed {
+		// A guest that went on after it was copied is not what the target has: a failed migration is not released, come what may.
+		return nil
+	}
+	return []Action{Release, Yield}
+}
+
+func (v SourceView) running() []Action {
+	switch {
+	case v.Record.Failed:
+		return nil
+	case v.Record.Started, v.Record.Abort:
+		// The copy ended and the guest is here.
+		return []Action{GiveUp}
+	case v.Prepared:
+		return []Action{Begin, Copy}
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package migration
+
+// job is a migration job of the source's libvirtd.
+type job uint8
+
+const (
+	noJob job = iota
+	copying
+	// copied: the stream is complete and the source's guest is suspended.
+	copied
+	// finished: the target's libvirtd has completed its guest.
+	finished
+)
+
+// call is the call of an agent's process to libvirt that a job was begun with.
+type call uint8
+
+const (
+	noCall call = iota
+	attached
+	// lingering: its process is gone, and libvirtd has not noticed yet. A last request of it may still be carried out.
+	lingering
+)
+
+// world is everything there is: what is true, and what each of the three last saw of it.
+type world struct {
+	record, seenBySource, seenByTarget, seenByController Record
+
+	source SourceDomain
+	target TargetDomain
+	// stale says that the source's guest ran on after the target's was complete, or will have.
+	stale bool
+	job   job
+	call  call
+	// lateFinish says that a request to complete the target's guest travels though its caller has given up.
+	lateFinish bool
+
+	// message is a release on its way; released says that the process of the target's agent has got it.
+	message, released bool
+
+	sourcePod, targetPod           Pod
+	sourcePodSeen, targetPodSeen   Pod
+	deleteSource, deleteTarget     bool
+	sourceNodeDead, targetNodeDead bool
+	// somethingHasDied says that a guest, a node or a launcher's last word was lost.
+	somethingHasDied bool
+}
+
+// rules are the decisions under test.
+type rules struct {
+	source     func(SourceView) []Action
+	target     func(TargetView) []Action
+	controller func(ControllerView) []Action
+	// resumesItself has libvirt let the target's guest run as soon as it is complete, as it does unless told otherwise.
+	resumesItself bool
+}
+
+// step is one thing that can happen in a world.
+type step struct {
+	name  string
+	fault bool
+	after world
+}
+
+// steps are all that can happen next.
+func (r rules) steps(w world) []step {
+	var out []step
+	out = append(out, r.sourceActs(w)...)
+	out = append(out, r.targetActs(w)...)
+	out = append(out, r.controllerActs(w)...)
+	out = append(out, looks(w)...)
+	out = append(out, r.libvirtWorks(w)...)
+	out = append(out, kubeletsWork(w)...)
+	out = append(out, callsFail(w)...)
+	out = append(out, thingsDie(w)...)
+	return out
+}
+
+// swap is a compare-and-swap on the record.
+func swap(w world, seen Record, change func(*Record)) (world, bool) {
+	if seen != w.record {
+		return w, false
+	}
+	change(&w.record)
+	return w, true
+}
+
+func (r rules) sourceActs(w world) []step {
+	if w.sourceNodeDead {
+		return nil
+	}
+	view := func(record Record) SourceView {
+		return SourceView{
+			Record: record, Domain: w.source, Copying: w.call == attached, Orphaned: w.job != noJob && w.call != attached,
+			Prepared: w.targetPod == PodAlive && !w.targetNodeDead && !w.deleteTarget && w.target == TargetAbsent,
+		}
+	}
+	var out []step
+	for _, a := range r.source(view(w.seenBySource)) {
+		n, ok := w, true
+		switch a {
+		case Begin:
+			if n, ok = swap(n, w.seenBySource, func(r *Record) { r.Started = true }); ok {
+				out = append(out, step{"source: begin, then crash", true, n})
+				n.call, n.job, n.target, n.stale = attached, copying, TargetReceiving, false
+			}
+		case Copy:
+			continue // with Begin, which it needs
+		case Cancel:
+			if ok = w.job == copying; ok {
+				n.job, n.call, n.target = noJob, noCall, TargetAbsent
+			}
+		case Resume:
+			// Decided anew on what the API server says now.
+			if ok = has(r.source(view(w.record)), Resume); ok {
+				n.source, n.stale = SourceRunning, w.stale || w.target != TargetAbsent
+			}
+		case GiveUp:
+			n, ok = swap(n, w.seenBySource, func(r *Record) { r.Failed = true })
+		case Release:
+			n.message = true
+		case Yield:
+			n, ok = swap(n, w.seenBySource, func(r *Record) { r.Owner = Target })
+		case Destroy:
+			n.source = SourceEnded
+		}
+		if ok && n != w {
+			out = append(out, step{"source: " + names[a], false, n})
+		}
+	}
+	return out
+}
+
+func (r rules) targetActs(w world) []step {
+	if w.targetNodeDead {
+		return nil
+	}
+	var out []step
+	for _, a := range r.target(TargetView{Record: w.seenByTarget, Domain: w.target, Released: w.released}) {
+		n, ok := w, true
+		switch a {
+		case Run:
+			n.target = TargetRunning
+		case Claim:
+			n, ok = swap(n, w.seenByTarget, func(r *Record) { r.Owner = Target })
+		case Destroy:
+			n.target = TargetAbsent
+			if n.targetPod == PodAlive {
+				n.targetPod = PodEnded
+			}
+		}
+		if ok && n != w {
+			out = append(out, step{"target: " + names[a], false, n})
+		}
+	}
+	return out
+}
+
+func (r rules) controllerActs(w world) []step {
+	var out []step
+	for _, a := range r.controller(ControllerView{Record: w.seenByController, SourcePod: w.sourcePodSeen, TargetPod: w.targetPodSeen}) {
+		n, ok := w, true
+		switch a {
+		case Yield:
+			n, ok = swap(n, w.seenByController, func(r *Record) { r.Owner = Target })
+		case RequestAbort:
+			n, ok = swap(n, w.seenByController, func(r *Record) { r.Abort = true })
+		case DeleteSource:
+			n.deleteSource = true
+		case DeleteTarget:
+			n.deleteTarget = true
+		case Finish:
+			n, ok = swap(n, w.seenByController, func(r *Record) { r.Final = true })
+		}
+		if ok && n != w {
+			out = append(out, step{"controller: " + names[a], false, n})
+		}
+	}
+	return out
+}
+
+// looks bring what somebody saw up to date, each thing on its own.
+func looks(w world) []step {
+	var out []step
+	look := func(name string, change func(*world)) {
+		n := w
+		change(&n)
+		if n != w {
+			out = append(out, step{name, false, n})
+		}
+	}
+	look("source looks", func(n *world) { n.seenBySource = n.record })
+	look("target looks", func(n *world) { n.seenByTarget = n.record })
+	look("controller looks at the record", func(n *world) { n.seenByController = n.record })
+	look("controller looks at the source's Pod", func(n *world) { n.sourcePodSeen = n.sourcePod })
+	look("controller looks at the target's Pod", func(n *world) { n.targetPodSeen = n.targetPod })
+	if w.message && !w.targetNodeDead {
+		look("the release arrives", func(n *world) { n.released, n.message = true, false })
+		look("the release arrives, and will once more", func(n *world) { n.released = true })
+	}
+	return out
+}
+
+// libvirtWorks is what both libvirtds do when nothing goes wrong.
+func (r rules) libvirtWorks(w world) []step {
+	var out []step
+	add := func(name string, fault bool, change func(*world)) {
+		n := w
+		change(&n)
+		out = append(out, step{name, fault, n})
+	}
+	complete := func(n *world) {
+		n.target = TargetComplete
+		if r.resumesItself {
+			n.target = TargetRunning
+		}
+	}
+	back := func(n *world) { n.source, n.job, n.call = SourceRunning, noJob, noCall }
+	switch {
+	case w.job == noJob:
+	case w.target == TargetAbsent && w.call != lingering:
+		add("copying fails: the target is gone", false, func(n *world) {
+			n.job, n.call = noJob, noCall
+			if w.call == attached || w.job == copying {
+				n.source = SourceRunning
+			}
+		})
+	case w.job == copying && w.call == attached:
+		add("libvirt suspends the source's guest, all is copied", false, func(n *world) { n.source, n.job = SourceSuspended, copied })
+	case w.job == copying && w.call == noCall:
+		add("the target's libvirtd ends what nobody asked for", false, func(n *world) { n.target = TargetAbsent })
+	case w.job == copied && w.call != noCall && w.target == TargetReceiving:
+		add("libvirt completes the target's guest", w.call == lingering, func(n *world) { n.job = finished; complete(n) })
+	case w.job == finished && w.call != noCall:
+		add("libvirt ends the source's guest as migrated", w.call == lingering, func(n *world) {
+			n.source, n.job, n.call = SourceHandedOver, noJob, noCall
+		})
+	}
+	if w.call == lingering {
+		add("libvirtd notices that the agent is gone", false, func(n *world) {
+			n.call = noCall
+			if n.job != copying {
+				n.job = noJob
+			}
+			if n.target == TargetReceiving {
+				n.target = TargetAbsent
+			}
+		})
+	}
+	if w.call == attached && w.job == copied {
+		add("completing seems to fail, libvirt resumes the source's guest", true, func(n *world) {
+			n.lateFinish = w.target == TargetReceiving
+			back(n)
+		})
+	}
+	if w.call == attached && w.job == finished {
+		add("the answer gets lost, libvirt resumes the source's guest", true, func(n *world) { n.stale = true; back(n) })
+	}
+	if w.lateFinish {
+		add("a late request completes the target's guest", false, func(n *world) {
+			n.lateFinish = false
+			if n.target == TargetReceiving {
+				n.stale = true
+				complete(n)
+			}
+		})
+		add("a late request is dropped", false, func(n *world) {
+			n.lateFinish = false
+			if n.target == TargetReceiving {
+				n.target = TargetAbsent
+			}
+		})
+	}
+	return out
+}
+
+// kubeletsWork ends Pods whose guest has ended or that were deleted, and takes away those of nodes that are known to be dead.
+func kubeletsWork(w world) []step {
+	var out []step
+	add := func(name string, fault bool, change func(*world)) {
+		n := w
+		change(&n)
+		if n != w {
+			out = append(out, step{name, fault, n})
+		}
+	}
+	if w.sourcePod == PodAlive && !w.sourceNodeDead {
+		switch w.source {
+		case SourceHandedOver:
+			add("the source's Pod ends as migrated", false, func(n *world) { n.source, n.sourcePod = SourceEnded, PodMigrated })
+			add("the source's Pod ends, its message is lost", true, func(n *world) {
+				n.source, n.sourcePod, n.somethingHasDied = SourceEnded, PodEnded, true
+			})
+		case SourceEnded:
+			add("the source's Pod ends", false, func(n *world) { n.sourcePod = PodEnded })
+		}
+		if w.deleteSource {
+			add("the source's Pod is deleted", false, func(n *world) { n.source, n.sourcePod, n.job, n.call = SourceEnded, PodGone, noJob, noCall })
+		}
+	}
+	if w.deleteTarget && w.targetPod == PodAlive && !w.targetNodeDead {
+		add("the target's Pod is deleted", false, func(n *world) { n.target, n.targetPod = TargetAbsent, PodGone })
+	}
+	if w.sourceNodeDead && w.sourcePod == PodAlive {
+		add("the source's node is fenced", false, func(n *world) { n.sourcePod = PodGone })
+	}
+	if w.targetNodeDead && w.targetPod == PodAlive {
+		add("the target's node is fenced", false, func(n *world) { n.targetPod = PodGone })
+	}
+	return out
+}
+
+// callsFail are failures that no guest dies of.
+func callsFail(w world) []step {
+	var out []step
+	add := func(name string, change func(*world)) {
+		n := w
+		change(&n)
+		if n != w {
+			out = append(out, step{name, true, n})
+		}
+	}
+	if w.call == attached {
+		add("the source's agent crashes", func(n *world) { n.call = lingering })
+	}
+	if w.call == attached && w.job == copying {
+		add("copying fails", func(n *world) { n.job, n.call, n.target = noJob, noCall, TargetAbsent })
+	}
+	if !w.targetNodeDead {
+		add("the target's agent crashes", func(n *world) {
+			n.released = false
+			if n.target == TargetReceiving {
+				n.target = TargetAbsent
+			}
+		})
+	}
+	add("the release is lost", func(n *world) { n.message = false })
+	if !w.record.Final && w.record.Owner == Source && !w.record.Failed {
+		add("somebody asks to abort", func(n *world) { n.record.Abort = true })
+	}
+	return out
+}
+
+// thingsDie are failures that a guest may die of.
+func thingsDie(w world) []step {
+	var out []step
+	add := func(name string, change func(*world)) {
+		n := w
+		change(&n)
+		n.somethingHasDied = true
+		out = append(out, step{name, true, n})
+	}
+	sourceGone := func(n *world) {
+		n.source, n.job, n.call = SourceEnded, noJob, noCall
+		if n.target == TargetReceiving && !n.lateFinish {
+			n.target = TargetAbsent
+		}
+	}
+	if !w.sourceNodeDead && (w.source == SourceRunning || w.source == SourceSuspended) {
+		add("the source's QEMU dies", sourceGone)
+	}
+	if !w.targetNodeDead && w.target != TargetAbsent {
+		add("the target's QEMU dies", func(n *world) { n.target, n.targetPod = TargetAbsent, endedUnlessGone(n.targetPod) })
+	}
+	if !w.sourceNodeDead && w.sourcePod == PodAlive {
+		add("the source's node dies", func(n *world) { sourceGone(n); n.sourceNodeDead = true })
+	}
+	if !w.targetNodeDead && w.targetPod == PodAlive {
+		add("the target's node dies", func(n *world) { n.target, n.released, n.targetNodeDead = TargetAbsent, false, true })
+	}
+	return out
+}
+
+func endedUnlessGone(p Pod) Pod {
+	if p == PodAlive {
+		return PodEnded
+	}
+	return p
+}
+
+func has(actions []Action, a Action) bool {
+	for _, b := range actions {
+		if a == b {
+			return true
+		}
+	}
+	return false
+}
+
+var names = map[Action]string{
+	Begin: "begin and copy", Copy: "copy", Cancel: "cancel", Resume: "resume", GiveUp: "give up", Release: "release", Yield: "yield",
+	Destroy: "destroy", Run: "run", Claim: "claim", RequestAbort: "request an abort", DeleteSource: "delete the source's Pod", DeleteTarget: "delete the target's Pod", Finish: "finish",
+}
