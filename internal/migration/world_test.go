@@ -100,38 +100,43 @@ func (r rules) sourceActs(w world) []step {
 	}
 	var out []step
 	for _, a := range r.source(view(w.seenBySource)) {
-		n, ok := w, true
-		switch a {
-		case Begin:
-			if n, ok = swap(n, w.seenBySource, func(r *Record) { r.Started = true }); ok {
-				out = append(out, step{"source: begin, then crash", true, n})
-				n.call, n.job, n.target, n.stale = attached, copying, TargetReceiving, false
-			}
-		case Copy:
-			continue // with Begin, which it needs
-		case Cancel:
-			if ok = w.job == copying; ok {
-				n.job, n.call, n.target = noJob, noCall, TargetAbsent
-			}
-		case Resume:
-			// Decided anew on what the API server says now.
-			if ok = has(r.source(view(w.record)), Resume); ok {
-				n.source, n.stale = SourceRunning, w.stale || w.target != TargetAbsent
-			}
-		case GiveUp:
-			n, ok = swap(n, w.seenBySource, func(r *Record) { r.Failed = true })
-		case Release:
-			n.message = true
-		case Yield:
-			n, ok = swap(n, w.seenBySource, func(r *Record) { r.Owner = Target })
-		case Destroy:
-			n.source = SourceEnded
-		}
-		if ok && n != w {
+		if n, ok := sourceDoes(w, a, func() bool { return has(r.source(view(w.record)), a) }); ok && n != w {
 			out = append(out, step{"source: " + names[a], false, n})
+		}
+		if a == Begin {
+			n, _ := swap(w, w.seenBySource, func(r *Record) { r.Started = true })
+			out = append(out, step{"source: begin, then crash", true, n})
 		}
 	}
 	return out
+}
+
+// sourceDoes is what an action of the source's agent makes of a world, unless it fails. Still says whether it would be decided
+// on what the API server says now.
+func sourceDoes(w world, a Action, still func() bool) (world, bool) {
+	switch a {
+	case Begin:
+		n, ok := swap(w, w.seenBySource, func(r *Record) { r.Started = true })
+		n.call, n.job, n.target, n.stale = attached, copying, TargetReceiving, false
+		return n, ok
+	case Cancel:
+		n := w
+		n.job, n.call, n.target = noJob, noCall, TargetAbsent
+		return n, w.job == copying
+	case Resume:
+		n := w
+		n.source, n.stale = SourceRunning, w.stale || w.target != TargetAbsent
+		return n, still()
+	case GiveUp:
+		return swap(w, w.seenBySource, func(r *Record) { r.Failed = true })
+	case Yield:
+		return swap(w, w.seenBySource, func(r *Record) { r.Owner = Target })
+	case Release:
+		w.message = true
+	case Destroy:
+		w.source = SourceEnded
+	}
+	return w, true // Copy comes with Begin, which it needs
 }
 
 func (r rules) targetActs(w world) []step {
@@ -206,39 +211,13 @@ func looks(w world) []step {
 
 // libvirtWorks is what both libvirtds do when nothing goes wrong.
 func (r rules) libvirtWorks(w world) []step {
-	var out []step
+	out := r.jobGoesOn(w)
 	add := func(name string, fault bool, change func(*world)) {
 		n := w
 		change(&n)
 		out = append(out, step{name, fault, n})
 	}
-	complete := func(n *world) {
-		n.target = TargetComplete
-		if r.resumesItself {
-			n.target = TargetRunning
-		}
-	}
 	back := func(n *world) { n.source, n.job, n.call = SourceRunning, noJob, noCall }
-	switch {
-	case w.job == noJob:
-	case w.target == TargetAbsent && w.call != lingering:
-		add("copying fails: the target is gone", false, func(n *world) {
-			n.job, n.call = noJob, noCall
-			if w.call == attached || w.job == copying {
-				n.source = SourceRunning
-			}
-		})
-	case w.job == copying && w.call == attached:
-		add("libvirt suspends the source's guest, all is copied", false, func(n *world) { n.source, n.job = SourceSuspended, copied })
-	case w.job == copying && w.call == noCall:
-		add("the target's libvirtd ends what nobody asked for", false, func(n *world) { n.target = TargetAbsent })
-	case w.job == copied && w.call != noCall && w.target == TargetReceiving:
-		add("libvirt completes the target's guest", w.call == lingering, func(n *world) { n.job = finished; complete(n) })
-	case w.job == finished && w.call != noCall:
-		add("libvirt ends the source's guest as migrated", w.call == lingering, func(n *world) {
-			n.source, n.job, n.call = SourceHandedOver, noJob, noCall
-		})
-	}
 	if w.call == lingering {
 		add("libvirtd notices that the agent is gone", false, func(n *world) {
 			n.call = noCall
@@ -264,7 +243,7 @@ func (r rules) libvirtWorks(w world) []step {
 			n.lateFinish = false
 			if n.target == TargetReceiving {
 				n.stale = true
-				complete(n)
+				n.target = r.completed()
 			}
 		})
 		add("a late request is dropped", false, func(n *world) {
@@ -275,6 +254,43 @@ func (r rules) libvirtWorks(w world) []step {
 		})
 	}
 	return out
+}
+
+// completed is the state in which libvirt leaves the target's guest.
+func (r rules) completed() TargetDomain {
+	if r.resumesItself {
+		return TargetRunning
+	}
+	return TargetComplete
+}
+
+// jobGoesOn is the next step of a migration job.
+func (r rules) jobGoesOn(w world) []step {
+	n := w
+	switch {
+	case w.job == noJob:
+		return nil
+	case w.target == TargetAbsent && w.call != lingering && w.job != finished:
+		n.job, n.call = noJob, noCall
+		if w.call == attached || w.job == copying {
+			n.source = SourceRunning
+		}
+		return []step{{"copying fails: the target is gone", false, n}}
+	case w.job == copying && w.call == attached:
+		n.source, n.job = SourceSuspended, copied
+		return []step{{"libvirt suspends the source's guest, all is copied", false, n}}
+	case w.job == copying && w.call == noCall:
+		n.target = TargetAbsent
+		return []step{{"the target's libvirtd ends what nobody asked for", false, n}}
+	case w.job == copied && w.call != noCall && w.target == TargetReceiving:
+		n.job, n.target = finished, r.completed()
+		return []step{{"libvirt completes the target's guest", w.call == lingering, n}}
+	case w.job == finished && w.call != noCall:
+		n.source, n.job, n.call = SourceHandedOver, noJob, noCall
+		return []step{{"libvirt ends the source's guest as migrated", w.call == lingering, n}}
+	default:
+		return nil
+	}
 }
 
 // kubeletsWork ends Pods whose guest has ended or that were deleted, and takes away those of nodes that are known to be dead.
