@@ -3,7 +3,12 @@
 
 package v1
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+)
 
 // RunStrategy returns the strategy in force: spec.runStrategy, or what the older spec.running stands for (true is
 // Always, false is Halted). Neither means Halted; both is an error that admission refuses.
@@ -18,4 +23,9 @@ func (vm *VirtualMachine) RunStrategy() (VirtualMachineRunStrategy, error) {
 	default:
 		return RunStrategyHalted, nil
 	}
+}
+
+// StartRevisionName is the name of the ControllerRevision with the spec that a VM was started with. KubeVirt's.
+func StartRevisionName(vm types.UID, generation int64) string {
+	return fmt.Sprintf("revision-start-vm-%s-%d", vm, generation)
 }

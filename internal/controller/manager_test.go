@@ -39,7 +39,7 @@ var _ = Describe("Manager", Ordered, func() {
 			Config: store, Namespace: "kubevirt",
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&VirtualMachineReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("virt-controller"),
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("virt-controller"), Config: store,
 		}).SetupWithManager(mgr)).To(Succeed())
 		running, stop := context.WithCancel(ctx)
 		done := make(chan error, 1)

@@ -30,6 +30,8 @@ type VirtualMachineReconciler struct {
 	Live client.Reader
 	// Recorder takes events.
 	Recorder events.EventRecorder
+	// Config is the cluster's configuration.
+	Config ConfigSource
 	// Clock is the time; nil means the machine's.
 	Clock clock.PassiveClock
 }
@@ -38,6 +40,7 @@ type VirtualMachineReconciler struct {
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines/status,verbs=patch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines/finalizers,verbs=update
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // SetupWithManager adds the reconciler to a manager.
@@ -54,7 +57,10 @@ func (r *VirtualMachineReconciler) SetupWithManager(mgr ctrl.Manager) error {
 // Reconcile looks at one VM. What it does and in which order is in virtualmachine.Run.
 func (r *VirtualMachineReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	vm := &v1.VirtualMachine{}
-	scope := &virtualmachine.Scope{Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock), VM: vm}
+	scope := &virtualmachine.Scope{
+		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock), VM: vm,
+		LiveUpdate: r.Config.Current().RolloutStrategy == v1.VMRolloutStrategyLiveUpdate,
+	}
 	err := r.Client.Get(ctx, request.NamespacedName, vm)
 	switch {
 	case apierrors.IsNotFound(err):

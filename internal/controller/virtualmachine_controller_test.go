@@ -46,7 +46,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 	It("starts a VM with two writes of its status", func() {
 		vm := m.create(builder.MakeVM("vm").Label("on", "vm").Template(
 			builder.MakeVMI("ignored").Label("on", "template").Annotation("note", "x")))
-		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		m.expectReconciled(vm, firstStart...)
 		Expect(m.events.take()).To(ConsistOf(
 			"Normal SuccessfulCreate: Started the virtual machine by creating the new virtual machine instance vm"))
 		vmi := instance(vm)
@@ -102,7 +102,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		vm := m.create(builder.MakeVM("vm").With(func(vm *v1.VirtualMachine) {
 			vm.Spec.RunStrategy, vm.Spec.Running = nil, ptr.To(true)
 		}))
-		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		m.expectReconciled(vm, firstStart...)
 	})
 
 	It("stops a VM that is halted, and shows each step", func() {
@@ -110,7 +110,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		strategy(vm, v1.RunStrategyHalted)
 		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(m.events.take()).To(ConsistOf(
-			HavePrefix("Normal SuccessfulDelete: Stopped the virtual machine by deleting the virtual machine instance vm")))
+			HavePrefix("Normal SuccessfulDelete: Stopped the virtual machine by deleting the virtual machine instance " + string(vmi.UID))))
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopping))
 		m.expectQuiet(vm)
 
@@ -131,7 +131,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
 		ExpectGone(vmi)
-		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		m.expectReconciled(vm, nextStart...)
 		Expect(instance(vm).UID).NotTo(Equal(vmi.UID))
 		Expect(vm.Status.StartFailure).To(BeNil())
 	})
@@ -139,14 +139,14 @@ var _ = Describe("VirtualMachine reconciler", func() {
 	It("waits longer and longer after failed starts", func() {
 		vm := m.create(builder.MakeVM("vm"))
 		var last time.Duration
-		for n := 1; n <= 2; n++ {
-			m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		for n, start := range [][]string{firstStart, nextStart} {
+			m.expectReconciled(vm, start...)
 			vmi := instance(vm)
 			play(vmi, v1.Failed)
 			release(vmi)
 			m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusCrashLoopBackOff))
-			Expect(vm.Status.StartFailure.ConsecutiveFailCount).To(Equal(n))
+			Expect(vm.Status.StartFailure.ConsecutiveFailCount).To(Equal(n + 1))
 			Expect(vm.Status.StartFailure.LastFailedVMIUID).To(Equal(vmi.UID))
 			m.expectReconciled(vm, "patch VirtualMachineInstance")
 			m.writes.Take()
@@ -158,7 +158,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusCrashLoopBackOff))
 			m.clock.SetTime(m.clock.Now().Add(result.RequeueAfter + time.Second))
 		}
-		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		m.expectReconciled(vm, nextStart...)
 		play(instance(vm), v1.Running, running)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm).Status.StartFailure).To(BeNil())
@@ -170,7 +170,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		ExpectGone(instanceKey(vm))
 
 		request(vm, v1.VirtualMachineStateChangeRequest{Action: v1.StartRequest, Data: map[string]string{"paused": "true"}})
-		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		m.expectReconciled(vm, firstStart...)
 		Expect(ExpectExists(vm).Status.StateChangeRequests).To(BeEmpty())
 		vmi := instance(vm)
 		Expect(vmi.Spec.StartStrategy).To(HaveValue(Equal(v1.StartStrategyPaused)))
@@ -188,7 +188,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.expectReconciled(vm, "delete VirtualMachineInstance")
 		release(vmi)
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
-		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		m.expectReconciled(vm, nextStart...)
 		again := instance(vm)
 		Expect(again.UID).NotTo(Equal(vmi.UID))
 
@@ -204,7 +204,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		play(vmi, v1.Succeeded)
 		release(vmi)
 		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
-		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		m.expectReconciled(vm, nextStart...)
 		Expect(ExpectExists(vm).Status.StateChangeRequests).To(BeEmpty())
 		Expect(instance(vm).UID).NotTo(Equal(vmi.UID))
 	})
@@ -224,7 +224,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status") // that it must start again
 		m.expectReconciled(vm, "delete VirtualMachineInstance")
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
-		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		m.expectReconciled(vm, nextStart...)
 
 		vmi = instance(vm)
 		play(vmi, v1.Running, running)
@@ -284,6 +284,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "other"))
+		Expect(m.events.take()).To(ConsistOf(HavePrefix(`Warning FailedCreate: Error creating virtual machine instance: VirtualMachineInstance "vm" already exists`)))
 		Expect(ExpectExists(vmi).DeletionTimestamp).To(BeNil())
 		m.expectQuiet(vm)
 	})
@@ -302,7 +303,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 	It("overwrites nothing from a cache that shows an earlier version", func() {
 		vm := m.create(builder.MakeVM("vm"))
 		m.writes.Stale = ExpectExists(vm).DeepCopy()
-		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		m.expectReconciled(vm, firstStart...)
 		m.events.take()
 		play(instance(vm), v1.Running, running)
 		result := m.expectReconciled(vm, "patch VirtualMachine/status") // which the API server refuses
@@ -328,12 +329,12 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			Expect(err).To(MatchError(ContainSubstring("denied")))
 		}
 		Expect(m.writes.Take()).To(Equal([]string{
-			"create VirtualMachineInstance", "patch VirtualMachine/status", "create VirtualMachineInstance",
+			"create ControllerRevision", "create VirtualMachineInstance", "patch VirtualMachine/status", "create VirtualMachineInstance",
 		}))
-		Expect(m.events.take()).To(ConsistOf(HavePrefix("Warning FailedCreate: ")))
+		Expect(m.events.take()).To(ConsistOf(HavePrefix("Warning FailedCreate: Error creating virtual machine instance: ")))
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "denied"))
 		m.writes.Fail = nil
-		m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+		m.expectReconciled(vm, nextStart...)
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
 	})
 
@@ -425,7 +426,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 	DescribeTable("shows what keeps an instance from running",
 		func(kind v1.VirtualMachineInstanceConditionType, reason string, shown v1.VirtualMachinePrintableStatus) {
 			vm := m.create(builder.MakeVM("vm"))
-			m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+			m.expectReconciled(vm, firstStart...)
 			play(instance(vm), v1.Scheduling, condition(kind, corev1.ConditionFalse, reason, "because"))
 			m.expectReconciled(vm, "patch VirtualMachine/status")
 			Expect(show(vm)).To(Equal(shown))

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -30,10 +31,17 @@ type machines struct {
 	ns     string
 }
 
+// What a start writes: the spec it starts from is recorded once for each generation.
+var (
+	firstStart = append([]string{"create ControllerRevision"}, nextStart...)
+	nextStart  = []string{"create VirtualMachineInstance", "patch VirtualMachine/status"}
+)
+
 func newMachines() *machines {
 	m := &machines{writes: NewWrites(), events: &heard{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	m.VirtualMachineReconciler = &VirtualMachineReconciler{
 		Client: m.writes, Live: k8sClient, Recorder: m.events, Clock: m.clock,
+		Config: fixedConfig{clusterconfig.Default()},
 	}
 	return m
 }
@@ -67,7 +75,7 @@ func (m *machines) expectQuiet(vm *v1.VirtualMachine) {
 func (m *machines) started(b *builder.VM) (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	vm := m.create(b)
-	m.expectReconciled(vm, "create VirtualMachineInstance", "patch VirtualMachine/status")
+	m.expectReconciled(vm, firstStart...)
 	vmi := instance(vm)
 	play(vmi, v1.Running, running)
 	m.expectReconciled(vm, "patch VirtualMachine/status")

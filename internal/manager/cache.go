@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -61,17 +62,21 @@ func cacheOptions(namespace string) cache.Options {
 		return cache.ByObject{Namespaces: map[string]cache.Config{namespace: {LabelSelector: selector, FieldSelector: field}}}
 	}
 	agents := labels.SelectorFromSet(labels.Set{v1.AppLabel: nodecapabilities.LabelValue})
+	ours, err := labels.NewRequirement(v1.CreatedByLabel, selection.Exists, nil)
+	utilruntime.Must(err)
 	installed := labels.SelectorFromSet(labels.Set{operator.ManagedByLabel: operator.ManagedBy})
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:           {Label: labels.SelectorFromSet(labels.Set{v1.AppLabel: LauncherLabelValue})},
-			&corev1.Event{}:         {Field: fields.ParseSelectorOrDie(podWarnings), Transform: slim},
-			&coordinationv1.Lease{}: here(agents, nil),
-			&corev1.ConfigMap{}:     here(agents, nil),
-			&appsv1.DaemonSet{}:     here(installed, nil),
-			&corev1.Service{}:       here(installed, nil),
-			&corev1.Secret{}:        here(nil, fields.OneTermEqualSelector("metadata.name", CertificateSecret)),
+			&corev1.Pod{}: {Label: labels.SelectorFromSet(labels.Set{v1.AppLabel: LauncherLabelValue})},
+			// Those with the specs that VMs were started with.
+			&appsv1.ControllerRevision{}: {Label: labels.NewSelector().Add(*ours)},
+			&corev1.Event{}:              {Field: fields.ParseSelectorOrDie(podWarnings), Transform: slim},
+			&coordinationv1.Lease{}:      here(agents, nil),
+			&corev1.ConfigMap{}:          here(agents, nil),
+			&appsv1.DaemonSet{}:          here(installed, nil),
+			&corev1.Service{}:            here(installed, nil),
+			&corev1.Secret{}:             here(nil, fields.OneTermEqualSelector("metadata.name", CertificateSecret)),
 		},
 	}
 }

@@ -123,7 +123,9 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		&controller.NodeReconciler{
 			Client: mgr.GetClient(), Recorder: recorder, Namespace: o.Namespace, Config: store,
 		},
-		&controller.VirtualMachineReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder},
+		&controller.VirtualMachineReconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store,
+		},
 		&controller.VirtualMachineInstanceReconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store, Namespace: o.Namespace,
 		},

@@ -5,6 +5,7 @@ package virtualmachine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -35,12 +36,6 @@ const (
 	actionStop  = "StopVM"
 )
 
-// Data of a start request.
-const (
-	startPausedKey  = "paused"
-	startPausedTrue = "true"
-)
-
 // legacyUUIDs is the name space of firmware UUIDs that follow from a VM's name, for VMs without one of their own.
 // Source: kubevirt/kubevirt pkg/virt-controller/watch/vm, firmwareUUIDns.
 var legacyUUIDs = uuid.MustParse("6a1a24a1-4061-4607-8bf4-a3963d0c5895")
@@ -54,17 +49,23 @@ func adoptVMI(ctx context.Context, s *Scope) error {
 		if err := releaseVMI(ctx, s); err != nil { // of an earlier VM of this name that did not wait for it
 			return err
 		}
-		s.Failure = &Failure{Reason: ReasonFailedCreate, Message: fmt.Sprintf(
-			"VirtualMachineInstance %s belongs to %s %s (UID %s): the VM cannot run until it is deleted",
-			s.VMI.Name, owner.Kind, owner.Name, owner.UID)}
-		s.VMI = nil
+		s.foreign(fmt.Errorf("VirtualMachineInstance %q already exists and belongs to %s %s (UID %s): the VM cannot run until "+
+			"it is deleted", s.VMI.Name, owner.Kind, owner.Name, owner.UID))
 		return nil
 	}
 	if s.VMI.DeletionTimestamp != nil {
-		s.Failure = &Failure{Reason: ReasonFailedCreate, Message: fmt.Sprintf(
-			"waiting for the deletion of VirtualMachineInstance %s, which is not the VM's", s.VMI.Name)}
-		s.VMI = nil
+		s.foreign(fmt.Errorf("VirtualMachineInstance %q already exists, is not the VM's and is being deleted: waiting until it is gone",
+			s.VMI.Name))
 		return nil
+	}
+	// A VM that is being deleted, or that went and came back, must not take it over: the cache may not know.
+	fresh := &v1.VirtualMachine{}
+	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.VM), fresh); err != nil {
+		return fmt.Errorf("get VirtualMachine %s before it adopts its instance: %w", client.ObjectKeyFromObject(s.VM), err)
+	}
+	if fresh.UID != s.VM.UID || fresh.DeletionTimestamp != nil {
+		return apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachines").GroupResource(), s.VM.Name,
+			errors.New("it was deleted meanwhile"))
 	}
 	return s.patchVMI(ctx, func(vmi *v1.VirtualMachineInstance) {
 		vmi.OwnerReferences = append(vmi.OwnerReferences,
@@ -75,8 +76,19 @@ func adoptVMI(ctx context.Context, s *Scope) error {
 	})
 }
 
+// foreign says that an instance has the VM's name and is not the VM's.
+func (s *Scope) foreign(err error) {
+	s.fail(ReasonFailedCreate, actionStart, err, createFailed)
+	s.VMI = nil
+}
+
 func apply(ctx context.Context, s *Scope, wanted action) error {
 	switch wanted {
+	case unhalt:
+		if err := startHalted(ctx, s); err != nil {
+			return err
+		}
+		return createVMI(ctx, s)
 	case create:
 		return createVMI(ctx, s)
 	case remove:
@@ -84,6 +96,22 @@ func apply(ctx context.Context, s *Scope, wanted action) error {
 	default:
 		return nil
 	}
+}
+
+// startHalted does for the user what a start without options does: it changes the strategy.
+func startHalted(ctx context.Context, s *Scope) error {
+	err := s.patchVM(ctx, func(vm *v1.VirtualMachine) {
+		if vm.Spec.RunStrategy != nil {
+			vm.Spec.RunStrategy = ptr.To(v1.RunStrategyAlways)
+		} else {
+			vm.Spec.Running = ptr.To(true)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	s.Strategy = v1.RunStrategyAlways
+	return nil
 }
 
 // instanceOf renders the instance: only the template counts, the VM's own labels and annotations do not.
@@ -121,7 +149,11 @@ func createVMI(ctx context.Context, s *Scope) error {
 		s.Failure = &Failure{Reason: ReasonFailedCreate, Message: "spec.template is missing"}
 		return nil
 	}
-	paused := startRequested(s) && s.Status.StateChangeRequests[0].Data[startPausedKey] == startPausedTrue
+	if err := recordRevision(ctx, s); err != nil {
+		s.fail(ReasonFailedCreate, actionStart, err, createFailed)
+		return err
+	}
+	paused := startRequested(s) && s.Status.StateChangeRequests[0].Data[v1.StartRequestDataPausedKey] == v1.StartRequestDataPausedTrue
 	vmi := instanceOf(s.VM, paused)
 	err := s.Client.Create(ctx, vmi)
 	if apierrors.IsAlreadyExists(err) {
@@ -130,15 +162,14 @@ func createVMI(ctx context.Context, s *Scope) error {
 		return s.loadLive(ctx)
 	}
 	if err != nil {
-		err = fmt.Errorf("create VirtualMachineInstance %s: %w", vmi.Name, err)
-		s.fail(ReasonFailedCreate, actionStart, err)
-		return err
+		s.fail(ReasonFailedCreate, actionStart, err, createFailed)
+		return fmt.Errorf("create VirtualMachineInstance %s: %w", vmi.Name, err)
 	}
 	s.VMI = vmi
 	s.Recorder.Eventf(s.VM, vmi, corev1.EventTypeNormal, ReasonSuccessfulCreate, actionStart,
 		"Started the virtual machine by creating the new virtual machine instance %s", vmi.Name)
 	s.Status.StateChangeRequests = trimRequests(s.Status.StateChangeRequests, vmi)
-	return nil
+	return collectRevisions(ctx, s)
 }
 
 // loadLive reads the instance from the API server, for the status.
@@ -162,12 +193,14 @@ func deleteVMI(ctx context.Context, s *Scope) error {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
-		err = fmt.Errorf("delete VirtualMachineInstance %s: %w", s.VMI.Name, err)
-		s.fail(ReasonFailedDelete, actionStop, err)
-		return err
+		s.fail(ReasonFailedDelete, actionStop, err, failureWords{
+			event:     "Error deleting virtual machine instance " + s.VMI.Name + ": %v",
+			condition: "Failure attempting to delete VMI: %v",
+		})
+		return fmt.Errorf("delete VirtualMachineInstance %s: %w", s.VMI.Name, err)
 	}
 	s.Recorder.Eventf(s.VM, s.VMI, corev1.EventTypeNormal, ReasonSuccessfulDelete, actionStop,
-		"Stopped the virtual machine by deleting the virtual machine instance %s with uid %s", s.VMI.Name, s.VMI.UID)
+		"Stopped the virtual machine by deleting the virtual machine instance %v", s.VMI.UID)
 	// The status says Stopping now, not after the next look. The finalizer waits for that: the deletion made a new
 	// version of the instance.
 	s.deleted = true
@@ -242,11 +275,18 @@ func ReleaseLeftBehind(ctx context.Context, s *Scope, key client.ObjectKey) erro
 	return releaseVMI(ctx, s)
 }
 
+// failureWords say what failed, each with one %v for why. KubeVirt's words, which differ between events and conditions.
+type failureWords struct{ event, condition string }
+
+var createFailed = failureWords{
+	event: "Error creating virtual machine instance: %v", condition: "Failure while starting VMI: %v",
+}
+
 // fail remembers a failure for the condition, and tells it once.
-func (s *Scope) fail(reason, action string, err error) {
-	s.Failure = &Failure{Reason: reason, Message: err.Error()}
+func (s *Scope) fail(reason, action string, err error, words failureWords) {
+	s.Failure = &Failure{Reason: reason, Message: fmt.Sprintf(words.condition, err)}
 	known := findCondition(&s.VM.Status, v1.VirtualMachineFailure)
 	if known == nil || known.Message != s.Failure.Message {
-		s.Recorder.Eventf(s.VM, nil, corev1.EventTypeWarning, reason, action, "%s", s.Failure.Message)
+		s.Recorder.Eventf(s.VM, nil, corev1.EventTypeWarning, reason, action, words.event, err)
 	}
 }

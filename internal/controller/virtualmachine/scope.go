@@ -35,6 +35,9 @@ type Scope struct {
 	VM *v1.VirtualMachine
 	// Status is the status to be.
 	Status v1.VirtualMachineStatus
+	// LiveUpdate says that changes of the template reach a running instance where that is possible. Otherwise they wait
+	// for the next start.
+	LiveUpdate bool
 	// Strategy is the run strategy in force.
 	Strategy v1.VirtualMachineRunStrategy
 	// VMI is the VM's instance, or nil. One that belongs to somebody else is nil.
@@ -46,6 +49,8 @@ type Scope struct {
 
 	// deleted says that this look deleted the instance.
 	deleted bool
+	// step is how the instance relates to the template.
+	step step
 }
 
 // Failure is the condition Failure.
@@ -100,7 +105,11 @@ func act(ctx context.Context, s *Scope) error {
 	s.Status.StateChangeRequests = trimRequests(s.Status.StateChangeRequests, s.VMI)
 	// 4. A failed start is counted while the instance that failed is still there.
 	s.Status.StartFailure = countStartFailure(s)
-	return apply(ctx, s, decide(s))
+	if err := apply(ctx, s, decide(s)); err != nil {
+		return err
+	}
+	// 5. An instance that is about to go need not follow the template.
+	return syncInstance(ctx, s)
 }
 
 // Load reads the instance of the VM's name.

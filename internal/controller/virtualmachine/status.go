@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -40,24 +39,50 @@ func computeStatus(s *Scope) {
 	}
 	status.Ready = ready
 	status.PrintableStatus = printableStatus(s)
-	status.RunStrategy = s.Strategy
+	setRunStrategy(s)
 	setGenerations(s)
 	mirrorConditions(s)
 	setReady(s)
 	setFailure(s)
+	setRestartRequired(s)
 }
 
-// setGenerations tells which generation of the spec runs, and which one should.
+// setRunStrategy remembers the strategy once the VM has had an instance. A change to RerunOnFailure is remembered when the
+// start that it means has happened: one that has to wait must not be forgotten.
+func setRunStrategy(s *Scope) {
+	before := s.VM.Status.RunStrategy
+	waits := s.Strategy == v1.RunStrategyRerunOnFailure && before != s.Strategy && s.VMI == nil
+	if (before != "" || s.Status.Created) && !waits {
+		s.Status.RunStrategy = s.Strategy
+	}
+}
+
+// setGenerations tells which generation of the spec is in effect, and which one should be. They differ only while an
+// instance lives that its template has left behind: what waits for a restart is not in effect.
 func setGenerations(s *Scope) {
 	s.Status.DesiredGeneration = s.VM.Generation
 	s.Status.ObservedGeneration = s.VM.Generation
-	if s.VMI == nil {
+	if alive(s) && s.VMI.DeletionTimestamp == nil && !s.step.inStep() {
+		if made := madeFrom(s.VMI); made != 0 {
+			s.Status.ObservedGeneration = made
+		}
+	}
+}
+
+// setRestartRequired says what waits for the next start. An instance of which nobody knows what it was made from leaves the
+// condition as it is; one that is gone needs no restart.
+func setRestartRequired(s *Scope) {
+	if alive(s) && s.VMI.DeletionTimestamp == nil && !s.step.known {
 		return
 	}
-	made, err := strconv.ParseInt(s.VMI.Annotations[v1.VirtualMachineGenerationAnnotation], 10, 64)
-	if err == nil {
-		s.Status.ObservedGeneration = made
+	if s.step.restart == "" {
+		removeCondition(&s.Status, v1.VirtualMachineRestartRequired)
+		return
 	}
+	setCondition(&s.Status, v1.VirtualMachineCondition{
+		Type: v1.VirtualMachineRestartRequired, Status: corev1.ConditionTrue, Message: s.step.restart,
+		LastTransitionTime: metav1.NewTime(s.Now),
+	})
 }
 
 // mirrorConditions shows the instance's conditions on the VM and removes those that the instance no longer has.
@@ -101,9 +126,7 @@ func setReady(s *Scope) {
 
 func setFailure(s *Scope) {
 	if s.Failure == nil {
-		s.Status.Conditions = slices.DeleteFunc(s.Status.Conditions, func(c v1.VirtualMachineCondition) bool {
-			return c.Type == v1.VirtualMachineFailure
-		})
+		removeCondition(&s.Status, v1.VirtualMachineFailure)
 		return
 	}
 	setCondition(&s.Status, v1.VirtualMachineCondition{
@@ -119,6 +142,10 @@ func findCondition(status *v1.VirtualMachineStatus, kind v1.VirtualMachineCondit
 		}
 	}
 	return nil
+}
+
+func removeCondition(status *v1.VirtualMachineStatus, kind v1.VirtualMachineConditionType) {
+	status.Conditions = slices.DeleteFunc(status.Conditions, func(c v1.VirtualMachineCondition) bool { return c.Type == kind })
 }
 
 // setCondition keeps the time of a condition whose status stays.

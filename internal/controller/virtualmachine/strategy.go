@@ -20,6 +20,7 @@ const (
 	leave  action = iota
 	create        // make an instance
 	remove        // delete the instance
+	unhalt        // set the run strategy to Always, and make an instance
 )
 
 // decide is what the run strategy and the requests want. It changes the scope only where it explains why nothing
@@ -33,8 +34,12 @@ func decide(s *Scope) action {
 	case v1.RunStrategyAlways:
 		wanted = decideAlways(s)
 	case v1.RunStrategyHalted:
-		if s.VMI != nil {
+		switch {
+		case s.VMI != nil:
 			wanted = remove
+		case startRequested(s):
+			// A start with options, such as paused, comes as a request, and the options must outlive the change of the strategy.
+			wanted = unhalt
 		}
 	case v1.RunStrategyManual:
 		wanted = decideManual(s)
@@ -50,7 +55,7 @@ func decide(s *Scope) action {
 			Message: "run strategy " + string(s.Strategy) + " is not implemented, use Always, Halted, Manual, RerunOnFailure or Once",
 		}
 	}
-	if wanted == create {
+	if wanted == create || wanted == unhalt {
 		if s.Failure = unimplemented(s); s.Failure != nil {
 			return leave
 		}

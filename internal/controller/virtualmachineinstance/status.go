@@ -6,6 +6,7 @@ package virtualmachineinstance
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -103,6 +104,7 @@ func setHandedOver(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 	status.ActivePods = map[types.UID]string{s.Pod.UID: s.Pod.Spec.NodeName}
 	status.LauncherContainerImageVersion = launcherImage(s.Pod)
 	status.RuntimeUser = launcherpod.QEMUUser
+	setRevision(s, status)
 	if s.Pod.Status.QOSClass != "" {
 		status.QOSClass = ptr.To(s.Pod.Status.QOSClass)
 	}
@@ -135,7 +137,22 @@ func setPreparing(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 	} else {
 		setNotReady(s, status, v1.PodNotExistsReason, "There is no launcher Pod yet.")
 	}
+	setRevision(s, status)
 	setProblem(s, status)
+}
+
+// setRevision names the ControllerRevision with the VM's spec that the VMI was made from. The VM's reconciler gives the
+// generation in an annotation, and changes it only after the status has the name.
+func setRevision(s *Scope, status *v1.VirtualMachineInstanceStatus) {
+	owner := metav1.GetControllerOf(s.VMI)
+	if status.VirtualMachineRevisionName != "" || owner == nil || owner.Kind != v1.VirtualMachineGroupVersionKind.Kind {
+		return
+	}
+	generation, err := strconv.ParseInt(s.VMI.Annotations[v1.VirtualMachineGenerationAnnotation], 10, 64)
+	if err != nil {
+		return // The VM adopted it: nothing was recorded.
+	}
+	status.VirtualMachineRevisionName = v1.StartRevisionName(owner.UID, generation)
 }
 
 func setProblem(s *Scope, status *v1.VirtualMachineInstanceStatus) {

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// revisionData is what a start revision holds. Source: kubevirt/kubevirt pkg/virt-controller/watch/vm,
+// VirtualMachineRevisionData.
+type revisionData struct {
+	Spec v1.VirtualMachineSpec `json:"spec"`
+}
+
+// recordRevision keeps the spec that an instance is about to be made from. A second start from the same generation finds
+// the revision of the first.
+func recordRevision(ctx context.Context, s *Scope) error {
+	known, err := listRevisions(ctx, s)
+	if err != nil {
+		return err
+	}
+	name := v1.StartRevisionName(s.VM.UID, s.VM.Generation)
+	for i := range known {
+		if known[i].Name == name {
+			return nil
+		}
+	}
+	raw, err := json.Marshal(revisionData{Spec: s.VM.Spec})
+	if err != nil {
+		return fmt.Errorf("encode the spec of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
+	}
+	revision := &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: s.VM.Namespace,
+			// KubeVirt's have no label. It keeps those of other controllers out of the cache.
+			Labels: map[string]string{v1.CreatedByLabel: string(s.VM.UID)},
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(s.VM, v1.VirtualMachineGroupVersionKind),
+			},
+		},
+		Data:     runtime.RawExtension{Raw: raw},
+		Revision: s.VM.Generation,
+	}
+	if err := s.Client.Create(ctx, revision); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create ControllerRevision %s: %w", name, err)
+	}
+	return nil
+}
+
+// collectRevisions deletes the revisions of earlier starts. It follows the creation of the instance: nothing refers to
+// them any more, and the start did not wait for it.
+func collectRevisions(ctx context.Context, s *Scope) error {
+	known, err := listRevisions(ctx, s)
+	if err != nil {
+		return err
+	}
+	current := v1.StartRevisionName(s.VM.UID, s.VM.Generation)
+	for i := range known {
+		if known[i].Name == current {
+			continue
+		}
+		revision := &appsv1.ControllerRevision{}
+		revision.Namespace, revision.Name = known[i].Namespace, known[i].Name
+		err := s.Client.Delete(ctx, revision, client.Preconditions{UID: ptr.To(known[i].UID)})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("delete ControllerRevision %s: %w", revision.Name, err)
+		}
+	}
+	return nil
+}
+
+// listRevisions gives the start revisions of the VM without their data, which no cache needs to hold.
+func listRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMetadata, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ControllerRevisionList"))
+	err := s.Client.List(ctx, list, client.InNamespace(s.VM.Namespace),
+		client.MatchingLabels{v1.CreatedByLabel: string(s.VM.UID)})
+	if err != nil {
+		return nil, fmt.Errorf("list the ControllerRevisions of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
+	}
+	return list.Items, nil
+}
+
+// startedTemplate is the template that the instance was made from, or nil if nothing tells: the VM adopted it.
+func startedTemplate(ctx context.Context, s *Scope) (*v1.VirtualMachineInstanceTemplateSpec, error) {
+	name := s.VMI.Status.VirtualMachineRevisionName
+	if generation := madeFrom(s.VMI); name == "" && generation != 0 {
+		name = v1.StartRevisionName(s.VM.UID, generation)
+	}
+	if name == "" {
+		return nil, nil
+	}
+	revision := &appsv1.ControllerRevision{}
+	key := client.ObjectKey{Namespace: s.VM.Namespace, Name: name}
+	if err := s.Live.Get(ctx, key, revision); err != nil {
+		return nil, client.IgnoreNotFound(fmt.Errorf("get ControllerRevision %s: %w", key, err))
+	}
+	data := revisionData{}
+	if err := json.Unmarshal(revision.Data.Raw, &data); err != nil {
+		return nil, fmt.Errorf("decode the spec in ControllerRevision %s: %w", key, err)
+	}
+	return data.Spec.Template, nil
+}
+
+// madeFrom is the generation of the VM that an instance says to be in step with, or 0.
+func madeFrom(vmi *v1.VirtualMachineInstance) int64 {
+	generation, err := strconv.ParseInt(vmi.Annotations[v1.VirtualMachineGenerationAnnotation], 10, 64)
+	if err != nil || generation < 1 {
+		return 0
+	}
+	return generation
+}

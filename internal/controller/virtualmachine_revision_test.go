@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// revisions are those of a VM's starts.
+func (m *machines) revisions(vm *v1.VirtualMachine) []appsv1.ControllerRevision {
+	GinkgoHelper()
+	list := &appsv1.ControllerRevisionList{}
+	Expect(k8sClient.List(ctx, list, client.InNamespace(vm.Namespace),
+		client.MatchingLabels{v1.CreatedByLabel: string(vm.UID)})).To(Succeed())
+	return list.Items
+}
+
+// revised names the revision in an instance's status, as the VMI's reconciler does.
+func revised(vmi *v1.VirtualMachineInstance) func(*v1.VirtualMachineInstanceStatus) {
+	return func(s *v1.VirtualMachineInstanceStatus) {
+		generation, err := strconv.ParseInt(vmi.Annotations[v1.VirtualMachineGenerationAnnotation], 10, 64)
+		Expect(err).NotTo(HaveOccurred())
+		s.VirtualMachineRevisionName = v1.StartRevisionName(metav1.GetControllerOf(vmi).UID, generation)
+	}
+}
+
+var _ = Describe("VirtualMachine whose template changes", func() {
+	var m *machines
+	BeforeEach(func() { m = newMachines() })
+
+	// runs leads a VM to a running instance that names its revision.
+	runs := func(b *builder.VM) (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
+		GinkgoHelper()
+		vm, vmi := m.started(b)
+		play(vmi, v1.Running, revised(vmi))
+		return vm, vmi
+	}
+	change := func(vm *v1.VirtualMachine, how func(*v1.VirtualMachineInstanceTemplateSpec)) {
+		GinkgoHelper()
+		how(ExpectExists(vm).Spec.Template)
+		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+	}
+	generations := func(vm *v1.VirtualMachine) string {
+		GinkgoHelper()
+		ExpectExists(vm)
+		return fmt.Sprintf("generation %d desired %d observed %d instance %s", vm.Generation, vm.Status.DesiredGeneration,
+			vm.Status.ObservedGeneration, instance(vm).Annotations[v1.VirtualMachineGenerationAnnotation])
+	}
+	more := func(t *v1.VirtualMachineInstanceTemplateSpec) {
+		t.Spec.Domain.CPU = &v1.CPU{Sockets: 3}
+	}
+	const specChanged = "a non-live-updatable field was changed in the template spec"
+
+	It("records at each start what it started from, once for each generation", func() {
+		vm, vmi := runs(builder.MakeVM("vm"))
+		found := m.revisions(vm)
+		Expect(found).To(HaveLen(1))
+		Expect(found[0].Name).To(Equal(fmt.Sprintf("revision-start-vm-%s-1", vm.UID)))
+		Expect(found[0].Revision).To(Equal(int64(1)))
+		Expect(metav1.IsControlledBy(&found[0], vm)).To(BeTrue())
+		data := map[string]v1.VirtualMachineSpec{}
+		Expect(json.Unmarshal(found[0].Data.Raw, &data)).To(Succeed())
+		Expect(data).To(HaveKeyWithValue("spec", vm.Spec))
+
+		change(vm, more)
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(m.revisions(vm)).To(HaveLen(1), "a change of the template is no start")
+		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		play(vmi, v1.Succeeded)
+		release(vmi)
+		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
+		m.expectReconciled(vm, "create ControllerRevision", "create VirtualMachineInstance", "delete ControllerRevision",
+			"patch VirtualMachine/status")
+		found = m.revisions(vm)
+		Expect(found).To(HaveLen(1))
+		Expect(found[0].Revision).To(Equal(int64(2)))
+		Expect(generations(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
+	})
+
+	It("needs a restart for what a running guest cannot follow, until it is stopped", func() {
+		vm, vmi := runs(builder.MakeVM("vm"))
+		change(vm, more)
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged))
+		Expect(generations(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
+		Expect(instance(vm).Spec.Domain.CPU).To(Equal(vmi.Spec.Domain.CPU))
+		m.events.take()
+		m.expectQuiet(vm)
+
+		By("changing nothing of the instance that waits for the restart as a whole")
+		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(instance(vm).Spec.NodeSelector).To(BeEmpty())
+
+		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
+	})
+
+	It("needs no restart any more when the change is taken back", func() {
+		vm, _ := runs(builder.MakeVM("vm"))
+		before := vm.Spec.Template.Spec.Domain.CPU.DeepCopy()
+		change(vm, more)
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.CPU = before })
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
+		Expect(generations(vm)).To(Equal("generation 3 desired 3 observed 3 instance 3"))
+		m.expectQuiet(vm)
+	})
+
+	It("gives a running instance what counts for its next node, and takes it away", func() {
+		vm, _ := runs(builder.MakeVM("vm"))
+		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+			t.Spec.NodeSelector = map[string]string{"zone": "a"}
+			t.Spec.Tolerations = []corev1.Toleration{{Key: "dedicated", Operator: corev1.TolerationOpExists}}
+			t.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{}}
+			t.ObjectMeta.Annotations = map[string]string{"descheduler.alpha.kubernetes.io/evict": "true"}
+		})
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		vmi := instance(vm)
+		Expect(vmi.Spec.NodeSelector).To(Equal(vm.Spec.Template.Spec.NodeSelector))
+		Expect(vmi.Spec.Tolerations).To(Equal(vm.Spec.Template.Spec.Tolerations))
+		Expect(vmi.Spec.Affinity).To(Equal(vm.Spec.Template.Spec.Affinity))
+		Expect(vmi.Annotations).To(HaveKeyWithValue("descheduler.alpha.kubernetes.io/evict", "true"))
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
+		Expect(generations(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
+		m.expectQuiet(vm)
+
+		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+			t.Spec.NodeSelector, t.Spec.Tolerations, t.Spec.Affinity, t.ObjectMeta.Annotations = nil, nil, nil, nil
+		})
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		vmi = instance(vm)
+		Expect(vmi.Spec.NodeSelector).To(BeEmpty())
+		Expect(vmi.Spec.Tolerations).To(BeEmpty())
+		Expect(vmi.Spec.Affinity).To(BeNil())
+		Expect(vmi.Annotations).NotTo(HaveKey("descheduler.alpha.kubernetes.io/evict"))
+		m.expectQuiet(vm)
+	})
+
+	It("keeps everything for the next start if the cluster says Stage", func() {
+		config := clusterconfig.Default()
+		config.RolloutStrategy = v1.VMRolloutStrategyStage
+		m.Config = fixedConfig{config}
+		vm, _ := runs(builder.MakeVM("vm"))
+		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged))
+		Expect(instance(vm).Spec.NodeSelector).To(BeEmpty())
+	})
+
+	It("says that labels wait for the next start, and does not claim that they are in effect", func() {
+		vm, _ := runs(builder.MakeVM("vm"))
+		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.ObjectMeta.Labels = map[string]string{"tier": "web"} })
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(generations(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "labels or annotations"))
+	})
+
+	It("does not move an instance on the way to another node", func() {
+		vm, vmi := runs(builder.MakeVM("vm"))
+		play(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+			s.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: ptr.To(metav1.Now())}
+		})
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "AffinityChangeError",
+			"should not be changed during VMI migration"))
+		play(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState.Completed = true })
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
+		Expect(instance(vm).Spec.NodeSelector).To(HaveKeyWithValue("zone", "a"))
+	})
+
+	It("does not move the instance's generation before the status names the revision of the old one", func() {
+		vm, vmi := m.started(builder.MakeVM("vm"))
+		ExpectExists(vm).Spec.RunStrategy = ptr.To(v1.RunStrategyManual)
+		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(generations(vm)).To(Equal("generation 2 desired 2 observed 2 instance 1"))
+		m.expectQuiet(vm)
+		play(vmi, v1.Running, revised(vmi))
+		m.expectReconciled(vm, "patch VirtualMachineInstance")
+		Expect(generations(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
+		Expect(instance(vm).Status.VirtualMachineRevisionName).To(HaveSuffix("-1"))
+		m.expectQuiet(vm)
+	})
+
+	It("does not forget a start by a change to RerunOnFailure that has to wait", func() {
+		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm).Status.RunStrategy).To(BeEmpty(), "it was never started")
+		ExpectExists(vm).Spec.RunStrategy = ptr.To(v1.RunStrategyRerunOnFailure)
+		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		m.writes.Fail = func(request string) error {
+			if request == "create VirtualMachineInstance" {
+				return apierrors.NewForbidden(v1.GroupVersion.WithResource("vmis").GroupResource(), "vm", errors.New("denied"))
+			}
+			return nil
+		}
+		_, err := m.reconcile(vm)
+		Expect(err).To(HaveOccurred())
+		m.writes.Fail = nil
+		m.writes.Take()
+		m.expectReconciled(vm, nextStart...)
+		Expect(ExpectExists(vm).Status.RunStrategy).To(Equal(v1.RunStrategyRerunOnFailure))
+	})
+})
