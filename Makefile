@@ -114,10 +114,16 @@ bench-start: ## Measure VM starts against bare Pods (COUNT=10); writes .bench/st
 ##@ Build
 
 .PHONY: build
-build: deps ## Build the components into bin/
+build: deps ## Build the components and virtctl into bin/
 	CGO_ENABLED=0 go build $(build_flags) -o bin/ ./cmd/virt-controller ./cmd/virt-launcher
 	CGO_ENABLED=1 go build $(build_flags) -o bin/ ./cmd/virt-handler
+	@$(MAKE) virtctl
 	CGO_ENABLED=0 go build $(build_flags) -o bin/test-tools ./test/tools
+
+.PHONY: virtctl
+virtctl: ## Build virtctl, and its name as kubectl's plugin, into bin/
+	CGO_ENABLED=0 go build $(build_flags) -o bin/ ./cmd/virtctl
+	@ln -sf virtctl bin/kubectl-virt
 
 .PHONY: images
 images: build ## Build the images and print their sizes

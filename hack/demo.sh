@@ -70,8 +70,9 @@ cat <<END
 What to type next:
     export KUBECONFIG=$KUBECONFIG PATH=\$PATH:$PWD/bin
     kubectl get vm,vmi,pods
-    kubectl logs -f -l vm.kubevirt.io/name=$guest -c compute          # the guest's serial console
+    virtctl console $guest                                            # log in at the guest's serial console; Ctrl+] leaves it
+    kubectl logs -f -l vm.kubevirt.io/name=$guest -c compute          # what it has shown so far
     kubectl describe vmi $guest
-    kubectl patch vm $guest --type merge -p '{"spec":{"runStrategy":"Halted"}}'    # an orderly shutdown
+    virtctl stop $guest                                               # an orderly shutdown
     make demo-down                                           # remove everything
 END

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/virtctl/cli"
+	"github.com/vireo-project/vireo/internal/virtctl/subresources"
+)
+
+// askEvery is how often an instance that does not run yet is asked again, as KubeVirt's client does.
+const askEvery = time.Second
+
+// Dialer opens an instance's console and waits for an instance that is about to run.
+type Dialer struct {
+	CLI     *cli.CLI
+	API     *subresources.Client
+	Objects client.Client
+	VMI     subresources.Object
+	// Timeout is how long to wait. Without one there is one try.
+	Timeout time.Duration
+}
+
+// Dial opens the console. What it waits for, it tells say, once for each reason.
+func (d Dialer) Dial(ctx context.Context, say func(string)) (*subresources.Stream, error) {
+	deadline := time.Now().Add(d.Timeout)
+	told := ""
+	for {
+		stream, err := d.API.Stream(ctx, d.VMI, []string{"console"}, nil)
+		if err == nil || ctx.Err() != nil {
+			return stream, errors.Join(err, ctx.Err())
+		}
+		if refused := d.refused(ctx, err); refused != nil {
+			return nil, refused
+		}
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("timeout trying to connect to the virtual machine instance: %w\nWhat it waits for: %s explain %s", err, d.CLI.Program, d.VMI.Name)
+		}
+		if reason := cli.Plain(err.Error()); reason != told {
+			told = reason
+			say(fmt.Sprintf("Waiting for %s: %s", d.VMI.Name, reason))
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(askEvery):
+		}
+	}
+}
+
+// refused is the error for which waiting does not help, or nil.
+func (d Dialer) refused(ctx context.Context, err error) error {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return err
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusNotFound:
+		return d.missing(ctx, err)
+	case http.StatusBadRequest:
+		if strings.Contains(strings.ToLower(err.Error()), "serial") {
+			return err // The instance has no serial console and gets none.
+		}
+		return nil
+	case http.StatusConflict, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests:
+		return nil
+	default:
+		return err
+	}
+}
+
+// missing is an error unless the instance's VM is about to make it.
+func (d Dialer) missing(ctx context.Context, notFound error) error {
+	vm := &v1.VirtualMachine{}
+	key := client.ObjectKey{Namespace: d.VMI.Namespace, Name: d.VMI.Name}
+	if err := d.Objects.Get(ctx, key, vm); err != nil {
+		return notFound
+	}
+	if vm.Status.PrintableStatus == v1.VirtualMachineStatusStopped {
+		return fmt.Errorf("VM %s is stopped. Start it with: %s start %s", vm.Name, d.CLI.Program, vm.Name)
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/virtctl/cli"
+)
+
+// Migrate makes the command migrate.
+func Migrate(c *cli.CLI) *cobra.Command {
+	var dry dryRun
+	var selector map[string]string
+	cmd := &cobra.Command{
+		Use:   "migrate (VM)",
+		Short: "Migrate a virtual machine to another node while it runs.",
+		Example: c.Examples(`
+# Migrate a virtual machine called 'myvm' to a node that the scheduler chooses:
+virtctl migrate myvm
+
+# To a node with a label. What the VM asks of its node holds as well:
+virtctl migrate myvm --addedNodeSelector=kubernetes.io/hostname=node2`),
+		Args:              c.OneArgument("VM"),
+		ValidArgsFunction: c.CompleteVMs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, vm, err := c.VM(args[0])
+			if err != nil {
+				return err
+			}
+			options := v1.MigrateOptions{DryRun: dry.options(c.Out), AddedNodeSelector: selector}
+			if err := api.Put(cmd.Context(), vm, "migrate", options); err != nil {
+				return fmt.Errorf("error migrating VirtualMachine: %w", err)
+			}
+			return scheduled(c, vm, "migrate")
+		},
+	}
+	cmd.Flags().StringToStringVar(&selector, "addedNodeSelector", nil, "Labels (key=value,…) that the target node must have, for this migration alone.")
+	dry.addTo(cmd)
+	return cmd
+}
+
+// MigrateCancel makes the command migrate-cancel.
+func MigrateCancel(c *cli.CLI) *cobra.Command {
+	var dry dryRun
+	cmd := &cobra.Command{
+		Use:   "migrate-cancel (VM)",
+		Short: "Cancel the migration of a virtual machine.",
+		Example: c.Examples(`
+# Cancel the migration of a virtual machine called 'myvm':
+virtctl migrate-cancel myvm`),
+		Args:              c.OneArgument("VM"),
+		ValidArgsFunction: c.CompleteVMs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, vm, err := c.VM(args[0])
+			if err != nil {
+				return err
+			}
+			objects, err := c.Objects()
+			if err != nil {
+				return err
+			}
+			key := client.ObjectKey{Namespace: vm.Namespace, Name: vm.Name}
+			if err := cancelMigration(cmd.Context(), objects, key, dry.options(c.Out)); err != nil {
+				return err
+			}
+			return scheduled(c, vm, "migrate-cancel")
+		},
+	}
+	dry.addTo(cmd)
+	return cmd
+}
+
+// cancelMigration deletes the migration of an instance that is not over. There is at most one.
+func cancelMigration(ctx context.Context, objects client.Client, vmi client.ObjectKey, dry []string) error {
+	migrations := &v1.VirtualMachineInstanceMigrationList{}
+	if err := objects.List(ctx, migrations, client.InNamespace(vmi.Namespace)); err != nil {
+		return fmt.Errorf("error fetching the list of migrations: %w", err)
+	}
+	for i := range migrations.Items {
+		migration := &migrations.Items[i]
+		over := migration.Status.Phase == v1.MigrationSucceeded || migration.Status.Phase == v1.MigrationFailed
+		if migration.Spec.VMIName != vmi.Name || over {
+			continue
+		}
+		if err := objects.Delete(ctx, migration, &client.DeleteOptions{DryRun: dry}); err != nil {
+			return fmt.Errorf("error canceling migration %s of VirtualMachine %s: %w", migration.Name, vmi.Name, err)
+		}
+		return nil
+	}
+	return fmt.Errorf("found no migration to cancel for %s", vmi.Name)
+}

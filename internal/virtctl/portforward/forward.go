@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package portforward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/vireo-project/vireo/internal/virtctl/cli"
+)
+
+// forwarder opens ports of this machine.
+type forwarder struct {
+	dial    *Dialer
+	address *net.IPAddr
+	// out gets where each port is, errOut what goes wrong with single connections.
+	out, errOut io.Writer
+	mu          sync.Mutex
+}
+
+// run opens the ports and forwards until the context ends, which is no error: it is how users stop it.
+func (f *forwarder) run(ctx context.Context, ports []port) error {
+	var opened []func()
+	for _, p := range ports {
+		serve, err := f.open(ctx, p)
+		if err != nil {
+			return fmt.Errorf("%s port %d cannot be opened: %w", p.protocol, p.local, err)
+		}
+		opened = append(opened, serve)
+	}
+	var serving sync.WaitGroup
+	for _, serve := range opened {
+		serving.Go(serve)
+	}
+	serving.Wait()
+	return nil
+}
+
+// open listens on a port. The function that it returns serves it.
+func (f *forwarder) open(ctx context.Context, p port) (func(), error) {
+	at := net.JoinHostPort(f.address.String(), fmt.Sprint(p.local))
+	var config net.ListenConfig
+	if p.protocol == udp {
+		listener, err := config.ListenPacket(ctx, udp, at)
+		if err != nil {
+			return nil, err
+		}
+		f.announce(listener.LocalAddr(), p)
+		return func() { f.serveUDP(ctx, listener, p) }, nil
+	}
+	listener, err := config.Listen(ctx, tcp, at)
+	if err != nil {
+		return nil, err
+	}
+	f.announce(listener.Addr(), p)
+	return func() { f.serveTCP(ctx, listener, p) }, nil
+}
+
+func (f *forwarder) announce(at net.Addr, p port) {
+	_, _ = fmt.Fprintf(f.out, "Forwarding from %s to %s %s port %d (%s)\n", at, f.dial.Target.Kind(), f.dial.Target.Name, p.remote, p.protocol)
+}
+
+// failed says that one connection did not work. The others go on.
+func (f *forwarder) failed(p port, err error) {
+	if err = quiet(err); err == nil || errors.Is(err, context.Canceled) {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, _ = fmt.Fprintf(f.errOut, "error forwarding to %s port %d of %s: %s\n", p.protocol, p.remote, f.dial.Target.Name, cli.Plain(err.Error()))
+}
+
+func (f *forwarder) serveTCP(ctx context.Context, listener net.Listener, p port) {
+	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
+	defer stop()
+	var connections sync.WaitGroup
+	defer connections.Wait()
+	for {
+		local, err := listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			f.failed(p, err)
+			continue
+		}
+		connections.Go(func() { f.failed(p, f.connect(ctx, local, p)) })
+	}
+}
+
+// connect joins a connection that was accepted here with one to the guest.
+func (f *forwarder) connect(ctx context.Context, local net.Conn, p port) error {
+	defer func() { _ = local.Close() }()
+	stream, err := f.dial.Dial(ctx, tcp, p.remote)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stream.Close() }()
+	stop := context.AfterFunc(ctx, func() {
+		_ = local.Close()
+		_ = stream.Close()
+	})
+	defer stop()
+	return stream.Join(local, local)
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package virtctl is the command line for virtual machines: KubeVirt's commands, one package or file each.
+package virtctl
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/klog/v2"
+
+	"github.com/vireo-project/vireo/internal/virtctl/cli"
+	"github.com/vireo-project/vireo/internal/virtctl/console"
+	"github.com/vireo-project/vireo/internal/virtctl/lifecycle"
+	"github.com/vireo-project/vireo/internal/virtctl/portforward"
+)
+
+// Groups of the list of commands.
+const (
+	groupLifecycle = "lifecycle"
+	groupReach     = "reach"
+	groupLook      = "look"
+	groupMake      = "make"
+	groupOther     = "other"
+)
+
+// Run runs the program with its arguments, the first of which is its name. It returns the exit code.
+func Run(ctx context.Context, arguments []string) int {
+	c := cli.New(arguments[0], genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
+	return Execute(ctx, c, arguments[1:])
+}
+
+// Execute runs a CLI with arguments and returns the exit code.
+func Execute(ctx context.Context, c *cli.CLI, arguments []string) int {
+	root := Command(c)
+	root.SetArgs(arguments)
+	err := root.ExecuteContext(ctx)
+	var exit cli.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return int(exit)
+	default:
+		_, _ = fmt.Fprintln(c.ErrOut, c.Failure(err))
+		return 1
+	}
+}
+
+// Command makes the root of all commands.
+func Command(c *cli.CLI) *cobra.Command {
+	root := &cobra.Command{
+		Use:           strings.ReplaceAll(c.Program, " ", "-"),
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: c.Program},
+		Short:         c.Program + " controls virtual machines on your Kubernetes cluster.",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetIn(c.In)
+	root.SetOut(c.Out)
+	root.SetErr(c.ErrOut)
+	c.Flags.AddFlags(root.PersistentFlags())
+	addVerbosity(root)
+	for _, group := range []cobra.Group{
+		{ID: groupLifecycle, Title: "Start, stop and change:"},
+		{ID: groupReach, Title: "Reach a guest:"},
+		{ID: groupLook, Title: "Look and understand:"},
+		{ID: groupMake, Title: "Make:"},
+		{ID: groupOther, Title: "Other:"},
+	} {
+		root.AddGroup(&group)
+	}
+	add(root, groupLifecycle,
+		lifecycle.Start(c), lifecycle.Stop(c), lifecycle.Restart(c), lifecycle.Pause(c), lifecycle.Unpause(c),
+		lifecycle.SoftReboot(c), lifecycle.Reset(c), lifecycle.Migrate(c), lifecycle.MigrateCancel(c), lifecycle.EvacuateCancel(c))
+	add(root, groupReach, console.Command(c), portforward.Command(c))
+	add(root, groupOther, versionCommand(c), optionsCommand(c))
+	root.SetHelpCommandGroupID(groupOther)
+	root.SetCompletionCommandGroupID(groupOther)
+	root.SetUsageTemplate(usageTemplate)
+	return root
+}
+
+func add(root *cobra.Command, group string, commands ...*cobra.Command) {
+	for _, cmd := range commands {
+		cmd.GroupID = group
+		root.AddCommand(cmd)
+	}
+}
+
+// addVerbosity adds client-go's -v, which shows requests from 6 on.
+func addVerbosity(root *cobra.Command) {
+	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(flags)
+	verbosity := flags.Lookup("v")
+	verbosity.Usage = "How much to log: 6 shows requests, 8 their contents."
+	root.PersistentFlags().AddGoFlag(verbosity)
+}
+
+// optionsCommand lists the flags that all commands have, and that their own help leaves out.
+func optionsCommand(c *cli.CLI) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "options",
+		Short: "List the flags that all commands have.",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(c.Out, "These options can be given to every command:\n\n%s", cmd.InheritedFlags().FlagUsages())
+			return err
+		},
+	}
+	return cmd
+}
+
+// usageTemplate is cobra's in kubectl's order: examples before flags, and the flags of all commands in a list of their own.
+const usageTemplate = `Usage:{{if .Runnable}}
+  {{.UseLine}}{{end}}{{if and .HasAvailableSubCommands .HasParent}}
+  {{.CommandPath}} [command]{{end}}{{if .HasExample}}
+
+Examples:
+{{.Example}}{{end}}{{if .HasAvailableSubCommands}}{{$cmds := .Commands}}{{if eq (len .Groups) 0}}
+
+Available Commands:{{range $cmds}}{{if .IsAvailableCommand}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{else}}{{range $group := .Groups}}
+
+{{.Title}}{{range $cmds}}{{if (and (eq .GroupID $group.ID) (or .IsAvailableCommand (eq .Name "help")))}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{end}}{{end}}{{if and .HasAvailableLocalFlags .HasParent}}
+
+Flags:
+{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}
+
+{{if .HasAvailableSubCommands}}Use "{{.CommandPath}} [command] --help" for more about a command.
+{{end}}Use "{{.Root.DisplayName}} options" for the flags that every command has.
+`

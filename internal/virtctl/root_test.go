@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtctl_test
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/vireo-project/vireo/internal/virtctl"
+	"github.com/vireo-project/vireo/internal/virtctl/cli"
+	"github.com/vireo-project/vireo/internal/virtctl/virtctltest"
+)
+
+func TestProgramName(t *testing.T) {
+	for argv0, want := range map[string]string{
+		"virtctl": "virtctl", "/usr/bin/virtctl": "virtctl", "./kubectl-virt": "kubectl virt", "/x/kubectl-virt.exe": "kubectl virt",
+		"oc-virt": "oc virt", "/tmp/virtctl-v1.2.3": "virtctl",
+	} {
+		if got := cli.ProgramName(argv0); got != want {
+			t.Errorf("%s calls itself %q, want %q", argv0, got, want)
+		}
+	}
+}
+
+// Every command teaches: a sentence, an example of itself, and, as a plugin, with the plugin's name.
+func TestHelp(t *testing.T) {
+	c := cli.New("kubectl-virt", genericiooptions.IOStreams{})
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+		if cmd.Short == "" {
+			t.Errorf("%s has no sentence", cmd.CommandPath())
+		}
+		if !cmd.HasParent() || cmd.HasSubCommands() || cmd.Name() == "options" || cmd.Name() == "help" {
+			return
+		}
+		if !strings.Contains(cmd.Example, cmd.CommandPath()) {
+			t.Errorf("%s has no example of itself:\n%s", cmd.CommandPath(), cmd.Example)
+		}
+		if text := cmd.Short + cmd.Long + cmd.Example + cmd.Flags().FlagUsages(); strings.Contains(text, "virtctl") {
+			t.Errorf("%s says virtctl, but is a plugin:\n%s", cmd.CommandPath(), text)
+		}
+	}
+	walk(virtctl.Command(c))
+}
+
+func TestUsage(t *testing.T) {
+	var out bytes.Buffer
+	c := cli.New("/usr/local/bin/kubectl-virt", genericiooptions.IOStreams{Out: &out, ErrOut: &out})
+	if code := virtctl.Execute(t.Context(), c, []string{"start", "--help"}); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	for _, want := range []string{"kubectl virt start (VM) [flags]", "kubectl virt start myvm --paused", `Use "kubectl virt options"`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the help does not say %q:\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), "--kubeconfig") {
+		t.Errorf("the help has the flags of all commands:\n%s", out.String())
+	}
+}
+
+func TestVersion(t *testing.T) {
+	s := virtctltest.NewServer(t)
+	s.Record(http.MethodGet, "/version", http.StatusOK, `{"gitVersion":"v1.9.0","goVersion":"go1.26","platform":"linux/amd64"}`)
+	got := s.Run(virtctl.Execute, "version")
+	for _, want := range []string{"Client Version: version.Info{GitVersion:", `Server Version: version.Info{GitVersion:"v1.9.0"`} {
+		if !strings.Contains(got.Out, want) {
+			t.Errorf("version does not print %q:\n%s%s", want, got.Out, got.ErrOut)
+		}
+	}
+	if got := s.Run(virtctl.Execute, "version", "-o", "yaml"); !strings.Contains(got.Out, "serverVersion:\n") {
+		t.Errorf("version -o yaml: %+v", got)
+	}
+	asked := len(s.Requests())
+	if got := s.Run(virtctl.Execute, "version", "--client"); got.Code != 0 || strings.Contains(got.Out, "Server") || len(s.Requests()) != asked {
+		t.Errorf("version --client asks the server: %+v", got)
+	}
+	expectFailure(t, s.Run(virtctl.Execute, "version", "-o", "toml"), `"toml" is not known`)
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package virtctltest is a cluster for tests of virtctl: an HTTPS server, over HTTP/2 as API servers speak it, with discovery,
+// objects in memory, and whatever subresources a test serves.
+package virtctltest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/coder/websocket"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/yaml"
+
+	"github.com/vireo-project/vireo/internal/virtctl/cli"
+	"github.com/vireo-project/vireo/internal/virtctl/subresources"
+)
+
+const (
+	// Namespace is the one of the kubeconfig's context.
+	Namespace = "tenant"
+	// Token is what requests must bear.
+	Token = "a-token-of-a-test" //nolint:gosec // opens nothing
+	// Prefix is the path that the server has its API below, as management proxies do.
+	Prefix = "/clusters/one"
+)
+
+// Request is one that a subresource got.
+type Request struct {
+	Method, Path, Query string
+	Body                []byte
+}
+
+// Server is a cluster.
+type Server struct {
+	*httptest.Server
+	t          testing.TB
+	mux        *http.ServeMux
+	kubeconfig string
+	store      store
+	mu         sync.Mutex
+	requests   []Request
+}
+
+// NewServer starts a cluster, which ends with the test.
+func NewServer(t testing.TB) *Server {
+	t.Helper()
+	s := &Server{t: t, mux: http.NewServeMux()}
+	s.store.serve(s.mux)
+	s.Server = httptest.NewUnstartedServer(http.StripPrefix(Prefix, http.HandlerFunc(s.authenticated)))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	s.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	s.writeKubeconfig()
+	return s
+}
+
+func (s *Server) writeKubeconfig() {
+	s.t.Helper()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+	content, err := yaml.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "Config", "current-context": "test",
+		"clusters": []any{map[string]any{"name": "test", "cluster": map[string]any{"server": s.URL + Prefix, "certificate-authority-data": ca}}},
+		"users":    []any{map[string]any{"name": "test", "user": map[string]any{"token": Token}}},
+		"contexts": []any{map[string]any{"name": "test", "context": map[string]any{"cluster": "test", "user": "test", "namespace": Namespace}}},
+	})
+	if err == nil {
+		err = os.WriteFile(s.kubeconfig, content, 0o600)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *Server) authenticated(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Authorization") != "Bearer "+Token {
+		Refuse(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
+		return
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// Subresource serves a path below the API's version, such as "PUT /namespaces/{namespace}/virtualmachines/{name}/start".
+func (s *Server) Subresource(method, path string, handler http.HandlerFunc) {
+	s.mux.HandleFunc(method+" /apis/"+subresources.Group+"/v1"+path, handler)
+}
+
+// Record serves a path, remembers its requests and answers with a code and a body.
+func (s *Server) Record(method, path string, code int, answer string) {
+	s.Subresource(method, path, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		s.mu.Lock()
+		s.requests = append(s.requests, Request{Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Body: body})
+		s.mu.Unlock()
+		if json.Valid([]byte(answer)) {
+			w.Header().Set("Content-Type", "application/json")
+		}
+		w.WriteHeader(code)
+		_, _ = io.WriteString(w, answer)
+	})
+}
+
+// Requests are those that recorded paths got.
+func (s *Server) Requests() []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]Request(nil), s.requests...)
+}
+
+// Stream serves a websocket. The function's error is the close reason: a websocket.CloseError chooses the code.
+func (s *Server) Stream(path string, serve func(context.Context, *websocket.Conn, *http.Request) error) {
+	s.Subresource(http.MethodGet, path, func(w http.ResponseWriter, r *http.Request) {
+		socket, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{subresources.Protocol}})
+		if err != nil {
+			return
+		}
+		if socket.Subprotocol() != subresources.Protocol {
+			_ = socket.Close(websocket.StatusProtocolError, "no subprotocol")
+			return
+		}
+		CloseWith(socket, serve(r.Context(), socket, r))
+	})
+}
+
+// Refuse answers with a Status.
+func Refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+		Code: int32(code), Reason: reason, Message: message,
+	})
+}
+
+// Result is what a run of virtctl left.
+type Result struct {
+	Code        int
+	Out, ErrOut string
+}
+
+// Execute is the function that runs virtctl; the package that has it imports this one in its tests.
+type Execute func(ctx context.Context, c *cli.CLI, arguments []string) int
+
+// Run runs virtctl against the cluster, with nothing to read.
+func (s *Server) Run(execute Execute, arguments ...string) Result {
+	s.t.Helper()
+	return s.RunWith(s.t.Context(), execute, nil, arguments...)
+}
+
+// RunWith runs virtctl with a context and an input.
+func (s *Server) RunWith(ctx context.Context, execute Execute, in io.Reader, arguments ...string) Result {
+	s.t.Helper()
+	var out, errOut lockedBuffer
+	if in == nil {
+		in = bytes.NewReader(nil)
+	}
+	code := s.RunStreams(ctx, execute, genericiooptions.IOStreams{In: in, Out: &out, ErrOut: &errOut}, arguments...)
+	return Result{Code: code, Out: out.String(), ErrOut: errOut.String()}
+}
+
+// RunStreams runs virtctl with streams of the test.
+func (s *Server) RunStreams(ctx context.Context, execute Execute, streams genericiooptions.IOStreams, arguments ...string) int {
+	s.t.Helper()
+	return execute(ctx, cli.New("virtctl", streams), append(s.Flags(), arguments...))
+}
+
+// Flags lead virtctl to the cluster.
+func (s *Server) Flags() []string {
+	return []string{"--kubeconfig", s.kubeconfig, "--cache-dir", filepath.Join(filepath.Dir(s.kubeconfig), "cache")}
+}
+
+// Kubeconfig is the file that leads to the cluster.
+func (s *Server) Kubeconfig() string { return s.kubeconfig }
+
+// lockedBuffer is written by several goroutines.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
