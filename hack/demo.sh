@@ -24,7 +24,7 @@ step_logs=$PWD/.build/demo
 mkdir -p "$step_logs"
 . hack/steps.sh
 . hack/deploy-local.sh
-steps=$((local_steps + 2))
+steps=$((local_steps + 3))
 
 # boot_guest: applies the manifest and waits until the guest has said that it is up.
 boot_guest() {
@@ -54,6 +54,7 @@ plain() {
 }
 
 bring_up 1 virt-controller virt-handler virt-launcher guest-small guest-small-kernel test-tools $([ "$guest" = small ] || echo guest-debian)
+step "building virtctl" make virtctl
 step "starting the VM \"$guest\" from config/samples/vm-$guest.yaml" boot_guest
 case $guest in
 small) step "booting the guest" wait_for_console VIREO-GUEST-READY ;;
