@@ -4,6 +4,8 @@ finish() {
 	# swtpm_setup insists on /tmp. A Pod's root is read-only; its run time volume is not.
 	rmdir "$root/tmp"
 	ln -s run/libvirt/tmp "$root/tmp"
+	# libvirt locks a guest's console there, by a path that is compiled in.
+	ln -s ../run/libvirt/lock "$root/var/lock"
 	capabilities
 }
 

@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vireo-project/vireo/internal/launcher/libvirtrpc"
 	"github.com/vireo-project/vireo/internal/launcher/reaper"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/libvirtrpc"
 )
 
 // guest is what is known of the domain. Events and states are fed in; nothing here asks libvirt.

@@ -15,8 +15,8 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 
-	rpc "github.com/vireo-project/vireo/internal/launcher/libvirtrpc"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	rpc "github.com/vireo-project/vireo/internal/libvirtrpc"
 )
 
 func TestOutcome(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vireo-project/vireo/internal/launcher/libvirtrpc"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/libvirtrpc"
 )
 
 const (

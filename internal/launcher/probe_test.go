@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vireo-project/vireo/internal/launcher/libvirtrpc"
+	"github.com/vireo-project/vireo/internal/libvirtrpc"
 )
 
 // guestAgent answers each command with the next of its answers, the last one again and again.

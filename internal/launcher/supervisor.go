@@ -12,9 +12,9 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 
-	"github.com/vireo-project/vireo/internal/launcher/libvirtrpc"
 	"github.com/vireo-project/vireo/internal/launcher/reaper"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/libvirtrpc"
 )
 
 const (

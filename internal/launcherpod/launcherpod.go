@@ -91,6 +91,8 @@ const (
 	// TPMAuthorityDir holds the authority that signs the certificates of the guest's TPM. With StateVolume it is a link
 	// to AuthorityState.
 	TPMAuthorityDir = RuntimeDir + "/swtpm-localca"
+	// ConsoleLockDir holds libvirt's lock of a console that is open. The image's /var/lock, which libvirt asks for, leads here.
+	ConsoleLockDir = RuntimeDir + "/lock"
 	// ConsoleFIFO is the pipe from the guest's serial console to virt-launcher.
 	ConsoleFIFO = RuntimeDir + "/console.fifo"
 	// SLICTable and MSDMTable are the files of a Secret that hold ACPI tables. KubeVirt's names.

@@ -50,3 +50,23 @@ func bootableDisk() []byte {
 	copy(disk[0x1fe:], "\x55\xaa")
 	return disk
 }
+
+// echoMessage is what the echoing guest says first.
+const echoMessage = "say something"
+
+// echoingDisk is a disk whose boot sector writes back what it reads from the serial port.
+func echoingDisk() []byte {
+	const load, message = 0x7c00, 0x80
+	disk := make([]byte, diskBytes)
+	copy(disk, "\x31\xc0\x8e\xd8\xfc"+ // xor ax, ax; mov ds, ax; cld
+		"\xba\xf8\x03"+ // mov dx, 0x3f8
+		"\xbe"+string([]byte{(load + message) & 0xff, (load + message) >> 8})+ // mov si, message
+		"\xac\x84\xc0\x74\x03\xee\xeb\xf8"+ // next: lodsb; test al, al; jz echo; out dx, al; jmp next
+		"\xba\xfd\x03"+ // echo: mov dx, 0x3fd
+		"\xec\xa8\x01\x74\xfb"+ // wait: in al, dx; test al, 1; jz wait
+		"\xba\xf8\x03\xec\xee"+ // mov dx, 0x3f8; in al, dx; out dx, al
+		"\xeb\xf1") // jmp echo
+	copy(disk[message:], echoMessage+"\r\n")
+	copy(disk[0x1fe:], "\x55\xaa")
+	return disk
+}

@@ -11,7 +11,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/vireo-project/vireo/internal/launcher/libvirtrpc"
+	"github.com/vireo-project/vireo/internal/libvirtrpc"
 )
 
 // codeAgentUnresponsive is VIR_ERR_AGENT_UNRESPONSIVE (virErrorNumber in libvirt).

@@ -21,6 +21,12 @@ var ErrConnecting = errors.New("connecting to libvirtd of the launcher Pod")
 // ErrNoDomain means that libvirtd answered and has no such domain.
 var ErrNoDomain = errors.New("no such domain")
 
+// ErrNotRunning means that libvirtd answered and the guest is not in a state for what was asked.
+var ErrNotRunning = errors.New("the guest is not running")
+
+// ErrGuestSilent means that libvirtd answered and no agent in the guest does.
+var ErrGuestSilent = errors.New("the agent in the guest does not answer")
+
 // PodRef says which launcher Pod a connection leads to and which VMI it serves.
 type PodRef struct {
 	// UID is the Pod's UID, which names its directory on the node.

@@ -44,6 +44,7 @@ type Options struct {
 // Conn is a connection to the libvirtd of one launcher Pod. It does not mend itself: once it has failed, it is
 // closed and a new one is made.
 type Conn struct {
+	options Options
 	pod     hypervisor.PodRef
 	relay   *relay
 	process *hypervisor.Process
@@ -63,25 +64,14 @@ func Dial(ctx context.Context, o Options, pod hypervisor.PodRef) (*Conn, error) 
 	if err := startEventLoop(); err != nil {
 		return nil, err
 	}
-	check := o.CheckPeer
-	if check == nil {
-		check = checkPeer
-	}
-	socket, err := openSocket(o.PodsDir, pod.UID)
+	launcher, process, err := dialLauncher(o, pod.UID)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
+		return nil, err
 	}
-	defer func() { _ = socket.Close() }()
-	launcher, err := connectSocket(socket)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
+	c := &Conn{
+		options: o, pod: pod, process: process, guest: guestPoller{kick: make(chan struct{}, 1)},
+		credentials: credentialsSync{kick: make(chan struct{}, 1)}, notify: func() {},
 	}
-	process, err := check(launcher, pod.UID)
-	if err != nil {
-		_ = launcher.Close()
-		return nil, fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
-	}
-	c := &Conn{pod: pod, process: process, guest: guestPoller{kick: make(chan struct{}, 1)}, credentials: credentialsSync{kick: make(chan struct{}, 1)}, notify: func() {}}
 	if c.relay, err = newRelay(o.RelayDir, launcher); err != nil {
 		_ = launcher.Close()
 		_ = process.Dir.Close()
@@ -92,6 +82,29 @@ func Dial(ctx context.Context, o Options, pod hypervisor.PodRef) (*Conn, error) 
 		return nil, err
 	}
 	return c, nil
+}
+
+// dialLauncher connects to the process behind a Pod's socket and makes sure that it is the Pod's.
+func dialLauncher(o Options, pod types.UID) (*net.UnixConn, *hypervisor.Process, error) {
+	check := o.CheckPeer
+	if check == nil {
+		check = checkPeer
+	}
+	socket, err := openSocket(o.PodsDir, pod)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
+	}
+	defer func() { _ = socket.Close() }()
+	launcher, err := connectSocket(socket)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
+	}
+	process, err := check(launcher, pod)
+	if err != nil {
+		_ = launcher.Close()
+		return nil, nil, fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
+	}
+	return launcher, process, nil
 }
 
 // open lets libvirt's client connect to the relay.

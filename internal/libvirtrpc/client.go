@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package libvirtrpc speaks the few calls of libvirt's remote protocol that PID 1 of a VM's Pod needs: follow
-// one domain, shut it down, destroy it. The C library would do the same, but loading it and the sixty
+// Package libvirtrpc speaks the few calls of libvirt's remote protocol that are better made without the C library.
+//
+// PID 1 of a VM's Pod follows one domain, shuts it down, destroys it. Loading the C library and the sixty
 // libraries that it needs takes 17 MB of resident memory before the first call (measured with libvirt 11.3
 // on Debian trixie), more than the whole launcher may have.
+//
+// The agent opens consoles, screens and screenshots, each over a connection of its own. The C library takes in whatever
+// a stream sends, as fast as it comes, and keeps it until somebody asks; here nothing is read before it is wanted.
 package libvirtrpc
 
 import (
@@ -14,8 +18,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrClosed means that the connection to the daemon has ended.
@@ -29,10 +36,18 @@ type Client struct {
 	conn   net.Conn
 	events chan Event
 	done   chan struct{}
+	// closing is closed by Close.
+	closing chan struct{}
+	close   sync.Once
+
+	// write is held while a message is sent, mu never while anything is waited for: a daemon that does not read must not
+	// keep its answers from being read.
+	write sync.Mutex
 
 	mu      sync.Mutex
 	serial  uint32
 	waiting map[uint32]chan reply
+	streams map[uint32]*Stream
 	err     error
 }
 
@@ -49,6 +64,12 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	return Open(ctx, conn)
+}
+
+// Open talks to the daemon that a connection leads to, and opens its QEMU driver. The connection is the client's from then
+// on, and closed when this fails.
+func Open(ctx context.Context, conn net.Conn) (*Client, error) {
 	c := newClient(conn)
 	var args encoder
 	args.u32(1)
@@ -63,15 +84,23 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 
 func newClient(conn net.Conn) *Client {
 	c := &Client{
-		conn: conn, events: make(chan Event, eventBacklog), done: make(chan struct{}),
-		waiting: map[uint32]chan reply{},
+		conn: conn, events: make(chan Event, eventBacklog), done: make(chan struct{}), closing: make(chan struct{}),
+		waiting: map[uint32]chan reply{}, streams: map[uint32]*Stream{},
 	}
 	go c.read()
 	return c
 }
 
 // Close ends the connection. Events is closed soon after.
-func (c *Client) Close() { _ = c.conn.Close() }
+func (c *Client) Close() {
+	c.close.Do(func() {
+		close(c.closing)
+		_ = c.conn.Close()
+	})
+}
+
+// Done is closed when the connection has ended.
+func (c *Client) Done() <-chan struct{} { return c.done }
 
 // Events delivers lifecycle events once SubscribeLifecycle was called. It is closed when the connection ends.
 func (c *Client) Events() <-chan Event { return c.events }
@@ -177,8 +206,24 @@ func (c *Client) call(ctx context.Context, proc int32, args []byte) ([]byte, err
 }
 
 func (c *Client) callProgram(ctx context.Context, program uint32, proc int32, args []byte) ([]byte, error) {
+	return c.exchange(ctx, request{program: program, proc: proc, args: args})
+}
+
+// request is a call.
+type request struct {
+	program uint32
+	proc    int32
+	args    []byte
+	// stream takes what comes on the call's stream, if it has one.
+	stream *Stream
+	// file goes with the call, if there is one.
+	file *os.File
+}
+
+// exchange makes a call and waits for its answer.
+func (c *Client) exchange(ctx context.Context, r request) ([]byte, error) {
 	answer := make(chan reply, 1)
-	serial, err := c.send(ctx, program, proc, args, answer)
+	serial, err := c.send(ctx, r, answer)
 	if err != nil {
 		return nil, err
 	}
@@ -196,34 +241,79 @@ func (c *Client) callProgram(ctx context.Context, program uint32, proc int32, ar
 	}
 }
 
-func (c *Client) send(ctx context.Context, program uint32, proc int32, args []byte, answer chan reply) (uint32, error) {
+func (c *Client) send(ctx context.Context, r request, answer chan reply) (uint32, error) {
+	c.write.Lock()
+	defer c.write.Unlock()
+	serial, err := c.register(r, answer)
+	if err != nil {
+		return 0, err
+	}
+	kind, args := uint32(typeCall), r.args
+	if r.file != nil {
+		kind, args = typeCallWithFDs, append(binary.BigEndian.AppendUint32(nil, 1), args...)
+	}
+	deadline, _ := ctx.Deadline() // the zero time means none
+	err = c.conn.SetWriteDeadline(deadline)
+	if err == nil {
+		_, err = c.conn.Write(message(header{r.program, r.proc, kind, serial, statusOK}, args))
+	}
+	if err == nil && r.file != nil {
+		err = c.sendFile(r.file)
+	}
+	if err != nil {
+		c.forget(serial)
+		// Half a message may be out: what follows it would be nonsense to the daemon.
+		c.Close()
+		return 0, fmt.Errorf("call libvirtd: %w", err)
+	}
+	return serial, nil
+}
+
+// register makes room for a call's answer.
+func (c *Client) register(r request, answer chan reply) (uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
 		return 0, c.err
 	}
 	c.serial++
-	e := encoder{buf: make([]byte, 0, headerSize+len(args))}
-	e.u32(uint32(headerSize + len(args)))
-	e.u32(program)
-	e.u32(protocolVersion)
-	e.i32(proc)
-	e.u32(typeCall)
-	e.u32(c.serial)
-	e.u32(statusOK)
-	e.buf = append(e.buf, args...)
-	deadline, _ := ctx.Deadline() // the zero time means none
-	if err := c.conn.SetWriteDeadline(deadline); err != nil {
-		return 0, fmt.Errorf("call libvirtd: %w", err)
-	}
 	c.waiting[c.serial] = answer
-	if _, err := c.conn.Write(e.buf); err != nil {
-		delete(c.waiting, c.serial)
-		// Half a message may be out: what follows it would be nonsense to the daemon.
-		_ = c.conn.Close()
-		return 0, fmt.Errorf("call libvirtd: %w", err)
+	if r.stream != nil {
+		r.stream.serial = c.serial
+		c.streams[c.serial] = r.stream
 	}
 	return c.serial, nil
+}
+
+// sendFile sends a descriptor, which goes with one byte that means nothing (virSocketSendFD in libvirt).
+func (c *Client) sendFile(file *os.File) error {
+	socket, ok := c.conn.(*net.UnixConn)
+	if !ok {
+		return errors.New("descriptors go over unix sockets only")
+	}
+	_, _, err := socket.WriteMsgUnix([]byte{0}, unix.UnixRights(int(file.Fd())), nil)
+	return err
+}
+
+// header is virNetMessageHeader without the protocol's version.
+type header struct {
+	program uint32
+	proc    int32
+	kind    uint32
+	serial  uint32
+	status  uint32
+}
+
+func message(h header, body []byte) []byte {
+	e := encoder{buf: make([]byte, 0, headerSize+len(body))}
+	e.u32(uint32(headerSize + len(body)))
+	e.u32(h.program)
+	e.u32(protocolVersion)
+	e.i32(h.proc)
+	e.u32(h.kind)
+	e.u32(h.serial)
+	e.u32(h.status)
+	return append(e.buf, body...)
 }
 
 func (c *Client) forget(serial uint32) {
@@ -244,7 +334,7 @@ func (c *Client) read() {
 	for err == nil {
 		err = c.readMessage()
 	}
-	_ = c.conn.Close()
+	c.Close()
 	c.mu.Lock()
 	c.err = ErrClosed
 	if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
@@ -277,6 +367,8 @@ func (c *Client) readMessage() error {
 	switch kind {
 	case typeReply:
 		c.deliver(serial, reply{status: status, body: d.buf})
+	case typeStream:
+		c.deliverStream(serial, status, d.buf)
 	case typeMessage:
 		if program == programRemote && proc == procEventLifecycleMessage {
 			return c.deliverEvent(d)

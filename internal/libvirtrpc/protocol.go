@@ -14,8 +14,11 @@ const (
 	procConnectClose          = 2
 	procGetCapabilities       = 7
 	procDomainLookupByName    = 23
+	procDomainOpenConsole     = 201
+	procDomainScreenshot      = 211
 	procDomainGetState        = 212
 	procDomainDestroyFlags    = 234
+	procDomainOpenGraphics    = 249
 	procDomainShutdownFlags   = 258
 	procEventRegisterAny      = 316
 	procEventLifecycleMessage = 318
@@ -24,11 +27,15 @@ const (
 	// procQEMUAgentCommand is of programQEMU (src/remote/qemu_protocol.x).
 	procQEMUAgentCommand = 3
 
-	typeCall    = 0
-	typeReply   = 1
-	typeMessage = 2
+	typeCall        = 0
+	typeReply       = 1
+	typeMessage     = 2
+	typeStream      = 3
+	typeCallWithFDs = 4
 
 	statusOK = 0
+	// statusContinue is that of pieces of a stream. An empty piece is the stream's end.
+	statusContinue = 2
 
 	eventIDLifecycle = 0
 
@@ -126,6 +133,10 @@ const (
 	CodeNoDomain = 42
 	// CodeOperationInvalid means that the domain is not in a state for it, for example not running.
 	CodeOperationInvalid = 55
+	// CodeAgentUnresponsive means that nobody in the guest answers on the agent's channel.
+	CodeAgentUnresponsive = 86
+	// CodeAgentCommandTimeout means that the agent took a command and gave no answer in time.
+	CodeAgentCommandTimeout = 112
 )
 
 // Error is an error that the daemon answered with.

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package libvirtrpc
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// maxPiece is the most of a stream that one message may carry (VIR_NET_MESSAGE_LEGACY_PAYLOAD_MAX in libvirt). Smaller
+// pieces keep what is under way small.
+const maxPiece = 32 << 10
+
+// Flags of OpenConsole (virDomainConsoleFlags).
+const (
+	// ConsoleForce takes the console from whoever has it.
+	ConsoleForce = 1
+)
+
+// GraphicsSkipAuth lets a client of the screen in without a password (virDomainOpenGraphicsFlags): who may connect was
+// decided before.
+const GraphicsSkipAuth = 1
+
+// Stream is a stream of bytes that belongs to a call. While nobody reads it, its client reads nothing at all, and so the
+// daemon stops sending. A client is therefore good for one stream. One goroutine may read while another one writes.
+type Stream struct {
+	client *Client
+	proc   int32
+	serial uint32
+	pieces chan piece
+	rest   []byte
+	err    error
+}
+
+// piece is what a message brought, or why there are no more.
+type piece struct {
+	data []byte
+	err  error
+}
+
+// OpenConsole opens a character device of a domain, its first console if it is not named.
+func (c *Client) OpenConsole(ctx context.Context, domain Domain, device string, flags uint32) (*Stream, error) {
+	var args encoder
+	args.domain(domain)
+	args.optionalStr(device)
+	args.u32(flags)
+	stream, _, err := c.openStream(ctx, procDomainOpenConsole, args.buf)
+	return stream, err
+}
+
+// Screenshot sends an image of a domain's first screen, of the MIME type that is returned.
+func (c *Client) Screenshot(ctx context.Context, domain Domain) (*Stream, string, error) {
+	var args encoder
+	args.domain(domain)
+	args.u32(0) // the first screen
+	args.u32(0)
+	stream, body, err := c.openStream(ctx, procDomainScreenshot, args.buf)
+	if err != nil {
+		return nil, "", err
+	}
+	d := decoder{buf: body}
+	return stream, d.optionalStr(), d.err
+}
+
+// OpenGraphics makes a socket, whose other end the caller keeps, a client of a domain's first screen.
+func (c *Client) OpenGraphics(ctx context.Context, domain Domain, socket *os.File, flags uint32) error {
+	var args encoder
+	args.domain(domain)
+	args.u32(0) // the first graphics device
+	args.u32(flags)
+	_, err := c.exchange(ctx, request{program: programRemote, proc: procDomainOpenGraphics, args: args.buf, file: socket})
+	return err
+}
+
+func (c *Client) openStream(ctx context.Context, proc int32, args []byte) (*Stream, []byte, error) {
+	s := &Stream{client: c, proc: proc, pieces: make(chan piece)}
+	body, err := c.exchange(ctx, request{program: programRemote, proc: proc, args: args, stream: s})
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, body, nil
+}
+
+// Read waits for a piece of the stream. It ends with io.EOF.
+func (s *Stream) Read(p []byte) (int, error) {
+	for len(s.rest) == 0 {
+		if s.err != nil {
+			return 0, s.err
+		}
+		select {
+		case next := <-s.pieces:
+			s.rest, s.err = next.data, next.err
+		case <-s.client.done:
+			s.err = s.client.failure()
+		}
+	}
+	n := copy(p, s.rest)
+	s.rest = s.rest[n:]
+	return n, nil
+}
+
+// Write sends to the stream. It waits while the daemon takes nothing; Close ends that.
+func (s *Stream) Write(p []byte) (int, error) {
+	sent := 0
+	for sent < len(p) {
+		n := min(len(p)-sent, maxPiece)
+		if err := s.client.sendPiece(s, p[sent:sent+n]); err != nil {
+			return sent, err
+		}
+		sent += n
+	}
+	return sent, nil
+}
+
+// Close ends the stream and the connection that it was opened on.
+func (s *Stream) Close() error {
+	s.client.Close()
+	return nil
+}
+
+func (c *Client) sendPiece(s *Stream, data []byte) error {
+	c.write.Lock()
+	defer c.write.Unlock()
+	// The call that opened the stream had a deadline, the stream has none.
+	err := c.conn.SetWriteDeadline(time.Time{})
+	if err == nil {
+		_, err = c.conn.Write(message(header{programRemote, s.proc, typeStream, s.serial, statusContinue}, data))
+	}
+	if err != nil {
+		c.Close()
+		return fmt.Errorf("send to libvirtd: %w", err)
+	}
+	return nil
+}
+
+// deliverStream hands a piece over and waits until somebody takes it.
+func (c *Client) deliverStream(serial, status uint32, body []byte) {
+	c.mu.Lock()
+	s := c.streams[serial]
+	c.mu.Unlock()
+	if s == nil {
+		return
+	}
+	next := piece{data: body}
+	switch {
+	case status == statusContinue && len(body) > 0:
+	case status == statusContinue, status == statusOK:
+		next = piece{err: io.EOF}
+	default:
+		next = piece{err: decodeError(body)}
+	}
+	select {
+	case s.pieces <- next:
+	case <-c.closing:
+	}
+}
