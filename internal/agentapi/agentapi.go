@@ -64,6 +64,12 @@ const (
 	TLSParameter  = "tls"
 )
 
+// CloseTakenOver is the code of a close frame that ends a console or a screen because another client has it now. RFC 6455
+// leaves the codes from 4000 on to agreements such as this one. Other ends have its own codes: 1000 for an end of the guest's
+// side, 1001 for an agent that stops, 1008 for a side that takes nothing, 1011 for a connection that broke. A reason in words
+// goes with each.
+const CloseTakenOver = 4001
+
 // VMIPath is the path of a verb of an instance. Arguments follow the verb.
 func VMIPath(vmi types.NamespacedName, verb string, arguments ...string) string {
 	parts := []string{"/v1/namespaces", url.PathEscape(vmi.Namespace), "virtualmachineinstances", url.PathEscape(vmi.Name), verb}

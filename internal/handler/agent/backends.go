@@ -17,6 +17,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/handler/network"
 	"github.com/vireo-project/vireo/internal/handler/reconciler"
+	"github.com/vireo-project/vireo/internal/handler/server"
 )
 
 // Machines gives the reconciler the real connections.
@@ -24,6 +25,18 @@ type Machines struct{ *rpc.Manager }
 
 // Open returns the connection to a Pod.
 func (m Machines) Open(pod hypervisor.PodRef) (reconciler.Machine, error) {
+	conn, err := m.Conn(pod)
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
+// Served gives virt-api's requests the same connections.
+type Served struct{ *rpc.Manager }
+
+// Open returns the connection to a Pod.
+func (m Served) Open(pod hypervisor.PodRef) (server.Machine, error) {
 	conn, err := m.Conn(pod)
 	if err != nil {
 		return nil, err

@@ -59,7 +59,7 @@ func (r *Reconciler) read(ctx context.Context, key types.NamespacedName) (*scope
 		return nil, fmt.Errorf("list launcher Pods: %w", err)
 	}
 	r.cleanup(key, pods.Items)
-	pod := r.livePod(pods.Items)
+	pod := LivePod(r.Node, pods.Items)
 	if pod == nil {
 		return nil, nil
 	}
@@ -97,12 +97,12 @@ func (r *Reconciler) readEarly(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// livePod is the launcher Pod to work with: on this node, not finished, the newest if there are several.
-func (r *Reconciler) livePod(pods []corev1.Pod) *corev1.Pod {
+// LivePod is the launcher Pod to work with: on the node, not finished, the newest if there are several.
+func LivePod(node string, pods []corev1.Pod) *corev1.Pod {
 	var live *corev1.Pod
 	for i := range pods {
 		pod := &pods[i]
-		if pod.Spec.NodeName != r.Node || finished(pod) {
+		if pod.Spec.NodeName != node || finished(pod) {
 			continue
 		}
 		if live == nil || live.CreationTimestamp.Before(&pod.CreationTimestamp) {

@@ -8,6 +8,7 @@ package fake
 import (
 	"context"
 	"fmt"
+	"net"
 	"path"
 	"sync"
 
@@ -95,6 +96,10 @@ type Launcher struct {
 	starts      int
 	shutdowns   int
 	stubborn    bool
+	serial      func(net.Conn)
+	console     net.Conn
+	resets      int
+	reboots     int
 }
 
 // Unreachable makes every way to the launcher fail; nil lets it answer again.
@@ -113,8 +118,8 @@ func (l *Launcher) change(do func()) {
 	}
 }
 
-// Fail makes one kind of call fail: "domain", "define", "start", "shutdown", "destroy", "pool", "create", "upload" or
-// "credentials".
+// Fail makes one kind of call fail: "domain", "define", "start", "shutdown", "destroy", "pool", "create", "upload",
+// "credentials", "console", "graphics", "pause", "unpause", "reset" or "reboot".
 func (l *Launcher) Fail(call string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package fake
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+)
+
+// RFBBanner is what the fake's screen says first.
+const RFBBanner = "RFB 003.008\n"
+
+// Serial makes what is behind the guest's serial port. It gets the guest's end of each console that is opened; one that
+// nobody makes writes back what it reads.
+func (l *Launcher) Serial(guest func(net.Conn)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.serial = guest
+}
+
+// OpenConsole opens the guest's serial port, and closes the console that is open.
+func (l *Launcher) OpenConsole(ctx context.Context, name string) (io.ReadWriteCloser, error) {
+	if err := l.running(ctx, "console", name); err != nil {
+		return nil, err
+	}
+	ours, theirs := net.Pipe()
+	l.mu.Lock()
+	guest, before := l.serial, l.console
+	l.console = theirs
+	l.mu.Unlock()
+	if before != nil {
+		_ = before.Close()
+	}
+	if guest == nil {
+		guest = echo
+	}
+	go guest(theirs)
+	return ours, nil
+}
+
+// OpenGraphics makes a client of the guest's screen, which says its banner and then writes back what it reads.
+func (l *Launcher) OpenGraphics(ctx context.Context, name string) (net.Conn, error) {
+	if err := l.running(ctx, "graphics", name); err != nil {
+		return nil, err
+	}
+	ours, theirs := net.Pipe()
+	go func() {
+		if _, err := io.WriteString(theirs, RFBBanner); err == nil {
+			echo(theirs)
+		}
+	}()
+	return ours, nil
+}
+
+func echo(conn net.Conn) {
+	_, _ = io.Copy(conn, conn)
+	_ = conn.Close()
+}
+
+// running lets a call through to a domain that runs.
+func (l *Launcher) running(ctx context.Context, call, name string) error {
+	if err := l.enter(ctx, call); err != nil {
+		return err
+	}
+	switch found := l.Snapshot(); {
+	case found == nil || found.XML.Name != name:
+		return hypervisor.ErrNoDomain
+	case !found.Active():
+		return fmt.Errorf("%s: %w", call, hypervisor.ErrNotRunning)
+	default:
+		return nil
+	}
+}
+
+// Pause stops the guest.
+func (l *Launcher) Pause(ctx context.Context, name string) error {
+	if err := l.running(ctx, "pause", name); err != nil {
+		return err
+	}
+	l.SetState(hypervisor.StatePaused, hypervisor.PausedByUser)
+	return nil
+}
+
+// Unpause lets the guest go on.
+func (l *Launcher) Unpause(ctx context.Context, name string) error {
+	if err := l.running(ctx, "unpause", name); err != nil {
+		return err
+	}
+	l.SetState(hypervisor.StateRunning, "")
+	return nil
+}
+
+// Reset counts.
+func (l *Launcher) Reset(ctx context.Context, name string) error {
+	if err := l.running(ctx, "reset", name); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.resets++
+	return nil
+}
+
+// Reboot counts.
+func (l *Launcher) Reboot(ctx context.Context, name string) error {
+	if err := l.running(ctx, "reboot", name); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reboots++
+	return nil
+}
+
+// Pressed counts how often the guest was reset and how often it was asked to reboot.
+func (l *Launcher) Pressed() (resets, reboots int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.resets, l.reboots
+}

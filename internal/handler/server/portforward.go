@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+const (
+	// maxDatagram is the payload of the largest UDP datagram over IPv4.
+	maxDatagram = 65507
+	// dialTimeout bounds how long a guest may take to accept a connection.
+	dialTimeout = 30 * time.Second
+)
+
+// portForward connects to a port of the guest, by the address that the kubelet reported for its Pod. What the guest reports
+// as its addresses is never dialed: that would let it point the agent at anything that the node can reach.
+func (s *Server) portForward(w http.ResponseWriter, r *http.Request, t *target) error {
+	network, address, err := forwardTarget(r.PathValue("port"), r.PathValue("protocol"), t.pod)
+	if err != nil {
+		return err
+	}
+	if err := checkUpgrade(r); err != nil {
+		return err
+	}
+	session, err := s.sessions.open(r.Context(), t.vmi.UID)
+	if err != nil {
+		return err
+	}
+	defer s.sessions.close(session)
+	ctx, cancel := context.WithTimeout(session.ctx, dialTimeout)
+	defer cancel()
+	dialer := net.Dialer{KeepAlive: keepAlive}
+	conn, err := dialer.DialContext(ctx, network, address.String())
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNoConnection, err)
+	}
+	bridge(w, r, session, backend{ReadWriteCloser: conn, what: "connection to port " + strconv.Itoa(int(address.Port())), datagrams: network == "udp"})
+	return nil
+}
+
+// errNoConnection says that nobody in the guest took a connection.
+var errNoConnection = errors.New("cannot connect to the guest")
+
+// forwardTarget is where a connection to a guest's port leads.
+func forwardTarget(port, protocol string, pod *corev1.Pod) (string, netip.AddrPort, error) {
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || number == 0 {
+		return "", netip.AddrPort{}, apierrors.NewBadRequest("the port is no number from 1 to 65535")
+	}
+	switch protocol {
+	case "":
+		protocol = "tcp"
+	case "tcp", "udp":
+	default:
+		return "", netip.AddrPort{}, apierrors.NewBadRequest("the protocol is neither tcp nor udp")
+	}
+	address, err := netip.ParseAddr(pod.Status.PodIP)
+	switch {
+	case err != nil:
+		return "", netip.AddrPort{}, apierrors.NewServiceUnavailable("the launcher Pod has no address yet, try again")
+	case pod.Spec.HostNetwork, !address.IsGlobalUnicast():
+		// Loopback, link-local and multicast addresses mean something else to the node than to the Pod.
+		return "", netip.AddrPort{}, apierrors.NewServiceUnavailable("the launcher Pod has an address that is not its own alone")
+	}
+	return protocol, netip.AddrPortFrom(address, uint16(number)), nil
+}
+
+// forwardDatagram makes one datagram of one message.
+func forwardDatagram(to io.Writer, message io.Reader, buffer []byte) error {
+	n, err := io.ReadFull(message, buffer)
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case err != nil:
+		return err
+	default:
+		// The buffer has room for one byte more than a datagram may have. The network loses such a one too.
+		return nil
+	}
+	_, err = to.Write(buffer[:n])
+	return err
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"github.com/coder/websocket"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Limits bound what clients can take of an agent.
+type Limits struct {
+	// PerVMI is how many streams an instance may have at a time, Streams how many all of them may have.
+	PerVMI, Streams int
+	// Questions is how many answers of guests and images of screens are collected at a time. Others wait for their turn.
+	Questions int
+}
+
+// DefaultLimits are far above what people use and bound what the agent spends: a stream costs two descriptors and less than
+// 400 KiB.
+var DefaultLimits = Limits{PerVMI: 256, Streams: 1024, Questions: 4}
+
+// retryAfter is when a client that was one too many may try again, in seconds.
+const retryAfter = 5
+
+// ending is why a stream ends before its two sides want it to.
+type ending struct {
+	code   websocket.StatusCode
+	reason string
+}
+
+// Error is the reason.
+func (e *ending) Error() string { return e.reason }
+
+// sessions are the streams that are open.
+type sessions struct {
+	limits Limits
+
+	mu     sync.Mutex
+	ended  bool
+	perVMI map[types.UID]int
+	all    map[*session]struct{}
+	// holders have what only one can have.
+	holders map[place]*session
+	wait    sync.WaitGroup
+}
+
+// place is what only one stream can have.
+type place struct {
+	vmi  types.UID
+	verb string
+}
+
+// session is a stream.
+type session struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	vmi    types.UID
+	place  *place
+}
+
+func newSessions(limits Limits) *sessions {
+	return &sessions{limits: limits, perVMI: map[types.UID]int{}, all: map[*session]struct{}{}, holders: map[place]*session{}}
+}
+
+// open counts a stream in. Its context ends when it must, with an ending as the cause.
+func (s *sessions) open(ctx context.Context, vmi types.UID) (*session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ended:
+		return nil, apierrors.NewServiceUnavailable("virt-handler on the node is stopping, try again")
+	case len(s.all) >= s.limits.Streams:
+		return nil, tooMany(fmt.Sprintf("the agent has %d streams open, which is all that it may have", s.limits.Streams))
+	case s.perVMI[vmi] >= s.limits.PerVMI:
+		return nil, tooMany(fmt.Sprintf("the instance has %d streams open, which is all that it may have", s.limits.PerVMI))
+	}
+	opened := &session{vmi: vmi}
+	opened.ctx, opened.cancel = context.WithCancelCause(ctx)
+	s.all[opened] = struct{}{}
+	s.perVMI[vmi]++
+	s.wait.Add(1)
+	return opened, nil
+}
+
+func tooMany(message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests, Message: message,
+		Details: &metav1.StatusDetails{RetryAfterSeconds: retryAfter},
+	}}
+}
+
+// close counts a stream out.
+func (s *sessions) close(closed *session) {
+	closed.cancel(nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, closed)
+	if s.perVMI[closed.vmi]--; s.perVMI[closed.vmi] == 0 {
+		delete(s.perVMI, closed.vmi)
+	}
+	if closed.place != nil && s.holders[*closed.place] == closed {
+		delete(s.holders, *closed.place)
+	}
+	s.wait.Done()
+}
+
+// take gives a stream what only one can have. Who had it is told why it ends, or keeps it if it is to be preserved: then
+// nothing was given.
+func (s *sessions) take(taker *session, verb string, preserve bool, why *ending) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	wanted := place{taker.vmi, verb}
+	if before := s.holders[wanted]; before != nil {
+		if preserve {
+			return false
+		}
+		before.cancel(why)
+	}
+	taker.place = &wanted
+	s.holders[wanted] = taker
+	return true
+}
+
+// end ends all streams and lets no more in. It returns when they are gone, or the context is.
+func (s *sessions) end(ctx context.Context, why *ending) {
+	s.mu.Lock()
+	s.ended = true
+	for open := range s.all {
+		open.cancel(why)
+	}
+	s.mu.Unlock()
+	gone := make(chan struct{})
+	go func() {
+		s.wait.Wait()
+		close(gone)
+	}()
+	select {
+	case <-gone:
+	case <-ctx.Done():
+	}
+}

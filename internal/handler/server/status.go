@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+)
+
+// vmiResource names an instance in errors, in the singular, as KubeVirt does.
+var vmiResource = v1.GroupVersion.WithResource("virtualmachineinstance").GroupResource()
+
+// maxErrorText bounds what an error says, some of which may come from a guest or its launcher. The client of a websocket
+// reads no more than a KiB of a refusal.
+const maxErrorText = 600
+
+func conflict(name, because string) error {
+	return apierrors.NewConflict(vmiResource, name, errors.New(because))
+}
+
+func errNoVerb(r *http.Request) error {
+	return refusal(http.StatusNotFound, metav1.StatusReasonNotFound, "virt-handler does not serve "+r.Method+" on this path")
+}
+
+// refusal is a Status in our own words. What apierrors makes for some codes has others.
+func refusal(code int32, reason metav1.StatusReason, message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
+}
+
+// statusOf says of an error who is at fault.
+func statusOf(err error) metav1.Status {
+	var known apierrors.APIStatus
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &known):
+		return known.Status()
+	case errors.As(err, &tooLarge):
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the body has more than %d bytes", tooLarge.Limit)).ErrStatus
+	case errors.Is(err, context.Canceled):
+		return apierrors.NewServiceUnavailable("the request was given up").ErrStatus
+	case errors.Is(err, hypervisor.ErrNoDomain), errors.Is(err, hypervisor.ErrNotRunning):
+		return statusFrom(http.StatusConflict, metav1.StatusReasonConflict, "the guest cannot do it in the state that it is in", err)
+	case errors.Is(err, errNoConnection):
+		// KubeVirt's code and first words (pkg/virt-api/rest/portforward.go).
+		return statusFrom(http.StatusInternalServerError, metav1.StatusReasonInternalError, "dialing VM", err)
+	case errors.Is(err, hypervisor.ErrGuestSilent):
+		return statusFrom(http.StatusInternalServerError, metav1.StatusReasonInternalError, "the guest does not take part", err)
+	case errors.Is(err, hypervisor.ErrConnecting), errors.Is(err, hypervisor.ErrUnreachable):
+		return statusFrom(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the agent has no connection to the guest's hypervisor, try again", err)
+	default:
+		return statusFrom(http.StatusInternalServerError, metav1.StatusReasonInternalError, "the guest's hypervisor refused", err)
+	}
+}
+
+func statusFrom(code int32, reason metav1.StatusReason, who string, err error) metav1.Status {
+	return metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: who + ": " + shorten(err.Error(), maxErrorText)}
+}
+
+// shorten makes a text fit for an answer: printable, and of a bounded length.
+func shorten(text string, limit int) string {
+	out := make([]rune, 0, min(len(text), limit))
+	size := 0
+	for _, r := range text {
+		if r < ' ' || r == 0x7f {
+			r = ' '
+		}
+		if size += len(string(r)); size > limit {
+			break
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}
+
+func writeError(w http.ResponseWriter, r *http.Request, err error) {
+	status := statusOf(err)
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	status.Message = shorten(status.Message, maxErrorText)
+	log.FromContext(r.Context()).V(3).Info("Refused a request", "method", r.Method, "path", r.URL.Path, "code", status.Code, "error", err.Error())
+	if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(status.Details.RetryAfterSeconds)))
+	}
+	writeJSON(w, int(status.Code), status)
+}
+
+// writeJSON answers. The client may be gone by now, which is nobody's problem.
+func writeJSON(w http.ResponseWriter, code int, content any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(content)
+}
