@@ -15,36 +15,43 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/subresource/agent"
+	"github.com/vireo-project/vireo/internal/subresource/stream"
 )
 
 // API serves the verbs.
 type API struct {
 	// Client reads from and writes to the API server, without a cache: a verb answers for what is there now.
 	Client client.Client
+	// Agents are the node agents.
+	Agents *agent.Client
+	// Config is the configuration of the cluster.
+	Config func() clusterconfig.Config
+	// APIServer tells whether the API server is there.
+	APIServer discovery.ServerVersionInterface
+	// Limits bound the streams.
+	Limits stream.Limits
+
+	streams *stream.Bridge
 }
 
-// vmResource names a VM in errors, in the singular, as KubeVirt does.
-var vmResource = v1.GroupVersion.WithResource("virtualmachine").GroupResource()
+// Names of objects in errors, in the singular, as KubeVirt has them.
+var (
+	vmResource  = v1.GroupVersion.WithResource("virtualmachine").GroupResource()
+	vmiResource = v1.GroupVersion.WithResource("virtualmachineinstance").GroupResource()
+)
 
-// Verbs are all that the API can be asked to do.
-func (a *API) Verbs() []Verb {
-	return []Verb{
-		{
-			Resource: VirtualMachines, Name: "start", Method: http.MethodPut, Body: &v1.StartOptions{},
-			Doc: "Start a VirtualMachine.", Serve: a.start,
-		},
-		{
-			Resource: VirtualMachines, Name: "stop", Method: http.MethodPut, Body: &v1.StopOptions{},
-			Doc: "Stop a VirtualMachine.", Serve: a.stop,
-		},
-		{
-			Resource: VirtualMachines, Name: "restart", Method: http.MethodPut, Body: &v1.RestartOptions{},
-			Doc: "Restart a VirtualMachine: stop its instance and start another.", Serve: a.restart,
-		},
-	}
+// Verbs are all that the API can be asked to do. Streams end when stopping is closed.
+func (a *API) Verbs(stopping <-chan struct{}) []Verb {
+	// A server has streams of its own.
+	serving := *a
+	serving.streams = stream.NewBridge(a.Limits, stopping)
+	return slices.Concat(serving.vmVerbs(), serving.vmiVerbs(), serving.streamVerbs(), serving.clusterVerbs(), missingVerbs())
 }
 
 // key is the object that a request is about.

@@ -18,8 +18,8 @@ import (
 
 const instanceUID types.UID = "1234"
 
-// with makes a VM with a strategy and, unless the phase is none, an instance.
-func with(strategy v1.VirtualMachineRunStrategy, phase v1.VirtualMachineInstancePhase) machine {
+// machineWith makes a VM with a strategy and, unless the phase is none, an instance.
+func machineWith(strategy v1.VirtualMachineRunStrategy, phase v1.VirtualMachineInstancePhase) machine {
 	m := machine{vm: builder.MakeVM("vm").Strategy(strategy).Obj()}
 	if phase != none {
 		m.vmi = builder.MakeVMI("vm").UID(string(instanceUID)).Phase(phase).Obj()
@@ -73,7 +73,7 @@ func TestDecideStart(t *testing.T) {
 		{v1.RunStrategyAlways, none, plan{}, "Always does not support manual start requests"},
 		{v1.RunStrategyOnce, v1.Succeeded, plan{}, "Once does not support manual start requests"},
 	} {
-		got, err := decideStart(with(d.strategy, d.phase), false)
+		got, err := decideStart(machineWith(d.strategy, d.phase), false)
 		expectDecision(t, d, got, err)
 	}
 }
@@ -84,10 +84,10 @@ func TestDecideStartPaused(t *testing.T) {
 		{v1.RunStrategyHalted, none, asks(paused), ""},
 		{v1.RunStrategyManual, none, asks(paused), ""},
 	} {
-		got, err := decideStart(with(d.strategy, d.phase), true)
+		got, err := decideStart(machineWith(d.strategy, d.phase), true)
 		expectDecision(t, d, got, err)
 	}
-	m := with(v1.RunStrategyHalted, none)
+	m := machineWith(v1.RunStrategyHalted, none)
 	m.vm.Spec.Template.Spec.StartStrategy = ptr.To(v1.StartStrategyPaused)
 	got, err := decideStart(m, true)
 	expectDecision(t, decision{want: plan{strategy: v1.RunStrategyAlways}}, got, err)
@@ -104,7 +104,7 @@ func TestDecideStop(t *testing.T) {
 		{v1.RunStrategyHalted, none, plan{}, "VM is not running"},
 		{v1.RunStrategyHalted, v1.Running, plan{}, "Halted only supports manual stop requests with a shorter graceperiod"},
 	} {
-		got, err := decideStop(with(d.strategy, d.phase), nil)
+		got, err := decideStop(machineWith(d.strategy, d.phase), nil)
 		expectDecision(t, d, got, err)
 	}
 }
@@ -118,7 +118,7 @@ func TestDecideStopWithGrace(t *testing.T) {
 		{30, decision{v1.RunStrategyHalted, v1.Running, plan{}, "shorter graceperiod"}},
 		{0, decision{v1.RunStrategyAlways, v1.Running, plan{strategy: v1.RunStrategyHalted, grace: ptr.To[int64](0)}, ""}},
 	} {
-		got, err := decideStop(with(tc.strategy, tc.phase), &tc.grace)
+		got, err := decideStop(machineWith(tc.strategy, tc.phase), &tc.grace)
 		expectDecision(t, tc.decision, got, err)
 	}
 }
@@ -131,15 +131,15 @@ func TestDecideRestart(t *testing.T) {
 		{v1.RunStrategyHalted, v1.Running, plan{}, "RunStategy Halted does not support manual restart requests"},
 		{v1.RunStrategyOnce, v1.Running, plan{}, "RunStategy Once does not support manual restart requests"},
 	} {
-		got, err := decideRestart(with(d.strategy, d.phase), false)
+		got, err := decideRestart(machineWith(d.strategy, d.phase), false)
 		expectDecision(t, d, got, err)
 	}
-	got, err := decideRestart(with(v1.RunStrategyAlways, v1.Running), true)
+	got, err := decideRestart(machineWith(v1.RunStrategyAlways, v1.Running), true)
 	expectDecision(t, decision{want: plan{requests: asks(askStop, askStart).requests, grace: ptr.To[int64](1)}}, got, err)
 }
 
 func TestRequestsAreNotMixed(t *testing.T) {
-	m := with(v1.RunStrategyManual, v1.Running)
+	m := machineWith(v1.RunStrategyManual, v1.Running)
 	m.vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{askStart}
 	got, err := decideStop(m, nil)
 	expectDecision(t, decision{want: asks(askStop)}, got, err)

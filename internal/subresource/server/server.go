@@ -25,6 +25,7 @@ type Server struct{ generic *apiserver.GenericAPIServer }
 // New makes a server of verbs. The channel that they are made with is closed when the server is told to stop, before it
 // stops to answer: streams say goodbye then.
 func New(o Options, verbs func(stopping <-chan struct{}) []subresource.Verb) (*Server, error) {
+	registerMetrics()
 	// The chain needs the names only.
 	config, err := o.chain(verbs(nil))
 	if err != nil {

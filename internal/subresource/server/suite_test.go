@@ -89,7 +89,7 @@ func startServer(api *subresource.API) {
 	s, err := server.New(server.Options{
 		Listener: listener, Address: "127.0.0.1",
 		CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key"), Kubeconfig: filepath.Join(dir, "kubeconfig"),
-	}, func(<-chan struct{}) []subresource.Verb { return api.Verbs() })
+	}, api.Verbs)
 	Expect(err).NotTo(HaveOccurred())
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package subresource
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/coder/websocket"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/version"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/subresource/agent"
+	"github.com/vireo-project/vireo/test/builder"
+	"github.com/vireo-project/vireo/test/fakeagent"
+)
+
+const (
+	installNamespace = "kubevirt"
+	node             = "node1"
+)
+
+// world is virt-api's verbs over objects and one node's agent, without the checks of who asks.
+type world struct {
+	t        *testing.T
+	client   client.Client
+	agent    *fakeagent.Agent
+	config   clusterconfig.Config
+	api      *API
+	url      string
+	stopping chan struct{}
+}
+
+func newWorld(t *testing.T, objects ...client.Object) *world {
+	t.Helper()
+	w := &world{t: t, agent: fakeagent.Start(t, node), config: clusterconfig.Default(), stopping: make(chan struct{})}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.client = fake.NewClientBuilder().WithScheme(scheme).
+		WithStatusSubresource(&v1.VirtualMachine{}, &v1.VirtualMachineInstance{}).
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
+		WithObjects(append(objects, agentPod(node))...).Build()
+	w.api = &API{
+		Client: w.client, Config: func() clusterconfig.Config { return w.config }, APIServer: apiServer{},
+		Agents: agent.New(agent.Options{Pods: w.client, Namespace: installNamespace, Port: w.agent.Port, TLS: w.agent.Authority.Client(t)}),
+	}
+	mux := http.NewServeMux()
+	for _, v := range w.api.Verbs(w.stopping) {
+		mux.HandleFunc(v.Method+" "+v.Path("v1"), func(rw http.ResponseWriter, r *http.Request) {
+			if err := v.Serve(rw, r); err != nil {
+				answerError(rw, err)
+			}
+		})
+	}
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	w.url = server.URL
+	return w
+}
+
+func answerError(w http.ResponseWriter, err error) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		status = apierrors.NewInternalError(err)
+	}
+	w.WriteHeader(int(status.Status().Code))
+	_ = json.NewEncoder(w).Encode(status.Status())
+}
+
+// apiServer is one that is there.
+type apiServer struct{}
+
+func (apiServer) ServerVersion() (*version.Info, error) { return &version.Info{GitVersion: "v1.2.3"}, nil }
+
+func agentPod(node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: installNamespace, Name: "virt-handler-" + node, Labels: map[string]string{"kubevirt.io": "virt-handler"}},
+		Spec:       corev1.PodSpec{NodeName: node},
+		Status: corev1.PodStatus{
+			Phase: corev1.PodRunning, PodIP: "127.0.0.1",
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+		},
+	}
+}
+
+// running is an instance that runs on the node and can do everything.
+func running(name string) *builder.VMI {
+	return builder.MakeVMI(name).Namespace("ns").UID("uid-" + name).Phase(v1.Running).With(func(vmi *v1.VirtualMachineInstance) {
+		vmi.Status.NodeName = node
+		vmi.Status.Interfaces = []v1.VirtualMachineInstanceNetworkInterface{{Name: "default", IP: "10.0.0.7"}}
+	})
+}
+
+func with(kind v1.VirtualMachineInstanceConditionType) func(*v1.VirtualMachineInstance) {
+	return func(vmi *v1.VirtualMachineInstance) {
+		vmi.Status.Conditions = append(vmi.Status.Conditions, v1.VirtualMachineInstanceCondition{Type: kind, Status: corev1.ConditionTrue})
+	}
+}
+
+const (
+	vmPath  = "/apis/subresources.kubevirt.io/v1/namespaces/ns/virtualmachines/"
+	vmiPath = "/apis/subresources.kubevirt.io/v1/namespaces/ns/virtualmachineinstances/"
+)
+
+// ask sends a request and returns the code and the body of the answer.
+func (w *world) ask(method, path, body string) (int, string) {
+	w.t.Helper()
+	request, err := http.NewRequestWithContext(w.t.Context(), method, w.url+path, strings.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}
+
+// expect asks and compares the code, and the message of a Status.
+func (w *world) expect(method, path, body string, code int, message string) {
+	w.t.Helper()
+	got, text := w.ask(method, path, body)
+	var status metav1.Status
+	if got >= http.StatusBadRequest {
+		if err := json.Unmarshal([]byte(text), &status); err != nil || int(status.Code) != got {
+			w.t.Errorf("%s %s: the answer is no Status: %s", method, path, text)
+		}
+	}
+	if got != code || message != "" && !strings.Contains(status.Message, message) {
+		w.t.Errorf("%s %s %s: got %d %s, want %d %s", method, path, body, got, text, code, message)
+	}
+}
+
+// expectCalls compares what the agent was asked.
+func (w *world) expectCalls(verbs ...string) []fakeagent.Call {
+	w.t.Helper()
+	calls := w.agent.Calls()
+	got := []string{}
+	for _, call := range calls {
+		got = append(got, call.Method+" "+call.Verb)
+	}
+	if strings.Join(got, ",") != strings.Join(verbs, ",") {
+		w.t.Errorf("the agent was asked %v, want %v", got, verbs)
+	}
+	return calls
+}
+
+// dial opens a stream.
+func (w *world) dial(path string) (*websocket.Conn, *http.Response, error) {
+	return websocket.Dial(w.t.Context(), w.url+path, &websocket.DialOptions{Subprotocols: []string{"plain.kubevirt.io"}})
+}
+
+// get reads an object anew.
+func get[T client.Object](w *world, name string, into T) T {
+	w.t.Helper()
+	if err := w.client.Get(context.Background(), client.ObjectKey{Namespace: "ns", Name: name}, into); err != nil {
+		w.t.Fatal(err)
+	}
+	return into
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package subresource
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/coder/websocket"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/subresource/agent"
+	"github.com/vireo-project/vireo/internal/subresource/stream"
+)
+
+// find gets the instance that a path names, itself or by its VM.
+type find func(context.Context, types.NamespacedName) (*v1.VirtualMachineInstance, error)
+
+// streamVerbs take over the connection.
+func (a *API) streamVerbs() []Verb {
+	verbs := []Verb{
+		{
+			Resource: VirtualMachineInstances, Name: agentapi.Console, Method: http.MethodGet, Streams: true,
+			Doc: "Open the serial console of a VirtualMachineInstance. It is taken from whoever has it.", Serve: a.console,
+		},
+		{
+			Resource: VirtualMachineInstances, Name: agentapi.VNC, Method: http.MethodGet, Streams: true,
+			Doc: "Open a VNC connection to the screen of a VirtualMachineInstance.", Serve: a.vnc,
+		},
+		{
+			Resource: VirtualMachineInstances, Name: agentapi.USBRedir, Method: http.MethodGet, Streams: true,
+			Doc: "Redirect a USB device to a VirtualMachineInstance.", Serve: a.usbredir,
+		},
+		{
+			Resource: VirtualMachineInstances, Name: agentapi.VSOCK, Method: http.MethodGet, Streams: true,
+			Doc: "Open a connection to a VSOCK port of a VirtualMachineInstance.", Serve: a.vsock,
+		},
+	}
+	for _, arguments := range []string{"{port}", "{port}/{protocol}"} {
+		verbs = append(verbs, Verb{
+			Resource: VirtualMachineInstances, Name: agentapi.PortForward, Arguments: arguments, Method: http.MethodGet, Streams: true,
+			Doc: "Open a connection to a port of a VirtualMachineInstance.", Serve: a.portForward(a.requireVMI),
+		}, Verb{
+			Resource: VirtualMachines, Name: agentapi.PortForward, Arguments: arguments, Method: http.MethodGet, Streams: true,
+			Doc: "Open a connection to a port of the instance of a VirtualMachine.", Serve: a.portForward(a.vmiOfVM),
+		})
+	}
+	return verbs
+}
+
+// serveStream connects a client to the agent of an instance whose state goes with it.
+func (a *API) serveStream(
+	w http.ResponseWriter, r *http.Request, s stream.Stream, may func(*v1.VirtualMachineInstance) error, request agent.Request,
+) error {
+	vmi, err := a.requireVMI(r.Context(), key(r))
+	if err != nil {
+		return err
+	}
+	if err := may(vmi); err != nil {
+		return err
+	}
+	return a.bridge(w, r, s, vmi, request)
+}
+
+func (a *API) bridge(w http.ResponseWriter, r *http.Request, s stream.Stream, vmi *v1.VirtualMachineInstance, request agent.Request) error {
+	var err error
+	if request.Target, err = target(vmi); err != nil {
+		return err
+	}
+	s.Instance = request.NamespacedName
+	s.Dial = func(ctx context.Context) (*websocket.Conn, error) { return a.Agents.Dial(ctx, request) }
+	return a.streams.Serve(w, r, s)
+}
+
+func (a *API) console(w http.ResponseWriter, r *http.Request) error {
+	return a.serveStream(w, r, stream.Stream{Kind: stream.Console}, mayConsole, agent.Request{Verb: agentapi.Console})
+}
+
+func mayConsole(vmi *v1.VirtualMachineInstance) error {
+	switch wanted := vmi.Spec.Domain.Devices.AutoattachSerialConsole; {
+	case wanted != nil && !*wanted:
+		return apierrors.NewBadRequest("No serial consoles are present.")
+	case vmi.Status.Phase == v1.Failed:
+		return vmiConflict(vmi, "VMI is in failed status")
+	case !vmi.IsRunning():
+		return apierrors.NewBadRequest(vmiNotRunning) // clients that wait for a console try again on this code
+	}
+	return nil
+}
+
+func (a *API) vnc(w http.ResponseWriter, r *http.Request) error {
+	preserve, err := flag(r, agentapi.PreserveSessionParameter, false)
+	if err != nil {
+		return err
+	}
+	query := url.Values{}
+	if preserve {
+		query.Set(agentapi.PreserveSessionParameter, "true")
+	}
+	return a.serveStream(w, r, stream.Stream{Kind: stream.VNC}, mayVNC, agent.Request{Verb: agentapi.VNC, Query: query})
+}
+
+func mayVNC(vmi *v1.VirtualMachineInstance) error {
+	switch wanted := vmi.Spec.Domain.Devices.AutoattachGraphicsDevice; {
+	case wanted != nil && !*wanted:
+		return apierrors.NewBadRequest("No graphics devices are present.")
+	case !vmi.IsRunning():
+		return apierrors.NewBadRequest(vmiNotRunning)
+	}
+	return nil
+}
+
+func (a *API) usbredir(w http.ResponseWriter, r *http.Request) error {
+	return a.serveStream(w, r, stream.Stream{Kind: stream.USBRedir}, mayRedirectUSB, agent.Request{Verb: agentapi.USBRedir})
+}
+
+func mayRedirectUSB(vmi *v1.VirtualMachineInstance) error {
+	switch {
+	case vmi.Spec.Domain.Devices.ClientPassthrough == nil:
+		return vmiConflict(vmi, "Not configured with USB Redirection")
+	case !vmi.IsRunning():
+		return apierrors.NewBadRequest(vmiNotRunning)
+	}
+	return nil
+}
+
+func (a *API) vsock(w http.ResponseWriter, r *http.Request) error {
+	encrypted, err := flag(r, agentapi.TLSParameter, true)
+	if err != nil {
+		return err
+	}
+	port, err := strconv.ParseUint(r.URL.Query().Get(agentapi.PortParameter), 10, 32)
+	if err != nil || port == 0 {
+		return apierrors.NewBadRequest("port: a number from 1 to 4294967295 is required")
+	}
+	query := url.Values{
+		agentapi.PortParameter: {strconv.FormatUint(port, 10)}, agentapi.TLSParameter: {strconv.FormatBool(encrypted)},
+	}
+	return a.serveStream(w, r, stream.Stream{Kind: stream.VSOCK}, mayVSOCK, agent.Request{Verb: agentapi.VSOCK, Query: query})
+}
+
+func mayVSOCK(vmi *v1.VirtualMachineInstance) error {
+	if wanted := vmi.Spec.Domain.Devices.AutoattachVSOCK; wanted == nil || !*wanted {
+		return apierrors.NewBadRequest("VSOCK is not attached.")
+	}
+	return nil
+}
+
+// Protocols of portforward.
+const (
+	protocolTCP = "tcp"
+	protocolUDP = "udp"
+)
+
+// maxDatagram is the largest payload of UDP, rounded up. A datagram is a message, and stays one.
+const maxDatagram = 64 << 10
+
+func (a *API) portForward(find find) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		vmi, err := find(r.Context(), key(r))
+		if err != nil {
+			return err
+		}
+		if err := mayForward(vmi); err != nil {
+			return err
+		}
+		port, err := strconv.ParseUint(r.PathValue("port"), 10, 16)
+		if err != nil || port == 0 {
+			return apierrors.NewBadRequest(fmt.Sprintf("port: %q is no number from 1 to 65535", r.PathValue("port")))
+		}
+		request := agent.Request{Verb: agentapi.PortForward, Arguments: []string{strconv.FormatUint(port, 10)}}
+		tunnel := stream.Stream{Kind: stream.PortForward}
+		switch protocol := r.PathValue("protocol"); protocol {
+		case "", protocolTCP:
+		case protocolUDP:
+			request.Arguments = append(request.Arguments, protocolUDP)
+			tunnel.Buffer = maxDatagram
+		default:
+			return apierrors.NewBadRequest(fmt.Sprintf("protocol: %q is neither %s nor %s", protocol, protocolTCP, protocolUDP))
+		}
+		return a.bridge(w, r, tunnel, vmi, request)
+	}
+}
+
+func mayForward(vmi *v1.VirtualMachineInstance) error {
+	switch {
+	case condition(vmi, v1.VirtualMachineInstancePaused) != nil:
+		return vmiConflict(vmi, vmiPaused)
+	case len(vmi.Status.Interfaces) == 0:
+		// What the address is, the agent knows better than the guest.
+		return apierrors.NewBadRequest("no network interfaces are present")
+	}
+	return nil
+}

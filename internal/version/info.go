@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package version
+
+import (
+	"runtime"
+	"runtime/debug"
+)
+
+// Info is what a component says of its build, in the form that KubeVirt's clients expect of virt-api.
+type Info struct {
+	// GitVersion is Version.
+	GitVersion string `json:"gitVersion"`
+	// GitCommit, GitTreeState and BuildDate are those of the source. They are empty if it was not built from a repository.
+	GitCommit    string `json:"gitCommit"`
+	GitTreeState string `json:"gitTreeState"`
+	BuildDate    string `json:"buildDate"`
+	// GoVersion, Compiler and Platform are those of the build.
+	GoVersion string `json:"goVersion"`
+	Compiler  string `json:"compiler"`
+	Platform  string `json:"platform"`
+}
+
+// Get returns what is known of this build.
+func Get() Info {
+	info := Info{
+		GitVersion: Version, GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}
+	build, ok := debug.ReadBuildInfo()
+	if !ok {
+		return info
+	}
+	for _, setting := range build.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			info.GitCommit = setting.Value
+		case "vcs.time":
+			info.BuildDate = setting.Value
+		case "vcs.modified":
+			info.GitTreeState = "clean"
+			if setting.Value == "true" {
+				info.GitTreeState = "dirty"
+			}
+		}
+	}
+	return info
+}
