@@ -4,7 +4,6 @@
 package subresource
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -89,7 +88,9 @@ func answerError(w http.ResponseWriter, err error) {
 // apiServer is one that is there.
 type apiServer struct{}
 
-func (apiServer) ServerVersion() (*version.Info, error) { return &version.Info{GitVersion: "v1.2.3"}, nil }
+func (apiServer) ServerVersion() (*version.Info, error) {
+	return &version.Info{GitVersion: "v1.2.3"}, nil
+}
 
 func agentPod(node string) *corev1.Pod {
 	return &corev1.Pod{
@@ -169,16 +170,12 @@ func (w *world) expectCalls(verbs ...string) []fakeagent.Call {
 	return calls
 }
 
-// dial opens a stream.
-func (w *world) dial(path string) (*websocket.Conn, *http.Response, error) {
-	return websocket.Dial(w.t.Context(), w.url+path, &websocket.DialOptions{Subprotocols: []string{"plain.kubevirt.io"}})
-}
-
-// get reads an object anew.
-func get[T client.Object](w *world, name string, into T) T {
-	w.t.Helper()
-	if err := w.client.Get(context.Background(), client.ObjectKey{Namespace: "ns", Name: name}, into); err != nil {
-		w.t.Fatal(err)
+// dial opens a stream, and returns the code of the answer.
+func (w *world) dial(path string) (*websocket.Conn, int, error) {
+	options := &websocket.DialOptions{Subprotocols: []string{"plain.kubevirt.io"}}
+	conn, response, err := websocket.Dial(w.t.Context(), w.url+path, options) //nolint:bodyclose // the library closes it
+	if response == nil {
+		return conn, 0, err
 	}
-	return into
+	return conn, response.StatusCode, err
 }

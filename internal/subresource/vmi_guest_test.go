@@ -42,7 +42,7 @@ func TestScreenshot(t *testing.T) {
 	w := newWorld(t, running("vm").Obj())
 	picture := append([]byte("\x89PNG\r\n\x1a\n"), bytes.Repeat([]byte("x"), 3<<20)...)
 	w.agent.Answer("vnc/screenshot", picture)
-	response, err := http.Get(w.url + vmiPath + "vm/vnc/screenshot?moveCursor=true") //nolint:noctx // a test
+	response, err := http.Get(w.url + vmiPath + "vm/vnc/screenshot?moveCursor=true")
 	if err != nil {
 		t.Fatal(err)
 	}

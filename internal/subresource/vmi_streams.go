@@ -25,34 +25,26 @@ type find func(context.Context, types.NamespacedName) (*v1.VirtualMachineInstanc
 
 // streamVerbs take over the connection.
 func (a *API) streamVerbs() []Verb {
-	verbs := []Verb{
-		{
-			Resource: VirtualMachineInstances, Name: agentapi.Console, Method: http.MethodGet, Streams: true,
-			Doc: "Open the serial console of a VirtualMachineInstance. It is taken from whoever has it.", Serve: a.console,
-		},
-		{
-			Resource: VirtualMachineInstances, Name: agentapi.VNC, Method: http.MethodGet, Streams: true,
-			Doc: "Open a VNC connection to the screen of a VirtualMachineInstance.", Serve: a.vnc,
-		},
-		{
-			Resource: VirtualMachineInstances, Name: agentapi.USBRedir, Method: http.MethodGet, Streams: true,
-			Doc: "Redirect a USB device to a VirtualMachineInstance.", Serve: a.usbredir,
-		},
-		{
-			Resource: VirtualMachineInstances, Name: agentapi.VSOCK, Method: http.MethodGet, Streams: true,
-			Doc: "Open a connection to a VSOCK port of a VirtualMachineInstance.", Serve: a.vsock,
-		},
+	of := func(resource, name, arguments, doc string, serve func(http.ResponseWriter, *http.Request) error) Verb {
+		return Verb{Resource: resource, Name: name, Arguments: arguments, Method: http.MethodGet, Streams: true, Doc: doc, Serve: serve}
 	}
-	for _, arguments := range []string{"{port}", "{port}/{protocol}"} {
-		verbs = append(verbs, Verb{
-			Resource: VirtualMachineInstances, Name: agentapi.PortForward, Arguments: arguments, Method: http.MethodGet, Streams: true,
-			Doc: "Open a connection to a port of a VirtualMachineInstance.", Serve: a.portForward(a.requireVMI),
-		}, Verb{
-			Resource: VirtualMachines, Name: agentapi.PortForward, Arguments: arguments, Method: http.MethodGet, Streams: true,
-			Doc: "Open a connection to a port of the instance of a VirtualMachine.", Serve: a.portForward(a.vmiOfVM),
-		})
+	const (
+		port         = "{port}"
+		withProtocol = "{port}/{protocol}"
+		toVMI        = "Open a connection to a port of a VirtualMachineInstance."
+		toVM         = "Open a connection to a port of the instance of a VirtualMachine."
+	)
+	return []Verb{
+		of(VirtualMachineInstances, agentapi.Console, "",
+			"Open the serial console of a VirtualMachineInstance. It is taken from whoever has it.", a.console),
+		of(VirtualMachineInstances, agentapi.VNC, "", "Open a VNC connection to the screen of a VirtualMachineInstance.", a.vnc),
+		of(VirtualMachineInstances, agentapi.USBRedir, "", "Redirect a USB device to a VirtualMachineInstance.", a.usbredir),
+		of(VirtualMachineInstances, agentapi.VSOCK, "", "Open a connection to a VSOCK port of a VirtualMachineInstance.", a.vsock),
+		of(VirtualMachineInstances, agentapi.PortForward, port, toVMI, a.portForward(a.requireVMI)),
+		of(VirtualMachineInstances, agentapi.PortForward, withProtocol, toVMI, a.portForward(a.requireVMI)),
+		of(VirtualMachines, agentapi.PortForward, port, toVM, a.portForward(a.vmiOfVM)),
+		of(VirtualMachines, agentapi.PortForward, withProtocol, toVM, a.portForward(a.vmiOfVM)),
 	}
-	return verbs
 }
 
 // serveStream connects a client to the agent of an instance whose state goes with it.

@@ -95,9 +95,9 @@ func TestPortForwardOfAVM(t *testing.T) {
 // expectEcho opens a stream to an agent that echoes, and says something.
 func (w *world) expectEcho(path, asked string) {
 	w.t.Helper()
-	conn, response, err := w.dial(path)
+	conn, code, err := w.dial(path)
 	if err != nil {
-		w.t.Fatalf("%s: %v %v", path, response, err)
+		w.t.Fatalf("%s: %d %v", path, code, err)
 	}
 	defer func() { _ = conn.Close(websocket.StatusNormalClosure, "") }()
 	if conn.Subprotocol() != "plain.kubevirt.io" {
@@ -149,9 +149,9 @@ func TestParametersReachTheAgent(t *testing.T) {
 func TestAgentsRefusalComesBeforeTheUpgrade(t *testing.T) {
 	w := newWorld(t, running("vm").Obj())
 	w.agent.Refuse("vnc", 409, "somebody looks at the screen")
-	_, response, err := w.dial(vmiPath + "vm/vnc?preserveSession=true")
-	if err == nil || response.StatusCode != http.StatusConflict {
-		t.Fatalf("got %v %v", response, err)
+	_, code, err := w.dial(vmiPath + "vm/vnc?preserveSession=true")
+	if err == nil || code != http.StatusConflict {
+		t.Fatalf("got %d %v", code, err)
 	}
 }
 

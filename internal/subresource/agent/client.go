@@ -174,7 +174,7 @@ func (c *Client) Dial(ctx context.Context, r Request) (*websocket.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, response, err := websocket.Dial(context.WithValue(ctx, nodeKey{}, r.Node), address, &websocket.DialOptions{
+	conn, response, err := websocket.Dial(context.WithValue(ctx, nodeKey{}, r.Node), address, &websocket.DialOptions{ //nolint:bodyclose // the library closes it
 		HTTPClient: c.http, Subprotocols: []string{agentapi.StreamProtocol},
 	})
 	switch {

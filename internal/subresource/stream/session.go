@@ -10,6 +10,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/coder/websocket"
 )
@@ -124,17 +125,16 @@ func (s *session) pump(to, from *side) {
 
 // write is false when the side takes nothing more.
 func (s *session) write(to *side, piece []byte) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), s.bridge.limits.WriteTimeout)
-	defer cancel()
-	err := to.conn.Write(ctx, websocket.MessageBinary, piece)
-	if err != nil && ctx.Err() != nil {
+	// Not a deadline of the library's, which would close the connection before anybody could say why.
+	late := time.AfterFunc(s.bridge.limits.WriteTimeout, func() {
 		s.end(ending{
 			by: to, broken: true, code: websocket.StatusPolicyViolation,
 			reason: fmt.Sprintf("%s read nothing for %s", to.name, s.bridge.limits.WriteTimeout),
 		})
-	}
-	// Otherwise the side was closed. Why, its reader knows.
-	return err == nil
+	})
+	defer late.Stop()
+	// An error is that the side was closed. Why, its reader knows.
+	return to.conn.Write(context.Background(), websocket.MessageBinary, piece) == nil
 }
 
 // ping ends the stream when a side no longer answers.
