@@ -38,7 +38,8 @@ type VirtualMachineInstanceReplicaSetList struct {
 
 // VirtualMachineInstanceReplicaSetSpec is how many VMIs there are, which they are and what they look like. Set by the user.
 type VirtualMachineInstanceReplicaSetSpec struct {
-	// replicas is how many VMIs there should be. Default: 1. Set by the user or an autoscaler.
+	// replicas is how many VMIs there should be. Default: 1. Set by the user or an autoscaler,
+	// which takes a missing number for 0 and then does nothing.
 	// +optional
 	Replicas *int32 `json:"replicas,omitempty"`
 	// selector picks the VMIs that belong to the set by their labels; those of the template must match. Required. Set by

@@ -39,7 +39,7 @@ type KubeVirtReconciler struct {
 
 // +kubebuilder:rbac:groups=kubevirt.io,resources=kubevirts,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=kubevirts/status,verbs=patch
-// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines;virtualmachineinstances,verbs=get;list;watch;delete
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines;virtualmachineinstances;virtualmachineinstancereplicasets,verbs=get;list;watch;delete
 // +kubebuilder:rbac:groups=apps,namespace=kubevirt,resources=daemonsets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=services,verbs=get;list;watch;create;patch;delete
 

@@ -16,6 +16,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
 	"github.com/vireo-project/vireo/internal/operator"
+	"github.com/vireo-project/vireo/test/builder"
 )
 
 var _ = Describe("KubeVirt", func() {
@@ -196,13 +197,17 @@ var _ = Describe("KubeVirt", func() {
 	})
 
 	Describe("deletion", func() {
-		var vm *v1.VirtualMachineInstance
+		var (
+			vm  *v1.VirtualMachineInstance
+			set *v1.VirtualMachineInstanceReplicaSet
+		)
 
 		BeforeEach(func() {
 			dropGuests()
 			Expect(reconcile(kv)).To(Succeed())
 			vm = &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "guest", Finalizers: []string{"test/guest-runs"}}}
-			ExpectCreated(vm)
+			set = builder.MakeReplicaSet("set").Namespace(namespace).Obj()
+			ExpectCreated(vm, set)
 			DeferCleanup(dropGuests)
 		})
 		deleteKubeVirt := func(strategy v1.KubeVirtUninstallStrategy) {
@@ -219,12 +224,15 @@ var _ = Describe("KubeVirt", func() {
 			Expect(kv.Status.Conditions[0].Message).To(ContainSubstring(namespace + "/guest"))
 			Expect(ExpectExists(agents()).DeletionTimestamp).To(BeNil())
 			Expect(ExpectExists(vm).DeletionTimestamp).To(BeNil())
+			Expect(ExpectExists(set).DeletionTimestamp).To(BeNil())
+			Expect(kv.Status.Conditions[0].Message).To(ContainSubstring("1 VirtualMachineInstanceReplicaSets"))
 		})
 
 		It("removes guests, then what it installed, then itself", func() {
 			deleteKubeVirt(v1.KubeVirtUninstallStrategyRemoveWorkloads)
 			Expect(ExpectExists(kv).Status.Phase).To(Equal(v1.KubeVirtPhaseDeleting))
 			Expect(ExpectExists(vm).DeletionTimestamp).NotTo(BeNil())
+			ExpectGone(set)
 			Expect(ExpectExists(agents()).DeletionTimestamp).To(BeNil(), "the guest's agent went before the guest")
 
 			collectGuest(vm)
@@ -244,7 +252,12 @@ func dropGuests() {
 	vms, vmis := &v1.VirtualMachineList{}, &v1.VirtualMachineInstanceList{}
 	Expect(k8sClient.List(ctx, vms)).To(Succeed())
 	Expect(k8sClient.List(ctx, vmis)).To(Succeed())
+	sets := &v1.VirtualMachineInstanceReplicaSetList{}
+	Expect(k8sClient.List(ctx, sets)).To(Succeed())
 	var guests []client.Object
+	for i := range sets.Items {
+		guests = append(guests, &sets.Items[i])
+	}
 	for i := range vms.Items {
 		guests = append(guests, &vms.Items[i])
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"sync"
 	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -127,6 +128,10 @@ type Writes struct {
 	Blind func(key client.ObjectKey, object client.Object) bool
 	// Stale, if set, is what reads give for this object, as a cache that is behind would.
 	Stale client.Object
+	// StaleList, if set, is what lists of its kind give, as a cache that is behind would.
+	StaleList client.ObjectList
+
+	mu sync.Mutex // reconcilers write from several goroutines
 }
 
 // NewWrites returns a counting client on the API server of the suite.
@@ -142,6 +147,13 @@ func NewWrites() *Writes {
 				return nil
 			}
 			return c.Get(ctx, key, o, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if w.StaleList != nil && reflect.TypeOf(list) == reflect.TypeOf(w.StaleList) {
+				reflect.ValueOf(list).Elem().Set(reflect.ValueOf(w.StaleList.DeepCopyObject()).Elem())
+				return nil
+			}
+			return c.List(ctx, list, opts...)
 		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			return w.write("create", o, "", func() error { return c.Create(ctx, o, opts...) })
@@ -170,17 +182,26 @@ func (w *Writes) write(verb string, object client.Object, sub string, do func() 
 		return err
 	}
 	request := fmt.Sprintf("%s %s%s", verb, gvk.Kind, sub)
-	w.Requests = append(w.Requests, request)
-	if w.Fail != nil {
-		if err := w.Fail(request); err != nil {
-			return err
-		}
+	if err := w.note(request); err != nil {
+		return err
 	}
 	return do()
 }
 
+func (w *Writes) note(request string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.Requests = append(w.Requests, request)
+	if w.Fail == nil {
+		return nil
+	}
+	return w.Fail(request)
+}
+
 // Take returns the requests so far and forgets them.
 func (w *Writes) Take() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	requests := w.Requests
 	w.Requests = nil
 	return requests

@@ -50,6 +50,10 @@ var questions = []question{
 	{"deletecollection", "kubevirt.io", "virtualmachineinstances", admin},
 	{read, "kubevirt.io", "virtualmachineinstancereplicasets", viewers},
 	{change, "kubevirt.io", "virtualmachineinstancereplicasets", editors},
+	{"deletecollection", "kubevirt.io", "virtualmachineinstancereplicasets", admin},
+	{"get", "kubevirt.io", "virtualmachineinstancereplicasets/scale", viewers},
+	{"update patch", "kubevirt.io", "virtualmachineinstancereplicasets/scale", editors},
+	{"update patch", "kubevirt.io", "virtualmachineinstancereplicasets/status", nobody},
 	{read, "kubevirt.io", "virtualmachineinstancepresets", viewers},
 	{change, "kubevirt.io", "virtualmachineinstancepresets", editors},
 

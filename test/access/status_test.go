@@ -23,7 +23,10 @@ func TestTheStatusIsOurs(t *testing.T) {
 	ctx := t.Context()
 	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: "status", Namespace: namespace}}
 	kv := &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Name: "status", Namespace: "kubevirt"}}
-	objects := []client.Object{newVM("status"), vmi, kv}
+	set := &v1.VirtualMachineInstanceReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "status", Namespace: namespace}}
+	set.Spec.Selector = &metav1.LabelSelector{}
+	set.Spec.Template = &v1.VirtualMachineInstanceTemplateSpec{}
+	objects := []client.Object{newVM("status"), vmi, kv, set}
 	for _, object := range objects {
 		if err := cluster.Create(ctx, object); err != nil {
 			t.Fatal(err)

@@ -6,6 +6,7 @@ package kubevirt
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,19 +16,15 @@ import (
 
 // Remove takes the installation away: guests first, because they need the agents to shut down, then the rest.
 func Remove(ctx context.Context, s *Scope) Uninstall {
-	vms, vmis := &v1.VirtualMachineList{}, &v1.VirtualMachineInstanceList{}
-	if err := s.Client.List(ctx, vms); err != nil {
-		return Uninstall{Err: fmt.Errorf("cannot list VirtualMachines: %w", err)}
+	left, err := findWorkloads(ctx, s.Client)
+	if err != nil {
+		return Uninstall{Err: err}
 	}
-	if err := s.Client.List(ctx, vmis); err != nil {
-		return Uninstall{Err: fmt.Errorf("cannot list VirtualMachineInstances: %w", err)}
-	}
-	if len(vms.Items)+len(vmis.Items) > 0 {
-		left := workloads(vms.Items, vmis.Items)
+	if len(left.makers)+len(left.vmis) > 0 {
 		if s.KubeVirt.Spec.UninstallStrategy == v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist {
-			return Uninstall{Blocked: left + ": delete them, or set spec.uninstallStrategy to RemoveWorkloads"}
+			return Uninstall{Blocked: left.String() + ": delete them, or set spec.uninstallStrategy to RemoveWorkloads"}
 		}
-		return Uninstall{Waiting: left, Err: removeWorkloads(ctx, s.Client, vms.Items, vmis.Items)}
+		return Uninstall{Waiting: left.String(), Err: left.remove(ctx, s.Client)}
 	}
 
 	remaining, err := s.installer().Remove(ctx)
@@ -40,16 +37,37 @@ func Remove(ctx context.Context, s *Scope) Uninstall {
 	return Uninstall{Done: true}
 }
 
-// removeWorkloads deletes the VMs before the VMIs, so that no VM starts a new one.
-func removeWorkloads(ctx context.Context, c client.Client, vms []v1.VirtualMachine, vmis []v1.VirtualMachineInstance) error {
-	objects := make([]client.Object, 0, len(vms)+len(vmis))
-	for i := range vms {
-		objects = append(objects, &vms[i])
+// workloads is what people run.
+type workloads struct {
+	vms, sets int
+	// makers are the VMs and replica sets, which make VMIs.
+	makers, vmis []client.Object
+}
+
+func findWorkloads(ctx context.Context, c client.Client) (*workloads, error) {
+	vms, sets := &v1.VirtualMachineList{}, &v1.VirtualMachineInstanceReplicaSetList{}
+	vmis := &v1.VirtualMachineInstanceList{}
+	for _, list := range []client.ObjectList{vms, sets, vmis} {
+		if err := c.List(ctx, list); err != nil {
+			return nil, fmt.Errorf("cannot list %T: %w", list, err)
+		}
 	}
-	for i := range vmis {
-		objects = append(objects, &vmis[i])
+	found := &workloads{vms: len(vms.Items), sets: len(sets.Items)}
+	for i := range vms.Items {
+		found.makers = append(found.makers, &vms.Items[i])
 	}
-	for _, o := range objects {
+	for i := range sets.Items {
+		found.makers = append(found.makers, &sets.Items[i])
+	}
+	for i := range vmis.Items {
+		found.vmis = append(found.vmis, &vmis.Items[i])
+	}
+	return found, nil
+}
+
+// remove deletes VMs and replica sets before VMIs, so that none starts a new one.
+func (w *workloads) remove(ctx context.Context, c client.Client) error {
+	for _, o := range append(slices.Clone(w.makers), w.vmis...) {
 		if o.GetDeletionTimestamp() != nil {
 			continue
 		}
@@ -63,19 +81,22 @@ func removeWorkloads(ctx context.Context, c client.Client, vms []v1.VirtualMachi
 // named is how many workloads a message names.
 const named = 3
 
-// workloads says how many there are and names a few.
-func workloads(vms []v1.VirtualMachine, vmis []v1.VirtualMachineInstance) string {
+// String says how many there are and names a few.
+func (w *workloads) String() string {
+	shown := w.vmis
+	if len(shown) == 0 {
+		shown = w.makers
+	}
 	var names []string
-	for i := range vmis {
-		names = append(names, vmis[i].Namespace+"/"+vmis[i].Name)
+	for _, o := range shown[:min(len(shown), named)] {
+		names = append(names, o.GetNamespace()+"/"+o.GetName())
 	}
-	if len(vmis) == 0 {
-		for i := range vms {
-			names = append(names, vms[i].Namespace+"/"+vms[i].Name)
-		}
+	if len(shown) > named {
+		names = append(names, "…")
 	}
-	if len(names) > named {
-		names = append(names[:named:named], "…")
+	sets := ""
+	if w.sets > 0 {
+		sets = fmt.Sprintf(", %d VirtualMachineInstanceReplicaSets", w.sets)
 	}
-	return fmt.Sprintf("%d VirtualMachines and %d VirtualMachineInstances exist (%s)", len(vms), len(vmis), strings.Join(names, ", "))
+	return fmt.Sprintf("%d VirtualMachines%s and %d VirtualMachineInstances exist (%s)", w.vms, sets, len(w.vmis), strings.Join(names, ", "))
 }

@@ -62,7 +62,8 @@ func (v *kubeVirtValidator) ValidateDelete(ctx context.Context, kv *v1.KubeVirt)
 		return nil, nil
 	}
 	vmis, vms := &v1.VirtualMachineInstanceList{}, &v1.VirtualMachineList{}
-	for _, list := range []client.ObjectList{vmis, vms} {
+	sets := &v1.VirtualMachineInstanceReplicaSetList{}
+	for _, list := range []client.ObjectList{vmis, vms, sets} {
 		if err := v.reader.List(ctx, list, client.Limit(1)); err != nil {
 			return nil, apierrors.NewInternalError(fmt.Errorf("cannot look for workloads: %w", err))
 		}
@@ -73,6 +74,8 @@ func (v *kubeVirtValidator) ValidateDelete(ctx context.Context, kv *v1.KubeVirt)
 		what = fmt.Sprintf("Virtual Machine Instances present, such as %s", client.ObjectKeyFromObject(&vmis.Items[0]))
 	case len(vms.Items) > 0:
 		what = fmt.Sprintf("Virtual Machines present, such as %s", client.ObjectKeyFromObject(&vms.Items[0]))
+	case len(sets.Items) > 0:
+		what = fmt.Sprintf("Virtual Machine Instance Replica Sets present, such as %s", client.ObjectKeyFromObject(&sets.Items[0]))
 	default:
 		return nil, nil
 	}

@@ -47,6 +47,8 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 		"/virtualmachines-mutate":   &admission.Webhook{Handler: &vmMutator{decoder: admission.NewDecoder(scheme)}},
 		"/virtualmachines-validate": admission.WithValidator(scheme, &vmValidator{config: options.Config, trusted: trusted}),
 
+		"/virtualmachinereplicaset-validate": admission.WithValidator(scheme, &replicaSetValidator{config: options.Config}),
+
 		"/virtualmachineinstances-mutate":          admission.WithDefaulter(scheme, &vmiDefaulter{config: options.Config}),
 		"/virtualmachineinstances-validate-create": vmi,
 		"/virtualmachineinstances-validate-update": vmi,

@@ -62,7 +62,7 @@ func (v *vmValidator) ValidateCreate(ctx context.Context, vm *v1.VirtualMachine)
 	errs := validateVM(path, &vm.Spec, v.config.Current(), fromTrusted(ctx, v.trusted))
 	told := warningsOfVM(path, &vm.Spec)
 	if len(errs) == 0 {
-		return append(told, faultsOfInstance(path.Child("template", "spec"), vm, v.config.Current())...), nil
+		return append(told, faultsOfInstance(path.Child("template"), vm, v.config.Current())...), nil
 	}
 	return told, apierrors.NewInvalid(v1.VirtualMachineGroupVersionKind.GroupKind(), vm.Name, errs)
 }
@@ -129,11 +129,20 @@ func faultsOfInstance(path *field.Path, vm *v1.VirtualMachine, config clustercon
 	if vm.Spec.Template == nil || vm.Spec.Instancetype != nil || vm.Spec.Preference != nil {
 		return nil
 	}
-	vmi := &v1.VirtualMachineInstance{ObjectMeta: *vm.Spec.Template.ObjectMeta.DeepCopy(), Spec: *vm.Spec.Template.Spec.DeepCopy()}
-	vmi.Namespace, vmi.Name = vm.Namespace, vm.Name
+	return faultsOfTemplate(path, vm.Namespace, vm.Name, vm.Spec.Template, config)
+}
+
+// faultsOfTemplate says for which reasons an instance of a template will be refused though the template is not.
+func faultsOfTemplate(
+	path *field.Path, namespace, name string, template *v1.VirtualMachineInstanceTemplateSpec, config clusterconfig.Config,
+) []string {
+	vmi := &v1.VirtualMachineInstance{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
+	vmi.Namespace, vmi.Name = namespace, name
 	setDefaults(vmi, config)
-	var warnings []string
-	for _, fault := range validateInstance(path, &vmi.Spec, config) {
+	faults := validateInstance(path.Child("spec"), &vmi.Spec, config)
+	faults = append(faults, validateAnnotations(path.Child("metadata"), &vmi.ObjectMeta, config)...)
+	warnings := make([]string, 0, len(faults))
+	for _, fault := range faults {
 		warnings = append(warnings, fmt.Sprintf("%s keeps the VM from starting: %s", fault.Field, fault.Detail))
 	}
 	return warnings

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancereplicaset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// claim finds the VMIs that belong to the set. It takes over those that the selector picks and nobody owns, and lets
+// those go that it no longer picks.
+func claim(ctx context.Context, s *Scope) error {
+	var errs []error
+	var orphans []*v1.VirtualMachineInstance
+	for i := range s.Neighbors {
+		vmi := &s.Neighbors[i]
+		owner, picked := metav1.GetControllerOf(vmi), s.Selector.Matches(labels.Set(vmi.Labels))
+		switch {
+		case owner == nil && picked && vmi.DeletionTimestamp == nil:
+			orphans = append(orphans, vmi)
+		case owner == nil || owner.UID != s.Set.UID:
+		case picked:
+			s.Instances = append(s.Instances, vmi)
+		case s.Set.DeletionTimestamp == nil: // those of a deleted set are the garbage collector's
+			errs = append(errs, release(ctx, s, vmi))
+		}
+	}
+	errs = append(errs, adopt(ctx, s, orphans))
+	return errors.Join(errs...)
+}
+
+// adopt takes over VMIs without owner. A set that is being deleted takes none: with the deletion option "orphan" the
+// garbage collector has just let them go, and the cache may not show the deletion yet. So the API server is asked.
+// Source: https://github.com/kubernetes/kubernetes/issues/42639
+func adopt(ctx context.Context, s *Scope, orphans []*v1.VirtualMachineInstance) error {
+	if len(orphans) == 0 || s.Set.DeletionTimestamp != nil {
+		return nil
+	}
+	fresh := &v1.VirtualMachineInstanceReplicaSet{}
+	err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.Set), fresh)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("get VirtualMachineInstanceReplicaSet %s: %w", client.ObjectKeyFromObject(s.Set), err)
+	case fresh.UID != s.Set.UID || fresh.DeletionTimestamp != nil:
+		return nil
+	}
+	var errs []error
+	for _, vmi := range orphans {
+		adopted, err := patch(ctx, s, vmi, func(vmi *v1.VirtualMachineInstance) {
+			vmi.OwnerReferences = append(vmi.OwnerReferences,
+				*metav1.NewControllerRef(s.Set, v1.VirtualMachineInstanceReplicaSetGroupVersionKind))
+		})
+		if adopted != nil {
+			s.Instances = append(s.Instances, adopted)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// release lets a VMI live on its own: somebody took the label off that made it the set's, to look at it for example.
+func release(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance) error {
+	_, err := patch(ctx, s, vmi, func(vmi *v1.VirtualMachineInstance) {
+		vmi.OwnerReferences = slices.DeleteFunc(vmi.OwnerReferences, func(o metav1.OwnerReference) bool {
+			return o.UID == s.Set.UID
+		})
+	})
+	return err
+}
+
+// patch changes the metadata of a VMI that is still as it was read. It returns nothing if the VMI is gone.
+func patch(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance, change func(*v1.VirtualMachineInstance),
+) (*v1.VirtualMachineInstance, error) {
+	changed := vmi.DeepCopy()
+	change(changed)
+	err := s.Client.Patch(ctx, changed, client.MergeFromWithOptions(vmi, client.MergeFromWithOptimisticLock{}))
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		err = fmt.Errorf("patch owners of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(vmi), err)
+		s.fail(ReasonFailedClaim, actionClaim, "Error taking over or releasing a virtual machine instance: %v", err)
+		return nil, err
+	}
+	return changed, nil
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancereplicaset
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// instance is a VMI in a phase, some minutes old. Its condition Ready is "True", or "False" for a reason; "" is none.
+func instance(name string, phase v1.VirtualMachineInstancePhase, ready string, minutes int) *v1.VirtualMachineInstance {
+	vmi := builder.MakeVMI(name).Obj()
+	vmi.CreationTimestamp = metav1.NewTime(epoch.Add(-time.Duration(minutes) * time.Minute))
+	vmi.Status.Phase = phase
+	status, reason, _ := strings.Cut(ready, " ")
+	if status != "" {
+		vmistatus.SetCondition(&vmi.Status, v1.VirtualMachineInstanceCondition{
+			Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionStatus(status), Reason: reason,
+		}, metav1.NewTime(epoch))
+	}
+	return vmi
+}
+
+func TestWhatCounts(t *testing.T) {
+	for _, tc := range []struct {
+		name             string
+		vmi              *v1.VirtualMachineInstance
+		active, finished bool
+	}{
+		{"new", instance("a", v1.VmPhaseUnset, "", 0), true, false},
+		{"starting", instance("a", v1.Scheduling, "False GuestNotRunning", 0), true, false},
+		{"running", instance("a", v1.Running, "True", 0), true, false},
+		{"not ready", instance("a", v1.Running, "False GuestNotRunning", 0), true, false},
+		{"nobody has heard from it", instance("a", v1.Unknown, "", 0), true, false},
+		{"not known to be ready", instance("a", v1.Running, "Unknown NodeUnresponsive", 0), true, false},
+		{"its Pod goes", instance("a", v1.Running, "False PodTerminating", 0), false, true},
+		{"succeeded", instance("a", v1.Succeeded, "", 0), false, true},
+		{"failed", instance("a", v1.Failed, "False PodTerminating", 0), false, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if active(tc.vmi) != tc.active || finished(tc.vmi) != tc.finished {
+				t.Errorf("active %t, finished %t", active(tc.vmi), finished(tc.vmi))
+			}
+			tc.vmi.DeletionTimestamp = &metav1.Time{Time: epoch}
+			if active(tc.vmi) || finished(tc.vmi) {
+				t.Error("counts though it is being deleted")
+			}
+		})
+	}
+}
+
+func TestSortForRemoval(t *testing.T) {
+	want := []*v1.VirtualMachineInstance{
+		instance("pending-new", v1.Pending, "", 1),
+		instance("pending-old", v1.Pending, "", 9),
+		instance("scheduling", v1.Scheduling, "False PodNotReady", 1),
+		instance("scheduled", v1.Scheduled, "False GuestNotRunning", 0),
+		instance("unready-new", v1.Running, "False GuestNotRunning", 2),
+		instance("lost", v1.Unknown, "", 3),
+		instance("unready-old", v1.Running, "Unknown", 8),
+		instance("ready-new-a", v1.Running, "True", 4),
+		instance("ready-new-b", v1.Running, "True", 4),
+		instance("ready-old", v1.Running, "True", 7),
+	}
+	for range 20 {
+		got := append([]*v1.VirtualMachineInstance(nil), want...)
+		rand.Shuffle(len(got), func(i, j int) { got[i], got[j] = got[j], got[i] })
+		sortForRemoval(got)
+		for i := range want {
+			if got[i].Name != want[i].Name {
+				t.Fatalf("place %d: %s, want %s", i, got[i].Name, want[i].Name)
+			}
+		}
+	}
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancereplicaset
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// burst is how many VMIs one look creates or deletes at most. KubeVirt's value, from Kubernetes.
+const burst = 250
+
+// Types of events.
+const (
+	normal  = corev1.EventTypeNormal
+	warning = corev1.EventTypeWarning
+)
+
+// scale brings the number of VMIs that count to the number that is wanted.
+func scale(ctx context.Context, s *Scope) error {
+	running := s.pick(active)
+	switch missing := s.wanted() - len(running); {
+	case missing > 0:
+		return create(ctx, s, min(missing, burst))
+	case missing < 0:
+		sortForRemoval(running)
+		err := remove(ctx, s, running[:min(-missing, burst)], actionScaleDown,
+			"Stopped the virtual machine by deleting the virtual machine instance %s")
+		s.fail(ReasonFailedDelete, actionScaleDown, "Error deleting virtual machine instance: %v", err)
+		return err
+	default:
+		return nil
+	}
+}
+
+// removeFinished deletes what scale has replaced.
+func removeFinished(ctx context.Context, s *Scope) error {
+	ended := s.pick(finished)
+	err := remove(ctx, s, ended[:min(len(ended), burst)], actionReplace, "Deleted finished virtual machine: %s")
+	s.fail(ReasonFailedDelete, actionReplace, "Error deleting finished virtual machine: %v", err)
+	return err
+}
+
+// create makes VMIs: one, then two, then four at once, so that what refuses all is not asked 250 times.
+func create(ctx context.Context, s *Scope, count int) error {
+	free := newNames(s.Set)
+	for i := range s.Neighbors {
+		free.taken[s.Neighbors[i].Name] = true
+	}
+	for _, vmi := range s.Instances {
+		free.taken[vmi.Name] = true
+	}
+	made := make([]*v1.VirtualMachineInstance, count)
+	err := inBatches(count, func(i int) (err error) {
+		made[i], err = createOne(ctx, s, free)
+		return err
+	})
+	for _, vmi := range made {
+		if vmi != nil {
+			s.Instances = append(s.Instances, vmi)
+		}
+	}
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil // and nothing will be created here any more
+	}
+	s.fail(ReasonFailedCreate, actionScaleUp, "Error creating virtual machine instance: %v", err)
+	return err
+}
+
+// createOne makes one VMI, under the next name that is free.
+func createOne(ctx context.Context, s *Scope, free *names) (*v1.VirtualMachineInstance, error) {
+	for {
+		vmi := render(s.Set, free.take())
+		err := s.Client.Create(ctx, vmi)
+		if err == nil {
+			s.tell(vmi, normal, ReasonSuccessfulCreate, actionScaleUp,
+				"Started the virtual machine by creating the new virtual machine instance %v", vmi.Name)
+			return vmi, nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return nil, fmt.Errorf("create VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(vmi), err)
+		}
+		other, err := found(ctx, s, vmi)
+		if other != nil || err != nil {
+			return other, err
+		}
+	}
+}
+
+// found returns the VMI of a name that was not free if another look at this set has just made it. Anybody else's is none
+// of ours.
+func found(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstance, error) {
+	other := &v1.VirtualMachineInstance{}
+	err := s.Live.Get(ctx, client.ObjectKeyFromObject(vmi), other)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("get VirtualMachineInstance %s, which exists: %w", client.ObjectKeyFromObject(vmi), err)
+	case metav1.IsControlledBy(other, s.Set) && active(other) && s.Selector.Matches(labels.Set(other.Labels)):
+		return other, nil
+	default:
+		return nil, nil
+	}
+}
+
+// render makes a VMI of the set's template. Its metadata is the template's, as in KubeVirt.
+func render(set *v1.VirtualMachineInstanceReplicaSet, name string) *v1.VirtualMachineInstance {
+	template := set.Spec.Template.DeepCopy()
+	return &v1.VirtualMachineInstance{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:    set.Namespace,
+			Name:         name,
+			GenerateName: generateName(set),
+			Labels:       template.ObjectMeta.Labels,
+			Annotations:  template.ObjectMeta.Annotations,
+			Finalizers:   template.ObjectMeta.Finalizers,
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(set, v1.VirtualMachineInstanceReplicaSetGroupVersionKind),
+			},
+		},
+		Spec: template.Spec,
+	}
+}
+
+// remove deletes VMIs that are still as they were read: one that has left the set meanwhile is not the set's to delete.
+func remove(ctx context.Context, s *Scope, vmis []*v1.VirtualMachineInstance, action, message string) error {
+	return inBatches(len(vmis), func(i int) error {
+		vmi := vmis[i]
+		err := s.Client.Delete(ctx, vmi, client.Preconditions{UID: ptr.To(vmi.UID), ResourceVersion: ptr.To(vmi.ResourceVersion)})
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(vmi), err)
+		}
+		if err == nil {
+			s.tell(vmi, normal, ReasonSuccessfulDelete, action, message, vmi.UID)
+		}
+		vmi.DeletionTimestamp = ptr.To(metav1.NewTime(s.Now))
+		return nil
+	})
+}
+
+// inBatches does something count times, in batches that are twice as large each time. After a batch with an error it
+// returns the first of them: the others would most likely be the same.
+func inBatches(count int, do func(i int) error) error {
+	for done, size := 0, 1; done < count; done, size = done+size, 2*size {
+		size = min(size, count-done)
+		errs := make([]error, size)
+		var batch sync.WaitGroup
+		for i := range size {
+			batch.Go(func() { errs[i] = do(done + i) })
+		}
+		batch.Wait()
+		for _, err := range errs {
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// tell records an event.
+func (s *Scope) tell(vmi *v1.VirtualMachineInstance, kind, reason, action, note string, args ...any) {
+	if vmi == nil {
+		s.Recorder.Eventf(s.Set, nil, kind, reason, action, note, args...)
+		return
+	}
+	s.Recorder.Eventf(s.Set, vmi, kind, reason, action, note, args...)
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancereplicaset
+
+import (
+	"errors"
+	"sync"
+	"testing"
+)
+
+func TestInBatches(t *testing.T) {
+	refused := errors.New("refused")
+	for _, tc := range []struct {
+		name      string
+		count     int
+		refuse    func(i int) bool
+		calls     int
+		wantError bool
+	}{
+		{"none", 0, nil, 0, false},
+		{"one", 1, nil, 1, false},
+		{"all", 250, nil, 250, false},
+		{"all are refused: asked once", 250, func(int) bool { return true }, 1, true},
+		{"the third batch is refused: the fourth is not tried", 250, func(i int) bool { return i >= 3 }, 7, true},
+		{"one of a batch is refused: the others of it are done", 250, func(i int) bool { return i == 5 }, 7, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var mu sync.Mutex
+			done := map[int]int{}
+			err := inBatches(tc.count, func(i int) error {
+				mu.Lock()
+				defer mu.Unlock()
+				done[i]++
+				if tc.refuse != nil && tc.refuse(i) {
+					return refused
+				}
+				return nil
+			})
+			if errors.Is(err, refused) != tc.wantError {
+				t.Errorf("error %v", err)
+			}
+			if len(done) != tc.calls {
+				t.Errorf("%d calls, want %d", len(done), tc.calls)
+			}
+			for i, times := range done {
+				if times != 1 || i >= tc.count {
+					t.Errorf("%d was done %d times", i, times)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package virtualmachineinstancereplicaset keeps as many VMIs of a replica set as it asks for, and tells in its status
+// how many there are. Each file is one concern; Run has the order.
+//
+// No memory of what was asked for earlier keeps a look from doing it twice. A look that finds something to do in the
+// cache asks the API server before it does it, and the names of new VMIs follow from the set's UID, so that two looks at
+// the same time ask for the same VMI.
+package virtualmachineinstancereplicaset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// defaultReplicas is how many VMIs a set has that does not say. KubeVirt's value.
+const defaultReplicas = 1
+
+// Reasons of events and of the condition ReplicaFailure. KubeVirt's names.
+const (
+	ReasonSuccessfulCreate  = "SuccessfulCreate"
+	ReasonFailedCreate      = "FailedCreate"
+	ReasonSuccessfulDelete  = "SuccessfulDelete"
+	ReasonFailedDelete      = "FailedDelete"
+	ReasonSuccessfulPaused  = "SuccessfulPaused"
+	ReasonSuccessfulResumed = "SuccessfulResumed"
+	// ReasonFailedClaim is ours: a VMI could not be taken over or let go.
+	ReasonFailedClaim = "FailedClaim"
+)
+
+// Actions of events.
+const (
+	actionScaleUp   = "ScaleUp"
+	actionScaleDown = "ScaleDown"
+	actionReplace   = "ReplaceFinished"
+	actionClaim     = "Claim"
+	actionPause     = "Pause"
+	actionResume    = "Resume"
+)
+
+// Scope is one look at one replica set.
+type Scope struct {
+	// Client reads from the cache and writes to the API server. Live reads from the API server.
+	Client client.Client
+	Live   client.Reader
+	// Recorder takes events, after what they tell about has happened.
+	Recorder events.EventRecorder
+	// Now is one time for the whole look.
+	Now time.Time
+
+	// Set is what the API server has. Its status stays as it was read until the status is written.
+	Set *v1.VirtualMachineInstanceReplicaSet
+	// Selector picks the set's VMIs; nil while the spec has none that can be used.
+	Selector labels.Selector
+	// Neighbors are all VMIs of the namespace. They are the cache's own: read only.
+	Neighbors []v1.VirtualMachineInstance
+	// Instances are the VMIs that belong to the set, however they fare.
+	Instances []*v1.VirtualMachineInstance
+	// Status is the status to be.
+	Status v1.VirtualMachineInstanceReplicaSetStatus
+	// Failure is why there are not as many VMIs as there should be, or nil.
+	Failure *Failure
+}
+
+// Failure is the condition ReplicaFailure.
+type Failure struct {
+	// Reason is one of the constants.
+	Reason string
+	// Message is what the API server answered.
+	Message string
+}
+
+// Load reads the VMIs around the set.
+func (s *Scope) Load(ctx context.Context) error {
+	list := &v1.VirtualMachineInstanceList{}
+	// There may be thousands, and none of them is changed in place.
+	if err := s.Client.List(ctx, list, client.InNamespace(s.Set.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list VirtualMachineInstances of namespace %s: %w", s.Set.Namespace, err)
+	}
+	s.Neighbors = list.Items
+	return nil
+}
+
+// Run looks at the set and does what is to be done. The order matters where a number says why.
+func Run(ctx context.Context, s *Scope) error {
+	s.Status = *s.Set.Status.DeepCopy()
+	err := act(ctx, s)
+	// 1. The status is written even if something failed: it says what failed.
+	computeStatus(s)
+	if statusErr := writeStatus(ctx, s); statusErr != nil {
+		return errors.Join(err, statusErr)
+	}
+	return err
+}
+
+func act(ctx context.Context, s *Scope) error {
+	if !readSelector(s) {
+		return nil // until the spec changes
+	}
+	// 1. What belongs to the set is known before it is counted.
+	claimErr := claim(ctx, s)
+	if s.Set.Spec.Paused || s.Set.DeletionTimestamp != nil || s.settled() {
+		return claimErr
+	}
+	// 2. The cache may be behind; what is done follows from what the API server has now.
+	if err := refresh(ctx, s); err != nil {
+		return errors.Join(claimErr, err)
+	}
+	// 3. Replacements come before what they replace goes, as in KubeVirt; but one that cannot be made must not keep
+	// finished VMIs, which may be what fills a quota.
+	return errors.Join(claimErr, scale(ctx, s), removeFinished(ctx, s))
+}
+
+// readSelector says whether the spec can be acted on. Admission refuses those that cannot.
+func readSelector(s *Scope) bool {
+	spec := &s.Set.Spec
+	var wrong string
+	selector, err := metav1.LabelSelectorAsSelector(spec.Selector)
+	switch {
+	case spec.Template == nil:
+		wrong = "spec.template is missing"
+	case err != nil:
+		wrong = "spec.selector: " + err.Error()
+	case len(spec.Template.ObjectMeta.Labels) == 0:
+		wrong = "spec.template.metadata.labels is empty: without a label the set would not know its VMIs"
+	case !selector.Matches(labels.Set(spec.Template.ObjectMeta.Labels)):
+		wrong = "spec.selector does not match spec.template.metadata.labels: the set would not know its VMIs"
+	default:
+		s.Selector = selector
+		return true
+	}
+	s.Failure = &Failure{Reason: ReasonFailedCreate, Message: wrong}
+	return false
+}
+
+// refresh replaces what the cache has of the set's VMIs by what the API server has.
+func refresh(ctx context.Context, s *Scope) error {
+	list := &v1.VirtualMachineInstanceList{}
+	err := s.Live.List(ctx, list, client.InNamespace(s.Set.Namespace), client.MatchingLabelsSelector{Selector: s.Selector})
+	if err != nil {
+		return fmt.Errorf("list VirtualMachineInstances %s of namespace %s: %w", s.Selector, s.Set.Namespace, err)
+	}
+	s.Instances = nil
+	for i := range list.Items {
+		if metav1.IsControlledBy(&list.Items[i], s.Set) {
+			s.Instances = append(s.Instances, &list.Items[i])
+		}
+	}
+	return nil
+}
+
+// wanted is how many VMIs there should be.
+func (s *Scope) wanted() int {
+	if s.Set.Spec.Replicas == nil {
+		return defaultReplicas
+	}
+	return max(0, int(*s.Set.Spec.Replicas))
+}
+
+// settled says that nothing is to be created or deleted.
+func (s *Scope) settled() bool {
+	return len(s.pick(active)) == s.wanted() && len(s.pick(finished)) == 0
+}
+
+func (s *Scope) pick(which func(*v1.VirtualMachineInstance) bool) []*v1.VirtualMachineInstance {
+	var picked []*v1.VirtualMachineInstance
+	for _, vmi := range s.Instances {
+		if which(vmi) {
+			picked = append(picked, vmi)
+		}
+	}
+	return picked
+}
+
+// fail remembers a failure for the condition, and tells it once. A conflict is none: the next look starts from what the
+// API server has.
+func (s *Scope) fail(reason, action, message string, err error) {
+	if err == nil || apierrors.IsConflict(err) || s.Failure != nil {
+		return
+	}
+	s.Failure = &Failure{Reason: reason, Message: err.Error()}
+	known := findCondition(s.Set.Status.Conditions, v1.VirtualMachineInstanceReplicaSetReplicaFailure)
+	if known == nil || known.Message != s.Failure.Message {
+		s.tell(nil, warning, reason, action, message, err)
+	}
+}

@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"slices"
+	"sync"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+const (
+	replicaFailure = v1.VirtualMachineInstanceReplicaSetReplicaFailure
+	replicaPaused  = v1.VirtualMachineInstanceReplicaSetReplicaPaused
+)
+
+var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
+	var r *replicaSets
+
+	BeforeEach(func() { r = newReplicaSets() })
+
+	Describe("making VMIs", func() {
+		It("makes them of its template, with one write each and one for the status", func() {
+			set := r.create(builder.MakeReplicaSet("web").Replicas(3).
+				Template(builder.MakeVMI("").Annotation("from", "template").Label("app", "x")))
+			r.expectReconciled(set, append(repeat(createVMI, 3), patchSetStatus)...)
+			Expect(r.events.take()).To(HaveEach(MatchRegexp(
+				`^Normal SuccessfulCreate: Started the virtual machine by creating the new virtual machine instance web.{5}$`)))
+			r.expectQuiet(set)
+
+			vmis := r.list()
+			Expect(vmis).To(HaveLen(3))
+			for i := range vmis {
+				Expect(vmis[i].Name).To(MatchRegexp(`^web[a-z0-9]{5}$`))
+				Expect(vmis[i].GenerateName).To(Equal("web"))
+				Expect(vmis[i].Labels).To(Equal(map[string]string{"app": "x", builder.SetLabel: "web"}))
+				Expect(vmis[i].Annotations).To(Equal(map[string]string{"from": "template"}))
+				Expect(vmis[i].OwnerReferences).To(Equal([]metav1.OwnerReference{
+					*metav1.NewControllerRef(set, v1.VirtualMachineInstanceReplicaSetGroupVersionKind),
+				}))
+				Expect(vmis[i].Spec.Domain.CPU.Cores).To(BeEquivalentTo(1))
+			}
+			Expect(ExpectExists(set)).To(And(haveReplicas(3, 0), haveNoSetConditions()))
+			Expect(set.Status.LabelSelector).To(Equal("set=web"))
+		})
+
+		It("counts those that are ready, and is quiet while nothing changes", func() {
+			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
+			Expect(set).To(haveReplicas(2, 2))
+			r.expectQuiet(set)
+			play(&vmis[0], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
+			r.expectReconciled(set, patchSetStatus)
+			Expect(ExpectExists(set)).To(haveReplicas(2, 1))
+		})
+
+		It("makes at most 250 at once", func() {
+			set := r.create(builder.MakeReplicaSet("web").Replicas(252))
+			r.expectReconciled(set, append(repeat(createVMI, 250), patchSetStatus)...)
+			r.expectReconciled(set, append(repeat(createVMI, 2), patchSetStatus)...)
+			r.expectReconciled(set)
+			Expect(ExpectExists(set)).To(haveReplicas(252, 0))
+		})
+
+		It("goes to 6 and back", func() {
+			set, _ := r.running(builder.MakeReplicaSet("web").Replicas(1))
+			r.scale(set, 6)
+			r.expectReconciled(set, append(repeat(createVMI, 5), patchSetStatus)...)
+			r.expectQuietAfterEvents(set)
+			r.scale(set, 1)
+			r.expectReconciled(set, append(repeat(deleteVMI, 5), patchSetStatus)...)
+			Expect(r.list()).To(HaveLen(1))
+			r.expectQuietAfterEvents(set)
+			r.scale(set, 0)
+			r.expectReconciled(set, deleteVMI, patchSetStatus)
+			Expect(r.list()).To(BeEmpty())
+		})
+	})
+
+	Describe("the scale subresource", func() {
+		It("shows replicas and selector as an autoscaler wants them, and takes its number", func() {
+			set, _ := r.running(builder.MakeReplicaSet("web").Replicas(2))
+			scale := &autoscalingv1.Scale{}
+			Expect(k8sClient.SubResource("scale").Get(ctx, set, scale)).To(Succeed())
+			Expect(scale.Spec.Replicas).To(BeEquivalentTo(2))
+			Expect(scale.Status.Replicas).To(BeEquivalentTo(2))
+			Expect(scale.Status.Selector).To(Equal("set=web"))
+
+			scale.Spec.Replicas = 4
+			Expect(k8sClient.SubResource("scale").Update(ctx, set, client.WithSubResourceBody(scale))).To(Succeed())
+			r.expectReconciled(set, createVMI, createVMI, patchSetStatus)
+			Expect(k8sClient.SubResource("scale").Get(ctx, set, scale)).To(Succeed())
+			Expect(scale.Status.Replicas).To(BeEquivalentTo(4))
+		})
+
+		It("is not needed: a set that does not say has one VMI", func() {
+			set := r.create(builder.MakeReplicaSet("web").With(func(set *v1.VirtualMachineInstanceReplicaSet) { set.Spec.Replicas = nil }))
+			r.expectReconciled(set, createVMI, patchSetStatus)
+			r.expectQuietAfterEvents(set)
+		})
+
+		It("takes no negative number", func() {
+			set := r.create(builder.MakeReplicaSet("web"))
+			patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":-1}}`))
+			Expect(apierrors.IsInvalid(k8sClient.SubResource("scale").Patch(ctx, set, patch))).To(BeTrue())
+		})
+	})
+
+	Describe("a cache that is behind", func() {
+		It("does not show the VMIs that were made: no more are made", func() {
+			set := r.create(builder.MakeReplicaSet("web").Replicas(3))
+			r.writes.StaleList = &v1.VirtualMachineInstanceList{}
+			r.writes.Stale = ExpectExists(set).DeepCopy()
+			r.expectReconciled(set, append(repeat(createVMI, 3), patchSetStatus)...)
+			before := namesOf(r.list())
+			for range 3 {
+				_, err := r.reconcile(set)
+				Expect(err).NotTo(HaveOccurred())
+			}
+			Expect(r.writes.Take()).NotTo(ContainElement(createVMI))
+			Expect(namesOf(r.list())).To(Equal(before))
+		})
+
+		It("does not show the deletions: no more are deleted, though others would be chosen now", func() {
+			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(5))
+			r.hold()
+			r.writes.StaleList = &v1.VirtualMachineInstanceList{Items: r.list()}
+			r.scale(set, 2)
+			r.expectReconciled(set, append(repeat(deleteVMI, 3), patchSetStatus)...)
+			left := r.living()
+			Expect(left).To(HaveLen(2))
+
+			// One that stays is worth least now, in the cache as well.
+			stale := r.writes.StaleList.(*v1.VirtualMachineInstanceList)
+			for i := range stale.Items {
+				if stale.Items[i].Name == left[0].Name {
+					stale.Items[i].Status.Conditions = nil
+				}
+			}
+			play(&left[0], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
+			_, err := r.reconcile(set)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(r.writes.Take()).NotTo(ContainElement(deleteVMI))
+			Expect(namesOf(r.living())).To(Equal(namesOf(left)))
+			Expect(vmis).To(HaveLen(5))
+		})
+
+		It("shows what was deleted long ago: it is replaced once", func() {
+			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
+			Expect(k8sClient.Delete(ctx, &vmis[0])).To(Succeed())
+			r.writes.StaleList = &v1.VirtualMachineInstanceList{Items: vmis}
+			r.expectQuiet(set) // the event will tell
+			r.writes.StaleList = &v1.VirtualMachineInstanceList{Items: vmis[1:]}
+			for range 3 {
+				_, err := r.reconcile(set)
+				Expect(err).NotTo(HaveOccurred())
+			}
+			Expect(r.list()).To(HaveLen(2))
+		})
+	})
+
+	It("makes no surplus when several look at the same time", func() {
+		set := r.create(builder.MakeReplicaSet("web").Replicas(20))
+		var group sync.WaitGroup
+		errs := make([]error, 4)
+		for i := range errs {
+			other := &replicaSets{writes: NewWrites(), events: r.events, ns: r.ns}
+			other.VirtualMachineInstanceReplicaSetReconciler = &VirtualMachineInstanceReplicaSetReconciler{
+				Client: other.writes, Live: k8sClient, Recorder: r.events,
+			}
+			group.Go(func() { _, errs[i] = other.reconcile(set) })
+		}
+		group.Wait()
+		for _, err := range errs {
+			Expect(err).NotTo(HaveOccurred())
+		}
+		Expect(r.list()).To(HaveLen(20))
+		Expect(r.events.take()).To(HaveLen(20), "each VMI is told of once")
+		_, err := r.reconcile(set)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(r.list()).To(HaveLen(20))
+	})
+
+	It("takes another name where somebody has the one that it would take", func() {
+		set := r.create(builder.MakeReplicaSet("web").Replicas(0))
+		r.scale(set, 1)
+		r.expectReconciled(set, createVMI, patchSetStatus)
+		taken := r.list()[0].DeepCopy()
+		Expect(k8sClient.Delete(ctx, taken)).To(Succeed())
+		foreign := builder.MakeVMI(taken.Name).Namespace(r.ns).Obj()
+		ExpectCreated(foreign)
+
+		r.writes.StaleList = &v1.VirtualMachineInstanceList{}
+		r.expectReconciled(set, createVMI, createVMI)
+		Expect(ExpectExists(foreign).OwnerReferences).To(BeEmpty())
+		Expect(r.list()).To(HaveLen(2))
+	})
+
+	Describe("scaling down", func() {
+		It("lets those go first that are missed least, whatever the cache thinks", func() {
+			set, _ := r.running(builder.MakeReplicaSet("web").Replicas(4))
+			vmis := r.list()
+			play(&vmis[1], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
+			play(&vmis[2], v1.Scheduling, func(s *v1.VirtualMachineInstanceStatus) { s.Conditions = nil })
+			r.scale(set, 3)
+			r.expectReconciled(set, deleteVMI, patchSetStatus)
+			ExpectGone(&vmis[2])
+			Expect(r.events.take()).To(ConsistOf("Normal SuccessfulDelete: Stopped the virtual machine by deleting the virtual machine instance " +
+				string(vmis[2].UID)))
+			r.scale(set, 2)
+			r.expectReconciled(set, deleteVMI, patchSetStatus)
+			ExpectGone(&vmis[1])
+			Expect(ExpectExists(set)).To(haveReplicas(2, 2))
+		})
+
+		It("spares one that left the set in the last moment", func() {
+			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
+			play(&vmis[0], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
+			r.scale(set, 1)
+			r.writes.Fail = func(request string) error {
+				if request == deleteVMI {
+					label(&vmis[0], "")
+				}
+				return nil
+			}
+			again, err := r.reconcile(set)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(again.RequeueAfter).To(BeNumerically(">", 0))
+			Expect(ExpectExists(&vmis[0]).DeletionTimestamp).To(BeNil())
+			Expect(ExpectExists(set)).To(haveNoSetConditions(), "somebody else writing first is no failure")
+		})
+	})
+
+	Describe("finished VMIs", func() {
+		It("are replaced and deleted", func() {
+			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(3))
+			play(&vmis[0], v1.Failed)
+			play(&vmis[1], v1.Succeeded)
+			r.expectReconciled(set, createVMI, createVMI, deleteVMI, deleteVMI, patchSetStatus)
+			Expect(r.events.take()).To(ContainElements(
+				"Normal SuccessfulDelete: Deleted finished virtual machine: "+string(vmis[0].UID),
+				"Normal SuccessfulDelete: Deleted finished virtual machine: "+string(vmis[1].UID)))
+			Expect(ExpectExists(set)).To(haveReplicas(3, 1))
+			Expect(namesOf(r.list())).NotTo(ContainElements(vmis[0].Name, vmis[1].Name))
+			r.expectQuiet(set)
+		})
+
+		It("are replaced at once though they stay until their Pods are gone", func() {
+			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
+			r.hold()
+			play(&vmis[0], v1.Failed)
+			r.expectReconciled(set, createVMI, deleteVMI, patchSetStatus)
+			Expect(r.list()).To(HaveLen(2))
+			Expect(r.living()).To(HaveLen(1))
+			r.expectQuietAfterEvents(set)
+		})
+
+		It("are those whose Pod is being deleted, too", func() {
+			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
+			play(&vmis[0], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.PodTerminatingReason, ""))
+			r.expectReconciled(set, createVMI, deleteVMI, patchSetStatus)
+		})
+
+		It("are not those of which nobody has heard: unknown is not gone", func() {
+			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
+			play(&vmis[0], v1.Unknown, func(s *v1.VirtualMachineInstanceStatus) {
+				vmistatus.SetCondition(s, v1.VirtualMachineInstanceCondition{
+					Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionUnknown, Reason: ReasonNodeUnresponsive,
+				}, metav1.Now())
+			})
+			r.expectReconciled(set, patchSetStatus)
+			Expect(ExpectExists(set)).To(haveReplicas(1, 0))
+		})
+
+		It("go even if no replacement can be made: they may be what fills the quota", func() {
+			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
+			play(&vmis[0], v1.Failed)
+			r.writes.Fail = func(request string) error {
+				if request == createVMI {
+					return ErrInjected
+				}
+				return nil
+			}
+			_, err := r.reconcile(set)
+			Expect(err).To(MatchError(ErrInjected))
+			ExpectGone(&vmis[0])
+			Expect(ExpectExists(set)).To(haveSetCondition(replicaFailure, "FailedCreate", ErrInjected.Error()))
+		})
+	})
+
+	Describe("owners", func() {
+		It("takes over what its selector picks and nobody owns, and makes only the rest", func() {
+			orphan := builder.MakeVMI("orphan").Namespace(r.ns).Label(builder.SetLabel, "web").Obj()
+			stranger := builder.MakeVMI("stranger").Namespace(r.ns).Label(builder.SetLabel, "other").Obj()
+			vm := builder.MakeVM("owned").UID("1").Obj()
+			owned := builder.MakeVMI("owned").Namespace(r.ns).Label(builder.SetLabel, "web").OwnedBy(vm).Obj()
+			ExpectCreated(orphan, stranger, owned)
+			set := r.create(builder.MakeReplicaSet("web").Replicas(2))
+			r.expectReconciled(set, patchVMI, createVMI, patchSetStatus)
+			Expect(metav1.IsControlledBy(ExpectExists(orphan), set)).To(BeTrue())
+			Expect(ExpectExists(stranger).OwnerReferences).To(BeEmpty())
+			Expect(metav1.IsControlledBy(ExpectExists(owned), vm)).To(BeTrue())
+			Expect(ExpectExists(set)).To(haveReplicas(2, 0))
+			r.expectQuietAfterEvents(set)
+		})
+
+		It("deletes what is too much after taking over", func() {
+			set, _ := r.running(builder.MakeReplicaSet("web").Replicas(1))
+			ExpectCreated(builder.MakeVMI("orphan").Namespace(r.ns).Label(builder.SetLabel, "web").Obj())
+			r.expectReconciled(set, patchVMI, deleteVMI)
+			Expect(r.list()).To(HaveLen(1))
+			Expect(r.list()[0].Name).NotTo(Equal("orphan"), "it was the one that is not ready")
+		})
+
+		It("lets go what lost its label, replaces it, and takes it back", func() {
+			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
+			label(&vmis[0], "debug")
+			r.expectReconciled(set, patchVMI, createVMI, patchSetStatus)
+			Expect(ExpectExists(&vmis[0]).OwnerReferences).To(BeEmpty())
+			Expect(vmis[0].DeletionTimestamp).To(BeNil())
+			Expect(r.list()).To(HaveLen(2))
+			r.expectQuietAfterEvents(set)
+
+			label(&vmis[0], "web")
+			r.expectReconciled(set, patchVMI, deleteVMI, patchSetStatus)
+			Expect(ExpectExists(&vmis[0]).DeletionTimestamp).To(BeNil(), "it was the one that is ready")
+			Expect(r.list()).To(HaveLen(1))
+		})
+
+		It("takes nothing over once it is being deleted, which the cache does not show", func() {
+			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
+			r.writes.Stale = ExpectExists(set).DeepCopy()
+			Expect(k8sClient.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
+			ExpectExists(&vmis[0]).OwnerReferences = nil // the garbage collector, which is not here
+			Expect(k8sClient.Update(ctx, &vmis[0])).To(Succeed())
+			_, err := r.reconcile(set)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(r.writes.Take()).NotTo(ContainElement(patchVMI))
+			Expect(ExpectExists(&vmis[0]).OwnerReferences).To(BeEmpty())
+		})
+
+		It("takes nothing over for an earlier set of its name", func() {
+			set := r.create(builder.MakeReplicaSet("web").Replicas(0))
+			r.writes.Stale = ExpectExists(set).DeepCopy()
+			Expect(k8sClient.Delete(ctx, set)).To(Succeed())
+			r.create(builder.MakeReplicaSet("web").Replicas(1).Paused())
+			orphan := builder.MakeVMI("orphan").Namespace(r.ns).Label(builder.SetLabel, "web").Obj()
+			ExpectCreated(orphan)
+			_, err := r.reconcile(set)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(ExpectExists(orphan).OwnerReferences).To(BeEmpty())
+		})
+
+		It("neither makes nor deletes anything while it is being deleted", func() {
+			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
+			r.change(set, func(set *v1.VirtualMachineInstanceReplicaSet) { set.Finalizers = []string{"test/hold"} })
+			Expect(k8sClient.Delete(ctx, set)).To(Succeed())
+			Expect(k8sClient.Delete(ctx, &vmis[0])).To(Succeed())
+			play(&vmis[1], v1.Failed)
+			r.expectReconciled(set, patchSetStatus)
+			r.expectQuiet(set)
+			r.change(set, func(set *v1.VirtualMachineInstanceReplicaSet) { set.Finalizers = nil })
+			r.expectQuiet(set)
+		})
+	})
+
+	It("stands still while it is paused, says so, and goes on", func() {
+		set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
+		r.change(set, func(set *v1.VirtualMachineInstanceReplicaSet) { set.Spec.Paused = true })
+		r.expectReconciled(set, patchSetStatus)
+		Expect(r.events.take()).To(ConsistOf("Normal SuccessfulPaused: Paused"))
+		Expect(ExpectExists(set)).To(haveSetCondition(replicaPaused, "Paused", "Controller got paused"))
+
+		r.scale(set, 3)
+		play(&vmis[0], v1.Failed)
+		r.expectReconciled(set, patchSetStatus)
+		Expect(ExpectExists(set)).To(haveReplicas(1, 1), "what happens is told all the same")
+		r.expectQuiet(set)
+
+		r.change(set, func(set *v1.VirtualMachineInstanceReplicaSet) { set.Spec.Paused = false })
+		r.expectReconciled(set, createVMI, createVMI, deleteVMI, patchSetStatus)
+		Expect(r.events.take()).To(ContainElement("Normal SuccessfulResumed: Resumed"))
+		Expect(ExpectExists(set)).To(And(haveReplicas(3, 1), haveNoSetConditions()))
+	})
+
+	Describe("failures", func() {
+		It("tells of a quota that is full, asks once each time, and goes on when there is room", func() {
+			const counted = "count/virtualmachineinstances.kubevirt.io"
+			quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "vmis"}}
+			quota.Spec.Hard = corev1.ResourceList{counted: resource.MustParse("2")}
+			ExpectCreated(quota)
+			// What the quota controller does, which is not here.
+			quota.Status.Hard, quota.Status.Used = quota.Spec.Hard, corev1.ResourceList{counted: resource.MustParse("0")}
+			Expect(k8sClient.Status().Update(ctx, quota)).To(Succeed())
+
+			set := r.create(builder.MakeReplicaSet("web").Replicas(9))
+			_, err := r.reconcile(set)
+			Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
+			r.writes.Take()
+			Expect(r.list()).To(HaveLen(2))
+			Expect(ExpectExists(set)).To(And(haveReplicas(2, 0), haveSetCondition(replicaFailure, "FailedCreate", "exceeded quota: vmis")))
+			Expect(r.events.take()).To(ContainElement(HavePrefix("Warning FailedCreate: Error creating virtual machine instance: ")))
+
+			_, err = r.reconcile(set)
+			Expect(err).To(HaveOccurred())
+			Expect(r.writes.Take()).To(Equal([]string{createVMI}), "the message is the same: it names the same VMI")
+			Expect(r.events.take()).To(BeEmpty())
+
+			Expect(k8sClient.Delete(ctx, quota)).To(Succeed())
+			Eventually(func() error { _, err := r.reconcile(set); return err }, "20s").Should(Succeed())
+			Expect(ExpectExists(set)).To(And(haveReplicas(9, 0), haveNoSetConditions()))
+		})
+
+		It("tells of a VMI that cannot be deleted", func() {
+			set, _ := r.running(builder.MakeReplicaSet("web").Replicas(2))
+			r.writes.Fail = func(request string) error {
+				if request == deleteVMI {
+					return ErrInjected
+				}
+				return nil
+			}
+			r.scale(set, 0)
+			_, err := r.reconcile(set)
+			Expect(err).To(MatchError(ErrInjected))
+			Expect(r.writes.Take()).To(Equal([]string{deleteVMI, patchSetStatus}))
+			Expect(ExpectExists(set)).To(haveSetCondition(replicaFailure, "FailedDelete", ErrInjected.Error()))
+			Expect(r.events.take()).To(ConsistOf(HavePrefix("Warning FailedDelete: Error deleting virtual machine instance: ")))
+		})
+
+		It("does not try again what a namespace that goes away refuses", func() {
+			set := r.create(builder.MakeReplicaSet("web").Replicas(2))
+			Expect(k8sClient.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.ns}})).To(Succeed())
+			Eventually(func() bool {
+				_, err := r.reconcile(set)
+				return err == nil && slices.Equal(r.writes.Take(), []string{createVMI})
+			}, "20s").Should(BeTrue())
+			Expect(r.list()).To(BeEmpty())
+		})
+
+		DescribeTable("says what is wrong with a spec that admission would have refused", func(change func(*v1.VirtualMachineInstanceReplicaSetSpec), message string) {
+			set := r.create(builder.MakeReplicaSet("web").With(func(set *v1.VirtualMachineInstanceReplicaSet) { change(&set.Spec) }))
+			r.expectReconciled(set, patchSetStatus)
+			Expect(ExpectExists(set)).To(haveSetCondition(replicaFailure, "FailedCreate", message))
+			r.expectQuiet(set)
+		},
+			Entry("selector of other labels", func(s *v1.VirtualMachineInstanceReplicaSetSpec) {
+				s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
+			}, "spec.selector does not match"),
+			Entry("no labels", func(s *v1.VirtualMachineInstanceReplicaSetSpec) {
+				s.Selector, s.Template.ObjectMeta.Labels = &metav1.LabelSelector{}, nil
+			}, "spec.template.metadata.labels is empty"),
+			Entry("selector that is none", func(s *v1.VirtualMachineInstanceReplicaSetSpec) {
+				s.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}
+			}, "spec.selector: "),
+		)
+	})
+})
+
+// expectQuietAfterEvents forgets what was told so far, and says that there is nothing left to do.
+func (r *replicaSets) expectQuietAfterEvents(set *v1.VirtualMachineInstanceReplicaSet) {
+	GinkgoHelper()
+	r.events.take()
+	r.expectQuiet(set)
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// Writes of a replica set's look.
+const (
+	createVMI      = "create VirtualMachineInstance"
+	deleteVMI      = "delete VirtualMachineInstance"
+	patchVMI       = "patch VirtualMachineInstance"
+	patchSetStatus = "patch VirtualMachineInstanceReplicaSet/status"
+)
+
+// replicaSets is a replica set reconciler on the suite's API server, at a time that stands still.
+type replicaSets struct {
+	*VirtualMachineInstanceReplicaSetReconciler
+	writes *Writes
+	events *heard
+	ns     string
+}
+
+func newReplicaSets() *replicaSets {
+	r := &replicaSets{writes: NewWrites(), events: &heard{}, ns: NewNamespace()}
+	r.VirtualMachineInstanceReplicaSetReconciler = &VirtualMachineInstanceReplicaSetReconciler{
+		Client: r.writes, Live: k8sClient, Recorder: r.events, Clock: clocktesting.NewFakePassiveClock(time.Now()),
+	}
+	return r
+}
+
+func (r *replicaSets) create(b *builder.ReplicaSet) *v1.VirtualMachineInstanceReplicaSet {
+	GinkgoHelper()
+	set := b.Namespace(r.ns).Obj()
+	ExpectCreated(set)
+	return ExpectExists(set)
+}
+
+func (r *replicaSets) reconcile(set *v1.VirtualMachineInstanceReplicaSet) (ctrl.Result, error) {
+	return r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(set)})
+}
+
+// expectReconciled looks once and says which writes that took.
+func (r *replicaSets) expectReconciled(set *v1.VirtualMachineInstanceReplicaSet, writes ...string) {
+	GinkgoHelper()
+	_, err := r.reconcile(set)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(r.writes.Take()).To(Equal(writes))
+}
+
+// expectQuiet says that there is nothing left to do.
+func (r *replicaSets) expectQuiet(set *v1.VirtualMachineInstanceReplicaSet) {
+	GinkgoHelper()
+	r.expectReconciled(set)
+	Expect(r.events.take()).To(BeEmpty())
+}
+
+// list returns the VMIs of the namespace, by age and name.
+func (r *replicaSets) list() []v1.VirtualMachineInstance {
+	GinkgoHelper()
+	list := &v1.VirtualMachineInstanceList{}
+	Expect(k8sClient.List(ctx, list, client.InNamespace(r.ns))).To(Succeed())
+	return list.Items
+}
+
+// living returns the VMIs that are not on their way out.
+func (r *replicaSets) living() []v1.VirtualMachineInstance {
+	GinkgoHelper()
+	return slices.DeleteFunc(r.list(), func(vmi v1.VirtualMachineInstance) bool { return vmi.DeletionTimestamp != nil })
+}
+
+// running leads a set to as many VMIs that run as it wants.
+func (r *replicaSets) running(b *builder.ReplicaSet) (*v1.VirtualMachineInstanceReplicaSet, []v1.VirtualMachineInstance) {
+	GinkgoHelper()
+	set := r.create(b)
+	_, err := r.reconcile(set)
+	Expect(err).NotTo(HaveOccurred())
+	for _, vmi := range r.list() {
+		play(&vmi, v1.Running, running)
+	}
+	_, err = r.reconcile(set)
+	Expect(err).NotTo(HaveOccurred())
+	r.writes.Take()
+	r.events.take()
+	return ExpectExists(set), r.list()
+}
+
+// hold puts a finalizer on all VMIs, as their own has in the product: they stay until their Pods are finished.
+func (r *replicaSets) hold() {
+	GinkgoHelper()
+	for _, vmi := range r.list() {
+		vmi.Finalizers = []string{v1.VirtualMachineInstanceFinalizer}
+		Expect(k8sClient.Update(ctx, &vmi)).To(Succeed())
+	}
+}
+
+// scale changes a set's replicas as an autoscaler or kubectl scale does.
+func (r *replicaSets) scale(set *v1.VirtualMachineInstanceReplicaSet, n int32) {
+	GinkgoHelper()
+	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n))
+	Expect(k8sClient.SubResource("scale").Patch(ctx, set.DeepCopy(), patch)).To(Succeed())
+}
+
+// change updates a set.
+func (r *replicaSets) change(set *v1.VirtualMachineInstanceReplicaSet, change func(*v1.VirtualMachineInstanceReplicaSet)) {
+	GinkgoHelper()
+	change(ExpectExists(set))
+	Expect(k8sClient.Update(ctx, set)).To(Succeed())
+}
+
+// label changes a VMI's label by which it belongs to a set; "" takes it off.
+func label(vmi *v1.VirtualMachineInstance, set string) {
+	GinkgoHelper()
+	ExpectExists(vmi)
+	metav1.SetMetaDataLabel(&vmi.ObjectMeta, builder.SetLabel, set)
+	if set == "" {
+		delete(vmi.Labels, builder.SetLabel)
+	}
+	Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+}
+
+func namesOf(vmis []v1.VirtualMachineInstance) []string {
+	names := make([]string, 0, len(vmis))
+	for i := range vmis {
+		names = append(names, vmis[i].Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func repeat(what string, times int) []string {
+	return slices.Repeat([]string{what}, times)
+}
+
+func haveReplicas(replicas, ready int32) gomegatypes.GomegaMatcher {
+	return WithTransform(func(set *v1.VirtualMachineInstanceReplicaSet) []int32 {
+		return []int32{set.Status.Replicas, set.Status.ReadyReplicas}
+	}, Equal([]int32{replicas, ready}))
+}
+
+func haveSetCondition(kind v1.VirtualMachineInstanceReplicaSetConditionType, reason, message string) gomegatypes.GomegaMatcher {
+	return WithTransform(func(set *v1.VirtualMachineInstanceReplicaSet) string {
+		for _, c := range set.Status.Conditions {
+			if c.Type == kind && c.Status == corev1.ConditionTrue {
+				return c.Reason + ": " + c.Message
+			}
+		}
+		return "none"
+	}, And(HavePrefix("%s: ", reason), ContainSubstring(message)))
+}
+
+func haveNoSetConditions() gomegatypes.GomegaMatcher {
+	return WithTransform(func(set *v1.VirtualMachineInstanceReplicaSet) any { return set.Status.Conditions }, BeEmpty())
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+// +kubebuilder:webhook:path=/virtualmachinereplicaset-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstancereplicasets,verbs=create;update,versions=v1,name=virtualmachinereplicaset-validator.kubevirt.io,admissionReviewVersions=v1
+
+// replicaSetValidator judges a replica set by the rules for the VMIs that it would make.
+type replicaSetValidator struct {
+	config ConfigSource
+}
+
+var _ admission.Validator[*v1.VirtualMachineInstanceReplicaSet] = (*replicaSetValidator)(nil)
+
+// ValidateCreate implements admission.Validator.
+func (v *replicaSetValidator) ValidateCreate(
+	_ context.Context, set *v1.VirtualMachineInstanceReplicaSet,
+) (admission.Warnings, error) {
+	path, config := field.NewPath("spec"), v.config.Current()
+	errs := validateReplicaSet(path, &set.Spec, config)
+	told := warningsOfReplicaSet(path, &set.Spec)
+	if len(errs) == 0 {
+		name := set.Name + "xxxxx" // as long as those of its VMIs
+		return append(told, faultsOfTemplate(path.Child("template"), set.Namespace, name, set.Spec.Template, config)...), nil
+	}
+	return told, apierrors.NewInvalid(v1.VirtualMachineInstanceReplicaSetGroupVersionKind.GroupKind(), set.Name, errs)
+}
+
+// ValidateUpdate implements admission.Validator. What leaves the template and the selector as they are always passes: a
+// rule that came later must not keep a set from being scaled, paused or deleted.
+func (v *replicaSetValidator) ValidateUpdate(
+	ctx context.Context, before, after *v1.VirtualMachineInstanceReplicaSet,
+) (admission.Warnings, error) {
+	if after.DeletionTimestamp != nil || equality.Semantic.DeepEqual(before.Spec.Template, after.Spec.Template) &&
+		equality.Semantic.DeepEqual(before.Spec.Selector, after.Spec.Selector) {
+		return nil, nil
+	}
+	return v.ValidateCreate(ctx, after)
+}
+
+// ValidateDelete implements admission.Validator; a set may always be deleted.
+func (v *replicaSetValidator) ValidateDelete(
+	context.Context, *v1.VirtualMachineInstanceReplicaSet,
+) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func validateReplicaSet(path *field.Path, spec *v1.VirtualMachineInstanceReplicaSetSpec, config clusterconfig.Config) field.ErrorList {
+	if spec.Template == nil {
+		return field.ErrorList{field.Required(path.Child("template"), "missing virtual machine template.")}
+	}
+	errs := validateSpec(path.Child("template", "spec"), &spec.Template.Spec, config)
+	selector, err := metav1.LabelSelectorAsSelector(spec.Selector)
+	switch {
+	case err != nil:
+		errs = append(errs, field.Invalid(path.Child("selector"), metav1.FormatLabelSelector(spec.Selector), err.Error()))
+	case !selector.Matches(labels.Set(spec.Template.ObjectMeta.Labels)):
+		errs = append(errs, field.Invalid(path.Child("selector"), selector.String(), "selector does not match labels."))
+	}
+	return errs
+}
+
+// warningsOfReplicaSet are what its author should know of a set that KubeVirt takes.
+func warningsOfReplicaSet(path *field.Path, spec *v1.VirtualMachineInstanceReplicaSetSpec) []string {
+	if spec.Template == nil {
+		return nil
+	}
+	at := path.Child("template")
+	told := warnings(at.Child("spec"), at.Child("metadata"), &spec.Template.Spec, spec.Template.ObjectMeta.Annotations)
+	if s := spec.Selector; s != nil && len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
+		told = append(told, path.Child("selector").String()+" is empty: the set takes over every VMI of its namespace that has no owner")
+	}
+	if len(spec.Template.ObjectMeta.Labels) == 0 {
+		told = append(told, at.Child("metadata", "labels").String()+" is empty: the set makes no VMIs, as it would not know them again")
+	}
+	return told
+}
