@@ -5,6 +5,7 @@ package controller
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -40,6 +41,9 @@ var _ = Describe("Manager", Ordered, func() {
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&VirtualMachineReconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("virt-controller"), Config: store,
+		}).SetupWithManager(mgr)).To(Succeed())
+		Expect((&VirtualMachineInstanceReplicaSetReconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("virt-controller"),
 		}).SetupWithManager(mgr)).To(Succeed())
 		running, stop := context.WithCancel(ctx)
 		done := make(chan error, 1)
@@ -111,6 +115,43 @@ var _ = Describe("Manager", Ordered, func() {
 			}
 			return reasons
 		}, 20*time.Second).Should(ContainElements("FailedPvcNotFound", "SuccessfulCreate", "SuccessfulHandOver", "Stopped"))
+	})
+
+	It("keeps a replica set's number through births, deaths and changes of owner", func() {
+		ns := NewNamespace()
+		set := builder.MakeReplicaSet("web").Namespace(ns).Replicas(3).Obj()
+		ExpectCreated(set)
+		owned := func() []string {
+			list := &v1.VirtualMachineInstanceList{}
+			Expect(k8sClient.List(ctx, list, client.InNamespace(ns))).To(Succeed())
+			return namesOf(slices.DeleteFunc(list.Items, func(vmi v1.VirtualMachineInstance) bool {
+				return vmi.DeletionTimestamp != nil || !metav1.IsControlledBy(&vmi, set)
+			}))
+		}
+		counted := func() int32 { return ExpectExists(set).Status.Replicas }
+		Eventually(counted, 20*time.Second).Should(BeEquivalentTo(3))
+		Expect(owned()).To(HaveLen(3))
+
+		gone := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: owned()[0]}}
+		Expect(k8sClient.Delete(ctx, gone)).To(Succeed())
+		Eventually(owned, 20*time.Second).Should(And(HaveLen(3), Not(ContainElement(gone.Name))))
+
+		freed := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: owned()[0]}}
+		Eventually(func() error {
+			return k8sClient.Patch(ctx, freed, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"set":null}}}`)))
+		}).Should(Succeed())
+		Eventually(owned, 20*time.Second).Should(And(HaveLen(3), Not(ContainElement(freed.Name))))
+		Eventually(func() []metav1.OwnerReference { return ExpectExists(freed).OwnerReferences }, 20*time.Second).Should(BeEmpty())
+
+		// One that comes from elsewhere is counted, and one is too much.
+		orphan := builder.MakeVMI("orphan").Namespace(ns).Label(builder.SetLabel, "web").Obj()
+		ExpectCreated(orphan)
+		Eventually(func() bool {
+			err := k8sClient.Get(ctx, client.ObjectKeyFromObject(orphan), orphan)
+			return err != nil || len(orphan.OwnerReferences) > 0
+		}, 20*time.Second).Should(BeTrue())
+		Eventually(owned, 20*time.Second).Should(HaveLen(3))
+		Consistently(owned, 2*time.Second).Should(HaveLen(3))
 	})
 
 	It("looks at the VMIs of a Node whose agent falls silent and comes back", func() {
