@@ -20,7 +20,7 @@ import (
 // ask calls a verb of virt-api.
 func ask(vm *v1.VirtualMachine, verb, body string) error {
 	GinkgoHelper()
-	for _, v := range (&subresource.API{Client: k8sClient}).Verbs() {
+	for _, v := range (&subresource.API{Client: k8sClient}).Verbs(nil) {
 		if v.Resource != subresource.VirtualMachines || v.Name != verb {
 			continue
 		}
