@@ -94,8 +94,9 @@ verify: ## Fail when generated files or go.mod are stale, or code is not formatt
 .PHONY: test
 test: deps ## Unit, envtest and integration tests; installs what they need
 	@$(tools) envtest
+	@hack/web-assets.sh
 	rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher); \
-		KUBEBUILDER_ASSETS=$(call tool,envtest) VIREO_LAUNCHER_ROOTFS=$$rootfs go test -p 2 $$(go list ./... | grep -v /test/e2e)
+		KUBEBUILDER_ASSETS=$(call tool,envtest) VIREO_LAUNCHER_ROOTFS=$$rootfs VIREO_BROWSER=chromium go test -p 2 $$(go list ./... | grep -v /test/e2e)
 	@$(MAKE) test-wirecompat
 
 .PHONY: test-wirecompat
@@ -122,6 +123,7 @@ build: deps ## Build the components and virtctl into bin/
 
 .PHONY: virtctl
 virtctl: ## Build virtctl, and its name as kubectl's plugin, into bin/
+	@hack/web-assets.sh
 	CGO_ENABLED=0 go build $(build_flags) -o bin/ ./cmd/virtctl
 	@ln -sf virtctl bin/kubectl-virt
 

@@ -20,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/console"
 	"github.com/vireo-project/vireo/internal/virtctl/lifecycle"
 	"github.com/vireo-project/vireo/internal/virtctl/portforward"
+	"github.com/vireo-project/vireo/internal/virtctl/vnc"
 )
 
 // Groups of the list of commands.
@@ -81,7 +82,7 @@ func Command(c *cli.CLI) *cobra.Command {
 	add(root, groupLifecycle,
 		lifecycle.Start(c), lifecycle.Stop(c), lifecycle.Restart(c), lifecycle.Pause(c), lifecycle.Unpause(c),
 		lifecycle.SoftReboot(c), lifecycle.Reset(c), lifecycle.Migrate(c), lifecycle.MigrateCancel(c), lifecycle.EvacuateCancel(c))
-	add(root, groupReach, console.Command(c), portforward.Command(c))
+	add(root, groupReach, console.Command(c), vnc.Command(c), portforward.Command(c))
 	add(root, groupOther, versionCommand(c), optionsCommand(c))
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)

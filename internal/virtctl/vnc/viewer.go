@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package vnc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// kind is a program that shows screens.
+type kind struct {
+	name string
+	// places are its names on the PATH, or patterns of its path on a Mac.
+	places []string
+	// arguments lead it to an address.
+	arguments func(address string) []string
+}
+
+func plain(address string) []string { return []string{address} }
+
+// kinds are the viewers that are looked for, the preferred first.
+var kinds = []kind{
+	{"remote-viewer", []string{"remote-viewer"}, func(address string) []string { return []string{"vnc://" + address} }},
+	{"tiger", []string{"vncviewer", "/Applications/TigerVNC Viewer*.app/Contents/MacOS/TigerVNC Viewer"}, plain},
+	{"chicken", []string{"/Applications/Chicken.app/Contents/MacOS/Chicken"}, plain},
+	{"real", []string{"/Applications/VNC Viewer.app/Contents/MacOS/vncviewer"}, func(address string) []string {
+		return []string{address, "-WarnUnencrypted=0", "-Shared=0", "-ShareFiles=0"}
+	}},
+}
+
+// viewer is the one that the user chose, if he did.
+type viewer struct{ kind, path string }
+
+func (v *viewer) addFlags(flags *pflag.FlagSet) {
+	names := make([]string, 0, len(kinds))
+	for _, k := range kinds {
+		names = append(names, k.name)
+	}
+	flags.StringVar(&v.kind, "vnc-type", "", "The viewer: "+strings.Join(names, ", ")+". By default the first that is found.")
+	flags.StringVar(&v.path, "vnc-path", "", "The viewer's program, if it is not on the PATH. Needs --vnc-type.")
+}
+
+// find returns a function that runs the viewer at an address until it ends.
+func (v *viewer) find() (func(context.Context, string) error, error) {
+	if v.path != "" && v.kind == "" {
+		return nil, errors.New("--vnc-path needs --vnc-type, which says what arguments the viewer takes")
+	}
+	candidates := kinds
+	if v.kind != "" {
+		at := slices.IndexFunc(kinds, func(k kind) bool { return k.name == v.kind })
+		if at < 0 {
+			return nil, fmt.Errorf("--vnc-type %q is not known", v.kind)
+		}
+		candidates = kinds[at : at+1]
+	}
+	for _, k := range candidates {
+		if program := v.program(k); program != "" {
+			return func(ctx context.Context, address string) error { return show(ctx, program, k.arguments(address)) }, nil
+		}
+	}
+	return nil, fmt.Errorf("no VNC viewer was found on this machine (%s)", runtime.GOOS)
+}
+
+func (v *viewer) program(k kind) string {
+	if v.path != "" {
+		return v.path
+	}
+	for _, place := range k.places {
+		if !strings.Contains(place, "/") {
+			if found, err := exec.LookPath(place); err == nil {
+				return found
+			}
+			continue
+		}
+		if found, err := filepath.Glob(place); err == nil && len(found) > 0 {
+			return found[len(found)-1]
+		}
+	}
+	return ""
+}
+
+func show(ctx context.Context, program string, arguments []string) error {
+	var said bytes.Buffer
+	cmd := exec.CommandContext(ctx, program, arguments...) //nolint:gosec // the user's own viewer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	cmd.Env = os.Environ()
+	if err := cmd.Run(); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("%s failed: %w\n%s", program, err, strings.TrimSpace(said.String()))
+	}
+	return nil
+}

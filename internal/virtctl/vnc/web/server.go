@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package web serves a page with a guest's screen and serial console to a browser on this machine.
+//
+// The page controls the guest, so nobody else may get it: the server listens on the loopback address alone; its paths begin with
+// a random token, which other users of this machine do not know; it answers only to its own name, so that a page of another site
+// cannot reach it through a name that leads here (DNS rebinding); and streams are opened only by its own page.
+package web
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/vireo-project/vireo/internal/virtctl/cli"
+	"github.com/vireo-project/vireo/internal/virtctl/subresources"
+)
+
+const (
+	// headersWithin bounds how long a browser may take to ask.
+	headersWithin = 10 * time.Second
+	// browserMessage bounds a message of the page: a clipboard or a paste.
+	browserMessage = 1 << 20
+	// refused is the close code when the cluster refuses a stream, which the page shows; reasonSize is what a close frame takes.
+	refused    = websocket.StatusCode(4000)
+	reasonSize = 120
+)
+
+// Open opens a stream to the guest.
+type Open func(context.Context) (*subresources.Stream, error)
+
+// Server serves the page.
+type Server struct {
+	// Title names the guest.
+	Title string
+	// Assets are the page's files.
+	Assets fs.FS
+	// Screen and Console lead to the guest.
+	Screen, Console Open
+
+	token string
+	hosts []string
+}
+
+// Run serves at a port, or at a free one, until the context ends. It tells ready the page's address.
+func (s *Server) Run(ctx context.Context, port int, ready func(url string)) error {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return fmt.Errorf("the local port cannot be opened: %w", err)
+	}
+	_, chosen, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		return err
+	}
+	s.token = rand.Text()
+	s.hosts = []string{net.JoinHostPort("127.0.0.1", chosen), net.JoinHostPort("localhost", chosen)}
+	server := &http.Server{
+		Handler: s.handler(), ReadHeaderTimeout: headersWithin,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	ready(fmt.Sprintf("http://%s/%s/", s.hosts[0], s.token))
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", s.page)
+	mux.Handle("GET /page/", http.FileServerFS(s.Assets))
+	mux.Handle("GET /assets/", http.FileServerFS(s.Assets))
+	mux.HandleFunc("GET /screen", func(w http.ResponseWriter, r *http.Request) { s.stream(w, r, s.Screen) })
+	mux.HandleFunc("GET /console", func(w http.ResponseWriter, r *http.Request) { s.stream(w, r, s.Console) })
+	return s.guarded(mux)
+}
+
+// guarded serves the page's own requests alone.
+func (s *Server) guarded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "+
+			"connect-src 'self' ws://"+s.hosts[0]+" ws://"+s.hosts[1]+"; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("Cross-Origin-Opener-Policy", "same-origin")
+		header.Set("Cross-Origin-Resource-Policy", "same-origin")
+		header.Set("Cache-Control", "no-store")
+		if r.Host != s.hosts[0] && r.Host != s.hosts[1] {
+			http.Error(w, "this server is not called so", http.StatusMisdirectedRequest)
+			return
+		}
+		if origin := r.Header.Get("Origin"); origin != "" && origin != "http://"+r.Host {
+			http.Error(w, "only the page itself may ask", http.StatusForbidden)
+			return
+		}
+		token, rest, found := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+		if !found || subtle.ConstantTimeCompare([]byte(token), []byte(s.token)) != 1 {
+			http.NotFound(w, r)
+			return
+		}
+		inner := r.Clone(r.Context())
+		inner.URL.Path, inner.URL.RawPath = "/"+rest, ""
+		next.ServeHTTP(w, inner)
+	})
+}
+
+// stream joins a websocket of the page with a stream of the guest.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, open Open) {
+	if r.Header.Get("Origin") != "http://"+r.Host {
+		http.Error(w, "only the page itself may ask", http.StatusForbidden)
+		return
+	}
+	socket, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"binary"}})
+	if err != nil {
+		return
+	}
+	socket.SetReadLimit(browserMessage)
+	defer func() { _ = socket.CloseNow() }()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	stream, err := open(ctx)
+	if err != nil {
+		// A page cannot read why a websocket was refused: it is taken and closed with the reason.
+		_ = socket.Close(refused, reason(err))
+		return
+	}
+	defer func() { _ = stream.Close() }()
+	browser := websocket.NetConn(ctx, socket, websocket.MessageBinary)
+	err = stream.Join(browser, browser)
+	var closed *subresources.ClosedError
+	switch {
+	case errors.As(err, &closed):
+		_ = socket.Close(refused, reason(err))
+	case err != nil:
+		_ = socket.Close(websocket.StatusBadGateway, reason(err))
+	default:
+		_ = socket.Close(websocket.StatusNormalClosure, "")
+	}
+}
+
+// reason is an error as a close frame can say it.
+func reason(err error) string {
+	text := strings.Join(strings.Fields(cli.Plain(err.Error())), " ")
+	if len(text) > reasonSize {
+		text = strings.ToValidUTF8(text[:reasonSize], "")
+	}
+	return text
+}
