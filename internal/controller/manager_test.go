@@ -21,6 +21,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/node"
+	"github.com/vireo-project/vireo/internal/datavolume"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -35,12 +36,15 @@ var _ = Describe("Manager", Ordered, func() {
 		store = clusterconfig.NewStore(clusterconfig.WithImages(clusterconfig.Images{
 			Launcher: "registry.example/virt-launcher:v1", Handler: "registry.example/virt-handler:v1",
 		}))
+		imports := datavolume.NewStore(mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetScheme())
+		Expect(mgr.Add(imports)).To(Succeed())
 		Expect((&VirtualMachineInstanceReconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("virt-controller"),
-			Config: store, Namespace: "kubevirt",
+			Config: store, Namespace: "kubevirt", DataVolumes: imports,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&VirtualMachineReconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("virt-controller"), Config: store,
+			DataVolumes: imports,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&VirtualMachineInstanceReplicaSetReconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("virt-controller"),
@@ -81,7 +85,11 @@ var _ = Describe("Manager", Ordered, func() {
 		shown := func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }
 		Eventually(shown, 20*time.Second).Should(Equal(v1.VirtualMachineStatusPvcNotFound))
 
-		ExpectCreated(builder.MakePVC("claim").Namespace(w.ns).Obj())
+		claim := builder.MakePVC("claim").Namespace(w.ns).Obj()
+		ExpectCreated(claim)
+		Eventually(shown, 20*time.Second).Should(Equal(v1.VirtualMachineStatusWaitingForVolumeBinding))
+		claim.Status.Phase = corev1.ClaimBound
+		ExpectStatus(claim)
 		vmi := instance(vm)
 		Eventually(func() error {
 			return k8sClient.Get(ctx, client.ObjectKeyFromObject(podOf(vmi)), podOf(vmi))

@@ -26,6 +26,7 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
+	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
@@ -47,8 +48,9 @@ var _ = BeforeSuite(func() {
 	Expect(os.Getenv("KUBEBUILDER_ASSETS")).NotTo(BeEmpty(),
 		"set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
 	Expect(v1.AddToScheme(scheme.Scheme)).To(Succeed())
+	Expect(cdi.AddToScheme(scheme.Scheme)).To(Succeed())
 	testEnv = &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases"), filepath.Join("..", "..", "test", "importer")},
 		ErrorIfCRDPathMissing: true,
 	}
 	var err error

@@ -7,10 +7,12 @@ import (
 	"context"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -32,6 +34,8 @@ type VirtualMachineReconciler struct {
 	Recorder events.EventRecorder
 	// Config is the cluster's configuration.
 	Config ConfigSource
+	// DataVolumes are those of the importer, where the cluster has one.
+	DataVolumes DataVolumes
 	// Clock is the time; nil means the machine's.
 	Clock clock.PassiveClock
 }
@@ -40,16 +44,27 @@ type VirtualMachineReconciler struct {
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines/status,verbs=patch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines/finalizers,verbs=update
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=datavolumes,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=datavolumes/source,verbs=create
+// +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=datasources,verbs=get
+// +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,resourceNames=datavolumes.cdi.kubevirt.io,verbs=get;list;watch
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *VirtualMachineReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	if err := indexForVMs(mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachine").
 		For(&v1.VirtualMachine{}).
 		// An instance has its VM's name, and one that is not the VM's yet matters as well.
 		Watches(&v1.VirtualMachineInstance{}, &handler.EnqueueRequestForObject{}).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.usersOfClaim), builder.WithPredicates(bindings)).
+		WatchesRawSource(r.DataVolumes.Source(r.usersOfDataVolume)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: vmWorkers}).
 		Complete(r)
 }
@@ -59,7 +74,8 @@ func (r *VirtualMachineReconciler) Reconcile(ctx context.Context, request ctrl.R
 	vm := &v1.VirtualMachine{}
 	scope := &virtualmachine.Scope{
 		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock), VM: vm,
-		LiveUpdate: r.Config.Current().RolloutStrategy == v1.VMRolloutStrategyLiveUpdate,
+		DataVolumes: r.DataVolumes,
+		LiveUpdate:  r.Config.Current().RolloutStrategy == v1.VMRolloutStrategyLiveUpdate,
 	}
 	err := r.Client.Get(ctx, request.NamespacedName, vm)
 	switch {

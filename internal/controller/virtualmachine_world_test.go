@@ -18,6 +18,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/datavolume"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -41,7 +42,7 @@ func newMachines() *machines {
 	m := &machines{writes: NewWrites(), events: &heard{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	m.VirtualMachineReconciler = &VirtualMachineReconciler{
 		Client: m.writes, Live: k8sClient, Recorder: m.events, Clock: m.clock,
-		Config: fixedConfig{clusterconfig.Default()},
+		Config: fixedConfig{clusterconfig.Default()}, DataVolumes: imports{datavolume.From(k8sClient)},
 	}
 	return m
 }

@@ -47,6 +47,8 @@ type VirtualMachineInstanceReconciler struct {
 	Recorder events.EventRecorder
 	// Config is the cluster's configuration.
 	Config ConfigFeed
+	// DataVolumes are those of the importer, where the cluster has one.
+	DataVolumes DataVolumes
 	// Namespace is the install namespace, in which the KubeVirt object belongs.
 	Namespace string
 	// Clock is the time; nil means the machine's.
@@ -78,6 +80,7 @@ func (r *VirtualMachineInstanceReconciler) SetupWithManager(mgr ctrl.Manager) er
 		WatchesMetadata(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.guestsOfNode), builder.WithPredicates(agentNews)).
 		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.ownerOfPod), builder.WithPredicates(startFailure)).
 		WatchesRawSource(source.Func(r.followConfig)).
+		WatchesRawSource(r.DataVolumes.Source(r.usersOfDataVolume)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: vmiWorkers}).
 		Complete(r)
 }
@@ -91,7 +94,7 @@ func (r *VirtualMachineInstanceReconciler) Reconcile(ctx context.Context, reques
 	config := r.Config.Current()
 	scope := &virtualmachineinstance.Scope{
 		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock),
-		VMI: vmi, Config: podConfig(config), KubeVirt: config.KubeVirt, Namespace: r.Namespace,
+		VMI: vmi, DataVolumes: r.DataVolumes, Config: podConfig(config), KubeVirt: config.KubeVirt, Namespace: r.Namespace,
 		ReadNetworks:      !config.IsEnabled(clusterconfig.GateExternalNetResources),
 		StateStorageClass: config.VMStateStorageClass,
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
+	"github.com/vireo-project/vireo/internal/datavolume"
 )
 
 // What VMIs are found by: the claims of their volumes, and their node.
@@ -39,6 +40,12 @@ func indexForVMIs(indexer client.FieldIndexer) error {
 		{&v1.VirtualMachineInstance{}, claimIndex, valuesOf(virtualmachineinstance.ClaimNames)},
 		{&v1.VirtualMachineInstance{}, nodeIndex, valuesOf(func(vmi *v1.VirtualMachineInstance) []string {
 			return []string{vmi.Status.NodeName}
+		})},
+		{&v1.VirtualMachineInstance{}, importIndex, valuesOf(func(vmi *v1.VirtualMachineInstance) []string {
+			if len(virtualmachineinstance.ImportNames(vmi)) == 0 {
+				return nil
+			}
+			return []string{hasImports}
 		})},
 		{&v1.VirtualMachineInstance{}, virtualmachineinstance.VSOCKIndex, valuesOf(virtualmachineinstance.VSOCKAddress)},
 		{&corev1.Event{}, virtualmachineinstance.PodEventIndex, valuesOf(func(e *corev1.Event) []string {
@@ -71,6 +78,15 @@ func (r *VirtualMachineInstanceReconciler) usersOfClaim(ctx context.Context, cla
 		return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: claim.GetNamespace(), Name: vmi}}}
 	}
 	return r.find(ctx, client.InNamespace(claim.GetNamespace()), client.MatchingFields{claimIndex: claim.GetName()})
+}
+
+// usersOfDataVolume are the VMIs that may wait for a DataVolume, or all with DataVolumes if the cluster began or ceased to have
+// any. A VMI whose volume names the claim of a DataVolume hears of it by its name, too.
+func (r *VirtualMachineInstanceReconciler) usersOfDataVolume(ctx context.Context, change datavolume.Change) []ctrl.Request {
+	if change.Name == "" {
+		return r.find(ctx, client.MatchingFields{importIndex: hasImports})
+	}
+	return r.find(ctx, client.InNamespace(change.Namespace), client.MatchingFields{claimIndex: change.Name})
 }
 
 // guestsOfNode are the VMIs whose status depends on a Node's agent.

@@ -20,6 +20,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/datavolume"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
@@ -68,7 +69,7 @@ func newWorld() *world {
 	w := &world{writes: NewWrites(), events: &heard{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	w.VirtualMachineInstanceReconciler = &VirtualMachineInstanceReconciler{
 		Client: w.writes, Live: k8sClient, Recorder: w.events, Config: fixedConfig{config}, Clock: w.clock,
-		Namespace: "kubevirt",
+		Namespace: "kubevirt", DataVolumes: imports{datavolume.From(k8sClient)},
 	}
 	return w
 }

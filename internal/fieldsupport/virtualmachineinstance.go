@@ -33,8 +33,7 @@ var VMI = []Field{
 	{"domain.devices.interfaces[].binding", nil, Refuse, "binding plugins are not implemented yet: use masquerade or bridge"},
 	{"networks[].resourceClaim", nil, Refuse, "a network's device by resource claim needs SR-IOV, which is not implemented yet"},
 
-	{"volumes[].dataVolume", nil, Refuse,
-		"DataVolumes are not implemented yet: use persistentVolumeClaim with the claim that the importer filled"},
+	{"volumes[].dataVolume.hotpluggable", nil, Warn, "volume hotplug is not implemented yet"},
 	{"volumes[].persistentVolumeClaim.hotpluggable", nil, Warn, "volume hotplug is not implemented yet"},
 	{"volumes[].downwardMetrics", nil, Refuse, "downward metrics are not implemented yet"},
 	{"volumes[].memoryDump", nil, Refuse, "memory dumps are not implemented yet"},

@@ -21,6 +21,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller"
+	"github.com/vireo-project/vireo/internal/datavolume"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
 )
 
@@ -115,6 +116,10 @@ func newManager(config *rest.Config, o *Options, certificates *Certificates) (ct
 
 func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) error {
 	recorder := mgr.GetEventRecorder(componentName)
+	imports := datavolume.NewStore(mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetScheme())
+	if err := mgr.Add(imports); err != nil {
+		return err
+	}
 	reconcilers := []interface{ SetupWithManager(ctrl.Manager) error }{
 		&controller.KubeVirtReconciler{
 			Client: mgr.GetClient(), Namespace: o.Namespace, KubeletRoot: o.KubeletRoot,
@@ -125,12 +130,14 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		},
 		&controller.VirtualMachineReconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store,
+			DataVolumes: imports,
 		},
 		&controller.VirtualMachineInstanceReplicaSetReconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder,
 		},
 		&controller.VirtualMachineInstanceReconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store, Namespace: o.Namespace,
+			DataVolumes: imports,
 		},
 	}
 	for _, r := range reconcilers {

@@ -69,6 +69,7 @@ var scenes = map[string]string{
 	"tolerations":                     `{tolerations: [{key: a, operator: Equal, value: b, effect: NoExecute}]}`,
 	"volumes[].hostDisk":              withVolume(`hostDisk: {path: /data/new.img, type: DiskOrCreate, capacity: 1Gi}`, `disk: {bus: virtio}`),
 	"volumes[].hostDisk.type":         withVolume(`hostDisk: {path: /data/new.img, type: Disk, capacity: 1Gi}`, `disk: {bus: virtio}`),
+	"volumes[].dataVolume":            withVolume(`dataVolume: {name: c}`, `disk: {bus: virtio}`),
 	"volumes[].persistentVolumeClaim": withVolume(`persistentVolumeClaim: {claimName: c}`, `disk: {bus: virtio}`),
 	"volumes[].cloudInitNoCloud":      withVolume(`cloudInitNoCloud: {userData: a}`, `disk: {bus: virtio}`),
 	"volumes[].cloudInitConfigDrive":  withVolume(`cloudInitConfigDrive: {userData: a}`, `disk: {bus: virtio}`),

@@ -58,14 +58,8 @@ func adoptVMI(ctx context.Context, s *Scope) error {
 			s.VMI.Name))
 		return nil
 	}
-	// A VM that is being deleted, or that went and came back, must not take it over: the cache may not know.
-	fresh := &v1.VirtualMachine{}
-	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.VM), fresh); err != nil {
-		return fmt.Errorf("get VirtualMachine %s before it adopts its instance: %w", client.ObjectKeyFromObject(s.VM), err)
-	}
-	if fresh.UID != s.VM.UID || fresh.DeletionTimestamp != nil {
-		return apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachines").GroupResource(), s.VM.Name,
-			errors.New("it was deleted meanwhile"))
+	if err := s.confirmAlive(ctx); err != nil {
+		return err
 	}
 	return s.patchVMI(ctx, func(vmi *v1.VirtualMachineInstance) {
 		vmi.OwnerReferences = append(vmi.OwnerReferences,
@@ -76,20 +70,39 @@ func adoptVMI(ctx context.Context, s *Scope) error {
 	})
 }
 
+// confirmAlive asks the API server about the VM before it adopts something: one that is being deleted, or that went and came
+// back, must not, and the cache may not know.
+func (s *Scope) confirmAlive(ctx context.Context) error {
+	key := client.ObjectKeyFromObject(s.VM)
+	fresh := &v1.VirtualMachine{}
+	if err := s.Live.Get(ctx, key, fresh); err != nil {
+		return fmt.Errorf("get VirtualMachine %s before it adopts anything: %w", key, err)
+	}
+	if fresh.UID != s.VM.UID || fresh.DeletionTimestamp != nil {
+		return apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachines").GroupResource(), s.VM.Name,
+			errors.New("it was deleted meanwhile"))
+	}
+	return nil
+}
+
 // foreign says that an instance has the VM's name and is not the VM's.
 func (s *Scope) foreign(err error) {
 	s.fail(ReasonFailedCreate, actionStart, err, createFailed)
 	s.VMI = nil
 }
 
-func apply(ctx context.Context, s *Scope, wanted action) error {
+// apply does what is wanted. A start waits until the VM's DataVolumes are ready.
+func apply(ctx context.Context, s *Scope, wanted action, ready bool) error {
 	switch wanted {
 	case unhalt:
-		if err := startHalted(ctx, s); err != nil {
+		if err := startHalted(ctx, s); err != nil || !ready {
 			return err
 		}
 		return createVMI(ctx, s)
 	case create:
+		if !ready {
+			return nil
+		}
 		return createVMI(ctx, s)
 	case remove:
 		return deleteVMI(ctx, s)

@@ -6,7 +6,9 @@ package virtualmachine
 import (
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/datavolume"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -36,6 +38,7 @@ var printables = []printable{
 	}},
 	{v1.VirtualMachineStatusRunning, func(s *Scope) bool { return alive(s) && s.VMI.IsRunning() }},
 	{v1.VirtualMachineStatusPvcNotFound, outOfSync(reasonPVCNotFound)},
+	{v1.VirtualMachineStatusDataVolumeError, anyDataVolume(func(dv *cdi.DataVolume) bool { return datavolume.Problem(dv) != "" })},
 	{v1.VirtualMachineStatusUnschedulable, func(s *Scope) bool {
 		if !alive(s) {
 			return false
@@ -45,7 +48,11 @@ var printables = []printable{
 			scheduled.Reason == corev1.PodReasonUnschedulable
 	}},
 	{v1.VirtualMachineStatusProvisioning, func(s *Scope) bool {
-		return alive(s) && vmistatus.IsConditionTrue(&s.VMI.Status, v1.VirtualMachineInstanceProvisioning)
+		return anyDataVolume(datavolume.Provisioning)(s) ||
+			alive(s) && vmistatus.IsConditionTrue(&s.VMI.Status, v1.VirtualMachineInstanceProvisioning)
+	}},
+	{v1.VirtualMachineStatusWaitingForVolumeBinding, func(s *Scope) bool {
+		return (s.starting || alive(s)) && unbound(s)
 	}},
 	{v1.VirtualMachineStatusErrImagePull, outOfSync(reasonErrImagePull)},
 	{v1.VirtualMachineStatusImagePullBackOff, outOfSync(reasonImagePullBackOff)},
@@ -83,4 +90,25 @@ func outOfSync(reason string) func(*Scope) bool {
 		condition := vmistatus.FindCondition(&s.VMI.Status, v1.VirtualMachineInstanceSynchronized)
 		return condition != nil && condition.Status == corev1.ConditionFalse && condition.Reason == reason
 	}
+}
+
+// anyDataVolume says that one of the DataVolumes of the VM's volumes is of a kind.
+func anyDataVolume(is func(*cdi.DataVolume) bool) func(*Scope) bool {
+	return func(s *Scope) bool {
+		for _, dv := range s.dataVolumes {
+			if is(dv) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+func unbound(s *Scope) bool {
+	for _, claim := range s.claims {
+		if claim.Status.Phase != corev1.ClaimBound {
+			return true
+		}
+	}
+	return false
 }

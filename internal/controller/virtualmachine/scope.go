@@ -12,12 +12,15 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/datavolume"
 )
 
 // Scope is one look at one VM.
@@ -27,6 +30,8 @@ type Scope struct {
 	Live   client.Reader
 	// Recorder takes events, after what they tell about has happened.
 	Recorder events.EventRecorder
+	// DataVolumes reads those of the importer.
+	DataVolumes datavolume.Reader
 	// Now is one time for the whole look.
 	Now time.Time
 
@@ -49,6 +54,13 @@ type Scope struct {
 
 	// deleted says that this look deleted the instance.
 	deleted bool
+	// dataVolumes are those of the VM's volumes that there are, by name. noImporter says that the cluster has none at all.
+	dataVolumes map[string]*cdi.DataVolume
+	noImporter  bool
+	// starting says that there is to be an instance.
+	starting bool
+	// claims are those of the VM's volumes, by name, read while they decide about the printable status.
+	claims map[string]*corev1.PersistentVolumeClaim
 	// step is how the instance relates to the template.
 	step step
 }
@@ -105,10 +117,23 @@ func act(ctx context.Context, s *Scope) error {
 	s.Status.StateChangeRequests = trimRequests(s.Status.StateChangeRequests, s.VMI)
 	// 4. A failed start is counted while the instance that failed is still there.
 	s.Status.StartFailure = countStartFailure(s)
-	if err := apply(ctx, s, decide(s)); err != nil {
+	// 5. DataVolumes are made whether the VM runs or not. A stop does not wait for them.
+	if err := readDataVolumes(ctx, s); err != nil {
 		return err
 	}
-	// 5. An instance that is about to go need not follow the template.
+	wanted := decide(s)
+	s.starting = wanted == create || wanted == unhalt
+	ready, err := provision(ctx, s, wanted)
+	if err != nil {
+		return err
+	}
+	if err := apply(ctx, s, wanted, ready); err != nil {
+		return err
+	}
+	if err := readClaims(ctx, s); err != nil {
+		return err
+	}
+	// 6. An instance that is about to go need not follow the template.
 	return syncInstance(ctx, s)
 }
 

@@ -184,6 +184,10 @@ func writeStatus(ctx context.Context, s *Scope) error {
 	if err := s.Client.Status().Patch(ctx, changed, lock); err != nil {
 		return fmt.Errorf("patch status of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
 	}
+	before := s.VM.Status.PrintableStatus
 	s.VM = changed
+	if s.Status.PrintableStatus == v1.VirtualMachineStatusDataVolumeError && before != s.Status.PrintableStatus {
+		s.tellFailedImports()
+	}
 	return nil
 }

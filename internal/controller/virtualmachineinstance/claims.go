@@ -52,15 +52,22 @@ func readClaims(ctx context.Context, s *Scope) error {
 		if name == "" {
 			continue
 		}
-		claim := &corev1.PersistentVolumeClaim{}
-		err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.VMI.Namespace, Name: name}, claim)
+		claim, err := s.claim(ctx, name)
+		if err != nil {
+			return err
+		}
+		imports := len(s.imports)
+		if err := s.awaitImport(ctx, volume, claim); err != nil {
+			return err
+		}
 		switch {
-		case apierrors.IsNotFound(err):
-			s.missingClaim("PersistentVolumeClaim %s/%s of volume %s does not exist, waiting for it",
-				s.VMI.Namespace, name, volume.Name)
+		case claim == nil && len(s.imports) > imports:
+			s.importing = true // The importer is about to make it.
 			continue
-		case err != nil:
-			return fmt.Errorf("get PersistentVolumeClaim %s/%s: %w", s.VMI.Namespace, name, err)
+		case claim == nil:
+			s.missingClaim("PersistentVolumeClaim %s/%s of volume %s does not exist, waiting for it%s",
+				s.VMI.Namespace, name, volume.Name, s.hint(volume))
+			continue
 		case claim.Status.Phase == corev1.ClaimLost:
 			s.missingClaim("PersistentVolumeClaim %s/%s of volume %s has lost its PersistentVolume",
 				s.VMI.Namespace, name, volume.Name)
@@ -69,6 +76,19 @@ func readClaims(ctx context.Context, s *Scope) error {
 		s.Config.Claims[volume.Name] = podspec.Claim{Block: isBlock(claim)}
 	}
 	return nil
+}
+
+// claim reads a claim; nil means that there is none.
+func (s *Scope) claim(ctx context.Context, name string) (*corev1.PersistentVolumeClaim, error) {
+	claim := &corev1.PersistentVolumeClaim{}
+	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.VMI.Namespace, Name: name}, claim)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // no claim is an ordinary answer
+	case err != nil:
+		return nil, fmt.Errorf("get PersistentVolumeClaim %s/%s: %w", s.VMI.Namespace, name, err)
+	}
+	return claim, nil
 }
 
 // missingClaim keeps the first problem: the others show once it is solved.

@@ -59,7 +59,7 @@ func reconcilePod(ctx context.Context, s *Scope) error {
 	switch {
 	case s.deleting():
 		return s.deletePod(ctx)
-	case !s.preparing() || s.Pod != nil || s.Problem != nil:
+	case !s.preparing() || s.Pod != nil || s.Problem != nil || s.End != nil || s.importing || s.unconsumed:
 		return nil
 	case s.VMI.Status.Phase == v1.Scheduling:
 		return nil // There was a Pod, and somebody took it away. That ends the VMI.

@@ -18,7 +18,9 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/datavolume"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -35,6 +37,8 @@ type Scope struct {
 	Config podspec.Config
 	// ReadNetworks says that the resources of networks are read from their NetworkAttachmentDefinitions.
 	ReadNetworks bool
+	// DataVolumes reads those of the importer.
+	DataVolumes datavolume.Reader
 	// KubeVirt is the name of the KubeVirt object that Config comes from, empty while there is none in Namespace.
 	KubeVirt, Namespace string
 	// StateStorageClass is the storage class of claims for the state of machines. Empty means the cluster's default.
@@ -49,6 +53,11 @@ type Scope struct {
 	Pod *corev1.Pod
 	// Claims are the claims that exist by the name of the volume, read while the VMI prepares.
 	Claims map[string]*corev1.PersistentVolumeClaim
+	// imports are the DataVolumes behind the VMI's volumes, read with the claims.
+	imports []*cdi.DataVolume
+	// importing says that one of them is not filled yet, unconsumed that one is filled only after some Pod used it, noImporter
+	// that the cluster has no DataVolumes.
+	importing, unconsumed, noImporter bool
 	// State is the claim with the machine's own state, or nil.
 	State *corev1.PersistentVolumeClaim
 	// VSOCK is the address on VSOCK of a VMI that is handed over and wants one.

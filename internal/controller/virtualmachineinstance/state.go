@@ -52,7 +52,7 @@ func keepState(ctx context.Context, s *Scope) error {
 	if s.Pod != nil {
 		return s.readStateOfPod(ctx)
 	}
-	if s.Problem != nil {
+	if s.Problem != nil || s.End != nil {
 		return nil // Nothing is kept for what cannot start.
 	}
 	claim, err := s.findState(ctx, s.Client)

@@ -55,8 +55,8 @@ func (s *Scope) tell(before *v1.VirtualMachineInstanceStatus) {
 		if s.End.Phase == v1.Failed {
 			kind = corev1.EventTypeWarning
 		}
-		if s.End.Reason == ReasonFailedGuarantee {
-			s.event(kind, ReasonFailedGuarantee, actionEnd, "%s", s.End.Message)
+		if s.End.Reason == ReasonFailedGuarantee || s.End.Reason == ReasonImportFailed {
+			s.event(kind, s.End.Reason, actionEnd, "%s", s.End.Message)
 		}
 		s.event(kind, reasonStopped, actionEnd, "The VirtualMachineInstance ended: %s: %s", s.End.Reason, s.End.Message)
 	}
@@ -109,6 +109,7 @@ func setHandedOver(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 		status.QOSClass = ptr.To(s.Pod.Status.QOSClass)
 	}
 	status.VolumeStatus = volumeStatus(s)
+	setImports(s, status)
 	status.VSOCKCID = s.VSOCK
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceSynchronized)
@@ -120,7 +121,7 @@ func setPreparing(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 	if s.Problem == nil && s.Pod != nil {
 		s.Problem = podProblem(s.Pod)
 	}
-	told := len(status.Conditions) > 0 || status.Phase == v1.Scheduling
+	told := len(status.Conditions) > 0 || status.Phase == v1.Scheduling || s.importing || s.unconsumed
 	if s.Problem == nil && !told {
 		if s.Pod == nil {
 			return
@@ -138,6 +139,7 @@ func setPreparing(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 		setNotReady(s, status, v1.PodNotExistsReason, "There is no launcher Pod yet.")
 	}
 	setRevision(s, status)
+	setImports(s, status)
 	setProblem(s, status)
 }
 

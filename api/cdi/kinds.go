@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package cdi
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vireo-project/vireo/api/cdi/v1beta1"
+)
+
+// DataVolume is a PersistentVolumeClaim of the same name and what it is filled with, by the importer.
+// +kubebuilder:object:root=true
+type DataVolume struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	// spec is what the claim is and what fills it. Set by the user.
+	Spec v1beta1.DataVolumeSpec `json:"spec"`
+	// status tells how far the importer is.
+	// +optional
+	Status DataVolumeStatus `json:"status,omitempty"`
+}
+
+// DataVolumeList is a list of DataVolumes.
+// +kubebuilder:object:root=true
+type DataVolumeList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	// items are the DataVolumes.
+	Items []DataVolume `json:"items"`
+}
+
+// DataVolumeStatus is the part of a DataVolume's status that matters to a VM.
+type DataVolumeStatus struct {
+	// phase is how far the importer is, in one word.
+	Phase DataVolumePhase `json:"phase,omitempty"`
+	// conditions tell what holds and why: Ready, Bound and Running.
+	Conditions []DataVolumeCondition `json:"conditions,omitempty"`
+}
+
+// DataVolumePhase is how far the importer is. There are more than have a name here: those all mean that it is at work.
+type DataVolumePhase string
+
+// Phases that a VM does not just wait through.
+const (
+	// DataVolumePending: it waits for something, such as a source or the quota.
+	DataVolumePending DataVolumePhase = "Pending"
+	// DataVolumeSucceeded: the claim is filled.
+	DataVolumeSucceeded DataVolumePhase = "Succeeded"
+	// DataVolumeFailed: the claim will not be filled.
+	DataVolumeFailed DataVolumePhase = "Failed"
+	// DataVolumeWaitForFirstConsumer: the claim is bound when a Pod uses it, and filled after that.
+	DataVolumeWaitForFirstConsumer DataVolumePhase = "WaitForFirstConsumer"
+	// DataVolumePendingPopulation: the claim is filled when a Pod wants it, and bound after that.
+	DataVolumePendingPopulation DataVolumePhase = "PendingPopulation"
+)
+
+// DataVolumeCondition is something that holds, or does not.
+type DataVolumeCondition struct {
+	// type is which one it is.
+	Type DataVolumeConditionType `json:"type"`
+	// status is True, False or Unknown.
+	Status corev1.ConditionStatus `json:"status"`
+	// reason says why in one word.
+	Reason string `json:"reason,omitempty"`
+	// message says why in words for people.
+	Message string `json:"message,omitempty"`
+}
+
+// DataVolumeConditionType is a kind of condition.
+type DataVolumeConditionType string
+
+// Kinds of conditions.
+const (
+	// DataVolumeReady: the claim is filled.
+	DataVolumeReady DataVolumeConditionType = "Ready"
+	// DataVolumeBound: the claim is bound.
+	DataVolumeBound DataVolumeConditionType = "Bound"
+	// DataVolumeRunning: something is filling the claim.
+	DataVolumeRunning DataVolumeConditionType = "Running"
+)
+
+// Condition is the condition of a kind, or nil.
+func (s *DataVolumeStatus) Condition(kind DataVolumeConditionType) *DataVolumeCondition {
+	for i := range s.Conditions {
+		if s.Conditions[i].Type == kind {
+			return &s.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// DataSource is a name for a claim or a snapshot that DataVolumes are copied from.
+// +kubebuilder:object:root=true
+type DataSource struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	// spec says what it stands for. Set by the user.
+	Spec DataSourceSpec `json:"spec"`
+	// status tells what it stands for in the end.
+	// +optional
+	Status DataSourceStatus `json:"status,omitempty"`
+}
+
+// DataSourceList is a list of DataSources.
+// +kubebuilder:object:root=true
+type DataSourceList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	// items are the DataSources.
+	Items []DataSource `json:"items"`
+}
+
+// DataSourceSpec says what a DataSource stands for.
+type DataSourceSpec struct {
+	// source is what it stands for. Set by the user.
+	Source DataSourceSource `json:"source"`
+}
+
+// DataSourceSource is a claim, a snapshot or another DataSource.
+type DataSourceSource struct {
+	// pvc is a claim.
+	// +optional
+	PVC *v1beta1.DataVolumeSourcePVC `json:"pvc,omitempty"`
+	// snapshot is a VolumeSnapshot.
+	// +optional
+	Snapshot *v1beta1.DataVolumeSourceSnapshot `json:"snapshot,omitempty"`
+	// dataSource is another DataSource. The status then has what that one stands for.
+	// +optional
+	DataSource *DataSourceReference `json:"dataSource,omitempty"`
+}
+
+// DataSourceReference names a DataSource.
+type DataSourceReference struct {
+	// namespace is its namespace.
+	Namespace string `json:"namespace"`
+	// name is its name.
+	Name string `json:"name"`
+}
+
+// DataSourceStatus tells what a DataSource stands for in the end.
+type DataSourceStatus struct {
+	// source is a claim or a snapshot.
+	Source DataSourceSource `json:"source,omitempty"`
+}

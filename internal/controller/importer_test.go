@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"context"
+
+	. "github.com/onsi/ginkgo/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/datavolume"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// imports are read from the suite's API server, and wake nobody.
+type imports struct{ datavolume.Reader }
+
+func (imports) Source(func(context.Context, datavolume.Change) []reconcile.Request) *datavolume.Source {
+	return nil
+}
+
+// noImporter is a cluster without DataVolumes.
+type noImporter struct{ imports }
+
+func (noImporter) Get(context.Context, client.ObjectKey) (*cdi.DataVolume, error) {
+	return nil, datavolume.ErrNotInstalled
+}
+
+func dataVolume(ns, name string) *cdi.DataVolume {
+	return &cdi.DataVolume{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
+}
+
+// fill brings a DataVolume to a phase, as the importer does, with conditions by their kind and, after a slash, the reason.
+func fill(dv *cdi.DataVolume, phase cdi.DataVolumePhase, conditions ...cdi.DataVolumeCondition) {
+	GinkgoHelper()
+	ExpectExists(dv)
+	dv.Status = cdi.DataVolumeStatus{Phase: phase, Conditions: conditions}
+	ExpectStatus(dv)
+}
+
+// provide makes the claim of a DataVolume, as the importer does.
+func provide(dv *cdi.DataVolume, bound bool) {
+	GinkgoHelper()
+	ExpectExists(dv)
+	b := builder.MakePVC(dv.Name).Namespace(dv.Namespace)
+	if bound {
+		b = b.Bound("1Gi")
+	}
+	claim := b.Obj()
+	claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(dv, cdi.GroupVersion.WithKind("DataVolume"))}
+	ExpectCreated(claim)
+}
+
+func dvCondition(kind cdi.DataVolumeConditionType, status corev1.ConditionStatus, reason, message string) cdi.DataVolumeCondition {
+	return cdi.DataVolumeCondition{Type: kind, Status: status, Reason: reason, Message: message}
+}
+
+// keyOf names something beside a VM.
+func keyOf(vm *v1.VirtualMachine, name string) client.ObjectKey {
+	return client.ObjectKey{Namespace: vm.Namespace, Name: name}
+}

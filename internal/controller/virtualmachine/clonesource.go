@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
+)
+
+// dataSourceKind is the only kind that a DataVolume's sourceRef can have.
+const dataSourceKind = "DataSource"
+
+// defaultAccount is the ServiceAccount of a VM that names none.
+const defaultAccount = "default"
+
+// cloneSource is what a DataVolume is copied from, with its namespace, or nil if it is no copy.
+func (s *Scope) cloneSource(ctx context.Context, spec *cdiv1beta1.DataVolumeSpec) (*cdiv1beta1.DataVolumeSource, error) {
+	namespace, source := s.VM.Namespace, spec.Source
+	if ref := spec.SourceRef; ref != nil && ref.Kind == dataSourceKind {
+		if ref.Namespace != nil && *ref.Namespace != "" {
+			namespace = *ref.Namespace
+		}
+		found := &cdi.DataSource{}
+		key := client.ObjectKey{Namespace: namespace, Name: ref.Name}
+		if err := s.Live.Get(ctx, key, found); err != nil {
+			return nil, fmt.Errorf("get DataSource %s: %w", key, err)
+		}
+		from := found.Spec.Source
+		if from.DataSource != nil {
+			// The importer resolves a DataSource that stands for another one.
+			from = found.Status.Source
+		}
+		if from.PVC == nil && from.Snapshot == nil {
+			return nil, fmt.Errorf("DataSource %s has no source yet: %w", key,
+				apierrors.NewNotFound(cdi.GroupVersion.WithResource("datasources").GroupResource(), ref.Name))
+		}
+		source = &cdiv1beta1.DataVolumeSource{PVC: from.PVC, Snapshot: from.Snapshot}
+	}
+	switch {
+	case source == nil:
+		return nil, nil //nolint:nilnil // a DataVolume that is no copy is an ordinary one
+	case source.PVC != nil:
+		source = source.DeepCopy()
+		if source.PVC.Namespace == "" {
+			source.PVC.Namespace = namespace
+		}
+	case source.Snapshot != nil:
+		source = source.DeepCopy()
+		if source.Snapshot.Namespace == "" {
+			source.Snapshot.Namespace = namespace
+		}
+	default:
+		return nil, nil //nolint:nilnil // as above
+	}
+	return source, nil
+}
+
+// authorizeClone says whether the VM's account may copy what the DataVolume is a copy of, and if not tells so. The importer
+// asks for the rights of who creates the DataVolume: that is virt-controller, which may copy everything. The rights are those
+// that the importer asks for; the annotations by which it goes without are not a way around them here.
+// Source: kubevirt/containerized-data-importer-api pkg/apis/core/v1beta1, authorize_utils.go.
+func (s *Scope) authorizeClone(ctx context.Context, dv *cdi.DataVolume) (bool, error) {
+	if dv.Spec.SourceRef != nil {
+		s.failProvision(ReasonFailedDataVolumeCreate, fmt.Errorf("sourceRef of kind %s is not supported, use %s",
+			dv.Spec.SourceRef.Kind, dataSourceKind), "Error creating DataVolume "+dv.Name+": %v")
+		return false, nil
+	}
+	source := dv.Spec.Source
+	if source == nil || source.PVC == nil && source.Snapshot == nil {
+		return true, nil
+	}
+	var namespace, name string
+	anyOf := [][]authorizationv1.ResourceAttributes{}
+	if source.PVC != nil {
+		namespace, name = source.PVC.Namespace, source.PVC.Name
+		if err := s.warnOfMissingSource(ctx, dv); err != nil {
+			return false, err
+		}
+		anyOf = append(anyOf, []authorizationv1.ResourceAttributes{{Resource: "pods"}})
+	} else {
+		namespace, name = source.Snapshot.Namespace, source.Snapshot.Name
+		anyOf = append(anyOf, []authorizationv1.ResourceAttributes{{Resource: "pods"}, {Resource: "pvcs"}})
+	}
+	if namespace == s.VM.Namespace {
+		return true, nil
+	}
+	anyOf = append([][]authorizationv1.ResourceAttributes{{{
+		Group: cdi.GroupVersion.Group, Resource: "datavolumes", Subresource: "source",
+	}}}, anyOf...)
+	user := serviceaccount.MakeUsername(s.VM.Namespace, s.account())
+	for _, allOf := range anyOf {
+		allowed, err := s.mayCreate(ctx, namespace, name, allOf)
+		if err != nil || allowed {
+			return allowed, err
+		}
+	}
+	s.failProvision(ReasonUnauthorizedDataVolume, fmt.Errorf("not authorized to create DataVolume: %w", errors.New(
+		"User "+user+" has insufficient permissions in clone source namespace "+namespace)),
+		"Not authorized to create DataVolume "+dv.Name+": %v")
+	s.RequeueAfter = importRetry
+	return false, nil
+}
+
+// mayCreate asks whether the VM's account has all of some rights.
+func (s *Scope) mayCreate(ctx context.Context, namespace, name string, what []authorizationv1.ResourceAttributes) (bool, error) {
+	for _, resource := range what {
+		resource.Namespace, resource.Name, resource.Verb = namespace, name, "create"
+		account := s.account()
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:               serviceaccount.MakeUsername(s.VM.Namespace, account),
+			Groups:             append(serviceaccount.MakeGroupNames(s.VM.Namespace), "system:authenticated"),
+			ResourceAttributes: &resource,
+		}}
+		if err := s.Client.Create(ctx, review); err != nil {
+			return false, fmt.Errorf("ask what ServiceAccount %s may do in namespace %s: %w", account, namespace, err)
+		}
+		if !review.Status.Allowed {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// account is the ServiceAccount that the VM has as a volume, or the namespace's default.
+func (s *Scope) account() string {
+	for i := range s.VM.Spec.Template.Spec.Volumes {
+		if account := s.VM.Spec.Template.Spec.Volumes[i].ServiceAccount; account != nil {
+			return account.ServiceAccountName
+		}
+	}
+	return defaultAccount
+}
+
+// warnOfMissingSource tells that a copy waits for its source: the importer accepts it all the same.
+func (s *Scope) warnOfMissingSource(ctx context.Context, dv *cdi.DataVolume) error {
+	source := dv.Spec.Source.PVC
+	key := client.ObjectKey{Namespace: source.Namespace, Name: source.Name}
+	err := s.Client.Get(ctx, key, &corev1.PersistentVolumeClaim{})
+	if apierrors.IsNotFound(err) {
+		s.Recorder.Eventf(s.VM, nil, corev1.EventTypeWarning, ReasonSourcePVCNotAvailable, actionProvision,
+			"Source PVC %s not available: Target PVC %s will remain unpopulated until source is created", source.Name, dv.Name)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get PersistentVolumeClaim %s: %w", key, err)
+	}
+	return nil
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/datavolume"
+	"github.com/vireo-project/vireo/internal/podspec"
+)
+
+// Reasons of events about DataVolumes. KubeVirt's names, spelled as it does.
+const (
+	ReasonDataVolumeCreate       = "SuccessfulDataVolumeCreate"
+	ReasonFailedDataVolumeCreate = "FailedDataVolumeCreate"
+	ReasonUnauthorizedDataVolume = "UnauthorizedDataVolumeCreate"
+	ReasonSourcePVCNotAvailable  = "SourcePVCNotAvailabe"
+	ReasonFailedDataVolumeImport = "FailedDataVolumeImport"
+)
+
+// actionProvision is the action of events about DataVolumes.
+const actionProvision = "CreateDataVolume"
+
+// allowClaimAdoption lets the importer take a claim of the DataVolume's name that is there already, as after a restore.
+// Source: kubevirt/kubevirt pkg/storage/types, allowClaimAdoptionAnnotation.
+const allowClaimAdoption = "cdi.kubevirt.io/allowClaimAdoption"
+
+// importRetry is the pause between two tries after something that nothing tells the change of: a DataSource that is
+// missing, a right that is.
+const importRetry = 15 * time.Second
+
+// notProvisioned are KubeVirt's words of the condition Failure.
+const notProvisioned = "Error encountered while creating DataVolumes: %v"
+
+// readDataVolumes reads the DataVolumes of the VM's volumes and templates.
+func readDataVolumes(ctx context.Context, s *Scope) error {
+	s.dataVolumes = map[string]*cdi.DataVolume{}
+	for _, name := range DataVolumeNames(s.VM) {
+		dv, err := s.DataVolumes.Get(ctx, client.ObjectKey{Namespace: s.VM.Namespace, Name: name})
+		switch {
+		case errors.Is(err, datavolume.ErrNotInstalled):
+			s.noImporter = true
+			return nil
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return err
+		default:
+			s.dataVolumes[name] = dv
+		}
+	}
+	return nil
+}
+
+// DataVolumeNames are the names of the DataVolumes of a VM, each once.
+func DataVolumeNames(vm *v1.VirtualMachine) []string {
+	var names []string
+	seen := map[string]bool{}
+	add := func(name string) {
+		if name != "" && !seen[name] {
+			seen[name] = true
+			names = append(names, name)
+		}
+	}
+	for i := range vm.Spec.DataVolumeTemplates {
+		add(vm.Spec.DataVolumeTemplates[i].Name)
+	}
+	if vm.Spec.Template != nil {
+		for i := range vm.Spec.Template.Spec.Volumes {
+			if dv := vm.Spec.Template.Spec.Volumes[i].DataVolume; dv != nil {
+				add(dv.Name)
+			}
+		}
+	}
+	return names
+}
+
+// provision makes the DataVolumes that the VM has templates of, and says whether all are there and filled, or will be when
+// the guest's Pod comes. They are made before the first start, unless an annotation says at it.
+func provision(ctx context.Context, s *Scope, wanted action) (bool, error) {
+	starts := wanted == create || wanted == unhalt
+	if s.Failure != nil || s.VM.Annotations[v1.ImmediateDataVolumeCreation] == "false" && !starts {
+		return !starts, nil
+	}
+	ready := true
+	for i := range s.VM.Spec.DataVolumeTemplates {
+		template := &s.VM.Spec.DataVolumeTemplates[i]
+		if s.noImporter {
+			s.failProvision(ReasonFailedDataVolumeCreate, datavolume.ErrNotInstalled, "Error creating DataVolume "+template.Name+": %v")
+			return false, nil
+		}
+		dv := s.dataVolumes[template.Name]
+		var err error
+		if dv == nil {
+			ready = false
+			err = s.createDataVolume(ctx, template)
+		} else if err = s.adoptDataVolume(ctx, dv); err == nil {
+			ready = s.judge(dv) && ready
+		}
+		if err != nil {
+			return false, err
+		}
+		if s.Failure != nil {
+			return false, nil
+		}
+	}
+	return ready, nil
+}
+
+// judge says that a DataVolume does not hold up a start.
+func (s *Scope) judge(dv *cdi.DataVolume) bool {
+	if words := datavolume.ExceedsQuota(dv); words != "" {
+		s.failProvision(ReasonFailedDataVolumeImport, errors.New(words), "DataVolume "+dv.Name+" exceeds quota limits: %v")
+		return false
+	}
+	return dv.DeletionTimestamp == nil && (datavolume.Usable(dv) || datavolume.WaitsForConsumer(dv))
+}
+
+// adoptDataVolume takes over a DataVolume that has no owner and that the VM has a template of. One with an owner is used as
+// it is, as KubeVirt does.
+func (s *Scope) adoptDataVolume(ctx context.Context, dv *cdi.DataVolume) error {
+	if metav1.GetControllerOf(dv) != nil || dv.DeletionTimestamp != nil {
+		return nil
+	}
+	if err := s.confirmAlive(ctx); err != nil {
+		return err
+	}
+	adopted := dv.DeepCopy()
+	adopted.OwnerReferences = append(adopted.OwnerReferences, *metav1.NewControllerRef(s.VM, v1.VirtualMachineGroupVersionKind))
+	lock := client.MergeFromWithOptions(dv, client.MergeFromWithOptimisticLock{})
+	if err := s.Client.Patch(ctx, adopted, lock); err != nil {
+		return fmt.Errorf("adopt DataVolume %s: %w", dv.Name, err)
+	}
+	return nil
+}
+
+func (s *Scope) createDataVolume(ctx context.Context, template *v1.DataVolumeTemplateSpec) error {
+	dv, err := s.renderDataVolume(ctx, template)
+	if err != nil {
+		s.failProvision(ReasonFailedDataVolumeCreate, fmt.Errorf("unable to create DataVolume manifest: %w", err),
+			"Error creating DataVolume "+template.Name+": %v")
+		if apierrors.IsNotFound(err) {
+			s.RequeueAfter = importRetry
+			return nil
+		}
+		return err
+	}
+	allowed, err := s.authorizeClone(ctx, dv)
+	if err != nil || !allowed {
+		return err
+	}
+	err = s.Client.Create(ctx, dv)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		s.RequeueAfter = cacheRetry // The cache is behind.
+		return nil
+	case err != nil:
+		s.failProvision(ReasonFailedDataVolumeCreate, fmt.Errorf("failed to create DataVolume: %w", err),
+			"Error creating DataVolume "+dv.Name+": %v")
+		return fmt.Errorf("create DataVolume %s: %w", dv.Name, err)
+	}
+	s.dataVolumes[dv.Name] = dv
+	s.Recorder.Eventf(s.VM, dv, corev1.EventTypeNormal, ReasonDataVolumeCreate, actionProvision, "Created DataVolume %s", dv.Name)
+	return nil
+}
+
+// renderDataVolume makes a DataVolume of a template. What it is copied from is written down in it: that is what the VM's
+// account was found to be allowed to read, whatever a DataSource says later.
+func (s *Scope) renderDataVolume(ctx context.Context, template *v1.DataVolumeTemplateSpec) (*cdi.DataVolume, error) {
+	dv := &cdi.DataVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: template.Name, Namespace: s.VM.Namespace,
+			Labels: maps.Clone(template.Labels), Annotations: maps.Clone(template.Annotations),
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(s.VM, v1.VirtualMachineGroupVersionKind)},
+		},
+		Spec: *template.Spec.DeepCopy(),
+	}
+	metav1.SetMetaDataLabel(&dv.ObjectMeta, v1.CreatedByLabel, string(s.VM.UID))
+	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, allowClaimAdoption, "true")
+	if dv.Spec.PriorityClassName == "" {
+		dv.Spec.PriorityClassName = s.VM.Spec.Template.Spec.PriorityClassName
+	}
+	source, err := s.cloneSource(ctx, &dv.Spec)
+	if err != nil {
+		return nil, err
+	}
+	if source != nil {
+		dv.Spec.Source, dv.Spec.SourceRef = source, nil
+	}
+	return dv, nil
+}
+
+// failProvision remembers why there is no DataVolume and tells it once. The event's words have one %v for why.
+func (s *Scope) failProvision(reason string, err error, event string) {
+	s.fail(reason, actionProvision, err, failureWords{event: event, condition: notProvisioned})
+	s.Failure.Reason = ReasonFailedCreate
+}
+
+// readClaims reads the claims of a VM whose guest does not run yet: one that is not bound is what it waits for.
+func readClaims(ctx context.Context, s *Scope) error {
+	if s.VM.Spec.Template == nil || alive(s) && s.VMI.IsRunning() {
+		return nil
+	}
+	s.claims = map[string]*corev1.PersistentVolumeClaim{}
+	for _, name := range ClaimNames(s.VM) {
+		claim := &corev1.PersistentVolumeClaim{}
+		key := client.ObjectKey{Namespace: s.VM.Namespace, Name: name}
+		err := s.Client.Get(ctx, key, claim)
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return fmt.Errorf("get PersistentVolumeClaim %s: %w", key, err)
+		default:
+			s.claims[name] = claim
+		}
+	}
+	return nil
+}
+
+// ClaimNames are the names of the claims of a VM's volumes. A DataVolume's claim has its name.
+func ClaimNames(vm *v1.VirtualMachine) []string {
+	if vm.Spec.Template == nil {
+		return nil
+	}
+	var names []string
+	for i := range vm.Spec.Template.Spec.Volumes {
+		if name := podspec.ClaimName(&vm.Spec.Template.Spec.Volumes[i]); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// tellFailedImports follows a status that began to show DataVolumeError.
+func (s *Scope) tellFailedImports() {
+	for _, name := range DataVolumeNames(s.VM) {
+		if dv := s.dataVolumes[name]; dv != nil && datavolume.Failed(dv) {
+			s.Recorder.Eventf(s.VM, dv, corev1.EventTypeWarning, ReasonFailedDataVolumeImport, actionProvision,
+				"DataVolume %s failed to import disk image", dv.Name)
+		}
+	}
+}

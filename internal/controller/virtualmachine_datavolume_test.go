@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("VirtualMachine with DataVolumes", func() {
+	var m *machines
+	BeforeEach(func() { m = newMachines() })
+
+	// templated is a VM with one DataVolume, root, from a source.
+	templated := func(source cdiv1beta1.DataVolumeSpec) *builder.VM {
+		b := builder.MakeVM("vm").Template(builder.MakeVMI("vm").
+			Volume("root", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "root"}}))
+		return b.With(func(vm *v1.VirtualMachine) {
+			vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{
+				ObjectMeta: metav1.ObjectMeta{Name: "root", Labels: map[string]string{"disk": "first"}}, Spec: source,
+			}}
+			vm.Spec.Template.Spec.PriorityClassName = "urgent"
+		})
+	}
+	blank := cdiv1beta1.DataVolumeSpec{Source: &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}}}
+	copyOf := func(ns string) cdiv1beta1.DataVolumeSpec {
+		return cdiv1beta1.DataVolumeSpec{Source: &cdiv1beta1.DataVolumeSource{
+			PVC: &cdiv1beta1.DataVolumeSourcePVC{Namespace: ns, Name: "golden"},
+		}}
+	}
+	show := func(vm *v1.VirtualMachine) v1.VirtualMachinePrintableStatus {
+		GinkgoHelper()
+		return ExpectExists(vm).Status.PrintableStatus
+	}
+
+	It("makes them, waits until they are filled, and starts", func() {
+		vm := m.create(templated(blank))
+		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
+		Expect(m.events.take()).To(ConsistOf("Normal SuccessfulDataVolumeCreate: Created DataVolume root"))
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusProvisioning))
+		dv := ExpectExists(dataVolume(m.ns, "root"))
+		Expect(metav1.IsControlledBy(dv, vm)).To(BeTrue())
+		Expect(dv.Labels).To(Equal(map[string]string{"disk": "first", v1.CreatedByLabel: string(vm.UID)}))
+		Expect(dv.Annotations).To(HaveKeyWithValue("cdi.kubevirt.io/allowClaimAdoption", "true"))
+		Expect(dv.Spec.PriorityClassName).To(Equal("urgent"))
+		Expect(dv.Spec.Source).To(Equal(blank.Source))
+		m.expectQuiet(vm)
+
+		fill(dv, "ImportInProgress")
+		m.expectQuiet(vm)
+		ExpectGone(instanceKey(vm))
+		fill(dv, cdi.DataVolumeSucceeded)
+		m.expectReconciled(vm, firstStart...)
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStarting))
+	})
+
+	It("makes them for a halted VM, too, and lets it be stopped while they are filled", func() {
+		vm := m.create(templated(blank).Strategy(v1.RunStrategyHalted))
+		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusProvisioning))
+		fill(dataVolume(m.ns, "root"), cdi.DataVolumeSucceeded)
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
+		m.events.take()
+		m.expectQuiet(vm)
+	})
+
+	It("makes them at the first start if told so", func() {
+		vm := m.create(templated(blank).Strategy(v1.RunStrategyManual).With(func(vm *v1.VirtualMachine) {
+			vm.Annotations = map[string]string{v1.ImmediateDataVolumeCreation: "false"}
+		}))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ask(vm, "start", `{"paused":true}`)).To(Succeed())
+		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
+		fill(dataVolume(m.ns, "root"), cdi.DataVolumeSucceeded)
+		m.expectReconciled(vm, firstStart...)
+		Expect(instance(vm).Spec.StartStrategy).To(HaveValue(Equal(v1.StartStrategyPaused)))
+	})
+
+	It("starts when a Pod is what they wait for, and says that the claim waits to be bound", func() {
+		vm := m.create(templated(blank))
+		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
+		dv := dataVolume(m.ns, "root")
+		provide(ExpectExists(dv), false)
+		fill(dv, cdi.DataVolumePendingPopulation)
+		m.expectReconciled(vm, firstStart...)
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusWaitingForVolumeBinding))
+	})
+
+	It("says that an import failed, once", func() {
+		vm := m.create(templated(blank))
+		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
+		m.events.take()
+		dv := dataVolume(m.ns, "root")
+		fill(dv, "ImportInProgress", dvCondition(cdi.DataVolumeRunning, corev1.ConditionFalse, "Error", "404 not found"))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusDataVolumeError))
+		fill(dv, "ImportInProgress")
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		fill(dv, cdi.DataVolumeFailed)
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(m.events.take()).To(ConsistOf("Warning FailedDataVolumeImport: DataVolume root failed to import disk image"))
+		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusDataVolumeError))
+		m.expectQuiet(vm)
+	})
+
+	It("says that a quota leaves no room", func() {
+		vm := m.create(templated(blank))
+		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
+		m.events.take()
+		fill(dataVolume(m.ns, "root"), cdi.DataVolumePending,
+			dvCondition(cdi.DataVolumeBound, corev1.ConditionUnknown, "ErrExceededQuota", "exceeded quota"))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "exceeded quota"))
+		Expect(m.events.take()).To(ConsistOf(HavePrefix("Warning FailedDataVolumeImport: DataVolume root exceeds quota limits")))
+		m.expectQuiet(vm)
+	})
+
+	It("adopts one that has no owner and leaves one with an owner alone", func() {
+		dv := dataVolume(m.ns, "root")
+		ExpectCreated(dv)
+		vm := m.create(templated(blank))
+		m.expectReconciled(vm, "patch DataVolume", "patch VirtualMachine/status")
+		Expect(metav1.IsControlledBy(ExpectExists(dv), vm)).To(BeTrue())
+		m.expectQuiet(vm)
+
+		other := builder.MakeVM("other").UID("6a1a24a1-4061-4607-8bf4-000000000000").Obj()
+		dv.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(other, v1.VirtualMachineGroupVersionKind)}
+		Expect(k8sClient.Update(ctx, dv)).To(Succeed())
+		m.expectQuiet(vm)
+	})
+
+	It("says what to do where the cluster has no importer", func() {
+		m.DataVolumes = noImporter{}
+		vm := m.create(templated(blank))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate",
+			"install the Containerized Data Importer (CDI)"))
+		Expect(m.events.take()).To(ConsistOf(HavePrefix("Warning FailedDataVolumeCreate: Error creating DataVolume root: ")))
+		m.expectQuiet(vm)
+		ExpectGone(instanceKey(vm))
+	})
+
+	It("copies within the namespace without a question, and warns of a source that is not there", func() {
+		vm := m.create(templated(copyOf("")))
+		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
+		Expect(m.events.take()).To(ConsistOf(
+			"Warning SourcePVCNotAvailabe: Source PVC golden not available: Target PVC root will remain unpopulated until source is created",
+			"Normal SuccessfulDataVolumeCreate: Created DataVolume root"))
+		Expect(ExpectExists(dataVolume(m.ns, "root")).Spec.Source.PVC.Namespace).To(Equal(m.ns))
+	})
+
+	Context("that are copies from another namespace", func() {
+		var elsewhere string
+		BeforeEach(func() {
+			elsewhere = NewNamespace()
+			ExpectCreated(builder.MakePVC("golden").Namespace(elsewhere).Obj())
+		})
+		permit := func(account, group, resource string) {
+			GinkgoHelper()
+			name := metav1.ObjectMeta{Namespace: elsewhere, Name: "cloner"}
+			ExpectCreated(&rbacv1.Role{ObjectMeta: name, Rules: []rbacv1.PolicyRule{{
+				APIGroups: []string{group}, Resources: []string{resource}, Verbs: []string{"create"},
+			}}}, &rbacv1.RoleBinding{
+				ObjectMeta: name, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "cloner"},
+				Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: m.ns, Name: account}},
+			})
+		}
+		source := func(namespace string) cdiv1beta1.DataVolumeSpec {
+			ExpectCreated(&cdi.DataSource{
+				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "debian"},
+				Spec: cdi.DataSourceSpec{Source: cdi.DataSourceSource{
+					PVC: &cdiv1beta1.DataVolumeSourcePVC{Namespace: elsewhere, Name: "golden"},
+				}},
+			})
+			return cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{
+				Kind: "DataSource", Namespace: ptr.To(namespace), Name: "debian",
+			}}
+		}
+
+		It("refuses without the right, and goes on with it", func() {
+			vm := m.create(templated(copyOf(elsewhere)))
+			result := m.expectReconciled(vm, "create SubjectAccessReview", "create SubjectAccessReview", "patch VirtualMachine/status")
+			Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+			const refused = "User system:serviceaccount:%s:default has insufficient permissions in clone source namespace "
+			Expect(m.events.take()).To(ConsistOf(And(HavePrefix("Warning UnauthorizedDataVolumeCreate: Not authorized to create DataVolume root: "),
+				HaveSuffix(refused+elsewhere, m.ns))))
+			Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "insufficient permissions"))
+			ExpectGone(dataVolume(m.ns, "root"))
+			m.expectReconciled(vm, "create SubjectAccessReview", "create SubjectAccessReview")
+			Expect(m.events.take()).To(BeEmpty())
+
+			permit("default", "cdi.kubevirt.io", "datavolumes/source")
+			Eventually(func() []string {
+				_, err := m.reconcile(vm)
+				Expect(err).NotTo(HaveOccurred())
+				return m.writes.Take()
+			}, "10s").Should(ContainElement("create DataVolume"))
+			Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
+		})
+
+		It("does not take an annotation for a right", func() {
+			vm := m.create(templated(copyOf(elsewhere)).With(func(vm *v1.VirtualMachine) {
+				vm.Spec.DataVolumeTemplates[0].Annotations = map[string]string{"cdi.kubevirt.io/storage.prePopulated": "root"}
+			}))
+			_, err := m.reconcile(vm)
+			Expect(err).NotTo(HaveOccurred())
+			ExpectGone(dataVolume(m.ns, "root"))
+		})
+
+		It("asks for the rights of the account that the VM has", func() {
+			permit("robot", "", "pods")
+			b := templated(copyOf(elsewhere)).With(func(vm *v1.VirtualMachine) {
+				vm.Spec.Template.Spec.Volumes = append(vm.Spec.Template.Spec.Volumes, v1.Volume{Name: "account", VolumeSource: v1.VolumeSource{
+					ServiceAccount: &v1.ServiceAccountVolumeSource{ServiceAccountName: "robot"},
+				}})
+			})
+			vm := m.create(b)
+			Eventually(func() []string {
+				_, err := m.reconcile(vm)
+				Expect(err).NotTo(HaveOccurred())
+				return m.writes.Take()
+			}, "10s").Should(ContainElement("create DataVolume"))
+		})
+
+		It("writes down what a DataSource stands for, and asks for the rights to that", func() {
+			spec := source(m.ns)
+			vm := m.create(templated(spec))
+			_, err := m.reconcile(vm)
+			Expect(err).NotTo(HaveOccurred())
+			ExpectGone(dataVolume(m.ns, "root"))
+			permit("default", "cdi.kubevirt.io", "datavolumes/source")
+			Eventually(func() error {
+				_, err := m.reconcile(vm)
+				Expect(err).NotTo(HaveOccurred())
+				return k8sClient.Get(ctx, keyOf(vm, "root"), dataVolume(m.ns, "root"))
+			}, "10s").Should(Succeed())
+			dv := ExpectExists(dataVolume(m.ns, "root"))
+			Expect(dv.Spec.SourceRef).To(BeNil())
+			Expect(dv.Spec.Source.PVC).To(HaveValue(Equal(cdiv1beta1.DataVolumeSourcePVC{Namespace: elsewhere, Name: "golden"})))
+		})
+
+		It("says which DataSource is missing, and looks again", func() {
+			vm := m.create(templated(cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{Kind: "DataSource", Name: "debian"}}))
+			result := m.expectReconciled(vm, "patch VirtualMachine/status")
+			Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+			Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate",
+				"get DataSource "+m.ns+"/debian"))
+			Expect(m.events.take()).To(ConsistOf(HavePrefix("Warning FailedDataVolumeCreate: ")))
+		})
+	})
+})

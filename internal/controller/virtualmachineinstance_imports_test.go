@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
+	var w *world
+	BeforeEach(func() { w = newWorld() })
+
+	imported := func() *builder.VMI {
+		return builder.MakeVMI("vm").Volume("root", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "root"}})
+	}
+
+	It("waits until they are filled, and hands over a VMI whose DataVolumes are ready", func() {
+		dv := dataVolume(w.ns, "root")
+		ExpectCreated(dv)
+		vmi := w.create(imported())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
+		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionUnknown, "NotAllDVsReady",
+			"Not all of the VMI's DVs are ready"))
+		w.expectQuiet(vmi)
+		provide(dv, true)
+		fill(dv, "ImportInProgress", dvCondition(cdi.DataVolumeReady, corev1.ConditionFalse, "TransferRunning", ""))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionFalse, "NotAllDVsReady", ""))
+		ExpectGone(podOf(vmi))
+		Expect(w.events.take()).To(BeEmpty(), "to wait for an import is nothing to warn of")
+
+		fill(dv, cdi.DataVolumeSucceeded, dvCondition(cdi.DataVolumeReady, corev1.ConditionTrue, "", ""))
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionTrue, "AllDVsReady",
+			"All of the VMI's DVs are bound and ready"))
+		pod := ExpectExists(podOf(vmi))
+		var claims []string
+		for _, volume := range pod.Spec.Volumes {
+			if volume.PersistentVolumeClaim != nil {
+				claims = append(claims, volume.PersistentVolumeClaim.ClaimName)
+			}
+		}
+		Expect(claims).To(ConsistOf("root"))
+	})
+
+	It("makes the Pod that they are filled for", func() {
+		dv := dataVolume(w.ns, "root")
+		ExpectCreated(dv)
+		provide(dv, false)
+		fill(dv, cdi.DataVolumePendingPopulation)
+		vmi := w.create(imported())
+		w.expectReconciled(vmi, "create Pod")
+	})
+
+	It("fails when they do", func() {
+		dv := dataVolume(w.ns, "root")
+		ExpectCreated(dv)
+		fill(dv, cdi.DataVolumeFailed)
+		vmi := w.create(imported())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
+		Expect(w.events.take()).To(ContainElement("Warning FailedDataVolumeImport: DataVolume root for volume root failed to import its disk image."))
+		w.expectQuiet(vmi)
+	})
+
+	It("follows the DataVolume of a claim that a volume names", func() {
+		dv := dataVolume(w.ns, "root")
+		ExpectCreated(dv)
+		provide(dv, true)
+		fill(dv, "ImportInProgress")
+		vmi := w.create(builder.MakeVMI("vm").PVC("root", "root"))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		ExpectGone(podOf(vmi))
+		fill(dv, cdi.DataVolumeSucceeded)
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+	})
+
+	It("does not trust a claim whose DataVolume is gone", func() {
+		dv := dataVolume(w.ns, "root")
+		ExpectCreated(dv)
+		provide(dv, true)
+		Expect(k8sClient.Delete(ctx, dv)).To(Succeed())
+		vmi := w.create(imported())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedDataVolumeImport",
+			"DataVolume "+w.ns+"/root does not exist"))
+	})
+
+	It("takes a claim of its name that no DataVolume has, with or without an importer", func() {
+		w.DataVolumes = noImporter{}
+		vmi := w.create(imported())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedPvcNotFound",
+			"install the Containerized Data Importer (CDI)"))
+		ExpectCreated(builder.MakePVC("root").Namespace(w.ns).Bound("1Gi").Obj())
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+	})
+
+	It("names the revision of its VM when it is handed over", func() {
+		vm := builder.MakeVM("vm").UID("6a1a24a1-4061-4607-8bf4-000000000001").Obj()
+		vmi := w.create(builder.MakeVMI("vm").OwnedBy(vm).Annotation(v1.VirtualMachineGenerationAnnotation, "7"))
+		w.expectReconciled(vmi, "create Pod")
+		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		_, err := w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
+		Expect(vmi.Status.VirtualMachineRevisionName).To(Equal("revision-start-vm-6a1a24a1-4061-4607-8bf4-000000000001-7"))
+	})
+})
