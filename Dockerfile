@@ -10,6 +10,12 @@ COPY bin/virt-controller /usr/bin/virt-controller
 USER 65532:65532
 ENTRYPOINT ["/usr/bin/virt-controller"]
 
+FROM scratch AS virt-api
+COPY images/virt-api/rootfs/ /
+COPY bin/virt-api /usr/bin/virt-api
+USER 65532:65532
+ENTRYPOINT ["/usr/bin/virt-api"]
+
 FROM scratch AS virt-handler-rootfs
 ADD .build/rootfs/virt-handler.tar /
 

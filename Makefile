@@ -28,7 +28,7 @@ local_kubeconfig := $(CURDIR)/.cluster/kubeconfig
 cluster_kubeconfig := $(or $(KUBECONFIG),$(local_kubeconfig))
 image_prefix := $(or $(IMG_REGISTRY),localhost/vireo)
 
-components := virt-controller virt-handler virt-launcher
+components := virt-controller virt-api virt-handler virt-launcher
 images := $(components) guest-small guest-small-kernel
 ldflags := -s -w -X github.com/vireo-project/vireo/internal/version.Version=$(VERSION)
 # RELEASE=1 leaves this machine's paths out of the binaries. It compiles every dependency once more, which tests and the
@@ -116,7 +116,7 @@ bench-start: ## Measure VM starts against bare Pods (COUNT=10); writes .bench/st
 
 .PHONY: build
 build: deps ## Build the components and virtctl into bin/
-	CGO_ENABLED=0 go build $(build_flags) -o bin/ ./cmd/virt-controller ./cmd/virt-launcher
+	CGO_ENABLED=0 go build $(build_flags) -o bin/ ./cmd/virt-controller ./cmd/virt-api ./cmd/virt-launcher
 	CGO_ENABLED=1 go build $(build_flags) -o bin/ ./cmd/virt-handler
 	@$(MAKE) virtctl
 	CGO_ENABLED=0 go build $(build_flags) -o bin/test-tools ./test/tools

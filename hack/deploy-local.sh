@@ -43,12 +43,13 @@ deploy() {
 	$kubectl -n kubevirt wait kubevirt/kubevirt --for=condition=Available --timeout=5m
 	# A rebuilt image has the same tag: what runs an older one starts again.
 	local digest
-	digest=$(cat .build/images/virt-{controller,handler,launcher}.tar | sha256sum | cut -c1-16)
+	digest=$(cat .build/images/virt-{controller,api,handler,launcher}.tar | sha256sum | cut -c1-16)
 	if [ "$($kubectl -n kubevirt get namespace kubevirt -o jsonpath='{.metadata.annotations.vireo-images}')" != "$digest" ]; then
-		$kubectl -n kubevirt rollout restart deployment/virt-controller daemonset/virt-handler
+		$kubectl -n kubevirt rollout restart deployment/virt-controller deployment/virt-api daemonset/virt-handler
 		$kubectl annotate --overwrite namespace kubevirt vireo-images="$digest"
 	fi
 	$kubectl -n kubevirt rollout status deployment/virt-controller --timeout=5m
+	$kubectl -n kubevirt rollout status deployment/virt-api --timeout=5m
 	$kubectl -n kubevirt rollout status daemonset/virt-handler --timeout=5m
 	$kubectl wait node --all --for=jsonpath='{.metadata.labels.kubevirt\.io/schedulable}'=true --timeout=3m
 }

@@ -11,6 +11,7 @@ import (
 
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/vireo-project/vireo/internal/livelog"
 	"github.com/vireo-project/vireo/internal/manager"
 )
 
@@ -25,7 +26,7 @@ func main() {
 }
 
 func run(options *manager.Options) error {
-	log, err := manager.NewLog(options.Verbosity)
+	log, err := livelog.New(options.Verbosity)
 	if err != nil {
 		return fmt.Errorf("cannot start logging: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/vireo-project/vireo/internal/handler/agent"
+	"github.com/vireo-project/vireo/internal/livelog"
 )
 
 func main() {
@@ -26,7 +27,7 @@ func run() error {
 	options := &agent.Options{}
 	options.BindFlags(flag.CommandLine)
 	flag.Parse()
-	log, err := agent.NewLog(options.Verbosity)
+	log, err := livelog.New(options.Verbosity)
 	if err != nil {
 		return fmt.Errorf("cannot make the log: %w", err)
 	}

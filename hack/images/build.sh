@@ -29,7 +29,7 @@ while [ $# -gt 0 ]; do
 	esac
 	shift
 done
-[ ${#names[@]} -gt 0 ] || names=(virt-controller virt-handler virt-launcher guest-small guest-small-kernel)
+[ ${#names[@]} -gt 0 ] || names=(virt-controller virt-api virt-handler virt-launcher guest-small guest-small-kernel)
 
 images=$context/images
 mkdir -p "$images" "$context/rootfs" "$context/guests" "$cache"
@@ -65,10 +65,10 @@ binary() {
 inputs() {
 	local made part
 	case $1 in
-	virt-controller)
+	virt-controller | virt-api)
 		binary "$1" >&2
-		echo bin/virt-controller
-		echo images/virt-controller/rootfs
+		echo "bin/$1"
+		echo "images/$1/rootfs"
 		;;
 	test-tools)
 		[ -x "$repo/bin/test-tools" ] || die "$1: bin/test-tools is not there: make build"

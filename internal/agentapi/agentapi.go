@@ -20,6 +20,9 @@ import (
 // ConsolePort is where virt-handler listens unless told otherwise. KubeVirt's port.
 const ConsolePort = 8186
 
+// ServiceName is the Service of virt-api, to which the API server sends what is for subresources.kubevirt.io. KubeVirt's name.
+const ServiceName = "virt-api"
+
 // StreamProtocol is the subprotocol of websockets that carry a plain stream of bytes, to virt-api and from there to the
 // agent. KubeVirt's clients ask for it by this name.
 const StreamProtocol = "plain.kubevirt.io"

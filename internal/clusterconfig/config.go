@@ -127,12 +127,14 @@ type SMBIOS struct {
 	Manufacturer, Product, Version, SKU, Family string
 }
 
-// Images are the images of what runs on nodes.
+// Images are the images of what is installed.
 type Images struct {
 	// Launcher is the image of virt-launcher.
 	Launcher string
 	// Handler is the image of virt-handler.
 	Handler string
+	// API is the image of virt-api.
+	API string
 }
 
 // Certificates are the lifetimes of certificates, and how long before their end they are renewed.

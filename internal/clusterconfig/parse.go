@@ -56,6 +56,7 @@ type parser struct {
 func (p *parser) spec(s *v1.KubeVirtSpec, path *field.Path) {
 	p.config.Images.Launcher = imageRef(p.config.Images.Launcher, s.ImageRegistry, s.ImageTag)
 	p.config.Images.Handler = imageRef(p.config.Images.Handler, s.ImageRegistry, s.ImageTag)
+	p.config.Images.API = imageRef(p.config.Images.API, s.ImageRegistry, s.ImageTag)
 	p.config.ImagePullSecrets = s.ImagePullSecrets
 	p.pullPolicy(s.ImagePullPolicy, path.Child("imagePullPolicy"))
 	if self := s.CertificateRotationStrategy.SelfSigned; self != nil {

@@ -6,11 +6,13 @@ package controller
 import (
 	"context"
 	"fmt"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
 	"github.com/vireo-project/vireo/internal/operator"
@@ -35,13 +38,20 @@ type KubeVirtReconciler struct {
 	KubeletRoot string
 	// Options are those of the configuration: the images that this build belongs to.
 	Options []clusterconfig.Option
+	// Clock replaces the time in tests.
+	Clock clock.PassiveClock
 }
 
 // +kubebuilder:rbac:groups=kubevirt.io,resources=kubevirts,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=kubevirts/status,verbs=patch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines;virtualmachineinstances;virtualmachineinstancereplicasets,verbs=get;list;watch;delete
 // +kubebuilder:rbac:groups=apps,namespace=kubevirt,resources=daemonsets,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=services,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=apps,namespace=kubevirt,resources=deployments,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=policy,namespace=kubevirt,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=services;configmaps,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=apiregistration.k8s.io,resources=apiservices,verbs=list;watch
+// +kubebuilder:rbac:groups=apiregistration.k8s.io,resources=apiservices,resourceNames=v1.subresources.kubevirt.io;v1alpha3.subresources.kubevirt.io,verbs=get;create;patch;delete
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=secrets,resourceNames=kubevirt-virt-handler-serving-ca;kubevirt-virt-api-client-ca;kubevirt-virt-api-serving-ca,verbs=get;update;delete
 
 // What the process around the reconcilers needs: who may get metrics, and the webhooks' certificate and its CA.
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
@@ -55,8 +65,16 @@ type KubeVirtReconciler struct {
 // SetupWithManager adds the reconciler to a manager.
 func (r *KubeVirtReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	everyKubeVirt := handler.EnqueueRequestsFromMapFunc(r.all)
-	ours := builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
-		return o.GetNamespace() == r.Namespace && o.GetLabels()[operator.ManagedByLabel] == operator.ManagedBy
+	of := func(label, value string) builder.Predicates {
+		return builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+			return o.GetNamespace() == r.Namespace && o.GetLabels()[label] == value
+		}))
+	}
+	ours, authority := of(operator.ManagedByLabel, operator.ManagedBy), of(v1.AppLabel, certificate.AuthorityLabelValue)
+	apiServices := &metav1.PartialObjectMetadata{}
+	apiServices.SetGroupVersionKind(operator.APIServiceKind)
+	cluster := builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+		return o.GetLabels()[operator.ManagedByLabel] == operator.ManagedBy
 	}))
 	// A workload matters only when it goes, to a deletion that waits for it.
 	gone := builder.WithPredicates(predicate.Funcs{
@@ -69,7 +87,12 @@ func (r *KubeVirtReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		// Our own status writes do not bring us back.
 		For(&v1.KubeVirt{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&appsv1.DaemonSet{}, everyKubeVirt, ours).
+		Watches(&appsv1.Deployment{}, everyKubeVirt, ours).
+		Watches(&policyv1.PodDisruptionBudget{}, everyKubeVirt, ours).
 		Watches(&corev1.Service{}, everyKubeVirt, ours).
+		Watches(&corev1.ConfigMap{}, everyKubeVirt, ours).
+		Watches(&corev1.Secret{}, everyKubeVirt, authority).
+		WatchesMetadata(apiServices, everyKubeVirt, cluster).
 		Watches(&v1.VirtualMachine{}, everyKubeVirt, gone).
 		Watches(&v1.VirtualMachineInstance{}, everyKubeVirt, gone).
 		// When one of two objects goes, the other may count from now on.
@@ -97,7 +120,7 @@ func (r *KubeVirtReconciler) Reconcile(ctx context.Context, request ctrl.Request
 		return ctrl.Result{}, err
 	}
 	original := kv.DeepCopy()
-	scope := &kubevirt.Scope{Client: r.Client, Namespace: r.Namespace, KubeletRoot: r.KubeletRoot, KubeVirt: kv}
+	scope := &kubevirt.Scope{Client: r.Client, Namespace: r.Namespace, KubeletRoot: r.KubeletRoot, KubeVirt: kv, Now: now(r.Clock)}
 	scope.Config, scope.ConfigErr = clusterconfig.FromKubeVirt(kv, r.Options...)
 
 	all := &v1.KubeVirtList{}
@@ -122,12 +145,12 @@ func (r *KubeVirtReconciler) Reconcile(ctx context.Context, request ctrl.Request
 		original = kv.DeepCopy()
 		scope.InstallErr = kubevirt.Install(ctx, scope)
 	}
-	return result(r.finish(ctx, scope, original), 0)
+	return result(r.finish(ctx, scope, original), scope.UntilLook())
 }
 
 // finish writes the status when it changed, takes the finalizer away at the end, and gives what has to be retried.
 func (r *KubeVirtReconciler) finish(ctx context.Context, s *kubevirt.Scope, original *v1.KubeVirt) error {
-	kubevirt.Status(s, time.Now())
+	kubevirt.Status(s, s.Now)
 	if !equality.Semantic.DeepEqual(original.Status, s.KubeVirt.Status) {
 		if err := r.Status().Patch(ctx, s.KubeVirt.DeepCopy(), client.MergeFrom(original)); err != nil {
 			return client.IgnoreNotFound(fmt.Errorf("cannot write the status: %w", err))

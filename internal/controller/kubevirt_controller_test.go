@@ -4,15 +4,22 @@
 package controller
 
 import (
+	"encoding/base64"
+	"time"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	testclock "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
 	"github.com/vireo-project/vireo/internal/operator"
@@ -37,10 +44,32 @@ var _ = Describe("KubeVirt", func() {
 	agents := func() *appsv1.DaemonSet {
 		return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: operator.HandlerName}}
 	}
+	api := func() *appsv1.Deployment {
+		return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: operator.APIName}}
+	}
+	apiService := func() *unstructured.Unstructured {
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(operator.APIServiceKind)
+		u.SetName("v1.subresources.kubevirt.io")
+		return u
+	}
+	bundles := func() *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: certificate.BundleName}}
+	}
+	authority := func(role certificate.Role) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: role.AuthoritySecret()}}
+	}
 	service := func() *corev1.Service {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kubevirt-prometheus-metrics"}}
 	}
-	// rolledOut says that all agents run, as the DaemonSet controller would, which envtest does not have.
+	// served says that all of virt-api runs, as the Deployment controller would, which envtest does not have.
+	served := func(ready int32) {
+		GinkgoHelper()
+		d := ExpectExists(api())
+		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: ready}
+		ExpectStatus(d)
+	}
+	// rolledOut says the same of all agents, and of virt-api.
 	rolledOut := func(ready int32) {
 		GinkgoHelper()
 		ds := ExpectExists(agents())
@@ -49,6 +78,7 @@ var _ = Describe("KubeVirt", func() {
 			UpdatedNumberScheduled: 2, NumberReady: ready, NumberAvailable: ready,
 		}
 		ExpectStatus(ds)
+		served(2)
 	}
 	expectCondition := func(kv *v1.KubeVirt, kind v1.KubeVirtConditionType, status corev1.ConditionStatus, reason string) {
 		GinkgoHelper()
@@ -75,7 +105,7 @@ var _ = Describe("KubeVirt", func() {
 		writes = NewWrites()
 		reconciler = &KubeVirtReconciler{
 			Client: writes, Namespace: namespace,
-			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1"})},
+			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", API: "e.org/a:v1"})},
 		}
 		kv = newKubeVirt("kubevirt")
 		ExpectCreated(kv)
@@ -95,8 +125,71 @@ var _ = Describe("KubeVirt", func() {
 		expectCondition(kv, v1.KubeVirtConditionAvailable, corev1.ConditionTrue, kubevirt.ReasonAllComponentsReady)
 		Expect(kv.Status.ObservedKubeVirtVersion).To(Equal("v1"))
 		Expect(kv.Status.ObservedDeploymentID).To(Equal(kv.Status.TargetDeploymentID))
-		Expect(kv.Status.Generations).To(HaveLen(2))
+		Expect(kv.Status.Generations).To(HaveLen(8))
 		Expect(*kv.Status.ObservedGeneration).To(Equal(kv.Generation))
+	})
+
+	It("installs virt-api with what it is trusted by, and waits for it", func() {
+		Expect(reconcile(kv)).To(Succeed())
+		Expect(ExpectExists(api()).Spec.Template.Spec.Containers[0].Image).To(Equal("e.org/a:v1"))
+		rolledOut(2)
+		served(1)
+		Expect(reconcile(kv)).To(Succeed())
+		expectCondition(kv, v1.KubeVirtConditionAvailable, corev1.ConditionFalse, kubevirt.ReasonDeploymentInProgress)
+		Expect(kv.Status.Conditions[0].Message).To(Equal("1 of 2 Pods of virt-api are ready"))
+
+		trusted := ExpectExists(bundles()).Data
+		for _, role := range certificate.Roles() {
+			secret := ExpectExists(authority(role))
+			Expect(trusted[role.Name]).To(Equal(string(secret.Data[corev1.TLSCertKey])))
+		}
+		ca, _, err := unstructured.NestedString(ExpectExists(apiService()).Object, "spec", "caBundle")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(base64.StdEncoding.DecodeString(ca)).To(BeEquivalentTo(trusted[certificate.APIServing.Name]))
+	})
+
+	It("makes a successor of an authority in time, trusts it first and lets the old one end", func() {
+		clock := testclock.NewFakePassiveClock(time.Now())
+		reconciler.Clock = clock
+		again := func() time.Duration {
+			GinkgoHelper()
+			r, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
+			Expect(err).NotTo(HaveOccurred())
+			return r.RequeueAfter
+		}
+		day := 24 * time.Hour
+		Expect(again()).To(BeNumerically("~", 7*day-7*day/5, time.Minute))
+		first := ExpectExists(authority(certificate.AgentServing)).Data[corev1.TLSCertKey]
+		id := ExpectExists(kv).Status.TargetDeploymentID
+
+		clock.SetTime(clock.Now().Add(6 * day))
+		Expect(again()).To(BeNumerically("~", 10*time.Minute, time.Minute))
+		Expect(ExpectExists(authority(certificate.AgentServing)).Data[corev1.TLSCertKey]).To(Equal(first), "it signs before it is trusted")
+		Expect(ExpectExists(bundles()).Data[certificate.AgentServing.Name]).To(SatisfyAll(HavePrefix(string(first)), Not(Equal(string(first)))))
+
+		clock.SetTime(clock.Now().Add(11 * time.Minute))
+		again()
+		second := ExpectExists(authority(certificate.AgentServing)).Data[corev1.TLSCertKey]
+		Expect(second).NotTo(Equal(first))
+		Expect(ExpectExists(bundles()).Data[certificate.AgentServing.Name]).To(Equal(string(second) + string(first)))
+
+		clock.SetTime(clock.Now().Add(day))
+		again()
+		Expect(ExpectExists(bundles()).Data[certificate.AgentServing.Name]).To(Equal(string(second)))
+		Expect(ExpectExists(kv).Status.TargetDeploymentID).To(Equal(id), "a new authority is no new installation")
+	})
+
+	It("makes another authority for one that was destroyed, and repairs what is trusted", func() {
+		Expect(reconcile(kv)).To(Succeed())
+		secret := ExpectExists(authority(certificate.APIClient))
+		secret.Data[corev1.TLSPrivateKeyKey] = []byte("nonsense")
+		Expect(k8sClient.Update(ctx, secret)).To(Succeed())
+		trusted := ExpectExists(bundles())
+		trusted.Data = nil
+		Expect(k8sClient.Update(ctx, trusted)).To(Succeed())
+		Expect(reconcile(kv)).To(Succeed())
+		made := ExpectExists(authority(certificate.APIClient)).Data[corev1.TLSCertKey]
+		Expect(ExpectExists(bundles()).Data[certificate.APIClient.Name]).To(Equal(string(made)))
 	})
 
 	It("writes nothing when it has nothing to do", func() {
@@ -238,8 +331,19 @@ var _ = Describe("KubeVirt", func() {
 			collectGuest(vm)
 			Expect(reconcile(kv)).To(Succeed())
 			ExpectExists(kv)
-			collect(agents())
-			collect(service())
+			second := apiService()
+			second.SetName("v1alpha3.subresources.kubevirt.io")
+			budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "virt-api-pdb"}}
+			front := service()
+			front.Name = operator.APIName
+			for _, o := range []client.Object{agents(), service(), api(), front, bundles(), budget, apiService(), second} {
+				collect(o)
+			}
+			ExpectExists(authority(certificate.APIServing))
+			Expect(reconcile(kv)).To(Succeed())
+			for _, role := range certificate.Roles() {
+				ExpectGone(authority(role))
+			}
 			Expect(reconcile(kv)).To(Succeed())
 			ExpectGone(kv)
 		})

@@ -18,7 +18,7 @@ import (
 // implementedKubeVirt are the fields of a KubeVirt object's spec that something makes work.
 var implementedKubeVirt = []string{
 	"imageTag", "imageRegistry", "imagePullPolicy", "imagePullSecrets", "uninstallStrategy", "workloads.nodePlacement",
-	"customizeComponents.flags.handler",
+	"customizeComponents.flags.handler", "customizeComponents.flags.api",
 	"configuration.cpuModel", "configuration.cpuRequest", "configuration.emulatedMachines", "configuration.imagePullPolicy",
 	"configuration.machineType", "configuration.defaultRuntimeClass", "configuration.vmStateStorageClass", "configuration.smbios", "configuration.evictionStrategy",
 	"configuration.additionalGuestMemoryOverheadRatio", "configuration.memBalloonStatsPeriod", "configuration.obsoleteCPUModels",
@@ -33,6 +33,7 @@ var implementedKubeVirt = []string{
 	"configuration.developerConfiguration.memoryOvercommit", "configuration.developerConfiguration.nodeSelectors",
 	"configuration.developerConfiguration.useEmulation", "configuration.developerConfiguration.cpuAllocationRatio",
 	"configuration.developerConfiguration.logVerbosity.virtController", "configuration.developerConfiguration.logVerbosity.virtHandler",
+	"configuration.developerConfiguration.logVerbosity.virtAPI",
 	"configuration.developerConfiguration.logVerbosity.virtLauncher", "configuration.developerConfiguration.logVerbosity.nodeVerbosity",
 	// They say how the methods work, about which there is a warning.
 	"workloadUpdateStrategy.batchEvictionSize", "workloadUpdateStrategy.batchEvictionInterval",

@@ -6,8 +6,9 @@ package fieldsupport
 // Reasons that more than one field has.
 const (
 	deploymentSays    = "virt-controller runs as its Deployment says: edit that"
+	infraIsAPI        = "virt-api follows it, but virt-controller runs as its Deployment says: edit that"
 	imageHasFirmware  = "the firmware of the launcher image is used"
-	restartController = "restart the Deployment virt-controller to have it now"
+	restartController = "restart the Deployment virt-controller to have it for the webhooks now"
 )
 
 // KubeVirt is about the spec of a KubeVirt object. All of it only warns: clusters carry their configuration along, and
@@ -20,14 +21,13 @@ var KubeVirt = []Field{
 	{"synchronizationPort", nil, Warn, "migration between clusters is not implemented yet"},
 	{"workloads.replicas", nil, Warn, "the agent runs once on each node: use nodePlacement to choose the nodes"},
 	{"customizeComponents.patches", nil, Warn, "patches of components are not implemented yet"},
-	{"customizeComponents.flags.api", nil, Warn, "there is no virt-api yet"},
 	{"customizeComponents.flags.controller", nil, Warn, deploymentSays},
-	{"infra.nodePlacement", nil, Warn, deploymentSays},
-	{"infra.replicas", nil, Warn, deploymentSays},
+	{"infra.nodePlacement", nil, Warn, infraIsAPI},
+	{"infra.replicas", nil, Warn, infraIsAPI},
 	{"certificateRotateStrategy.selfSigned.caRotateInterval", nil, Warn, "use ca.duration"},
 	{"certificateRotateStrategy.selfSigned.certRotateInterval", nil, Warn, "use server.duration"},
-	{"certificateRotateStrategy.selfSigned.caOverlapInterval", nil, Warn, "the old and the new CA are never needed together"},
-	{"certificateRotateStrategy.selfSigned.ca.renewBefore", nil, Warn, "the CA is renewed by server.renewBefore as well"},
+	{"certificateRotateStrategy.selfSigned.caOverlapInterval", nil, Warn, "a new CA is trusted before it signs, and the old one until it ends"},
+	{"certificateRotateStrategy.selfSigned.ca.renewBefore", nil, Warn, "the CA of the webhooks is renewed by server.renewBefore as well"},
 	{"certificateRotateStrategy.selfSigned.ca.duration", nil, Later, restartController},
 	{"certificateRotateStrategy.selfSigned.server", nil, Later, restartController},
 	{"productVersion", nil, Warn, "the labels of what is installed do not change"},
@@ -42,7 +42,6 @@ var KubeVirt = []Field{
 	{"configuration.tlsConfiguration", nil, Warn, "TLS 1.2 or newer with Go's ciphers is used"},
 	{"configuration.vmRolloutStrategy", []string{"LiveUpdate"}, Warn, "hotplug is not implemented yet: a change applies at the next start"},
 	{"configuration.developerConfiguration.minimumClusterTSCFrequency", nil, Warn, "guests with a fixed TSC frequency are not implemented yet"},
-	{"configuration.developerConfiguration.logVerbosity.virtAPI", nil, Warn, "there is no virt-api yet"},
 	{"configuration.developerConfiguration.logVerbosity.virtOperator", nil, Warn, "virt-controller does its work: use virtController"},
 	{"configuration.developerConfiguration.logVerbosity.virtSynchronizationController", nil, Warn, "migration between clusters is not implemented yet"},
 	{"configuration.migrations", nil, Warn, "live migration is not implemented yet"},

@@ -5,8 +5,10 @@ package manager
 
 import (
 	appsv1 "k8s.io/api/apps/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/nodecapabilities"
 	"github.com/vireo-project/vireo/internal/operator"
@@ -57,13 +60,22 @@ func slim(o any) (any, error) {
 	return kept, nil
 }
 
+// otherSigners leaves out the requests that a cluster has most of: those of kubelets, and of people. A selector has no "or".
+const otherSigners = "spec.signerName!=kubernetes.io/kubelet-serving," +
+	"spec.signerName!=kubernetes.io/kube-apiserver-client-kubelet,spec.signerName!=kubernetes.io/kube-apiserver-client"
+
 // cacheOptions keep in memory only what is ours: launcher Pods, and in the install namespace what agents publish, what
-// is installed, and the one Secret. They are also all that the Roles allow.
+// is installed, and the Secrets with our certificates and authorities. They are also all that the Roles allow.
 func cacheOptions(namespace string) cache.Options {
-	here := func(selector labels.Selector, field fields.Selector) cache.ByObject {
-		return cache.ByObject{Namespaces: map[string]cache.Config{namespace: {LabelSelector: selector, FieldSelector: field}}}
+	labeled := func(values ...string) labels.Selector {
+		requirement, err := labels.NewRequirement(v1.AppLabel, selection.In, values)
+		utilruntime.Must(err) // the values are constants
+		return labels.NewSelector().Add(*requirement)
 	}
-	agents := labels.SelectorFromSet(labels.Set{v1.AppLabel: nodecapabilities.LabelValue})
+	here := func(selector labels.Selector) cache.ByObject {
+		return cache.ByObject{Namespaces: map[string]cache.Config{namespace: {LabelSelector: selector}}}
+	}
+	agents := labeled(nodecapabilities.LabelValue)
 	ours, err := labels.NewRequirement(v1.CreatedByLabel, selection.Exists, nil)
 	utilruntime.Must(err)
 	installed := labels.SelectorFromSet(labels.Set{operator.ManagedByLabel: operator.ManagedBy})
@@ -74,11 +86,15 @@ func cacheOptions(namespace string) cache.Options {
 			// Those with the specs that VMs were started with.
 			&appsv1.ControllerRevision{}: {Label: labels.NewSelector().Add(*ours)},
 			&corev1.Event{}:              {Field: fields.ParseSelectorOrDie(podWarnings), Transform: slim},
-			&coordinationv1.Lease{}:      here(agents, nil),
-			&corev1.ConfigMap{}:          here(agents, nil),
-			&appsv1.DaemonSet{}:          here(installed, nil),
-			&corev1.Service{}:            here(installed, nil),
-			&corev1.Secret{}:             here(nil, fields.OneTermEqualSelector("metadata.name", CertificateSecret)),
+			&coordinationv1.Lease{}:      here(agents),
+			&corev1.ConfigMap{}:          here(labeled(nodecapabilities.LabelValue, certificate.BundleName)),
+			&appsv1.DaemonSet{}:          here(installed),
+			&appsv1.Deployment{}:         here(installed),
+			&corev1.Service{}:            here(installed),
+			&corev1.Secret{}:             here(labeled(componentName, certificate.AuthorityLabelValue)),
+
+			&policyv1.PodDisruptionBudget{}:             here(installed),
+			&certificatesv1.CertificateSigningRequest{}: {Field: fields.ParseSelectorOrDie(otherSigners)},
 		},
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller"
 	"github.com/vireo-project/vireo/internal/datavolume"
+	"github.com/vireo-project/vireo/internal/livelog"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
 )
 
@@ -43,10 +44,11 @@ const componentName = "virt-controller"
 const (
 	controllerAccount = "kubevirt-controller"
 	handlerAccount    = "kubevirt-handler"
+	apiAccount        = "kubevirt-apiserver"
 )
 
 // Run runs virt-controller until the context ends.
-func Run(ctx context.Context, config *rest.Config, o *Options, l *Log) error {
+func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
@@ -62,7 +64,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *Log) error {
 	if err := store.Load(ctx, mgr.GetAPIReader(), o.Namespace); err != nil {
 		return fmt.Errorf("%w (are the CRDs installed?)", err)
 	}
-	store.Subscribe(l.Follow)
+	store.Subscribe(l.Follow(func(v clusterconfig.Verbosity) uint { return v.Controller }))
 	if err := mgr.Add(store.Follow(mgr.GetCache(), o.Namespace)); err != nil {
 		return err
 	}
@@ -72,7 +74,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *Log) error {
 	}
 	if err := webhookv1.SetupWithManager(mgr, webhookv1.Options{
 		Config:       store,
-		TrustedUsers: webhookv1.ServiceAccounts(o.Namespace, controllerAccount, handlerAccount),
+		TrustedUsers: webhookv1.ServiceAccounts(o.Namespace, controllerAccount, handlerAccount, apiAccount),
 	}); err != nil {
 		return fmt.Errorf("cannot set up webhooks: %w", err)
 	}
@@ -82,7 +84,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *Log) error {
 	if err := setupHealth(mgr, certificates); err != nil {
 		return err
 	}
-	l.Info("Starting virt-controller", "namespace", o.Namespace, "launcherImage", o.LauncherImage, "handlerImage", o.HandlerImage)
+	l.Info("Starting virt-controller", "namespace", o.Namespace, "launcherImage", o.LauncherImage, "handlerImage", o.HandlerImage, "apiImage", o.APIImage)
 	return mgr.Start(ctx)
 }
 
@@ -128,6 +130,7 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		&controller.NodeReconciler{
 			Client: mgr.GetClient(), Recorder: recorder, Namespace: o.Namespace, Config: store,
 		},
+		&controller.CertificateSigningRequestReconciler{Client: mgr.GetClient(), Namespace: o.Namespace, Config: store},
 		&controller.VirtualMachineReconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store,
 			DataVolumes: imports,

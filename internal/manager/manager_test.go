@@ -19,6 +19,7 @@ import (
 	. "github.com/onsi/gomega"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -27,6 +28,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/livelog"
 	"github.com/vireo-project/vireo/internal/operator"
 )
 
@@ -40,7 +43,7 @@ func TestRun(t *testing.T) {
 	c, err := client.New(config, client.Options{Scheme: NewScheme()})
 	g.Expect(err).NotTo(HaveOccurred())
 	options := &Options{
-		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", Namespace: "kubevirt",
+		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", APIImage: "e.org/a:v1", Namespace: "kubevirt",
 		BindAddress: "127.0.0.1", Port: freePort(t), HealthPort: freePort(t), WebhookPort: freePort(t),
 		WebhookService: "hooks", MutatingWebhooks: "mutating", ValidatingWebhooks: "validating",
 		CertificateDirectory: t.TempDir(), LeaderElection: true,
@@ -65,6 +68,26 @@ func TestRun(t *testing.T) {
 		return c.Get(t.Context(), client.ObjectKey{Namespace: "kubevirt", Name: operator.HandlerName}, agents)
 	}, patience).Should(Succeed())
 
+	// Components get the certificates of their roles, and nobody else does.
+	issued := source(t, config, "kubevirt-handler", "blue", certificate.AgentServing, certificate.AgentSubject("blue"))
+	g.Eventually(issued.Current, patience).ShouldNot(BeNil())
+	g.Expect(issued.Current().Leaf.DNSNames).To(Equal([]string{"blue.virt-handler"}))
+	other := source(t, config, "kubevirt-handler", "blue", certificate.AgentServing, certificate.AgentSubject("red"))
+	g.Eventually(func(g Gomega) {
+		list := &certificatesv1.CertificateSigningRequestList{}
+		g.Expect(c.List(t.Context(), list)).To(Succeed())
+		var refused []string
+		for _, csr := range list.Items {
+			for _, condition := range csr.Status.Conditions {
+				if condition.Type == certificatesv1.CertificateDenied {
+					refused = append(refused, condition.Reason)
+				}
+			}
+		}
+		g.Expect(refused).To(ContainElement(certificate.ReasonWrongSubject))
+	}, patience).Should(Succeed())
+	g.Expect(other.Current()).To(BeNil())
+
 	// A lost certificate is made anew and served without a restart.
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: CertificateSecret}}
 	g.Expect(c.Patch(t.Context(), secret, client.RawPatch("application/merge-patch+json", []byte(`{"data":null}`)))).To(Succeed())
@@ -75,7 +98,7 @@ func TestRun(t *testing.T) {
 
 func TestRunNamesMissingOptions(t *testing.T) {
 	err := (&Options{}).Validate()
-	for _, flag := range []string{"--launcher-image", "--handler-image", "--install-namespace"} {
+	for _, flag := range []string{"--launcher-image", "--handler-image", "--api-image", "--install-namespace"} {
 		if err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("%s is not named: %v", flag, err)
 		}
@@ -105,7 +128,7 @@ func startAPIServer(t *testing.T) *rest.Config {
 
 func start(t *testing.T, config *rest.Config, options *Options) {
 	t.Helper()
-	log, err := NewLog(0)
+	log, err := livelog.New(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,6 +141,28 @@ func start(t *testing.T, config *rest.Config, options *Options) {
 			t.Errorf("virt-controller ended with: %v", err)
 		}
 	})
+}
+
+// source asks for a certificate in the name of a component's account, whose token is bound to a node.
+func source(t *testing.T, config *rest.Config, account, node string, role certificate.Role, subject certificate.Subject) *certificate.Source {
+	t.Helper()
+	config = rest.CopyConfig(config)
+	config.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:kubevirt:" + account,
+		Groups:   []string{"system:masters"}, // the roles of the accounts are not installed here
+		Extra:    map[string][]string{"authentication.kubernetes.io/node-name": {node}},
+	}
+	s := certificate.NewSource(config, role, subject)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
 }
 
 // createWebhookConfigurations makes what the CA is put into. They match nothing, because no Service leads here.

@@ -22,6 +22,7 @@ import (
 type Options struct {
 	LauncherImage string
 	HandlerImage  string
+	APIImage      string
 	// Namespace is the install namespace.
 	Namespace   string
 	KubeletRoot string
@@ -43,9 +44,10 @@ type Options struct {
 // Defaults that something else refers to.
 const (
 	defaultNamespace = "kubevirt"
-	// launcherImageEnv and handlerImageEnv name the images that belong to this build, in the Deployment.
+	// launcherImageEnv, handlerImageEnv and apiImageEnv name the images that belong to this build, in the Deployment.
 	launcherImageEnv = "VIRT_LAUNCHER_IMAGE"
 	handlerImageEnv  = "VIRT_HANDLER_IMAGE"
+	apiImageEnv      = "VIRT_API_IMAGE"
 	namespaceEnv     = "POD_NAMESPACE"
 )
 
@@ -55,6 +57,8 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 		"image of virt-launcher, unless the KubeVirt object names a registry or a tag; environment "+launcherImageEnv)
 	fs.StringVar(&o.HandlerImage, "handler-image", os.Getenv(handlerImageEnv),
 		"image of virt-handler, unless the KubeVirt object names a registry or a tag; environment "+handlerImageEnv)
+	fs.StringVar(&o.APIImage, "api-image", os.Getenv(apiImageEnv),
+		"image of virt-api, unless the KubeVirt object names a registry or a tag; environment "+apiImageEnv)
 	fs.StringVar(&o.Namespace, "install-namespace", envOr(namespaceEnv, defaultNamespace),
 		"namespace of the KubeVirt object and of what is installed; environment "+namespaceEnv)
 	fs.StringVar(&o.KubeletRoot, "kubelet-root", operator.DefaultKubeletRoot, "root directory of the kubelets")
@@ -82,6 +86,9 @@ func (o *Options) Validate() error {
 	if o.HandlerImage == "" {
 		errs = append(errs, fmt.Errorf("the handler image is not known: set --handler-image or %s", handlerImageEnv))
 	}
+	if o.APIImage == "" {
+		errs = append(errs, fmt.Errorf("the image of virt-api is not known: set --api-image or %s", apiImageEnv))
+	}
 	if o.Namespace == "" {
 		errs = append(errs, fmt.Errorf("the install namespace is not known: set --install-namespace or %s", namespaceEnv))
 	}
@@ -89,7 +96,7 @@ func (o *Options) Validate() error {
 }
 
 func (o *Options) images() clusterconfig.Option {
-	return clusterconfig.WithImages(clusterconfig.Images{Launcher: o.LauncherImage, Handler: o.HandlerImage})
+	return clusterconfig.WithImages(clusterconfig.Images{Launcher: o.LauncherImage, Handler: o.HandlerImage, API: o.APIImage})
 }
 
 func (o *Options) metricsAddress() string {

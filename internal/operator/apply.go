@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -28,9 +29,14 @@ type Installer struct {
 	Namespace string
 }
 
-// kinds are those that can be installed, in the order in which they are removed.
+// kinds are those that can be installed, in the order in which they are removed: first what leads others to virt-api.
 func kinds() []client.ObjectList {
-	return []client.ObjectList{&appsv1.DaemonSetList{}, &corev1.ServiceList{}}
+	apiServices := &unstructured.UnstructuredList{}
+	apiServices.SetGroupVersionKind(APIServiceKind.GroupVersion().WithKind(APIServiceKind.Kind + "List"))
+	return []client.ObjectList{
+		apiServices, &appsv1.DaemonSetList{}, &appsv1.DeploymentList{}, &policyv1.PodDisruptionBudgetList{},
+		&corev1.ServiceList{}, &corev1.ConfigMapList{},
+	}
 }
 
 // Apply makes the cluster have the objects and writes only those that differ. It gives a record of each.
@@ -48,7 +54,7 @@ func (i Installer) Apply(ctx context.Context, objects []*unstructured.Unstructur
 		records = append(records, v1.GenerationStatus{
 			Group:          desired.GroupVersionKind().Group,
 			Resource:       mapping.Resource.Resource,
-			Namespace:      i.Namespace,
+			Namespace:      desired.GetNamespace(),
 			Name:           desired.GetName(),
 			LastGeneration: live.GetGeneration(),
 			Hash:           desired.GetAnnotations()[HashAnnotation],
@@ -81,8 +87,14 @@ func (i Installer) applyOne(ctx context.Context, desired *unstructured.Unstructu
 	return applied, nil
 }
 
-// typed makes an empty object of the kind, so that reads share the manager's typed cache.
+// typed makes an empty object of the kind, so that reads share the manager's typed cache. A kind without types is read from the
+// API server.
 func (i Installer) typed(desired *unstructured.Unstructured) (client.Object, error) {
+	if clusterScoped(desired) {
+		live := &unstructured.Unstructured{}
+		live.SetGroupVersionKind(desired.GroupVersionKind())
+		return live, nil
+	}
 	object, err := i.Client.Scheme().New(desired.GroupVersionKind())
 	if err != nil {
 		return nil, fmt.Errorf("kind is not in the scheme: %w", err)
@@ -166,7 +178,11 @@ func (i Installer) remove(ctx context.Context, o client.Object) error {
 func (i Installer) Installed(ctx context.Context) ([]client.Object, error) {
 	var out []client.Object
 	for _, list := range kinds() {
-		err := i.Client.List(ctx, list, client.InNamespace(i.Namespace), client.MatchingLabels{ManagedByLabel: ManagedBy})
+		options := []client.ListOption{client.MatchingLabels{ManagedByLabel: ManagedBy}}
+		if _, cluster := list.(*unstructured.UnstructuredList); !cluster {
+			options = append(options, client.InNamespace(i.Namespace))
+		}
+		err := i.Client.List(ctx, list, options...)
 		if err != nil {
 			return nil, fmt.Errorf("cannot list what is installed: %w", err)
 		}

@@ -14,6 +14,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/internal/agentapi"
 )
 
 // DefaultKubeletRoot is where kubelets keep their state unless told otherwise.
@@ -45,6 +47,7 @@ func handlerArgs(s Settings) []string {
 		"--pod-ip-address", "$(MY_POD_IP)",
 		"--install-namespace", "$(POD_NAMESPACE)",
 		"--kubelet-root", s.kubeletRoot(),
+		"--console-server-port", strconv.Itoa(agentapi.ConsolePort),
 		"--max-devices", strconv.Itoa(s.Config.VirtualMachineInstancesPerNode),
 	}
 	args := make([]string, 0, len(fixed)+len(s.HandlerFlags))

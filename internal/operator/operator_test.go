@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -20,7 +21,8 @@ import (
 
 func settings(change func(*Settings)) Settings {
 	s := Settings{Namespace: "kubevirt", Config: clusterconfig.Default()}
-	s.Config.Images = clusterconfig.Images{Launcher: "l:1", Handler: "h:1"}
+	s.Config.Images = clusterconfig.Images{Launcher: "l:1", Handler: "h:1", API: "a:1"}
+	s.Bundles = map[string][]byte{"virt-api-serving": []byte("serving"), "virt-api-client": []byte("client")}
 	if change != nil {
 		change(&s)
 	}
@@ -53,7 +55,11 @@ func handlerOf(t *testing.T, s Settings) *appsv1.DaemonSet {
 
 func TestEverythingIsOurs(t *testing.T) {
 	for _, o := range render(t, settings(nil)) {
-		if o.GetNamespace() != "kubevirt" || o.GetLabels()[ManagedByLabel] != ManagedBy || o.GetAnnotations()[HashAnnotation] == "" {
+		namespace := "kubevirt"
+		if o.GetKind() == "APIService" {
+			namespace = ""
+		}
+		if o.GetNamespace() != namespace || o.GetLabels()[ManagedByLabel] != ManagedBy || o.GetAnnotations()[HashAnnotation] == "" {
 			t.Errorf("%s %s: namespace %q, labels %v, annotations %v", o.GetKind(), o.GetName(), o.GetNamespace(), o.GetLabels(), o.GetAnnotations())
 		}
 		if _, ok := o.Object["status"]; ok {
@@ -71,6 +77,8 @@ func TestRenderingIsStableAndFollowsItsSettings(t *testing.T) {
 		"image":       func(s *Settings) { s.Config.Images.Handler = "h:2" },
 		"emulation":   func(s *Settings) { s.Config.UseEmulation = true },
 		"pull policy": func(s *Settings) { s.Config.ImagePullPolicy = corev1.PullNever },
+		"virt-api":    func(s *Settings) { s.Config.Images.API = "a:2" },
+		"replicas":    func(s *Settings) { s.Replicas = ptr.To[uint8](3) },
 		"devices":     func(s *Settings) { s.Config.VirtualMachineInstancesPerNode = 5 },
 	}
 	for name, change := range changes {
@@ -80,6 +88,9 @@ func TestRenderingIsStableAndFollowsItsSettings(t *testing.T) {
 	}
 	if id(func(s *Settings) { s.Config.Verbosity.Handler = 9 }) != id(nil) {
 		t.Error("the log verbosity restarts every agent")
+	}
+	if id(func(s *Settings) { s.Bundles["virt-api-serving"] = []byte("rotated") }) != id(nil) {
+		t.Error("a new authority is another installation")
 	}
 }
 

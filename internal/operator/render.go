@@ -50,14 +50,20 @@ type Settings struct {
 	Config clusterconfig.Config
 	// Workloads places what runs on the nodes of guests.
 	Workloads *v1.NodePlacement
-	// HandlerFlags are added to the agent's arguments.
-	HandlerFlags map[string]string
+	// HandlerFlags and APIFlags are added to the arguments of the agent and of virt-api.
+	HandlerFlags, APIFlags map[string]string
+	// Infra places what runs on any node, and Replicas is how many Pods each of that has. Nil means DefaultReplicas.
+	Infra    *v1.NodePlacement
+	Replicas *uint8
+	// Bundles are the certificates of the authorities of each role, as PEM.
+	Bundles map[string][]byte
 }
 
 // Render makes the objects to install, in the order in which they are applied.
 func Render(s Settings) ([]*unstructured.Unstructured, error) {
-	if s.Config.Images.Handler == "" || s.Config.Images.Launcher == "" {
-		return nil, fmt.Errorf("the images of virt-handler and virt-launcher are not known: start virt-controller with --handler-image and --launcher-image")
+	if s.Config.Images.Handler == "" || s.Config.Images.Launcher == "" || s.Config.Images.API == "" {
+		return nil, fmt.Errorf("the images of virt-handler, virt-launcher and virt-api are not known: " +
+			"start virt-controller with --handler-image, --launcher-image and --api-image")
 	}
 	service, err := decode[corev1.Service]("metrics-service.yaml")
 	if err != nil {
@@ -69,8 +75,13 @@ func Render(s Settings) ([]*unstructured.Unstructured, error) {
 	}
 	configureHandler(handler, s)
 
+	api, err := apiObjects(s)
+	if err != nil {
+		return nil, err
+	}
 	var objects []*unstructured.Unstructured
-	for _, o := range []client.Object{service, handler} {
+	// The ConfigMap is there before the Pods that mount it.
+	for _, o := range append([]client.Object{bundles(s), service, handler}, api...) {
 		u, err := finish(o, s.Namespace)
 		if err != nil {
 			return nil, err
@@ -80,11 +91,14 @@ func Render(s Settings) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// DeploymentID identifies a rendering: two with the same value install the same.
+// DeploymentID identifies a rendering: two with the same value install the same. A new certificate of an authority is no other
+// installation.
 func DeploymentID(objects []*unstructured.Unstructured) string {
 	h := sha256.New()
 	for _, o := range objects {
-		h.Write([]byte(o.GetAnnotations()[HashAnnotation]))
+		if kind := o.GetKind(); kind != "ConfigMap" && kind != APIServiceKind.Kind {
+			h.Write([]byte(o.GetAnnotations()[HashAnnotation]))
+		}
 	}
 	return hex.EncodeToString(h.Sum(nil)[:20])
 }
@@ -101,9 +115,16 @@ func decode[T any](file string) (*T, error) {
 	return object, nil
 }
 
+// clusterScoped says that an object belongs to no namespace.
+func clusterScoped(o client.Object) bool {
+	return o.GetObjectKind().GroupVersionKind().GroupKind() == APIServiceKind.GroupKind()
+}
+
 // finish gives an object its namespace, labels and digest, and drops what only a server sets.
 func finish(o client.Object, namespace string) (*unstructured.Unstructured, error) {
-	o.SetNamespace(namespace)
+	if !clusterScoped(o) {
+		o.SetNamespace(namespace)
+	}
 	labels := map[string]string{
 		ManagedByLabel: ManagedBy, ComponentLabel: o.GetName(), "app.kubernetes.io/part-of": "kubevirt", "kubevirt.io": o.GetName(),
 	}

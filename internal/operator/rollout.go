@@ -5,13 +5,15 @@ package operator
 
 import (
 	"fmt"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/utils/ptr"
 )
 
-// Rollout is how far the node agent's DaemonSet is.
+// Rollout is how far what runs is.
 type Rollout struct {
-	// Done says that every node has the wanted agent and that it is ready.
+	// Done says that all that is wanted runs and is ready.
 	Done bool
 	// Message says what is being waited for.
 	Message string
@@ -29,4 +31,32 @@ func RolloutOf(ds *appsv1.DaemonSet) Rollout {
 		return Rollout{Message: fmt.Sprintf("%s is ready on %d of %d nodes", ds.Name, s.NumberReady, s.DesiredNumberScheduled)}
 	}
 	return Rollout{Done: true, Message: fmt.Sprintf("%s is ready on all %d nodes", ds.Name, s.DesiredNumberScheduled)}
+}
+
+// RolloutOfDeployment reads the progress of a Deployment. It is pure.
+func RolloutOfDeployment(d *appsv1.Deployment) Rollout {
+	s, want := d.Status, ptr.Deref(d.Spec.Replicas, 1)
+	switch {
+	case s.ObservedGeneration < d.Generation:
+		return Rollout{Message: fmt.Sprintf("Deployment %s is not yet observed by its controller", d.Name)}
+	case s.UpdatedReplicas < want:
+		return Rollout{Message: fmt.Sprintf("%d of %d Pods of %s are updated", s.UpdatedReplicas, want, d.Name)}
+	case s.ReadyReplicas < want:
+		return Rollout{Message: fmt.Sprintf("%d of %d Pods of %s are ready", s.ReadyReplicas, want, d.Name)}
+	case s.Replicas > want:
+		return Rollout{Message: fmt.Sprintf("%d old Pods of %s have still to end", s.Replicas-want, d.Name)}
+	}
+	return Rollout{Done: true, Message: fmt.Sprintf("all %d Pods of %s are ready", want, d.Name)}
+}
+
+// Join is done when all are, and waits for the first that is not.
+func Join(rollouts ...Rollout) Rollout {
+	messages := make([]string, 0, len(rollouts))
+	for _, r := range rollouts {
+		if !r.Done {
+			return r
+		}
+		messages = append(messages, r.Message)
+	}
+	return Rollout{Done: true, Message: strings.Join(messages, ", ")}
 }

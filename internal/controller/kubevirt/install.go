@@ -17,13 +17,12 @@ import (
 
 // Install makes the cluster have what the object asks for.
 func Install(ctx context.Context, s *Scope) error {
-	objects, err := operator.Render(operator.Settings{
-		Namespace:    s.Namespace,
-		KubeletRoot:  s.KubeletRoot,
-		Config:       s.Config,
-		Workloads:    placement(s.KubeVirt.Spec.Workloads),
-		HandlerFlags: handlerFlags(s.KubeVirt.Spec.CustomizeComponents),
-	})
+	bundles, look, err := authorities(ctx, s)
+	if err != nil {
+		return err
+	}
+	s.Look = look
+	objects, err := operator.Render(settings(s, bundles))
 	if err != nil {
 		return err
 	}
@@ -37,27 +36,64 @@ func Install(ctx context.Context, s *Scope) error {
 	return observe(ctx, s)
 }
 
-// observe reads the rollout. Right after the DaemonSet was applied the cache may not have it: its event
-// brings the next reconcile.
-func observe(ctx context.Context, s *Scope) error {
-	ds := &appsv1.DaemonSet{}
-	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: operator.HandlerName}, ds)
-	switch {
-	case err != nil && !apierrors.IsNotFound(err):
-		return fmt.Errorf("cannot read DaemonSet %q: %w", operator.HandlerName, err)
-	case apierrors.IsNotFound(err) || stale(ds, s.Generations):
-		s.Rollout = operator.Rollout{Message: "DaemonSet " + operator.HandlerName + " was just applied"}
-		return nil
+func settings(s *Scope, bundles map[string][]byte) operator.Settings {
+	spec := &s.KubeVirt.Spec
+	settings := operator.Settings{
+		Namespace:   s.Namespace,
+		KubeletRoot: s.KubeletRoot,
+		Config:      s.Config,
+		Workloads:   placement(spec.Workloads),
+		Infra:       placement(spec.Infra),
+		Bundles:     bundles,
 	}
-	s.Agents, s.Rollout = ds, operator.RolloutOf(ds)
+	if spec.Infra != nil {
+		settings.Replicas = spec.Infra.Replicas
+	}
+	if flags := spec.CustomizeComponents.Flags; flags != nil {
+		settings.HandlerFlags, settings.APIFlags = flags.Handler, flags.API
+	}
+	return settings
+}
+
+// observe reads the rollout. Right after something was applied the cache may not have it: its event brings the next reconcile.
+func observe(ctx context.Context, s *Scope) error {
+	agents, api := &appsv1.DaemonSet{}, &appsv1.Deployment{}
+	seen, err := s.see(ctx, operator.HandlerName, agents)
+	if err != nil {
+		return err
+	}
+	rolled := operator.Rollout{Message: "DaemonSet " + operator.HandlerName + " was just applied"}
+	if seen {
+		s.Agents, rolled = agents, operator.RolloutOf(agents)
+	}
+	if seen, err = s.see(ctx, operator.APIName, api); err != nil {
+		return err
+	}
+	served := operator.Rollout{Message: "Deployment " + operator.APIName + " was just applied"}
+	if seen {
+		s.API, served = api, operator.RolloutOfDeployment(api)
+	}
+	s.Rollout = operator.Join(rolled, served)
 	return nil
 }
 
+// see reads what was applied, and says whether it is that.
+func (s *Scope) see(ctx context.Context, name string, into client.Object) (bool, error) {
+	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: name}, into)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot read %s: %w", name, err)
+	}
+	return !stale(into, s.Generations), nil
+}
+
 // stale says that the cache is behind what was just applied.
-func stale(ds *appsv1.DaemonSet, applied []v1.GenerationStatus) bool {
+func stale(o client.Object, applied []v1.GenerationStatus) bool {
 	for _, g := range applied {
-		if g.Resource == "daemonsets" && g.Name == ds.Name {
-			return ds.Generation < g.LastGeneration || ds.Annotations[operator.HashAnnotation] != g.Hash
+		if g.Group == appsv1.GroupName && g.Name == o.GetName() {
+			return o.GetGeneration() < g.LastGeneration || o.GetAnnotations()[operator.HashAnnotation] != g.Hash
 		}
 	}
 	return false
@@ -68,11 +104,4 @@ func placement(c *v1.ComponentConfig) *v1.NodePlacement {
 		return nil
 	}
 	return c.NodePlacement
-}
-
-func handlerFlags(c v1.CustomizeComponents) map[string]string {
-	if c.Flags == nil {
-		return nil
-	}
-	return c.Flags.Handler
 }

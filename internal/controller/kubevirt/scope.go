@@ -8,6 +8,7 @@ package kubevirt
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,6 +29,8 @@ type Scope struct {
 	Namespace string
 	// KubeletRoot is the kubelet's root directory on the nodes.
 	KubeletRoot string
+	// Now is the time of the reconcile.
+	Now time.Time
 	// KubeVirt is the object. Only Status changes it.
 	KubeVirt *v1.KubeVirt
 
@@ -43,10 +46,13 @@ type Scope struct {
 	DeploymentID string
 	// Generations is a record of each installed object.
 	Generations []v1.GenerationStatus
-	// Rollout is how far the node agents are.
+	// Rollout is how far the node agents and virt-api are.
 	Rollout operator.Rollout
-	// Agents is the DaemonSet of the node agents as it was seen.
+	// Agents is the DaemonSet of the node agents as it was seen, and API the Deployment of virt-api.
 	Agents *appsv1.DaemonSet
+	API    *appsv1.Deployment
+	// Look is when the authorities have to be looked at again.
+	Look time.Time
 
 	// Uninstall is how far the deletion is.
 	Uninstall Uninstall
@@ -78,4 +84,12 @@ func (s *Scope) CheckConflict(all []v1.KubeVirt) {
 
 func (s *Scope) installer() operator.Installer {
 	return operator.Installer{Client: s.Client, Namespace: s.Namespace}
+}
+
+// UntilLook is how long the authorities can be left alone. Zero means that nothing is known about that.
+func (s *Scope) UntilLook() time.Duration {
+	if s.Look.IsZero() {
+		return 0
+	}
+	return max(s.Look.Sub(s.Now), time.Second)
 }

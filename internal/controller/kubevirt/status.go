@@ -112,7 +112,7 @@ func judge(s *Scope) verdict {
 			reason: ReasonInvalidConfiguration, message: message, notSynchronized: message}
 	case !s.Rollout.Done:
 		// A node joins or an agent restarts: nothing is being updated, and the other nodes' guests run.
-		return verdict{phase: v1.KubeVirtPhaseDeployed, available: anyAgent(s), progressing: true, created: true,
+		return verdict{phase: v1.KubeVirtPhaseDeployed, available: serves(s), progressing: true, created: true,
 			reason: ReasonDeploymentInProgress, message: s.Rollout.Message}
 	}
 	return verdict{phase: v1.KubeVirtPhaseDeployed, available: true, created: true,
@@ -142,7 +142,10 @@ func deployingUnless(deployed bool) v1.KubeVirtPhase {
 	return v1.KubeVirtPhaseDeploying
 }
 
-func anyAgent(s *Scope) bool { return s.Agents != nil && s.Agents.Status.NumberReady > 0 }
+// serves says that there is an agent and a virt-api.
+func serves(s *Scope) bool {
+	return s.Agents != nil && s.Agents.Status.NumberReady > 0 && s.API != nil && s.API.Status.ReadyReplicas > 0
+}
 
 // conditions changes a list of conditions and keeps the times of those that do not change.
 type conditions struct {

@@ -28,6 +28,7 @@ func scope(observed string, change func(*Scope)) *Scope {
 		DeploymentID: "new",
 		Rollout:      operator.Rollout{Done: true, Message: "ready"},
 		Agents:       &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{NumberReady: 1}},
+		API:          &appsv1.Deployment{Status: appsv1.DeploymentStatus{ReadyReplicas: 1}},
 	}
 	s.Config.Images = clusterconfig.Images{Handler: "example.org/v/virt-handler:v2"}
 	s.KubeVirt.Status.ObservedDeploymentID = observed

@@ -31,6 +31,12 @@ func Remove(ctx context.Context, s *Scope) Uninstall {
 	if err != nil {
 		return Uninstall{Err: err}
 	}
+	if len(remaining) == 0 {
+		// The authorities go last: nobody asks them any more.
+		if remaining, err = removeAuthorities(ctx, s); err != nil {
+			return Uninstall{Err: err}
+		}
+	}
 	if len(remaining) > 0 {
 		return Uninstall{Waiting: strings.Join(remaining, ", ") + " being deleted"}
 	}

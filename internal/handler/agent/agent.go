@@ -28,6 +28,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/handler/device"
 	"github.com/vireo-project/vireo/internal/handler/facts"
@@ -37,6 +38,8 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/network"
 	"github.com/vireo-project/vireo/internal/handler/observe"
 	"github.com/vireo-project/vireo/internal/handler/reconciler"
+	"github.com/vireo-project/vireo/internal/handler/server"
+	"github.com/vireo-project/vireo/internal/livelog"
 	"github.com/vireo-project/vireo/internal/nodecapabilities"
 )
 
@@ -50,7 +53,7 @@ const (
 )
 
 // Run runs the agent until the context ends. Guests go on.
-func Run(ctx context.Context, config *rest.Config, o *Options, l *Log) error {
+func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
@@ -67,7 +70,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *Log) error {
 	if err := store.Load(ctx, mgr.GetAPIReader(), o.Namespace); err != nil {
 		return err
 	}
-	store.Subscribe(l.follow(o.Node))
+	store.Subscribe(l.Follow(func(v clusterconfig.Verbosity) uint { return v.HandlerOn(o.Node) }))
 	if err := mgr.Add(store.Follow(mgr.GetCache(), o.Namespace)); err != nil {
 		return err
 	}
@@ -151,6 +154,9 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 	if err := mgr.Add(networks); err != nil {
 		return err
 	}
+	if err := setupServer(mgr, o, connections); err != nil {
+		return err
+	}
 	return reconciler.New(reconciler.Options{
 		Client:   mgr.GetClient(),
 		Reader:   mgr.GetAPIReader(),
@@ -163,6 +169,24 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 		Config:   store.Current,
 		Recorder: mgr.GetEventRecorder(name),
 	}).SetupWithManager(mgr, notices)
+}
+
+// setupServer serves virt-api what guests are asked for. Nothing waits for it: until there is a certificate, and somebody to
+// trust, the server refuses connections, and guests are looked after all the same.
+func setupServer(mgr ctrl.Manager, o *Options, connections *rpc.Manager) error {
+	own := certificate.NewSource(mgr.GetConfig(), certificate.AgentServing, certificate.AgentSubject(o.Node))
+	if err := mgr.Add(own); err != nil {
+		return err
+	}
+	served, err := server.New(server.Options{
+		TLS:     certificate.AgentServer(own, certificate.Trust(o.TrustDir)),
+		Address: net.JoinHostPort(o.PodIP, strconv.Itoa(o.ConsoleServerPort)), Node: o.Node,
+		Client: mgr.GetClient(), Machines: Served{connections},
+	})
+	if err != nil {
+		return err
+	}
+	return mgr.Add(served)
 }
 
 // setupNode advertises the node's devices and reports about the node.

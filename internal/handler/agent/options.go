@@ -13,6 +13,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/vireo-project/vireo/internal/agentapi"
 )
 
 // Environment variables that the DaemonSet sets, which are the defaults of flags.
@@ -30,6 +32,10 @@ type Options struct {
 	PodIP string
 	// Port is that of the metrics, and HealthPort that of the probes.
 	Port, HealthPort int
+	// ConsoleServerPort is that of the server for virt-api.
+	ConsoleServerPort int
+	// TrustDir has the certificates of the authorities, one file for each role.
+	TrustDir string
 	// Namespace is the install namespace.
 	Namespace string
 	// KubeletRoot is the kubelet's root directory.
@@ -52,6 +58,8 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.PodIP, "pod-ip-address", os.Getenv(podIPEnv), "address to serve metrics on, empty for all; environment "+podIPEnv)
 	fs.IntVar(&o.Port, "port", 8443, "port of the metrics, over TLS, for those who may get /metrics")
 	fs.IntVar(&o.HealthPort, "health-port", 8081, "port of /healthz and /readyz")
+	fs.IntVar(&o.ConsoleServerPort, "console-server-port", agentapi.ConsolePort, "port of consoles and the like, over TLS, for virt-api")
+	fs.StringVar(&o.TrustDir, "trust-dir", "/etc/virt-handler/trust", "directory with the certificates of the authorities, one file for each role")
 	fs.StringVar(&o.Namespace, "install-namespace", envOr(namespaceEnv, "kubevirt"),
 		"namespace of the KubeVirt object; environment "+namespaceEnv)
 	fs.StringVar(&o.KubeletRoot, "kubelet-root", "/var/lib/kubelet", "root directory of the kubelet")

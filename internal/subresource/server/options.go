@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	apiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/options"
 	basecompatibility "k8s.io/component-base/compatibility"
 
@@ -37,8 +38,8 @@ type Options struct {
 	Port    int
 	// Listener replaces them in tests.
 	Listener net.Listener
-	// CertFile and KeyFile are the certificate of the server; both are read again when they change.
-	CertFile, KeyFile string
+	// Certificate is that of the server. It may change, and may have nothing at first: no connection is taken until then.
+	Certificate dynamiccertificates.CertKeyContentProvider
 	// Kubeconfig is that of the API server which authenticates and authorizes; empty means the one of the cluster that
 	// virt-api runs in.
 	Kubeconfig string
@@ -71,7 +72,7 @@ func (o *Options) chain(verbs []subresource.Verb) (*apiserver.Config, error) {
 func (o *Options) serve(config *apiserver.Config) error {
 	serving := options.NewSecureServingOptions()
 	serving.BindAddress, serving.BindPort, serving.Listener = net.ParseIP(o.Address), o.Port, o.Listener
-	serving.ServerCert = options.GeneratableKeyCert{CertKey: options.CertKey{CertFile: o.CertFile, KeyFile: o.KeyFile}}
+	serving.ServerCert = options.GeneratableKeyCert{GeneratedCert: o.Certificate}
 	serving.MinTLSVersion = "VersionTLS12"
 	// Streams begin with an upgrade, which HTTP/2 does not have.
 	if err := serving.WithLoopback().ApplyTo(&config.SecureServing, &config.LoopbackClientConfig); err != nil {

@@ -16,6 +16,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
@@ -79,16 +80,15 @@ func startServer(api *subresource.API) {
 	Expect(err).NotTo(HaveOccurred())
 	access, err := kubeconfig.KubeConfig()
 	Expect(err).NotTo(HaveOccurred())
-	files := map[string][]byte{"tls.crt": certificate, "tls.key": key, "kubeconfig": access}
-	for name, content := range files {
-		Expect(os.WriteFile(filepath.Join(dir, name), content, 0o600)).To(Succeed())
-	}
+	Expect(os.WriteFile(filepath.Join(dir, "kubeconfig"), access, 0o600)).To(Succeed())
+	own, err := dynamiccertificates.NewStaticCertKeyContent("serving", certificate, key)
+	Expect(err).NotTo(HaveOccurred())
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	Expect(err).NotTo(HaveOccurred())
 	address = listener.Addr().String()
 	s, err := server.New(server.Options{
 		Listener: listener, Address: "127.0.0.1",
-		CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key"), Kubeconfig: filepath.Join(dir, "kubeconfig"),
+		Certificate: own, Kubeconfig: filepath.Join(dir, "kubeconfig"),
 	}, api.Verbs)
 	Expect(err).NotTo(HaveOccurred())
 	ctx, cancel := context.WithCancel(context.Background())

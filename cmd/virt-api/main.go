@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Command virt-api serves subresources.kubevirt.io behind the API server's aggregation layer.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/vireo-project/vireo/internal/livelog"
+	"github.com/vireo-project/vireo/internal/virtapi"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "virt-api:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	options := &virtapi.Options{}
+	options.BindFlags(flag.CommandLine)
+	flag.Parse()
+	log, err := livelog.New(options.Verbosity)
+	if err != nil {
+		return fmt.Errorf("cannot start logging: %w", err)
+	}
+	// controller-runtime adds --kubeconfig; in a Pod the service account is used.
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("cannot find the cluster: %w", err)
+	}
+	options.Kubeconfig = flag.Lookup("kubeconfig").Value.String()
+	return virtapi.Run(ctrl.SetupSignalHandler(), config, options, log)
+}

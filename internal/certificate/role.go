@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package certificate
+
+import (
+	"crypto/x509"
+	"fmt"
+	"slices"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+
+	"github.com/vireo-project/vireo/internal/agentapi"
+)
+
+// BundleName is the ConfigMap with the certificates of the authorities, one key for each role. KubeVirt's name.
+const BundleName = "kubevirt-ca"
+
+// AuthorityLabelValue is the value of the label kubevirt.io on the Secrets of the authorities.
+const AuthorityLabelValue = "certificate-authority"
+
+// nodeNameExtra is where the API server says to which node a token is bound.
+// Source: kubernetes staging/src/k8s.io/apiserver/pkg/authentication/serviceaccount/util.go, NodeNameKey.
+const nodeNameExtra = "authentication.kubernetes.io/node-name"
+
+// Accounts of those who may ask for certificates.
+const (
+	handlerAccount = "kubevirt-handler"
+	apiAccount     = "kubevirt-apiserver"
+)
+
+// Role is a part that a certificate lets its holder play.
+type Role struct {
+	// Name is the key of its authority in the ConfigMap of bundles.
+	Name string
+	// account may ask for its certificates.
+	account string
+	// usage is what they are for, and kubernetes is Kubernetes' name of it.
+	usage      x509.ExtKeyUsage
+	kubernetes certificatesv1.KeyUsage
+	// subject is whom a certificate is for.
+	subject func(requester) (Subject, error)
+}
+
+// Subject is whom a certificate is for. Servers have names of hosts and clients have a common name.
+type Subject struct {
+	CommonName string
+	DNSNames   []string
+}
+
+// requester is who asks for a certificate.
+type requester struct {
+	namespace string
+	node      string
+}
+
+// The roles.
+var (
+	// AgentServing is that of the agents towards virt-api. Each certificate is for one node.
+	AgentServing = Role{
+		Name: "virt-handler-serving", account: handlerAccount,
+		usage: x509.ExtKeyUsageServerAuth, kubernetes: certificatesv1.UsageServerAuth,
+		subject: func(r requester) (Subject, error) {
+			if r.node == "" {
+				return Subject{}, refuse(ReasonWrongRequester, "the requester's token names no node: it must be bound to a Pod")
+			}
+			return AgentSubject(r.node), nil
+		},
+	}
+	// APIClient is that of virt-api towards the agents.
+	APIClient = Role{
+		Name: "virt-api-client", account: apiAccount,
+		usage: x509.ExtKeyUsageClientAuth, kubernetes: certificatesv1.UsageClientAuth,
+		subject: func(requester) (Subject, error) { return APIClientSubject(), nil },
+	}
+	// APIServing is that of virt-api towards the API server's aggregation layer.
+	APIServing = Role{
+		Name: "virt-api-serving", account: apiAccount,
+		usage: x509.ExtKeyUsageServerAuth, kubernetes: certificatesv1.UsageServerAuth,
+		subject: func(r requester) (Subject, error) { return APIServingSubject(r.namespace), nil },
+	}
+)
+
+// Roles are all of them.
+func Roles() []Role { return []Role{AgentServing, APIClient, APIServing} }
+
+// RoleOf finds the role of a signer.
+func RoleOf(signer string) (Role, bool) {
+	roles := Roles()
+	at := slices.IndexFunc(roles, func(r Role) bool { return r.Signer() == signer })
+	if at < 0 {
+		return Role{}, false
+	}
+	return roles[at], true
+}
+
+// Signer is the signer's name in the API of Kubernetes.
+func (r Role) Signer() string { return "kubevirt.io/" + r.Name }
+
+// AuthoritySecret is the Secret with the authority's keys.
+func (r Role) AuthoritySecret() string { return "kubevirt-" + r.Name + "-ca" }
+
+// AgentSubject is the agent of a node.
+func AgentSubject(node string) Subject {
+	return Subject{DNSNames: []string{agentapi.ServerName(node)}}
+}
+
+// APIClientSubject is virt-api as a client of agents.
+func APIClientSubject() Subject { return Subject{CommonName: agentapi.ClientName} }
+
+// APIServingSubject is virt-api as the API server calls it.
+func APIServingSubject(namespace string) Subject {
+	return Subject{DNSNames: []string{fmt.Sprintf("%s.%s.svc", agentapi.ServiceName, namespace)}}
+}
+
+// usages are what a certificate of the role may be asked for. Without key encipherment, which only RSA has.
+func (r Role) usages() []certificatesv1.KeyUsage {
+	return []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, r.kubernetes}
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package virtapi wires virt-api: the server of subresources.kubevirt.io, its certificates and its log. It decides nothing
+// about VMs.
+package virtapi
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/vireo-project/vireo/internal/agentapi"
+)
+
+const (
+	// namespaceEnv names the install namespace, in the Deployment.
+	namespaceEnv = "POD_NAMESPACE"
+	// defaultTrust is where the Deployment mounts the ConfigMap of bundles.
+	defaultTrust = "/etc/virt-api/trust"
+)
+
+// Options are virt-api's flags. Names and defaults are KubeVirt's where KubeVirt has them.
+type Options struct {
+	// Address and Port are where to listen.
+	Address string
+	Port    int
+	// ConsoleServerPort is that of the agents.
+	ConsoleServerPort int
+	// Namespace is the install namespace.
+	Namespace string
+	// TrustDirectory has the bundles of the authorities.
+	TrustDirectory string
+	// Kubeconfig is that of the API server; empty means the one of the cluster that virt-api runs in.
+	Kubeconfig string
+	// Verbosity is the least verbosity of the log. The KubeVirt object can raise it live.
+	Verbosity int
+
+	// Listener replaces Address and Port in tests.
+	Listener net.Listener
+}
+
+// BindFlags adds the options to a flag set.
+func (o *Options) BindFlags(fs *flag.FlagSet) {
+	fs.StringVar(&o.Address, "listen", "0.0.0.0", "address to serve on")
+	fs.IntVar(&o.Port, "port", 8443, "port to serve on, over TLS")
+	fs.IntVar(&o.ConsoleServerPort, "console-server-port", agentapi.ConsolePort, "port of the node agents")
+	fs.StringVar(&o.Namespace, "install-namespace", os.Getenv(namespaceEnv),
+		"namespace of the KubeVirt object and of the node agents; environment "+namespaceEnv)
+	fs.StringVar(&o.TrustDirectory, "trust-dir", defaultTrust, "directory with the certificates of the authorities, one file for each role")
+	fs.IntVar(&o.Verbosity, "v", 0, "least verbosity of the log; "+
+		"spec.configuration.developerConfiguration.logVerbosity.virtAPI of the KubeVirt object can raise it")
+}
+
+// Validate says what is missing.
+func (o *Options) Validate() error {
+	var errs []error
+	if o.Namespace == "" {
+		errs = append(errs, fmt.Errorf("the install namespace is not known: set --install-namespace or %s", namespaceEnv))
+	}
+	if net.ParseIP(o.Address) == nil {
+		errs = append(errs, fmt.Errorf("--listen is %q: give an IP address", o.Address))
+	}
+	for flag, port := range map[string]int{"port": o.Port, "console-server-port": o.ConsoleServerPort} {
+		if port < 1 || port > 65535 {
+			errs = append(errs, fmt.Errorf("--%s is %d: give a port", flag, port))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtapi
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/client-go/discovery"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	// The metrics of requests to the API server, as KubeVirt's components have them.
+	_ "k8s.io/component-base/metrics/prometheus/restclient"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/livelog"
+	"github.com/vireo-project/vireo/internal/subresource"
+	"github.com/vireo-project/vireo/internal/subresource/agent"
+	"github.com/vireo-project/vireo/internal/subresource/server"
+)
+
+// Rates of requests to the API server. A verb makes a handful.
+const clientQPS, clientBurst = 200, 400
+
+// Run runs virt-api until the context ends, and then until what it serves has ended.
+func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	ctrl.SetLogger(l.Logger)
+	klog.SetLogger(l.Logger)
+	ctx = ctrl.LoggerInto(ctx, l.Logger)
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = clientQPS, clientBurst
+	scheme, err := newScheme()
+	if err != nil {
+		return err
+	}
+	reader, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return fmt.Errorf("cannot make a client: %w", err)
+	}
+	version, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return fmt.Errorf("cannot make a client: %w", err)
+	}
+	store := clusterconfig.NewStore()
+	follow, err := followConfig(ctx, config, reader, store, o)
+	if err != nil {
+		return err
+	}
+	store.Subscribe(l.Follow(func(v clusterconfig.Verbosity) uint { return v.API }))
+	serving := certificate.NewSource(config, certificate.APIServing, certificate.APIServingSubject(o.Namespace))
+	own := certificate.NewSource(config, certificate.APIClient, certificate.APIClientSubject())
+	api := &subresource.API{
+		Client: reader, Config: store.Current, APIServer: version,
+		Agents: agent.New(agent.Options{
+			Pods: reader, Namespace: o.Namespace, Port: o.ConsoleServerPort,
+			TLS: func(node string) (*tls.Config, error) {
+				return certificate.AgentClient(own, certificate.Trust(o.TrustDirectory), node)
+			},
+		}),
+	}
+	s, err := server.New(server.Options{
+		Address: o.Address, Port: o.Port, Listener: o.Listener, Certificate: content{serving}, Kubeconfig: o.Kubeconfig,
+	}, api.Verbs)
+	if err != nil {
+		return err
+	}
+	l.Info("Starting virt-api", "namespace", o.Namespace, "port", o.Port)
+	return run(ctx, s, append(follow, serving, own)...)
+}
+
+// run runs the server, and the rest for as long as the server takes to end: it needs certificates until then.
+func run(ctx context.Context, s *server.Server, rest ...manager.Runnable) error {
+	beside, stop := context.WithCancel(context.WithoutCancel(ctx))
+	group, beside := errgroup.WithContext(beside)
+	for _, r := range rest {
+		group.Go(func() error { return r.Start(beside) })
+	}
+	serving, fail := context.WithCancel(ctx)
+	defer fail()
+	// What runs beside the server does not end before it, unless it fails.
+	defer context.AfterFunc(beside, fail)()
+	err := s.Run(serving)
+	stop()
+	if failed := group.Wait(); failed != nil {
+		return failed
+	}
+	return err
+}
+
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	return scheme, nil
+}
+
+// followConfig loads the store with the configuration of the cluster, and gives what has to run for it to follow changes.
+func followConfig(ctx context.Context, config *rest.Config, reader client.Client, store *clusterconfig.Store, o *Options) ([]manager.Runnable, error) {
+	if err := store.Load(ctx, reader, o.Namespace); err != nil {
+		return nil, err
+	}
+	objects, err := cache.New(config, cache.Options{
+		Scheme:           reader.Scheme(),
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject:         map[client.Object]cache.ByObject{&v1.KubeVirt{}: {Namespaces: map[string]cache.Config{o.Namespace: {}}}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a cache: %w", err)
+	}
+	return []manager.Runnable{objects, store.Follow(objects, o.Namespace)}, nil
+}
+
+// content gives the API server's machinery a certificate that changes.
+type content struct{ *certificate.Source }
+
+var _ dynamiccertificates.CertKeyContentProvider = content{}
+
+// Name implements dynamiccertificates.CertKeyContentProvider.
+func (content) Name() string { return "virt-api-serving" }
+
+// CurrentCertKeyContent implements dynamiccertificates.CertKeyContentProvider.
+func (c content) CurrentCertKeyContent() (crt, key []byte) { return c.PEM() }
+
+// AddListener implements dynamiccertificates.Notifier.
+func (c content) AddListener(l dynamiccertificates.Listener) { c.OnChange(l.Enqueue) }
