@@ -126,7 +126,7 @@ func (a Authority) Bundle() []byte {
 }
 
 func encode(certificates ...*x509.Certificate) []byte {
-	var out []byte
+	out := []byte{} //nolint:prealloc // how long it will be, PEM decides
 	for _, c := range certificates {
 		out = append(out, pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: c.Raw})...)
 	}

@@ -28,17 +28,17 @@ const (
 	ReasonMalformed      = "Malformed"
 )
 
-// Refusal says why a certificate is not signed.
-type Refusal struct {
+// RefusedError says why a certificate is not signed.
+type RefusedError struct {
 	// Reason is one word for programs, and Message a sentence for people.
 	Reason, Message string
 }
 
 // Error is the message.
-func (r *Refusal) Error() string { return r.Message }
+func (r *RefusedError) Error() string { return r.Message }
 
 func refuse(reason, format string, args ...any) error {
-	return &Refusal{Reason: reason, Message: fmt.Sprintf(format, args...)}
+	return &RefusedError{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
 // minRSABits is the least strength of an RSA key, and minCurveBits that of an elliptic curve.
@@ -51,7 +51,7 @@ const (
 var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
 
 // Judge decides whether a request for a certificate of the role is granted in an installation's namespace. It gives the
-// request that was read, or a Refusal. The API server vouches for who asks: nobody else can write those fields.
+// request that was read, or a RefusedError. The API server vouches for who asks: nobody else can write those fields.
 func (r Role) Judge(spec *certificatesv1.CertificateSigningRequestSpec, namespace string) (*x509.CertificateRequest, error) {
 	if spec.SignerName != r.Signer() {
 		return nil, refuse(ReasonMalformed, "the request is for signer %q and not for %q", spec.SignerName, r.Signer())

@@ -103,7 +103,7 @@ func (r *CertificateSigningRequestReconciler) Reconcile(ctx context.Context, req
 	csr = csr.DeepCopy()
 	// Judged even if somebody approved it: what is signed is not left to who has the right to approve.
 	wanted, err := role.Judge(&csr.Spec, r.Namespace)
-	var refusal *certificate.Refusal
+	var refusal *certificate.RefusedError
 	if errors.As(err, &refusal) {
 		return result(client.IgnoreNotFound(r.refuse(ctx, csr, refusal)), 0)
 	}
@@ -113,7 +113,7 @@ func (r *CertificateSigningRequestReconciler) Reconcile(ctx context.Context, req
 	return result(client.IgnoreNotFound(err), 0)
 }
 
-func (r *CertificateSigningRequestReconciler) refuse(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, why *certificate.Refusal) error {
+func (r *CertificateSigningRequestReconciler) refuse(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, why *certificate.RefusedError) error {
 	ctrl.LoggerFrom(ctx).Info("Refused a certificate", "signer", csr.Spec.SignerName, "user", csr.Spec.Username, "reason", why.Reason, "message", why.Message)
 	if has(csr, certificatesv1.CertificateApproved) {
 		r.condition(csr, certificatesv1.CertificateFailed, why.Reason, why.Message)
