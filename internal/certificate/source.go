@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/certificate"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 // Source has the certificate of a process in a role: it asks for one, keeps it and its key in memory, and asks for the next
@@ -40,6 +41,7 @@ func (s *Source) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot ask for certificates: %w", err)
 	}
+	ctx = log.IntoContext(ctx, log.FromContext(ctx))
 	manager, err := certificate.NewManager(&certificate.Config{
 		Ctx:         &ctx,
 		Name:        "certificate." + s.role.Name,
