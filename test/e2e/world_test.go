@@ -40,6 +40,7 @@ func newNamespace(ctx context.Context) string {
 			dump(ctx, namespace.Name)
 		}
 		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &v1.VirtualMachine{}, client.InNamespace(namespace.Name)))).To(Succeed())
+		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &v1.VirtualMachineInstanceReplicaSet{}, client.InNamespace(namespace.Name)))).To(Succeed())
 		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &v1.VirtualMachineInstance{}, client.InNamespace(namespace.Name)))).To(Succeed())
 		Eventually(func(g Gomega) {
 			left := &v1.VirtualMachineInstanceList{}

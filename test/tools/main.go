@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command tools is the program in the image of the end-to-end tests' Pods: a web server, a web client and an
-// SSH client, so that tests need no image from elsewhere.
+// Command tools is the program in the image of the end-to-end tests' Pods: a web server, a web client, an
+// SSH client and a metrics API, so that tests need no image from elsewhere.
 package main
 
 import (
@@ -27,7 +27,7 @@ const dialTimeout = 10 * time.Second
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	root := &cobra.Command{Use: "tools", Short: "Peers for end-to-end tests", SilenceUsage: true}
-	root.AddCommand(serveCommand(), getCommand(), sshCommand(), resolveCommand())
+	root.AddCommand(serveCommand(), getCommand(), sshCommand(), resolveCommand(), metricsCommand())
 	err := root.ExecuteContext(ctx)
 	stop()
 	if err != nil {

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gexec"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// guestBoot is what the small guest writes first.
+const guestBoot = "VIREO-GUEST-BOOT"
+
+// worker counts on a disk and on the console, once a second.
+const worker = `(n=0; while true; do n=$((n+1)); echo $n >/mnt/data/count; sync; echo "WORK $n." >/dev/console; sleep 1; done) &` + "\n"
+
+var worked = regexp.MustCompile(`WORK (\d+)\.`)
+
+// quietTime is how long a steady VM is watched for writes.
+var quietTime = durationOr("VIREO_E2E_QUIET", 45*time.Second)
+
+func durationOr(variable string, otherwise time.Duration) time.Duration {
+	if value, err := time.ParseDuration(os.Getenv(variable)); err == nil {
+		return value
+	}
+	return otherwise
+}
+
+// One guest, on which everything is done that a person does with a running VM.
+var _ = Describe("A person at a running guest", Ordered, ContinueOnFailure, func() {
+	const name = "daily"
+	var (
+		namespace string
+		instance  *v1.VirtualMachineInstance
+		log       func() string
+		stop      context.CancelFunc
+	)
+
+	BeforeAll(func(ctx context.Context) {
+		namespace = newNamespace(ctx)
+		create(ctx, makeVM(namespace, name, withRunStrategy(v1.RunStrategyHalted),
+			withDisk("data", v1.VolumeSource{EmptyDisk: &v1.EmptyDiskSource{Capacity: resource.MustParse("64Mi")}}),
+			withUserData("#!/bin/sh\n"+blueScreen+worker)))
+		By("starting it paused")
+		Eventually(func() string { output, _ := runVirtctl(ctx, "start", "-n", namespace, name, "--paused"); return output }).
+			WithContext(ctx).WithTimeout(shortTimeout).Should(ContainSubstring("scheduled to start"))
+		expectPrintable(ctx, namespace, name, v1.VirtualMachineStatusPaused)
+		instance = vmi(ctx, namespace, name)
+		var following context.Context
+		following, stop = context.WithCancel(context.Background())
+		log = followConsole(following, instance)
+		Expect(log()).NotTo(ContainSubstring(guestBoot))
+		expectVirtctl(ctx, "unpause", "-n", namespace, "vm", name)
+		expectReady(ctx, namespace, name)
+		Eventually(log).WithContext(ctx).WithTimeout(bootTimeout).Should(And(ContainSubstring(guestReady), ContainSubstring("WORK 1.")))
+	}, NodeTimeout(8*time.Minute))
+	AfterAll(func() {
+		if stop != nil {
+			stop()
+		}
+	})
+	AfterEach(func(ctx context.Context) {
+		if CurrentSpecReport().Failed() && namespace != "" {
+			dump(ctx, namespace)
+		}
+	}, NodeTimeout(time.Minute))
+
+	// count is the last number that the guest has counted to.
+	count := func() int {
+		all := worked.FindAllStringSubmatch(log(), -1)
+		if len(all) == 0 {
+			return 0
+		}
+		n, _ := strconv.Atoi(all[len(all)-1][1])
+		return n
+	}
+	expectStands := func(ctx context.Context) {
+		GinkgoHelper()
+		time.Sleep(2 * time.Second) // what was on its way has arrived
+		before := count()
+		Consistently(count).WithContext(ctx).WithTimeout(6 * time.Second).WithPolling(pollInterval).Should(Equal(before))
+	}
+	expectGoesOn := func(ctx context.Context) {
+		GinkgoHelper()
+		before := count()
+		Eventually(count).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeNumerically(">", before+1))
+	}
+	expectSameGuest := func(ctx context.Context) {
+		GinkgoHelper()
+		now := vmi(ctx, namespace, name)
+		Expect(now).To(And(HaveField("UID", instance.UID), HaveField("Status.Phase", v1.Running)))
+		Expect(launcherPod(ctx, now).Status.Phase).To(Equal(corev1.PodRunning))
+	}
+
+	It("logs in over the console, and a second person takes it over", func(ctx context.Context) {
+		first := openConsole(ctx, namespace, name)
+		first.press("echo ANSWER-$((6*7))\n")
+		expectSays(ctx, first.Out, "ANSWER-42")
+
+		second := openConsole(ctx, namespace, name)
+		Eventually(first.Session).WithContext(ctx).WithTimeout(shortTimeout).Should(gexec.Exit())
+		Expect(first.ExitCode()).NotTo(BeZero())
+		Expect(string(first.Err.Contents())).To(ContainSubstring("another client"))
+		second.press("hostname; echo AGAIN-$((40+3))\n")
+		expectSays(ctx, second.Out, "AGAIN-43")
+		second.press("\x1d")
+		Eventually(second.Session).WithContext(ctx).WithTimeout(shortTimeout).Should(gexec.Exit(0))
+	}, SpecTimeout(4*time.Minute))
+
+	It("sees the guest's screen", func(ctx context.Context) {
+		Expect(blueShare(ctx, namespace, name)).To(BeNumerically(">", 0.5), "the guest painted its screen blue")
+		width, height := expectScreen(ctx, vncProxy(ctx, namespace, name))
+		Expect(width).To(BeNumerically(">=", 640))
+		Expect(height).To(BeNumerically(">=", 350))
+	}, SpecTimeout(3*time.Minute))
+
+	It("reaches the guest's web server by port-forward", func(ctx context.Context) {
+		address, _ := forward(ctx, namespace, name, "80")
+		expectHello(ctx, address)
+		expectHello(ctx, address)
+	}, SpecTimeout(3*time.Minute))
+
+	It("asks the guest's agent", func(ctx context.Context) {
+		expectAgent(ctx, namespace, name, shortTimeout)
+		Expect(expectVirtctl(ctx, "guestosinfo", "-n", namespace, name)).To(ContainSubstring("vireo-guest"))
+		Expect(expectVirtctl(ctx, "fslist", "-n", namespace, name)).To(ContainSubstring("/mnt/data"))
+		expectVirtctl(ctx, "userlist", "-n", namespace, name)
+	}, SpecTimeout(3*time.Minute))
+
+	It("pauses the guest, which does no work until it goes on where it stood", func(ctx context.Context) {
+		expectGoesOn(ctx)
+		expectVirtctl(ctx, "pause", "-n", namespace, "vm", name)
+		expectPrintable(ctx, namespace, name, v1.VirtualMachineStatusPaused)
+		Expect(condition(vmi(ctx, namespace, name), v1.VirtualMachineInstancePaused)).To(HaveField("Status", corev1.ConditionTrue))
+		expectStands(ctx)
+		Expect(expectRefused(ctx, "pause", "-n", namespace, "vm", name)).To(ContainSubstring("already paused"))
+		expectVirtctl(ctx, "unpause", "-n", namespace, "vm", name)
+		expectGoesOn(ctx)
+		expectPrintable(ctx, namespace, name, v1.VirtualMachineStatusRunning)
+		for i, found := range worked.FindAllStringSubmatch(log(), -1) {
+			Expect(found[1]).To(Equal(strconv.Itoa(i+1)), "nothing was left out and nothing done twice")
+		}
+		expectSameGuest(ctx)
+	}, SpecTimeout(4*time.Minute))
+
+	It("freezes the guest's disks, which thaw when they are told to, and alone when nobody does", func(ctx context.Context) {
+		expectAgent(ctx, namespace, name, shortTimeout)
+		frozen := func() string { return vmi(ctx, namespace, name).Status.FSFreezeStatus }
+		ask := func(verb, body string) {
+			GinkgoHelper()
+			Expect(clientset.CoreV1().RESTClient().Put().AbsPath(verbPath(namespace, "virtualmachineinstances", name, verb)).
+				SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(ctx).Error()).To(Succeed())
+		}
+		By("thawing")
+		ask("freeze", `{"unfreezeTimeout":"5m0s"}`)
+		Eventually(frozen).WithContext(ctx).WithTimeout(shortTimeout).Should(Equal("frozen"))
+		expectStands(ctx)
+		ask("unfreeze", "{}")
+		expectGoesOn(ctx)
+		Eventually(frozen).WithContext(ctx).WithTimeout(shortTimeout).Should(BeEmpty())
+
+		By("leaving it alone")
+		ask("freeze", `{"unfreezeTimeout":"20s"}`)
+		expectStands(ctx)
+		expectGoesOn(ctx)
+		Eventually(frozen).WithContext(ctx).WithTimeout(shortTimeout).Should(BeEmpty())
+	}, SpecTimeout(5*time.Minute))
+
+	It("reboots the guest gently and not so gently, and it stays the same instance", func(ctx context.Context) {
+		expectAgent(ctx, namespace, name, shortTimeout)
+		boots := func() int { return strings.Count(log(), guestBoot) }
+		ready := func() int { return strings.Count(log(), guestReady) }
+		before := boots()
+		expectVirtctl(ctx, "soft-reboot", "-n", namespace, name)
+		Eventually(ready).WithContext(ctx).WithTimeout(bootTimeout).Should(Equal(before + 1))
+		Expect(log()).To(ContainSubstring(guestShutdown))
+		shutdowns := strings.Count(log(), guestShutdown)
+
+		expectVirtctl(ctx, "reset", "-n", namespace, name)
+		Eventually(ready).WithContext(ctx).WithTimeout(bootTimeout).Should(Equal(before + 2))
+		Expect(boots()).To(Equal(before + 2))
+		Expect(strings.Count(log(), guestShutdown)).To(Equal(shutdowns), "a reset asks nobody")
+		expectSameGuest(ctx)
+	}, SpecTimeout(9*time.Minute))
+
+	It("loses nothing when virt-api is replaced, and is told why its connections ended", func(ctx context.Context) {
+		at := openConsole(ctx, namespace, name)
+		address, _ := forward(ctx, namespace, name, "80")
+		expectHello(ctx, address)
+		restartVirtAPI(ctx)
+		expectSays(ctx, at.Err, "The connection ended: .+")
+		expectSays(ctx, at.Err, "Connected to "+name+" console again")
+		at.press("echo STILL-$((50+5))\n")
+		expectSays(ctx, at.Out, "STILL-55")
+		expectHello(ctx, address)
+		expectSameGuest(ctx)
+	}, SpecTimeout(8*time.Minute))
+
+	It("leaves it alone, and nobody writes anything about it", func(ctx context.Context) {
+		versions := func() string {
+			vm := &v1.VirtualMachine{}
+			Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, vm)).To(Succeed())
+			now := vmi(ctx, namespace, name)
+			return fmt.Sprint(vm.ResourceVersion, now.ResourceVersion, launcherPod(ctx, now).ResourceVersion)
+		}
+		before, since := versions(), time.Now()
+		Eventually(func() time.Duration {
+			if now := versions(); now != before {
+				before, since = now, time.Now()
+			}
+			return time.Since(since)
+		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(BeNumerically(">", 15*time.Second), "it never settles")
+		Consistently(versions).WithContext(ctx).WithTimeout(quietTime).WithPolling(time.Second).Should(Equal(before))
+	}, SpecTimeout(4*time.Minute+quietTime))
+})
+
+// expectHello asks the small guest's web server until it answers.
+func expectHello(ctx context.Context, address string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/", nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		response, err := (&http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+		g.Expect(err).NotTo(HaveOccurred())
+		defer func() { _ = response.Body.Close() }()
+		text, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(string(text)).To(ContainSubstring("hello from"))
+	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(Succeed())
+}
+
+// expectAgent waits until a guest's agent answers.
+func expectAgent(ctx context.Context, namespace, name string, timeout time.Duration) {
+	GinkgoHelper()
+	Eventually(func() *v1.VirtualMachineInstanceCondition {
+		return condition(vmi(ctx, namespace, name), v1.VirtualMachineInstanceAgentConnected)
+	}).WithContext(ctx).WithTimeout(timeout).WithPolling(pollInterval).Should(HaveField("Status", corev1.ConditionTrue))
+}
+
+// expectPrintable waits until a VM shows a state.
+func expectPrintable(ctx context.Context, namespace, name string, status v1.VirtualMachinePrintableStatus) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		vm := &v1.VirtualMachine{}
+		g.Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, vm)).To(Succeed())
+		g.Expect(vm.Status.PrintableStatus).To(Equal(status))
+	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
+}

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// subresourcesAPI is where virt-api is found.
+const subresourcesAPI = "/apis/subresources.kubevirt.io/v1"
+
+// rounds is how often a VM is started and stopped under each run strategy.
+var rounds = numberOr("VIREO_E2E_ROUNDS", 2)
+
+func numberOr(variable string, otherwise int) int {
+	if value, err := strconv.Atoi(os.Getenv(variable)); err == nil {
+		return value
+	}
+	return otherwise
+}
+
+// verbPath is where something is asked of an object.
+func verbPath(namespace, resource, name, verb string) string {
+	return strings.Join([]string{subresourcesAPI, "namespaces", namespace, resource, name, verb}, "/")
+}
+
+var _ = Describe("A VM that is started and stopped", func() {
+	// unplug stops a VM without waiting for its guest, which may not even have booted.
+	unplug := func(ctx context.Context, namespace, name string) {
+		GinkgoHelper()
+		expectVirtctl(ctx, "stop", "-n", namespace, name, "--force", "--grace-period=0")
+		expectGone(ctx, &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
+		expectStopped(ctx, namespace, name)
+	}
+	expectStrategy := func(ctx context.Context, namespace, name string, strategy v1.VirtualMachineRunStrategy) {
+		GinkgoHelper()
+		vm := &v1.VirtualMachine{}
+		Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, vm)).To(Succeed())
+		Expect(vm.Spec.RunStrategy).To(HaveValue(Equal(strategy)))
+	}
+
+	It("again and again from Halted, which becomes Always and back", func(ctx context.Context) {
+		namespace, name := newNamespace(ctx), "halted"
+		create(ctx, makeVM(namespace, name, withRunStrategy(v1.RunStrategyHalted)))
+		expectStopped(ctx, namespace, name)
+		for range rounds {
+			expectVirtctl(ctx, "start", "-n", namespace, name)
+			expectReady(ctx, namespace, name)
+			expectStrategy(ctx, namespace, name, v1.RunStrategyAlways)
+			Expect(expectRefused(ctx, "start", "-n", namespace, name)).To(ContainSubstring("VM is already running"))
+			unplug(ctx, namespace, name)
+			expectStrategy(ctx, namespace, name, v1.RunStrategyHalted)
+		}
+		Expect(expectRefused(ctx, "restart", "-n", namespace, name)).To(ContainSubstring("Halted"))
+
+		By("restarting it")
+		expectVirtctl(ctx, "start", "-n", namespace, name)
+		before := expectReady(ctx, namespace, name)
+		expectVirtctl(ctx, "restart", "-n", namespace, name, "--force", "--grace-period=0")
+		expectNewInstance(ctx, before)
+		expectReady(ctx, namespace, name)
+	}, SpecTimeout(6*time.Minute+time.Duration(rounds)*time.Minute))
+
+	It("again and again under Manual", func(ctx context.Context) {
+		namespace, name := newNamespace(ctx), "manual"
+		create(ctx, makeVM(namespace, name, withRunStrategy(v1.RunStrategyManual)))
+		for range rounds {
+			expectStopped(ctx, namespace, name)
+			Expect(expectRefused(ctx, "stop", "-n", namespace, name)).To(ContainSubstring("VM is not running"))
+			expectVirtctl(ctx, "start", "-n", namespace, name)
+			expectReady(ctx, namespace, name)
+			unplug(ctx, namespace, name)
+			expectStrategy(ctx, namespace, name, v1.RunStrategyManual)
+		}
+	}, SpecTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
+
+	It("again and again under RerunOnFailure, which starts it at first", func(ctx context.Context) {
+		namespace, name := newNamespace(ctx), "rerun"
+		create(ctx, makeVM(namespace, name, withRunStrategy(v1.RunStrategyRerunOnFailure)))
+		for i := range rounds {
+			if i > 0 {
+				expectVirtctl(ctx, "start", "-n", namespace, name)
+			}
+			expectReady(ctx, namespace, name)
+			unplug(ctx, namespace, name)
+			expectStrategy(ctx, namespace, name, v1.RunStrategyRerunOnFailure)
+		}
+	}, SpecTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
+
+	It("once under Once, as often as that is said", func(ctx context.Context) {
+		namespace, name := newNamespace(ctx), "once"
+		create(ctx, makeVM(namespace, name, withRunStrategy(v1.RunStrategyHalted)))
+		for range rounds {
+			setRunStrategy(ctx, namespace, name, v1.RunStrategyOnce)
+			expectReady(ctx, namespace, name)
+			unplug(ctx, namespace, name)
+			expectStrategy(ctx, namespace, name, v1.RunStrategyHalted)
+		}
+	}, SpecTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
+
+	It("is not started again at once when its starts fail, and starts when they no longer do", func(ctx context.Context) {
+		needLocalNodes()
+		namespace, name := newNamespace(ctx), "looping"
+		stop := killLaunchers(ctx, namespace)
+		create(ctx, makeVM(namespace, name))
+		read := func() *v1.VirtualMachine {
+			vm := &v1.VirtualMachine{}
+			Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, vm)).To(Succeed())
+			return vm
+		}
+		Eventually(read).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(100 * time.Millisecond).Should(And(
+			HaveField("Status.PrintableStatus", v1.VirtualMachineStatusCrashLoopBackOff),
+			HaveField("Status.StartFailure", HaveValue(And(
+				HaveField("ConsecutiveFailCount", BeNumerically(">=", 2)),
+				HaveField("RetryAfterTimestamp", Not(BeNil())))))))
+		stop()
+		expectReady(ctx, namespace, name)
+		Eventually(read).WithContext(ctx).WithTimeout(shortTimeout).Should(HaveField("Status.StartFailure", BeNil()))
+	}, SpecTimeout(9*time.Minute))
+})
+
+// killLaunchers kills each virt-launcher of a namespace as soon as it is there, until it is told to stop.
+func killLaunchers(ctx context.Context, namespace string) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer GinkgoRecover()
+		defer close(done)
+		for ctx.Err() == nil {
+			pods := &corev1.PodList{}
+			if k8s.List(ctx, pods, client.InNamespace(namespace)) != nil {
+				continue
+			}
+			for i := range pods.Items {
+				for _, launcher := range podProcesses(&pods.Items[i], "virt-launcher") {
+					_ = syscall.Kill(launcher.PID, syscall.SIGKILL) // it may have ended by itself
+				}
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// restartVirtAPI replaces all Pods of virt-api, as an upgrade does, and waits until the old ones are gone.
+func restartVirtAPI(ctx context.Context) {
+	GinkgoHelper()
+	pods := func() map[string]bool {
+		list := &corev1.PodList{}
+		Expect(k8s.List(ctx, list, client.InNamespace("kubevirt"), client.MatchingLabels{v1.AppLabel: "virt-api"})).To(Succeed())
+		uids := map[string]bool{}
+		for i := range list.Items {
+			uids[string(list.Items[i].UID)] = true
+		}
+		return uids
+	}
+	before := pods()
+	Expect(before).NotTo(BeEmpty())
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "virt-api"}}
+	patch := fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`,
+		time.Now().Format(time.RFC3339))
+	Expect(k8s.Patch(ctx, deployment, client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
+	Eventually(func(g Gomega) {
+		g.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(deployment), deployment)).To(Succeed())
+		g.Expect(deployment.Status.ObservedGeneration).To(Equal(deployment.Generation))
+		g.Expect(deployment.Status.AvailableReplicas).To(Equal(*deployment.Spec.Replicas))
+		for uid := range pods() {
+			g.Expect(before).NotTo(HaveKey(uid))
+		}
+	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
+}
+
+// right is one thing that the subresources' API can be asked to do to an object of a namespace.
+type right struct {
+	resource, verb string // as RBAC calls them
+	path           string
+}
+
+// as is the API as somebody with no right but those that the namespace's roles give.
+func as(user string) rest.Interface {
+	GinkgoHelper()
+	config := rest.CopyConfig(restConfig)
+	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+	set, err := kubernetes.NewForConfig(config)
+	Expect(err).NotTo(HaveOccurred())
+	return set.CoreV1().RESTClient()
+}
+
+// ask does it, to something that is not there, and returns how that went.
+func (r right) ask(ctx context.Context, api rest.Interface) error {
+	request := api.Get()
+	if r.verb == "update" {
+		request = api.Put().SetHeader("Content-Type", "application/json").Body([]byte("{}"))
+	}
+	return request.AbsPath(r.path).Do(ctx).Error()
+}
+
+// rights are all that discovery shows.
+func rights(ctx context.Context, namespace string) []right {
+	GinkgoHelper()
+	list := &metav1.APIResourceList{}
+	raw, err := clientset.CoreV1().RESTClient().Get().AbsPath(subresourcesAPI).DoRaw(ctx)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(json.Unmarshal(raw, list)).To(Succeed())
+	var all []right
+	for _, r := range list.APIResources {
+		if !r.Namespaced {
+			continue
+		}
+		path := strings.Join([]string{subresourcesAPI, "namespaces", namespace, r.Name}, "/")
+		if resource, verb, isVerb := strings.Cut(r.Name, "/"); isVerb {
+			path = verbPath(namespace, resource, "ghost", verb)
+			if verb == "portforward" {
+				path += "/80"
+			}
+		}
+		for _, verb := range r.Verbs {
+			all = append(all, right{resource: r.Name, verb: verb, path: path})
+		}
+	}
+	return all
+}
+
+// grant gives somebody rights in a namespace and waits until the API server knows.
+func grant(ctx context.Context, namespace, user string, rights ...right) {
+	GinkgoHelper()
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: user}}
+	for _, r := range rights {
+		role.Rules = append(role.Rules, rbacv1.PolicyRule{
+			APIGroups: []string{"subresources.kubevirt.io"}, Resources: []string{r.resource}, Verbs: []string{r.verb},
+		})
+	}
+	create(ctx, role, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: user},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: user},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+	})
+	last := rights[len(rights)-1]
+	resource, subresource, _ := strings.Cut(last.resource, "/")
+	Eventually(func() bool {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Namespace: namespace, Verb: last.verb, Group: "subresources.kubevirt.io", Resource: resource, Subresource: subresource,
+			},
+		}}
+		Expect(k8s.Create(ctx, review)).To(Succeed())
+		return review.Status.Allowed
+	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(50 * time.Millisecond).Should(BeTrue())
+}
+
+var _ = Describe("The subresources of VMs", func() {
+	It("are each a right of their own, of which no other right stands in", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		all := rights(ctx, namespace)
+		Expect(len(all)).To(BeNumerically(">", 40))
+		for i, r := range all {
+			what := r.verb + " " + r.resource
+			only, but := fmt.Sprintf("only-%d", i), fmt.Sprintf("but-%d", i)
+			var others []right
+			for _, other := range all {
+				if other.resource != r.resource || other.verb != r.verb {
+					others = append(others, other)
+				}
+			}
+			grant(ctx, namespace, only, r)
+			grant(ctx, namespace, but, others...)
+			Expect(apierrors.IsForbidden(r.ask(ctx, as("nobody")))).To(BeTrue(), "nobody may %s", what)
+			Expect(apierrors.IsForbidden(r.ask(ctx, as(but)))).To(BeTrue(), "who may do all else may %s", what)
+			err := r.ask(ctx, as(only))
+			Expect(apierrors.IsForbidden(err)).To(BeFalse(), "who may %s, may not: %v", what, err)
+		}
+	}, SpecTimeout(5*time.Minute))
+
+	It("answer to kubectl", func(ctx context.Context) {
+		Expect(expectVirtctl(ctx, "version")).To(MatchRegexp(`(?s)Client Version.*Server Version`))
+		err := clientset.CoreV1().RESTClient().Get().AbsPath(subresourcesAPI, "healthz").Do(ctx).Error()
+		Expect(err).NotTo(HaveOccurred())
+	}, SpecTimeout(2*time.Minute))
+})

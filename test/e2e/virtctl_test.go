@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package e2e
+
+import (
+	"context"
+	"io"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gbytes"
+	"github.com/onsi/gomega/gexec"
+)
+
+// virtctlProgram is what `make build` made.
+var virtctlProgram = valueOr("VIRTCTL", filepath.Join("..", "..", "bin", "virtctl"))
+
+// terminal is a virtctl that runs, with its keyboard and its screen.
+type terminal struct {
+	*gexec.Session
+	keys io.WriteCloser
+}
+
+// startVirtctl runs a command that takes as long as it likes. It ends with the test.
+func startVirtctl(ctx context.Context, args ...string) *terminal {
+	GinkgoHelper()
+	command := exec.CommandContext(ctx, virtctlProgram, args...)
+	keys, err := command.StdinPipe()
+	Expect(err).NotTo(HaveOccurred())
+	session, err := gexec.Start(command, GinkgoWriter, GinkgoWriter)
+	Expect(err).NotTo(HaveOccurred(), "`make virtctl` builds it, and VIRTCTL names another one")
+	DeferCleanup(func() {
+		_ = keys.Close()
+		session.Kill()
+	})
+	return &terminal{Session: session, keys: keys}
+}
+
+// runVirtctl runs a command to its end and returns what it printed and its exit code.
+func runVirtctl(ctx context.Context, args ...string) (output string, code int) {
+	GinkgoHelper()
+	t := startVirtctl(ctx, args...)
+	_ = t.keys.Close()
+	Eventually(t.Session).WithContext(ctx).WithTimeout(shortTimeout).Should(gexec.Exit())
+	return string(t.Out.Contents()) + string(t.Err.Contents()), t.ExitCode()
+}
+
+// expectVirtctl runs a command that must work, and returns what it printed.
+func expectVirtctl(ctx context.Context, args ...string) string {
+	GinkgoHelper()
+	output, code := runVirtctl(ctx, args...)
+	Expect(code).To(BeZero(), "virtctl %v: %s", args, output)
+	return output
+}
+
+// expectRefused runs a command that must not work, and returns why it did not.
+func expectRefused(ctx context.Context, args ...string) string {
+	GinkgoHelper()
+	output, code := runVirtctl(ctx, args...)
+	Expect(code).NotTo(BeZero(), "virtctl %v: %s", args, output)
+	return output
+}
+
+// press types on the keyboard.
+func (t *terminal) press(keys string) {
+	GinkgoHelper()
+	_, err := io.WriteString(t.keys, keys)
+	Expect(err).NotTo(HaveOccurred())
+}
+
+// expectSays waits until one of the command's two outputs matches.
+func expectSays(ctx context.Context, output *gbytes.Buffer, pattern string) {
+	GinkgoHelper()
+	Eventually(output).WithContext(ctx).WithTimeout(shortTimeout).Should(gbytes.Say(pattern))
+}
+
+// openConsole connects to a guest's console and waits for its prompt.
+func openConsole(ctx context.Context, namespace, name string) *terminal {
+	GinkgoHelper()
+	t := startVirtctl(ctx, "console", "-n", namespace, name)
+	expectSays(ctx, t.Err, "Successfully connected to "+name+" console")
+	Eventually(func() *gbytes.Buffer {
+		t.press("\n")
+		return t.Out
+	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(2 * time.Second).Should(gbytes.Say("root@"))
+	return t
+}
+
+var forwardedAt = regexp.MustCompile(`Forwarding from (\S+) `)
+
+// forward opens a port of this machine that leads to a guest's port, and returns its address.
+func forward(ctx context.Context, namespace, name, port string) (address string, running *terminal) {
+	GinkgoHelper()
+	running = startVirtctl(ctx, "port-forward", "-n", namespace, "vmi/"+name, ":"+port)
+	Eventually(func() []byte { return running.Out.Contents() }).WithContext(ctx).WithTimeout(shortTimeout).
+		Should(MatchRegexp(forwardedAt.String()))
+	address = string(forwardedAt.FindSubmatch(running.Out.Contents())[1])
+	_, _, err := net.SplitHostPort(address)
+	Expect(err).NotTo(HaveOccurred())
+	return address, running
+}
