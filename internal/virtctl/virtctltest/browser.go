@@ -111,14 +111,21 @@ func getJSON(ctx context.Context, address string, into any) error {
 	return json.NewDecoder(answer.Body).Decode(into)
 }
 
-// call asks the browser for something and waits for the answer.
+// call asks the browser for something, which must work.
 func (p *Page) call(method string, parameters, result any) {
 	p.t.Helper()
+	if err := p.try(method, parameters, result); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// try asks the browser for something and waits for the answer.
+func (p *Page) try(method string, parameters, result any) error {
 	p.number++
 	ctx, cancel := context.WithTimeout(p.t.Context(), 30*time.Second)
 	defer cancel()
 	if err := wsjson.Write(ctx, p.socket, map[string]any{"id": p.number, "method": method, "params": parameters}); err != nil {
-		p.t.Fatal(err)
+		return err
 	}
 	for {
 		var answer struct {
@@ -127,20 +134,18 @@ func (p *Page) call(method string, parameters, result any) {
 			Error  *struct{ Message string }
 		}
 		if err := wsjson.Read(ctx, p.socket, &answer); err != nil {
-			p.t.Fatal(err)
+			return err
 		}
 		if answer.ID != p.number {
 			continue // an event
 		}
 		if answer.Error != nil {
-			p.t.Fatalf("%s: %s", method, answer.Error.Message)
+			return fmt.Errorf("%s: %s", method, answer.Error.Message)
 		}
-		if result != nil {
-			if err := json.Unmarshal(answer.Result, result); err != nil {
-				p.t.Fatal(err)
-			}
+		if result == nil {
+			return nil
 		}
-		return
+		return json.Unmarshal(answer.Result, result)
 	}
 }
 
@@ -151,7 +156,10 @@ func (p *Page) Evaluate(expression string) string {
 		Result           struct{ Value any }
 		ExceptionDetails *struct{ Exception struct{ Description string } }
 	}
-	p.call("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true}, &answer)
+	// A page that is being loaded has nothing to evaluate it in.
+	if err := p.try("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true}, &answer); err != nil {
+		return err.Error()
+	}
 	if answer.ExceptionDetails != nil {
 		return "exception: " + answer.ExceptionDetails.Exception.Description
 	}
