@@ -18,8 +18,10 @@ import (
 
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 	"github.com/vireo-project/vireo/internal/virtctl/console"
+	"github.com/vireo-project/vireo/internal/virtctl/guest"
 	"github.com/vireo-project/vireo/internal/virtctl/lifecycle"
 	"github.com/vireo-project/vireo/internal/virtctl/portforward"
+	"github.com/vireo-project/vireo/internal/virtctl/ssh"
 	"github.com/vireo-project/vireo/internal/virtctl/vnc"
 )
 
@@ -82,7 +84,8 @@ func Command(c *cli.CLI) *cobra.Command {
 	add(root, groupLifecycle,
 		lifecycle.Start(c), lifecycle.Stop(c), lifecycle.Restart(c), lifecycle.Pause(c), lifecycle.Unpause(c),
 		lifecycle.SoftReboot(c), lifecycle.Reset(c), lifecycle.Migrate(c), lifecycle.MigrateCancel(c), lifecycle.EvacuateCancel(c))
-	add(root, groupReach, console.Command(c), vnc.Command(c), portforward.Command(c))
+	add(root, groupReach, console.Command(c), vnc.Command(c), ssh.Command(c), ssh.SCP(c), portforward.Command(c))
+	add(root, groupLook, guest.OSInfo(c), guest.UserList(c), guest.FilesystemList(c))
 	add(root, groupOther, versionCommand(c), optionsCommand(c))
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)

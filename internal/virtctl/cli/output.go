@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -41,5 +42,26 @@ func (o *Output) Print(out io.Writer, value any) error {
 		return err
 	}
 	_, err = out.Write(content)
+	return err
+}
+
+// PrintJSON writes JSON of the server's in the format, with its fields in their order. A guest may have had a hand in it.
+func (o *Output) PrintJSON(out io.Writer, content json.RawMessage) error {
+	var printed []byte
+	var err error
+	switch o.format {
+	case "json":
+		var indented bytes.Buffer
+		err = json.Indent(&indented, content, "", "  ")
+		printed = append(indented.Bytes(), '\n')
+	case "yaml":
+		printed, err = yaml.JSONToYAML(content)
+	default:
+		return fmt.Errorf("output format %q is not known: it is json or yaml", o.format)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(out, Plain(string(printed)))
 	return err
 }
