@@ -21,6 +21,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -37,7 +38,7 @@ const (
 // world is virt-api's verbs over objects and one node's agent, without the checks of who asks.
 type world struct {
 	t        *testing.T
-	client   client.Client
+	client   client.WithWatch
 	agent    *fakeagent.Agent
 	config   clusterconfig.Config
 	api      *API
@@ -62,6 +63,14 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		Client: w.client, Config: func() clusterconfig.Config { return w.config }, APIServer: apiServer{},
 		Agents: agent.New(agent.Options{Pods: w.client, Namespace: installNamespace, Port: w.agent.Port, TLS: w.agent.Authority.Client(t)}),
 	}
+	w.restart(func(*API) {})
+	return w
+}
+
+// restart serves the API anew after a change.
+func (w *world) restart(change func(*API)) {
+	w.t.Helper()
+	change(w.api)
 	mux := http.NewServeMux()
 	for _, v := range w.api.Verbs(w.stopping) {
 		mux.HandleFunc(v.Method+" "+v.Path("v1"), func(rw http.ResponseWriter, r *http.Request) {
@@ -71,9 +80,14 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		})
 	}
 	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
+	w.t.Cleanup(server.Close)
 	w.url = server.URL
-	return w
+}
+
+// intercept serves the API with a client that has faults.
+func (w *world) intercept(faults interceptor.Funcs) {
+	w.t.Helper()
+	w.restart(func(a *API) { a.Client = interceptor.NewClient(w.client, faults) })
 }
 
 func answerError(w http.ResponseWriter, err error) {

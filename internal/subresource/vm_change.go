@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
@@ -26,6 +28,17 @@ type machine struct {
 
 // lives says that there is an instance that has not ended.
 func (m machine) lives() bool { return m.vmi != nil && !m.vmi.IsFinal() }
+
+// recoveryRequired is KubeVirt's message for a VM whose volumes were left half-way between two places.
+const recoveryRequired = "VM recovery required: Volume migration failed, leaving some volumes pointing to non-consistent targets; " +
+	"manual intervention is needed to reassign them to their original volumes."
+
+// has says that a condition of the VM is true.
+func (m machine) has(kind v1.VirtualMachineConditionType) bool {
+	return slices.ContainsFunc(m.vm.Status.Conditions, func(c v1.VirtualMachineCondition) bool {
+		return c.Type == kind && c.Status == corev1.ConditionTrue
+	})
+}
 
 // conflict refuses what does not go with the VM's state.
 func (m machine) conflict(format string, args ...any) error {

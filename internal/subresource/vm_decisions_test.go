@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -145,4 +146,15 @@ func TestRequestsAreNotMixed(t *testing.T) {
 	expectDecision(t, decision{want: asks(askStop)}, got, err)
 	got, err = decideRestart(m, false)
 	expectDecision(t, decision{conflict: "unable to complete request: stop/start already underway"}, got, err)
+}
+
+func TestVolumesLeftHalfWayAreRecoveredFirst(t *testing.T) {
+	broken := func(m machine, kind string) machine {
+		m.vm.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineConditionType(kind), Status: corev1.ConditionTrue}}
+		return m
+	}
+	got, err := decideStart(broken(machineWith(v1.RunStrategyHalted, none), "ManualRecoveryRequired"), false)
+	expectDecision(t, decision{conflict: "VM recovery required: Volume migration failed"}, got, err)
+	got, err = decideRestart(broken(machineWith(v1.RunStrategyAlways, v1.Running), "VolumesChange"), false)
+	expectDecision(t, decision{conflict: "VM recovery required: Volume migration failed"}, got, err)
 }

@@ -36,6 +36,9 @@ func (a *API) restart(w http.ResponseWriter, r *http.Request) error {
 }
 
 func decideRestart(m machine, force bool) (plan, error) {
+	if m.has(v1.VirtualMachineConditionType(v1.VirtualMachineInstanceVolumesChange)) {
+		return plan{}, m.conflict(recoveryRequired)
+	}
 	strategy, err := m.vm.RunStrategy()
 	if err != nil {
 		return plan{}, err

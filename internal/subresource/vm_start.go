@@ -22,6 +22,9 @@ func decideStart(m machine, paused bool) (plan, error) {
 	if m.lives() && m.vmi.Status.Phase != v1.Unknown && m.vmi.Status.Phase != v1.VmPhaseUnset {
 		return plan{}, m.conflict("VM is already running")
 	}
+	if m.has(v1.VirtualMachineManualRecoveryRequired) {
+		return plan{}, m.conflict(recoveryRequired)
+	}
 	strategy, err := m.vm.RunStrategy()
 	if err != nil {
 		return plan{}, err

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package subresource
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+func migrations(w *world) []v1.VirtualMachineInstanceMigration {
+	w.t.Helper()
+	list := &v1.VirtualMachineInstanceMigrationList{}
+	if err := w.client.List(context.Background(), list); err != nil {
+		w.t.Fatal(err)
+	}
+	return list.Items
+}
+
+func TestMigrate(t *testing.T) {
+	vm := func(name string) *v1.VirtualMachine { return builder.MakeVM(name).Namespace("ns").Obj() }
+	w := newWorld(t, vm("vm"), running("vm").Obj(), vm("stopped"), vm("ended"), running("ended").With(phase(v1.Succeeded)).Obj())
+	w.expect(http.MethodPut, vmPath+"none/migrate", "", 404, `virtualmachine.kubevirt.io "none" not found`)
+	w.expect(http.MethodPut, vmPath+"stopped/migrate", "", 404, `virtualmachineinstance.kubevirt.io "stopped" not found`)
+	w.expect(http.MethodPut, vmPath+"ended/migrate", "", 409, "VM is not running")
+	w.expect(http.MethodPut, vmPath+"vm/migrate", "[", 400, "Can not unmarshal")
+	w.expect(http.MethodPut, vmPath+"vm/migrate", `{"dryRun":["All"]}`, 202, "")
+	if made := migrations(w); len(made) > 0 {
+		t.Fatalf("made %v", made)
+	}
+	w.expect(http.MethodPut, vmPath+"vm/migrate", `{"addedNodeSelector":{"zone":"b"}}`, 202, "")
+	made := migrations(w)
+	want := v1.VirtualMachineInstanceMigrationSpec{VMIName: "vm", AddedNodeSelector: map[string]string{"zone": "b"}}
+	if len(made) != 1 || !strings.HasPrefix(made[0].GenerateName, "kubevirt-migrate-vm-") || made[0].Namespace != "ns" {
+		t.Fatalf("made %v", made)
+	}
+	if diff := cmp.Diff(want, made[0].Spec); diff != "" {
+		t.Error(diff)
+	}
+	w.expectCalls()
+}
+
+func TestMigrateWithoutTheKind(t *testing.T) {
+	for _, missing := range []error{
+		&meta.NoKindMatchError{GroupKind: v1.GroupVersion.WithKind("VirtualMachineInstanceMigration").GroupKind()},
+		apierrors.NewNotFound(v1.GroupVersion.WithResource("virtualmachineinstancemigrations").GroupResource(), ""),
+	} {
+		w := newWorld(t, builder.MakeVM("vm").Namespace("ns").Obj(), running("vm").Obj())
+		w.intercept(interceptor.Funcs{Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return missing }})
+		w.expect(http.MethodPut, vmPath+"vm/migrate", "", 501,
+			"virtualmachines/migrate is not implemented by Vireo yet: the kind VirtualMachineInstanceMigration is not installed")
+	}
+}
