@@ -97,7 +97,7 @@ func (o *Options) authorize(config *apiserver.Config) error {
 	authorization.AlwaysAllowPaths = append(authorization.AlwaysAllowPaths, "/apis", "/apis/"+subresource.GroupName, "/openapi/*")
 	for _, version := range subresource.Versions {
 		root := "/apis/" + subresource.GroupName + "/" + version
-		authorization.AlwaysAllowPaths = append(authorization.AlwaysAllowPaths, root, root+"/healthz")
+		authorization.AlwaysAllowPaths = append(authorization.AlwaysAllowPaths, root)
 	}
 	if err := authorization.ApplyTo(&config.Authorization); err != nil {
 		return fmt.Errorf("cannot delegate authorization: %w", err)

@@ -9,14 +9,17 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
@@ -24,8 +27,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/subresource"
+	"github.com/vireo-project/vireo/internal/subresource/agent"
 	"github.com/vireo-project/vireo/internal/subresource/server"
+	"github.com/vireo-project/vireo/test/fakeagent"
 )
 
 // What the specs share: a real API server with the CRDs, and virt-api beside it, which has that server decide who somebody
@@ -36,6 +42,8 @@ var (
 	address string        // of virt-api
 	serving []byte        // virt-api's certificate
 	proxy   frontProxy    // the API server's
+
+	nodeAgent *fakeagent.Agent // of the only node
 )
 
 func TestServer(t *testing.T) {
@@ -66,11 +74,40 @@ var _ = BeforeSuite(func() {
 	Expect(v1.AddToScheme(scheme)).To(Succeed())
 	k8s, err = client.New(config, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
-	startServer(&subresource.API{Client: k8s})
+	nodeAgent = fakeagent.Start(GinkgoT(), "node1")
+	createAgentPod()
+	startServer(newAPI(config))
 })
 
-// startServer runs virt-api on a port of its own.
-func startServer(api *subresource.API) {
+// newAPI has the verbs of a cluster with one node, whose agent is nodeAgent.
+func newAPI(config *rest.Config) *subresource.API {
+	GinkgoHelper()
+	apiServer, err := discovery.NewDiscoveryClientForConfig(config)
+	Expect(err).NotTo(HaveOccurred())
+	return &subresource.API{
+		Client: k8s, Config: clusterconfig.Default, APIServer: apiServer,
+		Agents: agent.New(agent.Options{
+			Pods: k8s, Namespace: "kubevirt", Port: nodeAgent.Port, TLS: nodeAgent.Authority.Client(GinkgoT()),
+		}),
+	}
+}
+
+// createAgentPod makes the Pod by which the agent is found.
+func createAgentPod() {
+	GinkgoHelper()
+	ctx := context.Background()
+	Expect(k8s.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kubevirt"}})).To(Succeed())
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "virt-handler-1", Labels: map[string]string{"kubevirt.io": "virt-handler"}},
+		Spec:       corev1.PodSpec{NodeName: nodeAgent.Node, Containers: []corev1.Container{{Name: "virt-handler", Image: "virt-handler"}}},
+	}
+	Expect(k8s.Create(ctx, pod)).To(Succeed())
+	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}}}
+	Expect(k8s.Status().Update(ctx, pod)).To(Succeed())
+}
+
+// startServer runs virt-api on a port of its own until the specs end, or until it is stopped.
+func startServer(api *subresource.API) (stop func()) {
 	GinkgoHelper()
 	dir := GinkgoT().TempDir()
 	certificate, key, err := certutil.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
@@ -94,12 +131,14 @@ func startServer(api *subresource.API) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
-	DeferCleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		Eventually(done).WithTimeout(stopLimit).Should(Receive(BeNil()))
 	})
+	DeferCleanup(stop)
 	Eventually(func() error { return as("anybody").Get().AbsPath("/healthz").Do(context.Background()).Error() }).
 		WithTimeout(startLimit).Should(Succeed())
+	return stop
 }
 
 // as is a client of virt-api with the certificate of a user.

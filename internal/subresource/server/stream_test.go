@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package server_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/coder/websocket"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// openConsole opens the console of an instance as an administrator.
+func openConsole(name string) (*websocket.Conn, error) {
+	GinkgoHelper()
+	conn, _, err := websocket.Dial(context.Background(), "https://"+address+group+"/v1/namespaces/default/virtualmachineinstances/"+name+"/console",
+		&websocket.DialOptions{ //nolint:bodyclose // the library closes it
+			HTTPClient: newSpeaker(proxy.certificate(proxyName)).client,
+			HTTPHeader: http.Header{"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}},
+		})
+	return conn, err
+}
+
+func runInstance(name string) {
+	GinkgoHelper()
+	vmi := builder.MakeVMI(name).Namespace("default").Obj()
+	Expect(k8s.Create(context.Background(), vmi)).To(Succeed())
+	vmi.Status.Phase, vmi.Status.NodeName = v1.Running, nodeAgent.Node
+	Expect(k8s.Status().Update(context.Background(), vmi)).To(Succeed())
+}
+
+var _ = Describe("a stream", func() {
+	ctx := context.Background()
+
+	It("passes the chain of checks", func() {
+		runInstance("talks")
+		conn, err := openConsole("talks")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(conn.Write(ctx, websocket.MessageBinary, []byte("root\n"))).To(Succeed())
+		_, answer, err := conn.Read(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(string(answer)).To(Equal("root\n"))
+		Expect(conn.Close(websocket.StatusNormalClosure, "")).To(Succeed())
+	})
+
+	It("lasts until the server is told to stop, and is told so", func() {
+		where, before := address, serving
+		DeferCleanup(func() { address, serving = where, before })
+		stop := startServer(newAPI(env.Config))
+		runInstance("watched")
+		var conn *websocket.Conn
+		Eventually(func() (err error) { // it learns whom to believe once it runs
+			conn, err = openConsole("watched")
+			return err
+		}).WithTimeout(startLimit).Should(Succeed())
+		ends := make(chan error, 1)
+		go func() {
+			_, _, err := conn.Read(ctx)
+			ends <- err
+		}()
+		Consistently(ends).ShouldNot(Receive())
+		go func() {
+			defer GinkgoRecover()
+			stop()
+		}()
+		var end error
+		Eventually(ends).WithTimeout(stopLimit).Should(Receive(&end))
+		var closed websocket.CloseError
+		Expect(errors.As(end, &closed)).To(BeTrue(), "%v", end)
+		Expect(closed.Code).To(Equal(websocket.StatusGoingAway))
+		Expect(closed.Reason).To(Equal("virt-api is being stopped or replaced, connect again"))
+		stop()
+	})
+})
