@@ -16,6 +16,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/launcher"
 	"github.com/vireo-project/vireo/internal/launcher/dhcp"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 const long = `virt-launcher is PID 1 of a VM's Pod. It starts libvirtd, answers the guest's DHCP requests, copies the
@@ -83,7 +84,7 @@ func command(code *int) *cobra.Command {
 		},
 	}
 	cmd.SetContext(context.Background())
-	cmd.AddCommand(capabilitiesCommand(), probeCommand(code))
+	cmd.AddCommand(capabilitiesCommand(), probeCommand(code), bindVolumesCommand())
 	given.bind(cmd)
 	return cmd
 }
@@ -98,6 +99,17 @@ func capabilitiesCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&out, "out", "/var/lib/kubevirt-node-labeller", "folder for capabilities.xml and domcapabilities.xml")
 	return cmd
+}
+
+// bindVolumesCommand is for a Pod of which all that matters is that it was there: its volumes are bound by then.
+func bindVolumesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: launcherpod.BindVolumesCommand, Short: "Exit: the Pod's volumes are bound", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "The volumes of this Pod are bound. They are filled now, and then the VM starts.")
+			return err
+		},
+	}
 }
 
 // probeCommand is what the kubelet runs for a probe that looks into the guest.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -58,6 +59,66 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		fill(dv, cdi.DataVolumePendingPopulation)
 		vmi := w.create(imported())
 		w.expectReconciled(vmi, "create Pod")
+	})
+
+	It("has volumes bound by another Pod where the importer fills them only then", func() {
+		dv := dataVolume(w.ns, "root")
+		ExpectCreated(dv)
+		provide(dv, false)
+		fill(dv, cdi.DataVolumeWaitForFirstConsumer)
+		vmi := w.create(imported().Label("app", "db"))
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		ExpectGone(podOf(vmi))
+		binder := podOf(vmi)
+		binder.Name = podspec.BinderName(vmi)
+		ExpectExists(binder)
+		Expect(binder.Annotations).To(HaveKeyWithValue(v1.EphemeralProvisioningObject, "true"))
+		Expect(binder.Labels).NotTo(HaveKey("app"), "no Service selects it")
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceProvisioning, corev1.ConditionTrue, "", ""))
+		w.events.take()
+		w.expectQuiet(vmi)
+
+		binder.Status = builder.MakePodStatus().Unschedulable("0/1 nodes are available").Obj()
+		ExpectStatus(binder)
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse, "Unschedulable", "0/1 nodes"))
+		w.events.take()
+
+		binder.Status = builder.MakePodStatus().Terminated(0, "Completed", "").Obj()
+		ExpectStatus(binder)
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		fill(dv, "ImportInProgress")
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceProvisioning))
+		ExpectGone(podOf(vmi))
+
+		fill(dv, cdi.DataVolumeSucceeded)
+		w.expectReconciled(vmi, "delete Pod", "create Pod", "patch VirtualMachineInstance/status")
+		ExpectExists(podOf(vmi))
+	})
+
+	It("makes the Pod that binds the volumes again when it failed", func() {
+		dv := dataVolume(w.ns, "root")
+		ExpectCreated(dv)
+		provide(dv, false)
+		fill(dv, cdi.DataVolumeWaitForFirstConsumer)
+		vmi := w.create(imported())
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		binder := podOf(vmi)
+		binder.Name = podspec.BinderName(vmi)
+		ExpectExists(binder).Status = builder.MakePodStatus().Evicted("the node was low on memory").Obj()
+		ExpectStatus(binder)
+		w.clock.SetTime(binder.CreationTimestamp.Time)
+		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedCreate", "low on memory"))
+		w.clock.SetTime(w.clock.Now().Add(result.RequeueAfter))
+		w.expectReconciled(vmi, "delete Pod")
+		Eventually(func() []string {
+			_, err := w.reconcile(vmi)
+			Expect(err).NotTo(HaveOccurred())
+			return w.writes.Take()
+		}, "10s").Should(ContainElement("create Pod"))
 	})
 
 	It("fails when they do", func() {

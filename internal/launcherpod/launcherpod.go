@@ -19,6 +19,9 @@ const ComputeContainer = "compute"
 // LauncherBinary is the entry point of the launcher image.
 const LauncherBinary = "/usr/bin/virt-launcher"
 
+// BindVolumesCommand is the subcommand of a Pod that only has its volumes bound.
+const BindVolumesCommand = "bind-volumes"
+
 // TranslationCacheMiB is the size of QEMU's cache of translated code when it emulates the CPU. QEMU itself takes a quarter
 // of the guest's memory, up to 1 GiB, which counts as the launcher Pod's memory and which nobody has asked for. A cache
 // that is full is thrown away and filled again: a Debian takes 219 s to boot with 32 MiB, 176 s with 40, 130 s with 64 and

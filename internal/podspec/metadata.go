@@ -37,10 +37,12 @@ const hashLength = 8
 // PodName is the name of a VMI's launcher Pod. It follows from the VMI's name and UID, so that making the Pod twice
 // from a stale cache is refused by the API server, and a new VMI of the same name gets a Pod of another name. It
 // fits a host name whatever the VMI is called.
-func PodName(vmi *v1.VirtualMachineInstance) string {
+func PodName(vmi *v1.VirtualMachineInstance) string { return podName(LauncherAppValue+"-", vmi) }
+
+func podName(prefix string, vmi *v1.VirtualMachineInstance) string {
 	sum := sha256.Sum256([]byte(vmi.UID))
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:hashLength]
-	name := LauncherAppValue + "-" + vmi.Name
+	name := prefix + vmi.Name
 	if limit := validation.DNS1123LabelMaxLength - hashLength - 1; len(name) > limit {
 		name = strings.TrimRight(name[:limit], "-.")
 	}

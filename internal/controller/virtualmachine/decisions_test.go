@@ -52,10 +52,6 @@ func TestPrintableStatus(t *testing.T) {
 				Condition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse, "Unschedulable", ""), nil,
 			v1.VirtualMachineStatusPvcNotFound,
 		},
-		"provisioning": {
-			vmi().Condition(v1.VirtualMachineInstanceProvisioning, corev1.ConditionTrue, "", ""), nil,
-			v1.VirtualMachineStatusProvisioning,
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &Scope{VM: builder.MakeVM("vm").Obj(), Strategy: v1.RunStrategyAlways, Now: noon}

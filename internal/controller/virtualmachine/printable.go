@@ -47,10 +47,7 @@ var printables = []printable{
 		return scheduled != nil && scheduled.Status == corev1.ConditionFalse &&
 			scheduled.Reason == corev1.PodReasonUnschedulable
 	}},
-	{v1.VirtualMachineStatusProvisioning, func(s *Scope) bool {
-		return anyDataVolume(datavolume.Provisioning)(s) ||
-			alive(s) && vmistatus.IsConditionTrue(&s.VMI.Status, v1.VirtualMachineInstanceProvisioning)
-	}},
+	{v1.VirtualMachineStatusProvisioning, anyDataVolume(datavolume.Provisioning)},
 	{v1.VirtualMachineStatusWaitingForVolumeBinding, func(s *Scope) bool {
 		return (s.starting || alive(s)) && unbound(s)
 	}},

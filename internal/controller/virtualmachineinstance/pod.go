@@ -59,13 +59,17 @@ func reconcilePod(ctx context.Context, s *Scope) error {
 	switch {
 	case s.deleting():
 		return s.deletePod(ctx)
-	case !s.preparing() || s.Pod != nil || s.Problem != nil || s.End != nil || s.importing || s.unconsumed:
+	case !s.preparing() || s.Pod != nil || s.Problem != nil || s.End != nil || s.importing:
 		return nil
 	case s.VMI.Status.Phase == v1.Scheduling:
 		return nil // There was a Pod, and somebody took it away. That ends the VMI.
-	default:
-		return s.createPod(ctx)
 	}
+	if len(s.imports) > 0 {
+		if wait, err := s.bindVolumes(ctx); err != nil || wait {
+			return err
+		}
+	}
+	return s.createPod(ctx)
 }
 
 func (s *Scope) createPod(ctx context.Context) error {

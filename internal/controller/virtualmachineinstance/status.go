@@ -110,6 +110,7 @@ func setHandedOver(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 	}
 	status.VolumeStatus = volumeStatus(s)
 	setImports(s, status)
+	setProvisioning(s, status)
 	status.VSOCKCID = s.VSOCK
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceSynchronized)
@@ -140,6 +141,7 @@ func setPreparing(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 	}
 	setRevision(s, status)
 	setImports(s, status)
+	setProvisioning(s, status)
 	setProblem(s, status)
 }
 

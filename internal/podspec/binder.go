@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package podspec
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// binderPrefix begins the names of Pods that only bind volumes.
+const binderPrefix = "virt-provision-"
+
+// BinderName is the name of the Pod that binds a VMI's volumes.
+func BinderName(vmi *v1.VirtualMachineInstance) string { return podName(binderPrefix, vmi) }
+
+// BuildBinder returns a Pod that goes where the launcher Pod would go, uses its claims and ends. Some storage binds a claim for
+// the first Pod that uses it, and some importers fill it only after that: the guest must not be that Pod, as it would find
+// its disk empty. It has the launcher's resources, so that the claims are bound where the guest has room.
+func BuildBinder(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
+	pod, err := Build(vmi, cfg)
+	if err != nil {
+		return nil, err
+	}
+	pod.ObjectMeta = metav1.ObjectMeta{
+		Name: BinderName(vmi), Namespace: vmi.Namespace, OwnerReferences: pod.OwnerReferences,
+		// The VMI's own labels are for the guest: no Service sends anything here.
+		Labels:      map[string]string{v1.AppLabel: LauncherAppValue, v1.CreatedByLabel: string(vmi.UID)},
+		Annotations: map[string]string{v1.EphemeralProvisioningObject: "true"},
+	}
+	isClaim := map[string]bool{}
+	pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		isClaim[v.Name] = v.PersistentVolumeClaim != nil
+		return !isClaim[v.Name]
+	})
+	compute := &pod.Spec.Containers[0]
+	compute.VolumeMounts = slices.DeleteFunc(compute.VolumeMounts, func(m corev1.VolumeMount) bool { return !isClaim[m.Name] })
+	compute.Command, compute.Args = []string{launcherpod.LauncherBinary, launcherpod.BindVolumesCommand}, nil
+	compute.Ports, compute.ReadinessProbe, compute.LivenessProbe = nil, nil, nil
+	pod.Spec.ReadinessGates = nil
+	pod.Spec.Hostname, pod.Spec.Subdomain = "", ""
+	pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](1)
+	return pod, nil
+}
