@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package create
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// params is the value of a flag that has parameters: name:value,name:value.
+type params struct {
+	flag   string
+	values map[string]string
+}
+
+// flagError says which flag is wrong.
+func flagError(flag, format string, arguments ...any) error {
+	return fmt.Errorf("failed to parse \"--%s\" flag: %w", flag, fmt.Errorf(format, arguments...))
+}
+
+func (p params) wrong(format string, arguments ...any) error {
+	return flagError(p.flag, format, arguments...)
+}
+
+// parse takes a flag's value apart. A value may have colons, but no comma.
+func parse(flag, text string) (params, error) {
+	p := params{flag: flag, values: map[string]string{}}
+	if text == "" {
+		return p, p.wrong("params may not be empty")
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		name, value, found := strings.Cut(part, ":")
+		if !found {
+			return p, p.wrong("params need to have at least one colon: %s", part)
+		}
+		p.values[name] = value
+	}
+	return p, nil
+}
+
+// parseKnown is parse for a flag that knows these parameters and no others.
+func parseKnown(flag, text string, known ...string) (params, error) {
+	p, err := parse(flag, text)
+	if err != nil {
+		return p, err
+	}
+	return p, p.only(known...)
+}
+
+// only refuses other parameters than these.
+func (p params) only(known ...string) error {
+	var unknown []string
+	for name, value := range p.values {
+		if !slices.Contains(known, name) {
+			unknown = append(unknown, name+":"+value)
+		}
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	slices.Sort(unknown)
+	return p.wrong("unknown param(s): %s; known are %s", strings.Join(unknown, ","), strings.Join(known, ", "))
+}
+
+func (p params) get(name string) string { return p.values[name] }
+
+// optional is a parameter as the API's pointers want it.
+func (p params) optional(name string) *string {
+	if value, found := p.values[name]; found && value != "" {
+		return &value
+	}
+	return nil
+}
+
+// list is a parameter with several values, which semicolons separate.
+func (p params) list(name string) []string {
+	if p.values[name] == "" {
+		return nil
+	}
+	return strings.Split(p.values[name], ";")
+}
+
+// need is a parameter that must be there.
+func (p params) need(name string) (string, error) {
+	if p.values[name] == "" {
+		return "", p.wrong("%s must be specified", name)
+	}
+	return p.values[name], nil
+}
+
+// needAll refuses a value without these.
+func (p params) needAll(names ...string) error {
+	for _, name := range names {
+		if _, err := p.need(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// quantity is a parameter such as 10Gi, or nil.
+func (p params) quantity(name string) (*resource.Quantity, error) {
+	text, found := p.values[name]
+	if !found {
+		return nil, nil //nolint:nilnil // not given is an ordinary answer
+	}
+	q, err := resource.ParseQuantity(text)
+	if err != nil {
+		return nil, p.wrong("failed to parse param %q: %w", name, err)
+	}
+	return &q, nil
+}
+
+// bootOrder is the parameter bootorder, or nil.
+func (p params) bootOrder() (*uint, error) {
+	text, found := p.values["bootorder"]
+	if !found {
+		return nil, nil //nolint:nilnil // not given is an ordinary answer
+	}
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return nil, p.wrong("failed to parse param \"bootorder\": %w", err)
+	}
+	if n == 0 {
+		return nil, p.wrong("bootorder must be greater than 0")
+	}
+	order := uint(n)
+	return &order, nil
+}
+
+// source is the parameter src, which may have a prefix: namespace/name.
+func (p params) source() (prefix, name string, err error) {
+	text, err := p.need("src")
+	if err != nil {
+		return "", "", err
+	}
+	if prefix, name, err = splitPrefix(text); err != nil {
+		return "", "", p.wrong("src invalid: %w", err)
+	}
+	return prefix, name, nil
+}
+
+// localSource is the parameter src of something that must be in the VM's namespace.
+func (p params) localSource(what string) (string, error) {
+	prefix, name, err := p.source()
+	if err == nil && prefix != "" {
+		err = p.wrong("not allowed to specify namespace of %s %q", what, name)
+	}
+	return name, err
+}
+
+// splitPrefix reads [prefix/]name.
+func splitPrefix(text string) (prefix, name string, err error) {
+	parts := strings.Split(text, "/")
+	switch len(parts) {
+	case 1:
+		name = parts[0]
+	case 2:
+		prefix, name = parts[0], parts[1]
+	default:
+		return "", "", fmt.Errorf("invalid count %d of slashes in prefix/name", len(parts)-1)
+	}
+	if name == "" {
+		return "", "", errors.New("name cannot be empty")
+	}
+	return prefix, name, nil
+}
+
+// label refuses a name that no volume can have.
+func (p params) label(name string) error {
+	if faults := validation.IsDNS1123Label(name); len(faults) > 0 {
+		return p.wrong("invalid name %q: %s", name, strings.Join(faults, ","))
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package create
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/virtctl/cli"
+)
+
+// vmOptions are the flags of create vm, KubeVirt's.
+type vmOptions struct {
+	name, runStrategy string
+	gracePeriod       int64
+	memory            string
+	instancetype      inference
+	preference        inference
+
+	containerDisks, claims, imports     []string
+	dataSources, clonedClaims, blanks   []string
+	sysprep                             string
+	user, passwordFile                  string
+	sshKeys, credentials                []string
+	manageSSH                           bool
+	cloudInit, userData, networkData    string
+	cloudInitChanged, manageSSHIsChosen bool
+
+	output cli.Output
+}
+
+// builder makes a VM from the options.
+type builder struct {
+	*vmOptions
+	cmd  *cobra.Command
+	vm   *v1.VirtualMachine
+	warn io.Writer
+	// boots are the volumes that have a place in the boot order.
+	boots map[uint]string
+}
+
+// strategies are the run strategies that a new VM may have.
+var strategies = []v1.VirtualMachineRunStrategy{
+	v1.RunStrategyAlways, v1.RunStrategyManual, v1.RunStrategyHalted, v1.RunStrategyOnce, v1.RunStrategyRerunOnFailure,
+}
+
+func vmCommand(c *cli.CLI) *cobra.Command {
+	o := &vmOptions{
+		instancetype: inference{flag: "instancetype", infer: true, kinds: []string{"virtualmachineinstancetype", "virtualmachineclusterinstancetype"}},
+		preference:   inference{flag: "preference", infer: true, kinds: []string{"virtualmachinepreference", "virtualmachineclusterpreference"}},
+	}
+	cmd := &cobra.Command{
+		Use:   "vm",
+		Short: "Create a VirtualMachine manifest.",
+		Long: "Create a VirtualMachine manifest.\n\nIf no boot order is given, volumes boot in this order:\n" +
+			"containerdisk, PVC, blank, clone of a PVC, DataSource, then imported volumes",
+		Args: cobra.NoArgs,
+		Example: c.Examples(`
+# A VM that boots an image, made and started:
+virtctl create vm --name=myvm --memory=1Gi --volume-containerdisk=src:quay.io/containerdisks/fedora:latest | kubectl apply -f -
+
+# With a user who may log in by SSH, as cloud-init makes him:
+virtctl create vm --volume-containerdisk=src:quay.io/containerdisks/debian:12 --user=jdoe --ssh-key="$(cat ~/.ssh/id_ed25519.pub)"
+
+# With an instance type and a preference:
+virtctl create vm --instancetype=u1.small --preference=fedora --volume-pvc=src:my-pvc
+
+# With a disk that CDI imports, and an empty one:
+virtctl create vm --volume-import=type:http,url:https://example.com/disk.qcow2,size:20Gi --volume-import=type:blank,size:50Gi`),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			namespace, err := chosenNamespace(c)
+			if err != nil {
+				return err
+			}
+			b := &builder{vmOptions: o, cmd: cmd, warn: c.ErrOut, boots: map[uint]string{}}
+			if err := b.build(namespace); err != nil {
+				return err
+			}
+			return printManifest(c, &o.output, b.vm)
+		},
+	}
+	o.addMachineFlags(cmd)
+	o.addVolumeFlags(cmd)
+	o.addGuestFlags(cmd)
+	o.output.AddTo(cmd, "yaml")
+	cmd.Flags().SortFlags = false
+	return cmd
+}
+
+func (o *vmOptions) addMachineFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&o.name, "name", "", "The VM's name. By default a random one.")
+	flags.StringVar(&o.runStrategy, "run-strategy", string(v1.RunStrategyAlways), "When the VM runs: Always, Manual, Halted, Once or RerunOnFailure.")
+	flags.Int64Var(&o.gracePeriod, "termination-grace-period", 180, "Seconds that the guest has to shut down.")
+	flags.StringVar(&o.memory, "memory", "512Mi", "The guest's memory.")
+	o.instancetype.addTo(cmd, "instance type")
+	cmd.MarkFlagsMutuallyExclusive("memory", "instancetype", "infer-instancetype", "infer-instancetype-from")
+	o.preference.addTo(cmd, "preference")
+	cmd.MarkFlagsMutuallyExclusive("preference", "infer-preference", "infer-preference-from")
+}
+
+func (b *builder) build(namespace string) error {
+	memory, err := resource.ParseQuantity(b.memory)
+	if err != nil {
+		return flagError("memory", "%w", err)
+	}
+	strategy, err := parseStrategy(b.runStrategy)
+	if err != nil {
+		return err
+	}
+	b.vm = &v1.VirtualMachine{}
+	b.vm.SetGroupVersionKind(v1.GroupVersion.WithKind("VirtualMachine"))
+	b.vm.Name, b.vm.Namespace = nameOr(b.name, "vm-"), namespace
+	b.vm.Spec.RunStrategy = &strategy
+	b.vm.Spec.Template = &v1.VirtualMachineInstanceTemplateSpec{}
+	b.vm.Spec.Template.Spec.TerminationGracePeriodSeconds = &b.gracePeriod
+	b.vm.Spec.Template.Spec.Domain.Memory = &v1.Memory{Guest: &memory}
+	// The order is that in which volumes boot. What is inferred comes last, because it looks at the volumes.
+	for _, step := range []func() error{
+		b.useInstancetype, b.usePreference, b.addContainerDisks, b.addClaims, b.addImports, b.addSysprep,
+		b.addCredentials, b.addCloudInit, b.inferInstancetype, b.inferPreference,
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func parseStrategy(text string) (v1.VirtualMachineRunStrategy, error) {
+	at := slices.IndexFunc(strategies, func(s v1.VirtualMachineRunStrategy) bool { return strings.EqualFold(string(s), text) })
+	if at < 0 {
+		names := strings.Trim(fmt.Sprint(strategies), "[]")
+		return "", flagError("run-strategy", "invalid run strategy %q, supported values are: %s", text, strings.ReplaceAll(names, " ", ", "))
+	}
+	return strategies[at], nil
+}
+
+// addVolume adds a volume, and a disk if it has a place in the boot order. Other disks are the cluster's default.
+func (b *builder) addVolume(p params, name string, source v1.VolumeSource) error {
+	if err := p.label(name); err != nil {
+		return err
+	}
+	spec := &b.vm.Spec.Template.Spec
+	if b.volume(name) != nil {
+		return p.wrong("there is already a volume with name %q", name)
+	}
+	spec.Volumes = append(spec.Volumes, v1.Volume{Name: name, VolumeSource: source})
+	order, err := p.bootOrder()
+	if err != nil || order == nil {
+		return err
+	}
+	if b.boots[*order] != "" {
+		return p.wrong("bootorder %d was specified multiple times", *order)
+	}
+	b.boots[*order] = name
+	spec.Domain.Devices.Disks = append(spec.Domain.Devices.Disks, v1.Disk{Name: name, BootOrder: order})
+	return nil
+}
+
+func (b *builder) volume(name string) *v1.Volume {
+	volumes := b.vm.Spec.Template.Spec.Volumes
+	if at := slices.IndexFunc(volumes, func(v v1.Volume) bool { return v.Name == name }); at >= 0 {
+		return &volumes[at]
+	}
+	return nil
+}

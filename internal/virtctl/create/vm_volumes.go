@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package create
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
+
+	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// Names of volumes that have one of their own.
+const (
+	sysprepDisk   = "sysprepdisk"
+	cloudInitDisk = "cloudinitdisk"
+)
+
+func (o *vmOptions) addVolumeFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringArrayVar(&o.containerDisks, "volume-containerdisk", nil, "An image with a disk (repeatable): src:IMAGE[,name:NAME][,bootorder:N].")
+	flags.StringArrayVar(&o.claims, "volume-pvc", nil, "A PersistentVolumeClaim (repeatable): src:CLAIM[,name:NAME][,bootorder:N].")
+	flags.StringArrayVar(&o.imports, "volume-import", nil, "A disk that CDI makes (repeatable): type:TYPE,PARAMETERS[,size:SIZE][,name:NAME][,bootorder:N]. Types and parameters:\n"+importHelp())
+	flags.StringVar(&o.sysprep, "volume-sysprep", "", "An answer file of Windows: src:NAME[,type:configMap|secret].")
+	for _, old := range []struct {
+		values *[]string
+		flag   string
+		kind   string
+	}{{&o.dataSources, "volume-datasource", "ds"}, {&o.clonedClaims, "volume-clone-pvc", "pvc"}, {&o.blanks, "volume-blank", "blank"}} {
+		flags.StringArrayVar(old.values, old.flag, nil, fmt.Sprintf("Deprecated: use --volume-import=type:%s with the same parameters.", old.kind))
+	}
+}
+
+func (b *builder) addContainerDisks() error {
+	for i, text := range b.containerDisks {
+		p, err := parseKnown("volume-containerdisk", text, "src", "name", "bootorder")
+		if err != nil {
+			return err
+		}
+		image, err := p.need("src")
+		if err != nil {
+			return err
+		}
+		name := p.get("name")
+		if name == "" {
+			name = fmt.Sprintf("%s-containerdisk-%d", b.vm.Name, i)
+		}
+		if err := b.addVolume(p, name, v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: image}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *builder) addClaims() error {
+	for _, text := range b.claims {
+		p, err := parseKnown("volume-pvc", text, "src", "name", "bootorder")
+		if err != nil {
+			return err
+		}
+		claim, err := p.localSource("pvc")
+		if err != nil {
+			return err
+		}
+		name := p.get("name")
+		if name == "" {
+			name = claim
+		}
+		source := &v1.PersistentVolumeClaimVolumeSource{}
+		source.ClaimName = claim
+		if err := b.addVolume(p, name, v1.VolumeSource{PersistentVolumeClaim: source}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *builder) addSysprep() error {
+	if b.sysprep == "" {
+		return nil
+	}
+	p, err := parseKnown("volume-sysprep", b.sysprep, "src", "type")
+	if err != nil {
+		return err
+	}
+	name, err := p.localSource("configmap or secret")
+	if err != nil {
+		return err
+	}
+	source := &v1.SysprepSource{}
+	reference := &corev1.LocalObjectReference{Name: name}
+	switch strings.ToLower(p.get("type")) {
+	case "", "configmap":
+		source.ConfigMap = reference
+	case "secret":
+		source.Secret = reference
+	default:
+		return p.wrong("invalid sysprep source type %q, supported values are: configmap, secret", p.get("type"))
+	}
+	return b.addVolume(p, sysprepDisk, v1.VolumeSource{Sysprep: source})
+}
+
+// addImports adds volumes that CDI makes: those of the old flags, in KubeVirt's order, and then those of --volume-import.
+func (b *builder) addImports() error {
+	var all []string
+	for _, old := range []struct {
+		flag, kind string
+		values     []string
+	}{{"volume-blank", "blank", b.blanks}, {"volume-clone-pvc", "pvc", b.clonedClaims}, {"volume-datasource", "ds", b.dataSources}} {
+		if len(old.values) > 0 {
+			_, _ = fmt.Fprintf(b.warn, "Flag --%s has been deprecated, use flag --volume-import instead\n", old.flag)
+		}
+		for _, value := range slices.Backward(old.values) {
+			if value == "" {
+				return flagError(old.flag, "params may not be empty")
+			}
+			all = append(all, "type:"+old.kind+","+value)
+		}
+	}
+	for _, text := range append(all, b.imports...) {
+		if err := b.addImport(text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *builder) addImport(text string) error {
+	p, err := parse("volume-import", text)
+	if err != nil {
+		return err
+	}
+	kind, err := p.need("type")
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(importers, func(i importer) bool { return i.kind == kind })
+	if at < 0 {
+		return p.wrong("invalid volume import type %q, see help for supported values", kind)
+	}
+	importing := importers[at]
+	if err := p.only(append([]string{"type", "size", "name", "bootorder"}, importing.parameters...)...); err != nil {
+		return err
+	}
+	spec, err := importing.spec(p)
+	if err != nil {
+		return err
+	}
+	size, err := p.quantity("size")
+	if err != nil {
+		return err
+	}
+	spec.Storage = &cdiv1beta1.StorageSpec{}
+	switch {
+	case size != nil:
+		spec.Storage.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: *size}
+	case !importing.hasSize:
+		return p.wrong("size must be specified")
+	}
+	name := p.get("name")
+	if name == "" {
+		name = "imported-volume-" + rand.String(randomLength)
+	}
+	template := v1.DataVolumeTemplateSpec{Spec: spec}
+	template.Name = name
+	b.vm.Spec.DataVolumeTemplates = append(b.vm.Spec.DataVolumeTemplates, template)
+	return b.addVolume(p, name, v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: name}})
+}
