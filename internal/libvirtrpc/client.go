@@ -170,17 +170,34 @@ func (c *Client) DomainCapabilities(ctx context.Context, machine string) (string
 // AgentCommand gives the guest's agent a command, as JSON, and returns its answer. libvirtd waits for it as long as is
 // said, in whole seconds.
 func (c *Client) AgentCommand(ctx context.Context, domain Domain, command string, wait time.Duration) (string, error) {
-	var args encoder
-	args.domain(domain)
-	args.str(command)
-	args.i32(int32(max(wait.Round(time.Second), time.Second) / time.Second))
-	args.u32(0)
-	body, err := c.callProgram(ctx, programQEMU, procQEMUAgentCommand, args.buf)
+	body, err := c.agentCommand(ctx, domain, command, wait)
 	if err != nil {
 		return "", err
 	}
 	d := decoder{buf: body}
 	return d.optionalStr(), d.err
+}
+
+// AgentAnswer does what AgentCommand does, for answers as long as libvirt passes on: 4 MiB (REMOTE_STRING_MAX).
+func (c *Client) AgentAnswer(ctx context.Context, domain Domain, command string, wait time.Duration) ([]byte, error) {
+	body, err := c.agentCommand(ctx, domain, command, wait)
+	if err != nil {
+		return nil, err
+	}
+	d := decoder{buf: body}
+	if d.u32() == 0 {
+		return nil, d.err
+	}
+	return d.take(int(d.u32())), d.err
+}
+
+func (c *Client) agentCommand(ctx context.Context, domain Domain, command string, wait time.Duration) ([]byte, error) {
+	var args encoder
+	args.domain(domain)
+	args.str(command)
+	args.i32(int32(max(wait.Round(time.Second), time.Second) / time.Second))
+	args.u32(0)
+	return c.callProgram(ctx, programQEMU, procQEMUAgentCommand, args.buf)
 }
 
 // text makes a call that answers with one string.

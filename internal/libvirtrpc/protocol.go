@@ -42,8 +42,8 @@ const (
 	// headerSize is the length word and the six words of virNetMessageHeader.
 	headerSize = 28
 	// maxMessage caps what the daemon may send in one message. libvirt's own cap is 32 MiB (VIR_NET_MESSAGE_MAX);
-	// nothing that is asked for here comes near this one.
-	maxMessage = 4 << 20
+	// the longest that is asked for here is a guest agent's answer, a string of up to 4 MiB (REMOTE_STRING_MAX).
+	maxMessage = 4<<20 + 4<<10
 )
 
 // State is a domain's state (virDomainState).

@@ -27,6 +27,9 @@ var ErrNotRunning = errors.New("the guest is not running")
 // ErrGuestSilent means that libvirtd answered and no agent in the guest does.
 var ErrGuestSilent = errors.New("the agent in the guest does not answer")
 
+// ErrGuestRefused means that the agent in the guest answered that it does not do what was asked.
+var ErrGuestRefused = errors.New("the agent in the guest refused")
+
 // PodRef says which launcher Pod a connection leads to and which VMI it serves.
 type PodRef struct {
 	// UID is the Pod's UID, which names its directory on the node.
@@ -90,24 +93,6 @@ func (d *Domain) AgentConnected() bool {
 		}
 	}
 	return false
-}
-
-// GuestInfo is what the guest agent told, cleaned and capped.
-type GuestInfo struct {
-	OS         GuestOS
-	Hostname   string
-	Interfaces []GuestInterface
-}
-
-// GuestOS describes the operating system in the guest.
-type GuestOS struct {
-	ID, Name, PrettyName, Version, VersionID, KernelRelease, KernelVersion, Machine string
-}
-
-// GuestInterface is a network interface as the guest sees it.
-type GuestInterface struct {
-	Name, MAC string
-	IPs       []string
 }
 
 // Process is a way to a launcher's libvirtd process that cannot be turned to another process: once it has

@@ -31,6 +31,7 @@ type Machine interface {
 	Domains
 	Power
 	Guests
+	Freezer
 	media.Storage
 }
 
@@ -61,6 +62,12 @@ type Guests interface {
 	Credentials(domain string, read func() (hypervisor.Credentials, error)) *hypervisor.CredentialsState
 	// Process is the hypervisor's process as the way into the Pod's namespaces.
 	Process() *hypervisor.Process
+}
+
+// Freezer ends freezes of guests' file systems.
+type Freezer interface {
+	// KeepThaw makes the guest be thawed when its freeze says, in its own time. Nil ends that.
+	KeepThaw(domain string, freeze *hypervisor.Freeze)
 }
 
 // Files looks at the files and processes of a launcher Pod, and gives it what it may not take itself.

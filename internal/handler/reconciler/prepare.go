@@ -218,5 +218,6 @@ func (r *Reconciler) sync(_ context.Context, s *scope) error {
 		s.guest = s.machine.Guest(s.domainName())
 	}
 	s.credentials = r.syncCredentials(s)
+	s.machine.KeepThaw(s.domainName(), s.domain.Freeze())
 	return nil
 }

@@ -5,6 +5,7 @@ package reconciler_test
 
 import (
 	"context"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -127,6 +128,25 @@ var _ = Describe("An agent that is restarted", func() {
 		g.settle()
 		Expect(g.launcher.Starts()).To(Equal(1))
 		Expect(g.read().Status.Phase).To(Equal(v1.Running))
+	})
+
+	It("knows of a freeze, and when it must end", func() {
+		g := makeGuest().schedule(launchers).handOver()
+		g.expectPhase(v1.Running)
+		g.launcher.SetAgent(&hypervisor.GuestAgent{})
+		name := g.launcher.Snapshot().XML.Name
+		Expect(g.launcher.Freeze(context.Background(), name, time.Hour)).To(Succeed())
+		frozen := func() string { return g.read().Status.FSFreezeStatus }
+		Eventually(frozen).Should(Equal("frozen"))
+		until := g.launcher.ThawAt()
+		Expect(until).To(BeTemporally(">", time.Now()))
+		first.stop()
+		g.launcher.KeepThaw(name, nil)
+		startAgent(launchers)
+		Eventually(g.launcher.ThawAt).Should(Equal(until))
+		Expect(g.launcher.Thaw(context.Background(), name)).To(Succeed())
+		Eventually(frozen).Should(BeEmpty())
+		Expect(g.launcher.ThawAt()).To(BeZero())
 	})
 
 	It("goes on with a shutdown", func() {

@@ -37,6 +37,10 @@ func (r *Reconciler) shutdown(ctx context.Context, s *scope) error {
 	if !s.domain.Active() {
 		return &Wait{Reason: "the launcher Pod to end"}
 	}
+	if s.domain.Freeze() != nil {
+		// A guest whose file systems take no writes cannot shut down.
+		s.machine.KeepThaw(s.domainName(), &hypervisor.Freeze{Thaw: since})
+	}
 	destroyAt := since.Add(s.grace() + destroySlack)
 	if !s.now.Before(destroyAt) {
 		if err := s.machine.Destroy(ctx, s.domainName()); err != nil {

@@ -4,6 +4,7 @@
 package reconciler_test
 
 import (
+	"context"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -31,6 +32,18 @@ var _ = Describe("Shutting a guest down", func() {
 		Expect(g.launcher.Snapshot().Reason).To(Equal("Shutdown"))
 		g.expectCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.PodTerminatingReason)
 		a.expectEvent("ShuttingDown")
+	})
+
+	It("thaws a guest that is frozen, which could not shut down else", func() {
+		g := makeGuest().schedule(launchers).handOver()
+		g.expectPhase(v1.Running)
+		g.launcher.Stubborn()
+		g.launcher.SetAgent(&hypervisor.GuestAgent{})
+		Expect(g.launcher.Freeze(context.Background(), g.launcher.Snapshot().XML.Name, time.Hour)).To(Succeed())
+		g.deletePod()
+		Eventually(g.launcher.Shutdowns).Should(Equal(1))
+		Expect(g.launcher.ThawAt()).NotTo(BeTemporally(">", time.Now()))
+		Expect(g.launcher.ThawAt()).NotTo(BeZero())
 	})
 
 	It("presses the power button when the VMI is deleted", func() {

@@ -26,6 +26,7 @@ func computeStatus(s *scope, outcome error) {
 		setPhase(status, s.domain, now)
 		setPaused(status, s.domain, now)
 		setAgentConnected(status, s.domain, now)
+		setFrozen(status, s.domain)
 	}
 	if s.domain.Active() {
 		setMachine(status, s.domain.XML)
@@ -125,6 +126,16 @@ func setAgentConnected(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Do
 	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
 		Type: v1.VirtualMachineInstanceAgentConnected, Status: corev1.ConditionTrue,
 	}, now)
+}
+
+// frozen is the value of fsFreezeStatus while the guest's file systems are. KubeVirt's (pkg/virt-launcher/virtwrap/api).
+const frozen = "frozen"
+
+func setFrozen(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain) {
+	status.FSFreezeStatus = ""
+	if d.Freeze() != nil {
+		status.FSFreezeStatus = frozen
+	}
 }
 
 // setSynchronized says what keeps the agent from doing what the spec asks for, and is silent when nothing does.

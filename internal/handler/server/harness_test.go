@@ -5,15 +5,10 @@ package server_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"net/url"
@@ -38,6 +33,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/reconciler"
 	"github.com/vireo-project/vireo/internal/handler/server"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/pki"
 )
 
 const (
@@ -50,63 +46,10 @@ const (
 
 var vmiKey = types.NamespacedName{Namespace: "shop", Name: "db"}
 
-// authority signs certificates.
-type authority struct {
-	t    *testing.T
-	key  *ecdsa.PrivateKey
-	cert *x509.Certificate
-}
-
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	a := &authority{t: t}
-	a.key, a.cert = a.make(&x509.Certificate{
-		Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	})
-	return a
-}
-
-func (a *authority) make(template *x509.Certificate) (*ecdsa.PrivateKey, *x509.Certificate) {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	template.SerialNumber = big.NewInt(time.Now().UnixNano())
-	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	parent, signer := a.cert, a.key
-	if parent == nil {
-		parent, signer = template, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return key, cert
-}
-
-// issue makes a certificate for a name and one use.
-func (a *authority) issue(name string, use x509.ExtKeyUsage) tls.Certificate {
-	key, cert := a.make(&x509.Certificate{
-		Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, ExtKeyUsage: []x509.ExtKeyUsage{use},
-	})
-	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
-}
-
-func (a *authority) pool() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AddCert(a.cert)
-	return pool
-}
-
 // node is an agent's server with one running guest, and a client of it.
 type node struct {
 	t        *testing.T
-	ca       *authority
+	ca       *pki.Authority
 	address  string
 	launcher *fake.Launcher
 	client   *http.Client
@@ -157,14 +100,14 @@ func newNode(t *testing.T, change func(*server.Options), objects ...client.Objec
 		objects = []client.Object{instance(), launcherPod()}
 	}
 	launchers := fake.NewNode()
-	n := &node{t: t, ca: newAuthority(t), launcher: launchers.Launcher(podUID)}
+	n := &node{t: t, ca: pki.New(t), launcher: launchers.Launcher(podUID)}
 	domain := &libvirtxml.Domain{Name: launcherpod.DomainName(vmiKey.Namespace, vmiKey.Name)}
 	if err := n.launcher.Start(context.Background(), domain, false); err != nil {
 		t.Fatal(err)
 	}
 	options := server.Options{
 		TLS: &tls.Config{
-			Certificates: []tls.Certificate{n.ca.issue(agentapi.ServerName(nodeName), x509.ExtKeyUsageServerAuth)}, ClientCAs: n.ca.pool(),
+			Certificates: []tls.Certificate{n.ca.Issue(agentapi.ServerName(nodeName), x509.ExtKeyUsageServerAuth)}, ClientCAs: n.ca.Pool(),
 		},
 		Node: nodeName, Machines: machines{launchers},
 		Client: clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
@@ -178,7 +121,7 @@ func newNode(t *testing.T, change func(*server.Options), objects ...client.Objec
 		t.Fatal(err)
 	}
 	n.serve()
-	n.client = n.clientWith(n.ca.issue(agentapi.ClientName, x509.ExtKeyUsageClientAuth))
+	n.client = n.clientWith(n.ca.Issue(agentapi.ClientName, x509.ExtKeyUsageClientAuth))
 	return n
 }
 
@@ -213,7 +156,7 @@ func (n *node) serve() {
 
 func (n *node) clientWith(certificates ...tls.Certificate) *http.Client {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{
-		RootCAs: n.ca.pool(), Certificates: certificates, ServerName: agentapi.ServerName(nodeName),
+		RootCAs: n.ca.Pool(), Certificates: certificates, ServerName: agentapi.ServerName(nodeName),
 	}}
 	n.t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: patience}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"time"
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 )
@@ -20,7 +21,10 @@ type Machines interface {
 // Machine is one launcher Pod's hypervisor.
 type Machine interface {
 	Terminals
+	Screens
 	Power
+	Guests
+	Freezers
 }
 
 // Terminals are what a person looks at. Errors that wrap hypervisor.ErrNoDomain or hypervisor.ErrNotRunning are about the
@@ -42,4 +46,28 @@ type Power interface {
 	Reset(ctx context.Context, domain string) error
 	// Reboot asks the guest to start again.
 	Reboot(ctx context.Context, domain string) error
+}
+
+// Screens are looked at once.
+type Screens interface {
+	// Screenshot gives an image of the guest's screen to a function, with its MIME type.
+	Screenshot(ctx context.Context, domain string, take func(mime string, image io.Reader) error) error
+}
+
+// Guests asks the agent in the guest. Errors that wrap hypervisor.ErrGuestSilent or hypervisor.ErrGuestRefused are its.
+type Guests interface {
+	// GuestAgent asks for all that it tells.
+	GuestAgent(ctx context.Context, domain string) (*hypervisor.GuestAgent, error)
+	// GuestUsers asks who is logged in.
+	GuestUsers(ctx context.Context, domain string) (hypervisor.List[hypervisor.GuestUser], error)
+	// GuestFilesystems asks what is mounted.
+	GuestFilesystems(ctx context.Context, domain string) (hypervisor.List[hypervisor.GuestFilesystem], error)
+}
+
+// Freezers stop and resume writes to a guest's file systems.
+type Freezers interface {
+	// Freeze freezes them. They are thawed after a while, or by Thaw alone if it is zero.
+	Freeze(ctx context.Context, domain string, limit time.Duration) error
+	// Thaw thaws them. A guest that is not frozen is left alone.
+	Thaw(ctx context.Context, domain string) error
 }

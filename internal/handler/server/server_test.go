@@ -24,6 +24,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/handler/server"
+	"github.com/vireo-project/vireo/test/pki"
 )
 
 func TestNobodyIsServedWithoutTLS(t *testing.T) {
@@ -36,12 +37,12 @@ func TestOnlyVirtAPIIsServed(t *testing.T) {
 	n := newNode(t, nil)
 	for name, certificate := range map[string]*tls.Certificate{
 		"no certificate":                   nil,
-		"another authority's certificate":  ptrTo(newAuthority(t).issue(agentapi.ClientName, x509.ExtKeyUsageClientAuth)),
-		"an agent's certificate":           ptrTo(n.ca.issue(agentapi.ServerName(nodeName), x509.ExtKeyUsageServerAuth)),
-		"virt-api's certificate to serve":  ptrTo(n.ca.issue(agentapi.ClientName, x509.ExtKeyUsageServerAuth)),
-		"a client that is not virt-api":    ptrTo(n.ca.issue("somebody", x509.ExtKeyUsageClientAuth)),
-		"an agent's certificate to call":   ptrTo(n.ca.issue(agentapi.ServerName(nodeName), x509.ExtKeyUsageClientAuth)),
-		"a name that begins like virt-api": ptrTo(n.ca.issue(agentapi.ClientName+"x", x509.ExtKeyUsageClientAuth)),
+		"another authority's certificate":  ptrTo(pki.New(t).Issue(agentapi.ClientName, x509.ExtKeyUsageClientAuth)),
+		"an agent's certificate":           ptrTo(n.ca.Issue(agentapi.ServerName(nodeName), x509.ExtKeyUsageServerAuth)),
+		"virt-api's certificate to serve":  ptrTo(n.ca.Issue(agentapi.ClientName, x509.ExtKeyUsageServerAuth)),
+		"a client that is not virt-api":    ptrTo(n.ca.Issue("somebody", x509.ExtKeyUsageClientAuth)),
+		"an agent's certificate to call":   ptrTo(n.ca.Issue(agentapi.ServerName(nodeName), x509.ExtKeyUsageClientAuth)),
+		"a name that begins like virt-api": ptrTo(n.ca.Issue(agentapi.ClientName+"x", x509.ExtKeyUsageClientAuth)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			stranger := n.clientWith()

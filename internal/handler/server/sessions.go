@@ -112,6 +112,13 @@ func (s *sessions) close(closed *session) {
 	s.wait.Done()
 }
 
+// held says that a stream has what only one can have.
+func (s *sessions) held(verb string, vmi types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.holders[place{vmi, verb}] != nil
+}
+
 // take gives a stream what only one can have. Who had it is told why it ends, or keeps it if it is to be preserved: then
 // nothing was given.
 func (s *sessions) take(taker *session, verb string, preserve bool, why *ending) bool {

@@ -55,7 +55,7 @@ func statusOf(err error) metav1.Status {
 	case errors.Is(err, errNoConnection):
 		// KubeVirt's code and first words (pkg/virt-api/rest/portforward.go).
 		return statusFrom(http.StatusInternalServerError, metav1.StatusReasonInternalError, "dialing VM", err)
-	case errors.Is(err, hypervisor.ErrGuestSilent):
+	case errors.Is(err, hypervisor.ErrGuestSilent), errors.Is(err, hypervisor.ErrGuestRefused):
 		return statusFrom(http.StatusInternalServerError, metav1.StatusReasonInternalError, "the guest does not take part", err)
 	case errors.Is(err, hypervisor.ErrConnecting), errors.Is(err, hypervisor.ErrUnreachable):
 		return statusFrom(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the agent has no connection to the guest's hypervisor, try again", err)

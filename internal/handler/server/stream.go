@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/coder/websocket"
@@ -76,13 +77,12 @@ func bridge(w http.ResponseWriter, r *http.Request, s *session, to backend) {
 	}
 	socket.SetReadLimit(maxMessage)
 	ends := make(chan error, 2)
-	go func() { ends <- toClient(s.ctx, socket, to) }()
-	go func() { ends <- fromClient(s.ctx, socket, to) }()
+	var pumps sync.WaitGroup
+	pumps.Go(func() { ends <- toClient(s.ctx, socket, to) })
+	pumps.Go(func() { ends <- fromClient(s.ctx, socket, to) })
 	var cause error
-	running := 2
 	select {
 	case cause = <-ends:
-		running--
 	case <-s.ctx.Done():
 		cause = context.Cause(s.ctx)
 	}
@@ -92,10 +92,7 @@ func bridge(w http.ResponseWriter, r *http.Request, s *session, to backend) {
 	logger.V(3).Info("A stream ended", "code", code, "reason", reason)
 	// The close handshake waits for the client, which may be gone, for seconds.
 	_ = socket.Close(code, reason)
-	s.cancel(nil)
-	for range running {
-		_ = <-ends
-	}
+	pumps.Wait()
 }
 
 // errClient marks what the client's side did.

@@ -11,6 +11,7 @@ import (
 	"net"
 	"path"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"libvirt.org/go/libvirtxml"
@@ -98,6 +99,9 @@ type Launcher struct {
 	stubborn    bool
 	serial      func(net.Conn)
 	console     net.Conn
+	agent       *hypervisor.GuestAgent
+	thawAt      time.Time
+	screen      []byte
 	resets      int
 	reboots     int
 }
@@ -119,7 +123,8 @@ func (l *Launcher) change(do func()) {
 }
 
 // Fail makes one kind of call fail: "domain", "define", "start", "shutdown", "destroy", "pool", "create", "upload",
-// "credentials", "console", "graphics", "pause", "unpause", "reset" or "reboot".
+// "credentials", "console", "graphics", "pause", "unpause",
+// "reset", "reboot", "screenshot", "agent", "freeze" or "thaw".
 func (l *Launcher) Fail(call string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

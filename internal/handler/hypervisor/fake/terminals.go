@@ -43,18 +43,45 @@ func (l *Launcher) OpenConsole(ctx context.Context, name string) (io.ReadWriteCl
 	return ours, nil
 }
 
-// OpenGraphics makes a client of the guest's screen, which says its banner and then writes back what it reads.
+// OpenGraphics makes a client of the guest's screen.
 func (l *Launcher) OpenGraphics(ctx context.Context, name string) (net.Conn, error) {
 	if err := l.running(ctx, "graphics", name); err != nil {
 		return nil, err
 	}
 	ours, theirs := net.Pipe()
-	go func() {
-		if _, err := io.WriteString(theirs, RFBBanner); err == nil {
-			echo(theirs)
-		}
-	}()
+	go serveScreen(theirs)
 	return ours, nil
+}
+
+// serveScreen lets a client in that answers with the protocol's version, and writes back what another one says.
+func serveScreen(client net.Conn) {
+	defer func() { _ = client.Close() }()
+	if _, err := io.WriteString(client, RFBBanner); err != nil {
+		return
+	}
+	first := make([]byte, len(RFBBanner))
+	n, err := client.Read(first)
+	if err != nil {
+		return
+	}
+	if string(first[:n]) != RFBBanner {
+		if _, err := client.Write(first[:n]); err == nil {
+			_, _ = io.Copy(client, client)
+		}
+		return
+	}
+	// One kind of security, none; then a result, and a screen of 800×600 whose other properties nobody asks for.
+	for _, answer := range []string{"\x01\x01", "\x00\x00\x00\x00", "\x03\x20\x02\x58"} {
+		if _, err := io.WriteString(client, answer); err != nil {
+			return
+		}
+		if answer[0] != 3 {
+			if _, err := io.ReadFull(client, first[:1]); err != nil {
+				return
+			}
+		}
+	}
+	_, _ = io.Copy(io.Discard, client)
 }
 
 func echo(conn net.Conn) {

@@ -51,7 +51,9 @@ type Conn struct {
 	guest   guestPoller
 	// credentials brings keys and passwords into the guest.
 	credentials credentialsSync
-	notify      func()
+	// thaw thaws a guest that was frozen.
+	thaw   thawer
+	notify func()
 
 	// mu is held for reading during calls and for writing to close, as libvirt's handle must outlive its calls.
 	mu      sync.RWMutex
@@ -70,7 +72,7 @@ func Dial(ctx context.Context, o Options, pod hypervisor.PodRef) (*Conn, error) 
 	}
 	c := &Conn{
 		options: o, pod: pod, process: process, guest: guestPoller{kick: make(chan struct{}, 1)},
-		credentials: credentialsSync{kick: make(chan struct{}, 1)}, notify: func() {},
+		credentials: credentialsSync{kick: make(chan struct{}, 1)}, thaw: thawer{kick: make(chan struct{}, 1)}, notify: func() {},
 	}
 	if c.relay, err = newRelay(o.RelayDir, launcher); err != nil {
 		_ = launcher.Close()

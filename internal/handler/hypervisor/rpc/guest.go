@@ -6,6 +6,7 @@ package rpc
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"libvirt.org/go/libvirt"
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/libvirtrpc"
 )
 
 const (
@@ -22,49 +24,97 @@ const (
 	// jobWait is how long libvirtd lets a call wait for others to the same agent, such as a probe's.
 	// Source: libvirt src/conf/virdomainjob.c (VIR_JOB_WAIT_TIME).
 	jobWait = 30
-	// guestTimeout bounds the calls that ask the guest agent, of which GuestInfo makes three. Each waits for its turn, and
-	// for the agent twice: whether it is there at all, and for the answer. With less, a slow guest could have the connection
-	// cut whenever it wants.
+	// guestTimeout bounds the calls that ask the guest agent over the connection that all else goes over. Each waits for its
+	// turn, and for the agent twice: whether it is there at all, and for the answer. With less, a slow guest could have the
+	// connection cut whenever it wants.
 	guestTimeout = 3 * (jobWait + 2*agentTimeout) * time.Second
+	// askTimeout bounds all questions of one conversation with the guest agent, which has a connection of its own.
+	askTimeout = time.Minute
 
-	// Caps on what a guest can put into the VMI's status.
-	maxGuestInterfaces = 64
-	maxGuestAddresses  = 32
-	maxAgentAnswer     = 64 << 10
+	// Caps on what a guest can put into the VMI's status and into answers.
+	maxGuestInterfaces  = 64
+	maxGuestAddresses   = 32
+	maxGuestUsers       = 1000
+	maxGuestFilesystems = 1000
+	maxGuestDisks       = 32
+	maxGuestCommands    = 512
+	maxAgentAnswer      = 64 << 10
 )
 
-// GuestInfo asks the guest agent about the operating system and its interfaces.
-//
-// libvirt's GetGuestInfo would be one call, but its Go binding allocates as many entries as the answer claims to
-// have, which lets a hostile launcher exhaust the agent's memory.
-func (c *Conn) GuestInfo(ctx context.Context, name string) (*hypervisor.GuestInfo, error) {
-	info := &hypervisor.GuestInfo{}
-	err := c.withAgent(ctx, name, "ask the guest agent", func(d *libvirt.Domain) error {
-		answer, err := d.QemuAgentCommand(`{"execute":"guest-get-osinfo"}`, agentTimeout, 0)
-		if err != nil {
-			return err
-		}
-		if info.OS, err = parseOSInfo(answer); err != nil {
-			return err
-		}
-		interfaces, err := d.ListAllInterfaceAddresses(libvirt.DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT)
-		if err != nil {
-			return err
-		}
-		info.Interfaces = guestInterfaces(interfaces)
-		// An old agent does not know its host's name; the rest is still worth having.
-		if host, err := d.GetHostname(libvirt.DOMAIN_GET_HOSTNAME_AGENT); err == nil {
-			info.Hostname = hypervisor.Clean(host)
-		}
-		return nil
+// guest is a conversation with the guest agent.
+type guest struct {
+	client *libvirtrpc.Client
+	domain libvirtrpc.Domain
+}
+
+// ask gives the agent a command and returns the answer.
+func (g guest) ask(ctx context.Context, command string, wait time.Duration) ([]byte, error) {
+	answer, err := g.client.AgentAnswer(ctx, g.domain, `{"execute":"`+command+`"}`, wait)
+	if err == nil {
+		return answer, nil
+	}
+	err = fromClient(command, err)
+	var refused *libvirtrpc.Error
+	if errors.As(err, &refused) && !errors.Is(err, hypervisor.ErrGuestSilent) && !errors.Is(err, hypervisor.ErrNotRunning) {
+		// libvirtd found nothing wrong itself: it passes on what the agent said.
+		err = fmt.Errorf("%w: %w", hypervisor.ErrGuestRefused, err)
+	}
+	return nil, err
+}
+
+// get asks for an answer that is no list.
+func (g guest) get(ctx context.Context, command string, into any) error {
+	answer, err := g.ask(ctx, command, agentTimeout*time.Second)
+	if err != nil {
+		return err
+	}
+	return parseAnswer(answer, into)
+}
+
+// converse asks the guest agent over a connection of its own: answers are as long as the guest wants, and the agent's other
+// business must not wait for them.
+func (c *Conn) converse(ctx context.Context, domain string, limit time.Duration, do func(context.Context, guest) error) error {
+	return c.within(ctx, limit, domain, "ask the guest agent", func(ctx context.Context, client *libvirtrpc.Client, d libvirtrpc.Domain) error {
+		return do(ctx, guest{client, d})
 	})
+}
+
+// GuestInfo asks the guest agent about the operating system and its interfaces.
+func (c *Conn) GuestInfo(ctx context.Context, domain string) (*hypervisor.GuestInfo, error) {
+	var info *hypervisor.GuestInfo
+	err := c.converse(ctx, domain, askTimeout, func(ctx context.Context, g guest) (err error) {
+		info, err = g.info(ctx)
+		return err
+	})
+	return info, err
+}
+
+func (g guest) info(ctx context.Context) (*hypervisor.GuestInfo, error) {
+	info := &hypervisor.GuestInfo{}
+	answer, err := g.ask(ctx, "guest-get-osinfo", agentTimeout*time.Second)
 	if err != nil {
 		return nil, err
+	}
+	if info.OS, err = parseOSInfo(answer); err != nil {
+		return nil, err
+	}
+	if answer, err = g.ask(ctx, "guest-network-get-interfaces", agentTimeout*time.Second); err != nil {
+		return nil, err
+	}
+	if info.Interfaces, err = parseInterfaces(answer); err != nil {
+		return nil, err
+	}
+	// An old agent does not know its host's name; the rest is still worth having.
+	var host struct {
+		Name string `json:"host-name"`
+	}
+	if err := g.get(ctx, "guest-get-host-name", &host); err == nil {
+		info.Hostname = hypervisor.Clean(host.Name)
 	}
 	return info, nil
 }
 
-// withAgent calls a function that asks the guest agent.
+// withAgent calls a function that asks the guest agent through libvirt.
 func (c *Conn) withAgent(ctx context.Context, domain, what string, fn func(*libvirt.Domain) error) error {
 	return c.call(ctx, guestTimeout, what, func(l *libvirt.Connect) error {
 		return withDomain(l, domain, func(d *libvirt.Domain) error {
@@ -77,26 +127,20 @@ func (c *Conn) withAgent(ctx context.Context, domain, what string, fn func(*libv
 }
 
 // parseOSInfo reads the answer to guest-get-osinfo. Source: QEMU qga/qapi-schema.json, GuestOSInfo.
-func parseOSInfo(answer string) (hypervisor.GuestOS, error) {
-	if len(answer) > maxAgentAnswer {
-		return hypervisor.GuestOS{}, fmt.Errorf("the guest agent's answer has %d bytes, more than %d", len(answer), maxAgentAnswer)
+func parseOSInfo(answer []byte) (hypervisor.GuestOS, error) {
+	var r struct {
+		ID            string `json:"id"`
+		Name          string `json:"name"`
+		PrettyName    string `json:"pretty-name"`
+		Version       string `json:"version"`
+		VersionID     string `json:"version-id"`
+		KernelRelease string `json:"kernel-release"`
+		KernelVersion string `json:"kernel-version"`
+		Machine       string `json:"machine"`
 	}
-	var parsed struct {
-		Return struct {
-			ID            string `json:"id"`
-			Name          string `json:"name"`
-			PrettyName    string `json:"pretty-name"`
-			Version       string `json:"version"`
-			VersionID     string `json:"version-id"`
-			KernelRelease string `json:"kernel-release"`
-			KernelVersion string `json:"kernel-version"`
-			Machine       string `json:"machine"`
-		} `json:"return"`
+	if err := parseAnswer(answer, &r); err != nil {
+		return hypervisor.GuestOS{}, err
 	}
-	if err := json.Unmarshal([]byte(answer), &parsed); err != nil {
-		return hypervisor.GuestOS{}, fmt.Errorf("read the guest agent's answer: %w", err)
-	}
-	r := parsed.Return
 	return hypervisor.GuestOS{
 		ID: hypervisor.Clean(r.ID), Name: hypervisor.Clean(r.Name), PrettyName: hypervisor.Clean(r.PrettyName), Version: hypervisor.Clean(r.Version),
 		VersionID: hypervisor.Clean(r.VersionID), KernelRelease: hypervisor.Clean(r.KernelRelease), KernelVersion: hypervisor.Clean(r.KernelVersion),
@@ -104,25 +148,39 @@ func parseOSInfo(answer string) (hypervisor.GuestOS, error) {
 	}, nil
 }
 
-func guestInterfaces(list []libvirt.DomainInterface) []hypervisor.GuestInterface {
+// parseInterfaces reads the answer to guest-network-get-interfaces. Source: as above, GuestNetworkInterface.
+func parseInterfaces(answer []byte) ([]hypervisor.GuestInterface, error) {
+	// One more than is wanted: loopback is left out.
+	list, err := parseList[struct {
+		Name      string          `json:"name"`
+		MAC       string          `json:"hardware-address"`
+		Addresses json.RawMessage `json:"ip-addresses"`
+	}](answer, maxGuestInterfaces+1)
+	if err != nil {
+		return nil, err
+	}
 	var out []hypervisor.GuestInterface
-	for _, i := range list {
-		if len(out) == maxGuestInterfaces {
-			break
+	for _, i := range list.Items {
+		guest := hypervisor.GuestInterface{Name: hypervisor.Clean(i.Name), MAC: strings.ToLower(hypervisor.Clean(i.MAC))}
+		if guest.Name == "lo" || len(out) == maxGuestInterfaces {
+			continue
 		}
-		guest := hypervisor.GuestInterface{Name: hypervisor.Clean(i.Name), MAC: strings.ToLower(hypervisor.Clean(i.Hwaddr))}
-		for _, a := range i.Addrs {
+		// Loopback and link-local addresses with a zone are left out too.
+		addresses, err := parseInner[struct {
+			Address string `json:"ip-address"`
+		}](i.Addresses, 2*maxGuestAddresses)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range addresses {
 			// Only what is an address: this goes into status.interfaces, which others connect to.
-			ip, err := netip.ParseAddr(a.Addr)
+			ip, err := netip.ParseAddr(a.Address)
 			if err != nil || ip.IsLoopback() || ip.Zone() != "" || len(guest.IPs) == maxGuestAddresses {
 				continue
 			}
 			guest.IPs = append(guest.IPs, ip.String())
 		}
-		if guest.Name == "lo" {
-			continue
-		}
 		out = append(out, guest)
 	}
-	return out
+	return out, nil
 }

@@ -7,12 +7,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"libvirt.org/go/libvirt"
-
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 )
 
@@ -20,8 +19,8 @@ import (
 const maxStatusText = 256
 
 func TestParseOSInfo(t *testing.T) {
-	got, err := parseOSInfo(`{"return":{"id":"debian","name":"Debian GNU/Linux","pretty-name":"Debian GNU/Linux 13 (trixie)",
-		"version":"13 (trixie)","version-id":"13","kernel-release":"6.12","kernel-version":"#1 SMP","machine":"x86_64","new":{}}}`)
+	got, err := parseOSInfo([]byte(`{"return":{"id":"debian","name":"Debian GNU/Linux","pretty-name":"Debian GNU/Linux 13 (trixie)",
+		"version":"13 (trixie)","version-id":"13","kernel-release":"6.12","kernel-version":"#1 SMP","machine":"x86_64","new":{}}}`))
 	want := hypervisor.GuestOS{
 		ID: "debian", Name: "Debian GNU/Linux", PrettyName: "Debian GNU/Linux 13 (trixie)", Version: "13 (trixie)",
 		VersionID: "13", KernelRelease: "6.12", KernelVersion: "#1 SMP", Machine: "x86_64",
@@ -44,7 +43,7 @@ func TestOSInfoOfAHostileGuestIsCapped(t *testing.T) {
 	for _, name := range fields {
 		members = append(members, fmt.Sprintf("%q:%s", name, evil))
 	}
-	got, err := parseOSInfo(`{"return":{` + strings.Join(members, ",") + `}}`)
+	got, err := parseOSInfo([]byte(`{"return":{` + strings.Join(members, ",") + `}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +63,7 @@ func TestOSInfoThatIsNone(t *testing.T) {
 		"too long":     `{"return":{"id":"` + strings.Repeat("x", maxAgentAnswer) + `"}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got, err := parseOSInfo(answer); err == nil || got != (hypervisor.GuestOS{}) {
+			if got, err := parseOSInfo([]byte(answer)); err == nil || got != (hypervisor.GuestOS{}) {
 				t.Errorf("got %+v (%v)", got, err)
 			}
 		})
@@ -72,37 +71,99 @@ func TestOSInfoThatIsNone(t *testing.T) {
 }
 
 func TestGuestInterfaces(t *testing.T) {
-	address := func(text string) libvirt.DomainIPAddress { return libvirt.DomainIPAddress{Addr: text} }
-	got := guestInterfaces([]libvirt.DomainInterface{
-		{Name: "lo", Hwaddr: "00:00:00:00:00:00", Addrs: []libvirt.DomainIPAddress{address("127.0.0.1")}},
-		{Name: "enp1s0\n", Hwaddr: "02:AB:00:00:00:01", Addrs: []libvirt.DomainIPAddress{
-			address("10.0.2.2"), address("::1"), address("fe80::1%eth0"), address("https://example.com"), address("fd10:0:2::2"),
-		}},
-	})
-	want := []hypervisor.GuestInterface{{Name: "enp1s0", MAC: "02:ab:00:00:00:01", IPs: []string{"10.0.2.2", "fd10:0:2::2"}}}
+	got, err := parseInterfaces([]byte(`{"return":[
+		{"name":"lo","hardware-address":"00:00:00:00:00:00","ip-addresses":[{"ip-address":"127.0.0.1","prefix":8}]},
+		{"name":"enp1s0\u000a","hardware-address":"02:AB:00:00:00:01","statistics":{},"ip-addresses":[
+			{"ip-address":"10.0.2.2"},{"ip-address":"::1"},{"ip-address":"fe80::1%eth0"},{"ip-address":"https://example.com"},{"ip-address":"fd10:0:2::2"}]},
+		{"name":"dummy"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []hypervisor.GuestInterface{{Name: "enp1s0", MAC: "02:ab:00:00:00:01", IPs: []string{"10.0.2.2", "fd10:0:2::2"}}, {Name: "dummy"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 }
 
-func TestGuestInterfacesAreCapped(t *testing.T) {
-	var addresses []libvirt.DomainIPAddress
-	for i := range 10 * maxGuestAddresses {
-		addresses = append(addresses, libvirt.DomainIPAddress{Addr: fmt.Sprintf("10.0.%d.%d", i/250, i%250+1)})
+func TestUsersAndFilesystems(t *testing.T) {
+	users, err := parseUsers([]byte(`{"return":[{"user":"anna","login-time":1700000000.5},{"user":"bob\u001b","domain":"corp","login-time":1}]}`))
+	if err != nil {
+		t.Fatal(err)
 	}
-	var list []libvirt.DomainInterface
-	for i := range 10 * maxGuestInterfaces {
-		list = append(list, libvirt.DomainInterface{
-			Name: fmt.Sprintf("eth%d", i) + strings.Repeat("x", 1000), Hwaddr: strings.Repeat("ab:", 1000), Addrs: addresses,
+	if diff := cmp.Diff([]hypervisor.GuestUser{{Name: "anna", LoginTime: 1700000000.5}, {Name: "bob", Domain: "corp", LoginTime: 1}}, users.Items); diff != "" {
+		t.Error(diff)
+	}
+	filesystems, err := parseFilesystems([]byte(`{"return":[{"name":"vda1","mountpoint":"/","type":"ext4","used-bytes":5,"total-bytes":9007199254740993,
+		"disk":[{"serial":"s1","bus-type":"virtio","pci-controller":{}}]},{"name":"tmp","mountpoint":"/tmp","type":"tmpfs"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []hypervisor.GuestFilesystem{
+		{Name: "vda1", Mountpoint: "/", Type: "ext4", UsedBytes: 5, TotalBytes: 9007199254740993, Disks: []hypervisor.GuestDisk{{Serial: "s1", Bus: "virtio"}}},
+		{Name: "tmp", Mountpoint: "/tmp", Type: "tmpfs"},
+	}
+	if diff := cmp.Diff(want, filesystems.Items); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// answerOf is an answer with a list of many entries.
+func answerOf(entry string, count int) []byte {
+	return []byte(`{"return":[` + strings.TrimSuffix(strings.Repeat(entry+",", count), ",") + `]}`)
+}
+
+func TestListsOfAHostileGuestAreCapped(t *testing.T) {
+	const many = 100_000
+	long := strings.Repeat("x", 20000)
+	users, err := parseUsers(answerOf(`{"user":"u","login-time":1.0}`, many))
+	if err != nil || len(users.Items) != maxGuestUsers || users.Omitted != many-maxGuestUsers {
+		t.Errorf("%d users and %d omitted (%v)", len(users.Items), users.Omitted, err)
+	}
+	interfaces, err := parseInterfaces(answerOf(`{"name":"eth0"}`, many))
+	if err != nil || len(interfaces) != maxGuestInterfaces {
+		t.Errorf("%d interfaces (%v)", len(interfaces), err)
+	}
+	interfaces, err = parseInterfaces([]byte(`{"return":[{"name":"` + long + `","hardware-address":"` + long + `","ip-addresses":` +
+		string(answerOf(`{"ip-address":"10.0.0.1"}`, many)[len(`{"return":`):]) + `]}`))
+	if err != nil || len(interfaces) != 1 || len(interfaces[0].IPs) != maxGuestAddresses || len(interfaces[0].Name) != maxStatusText || len(interfaces[0].MAC) != maxStatusText {
+		t.Errorf("%.500v (%v)", interfaces, err)
+	}
+	filesystems, err := parseFilesystems([]byte(`{"return":[{"name":"` + long + `","mountpoint":"` + long + `","disk":` +
+		string(answerOf(`{}`, many)[len(`{"return":`):]) + `]}`))
+	if err != nil || len(filesystems.Items) != 1 || len(filesystems.Items[0].Disks) != maxGuestDisks || len(filesystems.Items[0].Mountpoint) != maxStatusText {
+		t.Errorf("%.500v (%v)", filesystems, err)
+	}
+}
+
+// What a guest can make of libvirt's 4 MiB must stay within a small multiple of them.
+func TestListsOfAHostileGuestTakeLittleMemory(t *testing.T) {
+	answer := answerOf(`{}`, 1_300_000)
+	for name, parse := range map[string]func(){
+		"users":       func() { _, _ = parseUsers(answer) },
+		"filesystems": func() { _, _ = parseFilesystems(answer) },
+		"interfaces":  func() { _, _ = parseInterfaces(answer) },
+		"disks": func() {
+			_, _ = parseFilesystems([]byte(`{"return":[{"disk":` + string(answer[len(`{"return":`):]) + `]}`))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			parse()
+			runtime.ReadMemStats(&after)
+			t.Logf("%d KiB in all", (after.TotalAlloc-before.TotalAlloc)>>10)
+			if used := after.TotalAlloc - before.TotalAlloc; used > 64<<20 {
+				t.Errorf("%d MiB were allocated, much of it at a time", used>>20)
+			}
 		})
 	}
-	got := guestInterfaces(list)
-	if len(got) != maxGuestInterfaces {
-		t.Fatalf("%d interfaces, want %d", len(got), maxGuestInterfaces)
-	}
-	for _, i := range got {
-		if len(i.IPs) != maxGuestAddresses || len(i.Name) != maxStatusText || len(i.MAC) != maxStatusText {
-			t.Fatalf("%d addresses, a name of %d bytes, a MAC of %d", len(i.IPs), len(i.Name), len(i.MAC))
+}
+
+func TestListsThatAreNone(t *testing.T) {
+	for _, answer := range []string{"", "hello", "[]", `{"error":{}}`, `{"return":{}}`, `{"return":7}`, `{"return":[7]}`, `{"return":[{"user":[]}]}`, `{"return":[{}`} {
+		if list, err := parseUsers([]byte(answer)); err == nil {
+			t.Errorf("%q: %v", answer, list)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func (c *Conn) Guest(domain string) *hypervisor.GuestInfo {
 // guestConnected makes the next question come at once, and gives the agent its credentials: it may be another guest's by
 // now, after a reboot from another disk.
 func (c *Conn) guestConnected() {
-	for _, kick := range []chan struct{}{c.guest.kick, c.credentials.kick} {
+	for _, kick := range []chan struct{}{c.guest.kick, c.credentials.kick, c.thaw.kick} {
 		select {
 		case kick <- struct{}{}:
 		default:

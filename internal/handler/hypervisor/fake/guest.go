@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package fake
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"time"
+
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+)
+
+// SetAgent is what the guest agent answers from now on; nil means that there is none.
+func (l *Launcher) SetAgent(agent *hypervisor.GuestAgent) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.agent = agent
+}
+
+// ask lets a question to the guest agent through.
+func (l *Launcher) ask(ctx context.Context, call, name string) (*hypervisor.GuestAgent, error) {
+	if err := l.running(ctx, call, name); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.agent == nil {
+		return nil, hypervisor.ErrGuestSilent
+	}
+	answer := *l.agent
+	answer.Frozen = l.domain.Freeze() != nil
+	return &answer, nil
+}
+
+// GuestAgent answers with all that the agent tells.
+func (l *Launcher) GuestAgent(ctx context.Context, name string) (*hypervisor.GuestAgent, error) {
+	return l.ask(ctx, "agent", name)
+}
+
+// GuestUsers answers with the users.
+func (l *Launcher) GuestUsers(ctx context.Context, name string) (hypervisor.List[hypervisor.GuestUser], error) {
+	agent, err := l.ask(ctx, "agent", name)
+	if err != nil {
+		return hypervisor.List[hypervisor.GuestUser]{}, err
+	}
+	return agent.Users, nil
+}
+
+// GuestFilesystems answers with the file systems.
+func (l *Launcher) GuestFilesystems(ctx context.Context, name string) (hypervisor.List[hypervisor.GuestFilesystem], error) {
+	agent, err := l.ask(ctx, "agent", name)
+	if err != nil {
+		return hypervisor.List[hypervisor.GuestFilesystem]{}, err
+	}
+	return agent.Filesystems, nil
+}
+
+// Freeze notes the freeze in the domain, as the real one does.
+func (l *Launcher) Freeze(ctx context.Context, name string, limit time.Duration) error {
+	if _, err := l.ask(ctx, "freeze", name); err != nil {
+		return err
+	}
+	freeze := hypervisor.Freeze{}
+	if limit > 0 {
+		freeze.Thaw = time.Now().Add(limit)
+	}
+	l.note(&freeze)
+	return nil
+}
+
+// Thaw takes the note away.
+func (l *Launcher) Thaw(ctx context.Context, name string) error {
+	if _, err := l.ask(ctx, "thaw", name); err != nil {
+		return err
+	}
+	l.note(nil)
+	return nil
+}
+
+// note writes a freeze into the domain's metadata with the prefix that libvirt gives it, or takes it away.
+func (l *Launcher) note(freeze *hypervisor.Freeze) {
+	l.Alter(func(d *libvirtxml.Domain) {
+		d.Metadata = nil
+		if freeze != nil {
+			d.Metadata = &libvirtxml.DomainMetadata{XML: prefixed(freeze.Note())}
+		}
+	})
+}
+
+func prefixed(note string) string {
+	return strings.Replace(note, "<frozen", "<"+hypervisor.FreezePrefix+":frozen xmlns:"+hypervisor.FreezePrefix+"='"+hypervisor.FreezeURI+"'", 1)
+}
+
+// KeepThaw notes when the guest is to be thawed.
+func (l *Launcher) KeepThaw(_ string, freeze *hypervisor.Freeze) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.thawAt = time.Time{}
+	if freeze != nil {
+		l.thawAt = freeze.Thaw
+	}
+}
+
+// ThawAt is when the guest is to be thawed, as the agent said last.
+func (l *Launcher) ThawAt() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.thawAt
+}
+
+// SetScreen is what Screenshot gives from now on, as libvirt's PPM.
+func (l *Launcher) SetScreen(image []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.screen = image
+}
+
+// Screenshot gives what SetScreen was given.
+func (l *Launcher) Screenshot(ctx context.Context, name string, take func(mime string, image io.Reader) error) error {
+	if err := l.running(ctx, "screenshot", name); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	image := l.screen
+	l.mu.Unlock()
+	return take("image/x-portable-pixmap", bytes.NewReader(image))
+}

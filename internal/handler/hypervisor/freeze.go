@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package hypervisor
+
+import (
+	"encoding/xml"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// A freeze is noted in the running domain's metadata before the guest is frozen: it must be thawed in time even if the agent
+// that froze it is gone by then. The next one finds the note where it looks for the guest anyway.
+const (
+	// FreezeURI is the namespace of the note, FreezePrefix the prefix that it gets.
+	FreezeURI    = "https://github.com/vireo-project/vireo/freeze"
+	FreezePrefix = "vireo"
+	freezeTag    = "frozen"
+)
+
+// Freeze says that the guest's file systems were frozen by us.
+type Freeze struct {
+	// Thaw is when they are to be thawed at the latest; zero means when somebody asks for it.
+	Thaw time.Time
+}
+
+// Note is the freeze as an element for the domain's metadata.
+func (f Freeze) Note() string {
+	if f.Thaw.IsZero() {
+		return "<" + freezeTag + "/>"
+	}
+	return fmt.Sprintf("<%s thaw='%s'/>", freezeTag, f.Thaw.UTC().Format(time.RFC3339))
+}
+
+// Freeze is the note in the domain's metadata, or nil. One that cannot be read, which only a launcher can have written, is
+// thawed at once.
+func (d *Domain) Freeze() *Freeze {
+	if !d.Active() || d.XML == nil || d.XML.Metadata == nil {
+		return nil
+	}
+	decoder := xml.NewDecoder(strings.NewReader(d.XML.Metadata.XML))
+	for {
+		token, err := decoder.Token()
+		if err != nil {
+			return nil
+		}
+		start, ok := token.(xml.StartElement)
+		if !ok || start.Name.Space != FreezeURI || start.Name.Local != freezeTag {
+			continue
+		}
+		found := &Freeze{}
+		for _, a := range start.Attr {
+			if a.Name.Local == "thaw" {
+				if found.Thaw, err = time.Parse(time.RFC3339, a.Value); err != nil {
+					found.Thaw = time.Unix(0, 0)
+				}
+			}
+		}
+		return found
+	}
+}

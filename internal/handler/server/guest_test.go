@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package server_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"image/color"
+	"image/png"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+)
+
+func guestAgent() *hypervisor.GuestAgent {
+	return &hypervisor.GuestAgent{
+		Version: "9.1", Commands: []hypervisor.GuestCommand{{Name: "guest-ping", Enabled: true}, {Name: "guest-exec"}}, Timezone: "UTC, 0",
+		Info:  hypervisor.GuestInfo{OS: hypervisor.GuestOS{ID: "debian", PrettyName: "Debian 13"}, Hostname: "db"},
+		Users: hypervisor.List[hypervisor.GuestUser]{Items: []hypervisor.GuestUser{{Name: "anna", LoginTime: 1.5}}, Omitted: 7},
+		Filesystems: hypervisor.List[hypervisor.GuestFilesystem]{Items: []hypervisor.GuestFilesystem{{
+			Name: "vda1", Mountpoint: "/", Type: "ext4", UsedBytes: 1, TotalBytes: 2, Disks: []hypervisor.GuestDisk{{Serial: "s", Bus: "virtio"}},
+		}}},
+	}
+}
+
+// get asks and reads the answer.
+func get[T any](n *node, verb string) T {
+	n.t.Helper()
+	code, body := n.do(http.MethodGet, n.url("", verb), "")
+	var answer T
+	if err := json.Unmarshal(body, &answer); err != nil || code != http.StatusOK {
+		n.t.Fatalf("%d: %s (%v)", code, body, err)
+	}
+	return answer
+}
+
+func TestGuestAgent(t *testing.T) {
+	n := newNode(t, nil)
+	n.launcher.SetAgent(guestAgent())
+	info := get[v1.VirtualMachineInstanceGuestAgentInfo](n, agentapi.GuestOSInfo)
+	filesystems := []v1.VirtualMachineInstanceFileSystem{{
+		DiskName: "vda1", MountPoint: "/", FileSystemType: "ext4", UsedBytes: 1, TotalBytes: 2,
+		Disk: []v1.VirtualMachineInstanceFileSystemDisk{{Serial: "s", BusType: "virtio"}},
+	}}
+	users := []v1.VirtualMachineInstanceGuestOSUser{{UserName: "anna", LoginTime: 1.5}}
+	want := v1.VirtualMachineInstanceGuestAgentInfo{
+		TypeMeta: info.TypeMeta, GAVersion: "9.1", Hostname: "db", Timezone: "UTC, 0",
+		SupportedCommands: []v1.GuestAgentCommandInfo{{Name: "guest-ping", Enabled: true}, {Name: "guest-exec"}},
+		OS:                v1.VirtualMachineInstanceGuestOSInfo{ID: "debian", PrettyName: "Debian 13"},
+		UserList:          users, FSInfo: v1.VirtualMachineInstanceFileSystemInfo{Filesystems: filesystems},
+	}
+	if diff := cmp.Diff(want, info); diff != "" {
+		t.Error(diff)
+	}
+	list := get[v1.VirtualMachineInstanceGuestOSUserList](n, agentapi.UserList)
+	if diff := cmp.Diff(users, list.Items); diff != "" || list.RemainingItemCount == nil || *list.RemainingItemCount != 7 || list.Kind == "" {
+		t.Errorf("%+v %s", list, diff)
+	}
+	mounted := get[v1.VirtualMachineInstanceFileSystemList](n, agentapi.FilesystemList)
+	if diff := cmp.Diff(filesystems, mounted.Items); diff != "" || mounted.RemainingItemCount != nil {
+		t.Errorf("%+v %s", mounted, diff)
+	}
+}
+
+func TestAGuestWithoutAnAgent(t *testing.T) {
+	n := newNode(t, nil)
+	for _, verb := range []string{agentapi.GuestOSInfo, agentapi.UserList, agentapi.FilesystemList} {
+		code, body := n.do(http.MethodGet, n.url("", verb), "")
+		expectStatus(t, code, body, http.StatusInternalServerError, "the guest does not take part: the agent in the guest does not answer")
+	}
+	n.launcher.SetAgent(guestAgent())
+	n.launcher.Fail("agent", fmt.Errorf("%w: %w", hypervisor.ErrGuestRefused, errors.New("guest-get-users is disabled")))
+	code, body := n.do(http.MethodGet, n.url("", agentapi.UserList), "")
+	expectStatus(t, code, body, http.StatusInternalServerError, "the guest does not take part: the agent in the guest refused: guest-get-users is disabled")
+}
+
+func TestFreeze(t *testing.T) {
+	for name, c := range map[string]struct {
+		body string
+		for_ time.Duration
+		code int
+		says string
+	}{
+		"as long as is said":  {`{"unfreezeTimeout":"90s"}`, 90 * time.Second, http.StatusAccepted, ""},
+		"without a body":      {"", 5 * time.Minute, http.StatusAccepted, ""},
+		"without a time":      {`{"unfreezeTimeout":null}`, 5 * time.Minute, http.StatusAccepted, ""},
+		"until it is thawed":  {`{"unfreezeTimeout":"0s"}`, 0, http.StatusAccepted, ""},
+		"less than no time":   {`{"unfreezeTimeout":"-1s"}`, 0, http.StatusBadRequest, "negative"},
+		"a body that is none": {`{"unfreezeTimeout":`, 0, http.StatusBadRequest, "FreezeUnfreezeTimeout"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil)
+			n.launcher.SetAgent(guestAgent())
+			before := time.Now().Add(-time.Second)
+			code, body := n.do(http.MethodPut, n.url("", agentapi.Freeze), c.body)
+			freeze := n.launcher.Snapshot().Freeze()
+			if c.code != http.StatusAccepted {
+				expectStatus(t, code, body, c.code, c.says)
+				if freeze != nil {
+					t.Error("the guest is frozen")
+				}
+				return
+			}
+			if code != c.code || freeze == nil {
+				t.Fatalf("%d %s: %v", code, body, freeze)
+			}
+			switch {
+			case c.for_ == 0 && !freeze.Thaw.IsZero():
+				t.Errorf("thaws at %s", freeze.Thaw)
+			case c.for_ != 0 && (freeze.Thaw.Before(before.Add(c.for_)) || freeze.Thaw.After(time.Now().Add(c.for_))):
+				t.Errorf("thaws in %s, not %s", time.Until(freeze.Thaw), c.for_)
+			}
+			if info := get[v1.VirtualMachineInstanceGuestAgentInfo](n, agentapi.GuestOSInfo); info.FSFreezeStatus != "frozen" {
+				t.Errorf("the status of the freeze is %q", info.FSFreezeStatus)
+			}
+			if code, body := n.do(http.MethodPut, n.url("", agentapi.Unfreeze), ""); code != http.StatusAccepted || n.launcher.Snapshot().Freeze() != nil {
+				t.Errorf("not thawed: %d %s", code, body)
+			}
+		})
+	}
+}
+
+func TestScreenshot(t *testing.T) {
+	pixels := func(count int) string { return string(bytes.Repeat([]byte{0x10, 0x20, 0x30}, count)) }
+	for name, c := range map[string]struct {
+		image string
+		says  string
+	}{
+		"a screen":             {"P6\n3 2\n255\n" + pixels(6), ""},
+		"nothing":              {"", "no image"},
+		"another kind":         {"P5\n3 2\n255\n" + pixels(6), "no image"},
+		"deeper":               {"P6\n3 2\n65535\n" + pixels(12), "no image"},
+		"no size":              {"P6\n0 2\n255\n", "no image"},
+		"a negative size":      {"P6\n-3 -2\n255\n" + pixels(6), "no image"},
+		"too few pixels":       {"P6\n3 2\n255\n" + pixels(5), "ends too soon"},
+		"a large screen":       {"P6\n8192 8192\n255\n", "too large"},
+		"a very large screen":  {"P6\n999999999 1\n255\n", "too large"},
+		"a number without end": {"P6\n" + string(bytes.Repeat([]byte("9"), 100000)), "no image"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil)
+			n.launcher.SetScreen([]byte(c.image))
+			code, body := n.do(http.MethodGet, n.url("", agentapi.Screenshot), "")
+			if c.says != "" {
+				expectStatus(t, code, body, http.StatusInternalServerError, c.says)
+				return
+			}
+			got, err := png.Decode(bytes.NewReader(body))
+			if err != nil || code != http.StatusOK {
+				t.Fatalf("%d: %v", code, err)
+			}
+			if size := got.Bounds().Size(); size.X != 3 || size.Y != 2 {
+				t.Errorf("%v", size)
+			}
+			if pixel := color.RGBAModel.Convert(got.At(2, 1)); pixel != (color.RGBA{0x10, 0x20, 0x30, 0xff}) {
+				t.Errorf("%v", pixel)
+			}
+		})
+	}
+}
+
+func TestThePointerIsMovedFirst(t *testing.T) {
+	n := newNode(t, nil)
+	n.launcher.SetScreen([]byte("P6 1 1 255 abc"))
+	if code, body := n.do(http.MethodGet, n.url("moveCursor=true", agentapi.Screenshot), ""); code != http.StatusOK {
+		t.Errorf("%d: %s", code, body)
+	}
+	n.launcher.Fail("graphics", hypervisor.ErrNotRunning)
+	code, body := n.do(http.MethodGet, n.url("moveCursor=true", agentapi.Screenshot), "")
+	expectStatus(t, code, body, http.StatusConflict, "not running")
+}

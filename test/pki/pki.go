@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package pki makes certificates for tests.
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"time"
+)
+
+// TB is what an Authority needs of a test: *testing.T and GinkgoT() both have it.
+type TB interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// Authority signs certificates.
+type Authority struct {
+	t    TB
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+}
+
+// New makes an Authority.
+func New(t TB) *Authority {
+	t.Helper()
+	a := &Authority{t: t}
+	a.key, a.cert = a.sign(&x509.Certificate{
+		Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	})
+	return a
+}
+
+func (a *Authority) sign(template *x509.Certificate) (*ecdsa.PrivateKey, *x509.Certificate) {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatalf("make a key: %v", err)
+	}
+	template.SerialNumber = big.NewInt(time.Now().UnixNano())
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	parent, signer := a.cert, a.key
+	if parent == nil {
+		parent, signer = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	if err != nil {
+		a.t.Fatalf("make a certificate: %v", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		a.t.Fatalf("read the certificate: %v", err)
+	}
+	return key, cert
+}
+
+// Issue makes a certificate for a name and one use.
+func (a *Authority) Issue(name string, use x509.ExtKeyUsage) tls.Certificate {
+	a.t.Helper()
+	key, cert := a.sign(&x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, ExtKeyUsage: []x509.ExtKeyUsage{use},
+	})
+	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
+}
+
+// Pool is the authority alone.
+func (a *Authority) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	return pool
+}
