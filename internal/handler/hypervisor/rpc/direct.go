@@ -58,6 +58,9 @@ func fromClient(what string, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, hypervisor.ErrGuestSilent), errors.Is(err, hypervisor.ErrGuestRefused), errors.Is(err, hypervisor.ErrUnreachable):
+		// It was told apart already.
+		return err
 	case !errors.As(err, &answer):
 		if errors.Is(err, libvirtrpc.ErrClosed) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 			return fmt.Errorf("%s: %w: %w", what, hypervisor.ErrUnreachable, err)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 )
 
