@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package integration_test
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"runtime"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+)
+
+// hostileAgent answers every question for a list with a hundred thousand entries. QEMU's agent protocol: a line of JSON in,
+// a line out. libvirt begins with guest-sync, which is answered with its number.
+const hostileAgent = `#!/bin/sh
+exec 3<>"$1"
+list() {
+	printf '{"return":['
+	yes "{$1}," | head -n 99999 | tr -d '\n'
+	echo "{$1}]}"
+}
+while read -r line; do
+	case $line in
+	*guest-sync*) printf '{"return":%s}\n' "$(echo "$line" | sed 's/.*"id" *: *\([0-9]*\).*/\1/')" ;;
+	*guest-get-users*) list '"user":"mallory","login-time":1.0' ;;
+	*guest-network-get-interfaces*) list '"name":"eth0"' ;;
+	*guest-get-osinfo*) echo '{"return":{"id":"evil"}}' ;;
+	*) echo '{"error":{"class":"CommandNotFound","desc":"no"}}' ;;
+	esac
+done <&3 >&3
+`
+
+var _ = Describe("The agent of a guest", Label("libvirt"), func() {
+	ctx := context.Background()
+
+	It("tells about the guest, freezes it, and thaws it when nobody else does", func() {
+		g := bootLinux()
+		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
+		about, err := g.conn.GuestAgent(ctx, g.domain)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(about.Version).NotTo(BeEmpty())
+		Expect(about.Commands).NotTo(BeEmpty())
+		Expect(about.Info.Hostname).To(Equal("vireo-guest"))
+		Expect(about.Info.OS.KernelRelease).NotTo(BeEmpty())
+		Expect(about.Frozen).To(BeFalse())
+		Expect(about.Filesystems.Items).To(ContainElement(And(
+			HaveField("Mountpoint", "/mnt/"+dataSerial), HaveField("Type", "ext4"), HaveField("TotalBytes", BeNumerically(">", 1<<20)))))
+
+		By("a freeze, in which a write waits")
+		Expect(g.conn.Freeze(ctx, g.domain, time.Hour)).To(Succeed())
+		d, err := g.conn.Domain(ctx, g.domain)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(d.Freeze()).NotTo(BeNil())
+		Expect(d.Freeze().Thaw).To(BeTemporally("~", time.Now().Add(time.Hour), time.Minute))
+		about, err = g.conn.GuestAgent(ctx, g.domain)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(about.Frozen).To(BeTrue())
+		g.start("(echo x > /mnt/data/x; sync; echo writ''ten) &")
+		Consistently(g.heard.String).WithTimeout(2 * time.Second).ShouldNot(ContainSubstring("written"))
+
+		By("an agent that is restarted, and thaws it in time")
+		second := g.pod.dial()
+		Expect(second.Freeze(ctx, g.domain, 3*time.Second)).To(Succeed())
+		third := g.pod.dial()
+		d, err = third.Domain(ctx, g.domain)
+		Expect(err).NotTo(HaveOccurred())
+		third.KeepThaw(g.domain, d.Freeze())
+		Eventually(g.heard.String).WithTimeout(30 * time.Second).Should(ContainSubstring("written"))
+		Eventually(func() *hypervisor.Freeze {
+			d, err := third.Domain(ctx, g.domain)
+			Expect(err).NotTo(HaveOccurred())
+			return d.Freeze()
+		}).WithTimeout(10 * time.Second).Should(BeNil())
+
+		By("a freeze that somebody ends")
+		Expect(g.conn.Freeze(ctx, g.domain, 0)).To(Succeed())
+		Expect(g.conn.Thaw(ctx, g.domain)).To(Succeed())
+		Expect(g.conn.Thaw(ctx, g.domain)).To(Succeed())
+		Expect(g.run("echo y > /mnt/data/y && sync && echo fine")).To(ContainSubstring("fine"))
+
+		By("an agent that is not there")
+		g.run("kill $(cat /run/qga/pid)")
+		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(time.Minute).WithPolling(time.Second).Should(MatchError(hypervisor.ErrGuestSilent))
+		Expect(g.conn.Freeze(ctx, g.domain, time.Hour)).To(MatchError(hypervisor.ErrGuestSilent))
+		d, err = g.conn.Domain(ctx, g.domain)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(d.Freeze()).To(HaveField("Thaw", BeTemporally("<=", time.Now())), "the guest may have heard it")
+	})
+
+	It("says what it wants, and is heard in part", func() {
+		g := bootLinux()
+		g.run("kill $(cat /run/qga/pid); while pidof qemu-ga; do sleep 1; done")
+		g.run("echo " + base64.StdEncoding.EncodeToString([]byte(hostileAgent)) + " | base64 -d > /tmp/agent")
+		g.start("sh /tmp/agent $(readlink /dev/virtio-ports/org.qemu.guest_agent.0) &")
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		Eventually(func() error {
+			users, err := g.conn.GuestUsers(ctx, g.domain)
+			if err == nil && (len(users.Items) == 0 || len(users.Items)+users.Omitted != 100_000) {
+				err = fmt.Errorf("%d users and %d more", len(users.Items), users.Omitted)
+			}
+			return err
+		}).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
+		runtime.ReadMemStats(&after)
+		AddReportEntry("MiB allocated", (after.TotalAlloc-before.TotalAlloc)>>20)
+		info, err := g.conn.GuestInfo(ctx, g.domain)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(len(info.Interfaces)).To(And(BeNumerically(">", 0), BeNumerically("<", 100)))
+		Expect(info.OS.ID).To(Equal("evil"))
+		_, err = g.conn.Domain(ctx, g.domain)
+		Expect(err).NotTo(HaveOccurred(), "the connection suffers")
+	})
+})
