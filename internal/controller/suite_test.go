@@ -169,6 +169,9 @@ func NewWrites() *Writes {
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 			return w.write("patch", o, "", func() error { return c.Patch(ctx, o, p, opts...) })
 		},
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			return w.write("update", o, "/"+sub, func() error { return c.SubResource(sub).Update(ctx, o, opts...) })
+		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch,
 			opts ...client.SubResourcePatchOption,
 		) error {

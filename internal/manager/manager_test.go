@@ -152,7 +152,7 @@ func source(t *testing.T, config *rest.Config, account, node string, role certif
 		Groups:   []string{"system:masters"}, // the roles of the accounts are not installed here
 		Extra:    map[string][]string{"authentication.kubernetes.io/node-name": {node}},
 	}
-	s := certificate.NewSource(config, role, subject)
+	s := certificate.NewSource(config, role, subject, certificate.Trust(t.TempDir()))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Start(ctx) }()

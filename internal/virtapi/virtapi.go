@@ -63,14 +63,15 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 		return err
 	}
 	store.Subscribe(l.Follow(func(v clusterconfig.Verbosity) uint { return v.API }))
-	serving := certificate.NewSource(config, certificate.APIServing, certificate.APIServingSubject(o.Namespace))
-	own := certificate.NewSource(config, certificate.APIClient, certificate.APIClientSubject())
+	trust := certificate.Trust(o.TrustDirectory)
+	serving := certificate.NewSource(config, certificate.APIServing, certificate.APIServingSubject(o.Namespace), trust)
+	own := certificate.NewSource(config, certificate.APIClient, certificate.APIClientSubject(), trust)
 	api := &subresource.API{
 		Client: reader, Config: store.Current, APIServer: version,
 		Agents: agent.New(agent.Options{
 			Pods: reader, Namespace: o.Namespace, Port: o.ConsoleServerPort,
 			TLS: func(node string) (*tls.Config, error) {
-				return certificate.AgentClient(own, certificate.Trust(o.TrustDirectory), node)
+				return certificate.AgentClient(own, trust, node)
 			},
 		}),
 	}

@@ -174,12 +174,13 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 // setupServer serves virt-api what guests are asked for. Nothing waits for it: until there is a certificate, and somebody to
 // trust, the server refuses connections, and guests are looked after all the same.
 func setupServer(mgr ctrl.Manager, o *Options, connections *rpc.Manager) error {
-	own := certificate.NewSource(mgr.GetConfig(), certificate.AgentServing, certificate.AgentSubject(o.Node))
+	trust := certificate.Trust(o.TrustDir)
+	own := certificate.NewSource(mgr.GetConfig(), certificate.AgentServing, certificate.AgentSubject(o.Node), trust)
 	if err := mgr.Add(own); err != nil {
 		return err
 	}
 	served, err := server.New(server.Options{
-		TLS:     certificate.AgentServer(own, certificate.Trust(o.TrustDir)),
+		TLS:     certificate.AgentServer(own, trust),
 		Address: net.JoinHostPort(o.PodIP, strconv.Itoa(o.ConsoleServerPort)), Node: o.Node,
 		Client: mgr.GetClient(), Machines: Served{connections},
 	})

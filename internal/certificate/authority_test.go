@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package certificate
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	certutil "k8s.io/client-go/util/cert"
+
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+var (
+	day       = 24 * time.Hour
+	lifetimes = clusterconfig.Default().Certificates
+)
+
+// advance gives the authority as it is at a time, from what its Secret would hold.
+func advance(t *testing.T, a Authority, now time.Time) (Authority, bool, time.Time) {
+	t.Helper()
+	data, err := a.Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := AuthorityFrom(a.role, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, changed, look, err := read.Advance(now, lifetimes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return next, changed, look
+}
+
+// issue makes a certificate of a role, for a subject.
+func issue(t *testing.T, a Authority, subject Subject, now time.Time) tls.Certificate {
+	t.Helper()
+	key := ecKey(t, curve)
+	request := &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: subject.CommonName}, DNSNames: subject.DNSNames, PublicKey: key.Public(),
+	}
+	crt, err := a.Sign(request, now, lifetimes.ServerDuration)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := certutil.ParseCertsPEM(crt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{parsed[0].Raw}, Leaf: parsed[0], PrivateKey: key}
+}
+
+func trusts(a Authority, c tls.Certificate, at time.Time, usage x509.ExtKeyUsage) error {
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(a.Bundle())
+	_, err := c.Leaf.Verify(x509.VerifyOptions{Roots: pool, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{usage}})
+	return err
+}
+
+// TestACertificateIsTrustedAsLongAsItLasts walks through half a year in steps of some hours. At each, a certificate is signed;
+// it must be trusted by whoever has the bundle of then, of some minutes before, or any later one, until it ends.
+func TestACertificateIsTrustedAsLongAsItLasts(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	a, changed, _ := advance(t, Authority{role: AgentServing}, start)
+	if !changed {
+		t.Fatal("no authority was made")
+	}
+	var living []tls.Certificate
+	rotations, before := 0, a
+	for now := start; now.Before(start.Add(180 * day)); {
+		next, changed, look := advance(t, a, now)
+		if changed && next.current != a.current && !next.current.certificate.Equal(a.current.certificate) {
+			rotations++
+		}
+		if again, changed, _ := advance(t, next, now); changed {
+			t.Fatalf("%s: it changes without need: %+v", now, again)
+		}
+		if !look.After(now) {
+			t.Fatalf("%s: look again at %s", now, look)
+		}
+		a = next
+		signed := issue(t, a, AgentSubject("blue"), now)
+		if err := trusts(before, signed, now, x509.ExtKeyUsageServerAuth); err != nil && now != start {
+			t.Fatalf("%s: who has the bundle of a few minutes ago does not trust: %v", now, err)
+		}
+		living = slices.DeleteFunc(append(living, signed), func(c tls.Certificate) bool { return !now.Before(c.Leaf.NotAfter) })
+		for _, c := range living {
+			if err := trusts(a, c, now, x509.ExtKeyUsageServerAuth); err != nil {
+				t.Fatalf("%s: a certificate of %s is not trusted: %v", now, c.Leaf.NotBefore, err)
+			}
+		}
+		before = a
+		// The reconciler comes when it was told to, and whenever else.
+		now = slices.MinFunc([]time.Time{look, now.Add(7 * time.Hour)}, time.Time.Compare)
+	}
+	if rotations < 25 || rotations > 35 {
+		t.Errorf("%d rotations in 180 days of authorities that last 7", rotations)
+	}
+	if n := len(a.former); n > 2 {
+		t.Errorf("%d former authorities are trusted", n)
+	}
+}
+
+func TestAControllerThatWasAwayStartsOver(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	a, _, _ := advance(t, Authority{role: APIClient}, start)
+	later := start.Add(60 * day)
+	b, changed, _ := advance(t, a, later)
+	if !changed || b.next != nil || len(b.former) != 0 {
+		t.Fatalf("changed %t, next %v, former %d", changed, b.next, len(b.former))
+	}
+	if err := trusts(b, issue(t, b, APIClientSubject(), later), later, x509.ExtKeyUsageClientAuth); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestASuccessorTakesOverWhenTheOtherIsLost(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	a, _, _ := advance(t, Authority{role: APIClient}, start)
+	a, _, _ = advance(t, a, start.Add(6*day))
+	if a.next == nil {
+		t.Fatal("no successor")
+	}
+	data, err := a.Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(map[string][]byte){
+		"gone":      func(d map[string][]byte) { delete(d, currentKey); delete(d, currentCertificate) },
+		"no key":    func(d map[string][]byte) { d[currentKey] = nil },
+		"other key": func(d map[string][]byte) { d[currentKey] = d[nextKey] },
+		"nonsense":  func(d map[string][]byte) { d[currentCertificate] = []byte("nonsense") },
+	} {
+		damaged := maps.Clone(data)
+		change(damaged)
+		read, err := AuthorityFrom(APIClient, damaged)
+		if (err == nil) != (name == "gone") {
+			t.Errorf("%s: error %v", name, err)
+		}
+		got, changed, _, err := read.Advance(start.Add(6*day), lifetimes)
+		if err != nil || !changed || !got.current.certificate.Equal(a.next.certificate) {
+			t.Errorf("%s: changed %t, %v", name, changed, err)
+		}
+	}
+}
+
+func TestACertificateEndsWithItsAuthority(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	a, _, _ := advance(t, Authority{role: APIServing}, start)
+	near := start.Add(7*day - time.Hour)
+	c := issue(t, a, APIServingSubject("kubevirt"), near)
+	if !c.Leaf.NotAfter.Equal(a.current.certificate.NotAfter) {
+		t.Errorf("the certificate lasts until %s and its authority until %s", c.Leaf.NotAfter, a.current.certificate.NotAfter)
+	}
+	if c.Leaf.IsCA || c.Leaf.KeyUsage != x509.KeyUsageDigitalSignature || len(c.Leaf.ExtKeyUsage) != 1 {
+		t.Errorf("authority %t, key usage %b, %v", c.Leaf.IsCA, c.Leaf.KeyUsage, c.Leaf.ExtKeyUsage)
+	}
+	if _, err := a.Sign(&x509.CertificateRequest{}, start.Add(8*day), time.Hour); err == nil {
+		t.Error("an authority that ended signs")
+	}
+	if _, err := (Authority{role: APIServing}).Sign(&x509.CertificateRequest{}, start, time.Hour); err == nil {
+		t.Error("no authority signs")
+	}
+}

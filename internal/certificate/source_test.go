@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package certificate
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// signer is an API server on which requests of a role are signed as they are made.
+type signer struct {
+	*fake.Clientset // as it is: it tells the watch what it cannot do
+	requests        atomic.Int32
+	sign            func(*certificatesv1.CertificateSigningRequest) error
+	silent          atomic.Bool // nobody signs
+}
+
+// newSigner signs with the authority that the function gives, as if it had been the given time.
+func newSigner(t *testing.T, role Role, authority func() Authority, at func() time.Time) *signer {
+	t.Helper()
+	clientset := fake.NewClientset()
+	s := &signer{Clientset: clientset}
+	clientset.PrependReactor("create", "certificatesigningrequests", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		create, ok := action.(clienttesting.CreateAction)
+		if !ok {
+			return false, nil, nil
+		}
+		csr, ok := create.GetObject().(*certificatesv1.CertificateSigningRequest)
+		if !ok {
+			return false, nil, nil
+		}
+		n := s.requests.Add(1)
+		csr.Name, csr.UID = fmt.Sprintf("csr-%d", n), "u"
+		// The fake gives the watch of one request all of them.
+		if err := clientset.Tracker().Delete(create.GetResource(), "", fmt.Sprintf("csr-%d", n-1)); (err == nil) != (n > 1) {
+			t.Error(err)
+		}
+		csr.Spec.Username = "system:serviceaccount:kubevirt:" + role.account
+		csr.Spec.Extra = map[string]certificatesv1.ExtraValue{nodeNameExtra: {"blue"}}
+		if s.silent.Load() {
+			return false, nil, nil
+		}
+		if err := s.sign(csr); err != nil {
+			t.Errorf("what a Source asks for is refused: %v", err)
+		}
+		return false, nil, nil
+	})
+	s.sign = func(csr *certificatesv1.CertificateSigningRequest) error {
+		request, err := role.Judge(&csr.Spec, "kubevirt")
+		if err != nil {
+			return err
+		}
+		csr.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
+			Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, LastUpdateTime: metav1.Now(),
+		}}
+		csr.Status.Certificate, err = authority().Sign(request, at(), lifetimes.ServerDuration)
+		return err
+	}
+	return s
+}
+
+func run(t *testing.T, s *Source) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(log.IntoContext(context.Background(), testr.NewWithOptions(t, testr.Options{Verbosity: 0})))
+	done := make(chan error, 1)
+	go func() { done <- s.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// until waits for something that a Source does by itself.
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	for !holds() {
+		select {
+		case <-deadline:
+			t.Fatalf("not seen: %s", what)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func TestSourceAsksForWhatItsRoleIsAllowed(t *testing.T) {
+	for _, role := range Roles() {
+		w := newWorld(t)
+		api := newSigner(t, role, func() Authority { return w.authorities[role.Name] }, time.Now)
+		s := NewSource(&rest.Config{}, role, subjectOf(role), w.trust)
+		s.connect = func() (kubernetes.Interface, error) { return api.Clientset, nil }
+		changed := atomic.Bool{}
+		s.OnChange(func() { changed.Store(true) })
+		if crt, key := s.PEM(); s.Current() != nil || crt != nil || key != nil {
+			t.Errorf("%s: there is a certificate before one was asked for", role.Name)
+		}
+		run(t, s)
+		until(t, role.Name+" has a certificate", func() bool { return s.Current() != nil && changed.Load() })
+		if err := trusts(w.authorities[role.Name], *s.Current(), time.Now(), role.usage); err != nil {
+			t.Errorf("%s: %v", role.Name, err)
+		}
+		if crt, key := s.PEM(); len(crt) == 0 || len(key) == 0 {
+			t.Errorf("%s: no PEM", role.Name)
+		}
+	}
+}
+
+func TestSourceDoesNotWaitForTheEndWhenItsAuthorityIsLost(t *testing.T) {
+	w, role := newWorld(t), AgentServing
+	authority := atomic.Pointer[Authority]{}
+	first := w.authorities[role.Name]
+	authority.Store(&first)
+	// An hour ago, so that the bundle has certainly arrived.
+	api := newSigner(t, role, func() Authority { return *authority.Load() }, func() time.Time { return time.Now().Add(-time.Hour) })
+	s := NewSource(&rest.Config{}, role, subjectOf(role), w.trust)
+	s.connect = func() (kubernetes.Interface, error) { return api.Clientset, nil }
+	s.look = 10 * time.Millisecond
+	run(t, s)
+	until(t, "a certificate", func() bool { return s.Current() != nil })
+	old := s.Current()
+	time.Sleep(20 * s.look) // it looks, and finds nothing wrong
+	if n := api.requests.Load(); n != 1 {
+		t.Fatalf("%d requests for a certificate that is trusted", n)
+	}
+
+	second := newWorld(t).authorities[role.Name]
+	authority.Store(&second)
+	w.authorities[role.Name] = second
+	api.silent.Store(true)
+	w.publish(t, role)
+	until(t, "another request", func() bool { return api.requests.Load() == 2 })
+	time.Sleep(20 * s.look) // nobody answers it, and it is not made again and again
+	if n := api.requests.Load(); n != 2 || s.Current() != old {
+		t.Fatalf("%d requests while nobody signs, another certificate: %t", n, s.Current() != old)
+	}
+
+	api.silent.Store(false)
+	csr, err := api.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "csr-2", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := api.sign(csr); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.CertificatesV1().CertificateSigningRequests().UpdateStatus(t.Context(), csr, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "a certificate of the new authority", func() bool {
+		return s.Current() != old && trusts(second, *s.Current(), time.Now(), role.usage) == nil
+	})
+	if crt, _ := s.PEM(); len(crt) == 0 {
+		t.Error("the PEM is not that of the new one")
+	}
+}
+
+func TestAFreshCertificateMayBeOfAnAuthorityThatHasNotArrived(t *testing.T) {
+	w, role := newWorld(t), APIClient
+	s := NewSource(&rest.Config{}, role, subjectOf(role), w.trust)
+	c := issue(t, newWorld(t).authorities[role.Name], subjectOf(role), time.Now())
+	if s.isOrphaned(&c, time.Now()) {
+		t.Error("orphaned at once")
+	}
+	if !s.isOrphaned(&c, time.Now().Add(time.Hour)) {
+		t.Error("not orphaned after an hour")
+	}
+	s.trust = Trust(t.TempDir())
+	if s.isOrphaned(&c, time.Now().Add(time.Hour)) {
+		t.Error("orphaned because nothing is known of any authority")
+	}
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+var _ = Describe("CertificateSigningRequest", func() {
+	var (
+		namespace  string
+		writes     *Writes
+		reconciler *CertificateSigningRequestReconciler
+	)
+	// request asks for a certificate in the name of an account of the installation, whose token is bound to a node. The API
+	// server writes down who asks.
+	request := func(account, node string, role certificate.Role, subject certificate.Subject, usages ...certificatesv1.KeyUsage) *certificatesv1.CertificateSigningRequest {
+		GinkgoHelper()
+		who := rest.CopyConfig(cfg)
+		who.Impersonate = rest.ImpersonationConfig{
+			UserName: "system:serviceaccount:" + namespace + ":" + account,
+			Groups:   []string{"system:masters"}, // the roles of the accounts are not installed here
+			Extra:    map[string][]string{"authentication.kubernetes.io/node-name": {node}},
+		}
+		c, err := client.New(who, client.Options{Scheme: scheme.Scheme})
+		Expect(err).NotTo(HaveOccurred())
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		Expect(err).NotTo(HaveOccurred())
+		der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+			Subject: pkix.Name{CommonName: subject.CommonName}, DNSNames: subject.DNSNames,
+		}, key)
+		Expect(err).NotTo(HaveOccurred())
+		csr := &certificatesv1.CertificateSigningRequest{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
+			Spec: certificatesv1.CertificateSigningRequestSpec{
+				SignerName: role.Signer(), Usages: append([]certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature}, usages...),
+				Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+			},
+		}
+		Expect(c.Create(ctx, csr)).To(Succeed())
+		return csr
+	}
+	agentRequest := func(node, of string) *certificatesv1.CertificateSigningRequest {
+		GinkgoHelper()
+		return request("kubevirt-handler", node, certificate.AgentServing, certificate.AgentSubject(of), certificatesv1.UsageServerAuth)
+	}
+	reconcile := func(csr *certificatesv1.CertificateSigningRequest) {
+		GinkgoHelper()
+		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)})
+		Expect(err).NotTo(HaveOccurred())
+		ExpectExists(csr)
+	}
+	makeAuthority := func(role certificate.Role) certificate.Authority {
+		GinkgoHelper()
+		none, err := certificate.AuthorityFrom(role, nil)
+		Expect(err).NotTo(HaveOccurred())
+		authority, _, _, err := none.Advance(time.Now(), clusterconfig.Default().Certificates)
+		Expect(err).NotTo(HaveOccurred())
+		data, err := authority.Data()
+		Expect(err).NotTo(HaveOccurred())
+		Expect(k8sClient.Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: role.AuthoritySecret(), Labels: map[string]string{v1.AppLabel: certificate.AuthorityLabelValue},
+			},
+			Type: corev1.SecretTypeTLS, Data: data,
+		})).To(Succeed())
+		return authority
+	}
+	condition := func(csr *certificatesv1.CertificateSigningRequest) certificatesv1.CertificateSigningRequestCondition {
+		GinkgoHelper()
+		Expect(csr.Status.Conditions).NotTo(BeEmpty())
+		return csr.Status.Conditions[len(csr.Status.Conditions)-1]
+	}
+
+	BeforeEach(func() {
+		namespace = NewNamespace()
+		writes = NewWrites()
+		reconciler = &CertificateSigningRequestReconciler{Client: writes, Namespace: namespace, Config: clusterconfig.NewStore()}
+	})
+
+	It("approves and signs what an agent asks for its own node, in two writes, and leaves it alone then", func() {
+		authority := makeAuthority(certificate.AgentServing)
+		csr := agentRequest("blue", "blue")
+		reconcile(csr)
+		Expect(writes.Take()).To(Equal([]string{
+			"update CertificateSigningRequest/approval", "update CertificateSigningRequest/status",
+		}))
+		Expect(condition(csr).Type).To(Equal(certificatesv1.CertificateApproved))
+		signed, err := certutil.ParseCertsPEM(csr.Status.Certificate)
+		Expect(err).NotTo(HaveOccurred())
+		pool := x509.NewCertPool()
+		Expect(pool.AppendCertsFromPEM(authority.Bundle())).To(BeTrue())
+		_, err = signed[0].Verify(x509.VerifyOptions{Roots: pool, DNSName: "blue.virt-handler"})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(time.Until(signed[0].NotAfter)).To(BeNumerically("~", 24*time.Hour, time.Minute))
+
+		reconcile(csr)
+		Expect(writes.Take()).To(BeEmpty())
+	})
+
+	It("signs for a shorter time if asked to", func() {
+		makeAuthority(certificate.AgentServing)
+		csr := agentRequest("blue", "blue")
+		short := csr.DeepCopy()
+		short.ObjectMeta = metav1.ObjectMeta{}
+		short.Spec.ExpirationSeconds = ptr.To[int32](3600)
+		Expect(lifetime(short, clusterconfig.Default())).To(Equal(time.Hour))
+		short.Spec.ExpirationSeconds = ptr.To[int32](3600 * 1000)
+		Expect(lifetime(short, clusterconfig.Default())).To(Equal(24 * time.Hour))
+	})
+
+	It("refuses the name of another node, and says why", func() {
+		makeAuthority(certificate.AgentServing)
+		csr := agentRequest("blue", "red")
+		reconcile(csr)
+		Expect(condition(csr)).To(SatisfyAll(
+			HaveField("Type", certificatesv1.CertificateDenied), HaveField("Reason", certificate.ReasonWrongSubject),
+			HaveField("Message", ContainSubstring("blue.virt-handler")),
+		))
+		writes.Take()
+		reconcile(csr)
+		Expect(writes.Take()).To(BeEmpty())
+		Expect(csr.Status.Certificate).To(BeEmpty())
+	})
+
+	It("refuses an agent that wants to be virt-api", func() {
+		makeAuthority(certificate.APIClient)
+		csr := request("kubevirt-handler", "blue", certificate.APIClient, certificate.APIClientSubject(), certificatesv1.UsageClientAuth)
+		reconcile(csr)
+		Expect(condition(csr).Reason).To(Equal(certificate.ReasonWrongRequester))
+		csr = request("kubevirt-apiserver", "blue", certificate.APIClient, certificate.APIClientSubject(), certificatesv1.UsageClientAuth)
+		reconcile(csr)
+		Expect(csr.Status.Certificate).NotTo(BeEmpty())
+	})
+
+	It("signs nothing that must not be, though somebody approved it", func() {
+		makeAuthority(certificate.AgentServing)
+		csr := agentRequest("blue", "red")
+		reconciler.condition(csr, certificatesv1.CertificateApproved, "Careless", "I approve everything")
+		Expect(k8sClient.SubResource("approval").Update(ctx, csr)).To(Succeed())
+		reconcile(csr)
+		Expect(condition(csr)).To(SatisfyAll(
+			HaveField("Type", certificatesv1.CertificateFailed), HaveField("Reason", certificate.ReasonWrongSubject),
+		))
+		Expect(csr.Status.Certificate).To(BeEmpty())
+	})
+
+	It("signs what was approved before it could, after it did not end", func() {
+		makeAuthority(certificate.AgentServing)
+		csr := agentRequest("blue", "blue")
+		writes.Fail = func(request string) error {
+			if request == "update CertificateSigningRequest/status" {
+				return ErrInjected
+			}
+			return nil
+		}
+		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)})
+		Expect(err).To(MatchError(ErrInjected))
+		writes.Fail = nil
+		writes.Take()
+		reconcile(csr)
+		Expect(writes.Take()).To(Equal([]string{"update CertificateSigningRequest/status"}))
+		Expect(csr.Status.Certificate).NotTo(BeEmpty())
+	})
+
+	It("approves nothing while there is no authority, and finds what waited for it", func() {
+		csr := agentRequest("blue", "blue")
+		reconcile(csr)
+		Expect(writes.Take()).To(BeEmpty())
+		Expect(reconciler.waiting(ctx, nil)).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)}))
+		makeAuthority(certificate.AgentServing)
+		reconcile(csr)
+		Expect(csr.Status.Certificate).NotTo(BeEmpty())
+		Expect(reconciler.waiting(ctx, nil)).NotTo(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)}))
+	})
+
+	It("leaves other signers' requests alone", func() {
+		csr := agentRequest("blue", "blue")
+		other := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"}, Spec: csr.Spec}
+		other.Spec.SignerName = "example.org/some-signer"
+		Expect(k8sClient.Create(ctx, other)).To(Succeed())
+		reconcile(other)
+		Expect(writes.Take()).To(BeEmpty())
+		Expect(isPending(other)).To(BeFalse())
+	})
+})
