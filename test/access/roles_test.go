@@ -63,6 +63,11 @@ var questions = []question{
 	{"deletecollection", "kubevirt.io", "virtualmachineinstancemigrations", migrator},
 	{"update", "subresources.kubevirt.io", "virtualmachines/migrate", migrator},
 	{"update", "subresources.kubevirt.io", "virtualmachineinstances/evacuate/cancel", migrator},
+	// What the API server asks of a longer subresource before virt-api asks for all of it.
+	{"update", "subresources.kubevirt.io", "virtualmachines/evacuate", migrator},
+	{"update", "subresources.kubevirt.io", "virtualmachineinstances/evacuate", migrator},
+	{"get", "subresources.kubevirt.io", "virtualmachineinstances/sev", viewers},
+	{"update", "subresources.kubevirt.io", "virtualmachineinstances/sev", editors},
 	{read, "migrations.kubevirt.io", "migrationpolicies", viewers},
 	{change, "migrations.kubevirt.io", "migrationpolicies", nobody},
 

@@ -54,8 +54,9 @@ var _ = Describe("A replica set", func() {
 
 		By("replacing a guest whose Pod is deleted")
 		Expect(k8s.Delete(ctx, launcherPod(ctx, &first))).To(Succeed())
+		expectGone(ctx, first.DeepCopy())
 		second := expectReplicas(ctx, set, 1)[0]
-		Expect(second.Name).NotTo(Equal(first.Name))
+		Expect(second.Name).NotTo(Equal(first.Name), "it was made while the other one was still there")
 
 		By("growing")
 		load := fakeMetrics(ctx, namespace)
