@@ -19,6 +19,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 	"github.com/vireo-project/vireo/internal/virtctl/console"
 	"github.com/vireo-project/vireo/internal/virtctl/create"
+	"github.com/vireo-project/vireo/internal/virtctl/explain"
 	"github.com/vireo-project/vireo/internal/virtctl/guest"
 	"github.com/vireo-project/vireo/internal/virtctl/lifecycle"
 	"github.com/vireo-project/vireo/internal/virtctl/portforward"
@@ -86,7 +87,7 @@ func Command(c *cli.CLI) *cobra.Command {
 		lifecycle.Start(c), lifecycle.Stop(c), lifecycle.Restart(c), lifecycle.Pause(c), lifecycle.Unpause(c),
 		lifecycle.SoftReboot(c), lifecycle.Reset(c), lifecycle.Migrate(c), lifecycle.MigrateCancel(c), lifecycle.EvacuateCancel(c))
 	add(root, groupReach, console.Command(c), vnc.Command(c), ssh.Command(c), ssh.SCP(c), portforward.Command(c))
-	add(root, groupLook, guest.OSInfo(c), guest.UserList(c), guest.FilesystemList(c))
+	add(root, groupLook, explain.Command(c), guest.OSInfo(c), guest.UserList(c), guest.FilesystemList(c))
 	add(root, groupMake, create.Command(c))
 	add(root, groupOther, versionCommand(c), optionsCommand(c))
 	root.SetHelpCommandGroupID(groupOther)

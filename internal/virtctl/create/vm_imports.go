@@ -46,7 +46,7 @@ var importers = []importer{
 }
 
 func importHelp() string {
-	var lines []string
+	lines := make([]string, 0, len(importers))
 	for _, i := range importers {
 		lines = append(lines, fmt.Sprintf("  %s %s", i.kind, strings.Join(i.parameters, ",")))
 	}

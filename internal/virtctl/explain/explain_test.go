@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package explain
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// noon is when all this happens.
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// world builds a snapshot of the VM demo in the namespace tenant, in a cluster that is well.
+type world struct{ s *Snapshot }
+
+func newWorld() *world {
+	return &world{&Snapshot{
+		Now: noon, Namespace: "tenant", Name: "demo", Program: "virtctl",
+		Claims: map[string]*corev1.PersistentVolumeClaim{}, Classes: map[string]Class{"fast": {}}, Hidden: map[Area]bool{},
+		Install: Install{KubeVirt: &v1.KubeVirt{}, Namespace: "kubevirt", Controller: 1, API: 2},
+	}}
+}
+
+func (w *world) vm(strategy v1.VirtualMachineRunStrategy, status v1.VirtualMachinePrintableStatus, template *builder.VMI) *world {
+	vm := builder.MakeVM("demo").Namespace("tenant").Strategy(strategy)
+	if template != nil {
+		vm.Template(template)
+	}
+	w.s.VM = vm.Obj()
+	w.s.VM.Status.PrintableStatus = status
+	return w
+}
+
+func (w *world) vmi(b *builder.VMI) *world {
+	w.s.VMI = b.Namespace("tenant").Obj()
+	w.s.VMI.CreationTimestamp = metav1.Time{Time: noon.Add(-3 * time.Minute)}
+	return w
+}
+
+func (w *world) with(change func(*Snapshot)) *world { change(w.s); return w }
+
+func (w *world) pod(change func(*corev1.Pod)) *world {
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "virt-launcher-demo-abcde", Namespace: "tenant"}}
+	pod.Spec.Containers = []corev1.Container{{Name: "compute", Image: "launcher", Resources: corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1152Mi")},
+	}}}
+	pod.Status.Phase = corev1.PodPending
+	change(&pod)
+	w.s.Pods = append(w.s.Pods, pod)
+	return w
+}
+
+func (w *world) event(ago time.Duration, kind, name, reason, message string) *world {
+	w.s.Events = append(w.s.Events, corev1.Event{
+		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: name}, Type: corev1.EventTypeWarning, Reason: reason, Message: message,
+		LastTimestamp: metav1.Time{Time: noon.Add(-ago)},
+	})
+	return w
+}
+
+func unschedulable(message string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: message}}
+	}
+}
+
+func onNode(node string, waiting *corev1.ContainerStateWaiting) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.NodeName = node
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "compute", Image: "launcher", State: corev1.ContainerState{Waiting: waiting}}}
+	}
+}
+
+func scenes() map[string]*world {
+	demo := func() *builder.VMI { return builder.MakeVMI("demo") }
+	pending := func() *builder.VMI { return demo().Phase(v1.Scheduling) }
+	onN1 := func() *builder.VMI {
+		return demo().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Status.Phase, vmi.Status.NodeName = v1.Running, "n1"
+			vmi.Status.PhaseTransitionTimestamps = []v1.VirtualMachineInstancePhaseTransitionTimestamp{{Phase: v1.Running, PhaseTransitionTimestamp: metav1.Time{Time: noon.Add(-5 * time.Hour)}}}
+			vmi.Status.Interfaces = []v1.VirtualMachineInstanceNetworkInterface{{IP: "10.1.2.3", IPs: []string{"10.1.2.3", "fd00::3"}}}
+		})
+	}
+	return map[string]*world{
+		"absent": newWorld(),
+		"halted": newWorld().vm(v1.RunStrategyHalted, v1.VirtualMachineStatusStopped, demo().PVC("data", "missing")),
+		"manual": newWorld().vm(v1.RunStrategyManual, v1.VirtualMachineStatusStopped, nil),
+		"rerun":  newWorld().vm(v1.RunStrategyRerunOnFailure, v1.VirtualMachineStatusStopped, nil),
+		"memory": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusUnschedulable, nil).vmi(pending()).
+			pod(unschedulable("0/4 nodes are available: 1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }, 2 Insufficient memory, 1 node(s) were unschedulable. preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling.")).
+			event(20*time.Second, "Pod", "virt-launcher-demo-abcde", "FailedScheduling", "0/4 nodes are available: 2 Insufficient memory"),
+		"selector": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusUnschedulable, nil).vmi(pending()).
+			pod(unschedulable("0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.")),
+		"kvm": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusUnschedulable, nil).vmi(pending()).
+			pod(unschedulable("0/1 nodes are available: 1 Insufficient devices.kubevirt.io/kvm.")),
+		"image": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusImagePullBackOff, nil).vmi(pending()).
+			pod(onNode("n1", &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: `Back-off pulling image "example.com/no/such:tag"`})).
+			event(90*time.Second, "Pod", "virt-launcher-demo-abcde", "Failed", `Failed to pull image "example.com/no/such:tag": not found`),
+		"claim missing": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusPvcNotFound, demo().PVC("data", "missing")).
+			vmi(demo().PVC("data", "missing").Phase(v1.Pending).Condition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedPvcNotFound", "PersistentVolumeClaim tenant/missing of volume data does not exist, waiting for it")).
+			with(func(s *Snapshot) { s.Claims["missing"] = nil }),
+		"claim of no class": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusStarting, demo().PVC("data", "disk")).vmi(demo().PVC("data", "disk").Phase(v1.Pending)).
+			with(func(s *Snapshot) {
+				class := "slow"
+				s.Claims["disk"] = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "disk"}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}}
+			}).event(time.Hour, "PersistentVolumeClaim", "disk", "ProvisioningFailed", `storageclass.storage.k8s.io "slow" not found`),
+		"field": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusStarting, nil).
+			vmi(demo().Phase(v1.Pending).Condition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FieldNotImplemented", "spec.domain.devices.gpus: Forbidden: passing devices through is not implemented yet")),
+		"crash loop": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusCrashLoopBackOff, nil).
+			with(func(s *Snapshot) {
+				s.VM.Status.StartFailure = &v1.VirtualMachineStartFailure{ConsecutiveFailCount: 3, RetryAfterTimestamp: &metav1.Time{Time: noon.Add(47 * time.Second)}}
+			}).
+			pod(func(pod *corev1.Pod) {
+				pod.Status.Phase = corev1.PodFailed
+				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "compute", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+					ExitCode: 1, Reason: "Error", Message: `{"reason":"GuestCrashed","message":"QEMU ended without a shutdown: could not open disk \u001b[2Jimage"}`,
+				}}}}
+			}),
+		"create refused": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusStopped, nil).
+			with(func(s *Snapshot) {
+				s.VM.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: "exceeded quota: vms, requested: count/virtualmachineinstances=1, used: 5, limited: 5"}}
+			}),
+		"agent down": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
+			vmi(onN1().With(func(vmi *v1.VirtualMachineInstance) { vmi.Status.Reason = "NodeUnresponsive" }).
+				Condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "NodeUnresponsive", "virt-handler on node n1 does not respond")).
+			with(func(s *Snapshot) {
+				s.Agent = &corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 5m0s restarting failed container"}}}}}}
+			}),
+		"node down": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1()).
+			with(func(s *Snapshot) {
+				s.Node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "Kubelet stopped posting node status.", LastTransitionTime: metav1.Time{Time: noon.Add(-10 * time.Minute)}}}}}
+			}),
+		"controller down": newWorld().vm(v1.RunStrategyAlways, "", nil).with(func(s *Snapshot) { s.Install.Controller, s.Install.API = 0, 0 }),
+		"not installed":   newWorld().vm(v1.RunStrategyAlways, "", nil).with(func(s *Snapshot) { s.Install = Install{Controller: -1, API: -1} }),
+		"mount": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusStarting, nil).vmi(pending()).
+			pod(onNode("n1", &corev1.ContainerStateWaiting{Reason: "ContainerCreating"})).
+			event(time.Minute, "Pod", "virt-launcher-demo-abcde", "FailedMount", `MountVolume.SetUp failed for volume "cloudinit-udata" : secret "userdata" not found`),
+		"paused":   newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusPaused, nil).vmi(onN1().Condition(v1.VirtualMachineInstancePaused, corev1.ConditionTrue, v1.PausedByUserReason, "VMI was paused by user")),
+		"io error": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusPaused, nil).vmi(onN1().Condition(v1.VirtualMachineInstancePaused, corev1.ConditionTrue, v1.PausedIOErrorReason, "VMI was paused, IO error")),
+		"failed once": newWorld().vm(v1.RunStrategyOnce, v1.VirtualMachineStatusStopped, nil).
+			vmi(demo().Phase(v1.Failed).With(func(vmi *v1.VirtualMachineInstance) { vmi.Status.Reason = "LivenessProbeFailed" }).
+				Condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", "The livenessProbe failed as often as its failureThreshold allows")),
+		"stopping": newWorld().vm(v1.RunStrategyHalted, v1.VirtualMachineStatusStopping, nil).
+			vmi(onN1()).with(func(s *Snapshot) { s.VMI.DeletionTimestamp = &metav1.Time{Time: noon.Add(-12 * time.Second)} }),
+		"running": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
+			vmi(onN1().Condition(v1.VirtualMachineInstanceAgentConnected, corev1.ConditionTrue, "", "")).
+			with(func(s *Snapshot) { s.VMI.Status.GuestOSInfo.PrettyName = "Debian GNU/Linux 12\x1b[31m (bookworm)" }).
+			event(time.Minute, "VirtualMachineInstance", "demo", "Started", "history that nobody needs"),
+		"restart required": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1()).
+			with(func(s *Snapshot) {
+				s.VM.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineRestartRequired, Status: corev1.ConditionTrue, Message: "a non-live-updatable field was changed in the template spec"}}
+			}),
+		"on its way": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusStarting, nil).vmi(demo().Phase(v1.Scheduled)),
+		"tenant's view": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusStarting, nil).vmi(demo().Phase(v1.Scheduled)).with(func(s *Snapshot) {
+			s.Hidden = map[Area]bool{AreaNodes: true, AreaInstall: true, AreaEvents: true}
+			s.Install = Install{Controller: -1, API: -1}
+		}),
+	}
+}
+
+func TestExplain(t *testing.T) {
+	for name, w := range scenes() {
+		t.Run(name, func(t *testing.T) {
+			before := w.s.VM.DeepCopy()
+			var got bytes.Buffer
+			if err := Explain(w.s).Print(&got); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(before, w.s.VM); diff != "" {
+				t.Errorf("the snapshot was changed:\n%s", diff)
+			}
+			file := filepath.Join("testdata", strings.NewReplacer(" ", "-", "'", "").Replace(name)+".txt")
+			if *update {
+				if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got.String()); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", file, diff)
+			}
+			if lines := strings.Count(got.String(), "\n"); lines > 24 {
+				t.Errorf("%d lines are more than a screen", lines)
+			}
+			if strings.ContainsRune(got.String(), '\x1b') {
+				t.Error("a guest's words reach the terminal as commands")
+			}
+		})
+	}
+}

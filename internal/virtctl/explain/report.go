@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package explain
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vireo-project/vireo/internal/virtctl/cli"
+)
+
+const (
+	// maxEvents are shown, and maxText of one message: a report is one screen.
+	maxEvents, maxText = 5, 400
+	// width is that of a screen.
+	width = 100
+)
+
+// Finding is one thing that was understood.
+type Finding struct {
+	// What is a sentence that says it all.
+	What string `json:"what"`
+	// Why are its reasons, in the cluster's words where there are any.
+	Why []string `json:"why,omitempty"`
+	// Do is what helps, as a sentence, and Commands are to be copied.
+	Do       string   `json:"do,omitempty"`
+	Commands []string `json:"commands,omitempty"`
+	// Good says that this is as it should be.
+	Good bool `json:"good,omitempty"`
+}
+
+// Event is something that happened.
+type Event struct {
+	Age     string `json:"age"`
+	Object  string `json:"object"`
+	Type    string `json:"type"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// Report is what is told to the user.
+type Report struct {
+	// Title names the VM and its state.
+	Title    string    `json:"title"`
+	Findings []Finding `json:"findings"`
+	Events   []Event   `json:"events,omitempty"`
+	// Hidden is what could not be looked at for lack of rights.
+	Hidden []Area `json:"hidden,omitempty"`
+}
+
+// Print writes a report for people.
+func (r *Report) Print(out io.Writer) error {
+	var b strings.Builder
+	b.WriteString(r.Title + "\n")
+	for _, finding := range r.Findings {
+		finding.print(&b)
+	}
+	if len(r.Events) > 0 {
+		b.WriteString("\nLatest events:\n")
+		for _, e := range r.Events {
+			paragraph(&b, fmt.Sprintf("  %-5s", e.Age), fmt.Sprintf("%s %s: %s", e.Reason, e.Object, e.Message))
+		}
+	}
+	if len(r.Hidden) > 0 {
+		names := make([]string, 0, len(r.Hidden))
+		for _, area := range r.Hidden {
+			names = append(names, string(area))
+		}
+		fmt.Fprintf(&b, "\nNot looked at, because you have no right to: %s.\n", strings.Join(names, ", "))
+	}
+	_, err := io.WriteString(out, cli.Plain(b.String()))
+	return err
+}
+
+func (f *Finding) print(b *strings.Builder) {
+	mark := "! "
+	if f.Good {
+		mark = "* "
+	}
+	b.WriteString("\n")
+	paragraph(b, mark, f.What)
+	for _, why := range f.Why {
+		paragraph(b, "    - ", why)
+	}
+	if f.Do != "" {
+		paragraph(b, "  What to do: ", f.Do)
+	}
+	for _, command := range f.Commands {
+		b.WriteString("      " + command + "\n")
+	}
+}
+
+// paragraph writes a text below a head, broken between words.
+func paragraph(b *strings.Builder, head, text string) {
+	indent := strings.Repeat(" ", len(head))
+	if len(indent) > 6 {
+		indent = "    "
+	}
+	line := head
+	empty := true
+	for _, word := range strings.Fields(text) {
+		if !empty && len(line)+1+len(word) > width {
+			b.WriteString(strings.TrimRight(line, " ") + "\n")
+			line, empty = indent, true
+		}
+		if !empty {
+			line += " "
+		} else if !strings.HasSuffix(line, " ") {
+			line += " "
+		}
+		line += word
+		empty = false
+	}
+	b.WriteString(line + "\n")
+}
+
+// short bounds a message that others wrote.
+func short(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > maxText {
+		text = strings.ToValidUTF8(text[:maxText], "") + "…"
+	}
+	return text
+}
+
+// age is how long ago something was, as kubectl shows it.
+func age(now, then time.Time) string {
+	d := now.Sub(then)
+	switch {
+	case then.IsZero():
+		return "?"
+	case d < 0:
+		return "0s"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours())/24)
+	}
+}
+
+// Explain understands a snapshot.
+func Explain(s *Snapshot) *Report {
+	r := &Report{Title: title(s)}
+	for _, rule := range rules {
+		r.Findings = append(r.Findings, rule(s)...)
+	}
+	if len(r.Findings) == 0 {
+		r.Findings = []Finding{unexplained(s)}
+	}
+	if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return !f.Good }) {
+		return r // A VM that is well needs no history.
+	}
+	for i := range s.Events {
+		if len(r.Events) == maxEvents {
+			break
+		}
+		e := &s.Events[i]
+		r.Events = append(r.Events, Event{
+			Age: age(s.Now, eventTime(e)), Object: e.InvolvedObject.Kind + "/" + e.InvolvedObject.Name,
+			Type: e.Type, Reason: e.Reason, Message: short(e.Message),
+		})
+	}
+	for area := range s.Hidden {
+		r.Hidden = append(r.Hidden, area)
+	}
+	slices.Sort(r.Hidden)
+	return r
+}
+
+func title(s *Snapshot) string {
+	switch {
+	case s.VM != nil:
+		state := string(s.VM.Status.PrintableStatus)
+		if state == "" {
+			state = "no status yet"
+		}
+		return fmt.Sprintf("VirtualMachine %s/%s: %s", s.Namespace, s.Name, state)
+	case s.VMI != nil:
+		return fmt.Sprintf("VirtualMachineInstance %s/%s (without a VM): %s", s.Namespace, s.Name, s.VMI.Status.Phase)
+	default:
+		return fmt.Sprintf("%s/%s", s.Namespace, s.Name)
+	}
+}
