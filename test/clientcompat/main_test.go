@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package clientcompat
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"k8s.io/client-go/tools/clientcmd"
+	"kubevirt.io/client-go/kubecli"
+)
+
+// mainModule is where the main module is.
+const mainModule = "../.."
+
+// kubevirt is KubeVirt's client for the world that the tests share.
+var kubevirt kubecli.KubevirtClient
+
+func TestMain(m *testing.M) {
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		fmt.Println("KUBEBUILDER_ASSETS is not set: run this through make test-clientcompat, which builds the API server")
+		return
+	}
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(code)
+}
+
+// run runs the tests in a world.
+func run(m *testing.M) (code int, err error) {
+	dir, err := os.MkdirTemp("", "clientcompat")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	program, kubeconfig := filepath.Join(dir, "world"), filepath.Join(dir, "kubeconfig")
+	build := exec.Command("go", "build", "-o", program, "./test/clientworld")
+	build.Dir, build.Stdout, build.Stderr = mainModule, os.Stdout, os.Stderr
+	if err := build.Run(); err != nil {
+		return 0, fmt.Errorf("cannot build the world: %w", err)
+	}
+	world := exec.Command(program, kubeconfig) //nolint:gosec // what was built above
+	world.Dir = mainModule
+	logs, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		return 0, err
+	}
+	world.Stderr = logs
+	input, err := world.StdinPipe()
+	if err != nil {
+		return 0, err
+	}
+	output, err := world.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	if err := world.Start(); err != nil {
+		return 0, err
+	}
+	// Its input ends, and it cleans up.
+	defer func() { err = errors.Join(err, input.Close(), world.Wait()) }()
+	if line, err := bufio.NewReader(output).ReadString('\n'); line != "ready\n" {
+		said, _ := os.ReadFile(logs.Name())
+		return 0, fmt.Errorf("the world did not begin: %q %w\n%s", line, err, said)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return 0, err
+	}
+	if kubevirt, err = kubecli.GetKubevirtClientFromRESTConfig(config); err != nil {
+		return 0, err
+	}
+	return m.Run(), nil
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Command clientworld is what test/clientcompat drives, which cannot link it: KubeVirt's client needs older libraries of
+// Kubernetes than we do. It runs an API server with our CRDs, virt-api behind that server's aggregation layer, and the agent of
+// one node, which echoes. It writes an administrator's kubeconfig to the file that is its argument, says "ready", and runs until
+// its standard input ends. KUBEBUILDER_ASSETS says where the API server is.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// readyLimit is how long a loaded machine may need until virt-api answers through the API server.
+const readyLimit = 2 * time.Minute
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "clientworld:", err)
+		os.Exit(1)
+	}
+}
+
+func run() (err error) {
+	if len(os.Args) != 2 {
+		return errors.New("the argument is the file for the kubeconfig")
+	}
+	dir, err := os.MkdirTemp("", "clientworld")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	env := &envtest.Environment{
+		CRDDirectoryPaths: []string{filepath.Join("config", "crd", "bases")}, ErrorIfCRDPathMissing: true,
+	}
+	if err := trustProxy(env, dir); err != nil {
+		return err
+	}
+	config, err := env.Start()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, env.Stop()) }()
+	admin, err := env.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, nil)
+	if err != nil {
+		return err
+	}
+	kubeconfig, err := admin.KubeConfig()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(os.Args[1], kubeconfig, 0o600); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	w := &world{dir: dir, config: config, kubeconfig: os.Args[1]}
+	defer w.cleanup()
+	if err := w.start(ctx); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}

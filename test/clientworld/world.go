@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/client-go/discovery"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	certutil "k8s.io/client-go/util/cert"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/subresource"
+	"github.com/vireo-project/vireo/internal/subresource/agent"
+	"github.com/vireo-project/vireo/internal/subresource/server"
+	"github.com/vireo-project/vireo/test/fakeagent"
+)
+
+const (
+	namespace = "kubevirt"
+	service   = "virt-api"
+	node      = "node1"
+)
+
+// world is a cluster's virt-api.
+type world struct {
+	dir, kubeconfig string
+	config          *rest.Config
+	client          client.Client
+	discovery       *discovery.DiscoveryClient
+	cleanups        []func()
+}
+
+// Helper implements fakeagent.T.
+func (w *world) Helper() {}
+
+// Cleanup implements fakeagent.T.
+func (w *world) Cleanup(f func()) { w.cleanups = append(w.cleanups, f) }
+
+// Fatalf implements fakeagent.T.
+func (w *world) Fatalf(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "clientworld: "+format+"\n", args...)
+	os.Exit(1)
+}
+
+func (w *world) cleanup() {
+	for _, f := range slices.Backward(w.cleanups) {
+		f()
+	}
+}
+
+// start returns when virt-api answers through the API server.
+func (w *world) start(ctx context.Context) error {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return err
+		}
+	}
+	var err error
+	if w.client, err = client.New(w.config, client.Options{Scheme: scheme}); err != nil {
+		return err
+	}
+	if w.discovery, err = discovery.NewDiscoveryClientForConfig(w.config); err != nil {
+		return err
+	}
+	if err := w.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
+		return err
+	}
+	agents, err := w.startAgent(ctx)
+	if err != nil {
+		return err
+	}
+	if err := w.serve(ctx, agents); err != nil {
+		return err
+	}
+	return wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, readyLimit, true, func(ctx context.Context) (bool, error) {
+		for _, version := range subresource.Versions {
+			_, err := w.discovery.RESTClient().Get().AbsPath("/apis", subresource.GroupName, version, "version").DoRaw(ctx)
+			if err != nil {
+				return false, nil //nolint:nilerr // not yet
+			}
+		}
+		return true, nil
+	})
+}
+
+// startAgent runs a node's agent, with the Pod by which it is found.
+func (w *world) startAgent(ctx context.Context) (*agent.Client, error) {
+	a := fakeagent.Start(w, node)
+	a.Answer(agentapi.GuestOSInfo, v1.VirtualMachineInstanceGuestAgentInfo{Hostname: "guest", GAVersion: "10.0"})
+	a.Answer(agentapi.UserList, v1.VirtualMachineInstanceGuestOSUserList{Items: []v1.VirtualMachineInstanceGuestOSUser{{UserName: "root"}}})
+	a.Answer(agentapi.FilesystemList, v1.VirtualMachineInstanceFileSystemList{Items: []v1.VirtualMachineInstanceFileSystem{{DiskName: "vda1"}}})
+	a.Answer(agentapi.Screenshot, []byte("\x89PNG\r\n\x1a\nand so on"))
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "virt-handler", Labels: map[string]string{"kubevirt.io": "virt-handler"}},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "virt-handler", Image: "virt-handler"}}},
+	}
+	if err := w.client.Create(ctx, pod); err != nil {
+		return nil, err
+	}
+	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}}}
+	if err := w.client.Status().Update(ctx, pod); err != nil {
+		return nil, err
+	}
+	return agent.New(agent.Options{Pods: w.client, Namespace: namespace, Port: a.Port, TLS: a.Authority.Client(w)}), nil
+}
+
+// serve runs virt-api and puts it behind the aggregation layer.
+func (w *world) serve(ctx context.Context, agents *agent.Client) error {
+	certificate, key, err := certutil.GenerateSelfSignedCertKey(service+"."+namespace+".svc", nil, nil)
+	if err != nil {
+		return err
+	}
+	own, err := dynamiccertificates.NewStaticCertKeyContent("serving", certificate, key)
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	config := clusterconfig.Default()
+	config.FeatureGates = clusterconfig.NewFeatureGates([]string{"ObjectGraph"}, nil)
+	api := &subresource.API{
+		Client: w.client, Agents: agents, APIServer: w.discovery, Config: func() clusterconfig.Config { return config },
+	}
+	s, err := server.New(server.Options{
+		Listener: listener, Address: "127.0.0.1", Certificate: own, Kubeconfig: w.kubeconfig,
+	}, api.Verbs)
+	if err != nil {
+		return err
+	}
+	go func() {
+		if err := s.Run(ctx); err != nil {
+			w.Fatalf("virt-api: %v", err)
+		}
+	}()
+	return w.register(ctx, listener.Addr().(*net.TCPAddr).Port, certificate)
+}
+
+// register makes the APIServices. The API server refuses loopback addresses as endpoints, but not a Service that is another
+// name of this host.
+func (w *world) register(ctx context.Context, port int, certificate []byte) error {
+	err := w.client.Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: service},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeExternalName, ExternalName: "localhost", Ports: []corev1.ServicePort{{Port: int32(port)}},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	for i, version := range subresource.Versions {
+		registration := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+			"metadata": map[string]any{"name": version + "." + subresource.GroupName},
+			"spec": map[string]any{
+				"group": subresource.GroupName, "version": version,
+				"groupPriorityMinimum": int64(1000), "versionPriority": int64(15 - i),
+				"service":  map[string]any{"namespace": namespace, "name": service, "port": int64(port)},
+				"caBundle": base64.StdEncoding.EncodeToString(certificate),
+			},
+		}}
+		if err := w.client.Create(ctx, registration); err != nil {
+			return err
+		}
+	}
+	return nil
+}
