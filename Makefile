@@ -19,6 +19,8 @@ export VIREO_CACHE TAG
 tools := hack/tools/build.sh
 # The module that holds our API types against KubeVirt's: the only one that imports those.
 wirecompat := test/wirecompat
+# The module that drives our API with KubeVirt's client.
+clientcompat := test/clientcompat
 # The folder of a tool.
 tool = $(shell $(tools) --path $(1))
 cluster := hack/cluster/cluster
@@ -78,12 +80,14 @@ fmt: ## Format Go code
 vet: ## Run go vet
 	go vet ./...
 	cd $(wirecompat) && go vet ./...
+	cd $(clientcompat) && go vet ./...
 
 .PHONY: lint
 lint: deps ## Run golangci-lint over every path
 	@$(tools) golangci-lint
 	$(call tool,golangci-lint)/golangci-lint run --concurrency 2 ./...
 	cd $(wirecompat) && $(call tool,golangci-lint)/golangci-lint run --concurrency 2 ./...
+	cd $(clientcompat) && $(call tool,golangci-lint)/golangci-lint run --concurrency 2 ./...
 
 .PHONY: verify
 verify: ## Fail when generated files or go.mod are stale, or code is not formatted
@@ -98,11 +102,17 @@ test: deps ## Unit, envtest and integration tests; installs what they need
 	rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher); guest=$$(hack/images/guest.sh guest-small); \
 		KUBEBUILDER_ASSETS=$(call tool,envtest) VIREO_LAUNCHER_ROOTFS=$$rootfs VIREO_GUEST_BOOT=$$guest/boot VIREO_BROWSER=chromium go test -p 2 $$(go list ./... | grep -v /test/e2e)
 	@$(MAKE) test-wirecompat
+	@$(MAKE) test-clientcompat
 
 .PHONY: test-wirecompat
 test-wirecompat: deps ## Our API types against KubeVirt's; ends with a summary
 	@$(tools) envtest
 	cd $(wirecompat) && KUBEBUILDER_ASSETS=$(call tool,envtest) go test -count 1 -p 1 -v ./... | grep -vE '^ *(=== |--- PASS)'
+
+.PHONY: test-clientcompat
+test-clientcompat: deps ## Our API with KubeVirt's own Go client: every kind and every subresource
+	@$(tools) envtest
+	cd $(clientcompat) && KUBEBUILDER_ASSETS=$(call tool,envtest) go test -count 1 ./...
 
 .PHONY: test-e2e
 test-e2e: ## End to end on two nodes; brings the cluster up and takes it down
