@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/node"
@@ -160,6 +161,27 @@ var _ = Describe("Manager", Ordered, func() {
 		}, 20*time.Second).Should(BeTrue())
 		Eventually(owned, 20*time.Second).Should(HaveLen(3))
 		Consistently(owned, 2*time.Second).Should(HaveLen(3))
+	})
+
+	It("starts a VM when its DataVolume is filled", func() {
+		ns := NewNamespace()
+		vm := builder.MakeVM("vm").Namespace(ns).Template(builder.MakeVMI("vm").
+			Volume("root", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "root"}})).
+			With(func(vm *v1.VirtualMachine) {
+				vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "root"}}}
+			}).Obj()
+		ExpectCreated(vm)
+		shown := func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }
+		Eventually(shown, 20*time.Second).Should(Equal(v1.VirtualMachineStatusProvisioning))
+		dv := ExpectExists(dataVolume(ns, "root"))
+		fill(dv, cdi.DataVolumeFailed)
+		Eventually(shown, 20*time.Second).Should(Equal(v1.VirtualMachineStatusDataVolumeError))
+		fill(dv, cdi.DataVolumeWaitForFirstConsumer)
+		provide(dv, false)
+		Eventually(shown, 20*time.Second).Should(Equal(v1.VirtualMachineStatusWaitingForVolumeBinding))
+		fill(dv, cdi.DataVolumeSucceeded)
+		Eventually(func() error { return k8sClient.Get(ctx, keyOf(vm, podOf(instance(vm)).Name), &corev1.Pod{}) }, 20*time.Second).
+			Should(Succeed())
 	})
 
 	It("looks at the VMIs of a Node whose agent falls silent and comes back", func() {

@@ -164,15 +164,4 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		ExpectCreated(builder.MakePVC("root").Namespace(w.ns).Bound("1Gi").Obj())
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 	})
-
-	It("names the revision of its VM when it is handed over", func() {
-		vm := builder.MakeVM("vm").UID("6a1a24a1-4061-4607-8bf4-000000000001").Obj()
-		vmi := w.create(builder.MakeVMI("vm").OwnedBy(vm).Annotation(v1.VirtualMachineGenerationAnnotation, "7"))
-		w.expectReconciled(vmi, "create Pod")
-		w.play(vmi, "node-1", builder.MakePodStatus().Running())
-		_, err := w.reconcile(vmi)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
-		Expect(vmi.Status.VirtualMachineRevisionName).To(Equal("revision-start-vm-6a1a24a1-4061-4607-8bf4-000000000001-7"))
-	})
 })

@@ -31,6 +31,27 @@ const (
 	lastAppliedAnnotation = "kubectl.kubernetes.io/last-applied-configuration"
 )
 
+// LiveAnnotations reach a Pod that runs already: the descheduler reads them at any time.
+// Source: kubevirt/kubevirt pkg/virt-controller/watch/descheduler, and syncDynamicAnnotationsAndLabelsToVMI of
+// pkg/virt-controller/watch/vm.
+var LiveAnnotations = []string{
+	"descheduler.alpha.kubernetes.io/evict",
+	"descheduler.alpha.kubernetes.io/prefer-no-eviction",
+}
+
+// CopyLiveAnnotations makes those of one object those of another.
+func CopyLiveAnnotations(to *metav1.ObjectMeta, from map[string]string) {
+	for _, key := range LiveAnnotations {
+		value, wanted := from[key]
+		switch {
+		case wanted:
+			metav1.SetMetaDataAnnotation(to, key, value)
+		default:
+			delete(to.Annotations, key)
+		}
+	}
+}
+
 // hashLength is the length of the part of a Pod's name that tells VMIs of the same name apart.
 const hashLength = 8
 

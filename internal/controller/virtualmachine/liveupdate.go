@@ -11,9 +11,11 @@ import (
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // Reasons of the condition Failure when a running instance cannot follow its template. KubeVirt's names.
@@ -32,13 +34,6 @@ const (
 
 // errMigrating keeps the scheduling of an instance as it is while its next node is being chosen.
 var errMigrating = errors.New("should not be changed during VMI migration")
-
-// liveAnnotations reach a running instance, as the descheduler reads them at any time.
-// Source: kubevirt/kubevirt pkg/virt-controller/watch/vm, syncDynamicAnnotationsAndLabelsToVMI.
-var liveAnnotations = []string{
-	"descheduler.alpha.kubernetes.io/evict",
-	"descheduler.alpha.kubernetes.io/prefer-no-eviction",
-}
 
 // step says how an instance relates to its VM's template.
 type step struct {
@@ -75,10 +70,10 @@ func syncInstance(ctx context.Context, s *Scope) error {
 			return nil
 		}
 	}
-	syncAnnotations(wanted, s.VM.Spec.Template.ObjectMeta.Annotations)
+	podspec.CopyLiveAnnotations(&wanted.ObjectMeta, s.VM.Spec.Template.ObjectMeta.Annotations)
 	// Until the status names the revision, its name follows from the annotation, which must not run ahead.
 	if s.step.inStep() && s.VMI.Status.VirtualMachineRevisionName != "" {
-		wanted.Annotations[v1.VirtualMachineGenerationAnnotation] = strconv.FormatInt(s.VM.Generation, 10)
+		metav1.SetMetaDataAnnotation(&wanted.ObjectMeta, v1.VirtualMachineGenerationAnnotation, strconv.FormatInt(s.VM.Generation, 10))
 	}
 	return s.replaceVMI(ctx, wanted)
 }
@@ -102,7 +97,7 @@ func compare(base, current *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.Virtu
 	if !equality.Semantic.DeepEqual(before.Spec, now.Spec) {
 		return step{known: true, restart: specNeedsRestart}
 	}
-	for _, key := range liveAnnotations {
+	for _, key := range podspec.LiveAnnotations {
 		delete(before.ObjectMeta.Annotations, key)
 		delete(now.ObjectMeta.Annotations, key)
 	}
@@ -135,20 +130,6 @@ func setScheduling(vmi *v1.VirtualMachineInstance, spec *v1.VirtualMachineInstan
 		vmi.Spec.Tolerations = copied.Tolerations
 	}
 	return nil
-}
-
-func syncAnnotations(vmi *v1.VirtualMachineInstance, from map[string]string) {
-	if vmi.Annotations == nil {
-		vmi.Annotations = map[string]string{}
-	}
-	for _, key := range liveAnnotations {
-		value, wanted := from[key]
-		if wanted {
-			vmi.Annotations[key] = value
-		} else {
-			delete(vmi.Annotations, key)
-		}
-	}
 }
 
 // replaceVMI writes the instance as it is to be, if it differs.

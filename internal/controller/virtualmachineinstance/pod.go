@@ -138,6 +138,24 @@ func (s *Scope) adoptPod(ctx context.Context) error {
 	return nil
 }
 
+// annotatePod gives the Pod the annotations of the VMI that others read while it runs.
+func annotatePod(ctx context.Context, s *Scope) error {
+	if s.Pod == nil || s.Pod.DeletionTimestamp != nil || finished(s.Pod) || s.deleting() {
+		return nil
+	}
+	changed := s.Pod.DeepCopy()
+	podspec.CopyLiveAnnotations(&changed.ObjectMeta, s.VMI.Annotations)
+	if equalMaps(s.Pod.Annotations, changed.Annotations) {
+		return nil
+	}
+	lock := client.MergeFromWithOptions(s.Pod, client.MergeFromWithOptimisticLock{})
+	if err := s.Client.Patch(ctx, changed, lock); err != nil {
+		return fmt.Errorf("patch annotations of launcher Pod %s: %w", s.Pod.Name, err)
+	}
+	s.Pod = changed
+	return nil
+}
+
 func (s *Scope) failCreate(err error) {
 	s.Problem = &Problem{Reason: ReasonFailedCreate, Message: err.Error()}
 }

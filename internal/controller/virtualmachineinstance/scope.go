@@ -103,6 +103,8 @@ func Run(ctx context.Context, s *Scope) error {
 		keepState,
 		// 7. Made while the VMI prepares, deleted with it.
 		reconcilePod,
+		// Whatever the stage: others read them at any time.
+		annotatePod,
 		// 8. Only a Pod that does not say itself why it waits is looked into.
 		readPodEvents,
 		// 9. No guest is handed over that cannot have what it was promised.

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("VirtualMachineInstance of a VM", func() {
+	var w *world
+	BeforeEach(func() { w = newWorld() })
+
+	It("names the revision of its VM when it is handed over", func() {
+		vm := builder.MakeVM("vm").UID("6a1a24a1-4061-4607-8bf4-000000000001").Obj()
+		vmi := w.create(builder.MakeVMI("vm").OwnedBy(vm).Annotation(v1.VirtualMachineGenerationAnnotation, "7"))
+		w.expectReconciled(vmi, "create Pod")
+		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		_, err := w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
+		Expect(vmi.Status.VirtualMachineRevisionName).To(Equal("revision-start-vm-6a1a24a1-4061-4607-8bf4-000000000001-7"))
+	})
+
+	It("passes on what the descheduler reads, and takes it back", func() {
+		const evict = "descheduler.alpha.kubernetes.io/evict"
+		vmi := w.create(builder.MakeVMI("vm").Annotation("note", "x"))
+		w.expectReconciled(vmi, "create Pod")
+		metav1.SetMetaDataAnnotation(&ExpectExists(vmi).ObjectMeta, evict, "true")
+		vmi.Annotations["note"] = "y"
+		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		w.expectReconciled(vmi, "patch Pod")
+		pod := ExpectExists(podOf(vmi))
+		Expect(pod.Annotations).To(And(HaveKeyWithValue(evict, "true"), HaveKeyWithValue("note", "x")))
+		w.events.take()
+		w.expectQuiet(vmi)
+
+		delete(ExpectExists(vmi).Annotations, evict)
+		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		w.expectReconciled(vmi, "patch Pod")
+		Expect(ExpectExists(podOf(vmi)).Annotations).NotTo(HaveKey(evict))
+		w.expectQuiet(vmi)
+	})
+})
