@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller"
+	"github.com/vireo-project/vireo/internal/operator"
+)
+
+const (
+	installed = "kubevirt"
+	// patience is what a loaded machine may need.
+	patience = 2 * time.Minute
+	// proxyName is the name in the certificate of the API server's proxy.
+	proxyName = "front-proxy-client"
+)
+
+// cluster is a real API server with its aggregation layer, our CRDs and accounts with the rights of config/rbac, and
+// virt-controller's signers.
+type cluster struct {
+	g      *WithT
+	config *rest.Config
+	client client.Client
+	trust  string
+}
+
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		t.Fatal("set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
+	}
+	g := NewWithT(t)
+	env := &envtest.Environment{
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
+		ErrorIfCRDPathMissing: true,
+	}
+	proxy := writeProxy(g, t.TempDir())
+	env.ControlPlane.GetAPIServer().Configure().
+		Set("requestheader-client-ca-file", proxy+"/ca.crt").
+		Set("requestheader-allowed-names", proxyName).
+		Set("requestheader-username-headers", "X-Remote-User").
+		Set("requestheader-group-headers", "X-Remote-Group").
+		Set("requestheader-extra-headers-prefix", "X-Remote-Extra-").
+		Set("proxy-client-cert-file", proxy+"/tls.crt").
+		Set("proxy-client-key-file", proxy+"/tls.key")
+	config, err := env.Start()
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	scheme, err := newScheme()
+	g.Expect(err).NotTo(HaveOccurred())
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	g.Expect(err).NotTo(HaveOccurred())
+	world := &cluster{g: g, config: config, client: c, trust: t.TempDir()}
+	world.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: installed}})
+	for _, file := range []string{"users.yaml", "virt-api.yaml", "virt-handler.yaml"} {
+		world.createFile(filepath.Join("rbac", file))
+	}
+	world.makeAuthorities()
+	world.startSigners(t)
+	return world
+}
+
+// writeProxy makes what the API server's proxy shows, and the authority that it is known by.
+func writeProxy(g *WithT, dir string) string {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	g.Expect(err).NotTo(HaveOccurred())
+	ca, err := certutil.NewSelfSignedCACert(certutil.Config{CommonName: "front-proxy-ca"}, key)
+	g.Expect(err).NotTo(HaveOccurred())
+	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	g.Expect(err).NotTo(HaveOccurred())
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: proxyName},
+		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, ca, own.Public(), key)
+	g.Expect(err).NotTo(HaveOccurred())
+	private, err := keyutil.MarshalPrivateKeyToPEM(own)
+	g.Expect(err).NotTo(HaveOccurred())
+	for name, content := range map[string][]byte{
+		"ca.crt":  pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: ca.Raw}),
+		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: der}), "tls.key": private,
+	} {
+		g.Expect(os.WriteFile(filepath.Join(dir, name), content, 0o600)).To(Succeed())
+	}
+	return dir
+}
+
+func (w *cluster) create(o client.Object) {
+	w.g.Expect(w.client.Create(context.Background(), o)).To(Succeed())
+}
+
+// createFile makes the objects of a file of config/.
+func (w *cluster) createFile(file string) {
+	raw, err := os.ReadFile(filepath.Join("..", "..", "config", file))
+	w.g.Expect(err).NotTo(HaveOccurred())
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		if err := decoder.Decode(object); errors.Is(err, io.EOF) {
+			return
+		} else if err != nil {
+			w.g.Expect(err).NotTo(HaveOccurred())
+		}
+		w.create(object)
+	}
+}
+
+// makeAuthorities does what the KubeVirt reconciler does, and writes the bundles where the kubelet would mount them.
+func (w *cluster) makeAuthorities() {
+	for _, role := range certificate.Roles() {
+		none, err := certificate.AuthorityFrom(role, nil)
+		w.g.Expect(err).NotTo(HaveOccurred())
+		authority, _, _, err := none.Advance(time.Now(), clusterconfig.Default().Certificates)
+		w.g.Expect(err).NotTo(HaveOccurred())
+		data, err := authority.Data()
+		w.g.Expect(err).NotTo(HaveOccurred())
+		w.create(&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: installed, Name: role.AuthoritySecret(), Labels: map[string]string{v1.AppLabel: certificate.AuthorityLabelValue},
+			},
+			Type: corev1.SecretTypeTLS, Data: data,
+		})
+		w.g.Expect(os.WriteFile(filepath.Join(w.trust, role.Name), authority.Bundle(), 0o600)).To(Succeed())
+	}
+}
+
+// startSigners runs the part of virt-controller that signs.
+func (w *cluster) startSigners(t *testing.T) {
+	t.Helper()
+	mgr, err := ctrl.NewManager(w.config, ctrl.Options{Scheme: w.client.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}})
+	w.g.Expect(err).NotTo(HaveOccurred())
+	w.g.Expect((&controller.CertificateSigningRequestReconciler{
+		Client: mgr.GetClient(), Namespace: installed, Config: clusterconfig.NewStore(),
+	}).SetupWithManager(mgr)).To(Succeed())
+	background(t, mgr.Start)
+}
+
+// background runs something until the test ends.
+func background(t *testing.T, run func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// component is the access of an account, with a token that is bound to a Pod, as a process in that Pod has it.
+func (w *cluster) component(account, node string) (*rest.Config, *corev1.Pod) {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: installed, Name: account + "-" + node, Labels: map[string]string{v1.AppLabel: "virt-handler"},
+		},
+		Spec: corev1.PodSpec{
+			NodeName: node, ServiceAccountName: account,
+			Containers: []corev1.Container{{Name: "c", Image: "i"}},
+		},
+	}
+	w.create(pod)
+	pod.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}},
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+	}
+	w.g.Expect(w.client.Status().Update(context.Background(), pod)).To(Succeed())
+	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+	}}
+	owner := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: installed, Name: account}}
+	w.g.Expect(w.client.SubResource("token").Create(context.Background(), owner, token)).To(Succeed())
+	config := rest.AnonymousClientConfig(w.config)
+	config.BearerToken = token.Status.Token
+	return config, pod
+}
+
+// kubeconfig writes an access as a file.
+func (w *cluster) kubeconfig(t *testing.T, config *rest.Config) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	w.g.Expect(clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: config.Host, CertificateAuthorityData: config.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {Token: config.BearerToken}},
+		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
+		CurrentContext: "x",
+	}, file)).To(Succeed())
+	return file
+}
+
+// register has the API server send the group to a port of this machine, by what the operator installs. A Service of another
+// kind stands for the one that leads to Pods, and has the same name, which is what the certificate is for.
+func (w *cluster) register(port int) {
+	w.create(&corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: installed, Name: agentapi.ServiceName},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
+	})
+	bundle, err := os.ReadFile(filepath.Join(w.trust, certificate.APIServing.Name))
+	w.g.Expect(err).NotTo(HaveOccurred())
+	settings := operator.Settings{
+		Namespace: installed, Config: clusterconfig.Default(), Bundles: map[string][]byte{certificate.APIServing.Name: bundle},
+	}
+	settings.Config.Images = clusterconfig.Images{Launcher: "l", Handler: "h", API: "a"}
+	objects, err := operator.Render(settings)
+	w.g.Expect(err).NotTo(HaveOccurred())
+	for _, o := range objects {
+		if o.GetKind() == operator.APIServiceKind.Kind {
+			w.g.Expect(unstructured.SetNestedField(o.Object, int64(port), "spec", "service", "port")).To(Succeed())
+			w.create(o)
+		}
+	}
+}
+
+// as is a client of the API server that acts as somebody.
+func (w *cluster) as(user string) *rest.RESTClient {
+	config := rest.CopyConfig(w.config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+	config.GroupVersion = &metav1.SchemeGroupVersion
+	config.NegotiatedSerializer = codecs
+	c, err := rest.UnversionedRESTClientFor(config)
+	w.g.Expect(err).NotTo(HaveOccurred())
+	return c
+}
+
+func listen(t *testing.T) (net.Listener, int) {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, ok := listener.Addr().(*net.TCPAddr)
+	if !ok {
+		t.Fatalf("address %s", listener.Addr())
+	}
+	return listener, address.Port
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtapi
+
+import (
+	"context"
+	"crypto/tls"
+	"flag"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/livelog"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var codecs = clientgoscheme.Codecs.WithoutConversion()
+
+const group = "/apis/subresources.kubevirt.io/v1"
+
+// TestRun runs virt-api as its account, behind the aggregation layer of a real API server, with an agent that has a
+// certificate of its own: what a person asks the API server for arrives at the agent of the right node.
+func TestRun(t *testing.T) {
+	world := startCluster(t)
+	g := world.g
+	agentPort, asked := startAgent(t, world)
+	listener, port := listen(t)
+	config, _ := world.component("kubevirt-apiserver", "control-plane")
+	options := &Options{
+		Address: "127.0.0.1", Port: port, Listener: listener, ConsoleServerPort: agentPort,
+		Namespace: installed, TrustDirectory: world.trust, Kubeconfig: world.kubeconfig(t, config),
+	}
+	log, err := livelog.New(0)
+	g.Expect(err).NotTo(HaveOccurred())
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, config, options, log) }()
+	defer stop()
+	world.register(port)
+
+	// Discovery needs no rights, and goes through the API server, which checks virt-api's certificate.
+	list := &metav1.APIResourceList{}
+	g.Eventually(func() error {
+		return world.as("nobody").Get().AbsPath(group).Do(context.Background()).Into(list)
+	}, patience).Should(Succeed())
+	g.Expect(list.APIResources).NotTo(BeEmpty())
+
+	// The rights of the account of virt-api are enough, and those of a user are needed.
+	vm := builder.MakeVM("one").Namespace("default").Strategy(v1.RunStrategyHalted).Obj()
+	world.create(vm)
+	start := func() error {
+		return world.as("starter").Put().AbsPath(group + "/namespaces/default/virtualmachines/one/start").
+			Body([]byte("{}")).Do(context.Background()).Error()
+	}
+	g.Expect(apierrors.IsForbidden(start())).To(BeTrue())
+	world.create(&rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "test"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "kubevirt.io:edit"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "starter"}},
+	})
+	g.Eventually(start, patience).Should(Succeed())
+	g.Expect(world.client.Get(context.Background(), client.ObjectKeyFromObject(vm), vm)).To(Succeed())
+	g.Expect(vm.Spec.RunStrategy).To(HaveValue(Equal(v1.RunStrategyAlways)))
+
+	// And on to the agent of the node, with certificates on both sides.
+	pause := func(name, node string) error {
+		vmi := builder.MakeVMI(name).Namespace("default").Obj()
+		world.create(vmi)
+		vmi.Status.Phase, vmi.Status.NodeName = v1.Running, node
+		g.Expect(world.client.Status().Update(context.Background(), vmi)).To(Succeed())
+		return world.as("starter").Put().AbsPath(group + "/namespaces/default/virtualmachineinstances/" + name + "/pause").
+			Body([]byte("{}")).Do(context.Background()).Error()
+	}
+	g.Expect(pause("here", "blue")).To(Succeed())
+	g.Expect(*asked.Load()).To(HavePrefix("/v1/namespaces/default/virtualmachineinstances/here/pause"))
+	// The Pod of another node's agent, if the one of blue answers in its place: its certificate is not for that.
+	_, _ = world.component("kubevirt-handler", "red")
+	g.Expect(pause("there", "red")).NotTo(Succeed())
+	g.Expect(*asked.Load()).To(ContainSubstring("/here/"), "the agent of blue was asked for a guest on red")
+
+	// It ends by itself, and says that it is not ready before.
+	stop()
+	g.Eventually(done, patience).Should(Receive(BeNil()))
+	_, err = (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "tcp", listener.Addr().String())
+	g.Expect(err).To(HaveOccurred())
+}
+
+// startAgent serves as the agent of node blue does, with a certificate that it asks for as that agent's account. It gives the
+// port and the path that was asked for last.
+func startAgent(t *testing.T, world *cluster) (int, *atomic.Pointer[string]) {
+	t.Helper()
+	config, _ := world.component("kubevirt-handler", "blue")
+	own := certificate.NewSource(config, certificate.AgentServing, certificate.AgentSubject("blue"), certificate.Trust(world.trust))
+	background(t, own.Start)
+	listener, port := listen(t)
+	asked := &atomic.Pointer[string]{}
+	asked.Store(new(string))
+	server := &http.Server{
+		ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked.Store(&r.URL.Path)
+			w.WriteHeader(http.StatusAccepted)
+		}),
+	}
+	go func() {
+		_ = server.Serve(tls.NewListener(listener, certificate.AgentServer(own, certificate.Trust(world.trust))))
+	}()
+	t.Cleanup(func() { _ = server.Close() })
+	world.g.Eventually(own.Current, patience).ShouldNot(BeNil())
+	return port, asked
+}
+
+func TestOptions(t *testing.T) {
+	o := &Options{}
+	fs := flag.NewFlagSet("virt-api", flag.ContinueOnError)
+	o.BindFlags(fs)
+	if err := fs.Parse([]string{"--install-namespace", "kubevirt", "--v", "3"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Validate(); err != nil || o.Port != 8443 || o.ConsoleServerPort != 8186 || o.Verbosity != 3 {
+		t.Errorf("%+v: %v", o, err)
+	}
+	err := (&Options{Address: "somewhere", Port: 70000}).Validate()
+	for _, flag := range []string{"--install-namespace", "--listen", "--port", "--console-server-port"} {
+		if err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("%s is not named: %v", flag, err)
+		}
+	}
+}
