@@ -4,8 +4,13 @@
 package server
 
 import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -55,22 +60,56 @@ func resources(version string, verbs []subresource.Verb) *metav1.APIResourceList
 }
 
 // addDiscovery serves what kubectl and the API server ask for to learn what there is.
-func addDiscovery(mux *http.ServeMux, verbs []subresource.Verb) {
+func addDiscovery(mux *http.ServeMux, verbs []subresource.Verb) error {
 	groups := &metav1.APIGroupList{
 		TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{group()},
 	}
 	// The list says its version once for all.
 	groups.Groups[0].TypeMeta = metav1.TypeMeta{}
 	one := group()
-	answer(mux, "/apis", groups)
-	answer(mux, "/apis/"+subresource.GroupName, &one)
+	documents := map[string]any{"/apis": groups, "/apis/" + subresource.GroupName: &one}
 	for _, version := range subresource.Versions {
-		answer(mux, "/apis/"+subresource.GroupName+"/"+version, resources(version, verbs))
+		documents["/apis/"+subresource.GroupName+"/"+version] = resources(version, verbs)
 	}
+	for path, object := range documents {
+		d, err := newStatic(object)
+		if err != nil {
+			return fmt.Errorf("discovery of %s: %w", path, err)
+		}
+		mux.Handle("GET "+path, d)
+		mux.Handle("GET "+path+"/{$}", d)
+	}
+	return nil
 }
 
-func answer(mux *http.ServeMux, path string, object any) {
-	serve := func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, object) }
-	mux.HandleFunc("GET "+path, serve)
-	mux.HandleFunc("GET "+path+"/{$}", serve)
+// static is JSON that does not change. Whoever takes it compressed gets it in one piece: the API server looks whether we
+// answer, and hangs up after the first piece, which would be an error in the log, five times every half minute.
+type static struct{ plain, compressed []byte }
+
+func newStatic(object any) (static, error) {
+	plain, err := json.Marshal(object)
+	if err != nil {
+		return static{}, err
+	}
+	var compressed bytes.Buffer
+	z := gzip.NewWriter(&compressed)
+	if _, err := z.Write(plain); err != nil {
+		return static{}, err
+	}
+	if err := z.Close(); err != nil {
+		return static{}, err
+	}
+	return static{plain: plain, compressed: compressed.Bytes()}, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (d static) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body := d.plain
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Add("Vary", "Accept-Encoding")
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		w.Header().Set("Content-Encoding", "gzip")
+		body = d.compressed
+	}
+	_, _ = w.Write(body) // whoever hangs up needs no answer
 }

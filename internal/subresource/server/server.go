@@ -54,7 +54,9 @@ func (s *Server) Run(ctx context.Context) error {
 // routes leads each path to its verb.
 func routes(verbs []subresource.Verb) (http.Handler, error) {
 	mux := http.NewServeMux()
-	addDiscovery(mux, verbs)
+	if err := addDiscovery(mux, verbs); err != nil {
+		return nil, err
+	}
 	if err := addOpenAPI(mux, verbs); err != nil {
 		return nil, err
 	}
