@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -82,11 +83,18 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 		return err
 	}
 	l.Info("Starting virt-api", "namespace", o.Namespace, "port", o.Port)
-	return run(ctx, s, append(follow, serving, own)...)
+	return run(ctx, s, first(serving), append(follow, serving, own)...)
 }
 
-// run runs the server, and the rest for as long as the server takes to end: it needs certificates until then.
-func run(ctx context.Context, s *server.Server, rest ...manager.Runnable) error {
+// first is closed when there is a certificate.
+func first(s *certificate.Source) <-chan struct{} {
+	arrived, once := make(chan struct{}), sync.Once{}
+	s.OnChange(func() { once.Do(func() { close(arrived) }) })
+	return arrived
+}
+
+// run runs the server as soon as it can, and the rest for as long as the server takes to end: it needs certificates until then.
+func run(ctx context.Context, s *server.Server, ready <-chan struct{}, rest ...manager.Runnable) error {
 	beside, stop := context.WithCancel(context.WithoutCancel(ctx))
 	group, beside := errgroup.WithContext(beside)
 	for _, r := range rest {
@@ -96,7 +104,12 @@ func run(ctx context.Context, s *server.Server, rest ...manager.Runnable) error 
 	defer fail()
 	// What runs beside the server does not end before it, unless it fails.
 	defer context.AfterFunc(beside, fail)()
-	err := s.Run(serving)
+	var err error
+	select {
+	case <-ready:
+		err = s.Run(serving)
+	case <-serving.Done():
+	}
 	stop()
 	if failed := group.Wait(); failed != nil {
 		return failed
