@@ -6,6 +6,7 @@ package server_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 
 	"github.com/coder/websocket"
@@ -35,6 +36,21 @@ func runInstance(name string) {
 	Expect(k8s.Status().Update(context.Background(), vmi)).To(Succeed())
 }
 
+// metrics are what Prometheus gets.
+func metrics() string {
+	GinkgoHelper()
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "https://"+address+"/metrics", http.NoBody)
+	Expect(err).NotTo(HaveOccurred())
+	request.Header.Set("X-Remote-User", "prometheus")
+	request.Header.Set("X-Remote-Group", "system:masters")
+	response, err := newSpeaker(proxy.certificate(proxyName)).client.Do(request)
+	Expect(err).NotTo(HaveOccurred())
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	Expect(err).NotTo(HaveOccurred())
+	return string(text)
+}
+
 var _ = Describe("a stream", func() {
 	ctx := context.Background()
 
@@ -46,6 +62,7 @@ var _ = Describe("a stream", func() {
 		_, answer, err := conn.Read(ctx)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(string(answer)).To(Equal("root\n"))
+		Expect(metrics()).To(ContainSubstring(`kubevirt_console_active_connections{namespace="default",vmi="talks"} 1`))
 		Expect(conn.Close(websocket.StatusNormalClosure, "")).To(Succeed())
 	})
 
