@@ -5,9 +5,12 @@ package server_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"image"
 	"image/color"
 	"image/png"
 	"net/http"
@@ -163,6 +166,49 @@ func TestScreenshot(t *testing.T) {
 			}
 			if pixel := color.RGBAModel.Convert(got.At(2, 1)); pixel != (color.RGBA{0x10, 0x20, 0x30, 0xff}) {
 				t.Errorf("%v", pixel)
+			}
+		})
+	}
+}
+
+// TestScreenshotOfPNG has what libvirt gives where QEMU makes PNG itself.
+func TestScreenshotOfPNG(t *testing.T) {
+	encode := func(width, height int) []byte {
+		screen := image.NewRGBA(image.Rect(0, 0, width, height))
+		for i := range screen.Pix {
+			screen.Pix[i] = 0xa0
+		}
+		var encoded bytes.Buffer
+		if err := png.Encode(&encoded, screen); err != nil {
+			t.Fatal(err)
+		}
+		return encoded.Bytes()
+	}
+	// The head says how large the image is: 65536 pixels wide, with a right checksum.
+	large := encode(1, 1)
+	binary.BigEndian.PutUint32(large[16:], 1<<16)
+	binary.BigEndian.PutUint32(large[29:], crc32.ChecksumIEEE(large[12:29]))
+	whole := encode(720, 400)
+	for name, c := range map[string]struct {
+		image []byte
+		says  string
+	}{
+		"a screen":       {whole, ""},
+		"half a screen":  {whole[:len(whole)/2], "no image"},
+		"only its name":  {whole[:8], "no image"},
+		"a large screen": {large, "too large"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil)
+			n.launcher.SetScreen(c.image)
+			code, body := n.do(http.MethodGet, n.url("", agentapi.Screenshot), "")
+			if c.says != "" {
+				expectStatus(t, code, body, http.StatusInternalServerError, c.says)
+				return
+			}
+			got, err := png.Decode(bytes.NewReader(body))
+			if err != nil || code != http.StatusOK || got.Bounds().Dx() != 720 {
+				t.Fatalf("%d: %v", code, err)
 			}
 		})
 	}

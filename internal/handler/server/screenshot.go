@@ -18,11 +18,14 @@ import (
 )
 
 const (
-	// ppmType is the type of the images that QEMU makes.
+	// ppmType and pngType are the types of the images that QEMU makes: libvirt asks for PNG where QEMU knows it.
 	ppmType = "image/x-portable-pixmap"
+	pngType = "image/png"
 	// maxSide and maxPixels bound a screen. A screen of 4096×4096 takes 64 MiB while it is sent.
 	maxSide   = 8192
 	maxPixels = 16 << 20
+	// maxImage bounds an image as it comes: four bytes for each pixel and something around it.
+	maxImage = 4*maxPixels + 1<<20
 )
 
 // screenshot answers with an image of the guest's screen.
@@ -39,10 +42,7 @@ func (s *Server) screenshot(w http.ResponseWriter, r *http.Request, t *target) e
 	}
 	var encoded bytes.Buffer
 	err = t.machine.Screenshot(r.Context(), t.domain, func(mime string, from io.Reader) error {
-		if mime != ppmType {
-			return fmt.Errorf("the screenshot is of type %q, not %s", mime, ppmType)
-		}
-		screen, err := readPPM(bufio.NewReader(from))
+		screen, err := readImage(mime, io.LimitReader(from, maxImage))
 		if err != nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func (s *Server) screenshot(w http.ResponseWriter, r *http.Request, t *target) e
 	if err != nil {
 		return err
 	}
-	w.Header().Set("Content-Type", "image/png")
+	w.Header().Set("Content-Type", pngType)
 	w.Header().Set("Content-Length", strconv.Itoa(encoded.Len()))
 	w.WriteHeader(http.StatusOK)
 	_, _ = encoded.WriteTo(w)
@@ -60,6 +60,41 @@ func (s *Server) screenshot(w http.ResponseWriter, r *http.Request, t *target) e
 }
 
 var errImage = errors.New("the screenshot is no image")
+
+// readImage reads an image that the launcher made, and with that checks it: it is shown to people.
+func readImage(mime string, from io.Reader) (image.Image, error) {
+	switch mime {
+	case ppmType:
+		return readPPM(bufio.NewReader(from))
+	case pngType:
+		return readPNG(from)
+	default:
+		return nil, fmt.Errorf("the screenshot is of type %q, neither %s nor %s", mime, pngType, ppmType)
+	}
+}
+
+func readPNG(from io.Reader) (image.Image, error) {
+	var head bytes.Buffer
+	config, err := png.DecodeConfig(io.TeeReader(from, &head))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errImage, err)
+	}
+	if err := checkSize(config.Width, config.Height); err != nil {
+		return nil, err
+	}
+	screen, err := png.Decode(io.MultiReader(&head, from))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errImage, err)
+	}
+	return screen, nil
+}
+
+func checkSize(width, height int) error {
+	if width > maxSide || height > maxSide || width*height > maxPixels {
+		return fmt.Errorf("the screen of %d×%d pixels is too large for an image", width, height)
+	}
+	return nil
+}
 
 // readPPM reads an image as QEMU writes it: P6, width, height, 255, and three bytes a pixel. Source: netpbm's ppm(5).
 func readPPM(from *bufio.Reader) (*image.RGBA, error) {
@@ -77,8 +112,8 @@ func readPPM(from *bufio.Reader) (*image.RGBA, error) {
 	if magic != "P6" || depth != 255 || width < 1 || height < 1 {
 		return nil, fmt.Errorf("%w: it begins with %q %d %d %d", errImage, magic, width, height, depth)
 	}
-	if width > maxSide || height > maxSide || width*height > maxPixels {
-		return nil, fmt.Errorf("the screen of %d×%d pixels is too large for an image", width, height)
+	if err := checkSize(width, height); err != nil {
+		return nil, err
 	}
 	screen := image.NewRGBA(image.Rect(0, 0, width, height))
 	row := make([]byte, 3*width)

@@ -84,6 +84,9 @@ func bridge(w http.ResponseWriter, r *http.Request, s *session, to backend) {
 	select {
 	case cause = <-ends:
 	case <-s.ctx.Done():
+	}
+	// A stream of a session that ends breaks as well, and not for a reason of its own.
+	if s.ctx.Err() != nil {
 		cause = context.Cause(s.ctx)
 	}
 	// A console that another client took over is free for it from here on.

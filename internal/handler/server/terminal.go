@@ -22,11 +22,12 @@ func (s *Server) console(w http.ResponseWriter, r *http.Request, t *target) erro
 		return err
 	}
 	defer s.sessions.close(session)
+	// Who has the console is told before libvirt breaks its stream in favor of this one.
+	s.sessions.take(session, agentapi.Console, false, &ending{agentapi.CloseTakenOver, "another client took over the console"})
 	stream, err := t.machine.OpenConsole(session.ctx, t.domain)
 	if err != nil {
 		return err
 	}
-	s.sessions.take(session, agentapi.Console, false, &ending{agentapi.CloseTakenOver, "another client took over the console"})
 	bridge(w, r, session, backend{ReadWriteCloser: newLossy(stream), what: "console"})
 	return nil
 }

@@ -113,7 +113,7 @@ func (l *Launcher) ThawAt() time.Time {
 	return l.thawAt
 }
 
-// SetScreen is what Screenshot gives from now on, as libvirt's PPM.
+// SetScreen is what Screenshot gives from now on: PNG if it looks like that, else libvirt's PPM.
 func (l *Launcher) SetScreen(image []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,5 +128,9 @@ func (l *Launcher) Screenshot(ctx context.Context, name string, take func(mime s
 	l.mu.Lock()
 	image := l.screen
 	l.mu.Unlock()
-	return take("image/x-portable-pixmap", bytes.NewReader(image))
+	mime := "image/x-portable-pixmap"
+	if bytes.HasPrefix(image, []byte("\x89PNG")) {
+		mime = "image/png"
+	}
+	return take(mime, bytes.NewReader(image))
 }
