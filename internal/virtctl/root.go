@@ -20,7 +20,9 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/console"
 	"github.com/vireo-project/vireo/internal/virtctl/create"
 	"github.com/vireo-project/vireo/internal/virtctl/explain"
+	"github.com/vireo-project/vireo/internal/virtctl/expose"
 	"github.com/vireo-project/vireo/internal/virtctl/guest"
+	"github.com/vireo-project/vireo/internal/virtctl/inspect"
 	"github.com/vireo-project/vireo/internal/virtctl/lifecycle"
 	"github.com/vireo-project/vireo/internal/virtctl/portforward"
 	"github.com/vireo-project/vireo/internal/virtctl/ssh"
@@ -86,8 +88,9 @@ func Command(c *cli.CLI) *cobra.Command {
 	add(root, groupLifecycle,
 		lifecycle.Start(c), lifecycle.Stop(c), lifecycle.Restart(c), lifecycle.Pause(c), lifecycle.Unpause(c),
 		lifecycle.SoftReboot(c), lifecycle.Reset(c), lifecycle.Migrate(c), lifecycle.MigrateCancel(c), lifecycle.EvacuateCancel(c))
-	add(root, groupReach, console.Command(c), vnc.Command(c), ssh.Command(c), ssh.SCP(c), portforward.Command(c))
-	add(root, groupLook, explain.Command(c), guest.OSInfo(c), guest.UserList(c), guest.FilesystemList(c))
+	add(root, groupReach, console.Command(c), vnc.Command(c), ssh.Command(c), ssh.SCP(c), portforward.Command(c), expose.Command(c))
+	add(root, groupLook, explain.Command(c), guest.OSInfo(c), guest.UserList(c), guest.FilesystemList(c),
+		inspect.Expand(c), inspect.ObjectGraph(c), inspect.PermittedDevices(c))
 	add(root, groupMake, create.Command(c))
 	add(root, groupOther, versionCommand(c), optionsCommand(c))
 	root.SetHelpCommandGroupID(groupOther)

@@ -87,6 +87,8 @@ func (c *CLI) config() (*rest.Config, error) {
 	}
 	config = rest.CopyConfig(config)
 	config.UserAgent = "virtctl/" + version.Version
+	// Not protobuf, which -v 8 could not show.
+	config.ContentType = "application/json"
 	return config, nil
 }
 

@@ -27,7 +27,7 @@ virtctl create vm --name=myvm --volume-containerdisk=src:quay.io/containerdisks/
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(vmCommand(c))
+	cmd.AddCommand(vmCommand(c), instancetypeCommand(c), preferenceCommand(c), cloneCommand(c))
 	return cmd
 }
 

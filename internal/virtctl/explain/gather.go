@@ -77,7 +77,7 @@ func (g *gatherer) machine(ctx context.Context) error {
 }
 
 func (g *gatherer) pods(ctx context.Context) error {
-	selector := client.MatchingLabels{v1.DeprecatedVirtualMachineNameLabel: g.Name}
+	selector := client.MatchingLabels{v1.VirtualMachineInstanceIDLabel: g.Name}
 	if g.VMI != nil {
 		selector = client.MatchingLabels{v1.CreatedByLabel: string(g.VMI.UID)}
 	}
@@ -91,7 +91,7 @@ func (g *gatherer) pods(ctx context.Context) error {
 }
 
 func (g *gatherer) claimObjects(ctx context.Context) error {
-	names, _ := g.Snapshot.claims()
+	names, _ := g.claims()
 	for _, name := range names {
 		claim, err := get(ctx, g, g.Namespace, name, &corev1.PersistentVolumeClaim{})
 		if err != nil {

@@ -130,7 +130,7 @@ func crashLoop(s *Snapshot) []Finding {
 	}
 	f.Do = "Mend what the messages name, and do not wait for the next try:"
 	f.Commands = []string{
-		fmt.Sprintf("kubectl --namespace %s logs --selector vm.kubevirt.io/name=%s --container compute --tail=50", s.Namespace, s.Name),
+		fmt.Sprintf("kubectl --namespace %s logs --selector vmi.kubevirt.io/id=%s --container compute --tail=50", s.Namespace, s.Name),
 		fmt.Sprintf("%s start %s --namespace %s", s.Program, s.Name, s.Namespace),
 	}
 	return one(f)
@@ -215,7 +215,7 @@ func unexplained(s *Snapshot) Finding {
 	}
 	f.Do, f.Commands = "Wait, or look at everything:", []string{
 		fmt.Sprintf("kubectl --namespace %s describe vm,vmi %s", s.Namespace, s.Name),
-		fmt.Sprintf("kubectl --namespace %s describe pods --selector vm.kubevirt.io/name=%s", s.Namespace, s.Name),
+		fmt.Sprintf("kubectl --namespace %s describe pods --selector vmi.kubevirt.io/id=%s", s.Namespace, s.Name),
 	}
 	return f
 }
