@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/handler/vsock"
 )
 
 const (
@@ -61,6 +62,8 @@ type Server struct {
 	handler  http.Handler
 	// busy bounds questions to guests and images of screens, which cost memory while they are answered.
 	busy chan struct{}
+	// dialVSOCK connects to guests over VSOCK.
+	dialVSOCK func(ctx context.Context, cid, port uint32) (net.Conn, error)
 }
 
 // New makes a Server.
@@ -71,7 +74,7 @@ func New(o Options) (*Server, error) {
 	if o.Limits == (Limits{}) {
 		o.Limits = DefaultLimits
 	}
-	s := &Server{Options: o, sessions: newSessions(o.Limits), busy: make(chan struct{}, o.Limits.Questions)}
+	s := &Server{Options: o, sessions: newSessions(o.Limits), busy: make(chan struct{}, o.Limits.Questions), dialVSOCK: vsock.Dial}
 	s.handler = onlyVirtAPI(s.routes())
 	return s, nil
 }
@@ -150,6 +153,8 @@ func (s *Server) routes() http.Handler {
 	for pattern, verb := range map[string]verb{
 		"GET /" + agentapi.Console:                            s.console,
 		"GET /" + agentapi.VNC:                                s.vnc,
+		"GET /" + agentapi.VSOCK:                              s.vsock,
+		"GET /" + agentapi.USBRedir:                           usbRedir,
 		"PUT /" + agentapi.Pause:                              act(Machine.Pause),
 		"PUT /" + agentapi.Unpause:                            act(Machine.Unpause),
 		"PUT /" + agentapi.Reset:                              act(Machine.Reset),

@@ -11,6 +11,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -385,4 +387,77 @@ func ownAddress(t *testing.T) string {
 	}
 	t.Skip("this machine has no address but loopback")
 	return ""
+}
+
+// What streams and refusals took must be given back.
+func TestStreamsLeaveNothingBehind(t *testing.T) {
+	address := ownAddress(t)
+	tcp, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tcp.Close() }()
+	go func() {
+		for {
+			conn, err := tcp.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				echo(conn)
+				_ = conn.Close()
+			}()
+		}
+	}()
+	_, port, err := net.SplitHostPort(tcp.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := launcherPod()
+	pod.Status.PodIP = address
+	n := newNode(t, nil, instance(), pod)
+	round := func(i int) {
+		var stream *websocket.Conn
+		switch i % 4 {
+		case 0:
+			stream = n.stream(n.url("", agentapi.Console))
+		case 1:
+			stream = n.stream(n.url("", agentapi.VNC))
+		case 2:
+			stream = n.stream(n.url("", agentapi.PortForward, port))
+		default:
+			n.refused(n.url("preserveSession=maybe", agentapi.VNC))
+			return
+		}
+		say(t, stream, "x")
+		hear(t, stream, "x")
+		if i%3 == 0 {
+			// Without a word, as a client that dies.
+			_ = stream.CloseNow()
+		} else {
+			_ = stream.Close(websocket.StatusNormalClosure, "")
+		}
+	}
+	round(0)
+	goroutines, descriptors := runtime.NumGoroutine(), openDescriptors(t)
+	for i := range 200 {
+		round(i)
+	}
+	n.client.CloseIdleConnections()
+	deadline := time.Now().Add(patience)
+	for runtime.NumGoroutine() > goroutines+10 || openDescriptors(t) > descriptors+10 {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines and %d descriptors, before %d and %d", runtime.NumGoroutine(), openDescriptors(t), goroutines, descriptors)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func openDescriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
 }
