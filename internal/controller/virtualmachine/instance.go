@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
@@ -182,7 +183,11 @@ func createVMI(ctx context.Context, s *Scope) error {
 	s.Recorder.Eventf(s.VM, vmi, corev1.EventTypeNormal, ReasonSuccessfulCreate, actionStart,
 		"Started the virtual machine by creating the new virtual machine instance %s", vmi.Name)
 	s.Status.StateChangeRequests = trimRequests(s.Status.StateChangeRequests, vmi)
-	return collectRevisions(ctx, s)
+	if err := collectRevisions(ctx, s); err != nil {
+		// The VM has started all the same. They go with the next start, or with the VM.
+		log.FromContext(ctx).Error(err, "Cannot remove the revisions of earlier starts")
+	}
+	return nil
 }
 
 // loadLive reads the instance from the API server, for the status.

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachine
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// TestPrintableStatusOfImports has the statuses that come from DataVolumes and claims in KubeVirt's order among the others.
+func TestPrintableStatusOfImports(t *testing.T) {
+	unschedulable := func() *builder.VMI {
+		return builder.MakeVMI("vm").Condition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse, "Unschedulable", "")
+	}
+	for name, tc := range map[string]struct {
+		vmi      *builder.VMI
+		phase    cdi.DataVolumePhase
+		claim    corev1.PersistentVolumeClaimPhase
+		starting bool
+		want     v1.VirtualMachinePrintableStatus
+	}{
+		"a failed import comes before no node":      {unschedulable(), cdi.DataVolumeFailed, corev1.ClaimPending, false, v1.VirtualMachineStatusDataVolumeError},
+		"no node comes before an import":            {unschedulable(), "ImportInProgress", corev1.ClaimPending, false, v1.VirtualMachineStatusUnschedulable},
+		"an import comes before binding":            {builder.MakeVMI("vm"), "ImportInProgress", corev1.ClaimPending, false, v1.VirtualMachineStatusProvisioning},
+		"binding comes before starting":             {builder.MakeVMI("vm"), cdi.DataVolumePendingPopulation, corev1.ClaimPending, false, v1.VirtualMachineStatusWaitingForVolumeBinding},
+		"a bound claim is nothing to wait for":      {builder.MakeVMI("vm"), cdi.DataVolumeSucceeded, corev1.ClaimBound, false, v1.VirtualMachineStatusStarting},
+		"running comes before all of them":          {unschedulable().Phase(v1.Running), cdi.DataVolumeFailed, corev1.ClaimLost, false, v1.VirtualMachineStatusRunning},
+		"a VM that is off may have a failed import": {nil, cdi.DataVolumeFailed, corev1.ClaimPending, false, v1.VirtualMachineStatusDataVolumeError},
+		"and one that goes on":                      {nil, "ImportInProgress", corev1.ClaimPending, false, v1.VirtualMachineStatusProvisioning},
+		"but waits for no claim":                    {nil, cdi.DataVolumePendingPopulation, corev1.ClaimPending, false, v1.VirtualMachineStatusStopped},
+		"unless it is to start":                     {nil, cdi.DataVolumePendingPopulation, corev1.ClaimPending, true, v1.VirtualMachineStatusWaitingForVolumeBinding},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &Scope{
+				VM: builder.MakeVM("vm").Obj(), Strategy: v1.RunStrategyAlways, Now: noon, starting: tc.starting,
+				dataVolumes: map[string]*cdi.DataVolume{"root": {Status: cdi.DataVolumeStatus{Phase: tc.phase}}},
+				claims:      map[string]*corev1.PersistentVolumeClaim{"root": {Status: corev1.PersistentVolumeClaimStatus{Phase: tc.claim}}},
+			}
+			if tc.vmi != nil {
+				s.VMI = tc.vmi.Obj()
+			}
+			if got := printableStatus(s); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestCompare has what a living instance can follow, and what it cannot.
+func TestCompare(t *testing.T) {
+	const uuid = "5d307ca9-b3ef-428c-8861-06e72d69f223"
+	running := builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) {
+		vmi.Spec.Domain.Firmware = &v1.Firmware{UUID: uuid}
+	}).Obj()
+	for name, tc := range map[string]struct {
+		change      func(*v1.VirtualMachineInstanceTemplateSpec)
+		live, stage string
+	}{
+		"nothing":      {func(*v1.VirtualMachineInstanceTemplateSpec) {}, "", ""},
+		"empty is nil": {func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{} }, "", ""},
+		"node selector": {
+			func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"a": "b"} }, "", specNeedsRestart,
+		},
+		"affinity":    {func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Affinity = &corev1.Affinity{} }, "", specNeedsRestart},
+		"tolerations": {func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Tolerations = []corev1.Toleration{{}} }, "", specNeedsRestart},
+		"sockets": {
+			func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.CPU = &v1.CPU{Sockets: 9} }, specNeedsRestart, specNeedsRestart,
+		},
+		"a volume": {
+			func(t *v1.VirtualMachineInstanceTemplateSpec) {
+				t.Spec.Volumes = append(t.Spec.Volumes, v1.Volume{Name: "more"})
+			},
+			specNeedsRestart, specNeedsRestart,
+		},
+		"the UUID written down": {
+			func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.Firmware = &v1.Firmware{UUID: uuid} }, "", "",
+		},
+		"another UUID": {
+			func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.Firmware = &v1.Firmware{UUID: "another"} },
+			specNeedsRestart, specNeedsRestart,
+		},
+		"a label": {
+			func(t *v1.VirtualMachineInstanceTemplateSpec) { t.ObjectMeta.Labels = map[string]string{"a": "b"} },
+			metadataNeedsRestart, metadataNeedsRestart,
+		},
+		"the descheduler's annotation": {
+			func(t *v1.VirtualMachineInstanceTemplateSpec) {
+				t.ObjectMeta.Annotations = map[string]string{"descheduler.alpha.kubernetes.io/evict": "true"}
+			}, "", "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			base := builder.MakeVM("vm").Obj().Spec.Template
+			current := base.DeepCopy()
+			tc.change(current)
+			before := current.DeepCopy()
+			for live, want := range map[bool]string{true: tc.live, false: tc.stage} {
+				if got := compare(base, current, running, live); !got.known || got.restart != want {
+					t.Errorf("live %t: got %+v, want %q", live, got, want)
+				}
+			}
+			if len(before.ObjectMeta.Annotations) != len(current.ObjectMeta.Annotations) {
+				t.Error("the template was changed")
+			}
+		})
+	}
+}
