@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package access
+
+import (
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vireo-project/vireo/internal/subresource"
+)
+
+// Accounts of the components that run beside virt-controller.
+const (
+	apiAccount   = "system:serviceaccount:kubevirt:kubevirt-apiserver"
+	agentAccount = "system:serviceaccount:kubevirt:kubevirt-handler"
+)
+
+// TestComponentsMayDoLittle asks for what somebody with a stolen token would like to do.
+func TestComponentsMayDoLittle(t *testing.T) {
+	for _, file := range []string{"virt-api.yaml", "virt-handler.yaml"} {
+		if err := create(t.Context(), filepath.Join("rbac", file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const certificates = "certificates.k8s.io"
+	for _, q := range []struct {
+		account, verbs, group, resource, where string
+		may                                    bool
+	}{
+		{apiAccount, "get patch", "kubevirt.io", "virtualmachines", namespace, true},
+		{apiAccount, "patch", "kubevirt.io", "virtualmachines/status", namespace, true},
+		{apiAccount, "get patch", "kubevirt.io", "virtualmachineinstances", namespace, true},
+		{apiAccount, "create", "kubevirt.io", "virtualmachineinstancemigrations", namespace, true},
+		{apiAccount, "list", "", "pods", "kubevirt", true},
+		{apiAccount, "create", "authorization.k8s.io", "subjectaccessreviews", "", true},
+		{apiAccount, "create list watch", certificates, "certificatesigningrequests", "", true},
+
+		{apiAccount, "get list watch", "", "secrets", namespace, false},
+		{apiAccount, "get list watch", "", "secrets", "kubevirt", false},
+		{apiAccount, "get list watch create patch delete", "", "pods", namespace, false},
+		{apiAccount, "create", "", "pods/exec", "kubevirt", false},
+		{apiAccount, "create delete deletecollection list", "kubevirt.io", "virtualmachines", namespace, false},
+		{apiAccount, "create delete deletecollection list", "kubevirt.io", "virtualmachineinstances", namespace, false},
+		{apiAccount, "get patch", "", "nodes", "", false},
+		{apiAccount, "impersonate", "", "users", "", false},
+		{apiAccount, "update", certificates, "certificatesigningrequests/approval", "", false},
+		{apiAccount, "approve sign", certificates, "signers", "", false},
+		{apiAccount, "update patch", "", "configmaps", "kubevirt", false},
+
+		{agentAccount, "create list watch", certificates, "certificatesigningrequests", "", true},
+		{agentAccount, "update", certificates, "certificatesigningrequests/approval", "", false},
+		{agentAccount, "update", certificates, "certificatesigningrequests/status", "", false},
+		{agentAccount, "approve sign", certificates, "signers", "", false},
+		{agentAccount, "get list watch", "", "secrets", "kubevirt", false},
+		{agentAccount, "get list watch", "", "secrets", namespace, false},
+		{agentAccount, "get", subresource.GroupName, "virtualmachineinstances/console", namespace, false},
+	} {
+		for verb := range strings.FieldsSeq(q.verbs) {
+			if may(t, q.account, verb, q.group, q.resource, q.where) != q.may {
+				t.Errorf("%s: %s %s in %q: want %t", q.account, verb, q.resource, q.where, q.may)
+			}
+		}
+	}
+}
+
+// someRequest is in order, for the sake of the API server's own validation; its key is gone.
+const someRequest = `-----BEGIN CERTIFICATE REQUEST-----
+MIHJMHICAQAwEDEOMAwGA1UEAwwFYWRtaW4wWTATBgcqhkjOPQIBBggqhkjOPQMB
+BwNCAAToHbl6FU+jGG1h7BPF5ITGUf8Pb7+zkaVMRjXM0E05JfZSKDlF+YYX/AQq
+GvYo7RV6vI/kJrdbCC/DHNJ6z+c8oAAwCgYIKoZIzj0EAwIDRwAwRAIgMuAB9Uor
+2XhyjuB79lw++lMg+vd4eeBqkk91NNDw3uQCIEY+wya7nsdalWVmgC0cauET6/gE
+P2ox2yIk9VQToeKH
+-----END CERTIFICATE REQUEST-----
+`
+
+// TestComponentsAskOurSignersOnly lets RBAC through, behind which the policy stands.
+func TestComponentsAskOurSignersOnly(t *testing.T) {
+	if err := create(t.Context(), filepath.Join("admission", "certificate-requests.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	const admins, ours = "kubernetes.io/kube-apiserver-client", "kubevirt.io/virt-handler-serving"
+	ask := func(user, signer string) error {
+		return as(t, user, "system:masters").Create(t.Context(), &certificatesv1.CertificateSigningRequest{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
+			Spec: certificatesv1.CertificateSigningRequestSpec{
+				SignerName: signer, Request: []byte(someRequest), Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
+			},
+		})
+	}
+	for deadline := time.Now().Add(patience); ask(agentAccount, admins) == nil; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the policy does not hold")
+		}
+	}
+	for _, account := range []string{agentAccount, apiAccount} {
+		if err := ask(account, admins); err == nil || !strings.Contains(err.Error(), "may only ask the signers of kubevirt.io") {
+			t.Errorf("%s: got %v, want the policy's refusal", account, err)
+		}
+		if err := ask(account, ours); err != nil {
+			t.Errorf("%s: %v", account, err)
+		}
+	}
+	// Others are no concern of the policy, whatever they are called.
+	for _, user := range []string{"root", "system:serviceaccount:team:kubevirt-handler"} {
+		if err := ask(user, admins); err != nil {
+			t.Errorf("%s: %v", user, err)
+		}
+	}
+}
+
+// TestEveryVerbIsARight holds the roles against the table of the aggregated API: what can be asked for, some role gives.
+func TestEveryVerbIsARight(t *testing.T) {
+	// KubeVirt's roles give these to nobody: they are for administrators of the cluster.
+	special := map[string]bool{
+		"virtualmachineinstances/vsock": true,
+		"start-cluster-profiler":        true, "stop-cluster-profiler": true, "dump-cluster-profiler": true,
+		// Open to everybody, without a role.
+		"healthz": true,
+	}
+	for _, v := range (&subresource.API{}).Verbs(nil) {
+		verb, where := "get", namespace
+		if v.Method == http.MethodPut {
+			verb = "update"
+		}
+		if v.Resource == "" && !v.Namespaced {
+			where = ""
+		}
+		allowed := may(t, "admin", verb, subresource.GroupName, v.RBACName(), where) ||
+			may(t, "migrator", verb, subresource.GroupName, v.RBACName(), where)
+		if allowed == special[v.RBACName()] {
+			t.Errorf("%s %s: a role gives it: %t", verb, v.RBACName(), allowed)
+		}
+	}
+}
