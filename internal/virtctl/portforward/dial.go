@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 
+	"github.com/coder/websocket"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/vireo-project/vireo/internal/virtctl/subresources"
@@ -49,7 +50,8 @@ func Stdio(ctx context.Context, dial *Dialer, protocol string, number int, strea
 
 // quiet passes over ends that are no failure.
 func quiet(err error) error {
-	if errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) {
+	var closed *subresources.ClosedError
+	if errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) || errors.As(err, &closed) && closed.Code == websocket.StatusNormalClosure {
 		return nil
 	}
 	return err
