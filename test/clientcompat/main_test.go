@@ -48,7 +48,7 @@ func run(m *testing.M) (code int, err error) {
 	if err := build.Run(); err != nil {
 		return 0, fmt.Errorf("cannot build the world: %w", err)
 	}
-	world := exec.Command(program, kubeconfig) //nolint:gosec // what was built above
+	world := exec.Command(program, kubeconfig)
 	world.Dir = mainModule
 	logs, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {

@@ -20,11 +20,12 @@ import (
 // openConsole opens the console of an instance as an administrator.
 func openConsole(name string) (*websocket.Conn, error) {
 	GinkgoHelper()
-	conn, _, err := websocket.Dial(context.Background(), "https://"+address+group+"/v1/namespaces/default/virtualmachineinstances/"+name+"/console",
-		&websocket.DialOptions{ //nolint:bodyclose // the library closes it
-			HTTPClient: newSpeaker(proxy.certificate(proxyName)).client,
-			HTTPHeader: http.Header{"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}},
-		})
+	path := group + "/v1/namespaces/default/virtualmachineinstances/" + name + "/console"
+	options := &websocket.DialOptions{
+		HTTPClient: newSpeaker(proxy.certificate(proxyName)).client,
+		HTTPHeader: http.Header{"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}},
+	}
+	conn, _, err := websocket.Dial(context.Background(), "https://"+address+path, options) //nolint:bodyclose // the library closes it
 	return conn, err
 }
 
