@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package integration_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"image"
+	"image/png"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/coder/websocket"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
+	"github.com/vireo-project/vireo/internal/handler/reconciler"
+	"github.com/vireo-project/vireo/internal/handler/server"
+	"github.com/vireo-project/vireo/test/pki"
+)
+
+// one is the only hypervisor.
+type one struct{ *rpc.Conn }
+
+func (o one) Open(hypervisor.PodRef) (server.Machine, error) { return o.Conn, nil }
+
+// served is what an agent serves of one guest, to a client with virt-api's certificate.
+type served struct {
+	address string
+	client  *http.Client
+	key     types.NamespacedName
+}
+
+// serve runs an agent's server for the golden guest.
+func serve(conn *rpc.Conn) *served {
+	GinkgoHelper()
+	vmi, pod := handedOverVMI(), launcherPod()
+	// The golden domains are of this name.
+	vmi.Name, pod.OwnerReferences[0].Name = "testvmi", "testvmi"
+	vmi.Status.Phase = v1.Running
+	scheme := apiruntime.NewScheme()
+	Expect(corev1.AddToScheme(scheme)).To(Succeed())
+	Expect(v1.AddToScheme(scheme)).To(Succeed())
+	ca := pki.New(GinkgoT())
+	s, err := server.New(server.Options{
+		TLS: &tls.Config{
+			Certificates: []tls.Certificate{ca.Issue(agentapi.ServerName(agentNode), x509.ExtKeyUsageServerAuth)}, ClientCAs: ca.Pool(),
+		},
+		Node: agentNode, Machines: one{conn},
+		Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(vmi, pod).WithIndex(&corev1.Pod{}, reconciler.PodIndex, reconciler.IndexPod).Build(),
+	})
+	Expect(err).NotTo(HaveOccurred())
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	Expect(err).NotTo(HaveOccurred())
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, listener) }()
+	DeferCleanup(func() {
+		cancel()
+		Eventually(done).WithTimeout(20 * time.Second).Should(Receive(BeNil()))
+	})
+	return &served{
+		address: listener.Addr().String(), key: types.NamespacedName{Namespace: vmi.Namespace, Name: vmi.Name},
+		client: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
+			RootCAs: ca.Pool(), ServerName: agentapi.ServerName(agentNode),
+			Certificates: []tls.Certificate{ca.Issue(agentapi.ClientName, x509.ExtKeyUsageClientAuth)},
+		}}},
+	}
+}
+
+func (s *served) url(verb string) string {
+	return "https://" + s.address + agentapi.VMIPath(s.key, verb) + "?uid=" + string(vmiUID)
+}
+
+func (s *served) stream(ctx context.Context, verb string) net.Conn {
+	GinkgoHelper()
+	socket, _, err := websocket.Dial(ctx, s.url(verb), &websocket.DialOptions{HTTPClient: s.client, Subprotocols: []string{agentapi.StreamProtocol}}) //nolint:bodyclose // Dial's answer needs none
+	Expect(err).NotTo(HaveOccurred())
+	return websocket.NetConn(ctx, socket, websocket.MessageBinary)
+}
+
+func (s *served) screenshot(ctx context.Context) (image.Image, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url(agentapi.Screenshot), nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := s.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return nil, err
+	}
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%d: %s", answer.StatusCode, body)
+	}
+	return png.Decode(bytes.NewReader(body))
+}
+
+// enterScreen goes through the handshake of RFB (RFC 6143, 7.1 to 7.3) and returns the screen's size.
+func enterScreen(screen net.Conn) image.Point {
+	GinkgoHelper()
+	read := func(n int) []byte {
+		GinkgoHelper()
+		buffer := make([]byte, n)
+		_, err := io.ReadFull(screen, buffer)
+		Expect(err).NotTo(HaveOccurred())
+		return buffer
+	}
+	write := func(b string) {
+		GinkgoHelper()
+		_, err := io.WriteString(screen, b)
+		Expect(err).NotTo(HaveOccurred())
+	}
+	Expect(string(read(12))).To(Equal("RFB 003.008\n"))
+	write("RFB 003.008\n")
+	Expect(read(int(read(1)[0]))).To(ContainElement(byte(1)), "None is a kind of security")
+	write("\x01")
+	Expect(read(4)).To(Equal([]byte{0, 0, 0, 0}))
+	write("\x01")
+	size := read(4)
+	return image.Pt(int(binary.BigEndian.Uint16(size)), int(binary.BigEndian.Uint16(size[2:])))
+}
+
+func isLit(screen image.Image) bool {
+	for y := range screen.Bounds().Dy() {
+		for x := range screen.Bounds().Dx() {
+			if r, g, b, _ := screen.At(x, y).RGBA(); r|g|b != 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+var _ = Describe("The agent's server", Label("libvirt"), func() {
+	It("shows a guest's screen and console, and gives back what that took", func() {
+		p := newPod()
+		p.image = echoingDisk()
+		p.start("cloudinit-first")
+		Eventually(p.daemon.Console).WithTimeout(bootTimeout).Should(ContainSubstring(echoMessage))
+		s := serve(p.dial())
+		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+		defer cancel()
+
+		By("the screen, through virt-api's side of the stream")
+		first := s.stream(ctx, agentapi.VNC)
+		size := enterScreen(first)
+		Expect(size.X).To(BeNumerically(">=", 320))
+
+		By("an image of what is on it")
+		var shot image.Image
+		Eventually(func() (bool, error) {
+			var err error
+			if shot, err = s.screenshot(ctx); err != nil {
+				return false, err
+			}
+			return isLit(shot), nil
+		}).WithTimeout(bootTimeout).Should(BeTrue())
+		Expect(shot.Bounds().Size()).To(Equal(size))
+
+		By("another client, who takes the screen over")
+		second := s.stream(ctx, agentapi.VNC)
+		Expect(enterScreen(second)).To(Equal(size))
+		_, err := io.Copy(io.Discard, first)
+		var closed websocket.CloseError
+		Expect(errors.As(err, &closed)).To(BeTrue(), "%v", err)
+		Expect(closed.Code).To(BeEquivalentTo(agentapi.CloseTakenOver))
+		Expect(closed.Reason).To(Equal("another client took over the screen"))
+		Expect(second.Close()).To(Succeed())
+
+		By("many streams, which leave nothing behind")
+		goroutines, descriptors := runtime.NumGoroutine(), ownDescriptors()
+		for range 100 {
+			console, screen := s.stream(ctx, agentapi.Console), s.stream(ctx, agentapi.VNC)
+			_, err := io.WriteString(console, "x")
+			Expect(err).NotTo(HaveOccurred())
+			_, err = io.ReadFull(console, make([]byte, 1))
+			Expect(err).NotTo(HaveOccurred())
+			_, err = io.ReadFull(screen, make([]byte, 12))
+			Expect(err).NotTo(HaveOccurred())
+			_, _ = console.Close(), screen.Close()
+		}
+		s.client.CloseIdleConnections()
+		Eventually(runtime.NumGoroutine).WithTimeout(30 * time.Second).Should(BeNumerically("<=", goroutines+10))
+		Eventually(ownDescriptors).WithTimeout(30 * time.Second).Should(BeNumerically("<=", descriptors+10))
+	})
+})
+
+func ownDescriptors() int {
+	GinkgoHelper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	Expect(err).NotTo(HaveOccurred())
+	return len(entries)
+}
