@@ -16,9 +16,11 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/klog/v2"
 
+	"github.com/vireo-project/vireo/internal/virtctl/adm"
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 	"github.com/vireo-project/vireo/internal/virtctl/console"
 	"github.com/vireo-project/vireo/internal/virtctl/create"
+	"github.com/vireo-project/vireo/internal/virtctl/credentials"
 	"github.com/vireo-project/vireo/internal/virtctl/explain"
 	"github.com/vireo-project/vireo/internal/virtctl/expose"
 	"github.com/vireo-project/vireo/internal/virtctl/guest"
@@ -26,6 +28,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/lifecycle"
 	"github.com/vireo-project/vireo/internal/virtctl/portforward"
 	"github.com/vireo-project/vireo/internal/virtctl/ssh"
+	"github.com/vireo-project/vireo/internal/virtctl/usbredir"
 	"github.com/vireo-project/vireo/internal/virtctl/vnc"
 )
 
@@ -88,11 +91,11 @@ func Command(c *cli.CLI) *cobra.Command {
 	add(root, groupLifecycle,
 		lifecycle.Start(c), lifecycle.Stop(c), lifecycle.Restart(c), lifecycle.Pause(c), lifecycle.Unpause(c),
 		lifecycle.SoftReboot(c), lifecycle.Reset(c), lifecycle.Migrate(c), lifecycle.MigrateCancel(c), lifecycle.EvacuateCancel(c))
-	add(root, groupReach, console.Command(c), vnc.Command(c), ssh.Command(c), ssh.SCP(c), portforward.Command(c), expose.Command(c))
+	add(root, groupReach, console.Command(c), vnc.Command(c), ssh.Command(c), ssh.SCP(c), portforward.Command(c), expose.Command(c), usbredir.Command(c))
 	add(root, groupLook, explain.Command(c), guest.OSInfo(c), guest.UserList(c), guest.FilesystemList(c),
 		inspect.Expand(c), inspect.ObjectGraph(c), inspect.PermittedDevices(c))
-	add(root, groupMake, create.Command(c))
-	add(root, groupOther, versionCommand(c), optionsCommand(c))
+	add(root, groupMake, create.Command(c), credentials.Command(c))
+	add(root, groupOther, adm.Command(c), versionCommand(c), optionsCommand(c))
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)
 	root.SetUsageTemplate(usageTemplate)

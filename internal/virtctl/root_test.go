@@ -36,6 +36,7 @@ func TestHelp(t *testing.T) {
 		for _, sub := range cmd.Commands() {
 			walk(sub)
 		}
+		_ = cmd.InheritedFlags() // Flags that clash with those of all commands panic.
 		if cmd.Short == "" {
 			t.Errorf("%s has no sentence", cmd.CommandPath())
 		}

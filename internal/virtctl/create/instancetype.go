@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	instancetypev1beta1 "github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -41,20 +43,8 @@ virtctl create instancetype --namespaced --cpu=8 --memory=32Gi --gpu=name:gpu1,d
 			if err != nil {
 				return err
 			}
-			name := nameOr(o.name, "instancetype-")
-			if !o.namespaced {
-				cluster := &instancetypev1beta1.VirtualMachineClusterInstancetype{Spec: spec}
-				cluster.SetGroupVersionKind(instancetypev1beta1.GroupVersion.WithKind("VirtualMachineClusterInstancetype"))
-				cluster.Name = name
-				return printManifest(c, &o.output, cluster)
-			}
-			local := &instancetypev1beta1.VirtualMachineInstancetype{Spec: spec}
-			local.SetGroupVersionKind(instancetypev1beta1.GroupVersion.WithKind("VirtualMachineInstancetype"))
-			local.Name = name
-			if local.Namespace, err = chosenNamespace(c); err != nil {
-				return err
-			}
-			return printManifest(c, &o.output, local)
+			scope := scoped{namespaced: o.namespaced, kind: "Instancetype", name: nameOr(o.name, "instancetype-")}
+			return scope.print(c, &o.output, &spec)
 		},
 	}
 	flags := cmd.Flags()
@@ -112,6 +102,35 @@ func (o *instancetypeOptions) spec() (instancetypev1beta1.VirtualMachineInstance
 	return spec, nil
 }
 
+// scoped is an object that there is for a namespace and for the whole cluster.
+type scoped struct {
+	namespaced bool
+	// kind is the end of its kind's name.
+	kind, name string
+}
+
+func (s scoped) print(c *cli.CLI, output *cli.Output, spec any) error {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(spec)
+	if err != nil {
+		return err
+	}
+	object := &unstructured.Unstructured{Object: map[string]any{"spec": content}}
+	kind := "VirtualMachineCluster" + s.kind
+	if s.namespaced {
+		kind = "VirtualMachine" + s.kind
+		namespace, err := chosenNamespace(c)
+		if err != nil {
+			return err
+		}
+		if namespace != "" {
+			object.SetNamespace(namespace)
+		}
+	}
+	object.SetGroupVersionKind(instancetypev1beta1.GroupVersion.WithKind(kind))
+	object.SetName(s.name)
+	return printManifest(c, output, object)
+}
+
 // preferenceOptions are the flags of create preference, KubeVirt's.
 type preferenceOptions struct {
 	name, storageClass, machine, topology string
@@ -136,20 +155,8 @@ virtctl create preference --namespaced --machine-type=pc-q35-9.2`),
 			if err != nil {
 				return err
 			}
-			name := nameOr(o.name, "preference-")
-			if !o.namespaced {
-				cluster := &instancetypev1beta1.VirtualMachineClusterPreference{Spec: spec}
-				cluster.SetGroupVersionKind(instancetypev1beta1.GroupVersion.WithKind("VirtualMachineClusterPreference"))
-				cluster.Name = name
-				return printManifest(c, &o.output, cluster)
-			}
-			local := &instancetypev1beta1.VirtualMachinePreference{Spec: spec}
-			local.SetGroupVersionKind(instancetypev1beta1.GroupVersion.WithKind("VirtualMachinePreference"))
-			local.Name = name
-			if local.Namespace, err = chosenNamespace(c); err != nil {
-				return err
-			}
-			return printManifest(c, &o.output, local)
+			scope := scoped{namespaced: o.namespaced, kind: "Preference", name: nameOr(o.name, "preference-")}
+			return scope.print(c, &o.output, &spec)
 		},
 	}
 	flags := cmd.Flags()

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -28,6 +29,8 @@ type store struct {
 	objects map[string]*unstructured.Unstructured
 	kinds   []kind
 	writes  []string
+	// version is the resourceVersion of the last write.
+	version int
 }
 
 // kind is one that the cluster has.
@@ -126,7 +129,14 @@ func (s *store) kindOf(u *unstructured.Unstructured) *kind {
 func (s *store) put(resource string, u *unstructured.Unstructured) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.objects[objectKey(resource, u.GetNamespace(), u.GetName())] = u
+	s.keep(objectKey(resource, u.GetNamespace(), u.GetName()), u)
+}
+
+// keep stores an object with a resourceVersion of its own.
+func (s *store) keep(key string, u *unstructured.Unstructured) {
+	s.version++
+	u.SetResourceVersion(strconv.Itoa(s.version))
+	s.objects[key] = u
 }
 
 func (s *store) serve(mux *http.ServeMux) {
@@ -253,7 +263,7 @@ func (s *store) create(w http.ResponseWriter, r *http.Request, k kind) {
 	}
 	s.writes = append(s.writes, "POST "+key)
 	if r.URL.Query().Get("dryRun") == "" {
-		s.objects[key] = u
+		s.keep(key, u)
 	}
 	answer(w, http.StatusCreated, u)
 }
@@ -289,7 +299,11 @@ func (s *store) object(w http.ResponseWriter, r *http.Request, k kind) {
 		Refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, err.Error())
 		return
 	}
-	s.objects[key] = changed
+	if changed.GetResourceVersion() != found.GetResourceVersion() {
+		Refuse(w, http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified")
+		return
+	}
+	s.keep(key, changed)
 	answer(w, http.StatusOK, changed)
 }
 
