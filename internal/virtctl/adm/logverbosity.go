@@ -128,12 +128,12 @@ func run(ctx context.Context, c *cli.CLI, asked map[string]*string, reset bool) 
 		return err
 	}
 	if shows {
-		return print(c, kubevirt, asked)
+		return tell(c, kubevirt, asked)
 	}
 	return write(ctx, c, objects, kubevirt, set, reset)
 }
 
-func print(c *cli.CLI, kubevirt *v1.KubeVirt, asked map[string]*string) error {
+func tell(c *cli.CLI, kubevirt *v1.KubeVirt, asked map[string]*string) error {
 	current := &v1.LogVerbosity{}
 	if developer := kubevirt.Spec.Configuration.DeveloperConfiguration; developer != nil && developer.LogVerbosity != nil {
 		current = developer.LogVerbosity

@@ -83,7 +83,7 @@ virtctl credentials add-ssh-key --create-secret --force --user=jdoe --value='ssh
 			if err != nil {
 				return err
 			}
-			said := ""
+			var said string
 			if create || !change && len(t.sshSecrets(f.user)) == 0 {
 				said, err = t.newSecret(cmd.Context(), &f, text)
 			} else {
