@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/vireo-project/vireo/internal/virtctl"
 	"github.com/vireo-project/vireo/internal/virtctl/virtctltest"
 )
@@ -29,4 +31,13 @@ func TestGuestAgent(t *testing.T) {
 		})
 	}
 	expectFailure(t, s.Run(virtctl.Execute, "fslist", "demo", "-o", "xml"), `"xml" is not known`)
+}
+
+func TestGuestAgentTellsWhatTheServerSays(t *testing.T) {
+	s := virtctltest.NewServer(t)
+	const refusal = "VMI does not have guest agent connected"
+	s.Subresource(http.MethodGet, vmiPath+"guestosinfo", func(w http.ResponseWriter, _ *http.Request) {
+		virtctltest.Refuse(w, http.StatusConflict, metav1.StatusReasonConflict, refusal)
+	})
+	expectFailure(t, s.Run(virtctl.Execute, "guestosinfo", "demo"), refusal)
 }

@@ -105,12 +105,20 @@ func (c *Client) GetRaw(ctx context.Context, object Object, verb string, paramet
 			request = request.Param(name, value)
 		}
 	}
-	return request.Do(ctx).Raw()
+	return answered(request.Do(ctx))
+}
+
+// answered is what a server answered. Raw alone says of a refusal only which code it had, and not what the server said.
+func answered(result rest.Result) ([]byte, error) {
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
+	return result.Raw()
 }
 
 // GetGroup asks for something of the whole cluster, such as version.
 func (c *Client) GetGroup(ctx context.Context, verb string, into any) error {
-	content, err := c.rest.Get().AbsPath(root, verb).Do(ctx).Raw()
+	content, err := answered(c.rest.Get().AbsPath(root, verb).Do(ctx))
 	if err != nil {
 		return err
 	}
@@ -123,8 +131,8 @@ func (c *Client) PutNamespace(ctx context.Context, namespace, verb string, body,
 	if err != nil {
 		return err
 	}
-	answer, err := c.rest.Put().AbsPath(root, "namespaces", namespace, verb).
-		SetHeader("Content-Type", "application/json").Body(content).Do(ctx).Raw()
+	answer, err := answered(c.rest.Put().AbsPath(root, "namespaces", namespace, verb).
+		SetHeader("Content-Type", "application/json").Body(content).Do(ctx))
 	if err != nil {
 		return err
 	}
