@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/version"
 	"github.com/vireo-project/vireo/internal/virtctl/subresources"
@@ -30,6 +31,7 @@ var Scheme = runtime.NewScheme()
 func init() {
 	utilruntime.Must(clientgoscheme.AddToScheme(Scheme))
 	utilruntime.Must(v1.AddToScheme(Scheme))
+	utilruntime.Must(cdi.AddToScheme(Scheme))
 }
 
 // CLI is one run of virtctl.

@@ -67,12 +67,32 @@ func (k kind) root() string {
 
 // AddKind makes a cluster have one more kind, such as that of an add-on.
 func (s *Server) AddKind(groupVersion, name, resource string) {
+	k := kind{groupVersion, name, resource, false}
+	s.addKind(k)
+	s.store.serveKind(s.mux, k)
+}
+
+// AddClusterKind is AddKind for a kind without namespaces.
+func (s *Server) AddClusterKind(groupVersion, name, resource string) {
+	k := kind{groupVersion, name, resource, true}
+	s.addKind(k)
+	s.store.serveKind(s.mux, k)
+}
+
+// AddRequestKind makes a cluster have a kind that is stored nowhere: to create one is to ask something.
+func (s *Server) AddRequestKind(groupVersion, name, resource string, create http.HandlerFunc) {
+	k := kind{groupVersion, name, resource, false}
+	s.addKind(k)
+	s.mux.HandleFunc("POST "+k.root()+"/namespaces/{namespace}/"+resource, create)
+}
+
+func (s *Server) addKind(k kind) {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
-	k := kind{groupVersion, name, resource, false}
+	if !slices.ContainsFunc(s.store.kinds, func(other kind) bool { return other.groupVersion == k.groupVersion }) {
+		s.store.serveGroup(s.mux, k.groupVersion)
+	}
 	s.store.kinds = append(s.store.kinds, k)
-	s.store.serveKind(s.mux, k)
-	s.store.serveGroup(s.mux, groupVersion)
 }
 
 // Add puts objects into the cluster.

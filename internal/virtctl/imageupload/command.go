@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package imageupload has the command image-upload: a file of this machine into a volume of the cluster, by way of the
+// Containerized Data Importer (CDI). CDI's upload API has no resumption: an upload that fails begins again.
+package imageupload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/internal/virtctl/cli"
+)
+
+// Kinds that a default instance type or preference may have.
+const (
+	kindInstancetype        = "VirtualMachineInstancetype"
+	kindClusterInstancetype = "VirtualMachineClusterInstancetype"
+	kindPreference          = "VirtualMachinePreference"
+	kindClusterPreference   = "VirtualMachineClusterPreference"
+)
+
+// Values of --volume-mode.
+const (
+	modeBlock      = "block"
+	modeFilesystem = "filesystem"
+)
+
+// options are the command's flags.
+type options struct {
+	imagePath, archivePath                       string
+	size, storageClass, accessMode, volumeMode   string
+	defaultInstancetype, defaultInstancetypeKind string
+	defaultPreference, defaultPreferenceKind     string
+	proxyURL                                     string
+	waitSeconds, retries                         uint
+	insecure, noCreate, noWait, forceBind        bool
+	dataSource                                   bool
+	oldClaimName, oldClaimSize                   string
+	oldBlockVolume                               bool
+}
+
+// upload is one run of the command.
+type upload struct {
+	options
+	cli       *cli.CLI
+	objects   client.Client
+	namespace string
+	// name is that of the DataVolume and of its claim, or of the claim alone.
+	name string
+	// claimOnly says that the target is a claim without a DataVolume.
+	claimOnly bool
+}
+
+// Command makes the command image-upload.
+func Command(c *cli.CLI) *cobra.Command {
+	o := options{}
+	cmd := &cobra.Command{
+		Use:   "image-upload (dv|pvc) (NAME)",
+		Short: "Upload a VM image to a DataVolume/PersistentVolumeClaim.",
+		Long: "Upload a disk image (raw, qcow2, vmdk, …, also compressed with gz or xz) or a tar archive to a volume. The DataVolume\n" +
+			"or claim is made unless it exists. The cluster needs the Containerized Data Importer (CDI).",
+		Example: c.Examples(`
+# Upload an image to a new DataVolume:
+virtctl image-upload dv fedora-dv --size=10Gi --image-path=/images/fedora.qcow2
+
+# To a DataVolume that waits for an upload:
+virtctl image-upload dv fedora-dv --no-create --image-path=/images/fedora.qcow2
+
+# To a new claim, on storage that binds when a Pod wants it:
+virtctl image-upload pvc fedora-pvc --size=10Gi --force-bind --image-path=/images/fedora.qcow2
+
+# To a new DataVolume that knows which instance type and preference suit it, and that a DataSource names:
+virtctl image-upload dv fedora --size=10Gi --image-path=/images/fedora.qcow2 --default-instancetype=u1.medium --default-preference=fedora --datasource
+
+# Through a port of this machine that leads to the upload proxy:
+virtctl image-upload dv fedora-dv --size=10Gi --image-path=/images/fedora.qcow2 --uploadproxy-url=https://localhost:8443 --insecure
+
+# The files of a tar archive:
+virtctl image-upload dv files --size=1Gi --archive-path=/images/files.tar`),
+		Args: cobra.MaximumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			u := &upload{options: o, cli: c}
+			if err := u.parse(args); err != nil {
+				return err
+			}
+			return u.run(cmd.Context())
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return []string{"dv", "pvc"}, cobra.ShellCompDirectiveNoFileComp
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	o.addTo(cmd)
+	return cmd
+}
+
+func (o *options) addTo(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&o.imagePath, "image-path", "", "The file with the image.")
+	flags.StringVar(&o.archivePath, "archive-path", "", "The file with the tar archive.")
+	flags.StringVar(&o.size, "size", "", "The size of the volume to make, such as 10Gi.")
+	flags.StringVar(&o.storageClass, "storage-class", "", "The storage class of the volume to make. By default the cluster chooses.")
+	flags.StringVar(&o.accessMode, "access-mode", "", "The access mode of the volume to make, such as ReadWriteMany.")
+	flags.StringVar(&o.volumeMode, "volume-mode", "", "The mode of the volume to make: block or filesystem.")
+	flags.BoolVar(&o.noCreate, "no-create", false, "Make nothing: the DataVolume or claim exists. What a claim has is overwritten.")
+	flags.BoolVar(&o.forceBind, "force-bind", false, "Bind the claim at once, also where storage waits for a first consumer.")
+	flags.BoolVar(&o.dataSource, "datasource", false, "Make a DataSource of the same name lead to the volume.")
+	flags.StringVar(&o.defaultInstancetype, "default-instancetype", "", "The instance type that suits the image.")
+	flags.StringVar(&o.defaultInstancetypeKind, "default-instancetype-kind", "",
+		fmt.Sprintf("The kind of that instance type: %s or %s (the default).", kindInstancetype, kindClusterInstancetype))
+	flags.StringVar(&o.defaultPreference, "default-preference", "", "The preference that suits the image.")
+	flags.StringVar(&o.defaultPreferenceKind, "default-preference-kind", "",
+		fmt.Sprintf("The kind of that preference: %s or %s (the default).", kindPreference, kindClusterPreference))
+	flags.StringVar(&o.proxyURL, "uploadproxy-url", "", "The URL of CDI's upload proxy. By default CDI's configuration says it.")
+	flags.BoolVar(&o.insecure, "insecure", false, "Believe the upload proxy whatever certificate it has.")
+	flags.UintVar(&o.waitSeconds, "wait-secs", 300, "Seconds to wait until the volume takes the upload.")
+	flags.UintVar(&o.retries, "retry", 5, "How often to begin again after an error that may pass.")
+	flags.BoolVar(&o.noWait, "no-wait", false, "Do not wait until what was uploaded is on the volume.")
+	flags.StringVar(&o.oldClaimName, "pvc-name", "", "DEPRECATED: the name of the claim. Write: pvc NAME.")
+	flags.StringVar(&o.oldClaimSize, "pvc-size", "", "DEPRECATED: the size. Write --size.")
+	flags.BoolVar(&o.oldBlockVolume, "block-volume", false, "DEPRECATED: a block volume. Write --volume-mode=block.")
+	cmd.MarkFlagsMutuallyExclusive("image-path", "archive-path")
+	cmd.MarkFlagsOneRequired("image-path", "archive-path")
+	cmd.MarkFlagsMutuallyExclusive("size", "pvc-size")
+	_ = cmd.RegisterFlagCompletionFunc("volume-mode", cobra.FixedCompletions([]string{modeBlock, modeFilesystem}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// parse judges arguments and flags, before anything is asked of the cluster.
+func (u *upload) parse(args []string) error {
+	switch {
+	case u.oldClaimName != "" && len(args) > 0:
+		return errors.New("cannot use --pvc-name and args")
+	case u.oldClaimName != "":
+		u.claimOnly, u.name = true, u.oldClaimName
+	case len(args) != 2:
+		return errors.New("expecting two args: dv or pvc, and a name")
+	default:
+		switch strings.ToLower(args[0]) {
+		case "dv":
+		case "pvc":
+			u.claimOnly = true
+		default:
+			return fmt.Errorf("invalid resource type %s: it is dv or pvc", args[0])
+		}
+		u.name = args[1]
+	}
+	if u.oldClaimSize != "" {
+		u.size = u.oldClaimSize
+	}
+	if err := u.parseVolumeMode(); err != nil {
+		return err
+	}
+	return u.parseDefaults()
+}
+
+func (u *upload) parseVolumeMode() error {
+	if u.oldBlockVolume {
+		if u.volumeMode != "" && u.volumeMode != modeBlock {
+			return fmt.Errorf("incompatible --volume-mode '%s' and --block-volume", u.volumeMode)
+		}
+		u.volumeMode = modeBlock
+	}
+	switch {
+	case u.volumeMode != "" && u.volumeMode != modeBlock && u.volumeMode != modeFilesystem:
+		return fmt.Errorf("invalid volume mode '%s'. Valid values are 'block' and 'filesystem'", u.volumeMode)
+	case u.archivePath != "" && u.volumeMode == modeBlock:
+		return errors.New("in archive upload the volume mode should always be filesystem: a block volume has no files")
+	}
+	return nil
+}
+
+func (u *upload) parseDefaults() error {
+	for _, d := range []struct{ flag, name, kind, one, other string }{
+		{"--default-instancetype", u.defaultInstancetype, u.defaultInstancetypeKind, kindInstancetype, kindClusterInstancetype},
+		{"--default-preference", u.defaultPreference, u.defaultPreferenceKind, kindPreference, kindClusterPreference},
+	} {
+		switch {
+		case d.name == "" && d.kind != "":
+			return fmt.Errorf("%s must be provided with %s-kind", d.flag, d.flag)
+		case d.kind != "" && d.kind != d.one && d.kind != d.other:
+			return fmt.Errorf("invalid %s-kind: %s. Allowed values are: %s, %s", d.flag, d.kind, d.one, d.other)
+		case d.name != "" && u.noCreate:
+			return errors.New("--default-instancetype and --default-preference cannot be used with --no-create")
+		}
+	}
+	return nil
+}
+
+func (u *upload) isArchive() bool { return u.archivePath != "" }
+
+func (u *upload) path() string {
+	if u.isArchive() {
+		return u.archivePath
+	}
+	return u.imagePath
+}
+
+func (u *upload) run(ctx context.Context) error {
+	// The file comes first: nothing is made in the cluster for one that cannot be read.
+	source, err := openSource(u.path())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = source.Close() }()
+	if u.namespace, err = u.cli.Namespace(); err != nil {
+		return err
+	}
+	if u.objects, err = u.cli.Objects(); err != nil {
+		return err
+	}
+	if err := u.checkCDI(); err != nil {
+		return err
+	}
+	if err := u.ensureTarget(ctx); err != nil {
+		return err
+	}
+	if err := u.waitReady(ctx); err != nil {
+		return err
+	}
+	proxy, err := u.findProxy(ctx)
+	if err != nil {
+		return err
+	}
+	u.say("Uploading data to %s", proxy.url.Redacted())
+	if err := u.send(ctx, proxy, source); err != nil {
+		return err
+	}
+	if u.dataSource {
+		if err := u.ensureDataSource(ctx); err != nil {
+			return err
+		}
+	}
+	return u.finish(ctx)
+}
+
+// finish waits until CDI has put the data on the volume.
+func (u *upload) finish(ctx context.Context) error {
+	if u.noWait {
+		u.say("Uploading data completed successfully, processing goes on in the cluster")
+		return nil
+	}
+	u.say("Uploading data completed successfully, waiting for processing to complete, you can hit ctrl-c without interrupting the progress")
+	if err := u.waitProcessed(ctx); err != nil {
+		return err
+	}
+	u.say("Processing completed successfully")
+	u.say("Uploading %s completed successfully", u.path())
+	return nil
+}
+
+// say tells the user something. What comes from the cluster may have been written by anybody.
+func (u *upload) say(format string, values ...any) {
+	_, _ = fmt.Fprintln(u.cli.Out, cli.Plain(fmt.Sprintf(format, values...)))
+}
+
+func (u *upload) key() client.ObjectKey {
+	return client.ObjectKey{Namespace: u.namespace, Name: u.name}
+}
+
+// within bounds a wait in time.
+func within(ctx context.Context, seconds uint) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
+}
