@@ -75,8 +75,8 @@ const CloseTakenOver = 4001
 
 // VMIPath is the path of a verb of an instance. Arguments follow the verb.
 func VMIPath(vmi types.NamespacedName, verb string, arguments ...string) string {
-	parts := []string{"/v1/namespaces", url.PathEscape(vmi.Namespace), "virtualmachineinstances", url.PathEscape(vmi.Name), verb}
-	return path.Join(append(parts, arguments...)...)
+	object := path.Join("/v1/namespaces", url.PathEscape(vmi.Namespace), "virtualmachineinstances", url.PathEscape(vmi.Name))
+	return path.Join(object, verb, path.Join(arguments...))
 }
 
 // ServerName is the name in the certificate of a node's agent. A certificate is made for one node: the agent of another cannot
