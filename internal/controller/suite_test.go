@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"sync"
 	"testing"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -40,6 +41,8 @@ var (
 
 func TestControllers(t *testing.T) {
 	RegisterFailHandler(Fail)
+	// Gomega waits one second, which a busy machine needs for nothing at all.
+	SetDefaultEventuallyTimeout(30 * time.Second)
 	RunSpecs(t, "Controllers")
 }
 

@@ -7,10 +7,13 @@ package integration_test
 import (
 	"os"
 	"testing"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"libvirt.org/go/libvirt"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/vireo-project/vireo/test/libvirtd"
 )
@@ -22,6 +25,9 @@ func TestIntegration(t *testing.T) {
 	// Else libvirt's client starts a libvirtd of the host when it finds a socket closed.
 	t.Setenv("LIBVIRT_AUTOSTART", "0")
 	RegisterFailHandler(Fail)
+	// Gomega waits one second, which a busy machine needs for nothing at all.
+	SetDefaultEventuallyTimeout(30 * time.Second)
+	ctrllog.SetLogger(zap.New(zap.WriteTo(GinkgoWriter), zap.UseDevMode(true)))
 	RunSpecs(t, "Integration")
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -51,6 +52,8 @@ func TestServer(t *testing.T) {
 		t.Skip("KUBEBUILDER_ASSETS is not set: run this through make test, which builds the API server")
 	}
 	RegisterFailHandler(Fail)
+	// Gomega waits one second, which a busy machine needs for nothing at all.
+	SetDefaultEventuallyTimeout(30 * time.Second)
 	RunSpecs(t, "virt-api against a real API server")
 }
 

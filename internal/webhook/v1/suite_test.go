@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -40,6 +41,8 @@ func TestWebhooks(t *testing.T) {
 		t.Skip("KUBEBUILDER_ASSETS is not set: run this through make test, which builds the API server")
 	}
 	RegisterFailHandler(Fail)
+	// Gomega waits one second, which a busy machine needs for nothing at all.
+	SetDefaultEventuallyTimeout(30 * time.Second)
 	RunSpecs(t, "webhooks against a real API server")
 }
 
