@@ -40,7 +40,7 @@ func Open(t testing.TB, address string) *Page {
 	}
 	//nolint:gosec // the browser that the test's caller named
 	cmd := exec.CommandContext(t.Context(), program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-		"--no-first-run", "--no-proxy-server", "--window-size=1000,700", "--remote-debugging-port=0", "--user-data-dir="+t.TempDir(), address)
+		"--no-first-run", "--no-proxy-server", "--window-size=1000,700", "--remote-debugging-port=0", "--user-data-dir="+profile(t), address)
 	cmd.WaitDelay = 5 * time.Second
 	said, err := cmd.StderrPipe()
 	if err == nil {
@@ -69,6 +69,26 @@ func Open(t testing.TB, address string) *Page {
 		t.Fatal("the browser does not start")
 		return nil
 	}
+}
+
+// profile is a folder for the browser. Its processes outlive the first one for a moment, and write into it.
+func profile(t testing.TB) string {
+	t.Helper()
+	folder, err := os.MkdirTemp("", "virtctl-browser-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		deadline := time.Now().Add(20 * time.Second)
+		for err := os.RemoveAll(folder); err != nil; err = os.RemoveAll(folder) {
+			if time.Now().After(deadline) {
+				t.Errorf("the browser's folder cannot be removed: %v", err)
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	})
+	return folder
 }
 
 // connect finds the page among the browser's targets.
