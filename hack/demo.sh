@@ -16,6 +16,10 @@ small | debian) ;;
 	;;
 esac
 
+# The VM's name: "demo" is what one gets who asks for nothing else.
+vm=demo
+[ "$guest" = small ] || vm=$guest
+
 if [ "${1:-up}" = down ]; then
 	exec make cluster-down
 fi
@@ -28,8 +32,8 @@ steps=$((local_steps + 3))
 
 # boot_guest: applies the manifest and waits until the guest has said that it is up.
 boot_guest() {
-	$kubectl apply -f "config/samples/vm-$guest.yaml"
-	$kubectl wait --for=condition=Ready "vm/$guest" --timeout=5m
+	sed "s/^  name: $guest\$/  name: $vm/" "config/samples/vm-$guest.yaml" | $kubectl apply -f -
+	$kubectl wait --for=condition=Ready "vm/$vm" --timeout=5m
 }
 
 # wait_for_console TEXT: follows the guest's console until it shows a text.
@@ -45,7 +49,7 @@ wait_for_console() {
 }
 
 console() {
-	$kubectl logs -l "vm.kubevirt.io/name=$guest" -c compute --tail=-1 2>/dev/null || true
+	$kubectl logs -l "vm.kubevirt.io/name=$vm" -c compute --tail=-1 2>/dev/null || true
 }
 
 # plain: without what a terminal would take for a command.
@@ -55,7 +59,7 @@ plain() {
 
 bring_up 1 virt-controller virt-api virt-handler virt-launcher guest-small guest-small-kernel test-tools $([ "$guest" = small ] || echo guest-debian)
 step "building virtctl" make virtctl
-step "starting the VM \"$guest\" from config/samples/vm-$guest.yaml" boot_guest
+step "starting the VM \"$vm\" from config/samples/vm-$guest.yaml" boot_guest
 case $guest in
 small) step "booting the guest" wait_for_console VIREO-GUEST-READY ;;
 debian) step "booting the guest (a whole Debian under software emulation: minutes)" wait_for_console VIREO-GUEST-READY ;;
@@ -71,9 +75,10 @@ cat <<END
 What to type next:
     export KUBECONFIG=$KUBECONFIG PATH=\$PATH:$PWD/bin
     kubectl get vm,vmi,pods
-    virtctl console $guest                                            # log in at the guest's serial console; Ctrl+] leaves it
-    kubectl logs -f -l vm.kubevirt.io/name=$guest -c compute          # what it has shown so far
-    kubectl describe vmi $guest
-    virtctl stop $guest                                               # an orderly shutdown
-    make demo-down                                           # remove everything
+    virtctl console $vm                                            # log in at the guest's serial console; Ctrl+] leaves it
+    virtctl explain $vm                                            # what it does, or why it does not run
+    kubectl logs -f -l vm.kubevirt.io/name=$vm -c compute          # what it has shown so far
+    kubectl describe vmi $vm
+    virtctl stop $vm                                               # an orderly shutdown
+    make demo-down                                                 # remove everything
 END
