@@ -40,12 +40,12 @@ type relay struct {
 	listener *net.UnixListener
 	launcher *net.UnixConn
 
+	// ctx ends when the relay has been cut, with why as its cause.
 	ctx    context.Context
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 
 	mu     sync.Mutex
 	client *net.UnixConn
-	cause  error
 }
 
 // newRelay makes the socket in dir, which only the agent may enter, and serves one client.
@@ -61,7 +61,7 @@ func newRelay(dir string, launcher *net.UnixConn) (*relay, error) {
 		_ = os.RemoveAll(temp)
 		return nil, fmt.Errorf("make the relay's socket: %w", err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
 	r := &relay{path: path, listener: listener, launcher: launcher, ctx: ctx, cancel: cancel}
 	go r.serve()
 	return r, nil
@@ -117,12 +117,9 @@ func (r *relay) copyMessages(to io.Writer, from io.Reader) error {
 
 // cut ends the relay; the first cause stays.
 func (r *relay) cut(cause error) {
-	r.cancel()
+	r.cancel(cause)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.cause == nil {
-		r.cause = cause
-	}
 	_ = r.listener.Close()
 	_ = r.launcher.Close()
 	if r.client != nil {
@@ -133,12 +130,8 @@ func (r *relay) cut(cause error) {
 // done is closed when the relay has been cut.
 func (r *relay) done() <-chan struct{} { return r.ctx.Done() }
 
-// err says why the relay was cut.
-func (r *relay) err() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.cause
-}
+// err says why the relay was cut. There is an answer from the moment in which done is closed.
+func (r *relay) err() error { return context.Cause(r.ctx) }
 
 func orEOF(err error) error {
 	if err == nil {
