@@ -32,7 +32,8 @@ func TestWhoLearnsOfTheEndLearnsWhy(t *testing.T) {
 		answers := make(chan error, waiting)
 		for range waiting {
 			go func() {
-				for r.ctx.Err() == nil { //nolint:revive // waits as closely as it can
+				// As close to the end as it can be.
+				for r.ctx.Err() == nil {
 				}
 				answers <- r.err()
 			}()
