@@ -115,7 +115,7 @@ func (b *Bridge) Serve(w http.ResponseWriter, r *http.Request, s Stream) error {
 		s.Buffer = defaultBuffer
 	}
 	end := b.newSession(client, agent, s.Buffer).run()
-	log.FromContext(r.Context()).V(1).Info("Stream ended", "kind", s.Kind, "vmi", s.Instance, "by", end.by, "code", int(end.code), "reason", end.reason)
+	log.FromContext(r.Context()).V(1).Info("Stream ended", "kind", s.Kind, "vmi", s.Instance, "by", end.who(), "code", int(end.code), "reason", end.reason)
 	return nil
 }
 

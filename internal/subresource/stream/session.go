@@ -38,6 +38,14 @@ type ending struct {
 	reason string
 }
 
+// who ended it, in words.
+func (e ending) who() string {
+	if e.by == nil {
+		return "virt-api"
+	}
+	return e.by.name
+}
+
 // session is a stream that runs.
 type session struct {
 	bridge        *Bridge
