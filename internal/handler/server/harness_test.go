@@ -84,7 +84,7 @@ func launcherPod() *corev1.Pod {
 			}},
 		},
 		Spec:   corev1.PodSpec{NodeName: nodeName},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.244.0.5"},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: podAddress},
 	}
 }
 

@@ -32,23 +32,16 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request, t *target) 
 	if err != nil {
 		return err
 	}
-	if err := checkUpgrade(r); err != nil {
-		return err
-	}
-	session, err := s.sessions.open(r.Context(), t.vmi.UID)
-	if err != nil {
-		return err
-	}
-	defer s.sessions.close(session)
-	ctx, cancel := context.WithTimeout(session.ctx, dialTimeout)
-	defer cancel()
-	dialer := net.Dialer{KeepAlive: keepAlive}
-	conn, err := dialer.DialContext(ctx, network, address.String())
-	if err != nil {
-		return fmt.Errorf("%w: %w", errNoConnection, err)
-	}
-	bridge(w, r, session, backend{ReadWriteCloser: conn, what: "connection to port " + strconv.Itoa(int(address.Port())), datagrams: network == "udp"})
-	return nil
+	return s.stream(w, r, t, func(session *session) (backend, error) {
+		ctx, cancel := context.WithTimeout(session.ctx, dialTimeout)
+		defer cancel()
+		dialer := net.Dialer{KeepAlive: keepAlive}
+		conn, err := dialer.DialContext(ctx, network, address.String())
+		if err != nil {
+			return backend{}, fmt.Errorf("%w: %w", errNoConnection, err)
+		}
+		return backend{ReadWriteCloser: conn, what: "connection to port " + strconv.Itoa(int(address.Port())), datagrams: network == "udp"}, nil
+	})
 }
 
 // errNoConnection says that nobody in the guest took a connection.

@@ -4,6 +4,7 @@
 package server_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -12,7 +13,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -242,10 +245,31 @@ func TestAClientThatDoesNotRead(t *testing.T) {
 		t.Fatal("the guest waits for a client that does not read")
 	}
 	lazy.SetReadLimit(-1)
-	hear(t, lazy, "bytes of the console were lost: the client is too slow")
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	got, lost := 0, 0
+	for got+lost < much {
+		_, message, err := lazy.Read(ctx)
+		if err != nil {
+			t.Fatalf("%d bytes came and %d were told as lost, of %d: %v", got, lost, much, err)
+		}
+		got += bytes.Count(message, []byte{0})
+		for _, gap := range lostBytes.FindAllSubmatch(message, -1) {
+			size, err := strconv.Atoi(string(gap[1]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			lost += size
+		}
+	}
+	if got+lost != much || lost == 0 {
+		t.Fatalf("%d bytes came and %d were told as lost, of %d", got, lost, much)
+	}
 	say(t, lazy, "hello")
 	hear(t, lazy, "hello")
 }
+
+var lostBytes = regexp.MustCompile(`\[(\d+) bytes of the console were lost: the client is too slow\]`)
 
 func echo(conn net.Conn) { _, _ = io.Copy(conn, conn) }
 
@@ -314,22 +338,8 @@ func TestPortForward(t *testing.T) {
 }
 
 func TestPortForwardCarries(t *testing.T) {
-	address := ownAddress(t)
-	tcp, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tcp.Close() }()
-	go func() {
-		for {
-			conn, err := tcp.Accept()
-			if err != nil {
-				return
-			}
-			go echo(conn)
-		}
-	}()
-	udp, err := net.ListenPacket("udp", net.JoinHostPort(address, "0"))
+	tcp, stop := echoServer(t)
+	udp, err := net.ListenPacket("udp", net.JoinHostPort(podAddress, "0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,20 +354,11 @@ func TestPortForwardCarries(t *testing.T) {
 			_, _ = udp.WriteTo(buffer[:count], from)
 		}
 	}()
-	pod := launcherPod()
-	pod.Status.PodIP = address
-	n := newNode(t, nil, instance(), pod)
-	port := func(a net.Addr) string {
-		_, port, err := net.SplitHostPort(a.String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return port
-	}
-	stream := n.stream(n.url("", agentapi.PortForward, port(tcp.Addr())))
+	n := newNode(t, nil)
+	stream := n.stream(n.url("", agentapi.PortForward, tcp))
 	say(t, stream, "hello")
 	hear(t, stream, "hello")
-	stream = n.stream(n.url("", agentapi.PortForward, port(udp.LocalAddr()), "udp"))
+	stream = n.stream(n.url("", agentapi.PortForward, portOf(t, udp.LocalAddr()), "udp"))
 	stream.SetReadLimit(-1)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -368,54 +369,15 @@ func TestPortForwardCarries(t *testing.T) {
 			t.Errorf("%d bytes came back of %d (%v)", len(got), len(datagram), err)
 		}
 	}
-	_ = tcp.Close()
-	code, body := n.refused(n.url("", agentapi.PortForward, port(tcp.Addr())))
+	stop()
+	code, body := n.refused(n.url("", agentapi.PortForward, tcp))
 	expectStatus(t, code, body, http.StatusInternalServerError, "dialing VM: cannot connect to the guest")
-}
-
-// ownAddress is an address of this machine that is not loopback.
-func ownAddress(t *testing.T) string {
-	t.Helper()
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range addresses {
-		if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() && ip.IP.To4() != nil {
-			return ip.IP.String()
-		}
-	}
-	t.Skip("this machine has no address but loopback")
-	return ""
 }
 
 // What streams and refusals took must be given back.
 func TestStreamsLeaveNothingBehind(t *testing.T) {
-	address := ownAddress(t)
-	tcp, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tcp.Close() }()
-	go func() {
-		for {
-			conn, err := tcp.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				echo(conn)
-				_ = conn.Close()
-			}()
-		}
-	}()
-	_, port, err := net.SplitHostPort(tcp.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	pod := launcherPod()
-	pod.Status.PodIP = address
-	n := newNode(t, nil, instance(), pod)
+	port, _ := echoServer(t)
+	n := newNode(t, nil)
 	round := func(i int) {
 		var stream *websocket.Conn
 		switch i % 4 {

@@ -60,6 +60,24 @@ func checkUpgrade(r *http.Request) error {
 	return nil
 }
 
+// stream serves a client that asks for a stream: it counts it in, opens the guest's side and bridges the two.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, t *target, open func(*session) (backend, error)) error {
+	if err := checkUpgrade(r); err != nil {
+		return err
+	}
+	session, err := s.sessions.open(r.Context(), t.vmi.UID)
+	if err != nil {
+		return err
+	}
+	defer s.sessions.close(session)
+	to, err := open(session)
+	if err != nil {
+		return err
+	}
+	bridge(w, r, session, to)
+	return nil
+}
+
 // bridge connects a client with a backend until one of them or the session ends. It takes over the connection, so it
 // returns nothing, and it closes the backend.
 func bridge(w http.ResponseWriter, r *http.Request, s *session, to backend) {

@@ -14,49 +14,35 @@ import (
 
 // console streams the guest's first serial port. A guest has one console, and who comes last has it, as in KubeVirt.
 func (s *Server) console(w http.ResponseWriter, r *http.Request, t *target) error {
-	if err := checkUpgrade(r); err != nil {
-		return err
-	}
-	session, err := s.sessions.open(r.Context(), t.vmi.UID)
-	if err != nil {
-		return err
-	}
-	defer s.sessions.close(session)
-	// Who has the console is told before libvirt breaks its stream in favor of this one.
-	s.sessions.take(session, agentapi.Console, false, &ending{agentapi.CloseTakenOver, "another client took over the console"})
-	stream, err := t.machine.OpenConsole(session.ctx, t.domain)
-	if err != nil {
-		return err
-	}
-	bridge(w, r, session, backend{ReadWriteCloser: newLossy(stream), what: "console"})
-	return nil
+	return s.stream(w, r, t, func(session *session) (backend, error) {
+		// Who has the console is told before libvirt breaks its stream in favor of this one.
+		s.sessions.take(session, agentapi.Console, false, &ending{agentapi.CloseTakenOver, "another client took over the console"})
+		stream, err := t.machine.OpenConsole(session.ctx, t.domain)
+		if err != nil {
+			return backend{}, err
+		}
+		return backend{ReadWriteCloser: newLossy(stream), what: "console"}, nil
+	})
 }
 
 // vnc streams the guest's screen, which one client has at a time, as in KubeVirt.
 func (s *Server) vnc(w http.ResponseWriter, r *http.Request, t *target) error {
-	if err := checkUpgrade(r); err != nil {
-		return err
-	}
 	preserve, err := boolParameter(r, agentapi.PreserveSessionParameter)
 	if err != nil {
 		return err
 	}
-	session, err := s.sessions.open(r.Context(), t.vmi.UID)
-	if err != nil {
-		return err
-	}
-	defer s.sessions.close(session)
-	screen, err := t.machine.OpenGraphics(session.ctx, t.domain)
-	if err != nil {
-		return err
-	}
-	if !s.sessions.take(session, agentapi.VNC, preserve, &ending{agentapi.CloseTakenOver, "another client took over the screen"}) {
-		_ = screen.Close()
-		// KubeVirt's code and words (pkg/virt-handler/rest/console.go).
-		return apierrors.NewServiceUnavailable("Active VNC connection. Request denied.")
-	}
-	bridge(w, r, session, backend{ReadWriteCloser: screen, what: "screen"})
-	return nil
+	return s.stream(w, r, t, func(session *session) (backend, error) {
+		screen, err := t.machine.OpenGraphics(session.ctx, t.domain)
+		if err != nil {
+			return backend{}, err
+		}
+		if !s.sessions.take(session, agentapi.VNC, preserve, &ending{agentapi.CloseTakenOver, "another client took over the screen"}) {
+			_ = screen.Close()
+			// KubeVirt's code and words (pkg/virt-handler/rest/console.go).
+			return backend{}, apierrors.NewServiceUnavailable("Active VNC connection. Request denied.")
+		}
+		return backend{ReadWriteCloser: screen, what: "screen"}, nil
+	})
 }
 
 // boolParameter reads a parameter that is false unless it says otherwise.

@@ -32,27 +32,18 @@ func (s *Server) vsock(w http.ResponseWriter, r *http.Request, t *target) error 
 	if t.vmi.Status.VSOCKCID == nil || *t.vmi.Status.VSOCKCID < vsock.FirstGuest {
 		return apierrors.NewBadRequest("VM doesn't have VSOCK enabled")
 	}
-	if err := checkUpgrade(r); err != nil {
-		return err
-	}
-	session, err := s.sessions.open(r.Context(), t.vmi.UID)
-	if err != nil {
-		return err
-	}
-	defer s.sessions.close(session)
-	ctx, cancel := context.WithTimeout(session.ctx, dialTimeout)
-	defer cancel()
-	conn, err := s.dialVSOCK(ctx, *t.vmi.Status.VSOCKCID, uint32(port))
-	if err != nil {
-		return fmt.Errorf("%w: %w", errNoConnection, err)
-	}
-	if secure {
-		if conn, err = overTLS(ctx, conn); err != nil {
-			return fmt.Errorf("%w: %w", errNoConnection, err)
+	return s.stream(w, r, t, func(session *session) (backend, error) {
+		ctx, cancel := context.WithTimeout(session.ctx, dialTimeout)
+		defer cancel()
+		conn, err := s.dialVSOCK(ctx, *t.vmi.Status.VSOCKCID, uint32(port))
+		if err == nil && secure {
+			conn, err = overTLS(ctx, conn)
 		}
-	}
-	bridge(w, r, session, backend{ReadWriteCloser: conn, what: "connection to VSOCK port " + strconv.FormatUint(port, 10)})
-	return nil
+		if err != nil {
+			return backend{}, fmt.Errorf("%w: %w", errNoConnection, err)
+		}
+		return backend{ReadWriteCloser: conn, what: "connection to VSOCK port " + strconv.FormatUint(port, 10)}, nil
+	})
 }
 
 func overTLS(ctx context.Context, conn net.Conn) (net.Conn, error) {
