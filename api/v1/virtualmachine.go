@@ -25,6 +25,17 @@ func (vm *VirtualMachine) RunStrategy() (VirtualMachineRunStrategy, error) {
 	}
 }
 
+// SetRunStrategy writes the strategy into the field that the VM uses: spec.runStrategy, or spec.running, which knows Always and
+// not Always only.
+func (vm *VirtualMachine) SetRunStrategy(strategy VirtualMachineRunStrategy) {
+	if vm.Spec.RunStrategy != nil {
+		vm.Spec.RunStrategy = &strategy
+		return
+	}
+	always := strategy == RunStrategyAlways
+	vm.Spec.Running = &always
+}
+
 // StartRevisionName is the name of the ControllerRevision with the spec that a VM was started with. KubeVirt's.
 func StartRevisionName(vm types.UID, generation int64) string {
 	return fmt.Sprintf("revision-start-vm-%s-%d", vm, generation)

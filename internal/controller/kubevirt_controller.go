@@ -101,16 +101,7 @@ func (r *KubeVirtReconciler) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 func (r *KubeVirtReconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
-	list := &v1.KubeVirtList{}
-	if err := r.List(ctx, list); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Cannot list KubeVirt objects")
-		return nil
-	}
-	requests := make([]reconcile.Request, 0, len(list.Items))
-	for i := range list.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-	}
-	return requests
+	return concerned(ctx, r.Client, &v1.KubeVirtList{})
 }
 
 // Reconcile brings the cluster to what one KubeVirt object asks for.

@@ -69,18 +69,7 @@ func (r *VirtualMachineReconciler) usersOfDataVolume(ctx context.Context, change
 }
 
 func (r *VirtualMachineReconciler) find(ctx context.Context, options ...client.ListOption) []ctrl.Request {
-	list := &v1.VirtualMachineList{}
-	if err := r.Client.List(ctx, list, options...); err != nil {
-		if ctx.Err() == nil {
-			ctrl.LoggerFrom(ctx).Error(err, "Cannot list the VirtualMachines that a change concerns")
-		}
-		return nil
-	}
-	requests := make([]ctrl.Request, 0, len(list.Items))
-	for i := range list.Items {
-		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-	}
-	return requests
+	return concerned(ctx, r.Client, &v1.VirtualMachineList{}, options...)
 }
 
 // bindings passes claims that are new or whose phase changed.

@@ -124,19 +124,7 @@ var startFailure = predicate.And(
 )
 
 func (r *VirtualMachineInstanceReconciler) find(ctx context.Context, options ...client.ListOption) []ctrl.Request {
-	list := &v1.VirtualMachineInstanceList{}
-	if err := r.Client.List(ctx, list, options...); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		ctrl.LoggerFrom(ctx).Error(err, "Cannot list the VirtualMachineInstances that a change concerns")
-		return nil
-	}
-	requests := make([]ctrl.Request, 0, len(list.Items))
-	for i := range list.Items {
-		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-	}
-	return requests
+	return concerned(ctx, r.Client, &v1.VirtualMachineInstanceList{}, options...)
 }
 
 // followConfig wakes the VMIs that have no node yet when the configuration changes, from which their Pods are made. It

@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -137,11 +136,7 @@ func (a *API) write(ctx context.Context, vm *v1.VirtualMachine, p plan, dry bool
 	lock := client.MergeFromWithOptions(vm, client.MergeFromWithOptimisticLock{})
 	changed := vm.DeepCopy()
 	if p.strategy != "" {
-		if vm.Spec.RunStrategy != nil {
-			changed.Spec.RunStrategy = ptr.To(p.strategy)
-		} else {
-			changed.Spec.Running = ptr.To(p.strategy == v1.RunStrategyAlways)
-		}
+		changed.SetRunStrategy(p.strategy)
 		options := []client.PatchOption{}
 		if dry {
 			options = append(options, client.DryRunAll)

@@ -34,6 +34,15 @@ func (a *API) requireVMI(ctx context.Context, key types.NamespacedName) (*v1.Vir
 	return vmi, err
 }
 
+// vmiThat returns the instance that a request is about, if its state goes with it.
+func (a *API) vmiThat(r *http.Request, may func(*v1.VirtualMachineInstance) error) (*v1.VirtualMachineInstance, error) {
+	vmi, err := a.requireVMI(r.Context(), key(r))
+	if err != nil {
+		return nil, err
+	}
+	return vmi, may(vmi)
+}
+
 // vmiOfVM returns the instance that a VM runs.
 func (a *API) vmiOfVM(ctx context.Context, key types.NamespacedName) (*v1.VirtualMachineInstance, error) {
 	vm, err := a.vm(ctx, key)

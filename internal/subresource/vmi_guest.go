@@ -25,11 +25,8 @@ import (
 // guestInfo asks the agent in the guest. The answer is decoded and encoded again: it is of this type, whatever a node says.
 func guestInfo[T any](a *API, verb string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		vmi, err := a.requireVMI(r.Context(), key(r))
+		vmi, err := a.vmiThat(r, mayAskGuest)
 		if err != nil {
-			return err
-		}
-		if err := mayAskGuest(vmi); err != nil {
 			return err
 		}
 		where, err := target(vmi)

@@ -135,11 +135,8 @@ func (a *API) unfreeze(w http.ResponseWriter, r *http.Request) error {
 func (a *API) tellIf(
 	w http.ResponseWriter, r *http.Request, may func(*v1.VirtualMachineInstance) error, request agent.Request, dry bool,
 ) error {
-	vmi, err := a.requireVMI(r.Context(), key(r))
+	vmi, err := a.vmiThat(r, may)
 	if err != nil {
-		return err
-	}
-	if err := may(vmi); err != nil {
 		return err
 	}
 	return a.tell(w, r, vmi, request, dry)

@@ -51,11 +51,8 @@ func (a *API) streamVerbs() []Verb {
 func (a *API) serveStream(
 	w http.ResponseWriter, r *http.Request, s stream.Stream, may func(*v1.VirtualMachineInstance) error, request agent.Request,
 ) error {
-	vmi, err := a.requireVMI(r.Context(), key(r))
+	vmi, err := a.vmiThat(r, may)
 	if err != nil {
-		return err
-	}
-	if err := may(vmi); err != nil {
 		return err
 	}
 	return a.bridge(w, r, s, vmi, request)

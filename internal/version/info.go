@@ -4,6 +4,7 @@
 package version
 
 import (
+	"fmt"
 	"runtime"
 	"runtime/debug"
 )
@@ -20,6 +21,12 @@ type Info struct {
 	GoVersion string `json:"goVersion"`
 	Compiler  string `json:"compiler"`
 	Platform  string `json:"platform"`
+}
+
+// String is KubeVirt's form, which scripts take apart.
+func (i Info) String() string {
+	return fmt.Sprintf("version.Info{GitVersion:%q, GitCommit:%q, GitTreeState:%q, BuildDate:%q, GoVersion:%q, Compiler:%q, Platform:%q}",
+		i.GitVersion, i.GitCommit, i.GitTreeState, i.BuildDate, i.GoVersion, i.Compiler, i.Platform)
 }
 
 // Get returns what is known of this build.

@@ -5,7 +5,6 @@ package virtctl
 
 import (
 	"fmt"
-	"runtime"
 
 	"github.com/spf13/cobra"
 
@@ -13,27 +12,10 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// build is what a program says of itself: KubeVirt's version.Info.
-type build struct {
-	GitVersion   string `json:"gitVersion"`
-	GitCommit    string `json:"gitCommit"`
-	GitTreeState string `json:"gitTreeState"`
-	BuildDate    string `json:"buildDate"`
-	GoVersion    string `json:"goVersion"`
-	Compiler     string `json:"compiler"`
-	Platform     string `json:"platform"`
-}
-
-// String is KubeVirt's form, which scripts take apart.
-func (b build) String() string {
-	return fmt.Sprintf("version.Info{GitVersion:%q, GitCommit:%q, GitTreeState:%q, BuildDate:%q, GoVersion:%q, Compiler:%q, Platform:%q}",
-		b.GitVersion, b.GitCommit, b.GitTreeState, b.BuildDate, b.GoVersion, b.Compiler, b.Platform)
-}
-
 // versions is what version -o prints.
 type versions struct {
-	Client build  `json:"clientVersion"`
-	Server *build `json:"serverVersion,omitempty"`
+	Client version.Info  `json:"clientVersion"`
+	Server *version.Info `json:"serverVersion,omitempty"`
 }
 
 func versionCommand(c *cli.CLI) *cobra.Command {
@@ -50,10 +32,7 @@ virtctl version
 virtctl version --client`),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := versions{Client: build{
-				GitVersion: version.Version, GoVersion: runtime.Version(), Compiler: runtime.Compiler,
-				Platform: runtime.GOOS + "/" + runtime.GOARCH,
-			}}
+			v := versions{Client: version.Get()}
 			if !output.IsSet() {
 				_, _ = fmt.Fprintf(c.Out, "Client Version: %s\n", v.Client)
 			}
@@ -62,7 +41,7 @@ virtctl version --client`),
 				if err != nil {
 					return err
 				}
-				v.Server = &build{}
+				v.Server = &version.Info{}
 				if err := api.GetGroup(cmd.Context(), "version", v.Server); err != nil {
 					return fmt.Errorf("error asking the server for its version: %w", err)
 				}

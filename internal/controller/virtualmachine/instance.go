@@ -114,14 +114,7 @@ func apply(ctx context.Context, s *Scope, wanted action, ready bool) error {
 
 // startHalted does for the user what a start without options does: it changes the strategy.
 func startHalted(ctx context.Context, s *Scope) error {
-	err := s.patchVM(ctx, func(vm *v1.VirtualMachine) {
-		if vm.Spec.RunStrategy != nil {
-			vm.Spec.RunStrategy = ptr.To(v1.RunStrategyAlways)
-		} else {
-			vm.Spec.Running = ptr.To(true)
-		}
-	})
-	if err != nil {
+	if err := s.patchVM(ctx, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyAlways) }); err != nil {
 		return err
 	}
 	s.Strategy = v1.RunStrategyAlways
