@@ -10,12 +10,17 @@ import (
 // Writer is a process that writes the status of VMIs.
 type Writer string
 
-// The two writers.
+// The writers. The agents of a migration's two nodes are writers of their own: they share one field, and the one of the
+// target's node writes nothing else until it owns the guest.
 const (
 	// Controller is virt-controller.
 	Controller Writer = "virt-controller"
-	// Handler is virt-handler, the node's agent.
+	// Handler is virt-handler, the agent of the guest's node.
 	Handler Writer = "virt-handler"
+	// MigrationSource is the agent of the node that a guest leaves.
+	MigrationSource Writer = "virt-handler of the migration's source"
+	// MigrationTarget is the agent of the node that a guest goes to.
+	MigrationTarget Writer = "virt-handler of the migration's target"
 )
 
 // Stage is the part of a VMI's life that decides who owns the fields that change hands.
@@ -95,7 +100,6 @@ var fieldOwners = map[string]owners{
 	"topologyHints":                 byController,
 	"VSOCKCID":                      byController,
 	"migratedVolumes":               byController,
-	"migrationState":                byController,
 	"changedBlockTracking":          byController,
 
 	"interfaces":         byHandler,
@@ -110,8 +114,12 @@ var fieldOwners = map[string]owners{
 	"selinuxContext":     byHandler,
 }
 
-// conditionsField is the one field with a writer for each of its entries.
-const conditionsField = "conditions"
+// conditionsField and migrationField are the fields with a writer for each of their parts: conditionOwners and
+// migrationOwners say which.
+const (
+	conditionsField = "conditions"
+	migrationField  = "migrationState"
+)
 
 // conditionOwners is the table of writers by condition type.
 var conditionOwners = map[v1.VirtualMachineInstanceConditionType]owners{

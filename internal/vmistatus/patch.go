@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -35,17 +36,25 @@ func Patch(
 	if len(fields) == 0 {
 		return false, nil
 	}
+	if err := swap(ctx, c, before, after); err != nil {
+		return false, fmt.Errorf("patch status of VirtualMachineInstance %s/%s (%s): %w",
+			before.Namespace, before.Name, strings.Join(fields, ", "), err)
+	}
+	return true, nil
+}
+
+// swap is the compare-and-swap that all writes go through.
+func swap(ctx context.Context, c client.Client, before, after *v1.VirtualMachineInstance) error {
 	// Only the status travels, whatever else the caller changed in memory.
 	from, to := statusOnly(before), statusOnly(before)
 	to.Status = *after.Status.DeepCopy()
 	lock := client.MergeFromWithOptions(from, client.MergeFromWithOptimisticLock{})
 	if err := c.Status().Patch(ctx, to, lock); err != nil {
-		return false, fmt.Errorf("patch status of VirtualMachineInstance %s/%s (%s): %w",
-			before.Namespace, before.Name, strings.Join(fields, ", "), err)
+		return err
 	}
 	after.ResourceVersion = to.ResourceVersion
 	after.Status = to.Status
-	return true, nil
+	return nil
 }
 
 func statusOnly(vmi *v1.VirtualMachineInstance) *v1.VirtualMachineInstance {
@@ -66,7 +75,7 @@ func Check(w Writer, before, after *v1.VirtualMachineInstanceStatus) ([]string, 
 	from, to := reflect.ValueOf(before).Elem(), reflect.ValueOf(after).Elem()
 	for i := range from.NumField() {
 		name := jsonName(from.Type().Field(i))
-		if name == conditionsField {
+		if name == conditionsField || name == migrationField {
 			continue
 		}
 		if equality.Semantic.DeepEqual(from.Field(i).Interface(), to.Field(i).Interface()) {
@@ -81,7 +90,11 @@ func Check(w Writer, before, after *v1.VirtualMachineInstanceStatus) ([]string, 
 	if err != nil {
 		return nil, err
 	}
-	return append(changed, conditions...), nil
+	migrated, err := checkMigration(w, before.MigrationState, after.MigrationState)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(changed, conditions, migrated), nil
 }
 
 // stageOfChange is the stage whose owners a change must obey. Ending a VMI is the controller's, whatever the VMI was
