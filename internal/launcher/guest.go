@@ -96,7 +96,7 @@ func (g *guest) howItEnded(qemu *unix.WaitStatus) (launcherpod.Outcome, int) {
 	case g.destroyed:
 		return success(launcherpod.OutcomeDestroyed, "the guest did not shut down within its grace period and was destroyed")
 	case g.end == libvirtrpc.StoppedMigrated:
-		return success(launcherpod.OutcomeShutdown, "the guest moved to another Pod")
+		return success(launcherpod.OutcomeMigrated, "the guest moved to another Pod")
 	case g.end == libvirtrpc.StoppedShutdown && (!g.signaled || g.stopRequested):
 		return success(launcherpod.OutcomeShutdown, "the guest powered off")
 	case g.end == libvirtrpc.StoppedDestroyed && g.stopRequested:

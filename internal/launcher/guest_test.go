@@ -39,7 +39,7 @@ func TestOutcome(t *testing.T) {
 		"QEMU died":                          {[]rpc.Event{started, event(rpc.EventStopped, rpc.StoppedFailed)}, false, false, launcherpod.OutcomeCrashed, 1},
 		"QEMU died while asked to stop":      {[]rpc.Event{started, event(rpc.EventStopped, rpc.StoppedCrashed)}, true, false, launcherpod.OutcomeCrashed, 1},
 		"panicked":                           {[]rpc.Event{started, event(rpc.EventCrashed, rpc.CrashedPanicked), event(rpc.EventStopped, rpc.StoppedCrashed)}, false, false, launcherpod.OutcomePanicked, 1},
-		"migrated":                           {[]rpc.Event{started, event(rpc.EventStopped, rpc.StoppedMigrated)}, false, false, launcherpod.OutcomeShutdown, 0},
+		"migrated":                           {[]rpc.Event{started, event(rpc.EventStopped, rpc.StoppedMigrated)}, false, false, launcherpod.OutcomeMigrated, 0},
 		"paused and resumed changes nothing": {[]rpc.Event{started, event(rpc.EventSuspended, 0), event(rpc.EventResumed, 0), event(rpc.EventStopped, rpc.StoppedShutdown)}, false, false, launcherpod.OutcomeShutdown, 0},
 	}
 	for name, c := range cases {

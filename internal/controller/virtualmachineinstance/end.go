@@ -35,6 +35,7 @@ const (
 // outcomes are the reasons that a launcher may give; another one is not repeated.
 var outcomes = map[string]bool{
 	launcherpod.OutcomeShutdown:      true,
+	launcherpod.OutcomeMigrated:      true,
 	launcherpod.OutcomeDestroyed:     true,
 	launcherpod.OutcomeNotStarted:    true,
 	launcherpod.OutcomeCrashed:       true,
