@@ -18,7 +18,9 @@ import (
 const binderPrefix = "virt-provision-"
 
 // BinderName is the name of the Pod that binds a VMI's volumes.
-func BinderName(vmi *v1.VirtualMachineInstance) string { return podName(binderPrefix, vmi) }
+func BinderName(vmi *v1.VirtualMachineInstance) string {
+	return podName(binderPrefix, vmi, string(vmi.UID))
+}
 
 // BuildBinder returns a Pod that goes where the launcher Pod would go, uses its claims and ends. Some storage binds a claim for
 // the first Pod that uses it, and some importers fill it only after that: the guest must not be that Pod, as it would find

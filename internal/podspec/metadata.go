@@ -58,10 +58,13 @@ const hashLength = 8
 // PodName is the name of a VMI's launcher Pod. It follows from the VMI's name and UID, so that making the Pod twice
 // from a stale cache is refused by the API server, and a new VMI of the same name gets a Pod of another name. It
 // fits a host name whatever the VMI is called.
-func PodName(vmi *v1.VirtualMachineInstance) string { return podName(LauncherAppValue+"-", vmi) }
+func PodName(vmi *v1.VirtualMachineInstance) string {
+	return podName(LauncherAppValue+"-", vmi, string(vmi.UID))
+}
 
-func podName(prefix string, vmi *v1.VirtualMachineInstance) string {
-	sum := sha256.Sum256([]byte(vmi.UID))
+// podName makes the name of a Pod for a VMI. What is in the seed tells it from others.
+func podName(prefix string, vmi *v1.VirtualMachineInstance, seed string) string {
+	sum := sha256.Sum256([]byte(seed))
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:hashLength]
 	name := prefix + vmi.Name
 	if limit := validation.DNS1123LabelMaxLength - hashLength - 1; len(name) > limit {
@@ -89,6 +92,7 @@ func labels(vmi *v1.VirtualMachineInstance) map[string]string {
 	}
 	// The VMI's own bookkeeping says nothing about the Pod.
 	delete(out, v1.NodeNameLabel)
+	delete(out, v1.MigrationTargetNodeNameLabel)
 	delete(out, v1.OutdatedLauncherImageLabel)
 	out[v1.AppLabel] = LauncherAppValue
 	out[v1.CreatedByLabel] = string(vmi.UID)
