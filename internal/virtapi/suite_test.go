@@ -6,15 +6,8 @@ package virtapi
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"io"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -29,8 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	certutil "k8s.io/client-go/util/cert"
-	"k8s.io/client-go/util/keyutil"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -44,14 +35,13 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller"
 	"github.com/vireo-project/vireo/internal/operator"
+	"github.com/vireo-project/vireo/test/pki"
 )
 
 const (
 	installed = "kubevirt"
 	// patience is what a loaded machine may need.
 	patience = 2 * time.Minute
-	// proxyName is the name in the certificate of the API server's proxy.
-	proxyName = "front-proxy-client"
 )
 
 // cluster is a real API server with its aggregation layer, our CRDs and accounts with the rights of config/rbac, and
@@ -73,15 +63,7 @@ func startCluster(t *testing.T) *cluster {
 		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
 		ErrorIfCRDPathMissing: true,
 	}
-	proxy := writeProxy(g, t.TempDir())
-	env.ControlPlane.GetAPIServer().Configure().
-		Set("requestheader-client-ca-file", proxy+"/ca.crt").
-		Set("requestheader-allowed-names", proxyName).
-		Set("requestheader-username-headers", "X-Remote-User").
-		Set("requestheader-group-headers", "X-Remote-Group").
-		Set("requestheader-extra-headers-prefix", "X-Remote-Extra-").
-		Set("proxy-client-cert-file", proxy+"/tls.crt").
-		Set("proxy-client-key-file", proxy+"/tls.key")
+	pki.FrontProxy(t, env, t.TempDir())
 	config, err := env.Start()
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() {
@@ -101,31 +83,6 @@ func startCluster(t *testing.T) *cluster {
 	world.makeAuthorities()
 	world.startSigners(t)
 	return world
-}
-
-// writeProxy makes what the API server's proxy shows, and the authority that it is known by.
-func writeProxy(g *WithT, dir string) string {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	g.Expect(err).NotTo(HaveOccurred())
-	ca, err := certutil.NewSelfSignedCACert(certutil.Config{CommonName: "front-proxy-ca"}, key)
-	g.Expect(err).NotTo(HaveOccurred())
-	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	g.Expect(err).NotTo(HaveOccurred())
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: proxyName},
-		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}, ca, own.Public(), key)
-	g.Expect(err).NotTo(HaveOccurred())
-	private, err := keyutil.MarshalPrivateKeyToPEM(own)
-	g.Expect(err).NotTo(HaveOccurred())
-	for name, content := range map[string][]byte{
-		"ca.crt":  pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: ca.Raw}),
-		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: der}), "tls.key": private,
-	} {
-		g.Expect(os.WriteFile(filepath.Join(dir, name), content, 0o600)).To(Succeed())
-	}
-	return dir
 }
 
 func (w *cluster) create(o client.Object) {

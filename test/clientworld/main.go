@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/vireo-project/vireo/test/pki"
 )
 
 // readyLimit is how long a loaded machine may need until virt-api answers through the API server.
@@ -41,9 +43,8 @@ func run() (err error) {
 	env := &envtest.Environment{
 		CRDDirectoryPaths: []string{filepath.Join("config", "crd", "bases")}, ErrorIfCRDPathMissing: true,
 	}
-	if err := trustProxy(env, dir); err != nil {
-		return err
-	}
+	w := &world{dir: dir, kubeconfig: os.Args[1]}
+	pki.FrontProxy(w, env, dir)
 	config, err := env.Start()
 	if err != nil {
 		return err
@@ -62,7 +63,7 @@ func run() (err error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	w := &world{dir: dir, config: config, kubeconfig: os.Args[1]}
+	w.config = config
 	defer w.cleanup()
 	if err := w.start(ctx); err != nil {
 		return err

@@ -60,7 +60,7 @@ func Start(t T, node string) *Agent {
 		streams: map[string]func(context.Context, *websocket.Conn){},
 	}
 	server := httptest.NewUnstartedServer(a)
-	server.TLS = a.Authority.server(t, agentapi.ServerName(node))
+	server.TLS = a.Authority.server(agentapi.ServerName(node))
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	address, err := url.Parse(server.URL)

@@ -14,6 +14,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/vireo-project/vireo/internal/subresource"
+	"github.com/vireo-project/vireo/test/pki"
 )
 
 // speaker sends requests in the name of others, as the API server's proxy does.
@@ -62,7 +63,7 @@ var _ = Describe("the rights to virt-api", func() {
 	const administrators = "system:masters"
 
 	It("are one for each verb, and each is good for that verb alone", func() {
-		proxied := newSpeaker(proxy.certificate(proxyName))
+		proxied := newSpeaker(proxy.Speaker(pki.FrontProxyName))
 		known := map[string]bool{}
 		for _, v := range verbs {
 			verb, resource := right(v)
@@ -90,15 +91,15 @@ var _ = Describe("the rights to virt-api", func() {
 	It("are not had by naming somebody who has them", func() {
 		everybody := map[string]speaker{
 			"without a certificate":                newSpeaker(),
-			"with another name's certificate":      newSpeaker(proxy.certificate("somebody-else")),
-			"with another authority's certificate": newSpeaker(newProxy().certificate(proxyName)),
+			"with another name's certificate":      newSpeaker(proxy.Speaker("somebody-else")),
+			"with another authority's certificate": newSpeaker(pki.New(GinkgoT()).Speaker(pki.FrontProxyName)),
 		}
 		for who, speaks := range everybody {
 			for _, v := range verbs {
 				Expect(speaks.ask(v, "v1", "admin", administrators)).To(refused, "%s: %s", who, v.Path("v1"))
 			}
 		}
-		proxied := newSpeaker(proxy.certificate(proxyName))
+		proxied := newSpeaker(proxy.Speaker(pki.FrontProxyName))
 		for _, v := range verbs {
 			Expect(proxied.ask(v, "v1", "admin", administrators)).NotTo(refused, v.Path("v1"))
 		}

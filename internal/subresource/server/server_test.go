@@ -19,6 +19,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/builder"
+	"github.com/vireo-project/vireo/test/pki"
 )
 
 // Limits of what a loaded machine may need.
@@ -121,9 +122,9 @@ var _ = Describe("virt-api", func() {
 		Expect(k8s.Create(ctx, vm)).To(Succeed())
 		denied := BeElementOf(http.StatusUnauthorized, http.StatusForbidden)
 		Expect(speakFor("proxied")).To(denied)
-		Expect(speakFor("proxied", proxy.certificate("somebody-else"))).To(denied)
-		Expect(speakFor("proxied", newProxy().certificate(proxyName))).To(denied)
-		Expect(speakFor("proxied", proxy.certificate(proxyName))).To(Equal(http.StatusAccepted))
+		Expect(speakFor("proxied", proxy.Speaker("somebody-else"))).To(denied)
+		Expect(speakFor("proxied", pki.New(GinkgoT()).Speaker(pki.FrontProxyName))).To(denied)
+		Expect(speakFor("proxied", proxy.Speaker(pki.FrontProxyName))).To(Equal(http.StatusAccepted))
 	})
 
 	It("refuses a body that is too large", func() {

@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/builder"
+	"github.com/vireo-project/vireo/test/pki"
 )
 
 // openConsole opens the console of an instance as an administrator.
@@ -22,7 +23,7 @@ func openConsole(name string) (*websocket.Conn, error) {
 	GinkgoHelper()
 	path := group + "/v1/namespaces/default/virtualmachineinstances/" + name + "/console"
 	options := &websocket.DialOptions{
-		HTTPClient: newSpeaker(proxy.certificate(proxyName)).client,
+		HTTPClient: newSpeaker(proxy.Speaker(pki.FrontProxyName)).client,
 		HTTPHeader: http.Header{"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}},
 	}
 	conn, _, err := websocket.Dial(context.Background(), "https://"+address+path, options) //nolint:bodyclose // the library closes it
@@ -44,7 +45,7 @@ func metrics() string {
 	Expect(err).NotTo(HaveOccurred())
 	request.Header.Set("X-Remote-User", "prometheus")
 	request.Header.Set("X-Remote-Group", "system:masters")
-	response, err := newSpeaker(proxy.certificate(proxyName)).client.Do(request)
+	response, err := newSpeaker(proxy.Speaker(pki.FrontProxyName)).client.Do(request)
 	Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = response.Body.Close() }()
 	text, err := io.ReadAll(response.Body)

@@ -33,16 +33,17 @@ import (
 	"github.com/vireo-project/vireo/internal/subresource/agent"
 	"github.com/vireo-project/vireo/internal/subresource/server"
 	"github.com/vireo-project/vireo/test/fakeagent"
+	"github.com/vireo-project/vireo/test/pki"
 )
 
 // What the specs share: a real API server with the CRDs, and virt-api beside it, which has that server decide who somebody
 // is and what they may do.
 var (
 	env     *envtest.Environment
-	k8s     client.Client // an administrator of the API server
-	address string        // of virt-api
-	serving []byte        // virt-api's certificate
-	proxy   frontProxy    // the API server's
+	k8s     client.Client  // an administrator of the API server
+	address string         // of virt-api
+	serving []byte         // virt-api's certificate
+	proxy   *pki.Authority // the API server's
 
 	nodeAgent *fakeagent.Agent // of the only node
 )
@@ -62,13 +63,7 @@ var _ = BeforeSuite(func() {
 		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "..", "config", "crd", "bases")},
 		ErrorIfCRDPathMissing: true,
 	}
-	proxy = newProxy()
-	env.ControlPlane.GetAPIServer().Configure().
-		Set("requestheader-client-ca-file", proxy.caFile).
-		Set("requestheader-allowed-names", proxyName).
-		Set("requestheader-username-headers", "X-Remote-User").
-		Set("requestheader-group-headers", "X-Remote-Group").
-		Set("requestheader-extra-headers-prefix", "X-Remote-Extra-")
+	proxy = pki.FrontProxy(GinkgoT(), env, GinkgoT().TempDir())
 	config, err := env.Start()
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func() { Expect(env.Stop()).To(Succeed()) })
