@@ -13,12 +13,16 @@ package agentapi
 import (
 	"net/url"
 	"path"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 )
 
 // ConsolePort is where virt-handler listens unless told otherwise. KubeVirt's port.
 const ConsolePort = 8186
+
+// MigrationPort is where virt-handler listens for the agents of other nodes unless told otherwise.
+const MigrationPort = 8187
 
 // ServiceName is the Service of virt-api, to which the API server sends what is for subresources.kubevirt.io. KubeVirt's name.
 const ServiceName = "virt-api"
@@ -82,6 +86,18 @@ func VMIPath(vmi types.NamespacedName, verb string, arguments ...string) string 
 // ServerName is the name in the certificate of a node's agent. A certificate is made for one node: the agent of another cannot
 // answer for it.
 func ServerName(node string) string { return node + ".virt-handler" }
+
+// migrationSuffix ends the names in the certificates with which agents know each other.
+const migrationSuffix = ".virt-handler-migration"
+
+// MigrationName is the name in the certificate of a node's agent towards other agents.
+func MigrationName(node string) string { return node + migrationSuffix }
+
+// MigrationNode is the node of such a name.
+func MigrationNode(name string) (string, bool) {
+	node, ok := strings.CutSuffix(name, migrationSuffix)
+	return node, ok && node != ""
+}
 
 // ClientName is the common name in virt-api's certificate, the only one that agents serve.
 const ClientName = "kubevirt.io:virt-api"

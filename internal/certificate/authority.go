@@ -191,7 +191,7 @@ func newAuthority(role Role, now time.Time, duration time.Duration) (*pair, erro
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 		// What it signs is for nothing else, even if a certificate says so.
-		ExtKeyUsage: []x509.ExtKeyUsage{role.usage},
+		ExtKeyUsage: role.purposes,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -225,7 +225,7 @@ func (a Authority) Sign(request *x509.CertificateRequest, now time.Time, duratio
 		NotBefore:    now.Add(-skew), NotAfter: end,
 		BasicConstraintsValid: true,
 		KeyUsage:              x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:           []x509.ExtKeyUsage{a.role.usage},
+		ExtKeyUsage:           a.role.purposes,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.current.certificate, request.PublicKey, a.current.key)
 	if err != nil {

@@ -91,8 +91,10 @@ func (r Role) judgeUsages(usages []certificatesv1.KeyUsage) error {
 			return refuse(ReasonWrongUsages, "certificates of %s are not for %q", r.Signer(), usage)
 		}
 	}
-	if !slices.Contains(usages, r.kubernetes) {
-		return refuse(ReasonWrongUsages, "certificates of %s are for %q, which the request does not ask for", r.Signer(), r.kubernetes)
+	for _, purpose := range r.kubernetes {
+		if !slices.Contains(usages, purpose) {
+			return refuse(ReasonWrongUsages, "certificates of %s are for %q, which the request does not ask for", r.Signer(), purpose)
+		}
 	}
 	return nil
 }

@@ -68,6 +68,8 @@ func subjectOf(role Role) Subject {
 	switch role.Name {
 	case AgentServing.Name:
 		return AgentSubject("blue")
+	case AgentMigration.Name:
+		return AgentMigrationSubject("blue")
 	case APIClient.Name:
 		return APIClientSubject()
 	}

@@ -35,9 +35,9 @@ type Role struct {
 	Name string
 	// account may ask for its certificates.
 	account string
-	// usage is what they are for, and kubernetes is Kubernetes' name of it.
-	usage      x509.ExtKeyUsage
-	kubernetes certificatesv1.KeyUsage
+	// purposes are what they are for, and kubernetes are Kubernetes' names of that.
+	purposes   []x509.ExtKeyUsage
+	kubernetes []certificatesv1.KeyUsage
 	// subject is whom a certificate is for.
 	subject func(requester) (Subject, error)
 }
@@ -54,35 +54,54 @@ type requester struct {
 	node      string
 }
 
+// What the certificates of servers are for.
+var (
+	serving             = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	servingInKubernetes = []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth}
+)
+
+// ofNode is the subject of a role whose certificates are for one node each: the requester's.
+func ofNode(subject func(node string) Subject) func(requester) (Subject, error) {
+	return func(r requester) (Subject, error) {
+		if r.node == "" {
+			return Subject{}, refuse(ReasonWrongRequester, "the requester's token names no node: it must be bound to a Pod")
+		}
+		return subject(r.node), nil
+	}
+}
+
 // The roles.
 var (
 	// AgentServing is that of the agents towards virt-api. Each certificate is for one node.
 	AgentServing = Role{
 		Name: "virt-handler-serving", account: handlerAccount,
-		usage: x509.ExtKeyUsageServerAuth, kubernetes: certificatesv1.UsageServerAuth,
-		subject: func(r requester) (Subject, error) {
-			if r.node == "" {
-				return Subject{}, refuse(ReasonWrongRequester, "the requester's token names no node: it must be bound to a Pod")
-			}
-			return AgentSubject(r.node), nil
-		},
+		purposes: serving, kubernetes: servingInKubernetes,
+		subject: ofNode(AgentSubject),
+	}
+	// AgentMigration is that of the agents towards each other: of the node that a guest leaves as a client, and of the one that
+	// it goes to as a server. Each certificate is for one node.
+	AgentMigration = Role{
+		Name: "virt-handler-migration", account: handlerAccount,
+		purposes:   []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		kubernetes: []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth, certificatesv1.UsageClientAuth},
+		subject:    ofNode(AgentMigrationSubject),
 	}
 	// APIClient is that of virt-api towards the agents.
 	APIClient = Role{
 		Name: "virt-api-client", account: apiAccount,
-		usage: x509.ExtKeyUsageClientAuth, kubernetes: certificatesv1.UsageClientAuth,
+		purposes: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, kubernetes: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
 		subject: func(requester) (Subject, error) { return APIClientSubject(), nil },
 	}
 	// APIServing is that of virt-api towards the API server's aggregation layer.
 	APIServing = Role{
 		Name: "virt-api-serving", account: apiAccount,
-		usage: x509.ExtKeyUsageServerAuth, kubernetes: certificatesv1.UsageServerAuth,
+		purposes: serving, kubernetes: servingInKubernetes,
 		subject: func(r requester) (Subject, error) { return APIServingSubject(r.namespace), nil },
 	}
 )
 
 // Roles are all of them.
-func Roles() []Role { return []Role{AgentServing, APIClient, APIServing} }
+func Roles() []Role { return []Role{AgentServing, AgentMigration, APIClient, APIServing} }
 
 // RoleOf finds the role of a signer.
 func RoleOf(signer string) (Role, bool) {
@@ -105,6 +124,11 @@ func AgentSubject(node string) Subject {
 	return Subject{DNSNames: []string{agentapi.ServerName(node)}}
 }
 
+// AgentMigrationSubject is the agent of a node towards other agents.
+func AgentMigrationSubject(node string) Subject {
+	return Subject{DNSNames: []string{agentapi.MigrationName(node)}}
+}
+
 // APIClientSubject is virt-api as a client of agents.
 func APIClientSubject() Subject { return Subject{CommonName: agentapi.ClientName} }
 
@@ -115,5 +139,5 @@ func APIServingSubject(namespace string) Subject {
 
 // usages are what a certificate of the role may be asked for. Without key encipherment, which only RSA has.
 func (r Role) usages() []certificatesv1.KeyUsage {
-	return []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, r.kubernetes}
+	return append([]certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature}, r.kubernetes...)
 }

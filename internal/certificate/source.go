@@ -106,7 +106,7 @@ func (s *Source) isOrphaned(pair *tls.Certificate, now time.Time) bool {
 	if err != nil {
 		return false
 	}
-	_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: pool, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{s.role.usage}})
+	_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: pool, CurrentTime: now, KeyUsages: s.role.purposes})
 	var unknown x509.UnknownAuthorityError
 	return errors.As(err, &unknown)
 }

@@ -113,7 +113,7 @@ func TestSourceAsksForWhatItsRoleIsAllowed(t *testing.T) {
 		}
 		run(t, s)
 		until(t, role.Name+" has a certificate", func() bool { return s.Current() != nil && changed.Load() })
-		if err := trusts(w.authorities[role.Name], *s.Current(), time.Now(), role.usage); err != nil {
+		if err := trusts(w.authorities[role.Name], *s.Current(), time.Now(), role.purposes[0]); err != nil {
 			t.Errorf("%s: %v", role.Name, err)
 		}
 		if crt, key := s.PEM(); len(crt) == 0 || len(key) == 0 {
@@ -163,7 +163,7 @@ func TestSourceDoesNotWaitForTheEndWhenItsAuthorityIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "a certificate of the new authority", func() bool {
-		return s.Current() != old && trusts(second, *s.Current(), time.Now(), role.usage) == nil
+		return s.Current() != old && trusts(second, *s.Current(), time.Now(), role.purposes[0]) == nil
 	})
 	if crt, _ := s.PEM(); len(crt) == 0 {
 		t.Error("the PEM is not that of the new one")

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/vireo-project/vireo/internal/agentapi"
 )
 
 // Trust is the directory in which the ConfigMap of bundles is mounted. Files are read for each connection, so that a change
@@ -46,6 +48,19 @@ func holding(own Holder) (*tls.Certificate, error) {
 // AgentServer is the configuration of an agent's server. It shows the agent's certificate and serves virt-api only. As long as
 // there is no certificate or nothing to trust, connections are refused.
 func AgentServer(own Holder, trust Trust) *tls.Config {
+	return serverFor(own, trust, APIClient, onlyClient(APIClientSubject().CommonName))
+}
+
+// MigrationServer is the configuration of the server of an agent for other agents. PeerNode tells whose agent a client is.
+func MigrationServer(own Holder, trust Trust) *tls.Config {
+	return serverFor(own, trust, AgentMigration, func(state tls.ConnectionState) error {
+		_, err := PeerNode(state)
+		return err
+	})
+}
+
+// serverFor is the configuration of a server for the clients of a role that are let in.
+func serverFor(own Holder, trust Trust, clients Role, letIn func(tls.ConnectionState) error) *tls.Config {
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		NextProtos: []string{"http/1.1"}, // a stream begins with an upgrade, which HTTP/2 does not have
@@ -54,10 +69,10 @@ func AgentServer(own Holder, trust Trust) *tls.Config {
 		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return holding(own) },
 		ClientAuth:             tls.RequireAndVerifyClientCert,
 		ClientCAs:              x509.NewCertPool(),
-		VerifyConnection:       onlyClient(APIClientSubject().CommonName),
+		VerifyConnection:       letIn,
 	}
 	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		pool, err := trust.pool(APIClient)
+		pool, err := trust.pool(clients)
 		if err != nil {
 			return nil, err
 		}
@@ -81,7 +96,32 @@ func onlyClient(name string) func(tls.ConnectionState) error {
 // AgentClient is the configuration for one connection of virt-api to the agent of a node: it shows virt-api's certificate and
 // takes no other agent's for an answer.
 func AgentClient(own Holder, trust Trust, node string) (*tls.Config, error) {
-	pool, err := trust.pool(AgentServing)
+	return clientOf(own, trust, AgentServing, AgentSubject(node))
+}
+
+// MigrationClient is the configuration for one connection of an agent to that of another node.
+func MigrationClient(own Holder, trust Trust, node string) (*tls.Config, error) {
+	return clientOf(own, trust, AgentMigration, AgentMigrationSubject(node))
+}
+
+// PeerNode is the node whose agent is at the other end of a connection between agents. The certificate was verified before.
+func PeerNode(state tls.ConnectionState) (string, error) {
+	if len(state.VerifiedChains) == 0 || len(state.PeerCertificates) == 0 {
+		return "", errors.New("the peer has no certificate that was verified")
+	}
+	// An agent's certificate is for one name and nothing else.
+	leaf := state.PeerCertificates[0]
+	if len(leaf.DNSNames) == 1 && leaf.Subject.CommonName == "" {
+		if node, ok := agentapi.MigrationNode(leaf.DNSNames[0]); ok {
+			return node, nil
+		}
+	}
+	return "", errors.New("the peer's certificate is not that of a node's agent")
+}
+
+// clientOf is the configuration for one connection to a server of a role that must be a certain one.
+func clientOf(own Holder, trust Trust, servers Role, server Subject) (*tls.Config, error) {
+	pool, err := trust.pool(servers)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +132,7 @@ func AgentClient(own Holder, trust Trust, node string) (*tls.Config, error) {
 		MinVersion:           tls.VersionTLS13,
 		NextProtos:           []string{"http/1.1"},
 		RootCAs:              pool,
-		ServerName:           AgentSubject(node).DNSNames[0],
+		ServerName:           server.DNSNames[0],
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return holding(own) },
 	}, nil
 }

@@ -130,6 +130,67 @@ func TestOnlyVirtAPIAndTheRightAgentMeet(t *testing.T) {
 	}
 }
 
+func TestAgentsMeetEachOtherAndNobodyElse(t *testing.T) {
+	w := newWorld(t)
+	target, source := w.holder(t, AgentMigration, AgentMigrationSubject("blue")), w.holder(t, AgentMigration, AgentMigrationSubject("red"))
+	peers := make(chan string, 1)
+	config := MigrationServer(target, w.trust)
+	each := config.GetConfigForClient
+	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		c, err := each(hello)
+		if err == nil {
+			verify := c.VerifyConnection
+			c.VerifyConnection = func(state tls.ConnectionState) error {
+				node, err := PeerNode(state)
+				peers <- node
+				return errors.Join(err, verify(state))
+			}
+		}
+		return c, err
+	}
+	address := serve(t, config)
+	client := func(own Holder, node string) *tls.Config {
+		t.Helper()
+		c, err := MigrationClient(own, w.trust, node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	if err := visit(address, client(source, "blue")); err != nil {
+		t.Fatalf("two agents: %v", err)
+	}
+	if node := <-peers; node != "red" {
+		t.Errorf("the source's agent is taken for that of %q", node)
+	}
+	if err := visit(address, client(source, "green")); err == nil || !strings.Contains(err.Error(), "green.virt-handler-migration") {
+		t.Errorf("the agent of another node answers: %v", err)
+	}
+	plain := serve(t, MigrationServer(target, w.trust))
+	for name, own := range map[string]Holder{
+		"virt-api":                         w.holder(t, APIClient, APIClientSubject()),
+		"an agent's other certificate":     w.holder(t, AgentServing, AgentSubject("red")),
+		"virt-api that calls itself so":    w.holder(t, APIClient, AgentMigrationSubject("red")),
+		"the other one that does":          w.holder(t, AgentServing, AgentMigrationSubject("red")),
+		"two nodes at once":                w.holder(t, AgentMigration, Subject{DNSNames: []string{"red.virt-handler-migration", "green.virt-handler-migration"}}),
+		"one with another name":            w.holder(t, AgentMigration, Subject{CommonName: "x", DNSNames: []string{"red.virt-handler-migration"}}),
+		"no node":                          w.holder(t, AgentMigration, Subject{DNSNames: []string{".virt-handler-migration"}}),
+		"an agent of another authority":    newWorld(t).holder(t, AgentMigration, AgentMigrationSubject("red")),
+		"nobody (no certificate is shown)": held{&tls.Certificate{}},
+	} {
+		if err := visit(plain, client(own, "blue")); err == nil {
+			t.Errorf("the agent takes %s for another agent", name)
+		}
+	}
+	// And the other way round: what agents show each other opens nothing else.
+	if err := visit(serve(t, AgentServer(w.holder(t, AgentServing, AgentSubject("blue")), w.trust)), w.client(t, source, "blue")); err == nil {
+		t.Error("an agent passes for virt-api")
+	}
+	if err := visit(serve(t, AgentServer(target, w.trust)), w.client(t, w.holder(t, APIClient, APIClientSubject()), "blue")); err == nil {
+		t.Error("virt-api takes the certificate for other agents")
+	}
+}
+
 func TestVirtAPITakesNobodyElseForAnAgent(t *testing.T) {
 	w := newWorld(t)
 	api := w.holder(t, APIClient, APIClientSubject())
