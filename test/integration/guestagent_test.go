@@ -25,7 +25,9 @@ list() {
 	yes "{$1}," | head -n 99999 | tr -d '\n'
 	echo "{$1}]}"
 }
-while read -r line; do
+while :; do
+	# While nobody is at the other end, a virtio port has no line to read.
+	read -r line || { sleep 1; continue; }
 	case $line in
 	*guest-sync*) printf '{"return":%s}\n' "$(echo "$line" | sed 's/.*"id" *: *\([0-9]*\).*/\1/')" ;;
 	*guest-get-users*) list '"user":"mallory","login-time":1.0' ;;
@@ -41,7 +43,7 @@ var _ = Describe("The agent of a guest", Label("libvirt"), func() {
 
 	It("tells about the guest, freezes it, and thaws it when nobody else does", func() {
 		g := bootLinux()
-		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
+		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
 		about, err := g.conn.GuestAgent(ctx, g.domain)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(about.Version).NotTo(BeEmpty())
@@ -86,7 +88,7 @@ var _ = Describe("The agent of a guest", Label("libvirt"), func() {
 
 		By("an agent that is not there")
 		g.run("kill $(cat /run/qga/pid)")
-		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(time.Minute).WithPolling(time.Second).Should(MatchError(hypervisor.ErrGuestSilent))
+		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(MatchError(hypervisor.ErrGuestSilent))
 		Expect(g.conn.Freeze(ctx, g.domain, time.Hour)).To(MatchError(hypervisor.ErrGuestSilent))
 		d, err = g.conn.Domain(ctx, g.domain)
 		Expect(err).NotTo(HaveOccurred())
@@ -106,7 +108,7 @@ var _ = Describe("The agent of a guest", Label("libvirt"), func() {
 				err = fmt.Errorf("%d users and %d more", len(users.Items), users.Omitted)
 			}
 			return err
-		}).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
+		}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
 		runtime.ReadMemStats(&after)
 		AddReportEntry("MiB allocated", (after.TotalAlloc-before.TotalAlloc)>>20)
 		info, err := g.conn.GuestInfo(ctx, g.domain)
