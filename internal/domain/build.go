@@ -48,6 +48,7 @@ var configurators = []configurator{
 	configureWatchdog,
 	configureTPM,
 	configureSound,
+	configureUSBRedirection,
 	configurePanicDevices,
 	configureVSOCK,
 	configureBootOrder,

@@ -81,6 +81,12 @@ var goldenGuests = map[string]func() *guest{
 	"cpu-realtime": func() *guest {
 		return numa("8Mi", 2, 0, 1).cpu(func(c *v1.CPU) { c.Realtime = &v1.Realtime{Mask: "0-1,^1"} })
 	},
+	"usb-redirection": func() *guest {
+		return makeGuest().devices(func(d *v1.Devices) {
+			d.ClientPassthrough = &v1.ClientPassthroughDevices{}
+			d.Inputs = []v1.Input{{Name: "tablet", Type: v1.InputTypeTablet, Bus: v1.InputBusUSB}}
+		})
+	},
 	"hugepages":     func() *guest { return makeGuest().domainSpec(guestMemory("64Mi", "2Mi")) },
 	"hugepages-1gi": func() *guest { return makeGuest().domainSpec(guestMemory("1Gi", "1Gi")) },
 }

@@ -38,7 +38,7 @@ func usesUSB(devices *libvirtxml.DomainDeviceList) bool {
 			return true
 		}
 	}
-	return usesBus(devices, v1.DiskBusUSB)
+	return len(devices.RedirDevs) > 0 || usesBus(devices, v1.DiskBusUSB)
 }
 
 func usesBus(devices *libvirtxml.DomainDeviceList, bus v1.DiskBus) bool {

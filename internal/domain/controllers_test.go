@@ -38,6 +38,8 @@ func TestControllers(t *testing.T) {
 			map[string]string{"usb": "qemu-xhci", "virtio-serial": model, "scsi": model}},
 		"usb input": {makeGuest().devices(func(d *v1.Devices) { d.Inputs = []v1.Input{{Type: v1.InputTypeTablet}} }),
 			map[string]string{"usb": "qemu-xhci", "virtio-serial": model, "scsi": model}},
+		"usb for clients": {makeGuest().devices(func(d *v1.Devices) { d.ClientPassthrough = &v1.ClientPassthroughDevices{} }),
+			map[string]string{"usb": "qemu-xhci", "virtio-serial": model, "scsi": model}},
 		"transitional": {makeGuest().devices(func(d *v1.Devices) { d.UseVirtioTransitional = ptr.To(true) }),
 			map[string]string{"usb": "none", "virtio-serial": "virtio-transitional", "scsi": "virtio-transitional"}},
 	} {

@@ -19,7 +19,6 @@ var VMI = []Field{
 	{"domain.devices.hostDevices", nil, Refuse, "passing devices through is not implemented yet"},
 	{"domain.devices.filesystems", nil, Refuse, "shared file systems are not implemented yet"},
 	{"domain.devices.downwardMetrics", nil, Refuse, "downward metrics are not implemented yet"},
-	{"domain.devices.clientPassthrough", nil, Refuse, "USB redirection is not implemented yet"},
 
 	{"domain.devices.disks[].cdrom.readonly", []string{"false"}, Warn, "a guest never writes to a CD-ROM, whatever this says"},
 	{"domain.devices.disks[].lun.reservation", nil, Refuse, "persistent reservations are not implemented yet"},

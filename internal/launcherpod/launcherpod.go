@@ -10,6 +10,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"path"
+	"strconv"
 	"strings"
 )
 
@@ -35,7 +36,8 @@ const QEMUUser = 107
 
 // Names of the Pod's own volumes.
 const (
-	// SocketsVolume is the emptyDir that holds libvirtd's socket and nothing else.
+	// SocketsVolume is the emptyDir that holds the sockets to which the agent connects, and nothing else: libvirtd's and
+	// those of USBSocketName.
 	SocketsVolume = "sockets"
 	// RuntimeVolume is the emptyDir for everything that libvirtd and QEMU write at run time.
 	RuntimeVolume = "libvirt-runtime"
@@ -158,6 +160,14 @@ const credentialsSuffix = "-access-cred"
 
 // SecretDir is where the Secrets of a cloud-init volume are mounted in the Pod, as userdata and networkdata.
 func SecretDir(volume string) string { return path.Join(SecretsDir, volume) }
+
+// USBPorts is how many USB devices clients can have in a guest at a time.
+// Source: kubevirt.io/api core/v1, UsbClientPassthroughMaxNumberOf.
+const USBPorts = 4
+
+// USBSocketName is the name in SocketsVolume of the socket behind one of the guest's USBPorts, counted from 0. The name is
+// KubeVirt's.
+func USBSocketName(port int) string { return "virt-usbredir-" + strconv.Itoa(port) }
 
 // DomainName is the name of a VMI's libvirt domain, as in KubeVirt.
 func DomainName(namespace, name string) string { return namespace + "_" + name }

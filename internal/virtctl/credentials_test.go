@@ -9,6 +9,8 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -141,6 +143,13 @@ func TestLogVerbosity(t *testing.T) {
 	}
 }
 
+// fakeUSBRedirect connects as usbredirect does and tells what it heard.
+const fakeUSBRedirect = `#!/bin/bash
+exec 3<>/dev/tcp/${4%:*}/${4##*:}
+read -r -n 5 heard <&3
+echo "$1 $2 hears $heard" >&2
+`
+
 func TestUSBRedir(t *testing.T) {
 	s := virtctltest.NewServer(t)
 	s.Stream(vmiPath+"usbredir", func(ctx context.Context, socket *websocket.Conn, _ *http.Request) error {
@@ -157,6 +166,16 @@ func TestUSBRedir(t *testing.T) {
 		t.Errorf("got %q, %v", got, err)
 	}
 	t.Setenv("PATH", t.TempDir())
+	program := filepath.Join(os.Getenv("PATH"), "usbredirect")
+	if err := os.WriteFile(program, []byte(fakeUSBRedirect), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Run(virtctl.Execute, "usbredir", "0951:1666", "demo"); got.Code != 0 || got.ErrOut != "--device 0951:1666 hears hello\n" {
+		t.Errorf("got %+v", got)
+	}
+	if err := os.Remove(program); err != nil {
+		t.Fatal(err)
+	}
 	expectFailure(t, s.Run(virtctl.Execute, "usbredir", "0951:1666", "demo"), "usbredirect is not installed")
 	expectFailure(t, s.Run(virtctl.Execute, "usbredir", "--device", "demo"), "unknown flag")
 	expectFailure(t, s.Run(virtctl.Execute, "usbredir", "stick", "demo"), "is no device")

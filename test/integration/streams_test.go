@@ -30,6 +30,12 @@ func (p *pod) dial() *rpc.Conn {
 	dir := filepath.Join(pods, string(agentPodUID), "volumes", "kubernetes.io~empty-dir", launcherpod.SocketsVolume)
 	Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
 	Expect(os.Link(p.daemon.Socket(), filepath.Join(dir, launcherpod.LibvirtSocketName))).To(Succeed())
+	for port := range launcherpod.USBPorts {
+		// A domain that has none is none the worse for it.
+		name := launcherpod.USBSocketName(port)
+		err := os.Link(filepath.Join(filepath.Dir(p.daemon.Socket()), name), filepath.Join(dir, name))
+		Expect(err).To(Or(Not(HaveOccurred()), MatchError(os.ErrNotExist)))
+	}
 	conn, err := rpc.Dial(context.Background(), rpc.Options{
 		PodsDir: pods, RelayDir: GinkgoT().TempDir(),
 		CheckPeer: func(*net.UnixConn, types.UID) (*hypervisor.Process, error) {

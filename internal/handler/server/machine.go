@@ -21,6 +21,7 @@ type Machines interface {
 // Machine is one launcher Pod's hypervisor.
 type Machine interface {
 	Terminals
+	USBPorts
 	Screens
 	Power
 	Guests
@@ -34,6 +35,13 @@ type Terminals interface {
 	OpenConsole(ctx context.Context, domain string) (io.ReadWriteCloser, error)
 	// OpenGraphics makes a new client of the guest's VNC server. Others stay connected.
 	OpenGraphics(ctx context.Context, domain string) (net.Conn, error)
+}
+
+// USBPorts are the guest's ports for devices of clients. An error that wraps hypervisor.ErrNotRunning says that the guest that
+// runs has no such port.
+type USBPorts interface {
+	// OpenUSB plugs into a port that nobody is plugged into.
+	OpenUSB(ctx context.Context, port int) (net.Conn, error)
 }
 
 // Power is the front panel.

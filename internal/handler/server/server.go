@@ -154,7 +154,7 @@ func (s *Server) routes() http.Handler {
 		"GET /" + agentapi.Console:                            s.console,
 		"GET /" + agentapi.VNC:                                s.vnc,
 		"GET /" + agentapi.VSOCK:                              s.vsock,
-		"GET /" + agentapi.USBRedir:                           usbRedir,
+		"GET /" + agentapi.USBRedir:                           s.usbRedir,
 		"PUT /" + agentapi.Pause:                              act(Machine.Pause),
 		"PUT /" + agentapi.Unpause:                            act(Machine.Unpause),
 		"PUT /" + agentapi.Reset:                              act(Machine.Reset),

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strconv"
 	"sync"
 
 	"github.com/coder/websocket"
@@ -54,7 +55,8 @@ type sessions struct {
 
 // place is what only one stream can have.
 type place struct {
-	vmi  types.UID
+	vmi types.UID
+	// verb is the stream's, with a number if there are several of what it opens.
 	verb string
 }
 
@@ -134,6 +136,21 @@ func (s *sessions) take(taker *session, verb string, preserve bool, why *ending)
 	taker.place = &wanted
 	s.holders[wanted] = taker
 	return true
+}
+
+// takeFree gives a stream the first of several things that nobody has, and says which; they are counted from 0.
+func (s *sessions) takeFree(taker *session, verb string, count int) (int, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range count {
+		wanted := place{taker.vmi, verb + "/" + strconv.Itoa(i)}
+		if s.holders[wanted] == nil {
+			taker.place = &wanted
+			s.holders[wanted] = taker
+			return i, true
+		}
+	}
+	return 0, false
 }
 
 // end ends all streams and lets no more in. It returns when they are gone, or the context is.

@@ -4,13 +4,34 @@
 package server
 
 import (
+	"fmt"
 	"net/http"
+	"strconv"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// usbRedir refuses: no guest has a USB port that could be redirected while admission refuses clientPassthrough
-// (internal/fieldsupport).
-func usbRedir(http.ResponseWriter, *http.Request, *target) error {
-	return refusal(http.StatusNotImplemented, metav1.StatusReason("NotImplemented"), "usbredir is not implemented by Vireo yet: no guest has a USB port for clients")
+// usbRedir plugs a client into the first of the guest's USB ports that is free. A port is a client's until it leaves: a
+// device is not pulled out because somebody else comes.
+func (s *Server) usbRedir(w http.ResponseWriter, r *http.Request, t *target) error {
+	if t.vmi.Spec.Domain.Devices.ClientPassthrough == nil {
+		// virt-api's words. A guest that is older than its spec has no sockets either.
+		return conflict(t.vmi.Name, "Not configured with USB Redirection")
+	}
+	return s.stream(w, r, t, func(session *session) (backend, error) {
+		port, found := s.sessions.takeFree(session, agentapi.USBRedir, launcherpod.USBPorts)
+		if !found {
+			// KubeVirt's code (pkg/virt-handler/rest/console.go).
+			return backend{}, apierrors.NewServiceUnavailable(fmt.Sprintf(
+				"All USB devices are in use: clients have %d devices in the guest, which is as many as it has ports for", launcherpod.USBPorts))
+		}
+		conn, err := t.machine.OpenUSB(session.ctx, port)
+		if err != nil {
+			return backend{}, err
+		}
+		return backend{ReadWriteCloser: conn, what: "USB port " + strconv.Itoa(port)}, nil
+	})
 }

@@ -105,8 +105,13 @@ func run(ctx context.Context, c *cli.CLI, args []string, noLaunch bool, address 
 		}
 		return fmt.Errorf("usbredirect did not connect: %w", errors.Join(<-ended, err))
 	}
-	defer func() { _ = conn.Close() }()
-	if err := stream.Join(conn, conn); err != nil && !errors.Is(err, net.ErrClosed) {
+	err = stream.Join(conn, conn)
+	_ = conn.Close()
+	if !noLaunch {
+		// It ends with its connection, and may have more to say.
+		<-ended
+	}
+	if err != nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("the redirection ended: %w", err)
 	}
 	return nil

@@ -17,6 +17,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // Node holds the launchers of a node.
@@ -104,6 +105,8 @@ type Launcher struct {
 	screen      []byte
 	resets      int
 	reboots     int
+
+	usb [launcherpod.USBPorts]sync.Mutex
 }
 
 // Unreachable makes every way to the launcher fail; nil lets it answer again.

@@ -15,6 +15,9 @@ import (
 // RFBBanner is what the fake's screen says first.
 const RFBBanner = "RFB 003.008\n"
 
+// USBHello is the format of what the fake's USB ports say first.
+const USBHello = "usbredir %d\n"
+
 // Serial makes what is behind the guest's serial port. It gets the guest's end of each console that is opened; one that
 // nobody makes writes back what it reads.
 func (l *Launcher) Serial(guest func(net.Conn)) {
@@ -82,6 +85,24 @@ func serveScreen(client net.Conn) {
 		}
 	}
 	_, _ = io.Copy(io.Discard, client)
+}
+
+// OpenUSB plugs into a USB port of the guest, which says its number and then writes back what it reads. As with QEMU, who
+// comes while somebody is plugged in waits unheard.
+func (l *Launcher) OpenUSB(ctx context.Context, port int) (net.Conn, error) {
+	if err := l.enter(ctx, "usb"); err != nil {
+		return nil, err
+	}
+	ours, theirs := net.Pipe()
+	go func() {
+		l.usb[port].Lock()
+		defer l.usb[port].Unlock()
+		if _, err := fmt.Fprintf(theirs, USBHello, port); err == nil {
+			_, _ = io.Copy(theirs, theirs)
+		}
+		_ = theirs.Close()
+	}()
+	return ours, nil
 }
 
 func echo(conn net.Conn) {

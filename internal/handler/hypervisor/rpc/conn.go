@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 const (
@@ -86,25 +87,34 @@ func Dial(ctx context.Context, o Options, pod hypervisor.PodRef) (*Conn, error) 
 	return c, nil
 }
 
-// dialLauncher connects to the process behind a Pod's socket and makes sure that it is the Pod's.
+// dialLauncher connects to a Pod's libvirtd.
 func dialLauncher(o Options, pod types.UID) (*net.UnixConn, *hypervisor.Process, error) {
+	launcher, process, err := dialSocket(o, pod, launcherpod.LibvirtSocketName)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
+	}
+	return launcher, process, nil
+}
+
+// dialSocket connects to the process behind a Pod's socket and makes sure that it is the Pod's.
+func dialSocket(o Options, pod types.UID, name string) (*net.UnixConn, *hypervisor.Process, error) {
 	check := o.CheckPeer
 	if check == nil {
 		check = checkPeer
 	}
-	socket, err := openSocket(o.PodsDir, pod)
+	socket, err := openSocket(o.PodsDir, pod, name)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
+		return nil, nil, err
 	}
 	defer func() { _ = socket.Close() }()
 	launcher, err := connectSocket(socket)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
+		return nil, nil, err
 	}
 	process, err := check(launcher, pod)
 	if err != nil {
 		_ = launcher.Close()
-		return nil, nil, fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
+		return nil, nil, err
 	}
 	return launcher, process, nil
 }

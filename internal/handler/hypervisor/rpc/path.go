@@ -53,8 +53,8 @@ func openDir(path string) (*os.File, error) {
 // the 108 bytes of a socket address.
 func throughFD(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
-// openSocket opens the inode of a Pod's libvirt socket.
-func openSocket(podsDir string, uid types.UID) (*os.File, error) {
+// openSocket opens the inode of one of the sockets in a Pod's sockets volume.
+func openSocket(podsDir string, uid types.UID, name string) (*os.File, error) {
 	rel, err := socketsDir(uid)
 	if err != nil {
 		return nil, err
@@ -64,13 +64,13 @@ func openSocket(podsDir string, uid types.UID) (*os.File, error) {
 		return nil, err
 	}
 	defer func() { _ = pods.Close() }()
-	socket, err := openBeneath(pods, filepath.Join(rel, launcherpod.LibvirtSocketName))
+	socket, err := openBeneath(pods, filepath.Join(rel, name))
 	if err != nil {
 		return nil, err
 	}
 	info, err := socket.Stat()
 	if err == nil && info.Mode().Type() != os.ModeSocket {
-		err = fmt.Errorf("%s of Pod %s is no socket but %s", launcherpod.LibvirtSocketName, uid, info.Mode())
+		err = fmt.Errorf("%s of Pod %s is no socket but %s", name, uid, info.Mode())
 	}
 	if err != nil {
 		_ = socket.Close()

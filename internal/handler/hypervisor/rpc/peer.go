@@ -29,12 +29,12 @@ func checkPeer(conn *net.UnixConn, pod types.UID) (*hypervisor.Process, error) {
 		return nil, err
 	}
 	if cred.Uid != launcherpod.QEMUUser {
-		return nil, fmt.Errorf("libvirt socket of Pod %s is served by user %d, not %d", pod, cred.Uid, launcherpod.QEMUUser)
+		return nil, fmt.Errorf("the socket of Pod %s is served by user %d, not %d", pod, cred.Uid, launcherpod.QEMUUser)
 	}
 	// From here on the process is known by this descriptor, never again by its number, which could be reused.
 	dir, err := openDir(fmt.Sprintf("/proc/%d", cred.Pid))
 	if err != nil {
-		return nil, fmt.Errorf("find the process behind the libvirt socket of Pod %s (the agent needs hostPID): %w", pod, err)
+		return nil, fmt.Errorf("find the process behind the socket of Pod %s (the agent needs hostPID): %w", pod, err)
 	}
 	if err := checkCgroup(dir, pod); err != nil {
 		_ = dir.Close()
@@ -67,10 +67,10 @@ func checkCgroup(process *os.File, pod types.UID) error {
 	defer func() { _ = f.Close() }()
 	in, err := cgroupInPod(io.LimitReader(f, maxCgroupFile), pod)
 	if err != nil {
-		return fmt.Errorf("read the cgroup of the process behind the libvirt socket of Pod %s: %w", pod, err)
+		return fmt.Errorf("read the cgroup of the process behind the socket of Pod %s: %w", pod, err)
 	}
 	if !in {
-		return fmt.Errorf("the process behind the libvirt socket of Pod %s does not belong to the Pod", pod)
+		return fmt.Errorf("the process behind the socket of Pod %s does not belong to the Pod", pod)
 	}
 	return nil
 }
