@@ -103,7 +103,7 @@ func scenes() map[string]*world {
 		"manual": newWorld().vm(v1.RunStrategyManual, v1.VirtualMachineStatusStopped, nil),
 		"rerun":  newWorld().vm(v1.RunStrategyRerunOnFailure, v1.VirtualMachineStatusStopped, nil),
 		"memory": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusUnschedulable, nil).vmi(pending()).
-			pod(unschedulable("0/4 nodes are available: 1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }, 2 Insufficient memory, 1 node(s) were unschedulable. preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling.")).
+			pod(unschedulable("0/4 nodes are available: 1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }, 2 Insufficient memory, 1 node(s) were unschedulable. no new claims to deallocate, preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling.")).
 			event(20*time.Second, "Pod", "virt-launcher-demo-abcde", "FailedScheduling", "0/4 nodes are available: 2 Insufficient memory"),
 		"selector": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusUnschedulable, nil).vmi(pending()).
 			pod(unschedulable("0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.")),

@@ -214,8 +214,9 @@ func words(message string) (why []string, lacks map[string]bool) {
 	if !found {
 		return []string{short(message)}, lacks
 	}
-	detail, _, _ = strings.Cut(detail, " preemption: ")
-	detail = strings.TrimRight(strings.TrimSpace(detail), ".")
+	// The sentence about the nodes ends here; what its plugins say of claims and preemption follows.
+	detail, _, _ = strings.Cut(detail, ". ")
+	detail = strings.TrimSuffix(strings.TrimSpace(detail), ".")
 	for text := range strings.SplitSeq(detail, ", ") {
 		m := part.FindStringSubmatch(text)
 		if m == nil {
