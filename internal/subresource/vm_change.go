@@ -156,10 +156,16 @@ func (a *API) write(ctx context.Context, vm *v1.VirtualMachine, p plan, dry bool
 // request adds to the requests of a VM. A stop takes the place of what is asked for already; nothing else goes with it.
 func (m machine) request(requests ...v1.VirtualMachineStateChangeRequest) (plan, error) {
 	onlyStop := len(requests) == 1 && requests[0].Action == v1.StopRequest
-	if len(m.vm.Status.StateChangeRequests) > 0 && !onlyStop {
+	if slices.ContainsFunc(m.vm.Status.StateChangeRequests, m.underway) && !onlyStop {
 		return plan{}, m.conflict("unable to complete request: stop/start already underway")
 	}
 	return plan{requests: requests}, nil
+}
+
+// underway says that a request is still to be carried out. virt-controller takes a stop back a moment after the instance is
+// gone; until then it looks as if it were to come, and who saw the instance go and starts the VM would be refused.
+func (m machine) underway(request v1.VirtualMachineStateChangeRequest) bool {
+	return request.Action != v1.StopRequest || request.UID != nil && m.vmi != nil && m.vmi.UID == *request.UID
 }
 
 // stopRequest asks for the end of the instance that is there.

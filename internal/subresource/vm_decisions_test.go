@@ -148,6 +148,22 @@ func TestRequestsAreNotMixed(t *testing.T) {
 	expectDecision(t, decision{conflict: "unable to complete request: stop/start already underway"}, got, err)
 }
 
+func TestAStopOfAnInstanceThatIsGoneIsNotUnderway(t *testing.T) {
+	m := machineWith(v1.RunStrategyRerunOnFailure, none)
+	m.vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{askStop}
+	got, err := decideStart(m, false)
+	expectDecision(t, decision{want: asks(askStart)}, got, err)
+
+	m.vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{askStop, askStart}
+	got, err = decideStart(m, false)
+	expectDecision(t, decision{conflict: "unable to complete request: stop/start already underway"}, got, err)
+
+	m = machineWith(v1.RunStrategyRerunOnFailure, v1.Succeeded)
+	m.vm.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{askStop}
+	got, err = decideStart(m, false)
+	expectDecision(t, decision{conflict: "unable to complete request: stop/start already underway"}, got, err)
+}
+
 func TestVolumesLeftHalfWayAreRecoveredFirst(t *testing.T) {
 	broken := func(m machine, kind string) machine {
 		m.vm.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineConditionType(kind), Status: corev1.ConditionTrue}}
