@@ -3,7 +3,8 @@
 # Copyright The Vireo Authors
 #
 # Runs the end-to-end suite on two nodes of this machine, takes the cluster down and checks that nothing of it is left. With
-# KUBECONFIG set it runs against that cluster instead. FOCUS picks tests; KEEP=1 leaves the cluster up.
+# KUBECONFIG set it runs against that cluster instead. FOCUS picks tests; KEEP=1 leaves the cluster up; PROCS says how many
+# run beside each other. Those that kill what all share run alone, after the others.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,7 +19,7 @@ trap 'rm -f "$before"' EXIT
 
 run_suite() {
 	[ -z "$own_cluster" ] || export VIREO_CLUSTER=$PWD/hack/cluster/cluster
-	go test ./test/e2e -count=1 -timeout 75m -v -ginkgo.v -ginkgo.focus "${FOCUS:-}" ${GINKGO_FLAGS:-}
+	go tool ginkgo run --procs="${PROCS:-2}" --timeout=75m -v --focus="${FOCUS:-}" ${GINKGO_FLAGS:-} ./test/e2e
 }
 
 finish() {

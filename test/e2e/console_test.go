@@ -75,11 +75,7 @@ var _ = Describe("A person at a running guest", Ordered, ContinueOnFailure, func
 			stop()
 		}
 	})
-	AfterEach(func(ctx context.Context) {
-		if CurrentSpecReport().Failed() && namespace != "" {
-			dump(ctx, namespace)
-		}
-	}, NodeTimeout(time.Minute))
+	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
 
 	// count is the last number that the guest has counted to.
 	count := func() int {
@@ -131,7 +127,7 @@ var _ = Describe("A person at a running guest", Ordered, ContinueOnFailure, func
 	}, SpecTimeout(3*time.Minute))
 
 	It("reaches the guest's web server by port-forward", func(ctx context.Context) {
-		address, _ := forward(ctx, namespace, name, "80")
+		address, _ := forward(ctx, namespace, name, ":80")
 		expectHello(ctx, address)
 		expectHello(ctx, address)
 	}, SpecTimeout(3*time.Minute))
@@ -201,7 +197,7 @@ var _ = Describe("A person at a running guest", Ordered, ContinueOnFailure, func
 
 	It("loses nothing when virt-api is replaced, and is told why its connections ended", func(ctx context.Context) {
 		at := openConsole(ctx, namespace, name)
-		address, _ := forward(ctx, namespace, name, "80")
+		address, _ := forward(ctx, namespace, name, ":80")
 		expectHello(ctx, address)
 		restartVirtAPI(ctx)
 		expectSays(ctx, at.Err, "The connection ended: .+")

@@ -7,8 +7,11 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/pem"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,30 +51,83 @@ func makeKey() (file, public string) {
 	return file, strings.TrimSpace(string(ssh.MarshalAuthorizedKey(line)))
 }
 
-var _ = Describe("A Debian with cloud-init, guest agent and sshd", func() {
-	It("is configured by cloud-init, found by SSH and known by its agent", func(ctx context.Context) {
-		namespace := newNamespace(ctx)
-		peer := startPeer(ctx, namespace, "peer", "", "serve")
-		key, public := makeKey()
-		create(ctx, makeVM(namespace, "debian", withImage(image("guest-debian")), withMemory("512Mi"),
-			withUserData(debianUserData(public))))
-		instance := expectReady(ctx, namespace, "debian")
-		ip := instance.Status.Interfaces[0].IP
-		expectExec(ctx, peer, debianTimeout, ContainSubstring("CLOUD-INIT-RAN"),
-			"/tools", "ssh", ip, "cat", "/var/lib/vireo-marker")
+// udpEcho answers each datagram at a port of the guest, vsockEcho each connection at a port of VSOCK.
+const (
+	udpEcho = `
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('', 9999))
+while True:
+    text, sender = s.recvfrom(999)
+    s.sendto(b'HEARD ' + text, sender)`
+	vsockEcho = `
+s = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
+s.bind((socket.VMADDR_CID_ANY, 9999))
+s.listen()
+while True:
+    client, _ = s.accept()
+    client.sendall(b'HEARD ' + client.recv(999))
+    client.close()`
+)
 
+// inBackground is a command that leaves a Python program running.
+func inBackground(program string) string {
+	return `setsid -f python3 -c "import socket` + program + `" </dev/null >/dev/null 2>&1`
+}
+
+// hasVSOCK says that the kernel gives VSOCK to guests. Only of this machine's nodes it is known.
+func hasVSOCK() bool {
+	_, err := os.Stat("/dev/vhost-vsock")
+	return err == nil && os.Getenv("VIREO_CLUSTER") != ""
+}
+
+// It boots for minutes, so it is made first, while other tests run beside it, and only once.
+var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, ContinueOnFailure, SpecPriority(10), func() {
+	const name = "debian"
+	var (
+		namespace string
+		address   string
+		access    []string
+	)
+	BeforeAll(func(ctx context.Context) {
+		namespace = newNamespace(ctx)
+		key, public := makeKey()
+		access = []string{"-n", namespace, "-i", key, "--known-hosts="}
+		manifest := expectVirtctl(ctx, "create", "vm", "--name="+name, "--memory=512Mi",
+			"--volume-containerdisk=src:"+image("guest-debian"), "--termination-grace-period=20",
+			"--cloud-init-user-data="+base64.StdEncoding.EncodeToString([]byte(debianUserData(public))))
+		if hasVSOCK() {
+			kubectl(ctx, "", "patch", "-n", "kubevirt", "kubevirt/kubevirt", "--type=merge",
+				"-p", `{"spec":{"configuration":{"developerConfiguration":{"featureGates":["VSOCK"]}}}}`)
+			manifest = strings.Replace(manifest, "devices: {}", "devices: {autoattachVSOCK: true}", 1)
+		}
+		Expect(kubectl(ctx, manifest, "apply", "-n", namespace, "-f", "-")).To(ContainSubstring("virtualmachine.kubevirt.io/debian created"))
+		address = expectReady(ctx, namespace, name).Status.Interfaces[0].IP
+	}, NodeTimeout(5*time.Minute))
+	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
+
+	It("is configured by cloud-init and reached by SSH from a Pod", func(ctx context.Context) {
+		peer := startPeer(ctx, namespace, "peer", "", "serve")
+		expectExec(ctx, peer, debianTimeout, ContainSubstring("CLOUD-INIT-RAN"),
+			"/tools", "ssh", address, "cat", "/var/lib/vireo-marker")
+	}, SpecTimeout(15*time.Minute))
+
+	It("is known by its agent", func(ctx context.Context) {
 		Eventually(func(g Gomega) {
-			now := vmi(ctx, namespace, "debian")
+			now := vmi(ctx, namespace, name)
 			g.Expect(condition(now, v1.VirtualMachineInstanceAgentConnected)).To(HaveField("Status", corev1.ConditionTrue))
 			g.Expect(now.Status.GuestOSInfo.ID).To(Equal("debian"))
 		}).WithContext(ctx).WithTimeout(debianTimeout).WithPolling(2 * time.Second).Should(Succeed())
-		Expect(expectVirtctl(ctx, "guestosinfo", "-n", namespace, "debian")).To(ContainSubstring("Debian GNU/Linux"))
+		Expect(expectVirtctl(ctx, "guestosinfo", "-n", namespace, name)).To(ContainSubstring("Debian GNU/Linux"))
+	}, SpecTimeout(15*time.Minute))
 
-		By("logging in with a key, from outside of the cluster")
-		access := []string{"-n", namespace, "-i", key, "--known-hosts="}
-		Expect(expectVirtctl(ctx, append([]string{"ssh", "-c", "cat /var/lib/vireo-marker; id -un", "debian@vmi/debian"}, access...)...)).
-			To(And(ContainSubstring("CLOUD-INIT-RAN"), ContainSubstring("debian")))
-		By("copying a file there and back")
+	// sshOut runs a command in the guest from outside of the cluster.
+	sshOut := func(ctx context.Context, command string) string {
+		GinkgoHelper()
+		return expectVirtctl(ctx, append([]string{"ssh", "-c", command, "debian@vmi/" + name}, access...)...)
+	}
+
+	It("is logged in to with a key from outside of the cluster, and a file goes there and back", func(ctx context.Context) {
+		Expect(sshOut(ctx, "cat /var/lib/vireo-marker; id -un")).To(And(ContainSubstring("CLOUD-INIT-RAN"), ContainSubstring("debian")))
 		there, back := filepath.Join(GinkgoT().TempDir(), "there"), filepath.Join(GinkgoT().TempDir(), "back")
 		Expect(os.WriteFile(there, []byte(strings.Repeat("vireo ", 100_000)), 0o600)).To(Succeed())
 		expectVirtctl(ctx, append([]string{"scp", there, "debian@vmi/debian:/tmp/copy"}, access...)...)
@@ -79,5 +135,42 @@ var _ = Describe("A Debian with cloud-init, guest agent and sshd", func() {
 		copied, err := os.ReadFile(back)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(string(copied)).To(Equal(strings.Repeat("vireo ", 100_000)))
-	}, SpecTimeout(25*time.Minute))
+	}, SpecTimeout(5*time.Minute))
+
+	It("answers to datagrams by port-forward, each sender to itself", func(ctx context.Context) {
+		sshOut(ctx, inBackground(udpEcho))
+		at, _ := forward(ctx, namespace, name, "udp/:9999")
+		for _, sender := range []string{"one", "two"} {
+			connection, err := (&net.Dialer{}).DialContext(ctx, "udp", at)
+			Expect(err).NotTo(HaveOccurred())
+			DeferCleanup(connection.Close)
+			Eventually(func(g Gomega) { // a datagram may be lost
+				_, err := connection.Write([]byte(sender))
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(connection.SetReadDeadline(time.Now().Add(5 * time.Second))).To(Succeed())
+				answer := make([]byte, 100)
+				n, err := connection.Read(answer)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(string(answer[:n])).To(Equal("HEARD " + sender))
+			}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(Succeed())
+		}
+	}, SpecTimeout(4*time.Minute))
+
+	It("is reached over VSOCK", func(ctx context.Context) {
+		if !hasVSOCK() {
+			Skip("no /dev/vhost-vsock here: the kernel of this machine is without vhost_vsock, or the nodes are others")
+		}
+		sshOut(ctx, inBackground(vsockEcho))
+		at, _ := forward(ctx, namespace, name, ":9999", "--vsock", "--vsock-tls=false")
+		Eventually(func(g Gomega) {
+			connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", at)
+			g.Expect(err).NotTo(HaveOccurred())
+			defer func() { _ = connection.Close() }()
+			_, err = connection.Write([]byte("one"))
+			g.Expect(err).NotTo(HaveOccurred())
+			answer, err := io.ReadAll(io.LimitReader(connection, 100))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(string(answer)).To(Equal("HEARD one"))
+		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(Succeed())
+	}, SpecTimeout(4*time.Minute))
 })

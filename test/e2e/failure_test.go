@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -18,8 +19,8 @@ import (
 )
 
 var _ = Describe("A VM that cannot start says why", func() {
-	DescribeTable("in its status and its VMI's conditions",
-		func(ctx context.Context, change option, printable v1.VirtualMachinePrintableStatus, matcher gomegatypes.GomegaMatcher) {
+	DescribeTable("in its status, its VMI's conditions and virtctl explain",
+		func(ctx context.Context, change option, printable v1.VirtualMachinePrintableStatus, matcher gomegatypes.GomegaMatcher, explained string) {
 			namespace := newNamespace(ctx)
 			create(ctx, &corev1.Secret{
 				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "without-userdata"},
@@ -34,24 +35,32 @@ var _ = Describe("A VM that cannot start says why", func() {
 				g.Expect(instance).NotTo(BeNil())
 				g.Expect(instance.Status.Conditions).To(ContainElement(matcher))
 			}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
+			Eventually(func() string { // in lines as long as the screen is wide
+				return strings.Join(strings.Fields(expectVirtctl(ctx, "explain", "-n", namespace, "broken")), " ")
+			}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(ContainSubstring(explained))
 		},
 		Entry("when its claim is missing", SpecTimeout(5*time.Minute), withClaim("data", "nowhere"),
 			v1.VirtualMachineStatusPvcNotFound,
-			HaveField("Message", ContainSubstring("nowhere"))),
+			HaveField("Message", ContainSubstring("nowhere")),
+			"! PersistentVolumeClaim nowhere, of the volume data, does not exist. What to do: Create it"),
 		Entry("when its image is not to be had", SpecTimeout(5*time.Minute), withImage("localhost/vireo/no-such-image:1"),
 			v1.VirtualMachineStatusImagePullBackOff,
-			HaveField("Message", ContainSubstring("no-such-image"))),
+			HaveField("Message", ContainSubstring("no-such-image")),
+			"! The image localhost/vireo/no-such-image:1 cannot be pulled."),
 		Entry("when no node is large enough", SpecTimeout(5*time.Minute), withMemory("4Ti"),
 			v1.VirtualMachineStatusUnschedulable,
 			And(HaveField("Type", v1.VirtualMachineInstanceConditionType(corev1.PodScheduled)),
-				HaveField("Status", corev1.ConditionFalse), HaveField("Message", ContainSubstring("memory")))),
+				HaveField("Status", corev1.ConditionFalse), HaveField("Message", ContainSubstring("memory"))),
+			"! No node has enough memory for the VM. - 2 nodes: too little free memory What to do: Ask for less than 4"),
 		Entry("when its cloud-init Secret is missing", SpecTimeout(5*time.Minute), withUserDataSecret("nowhere"),
 			v1.VirtualMachineStatusStarting,
-			And(HaveField("Status", corev1.ConditionFalse), HaveField("Message", ContainSubstring("nowhere")))),
+			And(HaveField("Status", corev1.ConditionFalse), HaveField("Message", ContainSubstring("nowhere"))),
+			`for volume "cloudinit-udata" : secret "nowhere" not found What to do: Mend what the message names`),
 		Entry("when its cloud-init Secret lacks the key", SpecTimeout(5*time.Minute), withUserDataSecret("without-userdata"),
 			v1.VirtualMachineStatusStarting,
 			And(HaveField("Type", v1.VirtualMachineInstanceSynchronized), HaveField("Status", corev1.ConditionFalse),
-				HaveField("Message", ContainSubstring("userdata")))),
+				HaveField("Message", ContainSubstring("userdata"))),
+			`! The VM cannot be run as its spec asks: InvalidCloudInit. - volume "cloudinit": Secret "without-userdata" has neither the key "userdata" nor "userData"`),
 	)
 })
 

@@ -13,44 +13,68 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/podproc"
 )
 
 // Killing any of our processes, or the node's, must not change a VM's fate.
-var _ = Describe("A running guest outlives", func() {
-	BeforeEach(needLocalNodes)
+var _ = Describe("A running guest outlives", Serial, Ordered, ContinueOnFailure, func() {
+	BeforeAll(needLocalNodes)
+
+	// They boot beside each other; each is there for one kill, lives through the others', and can be stopped after its own.
+	survivors := []string{"virt-handler", "virt-controller", "containerd", "kubelet"}
+	var (
+		namespace string
+		instances map[string]*v1.VirtualMachineInstance
+		qemus     map[string]podproc.Process
+	)
+	BeforeAll(func(ctx context.Context) {
+		namespace, instances, qemus = newNamespace(ctx), map[string]*v1.VirtualMachineInstance{}, map[string]podproc.Process{}
+		node := nodes(ctx)[0]
+		for _, name := range survivors {
+			create(ctx, makeVM(namespace, name, withNode(node)))
+		}
+		for _, name := range survivors {
+			instances[name] = expectReady(ctx, namespace, name)
+			qemus[name] = processOf(ctx, instances[name], "qemu-system-x86_64")
+		}
+		for _, name := range survivors {
+			expectConsole(ctx, namespace, name, bootTimeout, ContainSubstring(guestReady))
+		}
+	}, NodeTimeout(8*time.Minute))
+	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
 
 	DescribeTable("a killed process",
-		func(ctx context.Context, kill func(ctx context.Context, node string)) {
-			namespace := newNamespace(ctx)
-			create(ctx, makeVM(namespace, "survivor"))
-			instance := expectReady(ctx, namespace, "survivor")
-			expectConsole(ctx, namespace, "survivor", bootTimeout, ContainSubstring(guestReady))
-			qemu := processOf(ctx, instance, "qemu-system-x86_64")
-
-			kill(ctx, instance.Status.NodeName)
+		func(ctx context.Context, name string, kill func(ctx context.Context, node string)) {
+			kill(ctx, instances[name].Status.NodeName)
 
 			By("seeing the same QEMU and a right status for a while")
 			Consistently(func(g Gomega) {
-				g.Expect(processOf(ctx, instance, "qemu-system-x86_64")).To(Equal(qemu))
-				now := vmi(ctx, namespace, "survivor")
-				g.Expect(now).To(And(HaveField("UID", instance.UID), HaveField("Status.Phase", v1.Running)))
+				for survivor, instance := range instances {
+					g.Expect(processOf(ctx, instance, "qemu-system-x86_64")).To(Equal(qemus[survivor]))
+					g.Expect(vmi(ctx, namespace, survivor)).To(And(HaveField("UID", instance.UID), HaveField("Status.Phase", v1.Running)))
+				}
 			}).WithContext(ctx).WithTimeout(20 * time.Second).WithPolling(time.Second).Should(Succeed())
-			expectReady(ctx, namespace, "survivor")
+			for survivor := range instances {
+				expectReady(ctx, namespace, survivor)
+			}
 
 			By("stopping the guest as if nothing had happened")
-			setRunStrategy(ctx, namespace, "survivor", v1.RunStrategyHalted)
-			expectGone(ctx, instance)
+			log := followConsole(ctx, instances[name])
+			setRunStrategy(ctx, namespace, name, v1.RunStrategyHalted)
+			Eventually(log).WithContext(ctx).WithTimeout(shortTimeout).Should(ContainSubstring(guestShutdown))
+			expectGone(ctx, instances[name])
+			delete(instances, name)
 		},
-		Entry("virt-handler", SpecTimeout(8*time.Minute), func(ctx context.Context, node string) {
+		Entry("virt-handler", SpecTimeout(8*time.Minute), "virt-handler", func(ctx context.Context, node string) {
 			killComponent(ctx, "virt-handler", node)
 		}),
-		Entry("virt-controller", SpecTimeout(8*time.Minute), func(ctx context.Context, _ string) {
+		Entry("virt-controller", SpecTimeout(8*time.Minute), "virt-controller", func(ctx context.Context, _ string) {
 			killComponent(ctx, "virt-controller", "")
 		}),
-		Entry("containerd", SpecTimeout(8*time.Minute), func(ctx context.Context, node string) {
+		Entry("containerd", SpecTimeout(8*time.Minute), "containerd", func(ctx context.Context, node string) {
 			killOnNode(ctx, node, "containerd")
 		}),
-		Entry("the kubelet", SpecTimeout(8*time.Minute), func(ctx context.Context, node string) {
+		Entry("the kubelet", SpecTimeout(8*time.Minute), "kubelet", func(ctx context.Context, node string) {
 			killOnNode(ctx, node, "kubelet")
 		}),
 	)

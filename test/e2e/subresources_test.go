@@ -288,17 +288,21 @@ func grant(ctx context.Context, namespace, user string, rights ...right) {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: user},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
 	})
-	last := rights[len(rights)-1]
-	resource, subresource, _ := strings.Cut(last.resource, "/")
-	Eventually(func() bool {
-		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Namespace: namespace, Verb: last.verb, Group: "subresources.kubevirt.io", Resource: resource, Subresource: subresource,
-			},
-		}}
-		Expect(k8s.Create(ctx, review)).To(Succeed())
-		return review.Status.Allowed
-	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(50 * time.Millisecond).Should(BeTrue())
+	Eventually(allowed).WithArguments(ctx, namespace, user, rights[len(rights)-1]).
+		WithTimeout(shortTimeout).WithPolling(50 * time.Millisecond).Should(BeTrue())
+}
+
+// allowed asks the API server whether somebody has a right.
+func allowed(ctx context.Context, namespace, user string, r right) bool {
+	GinkgoHelper()
+	resource, subresource, _ := strings.Cut(r.resource, "/")
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: namespace, Verb: r.verb, Group: "subresources.kubevirt.io", Resource: resource, Subresource: subresource,
+		},
+	}}
+	Expect(k8s.Create(ctx, review)).To(Succeed())
+	return review.Status.Allowed
 }
 
 var _ = Describe("The subresources of VMs", func() {
@@ -329,8 +333,20 @@ var _ = Describe("The subresources of VMs", func() {
 	}, SpecTimeout(5*time.Minute))
 
 	It("answer to kubectl", func(ctx context.Context) {
+		Expect(kubectl(ctx, "", "get", "--raw", subresourcesAPI)).To(ContainSubstring(`"virtualmachineinstances/console"`))
 		Expect(expectVirtctl(ctx, "version")).To(MatchRegexp(`(?s)Client Version.*Server Version`))
 		err := clientset.CoreV1().RESTClient().Get().AbsPath(subresourcesAPI, "healthz").Do(ctx).Error()
 		Expect(err).NotTo(HaveOccurred())
+
+		namespace := newNamespace(ctx)
+		create(ctx, &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "operators"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "kubevirt.io:edit"},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "operator"}},
+		})
+		// kubectl auth can-i asks the same; it knows no group that has nothing but subresources.
+		console := right{resource: "virtualmachineinstances/console", verb: "get"}
+		Eventually(allowed).WithArguments(ctx, namespace, "operator", console).WithTimeout(shortTimeout).Should(BeTrue())
+		Expect(allowed(ctx, namespace, "somebody-else", console)).To(BeFalse())
 	}, SpecTimeout(2*time.Minute))
 })

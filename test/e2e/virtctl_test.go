@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -20,6 +21,19 @@ import (
 
 // virtctlProgram is what `make build` made.
 var virtctlProgram = valueOr("VIRTCTL", filepath.Join("..", "..", "bin", "virtctl"))
+
+// kubectlProgram is what `make cluster-up` made.
+var kubectlProgram = valueOr("KUBECTL", filepath.Join("..", "..", "bin", "kubectl"))
+
+// kubectl runs a command that must work, with something to read, and returns what it printed.
+func kubectl(ctx context.Context, input string, args ...string) string {
+	GinkgoHelper()
+	command := exec.CommandContext(ctx, kubectlProgram, args...)
+	command.Stdin = strings.NewReader(input)
+	output, err := command.CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), "kubectl %v: %s", args, output)
+	return string(output)
+}
 
 // terminal is a virtctl that runs, with its keyboard and its screen.
 type terminal struct {
@@ -94,10 +108,10 @@ func openConsole(ctx context.Context, namespace, name string) *terminal {
 
 var forwardedAt = regexp.MustCompile(`Forwarding from (\S+) `)
 
-// forward opens a port of this machine that leads to a guest's port, and returns its address.
-func forward(ctx context.Context, namespace, name, port string) (address string, running *terminal) {
+// forward opens a port of this machine that leads to a guest's port, such as ":80" or "udp/:53", and returns its address.
+func forward(ctx context.Context, namespace, name, port string, options ...string) (address string, running *terminal) {
 	GinkgoHelper()
-	running = startVirtctl(ctx, "port-forward", "-n", namespace, "vmi/"+name, ":"+port)
+	running = startVirtctl(ctx, append([]string{"port-forward", "-n", namespace, "vmi/" + name, port}, options...)...)
 	Eventually(func() []byte { return running.Out.Contents() }).WithContext(ctx).WithTimeout(shortTimeout).
 		Should(MatchRegexp(forwardedAt.String()))
 	address = string(forwardedAt.FindSubmatch(running.Out.Contents())[1])

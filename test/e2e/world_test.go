@@ -43,6 +43,8 @@ func newNamespace(ctx context.Context) string {
 		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &v1.VirtualMachineInstanceReplicaSet{}, client.InNamespace(namespace.Name)))).To(Succeed())
 		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &v1.VirtualMachineInstance{}, client.InNamespace(namespace.Name)))).To(Succeed())
 		Eventually(func(g Gomega) {
+			// A guest that is still on its way up would use its whole grace period.
+			g.Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(namespace.Name), client.GracePeriodSeconds(1)))).To(Succeed())
 			left := &v1.VirtualMachineInstanceList{}
 			g.Expect(k8s.List(ctx, left, client.InNamespace(namespace.Name))).To(Succeed())
 			g.Expect(left.Items).To(BeEmpty())
@@ -50,6 +52,13 @@ func newNamespace(ctx context.Context) string {
 		Expect(client.IgnoreNotFound(k8s.Delete(ctx, namespace))).To(Succeed())
 	}, NodeTimeout(4*time.Minute))
 	return namespace.Name
+}
+
+// dumpFailed shows what is in the namespace of several tests when one of them failed.
+func dumpFailed(ctx context.Context, namespace string) {
+	if CurrentSpecReport().Failed() && namespace != "" {
+		dump(ctx, namespace)
+	}
 }
 
 // dump writes everything that helps to understand a failed test.
