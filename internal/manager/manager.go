@@ -40,6 +40,9 @@ const (
 // componentName is the name of this process: in events, on its Lease and as the owner of fields.
 const componentName = "virt-controller"
 
+// liveMigration says that guests can be migrated: the kind VirtualMachineInstanceMigration is installed and has its reconciler.
+const liveMigration = false
+
 // Service accounts of our components, whose writes admission trusts.
 const (
 	controllerAccount = "kubevirt-controller"
@@ -75,6 +78,8 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err := webhookv1.SetupWithManager(mgr, webhookv1.Options{
 		Config:       store,
 		TrustedUsers: webhookv1.ServiceAccounts(o.Namespace, controllerAccount, handlerAccount, apiAccount),
+
+		LiveMigration: liveMigration,
 	}); err != nil {
 		return fmt.Errorf("cannot set up webhooks: %w", err)
 	}

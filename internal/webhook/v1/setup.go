@@ -24,6 +24,8 @@ type Options struct {
 	// TrustedUsers are the user names of our own components that may change the spec of a VMI and write reserved labels,
 	// as they stand in a request: see ServiceAccounts.
 	TrustedUsers []string
+	// LiveMigration says that this installation can migrate guests. Without it an eviction finds that none can.
+	LiveMigration bool
 }
 
 // ServiceAccounts returns the user names of service accounts of a namespace.
@@ -52,6 +54,10 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 		"/virtualmachineinstances-mutate":          admission.WithDefaulter(scheme, &vmiDefaulter{config: options.Config}),
 		"/virtualmachineinstances-validate-create": vmi,
 		"/virtualmachineinstances-validate-update": vmi,
+
+		"/launcher-eviction-validate": &admission.Webhook{Handler: &evictionInterceptor{
+			config: options.Config, live: mgr.GetAPIReader(), writer: mgr.GetClient(), liveMigration: options.LiveMigration,
+		}},
 
 		"/kubevirt-validate-create": kubeVirt,
 		"/kubevirt-validate-update": kubeVirt,

@@ -79,6 +79,8 @@ var _ = BeforeSuite(func() {
 	Expect(SetupWithManager(mgr, Options{
 		Config:       suiteConfig,
 		TrustedUsers: ServiceAccounts("kubevirt", "kubevirt-controller"),
+
+		LiveMigration: true,
 	})).To(Succeed())
 	go func() {
 		defer GinkgoRecover()

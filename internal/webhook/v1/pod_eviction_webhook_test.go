@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"context"
+	"sync"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/eviction"
+	"github.com/vireo-project/vireo/internal/podspec"
+)
+
+var _ = Describe("an eviction", func() {
+	const node = "evicted-node"
+	ctx := context.Background()
+
+	// launch makes a VMI whose guest runs in a launcher Pod on a node.
+	launch := func(name string, strategy *v1.EvictionStrategy, migratable bool) (*v1.VirtualMachineInstance, *corev1.Pod) {
+		GinkgoHelper()
+		vmi := newVMI(name, func(spec *v1.VirtualMachineInstanceSpec) { spec.EvictionStrategy = strategy })
+		Expect(k8s.Create(ctx, vmi)).To(Succeed())
+		DeferCleanup(expectGone, ctx, vmi)
+		pod := launcherPod(vmi, podspec.PodName(vmi), node)
+		Expect(k8s.Create(ctx, pod)).To(Succeed())
+		DeferCleanup(expectGone, ctx, pod)
+		vmi.Status.Phase, vmi.Status.NodeName = v1.Running, node
+		vmi.Status.Conditions = []v1.VirtualMachineInstanceCondition{{
+			Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionFalse,
+			Reason: "DisksNotLiveMigratable", Message: "cannot migrate VMI: a reason in words",
+		}}
+		if migratable {
+			vmi.Status.Conditions[0] = v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionTrue}
+		}
+		Expect(controller.Status().Update(ctx, vmi)).To(Succeed())
+		return vmi, pod
+	}
+	evict := func(pod *corev1.Pod, options ...client.SubResourceCreateOption) error {
+		return k8s.SubResource("eviction").Create(ctx, pod.DeepCopy(), &policyv1.Eviction{}, options...)
+	}
+	get := func(vmi *v1.VirtualMachineInstance) *v1.VirtualMachineInstance {
+		GinkgoHelper()
+		Expect(k8s.Get(ctx, client.ObjectKeyFromObject(vmi), vmi)).To(Succeed())
+		return vmi
+	}
+	expectDenied := func(err error, message string) {
+		GinkgoHelper()
+		Expect(apierrors.IsTooManyRequests(err)).To(BeTrue(), "want 429, got: %v", err)
+		Expect(err).To(MatchError(`admission webhook "virt-launcher-eviction-interceptor.kubevirt.io" denied the request: ` + message))
+		_, wait := apierrors.SuggestsClientDelay(err)
+		Expect(wait).To(BeFalse(), "clients would try again in silence")
+	}
+	expectStays := func(pod *corev1.Pod) *corev1.Pod {
+		GinkgoHelper()
+		Expect(k8s.Get(ctx, client.ObjectKeyFromObject(pod), pod)).To(Succeed())
+		Expect(pod.DeletionTimestamp).To(BeNil())
+		return pod
+	}
+	expectLeaves := func(pod *corev1.Pod) {
+		GinkgoHelper()
+		err := k8s.Get(ctx, client.ObjectKeyFromObject(pod), pod)
+		Expect(err != nil && apierrors.IsNotFound(err) || pod.DeletionTimestamp != nil).To(BeTrue(), "it is there: %v", err)
+	}
+	expectNode := func(unschedulable bool) {
+		GinkgoHelper()
+		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: corev1.NodeSpec{Unschedulable: unschedulable}}
+		Expect(k8s.Create(ctx, host)).To(Succeed())
+		DeferCleanup(expectGone, ctx, host)
+	}
+
+	It("has a guest moved that can, and says so, with the code and the words that tools look for", func() {
+		vmi, pod := launch("moves", ptr.To(v1.EvictionStrategyLiveMigrate), true)
+		expectDenied(evict(pod), `Eviction triggered evacuation of VMI "default/moves"`)
+		Expect(get(vmi).Status.EvacuationNodeName).To(Equal(node))
+		since := eviction.MarkedAt(vmi)
+		Expect(since.IsZero()).To(BeFalse())
+		version := vmi.ResourceVersion
+
+		for range 3 {
+			expectDenied(evict(pod), `Evacuation in progress: Eviction triggered evacuation of VMI "default/moves"`)
+		}
+		Expect(get(vmi).ResourceVersion).To(Equal(version), "to ask again changes nothing")
+		Expect(expectStays(pod).Annotations).To(HaveKeyWithValue(eviction.InProgressAnnotation, "kubevirt"))
+		Expect(eviction.ByDrain(&pod.ObjectMeta)).To(BeFalse(), "its node takes Pods, or nobody knows")
+	})
+
+	It("notes that the node is being drained", func() {
+		expectNode(true)
+		_, pod := launch("drained", ptr.To(v1.EvictionStrategyLiveMigrate), true)
+		expectDenied(evict(pod), `Eviction triggered evacuation of VMI "default/drained"`)
+		Expect(eviction.ByDrain(&expectStays(pod).ObjectMeta)).To(BeTrue())
+	})
+
+	It("is answered the same in a dry run, and nothing is changed, by either way of asking for one", func() {
+		vmi, pod := launch("dry", ptr.To(v1.EvictionStrategyLiveMigrate), true)
+		expectDenied(evict(pod, client.DryRunAll), `Eviction triggered evacuation of VMI "default/dry"`)
+		expectDenied(k8s.SubResource("eviction").Create(ctx, pod.DeepCopy(), &policyv1.Eviction{
+			DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}},
+		}), `Eviction triggered evacuation of VMI "default/dry"`)
+		Expect(get(vmi).Status.EvacuationNodeName).To(BeEmpty())
+		Expect(expectStays(pod).Annotations).NotTo(HaveKey(eviction.InProgressAnnotation))
+	})
+
+	It("is denied for a guest that is to move and cannot, with the reason", func() {
+		vmi, pod := launch("stuck", ptr.To(v1.EvictionStrategyLiveMigrate), false)
+		expectDenied(evict(pod), "VMI stuck is configured with an eviction strategy but is not live-migratable: "+
+			"cannot migrate VMI: a reason in words. Nothing is done until it can migrate or is stopped")
+		Expect(get(vmi).Status.EvacuationNodeName).To(BeEmpty())
+		expectStays(pod)
+	})
+
+	It("shuts a guest down that cannot move, and only was to if possible", func() {
+		vmi, pod := launch("tried", ptr.To(v1.EvictionStrategyLiveMigrateIfPossible), false)
+		Expect(evict(pod)).To(Succeed())
+		expectLeaves(pod)
+		Expect(get(vmi).Status.EvacuationNodeName).To(BeEmpty())
+	})
+
+	It("leaves a guest to another controller", func() {
+		vmi, pod := launch("external", ptr.To(v1.EvictionStrategyExternal), false)
+		expectDenied(evict(pod), `Eviction triggered evacuation of VMI "default/external"`)
+		Expect(get(vmi).Status.EvacuationNodeName).To(Equal(node))
+		expectStays(pod)
+	})
+
+	It("follows the cluster's strategy, which is to shut guests down unless the KubeVirt object says something else", func() {
+		_, pod := launch("as-the-cluster", nil, true)
+		Expect(evict(pod)).To(Succeed())
+		expectLeaves(pod)
+
+		Expect(suiteConfig.Set(&v1.KubeVirt{Spec: v1.KubeVirtSpec{Configuration: v1.KubeVirtConfiguration{
+			EvictionStrategy: ptr.To(v1.EvictionStrategyLiveMigrate),
+		}}})).To(Succeed())
+		DeferCleanup(func() { Expect(suiteConfig.Set(&v1.KubeVirt{})).To(Succeed()) })
+		_, pod = launch("as-the-cluster-now", nil, true)
+		expectDenied(evict(pod), `Eviction triggered evacuation of VMI "default/as-the-cluster-now"`)
+	})
+
+	It("of a target Pod waits for the end of the migration", func() {
+		vmi, _ := launch("arriving", ptr.To(v1.EvictionStrategyLiveMigrate), true)
+		target := launcherPod(vmi, podspec.TargetPodName(vmi, "migration"), "another-node")
+		Expect(k8s.Create(ctx, target)).To(Succeed())
+		DeferCleanup(expectGone, ctx, target)
+		expectDenied(evict(target), "Eviction request for target Pod")
+		Expect(get(vmi).Status.EvacuationNodeName).To(BeEmpty())
+	})
+
+	It("marks a VMI once and for one node, however many ask and write at the same time", func() {
+		vmi, pod := launch("busy", ptr.To(v1.EvictionStrategyLiveMigrate), true)
+		stop, writing := make(chan struct{}), sync.WaitGroup{}
+		writing.Go(func() {
+			patch := client.RawPatch(types.MergePatchType, []byte(`{"status":{"machine":{"type":"q35"}}}`))
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+					_ = controller.Status().Patch(ctx, vmi.DeepCopy(), patch)
+				}
+			}
+		})
+		answers := make([]error, 5)
+		asking := sync.WaitGroup{}
+		for i := range answers {
+			asking.Go(func() { answers[i] = evict(pod) })
+		}
+		asking.Wait()
+		close(stop)
+		writing.Wait()
+		for _, err := range answers {
+			Expect(apierrors.IsTooManyRequests(err)).To(BeTrue(), "%v", err)
+		}
+		Expect(get(vmi).Status.EvacuationNodeName).To(Equal(node))
+		expectStays(pod)
+	})
+
+	It("of any other Pod never comes here: not of one of another name, and one of such a name is let go", func() {
+		vmi, _ := launch("bystander", ptr.To(v1.EvictionStrategyLiveMigrate), true)
+		foreign := launcherPod(vmi, "bystander", node) // the labels of a launcher Pod, and none of its names
+		named := launcherPod(vmi, "virt-launcher-of-somebody", node)
+		named.Labels, named.Annotations = nil, nil
+		for _, pod := range []*corev1.Pod{foreign, named} {
+			Expect(k8s.Create(ctx, pod)).To(Succeed())
+			DeferCleanup(expectGone, ctx, pod)
+			Expect(evict(pod)).To(Succeed())
+			expectLeaves(pod)
+		}
+		Expect(get(vmi).Status.EvacuationNodeName).To(BeEmpty())
+	})
+})
+
+// launcherPod makes a launcher Pod as far as an eviction looks at it.
+func launcherPod(vmi *v1.VirtualMachineInstance, name, node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: vmi.Namespace, Name: name, Annotations: map[string]string{v1.DomainAnnotation: vmi.Name},
+			Labels: map[string]string{v1.AppLabel: podspec.LauncherAppValue, v1.CreatedByLabel: string(vmi.UID)},
+		},
+		Spec: corev1.PodSpec{
+			NodeName: node, TerminationGracePeriodSeconds: ptr.To[int64](0),
+			Containers: []corev1.Container{{Name: "compute", Image: "example.org/launcher:1"}},
+		},
+	}
+}
