@@ -77,6 +77,8 @@ type Config struct {
 	EvictionStrategy v1.EvictionStrategy
 	// RolloutStrategy says whether changes of a VM reach a running guest.
 	RolloutStrategy v1.VMRolloutStrategy
+	// Migrations is how guests migrate. Nothing of it is nil but Network, which is nil for the network of Pods.
+	Migrations v1.MigrationConfiguration
 	// MemBalloonStatsPeriod is how often the balloon reports statistics, in seconds. Zero turns them off.
 	MemBalloonStatsPeriod uint32
 	// DisableFreePageReporting turns free page reporting off for all guests.
@@ -186,6 +188,7 @@ func Default() Config {
 		SMBIOS:                             SMBIOS{Manufacturer: "KubeVirt", Product: "None", Family: "KubeVirt"},
 		EvictionStrategy:                   v1.EvictionStrategyNone,
 		RolloutStrategy:                    v1.VMRolloutStrategyLiveUpdate,
+		Migrations:                         defaultMigrations(),
 		MemBalloonStatsPeriod:              10,
 		ObsoleteCPUModels:                  defaultObsoleteCPUModels(),
 		FeatureGates:                       NewFeatureGates(nil, nil),

@@ -86,6 +86,7 @@ func (p *parser) configuration(s *v1.KubeVirtConfiguration, path *field.Path) {
 	if s.VMRolloutStrategy != nil {
 		c.RolloutStrategy = *s.VMRolloutStrategy
 	}
+	p.migrations(s.MigrationConfiguration, path.Child("migrations"))
 	if s.MemBalloonStatsPeriod != nil {
 		c.MemBalloonStatsPeriod = *s.MemBalloonStatsPeriod
 	}
