@@ -35,6 +35,12 @@ func Forget(pod *metav1.ObjectMeta) {
 	delete(pod.Annotations, DrainAnnotation)
 }
 
+// IsAnnotated says that a Pod has annotations of one that is evicted.
+func IsAnnotated(pod *metav1.ObjectMeta) bool {
+	_, inProgress := pod.Annotations[InProgressAnnotation]
+	return inProgress || ByDrain(pod)
+}
+
 // ByDrain says that a Pod was evicted by a drain of its node.
 func ByDrain(pod *metav1.ObjectMeta) bool { return pod.Annotations[DrainAnnotation] == "true" }
 

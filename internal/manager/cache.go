@@ -44,6 +44,15 @@ func NewScheme() *runtime.Scheme {
 const podWarnings = "involvedObject.kind=Pod,type=Warning," +
 	"reason!=FailedScheduling,reason!=BackOff,reason!=Unhealthy,reason!=Failed,reason!=Evicted"
 
+// slimNode keeps of a Node what is looked at: its metadata, and whether it takes Pods. Its status lists every image that it has.
+func slimNode(o any) (any, error) {
+	o, err := cache.TransformStripManagedFields()(o)
+	if node, ok := o.(*corev1.Node); ok {
+		node.Status = corev1.NodeStatus{}
+	}
+	return o, err
+}
+
 // slim keeps nothing of an event but its name, unless it tells why a launcher Pod does not start.
 func slim(o any) (any, error) {
 	e, ok := o.(*corev1.Event)
@@ -86,6 +95,7 @@ func cacheOptions(namespace string) cache.Options {
 			// Those with the specs that VMs were started with.
 			&appsv1.ControllerRevision{}: {Label: labels.NewSelector().Add(*ours)},
 			&corev1.Event{}:              {Field: fields.ParseSelectorOrDie(podWarnings), Transform: slim},
+			&corev1.Node{}:               {Transform: slimNode},
 			&coordinationv1.Lease{}:      here(agents),
 			&corev1.ConfigMap{}:          here(labeled(nodecapabilities.LabelValue, certificate.BundleName)),
 			&appsv1.DaemonSet{}:          here(installed),

@@ -148,6 +148,11 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 			DataVolumes: imports,
 		},
 	}
+	if liveMigration {
+		reconcilers = append(reconcilers, &controller.EvacuationReconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store,
+		})
+	}
 	for _, r := range reconcilers {
 		if err := r.SetupWithManager(mgr); err != nil {
 			return fmt.Errorf("cannot set up %T: %w", r, err)

@@ -97,7 +97,7 @@ func labels(vmi *v1.VirtualMachineInstance) map[string]string {
 	out[v1.AppLabel] = LauncherAppValue
 	out[v1.CreatedByLabel] = string(vmi.UID)
 	out[v1.DeprecatedVirtualMachineNameLabel] = hostname(vmi)
-	out[v1.VirtualMachineInstanceIDLabel] = labelValue(vmi.Name)
+	out[v1.VirtualMachineInstanceIDLabel] = LabelValue(vmi.Name)
 	return out
 }
 
@@ -118,8 +118,8 @@ func annotations(vmi *v1.VirtualMachineInstance) map[string]string {
 	return out
 }
 
-// labelValue is a name that fits a label's value: the name itself, or its beginning and a hash.
-func labelValue(name string) string {
+// LabelValue is a name that fits a label's value: the name itself, or its beginning and a hash.
+func LabelValue(name string) string {
 	if len(name) <= validation.LabelValueMaxLength {
 		return name
 	}

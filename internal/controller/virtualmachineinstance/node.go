@@ -48,4 +48,5 @@ func setLive(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 	case status.Reason == ReasonNodeUnresponsive:
 		status.Reason = ""
 	}
+	setEvacuation(s, status)
 }

@@ -145,6 +145,9 @@ func annotatePod(ctx context.Context, s *Scope) error {
 	}
 	changed := s.Pod.DeepCopy()
 	podspec.CopyLiveAnnotations(&changed.ObjectMeta, s.VMI.Annotations)
+	if err := forgetEviction(ctx, s, changed); err != nil {
+		return err
+	}
 	if equalMaps(s.Pod.Annotations, changed.Annotations) {
 		return nil
 	}

@@ -4,21 +4,12 @@
 package virtualmachineinstancereplicaset
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-)
-
-// How the API server makes a name from generateName: as many characters of this alphabet after a prefix of at most that
-// length. Ours look the same. Source: k8s.io/apiserver pkg/storage/names, k8s.io/apimachinery pkg/util/rand.
-const (
-	suffixLength = 5
-	prefixLength = 63 - suffixLength
-	alphabet     = "bcdfghjklmnpqrstvwxz2456789"
+	"github.com/vireo-project/vireo/internal/controller/naming"
 )
 
 // generateName is what the names of the set's VMIs begin with. Source: KubeVirt's getVirtualMachineBaseName.
@@ -46,7 +37,7 @@ type names struct {
 
 func newNames(set *v1.VirtualMachineInstanceReplicaSet) *names {
 	prefix := generateName(set)
-	return &names{prefix: prefix[:min(len(prefix), prefixLength)], uid: set.UID, taken: map[string]bool{}}
+	return &names{prefix: prefix[:min(len(prefix), naming.PrefixLength)], uid: set.UID, taken: map[string]bool{}}
 }
 
 // take returns a name and gives it to nobody else.
@@ -54,23 +45,11 @@ func (n *names) take() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for {
-		name := n.prefix + suffix(n.uid, n.next)
+		name := n.prefix + naming.Suffix(n.uid, n.next)
 		n.next++
 		if !n.taken[name] {
 			n.taken[name] = true
 			return name
 		}
 	}
-}
-
-// suffix is the end of the name at one place of the sequence of a set.
-func suffix(uid types.UID, place uint64) string {
-	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte(uid), place))
-	number := binary.BigEndian.Uint64(sum[:])
-	out := make([]byte, suffixLength)
-	for i := range out {
-		out[i] = alphabet[number%uint64(len(alphabet))]
-		number /= uint64(len(alphabet))
-	}
-	return string(out)
 }

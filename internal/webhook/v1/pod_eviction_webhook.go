@@ -112,9 +112,9 @@ func (e *evictionInterceptor) answer(ctx context.Context, key client.ObjectKey, 
 	if !answer.Mark || dry {
 		return answer, nil
 	}
-	err := e.annotate(ctx, pod)
+	err := e.mark(ctx, vmi)
 	if err == nil {
-		err = e.mark(ctx, vmi)
+		err = e.annotate(ctx, pod)
 	}
 	if err != nil {
 		return answer, fmt.Errorf("kubevirt failed marking the vmi for eviction: %w", err)
@@ -122,7 +122,7 @@ func (e *evictionInterceptor) answer(ctx context.Context, key client.ObjectKey, 
 	return answer, nil
 }
 
-// annotate notes with the Pod whether its node is being drained. It comes before the mark, which others act on.
+// annotate notes with the Pod whether its node is being drained. It comes after the mark, without which the annotations mean nothing.
 func (e *evictionInterceptor) annotate(ctx context.Context, pod *corev1.Pod) error {
 	node := &corev1.Node{}
 	if err := e.live.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node); client.IgnoreNotFound(err) != nil {

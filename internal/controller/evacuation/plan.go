@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package evacuation decides which guests of a node migrate next because they have to leave it, and carries that out.
+//
+// Nothing is remembered from one look to the next. Of two looks at the same time, or one with a cache that is behind, both choose the
+// same guests in the same order and give their migrations the same names, and the API server takes each once.
+package evacuation
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/eviction"
+)
+
+// Guest is a VMI on the node.
+type Guest struct {
+	VMI *v1.VirtualMachineInstance
+	// Strategy is its own, or the cluster's.
+	Strategy v1.EvictionStrategy
+	// ByDrain says that a drain evicted its Pod.
+	ByDrain bool
+	// Migrations are those of this VMI that exist.
+	Migrations []*v1.VirtualMachineInstanceMigration
+}
+
+// Node is what is known about the node.
+type Node struct {
+	Name string
+	// Cordoned says that the node takes no new Pods, Tainted that it asks its guests to leave by the taint that KubeVirt
+	// deprecates.
+	Cordoned, Tainted bool
+}
+
+// Slots are how many more migrations may begin, by the cluster's and by the node's limit. They may be negative.
+type Slots struct{ Cluster, Node int }
+
+func (s Slots) free() int { return max(0, min(s.Cluster, s.Node)) }
+
+// Plan is what is to be done.
+type Plan struct {
+	// Migrate are the guests that get a migration, in this order.
+	Migrate []Guest
+	// Stay are the guests that no longer have to leave.
+	Stay []Stay
+	// Stuck are the guests that have to leave and cannot.
+	Stuck []Stuck
+	// Withdraw are migrations that did not begin, and that nobody asks for any more.
+	Withdraw []*v1.VirtualMachineInstanceMigration
+	// Waiting is how many guests get a migration when others are through.
+	Waiting int
+}
+
+// Stay is a guest that no longer has to leave its node.
+type Stay struct {
+	VMI *v1.VirtualMachineInstance
+	Why string
+}
+
+// Stuck is a guest that has to leave its node and cannot.
+type Stuck struct {
+	VMI *v1.VirtualMachineInstance
+	Why string
+}
+
+// Decide makes the plan for a node.
+func Decide(node Node, guests []Guest, slots Slots) Plan {
+	var plan Plan
+	var candidates []Guest
+	for i := range guests {
+		g := &guests[i]
+		if !concerned(g) {
+			continue
+		}
+		marked := eviction.IsMarked(g.VMI)
+		why := ""
+		if marked && !node.Cordoned && !node.Tainted {
+			why = noLongerAsked(node, g)
+		}
+		switch {
+		case why != "":
+			plan.Stay = append(plan.Stay, Stay{VMI: g.VMI, Why: why})
+			plan.withdraw(node, g)
+		case !marked && !node.Tainted:
+			plan.withdraw(node, g) // Somebody took the mark away.
+		case g.active() != nil:
+		case eviction.Obstacle(g.VMI, true) != "":
+			plan.Stuck = append(plan.Stuck, Stuck{VMI: g.VMI, Why: eviction.Obstacle(g.VMI, true)})
+		default:
+			candidates = append(candidates, *g)
+		}
+	}
+	slices.SortStableFunc(candidates, order)
+	now := min(slots.free(), len(candidates))
+	plan.Migrate, plan.Waiting = candidates[:now], len(candidates)-now
+	return plan
+}
+
+// concerned says that a guest is moved by migrations of ours. One of the strategy External is left to whoever moves it.
+func concerned(g *Guest) bool {
+	return eviction.Migrates(g.Strategy) && g.VMI.DeletionTimestamp == nil && !g.VMI.IsFinal()
+}
+
+// noLongerAsked says why a marked guest need not leave a node that takes Pods again, or nothing. A drain that was given up is over. An
+// eviction that was not a drain's is worth an attempt; whoever wants another one evicts again. Without this, a guest that cannot
+// move would try for ever: kubevirt/kubevirt issues 5177 and 9585.
+func noLongerAsked(node Node, g *Guest) string {
+	if m := g.active(); m != nil && Begun(m) && m.DeletionTimestamp == nil {
+		return "" // It comes to its end first.
+	}
+	if g.ByDrain {
+		return fmt.Sprintf("node %s was being drained and takes Pods again", node.Name)
+	}
+	since := eviction.MarkedAt(g.VMI)
+	for _, m := range g.Migrations {
+		if m.Annotations[v1.EvacuationMigrationAnnotation] != node.Name || m.CreationTimestamp.Before(&since) {
+			continue
+		}
+		if m.DeletionTimestamp != nil && !IsFinal(m) {
+			return fmt.Sprintf("migration %s was canceled, and node %s takes Pods: evict the Pod again to have the guest moved", m.Name, node.Name)
+		}
+		if m.Status.Phase == v1.MigrationFailed {
+			return fmt.Sprintf("migration %s failed, and node %s takes Pods: evict the Pod again to try once more", m.Name, node.Name)
+		}
+	}
+	return ""
+}
+
+func (p *Plan) withdraw(node Node, g *Guest) {
+	m := g.active()
+	if m != nil && !Begun(m) && m.DeletionTimestamp == nil && m.Annotations[v1.EvacuationMigrationAnnotation] == node.Name {
+		p.Withdraw = append(p.Withdraw, m)
+	}
+}
+
+// active is a migration that has not ended, whoever asked for it, or nil.
+func (g *Guest) active() *v1.VirtualMachineInstanceMigration {
+	for _, m := range g.Migrations {
+		if !IsFinal(m) {
+			return m
+		}
+	}
+	return nil
+}
+
+// failures are how often the guest has failed to leave.
+func (g *Guest) failures() int {
+	n := 0
+	for _, m := range g.Migrations {
+		if _, evacuates := m.Annotations[v1.EvacuationMigrationAnnotation]; evacuates && m.Status.Phase == v1.MigrationFailed {
+			n++
+		}
+	}
+	return n
+}
+
+// order has guests that failed wait for those that did not, and those that were evicted first go first.
+func order(a, b Guest) int {
+	since, other := eviction.MarkedAt(a.VMI), eviction.MarkedAt(b.VMI)
+	return cmp.Or(cmp.Compare(a.failures(), b.failures()), since.Compare(other.Time),
+		strings.Compare(a.VMI.Namespace, b.VMI.Namespace), strings.Compare(a.VMI.Name, b.VMI.Name))
+}
+
+// IsFinal says that a migration has ended.
+func IsFinal(m *v1.VirtualMachineInstanceMigration) bool {
+	return m.Status.Phase == v1.MigrationSucceeded || m.Status.Phase == v1.MigrationFailed
+}
+
+// Begun says that a migration has left the queue, and counts against the limits.
+func Begun(m *v1.VirtualMachineInstanceMigration) bool {
+	return !IsFinal(m) && m.Status.Phase != v1.MigrationPhaseUnset && m.Status.Phase != v1.MigrationPending
+}
+
+// Takes says whether a migration takes a slot: one that has begun does, and so does one of ours that may begin at any moment. One
+// that waits after a failure does not: guests that cannot leave must not hold up those that can.
+func Takes(m *v1.VirtualMachineInstanceMigration, failures int) bool {
+	_, evacuates := m.Annotations[v1.EvacuationMigrationAnnotation]
+	return Begun(m) || !IsFinal(m) && evacuates && failures == 0
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package evacuation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/naming"
+	"github.com/vireo-project/vireo/internal/eviction"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// Reasons of events. The first two are KubeVirt's.
+const (
+	ReasonSuccessfulCreate = "SuccessfulCreate"
+	ReasonFailedCreate     = "FailedCreate"
+	ReasonCanceled         = "EvacuationCanceled"
+)
+
+const action = "Evacuate"
+
+// namePrefix begins the names of migrations that evacuate. KubeVirt's.
+const namePrefix = "kubevirt-evacuation-"
+
+// descheduler is the value of the annotation kubevirt.io/eviction-source by which an eviction can wait for a drain's.
+const descheduler = "descheduler"
+
+// When to look again without being woken. KubeVirt's times.
+const (
+	slotRetry  = 5 * time.Second
+	stuckAgain = time.Minute
+)
+
+// Scope is one look at one node.
+type Scope struct {
+	// Client reads from the cache and writes to the API server. Live reads from the API server.
+	Client client.Client
+	Live   client.Reader
+	// Recorder takes events, after what they tell about has happened.
+	Recorder events.EventRecorder
+	// Default is the cluster's eviction strategy, DrainTaint the taint that asks for an evacuation.
+	Default    v1.EvictionStrategy
+	DrainTaint string
+	// PerCluster and PerNode are how many migrations there may be at the same time.
+	PerCluster, PerNode int
+
+	// Node is the one that is looked at.
+	Node *corev1.Node
+	// Instances are the VMIs on it, in the cache.
+	Instances []v1.VirtualMachineInstance
+	// Migrations are all that there are, in the cache.
+	Migrations []v1.VirtualMachineInstanceMigration
+}
+
+// Run looks at the node and does what is to be done. It returns when to look again without being woken, or 0.
+func Run(ctx context.Context, s *Scope) (time.Duration, error) {
+	guests, err := s.guests(ctx)
+	if err != nil || len(guests) == 0 {
+		return 0, err
+	}
+	plan := Decide(s.node(), guests, s.slots())
+	if len(plan.Stay) > 0 {
+		// A drain may have begun that the cache does not show yet.
+		live := &corev1.Node{}
+		if err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.Node), live); err != nil {
+			return 0, client.IgnoreNotFound(err)
+		}
+		s.Node = live
+		plan = Decide(s.node(), guests, s.slots())
+	}
+	return s.carryOut(ctx, plan)
+}
+
+func (s *Scope) carryOut(ctx context.Context, plan Plan) (time.Duration, error) {
+	var failed error
+	for _, stay := range plan.Stay {
+		failed = errors.Join(failed, s.stay(ctx, stay))
+	}
+	for _, m := range plan.Withdraw {
+		failed = errors.Join(failed, s.withdraw(ctx, m))
+	}
+	for _, stuck := range plan.Stuck {
+		s.Recorder.Eventf(stuck.VMI, nil, corev1.EventTypeWarning, ReasonFailedCreate, action,
+			"VirtualMachineInstance is not migrateable: %s", stuck.Why)
+	}
+	for i := range plan.Migrate {
+		failed = errors.Join(failed, s.migrate(ctx, &plan.Migrate[i]))
+	}
+	switch {
+	case plan.Waiting > 0:
+		return slotRetry, failed
+	case len(plan.Stuck) > 0:
+		return stuckAgain, failed
+	default:
+		return 0, failed
+	}
+}
+
+func (s *Scope) node() Node {
+	return Node{Name: s.Node.Name, Cordoned: s.Node.Spec.Unschedulable, Tainted: eviction.HasTaint(s.Node, s.DrainTaint)}
+}
+
+// guests are the VMIs that may be concerned, each with its migrations.
+func (s *Scope) guests(ctx context.Context) ([]Guest, error) {
+	tainted := s.node().Tainted
+	var guests []Guest
+	for i := range s.Instances {
+		vmi := &s.Instances[i]
+		migrations := s.migrationsOf(vmi)
+		if !tainted && !eviction.IsMarked(vmi) && len(migrations) == 0 {
+			continue
+		}
+		pod := &corev1.Pod{}
+		key := client.ObjectKey{Namespace: vmi.Namespace, Name: podspec.OwnPodName(vmi)}
+		if err := s.Client.Get(ctx, key, pod); client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("get launcher Pod %s: %w", key, err)
+		}
+		guests = append(guests, Guest{
+			VMI: vmi, Strategy: eviction.StrategyOf(vmi, s.Default), ByDrain: eviction.ByDrain(&pod.ObjectMeta), Migrations: migrations,
+		})
+	}
+	return guests, nil
+}
+
+// migrationsOf leaves out those of a VMI that had the name before.
+func (s *Scope) migrationsOf(vmi *v1.VirtualMachineInstance) []*v1.VirtualMachineInstanceMigration {
+	var of []*v1.VirtualMachineInstanceMigration
+	for i := range s.Migrations {
+		m := &s.Migrations[i]
+		if m.Namespace == vmi.Namespace && m.Spec.VMIName == vmi.Name && !m.CreationTimestamp.Before(&vmi.CreationTimestamp) {
+			of = append(of, m)
+		}
+	}
+	return of
+}
+
+// slots counts what is left of the limits.
+func (s *Scope) slots() Slots {
+	here := map[client.ObjectKey]bool{}
+	for i := range s.Instances {
+		here[client.ObjectKeyFromObject(&s.Instances[i])] = true
+	}
+	failures := map[client.ObjectKey]int{}
+	for i := range s.Migrations {
+		m := &s.Migrations[i]
+		if _, evacuates := m.Annotations[v1.EvacuationMigrationAnnotation]; evacuates && m.Status.Phase == v1.MigrationFailed {
+			failures[client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}]++
+		}
+	}
+	slots := Slots{Cluster: s.PerCluster, Node: s.PerNode}
+	for i := range s.Migrations {
+		m := &s.Migrations[i]
+		vmi := client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}
+		if !Takes(m, failures[vmi]) {
+			continue
+		}
+		slots.Cluster--
+		if here[vmi] {
+			slots.Node--
+		}
+	}
+	return slots
+}
+
+// migrate makes the migration of a guest. Whether it is still asked for is seen in the API server: somebody may just have
+// taken it back.
+func (s *Scope) migrate(ctx context.Context, g *Guest) error {
+	vmi := &v1.VirtualMachineInstance{}
+	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(g.VMI), vmi); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if vmi.UID != g.VMI.UID || vmi.Status.NodeName != s.Node.Name || !eviction.IsMarked(vmi) && !s.node().Tainted {
+		return nil
+	}
+	m := s.migration(vmi)
+	err := s.Client.Create(ctx, m)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return nil // The cache does not show it yet.
+	case err != nil:
+		s.Recorder.Eventf(vmi, nil, corev1.EventTypeWarning, ReasonFailedCreate, action, "Error creating a Migration: %v", err)
+		return fmt.Errorf("create a migration of VirtualMachineInstance %s/%s away from node %s: %w", vmi.Namespace, vmi.Name, s.Node.Name, err)
+	}
+	s.Recorder.Eventf(vmi, m, corev1.EventTypeNormal, ReasonSuccessfulCreate, action, "Created Migration %s", m.Name)
+	return nil
+}
+
+func (s *Scope) migration(vmi *v1.VirtualMachineInstance) *v1.VirtualMachineInstanceMigration {
+	priority := v1.PrioritySystemCritical
+	if vmi.Annotations[v1.EvictionSourceAnnotation] == descheduler {
+		priority = v1.PrioritySystemMaintenance
+	}
+	return &v1.VirtualMachineInstanceMigration{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: vmi.Namespace, Name: s.freeName(vmi), GenerateName: namePrefix,
+			Labels:      map[string]string{v1.MigrationSelectorLabel: podspec.LabelValue(vmi.Name)},
+			Annotations: map[string]string{v1.EvacuationMigrationAnnotation: s.Node.Name},
+		},
+		Spec: v1.VirtualMachineInstanceMigrationSpec{VMIName: vmi.Name, Priority: ptr.To(priority)},
+	}
+}
+
+// freeName is the first name of the VMI's own sequence that no migration has.
+func (s *Scope) freeName(vmi *v1.VirtualMachineInstance) string {
+	taken := map[string]bool{}
+	for i := range s.Migrations {
+		if s.Migrations[i].Namespace == vmi.Namespace {
+			taken[s.Migrations[i].Name] = true
+		}
+	}
+	for place := uint64(0); ; place++ {
+		if name := namePrefix + naming.Suffix(vmi.UID, place); !taken[name] {
+			return name
+		}
+	}
+}
+
+// stay takes the mark off a VMI.
+func (s *Scope) stay(ctx context.Context, stay Stay) error {
+	after := stay.VMI.DeepCopy()
+	eviction.Unmark(&after.Status)
+	if _, err := vmistatus.Patch(ctx, s.Client, vmistatus.Controller, stay.VMI, after); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	s.Recorder.Eventf(stay.VMI, nil, corev1.EventTypeNormal, ReasonCanceled, action,
+		"The guest no longer has to leave node %s: %s", s.Node.Name, stay.Why)
+	return nil
+}
+
+// withdraw deletes a migration that has not begun. Whatever changed about it since is looked at first.
+func (s *Scope) withdraw(ctx context.Context, m *v1.VirtualMachineInstanceMigration) error {
+	err := s.Client.Delete(ctx, m, client.Preconditions{UID: ptr.To(m.UID), ResourceVersion: ptr.To(m.ResourceVersion)})
+	if err = client.IgnoreNotFound(err); err != nil {
+		return fmt.Errorf("delete migration %s/%s, which nobody asks for any more: %w", m.Namespace, m.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/evacuation"
+	"github.com/vireo-project/vireo/internal/eviction"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// drain is a node with guests on it, and the reconciler that has them leave.
+type drain struct {
+	ns     string
+	node   *corev1.Node
+	writes *Writes
+	events *heard
+	r      *EvacuationReconciler
+}
+
+func newDrain(cordoned bool) *drain {
+	GinkgoHelper()
+	d := &drain{ns: NewNamespace(), writes: NewWrites(), events: &heard{}}
+	d.node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "drain-"}, Spec: corev1.NodeSpec{Unschedulable: cordoned}}
+	ExpectCreated(d.node)
+	DeferCleanup(func() {
+		Expect(k8sClient.DeleteAllOf(ctx, &v1.VirtualMachineInstanceMigration{}, client.InNamespace(d.ns))).To(Succeed())
+		Expect(k8sClient.Delete(ctx, d.node)).To(Succeed())
+	})
+	d.r = &EvacuationReconciler{
+		Client: d.writes, Live: k8sClient, Recorder: d.events, Config: clusterconfig.NewStore(),
+	}
+	return d
+}
+
+// guest makes a VMI whose guest runs on the node, and marks it if it is to leave.
+func (d *drain) guest(name string, marked bool, changes ...func(*v1.VirtualMachineInstance)) *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	b := builder.MakeVMI(name).Namespace(d.ns)
+	b.With(func(vmi *v1.VirtualMachineInstance) {
+		vmi.Spec.EvictionStrategy = ptr.To(v1.EvictionStrategyLiveMigrate)
+	})
+	for _, change := range changes {
+		b.With(change)
+	}
+	vmi := b.Obj()
+	ExpectCreated(vmi)
+	vmi.Status.Phase, vmi.Status.NodeName = v1.Running, d.node.Name
+	vmi.Status.Conditions = []v1.VirtualMachineInstanceCondition{{Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionTrue}}
+	if marked {
+		eviction.Mark(&vmi.Status, vmi.CreationTimestamp)
+	}
+	ExpectStatus(vmi)
+	return vmi
+}
+
+func (d *drain) reconcile() ctrl.Result {
+	GinkgoHelper()
+	result, err := d.r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(d.node)})
+	Expect(err).NotTo(HaveOccurred())
+	return result
+}
+
+// migrations are those that there are, each as its VMI.
+func (d *drain) migrations() map[string]*v1.VirtualMachineInstanceMigration {
+	GinkgoHelper()
+	list := &v1.VirtualMachineInstanceMigrationList{}
+	Expect(k8sClient.List(ctx, list, client.InNamespace(d.ns))).To(Succeed())
+	found := map[string]*v1.VirtualMachineInstanceMigration{}
+	for i := range list.Items {
+		m := &list.Items[i]
+		if !evacuation.IsFinal(m) {
+			Expect(found).NotTo(HaveKey(m.Spec.VMIName), "two at the same time")
+			found[m.Spec.VMIName] = m
+		}
+	}
+	return found
+}
+
+func (d *drain) move(m *v1.VirtualMachineInstanceMigration, phase v1.VirtualMachineInstanceMigrationPhase) {
+	GinkgoHelper()
+	m.Status.Phase = phase
+	ExpectStatus(m)
+}
+
+// arrive ends a migration as the migration's own reconcilers do.
+func (d *drain) arrive(m *v1.VirtualMachineInstanceMigration) {
+	GinkgoHelper()
+	vmi := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: d.ns, Name: m.Spec.VMIName}})
+	vmi.Status.NodeName = "elsewhere"
+	eviction.Unmark(&vmi.Status)
+	ExpectStatus(vmi)
+	d.move(m, v1.MigrationSucceeded)
+}
+
+var _ = Describe("Evacuation", func() {
+	It("moves a guest that was evicted by a migration that says where from and how urgent it is", func() {
+		d := newDrain(true)
+		vmi := d.guest("vm", true)
+		later := d.guest("later", true, func(vmi *v1.VirtualMachineInstance) {
+			metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, v1.EvictionSourceAnnotation, "descheduler")
+		})
+		d.guest("bystander", false)
+		Expect(d.reconcile()).To(BeZero())
+		found := d.migrations()
+		Expect(found).To(HaveLen(2))
+		m := found[vmi.Name]
+		Expect(m.Name).To(MatchRegexp("^kubevirt-evacuation-[a-z0-9]{5}$"))
+		Expect(m.Annotations).To(HaveKeyWithValue(v1.EvacuationMigrationAnnotation, d.node.Name))
+		Expect(m.Labels).To(HaveKeyWithValue(v1.MigrationSelectorLabel, "vm"))
+		Expect(m.Spec.Priority).To(HaveValue(Equal(v1.PrioritySystemCritical)))
+		Expect(found[later.Name].Spec.Priority).To(HaveValue(Equal(v1.PrioritySystemMaintenance)))
+		Expect(d.events.take()).To(ContainElement("Normal SuccessfulCreate: Created Migration " + m.Name))
+
+		d.writes.Take()
+		Expect(d.reconcile()).To(BeZero())
+		Expect(d.writes.Take()).To(BeEmpty(), "a second look writes nothing")
+	})
+
+	It("empties a node within the limits, however many guests it has", func() {
+		d := newDrain(true)
+		for i := range 7 {
+			d.guest(fmt.Sprintf("vm-%d", i), true)
+		}
+		left := 7
+		for round := 0; left > 0; round++ {
+			Expect(round).To(BeNumerically("<", 10))
+			d.reconcile()
+			found := d.migrations()
+			Expect(found).To(HaveLen(min(2, left)), "two at the same time from one node")
+			for _, m := range found {
+				d.move(m, v1.MigrationRunning)
+			}
+			result := d.reconcile()
+			Expect(d.migrations()).To(HaveLen(min(2, left)))
+			Expect(result.RequeueAfter).To(BeNumerically(">=", time.Second*time.Duration(min(1, left-2))), "it looks again while guests wait")
+			for _, m := range found {
+				d.arrive(m)
+				left--
+			}
+		}
+		d.writes.Take()
+		Expect(d.reconcile()).To(BeZero())
+		Expect(d.writes.Take()).To(BeEmpty())
+	})
+
+	It("counts the migrations of other nodes against the cluster's limit", func() {
+		d := newDrain(true)
+		d.guest("vm", true)
+		var running []*v1.VirtualMachineInstanceMigration
+		for i := range 5 {
+			m := &v1.VirtualMachineInstanceMigration{
+				ObjectMeta: metav1.ObjectMeta{Namespace: d.ns, Name: fmt.Sprintf("other-%d", i)},
+				Spec:       v1.VirtualMachineInstanceMigrationSpec{VMIName: fmt.Sprintf("other-%d", i)},
+			}
+			ExpectCreated(m)
+			d.move(m, v1.MigrationRunning)
+			running = append(running, m)
+		}
+		Expect(d.reconcile().RequeueAfter).NotTo(BeZero())
+		Expect(d.migrations()).NotTo(HaveKey("vm"))
+		d.move(running[0], v1.MigrationSucceeded)
+		d.reconcile()
+		Expect(d.migrations()).To(HaveKey("vm"))
+	})
+
+	It("makes no second migration under a cache that shows none", func() {
+		d := newDrain(true)
+		for i := range 4 {
+			d.guest(fmt.Sprintf("vm-%d", i), true)
+		}
+		d.writes.StaleList = &v1.VirtualMachineInstanceMigrationList{}
+		for range 3 {
+			d.reconcile()
+		}
+		Expect(d.migrations()).To(HaveLen(2))
+	})
+
+	It("asks the API server before it moves a guest that may have been told to stay", func() {
+		d := newDrain(true)
+		vmi := d.guest("vm", true)
+		list := &v1.VirtualMachineInstanceList{}
+		Expect(k8sClient.List(ctx, list, client.InNamespace(d.ns))).To(Succeed())
+		d.writes.StaleList = list
+		eviction.Unmark(&vmi.Status)
+		ExpectStatus(vmi)
+		d.reconcile()
+		Expect(d.migrations()).To(BeEmpty())
+	})
+
+	It("does not go on when a drain was given up: what waits is withdrawn, what runs comes to its end", func() {
+		d := newDrain(true)
+		waits, runs, idle := d.guest("waits", true), d.guest("runs", true), d.guest("idle", true)
+		for _, vmi := range []*v1.VirtualMachineInstance{waits, runs, idle} {
+			pod := builderPod(vmi)
+			eviction.Annotate(&pod.ObjectMeta, true)
+			ExpectCreated(pod)
+		}
+		d.r.Config = limits(9)
+		d.reconcile()
+		d.move(d.migrations()["runs"], v1.MigrationRunning)
+		d.move(d.migrations()["waits"], v1.MigrationPending)
+
+		d.node.Spec.Unschedulable = false
+		Expect(k8sClient.Update(ctx, d.node)).To(Succeed())
+		d.events.take()
+		d.reconcile()
+		Expect(d.migrations()).To(And(HaveLen(1), HaveKey("runs")))
+		Expect(ExpectExists(waits).Status.EvacuationNodeName).To(BeEmpty())
+		Expect(ExpectExists(idle).Status.EvacuationNodeName).To(BeEmpty())
+		Expect(ExpectExists(runs).Status.EvacuationNodeName).To(Equal(d.node.Name))
+		told := strings.Join(d.events.take(), "\n")
+		Expect(strings.Count(told, "EvacuationCanceled: The guest no longer has to leave node "+d.node.Name)).To(Equal(2), told)
+
+		d.move(d.migrations()["runs"], v1.MigrationFailed)
+		for range 3 {
+			d.reconcile()
+		}
+		Expect(d.migrations()).To(BeEmpty(), "and it does not begin anew")
+		Expect(ExpectExists(runs).Status.EvacuationNodeName).To(BeEmpty())
+	})
+
+	It("believes the API server that a node takes Pods, before it tells a guest to stay", func() {
+		d := newDrain(true)
+		vmi := d.guest("vm", true)
+		pod := builderPod(vmi)
+		eviction.Annotate(&pod.ObjectMeta, true)
+		ExpectCreated(pod)
+		behind := d.node.DeepCopy()
+		behind.Spec.Unschedulable = false
+		d.writes.Stale = behind
+		d.reconcile()
+		Expect(d.migrations()).To(HaveKey("vm"))
+	})
+
+	It("tries anew while a drain asks for it, and once for anybody else", func() {
+		d := newDrain(true)
+		vmi := d.guest("vm", true)
+		names := map[string]bool{}
+		for range 3 {
+			d.reconcile()
+			m := d.migrations()["vm"]
+			Expect(names).NotTo(HaveKey(m.Name))
+			names[m.Name] = true
+			d.move(m, v1.MigrationFailed)
+		}
+		d.node.Spec.Unschedulable = false
+		Expect(k8sClient.Update(ctx, d.node)).To(Succeed())
+		d.reconcile()
+		Expect(d.migrations()).To(BeEmpty())
+		Expect(ExpectExists(vmi).Status.EvacuationNodeName).To(BeEmpty())
+	})
+
+	It("empties a node by KubeVirt's old taint, and tells of guests that cannot leave", func() {
+		d := newDrain(false)
+		d.guest("vm", false)
+		stuck := d.guest("stuck", false)
+		stuck.Status.Conditions[0].Status, stuck.Status.Conditions[0].Message = corev1.ConditionFalse, "cannot migrate VMI: why"
+		ExpectStatus(stuck)
+		d.reconcile()
+		Expect(d.migrations()).To(BeEmpty())
+		d.node.Spec.Taints = []corev1.Taint{{Key: "kubevirt.io/drain", Effect: corev1.TaintEffectNoSchedule}}
+		Expect(k8sClient.Update(ctx, d.node)).To(Succeed())
+		Expect(d.reconcile().RequeueAfter).NotTo(BeZero())
+		Expect(d.migrations()).To(And(HaveLen(1), HaveKey("vm")))
+		Expect(d.events.take()).To(ContainElement("Warning FailedCreate: VirtualMachineInstance is not migrateable: cannot migrate VMI: why"))
+	})
+
+	It("says why a migration cannot be made", func() {
+		d := newDrain(true)
+		d.guest("vm", true)
+		d.writes.Fail = func(string) error { return ErrInjected }
+		_, err := d.r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(d.node)})
+		Expect(err).To(MatchError(ErrInjected))
+		Expect(d.events.take()).To(ContainElement(HavePrefix("Warning FailedCreate: Error creating a Migration: ")))
+	})
+})
+
+// builderPod is the launcher Pod of a VMI, as far as it is looked at.
+func builderPod(vmi *v1.VirtualMachineInstance) *corev1.Pod {
+	pod := podOf(vmi)
+	pod.Spec.Containers = []corev1.Container{{Name: "compute", Image: "example.org/launcher:1"}}
+	return pod
+}
+
+// limits is a configuration in which as many migrations may leave a node.
+func limits(perNode uint32) ConfigSource {
+	GinkgoHelper()
+	store := clusterconfig.NewStore()
+	Expect(store.Set(&v1.KubeVirt{Spec: v1.KubeVirtSpec{Configuration: v1.KubeVirtConfiguration{
+		MigrationConfiguration: &v1.MigrationConfiguration{ParallelOutboundMigrationsPerNode: &perNode},
+	}}})).To(Succeed())
+	return store
+}
