@@ -52,7 +52,12 @@ func (b *PodStatus) Terminated(exitCode int32, reason, message string) *PodStatu
 
 // Evicted says that the kubelet ended the Pod without telling what the container did.
 func (b *PodStatus) Evicted(message string) *PodStatus {
-	b.status.Phase, b.status.Reason, b.status.Message = corev1.PodFailed, "Evicted", message
+	return b.Refused("Evicted", message)
+}
+
+// Refused says that the kubelet did not let the Pod in.
+func (b *PodStatus) Refused(reason, message string) *PodStatus {
+	b.status.Phase, b.status.Reason, b.status.Message = corev1.PodFailed, reason, message
 	return b
 }
 

@@ -49,7 +49,7 @@ var outcomes = map[string]bool{
 // guest may well run.
 func readEnd(_ context.Context, s *Scope) error {
 	switch {
-	case s.stage() == vmistatus.Ended, s.End != nil:
+	case s.stage() == vmistatus.Ended, s.End != nil, s.refused():
 		return nil
 	case s.Pod != nil && finished(s.Pod):
 		end := EndOf(s.Pod)

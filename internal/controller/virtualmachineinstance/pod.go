@@ -43,7 +43,7 @@ const (
 var errForeignPod = errors.New("belongs to somebody else: delete it, or give the VirtualMachineInstance another name")
 
 // reconcilePod makes the launcher Pod of a VMI that prepares and deletes that of a deleted one. The Pod of a VMI that
-// ended by itself stays: its logs are the guest's last words.
+// ended by itself stays: its logs are the guest's last words. One that never ran has none, and is replaced.
 func reconcilePod(ctx context.Context, s *Scope) error {
 	if s.Pod != nil && !metav1.IsControlledBy(s.Pod, s.VMI) {
 		err := s.adoptPod(ctx)
@@ -59,6 +59,10 @@ func reconcilePod(ctx context.Context, s *Scope) error {
 	switch {
 	case s.deleting():
 		return s.deletePod(ctx)
+	case s.refused():
+		if gone, err := s.removeRefused(ctx); err != nil || !gone {
+			return err
+		}
 	case !s.preparing() || s.Pod != nil || s.Problem != nil || s.End != nil || s.importing:
 		return nil
 	case s.VMI.Status.Phase == v1.Scheduling:

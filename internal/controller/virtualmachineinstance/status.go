@@ -132,11 +132,14 @@ func setPreparing(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 			return
 		}
 	}
-	if s.Pod != nil {
+	switch {
+	case s.refused():
+		setRefused(s, status)
+	case s.Pod != nil:
 		stampPassed(s, status)
 		status.Phase = v1.Scheduling
 		setNotReady(s, status, v1.GuestNotRunningReason, "The launcher Pod does not run yet.")
-	} else {
+	default:
 		setNotReady(s, status, v1.PodNotExistsReason, "There is no launcher Pod yet.")
 	}
 	setRevision(s, status)

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
+	const (
+		reason  = "UnexpectedAdmissionError"
+		message = "Allocate failed due to no device plugin, which is unexpected"
+	)
+	var (
+		w   *world
+		vmi *v1.VirtualMachineInstance
+		// first is the Pod that is refused.
+		first *corev1.Pod
+	)
+	BeforeEach(func() {
+		w = newWorld()
+		vmi = w.create(builder.MakeVMI("vm"))
+		w.expectReconciled(vmi, "create Pod")
+		w.events.take()
+	})
+	refuse := func() ctrl.Result {
+		GinkgoHelper()
+		first = w.play(vmi, "node-1", builder.MakePodStatus().Refused(reason, message))
+		w.clock.SetTime(first.CreationTimestamp.Time)
+		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
+		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, reason, message))
+		Expect(w.events.take()).To(ConsistOf(And(HavePrefix("Warning "+reason+": "), ContainSubstring("made again"))))
+		return result
+	}
+
+	It("gets another one after a pause, and is handed over with it", func() {
+		pause := refuse().RequeueAfter
+		Expect(pause).To(BeNumerically(">", 0))
+		w.expectQuiet(vmi)
+
+		w.pass(pause)
+		w.expectReconciled(vmi, "delete Pod", "create Pod", "patch VirtualMachineInstance/status")
+		Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: "), HavePrefix("Normal SuccessfulCreate: ")))
+		Expect(ExpectExists(podOf(vmi)).UID).NotTo(Equal(first.UID))
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
+		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
+		w.expectQuiet(vmi)
+
+		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
+	})
+
+	It("says that it has no Pod before it deletes the one that it told of", func() {
+		w.pass(10 * time.Second)
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
+		w.play(vmi, "node-1", builder.MakePodStatus().Refused(reason, message))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
+
+		By("an end of the controller between the two Pods")
+		w.writes.Fail = func(request string) error {
+			if request == "create Pod" {
+				return ErrInjected
+			}
+			return nil
+		}
+		_, err := w.reconcile(vmi)
+		Expect(err).To(HaveOccurred())
+		ExpectGone(podOf(vmi))
+		w.writes.Fail = nil
+		w.writes.Take()
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
+	})
+
+	It("waits longer the longer it has been refused", func() {
+		ago := func(d time.Duration) time.Duration {
+			ExpectExists(vmi)
+			for i := range vmi.Status.PhaseTransitionTimestamps {
+				if stamp := &vmi.Status.PhaseTransitionTimestamps[i]; stamp.Phase == v1.Scheduling {
+					stamp.PhaseTransitionTimestamp = metav1.NewTime(first.CreationTimestamp.Add(-d))
+				}
+			}
+			ExpectStatus(vmi)
+			return w.expectReconciled(ExpectExists(vmi)).RequeueAfter
+		}
+		refuse()
+		Expect(ago(0)).To(Equal(2 * time.Second))
+		Expect(ago(20 * time.Second)).To(Equal(20 * time.Second))
+		Expect(ago(time.Hour)).To(Equal(time.Minute))
+	})
+
+	It("waits for a Pod that somebody holds", func() {
+		pause := refuse().RequeueAfter
+		controllerutil.AddFinalizer(first, "example.com/hold")
+		Expect(k8sClient.Update(ctx, first)).To(Succeed())
+		w.pass(pause)
+		_, err := w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(ExpectExists(first).DeletionTimestamp).NotTo(BeNil())
+		_, err = w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		w.writes.Take()
+		w.events.take()
+		w.expectQuiet(vmi)
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
+
+		first.Finalizers = nil
+		Expect(k8sClient.Update(ctx, first)).To(Succeed())
+		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+	})
+
+	It("does not take the next Pod for that one while the cache is behind", func() {
+		pause := refuse().RequeueAfter
+		w.pass(pause)
+		w.expectReconciled(vmi, "delete Pod", "create Pod", "patch VirtualMachineInstance/status")
+		next := ExpectExists(podOf(vmi)).UID
+		ExpectExists(vmi)
+		w.writes.Stale = first
+		_, err := w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(ExpectExists(podOf(vmi)).UID).To(Equal(next))
+		Expect(ExpectExists(vmi).Status.Phase).NotTo(Equal(v1.Failed))
+	})
+
+	It("ends with its Pod when that had been handed over", func() {
+		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+		w.play(vmi, "", builder.MakePodStatus().Refused(reason, message))
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
+		Expect(vmi.Status.Reason).To(Equal(reason))
+	})
+
+	It("goes at once when it is deleted", func() {
+		refuse()
+		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		_, err := w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		ExpectGone(vmi)
+	})
+})
