@@ -37,7 +37,7 @@ const (
 // prepare makes the directories that libvirtd and QEMU write to, and puts libvirt's configuration in place.
 func prepare(log logr.Logger) error {
 	qemuConf := filepath.Join(xdgConfig, "libvirt", "qemu.conf")
-	for _, dir := range []string{homeDir, xdgRuntime, xdgCache, tempDir, launcherpod.ConsoleLockDir, filepath.Dir(qemuConf)} {
+	for _, dir := range []string{homeDir, xdgRuntime, xdgCache, tempDir, launcherpod.ConsoleLockDir, launcherpod.MigrationTLSDir, filepath.Dir(qemuConf)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make libvirt's directories: %w", err)
 		}

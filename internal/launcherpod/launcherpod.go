@@ -98,11 +98,16 @@ const (
 	TPMAuthorityDir = RuntimeDir + "/swtpm-localca"
 	// ConsoleLockDir holds libvirt's lock of a console that is open. The image's /var/lock, which libvirt asks for, leads here.
 	ConsoleLockDir = RuntimeDir + "/lock"
+	// MigrationTLSDir holds the certificates of a migration while it goes on. libvirt's configuration of QEMU names it, and
+	// libvirtd does not start without it.
+	MigrationTLSDir = RuntimeDir + "/migration-tls"
 	// ConsoleFIFO is the pipe from the guest's serial console to virt-launcher.
 	ConsoleFIFO = RuntimeDir + "/console.fifo"
 	// SLICTable and MSDMTable are the files of a Secret that hold ACPI tables. KubeVirt's names.
 	SLICTable = "slic.bin"
 	MSDMTable = "msdm.bin"
+	// MigrationTLSPool is the name of libvirt's storage pool on MigrationTLSDir.
+	MigrationTLSPool = "migration-tls"
 	// EphemeralPool is the name of libvirt's storage pool on EphemeralDisksDir.
 	EphemeralPool = "ephemeral"
 )

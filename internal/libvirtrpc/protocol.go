@@ -24,6 +24,13 @@ const (
 	procEventLifecycleMessage = 318
 	procGetDomainCapabilities = 342
 
+	// The five requests of a migration, all with typed parameters.
+	procMigrateBegin   = 302
+	procMigratePrepare = 303
+	procMigratePerform = 305
+	procMigrateFinish  = 306
+	procMigrateConfirm = 307
+
 	// procQEMUAgentCommand is of programQEMU (src/remote/qemu_protocol.x).
 	procQEMUAgentCommand = 3
 

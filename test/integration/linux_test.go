@@ -39,44 +39,78 @@ const dataSerial = "data"
 // bootLinux boots a guest with an ext4 disk at /mnt/data.
 func bootLinux() *linux {
 	GinkgoHelper()
-	boot := os.Getenv(guestEnv)
-	if boot == "" {
-		Skip(guestEnv + " is not set: it names the folder with a guest's kernel and initrd")
-	}
-	g := &linux{pod: newPod()}
-	domain := readDomain(filepath.Join(goldenDir, "kernelboot.xml"))
-	domain.Memory.Value, domain.CurrentMemory.Value = 256<<10, 256<<10
-	const kernelDir = launcherpod.KernelBootDir + "/boot/"
-	domain.OS.Initrd = kernelDir + "initrd.img"
-	domain.OS.Cmdline = "console=tty0 console=ttyS0,115200n8 loglevel=4 panic=10 mitigations=off"
 	const image = launcherpod.EphemeralDisksDir + "/data.img"
-	domain.Devices.Disks = []libvirtxml.DomainDisk{{
-		Device: "disk", Driver: &libvirtxml.DomainDiskDriver{Name: "qemu", Type: "raw"},
-		Source: &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: image}},
-		Target: &libvirtxml.DomainDiskTarget{Dev: "vda", Bus: "virtio"}, Serial: dataSerial,
-	}}
-	for _, file := range []string{"vmlinuz", "initrd.img"} {
-		content, err := os.ReadFile(filepath.Join(boot, file))
-		Expect(err).NotTo(HaveOccurred())
-		g.pod.write(kernelDir+file, content)
-	}
-	g.pod.write(image, ext4())
-	defined := g.pod.define(domain)
+	return bootLinuxOn(newPod(), image, func(*libvirtxml.Domain) {})
+}
+
+// bootLinuxOn boots the guest in a Pod, with its disk in a file of the Pod and with what adapt makes of its domain.
+func bootLinuxOn(p *pod, image string, adapt func(*libvirtxml.Domain)) *linux {
+	GinkgoHelper()
+	boot := guestBoot()
+	g := &linux{pod: p}
+	domain := linuxDomain(image)
+	adapt(domain)
+	p.prepareKernel(boot)
+	p.write(image, ext4())
+	defined := p.define(domain)
 	Expect(defined.Create()).To(Succeed())
 	g.domain = domain.Name
-	g.conn = g.pod.dial()
+	g.conn = p.dial()
+	g.listen()
+	Eventually(g.heard.String).WithTimeout(3 * time.Minute).Should(ContainSubstring("VIREO-GUEST-READY"))
+	return g
+}
+
+// listen opens the guest's console.
+func (g *linux) listen() {
+	GinkgoHelper()
 	var err error
 	g.console, err = g.conn.OpenConsole(GinkgoT().Context(), g.domain)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(g.console.Close)
 	g.heard = follow(g.console)
+	heard := g.heard
 	DeferCleanup(func() {
 		if CurrentSpecReport().Failed() {
-			AddReportEntry("what the guest said", g.heard.String())
+			AddReportEntry("what the guest said", heard.String())
 		}
 	})
-	Eventually(g.heard.String).WithTimeout(3 * time.Minute).Should(ContainSubstring("VIREO-GUEST-READY"))
-	return g
+}
+
+// guestBoot is the folder with the guest's kernel and initrd.
+func guestBoot() string {
+	GinkgoHelper()
+	boot := os.Getenv(guestEnv)
+	if boot == "" {
+		Skip(guestEnv + " is not set: it names the folder with a guest's kernel and initrd")
+	}
+	return boot
+}
+
+const linuxKernelDir = launcherpod.KernelBootDir + "/boot/"
+
+// prepareKernel puts the guest's kernel and initrd into the Pod.
+func (p *pod) prepareKernel(boot string) {
+	GinkgoHelper()
+	for _, file := range []string{"vmlinuz", "initrd.img"} {
+		content, err := os.ReadFile(filepath.Join(boot, file))
+		Expect(err).NotTo(HaveOccurred())
+		p.write(linuxKernelDir+file, content)
+	}
+}
+
+func linuxDomain(image string) *libvirtxml.Domain {
+	GinkgoHelper()
+	domain := readDomain(filepath.Join(goldenDir, "kernelboot.xml"))
+	domain.Memory.Value, domain.CurrentMemory.Value = 256<<10, 256<<10
+	domain.OS.Initrd = linuxKernelDir + "initrd.img"
+	domain.OS.Cmdline = "console=tty0 console=ttyS0,115200n8 loglevel=4 panic=10 mitigations=off"
+	domain.Devices.Disks = []libvirtxml.DomainDisk{{
+		Device: "disk", Driver: &libvirtxml.DomainDiskDriver{Name: "qemu", Type: "raw"},
+		Source: &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: image}},
+		Target: &libvirtxml.DomainDiskTarget{Dev: "vda", Bus: "virtio"}, Serial: dataSerial,
+	}}
+	return domain
 }
 
 // ext4 is a file system of 16 MiB.

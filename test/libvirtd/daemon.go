@@ -102,7 +102,7 @@ func (d *Daemon) layout(rootfs string) error {
 		launcherpod.KernelBootDir, launcherpod.DisksDir, launcherpod.SecretsDir,
 		launcherpod.RuntimeDir + "/home", launcherpod.RuntimeDir + "/run", launcherpod.RuntimeDir + "/cache",
 		launcherpod.RuntimeDir + "/tmp", launcherpod.RuntimeDir + "/config/libvirt", launcherpod.TPMAuthorityDir,
-		launcherpod.ConsoleLockDir,
+		launcherpod.ConsoleLockDir, launcherpod.MigrationTLSDir,
 		launcherpod.StateDir + "/" + launcherpod.NVRAMState, launcherpod.StateDir + "/" + launcherpod.TPMState,
 	} {
 		if err := os.MkdirAll(d.Host(dir), 0o755); err != nil {

@@ -11,7 +11,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"math/big"
 	"time"
 )
@@ -69,18 +68,6 @@ func (a *Authority) Issue(name string, use x509.ExtKeyUsage) tls.Certificate {
 		Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, ExtKeyUsage: []x509.ExtKeyUsage{use},
 	})
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
-}
-
-// IssueHost makes a certificate for a host, without a common name.
-func (a *Authority) IssueHost(name string, uses ...x509.ExtKeyUsage) tls.Certificate {
-	a.t.Helper()
-	key, cert := a.sign(&x509.Certificate{DNSNames: []string{name}, ExtKeyUsage: uses})
-	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
-}
-
-// PEM is the authority's certificate.
-func (a *Authority) PEM() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
 // Pool is the authority alone.

@@ -105,6 +105,7 @@ type Launcher struct {
 	screen      []byte
 	resets      int
 	reboots     int
+	moving      moving
 
 	usb [launcherpod.USBPorts]sync.Mutex
 }
@@ -127,7 +128,8 @@ func (l *Launcher) change(do func()) {
 
 // Fail makes one kind of call fail: "domain", "define", "start", "shutdown", "destroy", "pool", "create", "upload",
 // "credentials", "console", "graphics", "pause", "unpause",
-// "reset", "reboot", "screenshot", "agent", "freeze" or "thaw".
+// "reset", "reboot", "screenshot", "agent", "freeze", "thaw", or one of a migration: "begin", "prepare", "perform", "finish",
+// "confirm", "cancel", "progress", "resume", "postcopy", "downtime", "bandwidth" or "tls".
 func (l *Launcher) Fail(call string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,7 +157,7 @@ func (l *Launcher) Slow(call string) (reached <-chan struct{}, release func()) {
 	return g.reached, sync.OnceFunc(func() { close(g.open) })
 }
 
-// LoseAnswer makes the next call of a kind, "start" or "upload", do its work and fail like a connection that breaks
+// LoseAnswer makes the next call of a kind, "start", "upload", "finish" or "confirm", do its work and fail like a connection that breaks
 // before the answer.
 func (l *Launcher) LoseAnswer(call string) {
 	l.mu.Lock()

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"libvirt.org/go/libvirt"
+
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/libvirtrpc"
+)
+
+const (
+	// finishTimeout bounds the target's answer that it has the guest, which stands still until then. QEMU takes in the state
+	// of the devices meanwhile.
+	finishTimeout = 30 * time.Second
+	// mebibyte is libvirt's unit of bandwidth.
+	mebibyte = 1 << 20
+)
+
+// copier makes the requests of one migration (ADR 0023). It has connections of its own: when they end, which is what happens
+// to them when this process does, both libvirtds end what they have begun, and nothing but that. It never lets a guest run
+// that libvirt left paused.
+type copier struct {
+	hypervisor.CopyRequest
+	source, target *libvirtrpc.Client
+	domain         libvirtrpc.Domain
+	// begun is called between Begin and Perform.
+	begun func(context.Context) error
+	// keepPaused says that the guest was paused before.
+	keepPaused bool
+}
+
+// Copy copies a guest to another launcher, where it stays paused, and ends it here as migrated. An error says what went
+// wrong and nothing about either guest: ask Source and Target.
+func (c *Conn) Copy(ctx context.Context, r hypervisor.CopyRequest) error {
+	opening, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	source, domain, err := c.direct(opening, r.Domain)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	stream, err := r.Target(opening)
+	if err != nil {
+		return fmt.Errorf("connect to the target: %w: %w", hypervisor.ErrUnreachable, err)
+	}
+	target, err := libvirtrpc.Open(opening, stream)
+	if err != nil {
+		return fromClient("connect to the target's libvirtd", err)
+	}
+	defer target.Close()
+	defer c.notify()
+	m := copier{CopyRequest: r, source: source, target: target, domain: domain, begun: func(ctx context.Context) error {
+		if r.MaxDowntime == 0 {
+			return nil
+		}
+		return c.SetMaxDowntime(ctx, r.Domain, r.MaxDowntime)
+	}}
+	return m.run(ctx)
+}
+
+func (m *copier) run(ctx context.Context) error {
+	params, err := m.params()
+	if err != nil {
+		return err
+	}
+	flags := m.flags()
+	state, _, err := m.source.State(ctx, m.domain)
+	if err != nil {
+		return fromClient("look at the guest", err)
+	}
+	m.keepPaused = state == libvirtrpc.StatePaused
+	cookie, xml, err := m.begin(ctx, params, flags)
+	if err != nil {
+		return err
+	}
+	if cookie, params, err = m.prepare(ctx, params, cookie, xml, flags); err != nil {
+		// The job is ended before this returns, so that the guest is as it was.
+		return errors.Join(err, m.confirm(ctx, params, nil, flags, true))
+	}
+	cookie, err = m.source.MigratePerform(ctx, m.domain, params, cookie, flags|libvirtrpc.MigrateProtect)
+	if err != nil {
+		err = fromClient("copy the guest", err)
+		_, finishErr := m.finish(ctx, params, nil, flags, true)
+		return errors.Join(err, ignoreAnswer(finishErr))
+	}
+	return m.switchOver(ctx, params, cookie, flags)
+}
+
+func (m *copier) begin(ctx context.Context, params []libvirtrpc.Param, flags libvirtrpc.MigrateFlags) (cookie []byte, xml string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, actTimeout)
+	defer cancel()
+	cookie, xml, err = m.source.MigrateBegin(ctx, m.domain, params, flags|libvirtrpc.MigrateProtect)
+	if err == nil {
+		err = m.begun(ctx)
+	}
+	return cookie, xml, fromClient("begin to migrate", err)
+}
+
+// prepare starts the target's QEMU, and returns the parameters of what follows.
+func (m *copier) prepare(
+	ctx context.Context, params []libvirtrpc.Param, cookie []byte, xml string, flags libvirtrpc.MigrateFlags,
+) ([]byte, []libvirtrpc.Param, error) {
+	ctx, cancel := context.WithTimeout(ctx, actTimeout)
+	defer cancel()
+	params = with(params, libvirtrpc.ParamXML, xml)
+	next, uri, err := m.target.MigratePrepare(ctx, params, cookie, flags)
+	if err != nil {
+		return nil, params, fromClient("prepare the target", err)
+	}
+	if uri != "" {
+		params = with(params, libvirtrpc.ParamURI, uri)
+	}
+	return next, params, nil
+}
+
+// switchOver completes the target's guest and then ends the source's. What happens to the source's guest if the target does
+// not answer is not decided here.
+func (m *copier) switchOver(ctx context.Context, params []libvirtrpc.Param, cookie []byte, flags libvirtrpc.MigrateFlags) error {
+	postCopy, err := m.inPostCopy(ctx)
+	if err != nil {
+		return err
+	}
+	finishing := flags | libvirtrpc.MigratePaused
+	if postCopy && !m.keepPaused {
+		// The source's guest can never run again: libvirt knows no way back from here.
+		finishing = flags
+	}
+	if !postCopy {
+		limited, cancel := context.WithTimeout(ctx, finishTimeout)
+		defer cancel()
+		ctx = limited
+	}
+	next, err := m.finish(ctx, params, cookie, finishing, false)
+	var answer *libvirtrpc.Error
+	switch {
+	case err == nil:
+		return m.confirm(ctx, params, next, flags, false)
+	case errors.As(err, &answer):
+		// The target's libvirtd has ended its guest.
+		return errors.Join(err, m.confirm(ctx, params, nil, flags, true))
+	default:
+		return err
+	}
+}
+
+// inPostCopy says that the copying has ended with the target's guest fetching what it needs.
+func (m *copier) inPostCopy(ctx context.Context) (bool, error) {
+	if !m.PostCopy {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	state, reason, err := m.source.State(ctx, m.domain)
+	if err != nil {
+		return false, fromClient("look at the guest", err)
+	}
+	paused := libvirt.DomainPausedReason(reason)
+	return state == libvirtrpc.StatePaused &&
+		(paused == libvirt.DOMAIN_PAUSED_POSTCOPY || paused == libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED), nil
+}
+
+func (m *copier) finish(ctx context.Context, params []libvirtrpc.Param, cookie []byte, flags libvirtrpc.MigrateFlags, canceled bool) ([]byte, error) {
+	if canceled {
+		limited, cancel := context.WithTimeout(ctx, finishTimeout)
+		defer cancel()
+		ctx = limited
+	}
+	next, err := m.target.MigrateFinish(ctx, params, cookie, flags, canceled)
+	return next, fromClient("complete the guest at the target", err)
+}
+
+func (m *copier) confirm(ctx context.Context, params []libvirtrpc.Param, cookie []byte, flags libvirtrpc.MigrateFlags, canceled bool) error {
+	// The last word is said even if nobody waits for it any more: it is known to be true.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actTimeout)
+	defer cancel()
+	err := m.source.MigrateConfirm(ctx, m.domain, params, cookie, flags|libvirtrpc.MigrateProtect, canceled)
+	return fromClient("end the migration", err)
+}
+
+// ignoreAnswer leaves the errors of the way to the target: a target that was told of a failure answers with an error.
+func ignoreAnswer(err error) error {
+	var answer *libvirtrpc.Error
+	if errors.As(err, &answer) {
+		return nil
+	}
+	return err
+}
+
+func (m *copier) flags() libvirtrpc.MigrateFlags {
+	flags := libvirtrpc.MigrateLive | libvirtrpc.MigratePersist
+	for flag, on := range map[libvirtrpc.MigrateFlags]bool{
+		libvirtrpc.MigrateCopyDisks: len(m.CopyDisks) > 0, libvirtrpc.MigrateUnsafe: m.Unsafe, libvirtrpc.MigrateCompressed: m.Compression != "",
+		libvirtrpc.MigrateAutoConverge: m.AutoConverge, libvirtrpc.MigratePostCopy: m.PostCopy, libvirtrpc.MigrateTLS: m.TLSName != "",
+		libvirtrpc.MigrateParallel: m.Parallel > 0,
+	} {
+		if on {
+			flags |= flag
+		}
+	}
+	return flags
+}
+
+func (m *copier) params() ([]libvirtrpc.Param, error) {
+	xml, err := m.XML.Marshal()
+	if err != nil {
+		return nil, fmt.Errorf("write the domain's XML: %w", err)
+	}
+	params := []libvirtrpc.Param{
+		{Name: libvirtrpc.ParamName, Value: m.Domain},
+		{Name: libvirtrpc.ParamXML, Value: xml},
+		{Name: libvirtrpc.ParamPersistentXML, Value: xml},
+		{Name: libvirtrpc.ParamURI, Value: "tcp://" + net.JoinHostPort(m.Address, strconv.Itoa(int(port(m.MemoryPort, hypervisor.MigrationMemoryPort))))},
+		{Name: libvirtrpc.ParamListenAddress, Value: m.Address},
+	}
+	if m.TLSName != "" {
+		params = append(params, libvirtrpc.Param{Name: libvirtrpc.ParamTLSDestination, Value: m.TLSName})
+	}
+	if m.Bandwidth > 0 {
+		params = append(params, libvirtrpc.Param{Name: libvirtrpc.ParamBandwidth, Value: mebibytes(m.Bandwidth)})
+	}
+	if m.Parallel > 0 {
+		params = append(params, libvirtrpc.Param{Name: libvirtrpc.ParamParallelConnections, Value: int32(min(m.Parallel, 255))})
+	}
+	if m.Compression != "" {
+		params = append(params, libvirtrpc.Param{Name: libvirtrpc.ParamCompression, Value: m.Compression})
+	}
+	for _, disk := range m.CopyDisks {
+		params = append(params, libvirtrpc.Param{Name: libvirtrpc.ParamDisks, Value: disk})
+	}
+	if len(m.CopyDisks) > 0 {
+		params = append(params, libvirtrpc.Param{Name: libvirtrpc.ParamDisksPort, Value: int32(port(m.DisksPort, hypervisor.MigrationDisksPort))})
+	}
+	return params, nil
+}
+
+func port(asked, otherwise uint16) uint16 {
+	if asked == 0 {
+		return otherwise
+	}
+	return asked
+}
+
+// mebibytes is at least one, as none would mean that there is no limit.
+func mebibytes(bytes uint64) uint64 { return max((bytes+mebibyte-1)/mebibyte, 1) }
+
+// with replaces the value of a parameter.
+func with(params []libvirtrpc.Param, name, value string) []libvirtrpc.Param {
+	out := append([]libvirtrpc.Param(nil), params...)
+	for i := range out {
+		if out[i].Name == name {
+			out[i].Value = value
+		}
+	}
+	return out
+}

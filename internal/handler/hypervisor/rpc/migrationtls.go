@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rpc
+
+import (
+	"context"
+	"fmt"
+
+	"libvirt.org/go/libvirt"
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/vireo-project/vireo/internal/handler/migrationtls"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// keyMode lets nobody but libvirtd and QEMU read a key.
+const keyMode = "0600"
+
+// file is a file of the directory with a migration's certificates.
+type file struct {
+	name    string
+	content []byte
+}
+
+// tlsFiles are the files by the names under which QEMU looks for them. Source: qemu include/crypto/tlscredsx509.h.
+func tlsFiles(files migrationtls.Files) []file {
+	side := "client"
+	if files.Server {
+		side = "server"
+	}
+	return []file{
+		{"ca-cert.pem", files.CA}, {side + "-cert.pem", files.Certificate}, {side + "-key.pem", files.Key},
+	}
+}
+
+// PutMigrationTLS gives the Pod's QEMU the certificates of a migration, in place of any others. libvirtd writes them: the
+// agent opens no path that the Pod controls.
+func (c *Conn) PutMigrationTLS(ctx context.Context, files migrationtls.Files) error {
+	if err := c.RemoveMigrationTLS(ctx); err != nil {
+		return err
+	}
+	for _, f := range tlsFiles(files) {
+		if err := c.createKey(ctx, f); err != nil {
+			return err
+		}
+		if err := c.Upload(ctx, launcherpod.MigrationTLSPool, f.name, f.content); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Conn) createKey(ctx context.Context, f file) error {
+	text, err := (&libvirtxml.StorageVolume{
+		Name:     f.name,
+		Capacity: &libvirtxml.StorageVolumeSize{Unit: "bytes", Value: uint64(len(f.content))},
+		Target: &libvirtxml.StorageVolumeTarget{
+			Format:      &libvirtxml.StorageVolumeTargetFormat{Type: "raw"},
+			Permissions: &libvirtxml.StorageVolumeTargetPermissions{Mode: keyMode},
+		},
+	}).Marshal()
+	if err != nil {
+		return fmt.Errorf("write the volume's XML: %w", err)
+	}
+	return c.call(ctx, actTimeout, "make "+f.name, func(l *libvirt.Connect) error {
+		p, err := l.LookupStoragePoolByName(launcherpod.MigrationTLSPool)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = p.Free() }()
+		volume, err := p.StorageVolCreateXML(text, 0)
+		if err != nil {
+			return err
+		}
+		return volume.Free()
+	})
+}
+
+// RemoveMigrationTLS takes the certificates of a migration from the Pod.
+func (c *Conn) RemoveMigrationTLS(ctx context.Context) error {
+	return c.call(ctx, actTimeout, "remove a migration's certificates", func(l *libvirt.Connect) error {
+		pool, err := ensurePool(l, launcherpod.MigrationTLSPool, launcherpod.MigrationTLSDir)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = pool.Free() }()
+		for _, side := range []bool{true, false} {
+			for _, f := range tlsFiles(migrationtls.Files{Server: side}) {
+				if err := removeVolume(pool, f.name); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// removeVolume deletes a volume, if there is one.
+func removeVolume(pool *libvirt.StoragePool, name string) error {
+	volume, err := pool.LookupStorageVolByName(name)
+	if err == nil {
+		defer func() { _ = volume.Free() }()
+		err = volume.Delete(libvirt.STORAGE_VOL_DELETE_NORMAL)
+	}
+	if isCode(err, libvirt.ERR_NO_STORAGE_VOL) {
+		return nil
+	}
+	return err
+}
