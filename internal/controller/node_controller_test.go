@@ -312,6 +312,62 @@ var _ = Describe("Node restriction", Ordered, func() {
 		Expect(agentOf("n1").Delete(ctx, vmi)).To(MatchError(ContainSubstring("only write the status")))
 	})
 
+	Describe("of a migration's nodes", func() {
+		moving := func(name string) *v1.VirtualMachineInstance {
+			GinkgoHelper()
+			vmi := onNode(name, "n1")
+			Expect(write(k8sClient, vmi, func(v *v1.VirtualMachineInstance) {
+				v.Status.EvacuationNodeName = "n1"
+				v.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", SourceNode: "n1", TargetNode: "n2", TargetPod: "p"}
+			})).To(Succeed())
+			ExpectExists(vmi)
+			return vmi
+		}
+		handOver := func(v *v1.VirtualMachineInstance) {
+			now := metav1.Now()
+			v.Status.NodeName, v.Status.EvacuationNodeName = "n2", ""
+			v.Status.MigrationState.Completed, v.Status.MigrationState.EndTimestamp = true, &now
+		}
+
+		It("lets the target's say how the guest arrives, and nothing else", func() {
+			vmi := moving("arrives")
+			Expect(write(agentOf("n2"), vmi, func(v *v1.VirtualMachineInstance) {
+				v.Status.MigrationState.TargetNodeAddress = "10.0.0.2"
+				v.Status.MigrationState.TargetDirectMigrationNodePorts = map[string]int{"49152": 49152}
+				v.Status.MigrationState.TargetNodeDomainDetected = true
+			})).To(Succeed())
+			for what, change := range map[string]func(*v1.VirtualMachineInstance){
+				"another field":       reason,
+				"a failure":           func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.Failed = true },
+				"an end":              func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.Completed = true },
+				"another source":      func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.SourceNode = "n3" },
+				"another Pod":         func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.TargetPod = "q" },
+				"no migration":        func(v *v1.VirtualMachineInstance) { v.Status.MigrationState = nil },
+				"a third node":        func(v *v1.VirtualMachineInstance) { v.Status.NodeName = "n3" },
+				"the owner, and more": func(v *v1.VirtualMachineInstance) { handOver(v); reason(v) },
+			} {
+				Expect(write(agentOf("n2"), vmi, change)).To(MatchError(apierrors.IsForbidden, "is forbidden"), what)
+			}
+			Expect(write(agentOf("n3"), vmi, handOver)).To(MatchError(apierrors.IsForbidden, "is forbidden"), "a third node's")
+		})
+
+		It("lets either say that the target owns the guest", func() {
+			Expect(write(agentOf("n2"), moving("claimed"), handOver)).To(Succeed())
+			given := moving("given")
+			Expect(write(agentOf("n1"), given, handOver)).To(Succeed())
+			Expect(write(agentOf("n1"), given, reason)).To(MatchError(ContainSubstring("of another node")))
+			Expect(write(agentOf("n2"), given, reason)).To(Succeed())
+		})
+
+		It("ends with the migration", func() {
+			vmi := moving("failed")
+			Expect(write(agentOf("n1"), vmi, func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.Failed = true })).To(Succeed())
+			ExpectExists(vmi)
+			Expect(write(agentOf("n2"), vmi, handOver)).To(MatchError(ContainSubstring("of another node")))
+			Expect(write(agentOf("n1"), vmi, handOver)).To(MatchError(ContainSubstring("move a VirtualMachineInstance")))
+		})
+	})
+
 	It("keeps a token without a node from everything", func() {
 		Expect(write(agentOf(""), onNode("any", "n1"), reason)).To(MatchError(apierrors.IsForbidden, "is forbidden"))
 		Expect(agentOf("").Create(ctx, leaseOf(""))).NotTo(Succeed())

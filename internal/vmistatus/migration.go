@@ -42,7 +42,7 @@ var migrationOwners = map[string]Writer{
 
 // forGood are the fields that the decisions of internal/migration are made on. Once set they stay as they are.
 var forGood = map[string]bool{
-	"abortRequested": true, "startTimestamp": true, "completed": true, "failed": true, "targetNodeAddress": true,
+	"abortRequested": true, "startTimestamp": true, "completed": true, "failed": true,
 }
 
 // HasEnded says that a migration has ended, well or not: its state can be replaced by that of another one.

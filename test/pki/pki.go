@@ -11,6 +11,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/pem"
 	"math/big"
 	"time"
 )
@@ -68,6 +69,18 @@ func (a *Authority) Issue(name string, use x509.ExtKeyUsage) tls.Certificate {
 		Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, ExtKeyUsage: []x509.ExtKeyUsage{use},
 	})
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
+}
+
+// IssueHost makes a certificate for a host, without a common name.
+func (a *Authority) IssueHost(name string, uses ...x509.ExtKeyUsage) tls.Certificate {
+	a.t.Helper()
+	key, cert := a.sign(&x509.Certificate{DNSNames: []string{name}, ExtKeyUsage: uses})
+	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
+}
+
+// PEM is the authority's certificate.
+func (a *Authority) PEM() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
 // Pool is the authority alone.

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package libvirtrpc
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+)
+
+// Procedures that a client needs that migrates a guest to a daemon, besides those above. The numbers never change once released
+// (src/remote/remote_protocol.x and src/rpc/virkeepaliveprotocol.x in libvirt).
+const (
+	programKeepAlive = 0x6b656570
+
+	procSupportsFeature         = 60
+	procAuthList                = 66
+	procConnectGetURI           = 110
+	procMigratePrepare3Params   = 303
+	procMigrateFinish3Params    = 306
+	procRegisterCloseCallback   = 360
+	procUnregisterCloseCallback = 361
+)
+
+// ErrRefused is the end of a peer that asks for what it may not, or does not keep to the protocol.
+var ErrRefused = errors.New("refused to pass on a message of libvirt's protocol")
+
+// migrationCalls are all that the daemon of a migration's target is asked for by the client that migrates: to open and to
+// close a connection, what it can do, to take a guest, and that it is complete.
+var migrationCalls = []int32{
+	procConnectOpen, procConnectClose, procSupportsFeature, procAuthList, procConnectGetURI, procMigratePrepare3Params, procMigrateFinish3Params,
+	procRegisterCloseCallback, procUnregisterCloseCallback,
+}
+
+// Direction is the way that messages go.
+type Direction func(program uint32, proc int32, kind uint32) bool
+
+// MigrationCalls lets through what a client sends that migrates a guest to the daemon, and nothing else.
+func MigrationCalls(program uint32, proc int32, kind uint32) bool {
+	switch program {
+	case programKeepAlive:
+		return kind == typeMessage
+	case programRemote:
+		return kind == typeCall && slices.Contains(migrationCalls, proc)
+	default:
+		return false
+	}
+}
+
+// MigrationAnswers lets through what the daemon sends to such a client: answers and the news that it goes away.
+func MigrationAnswers(program uint32, _ int32, kind uint32) bool {
+	switch program {
+	case programKeepAlive:
+		return kind == typeMessage
+	case programRemote:
+		return kind == typeReply || kind == typeMessage
+	default:
+		return false
+	}
+}
+
+// Pass copies messages as long as they go in the given direction. It ends with the first one that does not, of which it passes
+// nothing on, with io.EOF between two messages, or with what went wrong.
+func Pass(to io.Writer, from io.Reader, direction Direction) error {
+	// The longest is the XML of a domain with libvirt's cookie. It is passed on piece by piece: a peer cannot make us keep it.
+	buffer := make([]byte, 32<<10)
+	head := buffer[:headerSize]
+	for {
+		if _, err := io.ReadFull(from, head); err != nil {
+			return err
+		}
+		size := binary.BigEndian.Uint32(head)
+		if size < headerSize || size > maxMessage {
+			return fmt.Errorf("%w: its length is %d, not between %d and %d", ErrRefused, size, headerSize, maxMessage)
+		}
+		d := decoder{buf: head[4:]}
+		program, version, proc, kind := d.u32(), d.u32(), d.i32(), d.u32()
+		if version != protocolVersion || !direction(program, proc, kind) {
+			return fmt.Errorf("%w: program %#x, version %d, procedure %d, type %d is no part of a migration", ErrRefused, program, version, proc, kind)
+		}
+		if _, err := to.Write(head); err != nil {
+			return err
+		}
+		body := io.LimitReader(from, int64(size)-headerSize)
+		n, err := io.CopyBuffer(struct{ io.Writer }{to}, body, buffer)
+		if err == nil && n != int64(size)-headerSize {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
