@@ -11,29 +11,15 @@ import (
 	"slices"
 )
 
-// Procedures that a client needs that migrates a guest to a daemon, besides those above. The numbers never change once released
-// (src/remote/remote_protocol.x and src/rpc/virkeepaliveprotocol.x in libvirt).
-const (
-	programKeepAlive = 0x6b656570
-
-	procSupportsFeature         = 60
-	procAuthList                = 66
-	procConnectGetURI           = 110
-	procMigratePrepare3Params   = 303
-	procMigrateFinish3Params    = 306
-	procRegisterCloseCallback   = 360
-	procUnregisterCloseCallback = 361
-)
+// programKeepAlive asks whether the other side is there (src/rpc/virkeepaliveprotocol.x in libvirt).
+const programKeepAlive = 0x6b656570
 
 // ErrRefused is the end of a peer that asks for what it may not, or does not keep to the protocol.
 var ErrRefused = errors.New("refused to pass on a message of libvirt's protocol")
 
 // migrationCalls are all that the daemon of a migration's target is asked for by the client that migrates: to open and to
-// close a connection, what it can do, to take a guest, and that it is complete.
-var migrationCalls = []int32{
-	procConnectOpen, procConnectClose, procSupportsFeature, procAuthList, procConnectGetURI, procMigratePrepare3Params, procMigrateFinish3Params,
-	procRegisterCloseCallback, procUnregisterCloseCallback,
-}
+// close a connection, to take a guest, and that it is complete.
+var migrationCalls = []int32{procConnectOpen, procConnectClose, procMigratePrepare, procMigrateFinish}
 
 // Direction is the way that messages go.
 type Direction func(program uint32, proc int32, kind uint32) bool

@@ -15,7 +15,7 @@ import (
 func TestOnlyWhatAMigrationNeedsIsPassedOn(t *testing.T) {
 	body := bytes.Repeat([]byte("x"), 100<<10)
 	call := func(proc int32) []byte { return message(header{programRemote, proc, typeCall, 7, statusOK}, body) }
-	answer := message(header{programRemote, procMigratePrepare3Params, typeReply, 7, statusOK}, body)
+	answer := message(header{programRemote, procMigratePrepare, typeReply, 7, statusOK}, body)
 	alive := message(header{programKeepAlive, 1, typeMessage, 0, statusOK}, nil)
 	withLength := func(n uint32) []byte {
 		m := call(procConnectOpen)
@@ -31,8 +31,8 @@ func TestOnlyWhatAMigrationNeedsIsPassedOn(t *testing.T) {
 		passes    bool
 	}{
 		"opening":                           {MigrationCalls, call(procConnectOpen), true},
-		"preparing":                         {MigrationCalls, call(procMigratePrepare3Params), true},
-		"finishing":                         {MigrationCalls, call(procMigrateFinish3Params), true},
+		"preparing":                         {MigrationCalls, call(procMigratePrepare), true},
+		"finishing":                         {MigrationCalls, call(procMigrateFinish), true},
 		"a sign of life":                    {MigrationCalls, alive, true},
 		"an answer":                         {MigrationAnswers, answer, true},
 		"a sign of life back":               {MigrationAnswers, alive, true},
@@ -41,10 +41,10 @@ func TestOnlyWhatAMigrationNeedsIsPassedOn(t *testing.T) {
 		"resuming one (28)":                 {MigrationCalls, call(28), false},
 		"looking for one":                   {MigrationCalls, call(procDomainLookupByName), false},
 		"migrating away (305)":              {MigrationCalls, call(305), false},
-		"a tunnelled migration (304)":       {MigrationCalls, call(304), false},
+		"a tunneled migration (304)":        {MigrationCalls, call(304), false},
 		"a command for the guest's agent":   {MigrationCalls, message(header{programQEMU, procQEMUAgentCommand, typeCall, 7, statusOK}, nil), false},
 		"a monitor command (qemu 1)":        {MigrationCalls, message(header{programQEMU, 1, typeCall, 7, statusOK}, nil), false},
-		"a stream":                          {MigrationCalls, message(header{programRemote, procMigratePrepare3Params, typeStream, 7, statusOK}, nil), false},
+		"a stream":                          {MigrationCalls, message(header{programRemote, procMigratePrepare, typeStream, 7, statusOK}, nil), false},
 		"descriptors":                       {MigrationCalls, message(header{programRemote, procConnectOpen, typeCallWithFDs, 7, statusOK}, nil), false},
 		"an answer from the client":         {MigrationCalls, answer, false},
 		"a call from the daemon":            {MigrationAnswers, call(procConnectOpen), false},

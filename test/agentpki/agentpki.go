@@ -48,7 +48,9 @@ func (w *World) of(node string) held {
 }
 
 // Server is the configuration of the server of a node's agent.
-func (w *World) Server(node string) *tls.Config { return certificate.MigrationServer(w.of(node), w.trust) }
+func (w *World) Server(node string) *tls.Config {
+	return certificate.MigrationServer(w.of(node), w.trust)
+}
 
 // Client is that of the connections of a node's agent to others.
 func (w *World) Client(node string) func(string) (*tls.Config, error) {

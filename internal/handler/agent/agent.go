@@ -142,8 +142,8 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 	}
 	node := facts.Node{Arch: runtime.GOARCH, NUMACells: cells}
 	notices := make(chan event.TypedGenericEvent[types.NamespacedName], noticeBuffer)
-	connections, err := rpc.NewManager(rpc.Options{PodsDir: o.podsDir(), RelayDir: filepath.Join(o.PrivateDir, "r")},
-		func(vmi types.NamespacedName) { notices <- event.TypedGenericEvent[types.NamespacedName]{Object: vmi} })
+	notify := func(vmi types.NamespacedName) { notices <- event.TypedGenericEvent[types.NamespacedName]{Object: vmi} }
+	connections, err := rpc.NewManager(rpc.Options{PodsDir: o.podsDir(), RelayDir: filepath.Join(o.PrivateDir, "r")}, notify)
 	if err != nil {
 		return err
 	}
@@ -157,10 +157,19 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 	if err := setupServer(mgr, o, connections); err != nil {
 		return err
 	}
-	return reconciler.New(reconciler.Options{
+	moves, err := newMigrations(mgr, o)
+	if err != nil {
+		return err
+	}
+	guests := reconciler.New(reconciler.Options{
 		Client:   mgr.GetClient(),
 		Reader:   mgr.GetAPIReader(),
+		Incoming: moves.incoming,
 		Node:     o.Node,
+		Address:  o.PodIP,
+		Peers:    moves.peers,
+		Arrivals: moves.arrivals,
+		Notify:   notify,
 		Facts:    node,
 		Machines: Machines{connections},
 		Networks: networks,
@@ -168,7 +177,11 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 		Files:    func(p *hypervisor.Process) reconciler.Files { return facts.PodFiles{Process: p, NodeDev: o.DevDir} },
 		Config:   store.Current,
 		Recorder: mgr.GetEventRecorder(name),
-	}).SetupWithManager(mgr, notices)
+	})
+	if err := moves.serve(mgr, o, connections, guests); err != nil {
+		return err
+	}
+	return guests.SetupWithManager(mgr, notices)
 }
 
 // setupServer serves virt-api what guests are asked for. Nothing waits for it: until there is a certificate, and somebody to

@@ -34,6 +34,8 @@ type Options struct {
 	Port, HealthPort int
 	// ConsoleServerPort is that of the server for virt-api.
 	ConsoleServerPort int
+	// MigrationPort is that of the server for other agents.
+	MigrationPort int
 	// TrustDir has the certificates of the authorities, one file for each role.
 	TrustDir string
 	// Namespace is the install namespace.
@@ -59,6 +61,7 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 	fs.IntVar(&o.Port, "port", 8443, "port of the metrics, over TLS, for those who may get /metrics")
 	fs.IntVar(&o.HealthPort, "health-port", 8081, "port of /healthz and /readyz")
 	fs.IntVar(&o.ConsoleServerPort, "console-server-port", agentapi.ConsolePort, "port of consoles and the like, over TLS, for virt-api")
+	fs.IntVar(&o.MigrationPort, "migration-port", agentapi.MigrationPort, "port of migrations, over TLS, for the agents of other nodes")
 	fs.StringVar(&o.TrustDir, "trust-dir", "/etc/virt-handler/trust", "directory with the certificates of the authorities, one file for each role")
 	fs.StringVar(&o.Namespace, "install-namespace", envOr(namespaceEnv, "kubevirt"),
 		"namespace of the KubeVirt object; environment "+namespaceEnv)

@@ -34,6 +34,8 @@ type guest struct {
 	vmi      *v1.VirtualMachineInstance
 	pod      *corev1.Pod
 	launcher *fake.Launcher
+	// node is where the Pod is.
+	node string
 }
 
 // finalized keeps a deleted VMI until the controller has seen its end.
@@ -85,32 +87,40 @@ func makeGuest(changes ...func(*v1.VirtualMachineInstance)) *guest {
 // schedule creates the VMI and a running launcher Pod on this node.
 func (g *guest) schedule(launchers *fake.Node) *guest {
 	GinkgoHelper()
+	return g.scheduleOn(thisNode, launchers)
+}
+
+// scheduleOn creates the VMI and a running launcher Pod on a node.
+func (g *guest) scheduleOn(node string, launchers *fake.Node) *guest {
+	GinkgoHelper()
+	g.node = node
 	Expect(api.Create(ctx, g.vmi)).To(Succeed())
 	DeferCleanup(g.remove)
-	g.pod = &corev1.Pod{
+	g.pod = g.launcherPod("virt-launcher-"+g.vmi.Name, node)
+	Expect(api.Create(ctx, g.pod)).To(Succeed())
+	g.launcher = launchers.Launcher(g.pod.UID)
+	g.launcher.AddFile(launcherpod.ContainerDiskDir("root")+"/disk",
+		hypervisor.Volume{Name: "disk.img", Format: hypervisor.FormatRaw, Capacity: 1 << 20})
+	setRunning(g.pod, "10.244.0.5")
+	return g
+}
+
+// launcherPod describes a launcher Pod of the VMI.
+func (g *guest) launcherPod(name, node string) *corev1.Pod {
+	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: g.vmi.Namespace, Name: "virt-launcher-" + g.vmi.Name,
+			Namespace: g.vmi.Namespace, Name: name,
 			Labels: map[string]string{v1.AppLabel: reconciler.LauncherLabel, v1.CreatedByLabel: string(g.vmi.UID)},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: g.vmi.Name, UID: g.vmi.UID, Controller: ptr.To(true),
 			}},
 		},
 		Spec: corev1.PodSpec{
-			NodeName: thisNode, TerminationGracePeriodSeconds: ptr.To[int64](60),
+			NodeName: node, TerminationGracePeriodSeconds: ptr.To[int64](60),
 			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: v1.VirtualMachineUnpaused}},
 			Containers:     []corev1.Container{{Name: launcherpod.ComputeContainer, Image: "launcher"}},
 		},
 	}
-	Expect(api.Create(ctx, g.pod)).To(Succeed())
-	g.launcher = launchers.Launcher(g.pod.UID)
-	g.launcher.AddFile(launcherpod.ContainerDiskDir("root")+"/disk",
-		hypervisor.Volume{Name: "disk.img", Format: hypervisor.FormatRaw, Capacity: 1 << 20})
-	g.pod.Status = corev1.PodStatus{
-		Phase: corev1.PodRunning, PodIP: "10.244.0.5", PodIPs: []corev1.PodIP{{IP: "10.244.0.5"}},
-		Conditions: []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}},
-	}
-	Expect(api.Status().Update(ctx, g.pod)).To(Succeed())
-	return g
 }
 
 // settle returns when the agent has been through a whole reconcile that began after the call: reconciles of a VMI
@@ -154,7 +164,7 @@ func (g *guest) handOver() *guest {
 	GinkgoHelper()
 	before := g.read()
 	after := before.DeepCopy()
-	after.Status.Phase, after.Status.NodeName = v1.Scheduled, thisNode
+	after.Status.Phase, after.Status.NodeName = v1.Scheduled, g.node
 	_, err := vmistatus.Patch(ctx, api, vmistatus.Controller, before, after)
 	Expect(err).NotTo(HaveOccurred())
 	return g

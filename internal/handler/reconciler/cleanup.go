@@ -22,6 +22,7 @@ func (r *Reconciler) cleanup(key types.NamespacedName, pods []corev1.Pod) {
 	for uid, m := range r.memory {
 		if m.key == key && !live[uid] {
 			delete(r.memory, uid)
+			r.Arrivals.Forget(uid, m.migration)
 			r.Machines.Forget(uid)
 			r.Networks.Forget(uid)
 		}

@@ -10,9 +10,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -24,6 +26,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/handler/facts"
+	"github.com/vireo-project/vireo/internal/handler/handover"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/media"
 	"github.com/vireo-project/vireo/internal/launcherpod"
@@ -39,8 +42,18 @@ type Options struct {
 	Client client.Client
 	// Reader reads a VMI before the cache has it: the cache holds what is handed over to the node.
 	Reader client.Reader
+	// Incoming are the VMIs that migrate to the node, in a cache of their own: a cache has one selector for a kind.
+	Incoming cache.Cache
 	// Node is the node's name.
 	Node string
+	// Address is where the agents of other nodes reach this one.
+	Address string
+	// Peers reaches the agents of other nodes.
+	Peers handover.Peers
+	// Arrivals are the guests that are expected.
+	Arrivals *handover.Arrivals
+	// Notify brings a VMI back. It must not block.
+	Notify func(types.NamespacedName)
 	// Facts is what is known about the node.
 	Facts facts.Node
 	// Machines leads to the hypervisors.
@@ -63,6 +76,9 @@ type Options struct {
 type Reconciler struct {
 	Options
 
+	// copies are the guests that leave.
+	copies *handover.Copies
+
 	mu     sync.Mutex
 	memory map[types.UID]*podMemory
 }
@@ -72,7 +88,9 @@ func New(o Options) *Reconciler {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Reconciler{Options: o, memory: map[types.UID]*podMemory{}}
+	r := &Reconciler{Options: o, memory: map[types.UID]*podMemory{}}
+	r.copies = handover.NewCopies(o.Peers, o.Notify, r.giveAway)
+	return r
 }
 
 // SetupWithManager registers the reconciler. What comes through notices is a VMI that the hypervisor has news of.
@@ -85,10 +103,15 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, notices <-chan event.Typ
 			q.Add(reconcile.Request{NamespacedName: e.Object})
 		},
 	}
+	if err := mgr.Add(r.copies); err != nil {
+		return err
+	}
+	incoming := source.Kind(r.Incoming, &v1.VirtualMachineInstance{}, &handler.TypedEnqueueRequestForObject[*v1.VirtualMachineInstance]{})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachineinstance").
 		For(&v1.VirtualMachineInstance{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(requestOfPod)).
+		WatchesRawSource(incoming).
 		WatchesRawSource(source.TypedChannel[types.NamespacedName, reconcile.Request](notices, byKey)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(r)
@@ -110,6 +133,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // run goes through the steps until one of them ends the reconcile.
 func (r *Reconciler) run(ctx context.Context, s *scope) error {
+	if r.left(s) {
+		s.handedOver = false
+		return &Wait{Reason: "the guest's new owner"}
+	}
 	for _, step := range []struct {
 		name string
 		do   func(context.Context, *scope) error
@@ -119,20 +146,24 @@ func (r *Reconciler) run(ctx context.Context, s *scope) error {
 		// 2. The domain that is there decides about all that follows: the guest may have been started by an earlier
 		// agent.
 		{"look", r.look},
-		// 3. A guest that an earlier agent started keeps its gateway, also while it shuts down.
+		// 3. Whose guest it is decides about all that follows, too. A guest that moves is neither started nor stopped here.
+		{"migrate", r.migrate},
+		// 4. A guest that an earlier agent started keeps its gateway, also while it shuts down.
 		{"advertise", r.advertise},
-		// 4. Before everything that leads to a start: what is to be stopped must not be started.
+		// 5. Before everything that leads to a start: what is to be stopped must not be started.
 		{"shutdown", r.shutdown},
-		// 5. and 6. may come before the hand-over. Network first: DHCP must answer before the guest asks.
+		// 6. and 7. may come before the hand-over. Network first: DHCP must answer before the guest asks.
 		{"network", r.network},
 		{"media", r.media},
-		// 7. As soon as there is a network: the guest asks when it boots.
+		// 8. As soon as there is a network: the guest asks when it boots.
 		{"advertise", r.advertise},
-		// 8. Only after the hand-over, and once in the life of a Pod.
+		// 9. One that comes from another node is not started.
+		{"receive", r.receive},
+		// 10. Only after the hand-over, and once in the life of a Pod.
 		{"domain", r.domain},
-		// 9. What a running guest tells. It never fails.
+		// 11. What a running guest tells. It never fails.
 		{"sync", r.sync},
-		// 10. Also for a guest that an earlier agent started, and may have left without. Last: a priority that cannot be
+		// 12. Also for a guest that an earlier agent started, and may have left without. Last: a priority that cannot be
 		// given keeps nothing else from being told.
 		{"realtime", r.realtime},
 	} {
@@ -141,8 +172,14 @@ func (r *Reconciler) run(ctx context.Context, s *scope) error {
 			return err
 		}
 	}
+	if s.again > 0 {
+		return &Requeue{After: s.again}
+	}
 	return nil
 }
+
+// stamp is the time of a write.
+func (r *Reconciler) stamp() metav1.Time { return metav1.NewTime(r.Now().Truncate(time.Second)) }
 
 // report writes the status and, when that has succeeded, sends the events.
 func (r *Reconciler) report(ctx context.Context, s *scope, outcome error) error {

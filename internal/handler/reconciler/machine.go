@@ -13,8 +13,10 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/handler/facts"
+	"github.com/vireo-project/vireo/internal/handler/handover"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/media"
+	"github.com/vireo-project/vireo/internal/migration"
 )
 
 // Machines gives the connections to the hypervisors of launcher Pods.
@@ -32,6 +34,7 @@ type Machine interface {
 	Power
 	Guests
 	Freezer
+	Mover
 	media.Storage
 }
 
@@ -68,6 +71,17 @@ type Guests interface {
 type Freezer interface {
 	// KeepThaw makes the guest be thawed when its freeze says, in its own time. Nil ends that.
 	KeepThaw(domain string, freeze *hypervisor.Freeze)
+}
+
+// Mover moves domains between launchers.
+type Mover interface {
+	handover.Machine
+	// ResumeSource lets a guest go on that was suspended to leave.
+	ResumeSource(ctx context.Context, domain string) error
+	// Target says how far a guest is from having arrived.
+	Target(ctx context.Context, domain string) (migration.TargetDomain, error)
+	// ResumeTarget lets a guest run that has arrived.
+	ResumeTarget(ctx context.Context, domain string) error
 }
 
 // Files looks at the files and processes of a launcher Pod, and gives it what it may not take itself.

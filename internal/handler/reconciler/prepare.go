@@ -146,17 +146,8 @@ func (r *Reconciler) domain(ctx context.Context, s *scope) error {
 	if err := r.stillWanted(ctx, s); err != nil {
 		return err
 	}
-	files := r.Files(s.machine.Process())
-	if err := files.ClaimDevices(ctx); err != nil {
-		return err
-	}
-	collected := facts.Collect(ctx, s.config, r.Facts, files, s.disks, s.interfaces)
-	facts.AddBlockSizes(ctx, s.vmi, files, collected.Disks)
-	definition, err := domain.Build(s.vmi, collected)
+	definition, err := r.build(ctx, s, s.vmi)
 	if err != nil {
-		return s.fromBuild(err)
-	}
-	if err := r.describeDevices(ctx, s, definition); err != nil {
 		return err
 	}
 	paused := s.vmi.Spec.StartStrategy != nil && *s.vmi.Spec.StartStrategy == v1.StartStrategyPaused
@@ -170,10 +161,27 @@ func (r *Reconciler) domain(ctx context.Context, s *scope) error {
 	return r.look(ctx, s)
 }
 
+// build makes the domain of a VMI from what was prepared in this Pod.
+func (r *Reconciler) build(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance) (*libvirtxml.Domain, error) {
+	files := r.Files(s.machine.Process())
+	if err := files.ClaimDevices(ctx); err != nil {
+		return nil, err
+	}
+	collected := facts.Collect(ctx, s.config, r.Facts, files, s.disks, s.interfaces)
+	facts.AddBlockSizes(ctx, vmi, files, collected.Disks)
+	definition, err := domain.Build(vmi, collected)
+	if err != nil {
+		return nil, s.fromBuild(err)
+	}
+	return definition, r.describeDevices(ctx, s, vmi, definition)
+}
+
 // describeDevices puts the places of tagged devices onto the guest's config drive. libvirt chooses them when the domain is
 // defined, and the same ones each time.
-func (r *Reconciler) describeDevices(ctx context.Context, s *scope, definition *libvirtxml.Domain) error {
-	if !media.Tagged(s.vmi) {
+func (r *Reconciler) describeDevices(
+	ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance, definition *libvirtxml.Domain,
+) error {
+	if !media.Tagged(vmi) {
 		return nil
 	}
 	defined, err := s.machine.Define(ctx, definition)
@@ -181,8 +189,8 @@ func (r *Reconciler) describeDevices(ctx context.Context, s *scope, definition *
 		s.memory.interfaces, s.memory.disks = nil, nil
 		return fromMachine(err)
 	}
-	if err := media.Describe(ctx, s.machine, r.Content(s.pod.UID), s.vmi, defined, s.disks); err != nil {
-		return fromMedia(s.vmi, err)
+	if err := media.Describe(ctx, s.machine, r.Content(s.pod.UID), vmi, defined, s.disks); err != nil {
+		return fromMedia(vmi, err)
 	}
 	return nil
 }

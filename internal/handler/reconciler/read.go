@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -59,27 +60,44 @@ func (r *Reconciler) read(ctx context.Context, key types.NamespacedName) (*scope
 		return nil, fmt.Errorf("list launcher Pods: %w", err)
 	}
 	r.cleanup(key, pods.Items)
-	pod := LivePod(r.Node, pods.Items)
+	vmi, err := r.readVMI(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	pod := LivePod(r.Node, vmi, pods.Items)
 	if pod == nil {
 		return nil, nil
 	}
 	s := &scope{key: key, now: r.Now(), config: r.Config(), pod: pod, memory: r.memoryOf(pod.UID, key)}
-	vmi := &v1.VirtualMachineInstance{}
-	err := r.Client.Get(ctx, key, vmi)
 	switch {
-	case err == nil && vmi.UID == ownerVMI(pod).UID:
+	case vmi != nil && vmi.UID == ownerVMI(pod).UID && vmi.Status.NodeName == r.Node:
 		s.before, s.vmi = vmi, vmi.DeepCopy()
-	case err == nil || apierrors.IsNotFound(err):
+	case vmi != nil && vmi.UID == ownerVMI(pod).UID && isTarget(vmi, r.Node, pod.Name):
+		s.incoming = vmi
+	default:
 		// Not handed over yet, or gone, or already another VMI of the same name.
 		if err := r.readEarly(ctx, s); err != nil {
 			return nil, err
 		}
-	default:
-		return nil, fmt.Errorf("read the VMI: %w", err)
 	}
 	s.handedOver = s.vmi != nil && s.vmi.Status.NodeName == r.Node &&
 		vmistatus.InCharge(&s.vmi.Status) == vmistatus.Handler && vmistatus.StageOf(s.vmi.Status.Phase) == vmistatus.Live
 	return s, nil
+}
+
+// readVMI reads a VMI that the node owns, or that is on its way to it. It returns nil if there is none.
+func (r *Reconciler) readVMI(ctx context.Context, key types.NamespacedName) (*v1.VirtualMachineInstance, error) {
+	for _, from := range []client.Reader{r.Client, r.Incoming} {
+		vmi := &v1.VirtualMachineInstance{}
+		err := from.Get(ctx, key, vmi)
+		if err == nil {
+			return vmi, nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("read the VMI: %w", err)
+		}
+	}
+	return nil, nil //nolint:nilnil // none is an ordinary answer
 }
 
 // readEarly reads a VMI that the cache does not have once, so that its domain can be prepared before the hand-over.
@@ -97,13 +115,24 @@ func (r *Reconciler) readEarly(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// LivePod is the launcher Pod to work with: on the node, not finished, the newest if there are several.
-func LivePod(node string, pods []corev1.Pod) *corev1.Pod {
+// LivePod is the launcher Pod to work with: on the node and not finished. If there are several, it is the one that the guest of
+// the VMI is in or moves to, and the newest if that does not tell.
+func LivePod(node string, vmi *v1.VirtualMachineInstance, pods []corev1.Pod) *corev1.Pod {
 	var live *corev1.Pod
+	named := ""
+	if vmi != nil {
+		named = podspec.OwnPodName(vmi)
+		if m := vmi.Status.MigrationState; vmi.Status.NodeName != node && m != nil && m.TargetNode == node {
+			named = m.TargetPod
+		}
+	}
 	for i := range pods {
 		pod := &pods[i]
 		if pod.Spec.NodeName != node || finished(pod) {
 			continue
+		}
+		if pod.Name == named {
+			return pod
 		}
 		if live == nil || live.CreationTimestamp.Before(&pod.CreationTimestamp) {
 			live = pod

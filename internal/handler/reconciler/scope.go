@@ -29,6 +29,8 @@ type scope struct {
 	vmi *v1.VirtualMachineInstance
 	// before is the VMI as it was read.
 	before *v1.VirtualMachineInstance
+	// incoming is a VMI of another node on its way to this one, instead of vmi.
+	incoming *v1.VirtualMachineInstance
 	// pod is the launcher Pod on this node that has not finished.
 	pod *corev1.Pod
 	// memory is what earlier reconciles of this Pod left to save work.
@@ -52,6 +54,8 @@ type scope struct {
 	guest *hypervisor.GuestInfo
 	// credentials says whether the guest agent has brought in its credentials; nil if that is not known.
 	credentials *hypervisor.CredentialsState
+	// again is when to look again though nothing may happen until then, if it is not 0.
+	again time.Duration
 	// events are sent once the status has been written.
 	events []pendingEvent
 }
@@ -76,16 +80,22 @@ type podMemory struct {
 	disks      *media.Result
 	// realtime says that the guest's vCPUs have their priority.
 	realtime bool
+	// migration is the one that the Pod waits for or came by.
+	migration types.UID
 	// lastShutdown is when the power button was pressed last.
 	lastShutdown time.Time
 }
 
 // spec is the VMI that the Pod was made for, or nil if it is not known.
 func (s *scope) spec() *v1.VirtualMachineInstance {
-	if s.vmi != nil {
+	switch {
+	case s.vmi != nil:
 		return s.vmi
+	case s.incoming != nil:
+		return s.incoming
+	default:
+		return s.memory.vmi
 	}
-	return s.memory.vmi
 }
 
 // domainName is known from the key alone: a Pod can outlive its VMI.

@@ -34,6 +34,10 @@ func (r *Reconciler) shutdown(ctx context.Context, s *scope) error {
 	if !ok {
 		return nil
 	}
+	if s.incoming != nil {
+		// Whose guest it is, is not decided here, and what is not this node's is not shut down.
+		return &Wait{Reason: "the launcher Pod to end"}
+	}
 	if !s.domain.Active() {
 		return &Wait{Reason: "the launcher Pod to end"}
 	}

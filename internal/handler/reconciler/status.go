@@ -48,7 +48,7 @@ func computeStatus(s *scope, outcome error) {
 // setPhase notes that a guest has come to run. It never takes that back: how a guest ended is for the controller to
 // tell from the Pod.
 func setPhase(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain, now metav1.Time) {
-	if !d.Active() || (d.State == hypervisor.StatePaused && d.Reason == hypervisor.PausedTransient) {
+	if !d.Active() || isTransient(d) {
 		return
 	}
 	if status.Phase == v1.Scheduled || status.Phase == v1.Unknown {
@@ -64,7 +64,8 @@ func setReady(s *scope, now metav1.Time) {
 		ready.Reason, ready.Message = v1.PodTerminatingReason, "The launcher Pod is being deleted"
 	case s.looked && !s.domain.Active(), s.vmi.Status.Phase != v1.Running:
 		ready.Reason, ready.Message = v1.GuestNotRunningReason, "The guest is not running"
-	case s.looked && s.domain.State == hypervisor.StatePaused && s.domain.Reason != hypervisor.PausedTransient:
+	case s.looked && isTransient(s.domain) && vmistatus.IsConditionTrue(&s.vmi.Status, v1.VirtualMachineInstancePaused),
+		s.looked && s.domain.State == hypervisor.StatePaused && !isTransient(s.domain):
 		ready.Reason, ready.Message = v1.GuestNotRunningReason, "The guest is paused"
 	default:
 		ready.Status, ready.Reason, ready.Message = podReady(s.pod)
@@ -104,10 +105,18 @@ func podReady(pod *corev1.Pod) (status corev1.ConditionStatus, reason, message s
 	return corev1.ConditionTrue, "", ""
 }
 
+// isTransient says that libvirt is between two states of the guest.
+func isTransient(d *hypervisor.Domain) bool {
+	return d.Active() && d.State == hypervisor.StatePaused && d.Reason == hypervisor.PausedTransient
+}
+
 func setPaused(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain, now metav1.Time) {
 	paused := v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstancePaused, Status: corev1.ConditionTrue}
 	switch {
-	case !d.Active() || d.State != hypervisor.StatePaused || d.Reason == hypervisor.PausedTransient:
+	case isTransient(d):
+		// libvirt ends that, and a guest that its user paused is so before and after.
+		return
+	case !d.Active() || d.State != hypervisor.StatePaused:
 		vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePaused)
 		return
 	case d.Reason == hypervisor.PausedIOError:

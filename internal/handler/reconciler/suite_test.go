@@ -36,6 +36,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/handler/facts"
+	"github.com/vireo-project/vireo/internal/handler/handover"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/handler/media"
@@ -90,16 +91,24 @@ type agent struct {
 	beforeWrite atomic.Pointer[func(context.Context) error]
 	// setRealtime is called with the vCPUs that are to get a priority.
 	setRealtime atomic.Pointer[func(vcpus []uint) error]
+	// fate is what may befall it, or nil.
+	fate *fate
 	// ahead is how far the agent's clock is ahead.
 	ahead atomic.Int64
 	stop  func()
 }
 
-// startAgent starts an agent for the rest of the spec.
+// startAgent starts an agent of this node for the rest of the spec.
 func startAgent(launchers *fake.Node) *agent {
 	GinkgoHelper()
+	return startAgentOn(thisNode, launchers, nil)
+}
+
+// startAgentOn starts an agent of a node for the rest of the spec. What it does to the world goes through its fate, if it has one.
+func startAgentOn(node string, launchers *fake.Node, f *fate) *agent {
+	GinkgoHelper()
 	a := &agent{
-		launchers: launchers, networks: &fakeNetworks{}, recorder: events.NewFakeRecorder(1000),
+		launchers: launchers, networks: &fakeNetworks{}, recorder: events.NewFakeRecorder(1000), fate: f,
 	}
 	mgr, err := ctrl.NewManager(apiServer, ctrl.Options{
 		Scheme:  scheme,
@@ -109,22 +118,28 @@ func startAgent(launchers *fake.Node) *agent {
 			SkipNameValidation: ptr.To(true),
 		},
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&v1.VirtualMachineInstance{}: {Field: fields.OneTermEqualSelector("status.nodeName", thisNode)},
-			&corev1.Pod{}:                {Field: fields.OneTermEqualSelector("spec.nodeName", thisNode)},
+			&v1.VirtualMachineInstance{}: {Field: fields.OneTermEqualSelector("status.nodeName", node)},
+			&corev1.Pod{}:                {Field: fields.OneTermEqualSelector("spec.nodeName", node)},
 		}},
 	})
 	Expect(err).NotTo(HaveOccurred())
 	notices := make(chan event.TypedGenericEvent[types.NamespacedName], 1000)
-	launchers.Notify(func(vmi types.NamespacedName) { notices <- event.TypedGenericEvent[types.NamespacedName]{Object: vmi} })
-	Expect(reconciler.New(reconciler.Options{
-		Client: a.counting(mgr.GetClient()), Reader: mgr.GetAPIReader(), Node: thisNode, Facts: facts.Node{Arch: "amd64"},
-		Machines: machines{launchers}, Networks: a.networks,
+	notify := func(vmi types.NamespacedName) { notices <- event.TypedGenericEvent[types.NamespacedName]{Object: vmi} }
+	launchers.Notify(notify)
+	arrivals := handover.NewArrivals()
+	incoming := incomingCache(mgr, node)
+	guests := reconciler.New(reconciler.Options{
+		Client: a.counting(mgr.GetClient()), Reader: a.reading(mgr.GetAPIReader()), Incoming: incoming, Node: node, Facts: facts.Node{Arch: "amd64"},
+		Machines: machines{launchers, f}, Networks: a.networks,
+		Address: f.address(), Peers: f.peers(), Arrivals: arrivals, Notify: notify,
 		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: podsDir, Pod: pod} },
 		Files:    func(*hypervisor.Process) reconciler.Files { return fakeFiles{a} },
 		Config:   clusterconfig.Default,
 		Recorder: a.recorder,
 		Now:      func() time.Time { return time.Now().Add(time.Duration(a.ahead.Load())) },
-	}).SetupWithManager(mgr, notices)).To(Succeed())
+	})
+	Expect(guests.SetupWithManager(mgr, notices)).To(Succeed())
+	f.serve(mgr, node, incoming, arrivals, launchers, guests)
 	running, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -166,18 +181,50 @@ func (w *countingWriter) Patch(
 		}
 	}
 	w.agent.writes.Add(1)
-	return w.SubResourceWriter.Patch(ctx, obj, patch, opts...)
+	return w.agent.fate.do("write", func() error { return w.SubResourceWriter.Patch(ctx, obj, patch, opts...) })
+}
+
+// reading is a client of the API server that an agent with a fate may lose.
+func (a *agent) reading(c client.Reader) client.Reader { return &readingClient{Reader: c, agent: a} }
+
+type readingClient struct {
+	client.Reader
+	agent *agent
+}
+
+func (c *readingClient) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	if c.agent.fate.cutOff() {
+		return errCutOff
+	}
+	return c.Reader.Get(ctx, key, obj, opts...)
+}
+
+// incomingCache has the VMIs that migrate to a node.
+func incomingCache(mgr ctrl.Manager, node string) cache.Cache {
+	GinkgoHelper()
+	incoming, err := cache.New(apiServer, cache.Options{
+		Scheme: scheme, Mapper: mgr.GetRESTMapper(),
+		ByObject: map[client.Object]cache.ByObject{
+			&v1.VirtualMachineInstance{}: {Field: fields.OneTermEqualSelector("status.migrationState.targetNode", node)},
+		},
+	})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(mgr.Add(incoming)).To(Succeed())
+	return incoming
 }
 
 // machines gives the fake's launchers to the reconciler.
-type machines struct{ *fake.Node }
+type machines struct {
+	*fake.Node
+	fate *fate
+}
 
 func (m machines) Open(pod hypervisor.PodRef) (reconciler.Machine, error) {
 	l, err := m.Node.Open(pod)
 	if err != nil {
 		return nil, err
 	}
-	return l, nil
+	return m.fate.machine(l), nil
 }
 
 // fakeNetworks makes taps in memory.

@@ -88,7 +88,7 @@ func (s *Server) pod(ctx context.Context, vmi *v1.VirtualMachineInstance) (*core
 			own = append(own, pod)
 		}
 	}
-	if pod := reconciler.LivePod(s.Node, own); pod != nil {
+	if pod := reconciler.LivePod(s.Node, vmi, own); pod != nil {
 		return pod, nil
 	}
 	return nil, conflict(vmi.Name, "it is not running: its launcher Pod has ended")

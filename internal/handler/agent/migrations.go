@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/fields"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/handler/handover"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
+	"github.com/vireo-project/vireo/internal/handler/reconciler"
+)
+
+// migrations is what the agent needs to move guests.
+type migrations struct {
+	own      *certificate.Source
+	trust    certificate.Trust
+	incoming cache.Cache
+	peers    *handover.Client
+	arrivals *handover.Arrivals
+}
+
+func newMigrations(mgr ctrl.Manager, o *Options) (*migrations, error) {
+	m := &migrations{trust: certificate.Trust(o.TrustDir), arrivals: handover.NewArrivals()}
+	m.own = certificate.NewSource(mgr.GetConfig(), certificate.AgentMigration, certificate.AgentMigrationSubject(o.Node), m.trust)
+	m.peers = handover.NewClient(func(node string) (*tls.Config, error) { return certificate.MigrationClient(m.own, m.trust, node) }, o.MigrationPort)
+	var err error
+	m.incoming, err = incomingCache(mgr, o.Node)
+	if err != nil {
+		return nil, err
+	}
+	for _, runnable := range []interface{ Start(context.Context) error }{m.own, m.incoming} {
+		if err := mgr.Add(runnable); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// incomingCache has the VMIs that migrate to the node. The manager's cache has those that are there: a cache knows one selector
+// for a kind.
+func incomingCache(mgr ctrl.Manager, node string) (cache.Cache, error) {
+	incoming, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&v1.VirtualMachineInstance{}: {Field: fields.OneTermEqualSelector("status.migrationState.targetNode", node)},
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the cache of VMIs that migrate to the node: %w", err)
+	}
+	return incoming, nil
+}
+
+// serve takes requests of the agents of nodes that guests leave for this one. Nothing waits for it.
+func (m *migrations) serve(mgr ctrl.Manager, o *Options, connections *rpc.Manager, guests *reconciler.Reconciler) error {
+	served, err := handover.NewServer(handover.ServerOptions{
+		TLS: certificate.MigrationServer(m.own, m.trust), Peer: certificate.PeerNode,
+		Address: net.JoinHostPort(o.PodIP, strconv.Itoa(o.MigrationPort)), Node: o.Node,
+		Incoming: m.incoming, Arrivals: m.arrivals,
+		Open:   func(pod hypervisor.PodRef) (handover.Launcher, error) { return connections.Conn(pod) },
+		Tunnel: connections.Tunnel,
+		Run:    guests.RunReleased,
+	})
+	if err != nil {
+		return err
+	}
+	return mgr.Add(served)
+}

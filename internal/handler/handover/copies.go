@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package handover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"libvirt.org/go/libvirtxml"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/migration"
+)
+
+const (
+	// lookInterval is the pause between two looks at a copy that goes on.
+	lookInterval = 400 * time.Millisecond
+	// askInterval is the pause between two questions to an agent that is not ready, and askPatience how long that is borne.
+	askInterval = 500 * time.Millisecond
+	askPatience = time.Minute
+)
+
+// Copies are the guests that this process has libvirt copy. It outlives single reconciles and ends with the process, and with it
+// the copies: libvirt then keeps the guests where they are.
+type Copies struct {
+	peers Peers
+	// notify is called when there is news of the copy of a VMI.
+	notify func(types.NamespacedName)
+	// left is called when a guest was handed over, with what was known when it began.
+	left func(ctx context.Context, vmi *v1.VirtualMachineInstance)
+	now  func() time.Time
+
+	ctx  context.Context //nolint:containedctx // that of the process, which the copies live as long as
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu     sync.Mutex
+	copies map[types.UID]*Copy
+}
+
+// NewCopies makes Copies. When a guest was handed over, left is called, on a goroutine of its own, and after that notify.
+func NewCopies(peers Peers, notify func(types.NamespacedName), left func(context.Context, *v1.VirtualMachineInstance)) *Copies {
+	ctx, stop := context.WithCancel(context.Background())
+	return &Copies{peers: peers, notify: notify, left: left, now: time.Now, ctx: ctx, stop: stop, copies: map[types.UID]*Copy{}}
+}
+
+// Start ends the copies when the context ends. It is a Runnable of a manager.
+func (c *Copies) Start(ctx context.Context) error {
+	<-ctx.Done()
+	c.stop()
+	c.wg.Wait()
+	return nil
+}
+
+// NeedLeaderElection says that every agent copies the guests of its node.
+func (*Copies) NeedLeaderElection() bool { return false }
+
+// Copy is one guest that is or was copied.
+type Copy struct {
+	vmi     *v1.VirtualMachineInstance
+	machine Machine
+
+	mu     sync.Mutex
+	state  CopyState
+	cancel string
+}
+
+// CopyState is how a copy is.
+type CopyState struct {
+	// Running says that libvirt has not returned yet.
+	Running bool
+	// HandedOver says that the guest can never run here again.
+	HandedOver bool
+	// Mode is how it is copied.
+	Mode v1.MigrationMode
+	// Err is why the copying ended otherwise.
+	Err error
+	// Progress is how far it was when it was looked at last, or nil.
+	Progress *hypervisor.CopyProgress
+}
+
+// State is how the copy is now.
+func (c *Copy) State() CopyState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state
+}
+
+func (c *Copy) change(do func(*CopyState)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	do(&c.state)
+}
+
+// Cancel ends the copying, for a reason that is told.
+func (c *Copy) Cancel(ctx context.Context, why string) error {
+	c.mu.Lock()
+	if c.cancel == "" {
+		c.cancel = why
+	}
+	c.mu.Unlock()
+	return c.machine.CancelCopy(ctx, domainOf(c.vmi))
+}
+
+// Find is the copy of a migration that this process has begun, or nil.
+func (c *Copies) Find(migration types.UID) *Copy {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.copies[migration]
+}
+
+// Forget lets go of a copy that has ended.
+func (c *Copies) Forget(migration types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if found := c.copies[migration]; found != nil && !found.State().Running {
+		delete(c.copies, migration)
+	}
+}
+
+// Begin copies a guest, whose status says that this has begun. Each migration is copied once.
+func (c *Copies) Begin(vmi *v1.VirtualMachineInstance, machine Machine) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	uid := vmi.Status.MigrationState.MigrationUID
+	if c.copies[uid] != nil || c.ctx.Err() != nil {
+		return
+	}
+	begun := &Copy{vmi: vmi.DeepCopy(), machine: machine, state: CopyState{Running: true, Mode: v1.MigrationPreCopy}}
+	c.copies[uid] = begun
+	c.wg.Go(func() { c.run(c.ctx, begun) })
+}
+
+func (c *Copies) run(ctx context.Context, begun *Copy) {
+	m := Of(begun.vmi)
+	ctx = log.IntoContext(ctx, log.Log.WithName("migration").WithValues("vmi", m.VMI, "migration", m.UID, "target", m.TargetNode))
+	err := c.copyGuest(ctx, begun, m)
+	handedOver := c.isHandedOver(ctx, begun, err)
+	if !handedOver && err == nil {
+		err = errors.New("libvirt ended the copying and kept the guest")
+	}
+	if handedOver {
+		err = nil
+	}
+	begun.mu.Lock()
+	if err != nil && begun.cancel != "" {
+		err = errors.New(begun.cancel)
+	}
+	begun.state.Running, begun.state.HandedOver, begun.state.Err = false, handedOver, err
+	begun.mu.Unlock()
+	if ctx.Err() != nil {
+		// The process ends. The next one finds out.
+		return
+	}
+	if handedOver {
+		c.left(ctx, begun.vmi)
+	} else {
+		log.FromContext(ctx).Info("The guest was not handed over", "error", err.Error())
+	}
+	c.notify(m.VMI)
+}
+
+// isHandedOver asks libvirt, whatever the copying returned: an answer can get lost.
+func (c *Copies) isHandedOver(ctx context.Context, begun *Copy, copied error) bool {
+	// Also when the process is about to end, and its connections with it: then nothing is said.
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	state, err := begun.machine.Source(ctx, domainOf(begun.vmi))
+	if err != nil {
+		// The launcher ends with its guest, and may be gone already. That libvirt has confirmed it was its last word.
+		return copied == nil
+	}
+	return state.Domain == migration.SourceHandedOver || (state.Domain == migration.SourceEnded && copied == nil)
+}
+
+func domainOf(vmi *v1.VirtualMachineInstance) string {
+	return launcherpod.DomainName(vmi.Namespace, vmi.Name)
+}
+
+// copyGuest asks where to, and has libvirt copy.
+func (c *Copies) copyGuest(ctx context.Context, begun *Copy, m Migration) error {
+	destination, err := c.ask(ctx, begun, m)
+	if err != nil {
+		return err
+	}
+	request, err := c.request(ctx, begun, m, destination)
+	if err != nil {
+		return err
+	}
+	if destination.TLS != nil {
+		if err := begun.machine.PutMigrationTLS(ctx, *destination.TLS); err != nil {
+			return fmt.Errorf("give QEMU its certificate: %w", err)
+		}
+		defer func() {
+			if err := begun.machine.RemoveMigrationTLS(ctx); err != nil {
+				log.FromContext(ctx).V(3).Info("The certificate of a migration that has ended was not removed", "error", err.Error())
+			}
+		}()
+	}
+	if begun.isCanceled() {
+		return errors.New("canceled")
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	c.wg.Go(func() { c.watch(watching, begun) })
+	return begun.machine.Copy(ctx, *request)
+}
+
+func (c *Copy) isCanceled() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cancel != ""
+}
+
+// ask waits for the target's agent, which may be starting again.
+func (c *Copies) ask(ctx context.Context, begun *Copy, m Migration) (*Destination, error) {
+	until := c.now().Add(askPatience)
+	for {
+		destination, err := c.peers.Destination(ctx, m)
+		if err == nil || !isPassing(err) || begun.isCanceled() || !c.now().Before(until) {
+			return destination, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(askInterval):
+		}
+	}
+}
+
+// request is what libvirt is told.
+func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Destination) (*hypervisor.CopyRequest, error) {
+	live, err := begun.machine.LiveXML(ctx, domainOf(begun.vmi))
+	if err != nil {
+		return nil, err
+	}
+	built := &libvirtxml.Domain{}
+	if err := built.Unmarshal(d.Domain); err != nil {
+		return nil, fmt.Errorf("read the domain that the target's agent built: %w", err)
+	}
+	there, err := domain.ForTarget(live, built)
+	if err != nil {
+		return nil, fmt.Errorf("describe the guest as it is to be at the target: %w", err)
+	}
+	r := &hypervisor.CopyRequest{
+		Domain: domainOf(begun.vmi), XML: there, Address: d.Address, TLSName: d.TLSName,
+		Target:    tunnelTo(c.peers, m),
+		CopyDisks: disksToCopy(begun.vmi, live),
+	}
+	configure(r, begun.vmi.Status.MigrationState.VMIMConfigurationOptions)
+	return r, nil
+}
+
+// configure adds what the migration's configuration says.
+func configure(r *hypervisor.CopyRequest, options *v1.VMIMConfigurationOptions) {
+	if options == nil {
+		return
+	}
+	r.AutoConverge, r.PostCopy = isTrue(options.AllowAutoConverge), isTrue(options.AllowPostCopy)
+	r.Unsafe = isTrue(options.UnsafeMigrationOverride)
+	if options.MaxDowntimeMs != nil {
+		r.MaxDowntime = time.Duration(min(*options.MaxDowntimeMs, uint64(maxDowntime.Milliseconds()))) * time.Millisecond
+	}
+	if q := options.BandwidthPerMigration; q != nil && q.Sign() > 0 {
+		r.Bandwidth = uint64(q.Value())
+	}
+	if e := options.ExperimentalMigrationOptions; e != nil && e.Compression != nil && *e.Compression != v1.MigrationCompressionNone {
+		r.Compression = string(*e.Compression)
+		// Only what comes over several connections can be compressed so.
+		r.Parallel = max(r.Parallel, compressedChannels)
+	}
+}
+
+// compressedChannels is how many connections take memory that is compressed. QEMU's default of multifd-channels.
+const compressedChannels = 2
+
+// watch looks at the copy until it has ended, and does what helps it to.
+func (c *Copies) watch(ctx context.Context, begun *Copy) {
+	logger := log.FromContext(ctx)
+	course := newCourse(rulesOf(begun.vmi.Status.MigrationState.VMIMConfigurationOptions), c.now())
+	tick := time.NewTicker(lookInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		progress, err := begun.machine.CopyProgress(ctx, domainOf(begun.vmi))
+		if err != nil || progress == nil {
+			continue
+		}
+		begun.change(func(s *CopyState) { s.Progress = progress })
+		step, why := course.judge(c.now(), progress)
+		if step == goOn {
+			continue
+		}
+		logger.Info("The migration is helped to an end", "step", step.String(), "reason", why)
+		if err := c.take(ctx, begun, course, step, why); err != nil {
+			logger.Error(err, "The migration cannot be helped to an end", "step", step.String())
+		}
+	}
+}
+
+func (c *Copies) take(ctx context.Context, begun *Copy, course *course, s step, why string) error {
+	name := domainOf(begun.vmi)
+	switch s {
+	case postCopy:
+		if err := begun.machine.StartPostCopy(ctx, name); err != nil {
+			return err
+		}
+		course.mode = v1.MigrationPostCopy
+	case stopAndCopy:
+		if err := begun.machine.SetMaxDowntime(ctx, name, maxDowntime); err != nil {
+			return err
+		}
+		course.mode = v1.MigrationPaused
+	case giveUp:
+		return begun.Cancel(ctx, why)
+	case goOn:
+		return nil
+	}
+	begun.change(func(s *CopyState) { s.Mode = course.mode })
+	c.notify(Of(begun.vmi).VMI)
+	return nil
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package handover
+
+import (
+	"testing"
+	"time"
+
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+)
+
+const gib = 1 << 30
+
+// at is what a copy of two GiB looks like.
+func at(processed, remaining uint64) *hypervisor.CopyProgress {
+	return &hypervisor.CopyProgress{Memory: hypervisor.CopyAmount{Total: 2 * gib, Processed: processed, Remaining: remaining}}
+}
+
+func TestRules(t *testing.T) {
+	defaults := rules{perGiB: 150 * time.Second, stuck: 150 * time.Second}
+	for name, tc := range map[string]struct {
+		options *v1.VMIMConfigurationOptions
+		want    rules
+	}{
+		"nothing is said":       {nil, defaults},
+		"nothing in particular": {&v1.VMIMConfigurationOptions{}, defaults},
+		"post-copy is a disruption": {&v1.VMIMConfigurationOptions{AllowPostCopy: ptr.To(true)},
+			rules{perGiB: defaults.perGiB, stuck: defaults.stuck, postCopy: true, disruption: true}},
+		"unless that is forbidden": {&v1.VMIMConfigurationOptions{AllowPostCopy: ptr.To(true), AllowWorkloadDisruption: ptr.To(false)},
+			rules{perGiB: defaults.perGiB, stuck: defaults.stuck, postCopy: true}},
+		"for ever": {&v1.VMIMConfigurationOptions{CompletionTimeoutPerGiB: ptr.To[int64](0), ProgressTimeout: ptr.To[int64](-1)}, rules{}},
+	} {
+		if got := rulesOf(tc.options); got != tc.want {
+			t.Errorf("%s: got %+v, want %+v", name, got, tc.want)
+		}
+	}
+}
+
+func TestCourse(t *testing.T) {
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	strict := rules{perGiB: 10 * time.Second, stuck: 5 * time.Second}
+	patient := strict
+	patient.disruption = true
+	bold := patient
+	bold.postCopy = true
+	// look is a look at the copy.
+	type look struct {
+		after    time.Duration
+		progress *hypervisor.CopyProgress
+		want     step
+	}
+	for name, tc := range map[string]struct {
+		rules rules
+		mode  v1.MigrationMode
+		looks []look
+	}{
+		"it gets on": {strict, v1.MigrationPreCopy, []look{{time.Second, at(1, 9), goOn}, {19 * time.Second, at(8, 2), goOn}}},
+		"it takes too long": {strict, v1.MigrationPreCopy, []look{{15 * time.Second, at(1, 9), goOn}, {19 * time.Second, at(8, 2), goOn},
+			{21 * time.Second, at(9, 2), giveUp}}},
+		"nothing arrives": {strict, v1.MigrationPreCopy, []look{{time.Second, at(1, 9), goOn}, {6 * time.Second, at(1, 9), goOn},
+			{7 * time.Second, at(1, 9), giveUp}}},
+		"what is copied anew is progress": {strict, v1.MigrationPreCopy, []look{{4 * time.Second, at(1, 9), goOn}, {8 * time.Second, at(2, 9), goOn},
+			{12 * time.Second, at(3, 9), goOn}}},
+		"the guest may stand still":        {patient, v1.MigrationPreCopy, []look{{18 * time.Second, at(1, 9), goOn}, {21 * time.Second, at(2, 9), stopAndCopy}}},
+		"it gets as long again":            {patient, v1.MigrationPaused, []look{{38 * time.Second, at(1, 9), goOn}, {41 * time.Second, at(2, 9), giveUp}}},
+		"the rest may follow":              {bold, v1.MigrationPreCopy, []look{{18 * time.Second, at(1, 9), goOn}, {21 * time.Second, at(2, 9), postCopy}}},
+		"a post-copy is never given up":    {bold, v1.MigrationPostCopy, []look{{time.Hour, at(1, 9), goOn}, {2 * time.Hour, at(1, 9), goOn}}},
+		"a link that is dead is not saved": {bold, v1.MigrationPreCopy, []look{{time.Second, at(1, 9), goOn}, {7 * time.Second, at(1, 9), giveUp}}},
+		"without limits":                   {rules{}, v1.MigrationPreCopy, []look{{time.Hour, at(1, 9), goOn}, {48 * time.Hour, at(1, 9), goOn}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCourse(tc.rules, began)
+			c.mode = tc.mode
+			for _, l := range tc.looks {
+				got, why := c.judge(began.Add(l.after), l.progress)
+				if got != l.want || (why == "") != (got == goOn) {
+					t.Fatalf("after %s: %s (%q), want %s", l.after, got, why, l.want)
+				}
+			}
+		})
+	}
+}
+
+func TestAPostCopyThatLibvirtBeganIsOne(t *testing.T) {
+	began := time.Now()
+	c := newCourse(rules{perGiB: time.Second}, began)
+	p := at(1, 9)
+	p.PostCopy = true
+	if got, _ := c.judge(began.Add(time.Hour), p); got != goOn || c.mode != v1.MigrationPostCopy {
+		t.Errorf("got %s in mode %s", got, c.mode)
+	}
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package handover
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	stdlog "log"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/migrationtls"
+)
+
+const (
+	// headerTimeout and answerTimeout bound requests that do not stream. idleTimeout is long: the source asks at the beginning
+	// and at the end, and the end should not wait for another handshake.
+	headerTimeout = 10 * time.Second
+	answerTimeout = 30 * time.Second
+	idleTimeout   = 30 * time.Minute
+	// keepAlive finds peers that are gone without a word.
+	keepAlive = 15 * time.Second
+	// maxHeader bounds a request. There are no bodies.
+	maxHeader = 16 << 10
+)
+
+// Launcher is the hypervisor of a Pod that waits for a guest.
+type Launcher interface {
+	// PutMigrationTLS gives QEMU what it needs to show who it is.
+	PutMigrationTLS(ctx context.Context, files migrationtls.Files) error
+}
+
+// ServerOptions is what a Server works with.
+type ServerOptions struct {
+	// TLS authenticates the server and verifies its clients: certificate.MigrationServer.
+	TLS *tls.Config
+	// Peer is the node whose agent the client of a connection is: certificate.PeerNode.
+	Peer func(tls.ConnectionState) (string, error)
+	// Address is where to listen.
+	Address string
+	// Node is the node's name.
+	Node string
+	// Incoming reads the VMIs that are on their way to the node, from a cache.
+	Incoming client.Reader
+	// Arrivals are the Pods that are ready for them.
+	Arrivals *Arrivals
+	// Open leads to the hypervisor of one of them.
+	Open func(hypervisor.PodRef) (Launcher, error)
+	// Tunnel connects to its libvirtd.
+	Tunnel func(context.Context, hypervisor.PodRef) (net.Conn, error)
+	// Run lets a guest run that was released, if it may. It is called before the source's agent gets its answer.
+	Run func(ctx context.Context, vmi types.NamespacedName, migration types.UID) error
+	// Now is the clock.
+	Now func() time.Time
+}
+
+// Server serves the agents of nodes that guests leave for this one. It is a Runnable of a manager.
+type Server struct {
+	ServerOptions
+	handler http.Handler
+
+	// mu guards tunnels, the migrations whose libvirtd is in use.
+	mu      sync.Mutex
+	tunnels map[types.UID]bool
+}
+
+// NewServer makes a Server.
+func NewServer(o ServerOptions) (*Server, error) {
+	if o.TLS == nil || o.Peer == nil {
+		return nil, errors.New("the server of migrations has no TLS configuration: it serves nobody without certificates")
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s := &Server{ServerOptions: o, tunnels: map[types.UID]bool{}}
+	mux := http.NewServeMux()
+	mux.Handle("GET "+below(destinationRequest), s.serve(s.destination))
+	mux.Handle("GET "+below(tunnelRequest), s.serve(s.tunnel))
+	mux.Handle("POST "+below(releaseRequest), s.serve(s.release))
+	s.handler = mux
+	return s, nil
+}
+
+// NeedLeaderElection says that every agent serves its node.
+func (*Server) NeedLeaderElection() bool { return false }
+
+// Start serves until the context ends. Copies that go on through it end with it: libvirt at the source keeps the guest.
+func (s *Server) Start(ctx context.Context) error {
+	config := net.ListenConfig{KeepAlive: keepAlive}
+	listener, err := config.Listen(ctx, "tcp", s.Address)
+	if err != nil {
+		return fmt.Errorf("serve migrations: %w", err)
+	}
+	return s.Serve(ctx, listener)
+}
+
+// Serve does what Start does, on a listener that is there.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{
+		Handler: s.handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: answerTimeout,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog:    stdlog.New(handshakes{log.FromContext(ctx)}, "", 0),
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(tls.NewListener(listener, s.TLS)); ctx.Err() == nil {
+		return fmt.Errorf("serve migrations: %w", err)
+	}
+	return nil
+}
+
+// handshakes takes what net/http logs, which is about connections of strangers: they must not be able to fill the log.
+type handshakes struct{ logr.Logger }
+
+// Write logs a line.
+func (h handshakes) Write(line []byte) (int, error) {
+	h.V(3).Info("A connection was refused", "error", strings.TrimSpace(string(line)))
+	return len(line), nil
+}
+
+// request is one that was found to be about a guest on its way here, from the agent of the node that it leaves.
+type request struct {
+	vmi       types.NamespacedName
+	migration types.UID
+	arrival   Arrival
+}
+
+func (s *Server) serve(do func(http.ResponseWriter, *http.Request, request) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked, err := s.authorize(r)
+		if err == nil {
+			err = do(w, r, asked)
+		}
+		if err != nil {
+			writeError(w, r, err)
+		}
+	})
+}
+
+// destination prepares QEMU's encryption and tells the source what it must know.
+func (s *Server) destination(w http.ResponseWriter, r *http.Request, asked request) error {
+	arrival := asked.arrival
+	answer := Destination{Address: arrival.Address, Domain: arrival.Domain}
+	if !arrival.Plain {
+		// Anew for each question: what an earlier process made is known to nobody.
+		address, err := netip.ParseAddr(arrival.Address)
+		if err != nil {
+			return fmt.Errorf("the address of the launcher Pod: %w", err)
+		}
+		pair, err := migrationtls.New(asked.migration, address, s.Now())
+		if err != nil {
+			return err
+		}
+		launcher, err := s.Open(arrival.Pod)
+		if err != nil {
+			return err
+		}
+		if err := launcher.PutMigrationTLS(r.Context(), pair.Server); err != nil {
+			return fmt.Errorf("give QEMU its certificate: %w", err)
+		}
+		answer.TLSName, answer.TLS = migrationtls.Name(asked.migration), &pair.Client
+	}
+	writeJSON(w, http.StatusOK, answer)
+	return nil
+}
+
+// release lets the guest run. It may come more than once.
+func (s *Server) release(w http.ResponseWriter, r *http.Request, asked request) error {
+	s.Arrivals.Release(asked.migration)
+	if err := s.Run(r.Context(), asked.vmi, asked.migration); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func writeError(w http.ResponseWriter, r *http.Request, err error) {
+	status := metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError, Message: err.Error(),
+	}
+	var known apierrors.APIStatus
+	switch {
+	case errors.As(err, &known):
+		status = known.Status()
+	case errors.Is(err, hypervisor.ErrConnecting), errors.Is(err, hypervisor.ErrUnreachable):
+		status.Code, status.Reason = http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable
+	}
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	status.Message = hypervisor.Clean(status.Message)
+	log.FromContext(r.Context()).Info("Refused a request of another node's agent", "method", r.Method, "path", r.URL.Path, "code", status.Code, "error", err.Error())
+	writeJSON(w, int(status.Code), status)
+}
+
+// writeJSON answers. The client may be gone by now, which is nobody's problem.
+func writeJSON(w http.ResponseWriter, code int, content any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(content)
+}

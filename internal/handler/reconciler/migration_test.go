@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler_test
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/agentpki"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// crossing is a guest that moves from one node to another, with the agents of both.
+type crossing struct {
+	*guest
+	pki    *agentpki.World
+	source *fate
+	target *fate
+
+	here, there     *fake.Node
+	targetPod       *corev1.Pod
+	arriving        *fake.Launcher
+	uid             types.UID
+	sourceA         *agent
+	targetA         *agent
+	twoAtOnce       atomic.Bool
+	stopWatching    chan struct{}
+	watchingStopped chan struct{}
+}
+
+var crossings atomic.Int32
+
+// cross brings a guest to life on a node of its own, beside another node.
+func cross(changes ...func(*v1.VirtualMachineInstance)) *crossing {
+	GinkgoHelper()
+	n := int(crossings.Add(1))
+	c := &crossing{guest: makeGuest(changes...), pki: agentpki.New(GinkgoT()), here: fake.NewNode(), there: fake.NewNode()}
+	probe, err := net.Listen("tcp", "127.0.0.1:0")
+	Expect(err).NotTo(HaveOccurred())
+	address, ok := probe.Addr().(*net.TCPAddr)
+	Expect(ok).To(BeTrue())
+	Expect(probe.Close()).To(Succeed())
+	mortal := func(node string, last int) *fate {
+		return &fate{
+			node: node, ip: fmt.Sprintf("127.%d.%d.%d", n/250+1, n%250, last), port: address.Port, died: make(chan struct{}),
+			server: c.pki.Server(node), client: c.pki.Client(node),
+		}
+	}
+	c.source, c.target = mortal(fmt.Sprintf("here-%d", n), 2), mortal(fmt.Sprintf("there-%d", n), 3)
+	c.sourceA = startAgentOn(c.source.node, c.here, c.source)
+	c.targetA = startAgentOn(c.target.node, c.there, c.target)
+	c.scheduleOn(c.source.node, c.here).handOver()
+	c.expectPhase(v1.Running)
+	c.watch()
+	return c
+}
+
+// watch looks for the one thing that must never happen.
+func (c *crossing) watch() {
+	c.stopWatching, c.watchingStopped = make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(c.watchingStopped)
+		for {
+			select {
+			case <-c.stopWatching:
+				return
+			case <-time.After(200 * time.Microsecond):
+			}
+			// The source first: what does not run there now never runs there again once the target's does.
+			if arriving := c.arrivingNow(); arriving != nil && runs(arriving) && runs(c.launcher) && runs(arriving) {
+				c.twoAtOnce.Store(true)
+			}
+		}
+	}()
+	DeferCleanup(func() {
+		close(c.stopWatching)
+		<-c.watchingStopped
+		Expect(c.twoAtOnce.Load()).To(BeFalse(), "two guests ran at once")
+	})
+}
+
+func (c *crossing) arrivingNow() *fake.Launcher {
+	if c.targetPod == nil {
+		return nil
+	}
+	return c.there.Launcher(c.targetPod.UID)
+}
+
+func runs(l *fake.Launcher) bool {
+	d := l.Snapshot()
+	return d != nil && d.State == hypervisor.StateRunning
+}
+
+// prepare makes the target's Pod, as the controller does.
+func (c *crossing) prepare() *crossing {
+	GinkgoHelper()
+	c.uid = uuid.NewUUID()
+	pod := c.launcherPod(podspec.TargetPodName(c.vmi, c.uid), c.target.node)
+	pod.Labels[v1.MigrationJobLabel] = string(c.uid)
+	Expect(api.Create(ctx, pod)).To(Succeed())
+	DeferCleanup(func() {
+		Expect(client.IgnoreNotFound(api.Delete(ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
+	})
+	c.arriving = c.there.Launcher(pod.UID)
+	c.arriving.AddFile(launcherpod.ContainerDiskDir("root")+"/disk",
+		hypervisor.Volume{Name: "disk.img", Format: hypervisor.FormatRaw, Capacity: 1 << 20})
+	setRunning(pod, "10.244.1.5")
+	c.targetPod = pod
+	return c
+}
+
+// move hands the migration to the agents, as the controller does.
+func (c *crossing) move(changes ...func(*v1.VirtualMachineInstanceMigrationState)) *crossing {
+	GinkgoHelper()
+	c.prepare().moveOn(changes...)
+	return c
+}
+
+// control writes what the controller writes.
+func (c *crossing) control(change func(*v1.VirtualMachineInstanceStatus)) {
+	GinkgoHelper()
+	Eventually(func() error {
+		before := c.read()
+		after := before.DeepCopy()
+		change(&after.Status)
+		_, err := vmistatus.Patch(ctx, api, vmistatus.Controller, before, after)
+		return err
+	}).Should(Succeed())
+}
+
+func (c *crossing) state() *v1.VirtualMachineInstanceMigrationState {
+	return c.read().Status.MigrationState
+}
+
+// expectMoved waits until the guest is there, and everything says so.
+func (c *crossing) expectMoved() *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		vmi := c.read()
+		m := vmi.Status.MigrationState
+		g.Expect(vmi.Status.NodeName).To(Equal(c.target.node), "%+v", m)
+		g.Expect(m.Completed).To(BeTrue())
+		g.Expect(m.EndTimestamp).NotTo(BeNil())
+		g.Expect(m.TargetNodeDomainDetected).To(BeTrue())
+		g.Expect(m.TargetNodeDomainReadyTimestamp).NotTo(BeNil())
+		g.Expect(runs(c.arriving)).To(BeTrue())
+	}).Should(Succeed())
+	vmi := c.read()
+	Expect(vmi.Status.MigrationState.Failed).To(BeFalse())
+	Expect(vmi.Status.Phase).To(Equal(v1.Running))
+	Expect(c.launcher.Snapshot().State).To(Equal(hypervisor.StateEnded))
+	Expect(c.launcher.Copies()).To(Equal(1))
+	return vmi
+}
+
+// expectStayed waits until the guest runs where it was, and everything says so.
+func (c *crossing) expectStayed() *v1.VirtualMachineInstanceMigrationState {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		m := c.state()
+		g.Expect(m.Failed).To(BeTrue(), "%+v", m)
+		g.Expect(runs(c.launcher)).To(BeTrue())
+		arrived := c.arriving.Snapshot()
+		g.Expect(arrived.Active()).To(BeFalse())
+	}).Should(Succeed())
+	vmi := c.read()
+	Expect(vmi.Status.NodeName).To(Equal(c.source.node))
+	Expect(vmi.Status.MigrationState.EndTimestamp).NotTo(BeNil())
+	Expect(vmi.Status.MigrationState.FailureReason).NotTo(BeEmpty())
+	Expect(vmi.Status.MigrationState.Completed).To(BeTrue())
+	return vmi.Status.MigrationState
+}
+
+// restart ends an agent's process, if it has not ended yet, and starts another one.
+func (c *crossing) restart(f **fate, a **agent, node *fake.Node) {
+	GinkgoHelper()
+	old := *f
+	if !old.dead.Swap(true) {
+		close(old.died)
+	}
+	(*a).stop()
+	*f = &fate{node: old.node, ip: old.ip, port: old.port, died: make(chan struct{}), server: old.server, client: old.client}
+	*a = startAgentOn(old.node, node, *f)
+}
+
+func (c *crossing) restartSource() {
+	GinkgoHelper()
+	c.restart(&c.source, &c.sourceA, c.here)
+}
+
+func (c *crossing) restartTarget() {
+	GinkgoHelper()
+	c.restart(&c.target, &c.targetA, c.there)
+}
+
+var _ = Describe("A guest that moves to another node", func() {
+	It("runs there and nowhere else, and the agent there is its agent", func() {
+		c := cross().move()
+		vmi := c.expectMoved()
+		Expect(vmi.Status.MigrationState.StartTimestamp).NotTo(BeNil())
+		Expect(vmi.Status.MigrationState.Mode).To(Equal(v1.MigrationPreCopy))
+		Expect(vmi.Status.MigrationState.TargetNodeAddress).To(Equal(c.target.ip))
+		c.sourceA.expectEvent("is migrating")
+		c.targetA.expectEvent("Target Prepared")
+		By("saying what changes from now on")
+		c.arriving.SetState(hypervisor.StatePaused, hypervisor.PausedIOError)
+		c.expectCondition(v1.VirtualMachineInstancePaused, corev1.ConditionTrue, v1.PausedIOErrorReason)
+		c.arriving.SetState(hypervisor.StateRunning, "")
+		c.expectCondition(v1.VirtualMachineInstanceReady, corev1.ConditionTrue, "")
+		Expect(c.read().Status.Interfaces).To(ContainElement(HaveField("IP", "10.244.1.5")))
+		By("leaving no certificates behind")
+		Eventually(c.arriving.MigrationTLS).Should(BeNil())
+		Eventually(c.launcher.MigrationTLS).Should(BeNil())
+		Expect(c.arriving.Starts()).To(BeZero())
+		Expect(c.launcher.Starts()).To(Equal(1))
+	})
+
+	It("is prepared for before the migration is handed to the agents, and not started", func() {
+		c := cross().prepare()
+		Eventually(func() []byte { return c.arriving.Content("seed.iso") }).ShouldNot(BeEmpty())
+		Expect(c.arriving.Starts()).To(BeZero())
+		Expect(c.target.had()).To(BeEmpty())
+	})
+
+	It("costs few writes", func() {
+		c := cross()
+		before := c.sourceA.writes.Load()
+		c.move().expectMoved()
+		// The start, and the owner unless the target was quicker; ready to receive, seen, runs, the owner, and what is different there.
+		Expect(c.sourceA.writes.Load() - before).To(BeNumerically("<=", 3))
+		Expect(c.targetA.writes.Load()).To(BeNumerically("<=", 7))
+	})
+
+	It("stays when the target cannot take it", func() {
+		c := cross().prepare()
+		c.arriving.Fail("prepare", errLost)
+		c.moveOn()
+		Expect(c.expectStayed().FailureReason).To(ContainSubstring("lost"))
+		By("moving at the second attempt")
+		c.arriving.Fail("prepare", nil)
+		Expect(api.Delete(ctx, c.targetPod, client.GracePeriodSeconds(0))).To(Succeed())
+		c.prepare().moveOn()
+		Eventually(func(g Gomega) {
+			g.Expect(c.read().Status.NodeName).To(Equal(c.target.node))
+			g.Expect(runs(c.arriving)).To(BeTrue())
+		}).Should(Succeed())
+	})
+
+	DescribeTable("stays when libvirt fails", func(where, call string) {
+		c := cross().prepare()
+		if where == "source" {
+			c.launcher.Fail(call, errLost)
+		} else {
+			c.arriving.Fail(call, errLost)
+		}
+		c.moveOn()
+		c.expectStayed()
+	},
+		Entry("at the beginning", "source", "begin"),
+		Entry("while copying", "source", "perform"),
+		Entry("when the target is to complete it", "target", "finish"),
+	)
+
+	It("stays when somebody asks for that", func() {
+		c := cross().prepare()
+		reached, release := c.launcher.Slow("perform")
+		defer release()
+		c.moveOn()
+		Eventually(reached).Should(BeClosed())
+		c.control(func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState.AbortRequested = true })
+		m := c.expectStayed()
+		Expect(m.AbortStatus).To(Equal(v1.MigrationAbortSucceeded))
+		Expect(m.FailureReason).To(Equal("Live migration aborted"))
+	})
+
+	It("stays when somebody asks for that before it begins", func() {
+		c := cross().move(func(m *v1.VirtualMachineInstanceMigrationState) { m.AbortRequested = true })
+		Expect(c.expectStayed().AbortStatus).To(Equal(v1.MigrationAbortSucceeded))
+		Expect(c.launcher.Copies()).To(BeZero())
+	})
+
+	It("runs when the release is lost, by what the status says", func() {
+		c := cross()
+		c.source.loseReleases.Store(true)
+		c.move().expectMoved()
+	})
+
+	It("runs while the API server does not answer, and is claimed later", func() {
+		c := cross().prepare()
+		reached, release := c.launcher.Slow("confirm")
+		c.moveOn()
+		Eventually(reached).Should(BeClosed())
+		c.source.noAPI.Store(true)
+		c.target.noAPI.Store(true)
+		release()
+		Eventually(func() bool { return runs(c.arriving) }).Should(BeTrue())
+		Expect(c.read().Status.NodeName).To(Equal(c.source.node))
+		c.source.noAPI.Store(false)
+		c.target.noAPI.Store(false)
+		c.expectMoved()
+	})
+
+	It("stays suspended as long as libvirt has the job of an agent that is gone, and goes on after that", func() {
+		c := cross().prepare()
+		reached, release := c.arriving.Slow("finish")
+		defer release()
+		c.launcher.Linger()
+		c.moveOn()
+		Eventually(reached).Should(BeClosed())
+		c.restartSource()
+		Consistently(func() bool { return runs(c.launcher) || runs(c.arriving) }, "2s").Should(BeFalse())
+		c.launcher.Notice()
+		c.expectStayed()
+	})
+
+	It("is paused there if its user has paused it here", func() {
+		c := cross()
+		c.launcher.SetState(hypervisor.StatePaused, hypervisor.PausedByUser)
+		c.expectCondition(v1.VirtualMachineInstancePaused, corev1.ConditionTrue, v1.PausedByUserReason)
+		c.move()
+		Eventually(func(g Gomega) {
+			vmi := c.read()
+			g.Expect(vmi.Status.NodeName).To(Equal(c.target.node))
+			g.Expect(vmi.Status.MigrationState.TargetNodeDomainReadyTimestamp).NotTo(BeNil())
+		}).Should(Succeed())
+		Consistently(func() bool { return runs(c.arriving) }, "500ms").Should(BeFalse())
+		Expect(vmistatus.IsConditionTrue(&c.read().Status, v1.VirtualMachineInstancePaused)).To(BeTrue())
+	})
+
+	It("does not wait for ever for a copy that gets nowhere", func() {
+		c := cross().prepare()
+		_, release := c.launcher.Slow("perform")
+		defer release()
+		c.launcher.SetProgress(hypervisor.CopyProgress{Memory: hypervisor.CopyAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
+		c.moveOn(func(m *v1.VirtualMachineInstanceMigrationState) {
+			second := int64(1)
+			m.VMIMConfigurationOptions.CompletionTimeoutPerGiB = &second
+		})
+		Expect(c.expectStayed().FailureReason).To(ContainSubstring("not completed after 1 seconds"))
+	})
+
+	It("stands still for the rest if it may be disturbed", func() {
+		c := cross().prepare()
+		_, release := c.launcher.Slow("perform")
+		c.launcher.SetProgress(hypervisor.CopyProgress{Memory: hypervisor.CopyAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
+		c.moveOn(func(m *v1.VirtualMachineInstanceMigrationState) {
+			allowed, second := true, int64(3)
+			m.VMIMConfigurationOptions.AllowWorkloadDisruption, m.VMIMConfigurationOptions.CompletionTimeoutPerGiB = &allowed, &second
+		})
+		Eventually(func() v1.MigrationMode { return c.state().Mode }).Should(Equal(v1.MigrationPaused))
+		Expect(c.launcher.MaxDowntime()).To(Equal(2000 * time.Second))
+		release()
+		c.expectMoved()
+	})
+})
+
+// moveOn hands the migration to the agents whose target is prepared.
+func (c *crossing) moveOn(changes ...func(*v1.VirtualMachineInstanceMigrationState)) {
+	GinkgoHelper()
+	c.control(func(s *v1.VirtualMachineInstanceStatus) {
+		s.MigrationState = &v1.VirtualMachineInstanceMigrationState{
+			MigrationUID: c.uid, SourceNode: c.source.node, SourcePod: c.pod.Name, TargetNode: c.target.node, TargetPod: c.targetPod.Name,
+			VMIMConfigurationOptions: &v1.VMIMConfigurationOptions{},
+		}
+		for _, change := range changes {
+			change(s.MigrationState)
+		}
+	})
+}
+
+var _ = Describe("An agent that ends between any two actions of a migration", func() {
+	// expectOneEnd: the guest runs in one place, and the status agrees.
+	expectOneEnd := func(c *crossing) {
+		GinkgoHelper()
+		Eventually(func(g Gomega) {
+			vmi := c.read()
+			m := vmi.Status.MigrationState
+			g.Expect(m.Completed).To(BeTrue(), "source %v, target %v, %+v", c.source.had(), c.target.had(), m)
+			g.Expect(m.Failed).To(Equal(vmi.Status.NodeName == c.source.node))
+			g.Expect(runs(c.launcher)).To(Equal(m.Failed))
+			g.Expect(runs(c.arriving)).To(Equal(!m.Failed))
+		}).Should(Succeed())
+		Expect(c.launcher.Copies()).To(BeNumerically("<=", 1))
+	}
+
+	// die lets an agent have one more effect in each round, until the migration ends before it dies.
+	die := func(who string) {
+		moved, stayed := 0, 0
+		for n := int32(1); ; n++ {
+			Expect(n).To(BeNumerically("<", 20))
+			c := cross()
+			mortal := c.source
+			if who == "target" {
+				mortal = c.target
+			}
+			mortal.left.Store(n)
+			c.move()
+			died := false
+			Eventually(func() bool {
+				select {
+				case <-mortal.died:
+					died = true
+				default:
+				}
+				return died || (c.state().Completed && (c.state().Failed || c.state().TargetNodeDomainReadyTimestamp != nil))
+			}).Should(BeTrue())
+			if !died {
+				Expect(moved).To(BeNumerically(">", 0))
+				AddReportEntry(fmt.Sprintf("%s: %d ends, %d moved and %d stayed", who, n-1, moved, stayed))
+				return
+			}
+			if who == "target" {
+				c.restartTarget()
+			} else {
+				c.restartSource()
+			}
+			expectOneEnd(c)
+			if c.state().Failed {
+				stayed++
+			} else {
+				moved++
+			}
+			c.sourceA.stop()
+			c.targetA.stop()
+		}
+	}
+
+	It("at the source", func() { die("source") })
+	It("at the target", func() { die("target") })
+})
+
+// setRunning makes a Pod run, as its kubelet does.
+func setRunning(pod *corev1.Pod, ip string) {
+	GinkgoHelper()
+	pod.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}},
+		Conditions: []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}},
+	}
+	Expect(api.Status().Update(ctx, pod)).To(Succeed())
+}
