@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -23,6 +24,8 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/internal/datavolume"
+	"github.com/vireo-project/vireo/internal/eviction"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -49,6 +52,9 @@ var _ = Describe("Manager", Ordered, func() {
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&VirtualMachineInstanceReplicaSetReconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("virt-controller"),
+		}).SetupWithManager(mgr)).To(Succeed())
+		Expect((&EvacuationReconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("virt-controller"), Config: store,
 		}).SetupWithManager(mgr)).To(Succeed())
 		running, stop := context.WithCancel(ctx)
 		done := make(chan error, 1)
@@ -209,6 +215,48 @@ var _ = Describe("Manager", Ordered, func() {
 		Eventually(reason, 20*time.Second).Should(Equal(ReasonNodeUnresponsive))
 		mark("false", time.Now()) // heard again, and not ready yet
 		Eventually(reason, 20*time.Second).Should(BeEmpty())
+	})
+
+	It("has an evicted guest migrate, and stay when the drain is given up", func() {
+		w := &world{ns: NewNamespace()}
+		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}, Spec: corev1.NodeSpec{Unschedulable: true}}
+		ExpectCreated(host)
+		vmi := builder.MakeVMI("vm").Namespace(w.ns).With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.EvictionStrategy = ptr.To(v1.EvictionStrategyLiveMigrate)
+		}).Obj()
+		ExpectCreated(vmi)
+		Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(podOf(vmi)), podOf(vmi)) }).Should(Succeed())
+		w.play(vmi, host.Name, builder.MakePodStatus().Running())
+		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }).Should(Equal(v1.Scheduled))
+		agent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
+			running(status)
+			vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
+				Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionTrue,
+			}, metav1.Now())
+		})
+
+		// As the webhook does.
+		Eventually(func() error {
+			eviction.Mark(&ExpectExists(vmi).Status, metav1.Now())
+			return k8sClient.Status().Update(ctx, vmi)
+		}).Should(Succeed())
+		before := ExpectExists(podOf(vmi))
+		pod := before.DeepCopy()
+		eviction.Annotate(&pod.ObjectMeta, true)
+		Expect(k8sClient.Patch(ctx, pod, client.MergeFrom(before))).To(Succeed())
+		migrations := func() []v1.VirtualMachineInstanceMigration {
+			list := &v1.VirtualMachineInstanceMigrationList{}
+			Expect(k8sClient.List(ctx, list, client.InNamespace(w.ns))).To(Succeed())
+			return list.Items
+		}
+		Eventually(migrations).Should(HaveLen(1))
+
+		Expect(k8sClient.Patch(ctx, host, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"unschedulable":null}}`)))).To(Succeed())
+		Eventually(migrations).Should(BeEmpty())
+		Eventually(func() *v1.VirtualMachineInstance { return ExpectExists(vmi) }).
+			Should(haveNoCondition(v1.VirtualMachineInstanceEvictionRequested))
+		Expect(vmi.Status.EvacuationNodeName).To(BeEmpty())
+		Eventually(func() bool { return eviction.IsAnnotated(&ExpectExists(podOf(vmi)).ObjectMeta) }).Should(BeFalse())
 	})
 
 	It("hears from the kubelet which Secret is missing", func() {

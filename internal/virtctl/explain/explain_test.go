@@ -16,8 +16,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/eviction"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -64,6 +66,29 @@ func (w *world) pod(change func(*corev1.Pod)) *world {
 	change(&pod)
 	w.s.Pods = append(w.s.Pods, pod)
 	return w
+}
+
+func (w *world) migration(name string, phase v1.VirtualMachineInstanceMigrationPhase, failure string) *world {
+	m := v1.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	m.Status.Phase = phase
+	if failure != "" {
+		m.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{FailureReason: failure}
+	}
+	w.s.Migrations = append(w.s.Migrations, m)
+	return w
+}
+
+func strategy(s v1.EvictionStrategy) func(*v1.VirtualMachineInstance) {
+	return func(vmi *v1.VirtualMachineInstance) { vmi.Spec.EvictionStrategy = &s }
+}
+
+// evicted is a VMI that can migrate and has to leave its node.
+func evicted(s v1.EvictionStrategy) func(*v1.VirtualMachineInstance) {
+	return func(vmi *v1.VirtualMachineInstance) {
+		strategy(s)(vmi)
+		vmi.Status.Conditions = []v1.VirtualMachineInstanceCondition{{Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionTrue}}
+		eviction.Mark(&vmi.Status, metav1.Time{Time: noon})
+	}
 }
 
 func (w *world) event(ago time.Duration, kind, name, reason, message string) *world {
@@ -166,6 +191,23 @@ func scenes() map[string]*world {
 			with(func(s *Snapshot) {
 				s.VM.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineRestartRequired, Status: corev1.ConditionTrue, Message: "a non-live-updatable field was changed in the template spec"}}
 			}),
+		"drain waits": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
+			vmi(onN1().With(strategy(v1.EvictionStrategyLiveMigrate)).Condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse,
+				"DisksNotLiveMigratable", "cannot migrate VMI: claim data of volume root is not shared, it needs access mode ReadWriteMany")).
+			with(func(s *Snapshot) { s.Node = &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}} }),
+		"drain waits for others": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(evicted(v1.EvictionStrategyExternal))),
+		"leaves":                 newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusMigrating, nil).vmi(onN1().With(evicted(v1.EvictionStrategyLiveMigrate))).migration("kubevirt-evacuation-b", v1.MigrationRunning, ""),
+		"leaves without a quota": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(evicted(v1.EvictionStrategyLiveMigrate))).
+			migration("kubevirt-evacuation-b", v1.MigrationPending, "").with(func(s *Snapshot) {
+			s.Migrations[0].Status.Conditions = []v1.VirtualMachineInstanceMigrationCondition{{Type: v1.VirtualMachineInstanceMigrationRejectedByResourceQuota, Status: corev1.ConditionTrue, Message: "exceeded quota: memory"}}
+		}),
+		"leaves again": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(evicted(v1.EvictionStrategyLiveMigrateIfPossible))).
+			migration("kubevirt-evacuation-b", v1.MigrationFailed, "the target's launcher Pod was unschedulable for 5m0s").
+			with(func(s *Snapshot) {
+				s.Install.KubeVirt.Spec.Configuration.MigrationConfiguration = &v1.MigrationConfiguration{ParallelOutboundMigrationsPerNode: ptr.To[uint32](1)}
+			}),
+		"drain that shuts down": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1()).
+			with(func(s *Snapshot) { s.Node = &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}} }),
 		"on its way": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusStarting, nil).vmi(demo().Phase(v1.Scheduled)),
 		"tenant's view": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusStarting, nil).vmi(demo().Phase(v1.Scheduled)).with(func(s *Snapshot) {
 			s.Hidden = map[Area]bool{AreaNodes: true, AreaInstall: true, AreaEvents: true}

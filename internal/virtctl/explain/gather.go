@@ -36,7 +36,7 @@ func Gather(ctx context.Context, objects client.Client, namespace, name, program
 		Claims: map[string]*corev1.PersistentVolumeClaim{}, Classes: map[string]Class{}, Hidden: map[Area]bool{},
 		Install: Install{Controller: -1, API: -1},
 	}}
-	for _, step := range []func(context.Context) error{g.machine, g.pods, g.claimObjects, g.classes, g.install, g.node, g.events} {
+	for _, step := range []func(context.Context) error{g.machine, g.pods, g.migrations, g.claimObjects, g.classes, g.install, g.node, g.events} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -87,6 +87,27 @@ func (g *gatherer) pods(ctx context.Context) error {
 	}
 	g.Pods = list.Items
 	slices.SortFunc(g.Pods, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
+	return nil
+}
+
+// migrations are those of an instance that has to leave its node. A cluster may not have the kind.
+func (g *gatherer) migrations(ctx context.Context) error {
+	if g.VMI == nil || g.VMI.Status.EvacuationNodeName == "" {
+		return nil
+	}
+	list := &v1.VirtualMachineInstanceMigrationList{}
+	if err := g.List(ctx, list, client.InNamespace(g.Namespace)); err != nil {
+		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+			return nil
+		}
+		return g.may(AreaMigrations, err)
+	}
+	g.Migrations = slices.DeleteFunc(list.Items, func(m v1.VirtualMachineInstanceMigration) bool {
+		return m.Spec.VMIName != g.Name || m.CreationTimestamp.Before(&g.VMI.CreationTimestamp)
+	})
+	slices.SortFunc(g.Migrations, func(a, b v1.VirtualMachineInstanceMigration) int {
+		return b.CreationTimestamp.Compare(a.CreationTimestamp.Time)
+	})
 	return nil
 }
 

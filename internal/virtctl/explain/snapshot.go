@@ -25,6 +25,8 @@ type Snapshot struct {
 	VMI *v1.VirtualMachineInstance
 	// Pods are the instance's launcher Pods, the newest first.
 	Pods []corev1.Pod
+	// Migrations are those of the instance, the newest first.
+	Migrations []v1.VirtualMachineInstanceMigration
 	// Claims are those that the VM's volumes name. A nil one is missing.
 	Claims map[string]*corev1.PersistentVolumeClaim
 	// Classes are the storage classes: whether each waits for a first consumer, and which is the default.
@@ -59,12 +61,13 @@ type Area string
 
 // Areas.
 const (
-	AreaPods    Area = "pods"
-	AreaClaims  Area = "persistentvolumeclaims"
-	AreaClasses Area = "storageclasses"
-	AreaNodes   Area = "nodes"
-	AreaInstall Area = "the installation"
-	AreaEvents  Area = "events"
+	AreaPods       Area = "pods"
+	AreaMigrations Area = "virtualmachineinstancemigrations"
+	AreaClaims     Area = "persistentvolumeclaims"
+	AreaClasses    Area = "storageclasses"
+	AreaNodes      Area = "nodes"
+	AreaInstall    Area = "the installation"
+	AreaEvents     Area = "events"
 )
 
 // Pod is the launcher Pod that counts, or nil.

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package explain
+
+import (
+	"fmt"
+
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/eviction"
+)
+
+// KubeVirt's limits of migrations at the same time, where the KubeVirt object sets none.
+const (
+	perCluster uint32 = 5
+	perNode    uint32 = 2
+)
+
+// leaving: the guest has to leave its node, and a drain may wait for it.
+func leaving(s *Snapshot) []Finding {
+	if s.VMI == nil || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil {
+		return nil
+	}
+	strategy, host := eviction.StrategyOf(s.VMI, s.defaultStrategy()), s.VMI.Status.NodeName
+	obstacle := eviction.Obstacle(s.VMI, true)
+	cordoned := s.Node != nil && s.Node.Spec.Unschedulable
+	switch marked := eviction.IsMarked(s.VMI); {
+	case marked && strategy == v1.EvictionStrategyExternal:
+		return one(Finding{
+			What:     fmt.Sprintf("The guest has to leave node %s, and another controller than KubeVirt's is to see to that (evictionStrategy External).", host),
+			Do:       "See to that controller, or let the guest stay:",
+			Commands: []string{s.cancel()},
+		})
+	case strategy == v1.EvictionStrategyLiveMigrate && obstacle != "" && (marked || cordoned):
+		return one(Finding{
+			What: fmt.Sprintf("A drain of node %s waits for this guest, which is to migrate (evictionStrategy LiveMigrate) and cannot.", host),
+			Why:  []string{short(obstacle)},
+			Do: "Remove what ties the guest to its node, or stop it for the drain. With evictionStrategy LiveMigrateIfPossible " +
+				"a guest that cannot migrate is shut down by drains:",
+			Commands: []string{fmt.Sprintf("%s stop %s --namespace %s", s.Program, s.Name, s.Namespace)},
+		})
+	case marked && eviction.Migrates(strategy):
+		return one(s.onItsWay(host))
+	default:
+		return nil
+	}
+}
+
+// onItsWay is about a guest that is to leave by a migration.
+func (s *Snapshot) onItsWay(host string) Finding {
+	for i := range s.Migrations {
+		m := &s.Migrations[i]
+		if m.Status.Phase == v1.MigrationSucceeded || m.Status.Phase == v1.MigrationFailed {
+			continue
+		}
+		f := Finding{Good: true, What: fmt.Sprintf("The guest is leaving node %s: migration %s is %s.", host, m.Name, phaseOf(m))}
+		if m.Status.Phase == v1.MigrationPhaseUnset || m.Status.Phase == v1.MigrationPending {
+			f.Good, f.Why = false, s.limits()
+		}
+		for _, c := range m.Status.Conditions {
+			f.Good, f.Why = false, append(f.Why, fmt.Sprintf("%s: %s", c.Type, short(c.Message)))
+		}
+		f.Do, f.Commands = "Follow it:", []string{fmt.Sprintf("kubectl --namespace %s get vmim %s --watch", s.Namespace, m.Name)}
+		return f
+	}
+	f := Finding{
+		What:     fmt.Sprintf("The guest has to leave node %s, and waits for its turn to migrate.", host),
+		Why:      s.limits(),
+		Do:       "Nothing: it is moved by itself. To let it stay instead:",
+		Commands: []string{s.cancel()},
+	}
+	for i := range s.Migrations {
+		if m := &s.Migrations[i]; m.Status.Phase == v1.MigrationFailed {
+			why := "its reason is not known"
+			if m.Status.MigrationState != nil && m.Status.MigrationState.FailureReason != "" {
+				why = short(m.Status.MigrationState.FailureReason)
+			}
+			f.Why = append(f.Why, fmt.Sprintf("Migration %s failed: %s", m.Name, why))
+			break
+		}
+	}
+	return f
+}
+
+func phaseOf(m *v1.VirtualMachineInstanceMigration) v1.VirtualMachineInstanceMigrationPhase {
+	if m.Status.Phase == v1.MigrationPhaseUnset {
+		return v1.MigrationPending
+	}
+	return m.Status.Phase
+}
+
+func (s *Snapshot) cancel() string {
+	return fmt.Sprintf("%s evacuate-cancel vmi %s --namespace %s", s.Program, s.Name, s.Namespace)
+}
+
+// limits say how many migrations there may be at the same time.
+func (s *Snapshot) limits() []string {
+	cluster, node := perCluster, perNode
+	if kv := s.Install.KubeVirt; kv != nil && kv.Spec.Configuration.MigrationConfiguration != nil {
+		m := kv.Spec.Configuration.MigrationConfiguration
+		cluster, node = ptr.Deref(m.ParallelMigrationsPerCluster, cluster), ptr.Deref(m.ParallelOutboundMigrationsPerNode, node)
+	}
+	return []string{fmt.Sprintf("Limits of migrations at the same time: %d away from a node, %d in the cluster.", node, cluster)}
+}
+
+// defaultStrategy is the cluster's.
+func (s *Snapshot) defaultStrategy() v1.EvictionStrategy {
+	if kv := s.Install.KubeVirt; kv != nil {
+		return ptr.Deref(kv.Spec.Configuration.EvictionStrategy, v1.EvictionStrategyNone)
+	}
+	return v1.EvictionStrategyNone
+}
