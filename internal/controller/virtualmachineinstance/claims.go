@@ -73,7 +73,7 @@ func readClaims(ctx context.Context, s *Scope) error {
 				s.VMI.Namespace, name, volume.Name)
 		}
 		s.Claims[volume.Name] = claim
-		s.Config.Claims[volume.Name] = podspec.Claim{Block: isBlock(claim)}
+		s.Config.Claims[volume.Name] = podspec.Claim{Block: IsBlock(claim)}
 	}
 	return nil
 }
@@ -98,7 +98,8 @@ func (s *Scope) missingClaim(format string, args ...any) {
 	}
 }
 
-func isBlock(claim *corev1.PersistentVolumeClaim) bool {
+// IsBlock says that a claim is a block device and not a file system.
+func IsBlock(claim *corev1.PersistentVolumeClaim) bool {
 	return ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
 }
 
@@ -145,7 +146,7 @@ func volumeStatus(s *Scope) []v1.VolumeStatus {
 			continue
 		}
 		overhead := filesystemOverhead
-		if isBlock(claim) {
+		if IsBlock(claim) {
 			overhead = blockOverhead
 		}
 		out = append(out, v1.VolumeStatus{Name: name, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{

@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/migration"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -49,8 +50,11 @@ var outcomes = map[string]bool{
 // guest may well run.
 func readEnd(_ context.Context, s *Scope) error {
 	switch {
-	case s.stage() == vmistatus.Ended, s.End != nil, s.refused():
+	case s.stage() == vmistatus.Ended, s.End != nil, s.refused(), !s.mayEnd():
 		return nil
+	case s.migrating && PodState(s.Pod) == migration.PodMigrated:
+		s.End = &End{Phase: v1.Failed, Reason: ReasonLostInMigration, Message: fmt.Sprintf("The guest had left node %s, and the launcher "+
+			"Pod on node %s ended before it ran there.", s.VMI.Status.NodeName, s.VMI.Status.MigrationState.TargetNode)}
 	case s.Pod != nil && finished(s.Pod):
 		end := EndOf(s.Pod)
 		if s.VMI.Spec.LivenessProbe != nil && stoppedByKubelet(s.Pod) && !s.deleting() {

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/migration"
 )
 
 // holdVMI puts the finalizer on a VMI that got past the webhook without it.
@@ -26,7 +27,7 @@ func holdVMI(ctx context.Context, s *Scope) error {
 
 // releaseVMI lets a deleted VMI go once nothing of it can run any more. The VM that owns it has a finalizer of its own.
 func releaseVMI(ctx context.Context, s *Scope) error {
-	stopped := s.Pod == nil || finished(s.Pod)
+	stopped := PodState(s.Pod) != migration.PodAlive && PodState(s.Other) != migration.PodAlive
 	if !s.deleting() || !stopped {
 		return nil
 	}

@@ -27,7 +27,7 @@ func requireGuaranteed(ctx context.Context, s *Scope) error {
 	case s.stage() == vmistatus.Ended && s.VMI.Status.Reason == ReasonFailedGuarantee:
 		// The guest never ran: the Pod has nothing to tell, and waits for a guest in vain.
 		return s.deletePod(ctx)
-	case s.stage() != vmistatus.Preparing || !running(s.Pod):
+	case s.stage() != vmistatus.Preparing || !Running(s.Pod):
 		return nil
 	}
 	// The API server sets the class when it takes the Pod.

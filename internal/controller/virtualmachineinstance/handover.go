@@ -29,7 +29,7 @@ func handOver(ctx context.Context, s *Scope) error {
 	switch {
 	case s.stage() == vmistatus.Live:
 		return s.openGate(ctx)
-	case s.stage() != vmistatus.Preparing || !running(s.Pod) || s.Problem != nil:
+	case s.stage() != vmistatus.Preparing || !Running(s.Pod) || s.Problem != nil:
 		return nil
 	}
 	if err := refreshClaims(ctx, s); err != nil {

@@ -13,7 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
@@ -38,34 +40,41 @@ func readNetworks(ctx context.Context, s *Scope) error {
 	if !s.ReadNetworks || !s.preparing() || s.Pod != nil || s.Problem != nil {
 		return nil
 	}
-	s.Config.NetworkResources = map[string]corev1.ResourceName{}
-	for _, network := range podspec.Connected(s.VMI) {
+	resources, missing, err := NetworkResources(ctx, s.Live, s.VMI)
+	if missing != "" {
+		s.Problem = &Problem{Reason: ReasonNetworkNotFound, Message: missing}
+		s.RequeueAfter = networkRetry
+	}
+	s.Config.NetworkResources = resources
+	return err
+}
+
+// NetworkResources are the resources that the networks of a VMI name, by the network's name. What is missing is said in words,
+// empty if nothing is.
+func NetworkResources(
+	ctx context.Context, live client.Reader, vmi *v1.VirtualMachineInstance,
+) (resources map[string]corev1.ResourceName, missing string, err error) {
+	resources = map[string]corev1.ResourceName{}
+	for _, network := range podspec.Connected(vmi) {
 		if network.Multus == nil {
 			continue
 		}
-		key := podspec.AttachmentDefinition(s.VMI.Namespace, network.Multus)
+		key := podspec.AttachmentDefinition(vmi.Namespace, network.Multus)
 		definition := &metav1.PartialObjectMetadata{}
 		definition.SetGroupVersionKind(attachmentDefinition)
-		err := s.Live.Get(ctx, key, definition)
+		err := live.Get(ctx, key, definition)
 		switch {
 		case meta.IsNoMatchError(err):
-			s.missingNetwork("Network %s needs NetworkAttachmentDefinition %s, but the cluster has no such kind: install Multus",
-				network.Name, key)
-			return nil
+			return resources, fmt.Sprintf("Network %s needs NetworkAttachmentDefinition %s, but the cluster has no such kind: install Multus",
+				network.Name, key), nil
 		case apierrors.IsNotFound(err):
-			s.missingNetwork("NetworkAttachmentDefinition %s of network %s does not exist, waiting for it", key, network.Name)
-			return nil
+			return resources, fmt.Sprintf("NetworkAttachmentDefinition %s of network %s does not exist, waiting for it", key, network.Name), nil
 		case err != nil:
-			return fmt.Errorf("get NetworkAttachmentDefinition %s of network %s: %w", key, network.Name, err)
+			return resources, "", fmt.Errorf("get NetworkAttachmentDefinition %s of network %s: %w", key, network.Name, err)
 		}
 		if name := definition.Annotations[resourceNameAnnotation]; name != "" {
-			s.Config.NetworkResources[network.Name] = corev1.ResourceName(name)
+			resources[network.Name] = corev1.ResourceName(name)
 		}
 	}
-	return nil
-}
-
-func (s *Scope) missingNetwork(format string, args ...any) {
-	s.Problem = &Problem{Reason: ReasonNetworkNotFound, Message: fmt.Sprintf(format, args...)}
-	s.RequeueAfter = networkRetry
+	return resources, "", nil
 }

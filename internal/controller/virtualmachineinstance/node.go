@@ -40,7 +40,7 @@ func lookAtNode(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// setLive notes that the node's agent is silent, for as long as it is.
+// setLive notes that the node's agent is silent, for as long as it is, and where a guest that migrates is.
 func setLive(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 	switch {
 	case s.NodeSilent:
@@ -49,4 +49,5 @@ func setLive(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 		status.Reason = ""
 	}
 	setEvacuation(s, status)
+	setMigration(s, status)
 }

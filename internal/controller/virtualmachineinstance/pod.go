@@ -204,8 +204,8 @@ func finished(pod *corev1.Pod) bool {
 	return container != nil && container.State.Terminated != nil
 }
 
-// running says that virt-launcher runs on a node.
-func running(pod *corev1.Pod) bool {
+// Running says that virt-launcher runs on a node.
+func Running(pod *corev1.Pod) bool {
 	container := compute(pod)
 	return pod.Spec.NodeName != "" && pod.Status.Phase == corev1.PodRunning &&
 		container != nil && container.State.Running != nil

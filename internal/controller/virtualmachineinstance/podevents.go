@@ -71,7 +71,7 @@ func readPodEvents(ctx context.Context, s *Scope) error {
 // startsOnNode says that a kubelet prepares the Pod and has not got as far as its sandbox, before which the volumes are
 // mounted and the network is set up. Events tell what failed; that it has succeeded only this condition tells.
 func startsOnNode(pod *corev1.Pod) bool {
-	if pod == nil || pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || running(pod) || finished(pod) {
+	if pod == nil || pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || Running(pod) || finished(pod) {
 		return false
 	}
 	sandbox := podCondition(pod, corev1.PodReadyToStartContainers)

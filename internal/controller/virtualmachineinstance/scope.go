@@ -21,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/datavolume"
+	"github.com/vireo-project/vireo/internal/migration"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -49,8 +50,15 @@ type Scope struct {
 	// VMI is what the API server has. Writes of metadata refresh it; its status stays as it was read until the
 	// status is written.
 	VMI *v1.VirtualMachineInstance
-	// Pod is the launcher Pod, or nil.
+	// Pod is the launcher Pod that the guest is in, or nil.
 	Pod *corev1.Pod
+	// Other is the Pod that the guest moves to, or has left, or nil.
+	Other *corev1.Pod
+	// migrating says that the VMI migrates or has done so, and actions are what is to be done about that.
+	migrating bool
+	actions   []migration.Action
+	// abort says that the guest shall stay where it is.
+	abort bool
 	// Claims are the claims that exist by the name of the volume, read while the VMI prepares.
 	Claims map[string]*corev1.PersistentVolumeClaim
 	// imports are the DataVolumes behind the VMI's volumes, read with the claims.
@@ -101,6 +109,8 @@ func Run(ctx context.Context, s *Scope) error {
 		readNetworks,
 		// 6. What lasts is there before the Pod that uses it.
 		keepState,
+		// A guest that is in another Pod now is looked for there by all that follows.
+		changeHands,
 		// 7. Made while the VMI prepares, deleted with it.
 		reconcilePod,
 		// Whatever the stage: others read them at any time.
@@ -136,10 +146,18 @@ func runPhases(ctx context.Context, s *Scope, phases ...func(context.Context, *S
 	return nil
 }
 
-// Load reads the launcher Pod. Where its absence would end the VMI, or let it go, the API server is asked: a cache that
-// is behind must not kill a VM, nor let a second one start on the same disks.
+// Load reads the VMI's Pods.
 func (s *Scope) Load(ctx context.Context) error {
-	key := client.ObjectKey{Namespace: s.VMI.Namespace, Name: podspec.PodName(s.VMI)}
+	if err := s.loadPod(ctx); err != nil {
+		return err
+	}
+	return s.loadOther(ctx)
+}
+
+// loadPod reads the launcher Pod. Where its absence would end the VMI, or let it go, the API server is asked: a cache that
+// is behind must not kill a VM, nor let a second one start on the same disks.
+func (s *Scope) loadPod(ctx context.Context) error {
+	key := client.ObjectKey{Namespace: s.VMI.Namespace, Name: podspec.OwnPodName(s.VMI)}
 	for _, reader := range []client.Reader{s.Client, s.Live} {
 		pod := &corev1.Pod{}
 		err := reader.Get(ctx, key, pod)

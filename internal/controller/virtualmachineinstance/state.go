@@ -187,7 +187,7 @@ func (s *Scope) explainTaken(ctx context.Context, key client.ObjectKey) error {
 func (s *Scope) awaitState(ctx context.Context) error {
 	claim := s.State
 	switch {
-	case isBlock(claim):
+	case IsBlock(claim):
 		s.stateNotReady("is a block device: it must be a file system")
 		return nil
 	case claim.Status.Phase == corev1.ClaimLost:
