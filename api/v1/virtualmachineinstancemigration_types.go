@@ -13,6 +13,8 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=virtualmachineinstancemigrations,singular=virtualmachineinstancemigration,scope=Namespaced,shortName=vmim;vmims,categories=all
+// +kubebuilder:selectablefield:JSONPath=.spec.vmiName
+// +kubebuilder:selectablefield:JSONPath=.status.phase
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=.status.phase,description="How far the migration is"
 // +kubebuilder:printcolumn:name="VMI",type=string,JSONPath=.spec.vmiName,description="The VMI that moves"
 type VirtualMachineInstanceMigration struct {
@@ -87,7 +89,7 @@ type VirtualMachineInstanceMigrationStatus struct {
 	// +listType=atomic
 	// +optional
 	PhaseTransitionTimestamps []VirtualMachineInstanceMigrationPhaseTransitionTimestamp `json:"phaseTransitionTimestamps,omitempty"`
-	// migrationState is the VMI's own status.migrationState, copied when the migration ended. Set by virt-controller.
+	// migrationState is the VMI's own status.migrationState as it was last during this migration. Set by virt-controller.
 	MigrationState *VirtualMachineInstanceMigrationState `json:"migrationState,omitempty"`
 	// synchronizationAddresses are where the other half can reach this side's synchronization controller, with its port.
 	// Set by virt-controller.

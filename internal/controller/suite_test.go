@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
@@ -51,6 +52,7 @@ var _ = BeforeSuite(func() {
 	Expect(os.Getenv("KUBEBUILDER_ASSETS")).NotTo(BeEmpty(),
 		"set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
 	Expect(v1.AddToScheme(scheme.Scheme)).To(Succeed())
+	Expect(v1alpha1.AddToScheme(scheme.Scheme)).To(Succeed())
 	Expect(cdi.AddToScheme(scheme.Scheme)).To(Succeed())
 	testEnv = &envtest.Environment{
 		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases"), filepath.Join("..", "..", "test", "importer")},

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancemigration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// notOver selects the migrations that are not over.
+var notOver = client.MatchingFieldsSelector{Selector: fields.AndSelectors(
+	fields.OneTermNotEqualSelector("status.phase", string(v1.MigrationSucceeded)),
+	fields.OneTermNotEqualSelector("status.phase", string(v1.MigrationFailed)),
+)}
+
+// admit makes the target's Pod when it is the migration's turn.
+func admit(ctx context.Context, s *Scope) error {
+	if s.Failure != "" || s.Target != nil || s.Migration.Status.Phase != v1.MigrationPending {
+		return nil
+	}
+	// 1. What the cache says is enough to wait by. It wakes us with every change that could be one for the better.
+	ready, err := s.ready(ctx)
+	if err != nil || !ready {
+		return err
+	}
+	turn, err := s.turn(ctx, s.Client)
+	if err != nil || !turn {
+		return err
+	}
+	// 2. A slot is given away by what the API server says, and the Pod is there before the next one looks.
+	s.Admission.Lock()
+	defer s.Admission.Unlock()
+	if turn, err = s.turn(ctx, s.Live); err != nil || !turn {
+		return err
+	}
+	return s.createTarget(ctx)
+}
+
+// ready says that nothing but the queue keeps the migration from beginning.
+func (s *Scope) ready(ctx context.Context) (bool, error) {
+	if !s.VMI.IsRunning() || !s.alive(s.Own) || s.Own.DeletionTimestamp != nil || s.preceded() {
+		return false, nil
+	}
+	if wait := backoff(s.Migration, s.Siblings, s.Now); wait > 0 {
+		s.RequeueAfter = wait
+		s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeWarning, ReasonBackoff, actionWait, "backoff migrating vmi %s/%s", s.VMI.Namespace, s.VMI.Name)
+		return false, nil
+	}
+	return s.settled(ctx)
+}
+
+// turn says whether the migration has a slot.
+func (s *Scope) turn(ctx context.Context, reader client.Reader) (bool, error) {
+	candidates, err := s.candidates(ctx, reader)
+	if err != nil {
+		return false, err
+	}
+	return Admit(candidates, Limits{
+		PerCluster: int(*s.Migrations.ParallelMigrationsPerCluster), PerNode: int(*s.Migrations.ParallelOutboundMigrationsPerNode),
+	})[s.Migration.UID], nil
+}
+
+// candidates are the migrations that are not over. Those with a slot are as the reader says. Whether another one that waits could
+// begin is as the cache says: that decides who is first, and not how many there are.
+func (s *Scope) candidates(ctx context.Context, reader client.Reader) ([]Candidate, error) {
+	migrations, pods := &v1.VirtualMachineInstanceMigrationList{}, &metav1.PartialObjectMetadataList{}
+	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	var options []client.ListOption
+	if reader == s.Live {
+		options = append(options, notOver)
+		if err := reader.List(ctx, pods, client.HasLabels{v1.MigrationJobLabel}); err != nil {
+			return nil, fmt.Errorf("list the Pods of migrations: %w", err)
+		}
+	}
+	if err := reader.List(ctx, migrations, options...); err != nil {
+		return nil, fmt.Errorf("list the migrations that are not over: %w", err)
+	}
+	begun := map[types.UID]bool{}
+	for i := range pods.Items {
+		begun[types.UID(pods.Items[i].Labels[v1.MigrationJobLabel])] = true
+	}
+	var out []Candidate
+	for i := range migrations.Items {
+		m := &migrations.Items[i]
+		if over(m) {
+			continue
+		}
+		c := candidate(m)
+		c.Active = c.Active || begun[m.UID]
+		if err := s.place(ctx, reader, m, &c); err != nil {
+			return nil, err
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+// place fills in what the VMI says: the node that the guest leaves, and whether it could.
+func (s *Scope) place(ctx context.Context, reader client.Reader, m *v1.VirtualMachineInstanceMigration, c *Candidate) error {
+	if c.Active && c.Node != "" {
+		return nil
+	}
+	if !c.Active && m.UID != s.Migration.UID {
+		reader = s.Client
+	}
+	vmi := &v1.VirtualMachineInstance{}
+	err := reader.Get(ctx, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}, vmi)
+	if err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	c.Node = vmi.Status.NodeName
+	if state := stateOf(vmi, m.UID); state != nil {
+		c.Node = state.SourceNode
+	}
+	c.Ready = m.Status.Phase == v1.MigrationPending && m.DeletionTimestamp == nil && vmi.DeletionTimestamp == nil && vmi.IsRunning()
+	if m.UID == s.Migration.UID {
+		c.Ready = c.Ready && vmi.UID == s.VMI.UID
+	}
+	return nil
+}
+
+// createTarget makes the target's Pod.
+func (s *Scope) createTarget(ctx context.Context) error {
+	pod, err := s.render(ctx)
+	if pod == nil || err != nil {
+		return err
+	}
+	err = s.Client.Create(ctx, pod)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		if s.Target, err = s.pod(ctx, s.Live, pod.Name); err != nil {
+			return err
+		}
+		if s.Target != nil && !metav1.IsControlledBy(s.Target, s.VMI) {
+			s.Target, s.Failure = nil, fmt.Sprintf("Pod %s belongs to somebody else: delete it and migrate again.", pod.Name)
+		}
+		return nil
+	case isQuota(err):
+		s.Rejected, s.Message = true, err.Error()
+		return nil // A change of the quota wakes us.
+	case apierrors.IsInvalid(err):
+		s.Failure = fmt.Sprintf("Error creating pod: %v", err)
+		return nil
+	case err != nil:
+		s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeWarning, ReasonFailedCreate, actionCreate, "Error creating pod: %v", err)
+		return fmt.Errorf("create the target's Pod %s: %w", pod.Name, err)
+	}
+	s.Target = pod
+	s.event(corev1.EventTypeNormal, ReasonSuccessfulCreate, actionCreate, "Created migration target pod %s", pod.Name)
+	return nil
+}
+
+// isQuota says that a ResourceQuota leaves no room. Its admission plugin says so in words only.
+func isQuota(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancemigration
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// retained is how many migrations of a VMI that are over stay to be looked at. KubeVirt's value.
+const retained = 5
+
+// hold puts the finalizer on a migration, and the label by which others find those of a VMI.
+func hold(ctx context.Context, s *Scope) error {
+	if s.deleting() {
+		return nil
+	}
+	return s.patchMetadata(ctx, func(m *v1.VirtualMachineInstanceMigration) {
+		if !slices.Contains(m.Finalizers, v1.VirtualMachineInstanceMigrationFinalizer) {
+			m.Finalizers = append(m.Finalizers, v1.VirtualMachineInstanceMigrationFinalizer)
+		}
+		// A name may be longer than a label's value.
+		if _, labeled := m.Labels[v1.MigrationSelectorLabel]; !labeled && len(m.Spec.VMIName) <= validation.LabelValueMaxLength {
+			metav1.SetMetaDataLabel(&m.ObjectMeta, v1.MigrationSelectorLabel, m.Spec.VMIName)
+		}
+	})
+}
+
+// retire lets a migration that is over go.
+func (s *Scope) retire(ctx context.Context) error {
+	err := s.patchMetadata(ctx, func(m *v1.VirtualMachineInstanceMigration) {
+		m.Finalizers = slices.DeleteFunc(m.Finalizers, func(f string) bool { return f == v1.VirtualMachineInstanceMigrationFinalizer })
+	})
+	return client.IgnoreNotFound(err)
+}
+
+// forget deletes a migration whose VMI is gone. Its Pods have gone with the VMI.
+func (s *Scope) forget(ctx context.Context) error {
+	if err := s.retire(ctx); err != nil || s.deleting() {
+		return err
+	}
+	if err := s.Client.Delete(ctx, s.Migration, client.Preconditions{UID: ptr.To(s.Migration.UID)}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete VirtualMachineInstanceMigration %s, whose VMI is gone: %w", client.ObjectKeyFromObject(s.Migration), err)
+	}
+	return nil
+}
+
+// tidy deletes the oldest migrations of the VMI that are over, if there are too many.
+func (s *Scope) tidy(ctx context.Context) error {
+	done := slices.DeleteFunc(slices.Clone(s.Siblings), func(m *v1.VirtualMachineInstanceMigration) bool {
+		return m.DeletionTimestamp != nil || !over(m) && m.UID != s.Migration.UID
+	})
+	slices.SortFunc(done, func(a, b *v1.VirtualMachineInstanceMigration) int {
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
+	for _, m := range done[:max(0, len(done)-retained)] {
+		if err := s.Client.Delete(ctx, m, client.Preconditions{UID: ptr.To(m.UID)}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete VirtualMachineInstanceMigration %s, which is long over: %w", client.ObjectKeyFromObject(m), err)
+		}
+	}
+	return nil
+}
+
+// patchMetadata writes a change of labels or finalizers. Without a change it writes nothing.
+func (s *Scope) patchMetadata(ctx context.Context, change func(*v1.VirtualMachineInstanceMigration)) error {
+	changed := s.Migration.DeepCopy()
+	change(changed)
+	if maps.Equal(s.Migration.Labels, changed.Labels) && slices.Equal(s.Migration.Finalizers, changed.Finalizers) {
+		return nil
+	}
+	lock := client.MergeFromWithOptions(s.Migration, client.MergeFromWithOptimisticLock{})
+	if err := s.Client.Patch(ctx, changed, lock); err != nil {
+		return fmt.Errorf("patch metadata of VirtualMachineInstanceMigration %s: %w", client.ObjectKeyFromObject(s.Migration), err)
+	}
+	s.Migration = changed
+	return nil
+}
+
+// RemoveOrphans deletes the Pods of a migration that somebody took away by force. Those that the VMI's status names are left to
+// who decides about its guest.
+func RemoveOrphans(ctx context.Context, c client.Client, live client.Reader, migration client.ObjectKey) error {
+	pods := &corev1.PodList{}
+	if err := c.List(ctx, pods, client.InNamespace(migration.Namespace), client.HasLabels{v1.MigrationJobLabel}); err != nil {
+		return fmt.Errorf("list the Pods of migrations in namespace %s: %w", migration.Namespace, err)
+	}
+	pods.Items = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
+		return pod.Annotations[v1.MigrationJobNameAnnotation] != migration.Name || pod.DeletionTimestamp != nil
+	})
+	if len(pods.Items) == 0 {
+		return nil
+	}
+	// The cache may be behind.
+	if err := live.Get(ctx, migration, &v1.VirtualMachineInstanceMigration{}); client.IgnoreNotFound(err) != nil || err == nil {
+		return err
+	}
+	for i := range pods.Items {
+		if err := removeOrphan(ctx, c, live, &pods.Items[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func removeOrphan(ctx context.Context, c client.Client, live client.Reader, pod *corev1.Pod) error {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return nil
+	}
+	vmi, key := &v1.VirtualMachineInstance{}, client.ObjectKey{Namespace: pod.Namespace, Name: owner.Name}
+	if err := live.Get(ctx, key, vmi); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("get VirtualMachineInstance %s: %w", key, err)
+		}
+		return nil // The garbage collector takes it.
+	}
+	if m := vmi.Status.MigrationState; vmi.UID != owner.UID || m != nil && (m.SourcePod == pod.Name || m.TargetPod == pod.Name) {
+		return nil
+	}
+	if err := c.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete Pod %s of a migration that is gone: %w", client.ObjectKeyFromObject(pod), err)
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancemigration
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
+	"github.com/vireo-project/vireo/internal/migrationpolicy"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// handOver tells the agents of both nodes to migrate the guest, as soon as the target's Pod runs. From then on they and the VMI's
+// reconciler say what becomes of it.
+func handOver(ctx context.Context, s *Scope) error {
+	ready := s.Failure == "" && s.state() == nil && !s.deleting() && s.Target != nil && s.Target.DeletionTimestamp == nil &&
+		virtualmachineinstance.Running(s.Target)
+	if !ready || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil || !s.alive(s.Own) || s.Own.Spec.NodeName != s.VMI.Status.NodeName {
+		return nil
+	}
+	if settled, err := s.settled(ctx); err != nil || !settled {
+		return err
+	}
+	state, err := s.newState(ctx)
+	if err != nil {
+		return err
+	}
+	after := s.VMI.DeepCopy()
+	after.Status.MigrationState = state
+	if _, err := vmistatus.Patch(ctx, s.Client, vmistatus.Controller, s.VMI, after); err != nil {
+		return fmt.Errorf("hand the migration over to the agents: %w", err)
+	}
+	s.VMI, s.HandedOverNow = after, true
+	s.event(corev1.EventTypeNormal, ReasonSuccessfulHandOver, actionHandOver, "Migration target pod is ready for preparation by virt-handler.")
+	return nil
+}
+
+// newState is all that the agents are told.
+func (s *Scope) newState(ctx context.Context) (*v1.VirtualMachineInstanceMigrationState, error) {
+	policy, err := s.policy(ctx)
+	if err != nil {
+		return nil, err
+	}
+	configuration, name := migrationpolicy.Resolve(s.Migrations, policy)
+	network := v1.Pod
+	if configuration.Network != nil {
+		network = v1.Migration
+	}
+	return &v1.VirtualMachineInstanceMigrationState{
+		MigrationUID:             s.Migration.UID,
+		SourceNode:               s.VMI.Status.NodeName,
+		SourcePod:                s.Own.Name,
+		TargetNode:               s.Target.Spec.NodeName,
+		TargetPod:                s.Target.Name,
+		MigrationPolicyName:      name,
+		VMIMConfigurationOptions: configuration,
+		MigrationNetworkType:     network,
+		TargetMemoryOverhead:     ptr.To(podspec.MemoryOverhead(s.VMI, s.Config)),
+	}, nil
+}
+
+// policy is the MigrationPolicy that holds for the VMI, or nil.
+func (s *Scope) policy(ctx context.Context) (*v1alpha1.MigrationPolicy, error) {
+	policies := &v1alpha1.MigrationPolicyList{}
+	if err := s.Live.List(ctx, policies); err != nil {
+		return nil, fmt.Errorf("list MigrationPolicies: %w", err)
+	}
+	if len(policies.Items) == 0 {
+		return nil, nil //nolint:nilnil // no policy is an ordinary answer
+	}
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := s.Live.Get(ctx, client.ObjectKey{Name: s.VMI.Namespace}, namespace); err != nil {
+		return nil, fmt.Errorf("get Namespace %s: %w", s.VMI.Namespace, err)
+	}
+	return migrationpolicy.Choose(policies.Items, s.VMI.Labels, namespace.Labels), nil
+}
+
+// requestAbort tells the agents that the guest shall stay, once the migration is deleted.
+func requestAbort(ctx context.Context, s *Scope) error {
+	m := s.state()
+	if m == nil || !s.deleting() || m.AbortRequested || vmistatus.HasEnded(m) || s.ended() {
+		return nil
+	}
+	after := s.VMI.DeepCopy()
+	after.Status.MigrationState.AbortRequested = true
+	if _, err := vmistatus.Patch(ctx, s.Client, vmistatus.Controller, s.VMI, after); err != nil {
+		return fmt.Errorf("request that the migration is aborted: %w", err)
+	}
+	s.VMI = after
+	s.event(corev1.EventTypeNormal, ReasonSuccessfulAbort, actionAbort, "Migration is ready to be canceled by virt-handler.")
+	return nil
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancemigration
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// parse reads candidates such as "a:n1 b:n1* c:n2+50", oldest first: * has a slot, - is not ready, ! was rejected, +n is a priority.
+func parse(t *testing.T, text string) []Candidate {
+	t.Helper()
+	var out []Candidate
+	for i, word := range strings.Fields(text) {
+		name, rest, ok := strings.Cut(word, ":")
+		if !ok {
+			t.Fatalf("%q has no node", word)
+		}
+		c := Candidate{UID: types.UID(name), Ready: true, Created: noon.Add(time.Duration(i) * time.Second)}
+		c.Name.Name = name
+		if node, priority, ok := strings.Cut(rest, "+"); ok {
+			rest = node
+			if _, err := fmt.Sscan(priority, &c.Priority); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.Active, c.Rejected = strings.HasSuffix(rest, "*"), strings.HasSuffix(rest, "!")
+		c.Ready = !strings.HasSuffix(rest, "-")
+		c.Node = strings.TrimRight(rest, "*-!")
+		out = append(out, c)
+	}
+	return out
+}
+
+func TestAdmit(t *testing.T) {
+	for name, tc := range map[string]struct{ candidates, want string }{
+		"nobody":                                     {"", ""},
+		"as many as the cluster allows":              {"a:n1 b:n2 c:n3 d:n4 e:n5 f:n6", "a b c d e"},
+		"as many as a node allows":                   {"a:n1 b:n1 c:n1 d:n2", "a b d"},
+		"those that have a slot keep it":             {"a:n1 b:n2 c:n3* d:n4* e:n5* f:n6* g:n7*", "c d e f g"},
+		"even if there are too many":                 {"a:n1* b:n1* c:n1* d:n1", "a b c"},
+		"the more urgent first":                      {"a:n1 b:n1 c:n1+20 d:n1+100", "c d"},
+		"the older first":                            {"b:n1 a:n1 c:n1", "a b"},
+		"one that cannot begin keeps no place":       {"a:n1- b:n1 c:n1 d:n1", "b c"},
+		"one that has a slot need not be ready":      {"a:n1* b:n1 c:n1", "a b"},
+		"one that a quota rejects keeps no place":    {"a:n1!+100 b:n1 c:n1", "b c"},
+		"but gets one that is free":                  {"a:n1! b:n1", "a b"},
+		"a full node keeps none on others waiting":   {"a:n1 b:n1 c:n1+50 d:n1+50 e:n2", "c d e"},
+		"one whose node is not known has one of its": {"a: b: c: d:n1", "a b d"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			candidates := parse(t, tc.candidates)
+			rand.Shuffle(len(candidates), func(i, j int) { candidates[i], candidates[j] = candidates[j], candidates[i] })
+			var got []string
+			for uid := range maps.Keys(Admit(candidates, Limits{PerCluster: 5, PerNode: 2})) {
+				got = append(got, string(uid))
+			}
+			slices.Sort(got)
+			if s := strings.Join(got, " "); s != tc.want {
+				t.Errorf("admitted %q, want %q", s, tc.want)
+			}
+		})
+	}
+}
+
+// Of two migrations of one VMI each look must find the same one to be first.
+func TestPrecedesIsAnOrder(t *testing.T) {
+	phases := []v1.VirtualMachineInstanceMigrationPhase{v1.MigrationPhaseUnset, v1.MigrationPending, v1.MigrationScheduling, v1.MigrationRunning}
+	for _, p := range phases {
+		for _, q := range phases {
+			a := builder.MakeMigration("a", "vm").Created(noon).Phase(p, noon).Obj()
+			for _, age := range []time.Duration{-time.Second, 0, time.Second} {
+				b := builder.MakeMigration("b", "vm").Created(noon.Add(age)).Phase(q, noon).Obj()
+				if precedes(a, b) == precedes(b, a) {
+					t.Errorf("%q and %q, %v younger: both or none comes first", p, q, age)
+				}
+			}
+		}
+	}
+	running := builder.MakeMigration("z", "vm").Created(noon.Add(time.Hour)).Phase(v1.MigrationRunning, noon).Obj()
+	if !precedes(running, builder.MakeMigration("a", "vm").Created(noon).Obj()) {
+		t.Error("one that runs gives way to one that waits")
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	evacuates := func(name string, minute int) *builder.Migration {
+		return builder.MakeMigration(name, "vm").UID(name).Created(noon.Add(time.Duration(minute)*time.Minute)).Annotation(v1.EvacuationMigrationAnnotation, "n1")
+	}
+	at := func(minute int) time.Time { return noon.Add(time.Duration(minute) * time.Minute) }
+	failed := func(name string, minute int) *v1.VirtualMachineInstanceMigration {
+		return evacuates(name, minute).Phase(v1.MigrationFailed, at(minute)).Obj()
+	}
+	canceled := failed("x", 4)
+	canceled.DeletionTimestamp = &canceled.CreationTimestamp
+	for name, tc := range map[string]struct {
+		earlier []*v1.VirtualMachineInstanceMigration
+		want    time.Duration
+	}{
+		"none before":             {nil, 0},
+		"one failure":             {[]*v1.VirtualMachineInstanceMigration{failed("a", 5)}, 20 * time.Second},
+		"three":                   {[]*v1.VirtualMachineInstanceMigration{failed("a", 1), failed("c", 5), failed("b", 3)}, 80 * time.Second},
+		"long ago":                {[]*v1.VirtualMachineInstanceMigration{failed("a", 1)}, 0},
+		"a success in between":    {[]*v1.VirtualMachineInstanceMigration{failed("a", 1), evacuates("s", 3).Phase(v1.MigrationSucceeded, at(3)).Obj(), failed("b", 5)}, 20 * time.Second},
+		"a canceled one":          {[]*v1.VirtualMachineInstanceMigration{canceled, failed("b", 5)}, 20 * time.Second},
+		"a user's own":            {[]*v1.VirtualMachineInstanceMigration{builder.MakeMigration("u", "vm").Created(at(4)).Phase(v1.MigrationFailed, at(5)).Obj()}, 0},
+		"one that runs elsewhere": {[]*v1.VirtualMachineInstanceMigration{evacuates("r", 4).Phase(v1.MigrationRunning, at(5)).Obj()}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := evacuates("m", 5).Obj()
+			if got := backoff(m, append(tc.earlier, m), at(5)); got != tc.want {
+				t.Errorf("waits %v, want %v", got, tc.want)
+			}
+			user := builder.MakeMigration("u", "vm").UID("u").Created(at(5)).Obj()
+			if got := backoff(user, tc.earlier, at(5)); got != 0 {
+				t.Errorf("a person waits %v", got)
+			}
+		})
+	}
+}
+
+func TestCPUSelector(t *testing.T) {
+	node := map[string]string{
+		v1.HostModelCPULabel + "Skylake": "true", v1.HostModelRequiredFeaturesLabel + "vmx": "true",
+		v1.CPUModelLabel + "Penryn": "true", v1.CPUFeatureLabel + "aes": "true",
+	}
+	got, err := cpuSelector("n1", node, map[string]string{v1.CPUFeatureLabel + "asked": "true", "disk": "ssd"})
+	want := map[string]string{
+		v1.SupportedHostModelMigrationCPU + "Skylake": "true", v1.CPUFeatureLabel + "vmx": "true", v1.CPUFeatureLabel + "asked": "true",
+	}
+	if err != nil || !maps.Equal(got, want) {
+		t.Errorf("first migration: %v, %v", got, err)
+	}
+	// It must be able to go back to where it came from, whatever the node that it is on now could do besides.
+	node[v1.HostModelCPULabel+"Icelake"] = "true"
+	if got, err = cpuSelector("n2", node, want); err != nil || !maps.Equal(got, want) {
+		t.Errorf("second migration: %v, %v", got, err)
+	}
+	if _, err := cpuSelector("n3", nil, nil); err == nil || !strings.Contains(err.Error(), "n3") {
+		t.Errorf("a node that says nothing: %v", err)
+	}
+}
+
+func TestSELinuxLevel(t *testing.T) {
+	for context, want := range map[string]string{
+		"system_u:object_r:container_file_t:s0:c1,c2": "s0:c1,c2", "system_u:object_r:container_file_t:s0": "s0", "none": "", "": "", "a:b:c": "",
+	} {
+		if got := seLinuxLevel(context); got != want {
+			t.Errorf("%q: %q", context, got)
+		}
+	}
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package virtualmachineinstancemigration leads a migration from its request to the Pod that the guest goes to, hands it over to
+// the agents of both nodes, and tells how it ends. Each file is one concern; Run has their order.
+//
+// Who owns the guest is not decided here: that follows from the VMI's status alone, and package virtualmachineinstance does what
+// package migration decides about it.
+package virtualmachineinstancemigration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
+	"github.com/vireo-project/vireo/internal/migration"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// VMIIndex indexes migrations by the name of their VMI.
+const VMIIndex = "spec.vmiName"
+
+// Reasons of events. KubeVirt's names.
+const (
+	ReasonSuccessfulCreate    = "SuccessfulCreate"
+	ReasonFailedCreate        = "FailedCreate"
+	ReasonSuccessfulDelete    = "SuccessfulDelete"
+	ReasonFailedDelete        = "FailedDelete"
+	ReasonSuccessfulHandOver  = "SuccessfulHandOver"
+	ReasonSuccessfulMigration = "SuccessfulMigration"
+	ReasonFailedMigration     = "FailedMigration"
+	ReasonSuccessfulAbort     = "SuccessfulAbortMigration"
+	ReasonBackoff             = "MigrationBackoff"
+	ReasonUnschedulable       = "migrationTargetPodUnschedulable"
+	ReasonNoSuitableNodes     = "NoSuitableNodesForHostModelMigration"
+)
+
+// Actions of events.
+const (
+	actionCreate   = "CreatePod"
+	actionDelete   = "DeletePod"
+	actionHandOver = "HandOver"
+	actionAbort    = "Abort"
+	actionEnd      = "End"
+	actionWait     = "Wait"
+)
+
+// Scope is one look at one migration: what the phases see and what they find out.
+type Scope struct {
+	// Client reads from the cache and writes to the API server. Live reads from the API server; it is asked only before
+	// something that a cache that is behind must not decide.
+	Client client.Client
+	Live   client.Reader
+	// Recorder takes events, after what they tell about has happened.
+	Recorder events.EventRecorder
+	// Now is one time for the whole look.
+	Now time.Time
+	// Config is the cluster's part of the target's Pod, Migrations how guests migrate.
+	Config     podspec.Config
+	Migrations *v1.MigrationConfiguration
+	// ReadNetworks says that the resources of networks are read from their NetworkAttachmentDefinitions.
+	ReadNetworks bool
+	// Admission is held while a slot is given away, so that two looks of one process do not see the same one.
+	Admission sync.Locker
+
+	// Migration is what the API server has. Its status stays as it was read until the status is written.
+	Migration *v1.VirtualMachineInstanceMigration
+	// VMI is the one that moves, or nil.
+	VMI *v1.VirtualMachineInstance
+	// Own is the Pod that the VMI's guest is in, Target the one that this migration goes to, or nil.
+	Own, Target *corev1.Pod
+	// Siblings are all migrations of the VMI, this one included.
+	Siblings []*v1.VirtualMachineInstanceMigration
+
+	// Failure is why the migration has failed, empty if it has not.
+	Failure string
+	// Rejected says that a quota of the namespace leaves no room for the target's Pod, and Message is what the API server
+	// answered. They stay as they were unless it was tried again.
+	Rejected bool
+	Message  string
+	// HandedOverNow says that this look has handed the migration over to the agents.
+	HandedOverNow bool
+	// RequeueAfter is when to look again without being woken, or 0.
+	RequeueAfter time.Duration
+}
+
+// Run looks at the migration and does what is to be done. The order matters where a number says why.
+func Run(ctx context.Context, s *Scope) error {
+	switch {
+	case s.VMI == nil:
+		return s.forget(ctx)
+	case over(s.Migration):
+		return errors.Join(s.retire(ctx), s.tidy(ctx))
+	}
+	err := runPhases(ctx, s,
+		// 1. The finalizer comes before anything that must be undone.
+		hold,
+		// 2. Nothing is begun for a migration that has failed.
+		judge,
+		// 3. The Pod comes before the agents.
+		admit,
+		awaitTarget,
+		handOver,
+		// 4. From the hand-over on only the agents can end it.
+		requestAbort,
+	)
+	// 5. The status is written even if a phase failed: it says what it waits for.
+	if statusErr := writeStatus(ctx, s); statusErr != nil {
+		return errors.Join(err, statusErr)
+	}
+	if err != nil || !over(s.Migration) {
+		return err
+	}
+	// 6. The end is on record before the object may go.
+	return errors.Join(s.retire(ctx), s.tidy(ctx))
+}
+
+func runPhases(ctx context.Context, s *Scope, phases ...func(context.Context, *Scope) error) error {
+	for _, phase := range phases {
+		if err := phase(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Load reads what the migration is about.
+func (s *Scope) Load(ctx context.Context) error {
+	if err := s.loadVMI(ctx); err != nil || s.VMI == nil {
+		return err
+	}
+	if over(s.Migration) {
+		return s.loadSiblings(ctx)
+	}
+	var err error
+	if s.Own, err = s.pod(ctx, s.Client, podspec.OwnPodName(s.VMI)); err != nil {
+		return err
+	}
+	if s.Target, err = s.pod(ctx, s.Client, podspec.TargetPodName(s.VMI, s.Migration.UID)); err != nil {
+		return err
+	}
+	return s.loadSiblings(ctx)
+}
+
+// loadVMI reads the VMI. A migration whose VMI is gone is deleted: the cache alone does not decide that.
+func (s *Scope) loadVMI(ctx context.Context) error {
+	key := client.ObjectKey{Namespace: s.Migration.Namespace, Name: s.Migration.Spec.VMIName}
+	for _, reader := range []client.Reader{s.Client, s.Live} {
+		vmi := &v1.VirtualMachineInstance{}
+		err := reader.Get(ctx, key, vmi)
+		if err == nil {
+			s.VMI = vmi
+			return nil
+		}
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("get VirtualMachineInstance %s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+// pod reads a Pod; nil means that there is none.
+func (s *Scope) pod(ctx context.Context, reader client.Reader, name string) (*corev1.Pod, error) {
+	if name == "" {
+		return nil, nil //nolint:nilnil // no Pod is an ordinary answer
+	}
+	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: s.Migration.Namespace, Name: name}
+	if err := reader.Get(ctx, key, pod); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return nil, nil //nolint:nilnil // no Pod is an ordinary answer
+		}
+		return nil, fmt.Errorf("get launcher Pod %s: %w", key, err)
+	}
+	return pod, nil
+}
+
+func (s *Scope) loadSiblings(ctx context.Context) error {
+	list := &v1.VirtualMachineInstanceMigrationList{}
+	err := s.Client.List(ctx, list, client.InNamespace(s.Migration.Namespace), client.MatchingFields{VMIIndex: s.Migration.Spec.VMIName})
+	if err != nil {
+		return fmt.Errorf("list the migrations of VirtualMachineInstance %s: %w", s.Migration.Spec.VMIName, err)
+	}
+	for i := range list.Items {
+		s.Siblings = append(s.Siblings, &list.Items[i])
+	}
+	return nil
+}
+
+func (s *Scope) deleting() bool { return s.Migration.DeletionTimestamp != nil }
+
+// state is the VMI's state of this migration, or nil if the agents do not have it.
+func (s *Scope) state() *v1.VirtualMachineInstanceMigrationState {
+	return stateOf(s.VMI, s.Migration.UID)
+}
+
+func stateOf(vmi *v1.VirtualMachineInstance, uid types.UID) *v1.VirtualMachineInstanceMigrationState {
+	if m := vmi.Status.MigrationState; m != nil && m.MigrationUID == uid {
+		return m
+	}
+	return nil
+}
+
+func (s *Scope) ended() bool { return vmistatus.StageOf(s.VMI.Status.Phase) == vmistatus.Ended }
+
+// settled says that what the VMI's earlier migration left behind is gone. Otherwise a Pod of it would be forgotten.
+func (s *Scope) settled(ctx context.Context) (bool, error) {
+	other, err := s.pod(ctx, s.Client, podspec.OtherPodName(s.VMI))
+	return err == nil && virtualmachineinstance.Settled(s.VMI, s.Own, other), err
+}
+
+func (s *Scope) alive(pod *corev1.Pod) bool {
+	return virtualmachineinstance.PodState(pod) == migration.PodAlive
+}
+
+// event tells the user what happened to the migration.
+func (s *Scope) event(kind, reason, action, note string, args ...any) {
+	s.Recorder.Eventf(s.Migration, s.VMI, kind, reason, action, note, args...)
+}

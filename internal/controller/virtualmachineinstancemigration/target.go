@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancemigration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/podspec"
+)
+
+// How long a target's Pod may be without a node because none fits, and pending for any reason. KubeVirt's values.
+const (
+	unschedulableTimeout = 5 * time.Minute
+	pendingTimeout       = 15 * time.Minute
+)
+
+// render makes the target's Pod in memory. It returns nil if there cannot be one, and then Failure says why.
+func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
+	config := s.Config
+	var err error
+	if config.Claims, err = s.claims(ctx); err != nil {
+		return nil, err
+	}
+	if s.ReadNetworks {
+		resources, missing, err := virtualmachineinstance.NetworkResources(ctx, s.Live, s.VMI)
+		if err != nil || missing != "" {
+			s.Failure = missing
+			return nil, err
+		}
+		config.NetworkResources = resources
+	}
+	if config.StateClaim, err = s.stateClaim(ctx); err != nil || s.Failure != "" {
+		return nil, err
+	}
+	target := podspec.Target{Name: s.Migration.Name, UID: s.Migration.UID, AddedNodeSelector: s.Migration.Spec.AddedNodeSelector}
+	if usesHostModel(s.VMI) && !config.UseEmulation {
+		node := &metav1.PartialObjectMetadata{}
+		node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+		if err := s.Client.Get(ctx, client.ObjectKey{Name: s.VMI.Status.NodeName}, node); client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("get Node %s: %w", s.VMI.Status.NodeName, err)
+		}
+		if target.CPU, err = cpuSelector(s.VMI.Status.NodeName, node.Labels, s.Own.Spec.NodeSelector); err != nil {
+			return nil, err
+		}
+	}
+	if *s.Migrations.MatchSELinuxLevelOnMigration {
+		target.SELinuxLevel = seLinuxLevel(s.VMI.Status.SelinuxContext)
+	}
+	pod, err := podspec.BuildTarget(s.VMI, config, target)
+	if err != nil {
+		s.Failure = fmt.Sprintf("The target's Pod cannot be made: %v", err)
+		return nil, nil // trying again does not help
+	}
+	return pod, nil
+}
+
+// claims describe the claims of the VMI's volumes.
+func (s *Scope) claims(ctx context.Context) (map[string]podspec.Claim, error) {
+	out := map[string]podspec.Claim{}
+	for i := range s.VMI.Spec.Volumes {
+		volume := &s.VMI.Spec.Volumes[i]
+		name := podspec.ClaimName(volume)
+		if name == "" {
+			continue
+		}
+		claim, key := &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: s.VMI.Namespace, Name: name}
+		if err := s.Client.Get(ctx, key, claim); err != nil {
+			return nil, fmt.Errorf("get PersistentVolumeClaim %s of volume %s: %w", key, volume.Name, err)
+		}
+		out[volume.Name] = podspec.Claim{Block: virtualmachineinstance.IsBlock(claim)}
+	}
+	return out, nil
+}
+
+// stateClaim is the claim with the machine's own state, which both Pods use at a time.
+func (s *Scope) stateClaim(ctx context.Context) (string, error) {
+	name := ""
+	for _, volume := range s.Own.Spec.Volumes {
+		if volume.Name == launcherpod.StateVolume && volume.PersistentVolumeClaim != nil {
+			name = volume.PersistentVolumeClaim.ClaimName
+		}
+	}
+	if name == "" {
+		return "", nil
+	}
+	claim, key := &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: s.VMI.Namespace, Name: name}
+	if err := s.Client.Get(ctx, key, claim); err != nil {
+		return "", fmt.Errorf("get PersistentVolumeClaim %s for the TPM's and EFI's state: %w", key, err)
+	}
+	if !slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany) {
+		s.Failure = fmt.Sprintf("Cannot migrate VMI: PersistentVolumeClaim %s with the TPM's and EFI's state is not ReadWriteMany, "+
+			"so that no second Pod can use it.", key)
+	}
+	return name, nil
+}
+
+// awaitTarget gives up on a Pod that gets to no node, or does not start there.
+func awaitTarget(ctx context.Context, s *Scope) error {
+	pod := s.Target
+	if s.Failure != "" || s.state() != nil || pod == nil || pod.Status.Phase != corev1.PodPending || pod.DeletionTimestamp != nil {
+		return nil
+	}
+	age := s.Now.Sub(pod.CreationTimestamp.Time)
+	limit := s.timeout(v1.MigrationPendingPodTimeoutSecondsAnnotation, pendingTimeout)
+	why := fmt.Sprintf("pending pod %s/%s timeout period exceeded", pod.Namespace, pod.Name)
+	if unschedulable(pod) {
+		s.event(corev1.EventTypeWarning, ReasonUnschedulable, actionWait,
+			"Migration target pod for VMI [%s/%s] is currently unschedulable.", s.VMI.Namespace, s.VMI.Name)
+		if err := s.warnOfCPU(ctx); err != nil {
+			return err
+		}
+		if short := s.timeout(v1.MigrationUnschedulablePodTimeoutSecondsAnnotation, unschedulableTimeout); short < limit {
+			limit, why = short, fmt.Sprintf("unschedulable pod %s/%s timeout period exceeded", pod.Namespace, pod.Name)
+		}
+	}
+	if age < limit {
+		s.RequeueAfter = limit - age
+		return nil
+	}
+	if err := s.removeTarget(ctx, why); err != nil {
+		return err
+	}
+	s.Failure = withReason(why, scheduler(pod))
+	return nil
+}
+
+// timeout is what an annotation says in seconds, if it does.
+func (s *Scope) timeout(annotation string, otherwise time.Duration) time.Duration {
+	seconds, err := strconv.ParseUint(s.Migration.Annotations[annotation], 10, 31)
+	if err != nil {
+		return otherwise
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+func unschedulable(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+	})
+}
+
+// scheduler is what the scheduler says of a Pod that has no node.
+func scheduler(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return c.Message
+		}
+	}
+	return ""
+}
+
+// warnOfCPU tells if no other node has the guest's CPU, which the scheduler says in words that few understand.
+func (s *Scope) warnOfCPU(ctx context.Context) error {
+	wanted := map[string]string{}
+	for key, value := range s.Target.Spec.NodeSelector {
+		if strings.HasPrefix(key, v1.SupportedHostModelMigrationCPU) || strings.HasPrefix(key, v1.CPUFeatureLabel) {
+			wanted[key] = value
+		}
+	}
+	if !usesHostModel(s.VMI) || len(wanted) == 0 {
+		return nil
+	}
+	nodes := &metav1.PartialObjectMetadataList{}
+	nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+	if err := s.Client.List(ctx, nodes, client.MatchingLabels(wanted)); err != nil {
+		return fmt.Errorf("list the nodes that can run the guest's CPU: %w", err)
+	}
+	for i := range nodes.Items {
+		if nodes.Items[i].Name != s.VMI.Status.NodeName {
+			return nil
+		}
+	}
+	s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeWarning, ReasonNoSuitableNodes, actionWait,
+		"Migration cannot proceed since no node is suitable to run the required CPU model / required features: %v", wanted)
+	return nil
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancemigration"
+)
+
+// migrationWorkers is how many migrations are looked at at the same time. KubeVirt's value.
+const migrationWorkers = 3
+
+// VirtualMachineInstanceMigrationReconciler leads migrations to their target's Pod and tells how they end.
+type VirtualMachineInstanceMigrationReconciler struct {
+	// Client reads from the manager's cache.
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	// Recorder takes events.
+	Recorder events.EventRecorder
+	// Config is the cluster's configuration.
+	Config ConfigFeed
+	// Clock is the time; nil means the machine's.
+	Clock clock.PassiveClock
+
+	admission sync.Mutex
+}
+
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=get;list;watch;patch;delete
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstancemigrations/status,verbs=patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstancemigrations/finalizers,verbs=update
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances/status,verbs=patch
+// +kubebuilder:rbac:groups=migrations.kubevirt.io,resources=migrationpolicies,verbs=list
+// +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch
+// +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get
+// +kubebuilder:rbac:groups=core,resources=nodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=core,resources=resourcequotas,verbs=list;watch
+// +kubebuilder:rbac:groups=k8s.cni.cncf.io,resources=network-attachment-definitions,verbs=get
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// SetupWithManager adds the reconciler to a manager. What wakes it is in virtualmachineinstancemigration_watches.go.
+func (r *VirtualMachineInstanceMigrationReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	if err := indexForMigrations(mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("virtualmachineinstancemigration").
+		For(&v1.VirtualMachineInstanceMigration{}).
+		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.waiting), builder.WithPredicates(freesSlot)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.ofVMI)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.ofPod)).
+		WatchesMetadata(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(r.rejected), builder.WithPredicates(mayGrow)).
+		WatchesRawSource(source.Func(r.followConfig)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: migrationWorkers}).
+		Complete(r)
+}
+
+// Reconcile looks at one migration. The phases and their order are in virtualmachineinstancemigration.Run.
+func (r *VirtualMachineInstanceMigrationReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	migration := &v1.VirtualMachineInstanceMigration{}
+	if err := r.Client.Get(ctx, request.NamespacedName, migration); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return ctrl.Result{}, fmt.Errorf("get VirtualMachineInstanceMigration %s: %w", request, err)
+		}
+		return result(virtualmachineinstancemigration.RemoveOrphans(ctx, r.Client, r.Live, request.NamespacedName), 0)
+	}
+	config := r.Config.Current()
+	scope := &virtualmachineinstancemigration.Scope{
+		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock), Migration: migration,
+		Config: podConfig(config), Migrations: &config.Migrations, Admission: &r.admission,
+		ReadNetworks: !config.IsEnabled(clusterconfig.GateExternalNetResources),
+	}
+	if err := scope.Load(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	err := virtualmachineinstancemigration.Run(ctx, scope)
+	return result(err, scope.RequeueAfter)
+}

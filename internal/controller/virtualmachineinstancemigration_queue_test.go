@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// Migrations of other specs must not take slots: limits are for the cluster.
+var _ = Describe("Migrations that wait", Serial, func() {
+	BeforeEach(func() {
+		pods := &corev1.PodList{}
+		Expect(k8sClient.List(ctx, pods, client.HasLabels{v1.MigrationJobLabel})).To(Succeed())
+		for i := range pods.Items {
+			Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, &pods.Items[i], client.GracePeriodSeconds(0)))).To(Succeed())
+		}
+		list := &v1.VirtualMachineInstanceMigrationList{}
+		Expect(k8sClient.List(ctx, list)).To(Succeed())
+		for i := range list.Items {
+			Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, &list.Items[i]))).To(Succeed())
+			none := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+			Expect(client.IgnoreNotFound(k8sClient.Patch(ctx, &list.Items[i], none))).To(Succeed())
+		}
+	})
+
+	// begun are the migrations that have a Pod.
+	begun := func(vmims []*v1.VirtualMachineInstanceMigration) []string {
+		GinkgoHelper()
+		pods := &corev1.PodList{}
+		Expect(k8sClient.List(ctx, pods, client.HasLabels{v1.MigrationJobLabel})).To(Succeed())
+		var out []string
+		for _, vmim := range vmims {
+			if slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return pod.Labels[v1.MigrationJobLabel] == string(vmim.UID) }) {
+				out = append(out, vmim.Name)
+			}
+		}
+		return out
+	}
+
+	It("keep to the limits though the cache has seen none of those that began", func() {
+		m := newMigrations()
+		var vmims []*v1.VirtualMachineInstanceMigration
+		for i := range 12 {
+			name := fmt.Sprintf("vm-%02d", i)
+			m.running(string(rune('a'+i%3)), name)
+			vmim := m.request(builder.MakeMigration(name, name))
+			m.lookOnce(vmim)
+			vmims = append(vmims, vmim)
+		}
+		for range 2 {
+			for _, vmim := range slices.Backward(vmims) {
+				// The cache knows of no other: each has a slot as far as it says.
+				m.cache.StaleList = &v1.VirtualMachineInstanceMigrationList{Items: []v1.VirtualMachineInstanceMigration{*ExpectExists(vmim)}}
+				m.lookOnce(vmim)
+			}
+		}
+		m.cache.StaleList = nil
+		for _, vmim := range vmims {
+			m.lookOnce(vmim)
+		}
+		Expect(begun(vmims)).To(HaveLen(5))
+		Expect(begun(vmims)).To(Equal([]string{"vm-00", "vm-01", "vm-02", "vm-03", "vm-04"}))
+
+		// One that is over makes room for one that leaves the same node.
+		Expect(k8sClient.Delete(ctx, vmims[0])).To(Succeed())
+		m.look(vmims...)
+		Expect(begun(vmims)).To(HaveLen(5))
+		Expect(begun(vmims)).To(ContainElement("vm-05"))
+	})
+
+	It("begin by their priority, two for each node", func() {
+		m := newMigrations()
+		var vmims []*v1.VirtualMachineInstanceMigration
+		for i, priority := range []v1.MigrationPriority{"", v1.PrioritySystemMaintenance, v1.PriorityUserTriggered, v1.PrioritySystemCritical} {
+			name := fmt.Sprintf("vm-%d", i)
+			m.running("a", name)
+			b := builder.MakeMigration(name, name)
+			if priority != "" {
+				b.Priority(priority)
+			}
+			vmims = append(vmims, m.request(b))
+		}
+		for _, vmim := range vmims {
+			m.lookOnce(vmim) // to Pending
+		}
+		m.look(vmims...)
+		Expect(begun(vmims)).To(Equal([]string{"vm-2", "vm-3"}))
+	})
+
+	It("are refused when another one of the VMI is under way", func() {
+		m := newMigrations()
+		m.running("a", "vm")
+		first := m.request(builder.MakeMigration("first", "vm"))
+		m.look(first)
+		second := m.request(builder.MakeMigration("second", "vm"))
+		m.look(second)
+		Expect(ExpectExists(second).Status.Phase).To(Equal(v1.MigrationFailed))
+		Expect(m.told.take()).To(ContainElement("Warning FailedMigration: VMI is not eligible for migration because another migration job is in progress."))
+		Expect(ExpectExists(first).Status.Phase).To(Equal(v1.MigrationScheduling))
+	})
+
+	It("say that a quota has no room, and begin when it has", func() {
+		m := newMigrations()
+		vmi := m.running("a", "vm")
+		vmim := m.request(builder.MakeMigration("go", "vm"))
+		full := true
+		m.cache.Fail = func(request string) error {
+			if full && request == "create Pod" {
+				return apierrors.NewForbidden(corev1.Resource("pods"), "x", fmt.Errorf("exceeded quota: small, requested: memory=1Gi, used: memory=1Gi, limited: memory=1Gi"))
+			}
+			return nil
+		}
+		for range 3 {
+			m.lookOnce(vmim)
+		}
+		quota := v1.VirtualMachineInstanceMigrationRejectedByResourceQuota
+		Expect(ExpectExists(vmim)).To(haveMigrationCondition(quota, "exceeded quota: small"))
+		Expect(vmim.Status.Phase).To(Equal(v1.MigrationPending))
+		full = false
+		m.look(vmim)
+		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationScheduling))
+		Expect(vmim).NotTo(haveMigrationCondition(quota, ""))
+		ExpectExists(m.target(vmi, vmim))
+	})
+
+	It("wait after failures that the system would repeat for ever", func() {
+		m := newMigrations()
+		vmi := m.running("a", "vm")
+		failed := m.request(builder.MakeMigration("first", "vm").Annotation(v1.EvacuationMigrationAnnotation, "a"))
+		m.look(failed)
+		m.remove(m.target(vmi, failed))
+		m.look(failed)
+		Expect(ExpectExists(failed).Status.Phase).To(Equal(v1.MigrationFailed))
+		next := m.request(builder.MakeMigration("second", "vm").Annotation(v1.EvacuationMigrationAnnotation, "a"))
+		m.lookOnce(next)
+		Expect(m.lookOnce(next).RequeueAfter).To(BeNumerically("~", 20*time.Second, time.Second))
+		ExpectGone(m.target(vmi, next))
+		m.pass(21 * time.Second)
+		m.look(next)
+		ExpectExists(m.target(vmi, next))
+	})
+
+	It("leave five that are over to be looked at", func() {
+		m := newMigrations()
+		vmi := m.running("a", "vm")
+		for i := range 7 {
+			vmim := m.request(builder.MakeMigration(fmt.Sprintf("go-%d", i), "vm"))
+			m.look(vmim)
+			m.remove(m.target(vmi, vmim))
+			m.look(vmim)
+			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
+		}
+		list := &v1.VirtualMachineInstanceMigrationList{}
+		Expect(k8sClient.List(ctx, list, client.InNamespace(m.ns))).To(Succeed())
+		Expect(list.Items).To(HaveLen(5))
+	})
+
+	DescribeTable("give up a Pod that does not get to run",
+		func(status *builder.PodStatus, annotation, seconds string, patience time.Duration, message string) {
+			m := newMigrations()
+			vmi := m.running("a", "vm")
+			b := builder.MakeMigration("go", "vm")
+			if annotation != "" {
+				b.Annotation(annotation, seconds)
+			}
+			vmim := m.request(b)
+			m.look(vmim)
+			target := m.target(vmi, vmim)
+			m.play(target, "", status)
+			created := ExpectExists(target).CreationTimestamp.Time
+			m.clock.SetTime(created.Add(patience - time.Second))
+			Expect(m.lookOnce(vmim).RequeueAfter).To(BeNumerically("~", time.Second, 10*time.Millisecond))
+			Expect(deleted(target)).To(BeFalse())
+			m.clock.SetTime(created.Add(patience))
+			m.look(vmim)
+			Expect(deleted(target)).To(BeTrue())
+			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
+			Expect(m.told.take()).To(ContainElement(ContainSubstring(message)))
+			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
+		},
+		Entry("because no node fits", builder.MakePodStatus().Unschedulable("0/3 nodes are available"), "", "", 5*time.Minute, "0/3 nodes are available"),
+		Entry("for any reason", builder.MakePodStatus().Waiting("ImagePullBackOff", "no such image"), "", "", 15*time.Minute, "timeout period exceeded"),
+		Entry("as long as its author says", builder.MakePodStatus().Unschedulable("none"),
+			v1.MigrationUnschedulablePodTimeoutSecondsAnnotation, "42", 42*time.Second, "none"),
+		Entry("as long as its author says, for any reason", builder.MakePodStatus(),
+			v1.MigrationPendingPodTimeoutSecondsAnnotation, "43", 43*time.Second, "timeout period exceeded"),
+	)
+
+	DescribeTable("and those under way end when somebody deletes them",
+		func(reach func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents)) {
+			m := newMigrations()
+			vmi := m.running("a", "vm")
+			vmim, a := reach(m, vmi)
+			Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
+			m.look(vmim)
+			if a != nil {
+				Expect(ExpectExists(vmi).Status.MigrationState.AbortRequested).To(BeTrue())
+				Expect(ExpectExists(vmim)).To(haveMigrationCondition(v1.VirtualMachineInstanceMigrationAbortRequested, ""))
+				Expect(m.told.take()).To(ContainElement("Normal SuccessfulAbortMigration: Migration is ready to be canceled by virt-handler."))
+				a.act()
+				m.look(vmim)
+			}
+			ExpectGone(vmim)
+			Expect(m.told.take()).To(ContainElement(HavePrefix("Warning FailedMigration: ")))
+			Expect(deleted(m.target(vmi, vmim))).To(BeTrue())
+			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
+			Expect(deleted(podOf(vmi))).To(BeFalse())
+		},
+		Entry("before they have begun", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+			agent(vmi, func(s *v1.VirtualMachineInstanceStatus) { s.Phase = v1.Scheduled })
+			vmim := m.request(builder.MakeMigration("go", "vm"))
+			m.look(vmim)
+			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPending))
+			agent(vmi, running)
+			return vmim, nil
+		}),
+		Entry("while their Pod looks for a node", func(m *migrations, _ *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+			vmim := m.request(builder.MakeMigration("go", "vm"))
+			m.look(vmim)
+			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationScheduling))
+			return vmim, nil
+		}),
+		Entry("when their Pod has just begun to run", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+			vmim := m.request(builder.MakeMigration("go", "vm"))
+			m.look(vmim)
+			m.play(m.target(vmi, vmim), "b", builder.MakePodStatus().Running())
+			return vmim, nil
+		}),
+		Entry("while the target prepares", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+			return m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+		}),
+		Entry("when the target is ready", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+			vmim, a := m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+			a.prepare()
+			m.look(vmim)
+			return vmim, a
+		}),
+		Entry("while the guest's memory is on its way", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+			return m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
+		}),
+	)
+
+	It("succeed all the same when they are deleted too late", func() {
+		m := newMigrations()
+		vmi := m.running("a", "vm")
+		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
+		a.complete()
+		Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
+		m.look(vmim)
+		a.act()
+		m.look(vmim)
+		ExpectGone(vmim)
+		Expect(ExpectExists(vmi).Status.NodeName).To(Equal(m.node("b")))
+		Expect(m.told.take()).To(ContainElement("Normal SuccessfulMigration: Source node reported migration succeeded"))
+	})
+
+	It("are not canceled by a cache that has missed the hand-over", func() {
+		m := newMigrations()
+		vmi := m.running("a", "vm")
+		before := ExpectExists(vmi).DeepCopy()
+		vmim, _ := m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+		Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
+		m.cache.Stale = before
+		m.lookOnce(vmim)
+		Expect(deleted(m.target(vmi, vmim))).To(BeFalse())
+		Expect(ExpectExists(vmi).Status.MigrationState.AbortRequested).To(BeTrue())
+		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPreparingTarget))
+	})
+
+	It("go by the policy that selects the VMI", func() {
+		m := newMigrations(func(c *clusterconfig.Config) { c.Migrations.Network = ptr.To("kubevirt/wire") })
+		vmi := m.running("a", "vm")
+		policy := &v1alpha1.MigrationPolicy{ObjectMeta: metav1.ObjectMeta{Name: m.ns}, Spec: v1alpha1.MigrationPolicySpec{
+			Selectors:     &v1alpha1.Selectors{NamespaceSelector: v1alpha1.LabelSelector{"kubernetes.io/metadata.name": m.ns}},
+			AllowPostCopy: ptr.To(true),
+		}}
+		ExpectCreated(policy)
+		m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+		state := ExpectExists(vmi).Status.MigrationState
+		Expect(state.MigrationPolicyName).To(HaveValue(Equal(m.ns)))
+		Expect(state.VMIMConfigurationOptions.AllowPostCopy).To(HaveValue(BeTrue()))
+		Expect(state.VMIMConfigurationOptions.Network).To(HaveValue(Equal("kubevirt/wire")))
+		Expect(state.MigrationNetworkType).To(Equal(v1.Migration))
+	})
+
+	It("fail with the reason why a guest cannot migrate", func() {
+		m := newMigrations()
+		vmi := m.running("a", "vm")
+		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
+			vmistatus.SetCondition(s, v1.VirtualMachineInstanceCondition{
+				Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionFalse, Reason: "DisksNotLiveMigratable", Message: "disk root is not shared",
+			}, metav1.Now())
+		})
+		vmim := m.request(builder.MakeMigration("go", "vm"))
+		m.look(vmim)
+		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
+		Expect(m.told.take()).To(ContainElement("Warning FailedMigration: Cannot migrate VMI, Reason: DisksNotLiveMigratable, Message: disk root is not shared"))
+	})
+})

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancemigration"
+)
+
+// migrationPhaseIndex indexes migrations by their phase.
+const migrationPhaseIndex = "status.phase"
+
+// indexForMigrations makes the cache's indexes of migrations.
+func indexForMigrations(indexer client.FieldIndexer) error {
+	for _, index := range []struct {
+		kind   client.Object
+		field  string
+		values client.IndexerFunc
+	}{
+		{&v1.VirtualMachineInstanceMigration{}, virtualmachineinstancemigration.VMIIndex, valuesOf(func(m *v1.VirtualMachineInstanceMigration) []string {
+			return []string{m.Spec.VMIName}
+		})},
+		{&v1.VirtualMachineInstanceMigration{}, migrationPhaseIndex, valuesOf(func(m *v1.VirtualMachineInstanceMigration) []string {
+			return []string{string(m.Status.Phase)}
+		})},
+	} {
+		if err := indexer.IndexField(context.Background(), index.kind, index.field, index.values); err != nil {
+			return fmt.Errorf("index %T by %s: %w", index.kind, index.field, err)
+		}
+	}
+	return nil
+}
+
+// ofVMI are the migrations of a VMI.
+func (r *VirtualMachineInstanceMigrationReconciler) ofVMI(ctx context.Context, vmi client.Object) []ctrl.Request {
+	return r.find(ctx, client.InNamespace(vmi.GetNamespace()), client.MatchingFields{virtualmachineinstancemigration.VMIIndex: vmi.GetName()})
+}
+
+// ofPod are the migrations of a launcher Pod's VMI, and the one that it was made for though that may be gone.
+func (r *VirtualMachineInstanceMigrationReconciler) ofPod(ctx context.Context, pod client.Object) []ctrl.Request {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil || owner.Kind != v1.VirtualMachineInstanceGroupVersionKind.Kind {
+		return nil
+	}
+	requests := r.find(ctx, client.InNamespace(pod.GetNamespace()), client.MatchingFields{virtualmachineinstancemigration.VMIIndex: owner.Name})
+	if name := pod.GetAnnotations()[v1.MigrationJobNameAnnotation]; name != "" {
+		own := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: pod.GetNamespace(), Name: name}}
+		if !slices.Contains(requests, own) {
+			requests = append(requests, own)
+		}
+	}
+	return requests
+}
+
+// waiting are the migrations that wait for their turn.
+func (r *VirtualMachineInstanceMigrationReconciler) waiting(ctx context.Context, _ client.Object) []ctrl.Request {
+	return r.find(ctx, client.MatchingFields{migrationPhaseIndex: string(v1.MigrationPending)})
+}
+
+// rejected are the migrations that may wait for a quota.
+func (r *VirtualMachineInstanceMigrationReconciler) rejected(ctx context.Context, quota client.Object) []ctrl.Request {
+	return r.find(ctx, client.InNamespace(quota.GetNamespace()), client.MatchingFields{migrationPhaseIndex: string(v1.MigrationPending)})
+}
+
+func (r *VirtualMachineInstanceMigrationReconciler) find(ctx context.Context, options ...client.ListOption) []ctrl.Request {
+	return concerned(ctx, r.Client, &v1.VirtualMachineInstanceMigrationList{}, options...)
+}
+
+// followConfig wakes the migrations that wait when the configuration changes, which has the limits.
+func (r *VirtualMachineInstanceMigrationReconciler) followConfig(
+	ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
+) error {
+	r.Config.Subscribe(func(clusterconfig.Config) {
+		// The list may wait for the cache, which the caller must not.
+		go func() {
+			for _, request := range r.waiting(ctx, nil) {
+				queue.Add(request)
+			}
+		}()
+	})
+	return nil
+}
+
+// freesSlot passes what may let another migration begin: one that is over or gone, or that a quota keeps from beginning.
+var freesSlot = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*v1.VirtualMachineInstanceMigration)
+		after, isMigration := e.ObjectNew.(*v1.VirtualMachineInstanceMigration)
+		return ok && isMigration && virtualmachineinstancemigration.LeavesQueue(before, after)
+	},
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+// mayGrow passes changes of quotas after which something may fit that did not.
+var mayGrow = predicate.Funcs{CreateFunc: func(event.CreateEvent) bool { return false }}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"fmt"
+	"slices"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/migration"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// What launchers leave as their last word.
+const (
+	lastWordMigrated = `{"reason":"GuestMigrated","message":"the guest moved to another Pod"}`
+	lastWordShutdown = `{"reason":"GuestShutdown","message":"the guest powered off"}`
+)
+
+// migrations are the reconcilers of migrations and of VMIs on the suite's API server, at a time that stands still.
+type migrations struct {
+	*world
+	*VirtualMachineInstanceMigrationReconciler
+	told *heard
+	// cache is what the migrations' reconciler writes through and reads as its cache.
+	cache *Writes
+}
+
+func newMigrations(configure ...func(*clusterconfig.Config)) *migrations {
+	w := newWorld()
+	config := w.Config.Current()
+	for _, change := range configure {
+		change(&config)
+	}
+	w.Config = fixedConfig{config}
+	m := &migrations{world: w, told: &heard{}, cache: NewWrites()}
+	m.VirtualMachineInstanceMigrationReconciler = &VirtualMachineInstanceMigrationReconciler{
+		Client: m.cache, Live: k8sClient, Recorder: m.told, Config: fixedConfig{config}, Clock: w.clock,
+	}
+	return m
+}
+
+// node is the name of a node of this spec alone: nodes have no namespace.
+func (m *migrations) node(name string) string { return m.ns + "-" + name }
+
+// running leads a VMI to Running on a node that runs guests with its own CPU.
+func (m *migrations) running(node, name string) *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.node(node), Labels: map[string]string{v1.HostModelCPULabel + "Skylake": "true"}}}
+	Expect(client.IgnoreAlreadyExists(k8sClient.Create(ctx, host))).To(Succeed())
+	vmi := m.handedOverOn(m.node(node), builder.MakeVMI(name))
+	agent(vmi, running)
+	return ExpectExists(vmi)
+}
+
+// request asks for a migration.
+func (m *migrations) request(b *builder.Migration) *v1.VirtualMachineInstanceMigration {
+	GinkgoHelper()
+	vmim := b.Namespace(m.ns).Obj()
+	ExpectCreated(vmim)
+	return ExpectExists(vmim)
+}
+
+// look has both reconcilers look until neither has anything to do.
+func (m *migrations) look(vmims ...*v1.VirtualMachineInstanceMigration) {
+	GinkgoHelper()
+	for range 20 {
+		m.writes.Take()
+		m.cache.Take()
+		for _, vmim := range vmims {
+			vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: vmim.Spec.VMIName}}
+			_, err := m.world.reconcile(vmi)
+			Expect(err).NotTo(HaveOccurred())
+			m.lookOnce(vmim)
+		}
+		if len(m.writes.Take())+len(m.cache.Take()) == 0 {
+			return
+		}
+	}
+	Fail("the reconcilers never come to rest")
+}
+
+func (m *migrations) lookOnce(vmim *v1.VirtualMachineInstanceMigration) ctrl.Result {
+	GinkgoHelper()
+	result, err := m.VirtualMachineInstanceMigrationReconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmim)})
+	Expect(err).NotTo(HaveOccurred())
+	return result
+}
+
+// target is the Pod that a migration goes to.
+func (m *migrations) target(vmi *v1.VirtualMachineInstance, vmim *v1.VirtualMachineInstanceMigration) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: podspec.TargetPodName(vmi, vmim.UID)}}
+}
+
+// play sets the status of a Pod, as scheduler and kubelet would.
+func (m *migrations) play(pod *corev1.Pod, node string, status *builder.PodStatus) {
+	GinkgoHelper()
+	ExpectExists(pod)
+	if node != "" && pod.Spec.NodeName == "" {
+		Expect(k8sClient.SubResource("binding").Create(ctx, pod, &corev1.Binding{
+			ObjectMeta: pod.ObjectMeta, Target: corev1.ObjectReference{Kind: "Node", Name: m.node(node)},
+		})).To(Succeed())
+		ExpectExists(pod)
+	}
+	class := pod.Status.QOSClass
+	pod.Status = status.Obj()
+	pod.Status.QOSClass = class
+	Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+}
+
+// remove takes a Pod away as a kubelet does in the end, or somebody by force.
+func (m *migrations) remove(pod *corev1.Pod) {
+	GinkgoHelper()
+	Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
+}
+
+// handedToAgents leads a migration to a target's Pod that runs on a node, and hands it over.
+func (m *migrations) handedToAgents(vmi *v1.VirtualMachineInstance, b *builder.Migration, node string) (*v1.VirtualMachineInstanceMigration, *agents) {
+	GinkgoHelper()
+	vmim := m.request(b)
+	m.look(vmim)
+	m.play(m.target(vmi, vmim), node, builder.MakePodStatus().Running())
+	m.look(vmim)
+	Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPreparingTarget))
+	return vmim, &agents{vmi: vmi}
+}
+
+// copying leads a migration to the point where the guest's memory is on its way.
+func (m *migrations) copying(vmi *v1.VirtualMachineInstance, b *builder.Migration, node string) (*v1.VirtualMachineInstanceMigration, *agents) {
+	GinkgoHelper()
+	vmim, a := m.handedToAgents(vmi, b, node)
+	a.prepare()
+	a.act()
+	Expect(a.copying).To(BeTrue())
+	m.look(vmim)
+	Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationRunning))
+	return vmim, a
+}
+
+// agents play the agents of both nodes: they decide as those do, on what the API server says, and write what those write.
+type agents struct {
+	vmi *v1.VirtualMachineInstance
+	// dead agents do nothing.
+	sourceDead, targetDead bool
+
+	source            migration.SourceDomain
+	target            migration.TargetDomain
+	copying, released bool
+}
+
+func (a *agents) record() migration.Record {
+	GinkgoHelper()
+	record, ok := vmistatus.MigrationRecord(&ExpectExists(a.vmi).Status)
+	Expect(ok).To(BeTrue())
+	return record
+}
+
+func (a *agents) write(w vmistatus.Writer, change func(*v1.VirtualMachineInstanceMigrationState)) {
+	GinkgoHelper()
+	before := ExpectExists(a.vmi).DeepCopy()
+	change(a.vmi.Status.MigrationState)
+	_, err := vmistatus.Patch(ctx, k8sClient, w, before, a.vmi)
+	Expect(err).NotTo(HaveOccurred())
+}
+
+// prepare has the target get ready to receive.
+func (a *agents) prepare() {
+	GinkgoHelper()
+	a.write(vmistatus.MigrationTarget, func(s *v1.VirtualMachineInstanceMigrationState) {
+		s.TargetNodeAddress, s.TargetDirectMigrationNodePorts = "10.0.0.2", map[string]int{"49152": 0, "49153": 49153}
+	})
+}
+
+// complete has libvirt hand the guest over, and fail has it give up.
+func (a *agents) complete() {
+	a.copying, a.source, a.target = false, migration.SourceHandedOver, migration.TargetComplete
+}
+
+func (a *agents) fail() { a.copying, a.target = false, migration.TargetAbsent }
+
+// act has both do all that they decide on.
+func (a *agents) act() {
+	GinkgoHelper()
+	for range 20 {
+		before := *a
+		before.vmi = ExpectExists(a.vmi).DeepCopy()
+		if !a.sourceDead {
+			a.actSource()
+		}
+		if !a.targetDead {
+			for _, action := range migration.DecideTarget(migration.TargetView{Record: a.record(), Domain: a.target, Released: a.released}) {
+				a.do(action, true)
+			}
+		}
+		if before.vmi.ResourceVersion == ExpectExists(a.vmi).ResourceVersion && before.source == a.source && before.target == a.target &&
+			before.copying == a.copying && before.released == a.released {
+			return
+		}
+	}
+	Fail("the agents never come to rest")
+}
+
+func (a *agents) actSource() {
+	GinkgoHelper()
+	for _, action := range migration.DecideSource(migration.SourceView{
+		Record: a.record(), Domain: a.source, Copying: a.copying, Prepared: a.vmi.Status.MigrationState.TargetNodeAddress != "",
+	}) {
+		a.do(action, false)
+	}
+}
+
+func (a *agents) do(action migration.Action, target bool) {
+	GinkgoHelper()
+	now := metav1.Now()
+	switch action {
+	case migration.Begin:
+		a.write(vmistatus.MigrationSource, func(s *v1.VirtualMachineInstanceMigrationState) { s.StartTimestamp = &now })
+	case migration.Copy:
+		a.copying, a.target = true, migration.TargetReceiving
+	case migration.Cancel:
+		a.fail()
+	case migration.GiveUp:
+		a.write(vmistatus.MigrationSource, func(s *v1.VirtualMachineInstanceMigrationState) {
+			s.Failed, s.Completed, s.EndTimestamp, s.FailureReason = true, true, &now, "the copy ended early"
+		})
+	case migration.Release:
+		a.released = true
+	case migration.Yield, migration.Claim:
+		Expect(vmistatus.HandOver(ctx, k8sClient, ExpectExists(a.vmi), now)).To(Succeed())
+	case migration.Run:
+		a.target = migration.TargetRunning
+	case migration.Destroy:
+		if target {
+			a.target = migration.TargetAbsent
+		} else {
+			a.source = migration.SourceEnded
+		}
+	default:
+		Fail(fmt.Sprintf("agents do not do action %d", action))
+	}
+}
+
+// deleted says that somebody deleted the Pod.
+func deleted(pod *corev1.Pod) bool {
+	err := k8sClient.Get(ctx, client.ObjectKeyFromObject(pod), pod)
+	return err != nil || pod.DeletionTimestamp != nil
+}
+
+func phasesOf(vmim *v1.VirtualMachineInstanceMigration) []v1.VirtualMachineInstanceMigrationPhase {
+	var out []v1.VirtualMachineInstanceMigrationPhase
+	for _, stamp := range vmim.Status.PhaseTransitionTimestamps {
+		out = append(out, stamp.Phase)
+	}
+	return out
+}
+
+func haveMigrationCondition(kind v1.VirtualMachineInstanceMigrationConditionType, message string) gomegatypes.GomegaMatcher {
+	return WithTransform(func(vmim *v1.VirtualMachineInstanceMigration) string {
+		i := slices.IndexFunc(vmim.Status.Conditions, func(c v1.VirtualMachineInstanceMigrationCondition) bool {
+			return c.Type == kind && c.Status == corev1.ConditionTrue
+		})
+		if i < 0 {
+			return "none"
+		}
+		return "True: " + vmim.Status.Conditions[i].Message
+	}, And(HavePrefix("True: "), ContainSubstring(message)))
+}
