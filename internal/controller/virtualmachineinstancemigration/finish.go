@@ -11,11 +11,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // retained is how many migrations of a VMI that are over stay to be looked at. KubeVirt's value.
@@ -30,9 +30,8 @@ func hold(ctx context.Context, s *Scope) error {
 		if !slices.Contains(m.Finalizers, v1.VirtualMachineInstanceMigrationFinalizer) {
 			m.Finalizers = append(m.Finalizers, v1.VirtualMachineInstanceMigrationFinalizer)
 		}
-		// A name may be longer than a label's value.
-		if _, labeled := m.Labels[v1.MigrationSelectorLabel]; !labeled && len(m.Spec.VMIName) <= validation.LabelValueMaxLength {
-			metav1.SetMetaDataLabel(&m.ObjectMeta, v1.MigrationSelectorLabel, m.Spec.VMIName)
+		if _, labeled := m.Labels[v1.MigrationSelectorLabel]; !labeled {
+			metav1.SetMetaDataLabel(&m.ObjectMeta, v1.MigrationSelectorLabel, podspec.LabelValue(m.Spec.VMIName))
 		}
 	})
 }
