@@ -103,6 +103,6 @@ func bridge(ctx context.Context, peer, libvirtd net.Conn) error {
 	first := <-ended
 	_ = peer.Close()
 	_ = libvirtd.Close()
-	_ = <-ended
+	<-ended //nolint:errcheck // the first end is the reason, and closes both
 	return first
 }

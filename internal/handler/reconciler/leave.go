@@ -27,8 +27,10 @@ func (r *Reconciler) leave(ctx context.Context, s *scope, vmi *v1.VirtualMachine
 		return err
 	}
 	if view.Domain == migration.SourceHandedOver && begun != nil {
-		// The process that copied it is this one, and is at it.
-		return &Wait{Reason: "the guest's new owner"}
+		if state := begun.State(); state.Running || state.HandedOver {
+			// The process that copied it is this one, and is at it.
+			return &Wait{Reason: "the guest's new owner"}
+		}
 	}
 	for _, action := range migration.DecideSource(view) {
 		if err := r.leaveBy(ctx, s, action, begun); err != nil {

@@ -280,6 +280,20 @@ var _ = Describe("A guest that moves to another node", func() {
 		Entry("when the target is to complete it", "target", "finish"),
 	)
 
+	It("goes on here, and never there, when it is not known whether the target has it", func() {
+		c := cross().prepare()
+		c.arriving.LoseAnswer("finish")
+		c.moveOn()
+		c.expectStayed()
+	})
+
+	It("moves when only the last answer of libvirt gets lost", func() {
+		c := cross().prepare()
+		c.launcher.LoseAnswer("confirm")
+		c.moveOn()
+		c.expectMoved()
+	})
+
 	It("stays when somebody asks for that", func() {
 		c := cross().prepare()
 		reached, release := c.launcher.Slow("perform")
