@@ -223,6 +223,17 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		ExpectGone(vmim)
 	})
 
+	It("fails one that asks for what is not implemented, by its name", func() {
+		m := newMigrations()
+		m.running("a", "vm")
+		vmim := builder.MakeMigration("go", "vm").Obj()
+		vmim.Namespace, vmim.Spec.Receive = m.ns, &v1.VirtualMachineInstanceMigrationTarget{MigrationID: "x"}
+		ExpectCreated(vmim)
+		m.look(vmim)
+		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
+		Expect(m.told.take()).To(ConsistOf(And(HavePrefix("Warning FailedMigration: spec.receive: "), ContainSubstring("not implemented yet"))))
+	})
+
 	It("deletes a migration whose VMI is gone", func() {
 		m := newMigrations()
 		vmim := m.request(builder.MakeMigration("go", "vm"))

@@ -132,6 +132,7 @@ func TestTablesNameFieldsOfTheAPI(t *testing.T) {
 		{"VirtualMachineInstance", reflect.TypeFor[v1.VirtualMachineInstanceSpec](), VMI},
 		{"VirtualMachine", reflect.TypeFor[v1.VirtualMachineSpec](), VM},
 		{"KubeVirt", reflect.TypeFor[v1.KubeVirtSpec](), KubeVirt},
+		{"VirtualMachineInstanceMigration", reflect.TypeFor[v1.VirtualMachineInstanceMigrationSpec](), Migration},
 	} {
 		paths := map[string]bool{}
 		walkFields(tc.typ, "", func(path string) bool {

@@ -28,6 +28,8 @@ const (
 	Refuse
 	// Later means that the field works, but only from the next start of virt-controller on.
 	Later
+	// Fail means that the object is taken, and fails at once with the reason.
+	Fail
 )
 
 // String says it of a field: it has no effect, it keeps the VM from starting.
@@ -37,6 +39,8 @@ func (e Effect) String() string {
 		return "keeps the VM from starting"
 	case Later:
 		return "has an effect when virt-controller starts next"
+	case Fail:
+		return "makes it fail"
 	default:
 		return "has no effect"
 	}
@@ -91,11 +95,16 @@ func InVMOnly(path *field.Path, spec *v1.VirtualMachineSpec) []Finding { return 
 // InKubeVirt returns what a KubeVirt object asks for in vain. The path is that of its spec.
 func InKubeVirt(path *field.Path, spec *v1.KubeVirtSpec) []Finding { return find(path, spec, KubeVirt) }
 
-// Refusals are the findings that keep an object from starting, as errors; none means that it may start.
+// InMigration returns what a VirtualMachineInstanceMigration asks for in vain. The path is that of its spec.
+func InMigration(path *field.Path, spec *v1.VirtualMachineInstanceMigrationSpec) []Finding {
+	return find(path, spec, Migration)
+}
+
+// Refusals are the findings that keep an object from starting, or make it fail, as errors; none means that it may start.
 func Refusals(findings []Finding) field.ErrorList {
 	var errs field.ErrorList
 	for _, f := range findings {
-		if f.Field.Effect == Refuse {
+		if f.Field.Effect == Refuse || f.Field.Effect == Fail {
 			errs = append(errs, field.Forbidden(f.Path, f.Field.Reason))
 		}
 	}

@@ -84,6 +84,7 @@ func render(t *testing.T) []byte {
 	renderInstance(t, out)
 	renderTable(out, "VirtualMachine", "Fields of a VM's spec outside of its template. All others work.", fieldsupport.VM)
 	renderTable(out, "KubeVirt", "Fields of the configuration. All others work.", fieldsupport.KubeVirt)
+	renderTable(out, "VirtualMachineInstanceMigration", "Fields of a migration's spec. All others work.", fieldsupport.Migration)
 	return out.Bytes()
 }
 

@@ -10,10 +10,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/fieldsupport"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -73,8 +75,8 @@ func (s *Scope) failureBefore(ctx context.Context) (string, error) {
 		return failedCanceled, nil
 	case s.passed(v1.MigrationPreparingTarget):
 		return failedTaken, nil
-	case s.Migration.Spec.SendTo != nil || s.Migration.Spec.Receive != nil:
-		return "Migration between namespaces or clusters is not implemented yet: leave spec.sendTo and spec.receive out.", nil
+	case len(s.refusals()) > 0:
+		return s.refusals().ToAggregate().Error(), nil
 	case s.Target == nil && begun:
 		return s.lost(ctx)
 	case s.Target != nil && !s.alive(s.Target):
@@ -88,6 +90,11 @@ func (s *Scope) failureBefore(ctx context.Context) (string, error) {
 	default:
 		return "", nil
 	}
+}
+
+// refusals are the fields of the spec that nothing implements yet.
+func (s *Scope) refusals() field.ErrorList {
+	return fieldsupport.Refusals(fieldsupport.InMigration(field.NewPath("spec"), &s.Migration.Spec))
 }
 
 // lost finds the target's Pod in the API server, if the cache is only behind.

@@ -44,6 +44,7 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 	}
 	scheme, trusted := mgr.GetScheme(), sets.New(options.TrustedUsers...)
 	vmi := admission.WithValidator(scheme, &vmiValidator{config: options.Config, trusted: trusted})
+	migration := admission.WithValidator(scheme, &migrationValidator{config: options.Config, live: mgr.GetAPIReader(), trusted: trusted})
 	kubeVirt := admission.WithValidator(scheme, &kubeVirtValidator{reader: mgr.GetAPIReader()})
 	hooks := map[string]http.Handler{
 		"/virtualmachines-mutate":   &admission.Webhook{Handler: &vmMutator{decoder: admission.NewDecoder(scheme)}},
@@ -54,6 +55,10 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 		"/virtualmachineinstances-mutate":          admission.WithDefaulter(scheme, &vmiDefaulter{config: options.Config}),
 		"/virtualmachineinstances-validate-create": vmi,
 		"/virtualmachineinstances-validate-update": vmi,
+
+		"/migration-mutate-create":   admission.WithDefaulter(scheme, migrationDefaulter{}),
+		"/migration-validate-create": migration,
+		"/migration-validate-update": migration,
 
 		"/launcher-eviction-validate": &admission.Webhook{Handler: &evictionInterceptor{
 			config: options.Config, live: mgr.GetAPIReader(), writer: mgr.GetClient(), liveMigration: options.LiveMigration,

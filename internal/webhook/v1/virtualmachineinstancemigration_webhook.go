@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/fieldsupport"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// +kubebuilder:webhook:path=/migration-mutate-create,mutating=true,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=create,versions=v1,name=migrations-mutator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/migration-validate-create,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=create,versions=v1,name=migration-create-validator.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/migration-validate-update,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=update,versions=v1,name=migration-update-validator.kubevirt.io,admissionReviewVersions=v1
+
+// migrationDefaulter puts the finalizer on a new migration, and the label by which those of a VMI are found.
+type migrationDefaulter struct{}
+
+// Default implements admission.Defaulter.
+func (migrationDefaulter) Default(_ context.Context, m *v1.VirtualMachineInstanceMigration) error {
+	controllerutil.AddFinalizer(m, v1.VirtualMachineInstanceMigrationFinalizer)
+	metav1.SetMetaDataLabel(&m.ObjectMeta, v1.MigrationSelectorLabel, podspec.LabelValue(m.Spec.VMIName))
+	return nil
+}
+
+// migrationValidator judges a migration.
+type migrationValidator struct {
+	config ConfigSource
+	// live reads from the API server itself: a cache may not know yet of another migration.
+	live    client.Reader
+	trusted sets.Set[string]
+}
+
+var _ admission.Validator[*v1.VirtualMachineInstanceMigration] = (*migrationValidator)(nil)
+
+// ValidateCreate implements admission.Validator. Messages are KubeVirt's: virtctl and dashboards show them.
+//
+//nolint:staticcheck // ST1005: KubeVirt's words
+func (v *migrationValidator) ValidateCreate(ctx context.Context, m *v1.VirtualMachineInstanceMigration) (admission.Warnings, error) {
+	path := field.NewPath("spec")
+	if errs := v.faults(ctx, path, &m.Spec); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(v1.VirtualMachineInstanceMigrationGroupVersionKind.GroupKind(), m.Name, errs)
+	}
+	told := fieldsupport.Sentences(fieldsupport.InMigration(path, &m.Spec))
+	vmi := &v1.VirtualMachineInstance{}
+	err := v.live.Get(ctx, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}, vmi)
+	switch {
+	case apierrors.IsNotFound(err):
+		return told, apierrors.NewBadRequest(fmt.Sprintf("the VMI \"%s/%s\" does not exist", m.Namespace, m.Spec.VMIName))
+	case err != nil:
+		return told, apierrors.NewInternalError(fmt.Errorf("cannot read the VMI: %w", err))
+	case vmi.IsFinal():
+		return told, apierrors.NewBadRequest("Cannot migrate VMI in finalized state.")
+	}
+	condition := vmistatus.FindCondition(&vmi.Status, v1.VirtualMachineInstanceIsMigratable)
+	if condition != nil && condition.Status == corev1.ConditionFalse {
+		return told, apierrors.NewBadRequest(fmt.Sprintf("Cannot migrate VMI, Reason: %s, Message: %s", condition.Reason, condition.Message))
+	}
+	return told, v.alone(ctx, m)
+}
+
+func (v *migrationValidator) faults(ctx context.Context, path *field.Path, spec *v1.VirtualMachineInstanceMigrationSpec) field.ErrorList {
+	var errs field.ErrorList
+	if spec.VMIName == "" {
+		errs = append(errs, field.Required(path.Child("vmiName"), "vmiName is missing"))
+	}
+	if spec.Priority != nil && !fromTrusted(ctx, v.trusted) {
+		errs = append(errs, field.Forbidden(path.Child("priority"), "only the system's own controllers may set it: leave it out"))
+	}
+	if v.config.Current().IsEnabled(gateDecentralized) {
+		return errs
+	}
+	for name, set := range map[string]bool{"sendTo": spec.SendTo != nil, "receive": spec.Receive != nil} {
+		if set {
+			errs = append(errs, field.Forbidden(path.Child(name), gateDecentralized+" feature gate is not enabled in kubevirt-config"))
+		}
+	}
+	return errs
+}
+
+// alone refuses a migration of a VMI that has one that is not over.
+func (v *migrationValidator) alone(ctx context.Context, m *v1.VirtualMachineInstanceMigration) error {
+	others := &v1.VirtualMachineInstanceMigrationList{}
+	err := v.live.List(ctx, others, client.InNamespace(m.Namespace), client.MatchingFields{"spec.vmiName": m.Spec.VMIName})
+	if err != nil {
+		return apierrors.NewInternalError(fmt.Errorf("cannot look for other migrations: %w", err))
+	}
+	for i := range others.Items {
+		other := &others.Items[i]
+		if phase := other.Status.Phase; phase != v1.MigrationSucceeded && phase != v1.MigrationFailed {
+			return apierrors.NewBadRequest(fmt.Sprintf("in-flight migration detected. Active migration job (%s) is currently already in progress for VMI %s.",
+				other.UID, other.Spec.VMIName))
+		}
+	}
+	return nil
+}
+
+// ValidateUpdate implements admission.Validator.
+func (v *migrationValidator) ValidateUpdate(
+	_ context.Context, before, after *v1.VirtualMachineInstanceMigration,
+) (admission.Warnings, error) {
+	var errs field.ErrorList
+	if !equality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		errs = append(errs, field.Forbidden(field.NewPath("spec"), "update of Migration object's spec is restricted"))
+	}
+	over := after.Status.Phase == v1.MigrationSucceeded || after.Status.Phase == v1.MigrationFailed
+	was, had := before.Labels[v1.MigrationSelectorLabel]
+	is, has := after.Labels[v1.MigrationSelectorLabel]
+	label := field.NewPath("metadata", "labels").Key(v1.MigrationSelectorLabel)
+	switch {
+	case over || !had || was == is && has:
+	case len(after.Labels) == 0:
+		errs = append(errs, field.Forbidden(label, "selector label can't be removed from an in-flight migration"))
+	default:
+		errs = append(errs, field.Forbidden(label, "selector label can't be modified on an in-flight migration"))
+	}
+	if len(errs) == 0 {
+		return nil, nil
+	}
+	return nil, apierrors.NewInvalid(v1.VirtualMachineInstanceMigrationGroupVersionKind.GroupKind(), after.Name, errs)
+}
+
+// ValidateDelete implements admission.Validator; that is how a migration is aborted.
+func (v *migrationValidator) ValidateDelete(context.Context, *v1.VirtualMachineInstanceMigration) (admission.Warnings, error) {
+	return nil, nil
+}
