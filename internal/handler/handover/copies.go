@@ -35,6 +35,8 @@ type Copies struct {
 	peers Peers
 	// notify is called when there is news of the copy of a VMI.
 	notify func(types.NamespacedName)
+	// declare records how a guest is going to be copied, before that is so.
+	declare func(ctx context.Context, vmi *v1.VirtualMachineInstance, mode v1.MigrationMode) error
 	// left is called when a guest was handed over, with what was known when it began.
 	left func(ctx context.Context, vmi *v1.VirtualMachineInstance)
 	now  func() time.Time
@@ -47,10 +49,24 @@ type Copies struct {
 	copies map[types.UID]*Copy
 }
 
-// NewCopies makes Copies. When a guest was handed over, left is called, on a goroutine of its own, and after that notify.
-func NewCopies(peers Peers, notify func(types.NamespacedName), left func(context.Context, *v1.VirtualMachineInstance)) *Copies {
+// CopiesOptions is what Copies work with.
+type CopiesOptions struct {
+	// Peers reaches the targets' agents.
+	Peers Peers
+	// Notify is called when there is news of the copy of a VMI.
+	Notify func(types.NamespacedName)
+	// Declare records how a guest is going to be copied, before that is so.
+	Declare func(ctx context.Context, vmi *v1.VirtualMachineInstance, mode v1.MigrationMode) error
+	// Left is called when a guest was handed over, with what was known when it began, on a goroutine of its own.
+	Left func(ctx context.Context, vmi *v1.VirtualMachineInstance)
+}
+
+// NewCopies makes Copies.
+func NewCopies(o CopiesOptions) *Copies {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Copies{peers: peers, notify: notify, left: left, now: time.Now, ctx: ctx, stop: stop, copies: map[types.UID]*Copy{}}
+	return &Copies{
+		peers: o.Peers, notify: o.Notify, declare: o.Declare, left: o.Left, now: time.Now, ctx: ctx, stop: stop, copies: map[types.UID]*Copy{},
+	}
 }
 
 // Start ends the copies when the context ends. It is a Runnable of a manager.
@@ -80,8 +96,6 @@ type CopyState struct {
 	Running bool
 	// HandedOver says that the guest can never run here again.
 	HandedOver bool
-	// Mode is how it is copied.
-	Mode v1.MigrationMode
 	// Err is why the copying ended otherwise.
 	Err error
 	// Progress is how far it was when it was looked at last, or nil.
@@ -135,7 +149,7 @@ func (c *Copies) Begin(vmi *v1.VirtualMachineInstance, machine Machine) {
 	if c.copies[uid] != nil || c.ctx.Err() != nil {
 		return
 	}
-	begun := &Copy{vmi: vmi.DeepCopy(), machine: machine, state: CopyState{Running: true, Mode: v1.MigrationPreCopy}}
+	begun := &Copy{vmi: vmi.DeepCopy(), machine: machine, state: CopyState{Running: true}}
 	c.copies[uid] = begun
 	c.wg.Go(func() { c.run(c.ctx, begun) })
 }
@@ -315,11 +329,18 @@ func (c *Copies) take(ctx context.Context, begun *Copy, course *course, s step, 
 	name := domainOf(begun.vmi)
 	switch s {
 	case postCopy:
+		// First: virt-controller keeps a source's Pod that serves pages, and must know before the target owns the guest.
+		if err := c.declare(ctx, begun.vmi, v1.MigrationPostCopy); err != nil {
+			return err
+		}
 		if err := begun.machine.StartPostCopy(ctx, name); err != nil {
 			return err
 		}
 		course.mode = v1.MigrationPostCopy
 	case stopAndCopy:
+		if err := c.declare(ctx, begun.vmi, v1.MigrationPaused); err != nil {
+			return err
+		}
 		if err := begun.machine.SetMaxDowntime(ctx, name, maxDowntime); err != nil {
 			return err
 		}
@@ -329,7 +350,5 @@ func (c *Copies) take(ctx context.Context, begun *Copy, course *course, s step, 
 	case goOn:
 		return nil
 	}
-	begun.change(func(s *CopyState) { s.Mode = course.mode })
-	c.notify(Of(begun.vmi).VMI)
 	return nil
 }

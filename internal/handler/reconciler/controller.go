@@ -89,7 +89,7 @@ func New(o Options) *Reconciler {
 		o.Now = time.Now
 	}
 	r := &Reconciler{Options: o, memory: map[types.UID]*podMemory{}}
-	r.copies = handover.NewCopies(o.Peers, o.Notify, r.giveAway)
+	r.copies = handover.NewCopies(handover.CopiesOptions{Peers: o.Peers, Notify: o.Notify, Declare: r.declareMode, Left: r.giveAway})
 	return r
 }
 

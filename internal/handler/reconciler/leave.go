@@ -37,9 +37,6 @@ func (r *Reconciler) leave(ctx context.Context, s *scope, vmi *v1.VirtualMachine
 			return err
 		}
 	}
-	if begun != nil {
-		return r.tellMode(ctx, s, begun)
-	}
 	if view.Orphaned {
 		s.again = orphanInterval
 	}
@@ -162,11 +159,20 @@ func (r *Reconciler) giveUp(ctx context.Context, s *scope, begun *handover.Copy)
 	return r.look(ctx, s)
 }
 
-// tellMode writes by what the copy was helped to an end.
-func (r *Reconciler) tellMode(ctx context.Context, s *scope, begun *handover.Copy) error {
-	mode := begun.State().Mode
-	if m := s.before.Status.MigrationState; m.Mode == mode || vmistatus.HasEnded(m) {
-		return nil
+// declareMode writes how a guest is going to be copied.
+func (r *Reconciler) declareMode(ctx context.Context, vmi *v1.VirtualMachineInstance, mode v1.MigrationMode) error {
+	before, err := r.readNow(ctx, handover.Of(vmi).VMI, vmi.UID)
+	if err != nil {
+		return err
 	}
-	return r.writeMigration(ctx, s, vmistatus.MigrationSource, func(m *v1.VirtualMachineInstanceMigrationState) { m.Mode = mode })
+	m := before.Status.MigrationState
+	if m == nil || m.MigrationUID != vmi.Status.MigrationState.MigrationUID || vmistatus.HasEnded(m) {
+		return vmistatus.ErrNotMigrating
+	}
+	after := before.DeepCopy()
+	after.Status.MigrationState.Mode = mode
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	_, err = vmistatus.Patch(ctx, r.Client, vmistatus.MigrationSource, before, after)
+	return err
 }

@@ -131,6 +131,10 @@ func (r *Reconciler) depart(ctx context.Context, s *scope) error {
 	if err != nil {
 		return fromMachine(err)
 	}
+	if state.Job && state.Domain == migration.SourceSuspended {
+		// The target runs before libvirt has ended this one: it fetches pages from here, in a post-copy.
+		return &Requeue{After: orphanInterval}
+	}
 	for _, action := range migration.DecideSource(migration.SourceView{Record: record, Domain: state.Domain, Orphaned: state.Job}) {
 		if action == migration.Destroy {
 			if err := s.machine.Destroy(ctx, s.domainName()); err != nil {

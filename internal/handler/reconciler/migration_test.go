@@ -401,6 +401,40 @@ func (c *crossing) moveOn(changes ...func(*v1.VirtualMachineInstanceMigrationSta
 	})
 }
 
+var _ = Describe("A guest that the target runs before all of it has arrived", func() {
+	It("is said to be so before it is, and its source is left to serve it", func() {
+		c := cross().prepare()
+		_, release := c.launcher.Slow("perform")
+		c.launcher.SetProgress(hypervisor.CopyProgress{Memory: hypervisor.CopyAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
+		c.launcher.Fail("postcopy", errLost)
+		c.moveOn(func(m *v1.VirtualMachineInstanceMigrationState) {
+			allowed, second := true, int64(2)
+			m.VMIMConfigurationOptions.AllowPostCopy, m.VMIMConfigurationOptions.CompletionTimeoutPerGiB = &allowed, &second
+		})
+		Eventually(func() v1.MigrationMode { return c.state().Mode }).Should(Equal(v1.MigrationPostCopy))
+		Expect(c.launcher.PostCopyStarted()).To(BeFalse())
+		c.launcher.Fail("postcopy", nil)
+		Eventually(c.launcher.PostCopyStarted).Should(BeTrue())
+		release()
+		c.expectMoved()
+	})
+
+	It("has a source that is not destroyed as long as libvirt has a job for it", func() {
+		c := cross().prepare()
+		reached, release := c.arriving.Slow("finish")
+		c.moveOn()
+		Eventually(reached).Should(BeClosed())
+		By("the target saying that it runs the guest")
+		Eventually(func() error { return vmistatus.HandOver(ctx, api, c.read(), metav1.Now()) }).Should(Succeed())
+		Consistently(func() hypervisor.State {
+			c.launcher.Nudge()
+			return c.launcher.Snapshot().State
+		}, "1s").Should(Equal(hypervisor.StatePaused))
+		release()
+		c.expectMoved()
+	})
+})
+
 var _ = Describe("An agent that ends between any two actions of a migration", func() {
 	// expectOneEnd: the guest runs in one place, and the status agrees.
 	expectOneEnd := func(c *crossing) {
