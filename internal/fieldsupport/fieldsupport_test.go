@@ -35,6 +35,11 @@ var implementedKubeVirt = []string{
 	"configuration.developerConfiguration.logVerbosity.virtController", "configuration.developerConfiguration.logVerbosity.virtHandler",
 	"configuration.developerConfiguration.logVerbosity.virtAPI",
 	"configuration.developerConfiguration.logVerbosity.virtLauncher", "configuration.developerConfiguration.logVerbosity.nodeVerbosity",
+	"configuration.migrations.nodeDrainTaintKey", "configuration.migrations.parallelOutboundMigrationsPerNode", "configuration.migrations.parallelMigrationsPerCluster",
+	"configuration.migrations.allowAutoConverge", "configuration.migrations.bandwidthPerMigration", "configuration.migrations.completionTimeoutPerGiB",
+	"configuration.migrations.maxDowntimeMs", "configuration.migrations.progressTimeout", "configuration.migrations.unsafeMigrationOverride",
+	"configuration.migrations.allowPostCopy", "configuration.migrations.allowWorkloadDisruption", "configuration.migrations.disableTLS",
+	"configuration.migrations.matchSELinuxLevelOnMigration",
 	// They say how the methods work, about which there is a warning.
 	"workloadUpdateStrategy.batchEvictionSize", "workloadUpdateStrategy.batchEvictionInterval",
 	// Without their switch there is nothing to decide on.
@@ -166,9 +171,8 @@ func TestInVMI(t *testing.T) {
 			s.Domain.Devices.GPUs = []v1.GPU{{Name: "a"}}
 			s.Volumes = []v1.Volume{{Name: "b"}, {Name: "c", VolumeSource: v1.VolumeSource{MemoryDump: &v1.MemoryDumpVolumeSource{}}}}
 		}, []string{"spec.domain.devices.gpus: Forbidden: ", "spec.volumes[1].memoryDump: Forbidden: "}, nil},
-		{"a value", func(s *v1.VirtualMachineInstanceSpec) { s.EvictionStrategy = ptr.To(v1.EvictionStrategyLiveMigrate) },
-			nil, []string{"spec.evictionStrategy has no effect: "}},
-		{"another value", func(s *v1.VirtualMachineInstanceSpec) { s.EvictionStrategy = ptr.To(v1.EvictionStrategyNone) }, nil, nil},
+		{"a value", func(s *v1.VirtualMachineInstanceSpec) { s.Architecture = "arm64" }, []string{"spec.architecture: Forbidden: "}, nil},
+		{"another value", func(s *v1.VirtualMachineInstanceSpec) { s.Architecture = "amd64" }, nil, nil},
 		{"false where it is asked for in vain", cdrom(false), nil, []string{"spec.domain.devices.disks[0].cdrom.readonly has no effect: "}},
 		{"true, which is the default", cdrom(true), nil, nil},
 		{"an empty choice", func(s *v1.VirtualMachineInstanceSpec) { s.Domain.Devices.DownwardMetrics = &v1.DownwardMetrics{} },

@@ -7,10 +7,6 @@ package fieldsupport
 var VMI = []Field{
 	{"architecture", []string{"arm64", "s390x", "ppc64le"}, Refuse, "only amd64 guests are implemented yet"},
 	{"utilityVolumes", nil, Refuse, "volumes without a disk are not implemented yet"},
-	{"evictionStrategy", []string{"LiveMigrate"}, Warn,
-		"live migration is not implemented yet: an eviction is denied until the guest is stopped"},
-	{"evictionStrategy", []string{"LiveMigrateIfPossible"}, Warn,
-		"live migration is not implemented yet: an eviction shuts the guest down"},
 
 	{"domain.memory.maxGuest", nil, Warn, "memory hotplug is not implemented yet"},
 	{"domain.memory.reservedOverhead.memLock", []string{"Required"}, Refuse, "locked memory is not implemented yet"},

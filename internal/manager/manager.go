@@ -40,9 +40,6 @@ const (
 // componentName is the name of this process: in events, on its Lease and as the owner of fields.
 const componentName = "virt-controller"
 
-// liveMigration says that guests can be migrated: the kind VirtualMachineInstanceMigration is installed and has its reconciler.
-const liveMigration = false
-
 // Service accounts of our components, whose writes admission trusts.
 const (
 	controllerAccount = "kubevirt-controller"
@@ -79,7 +76,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 		Config:       store,
 		TrustedUsers: webhookv1.ServiceAccounts(o.Namespace, controllerAccount, handlerAccount, apiAccount),
 
-		LiveMigration: liveMigration,
+		LiveMigration: true,
 	}); err != nil {
 		return fmt.Errorf("cannot set up webhooks: %w", err)
 	}
@@ -147,11 +144,12 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store, Namespace: o.Namespace,
 			DataVolumes: imports,
 		},
-	}
-	if liveMigration {
-		reconcilers = append(reconcilers, &controller.EvacuationReconciler{
+		&controller.VirtualMachineInstanceMigrationReconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store,
-		})
+		},
+		&controller.EvacuationReconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store,
+		},
 	}
 	for _, r := range reconcilers {
 		if err := r.SetupWithManager(mgr); err != nil {
