@@ -32,8 +32,8 @@ const (
 // migrations are the reconcilers of migrations and of VMIs on the suite's API server, at a time that stands still.
 type migrations struct {
 	*world
-	*VirtualMachineInstanceMigrationReconciler
-	told *heard
+	reconciler *VirtualMachineInstanceMigrationReconciler
+	told       *heard
 	// cache is what the migrations' reconciler writes through and reads as its cache.
 	cache *Writes
 }
@@ -46,7 +46,7 @@ func newMigrations(configure ...func(*clusterconfig.Config)) *migrations {
 	}
 	w.Config = fixedConfig{config}
 	m := &migrations{world: w, told: &heard{}, cache: NewWrites()}
-	m.VirtualMachineInstanceMigrationReconciler = &VirtualMachineInstanceMigrationReconciler{
+	m.reconciler = &VirtualMachineInstanceMigrationReconciler{
 		Client: m.cache, Live: k8sClient, Recorder: m.told, Config: fixedConfig{config}, Clock: w.clock,
 	}
 	return m
@@ -81,7 +81,7 @@ func (m *migrations) look(vmims ...*v1.VirtualMachineInstanceMigration) {
 		m.cache.Take()
 		for _, vmim := range vmims {
 			vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: vmim.Spec.VMIName}}
-			_, err := m.world.reconcile(vmi)
+			_, err := m.reconcile(vmi)
 			Expect(err).NotTo(HaveOccurred())
 			m.lookOnce(vmim)
 		}
@@ -94,7 +94,7 @@ func (m *migrations) look(vmims ...*v1.VirtualMachineInstanceMigration) {
 
 func (m *migrations) lookOnce(vmim *v1.VirtualMachineInstanceMigration) ctrl.Result {
 	GinkgoHelper()
-	result, err := m.VirtualMachineInstanceMigrationReconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmim)})
+	result, err := m.reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmim)})
 	Expect(err).NotTo(HaveOccurred())
 	return result
 }

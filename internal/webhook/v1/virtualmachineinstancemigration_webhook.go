@@ -48,8 +48,6 @@ type migrationValidator struct {
 var _ admission.Validator[*v1.VirtualMachineInstanceMigration] = (*migrationValidator)(nil)
 
 // ValidateCreate implements admission.Validator. Messages are KubeVirt's: virtctl and dashboards show them.
-//
-//nolint:staticcheck // ST1005: KubeVirt's words
 func (v *migrationValidator) ValidateCreate(ctx context.Context, m *v1.VirtualMachineInstanceMigration) (admission.Warnings, error) {
 	path := field.NewPath("spec")
 	if errs := v.faults(ctx, path, &m.Spec); len(errs) > 0 {
