@@ -6,6 +6,7 @@ package integration_test
 import (
 	"context"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,10 +15,12 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"github.com/vishvananda/netlink"
+	"k8s.io/apimachinery/pkg/types"
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
+	"github.com/vireo-project/vireo/internal/handler/migrationtls"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/migration"
 )
@@ -35,13 +38,15 @@ type move struct {
 	guest       *linux
 	from, to    *pod
 	here, there *rpc.Conn
+	// address is that of the Pod to which it moves.
+	address string
 }
 
 // newMove boots a guest with a disk that both Pods have.
 func newMove() *move {
 	GinkgoHelper()
 	guestBoot()
-	m := &move{from: newPod(), to: newPod()}
+	m := &move{from: newPod(), to: newPod(), address: targetAddress}
 	join(m.from, m.to)
 	m.guest = bootLinuxOn(m.from, sharedDisk, func(d *libvirtxml.Domain) { d.Devices.Disks[0].Driver.Cache = "none" })
 	m.to.share(m.from, sharedDisk)
@@ -96,7 +101,7 @@ func (m *move) request() hypervisor.CopyRequest {
 	live, err := m.here.LiveXML(GinkgoT().Context(), m.guest.domain)
 	Expect(err).NotTo(HaveOccurred())
 	return hypervisor.CopyRequest{
-		Domain: m.guest.domain, XML: live, Address: targetAddress, Unsafe: true,
+		Domain: m.guest.domain, XML: live, Address: m.address, Unsafe: true,
 		Target: func(ctx context.Context) (net.Conn, error) {
 			var dialer net.Dialer
 			return dialer.DialContext(ctx, "unix", m.to.daemon.Socket())
@@ -121,11 +126,34 @@ func (m *move) target() migration.TargetDomain {
 // arrive lets the guest run at the target, and listens to it there.
 func (m *move) arrive() *linux {
 	GinkgoHelper()
+	begin := time.Now()
 	Expect(m.there.ResumeTarget(GinkgoT().Context(), m.guest.domain)).To(Succeed())
+	AddReportEntry("resumed in", time.Since(begin).String())
 	Expect(m.target()).To(Equal(migration.TargetRunning))
 	arrived := &linux{pod: m.to, conn: m.there, domain: m.guest.domain, asked: m.guest.asked}
 	arrived.listen()
 	return arrived
+}
+
+// back turns the move around.
+func (m *move) back(arrived *linux) {
+	m.guest, m.from, m.to, m.here, m.there = arrived, m.to, m.from, m.there, m.here
+	if m.address == targetAddress {
+		m.address = sourceAddress
+	} else {
+		m.address = targetAddress
+	}
+}
+
+// secure gives both Pods the certificates of one migration.
+func (m *move) secure(r *hypervisor.CopyRequest) {
+	GinkgoHelper()
+	ctx, uid := GinkgoT().Context(), types.UID("3f0e0d4c-8ab8-4d47-a0a5-7e3ce5fa3a2e")
+	pair, err := migrationtls.New(uid, netip.MustParseAddr(m.address), time.Now())
+	Expect(err).NotTo(HaveOccurred())
+	Expect(m.there.PutMigrationTLS(ctx, pair.Server)).To(Succeed())
+	Expect(m.here.PutMigrationTLS(ctx, pair.Client)).To(Succeed())
+	r.TLSName = migrationtls.Name(uid)
 }
 
 var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
@@ -144,5 +172,76 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 
 		arrived := m.arrive()
 		Expect(strings.TrimSpace(arrived.run("echo after >> /mnt/data/log; sync; cat /mnt/data/log"))).To(Equal("before\nafter"))
+	})
+
+	It("is encrypted with certificates of its own, and does not begin with those of another", func() {
+		m := newMove()
+		ctx := GinkgoT().Context()
+		r := m.request()
+		m.secure(&r)
+		key := m.to.daemon.Host(launcherpod.MigrationTLSDir + "/server-key.pem")
+		info, err := os.Stat(key)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(info.Mode().Perm()).To(BeEquivalentTo(0o600))
+
+		By("refusing a target whose certificate has another name")
+		wrong := r
+		wrong.TLSName = migrationtls.Name("another")
+		err = m.here.Copy(ctx, wrong)
+		Expect(err).To(HaveOccurred())
+		AddReportEntry("refusal of the name", err.Error())
+		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceRunning}))
+		Expect(m.target()).To(Equal(migration.TargetAbsent))
+
+		By("refusing a source of another migration")
+		other, err := migrationtls.New("another", netip.Addr{}, time.Now())
+		Expect(err).NotTo(HaveOccurred())
+		Expect(m.here.PutMigrationTLS(ctx, other.Client)).To(Succeed())
+		Expect(m.here.Copy(ctx, r)).NotTo(Succeed())
+		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceRunning}))
+		Eventually(m.target).Should(Equal(migration.TargetAbsent))
+
+		By("moving with its own")
+		m.secure(&r)
+		Expect(m.here.Copy(ctx, r)).To(Succeed())
+		arrived := m.arrive()
+		Expect(strings.TrimSpace(arrived.run("echo $((40+2))"))).To(Equal("42"))
+
+		By("leaving nothing behind")
+		for _, conn := range []*rpc.Conn{m.here, m.there} {
+			Expect(conn.RemoveMigrationTLS(ctx)).To(Succeed())
+			Expect(conn.RemoveMigrationTLS(ctx)).To(Succeed())
+		}
+		for _, p := range []*pod{m.from, m.to} {
+			Expect(os.ReadDir(p.daemon.Host(launcherpod.MigrationTLSDir))).To(BeEmpty())
+		}
+
+		By("going back over several connections")
+		m.back(arrived)
+		r = m.request()
+		r.Parallel, r.AutoConverge, r.MaxDowntime = 2, true, 500*time.Millisecond
+		m.secure(&r)
+		Expect(m.here.Copy(ctx, r)).To(Succeed())
+		Expect(strings.TrimSpace(m.arrive().run("echo $((40+3))"))).To(Equal("43"))
+	})
+
+	It("lets the target's guest run at once in a post-copy", func() {
+		m := newMove()
+		ctx := GinkgoT().Context()
+		r := m.request()
+		r.PostCopy, r.Bandwidth = true, 8<<20
+		done := make(chan error, 1)
+		go func() { done <- m.here.Copy(ctx, r) }()
+		Eventually(func() bool {
+			progress, err := m.here.CopyProgress(ctx, m.guest.domain)
+			Expect(err).NotTo(HaveOccurred())
+			return progress != nil && progress.Memory.Processed > 0
+		}).WithTimeout(time.Minute).Should(BeTrue())
+		Expect(m.here.StartPostCopy(ctx, m.guest.domain)).To(Succeed())
+		Eventually(m.target).WithTimeout(time.Minute).Should(Equal(migration.TargetRunning))
+		Expect(m.source().Domain).NotTo(Equal(migration.SourceRunning))
+		Eventually(done).WithTimeout(2 * time.Minute).Should(Receive(Succeed()))
+		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceHandedOver}))
+		Expect(strings.TrimSpace(m.arrive().run("echo $((40+2))"))).To(Equal("42"))
 	})
 })

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package integration_test
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/libvirtrpc"
+	"github.com/vireo-project/vireo/internal/migration"
+)
+
+// procFinish is REMOTE_PROC_DOMAIN_MIGRATE_FINISH3_PARAMS (libvirt src/remote/remote_protocol.x).
+const procFinish = 306
+
+// cutConn ends a process, so to say, when it is about to ask the target to complete the guest, or when the answer is there.
+type cutConn struct {
+	net.Conn
+	// afterAnswer waits for the answer.
+	afterAnswer bool
+	die         context.CancelFunc
+	asked       bool
+}
+
+func (c *cutConn) Write(message []byte) (int, error) {
+	if len(message) >= 16 && binary.BigEndian.Uint32(message[12:]) == procFinish {
+		if !c.afterAnswer {
+			c.die()
+			return 0, io.ErrClosedPipe
+		}
+		c.asked = true
+	}
+	return c.Conn.Write(message)
+}
+
+func (c *cutConn) Read(into []byte) (int, error) {
+	if c.afterAnswer && len(into) == 4 {
+		// Nothing is asked of the target while something else is waited for: what comes after Finish is its answer.
+		n, err := c.Conn.Read(into)
+		if c.asked {
+			c.die()
+			return 0, io.ErrClosedPipe
+		}
+		return n, err
+	}
+	return c.Conn.Read(into)
+}
+
+// settle has the agents of both sides do what they decide until there is nothing left to do, and returns the record.
+func (m *move) settle(record migration.Record) migration.Record {
+	GinkgoHelper()
+	ctx, released := GinkgoT().Context(), false
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		source, target := m.source(), m.target()
+		Expect(source.Domain == migration.SourceRunning && target == migration.TargetRunning).To(BeFalse(), "both guests run")
+		here := migration.DecideSource(migration.SourceView{Record: record, Domain: source.Domain, Orphaned: source.Job})
+		there := migration.DecideTarget(migration.TargetView{Record: record, Domain: target, Released: released})
+		if len(here)+len(there) == 0 && !source.Job && target != migration.TargetReceiving {
+			return record
+		}
+		for _, action := range append(here, there...) {
+			switch action {
+			case migration.Cancel:
+				Expect(m.here.CancelCopy(ctx, m.guest.domain)).To(Succeed())
+			case migration.Resume:
+				Expect(m.here.ResumeSource(ctx, m.guest.domain)).To(Succeed())
+			case migration.GiveUp:
+				record.Failed = true
+			case migration.Release:
+				released = true
+			case migration.Yield, migration.Claim:
+				record.Owner = migration.Target
+			case migration.Run:
+				Expect(m.there.ResumeTarget(ctx, m.guest.domain)).To(Succeed())
+			case migration.Destroy:
+				Expect(record.Failed).To(BeTrue(), "only the target's guest of a failed migration is to be destroyed")
+				Expect(m.there.Destroy(ctx, m.guest.domain)).To(Succeed())
+			default:
+				Fail("an action that nobody should take")
+			}
+		}
+	}
+	Fail("the migration does not come to an end")
+	return record
+}
+
+// expectStayed fails unless the guest runs at the source, writes its disk, and is nowhere else.
+func (m *move) expectStayed(record migration.Record) {
+	GinkgoHelper()
+	Expect(record).To(Equal(migration.Record{Started: true, Failed: true}))
+	Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceRunning}))
+	Expect(m.target()).To(Equal(migration.TargetAbsent))
+	Expect(strings.TrimSpace(m.guest.run("echo alive >> /mnt/data/log && sync && tail -n 1 /mnt/data/log"))).To(Equal("alive"))
+}
+
+var _ = Describe("The end of the source's agent during a migration", Label("libvirt"), func() {
+	It("leaves one guest, whenever it comes", func() {
+		m := newMove()
+		m.guest.run("mount /dev/vda /mnt/data; echo before > /mnt/data/log; sync")
+		started := migration.Record{Started: true}
+
+		By("dying while the guest is copied")
+		ctx, die := context.WithCancel(GinkgoT().Context())
+		slow := m.request()
+		slow.Bandwidth = 1 << 20
+		done := make(chan error, 1)
+		go func() { done <- m.here.Copy(ctx, slow) }()
+		Eventually(func() uint64 {
+			progress, err := m.here.CopyProgress(GinkgoT().Context(), m.guest.domain)
+			Expect(err).NotTo(HaveOccurred())
+			if progress == nil {
+				return 0
+			}
+			return progress.Memory.Processed
+		}).WithTimeout(time.Minute).Should(BeNumerically(">", 0))
+		Expect(m.target()).To(Equal(migration.TargetReceiving))
+		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceRunning, Job: true}))
+		die()
+		Eventually(done).Should(Receive(HaveOccurred()))
+		m.expectStayed(m.settle(started))
+
+		By("dying before the target is asked to complete the guest")
+		m.copyAndDie(false)
+		Expect(m.source().Domain).To(Equal(migration.SourceSuspended))
+		Eventually(m.target).Should(Equal(migration.TargetAbsent))
+		m.expectStayed(m.settle(started))
+
+		By("dying after the target has completed the guest")
+		m.copyAndDie(true)
+		Expect(m.source().Domain).To(Equal(migration.SourceSuspended))
+		Expect(m.target()).To(Equal(migration.TargetComplete))
+		m.expectStayed(m.settle(started))
+
+		By("moving in the end")
+		Expect(m.here.Copy(GinkgoT().Context(), m.request())).To(Succeed())
+		Expect(m.settle(started)).To(Equal(migration.Record{Started: true, Owner: migration.Target}))
+		arrived := m.arrive()
+		Expect(strings.Count(arrived.run("cat /mnt/data/log"), "alive")).To(Equal(3))
+	})
+
+	It("is what libvirt tells of a job until, and it refuses what comes later", func() {
+		m := newMove()
+		ctx := GinkgoT().Context()
+		client, domain := m.half()
+
+		By("having a job as long as the connection is there")
+		Consistently(m.source).WithTimeout(2 * time.Second).Should(Equal(hypervisor.SourceState{Domain: migration.SourceSuspended, Job: true}))
+		Expect(m.here.ResumeSource(ctx, m.guest.domain)).To(MatchError(hypervisor.ErrNotRunning))
+
+		By("refusing the last word of a process that is gone")
+		client.Close()
+		Eventually(m.source).Should(Equal(hypervisor.SourceState{Domain: migration.SourceSuspended}))
+		other, err := libvirtrpc.Dial(ctx, m.from.daemon.Socket())
+		Expect(err).NotTo(HaveOccurred())
+		defer other.Close()
+		late := other.MigrateConfirm(ctx, domain, nil, nil, libvirtrpc.MigrateLive|libvirtrpc.MigrateProtect, false)
+		Expect(late).To(HaveOccurred())
+		AddReportEntry("libvirt's refusal", late.Error())
+		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceSuspended}))
+
+		By("letting the guest go on")
+		Expect(m.here.ResumeSource(ctx, m.guest.domain)).To(Succeed())
+		Expect(strings.TrimSpace(m.guest.run("echo $((40+2))"))).To(Equal("42"))
+	})
+})
+
+// copyAndDie copies the guest up to the request to complete it.
+func (m *move) copyAndDie(afterAnswer bool) {
+	GinkgoHelper()
+	ctx, die := context.WithCancel(GinkgoT().Context())
+	defer die()
+	r := m.request()
+	dial := r.Target
+	r.Target = func(ctx context.Context) (net.Conn, error) {
+		conn, err := dial(ctx)
+		return &cutConn{Conn: conn, afterAnswer: afterAnswer, die: die}, err
+	}
+	Expect(m.here.Copy(ctx, r)).NotTo(Succeed())
+}
+
+// half copies the guest over connections of the test's own, and leaves it at that.
+func (m *move) half() (*libvirtrpc.Client, libvirtrpc.Domain) {
+	GinkgoHelper()
+	ctx := GinkgoT().Context()
+	from, err := libvirtrpc.Dial(ctx, m.from.daemon.Socket())
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(from.Close)
+	to, err := libvirtrpc.Dial(ctx, m.to.daemon.Socket())
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(to.Close)
+	domain, err := from.Lookup(ctx, m.guest.domain)
+	Expect(err).NotTo(HaveOccurred())
+	flags := libvirtrpc.MigrateLive | libvirtrpc.MigratePersist | libvirtrpc.MigrateUnsafe
+	params := []libvirtrpc.Param{
+		{Name: libvirtrpc.ParamName, Value: m.guest.domain},
+		{Name: libvirtrpc.ParamURI, Value: "tcp://" + m.address + ":49152"},
+	}
+	cookie, xml, err := from.MigrateBegin(ctx, domain, params, flags|libvirtrpc.MigrateProtect)
+	Expect(err).NotTo(HaveOccurred())
+	params = append(params, libvirtrpc.Param{Name: libvirtrpc.ParamXML, Value: xml})
+	cookie, _, err = to.MigratePrepare(ctx, params, cookie, flags)
+	Expect(err).NotTo(HaveOccurred())
+	_, err = from.MigratePerform(ctx, domain, params, cookie, flags|libvirtrpc.MigrateProtect)
+	Expect(err).NotTo(HaveOccurred())
+	return from, domain
+}
