@@ -69,8 +69,7 @@ func disksAtTarget(target, built *libvirtxml.DomainDeviceList) error {
 			errs = append(errs, fmt.Errorf("disk %s of the running guest: %w", aliasOf(disk.Alias), ErrNotPrepared))
 			continue
 		}
-		if disk.Source == nil {
-			// An empty drive.
+		if emptyDrive(disk) {
 			continue
 		}
 		disk.Source, disk.BackingStore, disk.Mirror = there.Source, there.BackingStore, nil
@@ -81,6 +80,11 @@ func disksAtTarget(target, built *libvirtxml.DomainDeviceList) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// emptyDrive says that the guest has taken the medium out.
+func emptyDrive(disk *libvirtxml.DomainDisk) bool {
+	return disk.Source == nil || disk.Source.File != nil && disk.Source.File.File == ""
 }
 
 func interfacesAtTarget(target, built *libvirtxml.DomainDeviceList) error {

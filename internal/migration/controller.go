@@ -51,6 +51,9 @@ func DecideController(v ControllerView) []Action {
 
 func (v ControllerView) ownedByTarget() []Action {
 	switch {
+	case v.SourcePod == PodAlive && v.Record.PostCopy && v.TargetPod == PodAlive:
+		// The guest may still need memory from there. The Pod ends by itself when all is copied.
+		return nil
 	case v.SourcePod == PodAlive:
 		return []Action{DeleteSource}
 	case v.TargetPod != PodAlive:

@@ -4,12 +4,32 @@
 package migration
 
 import (
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
 var protocol = rules{source: DecideSource, target: DecideTarget, controller: DecideController}
+
+// variant is rules in a kind of world.
+type variant struct {
+	name string
+	rules
+}
+
+// variants are the worlds that rules have to hold in.
+func variants(r rules) []variant {
+	var out []variant
+	for _, locks := range []bool{false, true} {
+		for _, postCopy := range []bool{false, true} {
+			r.locks, r.postCopy = locks, postCopy
+			out = append(out, variant{fmt.Sprintf("locks=%t post-copy=%t", locks, postCopy), r})
+		}
+	}
+	return out
+}
 
 // explored is every world that can be, and how it came about.
 type explored struct {
@@ -84,30 +104,50 @@ func (e *explored) story(w world) string {
 	return strings.Join(lines, "\n  ")
 }
 
-func TestNeverTwoGuests(t *testing.T) {
-	e, w, what := explore(protocol)
-	if what != "" {
-		t.Fatalf("%s:\n  %s\n%+v", what, e.story(w), w)
+// explorations are those of the protocol itself, which take a while.
+var explorations = sync.OnceValue(func() map[string]exploration {
+	out := map[string]exploration{}
+	for _, r := range variants(protocol) {
+		e, w, what := explore(r.rules)
+		out[r.name] = exploration{e, w, what}
 	}
-	t.Logf("%d states", len(e.order))
+	return out
+})
+
+// exploration is what explore found.
+type exploration struct {
+	*explored
+	at   world
+	what string
+}
+
+func TestNeverTwoGuests(t *testing.T) {
+	for name, e := range explorations() {
+		if e.what != "" {
+			t.Errorf("%s: %s:\n  %s\n%+v", name, e.what, e.story(e.at), e.at)
+		}
+		t.Logf("%s: %d states", name, len(e.order))
+	}
 }
 
 // TestItEnds: whatever has happened, once nothing more goes wrong there is a way to an end that leaves nothing over.
 func TestItEnds(t *testing.T) {
-	e, _, what := explore(protocol)
-	if what != "" {
-		t.Fatal(what)
-	}
-	if w, ok := hopeless(e); ok {
-		t.Fatalf("no way out of this:\n  %s\n%+v", e.story(w), w)
-	}
-	settledStates := 0
-	for _, w := range e.order {
-		if settled(w) {
-			settledStates++
+	for name, e := range explorations() {
+		if e.what != "" {
+			t.Errorf("%s: %s", name, e.what)
+			continue
 		}
+		if w, ok := hopeless(e.explored); ok {
+			t.Errorf("%s: no way out of this:\n  %s\n%+v", name, e.story(w), w)
+		}
+		settledStates := 0
+		for _, w := range e.order {
+			if settled(w) {
+				settledStates++
+			}
+		}
+		t.Logf("%s: %d states, %d of them settled", name, len(e.order), settledStates)
 	}
-	t.Logf("%d states, %d of them settled", len(e.order), settledStates)
 }
 
 // hopeless finds a world from which no end can be reached without something else going wrong.
@@ -148,10 +188,10 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 				return DecideSource(v)
 			}
 		},
-		"a migration is begun again": func(r *rules) {
+		"a migration that failed is begun again": func(r *rules) {
 			r.source = func(v SourceView) []Action {
-				if v.Domain == SourceRunning && !v.Record.Failed {
-					v.Record.Started = false
+				if v.Domain == SourceRunning {
+					v.Record.Started, v.Record.Failed = false, false
 				}
 				return DecideSource(v)
 			}
@@ -183,6 +223,27 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 				return DecideController(v)
 			}
 		},
+		"the source resumes before it gives up": func(r *rules) {
+			r.source = func(v SourceView) []Action {
+				actions := DecideSource(v)
+				if v.Domain == SourceSuspended && has(actions, GiveUp) {
+					return []Action{Resume}
+				}
+				return actions
+			}
+		},
+		"the source ends a guest that serves a post-copy": func(r *rules) {
+			r.source = func(v SourceView) []Action {
+				if v.Domain == SourceServing {
+					v.Domain = SourceSuspended
+				}
+				return DecideSource(v)
+			}
+		},
+		"a post-copy is begun before it is recorded": func(r *rules) { r.unrecorded = true },
+		"the controller deletes a Pod that serves a post-copy": func(r *rules) {
+			r.controller = func(v ControllerView) []Action { v.Record.PostCopy = false; return DecideController(v) }
+		},
 		"the target never claims and the controller never yields": func(r *rules) {
 			r.controller = func(v ControllerView) []Action {
 				return slices.DeleteFunc(DecideController(v), func(a Action) bool { return a == Yield })
@@ -195,16 +256,27 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			broken := protocol
 			change(&broken)
-			e, w, what := explore(broken)
+			what, story := complaint(broken)
 			if what == "" {
-				if hopeless, ok := hopeless(e); ok {
-					what, w = "no way out of this", hopeless
-				}
+				t.Fatal("nothing goes wrong")
 			}
-			if what == "" {
-				t.Fatalf("nothing goes wrong in %d states", len(e.order))
-			}
-			t.Log(what + ":\n  " + e.story(w))
+			t.Log(what + ":\n  " + story)
 		})
 	}
+}
+
+// complaint is what is wrong with rules in any of the worlds that they have to hold in.
+func complaint(r rules) (what, story string) {
+	for _, r := range variants(r) {
+		e, w, what := explore(r.rules)
+		if what == "" {
+			if hopeless, ok := hopeless(e); ok {
+				what, w = "no way out of this", hopeless
+			}
+		}
+		if what != "" {
+			return what + " with " + r.name, e.story(w)
+		}
+	}
+	return "", ""
 }

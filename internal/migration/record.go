@@ -22,6 +22,9 @@ type Record struct {
 	Failed bool
 	// Abort says that somebody asked for that (abortRequested).
 	Abort bool
+	// PostCopy says that the target's guest may run with a part of its memory and fetch the rest from the source (mode). It is
+	// recorded before libvirt is asked for that.
+	PostCopy bool
 	// Final says that the VMI has ended: another one of its VM may start.
 	Final bool
 }

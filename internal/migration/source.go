@@ -10,9 +10,13 @@ type SourceDomain uint8
 const (
 	// SourceRunning: its CPUs run, whether it is being copied or not.
 	SourceRunning SourceDomain = iota
-	// SourceSuspended: libvirt stopped it to switch over. It has all that the guest had, and holds no image.
+	// SourceSuspended: libvirt stopped it to switch over. It has all that the guest had, and holds no image: it cannot go on
+	// as long as the target's QEMU does.
 	SourceSuspended
-	// SourceHandedOver: it can never run again. libvirt has ended it as migrated, or it only serves the pages of a post-copy.
+	// SourceServing: it stopped for a post-copy. The target's guest runs or is about to, and fetches what it lacks. Until it runs
+	// libvirt may let the source's go on after all, and afterwards it ends it.
+	SourceServing
+	// SourceHandedOver: it can never run again. libvirt has ended it as migrated, or a post-copy broke.
 	SourceHandedOver
 	// SourceEnded: it ended otherwise.
 	SourceEnded
@@ -38,6 +42,9 @@ func DecideSource(v SourceView) []Action {
 		return nil
 	case v.Domain == SourceHandedOver:
 		return v.handedOver()
+	case v.Domain == SourceServing:
+		// It has the memory of the guest at the target, or it goes on by itself.
+		return nil
 	case v.Record.Owner == Target:
 		return []Action{Destroy}
 	case v.Copying && v.Record.Abort:
@@ -50,8 +57,10 @@ func DecideSource(v SourceView) []Action {
 		// The process that began it may have told libvirt that the target has the guest. libvirt forgets the job, and
 		// refuses what comes late, when it notices the end of that process.
 		return nil
+	case v.Domain == SourceSuspended && !v.Record.Failed:
+		// It was not handed over, so nobody was told to run it. What the target has, and with it the images' locks, goes first.
+		return []Action{GiveUp}
 	case v.Domain == SourceSuspended:
-		// It was not handed over, so nobody was told to run it.
 		return []Action{Resume}
 	default:
 		return v.running()

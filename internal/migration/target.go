@@ -12,7 +12,7 @@ const (
 	TargetAbsent TargetDomain = iota
 	// TargetReceiving: QEMU takes what the source sends. libvirt ends it when the connection that asked for it ends.
 	TargetReceiving
-	// TargetComplete: QEMU has all that it needs and is paused. It holds no image yet.
+	// TargetComplete: QEMU has all that it needs, the images too, and is paused.
 	TargetComplete
 	// TargetRunning: its CPUs run.
 	TargetRunning

@@ -54,6 +54,10 @@ type rules struct {
 	source     func(SourceView) []Action
 	target     func(TargetView) []Action
 	controller func(ControllerView) []Action
+	// locks has QEMU lock images, so that no guest goes on while another QEMU has them. Not every storage can.
+	locks bool
+	// postCopy has the source's agent ask for a post-copy, unrecorded before it has recorded that.
+	postCopy, unrecorded bool
 	// resumesItself has libvirt let the target's guest run as soon as it is complete, as it does unless told otherwise.
 	resumesItself bool
 }
@@ -100,6 +104,9 @@ func (r rules) sourceActs(w world) []step {
 	}
 	var out []step
 	for _, a := range r.source(view(w.seenBySource)) {
+		if a == Resume && r.locks && (w.target == TargetComplete || w.target == TargetRunning) {
+			continue
+		}
 		if n, ok := sourceDoes(w, a, func() bool { return has(r.source(view(w.record)), a) }); ok && n != w {
 			out = append(out, step{"source: " + names[a], false, n})
 		}
@@ -122,7 +129,7 @@ func sourceDoes(w world, a Action, still func() bool) (world, bool) {
 	case Cancel:
 		n := w
 		n.job, n.call, n.target = noJob, noCall, TargetAbsent
-		return n, w.job == copying
+		return n, w.job == copying && w.source != SourceServing
 	case Resume:
 		n := w
 		n.source, n.stale = SourceRunning, w.stale || w.target != TargetAbsent
@@ -217,33 +224,35 @@ func (r rules) libvirtWorks(w world) []step {
 		change(&n)
 		out = append(out, step{name, fault, n})
 	}
-	back := func(n *world) { n.source, n.job, n.call = SourceRunning, noJob, noCall }
 	if w.call == lingering {
 		add("libvirtd notices that the agent is gone", false, func(n *world) {
 			n.call = noCall
 			if n.job != copying {
 				n.job = noJob
+				n.breakPostCopy()
 			}
-			if n.target == TargetReceiving {
+			if n.target == TargetReceiving && !n.lateFinish {
 				n.target = TargetAbsent
 			}
 		})
 	}
-	if w.call == attached && w.job == copied {
-		add("completing seems to fail, libvirt resumes the source's guest", true, func(n *world) {
-			n.lateFinish = w.target == TargetReceiving
-			back(n)
+	if w.call == attached && w.job == copied && w.target == TargetReceiving {
+		add("the target refuses to complete, libvirt resumes the source's guest", true, func(n *world) {
+			n.target, n.job, n.call = TargetAbsent, noJob, noCall
+			if !n.breakPostCopy() {
+				n.source = SourceRunning
+			}
 		})
+		add("the source's agent does not wait any longer for the target's answer", true, func(n *world) { n.lateFinish, n.call = true, lingering })
 	}
 	if w.call == attached && w.job == finished {
-		add("the answer gets lost, libvirt resumes the source's guest", true, func(n *world) { n.stale = true; back(n) })
+		add("the answer gets lost", true, func(n *world) { n.call = lingering })
 	}
 	if w.lateFinish {
 		add("a late request completes the target's guest", false, func(n *world) {
 			n.lateFinish = false
 			if n.target == TargetReceiving {
-				n.stale = true
-				n.target = r.completed()
+				n.target = r.completed(w)
 			}
 		})
 		add("a late request is dropped", false, func(n *world) {
@@ -256,9 +265,21 @@ func (r rules) libvirtWorks(w world) []step {
 	return out
 }
 
+// breakPostCopy is what libvirt makes of a post-copy that nobody looks after any more: the source's guest never runs again,
+// and the target's goes on if it runs.
+func (w *world) breakPostCopy() bool {
+	if w.source != SourceServing {
+		return false
+	}
+	w.source = SourceHandedOver
+	// A post-copy takes that risk: between the two there is no guest that could go on.
+	w.somethingHasDied = w.somethingHasDied || w.target != TargetRunning
+	return true
+}
+
 // completed is the state in which libvirt leaves the target's guest.
-func (r rules) completed() TargetDomain {
-	if r.resumesItself {
+func (r rules) completed(w world) TargetDomain {
+	if r.resumesItself || w.source == SourceServing || w.source == SourceHandedOver {
 		return TargetRunning
 	}
 	return TargetComplete
@@ -272,18 +293,20 @@ func (r rules) jobGoesOn(w world) []step {
 		return nil
 	case w.target == TargetAbsent && w.call != lingering && w.job != finished:
 		n.job, n.call = noJob, noCall
+		if w.job != copying && n.breakPostCopy() {
+			return []step{{"the post-copy breaks: the target is gone", false, n}}
+		}
 		if w.call == attached || w.job == copying {
 			n.source = SourceRunning
 		}
 		return []step{{"copying fails: the target is gone", false, n}}
 	case w.job == copying && w.call == attached:
-		n.source, n.job = SourceSuspended, copied
-		return []step{{"libvirt suspends the source's guest, all is copied", false, n}}
+		return r.copyingGoesOn(w)
 	case w.job == copying && w.call == noCall:
 		n.target = TargetAbsent
 		return []step{{"the target's libvirtd ends what nobody asked for", false, n}}
 	case w.job == copied && w.call != noCall && w.target == TargetReceiving:
-		n.job, n.target = finished, r.completed()
+		n.job, n.target = finished, r.completed(w)
 		return []step{{"libvirt completes the target's guest", w.call == lingering, n}}
 	case w.job == finished && w.call != noCall:
 		n.source, n.job, n.call = SourceHandedOver, noJob, noCall
@@ -291,6 +314,29 @@ func (r rules) jobGoesOn(w world) []step {
 	default:
 		return nil
 	}
+}
+
+// copyingGoesOn is how copying can go on.
+func (r rules) copyingGoesOn(w world) []step {
+	n := w
+	n.job = copied
+	if w.source == SourceServing {
+		return []step{{"the post-copy has begun, the target's guest may run", false, n}}
+	}
+	n.source = SourceSuspended
+	out := []step{{"libvirt suspends the source's guest, all is copied", false, n}}
+	if !r.postCopy {
+		return out
+	}
+	if n, ok := swap(w, w.seenBySource, func(r *Record) { r.PostCopy = true }); ok && n != w {
+		out = append(out, step{"source: record a post-copy", false, n})
+	}
+	if w.seenBySource.PostCopy || r.unrecorded {
+		n := w
+		n.source = SourceServing
+		out = append(out, step{"libvirt begins a post-copy", false, n})
+	}
+	return out
 }
 
 // kubeletsWork ends Pods whose guest has ended or that were deleted, and takes away those of nodes that are known to be dead.
@@ -314,8 +360,17 @@ func kubeletsWork(w world) []step {
 			add("the source's Pod ends", false, func(n *world) { n.sourcePod = PodEnded })
 		}
 		if w.deleteSource {
-			add("the source's Pod is deleted", false, func(n *world) { n.source, n.sourcePod, n.job, n.call = SourceEnded, PodGone, noJob, noCall })
+			add("the source's Pod is deleted", false, func(n *world) {
+				if n.source == SourceServing {
+					// Its memory was the guest's at the target.
+					n.target = TargetAbsent
+				}
+				n.source, n.sourcePod, n.job, n.call = SourceEnded, PodGone, noJob, noCall
+			})
 		}
+	}
+	if w.targetPod == PodAlive && w.target == TargetAbsent && w.record.Started && w.job == noJob && !w.targetNodeDead {
+		add("the target's Pod ends, its guest did not arrive", false, func(n *world) { n.targetPod = PodEnded })
 	}
 	if w.deleteTarget && w.targetPod == PodAlive && !w.targetNodeDead {
 		add("the target's Pod is deleted", false, func(n *world) { n.target, n.targetPod = TargetAbsent, PodGone })
@@ -343,7 +398,7 @@ func callsFail(w world) []step {
 		add("the source's agent crashes", func(n *world) { n.call = lingering })
 	}
 	if w.call == attached && w.job == copying {
-		add("copying fails", func(n *world) { n.job, n.call, n.target = noJob, noCall, TargetAbsent })
+		add("copying fails", func(n *world) { n.source, n.job, n.call, n.target = SourceRunning, noJob, noCall, TargetAbsent })
 	}
 	if !w.targetNodeDead {
 		add("the target's agent crashes", func(n *world) {
@@ -375,7 +430,7 @@ func thingsDie(w world) []step {
 			n.target = TargetAbsent
 		}
 	}
-	if !w.sourceNodeDead && (w.source == SourceRunning || w.source == SourceSuspended) {
+	if !w.sourceNodeDead && (w.source == SourceRunning || w.source == SourceSuspended || w.source == SourceServing) {
 		add("the source's QEMU dies", sourceGone)
 	}
 	if !w.targetNodeDead && w.target != TargetAbsent {

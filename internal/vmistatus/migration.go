@@ -92,7 +92,8 @@ func MigrationRecord(status *v1.VirtualMachineInstanceStatus) (migration.Record,
 		return migration.Record{}, false
 	}
 	record := migration.Record{
-		Started: m.StartTimestamp != nil, Failed: m.Failed, Abort: m.AbortRequested, Final: StageOf(status.Phase) == Ended,
+		Started: m.StartTimestamp != nil, Failed: m.Failed, Abort: m.AbortRequested, PostCopy: m.Mode == v1.MigrationPostCopy,
+		Final: StageOf(status.Phase) == Ended,
 	}
 	if status.NodeName == m.TargetNode {
 		record.Owner = migration.Target

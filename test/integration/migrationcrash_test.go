@@ -72,7 +72,10 @@ func (m *move) settle(record migration.Record) migration.Record {
 			case migration.Cancel:
 				Expect(m.here.CancelCopy(ctx, m.guest.domain)).To(Succeed())
 			case migration.Resume:
-				Expect(m.here.ResumeSource(ctx, m.guest.domain)).To(Succeed())
+				// It fails as long as the target's QEMU has the images.
+				if err := m.here.ResumeSource(ctx, m.guest.domain); err != nil {
+					Expect(target).To(Equal(migration.TargetComplete), "%v", err)
+				}
 			case migration.GiveUp:
 				record.Failed = true
 			case migration.Release:
@@ -138,6 +141,9 @@ var _ = Describe("The end of the source's agent during a migration", Label("libv
 		m.copyAndDie(true)
 		Expect(m.source().Domain).To(Equal(migration.SourceSuspended))
 		Expect(m.target()).To(Equal(migration.TargetComplete))
+		Eventually(m.source).Should(Equal(hypervisor.SourceState{Domain: migration.SourceSuspended}))
+		Expect(m.here.ResumeSource(GinkgoT().Context(), m.guest.domain)).To(MatchError(ContainSubstring("lock")), "the target has the images")
+		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceSuspended}))
 		m.expectStayed(m.settle(started))
 
 		By("moving in the end")

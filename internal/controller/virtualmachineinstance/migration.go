@@ -95,14 +95,7 @@ func changeHands(ctx context.Context, s *Scope) error {
 			if err := s.yield(ctx); err != nil {
 				return err
 			}
-		case migration.DeleteSource:
-			if s.servesPages() {
-				continue
-			}
-			if err := s.deleteOther(ctx); err != nil {
-				return err
-			}
-		case migration.DeleteTarget:
+		case migration.DeleteSource, migration.DeleteTarget:
 			if err := s.deleteOther(ctx); err != nil {
 				return err
 			}
@@ -125,11 +118,6 @@ func (s *Scope) yield(ctx context.Context) error {
 	s.event(corev1.EventTypeNormal, string(v1.Migrated), actionMigrate, "The guest was handed over to node %s: its launcher Pod on node %s ended as migrated",
 		s.VMI.Status.NodeName, s.VMI.Status.MigrationState.SourceNode)
 	return nil
-}
-
-// servesPages says that the guest may still need memory from the Pod that it left. That Pod ends by itself when all is copied.
-func (s *Scope) servesPages() bool {
-	return s.VMI.Status.MigrationState.Mode == v1.MigrationPostCopy && PodState(s.Pod) == migration.PodAlive && !s.deleting()
 }
 
 func (s *Scope) deleteOther(ctx context.Context) error {

@@ -131,8 +131,8 @@ func (r *Reconciler) depart(ctx context.Context, s *scope) error {
 	if err != nil {
 		return fromMachine(err)
 	}
-	if state.Job && state.Domain == migration.SourceSuspended {
-		// The target runs before libvirt has ended this one: it fetches pages from here, in a post-copy.
+	if state.Domain == migration.SourceServing {
+		// The target runs before libvirt has ended this one: it fetches pages from here.
 		return &Requeue{After: orphanInterval}
 	}
 	for _, action := range migration.DecideSource(migration.SourceView{Record: record, Domain: state.Domain, Orphaned: state.Job}) {

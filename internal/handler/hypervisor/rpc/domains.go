@@ -23,7 +23,12 @@ func withDomain(l *libvirt.Connect, name string, fn func(*libvirt.Domain) error)
 		return err
 	}
 	defer func() { _ = domain.Free() }()
-	return fn(domain)
+	err = fn(domain)
+	if isCode(err, libvirt.ERR_NO_DOMAIN) {
+		// It went in between.
+		return hypervisor.ErrNoDomain
+	}
+	return err
 }
 
 // Domain describes the domain of a name, or fails with hypervisor.ErrNoDomain.

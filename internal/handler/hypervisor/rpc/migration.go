@@ -69,9 +69,10 @@ func sourceState(state libvirt.DomainState, reason int) migration.SourceDomain {
 		return migration.SourceEnded
 	case libvirt.DOMAIN_PAUSED:
 		switch libvirt.DomainPausedReason(reason) {
-		case libvirt.DOMAIN_PAUSED_MIGRATION, libvirt.DOMAIN_PAUSED_POSTCOPY:
-			// libvirt lets the guest go on when a post-copy fails that the target's guest has not begun to run with.
+		case libvirt.DOMAIN_PAUSED_MIGRATION:
 			return migration.SourceSuspended
+		case libvirt.DOMAIN_PAUSED_POSTCOPY:
+			return migration.SourceServing
 		case libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED:
 			return migration.SourceHandedOver
 		}
