@@ -61,7 +61,7 @@ func (m *move) settle(record migration.Record) migration.Record {
 	ctx, released := GinkgoT().Context(), false
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		source, target := m.source(), m.target()
-		Expect(source.Domain == migration.SourceRunning && target == migration.TargetRunning).To(BeFalse(), "both guests run")
+		Expect(source.Domain == migration.SourceRunning && target == migration.TargetRunning).To(BeFalse(), "both guests run: %+v", source)
 		here := migration.DecideSource(migration.SourceView{Record: record, Domain: source.Domain, Orphaned: source.Job})
 		there := migration.DecideTarget(migration.TargetView{Record: record, Domain: target, Released: released})
 		if len(here)+len(there) == 0 && !source.Job && target != migration.TargetReceiving {

@@ -101,20 +101,27 @@ func (c *Conn) Target(ctx context.Context, domain string) (migration.TargetDomai
 }
 
 // targetState translates libvirt's state and its reason. libvirt says that the guest is paused by a user at the very moment
-// from which it keeps it whatever becomes of the connection with which it was prepared.
+// from which it keeps it whatever becomes of the connection with which it was prepared. That a guest runs is only what cannot
+// be said of one that never did: a QEMU that is ended while it waits says that it shuts down.
 func targetState(state libvirt.DomainState, reason int) migration.TargetDomain {
 	switch state {
-	case libvirt.DOMAIN_SHUTOFF, libvirt.DOMAIN_CRASHED, libvirt.DOMAIN_NOSTATE:
-		return migration.TargetAbsent
+	case libvirt.DOMAIN_RUNNING, libvirt.DOMAIN_BLOCKED, libvirt.DOMAIN_PMSUSPENDED:
+		return migration.TargetRunning
 	case libvirt.DOMAIN_PAUSED:
 		switch libvirt.DomainPausedReason(reason) {
 		case libvirt.DOMAIN_PAUSED_USER:
 			return migration.TargetComplete
-		case libvirt.DOMAIN_PAUSED_MIGRATION, libvirt.DOMAIN_PAUSED_STARTING_UP, libvirt.DOMAIN_PAUSED_UNKNOWN:
+		case libvirt.DOMAIN_PAUSED_IOERROR, libvirt.DOMAIN_PAUSED_WATCHDOG, libvirt.DOMAIN_PAUSED_CRASHED, libvirt.DOMAIN_PAUSED_SAVE,
+			libvirt.DOMAIN_PAUSED_DUMP, libvirt.DOMAIN_PAUSED_SNAPSHOT, libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED:
+			return migration.TargetRunning
+		case libvirt.DOMAIN_PAUSED_SHUTTING_DOWN:
+			return migration.TargetAbsent
+		default:
 			return migration.TargetReceiving
 		}
+	default:
+		return migration.TargetAbsent
 	}
-	return migration.TargetRunning
 }
 
 // ResumeSource lets a guest go on that was suspended to move. One that libvirt has a job for stays as it is.
