@@ -68,6 +68,8 @@ func (s *Scope) loadOther(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
+	// A guest that is to end needs no more of its memory.
+	record.PostCopy = record.PostCopy && !s.deleting()
 	key := client.ObjectKey{Namespace: s.VMI.Namespace, Name: podspec.OtherPodName(s.VMI)}
 	for _, reader := range []client.Reader{s.Client, s.Live} {
 		pod := &corev1.Pod{}
