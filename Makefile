@@ -122,6 +122,13 @@ test-e2e: ## End to end on two nodes; brings the cluster up and takes it down
 bench-start: ## Measure VM starts against bare Pods (COUNT=10); writes .bench/start.json
 	@hack/bench-start.sh $(COUNT)
 
+.PHONY: bench-migrate
+bench-migrate: ## Measure migrations between two libvirtds against virsh's (COUNT=10); writes .bench/migrate.json
+	@rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher) && guest=$$(hack/images/guest.sh guest-small) && \
+		VIREO_LAUNCHER_ROOTFS=$$rootfs VIREO_GUEST_BOOT=$$guest/boot \
+		VIREO_BENCH_MIGRATE=$(CURDIR)/.bench/migrate.json VIREO_BENCH_MIGRATE_COUNT=$(COUNT) \
+		go test ./test/integration -count 1 -timeout 60m -ginkgo.label-filter bench && cat .bench/migrate.json
+
 ##@ Build
 
 .PHONY: build
