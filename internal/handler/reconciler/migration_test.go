@@ -381,7 +381,7 @@ var _ = Describe("A guest that moves to another node", func() {
 			m.VMIMConfigurationOptions.AllowWorkloadDisruption, m.VMIMConfigurationOptions.CompletionTimeoutPerGiB = &allowed, &second
 		})
 		Eventually(func() v1.MigrationMode { return c.state().Mode }).Should(Equal(v1.MigrationPaused))
-		Expect(c.launcher.MaxDowntime()).To(Equal(2000 * time.Second))
+		Eventually(c.launcher.MaxDowntime).Should(Equal(2000 * time.Second))
 		release()
 		c.expectMoved()
 	})
@@ -402,15 +402,17 @@ func (c *crossing) moveOn(changes ...func(*v1.VirtualMachineInstanceMigrationSta
 }
 
 var _ = Describe("A guest that the target runs before all of it has arrived", func() {
-	It("is said to be so before it is, and its source is left to serve it", func() {
+	slow := func(m *v1.VirtualMachineInstanceMigrationState) {
+		allowed, second := true, int64(2)
+		m.VMIMConfigurationOptions.AllowPostCopy, m.VMIMConfigurationOptions.CompletionTimeoutPerGiB = &allowed, &second
+	}
+
+	It("is said to be so before it is", func() {
 		c := cross().prepare()
 		_, release := c.launcher.Slow("perform")
 		c.launcher.SetProgress(hypervisor.CopyProgress{Memory: hypervisor.CopyAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
 		c.launcher.Fail("postcopy", errLost)
-		c.moveOn(func(m *v1.VirtualMachineInstanceMigrationState) {
-			allowed, second := true, int64(2)
-			m.VMIMConfigurationOptions.AllowPostCopy, m.VMIMConfigurationOptions.CompletionTimeoutPerGiB = &allowed, &second
-		})
+		c.moveOn(slow)
 		Eventually(func() v1.MigrationMode { return c.state().Mode }).Should(Equal(v1.MigrationPostCopy))
 		Expect(c.launcher.PostCopyStarted()).To(BeFalse())
 		c.launcher.Fail("postcopy", nil)
@@ -419,10 +421,14 @@ var _ = Describe("A guest that the target runs before all of it has arrived", fu
 		c.expectMoved()
 	})
 
-	It("has a source that is not destroyed as long as libvirt has a job for it", func() {
+	It("has a source that is left to serve it", func() {
 		c := cross().prepare()
+		_, copied := c.launcher.Slow("perform")
 		reached, release := c.arriving.Slow("finish")
-		c.moveOn()
+		c.launcher.SetProgress(hypervisor.CopyProgress{Memory: hypervisor.CopyAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
+		c.moveOn(slow)
+		Eventually(c.launcher.PostCopyStarted).Should(BeTrue())
+		copied()
 		Eventually(reached).Should(BeClosed())
 		By("the target saying that it runs the guest")
 		Eventually(func() error { return vmistatus.HandOver(ctx, api, c.read(), metav1.Now()) }).Should(Succeed())

@@ -112,6 +112,8 @@ func (l *Launcher) Source(ctx context.Context, name string) (hypervisor.SourceSt
 		state.Domain = migration.SourceHandedOver
 	case !found.Active():
 		state.Domain = migration.SourceEnded
+	case l.moving.suspended && l.moving.postCopy:
+		state.Domain = migration.SourceServing
 	case l.moving.suspended:
 		state.Domain = migration.SourceSuspended
 	}
