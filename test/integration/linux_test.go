@@ -46,12 +46,18 @@ func bootLinux() *linux {
 // bootLinuxOn boots the guest in a Pod, with its disk in a file of the Pod and with what adapt makes of its domain.
 func bootLinuxOn(p *pod, image string, adapt func(*libvirtxml.Domain)) *linux {
 	GinkgoHelper()
-	boot := guestBoot()
-	g := &linux{pod: p}
+	guestBoot()
 	domain := linuxDomain(image)
 	adapt(domain)
-	p.prepareKernel(boot)
 	p.write(image, ext4())
+	return bootLinuxIn(p, domain)
+}
+
+// bootLinuxIn boots the guest in a Pod that has its disk.
+func bootLinuxIn(p *pod, domain *libvirtxml.Domain) *linux {
+	GinkgoHelper()
+	p.prepareKernel(guestBoot())
+	g := &linux{pod: p}
 	defined := p.define(domain)
 	Expect(defined.Create()).To(Succeed())
 	g.domain = domain.Name

@@ -5,6 +5,7 @@ package integration_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -114,11 +115,14 @@ func (m *move) request() hypervisor.CopyRequest {
 	Expect(err).NotTo(HaveOccurred())
 	return hypervisor.CopyRequest{
 		Domain: m.guest.domain, XML: there, Address: m.address,
-		Target: func(ctx context.Context) (net.Conn, error) {
-			var dialer net.Dialer
-			return dialer.DialContext(ctx, "unix", m.to.daemon.Socket())
-		},
+		Target: m.dial,
 	}
+}
+
+// dial connects to the target's libvirtd.
+func (m *move) dial(ctx context.Context) (net.Conn, error) {
+	var dialer net.Dialer
+	return dialer.DialContext(ctx, "unix", m.to.daemon.Socket())
 }
 
 func (m *move) source() hypervisor.SourceState {
@@ -267,4 +271,57 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceHandedOver}))
 		Expect(strings.TrimSpace(m.arrive().run("echo $((40+2))"))).To(Equal("42"))
 	})
+
+	It("copies a disk that only the source has, with what was written to its overlay", func() {
+		m := &move{from: newPod(), to: newPod(), address: targetAddress}
+		join(m.from, m.to)
+		base := ext4()
+		for _, p := range []*pod{m.from, m.to} {
+			p.overlay(base)
+		}
+		m.to.prepareKernel(guestBoot())
+		m.guest = bootLinuxIn(m.from, overlayDomain())
+		m.here, m.there = m.guest.conn, m.to.dial()
+		m.guest.run("mount /dev/vda /mnt/data; echo before > /mnt/data/log; sync")
+		ctx := GinkgoT().Context()
+		live, err := m.here.LiveXML(ctx, m.guest.domain)
+		Expect(err).NotTo(HaveOccurred())
+		r := hypervisor.CopyRequest{Domain: m.guest.domain, Address: m.address, CopyDisks: []string{"vda"}, Target: m.dial}
+		r.XML, err = domain.ForTarget(live, overlayDomain())
+		Expect(err).NotTo(HaveOccurred())
+		m.secure(&r)
+		Expect(m.here.Copy(ctx, r)).To(Succeed())
+		arrived := m.arrive()
+		Expect(strings.TrimSpace(arrived.run("echo after >> /mnt/data/log; sync; echo 3 > /proc/sys/vm/drop_caches; cat /mnt/data/log"))).To(Equal("before\nafter"))
+	})
 })
+
+const (
+	overlayFile = launcherpod.EphemeralDisksDir + "/root.qcow2"
+	overlayBase = launcherpod.ContainerDisksDir + "/root/disk.img"
+)
+
+// overlay makes an empty overlay on an image, as the media of a containerDisk are.
+func (p *pod) overlay(base []byte) {
+	GinkgoHelper()
+	p.write(overlayBase, base)
+	_, err := p.pool.StorageVolCreateXML(fmt.Sprintf(`<volume><name>%s</name><capacity>%d</capacity>
+		<target><format type='qcow2'/></target><backingStore><path>%s</path><format type='raw'/></backingStore></volume>`,
+		filepath.Base(overlayFile), len(base), overlayBase), 0)
+	Expect(err).NotTo(HaveOccurred())
+}
+
+// overlayDomain is the guest's domain with its disk on an overlay.
+func overlayDomain() *libvirtxml.Domain {
+	GinkgoHelper()
+	d := linuxDomain(overlayFile)
+	disk := &d.Devices.Disks[0]
+	disk.Driver.Type, disk.Driver.Cache = "qcow2", "none"
+	disk.Alias = &libvirtxml.DomainAlias{Name: "ua-disk-root"}
+	disk.BackingStore = &libvirtxml.DomainDiskBackingStore{
+		Format:       &libvirtxml.DomainDiskFormat{Type: "raw"},
+		Source:       &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: overlayBase}},
+		BackingStore: &libvirtxml.DomainDiskBackingStore{},
+	}
+	return d
+}
