@@ -76,11 +76,11 @@ var _ = Describe("Manager", Ordered, func() {
 				reasons = append(reasons, condition.Reason)
 			}
 			g.Expect(reasons).To(ContainElement("KubeVirtNotFound"))
-		}, 20*time.Second).Should(Succeed())
+		}, time.Minute).Should(Succeed())
 		ExpectGone(podOf(instance(vm)))
 
 		Expect(store.Set(&v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt"}})).To(Succeed())
-		Eventually(func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }, 20*time.Second).
+		Eventually(func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }, time.Minute).
 			Should(Equal(v1.VirtualMachineStatusStarting))
 		ExpectExists(podOf(instance(vm)))
 	})
@@ -90,34 +90,34 @@ var _ = Describe("Manager", Ordered, func() {
 		vm := builder.MakeVM("vm").Namespace(w.ns).Template(builder.MakeVMI("vm").PVC("root", "claim")).Obj()
 		ExpectCreated(vm)
 		shown := func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }
-		Eventually(shown, 20*time.Second).Should(Equal(v1.VirtualMachineStatusPvcNotFound))
+		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusPvcNotFound))
 
 		claim := builder.MakePVC("claim").Namespace(w.ns).Obj()
 		ExpectCreated(claim)
-		Eventually(shown, 20*time.Second).Should(Equal(v1.VirtualMachineStatusWaitingForVolumeBinding))
+		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusWaitingForVolumeBinding))
 		claim.Status.Phase = corev1.ClaimBound
 		ExpectStatus(claim)
 		vmi := instance(vm)
 		Eventually(func() error {
 			return k8sClient.Get(ctx, client.ObjectKeyFromObject(podOf(vmi)), podOf(vmi))
-		}, 20*time.Second).Should(Succeed())
-		Eventually(shown, 20*time.Second).Should(Equal(v1.VirtualMachineStatusStarting))
+		}, time.Minute).Should(Succeed())
+		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusStarting))
 
 		w.play(vmi, "node-1", builder.MakePodStatus().Running())
-		Eventually(func() v1.VirtualMachineInstancePhase { return instance(vm).Status.Phase }, 20*time.Second).
+		Eventually(func() v1.VirtualMachineInstancePhase { return instance(vm).Status.Phase }, time.Minute).
 			Should(Equal(v1.Scheduled))
 		agent(vmi, running)
-		Eventually(shown, 20*time.Second).Should(Equal(v1.VirtualMachineStatusRunning))
+		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusRunning))
 
 		Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
 		pod := podOf(vmi)
-		Eventually(func() bool { return ExpectExists(pod).DeletionTimestamp != nil }, 20*time.Second).Should(BeTrue())
+		Eventually(func() bool { return ExpectExists(pod).DeletionTimestamp != nil }, time.Minute).Should(BeTrue())
 		w.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
 		for _, object := range []client.Object{vmi, vm} {
 			Eventually(func() bool {
 				err := k8sClient.Get(ctx, client.ObjectKeyFromObject(object), object)
 				return err != nil && client.IgnoreNotFound(err) == nil
-			}, 20*time.Second).Should(BeTrue())
+			}, time.Minute).Should(BeTrue())
 		}
 
 		var reasons []string
@@ -129,7 +129,7 @@ var _ = Describe("Manager", Ordered, func() {
 				reasons = append(reasons, events.Items[i].Reason)
 			}
 			return reasons
-		}, 20*time.Second).Should(ContainElements("FailedPvcNotFound", "SuccessfulCreate", "SuccessfulHandOver", "Stopped"))
+		}, time.Minute).Should(ContainElements("FailedPvcNotFound", "SuccessfulCreate", "SuccessfulHandOver", "Stopped"))
 	})
 
 	It("keeps a replica set's number through births, deaths and changes of owner", func() {
@@ -144,19 +144,19 @@ var _ = Describe("Manager", Ordered, func() {
 			}))
 		}
 		counted := func() int32 { return ExpectExists(set).Status.Replicas }
-		Eventually(counted, 20*time.Second).Should(BeEquivalentTo(3))
+		Eventually(counted, time.Minute).Should(BeEquivalentTo(3))
 		Expect(owned()).To(HaveLen(3))
 
 		gone := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: owned()[0]}}
 		Expect(k8sClient.Delete(ctx, gone)).To(Succeed())
-		Eventually(owned, 20*time.Second).Should(And(HaveLen(3), Not(ContainElement(gone.Name))))
+		Eventually(owned, time.Minute).Should(And(HaveLen(3), Not(ContainElement(gone.Name))))
 
 		freed := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: owned()[0]}}
 		Eventually(func() error {
 			return k8sClient.Patch(ctx, freed, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"set":null}}}`)))
 		}).Should(Succeed())
-		Eventually(owned, 20*time.Second).Should(And(HaveLen(3), Not(ContainElement(freed.Name))))
-		Eventually(func() []metav1.OwnerReference { return ExpectExists(freed).OwnerReferences }, 20*time.Second).Should(BeEmpty())
+		Eventually(owned, time.Minute).Should(And(HaveLen(3), Not(ContainElement(freed.Name))))
+		Eventually(func() []metav1.OwnerReference { return ExpectExists(freed).OwnerReferences }, time.Minute).Should(BeEmpty())
 
 		// One that comes from elsewhere is counted, and one is too much.
 		orphan := builder.MakeVMI("orphan").Namespace(ns).Label(builder.SetLabel, "web").Obj()
@@ -164,8 +164,8 @@ var _ = Describe("Manager", Ordered, func() {
 		Eventually(func() bool {
 			err := k8sClient.Get(ctx, client.ObjectKeyFromObject(orphan), orphan)
 			return err != nil || len(orphan.OwnerReferences) > 0
-		}, 20*time.Second).Should(BeTrue())
-		Eventually(owned, 20*time.Second).Should(HaveLen(3))
+		}, time.Minute).Should(BeTrue())
+		Eventually(owned, time.Minute).Should(HaveLen(3))
 		Consistently(owned, 2*time.Second).Should(HaveLen(3))
 	})
 
@@ -178,15 +178,15 @@ var _ = Describe("Manager", Ordered, func() {
 			}).Obj()
 		ExpectCreated(vm)
 		shown := func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }
-		Eventually(shown, 20*time.Second).Should(Equal(v1.VirtualMachineStatusProvisioning))
+		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusProvisioning))
 		dv := ExpectExists(dataVolume(ns, "root"))
 		fill(dv, cdi.DataVolumeFailed)
-		Eventually(shown, 20*time.Second).Should(Equal(v1.VirtualMachineStatusDataVolumeError))
+		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusDataVolumeError))
 		fill(dv, cdi.DataVolumeWaitForFirstConsumer)
 		provide(dv, false)
-		Eventually(shown, 20*time.Second).Should(Equal(v1.VirtualMachineStatusWaitingForVolumeBinding))
+		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusWaitingForVolumeBinding))
 		fill(dv, cdi.DataVolumeSucceeded)
-		Eventually(func() error { return k8sClient.Get(ctx, keyOf(vm, podOf(instance(vm)).Name), &corev1.Pod{}) }, 20*time.Second).
+		Eventually(func() error { return k8sClient.Get(ctx, keyOf(vm, podOf(instance(vm)).Name), &corev1.Pod{}) }, time.Minute).
 			Should(Succeed())
 	})
 
@@ -196,10 +196,10 @@ var _ = Describe("Manager", Ordered, func() {
 		ExpectCreated(host)
 		vmi := builder.MakeVMI("vm").Namespace(w.ns).Obj()
 		ExpectCreated(vmi)
-		Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(podOf(vmi)), podOf(vmi)) }, 20*time.Second).
+		Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(podOf(vmi)), podOf(vmi)) }, time.Minute).
 			Should(Succeed())
 		w.play(vmi, host.Name, builder.MakePodStatus().Running())
-		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }, 20*time.Second).
+		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }, time.Minute).
 			Should(Equal(v1.Scheduled))
 		agent(vmi, running)
 
@@ -212,9 +212,9 @@ var _ = Describe("Manager", Ordered, func() {
 		}
 		reason := func() string { return ExpectExists(vmi).Status.Reason }
 		mark("false", time.Now().Add(-node.Timeout))
-		Eventually(reason, 20*time.Second).Should(Equal(ReasonNodeUnresponsive))
+		Eventually(reason, time.Minute).Should(Equal(ReasonNodeUnresponsive))
 		mark("false", time.Now()) // heard again, and not ready yet
-		Eventually(reason, 20*time.Second).Should(BeEmpty())
+		Eventually(reason, time.Minute).Should(BeEmpty())
 	})
 
 	It("has an evicted guest migrate, and stay when the drain is given up", func() {
@@ -269,9 +269,9 @@ var _ = Describe("Manager", Ordered, func() {
 				w.play(vmi, "node-1", builder.MakePodStatus().Waiting("ContainerCreating", ""))
 			}
 			return ExpectExists(vmi).Status.Phase
-		}, 20*time.Second).Should(Equal(v1.Scheduling), "it was told that the Pod takes its time: nothing else wakes it")
+		}, time.Minute).Should(Equal(v1.Scheduling), "it was told that the Pod takes its time: nothing else wakes it")
 		w.complain(vmi, "FailedMount", `secret "nowhere" not found`)
-		Eventually(func() *v1.VirtualMachineInstance { return ExpectExists(vmi) }, 20*time.Second).
+		Eventually(func() *v1.VirtualMachineInstance { return ExpectExists(vmi) }, time.Minute).
 			Should(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedMount", `secret "nowhere"`))
 	})
 })
