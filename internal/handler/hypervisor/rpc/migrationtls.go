@@ -5,7 +5,6 @@ package rpc
 
 import (
 	"context"
-	"fmt"
 
 	"libvirt.org/go/libvirt"
 	"libvirt.org/go/libvirtxml"
@@ -41,7 +40,7 @@ func (c *Conn) PutMigrationTLS(ctx context.Context, files migrationtls.Files) er
 		return err
 	}
 	for _, f := range tlsFiles(files) {
-		if err := c.createKey(ctx, f); err != nil {
+		if err := c.createVolume(ctx, launcherpod.MigrationTLSPool, keyVolume(f)); err != nil {
 			return err
 		}
 		if err := c.Upload(ctx, launcherpod.MigrationTLSPool, f.name, f.content); err != nil {
@@ -51,30 +50,16 @@ func (c *Conn) PutMigrationTLS(ctx context.Context, files migrationtls.Files) er
 	return nil
 }
 
-func (c *Conn) createKey(ctx context.Context, f file) error {
-	text, err := (&libvirtxml.StorageVolume{
+// keyVolume is a file that nobody but libvirtd and QEMU can read.
+func keyVolume(f file) *libvirtxml.StorageVolume {
+	return &libvirtxml.StorageVolume{
 		Name:     f.name,
 		Capacity: &libvirtxml.StorageVolumeSize{Unit: "bytes", Value: uint64(len(f.content))},
 		Target: &libvirtxml.StorageVolumeTarget{
 			Format:      &libvirtxml.StorageVolumeTargetFormat{Type: "raw"},
 			Permissions: &libvirtxml.StorageVolumeTargetPermissions{Mode: keyMode},
 		},
-	}).Marshal()
-	if err != nil {
-		return fmt.Errorf("write the volume's XML: %w", err)
 	}
-	return c.call(ctx, actTimeout, "make "+f.name, func(l *libvirt.Connect) error {
-		p, err := l.LookupStoragePoolByName(launcherpod.MigrationTLSPool)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = p.Free() }()
-		volume, err := p.StorageVolCreateXML(text, 0)
-		if err != nil {
-			return err
-		}
-		return volume.Free()
-	})
 }
 
 // RemoveMigrationTLS takes the certificates of a migration from the Pod.

@@ -132,11 +132,15 @@ func (c *Conn) Create(ctx context.Context, pool string, v hypervisor.Volume) err
 			Format: &libvirtxml.StorageVolumeTargetFormat{Type: v.BackingFormat},
 		}
 	}
+	return c.createVolume(ctx, pool, definition)
+}
+
+func (c *Conn) createVolume(ctx context.Context, pool string, definition *libvirtxml.StorageVolume) error {
 	text, err := definition.Marshal()
 	if err != nil {
 		return fmt.Errorf("write the volume's XML: %w", err)
 	}
-	return c.call(ctx, actTimeout, "make the volume "+v.Name, func(l *libvirt.Connect) error {
+	return c.call(ctx, actTimeout, "make the volume "+definition.Name, func(l *libvirt.Connect) error {
 		p, err := l.LookupStoragePoolByName(pool)
 		if err != nil {
 			return err
