@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/handler/httpserver"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 )
 
@@ -76,7 +77,7 @@ func (c *Client) dial(ctx context.Context, network, _ string) (net.Conn, error) 
 	if net.ParseIP(m.Agent) == nil {
 		return nil, fmt.Errorf("the migration's target has no address that is one: %q", m.Agent)
 	}
-	dialer := tls.Dialer{Config: config, NetDialer: &net.Dialer{KeepAlive: keepAlive}}
+	dialer := tls.Dialer{Config: config, NetDialer: &net.Dialer{KeepAlive: httpserver.KeepAlive}}
 	return dialer.DialContext(ctx, network, net.JoinHostPort(m.Agent, strconv.Itoa(c.Port)))
 }
 

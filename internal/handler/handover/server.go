@@ -6,24 +6,21 @@ package handover
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
-	stdlog "log"
 	"net"
 	"net/http"
 	"net/netip"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/vireo-project/vireo/internal/handler/httpserver"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/migrationtls"
 )
@@ -34,8 +31,6 @@ const (
 	headerTimeout = 10 * time.Second
 	answerTimeout = 30 * time.Second
 	idleTimeout   = 30 * time.Minute
-	// keepAlive finds peers that are gone without a word.
-	keepAlive = 15 * time.Second
 	// maxHeader bounds a request. There are no bodies.
 	maxHeader = 16 << 10
 )
@@ -102,8 +97,7 @@ func (*Server) NeedLeaderElection() bool { return false }
 
 // Start serves until the context ends. Copies that go on through it end with it: libvirt at the source keeps the guest.
 func (s *Server) Start(ctx context.Context) error {
-	config := net.ListenConfig{KeepAlive: keepAlive}
-	listener, err := config.Listen(ctx, "tcp", s.Address)
+	listener, err := httpserver.Listen(ctx, s.Address)
 	if err != nil {
 		return fmt.Errorf("serve migrations: %w", err)
 	}
@@ -115,7 +109,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler: s.handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: answerTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ErrorLog:    stdlog.New(handshakes{log.FromContext(ctx)}, "", 0),
+		ErrorLog:    httpserver.ErrorLog(ctx),
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
@@ -124,15 +118,6 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		return fmt.Errorf("serve migrations: %w", err)
 	}
 	return nil
-}
-
-// handshakes takes what net/http logs, which is about connections of strangers: they must not be able to fill the log.
-type handshakes struct{ logr.Logger }
-
-// Write logs a line.
-func (h handshakes) Write(line []byte) (int, error) {
-	h.V(3).Info("A connection was refused", "error", strings.TrimSpace(string(line)))
-	return len(line), nil
 }
 
 // request is one that was found to be about a guest on its way here, from the agent of the node that it leaves.
@@ -177,7 +162,7 @@ func (s *Server) destination(w http.ResponseWriter, r *http.Request, asked reque
 		}
 		answer.TLSName, answer.TLS = migrationtls.Name(asked.migration), &pair.Client
 	}
-	writeJSON(w, http.StatusOK, answer)
+	httpserver.WriteJSON(w, http.StatusOK, answer)
 	return nil
 }
 
@@ -205,12 +190,5 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	status.Message = hypervisor.Clean(status.Message)
 	log.FromContext(r.Context()).Info("Refused a request of another node's agent", "method", r.Method, "path", r.URL.Path, "code", status.Code, "error", err.Error())
-	writeJSON(w, int(status.Code), status)
-}
-
-// writeJSON answers. The client may be gone by now, which is nobody's problem.
-func writeJSON(w http.ResponseWriter, code int, content any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(content)
+	httpserver.WriteJSON(w, int(status.Code), status)
 }

@@ -6,6 +6,7 @@ package hypervisor
 import (
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // maxText is the length in characters of a text that a guest or its launcher can put into the VMI's status.
@@ -24,4 +25,20 @@ func Clean(s string) string {
 	}, s)
 	runes := []rune(s)
 	return string(runes[:min(len(runes), maxText)])
+}
+
+// CleanLine makes a text that a guest or its launcher may have had a hand in fit for a message: one line of valid UTF-8, cut to
+// a number of bytes.
+func CleanLine(text string, limit int) string {
+	out := make([]byte, 0, min(len(text), limit))
+	for _, r := range text {
+		if r < ' ' || r == 0x7f {
+			r = ' '
+		}
+		if len(out)+utf8.RuneLen(r) > limit {
+			break
+		}
+		out = utf8.AppendRune(out, r)
+	}
+	return string(out)
 }

@@ -103,7 +103,7 @@ func setCredentials(s *scope, now metav1.Time) {
 		return
 	}
 	condition := v1.VirtualMachineInstanceCondition{
-		Type: v1.VirtualMachineInstanceAccessCredentialsSynchronized, Status: corev1.ConditionFalse, Message: cleanMessage(s.credentials.Message),
+		Type: v1.VirtualMachineInstanceAccessCredentialsSynchronized, Status: corev1.ConditionFalse, Message: hypervisor.CleanLine(s.credentials.Message, maxMessage),
 	}
 	if s.credentials.Synchronized {
 		condition.Status = corev1.ConditionTrue

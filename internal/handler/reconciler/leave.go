@@ -142,7 +142,7 @@ func (r *Reconciler) giveUp(ctx context.Context, s *scope, begun *handover.Copy)
 	why := fmt.Sprintf("virt-handler on node %s was replaced while the guest was copied", r.Node)
 	if begun != nil {
 		if err := begun.State().Err; err != nil {
-			why = "Live migration failed: " + cleanMessage(err.Error())
+			why = "Live migration failed: " + hypervisor.CleanLine(err.Error(), maxMessage)
 		}
 	}
 	uid := s.before.Status.MigrationState.MigrationUID

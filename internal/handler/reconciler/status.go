@@ -160,11 +160,11 @@ func setSynchronized(s *scope, outcome error, now metav1.Time) {
 		condition.Reason = ReasonUnreachable
 		condition.Message = "The guest's state is not known: " + hypervisor.Clean(lost.Error())
 	case errors.As(outcome, &terminal):
-		condition.Reason, condition.Message = terminal.Reason, cleanMessage(terminal.Error())
+		condition.Reason, condition.Message = terminal.Reason, hypervisor.CleanLine(terminal.Error(), maxMessage)
 	case errors.As(outcome, &retry):
-		condition.Reason, condition.Message = retry.Reason, cleanMessage(retry.Error())
+		condition.Reason, condition.Message = retry.Reason, hypervisor.CleanLine(retry.Error(), maxMessage)
 	case isFailure(outcome):
-		condition.Message = cleanMessage(outcome.Error())
+		condition.Message = hypervisor.CleanLine(outcome.Error(), maxMessage)
 	case s.looked:
 		vmistatus.RemoveCondition(&s.vmi.Status, v1.VirtualMachineInstanceSynchronized)
 		return
@@ -175,22 +175,8 @@ func setSynchronized(s *scope, outcome error, now metav1.Time) {
 	vmistatus.SetCondition(&s.vmi.Status, condition, now)
 }
 
-// maxMessage bounds a condition's message, which may carry what a launcher said.
+// maxMessage bounds the bytes of a condition's message, which may carry what a launcher said.
 const maxMessage = 1024
-
-func cleanMessage(message string) string {
-	out := make([]rune, 0, min(len(message), maxMessage))
-	for _, r := range message {
-		if len(out) == maxMessage {
-			break
-		}
-		if r < ' ' || r == 0x7f {
-			r = ' '
-		}
-		out = append(out, r)
-	}
-	return string(out)
-}
 
 // noteTransitions adds the events that the written status tells of. They are derived from the status before and after,
 // so an agent that restarts does not repeat them. The end of a guest is virt-controller's to tell.

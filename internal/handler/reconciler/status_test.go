@@ -6,7 +6,6 @@ package reconciler
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -248,12 +247,5 @@ func TestMigratable(t *testing.T) {
 				t.Errorf("method %s, want %s", vmi.Status.MigrationMethod, tc.method)
 			}
 		})
-	}
-}
-
-func TestCleanMessage(t *testing.T) {
-	got := cleanMessage("a\nb\x00" + strings.Repeat("ü", 2*maxMessage))
-	if !strings.HasPrefix(got, "a b ") || len([]rune(got)) != maxMessage {
-		t.Errorf("got %d runes: %.20q", len([]rune(got)), got)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/handler/httpserver"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 )
 
@@ -48,7 +49,7 @@ func guestOSInfo(w http.ResponseWriter, r *http.Request, t *target) error {
 	if agent.Frozen {
 		info.FSFreezeStatus = "frozen"
 	}
-	writeJSON(w, http.StatusOK, info)
+	httpserver.WriteJSON(w, http.StatusOK, info)
 	return nil
 }
 
@@ -58,7 +59,7 @@ func userList(w http.ResponseWriter, r *http.Request, t *target) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, v1.VirtualMachineInstanceGuestOSUserList{
+	httpserver.WriteJSON(w, http.StatusOK, v1.VirtualMachineInstanceGuestOSUserList{
 		TypeMeta: typeMeta("VirtualMachineInstanceGuestOSUserList"), ListMeta: omitted(users.Omitted), Items: usersOf(users),
 	})
 	return nil
@@ -70,7 +71,7 @@ func filesystemList(w http.ResponseWriter, r *http.Request, t *target) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, v1.VirtualMachineInstanceFileSystemList{
+	httpserver.WriteJSON(w, http.StatusOK, v1.VirtualMachineInstanceFileSystemList{
 		TypeMeta: typeMeta("VirtualMachineInstanceFileSystemList"), ListMeta: omitted(filesystems.Omitted), Items: filesystemsOf(filesystems),
 	})
 	return nil

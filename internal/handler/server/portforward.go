@@ -16,6 +16,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/vireo-project/vireo/internal/handler/httpserver"
 )
 
 const (
@@ -35,7 +37,7 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request, t *target) 
 	return s.stream(w, r, t, func(session *session) (backend, error) {
 		ctx, cancel := context.WithTimeout(session.ctx, dialTimeout)
 		defer cancel()
-		dialer := net.Dialer{KeepAlive: keepAlive}
+		dialer := net.Dialer{KeepAlive: httpserver.KeepAlive}
 		conn, err := dialer.DialContext(ctx, network, address.String())
 		if err != nil {
 			return backend{}, fmt.Errorf("%w: %w", errNoConnection, err)

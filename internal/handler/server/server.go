@@ -8,18 +8,17 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	stdlog "log"
 	"net"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/handler/httpserver"
 	"github.com/vireo-project/vireo/internal/handler/vsock"
 )
 
@@ -30,8 +29,6 @@ const (
 	// answerTimeout bounds a request that does not stream. The slowest is a freeze, which waits for the guest.
 	answerTimeout = 3 * time.Minute
 	idleTimeout   = 2 * time.Minute
-	// keepAlive finds peers that are gone without a word.
-	keepAlive = 15 * time.Second
 	// farewell is how long the streams have for telling their clients that they end.
 	farewell = 5 * time.Second
 	// maxHeader and maxBody bound a request.
@@ -84,8 +81,7 @@ func (*Server) NeedLeaderElection() bool { return false }
 
 // Start serves until the context ends, and then ends the streams with a word why.
 func (s *Server) Start(ctx context.Context) error {
-	config := net.ListenConfig{KeepAlive: keepAlive}
-	listener, err := config.Listen(ctx, "tcp", s.Address)
+	listener, err := httpserver.Listen(ctx, s.Address)
 	if err != nil {
 		return fmt.Errorf("serve consoles: %w", err)
 	}
@@ -97,7 +93,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler: s.handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout, WriteTimeout: answerTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ErrorLog: stdlog.New(handshakes{log.FromContext(ctx)}, "", 0),
+		ErrorLog: httpserver.ErrorLog(ctx),
 		BaseContext: func(net.Listener) context.Context {
 			return log.IntoContext(context.Background(), log.FromContext(ctx).WithName("server"))
 		},
@@ -116,15 +112,6 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		_ = server.Close()
 	}
 	return nil
-}
-
-// handshakes takes what net/http logs, which is about connections of strangers: they must not be able to fill the log.
-type handshakes struct{ logr.Logger }
-
-// Write logs a line.
-func (h handshakes) Write(line []byte) (int, error) {
-	h.V(3).Info("A connection was refused", "error", strings.TrimSpace(string(line)))
-	return len(line), nil
 }
 
 // tlsConfig is the given one, for HTTP/1.1: websockets need a connection to themselves.

@@ -5,7 +5,6 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -16,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/handler/httpserver"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 )
 
@@ -65,39 +65,16 @@ func statusOf(err error) metav1.Status {
 }
 
 func statusFrom(code int32, reason metav1.StatusReason, who string, err error) metav1.Status {
-	return metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: who + ": " + shorten(err.Error(), maxErrorText)}
-}
-
-// shorten makes a text fit for an answer: printable, and of a bounded length.
-func shorten(text string, limit int) string {
-	out := make([]rune, 0, min(len(text), limit))
-	size := 0
-	for _, r := range text {
-		if r < ' ' || r == 0x7f {
-			r = ' '
-		}
-		if size += len(string(r)); size > limit {
-			break
-		}
-		out = append(out, r)
-	}
-	return string(out)
+	return metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: who + ": " + hypervisor.CleanLine(err.Error(), maxErrorText)}
 }
 
 func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	status := statusOf(err)
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	status.Message = shorten(status.Message, maxErrorText)
+	status.Message = hypervisor.CleanLine(status.Message, maxErrorText)
 	log.FromContext(r.Context()).V(3).Info("Refused a request", "method", r.Method, "path", r.URL.Path, "code", status.Code, "error", err.Error())
 	if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(status.Details.RetryAfterSeconds)))
 	}
-	writeJSON(w, int(status.Code), status)
-}
-
-// writeJSON answers. The client may be gone by now, which is nobody's problem.
-func writeJSON(w http.ResponseWriter, code int, content any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(content)
+	httpserver.WriteJSON(w, int(status.Code), status)
 }

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 )
 
 const (
@@ -209,12 +210,12 @@ func closeFrame(what string, cause error) (websocket.StatusCode, string) {
 	var told *ending
 	switch {
 	case errors.As(cause, &told):
-		return told.code, shorten(told.reason, maxReason)
+		return told.code, hypervisor.CleanLine(told.reason, maxReason)
 	case errors.Is(cause, errClient):
 		return websocket.StatusNormalClosure, ""
 	case cause == nil, errors.Is(cause, io.EOF):
 		return websocket.StatusNormalClosure, "the guest's end of the " + what + " was closed"
 	default:
-		return websocket.StatusInternalError, shorten("the "+what+" broke: "+cause.Error(), maxReason)
+		return websocket.StatusInternalError, hypervisor.CleanLine("the "+what+" broke: "+cause.Error(), maxReason)
 	}
 }
