@@ -26,7 +26,11 @@ type obstacle struct {
 func setMigratable(vmi *v1.VirtualMachineInstance, now metav1.Time) {
 	all := slices.Concat(volumeObstacles(vmi), deviceObstacles(vmi))
 	beyondStorage := slices.DeleteFunc(slices.Clone(all), func(o obstacle) bool { return o.storage })
-	vmistatus.SetCondition(&vmi.Status, migratableCondition(v1.VirtualMachineInstanceIsMigratable, all), now)
+	migratable := migratableCondition(v1.VirtualMachineInstanceIsMigratable, all)
+	if migratable.Status == corev1.ConditionTrue {
+		migratable.Message = addressesAfterMigration(vmi)
+	}
+	vmistatus.SetCondition(&vmi.Status, migratable, now)
 	vmistatus.SetCondition(&vmi.Status,
 		migratableCondition(v1.VirtualMachineInstanceIsStorageLiveMigratable, beyondStorage), now)
 	vmi.Status.MigrationMethod = v1.LiveMigration
