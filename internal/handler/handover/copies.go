@@ -80,6 +80,15 @@ func (c *Copies) Start(ctx context.Context) error {
 // NeedLeaderElection says that every agent copies the guests of its node.
 func (*Copies) NeedLeaderElection() bool { return false }
 
+// CanceledError is the end of a copy that was canceled.
+type CanceledError struct {
+	// Reason is that of Cancel.
+	Reason string
+}
+
+// Error is the reason.
+func (c *CanceledError) Error() string { return c.Reason }
+
 // Copy is one guest that is or was copied.
 type Copy struct {
 	vmi     *v1.VirtualMachineInstance
@@ -167,7 +176,7 @@ func (c *Copies) run(ctx context.Context, begun *Copy) {
 	}
 	begun.mu.Lock()
 	if err != nil && begun.cancel != "" {
-		err = errors.New(begun.cancel)
+		err = &CanceledError{Reason: begun.cancel}
 	}
 	begun.state.Running, begun.state.HandedOver, begun.state.Err = false, handedOver, err
 	begun.mu.Unlock()

@@ -5,6 +5,7 @@ package reconciler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -139,17 +140,12 @@ func has(actions []migration.Action, wanted migration.Action) bool {
 // giveUp records that the guest stays.
 func (r *Reconciler) giveUp(ctx context.Context, s *scope, begun *handover.Copy) error {
 	now := r.stamp()
-	why := fmt.Sprintf("virt-handler on node %s was replaced while the guest was copied", r.Node)
-	if begun != nil {
-		if err := begun.State().Err; err != nil {
-			why = "Live migration failed: " + hypervisor.CleanLine(err.Error(), maxMessage)
-		}
-	}
+	why := r.whyNot(s, begun)
 	uid := s.before.Status.MigrationState.MigrationUID
 	err := r.writeMigration(ctx, s, vmistatus.MigrationSource, func(m *v1.VirtualMachineInstanceMigrationState) {
 		m.Failed, m.Completed, m.EndTimestamp, m.FailureReason = true, true, &now, why
 		if m.AbortRequested {
-			m.FailureReason, m.AbortStatus = aborted, v1.MigrationAbortSucceeded
+			m.AbortStatus = v1.MigrationAbortSucceeded
 		}
 	})
 	if err != nil {
@@ -157,6 +153,25 @@ func (r *Reconciler) giveUp(ctx context.Context, s *scope, begun *handover.Copy)
 	}
 	r.copies.Forget(uid)
 	return r.look(ctx, s)
+}
+
+// whyNot says why the guest stays.
+func (r *Reconciler) whyNot(s *scope, begun *handover.Copy) string {
+	var err error
+	if begun != nil {
+		err = begun.State().Err
+	}
+	var canceled *handover.CanceledError
+	switch {
+	case s.before.Status.MigrationState.StartTimestamp == nil:
+		return aborted
+	case errors.As(err, &canceled):
+		return canceled.Reason
+	case err != nil:
+		return "Live migration failed: " + hypervisor.CleanLine(err.Error(), maxMessage)
+	default:
+		return fmt.Sprintf("virt-handler on node %s was replaced while the guest was copied", r.Node)
+	}
 }
 
 // declareMode writes how a guest is going to be copied.

@@ -160,6 +160,12 @@ func (r *Reconciler) left(s *scope) bool {
 func (r *Reconciler) giveAway(ctx context.Context, vmi *v1.VirtualMachineInstance) {
 	logger := log.FromContext(ctx)
 	uid, pause := vmi.Status.MigrationState.MigrationUID, firstPause
+	// What was known when the copying began has changed since: at least the target has said that it sees the guest.
+	cached := &v1.VirtualMachineInstance{}
+	if err := r.Client.Get(ctx, handover.Of(vmi).VMI, cached); err == nil && cached.UID == vmi.UID &&
+		cached.Status.MigrationState != nil && cached.Status.MigrationState.MigrationUID == uid {
+		vmi = cached
+	}
 	for {
 		now, err := r.surrender(ctx, vmi)
 		if err == nil {
