@@ -311,10 +311,19 @@ func followConsole(ctx context.Context, instance *v1.VirtualMachineInstance) fun
 	GinkgoHelper()
 	pod := launcherPod(ctx, instance)
 	Expect(pod).NotTo(BeNil())
+	read, err := followPod(ctx, pod)
+	Expect(err).NotTo(HaveOccurred())
+	return read
+}
+
+// followPod follows the log of a launcher Pod.
+func followPod(ctx context.Context, pod *corev1.Pod) (func() string, error) {
 	stream, err := clientset.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
 		Container: pod.Spec.Containers[0].Name, Follow: true,
 	}).Stream(ctx)
-	Expect(err).NotTo(HaveOccurred())
+	if err != nil {
+		return nil, err
+	}
 	var (
 		mutex sync.Mutex
 		text  bytes.Buffer
@@ -336,5 +345,5 @@ func followConsole(ctx context.Context, instance *v1.VirtualMachineInstance) fun
 		mutex.Lock()
 		defer mutex.Unlock()
 		return text.String()
-	}
+	}, nil
 }
