@@ -42,7 +42,7 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	c.AddCommand(up(), down(), leftovers(), status(), env(), load(), execute(), stop(), provision())
+	c.AddCommand(up(), down(), leftovers(), status(), env(), load(), execute(), stop(), multus(), provision())
 	return c
 }
 
@@ -84,8 +84,9 @@ func up() *cobra.Command {
 	f.StringVar(&options.Etcd, "etcd", "", "folder of etcd")
 	f.StringVar(&options.Containerd, "containerd", "", "folder of containerd, its shim and ctr")
 	f.StringVar(&options.CoreDNS, "coredns", "", "folder of coredns")
+	f.StringVar(&options.Multus, "multus", "", "folder of multus")
 	f.StringVar(&options.Pause, "pause", "", "the pause program")
-	for _, name := range []string{"kubernetes", "etcd", "containerd", "coredns", "pause"} {
+	for _, name := range []string{"kubernetes", "etcd", "containerd", "coredns", "multus", "pause"} {
 		_ = c.MarkFlagRequired(name)
 	}
 	return c
@@ -183,6 +184,18 @@ func stop() *cobra.Command {
 	}
 	c.Flags().IntVar(&number, "signal", int(syscall.SIGKILL), "number of the signal to send")
 	return c
+}
+
+func multus() *cobra.Command {
+	return &cobra.Command{
+		Use:       "multus on|off",
+		Short:     "Let Pods have further networks: Multus, and a second bridge on every node",
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: []string{"on", "off"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return with(cmd.Context(), true, func(m *cluster.Machine) error { return m.Multus(cmd.Context(), args[0] == "on") })
+		},
+	}
 }
 
 // provision is what the cluster runs itself for its storage classes.

@@ -32,18 +32,20 @@ module_version() { # <tool> <module>
 kubernetes_version=$(module_version kubernetes k8s.io/kubernetes)
 etcd_version=$(module_version etcd go.etcd.io/etcd/server/v3)
 containerd_version=$(module_version containerd github.com/containerd/containerd/v2)
+multus_version=$(module_version multus gopkg.in/k8snetworkplumbingwg/multus-cni.v4)
 
 usage() {
 	cat >&2 <<-EOF
 		usage: ${0##*/} [--path] <what>...
 		what:
-		  cluster         all that hack/cluster runs: kubernetes etcd containerd coredns
+		  cluster         all that hack/cluster runs: kubernetes etcd containerd coredns multus
 		  envtest         kube-apiserver, etcd and kubectl, where envtest looks for them
 		  kubernetes      $kubernetes_version: kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl
 		  kubectl         $kubernetes_version: kubectl alone
 		  etcd            $etcd_version
 		  containerd      $containerd_version: containerd containerd-shim-runc-v2 ctr
 		  coredns         $coredns_version
+		  multus          $multus_version: the network plugin that attaches Pods to further networks
 		  golangci-lint   $golangci_lint_version
 		  controller-gen  $controller_gen_version
 		  ginkgo          $ginkgo_version
@@ -106,6 +108,7 @@ dir_of() {
 	etcd) echo "$bin/etcd-$etcd_version" ;;
 	containerd) echo "$bin/containerd-$containerd_version" ;;
 	coredns) echo "$bin/coredns-$coredns_version" ;;
+	multus) echo "$bin/multus-$multus_version" ;;
 	golangci-lint) echo "$bin/golangci-lint-$golangci_lint_version" ;;
 	controller-gen) echo "$bin/controller-gen-$controller_gen_version" ;;
 	ginkgo) echo "$bin/ginkgo-$ginkgo_version" ;;
@@ -161,6 +164,7 @@ build() { # <what>
 		build kubernetes
 		build containerd
 		build coredns
+		build multus
 		;;
 	envtest) build_envtest ;;
 	kubernetes) build_kubernetes kube-apiserver kubectl kube-controller-manager kube-scheduler kube-proxy kubelet ;;
@@ -168,6 +172,10 @@ build() { # <what>
 	etcd) once "$(dir_of etcd)" etcd etcd_from_module ;;
 	containerd) build_containerd ;;
 	coredns) once "$(dir_of coredns)" coredns installed "github.com/coredns/coredns@$coredns_version" ;;
+	multus)
+		once "$(dir_of multus)" multus from_module multus gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus \
+			"-X gopkg.in/k8snetworkplumbingwg/multus-cni.v4/pkg/multus.version=$multus_version"
+		;;
 	golangci-lint) once "$(dir_of golangci-lint)" golangci-lint installed "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$golangci_lint_version" ;;
 	controller-gen) once "$(dir_of controller-gen)" controller-gen installed "sigs.k8s.io/controller-tools/cmd/controller-gen@$controller_gen_version" ;;
 	ginkgo) once "$(dir_of ginkgo)" ginkgo installed "github.com/onsi/ginkgo/v2/ginkgo@$ginkgo_version" ;;

@@ -27,9 +27,9 @@ type Options struct {
 	Plan plan.Options
 	// Clone is the folder whose .cluster/kubeconfig is written.
 	Clone string
-	// Kubernetes, Etcd, Containerd and CoreDNS are folders of built programs,
-	// Pause is a program.
-	Kubernetes, Etcd, Containerd, CoreDNS, Pause string
+	// Kubernetes, Etcd, Containerd, CoreDNS and Multus are folders of built
+	// programs, Pause is a program.
+	Kubernetes, Etcd, Containerd, CoreDNS, Multus, Pause string
 }
 
 // Machine is this machine's one cluster.

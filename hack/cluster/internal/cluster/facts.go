@@ -79,7 +79,7 @@ func facts(o Options) (config.Facts, error) {
 	}
 	_, err = os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables")
 	return config.Facts{
-		Kubernetes: o.Kubernetes, Etcd: o.Etcd, Containerd: o.Containerd, CoreDNS: o.CoreDNS,
+		Kubernetes: o.Kubernetes, Etcd: o.Etcd, Containerd: o.Containerd, CoreDNS: o.CoreDNS, Multus: o.Multus,
 		Runc: runc, CNI: cniPlugins, MayAdjustOOM: mayAdjust, BridgeNetfilter: err == nil,
 	}, nil
 }

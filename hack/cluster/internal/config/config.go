@@ -24,6 +24,7 @@ type Facts struct {
 	Etcd       string `json:"etcd"`
 	Containerd string `json:"containerd"`
 	CoreDNS    string `json:"coredns"`
+	Multus     string `json:"multus"`
 	// Runc is the path of runc, CNI the folder of the network plugins.
 	Runc string `json:"runc"`
 	CNI  string `json:"cni"`

@@ -30,6 +30,11 @@ func (r renderer) node(n plan.Node) ([]Component, error) {
 		return nil, fmt.Errorf("encode the network of %s: %w", n.Name, err)
 	}
 	r.files[r.layout.Node(n.Name, "net.d", "10-vireo.conflist")] = string(network) + "\n"
+	multus, err := json.MarshalIndent(r.multusConfig(n), "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode what Multus does on %s: %w", n.Name, err)
+	}
+	r.files[r.layout.Config(n.Name+"-multus.conf")] = string(multus) + "\n"
 	for file, content := range map[string]any{"-kubelet.yaml": r.kubeletConfig(n), "-proxy.yaml": r.proxyConfig(n)} {
 		text, err := yaml.Marshal(content)
 		if err != nil {
@@ -112,7 +117,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
   device_ownership_from_security_context = true
 
 [plugins."io.containerd.cri.v1.runtime".cni]
-  bin_dirs = [%q]
+  bin_dirs = [%q, %q]
   conf_dir = "/etc/cni/net.d"
 
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
@@ -121,7 +126,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
   BinaryName = %q
   SystemdCgroup = false
-`, ContainerdSocket, image.Pause, !r.facts.MayAdjustOOM, r.facts.CNI, r.facts.Runc)
+`, ContainerdSocket, image.Pause, !r.facts.MayAdjustOOM, r.facts.CNI, r.facts.Multus, r.facts.Runc)
 }
 
 func (r renderer) networkConfig(n plan.Node) any {

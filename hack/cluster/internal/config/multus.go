@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package config
+
+import "github.com/vireo-project/vireo/hack/cluster/internal/plan"
+
+const (
+	// MultusFile is the name of Multus' configuration among the network plugins': containerd takes the first.
+	MultusFile = "00-multus.conf"
+	// SecondBridge is a bridge on every node that all nodes and the machine share. A NetworkAttachmentDefinition names it.
+	SecondBridge = "second"
+)
+
+// multusConfig has Multus call what the node calls without it, and read Pods and NetworkAttachmentDefinitions as the
+// node's kubelet, which has to be allowed to read the latter.
+func (r renderer) multusConfig(n plan.Node) any {
+	return map[string]any{
+		"cniVersion": "1.0.0",
+		"name":       "multus",
+		"type":       "multus",
+		"kubeconfig": r.layout.Kubeconfig(n.Name + "-kubelet"),
+		"binDir":     r.facts.CNI,
+		"delegates":  []any{r.networkConfig(n)},
+	}
+}
