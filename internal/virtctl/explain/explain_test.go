@@ -197,6 +197,16 @@ func scenes() map[string]*world {
 			with(func(s *Snapshot) { s.Node = &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}} }),
 		"drain waits for others": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(evicted(v1.EvictionStrategyExternal))),
 		"leaves":                 newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusMigrating, nil).vmi(onN1().With(evicted(v1.EvictionStrategyLiveMigrate))).migration("kubevirt-evacuation-b", v1.MigrationRunning, ""),
+		"moves": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusMigrating, nil).vmi(onN1()).
+			migration("kubevirt-migrate-vm-a", v1.MigrationSucceeded, "").migration("kubevirt-migrate-vm-b", v1.MigrationRunning, "").
+			with(func(s *Snapshot) {
+				s.Migrations[1].UID = "b"
+				s.VMI.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{
+					MigrationUID: "b", TargetNode: "n2", Mode: v1.MigrationPreCopy, StartTimestamp: ptr.To(metav1.NewTime(noon.Add(-12 * time.Second))),
+					MigrationPolicyName: ptr.To("slowly"), AbortRequested: true,
+				}
+			}),
+		"moves soon": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1()).migration("kubevirt-migrate-vm-b", v1.MigrationPending, ""),
 		"leaves without a quota": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(evicted(v1.EvictionStrategyLiveMigrate))).
 			migration("kubevirt-evacuation-b", v1.MigrationPending, "").with(func(s *Snapshot) {
 			s.Migrations[0].Status.Conditions = []v1.VirtualMachineInstanceMigrationCondition{{Type: v1.VirtualMachineInstanceMigrationRejectedByResourceQuota, Status: corev1.ConditionTrue, Message: "exceeded quota: memory"}}

@@ -90,9 +90,9 @@ func (g *gatherer) pods(ctx context.Context) error {
 	return nil
 }
 
-// migrations are those of an instance that has to leave its node. A cluster may not have the kind.
+// migrations are those of an instance. A cluster may not have the kind.
 func (g *gatherer) migrations(ctx context.Context) error {
-	if g.VMI == nil || g.VMI.Status.EvacuationNodeName == "" {
+	if g.VMI == nil {
 		return nil
 	}
 	list := &v1.VirtualMachineInstanceMigrationList{}

@@ -4,6 +4,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 
 	"k8s.io/utils/ptr"
@@ -43,27 +44,57 @@ func leaving(s *Snapshot) []Finding {
 		})
 	case marked && eviction.Migrates(strategy):
 		return one(s.onItsWay(host))
+	case s.migration() != nil:
+		return one(s.moving(s.migration(), fmt.Sprintf("The guest is to leave node %s", host)))
 	default:
 		return nil
 	}
 }
 
+// migration is the one that is not over, if there is one.
+func (s *Snapshot) migration() *v1.VirtualMachineInstanceMigration {
+	for i := range s.Migrations {
+		if phase := s.Migrations[i].Status.Phase; phase != v1.MigrationSucceeded && phase != v1.MigrationFailed {
+			return &s.Migrations[i]
+		}
+	}
+	return nil
+}
+
+// moving is about a migration that is not over.
+func (s *Snapshot) moving(m *v1.VirtualMachineInstanceMigration, what string) Finding {
+	f := Finding{
+		Good: true, What: fmt.Sprintf("%s: migration %s is %s.", what, m.Name, phaseOf(m)),
+		Do: "Follow it:", Commands: []string{fmt.Sprintf("kubectl --namespace %s get vmim %s --watch", s.Namespace, m.Name)},
+	}
+	if m.Status.Phase == v1.MigrationPhaseUnset || m.Status.Phase == v1.MigrationPending {
+		f.Good, f.Why = false, s.limits()
+	}
+	for _, c := range m.Status.Conditions {
+		f.Good, f.Why = false, append(f.Why, fmt.Sprintf("%s: %s", c.Type, short(c.Message)))
+	}
+	state := s.VMI.Status.MigrationState
+	if state == nil || state.MigrationUID != m.UID || state.Completed {
+		return f
+	}
+	why := fmt.Sprintf("Node %s makes ready for it.", state.TargetNode)
+	if state.StartTimestamp != nil {
+		why = fmt.Sprintf("It has been copied to node %s for %s (%s).", state.TargetNode, age(s.Now, state.StartTimestamp.Time), cmp.Or(state.Mode, v1.MigrationPreCopy))
+	}
+	f.Why = append(f.Why, why)
+	if state.MigrationPolicyName != nil {
+		f.Why = append(f.Why, fmt.Sprintf("MigrationPolicy %s says how.", *state.MigrationPolicyName))
+	}
+	if state.AbortRequested {
+		f.Good, f.Why = false, append(f.Why, "It is being aborted: the guest stays where it is.")
+	}
+	return f
+}
+
 // onItsWay is about a guest that is to leave by a migration.
 func (s *Snapshot) onItsWay(host string) Finding {
-	for i := range s.Migrations {
-		m := &s.Migrations[i]
-		if m.Status.Phase == v1.MigrationSucceeded || m.Status.Phase == v1.MigrationFailed {
-			continue
-		}
-		f := Finding{Good: true, What: fmt.Sprintf("The guest is leaving node %s: migration %s is %s.", host, m.Name, phaseOf(m))}
-		if m.Status.Phase == v1.MigrationPhaseUnset || m.Status.Phase == v1.MigrationPending {
-			f.Good, f.Why = false, s.limits()
-		}
-		for _, c := range m.Status.Conditions {
-			f.Good, f.Why = false, append(f.Why, fmt.Sprintf("%s: %s", c.Type, short(c.Message)))
-		}
-		f.Do, f.Commands = "Follow it:", []string{fmt.Sprintf("kubectl --namespace %s get vmim %s --watch", s.Namespace, m.Name)}
-		return f
+	if m := s.migration(); m != nil {
+		return s.moving(m, fmt.Sprintf("The guest is leaving node %s", host))
 	}
 	f := Finding{
 		What:     fmt.Sprintf("The guest has to leave node %s, and waits for its turn to migrate.", host),
