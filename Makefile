@@ -129,6 +129,10 @@ bench-migrate: ## Measure migrations between two libvirtds against virsh's (COUN
 		VIREO_BENCH_MIGRATE=$(CURDIR)/.bench/migrate.json VIREO_BENCH_MIGRATE_COUNT=$(COUNT) \
 		go test ./test/integration -count 1 -timeout 60m -ginkgo.label-filter bench && cat .bench/migrate.json
 
+.PHONY: bench-live
+bench-live: ## Move a busy guest between two nodes (COUNT=10): nothing lost, and times; writes .bench/live.json
+	@hack/bench-live.sh $(COUNT)
+
 ##@ Build
 
 .PHONY: build

@@ -6,10 +6,12 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net"
+	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -23,134 +25,311 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// One guest, which counts on its console and on a disk that moves with it.
+// moves is how often the guest moves there and back; `make bench-live` has it move more often, and asks for a report.
+var (
+	moves       = numberOr("VIREO_E2E_MOVES", 2)
+	movesReport = os.Getenv("VIREO_E2E_MOVES_REPORT")
+)
+
+// One guest that loses nothing while it moves, and some beside it that cannot or need not move.
 var _ = Describe("A guest that moves to another node", Ordered, Serial, func() {
-	const name = "nomad"
-	var (
-		namespace string
-		instance  *v1.VirtualMachineInstance
-		consoles  *everyConsole
-		stop      context.CancelFunc
-	)
+	n := &nomad{name: "nomad", consoles: &everyConsole{seen: map[types.UID]func() string{}}}
 
 	BeforeAll(func(ctx context.Context) {
+		needLocalNodes()
 		if len(nodes(ctx)) < 2 {
 			Skip("a guest needs two nodes to move between")
 		}
-		namespace = newNamespace(ctx)
-		create(ctx, makeVM(namespace, name, withEvictionStrategy(v1.EvictionStrategyLiveMigrate),
-			withDisk("data", v1.VolumeSource{EmptyDisk: &v1.EmptyDiskSource{Capacity: resource.MustParse("64Mi")}}),
-			withUserData("#!/bin/sh\n"+worker)))
-		instance = expectReady(ctx, namespace, name)
-		var following context.Context
-		following, stop = context.WithCancel(context.Background())
-		consoles = &everyConsole{seen: map[types.UID]func() string{}}
-		go consoles.follow(following, instance)
-		Eventually(consoles.counted).WithContext(ctx).WithTimeout(bootTimeout).ShouldNot(BeEmpty())
+		n.begin(ctx)
 	}, NodeTimeout(8*time.Minute))
-	AfterAll(func() {
-		if stop != nil {
-			stop()
-		}
-	})
-	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
+	AfterEach(func(ctx context.Context) { dumpFailed(ctx, n.namespace) }, NodeTimeout(time.Minute))
 
-	latest := func() int {
-		all := consoles.counted()
-		return all[len(all)-1]
-	}
-	expectCountsOn := func(ctx context.Context) {
-		GinkgoHelper()
-		before := latest()
-		Eventually(latest).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeNumerically(">", before+1))
-	}
-	moves := 0
-	// expectCounts: every number was counted to. A line that the guest began in one Pod and ended in another is in neither as a whole.
-	expectCounts := func() {
-		GinkgoHelper()
-		all := consoles.counted()
-		Expect(len(all)).To(BeNumerically(">=", all[len(all)-1]-all[0]+1-moves), "numbers are missing after %d moves: %v", moves, all)
-	}
-	// expectMoves asks for a migration by a command and waits until the guest runs elsewhere.
-	expectMoves := func(ctx context.Context, ask func()) {
-		GinkgoHelper()
-		from := vmi(ctx, namespace, name)
-		ask()
-		Eventually(func(g Gomega) {
-			now := vmi(ctx, namespace, name)
-			g.Expect(now.UID).To(Equal(from.UID))
-			g.Expect(now.Status.NodeName).NotTo(Equal(from.Status.NodeName), "%+v", now.Status.MigrationState)
-			g.Expect(now.Status.MigrationState.Completed).To(BeTrue())
-			g.Expect(now.Status.MigrationState.Failed).To(BeFalse())
-			g.Expect(now.Labels).To(HaveKeyWithValue(v1.NodeNameLabel, now.Status.NodeName))
-			g.Expect(condition(now, v1.VirtualMachineInstanceReady)).To(HaveField("Status", corev1.ConditionTrue))
-		}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
-		moves++
-		Expect(vmi(ctx, namespace, name).Status.Phase).To(Equal(v1.Running))
-		expectOneLauncher(ctx, instance)
-		expectCountsOn(ctx)
-	}
-	migrate := func(ctx context.Context) func() {
-		return func() { expectVirtctl(ctx, "migrate", "-n", namespace, name) }
-	}
-
-	It("goes there and back, and loses no count", func(ctx context.Context) {
-		for range 2 {
-			expectMoves(ctx, migrate(ctx))
+	It("goes there and back, loses no count, no record and no connection, and says where it is", func(ctx context.Context) {
+		connection := startTalk(n.life, net.JoinHostPort(guestAddress, strconv.Itoa(echoPort)))
+		answers := pings(n.life, guestAddress)
+		heard := announcements(n.life, n.address(ctx))
+		Eventually(answers.count).WithContext(ctx).WithTimeout(shortTimeout).Should(BeNumerically(">", 10))
+		var each []journey
+		for range moves {
+			before := len(heard())
+			answers.restart()
+			connection.restart()
+			one := n.move(ctx, n.migrate)
+			n.expectCounts(ctx)
+			one.Silent, one.ConnectionSilent = milliseconds(answers.restart()), milliseconds(connection.restart())
+			one.Announcements = len(heard()) - before
+			Expect(connection.broken()).To(Succeed(), "after %d moves", n.moves)
+			Expect(one.Announcements).To(BeNumerically(">", 0), "nobody was told that the guest is on %s now", one.To)
+			GinkgoWriter.Printf("%+v\n", one)
+			each = append(each, one)
 		}
-		expectCounts()
-		all := consoles.counted()
-		By("having the same on its disk")
-		console := openConsole(ctx, namespace, name)
+		report := makeJourneys(each)
+		report.Records, report.Counted = n.expectLog(ctx), n.expectAllCounted()
+		AddReportEntry("migrations", report.table())
+		if movesReport != "" {
+			report.write(movesReport)
+		}
+	}, SpecTimeout(8*time.Minute+time.Duration(moves)*time.Minute))
+
+	It("has the same disks, and answers everywhere where it answered", func(ctx context.Context) {
+		console := openConsole(ctx, n.namespace, n.name)
 		console.press("echo DISK-$(cat /mnt/data/count).\n")
 		expectSays(ctx, console.Out, `DISK-(\d+)\.`)
 		onDisk := diskCount(string(console.Out.Contents()))
-		Expect(onDisk).To(BeNumerically(">=", all[len(all)-1]))
-		Expect(onDisk).To(BeNumerically("<=", latest()+2))
+		Expect(onDisk).To(BeNumerically("~", n.consoles.latest(), 3))
 		console.press("\x1d")
-		By("answering at its new address")
-		address, _ := forward(ctx, namespace, name, ":80")
+		address, _ := forward(ctx, n.namespace, n.name, ":80")
 		expectHello(ctx, address)
-		expectAgent(ctx, namespace, name, shortTimeout)
-	}, SpecTimeout(8*time.Minute))
+		expectAgent(ctx, n.namespace, n.name, shortTimeout)
+		Expect(kubectl(ctx, "", "get", "vmim", "-n", n.namespace)).To(MatchRegexp(`(?m)^NAME +PHASE +VMI\n(kubevirt-migrate-vm-\S+ +Succeeded +nomad\n)+$`))
+	}, SpecTimeout(4*time.Minute))
 
-	It("stays when the migration is aborted", func(ctx context.Context) {
-		By("having a policy that makes it slow")
-		policy := fmt.Sprintf(`{"apiVersion":"migrations.kubevirt.io/v1alpha1","kind":"MigrationPolicy","metadata":{"name":%q},
-			"spec":{"bandwidthPerMigration":"1Mi","selectors":{"virtualMachineInstanceSelector":{"vm":%q}}}}`, namespace, name)
-		kubectl(ctx, policy, "apply", "-f", "-")
-		DeferCleanup(func(ctx context.Context) { kubectl(ctx, "", "delete", "migrationpolicy", namespace) }, NodeTimeout(time.Minute))
-		from := vmi(ctx, namespace, name)
-		migrate(ctx)()
-		state := func() *v1.VirtualMachineInstanceMigrationState {
-			return vmi(ctx, namespace, name).Status.MigrationState
-		}
-		Eventually(func(g Gomega) {
-			now := state()
-			g.Expect(now.MigrationUID).NotTo(Equal(from.Status.MigrationState.MigrationUID))
-			g.Expect(now.StartTimestamp).NotTo(BeNil())
-		}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
-		expectVirtctl(ctx, "migrate-cancel", "-n", namespace, name)
-		Eventually(state).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(
-			And(HaveField("Failed", true), HaveField("AbortStatus", v1.MigrationAbortSucceeded)))
-		Expect(vmi(ctx, namespace, name).Status.NodeName).To(Equal(from.Status.NodeName))
-		expectOneLauncher(ctx, instance)
-		expectCountsOn(ctx)
-	}, SpecTimeout(6*time.Minute))
+	DescribeTable("it stays when the migration is aborted in the middle", n.expectStays,
+		Entry("by virtctl migrate-cancel", SpecTimeout(4*time.Minute), func(ctx context.Context) {
+			expectVirtctl(ctx, "migrate-cancel", "-n", n.namespace, n.name)
+		}),
+		Entry("by deleting the migration", SpecTimeout(4*time.Minute), func(ctx context.Context) {
+			Expect(k8s.Delete(ctx, n.migration(ctx))).To(Succeed())
+		}))
 
-	It("leaves a node that is drained", func(ctx context.Context) {
-		node := vmi(ctx, namespace, name).Status.NodeName
+	It("leaves a node that is drained, and others are shut down as their strategies say", func(ctx context.Context) {
+		node := vmi(ctx, n.namespace, n.name).Status.NodeName
 		DeferCleanup(func(ctx context.Context) { kubectl(ctx, "", "uncordon", node) }, NodeTimeout(time.Minute))
-		expectMoves(ctx, func() {
-			// Only guests: what else runs on the node is none of this test's concern.
-			kubectl(ctx, "", "drain", node, "--pod-selector="+v1.CreatedByLabel, "--delete-emptydir-data", "--ignore-daemonsets", "--force", "--timeout=4m")
-		})
-		expectCounts()
+		drain := []string{"drain", node, "--delete-emptydir-data", "--ignore-daemonsets", "--force"}
+
+		By("being told why one that cannot migrate stays")
+		out, err := exec.CommandContext(ctx, kubectlProgram, append(drain, "--pod-selector=vm=stuck", "--timeout=8s")...).CombinedOutput()
+		Expect(err).To(HaveOccurred(), "the drain of a guest that cannot migrate ended well")
+		Expect(string(out)).To(ContainSubstring("VMI stuck is configured with an eviction strategy but is not live-migratable"))
+		explained, _ := runVirtctl(ctx, "explain", "-n", n.namespace, "stuck")
+		Expect(explained).To(ContainSubstring("waits for this guest, which is to migrate"))
+		stuck := vmi(ctx, n.namespace, "stuck")
+		Expect(stuck.Status.Phase).To(Equal(v1.Running))
+		Expect(k8s.Delete(ctx, &v1.VirtualMachine{ObjectMeta: stuck.ObjectMeta})).To(Succeed())
+
+		By("draining the node of everything")
+		shutDown := map[string]*v1.VirtualMachineInstance{}
+		for _, name := range []string{"none", "possible"} {
+			shutDown[name] = vmi(ctx, n.namespace, name)
+			Expect(shutDown[name].Status.NodeName).To(Equal(node), name)
+		}
+		n.move(ctx, func(ctx context.Context) { kubectl(ctx, "", append(drain, "--timeout=3m")...) })
+		n.expectCounts(ctx)
+		n.expectLog(ctx)
+		for name, before := range shutDown {
+			expectNewInstance(ctx, before)
+			Expect(expectPhase(ctx, n.namespace, name, v1.Running).Status.NodeName).NotTo(Equal(node))
+		}
 	}, SpecTimeout(8*time.Minute))
 })
 
+// nomad is the guest that moves.
+type nomad struct {
+	namespace, name string
+	instance        *v1.VirtualMachineInstance
+	consoles        *everyConsole
+	// life ends with the tests.
+	life context.Context
+	// log is the device of the shared disk.
+	log   string
+	moves int
+}
+
+// begin starts all guests on one node.
+func (n *nomad) begin(ctx context.Context) {
+	GinkgoHelper()
+	n.namespace = newNamespace(ctx)
+	layNetwork(ctx, n.namespace)
+	other := nodes(ctx)[1]
+	kubectl(ctx, "", "cordon", other)
+	DeferCleanup(func(ctx context.Context) { kubectl(ctx, "", "uncordon", other) }, NodeTimeout(time.Minute))
+	claim := makeClaim(n.namespace, "log", corev1.PersistentVolumeBlock)
+	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+	create(ctx, claim, makeVM(n.namespace, n.name, withEvictionStrategy(v1.EvictionStrategyLiveMigrate), withSecondNIC,
+		withClaim("log", "log"), withoutSerial,
+		withDisk("data", v1.VolumeSource{EmptyDisk: &v1.EmptyDiskSource{Capacity: resource.MustParse("64Mi")}}),
+		withUserData(nomadData)))
+	n.instance = expectReady(ctx, n.namespace, n.name)
+	create(ctx, makeVM(n.namespace, "none", withEvictionStrategy(v1.EvictionStrategyNone)),
+		makeVM(n.namespace, "possible", withBridge, withEvictionStrategy(v1.EvictionStrategyLiveMigrateIfPossible)),
+		makeVM(n.namespace, "stuck", withBridge, withEvictionStrategy(v1.EvictionStrategyLiveMigrate)))
+
+	var stop context.CancelFunc
+	n.life, stop = context.WithCancel(context.Background())
+	DeferCleanup(stop)
+	go n.consoles.follow(n.life, n.instance)
+	Eventually(n.consoles.counted).WithContext(ctx).WithTimeout(bootTimeout).ShouldNot(BeEmpty())
+	for _, name := range []string{"none", "possible", "stuck"} {
+		expectReady(ctx, n.namespace, name)
+	}
+	kubectl(ctx, "", "uncordon", other)
+	n.log = deviceOf(ctx, n.namespace, "log")
+}
+
+// address is the hardware address on the second network.
+func (n *nomad) address(ctx context.Context) string {
+	GinkgoHelper()
+	for _, nic := range vmi(ctx, n.namespace, n.name).Status.Interfaces {
+		if nic.Name == secondNetwork {
+			return nic.MAC
+		}
+	}
+	Fail("the guest has no NIC on the second network")
+	return ""
+}
+
+// migrate asks for a migration as a person does.
+func (n *nomad) migrate(ctx context.Context) {
+	GinkgoHelper()
+	expectVirtctl(ctx, "migrate", "-n", n.namespace, n.name)
+}
+
+// migration is the newest of the guest's.
+func (n *nomad) migration(ctx context.Context) *v1.VirtualMachineInstanceMigration {
+	GinkgoHelper()
+	list := &v1.VirtualMachineInstanceMigrationList{}
+	Expect(k8s.List(ctx, list, client.InNamespace(n.namespace))).To(Succeed())
+	list.Items = slices.DeleteFunc(list.Items, func(m v1.VirtualMachineInstanceMigration) bool { return m.Spec.VMIName != n.name })
+	Expect(list.Items).NotTo(BeEmpty())
+	newest := slices.MaxFunc(list.Items, func(a, b v1.VirtualMachineInstanceMigration) int {
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
+	return &newest
+}
+
+// move waits until a migration that is asked for is over, and checks what is said of it.
+func (n *nomad) move(ctx context.Context, ask func(context.Context)) journey {
+	GinkgoHelper()
+	from := vmi(ctx, n.namespace, n.name)
+	start := time.Now()
+	ask(ctx)
+	var now *v1.VirtualMachineInstance
+	Eventually(func(g Gomega) {
+		now = vmi(ctx, n.namespace, n.name)
+		g.Expect(now.UID).To(Equal(from.UID))
+		g.Expect(now.Status.NodeName).NotTo(Equal(from.Status.NodeName), "%+v", now.Status.MigrationState)
+		g.Expect(n.migration(ctx).Status.Phase).To(Equal(v1.MigrationSucceeded))
+	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(100 * time.Millisecond).Should(Succeed())
+	one := journey{From: from.Status.NodeName, To: now.Status.NodeName, Total: milliseconds(time.Since(start))}
+	n.moves++
+
+	migration, state := n.migration(ctx), now.Status.MigrationState
+	Expect(state).To(And(HaveField("Completed", true), HaveField("Failed", false), HaveField("MigrationUID", migration.UID),
+		HaveField("SourceNode", one.From), HaveField("TargetNode", one.To), HaveField("Mode", v1.MigrationPreCopy),
+		HaveField("StartTimestamp", Not(BeNil())), HaveField("EndTimestamp", Not(BeNil())), HaveField("AbortRequested", false)))
+	Expect(state.SourcePod).NotTo(Equal(state.TargetPod))
+	Eventually(func(g Gomega) {
+		now = vmi(ctx, n.namespace, n.name)
+		g.Expect(now.Labels).To(HaveKeyWithValue(v1.NodeNameLabel, one.To))
+		g.Expect(now.Labels).NotTo(HaveKey(v1.MigrationTargetNodeNameLabel))
+		g.Expect(condition(now, v1.VirtualMachineInstanceReady)).To(HaveField("Status", corev1.ConditionTrue))
+		g.Expect(condition(now, v1.VirtualMachineInstanceIsMigratable)).To(HaveField("Status", corev1.ConditionTrue))
+		vm := &v1.VirtualMachine{}
+		g.Expect(k8s.Get(ctx, client.ObjectKeyFromObject(now), vm)).To(Succeed())
+		g.Expect(vm.Status.PrintableStatus).To(Equal(v1.VirtualMachineStatusRunning))
+	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
+	Expect(now.Status.Phase).To(Equal(v1.Running))
+	Expect(expectOneLauncher(ctx, n.instance).Name).To(Equal(state.TargetPod))
+	return one
+}
+
+// expectStays begins a migration that takes its time, ends it in the middle, and sees the guest where it was.
+func (n *nomad) expectStays(ctx context.Context, abort func(context.Context)) {
+	GinkgoHelper()
+	policy := fmt.Sprintf(`{"apiVersion":"migrations.kubevirt.io/v1alpha1","kind":"MigrationPolicy","metadata":{"name":%q},
+		"spec":{"bandwidthPerMigration":"1Mi","selectors":{"virtualMachineInstanceSelector":{"vm":%q}}}}`, n.namespace, n.name)
+	kubectl(ctx, policy, "apply", "-f", "-")
+	DeferCleanup(func(ctx context.Context) { kubectl(ctx, "", "delete", "migrationpolicy", n.namespace) }, NodeTimeout(time.Minute))
+	from := vmi(ctx, n.namespace, n.name)
+	n.migrate(ctx)
+	migration := n.migration(ctx)
+	state := func() *v1.VirtualMachineInstanceMigrationState {
+		return vmi(ctx, n.namespace, n.name).Status.MigrationState
+	}
+	Eventually(state).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(And(
+		HaveField("MigrationUID", migration.UID), HaveField("StartTimestamp", Not(BeNil())),
+		HaveField("MigrationPolicyName", HaveValue(Equal(n.namespace)))))
+	explained, _ := runVirtctl(ctx, "explain", "-n", n.namespace, n.name)
+	Expect(explained).To(And(ContainSubstring("migration "+migration.Name+" is "), ContainSubstring("copied to node "+state().TargetNode)))
+	// Sure to be in the middle: 128 MiB at 1 MiB/s.
+	time.Sleep(2 * time.Second)
+	abort(ctx)
+	Eventually(state).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(And(
+		HaveField("Completed", true), HaveField("Failed", true), HaveField("AbortStatus", v1.MigrationAbortSucceeded),
+		HaveField("FailureReason", Not(BeEmpty()))))
+	GinkgoWriter.Printf("aborted: %+v\n", state())
+	Eventually(func(g Gomega) {
+		ended := &v1.VirtualMachineInstanceMigration{}
+		if err := k8s.Get(ctx, client.ObjectKeyFromObject(migration), ended); client.IgnoreNotFound(err) != nil || err == nil {
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(ended.Status.Phase).To(Equal(v1.MigrationFailed))
+		}
+	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
+	Expect(vmi(ctx, n.namespace, n.name).Status.NodeName).To(Equal(from.Status.NodeName))
+	Expect(expectOneLauncher(ctx, n.instance).Spec.NodeName).To(Equal(from.Status.NodeName))
+	n.expectCounts(ctx)
+}
+
+// expectCounts waits until the guest has counted further than now.
+func (n *nomad) expectCounts(ctx context.Context) {
+	GinkgoHelper()
+	before := n.consoles.latest()
+	Eventually(n.consoles.latest).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeNumerically(">", before+1))
+}
+
+// expectAllCounted checks that no number is missing, and returns how many there are. A line that the guest began in one
+// Pod and ended in another is in neither as a whole.
+func (n *nomad) expectAllCounted() int {
+	GinkgoHelper()
+	all := n.consoles.counted()
+	Expect(len(all)).To(BeNumerically(">=", all[len(all)-1]-all[0]+1-n.moves), "numbers are missing after %d moves: %v", n.moves, all)
+	return len(all)
+}
+
+// expectLog checks the log on the shared disk from outside, while the guest goes on with it.
+func (n *nomad) expectLog(ctx context.Context) int {
+	GinkgoHelper()
+	read := func() int {
+		GinkgoHelper()
+		entries, err := readLog(ctx, n.log)
+		Expect(err).NotTo(HaveOccurred(), "after %d moves", n.moves)
+		return len(entries)
+	}
+	before := read()
+	Expect(before).To(BeNumerically(">", 0))
+	Eventually(read).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeNumerically(">", before))
+	return before
+}
+
 func withEvictionStrategy(strategy v1.EvictionStrategy) option {
 	return func(vm *v1.VirtualMachine) { spec(vm).EvictionStrategy = ptr.To(strategy) }
+}
+
+// withoutSerial takes the serial from the last disk: the small guest lets such a disk alone.
+func withoutSerial(vm *v1.VirtualMachine) {
+	disks := spec(vm).Domain.Devices.Disks
+	disks[len(disks)-1].Serial = ""
+}
+
+// withBridge binds the NIC on the Pods' network such that the guest cannot migrate.
+func withBridge(vm *v1.VirtualMachine) {
+	spec(vm).Domain.Devices.Interfaces[0].InterfaceBindingMethod = v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}}
+}
+
+// deviceOf is the device of a claim's volume on this machine.
+func deviceOf(ctx context.Context, namespace, name string) string {
+	GinkgoHelper()
+	claim, volume := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}
+	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, claim)).To(Succeed())
+	Expect(k8s.Get(ctx, client.ObjectKey{Name: claim.Spec.VolumeName}, volume)).To(Succeed())
+	switch source := volume.Spec.PersistentVolumeSource; {
+	case source.Local != nil:
+		return source.Local.Path
+	case source.HostPath != nil:
+		return source.HostPath.Path
+	}
+	Fail("the volume of claim " + name + " is not on this machine")
+	return ""
 }
 
 // diskCount is the number after DISK- in what a console showed.
@@ -161,65 +340,17 @@ func diskCount(screen string) int {
 	return n
 }
 
-// expectOneLauncher waits until one launcher Pod of a VMI is left that has not ended.
-func expectOneLauncher(ctx context.Context, instance *v1.VirtualMachineInstance) {
+// expectOneLauncher waits until one launcher Pod of a VMI is left that has not ended, and returns it.
+func expectOneLauncher(ctx context.Context, instance *v1.VirtualMachineInstance) *corev1.Pod {
 	GinkgoHelper()
+	var alive []corev1.Pod
 	Eventually(func(g Gomega) {
 		pods := &corev1.PodList{}
 		g.Expect(k8s.List(ctx, pods, client.InNamespace(instance.Namespace), client.MatchingLabels{v1.CreatedByLabel: string(instance.UID)})).To(Succeed())
-		alive := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
+		alive = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
 			return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 		})
 		g.Expect(alive).To(HaveLen(1))
 	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
-}
-
-// everyConsole is what the guest wrote in all the Pods that it has been in.
-type everyConsole struct {
-	mu   sync.Mutex
-	seen map[types.UID]func() string
-}
-
-// follow follows each launcher Pod of a VMI from the moment in which it runs.
-func (e *everyConsole) follow(ctx context.Context, instance *v1.VirtualMachineInstance) {
-	defer GinkgoRecover()
-	for ctx.Err() == nil {
-		pods := &corev1.PodList{}
-		if err := k8s.List(ctx, pods, client.InNamespace(instance.Namespace), client.MatchingLabels{v1.CreatedByLabel: string(instance.UID)}); err == nil {
-			for i := range pods.Items {
-				e.add(ctx, &pods.Items[i])
-			}
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(500 * time.Millisecond):
-		}
-	}
-}
-
-func (e *everyConsole) add(ctx context.Context, pod *corev1.Pod) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.seen[pod.UID] != nil || pod.Status.Phase != corev1.PodRunning {
-		return
-	}
-	if read, err := followPod(ctx, pod); err == nil {
-		e.seen[pod.UID] = read
-	}
-}
-
-// counted are the numbers that the guest has counted to, each once.
-func (e *everyConsole) counted() []int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var all []int
-	for _, read := range e.seen {
-		for _, found := range worked.FindAllStringSubmatch(read(), -1) {
-			if n, err := strconv.Atoi(found[1]); err == nil {
-				all = append(all, n)
-			}
-		}
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
+	return &alive[0]
 }

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// logRecord is the size of a record of the guest's log: a sector.
+const logRecord = 512
+
+// nomadData has the guest of these tests do what can be seen to go wrong:
+//   - a count that lives in its memory alone, on the console and on a disk that is copied;
+//   - a log on the shared disk, the one without a serial: each record has its number, the guest's uptime and the SHA-256 of
+//     both and the former sum. A second guest that runs would have another uptime, and break the chain;
+//   - an echo server on the second network;
+//   - memory that changes all the time.
+const nomadData = "#!/bin/sh\n" + worker + `
+ip addr add ` + guestAddress + `/24 dev eth1; ip link set eth1 up
+nc -ll -p 7 -e cat &
+for d in /sys/block/vd*; do
+	[ -n "$(cat $d/serial)" ] && continue
+	(n=0 h=none
+	while true; do
+		n=$((n+1)); read up idle </proc/uptime
+		h=$(echo "$n $up $h" | sha256sum); h=${h%% *}
+		printf '%-511s\n' "$n $up $h"
+	done | dd of=/dev/${d##*/} bs=512 iflag=fullblock oflag=direct 2>/dev/null) &
+done
+(while true; do for i in 1 2 3 4 5 6 7 8; do cat /bin/busybox >/run/load$i; usleep 50000; done; done) &
+`
+
+// logEntry is what a record of the log says.
+type logEntry struct {
+	number int
+	uptime float64
+}
+
+// readLog reads the guest's log from a disk and checks every sum and every number of it.
+func readLog(ctx context.Context, device string) ([]logEntry, error) {
+	// Past this machine's cache: the guest writes past it too.
+	content, err := exec.CommandContext(ctx, "dd", "if="+device, "bs=1M", "iflag=direct", "status=none").Output()
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", device, err)
+	}
+	var entries []logEntry
+	sum := "none"
+	for len(content) >= logRecord && content[0] != 0 {
+		record := string(bytes.TrimRight(content[:logRecord], " \n"))
+		content = content[logRecord:]
+		fields := strings.Fields(record)
+		if len(fields) != 3 {
+			return entries, fmt.Errorf("record %d is %q", len(entries)+1, record)
+		}
+		expected := fmt.Sprintf("%x", sha256.Sum256([]byte(fields[0]+" "+fields[1]+" "+sum+"\n")))
+		if fields[2] != expected {
+			return entries, fmt.Errorf("record %d is %q, but its sum would be %s after %s", len(entries)+1, record, expected, sum)
+		}
+		sum = fields[2]
+		entry := logEntry{}
+		if entry.number, err = strconv.Atoi(fields[0]); err != nil || entry.number != len(entries)+1 {
+			return entries, fmt.Errorf("record %d is %q", len(entries)+1, record)
+		}
+		if entry.uptime, err = strconv.ParseFloat(fields[1], 64); err != nil {
+			return entries, fmt.Errorf("record %d is %q: %w", len(entries)+1, record, err)
+		}
+		if len(entries) > 0 && entry.uptime < entries[len(entries)-1].uptime {
+			return entries, fmt.Errorf("record %d is %q: the guest's time went back from %g", len(entries)+1, record, entries[len(entries)-1].uptime)
+		}
+		entries = append(entries, entry)
+	}
+	return entries, nil
+}
+
+// everyConsole is what the guest wrote in all the Pods that it has been in.
+type everyConsole struct {
+	mu   sync.Mutex
+	seen map[types.UID]func() string
+}
+
+// follow follows each launcher Pod of a VMI from the moment in which it runs.
+func (e *everyConsole) follow(ctx context.Context, instance *v1.VirtualMachineInstance) {
+	defer GinkgoRecover()
+	for ctx.Err() == nil {
+		pods := &corev1.PodList{}
+		if err := k8s.List(ctx, pods, client.InNamespace(instance.Namespace), client.MatchingLabels{v1.CreatedByLabel: string(instance.UID)}); err == nil {
+			for i := range pods.Items {
+				e.add(ctx, &pods.Items[i])
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+func (e *everyConsole) add(ctx context.Context, pod *corev1.Pod) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.seen[pod.UID] != nil || pod.Status.Phase != corev1.PodRunning {
+		return
+	}
+	if read, err := followPod(ctx, pod); err == nil {
+		e.seen[pod.UID] = read
+	}
+}
+
+// counted are the numbers that the guest has counted to, each once.
+func (e *everyConsole) counted() []int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var all []int
+	for _, read := range e.seen {
+		for _, found := range worked.FindAllStringSubmatch(read(), -1) {
+			if n, err := strconv.Atoi(found[1]); err == nil {
+				all = append(all, n)
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// latest is the last number.
+func (e *everyConsole) latest() int {
+	all := e.counted()
+	if len(all) == 0 {
+		return 0
+	}
+	return all[len(all)-1]
+}
+
+// journey is what was seen of one migration, in milliseconds.
+type journey struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+	// Total is from the order to the migration's last phase.
+	Total float64 `json:"totalMs"`
+	// Silent is how long the guest's kernel answered no ping, ConnectionSilent how long nothing came back over the connection.
+	Silent           float64 `json:"downtimeMs,omitempty"`
+	ConnectionSilent float64 `json:"connectionMs,omitempty"`
+	// Announced is when the guest was first announced, after the last answer before the switch.
+	Announcements int `json:"announcements,omitempty"`
+}
+
+// journeys is the report of many.
+type journeys struct {
+	Count   int                `json:"count"`
+	Records int                `json:"logRecords"`
+	Counted int                `json:"counted"`
+	Total   map[string]float64 `json:"totalMs"`
+	Silent  map[string]float64 `json:"downtimeMs,omitempty"`
+	Talk    map[string]float64 `json:"connectionMs,omitempty"`
+	Each    []journey          `json:"migrations"`
+}
+
+func makeJourneys(each []journey) *journeys {
+	figures := func(of func(journey) float64) map[string]float64 {
+		var all []float64
+		for _, one := range each {
+			all = append(all, of(one))
+		}
+		slices.Sort(all)
+		// The nearest rank.
+		at := func(percent int) float64 { return all[max((len(all)*percent+99)/100, 1)-1] }
+		return map[string]float64{"p50": at(50), "p95": at(95), "max": all[len(all)-1]}
+	}
+	return &journeys{
+		Count: len(each), Each: each,
+		Total:  figures(func(j journey) float64 { return j.Total }),
+		Silent: figures(func(j journey) float64 { return j.Silent }),
+		Talk:   figures(func(j journey) float64 { return j.ConnectionSilent }),
+	}
+}
+
+// table is for people.
+func (j *journeys) table() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d migrations, %d log records without a gap or a wrong sum, %d counts without a gap, one connection\n", j.Count, j.Records, j.Counted)
+	fmt.Fprintf(&b, "%-34s %9s %9s %9s\n", "ms", "p50", "p95", "max")
+	for _, line := range []struct {
+		title   string
+		figures map[string]float64
+	}{{"total, order to Succeeded", j.Total}, {"downtime, by ping", j.Silent}, {"silence of the TCP connection", j.Talk}} {
+		fmt.Fprintf(&b, "%-34s %9.0f %9.0f %9.0f\n", line.title, line.figures["p50"], line.figures["p95"], line.figures["max"])
+	}
+	return b.String()
+}
+
+// write keeps the report where it was asked for.
+func (j *journeys) write(path string) {
+	GinkgoHelper()
+	text, err := json.MarshalIndent(j, "", "  ")
+	Expect(err).NotTo(HaveOccurred())
+	Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
+	Expect(os.WriteFile(path, append(text, '\n'), 0o600)).To(Succeed())
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package e2e
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// The network that all nodes of the local cluster share with this machine.
+const (
+	secondNetwork = "second"
+	machineBridge = "vireo0"
+	// guestAddress is one that neither a node (10.200.0.11 and up to twenty of them) nor the machine has.
+	guestAddress = "10.200.0.201"
+	echoPort     = 7
+)
+
+// layNetwork lets the Pods of a namespace be on the second network, until the test ends.
+func layNetwork(ctx context.Context, namespace string) {
+	GinkgoHelper()
+	kubectl(ctx, "", "apply", "--server-side", "-f", "testdata/multus.yaml")
+	kubectl(ctx, fmt.Sprintf(`{"apiVersion":"k8s.cni.cncf.io/v1","kind":"NetworkAttachmentDefinition","metadata":{"name":%q,"namespace":%q},
+		"spec":{"config":"{\"cniVersion\":\"1.0.0\",\"name\":\"%s\",\"type\":\"bridge\",\"bridge\":\"%s\",\"mtu\":1500}"}}`,
+		secondNetwork, namespace, secondNetwork, secondNetwork), "apply", "-f", "-")
+	multus := func(ctx context.Context, what string) {
+		GinkgoHelper()
+		out, err := exec.CommandContext(ctx, os.Getenv("VIREO_CLUSTER"), "multus", what).CombinedOutput()
+		Expect(err).NotTo(HaveOccurred(), string(out))
+	}
+	multus(ctx, "on")
+	DeferCleanup(func(ctx context.Context) {
+		multus(ctx, "off")
+		kubectl(ctx, "", "delete", "--ignore-not-found", "-f", "testdata/multus.yaml")
+	}, NodeTimeout(2*time.Minute))
+	// containerd reads the folder of its networks again when it is told of a change, a moment later.
+	for i, node := range nodes(ctx) {
+		tries := 0
+		Eventually(func(g Gomega) {
+			tries++
+			pod := startPeer(ctx, namespace, fmt.Sprintf("probe-%d-%d", i, tries), node, "serve")
+			g.Expect(pod.Annotations).To(HaveKey("k8s.v1.cni.cncf.io/network-status"))
+			g.Expect(k8s.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
+	}
+}
+
+// withSecondNIC plugs a VM into the second network; the guest gives itself an address there.
+func withSecondNIC(vm *v1.VirtualMachine) {
+	s := spec(vm)
+	s.Domain.Devices.Interfaces = append(s.Domain.Devices.Interfaces, v1.Interface{
+		Name: secondNetwork, InterfaceBindingMethod: v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}},
+	})
+	s.Networks = append(s.Networks, v1.Network{
+		Name: secondNetwork, NetworkSource: v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: secondNetwork}},
+	})
+}
+
+// silence is the longest time between two signs of life.
+type silence struct {
+	mu      sync.Mutex
+	last    time.Time
+	longest time.Duration
+	signs   int
+}
+
+func (s *silence) sign() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if !s.last.IsZero() {
+		s.longest = max(s.longest, now.Sub(s.last))
+	}
+	s.last = now
+	s.signs++
+}
+
+// restart forgets the longest and returns it.
+func (s *silence) restart() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	longest := s.longest
+	s.longest = 0
+	return longest
+}
+
+func (s *silence) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.signs
+}
+
+// pingInterval is how exactly a guest's silence is known.
+const pingInterval = 5 * time.Millisecond
+
+// pings asks for an echo of the guest's kernel all the time, which answers as soon as its processor runs.
+func pings(ctx context.Context, address string) *silence {
+	GinkgoHelper()
+	connection, err := net.Dial("ip4:icmp", address)
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(connection.Close)
+	heard, id := &silence{}, uint16(os.Getpid())
+	go func() {
+		ticker := time.NewTicker(pingInterval)
+		defer ticker.Stop()
+		for sequence := uint16(0); ctx.Err() == nil; sequence++ {
+			// One that cannot be sent is one that gets no answer.
+			_, _ = connection.Write(echoRequest(id, sequence))
+			<-ticker.C
+		}
+	}()
+	go func() {
+		packet := make([]byte, 1500)
+		for {
+			n, err := connection.Read(packet)
+			if err != nil {
+				return
+			}
+			// An IPv4 header comes first; echo replies are of type 0.
+			if header := int(packet[0]&0xf) * 4; n >= header+8 && packet[header] == 0 && binary.BigEndian.Uint16(packet[header+4:]) == id {
+				heard.sign()
+			}
+		}
+	}()
+	return heard
+}
+
+// echoRequest is an ICMP message of type 8 (RFC 792).
+func echoRequest(id, sequence uint16) []byte {
+	message := []byte{8, 0, 0, 0}
+	message = binary.BigEndian.AppendUint16(message, id)
+	message = binary.BigEndian.AppendUint16(message, sequence)
+	var sum uint32
+	for i := 0; i < len(message); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(message[i:]))
+	}
+	binary.BigEndian.PutUint16(message[2:], ^uint16(sum+sum>>16))
+	return message
+}
+
+// talk is one TCP connection to the guest's echo server, over which numbers go there and back all the time.
+type talk struct {
+	silence
+	failure error
+}
+
+func (t *talk) broken() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.failure
+}
+
+func (t *talk) fail(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.failure == nil {
+		t.failure = err
+	}
+}
+
+// startTalk connects once, and never again.
+func startTalk(ctx context.Context, address string) *talk {
+	GinkgoHelper()
+	var connection net.Conn
+	Eventually(func() error {
+		var err error
+		connection, err = net.DialTimeout("tcp", address, 2*time.Second)
+		return err
+	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
+	DeferCleanup(connection.Close)
+	t := &talk{}
+	go func() {
+		for n := 1; ctx.Err() == nil; n++ {
+			if _, err := fmt.Fprintln(connection, n); err != nil {
+				t.fail(fmt.Errorf("send %d: %w", n, err))
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+	go func() {
+		lines := bufio.NewScanner(connection)
+		for n := 1; lines.Scan(); n++ {
+			if got := lines.Text(); got != fmt.Sprint(n) {
+				t.fail(fmt.Errorf("%q came back instead of %d", got, n))
+				return
+			}
+			t.sign()
+		}
+		t.fail(fmt.Errorf("the connection ended: %w", cmp.Or(lines.Err(), io.EOF)))
+	}()
+	return t
+}
+
+// announcement is a frame by which a guest tells switches and neighbors where it is now.
+type announcement struct {
+	At time.Time
+	// Protocol is 0x8035 for QEMU's RARP, 0x0806 for the guest's own ARP.
+	Protocol uint16
+}
+
+// announcements are the broadcasts of RARP and ARP that arrive at this machine from a hardware address.
+func announcements(ctx context.Context, from string) func() []announcement {
+	GinkgoHelper()
+	address, err := net.ParseMAC(from)
+	Expect(err).NotTo(HaveOccurred())
+	bridge, err := net.InterfaceByName(machineBridge)
+	Expect(err).NotTo(HaveOccurred())
+	all := uint16(unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8) //nolint:mnd // network byte order
+	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(all))
+	Expect(err).NotTo(HaveOccurred())
+	Expect(unix.Bind(socket, &unix.SockaddrLinklayer{Protocol: all, Ifindex: bridge.Index})).To(Succeed())
+	Expect(unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 200_000})).To(Succeed())
+	var (
+		mutex sync.Mutex
+		seen  []announcement
+	)
+	go func() {
+		defer func() { _ = unix.Close(socket) }()
+		frame := make([]byte, 2048)
+		for ctx.Err() == nil {
+			n, err := unix.Read(socket, frame)
+			if err != nil || n < 14 || string(frame[6:12]) != string(address) || frame[0]&frame[5] != 0xff {
+				continue
+			}
+			if protocol := binary.BigEndian.Uint16(frame[12:]); protocol == unix.ETH_P_RARP || protocol == unix.ETH_P_ARP {
+				mutex.Lock()
+				seen = append(seen, announcement{time.Now(), protocol})
+				mutex.Unlock()
+			}
+		}
+	}()
+	return func() []announcement {
+		mutex.Lock()
+		defer mutex.Unlock()
+		return append([]announcement(nil), seen...)
+	}
+}
