@@ -318,7 +318,9 @@ func (c *Copies) watch(ctx context.Context, begun *Copy) {
 			return
 		case <-tick.C:
 		}
-		progress, err := begun.machine.CopyProgress(ctx, domainOf(begun.vmi))
+		// To its end, also when the copying ends meanwhile: a call to libvirt that is given up takes the connection with it, by
+		// which the next thing is to see where the guest is.
+		progress, err := begun.machine.CopyProgress(context.WithoutCancel(ctx), domainOf(begun.vmi))
 		if err != nil || progress == nil {
 			continue
 		}
