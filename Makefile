@@ -118,6 +118,10 @@ test-clientcompat: deps ## Our API with KubeVirt's own Go client: every kind and
 test-e2e: ## End to end on two nodes; brings the cluster up and takes it down
 	@hack/e2e.sh
 
+.PHONY: chaos
+chaos: ## Migrate a guest while processes are killed and connections cut (RUNS=200, SEED=n repeats); writes .bench/chaos.json
+	@RUNS='$(RUNS)' SEED='$(SEED)' hack/chaos.sh
+
 .PHONY: bench-start
 bench-start: ## Measure VM starts against bare Pods (COUNT=10); writes .bench/start.json
 	@hack/bench-start.sh $(COUNT)

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The Vireo Authors
+#
+# chaos.sh: migrates a guest between two nodes of this machine while processes are killed and connections are cut; see
+# test/chaos/README.md. RUNS says how many migrations, SEED repeats those of an earlier run. The cluster stays up.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if [ -n "${KUBECONFIG:-}" ]; then
+	echo "chaos.sh kills processes of nodes: it works on the cluster of 'make cluster-up' only; unset KUBECONFIG" >&2
+	exit 1
+fi
+step_logs=$PWD/.build/chaos
+mkdir -p "$step_logs"
+. hack/steps.sh
+. hack/deploy-local.sh
+steps=$((local_steps + 1))
+
+bring_up 2 virt-controller virt-api virt-handler virt-launcher guest-small guest-small-kernel test-tools
+rootfs=$(hack/images/rootfs.sh --unpacked virt-launcher)
+go build -o .build/chaos/chaos ./test/chaos
+exec .build/chaos/chaos --cluster "$PWD/hack/cluster/cluster" --launcher-rootfs "$rootfs" ${RUNS:+--runs "$RUNS"} ${SEED:+--seed "$SEED"}

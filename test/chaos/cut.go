@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+)
+
+// cutTable is the nftables table of a cut in a node's network namespace.
+const cutTable = "vireo_chaos"
+
+// agentsPort is where the agents listen for each other (docs/adr/0023-migration-protocol.md).
+const agentsPort = 8187
+
+// betweenAgents, betweenQEMUs and toAPIServer are what a node's packets are dropped by, on their way in, out and through.
+func betweenAgents(string) string {
+	return fmt.Sprintf("tcp dport %d drop\ntcp sport %d drop", agentsPort, agentsPort)
+}
+
+func betweenQEMUs(string) string {
+	ports := fmt.Sprintf("{ %d, %d }", hypervisor.MigrationMemoryPort, hypervisor.MigrationDisksPort)
+	return "tcp dport " + ports + " drop\ntcp sport " + ports + " drop"
+}
+
+func toAPIServer(server string) string {
+	host, port, _ := strings.Cut(server, ":")
+	return fmt.Sprintf("ip daddr %s tcp dport %s drop\nip saddr %s tcp sport %s drop", host, port, host, port)
+}
+
+// cut has a node drop packets, also of connections that there are. Services' addresses are those of their Pods by then.
+func (d *damage) cut(ctx context.Context, h *harness, node string, rules func(apiServer string) string) error {
+	config, err := clientcmd.BuildConfigFromFlags("", h.cluster.kubeconfig())
+	if err != nil {
+		return err
+	}
+	server, err := url.Parse(config.Host)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cuts == nil {
+		d.cuts = map[string]bool{}
+	}
+	d.cuts[node] = true
+	h.seen.note("cut on %s", node)
+	_, err = h.cluster.enter(ctx, node, cutRuleset(rules(server.Host)), "nft", "-f", "-")
+	return err
+}
+
+// cutRuleset adds rules to what there may be of another cut.
+func cutRuleset(rules string) string {
+	var set strings.Builder
+	set.WriteString("table inet " + cutTable + " {\n")
+	for _, hook := range []string{"input", "forward", "output"} {
+		// After the translation of Services' addresses, before anything is accepted.
+		fmt.Fprintf(&set, "chain %s {\ntype filter hook %s priority -10; policy accept;\n%s\n}\n", hook, hook, rules)
+	}
+	set.WriteString("}\n")
+	return set.String()
+}

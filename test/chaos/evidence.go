@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// lastLines is how much of a log is kept, in bytes.
+const lastLines = 400 << 10
+
+// keepEvidence writes what there is to know of a run that failed into a folder of its own.
+func (h *harness) keepEvidence(ctx context.Context, r *result) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	r.Evidence = filepath.Join(h.evidence, fmt.Sprint(r.Seed))
+	keep := func(name string, text []byte) {
+		path := filepath.Join(r.Evidence, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, text, 0o644)); err != nil {
+			fmt.Fprintln(os.Stderr, "chaos: keep evidence:", err)
+		}
+	}
+	keep("journal.txt", []byte(strings.Join(append(h.seen.journal(), r.Failures...), "\n")+"\n"))
+	for name, list := range map[string]client.ObjectList{
+		"vms.yaml": &v1.VirtualMachineList{}, "vmis.yaml": &v1.VirtualMachineInstanceList{},
+		"migrations.yaml": &v1.VirtualMachineInstanceMigrationList{}, "pods.yaml": &corev1.PodList{}, "events.yaml": &corev1.EventList{},
+	} {
+		err := h.api.List(ctx, list, client.InNamespace(h.namespace))
+		text, _ := yaml.Marshal(list)
+		keep(name, append(text, fmt.Sprintf("# %v\n", err)...))
+	}
+	h.keepLogs(ctx, keep)
+	for _, node := range h.cluster.nodes() {
+		if text, err := tailOf(h.cluster.log(node + "/kubelet")); err == nil {
+			keep("kubelet-"+node+".log", text)
+		}
+	}
+	if processes, err := exec.CommandContext(ctx, "ps", "axo", "pid,ppid,lstart,stat,args").Output(); err == nil {
+		keep("processes.txt", processes)
+	}
+}
+
+// keepLogs keeps those of the components and of the launchers, and of what ran before in the same Pod.
+func (h *harness) keepLogs(ctx context.Context, keep func(string, []byte)) {
+	pods, err := h.components(ctx)
+	if err != nil {
+		keep("logs/error.txt", []byte(err.Error()))
+	}
+	launchers := &corev1.PodList{}
+	if err := h.api.List(ctx, launchers, client.InNamespace(h.namespace)); err == nil {
+		pods = append(pods, launchers.Items...)
+	}
+	for i := range pods {
+		pod := &pods[i]
+		for _, previous := range []bool{false, true} {
+			stream, err := h.clientset.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
+				Container: pod.Spec.Containers[0].Name, Previous: previous, Timestamps: true, TailLines: new(int64(3000)),
+			}).Stream(ctx)
+			if err != nil {
+				continue
+			}
+			text, _ := io.ReadAll(io.LimitReader(stream, 4<<20))
+			_ = stream.Close()
+			name := "logs/" + pod.Name
+			if previous {
+				name += "-previous"
+			}
+			keep(name+".log", text)
+		}
+	}
+}
+
+func tailOf(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	text := make([]byte, min(info.Size(), lastLines))
+	_, err = file.ReadAt(text, info.Size()-int64(len(text)))
+	return text, err
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package plan says what goes wrong in a run of the chaos test, and when. A run follows from its seed alone.
+package plan
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Phase is a point in the course of a migration. The names are those of docs/adr/0023-migration-protocol.md.
+type Phase int
+
+// The phases, in their order, and what is seen at each.
+const (
+	// Asked: the migration object was created.
+	Asked Phase = iota
+	// Scheduling: the target's launcher Pod is there, and does not run yet.
+	Scheduling
+	// Prepared: the target's agent has said that the guest may come.
+	Prepared
+	// Begun: the source's agent has recorded the start.
+	Begun
+	// Copying: the source's QEMU sends memory.
+	Copying
+	// Switching: the source's QEMU has stopped its CPUs.
+	Switching
+	// Releasing: the source's QEMU has ended, so that the guest was handed over.
+	Releasing
+	// Running: the target's QEMU has started its CPUs.
+	Running
+	// Owned: status.nodeName is the target's.
+	Owned
+	phases
+)
+
+// window is the time after the observation within which the fault comes.
+var window = [phases]time.Duration{
+	Asked: 300 * time.Millisecond, Scheduling: 1500 * time.Millisecond, Prepared: 100 * time.Millisecond, Begun: 300 * time.Millisecond,
+	Copying: 1200 * time.Millisecond, Switching: 80 * time.Millisecond, Releasing: 30 * time.Millisecond, Running: 60 * time.Millisecond,
+	Owned: time.Second,
+}
+
+var phaseNames = [phases]string{"asked", "scheduling", "prepared", "begun", "copying", "switching", "releasing", "running", "owned"}
+
+// String is the phase's name in tables and files.
+func (p Phase) String() string { return phaseNames[p] }
+
+// Phases are all of them, in their order.
+func Phases() []Phase {
+	all := make([]Phase, phases)
+	for i := range all {
+		all[i] = Phase(i)
+	}
+	return all
+}
+
+// Fault is something that goes wrong.
+type Fault string
+
+// The faults: SIGKILL of a process, or a cut of the network that is mended after a while.
+const (
+	SourceAgent    Fault = "kill source virt-handler"
+	TargetAgent    Fault = "kill target virt-handler"
+	SourceLauncher Fault = "kill source virt-launcher"
+	TargetLauncher Fault = "kill target virt-launcher"
+	SourceLibvirtd Fault = "kill source libvirtd"
+	TargetLibvirtd Fault = "kill target libvirtd"
+	SourceQEMU     Fault = "kill source QEMU"
+	TargetQEMU     Fault = "kill target QEMU"
+	Controller     Fault = "kill virt-controller"
+	APIServer      Fault = "kill kube-apiserver"
+	SourceKubelet  Fault = "kill source kubelet"
+	TargetKubelet  Fault = "kill target kubelet"
+	CutAgents      Fault = "cut agent to agent"
+	CutQEMUs       Fault = "cut QEMU to QEMU"
+	CutSource      Fault = "cut source to API"
+	CutTarget      Fault = "cut target to API"
+)
+
+// span are the phases in which what a fault strikes is there, or comes into being a moment later.
+type span struct {
+	fault       Fault
+	first, last Phase
+}
+
+var faults = []span{
+	{SourceAgent, Asked, Owned}, {TargetAgent, Asked, Owned},
+	{SourceLauncher, Asked, Releasing}, {TargetLauncher, Scheduling, Owned},
+	{SourceLibvirtd, Asked, Releasing}, {TargetLibvirtd, Scheduling, Owned},
+	{SourceQEMU, Asked, Switching}, {TargetQEMU, Begun, Owned},
+	{Controller, Asked, Owned}, {APIServer, Asked, Owned},
+	{SourceKubelet, Asked, Owned}, {TargetKubelet, Asked, Owned},
+	{CutAgents, Asked, Owned}, {CutQEMUs, Prepared, Running},
+	{CutSource, Asked, Owned}, {CutTarget, Asked, Owned},
+}
+
+// Faults are all of them, in the order of the table.
+func Faults() []Fault {
+	all := make([]Fault, 0, len(faults))
+	for _, s := range faults {
+		all = append(all, s.fault)
+	}
+	return all
+}
+
+// Injection is a fault at a moment.
+type Injection struct {
+	Fault Fault
+	Phase Phase
+	// Delay is how long after the phase was seen it comes.
+	Delay time.Duration
+	// Lasts is how long it is until what was cut is mended, or what nothing else starts again is started.
+	Lasts time.Duration
+}
+
+// String is the injection in a line.
+func (i Injection) String() string {
+	return fmt.Sprintf("%s at %s+%dms for %.1fs", i.Fault, i.Phase, i.Delay.Milliseconds(), i.Lasts.Seconds())
+}
+
+// Run is what goes wrong in one run.
+type Run struct {
+	Seed uint64
+	// Injections are one or two, by their phase.
+	Injections []Injection
+}
+
+type cell struct {
+	fault Fault
+	phase Phase
+}
+
+// cells are all pairs of a fault and a phase that make sense, in an order that only looks random: as many runs with seeds in a row as
+// there are cells meet each of them once.
+var cells = func() []cell {
+	var all []cell
+	for _, s := range faults {
+		for p := s.first; p <= s.last; p++ {
+			all = append(all, cell{s.fault, p})
+		}
+	}
+	rand.New(rand.NewPCG(0, 0)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}()
+
+// Cells is the number of pairs of a fault and a phase.
+func Cells() int { return len(cells) }
+
+const (
+	shortest, longest = 500 * time.Millisecond, 6 * time.Second
+	// oneIn is how many runs there are for one with two faults.
+	oneIn = 4
+)
+
+// Of makes the plan of a run.
+func Of(seed uint64) Run {
+	random := rand.New(rand.NewPCG(seed, seed))
+	first := cells[seed%uint64(len(cells))]
+	run := Run{Seed: seed, Injections: []Injection{inject(random, first)}}
+	if random.IntN(oneIn) == 0 {
+		run.Injections = append(run.Injections, inject(random, cells[random.IntN(len(cells))]))
+		slices.SortStableFunc(run.Injections, func(a, b Injection) int { return int(a.Phase) - int(b.Phase) })
+	}
+	return run
+}
+
+func inject(random *rand.Rand, c cell) Injection {
+	return Injection{
+		Fault: c.fault, Phase: c.phase,
+		Delay: time.Duration(random.Int64N(int64(window[c.phase]))).Round(time.Millisecond),
+		Lasts: (shortest + time.Duration(random.Int64N(int64(longest-shortest)))).Round(100 * time.Millisecond),
+	}
+}

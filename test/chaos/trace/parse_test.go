@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package trace
+
+import (
+	"testing"
+	"time"
+
+	"github.com/vireo-project/vireo/test/chaos/oracle"
+)
+
+// The lines are a kernel's (6.18).
+func TestParse(t *testing.T) {
+	const at = 61234*time.Second + 250001*time.Microsecond
+	tests := map[string]struct {
+		text string
+		want *oracle.Event
+	}{
+		"CPUs are started": {
+			" qemu-system-x86-4242    (   4242) [001] ..... 61234.250001: state_0: (0x55d0c0a3fac0) running=1 state=9",
+			&oracle.Event{At: at, Kind: oracle.Started, Process: 4242, Detail: 9},
+		},
+		"CPUs have stopped, says the migration's thread": {
+			" mig/src/main-4250    (   4242) [000] ..... 61234.250001: state_1: (0x55d0c0a3fac0) running=0 state=7",
+			&oracle.Event{At: at, Kind: oracle.Stopped, Process: 4242, Detail: 7},
+		},
+		"memory is sent": {
+			" qemu-system-x86-4242    (   4242) [001] ..... 61234.250001: send_0: (0x55d0c0a3fac0)",
+			&oracle.Event{At: at, Kind: oracle.Sending, Process: 4242},
+		},
+		"a direct write": {
+			"          worker-4260    (   4242) [001] ..... 61234.250001: iomap_iter: dev 254:0 ino 0xaa2210 pos 0x200 length 0x200 status 0 flags WRITE|DIRECT (0x11) ops 0xffffffff8245a750 caller __iomap_dio_rw+0x1fb/0x8d0",
+			&oracle.Event{At: at, Kind: oracle.Wrote, Process: 4242},
+		},
+		"a write by somebody else, with a name that is hard to read": {
+			"   a - b [1] c-77    (     77) [000] ...1. 61234.250001: ext4_da_write_begin: dev 254,0 ino 42 pos 0 len 4096",
+			&oracle.Event{At: at, Kind: oracle.Wrote, Process: 77},
+		},
+		"an end": {
+			" CPU 0/TCG-4270    (   4242) [001] ...1. 61234.250001: sched_process_exit: comm=CPU 0/TCG pid=4270 prio=120 group_dead=true",
+			&oracle.Event{At: at, Kind: oracle.Ended, Process: 4242},
+		},
+		"a hole": {"CPU:1 [LOST 17 EVENTS]", &oracle.Event{Kind: oracle.Lost, Detail: 17}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := parse(test.text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if *got != *test.want {
+				t.Errorf("it is %+v, want %+v", got, test.want)
+			}
+		})
+	}
+	for _, bad := range []string{"", "something else", " qemu-4242 (4242) [001] ..... 61234.250001: state_0: (0x1) no=1"} {
+		if got, err := parse(bad); err == nil {
+			t.Errorf("%q is read as %+v", bad, got)
+		}
+	}
+}
