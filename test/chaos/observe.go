@@ -49,6 +49,8 @@ type course struct {
 	target    string
 	reached   map[plan.Phase]chan struct{}
 	at        map[plan.Phase]time.Time
+	// phase is the migration's as it was last, also when it is gone by now: it goes with the instance that it is about.
+	phase v1.VirtualMachineInstanceMigrationPhase
 	// stopped and started are when the guest stood still and went on, by the kernel's clock.
 	stopped, started time.Duration
 }
@@ -112,6 +114,13 @@ func (o *observer) created(uid types.UID) {
 	o.sawVMI()
 }
 
+// lastPhase is the migration's, as it was seen last.
+func (o *observer) lastPhase() v1.VirtualMachineInstanceMigrationPhase {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.course.phase
+}
+
 // wait returns when a phase is reached.
 func (o *observer) wait(p plan.Phase) <-chan struct{} {
 	o.mu.Lock()
@@ -130,7 +139,7 @@ func (o *observer) reach(p plan.Phase) {
 
 // follow watches the objects of a namespace until the context ends.
 func (o *observer) follow(ctx context.Context, api client.WithWatch, namespace string) {
-	for _, list := range []client.ObjectList{&corev1.PodList{}, &v1.VirtualMachineInstanceList{}} {
+	for _, list := range []client.ObjectList{&corev1.PodList{}, &v1.VirtualMachineInstanceList{}, &v1.VirtualMachineInstanceMigrationList{}} {
 		go func() {
 			for ctx.Err() == nil {
 				if stream, err := api.Watch(ctx, list, client.InNamespace(namespace)); err == nil {
@@ -155,6 +164,11 @@ func (o *observer) saw(event watch.Event) {
 		}
 		o.vmi = object
 		o.sawVMI()
+	case *v1.VirtualMachineInstanceMigration:
+		if o.course != nil && object.UID == o.course.uid && object.Status.Phase != o.course.phase {
+			o.course.phase = object.Status.Phase
+			o.noteLocked("the migration is %s", object.Status.Phase)
+		}
 	case *corev1.Pod:
 		if event.Type == watch.Deleted {
 			object.Status.Phase = podGone

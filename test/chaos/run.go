@@ -201,8 +201,12 @@ func (h *harness) look(ctx context.Context, f *facts, records, boots int, r *res
 }
 
 func (h *harness) lookAtObjects(ctx context.Context, f *facts, r *result) (err error) {
-	if f.phase, err = h.phaseOf(ctx, r.migration); client.IgnoreNotFound(err) != nil {
+	f.phase, err = h.phaseOf(ctx, r.migration)
+	if client.IgnoreNotFound(err) != nil {
 		return err
+	}
+	if f.gone = err != nil; f.gone {
+		f.phase = h.seen.lastPhase()
 	}
 	instance := &v1.VirtualMachineInstance{}
 	if err := h.api.Get(ctx, client.ObjectKey{Namespace: h.namespace, Name: guestName}, instance); client.IgnoreNotFound(err) != nil {

@@ -38,8 +38,9 @@ type facts struct {
 	// source and target are the nodes; before is the instance's UID when the run began.
 	source, target string
 	before         types.UID
-	// phase is the migration's, instance, status, owner and ready are those of the VMI; reason is why it does not run, in the words of its status.
+	// phase is the migration's, as it was last if it is gone: it goes with its instance. instance, status, owner and ready are those of the VMI; reason is why it does not run, in the words of its status.
 	phase         v1.VirtualMachineInstanceMigrationPhase
+	gone          bool
 	instance      types.UID
 	status        v1.VirtualMachineInstancePhase
 	owner, reason string
@@ -64,7 +65,9 @@ func (f *facts) missing() []string {
 			all = append(all, fmt.Sprintf(format, args...))
 		}
 	}
-	add(f.phase != v1.MigrationSucceeded && f.phase != v1.MigrationFailed, "the migration is %q", f.phase)
+	replaced := f.gone && f.instance != "" && f.instance != f.before
+	add(f.phase != v1.MigrationSucceeded && f.phase != v1.MigrationFailed && !replaced, "the migration is %q", f.phase)
+	add(f.gone && !replaced, "the migration is gone")
 	add(f.instance == "" || f.status != v1.Running || !f.ready, "the VMI is %q, ready %t: %s", f.status, f.ready, f.reason)
 	add(len(f.pods) != 1, "launcher Pods that have not ended: %v", f.pods)
 	add(len(f.qemus) != 1, "QEMUs: %v", f.qemus)

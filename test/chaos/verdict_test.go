@@ -26,7 +26,12 @@ func TestMissing(t *testing.T) {
 	if missing := well().missing(); len(missing) > 0 {
 		t.Errorf("nothing is missing, and it says %q", missing)
 	}
+	another := func(f *facts) { f.gone, f.phase, f.instance = true, v1.MigrationRunning, "b" }
+	if missing := well(another).missing(); len(missing) > 0 {
+		t.Errorf("a migration went with its instance, and it says %q", missing)
+	}
 	tests := map[string]func(*facts){
+		"the migration is gone":            func(f *facts) { f.gone = true },
 		"the migration is":                 func(f *facts) { f.phase = v1.MigrationRunning },
 		"the VMI is":                       func(f *facts) { f.status = v1.Scheduled },
 		"ready false":                      func(f *facts) { f.ready = false },
