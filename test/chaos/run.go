@@ -34,10 +34,6 @@ func (h *harness) run(ctx context.Context, p plan.Run) *result {
 		r.fail("before the run: %v", err)
 		return r
 	}
-	if err := h.cluster.refresh(ctx); err != nil {
-		r.fail("before the run: %v", err)
-		return r
-	}
 	s, err := h.scene(ctx)
 	if err != nil {
 		r.fail("before the run: %v", err)
@@ -132,7 +128,8 @@ func (h *harness) phaseOf(ctx context.Context, migration string) (v1.VirtualMach
 func (h *harness) judge(ctx context.Context, r *result, f *facts, boots int) {
 	records, until := h.chain.Length(), time.Now().Add(h.bound)
 	for ctx.Err() == nil {
-		missing, err := h.look(ctx, f, records, boots, r)
+		last := !time.Now().Before(until)
+		missing, err := h.look(ctx, f, records, boots, last, r)
 		if err == nil && len(missing) == 0 {
 			r.Outcome = f.outcome()
 			for _, wrong := range f.contradictions(r.killedGuest()) {
@@ -141,7 +138,7 @@ func (h *harness) judge(ctx context.Context, r *result, f *facts, boots int) {
 			r.Phase = string(f.phase)
 			return
 		}
-		if time.Now().Before(until) && !r.broken {
+		if !last && !r.broken {
 			_ = pause(ctx, lookInterval)
 			continue
 		}
@@ -158,8 +155,8 @@ func (h *harness) judge(ctx context.Context, r *result, f *facts, boots int) {
 	}
 }
 
-// look takes in what there is now.
-func (h *harness) look(ctx context.Context, f *facts, records, boots int, r *result) ([]string, error) {
+// look takes in what there is now. The last look leaves nothing out.
+func (h *harness) look(ctx context.Context, f *facts, records, boots int, last bool, r *result) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	traced := h.seen.proceedings()
@@ -191,10 +188,15 @@ func (h *harness) look(ctx context.Context, f *facts, records, boots int, r *res
 		return nil, err
 	}
 	var err error
-	if f.leftovers, err = h.leftovers(ctx); err != nil {
+	if f.unsettled, err = h.unsettled(ctx); err != nil {
 		return nil, err
 	}
-	if f.unsettled, err = h.unsettled(ctx); err != nil {
+	// That takes the longest, and says nothing as long as something is on its way.
+	f.leftovers = nil
+	if missing := f.missing(); len(missing) > 0 && !last {
+		return missing, nil
+	}
+	if f.leftovers, err = h.leftovers(ctx); err != nil {
 		return nil, err
 	}
 	return f.missing(), nil
