@@ -100,7 +100,7 @@ test: deps ## Unit, envtest and integration tests; installs what they need
 	@$(tools) envtest
 	@hack/web-assets.sh
 	rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher); guest=$$(hack/images/guest.sh guest-small); \
-		KUBEBUILDER_ASSETS=$(call tool,envtest) VIREO_LAUNCHER_ROOTFS=$$rootfs VIREO_GUEST_BOOT=$$guest/boot VIREO_BROWSER=chromium go test -p 2 $$(go list ./... | grep -v /test/e2e)
+		KUBEBUILDER_ASSETS=$(call tool,envtest) VIREO_LAUNCHER_ROOTFS=$$rootfs VIREO_GUEST_BOOT=$$guest/boot VIREO_BROWSER=chromium go test -timeout 30m -p 2 $$(go list ./... | grep -v /test/e2e)
 	@$(MAKE) test-wirecompat
 	@$(MAKE) test-clientcompat
 

@@ -13,6 +13,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/vireo-project/vireo/test/apiserver"
 )
 
 var attachmentKind = schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}
@@ -35,7 +37,8 @@ func installMultus() {
 			}},
 		},
 	}
-	options := envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{definition}}
+	options := apiserver.Install()
+	options.CRDs = []*apiextensionsv1.CustomResourceDefinition{definition}
 	_, err := envtest.InstallCRDs(cfg, options)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func() { Expect(envtest.UninstallCRDs(cfg, options)).To(Succeed()) })

@@ -30,6 +30,7 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/apiserver"
 )
 
 // What each envtest of this package has: a real API server with our CRDs, and nobody who reconciles.
@@ -54,10 +55,7 @@ var _ = BeforeSuite(func() {
 	Expect(v1.AddToScheme(scheme.Scheme)).To(Succeed())
 	Expect(v1alpha1.AddToScheme(scheme.Scheme)).To(Succeed())
 	Expect(cdi.AddToScheme(scheme.Scheme)).To(Succeed())
-	testEnv = &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases"), filepath.Join("..", "..", "test", "importer")},
-		ErrorIfCRDPathMissing: true,
-	}
+	testEnv = apiserver.New(filepath.Join("..", "..", "config", "crd", "bases"), filepath.Join("..", "..", "test", "importer"))
 	var err error
 	cfg, err = testEnv.Start()
 	Expect(err).NotTo(HaveOccurred())

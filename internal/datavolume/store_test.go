@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/test/apiserver"
 )
 
 const (
@@ -48,7 +49,7 @@ func start(t *testing.T) *cluster {
 	g.Expect(os.Getenv("KUBEBUILDER_ASSETS")).NotTo(BeEmpty(),
 		"set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
 	g.Expect(cdi.AddToScheme(scheme.Scheme)).To(Succeed())
-	c := &cluster{WithT: g, env: &envtest.Environment{}, asked: make(chan struct{}, 10000)}
+	c := &cluster{WithT: g, env: apiserver.New(), asked: make(chan struct{}, 10000)}
 	config, err := c.env.Start()
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() {
@@ -117,7 +118,7 @@ func (c *cluster) expectWoken(key string) {
 }
 
 func (c *cluster) install() {
-	_, err := envtest.InstallCRDs(c.env.Config, envtest.CRDInstallOptions{Paths: []string{filepath.Join("..", "..", "test", "importer")}})
+	_, err := envtest.InstallCRDs(c.env.Config, apiserver.Install(filepath.Join("..", "..", "test", "importer")))
 	c.Expect(err).NotTo(HaveOccurred())
 }
 

@@ -25,12 +25,12 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/livelog"
 	"github.com/vireo-project/vireo/internal/operator"
+	"github.com/vireo-project/vireo/test/apiserver"
 )
 
 const patience = time.Minute
@@ -110,10 +110,7 @@ func startAPIServer(t *testing.T) *rest.Config {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		t.Fatal("set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
 	}
-	environment := &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
-		ErrorIfCRDPathMissing: true,
-	}
+	environment := apiserver.New(filepath.Join("..", "..", "config", "crd", "bases"))
 	config, err := environment.Start()
 	if err != nil {
 		t.Fatal(err)

@@ -24,7 +24,6 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"k8s.io/client-go/tools/clientcmd"
@@ -35,6 +34,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller"
 	"github.com/vireo-project/vireo/internal/operator"
+	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/pki"
 )
 
@@ -59,10 +59,7 @@ func startCluster(t *testing.T) *cluster {
 		t.Fatal("set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
 	}
 	g := NewWithT(t)
-	env := &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
-		ErrorIfCRDPathMissing: true,
-	}
+	env := apiserver.New(filepath.Join("..", "..", "config", "crd", "bases"))
 	pki.FrontProxy(t, env, t.TempDir())
 	config, err := env.Start()
 	g.Expect(err).NotTo(HaveOccurred())

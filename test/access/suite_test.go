@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/apiserver"
 )
 
 // namespace is where the users have their roles.
@@ -52,10 +53,7 @@ func run(m *testing.M) int {
 		fmt.Println("KUBEBUILDER_ASSETS is not set: run this through make test, which builds the API server")
 		return 0
 	}
-	env := &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
-		ErrorIfCRDPathMissing: true,
-	}
+	env := apiserver.New(filepath.Join("..", "..", "config", "crd", "bases"))
 	defer func() {
 		if err := env.Stop(); err != nil {
 			fmt.Println("cannot stop the API server:", err)

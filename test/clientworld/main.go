@@ -18,6 +18,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/pki"
 )
 
@@ -40,9 +41,7 @@ func run() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	env := &envtest.Environment{
-		CRDDirectoryPaths: []string{filepath.Join("config", "crd", "bases")}, ErrorIfCRDPathMissing: true,
-	}
+	env := apiserver.New(filepath.Join("config", "crd", "bases"))
 	w := &world{dir: dir, kubeconfig: os.Args[1]}
 	pki.FrontProxy(w, env, dir)
 	config, err := env.Start()

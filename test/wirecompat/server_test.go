@@ -22,6 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/yaml"
+
+	"github.com/vireo-project/vireo/test/apiserver"
 )
 
 // upstreamSuffix is behind the names of the groups under which KubeVirt's own schemas are installed beside ours. So the
@@ -44,7 +46,7 @@ var startServer = sync.OnceValues(func() (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &server{schemas: all, crds: map[string]*apiextensionsv1.CustomResourceDefinition{}, env: &envtest.Environment{}}
+	s := &server{schemas: all, crds: map[string]*apiextensionsv1.CustomResourceDefinition{}, env: apiserver.New()}
 	var install []*apiextensionsv1.CustomResourceDefinition
 	for _, p := range pairs {
 		if p.crd == "" {
@@ -64,7 +66,7 @@ var startServer = sync.OnceValues(func() (*server, error) {
 		}
 		install = append(install, theirs)
 	}
-	s.env.CRDInstallOptions = envtest.CRDInstallOptions{CRDs: install}
+	s.env.CRDInstallOptions.CRDs = install
 	config, err := s.env.Start()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start the API server (is KUBEBUILDER_ASSETS set?): %w", err), s.env.Stop())

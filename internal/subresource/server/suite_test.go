@@ -32,6 +32,7 @@ import (
 	"github.com/vireo-project/vireo/internal/subresource"
 	"github.com/vireo-project/vireo/internal/subresource/agent"
 	"github.com/vireo-project/vireo/internal/subresource/server"
+	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/fakeagent"
 	"github.com/vireo-project/vireo/test/pki"
 )
@@ -59,10 +60,7 @@ func TestServer(t *testing.T) {
 }
 
 var _ = BeforeSuite(func() {
-	env = &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "..", "config", "crd", "bases")},
-		ErrorIfCRDPathMissing: true,
-	}
+	env = apiserver.New(filepath.Join("..", "..", "..", "config", "crd", "bases"))
 	proxy = pki.FrontProxy(GinkgoT(), env, GinkgoT().TempDir())
 	config, err := env.Start()
 	Expect(err).NotTo(HaveOccurred())

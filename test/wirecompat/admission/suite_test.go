@@ -28,6 +28,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
+	"github.com/vireo-project/vireo/test/apiserver"
 )
 
 // What the tests share: an API server with our CRDs and webhooks.
@@ -47,11 +48,8 @@ func run(m *testing.M) int {
 	}
 	log.SetLogger(logr.Discard())
 	root := filepath.Join("..", "..", "..", "config")
-	env := &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join(root, "crd", "bases")},
-		ErrorIfCRDPathMissing: true,
-		WebhookInstallOptions: envtest.WebhookInstallOptions{Paths: []string{filepath.Join(root, "webhook", "manifests.yaml")}},
-	}
+	env := apiserver.New(filepath.Join(root, "crd", "bases"))
+	env.WebhookInstallOptions = envtest.WebhookInstallOptions{Paths: []string{filepath.Join(root, "webhook", "manifests.yaml")}}
 	defer func() {
 		if err := env.Stop(); err != nil {
 			fmt.Println("cannot stop the API server:", err)
