@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/podproc"
 )
 
 // moves is how often the guest moves there and back; `make bench-live` has it move more often, and asks for a report.
@@ -56,10 +57,10 @@ var _ = Describe("A guest that moves to another node", Ordered, Serial, func() {
 			connection.restart()
 			one := n.move(ctx, n.migrate)
 			n.expectCounts(ctx)
-			one.Silent, one.ConnectionSilent = milliseconds(answers.restart()), milliseconds(connection.restart())
-			one.Announcements = len(heard()) - before
+			one.hear(answers, &connection.silence, heard()[before:])
 			Expect(connection.broken()).To(Succeed(), "after %d moves", n.moves)
-			Expect(one.Announcements).To(BeNumerically(">", 0), "nobody was told that the guest is on %s now", one.To)
+			Expect(one.RARP).To(BeNumerically(">", 0), "QEMU told nobody that the guest is on %s now", one.To)
+			Expect(one.ARP).To(BeNumerically(">", 0), "the guest told no neighbor that it is on %s now", one.To)
 			GinkgoWriter.Printf("%+v\n", one)
 			each = append(each, one)
 		}
@@ -340,17 +341,21 @@ func diskCount(screen string) int {
 	return n
 }
 
-// expectOneLauncher waits until one launcher Pod of a VMI is left that has not ended, and returns it.
+// expectOneLauncher waits until one launcher Pod of a VMI is left, with no process of another, and returns it.
 func expectOneLauncher(ctx context.Context, instance *v1.VirtualMachineInstance) *corev1.Pod {
 	GinkgoHelper()
-	var alive []corev1.Pod
+	pods := &corev1.PodList{}
+	former := map[types.UID]string{}
 	Eventually(func(g Gomega) {
-		pods := &corev1.PodList{}
 		g.Expect(k8s.List(ctx, pods, client.InNamespace(instance.Namespace), client.MatchingLabels{v1.CreatedByLabel: string(instance.UID)})).To(Succeed())
-		alive = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
-			return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-		})
-		g.Expect(alive).To(HaveLen(1))
+		for i := range pods.Items {
+			former[pods.Items[i].UID] = pods.Items[i].Name
+		}
+		g.Expect(pods.Items).To(HaveLen(1))
 	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
-	return &alive[0]
+	delete(former, pods.Items[0].UID)
+	for uid, name := range former {
+		Expect(podproc.Of(uid)).To(BeEmpty(), "processes of Pod %s are left", name)
+	}
+	return &pods.Items[0]
 }

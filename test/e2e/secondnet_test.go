@@ -77,6 +77,7 @@ func withSecondNIC(vm *v1.VirtualMachine) {
 type silence struct {
 	mu      sync.Mutex
 	last    time.Time
+	since   time.Time
 	longest time.Duration
 	signs   int
 }
@@ -85,20 +86,20 @@ func (s *silence) sign() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	if !s.last.IsZero() {
-		s.longest = max(s.longest, now.Sub(s.last))
+	if length := now.Sub(s.last); !s.last.IsZero() && length > s.longest {
+		s.longest, s.since = length, s.last
 	}
 	s.last = now
 	s.signs++
 }
 
-// restart forgets the longest and returns it.
-func (s *silence) restart() time.Duration {
+// restart forgets the longest, and returns it and when it began.
+func (s *silence) restart() (since time.Time, longest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	longest := s.longest
+	since, longest = s.since, s.longest
 	s.longest = 0
-	return longest
+	return since, longest
 }
 
 func (s *silence) count() int {
