@@ -207,6 +207,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 				return DecideSource(v)
 			}
 		},
+		"the source releases before its QEMU has ended": func(r *rules) { r.hasty = true },
 		"the controller takes any end for a migration": func(r *rules) {
 			r.controller = func(v ControllerView) []Action {
 				if v.SourcePod == PodEnded || v.SourcePod == PodGone {
@@ -235,7 +236,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		"the source ends a guest that serves a post-copy": func(r *rules) {
 			r.source = func(v SourceView) []Action {
 				if v.Domain == SourceServing {
-					v.Domain = SourceSuspended
+					v.Domain, v.Copying, v.Orphaned = SourceSuspended, false, false
 				}
 				return DecideSource(v)
 			}

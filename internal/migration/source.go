@@ -31,6 +31,9 @@ type SourceView struct {
 	// Orphaned says that libvirt has a migration job that an earlier process began. The last call of that process may still be
 	// carried out as long as there is one.
 	Orphaned bool
+	// Dead says that this process had the target complete the guest, and has seen the end of the source's QEMU since. That is
+	// to know that it is handed over, whatever libvirt says, which takes its time to notice.
+	Dead bool
 	// Prepared says that the target's agent is ready to receive.
 	Prepared bool
 }
@@ -38,12 +41,17 @@ type SourceView struct {
 // DecideSource says what the source's agent does next.
 func DecideSource(v SourceView) []Action {
 	switch {
-	case v.Domain == SourceEnded, v.Record.Final:
+	case v.Record.Final:
 		return nil
-	case v.Domain == SourceHandedOver:
+	case v.Dead, v.Domain == SourceHandedOver:
 		return v.handedOver()
+	case v.Domain == SourceEnded:
+		return nil
 	case v.Domain == SourceServing:
 		// It has the memory of the guest at the target, or it goes on by itself.
+		return nil
+	case v.Record.Owner == Target && (v.Copying || v.Orphaned):
+		// libvirt is about to end it as migrated. That is the word that virt-controller needs, whatever it has seen of the record.
 		return nil
 	case v.Record.Owner == Target:
 		return []Action{Destroy}

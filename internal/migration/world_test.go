@@ -35,6 +35,9 @@ type world struct {
 	stale bool
 	job   job
 	call  call
+	// dead says that the source's QEMU has ended, which libvirt has not noticed yet, and deadSeen that the process of the source's
+	// agent that had the target complete the guest has noticed.
+	dead, deadSeen bool
 	// lateFinish says that a request to complete the target's guest travels though its caller has given up.
 	lateFinish bool
 
@@ -58,6 +61,8 @@ type rules struct {
 	locks bool
 	// postCopy has the source's agent ask for a post-copy, unrecorded before it has recorded that.
 	postCopy, unrecorded bool
+	// hasty has the source's agent take the answer that the target's guest is complete for the end of its own.
+	hasty bool
 	// resumesItself has libvirt let the target's guest run as soon as it is complete, as it does unless told otherwise.
 	resumesItself bool
 }
@@ -99,6 +104,7 @@ func (r rules) sourceActs(w world) []step {
 	view := func(record Record) SourceView {
 		return SourceView{
 			Record: record, Domain: w.source, Copying: w.call == attached, Orphaned: w.job != noJob && w.call != attached,
+			Dead: w.deadSeen || (r.hasty && w.call == attached && w.job == finished && w.source == SourceSuspended),
 			Prepared: w.targetPod == PodAlive && !w.targetNodeDead && !w.deleteTarget && w.target == TargetAbsent,
 		}
 	}
@@ -131,6 +137,9 @@ func sourceDoes(w world, a Action, still func() bool) (world, bool) {
 		n.job, n.call, n.target = noJob, noCall, TargetAbsent
 		return n, w.job == copying && w.source != SourceServing
 	case Resume:
+		if w.dead {
+			return w, false
+		}
 		n := w
 		n.source, n.stale = SourceRunning, w.stale || w.target != TargetAbsent
 		return n, still()
@@ -141,7 +150,7 @@ func sourceDoes(w world, a Action, still func() bool) (world, bool) {
 	case Release:
 		w.message = true
 	case Destroy:
-		w.source = SourceEnded
+		w.source, w.dead = SourceEnded, false
 	}
 	return w, true // Copy comes with Begin, which it needs
 }
@@ -224,7 +233,17 @@ func (r rules) libvirtWorks(w world) []step {
 		change(&n)
 		out = append(out, step{name, fault, n})
 	}
-	if w.call == lingering {
+	if w.dead {
+		if w.somethingHasDied {
+			add("libvirt takes the end of the source's QEMU for a crash", false, func(n *world) {
+				n.source, n.job, n.call, n.dead = SourceEnded, noJob, noCall, false
+			})
+		}
+		if w.call == attached && !w.deadSeen {
+			add("the source's agent sees the end of its QEMU", false, func(n *world) { n.deadSeen = true })
+		}
+	}
+	if w.call == lingering && !w.dead {
 		add("libvirtd notices that the agent is gone", false, func(n *world) {
 			n.call = noCall
 			if n.job != copying {
@@ -308,9 +327,13 @@ func (r rules) jobGoesOn(w world) []step {
 	case w.job == copied && w.call != noCall && w.target == TargetReceiving:
 		n.job, n.target = finished, r.completed(w)
 		return []step{{"libvirt completes the target's guest", w.call == lingering, n}}
-	case w.job == finished && w.call != noCall:
-		n.source, n.job, n.call = SourceHandedOver, noJob, noCall
-		return []step{{"libvirt ends the source's guest as migrated", w.call == lingering, n}}
+	case w.job == finished && w.call != noCall && w.source == SourceSuspended && !w.dead:
+		n.dead = true
+		return []step{{"libvirt ends the source's QEMU", w.call == lingering, n}}
+	case w.job == finished && (w.call != noCall || w.dead):
+		// What the agent saw is no more than what libvirt says from here on.
+		n.source, n.job, n.call, n.dead, n.deadSeen = SourceHandedOver, noJob, noCall, false, false
+		return []step{{"libvirt ends the source's guest as migrated", w.call == lingering && !w.dead, n}}
 	default:
 		return nil
 	}
@@ -365,7 +388,7 @@ func kubeletsWork(w world) []step {
 					// Its memory was the guest's at the target.
 					n.target = TargetAbsent
 				}
-				n.source, n.sourcePod, n.job, n.call = SourceEnded, PodGone, noJob, noCall
+				n.source, n.sourcePod, n.job, n.call, n.dead = SourceEnded, PodGone, noJob, noCall, false
 			})
 		}
 	}
@@ -394,8 +417,13 @@ func callsFail(w world) []step {
 			out = append(out, step{name, true, n})
 		}
 	}
-	if w.call == attached {
-		add("the source's agent crashes", func(n *world) { n.call = lingering })
+	if w.call == attached || w.deadSeen {
+		add("the source's agent crashes", func(n *world) {
+			n.deadSeen = false
+			if n.call == attached {
+				n.call = lingering
+			}
+		})
 	}
 	if w.call == attached && w.job == copying {
 		add("copying fails", func(n *world) { n.source, n.job, n.call, n.target = SourceRunning, noJob, noCall, TargetAbsent })
@@ -425,7 +453,7 @@ func thingsDie(w world) []step {
 		out = append(out, step{name, true, n})
 	}
 	sourceGone := func(n *world) {
-		n.source, n.job, n.call = SourceEnded, noJob, noCall
+		n.source, n.job, n.call, n.dead = SourceEnded, noJob, noCall, false
 		if n.target == TargetReceiving && !n.lateFinish {
 			n.target = TargetAbsent
 		}
@@ -433,11 +461,14 @@ func thingsDie(w world) []step {
 	if !w.sourceNodeDead && (w.source == SourceRunning || w.source == SourceSuspended || w.source == SourceServing) {
 		add("the source's QEMU dies", sourceGone)
 	}
+	if !w.sourceNodeDead && w.source == SourceSuspended && w.job == finished && !w.dead {
+		add("the source's QEMU dies, which libvirt has not noticed", func(n *world) { n.dead = true })
+	}
 	if !w.targetNodeDead && w.target != TargetAbsent {
 		add("the target's QEMU dies", func(n *world) { n.target, n.targetPod = TargetAbsent, endedUnlessGone(n.targetPod) })
 	}
 	if !w.sourceNodeDead && w.sourcePod == PodAlive {
-		add("the source's node dies", func(n *world) { sourceGone(n); n.sourceNodeDead = true })
+		add("the source's node dies", func(n *world) { sourceGone(n); n.deadSeen, n.sourceNodeDead = false, true })
 	}
 	if !w.targetNodeDead && w.targetPod == PodAlive {
 		add("the target's node dies", func(n *world) { n.target, n.released, n.targetNodeDead = TargetAbsent, false, true })
