@@ -104,7 +104,7 @@ func (r rules) sourceActs(w world) []step {
 	view := func(record Record) SourceView {
 		return SourceView{
 			Record: record, Domain: w.source, Copying: w.call == attached, Orphaned: w.job != noJob && w.call != attached,
-			Dead: w.deadSeen || (r.hasty && w.call == attached && w.job == finished && w.source == SourceSuspended),
+			Dead:     w.deadSeen || (r.hasty && w.call == attached && w.job == finished && w.source == SourceSuspended),
 			Prepared: w.targetPod == PodAlive && !w.targetNodeDead && !w.deleteTarget && w.target == TargetAbsent,
 		}
 	}

@@ -6,6 +6,7 @@ package integration_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -23,6 +24,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/handler/migrationtls"
+	"github.com/vireo-project/vireo/internal/handler/podprocess"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/migration"
 )
@@ -172,6 +174,28 @@ func (m *move) secure(r *hypervisor.CopyRequest) {
 	r.TLSName = migrationtls.Name(uid)
 }
 
+// qemusOf counts the Pod's QEMUs that have not ended.
+func qemusOf(p *pod) int {
+	GinkgoHelper()
+	process, err := os.Open(fmt.Sprintf("/proc/%d", p.daemon.PID()))
+	Expect(err).NotTo(HaveOccurred())
+	defer func() { Expect(process.Close()).To(Succeed()) }()
+	count := 0
+	Expect(podprocess.EachQEMU(process, func(qemu *os.File, _ int) {
+		stat, err := podprocess.OpenIn(qemu, "stat")
+		if err != nil {
+			return
+		}
+		defer func() { _ = stat.Close() }()
+		line, err := io.ReadAll(stat)
+		// A zombie has ended.
+		if err == nil && !strings.Contains(string(line), ") Z ") {
+			count++
+		}
+	})).To(Succeed())
+	return count
+}
+
 // allowPostCopy lets QEMU, which has no privileges, handle faults of the guest's memory, as post-copy needs it.
 func allowPostCopy() {
 	GinkgoHelper()
@@ -198,6 +222,27 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 
 		arrived := m.arrive()
 		Expect(strings.TrimSpace(arrived.run("echo after >> /mnt/data/log; sync; cat /mnt/data/log"))).To(Equal("before\nafter"))
+	})
+
+	It("tells that the source's QEMU has ended before libvirt notices, and not before that is so", func() {
+		m := newMove()
+		ctx := GinkgoT().Context()
+		r := m.request()
+		var dead, returned time.Time
+		qemus := -1
+		r.Dead = func() {
+			dead, qemus = time.Now(), qemusOf(m.from)
+			Expect(m.target()).To(Equal(migration.TargetComplete))
+			Expect(m.there.ResumeTarget(ctx, m.guest.domain)).To(Succeed())
+		}
+		Expect(qemusOf(m.from)).To(Equal(1))
+		Expect(m.here.Copy(ctx, r)).To(Succeed())
+		returned = time.Now()
+		Expect(dead).NotTo(BeZero())
+		Expect(qemus).To(BeZero(), "a QEMU that may run on")
+		AddReportEntry("before libvirt", returned.Sub(dead).String())
+		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceHandedOver}))
+		Expect(strings.TrimSpace(m.arrive().run("echo $((40+2))"))).To(Equal("42"))
 	})
 
 	It("is encrypted with certificates of its own, and does not begin with those of another", func() {

@@ -5,6 +5,7 @@ package integration_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -123,11 +124,14 @@ func (r *race) run(s *series, tls bool, do func(hypervisor.CopyRequest)) {
 	r.back(&linux{pod: r.to, conn: r.there, domain: r.guest.domain})
 }
 
-// vireo moves the guest as the agents do.
+// vireo moves the guest as the agents do: the target's runs as soon as the source's QEMU has ended.
 func (r *race) vireo(request hypervisor.CopyRequest) {
 	GinkgoHelper()
-	Expect(r.here.Copy(GinkgoT().Context(), request)).To(Succeed())
-	Expect(r.there.ResumeTarget(GinkgoT().Context(), request.Domain)).To(Succeed())
+	ctx := GinkgoT().Context()
+	resumed := errors.New("not resumed")
+	request.Dead = func() { resumed = r.there.ResumeTarget(ctx, request.Domain) }
+	Expect(r.here.Copy(ctx, request)).To(Succeed())
+	Expect(resumed).NotTo(HaveOccurred())
 }
 
 // virsh moves the guest with libvirt's own tool, which is in the launcher's image.
@@ -175,9 +179,15 @@ var _ = Describe("The benchmark of migrations", Label("libvirt", "bench"), func(
 			}
 			for _, tls := range []bool{false, true} {
 				var ours, theirs series
-				for range count {
-					r.run(&ours, tls, r.vireo)
-					r.run(&theirs, tls, r.virsh)
+				for n := range count {
+					// Both take turns, in either direction.
+					if n%2 == 0 {
+						r.run(&ours, tls, r.vireo)
+						r.run(&theirs, tls, r.virsh)
+					} else {
+						r.run(&theirs, tls, r.virsh)
+						r.run(&ours, tls, r.vireo)
+					}
 				}
 				all = append(all, figures{
 					Load: load, TLS: tls, Count: count, Vireo: quantilesOf(ours.total), Virsh: quantilesOf(theirs.total),

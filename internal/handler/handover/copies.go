@@ -103,7 +103,7 @@ type Copy struct {
 type CopyState struct {
 	// Running says that libvirt has not returned yet.
 	Running bool
-	// HandedOver says that the guest can never run here again.
+	// HandedOver says that the guest can never run here again. libvirt may not have returned yet.
 	HandedOver bool
 	// Err is why the copying ended otherwise.
 	Err error
@@ -167,7 +167,7 @@ func (c *Copies) run(ctx context.Context, begun *Copy) {
 	m := Of(begun.vmi)
 	ctx = log.IntoContext(ctx, log.Log.WithName("migration").WithValues("vmi", m.VMI, "migration", m.UID, "target", m.TargetNode))
 	err := c.copyGuest(ctx, begun, m)
-	handedOver := c.isHandedOver(ctx, begun, err)
+	handedOver := begun.State().HandedOver || c.isHandedOver(ctx, begun, err)
 	if !handedOver && err == nil {
 		err = errors.New("libvirt ended the copying and kept the guest")
 	}
@@ -178,18 +178,33 @@ func (c *Copies) run(ctx context.Context, begun *Copy) {
 	if err != nil && begun.cancel != "" {
 		err = &CanceledError{Reason: begun.cancel}
 	}
-	begun.state.Running, begun.state.HandedOver, begun.state.Err = false, handedOver, err
+	begun.state.Running, begun.state.Err = false, err
 	begun.mu.Unlock()
 	if ctx.Err() != nil {
 		// The process ends. The next one finds out.
 		return
 	}
 	if handedOver {
-		c.left(ctx, begun.vmi)
+		c.giveAway(ctx, begun)
 	} else {
 		log.FromContext(ctx).Info("The guest was not handed over", "error", err.Error())
 	}
 	c.notify(m.VMI)
+}
+
+// giveAway has the target take over what was handed over to it, once.
+func (c *Copies) giveAway(ctx context.Context, begun *Copy) {
+	begun.mu.Lock()
+	known := begun.state.HandedOver
+	begun.state.HandedOver = true
+	begun.mu.Unlock()
+	if known || ctx.Err() != nil {
+		return
+	}
+	c.wg.Go(func() {
+		c.left(ctx, begun.vmi)
+		c.notify(Of(begun.vmi).VMI)
+	})
 }
 
 // isHandedOver asks libvirt, whatever the copying returned: an answer can get lost.
@@ -219,6 +234,7 @@ func (c *Copies) copyGuest(ctx context.Context, begun *Copy, m Migration) error 
 	if err != nil {
 		return err
 	}
+	request.Dead = func() { c.giveAway(ctx, begun) }
 	if destination.TLS != nil {
 		if err := begun.machine.PutMigrationTLS(ctx, *destination.TLS); err != nil {
 			return fmt.Errorf("give QEMU its certificate: %w", err)

@@ -36,6 +36,9 @@ type CopyRequest struct {
 	Domain string
 	// Target connects to the target's libvirtd. The connection is closed when the copying is over.
 	Target func(context.Context) (net.Conn, error)
+	// Dead is called when the target has completed the guest and the QEMU here has ended since, before libvirt says so. It is not
+	// called when that cannot be seen. Copy returns after it.
+	Dead func()
 	// XML is the domain as it is to be at the target.
 	XML *libvirtxml.Domain
 	// Address is where the target's QEMU listens.

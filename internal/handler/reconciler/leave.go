@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/handler/handover"
@@ -27,11 +28,9 @@ func (r *Reconciler) leave(ctx context.Context, s *scope, vmi *v1.VirtualMachine
 	if err != nil {
 		return err
 	}
-	if view.Domain == migration.SourceHandedOver && begun != nil {
-		if state := begun.State(); state.Running || state.HandedOver {
-			// The process that copied it is this one, and is at it.
-			return &Wait{Reason: "the guest's new owner"}
-		}
+	if view.Dead || (view.Domain == migration.SourceHandedOver && view.Copying) {
+		// The process that copied it is this one, and is at it.
+		return &Wait{Reason: "the guest's new owner"}
 	}
 	for _, action := range migration.DecideSource(view) {
 		if err := r.leaveBy(ctx, s, action, begun); err != nil {
@@ -54,12 +53,23 @@ func (r *Reconciler) sourceView(
 	}
 	m := vmi.Status.MigrationState
 	record, _ := vmistatus.MigrationRecord(&vmi.Status)
-	begun := r.copies.Find(m.MigrationUID)
-	copying := begun != nil && begun.State().Running
-	return migration.SourceView{
-		Record: record, Domain: state.Domain, Copying: copying, Orphaned: state.Job && !copying,
-		Prepared: m.TargetNodeAddress != "" && len(m.TargetDirectMigrationNodePorts) > 0,
-	}, begun, nil
+	begun, view := r.copyView(m.MigrationUID, record, state)
+	view.Prepared = m.TargetNodeAddress != "" && len(m.TargetDirectMigrationNodePorts) > 0
+	return view, begun, nil
+}
+
+// copyView is what libvirt says of a guest, and what this process knows of its copy if it has begun it.
+func (r *Reconciler) copyView(
+	uid types.UID, record migration.Record, state hypervisor.SourceState,
+) (*handover.Copy, migration.SourceView) {
+	view := migration.SourceView{Record: record, Domain: state.Domain}
+	begun := r.copies.Find(uid)
+	if begun != nil {
+		known := begun.State()
+		view.Copying, view.Dead = known.Running, known.HandedOver
+	}
+	view.Orphaned = state.Job && !view.Copying
+	return begun, view
 }
 
 func (r *Reconciler) leaveBy(ctx context.Context, s *scope, action migration.Action, begun *handover.Copy) error {

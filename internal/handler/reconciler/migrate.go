@@ -135,7 +135,12 @@ func (r *Reconciler) depart(ctx context.Context, s *scope) error {
 		// The target runs before libvirt has ended this one: it fetches pages from here.
 		return &Requeue{After: orphanInterval}
 	}
-	for _, action := range migration.DecideSource(migration.SourceView{Record: record, Domain: state.Domain, Orphaned: state.Job}) {
+	_, view := r.copyView(vmi.Status.MigrationState.MigrationUID, record, state)
+	if view.Copying || view.Orphaned {
+		// libvirt is about to end it, and may not have noticed that the guest is gone.
+		return &Requeue{After: orphanInterval}
+	}
+	for _, action := range migration.DecideSource(view) {
 		if action == migration.Destroy {
 			if err := s.machine.Destroy(ctx, s.domainName()); err != nil {
 				return fromMachine(err)

@@ -167,7 +167,8 @@ func (c *crossing) expectMoved() *v1.VirtualMachineInstance {
 	vmi := c.read()
 	Expect(vmi.Status.MigrationState.Failed).To(BeFalse())
 	Expect(vmi.Status.Phase).To(Equal(v1.Running))
-	Expect(c.launcher.Snapshot().State).To(Equal(hypervisor.StateEnded))
+	// libvirt notices the end of its QEMU later than the agent.
+	Eventually(func() hypervisor.State { return c.launcher.Snapshot().State }).Should(Equal(hypervisor.StateEnded))
 	Expect(c.launcher.Copies()).To(Equal(1))
 	return vmi
 }
@@ -292,6 +293,33 @@ var _ = Describe("A guest that moves to another node", func() {
 		c.launcher.LoseAnswer("confirm")
 		c.moveOn()
 		c.expectMoved()
+	})
+
+	It("runs as soon as the source's QEMU has ended, though libvirt has not noticed that", func() {
+		c := cross().prepare()
+		reached, release := c.launcher.Slow("notice")
+		defer release()
+		c.moveOn()
+		Eventually(reached).Should(BeClosed())
+		Eventually(func() bool { return runs(c.arriving) }).Should(BeTrue())
+		Eventually(func() string { return c.read().Status.NodeName }).Should(Equal(c.target.node))
+		By("leaving the source's domain to libvirt, whose last word the launcher's Pod ends with")
+		Consistently(func() hypervisor.State { return c.launcher.Snapshot().State }).WithTimeout(time.Second).Should(Equal(hypervisor.StatePaused))
+		release()
+		c.expectMoved()
+		Expect(c.launcher.Snapshot().Reason).To(Equal("Migrated"))
+	})
+
+	It("leaves the source's domain to libvirt also when its agent ends before libvirt has noticed", func() {
+		c := cross().prepare()
+		reached, release := c.launcher.Slow("notice")
+		defer release()
+		c.moveOn()
+		Eventually(reached).Should(BeClosed())
+		Eventually(func() string { return c.read().Status.NodeName }).Should(Equal(c.target.node))
+		c.restartSource()
+		c.expectMoved()
+		Expect(c.launcher.Snapshot().Reason).To(Equal("Migrated"))
 	})
 
 	It("stays when somebody asks for that", func() {

@@ -129,7 +129,7 @@ func (l *Launcher) change(do func()) {
 // Fail makes one kind of call fail: "domain", "define", "start", "shutdown", "destroy", "pool", "create", "upload",
 // "credentials", "console", "graphics", "pause", "unpause",
 // "reset", "reboot", "screenshot", "agent", "freeze", "thaw", or one of a migration: "begin", "prepare", "perform", "finish",
-// "confirm", "cancel", "progress", "resume", "postcopy", "downtime", "bandwidth" or "tls".
+// "confirm", "notice", "cancel", "progress", "resume", "postcopy", "downtime", "bandwidth" or "tls".
 func (l *Launcher) Fail(call string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

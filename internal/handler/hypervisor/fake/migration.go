@@ -20,6 +20,8 @@ import (
 type moving struct {
 	// job says that there is a migration job, suspended that the guest stopped to switch over.
 	job, suspended bool
+	// dead says that QEMU has ended, which libvirt does not say yet.
+	dead bool
 	// lingers keeps the job when the process that began it has gone, until Notice.
 	lingers bool
 	// receiving says that the guest is on its way to here.
@@ -150,7 +152,7 @@ func (l *Launcher) ResumeSource(ctx context.Context, _ string) error {
 	}
 	var err error
 	l.change(func() {
-		if l.moving.job || !l.domain.Active() {
+		if l.moving.job || l.moving.dead || !l.domain.Active() {
 			err = hypervisor.ErrNotRunning
 			return
 		}
@@ -241,7 +243,8 @@ func (l *Launcher) noted(ctx context.Context, call string, do func(*moving)) err
 }
 
 // Copy copies the guest to the launcher at the other end of the target's connection, step by step as libvirt does. Each step
-// can be made to fail or to wait: "begin", "perform" and "confirm" here, "prepare" and "finish" there. When the context ends
+// can be made to fail or to wait: "begin", "perform" and "confirm" here, "prepare" and "finish" there; and "notice", in which QEMU has
+// ended and libvirt does not know. When the context ends
 // it is as if the process had: a guest that was suspended stays so.
 func (l *Launcher) Copy(ctx context.Context, r hypervisor.CopyRequest) error {
 	if err := l.enter(ctx, "begin"); err != nil {
@@ -280,7 +283,7 @@ func (l *Launcher) Copy(ctx context.Context, r hypervisor.CopyRequest) error {
 		l.moving.suspended, l.moving.cancel = true, nil
 		l.domain.State, l.domain.Reason = hypervisor.StatePaused, hypervisor.PausedTransient
 	})
-	return l.switchOver(ctx, target)
+	return l.switchOver(ctx, target, r.Dead)
 }
 
 func (l *Launcher) begin(cancel context.CancelCauseFunc) error {
@@ -307,7 +310,7 @@ func (l *Launcher) end(do func()) {
 	})
 }
 
-func (l *Launcher) switchOver(ctx context.Context, target *caller) error {
+func (l *Launcher) switchOver(ctx context.Context, target *caller, dead func()) error {
 	err := target.call(ctx, procFinish, "")
 	var refused *refusedError
 	switch {
@@ -325,8 +328,14 @@ func (l *Launcher) switchOver(ctx context.Context, target *caller) error {
 		l.end(func() {})
 		return err
 	}
+	l.change(func() { l.moving.dead = true })
+	if dead != nil && ctx.Err() == nil {
+		dead()
+	}
+	// libvirt carries out what it was asked for, whoever waits for it.
+	_ = l.enter(ctx, "notice")
 	l.end(func() {
-		l.moving.suspended, l.moving.job = false, false
+		l.moving.suspended, l.moving.job, l.moving.dead = false, false, false
 		l.domain.State, l.domain.Reason = hypervisor.StateEnded, "Migrated"
 	})
 	l.mu.Lock()
