@@ -78,6 +78,16 @@ const (
 	VirtualMachineInstanceReasonEvictionRequested = "EvictionRequested"
 )
 
+// Reasons of the VMI condition NodeUnresponsive.
+const (
+	// VirtualMachineInstanceReasonAgentSilent: the node's kubelet answers, so the guest most likely runs.
+	VirtualMachineInstanceReasonAgentSilent = "AgentSilent"
+	// VirtualMachineInstanceReasonNodeLost: nothing of the node answers. The guest may run all the same.
+	VirtualMachineInstanceReasonNodeLost = "NodeLost"
+	// VirtualMachineInstanceReasonNodeOutOfService: somebody declared the node out of service. Its launcher Pod is removed.
+	VirtualMachineInstanceReasonNodeOutOfService = "NodeOutOfService"
+)
+
 // Reasons of the VMI condition Synchronized when volumes of type containerPath keep it from starting.
 const (
 	// ContainerPathVolumesDisabledReason: the feature gate for them is off.

@@ -180,6 +180,9 @@ const (
 	VirtualMachineInstanceMigrationRequired VirtualMachineInstanceConditionType = "MigrationRequired"
 	// VirtualMachineInstanceEvictionRequested: somebody asked to evict the guest.
 	VirtualMachineInstanceEvictionRequested VirtualMachineInstanceConditionType = "EvictionRequested"
+	// VirtualMachineInstanceNodeUnresponsive: the agent of the guest's node does not answer. The message says what is known of
+	// the guest, what the VMI waits for and how it is released.
+	VirtualMachineInstanceNodeUnresponsive VirtualMachineInstanceConditionType = "NodeUnresponsive"
 	// VirtualMachineInstanceSoftwareEmulation: the guest runs without KVM.
 	VirtualMachineInstanceSoftwareEmulation VirtualMachineInstanceConditionType = "SoftwareEmulation"
 )

@@ -130,6 +130,7 @@ var _ = Describe("Node", func() {
 		ExpectExists(host)
 		Expect(host.Labels).To(HaveKeyWithValue(node.SchedulableLabel, "false"))
 		Expect(host.Labels).To(HaveKey("cpu-model.node.kubevirt.io/EPYC"))
+		Expect(host.Annotations).To(HaveKeyWithValue(node.UnresponsiveAnnotation, "2026-01-02T03:04:05Z"), "its VMIs go by that")
 		Expect(recorder.Events).To(Receive(ContainSubstring(ReasonNodeUnresponsive)))
 		writes.Take()
 
@@ -139,6 +140,7 @@ var _ = Describe("Node", func() {
 		beat()
 		reconcile()
 		Expect(ExpectExists(host).Labels).To(HaveKeyWithValue(node.SchedulableLabel, "true"))
+		Expect(host.Annotations).NotTo(HaveKey(node.UnresponsiveAnnotation))
 	})
 
 	It("takes a goodbye for no fault", func() {
@@ -150,6 +152,7 @@ var _ = Describe("Node", func() {
 		Expect(k8sClient.Update(ctx, l)).To(Succeed())
 		reconcile()
 		Expect(ExpectExists(host).Labels).To(HaveKeyWithValue(node.SchedulableLabel, "false"))
+		Expect(host.Annotations).NotTo(HaveKey(node.UnresponsiveAnnotation))
 		Expect(recorder.Events).NotTo(Receive())
 	})
 

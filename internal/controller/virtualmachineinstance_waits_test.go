@@ -266,7 +266,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(ExpectExists(vmi).Status.Reason).To(Equal(ReasonNodeUnresponsive))
 			Expect(vmi.Status.Phase).To(Equal(v1.Running))
-			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning NodeUnresponsive: virt-handler on node " + host.Name)))
+			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning NodeUnresponsive: Node " + host.Name + " does not respond")))
 			w.expectQuiet(vmi)
 
 			heard("true", 0)

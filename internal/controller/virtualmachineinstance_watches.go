@@ -24,10 +24,12 @@ import (
 	"github.com/vireo-project/vireo/internal/datavolume"
 )
 
-// What VMIs are found by: the claims of their volumes, and their node.
+// What VMIs are found by: the claims of their volumes, and their nodes.
 const (
 	claimIndex = "spec.volumes.persistentVolumeClaim"
 	nodeIndex  = "status.nodeName"
+	// otherNodeIndex finds a VMI by the node that its guest moves to, or has left.
+	otherNodeIndex = "status.migrationState.nodes"
 )
 
 // indexForVMIs makes the cache's indexes: of VMIs, and of the events about their Pods.
@@ -41,6 +43,7 @@ func indexForVMIs(indexer client.FieldIndexer) error {
 		{&v1.VirtualMachineInstance{}, nodeIndex, valuesOf(func(vmi *v1.VirtualMachineInstance) []string {
 			return []string{vmi.Status.NodeName}
 		})},
+		{&v1.VirtualMachineInstance{}, otherNodeIndex, valuesOf(otherNode)},
 		{&v1.VirtualMachineInstance{}, importIndex, valuesOf(func(vmi *v1.VirtualMachineInstance) []string {
 			if len(virtualmachineinstance.ImportNames(vmi)) == 0 {
 				return nil
@@ -60,6 +63,20 @@ func indexForVMIs(indexer client.FieldIndexer) error {
 		}
 	}
 	return nil
+}
+
+// otherNode is the node of a VMI's migration that is not the guest's.
+func otherNode(vmi *v1.VirtualMachineInstance) []string {
+	switch m := vmi.Status.MigrationState; {
+	case m == nil:
+		return nil
+	case m.TargetNode != "" && m.TargetNode != vmi.Status.NodeName:
+		return []string{m.TargetNode}
+	case m.SourceNode != "" && m.SourceNode != vmi.Status.NodeName:
+		return []string{m.SourceNode}
+	default:
+		return nil
+	}
 }
 
 func valuesOf[T client.Object](values func(T) []string) client.IndexerFunc {
@@ -89,9 +106,10 @@ func (r *VirtualMachineInstanceReconciler) usersOfDataVolume(ctx context.Context
 	return r.find(ctx, client.InNamespace(change.Namespace), client.MatchingFields{claimIndex: change.Name})
 }
 
-// guestsOfNode are the VMIs whose status depends on a Node's agent.
+// guestsOfNode are the VMIs whose status depends on a Node's agent: whose guest is there, moves there or has left it.
 func (r *VirtualMachineInstanceReconciler) guestsOfNode(ctx context.Context, host client.Object) []ctrl.Request {
-	return r.find(ctx, client.MatchingFields{nodeIndex: host.GetName()})
+	return append(r.find(ctx, client.MatchingFields{nodeIndex: host.GetName()}),
+		r.find(ctx, client.MatchingFields{otherNodeIndex: host.GetName()})...)
 }
 
 // ownerOfPod is the VMI whose launcher Pod an event is about.
@@ -144,12 +162,17 @@ func (r *VirtualMachineInstanceReconciler) followConfig(
 }
 
 // agentNews passes what tells that a Node's agent fell silent or came back: another schedulability, or a heartbeat while
-// VMs cannot start there. The heartbeats of a healthy Node, one a minute, wake nobody.
+// VMs cannot start there. The heartbeats of a healthy Node, one a minute, wake nobody. Of a Node whose agent is silent any change
+// counts: whether its kubelet answers, and a taint that says that it is out of service. There are few once its kubelet is silent,
+// too.
 var agentNews = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false }, // every VMI is looked at when the manager starts
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		label := e.ObjectNew.GetLabels()[node.SchedulableLabel]
 		if e.ObjectOld.GetLabels()[node.SchedulableLabel] != label {
+			return true
+		}
+		if e.ObjectNew.GetAnnotations()[node.UnresponsiveAnnotation] != "" || e.ObjectOld.GetAnnotations()[node.UnresponsiveAnnotation] != "" {
 			return true
 		}
 		beat := e.ObjectNew.GetAnnotations()[node.HeartbeatAnnotation]

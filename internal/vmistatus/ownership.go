@@ -136,6 +136,7 @@ var conditionOwners = map[v1.VirtualMachineInstanceConditionType]owners{
 	v1.VirtualMachineInstanceVolumesChange:                     byController,
 	v1.VirtualMachineInstanceMigrationRequired:                 byController,
 	v1.VirtualMachineInstanceEvictionRequested:                 byController,
+	v1.VirtualMachineInstanceNodeUnresponsive:                  byController,
 	v1.VirtualMachineInstanceDecentralizedLiveMigrationFailure: byController,
 
 	v1.VirtualMachineInstanceIsMigratable:                  byHandler,

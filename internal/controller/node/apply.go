@@ -41,6 +41,7 @@ func Apply(meta *metav1.ObjectMeta, s State) {
 		removeOwned(labels)
 		delete(labels, SchedulableLabel)
 		delete(annotations, HeartbeatAnnotation)
+		delete(annotations, UnresponsiveAnnotation)
 	default:
 		labels[SchedulableLabel] = strconv.FormatBool(s.Schedulable())
 		if s.Labels != nil && !Skipped(meta) {
@@ -50,9 +51,21 @@ func Apply(meta *metav1.ObjectMeta, s State) {
 		if s.Pulse.Alive && due(annotations[HeartbeatAnnotation], s.Pulse.Last) {
 			annotations[HeartbeatAnnotation] = s.Pulse.Last.UTC().Format(time.RFC3339)
 		}
+		markSilence(annotations, s.Pulse)
 	}
 	set(&meta.Labels, labels)
 	set(&meta.Annotations, annotations)
+}
+
+// markSilence notes that an agent fell silent without a goodbye. Of one that said goodbye its heartbeat tells when that was too
+// long ago.
+func markSilence(annotations map[string]string, pulse Pulse) {
+	switch {
+	case pulse.Alive || pulse.Left:
+		delete(annotations, UnresponsiveAnnotation)
+	case annotations[UnresponsiveAnnotation] == "" && !pulse.Last.IsZero():
+		annotations[UnresponsiveAnnotation] = pulse.Last.UTC().Format(time.RFC3339)
+	}
 }
 
 // Skipped says that the Node's owner does not want capability labels on it.
@@ -66,9 +79,13 @@ func Unresponsive(meta *metav1.ObjectMeta, s State) bool {
 	return meta.Labels[SchedulableLabel] == "true" && s.Known && !s.Pulse.Alive && !s.Pulse.Left
 }
 
-// Silent says that what is written on a Node shows that its agent has not been heard of for Timeout. If it has, and
-// VMs still cannot start there, left is when to look again. A Node whose agent never was is not silent.
+// Silent says that what is written on a Node shows that its agent let its Lease expire, or said goodbye and has not been heard
+// of for Timeout. If it has been, and VMs still cannot start there, left is when to look again. A Node whose agent never was is not
+// silent.
 func Silent(meta *metav1.ObjectMeta, now time.Time) (silent bool, left time.Duration) {
+	if meta.Annotations[UnresponsiveAnnotation] != "" {
+		return true, 0
+	}
 	if meta.Labels[SchedulableLabel] != strconv.FormatBool(false) {
 		return false, 0
 	}

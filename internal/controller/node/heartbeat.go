@@ -12,7 +12,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 )
 
-// Timeout is how long an agent may be silent. KubeVirt's value.
+// Timeout is how long an agent may be silent that said goodbye, or whose Lease does not say how long. KubeVirt's value.
 const Timeout = 5 * time.Minute
 
 // HeartbeatInterval is how often a living agent's time is written to its Node at most. KubeVirt's value.

@@ -19,8 +19,10 @@ import (
 
 // Labels and annotations of a Node, as in KubeVirt.
 const (
-	SchedulableLabel       = "kubevirt.io/schedulable"
-	HeartbeatAnnotation    = "kubevirt.io/heartbeat"
+	SchedulableLabel    = "kubevirt.io/schedulable"
+	HeartbeatAnnotation = "kubevirt.io/heartbeat"
+	// UnresponsiveAnnotation is ours: when the agent was last heard of, on a Node whose agent fell silent without a goodbye.
+	UnresponsiveAnnotation = "kubevirt.io/unresponsive-since"
 	SkipAnnotation         = "node-labeller.kubevirt.io/skip-node"
 	ObsoleteHostModelLabel = "node-labeller.kubevirt.io/obsolete-host-model"
 

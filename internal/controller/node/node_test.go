@@ -150,6 +150,20 @@ func TestApply(t *testing.T) {
 			meta{Labels: map[string]string{SchedulableLabel: "false", cpuModelPrefix + "EPYC": "true"}}, State{Known: true, Ready: true},
 		},
 		{
+			"silent since its last renewal", meta{Labels: map[string]string{SchedulableLabel: "true"}},
+			meta{Labels: map[string]string{SchedulableLabel: "false"}, Annotations: map[string]string{UnresponsiveAnnotation: stamp(0)}},
+			State{Known: true, Ready: true, Pulse: Pulse{Last: start}},
+		},
+		{
+			"said goodbye", meta{Labels: map[string]string{SchedulableLabel: "true"}, Annotations: map[string]string{UnresponsiveAnnotation: stamp(0), "c": "d"}},
+			meta{Labels: map[string]string{SchedulableLabel: "false"}, Annotations: map[string]string{"c": "d"}},
+			State{Known: true, Ready: true, Pulse: Pulse{Last: start, Left: true}},
+		},
+		{
+			"back", meta{Annotations: map[string]string{UnresponsiveAnnotation: stamp(0), HeartbeatAnnotation: stamp(0)}},
+			meta{Labels: map[string]string{SchedulableLabel: "true", cpuModelPrefix + "EPYC": "true"}, Annotations: map[string]string{HeartbeatAnnotation: stamp(0)}}, alive,
+		},
+		{
 			"no devices", meta{}, meta{Labels: map[string]string{SchedulableLabel: "false"}, Annotations: map[string]string{HeartbeatAnnotation: stamp(0)}},
 			State{Known: true, Pulse: Pulse{Alive: true, Last: start}},
 		},

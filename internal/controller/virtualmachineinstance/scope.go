@@ -22,6 +22,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/datavolume"
 	"github.com/vireo-project/vireo/internal/migration"
+	"github.com/vireo-project/vireo/internal/nodeloss"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -76,6 +77,9 @@ type Scope struct {
 	HandOver bool
 	// NodeSilent says that the agent of a live VMI's node has not been heard of for long.
 	NodeSilent bool
+	// verdict is what the silence means, if NodeSilent. outOfService says that the node is declared to be so.
+	verdict      nodeloss.Verdict
+	outOfService bool
 	// End is how the VMI ended, or nil.
 	End *End
 	// RequeueAfter is when to look again without being woken, or 0.
@@ -123,6 +127,8 @@ func Run(ctx context.Context, s *Scope) error {
 		handOver,
 		// 11. Before the end: a Pod that went with its node gives that as the reason.
 		lookAtNode,
+		// What somebody has fenced runs no more.
+		removeFenced,
 		// 12. After the Pod was looked at for the last time.
 		readEnd,
 	)

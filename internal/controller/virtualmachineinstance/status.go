@@ -61,8 +61,8 @@ func (s *Scope) tell(before *v1.VirtualMachineInstanceStatus) {
 		s.event(kind, reasonStopped, actionEnd, "The VirtualMachineInstance ended: %s: %s", s.End.Reason, s.End.Message)
 	}
 	if s.End == nil && after.Reason == ReasonNodeUnresponsive && before.Reason != after.Reason {
-		s.event(corev1.EventTypeWarning, ReasonNodeUnresponsive, actionWait, "virt-handler on node %s does not respond: "+
-			"what this object says about its guest may be old. The guest itself is left alone", after.NodeName)
+		_, message := explainSilence(s)
+		s.event(corev1.EventTypeWarning, ReasonNodeUnresponsive, actionWait, "%s", message)
 	}
 	problem := vmistatus.FindCondition(after, v1.VirtualMachineInstanceSynchronized)
 	known := vmistatus.FindCondition(before, v1.VirtualMachineInstanceSynchronized)
@@ -90,6 +90,7 @@ func setEnd(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 	vmistatus.SetPhase(status, s.End.Phase, metav1.NewTime(s.Now))
 	status.Reason = s.End.Reason
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)
+	vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceNodeUnresponsive)
 	reason := v1.GuestNotRunningReason
 	if s.Pod == nil {
 		reason = v1.PodNotExistsReason

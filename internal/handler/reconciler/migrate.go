@@ -105,22 +105,32 @@ func (r *Reconciler) readNow(ctx context.Context, key types.NamespacedName, uid 
 		return nil, err
 	}
 	if vmi.UID != uid {
-		return nil, apierrors.NewNotFound(v1.GroupVersion.WithResource("virtualmachineinstances").GroupResource(), key.Name)
+		gone := apierrors.NewNotFound(v1.GroupVersion.WithResource("virtualmachineinstances").GroupResource(), key.Name)
+		return nil, fmt.Errorf("%w: %w", errReplaced, gone)
 	}
 	return vmi, nil
 }
 
+// errReplaced means that a VMI is gone and another one has its name.
+var errReplaced = errors.New("the VMI was replaced")
+
 // depart ends a guest that has another owner. A VMI that is not among those of this node was not handed over yet, is gone, or is
-// another node's by now.
+// another node's by now. The guest of one that was replaced gets no time to shut down: its successor may run already.
 func (r *Reconciler) depart(ctx context.Context, s *scope) error {
 	if s.vmi != nil || !s.domain.Active() {
 		return nil
 	}
 	vmi, err := r.readNow(ctx, s.key, ownerVMI(s.pod).UID)
-	if apierrors.IsNotFound(err) {
+	switch {
+	case errors.Is(err, errReplaced):
+		log.FromContext(ctx).Info("Destroying a guest whose VMI was replaced", "pod", s.pod.Name)
+		if err := s.machine.Destroy(ctx, s.domainName()); err != nil {
+			return fromMachine(err)
+		}
+		return &Wait{Reason: "the launcher Pod of a guest that was replaced to end"}
+	case apierrors.IsNotFound(err):
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return fmt.Errorf("look whose the guest is: %w", err)
 	}
 	record, ok := vmistatus.MigrationRecord(&vmi.Status)

@@ -59,7 +59,9 @@ func (r *Reconciler) read(ctx context.Context, key types.NamespacedName) (*scope
 	if err := r.Client.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingFields{PodIndex: key.Name}); err != nil {
 		return nil, fmt.Errorf("list launcher Pods: %w", err)
 	}
-	r.cleanup(key, pods.Items)
+	if err := r.cleanup(ctx, key, pods.Items); err != nil {
+		return nil, err
+	}
 	vmi, err := r.readVMI(ctx, key)
 	if err != nil {
 		return nil, err
@@ -69,6 +71,7 @@ func (r *Reconciler) read(ctx context.Context, key types.NamespacedName) (*scope
 		return nil, nil
 	}
 	s := &scope{key: key, now: r.Now(), config: r.Config(), pod: pod, memory: r.memoryOf(pod.UID, key)}
+	s.memory.pod = pod.Name
 	switch {
 	case vmi != nil && vmi.UID == ownerVMI(pod).UID && vmi.Status.NodeName == r.Node:
 		s.before, s.vmi = vmi, vmi.DeepCopy()

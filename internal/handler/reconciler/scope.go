@@ -73,6 +73,8 @@ func (s *scope) event(kind, reason, message string) {
 type podMemory struct {
 	// key names the VMI.
 	key types.NamespacedName
+	// pod is the Pod's name.
+	pod string
 	// vmi is the VMI as it was read before the hand-over, when the cache does not have it. Its spec never changes.
 	vmi *v1.VirtualMachineInstance
 	// interfaces and disks were prepared already.

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/node"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// lose has a Node's agent fall silent, as the Node reconciler notes it, and its kubelet answer or not.
+func lose(name string, kubelet corev1.ConditionStatus) *corev1.Node {
+	GinkgoHelper()
+	host := ExpectExists(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	metav1.SetMetaDataLabel(&host.ObjectMeta, v1.NodeSchedulable, "false")
+	metav1.SetMetaDataAnnotation(&host.ObjectMeta, node.UnresponsiveAnnotation, time.Now().UTC().Format(time.RFC3339))
+	Expect(k8sClient.Update(ctx, host)).To(Succeed())
+	host.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: kubelet}}
+	Expect(k8sClient.Status().Update(ctx, host)).To(Succeed())
+	return ExpectExists(host)
+}
+
+// declareOutOfService does what the VMI's condition tells people to do.
+func declareOutOfService(host *corev1.Node) {
+	GinkgoHelper()
+	host = ExpectExists(host)
+	host.Spec.Taints = append(host.Spec.Taints, corev1.Taint{
+		Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute,
+	})
+	Expect(k8sClient.Update(ctx, host)).To(Succeed())
+}
+
+var _ = Describe("A lost node", func() {
+	const patchStatus = "patch VirtualMachineInstance/status"
+	var (
+		w    *world
+		host *corev1.Node
+		vmi  *v1.VirtualMachineInstance
+	)
+	BeforeEach(func() {
+		w = newWorld()
+		host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}}
+		Expect(k8sClient.Create(ctx, host)).To(Succeed())
+		vmi = w.handedOverOn(host.Name, builder.MakeVMI("vm"))
+		agent(vmi, running)
+	})
+
+	It("leaves its guest alone, and the VMI says what it waits for and how it is released", func() {
+		lose(host.Name, corev1.ConditionUnknown)
+		w.expectReconciled(vmi, patchStatus)
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
+			v1.VirtualMachineInstanceReasonNodeLost, "kubectl taint nodes "+host.Name+" node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"))
+		Expect(vmi.Status.Reason).To(Equal(ReasonNodeUnresponsive))
+		Expect(vmi.Status.Phase).To(Equal(v1.Running))
+		Expect(w.events.take()).To(ConsistOf(ContainSubstring("may still run")))
+		w.expectQuiet(vmi)
+		w.pass(time.Hour)
+		w.expectQuiet(vmi)
+		Expect(ExpectExists(podOf(vmi)).DeletionTimestamp).To(BeNil())
+
+		delete(ExpectExists(host).Annotations, node.UnresponsiveAnnotation)
+		metav1.SetMetaDataLabel(&host.ObjectMeta, v1.NodeSchedulable, "true")
+		Expect(k8sClient.Update(ctx, host)).To(Succeed())
+		w.expectReconciled(vmi, patchStatus)
+		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceNodeUnresponsive))
+		Expect(vmi.Status.Reason).To(BeEmpty())
+	})
+
+	It("is not one while its kubelet answers, whatever anybody says", func() {
+		declareOutOfService(lose(host.Name, corev1.ConditionTrue))
+		w.expectReconciled(vmi, patchStatus)
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
+			v1.VirtualMachineInstanceReasonAgentSilent, "is not believed while the kubelet responds"))
+		w.events.take()
+		w.expectQuiet(vmi)
+		Expect(ExpectExists(podOf(vmi)).DeletionTimestamp).To(BeNil())
+	})
+
+	It("is not one while its agent answers", func() {
+		declareOutOfService(host)
+		w.expectQuiet(vmi)
+	})
+
+	It("gives its guest up when it is declared out of service", func() {
+		lose(host.Name, corev1.ConditionUnknown)
+		w.expectReconciled(vmi, patchStatus)
+		declareOutOfService(host)
+		w.events.take()
+		w.expectReconciled(vmi, "delete Pod", patchStatus)
+		Expect(w.events.take()).To(ContainElement(HavePrefix("Warning NodeOutOfService: ")))
+		ExpectGone(podOf(vmi))
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running), "the Pod being gone ends it, and nothing else")
+
+		w.expectReconciled(vmi, patchStatus)
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
+		Expect(vmi.Status.Reason).To(Equal(ReasonNodeUnresponsive))
+		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstanceNodeUnresponsive))
+		w.events.take()
+		w.expectQuiet(vmi)
+	})
+
+	It("lets a deleted VMI go when it is declared out of service", func() {
+		lose(host.Name, corev1.ConditionUnknown)
+		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		w.expectReconciled(vmi, "delete Pod", patchStatus)
+		Expect(ExpectExists(podOf(vmi)).DeletionTimestamp).NotTo(BeNil())
+		ExpectExists(vmi)
+		declareOutOfService(host)
+		w.expectReconciled(vmi, "delete Pod", patchStatus)
+		ExpectGone(podOf(vmi))
+		w.writes.Take()
+		_, err := w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		ExpectGone(vmi)
+	})
+
+	It("does not end the VMI while the Pod cannot be removed", func() {
+		lose(host.Name, corev1.ConditionUnknown)
+		declareOutOfService(host)
+		w.writes.Fail = func(request string) error {
+			if request == "delete Pod" {
+				return ErrInjected
+			}
+			return nil
+		}
+		_, err := w.reconcile(vmi)
+		Expect(err).To(MatchError(ErrInjected))
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
+		ExpectExists(podOf(vmi))
+	})
+})
+
+var _ = Describe("A node that is lost in a migration", func() {
+	var (
+		m    *migrations
+		vmi  *v1.VirtualMachineInstance
+		vmim *v1.VirtualMachineInstanceMigration
+		own  *corev1.Pod
+	)
+	BeforeEach(func() {
+		m = newMigrations()
+		vmi = m.running("a", "vm")
+		ExpectCreated(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.node("b")}})
+		own = ExpectExists(podOf(vmi))
+		vmim, _ = m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
+	})
+
+	It("ends nothing while the source may run", func() {
+		lose(m.node("a"), corev1.ConditionUnknown)
+		m.look(vmim)
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue, v1.VirtualMachineInstanceReasonNodeLost, "may still run"))
+		Expect(vmi.Status.Phase).To(Equal(v1.Running))
+		Expect(ExpectExists(m.target(vmi, vmim)).DeletionTimestamp).To(BeNil())
+	})
+
+	It("ends the target before the VMI when the source is out of service", func() {
+		declareOutOfService(lose(m.node("a"), corev1.ConditionUnknown))
+		target := ExpectExists(m.target(vmi, vmim))
+		m.look(vmim)
+		ExpectGone(own)
+		Expect(deleted(target)).To(BeTrue(), "what the target has may be older than the disks")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running), "the target's Pod may still run")
+		m.remove(target)
+		m.look(vmim)
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
+	})
+
+	It("leaves the guest at the source when the target is out of service", func() {
+		target := ExpectExists(m.target(vmi, vmim))
+		declareOutOfService(lose(m.node("b"), corev1.ConditionUnknown))
+		m.look(vmim)
+		ExpectGone(target)
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
+		Expect(vmi.Status.NodeName).To(Equal(m.node("a")))
+		Expect(vmi.Status.MigrationState.AbortRequested).To(BeTrue())
+		Expect(ExpectExists(own).DeletionTimestamp).To(BeNil())
+	})
+})
