@@ -90,6 +90,8 @@ type agent struct {
 	setRealtime atomic.Pointer[func(vcpus []uint) error]
 	// fate is what may befall it, or nil.
 	fate *fate
+	// noReads says that the API server does not answer what is asked past the cache.
+	noReads atomic.Bool
 	// ahead is how far the agent's clock is ahead.
 	ahead atomic.Int64
 	stop  func()
@@ -190,7 +192,7 @@ type readingClient struct {
 }
 
 func (c *readingClient) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-	if c.agent.fate.cutOff() {
+	if c.agent.noReads.Load() || c.agent.fate.cutOff() {
 		return errCutOff
 	}
 	return c.Reader.Get(ctx, key, obj, opts...)

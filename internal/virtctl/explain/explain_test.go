@@ -171,6 +171,18 @@ func scenes() map[string]*world {
 			with(func(s *Snapshot) {
 				s.Node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "Kubelet stopped posting node status.", LastTransitionTime: metav1.Time{Time: noon.Add(-10 * time.Minute)}}}}}
 			}),
+		"node out of service": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1()).
+			with(func(s *Snapshot) {
+				s.Node = &corev1.Node{
+					Spec:   corev1.NodeSpec{Taints: []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}},
+					Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "Kubelet stopped posting node status.", LastTransitionTime: metav1.Time{Time: noon.Add(-10 * time.Minute)}}}},
+				}
+			}),
+		"tenant's view of a node down": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
+			vmi(onN1().With(func(vmi *v1.VirtualMachineInstance) { vmi.Status.Reason = "NodeUnresponsive" }).
+				Condition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue, v1.VirtualMachineInstanceReasonNodeLost,
+					"Node n1 does not respond. Its guest may still run and write its disks, so that no other one starts.")).
+			with(func(s *Snapshot) { s.Hidden = map[Area]bool{AreaNodes: true, AreaInstall: true} }),
 		"controller down": newWorld().vm(v1.RunStrategyAlways, "", nil).with(func(s *Snapshot) { s.Install.Controller, s.Install.API = 0, 0 }),
 		"not installed":   newWorld().vm(v1.RunStrategyAlways, "", nil).with(func(s *Snapshot) { s.Install = Install{Controller: -1, API: -1} }),
 		"mount": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusStarting, nil).vmi(pending()).

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/nodeloss"
 )
 
 // node: the node or its agent does not answer.
@@ -21,13 +22,16 @@ func node(s *Snapshot) []Finding {
 	if s.Node != nil {
 		for _, c := range s.Node.Status.Conditions {
 			if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-				return one(Finding{
-					What: fmt.Sprintf("Node %s is not ready for %s.", name, age(s.Now, c.LastTransitionTime.Time)), Why: []string{short(c.Message)},
-					Do:       "Mend the node. Whether the guest runs is not known until it answers; it is left alone.",
-					Commands: []string{"kubectl describe node " + name},
-				})
+				return one(s.lost(c))
 			}
 		}
+	}
+	condition := s.condition(v1.VirtualMachineInstanceNodeUnresponsive)
+	if s.Node == nil && condition.Status == corev1.ConditionTrue && condition.Reason != v1.VirtualMachineInstanceReasonAgentSilent {
+		return one(Finding{
+			What: fmt.Sprintf("Node %s does not answer, and its guest may still run there.", name), Why: []string{short(condition.Message)},
+			Do: "Ask who runs the cluster to mend the node, or to release its guests.",
+		})
 	}
 	silent := s.VMI.Status.Reason == "NodeUnresponsive"
 	unready := s.Agent != nil && !podReady(s.Agent)
@@ -50,6 +54,24 @@ func node(s *Snapshot) []Finding {
 		}
 	}
 	return one(f)
+}
+
+// lost is about a node that does not answer. Its guest may run, and only somebody who knows better can say that it does not.
+func (s *Snapshot) lost(ready corev1.NodeCondition) Finding {
+	name := s.VMI.Status.NodeName
+	f := Finding{
+		What: fmt.Sprintf("Node %s has not been ready for %s, and its guest may still run there.", name, age(s.Now, ready.LastTransitionTime.Time)),
+		Why:  []string{short(ready.Message)},
+	}
+	if nodeloss.OutOfService(s.Node) {
+		f.What = fmt.Sprintf("Node %s is out of service: the guest counts as ended as soon as its launcher Pod is removed.", name)
+		f.Do, f.Commands = "Nothing: that is done by itself. When the node is back:", []string{nodeloss.Return(name)}
+		return f
+	}
+	f.Why = append(f.Why, "Until that is ruled out no other guest of the VM starts: two of them would ruin its disks.")
+	f.Do = "Mend the node, and the guest goes on. If the node is powered off, and only then, release its guests:"
+	f.Commands = []string{"kubectl describe node " + name, nodeloss.Release(name)}
+	return f
 }
 
 func (s *Snapshot) installNamespace() string {
