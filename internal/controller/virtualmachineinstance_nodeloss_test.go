@@ -112,7 +112,8 @@ var _ = Describe("A lost node", func() {
 		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
 		w.expectReconciled(vmi, "delete Pod", patchStatus)
 		Expect(ExpectExists(podOf(vmi)).DeletionTimestamp).NotTo(BeNil())
-		ExpectExists(vmi)
+		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
+			v1.VirtualMachineInstanceReasonNodeLost, "It is shut down when the node is back"))
 		declareOutOfService(host)
 		w.expectReconciled(vmi, "delete Pod", patchStatus)
 		ExpectGone(podOf(vmi))

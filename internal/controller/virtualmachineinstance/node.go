@@ -146,9 +146,12 @@ func explainSilence(s *Scope) (reason, message string) {
 		return v1.VirtualMachineInstanceReasonNodeOutOfService, fmt.Sprintf(
 			"Node %s is out of service: its launcher Pod is removed, and the guest counts as ended.", name)
 	case nodeloss.Lost:
+		back := "It goes on by itself when the node is back"
+		if s.deleting() || s.Pod != nil && s.Pod.DeletionTimestamp != nil {
+			back = "It is shut down when the node is back"
+		}
 		return v1.VirtualMachineInstanceReasonNodeLost, fmt.Sprintf("Node %s does not respond. Its guest may still run and write its disks, so that "+
-			"no other one starts. It goes on by itself when the node is back. If the node is powered off and stays so, release the guest: %s",
-			name, nodeloss.Release(name))
+			"no other one starts. %s. If the node is powered off and stays so, release the guest: %s", name, back, nodeloss.Release(name))
 	default:
 		message = fmt.Sprintf("virt-handler on node %s does not respond, its kubelet does: the guest is left alone, and what is said about it may "+
 			"be old. See why: kubectl --namespace %s get pods --selector kubevirt.io=virt-handler --field-selector spec.nodeName=%s",

@@ -69,7 +69,7 @@ func (s *Snapshot) lost(ready corev1.NodeCondition) Finding {
 		return f
 	}
 	f.Why = append(f.Why, "Until that is ruled out no other guest of the VM starts: two of them would ruin its disks.")
-	f.Do = "Mend the node, and the guest goes on. If the node is powered off, and only then, release its guests:"
+	f.Do = "Mend the node. If it is powered off, and only then, release its guests:"
 	f.Commands = []string{"kubectl describe node " + name, nodeloss.Release(name)}
 	return f
 }
