@@ -42,7 +42,7 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	c.AddCommand(up(), down(), leftovers(), status(), env(), load(), execute(), stop(), multus(), provision())
+	c.AddCommand(up(), down(), leftovers(), status(), env(), load(), execute(), stop(), cut(), mend(), multus(), provision())
 	return c
 }
 
@@ -194,6 +194,28 @@ func multus() *cobra.Command {
 		ValidArgs: []string{"on", "off"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return with(cmd.Context(), true, func(m *cluster.Machine) error { return m.Multus(cmd.Context(), args[0] == "on") })
+		},
+	}
+}
+
+func cut() *cobra.Command {
+	return &cobra.Command{
+		Use:   "cut <node>",
+		Short: "Pull a node's cable: it goes on and nobody reaches it",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return with(cmd.Context(), true, func(m *cluster.Machine) error { return m.Cut(cmd.Context(), args[0]) })
+		},
+	}
+}
+
+func mend() *cobra.Command {
+	return &cobra.Command{
+		Use:   "mend <node>",
+		Short: "Plug a node's cable in again",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return with(cmd.Context(), true, func(m *cluster.Machine) error { return m.Mend(cmd.Context(), args[0]) })
 		},
 	}
 }

@@ -116,7 +116,7 @@ func (m *Machine) keepSysctl(name string) error {
 func (m *Machine) makeNode(ctx context.Context, c config.Cluster, n plan.Node) error {
 	holder := c.Nodes[n.Name][0]
 	if m.alive(holder.Name) {
-		return nil
+		return m.Mend(ctx, n.Name)
 	}
 	if err := m.switchOff(ctx, n); err != nil {
 		return err

@@ -37,6 +37,11 @@ func (m *Machine) Status(ctx context.Context) error {
 		}
 		m.say("  %-26s %-8s pid %-8d %s", name, state, m.record.Processes[name].PID, m.layout.Log(name))
 	}
+	for _, node := range m.nodeNames() {
+		if m.cut(node) {
+			m.say("  %-26s cable pulled: mend plugs it in again", node)
+		}
+	}
 	if len(ended) > 0 {
 		return fmt.Errorf("%s ended: up starts again what does not run", strings.Join(ended, ", "))
 	}

@@ -103,6 +103,11 @@ func (m *Machine) complete(ctx context.Context, c config.Cluster) bool {
 			return false
 		}
 	}
+	for _, node := range c.Plan.Nodes {
+		if m.cut(node.Name) {
+			return false
+		}
+	}
 	ready, err := m.readyNodes(ctx)
 	return err == nil && ready == len(c.Plan.Nodes)
 }

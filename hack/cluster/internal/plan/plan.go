@@ -101,13 +101,16 @@ func New(o Options) (Plan, error) {
 			IP:           host(o.NodeCIDR, firstNodeHost+i),
 			PodCIDR:      pods,
 			PodGateway:   host(pods, 1),
-			Link:         "vireo-" + name,
+			Link:         Link(name),
 			Cgroup:       Cgroup + "/" + name,
 			SystemCgroup: Cgroup + "/" + name + "/system",
 		})
 	}
 	return p, nil
 }
+
+// Link is the name of the machine's end of the cable to a node.
+func Link(node string) string { return "vireo-" + node }
 
 func (o Options) validate() error {
 	if o.Nodes < 1 || o.Nodes > MaxNodes {

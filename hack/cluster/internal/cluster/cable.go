@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/vireo-project/vireo/hack/cluster/internal/plan"
+	"github.com/vireo-project/vireo/hack/cluster/internal/process"
+)
+
+// Cut pulls a node's cable. Everything on the node goes on, and nobody else reaches it or is reached from it.
+func (m *Machine) Cut(ctx context.Context, node string) error { return m.setCable(ctx, node, "down") }
+
+// Mend plugs a node's cable in again.
+func (m *Machine) Mend(ctx context.Context, node string) error { return m.setCable(ctx, node, "up") }
+
+// setCable sets the machine's end of a node's cable: without it the node's own end has no carrier, and keeps its addresses and routes.
+func (m *Machine) setCable(ctx context.Context, node, state string) error {
+	if !process.Alive(m.holder(node)) {
+		return fmt.Errorf("there is no node %q: the nodes are %s", node, strings.Join(m.nodeNames(), " "))
+	}
+	_, err := process.Run(ctx, "ip", "link", "set", plan.Link(node), state)
+	return err
+}
+
+// cut says that a node's cable is pulled, or that there is none.
+func (m *Machine) cut(node string) bool {
+	link, err := net.InterfaceByName(plan.Link(node))
+	return err != nil || link.Flags&net.FlagUp == 0
+}
