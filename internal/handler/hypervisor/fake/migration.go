@@ -102,12 +102,16 @@ func (l *Launcher) LiveXML(ctx context.Context, name string) (*libvirtxml.Domain
 
 // Source says how far the guest is from leaving.
 func (l *Launcher) Source(ctx context.Context, name string) (hypervisor.SourceState, error) {
-	found, err := l.Domain(ctx, name)
-	if err != nil {
+	if err := l.enter(ctx, "domain"); err != nil {
 		return hypervisor.SourceState{}, err
 	}
+	// The domain and the job are of one moment, as in libvirt's answer.
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	found := l.named(name)
+	if found == nil {
+		return hypervisor.SourceState{}, hypervisor.ErrNoDomain
+	}
 	state := hypervisor.SourceState{Domain: migration.SourceRunning, Job: l.moving.job}
 	switch {
 	case found.State == hypervisor.StateEnded && found.Reason == "Migrated":
@@ -122,19 +126,24 @@ func (l *Launcher) Source(ctx context.Context, name string) (hypervisor.SourceSt
 	return state, nil
 }
 
+// named is the domain of a name, or nil. The lock is held.
+func (l *Launcher) named(name string) *hypervisor.Domain {
+	if l.domain == nil || l.domain.XML.Name != name {
+		return nil
+	}
+	return l.domain
+}
+
 // Target says how far the guest is from having arrived.
 func (l *Launcher) Target(ctx context.Context, name string) (migration.TargetDomain, error) {
-	found, err := l.Domain(ctx, name)
-	if errors.Is(err, hypervisor.ErrNoDomain) {
-		return migration.TargetAbsent, nil
-	}
-	if err != nil {
+	if err := l.enter(ctx, "domain"); err != nil {
 		return migration.TargetAbsent, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	found := l.named(name)
 	switch {
-	case !found.Active():
+	case found == nil, !found.Active():
 		return migration.TargetAbsent, nil
 	case l.moving.receiving:
 		return migration.TargetReceiving, nil
