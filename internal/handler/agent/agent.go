@@ -181,6 +181,9 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 	if err := moves.serve(mgr, o, connections, guests); err != nil {
 		return err
 	}
+	if err := mgr.Add(&observe.Heartbeat{Client: mgr.GetClient(), Namespace: o.Namespace, Node: o.Node, Back: guests.Recheck}); err != nil {
+		return err
+	}
 	return guests.SetupWithManager(mgr, notices)
 }
 
@@ -215,12 +218,9 @@ func setupNode(mgr ctrl.Manager, o *Options) error {
 	if err := mgr.Add(devices); err != nil {
 		return err
 	}
-	if err := mgr.Add(&observe.Reporter{
+	return mgr.Add(&observe.Reporter{
 		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Namespace: o.Namespace, Node: o.Node,
 		Capabilities: *capabilities, Devices: devices.Usable, Changed: devices.Changed(),
 		WholeCPUs: observe.PodResources{Dir: o.podResourcesDir()}.GivesWholeCPUs, Realtime: observe.RealtimeCapable,
-	}); err != nil {
-		return err
-	}
-	return mgr.Add(&observe.Heartbeat{Client: mgr.GetClient(), Namespace: o.Namespace, Node: o.Node})
+	})
 }

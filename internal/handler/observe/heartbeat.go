@@ -4,6 +4,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -22,6 +23,13 @@ const (
 	// renewInterval and leaseDuration are those of the kubelet's own node Lease: an agent counts as gone after 40 s.
 	renewInterval        = 10 * time.Second
 	leaseDurationSeconds = 40
+	// renewTimeout bounds a beat: what was sent into a network that is cut must not hold up the next one.
+	renewTimeout = 5 * time.Second
+	// retryInterval is the pause after a beat that failed: the sooner an agent knows that it is back, the sooner it ends the guests
+	// that were given up meanwhile.
+	retryInterval = 3 * time.Second
+	// backTimeout bounds Back, so that the Lease does not expire over it.
+	backTimeout = 15 * time.Second
 	// leaveTimeout bounds the last word of an agent that ends.
 	leaveTimeout = 5 * time.Second
 )
@@ -34,16 +42,20 @@ type Heartbeat struct {
 	Namespace string
 	// Node is the node's name.
 	Node string
+	// Back is called when a beat succeeds after others failed, again and again until it succeeds. Nil does nothing.
+	Back func(context.Context) error
+
+	// retry is retryInterval, but for tests.
+	retry time.Duration
 }
 
 // Start renews the Lease until the context ends.
 func (h *Heartbeat) Start(ctx context.Context) error {
-	ticker := time.NewTicker(renewInterval)
-	defer ticker.Stop()
+	lost := false
 	for {
-		if err := h.write(ctx, h.Node); err != nil && ctx.Err() == nil {
-			// The next beat comes soon enough, and there is nothing better to do.
-			log.FromContext(ctx).Error(err, "Cannot renew the heartbeat Lease")
+		next := renewInterval
+		if lost = !h.beat(ctx, lost); lost {
+			next = cmp.Or(h.retry, retryInterval)
 		}
 		select {
 		case <-ctx.Done():
@@ -54,9 +66,35 @@ func (h *Heartbeat) Start(ctx context.Context) error {
 				log.FromContext(ctx).Error(err, "Cannot give the heartbeat Lease back, it expires")
 			}
 			return nil
-		case <-ticker.C:
+		case <-time.After(next):
 		}
 	}
+}
+
+// beat renews the Lease. It says whether the API server knows that the agent lives, and the agent what happened while it did not.
+func (h *Heartbeat) beat(ctx context.Context, lost bool) bool {
+	bounded, cancel := context.WithTimeout(ctx, renewTimeout)
+	defer cancel()
+	err := h.write(bounded, h.Node)
+	switch {
+	case ctx.Err() != nil:
+		return true
+	case err != nil && !lost:
+		log.FromContext(ctx).Error(err, "Cannot renew the heartbeat Lease, trying again until it succeeds")
+		return false
+	case err != nil:
+		return false
+	case !lost || h.Back == nil:
+		return true
+	}
+	log.FromContext(ctx).Info("Renewed the heartbeat Lease again, looking for guests that were given up meanwhile")
+	looking, cancelLook := context.WithTimeout(ctx, backTimeout)
+	defer cancelLook()
+	if err := h.Back(looking); err != nil {
+		log.FromContext(ctx).Error(err, "Cannot look for guests that were given up meanwhile")
+		return false
+	}
+	return true
 }
 
 // write sets the holder and the time, and makes the Lease when there is none.

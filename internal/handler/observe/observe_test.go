@@ -109,6 +109,45 @@ func TestHeartbeat(t *testing.T) {
 	}
 }
 
+// TestHeartbeatBack has an API server that is away for a while.
+func TestHeartbeatBack(t *testing.T) {
+	var writes, looks atomic.Int32
+	var away, blind failure
+	c := interceptor.NewClient(server(&writes).(client.WithWatch), interceptor.Funcs{ //nolint:forcetypeassert // server's own
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption) error {
+			if err := away.load(); err != nil {
+				return err
+			}
+			return c.Patch(ctx, obj, p, o...)
+		},
+	})
+	away.Store(true)
+	blind.Store(true)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	h := &Heartbeat{Client: c, Namespace: "kubevirt", Node: "n", retry: time.Millisecond, Back: func(context.Context) error {
+		looks.Add(1)
+		return blind.load()
+	}}
+	go func() { done <- h.Start(ctx) }()
+	time.Sleep(20 * time.Millisecond)
+	if looks.Load() != 0 {
+		t.Error("it looks for what it missed while it is away")
+	}
+	away.Store(false)
+	eventually(t, "what was missed is looked for until that succeeds", func() bool { return looks.Load() > 3 })
+	blind.Store(false)
+	eventually(t, "it has succeeded", func() bool {
+		before := looks.Load()
+		time.Sleep(20 * time.Millisecond)
+		return looks.Load() == before
+	})
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
 // failure is an error that can be turned on.
 type failure struct{ atomic.Bool }
 

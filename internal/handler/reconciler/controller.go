@@ -199,13 +199,13 @@ func (r *Reconciler) report(ctx context.Context, s *scope, outcome error) error 
 	return nil
 }
 
-func (r *Reconciler) memoryOf(pod types.UID, key types.NamespacedName) *podMemory {
+func (r *Reconciler) memoryOf(pod *corev1.Pod) *podMemory {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m, ok := r.memory[pod]
+	m, ok := r.memory[pod.UID]
 	if !ok {
-		m = &podMemory{key: key}
-		r.memory[pod] = m
+		m = &podMemory{key: types.NamespacedName{Namespace: pod.Namespace, Name: ownerVMI(pod).Name}, pod: pod.Name}
+		r.memory[pod.UID] = m
 	}
 	return m
 }

@@ -88,6 +88,32 @@ var _ = Describe("A guest that was given up while its node was cut off", func() 
 		Consistently(func() hypervisor.State { return g.launcher.Snapshot().State }, "300ms").Should(Equal(hypervisor.StateRunning))
 	})
 
+	It("is destroyed when its Pod is said to have failed, which no kubelet says while a guest runs", func() {
+		startAgent(launchers)
+		g := makeGuest().schedule(launchers).handOver()
+		g.expectPhase(v1.Running)
+		g.launcher.Stubborn()
+		g.pod.Status.Phase = corev1.PodFailed
+		Expect(api.Status().Update(ctx, g.pod)).To(Succeed())
+		Eventually(ended(g)).Should(Equal("Destroyed"))
+	})
+
+	It("is destroyed before any watch has noticed that its Pod is gone", func() {
+		a := startAgent(launchers)
+		g, witness := makeGuest().schedule(launchers).handOver(), makeGuest().schedule(launchers).handOver()
+		g.expectPhase(v1.Running)
+		witness.expectPhase(v1.Running)
+		a.stop() // What is watched comes no more.
+		g.removePod()
+		a.noReads.Store(true)
+		Expect(a.guests.Recheck(ctx)).To(MatchError(errCutOff))
+		Expect(g.launcher.Snapshot().State).To(Equal(hypervisor.StateRunning), "as long as the API server cannot be asked")
+		a.noReads.Store(false)
+		Expect(a.guests.Recheck(ctx)).To(Succeed())
+		Expect(ended(g)()).To(Equal("Destroyed"))
+		Expect(witness.launcher.Snapshot().State).To(Equal(hypervisor.StateRunning))
+	})
+
 	It("runs on as long as the API server cannot be asked", func() {
 		a := startAgent(launchers)
 		g := makeGuest().schedule(launchers).handOver()

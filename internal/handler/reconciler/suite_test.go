@@ -95,6 +95,8 @@ type agent struct {
 	// ahead is how far the agent's clock is ahead.
 	ahead atomic.Int64
 	stop  func()
+	// guests is the agent's reconciler.
+	guests *reconciler.Reconciler
 }
 
 // startAgent starts an agent of this node for the rest of the spec.
@@ -137,6 +139,7 @@ func startAgentOn(node string, launchers *fake.Node, f *fate) *agent {
 		Recorder: a.recorder,
 		Now:      func() time.Time { return time.Now().Add(time.Duration(a.ahead.Load())) },
 	})
+	a.guests = guests
 	Expect(guests.SetupWithManager(mgr, notices)).To(Succeed())
 	f.serve(mgr, node, incoming, arrivals, launchers, guests)
 	running, cancel := context.WithCancel(ctx)
@@ -196,6 +199,13 @@ func (c *readingClient) Get(ctx context.Context, key client.ObjectKey, obj clien
 		return errCutOff
 	}
 	return c.Reader.Get(ctx, key, obj, opts...)
+}
+
+func (c *readingClient) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if c.agent.noReads.Load() || c.agent.fate.cutOff() {
+		return errCutOff
+	}
+	return c.Reader.List(ctx, list, opts...)
 }
 
 // incomingCache has the VMIs that migrate to a node.
