@@ -127,7 +127,7 @@ func TestPlacementPullAndFlags(t *testing.T) {
 	if pod.NodeSelector["guests"] != "yes" || pod.NodeSelector["kubernetes.io/os"] != "linux" {
 		t.Errorf("node selector %v", pod.NodeSelector)
 	}
-	if len(pod.Tolerations) != 3 || pod.ImagePullSecrets[0].Name != "pull" {
+	if len(pod.Tolerations) != 4 || pod.ImagePullSecrets[0].Name != "pull" {
 		t.Errorf("tolerations %v, pull secrets %v", pod.Tolerations, pod.ImagePullSecrets)
 	}
 	for _, c := range append(pod.InitContainers, pod.Containers...) {
