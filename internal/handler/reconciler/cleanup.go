@@ -97,7 +97,7 @@ func (r *Reconciler) Recheck(ctx context.Context) error {
 func (r *Reconciler) endOrphan(ctx context.Context, uid types.UID, m *podMemory) error {
 	machine, err := r.Machines.Open(hypervisor.PodRef{UID: uid, VMI: m.key})
 	if err != nil {
-		return nil //nolint:nilerr // a Pod that ended in order takes its libvirtd with it
+		return nil // A Pod that ended in order takes its libvirtd with it.
 	}
 	domain, err := machine.Domain(ctx, domainName(m.key))
 	switch {
