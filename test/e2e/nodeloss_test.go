@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"syscall"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/podproc"
+)
+
+const (
+	// noticed is how soon a cut is to be noticed: the promise is a minute.
+	noticed = time.Minute
+	// kubernetesNotices is how long Kubernetes takes by default to call a node lost, and somewhat more.
+	kubernetesNotices = 90 * time.Second
+	// reachable is how soon an agent whose node is back has ended what was given up: less than any grace period.
+	reachable = 20 * time.Second
+)
+
+// A node is cut off twice. Its guest is alive all the time: the processes of this machine's nodes are seen from here.
+var _ = Describe("A guest whose node is cut off", Serial, Ordered, func() {
+	BeforeAll(needLocalNodes)
+
+	var (
+		namespace, node string
+		instance        *v1.VirtualMachineInstance
+		pod             *corev1.Pod
+		qemu            podproc.Process
+	)
+	BeforeAll(func(ctx context.Context) {
+		all := nodes(ctx)
+		if len(all) < 2 {
+			Skip("needs a second node")
+		}
+		namespace, node = newNamespace(ctx), all[1]
+		create(ctx, makeVM(namespace, "vm", withPreferredNode(node)))
+		instance = expectReady(ctx, namespace, "vm")
+		Expect(instance.Status.NodeName).To(Equal(node))
+		pod = launcherPod(ctx, instance)
+		qemu = podProcess(pod, "qemu-system-x86_64")
+		DeferCleanup(func(ctx context.Context) {
+			setCable(ctx, "mend", node)
+			setOutOfService(ctx, node, false)
+			expectNodeBack(ctx, node)
+		}, NodeTimeout(3*time.Minute))
+	}, NodeTimeout(4*time.Minute))
+	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
+
+	It("goes on alone when the node is back", func(ctx context.Context) {
+		cut := cutOff(ctx, node)
+		Eventually(func(g Gomega) {
+			g.Expect(readNode(ctx, node).Labels).To(HaveKeyWithValue(v1.NodeSchedulable, "false"))
+			object := vmi(ctx, namespace, "vm")
+			g.Expect(object.Status.Reason).To(Equal("NodeUnresponsive"))
+			g.Expect(condition(object, v1.VirtualMachineInstanceNodeUnresponsive)).To(HaveField("Status", corev1.ConditionTrue))
+		}).WithContext(ctx).WithTimeout(noticed).WithPolling(pollInterval).Should(Succeed())
+		took("the silence of the node was noticed", cut)
+
+		mended := time.Now()
+		setCable(ctx, "mend", node)
+		expectNodeBack(ctx, node)
+		Eventually(func(g Gomega) {
+			object := vmi(ctx, namespace, "vm")
+			g.Expect(object.Status.Reason).To(BeEmpty())
+			g.Expect(condition(object, v1.VirtualMachineInstanceNodeUnresponsive)).To(BeNil())
+		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
+		took("everything was as before", mended)
+		Expect(vmi(ctx, namespace, "vm").UID).To(Equal(instance.UID))
+		Expect(qemusOf(ctx, namespace, pod)).To(ConsistOf(qemu), "the same guest, and no other")
+	}, SpecTimeout(4*time.Minute))
+
+	It("starts elsewhere when the node is declared out of service, and is ended when that was not so", func(ctx context.Context) {
+		cut := cutOff(ctx, node)
+		Eventually(func() *v1.VirtualMachineInstanceCondition {
+			return condition(vmi(ctx, namespace, "vm"), v1.VirtualMachineInstanceNodeUnresponsive)
+		}).WithContext(ctx).WithTimeout(kubernetesNotices).WithPolling(pollInterval).Should(And(
+			HaveField("Reason", v1.VirtualMachineInstanceReasonNodeLost),
+			HaveField("Message", ContainSubstring("kubectl taint nodes "+node+" node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"))))
+		took("the VMI said how its guest is released", cut)
+		Expect(vmi(ctx, namespace, "vm").Status.Phase).To(Equal(v1.Running))
+		Expect(qemusOf(ctx, namespace, pod)).To(ConsistOf(qemu))
+
+		released := time.Now()
+		setOutOfService(ctx, node, true)
+		expectNewInstance(ctx, instance)
+		next := expectReady(ctx, namespace, "vm")
+		took("the guest ran elsewhere", released)
+		Expect(next.Status.NodeName).NotTo(Equal(node))
+		successor := processOf(ctx, next, "qemu-system-x86_64")
+		Expect(podProcess(pod, "qemu-system-x86_64")).To(Equal(qemu), "nothing that is said elsewhere reaches the node")
+
+		// The kubelet ends the launcher in order, which takes its time. This one does not even hear of it.
+		launcher := podProcess(pod, "virt-launcher")
+		Expect(syscall.Kill(launcher.PID, syscall.SIGSTOP)).To(Succeed())
+		DeferCleanup(func() { _ = syscall.Kill(launcher.PID, syscall.SIGCONT) })
+		mended := time.Now()
+		setCable(ctx, "mend", node)
+		Eventually(func() []podproc.Process { return podProcesses(pod, "qemu-system-x86_64") }).
+			WithContext(ctx).WithTimeout(reachable).WithPolling(100 * time.Millisecond).Should(BeEmpty())
+		took("the old guest was ended", mended)
+		_ = syscall.Kill(launcher.PID, syscall.SIGCONT)
+		setOutOfService(ctx, node, false)
+		expectNodeBack(ctx, node)
+		Expect(vmi(ctx, namespace, "vm").UID).To(Equal(next.UID))
+		Expect(qemusOf(ctx, namespace, pod)).To(ConsistOf(successor))
+	}, SpecTimeout(5*time.Minute))
+})
+
+// withPreferredNode has a VM start on a node as long as that one can take it.
+func withPreferredNode(node string) option {
+	return func(vm *v1.VirtualMachine) {
+		spec(vm).Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
+				Weight: 100,
+				Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{
+					Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node},
+				}}},
+			}},
+		}}
+	}
+}
+
+// took puts into the report how long something took.
+func took(what string, since time.Time) {
+	GinkgoHelper()
+	AddReportEntry(fmt.Sprintf("%s after %.1f s", what, time.Since(since).Seconds()))
+}
+
+func cutOff(ctx context.Context, node string) time.Time {
+	GinkgoHelper()
+	now := time.Now()
+	setCable(ctx, "cut", node)
+	return now
+}
+
+// setCable pulls a node's cable or plugs it in.
+func setCable(ctx context.Context, verb, node string) {
+	GinkgoHelper()
+	out, err := exec.CommandContext(ctx, os.Getenv("VIREO_CLUSTER"), verb, node).CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), string(out))
+}
+
+// setOutOfService does what the VMI's condition says, or takes it back.
+func setOutOfService(ctx context.Context, name string, out bool) {
+	GinkgoHelper()
+	// Kubernetes writes taints as well: whoever comes second looks again.
+	Eventually(func() error {
+		node := readNode(ctx, name)
+		patch := client.MergeFromWithOptions(node.DeepCopy(), client.MergeFromWithOptimisticLock{})
+		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+		if out {
+			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute})
+		}
+		return k8s.Patch(ctx, node, patch)
+	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
+}
+
+func readNode(ctx context.Context, name string) *corev1.Node {
+	GinkgoHelper()
+	node := &corev1.Node{}
+	Expect(k8s.Get(ctx, client.ObjectKey{Name: name}, node)).To(Succeed())
+	return node
+}
+
+// expectNodeBack waits until VMs and other Pods can start on a node again.
+func expectNodeBack(ctx context.Context, name string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		node := readNode(ctx, name)
+		g.Expect(node.Labels).To(HaveKeyWithValue(v1.NodeSchedulable, "true"))
+		g.Expect(node.Annotations).NotTo(HaveKey("kubevirt.io/unresponsive-since"))
+		g.Expect(node.Spec.Taints).To(BeEmpty())
+		g.Expect(node.Status.Conditions).To(ContainElement(And(
+			HaveField("Type", corev1.NodeReady), HaveField("Status", corev1.ConditionTrue))))
+	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
+}
+
+// qemusOf are the QEMUs of a namespace's launcher Pods, and of one that the API server may not know any more.
+func qemusOf(ctx context.Context, namespace string, old *corev1.Pod) []podproc.Process {
+	GinkgoHelper()
+	found := podProcesses(old, "qemu-system-x86_64")
+	pods := &corev1.PodList{}
+	Expect(k8s.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabels{v1.AppLabel: "virt-launcher"})).To(Succeed())
+	for i := range pods.Items {
+		if pods.Items[i].UID != old.UID {
+			found = append(found, podProcesses(&pods.Items[i], "qemu-system-x86_64")...)
+		}
+	}
+	return found
+}
