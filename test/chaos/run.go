@@ -39,7 +39,7 @@ func (h *harness) run(ctx context.Context, p plan.Run) *result {
 		r.fail("before the run: %v", err)
 		return r
 	}
-	boots, instance := h.chain.Boots(), h.seen.instance()
+	boots := h.chain.Boots()
 	h.seen.begin(s.sourcePod, s.target)
 	began := time.Now()
 	migration := &v1.VirtualMachineInstanceMigration{
@@ -54,7 +54,7 @@ func (h *harness) run(ctx context.Context, p plan.Run) *result {
 	h.seen.created(migration.UID)
 	r.Source, r.Target, r.migration = s.source, s.target, migration.Name
 	h.breakThings(ctx, p, s, r)
-	h.judge(ctx, r, &facts{source: s.source, target: s.target, before: instance.UID}, boots)
+	h.judge(ctx, r, &facts{source: s.source, target: s.target, before: s.instance}, boots)
 	r.Seconds = time.Since(began).Seconds()
 	if len(r.Failures) > 0 && ctx.Err() == nil {
 		h.keepEvidence(ctx, r)

@@ -26,7 +26,8 @@ import (
 // scene is who takes part in a migration.
 type scene struct {
 	source, target string
-	sourcePod      types.UID
+	// instance and sourcePod are where the guest is.
+	instance, sourcePod types.UID
 	// agents are the Pods of the nodes' agents, and controllers those of virt-controller by their names.
 	agents, controllers map[string]types.UID
 }
@@ -36,7 +37,7 @@ func (h *harness) scene(ctx context.Context) (*scene, error) {
 	if err := h.api.Get(ctx, client.ObjectKey{Namespace: h.namespace, Name: guestName}, instance); err != nil {
 		return nil, err
 	}
-	s := &scene{source: instance.Status.NodeName, agents: map[string]types.UID{}, controllers: map[string]types.UID{}}
+	s := &scene{source: instance.Status.NodeName, instance: instance.UID, agents: map[string]types.UID{}, controllers: map[string]types.UID{}}
 	for _, node := range h.cluster.nodes() {
 		if node != s.source {
 			s.target = node
