@@ -182,9 +182,14 @@ func (o *observer) saw(event watch.Event) {
 const podGone corev1.PodPhase = "Gone"
 
 func (o *observer) sawPod(pod *corev1.Pod) {
-	if o.course != nil && o.course.uid != "" && pod.Labels[v1.MigrationJobLabel] == string(o.course.uid) {
+	if o.isTarget(pod) {
 		o.reach(plan.Scheduling)
 	}
+}
+
+// isTarget says that a Pod is the one that the migration goes to.
+func (o *observer) isTarget(pod *corev1.Pod) bool {
+	return pod != nil && o.course != nil && o.course.uid != "" && pod.Labels[v1.MigrationJobLabel] == string(o.course.uid)
 }
 
 func (o *observer) sawVMI() {
@@ -233,15 +238,16 @@ func (o *observer) heard(e oracle.Event) {
 		o.noteLocked("%.6f QEMU %d of Pod %s %s (state %d)", e.At.Seconds(), e.Process, pod, words[e.Kind], e.Detail)
 	}
 	if o.course != nil {
-		o.advance(e, pod == o.course.sourcePod)
+		o.advance(e, pod)
 	}
 	if e.Kind == oracle.Ended {
 		delete(o.qemus, e.Process)
 	}
 }
 
-func (o *observer) advance(e oracle.Event, source bool) {
+func (o *observer) advance(e oracle.Event, pod types.UID) {
 	_, switched := o.course.at[plan.Switching]
+	source := pod == o.course.sourcePod
 	switch {
 	case e.Kind == oracle.Sending && source:
 		o.reach(plan.Copying)
@@ -250,7 +256,7 @@ func (o *observer) advance(e oracle.Event, source bool) {
 		o.reach(plan.Switching)
 	case e.Kind == oracle.Ended && source && switched:
 		o.reach(plan.Releasing)
-	case e.Kind == oracle.Started && !source && o.course.uid != "":
+	case e.Kind == oracle.Started && o.isTarget(o.pods[pod]):
 		o.course.started = e.At
 		o.reach(plan.Running)
 	}

@@ -156,7 +156,7 @@ func (o *observer) targetPod() types.UID {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, pod := range o.pods {
-		if o.course.uid != "" && pod.Labels[v1.MigrationJobLabel] == string(o.course.uid) {
+		if o.isTarget(pod) {
 			return pod.UID
 		}
 	}
