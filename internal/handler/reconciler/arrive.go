@@ -31,11 +31,12 @@ func (r *Reconciler) arrive(ctx context.Context, s *scope, vmi *v1.VirtualMachin
 	if err != nil {
 		return err
 	}
-	if err := r.tellArrival(ctx, s, state); err != nil {
-		return err
-	}
+	// First: nobody looks after a migration whose guest is said to be here for good.
 	if now, _ := s.migrating(r.Node); now.Status.NodeName == r.Node && state != migration.TargetAbsent {
 		r.arrived(ctx, s, now)
+	}
+	if err := r.tellArrival(ctx, s, state); err != nil {
+		return err
 	}
 	switch {
 	case s.incoming == nil:
@@ -130,6 +131,12 @@ func (r *Reconciler) tellArrival(ctx context.Context, s *scope, state migration.
 // arrived lets go of what the migration needed.
 func (r *Reconciler) arrived(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance) {
 	r.Arrivals.Forget(s.pod.UID, vmi.Status.MigrationState.MigrationUID)
+	r.removeCertificates(ctx, s)
+}
+
+// removeCertificates takes the certificates of a migration from the Pod. They are of no use to anybody after it, so that nothing
+// waits for that.
+func (r *Reconciler) removeCertificates(ctx context.Context, s *scope) {
 	if err := s.machine.RemoveMigrationTLS(ctx); err != nil {
 		log.FromContext(ctx).V(3).Info("The certificate of a migration that has ended was not removed", "error", err.Error())
 	}

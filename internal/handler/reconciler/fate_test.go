@@ -198,3 +198,7 @@ func (m *mortalMachine) Destroy(ctx context.Context, domain string) error {
 func (m *mortalMachine) PutMigrationTLS(ctx context.Context, files migrationtls.Files) error {
 	return m.fate.do("put certificates", func() error { return m.Launcher.PutMigrationTLS(ctx, files) })
 }
+
+func (m *mortalMachine) RemoveMigrationTLS(ctx context.Context) error {
+	return m.fate.do("remove certificates", func() error { return m.Launcher.RemoveMigrationTLS(ctx) })
+}

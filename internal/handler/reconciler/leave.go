@@ -152,6 +152,10 @@ func (r *Reconciler) giveUp(ctx context.Context, s *scope, begun *handover.Copy)
 	now := r.stamp()
 	why := r.whyNot(s, begun)
 	uid := s.before.Status.MigrationState.MigrationUID
+	if begun == nil && s.before.Status.MigrationState.StartTimestamp != nil {
+		// The process that put them there is gone. First: nobody looks after a migration that has failed.
+		r.removeCertificates(ctx, s)
+	}
 	err := r.writeMigration(ctx, s, vmistatus.MigrationSource, func(m *v1.VirtualMachineInstanceMigrationState) {
 		m.Failed, m.Completed, m.EndTimestamp, m.FailureReason = true, true, &now, why
 		if m.AbortRequested {

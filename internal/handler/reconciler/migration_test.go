@@ -480,6 +480,11 @@ var _ = Describe("An agent that ends between any two actions of a migration", fu
 			g.Expect(m.Failed).To(Equal(vmi.Status.NodeName == c.source.node))
 			g.Expect(runs(c.launcher)).To(Equal(m.Failed))
 			g.Expect(runs(c.arriving)).To(Equal(!m.Failed))
+			keeper := c.arriving
+			if m.Failed {
+				keeper = c.launcher
+			}
+			g.Expect(keeper.MigrationTLS()).To(BeNil(), "certificates where the guest is; source %v, target %v", c.source.had(), c.target.had())
 		}).Should(Succeed())
 		Expect(c.launcher.Copies()).To(BeNumerically("<=", 1))
 	}
