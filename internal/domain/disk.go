@@ -168,6 +168,9 @@ func (b *diskBuilder) medium(disk *libvirtxml.DomainDisk, bus v1.DiskBus) error 
 		return err
 	}
 	disk.Source = diskSource(b.fact.Path, b.fact.Block)
+	if b.fact.Sliced {
+		disk.Source.Slices = &libvirtxml.DomainDiskSlices{Slices: []libvirtxml.DomainDiskSlice{{Type: "storage", Size: uint(b.fact.CapacityBytes)}}}
+	}
 	disk.BackingStore = &libvirtxml.DomainDiskBackingStore{}
 	if b.fact.BackingPath != "" {
 		disk.BackingStore.Format = &libvirtxml.DomainDiskFormat{Type: b.fact.BackingFormat}

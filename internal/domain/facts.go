@@ -62,6 +62,9 @@ type DiskFact struct {
 	BackingBlock bool `json:"backingBlock,omitempty"`
 	// CapacityBytes is the size that the guest sees.
 	CapacityBytes int64 `json:"capacityBytes,omitempty"`
+	// Sliced says that Path may hold more than CapacityBytes and that the guest gets no more than those: a disk that moves to another
+	// volume while the guest runs keeps its size.
+	Sliced bool `json:"sliced,omitempty"`
 	// DirectIO says that Path, and BackingPath if there is one, can be opened with O_DIRECT, which cache mode
 	// none needs.
 	DirectIO bool `json:"directIO,omitempty"`

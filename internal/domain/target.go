@@ -72,7 +72,14 @@ func disksAtTarget(target, built *libvirtxml.DomainDeviceList) error {
 		if emptyDrive(disk) {
 			continue
 		}
+		visible := slicesOf(disk)
 		disk.Source, disk.BackingStore, disk.Mirror = there.Source, there.BackingStore, nil
+		if disk.Source != nil && disk.Source.Slices == nil && visible != nil {
+			// The guest has known no more of it since it moved to this volume, and learns of the rest when it is started again.
+			kept := *there.Source
+			kept.Slices = visible
+			disk.Source = &kept
+		}
 		if disk.Driver != nil && there.Driver != nil {
 			d := there.Driver
 			disk.Driver.Type, disk.Driver.Cache, disk.Driver.IO = d.Type, d.Cache, d.IO
@@ -80,6 +87,13 @@ func disksAtTarget(target, built *libvirtxml.DomainDeviceList) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func slicesOf(disk *libvirtxml.DomainDisk) *libvirtxml.DomainDiskSlices {
+	if disk.Source == nil {
+		return nil
+	}
+	return disk.Source.Slices
 }
 
 // emptyDrive says that the guest has taken the medium out.

@@ -4,6 +4,7 @@
 package integration_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -339,7 +341,79 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		arrived := m.arrive()
 		Expect(strings.TrimSpace(arrived.run("echo after >> /mnt/data/log; sync; echo 3 > /proc/sys/vm/drop_caches; cat /mnt/data/log"))).To(Equal("before\nafter"))
 	})
+
+	It("moves a disk to a larger volume, and the guest sees no more of it than before", func() {
+		m := &move{from: newPod(), to: newPod(), address: targetAddress}
+		join(m.from, m.to)
+		m.guest = bootLinuxOn(m.from, ownDisk, func(d *libvirtxml.Domain) { *d = *ownDomain(0) })
+		m.to.prepareKernel(guestBoot())
+		m.here, m.there = m.guest.conn, m.to.dial()
+		m.guest.run("mount /dev/vda /mnt/data; echo before > /mnt/data/log; sync")
+		ctx := GinkgoT().Context()
+		sizes, err := m.here.DiskSizes(ctx, m.guest.domain)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(sizes).To(Equal(map[string]uint64{"vda": ownSize}))
+		request := func(size uint64) hypervisor.CopyRequest {
+			GinkgoHelper()
+			live, err := m.here.LiveXML(ctx, m.guest.domain)
+			Expect(err).NotTo(HaveOccurred())
+			r := hypervisor.CopyRequest{Domain: m.guest.domain, Address: m.address, CopyDisks: []string{"vda"}, Target: m.dial}
+			r.XML, err = domain.ForTarget(live, ownDomain(size))
+			Expect(err).NotTo(HaveOccurred())
+			m.secure(&r)
+			return r
+		}
+
+		By("staying where it is when the other volume is smaller")
+		m.to.write(ownDisk, make([]byte, ownSize/2))
+		err = m.here.Copy(ctx, request(ownSize))
+		Expect(err).To(HaveOccurred())
+		AddReportEntry("refusal of a smaller volume", err.Error())
+		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceRunning}))
+		Expect(m.target()).To(Equal(migration.TargetAbsent))
+
+		By("moving to a larger one, in which something else was before")
+		m.to.write(ownDisk, bytes.Repeat([]byte{0xa5}, 2*ownSize))
+		Expect(m.here.Copy(ctx, request(ownSize))).To(Succeed())
+		arrived := m.arrive()
+		Expect(strings.TrimSpace(arrived.run("echo after >> /mnt/data/log; sync; echo 3 > /proc/sys/vm/drop_caches; cat /mnt/data/log"))).To(Equal("before\nafter"))
+		Expect(strings.TrimSpace(arrived.run("umount /mnt/data; blockdev --getsize64 /dev/vda || cat /sys/block/vda/size"))).To(
+			Or(Equal(strconv.Itoa(ownSize)), HaveSuffix(strconv.Itoa(ownSize/512))))
+		there, err := m.there.DiskSizes(ctx, m.guest.domain)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(there).To(Equal(sizes))
+
+		By("being all of the disk, with nothing of what was there before")
+		copied, err := os.ReadFile(m.to.daemon.Host(ownDisk))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(bytes.Contains(copied[:ownSize], bytes.Repeat([]byte{0xa5}, 4096))).To(BeFalse(), "something of what was there before is left")
+		Expect(bytes.Equal(copied[ownSize:], bytes.Repeat([]byte{0xa5}, ownSize))).To(BeTrue(), "what is behind the guest's disk was written")
+
+		By("going back to one of its own size")
+		m.back(arrived)
+		Expect(m.here.Copy(ctx, request(0))).To(Succeed())
+		Expect(strings.TrimSpace(m.arrive().run("mount /dev/vda /mnt/data; cat /mnt/data/log"))).To(Equal("before\nafter"))
+	})
 })
+
+const (
+	// ownDisk is a disk that each Pod has for itself, and ownSize how large the first one is.
+	ownDisk = "/var/run/kubevirt-private/vmi-disks/own/disk.img"
+	ownSize = 16 << 20
+)
+
+// ownDomain is the guest's domain with a disk on a claim, of which it sees so many bytes. 0 means all.
+func ownDomain(size uint64) *libvirtxml.Domain {
+	GinkgoHelper()
+	d := linuxDomain(ownDisk)
+	disk := &d.Devices.Disks[0]
+	disk.Driver.Cache = "none"
+	disk.Alias = &libvirtxml.DomainAlias{Name: "ua-disk-data"}
+	if size > 0 {
+		disk.Source.Slices = &libvirtxml.DomainDiskSlices{Slices: []libvirtxml.DomainDiskSlice{{Type: "storage", Size: uint(size)}}}
+	}
+	return d
+}
 
 const (
 	overlayFile = launcherpod.EphemeralDisksDir + "/root.qcow2"

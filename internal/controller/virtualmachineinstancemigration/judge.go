@@ -114,7 +114,7 @@ func (s *Scope) preceded() bool {
 }
 
 func cannotMigrate(vmi *v1.VirtualMachineInstance) string {
-	condition := vmistatus.FindCondition(&vmi.Status, v1.VirtualMachineInstanceIsMigratable)
+	condition := vmistatus.Migratability(&vmi.Status)
 	if condition == nil || condition.Status != corev1.ConditionFalse {
 		return ""
 	}

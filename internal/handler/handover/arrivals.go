@@ -19,6 +19,8 @@ type Arrival struct {
 	Address string
 	// Domain is the XML of the domain as it would be started here.
 	Domain string
+	// Refusal is why the guest cannot come, empty if it can.
+	Refusal string
 	// Plain says that the guest comes unencrypted.
 	Plain bool
 }

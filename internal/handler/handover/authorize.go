@@ -59,6 +59,9 @@ func (s *Server) authorize(r *http.Request) (request, error) {
 		// The status says it, and this process has not prepared it yet: it was restarted.
 		return request{}, apierrors.NewServiceUnavailable("the target is not prepared, try again")
 	}
+	if arrival.Refusal != "" {
+		return request{}, conflict(asked, arrival.Refusal)
+	}
 	asked.arrival = arrival
 	return asked, nil
 }

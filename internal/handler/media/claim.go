@@ -14,6 +14,7 @@ import (
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // imageAlignment is what sizes of new disk images are rounded to: every sector size and file system block fits.
@@ -22,6 +23,9 @@ const imageAlignment = 1 << 20
 // claim gives a claim's block device or disk.img to the guest. Its content is always taken as raw: a guest that
 // writes a qcow2 header into its disk must not make QEMU open what the header names.
 func (p *preparer) claim(ctx context.Context, v *v1.Volume) (*domain.DiskFact, error) {
+	if moved := vmistatus.Migrated(&p.vmi.Status, v.Name); moved != nil {
+		return p.destination(ctx, v, moved.DestinationPVCInfo)
+	}
 	info, err := p.claimInfo(v.Name)
 	if err != nil {
 		return nil, err

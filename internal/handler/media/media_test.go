@@ -71,6 +71,16 @@ func preallocated(vmi *v1.VirtualMachineInstance) {
 	vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo.Preallocated = true
 }
 
+// movedTo says that a disk of 64 MiB moves to another claim.
+func movedTo(mode corev1.PersistentVolumeMode, size int64) func(*v1.VirtualMachineInstance) {
+	return func(vmi *v1.VirtualMachineInstance) {
+		vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: "v", Size: size}}
+		vmi.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: "v",
+			SourcePVCInfo:      &v1.PersistentVolumeClaimInfo{ClaimName: "old"},
+			DestinationPVCInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "new", VolumeMode: &mode}}}
+	}
+}
+
 func withFilledFile(dir, name, format string, bytes uint64) func(*fake.Launcher) {
 	return func(l *fake.Launcher) {
 		l.AddFile(dir, hypervisor.Volume{Name: name, Format: format, Capacity: bytes, Allocation: bytes + 4096})
@@ -94,6 +104,8 @@ func TestPrepare(t *testing.T) {
 		return v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "i", Path: path}}
 	}
 	claim := v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}
+	newClaim := v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{
+		PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ClaimName: "new"}}}
 	ephemeral := v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}
 	host := func(kind v1.HostDiskType) v1.VolumeSource {
 		return v1.VolumeSource{HostDisk: &v1.HostDisk{Path: "/data/x.img", Type: kind, Capacity: resource.MustParse("10Mi")}}
@@ -150,6 +162,22 @@ func TestPrepare(t *testing.T) {
 		{name: "preallocated block claim", vmi: vmiWith(claim, claimOf("1Gi", corev1.PersistentVolumeBlock), preallocated),
 			want: &domain.DiskFact{Path: "/dev/v", Block: true, Format: "raw", DirectIO: true, CapacityBytes: 1 << 30, KeepsSpace: true}},
 		{name: "claim that is not described yet", vmi: vmiWith(claim), waits: true, refusal: "volumeStatus"},
+		{name: "claim that a disk moves to", vmi: vmiWith(newClaim, movedTo(corev1.PersistentVolumeFilesystem, 64<<20+512)),
+			want: &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 64<<20 + 512}},
+		{name: "claim that a disk moves to, with a larger image", vmi: vmiWith(newClaim, movedTo(corev1.PersistentVolumeFilesystem, 64<<20)),
+			files: []func(*fake.Launcher){withFile(diskDir, "disk.img", "raw", 65<<20)},
+			want:  &domain.DiskFact{Path: diskDir + "/disk.img", Format: "raw", CapacityBytes: 64 << 20, Sliced: true}},
+		{name: "claim that a disk moves to, with a smaller image", vmi: vmiWith(newClaim, movedTo(corev1.PersistentVolumeFilesystem, 64<<20)),
+			files:   []func(*fake.Launcher){withFile(diskDir, "disk.img", "raw", 63<<20)},
+			invalid: true, refusal: `the guest's disk has 67108864 bytes, and disk.img on claim "new" only 66060288`},
+		{name: "claim that a disk moves to, without room", vmi: vmiWith(newClaim, movedTo(corev1.PersistentVolumeFilesystem, 64<<30)),
+			invalid: true, refusal: `on claim "new" only 10737418240 are free`},
+		{name: "claim that a disk moves to, a device", vmi: vmiWith(newClaim, movedTo(corev1.PersistentVolumeBlock, 64<<20)),
+			want: &domain.DiskFact{Path: "/dev/v", Block: true, Format: "raw", DirectIO: true, CapacityBytes: 64 << 20, Sliced: true}},
+		{name: "claim that a disk of unknown size moves to", vmi: vmiWith(newClaim, movedTo(corev1.PersistentVolumeBlock, 0)),
+			waits: true, refusal: "size of the guest's disk"},
+		{name: "claim that a disk does not move to", vmi: vmiWith(claim, movedTo(corev1.PersistentVolumeBlock, 1)),
+			waits: true, refusal: "migratedVolumes"},
 		{name: "ephemeral", vmi: vmiWith(ephemeral, claimOf("1Gi", corev1.PersistentVolumeFilesystem)),
 			files: []func(*fake.Launcher){withFile(diskDir, "disk.img", "raw", 3<<20)}, want: overlay(diskDir+"/disk.img", "raw", 3<<20)},
 		{name: "ephemeral over nothing", vmi: vmiWith(ephemeral, claimOf("1Gi", corev1.PersistentVolumeFilesystem)),

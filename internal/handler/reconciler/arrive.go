@@ -172,20 +172,40 @@ func (r *Reconciler) receive(ctx context.Context, s *scope) error {
 		Plain: options != nil && options.DisableTLS != nil && *options.DisableTLS,
 	})
 	s.memory.migration = state.MigrationUID
-	err = r.writeMigration(ctx, s, vmistatus.MigrationTarget, func(m *v1.VirtualMachineInstanceMigrationState) {
-		m.TargetNodeAddress = r.Address
-		m.TargetDirectMigrationNodePorts = map[string]int{}
-		for _, port := range []int{hypervisor.MigrationMemoryPort, hypervisor.MigrationDisksPort} {
-			m.TargetDirectMigrationNodePorts[strconv.Itoa(port)] = port
-		}
-	})
-	if err != nil {
+	if err := r.publish(ctx, s); err != nil {
 		return err
 	}
 	if !published {
 		s.event(corev1.EventTypeNormal, v1.PreparingTarget.String(), "VirtualMachineInstance Migration Target Prepared.")
 	}
 	return &Wait{Reason: "the guest to be sent"}
+}
+
+// publish tells the source's agent whom to ask.
+func (r *Reconciler) publish(ctx context.Context, s *scope) error {
+	return r.writeMigration(ctx, s, vmistatus.MigrationTarget, func(m *v1.VirtualMachineInstanceMigrationState) {
+		m.TargetNodeAddress = r.Address
+		m.TargetDirectMigrationNodePorts = map[string]int{}
+		for _, port := range []int{hypervisor.MigrationMemoryPort, hypervisor.MigrationDisksPort} {
+			m.TargetDirectMigrationNodePorts[strconv.Itoa(port)] = port
+		}
+	})
+}
+
+// decline has the source's agent told why a guest cannot come, which ends the migration. It alone may say so in the status: it
+// knows that the guest is still with it. What may mend is waited for.
+func (r *Reconciler) decline(ctx context.Context, s *scope, outcome error) error {
+	var terminal *Terminal
+	if s.incoming == nil || !errors.As(outcome, &terminal) || vmistatus.HasEnded(s.incoming.Status.MigrationState) {
+		return outcome
+	}
+	r.Arrivals.Expect(s.incoming.Status.MigrationState.MigrationUID, handover.Arrival{
+		Pod: hypervisor.PodRef{UID: s.pod.UID, VMI: s.key}, Refusal: hypervisor.CleanLine(terminal.Error(), maxMessage),
+	})
+	if err := r.publish(ctx, s); err != nil {
+		return err
+	}
+	return outcome
 }
 
 // errNotComplete is the answer to a release that comes before libvirt says that the guest is complete.

@@ -169,7 +169,7 @@ func (r *Reconciler) run(ctx context.Context, s *scope) error {
 	} {
 		if err := step.do(ctx, s); err != nil {
 			log.FromContext(ctx).V(4).Info("Step ends the reconcile", "step", step.name, "outcome", err.Error())
-			return err
+			return r.decline(ctx, s, err)
 		}
 	}
 	if s.again > 0 {

@@ -46,6 +46,8 @@ type Domains interface {
 	Define(ctx context.Context, definition *libvirtxml.Domain) (*libvirtxml.Domain, error)
 	// Start defines and starts a domain. One that runs stays as it is.
 	Start(ctx context.Context, definition *libvirtxml.Domain, paused bool) error
+	// DiskSizes is how large the disks of a running domain are, in bytes, by the name of their target.
+	DiskSizes(ctx context.Context, name string) (map[string]uint64, error)
 }
 
 // Power ends a domain.

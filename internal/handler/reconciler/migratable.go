@@ -34,7 +34,7 @@ func setMigratable(vmi *v1.VirtualMachineInstance, now metav1.Time) {
 	vmistatus.SetCondition(&vmi.Status,
 		migratableCondition(v1.VirtualMachineInstanceIsStorageLiveMigratable, beyondStorage), now)
 	vmi.Status.MigrationMethod = v1.LiveMigration
-	if copiesDisks(vmi) {
+	if copiesDisks(vmi) || vmistatus.MovesVolumes(&vmi.Status) {
 		vmi.Status.MigrationMethod = v1.BlockMigration
 	}
 }
@@ -69,7 +69,7 @@ func volumeObstacles(vmi *v1.VirtualMachineInstance) []obstacle {
 	for i := range vmi.Spec.Volumes {
 		switch v := &vmi.Spec.Volumes[i]; {
 		case v.PersistentVolumeClaim != nil, v.DataVolume != nil:
-			if claim, shared := sharedClaim(vmi, v.Name); !shared {
+			if claim, shared := sharedClaim(vmi, v.Name); !shared && vmistatus.Migrated(&vmi.Status, v.Name) == nil {
 				add("claim %s of volume %s is not shared, it needs access mode ReadWriteMany", claim, v.Name)
 			}
 		case v.HostDisk != nil && (v.HostDisk.Shared == nil || !*v.HostDisk.Shared):

@@ -220,8 +220,23 @@ func (s *scope) fromBuild(err error) error {
 	return &Terminal{Reason: ReasonInvalidDomain, Err: err}
 }
 
+// measure asks once how large the guest's disks are. A claim says that in round figures only, and a disk that moves to another volume
+// needs to keep its size. What cannot be asked now is asked by the next reconcile.
+func (r *Reconciler) measure(ctx context.Context, s *scope) {
+	if s.memory.sizes != nil || !s.domain.Active() {
+		return
+	}
+	sizes, err := s.machine.DiskSizes(ctx, s.domainName())
+	if err != nil {
+		log.FromContext(ctx).V(3).Info("The sizes of the guest's disks are not known yet", "error", err.Error())
+		return
+	}
+	s.memory.sizes = sizes
+}
+
 // sync takes in what a running guest tells.
-func (r *Reconciler) sync(_ context.Context, s *scope) error {
+func (r *Reconciler) sync(ctx context.Context, s *scope) error {
+	r.measure(ctx, s)
 	if s.domain.AgentConnected() {
 		s.guest = s.machine.Guest(s.domainName())
 	}

@@ -80,6 +80,8 @@ type podMemory struct {
 	// interfaces and disks were prepared already.
 	interfaces map[string]domain.InterfaceFact
 	disks      *media.Result
+	// sizes are those of the running guest's disks, by their target's name.
+	sizes map[string]uint64
 	// realtime says that the guest's vCPUs have their priority.
 	realtime bool
 	// migration is the one that the Pod waits for or came by.

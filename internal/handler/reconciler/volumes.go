@@ -4,6 +4,8 @@
 package reconciler
 
 import (
+	"math"
+
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -29,7 +31,10 @@ func setVolumes(s *scope) {
 		if target := diskTarget(s.domain.XML, domain.DiskAlias(name)); target != "" {
 			status.Target = target
 		}
-		if s.disks != nil && s.disks.Disks[name].CapacityBytes > 0 {
+		switch size := s.memory.sizes[status.Target]; {
+		case size > 0 && size <= math.MaxInt64:
+			status.Size = int64(size)
+		case s.disks != nil && s.disks.Disks[name].CapacityBytes > 0:
 			status.Size = s.disks.Disks[name].CapacityBytes
 		}
 		list = append(list, status)

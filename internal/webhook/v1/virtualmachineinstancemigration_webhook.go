@@ -64,7 +64,7 @@ func (v *migrationValidator) ValidateCreate(ctx context.Context, m *v1.VirtualMa
 	case vmi.IsFinal():
 		return told, apierrors.NewBadRequest("Cannot migrate VMI in finalized state.")
 	}
-	condition := vmistatus.FindCondition(&vmi.Status, v1.VirtualMachineInstanceIsMigratable)
+	condition := vmistatus.Migratability(&vmi.Status)
 	if condition != nil && condition.Status == corev1.ConditionFalse {
 		return told, apierrors.NewBadRequest(fmt.Sprintf("Cannot migrate VMI, Reason: %s, Message: %s", condition.Reason, condition.Message))
 	}

@@ -8,6 +8,7 @@ package fake
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"path"
 	"sync"
@@ -105,6 +106,7 @@ type Launcher struct {
 	screen      []byte
 	resets      int
 	reboots     int
+	sizes       map[string]uint64
 	moving      moving
 
 	usb [launcherpod.USBPorts]sync.Mutex
@@ -301,6 +303,23 @@ func (l *Launcher) Domain(ctx context.Context, name string) (*hypervisor.Domain,
 		return nil, hypervisor.ErrNoDomain
 	}
 	return found, nil
+}
+
+// SetDiskSizes is how large the disks of the running domain are from now on.
+func (l *Launcher) SetDiskSizes(sizes map[string]uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sizes = sizes
+}
+
+// DiskSizes is how large the disks of the running domain are.
+func (l *Launcher) DiskSizes(ctx context.Context, name string) (map[string]uint64, error) {
+	if _, err := l.Domain(ctx, name); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.sizes), nil
 }
 
 // Define defines the domain unless it runs.

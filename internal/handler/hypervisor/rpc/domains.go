@@ -107,6 +107,36 @@ func (c *Conn) Start(ctx context.Context, definition *libvirtxml.Domain, paused 
 	})
 }
 
+// DiskSizes is how large a running guest's disks are, in bytes, by the name of their target. Drives without a medium have none.
+func (c *Conn) DiskSizes(ctx context.Context, name string) (map[string]uint64, error) {
+	sizes := map[string]uint64{}
+	err := c.call(ctx, queryTimeout, "ask for the sizes of disks", func(l *libvirt.Connect) error {
+		return withDomain(l, name, func(d *libvirt.Domain) error {
+			text, err := d.GetXMLDesc(0)
+			if err != nil {
+				return err
+			}
+			live := &libvirtxml.Domain{}
+			if err := live.Unmarshal(text); err != nil || live.Devices == nil {
+				return err
+			}
+			for i := range live.Devices.Disks {
+				disk := &live.Devices.Disks[i]
+				if disk.Target == nil || disk.Source == nil {
+					continue
+				}
+				info, err := d.GetBlockInfo(disk.Target.Dev, 0)
+				if err != nil {
+					return err
+				}
+				sizes[disk.Target.Dev] = info.Capacity
+			}
+			return nil
+		})
+	})
+	return sizes, err
+}
+
 // Shutdown presses the guest's ACPI power button. It returns at once; whether the guest listens is seen later.
 // The agent in the guest is not asked: a guest that ignores the button is to end with its grace period, as in KubeVirt.
 func (c *Conn) Shutdown(ctx context.Context, name string) error {

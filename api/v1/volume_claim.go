@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+// WrittenClaim is the name of the PersistentVolumeClaim that holds what the guest writes to a volume, or empty if none does: that
+// of a claim, or of a DataVolume, whose claim has its name. A claim below an ephemeral overlay is only read.
+func (v *Volume) WrittenClaim() string {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName
+	case v.DataVolume != nil:
+		return v.DataVolume.Name
+	default:
+		return ""
+	}
+}
