@@ -17,7 +17,9 @@ import (
 // taken back goes the same way: first the spec, then the list, and neither while a migration is on its way.
 
 // MovesVolumes says that the guest is to move to other claims and has not done so.
-func MovesVolumes(status *v1.VirtualMachineInstanceStatus) bool { return len(status.MigratedVolumes) > 0 }
+func MovesVolumes(status *v1.VirtualMachineInstanceStatus) bool {
+	return len(status.MigratedVolumes) > 0
+}
 
 // Migrated is how a volume moves, or nil if it does not.
 func Migrated(status *v1.VirtualMachineInstanceStatus, volume string) *v1.StorageMigratedVolumeInfo {

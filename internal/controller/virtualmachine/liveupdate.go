@@ -41,10 +41,12 @@ type step struct {
 	known bool
 	// restart is what waits for the next start, in words, or empty.
 	restart string
+	// moving says that its volumes are to move to other claims and have not done so.
+	moving bool
 }
 
 // inStep says that the instance is what the template describes.
-func (s step) inStep() bool { return s.known && s.restart == "" }
+func (s step) inStep() bool { return s.known && s.restart == "" && !s.moving }
 
 // syncInstance gives a living instance what can change while it lives, and finds out what cannot.
 func syncInstance(ctx context.Context, s *Scope) error {
@@ -59,10 +61,12 @@ func syncInstance(ctx context.Context, s *Scope) error {
 	if err != nil {
 		return err
 	}
-	if base == nil {
-		return nil
+	if base != nil {
+		s.step = compare(base, s.VM.Spec.Template, s.VMI, s.LiveUpdate)
 	}
-	s.step = compare(base, s.VM.Spec.Template, s.VMI, s.LiveUpdate)
+	if known, err := s.followVolumes(ctx); err != nil || !known {
+		return err
+	}
 	wanted := s.VMI.DeepCopy()
 	if s.LiveUpdate && s.step.restart != specNeedsRestart {
 		if s.Failure = setScheduling(wanted, &s.VM.Spec.Template.Spec); s.Failure != nil {
@@ -87,6 +91,7 @@ func compare(base, current *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.Virtu
 		before.Spec.Affinity = now.Spec.Affinity
 		before.Spec.Tolerations = now.Spec.Tolerations
 	}
+	equalizeClaims(&before.Spec, &now.Spec)
 	// A UUID that was written down is not another one.
 	if before.Spec.Domain.Firmware == nil && now.Spec.Domain.Firmware != nil {
 		before.Spec.Domain.Firmware = &v1.Firmware{}
@@ -106,6 +111,20 @@ func compare(base, current *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.Virtu
 		return step{known: true, restart: metadataNeedsRestart}
 	}
 	return step{known: true}
+}
+
+// equalizeClaims leaves out that a volume has another claim: what is to be done about that, syncVolumes says.
+func equalizeClaims(before, now *v1.VirtualMachineInstanceSpec) {
+	wanted := map[string]*v1.Volume{}
+	for i := range now.Volumes {
+		wanted[now.Volumes[i].Name] = &now.Volumes[i]
+	}
+	for i := range before.Volumes {
+		had, to := before.Volumes[i].WrittenClaim(), wanted[before.Volumes[i].Name]
+		if to != nil && had != "" && to.WrittenClaim() != "" && to.WrittenClaim() != had {
+			before.Volumes[i] = *to.DeepCopy()
+		}
+	}
 }
 
 // setScheduling copies what counts when the instance next looks for a node.

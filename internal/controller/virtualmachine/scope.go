@@ -117,7 +117,9 @@ func act(ctx context.Context, s *Scope) error {
 	s.Status.StateChangeRequests = trimRequests(s.Status.StateChangeRequests, s.VMI)
 	// 4. A failed start is counted while the instance that failed is still there.
 	s.Status.StartFailure = countStartFailure(s)
-	// 5. DataVolumes are made whether the VM runs or not. A stop does not wait for them.
+	// 5. What an instance that has ended left behind decides whether there may be another one.
+	recoverVolumes(s)
+	// 6. DataVolumes are made whether the VM runs or not. A stop does not wait for them.
 	if err := readDataVolumes(ctx, s); err != nil {
 		return err
 	}
@@ -133,7 +135,7 @@ func act(ctx context.Context, s *Scope) error {
 	if err := readClaims(ctx, s); err != nil {
 		return err
 	}
-	// 6. An instance that is about to go need not follow the template.
+	// 7. An instance that is about to go need not follow the template.
 	return syncInstance(ctx, s)
 }
 

@@ -56,6 +56,9 @@ func decide(s *Scope) action {
 		}
 	}
 	if wanted == create || wanted == unhalt {
+		if s.needsRecovery() {
+			return leave
+		}
 		if s.Failure = unimplemented(s); s.Failure != nil {
 			return leave
 		}

@@ -145,19 +145,24 @@ func volumeStatus(s *Scope) []v1.VolumeStatus {
 		if claim == nil {
 			continue
 		}
-		overhead := filesystemOverhead
-		if IsBlock(claim) {
-			overhead = blockOverhead
-		}
-		out = append(out, v1.VolumeStatus{Name: name, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
-			ClaimName:          claim.Name,
-			AccessModes:        claim.Spec.AccessModes,
-			VolumeMode:         ptr.To(ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)),
-			Capacity:           claim.Status.Capacity,
-			Requests:           claim.Spec.Resources.Requests,
-			Preallocated:       isPreallocated(claim.Annotations),
-			FilesystemOverhead: &overhead,
-		}})
+		out = append(out, v1.VolumeStatus{Name: name, PersistentVolumeClaimInfo: ClaimInfo(claim)})
 	}
 	return out
+}
+
+// ClaimInfo describes a claim as the status of a VMI does.
+func ClaimInfo(claim *corev1.PersistentVolumeClaim) *v1.PersistentVolumeClaimInfo {
+	overhead := filesystemOverhead
+	if IsBlock(claim) {
+		overhead = blockOverhead
+	}
+	return &v1.PersistentVolumeClaimInfo{
+		ClaimName:          claim.Name,
+		AccessModes:        claim.Spec.AccessModes,
+		VolumeMode:         ptr.To(ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)),
+		Capacity:           claim.Status.Capacity,
+		Requests:           claim.Spec.Resources.Requests,
+		Preallocated:       isPreallocated(claim.Annotations),
+		FilesystemOverhead: &overhead,
+	}
 }

@@ -49,7 +49,7 @@ func admit(ctx context.Context, s *Scope) error {
 
 // ready says that nothing but the queue keeps the migration from beginning.
 func (s *Scope) ready(ctx context.Context) (bool, error) {
-	if !s.VMI.IsRunning() || !s.alive(s.Own) || s.Own.DeletionTimestamp != nil || s.preceded() {
+	if !volumesSaid(s.VMI) || !s.VMI.IsRunning() || !s.alive(s.Own) || s.Own.DeletionTimestamp != nil || s.preceded() {
 		return false, nil
 	}
 	if wait := backoff(s.Migration, s.Siblings, s.Now); wait > 0 {

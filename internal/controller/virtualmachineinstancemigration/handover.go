@@ -25,7 +25,7 @@ import (
 func handOver(ctx context.Context, s *Scope) error {
 	ready := s.Failure == "" && s.state() == nil && !s.deleting() && s.Target != nil && s.Target.DeletionTimestamp == nil &&
 		virtualmachineinstance.Running(s.Target)
-	if !ready || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil || !s.alive(s.Own) || s.Own.Spec.NodeName != s.VMI.Status.NodeName {
+	if !ready || !volumesSaid(s.VMI) || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil || !s.alive(s.Own) || s.Own.Spec.NodeName != s.VMI.Status.NodeName {
 		return nil
 	}
 	if settled, err := s.settled(ctx); err != nil || !settled {

@@ -28,7 +28,9 @@ const (
 	failedPodEnded = "Migration failed because target pod shutdown during migration"
 	failedPodGone  = "Migration target pod was removed during active migration."
 	failedTaken    = "VMI's migration state was taken over by another migration job during active migration."
-	failedSource   = "source node reported migration failed"
+	// failedVolumes is ours: KubeVirt would go on, to claims that the VMI does not name any more.
+	failedVolumes = "Migration failed because the VMI's volumes were changed after the target pod was created"
+	failedSource  = "source node reported migration failed"
 )
 
 // judge finds out whether the migration has failed. One that the agents have fails when they say so, or with the VMI. Of one that
@@ -83,6 +85,8 @@ func (s *Scope) failureBefore(ctx context.Context) (string, error) {
 		return failedPodEnded, nil
 	case s.Target != nil && s.Target.DeletionTimestamp != nil:
 		return failedPodGone, nil
+	case s.Target != nil && !sameClaims(s.VMI, s.Target):
+		return failedVolumes, nil
 	case s.Migration.Status.Phase == v1.MigrationPhaseUnset && s.preceded():
 		return failedBusy, nil
 	case s.Target == nil:

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"fmt"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+const gibibyte = 1 << 30
+
+var _ = Describe("VirtualMachine whose volumes get other claims", func() {
+	var m *machines
+
+	BeforeEach(func() { m = newMachines() })
+
+	// claim makes a claim in the VM's namespace.
+	claim := func(name, capacity string) {
+		GinkgoHelper()
+		ExpectCreated(builder.MakePVC(name).Namespace(m.ns).Bound(capacity).Obj())
+	}
+	// described has the agent say how large the disk is, and that nothing but storage ties the guest to its node.
+	described := func(s *v1.VirtualMachineInstanceStatus) {
+		s.VolumeStatus = []v1.VolumeStatus{{Name: "data", Size: gibibyte, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
+			ClaimName: "old", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		}}}
+		condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse, v1.VirtualMachineInstanceReasonDisksNotMigratable, "not shared")(s)
+		condition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionTrue, "", "")(s)
+	}
+	runs := func(strategy v1.UpdateVolumesStrategy) (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
+		GinkgoHelper()
+		claim("old", "1Gi")
+		vm := m.create(builder.MakeVM("vm").Template(builder.MakeVMI("vm").PVC("data", "old")).With(func(vm *v1.VirtualMachine) {
+			vm.Spec.UpdateVolumesStrategy = ptr.To(strategy)
+		}))
+		m.expectReconciled(vm, firstStart...)
+		vmi := instance(vm)
+		play(vmi, v1.Running, running, revised(vmi), described)
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		m.events.take()
+		return ExpectExists(vm), vmi
+	}
+	change := func(vm *v1.VirtualMachine, how func(*v1.VirtualMachineInstanceTemplateSpec)) {
+		GinkgoHelper()
+		how(ExpectExists(vm).Spec.Template)
+		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+	}
+	generations := func(vm *v1.VirtualMachine) string {
+		GinkgoHelper()
+		ExpectExists(vm)
+		return fmt.Sprintf("generation %d desired %d observed %d instance %s", vm.Generation, vm.Status.DesiredGeneration,
+			vm.Status.ObservedGeneration, instance(vm).Annotations[v1.VirtualMachineGenerationAnnotation])
+	}
+	// settle reconciles until nothing is written any more.
+	settle := func(vm *v1.VirtualMachine) {
+		GinkgoHelper()
+		Eventually(func() []string {
+			_, err := m.reconcile(vm)
+			Expect(err).NotTo(HaveOccurred())
+			return m.writes.Take()
+		}).Should(BeEmpty())
+	}
+	use := func(vm *v1.VirtualMachine, claim string) {
+		GinkgoHelper()
+		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = claim })
+	}
+	names := func(vm *v1.VirtualMachine) string {
+		GinkgoHelper()
+		return instance(vm).Spec.Volumes[0].PersistentVolumeClaim.ClaimName
+	}
+	// moving leads a VM to an instance that waits for its migration.
+	moving := func() (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
+		GinkgoHelper()
+		vm, _ := runs(v1.UpdateVolumesStrategyMigration)
+		claim("new", "2Gi")
+		use(vm, "new")
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(names(vm)).To(Equal("old"))
+		m.expectReconciled(vm, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
+		m.events.take()
+		m.expectQuiet(vm)
+		return ExpectExists(vm), instance(vm)
+	}
+	migrating := func(s *v1.VirtualMachineInstanceStatus) {
+		s.NodeName = "here"
+		s.MigrationState = &v1.VirtualMachineInstanceMigrationState{
+			MigrationUID: "uid", SourceNode: "here", TargetNode: "there", SourcePod: "from", TargetPod: "to",
+		}
+	}
+
+	It("notes where the guest's disks are before it names the new claims, and forgets that when they have moved", func() {
+		vm, vmi := moving()
+		Expect(vmi.Status.MigratedVolumes).To(HaveLen(1))
+		moved := vmi.Status.MigratedVolumes[0]
+		Expect(moved.VolumeName + " " + moved.SourcePVCInfo.ClaimName + " " + moved.DestinationPVCInfo.ClaimName).To(Equal("data old new"))
+		Expect(moved.DestinationPVCInfo.Capacity.Storage().Equal(resource.MustParse("2Gi"))).To(BeTrue())
+		Expect(vmi.Spec.Volumes[0].PersistentVolumeClaim.ClaimName).To(Equal("new"))
+		Expect(vm.Status.VolumeUpdateState.VolumeMigrationState.MigratedVolumes).To(Equal(vmi.Status.MigratedVolumes))
+		Expect(vm).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
+		Expect(generations(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
+
+		play(vmi, v1.Running, migrating)
+		m.expectReconciled(vm)
+		Expect(vmistatus.HandOver(ctx, k8sClient, ExpectExists(vmi), metav1.Now())).To(Succeed())
+		ExpectExists(vmi)
+		Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
+		Expect(vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo.ClaimName).To(Equal("new"))
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		ExpectExists(vm)
+		Expect(vm.Status.VolumeUpdateState).To(BeNil())
+		Expect(generations(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
+		m.expectQuiet(vm)
+	})
+
+	It("takes a change back", func() {
+		vm, vmi := moving()
+		use(vm, "old")
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachineInstance/status", "patch VirtualMachine/status")
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		ExpectExists(vmi)
+		Expect(names(vm)).To(Equal("old"))
+		Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
+		cond := vmistatus.FindCondition(&vmi.Status, v1.VirtualMachineInstanceVolumesChange)
+		Expect(cond).NotTo(BeNil())
+		Expect(string(cond.Status) + " " + cond.Reason).To(Equal("False VolumesChangeCancellation"))
+		Expect(ExpectExists(vm).Status.VolumeUpdateState).To(BeNil())
+		m.expectQuiet(vm)
+	})
+
+	It("aborts the migration first when a change is taken back, and changes nothing before that has ended", func() {
+		vm, vmi := moving()
+		play(vmi, v1.Running, migrating)
+		use(vm, "old")
+		m.expectReconciled(vm, "patch VirtualMachineInstance/status", "patch VirtualMachine/status")
+		Expect(names(vm)).To(Equal("new"))
+		ExpectExists(vmi)
+		Expect(vmi.Status.MigrationState.AbortRequested).To(BeTrue())
+		Expect(vmi.Status.MigratedVolumes).To(HaveLen(1))
+		m.expectQuiet(vm)
+
+		By("which the migration may be too late for: then going back is a change of its own")
+		Expect(vmistatus.HandOver(ctx, k8sClient, vmi, metav1.Now())).To(Succeed())
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		moves := ExpectExists(vm).Status.VolumeUpdateState.VolumeMigrationState.MigratedVolumes
+		Expect(moves[0].SourcePVCInfo.ClaimName + " " + moves[0].DestinationPVCInfo.ClaimName).To(Equal("new old"))
+		m.expectReconciled(vm, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
+		Expect(names(vm)).To(Equal("old"))
+	})
+
+	It("goes to no third claim before the second one is reached", func() {
+		vm, _ := moving()
+		use(vm, "third")
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "VolumesUpdateError",
+			"Error encountered while handling volumes update requests: volumes cannot be updated: "+
+				"The volume can only be reverted to the previous version during the update"))
+		Expect(names(vm)).To(Equal("new"))
+	})
+
+	It("waits for a claim that is not there yet", func() {
+		vm, _ := runs(v1.UpdateVolumesStrategyMigration)
+		use(vm, "new")
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "VolumesUpdateError",
+			"Error encountered while handling volumes update requests: volumes cannot be updated: PersistentVolumeClaim "+m.ns+
+				"/new of volume data does not exist, waiting for it"))
+		claim("new", "1Gi")
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
+		m.expectReconciled(vm, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
+	})
+
+	DescribeTable("leaves to the next start what cannot move", func(change func(*v1.VirtualMachineInstance), capacity, message string) {
+		vm, vmi := runs(v1.UpdateVolumesStrategyMigration)
+		claim("new", capacity)
+		play(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { change(vmi) })
+		use(vm, "new")
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", message))
+		Expect(names(vm)).To(Equal("old"))
+		Expect(vm.Status.VolumeUpdateState).To(BeNil())
+	},
+		Entry("to a claim that is smaller", func(*v1.VirtualMachineInstance) {}, "512Mi",
+			"cannot migrate volume data: its disk has 1073741824 bytes, and PersistentVolumeClaim new only 536870912. Use a larger claim"),
+		Entry("as the guest cannot", func(vmi *v1.VirtualMachineInstance) {
+			condition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionFalse, "X", "because")(&vmi.Status)
+		}, "1Gi", "cannot migrate the volumes as the VMI isn't migratable: because"),
+	)
+
+	It("replaces claims at the next start unless it is told to migrate them", func() {
+		vm, _ := runs(v1.UpdateVolumesStrategyReplacement)
+		claim("new", "1Gi")
+		use(vm, "new")
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
+			"the volumes replacement is effective only after restart"))
+		m.expectQuiet(vm)
+	})
+
+	It("starts from no claim that may be empty when the instance ended before its disks had moved", func() {
+		vm, vmi := moving()
+		play(vmi, v1.Failed)
+		settle(vm)
+		release(vmi)
+		settle(vm)
+		ExpectGone(vmi)
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineManualRecoveryRequired, corev1.ConditionTrue,
+			"VMI was removed or was final during the volume migration",
+			"the disks are on the claims that the volumes were to move from: name those in spec.template.spec.volumes again to start from them"))
+
+		use(vm, "old")
+		settle(vm)
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineManualRecoveryRequired))
+		Expect(names(vm)).To(Equal("old"))
+	})
+})

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancemigration
+
+import (
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// volumesSaid says that the spec names the claims that the guest's volumes move to, if they do. In between two writes it does not,
+// and a Pod of that spec would not be the one that the guest goes to.
+func volumesSaid(vmi *v1.VirtualMachineInstance) bool {
+	return !vmistatus.MovesVolumes(&vmi.Status) || vmistatus.NamesDestinations(vmi)
+}
+
+// sameClaims says that the target's Pod has the claims that the VMI's spec names now. The hand-over is written only if the VMI is
+// still the one that was looked at here, and from then on nobody changes its volumes until the migration has ended.
+func sameClaims(vmi *v1.VirtualMachineInstance, target *corev1.Pod) bool {
+	wanted := map[string]bool{}
+	for i := range vmi.Spec.Volumes {
+		if claim := podspec.ClaimName(&vmi.Spec.Volumes[i]); claim != "" {
+			wanted[claim] = true
+		}
+	}
+	return maps.Equal(wanted, diskClaims(target))
+}
+
+// diskClaims are the claims of a Pod but the one with the machine's own state, which no volume of the spec names.
+func diskClaims(pod *corev1.Pod) map[string]bool {
+	out := map[string]bool{}
+	for i := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[i]; v.PersistentVolumeClaim != nil && v.Name != launcherpod.StateVolume {
+			out[v.PersistentVolumeClaim.ClaimName] = true
+		}
+	}
+	return out
+}
