@@ -73,7 +73,9 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 	}
 	use := func(vm *v1.VirtualMachine, claim string) {
 		GinkgoHelper()
-		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = claim })
+		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+			t.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = claim
+		})
 	}
 	names := func(vm *v1.VirtualMachine) string {
 		GinkgoHelper()

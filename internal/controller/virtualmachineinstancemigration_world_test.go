@@ -58,11 +58,17 @@ func (m *migrations) node(name string) string { return m.ns + "-" + name }
 // running leads a VMI to Running on a node that runs guests with its own CPU.
 func (m *migrations) running(node, name string) *v1.VirtualMachineInstance {
 	GinkgoHelper()
-	host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.node(node), Labels: map[string]string{v1.HostModelCPULabel + "Skylake": "true"}}}
-	Expect(client.IgnoreAlreadyExists(k8sClient.Create(ctx, host))).To(Succeed())
+	m.host(node)
 	vmi := m.handedOverOn(m.node(node), builder.MakeVMI(name))
 	agent(vmi, running)
 	return ExpectExists(vmi)
+}
+
+// host makes a node that runs guests with its own CPU.
+func (m *migrations) host(node string) {
+	GinkgoHelper()
+	host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.node(node), Labels: map[string]string{v1.HostModelCPULabel + "Skylake": "true"}}}
+	Expect(client.IgnoreAlreadyExists(k8sClient.Create(ctx, host))).To(Succeed())
 }
 
 // request asks for a migration.

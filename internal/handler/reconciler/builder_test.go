@@ -31,6 +31,8 @@ var guests atomic.Int32
 
 // guest is a VMI, its launcher Pod and the launcher in it.
 type guest struct {
+	// claims are described at the hand-over.
+	claims   []v1.VolumeStatus
 	vmi      *v1.VirtualMachineInstance
 	pod      *corev1.Pod
 	launcher *fake.Launcher
@@ -81,7 +83,7 @@ func makeGuest(changes ...func(*v1.VirtualMachineInstance)) *guest {
 	for _, change := range changes {
 		change(vmi)
 	}
-	return &guest{vmi: vmi}
+	return &guest{vmi: vmi, claims: vmi.Status.VolumeStatus}
 }
 
 // schedule creates the VMI and a running launcher Pod on this node.
@@ -164,7 +166,7 @@ func (g *guest) handOver() *guest {
 	GinkgoHelper()
 	before := g.read()
 	after := before.DeepCopy()
-	after.Status.Phase, after.Status.NodeName = v1.Scheduled, g.node
+	after.Status.Phase, after.Status.NodeName, after.Status.VolumeStatus = v1.Scheduled, g.node, g.claims
 	_, err := vmistatus.Patch(ctx, api, vmistatus.Controller, before, after)
 	Expect(err).NotTo(HaveOccurred())
 	return g

@@ -13,6 +13,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -280,6 +281,62 @@ var _ = Describe("A guest that moves to another node", func() {
 		Entry("while copying", "source", "perform"),
 		Entry("when the target is to complete it", "target", "finish"),
 	)
+
+	// onClaim puts the guest's data on a claim, which it is to leave for another.
+	onClaim := func(vmi *v1.VirtualMachineInstance) {
+		vmi.Spec.Volumes = append(vmi.Spec.Volumes, v1.Volume{Name: "data", VolumeSource: v1.VolumeSource{
+			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{
+				PersistentVolumeClaimVolumeSource: corev1.PersistentVolumeClaimVolumeSource{ClaimName: "new"},
+			},
+		}})
+		vmi.Spec.Domain.Devices.Disks = append(vmi.Spec.Domain.Devices.Disks, v1.Disk{
+			Name: "data", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}},
+		})
+		vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: "data", PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
+			ClaimName: "old", Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+		}}}
+	}
+	moveData := func(s *v1.VirtualMachineInstanceStatus) {
+		s.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: "data",
+			SourcePVCInfo:      &v1.PersistentVolumeClaimInfo{ClaimName: "old"},
+			DestinationPVCInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "new"}}}
+	}
+
+	It("moves to another claim, and tells the size of its disk before and after", func() {
+		c := cross(onClaim)
+		size := func() int64 {
+			for _, v := range c.read().Status.VolumeStatus {
+				if v.Name == "data" {
+					return v.Size
+				}
+			}
+			return 0
+		}
+		Eventually(size).Should(BeEquivalentTo(1 << 30))
+		c.control(moveData)
+		c.prepare()
+		dir := launcherpod.DiskDir("data")
+		c.arriving.AddFile(dir, hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: 2 << 30})
+		c.moveOn()
+		vmi := c.expectMoved()
+		Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
+		for _, v := range vmi.Status.VolumeStatus {
+			if v.Name == "data" {
+				Expect(v.PersistentVolumeClaimInfo.ClaimName).To(Equal("new"))
+			}
+		}
+		Expect(size()).To(BeEquivalentTo(1 << 30))
+	})
+
+	It("stays, and is told why, when the other claim is too small", func() {
+		c := cross(onClaim)
+		c.control(moveData)
+		c.prepare()
+		c.arriving.AddFile(launcherpod.DiskDir("data"), hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: 1 << 20})
+		c.moveOn()
+		Expect(c.expectStayed().FailureReason).To(ContainSubstring(`the guest's disk has 1073741824 bytes, and disk.img on claim "new" only 1048576`))
+		Expect(c.read().Status.MigratedVolumes).To(HaveLen(1))
+	})
 
 	It("goes on here, and never there, when it is not known whether the target has it", func() {
 		c := cross().prepare()

@@ -204,6 +204,9 @@ func TestMigratable(t *testing.T) {
 	sameTSC := func(vmi *v1.VirtualMachineInstance) {
 		vmi.Status.TopologyHints = &v1.TopologyHints{TSCFrequency: new(int64(2_000_000_000))}
 	}
+	moved := func(vmi *v1.VirtualMachineInstance) {
+		vmi.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: vmi.Spec.Volumes[0].Name}}
+	}
 	const noTSC = "False NoTSCFrequencyNotLiveMigratable"
 	type mutate = func(*v1.VirtualMachineInstance)
 	for _, tc := range []struct {
@@ -216,6 +219,7 @@ func TestMigratable(t *testing.T) {
 		{"a container disk", []mutate{volume(v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{}})}, "True ", "True ", v1.BlockMigration},
 		{"a shared claim", []mutate{claim(corev1.ReadWriteMany)}, "True ", "True ", v1.LiveMigration},
 		{"a claim of one node", []mutate{claim(corev1.ReadWriteOnce)}, "False DisksNotLiveMigratable", "True ", v1.LiveMigration},
+		{"a claim of one node that the guest moves away from", []mutate{claim(corev1.ReadWriteOnce), moved}, "True ", "True ", v1.BlockMigration},
 		// As in KubeVirt since 1.5: the state moves along, into a claim of the target's.
 		{"state on one node", []mutate{state}, "True ", "True ", v1.LiveMigration},
 		{"a bridge on the Pod network", []mutate{bridge}, "False InterfaceNotLiveMigratable", "False InterfaceNotLiveMigratable", v1.LiveMigration},
