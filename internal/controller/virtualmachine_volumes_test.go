@@ -23,7 +23,10 @@ const gibibyte = 1 << 30
 var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 	var m *machines
 
-	BeforeEach(func() { m = newMachines() })
+	BeforeEach(func() {
+		m = newMachines()
+		m.VolumeMigration = true
+	})
 
 	// claim makes a claim in the VM's namespace.
 	claim := func(name, capacity string) {
