@@ -327,10 +327,21 @@ func (r rules) jobGoesOn(w world) []step {
 	case w.job == copied && w.call != noCall && w.target == TargetReceiving:
 		n.job, n.target = finished, r.completed(w)
 		return []step{{"libvirt completes the target's guest", w.call == lingering, n}}
-	case w.job == finished && w.call != noCall && w.source == SourceSuspended && !w.dead:
+	case w.job == finished:
+		return confirmGoesOn(w)
+	default:
+		return nil
+	}
+}
+
+// confirmGoesOn is how libvirt ends the source's guest, which it has been told is at the target.
+func confirmGoesOn(w world) []step {
+	n := w
+	switch {
+	case w.call != noCall && w.source == SourceSuspended && !w.dead:
 		n.dead = true
 		return []step{{"libvirt ends the source's QEMU", w.call == lingering, n}}
-	case w.job == finished && (w.call != noCall || w.dead):
+	case w.call != noCall || w.dead:
 		// What the agent saw is no more than what libvirt says from here on.
 		n.source, n.job, n.call, n.dead, n.deadSeen = SourceHandedOver, noJob, noCall, false, false
 		return []step{{"libvirt ends the source's guest as migrated", w.call == lingering && !w.dead, n}}

@@ -73,7 +73,7 @@ func (m *migrations) serve(mgr ctrl.Manager, o *Options, connections *rpc.Manage
 		Incoming: m.incoming, Arrivals: m.arrivals,
 		Open:   func(pod hypervisor.PodRef) (handover.Launcher, error) { return connections.Conn(pod) },
 		Tunnel: connections.Tunnel,
-		Run:    guests.RunReleased,
+		Run:    guests.RunReleased, PostCopy: handover.AllowsPostCopy,
 	})
 	if err != nil {
 		return err

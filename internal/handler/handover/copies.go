@@ -39,6 +39,8 @@ type Copies struct {
 	declare func(ctx context.Context, vmi *v1.VirtualMachineInstance, mode v1.MigrationMode) error
 	// left is called when a guest was handed over, with what was known when it began.
 	left func(ctx context.Context, vmi *v1.VirtualMachineInstance)
+	// tell tells the VMI's user what happens to the guest.
+	tell func(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, message string)
 	now  func() time.Time
 
 	ctx  context.Context //nolint:containedctx // that of the process, which the copies live as long as
@@ -59,13 +61,15 @@ type CopiesOptions struct {
 	Declare func(ctx context.Context, vmi *v1.VirtualMachineInstance, mode v1.MigrationMode) error
 	// Left is called when a guest was handed over, with what was known when it began, on a goroutine of its own.
 	Left func(ctx context.Context, vmi *v1.VirtualMachineInstance)
+	// Tell tells the VMI's user what is done to bring a migration to an end, why, and what it took: a handful of times at most.
+	Tell func(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, message string)
 }
 
 // NewCopies makes Copies.
 func NewCopies(o CopiesOptions) *Copies {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Copies{
-		peers: o.Peers, notify: o.Notify, declare: o.Declare, left: o.Left, now: time.Now, ctx: ctx, stop: stop, copies: map[types.UID]*Copy{},
+		peers: o.Peers, notify: o.Notify, declare: o.Declare, left: o.Left, tell: o.Tell, now: time.Now, ctx: ctx, stop: stop, copies: map[types.UID]*Copy{},
 	}
 }
 
@@ -93,9 +97,12 @@ func (c *CanceledError) Error() string { return c.Reason }
 type Copy struct {
 	vmi     *v1.VirtualMachineInstance
 	machine Machine
+	// rules are set before the copy is watched.
+	rules rules
 
 	mu     sync.Mutex
 	state  CopyState
+	times  times
 	cancel string
 }
 
@@ -158,7 +165,7 @@ func (c *Copies) Begin(vmi *v1.VirtualMachineInstance, machine Machine) {
 	if c.copies[uid] != nil || c.ctx.Err() != nil {
 		return
 	}
-	begun := &Copy{vmi: vmi.DeepCopy(), machine: machine, state: CopyState{Running: true}}
+	begun := &Copy{vmi: vmi.DeepCopy(), machine: machine, state: CopyState{Running: true}, times: times{began: c.now()}}
 	c.copies[uid] = begun
 	c.wg.Go(func() { c.run(c.ctx, begun) })
 }
@@ -203,6 +210,9 @@ func (c *Copies) giveAway(ctx context.Context, begun *Copy) {
 	}
 	c.wg.Go(func() {
 		c.left(ctx, begun.vmi)
+		if ctx.Err() == nil {
+			c.sayFigures(ctx, begun)
+		}
 		c.notify(Of(begun.vmi).VMI)
 	})
 }
@@ -235,6 +245,7 @@ func (c *Copies) copyGuest(ctx context.Context, begun *Copy, m Migration) error 
 		return err
 	}
 	request.Dead = func() { c.giveAway(ctx, begun) }
+	request.Stopped = func(since time.Time) { c.stopped(ctx, begun, since) }
 	if destination.TLS != nil {
 		if err := begun.machine.PutMigrationTLS(ctx, *destination.TLS); err != nil {
 			return fmt.Errorf("give QEMU its certificate: %w", err)
@@ -295,7 +306,17 @@ func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Desti
 		Target:    tunnelTo(c.peers, m),
 		CopyDisks: disksToCopy(begun.vmi, live),
 	}
-	configure(r, begun.vmi.Status.MigrationState.VMIMConfigurationOptions)
+	options := begun.vmi.Status.MigrationState.VMIMConfigurationOptions
+	configure(r, options)
+	begun.rules = rulesOf(options)
+	if r.PostCopy && !d.PostCopy {
+		// QEMU there would refuse the whole migration.
+		r.PostCopy = false
+		begun.rules = begun.rules.withoutPostCopy()
+		c.say(begun.vmi, v1.Migrating, fmt.Sprintf(
+			"The migration goes on without post-copy, which node %s does not allow: vm.unprivileged_userfaultfd is not 1 there.", m.TargetNode))
+	}
+	r.MaxDowntime = newCourse(begun.rules, c.now()).downtime
 	return r, nil
 }
 
@@ -306,9 +327,6 @@ func configure(r *hypervisor.CopyRequest, options *v1.VMIMConfigurationOptions) 
 	}
 	r.AutoConverge, r.PostCopy = isTrue(options.AllowAutoConverge), isTrue(options.AllowPostCopy)
 	r.Unsafe = isTrue(options.UnsafeMigrationOverride)
-	if options.MaxDowntimeMs != nil {
-		r.MaxDowntime = time.Duration(min(*options.MaxDowntimeMs, uint64(maxDowntime.Milliseconds()))) * time.Millisecond
-	}
 	if q := options.BandwidthPerMigration; q != nil && q.Sign() > 0 {
 		r.Bandwidth = uint64(q.Value())
 	}
@@ -325,7 +343,8 @@ const compressedChannels = 2
 // watch looks at the copy until it has ended, and does what helps it to.
 func (c *Copies) watch(ctx context.Context, begun *Copy) {
 	logger := log.FromContext(ctx)
-	course := newCourse(rulesOf(begun.vmi.Status.MigrationState.VMIMConfigurationOptions), c.now())
+	course := newCourse(begun.rules, c.now())
+	throttled := false
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	for {
@@ -341,6 +360,10 @@ func (c *Copies) watch(ctx context.Context, begun *Copy) {
 			continue
 		}
 		begun.change(func(s *CopyState) { s.Progress = progress })
+		if progress.Throttle > 0 && !throttled {
+			throttled = true
+			c.say(begun.vmi, v1.Migrating, fmt.Sprintf("The guest is slowed down, by %d%% at first: %s.", progress.Throttle, rates(progress)))
+		}
 		step, why := course.judge(c.now(), progress)
 		if step == goOn {
 			continue
@@ -348,6 +371,9 @@ func (c *Copies) watch(ctx context.Context, begun *Copy) {
 		logger.Info("The migration is helped to an end", "step", step.String(), "reason", why)
 		if err := c.take(ctx, begun, course, step, why); err != nil {
 			logger.Error(err, "The migration cannot be helped to an end", "step", step.String())
+		} else if step != giveUp {
+			// The end of a migration that is given up has its reason in the status.
+			c.say(begun.vmi, v1.Migrating, fmt.Sprintf("The migration needs help (%s): %s.", step, why))
 		}
 	}
 }
@@ -355,6 +381,8 @@ func (c *Copies) watch(ctx context.Context, begun *Copy) {
 func (c *Copies) take(ctx context.Context, begun *Copy, course *course, s step, why string) error {
 	name := domainOf(begun.vmi)
 	switch s {
+	case allowMore:
+		return begun.machine.SetMaxDowntime(ctx, name, course.downtime)
 	case postCopy:
 		// First: virt-controller keeps a source's Pod that serves pages, and must know before the target owns the guest.
 		if err := c.declare(ctx, begun.vmi, v1.MigrationPostCopy); err != nil {

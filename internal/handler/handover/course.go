@@ -27,6 +27,8 @@ type step uint8
 const (
 	// goOn: nothing.
 	goOn step = iota
+	// allowMore: it may stand still for longer at the end.
+	allowMore
 	// postCopy: the target's guest runs and fetches what it lacks.
 	postCopy
 	// stopAndCopy: the guest stands still until all is copied.
@@ -37,10 +39,15 @@ const (
 
 // rules are what a migration's configuration says about its end.
 type rules struct {
-	// perGiB is how long each GiB of memory and disks may take, and stuck how long nothing may be copied. 0 is forever.
+	// perGiB is how long each GiB of memory and disks may take, and stuck how long what is left may not become less than it ever was.
+	// 0 is forever.
 	perGiB, stuck time.Duration
+	// downtime is the longest that the guest may stand still as long as it is not to be disturbed; 0 leaves it to QEMU.
+	downtime time.Duration
 	// disruption allows to disturb the guest, and postCopy to do that by a post-copy.
 	disruption, postCopy bool
+	// autoConverge has QEMU slow the guest down.
+	autoConverge bool
 }
 
 func rulesOf(c *v1.VMIMConfigurationOptions) rules {
@@ -54,11 +61,22 @@ func rulesOf(c *v1.VMIMConfigurationOptions) rules {
 	if c.ProgressTimeout != nil {
 		r.stuck = seconds(*c.ProgressTimeout)
 	}
+	if c.MaxDowntimeMs != nil {
+		r.downtime = time.Duration(min(*c.MaxDowntimeMs, uint64(maxDowntime.Milliseconds()))) * time.Millisecond
+	}
+	r.autoConverge = isTrue(c.AllowAutoConverge)
 	r.postCopy = isTrue(c.AllowPostCopy)
 	r.disruption = r.postCopy
 	if c.AllowWorkloadDisruption != nil {
 		r.disruption = *c.AllowWorkloadDisruption
 	}
+	return r
+}
+
+// withoutPostCopy are the rules where no post-copy is possible. That it was allowed does not mean that the guest may stand still.
+func (r rules) withoutPostCopy() rules {
+	r.disruption = r.disruption && !r.postCopy
+	r.postCopy = false
 	return r
 }
 
@@ -75,45 +93,105 @@ type course struct {
 	began time.Time
 	mode  v1.MigrationMode
 
-	// moved is when the copy moved last, and where it was then.
-	moved                time.Time
-	processed, remaining uint64
+	// moved is when something was copied last, and processed how much there was then.
+	moved     time.Time
+	processed uint64
+	// least is the least that was ever left, seen at leastAt in the pass leastIn.
+	least   uint64
+	leastAt time.Time
+	leastIn uint64
+
+	// downtime is how long the guest may stand still now, and raisedIn the pass in which that was allowed.
+	downtime time.Duration
+	raisedIn uint64
 }
+
+const (
+	// firstDowntime is how long a guest may stand still unless that proves to be too short: QEMU's default (downtime-limit in
+	// qapi/migration.json).
+	firstDowntime = 300 * time.Millisecond
+	// patientPasses is over how many passes what is left may not fall until something is done about it.
+	patientPasses = 2
+	// stalledPasses is the same when all else was tried, before the guest is disturbed.
+	stalledPasses = 5
+	// fullThrottle is where auto-converge ends. QEMU's default of max-cpu-throttle.
+	fullThrottle = 99
+)
 
 func newCourse(r rules, now time.Time) *course {
-	return &course{rules: r, began: now, moved: now, mode: v1.MigrationPreCopy}
+	c := &course{rules: r, began: now, moved: now, leastAt: now, mode: v1.MigrationPreCopy}
+	if r.downtime > 0 {
+		c.downtime = min(r.downtime, firstDowntime)
+	}
+	return c
 }
 
-// judge says what is to be done now, and why.
-func (c *course) judge(now time.Time, p *hypervisor.CopyProgress) (step, string) {
-	processed, remaining := p.Memory.Processed+p.Disk.Processed, p.Memory.Remaining+p.Disk.Remaining
-	if processed != c.processed || remaining != c.remaining {
-		c.moved, c.processed, c.remaining = now, processed, remaining
+// see takes in how far the copy is.
+func (c *course) see(now time.Time, p *hypervisor.CopyProgress) {
+	if processed := p.Memory.Processed + p.Disk.Processed; processed != c.processed {
+		c.moved, c.processed = now, processed
+	}
+	if remaining := p.Memory.Remaining + p.Disk.Remaining; remaining < c.least || c.least == 0 {
+		c.least, c.leastAt, c.leastIn = remaining, now, p.Iteration
 	}
 	if p.PostCopy {
 		c.mode = v1.MigrationPostCopy
 	}
-	limit := c.limit(p)
-	late := limit > 0 && now.Sub(c.began) > limit
-	still := now.Sub(c.moved)
-	switch {
-	case c.mode == v1.MigrationPostCopy:
+}
+
+// judge says what is to be done now, and why.
+func (c *course) judge(now time.Time, p *hypervisor.CopyProgress) (step, string) {
+	c.see(now, p)
+	if c.mode == v1.MigrationPostCopy {
 		// The target's guest runs. To end this now would lose it.
 		return goOn, ""
-	case late && c.mode == v1.MigrationPreCopy && c.rules.disruption:
-		why := fmt.Sprintf("not completed after %s, the guest changes %d MiB/s and %d MiB/s are copied", limit, p.DirtyBytesPerSecond>>20, p.Memory.BytesPerSecond>>20)
+	}
+	limit := c.limit(p)
+	late := limit > 0 && now.Sub(c.began) > limit
+	stuck := c.rules.stuck > 0 && now.Sub(c.leastAt) > c.rules.stuck
+	// A link on which nothing arrives is not helped by what the guest does.
+	dead := c.rules.stuck > 0 && now.Sub(c.moved) > c.rules.stuck
+	hopeless := c.hopeless(p)
+	switch {
+	case (late || stuck || hopeless) && !dead && c.mode == v1.MigrationPreCopy && c.rules.disruption:
+		why := rates(p)
+		if late {
+			why = fmt.Sprintf("not completed after %s, %s", limit, why)
+		} else {
+			why = fmt.Sprintf("what is left has not become less than %d MiB for %d passes and %s, %s",
+				c.least>>20, passes(c.leastIn, p), now.Sub(c.leastAt).Round(time.Second), why)
+		}
 		if c.rules.postCopy {
 			return postCopy, why
 		}
 		return stopAndCopy, why
-	case c.rules.stuck > 0 && still > c.rules.stuck:
-		// It is not the guest that is too quick: nothing arrives.
-		return giveUp, fmt.Sprintf("Live migration stuck for %d seconds and has been aborted", int64(still.Seconds()))
+	case stuck:
+		return giveUp, fmt.Sprintf("Live migration stuck for %d seconds and has been aborted", int64(now.Sub(c.leastAt).Seconds()))
 	case late:
 		return giveUp, fmt.Sprintf("Live migration is not completed after %d seconds and has been aborted", int64(limit.Seconds()))
+	case c.mode == v1.MigrationPreCopy && c.downtime < c.rules.downtime && passes(max(c.leastIn, c.raisedIn), p) >= patientPasses:
+		c.downtime, c.raisedIn = min(2*c.downtime, c.rules.downtime), p.Iteration
+		return allowMore, fmt.Sprintf("the guest may stand still for %d ms: what is left has not become less than %d MiB for %d passes, %s",
+			c.downtime.Milliseconds(), c.least>>20, passes(c.leastIn, p), rates(p))
 	default:
 		return goOn, ""
 	}
+}
+
+// hopeless says that more passes over memory will not help: they do not get shorter, the guest may stand still for as long as it
+// may at most, and is slowed down as far as it can be.
+func (c *course) hopeless(p *hypervisor.CopyProgress) bool {
+	return c.downtime >= c.rules.downtime && (!c.rules.autoConverge || p.Throttle >= fullThrottle) &&
+		p.DirtyBytesPerSecond > p.Memory.BytesPerSecond && passes(max(c.leastIn, c.raisedIn), p) >= stalledPasses
+}
+
+// passes are how many there were over memory since one. A launcher may count backwards.
+func passes(since uint64, p *hypervisor.CopyProgress) uint64 {
+	return max(p.Iteration, since) - since
+}
+
+func rates(p *hypervisor.CopyProgress) string {
+	return fmt.Sprintf("the guest changes %d MiB/s and %d MiB/s are copied", p.DirtyBytesPerSecond>>20, p.Memory.BytesPerSecond>>20)
 }
 
 // limit is how long the whole may take. A guest that stands still gets as long again.
@@ -130,6 +208,8 @@ func (c *course) limit(p *hypervisor.CopyProgress) time.Duration {
 // String is the step in words.
 func (s step) String() string {
 	switch s {
+	case allowMore:
+		return "allow a longer downtime"
 	case postCopy:
 		return "post-copy"
 	case stopAndCopy:

@@ -40,6 +40,18 @@ func TestRules(t *testing.T) {
 	}
 }
 
+func TestRulesWithoutPostCopy(t *testing.T) {
+	for _, tc := range []struct{ rules, want rules }{
+		{rules{postCopy: true, disruption: true}, rules{}},
+		{rules{disruption: true}, rules{disruption: true}},
+		{rules{}, rules{}},
+	} {
+		if got := tc.rules.withoutPostCopy(); got != tc.want {
+			t.Errorf("%+v: got %+v", tc.rules, got)
+		}
+	}
+}
+
 func TestCourse(t *testing.T) {
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	strict := rules{perGiB: 10 * time.Second, stuck: 5 * time.Second}
@@ -63,8 +75,12 @@ func TestCourse(t *testing.T) {
 			{21 * time.Second, at(9, 2), giveUp}}},
 		"nothing arrives": {strict, v1.MigrationPreCopy, []look{{time.Second, at(1, 9), goOn}, {6 * time.Second, at(1, 9), goOn},
 			{7 * time.Second, at(1, 9), giveUp}}},
-		"what is copied anew is progress": {strict, v1.MigrationPreCopy, []look{{4 * time.Second, at(1, 9), goOn}, {8 * time.Second, at(2, 9), goOn},
-			{12 * time.Second, at(3, 9), goOn}}},
+		"what is copied anew is no progress": {strict, v1.MigrationPreCopy, []look{{4 * time.Second, at(1, 9), goOn}, {8 * time.Second, at(2, 9), goOn},
+			{12 * time.Second, at(3, 9), giveUp}}},
+		"less is, once": {strict, v1.MigrationPreCopy, []look{{4 * time.Second, at(1, 9), goOn}, {8 * time.Second, at(2, 8), goOn},
+			{12 * time.Second, at(3, 9), goOn}, {14 * time.Second, at(4, 8), giveUp}}},
+		"a guest that is too quick may stand still": {patient, v1.MigrationPreCopy, []look{{4 * time.Second, at(1, 9), goOn}, {8 * time.Second, at(2, 9), goOn},
+			{12 * time.Second, at(3, 9), stopAndCopy}}},
 		"the guest may stand still":        {patient, v1.MigrationPreCopy, []look{{18 * time.Second, at(1, 9), goOn}, {21 * time.Second, at(2, 9), stopAndCopy}}},
 		"it gets as long again":            {patient, v1.MigrationPaused, []look{{38 * time.Second, at(1, 9), goOn}, {41 * time.Second, at(2, 9), giveUp}}},
 		"the rest may follow":              {bold, v1.MigrationPreCopy, []look{{18 * time.Second, at(1, 9), goOn}, {21 * time.Second, at(2, 9), postCopy}}},
@@ -79,6 +95,57 @@ func TestCourse(t *testing.T) {
 				got, why := c.judge(began.Add(l.after), l.progress)
 				if got != l.want || (why == "") != (got == goOn) {
 					t.Fatalf("after %s: %s (%q), want %s", l.after, got, why, l.want)
+				}
+			}
+		})
+	}
+}
+
+// in is a look in one of the passes over the memory of a guest that changes it as quickly as it says.
+func in(pass, remaining, dirty uint64, throttle int) *hypervisor.CopyProgress {
+	p := at(pass, remaining)
+	p.Iteration, p.DirtyBytesPerSecond, p.Memory.BytesPerSecond, p.Throttle = pass, dirty, 100<<20, throttle
+	return p
+}
+
+func TestTheGuestIsAllowedToStandStillStepByStep(t *testing.T) {
+	quick, slow := uint64(200<<20), uint64(50<<20)
+	capped := rules{downtime: 900 * time.Millisecond}
+	bold := capped
+	bold.disruption, bold.postCopy = true, true
+	throttled := bold
+	throttled.autoConverge = true
+	type look struct {
+		progress *hypervisor.CopyProgress
+		want     step
+		downtime time.Duration
+	}
+	const ms = time.Millisecond
+	for name, tc := range map[string]struct {
+		rules rules
+		looks []look
+	}{
+		"while what is left becomes less": {capped, []look{{in(1, 90, quick, 0), goOn, 300 * ms}, {in(2, 80, quick, 0), goOn, 300 * ms},
+			{in(5, 70, quick, 0), goOn, 300 * ms}, {in(9, 60, quick, 0), goOn, 300 * ms}}},
+		"when it does not": {capped, []look{{in(1, 90, quick, 0), goOn, 300 * ms}, {in(2, 90, quick, 0), goOn, 300 * ms}, {in(3, 90, quick, 0), allowMore, 600 * ms},
+			{in(4, 90, quick, 0), goOn, 600 * ms}, {in(5, 90, quick, 0), allowMore, 900 * ms}, {in(20, 90, quick, 0), goOn, 900 * ms}}},
+		"no longer than it may":      {rules{downtime: 100 * ms}, []look{{in(1, 90, quick, 0), goOn, 100 * ms}, {in(9, 90, quick, 0), goOn, 100 * ms}}},
+		"never when nothing is said": {rules{}, []look{{in(1, 90, quick, 0), goOn, 0}, {in(9, 90, quick, 0), goOn, 0}}},
+		"and then disturbed": {bold, []look{{in(1, 90, quick, 0), goOn, 300 * ms}, {in(3, 90, quick, 0), allowMore, 600 * ms}, {in(5, 90, quick, 0), allowMore, 900 * ms},
+			{in(9, 90, quick, 0), goOn, 900 * ms}, {in(10, 90, quick, 0), postCopy, 900 * ms}}},
+		"not before it was slowed down": {throttled, []look{{in(1, 90, quick, 0), goOn, 300 * ms}, {in(3, 90, quick, 0), allowMore, 600 * ms},
+			{in(5, 90, quick, 20), allowMore, 900 * ms}, {in(30, 90, quick, 90), goOn, 900 * ms}, {in(31, 90, quick, 99), postCopy, 900 * ms}}},
+		"not when it is slow": {bold, []look{{in(1, 90, slow, 0), goOn, 300 * ms}, {in(3, 90, slow, 0), allowMore, 600 * ms}, {in(5, 90, slow, 0), allowMore, 900 * ms},
+			{in(30, 90, slow, 0), goOn, 900 * ms}}},
+		"a launcher that counts backwards": {capped, []look{{in(9, 90, quick, 0), goOn, 300 * ms}, {in(1, 90, quick, 0), goOn, 300 * ms}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			began := time.Now()
+			c := newCourse(tc.rules, began)
+			for i, l := range tc.looks {
+				got, why := c.judge(began.Add(time.Duration(i)*time.Second), l.progress)
+				if got != l.want || (why == "") != (got == goOn) || c.downtime != l.downtime {
+					t.Fatalf("look %d: %s (%q) and %s, want %s and %s", i, got, why, c.downtime, l.want, l.downtime)
 				}
 			}
 		})

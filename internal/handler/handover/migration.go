@@ -64,6 +64,8 @@ type Destination struct {
 	// encrypted.
 	TLSName string              `json:"tlsName,omitempty"`
 	TLS     *migrationtls.Files `json:"tls,omitempty"`
+	// PostCopy says that QEMU can take in a post-copy on the target's node. An agent that does not know the field has not looked.
+	PostCopy bool `json:"postCopy,omitempty"`
 }
 
 // Peers reaches the agents of other nodes.

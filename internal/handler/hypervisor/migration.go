@@ -39,6 +39,8 @@ type CopyRequest struct {
 	// Dead is called when the target has completed the guest and the QEMU here has ended since, before libvirt says so. It is not
 	// called when that cannot be seen. Copy returns after it.
 	Dead func()
+	// Stopped is called when all is copied, with the time since which the guest stands still. It must not block.
+	Stopped func(since time.Time)
 	// XML is the domain as it is to be at the target.
 	XML *libvirtxml.Domain
 	// Address is where the target's QEMU listens.

@@ -89,7 +89,7 @@ func New(o Options) *Reconciler {
 		o.Now = time.Now
 	}
 	r := &Reconciler{Options: o, memory: map[types.UID]*podMemory{}}
-	r.copies = handover.NewCopies(handover.CopiesOptions{Peers: o.Peers, Notify: o.Notify, Declare: r.declareMode, Left: r.giveAway})
+	r.copies = handover.NewCopies(handover.CopiesOptions{Peers: o.Peers, Notify: o.Notify, Declare: r.declareMode, Left: r.giveAway, Tell: r.tell})
 	return r
 }
 
@@ -176,6 +176,11 @@ func (r *Reconciler) run(ctx context.Context, s *scope) error {
 		return &Requeue{After: s.again}
 	}
 	return nil
+}
+
+// tell sends an event about a guest that is copied.
+func (r *Reconciler) tell(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, message string) {
+	r.Recorder.Eventf(vmi, nil, corev1.EventTypeNormal, string(reason), string(reason), "%s", message)
 }
 
 // stamp is the time of a write.

@@ -214,7 +214,13 @@ func (r *Reconciler) surrender(ctx context.Context, vmi *v1.VirtualMachineInstan
 		switch action {
 		case migration.Release:
 			m := handover.Of(vmi)
-			release.Go(func() error { return r.Peers.Release(ctx, m) })
+			release.Go(func() error {
+				err := r.Peers.Release(ctx, m)
+				if err == nil {
+					r.copies.Ran(m.UID)
+				}
+				return err
+			})
 		case migration.Yield:
 			bounded, cancel := context.WithTimeout(ctx, writeTimeout)
 			after := vmi.DeepCopy()

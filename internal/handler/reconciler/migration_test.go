@@ -222,6 +222,7 @@ var _ = Describe("A guest that moves to another node", func() {
 		Expect(vmi.Status.MigrationState.Mode).To(Equal(v1.MigrationPreCopy))
 		Expect(vmi.Status.MigrationState.TargetNodeAddress).To(Equal(c.target.ip))
 		c.sourceA.expectEvent("is migrating")
+		c.sourceA.expectEvent("migrated to node " + c.target.node)
 		c.targetA.expectEvent("Target Prepared")
 		By("saying what changes from now on")
 		c.arriving.SetState(hypervisor.StatePaused, hypervisor.PausedIOError)
@@ -504,6 +505,18 @@ var _ = Describe("A guest that the target runs before all of it has arrived", fu
 		Eventually(c.launcher.PostCopyStarted).Should(BeTrue())
 		release()
 		c.expectMoved()
+	})
+
+	It("is not where its node does not let QEMU do that, which is said", func() {
+		c := cross().prepare()
+		c.target.noPostCopy = true
+		_, release := c.launcher.Slow("perform")
+		defer release()
+		c.launcher.SetProgress(hypervisor.CopyProgress{Memory: hypervisor.CopyAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
+		c.moveOn(slow)
+		Expect(c.expectStayed().FailureReason).To(ContainSubstring("not completed after 2 seconds"))
+		Expect(c.launcher.PostCopyStarted()).To(BeFalse())
+		c.sourceA.expectEvent("goes on without post-copy")
 	})
 
 	It("has a source that is left to serve it", func() {

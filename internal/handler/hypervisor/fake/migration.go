@@ -292,6 +292,9 @@ func (l *Launcher) Copy(ctx context.Context, r hypervisor.CopyRequest) error {
 		l.moving.suspended, l.moving.cancel = true, nil
 		l.domain.State, l.domain.Reason = hypervisor.StatePaused, hypervisor.PausedTransient
 	})
+	if r.Stopped != nil {
+		r.Stopped(time.Now())
+	}
 	return l.switchOver(ctx, target, r.Dead)
 }
 

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -55,6 +56,8 @@ type Conn struct {
 	// thaw thaws a guest that was frozen.
 	thaw   thawer
 	notify func()
+	// suspended is when libvirt said last that the guest stopped, in nanoseconds since 1970.
+	suspended atomic.Int64
 
 	// mu is held for reading during calls and for writing to close, as libvirt's handle must outlive its calls.
 	mu      sync.RWMutex

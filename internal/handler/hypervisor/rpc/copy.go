@@ -38,6 +38,8 @@ type copier struct {
 	domain         libvirtrpc.Domain
 	// begun is called between Begin and Perform.
 	begun func(context.Context) error
+	// since is when libvirt said last that the guest stopped.
+	since func() time.Time
 	// end is that of the source's QEMU, or nil if it cannot be seen.
 	end *podprocess.End
 	// keepPaused says that the guest was paused before.
@@ -66,7 +68,7 @@ func (c *Conn) Copy(ctx context.Context, r hypervisor.CopyRequest) error {
 	defer c.notify()
 	end := c.guestEnd(ctx)
 	defer end.Close()
-	m := copier{CopyRequest: r, source: source, target: target, domain: domain, end: end, begun: func(ctx context.Context) error {
+	m := copier{CopyRequest: r, source: source, target: target, domain: domain, end: end, since: c.suspendedSince, begun: func(ctx context.Context) error {
 		if r.MaxDowntime == 0 {
 			return nil
 		}
@@ -108,13 +110,30 @@ func (m *copier) run(ctx context.Context) error {
 		// The job is ended before this returns, so that the guest is as it was.
 		return errors.Join(err, m.confirm(ctx, params, nil, flags, true))
 	}
+	began := time.Now()
 	cookie, err = m.source.MigratePerform(ctx, m.domain, params, cookie, flags|libvirtrpc.MigrateProtect)
 	if err != nil {
 		err = fromClient("copy the guest", err)
 		_, finishErr := m.finish(ctx, params, nil, flags, true)
 		return errors.Join(err, ignoreAnswer(finishErr))
 	}
+	m.tellStopped(began)
 	return m.switchOver(ctx, params, cookie, flags)
+}
+
+// suspendedSince is when libvirt said last that the guest stopped.
+func (c *Conn) suspendedSince() time.Time { return time.Unix(0, c.suspended.Load()) }
+
+// tellStopped says since when the guest stands still. Where the event is not there, it is as long as that is known for sure.
+func (m *copier) tellStopped(began time.Time) {
+	if m.Stopped == nil {
+		return
+	}
+	since := m.since()
+	if since.Before(began) {
+		since = time.Now()
+	}
+	m.Stopped(since)
 }
 
 func (m *copier) begin(ctx context.Context, params []libvirtrpc.Param, flags libvirtrpc.MigrateFlags) (cookie []byte, xml string, err error) {

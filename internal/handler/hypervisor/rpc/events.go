@@ -39,7 +39,12 @@ func (c *Conn) Watch(ctx context.Context, notify func()) error {
 		for _, register := range []func() (int, error){
 			func() (int, error) {
 				return l.DomainEventLifecycleRegister(nil,
-					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventLifecycle) { notify() })
+					func(_ *libvirt.Connect, _ *libvirt.Domain, e *libvirt.DomainEventLifecycle) {
+						if e.Event == libvirt.DOMAIN_EVENT_SUSPENDED {
+							c.suspended.Store(time.Now().UnixNano())
+						}
+						notify()
+					})
 			},
 			func() (int, error) {
 				return l.DomainEventAgentLifecycleRegister(nil,

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package handover
+
+import (
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+)
+
+func TestFigures(t *testing.T) {
+	began := time.Now()
+	end := began.Add(4210 * time.Millisecond)
+	p := &hypervisor.CopyProgress{
+		Memory: hypervisor.CopyAmount{Processed: 1000, BytesPerSecond: 20}, Disk: hypervisor.CopyAmount{Processed: 24, BytesPerSecond: 2},
+		DirtyBytesPerSecond: 7, Iteration: 3, Throttle: 20,
+	}
+	for want, got := range map[string]string{
+		"4210 ms in all": figures(times{began: began}, nil, end),
+		"4210 ms in all, 1024 bytes copied in 3 passes, 22 bytes/s, the guest changed 7 bytes/s, slowed down by 20%": figures(
+			times{began: began, stopped: began.Add(time.Second)}, p, end),
+		"4210 ms in all, stood still for 180 ms": figures(
+			times{began: began, stopped: began.Add(4 * time.Second), ran: began.Add(4180 * time.Millisecond)}, nil, end),
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestAllowsPostCopy(t *testing.T) {
+	for content, want := range map[string]bool{"1\n": true, "0\n": false, "": false} {
+		if got := allowsPostCopy(fstest.MapFS{userfaultSetting: {Data: []byte(content)}}); got != want {
+			t.Errorf("%q: got %t", content, got)
+		}
+	}
+	if allowsPostCopy(fstest.MapFS{}) {
+		t.Error("a kernel without the setting has no userfaultfd")
+	}
+}
