@@ -24,6 +24,15 @@ import (
 // lastLines is how much of a log is kept, in bytes.
 const lastLines = 400 << 10
 
+// keepJournal writes what happened in a run, with times, however it ended.
+func (h *harness) keepJournal(r *result) {
+	path := filepath.Join(h.evidence, "journals", fmt.Sprint(r.Seed)+".txt")
+	text := []byte(strings.Join(h.seen.journal(), "\n") + "\n")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, text, 0o644)); err != nil {
+		fmt.Fprintln(os.Stderr, "chaos: keep the journal:", err)
+	}
+}
+
 // keepEvidence writes what there is to know of a run that failed into a folder of its own.
 func (h *harness) keepEvidence(ctx context.Context, r *result) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -56,6 +57,7 @@ func (h *harness) run(ctx context.Context, p plan.Run) *result {
 	h.breakThings(ctx, p, s, r)
 	h.judge(ctx, r, &facts{source: s.source, target: s.target, before: s.instance}, boots)
 	r.Seconds = time.Since(began).Seconds()
+	h.keepJournal(r)
 	if len(r.Failures) > 0 && ctx.Err() == nil {
 		h.keepEvidence(ctx, r)
 	}
@@ -126,16 +128,19 @@ func (h *harness) phaseOf(ctx context.Context, migration string) (v1.VirtualMach
 
 // judge looks until all is well, or the bound has passed.
 func (h *harness) judge(ctx context.Context, r *result, f *facts, boots int) {
-	records, until := h.chain.Length(), time.Now().Add(h.bound)
+	records, until, noted := h.chain.Length(), time.Now().Add(h.bound), ""
 	for ctx.Err() == nil {
 		last := !time.Now().Before(until)
 		missing, err := h.look(ctx, f, records, boots, last, r)
+		if now := strings.Join(missing, "; "); now != noted {
+			h.seen.note("missing: %s", now)
+			noted = now
+		}
 		if err == nil && len(missing) == 0 {
-			r.Outcome = f.outcome()
+			r.Outcome, r.Phase, r.Reason = f.outcome(), string(f.phase), f.refused
 			for _, wrong := range f.contradictions(r.killedGuest()) {
 				r.fail("%s", wrong)
 			}
-			r.Phase = string(f.phase)
 			return
 		}
 		if !last && !r.broken {
@@ -177,6 +182,9 @@ func (h *harness) look(ctx context.Context, f *facts, records, boots int, last b
 		if isAlive(pod) {
 			f.pods = append(f.pods, pod.Name)
 		}
+		if h.seen.takesPart(pod) && refused(pod) {
+			f.refused = fmt.Sprintf("the kubelet refused Pod %s when it was started again: %s", pod.Name, pod.Status.Reason)
+		}
 	}
 	slices.Sort(f.pods)
 	for process, pod := range traced.pods {
@@ -200,6 +208,12 @@ func (h *harness) look(ctx context.Context, f *facts, records, boots int, last b
 		return nil, err
 	}
 	return f.missing(), nil
+}
+
+// refused says that a kubelet did not admit a Pod: one that was started again looks at all Pods as if they were new, and ends those
+// for which it does not see enough devices yet, also if they run (its AdmissionFailureReason and OutOf… reasons).
+func refused(pod *corev1.Pod) bool {
+	return strings.HasPrefix(pod.Status.Reason, "OutOf") || pod.Status.Reason == "UnexpectedAdmissionError"
 }
 
 func (h *harness) lookAtObjects(ctx context.Context, f *facts, r *result) (err error) {

@@ -53,6 +53,8 @@ type facts struct {
 	// records are how many the guest has written since all was mended, and boots how often it has booted since the run began.
 	records, boots int
 	leftovers      []string
+	// refused is set if a kubelet that was started again has ended the guest's Pod, which is Kubernetes' decision.
+	refused string
 	// unsettled are the components that do not run.
 	unsettled []string
 }
@@ -107,7 +109,7 @@ func (f *facts) contradictions(guestKilled bool) []string {
 	if f.boots > 1 {
 		all = append(all, fmt.Sprintf("the guest has booted %d times", f.boots))
 	}
-	if outcome == restarted && !guestKilled {
+	if outcome == restarted && !guestKilled && f.refused == "" {
 		all = append(all, "the guest was started again, though nothing that it needs was killed")
 	}
 	return all

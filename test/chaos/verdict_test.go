@@ -69,6 +69,7 @@ func TestOutcome(t *testing.T) {
 		"moved, and nobody says so":    {well(func(f *facts) { f.phase = v1.MigrationFailed }), false, migrated, "the migration is Failed"},
 		"kept, and nobody says so":     {well(back, func(f *facts) { f.phase = v1.MigrationSucceeded }), false, stayed, "the migration is Succeeded"},
 		"restarted for nothing":        {well(again), false, restarted, "nothing that it needs was killed"},
+		"refused by a kubelet":         {well(again, func(f *facts) { f.refused = "OutOfdevices" }), false, restarted, ""},
 		"booted in the same instance":  {well(func(f *facts) { f.boots = 1 }), true, restarted, "another one: false"},
 		"another instance without one": {well(func(f *facts) { f.instance = "b" }), true, restarted, "booted 0 times"},
 		"booted twice":                 {well(again, func(f *facts) { f.boots = 2 }), true, restarted, "booted 2 times"},
