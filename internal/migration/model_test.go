@@ -245,6 +245,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		"the controller deletes a Pod that serves a post-copy": func(r *rules) {
 			r.controller = func(v ControllerView) []Action { v.Record.PostCopy = false; return DecideController(v) }
 		},
+		"the controller deletes the target's Pod by a record that is old": func(r *rules) { r.unread = true },
 		"the target never claims and the controller never yields": func(r *rules) {
 			r.controller = func(v ControllerView) []Action {
 				return slices.DeleteFunc(DecideController(v), func(a Action) bool { return a == Yield })

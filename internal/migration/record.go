@@ -56,8 +56,10 @@ const (
 	Claim
 	// RequestAbort records that the source shall keep the guest, because there is no target any more. Controller.
 	RequestAbort
-	// DeleteSource and DeleteTarget delete a launcher Pod. Controller.
+	// DeleteSource deletes the source's launcher Pod. Controller.
 	DeleteSource
+	// DeleteTarget deletes the target's. It is decided on a record that was read from the API server that moment: the source's
+	// Pod, once it has ended, can be gone before a cache knows whose the guest is. Controller.
 	DeleteTarget
 	// Finish records the end of the VMI. Controller.
 	Finish

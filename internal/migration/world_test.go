@@ -63,6 +63,8 @@ type rules struct {
 	postCopy, unrecorded bool
 	// hasty has the source's agent take the answer that the target's guest is complete for the end of its own.
 	hasty bool
+	// unread has the controller delete the target's Pod by the record that it saw last.
+	unread bool
 	// resumesItself has libvirt let the target's guest run as soon as it is complete, as it does unless told otherwise.
 	resumesItself bool
 }
@@ -150,6 +152,10 @@ func sourceDoes(w world, a Action, still func() bool) (world, bool) {
 	case Release:
 		w.message = true
 	case Destroy:
+		if w.source == SourceServing {
+			// Its memory was the guest's at the target.
+			w.target = TargetAbsent
+		}
 		w.source, w.dead = SourceEnded, false
 	}
 	return w, true // Copy comes with Begin, which it needs
@@ -193,6 +199,8 @@ func (r rules) controllerActs(w world) []step {
 			n.deleteSource = true
 		case DeleteTarget:
 			n.deleteTarget = true
+			now := ControllerView{Record: w.record, SourcePod: w.sourcePodSeen, TargetPod: w.targetPodSeen}
+			ok = r.unread || has(r.controller(now), a)
 		case Finish:
 			n, ok = swap(n, w.seenByController, func(r *Record) { r.Final = true })
 		}
@@ -405,6 +413,13 @@ func kubeletsWork(w world) []step {
 	}
 	if w.targetPod == PodAlive && w.target == TargetAbsent && w.record.Started && w.job == noJob && !w.targetNodeDead {
 		add("the target's Pod ends, its guest did not arrive", false, func(n *world) { n.targetPod = PodEnded })
+	}
+	if w.sourcePod == PodMigrated {
+		add("somebody takes the source's Pod away, which has ended", true, func(n *world) {
+			// Its last word is lost, unless it was heard.
+			n.somethingHasDied = n.somethingHasDied || n.record.Owner == Source
+			n.sourcePod = PodGone
+		})
 	}
 	if w.deleteTarget && w.targetPod == PodAlive && !w.targetNodeDead {
 		add("the target's Pod is deleted", false, func(n *world) { n.target, n.targetPod = TargetAbsent, PodGone })

@@ -5,6 +5,7 @@ package virtualmachineinstance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -97,8 +98,12 @@ func changeHands(ctx context.Context, s *Scope) error {
 			if err := s.yield(ctx); err != nil {
 				return err
 			}
-		case migration.DeleteSource, migration.DeleteTarget:
+		case migration.DeleteSource:
 			if err := s.deleteOther(ctx); err != nil {
+				return err
+			}
+		case migration.DeleteTarget:
+			if err := s.deleteTarget(ctx); err != nil {
 				return err
 			}
 		case migration.RequestAbort:
@@ -121,6 +126,26 @@ func (s *Scope) yield(ctx context.Context) error {
 		s.VMI.Status.NodeName, s.VMI.Status.MigrationState.SourceNode)
 	return nil
 }
+
+// deleteTarget deletes the target's Pod, if what the API server says this moment leads there as well. The cache of VMIs can be
+// behind that of Pods: the source's Pod may be gone because the guest has left it, and run in the very Pod that is to go.
+func (s *Scope) deleteTarget(ctx context.Context) error {
+	if s.Other == nil || s.Other.DeletionTimestamp != nil {
+		return nil
+	}
+	key, now := client.ObjectKeyFromObject(s.VMI), &v1.VirtualMachineInstance{}
+	if err := s.Live.Get(ctx, key, now); err != nil {
+		return client.IgnoreNotFound(err) // The garbage collector takes the Pods of a VMI that is gone.
+	}
+	record, _ := vmistatus.MigrationRecord(&now.Status)
+	same := now.UID == s.VMI.UID && podspec.OtherPodName(now) == s.Other.Name
+	if !same || !slices.Contains(migration.DecideController(viewOf(record, s.Pod, s.Other)), migration.DeleteTarget) {
+		return apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachineinstances").GroupResource(), key.Name, errMoved)
+	}
+	return s.deleteOther(ctx)
+}
+
+var errMoved = errors.New("its migration has gone on since it was read")
 
 func (s *Scope) deleteOther(ctx context.Context) error {
 	if s.Other == nil || s.Other.DeletionTimestamp != nil {
