@@ -142,6 +142,23 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 	})
 
+	It("leaves the guest's Pod alone when the cache has missed that the guest came, and not that its old Pod is gone", func() {
+		m := newMigrations()
+		vmi := m.running("a", "vm")
+		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
+		behind := ExpectExists(vmi).DeepCopy()
+		a.complete()
+		a.act()
+		m.remove(podOf(vmi))
+		m.writes.Stale = behind
+		Expect(m.reconcile(vmi)).To(HaveField("RequeueAfter", Equal(conflictRetry)))
+		Expect(deleted(m.target(vmi, vmim))).To(BeFalse())
+		m.writes.Stale = nil
+		m.look(vmim)
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
+		Expect(deleted(m.target(vmi, vmim))).To(BeFalse())
+	})
+
 	It("records the new owner for a source that could not", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")

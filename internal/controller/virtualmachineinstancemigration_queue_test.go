@@ -157,6 +157,29 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		ExpectExists(m.target(vmi, next))
 	})
 
+	It("keep nobody waiting while they wait after failures", func() {
+		m := newMigrations()
+		var vmims []*v1.VirtualMachineInstanceMigration
+		evacuation := func(name, vm string) *v1.VirtualMachineInstanceMigration {
+			return m.request(builder.MakeMigration(name, vm).Annotation(v1.EvacuationMigrationAnnotation, "a").Priority(v1.PrioritySystemCritical))
+		}
+		for _, vm := range []string{"vm-0", "vm-1"} {
+			vmi := m.running("a", vm)
+			failed := evacuation("failed-"+vm, vm)
+			m.look(failed)
+			m.remove(m.target(vmi, failed))
+			m.look(failed)
+			vmims = append(vmims, evacuation("again-"+vm, vm))
+		}
+		m.running("a", "vm-2")
+		vmims = append(vmims, m.request(builder.MakeMigration("patient", "vm-2")))
+		m.look(vmims...)
+		Expect(begun(vmims)).To(Equal([]string{"patient"}))
+		m.pass(21 * time.Second)
+		m.look(vmims...)
+		Expect(begun(vmims)).To(Equal([]string{"again-vm-0", "patient"}))
+	})
+
 	It("leave five that are over to be looked at", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
@@ -282,6 +305,40 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(deleted(m.target(vmi, vmim))).To(BeFalse())
 		Expect(ExpectExists(vmi).Status.MigrationState.AbortRequested).To(BeTrue())
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPreparingTarget))
+	})
+
+	It("are not given up for a Pod without a node by a cache that has missed the hand-over", func() {
+		m := newMigrations()
+		vmi := m.running("a", "vm")
+		before := ExpectExists(vmi).DeepCopy()
+		vmim, _ := m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+		target := m.target(vmi, vmim)
+		m.play(target, "", builder.MakePodStatus().Unschedulable("as it was"))
+		m.cache.Stale = before
+		m.pass(time.Hour)
+		m.lookOnce(vmim)
+		Expect(deleted(target)).To(BeFalse())
+		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPreparingTarget))
+	})
+
+	It("are over when the guest has ended before a change was made for which it moved", func() {
+		m := newMigrations()
+		vmi := m.running("a", "vm")
+		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
+		before := ExpectExists(vmi).DeepCopy()
+		vmistatus.SetCondition(&vmi.Status, v1.VirtualMachineInstanceCondition{
+			Type: v1.VirtualMachineInstanceMigrationRequired, Status: corev1.ConditionTrue,
+		}, metav1.Now())
+		_, err := vmistatus.Patch(ctx, k8sClient, vmistatus.Controller, before, vmi)
+		Expect(err).NotTo(HaveOccurred())
+		a.complete()
+		a.act()
+		m.look(vmim)
+		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationRunning))
+		m.play(m.target(vmi, vmim), "", builder.MakePodStatus().Terminated(0, "Completed", lastWordShutdown))
+		m.remove(podOf(vmi))
+		m.look(vmim)
+		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationSucceeded))
 	})
 
 	It("go by the policy that selects the VMI", func() {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // notOver selects the migrations that are not over.
@@ -49,15 +51,31 @@ func admit(ctx context.Context, s *Scope) error {
 
 // ready says that nothing but the queue keeps the migration from beginning.
 func (s *Scope) ready(ctx context.Context) (bool, error) {
-	if !volumesSaid(s.VMI) || !s.VMI.IsRunning() || !s.alive(s.Own) || s.Own.DeletionTimestamp != nil || s.preceded() {
-		return false, nil
-	}
-	if wait := backoff(s.Migration, s.Siblings, s.Now); wait > 0 {
+	held, wait, err := s.held(ctx, s.Migration, s.VMI, s.Siblings)
+	if wait > 0 {
 		s.RequeueAfter = wait
 		s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeWarning, ReasonBackoff, actionWait, "backoff migrating vmi %s/%s", s.VMI.Namespace, s.VMI.Name)
-		return false, nil
 	}
-	return s.settled(ctx)
+	return err == nil && !held, err
+}
+
+// held says that something keeps a migration from beginning, whatever the queue, and for how long if it is only time. Siblings are
+// the migrations of its VMI.
+func (s *Scope) held(
+	ctx context.Context, m *v1.VirtualMachineInstanceMigration, vmi *v1.VirtualMachineInstance, siblings []*v1.VirtualMachineInstanceMigration,
+) (bool, time.Duration, error) {
+	if !volumesSaid(vmi) || !vmi.IsRunning() || vmi.DeletionTimestamp != nil || preceded(m, siblings) {
+		return true, 0, nil
+	}
+	if wait := backoff(m, siblings, s.Now); wait > 0 {
+		return true, wait, nil
+	}
+	own, err := podOf(ctx, s.Client, m.Namespace, podspec.OwnPodName(vmi))
+	if err != nil || !s.alive(own) || own.DeletionTimestamp != nil {
+		return true, 0, err
+	}
+	settled, err := settled(ctx, s.Client, vmi, own)
+	return !settled, 0, err
 }
 
 // turn says whether the migration has a slot.
@@ -66,9 +84,11 @@ func (s *Scope) turn(ctx context.Context, reader client.Reader) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return Admit(candidates, Limits{
+	limits := Limits{
 		PerCluster: int(*s.Migrations.ParallelMigrationsPerCluster), PerNode: int(*s.Migrations.ParallelOutboundMigrationsPerNode),
-	})[s.Migration.UID], nil
+	}
+	admitted, err := Admit(candidates, limits, func(c *Candidate) error { return s.place(ctx, reader, c) })
+	return admitted[s.Migration.UID], err
 }
 
 // candidates are the migrations that are not over. Those with a slot are as the reader says. Whether another one that waits could
@@ -98,36 +118,45 @@ func (s *Scope) candidates(ctx context.Context, reader client.Reader) ([]Candida
 		}
 		c := candidate(m)
 		c.Active = c.Active || begun[m.UID]
-		if err := s.place(ctx, reader, m, &c); err != nil {
-			return nil, err
+		if c.Active && c.Node == "" {
+			if err := s.place(ctx, reader, &c); err != nil {
+				return nil, err
+			}
 		}
 		out = append(out, c)
 	}
 	return out, nil
 }
 
-// place fills in what the VMI says: the node that the guest leaves, and whether it could.
-func (s *Scope) place(ctx context.Context, reader client.Reader, m *v1.VirtualMachineInstanceMigration, c *Candidate) error {
-	if c.Active && c.Node != "" {
-		return nil
-	}
-	if !c.Active && m.UID != s.Migration.UID {
+// place fills in the node that the guest leaves and, of a candidate that waits, whether it could begin.
+func (s *Scope) place(ctx context.Context, reader client.Reader, c *Candidate) error {
+	m, own := c.of, c.UID == s.Migration.UID
+	if !c.Active && !own {
 		reader = s.Client
 	}
 	vmi := &v1.VirtualMachineInstance{}
-	err := reader.Get(ctx, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}, vmi)
-	if err != nil {
+	if err := reader.Get(ctx, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}, vmi); err != nil {
+		c.Ready = false
 		return client.IgnoreNotFound(err)
 	}
 	c.Node = vmi.Status.NodeName
 	if state := stateOf(vmi, m.UID); state != nil {
 		c.Node = state.SourceNode
 	}
-	c.Ready = m.Status.Phase == v1.MigrationPending && m.DeletionTimestamp == nil && vmi.DeletionTimestamp == nil && vmi.IsRunning()
-	if m.UID == s.Migration.UID {
-		c.Ready = c.Ready && vmi.UID == s.VMI.UID
+	switch {
+	case c.Active:
+		return nil
+	case own:
+		c.Ready = c.Ready && vmi.UID == s.VMI.UID && vmi.DeletionTimestamp == nil && vmi.IsRunning()
+		return nil
 	}
-	return nil
+	siblings, err := s.migrationsOf(ctx, vmi)
+	if err != nil {
+		return err
+	}
+	held, _, err := s.held(ctx, m, vmi, siblings)
+	c.Ready = c.Ready && !held
+	return err
 }
 
 // createTarget makes the target's Pod.

@@ -28,7 +28,8 @@ func handOver(ctx context.Context, s *Scope) error {
 	if !ready || !volumesSaid(s.VMI) || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil || !s.alive(s.Own) || s.Own.Spec.NodeName != s.VMI.Status.NodeName {
 		return nil
 	}
-	if settled, err := s.settled(ctx); err != nil || !settled {
+	// The status forgets what is replaced in it: whether anything is left is not for a cache to say.
+	if settled, err := settled(ctx, s.Live, s.VMI, s.Own); err != nil || !settled {
 		return err
 	}
 	state, err := s.newState(ctx)

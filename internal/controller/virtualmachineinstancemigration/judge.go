@@ -49,17 +49,33 @@ func judge(ctx context.Context, s *Scope) error {
 	if err != nil || failure == "" {
 		return err
 	}
-	// The cache may not show yet that the agents have it.
-	fresh := &v1.VirtualMachineInstance{}
-	err = s.Live.Get(ctx, client.ObjectKeyFromObject(s.VMI), fresh)
-	switch {
-	case apierrors.IsNotFound(err):
+	switch theirs, err := s.handedOver(ctx); {
 	case err != nil:
-		return fmt.Errorf("get VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VMI), err)
-	case fresh.UID == s.VMI.UID && stateOf(fresh, s.Migration.UID) != nil:
-		s.VMI = fresh
+		return err
+	case theirs:
 		return judge(ctx, s)
 	}
+	return s.giveUp(ctx, failure)
+}
+
+// handedOver says that the agents have the migration though the cache may not show it yet: the API server is asked.
+func (s *Scope) handedOver(ctx context.Context) (bool, error) {
+	fresh := &v1.VirtualMachineInstance{}
+	err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.VMI), fresh)
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("get VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VMI), err)
+	case fresh.UID != s.VMI.UID || stateOf(fresh, s.Migration.UID) == nil:
+		return false, nil
+	}
+	s.VMI = fresh
+	return true, nil
+}
+
+// giveUp ends a migration that the agents do not have, which was looked at before.
+func (s *Scope) giveUp(ctx context.Context, failure string) error {
 	if err := s.removeTarget(ctx, failure); err != nil {
 		return err
 	}
@@ -87,7 +103,7 @@ func (s *Scope) failureBefore(ctx context.Context) (string, error) {
 		return failedPodGone, nil
 	case s.Target != nil && !sameClaims(s.VMI, s.Target):
 		return failedVolumes, nil
-	case s.Migration.Status.Phase == v1.MigrationPhaseUnset && s.preceded():
+	case s.Migration.Status.Phase == v1.MigrationPhaseUnset && preceded(s.Migration, s.Siblings):
 		return failedBusy, nil
 	case s.Target == nil:
 		return cannotMigrate(s.VMI), nil
@@ -111,9 +127,9 @@ func (s *Scope) lost(ctx context.Context) (string, error) {
 }
 
 // preceded says that another migration of the VMI counts, and not this one.
-func (s *Scope) preceded() bool {
-	return slices.ContainsFunc(s.Siblings, func(o *v1.VirtualMachineInstanceMigration) bool {
-		return o.UID != s.Migration.UID && !over(o) && precedes(o, s.Migration)
+func preceded(m *v1.VirtualMachineInstanceMigration, siblings []*v1.VirtualMachineInstanceMigration) bool {
+	return slices.ContainsFunc(siblings, func(o *v1.VirtualMachineInstanceMigration) bool {
+		return o.UID != m.UID && !over(o) && precedes(o, m)
 	})
 }
 

@@ -38,6 +38,8 @@ type Candidate struct {
 	Created time.Time
 	// Node is the node that its guest leaves.
 	Node string
+
+	of *v1.VirtualMachineInstanceMigration
 }
 
 // Limits are how many migrations go on at a time.
@@ -47,8 +49,9 @@ type Limits struct {
 }
 
 // Admit returns those of the candidates that have a slot or get one now. Who looks at the same candidates comes to the same
-// answer, so that two looks at a time do not give one slot away twice.
-func Admit(candidates []Candidate, limits Limits) map[types.UID]bool {
+// answer, so that two looks at a time do not give one slot away twice. Of one that waits, look completes Node and Ready when it is
+// next: while all slots are taken nobody needs to know.
+func Admit(candidates []Candidate, limits Limits, look func(*Candidate) error) (map[types.UID]bool, error) {
 	admitted, leaving := map[types.UID]bool{}, map[string]int{}
 	take := func(c *Candidate) {
 		admitted[c.UID] = true
@@ -64,12 +67,16 @@ func Admit(candidates []Candidate, limits Limits) map[types.UID]bool {
 		}
 	}
 	slices.SortFunc(waiting, byUrgency)
-	for i := range waiting {
-		if c := &waiting[i]; len(admitted) < limits.PerCluster && leaving[c.Node] < limits.PerNode {
+	for i := 0; i < len(waiting) && len(admitted) < limits.PerCluster; i++ {
+		c := &waiting[i]
+		if err := look(c); err != nil {
+			return nil, err
+		}
+		if c.Ready && leaving[c.Node] < limits.PerNode {
 			take(c)
 		}
 	}
-	return admitted
+	return admitted, nil
 }
 
 func byUrgency(a, b Candidate) int {
@@ -97,6 +104,7 @@ func candidate(m *v1.VirtualMachineInstanceMigration) Candidate {
 	c := Candidate{
 		UID: m.UID, Name: types.NamespacedName{Namespace: m.Namespace, Name: m.Name}, Created: m.CreationTimestamp.Time,
 		Active: !waits(m), Rejected: hasCondition(&m.Status, v1.VirtualMachineInstanceMigrationRejectedByResourceQuota),
+		Ready: m.Status.Phase == v1.MigrationPending && m.DeletionTimestamp == nil, of: m,
 	}
 	if m.Spec.Priority != nil {
 		c.Priority = priorities[*m.Spec.Priority]

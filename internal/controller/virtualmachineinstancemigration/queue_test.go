@@ -64,8 +64,12 @@ func TestAdmit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			candidates := parse(t, tc.candidates)
 			rand.Shuffle(len(candidates), func(i, j int) { candidates[i], candidates[j] = candidates[j], candidates[i] })
+			admitted, err := Admit(candidates, Limits{PerCluster: 5, PerNode: 2}, func(*Candidate) error { return nil })
+			if err != nil {
+				t.Fatal(err)
+			}
 			var got []string
-			for uid := range maps.Keys(Admit(candidates, Limits{PerCluster: 5, PerNode: 2})) {
+			for uid := range maps.Keys(admitted) {
 				got = append(got, string(uid))
 			}
 			slices.Sort(got)
@@ -73,6 +77,19 @@ func TestAdmit(t *testing.T) {
 				t.Errorf("admitted %q, want %q", s, tc.want)
 			}
 		})
+	}
+}
+
+// While all slots are taken, what keeps others from beginning is nobody's concern: there may be thousands.
+func TestAdmitLooksAtThoseThatAreNext(t *testing.T) {
+	var looked []string
+	admitted, err := Admit(parse(t, "a:n1* b:n2* c:n3* d:n4 e:n4 f:n5 g:n6"), Limits{PerCluster: 5, PerNode: 2}, func(c *Candidate) error {
+		looked = append(looked, c.Name.Name)
+		c.Ready = c.Name.Name != "d"
+		return nil
+	})
+	if err != nil || !slices.Equal(looked, []string{"d", "e", "f"}) || admitted["d"] || !admitted["e"] || !admitted["f"] || admitted["g"] {
+		t.Errorf("looked at %v, admitted %v: %v", looked, admitted, err)
 	}
 }
 

@@ -169,12 +169,16 @@ func (s *Scope) loadVMI(ctx context.Context) error {
 	return nil
 }
 
-// pod reads a Pod; nil means that there is none.
+// pod reads a Pod of the migration's namespace; nil means that there is none.
 func (s *Scope) pod(ctx context.Context, reader client.Reader, name string) (*corev1.Pod, error) {
+	return podOf(ctx, reader, s.Migration.Namespace, name)
+}
+
+func podOf(ctx context.Context, reader client.Reader, namespace, name string) (*corev1.Pod, error) {
 	if name == "" {
 		return nil, nil //nolint:nilnil // no Pod is an ordinary answer
 	}
-	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: s.Migration.Namespace, Name: name}
+	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: namespace, Name: name}
 	if err := reader.Get(ctx, key, pod); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			return nil, nil //nolint:nilnil // no Pod is an ordinary answer
@@ -185,15 +189,22 @@ func (s *Scope) pod(ctx context.Context, reader client.Reader, name string) (*co
 }
 
 func (s *Scope) loadSiblings(ctx context.Context) error {
+	var err error
+	s.Siblings, err = s.migrationsOf(ctx, s.VMI)
+	return err
+}
+
+// migrationsOf are the migrations of a VMI.
+func (s *Scope) migrationsOf(ctx context.Context, vmi *v1.VirtualMachineInstance) ([]*v1.VirtualMachineInstanceMigration, error) {
 	list := &v1.VirtualMachineInstanceMigrationList{}
-	err := s.Client.List(ctx, list, client.InNamespace(s.Migration.Namespace), client.MatchingFields{VMIIndex: s.Migration.Spec.VMIName})
-	if err != nil {
-		return fmt.Errorf("list the migrations of VirtualMachineInstance %s: %w", s.Migration.Spec.VMIName, err)
+	if err := s.Client.List(ctx, list, client.InNamespace(vmi.Namespace), client.MatchingFields{VMIIndex: vmi.Name}); err != nil {
+		return nil, fmt.Errorf("list the migrations of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(vmi), err)
 	}
+	out := make([]*v1.VirtualMachineInstanceMigration, len(list.Items))
 	for i := range list.Items {
-		s.Siblings = append(s.Siblings, &list.Items[i])
+		out[i] = &list.Items[i]
 	}
-	return nil
+	return out, nil
 }
 
 func (s *Scope) deleting() bool { return s.Migration.DeletionTimestamp != nil }
@@ -213,9 +224,9 @@ func stateOf(vmi *v1.VirtualMachineInstance, uid types.UID) *v1.VirtualMachineIn
 func (s *Scope) ended() bool { return vmistatus.StageOf(s.VMI.Status.Phase) == vmistatus.Ended }
 
 // settled says that what the VMI's earlier migration left behind is gone. Otherwise a Pod of it would be forgotten.
-func (s *Scope) settled(ctx context.Context) (bool, error) {
-	other, err := s.pod(ctx, s.Client, podspec.OtherPodName(s.VMI))
-	return err == nil && virtualmachineinstance.Settled(s.VMI, s.Own, other), err
+func settled(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance, own *corev1.Pod) (bool, error) {
+	other, err := podOf(ctx, reader, vmi.Namespace, podspec.OtherPodName(vmi))
+	return err == nil && virtualmachineinstance.Settled(vmi, own, other), err
 }
 
 func (s *Scope) alive(pod *corev1.Pod) bool {

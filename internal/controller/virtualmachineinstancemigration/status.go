@@ -39,7 +39,7 @@ func (s *Scope) passed(phase v1.VirtualMachineInstanceMigrationPhase) bool {
 // reached is the phase that the migration is in by what is seen now.
 func (s *Scope) reached() v1.VirtualMachineInstanceMigrationPhase {
 	switch m := s.state(); {
-	case m != nil && m.Completed && !m.Failed && !s.changing():
+	case m != nil && m.Completed && !m.Failed && (!s.changing() || s.ended()):
 		return v1.MigrationSucceeded
 	case m != nil && (m.StartTimestamp != nil || m.Completed):
 		return v1.MigrationRunning

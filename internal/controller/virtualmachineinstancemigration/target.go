@@ -130,11 +130,10 @@ func awaitTarget(ctx context.Context, s *Scope) error {
 		s.RequeueAfter = limit - age
 		return nil
 	}
-	if err := s.removeTarget(ctx, why); err != nil {
+	if theirs, err := s.handedOver(ctx); err != nil || theirs {
 		return err
 	}
-	s.Failure = withReason(why, scheduler(pod))
-	return nil
+	return s.giveUp(ctx, withReason(why, scheduler(pod)))
 }
 
 // timeout is what an annotation says in seconds, if it does.
