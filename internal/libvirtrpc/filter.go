@@ -18,21 +18,30 @@ const programKeepAlive = 0x6b656570
 var ErrRefused = errors.New("refused to pass on a message of libvirt's protocol")
 
 // migrationCalls are all that the daemon of a migration's target is asked for by the client that migrates: to open and to
-// close a connection, to take a guest, and that it is complete.
+// close a connection, to take a guest, and that it is complete. Each is asked for once: who stays connected when the guest has come
+// has no business with it any more.
 var migrationCalls = []int32{procConnectOpen, procConnectClose, procMigratePrepare, procMigrateFinish}
 
 // Direction is the way that messages go.
 type Direction func(program uint32, proc int32, kind uint32) bool
 
-// MigrationCalls lets through what a client sends that migrates a guest to the daemon, and nothing else.
-func MigrationCalls(program uint32, proc int32, kind uint32) bool {
-	switch program {
-	case programKeepAlive:
-		return kind == typeMessage
-	case programRemote:
-		return kind == typeCall && slices.Contains(migrationCalls, proc)
-	default:
-		return false
+// MigrationCalls lets through what a client sends that migrates one guest to the daemon, and nothing else. It is for one connection.
+func MigrationCalls() Direction {
+	left := slices.Clone(migrationCalls)
+	return func(program uint32, proc int32, kind uint32) bool {
+		switch program {
+		case programKeepAlive:
+			return kind == typeMessage
+		case programRemote:
+			i := slices.Index(left, proc)
+			if kind != typeCall || i < 0 {
+				return false
+			}
+			left = slices.Delete(left, i, i+1)
+			return true
+		default:
+			return false
+		}
 	}
 }
 

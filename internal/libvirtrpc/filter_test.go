@@ -30,27 +30,27 @@ func TestOnlyWhatAMigrationNeedsIsPassedOn(t *testing.T) {
 		message   []byte
 		passes    bool
 	}{
-		"opening":                           {MigrationCalls, call(procConnectOpen), true},
-		"preparing":                         {MigrationCalls, call(procMigratePrepare), true},
-		"finishing":                         {MigrationCalls, call(procMigrateFinish), true},
-		"a sign of life":                    {MigrationCalls, alive, true},
+		"opening":                           {MigrationCalls(), call(procConnectOpen), true},
+		"preparing":                         {MigrationCalls(), call(procMigratePrepare), true},
+		"finishing":                         {MigrationCalls(), call(procMigrateFinish), true},
+		"a sign of life":                    {MigrationCalls(), alive, true},
 		"an answer":                         {MigrationAnswers, answer, true},
 		"a sign of life back":               {MigrationAnswers, alive, true},
-		"destroying a domain":               {MigrationCalls, call(procDomainDestroyFlags), false},
-		"creating one (10)":                 {MigrationCalls, call(10), false},
-		"resuming one (28)":                 {MigrationCalls, call(28), false},
-		"looking for one":                   {MigrationCalls, call(procDomainLookupByName), false},
-		"migrating away (305)":              {MigrationCalls, call(305), false},
-		"a tunneled migration (304)":        {MigrationCalls, call(304), false},
-		"a command for the guest's agent":   {MigrationCalls, message(header{programQEMU, procQEMUAgentCommand, typeCall, 7, statusOK}, nil), false},
-		"a monitor command (qemu 1)":        {MigrationCalls, message(header{programQEMU, 1, typeCall, 7, statusOK}, nil), false},
-		"a stream":                          {MigrationCalls, message(header{programRemote, procMigratePrepare, typeStream, 7, statusOK}, nil), false},
-		"descriptors":                       {MigrationCalls, message(header{programRemote, procConnectOpen, typeCallWithFDs, 7, statusOK}, nil), false},
-		"an answer from the client":         {MigrationCalls, answer, false},
+		"destroying a domain":               {MigrationCalls(), call(procDomainDestroyFlags), false},
+		"creating one (10)":                 {MigrationCalls(), call(10), false},
+		"resuming one (28)":                 {MigrationCalls(), call(28), false},
+		"looking for one":                   {MigrationCalls(), call(procDomainLookupByName), false},
+		"migrating away (305)":              {MigrationCalls(), call(305), false},
+		"a tunneled migration (304)":        {MigrationCalls(), call(304), false},
+		"a command for the guest's agent":   {MigrationCalls(), message(header{programQEMU, procQEMUAgentCommand, typeCall, 7, statusOK}, nil), false},
+		"a monitor command (qemu 1)":        {MigrationCalls(), message(header{programQEMU, 1, typeCall, 7, statusOK}, nil), false},
+		"a stream":                          {MigrationCalls(), message(header{programRemote, procMigratePrepare, typeStream, 7, statusOK}, nil), false},
+		"descriptors":                       {MigrationCalls(), message(header{programRemote, procConnectOpen, typeCallWithFDs, 7, statusOK}, nil), false},
+		"an answer from the client":         {MigrationCalls(), answer, false},
 		"a call from the daemon":            {MigrationAnswers, call(procConnectOpen), false},
-		"another version":                   {MigrationCalls, withVersion, false},
-		"shorter than its own header":       {MigrationCalls, withLength(headerSize - 1), false},
-		"longer than anything that is sent": {MigrationCalls, withLength(maxMessage + 1), false},
+		"another version":                   {MigrationCalls(), withVersion, false},
+		"shorter than its own header":       {MigrationCalls(), withLength(headerSize - 1), false},
+		"longer than anything that is sent": {MigrationCalls(), withLength(maxMessage + 1), false},
 		"as long as can be":                 {MigrationAnswers, withLength(1<<32 - 1), false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,10 +70,22 @@ func TestOnlyWhatAMigrationNeedsIsPassedOn(t *testing.T) {
 	}
 }
 
+// A client that has moved its guest must not be able to make the daemon start something else.
+func TestAClientMigratesOnce(t *testing.T) {
+	call := func(proc int32) []byte { return message(header{programRemote, proc, typeCall, 7, statusOK}, nil) }
+	migration := slices.Concat(call(procConnectOpen), call(procMigratePrepare), call(procMigrateFinish))
+	for _, again := range []int32{procConnectOpen, procMigratePrepare, procMigrateFinish} {
+		var out bytes.Buffer
+		if err := Pass(&out, bytes.NewReader(slices.Concat(migration, call(again))), MigrationCalls()); !errors.Is(err, ErrRefused) || out.Len() != len(migration) {
+			t.Errorf("procedure %d once more: %v", again, err)
+		}
+	}
+}
+
 func TestAMessageThatEndsTooEarlyIsNoEnd(t *testing.T) {
 	whole := message(header{programRemote, procConnectOpen, typeCall, 7, statusOK}, []byte("body"))
 	for _, n := range []int{1, headerSize - 1, headerSize, len(whole) - 1} {
-		if err := Pass(io.Discard, bytes.NewReader(whole[:n]), MigrationCalls); !errors.Is(err, io.ErrUnexpectedEOF) {
+		if err := Pass(io.Discard, bytes.NewReader(whole[:n]), MigrationCalls()); !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("after %d bytes: %v", n, err)
 		}
 	}

@@ -98,7 +98,7 @@ func bridge(ctx context.Context, peer, libvirtd net.Conn) error {
 	})
 	defer stop()
 	ended := make(chan error, 2)
-	go func() { ended <- libvirtrpc.Pass(libvirtd, peer, libvirtrpc.MigrationCalls) }()
+	go func() { ended <- libvirtrpc.Pass(libvirtd, peer, libvirtrpc.MigrationCalls()) }()
 	go func() { ended <- libvirtrpc.Pass(peer, libvirtd, libvirtrpc.MigrationAnswers) }()
 	first := <-ended
 	_ = peer.Close()
