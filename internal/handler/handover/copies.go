@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -289,6 +290,10 @@ func (c *Copies) ask(ctx context.Context, begun *Copy, m Migration) (*Destinatio
 
 // request is what libvirt is told.
 func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Destination) (*hypervisor.CopyRequest, error) {
+	if _, err := netip.ParseAddr(d.Address); err != nil {
+		// It becomes a part of a URI.
+		return nil, fmt.Errorf("the address of the target's launcher Pod: %w", err)
+	}
 	live, err := begun.machine.LiveXML(ctx, domainOf(begun.vmi))
 	if err != nil {
 		return nil, err
@@ -353,13 +358,14 @@ func (c *Copies) watch(ctx context.Context, begun *Copy) {
 			return
 		case <-tick.C:
 		}
-		// To its end, also when the copying ends meanwhile: a call to libvirt that is given up takes the connection with it, by
-		// which the next thing is to see where the guest is.
-		progress, err := begun.machine.CopyProgress(context.WithoutCancel(ctx), domainOf(begun.vmi))
-		if err != nil || progress == nil {
+		if begun.isCanceled() {
+			// What was canceled before libvirt had a job for it begins all the same, and libvirt may not have been reached.
+			if err := begun.machine.CancelCopy(context.WithoutCancel(ctx), domainOf(begun.vmi)); err != nil && ctx.Err() == nil {
+				logger.Info("The migration is not canceled yet", "error", err.Error())
+			}
 			continue
 		}
-		begun.change(func(s *CopyState) { s.Progress = progress })
+		progress := c.look(ctx, begun)
 		if progress.Throttle > 0 && !throttled {
 			throttled = true
 			c.say(begun.vmi, v1.Migrating, fmt.Sprintf("The guest is slowed down, by %d%% at first: %s.", progress.Throttle, rates(progress)))
@@ -376,6 +382,21 @@ func (c *Copies) watch(ctx context.Context, begun *Copy) {
 			c.say(begun.vmi, v1.Migrating, fmt.Sprintf("The migration needs help (%s): %s.", step, why))
 		}
 	}
+}
+
+// look asks libvirt how far the copy is. If it does not say, that is where it was: a copy of which nothing is heard does not move.
+func (c *Copies) look(ctx context.Context, begun *Copy) *hypervisor.CopyProgress {
+	// To its end, also when the copying ends meanwhile: a call to libvirt that is given up takes the connection with it, by
+	// which the next thing is to see where the guest is.
+	progress, err := begun.machine.CopyProgress(context.WithoutCancel(ctx), domainOf(begun.vmi))
+	if err != nil || progress == nil {
+		if known := begun.State().Progress; known != nil {
+			return known
+		}
+		return &hypervisor.CopyProgress{}
+	}
+	begun.change(func(s *CopyState) { s.Progress = progress })
+	return progress
 }
 
 func (c *Copies) take(ctx context.Context, begun *Copy, course *course, s step, why string) error {

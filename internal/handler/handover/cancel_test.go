@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package handover
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"libvirt.org/go/libvirtxml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/migration"
+)
+
+// oddPeers answer with an empty domain.
+type oddPeers struct{ Peers }
+
+func (oddPeers) Destination(context.Context, Migration) (*Destination, error) {
+	return &Destination{Address: "10.0.0.7", Domain: "<domain><devices/></domain>"}, nil
+}
+
+func (oddPeers) Tunnel(context.Context, Migration) (net.Conn, error) { return nil, errors.New("nobody") }
+
+// deafMachine copies until somebody cancels a job that has begun, and never says how far it is.
+type deafMachine struct {
+	Machine
+	// connected is called before there is a job.
+	connected func()
+
+	mu       sync.Mutex
+	begun    bool
+	canceled chan struct{}
+}
+
+func (*deafMachine) LiveXML(context.Context, string) (*libvirtxml.Domain, error) {
+	return &libvirtxml.Domain{Devices: &libvirtxml.DomainDeviceList{}}, nil
+}
+
+func (m *deafMachine) Copy(ctx context.Context, _ hypervisor.CopyRequest) error {
+	if m.connected != nil {
+		m.connected()
+	}
+	m.mu.Lock()
+	m.begun = true
+	m.mu.Unlock()
+	select {
+	case <-m.canceled:
+		return errors.New("libvirt: canceled by client")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (*deafMachine) CopyProgress(context.Context, string) (*hypervisor.CopyProgress, error) {
+	return nil, hypervisor.ErrUnreachable
+}
+
+func (m *deafMachine) CancelCopy(context.Context, string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.begun {
+		select {
+		case <-m.canceled:
+		default:
+			close(m.canceled)
+		}
+	}
+	return nil
+}
+
+func (*deafMachine) Source(context.Context, string) (hypervisor.SourceState, error) {
+	return hypervisor.SourceState{Domain: migration.SourceRunning}, nil
+}
+
+// copyOf begins to copy a guest, and returns what the copy ended with.
+func copyOf(t *testing.T, machine *deafMachine, options *v1.VMIMConfigurationOptions, begun func(*Copies)) error {
+	t.Helper()
+	news := make(chan types.NamespacedName, 1)
+	copies := NewCopies(CopiesOptions{Peers: oddPeers{}, Notify: func(key types.NamespacedName) { news <- key }})
+	t.Cleanup(copies.stop)
+	vmi := &v1.VirtualMachineInstance{}
+	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", VMIMConfigurationOptions: options}
+	machine.canceled = make(chan struct{})
+	begun(copies)
+	copies.Begin(vmi, machine)
+	select {
+	case <-news:
+	case <-time.After(time.Minute):
+		t.Fatal("the copy does not end")
+	}
+	return copies.Find("m").State().Err
+}
+
+func TestACopyThatIsCanceledBeforeLibvirtHasAJobEnds(t *testing.T) {
+	machine := &deafMachine{}
+	err := copyOf(t, machine, nil, func(copies *Copies) {
+		machine.connected = func() { _ = copies.Find("m").Cancel(context.Background(), "enough") }
+	})
+	var canceled *CanceledError
+	if !errors.As(err, &canceled) || canceled.Reason != "enough" {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+func TestACopyOfWhichNothingIsHeardIsGivenUp(t *testing.T) {
+	patience := int64(1)
+	err := copyOf(t, &deafMachine{}, &v1.VMIMConfigurationOptions{ProgressTimeout: &patience}, func(*Copies) {})
+	if err == nil || err.Error() != "Live migration stuck for 1 seconds and has been aborted" {
+		t.Errorf("it ended with %v", err)
+	}
+}
