@@ -26,7 +26,9 @@ func (oddPeers) Destination(context.Context, Migration) (*Destination, error) {
 	return &Destination{Address: "10.0.0.7", Domain: "<domain><devices/></domain>"}, nil
 }
 
-func (oddPeers) Tunnel(context.Context, Migration) (net.Conn, error) { return nil, errors.New("nobody") }
+func (oddPeers) Tunnel(context.Context, Migration) (net.Conn, error) {
+	return nil, errors.New("nobody")
+}
 
 // deafMachine copies until somebody cancels a job that has begun, and never says how far it is.
 type deafMachine struct {
