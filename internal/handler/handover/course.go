@@ -131,7 +131,8 @@ func (c *course) see(now time.Time, p *hypervisor.CopyProgress) {
 	if processed := p.Memory.Processed + p.Disk.Processed; processed != c.processed {
 		c.moved, c.processed = now, processed
 	}
-	if remaining := p.Memory.Remaining + p.Disk.Remaining; remaining < c.least || c.least == 0 {
+	// Nothing is left of a copy that has not begun, or of which nothing was heard, as well.
+	if remaining := p.Memory.Remaining + p.Disk.Remaining; remaining > 0 && (remaining < c.least || c.least == 0) {
 		c.least, c.leastAt, c.leastIn = remaining, now, p.Iteration
 	}
 	if p.PostCopy {
