@@ -189,7 +189,7 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 	DescribeTable("leaves to the next start what cannot move", func(change func(*v1.VirtualMachineInstance), capacity, message string) {
 		vm, vmi := runs(v1.UpdateVolumesStrategyMigration)
 		claim("new", capacity)
-		play(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { change(vmi) })
+		play(vmi, v1.Running, func(*v1.VirtualMachineInstanceStatus) { change(vmi) })
 		use(vm, "new")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", message))

@@ -381,7 +381,7 @@ func (r rules) copyingGoesOn(w world) []step {
 	return out
 }
 
-// kubeletsWork ends Pods whose guest has ended or that were deleted, and takes away those of nodes that are known to be dead.
+// kubeletsWork ends Pods whose guest has ended or that were deleted.
 func kubeletsWork(w world) []step {
 	var out []step
 	add := func(name string, fault bool, change func(*world)) {
@@ -414,15 +414,26 @@ func kubeletsWork(w world) []step {
 	if w.targetPod == PodAlive && w.target == TargetAbsent && w.record.Started && w.job == noJob && !w.targetNodeDead {
 		add("the target's Pod ends, its guest did not arrive", false, func(n *world) { n.targetPod = PodEnded })
 	}
+	if w.deleteTarget && w.targetPod == PodAlive && !w.targetNodeDead {
+		add("the target's Pod is deleted", false, func(n *world) { n.target, n.targetPod = TargetAbsent, PodGone })
+	}
+	return append(out, podsVanish(w)...)
+}
+
+// podsVanish are Pods that somebody takes away, or with the node that they were on.
+func podsVanish(w world) []step {
+	var out []step
+	add := func(name string, fault bool, change func(*world)) {
+		n := w
+		change(&n)
+		out = append(out, step{name, fault, n})
+	}
 	if w.sourcePod == PodMigrated {
 		add("somebody takes the source's Pod away, which has ended", true, func(n *world) {
 			// Its last word is lost, unless it was heard.
 			n.somethingHasDied = n.somethingHasDied || n.record.Owner == Source
 			n.sourcePod = PodGone
 		})
-	}
-	if w.deleteTarget && w.targetPod == PodAlive && !w.targetNodeDead {
-		add("the target's Pod is deleted", false, func(n *world) { n.target, n.targetPod = TargetAbsent, PodGone })
 	}
 	if w.sourceNodeDead && w.sourcePod == PodAlive {
 		add("the source's node is fenced", false, func(n *world) { n.sourcePod = PodGone })

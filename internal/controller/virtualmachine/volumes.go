@@ -152,8 +152,8 @@ func (s *Scope) syncVolumes(ctx context.Context) (pending bool, restart string, 
 		}
 		return false, volumesNeedRestart, nil
 	}
-	if err := s.mayMoveVolumes(); err != nil {
-		return false, err.Error(), nil
+	if refusal := s.mayMoveVolumes(); refusal != nil {
+		return false, refusal.Error(), nil //nolint:nilerr // it is told as what needs a restart
 	}
 	if judged == volumesNamed {
 		return true, "", s.nameVolumes(ctx, true)

@@ -109,7 +109,7 @@ func run(ctx context.Context, c *cli.CLI, args []string, noLaunch bool, address 
 	_ = conn.Close()
 	if !noLaunch {
 		// It ends with its connection, and may have more to say.
-		_ = <-ended
+		<-ended //nolint:errcheck // what it said is about a connection that has ended
 	}
 	if err != nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("the redirection ended: %w", err)
