@@ -49,7 +49,21 @@ func newMigrations(configure ...func(*clusterconfig.Config)) *migrations {
 	m.reconciler = &VirtualMachineInstanceMigrationReconciler{
 		Client: m.cache, Live: k8sClient, Recorder: m.told, Config: fixedConfig{config}, Clock: w.clock,
 	}
+	DeferCleanup(m.forget)
 	return m
+}
+
+// forget takes the migrations of this spec away: their limit is the cluster's.
+func (m *migrations) forget() {
+	list := &v1.VirtualMachineInstanceMigrationList{}
+	Expect(k8sClient.List(ctx, list, client.InNamespace(m.ns))).To(Succeed())
+	for i := range list.Items {
+		vmim := &list.Items[i]
+		before := vmim.DeepCopy()
+		vmim.Finalizers = nil
+		Expect(client.IgnoreNotFound(k8sClient.Patch(ctx, vmim, client.MergeFrom(before)))).To(Succeed())
+		Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, vmim))).To(Succeed())
+	}
 }
 
 // node is the name of a node of this spec alone: nodes have no namespace.
