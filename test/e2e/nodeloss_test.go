@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// noticed bounds how soon a cut is noticed: a minute, and the time in which another virt-controller takes over if the one that
-	// leads was on that node.
+	// noticed bounds how soon a cut is noticed: a minute, or the time in which new virt-controllers start if all were on that node,
+	// as after a drain.
 	noticed = 2 * time.Minute
 	// kubernetesNotices is how long Kubernetes takes by default to call a node lost, and somewhat more.
 	kubernetesNotices = 2 * time.Minute
