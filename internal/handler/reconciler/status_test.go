@@ -174,12 +174,14 @@ func TestMigratable(t *testing.T) {
 			}}
 		}
 	}
-	state := func(vmi *v1.VirtualMachineInstance) {
-		vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: new(true)}
-		const name = "persistent-state-for-vm-0a1b2"
-		vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: name, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
-			ClaimName: name, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		}}}
+	state := func(mode corev1.PersistentVolumeAccessMode) func(*v1.VirtualMachineInstance) {
+		return func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: new(true)}
+			const name = "persistent-state-for-vm-0a1b2"
+			vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: name, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
+				ClaimName: name, AccessModes: []corev1.PersistentVolumeAccessMode{mode},
+			}}}
+		}
 	}
 	bridge := func(vmi *v1.VirtualMachineInstance) {
 		vmi.Spec.Domain.Devices.Interfaces = []v1.Interface{{
@@ -220,8 +222,9 @@ func TestMigratable(t *testing.T) {
 		{"a shared claim", []mutate{claim(corev1.ReadWriteMany)}, "True ", "True ", v1.LiveMigration},
 		{"a claim of one node", []mutate{claim(corev1.ReadWriteOnce)}, "False DisksNotLiveMigratable", "True ", v1.LiveMigration},
 		{"a claim of one node that the guest moves away from", []mutate{claim(corev1.ReadWriteOnce), moved}, "True ", "True ", v1.BlockMigration},
-		// As in KubeVirt since 1.5: the state moves along, into a claim of the target's.
-		{"state on one node", []mutate{state}, "True ", "True ", v1.LiveMigration},
+		// No volume of the spec has the state, so that it does not move with those.
+		{"state on one node", []mutate{state(corev1.ReadWriteOnce)}, "False DisksNotLiveMigratable", "False DisksNotLiveMigratable", v1.LiveMigration},
+		{"state that is shared", []mutate{state(corev1.ReadWriteMany)}, "True ", "True ", v1.LiveMigration},
 		{"a bridge on the Pod network", []mutate{bridge}, "False InterfaceNotLiveMigratable", "False InterfaceNotLiveMigratable", v1.LiveMigration},
 		{"an allowed bridge", []mutate{bridge, allowed}, "True ", "True ", v1.LiveMigration},
 		{"the node's CPU", []mutate{passthrough}, "False CPUModeLiveMigratable", "False CPUModeLiveMigratable", v1.LiveMigration},
