@@ -60,6 +60,7 @@ var _ = Describe("A lost node", func() {
 			v1.VirtualMachineInstanceReasonNodeLost, "kubectl taint nodes "+host.Name+" node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"))
 		Expect(vmi.Status.Reason).To(Equal(ReasonNodeUnresponsive))
 		Expect(vmi.Status.Phase).To(Equal(v1.Running))
+		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, ReasonNodeUnresponsive, host.Name))
 		Expect(w.events.take()).To(ConsistOf(ContainSubstring("may still run")))
 		w.expectQuiet(vmi)
 		w.pass(time.Hour)

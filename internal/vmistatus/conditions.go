@@ -30,6 +30,12 @@ func IsConditionTrue(status *v1.VirtualMachineInstanceStatus, kind v1.VirtualMac
 	return condition != nil && condition.Status == corev1.ConditionTrue
 }
 
+// Lost says that nothing of the VMI's node answers, the kubelet neither. What the agent said last may be wrong by now.
+func Lost(status *v1.VirtualMachineInstanceStatus) bool {
+	silent := FindCondition(status, v1.VirtualMachineInstanceNodeUnresponsive)
+	return silent != nil && silent.Status == corev1.ConditionTrue && silent.Reason != v1.VirtualMachineInstanceReasonAgentSilent
+}
+
 // SetCondition puts a condition into the status and says whether that changed anything. The transition time is
 // now when the condition is new or turns its status, and stays when only reason or message differ. A condition
 // that is there already in the same words is left alone. The times of the argument are ignored.

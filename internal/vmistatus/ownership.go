@@ -123,7 +123,8 @@ const (
 
 // conditionOwners is the table of writers by condition type.
 var conditionOwners = map[v1.VirtualMachineInstanceConditionType]owners{
-	// Before the hand-over the Pod tells whether the VMI is ready, then the guest does, then nothing can be ready.
+	// Before the hand-over the Pod tells whether the VMI is ready, then the guest does, then nothing can be ready. While the node
+	// is lost, nothing can be said: ownersOf has that.
 	v1.VirtualMachineInstanceReady: changesHands,
 	// False while the writer in charge cannot do what the spec asks for.
 	v1.VirtualMachineInstanceSynchronized: changesHands,

@@ -116,7 +116,7 @@ func checkConditions(
 		}
 		name := fmt.Sprintf("conditions[%s]", kind)
 		changed = append(changed, name)
-		return mayWrite(w, stage, "status."+name, conditionOwners[kind])
+		return mayWrite(w, stage, "status."+name, ownersOf(kind, before, after))
 	}
 	for i := range after.Conditions {
 		old := FindCondition(before, after.Conditions[i].Type)
@@ -132,6 +132,14 @@ func checkConditions(
 		}
 	}
 	return changed, nil
+}
+
+// ownersOf is who writes a condition. Whether a VMI is ready is the controller's to say as long as its node is Lost.
+func ownersOf(kind v1.VirtualMachineInstanceConditionType, before, after *v1.VirtualMachineInstanceStatus) owners {
+	if kind == v1.VirtualMachineInstanceReady && (Lost(before) || Lost(after)) {
+		return byController
+	}
+	return conditionOwners[kind]
 }
 
 func mayWrite(w Writer, stage Stage, field string, o owners) error {

@@ -92,6 +92,10 @@ func TestCheck(t *testing.T) {
 	withVolume := func(s *v1.VirtualMachineInstanceStatus) { s.VolumeStatus = []v1.VolumeStatus{{Name: "v"}} }
 	ready := withCondition(v1.VirtualMachineInstanceReady)
 	paused := withCondition(v1.VirtualMachineInstancePaused)
+	lost := func(s *v1.VirtualMachineInstanceStatus) {
+		withCondition(v1.VirtualMachineInstanceNodeUnresponsive)(s)
+		s.Conditions[len(s.Conditions)-1].Reason = v1.VirtualMachineInstanceReasonNodeLost
+	}
 	for _, tc := range []struct {
 		name          string
 		writer        Writer
@@ -122,6 +126,12 @@ func TestCheck(t *testing.T) {
 		{"the agent may not know", Handler, status(v1.Running), status(v1.Unknown), []string{"phase"}, ""},
 		{"the controller ends a VMI that nobody knows", Controller, status(v1.Unknown), status(v1.Failed),
 			[]string{"phase"}, ""},
+		{"the controller says that nobody knows whether a guest on a lost node is ready", Controller, status(v1.Running, ready),
+			status(v1.Running, lost), []string{"conditions[NodeUnresponsive]", "conditions[Ready]"}, ""},
+		{"the agent waits until its node counts as found", Handler, status(v1.Running, lost), status(v1.Running, lost, ready), nil,
+			"status.conditions[Ready]"},
+		{"the agent of a node that was lost is in charge again", Handler, status(v1.Running), status(v1.Running, ready),
+			[]string{"conditions[Ready]"}, ""},
 		{"a condition without a writer", Controller, status(v1.Pending), status(v1.Pending, withCondition("Nonsense")), nil,
 			"status.conditions[Nonsense] has no writer"},
 	} {

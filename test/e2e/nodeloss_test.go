@@ -77,6 +77,7 @@ var _ = Describe("A guest whose node is cut off", Serial, Ordered, func() {
 			object := vmi(ctx, namespace, "vm")
 			g.Expect(object.Status.Reason).To(BeEmpty())
 			g.Expect(condition(object, v1.VirtualMachineInstanceNodeUnresponsive)).To(BeNil())
+			g.Expect(condition(object, v1.VirtualMachineInstanceReady)).To(HaveField("Status", corev1.ConditionTrue))
 		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
 		took("everything was as before", mended)
 		Expect(vmi(ctx, namespace, "vm").UID).To(Equal(instance.UID))
@@ -90,6 +91,7 @@ var _ = Describe("A guest whose node is cut off", Serial, Ordered, func() {
 		}).WithContext(ctx).WithTimeout(kubernetesNotices).WithPolling(pollInterval).Should(And(
 			HaveField("Reason", v1.VirtualMachineInstanceReasonNodeLost),
 			HaveField("Message", ContainSubstring("kubectl taint nodes "+node+" node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"))))
+		Expect(condition(vmi(ctx, namespace, "vm"), v1.VirtualMachineInstanceReady)).To(HaveField("Status", corev1.ConditionFalse))
 		took("the VMI said how its guest is released", cut)
 		Expect(vmi(ctx, namespace, "vm").Status.Phase).To(Equal(v1.Running))
 		Expect(qemusOf(ctx, namespace, pod)).To(ConsistOf(qemu))

@@ -128,6 +128,9 @@ func setLive(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 		vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
 			Type: v1.VirtualMachineInstanceNodeUnresponsive, Status: corev1.ConditionTrue, Reason: reason, Message: message,
 		}, metav1.NewTime(s.Now))
+		if vmistatus.Lost(status) {
+			setNotReady(s, status, ReasonNodeUnresponsive, fmt.Sprintf("Node %s does not respond", s.VMI.Status.NodeName))
+		}
 	default:
 		if status.Reason == ReasonNodeUnresponsive {
 			status.Reason = ""

@@ -56,8 +56,12 @@ func setPhase(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain, now
 	}
 }
 
-// setReady says whether the guest runs in a Pod that is ready itself.
+// setReady says whether the guest runs in a Pod that is ready itself. As long as the node counts as lost virt-controller says
+// that it is not: soon after this agent is heard again that is taken back.
 func setReady(s *scope, now metav1.Time) {
+	if vmistatus.Lost(&s.vmi.Status) {
+		return
+	}
 	ready := v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionFalse}
 	switch {
 	case s.pod.DeletionTimestamp != nil:

@@ -59,6 +59,12 @@ func notLooked(s *scope) { s.looked, s.domain = false, nil }
 
 func podDeleted(s *scope) { s.pod.DeletionTimestamp = &metav1.Time{Time: s.now} }
 
+func nodeLost(s *scope) {
+	s.vmi.Status.Conditions = append(s.vmi.Status.Conditions, v1.VirtualMachineInstanceCondition{
+		Type: v1.VirtualMachineInstanceNodeUnresponsive, Status: corev1.ConditionTrue, Reason: v1.VirtualMachineInstanceReasonNodeLost,
+	})
+}
+
 func TestComputeStatus(t *testing.T) {
 	boom := errors.New("boom")
 	lost := &unreachable{err: fmt.Errorf("%w: refused", hypervisor.ErrUnreachable)}
@@ -89,6 +95,7 @@ func TestComputeStatus(t *testing.T) {
 		{"a hypervisor out of reach before the start", seen(notLooked), lost, v1.Scheduled,
 			[]string{"Synchronized=False LibvirtUnreachable"}},
 		{"a lost connection", seen(phase(v1.Running), notLooked), &Wait{Reason: "x"}, v1.Running, []string{"Ready=True "}},
+		{"a guest on a node that counts as lost", seen(phase(v1.Running), nodeLost), nil, v1.Running, nil},
 		{"a guest that nobody knew of", seen(phase(v1.Unknown)), nil, v1.Running, []string{"Ready=True "}},
 		{"a Pod that is not ready", seen(noPodConditions, podCondition(corev1.ContainersReady, corev1.ConditionFalse, "ContainersNotReady")),
 			nil, v1.Running, []string{"Ready=False ContainersNotReady"}},
