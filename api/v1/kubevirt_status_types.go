@@ -97,6 +97,9 @@ const (
 	KubeVirtConditionProgressing KubeVirtConditionType = "Progressing"
 	// KubeVirtConditionDegraded: something does not work as it should.
 	KubeVirtConditionDegraded KubeVirtConditionType = "Degraded"
+	// KubeVirtConditionWorkloadsMigratable is not KubeVirt's: every guest that runs could be moved to another launcher now. False
+	// names some that could not, and why. Set by virt-controller; there is none while no guest runs.
+	KubeVirtConditionWorkloadsMigratable KubeVirtConditionType = "WorkloadsMigratable"
 )
 
 // GenerationStatus is the generation of an object that was installed.

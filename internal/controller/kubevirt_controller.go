@@ -143,7 +143,9 @@ func (r *KubeVirtReconciler) Reconcile(ctx context.Context, request ctrl.Request
 func (r *KubeVirtReconciler) finish(ctx context.Context, s *kubevirt.Scope, original *v1.KubeVirt) error {
 	kubevirt.Status(s, s.Now)
 	if !equality.Semantic.DeepEqual(original.Status, s.KubeVirt.Status) {
-		if err := r.Status().Patch(ctx, s.KubeVirt.DeepCopy(), client.MergeFrom(original)); err != nil {
+		// The reconciler of workload updates writes some of it, too: a list of conditions written meanwhile must not get lost.
+		lock := client.MergeFromWithOptions(original, client.MergeFromWithOptimisticLock{})
+		if err := r.Status().Patch(ctx, s.KubeVirt.DeepCopy(), lock); err != nil {
 			return client.IgnoreNotFound(fmt.Errorf("cannot write the status: %w", err))
 		}
 	}

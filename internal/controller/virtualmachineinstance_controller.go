@@ -19,7 +19,6 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
-	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // vmiWorkers is how many VMIs are looked at at the same time. KubeVirt's value.
@@ -94,7 +93,7 @@ func (r *VirtualMachineInstanceReconciler) Reconcile(ctx context.Context, reques
 	config := r.Config.Current()
 	scope := &virtualmachineinstance.Scope{
 		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock),
-		VMI: vmi, DataVolumes: r.DataVolumes, Config: podConfig(config), KubeVirt: config.KubeVirt, Namespace: r.Namespace,
+		VMI: vmi, DataVolumes: r.DataVolumes, Config: config.Pods(), KubeVirt: config.KubeVirt, Namespace: r.Namespace,
 		ReadNetworks:      !config.IsEnabled(clusterconfig.GateExternalNetResources),
 		StateStorageClass: config.VMStateStorageClass,
 	}
@@ -105,23 +104,4 @@ func (r *VirtualMachineInstanceReconciler) Reconcile(ctx context.Context, reques
 		return result(err, 0)
 	}
 	return result(nil, scope.RequeueAfter)
-}
-
-// podConfig is what the launcher Pod depends on in the cluster's configuration. The levels of KubeVirt's logs start at
-// 2, those of the launcher at 0.
-func podConfig(c clusterconfig.Config) podspec.Config {
-	return podspec.Config{
-		LauncherImage:                      c.Images.Launcher,
-		ImagePullPolicy:                    c.ImagePullPolicy,
-		ImagePullSecrets:                   c.ImagePullSecrets,
-		RuntimeClass:                       c.DefaultRuntimeClass,
-		Verbosity:                          c.Verbosity.Launcher - min(c.Verbosity.Launcher, clusterconfig.DefaultVerbosity),
-		UseEmulation:                       c.UseEmulation,
-		DefaultArchitecture:                c.DefaultArchitecture,
-		CPUAllocationRatio:                 c.CPUAllocationRatio,
-		CPURequest:                         c.CPURequest,
-		MemoryOvercommit:                   c.MemoryOvercommit,
-		AdditionalGuestMemoryOverheadRatio: c.AdditionalGuestMemoryOverheadRatio,
-		NodeSelectors:                      c.NodeSelectors,
-	}
 }

@@ -85,7 +85,7 @@ func (r *VirtualMachineInstanceMigrationReconciler) Reconcile(ctx context.Contex
 	config := r.Config.Current()
 	scope := &virtualmachineinstancemigration.Scope{
 		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock), Migration: migration,
-		Config: podConfig(config), Migrations: &config.Migrations, Admission: &r.admission,
+		Config: config.Pods(), Migrations: &config.Migrations, Admission: &r.admission,
 		ReadNetworks: !config.IsEnabled(clusterconfig.GateExternalNetResources),
 	}
 	if err := scope.Load(ctx); err != nil {

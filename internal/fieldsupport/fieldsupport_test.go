@@ -40,8 +40,7 @@ var implementedKubeVirt = []string{
 	"configuration.migrations.maxDowntimeMs", "configuration.migrations.progressTimeout", "configuration.migrations.unsafeMigrationOverride",
 	"configuration.migrations.allowPostCopy", "configuration.migrations.allowWorkloadDisruption", "configuration.migrations.disableTLS",
 	"configuration.migrations.matchSELinuxLevelOnMigration",
-	// They say how the methods work, about which there is a warning.
-	"workloadUpdateStrategy.batchEvictionSize", "workloadUpdateStrategy.batchEvictionInterval",
+	"workloadUpdateStrategy.workloadUpdateMethods", "workloadUpdateStrategy.batchEvictionSize", "workloadUpdateStrategy.batchEvictionInterval",
 	// Without their switch there is nothing to decide on.
 	"configuration.commonInstancetypesDeployment", "configuration.virtTemplateDeployment", "configuration.persistentReservationConfiguration",
 }

@@ -17,7 +17,6 @@ var KubeVirt = []Field{
 	{"monitorNamespace", nil, Warn, "no monitoring objects are installed yet"},
 	{"serviceMonitorNamespace", nil, Warn, "no monitoring objects are installed yet"},
 	{"monitorAccount", nil, Warn, "no monitoring objects are installed yet"},
-	{"workloadUpdateStrategy.workloadUpdateMethods", nil, Warn, "running guests keep their launcher until they restart"},
 	{"synchronizationPort", nil, Warn, "migration between clusters is not implemented yet"},
 	{"workloads.replicas", nil, Warn, "the agent runs once on each node: use nodePlacement to choose the nodes"},
 	{"customizeComponents.patches", nil, Warn, "patches of components are not implemented yet"},

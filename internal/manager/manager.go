@@ -11,10 +11,12 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -23,6 +25,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller"
 	"github.com/vireo-project/vireo/internal/datavolume"
 	"github.com/vireo-project/vireo/internal/livelog"
+	"github.com/vireo-project/vireo/internal/monitoring"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
 )
 
@@ -81,6 +84,9 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 		return fmt.Errorf("cannot set up webhooks: %w", err)
 	}
 	if err := setupReconcilers(mgr, o, store); err != nil {
+		return err
+	}
+	if err := setupMetrics(mgr); err != nil {
 		return err
 	}
 	if err := setupHealth(mgr, certificates); err != nil {
@@ -150,10 +156,30 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		&controller.EvacuationReconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store,
 		},
+		&controller.WorkloadUpdateReconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store, Namespace: o.Namespace,
+		},
 	}
 	for _, r := range reconcilers {
 		if err := r.SetupWithManager(mgr); err != nil {
 			return fmt.Errorf("cannot set up %T: %w", r, err)
+		}
+	}
+	return nil
+}
+
+// setupMetrics adds the metrics of guests to those of the process.
+func setupMetrics(mgr ctrl.Manager) error {
+	transitions := monitoring.NewTransitions(mgr.GetCache())
+	if err := mgr.Add(transitions); err != nil {
+		return err
+	}
+	for _, collector := range []prometheus.Collector{
+		transitions.Collector(), &monitoring.Collector{Reader: mgr.GetCache(), Elected: mgr.Elected()},
+	} {
+		metrics.Registry.Unregister(collector) // that of a manager that this process had before, as in tests
+		if err := metrics.Registry.Register(collector); err != nil {
+			return fmt.Errorf("cannot register metrics: %w", err)
 		}
 	}
 	return nil

@@ -199,6 +199,6 @@ func setMigration(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 	}
 	status.ActivePods = active
 	if s.Pod != nil {
-		status.LauncherContainerImageVersion = launcherImage(s.Pod)
+		status.LauncherContainerImageVersion = podspec.LauncherImage(s.Pod)
 	}
 }

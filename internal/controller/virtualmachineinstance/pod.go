@@ -87,6 +87,7 @@ func (s *Scope) createPod(ctx context.Context) error {
 		s.failCreate(err)
 		return reconcile.TerminalError(fmt.Errorf("render launcher Pod: %w", err))
 	}
+	podspec.NoteLauncherImage(pod)
 	err = s.Client.Create(ctx, pod)
 	if apierrors.IsAlreadyExists(err) {
 		return s.findPod(ctx, pod)

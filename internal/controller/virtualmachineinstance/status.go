@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -103,7 +104,7 @@ func setHandedOver(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 	vmistatus.SetPhase(status, v1.Scheduled, metav1.NewTime(s.Now))
 	status.NodeName = s.Pod.Spec.NodeName
 	status.ActivePods = map[types.UID]string{s.Pod.UID: s.Pod.Spec.NodeName}
-	status.LauncherContainerImageVersion = launcherImage(s.Pod)
+	status.LauncherContainerImageVersion = podspec.LauncherImage(s.Pod)
 	status.RuntimeUser = launcherpod.QEMUUser
 	setRevision(s, status)
 	if s.Pod.Status.QOSClass != "" {
@@ -223,13 +224,4 @@ func setNotReady(s *Scope, status *v1.VirtualMachineInstanceStatus, reason, mess
 func stampPassed(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 	vmistatus.StampPhase(status, v1.Pending, s.VMI.CreationTimestamp)
 	vmistatus.StampPhase(status, v1.Scheduling, s.Pod.CreationTimestamp)
-}
-
-func launcherImage(pod *corev1.Pod) string {
-	for i := range pod.Spec.Containers {
-		if pod.Spec.Containers[i].Name == launcherpod.ComputeContainer {
-			return pod.Spec.Containers[i].Image
-		}
-	}
-	return ""
 }

@@ -165,6 +165,7 @@ func (s *Scope) createTarget(ctx context.Context) error {
 	if pod == nil || err != nil {
 		return err
 	}
+	podspec.NoteLauncherImage(pod)
 	err = s.Client.Create(ctx, pod)
 	switch {
 	case apierrors.IsAlreadyExists(err):

@@ -149,28 +149,6 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-func TestCPUSelector(t *testing.T) {
-	node := map[string]string{
-		v1.HostModelCPULabel + "Skylake": "true", v1.HostModelRequiredFeaturesLabel + "vmx": "true",
-		v1.CPUModelLabel + "Penryn": "true", v1.CPUFeatureLabel + "aes": "true",
-	}
-	got, err := cpuSelector("n1", node, map[string]string{v1.CPUFeatureLabel + "asked": "true", "disk": "ssd"})
-	want := map[string]string{
-		v1.SupportedHostModelMigrationCPU + "Skylake": "true", v1.CPUFeatureLabel + "vmx": "true", v1.CPUFeatureLabel + "asked": "true",
-	}
-	if err != nil || !maps.Equal(got, want) {
-		t.Errorf("first migration: %v, %v", got, err)
-	}
-	// It must be able to go back to where it came from, whatever the node that it is on now could do besides.
-	node[v1.HostModelCPULabel+"Icelake"] = "true"
-	if got, err = cpuSelector("n2", node, want); err != nil || !maps.Equal(got, want) {
-		t.Errorf("second migration: %v, %v", got, err)
-	}
-	if _, err := cpuSelector("n3", nil, nil); err == nil || !strings.Contains(err.Error(), "n3") {
-		t.Errorf("a node that says nothing: %v", err)
-	}
-}
-
 func TestSELinuxLevel(t *testing.T) {
 	for context, want := range map[string]string{
 		"system_u:object_r:container_file_t:s0:c1,c2": "s0:c1,c2", "system_u:object_r:container_file_t:s0": "s0", "none": "", "": "", "a:b:c": "",

@@ -46,13 +46,13 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 		return nil, err
 	}
 	target := podspec.Target{Name: s.Migration.Name, UID: s.Migration.UID, AddedNodeSelector: s.Migration.Spec.AddedNodeSelector}
-	if usesHostModel(s.VMI) && !config.UseEmulation {
+	if podspec.UsesHostModel(s.VMI) && !config.UseEmulation {
 		node := &metav1.PartialObjectMetadata{}
 		node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
 		if err := s.Client.Get(ctx, client.ObjectKey{Name: s.VMI.Status.NodeName}, node); client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("get Node %s: %w", s.VMI.Status.NodeName, err)
 		}
-		if target.CPU, err = cpuSelector(s.VMI.Status.NodeName, node.Labels, s.Own.Spec.NodeSelector); err != nil {
+		if target.CPU, err = podspec.HostCPUSelector(s.VMI.Status.NodeName, node.Labels, s.Own.Spec.NodeSelector); err != nil {
 			return nil, err
 		}
 	}
@@ -169,7 +169,7 @@ func (s *Scope) warnOfCPU(ctx context.Context) error {
 			wanted[key] = value
 		}
 	}
-	if !usesHostModel(s.VMI) || len(wanted) == 0 {
+	if !podspec.UsesHostModel(s.VMI) || len(wanted) == 0 {
 		return nil
 	}
 	nodes := &metav1.PartialObjectMetadataList{}

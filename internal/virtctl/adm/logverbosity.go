@@ -48,7 +48,7 @@ func Command(c *cli.CLI) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(logVerbosity(c))
+	cmd.AddCommand(logVerbosity(c), upgradeCheck(c))
 	return cmd
 }
 

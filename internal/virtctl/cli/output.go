@@ -22,6 +22,9 @@ func (o *Output) AddTo(cmd *cobra.Command, format string) {
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
+// Set chooses a format, for a command with a flag of its own.
+func (o *Output) Set(format string) { o.format = format }
+
 // IsSet says that a format was chosen.
 func (o *Output) IsSet() bool { return o.format != "" }
 

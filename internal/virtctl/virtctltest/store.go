@@ -47,6 +47,8 @@ var builtIn = []kind{
 	{"v1", "Secret", "secrets", false},
 	{"v1", "Service", "services", false},
 	{"v1", "PersistentVolumeClaim", "persistentvolumeclaims", false},
+	{"v1", "ResourceQuota", "resourcequotas", false},
+	{"policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", false},
 	{"apps/v1", "Deployment", "deployments", false},
 	{"apps/v1", "DaemonSet", "daemonsets", false},
 	{"coordination.k8s.io/v1", "Lease", "leases", false},

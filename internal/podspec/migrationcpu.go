@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package virtualmachineinstancemigration
+package podspec
 
 import (
 	"fmt"
@@ -10,10 +10,10 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// cpuSelector are the labels of the nodes that can run a guest whose CPU is that of the node it was started on: the model and the
+// HostCPUSelector are the labels of the nodes that can run a guest whose CPU is that of the node it was started on: the model and the
 // features that the node gives it. A guest that has migrated before keeps the CPU of its first node, which the selector of the Pod
 // it is in now tells. Source: kubevirt/kubevirt pkg/virt-controller/watch/migration, prepareNodeSelectorForHostCpuModel.
-func cpuSelector(node string, nodeLabels, podSelector map[string]string) (map[string]string, error) {
+func HostCPUSelector(node string, nodeLabels, podSelector map[string]string) (map[string]string, error) {
 	out := map[string]string{}
 	migrated := false
 	for key, value := range podSelector {
@@ -41,19 +41,8 @@ func cpuSelector(node string, nodeLabels, podSelector map[string]string) (map[st
 	return out, nil
 }
 
-// usesHostModel says that the guest's CPU depends on the node that it was started on.
-func usesHostModel(vmi *v1.VirtualMachineInstance) bool {
+// UsesHostModel says that the guest's CPU depends on the node that it was started on.
+func UsesHostModel(vmi *v1.VirtualMachineInstance) bool {
 	cpu := vmi.Spec.Domain.CPU
 	return cpu != nil && cpu.Model == v1.CPUModeHostModel
-}
-
-// seLinuxLevel is the level of an SELinux context, such as s0:c1,c2 of system_u:object_r:container_file_t:s0:c1,c2. Empty means
-// that the node has no SELinux, or that its agent did not say.
-func seLinuxLevel(context string) string {
-	const fieldsBefore = 3
-	parts := strings.SplitN(context, ":", fieldsBefore+1)
-	if len(parts) <= fieldsBefore {
-		return ""
-	}
-	return parts[fieldsBefore]
 }

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package clusterconfig
+
+import "github.com/vireo-project/vireo/internal/podspec"
+
+// Pods is what launcher Pods depend on in the cluster's configuration. The levels of KubeVirt's logs start at
+// 2, those of the launcher at 0.
+func (c Config) Pods() podspec.Config {
+	return podspec.Config{
+		LauncherImage:                      c.Images.Launcher,
+		ImagePullPolicy:                    c.ImagePullPolicy,
+		ImagePullSecrets:                   c.ImagePullSecrets,
+		RuntimeClass:                       c.DefaultRuntimeClass,
+		Verbosity:                          c.Verbosity.Launcher - min(c.Verbosity.Launcher, DefaultVerbosity),
+		UseEmulation:                       c.UseEmulation,
+		DefaultArchitecture:                c.DefaultArchitecture,
+		CPUAllocationRatio:                 c.CPUAllocationRatio,
+		CPURequest:                         c.CPURequest,
+		MemoryOvercommit:                   c.MemoryOvercommit,
+		AdditionalGuestMemoryOverheadRatio: c.AdditionalGuestMemoryOverheadRatio,
+		NodeSelectors:                      c.NodeSelectors,
+	}
+}

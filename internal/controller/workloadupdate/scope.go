@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package workloadupdate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/naming"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/upgradecheck"
+)
+
+// Reasons of events. KubeVirt's names.
+const (
+	ReasonSuccessfulCreate        = "SuccessfulCreate"
+	ReasonFailedCreate            = "FailedCreate"
+	ReasonSuccessfulEvict         = "SuccessfulEvict"
+	ReasonFailedEvict             = "FailedEvict"
+	ReasonSuccessfulChangeAborted = "SuccessfulChangeAbortion"
+	ReasonFailedChangeAborted     = "FailedChangeAbortion"
+)
+
+// action is that of all events.
+const action = "UpdateWorkload"
+
+// namePrefix begins the names of migrations that update. KubeVirt's.
+const namePrefix = "kubevirt-workload-update-"
+
+// LastEvictionAnnotation is ours. It is on the KubeVirt object and tells when a batch of guests was evicted last, so that a virt-controller
+// that has just started waits as long as the one before it would have.
+const LastEvictionAnnotation = "kubevirt.io/last-workload-eviction"
+
+// Scope is one look at all guests.
+type Scope struct {
+	// Client reads from the cache and writes to the API server. Live reads from the API server.
+	Client client.Client
+	Live   client.Reader
+	// Recorder takes events, after what they tell about has happened.
+	Recorder events.EventRecorder
+	// Now is one time for the whole look.
+	Now time.Time
+	// Config is the cluster's configuration.
+	Config clusterconfig.Config
+
+	// KubeVirt is the object that counts.
+	KubeVirt *v1.KubeVirt
+	// Instances are all VMIs, Pods all launcher Pods and Migrations all migrations in the cache. They are not changed.
+	Instances  []v1.VirtualMachineInstance
+	Pods       []corev1.Pod
+	Migrations []v1.VirtualMachineInstanceMigration
+	// Nodes and Quotas are those of the cluster, for the condition WorkloadsMigratable.
+	Nodes  []corev1.Node
+	Quotas []corev1.ResourceQuota
+}
+
+// Run does what is to be done. It returns when to look again without being woken, or 0.
+func Run(ctx context.Context, s *Scope) (time.Duration, error) {
+	guests := s.guests()
+	plan := Decide(s.world(), guests)
+	// 1. Labels and numbers tell what is about to happen.
+	failed := s.labels(ctx, plan)
+	again, err := s.writeStatus(ctx, plan.Outdated, guests)
+	failed = errors.Join(failed, err)
+	// 2. What is not needed makes room for what is.
+	for _, m := range plan.Withdraw {
+		failed = errors.Join(failed, s.withdraw(ctx, m))
+	}
+	for i := range plan.Migrate {
+		failed = errors.Join(failed, s.migrate(ctx, &plan.Migrate[i]))
+	}
+	if len(plan.Evict) > 0 {
+		failed = errors.Join(failed, s.evictAll(ctx, plan.Evict))
+	}
+	if !plan.Again.IsZero() {
+		again = sooner(again, max(plan.Again.Sub(s.Now), time.Second))
+	}
+	return again, failed
+}
+
+// sooner is the shorter of two times of which 0 means never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+func (s *Scope) world() World {
+	return World{
+		Image: s.Config.Images.Launcher, Strategy: StrategyOf(&s.KubeVirt.Spec.WorkloadUpdateStrategy), Eviction: s.Config.EvictionStrategy,
+		Ready: s.ready(), Slots: s.slots(), LastBatch: s.lastBatch(), Now: s.Now,
+	}
+}
+
+// ready says that the agents and virt-api are those that the configuration asks for, by what the KubeVirt reconciler has seen of it.
+func (s *Scope) ready() bool {
+	status := &s.KubeVirt.Status
+	registry, _, tag := clusterconfig.SplitImage(s.Config.Images.Handler)
+	return status.Phase == v1.KubeVirtPhaseDeployed && status.ObservedDeploymentID != "" &&
+		status.ObservedDeploymentID == status.TargetDeploymentID &&
+		ptr.Deref(status.ObservedGeneration, 0) == s.KubeVirt.Generation && s.Config.Generation == s.KubeVirt.Generation &&
+		// A virt-controller that has just replaced an older one has other images, which the status does not tell yet.
+		status.ObservedKubeVirtRegistry == registry && status.ObservedKubeVirtVersion == tag
+}
+
+func (s *Scope) slots() int {
+	slots := int(*s.Config.Migrations.ParallelMigrationsPerCluster)
+	for i := range s.Migrations {
+		if Takes(&s.Migrations[i]) {
+			slots--
+		}
+	}
+	return slots
+}
+
+func (s *Scope) lastBatch() time.Time {
+	at, err := time.Parse(time.RFC3339, s.KubeVirt.Annotations[LastEvictionAnnotation])
+	if err != nil {
+		return time.Time{} // None yet, or somebody's own words.
+	}
+	return at
+}
+
+// guests are the VMIs, each with its Pod and its migrations.
+func (s *Scope) guests() []Guest {
+	pods := make(map[client.ObjectKey]*corev1.Pod, len(s.Pods))
+	for i := range s.Pods {
+		pods[client.ObjectKeyFromObject(&s.Pods[i])] = &s.Pods[i]
+	}
+	migrations := map[client.ObjectKey][]*v1.VirtualMachineInstanceMigration{}
+	for i := range s.Migrations {
+		m := &s.Migrations[i]
+		key := client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}
+		migrations[key] = append(migrations[key], m)
+	}
+	guests := make([]Guest, 0, len(s.Instances))
+	for i := range s.Instances {
+		vmi := &s.Instances[i]
+		g := Guest{VMI: vmi, Pod: pods[client.ObjectKey{Namespace: vmi.Namespace, Name: podspec.OwnPodName(vmi)}]}
+		for _, m := range migrations[client.ObjectKeyFromObject(vmi)] {
+			if !m.CreationTimestamp.Before(&vmi.CreationTimestamp) { // Others are of a VMI that had the name before.
+				g.Migrations = append(g.Migrations, m)
+			}
+		}
+		guests = append(guests, g)
+	}
+	return guests
+}
+
+// labels brings the label in step. Its value is empty, as KubeVirt's.
+func (s *Scope) labels(ctx context.Context, plan Plan) error {
+	var failed error
+	label := func(vmi *v1.VirtualMachineInstance, change func(*v1.VirtualMachineInstance)) {
+		// Only the label travels.
+		before := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{
+			Namespace: vmi.Namespace, Name: vmi.Name, UID: vmi.UID, Labels: vmi.Labels,
+		}}
+		after := before.DeepCopy()
+		change(after)
+		if err := s.Client.Patch(ctx, after, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+			failed = errors.Join(failed, fmt.Errorf("label VirtualMachineInstance %s/%s: %w", vmi.Namespace, vmi.Name, err))
+		}
+	}
+	for _, vmi := range plan.Label {
+		label(vmi, func(after *v1.VirtualMachineInstance) {
+			metav1.SetMetaDataLabel(&after.ObjectMeta, v1.OutdatedLauncherImageLabel, "")
+		})
+	}
+	for _, vmi := range plan.Unlabel {
+		label(vmi, func(after *v1.VirtualMachineInstance) { delete(after.Labels, v1.OutdatedLauncherImageLabel) })
+	}
+	return failed
+}
+
+// migrate makes the migration of a guest. Whether it is needed is seen in the API server: the cache may be behind the end of another one.
+func (s *Scope) migrate(ctx context.Context, g *Guest) error {
+	vmi := &v1.VirtualMachineInstance{}
+	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(g.VMI), vmi); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if vmi.UID != g.VMI.UID || vmi.Status.NodeName != g.VMI.Status.NodeName || !Outdated(vmi, nil, s.Config.Images.Launcher) && !changes(vmi) {
+		return nil
+	}
+	m := s.migration(vmi)
+	err := s.Client.Create(ctx, m)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return nil // The cache does not show it yet.
+	case err != nil:
+		s.Recorder.Eventf(vmi, nil, corev1.EventTypeWarning, ReasonFailedCreate, action, "Error creating a Migration for automated workload update: %v", err)
+		return fmt.Errorf("create a migration of VirtualMachineInstance %s/%s to another launcher: %w", vmi.Namespace, vmi.Name, err)
+	}
+	s.Recorder.Eventf(vmi, m, corev1.EventTypeNormal, ReasonSuccessfulCreate, action, "Created Migration %s for automated workload update", m.Name)
+	return nil
+}
+
+// migration is KubeVirt's: an upgrade is urgent, what a user asked for is a user's.
+func (s *Scope) migration(vmi *v1.VirtualMachineInstance) *v1.VirtualMachineInstanceMigration {
+	m := &v1.VirtualMachineInstanceMigration{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: vmi.Namespace, Name: s.freeName(vmi), GenerateName: namePrefix,
+			Labels:      map[string]string{v1.MigrationSelectorLabel: podspec.LabelValue(vmi.Name)},
+			Annotations: map[string]string{v1.WorkloadUpdateMigrationAnnotation: ""},
+		},
+		Spec: v1.VirtualMachineInstanceMigrationSpec{VMIName: vmi.Name, Priority: ptr.To(v1.PrioritySystemCritical)},
+	}
+	if changes(vmi) {
+		m.Spec.Priority = ptr.To(v1.PriorityUserTriggered)
+	}
+	if changesVolumes(vmi) {
+		m.Labels[v1.VolumesUpdateMigration] = vmi.Name
+		if len(vmi.Name) > validation.LabelValueMaxLength {
+			m.Labels[v1.VolumesUpdateMigration] = string(vmi.UID)
+		}
+	}
+	return m
+}
+
+// freeName is the first name of the VMI's own sequence that no migration has.
+func (s *Scope) freeName(vmi *v1.VirtualMachineInstance) string {
+	taken := map[string]bool{}
+	for i := range s.Migrations {
+		if s.Migrations[i].Namespace == vmi.Namespace {
+			taken[s.Migrations[i].Name] = true
+		}
+	}
+	for place := uint64(0); ; place++ {
+		if name := namePrefix + naming.Suffix(vmi.UID, place); !taken[name] {
+			return name
+		}
+	}
+}
+
+// withdraw deletes a migration that nothing asks for any more, unless it has changed since.
+func (s *Scope) withdraw(ctx context.Context, m *v1.VirtualMachineInstanceMigration) error {
+	about := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Spec.VMIName}}
+	for i := range s.Instances {
+		if s.Instances[i].Namespace == m.Namespace && s.Instances[i].Name == m.Spec.VMIName {
+			about = &s.Instances[i]
+		}
+	}
+	err := s.Client.Delete(ctx, m, client.Preconditions{UID: ptr.To(m.UID), ResourceVersion: ptr.To(m.ResourceVersion)})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsConflict(err):
+		return err // It has gone on: the next look decides.
+	case err != nil:
+		s.Recorder.Eventf(about, m, corev1.EventTypeWarning, ReasonFailedChangeAborted, action, "Failed to abort change for vmi: %s: %v", about.Name, err)
+		return fmt.Errorf("delete migration %s/%s, which nothing asks for any more: %w", m.Namespace, m.Name, err)
+	}
+	s.Recorder.Eventf(about, m, corev1.EventTypeNormal, ReasonSuccessfulChangeAborted, action, "Aborted change for vmi: %s", about.Name)
+	return nil
+}
+
+// evictAll evicts a batch. The time is written down first, and only by who has read the last one: a crash costs a batch and no guest, and
+// of two looks one evicts.
+func (s *Scope) evictAll(ctx context.Context, batch []Guest) error {
+	before := s.KubeVirt.DeepCopy()
+	metav1.SetMetaDataAnnotation(&s.KubeVirt.ObjectMeta, LastEvictionAnnotation, s.Now.UTC().Format(time.RFC3339))
+	if err := s.Client.Patch(ctx, s.KubeVirt, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("write down when guests are evicted: %w", err)
+	}
+	var failed error
+	for i := range batch {
+		failed = errors.Join(failed, s.evict(ctx, &batch[i]))
+	}
+	return failed
+}
+
+// evict evicts the Pod of a guest. A refusal is no error: the next batch asks again.
+func (s *Scope) evict(ctx context.Context, g *Guest) error {
+	err := s.Client.SubResource("eviction").Create(ctx, g.Pod, &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: g.Pod.Namespace, Name: g.Pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(g.Pod.UID)}},
+	})
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return nil // It is gone.
+	case err != nil:
+		s.Recorder.Eventf(g.VMI, g.Pod, corev1.EventTypeWarning, ReasonFailedEvict, action, "Error deleting VMI during automated workload update: %v", err)
+		if apierrors.IsTooManyRequests(err) {
+			return nil
+		}
+		return fmt.Errorf("evict Pod %s/%s: %w", g.Pod.Namespace, g.Pod.Name, err)
+	}
+	s.Recorder.Eventf(g.VMI, g.Pod, corev1.EventTypeNormal, ReasonSuccessfulEvict, action, "Initiated eviction of VMI as part of automated workload update")
+	return nil
+}
+
+func (s *Scope) findings(guests []Guest) []upgradecheck.Finding {
+	about := make([]upgradecheck.Guest, len(guests))
+	for i := range guests {
+		about[i] = upgradecheck.Guest{VMI: guests[i].VMI, Pod: guests[i].Pod}
+	}
+	return upgradecheck.Check(upgradecheck.World{
+		Pods: s.Config.Pods(), Eviction: s.Config.EvictionStrategy, Methods: s.KubeVirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods,
+		Nodes: s.Nodes, Quotas: s.Quotas,
+	}, about)
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/workloadupdate"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// settle is how long after a change guests are looked at: each look is at all of them, and changes come in numbers.
+const settle = time.Second
+
+// WorkloadUpdateReconciler gives running guests the launcher that is configured, by spec.workloadUpdateStrategy of the KubeVirt object.
+type WorkloadUpdateReconciler struct {
+	// Client reads from the manager's cache.
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	// Recorder takes events.
+	Recorder events.EventRecorder
+	// Config has the launcher image, the limits and the cluster's eviction strategy.
+	Config ConfigFeed
+	// Namespace is the install namespace, in which the KubeVirt object belongs.
+	Namespace string
+	// Clock is the time; nil means the machine's.
+	Clock clock.PassiveClock
+}
+
+// +kubebuilder:rbac:groups=kubevirt.io,resources=kubevirts,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=kubevirts/status,verbs=patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch
+// +kubebuilder:rbac:groups=core,resources=pods/eviction,verbs=create
+// +kubebuilder:rbac:groups=core,resources=nodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=core,resources=resourcequotas,verbs=list;watch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// SetupWithManager adds the reconciler to a manager.
+func (r *WorkloadUpdateReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("workloadupdate").
+		For(&v1.KubeVirt{}).
+		Watches(&v1.VirtualMachineInstance{}, r.soon(), builder.WithPredicates(workloadNews)).
+		Watches(&v1.VirtualMachineInstanceMigration{}, r.soon(), builder.WithPredicates(migrationNews)).
+		Watches(&corev1.Node{}, r.soon(), builder.WithPredicates(placeNews)).
+		Watches(&corev1.ResourceQuota{}, r.soon(), builder.WithPredicates(quotaNews)).
+		WatchesRawSource(source.Func(r.followConfig)).
+		Complete(r)
+}
+
+// soon wakes the KubeVirt object, once for all that happens within the time in which things settle.
+func (r *WorkloadUpdateReconciler) soon() handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	wake := func(ctx context.Context, q queue) {
+		for _, request := range r.all(ctx) {
+			q.AddAfter(request, settle)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, _ event.CreateEvent, q queue) { wake(ctx, q) },
+		UpdateFunc: func(ctx context.Context, _ event.UpdateEvent, q queue) { wake(ctx, q) },
+		DeleteFunc: func(ctx context.Context, _ event.DeleteEvent, q queue) { wake(ctx, q) },
+	}
+}
+
+func (r *WorkloadUpdateReconciler) all(ctx context.Context) []ctrl.Request {
+	return concerned(ctx, r.Client, &v1.KubeVirtList{}, client.InNamespace(r.Namespace))
+}
+
+// followConfig looks again when the configuration changes, which may be known later than the KubeVirt object that it comes from.
+func (r *WorkloadUpdateReconciler) followConfig(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.Config.Subscribe(func(clusterconfig.Config) {
+		// The list may wait for the cache, which the caller must not.
+		go func() {
+			for _, request := range r.all(ctx) {
+				queue.AddAfter(request, settle)
+			}
+		}()
+	})
+	return nil
+}
+
+// workloadNews lets through what decides whether a guest is updated, and how. What guests do all day is not among it.
+var workloadNews = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
+	after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
+	if !ok || !isVMI {
+		return true
+	}
+	_, labelled := before.Labels[v1.OutdatedLauncherImageLabel]
+	_, stillLabelled := after.Labels[v1.OutdatedLauncherImageLabel]
+	a, b := &before.Status, &after.Status
+	for _, kind := range []v1.VirtualMachineInstanceConditionType{
+		v1.VirtualMachineInstanceIsMigratable, v1.VirtualMachineInstanceVCPUChange, v1.VirtualMachineInstanceMemoryChange,
+		v1.VirtualMachineInstanceMigrationRequired, v1.VirtualMachineInstanceVolumesChange,
+	} {
+		if !sameCondition(vmistatus.FindCondition(a, kind), vmistatus.FindCondition(b, kind)) {
+			return true
+		}
+	}
+	moves := func(s *v1.VirtualMachineInstanceStatus) bool {
+		return s.MigrationState != nil && !vmistatus.HasEnded(s.MigrationState)
+	}
+	return labelled != stillLabelled || a.Phase != b.Phase || a.LauncherContainerImageVersion != b.LauncherContainerImageVersion ||
+		a.NodeName != b.NodeName || moves(a) != moves(b) || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
+		a.EvacuationNodeName != b.EvacuationNodeName || !equality.Semantic.DeepEqual(before.Annotations, after.Annotations)
+}}
+
+func sameCondition(a, b *v1.VirtualMachineInstanceCondition) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
+}
+
+// migrationNews lets through migrations that come, begin and end.
+var migrationNews = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*v1.VirtualMachineInstanceMigration)
+	after, isMigration := e.ObjectNew.(*v1.VirtualMachineInstanceMigration)
+	return !ok || !isMigration || before.Status.Phase != after.Status.Phase || workloadupdate.Takes(before) != workloadupdate.Takes(after)
+}}
+
+// placeNews lets through what decides whether a Node takes guests, and which. Heartbeats are among the annotations.
+var placeNews = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*corev1.Node)
+	after, isNode := e.ObjectNew.(*corev1.Node)
+	return !ok || !isNode || before.Spec.Unschedulable != after.Spec.Unschedulable ||
+		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) || !equality.Semantic.DeepEqual(before.Labels, after.Labels)
+}}
+
+// quotaNews lets through what is granted and not what is used, which changes with every Pod. Quotas have no generation.
+var quotaNews = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*corev1.ResourceQuota)
+	after, isQuota := e.ObjectNew.(*corev1.ResourceQuota)
+	return !ok || !isQuota || !equality.Semantic.DeepEqual(before.Spec, after.Spec) ||
+		!equality.Semantic.DeepEqual(before.Status.Hard, after.Status.Hard)
+}}
+
+// Reconcile looks at all guests. What it decides is in workloadupdate.Decide.
+func (r *WorkloadUpdateReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	all := &v1.KubeVirtList{}
+	if err := r.Client.List(ctx, all, client.InNamespace(r.Namespace)); err != nil {
+		return ctrl.Result{}, fmt.Errorf("list KubeVirt objects: %w", err)
+	}
+	active := clusterconfig.Active(all.Items)
+	if active == nil || active.DeletionTimestamp != nil || client.ObjectKeyFromObject(active) != request.NamespacedName {
+		return ctrl.Result{}, nil // Another one counts, or nobody is there to update anything.
+	}
+	scope := &workloadupdate.Scope{
+		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock), Config: r.Config.Current(), KubeVirt: active.DeepCopy(),
+	}
+	if err := r.load(ctx, scope); err != nil {
+		return ctrl.Result{}, err
+	}
+	again, err := workloadupdate.Run(ctx, scope)
+	return result(err, again)
+}
+
+// load lists what the cache has. Nothing of it is changed, so that nothing is copied.
+func (r *WorkloadUpdateReconciler) load(ctx context.Context, s *workloadupdate.Scope) error {
+	instances, pods := &v1.VirtualMachineInstanceList{}, &corev1.PodList{}
+	migrations, nodes, quotas := &v1.VirtualMachineInstanceMigrationList{}, &corev1.NodeList{}, &corev1.ResourceQuotaList{}
+	for _, list := range []client.ObjectList{instances, pods, migrations, nodes, quotas} {
+		options := []client.ListOption{client.UnsafeDisableDeepCopy}
+		if list == pods {
+			options = append(options, client.MatchingLabels{v1.AppLabel: podspec.LauncherAppValue})
+		}
+		if err := r.Client.List(ctx, list, options...); err != nil {
+			return fmt.Errorf("list %T: %w", list, err)
+		}
+	}
+	s.Instances, s.Pods, s.Migrations = instances.Items, pods.Items, migrations.Items
+	s.Nodes, s.Quotas = nodes.Items, quotas.Items
+	return nil
+}

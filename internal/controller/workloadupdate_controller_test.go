@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+const (
+	oldLauncher = "registry.example/virt-launcher:v1"
+	newLauncher = "registry.example/virt-launcher:v2"
+)
+
+// upgrade is an installation whose launcher image has just changed. Its reconciler sees the objects of its own namespace only, as the
+// specs of this suite share an API server.
+type upgrade struct {
+	ns     string
+	node   string
+	kv     *v1.KubeVirt
+	writes *Writes
+	events *heard
+	clock  *adjustable
+	r      *WorkloadUpdateReconciler
+}
+
+// adjustable is a clock that tests set.
+type adjustable struct{ time.Time }
+
+func (a *adjustable) Now() time.Time                  { return a.Time }
+func (a *adjustable) Since(t time.Time) time.Duration { return a.Sub(t) }
+
+// namespaced confines lists of namespaced kinds.
+type namespaced struct {
+	client.Client
+	ns string
+}
+
+func (n namespaced) List(c context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if _, nodes := list.(*corev1.NodeList); !nodes {
+		options = append(options, client.InNamespace(n.ns))
+	}
+	return n.Client.List(c, list, options...)
+}
+
+func newUpgrade(methods ...v1.WorkloadUpdateMethod) *upgrade {
+	GinkgoHelper()
+	u := &upgrade{ns: NewNamespace(), writes: NewWrites(), events: &heard{}, clock: &adjustable{time.Now().Truncate(time.Second)}}
+	u.node = u.ns + "-node-1"
+	for _, name := range []string{u.node, u.ns + "-node-2"} {
+		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.NodeSchedulable: "true", corev1.LabelArchStable: "amd64"}}}
+		ExpectCreated(host)
+		host.Spec.Taints = nil // The API server taints new nodes as not ready, and nobody here makes them ready.
+		Expect(k8sClient.Update(ctx, host)).To(Succeed())
+		DeferCleanup(func() { Expect(k8sClient.Delete(ctx, host)).To(Succeed()) })
+	}
+	u.kv = &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: u.ns, Name: "kubevirt"}}
+	u.kv.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods = methods
+	u.kv.Spec.Configuration.DeveloperConfiguration = &v1.DeveloperConfiguration{UseEmulation: true}
+	ExpectCreated(u.kv)
+	u.rolledOut("deployment-2")
+	u.configure()
+	return u
+}
+
+// configure has the reconciler follow the KubeVirt object as it is now.
+func (u *upgrade) configure() {
+	GinkgoHelper()
+	store := clusterconfig.NewStore(clusterconfig.WithImages(clusterconfig.Images{
+		Launcher: newLauncher, Handler: "registry.example/virt-handler:v2", API: "registry.example/virt-api:v2",
+	}))
+	Expect(store.Set(ExpectExists(u.kv))).To(Succeed())
+	u.r = &WorkloadUpdateReconciler{
+		Client: namespaced{u.writes, u.ns}, Live: k8sClient, Recorder: u.events, Config: store, Namespace: u.ns, Clock: u.clock,
+	}
+}
+
+// rolledOut is what the KubeVirt reconciler says when that is what runs everywhere.
+func (u *upgrade) rolledOut(observed string) {
+	GinkgoHelper()
+	status := &ExpectExists(u.kv).Status
+	status.Phase, status.TargetDeploymentID, status.ObservedDeploymentID = v1.KubeVirtPhaseDeployed, "deployment-2", observed
+	status.ObservedKubeVirtRegistry, status.ObservedKubeVirtVersion = "registry.example", "v2"
+	status.ObservedGeneration = ptr.To(u.kv.Generation)
+	ExpectStatus(u.kv)
+}
+
+// guest makes a VMI whose guest runs with the old launcher.
+func (u *upgrade) guest(name string, migratable bool, changes ...func(*v1.VirtualMachineInstance)) *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	b := builder.MakeVMI(name).Namespace(u.ns)
+	for _, change := range changes {
+		b.With(change)
+	}
+	vmi := b.Obj()
+	ExpectCreated(vmi)
+	vmi.Status.Phase, vmi.Status.NodeName, vmi.Status.LauncherContainerImageVersion = v1.Running, u.node, oldLauncher
+	can := v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionTrue}
+	if !migratable {
+		can.Status, can.Reason, can.Message = corev1.ConditionFalse, v1.VirtualMachineInstanceReasonDisksNotMigratable, "claim data is not shared"
+	}
+	vmi.Status.Conditions = []v1.VirtualMachineInstanceCondition{can}
+	ExpectStatus(vmi)
+	return vmi
+}
+
+// pod makes the Pod that the guest of a VMI is in.
+func (u *upgrade) pod(vmi *v1.VirtualMachineInstance) *corev1.Pod {
+	GinkgoHelper()
+	pod := podOf(vmi)
+	metav1.SetMetaDataLabel(&pod.ObjectMeta, v1.AppLabel, "virt-launcher")
+	metav1.SetMetaDataLabel(&pod.ObjectMeta, v1.CreatedByLabel, string(vmi.UID))
+	pod.Spec.NodeName = u.node
+	pod.Spec.Containers = []corev1.Container{{Name: "compute", Image: oldLauncher}}
+	ExpectCreated(pod)
+	return pod
+}
+
+// moved ends the migration of a guest as everybody else does.
+func (u *upgrade) moved(m *v1.VirtualMachineInstanceMigration) {
+	GinkgoHelper()
+	vmi := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: u.ns, Name: m.Spec.VMIName}})
+	vmi.Status.NodeName, vmi.Status.LauncherContainerImageVersion = u.ns+"-node-2", newLauncher
+	ExpectStatus(vmi)
+	u.phase(m, v1.MigrationSucceeded)
+}
+
+func (u *upgrade) phase(m *v1.VirtualMachineInstanceMigration, phase v1.VirtualMachineInstanceMigrationPhase) {
+	GinkgoHelper()
+	m.Status.Phase = phase
+	m.Status.PhaseTransitionTimestamps = append(m.Status.PhaseTransitionTimestamps, v1.VirtualMachineInstanceMigrationPhaseTransitionTimestamp{
+		Phase: phase, PhaseTransitionTimestamp: metav1.NewTime(u.clock.Time),
+	})
+	ExpectStatus(m)
+}
+
+func (u *upgrade) reconcile() ctrl.Result {
+	GinkgoHelper()
+	result, err := u.r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(u.kv)})
+	Expect(err).NotTo(HaveOccurred())
+	return result
+}
+
+// rest looks until there is nothing to write.
+func (u *upgrade) rest() ctrl.Result {
+	GinkgoHelper()
+	for range 5 {
+		u.writes.Take()
+		if result := u.reconcile(); len(u.writes.Take()) == 0 {
+			return result
+		}
+	}
+	Fail("the reconciler never comes to rest")
+	return ctrl.Result{}
+}
+
+func (u *upgrade) migrations() []v1.VirtualMachineInstanceMigration {
+	GinkgoHelper()
+	list := &v1.VirtualMachineInstanceMigrationList{}
+	Expect(k8sClient.List(ctx, list, client.InNamespace(u.ns))).To(Succeed())
+	return list.Items
+}
+
+func (u *upgrade) active() []v1.VirtualMachineInstanceMigration {
+	GinkgoHelper()
+	var active []v1.VirtualMachineInstanceMigration
+	for _, m := range u.migrations() {
+		if m.Status.Phase != v1.MigrationSucceeded && m.Status.Phase != v1.MigrationFailed {
+			active = append(active, m)
+		}
+	}
+	return active
+}
+
+func (u *upgrade) count() *int {
+	GinkgoHelper()
+	return ExpectExists(u.kv).Status.OutdatedVirtualMachineInstanceWorkloads
+}
+
+func (u *upgrade) condition() string {
+	GinkgoHelper()
+	for _, c := range ExpectExists(u.kv).Status.Conditions {
+		if c.Type == v1.KubeVirtConditionWorkloadsMigratable {
+			return string(c.Status) + " " + c.Reason + ": " + c.Message
+		}
+	}
+	return "none"
+}
+
+var _ = Describe("Workload updates", func() {
+	It("label and count guests with an older launcher, and do no more unless the strategy says so", func() {
+		u := newUpgrade()
+		vmi := u.guest("vm", true)
+		Expect(u.rest()).To(BeZero())
+		Expect(ExpectExists(vmi).Labels).To(HaveKeyWithValue(v1.OutdatedLauncherImageLabel, ""))
+		Expect(u.count()).To(HaveValue(Equal(1)))
+		Expect(u.migrations()).To(BeEmpty())
+		Expect(u.events.take()).To(BeEmpty())
+
+		vmi.Status.LauncherContainerImageVersion = newLauncher
+		ExpectStatus(vmi)
+		Expect(u.rest()).To(BeZero())
+		Expect(ExpectExists(vmi).Labels).NotTo(HaveKey(v1.OutdatedLauncherImageLabel))
+		Expect(u.count()).To(HaveValue(Equal(0)))
+	})
+
+	It("move guests as KubeVirt does, no more at a time than the cluster's limit, until none is left", func() {
+		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
+		for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
+			u.guest(name, true)
+		}
+		u.rest()
+		Expect(u.active()).To(HaveLen(5))
+		m := u.active()[0]
+		Expect(m.Name).To(MatchRegexp("^kubevirt-workload-update-[a-z0-9]{5}$"))
+		Expect(m.Annotations).To(HaveKeyWithValue(v1.WorkloadUpdateMigrationAnnotation, ""))
+		Expect(m.Labels).To(HaveKeyWithValue(v1.MigrationSelectorLabel, m.Spec.VMIName))
+		Expect(m.Spec.Priority).To(HaveValue(Equal(v1.PrioritySystemCritical)))
+		Expect(u.events.take()).To(ContainElement("Normal SuccessfulCreate: Created Migration " + m.Name + " for automated workload update"))
+		for left := 7; left > 0; {
+			active := u.active()
+			Expect(active).To(HaveLen(min(5, left)))
+			Expect(u.count()).To(HaveValue(Equal(left)))
+			u.moved(&active[0])
+			left--
+			Expect(u.rest()).To(BeZero(), "nothing polls")
+		}
+		Expect(u.count()).To(HaveValue(Equal(0)))
+		Expect(u.migrations()).To(HaveLen(7), "one for each guest")
+	})
+
+	It("make no second migration under a cache that shows none, and none for a guest that has just moved", func() {
+		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
+		vmi := u.guest("vm", true)
+		u.writes.StaleList = &v1.VirtualMachineInstanceMigrationList{}
+		for range 3 {
+			u.reconcile()
+		}
+		Expect(u.migrations()).To(HaveLen(1))
+
+		behind := &v1.VirtualMachineInstanceList{}
+		Expect(k8sClient.List(ctx, behind, client.InNamespace(u.ns))).To(Succeed())
+		u.writes.StaleList = nil
+		u.moved(&u.active()[0])
+		u.writes.StaleList = behind
+		u.reconcile()
+		Expect(u.migrations()).To(HaveLen(1))
+		Expect(ExpectExists(vmi).Status.LauncherContainerImageVersion).To(Equal(newLauncher))
+	})
+
+	It("wait until what is installed is what is configured", func() {
+		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
+		u.rolledOut("deployment-1")
+		u.guest("vm", true)
+		u.rest()
+		Expect(u.count()).To(HaveValue(Equal(1)))
+		Expect(u.migrations()).To(BeEmpty())
+		u.rolledOut("deployment-2")
+		u.rest()
+		Expect(u.migrations()).To(HaveLen(1))
+	})
+
+	It("try a guest that fails ever more rarely, and the others all the same", func() {
+		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
+		u.guest("bad", true)
+		u.rest()
+		u.phase(&u.active()[0], v1.MigrationFailed)
+		u.guest("good", true)
+		Expect(u.rest().RequeueAfter).To(BeNumerically("~", 20*time.Second, 2*time.Second))
+		Expect(u.active()).To(HaveLen(1))
+		Expect(u.active()[0].Spec.VMIName).To(Equal("good"))
+		u.clock.Time = u.clock.Add(21 * time.Second)
+		u.rest()
+		Expect(u.active()).To(HaveLen(2))
+	})
+
+	It("take migrations back when the image is changed back", func() {
+		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
+		vmi := u.guest("vm", true)
+		u.rest()
+		Expect(u.active()).To(HaveLen(1))
+		ExpectExists(vmi)
+		vmi.Status.LauncherContainerImageVersion = newLauncher
+		ExpectStatus(vmi)
+		u.rest()
+		Expect(u.active()).To(BeEmpty())
+		Expect(u.events.take()).To(ContainElement("Normal SuccessfulChangeAbortion: Aborted change for vmi: vm"))
+	})
+
+	It("evict guests that cannot move in batches, and remember the last one over a restart", func() {
+		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate, v1.WorkloadUpdateMethodEvict)
+		u.kv.Spec.WorkloadUpdateStrategy.BatchEvictionSize = ptr.To(2)
+		u.kv.Spec.WorkloadUpdateStrategy.BatchEvictionInterval = &metav1.Duration{Duration: 30 * time.Second}
+		Expect(k8sClient.Update(ctx, u.kv)).To(Succeed())
+		u.rolledOut("deployment-2")
+		u.configure()
+		pods := map[string]*corev1.Pod{}
+		for _, name := range []string{"a", "b", "c"} {
+			pods[name] = u.pod(u.guest(name, false))
+		}
+		left := func() int {
+			n := 0
+			for _, pod := range pods {
+				if !deleted(pod.DeepCopy()) {
+					n++
+				}
+			}
+			return n
+		}
+		result := u.reconcile()
+		Expect(left()).To(Equal(1))
+		Expect(result.RequeueAfter).To(Equal(30 * time.Second))
+		Expect(strings.Join(u.events.take(), "\n")).To(ContainSubstring(
+			"Normal SuccessfulEvict: Initiated eviction of VMI as part of automated workload update"))
+		u.configure() // Another virt-controller takes over.
+		u.clock.Time = u.clock.Add(10 * time.Second)
+		Expect(u.rest().RequeueAfter).To(Equal(20 * time.Second))
+		Expect(left()).To(Equal(1))
+		u.clock.Time = u.clock.Add(20 * time.Second)
+		u.rest()
+		Expect(left()).To(Equal(0))
+		Expect(u.migrations()).To(BeEmpty())
+	})
+
+	It("tell of an eviction that a budget refuses, and ask again with the next batch", func() {
+		u := newUpgrade(v1.WorkloadUpdateMethodEvict)
+		pod := u.pod(u.guest("vm", false))
+		budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: u.ns, Name: "keep"}, Spec: policyv1.PodDisruptionBudgetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1.AppLabel: "virt-launcher"}}, MinAvailable: ptr.To(intstr.FromInt32(1)),
+		}}
+		ExpectCreated(budget)
+		budget.Status.ObservedGeneration = 1
+		ExpectStatus(budget)
+		// An eviction of a Pod that is not ready needs no budget.
+		pod.Status.Phase = corev1.PodRunning
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		ExpectStatus(pod)
+		Expect(u.reconcile().RequeueAfter).To(Equal(time.Minute))
+		Expect(deleted(pod)).To(BeFalse())
+		Expect(strings.Join(u.events.take(), "\n")).To(ContainSubstring("Warning FailedEvict: Error deleting VMI during automated workload update: "))
+		u.rest()
+		Expect(u.events.take()).To(BeEmpty(), "not again within the interval")
+		Expect(k8sClient.Delete(ctx, budget)).To(Succeed())
+		u.clock.Time = u.clock.Add(time.Minute)
+		u.reconcile()
+		Expect(deleted(pod)).To(BeTrue())
+	})
+
+	It("evict nobody if the batch cannot be written down", func() {
+		u := newUpgrade(v1.WorkloadUpdateMethodEvict)
+		pod := u.pod(u.guest("vm", false))
+		u.writes.Fail = func(request string) error {
+			if request == "patch KubeVirt" {
+				return ErrInjected
+			}
+			return nil
+		}
+		u.clock.Time = u.clock.Add(time.Hour)
+		_, err := u.r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(u.kv)})
+		Expect(err).To(MatchError(ErrInjected))
+		Expect(deleted(pod)).To(BeFalse())
+	})
+
+	It("say which guests could not be moved, before anybody upgrades", func() {
+		u := newUpgrade()
+		Expect(u.condition()).To(Equal("none"))
+		u.guest("good", true)
+		u.rest()
+		Expect(u.condition()).To(HavePrefix("True AllMigratable: "))
+		u.guest("bad", false)
+		u.guest("pinned", true, func(vmi *v1.VirtualMachineInstance) { vmi.Spec.NodeSelector = map[string]string{"disk": "fast"} })
+		u.rest()
+		Expect(u.condition()).To(And(HavePrefix("False SomeNotMigratable: "),
+			ContainSubstring(u.ns+"/bad (DisksNotLiveMigratable: claim data is not shared)"), ContainSubstring(u.ns+"/pinned (NodeSelector: "),
+			Not(ContainSubstring("/good"))))
+		before := u.condition()
+		u.guest("worse", false)
+		Expect(u.rest().RequeueAfter).NotTo(BeZero(), "words that change often wait")
+		Expect(u.condition()).To(Equal(before))
+		u.clock.Time = u.clock.Add(15 * time.Second)
+		u.rest()
+		Expect(u.condition()).To(ContainSubstring(u.ns + "/worse"))
+	})
+
+	It("are left alone by a KubeVirt object that does not count", func() {
+		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
+		u.guest("vm", true)
+		second := &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: u.ns, Name: "second"}}
+		ExpectCreated(second)
+		_, err := u.r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(second)})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(u.migrations()).To(BeEmpty())
+		Expect(u.writes.Take()).To(BeEmpty())
+	})
+})
