@@ -180,7 +180,8 @@ func changesVolumes(vmi *v1.VirtualMachineInstance) bool {
 
 // mayMigrate says that a migration of the VMI would be taken. Copying its volumes elsewhere may be just what it needs to become migratable.
 func mayMigrate(vmi *v1.VirtualMachineInstance) bool {
-	return eviction.Obstacle(vmi, true) == "" || changesVolumes(vmi) && len(vmi.Status.MigratedVolumes) > 0
+	can := vmistatus.Migratability(&vmi.Status)
+	return can != nil && can.Status == corev1.ConditionTrue
 }
 
 // mayEvict says that an eviction of the guest's Pod would not be refused for the guest's sake. Asking all the same would be an event for each

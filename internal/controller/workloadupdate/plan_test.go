@@ -179,7 +179,7 @@ func TestDecide(t *testing.T) {
 		{"a change that was aborted", world(), guest("a", current, with(v1.VirtualMachineInstanceMigrationRequired), func(g *Guest) {
 			g.VMI.Annotations = map[string]string{v1.WorkloadUpdateMigrationAbortionAnnotation: ""}
 		}, tried("m", v1.MigrationScheduling, time.Minute)), []string{"outdated 0", "withdraw m"}},
-		{"other volumes make it migratable", world(), guest("a", current, stuck, with(v1.VirtualMachineInstanceVolumesChange), func(g *Guest) {
+		{"other volumes make it migratable", world(), guest("a", current, stuck, with(v1.VirtualMachineInstanceVolumesChange), with(v1.VirtualMachineInstanceIsStorageLiveMigratable), func(g *Guest) {
 			g.VMI.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: "disk"}}
 		}), []string{"outdated 0", "migrate a"}},
 	} {
