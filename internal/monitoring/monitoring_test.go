@@ -90,11 +90,11 @@ func TestCollector(t *testing.T) {
 		},
 	}}
 	want := `
-kubevirt_vmi_migration_end_time_seconds{migration_name="done",name="moved",namespace="ns",node="node-1",status="succeeded"} 1.79535966e+09
-kubevirt_vmi_migration_end_time_seconds{migration_name="done",name="stayed",namespace="ns",node="node-1",status="failed"} 1.79535966e+09
+kubevirt_vmi_migration_end_time_seconds{migration_name="done",name="moved",namespace="ns",node="node-1",status="succeeded"} 1.79534886e+09
+kubevirt_vmi_migration_end_time_seconds{migration_name="done",name="stayed",namespace="ns",node="node-1",status="failed"} 1.79534886e+09
 kubevirt_vmi_migration_failed{namespace="ns",vmi="vm",vmim="bad"} 1
-kubevirt_vmi_migration_start_time_seconds{migration_name="done",name="moved",namespace="ns",node="node-1"} 1.7953596e+09
-kubevirt_vmi_migration_start_time_seconds{migration_name="done",name="stayed",namespace="ns",node="node-1"} 1.7953596e+09
+kubevirt_vmi_migration_start_time_seconds{migration_name="done",name="moved",namespace="ns",node="node-1"} 1.7953488e+09
+kubevirt_vmi_migration_start_time_seconds{migration_name="done",name="stayed",namespace="ns",node="node-1"} 1.7953488e+09
 kubevirt_vmi_migration_succeeded{namespace="ns",vmi="vm",vmim="done"} 1
 kubevirt_vmi_migrations_in_pending_phase 2
 kubevirt_vmi_migrations_in_running_phase 3
