@@ -110,8 +110,8 @@ var workloadNews = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	if !ok || !isVMI {
 		return true
 	}
-	_, labelled := before.Labels[v1.OutdatedLauncherImageLabel]
-	_, stillLabelled := after.Labels[v1.OutdatedLauncherImageLabel]
+	_, labeled := before.Labels[v1.OutdatedLauncherImageLabel]
+	_, stillLabeled := after.Labels[v1.OutdatedLauncherImageLabel]
 	a, b := &before.Status, &after.Status
 	for _, kind := range []v1.VirtualMachineInstanceConditionType{
 		v1.VirtualMachineInstanceIsMigratable, v1.VirtualMachineInstanceVCPUChange, v1.VirtualMachineInstanceMemoryChange,
@@ -124,7 +124,7 @@ var workloadNews = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	moves := func(s *v1.VirtualMachineInstanceStatus) bool {
 		return s.MigrationState != nil && !vmistatus.HasEnded(s.MigrationState)
 	}
-	return labelled != stillLabelled || a.Phase != b.Phase || a.LauncherContainerImageVersion != b.LauncherContainerImageVersion ||
+	return labeled != stillLabeled || a.Phase != b.Phase || a.LauncherContainerImageVersion != b.LauncherContainerImageVersion ||
 		a.NodeName != b.NodeName || moves(a) != moves(b) || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
 		a.EvacuationNodeName != b.EvacuationNodeName || !equality.Semantic.DeepEqual(before.Annotations, after.Annotations)
 }}

@@ -47,7 +47,7 @@ type Guest struct {
 
 // Strategy is what the KubeVirt object says about updates.
 type Strategy struct {
-	// Migrate and Evict are the methods that may be used. With none of them guests are only labelled and counted.
+	// Migrate and Evict are the methods that may be used. With none of them guests are only labeled and counted.
 	Migrate, Evict bool
 	// BatchSize guests are evicted at a time, and BatchInterval passes before the next ones.
 	BatchSize     int
@@ -91,7 +91,7 @@ type World struct {
 type Plan struct {
 	// Outdated is how many guests have an older launcher.
 	Outdated int
-	// Label are the VMIs that are to be labelled as outdated, Unlabel those that no longer are.
+	// Label are the VMIs that are to be labeled as outdated, Unlabel those that no longer are.
 	Label, Unlabel []*v1.VirtualMachineInstance
 	// Migrate are the guests that get a migration, in this order.
 	Migrate []Guest
@@ -148,11 +148,11 @@ func Outdated(vmi *v1.VirtualMachineInstance, pod *corev1.Pod, image string) boo
 }
 
 func (p *Plan) count(vmi *v1.VirtualMachineInstance, outdated bool) {
-	_, labelled := vmi.Labels[v1.OutdatedLauncherImageLabel]
+	_, labeled := vmi.Labels[v1.OutdatedLauncherImageLabel]
 	switch {
-	case outdated && !labelled:
+	case outdated && !labeled:
 		p.Label = append(p.Label, vmi)
-	case !outdated && labelled && vmi.DeletionTimestamp == nil && !vmi.IsFinal():
+	case !outdated && labeled && vmi.DeletionTimestamp == nil && !vmi.IsFinal():
 		p.Unlabel = append(p.Unlabel, vmi)
 	}
 	if outdated {

@@ -39,7 +39,7 @@ func guest(name string, changes ...func(*Guest)) Guest {
 	return g
 }
 
-func labelled(g *Guest) { g.VMI.Labels = map[string]string{v1.OutdatedLauncherImageLabel: ""} }
+func labeled(g *Guest) { g.VMI.Labels = map[string]string{v1.OutdatedLauncherImageLabel: ""} }
 func current(g *Guest) {
 	g.VMI.Status.LauncherContainerImageVersion, g.Pod.Spec.Containers[0].Image = newer, newer
 }
@@ -125,11 +125,11 @@ func TestDecide(t *testing.T) {
 		want []string
 	}{
 		{"outdated", world(), guest("a"), []string{"outdated 1", "label a", "migrate a"}},
-		{"outdated and known", world(), guest("a", labelled), []string{"outdated 1", "migrate a"}},
+		{"outdated and known", world(), guest("a", labeled), []string{"outdated 1", "migrate a"}},
 		{"no method", world(none), guest("a"), []string{"outdated 1", "label a"}},
 		{"before the rollout is over", world(func(w *World) { w.Ready = false }), guest("a"), []string{"outdated 1", "label a"}},
 		{"current", world(), guest("a", current), []string{"outdated 0"}},
-		{"current again", world(), guest("a", current, labelled), []string{"outdated 0", "unlabel a"}},
+		{"current again", world(), guest("a", current, labeled), []string{"outdated 0", "unlabel a"}},
 		{"moved, and the status does not say so yet", world(), guest("a", func(g *Guest) { g.Pod.Spec.Containers[0].Image = newer }), []string{"outdated 0"}},
 		{"image replaced by a mirror's", world(), guest("a", func(g *Guest) {
 			g.VMI.Status.LauncherContainerImageVersion, g.Pod.Annotations = newer, map[string]string{"kubevirt.io/launcher-image": newer}
@@ -137,33 +137,33 @@ func TestDecide(t *testing.T) {
 		{"nothing known", world(), guest("a", func(g *Guest) { g.Pod, g.VMI.Status.LauncherContainerImageVersion = nil, "" }), []string{"outdated 0"}},
 		{"no image configured", world(func(w *World) { w.Image = "" }), guest("a"), []string{"outdated 0"}},
 		{"starting", world(), guest("a", func(g *Guest) { g.VMI.Status.Phase = v1.Scheduled }), []string{"outdated 0"}},
-		{"ending", world(), guest("a", labelled, func(g *Guest) { g.VMI.DeletionTimestamp = &metav1.Time{Time: noon} }), []string{"outdated 0"}},
-		{"ended", world(), guest("a", labelled, func(g *Guest) { g.VMI.Status.Phase = v1.Succeeded }), []string{"outdated 0"}},
+		{"ending", world(), guest("a", labeled, func(g *Guest) { g.VMI.DeletionTimestamp = &metav1.Time{Time: noon} }), []string{"outdated 0"}},
+		{"ended", world(), guest("a", labeled, func(g *Guest) { g.VMI.Status.Phase = v1.Succeeded }), []string{"outdated 0"}},
 
-		{"cannot migrate", world(), guest("a", labelled, stuck), []string{"outdated 1", "evict a", "again in 1m0s"}},
-		{"cannot migrate, and must not be evicted", world(onlyMigrate), guest("a", labelled, stuck), []string{"outdated 1"}},
-		{"cannot migrate, and its strategy refuses evictions", world(), guest("a", labelled, stuck, protected), []string{"outdated 1"}},
-		{"can migrate, and may only be evicted", world(onlyEvict), guest("a", labelled), []string{"outdated 1", "evict a", "again in 1m0s"}},
-		{"can migrate, and its eviction moves it", world(onlyEvict), guest("a", labelled, protected), []string{"outdated 1", "evict a", "again in 1m0s"}},
-		{"evicted already", world(onlyEvict), guest("a", labelled, protected, func(g *Guest) { g.VMI.Status.EvacuationNodeName = "node-1" }), []string{"outdated 1"}},
-		{"its Pod goes already", world(onlyEvict), guest("a", labelled, func(g *Guest) { g.Pod.DeletionTimestamp = &metav1.Time{Time: noon} }), []string{"outdated 1"}},
-		{"its Pod is not known", world(onlyEvict), guest("a", labelled, func(g *Guest) { g.Pod = nil }), []string{"outdated 1"}},
-		{"after another batch", world(onlyEvict, func(w *World) { w.LastBatch = noon.Add(-20 * time.Second) }), guest("a", labelled), []string{"outdated 1", "again in 40s"}},
-		{"long after another batch", world(onlyEvict, func(w *World) { w.LastBatch = noon.Add(-time.Minute) }), guest("a", labelled),
+		{"cannot migrate", world(), guest("a", labeled, stuck), []string{"outdated 1", "evict a", "again in 1m0s"}},
+		{"cannot migrate, and must not be evicted", world(onlyMigrate), guest("a", labeled, stuck), []string{"outdated 1"}},
+		{"cannot migrate, and its strategy refuses evictions", world(), guest("a", labeled, stuck, protected), []string{"outdated 1"}},
+		{"can migrate, and may only be evicted", world(onlyEvict), guest("a", labeled), []string{"outdated 1", "evict a", "again in 1m0s"}},
+		{"can migrate, and its eviction moves it", world(onlyEvict), guest("a", labeled, protected), []string{"outdated 1", "evict a", "again in 1m0s"}},
+		{"evicted already", world(onlyEvict), guest("a", labeled, protected, func(g *Guest) { g.VMI.Status.EvacuationNodeName = "node-1" }), []string{"outdated 1"}},
+		{"its Pod goes already", world(onlyEvict), guest("a", labeled, func(g *Guest) { g.Pod.DeletionTimestamp = &metav1.Time{Time: noon} }), []string{"outdated 1"}},
+		{"its Pod is not known", world(onlyEvict), guest("a", labeled, func(g *Guest) { g.Pod = nil }), []string{"outdated 1"}},
+		{"after another batch", world(onlyEvict, func(w *World) { w.LastBatch = noon.Add(-20 * time.Second) }), guest("a", labeled), []string{"outdated 1", "again in 40s"}},
+		{"long after another batch", world(onlyEvict, func(w *World) { w.LastBatch = noon.Add(-time.Minute) }), guest("a", labeled),
 			[]string{"outdated 1", "evict a", "again in 1m0s"}},
-		{"another batch in the future, by a clock that was wrong", world(onlyEvict, func(w *World) { w.LastBatch = noon.Add(time.Hour) }), guest("a", labelled),
+		{"another batch in the future, by a clock that was wrong", world(onlyEvict, func(w *World) { w.LastBatch = noon.Add(time.Hour) }), guest("a", labeled),
 			[]string{"outdated 1", "evict a", "again in 1m0s"}},
-		{"batches of none", world(onlyEvict, func(w *World) { w.Strategy.BatchSize = 0 }), guest("a", labelled), []string{"outdated 1"}},
+		{"batches of none", world(onlyEvict, func(w *World) { w.Strategy.BatchSize = 0 }), guest("a", labeled), []string{"outdated 1"}},
 
-		{"moves", world(), guest("a", labelled, tried("m", v1.MigrationRunning, time.Minute)), []string{"outdated 1"}},
-		{"moves because a user asked", world(), guest("a", labelled, byUser(v1.MigrationPending)), []string{"outdated 1"}},
-		{"moves, and the migration's object is gone", world(), guest("a", labelled, func(g *Guest) {
+		{"moves", world(), guest("a", labeled, tried("m", v1.MigrationRunning, time.Minute)), []string{"outdated 1"}},
+		{"moves because a user asked", world(), guest("a", labeled, byUser(v1.MigrationPending)), []string{"outdated 1"}},
+		{"moves, and the migration's object is gone", world(), guest("a", labeled, func(g *Guest) {
 			g.VMI.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "gone"}
 		}), []string{"outdated 1"}},
-		{"moved before", world(), guest("a", labelled, tried("m", v1.MigrationSucceeded, time.Hour)), []string{"outdated 1", "migrate a"}},
-		{"failed just now", world(), guest("a", labelled, tried("m", v1.MigrationFailed, 11*time.Second)), []string{"outdated 1", "again in 10s"}},
-		{"failed some time ago", world(), guest("a", labelled, tried("m", v1.MigrationFailed, time.Minute)), []string{"outdated 1", "migrate a"}},
-		{"a user's migration failed", world(), guest("a", labelled, byUser(v1.MigrationFailed)), []string{"outdated 1", "migrate a"}},
+		{"moved before", world(), guest("a", labeled, tried("m", v1.MigrationSucceeded, time.Hour)), []string{"outdated 1", "migrate a"}},
+		{"failed just now", world(), guest("a", labeled, tried("m", v1.MigrationFailed, 11*time.Second)), []string{"outdated 1", "again in 10s"}},
+		{"failed some time ago", world(), guest("a", labeled, tried("m", v1.MigrationFailed, time.Minute)), []string{"outdated 1", "migrate a"}},
+		{"a user's migration failed", world(), guest("a", labeled, byUser(v1.MigrationFailed)), []string{"outdated 1", "migrate a"}},
 
 		{"rolled back while it waits", world(), guest("a", current, tried("m", v1.MigrationPending, time.Minute)), []string{"outdated 0", "withdraw m"}},
 		{"rolled back on its way", world(), guest("a", current, tried("m", v1.MigrationRunning, time.Minute)), []string{"outdated 0", "withdraw m"}},
@@ -195,7 +195,7 @@ func TestDecide(t *testing.T) {
 func TestRetriesGetRarer(t *testing.T) {
 	const kept = 5 // migrations that are over
 	at, last := noon, time.Duration(0)
-	g := guest("a", labelled)
+	g := guest("a", labeled)
 	for round := range 30 {
 		if p := Decide(world(func(w *World) { w.Now = at }), []Guest{g}); len(p.Migrate) != 1 {
 			t.Fatalf("round %d: %v", round, said(p))
@@ -222,7 +222,7 @@ func TestRetriesGetRarer(t *testing.T) {
 
 func TestDecideWithinLimits(t *testing.T) {
 	failed := func(g *Guest) { tried("m", v1.MigrationFailed, time.Hour)(g) }
-	guests := []Guest{guest("failed", labelled, failed), guest("c", labelled), guest("b", labelled), guest("a", labelled)}
+	guests := []Guest{guest("failed", labeled, failed), guest("c", labeled), guest("b", labeled), guest("a", labeled)}
 	for _, c := range []struct {
 		slots int
 		want  []string
@@ -244,7 +244,7 @@ func TestDecideWithinLimits(t *testing.T) {
 func TestBatchesReachEverybody(t *testing.T) {
 	var guests []Guest
 	for i := range 20 {
-		guests = append(guests, guest(fmt.Sprintf("vm-%d", i), labelled, stuck))
+		guests = append(guests, guest(fmt.Sprintf("vm-%d", i), labeled, stuck))
 	}
 	w := world(func(w *World) { w.Strategy.BatchSize, w.LastBatch = 3, noon.Add(-time.Hour) })
 	asked := map[string]bool{}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -24,8 +25,8 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// exitStuck is the exit code when the check was made and there are guests that could not be moved. 1 is a check that could not be made.
-const exitStuck cli.ExitError = 2
+// errStuck is the exit code when the check was made and there are guests that could not be moved. 1 is a check that could not be made.
+const errStuck cli.ExitError = 2
 
 // upgradeCheckCommand is one run of the command.
 type upgradeCheckCommand struct {
@@ -115,7 +116,7 @@ func (u *upgradeCheckCommand) run(ctx context.Context) error {
 		return err
 	}
 	if report.NotMigratable > 0 {
-		return exitStuck
+		return errStuck
 	}
 	return nil
 }
@@ -160,8 +161,8 @@ func (u *upgradeCheckCommand) check(ctx context.Context, kubevirt *v1.KubeVirt) 
 			return nil, fmt.Errorf("could not list %s: %w", other.what, err)
 		}
 	}
-	// Values that cannot be used have their defaults, as for everybody else.
-	config, _ := clusterconfig.FromKubeVirt(kubevirt) //nolint:errcheck // the KubeVirt object says so itself, by its condition Degraded
+	// Values that cannot be used have their defaults, as for everybody else. The KubeVirt object says so itself.
+	config, _ := clusterconfig.FromKubeVirt(kubevirt)
 	return upgradecheck.Check(upgradecheck.World{
 		Pods: config.Pods(), Eviction: config.EvictionStrategy, Methods: kubevirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods,
 		Nodes: nodes.Items, Quotas: quotas.Items, Budgets: budgets.Items,
@@ -219,7 +220,7 @@ func (u *upgradeCheckCommand) table(report *upgradeReport) error {
 				cells = append(cells, string(f.EvictionStrategy), fmt.Sprint(f.Outdated), f.LauncherImage)
 			}
 			if n > 0 { // One guest, several reasons.
-				cells = make([]string, len(cells))
+				cells = slices.Repeat([]string{""}, len(cells))
 			}
 			message := p.Message
 			if wide && n == 0 && len(f.Problems) > 0 && f.Note != "" {
