@@ -29,8 +29,12 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// settle is how long after a change guests are looked at: each look is at all of them, and changes come in numbers.
-const settle = time.Second
+// settle is how long after a change guests are looked at: each look is at all of them, and changes come in numbers. What a quota has left
+// changes with every Pod of its namespace, and matters to a condition only.
+const (
+	settle       = time.Second
+	quotasSettle = 15 * time.Second
+)
 
 // WorkloadUpdateReconciler gives running guests the launcher that is configured, by spec.workloadUpdateStrategy of the KubeVirt object.
 type WorkloadUpdateReconciler struct {
@@ -63,20 +67,20 @@ func (r *WorkloadUpdateReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("workloadupdate").
 		For(&v1.KubeVirt{}).
-		Watches(&v1.VirtualMachineInstance{}, r.soon(), builder.WithPredicates(workloadNews)).
-		Watches(&v1.VirtualMachineInstanceMigration{}, r.soon(), builder.WithPredicates(migrationNews)).
-		Watches(&corev1.Node{}, r.soon(), builder.WithPredicates(placeNews)).
-		Watches(&corev1.ResourceQuota{}, r.soon(), builder.WithPredicates(quotaNews)).
+		Watches(&v1.VirtualMachineInstance{}, r.after(settle), builder.WithPredicates(workloadNews)).
+		Watches(&v1.VirtualMachineInstanceMigration{}, r.after(settle), builder.WithPredicates(migrationNews)).
+		Watches(&corev1.Node{}, r.after(settle), builder.WithPredicates(placeNews)).
+		Watches(&corev1.ResourceQuota{}, r.after(quotasSettle), builder.WithPredicates(quotaNews)).
 		WatchesRawSource(source.Func(r.followConfig)).
 		Complete(r)
 }
 
-// soon wakes the KubeVirt object, once for all that happens within the time in which things settle.
-func (r *WorkloadUpdateReconciler) soon() handler.EventHandler {
+// after wakes the KubeVirt object, once for all that happens within the time in which things settle.
+func (r *WorkloadUpdateReconciler) after(delay time.Duration) handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	wake := func(ctx context.Context, q queue) {
 		for _, request := range r.all(ctx) {
-			q.AddAfter(request, settle)
+			q.AddAfter(request, delay)
 		}
 	}
 	return handler.Funcs{
@@ -151,12 +155,11 @@ var placeNews = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) || !equality.Semantic.DeepEqual(before.Labels, after.Labels)
 }}
 
-// quotaNews lets through what is granted and not what is used, which changes with every Pod. Quotas have no generation.
+// quotaNews lets through what is granted and what is used, which changes with every Pod of a namespace. Quotas have no generation.
 var quotaNews = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.ResourceQuota)
 	after, isQuota := e.ObjectNew.(*corev1.ResourceQuota)
-	return !ok || !isQuota || !equality.Semantic.DeepEqual(before.Spec, after.Spec) ||
-		!equality.Semantic.DeepEqual(before.Status.Hard, after.Status.Hard)
+	return !ok || !isQuota || !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !equality.Semantic.DeepEqual(before.Status, after.Status)
 }}
 
 // Reconcile looks at all guests. What it decides is in workloadupdate.Decide.
