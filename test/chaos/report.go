@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/vireo-project/vireo/test/chaos/plan"
+	"github.com/vireo-project/vireo/test/quantile"
 )
 
 // incident is a fault of a run.
@@ -182,16 +183,7 @@ func (s *summary) count(run *result) {
 		s.Failed++
 	}
 	s.seconds = append(s.seconds, run.Seconds)
-	slices.Sort(s.seconds)
-	s.P50, s.P95 = rank(s.seconds, 0.50), rank(s.seconds, 0.95)
-}
-
-// rank is the nearest one, of a sorted sample.
-func rank(sorted []float64, q float64) float64 {
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[max(min(int(q*float64(len(sorted))+0.999999), len(sorted)), 1)-1]
+	s.P50, s.P95 = quantile.Nearest(s.seconds, 0.50), quantile.Nearest(s.seconds, 0.95)
 }
 
 // cell is a summary in a few letters.

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/quantile"
 )
 
 // logRecord is the size of a record of the guest's log: a sector.
@@ -207,10 +208,7 @@ func makeJourneys(each []journey) *journeys {
 		for _, one := range each {
 			all = append(all, of(one))
 		}
-		slices.Sort(all)
-		// The nearest rank.
-		at := func(percent int) float64 { return all[max((len(all)*percent+99)/100, 1)-1] }
-		return map[string]float64{"p50": at(50), "p95": at(95), "max": all[len(all)-1]}
+		return map[string]float64{"p50": quantile.Nearest(all, 0.50), "p95": quantile.Nearest(all, 0.95), "max": quantile.Nearest(all, 1)}
 	}
 	return &journeys{
 		Count: len(each), Each: each,

@@ -12,19 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestQuantilesTakeTheNearestRank(t *testing.T) {
-	var sample []time.Duration
-	for i := 10; i > 0; i-- {
-		sample = append(sample, time.Duration(i)*time.Second)
-	}
-	if got, want := quantilesOf(sample), (quantiles{P50: 5000, P95: 10000}); got != want {
-		t.Errorf("quantilesOf = %v, want %v", got, want)
-	}
-	if got := quantilesOf(nil); got != (quantiles{}) {
-		t.Errorf("an empty sample has quantiles %v", got)
-	}
-}
-
 func TestStepsAreReadFromALaunchersLog(t *testing.T) {
 	log := "VIREO-GUEST-BOOT\n" +
 		`{"ts":"2026-01-01T00:00:01.25Z","level":"info","msg":"Connected to libvirtd","defined":false}` + "\n" +

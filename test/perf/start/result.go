@@ -8,31 +8,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"text/tabwriter"
-	"time"
 
 	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/test/quantile"
 )
-
-// quantiles summarizes a sample in milliseconds.
-type quantiles struct {
-	P50 float64 `json:"p50"`
-	P95 float64 `json:"p95"`
-}
-
-// quantilesOf takes the nearest rank: with ten samples p95 is the slowest.
-func quantilesOf(sample []time.Duration) quantiles {
-	if len(sample) == 0 {
-		return quantiles{}
-	}
-	sorted := slices.Sorted(slices.Values(sample))
-	rank := func(q float64) float64 {
-		i := min(int(q*float64(len(sorted))+0.999999), len(sorted))
-		return float64(sorted[max(i, 1)-1].Microseconds()) / 1000
-	}
-	return quantiles{P50: rank(0.50), P95: rank(0.95)}
-}
 
 // writes counts API requests that changed something, by the kind that they changed.
 type writes struct {
@@ -52,11 +32,11 @@ type component struct {
 type result struct {
 	Count int `json:"count"`
 	// VM and Pod are creation to Running, one by one.
-	VM  quantiles `json:"vm_ms"`
-	Pod quantiles `json:"pod_ms"`
+	VM  quantile.Pair `json:"vm_ms"`
+	Pod quantile.Pair `json:"pod_ms"`
 	// VMBurst and PodBurst are the same with all created at once.
-	VMBurst  quantiles `json:"vm_burst_ms"`
-	PodBurst quantiles `json:"pod_burst_ms"`
+	VMBurst  quantile.Pair `json:"vm_burst_ms"`
+	PodBurst quantile.Pair `json:"pod_burst_ms"`
 	// Ratio and ExtraMS compare the medians of one-by-one starts.
 	Ratio   float64 `json:"ratio"`
 	ExtraMS float64 `json:"extra_ms"`

@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/quantile"
 )
 
 // smallGuestMiB is the memory of the guests whose start is timed.
@@ -117,7 +118,7 @@ func (b *bench) vms(prefix string) []client.Object {
 
 func (b *bench) podsOneByOne(ctx context.Context, r *result) error {
 	s, err := b.oneByOne(ctx, podRunning, func(context.Context) error { return nil }, b.pods("pod-one")...)
-	r.Pod = quantilesOf(s.durations())
+	r.Pod = quantile.Milliseconds(s.durations())
 	return err
 }
 
@@ -127,7 +128,7 @@ func (b *bench) podsAtOnce(ctx context.Context, r *result) error {
 	if err != nil {
 		return err
 	}
-	r.PodBurst = quantilesOf(s.durations())
+	r.PodBurst = quantile.Milliseconds(s.durations())
 	return b.remove(ctx, pods...)
 }
 
@@ -140,7 +141,7 @@ func (b *bench) vmsOneByOne(ctx context.Context, r *result) error {
 	if err != nil {
 		return err
 	}
-	r.VM = quantilesOf(s.durations())
+	r.VM = quantile.Milliseconds(s.durations())
 	r.Steps = b.steps(s)
 	changes, err := b.settledChanges(offset)
 	if err != nil {
@@ -161,7 +162,7 @@ func (b *bench) vmsAtOnce(ctx context.Context, r *result) error {
 	if err != nil {
 		return err
 	}
-	r.VMBurst = quantilesOf(s.durations())
+	r.VMBurst = quantile.Milliseconds(s.durations())
 	changes, err := b.settledChanges(offset)
 	if err != nil {
 		return err
@@ -196,7 +197,7 @@ func (b *bench) steps(s started) []stepTime {
 				sample = append(sample, when.Sub(created))
 			}
 		}
-		q := quantilesOf(sample)
+		q := quantile.Milliseconds(sample)
 		all = append(all, stepTime{Step: step, P50: q.P50, P95: q.P95})
 	}
 	return all
