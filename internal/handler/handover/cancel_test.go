@@ -16,14 +16,23 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/migrationtls"
 	"github.com/vireo-project/vireo/internal/migration"
 )
 
 // oddPeers answer with an empty domain.
-type oddPeers struct{ Peers }
+type oddPeers struct {
+	Peers
+	// plain have no certificates.
+	plain bool
+}
 
-func (oddPeers) Destination(context.Context, Migration) (*Destination, error) {
-	return &Destination{Address: "10.0.0.7", Domain: "<domain><devices/></domain>"}, nil
+func (p oddPeers) Destination(context.Context, Migration) (*Destination, error) {
+	d := &Destination{Address: "10.0.0.7", Domain: "<domain><devices/></domain>"}
+	if !p.plain {
+		d.TLSName, d.TLS = "migration-m", &migrationtls.Files{}
+	}
+	return d, nil
 }
 
 func (oddPeers) Tunnel(context.Context, Migration) (net.Conn, error) {
@@ -37,6 +46,7 @@ type deafMachine struct {
 	connected func()
 
 	mu       sync.Mutex
+	request  *hypervisor.CopyRequest
 	begun    bool
 	canceled chan struct{}
 }
@@ -45,7 +55,14 @@ func (*deafMachine) LiveXML(context.Context, string) (*libvirtxml.Domain, error)
 	return &libvirtxml.Domain{Devices: &libvirtxml.DomainDeviceList{}}, nil
 }
 
-func (m *deafMachine) Copy(ctx context.Context, _ hypervisor.CopyRequest) error {
+func (*deafMachine) PutMigrationTLS(context.Context, migrationtls.Files) error { return nil }
+
+func (*deafMachine) RemoveMigrationTLS(context.Context) error { return nil }
+
+func (m *deafMachine) Copy(ctx context.Context, r hypervisor.CopyRequest) error {
+	m.mu.Lock()
+	m.request = &r
+	m.mu.Unlock()
 	if m.connected != nil {
 		m.connected()
 	}
@@ -82,10 +99,10 @@ func (*deafMachine) Source(context.Context, string) (hypervisor.SourceState, err
 }
 
 // copyOf begins to copy a guest, and returns what the copy ended with.
-func copyOf(t *testing.T, machine *deafMachine, options *v1.VMIMConfigurationOptions, begun func(*Copies)) error {
+func copyOf(t *testing.T, peers Peers, machine *deafMachine, options *v1.VMIMConfigurationOptions, begun func(*Copies)) error {
 	t.Helper()
 	news := make(chan types.NamespacedName, 1)
-	copies := NewCopies(CopiesOptions{Peers: oddPeers{}, Notify: func(key types.NamespacedName) { news <- key }})
+	copies := NewCopies(CopiesOptions{Peers: peers, Notify: func(key types.NamespacedName) { news <- key }})
 	t.Cleanup(copies.stop)
 	vmi := &v1.VirtualMachineInstance{}
 	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", VMIMConfigurationOptions: options}
@@ -102,7 +119,7 @@ func copyOf(t *testing.T, machine *deafMachine, options *v1.VMIMConfigurationOpt
 
 func TestACopyThatIsCanceledBeforeLibvirtHasAJobEnds(t *testing.T) {
 	machine := &deafMachine{}
-	err := copyOf(t, machine, nil, func(copies *Copies) {
+	err := copyOf(t, oddPeers{}, machine, nil, func(copies *Copies) {
 		machine.connected = func() { _ = copies.Find("m").Cancel(context.Background(), "enough") }
 	})
 	var canceled *CanceledError
@@ -113,8 +130,21 @@ func TestACopyThatIsCanceledBeforeLibvirtHasAJobEnds(t *testing.T) {
 
 func TestACopyOfWhichNothingIsHeardIsGivenUp(t *testing.T) {
 	patience := int64(1)
-	err := copyOf(t, &deafMachine{}, &v1.VMIMConfigurationOptions{ProgressTimeout: &patience}, func(*Copies) {})
+	err := copyOf(t, oddPeers{}, &deafMachine{}, &v1.VMIMConfigurationOptions{ProgressTimeout: &patience}, func(*Copies) {})
 	if err == nil || err.Error() != "Live migration stuck for 1 seconds and has been aborted" {
 		t.Errorf("it ended with %v", err)
+	}
+}
+
+// What the other agent answers does not decide that the guest's memory is sent for all to read.
+func TestAGuestIsSentUnencryptedOnlyIfThatIsConfigured(t *testing.T) {
+	machine, patience := &deafMachine{}, int64(1)
+	if err := copyOf(t, oddPeers{plain: true}, machine, nil, func(*Copies) {}); !errors.Is(err, errPlain) || machine.request != nil {
+		t.Errorf("it ended with %v, %+v", err, machine.request)
+	}
+	disabled := true
+	options := &v1.VMIMConfigurationOptions{DisableTLS: &disabled, ProgressTimeout: &patience}
+	if err := copyOf(t, oddPeers{plain: true}, machine, options, func(*Copies) {}); errors.Is(err, errPlain) || machine.request == nil || machine.request.TLSName != "" {
+		t.Errorf("it ended with %v, %+v", err, machine.request)
 	}
 }

@@ -294,6 +294,10 @@ func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Desti
 		// It becomes a part of a URI.
 		return nil, fmt.Errorf("the address of the target's launcher Pod: %w", err)
 	}
+	options := begun.vmi.Status.MigrationState.VMIMConfigurationOptions
+	if (d.TLS == nil || d.TLSName == "") && !IsPlain(options) {
+		return nil, errPlain
+	}
 	live, err := begun.machine.LiveXML(ctx, domainOf(begun.vmi))
 	if err != nil {
 		return nil, err
@@ -311,7 +315,6 @@ func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Desti
 		Target:    tunnelTo(c.peers, m),
 		CopyDisks: disksToCopy(begun.vmi, live),
 	}
-	options := begun.vmi.Status.MigrationState.VMIMConfigurationOptions
 	configure(r, options)
 	begun.rules = rulesOf(options)
 	if r.PostCopy && !d.PostCopy {
@@ -324,6 +327,9 @@ func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Desti
 	r.MaxDowntime = newCourse(begun.rules, c.now()).downtime
 	return r, nil
 }
+
+// errPlain ends a migration whose target would take the guest's memory unencrypted though nobody has said disableTLS.
+var errPlain = errors.New("the target's agent has no certificates for the guest's memory, and the migration's configuration does not disable TLS")
 
 // configure adds what the migration's configuration says.
 func configure(r *hypervisor.CopyRequest, options *v1.VMIMConfigurationOptions) {

@@ -68,6 +68,9 @@ type Destination struct {
 	PostCopy bool `json:"postCopy,omitempty"`
 }
 
+// IsPlain says that a guest is to be sent unencrypted.
+func IsPlain(options *v1.VMIMConfigurationOptions) bool { return options != nil && isTrue(options.DisableTLS) }
+
 // Peers reaches the agents of other nodes.
 type Peers interface {
 	// Destination asks the target's agent where and how to send the guest.

@@ -166,10 +166,9 @@ func (r *Reconciler) receive(ctx context.Context, s *scope) error {
 	if err != nil {
 		return fmt.Errorf("write the domain's XML: %w", err)
 	}
-	options := state.VMIMConfigurationOptions
 	r.Arrivals.Expect(state.MigrationUID, handover.Arrival{
 		Pod: hypervisor.PodRef{UID: s.pod.UID, VMI: s.key}, Address: s.pod.Status.PodIP, Domain: text,
-		Plain: options != nil && options.DisableTLS != nil && *options.DisableTLS,
+		Plain: handover.IsPlain(state.VMIMConfigurationOptions),
 	})
 	s.memory.migration = state.MigrationUID
 	if err := r.publish(ctx, s); err != nil {
