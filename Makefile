@@ -131,7 +131,7 @@ bench-migrate: ## Measure migrations between two libvirtds against virsh's (COUN
 	@rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher) && guest=$$(hack/images/guest.sh guest-small) && \
 		VIREO_LAUNCHER_ROOTFS=$$rootfs VIREO_GUEST_BOOT=$$guest/boot \
 		VIREO_BENCH_MIGRATE=$(CURDIR)/.bench/migrate.json VIREO_BENCH_MIGRATE_COUNT=$(COUNT) \
-		go test ./test/integration -count 1 -timeout 60m -ginkgo.label-filter bench && cat .bench/migrate.json
+		go test ./test/integration -count 1 -timeout 60m -ginkgo.label-filter bench && cat .bench/migrate.txt
 
 .PHONY: bench-live
 bench-live: ## Move a busy guest between two nodes (COUNT=10): nothing lost, and times; writes .bench/live.json

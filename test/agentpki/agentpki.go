@@ -7,6 +7,7 @@ package agentpki
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"os"
 	"path/filepath"
 
@@ -56,4 +57,17 @@ func (w *World) Server(node string) *tls.Config {
 func (w *World) Client(node string) func(string) (*tls.Config, error) {
 	own := w.of(node)
 	return func(to string) (*tls.Config, error) { return certificate.MigrationClient(own, w.trust, to) }
+}
+
+// Files are what the agent of a node has as files, in a process of its own: the directory of authorities, its certificate and its
+// key as PEM.
+func (w *World) Files(t TB, node string) (trust string, crt, key []byte) {
+	t.Helper()
+	own := w.of(node)
+	der, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+	if err != nil {
+		t.Fatalf("write a key: %v", err)
+	}
+	return string(w.trust), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate.Certificate[0]}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }

@@ -26,6 +26,15 @@ import (
 // dial connects to the Pod's libvirtd as the agent does.
 func (p *pod) dial() *rpc.Conn {
 	GinkgoHelper()
+	conn, err := rpc.Dial(context.Background(), podOptions(p.podsDir(), GinkgoT().TempDir(), p.daemon.PID()), podRef())
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(conn.Close)
+	return conn
+}
+
+// podsDir is a kubelet's directory with the Pod's sockets.
+func (p *pod) podsDir() string {
+	GinkgoHelper()
 	pods := GinkgoT().TempDir()
 	dir := filepath.Join(pods, string(agentPodUID), "volumes", "kubernetes.io~empty-dir", launcherpod.SocketsVolume)
 	Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
@@ -36,16 +45,21 @@ func (p *pod) dial() *rpc.Conn {
 		err := os.Link(filepath.Join(filepath.Dir(p.daemon.Socket()), name), filepath.Join(dir, name))
 		Expect(err).To(Or(Not(HaveOccurred()), MatchError(os.ErrNotExist)))
 	}
-	conn, err := rpc.Dial(context.Background(), rpc.Options{
-		PodsDir: pods, RelayDir: GinkgoT().TempDir(),
+	return pods
+}
+
+// podRef is the one Pod of such a directory.
+func podRef() hypervisor.PodRef { return hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey} }
+
+// podOptions are those of an agent for whom the Pod's PID 1 is the Pod: there is no kubelet that made cgroups.
+func podOptions(pods, relays string, pid int) rpc.Options {
+	return rpc.Options{
+		PodsDir: pods, RelayDir: relays,
 		CheckPeer: func(*net.UnixConn, types.UID) (*hypervisor.Process, error) {
-			fd, err := unix.Open("/proc/"+strconv.Itoa(p.daemon.PID()), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-			return &hypervisor.Process{PID: p.daemon.PID(), Dir: os.NewFile(uintptr(fd), "process")}, err
+			fd, err := unix.Open("/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+			return &hypervisor.Process{PID: pid, Dir: os.NewFile(uintptr(fd), "process")}, err
 		},
-	}, hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
-	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(conn.Close)
-	return conn
+	}
 }
 
 // transcript collects what a reader gives.

@@ -69,7 +69,9 @@ type Destination struct {
 }
 
 // IsPlain says that a guest is to be sent unencrypted.
-func IsPlain(options *v1.VMIMConfigurationOptions) bool { return options != nil && isTrue(options.DisableTLS) }
+func IsPlain(options *v1.VMIMConfigurationOptions) bool {
+	return options != nil && isTrue(options.DisableTLS)
+}
 
 // Peers reaches the agents of other nodes.
 type Peers interface {

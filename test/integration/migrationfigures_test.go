@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package integration_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/vireo-project/vireo/test/quantile"
+)
+
+// What the guest does while it is moved.
+const (
+	idle     = "idle"
+	dirtying = "dirtying"
+)
+
+// What is promised of medians.
+const (
+	// mostTotal is the total time as a multiple of virsh's.
+	mostTotal = 1.15
+	// mostDowntime is by how many milliseconds the guest may stand still for longer.
+	mostDowntime = 50
+)
+
+// sides are CPU times of both sides.
+type sides struct{ source, target time.Duration }
+
+// series is what migrations took.
+type series struct {
+	total, downtime []time.Duration
+	// cpu is user and system time of all that a side runs for a migration, and client that of an agent or of virsh in it.
+	cpu, client []sides
+}
+
+// sideFigures are milliseconds of CPU.
+type sideFigures struct {
+	Source quantile.Pair `json:"source"`
+	Target quantile.Pair `json:"target"`
+}
+
+func sidesOf(all []sides) sideFigures {
+	var source, target []time.Duration
+	for _, one := range all {
+		source, target = append(source, one.source), append(target, one.target)
+	}
+	return sideFigures{Source: quantile.Milliseconds(source), Target: quantile.Milliseconds(target)}
+}
+
+// contest is what migrations of one kind took.
+type contest struct {
+	Load          string        `json:"load"`
+	TLS           bool          `json:"tls"`
+	Count         int           `json:"count"`
+	Vireo         quantile.Pair `json:"vireo_ms"`
+	Virsh         quantile.Pair `json:"virsh_ms"`
+	VireoDowntime quantile.Pair `json:"vireo_downtime_ms"`
+	VirshDowntime quantile.Pair `json:"virsh_downtime_ms"`
+	// VireoCPU and VirshCPU are of QEMU, libvirtd and the agent or virsh, on each side.
+	VireoCPU sideFigures `json:"vireo_cpu_ms"`
+	VirshCPU sideFigures `json:"virsh_cpu_ms"`
+	// VireoAgentCPU is the agents' part of it, and VirshClientCPU that of virsh, which runs at the source.
+	VireoAgentCPU  sideFigures `json:"vireo_agent_cpu_ms"`
+	VirshClientCPU sideFigures `json:"virsh_client_cpu_ms"`
+	// Ratio and ExtraDowntime compare the medians, and Met says whether both are as promised.
+	Ratio         float64 `json:"ratio"`
+	ExtraDowntime float64 `json:"extra_downtime_ms"`
+	Met           bool    `json:"met"`
+}
+
+func newContest(load string, tls bool, ours, theirs *series) *contest {
+	c := &contest{
+		Load: load, TLS: tls, Count: len(ours.total),
+		Vireo: quantile.Milliseconds(ours.total), Virsh: quantile.Milliseconds(theirs.total),
+		VireoDowntime: quantile.Milliseconds(ours.downtime), VirshDowntime: quantile.Milliseconds(theirs.downtime),
+		VireoCPU: sidesOf(ours.cpu), VirshCPU: sidesOf(theirs.cpu), VireoAgentCPU: sidesOf(ours.client), VirshClientCPU: sidesOf(theirs.client),
+	}
+	c.ExtraDowntime = c.VireoDowntime.P50 - c.VirshDowntime.P50
+	if c.Virsh.P50 > 0 {
+		c.Ratio = c.Vireo.P50 / c.Virsh.P50
+	}
+	c.Met = c.Ratio <= mostTotal && c.ExtraDowntime <= mostDowntime
+	return c
+}
+
+// contests are all that were measured. The figures outside of the list are of what there is by default: an idle guest, with TLS.
+type contests struct {
+	*contest
+	CPU      string     `json:"cpu"`
+	Contests []*contest `json:"migrations"`
+}
+
+// cpuMeans says what is counted as CPU time.
+const cpuMeans = "user and system time, from /proc/<pid>/stat (steps of 10 ms), of all processes in the Pod's PID namespace with those that have\n" +
+	"ended (libvirtd, and QEMU with the guest's own work), and of that side's agent, or of virsh at the source"
+
+// publish writes the figures for programs, and beside them for people.
+func (all *contests) publish(file string) error {
+	all.contest, all.CPU = all.Contests[0], strings.ReplaceAll(cpuMeans, "\n", " ")
+	text, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, append(text, '\n'), 0o600); err != nil {
+		return err
+	}
+	table := all.table()
+	AddReportEntry("figures", table)
+	return os.WriteFile(strings.TrimSuffix(file, ".json")+".txt", []byte(table), 0o600)
+}
+
+// table is for people.
+func (all *contests) table() string {
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	row := func(format string, values ...any) { _, _ = fmt.Fprintf(w, format+"\n", values...) } // a Builder takes everything
+	row("guest\tTLS\tby\ttotal\tdowntime\tCPU source\tof it agent, virsh\tCPU target\tof it agent\tagainst virsh")
+	pair := func(p quantile.Pair) string { return fmt.Sprintf("%.0f / %.0f", p.P50, p.P95) }
+	for _, c := range all.Contests {
+		row("%s\t%s\tVireo\t%s\t%s\t%s\t%s\t%s\t%s\t× %.2f, %+.0f ms", c.Load, map[bool]string{true: "on", false: "off"}[c.TLS],
+			pair(c.Vireo), pair(c.VireoDowntime), pair(c.VireoCPU.Source), pair(c.VireoAgentCPU.Source),
+			pair(c.VireoCPU.Target), pair(c.VireoAgentCPU.Target), c.Ratio, c.ExtraDowntime)
+		row("\t\tvirsh\t%s\t%s\t%s\t%s\t%s\t\t%s", pair(c.Virsh), pair(c.VirshDowntime),
+			pair(c.VirshCPU.Source), pair(c.VirshClientCPU.Source), pair(c.VirshCPU.Target), map[bool]string{true: "met", false: "missed"}[c.Met])
+	}
+	_ = w.Flush()
+	_, _ = fmt.Fprintf(&text, "%d migrations of each kind; p50 / p95 in ms. Promised of medians: total at most × %.2f, downtime at most %+d ms.\nCPU: %s.\n",
+		all.Contests[0].Count, mostTotal, mostDowntime, cpuMeans)
+	return text.String()
+}
+
+// tick is the unit of CPU times in /proc (USER_HZ, which is 100 on all of Linux that programs see).
+const tick = 10 * time.Millisecond
+
+// statTimes are utime, stime, cutime and cstime of /proc/<pid>/stat (proc_pid_stat(5)).
+func statTimes(pid string) (own, children time.Duration, ok bool) {
+	line, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+	if err != nil {
+		return 0, 0, false
+	}
+	// What is before may have spaces in it.
+	fields := strings.Fields(string(line[strings.LastIndexByte(string(line), ')')+1:]))
+	// The first of them is the third field of all, and utime the fourteenth.
+	const utime = 14 - 3
+	if len(fields) < utime+4 {
+		return 0, 0, false
+	}
+	var times [4]time.Duration
+	for i := range times {
+		n, err := strconv.ParseInt(fields[utime+i], 10, 64)
+		if err != nil {
+			return 0, 0, false
+		}
+		times[i] = time.Duration(n) * tick
+	}
+	return times[0] + times[1], times[2] + times[3], true
+}
+
+// cpuOf is the CPU time of one process.
+func cpuOf(pid int) time.Duration {
+	GinkgoHelper()
+	own, _, ok := statTimes(strconv.Itoa(pid))
+	Expect(ok).To(BeTrue(), "process %d is not there", pid)
+	return own
+}
+
+// cpu is the CPU time of all that runs in the Pod or ever did: who has ended counts as its parent's child, and who has no parent left
+// as a child of PID 1.
+func (p *pod) cpu() time.Duration {
+	GinkgoHelper()
+	ours, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", p.daemon.PID()))
+	Expect(err).NotTo(HaveOccurred())
+	entries, err := os.ReadDir("/proc")
+	Expect(err).NotTo(HaveOccurred())
+	var sum time.Duration
+	for _, e := range entries {
+		if _, err := strconv.Atoi(e.Name()); err != nil {
+			continue
+		}
+		if theirs, err := os.Readlink(filepath.Join("/proc", e.Name(), "ns/pid")); err != nil || theirs != ours {
+			continue
+		}
+		if own, children, ok := statTimes(e.Name()); ok {
+			sum += own + children
+		}
+	}
+	return sum
+}
