@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vireo-project/vireo/test/chaos/oracle"
 )
 
@@ -19,8 +21,14 @@ var line = regexp.MustCompile(`^.+-(\d+)\s+(?:\(\s*(\d+|-+)\)\s+)?\[\d+\]\s+\S+\
 
 var lost = regexp.MustCompile(`\[LOST (\d+) EVENTS\]`)
 
-// parse reads a line.
-func parse(text string) (*oracle.Event, error) {
+// newThread is the event of a thread that is made.
+const newThread = "task_newtask"
+
+// threads has the processes of threads. The kernel forgets at times which one a thread belongs to, and QEMU's come and go.
+type threads map[int]int
+
+// parse reads a line. It returns nil for one that only tells whose a thread is.
+func (t threads) parse(text string) (*oracle.Event, error) {
 	if found := lost.FindStringSubmatch(text); found != nil {
 		n, err := strconv.Atoi(found[1])
 		return &oracle.Event{Kind: oracle.Lost, Detail: n}, err
@@ -33,12 +41,18 @@ func parse(text string) (*oracle.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	event := &oracle.Event{At: at}
+	process, err := t.processOf(found[1], found[2])
+	if err != nil {
+		return nil, err
+	}
+	if found[5] == newThread {
+		return nil, t.learn(process, found[6])
+	}
+	event := &oracle.Event{At: at, Process: process}
 	if event.Kind, event.Detail, err = classify(found[5], found[6]); err != nil {
 		return nil, err
 	}
-	event.Process, err = processOf(found[1], found[2])
-	return event, err
+	return event, nil
 }
 
 func moment(seconds, micro string) (time.Duration, error) {
@@ -50,19 +64,45 @@ func moment(seconds, micro string) (time.Duration, error) {
 	return time.Duration(s)*time.Second + time.Duration(us)*time.Microsecond, err
 }
 
-// processOf is the process of a thread. The kernel knows it if it has seen the thread being scheduled while it was told to remember.
-func processOf(thread, process string) (int, error) {
+// learn reads "pid=4270 comm=qemu-system-x86 clone_flags=3d0f00 oom_score_adj=0" of a process that makes a thread, or another process.
+func (t threads) learn(process int, fields string) error {
+	var id int
+	var flags uint64
+	// Between the two is a name, which may be anything.
+	_, err := fmt.Sscanf(fields, "pid=%d", &id)
+	if at := strings.LastIndex(fields, " clone_flags="); err == nil {
+		_, err = fmt.Sscanf(fields[max(at, 0):], " clone_flags=%x", &flags)
+	}
+	if err != nil {
+		return fmt.Errorf("read whose thread is new from %q: %w", fields, err)
+	}
+	t[id] = id
+	if flags&unix.CLONE_THREAD != 0 {
+		t[id] = process
+	}
+	return nil
+}
+
+// processOf is the process of a thread. The kernel tells it if it has seen the thread being scheduled while it was told to remember.
+func (t threads) processOf(thread, process string) (int, error) {
 	if id, err := strconv.Atoi(process); err == nil {
 		return id, nil
 	}
+	id, err := strconv.Atoi(thread)
+	if err != nil {
+		return 0, err
+	}
+	if process, known := t[id]; known {
+		return process, nil
+	}
+	// It is older than the trace.
 	status, err := os.ReadFile("/proc/" + thread + "/status")
 	if err == nil {
 		if _, rest, ok := strings.Cut(string(status), "\nTgid:"); ok {
 			return strconv.Atoi(strings.TrimSpace(strings.SplitN(rest, "\n", 2)[0]))
 		}
 	}
-	// It has ended, which single threads of QEMU do not do by themselves in what is traced here.
-	return strconv.Atoi(thread)
+	return id, nil
 }
 
 func classify(event, fields string) (oracle.Kind, int, error) {

@@ -45,7 +45,7 @@ func TestParse(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := parse(test.text)
+			got, err := threads{}.parse(test.text)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -55,8 +55,26 @@ func TestParse(t *testing.T) {
 		})
 	}
 	for _, bad := range []string{"", "something else", " qemu-4242 (4242) [001] ..... 61234.250001: state_0: (0x1) no=1"} {
-		if got, err := parse(bad); err == nil {
+		if got, err := (threads{}).parse(bad); err == nil {
 			t.Errorf("%q is read as %+v", bad, got)
 		}
+	}
+}
+
+// A thread is known by who made it, when the kernel does not tell whose it is and nobody can be asked.
+func TestThreads(t *testing.T) {
+	all := threads{}
+	for _, text := range []string{
+		" containerd-shim-4000000    (4000000) [000] ..... 1.000001: task_newtask: pid=4194242 comm=containerd-shim clone_flags=4111 oom_score_adj=0",
+		" qemu-system-x86-4194242    (-------) [001] ..... 1.000002: task_newtask: pid=4194250 comm=qemu-system-x86 clone_flags=3d0f00 oom_score_adj=0",
+		" a comm=b clone_-4194250    (-------) [001] ..... 1.000003: task_newtask: pid=4194251 comm=a clone_flags=x clone_flags=3d0f00 oom_score_adj=0",
+	} {
+		if event, err := all.parse(text); event != nil || err != nil {
+			t.Fatalf("%q: %+v, %v", text, event, err)
+		}
+	}
+	const end = " CPU 0/TCG-4194250    (-------) [001] ...1. 1.000004: sched_process_exit: comm=CPU 0/TCG pid=4194250 prio=120 group_dead=true"
+	if event, err := all.parse(end); err != nil || event.Process != 4194242 {
+		t.Errorf("%q is of %+v, %v", end, event, err)
 	}
 }

@@ -109,7 +109,7 @@ func (t *Trace) set(programs []string) error {
 	for _, setting := range [][2]string{
 		{"trace_clock", "mono"}, {"buffer_size_kb", bufferKiB}, {"options/record-tgid", "1"}, {"buffer_percent", "0"},
 		{"events/sched/sched_process_exit/filter", "group_dead == 1"}, {"events/sched/sched_process_exit/enable", "1"},
-		{"events/" + name + "/enable", "1"},
+		{"events/task/" + newThread + "/enable", "1"}, {"events/" + name + "/enable", "1"},
 	} {
 		if err := t.write(setting[0], setting[1]); err != nil {
 			return err
@@ -160,14 +160,16 @@ func (t *Trace) Err() error { return t.err }
 
 func (t *Trace) read() {
 	defer close(t.events)
-	lines := bufio.NewScanner(t.pipe)
+	lines, threads := bufio.NewScanner(t.pipe), threads{}
 	for lines.Scan() {
-		event, err := parse(lines.Text())
+		event, err := threads.parse(lines.Text())
 		if err != nil {
 			t.err = err
 			return
 		}
-		t.events <- *event
+		if event != nil {
+			t.events <- *event
+		}
 	}
 	if err := lines.Err(); err != nil && !errors.Is(err, os.ErrClosed) {
 		t.err = err
