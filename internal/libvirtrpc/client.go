@@ -20,6 +20,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +40,11 @@ type Client struct {
 	// closing is closed by Close.
 	closing chan struct{}
 	close   sync.Once
+
+	// heard is when the daemon said something last, in nanoseconds since 1970, and silent for how long it had not when it was
+	// given up.
+	heard  atomic.Int64
+	silent atomic.Pointer[time.Duration]
 
 	// write is held while a message is sent, mu never while anything is waited for: a daemon that does not read must not
 	// keep its answers from being read.
@@ -357,6 +363,7 @@ func (c *Client) read() {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 		c.err = fmt.Errorf("%w: %w", ErrClosed, err)
 	}
+	c.err = c.ended(c.err)
 	c.mu.Unlock()
 	close(c.done)
 	close(c.events)
@@ -375,6 +382,7 @@ func (c *Client) readMessage() error {
 	if _, err := io.ReadFull(c.conn, buf); err != nil {
 		return err
 	}
+	c.heard.Store(time.Now().UnixNano())
 	d := decoder{buf: buf}
 	program, _, proc, kind := d.u32(), d.u32(), d.i32(), d.u32()
 	serial, status := d.u32(), d.u32()

@@ -11,9 +11,6 @@ import (
 	"slices"
 )
 
-// programKeepAlive asks whether the other side is there (src/rpc/virkeepaliveprotocol.x in libvirt).
-const programKeepAlive = 0x6b656570
-
 // ErrRefused is the end of a peer that asks for what it may not, or does not keep to the protocol.
 var ErrRefused = errors.New("refused to pass on a message of libvirt's protocol")
 

@@ -8,11 +8,15 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/libvirtrpc"
@@ -218,4 +222,57 @@ func (m *move) half() (*libvirtrpc.Client, libvirtrpc.Domain) {
 	_, err = from.MigratePerform(ctx, domain, params, cookie, flags|libvirtrpc.MigrateProtect)
 	Expect(err).NotTo(HaveOccurred())
 	return from, domain
+}
+
+var _ = Describe("A source's libvirtd that hangs while the guest is copied", Label("libvirt"), func() {
+	It("is told from one that is there, which answers whatever it does", func() {
+		p := newPod()
+		client, err := libvirtrpc.Dial(GinkgoT().Context(), p.daemon.Socket())
+		Expect(err).NotTo(HaveOccurred())
+		defer client.Close()
+		client.KeepAlive(200*time.Millisecond, 3*time.Second)
+		Consistently(client.Done()).WithTimeout(10 * time.Second).ShouldNot(BeClosed())
+		Expect(unix.Kill(p.libvirtd(), unix.SIGSTOP)).To(Succeed())
+		Eventually(client.Done()).Should(BeClosed())
+	})
+
+	It("is not waited for without end, and leaves one guest when it goes on", func() {
+		m := newMove()
+		m.guest.run("mount /dev/vda /mnt/data; echo before > /mnt/data/log; sync")
+		slow := m.request()
+		slow.Bandwidth = 1 << 20
+		done := make(chan error, 1)
+		go func() { done <- m.here.Copy(GinkgoT().Context(), slow) }()
+		Eventually(m.target).WithTimeout(time.Minute).Should(Equal(migration.TargetReceiving))
+
+		hung := m.from.libvirtd()
+		Expect(unix.Kill(hung, unix.SIGSTOP)).To(Succeed())
+		DeferCleanup(func() { _ = unix.Kill(hung, unix.SIGCONT) })
+		var err error
+		Eventually(done).WithTimeout(3 * time.Minute).Should(Receive(&err))
+		Expect(err).To(MatchError(hypervisor.ErrUnreachable))
+		Eventually(m.target).WithTimeout(time.Minute).Should(Equal(migration.TargetAbsent))
+
+		Expect(unix.Kill(hung, unix.SIGCONT)).To(Succeed())
+		// The connection was given up as well.
+		m.here = m.from.dial()
+		m.guest.conn = m.here
+		m.guest.listen()
+		m.expectStayed(m.settle(migration.Record{Started: true}))
+	})
+})
+
+// libvirtd is the process id of the Pod's.
+func (p *pod) libvirtd() int {
+	GinkgoHelper()
+	found := 0
+	p.processes(func(pid string) {
+		comm, err := os.ReadFile(filepath.Join("/proc", pid, "comm"))
+		if err == nil && strings.TrimSpace(string(comm)) == "libvirtd" {
+			found, err = strconv.Atoi(pid)
+			Expect(err).NotTo(HaveOccurred())
+		}
+	})
+	Expect(found).NotTo(BeZero())
+	return found
 }

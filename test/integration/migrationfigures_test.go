@@ -181,21 +181,28 @@ func cpuOf(pid int) time.Duration {
 // as a child of PID 1.
 func (p *pod) cpu() time.Duration {
 	GinkgoHelper()
+	var sum time.Duration
+	p.processes(func(pid string) {
+		if own, children, ok := statTimes(pid); ok {
+			sum += own + children
+		}
+	})
+	return sum
+}
+
+// processes visits those of the Pod's PID namespace.
+func (p *pod) processes(visit func(pid string)) {
+	GinkgoHelper()
 	ours, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", p.daemon.PID()))
 	Expect(err).NotTo(HaveOccurred())
 	entries, err := os.ReadDir("/proc")
 	Expect(err).NotTo(HaveOccurred())
-	var sum time.Duration
 	for _, e := range entries {
 		if _, err := strconv.Atoi(e.Name()); err != nil {
 			continue
 		}
-		if theirs, err := os.Readlink(filepath.Join("/proc", e.Name(), "ns/pid")); err != nil || theirs != ours {
-			continue
-		}
-		if own, children, ok := statTimes(e.Name()); ok {
-			sum += own + children
+		if theirs, err := os.Readlink(filepath.Join("/proc", e.Name(), "ns/pid")); err == nil && theirs == ours {
+			visit(e.Name())
 		}
 	}
-	return sum
 }

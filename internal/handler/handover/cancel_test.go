@@ -44,6 +44,8 @@ type deafMachine struct {
 	Machine
 	// connected is called before there is a job.
 	connected func()
+	// hangs says that libvirt takes the cancellation, and QEMU does not.
+	hangs bool
 
 	mu       sync.Mutex
 	request  *hypervisor.CopyRequest
@@ -84,7 +86,7 @@ func (*deafMachine) CopyProgress(context.Context, string) (*hypervisor.CopyProgr
 func (m *deafMachine) CancelCopy(context.Context, string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.begun {
+	if m.begun && !m.hangs {
 		select {
 		case <-m.canceled:
 		default:
@@ -146,5 +148,19 @@ func TestAGuestIsSentUnencryptedOnlyIfThatIsConfigured(t *testing.T) {
 	options := &v1.VMIMConfigurationOptions{DisableTLS: &disabled, ProgressTimeout: &patience}
 	if err := copyOf(t, oddPeers{plain: true}, machine, options, func(*Copies) {}); errors.Is(err, errPlain) || machine.request == nil || machine.request.TLSName != "" {
 		t.Errorf("it ended with %v, %+v", err, machine.request)
+	}
+}
+
+func TestACopyThatIsNotEndedByLibvirtIsDropped(t *testing.T) {
+	machine := &deafMachine{hangs: true}
+	err := copyOf(t, oddPeers{}, machine, nil, func(copies *Copies) {
+		began := time.Now()
+		// A clock by which minutes are tenths of a second.
+		copies.now = func() time.Time { return began.Add(600 * time.Since(began)) }
+		machine.connected = func() { _ = copies.Find("m").Cancel(context.Background(), "enough") }
+	})
+	var canceled *CanceledError
+	if !errors.As(err, &canceled) || canceled.Reason != "enough" {
+		t.Errorf("it ended with %v", err)
 	}
 }

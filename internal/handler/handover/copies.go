@@ -260,10 +260,11 @@ func (c *Copies) copyGuest(ctx context.Context, begun *Copy, m Migration) error 
 	if begun.isCanceled() {
 		return errors.New("canceled")
 	}
-	watching, stop := context.WithCancel(ctx)
+	// The watch ends with the copying, and may end it.
+	copying, stop := context.WithCancel(ctx)
 	defer stop()
-	c.wg.Go(func() { c.watch(watching, begun) })
-	return begun.machine.Copy(ctx, *request)
+	c.wg.Go(func() { c.watch(copying, begun, stop) })
+	return begun.machine.Copy(copying, *request)
 }
 
 func (c *Copy) isCanceled() bool {
@@ -351,11 +352,15 @@ func configure(r *hypervisor.CopyRequest, options *v1.VMIMConfigurationOptions) 
 // compressedChannels is how many connections take memory that is compressed. QEMU's default of multifd-channels.
 const compressedChannels = 2
 
-// watch looks at the copy until it has ended, and does what helps it to.
-func (c *Copies) watch(ctx context.Context, begun *Copy) {
+// cancelPatience is how long libvirt may take to end a copy that was canceled. After it this process ends its connections, as its own
+// end would: what becomes of the guest is asked of libvirt, whenever that answers.
+const cancelPatience = 2 * time.Minute
+
+// watch looks at the copy until it has ended, and does what helps it to. The last thing that helps is to drop it.
+func (c *Copies) watch(ctx context.Context, begun *Copy, drop func()) {
 	logger := log.FromContext(ctx)
 	course := newCourse(begun.rules, c.now())
-	throttled := false
+	throttled, canceled := false, time.Time{}
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	for {
@@ -368,6 +373,14 @@ func (c *Copies) watch(ctx context.Context, begun *Copy) {
 			// What was canceled before libvirt had a job for it begins all the same, and libvirt may not have been reached.
 			if err := begun.machine.CancelCopy(context.WithoutCancel(ctx), domainOf(begun.vmi)); err != nil && ctx.Err() == nil {
 				logger.Info("The migration is not canceled yet", "error", err.Error())
+			}
+			if canceled.IsZero() {
+				canceled = c.now()
+			}
+			// In a post-copy the target's guest runs already, and needs the connections.
+			if c.now().Sub(canceled) > cancelPatience && course.mode != v1.MigrationPostCopy {
+				logger.Info("The copying is dropped: libvirt does not end it")
+				drop()
 			}
 			continue
 		}

@@ -39,7 +39,7 @@ func TestALookAtACopyIsNotGivenUpWhenTheCopyEnds(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		copies.watch(ctx, &Copy{vmi: vmi, machine: machine})
+		copies.watch(ctx, &Copy{vmi: vmi, machine: machine}, copied)
 	}()
 	<-machine.asked
 	copied()

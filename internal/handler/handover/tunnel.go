@@ -90,6 +90,24 @@ func hijack(w http.ResponseWriter) (net.Conn, error) {
 
 var errGone = errors.New("the connection was taken over and cannot be used")
 
+// peerPatience is how long the source's agent may be silent. It shows every ten seconds that it is there.
+const peerPatience = 90 * time.Second
+
+// heard lets through what a direction does, and ends the connection of a peer that says nothing any more. libvirtd ends the guest
+// that waits for it then, as with any other end of the connection: one that has arrived stays. An agent that is older than this rule
+// does not show that it is there, and says nothing while the guest is copied.
+func heard(peer net.Conn, patience time.Duration, direction libvirtrpc.Direction) libvirtrpc.Direction {
+	alive := false
+	return func(program uint32, proc int32, kind uint32) bool {
+		alive = alive || libvirtrpc.IsKeepAlive(program)
+		if alive {
+			// A connection that has ended tells it by itself.
+			_ = peer.SetReadDeadline(time.Now().Add(patience))
+		}
+		return direction(program, proc, kind)
+	}
+}
+
 // bridge passes messages on until one side ends or says what it may not.
 func bridge(ctx context.Context, peer, libvirtd net.Conn) error {
 	stop := context.AfterFunc(ctx, func() {
@@ -98,7 +116,9 @@ func bridge(ctx context.Context, peer, libvirtd net.Conn) error {
 	})
 	defer stop()
 	ended := make(chan error, 2)
-	go func() { ended <- libvirtrpc.Pass(libvirtd, peer, libvirtrpc.MigrationCalls()) }()
+	go func() {
+		ended <- libvirtrpc.Pass(libvirtd, peer, heard(peer, peerPatience, libvirtrpc.MigrationCalls()))
+	}()
 	go func() { ended <- libvirtrpc.Pass(peer, libvirtd, libvirtrpc.MigrationAnswers) }()
 	first := <-ended
 	_ = peer.Close()

@@ -25,6 +25,10 @@ const (
 	finishTimeout = 30 * time.Second
 	// endLook is how long a watch for QEMU's end does not notice that nobody needs it any more.
 	endLook = 50 * time.Millisecond
+	// aliveInterval is the pause between two questions whether a libvirtd is there, and alivePatience how long none may be answered.
+	// Both sides are given up then: the one whose call may take hours, and the one that is not asked for anything meanwhile.
+	aliveInterval = 10 * time.Second
+	alivePatience = time.Minute
 	// mebibyte is libvirt's unit of bandwidth.
 	mebibyte = 1 << 20
 )
@@ -40,6 +44,8 @@ type copier struct {
 	begun func(context.Context) error
 	// since is when libvirt said last that the guest stopped.
 	since func() time.Time
+	// cancel ends libvirt's job at the source.
+	cancel func(context.Context) error
 	// end is that of the source's QEMU, or nil if it cannot be seen.
 	end *podprocess.End
 	// keepPaused says that the guest was paused before.
@@ -66,14 +72,20 @@ func (c *Conn) Copy(ctx context.Context, r hypervisor.CopyRequest) error {
 	}
 	defer target.Close()
 	defer c.notify()
+	source.KeepAlive(aliveInterval, alivePatience)
+	target.KeepAlive(aliveInterval, alivePatience)
 	end := c.guestEnd(ctx)
 	defer end.Close()
-	m := copier{CopyRequest: r, source: source, target: target, domain: domain, end: end, since: c.suspendedSince, begun: func(ctx context.Context) error {
-		if r.MaxDowntime == 0 {
-			return nil
-		}
-		return c.SetMaxDowntime(ctx, r.Domain, r.MaxDowntime)
-	}}
+	m := copier{
+		CopyRequest: r, source: source, target: target, domain: domain, end: end, since: c.suspendedSince,
+		cancel: func(ctx context.Context) error { return c.CancelCopy(ctx, r.Domain) },
+		begun: func(ctx context.Context) error {
+			if r.MaxDowntime == 0 {
+				return nil
+			}
+			return c.SetMaxDowntime(ctx, r.Domain, r.MaxDowntime)
+		},
+	}
 	return m.run(ctx)
 }
 
@@ -97,23 +109,23 @@ func (m *copier) run(ctx context.Context) error {
 		return err
 	}
 	flags := m.flags()
-	state, _, err := m.source.State(ctx, m.domain)
+	state, _, err := m.state(ctx)
 	if err != nil {
-		return fromClient("look at the guest", err)
+		return err
 	}
 	m.keepPaused = state == libvirtrpc.StatePaused
 	cookie, xml, err := m.begin(ctx, params, flags)
 	if err != nil {
 		return err
 	}
-	if cookie, params, err = m.prepare(ctx, params, cookie, xml, flags); err != nil {
+	params = with(params, libvirtrpc.ParamXML, xml)
+	if cookie, err = m.prepare(ctx, params, cookie, flags); err != nil {
 		// The job is ended before this returns, so that the guest is as it was.
 		return errors.Join(err, m.confirm(ctx, params, nil, flags, true))
 	}
 	began := time.Now()
-	cookie, err = m.source.MigratePerform(ctx, m.domain, params, cookie, flags|libvirtrpc.MigrateProtect)
+	cookie, err = m.perform(ctx, params, cookie, flags)
 	if err != nil {
-		err = fromClient("copy the guest", err)
 		_, finishErr := m.finish(ctx, params, nil, flags, true)
 		return errors.Join(err, ignoreAnswer(finishErr))
 	}
@@ -146,21 +158,40 @@ func (m *copier) begin(ctx context.Context, params []libvirtrpc.Param, flags lib
 	return cookie, xml, fromClient("begin to migrate", err)
 }
 
-// prepare starts the target's QEMU, and returns the parameters of what follows.
-func (m *copier) prepare(
-	ctx context.Context, params []libvirtrpc.Param, cookie []byte, xml string, flags libvirtrpc.MigrateFlags,
-) ([]byte, []libvirtrpc.Param, error) {
+// prepare starts the target's QEMU. The address to which its libvirtd would have the memory sent is not used: that is the Pod's, and
+// a launcher must not send a guest's memory elsewhere.
+func (m *copier) prepare(ctx context.Context, params []libvirtrpc.Param, cookie []byte, flags libvirtrpc.MigrateFlags) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, actTimeout)
 	defer cancel()
-	params = with(params, libvirtrpc.ParamXML, xml)
-	next, uri, err := m.target.MigratePrepare(ctx, params, cookie, flags)
-	if err != nil {
-		return nil, params, fromClient("prepare the target", err)
-	}
-	if uri != "" {
-		params = with(params, libvirtrpc.ParamURI, uri)
-	}
-	return next, params, nil
+	next, _, err := m.target.MigratePrepare(ctx, params, cookie, flags)
+	return next, fromClient("prepare the target", err)
+}
+
+// perform copies the guest, for as long as that takes and both libvirtds are there.
+func (m *copier) perform(ctx context.Context, params []libvirtrpc.Param, cookie []byte, flags libvirtrpc.MigrateFlags) ([]byte, error) {
+	performed := make(chan struct{})
+	defer close(performed)
+	go func() {
+		select {
+		case <-performed:
+		case <-ctx.Done():
+		case <-m.target.Done():
+			// Nobody can complete the guest there. libvirt refuses it in a post-copy, which goes on without.
+			if err := m.cancel(context.WithoutCancel(ctx)); err != nil {
+				log.FromContext(ctx).Info("A migration whose target is out of reach was not canceled", "error", err.Error())
+			}
+		}
+	}()
+	next, err := m.source.MigratePerform(ctx, m.domain, params, cookie, flags|libvirtrpc.MigrateProtect)
+	return next, fromClient("copy the guest", err)
+}
+
+// state is that of the source's guest, and libvirt's reason for it.
+func (m *copier) state(ctx context.Context) (libvirtrpc.State, int32, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	state, reason, err := m.source.State(ctx, m.domain)
+	return state, reason, fromClient("look at the guest", err)
 }
 
 // switchOver completes the target's guest and then ends the source's. What happens to the source's guest if the target does
@@ -233,11 +264,9 @@ func (m *copier) inPostCopy(ctx context.Context) (bool, error) {
 	if !m.PostCopy {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	state, reason, err := m.source.State(ctx, m.domain)
+	state, reason, err := m.state(ctx)
 	if err != nil {
-		return false, fromClient("look at the guest", err)
+		return false, err
 	}
 	paused := libvirt.DomainPausedReason(reason)
 	return state == libvirtrpc.StatePaused &&
