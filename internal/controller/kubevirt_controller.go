@@ -111,8 +111,7 @@ func (r *KubeVirtReconciler) Reconcile(ctx context.Context, request ctrl.Request
 		return ctrl.Result{}, err
 	}
 	original := kv.DeepCopy()
-	scope := &kubevirt.Scope{Client: r.Client, Namespace: r.Namespace, KubeletRoot: r.KubeletRoot, KubeVirt: kv, Now: now(r.Clock)}
-	scope.Config, scope.ConfigErr = clusterconfig.FromKubeVirt(kv, r.Options...)
+	scope := r.scope(kv)
 
 	all := &v1.KubeVirtList{}
 	if err := r.List(ctx, all); err != nil {
@@ -137,6 +136,17 @@ func (r *KubeVirtReconciler) Reconcile(ctx context.Context, request ctrl.Request
 		scope.InstallErr = kubevirt.Install(ctx, scope)
 	}
 	return result(r.finish(ctx, scope, original), scope.UntilLook())
+}
+
+func (r *KubeVirtReconciler) scope(kv *v1.KubeVirt) *kubevirt.Scope {
+	s := &kubevirt.Scope{Client: r.Client, Namespace: r.Namespace, KubeletRoot: r.KubeletRoot, KubeVirt: kv, Now: now(r.Clock)}
+	s.Config, s.ConfigErr = clusterconfig.FromKubeVirt(kv, r.Options...)
+	return s
+}
+
+// DeploymentID identifies what a KubeVirt object asks this build to install. It needs no look at the cluster.
+func (r *KubeVirtReconciler) DeploymentID(kv *v1.KubeVirt) (string, error) {
+	return kubevirt.DeploymentID(r.scope(kv))
 }
 
 // finish writes the status when it changed, takes the finalizer away at the end, and gives what has to be retried.

@@ -125,6 +125,7 @@ var _ = Describe("KubeVirt", func() {
 		expectCondition(kv, v1.KubeVirtConditionAvailable, corev1.ConditionTrue, kubevirt.ReasonAllComponentsReady)
 		Expect(kv.Status.ObservedKubeVirtVersion).To(Equal("v1"))
 		Expect(kv.Status.ObservedDeploymentID).To(Equal(kv.Status.TargetDeploymentID))
+		Expect(reconciler.DeploymentID(kv)).To(Equal(kv.Status.TargetDeploymentID), "who looks at nothing knows it as well")
 		Expect(kv.Status.Generations).To(HaveLen(8))
 		Expect(*kv.Status.ObservedGeneration).To(Equal(kv.Generation))
 	})

@@ -48,6 +48,8 @@ type WorkloadUpdateReconciler struct {
 	Config ConfigFeed
 	// Namespace is the install namespace, in which the KubeVirt object belongs.
 	Namespace string
+	// DeploymentID identifies what a KubeVirt object asks this build to install: KubeVirtReconciler.DeploymentID.
+	DeploymentID func(*v1.KubeVirt) (string, error)
 	// Clock is the time; nil means the machine's.
 	Clock clock.PassiveClock
 }
@@ -174,6 +176,7 @@ func (r *WorkloadUpdateReconciler) Reconcile(ctx context.Context, request ctrl.R
 	}
 	scope := &workloadupdate.Scope{
 		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock), Config: r.Config.Current(), KubeVirt: active.DeepCopy(),
+		DeploymentID: r.DeploymentID,
 	}
 	if err := r.load(ctx, scope); err != nil {
 		return ctrl.Result{}, err

@@ -38,6 +38,8 @@ type upgrade struct {
 	events *heard
 	clock  *adjustable
 	r      *WorkloadUpdateReconciler
+	// deployment identifies what this build installs.
+	deployment string
 }
 
 // adjustable is a clock that tests set.
@@ -61,7 +63,7 @@ func (n namespaced) List(c context.Context, list client.ObjectList, options ...c
 
 func newUpgrade(methods ...v1.WorkloadUpdateMethod) *upgrade {
 	GinkgoHelper()
-	u := &upgrade{ns: NewNamespace(), writes: NewWrites(), events: &heard{}, clock: &adjustable{time.Now().Truncate(time.Second)}}
+	u := &upgrade{ns: NewNamespace(), writes: NewWrites(), events: &heard{}, clock: &adjustable{time.Now().Truncate(time.Second)}, deployment: "deployment-2"}
 	u.node = u.ns + "-node-1"
 	for _, name := range []string{u.node, u.ns + "-node-2"} {
 		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.NodeSchedulable: "true", corev1.LabelArchStable: "amd64"}}}
@@ -88,6 +90,7 @@ func (u *upgrade) configure() {
 	Expect(store.Set(ExpectExists(u.kv))).To(Succeed())
 	u.r = &WorkloadUpdateReconciler{
 		Client: namespaced{u.writes, u.ns}, Live: k8sClient, Recorder: u.events, Config: store, Namespace: u.ns, Clock: u.clock,
+		DeploymentID: func(*v1.KubeVirt) (string, error) { return u.deployment, nil },
 	}
 }
 
@@ -96,7 +99,6 @@ func (u *upgrade) rolledOut(observed string) {
 	GinkgoHelper()
 	status := &ExpectExists(u.kv).Status
 	status.Phase, status.TargetDeploymentID, status.ObservedDeploymentID = v1.KubeVirtPhaseDeployed, "deployment-2", observed
-	status.ObservedKubeVirtRegistry, status.ObservedKubeVirtVersion = "registry.example", "v2"
 	status.ObservedGeneration = ptr.To(u.kv.Generation)
 	ExpectStatus(u.kv)
 }
@@ -271,7 +273,11 @@ var _ = Describe("Workload updates", func() {
 		u.rest()
 		Expect(u.count()).To(HaveValue(Equal(1)))
 		Expect(u.migrations()).To(BeEmpty())
+		u.deployment = "deployment-3"
 		u.rolledOut("deployment-2")
+		u.rest()
+		Expect(u.migrations()).To(BeEmpty(), "the status is that of the virt-controller before")
+		u.deployment = "deployment-2"
 		u.rest()
 		Expect(u.migrations()).To(HaveLen(1))
 	})

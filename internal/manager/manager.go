@@ -130,11 +130,12 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 	if err := mgr.Add(imports); err != nil {
 		return err
 	}
+	installation := &controller.KubeVirtReconciler{
+		Client: mgr.GetClient(), Namespace: o.Namespace, KubeletRoot: o.KubeletRoot,
+		Options: []clusterconfig.Option{o.images()},
+	}
 	reconcilers := []interface{ SetupWithManager(ctrl.Manager) error }{
-		&controller.KubeVirtReconciler{
-			Client: mgr.GetClient(), Namespace: o.Namespace, KubeletRoot: o.KubeletRoot,
-			Options: []clusterconfig.Option{o.images()},
-		},
+		installation,
 		&controller.NodeReconciler{
 			Client: mgr.GetClient(), Recorder: recorder, Namespace: o.Namespace, Config: store,
 		},
@@ -158,6 +159,7 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		},
 		&controller.WorkloadUpdateReconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store, Namespace: o.Namespace,
+			DeploymentID: installation.DeploymentID,
 		},
 	}
 	for _, r := range reconcilers {

@@ -36,6 +36,16 @@ func Install(ctx context.Context, s *Scope) error {
 	return observe(ctx, s)
 }
 
+// DeploymentID identifies what the object of a scope asks for, whatever is installed. TargetDeploymentID in the status follows it.
+func DeploymentID(s *Scope) (string, error) {
+	// The authorities are no part of it.
+	objects, err := operator.Render(settings(s, nil))
+	if err != nil {
+		return "", err
+	}
+	return operator.DeploymentID(objects), nil
+}
+
 func settings(s *Scope, bundles map[string][]byte) operator.Settings {
 	spec := &s.KubeVirt.Spec
 	settings := operator.Settings{

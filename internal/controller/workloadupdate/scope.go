@@ -59,6 +59,8 @@ type Scope struct {
 
 	// KubeVirt is the object that counts.
 	KubeVirt *v1.KubeVirt
+	// DeploymentID identifies what a KubeVirt object asks this build to install.
+	DeploymentID func(*v1.KubeVirt) (string, error)
 	// Instances are all VMIs, Pods all launcher Pods and Migrations all migrations in the cache. They are not changed.
 	Instances  []v1.VirtualMachineInstance
 	Pods       []corev1.Pod
@@ -110,12 +112,14 @@ func (s *Scope) world() World {
 // ready says that the agents and virt-api are those that the configuration asks for, by what the KubeVirt reconciler has seen of it.
 func (s *Scope) ready() bool {
 	status := &s.KubeVirt.Status
-	registry, _, tag := clusterconfig.SplitImage(s.Config.Images.Handler)
-	return status.Phase == v1.KubeVirtPhaseDeployed && status.ObservedDeploymentID != "" &&
-		status.ObservedDeploymentID == status.TargetDeploymentID &&
-		ptr.Deref(status.ObservedGeneration, 0) == s.KubeVirt.Generation && s.Config.Generation == s.KubeVirt.Generation &&
-		// A virt-controller that has just replaced an older one has other images, which the status does not tell yet.
-		status.ObservedKubeVirtRegistry == registry && status.ObservedKubeVirtVersion == tag
+	if status.Phase != v1.KubeVirtPhaseDeployed || status.ObservedDeploymentID != status.TargetDeploymentID ||
+		ptr.Deref(status.ObservedGeneration, 0) != s.KubeVirt.Generation || s.Config.Generation != s.KubeVirt.Generation {
+		return false
+	}
+	// The status of a virt-controller that has just replaced another one is the other's: it does not tell yet that agents are to be
+	// replaced, and with them what they copy. What cannot be installed the KubeVirt object says itself.
+	wanted, err := s.DeploymentID(s.KubeVirt)
+	return err == nil && status.ObservedDeploymentID == wanted
 }
 
 func (s *Scope) slots() int {
