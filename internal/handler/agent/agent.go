@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -178,6 +179,9 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 		Config:   store.Current,
 		Recorder: mgr.GetEventRecorder(name),
 	})
+	if err := metrics.Registry.Register(guests.Metrics()); err != nil {
+		return fmt.Errorf("cannot register metrics: %w", err)
+	}
 	if err := moves.serve(mgr, o, connections, guests); err != nil {
 		return err
 	}

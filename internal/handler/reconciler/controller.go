@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -92,6 +93,9 @@ func New(o Options) *Reconciler {
 	r.copies = handover.NewCopies(handover.CopiesOptions{Peers: o.Peers, Notify: o.Notify, Declare: r.declareMode, Left: r.giveAway, Tell: r.tell})
 	return r
 }
+
+// Metrics are those of the guests that leave the node.
+func (r *Reconciler) Metrics() prometheus.Collector { return r.copies.Metrics(r.Node) }
 
 // SetupWithManager registers the reconciler. What comes through notices is a VMI that the hypervisor has news of.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, notices <-chan event.TypedGenericEvent[types.NamespacedName]) error {
