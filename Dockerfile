@@ -34,6 +34,16 @@ ENV PATH=/usr/sbin:/usr/bin
 USER 107:107
 ENTRYPOINT ["/usr/bin/virt-launcher"]
 
+# The launcher before the last change of it, for upgrades in the end-to-end suite (hack/images/previous.sh).
+FROM scratch AS virt-launcher-previous-rootfs
+ADD .build/rootfs/virt-launcher-previous.tar /
+
+FROM virt-launcher-previous-rootfs AS virt-launcher-previous
+COPY .build/previous/ /
+ENV PATH=/usr/sbin:/usr/bin
+USER 107:107
+ENTRYPOINT ["/usr/bin/virt-launcher"]
+
 # Guests. A containerDisk holds one disk image under /disk, owned by QEMU's user.
 FROM scratch AS guest-small
 COPY --chown=107:107 .build/guests/guest-small/disk/ /disk/

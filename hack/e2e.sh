@@ -29,7 +29,7 @@ finish() {
 	hack/cluster/cluster leftovers
 }
 
-bring_up 2 virt-controller virt-api virt-handler virt-launcher guest-small guest-small-kernel guest-debian test-tools
+bring_up 2 virt-controller virt-api virt-handler virt-launcher virt-launcher-previous guest-small guest-small-kernel guest-debian test-tools
 result=0
 (watched "end-to-end suite" run_suite) || result=$?
 step "taking the cluster down, and looking for leftovers" finish

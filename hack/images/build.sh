@@ -81,6 +81,15 @@ inputs() {
 		echo "bin/$1"
 		echo "=$made"
 		;;
+	virt-launcher-previous)
+		made=$("$repo/hack/images/previous.sh")
+		place "$made/virt-launcher" "$context/previous/usr/bin/virt-launcher"
+		place "$made/commit" "$context/previous/usr/share/vireo/launcher-commit"
+		made=$(cat "$made/rootfs")
+		place "$made" "$context/rootfs/$1.tar"
+		echo .build/previous
+		echo "=$made"
+		;;
 	guest-*)
 		made=$("$repo/hack/images/guest.sh" "${1%-kernel}")
 		[ -d "$made" ] || die "$1: its guest was not made"

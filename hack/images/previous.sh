@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# previous.sh: makes what the image of the previous launcher is made of, and prints the path of its folder: the launcher's program
+# (virt-launcher), the path of its root file system (rootfs) and the commit that they are of (commit).
+#
+# The previous launcher is the one before the last change that made another program of it, or another root file system. It is built from
+# its own sources and recipe, once per commit. A clone without that history has the launcher of today under another name.
+
+. "$(dirname "$0")/env.sh"
+
+# builds COMMIT: makes the folder of a commit if it is not there, and prints its path.
+builds() {
+	local out=$cache/launchers/$1 tree=$work/tree-$1
+	if [ ! -f "$out/commit" ]; then
+		say "virt-launcher of ${1:0:12}: building"
+		mkdir -p "$tree" "$out"
+		git -C "$repo" -c tar.umask=0022 archive "$1" | tar -C "$tree" -x
+		program "$tree" "$out/virt-launcher"
+		"$tree/hack/images/rootfs.sh" virt-launcher >"$out/rootfs"
+		echo "$1" >"$out/commit"
+	fi
+	echo "$out"
+}
+
+# program TREE FILE: the same from the same sources, wherever they are.
+program() {
+	(cd "$1" && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$2" ./cmd/virt-launcher) >&2 ||
+		die "virt-launcher: go build in $1 failed"
+}
+
+# sources: what the launcher is made of.
+sources() {
+	(cd "$repo" && go list -deps -f '{{if and .Module .Module.Main}}{{.Dir}}{{end}}' ./cmd/virt-launcher)
+	echo "$repo/images/virt-launcher"
+}
+
+scratch
+mapfile -t paths < <(sources)
+today=$work/today
+mkdir "$today"
+program "$repo" "$today/virt-launcher"
+"$repo/hack/images/rootfs.sh" virt-launcher >"$today/rootfs"
+echo 'the present one' >"$today/commit"
+for change in $(git -C "$repo" log -10 --format=%H -- "${paths[@]}" ':(exclude)*_test.go' 2>/dev/null || true); do
+	before=$(git -C "$repo" rev-parse --verify --quiet "$change^") || break
+	made=$(builds "$before")
+	if ! cmp -s "$made/virt-launcher" "$today/virt-launcher" || ! cmp -s "$made/rootfs" "$today/rootfs"; then
+		echo "$made"
+		exit
+	fi
+done
+say "virt-launcher: this clone's history has no other one, so the previous one is the present one"
+made=$cache/launchers/present
+rm -rf "$made"
+mkdir -p "${made%/*}"
+mv "$today" "$made"
+echo "$made"
