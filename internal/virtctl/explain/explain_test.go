@@ -218,6 +218,17 @@ func scenes() map[string]*world {
 					MigrationPolicyName: ptr.To("slowly"), AbortRequested: true,
 				}
 			}),
+		"moves slowly": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusMigrating, nil).vmi(onN1()).migration("kubevirt-migrate-vm-b", v1.MigrationRunning, "").
+			event(6*time.Second, "VirtualMachineInstance", "demo", "Migrating", "The migration needs help (allow a longer downtime): the guest may stand still for 600 ms: what is left has not become less than 80 MiB for 2 passes, the guest changes 90 MiB/s and 60 MiB/s are copied.").
+			event(9*time.Second, "VirtualMachineInstance", "demo", "Migrating", "The guest is slowed down, by 20% at first: the guest changes 90 MiB/s and 60 MiB/s are copied.").
+			event(12*time.Second, "VirtualMachineInstance", "demo", "Migrating", begins).
+			event(time.Hour, "VirtualMachineInstance", "demo", "Migrating", "The migration needs help (post-copy): of another migration.").
+			with(func(s *Snapshot) {
+				s.Migrations[0].UID = "b"
+				s.VMI.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{
+					MigrationUID: "b", TargetNode: "n2", Mode: v1.MigrationPreCopy, StartTimestamp: ptr.To(metav1.NewTime(noon.Add(-12 * time.Second))),
+				}
+			}),
 		"moves soon": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1()).migration("kubevirt-migrate-vm-b", v1.MigrationPending, ""),
 		"leaves without a quota": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(evicted(v1.EvictionStrategyLiveMigrate))).
 			migration("kubevirt-evacuation-b", v1.MigrationPending, "").with(func(s *Snapshot) {

@@ -6,6 +6,7 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"time"
 
 	"k8s.io/utils/ptr"
 
@@ -82,6 +83,9 @@ func (s *Snapshot) moving(m *v1.VirtualMachineInstanceMigration, what string) Fi
 		why = fmt.Sprintf("It has been copied to node %s for %s (%s).", state.TargetNode, age(s.Now, state.StartTimestamp.Time), cmp.Or(state.Mode, v1.MigrationPreCopy))
 	}
 	f.Why = append(f.Why, why)
+	if state.StartTimestamp != nil {
+		f.Why = append(f.Why, s.told(state.StartTimestamp.Time)...)
+	}
 	if state.MigrationPolicyName != nil {
 		f.Why = append(f.Why, fmt.Sprintf("MigrationPolicy %s says how.", *state.MigrationPolicyName))
 	}
@@ -89,6 +93,29 @@ func (s *Snapshot) moving(m *v1.VirtualMachineInstanceMigration, what string) Fi
 		f.Good, f.Why = false, append(f.Why, "It is being aborted: the guest stays where it is.")
 	}
 	return f
+}
+
+// progressEvents is how many of a copy's events are shown: the last ones have the newest figures.
+const progressEvents = 3
+
+// begins is what the event of a copy's beginning says, which is known. KubeVirt's words.
+const begins = "VirtualMachineInstance is migrating."
+
+// told is what the source's agent has told of a copy since it began: what it does to bring it to an end, and by which rates. How far
+// a copy is that goes well is written nowhere, as it would be another write every few seconds.
+func (s *Snapshot) told(began time.Time) []string {
+	var out []string
+	for i := range s.Events {
+		e := &s.Events[i]
+		if e.InvolvedObject.Kind != "VirtualMachineInstance" || e.Reason != string(v1.Migrating) || eventTime(e).Before(began) || e.Message == begins {
+			continue
+		}
+		out = append(out, fmt.Sprintf("%s ago: %s", age(s.Now, eventTime(e)), short(e.Message)))
+		if len(out) == progressEvents {
+			break
+		}
+	}
+	return out
 }
 
 // onItsWay is about a guest that is to leave by a migration.
