@@ -270,4 +270,22 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		m.lookOnce(vmim)
 		ExpectGone(target)
 	})
+
+	It("takes no Pod for its target that is somebody else's, and does not delete it", func() {
+		m := newMigrations()
+		vmi := m.running("a", "vm")
+		vmim := m.request(builder.MakeMigration("go", "vm"))
+		m.look(vmim)
+		target := ExpectExists(m.target(vmi, vmim))
+		m.remove(target)
+		theirs := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: target.Name, Labels: target.Labels}, Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "compute", Image: "theirs"}},
+		}}
+		ExpectCreated(theirs)
+		m.play(theirs, "b", builder.MakePodStatus().Running())
+		m.look(vmim)
+		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
+		Expect(ExpectExists(vmi).Status.MigrationState).To(BeNil())
+		Expect(ExpectExists(theirs).DeletionTimestamp).To(BeNil())
+	})
 })

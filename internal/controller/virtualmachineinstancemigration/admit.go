@@ -70,7 +70,7 @@ func (s *Scope) held(
 	if wait := backoff(m, siblings, s.Now); wait > 0 {
 		return true, wait, nil
 	}
-	own, err := podOf(ctx, s.Client, m.Namespace, podspec.OwnPodName(vmi))
+	own, err := podOf(ctx, s.Client, vmi, podspec.OwnPodName(vmi))
 	if err != nil || !s.alive(own) || own.DeletionTimestamp != nil {
 		return true, 0, err
 	}
@@ -169,11 +169,14 @@ func (s *Scope) createTarget(ctx context.Context) error {
 	err = s.Client.Create(ctx, pod)
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		if s.Target, err = s.pod(ctx, s.Live, pod.Name); err != nil {
+		existing, err := podNamed(ctx, s.Live, pod.Namespace, pod.Name)
+		switch {
+		case err != nil || existing == nil:
 			return err
-		}
-		if s.Target != nil && !metav1.IsControlledBy(s.Target, s.VMI) {
-			s.Target, s.Failure = nil, fmt.Sprintf("Pod %s belongs to somebody else: delete it and migrate again.", pod.Name)
+		case metav1.IsControlledBy(existing, s.VMI):
+			s.Target = existing
+		default:
+			s.Failure = fmt.Sprintf("Pod %s belongs to somebody else: delete it and migrate again.", pod.Name)
 		}
 		return nil
 	case isQuota(err):

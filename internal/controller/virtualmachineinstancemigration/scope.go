@@ -16,6 +16,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -169,12 +170,22 @@ func (s *Scope) loadVMI(ctx context.Context) error {
 	return nil
 }
 
-// pod reads a Pod of the migration's namespace; nil means that there is none.
+// pod reads a Pod of the VMI; nil means that there is none.
 func (s *Scope) pod(ctx context.Context, reader client.Reader, name string) (*corev1.Pod, error) {
-	return podOf(ctx, reader, s.Migration.Namespace, name)
+	return podOf(ctx, reader, s.VMI, name)
 }
 
-func podOf(ctx context.Context, reader client.Reader, namespace, name string) (*corev1.Pod, error) {
+// podOf reads a Pod of a VMI; nil means that there is none. One of somebody else that has the name is not the VMI's: no guest goes
+// there, and nobody here deletes it.
+func podOf(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance, name string) (*corev1.Pod, error) {
+	pod, err := podNamed(ctx, reader, vmi.Namespace, name)
+	if pod != nil && !metav1.IsControlledBy(pod, vmi) {
+		pod = nil
+	}
+	return pod, err
+}
+
+func podNamed(ctx context.Context, reader client.Reader, namespace, name string) (*corev1.Pod, error) {
 	if name == "" {
 		return nil, nil //nolint:nilnil // no Pod is an ordinary answer
 	}
@@ -225,7 +236,7 @@ func (s *Scope) ended() bool { return vmistatus.StageOf(s.VMI.Status.Phase) == v
 
 // settled says that what the VMI's earlier migration left behind is gone. Otherwise a Pod of it would be forgotten.
 func settled(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance, own *corev1.Pod) (bool, error) {
-	other, err := podOf(ctx, reader, vmi.Namespace, podspec.OtherPodName(vmi))
+	other, err := podOf(ctx, reader, vmi, podspec.OtherPodName(vmi))
 	return err == nil && virtualmachineinstance.Settled(vmi, own, other), err
 }
 
