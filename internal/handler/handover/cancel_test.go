@@ -164,3 +164,25 @@ func TestACopyThatIsNotEndedByLibvirtIsDropped(t *testing.T) {
 		t.Errorf("it ended with %v", err)
 	}
 }
+
+func TestACopyIsForgottenAsSoonAsItHasEnded(t *testing.T) {
+	machine := &deafMachine{canceled: make(chan struct{}), begun: true}
+	news := make(chan types.NamespacedName, 1)
+	copies := NewCopies(CopiesOptions{Peers: oddPeers{}, Notify: func(key types.NamespacedName) { news <- key }})
+	t.Cleanup(copies.stop)
+	vmi := &v1.VirtualMachineInstance{}
+	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m"}
+	copies.Begin(vmi, machine)
+	copies.Forget("m")
+	begun := copies.Find("m")
+	if begun == nil {
+		t.Fatal("one that goes on was forgotten: it could begin once more")
+	}
+	if err := begun.Cancel(t.Context(), "enough"); err != nil {
+		t.Fatal(err)
+	}
+	<-news
+	if copies.Find("m") != nil {
+		t.Error("it is not forgotten")
+	}
+}

@@ -105,6 +105,8 @@ type Copy struct {
 	state  CopyState
 	times  times
 	cancel string
+	// forgotten says that nobody needs it once it has ended.
+	forgotten bool
 }
 
 // CopyState is how a copy is.
@@ -149,11 +151,19 @@ func (c *Copies) Find(migration types.UID) *Copy {
 	return c.copies[migration]
 }
 
-// Forget lets go of a copy that has ended.
+// Forget lets go of a copy, as soon as it has ended.
 func (c *Copies) Forget(migration types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if found := c.copies[migration]; found != nil && !found.State().Running {
+	found := c.copies[migration]
+	if found == nil {
+		return
+	}
+	found.mu.Lock()
+	found.forgotten = true
+	ended := !found.state.Running
+	found.mu.Unlock()
+	if ended {
 		delete(c.copies, migration)
 	}
 }
@@ -187,7 +197,11 @@ func (c *Copies) run(ctx context.Context, begun *Copy) {
 		err = &CanceledError{Reason: begun.cancel}
 	}
 	begun.state.Running, begun.state.Err = false, err
+	forgotten := begun.forgotten
 	begun.mu.Unlock()
+	if forgotten {
+		c.Forget(m.UID)
+	}
 	if ctx.Err() != nil {
 		// The process ends. The next one finds out.
 		return

@@ -63,6 +63,7 @@ func (r *Reconciler) forget(uid types.UID, m *podMemory) {
 	defer r.mu.Unlock()
 	delete(r.memory, uid)
 	r.Arrivals.Forget(uid, m.migration)
+	r.copies.Forget(m.leaving)
 	r.Machines.Forget(uid)
 	r.Networks.Forget(uid)
 }

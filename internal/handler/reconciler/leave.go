@@ -81,6 +81,8 @@ func (r *Reconciler) leaveBy(ctx context.Context, s *scope, action migration.Act
 		})
 	case migration.Copy:
 		s.event(corev1.EventTypeNormal, v1.Migrating.String(), "VirtualMachineInstance is migrating.")
+		r.copies.Forget(s.memory.leaving)
+		s.memory.leaving = s.before.Status.MigrationState.MigrationUID
 		r.copies.Begin(s.before, s.machine)
 		return nil
 	case migration.Cancel:

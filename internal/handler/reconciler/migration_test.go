@@ -235,6 +235,10 @@ var _ = Describe("A guest that moves to another node", func() {
 		Eventually(c.launcher.MigrationTLS).Should(BeNil())
 		Expect(c.arriving.Starts()).To(BeZero())
 		Expect(c.launcher.Starts()).To(Equal(1))
+		By("being forgotten with the Pod that it left, and not before")
+		Expect(c.sourceA.guests.Remembers(c.uid)).To(BeTrue())
+		c.removePod()
+		Eventually(c.sourceA.guests.Remembers).WithArguments(c.uid).Should(BeFalse())
 	})
 
 	It("is prepared for before the migration is handed to the agents, and not started", func() {
