@@ -356,7 +356,9 @@ func configure(r *hypervisor.CopyRequest, options *v1.VMIMConfigurationOptions) 
 	if q := options.BandwidthPerMigration; q != nil && q.Sign() > 0 {
 		r.Bandwidth = uint64(q.Value())
 	}
-	if e := options.ExperimentalMigrationOptions; e != nil && e.Compression != nil && *e.Compression != v1.MigrationCompressionNone {
+	// QEMU refuses several connections together with a post-copy (migrate_caps_check in migration/options.c, up to 10.0), which is
+	// the surer help.
+	if e := options.ExperimentalMigrationOptions; e != nil && !r.PostCopy && e.Compression != nil && *e.Compression != v1.MigrationCompressionNone {
 		r.Compression = string(*e.Compression)
 		// Only what comes over several connections can be compressed so.
 		r.Parallel = max(r.Parallel, compressedChannels)
