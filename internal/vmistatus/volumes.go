@@ -31,7 +31,8 @@ func Migrated(status *v1.VirtualMachineInstanceStatus, volume string) *v1.Storag
 	return nil
 }
 
-// NamesDestinations says that the spec names the claim that each volume moves to.
+// NamesDestinations says that the spec names the claim that each volume moves to, if any does. In between two writes it does not,
+// and a Pod of that spec would not be the one that the guest goes to.
 func NamesDestinations(vmi *v1.VirtualMachineInstance) bool {
 	named := 0
 	for i := range vmi.Spec.Volumes {

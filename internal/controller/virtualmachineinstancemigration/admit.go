@@ -18,6 +18,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // notOver selects the migrations that are not over.
@@ -64,7 +65,7 @@ func (s *Scope) ready(ctx context.Context) (bool, error) {
 func (s *Scope) held(
 	ctx context.Context, m *v1.VirtualMachineInstanceMigration, vmi *v1.VirtualMachineInstance, siblings []*v1.VirtualMachineInstanceMigration,
 ) (bool, time.Duration, error) {
-	if !volumesSaid(vmi) || !vmi.IsRunning() || vmi.DeletionTimestamp != nil || preceded(m, siblings) {
+	if !vmistatus.NamesDestinations(vmi) || !vmi.IsRunning() || vmi.DeletionTimestamp != nil || preceded(m, siblings) {
 		return true, 0, nil
 	}
 	if wait := backoff(m, siblings, s.Now); wait > 0 {

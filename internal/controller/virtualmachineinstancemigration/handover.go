@@ -25,7 +25,7 @@ import (
 func handOver(ctx context.Context, s *Scope) error {
 	ready := s.Failure == "" && s.state() == nil && !s.deleting() && s.Target != nil && s.Target.DeletionTimestamp == nil &&
 		virtualmachineinstance.Running(s.Target)
-	if !ready || !volumesSaid(s.VMI) || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil || !s.alive(s.Own) || s.Own.Spec.NodeName != s.VMI.Status.NodeName {
+	if !ready || !vmistatus.NamesDestinations(s.VMI) || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil || !s.alive(s.Own) || s.Own.Spec.NodeName != s.VMI.Status.NodeName {
 		return nil
 	}
 	// The status forgets what is replaced in it: whether anything is left is not for a cache to say.

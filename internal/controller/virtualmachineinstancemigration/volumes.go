@@ -11,14 +11,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
-	"github.com/vireo-project/vireo/internal/vmistatus"
 )
-
-// volumesSaid says that the spec names the claims that the guest's volumes move to, if they do. In between two writes it does not,
-// and a Pod of that spec would not be the one that the guest goes to.
-func volumesSaid(vmi *v1.VirtualMachineInstance) bool {
-	return !vmistatus.MovesVolumes(&vmi.Status) || vmistatus.NamesDestinations(vmi)
-}
 
 // sameClaims says that the target's Pod has the claims that the VMI's spec names now. The hand-over is written only if the VMI is
 // still the one that was looked at here, and from then on nobody changes its volumes until the migration has ended.
