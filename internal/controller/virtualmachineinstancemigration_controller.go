@@ -49,7 +49,7 @@ type VirtualMachineInstanceMigrationReconciler struct {
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances/status,verbs=patch
 // +kubebuilder:rbac:groups=migrations.kubevirt.io,resources=migrationpolicies,verbs=list
 // +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;create;delete
-// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch
+// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get
 // +kubebuilder:rbac:groups=core,resources=nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=core,resources=resourcequotas,verbs=list;watch
@@ -67,6 +67,7 @@ func (r *VirtualMachineInstanceMigrationReconciler) SetupWithManager(mgr ctrl.Ma
 		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.waiting), builder.WithPredicates(freesSlot)).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.ofVMI)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.ofPod)).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofState)).
 		WatchesMetadata(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(r.rejected), builder.WithPredicates(mayGrow)).
 		WatchesRawSource(source.Func(r.followConfig)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: migrationWorkers}).

@@ -66,6 +66,15 @@ func (r *VirtualMachineInstanceMigrationReconciler) ofPod(ctx context.Context, p
 	return requests
 }
 
+// ofState are the migrations of the VMI whose state is in a claim: the next one begins when the last one's claims are settled.
+func (r *VirtualMachineInstanceMigrationReconciler) ofState(ctx context.Context, claim client.Object) []ctrl.Request {
+	vmi, state := claim.GetLabels()[v1.PersistentStateLabel]
+	if !state {
+		return nil
+	}
+	return r.find(ctx, client.InNamespace(claim.GetNamespace()), client.MatchingFields{virtualmachineinstancemigration.VMIIndex: vmi})
+}
+
 // waiting are the migrations that wait for their turn.
 func (r *VirtualMachineInstanceMigrationReconciler) waiting(ctx context.Context, _ client.Object) []ctrl.Request {
 	return r.find(ctx, client.MatchingFields{migrationPhaseIndex: string(v1.MigrationPending)})

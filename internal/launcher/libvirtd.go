@@ -42,7 +42,7 @@ func prepare(log logr.Logger) error {
 			return fmt.Errorf("make libvirt's directories: %w", err)
 		}
 	}
-	if err := copyFile(qemuConfig, qemuConf); err != nil {
+	if err := configureQEMU(qemuConfig, qemuConf, os.Getenv(launcherpod.SharedStateEnv) == launcherpod.StateDir); err != nil {
 		return fmt.Errorf("put libvirt's configuration of QEMU in place: %w", err)
 	}
 	if err := prepareState(launcherpod.StateDir, launcherpod.TPMAuthorityDir); err != nil {

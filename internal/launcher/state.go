@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
@@ -42,6 +43,26 @@ func makeStateDirs(claim, authority string) error {
 		}
 	}
 	return os.Symlink(filepath.Join(claim, launcherpod.AuthorityState), authority)
+}
+
+// sharedState is the part of libvirt's configuration by which it takes the claim for one that another Pod uses, too: a TPM that comes
+// from there finds its state and makes none.
+const sharedState = `, "` + launcherpod.StateDir + `"`
+
+// configureQEMU puts libvirt's configuration of QEMU in place, which says by itself that the claim with the machine's state is shared.
+func configureQEMU(from, to string, shared bool) error {
+	content, err := os.ReadFile(from) //nolint:gosec // constant paths
+	if err != nil {
+		return err
+	}
+	text := string(content)
+	switch {
+	case strings.Count(text, sharedState) != 1:
+		return fmt.Errorf("%s does not say once that %s is shared", from, launcherpod.StateDir)
+	case !shared:
+		text = strings.Replace(text, sharedState, "", 1)
+	}
+	return os.WriteFile(to, []byte(text), 0o600) //nolint:gosec // constant paths
 }
 
 func copyFile(from, to string) error {

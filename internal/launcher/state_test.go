@@ -6,6 +6,7 @@ package launcher
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -54,4 +55,34 @@ func TestMakeStateDirs(t *testing.T) {
 			t.Error("no error")
 		}
 	})
+}
+
+func TestConfigureQEMU(t *testing.T) {
+	image := filepath.Join("..", "..", "images", "virt-launcher", "rootfs", "usr", "share", "vireo", "libvirt", "qemu.conf")
+	for name, shared := range map[string]bool{"a claim of the Pod's own": false, "a claim that other Pods use": true} {
+		t.Run(name, func(t *testing.T) {
+			to := filepath.Join(t.TempDir(), "qemu.conf")
+			if err := configureQEMU(image, to, shared); err != nil {
+				t.Fatal(err)
+			}
+			content, err := os.ReadFile(to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := `shared_filesystems = [ "/var/run/kubevirt-private/vmi-disks" ]`
+			if shared {
+				want = `shared_filesystems = [ "/var/run/kubevirt-private/vmi-disks", "/var/run/kubevirt-private/vm-state" ]`
+			}
+			if !strings.Contains(string(content), "\n"+want+"\n") {
+				t.Errorf("got\n%s\nwant the line %s", content, want)
+			}
+		})
+	}
+	other := filepath.Join(t.TempDir(), "other.conf")
+	if err := os.WriteFile(other, []byte("shared_filesystems = []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := configureQEMU(other, filepath.Join(t.TempDir(), "qemu.conf"), false); err == nil {
+		t.Error("a configuration that says something else was taken")
+	}
 }

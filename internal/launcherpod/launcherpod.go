@@ -77,6 +77,10 @@ const (
 	DiskImage = "disk.img"
 )
 
+// SharedStateEnv tells virt-launcher that StateDir is on a claim that other Pods use at the same time: its value is StateDir then.
+// KubeVirt's name for the list of such directories. Source: kubevirt/kubevirt pkg/virt-controller/services, template.go.
+const SharedStateEnv = "SHARED_FILESYSTEM_PATHS"
+
 // Directories beneath StateDir. Source: kubevirt/kubevirt pkg/storage/backend-storage.
 const (
 	// NVRAMState holds the EFI variables.

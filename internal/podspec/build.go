@@ -52,6 +52,7 @@ func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 		ImagePullPolicy: cfg.ImagePullPolicy,
 		Command:         []string{launcherpod.LauncherBinary},
 		Args:            arguments,
+		Env:             environment(vmi, cfg),
 		Ports:           ports(vmi),
 		Resources:       resources(vmi, cfg),
 		SecurityContext: containerSecurity(vmi),

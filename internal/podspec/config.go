@@ -46,6 +46,8 @@ type Config struct {
 	// StateClaim is the name of the claim with the state of the machine that lasts. It must be there for a VMI that has
 	// such state.
 	StateClaim string
+	// StateShared says that other Pods can use that claim at the same time.
+	StateShared bool
 }
 
 // Claim is what the Pod must know about a claim.

@@ -45,6 +45,8 @@ func TestGoldenPods(t *testing.T) {
 	claims.Claims = map[string]podspec.Claim{"block": {Block: true}, "golden-block": {Block: true}}
 	state := config()
 	state.StateClaim = "persistent-state-for-vm-0a1b2"
+	sharedState := state
+	sharedState.StateShared = true
 	cluster := config()
 	cluster.RuntimeClass = "vm"
 	cluster.Verbosity = 3
@@ -89,8 +91,9 @@ func TestGoldenPods(t *testing.T) {
 		}), config()},
 		"secrets-kernelboot-efi": {makeVMI().EFI().KernelBoot("registry.example/kernel:1").
 			CloudInitSecret("init", "user", "net"), config()},
-		"state":     {makeVMI().EFI().With(persistent), state},
-		"placement": {makeVMI().With(place), config()},
+		"state":        {makeVMI().EFI().With(persistent), state},
+		"state-shared": {makeVMI().EFI().With(persistent), sharedState},
+		"placement":    {makeVMI().With(place), config()},
 		"names": {makeVMI().Masquerade().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Hostname, vmi.Spec.Subdomain = "web", "sites"
 		}), config()},

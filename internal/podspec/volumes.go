@@ -138,6 +138,14 @@ func (s *storage) state(vmi *v1.VirtualMachineInstance, cfg Config) error {
 	return nil
 }
 
+// environment tells virt-launcher what it cannot see.
+func environment(vmi *v1.VirtualMachineInstance, cfg Config) []corev1.EnvVar {
+	if !vmi.Spec.HasPersistentState() || !cfg.StateShared {
+		return nil
+	}
+	return []corev1.EnvVar{{Name: launcherpod.SharedStateEnv, Value: launcherpod.StateDir}}
+}
+
 func (s *storage) claim(v *v1.Volume, claim string, info Claim) {
 	source := corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}
 	readOnly := false

@@ -105,7 +105,8 @@ func MigrationRecord(status *v1.VirtualMachineInstanceStatus) (migration.Record,
 // node's agent comes to another one, and carries out migration.Yield and migration.Claim: decide on one of them before, on the
 // very VMI that is given here.
 //
-// Volumes that moved along are the guest's from the same write on: nobody sees the new owner with the claims of the old one.
+// Volumes that moved along, and the claim with the machine's own state, are the guest's from the same write on: nobody sees the new
+// owner with the claims of the old one.
 //
 // It is a compare-and-swap on the resource version of the VMI: a conflict comes back as it is (apierrors.IsConflict), and whoever
 // gets it looks and decides anew. The VMI is changed to what the API server answered. It does nothing if the target is the
@@ -124,6 +125,7 @@ func HandOver(ctx context.Context, c client.Client, vmi *v1.VirtualMachineInstan
 	after.Status.NodeName = m.TargetNode
 	m.Completed, m.EndTimestamp = true, &now
 	settleVolumes(&after.Status)
+	moveState(&after.Status)
 	if after.Status.EvacuationNodeName == m.SourceNode {
 		after.Status.EvacuationNodeName = ""
 	}

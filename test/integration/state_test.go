@@ -4,19 +4,27 @@
 package integration_test
 
 import (
+	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"libvirt.org/go/libvirt"
 
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/migration"
 )
 
 // swtpmLog is what swtpm and its setup say, of which libvirt keeps one file for each domain.
@@ -59,6 +67,102 @@ var _ = Describe("The state of a machine", Label("libvirt"), func() {
 		Expect(next.read(swtpmLog)).NotTo(ContainSubstring("manufacturing"), "the TPM was made anew")
 		Expect(guest.Resume()).To(Succeed())
 		Eventually(next.daemon.Console).WithTimeout(bootTimeout).Should(ContainSubstring("BdsDxe"))
+	})
+})
+
+var _ = Describe("A machine whose state is in a claim of its Pod's own", Label("libvirt"), func() {
+	const variables, golden = "nvram", "tpm-persistent"
+	nvram, tpm := launcherpod.NVRAMStateFile("testvmi"), launcherpod.TPMStateDir(goldenUUID)+"/tpm2-00.permall"
+	var (
+		from, to    *pod
+		here, there *rpc.Conn
+		guest       *libvirt.Domain
+		request     hypervisor.CopyRequest
+		// settled is the TPM's state at the target when it is said to be there.
+		settled string
+	)
+	BeforeEach(func(ctx SpecContext) {
+		from, to = newPod(), newPod()
+		join(from, to)
+		guest = from.startPaused(golden)
+		template := from.sum(nvram)
+		Expect(guest.Resume()).To(Succeed())
+		Eventually(from.daemon.Console).WithTimeout(3 * bootTimeout).Should(ContainSubstring("BdsDxe"))
+		Expect(from.sum(nvram)).NotTo(Equal(template), "the firmware wrote no variable")
+		here, there = from.dial(), to.dial()
+		built := readDomain(filepath.Join(goldenDir, golden+".xml"))
+		to.prepare(built)
+		live, err := here.LiveXML(ctx, built.Name)
+		Expect(err).NotTo(HaveOccurred())
+		definition, err := domain.ForTarget(live, built)
+		Expect(err).NotTo(HaveOccurred())
+		request = hypervisor.CopyRequest{
+			Domain: built.Name, XML: definition, Address: targetAddress,
+			Target: func(ctx context.Context) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, "unix", to.daemon.Socket())
+			},
+			Settle: func(ctx context.Context) error {
+				Expect(to.sum(nvram)).To(Equal(template), "what Settle is there for has happened without it")
+				begin := time.Now()
+				content, err := here.ReadNVRAM(ctx, nvram)
+				if err != nil {
+					return err
+				}
+				err = there.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram, TPM: launcherpod.TPMStateDir(goldenUUID)}, content)
+				AddReportEntry("state moved in", time.Since(begin).String())
+				settled = to.sum(tpm)
+				return err
+			},
+		}
+	})
+
+	It("has all of it at the target before the guest can be there, and a guest that never ran costs nothing", func(ctx SpecContext) {
+		before := from.sum(tpm)
+		Expect(here.Copy(ctx, request)).To(Succeed())
+		Expect(there.Target(ctx, request.Domain)).To(Equal(migration.TargetComplete))
+		Expect(to.sum(nvram)).To(Equal(from.sum(nvram)))
+		state := to.sum(tpm)
+		AddReportEntry("TPM", fmt.Sprintf("source before %.8s, after %.8s; target settled %.8s, complete %.8s", before, from.sum(tpm), settled, state))
+		Expect(settled).To(Equal(state), "it was not complete when it was said to be")
+		Expect(to.read(swtpmLog)).NotTo(ContainSubstring("Successfully created EK certificate"), "the TPM was made anew")
+		Expect(there.Destroy(ctx, request.Domain)).To(Succeed())
+
+		next := newPod()
+		next.adoptState(to)
+		started := next.startPaused(golden)
+		Expect(next.sum(nvram)).To(Equal(from.sum(nvram)))
+		Expect(next.sum(tpm)).To(Equal(state))
+		Expect(next.read(swtpmLog)).NotTo(ContainSubstring("manufacturing"), "the TPM was made anew")
+		Expect(started.Resume()).To(Succeed())
+		Eventually(next.daemon.Console).WithTimeout(3 * bootTimeout).Should(ContainSubstring("BdsDxe"))
+	})
+
+	It("keeps it when the guest runs at the target, and comes back", func(ctx SpecContext) {
+		Expect(here.Copy(ctx, request)).To(Succeed())
+		moved := to.sum(nvram)
+		Expect(there.ResumeTarget(ctx, request.Domain)).To(Succeed())
+		Consistently(func() migration.TargetDomain {
+			state, err := there.Target(ctx, request.Domain)
+			Expect(err).NotTo(HaveOccurred())
+			return state
+		}).WithTimeout(2 * time.Second).Should(Equal(migration.TargetRunning))
+		Expect(to.sum(nvram)).To(Equal(moved), "QEMU wrote something else than what was moved")
+	})
+
+	It("stays with the guest when it cannot be moved", func(ctx SpecContext) {
+		full := errors.New("the claim is full")
+		request.Settle = func(context.Context) error { return full }
+		Expect(here.Copy(ctx, request)).To(MatchError(full))
+		Expect(here.Source(ctx, request.Domain)).To(Equal(hypervisor.SourceState{Domain: migration.SourceRunning}))
+		Expect(there.Target(ctx, request.Domain)).To(Equal(migration.TargetAbsent))
+	})
+
+	It("is not moved to a place that is too small, nor without the TPM's state", func(ctx SpecContext) {
+		empty := newPod().dial()
+		Expect(empty.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram}, []byte(variables))).To(MatchError(ContainSubstring("has not made the file")))
+		Expect(empty.KeepState(ctx, hypervisor.StateFiles{TPM: launcherpod.TPMStateDir(goldenUUID)}, nil)).
+			To(MatchError(ContainSubstring("TPM's state has not arrived")))
+		Expect(here.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram}, []byte(variables))).To(MatchError(ContainSubstring("has room for")))
 	})
 })
 

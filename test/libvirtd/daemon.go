@@ -114,6 +114,8 @@ func (d *Daemon) layout(rootfs string) error {
 		if err != nil {
 			return err
 		}
+		// As virt-launcher does for a claim that no other Pod uses at the same time.
+		config = bytes.Replace(config, []byte(`, "`+launcherpod.StateDir+`"`), nil, 1)
 		if err := os.WriteFile(d.Host(launcherpod.RuntimeDir+"/config/"+to), config, 0o644); err != nil {
 			return err
 		}

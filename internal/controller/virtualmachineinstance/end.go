@@ -53,7 +53,7 @@ func readEnd(_ context.Context, s *Scope) error {
 	case s.stage() == vmistatus.Ended, s.End != nil, s.refused(), !s.mayEnd():
 		return nil
 	case s.migrating && PodState(s.Pod) == migration.PodMigrated:
-		s.End = &End{Phase: v1.Failed, Reason: ReasonLostInMigration, Message: fmt.Sprintf("The guest had left node %s, and the launcher "+
+		s.End = &End{Phase: v1.Failed, Reason: vmistatus.ReasonLostInMigration, Message: fmt.Sprintf("The guest had left node %s, and the launcher "+
 			"Pod on node %s ended before it ran there.", s.VMI.Status.NodeName, s.VMI.Status.MigrationState.TargetNode)}
 	case s.Pod != nil && finished(s.Pod):
 		end := EndOf(s.Pod)

@@ -23,9 +23,6 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// ReasonLostInMigration is status.reason of a VMI whose guest had left its node and never ran on the other one.
-const ReasonLostInMigration = "LostInMigration"
-
 // actionMigrate is the action of events about a guest that changes hands.
 const actionMigrate = "Migrate"
 

@@ -139,7 +139,11 @@ func Run(ctx context.Context, s *Scope) error {
 	if err != nil {
 		return err
 	}
-	// 14. The end is on record before the object may go.
+	// 14. The next guest of the VM finds its state by what is done here.
+	if err := settleState(ctx, s); err != nil {
+		return err
+	}
+	// 15. The end is on record before the object may go.
 	return releaseVMI(ctx, s)
 }
 

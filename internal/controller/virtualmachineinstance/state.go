@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -40,8 +42,12 @@ const (
 	classRetry = 15 * time.Second
 )
 
-// errForeignClaim is a claim of the state's name that belongs to somebody else.
-var errForeignClaim = errors.New("belongs to somebody else: delete it, or give the VirtualMachine another name")
+var (
+	// errForeignClaim: a claim of the state's name.
+	errForeignClaim = errors.New("belongs to somebody else: delete it, or give the VirtualMachine another name")
+	// errTwoStates: somebody took a VMI away that was about to settle that.
+	errTwoStates = errors.New("both say that they have the VM's state: delete the one that is not up to date")
+)
 
 // keepState finds the claim with the machine's state, and makes it before there is a Pod that needs it. It outlives the
 // VMI: it belongs to the VM.
@@ -55,7 +61,7 @@ func keepState(ctx context.Context, s *Scope) error {
 	if s.Problem != nil || s.End != nil {
 		return nil // Nothing is kept for what cannot start.
 	}
-	claim, err := s.findState(ctx, s.Client)
+	claim, err := s.findState(ctx)
 	if claim == nil && err == nil {
 		claim, err = s.createState(ctx)
 	}
@@ -69,7 +75,7 @@ func keepState(ctx context.Context, s *Scope) error {
 	if claim == nil {
 		return nil // createState told what is missing.
 	}
-	s.State, s.Config.StateClaim = claim, claim.Name
+	s.State, s.Config.StateClaim, s.Config.StateShared = claim, claim.Name, IsShared(claim)
 	return s.awaitState(ctx)
 }
 
@@ -90,52 +96,62 @@ func (s *Scope) readStateOfPod(ctx context.Context) error {
 }
 
 // findState returns the claim whose label names this VM, or nil. One that belongs to nobody is taken as it is, as after
-// a restore; one that belongs to an earlier VM of the name is about to go with it.
-func (s *Scope) findState(ctx context.Context, reader client.Reader) (*corev1.PersistentVolumeClaim, error) {
+// a restore; one that belongs to an earlier VM of the name is about to go with it. The API server is asked: a cache may not show yet
+// what somebody restored, and still show what the guest had before it moved.
+func (s *Scope) findState(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
 	list := &corev1.PersistentVolumeClaimList{}
-	err := reader.List(ctx, list, client.InNamespace(s.VMI.Namespace),
+	err := s.Live.List(ctx, list, client.InNamespace(s.VMI.Namespace),
 		client.MatchingLabels{v1.PersistentStateLabel: s.VMI.Name})
 	if err != nil {
 		return nil, fmt.Errorf("list the claims with the machine's state: %w", err)
 	}
 	var found *corev1.PersistentVolumeClaim
+	var owned []*corev1.PersistentVolumeClaim
 	for i := range list.Items {
 		claim := &list.Items[i]
 		owner := metav1.GetControllerOf(claim)
 		switch {
 		case claim.DeletionTimestamp != nil:
-		case owner != nil && owner.UID == s.stateOwner().UID:
-			return claim, nil
+		case owner != nil && owner.UID == StateOwner(s.VMI).UID:
+			owned = append(owned, claim)
 		case owner == nil && found == nil:
 			found = claim
 		}
 	}
-	return found, nil
+	switch len(owned) {
+	case 0:
+		return found, nil
+	case 1:
+		return owned[0], nil
+	default:
+		return nil, fmt.Errorf("PersistentVolumeClaims %s and %s %w", owned[0].Name, owned[1].Name, errTwoStates)
+	}
 }
 
-// stateOwner is the VM, with which the state goes, or the VMI itself if no VM made it.
-func (s *Scope) stateOwner() metav1.OwnerReference {
-	owner := metav1.GetControllerOf(s.VMI)
+// StateOwner is the VM, with which the state goes, or the VMI itself if no VM made it.
+func StateOwner(vmi *v1.VirtualMachineInstance) metav1.OwnerReference {
+	owner := metav1.GetControllerOf(vmi)
 	if owner != nil && owner.Kind == v1.VirtualMachineGroupVersionKind.Kind {
 		return *owner
 	}
-	return *metav1.NewControllerRef(s.VMI, v1.VirtualMachineInstanceGroupVersionKind)
+	return *metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)
 }
 
-// stateName follows from the owner, so that a stale cache cannot make a second claim, and so that a VM never gets the
-// claim of an earlier one of its name.
-func (s *Scope) stateName() string {
-	sum := sha256.Sum256([]byte(s.stateOwner().UID))
+// StateName is the name of the claim that is made for a VMI on account of its owner, or of a migration. It follows from that, so
+// that a stale cache cannot make a second claim, and so that a VM never gets the claim of an earlier one of its name.
+func StateName(vmi *v1.VirtualMachineInstance, of types.UID) string {
+	sum := sha256.Sum256([]byte(of))
 	const suffix = 5 // characters, as many as names that the API server makes up get
-	return v1.PersistentStateLabel + "-" + s.VMI.Name + "-" + hex.EncodeToString(sum[:])[:suffix]
+	return v1.PersistentStateLabel + "-" + vmi.Name + "-" + hex.EncodeToString(sum[:])[:suffix]
+}
+
+// IsShared says that several nodes can use a claim at a time.
+func IsShared(claim *corev1.PersistentVolumeClaim) bool {
+	return slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany)
 }
 
 // createState makes the claim. Without a storage class it says so and returns nil.
 func (s *Scope) createState(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
-	// The cache may not show yet what somebody restored.
-	if claim, err := s.findState(ctx, s.Live); claim != nil || err != nil {
-		return claim, err
-	}
 	class, err := s.stateClass(ctx)
 	if class == nil || err != nil {
 		return nil, err
@@ -144,11 +160,12 @@ func (s *Scope) createState(ctx context.Context) (*corev1.PersistentVolumeClaim,
 	if err != nil {
 		return nil, err
 	}
+	owner := StateOwner(s.VMI)
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.VMI.Namespace, Name: s.stateName(),
+			Namespace: s.VMI.Namespace, Name: StateName(s.VMI, owner.UID),
 			Labels:          map[string]string{v1.PersistentStateLabel: s.VMI.Name, applyStorageProfile: "true"},
-			OwnerReferences: []metav1.OwnerReference{s.stateOwner()},
+			OwnerReferences: []metav1.OwnerReference{owner},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes:      modes,

@@ -167,6 +167,9 @@ func (s *Scope) createTarget(ctx context.Context) error {
 		return err
 	}
 	podspec.NoteLauncherImage(pod)
+	if made, err := s.createState(ctx); err != nil || !made {
+		return err
+	}
 	err = s.Client.Create(ctx, pod)
 	switch {
 	case apierrors.IsAlreadyExists(err):
@@ -178,6 +181,7 @@ func (s *Scope) createTarget(ctx context.Context) error {
 			s.Target = existing
 		default:
 			s.Failure = fmt.Sprintf("Pod %s belongs to somebody else: delete it and migrate again.", pod.Name)
+			return s.removeState(ctx)
 		}
 		return nil
 	case isQuota(err):
@@ -185,7 +189,7 @@ func (s *Scope) createTarget(ctx context.Context) error {
 		return nil // A change of the quota wakes us.
 	case apierrors.IsInvalid(err):
 		s.Failure = fmt.Sprintf("Error creating pod: %v", err)
-		return nil
+		return s.removeState(ctx)
 	case err != nil:
 		s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeWarning, ReasonFailedCreate, actionCreate, "Error creating pod: %v", err)
 		return fmt.Errorf("create the target's Pod %s: %w", pod.Name, err)

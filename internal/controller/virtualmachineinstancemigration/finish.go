@@ -46,6 +46,12 @@ func (s *Scope) retire(ctx context.Context) error {
 
 // forget deletes a migration whose VMI is gone. Its Pods have gone with the VMI.
 func (s *Scope) forget(ctx context.Context) error {
+	if !s.passed(v1.MigrationPreparingTarget) {
+		// Those that the agents had are settled before the VMI goes.
+		if err := removeStates(ctx, s.Client, client.ObjectKeyFromObject(s.Migration), nil); err != nil {
+			return err
+		}
+	}
 	if err := s.retire(ctx); err != nil || s.deleting() {
 		return err
 	}
@@ -86,12 +92,15 @@ func (s *Scope) patchMetadata(ctx context.Context, change func(*v1.VirtualMachin
 	return nil
 }
 
-// RemoveOrphans deletes the Pods of a migration that somebody took away by force. Those that the VMI's status names are left to
+// RemoveOrphans deletes the Pods and claims of a migration that somebody took away by force. Those that the VMI's status names are left to
 // who decides about its guest.
 func RemoveOrphans(ctx context.Context, c client.Client, live client.Reader, migration client.ObjectKey) error {
 	pods := &corev1.PodList{}
 	if err := c.List(ctx, pods, client.InNamespace(migration.Namespace), client.HasLabels{v1.MigrationJobLabel}); err != nil {
 		return fmt.Errorf("list the Pods of migrations in namespace %s: %w", migration.Namespace, err)
+	}
+	if err := removeOrphanedStates(ctx, c, live, migration); err != nil {
+		return err
 	}
 	pods.Items = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
 		return pod.Annotations[v1.MigrationJobNameAnnotation] != migration.Name || pod.DeletionTimestamp != nil

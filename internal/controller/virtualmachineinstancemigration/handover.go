@@ -58,6 +58,9 @@ func (s *Scope) newState(ctx context.Context) (*v1.VirtualMachineInstanceMigrati
 		network = v1.Migration
 	}
 	return &v1.VirtualMachineInstanceMigrationState{
+		SourcePersistentStatePVCName: stateClaim(s.Own),
+		TargetPersistentStatePVCName: stateClaim(s.Target),
+
 		MigrationUID:             s.Migration.UID,
 		SourceNode:               s.VMI.Status.NodeName,
 		SourcePod:                s.Own.Name,

@@ -79,6 +79,9 @@ func (s *Scope) giveUp(ctx context.Context, failure string) error {
 	if err := s.removeTarget(ctx, failure); err != nil {
 		return err
 	}
+	if err := s.removeState(ctx); err != nil {
+		return err
+	}
 	s.Failure = failure
 	return nil
 }

@@ -83,6 +83,9 @@ type Scope struct {
 	// Siblings are all migrations of the VMI, this one included.
 	Siblings []*v1.VirtualMachineInstanceMigration
 
+	// stateLike is the claim with the machine's state that the guest uses, if the target gets one of its own.
+	stateLike *corev1.PersistentVolumeClaim
+
 	// Failure is why the migration has failed, empty if it has not.
 	Failure string
 	// Rejected says that a quota of the namespace leaves no room for the target's Pod, and Message is what the API server
@@ -237,7 +240,10 @@ func (s *Scope) ended() bool { return vmistatus.StageOf(s.VMI.Status.Phase) == v
 // settled says that what the VMI's earlier migration left behind is gone. Otherwise a Pod of it would be forgotten.
 func settled(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance, own *corev1.Pod) (bool, error) {
 	other, err := podOf(ctx, reader, vmi, podspec.OtherPodName(vmi))
-	return err == nil && virtualmachineinstance.Settled(vmi, own, other), err
+	if err != nil || !virtualmachineinstance.Settled(vmi, own, other) {
+		return false, err
+	}
+	return virtualmachineinstance.StateSettled(ctx, reader, vmi)
 }
 
 func (s *Scope) alive(pod *corev1.Pod) bool {

@@ -68,7 +68,10 @@ func computeStatus(s *Scope, status *v1.VirtualMachineInstanceMigrationStatus) {
 	if m := s.state(); m != nil {
 		status.MigrationState = m.DeepCopy()
 	} else if s.Target != nil && status.MigrationState == nil && s.Own != nil {
-		status.MigrationState = &v1.VirtualMachineInstanceMigrationState{SourceNode: s.VMI.Status.NodeName, SourcePod: s.Own.Name}
+		status.MigrationState = &v1.VirtualMachineInstanceMigrationState{
+			SourceNode: s.VMI.Status.NodeName, SourcePod: s.Own.Name,
+			SourcePersistentStatePVCName: stateClaim(s.Own), TargetPersistentStatePVCName: stateClaim(s.Target),
+		}
 	}
 	if s.deleting() {
 		s.set(status, v1.VirtualMachineInstanceMigrationAbortRequested, reasonDeleted, "The migration was deleted before it was over.")

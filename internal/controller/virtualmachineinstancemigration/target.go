@@ -17,7 +17,6 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
-	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
@@ -42,7 +41,7 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 		}
 		config.NetworkResources = resources
 	}
-	if config.StateClaim, err = s.stateClaim(ctx); err != nil || s.Failure != "" {
+	if err := s.planState(ctx, &config); err != nil {
 		return nil, err
 	}
 	target := podspec.Target{Name: s.Migration.Name, UID: s.Migration.UID, AddedNodeSelector: s.Migration.Spec.AddedNodeSelector}
@@ -83,28 +82,6 @@ func (s *Scope) claims(ctx context.Context) (map[string]podspec.Claim, error) {
 		out[volume.Name] = podspec.Claim{Block: virtualmachineinstance.IsBlock(claim)}
 	}
 	return out, nil
-}
-
-// stateClaim is the claim with the machine's own state, which both Pods use at a time.
-func (s *Scope) stateClaim(ctx context.Context) (string, error) {
-	name := ""
-	for _, volume := range s.Own.Spec.Volumes {
-		if volume.Name == launcherpod.StateVolume && volume.PersistentVolumeClaim != nil {
-			name = volume.PersistentVolumeClaim.ClaimName
-		}
-	}
-	if name == "" {
-		return "", nil
-	}
-	claim, key := &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: s.VMI.Namespace, Name: name}
-	if err := s.Client.Get(ctx, key, claim); err != nil {
-		return "", fmt.Errorf("get PersistentVolumeClaim %s for the TPM's and EFI's state: %w", key, err)
-	}
-	if !slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany) {
-		s.Failure = fmt.Sprintf("Cannot migrate VMI: PersistentVolumeClaim %s with the TPM's and EFI's state is not ReadWriteMany, "+
-			"so that no second Pod can use it.", key)
-	}
-	return name, nil
 }
 
 // awaitTarget gives up on a Pod that gets to no node, or does not start there.

@@ -5,6 +5,7 @@ package handover
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -101,9 +102,13 @@ func (c *Client) Release(ctx context.Context, m Migration) error {
 }
 
 func (c *Client) ask(ctx context.Context, method string, m Migration, what string) ([]byte, error) {
+	return c.send(ctx, method, m, what, nil)
+}
+
+func (c *Client) send(ctx context.Context, method string, m Migration, what string, content []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, migrationKey{}, m), callTimeout)
 	defer cancel()
-	r, err := newRequest(ctx, method, m, what)
+	r, err := newRequest(ctx, method, m, what, content)
 	if err != nil {
 		return nil, err
 	}
@@ -124,9 +129,9 @@ func (c *Client) ask(ctx context.Context, method string, m Migration, what strin
 	return body, nil
 }
 
-func newRequest(ctx context.Context, method string, m Migration, what string) (*http.Request, error) {
+func newRequest(ctx context.Context, method string, m Migration, what string, content []byte) (*http.Request, error) {
 	where := url.URL{Scheme: "https", Host: agentapi.MigrationName(m.TargetNode), Path: m.path(what)}
-	return http.NewRequestWithContext(ctx, method, where.String(), http.NoBody)
+	return http.NewRequestWithContext(ctx, method, where.String(), bytes.NewReader(content))
 }
 
 // Tunnel connects to the libvirtd of the target's Pod.
@@ -152,7 +157,7 @@ func (c *Client) Tunnel(ctx context.Context, m Migration) (net.Conn, error) {
 }
 
 func upgrade(ctx context.Context, conn net.Conn, m Migration) (net.Conn, error) {
-	r, err := newRequest(ctx, http.MethodGet, m, tunnelRequest)
+	r, err := newRequest(ctx, http.MethodGet, m, tunnelRequest, nil)
 	if err != nil {
 		return nil, err
 	}

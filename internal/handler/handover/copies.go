@@ -339,6 +339,7 @@ func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Desti
 		c.say(begun.vmi, v1.Migrating, fmt.Sprintf(
 			"The migration goes on without post-copy, which node %s does not allow: vm.unprivileged_userfaultfd is not 1 there.", m.TargetNode))
 	}
+	r.Settle = c.settle(begun, m)
 	r.MaxDowntime = newCourse(begun.rules, c.now()).downtime
 	return r, nil
 }

@@ -43,6 +43,8 @@ const (
 	destinationRequest = "destination"
 	// tunnelRequest becomes a connection to the target's libvirtd.
 	tunnelRequest = "libvirt"
+	// stateRequest brings the state of the machine that lasts.
+	stateRequest = "state"
 	// releaseRequest lets the target's guest run.
 	releaseRequest = "release"
 
@@ -79,6 +81,8 @@ type Peers interface {
 	Destination(ctx context.Context, m Migration) (*Destination, error)
 	// Tunnel connects to the libvirtd of the target's Pod.
 	Tunnel(ctx context.Context, m Migration) (net.Conn, error)
+	// KeepState gives it the EFI variables that last, and returns when all of the machine's state is on the target's claim.
+	KeepState(ctx context.Context, m Migration, nvram []byte) error
 	// Release tells the target's agent that the source's guest will never run again.
 	Release(ctx context.Context, m Migration) error
 }
@@ -99,6 +103,8 @@ type Machine interface {
 	StartPostCopy(ctx context.Context, domain string) error
 	// SetMaxDowntime says how long the guest may stand still at the end.
 	SetMaxDowntime(ctx context.Context, domain string, limit time.Duration) error
+	// ReadNVRAM reads the file with the EFI variables that last.
+	ReadNVRAM(ctx context.Context, file string) ([]byte, error)
 	// PutMigrationTLS gives QEMU what it needs to show who it is, and RemoveMigrationTLS takes that away.
 	PutMigrationTLS(ctx context.Context, files migrationtls.Files) error
 	RemoveMigrationTLS(ctx context.Context) error

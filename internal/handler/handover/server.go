@@ -31,7 +31,7 @@ const (
 	headerTimeout = 10 * time.Second
 	answerTimeout = 30 * time.Second
 	idleTimeout   = 30 * time.Minute
-	// maxHeader bounds a request. There are no bodies.
+	// maxHeader bounds a request but for its body, which only one kind has.
 	maxHeader = 16 << 10
 )
 
@@ -39,6 +39,8 @@ const (
 type Launcher interface {
 	// PutMigrationTLS gives QEMU what it needs to show who it is.
 	PutMigrationTLS(ctx context.Context, files migrationtls.Files) error
+	// KeepState writes the EFI variables that last, and returns when all of the machine's state is on its claim's disk.
+	KeepState(ctx context.Context, files hypervisor.StateFiles, nvram []byte) error
 }
 
 // ServerOptions is what a Server works with.
@@ -89,6 +91,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 	mux := http.NewServeMux()
 	mux.Handle("GET "+below(destinationRequest), s.serve(s.destination))
 	mux.Handle("GET "+below(tunnelRequest), s.serve(s.tunnel))
+	mux.Handle("PUT "+below(stateRequest), s.serve(s.keepState))
 	mux.Handle("POST "+below(releaseRequest), s.serve(s.release))
 	s.handler = mux
 	return s, nil

@@ -27,6 +27,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/handover"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/migrationtls"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/agentpki"
 )
 
@@ -44,6 +45,8 @@ type target struct {
 	mu       sync.Mutex
 	vmi      *v1.VirtualMachineInstance
 	tls      *migrationtls.Files
+	files    hypervisor.StateFiles
+	nvram    []byte
 	released []types.UID
 	// libvirtd is the other end of the tunnel that was made last.
 	libvirtd chan net.Conn
@@ -71,6 +74,14 @@ func (t *target) PutMigrationTLS(_ context.Context, files migrationtls.Files) er
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.tls = &files
+	return nil
+}
+
+// KeepState implements handover.Launcher.
+func (t *target) KeepState(_ context.Context, files hypervisor.StateFiles, nvram []byte) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.files, t.nvram = files, nvram
 	return nil
 }
 
@@ -292,4 +303,34 @@ func TestATargetThatIsNotPreparedAsksForPatience(t *testing.T) {
 	w.arrivals.Forget("pod", attempt)
 	_, err := w.from("red").Destination(t.Context(), migration())
 	expectRefusal(t, "the destination", err, http.StatusServiceUnavailable)
+}
+
+func TestTheStateGoesToWhereTheTargetHasIt(t *testing.T) {
+	w := startTarget(t)
+	const nvram, tpm = launcherpod.StateDir + "/nvram/vm_VARS.fd", launcherpod.StateDir + "/swtpm/u/tpm2"
+	expect := func(os, devices string) {
+		w.arrivals.Expect(attempt, handover.Arrival{Pod: hypervisor.PodRef{UID: "pod"}, Domain: "<domain><os>" + os + "</os><devices>" + devices + "</devices></domain>"})
+	}
+	tpmDevice := func(dir string) string {
+		return `<tpm model="tpm-crb"><backend type="emulator" version="2.0"><source type="dir" path="` + dir + `"/></backend></tpm>`
+	}
+	source := w.from("red")
+	expect("<nvram>"+nvram+"</nvram>", tpmDevice(tpm))
+	if err := source.KeepState(t.Context(), migration(), []byte("variables")); err != nil {
+		t.Fatal(err)
+	}
+	if want := (hypervisor.StateFiles{NVRAM: nvram, TPM: tpm}); w.files != want || string(w.nvram) != "variables" {
+		t.Errorf("got %+v and %q", w.files, w.nvram)
+	}
+	expectRefusal(t, "no variables", source.KeepState(t.Context(), migration(), nil), http.StatusBadRequest)
+	expectRefusal(t, "too many", source.KeepState(t.Context(), migration(), make([]byte, hypervisor.MaxNVRAM+1)), http.StatusBadRequest)
+	expectRefusal(t, "another node", w.from("green").KeepState(t.Context(), migration(), []byte("x")), http.StatusForbidden)
+
+	expect("<nvram>/var/run/libvirt/nvram.fd</nvram>", tpmDevice(tpm))
+	expectRefusal(t, "variables that do not last", source.KeepState(t.Context(), migration(), []byte("x")), http.StatusBadRequest)
+	if err := source.KeepState(t.Context(), migration(), nil); err != nil || w.files.NVRAM != "" || w.files.TPM != tpm {
+		t.Errorf("a TPM alone: %v, %+v", err, w.files)
+	}
+	w.change(func(m *v1.VirtualMachineInstanceMigrationState) { m.Completed = true })
+	expectRefusal(t, "a guest that is here", source.KeepState(t.Context(), migration(), nil), http.StatusConflict)
 }

@@ -41,6 +41,10 @@ type CopyRequest struct {
 	Dead func()
 	// Stopped is called when all is copied, with the time since which the guest stands still. It must not block.
 	Stopped func(since time.Time)
+	// Settle is called when all is copied and the guest here stands still, before the target completes it: what it does is done
+	// before the guest can be anybody else's. An error ends the migration, and the guest stays; in a post-copy, which cannot be
+	// ended any more, it changes nothing. Nil means that there is nothing to do.
+	Settle func(ctx context.Context) error
 	// XML is the domain as it is to be at the target.
 	XML *libvirtxml.Domain
 	// Address is where the target's QEMU listens.

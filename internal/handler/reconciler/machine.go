@@ -78,6 +78,7 @@ type Freezer interface {
 // Mover moves domains between launchers.
 type Mover interface {
 	handover.Machine
+	handover.Launcher
 	// ResumeSource lets a guest go on that was suspended to leave.
 	ResumeSource(ctx context.Context, domain string) error
 	// Target says how far a guest is from having arrived.

@@ -76,11 +76,6 @@ func volumeObstacles(vmi *v1.VirtualMachineInstance) []obstacle {
 			add("volume %s is a file of its node", v.Name)
 		}
 	}
-	if state, kept := stateClaim(vmi); kept && !slices.Contains(state.PersistentVolumeClaimInfo.AccessModes, corev1.ReadWriteMany) {
-		add("claim %s with the TPM's and EFI's state is not shared, it needs access mode ReadWriteMany", state.Name)
-		// No volume of the spec has it: it does not move with those.
-		found[len(found)-1].storage = false
-	}
 	if len(vmi.Spec.Domain.Devices.Filesystems) > 0 {
 		found = append(found, obstacle{
 			reason: v1.VirtualMachineInstanceReasonVirtIOFSNotMigratable, message: "a file system is shared with the guest",

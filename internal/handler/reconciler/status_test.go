@@ -229,8 +229,8 @@ func TestMigratable(t *testing.T) {
 		{"a shared claim", []mutate{claim(corev1.ReadWriteMany)}, "True ", "True ", v1.LiveMigration},
 		{"a claim of one node", []mutate{claim(corev1.ReadWriteOnce)}, "False DisksNotLiveMigratable", "True ", v1.LiveMigration},
 		{"a claim of one node that the guest moves away from", []mutate{claim(corev1.ReadWriteOnce), moved}, "True ", "True ", v1.BlockMigration},
-		// No volume of the spec has the state, so that it does not move with those.
-		{"state on one node", []mutate{state(corev1.ReadWriteOnce)}, "False DisksNotLiveMigratable", "False DisksNotLiveMigratable", v1.LiveMigration},
+		// The state moves along, into a claim of the target's.
+		{"state on one node", []mutate{state(corev1.ReadWriteOnce)}, "True ", "True ", v1.LiveMigration},
 		{"state that is shared", []mutate{state(corev1.ReadWriteMany)}, "True ", "True ", v1.LiveMigration},
 		{"a bridge on the Pod network", []mutate{bridge}, "False InterfaceNotLiveMigratable", "False InterfaceNotLiveMigratable", v1.LiveMigration},
 		{"an allowed bridge", []mutate{bridge, allowed}, "True ", "True ", v1.LiveMigration},

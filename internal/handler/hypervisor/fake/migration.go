@@ -34,6 +34,7 @@ type moving struct {
 	downtime time.Duration
 	limit    uint64
 	tls      *migrationtls.Files
+	nvram    []byte
 }
 
 var errCanceled = errors.New("the copying was canceled")
@@ -295,7 +296,51 @@ func (l *Launcher) Copy(ctx context.Context, r hypervisor.CopyRequest) error {
 	if r.Stopped != nil {
 		r.Stopped(time.Now())
 	}
+	if r.Settle != nil {
+		if err := r.Settle(ctx); err != nil {
+			if ctx.Err() == nil {
+				_ = target.call(ctx, procFinish, canceled)
+				l.stay()
+			}
+			return err
+		}
+	}
 	return l.switchOver(ctx, target, r.Dead)
+}
+
+// stay ends the job and lets the guest go on.
+func (l *Launcher) stay() {
+	l.end(func() {
+		l.moving.suspended = false
+		l.domain.State, l.domain.Reason = hypervisor.StateRunning, ""
+	})
+}
+
+// SetNVRAM is what ReadNVRAM reads from now on.
+func (l *Launcher) SetNVRAM(content []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.moving.nvram = content
+}
+
+// NVRAM is what was kept or set last.
+func (l *Launcher) NVRAM() []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.moving.nvram
+}
+
+// ReadNVRAM reads what was set.
+func (l *Launcher) ReadNVRAM(ctx context.Context, _ string) ([]byte, error) {
+	if err := l.enter(ctx, "nvram"); err != nil {
+		return nil, err
+	}
+	return l.NVRAM(), nil
+}
+
+// KeepState keeps the EFI variables.
+func (l *Launcher) KeepState(ctx context.Context, _ hypervisor.StateFiles, nvram []byte) error {
+	return l.noted(ctx, "state", func(m *moving) { m.nvram = nvram })
 }
 
 func (l *Launcher) begin(cancel context.CancelCauseFunc) error {
@@ -327,10 +372,7 @@ func (l *Launcher) switchOver(ctx context.Context, target *caller, dead func()) 
 	var refused *refusedError
 	switch {
 	case errors.As(err, &refused):
-		l.end(func() {
-			l.moving.suspended = false
-			l.domain.State, l.domain.Reason = hypervisor.StateRunning, ""
-		})
+		l.stay()
 		return err
 	case err != nil:
 		l.end(func() {})

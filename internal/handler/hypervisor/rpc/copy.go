@@ -23,6 +23,8 @@ const (
 	// finishTimeout bounds the target's answer that it has the guest, which stands still until then. QEMU takes in the state
 	// of the devices meanwhile.
 	finishTimeout = 30 * time.Second
+	// settleTimeout bounds what is done before that.
+	settleTimeout = 10 * time.Second
 	// endLook is how long a watch for QEMU's end does not notice that nobody needs it any more.
 	endLook = 50 * time.Millisecond
 	// aliveInterval is the pause between two questions whether a libvirtd is there, and alivePatience how long none may be answered.
@@ -201,6 +203,9 @@ func (m *copier) switchOver(ctx context.Context, params []libvirtrpc.Param, cook
 	if err != nil {
 		return err
 	}
+	if settled, err := m.settle(ctx, params, flags, postCopy); !settled {
+		return err
+	}
 	finishing := flags | libvirtrpc.MigratePaused
 	if postCopy && !m.keepPaused {
 		// The source's guest can never run again: libvirt knows no way back from here.
@@ -226,6 +231,26 @@ func (m *copier) switchOver(ctx context.Context, params []libvirtrpc.Param, cook
 	default:
 		return err
 	}
+}
+
+// settle has done what has to be done while nobody runs the guest, and otherwise ends the migration: it says whether to go on.
+func (m *copier) settle(ctx context.Context, params []libvirtrpc.Param, flags libvirtrpc.MigrateFlags, postCopy bool) (bool, error) {
+	if m.Settle == nil {
+		return true, nil
+	}
+	limited, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	err := m.Settle(limited)
+	switch {
+	case err == nil:
+		return true, nil
+	case postCopy:
+		log.FromContext(ctx).Error(err, "What was to be done before a post-copy ends was not done")
+		return true, nil
+	}
+	// The target's guest is ended first. What it is told is true whatever its answer: it was never asked to complete the guest.
+	_, finishErr := m.finish(ctx, params, nil, flags, true)
+	return false, errors.Join(err, ignoreAnswer(finishErr), m.confirm(ctx, params, nil, flags, true))
 }
 
 // watchEnd calls Dead when the source's QEMU has ended, which libvirt looks for in steps of 200 ms (virProcessKillPainfully in

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"errors"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancemigration"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state lasts", func() {
+	var (
+		m   *migrations
+		vm  *v1.VirtualMachine
+		vmi *v1.VirtualMachineInstance
+		// first is the claim that the guest is started with.
+		first *corev1.PersistentVolumeClaim
+	)
+	BeforeEach(func() {
+		m = newMigrations()
+		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		m.host("a")
+		vm = builder.MakeVM("vm").Namespace(m.ns).Template(lasting()).Obj()
+		ExpectCreated(vm)
+		vm = ExpectExists(vm)
+		vmi = m.create(lasting().OwnedBy(vm))
+		m.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
+		m.world.play(vmi, m.node("a"), builder.MakePodStatus().Running())
+		m.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+		agent(vmi, running)
+		first = m.expectState(vmi)
+		m.told.take()
+	})
+	// second is the claim of the migration's target.
+	second := func(vmim *v1.VirtualMachineInstanceMigration) *corev1.PersistentVolumeClaim {
+		GinkgoHelper()
+		return ExpectExists(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+			Namespace: m.ns, Name: stateOf(ExpectExists(m.target(vmi, vmim)))}})
+	}
+	gone := func(claim *corev1.PersistentVolumeClaim) bool {
+		GinkgoHelper()
+		fresh := claim.DeepCopy()
+		err := k8sClient.Get(ctx, client.ObjectKeyFromObject(claim), fresh)
+		Expect(client.IgnoreNotFound(err)).To(Succeed())
+		return err != nil || fresh.DeletionTimestamp != nil
+	}
+	// nextUses is the claim that the VM's next guest starts with.
+	nextUses := func() string {
+		GinkgoHelper()
+		fresh := ExpectExists(vmi)
+		if fresh.DeletionTimestamp == nil {
+			Expect(k8sClient.Delete(ctx, fresh)).To(Succeed())
+		}
+		for range 3 {
+			_, err := m.reconcile(vmi)
+			Expect(err).NotTo(HaveOccurred())
+		}
+		ExpectGone(vmi)
+		next := m.create(lasting().OwnedBy(vm))
+		_, err := m.reconcile(next)
+		Expect(err).NotTo(HaveOccurred())
+		return stateOf(ExpectExists(podOf(next)))
+	}
+	end := func(pod *corev1.Pod, word string) {
+		GinkgoHelper()
+		m.play(pod, "", builder.MakePodStatus().Terminated(0, "Completed", word))
+	}
+
+	It("gives the target a claim of its own, which is the VM's once the target owns the guest", func() {
+		source := podOf(vmi)
+		vmim := m.request(builder.MakeMigration("go", "vm"))
+		m.look(vmim)
+		claim := second(vmim)
+		Expect(claim.Name).To(And(HavePrefix("persistent-state-for-vm-"), Not(Equal(first.Name))))
+		Expect(claim.Labels).To(Equal(map[string]string{v1.MigrationNameLabel: "go"}), "a start must not find it")
+		Expect(metav1.IsControlledBy(claim, vm)).To(BeTrue())
+		Expect(claim.Spec.AccessModes).To(Equal(first.Spec.AccessModes))
+		Expect(claim.Spec.StorageClassName).To(Equal(first.Spec.StorageClassName))
+		Expect(claim.Spec.Resources.Requests).To(Equal(first.Spec.Resources.Requests))
+		Expect(m.told.take()).To(ContainElement("Normal SuccessfulCreate: Created PersistentVolumeClaim " + claim.Name +
+			" for the TPM's and EFI's state at the target"))
+		state := ExpectExists(vmim).Status.MigrationState
+		Expect([]string{state.SourcePersistentStatePVCName, state.TargetPersistentStatePVCName}).To(Equal([]string{first.Name, claim.Name}))
+
+		target := ExpectExists(m.target(vmi, vmim))
+		m.play(target, "b", builder.MakePodStatus().Running())
+		m.look(vmim)
+		state = ExpectExists(vmi).Status.MigrationState
+		Expect([]string{state.SourcePersistentStatePVCName, state.TargetPersistentStatePVCName}).To(Equal([]string{first.Name, claim.Name}))
+		a := &agents{vmi: vmi}
+		a.prepare()
+		a.act()
+		m.look(vmim)
+		Expect(gone(first)).To(BeFalse())
+		Expect(ExpectExists(claim).Labels).NotTo(HaveKey(v1.PersistentStateLabel))
+
+		a.complete()
+		a.act()
+		names := func() []string {
+			var out []string
+			for _, v := range ExpectExists(vmi).Status.VolumeStatus {
+				out = append(out, v.Name)
+			}
+			return out
+		}
+		Expect(names()).To(ConsistOf(claim.Name), "in the write that changed the owner")
+		m.look(vmim)
+		Expect(ExpectExists(claim).Labels).To(Equal(map[string]string{v1.PersistentStateLabel: "vm"}))
+		Expect(gone(first)).To(BeTrue())
+		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationSucceeded))
+		Expect(names()).To(ConsistOf(claim.Name))
+
+		end(source, lastWordMigrated)
+		end(target, lastWordShutdown)
+		m.look(vmim)
+		m.remove(source)
+		m.remove(target)
+		Expect(nextUses()).To(Equal(claim.Name))
+	})
+
+	It("leaves the VM its claim when it fails, and takes the other one away", func() {
+		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
+		claim := second(vmim)
+		a.fail()
+		a.act()
+		m.look(vmim)
+		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
+		Expect(gone(claim)).To(BeTrue())
+		Expect(gone(first)).To(BeFalse())
+
+		By("and makes another one for the next migration")
+		m.remove(m.target(vmi, vmim))
+		again := m.request(builder.MakeMigration("again", "vm"))
+		m.look(again)
+		Expect(second(again).Name).NotTo(Equal(claim.Name))
+	})
+
+	It("takes the claim away with the Pod when it is given up before the agents have it", func() {
+		vmim := m.request(builder.MakeMigration("go", "vm"))
+		m.look(vmim)
+		claim := second(vmim)
+		Expect(k8sClient.Delete(ctx, ExpectExists(vmim))).To(Succeed())
+		m.look(vmim)
+		Expect(gone(claim)).To(BeTrue())
+		Expect(gone(first)).To(BeFalse())
+	})
+
+	It("takes the claim away when somebody took the migration away by force", func() {
+		vmim := m.request(builder.MakeMigration("go", "vm"))
+		m.look(vmim)
+		claim := second(vmim)
+		before := ExpectExists(vmim).DeepCopy()
+		vmim.Finalizers = nil
+		Expect(k8sClient.Patch(ctx, vmim, client.MergeFrom(before))).To(Succeed())
+		Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
+		Expect(virtualmachineinstancemigration.RemoveOrphans(ctx, k8sClient, k8sClient, client.ObjectKeyFromObject(vmim))).To(Succeed())
+		Expect(gone(claim)).To(BeTrue())
+		Expect(gone(first)).To(BeFalse())
+	})
+
+	It("leaves a claim that the agents have to who settles it, whatever becomes of the migration", func() {
+		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
+		claim := second(vmim)
+		before := ExpectExists(vmim).DeepCopy()
+		vmim.Finalizers = nil
+		Expect(k8sClient.Patch(ctx, vmim, client.MergeFrom(before))).To(Succeed())
+		Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
+		Expect(virtualmachineinstancemigration.RemoveOrphans(ctx, k8sClient, k8sClient, client.ObjectKeyFromObject(vmim))).To(Succeed())
+		Expect(gone(claim)).To(BeFalse())
+		a.complete()
+		a.act()
+		_, err := m.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(ExpectExists(claim).Labels).To(HaveKeyWithValue(v1.PersistentStateLabel, "vm"))
+		Expect(gone(first)).To(BeTrue())
+	})
+
+	It("settles before the VMI goes, though nobody looked in between", func() {
+		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
+		claim, source, target := second(vmim), podOf(vmi), m.target(vmi, vmim)
+		a.complete()
+		a.act()
+		end(source, lastWordMigrated)
+		end(target, lastWordShutdown)
+		Expect(k8sClient.Delete(ctx, ExpectExists(vmi))).To(Succeed())
+		Expect(nextUses()).To(Equal(claim.Name))
+		Expect(gone(first)).To(BeTrue())
+	})
+
+	It("does not let the VMI go while the claims cannot be settled", func() {
+		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
+		claim, source, target := second(vmim), podOf(vmi), m.target(vmi, vmim)
+		a.complete()
+		a.act()
+		end(source, lastWordMigrated)
+		end(target, lastWordShutdown)
+		Expect(k8sClient.Delete(ctx, ExpectExists(vmi))).To(Succeed())
+		m.writes.Fail = func(request string) error {
+			if strings.HasPrefix(request, "patch PersistentVolumeClaim") {
+				return apierrors.NewInternalError(errors.New("not now"))
+			}
+			return nil
+		}
+		for range 3 {
+			_, _ = m.reconcile(vmi)
+		}
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
+		Expect(gone(first)).To(BeFalse(), "before the other one is the VM's")
+		m.writes.Fail = nil
+		Expect(nextUses()).To(Equal(claim.Name))
+	})
+
+	It("starts with the target's claim after a guest that had left and never told that it arrived", func() {
+		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
+		claim, source, target := second(vmim), podOf(vmi), m.target(vmi, vmim)
+		a.sourceDead, a.targetDead = true, true
+		end(source, lastWordMigrated)
+		end(target, lastWordShutdown)
+		m.look(vmim)
+		Expect(ExpectExists(vmi).Status.Reason).To(Equal(vmistatus.ReasonLostInMigration))
+		Expect(nextUses()).To(Equal(claim.Name))
+		Expect(gone(first)).To(BeTrue())
+	})
+
+	It("starts with the source's claim after a guest that ended where it was", func() {
+		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
+		claim, source := second(vmim), podOf(vmi)
+		a.sourceDead, a.targetDead = true, true
+		end(source, lastWordShutdown)
+		m.look(vmim)
+		m.remove(m.target(vmi, vmim))
+		m.look(vmim)
+		Expect(nextUses()).To(Equal(first.Name))
+		Expect(gone(claim)).To(BeTrue())
+	})
+
+	It("does not begin before the claims of the last one are settled", func() {
+		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
+		source := podOf(vmi)
+		a.complete()
+		a.act()
+		end(source, lastWordMigrated)
+		m.remove(source)
+		again := m.request(builder.MakeMigration("again", "vm"))
+		for range 3 {
+			m.lookOnce(vmim)
+			m.lookOnce(again)
+		}
+		ExpectGone(m.target(ExpectExists(vmi), again))
+		Expect(ExpectExists(again).Status.Phase).To(Equal(v1.MigrationPending))
+		claim := ExpectExists(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: vmi.Status.MigrationState.TargetPersistentStatePVCName}})
+		_, err := m.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(m.reconciler.ofState(ctx, ExpectExists(claim))).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(again)}))
+		m.look(again)
+		Expect(second(again).Name).NotTo(Or(Equal(first.Name), Equal(claim.Name)))
+	})
+
+	It("shares a claim that several nodes can use", func() {
+		other := builder.MakePVC("shared").Namespace(m.ns).Bound("10Mi").Obj()
+		other.Labels = map[string]string{"persistent-state-for": "other"}
+		other.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+		ExpectCreated(other)
+		shared := m.handedOverOn(m.node("a"), builder.MakeVMI("other").EFI().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec = lasting().Obj().Spec
+		}))
+		agent(shared, running)
+		vmim := m.request(builder.MakeMigration("go-shared", "other"))
+		m.look(vmim)
+		target := ExpectExists(m.target(shared, vmim))
+		Expect(stateOf(target)).To(Equal("shared"))
+		Expect(target.Spec.Containers[0].Env).To(ContainElement(HaveField("Name", "SHARED_FILESYSTEM_PATHS")))
+		m.play(target, "b", builder.MakePodStatus().Running())
+		m.look(vmim)
+		state := ExpectExists(shared).Status.MigrationState
+		Expect(state.TargetPersistentStatePVCName).To(Equal("shared"))
+		Expect(vmistatus.MovesState(state)).To(BeFalse())
+	})
+
+	It("waits for a quota that leaves no room for the claim", func() {
+		m.cache.Fail = func(request string) error {
+			if strings.HasPrefix(request, "create PersistentVolumeClaim") {
+				return apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), "x", errors.New("exceeded quota: compute"))
+			}
+			return nil
+		}
+		vmim := m.request(builder.MakeMigration("go", "vm"))
+		for range 3 {
+			m.lookOnce(vmim)
+		}
+		Expect(ExpectExists(vmim)).To(haveMigrationCondition(v1.VirtualMachineInstanceMigrationRejectedByResourceQuota, "exceeded quota"))
+		ExpectGone(m.target(vmi, vmim))
+		m.cache.Fail = nil
+		m.look(vmim)
+		second(vmim)
+	})
+})

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+const (
+	// nvramPool is the name of libvirt's storage pool on the directory with the EFI variables.
+	nvramPool = "vm-state-nvram"
+	// tpmStateFile is what a TPM 2.0 never forgets. Source: swtpm src/swtpm/swtpm_nvstore_dir.c.
+	tpmStateFile = "tpm2-00.permall"
+	// maxStateEntries bounds how much of a claim is looked at. There are about ten files and directories.
+	maxStateEntries = 256
+)
+
+// ReadNVRAM reads a file of the Pod with EFI variables that last.
+func (c *Conn) ReadNVRAM(ctx context.Context, name string) ([]byte, error) {
+	var content []byte
+	err := c.inPod(ctx, func(root int) error {
+		f, err := openInRoot(root, name, unix.O_RDONLY)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }()
+		if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+			return errors.Join(err, errors.New("it is no file"))
+		}
+		content, err = io.ReadAll(io.LimitReader(f, hypervisor.MaxNVRAM+1))
+		if err == nil && (len(content) == 0 || len(content) > hypervisor.MaxNVRAM) {
+			err = fmt.Errorf("it has %d bytes or more", len(content))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the EFI variables in %s: %w", name, err)
+	}
+	return content, nil
+}
+
+// KeepState writes EFI variables to where the Pod's guest, which does not run yet, will have them, and returns when they and the TPM's
+// state are on the claim's disk.
+func (c *Conn) KeepState(ctx context.Context, files hypervisor.StateFiles, nvram []byte) error {
+	if files.NVRAM != "" {
+		if err := c.writeNVRAM(ctx, files.NVRAM, nvram); err != nil {
+			return fmt.Errorf("write the EFI variables to %s: %w", files.NVRAM, err)
+		}
+	}
+	err := c.inPod(ctx, func(root int) error { return syncState(root, files) })
+	if err != nil {
+		return fmt.Errorf("bring the machine's state to the disk: %w", err)
+	}
+	return nil
+}
+
+// writeNVRAM has libvirtd write, which can be led nowhere but to places in its Pod.
+func (c *Conn) writeNVRAM(ctx context.Context, file string, content []byte) error {
+	pool, err := c.Pool(ctx, nvramPool, path.Dir(file))
+	if err != nil {
+		return err
+	}
+	volume := pool.Find(path.Base(file))
+	switch {
+	case volume == nil:
+		return errors.New("libvirt has not made the file")
+	case volume.Capacity != uint64(len(content)):
+		return fmt.Errorf("the firmware here has room for %d bytes, and there are %d", volume.Capacity, len(content))
+	}
+	return c.Upload(ctx, nvramPool, volume.Name, content)
+}
+
+// inPod does something with the root directory of the Pod's libvirtd. Storage that does not answer costs a goroutine until it does.
+func (c *Conn) inPod(ctx context.Context, do func(root int) error) error {
+	root, err := c.openRoot()
+	if err != nil {
+		return fmt.Errorf("open the launcher Pod's root directory: %w", err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer func() { _ = unix.Close(root) }()
+		done <- do(root)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("the claim's storage does not answer: %w", ctx.Err())
+	}
+}
+
+func (c *Conn) openRoot() (int, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.closed {
+		return -1, hypervisor.ErrUnreachable
+	}
+	return unix.Openat(int(c.process.Dir.Fd()), "root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+}
+
+// openInRoot opens a path as the Pod sees it. The Pod's symlinks lead nowhere but to places in the Pod, and its pipes are not waited for.
+func openInRoot(root int, name string, flags int) (*os.File, error) {
+	fd, err := unix.Openat2(root, name, &unix.OpenHow{
+		Flags:   uint64(flags) | unix.O_NONBLOCK | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, &os.PathError{Op: "openat2", Path: name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// syncState returns when all that the claim has is on its disk.
+func syncState(root int, files hypervisor.StateFiles) error {
+	dir, err := openInRoot(root, launcherpod.StateDir, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	claim, err := os.OpenRoot(throughFD(dir))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = claim.Close() }()
+	if files.TPM != "" {
+		within, err := filepath.Rel(launcherpod.StateDir, path.Join(files.TPM, tpmStateFile))
+		if err != nil {
+			return err
+		}
+		if info, err := claim.Stat(within); err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
+			return errors.Join(fmt.Errorf("the TPM's state has not arrived in %s", files.TPM), err)
+		}
+	}
+	entries := 0
+	return fs.WalkDir(claim.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+		if entries++; err != nil || entries > maxStateEntries {
+			return errors.Join(err, fmt.Errorf("%d entries were looked at", entries))
+		}
+		if !entry.IsDir() && !entry.Type().IsRegular() {
+			return nil
+		}
+		return syncFile(claim, name)
+	})
+}
+
+func syncFile(claim *os.Root, name string) error {
+	f, err := claim.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // swtpm replaces its files.
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	// Some file systems sync no directories, whose entries they never have in memory only.
+	if err := f.Sync(); err != nil && !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	return nil
+}

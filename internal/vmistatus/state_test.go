@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package vmistatus
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+func TestStateClaims(t *testing.T) {
+	moving := func(change ...func(*v1.VirtualMachineInstanceStatus)) v1.VirtualMachineInstanceStatus {
+		s := v1.VirtualMachineInstanceStatus{
+			Phase: v1.Running, NodeName: "red",
+			MigrationState: &v1.VirtualMachineInstanceMigrationState{
+				SourceNode: "red", TargetNode: "blue", SourcePersistentStatePVCName: "old", TargetPersistentStatePVCName: "new",
+			},
+		}
+		for _, c := range change {
+			c(&s)
+		}
+		return s
+	}
+	type status = v1.VirtualMachineInstanceStatus
+	started := func(s *status) { s.MigrationState.StartTimestamp = new(metav1.Now()) }
+	owned := func(s *status) { s.NodeName, s.MigrationState.Completed = "blue", true }
+	failed := func(s *status) { s.MigrationState.Failed, s.MigrationState.Completed = true, true }
+	ended := func(s *status) { s.Phase = v1.Failed }
+	lost := func(s *status) { s.Phase, s.Reason = v1.Failed, ReasonLostInMigration }
+	shared := func(s *status) { s.MigrationState.TargetPersistentStatePVCName = "old" }
+	none := func(s *status) {
+		s.MigrationState.SourcePersistentStatePVCName, s.MigrationState.TargetPersistentStatePVCName = "", ""
+	}
+	for name, tc := range map[string]struct {
+		status     status
+		keep, drop string
+	}{
+		"no migration":                           {status{Phase: v1.Running}, "", ""},
+		"nobody can know yet":                    {moving(), "", ""},
+		"a guest that is copied":                 {moving(started), "", ""},
+		"a guest that has arrived":               {moving(started, owned), "new", "old"},
+		"one that has ended since":               {moving(started, owned, ended), "new", "old"},
+		"a migration that has failed":            {moving(started, failed), "old", "new"},
+		"a guest that ended where it was":        {moving(started, ended), "old", "new"},
+		"a guest that had left, and was lost":    {moving(started, lost), "new", "old"},
+		"one claim for both, and it has arrived": {moving(shared, owned), "", ""},
+		"no state at all":                        {moving(none, owned), "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if keep, drop := StateClaims(&tc.status); keep != tc.keep || drop != tc.drop {
+				t.Errorf("keep %q and drop %q, want %q and %q", keep, drop, tc.keep, tc.drop)
+			}
+		})
+	}
+}
