@@ -18,7 +18,7 @@ import (
 )
 
 // settleState makes the claim of the node that owns the guest the one by which the VM is started next, and then takes the
-// migration's other claim away, as soon as it is certain which one is which (docs/adr/0032).
+// migration's other claim away, as soon as it is certain which one is which (docs/adr/0033).
 func settleState(ctx context.Context, s *Scope) error {
 	keep, drop := vmistatus.StateClaims(&s.VMI.Status)
 	if keep == "" {

@@ -34,7 +34,7 @@ func stateClaim(pod *corev1.Pod) string {
 }
 
 // planState says which claim with the machine's state the target's Pod gets: the one that the guest uses, if both Pods can, or
-// otherwise one of its own (docs/adr/0032).
+// otherwise one of its own (docs/adr/0033).
 func (s *Scope) planState(ctx context.Context, config *podspec.Config) error {
 	name := stateClaim(s.Own)
 	if name == "" {

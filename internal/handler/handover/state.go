@@ -19,7 +19,7 @@ import (
 )
 
 // settle is what is to be done while the guest stands still, before it can be the target's: the machine's state that lasts goes to
-// another claim, which must have all of it by then (docs/adr/0032).
+// another claim, which must have all of it by then (docs/adr/0033).
 func (c *Copies) settle(begun *Copy, m Migration) func(context.Context) error {
 	if !vmistatus.MovesState(begun.vmi.Status.MigrationState) {
 		return nil
