@@ -287,6 +287,41 @@ var _ = Describe("A guest that moves to another node", func() {
 		Entry("when the target is to complete it", "target", "finish"),
 	)
 
+	// lasting gives the guest EFI variables that last, in a claim of its node's own.
+	lasting := func(vmi *v1.VirtualMachineInstance) {
+		vmi.Spec.Domain.Firmware = &v1.Firmware{Bootloader: &v1.Bootloader{EFI: &v1.EFI{SecureBoot: new(false), Persistent: new(true)}}}
+		vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: "old", PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "old"}}}
+	}
+	moveState := func(m *v1.VirtualMachineInstanceMigrationState) {
+		m.SourcePersistentStatePVCName, m.TargetPersistentStatePVCName = "old", "new"
+	}
+
+	It("takes the state of its machine along, before it can be the target's", func() {
+		c := cross(lasting).prepare()
+		c.launcher.SetNVRAM([]byte("boot from the disk"))
+		c.moveOn(moveState)
+		vmi := c.expectMoved()
+		Expect(string(c.arriving.NVRAM())).To(Equal("boot from the disk"))
+		Expect(vmi.Status.VolumeStatus).To(ContainElement(HaveField("Name", "new")))
+		Expect(vmi.Status.VolumeStatus).NotTo(ContainElement(HaveField("Name", "old")))
+	})
+
+	DescribeTable("stays when the state of its machine cannot be moved", func(where, call string) {
+		c := cross(lasting).prepare()
+		c.launcher.SetNVRAM([]byte("boot from the disk"))
+		if where == "source" {
+			c.launcher.Fail(call, errLost)
+		} else {
+			c.arriving.Fail(call, errLost)
+		}
+		c.moveOn(moveState)
+		Expect(c.expectStayed().FailureReason).To(ContainSubstring("lost"))
+		Expect(c.read().Status.VolumeStatus).To(ContainElement(HaveField("Name", "old")))
+	},
+		Entry("as it cannot be read", "source", "nvram"),
+		Entry("as it cannot be written", "target", "state"),
+	)
+
 	// onClaim puts the guest's data on a claim, which it is to leave for another.
 	onClaim := func(vmi *v1.VirtualMachineInstance) {
 		vmi.Spec.Volumes = append(vmi.Spec.Volumes, v1.Volume{Name: "data", VolumeSource: v1.VolumeSource{
