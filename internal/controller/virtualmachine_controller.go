@@ -36,8 +36,6 @@ type VirtualMachineReconciler struct {
 	Config ConfigSource
 	// DataVolumes are those of the importer, where the cluster has one.
 	DataVolumes DataVolumes
-	// VolumeMigration says that updateVolumesStrategy Migration is carried out. It follows package fieldsupport.
-	VolumeMigration bool
 	// Clock is the time; nil means the machine's.
 	Clock clock.PassiveClock
 }
@@ -76,8 +74,8 @@ func (r *VirtualMachineReconciler) Reconcile(ctx context.Context, request ctrl.R
 	vm := &v1.VirtualMachine{}
 	scope := &virtualmachine.Scope{
 		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock), VM: vm,
-		DataVolumes: r.DataVolumes, VolumeMigration: r.VolumeMigration,
-		LiveUpdate: r.Config.Current().RolloutStrategy == v1.VMRolloutStrategyLiveUpdate,
+		DataVolumes: r.DataVolumes,
+		LiveUpdate:  r.Config.Current().RolloutStrategy == v1.VMRolloutStrategyLiveUpdate,
 	}
 	err := r.Client.Get(ctx, request.NamespacedName, vm)
 	switch {

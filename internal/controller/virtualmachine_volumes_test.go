@@ -23,10 +23,7 @@ const gibibyte = 1 << 30
 var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 	var m *machines
 
-	BeforeEach(func() {
-		m = newMachines()
-		m.VolumeMigration = true
-	})
+	BeforeEach(func() { m = newMachines() })
 
 	// claim makes a claim in the VM's namespace.
 	claim := func(name, capacity string) {

@@ -205,7 +205,6 @@ func TestInVM(t *testing.T) {
 	spec.Template.Spec.Domain.Devices.DownwardMetrics = &v1.DownwardMetrics{}
 	expectPrefixes(t, Sentences(InVM(field.NewPath("spec"), spec)), []string{
 		"spec.runStrategy keeps the VM from starting: ",
-		"spec.updateVolumesStrategy has no effect: ",
 		"spec.template.spec.domain.devices.downwardMetrics keeps the VM from starting: ",
 	})
 }

@@ -39,7 +39,7 @@ var KubeVirt = []Field{
 	{"configuration.architectureConfiguration.ppc64le", nil, Warn, "KubeVirt dropped the architecture"},
 	{"configuration.supportedGuestAgentVersions", nil, Warn, "every version of the guest's agent is used"},
 	{"configuration.tlsConfiguration", nil, Warn, "TLS 1.2 or newer with Go's ciphers is used"},
-	{"configuration.vmRolloutStrategy", []string{"LiveUpdate"}, Warn, "hotplug is not implemented yet: a change of CPUs, memory, volumes or interfaces applies at the next start"},
+	{"configuration.vmRolloutStrategy", []string{"LiveUpdate"}, Warn, "hotplug is not implemented yet: a change of CPUs, memory or interfaces, or of the list of volumes, applies at the next start"},
 	{"configuration.developerConfiguration.minimumClusterTSCFrequency", nil, Warn, "guests with a fixed TSC frequency are not implemented yet"},
 	{"configuration.developerConfiguration.logVerbosity.virtOperator", nil, Warn, "virt-controller does its work: use virtController"},
 	{"configuration.developerConfiguration.logVerbosity.virtSynchronizationController", nil, Warn, "migration between clusters is not implemented yet"},

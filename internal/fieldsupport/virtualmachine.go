@@ -8,5 +8,4 @@ var VM = []Field{
 	{"runStrategy", []string{"WaitAsReceiver"}, Refuse, "migration between clusters is not implemented yet: use another strategy"},
 	{"instancetype", nil, Refuse, "instance types are not implemented yet: give CPU and memory in the template"},
 	{"preference", nil, Refuse, "preferences are not implemented yet: give the devices in the template"},
-	{"updateVolumesStrategy", []string{"Migration"}, Warn, "volume migration is not implemented yet: a change applies at the next start"},
 }

@@ -43,8 +43,6 @@ type Scope struct {
 	// LiveUpdate says that changes of the template reach a running instance where that is possible. Otherwise they wait
 	// for the next start.
 	LiveUpdate bool
-	// VolumeMigration says that updateVolumesStrategy Migration is carried out. Otherwise changed claims wait for the next start.
-	VolumeMigration bool
 	// Strategy is the run strategy in force.
 	Strategy v1.VirtualMachineRunStrategy
 	// VMI is the VM's instance, or nil. One that belongs to somebody else is nil.

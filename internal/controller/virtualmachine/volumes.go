@@ -112,7 +112,7 @@ func (s *Scope) wantsMigration() bool {
 }
 
 func (s *Scope) choseMigration() bool {
-	return s.VolumeMigration && ptr.Deref(s.VM.Spec.UpdateVolumesStrategy, v1.UpdateVolumesStrategyReplacement) == v1.UpdateVolumesStrategyMigration
+	return ptr.Deref(s.VM.Spec.UpdateVolumesStrategy, v1.UpdateVolumesStrategyReplacement) == v1.UpdateVolumesStrategyMigration
 }
 
 // followVolumes does what is to be done about changed claims and says whether the rest of
