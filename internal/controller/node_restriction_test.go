@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -150,11 +151,52 @@ var _ = Describe("Node restriction", Ordered, func() {
 				"another Pod":         func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.TargetPod = "q" },
 				"no migration":        func(v *v1.VirtualMachineInstance) { v.Status.MigrationState = nil },
 				"a third node":        func(v *v1.VirtualMachineInstance) { v.Status.NodeName = "n3" },
+				"another mark":        func(v *v1.VirtualMachineInstance) { v.Status.EvacuationNodeName = "n3" },
+				"no mark":             func(v *v1.VirtualMachineInstance) { v.Status.EvacuationNodeName = "" },
 				"the owner, and more": func(v *v1.VirtualMachineInstance) { handOver(v); reason(v) },
 			} {
 				Expect(write(agentOf("n2"), vmi, change)).To(MatchError(apierrors.IsForbidden, "is forbidden"), what)
 			}
 			Expect(write(agentOf("n3"), vmi, handOver)).To(MatchError(apierrors.IsForbidden, "is forbidden"), "a third node's")
+		})
+
+		It("lets the guest's own say how the migration goes, and not make it another one", func() {
+			vmi := moving("goes")
+			now := metav1.Now()
+			Expect(write(agentOf("n1"), vmi, func(v *v1.VirtualMachineInstance) {
+				v.Status.MigrationState.StartTimestamp, v.Status.MigrationState.Mode = &now, v1.MigrationPreCopy
+			})).To(Succeed())
+			ExpectExists(vmi)
+			for what, change := range map[string]func(*v1.VirtualMachineInstance){
+				"another target": func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.TargetNode = "n3" },
+				"another Pod":    func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.SourcePod = "q" },
+				"without TLS": func(v *v1.VirtualMachineInstance) {
+					v.Status.MigrationState.VMIMConfigurationOptions = &v1.VMIMConfigurationOptions{DisableTLS: ptr.To(true)}
+				},
+				"an abort":     func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.AbortRequested = true },
+				"no migration": func(v *v1.VirtualMachineInstance) { v.Status.MigrationState = nil },
+			} {
+				Expect(write(agentOf("n1"), vmi, change)).To(MatchError(ContainSubstring("may only say how a migration goes")), what)
+			}
+			Expect(write(agentOf("n1"), vmi, func(v *v1.VirtualMachineInstance) {
+				m := v.Status.MigrationState
+				m.Failed, m.Completed, m.EndTimestamp, m.FailureReason, m.AbortStatus = true, true, &now, "so", v1.MigrationAbortSucceeded
+				v.Status.Reason = "and the rest of its own guest"
+			})).To(Succeed())
+			Expect(write(agentOf("n1"), onNode("rests", "n1"), func(v *v1.VirtualMachineInstance) {
+				v.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", SourceNode: "n1", TargetNode: "n2", TargetPod: "p"}
+			})).To(MatchError(ContainSubstring("may only say how a migration goes")), "a made-up one")
+		})
+
+		It("lets the new owner say since when the guest runs there", func() {
+			vmi := moving("runs-there")
+			Expect(vmistatus.HandOver(ctx, agentOf("n1"), vmi, metav1.Now())).To(Succeed())
+			Expect(write(agentOf("n2"), ExpectExists(vmi), func(v *v1.VirtualMachineInstance) {
+				v.Status.MigrationState.TargetNodeDomainDetected = true
+				v.Status.MigrationState.TargetNodeDomainReadyTimestamp = ptr.To(metav1.Now())
+			})).To(Succeed())
+			Expect(write(agentOf("n2"), ExpectExists(vmi), func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.SourceNode = "n3" })).
+				To(MatchError(ContainSubstring("may only say how a migration goes")))
 		})
 
 		It("lets either say that the target owns the guest", func() {
