@@ -203,6 +203,11 @@ func scenes() map[string]*world {
 			with(func(s *Snapshot) {
 				s.VM.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineRestartRequired, Status: corev1.ConditionTrue, Message: "a non-live-updatable field was changed in the template spec"}}
 			}),
+		"disks wait": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(movesDisk)),
+		"disks wait for their turn": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(movesDisk)).
+			with(func(s *Snapshot) {
+				s.Install.KubeVirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods = []v1.WorkloadUpdateMethod{v1.WorkloadUpdateMethodLiveMigrate}
+			}),
 		"drain waits": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
 			vmi(onN1().With(strategy(v1.EvictionStrategyLiveMigrate)).Condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse,
 				"DisksNotLiveMigratable", "cannot migrate VMI: claim data of volume root is not shared, it needs access mode ReadWriteMany")).
@@ -247,6 +252,13 @@ func scenes() map[string]*world {
 			s.Install = Install{Controller: -1, API: -1}
 		}),
 	}
+}
+
+func movesDisk(vmi *v1.VirtualMachineInstance) {
+	vmi.Status.Conditions = append(vmi.Status.Conditions, v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstanceVolumesChange, Status: corev1.ConditionTrue})
+	vmi.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{
+		VolumeName: "data", SourcePVCInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "old"}, DestinationPVCInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "new"},
+	}}
 }
 
 func TestExplain(t *testing.T) {

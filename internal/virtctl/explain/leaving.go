@@ -6,8 +6,10 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -50,6 +52,29 @@ func leaving(s *Snapshot) []Finding {
 	default:
 		return nil
 	}
+}
+
+// volumes: other claims wait for a migration that nobody has asked for.
+func volumes(s *Snapshot) []Finding {
+	if s.VMI == nil || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil || s.migration() != nil || s.Hidden[AreaMigrations] ||
+		s.condition(v1.VirtualMachineInstanceVolumesChange).Status != corev1.ConditionTrue {
+		return nil
+	}
+	f := Finding{
+		What: "Disks of the guest are to move to other claims, and wait for a migration.",
+		Do:   "Migrate it, or name the former claims again to let them stay:", Commands: []string{fmt.Sprintf("%s migrate %s --namespace %s", s.Program, s.Name, s.Namespace)},
+	}
+	for _, moved := range s.VMI.Status.MigratedVolumes {
+		if from, to := moved.SourcePVCInfo, moved.DestinationPVCInfo; from != nil && to != nil {
+			f.Why = append(f.Why, fmt.Sprintf("Volume %s is on claim %s and goes to %s.", moved.VolumeName, from.ClaimName, to.ClaimName))
+		}
+	}
+	if kv := s.Install.KubeVirt; kv != nil && slices.Contains(kv.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods, v1.WorkloadUpdateMethodLiveMigrate) {
+		f.Do, f.Commands = "Nothing: it is migrated by itself.", nil
+	} else if kv != nil {
+		f.Why = append(f.Why, "The KubeVirt object has no LiveMigrate among its workloadUpdateMethods, so that nobody migrates it unasked.")
+	}
+	return one(f)
 }
 
 // migration is the one that is not over, if there is one.

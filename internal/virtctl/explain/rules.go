@@ -16,7 +16,7 @@ import (
 type rule func(*Snapshot) []Finding
 
 // rules are in the order of what they find: what keeps the whole cluster from running VMs comes before what keeps this one.
-var rules = []rule{absent, install, going, stopped, crashLoop, refused, claims, schedule, images, podTrouble, node, ended, paused, leaving, running}
+var rules = []rule{absent, install, going, stopped, crashLoop, refused, claims, schedule, images, podTrouble, node, ended, paused, leaving, volumes, running}
 
 // one is a finding alone.
 func one(f Finding) []Finding { return []Finding{f} }
