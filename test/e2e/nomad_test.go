@@ -41,7 +41,11 @@ const logRecord = 512
 const nomadData = "#!/bin/sh\n" + worker + `
 ip addr add ` + guestAddress + `/24 dev eth1; ip link set eth1 up
 nc -ll -p 7 -e cat &
-for d in /sys/block/vd*; do
+` + logger + `(while true; do for i in 1 2 3 4 5 6 7 8; do cat /bin/busybox >/run/load$i; usleep 50000; done; done) &
+`
+
+// logger writes the log to the disk without a serial.
+const logger = `for d in /sys/block/vd*; do
 	[ -n "$(cat $d/serial)" ] && continue
 	(n=0 h=none
 	while true; do
@@ -50,7 +54,6 @@ for d in /sys/block/vd*; do
 		printf '%-511s\n' "$n $up $h"
 	done | dd of=/dev/${d##*/} bs=512 iflag=fullblock oflag=direct 2>/dev/null) &
 done
-(while true; do for i in 1 2 3 4 5 6 7 8; do cat /bin/busybox >/run/load$i; usleep 50000; done; done) &
 `
 
 // logEntry is what a record of the log says.
