@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
@@ -77,6 +78,9 @@ type Config struct {
 	EvictionStrategy v1.EvictionStrategy
 	// RolloutStrategy says whether changes of a VM reach a running guest.
 	RolloutStrategy v1.VMRolloutStrategy
+	// MigrationNetwork is the NetworkAttachmentDefinition of the network over which guests migrate, in the KubeVirt object's namespace
+	// unless it names another. Without a name they do so over the network of Pods.
+	MigrationNetwork types.NamespacedName
 	// Migrations is how guests migrate. Nothing of it is nil but Network, which is nil for the network of Pods.
 	Migrations v1.MigrationConfiguration
 	// MemBalloonStatsPeriod is how often the balloon reports statistics, in seconds. Zero turns them off.

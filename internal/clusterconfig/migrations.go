@@ -4,7 +4,10 @@
 package clusterconfig
 
 import (
+	"strings"
+
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
@@ -74,4 +77,16 @@ func (p *parser) notNegative(to **int64, value *int64, path *field.Path) {
 		return
 	}
 	override(to, value)
+}
+
+// migrationNetwork is the definition that a configuration names, as namespace/name or as a name. As in KubeVirt the latter is one of the
+// install namespace: administrators own it, and not those who run guests.
+func migrationNetwork(namespace string, named *string) types.NamespacedName {
+	if named == nil {
+		return types.NamespacedName{}
+	}
+	if other, name, found := strings.Cut(*named, "/"); found {
+		return types.NamespacedName{Namespace: other, Name: name}
+	}
+	return types.NamespacedName{Namespace: namespace, Name: *named}
 }

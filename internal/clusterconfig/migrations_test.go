@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -63,6 +64,28 @@ func TestPostCopyAllowsToDisturbUnlessSaidOtherwise(t *testing.T) {
 	got := migrations(t, &v1.MigrationConfiguration{AllowPostCopy: ptr.To(true), AllowWorkloadDisruption: ptr.To(false)})
 	if *got.AllowWorkloadDisruption {
 		t.Error("the guest may be disturbed though the object says no")
+	}
+}
+
+func TestNetworkOfMigrations(t *testing.T) {
+	for name, tc := range map[string]struct {
+		network *string
+		want    types.NamespacedName
+	}{
+		"none":                 {nil, types.NamespacedName{}},
+		"one of the install's": {ptr.To("wire"), types.NamespacedName{Namespace: "kubevirt", Name: "wire"}},
+		"one of another":       {ptr.To("net/wire"), types.NamespacedName{Namespace: "net", Name: "wire"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kv := kubeVirt(func(s *v1.KubeVirtSpec) {
+				s.Configuration.MigrationConfiguration = &v1.MigrationConfiguration{Network: tc.network}
+			})
+			kv.Namespace = "kubevirt"
+			got, err := FromKubeVirt(kv)
+			if err != nil || got.MigrationNetwork != tc.want {
+				t.Errorf("got %v and %v, want %v", got.MigrationNetwork, err, tc.want)
+			}
+		})
 	}
 }
 

@@ -42,6 +42,7 @@ func FromKubeVirt(kv *v1.KubeVirt, options ...Option) (Config, error) {
 	p := parser{config: &c}
 	p.spec(&kv.Spec, field.NewPath("spec"))
 	p.configuration(&kv.Spec.Configuration, field.NewPath("spec", "configuration"))
+	c.MigrationNetwork = migrationNetwork(kv.Namespace, c.Migrations.Network)
 	_, even := kv.Annotations[v1.EmulatorThreadCompleteToEvenParity]
 	c.AlignCPUs = even && c.FeatureGates.IsEnabled(GateAlignCPUs)
 	return c, p.errs.ToAggregate()

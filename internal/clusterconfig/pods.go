@@ -21,5 +21,6 @@ func (c Config) Pods() podspec.Config {
 		MemoryOvercommit:                   c.MemoryOvercommit,
 		AdditionalGuestMemoryOverheadRatio: c.AdditionalGuestMemoryOverheadRatio,
 		NodeSelectors:                      c.NodeSelectors,
+		MigrationNetwork:                   c.MigrationNetwork,
 	}
 }

@@ -18,7 +18,6 @@ import (
 
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -342,7 +341,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 	})
 
 	It("go by the policy that selects the VMI", func() {
-		m := newMigrations(func(c *clusterconfig.Config) { c.Migrations.Network = ptr.To("kubevirt/wire") })
+		m := newMigrations()
 		vmi := m.running("a", "vm")
 		policy := &v1alpha1.MigrationPolicy{ObjectMeta: metav1.ObjectMeta{Name: m.ns}, Spec: v1alpha1.MigrationPolicySpec{
 			Selectors:     &v1alpha1.Selectors{NamespaceSelector: v1alpha1.LabelSelector{"kubernetes.io/metadata.name": m.ns}},
@@ -353,8 +352,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		state := ExpectExists(vmi).Status.MigrationState
 		Expect(state.MigrationPolicyName).To(HaveValue(Equal(m.ns)))
 		Expect(state.VMIMConfigurationOptions.AllowPostCopy).To(HaveValue(BeTrue()))
-		Expect(state.VMIMConfigurationOptions.Network).To(HaveValue(Equal("kubevirt/wire")))
-		Expect(state.MigrationNetworkType).To(Equal(v1.Migration))
+		Expect(state.MigrationNetworkType).To(Equal(v1.Pod))
 	})
 
 	It("fail with the reason why a guest cannot migrate", func() {

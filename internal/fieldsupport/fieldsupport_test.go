@@ -38,7 +38,7 @@ var implementedKubeVirt = []string{
 	"configuration.migrations.nodeDrainTaintKey", "configuration.migrations.parallelOutboundMigrationsPerNode", "configuration.migrations.parallelMigrationsPerCluster",
 	"configuration.migrations.allowAutoConverge", "configuration.migrations.bandwidthPerMigration", "configuration.migrations.completionTimeoutPerGiB",
 	"configuration.migrations.maxDowntimeMs", "configuration.migrations.progressTimeout", "configuration.migrations.unsafeMigrationOverride",
-	"configuration.migrations.allowPostCopy", "configuration.migrations.allowWorkloadDisruption", "configuration.migrations.disableTLS",
+	"configuration.migrations.allowPostCopy", "configuration.migrations.allowWorkloadDisruption", "configuration.migrations.disableTLS", "configuration.migrations.network",
 	"configuration.migrations.matchSELinuxLevelOnMigration",
 	"workloadUpdateStrategy.workloadUpdateMethods", "workloadUpdateStrategy.batchEvictionSize", "workloadUpdateStrategy.batchEvictionInterval",
 	// Without their switch there is nothing to decide on.

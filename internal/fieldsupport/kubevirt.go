@@ -43,7 +43,6 @@ var KubeVirt = []Field{
 	{"configuration.developerConfiguration.minimumClusterTSCFrequency", nil, Warn, "guests with a fixed TSC frequency are not implemented yet"},
 	{"configuration.developerConfiguration.logVerbosity.virtOperator", nil, Warn, "virt-controller does its work: use virtController"},
 	{"configuration.developerConfiguration.logVerbosity.virtSynchronizationController", nil, Warn, "migration between clusters is not implemented yet"},
-	{"configuration.migrations.network", nil, Warn, "guests migrate over the network of Pods"},
 	{"configuration.migrations.utilityVolumesTimeout", nil, Warn, "volumes without a disk are not implemented yet"},
 	{"configuration.selinuxLauncherType", nil, Warn, "the container runtime's SELinux type is used"},
 	{"configuration.supportContainerResources", nil, Warn, "there are no support containers"},

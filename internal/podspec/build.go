@@ -42,7 +42,7 @@ func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	meta, err := metadata(vmi)
+	meta, err := metadata(vmi, cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ package podspec
 import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Config is what the Pod depends on beyond the VMI.
@@ -43,6 +44,9 @@ type Config struct {
 	// NetworkResources are the resources that the NetworkAttachmentDefinitions of the VMI's networks name, by the
 	// network's name. One of each is requested.
 	NetworkResources map[string]corev1.ResourceName
+	// MigrationNetwork is the NetworkAttachmentDefinition of the network over which guests migrate. Without a name they do so over the
+	// network of Pods.
+	MigrationNetwork types.NamespacedName
 	// StateClaim is the name of the claim with the state of the machine that lasts. It must be there for a VMI that has
 	// such state.
 	StateClaim string

@@ -73,7 +73,7 @@ func podName(prefix string, vmi *v1.VirtualMachineInstance, seed string) string 
 	return name + "-" + hash
 }
 
-func metadata(vmi *v1.VirtualMachineInstance) (metav1.ObjectMeta, error) {
+func metadata(vmi *v1.VirtualMachineInstance, cfg Config) (metav1.ObjectMeta, error) {
 	meta := metav1.ObjectMeta{
 		Name:            PodName(vmi),
 		Namespace:       vmi.Namespace,
@@ -81,7 +81,7 @@ func metadata(vmi *v1.VirtualMachineInstance) (metav1.ObjectMeta, error) {
 		Annotations:     annotations(vmi),
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)},
 	}
-	return meta, annotateNetworks(meta.Annotations, vmi)
+	return meta, annotateNetworks(meta.Annotations, vmi, cfg.MigrationNetwork)
 }
 
 // labels are the VMI's, so that Services select guests by the labels of their VMs, and those that tools go by.

@@ -6,6 +6,7 @@ package podspec
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,8 +65,8 @@ func PodInterface(network *v1.Network) string {
 	return podiface.Secondary(network.Name)
 }
 
-// annotateNetworks asks Multus for the networks beyond the Pod's own.
-func annotateNetworks(annotations map[string]string, vmi *v1.VirtualMachineInstance) error {
+// annotateNetworks asks Multus for the networks beyond the Pod's own: the guest's, and that over which guests migrate, from Pod to Pod.
+func annotateNetworks(annotations map[string]string, vmi *v1.VirtualMachineInstance, migrations types.NamespacedName) error {
 	macs := map[string]string{}
 	for i := range vmi.Spec.Domain.Devices.Interfaces {
 		iface := &vmi.Spec.Domain.Devices.Interfaces[i]
@@ -84,15 +85,66 @@ func annotateNetworks(annotations map[string]string, vmi *v1.VirtualMachineInsta
 			})
 		}
 	}
-	if len(secondary) == 0 {
+	if len(secondary) > 0 {
+		text, err := json.Marshal(secondary)
+		if err != nil {
+			return fmt.Errorf("write the annotation %s: %w", networksAnnotation, err)
+		}
+		annotations[networksAnnotation] = string(text)
+	}
+	if migrations.Name == "" {
 		return nil
 	}
-	text, err := json.Marshal(secondary)
+	return addNetwork(annotations, selection{Name: migrations.Name, Namespace: migrations.Namespace, Interface: v1.MigrationInterfaceName})
+}
+
+// addNetwork adds a network to those that Multus attaches already, as the VMI's author may have asked for on their own, in either of the
+// annotation's two forms. A list that nobody can read stays as it is, for Multus to refuse.
+func addNetwork(annotations map[string]string, network selection) error {
+	had := strings.TrimSpace(annotations[networksAnnotation])
+	if onInterface(had, network.Interface) {
+		return nil
+	}
+	if had != "" && !isJSON(had) {
+		annotations[networksAnnotation] = fmt.Sprintf("%s,%s/%s@%s", had, network.Namespace, network.Name, network.Interface)
+		return nil
+	}
+	var list []json.RawMessage
+	if readable := had == "" || json.Unmarshal([]byte(had), &list) == nil; !readable {
+		return nil
+	}
+	added, err := json.Marshal(network)
+	if err != nil {
+		return fmt.Errorf("write the annotation %s: %w", networksAnnotation, err)
+	}
+	text, err := json.Marshal(append(list, added))
 	if err != nil {
 		return fmt.Errorf("write the annotation %s: %w", networksAnnotation, err)
 	}
 	annotations[networksAnnotation] = string(text)
 	return nil
+}
+
+// isJSON tells the annotation's two forms apart as Multus does (pkg/k8sclient, parsePodNetworkAnnotation).
+func isJSON(networks string) bool { return strings.ContainsAny(networks, "[{\"") }
+
+// onInterface says that a list of networks has one on an interface.
+func onInterface(networks, name string) bool {
+	if !isJSON(networks) {
+		return slices.ContainsFunc(strings.Split(networks, ","), func(one string) bool {
+			return strings.HasSuffix(strings.TrimSpace(one), "@"+name)
+		})
+	}
+	var selections []selection
+	if json.Unmarshal([]byte(networks), &selections) != nil {
+		return false
+	}
+	return slices.ContainsFunc(selections, func(s selection) bool { return s.Interface == name })
+}
+
+// OnMigrationNetwork says that a launcher Pod was made with an interface on the network over which guests migrate.
+func OnMigrationNetwork(pod *corev1.Pod) bool {
+	return onInterface(pod.Annotations[networksAnnotation], v1.MigrationInterfaceName)
 }
 
 // requestNetworkResources asks for one device for each network whose definition names a resource.

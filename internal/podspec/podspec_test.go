@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
@@ -59,6 +60,9 @@ func TestGoldenPods(t *testing.T) {
 	attached := config()
 	attached.NetworkResources = map[string]corev1.ResourceName{"blue": "example.com/blue", "red": "example.com/blue"}
 
+	onNetwork := config()
+	onNetwork.MigrationNetwork = types.NamespacedName{Namespace: "kubevirt", Name: "wire"}
+
 	for name, tc := range map[string]struct {
 		vmi *builder.VMI
 		cfg podspec.Config
@@ -69,7 +73,8 @@ func TestGoldenPods(t *testing.T) {
 		"multus-default": {makeVMI().Multus("flat", "flat-net").With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Networks[0].Multus.Default = true
 		}), config()},
-		"minimal": {makeVMI(), config()},
+		"migration-network": {makeVMI().Masquerade().Multus("blue", "blue-net"), onNetwork},
+		"minimal":           {makeVMI(), config()},
 		"containerdisk-cloudinit-masquerade": {makeVMI().Label("app", "web").Annotation("note", "x").
 			ContainerDisk("root", "registry.example/debian:13").CloudInit("init", "#cloud-config").
 			EmptyDisk("scratch", "1Gi").Masquerade(v1.Port{Name: "http", Port: 80}), config()},

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -47,6 +48,34 @@ func readNetworks(ctx context.Context, s *Scope) error {
 	}
 	s.Config.NetworkResources = resources
 	return err
+}
+
+// readMigrationNetwork finds out whether the Pod can be on the network over which guests migrate.
+func readMigrationNetwork(ctx context.Context, s *Scope) error {
+	if !s.preparing() || s.Pod != nil || s.Problem != nil {
+		return nil
+	}
+	var err error
+	s.Config.MigrationNetwork, err = MigrationNetwork(ctx, s.Live, s.Config.MigrationNetwork)
+	return err
+}
+
+// MigrationNetwork is the network that is named, or none if it does not exist: a mistake in the cluster's configuration must keep no guest
+// from starting. Whoever moves such a guest says so.
+func MigrationNetwork(ctx context.Context, live client.Reader, named types.NamespacedName) (types.NamespacedName, error) {
+	if named.Name == "" {
+		return named, nil
+	}
+	definition := &metav1.PartialObjectMetadata{}
+	definition.SetGroupVersionKind(attachmentDefinition)
+	err := live.Get(ctx, named, definition)
+	switch {
+	case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
+		return types.NamespacedName{}, nil
+	case err != nil:
+		return named, fmt.Errorf("get NetworkAttachmentDefinition %s of configuration.migrations.network: %w", named, err)
+	}
+	return named, nil
 }
 
 // NetworkResources are the resources that the networks of a VMI name, by the network's name. What is missing is said in words,

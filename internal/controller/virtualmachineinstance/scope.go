@@ -111,6 +111,7 @@ func Run(ctx context.Context, s *Scope) error {
 		readClaims,
 		// 5. The Pod asks for the devices of its networks.
 		readNetworks,
+		readMigrationNetwork,
 		// 6. What lasts is there before the Pod that uses it.
 		keepState,
 		// A guest that is in another Pod now is looked for there by all that follows.

@@ -53,10 +53,6 @@ func (s *Scope) newState(ctx context.Context) (*v1.VirtualMachineInstanceMigrati
 		return nil, err
 	}
 	configuration, name := migrationpolicy.Resolve(s.Migrations, policy)
-	network := v1.Pod
-	if configuration.Network != nil {
-		network = v1.Migration
-	}
 	return &v1.VirtualMachineInstanceMigrationState{
 		SourcePersistentStatePVCName: stateClaim(s.Own),
 		TargetPersistentStatePVCName: stateClaim(s.Target),
@@ -68,9 +64,25 @@ func (s *Scope) newState(ctx context.Context) (*v1.VirtualMachineInstanceMigrati
 		TargetPod:                s.Target.Name,
 		MigrationPolicyName:      name,
 		VMIMConfigurationOptions: configuration,
-		MigrationNetworkType:     network,
+		MigrationNetworkType:     s.network(),
 		TargetMemoryOverhead:     ptr.To(podspec.MemoryOverhead(s.VMI, s.Config)),
 	}, nil
+}
+
+// network is the one that the guest is sent over. A Pod that was made before there was a network for migrations is not on it, and
+// none can be added: such a guest moves over the network of Pods, once, and its new Pod is on both.
+func (s *Scope) network() v1.MigrationNetworkType {
+	if s.Config.MigrationNetwork.Name == "" {
+		return v1.Pod
+	}
+	for _, pod := range []*corev1.Pod{s.Own, s.Target} {
+		if !podspec.OnMigrationNetwork(pod) {
+			s.event(corev1.EventTypeWarning, ReasonNotOnNetwork, actionHandOver, "The guest moves over the network of Pods: launcher Pod %s was made "+
+				"when there was no NetworkAttachmentDefinition %s, or before configuration.migrations.network named it", pod.Name, s.Config.MigrationNetwork)
+			return v1.Pod
+		}
+	}
+	return v1.Migration
 }
 
 // policy is the MigrationPolicy that holds for the VMI, or nil.

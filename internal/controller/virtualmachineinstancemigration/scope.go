@@ -43,7 +43,9 @@ const (
 	ReasonSuccessfulAbort     = "SuccessfulAbortMigration"
 	ReasonBackoff             = "MigrationBackoff"
 	ReasonUnschedulable       = "migrationTargetPodUnschedulable"
-	ReasonNoSuitableNodes     = "NoSuitableNodesForHostModelMigration"
+	// ReasonNotOnNetwork is ours: in KubeVirt the agents are on the network, and not the Pods.
+	ReasonNotOnNetwork    = "NotOnMigrationNetwork"
+	ReasonNoSuitableNodes = "NoSuitableNodesForHostModelMigration"
 )
 
 // Actions of events.

@@ -41,6 +41,9 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 		}
 		config.NetworkResources = resources
 	}
+	if config.MigrationNetwork, err = virtualmachineinstance.MigrationNetwork(ctx, s.Live, config.MigrationNetwork); err != nil {
+		return nil, err
+	}
 	if err := s.planState(ctx, &config); err != nil {
 		return nil, err
 	}

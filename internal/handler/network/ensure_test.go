@@ -149,6 +149,43 @@ func TestMasquerade(t *testing.T) {
 	})
 }
 
+// The Pod forwards what the guest sends, and it may have an interface on the network over which guests migrate.
+func TestTheNetworkOfMigrationsIsClosedToTheGuest(t *testing.T) {
+	w := newWorld(t)
+	others := newNamespace(t)
+	cable(t, others, "wire0", nil, w.pod, v1.MigrationInterfaceName)
+	address(t, others, "wire0", "10.9.0.1/24")
+	address(t, w.pod, v1.MigrationInterfaceName, "10.9.0.2/24")
+	// So that only our rules are in the way.
+	inside(t, others, func() error {
+		wire, err := mustFind("wire0")
+		if err != nil {
+			return err
+		}
+		_, guests, _ := net.ParseCIDR("10.0.2.0/24")
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: wire.Attrs().Index, Dst: guests, Gw: net.ParseIP("10.9.0.2")})
+	})
+	plan := masqueradePlan(t)
+	ensure(t, w, plan)
+	w.connectGuest(t, plan.Interfaces[0].MAC)
+	address(t, w.guest, "nic0", "10.0.2.2/24")
+	defaultRoute(t, w.guest, "10.0.2.1")
+	expectReach(t, w.pod, "10.9.0.1:8080", others, "10.9.0.1:8080", "10.9.0.2")
+	expectDeaf := func(t *testing.T, from *Namespace, target string, to *Namespace) {
+		t.Helper()
+		inside(t, to, func() error {
+			listener, err := net.Listen("tcp", target)
+			if err == nil {
+				t.Cleanup(func() { _ = listener.Close() })
+			}
+			return err
+		})
+		expectNoReach(t, from, target)
+	}
+	expectDeaf(t, w.guest, "10.9.0.1:8081", others)
+	expectDeaf(t, others, "10.0.2.2:8082", w.guest)
+}
+
 // A guest that sends to 127.0.0.1 by its gateway would arrive at the Pod's own loopback, because the bridge lets
 // such addresses in.
 func TestThePodsLoopbackIsClosedToTheGuest(t *testing.T) {

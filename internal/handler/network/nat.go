@@ -15,6 +15,7 @@ import (
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcher/podiface"
 )
 
@@ -82,6 +83,7 @@ func ipv4Rules(planned Interface, pod seen) ruleset {
 			rules: []rule{match("iifname "+bridge, interfaceIs(expr.MetaKeyIIFNAME, bridge)).
 				and(match("ip daddr 127.0.0.0/8", destinationIn(loopback))).then("drop", verdict(expr.VerdictDrop))},
 		},
+		apart(),
 	}}
 	return set
 }
@@ -92,7 +94,19 @@ func ipv6Rules(planned Interface, pod seen) ruleset {
 			inbound(planned, pod, guest(planned.IPv6))),
 		natChain("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource,
 			outbound(planned, planned.IPv6)),
+		apart(),
 	}}
+}
+
+// apart keeps guests off the network over which they migrate. The Pod forwards, and may be on it.
+func apart() chain {
+	return chain{
+		name: "apart", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, priority: nftables.ChainPriorityFilter,
+		rules: []rule{
+			match("iifname "+v1.MigrationInterfaceName, interfaceIs(expr.MetaKeyIIFNAME, v1.MigrationInterfaceName)).then("drop", verdict(expr.VerdictDrop)),
+			match("oifname "+v1.MigrationInterfaceName, interfaceIs(expr.MetaKeyOIFNAME, v1.MigrationInterfaceName)).then("drop", verdict(expr.VerdictDrop)),
+		},
+	}
 }
 
 func natChain(name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, rules []rule) chain {

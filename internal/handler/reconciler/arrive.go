@@ -151,8 +151,9 @@ func (r *Reconciler) receive(ctx context.Context, s *scope) error {
 	if vmistatus.HasEnded(state) {
 		return &Wait{Reason: "the launcher Pod to be deleted"}
 	}
-	if s.pod.Status.PodIP == "" {
-		return &Wait{Reason: "the launcher Pod's address"}
+	address, err := streamAddress(s.pod, state)
+	if err != nil {
+		return err
 	}
 	published := state.TargetNodeAddress == r.Address
 	if _, ready := r.Arrivals.Expected(state.MigrationUID); ready && published {
@@ -167,7 +168,7 @@ func (r *Reconciler) receive(ctx context.Context, s *scope) error {
 		return fmt.Errorf("write the domain's XML: %w", err)
 	}
 	r.Arrivals.Expect(state.MigrationUID, handover.Arrival{
-		Pod: hypervisor.PodRef{UID: s.pod.UID, VMI: s.key}, Address: s.pod.Status.PodIP, Domain: text,
+		Pod: hypervisor.PodRef{UID: s.pod.UID, VMI: s.key}, Address: address, Domain: text,
 		Plain: handover.IsPlain(state.VMIMConfigurationOptions),
 	})
 	s.memory.migration = state.MigrationUID
@@ -178,6 +179,22 @@ func (r *Reconciler) receive(ctx context.Context, s *scope) error {
 		s.event(corev1.EventTypeNormal, v1.PreparingTarget.String(), "VirtualMachineInstance Migration Target Prepared.")
 	}
 	return &Wait{Reason: "the guest to be sent"}
+}
+
+// streamAddress is where the guest's memory and disks are sent to.
+func streamAddress(pod *corev1.Pod, state *v1.VirtualMachineInstanceMigrationState) (string, error) {
+	if state.MigrationNetworkType != v1.Migration {
+		if pod.Status.PodIP == "" {
+			return "", &Wait{Reason: "the launcher Pod's address"}
+		}
+		return pod.Status.PodIP, nil
+	}
+	if ips := attachedNetworks(pod)[v1.MigrationInterfaceName]; len(ips) > 0 {
+		return ips[0], nil
+	}
+	// Multus tells it before the Pod runs.
+	return "", &Terminal{Reason: ReasonMissingPodInterface, Err: fmt.Errorf("launcher Pod %s has no address on interface %s: "+
+		"check the NetworkAttachmentDefinition that configuration.migrations.network of the KubeVirt object names", pod.Name, v1.MigrationInterfaceName)}
 }
 
 // publish tells the source's agent whom to ask.

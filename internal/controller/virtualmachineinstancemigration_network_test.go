@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"context"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("A network for migrations", func() {
+	var m *migrations
+
+	BeforeEach(func() { m = newMigrations() })
+
+	// named has the KubeVirt object name the network.
+	named := func() {
+		config := m.Config.Current()
+		config.Migrations.Network = ptr.To(m.ns + "/wire")
+		config.MigrationNetwork = types.NamespacedName{Namespace: m.ns, Name: "wire"}
+		m.Config = fixedConfig{config}
+		m.reconciler.Config = fixedConfig{config}
+	}
+	laid := func() {
+		m.Live = definedNetworks{m.Live}
+		m.reconciler.Live = definedNetworks{m.reconciler.Live}
+	}
+	state := func(vmi *v1.VirtualMachineInstance) *v1.VirtualMachineInstanceMigrationState {
+		GinkgoHelper()
+		return ExpectExists(vmi).Status.MigrationState
+	}
+
+	It("is taken when both Pods are on it", func() {
+		laid()
+		named()
+		vmi := m.running("a", "vm")
+		Expect(podspec.OnMigrationNetwork(ExpectExists(podOf(vmi)))).To(BeTrue())
+		m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+		Expect(state(vmi).MigrationNetworkType).To(Equal(v1.Migration))
+		Expect(state(vmi).VMIMConfigurationOptions.Network).To(HaveValue(Equal(m.ns + "/wire")))
+		Expect(m.told.take()).NotTo(ContainElement(ContainSubstring("NotOnMigrationNetwork")))
+	})
+
+	It("is not taken when the guest's Pod was made before it was named", func() {
+		laid()
+		vmi := m.running("a", "vm")
+		named()
+		m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+		Expect(state(vmi).MigrationNetworkType).To(Equal(v1.Pod))
+		Expect(m.told.take()).To(ContainElement(ContainSubstring("NotOnMigrationNetwork")))
+	})
+
+	It("keeps no guest from starting and none from moving when it does not exist", func() {
+		named()
+		vmi := m.running("a", "vm")
+		Expect(podspec.OnMigrationNetwork(ExpectExists(podOf(vmi)))).To(BeFalse())
+		m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+		Expect(state(vmi).MigrationNetworkType).To(Equal(v1.Pod))
+		Expect(m.told.take()).To(ContainElement(ContainSubstring("when there was no NetworkAttachmentDefinition " + m.ns + "/wire")))
+	})
+})
+
+// definedNetworks reads from a cluster in which every NetworkAttachmentDefinition exists.
+type definedNetworks struct{ client.Reader }
+
+func (r definedNetworks) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if object.GetObjectKind().GroupVersionKind() == attachmentKind {
+		return nil
+	}
+	return r.Reader.Get(ctx, key, object, options...)
+}
