@@ -141,6 +141,7 @@ func (n *nomad) begin(ctx context.Context) {
 	GinkgoHelper()
 	n.namespace = newNamespace(ctx)
 	layNetwork(ctx, n.namespace)
+	migrateOverWire(ctx)
 	other := nodes(ctx)[1]
 	kubectl(ctx, "", "cordon", other)
 	DeferCleanup(func(ctx context.Context) { kubectl(ctx, "", "uncordon", other) }, NodeTimeout(time.Minute))
@@ -219,6 +220,8 @@ func (n *nomad) move(ctx context.Context, ask func(context.Context)) journey {
 		HaveField("SourceNode", one.From), HaveField("TargetNode", one.To), HaveField("Mode", v1.MigrationPreCopy),
 		HaveField("StartTimestamp", Not(BeNil())), HaveField("EndTimestamp", Not(BeNil())), HaveField("AbortRequested", false)))
 	Expect(state.SourcePod).NotTo(Equal(state.TargetPod))
+	Expect(state.MigrationNetworkType).To(Equal(v1.Migration))
+	expectCameOverWire(ctx, now)
 	Eventually(func(g Gomega) {
 		now = vmi(ctx, n.namespace, n.name)
 		g.Expect(now.Labels).To(HaveKeyWithValue(v1.NodeNameLabel, one.To))

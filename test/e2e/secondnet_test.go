@@ -13,6 +13,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,6 +33,12 @@ const (
 	// guestAddress is one that neither a node (10.200.0.11 and up to twenty of them) nor the machine has.
 	guestAddress = "10.200.0.201"
 	echoPort     = 7
+)
+
+// The network over which guests migrate, on the same cables.
+const (
+	wire       = "wire"
+	wireSubnet = "10.201.7.0/24"
 )
 
 // layNetwork lets the Pods of a namespace be on the second network, until the test ends.
@@ -60,6 +68,59 @@ func layNetwork(ctx context.Context, namespace string) {
 			g.Expect(k8s.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
 		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
 	}
+}
+
+// migrateOverWire has guests migrate over a network of their own, until the test ends. The nodes share its addresses, as they share this
+// machine's folders.
+func migrateOverWire(ctx context.Context) {
+	GinkgoHelper()
+	folder, err := os.MkdirTemp("", "e2e-wire-")
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(os.RemoveAll, folder)
+	kubectl(ctx, fmt.Sprintf(`{"apiVersion":"k8s.cni.cncf.io/v1","kind":"NetworkAttachmentDefinition","metadata":{"name":%q,"namespace":"kubevirt"},
+		"spec":{"config":"{\"cniVersion\":\"1.0.0\",\"name\":\"%s\",\"type\":\"bridge\",\"bridge\":\"%s\",\"mtu\":1500,`+
+		`\"ipam\":{\"type\":\"host-local\",\"dataDir\":\"%s\",\"ranges\":[[{\"subnet\":\"%s\"}]]}}"}}`,
+		wire, wire, secondNetwork, folder, wireSubnet), "apply", "-f", "-")
+	set := func(ctx context.Context, network string) {
+		GinkgoHelper()
+		kubectl(ctx, "", "patch", "-n", "kubevirt", "kubevirt/kubevirt", "--type=merge",
+			"--patch", fmt.Sprintf(`{"spec":{"configuration":{"migrations":{"network":%s}}}}`, network))
+		Eventually(func(g Gomega) {
+			installed := &v1.KubeVirt{}
+			g.Expect(k8s.Get(ctx, client.ObjectKey{Namespace: "kubevirt", Name: "kubevirt"}, installed)).To(Succeed())
+			g.Expect(installed.Status.ObservedGeneration).To(HaveValue(Equal(installed.Generation)))
+		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
+	}
+	set(ctx, strconv.Quote(wire))
+	DeferCleanup(func(ctx context.Context) { set(ctx, "null") }, NodeTimeout(time.Minute))
+}
+
+// expectCameOverWire reads from the kernel how much the guest's Pod has received, and by which of its interfaces.
+func expectCameOverWire(ctx context.Context, instance *v1.VirtualMachineInstance) {
+	GinkgoHelper()
+	received := receivedBy(processOf(ctx, instance, "qemu-system-x86_64").PID)
+	GinkgoWriter.Printf("received: %v\n", received)
+	// What the guest has of its memory is more than this, and everything else that reaches a Pod is less.
+	const guest = 8 << 20
+	Expect(received).To(HaveKeyWithValue(v1.MigrationInterfaceName, BeNumerically(">", guest)))
+	Expect(received).To(HaveKeyWithValue("eth0", BeNumerically("<", guest/2)))
+}
+
+// receivedBy are the bytes that each interface of a process's network namespace has received.
+func receivedBy(pid int) map[string]int64 {
+	GinkgoHelper()
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", pid))
+	Expect(err).NotTo(HaveOccurred())
+	received := map[string]int64{}
+	for _, line := range strings.Split(string(content), "\n") {
+		name, figures, found := strings.Cut(line, ":")
+		if fields := strings.Fields(figures); found && len(fields) > 0 {
+			n, err := strconv.ParseInt(fields[0], 10, 64)
+			Expect(err).NotTo(HaveOccurred())
+			received[strings.TrimSpace(name)] = n
+		}
+	}
+	return received
 }
 
 // withSecondNIC plugs a VM into the second network; the guest gives itself an address there.
