@@ -215,10 +215,13 @@ var _ = Describe("Node restriction", Ordered, func() {
 			}
 			vmi := moving(name)
 			Expect(write(k8sClient, vmi, func(v *v1.VirtualMachineInstance) {
+				v.Status.MigrationState.SourcePersistentStatePVCName = "state-here"
+				v.Status.MigrationState.TargetPersistentStatePVCName = "state-there"
 				v.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: "data", SourcePVCInfo: claim("old"), DestinationPVCInfo: claim("new")}}
 				v.Status.VolumeStatus = []v1.VolumeStatus{
 					{Name: "data", Target: "vdb", Size: gibibyte, PersistentVolumeClaimInfo: claim("old")},
 					{Name: "stays", Target: "vdc", Size: gibibyte, PersistentVolumeClaimInfo: claim("shared")},
+					{Name: "state-here", PersistentVolumeClaimInfo: claim("state-here")},
 				}
 				v.Status.Conditions = []v1.VirtualMachineInstanceCondition{
 					{Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionTrue},
@@ -235,6 +238,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 				ExpectExists(vmi)
 				Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
 				Expect(vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo.ClaimName).To(Equal("new"))
+				Expect(vmi.Status.VolumeStatus[2].Name).To(Equal("state-there"))
 				Expect(vmi.Status.Conditions).To(HaveLen(1))
 			}
 			vmi := withVolumes("tells-lies")
@@ -253,6 +257,10 @@ var _ = Describe("Node restriction", Ordered, func() {
 				"a claim for another volume": func(v *v1.VirtualMachineInstance) {
 					handOver(v)
 					v.Status.VolumeStatus[1].PersistentVolumeClaimInfo = v.Status.MigratedVolumes[0].DestinationPVCInfo
+				},
+				"a third claim for its state": func(v *v1.VirtualMachineInstance) {
+					handOver(v)
+					v.Status.VolumeStatus[2].Name, v.Status.VolumeStatus[2].PersistentVolumeClaimInfo.ClaimName = "third", "third"
 				},
 				"another size":     func(v *v1.VirtualMachineInstance) { handOver(v); v.Status.VolumeStatus[0].Size = 1 },
 				"a volume less":    func(v *v1.VirtualMachineInstance) { handOver(v); v.Status.VolumeStatus = v.Status.VolumeStatus[:1] },
