@@ -111,8 +111,8 @@ func runs(l *fake.Launcher) bool {
 	return d != nil && d.State == hypervisor.StateRunning
 }
 
-// prepare makes the target's Pod, as the controller does.
-func (c *crossing) prepare() *crossing {
+// prepare makes the target's Pod, as the controller does, with what its volumes hold.
+func (c *crossing) prepare(holds ...func(*fake.Launcher)) *crossing {
 	GinkgoHelper()
 	c.uid = uuid.NewUUID()
 	pod := c.launcherPod(podspec.TargetPodName(c.vmi, c.uid), c.target.node)
@@ -124,6 +124,9 @@ func (c *crossing) prepare() *crossing {
 	c.arriving = c.there.Launcher(pod.UID)
 	c.arriving.AddFile(launcherpod.ContainerDiskDir("root")+"/disk",
 		hypervisor.Volume{Name: "disk.img", Format: hypervisor.FormatRaw, Capacity: 1 << 20})
+	for _, add := range holds {
+		add(c.arriving)
+	}
 	setRunning(pod, "10.244.1.5")
 	c.targetPod = pod
 	return c
@@ -371,8 +374,9 @@ var _ = Describe("A guest that moves to another node", func() {
 	It("stays, and is told why, when the other claim is too small", func() {
 		c := cross(onClaim)
 		c.control(moveData)
-		c.prepare()
-		c.arriving.AddFile(launcherpod.DiskDir("data"), hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: 1 << 20})
+		c.prepare(func(target *fake.Launcher) {
+			target.AddFile(launcherpod.DiskDir("data"), hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: 1 << 20})
+		})
 		c.moveOn()
 		Expect(c.expectStayed().FailureReason).To(ContainSubstring(`the guest's disk has 1073741824 bytes, and disk.img on claim "new" only 1048576`))
 		Expect(c.read().Status.MigratedVolumes).To(HaveLen(1))
