@@ -62,11 +62,40 @@ func variables(ctx context.Context, instance *v1.VirtualMachineInstance) os.File
 	return info
 }
 
+// expectStateMoves migrates a guest, and sees its state on another claim, in whole. It returns the guest at its new node.
+func expectStateMoves(ctx context.Context, instance *v1.VirtualMachineInstance) *v1.VirtualMachineInstance {
+	GinkgoHelper()
+	left := claimOf(ctx, instance.Namespace, instance.Name)
+	file := launcherpod.NVRAMStateFile(instance.Name)
+	sent, err := os.ReadFile(launcherFile(ctx, instance, file))
+	Expect(err).NotTo(HaveOccurred())
+	Eventually(func() *v1.VirtualMachineInstanceCondition {
+		return condition(vmi(ctx, instance.Namespace, instance.Name), v1.VirtualMachineInstanceIsMigratable)
+	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(HaveField("Status", corev1.ConditionTrue))
+
+	expectVirtctl(ctx, "migrate", "-n", instance.Namespace, instance.Name)
+	var now *v1.VirtualMachineInstance
+	Eventually(func(g Gomega) {
+		now = vmi(ctx, instance.Namespace, instance.Name)
+		g.Expect(now.Status.NodeName).NotTo(Equal(instance.Status.NodeName), "%+v", now.Status.MigrationState)
+	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
+	expectGone(ctx, left)
+	arrived := claimOf(ctx, instance.Namespace, instance.Name)
+	Expect(now.UID).To(Equal(instance.UID))
+	Expect(now.Status.MigrationState).To(And(
+		HaveField("SourcePersistentStatePVCName", left.Name), HaveField("TargetPersistentStatePVCName", arrived.Name)))
+	Expect(now.Status.VolumeStatus).To(ContainElement(HaveField("Name", arrived.Name)))
+	got, err := os.ReadFile(launcherFile(ctx, now, file))
+	Expect(err).NotTo(HaveOccurred())
+	Expect(got).To(Equal(sent), "the EFI variables are others")
+	return now
+}
+
 var _ = Describe("The state of a machine", func() {
-	It("lasts over stop and start, and goes with the VM", func(ctx context.Context) {
+	It("lasts over stop and start, moves with its guest, and goes with the VM", func(ctx context.Context) {
 		needLocalNodes()
 		namespace := newNamespace(ctx)
-		machine := makeVM(namespace, "stateful", withLastingState(), withMemory("192Mi"))
+		machine := makeVM(namespace, "stateful", withLastingState(), withMemory("192Mi"), withUserData("#!/bin/sh\necho THE-FIRMWARE-IS-DONE >/dev/console\n"))
 		create(ctx, machine)
 		first := expectReady(ctx, namespace, "stateful")
 		claim := claimOf(ctx, namespace, "stateful")
@@ -81,6 +110,17 @@ var _ = Describe("The state of a machine", func() {
 		Expect(claimOf(ctx, namespace, "stateful").UID).To(Equal(claim.UID))
 		Expect(swtpmLog(ctx, second)).NotTo(ContainSubstring("manufacturing"), "the TPM was made anew")
 		Expect(os.SameFile(before, variables(ctx, second))).To(BeTrue(), "the EFI variables are others")
+
+		if len(nodes(ctx)) > 1 {
+			// Until then it writes variables.
+			expectConsole(ctx, namespace, "stateful", bootTimeout, ContainSubstring("THE-FIRMWARE-IS-DONE"))
+			expectStateMoves(ctx, second)
+			claim = claimOf(ctx, namespace, "stateful")
+			expectVirtctl(ctx, "restart", "-n", namespace, "stateful")
+			expectNewInstance(ctx, second)
+			Expect(swtpmLog(ctx, expectReady(ctx, namespace, "stateful"))).NotTo(ContainSubstring("manufacturing"), "the TPM stayed behind")
+			Expect(claimOf(ctx, namespace, "stateful").UID).To(Equal(claim.UID))
+		}
 
 		Expect(k8s.Delete(ctx, machine)).To(Succeed())
 		expectGone(ctx, claim)
