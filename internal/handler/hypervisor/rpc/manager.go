@@ -119,8 +119,17 @@ func (s *session) current() (*Conn, error) {
 	if s.conn == nil {
 		return nil, s.err
 	}
-	return s.conn, nil
+	select {
+	case <-s.conn.Done():
+		// run is about to notice, and tells.
+		return nil, connecting(s.conn)
+	default:
+		return s.conn, nil
+	}
 }
+
+// connecting is the error of a connection that is being made anew.
+func connecting(lost *Conn) error { return fmt.Errorf("%w: %w", hypervisor.ErrConnecting, lost.Err()) }
 
 func (s *session) set(conn *Conn, err error) {
 	s.mu.Lock()
@@ -159,7 +168,7 @@ func (s *session) run(ctx context.Context) {
 		case <-ctx.Done():
 		case <-conn.Done():
 			logger.Info("Lost the connection to libvirtd", "error", conn.Err().Error())
-			s.set(nil, fmt.Errorf("%w: %w", hypervisor.ErrConnecting, conn.Err()))
+			s.set(nil, connecting(conn))
 		}
 		conn.Close()
 		if time.Since(since) > steady {
