@@ -75,7 +75,7 @@ type upgrade struct {
 // beginUpgrade starts both guests, and puts everything back afterwards.
 func beginUpgrade(ctx context.Context, present string) *upgrade {
 	GinkgoHelper()
-	u := &upgrade{nomad: nomad{name: "mover", consoles: &everyConsole{seen: map[types.UID]func() string{}}}}
+	u := &upgrade{nomad: nomad{name: "mover", network: v1.Pod, consoles: &everyConsole{seen: map[types.UID]func() string{}}}}
 	u.namespace = newNamespace(ctx)
 	before := kubeVirt(ctx).Spec.WorkloadUpdateStrategy
 	DeferCleanup(func(ctx context.Context) {
