@@ -24,13 +24,13 @@ type file struct {
 
 // tlsFiles are the files by the names under which QEMU looks for them. Source: qemu include/crypto/tlscredsx509.h.
 func tlsFiles(files migrationtls.Files) []file {
-	side := "client"
 	if files.Server {
-		side = "server"
+		return []file{
+			{"ca-cert.pem", files.CA}, {"server-cert.pem", files.Certificate}, {"server-key.pem", files.Key},
+			{"dh-params.pem", []byte(migrationtls.DHParameters)},
+		}
 	}
-	return []file{
-		{"ca-cert.pem", files.CA}, {side + "-cert.pem", files.Certificate}, {side + "-key.pem", files.Key},
-	}
+	return []file{{"ca-cert.pem", files.CA}, {"client-cert.pem", files.Certificate}, {"client-key.pem", files.Key}}
 }
 
 // PutMigrationTLS gives the Pod's QEMU the certificates of a migration, in place of any others. libvirtd writes them: the
