@@ -287,6 +287,13 @@ func (c *Copy) isCanceled() bool {
 	return c.cancel != ""
 }
 
+// isPerformed says that libvirt has copied all but what a post-copy still fetches: nothing helps any more, nor is needed.
+func (c *Copy) isPerformed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.times.stopped.IsZero()
+}
+
 // ask waits for the target's agent, which may be starting again.
 func (c *Copies) ask(ctx context.Context, begun *Copy, m Migration) (*Destination, error) {
 	until := c.now().Add(askPatience)
@@ -407,7 +414,7 @@ func (c *Copies) watch(ctx context.Context, begun *Copy, drop func()) {
 			c.say(begun.vmi, v1.Migrating, fmt.Sprintf("The guest is slowed down, by %d%% at first: %s.", progress.Throttle, rates(progress)))
 		}
 		step, why := course.judge(c.now(), progress)
-		if step == goOn {
+		if step == goOn || begun.isPerformed() {
 			continue
 		}
 		logger.Info("The migration is helped to an end", "step", step.String(), "reason", why)

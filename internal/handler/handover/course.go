@@ -107,9 +107,11 @@ type course struct {
 }
 
 const (
-	// firstDowntime is how long a guest may stand still unless that proves to be too short: QEMU's default (downtime-limit in
-	// qapi/migration.json).
-	firstDowntime = 300 * time.Millisecond
+	// firstDowntime is how long a guest may stand still unless that proves to be too short. QEMU's default of 300 ms (downtime-limit in
+	// qapi/migration.json) lets it stop a small guest in its first pass over memory, and copy most of it while it stands still.
+	firstDowntime = 100 * time.Millisecond
+	// moreDowntime is by how much that is raised each time.
+	moreDowntime = 3
 	// patientPasses is over how many passes what is left may not fall until something is done about it.
 	patientPasses = 2
 	// stalledPasses is the same when all else was tried, before the guest is disturbed.
@@ -132,13 +134,15 @@ func (c *course) see(now time.Time, p *hypervisor.CopyProgress) {
 		c.moved, c.processed = now, processed
 	}
 	// Nothing is left of a copy that has not begun, or of which nothing was heard, as well.
-	if remaining := p.Memory.Remaining + p.Disk.Remaining; remaining > 0 && (remaining < c.least || c.least == 0) {
-		c.least, c.leastAt, c.leastIn = remaining, now, p.Iteration
+	if left := remaining(p); left > 0 && (left < c.least || c.least == 0) {
+		c.least, c.leastAt, c.leastIn = left, now, p.Iteration
 	}
 	if p.PostCopy {
 		c.mode = v1.MigrationPostCopy
 	}
 }
+
+func remaining(p *hypervisor.CopyProgress) uint64 { return p.Memory.Remaining + p.Disk.Remaining }
 
 // judge says what is to be done now, and why.
 func (c *course) judge(now time.Time, p *hypervisor.CopyProgress) (step, string) {
@@ -170,8 +174,8 @@ func (c *course) judge(now time.Time, p *hypervisor.CopyProgress) (step, string)
 		return giveUp, fmt.Sprintf("Live migration stuck for %d seconds and has been aborted", int64(now.Sub(c.leastAt).Seconds()))
 	case late:
 		return giveUp, fmt.Sprintf("Live migration is not completed after %d seconds and has been aborted", int64(limit.Seconds()))
-	case c.mode == v1.MigrationPreCopy && c.downtime < c.rules.downtime && passes(max(c.leastIn, c.raisedIn), p) >= patientPasses:
-		c.downtime, c.raisedIn = min(2*c.downtime, c.rules.downtime), p.Iteration
+	case c.mode == v1.MigrationPreCopy && c.downtime < c.rules.downtime && remaining(p) > 0 && passes(max(c.leastIn, c.raisedIn), p) >= patientPasses:
+		c.downtime, c.raisedIn = min(moreDowntime*c.downtime, c.rules.downtime), p.Iteration
 		return allowMore, fmt.Sprintf("the guest may stand still for %d ms: what is left has not become less than %d MiB for %d passes, %s",
 			c.downtime.Milliseconds(), c.least>>20, passes(c.leastIn, p), rates(p))
 	default:

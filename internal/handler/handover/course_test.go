@@ -125,19 +125,20 @@ func TestTheGuestIsAllowedToStandStillStepByStep(t *testing.T) {
 		rules rules
 		looks []look
 	}{
-		"while what is left becomes less": {capped, []look{{in(1, 90, quick, 0), goOn, 300 * ms}, {in(2, 80, quick, 0), goOn, 300 * ms},
-			{in(5, 70, quick, 0), goOn, 300 * ms}, {in(9, 60, quick, 0), goOn, 300 * ms}}},
-		"when it does not": {capped, []look{{in(1, 90, quick, 0), goOn, 300 * ms}, {in(2, 90, quick, 0), goOn, 300 * ms}, {in(3, 90, quick, 0), allowMore, 600 * ms},
-			{in(4, 90, quick, 0), goOn, 600 * ms}, {in(5, 90, quick, 0), allowMore, 900 * ms}, {in(20, 90, quick, 0), goOn, 900 * ms}}},
-		"no longer than it may":      {rules{downtime: 100 * ms}, []look{{in(1, 90, quick, 0), goOn, 100 * ms}, {in(9, 90, quick, 0), goOn, 100 * ms}}},
+		"while what is left becomes less": {capped, []look{{in(1, 90, quick, 0), goOn, 100 * ms}, {in(2, 80, quick, 0), goOn, 100 * ms},
+			{in(5, 70, quick, 0), goOn, 100 * ms}, {in(9, 60, quick, 0), goOn, 100 * ms}}},
+		"when it does not": {capped, []look{{in(1, 90, quick, 0), goOn, 100 * ms}, {in(2, 90, quick, 0), goOn, 100 * ms}, {in(3, 90, quick, 0), allowMore, 300 * ms},
+			{in(4, 90, quick, 0), goOn, 300 * ms}, {in(5, 90, quick, 0), allowMore, 900 * ms}, {in(20, 90, quick, 0), goOn, 900 * ms}}},
+		"no longer than it may":      {rules{downtime: 60 * ms}, []look{{in(1, 90, quick, 0), goOn, 60 * ms}, {in(9, 90, quick, 0), goOn, 60 * ms}}},
 		"never when nothing is said": {rules{}, []look{{in(1, 90, quick, 0), goOn, 0}, {in(9, 90, quick, 0), goOn, 0}}},
-		"and then disturbed": {bold, []look{{in(1, 90, quick, 0), goOn, 300 * ms}, {in(3, 90, quick, 0), allowMore, 600 * ms}, {in(5, 90, quick, 0), allowMore, 900 * ms},
+		"and then disturbed": {bold, []look{{in(1, 90, quick, 0), goOn, 100 * ms}, {in(3, 90, quick, 0), allowMore, 300 * ms}, {in(5, 90, quick, 0), allowMore, 900 * ms},
 			{in(9, 90, quick, 0), goOn, 900 * ms}, {in(10, 90, quick, 0), postCopy, 900 * ms}}},
-		"not before it was slowed down": {throttled, []look{{in(1, 90, quick, 0), goOn, 300 * ms}, {in(3, 90, quick, 0), allowMore, 600 * ms},
+		"not before it was slowed down": {throttled, []look{{in(1, 90, quick, 0), goOn, 100 * ms}, {in(3, 90, quick, 0), allowMore, 300 * ms},
 			{in(5, 90, quick, 20), allowMore, 900 * ms}, {in(30, 90, quick, 90), goOn, 900 * ms}, {in(31, 90, quick, 99), postCopy, 900 * ms}}},
-		"not when it is slow": {bold, []look{{in(1, 90, slow, 0), goOn, 300 * ms}, {in(3, 90, slow, 0), allowMore, 600 * ms}, {in(5, 90, slow, 0), allowMore, 900 * ms},
+		"not when it is slow": {bold, []look{{in(1, 90, slow, 0), goOn, 100 * ms}, {in(3, 90, slow, 0), allowMore, 300 * ms}, {in(5, 90, slow, 0), allowMore, 900 * ms},
 			{in(30, 90, slow, 0), goOn, 900 * ms}}},
-		"a launcher that counts backwards": {capped, []look{{in(9, 90, quick, 0), goOn, 300 * ms}, {in(1, 90, quick, 0), goOn, 300 * ms}}},
+		"never when nothing is left":       {capped, []look{{in(1, 90, quick, 0), goOn, 100 * ms}, {in(9, 0, quick, 0), goOn, 100 * ms}}},
+		"a launcher that counts backwards": {capped, []look{{in(9, 90, quick, 0), goOn, 100 * ms}, {in(1, 90, quick, 0), goOn, 100 * ms}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Now()
