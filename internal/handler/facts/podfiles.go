@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/podprocess"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
@@ -61,23 +62,18 @@ func (p PodFiles) DirectIO(ctx context.Context, path string) bool {
 // look opens a path as the Pod sees it, as a mere reference, and asks a question about it. A look that takes too
 // long says no; its goroutine ends when the storage answers.
 func (p PodFiles) look(ctx context.Context, path string, ask func(*os.File) bool) bool {
-	root, err := unix.Openat(int(p.Process.Dir.Fd()), "root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	root, err := podprocess.OpenRoot(p.Process.Dir)
 	if err != nil {
 		return false
 	}
 	answer := make(chan bool, 1)
 	go func() {
-		defer func() { _ = unix.Close(root) }()
-		// The Pod's symlinks lead nowhere but to places in the Pod.
-		fd, err := unix.Openat2(root, path, &unix.OpenHow{
-			Flags:   unix.O_PATH | unix.O_CLOEXEC,
-			Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-		})
+		defer func() { _ = root.Close() }()
+		f, err := root.Open(path, unix.O_PATH)
 		if err != nil {
 			answer <- false
 			return
 		}
-		f := os.NewFile(uintptr(fd), path)
 		defer func() { _ = f.Close() }()
 		answer <- ask(f)
 	}()

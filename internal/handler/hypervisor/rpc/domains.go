@@ -40,13 +40,9 @@ func (c *Conn) Domain(ctx context.Context, name string) (*hypervisor.Domain, err
 			if err != nil {
 				return err
 			}
-			text, err := d.GetXMLDesc(0)
+			definition, err := describe(d, 0)
 			if err != nil {
 				return err
-			}
-			definition := &libvirtxml.Domain{}
-			if err := definition.Unmarshal(text); err != nil {
-				return fmt.Errorf("libvirtd described the domain in XML that cannot be read: %w", err)
 			}
 			found = &hypervisor.Domain{XML: definition}
 			found.State, found.Reason = stateOf(state, reason)
@@ -62,23 +58,30 @@ func (c *Conn) Define(ctx context.Context, definition *libvirtxml.Domain) (*libv
 	if err != nil {
 		return nil, fmt.Errorf("write the domain's XML: %w", err)
 	}
-	defined := &libvirtxml.Domain{}
+	var defined *libvirtxml.Domain
 	err = c.call(ctx, actTimeout, "define the domain", func(l *libvirt.Connect) error {
 		domain, err := l.DomainDefineXML(text)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = domain.Free() }()
-		text, err := domain.GetXMLDesc(libvirt.DOMAIN_XML_INACTIVE)
-		if err != nil {
-			return err
-		}
-		if err := defined.Unmarshal(text); err != nil {
-			return fmt.Errorf("libvirtd described the domain in XML that cannot be read: %w", err)
-		}
-		return nil
+		defined, err = describe(domain, libvirt.DOMAIN_XML_INACTIVE)
+		return err
 	})
 	return defined, err
+}
+
+// describe has libvirtd describe a domain.
+func describe(d *libvirt.Domain, flags libvirt.DomainXMLFlags) (*libvirtxml.Domain, error) {
+	text, err := d.GetXMLDesc(flags)
+	if err != nil {
+		return nil, err
+	}
+	described := &libvirtxml.Domain{}
+	if err := described.Unmarshal(text); err != nil {
+		return nil, fmt.Errorf("libvirtd described the domain in XML that cannot be read: %w", err)
+	}
+	return described, nil
 }
 
 // Start defines the domain and starts it. A domain that runs stays as it is.

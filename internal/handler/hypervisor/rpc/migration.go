@@ -18,21 +18,13 @@ import (
 
 // LiveXML is the running domain as it can be given to another libvirtd.
 func (c *Conn) LiveXML(ctx context.Context, domain string) (*libvirtxml.Domain, error) {
-	live := &libvirtxml.Domain{}
+	var live *libvirtxml.Domain
 	err := c.onDomain(ctx, domain, "describe the guest", func(d *libvirt.Domain) error {
-		text, err := d.GetXMLDesc(libvirt.DOMAIN_XML_MIGRATABLE | libvirt.DOMAIN_XML_SECURE)
-		if err != nil {
-			return err
-		}
-		if err := live.Unmarshal(text); err != nil {
-			return fmt.Errorf("libvirtd described the domain in XML that cannot be read: %w", err)
-		}
-		return nil
+		var err error
+		live, err = describe(d, libvirt.DOMAIN_XML_MIGRATABLE|libvirt.DOMAIN_XML_SECURE)
+		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return live, nil
+	return live, err
 }
 
 // Source says how far a guest is from leaving. The job is looked at first: when there is none, the state that follows is not

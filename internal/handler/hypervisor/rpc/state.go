@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/podprocess"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
@@ -31,8 +32,8 @@ const (
 // ReadNVRAM reads a file of the Pod with EFI variables that last.
 func (c *Conn) ReadNVRAM(ctx context.Context, name string) ([]byte, error) {
 	var content []byte
-	err := c.inPod(ctx, func(root int) error {
-		f, err := openInRoot(root, name, unix.O_RDONLY)
+	err := c.inPod(ctx, func(root *podprocess.Root) error {
+		f, err := root.Open(name, unix.O_RDONLY)
 		if err != nil {
 			return err
 		}
@@ -60,7 +61,7 @@ func (c *Conn) KeepState(ctx context.Context, files hypervisor.StateFiles, nvram
 			return fmt.Errorf("write the EFI variables to %s: %w", files.NVRAM, err)
 		}
 	}
-	err := c.inPod(ctx, func(root int) error { return syncState(root, files) })
+	err := c.inPod(ctx, func(root *podprocess.Root) error { return syncState(root, files) })
 	if err != nil {
 		return fmt.Errorf("bring the machine's state to the disk: %w", err)
 	}
@@ -84,14 +85,14 @@ func (c *Conn) writeNVRAM(ctx context.Context, file string, content []byte) erro
 }
 
 // inPod does something with the root directory of the Pod's libvirtd. Storage that does not answer costs a goroutine until it does.
-func (c *Conn) inPod(ctx context.Context, do func(root int) error) error {
+func (c *Conn) inPod(ctx context.Context, do func(root *podprocess.Root) error) error {
 	root, err := c.openRoot()
 	if err != nil {
 		return fmt.Errorf("open the launcher Pod's root directory: %w", err)
 	}
 	done := make(chan error, 1)
 	go func() {
-		defer func() { _ = unix.Close(root) }()
+		defer func() { _ = root.Close() }()
 		done <- do(root)
 	}()
 	select {
@@ -102,30 +103,18 @@ func (c *Conn) inPod(ctx context.Context, do func(root int) error) error {
 	}
 }
 
-func (c *Conn) openRoot() (int, error) {
+func (c *Conn) openRoot() (*podprocess.Root, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if c.closed {
-		return -1, hypervisor.ErrUnreachable
+		return nil, hypervisor.ErrUnreachable
 	}
-	return unix.Openat(int(c.process.Dir.Fd()), "root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-}
-
-// openInRoot opens a path as the Pod sees it. The Pod's symlinks lead nowhere but to places in the Pod, and its pipes are not waited for.
-func openInRoot(root int, name string, flags int) (*os.File, error) {
-	fd, err := unix.Openat2(root, name, &unix.OpenHow{
-		Flags:   uint64(flags) | unix.O_NONBLOCK | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
-	if err != nil {
-		return nil, &os.PathError{Op: "openat2", Path: name, Err: err}
-	}
-	return os.NewFile(uintptr(fd), name), nil
+	return podprocess.OpenRoot(c.process.Dir)
 }
 
 // syncState returns when all that the claim has is on its disk.
-func syncState(root int, files hypervisor.StateFiles) error {
-	dir, err := openInRoot(root, launcherpod.StateDir, unix.O_RDONLY|unix.O_DIRECTORY)
+func syncState(root *podprocess.Root, files hypervisor.StateFiles) error {
+	dir, err := root.Open(launcherpod.StateDir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package podprocess
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Root is the root directory of a Pod's process.
+type Root struct{ dir *os.File }
+
+// OpenRoot opens the root directory of a process, which is given as its directory in /proc.
+func OpenRoot(process *os.File) (*Root, error) {
+	dir, err := openAt(process, "root", &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC})
+	if err != nil {
+		return nil, err
+	}
+	return &Root{dir: dir}, nil
+}
+
+// Open opens a path as the Pod sees it. The Pod's symlinks lead nowhere but to places in the Pod, and its pipes are not waited for; what
+// lies on storage that hangs is.
+func (r *Root) Open(name string, flags int) (*os.File, error) {
+	how := unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
+	if flags&unix.O_PATH == 0 {
+		how.Flags |= unix.O_NONBLOCK
+	}
+	return openAt(r.dir, name, &how)
+}
+
+// Close lets go of the directory.
+func (r *Root) Close() error { return r.dir.Close() }
+
+func openAt(dir *os.File, name string, how *unix.OpenHow) (*os.File, error) {
+	fd, err := unix.Openat2(int(dir.Fd()), name, how)
+	if err != nil {
+		return nil, &os.PathError{Op: "openat2", Path: name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
