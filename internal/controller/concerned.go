@@ -6,11 +6,17 @@ package controller
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
 // concerned lists the objects that a change of something else concerns, to look at each of them. Of a list that fails only the
@@ -31,4 +37,20 @@ func concerned(ctx context.Context, reader client.Reader, list client.ObjectList
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list the objects that a change concerns", "list", fmt.Sprintf("%T", list))
 	}
 	return requests
+}
+
+// configSource has objects looked at, a while after the configuration has changed. It listens to the configuration and not to the
+// KubeVirt object that it comes from, which may be known here before the configuration is.
+func configSource(config ConfigFeed, delay time.Duration, find handler.MapFunc) source.Source {
+	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) error {
+		config.Subscribe(func(clusterconfig.Config) {
+			// The list may wait for the cache, which the caller must not.
+			go func() {
+				for _, request := range find(ctx, nil) {
+					queue.AddAfter(request, delay)
+				}
+			}()
+		})
+		return nil
+	})
 }

@@ -18,7 +18,6 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/evacuation"
 	"github.com/vireo-project/vireo/internal/eviction"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -83,7 +82,7 @@ func (d *drain) migrations() map[string]*v1.VirtualMachineInstanceMigration {
 	found := map[string]*v1.VirtualMachineInstanceMigration{}
 	for i := range list.Items {
 		m := &list.Items[i]
-		if !evacuation.IsFinal(m) {
+		if !m.IsFinal() {
 			Expect(found).NotTo(HaveKey(m.Spec.VMIName), "two at the same time")
 			found[m.Spec.VMIName] = m
 		}
@@ -176,6 +175,19 @@ var _ = Describe("Evacuation", func() {
 		d.move(running[0], v1.MigrationSucceeded)
 		d.reconcile()
 		Expect(d.migrations()).To(HaveKey("vm"))
+
+		By("but not those of guests whose node is lost")
+		d.guest("another", true)
+		d.reconcile()
+		Expect(d.migrations()).NotTo(HaveKey("another"))
+		lost := builder.MakeVMI(running[1].Spec.VMIName).Namespace(d.ns).Obj()
+		ExpectCreated(lost)
+		lost.Status.Conditions = []v1.VirtualMachineInstanceCondition{{
+			Type: v1.VirtualMachineInstanceNodeUnresponsive, Status: corev1.ConditionTrue, Reason: v1.VirtualMachineInstanceReasonNodeLost,
+		}}
+		ExpectStatus(lost)
+		d.reconcile()
+		Expect(d.migrations()).To(HaveKey("another"))
 	})
 
 	It("makes no second migration under a cache that shows none", func() {

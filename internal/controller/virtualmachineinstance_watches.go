@@ -10,15 +10,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/datavolume"
@@ -145,20 +142,9 @@ func (r *VirtualMachineInstanceReconciler) find(ctx context.Context, options ...
 	return concerned(ctx, r.Client, &v1.VirtualMachineInstanceList{}, options...)
 }
 
-// followConfig wakes the VMIs that have no node yet when the configuration changes, from which their Pods are made. It
-// listens to the configuration and not to the KubeVirt object, which may be known here before the configuration is.
-func (r *VirtualMachineInstanceReconciler) followConfig(
-	ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
-) error {
-	r.Config.Subscribe(func(clusterconfig.Config) {
-		// The list may wait for the cache, which the caller must not.
-		go func() {
-			for _, request := range r.find(ctx, client.MatchingFields{nodeIndex: ""}) {
-				queue.Add(request)
-			}
-		}()
-	})
-	return nil
+// placeless are the VMIs that have no node yet, whose Pods are made from the configuration.
+func (r *VirtualMachineInstanceReconciler) placeless(ctx context.Context, _ client.Object) []ctrl.Request {
+	return r.find(ctx, client.MatchingFields{nodeIndex: ""})
 }
 
 // agentNews passes what tells that a Node's agent fell silent or came back: another schedulability, or a heartbeat while

@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -66,10 +65,11 @@ func (r *VirtualMachineInstanceMigrationReconciler) SetupWithManager(mgr ctrl.Ma
 		For(&v1.VirtualMachineInstanceMigration{}).
 		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.waiting), builder.WithPredicates(freesSlot)).
 		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.ofVMI)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.waiting), builder.WithPredicates(fallsSilent)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.ofPod)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofState)).
 		WatchesMetadata(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(r.rejected), builder.WithPredicates(mayGrow)).
-		WatchesRawSource(source.Func(r.followConfig)).
+		WatchesRawSource(configSource(r.Config, 0, r.waiting)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: migrationWorkers}).
 		Complete(r)
 }

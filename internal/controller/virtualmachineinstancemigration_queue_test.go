@@ -84,6 +84,26 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(begun(vmims)).To(ContainElement("vm-05"))
 	})
 
+	It("are not held up by guests whose node is lost", func() {
+		m := newMigrations()
+		var vmims []*v1.VirtualMachineInstanceMigration
+		for i := range 6 {
+			name := fmt.Sprintf("vm-%d", i)
+			m.running(string(rune('a'+i)), name)
+			vmims = append(vmims, m.request(builder.MakeMigration(name, name)))
+		}
+		m.look(vmims...)
+		Expect(begun(vmims)).To(HaveLen(5))
+		waiting := slices.IndexFunc(vmims, func(vmim *v1.VirtualMachineInstanceMigration) bool { return !slices.Contains(begun(vmims), vmim.Name) })
+		lost := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: begun(vmims)[0]}})
+		lost.Status.Conditions = append(lost.Status.Conditions, v1.VirtualMachineInstanceCondition{
+			Type: v1.VirtualMachineInstanceNodeUnresponsive, Status: corev1.ConditionTrue, Reason: v1.VirtualMachineInstanceReasonNodeLost,
+		})
+		ExpectStatus(lost)
+		m.look(vmims[waiting])
+		Expect(begun(vmims)).To(HaveLen(6))
+	})
+
 	It("begin by their priority, two for each node", func() {
 		m := newMigrations()
 		var vmims []*v1.VirtualMachineInstanceMigration

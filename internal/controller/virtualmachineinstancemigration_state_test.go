@@ -79,6 +79,27 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		GinkgoHelper()
 		m.play(pod, "", builder.MakePodStatus().Terminated(0, "Completed", word))
 	}
+	// takeAway has somebody take a migration away by force.
+	takeAway := func(vmim *v1.VirtualMachineInstanceMigration) {
+		GinkgoHelper()
+		before := ExpectExists(vmim).DeepCopy()
+		vmim.Finalizers = nil
+		Expect(k8sClient.Patch(ctx, vmim, client.MergeFrom(before))).To(Succeed())
+		Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
+		Expect(virtualmachineinstancemigration.RemoveOrphans(ctx, k8sClient, k8sClient, client.ObjectKeyFromObject(vmim))).To(Succeed())
+	}
+	// endedUnseen is the target's claim of a guest that moved and ended before virt-controller has looked.
+	endedUnseen := func() *corev1.PersistentVolumeClaim {
+		GinkgoHelper()
+		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
+		claim, source, target := second(vmim), podOf(vmi), m.target(vmi, vmim)
+		a.complete()
+		a.act()
+		end(source, lastWordMigrated)
+		end(target, lastWordShutdown)
+		Expect(k8sClient.Delete(ctx, ExpectExists(vmi))).To(Succeed())
+		return claim
+	}
 
 	It("gives the target a claim of its own, which is the VM's once the target owns the guest", func() {
 		source := podOf(vmi)
@@ -163,11 +184,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.look(vmim)
 		claim := second(vmim)
-		before := ExpectExists(vmim).DeepCopy()
-		vmim.Finalizers = nil
-		Expect(k8sClient.Patch(ctx, vmim, client.MergeFrom(before))).To(Succeed())
-		Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
-		Expect(virtualmachineinstancemigration.RemoveOrphans(ctx, k8sClient, k8sClient, client.ObjectKeyFromObject(vmim))).To(Succeed())
+		takeAway(vmim)
 		Expect(gone(claim)).To(BeTrue())
 		Expect(gone(first)).To(BeFalse())
 	})
@@ -175,11 +192,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 	It("leaves a claim that the agents have to who settles it, whatever becomes of the migration", func() {
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		claim := second(vmim)
-		before := ExpectExists(vmim).DeepCopy()
-		vmim.Finalizers = nil
-		Expect(k8sClient.Patch(ctx, vmim, client.MergeFrom(before))).To(Succeed())
-		Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
-		Expect(virtualmachineinstancemigration.RemoveOrphans(ctx, k8sClient, k8sClient, client.ObjectKeyFromObject(vmim))).To(Succeed())
+		takeAway(vmim)
 		Expect(gone(claim)).To(BeFalse())
 		a.complete()
 		a.act()
@@ -190,25 +203,13 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 	})
 
 	It("settles before the VMI goes, though nobody looked in between", func() {
-		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
-		claim, source, target := second(vmim), podOf(vmi), m.target(vmi, vmim)
-		a.complete()
-		a.act()
-		end(source, lastWordMigrated)
-		end(target, lastWordShutdown)
-		Expect(k8sClient.Delete(ctx, ExpectExists(vmi))).To(Succeed())
+		claim := endedUnseen()
 		Expect(nextUses()).To(Equal(claim.Name))
 		Expect(gone(first)).To(BeTrue())
 	})
 
 	It("does not let the VMI go while the claims cannot be settled", func() {
-		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
-		claim, source, target := second(vmim), podOf(vmi), m.target(vmi, vmim)
-		a.complete()
-		a.act()
-		end(source, lastWordMigrated)
-		end(target, lastWordShutdown)
-		Expect(k8sClient.Delete(ctx, ExpectExists(vmi))).To(Succeed())
+		claim := endedUnseen()
 		m.writes.Fail = func(request string) error {
 			if strings.HasPrefix(request, "patch PersistentVolumeClaim") {
 				return apierrors.NewInternalError(errors.New("not now"))

@@ -9,16 +9,14 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancemigration"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // migrationPhaseIndex indexes migrations by their phase.
@@ -89,21 +87,6 @@ func (r *VirtualMachineInstanceMigrationReconciler) find(ctx context.Context, op
 	return concerned(ctx, r.Client, &v1.VirtualMachineInstanceMigrationList{}, options...)
 }
 
-// followConfig wakes the migrations that wait when the configuration changes, which has the limits.
-func (r *VirtualMachineInstanceMigrationReconciler) followConfig(
-	ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
-) error {
-	r.Config.Subscribe(func(clusterconfig.Config) {
-		// The list may wait for the cache, which the caller must not.
-		go func() {
-			for _, request := range r.waiting(ctx, nil) {
-				queue.Add(request)
-			}
-		}()
-	})
-	return nil
-}
-
 // freesSlot passes what may let another migration begin: one that is over or gone, or that a quota keeps from beginning.
 var freesSlot = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
@@ -112,6 +95,18 @@ var freesSlot = predicate.Funcs{
 		after, isMigration := e.ObjectNew.(*v1.VirtualMachineInstanceMigration)
 		return ok && isMigration && virtualmachineinstancemigration.LeavesQueue(before, after)
 	},
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+// fallsSilent passes what frees slots of the cluster though nothing is over: nothing answers any more of a node that guests are about to leave.
+var fallsSilent = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
+		after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
+		return ok && isVMI && !vmistatus.Lost(&before.Status) && vmistatus.Lost(&after.Status)
+	},
+	DeleteFunc:  func(event.DeleteEvent) bool { return false },
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 

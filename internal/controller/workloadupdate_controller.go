@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -73,7 +72,7 @@ func (r *WorkloadUpdateReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.VirtualMachineInstanceMigration{}, r.after(settle), builder.WithPredicates(migrationNews)).
 		Watches(&corev1.Node{}, r.after(settle), builder.WithPredicates(placeNews)).
 		Watches(&corev1.ResourceQuota{}, r.after(quotasSettle), builder.WithPredicates(quotaNews)).
-		WatchesRawSource(source.Func(r.followConfig)).
+		WatchesRawSource(configSource(r.Config, settle, r.all)).
 		Complete(r)
 }
 
@@ -81,7 +80,7 @@ func (r *WorkloadUpdateReconciler) SetupWithManager(mgr ctrl.Manager) error {
 func (r *WorkloadUpdateReconciler) after(delay time.Duration) handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	wake := func(ctx context.Context, q queue) {
-		for _, request := range r.all(ctx) {
+		for _, request := range r.all(ctx, nil) {
 			q.AddAfter(request, delay)
 		}
 	}
@@ -92,21 +91,8 @@ func (r *WorkloadUpdateReconciler) after(delay time.Duration) handler.EventHandl
 	}
 }
 
-func (r *WorkloadUpdateReconciler) all(ctx context.Context) []ctrl.Request {
+func (r *WorkloadUpdateReconciler) all(ctx context.Context, _ client.Object) []ctrl.Request {
 	return concerned(ctx, r.Client, &v1.KubeVirtList{}, client.InNamespace(r.Namespace))
-}
-
-// followConfig looks again when the configuration changes, which may be known later than the KubeVirt object that it comes from.
-func (r *WorkloadUpdateReconciler) followConfig(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	r.Config.Subscribe(func(clusterconfig.Config) {
-		// The list may wait for the cache, which the caller must not.
-		go func() {
-			for _, request := range r.all(ctx) {
-				queue.AddAfter(request, settle)
-			}
-		}()
-	})
-	return nil
 }
 
 // workloadNews lets through what decides whether a guest is updated, and how. What guests do all day is not among it.
@@ -131,7 +117,7 @@ var workloadNews = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return s.MigrationState != nil && !vmistatus.HasEnded(s.MigrationState)
 	}
 	return labeled != stillLabeled || a.Phase != b.Phase || a.LauncherContainerImageVersion != b.LauncherContainerImageVersion ||
-		a.NodeName != b.NodeName || moves(a) != moves(b) || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
+		a.NodeName != b.NodeName || vmistatus.Lost(a) != vmistatus.Lost(b) || moves(a) != moves(b) || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
 		a.EvacuationNodeName != b.EvacuationNodeName || !equality.Semantic.DeepEqual(before.Annotations, after.Annotations)
 }}
 

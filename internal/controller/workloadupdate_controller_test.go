@@ -247,6 +247,22 @@ var _ = Describe("Workload updates", func() {
 		Expect(u.migrations()).To(HaveLen(7), "one for each guest")
 	})
 
+	It("do not wait for guests whose node is lost", func() {
+		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
+		for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
+			u.guest(name, true)
+		}
+		u.rest()
+		Expect(u.active()).To(HaveLen(5))
+		lost := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: u.active()[0].Namespace, Name: u.active()[0].Spec.VMIName}})
+		lost.Status.Conditions = append(lost.Status.Conditions, v1.VirtualMachineInstanceCondition{
+			Type: v1.VirtualMachineInstanceNodeUnresponsive, Status: corev1.ConditionTrue, Reason: v1.VirtualMachineInstanceReasonNodeLost,
+		})
+		ExpectStatus(lost)
+		u.rest()
+		Expect(u.active()).To(HaveLen(6))
+	})
+
 	It("make no second migration under a cache that shows none, and none for a guest that has just moved", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
 		vmi := u.guest("vm", true)

@@ -4,10 +4,12 @@
 package vmistatus
 
 import (
+	"context"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
@@ -34,6 +36,15 @@ func IsConditionTrue(status *v1.VirtualMachineInstanceStatus, kind v1.VirtualMac
 func Lost(status *v1.VirtualMachineInstanceStatus) bool {
 	silent := FindCondition(status, v1.VirtualMachineInstanceNodeUnresponsive)
 	return silent != nil && silent.Status == corev1.ConditionTrue && silent.Reason != v1.VirtualMachineInstanceReasonAgentSilent
+}
+
+// IsLost says that there is a VMI of a name, and that it is Lost.
+func IsLost(ctx context.Context, reader client.Reader, key client.ObjectKey) (bool, error) {
+	vmi := &v1.VirtualMachineInstance{}
+	if err := reader.Get(ctx, key, vmi); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return Lost(&vmi.Status), nil
 }
 
 // SetCondition puts a condition into the status and says whether that changed anything. The transition time is

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/ownmigration"
 	"github.com/vireo-project/vireo/internal/eviction"
 )
 
@@ -87,7 +88,7 @@ func Decide(node Node, guests []Guest, slots Slots) Plan {
 			plan.withdraw(node, g)
 		case !marked && !node.Tainted:
 			plan.withdraw(node, g) // Somebody took the mark away.
-		case g.active() != nil:
+		case ownmigration.Active(g.Migrations) != nil:
 		case eviction.Obstacle(g.VMI, true) != "":
 			plan.Stuck = append(plan.Stuck, Stuck{VMI: g.VMI, Why: eviction.Obstacle(g.VMI, true)})
 		default:
@@ -109,7 +110,7 @@ func concerned(g *Guest) bool {
 // eviction that was not a drain's is worth an attempt; whoever wants another one evicts again. Without this, a guest that cannot
 // move would try for ever: kubevirt/kubevirt issues 5177 and 9585.
 func noLongerAsked(node Node, g *Guest) string {
-	if m := g.active(); m != nil && Begun(m) && m.DeletionTimestamp == nil {
+	if m := ownmigration.Active(g.Migrations); m != nil && !m.IsQueued() && m.DeletionTimestamp == nil {
 		return "" // It comes to its end first.
 	}
 	if g.ByDrain {
@@ -120,7 +121,7 @@ func noLongerAsked(node Node, g *Guest) string {
 		if m.Annotations[v1.EvacuationMigrationAnnotation] != node.Name || m.CreationTimestamp.Before(&since) {
 			continue
 		}
-		if m.DeletionTimestamp != nil && !IsFinal(m) {
+		if m.DeletionTimestamp != nil && !m.IsFinal() {
 			return fmt.Sprintf("migration %s was canceled, and node %s takes Pods: evict the Pod again to have the guest moved", m.Name, node.Name)
 		}
 		if m.Status.Phase == v1.MigrationFailed {
@@ -131,20 +132,10 @@ func noLongerAsked(node Node, g *Guest) string {
 }
 
 func (p *Plan) withdraw(node Node, g *Guest) {
-	m := g.active()
-	if m != nil && !Begun(m) && m.DeletionTimestamp == nil && m.Annotations[v1.EvacuationMigrationAnnotation] == node.Name {
+	m := ownmigration.Active(g.Migrations)
+	if m != nil && m.IsQueued() && m.DeletionTimestamp == nil && m.Annotations[v1.EvacuationMigrationAnnotation] == node.Name {
 		p.Withdraw = append(p.Withdraw, m)
 	}
-}
-
-// active is a migration that has not ended, whoever asked for it, or nil.
-func (g *Guest) active() *v1.VirtualMachineInstanceMigration {
-	for _, m := range g.Migrations {
-		if !IsFinal(m) {
-			return m
-		}
-	}
-	return nil
 }
 
 // failures are how often the guest has failed to leave.
@@ -165,19 +156,9 @@ func order(a, b Guest) int {
 		strings.Compare(a.VMI.Namespace, b.VMI.Namespace), strings.Compare(a.VMI.Name, b.VMI.Name))
 }
 
-// IsFinal says that a migration has ended.
-func IsFinal(m *v1.VirtualMachineInstanceMigration) bool {
-	return m.Status.Phase == v1.MigrationSucceeded || m.Status.Phase == v1.MigrationFailed
-}
-
-// Begun says that a migration has left the queue, and counts against the limits.
-func Begun(m *v1.VirtualMachineInstanceMigration) bool {
-	return !IsFinal(m) && m.Status.Phase != v1.MigrationPhaseUnset && m.Status.Phase != v1.MigrationPending
-}
-
 // Takes says whether a migration takes a slot: one that has begun does, and so does one of ours that may begin at any moment. One
 // that waits after a failure does not: guests that cannot leave must not hold up those that can.
 func Takes(m *v1.VirtualMachineInstanceMigration, failures int) bool {
 	_, evacuates := m.Annotations[v1.EvacuationMigrationAnnotation]
-	return Begun(m) || !IsFinal(m) && evacuates && failures == 0
+	return !m.IsFinal() && (!m.IsQueued() || evacuates && failures == 0)
 }

@@ -10,25 +10,19 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/naming"
+	"github.com/vireo-project/vireo/internal/controller/ownmigration"
 	"github.com/vireo-project/vireo/internal/eviction"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// Reasons of events. The first two are KubeVirt's.
-const (
-	ReasonSuccessfulCreate = "SuccessfulCreate"
-	ReasonFailedCreate     = "FailedCreate"
-	ReasonCanceled         = "EvacuationCanceled"
-)
+// ReasonCanceled is the reason of the event that a guest need not leave its node any more.
+const ReasonCanceled = "EvacuationCanceled"
 
 const action = "Evacuate"
 
@@ -67,11 +61,16 @@ type Scope struct {
 
 // Run looks at the node and does what is to be done. It returns when to look again without being woken, or 0.
 func Run(ctx context.Context, s *Scope) (time.Duration, error) {
-	guests, err := s.guests(ctx)
+	history := ownmigration.NewHistory(s.Migrations)
+	guests, err := s.guests(ctx, history)
 	if err != nil || len(guests) == 0 {
 		return 0, err
 	}
-	plan := Decide(s.node(), guests, s.slots())
+	slots, err := s.slots(ctx)
+	if err != nil {
+		return 0, err
+	}
+	plan := Decide(s.node(), guests, slots)
 	if len(plan.Stay) > 0 {
 		// A drain may have begun that the cache does not show yet.
 		live := &corev1.Node{}
@@ -79,12 +78,12 @@ func Run(ctx context.Context, s *Scope) (time.Duration, error) {
 			return 0, client.IgnoreNotFound(err)
 		}
 		s.Node = live
-		plan = Decide(s.node(), guests, s.slots())
+		plan = Decide(s.node(), guests, slots)
 	}
-	return s.carryOut(ctx, plan)
+	return s.carryOut(ctx, history, plan)
 }
 
-func (s *Scope) carryOut(ctx context.Context, plan Plan) (time.Duration, error) {
+func (s *Scope) carryOut(ctx context.Context, history ownmigration.History, plan Plan) (time.Duration, error) {
 	var failed error
 	for _, stay := range plan.Stay {
 		failed = errors.Join(failed, s.stay(ctx, stay))
@@ -93,11 +92,11 @@ func (s *Scope) carryOut(ctx context.Context, plan Plan) (time.Duration, error) 
 		failed = errors.Join(failed, s.withdraw(ctx, m))
 	}
 	for _, stuck := range plan.Stuck {
-		s.Recorder.Eventf(stuck.VMI, nil, corev1.EventTypeWarning, ReasonFailedCreate, action,
+		s.Recorder.Eventf(stuck.VMI, nil, corev1.EventTypeWarning, ownmigration.ReasonFailedCreate, action,
 			"VirtualMachineInstance is not migrateable: %s", stuck.Why)
 	}
 	for i := range plan.Migrate {
-		failed = errors.Join(failed, s.migrate(ctx, &plan.Migrate[i]))
+		failed = errors.Join(failed, s.migrate(ctx, history, &plan.Migrate[i]))
 	}
 	switch {
 	case plan.Waiting > 0:
@@ -114,12 +113,12 @@ func (s *Scope) node() Node {
 }
 
 // guests are the VMIs that may be concerned, each with its migrations.
-func (s *Scope) guests(ctx context.Context) ([]Guest, error) {
+func (s *Scope) guests(ctx context.Context, history ownmigration.History) ([]Guest, error) {
 	tainted := s.node().Tainted
 	var guests []Guest
 	for i := range s.Instances {
 		vmi := &s.Instances[i]
-		migrations := s.migrationsOf(vmi)
+		migrations := history.Of(vmi)
 		if !tainted && !eviction.IsMarked(vmi) && len(migrations) == 0 {
 			continue
 		}
@@ -135,20 +134,8 @@ func (s *Scope) guests(ctx context.Context) ([]Guest, error) {
 	return guests, nil
 }
 
-// migrationsOf leaves out those of a VMI that had the name before.
-func (s *Scope) migrationsOf(vmi *v1.VirtualMachineInstance) []*v1.VirtualMachineInstanceMigration {
-	var of []*v1.VirtualMachineInstanceMigration
-	for i := range s.Migrations {
-		m := &s.Migrations[i]
-		if m.Namespace == vmi.Namespace && m.Spec.VMIName == vmi.Name && !m.CreationTimestamp.Before(&vmi.CreationTimestamp) {
-			of = append(of, m)
-		}
-	}
-	return of
-}
-
-// slots counts what is left of the limits.
-func (s *Scope) slots() Slots {
+// slots counts what is left of the limits. A migration away from a node of which nothing answers takes none of the cluster's.
+func (s *Scope) slots(ctx context.Context) (Slots, error) {
 	here := map[client.ObjectKey]bool{}
 	for i := range s.Instances {
 		here[client.ObjectKeyFromObject(&s.Instances[i])] = true
@@ -167,65 +154,32 @@ func (s *Scope) slots() Slots {
 		if !Takes(m, failures[vmi]) {
 			continue
 		}
-		slots.Cluster--
+		silent, err := vmistatus.IsLost(ctx, s.Client, vmi)
+		if err != nil {
+			return Slots{}, err
+		}
+		if !silent {
+			slots.Cluster--
+		}
 		if here[vmi] {
 			slots.Node--
 		}
 	}
-	return slots
+	return slots, nil
 }
 
-// migrate makes the migration of a guest. Whether it is still asked for is seen in the API server: somebody may just have
-// taken it back.
-func (s *Scope) migrate(ctx context.Context, g *Guest) error {
-	vmi := &v1.VirtualMachineInstance{}
-	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(g.VMI), vmi); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	if vmi.UID != g.VMI.UID || vmi.Status.NodeName != s.Node.Name || !eviction.IsMarked(vmi) && !s.node().Tainted {
-		return nil
-	}
-	m := s.migration(vmi)
-	err := s.Client.Create(ctx, m)
-	switch {
-	case apierrors.IsAlreadyExists(err):
-		return nil // The cache does not show it yet.
-	case err != nil:
-		s.Recorder.Eventf(vmi, nil, corev1.EventTypeWarning, ReasonFailedCreate, action, "Error creating a Migration: %v", err)
-		return fmt.Errorf("create a migration of VirtualMachineInstance %s/%s away from node %s: %w", vmi.Namespace, vmi.Name, s.Node.Name, err)
-	}
-	s.Recorder.Eventf(vmi, m, corev1.EventTypeNormal, ReasonSuccessfulCreate, action, "Created Migration %s", m.Name)
-	return nil
-}
-
-func (s *Scope) migration(vmi *v1.VirtualMachineInstance) *v1.VirtualMachineInstanceMigration {
-	priority := v1.PrioritySystemCritical
-	if vmi.Annotations[v1.EvictionSourceAnnotation] == descheduler {
-		priority = v1.PrioritySystemMaintenance
-	}
-	return &v1.VirtualMachineInstanceMigration{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: vmi.Namespace, Name: s.freeName(vmi), GenerateName: namePrefix,
-			Labels:      map[string]string{v1.MigrationSelectorLabel: podspec.LabelValue(vmi.Name)},
-			Annotations: map[string]string{v1.EvacuationMigrationAnnotation: s.Node.Name},
-		},
-		Spec: v1.VirtualMachineInstanceMigrationSpec{VMIName: vmi.Name, Priority: ptr.To(priority)},
-	}
-}
-
-// freeName is the first name of the VMI's own sequence that no migration has.
-func (s *Scope) freeName(vmi *v1.VirtualMachineInstance) string {
-	taken := map[string]bool{}
-	for i := range s.Migrations {
-		if s.Migrations[i].Namespace == vmi.Namespace {
-			taken[s.Migrations[i].Name] = true
+// migrate makes the migration of a guest, if it is still asked for: somebody may just have taken that back.
+func (s *Scope) migrate(ctx context.Context, history ownmigration.History, g *Guest) error {
+	author := ownmigration.Author{Client: s.Client, Live: s.Live, Recorder: s.Recorder, Action: action, Prefix: namePrefix}
+	return author.Migrate(ctx, history, g.VMI, func(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration) bool {
+		priority := v1.PrioritySystemCritical
+		if vmi.Annotations[v1.EvictionSourceAnnotation] == descheduler {
+			priority = v1.PrioritySystemMaintenance
 		}
-	}
-	for place := uint64(0); ; place++ {
-		if name := namePrefix + naming.Suffix(vmi.UID, place); !taken[name] {
-			return name
-		}
-	}
+		m.Annotations = map[string]string{v1.EvacuationMigrationAnnotation: s.Node.Name}
+		m.Spec.Priority = ptr.To(priority)
+		return eviction.IsMarked(vmi) || s.node().Tainted
+	})
 }
 
 // stay takes the mark off a VMI.

@@ -81,18 +81,23 @@ func keepState(ctx context.Context, s *Scope) error {
 
 // readStateOfPod reads the claim that the Pod was made with, for the status.
 func (s *Scope) readStateOfPod(ctx context.Context) error {
-	for _, volume := range s.Pod.Spec.Volumes {
-		if volume.Name != launcherpod.StateVolume || volume.PersistentVolumeClaim == nil {
-			continue
-		}
-		claim := &corev1.PersistentVolumeClaim{}
-		key := client.ObjectKey{Namespace: s.VMI.Namespace, Name: volume.PersistentVolumeClaim.ClaimName}
-		if err := s.Client.Get(ctx, key, claim); err != nil {
-			return client.IgnoreNotFound(fmt.Errorf("get PersistentVolumeClaim %s: %w", key, err))
-		}
-		s.State = claim
+	name := StateClaim(s.Pod)
+	if name == "" {
+		return nil
 	}
-	return nil
+	claim, err := claimOf(ctx, s.Client, s.VMI, name)
+	s.State = claim
+	return err
+}
+
+// StateClaim is the name of the claim with the machine's own state that a Pod uses, or empty.
+func StateClaim(pod *corev1.Pod) string {
+	for i := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[i]; v.Name == launcherpod.StateVolume && v.PersistentVolumeClaim != nil {
+			return v.PersistentVolumeClaim.ClaimName
+		}
+	}
+	return ""
 }
 
 // findState returns the claim whose label names this VM, or nil. One that belongs to nobody is taken as it is, as after

@@ -114,13 +114,19 @@ func (s *Scope) candidates(ctx context.Context, reader client.Reader) ([]Candida
 	var out []Candidate
 	for i := range migrations.Items {
 		m := &migrations.Items[i]
-		if over(m) {
+		if m.IsFinal() {
 			continue
 		}
 		c := candidate(m)
 		c.Active = c.Active || begun[m.UID]
 		if c.Active && c.Node == "" {
 			if err := s.place(ctx, reader, &c); err != nil {
+				return nil, err
+			}
+		}
+		if c.Active {
+			var err error
+			if c.Silent, err = vmistatus.IsLost(ctx, s.Client, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}); err != nil {
 				return nil, err
 			}
 		}

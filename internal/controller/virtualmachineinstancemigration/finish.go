@@ -64,7 +64,7 @@ func (s *Scope) forget(ctx context.Context) error {
 // tidy deletes the oldest migrations of the VMI that are over, if there are too many.
 func (s *Scope) tidy(ctx context.Context) error {
 	done := slices.DeleteFunc(slices.Clone(s.Siblings), func(m *v1.VirtualMachineInstanceMigration) bool {
-		return m.DeletionTimestamp != nil || !over(m) && m.UID != s.Migration.UID
+		return m.DeletionTimestamp != nil || !m.IsFinal() && m.UID != s.Migration.UID
 	})
 	slices.SortFunc(done, func(a, b *v1.VirtualMachineInstanceMigration) int {
 		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)

@@ -54,8 +54,8 @@ func (s *Scope) newState(ctx context.Context) (*v1.VirtualMachineInstanceMigrati
 	}
 	configuration, name := migrationpolicy.Resolve(s.Migrations, policy)
 	return &v1.VirtualMachineInstanceMigrationState{
-		SourcePersistentStatePVCName: stateClaim(s.Own),
-		TargetPersistentStatePVCName: stateClaim(s.Target),
+		SourcePersistentStatePVCName: virtualmachineinstance.StateClaim(s.Own),
+		TargetPersistentStatePVCName: virtualmachineinstance.StateClaim(s.Target),
 
 		MigrationUID:             s.Migration.UID,
 		SourceNode:               s.VMI.Status.NodeName,

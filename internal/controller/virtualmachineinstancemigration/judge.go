@@ -88,7 +88,7 @@ func (s *Scope) giveUp(ctx context.Context, failure string) error {
 
 // failureBefore is why a migration that the agents do not have will never be theirs, empty if it may be.
 func (s *Scope) failureBefore(ctx context.Context) (string, error) {
-	begun := !waits(s.Migration)
+	begun := !s.Migration.IsQueued()
 	switch {
 	case s.ended() || s.VMI.DeletionTimestamp != nil:
 		return failedShutdown, nil
@@ -132,7 +132,7 @@ func (s *Scope) lost(ctx context.Context) (string, error) {
 // preceded says that another migration of the VMI counts, and not this one.
 func preceded(m *v1.VirtualMachineInstanceMigration, siblings []*v1.VirtualMachineInstanceMigration) bool {
 	return slices.ContainsFunc(siblings, func(o *v1.VirtualMachineInstanceMigration) bool {
-		return o.UID != m.UID && !over(o) && precedes(o, m)
+		return o.UID != m.UID && !o.IsFinal() && precedes(o, m)
 	})
 }
 

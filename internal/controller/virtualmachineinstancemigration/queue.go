@@ -38,6 +38,9 @@ type Candidate struct {
 	Created time.Time
 	// Node is the node that its guest leaves.
 	Node string
+	// Silent says that nothing answers of the node that the guest is on. It moves nothing then, for as long as that lasts, and takes none
+	// of the cluster's slots.
+	Silent bool
 
 	of *v1.VirtualMachineInstanceMigration
 }
@@ -52,10 +55,13 @@ type Limits struct {
 // answer, so that two looks at a time do not give one slot away twice. Of one that waits, look completes Node and Ready when it is
 // next: while all slots are taken nobody needs to know.
 func Admit(candidates []Candidate, limits Limits, look func(*Candidate) error) (map[types.UID]bool, error) {
-	admitted, leaving := map[types.UID]bool{}, map[string]int{}
+	admitted, leaving, taken := map[types.UID]bool{}, map[string]int{}, 0
 	take := func(c *Candidate) {
 		admitted[c.UID] = true
 		leaving[c.Node]++
+		if !c.Silent {
+			taken++
+		}
 	}
 	var waiting []Candidate
 	for i := range candidates {
@@ -67,7 +73,7 @@ func Admit(candidates []Candidate, limits Limits, look func(*Candidate) error) (
 		}
 	}
 	slices.SortFunc(waiting, byUrgency)
-	for i := 0; i < len(waiting) && len(admitted) < limits.PerCluster; i++ {
+	for i := 0; i < len(waiting) && taken < limits.PerCluster; i++ {
 		c := &waiting[i]
 		if err := look(c); err != nil {
 			return nil, err
@@ -90,20 +96,10 @@ func byUrgency(a, b Candidate) int {
 		cmp.Compare(a.Name.Namespace, b.Name.Namespace), cmp.Compare(a.Name.Name, b.Name.Name))
 }
 
-// over says that nothing happens to a migration any more.
-func over(m *v1.VirtualMachineInstanceMigration) bool {
-	return m.Status.Phase == v1.MigrationSucceeded || m.Status.Phase == v1.MigrationFailed
-}
-
-// waits says that a migration has no Pod yet as far as its phase tells.
-func waits(m *v1.VirtualMachineInstanceMigration) bool {
-	return m.Status.Phase == v1.MigrationPhaseUnset || m.Status.Phase == v1.MigrationPending
-}
-
 func candidate(m *v1.VirtualMachineInstanceMigration) Candidate {
 	c := Candidate{
 		UID: m.UID, Name: types.NamespacedName{Namespace: m.Namespace, Name: m.Name}, Created: m.CreationTimestamp.Time,
-		Active: !waits(m), Rejected: hasCondition(&m.Status, v1.VirtualMachineInstanceMigrationRejectedByResourceQuota),
+		Active: !m.IsQueued(), Rejected: hasCondition(&m.Status, v1.VirtualMachineInstanceMigrationRejectedByResourceQuota),
 		Ready: m.Status.Phase == v1.MigrationPending && m.DeletionTimestamp == nil, of: m,
 	}
 	if m.Spec.Priority != nil {
@@ -118,8 +114,8 @@ func candidate(m *v1.VirtualMachineInstanceMigration) Candidate {
 // precedes says that of two migrations of one VMI that are not over the first is the one that counts: the one that is further,
 // the older one, or else the first by name.
 func precedes(a, b *v1.VirtualMachineInstanceMigration) bool {
-	if waits(a) != waits(b) {
-		return !waits(a)
+	if a.IsQueued() != b.IsQueued() {
+		return !a.IsQueued()
 	}
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) < 0
 }
@@ -127,5 +123,5 @@ func precedes(a, b *v1.VirtualMachineInstanceMigration) bool {
 // LeavesQueue says that a change of a migration may let another one begin.
 func LeavesQueue(before, after *v1.VirtualMachineInstanceMigration) bool {
 	rejected := v1.VirtualMachineInstanceMigrationRejectedByResourceQuota
-	return over(before) != over(after) || !hasCondition(&before.Status, rejected) && hasCondition(&after.Status, rejected)
+	return before.IsFinal() != after.IsFinal() || !hasCondition(&before.Status, rejected) && hasCondition(&after.Status, rejected)
 }

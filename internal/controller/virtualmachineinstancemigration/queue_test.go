@@ -20,7 +20,8 @@ import (
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// parse reads candidates such as "a:n1 b:n1* c:n2+50", oldest first: * has a slot, - is not ready, ! was rejected, +n is a priority.
+// parse reads candidates such as "a:n1 b:n1* c:n2+50", oldest first: * has a slot, ~ too, but its guest's
+// node is silent, - is not ready, ! was rejected, +n is a priority.
 func parse(t *testing.T, text string) []Candidate {
 	t.Helper()
 	var out []Candidate
@@ -37,9 +38,10 @@ func parse(t *testing.T, text string) []Candidate {
 				t.Fatal(err)
 			}
 		}
-		c.Active, c.Rejected = strings.HasSuffix(rest, "*"), strings.HasSuffix(rest, "!")
+		c.Silent, c.Rejected = strings.HasSuffix(rest, "~"), strings.HasSuffix(rest, "!")
+		c.Active = c.Silent || strings.HasSuffix(rest, "*")
 		c.Ready = !strings.HasSuffix(rest, "-")
-		c.Node = strings.TrimRight(rest, "*-!")
+		c.Node = strings.TrimRight(rest, "*~-!")
 		out = append(out, c)
 	}
 	return out
@@ -51,6 +53,8 @@ func TestAdmit(t *testing.T) {
 		"as many as the cluster allows":              {"a:n1 b:n2 c:n3 d:n4 e:n5 f:n6", "a b c d e"},
 		"as many as a node allows":                   {"a:n1 b:n1 c:n1 d:n2", "a b d"},
 		"those that have a slot keep it":             {"a:n1 b:n2 c:n3* d:n4* e:n5* f:n6* g:n7*", "c d e f g"},
+		"those of a silent node keep none waiting":   {"a:n1 b:n2 c:n3 d:n4~ e:n4~ f:n6* g:n7* h:n8", "a b c d e f g"},
+		"but for those that leave it as well":        {"a:n1 b:n4 d:n4~ e:n4~", "a d e"},
 		"even if there are too many":                 {"a:n1* b:n1* c:n1* d:n1", "a b c"},
 		"the more urgent first":                      {"a:n1 b:n1 c:n1+20 d:n1+100", "c d"},
 		"the older first":                            {"b:n1 a:n1 c:n1", "a b"},

@@ -105,7 +105,7 @@ func Run(ctx context.Context, s *Scope) error {
 	switch {
 	case s.VMI == nil:
 		return s.forget(ctx)
-	case over(s.Migration):
+	case s.Migration.IsFinal():
 		return errors.Join(s.retire(ctx), s.tidy(ctx))
 	}
 	err := runPhases(ctx, s,
@@ -124,7 +124,7 @@ func Run(ctx context.Context, s *Scope) error {
 	if statusErr := writeStatus(ctx, s); statusErr != nil {
 		return errors.Join(err, statusErr)
 	}
-	if err != nil || !over(s.Migration) {
+	if err != nil || !s.Migration.IsFinal() {
 		return err
 	}
 	// 6. The end is on record before the object may go.
@@ -145,7 +145,7 @@ func (s *Scope) Load(ctx context.Context) error {
 	if err := s.loadVMI(ctx); err != nil || s.VMI == nil {
 		return err
 	}
-	if over(s.Migration) {
+	if s.Migration.IsFinal() {
 		return s.loadSiblings(ctx)
 	}
 	var err error

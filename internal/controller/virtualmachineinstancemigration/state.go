@@ -15,7 +15,6 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
-	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -23,20 +22,10 @@ import (
 // actionCreateState is the action of events about the claim with the machine's state.
 const actionCreateState = "CreateClaim"
 
-// stateClaim is the name of the claim with the machine's own state that a Pod uses, or empty.
-func stateClaim(pod *corev1.Pod) string {
-	for i := range pod.Spec.Volumes {
-		if v := &pod.Spec.Volumes[i]; v.Name == launcherpod.StateVolume && v.PersistentVolumeClaim != nil {
-			return v.PersistentVolumeClaim.ClaimName
-		}
-	}
-	return ""
-}
-
 // planState says which claim with the machine's state the target's Pod gets: the one that the guest uses, if both Pods can, or
 // otherwise one of its own (docs/adr/0033).
 func (s *Scope) planState(ctx context.Context, config *podspec.Config) error {
-	name := stateClaim(s.Own)
+	name := virtualmachineinstance.StateClaim(s.Own)
 	if name == "" {
 		return nil
 	}

@@ -70,7 +70,7 @@ func computeStatus(s *Scope, status *v1.VirtualMachineInstanceMigrationStatus) {
 	} else if s.Target != nil && status.MigrationState == nil && s.Own != nil {
 		status.MigrationState = &v1.VirtualMachineInstanceMigrationState{
 			SourceNode: s.VMI.Status.NodeName, SourcePod: s.Own.Name,
-			SourcePersistentStatePVCName: stateClaim(s.Own), TargetPersistentStatePVCName: stateClaim(s.Target),
+			SourcePersistentStatePVCName: virtualmachineinstance.StateClaim(s.Own), TargetPersistentStatePVCName: virtualmachineinstance.StateClaim(s.Target),
 		}
 	}
 	if s.deleting() {

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/ownmigration"
 	"github.com/vireo-project/vireo/internal/eviction"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -104,6 +105,9 @@ type Plan struct {
 	// Again is when to look without being woken, or zero.
 	Again time.Time
 }
+
+// touches says that a guest or a migration is touched.
+func (p *Plan) touches() bool { return len(p.Migrate)+len(p.Evict)+len(p.Withdraw) > 0 }
 
 // Decide makes the plan.
 func Decide(w World, guests []Guest) Plan {
@@ -221,7 +225,7 @@ func (g *Guest) place(last time.Time) uint64 {
 // withdraw takes back what was made for a guest that needs it no longer, as when the image was changed back. A guest that has all but
 // arrived goes on.
 func (p *Plan) withdraw(g *Guest) {
-	m := g.active()
+	m := ownmigration.Active(g.Migrations)
 	if m == nil || m.DeletionTimestamp != nil || !ours(m) {
 		return
 	}
@@ -240,22 +244,13 @@ func (p *Plan) lookAt(at time.Time) {
 // moving says that the guest is on its way already, or about to be, whoever asked for that.
 func (g *Guest) moving() bool {
 	state := g.VMI.Status.MigrationState
-	return g.active() != nil || state != nil && !vmistatus.HasEnded(state)
-}
-
-func (g *Guest) active() *v1.VirtualMachineInstanceMigration {
-	for _, m := range g.Migrations {
-		if !over(m) {
-			return m
-		}
-	}
-	return nil
+	return ownmigration.Active(g.Migrations) != nil || state != nil && !vmistatus.HasEnded(state)
 }
 
 // failures are the migrations of ours that failed since the last one that did not, the oldest first. One that was canceled counts: who
 // cancels it does not want the next one at once.
 func (g *Guest) failures() []*v1.VirtualMachineInstanceMigration {
-	history := slices.DeleteFunc(slices.Clone(g.Migrations), func(m *v1.VirtualMachineInstanceMigration) bool { return !ours(m) || !over(m) })
+	history := slices.DeleteFunc(slices.Clone(g.Migrations), func(m *v1.VirtualMachineInstanceMigration) bool { return !ours(m) || !m.IsFinal() })
 	slices.SortFunc(history, func(a, b *v1.VirtualMachineInstanceMigration) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 	})
@@ -292,10 +287,10 @@ func endOf(m *v1.VirtualMachineInstanceMigration) time.Time {
 
 // Takes says that a migration takes a slot. One that a quota keeps from beginning does not: it keeps nobody waiting.
 func Takes(m *v1.VirtualMachineInstanceMigration) bool {
-	if over(m) {
+	if m.IsFinal() {
 		return false
 	}
-	if m.Status.Phase != v1.MigrationPhaseUnset && m.Status.Phase != v1.MigrationPending {
+	if !m.IsQueued() {
 		return true
 	}
 	rejected := slices.ContainsFunc(m.Status.Conditions, func(c v1.VirtualMachineInstanceMigrationCondition) bool {
@@ -308,10 +303,6 @@ func Takes(m *v1.VirtualMachineInstanceMigration) bool {
 func ours(m *v1.VirtualMachineInstanceMigration) bool {
 	_, is := m.Annotations[v1.WorkloadUpdateMigrationAnnotation]
 	return is
-}
-
-func over(m *v1.VirtualMachineInstanceMigration) bool {
-	return m.Status.Phase == v1.MigrationSucceeded || m.Status.Phase == v1.MigrationFailed
 }
 
 func compareNames(a, b Guest) int {

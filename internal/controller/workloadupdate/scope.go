@@ -20,15 +20,14 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/naming"
+	"github.com/vireo-project/vireo/internal/controller/ownmigration"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/upgradecheck"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // Reasons of events. KubeVirt's names.
 const (
-	ReasonSuccessfulCreate        = "SuccessfulCreate"
-	ReasonFailedCreate            = "FailedCreate"
 	ReasonSuccessfulEvict         = "SuccessfulEvict"
 	ReasonFailedEvict             = "FailedEvict"
 	ReasonSuccessfulChangeAborted = "SuccessfulChangeAbortion"
@@ -72,8 +71,14 @@ type Scope struct {
 
 // Run does what is to be done. It returns when to look again without being woken, or 0.
 func Run(ctx context.Context, s *Scope) (time.Duration, error) {
-	guests := s.guests()
-	plan := Decide(s.world(), guests)
+	history := ownmigration.NewHistory(s.Migrations)
+	guests := s.guests(history)
+	world := s.world()
+	plan := Decide(world, guests)
+	if world.Ready && plan.touches() && !s.isOwn() {
+		world.Ready = false
+		plan = Decide(world, guests)
+	}
 	// 1. Labels and numbers tell what is about to happen.
 	failed := s.labels(ctx, plan)
 	again, err := s.writeStatus(ctx, plan.Outdated, guests)
@@ -83,7 +88,7 @@ func Run(ctx context.Context, s *Scope) (time.Duration, error) {
 		failed = errors.Join(failed, s.withdraw(ctx, m))
 	}
 	for i := range plan.Migrate {
-		failed = errors.Join(failed, s.migrate(ctx, &plan.Migrate[i]))
+		failed = errors.Join(failed, s.migrate(ctx, history, &plan.Migrate[i]))
 	}
 	if len(plan.Evict) > 0 {
 		failed = errors.Join(failed, s.evictAll(ctx, plan.Evict))
@@ -112,20 +117,30 @@ func (s *Scope) world() World {
 // ready says that the agents and virt-api are those that the configuration asks for, by what the KubeVirt reconciler has seen of it.
 func (s *Scope) ready() bool {
 	status := &s.KubeVirt.Status
-	if status.Phase != v1.KubeVirtPhaseDeployed || status.ObservedDeploymentID != status.TargetDeploymentID ||
-		ptr.Deref(status.ObservedGeneration, 0) != s.KubeVirt.Generation || s.Config.Generation != s.KubeVirt.Generation {
-		return false
-	}
-	// The status of a virt-controller that has just replaced another one is the other's: it does not tell yet that agents are to be
-	// replaced, and with them what they copy. What cannot be installed the KubeVirt object says itself.
-	wanted, err := s.DeploymentID(s.KubeVirt)
-	return err == nil && status.ObservedDeploymentID == wanted
+	return status.Phase == v1.KubeVirtPhaseDeployed && status.ObservedDeploymentID == status.TargetDeploymentID &&
+		ptr.Deref(status.ObservedGeneration, 0) == s.KubeVirt.Generation && s.Config.Generation == s.KubeVirt.Generation
 }
 
+// isOwn says that what is installed is what this build installs. The status of a virt-controller that has just replaced another one is
+// the other's: it does not tell yet that agents are to be replaced, and with them what they copy. What cannot be installed the KubeVirt
+// object says itself. This renders all manifests, and is asked only before a guest is touched.
+func (s *Scope) isOwn() bool {
+	wanted, err := s.DeploymentID(s.KubeVirt)
+	return err == nil && s.KubeVirt.Status.ObservedDeploymentID == wanted
+}
+
+// slots counts what is left of the cluster's limit. A migration away from a node of which nothing answers takes none.
 func (s *Scope) slots() int {
+	silent := map[client.ObjectKey]bool{}
+	for i := range s.Instances {
+		if vmi := &s.Instances[i]; vmistatus.Lost(&vmi.Status) {
+			silent[client.ObjectKeyFromObject(vmi)] = true
+		}
+	}
 	slots := int(*s.Config.Migrations.ParallelMigrationsPerCluster)
 	for i := range s.Migrations {
-		if Takes(&s.Migrations[i]) {
+		m := &s.Migrations[i]
+		if Takes(m) && !silent[client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}] {
 			slots--
 		}
 	}
@@ -141,27 +156,17 @@ func (s *Scope) lastBatch() time.Time {
 }
 
 // guests are the VMIs, each with its Pod and its migrations.
-func (s *Scope) guests() []Guest {
+func (s *Scope) guests(history ownmigration.History) []Guest {
 	pods := make(map[client.ObjectKey]*corev1.Pod, len(s.Pods))
 	for i := range s.Pods {
 		pods[client.ObjectKeyFromObject(&s.Pods[i])] = &s.Pods[i]
 	}
-	migrations := map[client.ObjectKey][]*v1.VirtualMachineInstanceMigration{}
-	for i := range s.Migrations {
-		m := &s.Migrations[i]
-		key := client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}
-		migrations[key] = append(migrations[key], m)
-	}
 	guests := make([]Guest, 0, len(s.Instances))
 	for i := range s.Instances {
 		vmi := &s.Instances[i]
-		g := Guest{VMI: vmi, Pod: pods[client.ObjectKey{Namespace: vmi.Namespace, Name: podspec.OwnPodName(vmi)}]}
-		for _, m := range migrations[client.ObjectKeyFromObject(vmi)] {
-			if !m.CreationTimestamp.Before(&vmi.CreationTimestamp) { // Others are of a VMI that had the name before.
-				g.Migrations = append(g.Migrations, m)
-			}
-		}
-		guests = append(guests, g)
+		guests = append(guests, Guest{
+			VMI: vmi, Pod: pods[client.ObjectKey{Namespace: vmi.Namespace, Name: podspec.OwnPodName(vmi)}], Migrations: history.Of(vmi),
+		})
 	}
 	return guests
 }
@@ -191,38 +196,21 @@ func (s *Scope) labels(ctx context.Context, plan Plan) error {
 	return failed
 }
 
-// migrate makes the migration of a guest. Whether it is needed is seen in the API server: the cache may be behind the end of another one.
-func (s *Scope) migrate(ctx context.Context, g *Guest) error {
-	vmi := &v1.VirtualMachineInstance{}
-	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(g.VMI), vmi); err != nil {
-		return client.IgnoreNotFound(err)
+// migrate makes the migration of a guest, if it is still needed: another one may just have ended.
+func (s *Scope) migrate(ctx context.Context, history ownmigration.History, g *Guest) error {
+	author := ownmigration.Author{
+		Client: s.Client, Live: s.Live, Recorder: s.Recorder, Action: action, Purpose: " for automated workload update", Prefix: namePrefix,
 	}
-	if vmi.UID != g.VMI.UID || vmi.Status.NodeName != g.VMI.Status.NodeName || !Outdated(vmi, nil, s.Config.Images.Launcher) && !changes(vmi) {
-		return nil
-	}
-	m := s.migration(vmi)
-	err := s.Client.Create(ctx, m)
-	switch {
-	case apierrors.IsAlreadyExists(err):
-		return nil // The cache does not show it yet.
-	case err != nil:
-		s.Recorder.Eventf(vmi, nil, corev1.EventTypeWarning, ReasonFailedCreate, action, "Error creating a Migration for automated workload update: %v", err)
-		return fmt.Errorf("create a migration of VirtualMachineInstance %s/%s to another launcher: %w", vmi.Namespace, vmi.Name, err)
-	}
-	s.Recorder.Eventf(vmi, m, corev1.EventTypeNormal, ReasonSuccessfulCreate, action, "Created Migration %s for automated workload update", m.Name)
-	return nil
+	return author.Migrate(ctx, history, g.VMI, func(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration) bool {
+		complete(vmi, m)
+		return Outdated(vmi, nil, s.Config.Images.Launcher) || changes(vmi)
+	})
 }
 
-// migration is KubeVirt's: an upgrade is urgent, what a user asked for is a user's.
-func (s *Scope) migration(vmi *v1.VirtualMachineInstance) *v1.VirtualMachineInstanceMigration {
-	m := &v1.VirtualMachineInstanceMigration{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: vmi.Namespace, Name: s.freeName(vmi), GenerateName: namePrefix,
-			Labels:      map[string]string{v1.MigrationSelectorLabel: podspec.LabelValue(vmi.Name)},
-			Annotations: map[string]string{v1.WorkloadUpdateMigrationAnnotation: ""},
-		},
-		Spec: v1.VirtualMachineInstanceMigrationSpec{VMIName: vmi.Name, Priority: ptr.To(v1.PrioritySystemCritical)},
-	}
+// complete makes a migration KubeVirt's: an upgrade is urgent, what a user asked for is a user's.
+func complete(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration) {
+	m.Annotations = map[string]string{v1.WorkloadUpdateMigrationAnnotation: ""}
+	m.Spec.Priority = ptr.To(v1.PrioritySystemCritical)
 	if changes(vmi) {
 		m.Spec.Priority = ptr.To(v1.PriorityUserTriggered)
 	}
@@ -230,22 +218,6 @@ func (s *Scope) migration(vmi *v1.VirtualMachineInstance) *v1.VirtualMachineInst
 		m.Labels[v1.VolumesUpdateMigration] = vmi.Name
 		if len(vmi.Name) > validation.LabelValueMaxLength {
 			m.Labels[v1.VolumesUpdateMigration] = string(vmi.UID)
-		}
-	}
-	return m
-}
-
-// freeName is the first name of the VMI's own sequence that no migration has.
-func (s *Scope) freeName(vmi *v1.VirtualMachineInstance) string {
-	taken := map[string]bool{}
-	for i := range s.Migrations {
-		if s.Migrations[i].Namespace == vmi.Namespace {
-			taken[s.Migrations[i].Name] = true
-		}
-	}
-	for place := uint64(0); ; place++ {
-		if name := namePrefix + naming.Suffix(vmi.UID, place); !taken[name] {
-			return name
 		}
 	}
 }

@@ -93,7 +93,7 @@ func (s *Snapshot) moving(m *v1.VirtualMachineInstanceMigration, what string) Fi
 		Good: true, What: fmt.Sprintf("%s: migration %s is %s.", what, m.Name, phaseOf(m)),
 		Do: "Follow it:", Commands: []string{fmt.Sprintf("kubectl --namespace %s get vmim %s --watch", s.Namespace, m.Name)},
 	}
-	if m.Status.Phase == v1.MigrationPhaseUnset || m.Status.Phase == v1.MigrationPending {
+	if m.IsQueued() {
 		f.Good, f.Why = false, s.limits()
 	}
 	for _, c := range m.Status.Conditions {

@@ -85,8 +85,7 @@ func cancelMigration(ctx context.Context, objects client.Client, vmi client.Obje
 	}
 	for i := range migrations.Items {
 		migration := &migrations.Items[i]
-		over := migration.Status.Phase == v1.MigrationSucceeded || migration.Status.Phase == v1.MigrationFailed
-		if migration.Spec.VMIName != vmi.Name || over {
+		if migration.Spec.VMIName != vmi.Name || migration.IsFinal() {
 			continue
 		}
 		if err := objects.Delete(ctx, migration, &client.DeleteOptions{DryRun: dry}); err != nil {

@@ -115,12 +115,11 @@ func (v *migrationValidator) ValidateUpdate(
 	if !equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		errs = append(errs, field.Forbidden(field.NewPath("spec"), "update of Migration object's spec is restricted"))
 	}
-	over := after.Status.Phase == v1.MigrationSucceeded || after.Status.Phase == v1.MigrationFailed
 	was, had := before.Labels[v1.MigrationSelectorLabel]
 	is, has := after.Labels[v1.MigrationSelectorLabel]
 	label := field.NewPath("metadata", "labels").Key(v1.MigrationSelectorLabel)
 	switch {
-	case over || !had || was == is && has:
+	case after.IsFinal() || !had || was == is && has:
 	case len(after.Labels) == 0:
 		errs = append(errs, field.Forbidden(label, "selector label can't be removed from an in-flight migration"))
 	default:
