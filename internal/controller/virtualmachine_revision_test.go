@@ -52,17 +52,6 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		play(vmi, v1.Running, revised(vmi))
 		return vm, vmi
 	}
-	change := func(vm *v1.VirtualMachine, how func(*v1.VirtualMachineInstanceTemplateSpec)) {
-		GinkgoHelper()
-		how(ExpectExists(vm).Spec.Template)
-		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
-	}
-	generations := func(vm *v1.VirtualMachine) string {
-		GinkgoHelper()
-		ExpectExists(vm)
-		return fmt.Sprintf("generation %d desired %d observed %d instance %s", vm.Generation, vm.Status.DesiredGeneration,
-			vm.Status.ObservedGeneration, instance(vm).Annotations[v1.VirtualMachineGenerationAnnotation])
-	}
 	more := func(t *v1.VirtualMachineInstanceTemplateSpec) {
 		t.Spec.Domain.CPU = &v1.CPU{Sockets: 3}
 	}
@@ -79,7 +68,7 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		Expect(json.Unmarshal(found[0].Data.Raw, &data)).To(Succeed())
 		Expect(data).To(HaveKeyWithValue("spec", vm.Spec))
 
-		change(vm, more)
+		changeTemplate(vm, more)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(m.revisions(vm)).To(HaveLen(1), "a change of the template is no start")
 		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
@@ -91,21 +80,21 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		found = m.revisions(vm)
 		Expect(found).To(HaveLen(1))
 		Expect(found[0].Revision).To(Equal(int64(2)))
-		Expect(generations(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 	})
 
 	It("needs a restart for what a running guest cannot follow, until it is stopped", func() {
 		vm, vmi := runs(builder.MakeVM("vm"))
-		change(vm, more)
+		changeTemplate(vm, more)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged))
-		Expect(generations(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 		Expect(instance(vm).Spec.Domain.CPU).To(Equal(vmi.Spec.Domain.CPU))
 		m.events.take()
 		m.expectQuiet(vm)
 
 		By("changing nothing of the instance that waits for the restart as a whole")
-		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(instance(vm).Spec.NodeSelector).To(BeEmpty())
 
@@ -117,18 +106,18 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 	It("needs no restart any more when the change is taken back", func() {
 		vm, _ := runs(builder.MakeVM("vm"))
 		before := vm.Spec.Template.Spec.Domain.CPU.DeepCopy()
-		change(vm, more)
+		changeTemplate(vm, more)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.CPU = before })
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.CPU = before })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
-		Expect(generations(vm)).To(Equal("generation 3 desired 3 observed 3 instance 3"))
+		Expect(generationsOf(vm)).To(Equal("generation 3 desired 3 observed 3 instance 3"))
 		m.expectQuiet(vm)
 	})
 
 	It("gives a running instance what counts for its next node, and takes it away", func() {
 		vm, _ := runs(builder.MakeVM("vm"))
-		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
 			t.Spec.NodeSelector = map[string]string{"zone": "a"}
 			t.Spec.Tolerations = []corev1.Toleration{{Key: "dedicated", Operator: corev1.TolerationOpExists}}
 			t.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{}}
@@ -141,10 +130,10 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		Expect(vmi.Spec.Affinity).To(Equal(vm.Spec.Template.Spec.Affinity))
 		Expect(vmi.Annotations).To(HaveKeyWithValue("descheduler.alpha.kubernetes.io/evict", "true"))
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
-		Expect(generations(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 		m.expectQuiet(vm)
 
-		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
 			t.Spec.NodeSelector, t.Spec.Tolerations, t.Spec.Affinity, t.ObjectMeta.Annotations = nil, nil, nil, nil
 		})
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
@@ -161,7 +150,7 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		config.RolloutStrategy = v1.VMRolloutStrategyStage
 		m.Config = fixedConfig{config}
 		vm, _ := runs(builder.MakeVM("vm"))
-		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", specChanged))
 		Expect(instance(vm).Spec.NodeSelector).To(BeEmpty())
@@ -169,9 +158,9 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 
 	It("says that labels wait for the next start, and does not claim that they are in effect", func() {
 		vm, _ := runs(builder.MakeVM("vm"))
-		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.ObjectMeta.Labels = map[string]string{"tier": "web"} })
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.ObjectMeta.Labels = map[string]string{"tier": "web"} })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(generations(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "labels or annotations"))
 	})
 
@@ -181,7 +170,7 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 			s.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: ptr.To(metav1.Now())}
 		})
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "AffinityChangeError",
 			"should not be changed during VMI migration"))
@@ -196,11 +185,11 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		ExpectExists(vm).Spec.RunStrategy = ptr.To(v1.RunStrategyManual)
 		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(generations(vm)).To(Equal("generation 2 desired 2 observed 2 instance 1"))
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 1"))
 		m.expectQuiet(vm)
 		play(vmi, v1.Running, revised(vmi))
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
-		Expect(generations(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 		Expect(instance(vm).Status.VirtualMachineRevisionName).To(HaveSuffix("-1"))
 		m.expectQuiet(vm)
 	})

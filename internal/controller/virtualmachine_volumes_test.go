@@ -4,7 +4,6 @@
 package controller
 
 import (
-	"fmt"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -51,17 +50,6 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 		m.events.take()
 		return ExpectExists(vm), vmi
 	}
-	change := func(vm *v1.VirtualMachine, how func(*v1.VirtualMachineInstanceTemplateSpec)) {
-		GinkgoHelper()
-		how(ExpectExists(vm).Spec.Template)
-		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
-	}
-	generations := func(vm *v1.VirtualMachine) string {
-		GinkgoHelper()
-		ExpectExists(vm)
-		return fmt.Sprintf("generation %d desired %d observed %d instance %s", vm.Generation, vm.Status.DesiredGeneration,
-			vm.Status.ObservedGeneration, instance(vm).Annotations[v1.VirtualMachineGenerationAnnotation])
-	}
 	// settle reconciles until nothing is written any more.
 	settle := func(vm *v1.VirtualMachine) {
 		GinkgoHelper()
@@ -73,7 +61,7 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 	}
 	use := func(vm *v1.VirtualMachine, claim string) {
 		GinkgoHelper()
-		change(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
 			t.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = claim
 		})
 	}
@@ -110,7 +98,7 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 		Expect(vmi.Spec.Volumes[0].PersistentVolumeClaim.ClaimName).To(Equal("new"))
 		Expect(vm.Status.VolumeUpdateState.VolumeMigrationState.MigratedVolumes).To(Equal(vmi.Status.MigratedVolumes))
 		Expect(vm).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
-		Expect(generations(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 
 		play(vmi, v1.Running, migrating)
 		m.expectReconciled(vm)
@@ -121,7 +109,7 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		ExpectExists(vm)
 		Expect(vm.Status.VolumeUpdateState).To(BeNil())
-		Expect(generations(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 		m.expectQuiet(vm)
 	})
 

@@ -5,7 +5,6 @@ package controller
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -35,23 +34,16 @@ const (
 )
 
 func indexForVMs(indexer client.FieldIndexer) error {
-	for _, index := range []struct {
-		field  string
-		values func(*v1.VirtualMachine) []string
-	}{
-		{vmClaimIndex, virtualmachine.ClaimNames},
-		{importIndex, func(vm *v1.VirtualMachine) []string {
+	return addIndexes(
+		indexer,
+		indexBy(&v1.VirtualMachine{}, vmClaimIndex, virtualmachine.ClaimNames),
+		indexBy(&v1.VirtualMachine{}, importIndex, func(vm *v1.VirtualMachine) []string {
 			if len(virtualmachine.DataVolumeNames(vm)) == 0 {
 				return nil
 			}
 			return []string{hasImports}
-		}},
-	} {
-		if err := indexer.IndexField(context.Background(), &v1.VirtualMachine{}, index.field, valuesOf(index.values)); err != nil {
-			return fmt.Errorf("index VirtualMachines by %s: %w", index.field, err)
-		}
-	}
-	return nil
+		}),
+	)
 }
 
 // usersOfClaim are the VMs whose status may tell that they wait for a claim.

@@ -89,6 +89,21 @@ func instance(vm *v1.VirtualMachine) *v1.VirtualMachineInstance {
 	return ExpectExists(instanceKey(vm))
 }
 
+// changeTemplate has a user change a VM's template.
+func changeTemplate(vm *v1.VirtualMachine, how func(*v1.VirtualMachineInstanceTemplateSpec)) {
+	GinkgoHelper()
+	how(ExpectExists(vm).Spec.Template)
+	Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+}
+
+// generationsOf are the generations that a VM and its instance tell about, in words.
+func generationsOf(vm *v1.VirtualMachine) string {
+	GinkgoHelper()
+	ExpectExists(vm)
+	return fmt.Sprintf("generation %d desired %d observed %d instance %s", vm.Generation, vm.Status.DesiredGeneration,
+		vm.Status.ObservedGeneration, instance(vm).Annotations[v1.VirtualMachineGenerationAnnotation])
+}
+
 func instanceKey(vm *v1.VirtualMachine) *v1.VirtualMachineInstance {
 	return &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: vm.Name}}
 }

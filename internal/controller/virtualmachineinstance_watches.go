@@ -5,7 +5,6 @@ package controller
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,35 +30,25 @@ const (
 
 // indexForVMIs makes the cache's indexes: of VMIs, and of the events about their Pods.
 func indexForVMIs(indexer client.FieldIndexer) error {
-	for _, index := range []struct {
-		kind   client.Object
-		field  string
-		values client.IndexerFunc
-	}{
-		{&v1.VirtualMachineInstance{}, claimIndex, valuesOf(virtualmachineinstance.ClaimNames)},
-		{&v1.VirtualMachineInstance{}, nodeIndex, valuesOf(func(vmi *v1.VirtualMachineInstance) []string {
-			return []string{vmi.Status.NodeName}
-		})},
-		{&v1.VirtualMachineInstance{}, otherNodeIndex, valuesOf(otherNode)},
-		{&v1.VirtualMachineInstance{}, importIndex, valuesOf(func(vmi *v1.VirtualMachineInstance) []string {
+	return addIndexes(
+		indexer,
+		indexBy(&v1.VirtualMachineInstance{}, claimIndex, virtualmachineinstance.ClaimNames),
+		indexBy(&v1.VirtualMachineInstance{}, nodeIndex, func(vmi *v1.VirtualMachineInstance) []string { return []string{vmi.Status.NodeName} }),
+		indexBy(&v1.VirtualMachineInstance{}, otherNodeIndex, otherNode),
+		indexBy(&v1.VirtualMachineInstance{}, importIndex, func(vmi *v1.VirtualMachineInstance) []string {
 			if len(virtualmachineinstance.ImportNames(vmi)) == 0 {
 				return nil
 			}
 			return []string{hasImports}
-		})},
-		{&v1.VirtualMachineInstance{}, virtualmachineinstance.VSOCKIndex, valuesOf(virtualmachineinstance.VSOCKAddress)},
-		{&corev1.Event{}, virtualmachineinstance.PodEventIndex, valuesOf(func(e *corev1.Event) []string {
+		}),
+		indexBy(&v1.VirtualMachineInstance{}, virtualmachineinstance.VSOCKIndex, virtualmachineinstance.VSOCKAddress),
+		indexBy(&corev1.Event{}, virtualmachineinstance.PodEventIndex, func(e *corev1.Event) []string {
 			if !virtualmachineinstance.IsStartFailure(e) {
 				return nil
 			}
 			return []string{string(e.InvolvedObject.UID)}
-		})},
-	} {
-		if err := indexer.IndexField(context.Background(), index.kind, index.field, index.values); err != nil {
-			return fmt.Errorf("index %T by %s: %w", index.kind, index.field, err)
-		}
-	}
-	return nil
+		}),
+	)
 }
 
 // otherNode is the node of a VMI's migration that is not the guest's.
@@ -73,16 +62,6 @@ func otherNode(vmi *v1.VirtualMachineInstance) []string {
 		return []string{m.SourceNode}
 	default:
 		return nil
-	}
-}
-
-func valuesOf[T client.Object](values func(T) []string) client.IndexerFunc {
-	return func(o client.Object) []string {
-		object, ok := o.(T)
-		if !ok {
-			return nil
-		}
-		return values(object)
 	}
 }
 

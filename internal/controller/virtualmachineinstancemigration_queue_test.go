@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -102,6 +103,13 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		ExpectStatus(lost)
 		m.look(vmims[waiting])
 		Expect(begun(vmims)).To(HaveLen(6))
+
+		By("and are looked at when that is known")
+		before := lost.DeepCopy()
+		before.Status.Conditions = nil
+		Expect(fallsSilent.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: lost})).To(BeTrue())
+		Expect(fallsSilent.Update(event.UpdateEvent{ObjectOld: lost, ObjectNew: before})).To(BeFalse())
+		Expect(fallsSilent.Update(event.UpdateEvent{ObjectOld: lost, ObjectNew: lost})).To(BeFalse())
 	})
 
 	It("begin by their priority, two for each node", func() {

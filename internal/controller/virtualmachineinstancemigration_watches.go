@@ -5,7 +5,6 @@ package controller
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,23 +23,15 @@ const migrationPhaseIndex = "status.phase"
 
 // indexForMigrations makes the cache's indexes of migrations.
 func indexForMigrations(indexer client.FieldIndexer) error {
-	for _, index := range []struct {
-		kind   client.Object
-		field  string
-		values client.IndexerFunc
-	}{
-		{&v1.VirtualMachineInstanceMigration{}, virtualmachineinstancemigration.VMIIndex, valuesOf(func(m *v1.VirtualMachineInstanceMigration) []string {
+	return addIndexes(
+		indexer,
+		indexBy(&v1.VirtualMachineInstanceMigration{}, virtualmachineinstancemigration.VMIIndex, func(m *v1.VirtualMachineInstanceMigration) []string {
 			return []string{m.Spec.VMIName}
-		})},
-		{&v1.VirtualMachineInstanceMigration{}, migrationPhaseIndex, valuesOf(func(m *v1.VirtualMachineInstanceMigration) []string {
+		}),
+		indexBy(&v1.VirtualMachineInstanceMigration{}, migrationPhaseIndex, func(m *v1.VirtualMachineInstanceMigration) []string {
 			return []string{string(m.Status.Phase)}
-		})},
-	} {
-		if err := indexer.IndexField(context.Background(), index.kind, index.field, index.values); err != nil {
-			return fmt.Errorf("index %T by %s: %w", index.kind, index.field, err)
-		}
-	}
-	return nil
+		}),
+	)
 }
 
 // ofVMI are the migrations of a VMI.

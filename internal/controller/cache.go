@@ -54,3 +54,31 @@ func configSource(config ConfigFeed, delay time.Duration, find handler.MapFunc) 
 		return nil
 	})
 }
+
+// cacheIndex is an index of the manager's cache.
+type cacheIndex struct {
+	kind   client.Object
+	field  string
+	values client.IndexerFunc
+}
+
+// indexBy is the index of the objects of a type by the values of each.
+func indexBy[T client.Object](kind T, field string, values func(T) []string) cacheIndex {
+	return cacheIndex{kind: kind, field: field, values: func(o client.Object) []string {
+		object, ok := o.(T)
+		if !ok {
+			return nil
+		}
+		return values(object)
+	}}
+}
+
+// addIndexes makes indexes.
+func addIndexes(indexer client.FieldIndexer, indexes ...cacheIndex) error {
+	for _, index := range indexes {
+		if err := indexer.IndexField(context.Background(), index.kind, index.field, index.values); err != nil {
+			return fmt.Errorf("index %T by %s: %w", index.kind, index.field, err)
+		}
+	}
+	return nil
+}
