@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"libvirt.org/go/libvirtxml"
 
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
@@ -296,6 +297,37 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		m.secure(&r)
 		Expect(m.here.Copy(ctx, r)).To(Succeed())
 		Expect(strings.TrimSpace(m.arrive().run("echo $((40+3))"))).To(Equal("43"))
+	})
+
+	It("is compressed, and brings all of the memory", func() {
+		m := newMove()
+		ctx := GinkgoT().Context()
+		const fill = 64 << 20
+		m.guest.run("mkdir -p /tmp/d && mount -t tmpfs d /tmp/d && yes vireo | head -c 1048576 > /tmp/d/y")
+		sum := m.guest.run(fmt.Sprintf("for i in $(seq %d); do cat /tmp/d/y; done > /tmp/d/x; md5sum < /tmp/d/x", fill>>20))
+		for _, method := range []v1.MigrationCompression{v1.MigrationCompressionZstd, v1.MigrationCompressionNone} {
+			r := m.request()
+			if method != v1.MigrationCompressionNone {
+				r.Parallel, r.Compression = 2, string(method)
+			}
+			m.secure(&r)
+			copied := uint64(0)
+			r.Stopped = func(time.Time) {
+				progress, err := m.here.CopyProgress(ctx, m.guest.domain)
+				Expect(err).NotTo(HaveOccurred())
+				copied = progress.Memory.Processed
+			}
+			Expect(m.here.Copy(ctx, r)).To(Succeed())
+			AddReportEntry("bytes copied with "+string(method), copied)
+			arrived := m.arrive()
+			Expect(arrived.run("md5sum < /tmp/d/x")).To(Equal(sum))
+			if method == v1.MigrationCompressionNone {
+				Expect(copied).To(BeNumerically(">", fill))
+			} else {
+				Expect(copied).To(And(BeNumerically(">", 0), BeNumerically("<", fill)))
+			}
+			m.back(arrived)
+		}
 	})
 
 	It("lets the target's guest run at once in a post-copy", func() {
