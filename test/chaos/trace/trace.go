@@ -34,6 +34,8 @@ const (
 // Trace is what the kernel tells.
 type Trace struct {
 	instance string
+	// lock is held as long as the trace is ours.
+	lock *os.File
 	pipe     *os.File
 	events   chan oracle.Event
 	// err is why the reading ended; it is set before events is closed.
@@ -59,16 +61,20 @@ func Start(programs []string) (*Trace, error) {
 	if err := mount(); err != nil {
 		return nil, err
 	}
-	t := &Trace{instance: filepath.Join(mountPoint, "instances", name), events: make(chan oracle.Event, 4096)}
+	lock, err := acquire()
+	if err != nil {
+		return nil, err
+	}
+	t := &Trace{lock: lock, instance: filepath.Join(mountPoint, "instances", name), events: make(chan oracle.Event, 4096)}
 	if err := t.clear(); err != nil {
-		return nil, fmt.Errorf("remove what an earlier trace left: %w", err)
+		return nil, errors.Join(fmt.Errorf("remove what an earlier trace left: %w", err), lock.Close())
 	}
 	if err := t.set(programs); err != nil {
-		return nil, errors.Join(err, t.clear())
+		return nil, errors.Join(err, t.clear(), lock.Close())
 	}
 	pipe, err := os.OpenFile(filepath.Join(t.instance, "trace_pipe"), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, errors.Join(err, t.clear())
+		return nil, errors.Join(err, t.clear(), lock.Close())
 	}
 	t.pipe = pipe
 	go t.read()
@@ -87,6 +93,19 @@ func mount() error {
 		return fmt.Errorf("mount the kernel's trace file system: %w", err)
 	}
 	return nil
+}
+
+// acquire makes sure that no other process traces: what it has would be removed as what an earlier one left. The lock ends with
+// the process.
+func acquire() (*os.File, error) {
+	lock, err := os.Open(filepath.Dir(mountPoint))
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("another process traces QEMUs on this machine, as `make chaos` does: lock %s: %w", lock.Name(), err), lock.Close())
+	}
+	return lock, nil
 }
 
 // set makes an instance with the events.
@@ -181,7 +200,7 @@ func (t *Trace) Stop() error {
 	err := t.pipe.Close()
 	for range t.events {
 	}
-	return errors.Join(err, t.clear(), unix.Unmount(mountPoint, 0))
+	return errors.Join(err, t.clear(), unix.Unmount(mountPoint, 0), t.lock.Close())
 }
 
 // clear removes our instance and our probes, if they are there.
