@@ -35,9 +35,9 @@ const (
 type Trace struct {
 	instance string
 	// lock is held as long as the trace is ours.
-	lock *os.File
-	pipe     *os.File
-	events   chan oracle.Event
+	lock   *os.File
+	pipe   *os.File
+	events chan oracle.Event
 	// err is why the reading ended; it is set before events is closed.
 	err error
 }
