@@ -24,7 +24,9 @@ var lost = regexp.MustCompile(`\[LOST (\d+) EVENTS\]`)
 // newThread is the event of a thread that is made.
 const newThread = "task_newtask"
 
-// threads has the processes of threads. The kernel forgets at times which one a thread belongs to, and QEMU's come and go.
+// threads has the processes of the threads that were made since the trace began. The kernel forgets at times which one a thread belongs
+// to, and at times tells which one a thread of that number belonged to before: it notes it when the thread is scheduled, which may be
+// after the event is read. QEMU's come and go, and numbers are used again.
 type threads map[int]int
 
 // parse reads a line. It returns nil for one that only tells whose a thread is.
@@ -83,11 +85,8 @@ func (t threads) learn(process int, fields string) error {
 	return nil
 }
 
-// processOf is the process of a thread. The kernel tells it if it has seen the thread being scheduled while it was told to remember.
+// processOf is the process of a thread.
 func (t threads) processOf(thread, process string) (int, error) {
-	if id, err := strconv.Atoi(process); err == nil {
-		return id, nil
-	}
 	id, err := strconv.Atoi(thread)
 	if err != nil {
 		return 0, err
@@ -96,6 +95,9 @@ func (t threads) processOf(thread, process string) (int, error) {
 		return process, nil
 	}
 	// It is older than the trace.
+	if of, err := strconv.Atoi(process); err == nil {
+		return of, nil
+	}
 	status, err := os.ReadFile("/proc/" + thread + "/status")
 	if err == nil {
 		if _, rest, ok := strings.Cut(string(status), "\nTgid:"); ok {

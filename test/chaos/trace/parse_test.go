@@ -73,6 +73,11 @@ func TestThreads(t *testing.T) {
 			t.Fatalf("%q: %+v, %v", text, event, err)
 		}
 	}
+	// A process had this number before.
+	const stale = " CPU 0/TCG-4194250    (4194250) [001] ...1. 1.000003: ext4_da_write_begin: dev 254,0 ino 1 pos 0 len 4096"
+	if event, err := all.parse(stale); err != nil || event.Process != 4194242 {
+		t.Errorf("%q is of %+v, %v", stale, event, err)
+	}
 	const end = " CPU 0/TCG-4194250    (-------) [001] ...1. 1.000004: sched_process_exit: comm=CPU 0/TCG pid=4194250 prio=120 group_dead=true"
 	if event, err := all.parse(end); err != nil || event.Process != 4194242 {
 		t.Errorf("%q is of %+v, %v", end, event, err)
