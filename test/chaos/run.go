@@ -87,7 +87,8 @@ func (h *harness) breakThings(ctx context.Context, p plan.Run, s *scene, r *resu
 		r.Incidents = append(r.Incidents, done)
 		mending.Go(func() {
 			_ = pause(ctx, injection.Lasts)
-			if err := h.damage.mend(ctx, h); err != nil && ctx.Err() == nil {
+			// To its end, also when the run is interrupted.
+			if err := h.damage.mend(context.WithoutCancel(ctx), h); err != nil && ctx.Err() == nil {
 				r.fail("mend what was broken: %v", err)
 			}
 		})

@@ -200,9 +200,12 @@ func (d *damage) mend(ctx context.Context, h *harness) error {
 	}
 	d.cuts = nil
 	if d.killed {
-		errs = append(errs, h.cluster.up(ctx))
-		h.seen.note("what was killed runs again")
+		err := h.cluster.up(ctx)
+		if err == nil {
+			h.seen.note("what was killed runs again")
+		}
+		d.killed = err != nil
+		errs = append(errs, err)
 	}
-	d.killed = false
 	return errors.Join(errs...)
 }
