@@ -182,10 +182,7 @@ var _ = Describe("Evacuation", func() {
 		Expect(d.migrations()).NotTo(HaveKey("another"))
 		lost := builder.MakeVMI(running[1].Spec.VMIName).Namespace(d.ns).Obj()
 		ExpectCreated(lost)
-		lost.Status.Conditions = []v1.VirtualMachineInstanceCondition{{
-			Type: v1.VirtualMachineInstanceNodeUnresponsive, Status: corev1.ConditionTrue, Reason: v1.VirtualMachineInstanceReasonNodeLost,
-		}}
-		ExpectStatus(lost)
+		loseNode(lost)
 		d.reconcile()
 		Expect(d.migrations()).To(HaveKey("another"))
 	})

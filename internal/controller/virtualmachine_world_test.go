@@ -89,6 +89,13 @@ func instance(vm *v1.VirtualMachine) *v1.VirtualMachineInstance {
 	return ExpectExists(instanceKey(vm))
 }
 
+// loseNode has virt-controller say of a VMI that nothing of its node answers.
+func loseNode(vmi *v1.VirtualMachineInstance) {
+	GinkgoHelper()
+	condition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue, v1.VirtualMachineInstanceReasonNodeLost, "")(&vmi.Status)
+	ExpectStatus(vmi)
+}
+
 // changeTemplate has a user change a VM's template.
 func changeTemplate(vm *v1.VirtualMachine, how func(*v1.VirtualMachineInstanceTemplateSpec)) {
 	GinkgoHelper()

@@ -97,10 +97,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(begun(vmims)).To(HaveLen(5))
 		waiting := slices.IndexFunc(vmims, func(vmim *v1.VirtualMachineInstanceMigration) bool { return !slices.Contains(begun(vmims), vmim.Name) })
 		lost := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: begun(vmims)[0]}})
-		lost.Status.Conditions = append(lost.Status.Conditions, v1.VirtualMachineInstanceCondition{
-			Type: v1.VirtualMachineInstanceNodeUnresponsive, Status: corev1.ConditionTrue, Reason: v1.VirtualMachineInstanceReasonNodeLost,
-		})
-		ExpectStatus(lost)
+		loseNode(lost)
 		m.look(vmims[waiting])
 		Expect(begun(vmims)).To(HaveLen(6))
 

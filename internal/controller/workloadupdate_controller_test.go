@@ -205,6 +205,16 @@ func (u *upgrade) condition() string {
 	return "none"
 }
 
+// sevenGuests have an older launcher, and as many of them leave as may.
+func (u *upgrade) sevenGuests() {
+	GinkgoHelper()
+	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
+		u.guest(name, true)
+	}
+	u.rest()
+	Expect(u.active()).To(HaveLen(5))
+}
+
 var _ = Describe("Workload updates", func() {
 	It("label and count guests with an older launcher, and do no more unless the strategy says so", func() {
 		u := newUpgrade()
@@ -224,11 +234,7 @@ var _ = Describe("Workload updates", func() {
 
 	It("move guests as KubeVirt does, no more at a time than the cluster's limit, until none is left", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
-		for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
-			u.guest(name, true)
-		}
-		u.rest()
-		Expect(u.active()).To(HaveLen(5))
+		u.sevenGuests()
 		m := u.active()[0]
 		Expect(m.Name).To(MatchRegexp("^kubevirt-workload-update-[a-z0-9]{5}$"))
 		Expect(m.Annotations).To(HaveKeyWithValue(v1.WorkloadUpdateMigrationAnnotation, ""))
@@ -249,16 +255,9 @@ var _ = Describe("Workload updates", func() {
 
 	It("do not wait for guests whose node is lost", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
-		for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
-			u.guest(name, true)
-		}
-		u.rest()
-		Expect(u.active()).To(HaveLen(5))
+		u.sevenGuests()
 		lost := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: u.active()[0].Namespace, Name: u.active()[0].Spec.VMIName}})
-		lost.Status.Conditions = append(lost.Status.Conditions, v1.VirtualMachineInstanceCondition{
-			Type: v1.VirtualMachineInstanceNodeUnresponsive, Status: corev1.ConditionTrue, Reason: v1.VirtualMachineInstanceReasonNodeLost,
-		})
-		ExpectStatus(lost)
+		loseNode(lost)
 		u.rest()
 		Expect(u.active()).To(HaveLen(6))
 	})
