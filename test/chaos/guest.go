@@ -82,6 +82,8 @@ func (h *harness) policy() *migrationsv1alpha1.MigrationPolicy {
 		Spec: migrationsv1alpha1.MigrationPolicySpec{
 			Selectors:             &migrationsv1alpha1.Selectors{VirtualMachineInstanceSelector: map[string]string{"chaos": h.namespace}},
 			BandwidthPerMigration: ptr.To(resource.MustParse(bandwidth)),
+			// The copying is to last.
+			ExperimentalMigrationOptions: &v1.ExperimentalMigrationOptions{Compression: ptr.To(v1.MigrationCompressionNone)},
 		},
 	}
 }

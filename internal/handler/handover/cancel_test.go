@@ -186,18 +186,3 @@ func TestACopyIsForgottenAsSoonAsItHasEnded(t *testing.T) {
 		t.Error("it is not forgotten")
 	}
 }
-
-// QEMU would refuse the whole migration.
-func TestNothingIsCompressedThatMayBecomeAPostCopy(t *testing.T) {
-	method, yes := v1.MigrationCompressionZstd, true
-	options := &v1.VMIMConfigurationOptions{ExperimentalMigrationOptions: &v1.ExperimentalMigrationOptions{Compression: &method}}
-	r := &hypervisor.CopyRequest{}
-	if configure(r, options); r.Compression != "zstd" || r.Parallel == 0 {
-		t.Errorf("%+v", r)
-	}
-	options.AllowPostCopy = &yes
-	r = &hypervisor.CopyRequest{}
-	if configure(r, options); r.Compression != "" || r.Parallel != 0 || !r.PostCopy {
-		t.Errorf("%+v", r)
-	}
-}

@@ -41,7 +41,7 @@ type Copies struct {
 	// left is called when a guest was handed over, with what was known when it began.
 	left func(ctx context.Context, vmi *v1.VirtualMachineInstance)
 	// tell tells the VMI's user what happens to the guest.
-	tell func(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, message string)
+	tell Tell
 	now  func() time.Time
 
 	ctx  context.Context //nolint:containedctx // that of the process, which the copies live as long as
@@ -51,6 +51,9 @@ type Copies struct {
 	mu     sync.Mutex
 	copies map[types.UID]*Copy
 }
+
+// Tell sends an event. The API takes two with the same reason and action for one that came twice, and keeps the first one's message.
+type Tell func(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, action, message string)
 
 // CopiesOptions is what Copies work with.
 type CopiesOptions struct {
@@ -63,7 +66,7 @@ type CopiesOptions struct {
 	// Left is called when a guest was handed over, with what was known when it began, on a goroutine of its own.
 	Left func(ctx context.Context, vmi *v1.VirtualMachineInstance)
 	// Tell tells the VMI's user what is done to bring a migration to an end, why, and what it took: a handful of times at most.
-	Tell func(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, message string)
+	Tell Tell
 }
 
 // NewCopies makes Copies.
@@ -337,14 +340,17 @@ func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Desti
 		Target:    tunnelTo(c.peers, m),
 		CopyDisks: disksToCopy(begun.vmi, live),
 	}
-	configure(r, options)
+	configure(r, &begun.vmi.Spec, options)
 	begun.rules = rulesOf(options)
 	if r.PostCopy && !d.PostCopy {
 		// QEMU there would refuse the whole migration.
 		r.PostCopy = false
 		begun.rules = begun.rules.withoutPostCopy()
-		c.say(begun.vmi, v1.Migrating, fmt.Sprintf(
+		c.say(begun.vmi, v1.Migrating, "ForgoPostCopy", fmt.Sprintf(
 			"The migration goes on without post-copy, which node %s does not allow: vm.unprivileged_userfaultfd is not 1 there.", m.TargetNode))
+	}
+	if r.Compression != "" {
+		c.say(begun.vmi, v1.Migrating, "Compress", fmt.Sprintf("The guest's memory is compressed (%s): %s.", r.Compression, whyCompressed(options)))
 	}
 	r.Settle = c.settle(begun, m)
 	r.MaxDowntime = newCourse(begun.rules, c.now()).downtime
@@ -355,7 +361,7 @@ func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Desti
 var errPlain = errors.New("the target's agent has no certificates for the guest's memory, and the migration's configuration does not disable TLS")
 
 // configure adds what the migration's configuration says.
-func configure(r *hypervisor.CopyRequest, options *v1.VMIMConfigurationOptions) {
+func configure(r *hypervisor.CopyRequest, spec *v1.VirtualMachineInstanceSpec, options *v1.VMIMConfigurationOptions) {
 	if options == nil {
 		return
 	}
@@ -366,15 +372,45 @@ func configure(r *hypervisor.CopyRequest, options *v1.VMIMConfigurationOptions) 
 	}
 	// QEMU refuses several connections together with a post-copy (migrate_caps_check in migration/options.c, up to 10.0), which is
 	// the surer help.
-	if e := options.ExperimentalMigrationOptions; e != nil && !r.PostCopy && e.Compression != nil && *e.Compression != v1.MigrationCompressionNone {
-		r.Compression = string(*e.Compression)
+	if r.PostCopy {
+		return
+	}
+	method := v1.MigrationCompressionNone
+	if asked := askedCompression(options); asked != nil {
+		method = *asked
+	} else if r.Bandwidth > 0 && r.Bandwidth <= compressedUpTo && (spec.Domain.CPU == nil || !spec.Domain.CPU.DedicatedCPUPlacement) {
+		method = v1.MigrationCompressionZstd
+	}
+	if method != v1.MigrationCompressionNone {
+		r.Compression = string(method)
 		// Only what comes over several connections can be compressed so.
 		r.Parallel = max(r.Parallel, compressedChannels)
 	}
 }
 
-// compressedChannels is how many connections take memory that is compressed. QEMU's default of multifd-channels.
-const compressedChannels = 2
+const (
+	// compressedChannels is how many connections take memory that is compressed. QEMU's default of multifd-channels.
+	compressedChannels = 2
+	// compressedUpTo is the bandwidth in bytes a second up to which the link is taken for what makes a migration slow: memory is
+	// compressed faster than it may be sent. ADR 0034 has the figures.
+	compressedUpTo = 256 << 20
+)
+
+// askedCompression is what the configuration says itself.
+func askedCompression(options *v1.VMIMConfigurationOptions) *v1.MigrationCompression {
+	if options.ExperimentalMigrationOptions == nil {
+		return nil
+	}
+	return options.ExperimentalMigrationOptions.Compression
+}
+
+// whyCompressed is why memory is compressed, in words.
+func whyCompressed(options *v1.VMIMConfigurationOptions) string {
+	if askedCompression(options) != nil {
+		return "the migration's configuration says so"
+	}
+	return fmt.Sprintf("no more than %s may be sent a second", options.BandwidthPerMigration)
+}
 
 // cancelPatience is how long libvirt may take to end a copy that was canceled. After it this process ends its connections, as its own
 // end would: what becomes of the guest is asked of libvirt, whenever that answers.
@@ -411,7 +447,7 @@ func (c *Copies) watch(ctx context.Context, begun *Copy, drop func()) {
 		progress := c.look(ctx, begun)
 		if progress.Throttle > 0 && !throttled {
 			throttled = true
-			c.say(begun.vmi, v1.Migrating, fmt.Sprintf("The guest is slowed down, by %d%% at first: %s.", progress.Throttle, rates(progress)))
+			c.say(begun.vmi, v1.Migrating, "SlowDown", fmt.Sprintf("The guest is slowed down, by %d%% at first: %s.", progress.Throttle, rates(progress)))
 		}
 		step, why := course.judge(c.now(), progress)
 		if step == goOn || begun.isPerformed() {
@@ -422,7 +458,7 @@ func (c *Copies) watch(ctx context.Context, begun *Copy, drop func()) {
 			logger.Error(err, "The migration cannot be helped to an end", "step", step.String())
 		} else if step != giveUp {
 			// The end of a migration that is given up has its reason in the status.
-			c.say(begun.vmi, v1.Migrating, fmt.Sprintf("The migration needs help (%s): %s.", step, why))
+			c.say(begun.vmi, v1.Migrating, course.action(step), fmt.Sprintf("The migration needs help (%s): %s.", step, why))
 		}
 	}
 }

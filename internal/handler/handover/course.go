@@ -183,6 +183,18 @@ func (c *course) judge(now time.Time, p *hypervisor.CopyProgress) (step, string)
 	}
 }
 
+// action is the step in an event. One that may be taken more than once says what is different now.
+func (c *course) action(s step) string {
+	switch s {
+	case allowMore:
+		return fmt.Sprintf("AllowDowntimeOf%dMs", c.downtime.Milliseconds())
+	case postCopy:
+		return "PostCopy"
+	default:
+		return "StopAndCopy"
+	}
+}
+
 // hopeless says that more passes over memory will not help: they do not get shorter, the guest may stand still for as long as it
 // may at most, and is slowed down as far as it can be.
 func (c *course) hopeless(p *hypervisor.CopyProgress) bool {

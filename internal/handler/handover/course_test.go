@@ -162,3 +162,15 @@ func TestAPostCopyThatLibvirtBeganIsOne(t *testing.T) {
 		t.Errorf("got %s in mode %s", got, c.mode)
 	}
 }
+
+// Events with the same reason and action are one for the API.
+func TestEachStepIsAnActionOfItsOwn(t *testing.T) {
+	c := newCourse(rules{downtime: time.Second}, time.Now())
+	seen := map[string]bool{c.action(postCopy): true, c.action(stopAndCopy): true}
+	for _, c.downtime = range []time.Duration{300 * time.Millisecond, 900 * time.Millisecond, time.Second} {
+		seen[c.action(allowMore)] = true
+	}
+	if len(seen) != 5 {
+		t.Error(seen)
+	}
+}

@@ -57,7 +57,7 @@ func (c *Copies) sayFigures(ctx context.Context, begun *Copy) {
 	words := figures(t, p, c.now())
 	log.FromContext(ctx).Info("The migration is over", "node", node, "figures", words)
 	// KubeVirt's words, and then the figures.
-	c.say(begun.vmi, v1.Migrated, fmt.Sprintf("The VirtualMachineInstance migrated to node %s: %s.", node, words))
+	c.say(begun.vmi, v1.Migrated, string(v1.Migrated), fmt.Sprintf("The VirtualMachineInstance migrated to node %s: %s.", node, words))
 }
 
 // figures are what is known of a migration that is over.
@@ -77,8 +77,8 @@ func figures(t times, p *hypervisor.CopyProgress, now time.Time) string {
 }
 
 // say tells the user of the VMI.
-func (c *Copies) say(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, message string) {
+func (c *Copies) say(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, action, message string) {
 	if c.tell != nil {
-		c.tell(vmi, reason, message)
+		c.tell(vmi, reason, action, message)
 	}
 }

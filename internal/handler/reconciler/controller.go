@@ -183,8 +183,8 @@ func (r *Reconciler) run(ctx context.Context, s *scope) error {
 }
 
 // tell sends an event about a guest that is copied.
-func (r *Reconciler) tell(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, message string) {
-	r.Recorder.Eventf(vmi, nil, corev1.EventTypeNormal, string(reason), string(reason), "%s", message)
+func (r *Reconciler) tell(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, action, message string) {
+	r.Recorder.Eventf(vmi, nil, corev1.EventTypeNormal, string(reason), action, "%s", message)
 }
 
 // stamp is the time of a write.

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package handover
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+)
+
+func TestMemoryIsCompressedWhereTheLinkIsTheLimit(t *testing.T) {
+	const zstd, none = v1.MigrationCompressionZstd, v1.MigrationCompressionNone
+	for name, test := range map[string]struct {
+		bandwidth string
+		asked     v1.MigrationCompression
+		postCopy  bool
+		dedicated bool
+		want      v1.MigrationCompression
+	}{
+		"no limit":                 {want: none},
+		"a limit of 0":             {bandwidth: "0", want: none},
+		"a slow link":              {bandwidth: "64Mi", want: zstd},
+		"the fastest of the slow":  {bandwidth: "256Mi", want: zstd},
+		"a fast link":              {bandwidth: "257Mi", want: none},
+		"a slow link, not wanted":  {bandwidth: "64Mi", asked: none, want: none},
+		"wanted on any link":       {asked: zstd, want: zstd},
+		"the guest has CPUs alone": {bandwidth: "64Mi", dedicated: true, want: none},
+		"it has, but it is wanted": {bandwidth: "64Mi", dedicated: true, asked: zstd, want: zstd},
+		// QEMU would refuse the whole migration.
+		"it may become a post-copy":         {bandwidth: "64Mi", postCopy: true, want: none},
+		"wanted, it may become a post-copy": {asked: zstd, postCopy: true, want: none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			options := &v1.VMIMConfigurationOptions{AllowPostCopy: &test.postCopy}
+			if test.bandwidth != "" {
+				options.BandwidthPerMigration = ptr.To(resource.MustParse(test.bandwidth))
+			}
+			if test.asked != "" {
+				options.ExperimentalMigrationOptions = &v1.ExperimentalMigrationOptions{Compression: &test.asked}
+			}
+			spec := &v1.VirtualMachineInstanceSpec{}
+			spec.Domain.CPU = &v1.CPU{DedicatedCPUPlacement: test.dedicated}
+			r := &hypervisor.CopyRequest{}
+			configure(r, spec, options)
+			if got := r.Compression; got != string(test.want) && (got != "" || test.want != none) {
+				t.Errorf("compressed by %q, want %q", got, test.want)
+			}
+			if several := r.Parallel > 0; several != (test.want != none) {
+				t.Errorf("several connections: %d", r.Parallel)
+			}
+			if r.PostCopy != test.postCopy {
+				t.Errorf("post-copy: %t", r.PostCopy)
+			}
+		})
+	}
+}
