@@ -19,6 +19,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 	"libvirt.org/go/libvirtxml"
 
@@ -33,8 +34,8 @@ import (
 )
 
 const (
-	sourceAddress = "192.0.2.1"
-	targetAddress = "192.0.2.2"
+	sourceAddress, sourceAddress6 = "192.0.2.1", "2001:db8::1"
+	targetAddress, targetAddress6 = "192.0.2.2", "2001:db8::2"
 )
 
 // sharedDisk is a claim that both Pods mount.
@@ -74,13 +75,17 @@ func sharedDomain() *libvirtxml.Domain {
 // join connects the network namespaces of two Pods.
 func join(from, to *pod) {
 	GinkgoHelper()
-	up := func(link netlink.Link, address string) error {
-		parsed, err := netlink.ParseAddr(address + "/24")
-		if err != nil {
-			return err
-		}
-		if err := netlink.AddrAdd(link, parsed); err != nil {
-			return err
+	up := func(link netlink.Link, addresses ...string) error {
+		for _, address := range addresses {
+			parsed, err := netlink.ParseAddr(address)
+			if err != nil {
+				return err
+			}
+			// An address that is still checked for duplicates cannot be listened on.
+			parsed.Flags = unix.IFA_F_NODAD
+			if err := netlink.AddrAdd(link, parsed); err != nil {
+				return err
+			}
 		}
 		return netlink.LinkSetUp(link)
 	}
@@ -92,14 +97,14 @@ func join(from, to *pod) {
 		if err := netlink.LinkAdd(veth); err != nil {
 			return err
 		}
-		return up(veth, sourceAddress)
+		return up(veth, sourceAddress+"/24", sourceAddress6+"/64")
 	})).To(Succeed())
 	Expect(inNamespace(to.daemon.NetNS(), func() error {
 		link, err := netlink.LinkByName(launcherpod.PrimaryInterface)
 		if err != nil {
 			return err
 		}
-		return up(link, targetAddress)
+		return up(link, targetAddress+"/24", targetAddress6+"/64")
 	})).To(Succeed())
 }
 
@@ -351,8 +356,8 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		Expect(strings.TrimSpace(m.arrive().run("echo $((40+2))"))).To(Equal("42"))
 	})
 
-	It("copies a disk that only the source has, with what was written to its overlay", func() {
-		m := &move{from: newPod(), to: newPod(), address: targetAddress}
+	DescribeTable("copies a disk that only the source has, with what was written to its overlay", func(address string) {
+		m := &move{from: newPod(), to: newPod(), address: address}
 		join(m.from, m.to)
 		base := ext4()
 		for _, p := range []*pod{m.from, m.to} {
@@ -372,7 +377,9 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		Expect(m.here.Copy(ctx, r)).To(Succeed())
 		arrived := m.arrive()
 		Expect(strings.TrimSpace(arrived.run("echo after >> /mnt/data/log; sync; echo 3 > /proc/sys/vm/drop_caches; cat /mnt/data/log"))).To(Equal("before\nafter"))
-	})
+	},
+		Entry("over IPv4", targetAddress),
+		Entry("over IPv6", targetAddress6))
 
 	It("moves a disk to a larger volume, and the guest sees no more of it than before", func() {
 		m := &move{from: newPod(), to: newPod(), address: targetAddress}
