@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -70,7 +71,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 		change(after)
 		return c.Status().Patch(ctx, after, client.MergeFrom(before))
 	}
-	reason := func(vmi *v1.VirtualMachineInstance) { vmi.Status.Reason = string(vmi.UID) }
+	machine := func(vmi *v1.VirtualMachineInstance) { vmi.Status.Machine = &v1.Machine{Type: string(vmi.UID)} }
 
 	BeforeAll(func() {
 		namespace = NewNamespace()
@@ -89,7 +90,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 		}
 		// The API server takes policies up after a moment.
 		probe := onNode("probe", "n1")
-		Eventually(func() error { return write(agentOf("n2"), probe, reason) }, policyTakenUp).Should(MatchError(apierrors.IsForbidden, "is forbidden"))
+		Eventually(func() error { return write(agentOf("n2"), probe, machine) }, policyTakenUp).Should(MatchError(apierrors.IsForbidden, "is forbidden"))
 		Eventually(func() error {
 			l := leaseOf("n1")
 			return agentOf("n2").Create(ctx, l, client.DryRunAll)
@@ -97,12 +98,35 @@ var _ = Describe("Node restriction", Ordered, func() {
 	})
 
 	It("lets an agent write the status of its VMIs", func() {
-		Expect(write(agentOf("n1"), onNode("mine", "n1"), reason)).To(Succeed())
+		Expect(write(agentOf("n1"), onNode("mine", "n1"), machine)).To(Succeed())
+	})
+
+	It("keeps it from what virt-controller writes", func() {
+		vmi := onNode("led", "n1")
+		Expect(write(k8sClient, vmi, func(v *v1.VirtualMachineInstance) {
+			v.Status.ActivePods, v.Status.VSOCKCID = map[types.UID]string{"p": "n1"}, ptr.To[uint32](3)
+			v.Status.EvacuationNodeName = "n1"
+		})).To(Succeed())
+		ExpectExists(vmi)
+		for what, change := range map[string]func(*v1.VirtualMachineInstance){
+			"one Pod more":           func(v *v1.VirtualMachineInstance) { v.Status.ActivePods["q"] = "n2" },
+			"no Pod":                 func(v *v1.VirtualMachineInstance) { v.Status.ActivePods = nil },
+			"the address of another": func(v *v1.VirtualMachineInstance) { v.Status.VSOCKCID = ptr.To[uint32](4) },
+			"none":                   func(v *v1.VirtualMachineInstance) { v.Status.VSOCKCID = nil },
+			"a drain that is off":    func(v *v1.VirtualMachineInstance) { v.Status.EvacuationNodeName = "" },
+			"a reason":               func(v *v1.VirtualMachineInstance) { v.Status.Reason = "so" },
+			"volumes that do not move": func(v *v1.VirtualMachineInstance) {
+				v.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: "data"}}
+			},
+		} {
+			Expect(write(agentOf("n1"), vmi, change)).To(MatchError(ContainSubstring("may only write what it sees of its guests: reason, activePods,")), what)
+		}
+		Expect(write(agentOf("n1"), vmi, machine)).To(Succeed())
 	})
 
 	It("keeps it from VMIs of other nodes", func() {
 		vmi := onNode("theirs", "n2")
-		Expect(write(agentOf("n1"), vmi, reason)).To(MatchError(ContainSubstring("of another node")))
+		Expect(write(agentOf("n1"), vmi, machine)).To(MatchError(ContainSubstring("of another node")))
 		Expect(write(agentOf("n1"), vmi, func(v *v1.VirtualMachineInstance) { v.Status.NodeName = "n1" })).
 			To(MatchError(ContainSubstring("of another node")), "it took the VMI over")
 		Expect(write(agentOf("n1"), onNode("unplaced", ""), func(v *v1.VirtualMachineInstance) { v.Status.NodeName = "n1" })).
@@ -144,7 +168,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 				v.Status.MigrationState.TargetNodeDomainDetected = true
 			})).To(Succeed())
 			for what, change := range map[string]func(*v1.VirtualMachineInstance){
-				"another field":       reason,
+				"another field":       machine,
 				"a failure":           func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.Failed = true },
 				"an end":              func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.Completed = true },
 				"another source":      func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.SourceNode = "n3" },
@@ -153,7 +177,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 				"a third node":        func(v *v1.VirtualMachineInstance) { v.Status.NodeName = "n3" },
 				"another mark":        func(v *v1.VirtualMachineInstance) { v.Status.EvacuationNodeName = "n3" },
 				"no mark":             func(v *v1.VirtualMachineInstance) { v.Status.EvacuationNodeName = "" },
-				"the owner, and more": func(v *v1.VirtualMachineInstance) { handOver(v); reason(v) },
+				"the owner, and more": func(v *v1.VirtualMachineInstance) { handOver(v); machine(v) },
 			} {
 				Expect(write(agentOf("n2"), vmi, change)).To(MatchError(apierrors.IsForbidden, "is forbidden"), what)
 			}
@@ -181,7 +205,8 @@ var _ = Describe("Node restriction", Ordered, func() {
 			Expect(write(agentOf("n1"), vmi, func(v *v1.VirtualMachineInstance) {
 				m := v.Status.MigrationState
 				m.Failed, m.Completed, m.EndTimestamp, m.FailureReason, m.AbortStatus = true, true, &now, "so", v1.MigrationAbortSucceeded
-				v.Status.Reason = "and the rest of its own guest"
+				// And the rest of its own guest.
+				machine(v)
 			})).To(Succeed())
 			Expect(write(agentOf("n1"), onNode("rests", "n1"), func(v *v1.VirtualMachineInstance) {
 				v.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", SourceNode: "n1", TargetNode: "n2", TargetPod: "p"}
@@ -203,8 +228,8 @@ var _ = Describe("Node restriction", Ordered, func() {
 			Expect(write(agentOf("n2"), moving("claimed"), handOver)).To(Succeed())
 			given := moving("given")
 			Expect(write(agentOf("n1"), given, handOver)).To(Succeed())
-			Expect(write(agentOf("n1"), given, reason)).To(MatchError(ContainSubstring("of another node")))
-			Expect(write(agentOf("n2"), given, reason)).To(Succeed())
+			Expect(write(agentOf("n1"), given, machine)).To(MatchError(ContainSubstring("of another node")))
+			Expect(write(agentOf("n2"), given, machine)).To(Succeed())
 		})
 
 		// withVolumes has a volume move along, and another one stay.
@@ -284,7 +309,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 	})
 
 	It("keeps a token without a node from everything", func() {
-		Expect(write(agentOf(""), onNode("any", "n1"), reason)).To(MatchError(apierrors.IsForbidden, "is forbidden"))
+		Expect(write(agentOf(""), onNode("any", "n1"), machine)).To(MatchError(apierrors.IsForbidden, "is forbidden"))
 		Expect(agentOf("").Create(ctx, leaseOf(""))).NotTo(Succeed())
 	})
 
@@ -297,7 +322,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 	})
 
 	It("does not concern anyone else", func() {
-		Expect(write(k8sClient, onNode("of-the-manager", "n2"), reason)).To(Succeed())
+		Expect(write(k8sClient, onNode("of-the-manager", "n2"), machine)).To(Succeed())
 		Expect(k8sClient.Create(ctx, leaseOf("n3"))).To(Succeed())
 	})
 

@@ -12,24 +12,30 @@ import (
 	"testing"
 )
 
-// The API server lets an agent write those fields of a migration that the table gives it.
-func TestPolicyKnowsWhatAgentsTell(t *testing.T) {
+// The API server keeps agents to what the tables give them.
+func TestPolicyKnowsTheWriters(t *testing.T) {
 	policy, err := os.ReadFile(filepath.Join("..", "..", "config", "admission", "node-restriction.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := regexp.MustCompile(`- name: told\s+expression: >-\s+\[([^\]]*)\]`).FindSubmatch(policy)
-	if told == nil {
-		t.Fatal("the policy has no variable told")
-	}
-	var allowed []string
-	for _, field := range regexp.MustCompile(`'(\w+)'`).FindAllSubmatch(told[1], -1) {
-		allowed = append(allowed, string(field[1]))
-	}
-	slices.Sort(allowed)
-	agents := maps.Clone(migrationOwners)
-	maps.DeleteFunc(agents, func(_ string, w Writer) bool { return w == Controller })
-	if table := slices.Sorted(maps.Keys(agents)); !slices.Equal(allowed, table) {
-		t.Errorf("the policy lets agents write %v, the table %v", allowed, table)
+	told := maps.Clone(migrationOwners)
+	maps.DeleteFunc(told, func(_ string, w Writer) bool { return w == Controller })
+	controllers := maps.Clone(fieldOwners)
+	maps.DeleteFunc(controllers, func(field string, o owners) bool { return o != byController || field == "nodeName" })
+	for variable, table := range map[string][]string{
+		"told": slices.Sorted(maps.Keys(told)), "controllers": slices.Sorted(maps.Keys(controllers)),
+	} {
+		list := regexp.MustCompile(`- name: ` + variable + `\s+expression: >-\s+\[([^\]]*)\]`).FindSubmatch(policy)
+		if list == nil {
+			t.Fatalf("the policy has no variable %s", variable)
+		}
+		var fields []string
+		for _, field := range regexp.MustCompile(`'(\w+)'`).FindAllSubmatch(list[1], -1) {
+			fields = append(fields, string(field[1]))
+		}
+		slices.Sort(fields)
+		if !slices.Equal(fields, table) {
+			t.Errorf("%s: the policy has %v, the table %v", variable, fields, table)
+		}
 	}
 }
