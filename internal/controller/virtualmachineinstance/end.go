@@ -61,6 +61,9 @@ func readEnd(_ context.Context, s *Scope) error {
 			end = End{Phase: v1.Failed, Reason: ReasonLivenessProbeFailed, Message: "The livenessProbe failed as often as its " +
 				"failureThreshold allows, so that the kubelet stopped the guest: " + end.Message}
 		}
+		if disruption := disruptionOf(s.Pod); disruption != "" {
+			end.Message = strings.TrimSpace(end.Message + " " + disruption)
+		}
 		s.End = &end
 	case s.Pod != nil:
 		return nil
@@ -91,6 +94,20 @@ const ReasonLivenessProbeFailed = "LivenessProbeFailed"
 func stoppedByKubelet(pod *corev1.Pod) bool {
 	outcome, ok := outcomeOf(pod)
 	return ok && outcome.Stopped && pod.DeletionTimestamp == nil && pod.Status.Reason == ""
+}
+
+// disruptionOf says who wanted the Pod gone, in words, if that was neither virt-controller nor a user: a drain, the scheduler for a
+// Pod that is more important, or the kubelet.
+func disruptionOf(pod *corev1.Pod) string {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
+			if c.Reason == "EvictionByEvictionAPI" {
+				return fmt.Sprintf("The launcher Pod was evicted from node %s, as a drain does.", pod.Spec.NodeName)
+			}
+			return fmt.Sprintf("The launcher Pod had to leave node %s: %s (%s).", pod.Spec.NodeName, sentence(c.Message), word(c.Reason))
+		}
+	}
+	return ""
 }
 
 // outcomeOf is what the launcher left behind, unless it is not from a virt-launcher that is itself: killed for its memory,

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -83,6 +84,35 @@ func TestLivenessProbeEndsTheGuest(t *testing.T) {
 			}
 			if s.End.Phase != tc.want || (s.End.Phase == v1.Failed) != strings.HasPrefix(s.End.Message, "The livenessProbe failed") {
 				t.Errorf("got %+v, want %s", s.End, tc.want)
+			}
+		})
+	}
+}
+
+func TestTheEndNamesADrain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		condition corev1.PodCondition
+		want      string
+	}{
+		"a drain": {corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"},
+			"The launcher Pod was evicted from node n1, as a drain does."},
+		"the scheduler": {corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler",
+			Message: "vireo-scheduler: preempting\nto accommodate"}, "The launcher Pod had to leave node n1: vireo-scheduler: preempting to accommodate (PreemptionByScheduler)."},
+		"nobody any more": {corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionFalse, Reason: "EvictionByEvictionAPI"}, ""},
+		"nobody":          {corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &Scope{VMI: &v1.VirtualMachineInstance{}, Pod: &corev1.Pod{
+				Spec:   corev1.PodSpec{NodeName: "n1"},
+				Status: builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GuestShutdown","message":"The guest shut down."}`).Obj(),
+			}}
+			s.VMI.Status.Phase = v1.Running
+			s.Pod.Status.Conditions = []corev1.PodCondition{tc.condition}
+			if err := readEnd(context.Background(), s); err != nil || s.End == nil {
+				t.Fatalf("no end, %v", err)
+			}
+			if want := strings.TrimSpace("The guest shut down. " + tc.want); s.End.Phase != v1.Succeeded || s.End.Reason != launcherpod.OutcomeShutdown || s.End.Message != want {
+				t.Errorf("got %+v, want %q", s.End, want)
 			}
 		})
 	}
