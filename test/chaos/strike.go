@@ -194,11 +194,14 @@ func (d *damage) mend(ctx context.Context, h *harness) error {
 	defer d.mu.Unlock()
 	var errs []error
 	for node := range d.cuts {
-		_, err := h.cluster.enter(ctx, node, "", "nft", "delete", "table", "inet", cutTable)
-		errs = append(errs, err)
+		// Also where there is none: the cut may have failed.
+		if _, err := h.cluster.enter(ctx, node, "table inet "+cutTable+" {}\ndelete table inet "+cutTable+"\n", "nft", "-f", "-"); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		delete(d.cuts, node)
 		h.seen.note("the cut on %s is healed", node)
 	}
-	d.cuts = nil
 	if d.killed {
 		err := h.cluster.up(ctx)
 		if err == nil {
