@@ -25,8 +25,10 @@ func TestMemoryIsCompressedWhereTheLinkIsTheLimit(t *testing.T) {
 		"no limit":                 {want: none},
 		"a limit of 0":             {bandwidth: "0", want: none},
 		"a slow link":              {bandwidth: "64Mi", want: zstd},
-		"the fastest of the slow":  {bandwidth: "256Mi", want: zstd},
-		"a fast link":              {bandwidth: "257Mi", want: none},
+		"the slowest":              {bandwidth: "8Mi", want: zstd},
+		"too slow for packets":     {bandwidth: "7Mi", want: none},
+		"the fastest of the slow":  {bandwidth: "128Mi", want: zstd},
+		"a fast link":              {bandwidth: "129Mi", want: none},
 		"a slow link, not wanted":  {bandwidth: "64Mi", asked: none, want: none},
 		"wanted on any link":       {asked: zstd, want: zstd},
 		"the guest has CPUs alone": {bandwidth: "64Mi", dedicated: true, want: none},
@@ -57,5 +59,27 @@ func TestMemoryIsCompressedWhereTheLinkIsTheLimit(t *testing.T) {
 				t.Errorf("post-copy: %t", r.PostCopy)
 			}
 		})
+	}
+}
+
+// What is sent beyond the limit is asked for less.
+func TestCompressedMemoryKeepsToItsBandwidth(t *testing.T) {
+	zstd := v1.MigrationCompressionZstd
+	for bandwidth, want := range map[string]uint64{"8Mi": 3 << 20, "64Mi": 59 << 20, "1Mi": 1 << 20, "5Mi": 1 << 20, "1Gi": 1019 << 20} {
+		r := &hypervisor.CopyRequest{}
+		configure(r, &v1.VirtualMachineInstanceSpec{}, &v1.VMIMConfigurationOptions{
+			BandwidthPerMigration:        ptr.To(resource.MustParse(bandwidth)),
+			ExperimentalMigrationOptions: &v1.ExperimentalMigrationOptions{Compression: &zstd},
+		})
+		if r.Bandwidth != want || r.Parallel != 1 {
+			t.Errorf("%s: %d bytes/s over %d connections, want %d over one", bandwidth, r.Bandwidth, r.Parallel, want)
+		}
+	}
+	r := &hypervisor.CopyRequest{}
+	configure(r, &v1.VirtualMachineInstanceSpec{}, &v1.VMIMConfigurationOptions{
+		ExperimentalMigrationOptions: &v1.ExperimentalMigrationOptions{Compression: &zstd},
+	})
+	if r.Bandwidth != 0 || r.Parallel != compressedChannels {
+		t.Errorf("without a limit: %d bytes/s over %d connections", r.Bandwidth, r.Parallel)
 	}
 }

@@ -122,6 +122,8 @@ type CopyState struct {
 	Err error
 	// Progress is how far it was when it was looked at last, or nil.
 	Progress *hypervisor.CopyProgress
+	// Dirtied is the most memory in bytes that the guest was ever seen to change in a second.
+	Dirtied uint64
 }
 
 // State is how the copy is now.
@@ -378,22 +380,29 @@ func configure(r *hypervisor.CopyRequest, spec *v1.VirtualMachineInstanceSpec, o
 	method := v1.MigrationCompressionNone
 	if asked := askedCompression(options); asked != nil {
 		method = *asked
-	} else if r.Bandwidth > 0 && r.Bandwidth <= compressedUpTo && (spec.Domain.CPU == nil || !spec.Domain.CPU.DedicatedCPUPlacement) {
+	} else if r.Bandwidth >= compressedFrom && r.Bandwidth <= compressedUpTo && (spec.Domain.CPU == nil || !spec.Domain.CPU.DedicatedCPUPlacement) {
 		method = v1.MigrationCompressionZstd
 	}
-	if method != v1.MigrationCompressionNone {
-		r.Compression = string(method)
-		// Only what comes over several connections can be compressed so.
-		r.Parallel = max(r.Parallel, compressedChannels)
+	if method == v1.MigrationCompressionNone {
+		return
+	}
+	// Only what comes over connections of its own can be compressed so.
+	r.Compression, r.Parallel = string(method), compressedChannels
+	if r.Bandwidth > 0 {
+		r.Parallel = 1
+		r.Bandwidth = max(r.Bandwidth, overrun+1<<20) - overrun
 	}
 }
 
 const (
 	// compressedChannels is how many connections take memory that is compressed. QEMU's default of multifd-channels.
 	compressedChannels = 2
-	// compressedUpTo is the bandwidth in bytes a second up to which the link is taken for what makes a migration slow: memory is
-	// compressed faster than it may be sent. ADR 0034 has the figures.
-	compressedUpTo = 256 << 20
+	// compressedFrom and compressedUpTo are the bandwidths in bytes a second between which the link is taken for what makes a migration
+	// slow: memory is compressed faster than it may be sent. ADR 0034 has the figures.
+	compressedFrom, compressedUpTo = 8 << 20, 128 << 20
+	// overrun is what QEMU 10.0 sends a second over each such connection beyond the bandwidth that it may use: it looks at that every
+	// 100 ms, and the packet of 512 KiB that is on its way does not count (migration/multifd.c).
+	overrun = 5 << 20
 )
 
 // askedCompression is what the configuration says itself.
@@ -474,7 +483,7 @@ func (c *Copies) look(ctx context.Context, begun *Copy) *hypervisor.CopyProgress
 		}
 		return &hypervisor.CopyProgress{}
 	}
-	begun.change(func(s *CopyState) { s.Progress = progress })
+	begun.change(func(s *CopyState) { s.Progress, s.Dirtied = progress, max(s.Dirtied, progress.DirtyBytesPerSecond) })
 	return progress
 }
 

@@ -96,10 +96,12 @@ type course struct {
 	// moved is when something was copied last, and processed how much there was then.
 	moved     time.Time
 	processed uint64
-	// least is the least that was ever left, seen at leastAt in the pass leastIn.
-	least   uint64
-	leastAt time.Time
-	leastIn uint64
+	// gained is when the copy came nearer to its end last.
+	gained time.Time
+	// pass is the pass over memory that was seen last. It began with passFrom bytes sent, and left is the least that was left in it.
+	pass, passFrom, left uint64
+	// shortest is how many bytes the shortest pass sent, and shortestIn is the pass in which that was known.
+	shortest, shortestIn uint64
 
 	// downtime is how long the guest may stand still now, and raisedIn the pass in which that was allowed.
 	downtime time.Duration
@@ -112,16 +114,18 @@ const (
 	firstDowntime = 100 * time.Millisecond
 	// moreDowntime is by how much that is raised each time.
 	moreDowntime = 3
-	// patientPasses is over how many passes what is left may not fall until something is done about it.
+	// patientPasses is how many passes may not become shorter until something is done about it.
 	patientPasses = 2
 	// stalledPasses is the same when all else was tried, before the guest is disturbed.
 	stalledPasses = 5
+	// shorter is the part of a pass by which a shorter one is: no two are the same.
+	shorter = 16
 	// fullThrottle is where auto-converge ends. QEMU's default of max-cpu-throttle.
 	fullThrottle = 99
 )
 
 func newCourse(r rules, now time.Time) *course {
-	c := &course{rules: r, began: now, moved: now, leastAt: now, mode: v1.MigrationPreCopy}
+	c := &course{rules: r, began: now, moved: now, gained: now, mode: v1.MigrationPreCopy}
 	if r.downtime > 0 {
 		c.downtime = min(r.downtime, firstDowntime)
 	}
@@ -133,13 +137,35 @@ func (c *course) see(now time.Time, p *hypervisor.CopyProgress) {
 	if processed := p.Memory.Processed + p.Disk.Processed; processed != c.processed {
 		c.moved, c.processed = now, processed
 	}
-	// Nothing is left of a copy that has not begun, or of which nothing was heard, as well.
-	if left := remaining(p); left > 0 && (left < c.least || c.least == 0) {
-		c.least, c.leastAt, c.leastIn = left, now, p.Iteration
+	if p.Iteration != c.pass {
+		c.endPass(now, p)
+	}
+	// Nothing is left of a copy that has not begun, or of which nothing was heard, as well. What is left falls in each pass: one that
+	// is no shorter than those before it brings no end nearer, unless no other follows.
+	if left := remaining(p); left > 0 && (left < c.left || c.left == 0) {
+		c.left = left
+		if c.mode != v1.MigrationPreCopy || passes(c.shortestIn, p) < patientPasses {
+			c.gained = now
+		}
 	}
 	if p.PostCopy {
 		c.mode = v1.MigrationPostCopy
 	}
+}
+
+// endPass measures the passes that have ended by what they have sent: what is left is anything between all of a pass and nothing,
+// whenever one looks.
+func (c *course) endPass(now time.Time, p *hypervisor.CopyProgress) {
+	switch sent := p.Memory.Processed; {
+	case c.pass == 0 || p.Iteration < c.pass:
+		// A launcher may count backwards.
+		c.shortest, c.shortestIn = 0, p.Iteration
+	case sent >= c.passFrom:
+		if size := max((sent-c.passFrom)/(p.Iteration-c.pass), 1); c.shortest == 0 || size < c.shortest-c.shortest/shorter {
+			c.shortest, c.shortestIn, c.gained = size, p.Iteration, now
+		}
+	}
+	c.pass, c.passFrom, c.left = p.Iteration, p.Memory.Processed, 0
 }
 
 func remaining(p *hypervisor.CopyProgress) uint64 { return p.Memory.Remaining + p.Disk.Remaining }
@@ -153,7 +179,7 @@ func (c *course) judge(now time.Time, p *hypervisor.CopyProgress) (step, string)
 	}
 	limit := c.limit(p)
 	late := limit > 0 && now.Sub(c.began) > limit
-	stuck := c.rules.stuck > 0 && now.Sub(c.leastAt) > c.rules.stuck
+	stuck := c.rules.stuck > 0 && now.Sub(c.gained) > c.rules.stuck
 	// A link on which nothing arrives is not helped by what the guest does.
 	dead := c.rules.stuck > 0 && now.Sub(c.moved) > c.rules.stuck
 	hopeless := c.hopeless(p)
@@ -163,21 +189,19 @@ func (c *course) judge(now time.Time, p *hypervisor.CopyProgress) (step, string)
 		if late {
 			why = fmt.Sprintf("not completed after %s, %s", limit, why)
 		} else {
-			why = fmt.Sprintf("what is left has not become less than %d MiB for %d passes and %s, %s",
-				c.least>>20, passes(c.leastIn, p), now.Sub(c.leastAt).Round(time.Second), why)
+			why = fmt.Sprintf("%s and %s, %s", c.standstill(p), now.Sub(c.gained).Round(time.Second), why)
 		}
 		if c.rules.postCopy {
 			return postCopy, why
 		}
 		return stopAndCopy, why
 	case stuck:
-		return giveUp, fmt.Sprintf("Live migration stuck for %d seconds and has been aborted", int64(now.Sub(c.leastAt).Seconds()))
+		return giveUp, fmt.Sprintf("Live migration stuck for %d seconds and has been aborted", int64(now.Sub(c.gained).Seconds()))
 	case late:
 		return giveUp, fmt.Sprintf("Live migration is not completed after %d seconds and has been aborted", int64(limit.Seconds()))
-	case c.mode == v1.MigrationPreCopy && c.downtime < c.rules.downtime && remaining(p) > 0 && passes(max(c.leastIn, c.raisedIn), p) >= patientPasses:
+	case c.mode == v1.MigrationPreCopy && c.downtime < c.rules.downtime && remaining(p) > 0 && passes(max(c.shortestIn, c.raisedIn), p) >= patientPasses:
 		c.downtime, c.raisedIn = min(moreDowntime*c.downtime, c.rules.downtime), p.Iteration
-		return allowMore, fmt.Sprintf("the guest may stand still for %d ms: what is left has not become less than %d MiB for %d passes, %s",
-			c.downtime.Milliseconds(), c.least>>20, passes(c.leastIn, p), rates(p))
+		return allowMore, fmt.Sprintf("the guest may stand still for %d ms: %s, %s", c.downtime.Milliseconds(), c.standstill(p), rates(p))
 	default:
 		return goOn, ""
 	}
@@ -199,8 +223,18 @@ func (c *course) action(s step) string {
 // may at most, and is slowed down as far as it can be.
 func (c *course) hopeless(p *hypervisor.CopyProgress) bool {
 	return c.downtime >= c.rules.downtime && (!c.rules.autoConverge || p.Throttle >= fullThrottle) &&
-		p.DirtyBytesPerSecond > p.Memory.BytesPerSecond && passes(max(c.leastIn, c.raisedIn), p) >= stalledPasses
+		p.DirtyBytesPerSecond > p.Memory.BytesPerSecond && passes(max(c.shortestIn, c.raisedIn), p) >= stalledPasses
 }
+
+// standstill is how little gets on, in words.
+func (c *course) standstill(p *hypervisor.CopyProgress) string {
+	if c.shortest == 0 {
+		return fmt.Sprintf("what is left has not become less than %.1f MiB for %d passes", mib(c.left), passes(c.shortestIn, p))
+	}
+	return fmt.Sprintf("no pass over memory was shorter than %.1f MiB for %d passes", mib(c.shortest), passes(c.shortestIn, p))
+}
+
+func mib(n uint64) float64 { return float64(n) / (1 << 20) }
 
 // passes are how many there were over memory since one. A launcher may count backwards.
 func passes(since uint64, p *hypervisor.CopyProgress) uint64 {

@@ -101,9 +101,9 @@ func TestCourse(t *testing.T) {
 	}
 }
 
-// in is a look in one of the passes over the memory of a guest that changes it as quickly as it says.
-func in(pass, remaining, dirty uint64, throttle int) *hypervisor.CopyProgress {
-	p := at(pass, remaining)
+// in is a look in one of the passes over the memory of a guest that changes it as quickly as it says, when some bytes were sent.
+func in(pass, sent, dirty uint64, throttle int) *hypervisor.CopyProgress {
+	p := at(sent, 90)
 	p.Iteration, p.DirtyBytesPerSecond, p.Memory.BytesPerSecond, p.Throttle = pass, dirty, 100<<20, throttle
 	return p
 }
@@ -115,6 +115,7 @@ func TestTheGuestIsAllowedToStandStillStepByStep(t *testing.T) {
 	bold.disruption, bold.postCopy = true, true
 	throttled := bold
 	throttled.autoConverge = true
+	left := func(p *hypervisor.CopyProgress, n uint64) *hypervisor.CopyProgress { p.Memory.Remaining = n; return p }
 	type look struct {
 		progress *hypervisor.CopyProgress
 		want     step
@@ -125,20 +126,23 @@ func TestTheGuestIsAllowedToStandStillStepByStep(t *testing.T) {
 		rules rules
 		looks []look
 	}{
-		"while what is left becomes less": {capped, []look{{in(1, 90, quick, 0), goOn, 100 * ms}, {in(2, 80, quick, 0), goOn, 100 * ms},
-			{in(5, 70, quick, 0), goOn, 100 * ms}, {in(9, 60, quick, 0), goOn, 100 * ms}}},
-		"when it does not": {capped, []look{{in(1, 90, quick, 0), goOn, 100 * ms}, {in(2, 90, quick, 0), goOn, 100 * ms}, {in(3, 90, quick, 0), allowMore, 300 * ms},
-			{in(4, 90, quick, 0), goOn, 300 * ms}, {in(5, 90, quick, 0), allowMore, 900 * ms}, {in(20, 90, quick, 0), goOn, 900 * ms}}},
-		"no longer than it may":      {rules{downtime: 60 * ms}, []look{{in(1, 90, quick, 0), goOn, 60 * ms}, {in(9, 90, quick, 0), goOn, 60 * ms}}},
-		"never when nothing is said": {rules{}, []look{{in(1, 90, quick, 0), goOn, 0}, {in(9, 90, quick, 0), goOn, 0}}},
-		"and then disturbed": {bold, []look{{in(1, 90, quick, 0), goOn, 100 * ms}, {in(3, 90, quick, 0), allowMore, 300 * ms}, {in(5, 90, quick, 0), allowMore, 900 * ms},
-			{in(9, 90, quick, 0), goOn, 900 * ms}, {in(10, 90, quick, 0), postCopy, 900 * ms}}},
-		"not before it was slowed down": {throttled, []look{{in(1, 90, quick, 0), goOn, 100 * ms}, {in(3, 90, quick, 0), allowMore, 300 * ms},
-			{in(5, 90, quick, 20), allowMore, 900 * ms}, {in(30, 90, quick, 90), goOn, 900 * ms}, {in(31, 90, quick, 99), postCopy, 900 * ms}}},
-		"not when it is slow": {bold, []look{{in(1, 90, slow, 0), goOn, 100 * ms}, {in(3, 90, slow, 0), allowMore, 300 * ms}, {in(5, 90, slow, 0), allowMore, 900 * ms},
-			{in(30, 90, slow, 0), goOn, 900 * ms}}},
-		"never when nothing is left":       {capped, []look{{in(1, 90, quick, 0), goOn, 100 * ms}, {in(9, 0, quick, 0), goOn, 100 * ms}}},
-		"a launcher that counts backwards": {capped, []look{{in(9, 90, quick, 0), goOn, 100 * ms}, {in(1, 90, quick, 0), goOn, 100 * ms}}},
+		"not while passes become shorter": {capped, []look{{in(1, 9, quick, 0), goOn, 100 * ms}, {in(2, 1000, quick, 0), goOn, 100 * ms},
+			{in(3, 1900, quick, 0), goOn, 100 * ms}, {in(6, 4300, quick, 0), goOn, 100 * ms}, {in(10, 7100, quick, 0), goOn, 100 * ms}}},
+		"when they do not": {capped, []look{{in(1, 9, quick, 0), goOn, 100 * ms}, {in(2, 1000, quick, 0), goOn, 100 * ms}, {in(3, 1100, quick, 0), goOn, 100 * ms},
+			{in(4, 1200, quick, 0), goOn, 100 * ms}, {in(5, 1297, quick, 0), allowMore, 300 * ms}, {in(6, 1400, quick, 0), goOn, 300 * ms},
+			{in(7, 1500, quick, 0), allowMore, 900 * ms}, {in(20, 2800, quick, 0), goOn, 900 * ms}}},
+		"how little is left when one looks means nothing": {capped, []look{{in(1, 9, quick, 0), goOn, 100 * ms}, {left(in(2, 1000, quick, 0), 1), goOn, 100 * ms},
+			{in(3, 1800, quick, 0), goOn, 100 * ms}, {in(4, 2500, quick, 0), goOn, 100 * ms}, {in(5, 3100, quick, 0), goOn, 100 * ms}}},
+		"no longer than it may":      {rules{downtime: 60 * ms}, []look{{in(1, 9, quick, 0), goOn, 60 * ms}, {in(9, 900, quick, 0), goOn, 60 * ms}}},
+		"never when nothing is said": {rules{}, []look{{in(1, 9, quick, 0), goOn, 0}, {in(9, 900, quick, 0), goOn, 0}, {in(19, 1900, quick, 0), goOn, 0}}},
+		"and then disturbed": {bold, []look{{in(3, 90, quick, 0), goOn, 100 * ms}, {in(4, 190, quick, 0), goOn, 100 * ms}, {in(6, 390, quick, 0), allowMore, 300 * ms},
+			{in(8, 590, quick, 0), allowMore, 900 * ms}, {in(12, 990, quick, 0), goOn, 900 * ms}, {in(13, 1090, quick, 0), postCopy, 900 * ms}}},
+		"not before it was slowed down": {throttled, []look{{in(3, 90, quick, 0), goOn, 100 * ms}, {in(4, 190, quick, 0), goOn, 100 * ms}, {in(6, 390, quick, 0), allowMore, 300 * ms},
+			{in(8, 590, quick, 20), allowMore, 900 * ms}, {in(33, 3090, quick, 90), goOn, 900 * ms}, {in(34, 3190, quick, 99), postCopy, 900 * ms}}},
+		"not when it is slow": {bold, []look{{in(3, 90, slow, 0), goOn, 100 * ms}, {in(4, 190, slow, 0), goOn, 100 * ms}, {in(6, 390, slow, 0), allowMore, 300 * ms},
+			{in(8, 590, slow, 0), allowMore, 900 * ms}, {in(33, 3090, slow, 0), goOn, 900 * ms}}},
+		"never when nothing is left":       {capped, []look{{in(1, 9, quick, 0), goOn, 100 * ms}, {left(in(9, 900, quick, 0), 0), goOn, 100 * ms}, {left(in(19, 1900, quick, 0), 0), goOn, 100 * ms}}},
+		"a launcher that counts backwards": {capped, []look{{in(9, 90, quick, 0), goOn, 100 * ms}, {in(1, 9, quick, 0), goOn, 100 * ms}, {in(2, 5, quick, 0), goOn, 100 * ms}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Now()
@@ -148,6 +152,55 @@ func TestTheGuestIsAllowedToStandStillStepByStep(t *testing.T) {
 				if got != l.want || (why == "") != (got == goOn) || c.downtime != l.downtime {
 					t.Fatalf("look %d: %s (%q) and %s, want %s and %s", i, got, why, c.downtime, l.want, l.downtime)
 				}
+			}
+		})
+	}
+}
+
+func TestACopyThatGetsNoNearerToItsEndIsGivenUp(t *testing.T) {
+	const limit = 10 * time.Second
+	// falling is a pass in which less and less is left.
+	falling := func(pass, sent uint64, after time.Duration) *hypervisor.CopyProgress {
+		p := in(pass, sent, 0, 0)
+		p.Memory.Remaining = 1000 - uint64(after/time.Second)
+		return p
+	}
+	for name, tc := range map[string]struct {
+		mode v1.MigrationMode
+		// size is how much each pass sends, and lasts how long.
+		size  func(pass uint64) uint64
+		lasts time.Duration
+		want  step
+	}{
+		"passes that become shorter":             {v1.MigrationPreCopy, func(n uint64) uint64 { return 10000 - 300*n }, 5 * time.Second, goOn},
+		"one that takes long":                    {v1.MigrationPreCopy, func(uint64) uint64 { return 1000 }, 59 * time.Second, goOn},
+		"passes that do not":                     {v1.MigrationPreCopy, func(uint64) uint64 { return 1000 }, 5 * time.Second, giveUp},
+		"the last one, while the guest is still": {v1.MigrationPaused, func(uint64) uint64 { return 1000 }, 59 * time.Second, goOn},
+	} {
+		t.Run(name, func(t *testing.T) {
+			began := time.Now()
+			c := newCourse(rules{stuck: limit}, began)
+			pass, sent, since := uint64(1), uint64(9), time.Duration(0)
+			if tc.mode == v1.MigrationPaused {
+				// Passes that did not become shorter were why.
+				for range 9 {
+					c.judge(began, in(pass, sent, 0, 0))
+					pass, sent = pass+1, sent+1000
+				}
+				c.mode = tc.mode
+			}
+			got := goOn
+			for now := time.Duration(0); now < 2*time.Minute && got == goOn; now += time.Second {
+				if now-since >= tc.lasts {
+					since, sent, pass = now, sent+tc.size(pass), pass+1
+				}
+				if tc.mode == v1.MigrationPaused && pass > 10 {
+					break
+				}
+				got, _ = c.judge(began.Add(now), falling(pass, sent+uint64((now-since)/time.Second), now-since))
+			}
+			if got != tc.want {
+				t.Errorf("got %s in pass %d, want %s", got, pass, tc.want)
 			}
 		})
 	}

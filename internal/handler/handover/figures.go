@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 )
 
 // times are moments of a copy. One that is not known is zero.
@@ -51,24 +50,24 @@ func (c *Copies) stopped(ctx context.Context, begun *Copy, since time.Time) {
 // sayFigures tells what a migration took, once it is over.
 func (c *Copies) sayFigures(ctx context.Context, begun *Copy) {
 	begun.mu.Lock()
-	t, p := begun.times, begun.state.Progress
+	t, state := begun.times, begun.state
 	begun.mu.Unlock()
 	node := begun.vmi.Status.MigrationState.TargetNode
-	words := figures(t, p, c.now())
+	words := figures(t, &state, c.now())
 	log.FromContext(ctx).Info("The migration is over", "node", node, "figures", words)
 	// KubeVirt's words, and then the figures.
 	c.say(begun.vmi, v1.Migrated, string(v1.Migrated), fmt.Sprintf("The VirtualMachineInstance migrated to node %s: %s.", node, words))
 }
 
 // figures are what is known of a migration that is over.
-func figures(t times, p *hypervisor.CopyProgress, now time.Time) string {
+func figures(t times, s *CopyState, now time.Time) string {
 	words := []string{fmt.Sprintf("%d ms in all", now.Sub(t.began).Milliseconds())}
 	if !t.stopped.IsZero() && t.ran.After(t.stopped) {
 		words = append(words, fmt.Sprintf("stood still for %d ms", t.ran.Sub(t.stopped).Milliseconds()))
 	}
-	if p != nil {
+	if p := s.Progress; p != nil {
 		words = append(words, fmt.Sprintf("%d bytes copied in %d passes", p.Memory.Processed+p.Disk.Processed, p.Iteration),
-			fmt.Sprintf("%d bytes/s", p.Memory.BytesPerSecond+p.Disk.BytesPerSecond), fmt.Sprintf("the guest changed %d bytes/s", p.DirtyBytesPerSecond))
+			fmt.Sprintf("%d bytes/s", p.Memory.BytesPerSecond+p.Disk.BytesPerSecond), fmt.Sprintf("the guest changed up to %d bytes/s", s.Dirtied))
 		if p.Throttle > 0 {
 			words = append(words, fmt.Sprintf("slowed down by %d%%", p.Throttle))
 		}

@@ -224,7 +224,7 @@ func scenes() map[string]*world {
 				}
 			}),
 		"moves slowly": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusMigrating, nil).vmi(onN1()).migration("kubevirt-migrate-vm-b", v1.MigrationRunning, "").
-			event(6*time.Second, "VirtualMachineInstance", "demo", "Migrating", "The migration needs help (allow a longer downtime): the guest may stand still for 600 ms: what is left has not become less than 80 MiB for 2 passes, the guest changes 90 MiB/s and 60 MiB/s are copied.").
+			event(6*time.Second, "VirtualMachineInstance", "demo", "Migrating", "The migration needs help (allow a longer downtime): the guest may stand still for 300 ms: no pass over memory was shorter than 80.0 MiB for 2 passes, the guest changes 90 MiB/s and 60 MiB/s are copied.").
 			event(9*time.Second, "VirtualMachineInstance", "demo", "Migrating", "The guest is slowed down, by 20% at first: the guest changes 90 MiB/s and 60 MiB/s are copied.").
 			event(12*time.Second, "VirtualMachineInstance", "demo", "Migrating", begins).
 			event(time.Hour, "VirtualMachineInstance", "demo", "Migrating", "The migration needs help (post-copy): of another migration.").
