@@ -88,7 +88,7 @@ type ExperimentalMigrationOptions struct {
 	// stallDetector finds migrations that get nowhere.
 	// +optional
 	StallDetector *StallDetectorOptions `json:"stallDetector,omitempty"`
-	// compression is none or zstd. Default: zstd where bandwidthPerMigration is 8Mi to 128Mi, post-copy is not allowed
+	// compression is none or zstd. Default: zstd where bandwidthPerMigration is 10Mi to 128Mi, post-copy is not allowed
 	// and the guest has no dedicated CPUs; none otherwise. With post-copy allowed it has no effect.
 	// +kubebuilder:validation:Enum=none;zstd
 	// +optional

@@ -25,8 +25,8 @@ func TestMemoryIsCompressedWhereTheLinkIsTheLimit(t *testing.T) {
 		"no limit":                 {want: none},
 		"a limit of 0":             {bandwidth: "0", want: none},
 		"a slow link":              {bandwidth: "64Mi", want: zstd},
-		"the slowest":              {bandwidth: "8Mi", want: zstd},
-		"too slow for packets":     {bandwidth: "7Mi", want: none},
+		"the slowest":              {bandwidth: "10Mi", want: zstd},
+		"too slow for packets":     {bandwidth: "9Mi", want: none},
 		"the fastest of the slow":  {bandwidth: "128Mi", want: zstd},
 		"a fast link":              {bandwidth: "129Mi", want: none},
 		"a slow link, not wanted":  {bandwidth: "64Mi", asked: none, want: none},
@@ -65,7 +65,7 @@ func TestMemoryIsCompressedWhereTheLinkIsTheLimit(t *testing.T) {
 // What is sent beyond the limit is asked for less.
 func TestCompressedMemoryKeepsToItsBandwidth(t *testing.T) {
 	zstd := v1.MigrationCompressionZstd
-	for bandwidth, want := range map[string]uint64{"8Mi": 3 << 20, "64Mi": 59 << 20, "1Mi": 1 << 20, "5Mi": 1 << 20, "1Gi": 1019 << 20} {
+	for bandwidth, want := range map[string]uint64{"10Mi": 5 << 20, "16Mi": 10 << 20, "64Mi": 55 << 20, "1Mi": 5 << 20, "1Gi": 1015 << 20} {
 		r := &hypervisor.CopyRequest{}
 		configure(r, &v1.VirtualMachineInstanceSpec{}, &v1.VMIMConfigurationOptions{
 			BandwidthPerMigration:        ptr.To(resource.MustParse(bandwidth)),

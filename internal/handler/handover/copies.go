@@ -389,8 +389,7 @@ func configure(r *hypervisor.CopyRequest, spec *v1.VirtualMachineInstanceSpec, o
 	// Only what comes over connections of its own can be compressed so.
 	r.Compression, r.Parallel = string(method), compressedChannels
 	if r.Bandwidth > 0 {
-		r.Parallel = 1
-		r.Bandwidth = max(r.Bandwidth, overrun+1<<20) - overrun
+		r.Parallel, r.Bandwidth = 1, inPackets(r.Bandwidth)
 	}
 }
 
@@ -399,11 +398,16 @@ const (
 	compressedChannels = 2
 	// compressedFrom and compressedUpTo are the bandwidths in bytes a second between which the link is taken for what makes a migration
 	// slow: memory is compressed faster than it may be sent. ADR 0034 has the figures.
-	compressedFrom, compressedUpTo = 8 << 20, 128 << 20
-	// overrun is what QEMU 10.0 sends a second over each such connection beyond the bandwidth that it may use: it looks at that every
-	// 100 ms, and the packet of 512 KiB that is on its way does not count (migration/multifd.c).
-	overrun = 5 << 20
+	compressedFrom, compressedUpTo = 2 * packets, 128 << 20
+	// packets is what one packet of 512 KiB every 100 ms comes to.
+	packets = 5 << 20
 )
+
+// inPackets is the limit that keeps QEMU 10.0 to a bandwidth over a connection of such packets (migration/multifd.c). Every 100 ms it
+// sends until that was too much, and the packet that waits as well.
+func inPackets(bandwidth uint64) uint64 {
+	return max(bandwidth/packets, 2)*packets - packets
+}
 
 // askedCompression is what the configuration says itself.
 func askedCompression(options *v1.VMIMConfigurationOptions) *v1.MigrationCompression {
