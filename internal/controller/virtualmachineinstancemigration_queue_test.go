@@ -373,8 +373,9 @@ var _ = Describe("Migrations that wait", Serial, func() {
 			AllowPostCopy: ptr.To(true),
 		}}
 		ExpectCreated(policy)
-		m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+		vmim, _ := m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 		state := ExpectExists(vmi).Status.MigrationState
+		Expect(ExpectExists(m.target(vmi, vmim)).Spec.Containers[0].Resources.Limits).To(HaveKey(corev1.ResourceName("devices.kubevirt.io/userfaultfd")))
 		Expect(state.MigrationPolicyName).To(HaveValue(Equal(m.ns)))
 		Expect(state.VMIMConfigurationOptions.AllowPostCopy).To(HaveValue(BeTrue()))
 		Expect(state.MigrationNetworkType).To(Equal(v1.Pod))

@@ -31,6 +31,11 @@ const BindVolumesCommand = "bind-volumes"
 // Source: qemu accel/tcg/tcg-accel-ops.c and tcg/region.c (tcg_init, DEFAULT_CODE_GEN_BUFFER_SIZE).
 const TranslationCacheMiB = 38
 
+// PostCopyDevice is where QEMU gets the right to handle faults of its own memory from, which a post-copy needs: the Pod's seccomp
+// profile has no system call for it. Linux has it since 6.1.
+// Source: Documentation/admin-guide/mm/userfaultfd.rst of Linux, uffd_open in QEMU's util/userfaultfd.c.
+const PostCopyDevice = "/dev/userfaultfd"
+
 // QEMUUser is the UID and GID under which everything in the launcher Pod runs, as in KubeVirt.
 const QEMUUser = 107
 

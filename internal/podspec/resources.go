@@ -13,12 +13,13 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Devices that the agent's device plugin offers. KubeVirt's names.
+// Devices that the agent's device plugin offers. KubeVirt's names, but for userfaultfd.
 const (
-	deviceKVM        corev1.ResourceName = "devices.kubevirt.io/kvm"
-	deviceTUN        corev1.ResourceName = "devices.kubevirt.io/tun"
-	deviceVhostNet   corev1.ResourceName = "devices.kubevirt.io/vhost-net"
-	deviceVhostVSOCK corev1.ResourceName = "devices.kubevirt.io/vhost-vsock"
+	deviceKVM         corev1.ResourceName = "devices.kubevirt.io/kvm"
+	deviceTUN         corev1.ResourceName = "devices.kubevirt.io/tun"
+	deviceVhostNet    corev1.ResourceName = "devices.kubevirt.io/vhost-net"
+	deviceVhostVSOCK  corev1.ResourceName = "devices.kubevirt.io/vhost-vsock"
+	deviceUserfaultfd corev1.ResourceName = "devices.kubevirt.io/userfaultfd"
 )
 
 // ephemeralStorage is requested for logs and for what libvirt writes beside the guest's disks. KubeVirt's value.
@@ -36,15 +37,22 @@ func resources(vmi *v1.VirtualMachineInstance, cfg Config) corev1.ResourceRequir
 	setMemory(&out, vmi, cfg)
 	setStorage(&out)
 	for _, device := range devices(vmi, cfg) {
-		// A device is counted, not shared: Kubernetes wants request and limit to be equal.
-		out.Requests[device] = resource.MustParse("1")
-		out.Limits[device] = resource.MustParse("1")
+		addDevice(&out, device)
 	}
 	requestNetworkResources(&out, vmi, cfg)
 	if len(out.Limits) == 0 {
 		out.Limits = nil
 	}
 	return out
+}
+
+// addDevice asks for a device. It is counted, not shared: Kubernetes wants request and limit to be equal.
+func addDevice(out *corev1.ResourceRequirements, device corev1.ResourceName) {
+	out.Requests[device] = resource.MustParse("1")
+	if out.Limits == nil {
+		out.Limits = corev1.ResourceList{}
+	}
+	out.Limits[device] = resource.MustParse("1")
 }
 
 // VCPUs is the number of virtual CPUs: that of the topology, or else of the CPUs that the resources name.

@@ -26,6 +26,8 @@ type Target struct {
 	// SELinuxLevel is the level of the Pod that the guest leaves: files that both Pods use carry it. Empty leaves the choice to
 	// the runtime.
 	SELinuxLevel string
+	// PostCopy says that the guest may run there before all of it has come: QEMU then handles the faults of its memory.
+	PostCopy bool
 }
 
 // TargetPodName is the name of the Pod that a migration goes to. It follows from the migration, so that making the Pod twice is
@@ -81,7 +83,11 @@ func BuildTarget(vmi *v1.VirtualMachineInstance, cfg Config, target Target) (*co
 	if target.SELinuxLevel != "" {
 		pod.Spec.SecurityContext.SELinuxOptions = &corev1.SELinuxOptions{Level: target.SELinuxLevel}
 	}
-	awaitGuest(&pod.Spec.Containers[0])
+	compute := &pod.Spec.Containers[0]
+	if target.PostCopy {
+		addDevice(&compute.Resources, deviceUserfaultfd)
+	}
+	awaitGuest(compute)
 	return pod, nil
 }
 

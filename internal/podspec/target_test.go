@@ -70,6 +70,18 @@ func TestTargetDiffersFromTheLauncherPodInWhatAMigrationNeeds(t *testing.T) {
 	}
 }
 
+// Which node gives it what it asks for is the agent's to say; the scheduler finds it everywhere.
+func TestTargetOfAPostCopyAsksForTheRightToHandleFaults(t *testing.T) {
+	const device = "devices.kubevirt.io/userfaultfd"
+	for _, postCopy := range []bool{false, true} {
+		got := buildTarget(t, makeVMI().Obj(), podspec.Target{PostCopy: postCopy}).Spec.Containers[0].Resources
+		request, limit := got.Requests[device], got.Limits[device]
+		if (request.Value() == 1) != postCopy || (limit.Value() == 1) != postCopy {
+			t.Errorf("post-copy %t: %v", postCopy, got)
+		}
+	}
+}
+
 func TestTargetKeepsTheUsersAntiAffinity(t *testing.T) {
 	vmi := makeVMI().Obj()
 	own := corev1.PodAffinityTerm{TopologyKey: "zone"}

@@ -24,6 +24,7 @@ import (
 
 	migrationsv1alpha1 "github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/podproc"
 )
 
@@ -94,6 +95,22 @@ var _ = Describe("A guest that moves to another node", Ordered, Serial, func() {
 			Expect(k8s.Delete(ctx, n.migration(ctx))).To(Succeed())
 		}))
 
+	It("runs at its new node before all of it is there, where that takes too long otherwise", func(ctx context.Context) {
+		if _, err := os.Stat(launcherpod.PostCopyDevice); err != nil {
+			Skip("this kernel is older than Linux 6.1: " + err.Error())
+		}
+		n.limit(ctx, "4Mi", func(p *migrationsv1alpha1.MigrationPolicySpec) {
+			p.AllowPostCopy, p.CompletionTimeoutPerGiB = ptr.To(true), ptr.To[int64](3)
+		})
+		n.mode = v1.MigrationPostCopy
+		DeferCleanup(func() { n.mode = v1.MigrationPreCopy })
+		n.move(ctx, n.migrate)
+		n.expectCounts(ctx)
+		n.expectLog(ctx)
+		Eventually(n.events).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(
+			ContainSubstring("The migration needs help (post-copy): not completed after 3s"))
+	}, SpecTimeout(4*time.Minute))
+
 	It("leaves a node that is drained, and others are shut down as their strategies say", func(ctx context.Context) {
 		node := vmi(ctx, n.namespace, n.name).Status.NodeName
 		DeferCleanup(func(ctx context.Context) { kubectl(ctx, "", "uncordon", node) }, NodeTimeout(time.Minute))
@@ -119,9 +136,8 @@ var _ = Describe("A guest that moves to another node", Ordered, Serial, func() {
 		n.move(ctx, func(ctx context.Context) { kubectl(ctx, "", append(drain, "--timeout=3m")...) })
 		n.expectCounts(ctx)
 		n.expectLog(ctx)
-		Eventually(func(ctx context.Context) string { return kubectl(ctx, "", "get", "events", "-n", n.namespace) }).
-			WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(ContainSubstring(
-			"The guest's memory is compressed (zstd): no more than 64Mi may be sent a second."))
+		Eventually(n.events).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(
+			ContainSubstring("The guest's memory is compressed (zstd): no more than 64Mi may be sent a second."))
 		for name, before := range shutDown {
 			expectNewInstance(ctx, before)
 			Expect(expectPhase(ctx, n.namespace, name, v1.Running).Status.NodeName).NotTo(Equal(node))
@@ -141,6 +157,8 @@ type nomad struct {
 	moves int
 	// network is the one that the memory goes over.
 	network v1.MigrationNetworkType
+	// mode is how it is to be copied.
+	mode v1.MigrationMode
 }
 
 // begin starts all guests on one node.
@@ -149,7 +167,7 @@ func (n *nomad) begin(ctx context.Context) {
 	n.namespace = newNamespace(ctx)
 	layNetwork(ctx, n.namespace)
 	migrateOverWire(ctx)
-	n.network = v1.Migration
+	n.network, n.mode = v1.Migration, v1.MigrationPreCopy
 	other := nodes(ctx)[1]
 	kubectl(ctx, "", "cordon", other)
 	DeferCleanup(func(ctx context.Context) { kubectl(ctx, "", "uncordon", other) }, NodeTimeout(time.Minute))
@@ -225,7 +243,7 @@ func (n *nomad) move(ctx context.Context, ask func(context.Context)) journey {
 
 	migration, state := n.migration(ctx), now.Status.MigrationState
 	Expect(state).To(And(HaveField("Completed", true), HaveField("Failed", false), HaveField("MigrationUID", migration.UID),
-		HaveField("SourceNode", one.From), HaveField("TargetNode", one.To), HaveField("Mode", v1.MigrationPreCopy),
+		HaveField("SourceNode", one.From), HaveField("TargetNode", one.To), HaveField("Mode", n.mode),
 		HaveField("StartTimestamp", Not(BeNil())), HaveField("EndTimestamp", Not(BeNil())), HaveField("AbortRequested", false)))
 	Expect(state.SourcePod).NotTo(Equal(state.TargetPod))
 	Expect(state.MigrationNetworkType).To(Equal(n.network))
@@ -247,12 +265,20 @@ func (n *nomad) move(ctx context.Context, ask func(context.Context)) journey {
 	return one
 }
 
+// events are all that was told of the guest.
+func (n *nomad) events(ctx context.Context) string {
+	return kubectl(ctx, "", "get", "events", "-n", n.namespace)
+}
+
 // limit has the guest's migrations follow a policy.
-func (n *nomad) limit(ctx context.Context, bandwidth string) {
+func (n *nomad) limit(ctx context.Context, bandwidth string, change ...func(*migrationsv1alpha1.MigrationPolicySpec)) {
 	GinkgoHelper()
 	policy := &migrationsv1alpha1.MigrationPolicy{ObjectMeta: metav1.ObjectMeta{Name: n.namespace}}
 	policy.Spec.Selectors = &migrationsv1alpha1.Selectors{VirtualMachineInstanceSelector: map[string]string{"vm": n.name}}
 	policy.Spec.BandwidthPerMigration = ptr.To(resource.MustParse(bandwidth))
+	for _, do := range change {
+		do(&policy.Spec)
+	}
 	create(ctx, policy)
 	DeferCleanup(func(ctx context.Context) error { return k8s.Delete(ctx, policy) }, NodeTimeout(time.Minute))
 }

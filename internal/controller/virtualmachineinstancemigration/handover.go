@@ -48,11 +48,10 @@ func handOver(ctx context.Context, s *Scope) error {
 
 // newState is all that the agents are told.
 func (s *Scope) newState(ctx context.Context) (*v1.VirtualMachineInstanceMigrationState, error) {
-	policy, err := s.policy(ctx)
+	configuration, name, err := s.configuration(ctx)
 	if err != nil {
 		return nil, err
 	}
-	configuration, name := migrationpolicy.Resolve(s.Migrations, policy)
 	return &v1.VirtualMachineInstanceMigrationState{
 		SourcePersistentStatePVCName: virtualmachineinstance.StateClaim(s.Own),
 		TargetPersistentStatePVCName: virtualmachineinstance.StateClaim(s.Target),
@@ -83,6 +82,16 @@ func (s *Scope) network() v1.MigrationNetworkType {
 		}
 	}
 	return v1.Migration
+}
+
+// configuration is that of the migration, and the name of the policy that it is from, if it is.
+func (s *Scope) configuration(ctx context.Context) (*v1.VMIMConfigurationOptions, *string, error) {
+	policy, err := s.policy(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	configuration, name := migrationpolicy.Resolve(s.Migrations, policy)
+	return configuration, name, nil
 }
 
 // policy is the MigrationPolicy that holds for the VMI, or nil.

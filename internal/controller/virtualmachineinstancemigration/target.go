@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -47,7 +48,14 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 	if err := s.planState(ctx, &config); err != nil {
 		return nil, err
 	}
-	target := podspec.Target{Name: s.Migration.Name, UID: s.Migration.UID, AddedNodeSelector: s.Migration.Spec.AddedNodeSelector}
+	configuration, _, err := s.configuration(ctx)
+	if err != nil {
+		return nil, err
+	}
+	target := podspec.Target{
+		Name: s.Migration.Name, UID: s.Migration.UID, AddedNodeSelector: s.Migration.Spec.AddedNodeSelector,
+		PostCopy: ptr.Deref(configuration.AllowPostCopy, false),
+	}
 	if podspec.UsesHostModel(s.VMI) && !config.UseEmulation {
 		node := &metav1.PartialObjectMetadata{}
 		node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))

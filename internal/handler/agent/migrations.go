@@ -17,10 +17,12 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/handler/facts"
 	"github.com/vireo-project/vireo/internal/handler/handover"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/handler/reconciler"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // migrations is what the agent needs to move guests.
@@ -73,7 +75,11 @@ func (m *migrations) serve(mgr ctrl.Manager, o *Options, connections *rpc.Manage
 		Incoming: m.incoming, Arrivals: m.arrivals,
 		Open:   func(pod hypervisor.PodRef) (handover.Launcher, error) { return connections.Conn(pod) },
 		Tunnel: connections.Tunnel,
-		Run:    guests.RunReleased, PostCopy: handover.AllowsPostCopy,
+		Run:    guests.RunReleased,
+		PostCopy: func(ctx context.Context, pod hypervisor.PodRef) bool {
+			conn, err := connections.Conn(pod)
+			return err == nil && facts.PodFiles{Process: conn.Process(), NodeDev: o.DevDir}.HasDevice(ctx, launcherpod.PostCopyDevice)
+		},
 	})
 	if err != nil {
 		return err

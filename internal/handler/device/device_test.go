@@ -147,7 +147,7 @@ func TestOnlyDevicesThatAreThereAreAdvertised(t *testing.T) {
 	n := startNode(t, "net/tun")
 	k := startKubelet(t, n.plugins)
 	n.start(t)
-	endpoints := k.expectRegistered(t, "devices.kubevirt.io/tun")
+	endpoints := k.expectRegistered(t, "devices.kubevirt.io/tun", "devices.kubevirt.io/userfaultfd")
 	n.expectUsable(t, true, false)
 
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -166,6 +166,19 @@ func TestOnlyDevicesThatAreThereAreAdvertised(t *testing.T) {
 	}
 	if got := allocated.ContainerResponses[0].Devices[0]; got.HostPath != "/dev/net/tun" || got.ContainerPath != "/dev/net/tun" {
 		t.Errorf("allocated %v", got)
+	}
+
+	// One that guests can do without is allocated where it is there.
+	for want := range 2 {
+		optional, err := n.client(t, endpoints["devices.kubevirt.io/userfaultfd"]).Allocate(ctx, &pluginapi.AllocateRequest{
+			ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: []string{"userfaultfd0"}}},
+		})
+		if err != nil || len(optional.ContainerResponses) != 1 || len(optional.ContainerResponses[0].Devices) != want {
+			t.Fatalf("got %v (%v), want %d devices", optional, err, want)
+		}
+		if want == 0 {
+			makeDevice(t, filepath.Join(n.dev, "userfaultfd"))
+		}
 	}
 
 	// A device that comes later is advertised then, and one that goes is unhealthy.
@@ -189,7 +202,7 @@ func expectDevices(t *testing.T, stream pluginapi.DevicePlugin_ListAndWatchClien
 
 func TestDevicesAreRegisteredWithEachKubelet(t *testing.T) {
 	n := startNode(t, "net/tun", "kvm", "vhost-net")
-	all := []string{"devices.kubevirt.io/kvm", "devices.kubevirt.io/tun", "devices.kubevirt.io/vhost-net"}
+	all := []string{"devices.kubevirt.io/kvm", "devices.kubevirt.io/tun", "devices.kubevirt.io/vhost-net", "devices.kubevirt.io/userfaultfd"}
 	first := startKubelet(t, n.plugins)
 	n.start(t)
 	first.expectRegistered(t, all...)

@@ -14,6 +14,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // Names of the devices, which are the last part of their resource names.
@@ -22,6 +24,9 @@ const (
 	TUN        = "tun"
 	VhostNet   = "vhost-net"
 	VhostVSOCK = "vhost-vsock"
+	// Userfaultfd lets QEMU take in a post-copy. A node that lacks the device offers it as well, and gives nothing: a guest moves
+	// there all the same.
+	Userfaultfd = "userfaultfd"
 )
 
 // restartDelay is the pause after a plugin failed: the kubelet may be on its way down.
@@ -49,11 +54,14 @@ func NewManager(o Options) *Manager {
 	m := &Manager{options: o, changed: make(chan struct{}, 1)}
 	for _, d := range []struct{ name, path string }{
 		{KVM, "/dev/kvm"}, {TUN, "/dev/net/tun"}, {VhostNet, "/dev/vhost-net"}, {VhostVSOCK, "/dev/vhost-vsock"},
+		{Userfaultfd, launcherpod.PostCopyDevice},
 	} {
-		m.plugins = append(m.plugins, &plugin{
-			name: d.name, path: d.path, count: o.Count, dir: o.PluginDir, healthy: m.present(d.path),
-			changed: make(chan struct{}), notify: m.notify,
-		})
+		p := &plugin{
+			name: d.name, path: d.path, count: o.Count, dir: o.PluginDir, optional: d.name == Userfaultfd,
+			present: func() bool { return m.present(d.path) }, changed: make(chan struct{}), notify: m.notify,
+		}
+		p.healthy = p.offered()
+		m.plugins = append(m.plugins, p)
 	}
 	return m
 }
@@ -143,7 +151,7 @@ func (m *Manager) round(ctx context.Context, watcher *fsnotify.Watcher) {
 // startPresent serves each device that is there and not served yet. A device that the node lacks is not advertised.
 func (m *Manager) startPresent(ctx context.Context, wg *sync.WaitGroup, started map[string]bool) {
 	for _, p := range m.plugins {
-		if started[p.name] || !m.present(p.path) {
+		if started[p.name] || !p.offered() {
 			continue
 		}
 		started[p.name] = true
@@ -168,6 +176,6 @@ func (m *Manager) serve(ctx context.Context, p *plugin) {
 
 func (m *Manager) checkHealth() {
 	for _, p := range m.plugins {
-		p.setHealthy(m.present(p.path))
+		p.setHealthy(p.offered())
 	}
 }

@@ -38,6 +38,9 @@ type plugin struct {
 	count int
 	// dir is the kubelet's directory of plugin sockets.
 	dir string
+	// present says whether the node has the device. One that is optional is offered without it, too.
+	present  func() bool
+	optional bool
 
 	// notify is called when the device becomes usable or ceases to be.
 	notify func()
@@ -48,6 +51,9 @@ type plugin struct {
 	// changed is closed and replaced when healthy changes.
 	changed chan struct{}
 }
+
+// offered says whether the kubelet is to know of the device.
+func (p *plugin) offered() bool { return p.optional || p.present() }
 
 // usable says that the kubelet can give the device to guests.
 func (p *plugin) usable() bool {
@@ -175,13 +181,16 @@ func (p *plugin) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugin_
 	}
 }
 
-// Allocate gives the device file to a container, once however many of its devices were asked for.
+// Allocate gives the device file to a container, once however many of its devices were asked for. What is optional is not given
+// where it is not there.
 func (p *plugin) Allocate(_ context.Context, r *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	response := &pluginapi.AllocateResponse{}
 	for range r.ContainerRequests {
-		response.ContainerResponses = append(response.ContainerResponses, &pluginapi.ContainerAllocateResponse{
-			Devices: []*pluginapi.DeviceSpec{{HostPath: p.path, ContainerPath: p.path, Permissions: "mrw"}},
-		})
+		container := &pluginapi.ContainerAllocateResponse{}
+		if !p.optional || p.present() {
+			container.Devices = []*pluginapi.DeviceSpec{{HostPath: p.path, ContainerPath: p.path, Permissions: "mrw"}}
+		}
+		response.ContainerResponses = append(response.ContainerResponses, container)
 	}
 	return response, nil
 }

@@ -183,11 +183,15 @@ func TestClaim(t *testing.T) {
 		// onNode makes the node's device file and the Pod's the same one.
 		onNode  bool
 		refused bool
+		// chosen is the number that the kernel gave the node's, if it chooses.
+		chosen uint32
 	}{
 		{name: "a device of root", mode: 0o600, minor: minor, owner: launcherpod.QEMUUser},
 		{name: "a device for all", mode: 0o666, minor: minor},
 		{name: "another device under the name", mode: 0o600, minor: 3},
 		{name: "the node's own", mode: 0o600, minor: minor, onNode: true, refused: true},
+		{name: "a number of the kernel's choice", mode: 0o600, minor: 257, owner: launcherpod.QEMUUser, chosen: 257},
+		{name: "another one than that", mode: 0o600, minor: 256, chosen: 257},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "device")
@@ -207,7 +211,14 @@ func TestClaim(t *testing.T) {
 			if tc.onNode {
 				node = path
 			}
-			if err := claim(f, minor, node); (err != nil) != tc.refused {
+			wanted := uint32(minor)
+			if tc.chosen != 0 {
+				wanted = dynamicMinor
+				if err := unix.Mknod(node, unix.S_IFCHR, int(unix.Mkdev(miscMajor, tc.chosen))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := claim(f, wanted, node); (err != nil) != tc.refused {
 				t.Fatal(err)
 			}
 			var stat unix.Stat_t

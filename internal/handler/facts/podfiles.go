@@ -100,10 +100,15 @@ var guestDevices = []struct {
 	{"/dev/net/tun", 200},
 	{"/dev/vhost-net", 238},
 	{"/dev/vhost-vsock", 241},
+	{launcherpod.PostCopyDevice, dynamicMinor},
 }
 
-// miscMajor is the major number of all of them.
-const miscMajor = 10
+const (
+	// miscMajor is the major number of all of them.
+	miscMajor = 10
+	// dynamicMinor stands for a number that the node's kernel has chosen.
+	dynamicMinor = 255
+)
 
 // ClaimDevices gives the devices that the Pod was allotted to the user that QEMU runs as. The runtime makes the nodes
 // in the Pod's own /dev as they are on the host, where vhost-net and sometimes kvm belong to root.
@@ -134,6 +139,11 @@ func claim(f *os.File, minor uint32, onNode string) error {
 	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
 		return err
 	}
+	var node unix.Stat_t
+	err := unix.Stat(onNode, &node)
+	if minor == dynamicMinor && err == nil {
+		minor = unix.Minor(node.Rdev)
+	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFCHR || unix.Major(stat.Rdev) != miscMajor || unix.Minor(stat.Rdev) != minor {
 		return nil
 	}
@@ -141,8 +151,7 @@ func claim(f *os.File, minor uint32, onNode string) error {
 	if stat.Uid == launcherpod.QEMUUser || stat.Mode&othersReadWrite == othersReadWrite {
 		return nil
 	}
-	var node unix.Stat_t
-	switch err := unix.Stat(onNode, &node); {
+	switch {
 	case err == nil && node.Dev == stat.Dev && node.Ino == stat.Ino:
 		return errors.New("it is the node's own device file")
 	case err != nil && !errors.Is(err, unix.ENOENT):

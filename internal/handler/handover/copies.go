@@ -349,7 +349,8 @@ func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Desti
 		r.PostCopy = false
 		begun.rules = begun.rules.withoutPostCopy()
 		c.say(begun.vmi, v1.Migrating, "ForgoPostCopy", fmt.Sprintf(
-			"The migration goes on without post-copy, which node %s does not allow: vm.unprivileged_userfaultfd is not 1 there.", m.TargetNode))
+			"The migration goes on without post-copy: launcher Pod %s on node %s has no %s, which Linux has since 6.1.",
+			begun.vmi.Status.MigrationState.TargetPod, m.TargetNode, launcherpod.PostCopyDevice))
 	}
 	if r.Compression != "" {
 		c.say(begun.vmi, v1.Migrating, "Compress", fmt.Sprintf("The guest's memory is compressed (%s): %s.", r.Compression, whyCompressed(options)))

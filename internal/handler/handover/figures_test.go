@@ -5,7 +5,6 @@ package handover
 
 import (
 	"testing"
-	"testing/fstest"
 	"time"
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
@@ -29,16 +28,5 @@ func TestFigures(t *testing.T) {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
-	}
-}
-
-func TestAllowsPostCopy(t *testing.T) {
-	for content, want := range map[string]bool{"1\n": true, "0\n": false, "": false} {
-		if got := allowsPostCopy(fstest.MapFS{userfaultSetting: {Data: []byte(content)}}); got != want {
-			t.Errorf("%q: got %t", content, got)
-		}
-	}
-	if allowsPostCopy(fstest.MapFS{}) {
-		t.Error("a kernel without the setting has no userfaultfd")
 	}
 }

@@ -63,8 +63,9 @@ type ServerOptions struct {
 	Tunnel func(context.Context, hypervisor.PodRef) (net.Conn, error)
 	// Run lets a guest run that was released, if it may. It is called before the source's agent gets its answer.
 	Run func(ctx context.Context, vmi types.NamespacedName, migration types.UID) error
-	// PostCopy says whether QEMU can take in a post-copy here. Nil means that it cannot.
-	PostCopy func() bool
+	// PostCopy says whether QEMU can take in a post-copy in a Pod. It refuses a migration that merely may become one if not, at the
+	// target only (migrate_caps_check in migration/options.c): the source needs nothing. Nil means that it cannot.
+	PostCopy func(context.Context, hypervisor.PodRef) bool
 	// Now is the clock.
 	Now func() time.Time
 }
@@ -147,7 +148,7 @@ func (s *Server) serve(do func(http.ResponseWriter, *http.Request, request) erro
 // destination prepares QEMU's encryption and tells the source what it must know.
 func (s *Server) destination(w http.ResponseWriter, r *http.Request, asked request) error {
 	arrival := asked.arrival
-	answer := Destination{Address: arrival.Address, Domain: arrival.Domain, PostCopy: s.PostCopy != nil && s.PostCopy()}
+	answer := Destination{Address: arrival.Address, Domain: arrival.Domain, PostCopy: s.PostCopy != nil && s.PostCopy(r.Context(), arrival.Pod)}
 	if !arrival.Plain {
 		// Anew for each question: what an earlier process made is known to nobody.
 		address, err := netip.ParseAddr(arrival.Address)

@@ -47,7 +47,7 @@ type fate struct {
 	died chan struct{}
 	// noAPI cuts it off from the API server, and loseReleases loses its releases.
 	noAPI, loseReleases atomic.Bool
-	// noPostCopy says that its node does not let QEMU take in a post-copy. It is set before anything is asked.
+	// noPostCopy says that its Pods do not let QEMU take in a post-copy. It is set before anything is asked.
 	noPostCopy bool
 
 	mu      sync.Mutex
@@ -127,7 +127,7 @@ func (f *fate) serve(
 		Tunnel: func(_ context.Context, pod hypervisor.PodRef) (net.Conn, error) {
 			return launchers.Launcher(pod.UID).MigrationConn(), nil
 		},
-		Run: guests.RunReleased, PostCopy: func() bool { return !f.noPostCopy },
+		Run: guests.RunReleased, PostCopy: func(context.Context, hypervisor.PodRef) bool { return !f.noPostCopy },
 	})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return s.Serve(ctx, listener) }))).To(Succeed())
