@@ -239,7 +239,7 @@ func (a *agentProcess) changed() {
 }
 
 // told hears of the end of a migration: that is said when its guest runs at the target.
-func (a *agentProcess) told(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, action, message string) {
+func (a *agentProcess) told(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, _, message string) {
 	ctrllog.Log.Info("Told", "reason", reason.String(), "message", message)
 	if reason != v1.Migrated {
 		return

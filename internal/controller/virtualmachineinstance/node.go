@@ -93,10 +93,12 @@ func removeFenced(ctx context.Context, s *Scope) error {
 		if !fenced {
 			continue
 		}
-		err = s.Client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: ptr.To(pod.UID)})
+		// As it was when that was decided: between this line and the one before, a process can have been suspended for hours, in which
+		// its node came back.
+		err = s.Client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: ptr.To(pod.UID), ResourceVersion: ptr.To(pod.ResourceVersion)})
 		switch {
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-			continue // Kubernetes removes it, too.
+			continue // Kubernetes removes it, too, or will tell what has changed.
 		case err != nil:
 			return fmt.Errorf("remove launcher Pod %s from node %s, which is out of service: %w", pod.Name, pod.Spec.NodeName, err)
 		}

@@ -163,9 +163,12 @@ func (s *Scope) removeTarget(ctx context.Context, why string) error {
 	if s.Target == nil || s.Target.DeletionTimestamp != nil || !s.alive(s.Target) {
 		return nil
 	}
-	err := s.Client.Delete(ctx, s.Target, client.Preconditions{UID: ptr.To(s.Target.UID)})
+	// As it was when that was decided: no guest is on its way to a Pod that has not changed since.
+	err := s.Client.Delete(ctx, s.Target, client.Preconditions{UID: ptr.To(s.Target.UID), ResourceVersion: ptr.To(s.Target.ResourceVersion)})
 	switch {
 	case apierrors.IsNotFound(err):
+	case apierrors.IsConflict(err):
+		return fmt.Errorf("delete the target's Pod %s, which has changed: %w", s.Target.Name, err)
 	case err != nil:
 		s.event(corev1.EventTypeWarning, ReasonFailedDelete, actionDelete, "Error deleting canceled migration target pod: %v", err)
 		return fmt.Errorf("delete the target's Pod %s: %w", s.Target.Name, err)
