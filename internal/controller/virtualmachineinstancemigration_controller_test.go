@@ -221,6 +221,22 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(deleted(podOf(vmi))).To(BeTrue())
 	})
 
+	It("removes that Pod when it has ended", func() {
+		m := newMigrations()
+		vmi := m.running("a", "vm")
+		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
+		a.write("virt-handler of the migration's source", func(s *v1.VirtualMachineInstanceMigrationState) { s.Mode = v1.MigrationPostCopy })
+		a.complete()
+		a.act()
+		m.look(vmim)
+		Expect(deleted(podOf(vmi))).To(BeFalse())
+		m.world.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", lastWordMigrated))
+		m.look(vmim)
+		Expect(deleted(podOf(vmi))).To(BeTrue())
+		Expect(deleted(m.target(vmi, vmim))).To(BeFalse())
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
+	})
+
 	It("stops a guest that is deleted on its way where it is", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")

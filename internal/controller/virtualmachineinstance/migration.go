@@ -110,7 +110,19 @@ func changeHands(ctx context.Context, s *Scope) error {
 	if s.migrating && s.deleting() && s.VMI.Status.NodeName != s.VMI.Status.MigrationState.TargetNode {
 		s.abort = true // A guest that is to stop does so where it is.
 	}
+	if err := s.removeFormer(ctx); err != nil {
+		return err
+	}
 	return s.labelNodes(ctx)
+}
+
+// removeFormer deletes the Pod that the guest has left when it ended by itself, as that of a post-copy does once all is copied.
+func (s *Scope) removeFormer(ctx context.Context) error {
+	if !s.migrating || s.stage() != vmistatus.Live || s.VMI.Status.NodeName != s.VMI.Status.MigrationState.TargetNode ||
+		PodState(s.Other) == migration.PodAlive || PodState(s.Pod) != migration.PodAlive {
+		return nil
+	}
+	return s.deleteOther(ctx)
 }
 
 // yield records that the target owns the guest, in place of an agent that could not.
