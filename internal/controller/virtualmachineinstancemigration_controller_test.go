@@ -205,7 +205,9 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(vmi.Status.Reason).To(Equal("LostInMigration"))
 	})
 
-	It("leaves a Pod alone that still serves memory after a switch to post-copy", func() {
+	// postCopied is a migration that was switched to a post-copy, and whose guest is the target's.
+	postCopied := func() (*migrations, *v1.VirtualMachineInstance, *v1.VirtualMachineInstanceMigration) {
+		GinkgoHelper()
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
@@ -213,6 +215,11 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		a.complete()
 		a.act()
 		m.look(vmim)
+		return m, vmi, vmim
+	}
+
+	It("leaves a Pod alone that still serves memory after a switch to post-copy", func() {
+		m, vmi, vmim := postCopied()
 		Expect(ExpectExists(vmi).Status.NodeName).To(Equal(m.node("b")))
 		Expect(deleted(podOf(vmi))).To(BeFalse())
 		// It goes when the guest does not need it any more.
@@ -222,13 +229,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 	})
 
 	It("removes that Pod when it has ended", func() {
-		m := newMigrations()
-		vmi := m.running("a", "vm")
-		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
-		a.write("virt-handler of the migration's source", func(s *v1.VirtualMachineInstanceMigrationState) { s.Mode = v1.MigrationPostCopy })
-		a.complete()
-		a.act()
-		m.look(vmim)
+		m, vmi, vmim := postCopied()
 		Expect(deleted(podOf(vmi))).To(BeFalse())
 		m.world.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", lastWordMigrated))
 		m.look(vmim)

@@ -99,15 +99,15 @@ func stoppedByKubelet(pod *corev1.Pod) bool {
 // disruptionOf says who wanted the Pod gone, in words, if that was neither virt-controller nor a user: a drain, the scheduler for a
 // Pod that is more important, or the kubelet.
 func disruptionOf(pod *corev1.Pod) string {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
-			if c.Reason == "EvictionByEvictionAPI" {
-				return fmt.Sprintf("The launcher Pod was evicted from node %s, as a drain does.", pod.Spec.NodeName)
-			}
-			return fmt.Sprintf("The launcher Pod had to leave node %s: %s (%s).", pod.Spec.NodeName, sentence(c.Message), word(c.Reason))
-		}
+	c := podCondition(pod, corev1.DisruptionTarget)
+	switch {
+	case c == nil || c.Status != corev1.ConditionTrue:
+		return ""
+	case c.Reason == "EvictionByEvictionAPI":
+		return fmt.Sprintf("The launcher Pod was evicted from node %s, as a drain does.", pod.Spec.NodeName)
+	default:
+		return fmt.Sprintf("The launcher Pod had to leave node %s: %s (%s).", pod.Spec.NodeName, sentence(c.Message), word(c.Reason))
 	}
-	return ""
 }
 
 // outcomeOf is what the launcher left behind, unless it is not from a virt-launcher that is itself: killed for its memory,

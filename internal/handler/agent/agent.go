@@ -175,7 +175,7 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 		Machines: Machines{connections},
 		Networks: networks,
 		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: o.podsDir(), Pod: pod} },
-		Files:    func(p *hypervisor.Process) reconciler.Files { return facts.PodFiles{Process: p, NodeDev: o.DevDir} },
+		Files:    func(p *hypervisor.Process) reconciler.Files { return o.podFiles(p) },
 		Config:   store.Current,
 		Recorder: mgr.GetEventRecorder(name),
 	})

@@ -17,7 +17,6 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
-	"github.com/vireo-project/vireo/internal/handler/facts"
 	"github.com/vireo-project/vireo/internal/handler/handover"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
@@ -78,7 +77,7 @@ func (m *migrations) serve(mgr ctrl.Manager, o *Options, connections *rpc.Manage
 		Run:    guests.RunReleased,
 		PostCopy: func(ctx context.Context, pod hypervisor.PodRef) bool {
 			conn, err := connections.Conn(pod)
-			return err == nil && facts.PodFiles{Process: conn.Process(), NodeDev: o.DevDir}.HasDevice(ctx, launcherpod.PostCopyDevice)
+			return err == nil && o.podFiles(conn.Process()).HasDevice(ctx, launcherpod.PostCopyDevice)
 		},
 	})
 	if err != nil {

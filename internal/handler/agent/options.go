@@ -15,6 +15,8 @@ import (
 	"strconv"
 
 	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/handler/facts"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 )
 
 // Environment variables that the DaemonSet sets, which are the defaults of flags.
@@ -95,6 +97,11 @@ func (o *Options) podsDir() string { return filepath.Join(o.KubeletRoot, "pods")
 func (o *Options) podResourcesDir() string { return filepath.Join(o.KubeletRoot, "pod-resources") }
 
 func (o *Options) pluginDir() string { return filepath.Join(o.KubeletRoot, "device-plugins") }
+
+// podFiles looks at the files of a launcher Pod.
+func (o *Options) podFiles(p *hypervisor.Process) facts.PodFiles {
+	return facts.PodFiles{Process: p, NodeDev: o.DevDir}
+}
 
 func (o *Options) metricsAddress() string { return net.JoinHostPort(o.PodIP, strconv.Itoa(o.Port)) }
 

@@ -45,10 +45,10 @@ func TestMemoryIsCompressedWhereTheLinkIsTheLimit(t *testing.T) {
 			if test.asked != "" {
 				options.ExperimentalMigrationOptions = &v1.ExperimentalMigrationOptions{Compression: &test.asked}
 			}
-			spec := &v1.VirtualMachineInstanceSpec{}
-			spec.Domain.CPU = &v1.CPU{DedicatedCPUPlacement: test.dedicated}
+			vmi := &v1.VirtualMachineInstance{}
+			vmi.Spec.Domain.CPU = &v1.CPU{DedicatedCPUPlacement: test.dedicated}
 			r := &hypervisor.CopyRequest{}
-			configure(r, spec, options)
+			configure(r, vmi, options)
 			if got := r.Compression; got != string(test.want) && (got != "" || test.want != none) {
 				t.Errorf("compressed by %q, want %q", got, test.want)
 			}
@@ -67,7 +67,7 @@ func TestCompressedMemoryKeepsToItsBandwidth(t *testing.T) {
 	zstd := v1.MigrationCompressionZstd
 	for bandwidth, want := range map[string]uint64{"10Mi": 5 << 20, "16Mi": 10 << 20, "64Mi": 55 << 20, "1Mi": 5 << 20, "1Gi": 1015 << 20} {
 		r := &hypervisor.CopyRequest{}
-		configure(r, &v1.VirtualMachineInstanceSpec{}, &v1.VMIMConfigurationOptions{
+		configure(r, &v1.VirtualMachineInstance{}, &v1.VMIMConfigurationOptions{
 			BandwidthPerMigration:        ptr.To(resource.MustParse(bandwidth)),
 			ExperimentalMigrationOptions: &v1.ExperimentalMigrationOptions{Compression: &zstd},
 		})
@@ -76,7 +76,7 @@ func TestCompressedMemoryKeepsToItsBandwidth(t *testing.T) {
 		}
 	}
 	r := &hypervisor.CopyRequest{}
-	configure(r, &v1.VirtualMachineInstanceSpec{}, &v1.VMIMConfigurationOptions{
+	configure(r, &v1.VirtualMachineInstance{}, &v1.VMIMConfigurationOptions{
 		ExperimentalMigrationOptions: &v1.ExperimentalMigrationOptions{Compression: &zstd},
 	})
 	if r.Bandwidth != 0 || r.Parallel != compressedChannels {

@@ -342,7 +342,7 @@ func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Desti
 		Target:    tunnelTo(c.peers, m),
 		CopyDisks: disksToCopy(begun.vmi, live),
 	}
-	configure(r, &begun.vmi.Spec, options)
+	configure(r, begun.vmi, options)
 	begun.rules = rulesOf(options)
 	if r.PostCopy && !d.PostCopy {
 		// QEMU there would refuse the whole migration.
@@ -364,7 +364,7 @@ func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Desti
 var errPlain = errors.New("the target's agent has no certificates for the guest's memory, and the migration's configuration does not disable TLS")
 
 // configure adds what the migration's configuration says.
-func configure(r *hypervisor.CopyRequest, spec *v1.VirtualMachineInstanceSpec, options *v1.VMIMConfigurationOptions) {
+func configure(r *hypervisor.CopyRequest, vmi *v1.VirtualMachineInstance, options *v1.VMIMConfigurationOptions) {
 	if options == nil {
 		return
 	}
@@ -381,7 +381,7 @@ func configure(r *hypervisor.CopyRequest, spec *v1.VirtualMachineInstanceSpec, o
 	method := v1.MigrationCompressionNone
 	if asked := askedCompression(options); asked != nil {
 		method = *asked
-	} else if r.Bandwidth >= compressedFrom && r.Bandwidth <= compressedUpTo && (spec.Domain.CPU == nil || !spec.Domain.CPU.DedicatedCPUPlacement) {
+	} else if r.Bandwidth >= compressedFrom && r.Bandwidth <= compressedUpTo && !vmi.IsCPUDedicated() {
 		method = v1.MigrationCompressionZstd
 	}
 	if method == v1.MigrationCompressionNone {
