@@ -189,7 +189,7 @@ func (c *course) judge(now time.Time, p *hypervisor.CopyProgress) (step, string)
 		if late {
 			why = fmt.Sprintf("not completed after %s, %s", limit, why)
 		} else {
-			why = fmt.Sprintf("%s and %s, %s", c.standstill(p), now.Sub(c.gained).Round(time.Second), why)
+			why = fmt.Sprintf("%s, %s", c.standstill(now, p), why)
 		}
 		if c.rules.postCopy {
 			return postCopy, why
@@ -201,7 +201,7 @@ func (c *course) judge(now time.Time, p *hypervisor.CopyProgress) (step, string)
 		return giveUp, fmt.Sprintf("Live migration is not completed after %d seconds and has been aborted", int64(limit.Seconds()))
 	case c.mode == v1.MigrationPreCopy && c.downtime < c.rules.downtime && remaining(p) > 0 && passes(max(c.shortestIn, c.raisedIn), p) >= patientPasses:
 		c.downtime, c.raisedIn = min(moreDowntime*c.downtime, c.rules.downtime), p.Iteration
-		return allowMore, fmt.Sprintf("the guest may stand still for %d ms: %s, %s", c.downtime.Milliseconds(), c.standstill(p), rates(p))
+		return allowMore, fmt.Sprintf("the guest may stand still for %d ms: %s, %s", c.downtime.Milliseconds(), c.standstill(now, p), rates(p))
 	default:
 		return goOn, ""
 	}
@@ -226,12 +226,17 @@ func (c *course) hopeless(p *hypervisor.CopyProgress) bool {
 		p.DirtyBytesPerSecond > p.Memory.BytesPerSecond && passes(max(c.shortestIn, c.raisedIn), p) >= stalledPasses
 }
 
-// standstill is how little gets on, in words.
-func (c *course) standstill(p *hypervisor.CopyProgress) string {
-	if c.shortest == 0 {
-		return fmt.Sprintf("what is left has not become less than %.1f MiB for %d passes", mib(c.left), passes(c.shortestIn, p))
+// standstill is how little gets on, in words. A copy of disks alone has no passes.
+func (c *course) standstill(now time.Time, p *hypervisor.CopyProgress) string {
+	what := fmt.Sprintf("what is left has not become less than %.1f MiB", mib(c.left))
+	if c.shortest > 0 {
+		what = fmt.Sprintf("no pass over memory was shorter than %.1f MiB", mib(c.shortest))
 	}
-	return fmt.Sprintf("no pass over memory was shorter than %.1f MiB for %d passes", mib(c.shortest), passes(c.shortestIn, p))
+	since := now.Sub(c.gained).Round(time.Second)
+	if n := passes(c.shortestIn, p); n > 0 {
+		return fmt.Sprintf("%s for %d passes and %s", what, n, since)
+	}
+	return fmt.Sprintf("%s for %s", what, since)
 }
 
 func mib(n uint64) float64 { return float64(n) / (1 << 20) }

@@ -227,3 +227,17 @@ func TestEachStepIsAnActionOfItsOwn(t *testing.T) {
 		t.Error(seen)
 	}
 }
+
+func TestStandstillInWords(t *testing.T) {
+	began := time.Now()
+	for want, p := range map[string]*hypervisor.CopyProgress{
+		"what is left has not become less than 9.0 MiB for 7s":              {Disk: hypervisor.CopyAmount{Remaining: 9 << 20}},
+		"what is left has not become less than 9.0 MiB for 2 passes and 7s": {Memory: hypervisor.CopyAmount{Remaining: 9 << 20}, Iteration: 2},
+	} {
+		c := newCourse(rules{}, began)
+		c.left = 9 << 20
+		if got := c.standstill(began.Add(7*time.Second), p); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

@@ -67,7 +67,11 @@ func figures(t times, s *CopyState, now time.Time) string {
 	}
 	if p := s.Progress; p != nil {
 		words = append(words, fmt.Sprintf("%d bytes copied in %d passes", p.Memory.Processed+p.Disk.Processed, p.Iteration),
-			fmt.Sprintf("%d bytes/s", p.Memory.BytesPerSecond+p.Disk.BytesPerSecond), fmt.Sprintf("the guest changed up to %d bytes/s", s.Dirtied))
+			fmt.Sprintf("%d bytes/s", p.Memory.BytesPerSecond+p.Disk.BytesPerSecond))
+		// QEMU measures it each second: a quick migration is over before.
+		if s.Dirtied > 0 {
+			words = append(words, fmt.Sprintf("the guest changed up to %d bytes/s", s.Dirtied))
+		}
 		if p.Throttle > 0 {
 			words = append(words, fmt.Sprintf("slowed down by %d%%", p.Throttle))
 		}
