@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -95,10 +96,19 @@ func (c *Client) Destination(ctx context.Context, m Migration) (*Destination, er
 	return d, nil
 }
 
-// Release tells the target's agent that the source's guest will never run again. Without an error, the target's guest runs.
-func (c *Client) Release(ctx context.Context, m Migration) error {
-	_, err := c.ask(ctx, http.MethodPost, m, releaseRequest)
-	return err
+// Release tells the target's agent that the source's guest will never run again. Without an error, the target's guest runs. It
+// returns for how long.
+func (c *Client) Release(ctx context.Context, m Migration) (time.Duration, error) {
+	body, err := c.ask(ctx, http.MethodPost, m, releaseRequest)
+	if err != nil {
+		return 0, err
+	}
+	var answer Release
+	// That the guest runs is known. An older agent says no more.
+	if json.Unmarshal(body, &answer) != nil {
+		return 0, nil
+	}
+	return time.Duration(min(answer.RunsForMs, uint64(math.MaxInt64/time.Millisecond))) * time.Millisecond, nil
 }
 
 func (c *Client) ask(ctx context.Context, method string, m Migration, what string) ([]byte, error) {

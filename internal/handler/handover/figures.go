@@ -21,8 +21,8 @@ type times struct {
 	began, stopped, ran time.Time
 }
 
-// Ran notes that the target's agent has said that the guest of a migration runs there.
-func (c *Copies) Ran(migration types.UID) {
+// Ran notes that the target's agent has said that the guest of a migration runs there, and for how long.
+func (c *Copies) Ran(migration types.UID, since time.Duration) {
 	begun := c.Find(migration)
 	if begun == nil {
 		return
@@ -30,7 +30,7 @@ func (c *Copies) Ran(migration types.UID) {
 	begun.mu.Lock()
 	defer begun.mu.Unlock()
 	if begun.times.ran.IsZero() {
-		begun.times.ran = c.now()
+		begun.times.ran = c.now().Add(-since)
 	}
 }
 

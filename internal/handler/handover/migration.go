@@ -70,6 +70,12 @@ type Destination struct {
 	PostCopy bool `json:"postCopy,omitempty"`
 }
 
+// Release is the answer of the target's agent when its guest runs.
+type Release struct {
+	// RunsForMs is for how many milliseconds it does already: longer than this took after a post-copy. It is 0 if that is not known.
+	RunsForMs uint64 `json:"runsForMs,omitempty"`
+}
+
 // IsPlain says that a guest is to be sent unencrypted.
 func IsPlain(options *v1.VMIMConfigurationOptions) bool {
 	return options != nil && isTrue(options.DisableTLS)
@@ -83,8 +89,8 @@ type Peers interface {
 	Tunnel(ctx context.Context, m Migration) (net.Conn, error)
 	// KeepState gives it the EFI variables that last, and returns when all of the machine's state is on the target's claim.
 	KeepState(ctx context.Context, m Migration, nvram []byte) error
-	// Release tells the target's agent that the source's guest will never run again.
-	Release(ctx context.Context, m Migration) error
+	// Release tells the target's agent that the source's guest will never run again, and returns for how long the target's has run.
+	Release(ctx context.Context, m Migration) (time.Duration, error)
 }
 
 // Machine is the hypervisor of a launcher, of which a guest is copied.

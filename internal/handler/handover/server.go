@@ -61,8 +61,9 @@ type ServerOptions struct {
 	Open func(hypervisor.PodRef) (Launcher, error)
 	// Tunnel connects to its libvirtd.
 	Tunnel func(context.Context, hypervisor.PodRef) (net.Conn, error)
-	// Run lets a guest run that was released, if it may. It is called before the source's agent gets its answer.
-	Run func(ctx context.Context, vmi types.NamespacedName, migration types.UID) error
+	// Run lets a guest run that was released, if it may, and returns for how long it has run. It is called before the source's agent
+	// gets its answer.
+	Run func(ctx context.Context, vmi types.NamespacedName, migration types.UID) (time.Duration, error)
 	// PostCopy says whether QEMU can take in a post-copy in a Pod. It refuses a migration that merely may become one if not, at the
 	// target only (migrate_caps_check in migration/options.c): the source needs nothing. Nil means that it cannot.
 	PostCopy func(context.Context, hypervisor.PodRef) bool
@@ -175,10 +176,11 @@ func (s *Server) destination(w http.ResponseWriter, r *http.Request, asked reque
 // release lets the guest run. It may come more than once.
 func (s *Server) release(w http.ResponseWriter, r *http.Request, asked request) error {
 	s.Arrivals.Release(asked.migration)
-	if err := s.Run(r.Context(), asked.vmi, asked.migration); err != nil {
+	runs, err := s.Run(r.Context(), asked.vmi, asked.migration)
+	if err != nil {
 		return err
 	}
-	w.WriteHeader(http.StatusNoContent)
+	httpserver.WriteJSON(w, http.StatusOK, Release{RunsForMs: uint64(runs.Milliseconds())})
 	return nil
 }
 

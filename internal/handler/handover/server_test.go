@@ -48,6 +48,8 @@ type target struct {
 	files    hypervisor.StateFiles
 	nvram    []byte
 	released []types.UID
+	// runs is for how long the guest has run.
+	runs time.Duration
 	// libvirtd is the other end of the tunnel that was made last.
 	libvirtd chan net.Conn
 }
@@ -111,11 +113,11 @@ func startTarget(t *testing.T) *target {
 			w.libvirtd <- theirs
 			return ours, nil
 		},
-		Run: func(_ context.Context, _ types.NamespacedName, migration types.UID) error {
+		Run: func(_ context.Context, _ types.NamespacedName, migration types.UID) (time.Duration, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.released = append(w.released, migration)
-			return nil
+			return w.runs, nil
 		},
 	})
 	if err != nil {
@@ -209,7 +211,7 @@ func TestWhoIsRefused(t *testing.T) {
 			expectRefusal(t, "the destination", err, tc.code)
 			_, err = peer.Tunnel(t.Context(), m)
 			expectRefusal(t, "a tunnel", err, tc.code)
-			err = peer.Release(t.Context(), m)
+			_, err = peer.Release(t.Context(), m)
 			if tc.releases {
 				if err != nil || len(w.released) != 1 {
 					t.Errorf("the release: %v, %v", err, w.released)
@@ -235,20 +237,20 @@ func expectRefusal(t *testing.T, what string, err error, code int) {
 func TestStrangersDoNotGetThrough(t *testing.T) {
 	w := startTarget(t)
 	stranger := handover.NewClient(agentpki.New(t).Client("red"), w.port)
-	if err := stranger.Release(t.Context(), migration()); err == nil || len(w.released) > 0 {
+	if _, err := stranger.Release(t.Context(), migration()); err == nil || len(w.released) > 0 {
 		t.Errorf("the agent of another cluster: %v", err)
 	}
 	elsewhere := migration(func(m *handover.Migration) { m.TargetNode = "green" })
-	if err := w.from("red").Release(t.Context(), elsewhere); err == nil || !strings.Contains(err.Error(), "green") {
+	if _, err := w.from("red").Release(t.Context(), elsewhere); err == nil || !strings.Contains(err.Error(), "green") {
 		t.Errorf("an agent answers for another node: %v", err)
 	}
 }
 
 func TestReleaseLetsTheGuestRunBeforeItIsAnswered(t *testing.T) {
 	w := startTarget(t)
-	for range 2 {
-		if err := w.from("red").Release(t.Context(), migration()); err != nil {
-			t.Fatal(err)
+	for _, w.runs = range []time.Duration{0, 12 * time.Minute} {
+		if runs, err := w.from("red").Release(t.Context(), migration()); err != nil || runs != w.runs {
+			t.Fatal(runs, err)
 		}
 	}
 	if len(w.released) != 2 || !w.arrivals.Released(attempt) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -228,34 +229,43 @@ func (r *Reconciler) decline(ctx context.Context, s *scope, outcome error) error
 var errNotComplete = errors.New("the guest has not arrived as a whole")
 
 // RunReleased lets a guest run that the source's agent has released, without waiting for what the reconciler is at. What follows
-// from it is done by the reconciler.
-func (r *Reconciler) RunReleased(ctx context.Context, key types.NamespacedName, uid types.UID) error {
+// from it is done by the reconciler. It returns for how long the guest has run, which libvirt lets run itself in a post-copy.
+func (r *Reconciler) RunReleased(ctx context.Context, key types.NamespacedName, uid types.UID) (time.Duration, error) {
 	defer r.Notify(key)
 	s, err := r.read(ctx, key)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if s == nil {
-		return fmt.Errorf("%w: its launcher Pod has ended", errNotComplete)
+		return 0, fmt.Errorf("%w: its launcher Pod has ended", errNotComplete)
 	}
 	vmi, side := s.migrating(r.Node)
 	if vmi == nil || side != migration.Target || vmi.Status.MigrationState.MigrationUID != uid {
-		return fmt.Errorf("%w: it is not expected", errNotComplete)
+		return 0, fmt.Errorf("%w: it is not expected", errNotComplete)
 	}
 	if err := r.connect(ctx, s); err != nil {
-		return err
+		return 0, err
 	}
 	state, err := r.targetState(ctx, s)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	record, _ := vmistatus.MigrationRecord(&vmi.Status)
 	switch actions := migration.DecideTarget(migration.TargetView{Record: record, Domain: state, Released: r.Arrivals.Released(uid)}); {
 	case state == migration.TargetRunning:
-		return nil
+		return r.ran(s), nil
 	case has(actions, migration.Run) && vmi.Status.MigrationState.TargetNodeDomainReadyTimestamp == nil:
-		return r.runTarget(ctx, s, vmi)
+		return 0, r.runTarget(ctx, s, vmi)
 	default:
-		return errNotComplete
+		return 0, errNotComplete
 	}
+}
+
+// ran is for how long the guest has, as far as that is known.
+func (r *Reconciler) ran(s *scope) time.Duration {
+	since := s.machine.ResumedSince()
+	if since.IsZero() {
+		return 0
+	}
+	return max(r.Now().Sub(since), 0)
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -147,13 +148,15 @@ func (p *mortalPeers) Destination(ctx context.Context, m handover.Migration) (d 
 	return d, err
 }
 
-func (p *mortalPeers) Release(ctx context.Context, m handover.Migration) error {
-	return p.fate.do("release", func() error {
+func (p *mortalPeers) Release(ctx context.Context, m handover.Migration) (runs time.Duration, err error) {
+	err = p.fate.do("release", func() error {
 		if p.fate.loseReleases.Load() {
 			return errLost
 		}
-		return p.Client.Release(ctx, m)
+		runs, err = p.Client.Release(ctx, m)
+		return err
 	})
+	return runs, err
 }
 
 // mortalMachine is a hypervisor, as an agent sees it that may die.

@@ -5,6 +5,7 @@ package reconciler
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -85,6 +86,8 @@ type Mover interface {
 	Target(ctx context.Context, domain string) (migration.TargetDomain, error)
 	// ResumeTarget lets a guest run that has arrived.
 	ResumeTarget(ctx context.Context, domain string) error
+	// ResumedSince is when the guest was last seen to run on, or zero.
+	ResumedSince() time.Time
 }
 
 // Files looks at the files and processes of a launcher Pod, and gives it what it may not take itself.

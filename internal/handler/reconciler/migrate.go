@@ -215,9 +215,9 @@ func (r *Reconciler) surrender(ctx context.Context, vmi *v1.VirtualMachineInstan
 		case migration.Release:
 			m := handover.Of(vmi)
 			release.Go(func() error {
-				err := r.Peers.Release(ctx, m)
+				runs, err := r.Peers.Release(ctx, m)
 				if err == nil {
-					r.copies.Ran(m.UID)
+					r.copies.Ran(m.UID, runs)
 				}
 				return err
 			})

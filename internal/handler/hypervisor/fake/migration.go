@@ -31,6 +31,7 @@ type moving struct {
 	copies   int
 	progress hypervisor.CopyProgress
 	postCopy bool
+	resumed  time.Time
 	downtime time.Duration
 	limit    uint64
 	tls      *migrationtls.Files
@@ -183,9 +184,16 @@ func (l *Launcher) ResumeTarget(ctx context.Context, _ string) error {
 			err = hypervisor.ErrNotRunning
 			return
 		}
-		l.domain.State, l.domain.Reason = hypervisor.StateRunning, ""
+		l.domain.State, l.domain.Reason, l.moving.resumed = hypervisor.StateRunning, "", time.Now()
 	})
 	return err
+}
+
+// ResumedSince is when that was.
+func (l *Launcher) ResumedSince() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.moving.resumed
 }
 
 // CopyProgress is what SetProgress was given, while there is a job.

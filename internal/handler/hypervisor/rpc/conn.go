@@ -56,8 +56,8 @@ type Conn struct {
 	// thaw thaws a guest that was frozen.
 	thaw   thawer
 	notify func()
-	// suspended is when libvirt said last that the guest stopped, in nanoseconds since 1970.
-	suspended atomic.Int64
+	// suspended is when the guest stopped last, by what libvirt has said, and resumed when it ran on, in nanoseconds since 1970.
+	suspended, resumed atomic.Int64
 
 	// mu is held for reading during calls and for writing to close, as libvirt's handle must outlive its calls.
 	mu      sync.RWMutex

@@ -135,7 +135,7 @@ func (m *copier) run(ctx context.Context) error {
 	return m.switchOver(ctx, params, cookie, flags)
 }
 
-// suspendedSince is when libvirt said last that the guest stopped.
+// suspendedSince is when the guest stopped last.
 func (c *Conn) suspendedSince() time.Time { return time.Unix(0, c.suspended.Load()) }
 
 // tellStopped says since when the guest stands still. Where the event is not there, it is as long as that is known for sure.

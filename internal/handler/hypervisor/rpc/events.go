@@ -40,8 +40,14 @@ func (c *Conn) Watch(ctx context.Context, notify func()) error {
 			func() (int, error) {
 				return l.DomainEventLifecycleRegister(nil,
 					func(_ *libvirt.Connect, _ *libvirt.Domain, e *libvirt.DomainEventLifecycle) {
-						if e.Event == libvirt.DOMAIN_EVENT_SUSPENDED {
-							c.suspended.Store(time.Now().UnixNano())
+						switch e.Event {
+						case libvirt.DOMAIN_EVENT_SUSPENDED:
+							// libvirt says so once more when a post-copy has begun.
+							if since := c.suspended.Load(); since == 0 || since < c.resumed.Load() {
+								c.suspended.Store(time.Now().UnixNano())
+							}
+						case libvirt.DOMAIN_EVENT_RESUMED:
+							c.resumed.Store(time.Now().UnixNano())
 						}
 						notify()
 					})

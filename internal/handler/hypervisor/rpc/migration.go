@@ -116,6 +116,14 @@ func targetState(state libvirt.DomainState, reason int) migration.TargetDomain {
 	}
 }
 
+// ResumedSince is when libvirt said last that the guest runs on. It is zero if that was not since this connection was made.
+func (c *Conn) ResumedSince() time.Time {
+	if at := c.resumed.Load(); at != 0 {
+		return time.Unix(0, at)
+	}
+	return time.Time{}
+}
+
 // ResumeSource lets a guest go on that was suspended to move. One that libvirt has a job for stays as it is.
 func (c *Conn) ResumeSource(ctx context.Context, domain string) error {
 	return c.onDomain(ctx, domain, "resume the source's guest", func(d *libvirt.Domain) error {
