@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"libvirt.org/go/libvirt"
@@ -31,6 +32,13 @@ var startEventLoop = sync.OnceValue(func() error {
 	return nil
 })
 
+// began notes when a state did that another ends. libvirt tells of it again when a post-copy begins, and when that has ended.
+func began(state, other *atomic.Int64) {
+	if since := state.Load(); since == 0 || since < other.Load() {
+		state.Store(time.Now().UnixNano())
+	}
+}
+
 // Watch calls notify after everything that can change what the agent reports about the domain. It is called once
 // per connection, before Guest. notify must not block: all connections share one event loop. What happened is not told, as whoever wants to know asks again.
 func (c *Conn) Watch(ctx context.Context, notify func()) error {
@@ -42,12 +50,9 @@ func (c *Conn) Watch(ctx context.Context, notify func()) error {
 					func(_ *libvirt.Connect, _ *libvirt.Domain, e *libvirt.DomainEventLifecycle) {
 						switch e.Event {
 						case libvirt.DOMAIN_EVENT_SUSPENDED:
-							// libvirt says so once more when a post-copy has begun.
-							if since := c.suspended.Load(); since == 0 || since < c.resumed.Load() {
-								c.suspended.Store(time.Now().UnixNano())
-							}
+							began(&c.suspended, &c.resumed)
 						case libvirt.DOMAIN_EVENT_RESUMED:
-							c.resumed.Store(time.Now().UnixNano())
+							began(&c.resumed, &c.suspended)
 						}
 						notify()
 					})

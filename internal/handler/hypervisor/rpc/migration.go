@@ -116,7 +116,7 @@ func targetState(state libvirt.DomainState, reason int) migration.TargetDomain {
 	}
 }
 
-// ResumedSince is when libvirt said last that the guest runs on. It is zero if that was not since this connection was made.
+// ResumedSince is when the guest ran on last, by what libvirt has said. It is zero if that was not since this connection was made.
 func (c *Conn) ResumedSince() time.Time {
 	if at := c.resumed.Load(); at != 0 {
 		return time.Unix(0, at)
