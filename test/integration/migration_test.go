@@ -341,6 +341,11 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		ctx := GinkgoT().Context()
 		r := m.request()
 		r.PostCopy, r.Bandwidth = true, 8<<20
+		var stopped time.Time
+		r.Stopped = func(since time.Time) { stopped = since }
+		for _, conn := range []*rpc.Conn{m.here, m.there} {
+			Expect(conn.Watch(ctx, func() {})).To(Succeed())
+		}
 		done := make(chan error, 1)
 		go func() { done <- m.here.Copy(ctx, r) }()
 		Eventually(func() bool {
@@ -350,8 +355,12 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		}).WithTimeout(time.Minute).Should(BeTrue())
 		Expect(m.here.StartPostCopy(ctx, m.guest.domain)).To(Succeed())
 		Eventually(m.target).WithTimeout(time.Minute).Should(Equal(migration.TargetRunning))
+		Eventually(m.there.ResumedSince).ShouldNot(BeZero())
+		ran := m.there.ResumedSince()
 		Expect(m.source().Domain).To(BeElementOf(migration.SourceServing, migration.SourceHandedOver))
 		Eventually(done).WithTimeout(2 * time.Minute).Should(Receive(Succeed()))
+		// libvirt says that the guest runs once more when all of it has arrived.
+		Expect(m.there.ResumedSince()).To(And(Equal(ran), BeTemporally(">", stopped)))
 		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceHandedOver}))
 		Expect(strings.TrimSpace(m.arrive().run("echo $((40+2))"))).To(Equal("42"))
 	})

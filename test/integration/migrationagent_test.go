@@ -254,8 +254,8 @@ func (a *agentProcess) told(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent,
 func (a *agentProcess) left(ctx context.Context, vmi *v1.VirtualMachineInstance) {
 	m := handover.Of(vmi)
 	for ctx.Err() == nil {
-		if err := a.peers.Release(ctx, m); err == nil {
-			a.copies.Ran(m.UID)
+		if runs, err := a.peers.Release(ctx, m); err == nil {
+			a.copies.Ran(m.UID, runs)
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -263,25 +263,25 @@ func (a *agentProcess) left(ctx context.Context, vmi *v1.VirtualMachineInstance)
 }
 
 // run lets a guest run that was released, by the decision that the reconciler asks for.
-func (a *agentProcess) run(ctx context.Context, _ types.NamespacedName, uid types.UID) error {
+func (a *agentProcess) run(ctx context.Context, _ types.NamespacedName, uid types.UID) (time.Duration, error) {
 	conn, err := a.machine(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	a.mu.Lock()
 	name := launcherpod.DomainName(a.incoming.Namespace, a.incoming.Name)
 	a.mu.Unlock()
 	state, err := conn.Target(ctx, name)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	view := migration.TargetView{Record: migration.Record{Started: true}, Domain: state, Released: a.arrivals.Released(uid)}
 	for _, action := range migration.DecideTarget(view) {
 		if action == migration.Run {
-			return conn.ResumeTarget(ctx, name)
+			return 0, conn.ResumeTarget(ctx, name)
 		}
 	}
-	return errors.New("the guest has not arrived as a whole")
+	return 0, errors.New("the guest has not arrived as a whole")
 }
 
 // Get implements client.Reader for the one VMI that is on its way.
