@@ -235,6 +235,8 @@ func scenes() map[string]*world {
 				}
 			}),
 		"moves soon": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1()).migration("kubevirt-migrate-vm-b", v1.MigrationPending, ""),
+		"finds no other node": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1()).migration("kubevirt-migrate-vm-b", v1.MigrationScheduling, "").
+			pod(unschedulable("0/2 nodes are available: 1 Insufficient memory, 1 node(s) didn't match pod anti-affinity rules.")),
 		"leaves without a quota": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(evicted(v1.EvictionStrategyLiveMigrate))).
 			migration("kubevirt-evacuation-b", v1.MigrationPending, "").with(func(s *Snapshot) {
 			s.Migrations[0].Status.Conditions = []v1.VirtualMachineInstanceMigrationCondition{{Type: v1.VirtualMachineInstanceMigrationRejectedByResourceQuota, Status: corev1.ConditionTrue, Message: "exceeded quota: memory"}}

@@ -156,13 +156,18 @@ func schedule(s *Snapshot) []Finding {
 		return nil
 	}
 	why, lacks := words(message)
-	f := Finding{What: "No node takes the VM.", Why: why}
+	nodes := "No node"
+	if s.VMI != nil && s.VMI.IsRunning() {
+		// The newest Pod is the one that a migration has made.
+		nodes, why = "No other node", append(why, "The guest runs on where it is, and waits for a node to move to.")
+	}
+	f := Finding{What: nodes + " takes the VM.", Why: why}
 	switch {
 	case lacks["memory"]:
-		f.What = "No node has enough memory for the VM."
+		f.What = nodes + " has enough memory for the VM."
 		f.Do = fmt.Sprintf("Ask for less than %s, stop other VMs, or add a node. What is free:", s.memory())
 	case lacks["cpu"]:
-		f.What, f.Do = "No node has enough CPU for the VM.", "Ask for fewer CPUs, stop other VMs, or add a node. What is free:"
+		f.What, f.Do = nodes+" has enough CPU for the VM.", "Ask for fewer CPUs, stop other VMs, or add a node. What is free:"
 	default:
 		f.Do = "Change what the VM asks of its node, or the nodes:"
 	}
