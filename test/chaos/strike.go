@@ -175,15 +175,21 @@ func (h *harness) killLeader(ctx context.Context, s *scene) error {
 
 // damage is what nothing but this test mends.
 type damage struct {
-	mu     sync.Mutex
-	killed bool
-	cuts   map[string]bool
+	mu sync.Mutex
+	// killed are the components that were, and cuts the nodes.
+	killed, cuts map[string]bool
 }
 
 func (d *damage) kill(h *harness, component string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.killed = true
+	if d.killed[component] {
+		return fmt.Errorf("%w: %s, which was killed before", errAbsent, component)
+	}
+	if d.killed == nil {
+		d.killed = map[string]bool{}
+	}
+	d.killed[component] = true
 	h.seen.note("kill %s", component)
 	return h.cluster.kill(component)
 }
@@ -202,12 +208,12 @@ func (d *damage) mend(ctx context.Context, h *harness) error {
 		delete(d.cuts, node)
 		h.seen.note("the cut on %s is healed", node)
 	}
-	if d.killed {
+	if len(d.killed) > 0 {
 		err := h.cluster.up(ctx)
 		if err == nil {
 			h.seen.note("what was killed runs again")
+			clear(d.killed)
 		}
-		d.killed = err != nil
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
