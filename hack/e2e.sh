@@ -15,11 +15,12 @@ mkdir -p "$step_logs"
 steps=$((local_steps + 2))
 
 before=$(mktemp)
-trap 'rm -f "$before"' EXIT
+failures=$(mktemp)
+trap 'rm -f "$before" "$failures"' EXIT
 
 run_suite() {
 	[ -z "$own_cluster" ] || export VIREO_CLUSTER=$PWD/hack/cluster/cluster
-	go tool ginkgo run --procs="${PROCS:-2}" --timeout=75m -v --focus="${FOCUS:-}" ${GINKGO_FLAGS:-} ./test/e2e
+	FAILURES_FILE=$failures go tool ginkgo run --procs="${PROCS:-2}" --timeout=75m -v --focus="${FOCUS:-}" ${GINKGO_FLAGS:-} ./test/e2e
 }
 
 finish() {
@@ -33,4 +34,5 @@ bring_up 2 virt-controller virt-api virt-handler virt-launcher virt-launcher-pre
 result=0
 (watched "end-to-end suite" run_suite) || result=$?
 step "taking the cluster down, and looking for leftovers" finish
+sed 's/^/    /' "$failures"
 exit $result

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
+	. "github.com/onsi/gomega"
+)
+
+// failuresFile is where the tests that failed are listed with what they expected, for whoever has only the end of a run's
+// output. Empty writes nothing.
+var failuresFile = os.Getenv("FAILURES_FILE")
+
+var _ = ReportAfterSuite("failures, in short", func(report Report) {
+	if failuresFile == "" {
+		return
+	}
+	out := &strings.Builder{}
+	for _, spec := range report.SpecReports.WithState(types.SpecStateFailureStates) {
+		fmt.Fprintf(out, "%s\n  %s\n", strings.TrimSpace(spec.FullText()), spec.Failure.Location)
+		for _, line := range strings.Split(shorten(spec.Failure.Message, 1200), "\n") {
+			fmt.Fprintf(out, "    %s\n", line)
+		}
+	}
+	Expect(os.WriteFile(failuresFile, []byte(out.String()), 0o644)).To(Succeed())
+})
+
+// shorten leaves a text its beginning and its end: what gomega prints says at both what it is about.
+func shorten(text string, atMost int) string {
+	if len(text) <= atMost {
+		return text
+	}
+	return text[:atMost/2] + " … " + text[len(text)-atMost/2:]
+}
