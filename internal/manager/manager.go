@@ -191,5 +191,8 @@ func setupHealth(mgr ctrl.Manager, certificates *Certificates) error {
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return err
 	}
+	if err := mgr.AddReadyzCheck("webhooks-listen", mgr.GetWebhookServer().StartedChecker()); err != nil {
+		return err
+	}
 	return mgr.AddReadyzCheck("webhooks", certificates.Ready)
 }

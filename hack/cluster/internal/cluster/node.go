@@ -40,6 +40,11 @@ func (m *Machine) makeBridge(ctx context.Context, p plan.Plan) error {
 			return err
 		}
 	}
+	// Otherwise it has the lowest of its ports' addresses, another one with each cable that comes or goes, and a node that
+	// knows the former reaches nothing until it asks again: for most of a minute.
+	if _, err := process.Run(ctx, "ip", "link", "set", plan.Bridge, "address", plan.BridgeHardware); err != nil {
+		return err
+	}
 	address := fmt.Sprintf("%s/%d", p.Host, p.NodeCIDR.Bits())
 	if _, err := process.Run(ctx, "ip", "address", "replace", address, "dev", plan.Bridge); err != nil {
 		return err

@@ -14,6 +14,8 @@ import (
 const (
 	// Bridge is the interface of the machine that the nodes are plugged into.
 	Bridge = "vireo0"
+	// BridgeHardware is its hardware address: a locally administered one, "Vireo" in ASCII.
+	BridgeHardware = "0a:56:69:72:65:6f"
 	// Cgroup is the control group that holds every process of the cluster.
 	Cgroup = "/vireo-cluster"
 	// HostCgroup holds the control plane.
