@@ -34,6 +34,16 @@ import (
 //
 // +kubebuilder:webhook:path=/launcher-eviction-validate,mutating=false,failurePolicy=fail,sideEffects=NoneOnDryRun,groups="",resources=pods/eviction,verbs=create,versions=v1,name=virt-launcher-eviction-interceptor.kubevirt.io,admissionReviewVersions=v1,patch=`{"matchConditions":[{"name":"is-launcher","expression":"request.name.startsWith('virt-launcher-')"}]}`
 
+// withoutKeepAlive has a connection closed with the answer to its first request. The API server would keep it for the next one, which is
+// lost if it comes at the moment that this process is stopped and closes what is idle: to kubectl that is the end of a drain, and a
+// drain that stops this process has it happen, as it asks again for each guest after the seconds that a stopped Pod is given.
+func withoutKeepAlive(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Connection", "close")
+		handler.ServeHTTP(w, r)
+	})
+}
+
 // evictionInterceptor has guests moved whose Pods somebody evicts.
 type evictionInterceptor struct {
 	config ConfigSource

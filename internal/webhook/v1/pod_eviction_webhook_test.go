@@ -5,6 +5,10 @@ package v1
 
 import (
 	"context"
+	"crypto/tls"
+	"io"
+	"net/http"
+	"strings"
 	"sync"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -93,6 +97,21 @@ var _ = Describe("an eviction", func() {
 		Expect(get(vmi).ResourceVersion).To(Equal(version), "to ask again changes nothing")
 		Expect(expectStays(pod).Annotations).To(HaveKeyWithValue(eviction.InProgressAnnotation, "kubevirt"))
 		Expect(eviction.ByDrain(&pod.ObjectMeta)).To(BeFalse(), "its node takes Pods, or nobody knows")
+	})
+
+	It("is answered on a connection of its own, which a webhook that is stopped cannot close in the face of another one", func() {
+		// As the API server asks webhooks: in HTTP/1.1.
+		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}}
+		DeferCleanup(transport.CloseIdleConnections)
+		response, err := (&http.Client{Transport: transport}).Post("https://"+webhookAddress+"/launcher-eviction-validate", "application/json",
+			strings.NewReader(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1",
+				"request":{"uid":"1","name":"virt-launcher-gone","namespace":"default","object":{}}}`))
+		Expect(err).NotTo(HaveOccurred())
+		defer func() { _ = response.Body.Close() }()
+		body, err := io.ReadAll(response.Body)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(string(body)).To(ContainSubstring(`"allowed":true`))
+		Expect(response.Close).To(BeTrue(), "the connection is kept")
 	})
 
 	It("notes that the node is being drained", func() {

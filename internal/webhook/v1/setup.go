@@ -60,9 +60,9 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 		"/migration-validate-create": migration,
 		"/migration-validate-update": migration,
 
-		"/launcher-eviction-validate": &admission.Webhook{Handler: &evictionInterceptor{
+		"/launcher-eviction-validate": withoutKeepAlive(&admission.Webhook{Handler: &evictionInterceptor{
 			config: options.Config, live: mgr.GetAPIReader(), writer: mgr.GetClient(), liveMigration: options.LiveMigration,
-		}},
+		}}),
 
 		"/kubevirt-validate-create": kubeVirt,
 		"/kubevirt-validate-update": kubeVirt,

@@ -6,8 +6,10 @@ package v1
 import (
 	"context"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -35,6 +37,8 @@ var (
 	kubectl      func(args ...string) (stdout, stderr io.Reader, err error)
 	controller   client.Client // the manager's service account
 	impersonated = "system:serviceaccount:kubevirt:kubevirt-controller"
+	// webhookAddress is where the webhooks listen.
+	webhookAddress string
 )
 
 func TestWebhooks(t *testing.T) {
@@ -64,6 +68,7 @@ var _ = BeforeSuite(func() {
 	Expect(v1.AddToScheme(scheme)).To(Succeed())
 
 	opts := env.WebhookInstallOptions
+	webhookAddress = net.JoinHostPort(opts.LocalServingHost, strconv.Itoa(opts.LocalServingPort))
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme:  scheme,
 		Metrics: metricsserver.Options{BindAddress: "0"},
