@@ -195,19 +195,6 @@ var _ = Describe("A person at a running guest", Ordered, ContinueOnFailure, func
 		expectSameGuest(ctx)
 	}, SpecTimeout(9*time.Minute))
 
-	It("loses nothing when virt-api is replaced, and is told why its connections ended", func(ctx context.Context) {
-		at := openConsole(ctx, namespace, name)
-		address, _ := forward(ctx, namespace, name, ":80")
-		expectHello(ctx, address)
-		restartVirtAPI(ctx)
-		expectSays(ctx, at.Err, "The connection ended: .+")
-		expectSays(ctx, at.Err, "Connected to "+name+" console again")
-		at.press("echo STILL-$((50+5))\n")
-		expectSays(ctx, at.Out, "STILL-55")
-		expectHello(ctx, address)
-		expectSameGuest(ctx)
-	}, SpecTimeout(8*time.Minute))
-
 	It("leaves it alone, and nobody writes anything about it", func(ctx context.Context) {
 		versions := func() string {
 			vm := &v1.VirtualMachine{}
@@ -224,6 +211,26 @@ var _ = Describe("A person at a running guest", Ordered, ContinueOnFailure, func
 		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(BeNumerically(">", 15*time.Second), "it never settles")
 		Consistently(versions).WithContext(ctx).WithTimeout(quietTime).WithPolling(time.Second).Should(Equal(before))
 	}, SpecTimeout(4*time.Minute+quietTime))
+})
+
+// Serial: whatever the other tests do over virt-api would end as well.
+var _ = Describe("A person at a guest when virt-api is replaced", Serial, func() {
+	It("loses nothing, and is told why the connections ended", func(ctx context.Context) {
+		namespace, name := newNamespace(ctx), "linked"
+		DeferCleanup(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
+		create(ctx, makeVM(namespace, name))
+		instance := expectReady(ctx, namespace, name)
+		at := openConsole(ctx, namespace, name)
+		address, _ := forward(ctx, namespace, name, ":80")
+		expectHello(ctx, address)
+		restartVirtAPI(ctx)
+		expectSays(ctx, at.Err, "The connection ended: .+")
+		expectSays(ctx, at.Err, "Connected to "+name+" console again")
+		at.press("echo STILL-$((50+5))\n")
+		expectSays(ctx, at.Out, "STILL-55")
+		expectHello(ctx, address)
+		Expect(vmi(ctx, namespace, name)).To(And(HaveField("UID", instance.UID), HaveField("Status.Phase", v1.Running)))
+	}, SpecTimeout(8*time.Minute))
 })
 
 // expectHello asks the small guest's web server until it answers.
