@@ -14,9 +14,8 @@ mkdir -p "$step_logs"
 . hack/deploy-local.sh
 steps=$((local_steps + 2))
 
-before=$(mktemp)
-failures=$(mktemp)
-trap 'rm -f "$before" "$failures"' EXIT
+failures=$step_logs/failures.txt
+: >"$failures"
 
 run_suite() {
 	[ -z "$own_cluster" ] || export VIREO_CLUSTER=$PWD/hack/cluster/cluster

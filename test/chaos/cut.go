@@ -47,9 +47,6 @@ func (d *damage) cut(ctx context.Context, h *harness, node string, rules func(ap
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.cuts == nil {
-		d.cuts = map[string]bool{}
-	}
 	d.cuts[node] = true
 	h.seen.note("cut on %s", node)
 	_, err = h.cluster.enter(ctx, node, cutRuleset(rules(server.Host)), "nft", "-f", "-")

@@ -46,7 +46,10 @@ type harness struct {
 
 // newHarness starts a guest. What was made is to be cleaned up, also when it fails.
 func newHarness(ctx context.Context, o options, cluster *localCluster) (*harness, error) {
-	h := &harness{options: o, cluster: cluster, seen: newObserver(o.namespace), chain: &oracle.Chain{}}
+	h := &harness{
+		options: o, cluster: cluster, seen: newObserver(o.namespace), chain: &oracle.Chain{},
+		damage: damage{killed: map[string]bool{}, cuts: map[string]bool{}},
+	}
 	if err := h.connect(); err != nil {
 		return nil, err
 	}

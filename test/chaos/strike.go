@@ -186,9 +186,6 @@ func (d *damage) kill(h *harness, component string) error {
 	if d.killed[component] {
 		return fmt.Errorf("%w: %s, which was killed before", errAbsent, component)
 	}
-	if d.killed == nil {
-		d.killed = map[string]bool{}
-	}
 	d.killed[component] = true
 	h.seen.note("kill %s", component)
 	return h.cluster.kill(component)

@@ -97,12 +97,6 @@ var _ = Describe("A person at a running guest", Ordered, ContinueOnFailure, func
 		before := count()
 		Eventually(count).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeNumerically(">", before+1))
 	}
-	expectSameGuest := func(ctx context.Context) {
-		GinkgoHelper()
-		now := vmi(ctx, namespace, name)
-		Expect(now).To(And(HaveField("UID", instance.UID), HaveField("Status.Phase", v1.Running)))
-		Expect(launcherPod(ctx, now).Status.Phase).To(Equal(corev1.PodRunning))
-	}
 
 	It("logs in over the console, and a second person takes it over", func(ctx context.Context) {
 		first := openConsole(ctx, namespace, name)
@@ -152,7 +146,7 @@ var _ = Describe("A person at a running guest", Ordered, ContinueOnFailure, func
 		for i, found := range worked.FindAllStringSubmatch(log(), -1) {
 			Expect(found[1]).To(Equal(strconv.Itoa(i+1)), "nothing was left out and nothing done twice")
 		}
-		expectSameGuest(ctx)
+		expectSameGuest(ctx, instance)
 	}, SpecTimeout(4*time.Minute))
 
 	It("freezes the guest's disks, which thaw when they are told to, and alone when nobody does", func(ctx context.Context) {
@@ -192,7 +186,7 @@ var _ = Describe("A person at a running guest", Ordered, ContinueOnFailure, func
 		Eventually(ready).WithContext(ctx).WithTimeout(bootTimeout).Should(Equal(before + 2))
 		Expect(boots()).To(Equal(before + 2))
 		Expect(strings.Count(log(), guestShutdown)).To(Equal(shutdowns), "a reset asks nobody")
-		expectSameGuest(ctx)
+		expectSameGuest(ctx, instance)
 	}, SpecTimeout(9*time.Minute))
 
 	It("leaves it alone, and nobody writes anything about it", func(ctx context.Context) {
@@ -229,9 +223,17 @@ var _ = Describe("A person at a guest when virt-api is replaced", Serial, func()
 		at.press("echo STILL-$((50+5))\n")
 		expectSays(ctx, at.Out, "STILL-55")
 		expectHello(ctx, address)
-		Expect(vmi(ctx, namespace, name)).To(And(HaveField("UID", instance.UID), HaveField("Status.Phase", v1.Running)))
+		expectSameGuest(ctx, instance)
 	}, SpecTimeout(8*time.Minute))
 })
+
+// expectSameGuest sees that an instance is the one that it was, and runs.
+func expectSameGuest(ctx context.Context, instance *v1.VirtualMachineInstance) {
+	GinkgoHelper()
+	now := vmi(ctx, instance.Namespace, instance.Name)
+	Expect(now).To(And(HaveField("UID", instance.UID), HaveField("Status.Phase", v1.Running)))
+	Expect(launcherPod(ctx, now).Status.Phase).To(Equal(corev1.PodRunning))
+}
 
 // expectHello asks the small guest's web server until it answers.
 func expectHello(ctx context.Context, address string) {

@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	"github.com/onsi/ginkgo/v2/types"
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/format"
 )
 
 // failuresFile is where the tests that failed are listed with what they expected, for whoever has only the end of a run's
@@ -23,10 +24,8 @@ var _ = ReportAfterSuite("failures, in short", func(report Report) {
 	}
 	out := &strings.Builder{}
 	for _, spec := range report.SpecReports.WithState(types.SpecStateFailureStates) {
-		fmt.Fprintf(out, "%s\n  %s\n", strings.TrimSpace(spec.FullText()), spec.Failure.Location)
-		for _, line := range strings.Split(shorten(spec.Failure.Message, 1200), "\n") {
-			fmt.Fprintf(out, "    %s\n", line)
-		}
+		fmt.Fprintf(out, "%s\n  %s\n%s\n", strings.TrimSpace(spec.FullText()), spec.Failure.Location,
+			format.IndentString(shorten(spec.Failure.Message, 1200), 1))
 	}
 	Expect(os.WriteFile(failuresFile, []byte(out.String()), 0o644)).To(Succeed())
 })

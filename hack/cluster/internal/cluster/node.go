@@ -36,14 +36,12 @@ func (m *Machine) makeBridge(ctx context.Context, p plan.Plan) error {
 		return err
 	}
 	if _, err := os.Stat("/sys/class/net/" + plan.Bridge); errors.Is(err, fs.ErrNotExist) {
-		if _, err := process.Run(ctx, "ip", "link", "add", plan.Bridge, "mtu", strconv.Itoa(plan.MTU), "type", "bridge"); err != nil {
+		// With no address of its own it has the lowest of its ports', another one with each cable that comes or goes, and a
+		// node that knows the former reaches nothing until it asks again: for most of a minute.
+		if _, err := process.Run(ctx, "ip", "link", "add", plan.Bridge, "address", plan.BridgeHardware,
+			"mtu", strconv.Itoa(plan.MTU), "type", "bridge"); err != nil {
 			return err
 		}
-	}
-	// Otherwise it has the lowest of its ports' addresses, another one with each cable that comes or goes, and a node that
-	// knows the former reaches nothing until it asks again: for most of a minute.
-	if _, err := process.Run(ctx, "ip", "link", "set", plan.Bridge, "address", plan.BridgeHardware); err != nil {
-		return err
 	}
 	address := fmt.Sprintf("%s/%d", p.Host, p.NodeCIDR.Bits())
 	if _, err := process.Run(ctx, "ip", "address", "replace", address, "dev", plan.Bridge); err != nil {
