@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -24,7 +25,8 @@ var _ = ReportAfterSuite("failures, in short", func(report Report) {
 	}
 	out := &strings.Builder{}
 	for _, spec := range report.SpecReports.WithState(types.SpecStateFailureStates) {
-		fmt.Fprintf(out, "%s\n  %s\n%s\n", strings.TrimSpace(spec.FullText()), spec.Failure.Location,
+		name := cmp.Or(spec.FullText(), spec.LeafNodeType.String())
+		fmt.Fprintf(out, "%s\n  %s\n%s\n", name, spec.Failure.Location,
 			format.IndentString(shorten(spec.Failure.Message, 1200), 1))
 	}
 	Expect(os.WriteFile(failuresFile, []byte(out.String()), 0o644)).To(Succeed())
