@@ -30,6 +30,7 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("cannot start logging: %w", err)
 	}
+	log.Install()
 	// controller-runtime adds --kubeconfig; in a Pod the service account is used.
 	config, err := ctrl.GetConfig()
 	if err != nil {

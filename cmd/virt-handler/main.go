@@ -31,6 +31,7 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("cannot make the log: %w", err)
 	}
+	log.Install()
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("cannot find the API server: %w", err)

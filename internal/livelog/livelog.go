@@ -9,6 +9,8 @@ import (
 	"github.com/go-logr/zapr"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
@@ -37,6 +39,13 @@ func New(verbosity int) (*Log, error) {
 	l := &Log{Logger: zapr.NewLogger(logger), level: config.Level, least: verbosity}
 	l.set(uint(max(verbosity, 0)))
 	return l, nil
+}
+
+// Install makes it the log of the libraries too: controller-runtime's and client-go's. It is for a program's main, once: what these
+// log with belongs to the process.
+func (l *Log) Install() {
+	ctrllog.SetLogger(l.Logger)
+	klog.SetLogger(l.Logger)
 }
 
 // Follow gives a subscriber of a Store that sets the verbosity which the KubeVirt object asks for.

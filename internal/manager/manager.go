@@ -55,7 +55,6 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	ctrl.SetLogger(l.Logger)
 	certificates := NewCertificates(o)
 	mgr, err := newManager(config, o, certificates)
 	if err != nil {

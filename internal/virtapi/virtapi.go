@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -41,8 +40,6 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	ctrl.SetLogger(l.Logger)
-	klog.SetLogger(l.Logger)
 	ctx = ctrl.LoggerInto(ctx, l.Logger)
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = clientQPS, clientBurst

@@ -45,6 +45,7 @@ func TestRun(t *testing.T) {
 	}
 	log, err := livelog.New(0)
 	g.Expect(err).NotTo(HaveOccurred())
+	log.Install()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, config, options, log) }()

@@ -69,6 +69,20 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// What the API server warns of is said once, as kubectl says it.
+func TestWarnings(t *testing.T) {
+	s := virtctltest.NewServer(t)
+	s.Subresource(http.MethodPut, vmPath+"start", func(w http.ResponseWriter, _ *http.Request) {
+		for range 2 {
+			w.Header().Add("Warning", `299 - "spec.running is deprecated"`)
+		}
+		w.WriteHeader(http.StatusAccepted)
+	})
+	if got := s.Run(virtctl.Execute, "start", "myvm"); got.Code != 0 || got.ErrOut != "Warning: spec.running is deprecated\n" {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestVersion(t *testing.T) {
 	s := virtctltest.NewServer(t)
 	s.Record(http.MethodGet, "/version", http.StatusOK, `{"gitVersion":"v1.9.0","goVersion":"go1.26","platform":"linux/amd64"}`)

@@ -58,7 +58,6 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	ctrl.SetLogger(l.Logger)
 	if err := preparePrivate(o); err != nil {
 		return err
 	}

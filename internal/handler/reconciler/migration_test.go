@@ -39,6 +39,7 @@ type crossing struct {
 
 	here, there     *fake.Node
 	targetPod       *corev1.Pod
+	targetUID       atomic.Pointer[types.UID] // The Pod's, for the watcher, which runs beside the test.
 	arriving        *fake.Launcher
 	uid             types.UID
 	sourceA         *agent
@@ -100,10 +101,11 @@ func (c *crossing) watch() {
 }
 
 func (c *crossing) arrivingNow() *fake.Launcher {
-	if c.targetPod == nil {
+	uid := c.targetUID.Load()
+	if uid == nil {
 		return nil
 	}
-	return c.there.Launcher(c.targetPod.UID)
+	return c.there.Launcher(*uid)
 }
 
 func runs(l *fake.Launcher) bool {
@@ -129,6 +131,7 @@ func (c *crossing) prepare(holds ...func(*fake.Launcher)) *crossing {
 	}
 	setRunning(pod, "10.244.1.5")
 	c.targetPod = pod
+	c.targetUID.Store(new(pod.UID))
 	return c
 }
 

@@ -91,6 +91,8 @@ func (c *CLI) config() (*rest.Config, error) {
 	config.UserAgent = "virtctl/" + version.Version
 	// Not protobuf, which -v 8 could not show.
 	config.ContentType = "application/json"
+	// As kubectl prints them.
+	config.WarningHandler = rest.NewWarningWriter(c.ErrOut, rest.WarningWriterOptions{Deduplicate: true})
 	return config, nil
 }
 
