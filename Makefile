@@ -104,6 +104,13 @@ test: deps ## Unit, envtest and integration tests; installs what they need
 	@$(MAKE) test-wirecompat
 	@$(MAKE) test-clientcompat
 
+.PHONY: test-race
+test-race: deps ## Unit and envtest suites with Go's race detector (about 15 minutes)
+	@$(tools) envtest
+	@hack/web-assets.sh
+	rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher); \
+		KUBEBUILDER_ASSETS=$(call tool,envtest) VIREO_LAUNCHER_ROOTFS=$$rootfs VIREO_BROWSER=chromium CGO_ENABLED=1 go test -race -timeout 30m -p 2 ./internal/...
+
 .PHONY: test-wirecompat
 test-wirecompat: deps ## Our API types against KubeVirt's; ends with a summary
 	@$(tools) envtest
