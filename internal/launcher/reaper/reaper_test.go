@@ -17,9 +17,16 @@ import (
 func newReaper(t *testing.T) *Reaper {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel)
 	r := New()
-	go r.Run(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended // Two at once would take each other's children.
+	})
 	return r
 }
 
