@@ -95,12 +95,16 @@ verify: ## Fail when generated files or go.mod are stale, or code is not formatt
 
 ##@ Test
 
+# What the tests are told: where etcd and kube-apiserver are, the launcher's files, and a browser. Fails when the files cannot be made.
+test_env = rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher); \
+	export KUBEBUILDER_ASSETS=$(call tool,envtest) VIREO_LAUNCHER_ROOTFS=$$rootfs VIREO_BROWSER=chromium
+
 .PHONY: test
 test: deps ## Unit, envtest and integration tests; installs what they need
 	@$(tools) envtest
 	@hack/web-assets.sh
-	rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher); guest=$$(hack/images/guest.sh guest-small); \
-		KUBEBUILDER_ASSETS=$(call tool,envtest) VIREO_LAUNCHER_ROOTFS=$$rootfs VIREO_GUEST_BOOT=$$guest/boot VIREO_BROWSER=chromium go test -timeout 30m -p 2 $$(go list ./... | grep -v /test/e2e)
+	$(test_env); guest=$$(hack/images/guest.sh guest-small); \
+		VIREO_GUEST_BOOT=$$guest/boot go test -timeout 30m -p 2 $$(go list ./... | grep -v /test/e2e)
 	@$(MAKE) test-wirecompat
 	@$(MAKE) test-clientcompat
 
@@ -108,8 +112,7 @@ test: deps ## Unit, envtest and integration tests; installs what they need
 test-race: deps ## Unit and envtest suites with Go's race detector (about 15 minutes)
 	@$(tools) envtest
 	@hack/web-assets.sh
-	rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher); \
-		KUBEBUILDER_ASSETS=$(call tool,envtest) VIREO_LAUNCHER_ROOTFS=$$rootfs VIREO_BROWSER=chromium CGO_ENABLED=1 go test -race -timeout 30m -p 2 ./internal/...
+	$(test_env); CGO_ENABLED=1 go test -race -timeout 30m -p 2 ./internal/...
 
 .PHONY: test-wirecompat
 test-wirecompat: deps ## Our API types against KubeVirt's; ends with a summary

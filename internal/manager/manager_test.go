@@ -25,7 +25,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
@@ -130,7 +129,7 @@ func start(t *testing.T, config *rest.Config, options *Options) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctrllog.SetLogger(log.Logger)
+	log.Install()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, config, options, log) }()

@@ -12,11 +12,9 @@ import (
 	"os"
 	"strings"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/klog/v2"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/virtctl/adm"
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
@@ -46,8 +44,6 @@ const (
 
 // Run runs the program with its arguments, the first of which is its name. It returns the exit code.
 func Run(ctx context.Context, arguments []string) int {
-	// controller-runtime has nothing to say to people, and complains where nobody wants to hear it.
-	ctrllog.SetLogger(logr.Discard())
 	c := cli.New(arguments[0], genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
 	return Execute(ctx, c, arguments[1:])
 }

@@ -38,8 +38,7 @@ type crossing struct {
 	target *fate
 
 	here, there     *fake.Node
-	targetPod       *corev1.Pod
-	targetUID       atomic.Pointer[types.UID] // The Pod's, for the watcher, which runs beside the test.
+	targetPod       atomic.Pointer[corev1.Pod] // The watcher reads it beside the test.
 	arriving        *fake.Launcher
 	uid             types.UID
 	sourceA         *agent
@@ -101,11 +100,11 @@ func (c *crossing) watch() {
 }
 
 func (c *crossing) arrivingNow() *fake.Launcher {
-	uid := c.targetUID.Load()
-	if uid == nil {
+	pod := c.targetPod.Load()
+	if pod == nil {
 		return nil
 	}
-	return c.there.Launcher(*uid)
+	return c.there.Launcher(pod.UID)
 }
 
 func runs(l *fake.Launcher) bool {
@@ -130,8 +129,7 @@ func (c *crossing) prepare(holds ...func(*fake.Launcher)) *crossing {
 		add(c.arriving)
 	}
 	setRunning(pod, "10.244.1.5")
-	c.targetPod = pod
-	c.targetUID.Store(new(pod.UID))
+	c.targetPod.Store(pod)
 	return c
 }
 
@@ -270,7 +268,7 @@ var _ = Describe("A guest that moves to another node", func() {
 		Expect(c.expectStayed().FailureReason).To(ContainSubstring("lost"))
 		By("moving at the second attempt")
 		c.arriving.Fail("prepare", nil)
-		Expect(api.Delete(ctx, c.targetPod, client.GracePeriodSeconds(0))).To(Succeed())
+		Expect(api.Delete(ctx, c.targetPod.Load(), client.GracePeriodSeconds(0))).To(Succeed())
 		c.prepare().moveOn()
 		Eventually(func(g Gomega) {
 			g.Expect(c.read().Status.NodeName).To(Equal(c.target.node))
@@ -524,7 +522,7 @@ func (c *crossing) moveOn(changes ...func(*v1.VirtualMachineInstanceMigrationSta
 	GinkgoHelper()
 	c.control(func(s *v1.VirtualMachineInstanceStatus) {
 		s.MigrationState = &v1.VirtualMachineInstanceMigrationState{
-			MigrationUID: c.uid, SourceNode: c.source.node, SourcePod: c.pod.Name, TargetNode: c.target.node, TargetPod: c.targetPod.Name,
+			MigrationUID: c.uid, SourceNode: c.source.node, SourcePod: c.pod.Name, TargetNode: c.target.node, TargetPod: c.targetPod.Load().Name,
 			VMIMConfigurationOptions: &v1.VMIMConfigurationOptions{},
 		}
 		for _, change := range changes {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/cdi"
@@ -106,7 +107,8 @@ func (c *CLI) Objects() (client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.New(config, client.Options{Scheme: Scheme, Mapper: mapper})
+	// With no log it asks for controller-runtime's, which prints a stack trace where nobody has set it.
+	return client.New(config, client.Options{Scheme: Scheme, Mapper: mapper, Log: klog.Background()})
 }
 
 // Subresources asks for the verbs of VMs and instances.

@@ -19,10 +19,8 @@ import (
 	"testing"
 
 	"github.com/coder/websocket"
-	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/yaml"
 
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
@@ -58,7 +56,6 @@ type Server struct {
 // NewServer starts a cluster, which ends with the test.
 func NewServer(t testing.TB) *Server {
 	t.Helper()
-	ctrllog.SetLogger(logr.Discard()) // As virtctl's main does.
 	s := &Server{t: t, mux: http.NewServeMux()}
 	s.store.serve(s.mux)
 	s.Server = httptest.NewUnstartedServer(http.StripPrefix(Prefix, http.HandlerFunc(s.authenticated)))
