@@ -29,7 +29,7 @@ FROM scratch AS virt-launcher-rootfs
 ADD .build/rootfs/virt-launcher.tar /
 
 FROM virt-launcher-rootfs AS virt-launcher
-COPY bin/virt-launcher /usr/bin/virt-launcher
+COPY bin/virt-launcher bin/virt-tail bin/virt-freezer /usr/bin/
 ENV PATH=/usr/sbin:/usr/bin
 USER 107:107
 ENTRYPOINT ["/usr/bin/virt-launcher"]
@@ -43,6 +43,13 @@ COPY .build/previous/ /
 ENV PATH=/usr/sbin:/usr/bin
 USER 107:107
 ENTRYPOINT ["/usr/bin/virt-launcher"]
+
+# What virtctl guestfs runs: a shell with libguestfs's tools and its appliance (hack/images/guestfs.sh).
+FROM scratch AS libguestfs-tools
+ADD .build/rootfs/libguestfs-tools.tar /
+ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin LIBGUESTFS_BACKEND=direct LIBGUESTFS_PATH=/usr/local/lib/guestfs/appliance
+USER 107:107
+ENTRYPOINT ["/entrypoint.sh"]
 
 # Guests. A containerDisk holds one disk image under /disk, owned by QEMU's user.
 FROM scratch AS guest-small

@@ -12,6 +12,7 @@ IMG_REGISTRY ?=
 NODES ?= 1
 GUEST ?= small
 COUNT ?= 10
+TIME ?= 10s
 
 VIREO_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/vireo
 export VIREO_CACHE TAG
@@ -31,7 +32,8 @@ cluster_kubeconfig := $(or $(KUBECONFIG),$(local_kubeconfig))
 image_prefix := $(or $(IMG_REGISTRY),localhost/vireo)
 
 components := virt-controller virt-api virt-handler virt-launcher
-images := $(components) guest-small guest-small-kernel
+# GUESTFS=1 adds what virtctl guestfs runs, an image of some 800 MB.
+images := $(components) guest-small guest-small-kernel $(if $(GUESTFS),libguestfs-tools)
 ldflags := -s -w -X github.com/vireo-project/vireo/internal/version.Version=$(VERSION)
 # RELEASE=1 leaves this machine's paths out of the binaries. It compiles every dependency once more, which tests and the
 # local cluster do without.
@@ -114,6 +116,11 @@ test-race: deps ## Unit and envtest suites with Go's race detector (about 15 min
 	@hack/web-assets.sh
 	$(test_env); CGO_ENABLED=1 go test -race -timeout 30m -p 2 ./internal/...
 
+.PHONY: fuzz
+fuzz: deps ## Fuzz what guests, launchers and peers send, each target for TIME (TIME=10s, TIME=1h); PATTERN=name for some of them
+	@hack/web-assets.sh
+	@hack/fuzz.sh $(TIME) $(PATTERN)
+
 .PHONY: test-wirecompat
 test-wirecompat: deps ## Our API types against KubeVirt's; ends with a summary
 	@$(tools) envtest
@@ -131,6 +138,12 @@ test-e2e: ## End to end on two nodes; brings the cluster up and takes it down
 .PHONY: chaos
 chaos: ## Migrate a guest while processes are killed and connections cut (RUNS=200, SEED=n repeats); writes .bench/chaos.json
 	@RUNS='$(RUNS)' SEED='$(SEED)' hack/chaos.sh
+
+.PHONY: hostile
+hostile: deps ## Ten guests beside 50 launchers that hold up their agent (ROUNDS=5): nobody waits; writes .bench/hostile.json
+	@$(tools) envtest
+	$(test_env); VIREO_BENCH_HOSTILE=$(CURDIR)/.bench/hostile.json VIREO_HOSTILE_ROUNDS=$(or $(ROUNDS),5) \
+		go test ./test/hostile -count 1 -v -timeout 20m
 
 .PHONY: bench-start
 bench-start: ## Measure VM starts against bare Pods (COUNT=10); writes .bench/start.json
@@ -151,7 +164,7 @@ bench-live: ## Move a busy guest between two nodes (COUNT=10): nothing lost, and
 
 .PHONY: build
 build: deps ## Build the components and virtctl into bin/
-	CGO_ENABLED=0 go build $(build_flags) -o bin/ ./cmd/virt-controller ./cmd/virt-api ./cmd/virt-launcher
+	CGO_ENABLED=0 go build $(build_flags) -o bin/ ./cmd/virt-controller ./cmd/virt-api ./cmd/virt-launcher ./cmd/virt-tail ./cmd/virt-freezer
 	CGO_ENABLED=1 go build $(build_flags) -o bin/ ./cmd/virt-handler
 	@$(MAKE) virtctl
 	CGO_ENABLED=0 go build $(build_flags) -o bin/test-tools ./test/tools
@@ -163,7 +176,7 @@ virtctl: ## Build virtctl, and its name as kubectl's plugin, into bin/
 	@ln -sf virtctl bin/kubectl-virt
 
 .PHONY: images
-images: build ## Build the images and print their sizes
+images: build ## Build the images and print their sizes (GUESTFS=1 adds libguestfs-tools)
 	@hack/images/build.sh $(images) test-tools
 
 .PHONY: docker-build

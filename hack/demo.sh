@@ -49,7 +49,7 @@ wait_for_console() {
 }
 
 console() {
-	$kubectl logs -l "vm.kubevirt.io/name=$vm" -c compute --tail=-1 2>/dev/null || true
+	$kubectl logs -l "vm.kubevirt.io/name=$vm" -c guest-console-log --tail=-1 2>/dev/null || true
 }
 
 # plain: without what a terminal would take for a command.
@@ -67,7 +67,7 @@ esac
 
 echo
 echo "The guest's console, as kubectl logs shows it:"
-console | plain | grep -v '^{' | tail -15 | sed 's/^/    /'
+console | plain | tail -15 | sed 's/^/    /'
 echo
 $kubectl get vm,vmi -o wide
 cat <<END
@@ -77,7 +77,7 @@ What to type next:
     kubectl get vm,vmi,pods
     virtctl console $vm                                            # log in at the guest's serial console; Ctrl+] leaves it
     virtctl explain $vm                                            # what it does, or why it does not run
-    kubectl logs -f -l vm.kubevirt.io/name=$vm -c compute          # what it has shown so far
+    kubectl logs -f -l vm.kubevirt.io/name=$vm -c guest-console-log # what it has shown so far
     kubectl describe vmi $vm
     virtctl stop $vm                                               # an orderly shutdown
     make demo-down                                                 # remove everything

@@ -10,5 +10,5 @@ out=${1:?usage: installer.sh FILE}
 prefix=${IMG_REGISTRY:-localhost/vireo}
 mkdir -p "$(dirname "$out")"
 bin/kubectl kustomize config/default |
-	sed -E "s#localhost/vireo/(virt-[a-z]+):dev#${prefix}/\1:${TAG:-dev}#g" >"$out.part"
+	sed -E "s#localhost/vireo/(virt-[a-z]+|libguestfs-tools):dev#${prefix}/\1:${TAG:-dev}#g" >"$out.part"
 mv "$out.part" "$out"

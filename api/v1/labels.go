@@ -50,7 +50,7 @@ const (
 	PciTopologyVersionV2 = "v2"
 	// PciTopologyVersionV3 is the scheme with placeholders for stable addresses and extra root ports for hotplug.
 	PciTopologyVersionV3 = "v3"
-	// MemoryOverheadAnnotationBytes is on a VMI and holds the overhead that its launcher Pod was given, in bytes.
+	// MemoryOverheadAnnotationBytes is on a launcher Pod and holds the memory that it was given beyond its guest's, in bytes.
 	MemoryOverheadAnnotationBytes = "kubevirt.io/memory-overhead-bytes"
 	// KeepLauncherAfterFailureAnnotation on a VMI asks to keep the launcher Pod alive after a failure, to look into it.
 	KeepLauncherAfterFailureAnnotation = "kubevirt.io/keep-launcher-alive-after-failure"

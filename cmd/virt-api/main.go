@@ -12,6 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/vireo-project/vireo/internal/livelog"
+	"github.com/vireo-project/vireo/internal/memorylimit"
 	"github.com/vireo-project/vireo/internal/virtapi"
 )
 
@@ -31,6 +32,9 @@ func run() error {
 		return fmt.Errorf("cannot start logging: %w", err)
 	}
 	log.Install()
+	if err := memorylimit.Apply(); err != nil {
+		return err
+	}
 	// controller-runtime adds --kubeconfig; in a Pod the service account is used.
 	config, err := ctrl.GetConfig()
 	if err != nil {

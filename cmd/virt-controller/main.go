@@ -13,6 +13,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/livelog"
 	"github.com/vireo-project/vireo/internal/manager"
+	"github.com/vireo-project/vireo/internal/memorylimit"
 )
 
 func main() {
@@ -31,6 +32,9 @@ func run(options *manager.Options) error {
 		return fmt.Errorf("cannot start logging: %w", err)
 	}
 	log.Install()
+	if err := memorylimit.Apply(); err != nil {
+		return err
+	}
 	// controller-runtime adds --kubeconfig; in a Pod the service account is used.
 	config, err := ctrl.GetConfig()
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/handler/agent"
 	"github.com/vireo-project/vireo/internal/livelog"
+	"github.com/vireo-project/vireo/internal/memorylimit"
 )
 
 func main() {
@@ -32,6 +33,9 @@ func run() error {
 		return fmt.Errorf("cannot make the log: %w", err)
 	}
 	log.Install()
+	if err := memorylimit.Apply(); err != nil {
+		return err
+	}
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("cannot find the API server: %w", err)

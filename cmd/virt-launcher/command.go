@@ -19,15 +19,18 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-const long = `virt-launcher is PID 1 of a VM's Pod. It starts libvirtd, answers the guest's DHCP requests, copies the
-guest's serial console to its standard output (its own log goes to standard error), shuts the guest down when
-it receives SIGTERM, and exits with the guest's outcome: 0 if the guest shut down, 1 if it failed. The outcome
-in words is left in the termination log.
+const long = `virt-launcher is PID 1 of a VM's Pod. It starts libvirtd, answers the guest's DHCP requests, passes the
+guest's serial console to the container guest-console-log, shuts the guest down when it receives SIGTERM, and
+exits with the guest's outcome: 0 if the guest shut down, 1 if it failed. The outcome in words is left in the
+termination log.
 
 The node agent defines and starts the domain through libvirtd's socket; virt-launcher never does.`
 
 const example = `  virt-launcher --namespace default --name fedora --uid 7b4c… --grace-period-seconds 30 \
     --interface eth0,masquerade,10.0.2.0/24,fd10:0:2::/120`
+
+// terminationLogFlag is the flag for the file with the outcome.
+const terminationLogFlag = "termination-log"
 
 // arguments are the options as they are written on the command line.
 type arguments struct {
@@ -64,7 +67,7 @@ func (a *arguments) bind(cmd *cobra.Command) {
 	flags.IntVar(&a.grace, "grace-period-seconds", 30, "seconds that the guest may take to shut down; 0 destroys it at once")
 	flags.StringArrayVar(&a.interfaces, "interface", nil, strings.ReplaceAll(dhcp.InterfaceUsage, "\n", " "))
 	flags.StringArrayVar(&a.dhcp, "dhcp-option", nil, strings.ReplaceAll(dhcp.OptionUsage, "\n", " "))
-	flags.StringVar(&o.TerminationLog, "termination-log", "/dev/termination-log", "file for the outcome, one line of JSON")
+	flags.StringVar(&o.TerminationLog, terminationLogFlag, "/dev/termination-log", "file for the outcome, one line of JSON")
 	flags.IntVarP(&a.verbosity, "v", "v", 0, "log verbosity; 1 adds every event of the domain and all that libvirtd says")
 }
 

@@ -61,6 +61,12 @@ binary() {
 		die "$1: go build ./cmd/$1 failed"
 }
 
+# programs NAME: the commands of ours that an image has.
+programs() {
+	echo "$1"
+	[ "$1" != virt-launcher ] || echo virt-tail virt-freezer
+}
+
 # prepare NAME: what the Dockerfile's target adds is in place afterwards; prints the paths of these inputs.
 inputs() {
 	local made part
@@ -75,19 +81,30 @@ inputs() {
 		echo bin/test-tools
 		;;
 	virt-handler | virt-launcher)
-		binary "$1" >&2
+		for part in $(programs "$1"); do
+			binary "$part" >&2
+			echo "bin/$part"
+		done
 		made=$("$repo/hack/images/rootfs.sh" "$1")
 		place "$made" "$context/rootfs/$1.tar"
-		echo "bin/$1"
 		echo "=$made"
 		;;
 	virt-launcher-previous)
 		made=$("$repo/hack/images/previous.sh")
-		place "$made/virt-launcher" "$context/previous/usr/bin/virt-launcher"
+		rm -rf "$context/previous/usr/bin"
+		for part in "$made"/bin/*; do
+			place "$part" "$context/previous/usr/bin/${part##*/}"
+		done
 		place "$made/commit" "$context/previous/usr/share/vireo/launcher-commit"
 		made=$(cat "$made/rootfs")
 		place "$made" "$context/rootfs/$1.tar"
 		echo .build/previous
+		echo "=$made"
+		;;
+	libguestfs-tools)
+		made=$("$repo/hack/images/guestfs.sh")
+		[ -f "$made" ] || die "$1: its root file system was not made"
+		place "$made" "$context/rootfs/$1.tar"
 		echo "=$made"
 		;;
 	guest-*)

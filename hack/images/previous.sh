@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# previous.sh: makes what the image of the previous launcher is made of, and prints the path of its folder: the launcher's program
-# (virt-launcher), the path of its root file system (rootfs) and the commit that they are of (commit).
+# previous.sh: makes what the image of the previous launcher is made of, and prints the path of its folder: the programs of ours in it
+# (bin/virt-launcher and others), the path of its root file system (rootfs) and the commit that they are of (commit).
 #
 # The previous launcher is the one before the last change that made another program of it, or another root file system. It is built from
 # its own sources and recipe, once per commit. A clone without that history has the launcher of today under another name.
@@ -9,41 +9,49 @@
 
 # builds COMMIT: makes the folder of a commit if it is not there, and prints its path.
 builds() {
-	local out=$cache/launchers/$1 tree=$work/tree-$1
+	local out=$cache/launchers/$1-programs tree=$work/tree-$1
 	if [ ! -f "$out/commit" ]; then
 		say "virt-launcher of ${1:0:12}: building"
-		mkdir -p "$tree" "$out"
+		mkdir -p "$tree" "$out/bin"
 		git -C "$repo" -c tar.umask=0022 archive "$1" | tar -C "$tree" -x
-		program "$tree" "$out/virt-launcher"
+		build "$tree" "$out/bin"
 		"$tree/hack/images/rootfs.sh" virt-launcher >"$out/rootfs"
 		echo "$1" >"$out/commit"
 	fi
 	echo "$out"
 }
 
-# program TREE FILE: the same from the same sources, wherever they are.
-program() {
-	(cd "$1" && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$2" ./cmd/virt-launcher) >&2 ||
-		die "virt-launcher: go build in $1 failed"
+# programs: the commands in the image; an older tree may lack some of them.
+programs='virt-launcher virt-tail virt-freezer'
+
+# build TREE FOLDER: the same programs from the same sources, wherever they are.
+build() {
+	local name
+	for name in $programs; do
+		[ -d "$1/cmd/$name" ] || continue
+		(cd "$1" && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$2/$name" "./cmd/$name") >&2 ||
+			die "virt-launcher: go build of $name in $1 failed"
+	done
 }
 
 # sources: what the launcher is made of.
 sources() {
-	(cd "$repo" && go list -deps -f '{{if and .Module .Module.Main}}{{.Dir}}{{end}}' ./cmd/virt-launcher)
+	# shellcheck disable=SC2046,SC2086 # one word for each program
+	(cd "$repo" && go list -deps -f '{{if and .Module .Module.Main}}{{.Dir}}{{end}}' $(printf './cmd/%s ' $programs))
 	echo "$repo/images/virt-launcher"
 }
 
 scratch
 mapfile -t paths < <(sources)
 today=$work/today
-mkdir "$today"
-program "$repo" "$today/virt-launcher"
+mkdir -p "$today/bin"
+build "$repo" "$today/bin"
 "$repo/hack/images/rootfs.sh" virt-launcher >"$today/rootfs"
 echo 'the present one' >"$today/commit"
 for change in $(git -C "$repo" log -10 --format=%H -- "${paths[@]}" ':(exclude)*_test.go' 2>/dev/null || true); do
 	before=$(git -C "$repo" rev-parse --verify --quiet "$change^") || break
 	made=$(builds "$before")
-	if ! cmp -s "$made/virt-launcher" "$today/virt-launcher" || ! cmp -s "$made/rootfs" "$today/rootfs"; then
+	if ! diff -rq "$made/bin" "$today/bin" >/dev/null || ! cmp -s "$made/rootfs" "$today/rootfs"; then
 		echo "$made"
 		exit
 	fi

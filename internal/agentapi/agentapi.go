@@ -31,6 +31,10 @@ const ServiceName = "virt-api"
 // agent. KubeVirt's clients ask for it by this name.
 const StreamProtocol = "plain.kubevirt.io"
 
+// ReasonProtocol is StreamProtocol for a client of virt-api that reads close frames: the stream of one that asks for StreamProtocol
+// breaks when another client takes it over, as KubeVirt's does.
+const ReasonProtocol = "reason.vireo.io"
+
 // UIDParameter is the query parameter with the instance's UID.
 const UIDParameter = "uid"
 
@@ -74,7 +78,7 @@ const (
 // CloseTakenOver is the code of a close frame that ends a console or a screen because another client has it now. RFC 6455
 // leaves the codes from 4000 on to agreements such as this one. Other ends have its own codes: 1000 for an end of the guest's
 // side, 1001 for an agent that stops, 1008 for a side that takes nothing, 1011 for a connection that broke. A reason in words
-// goes with each.
+// goes with each. virt-api passes CloseTakenOver on to clients that ask for ReasonProtocol.
 const CloseTakenOver = 4001
 
 // VMIPath is the path of a verb of an instance. Arguments follow the verb.

@@ -173,6 +173,16 @@ func (a Authority) Advance(now time.Time, lifetimes clusterconfig.Certificates) 
 	return a, changed, look, nil
 }
 
+// End is when nothing that the authority signed is trusted any more unless it is rotated, and overdue says that it has no successor
+// although half of the time between its renewal and its end is over.
+func (a Authority) End(now time.Time, lifetimes clusterconfig.Certificates) (end time.Time, overdue bool) {
+	if a.current == nil {
+		return time.Time{}, false
+	}
+	end = a.current.certificate.NotAfter
+	return end, a.next == nil && !now.Before(end.Add(-lifetimes.CARenewBefore/2))
+}
+
 // newAuthority makes one that can sign certificates of its role, and no authority.
 func newAuthority(role Role, now time.Time, duration time.Duration) (*pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

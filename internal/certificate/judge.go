@@ -15,7 +15,6 @@ import (
 	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
-	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
 
 // Reasons of the conditions of requests that are approved or refused.
@@ -56,7 +55,7 @@ func (r Role) Judge(spec *certificatesv1.CertificateSigningRequestSpec, namespac
 	if spec.SignerName != r.Signer() {
 		return nil, refuse(ReasonMalformed, "the request is for signer %q and not for %q", spec.SignerName, r.Signer())
 	}
-	if account := serviceaccount.MakeUsername(namespace, r.account); spec.Username != account {
+	if account := r.Requester(namespace); spec.Username != account {
 		return nil, refuse(ReasonWrongRequester, "only %s gets certificates of %s, not %s", account, r.Signer(), spec.Username)
 	}
 	if err := r.judgeUsages(spec.Usages); err != nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 
 	"github.com/vireo-project/vireo/internal/agentapi"
 )
@@ -115,6 +116,11 @@ func RoleOf(signer string) (Role, bool) {
 
 // Signer is the signer's name in the API of Kubernetes.
 func (r Role) Signer() string { return "kubevirt.io/" + r.Name }
+
+// Requester is the user who may ask for certificates of the role in an installation's namespace.
+func (r Role) Requester(namespace string) string {
+	return serviceaccount.MakeUsername(namespace, r.account)
+}
 
 // AuthoritySecret is the Secret with the authority's keys.
 func (r Role) AuthoritySecret() string { return "kubevirt-" + r.Name + "-ca" }

@@ -5,26 +5,50 @@ package certificate
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"math/big"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/certificate"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/certificate/csr"
+	"k8s.io/client-go/util/keyutil"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
-// look is how often a Source compares its certificate with what is trusted.
-const look = time.Minute
+const (
+	// look is how often a Source compares its certificate with the time and with what is trusted.
+	look = time.Minute
+	// signingLimit is how long a request is waited for before another one is made. kube-controller-manager deletes requests that
+	// nobody answers after a day.
+	signingLimit = 15 * time.Minute
+
+	// firstRenewal and lastRenewal are the shares of a certificate's life, in percent, between which its holder asks for the next.
+	firstRenewal, lastRenewal = 70, 85
+)
+
+// retries are the pauses after requests that failed.
+var retries = wait.Backoff{Duration: 2 * time.Second, Factor: 2, Jitter: 0.1, Steps: 10, Cap: time.Minute}
 
 // Source has the certificate of a process in a role: it asks for one, keeps it and its key in memory, and asks for the next
 // before it ends. It is a Runnable of a manager.
 type Source struct {
+	// Clock replaces the time in tests. Set it before Start.
+	Clock clock.WithTicker
+
 	role    Role
 	subject Subject
 	trust   Trust
@@ -40,60 +64,107 @@ type Source struct {
 // NewSource makes a Source. Until it has run for a while, there is no certificate.
 func NewSource(config *rest.Config, role Role, subject Subject, trust Trust) *Source {
 	return &Source{
-		role: role, subject: subject, trust: trust, look: look,
+		Clock: clock.RealClock{}, role: role, subject: subject, trust: trust, look: look,
 		connect: func() (kubernetes.Interface, error) { return kubernetes.NewForConfig(config) },
 	}
 }
 
 // Start asks for certificates until the context ends. That nobody signs is no reason to fail: it goes on asking.
 func (s *Source) Start(ctx context.Context) error {
-	ctx = log.IntoContext(ctx, log.FromContext(ctx))
 	client, err := s.connect()
 	if err != nil {
 		return fmt.Errorf("cannot ask for certificates: %w", err)
 	}
 	for ctx.Err() == nil {
-		if err := s.hold(ctx, client); err != nil {
-			return fmt.Errorf("cannot ask for certificates: %w", err)
-		}
+		s.obtain(ctx, client)
+		s.keep(ctx)
 	}
 	return nil
 }
 
-// hold asks for a certificate and for its successors, until the context ends or nobody trusts the certificate any more: then
-// its authority was lost, and waiting for its last days is no use.
-func (s *Source) hold(ctx context.Context, client kubernetes.Interface) error {
-	manager, err := certificate.NewManager(&certificate.Config{
-		Ctx:         &ctx,
-		Name:        "certificate." + s.role.Name,
-		ClientsetFn: func(*tls.Certificate) (kubernetes.Interface, error) { return client, nil },
-		SignerName:  s.role.Signer(),
-		Usages:      s.role.usages(),
-		Template: &x509.CertificateRequest{
-			Subject: pkix.Name{CommonName: s.subject.CommonName}, DNSNames: s.subject.DNSNames,
-		},
-		CertificateStore: &store{source: s},
-	})
+// obtain asks until there is another certificate or the context ends. The last one is in use meanwhile.
+func (s *Source) obtain(ctx context.Context, client kubernetes.Interface) {
+	pause := retries
+	for ctx.Err() == nil {
+		err := s.request(ctx, client)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		log.FromContext(ctx).Error(err, "Cannot get a certificate, trying again", "signer", s.role.Signer())
+		select {
+		case <-ctx.Done():
+		case <-s.Clock.After(pause.Step()):
+		}
+	}
+}
+
+// request asks for one certificate, with a new key, and waits for it.
+func (s *Source) request(ctx context.Context, client kubernetes.Interface) error {
+	ctx, cancel := context.WithTimeout(ctx, signingLimit)
+	defer cancel()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fmt.Errorf("cannot make a key: %w", err)
+	}
+	key, err := keyutil.MarshalPrivateKeyToPEM(private)
+	if err != nil {
+		return fmt.Errorf("cannot write a key: %w", err)
+	}
+	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: s.subject.CommonName}, DNSNames: s.subject.DNSNames}
+	request, err := certutil.MakeCSRFromTemplate(private, template)
+	if err != nil {
+		return fmt.Errorf("cannot make a request: %w", err)
+	}
+	name, uid, err := csr.RequestCertificateWithContext(ctx, client, request, "", s.role.Signer(), nil, s.role.usages(), private)
 	if err != nil {
 		return err
 	}
-	// While somebody has still to sign, to ask once more is no use.
-	replaced := s.Current()
-	manager.Start()
-	defer manager.Stop()
-	tick := time.NewTicker(s.look)
+	crt, err := csr.WaitForCertificate(ctx, client, name, uid)
+	if err != nil {
+		return fmt.Errorf("CertificateSigningRequest %s: %w", name, err)
+	}
+	pair, err := tls.X509KeyPair(crt, key)
+	if err != nil {
+		return fmt.Errorf("the certificate that was signed cannot be used: %w", err)
+	}
+	s.set(&pair, crt, key)
+	return nil
+}
+
+// keep returns when it is time for another certificate: by its age, or because nobody trusts it any more. Then its authority was
+// lost, and waiting for its last days is no use.
+func (s *Source) keep(ctx context.Context) {
+	tick := s.Clock.NewTicker(s.look)
 	defer tick.Stop()
-	for {
+	for ctx.Err() == nil {
+		pair, now := s.Current(), s.Clock.Now()
+		if pair == nil || !now.Before(RenewAt(pair.Leaf)) {
+			return
+		}
+		if s.isOrphaned(pair, now) {
+			log.FromContext(ctx).Info("The authority of the certificate is not trusted any more, asking for another certificate", "signer", s.role.Signer())
+			return
+		}
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		if pair := s.Current(); pair != replaced && s.isOrphaned(pair, time.Now()) {
-			log.FromContext(ctx).Info("The authority of the certificate is not trusted any more, asking for another certificate", "signer", s.role.Signer())
-			return nil
+		case <-tick.C():
 		}
 	}
+}
+
+// UnansweredLimit is how long a request for a certificate may stay unanswered until somebody should know: half of the time that is
+// left of the certificate before it, at least, when its holder asks for the next one.
+func UnansweredLimit(lifetimes clusterconfig.Certificates) time.Duration {
+	return lifetimes.ServerDuration / 100 * (100 - lastRenewal) / 2
+}
+
+// RenewAt is when the holder of a certificate asks for the next one: when 70 to 85 % of its life are over, which differs from
+// certificate to certificate, so that the agents of many nodes that began together do not ask together.
+func RenewAt(leaf *x509.Certificate) time.Time {
+	begin := leaf.NotBefore.Add(skew)
+	spread := new(big.Int).Mod(leaf.SerialNumber, big.NewInt(lastRenewal-firstRenewal+1)).Int64()
+	share := firstRenewal + spread
+	return begin.Add(leaf.NotAfter.Sub(begin) / 100 * time.Duration(share))
 }
 
 // isOrphaned says that the certificate is not of an authority that is trusted. A new one may be of an authority that the
@@ -133,33 +204,6 @@ func (s *Source) OnChange(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.listeners = append(s.listeners, f)
-}
-
-// store keeps what a manager got in the Source. It begins without anything, so that the manager asks at once; the Source keeps
-// what it had until the answer is there.
-type store struct {
-	source *Source
-	pair   *tls.Certificate
-}
-
-// Current implements certificate.Store.
-func (s *store) Current() (*tls.Certificate, error) {
-	if s.pair != nil {
-		return s.pair, nil
-	}
-	none := certificate.NoCertKeyError("there is no certificate yet")
-	return nil, &none
-}
-
-// Update implements certificate.Store.
-func (s *store) Update(crt, key []byte) (*tls.Certificate, error) {
-	pair, err := tls.X509KeyPair(crt, key)
-	if err != nil {
-		return nil, fmt.Errorf("the certificate that was signed cannot be used: %w", err)
-	}
-	s.pair = &pair
-	s.source.set(&pair, crt, key)
-	return &pair, nil
 }
 
 func (s *Source) set(pair *tls.Certificate, crt, key []byte) {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
+	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
@@ -183,5 +184,29 @@ func TestAFreshCertificateMayBeOfAnAuthorityThatHasNotArrived(t *testing.T) {
 	s.trust = Trust(t.TempDir())
 	if s.isOrphaned(&c, time.Now().Add(time.Hour)) {
 		t.Error("orphaned because nothing is known of any authority")
+	}
+}
+
+func TestSourceRenewsLongBeforeTheEnd(t *testing.T) {
+	w, role := newWorld(t), APIServing
+	clock := testclock.NewFakeClock(time.Now())
+	api := newSigner(t, role, func() Authority { return w.authorities[role.Name] }, clock.Now)
+	s := NewSource(&rest.Config{}, role, subjectOf(role), w.trust)
+	s.Clock = clock
+	s.connect = func() (kubernetes.Interface, error) { return api.Clientset, nil }
+	run(t, s)
+	until(t, "a certificate", func() bool { return s.Current() != nil })
+	for range 3 {
+		old := s.Current()
+		life := old.Leaf.NotAfter.Sub(clock.Now())
+		at := RenewAt(old.Leaf)
+		if rest := old.Leaf.NotAfter.Sub(at); rest < life/8 || rest > life/3 {
+			t.Errorf("of a life of %s, %s are left when it is renewed", life, rest)
+		}
+		clock.SetTime(at.Add(time.Second))
+		until(t, "the next certificate", func() bool { return s.Current() != old })
+	}
+	if n := api.requests.Load(); n != 4 {
+		t.Errorf("%d requests for 4 certificates", n)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -89,6 +90,14 @@ type Config struct {
 	DisableFreePageReporting bool
 	// DisableSerialConsoleLog turns the log of the serial console off unless a guest asks for it.
 	DisableSerialConsoleLog bool
+	// ConsoleLogResources replace what the container with a guest's console asks for, each request and limit for itself.
+	ConsoleLogResources corev1.ResourceRequirements
+	// RestartsContainers says that a container can have a restart policy of its own, whatever the Pod's is.
+	RestartsContainers bool
+	// AutoCPULimitNamespaces are the namespaces in which launcher Pods get a limit of CPU. Nil means none.
+	AutoCPULimitNamespaces labels.Selector
+	// SkipBackupHooks leaves the hooks for backups out of launcher Pods. It is an annotation of the KubeVirt object.
+	SkipBackupHooks bool
 	// SupportedGuestAgentVersions are glob patterns. None means that every version is supported.
 	SupportedGuestAgentVersions []string
 	// ObsoleteCPUModels are models that are not offered for scheduling.
@@ -141,6 +150,8 @@ type Images struct {
 	Handler string
 	// API is the image of virt-api.
 	API string
+	// Guestfs is the image of libguestfs-tools, for virtctl guestfs. Empty if there is none.
+	Guestfs string
 }
 
 // Certificates are the lifetimes of certificates, and how long before their end they are renewed.

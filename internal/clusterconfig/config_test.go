@@ -43,6 +43,24 @@ func TestEmptyObjectGivesDefaults(t *testing.T) {
 	}
 }
 
+func TestConsoleLogReachesThePods(t *testing.T) {
+	of := func(kind v1.SupportContainerType, cpu string) v1.SupportContainerResources {
+		return v1.SupportContainerResources{Type: kind, Resources: v1.ResourceRequirementsWithoutClaims{
+			Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)},
+		}}
+	}
+	got, err := FromKubeVirt(kubeVirt(func(s *v1.KubeVirtSpec) {
+		s.Configuration.SupportContainerResources = []v1.SupportContainerResources{of(v1.GuestConsoleLog, "20m"), of(v1.SideCar, "1")}
+	}), WithContainerRestarts(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := got.Pods()
+	if cpu := pods.ConsoleLogResources.Limits[corev1.ResourceCPU]; cpu.String() != "20m" || !pods.RestartsContainers {
+		t.Errorf("got %+v and %t", pods.ConsoleLogResources, pods.RestartsContainers)
+	}
+}
+
 func TestValuesReachTheConfig(t *testing.T) {
 	got, err := FromKubeVirt(kubeVirt(func(s *v1.KubeVirtSpec) {
 		s.ImagePullPolicy = corev1.PullAlways

@@ -38,7 +38,7 @@ const (
 	GateExternalNetResources = "ExternalNetResourceInjection"
 )
 
-// gates are those of KubeVirt 1.9. Source: kubevirt/kubevirt pkg/virt-config/featuregate.
+// gates are those of KubeVirt 1.9.0. Source: kubevirt/kubevirt pkg/virt-config/featuregate at v1.9.0.
 var gates = stages(map[Stage][]string{
 	StageAlpha: {
 		"CPUManager", "ExperimentalIgnitionSupport", "HypervStrictCheck", "Sidecar", "HostDevices", "HostDisk",
@@ -46,13 +46,13 @@ var gates = stages(map[Stage][]string{
 		"PCINUMAAwareTopology", "NetworkDevicesWithDRA", "ObjectGraph", "UtilityVolumes", "ConfigurableHypervisor",
 		"IncrementalBackup", "ContainerPathVolumes", "ReservedOverheadMemlock", "VGPULiveMigration",
 		"VMStatsCollector", "OCIExport", "Plugins", "GraceIOVirtualization", "IOMMUFD", "FirmwareAutoSelection",
-		"MigrationStallDetection", "MigrationDowntimeTuning", "CrossArchitectureVirtualization", "PortRangesSpec",
+		"MigrationStallDetection", "CrossArchitectureVirtualization", "PortRangesSpec", "DecentralizedLiveMigration",
 	},
 	StageBeta: {
 		"ImageVolume", "Snapshot", "WorkloadEncryptionSEV", "KubevirtSeccompProfile", "NodeRestriction", "GPUsWithDRA",
-		"HostDevicesWithDRA", "DecentralizedLiveMigration", "DeclarativeHotplugVolumes", "PasstBinding",
+		"HostDevicesWithDRA", "DeclarativeHotplugVolumes", "PasstBinding",
 		"PodSecondaryInterfaceNamingUpgrade", "ExternalNetResourceInjection", "RebootPolicy", "Template",
-		"OptOutRoleAggregation",
+		"OptOutRoleAggregation", "VmiMemoryOverheadReport", "LibvirtHooksServerAndClient",
 	},
 	StageGA: {
 		"LiveMigration", "SRIOVLiveMigration", "NonRoot", "PSA", "CPUNodeDiscovery", "NUMA", "GPU", "HotplugNICs",
@@ -61,7 +61,6 @@ var gates = stages(map[Stage][]string{
 		"DisableCustomSELinuxPolicy", "AutoResourceLimitsGate", "ClusterProfiler", "VMPersistentState", "VMExport",
 		"PersistentReservation", "InstancetypeReferencePolicy", "EnableVirtioFsConfigVolumes", "ExpandDisks",
 		"PanicDevices", "LiveUpdateNADRef", "VideoConfig", "SecureExecution", "MigrationPriorityQueue",
-		"VmiMemoryOverheadReport", "LibvirtHooksServerAndClient",
 	},
 	StageDeprecated: {
 		"DockerSELinuxMCSWorkaround", "MultiArchitecture", "DisableMDEVConfiguration", "HotplugVolumes",

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // Option changes the values that the KubeVirt object is laid over.
@@ -25,6 +26,11 @@ type Option func(*Config)
 // WithImages sets the images that are used unless the KubeVirt object names a registry or a tag.
 func WithImages(images Images) Option {
 	return func(c *Config) { c.Images = images }
+}
+
+// WithContainerRestarts says whether the cluster restarts a container by a policy of its own.
+func WithContainerRestarts(able bool) Option {
+	return func(c *Config) { c.RestartsContainers = able }
 }
 
 // FromKubeVirt resolves a KubeVirt object. A nil object gives the defaults. The error is a list that names
@@ -43,6 +49,7 @@ func FromKubeVirt(kv *v1.KubeVirt, options ...Option) (Config, error) {
 	p.spec(&kv.Spec, field.NewPath("spec"))
 	p.configuration(&kv.Spec.Configuration, field.NewPath("spec", "configuration"))
 	c.MigrationNetwork = migrationNetwork(kv.Namespace, c.Migrations.Network)
+	c.SkipBackupHooks = podspec.SkipsBackupHooks(kv.Annotations)
 	_, even := kv.Annotations[v1.EmulatorThreadCompleteToEvenParity]
 	c.AlignCPUs = even && c.FeatureGates.IsEnabled(GateAlignCPUs)
 	return c, p.errs.ToAggregate()
@@ -58,6 +65,7 @@ func (p *parser) spec(s *v1.KubeVirtSpec, path *field.Path) {
 	p.config.Images.Launcher = imageRef(p.config.Images.Launcher, s.ImageRegistry, s.ImageTag)
 	p.config.Images.Handler = imageRef(p.config.Images.Handler, s.ImageRegistry, s.ImageTag)
 	p.config.Images.API = imageRef(p.config.Images.API, s.ImageRegistry, s.ImageTag)
+	p.config.Images.Guestfs = imageRef(p.config.Images.Guestfs, s.ImageRegistry, s.ImageTag)
 	p.config.ImagePullSecrets = s.ImagePullSecrets
 	p.pullPolicy(s.ImagePullPolicy, path.Child("imagePullPolicy"))
 	if self := s.CertificateRotationStrategy.SelfSigned; self != nil {
@@ -101,7 +109,25 @@ func (p *parser) configuration(s *v1.KubeVirtConfiguration, path *field.Path) {
 		c.DisableFreePageReporting = o.DisableFreePageReporting != nil
 		c.DisableSerialConsoleLog = o.DisableSerialConsoleLog != nil
 	}
+	p.autoCPULimit(s.AutoCPULimitNamespaceLabelSelector, path.Child("autoCPULimitNamespaceLabelSelector"))
+	for _, support := range s.SupportContainerResources {
+		if support.Type == v1.GuestConsoleLog {
+			c.ConsoleLogResources = corev1.ResourceRequirements{Requests: support.Resources.Requests, Limits: support.Resources.Limits}
+		}
+	}
 	p.positive(&c.VirtualMachineInstancesPerNode, s.VirtualMachineInstancesPerNode, path.Child("virtualMachineInstancesPerNode"))
+}
+
+func (p *parser) autoCPULimit(s *metav1.LabelSelector, path *field.Path) {
+	if s == nil {
+		return
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil {
+		p.errs = append(p.errs, field.Invalid(path, s, err.Error()))
+		return
+	}
+	p.config.AutoCPULimitNamespaces = selector
 }
 
 func (p *parser) developer(d *v1.DeveloperConfiguration, path *field.Path) {

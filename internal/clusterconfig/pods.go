@@ -20,6 +20,9 @@ func (c Config) Pods() podspec.Config {
 		CPURequest:                         c.CPURequest,
 		MemoryOvercommit:                   c.MemoryOvercommit,
 		AdditionalGuestMemoryOverheadRatio: c.AdditionalGuestMemoryOverheadRatio,
+		ConsoleLogResources:                c.ConsoleLogResources,
+		RestartsContainers:                 c.RestartsContainers,
+		SkipBackupHooks:                    c.SkipBackupHooks,
 		NodeSelectors:                      c.NodeSelectors,
 		MigrationNetwork:                   c.MigrationNetwork,
 	}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // Store holds the current configuration and tells its subscribers when it changes. The zero value is not
@@ -26,6 +27,7 @@ import (
 type Store struct {
 	options []Option
 	current atomic.Pointer[loaded]
+	version atomic.Pointer[string]
 
 	mu          sync.Mutex
 	subscribers []func(Config)
@@ -47,6 +49,14 @@ func NewStore(options ...Option) *Store {
 
 // Current is the configuration now. Read it once per reconcile and pass the value on.
 func (s *Store) Current() Config { return s.current.Load().config }
+
+// Version is the resourceVersion of the KubeVirt object that the configuration is up to, empty without one.
+func (s *Store) Version() string {
+	if version := s.version.Load(); version != nil {
+		return *version
+	}
+	return ""
+}
 
 // Err says what is wrong with the KubeVirt object. While it is not nil, the fields that it names have their
 // default values.
@@ -85,6 +95,8 @@ func (s *Store) Load(ctx context.Context, reader client.Reader, namespace string
 }
 
 func (s *Store) load(ctx context.Context, kv *v1.KubeVirt) {
+	// After the configuration, so that whoever sees the version can rely on the configuration being in use.
+	defer s.reached(kv)
 	if kv != nil && !s.changes(kv) {
 		return
 	}
@@ -93,12 +105,20 @@ func (s *Store) load(ctx context.Context, kv *v1.KubeVirt) {
 	}
 }
 
+func (s *Store) reached(kv *v1.KubeVirt) {
+	version := ""
+	if kv != nil {
+		version = kv.ResourceVersion
+	}
+	s.version.Store(&version)
+}
+
 // changes is false for a new version of the object that differs in status or metadata only.
 func (s *Store) changes(kv *v1.KubeVirt) bool {
 	current := s.Current()
 	_, even := kv.Annotations[v1.EmulatorThreadCompleteToEvenParity] // annotations have no generation
 	return current.KubeVirt != kv.Name || current.Generation != kv.Generation || kv.Generation == 0 ||
-		current.AlignCPUs != (even && current.FeatureGates.IsEnabled(GateAlignCPUs))
+		current.SkipBackupHooks != podspec.SkipsBackupHooks(kv.Annotations) || current.AlignCPUs != (even && current.FeatureGates.IsEnabled(GateAlignCPUs))
 }
 
 // Active is the KubeVirt object that counts: the oldest. It is nil when there is none.

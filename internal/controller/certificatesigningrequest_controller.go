@@ -25,6 +25,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt"
 )
 
 // CertificateSigningRequestReconciler approves and signs what our components ask for, and refuses what anybody else asks of
@@ -47,7 +48,7 @@ type CertificateSigningRequestReconciler struct {
 func (r *CertificateSigningRequestReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	pending := builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
 		csr, ok := o.(*certificatesv1.CertificateSigningRequest)
-		return ok && isPending(csr)
+		return ok && kubevirt.Unanswered(csr)
 	}))
 	authority := builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
 		return o.GetNamespace() == r.Namespace && o.GetLabels()[v1.AppLabel] == certificate.AuthorityLabelValue
@@ -58,12 +59,6 @@ func (r *CertificateSigningRequestReconciler) SetupWithManager(mgr ctrl.Manager)
 		// Requests may have been waiting for their authority.
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.waiting), authority).
 		Complete(r)
-}
-
-// isPending says that there is something to do for us.
-func isPending(csr *certificatesv1.CertificateSigningRequest) bool {
-	_, ours := certificate.RoleOf(csr.Spec.SignerName)
-	return ours && len(csr.Status.Certificate) == 0 && !has(csr, certificatesv1.CertificateDenied) && !has(csr, certificatesv1.CertificateFailed)
 }
 
 func has(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) bool {
@@ -83,7 +78,7 @@ func (r *CertificateSigningRequestReconciler) waiting(ctx context.Context, _ cli
 	}
 	var requests []reconcile.Request
 	for i := range list.Items {
-		if isPending(&list.Items[i]) {
+		if kubevirt.Unanswered(&list.Items[i]) {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
 		}
 	}
@@ -97,7 +92,7 @@ func (r *CertificateSigningRequestReconciler) Reconcile(ctx context.Context, req
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	role, ours := certificate.RoleOf(csr.Spec.SignerName)
-	if !ours || !isPending(csr) {
+	if !ours || !kubevirt.Unanswered(csr) {
 		return ctrl.Result{}, nil
 	}
 	csr = csr.DeepCopy()

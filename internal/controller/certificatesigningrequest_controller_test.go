@@ -27,6 +27,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt"
 )
 
 var _ = Describe("CertificateSigningRequest", func() {
@@ -96,7 +97,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 	}
 
 	BeforeEach(func() {
-		namespace = NewNamespace()
+		namespace = NewInstallNamespace()
 		writes = NewWrites()
 		reconciler = &CertificateSigningRequestReconciler{Client: writes, Namespace: namespace, Config: clusterconfig.NewStore()}
 	})
@@ -204,6 +205,6 @@ var _ = Describe("CertificateSigningRequest", func() {
 		Expect(k8sClient.Create(ctx, other)).To(Succeed())
 		reconcile(other)
 		Expect(writes.Take()).To(BeEmpty())
-		Expect(isPending(other)).To(BeFalse())
+		Expect(kubevirt.Unanswered(other)).To(BeFalse())
 	})
 })

@@ -41,7 +41,7 @@ func newDrain(cordoned bool) *drain {
 		Expect(k8sClient.Delete(ctx, d.node)).To(Succeed())
 	})
 	d.r = &EvacuationReconciler{
-		Client: d.writes, Live: k8sClient, Recorder: d.events, Config: clusterconfig.NewStore(),
+		Client: d.writes, Live: asController, Recorder: d.events, Config: clusterconfig.NewStore(),
 	}
 	return d
 }
@@ -302,6 +302,7 @@ var _ = Describe("Evacuation", func() {
 // builderPod is the launcher Pod of a VMI, as far as it is looked at.
 func builderPod(vmi *v1.VirtualMachineInstance) *corev1.Pod {
 	pod := podOf(vmi)
+	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)}
 	pod.Spec.Containers = []corev1.Container{{Name: "compute", Image: "example.org/launcher:1"}}
 	return pod
 }

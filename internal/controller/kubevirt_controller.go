@@ -6,12 +6,16 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -38,12 +42,16 @@ type KubeVirtReconciler struct {
 	KubeletRoot string
 	// Options are those of the configuration: the images that this build belongs to.
 	Options []clusterconfig.Option
+	// Recorder sends the warning about certificates that are not renewed in time.
+	Recorder events.EventRecorder
 	// Clock replaces the time in tests.
 	Clock clock.PassiveClock
 }
 
 // +kubebuilder:rbac:groups=kubevirt.io,resources=kubevirts,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=kubevirts/status,verbs=patch
+// +kubebuilder:rbac:groups=certificates.k8s.io,resources=certificatesigningrequests,verbs=get;list;watch
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines;virtualmachineinstances;virtualmachineinstancereplicasets,verbs=get;list;watch;delete
 // +kubebuilder:rbac:groups=apps,namespace=kubevirt,resources=daemonsets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=apps,namespace=kubevirt,resources=deployments,verbs=get;list;watch;create;patch;delete
@@ -51,7 +59,7 @@ type KubeVirtReconciler struct {
 // +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=services;configmaps,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=apiregistration.k8s.io,resources=apiservices,verbs=list;watch
 // +kubebuilder:rbac:groups=apiregistration.k8s.io,resources=apiservices,resourceNames=v1.subresources.kubevirt.io;v1alpha3.subresources.kubevirt.io,verbs=get;create;patch;delete
-// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=secrets,resourceNames=kubevirt-virt-handler-serving-ca;kubevirt-virt-api-client-ca;kubevirt-virt-api-serving-ca,verbs=get;update;delete
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=secrets,resourceNames=kubevirt-virt-handler-serving-ca;kubevirt-virt-handler-migration-ca;kubevirt-virt-api-client-ca;kubevirt-virt-api-serving-ca,verbs=get;update;delete
 
 // What the process around the reconcilers needs: who may get metrics, and the webhooks' certificate and its CA.
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
@@ -92,6 +100,11 @@ func (r *KubeVirtReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.Service{}, everyKubeVirt, ours).
 		Watches(&corev1.ConfigMap{}, everyKubeVirt, ours).
 		Watches(&corev1.Secret{}, everyKubeVirt, authority).
+		// One that stays unanswered is told of.
+		Watches(&certificatesv1.CertificateSigningRequest{}, everyKubeVirt, builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+			csr, ok := o.(*certificatesv1.CertificateSigningRequest)
+			return ok && kubevirt.Unanswered(csr)
+		}))).
 		WatchesMetadata(apiServices, everyKubeVirt, cluster).
 		Watches(&v1.VirtualMachine{}, everyKubeVirt, gone).
 		Watches(&v1.VirtualMachineInstance{}, everyKubeVirt, gone).
@@ -158,6 +171,7 @@ func (r *KubeVirtReconciler) finish(ctx context.Context, s *kubevirt.Scope, orig
 		if err := r.Status().Patch(ctx, s.KubeVirt.DeepCopy(), lock); err != nil {
 			return client.IgnoreNotFound(fmt.Errorf("cannot write the status: %w", err))
 		}
+		r.warn(original, s)
 	}
 	switch {
 	case s.Uninstall.Done:
@@ -166,6 +180,16 @@ func (r *KubeVirtReconciler) finish(ctx context.Context, s *kubevirt.Scope, orig
 		return s.Uninstall.Err
 	}
 	return s.InstallErr
+}
+
+// warn sends an event when the status begins to say that certificates are not renewed in time.
+func (r *KubeVirtReconciler) warn(original *v1.KubeVirt, s *kubevirt.Scope) {
+	told := slices.ContainsFunc(original.Status.Conditions, func(c v1.KubeVirtCondition) bool {
+		return c.Type == v1.KubeVirtConditionDegraded && c.Reason == kubevirt.ReasonCertificateRotationOverdue
+	})
+	if len(s.Overdue) > 0 && !told {
+		r.Recorder.Eventf(s.KubeVirt, nil, corev1.EventTypeWarning, kubevirt.ReasonCertificateRotationOverdue, "Rotate", "%s", strings.Join(s.Overdue, "; "))
+	}
 }
 
 func (r *KubeVirtReconciler) fetch(ctx context.Context, request ctrl.Request) (*v1.KubeVirt, error) {

@@ -4,19 +4,29 @@
 package controller
 
 import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509/pkix"
 	"encoding/base64"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	certutil "k8s.io/client-go/util/cert"
 	testclock "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
@@ -32,6 +42,7 @@ var _ = Describe("KubeVirt", func() {
 		reconciler *KubeVirtReconciler
 		writes     *Writes
 		kv         *v1.KubeVirt
+		recorded   *heard
 	)
 
 	newKubeVirt := func(name string) *v1.KubeVirt {
@@ -101,10 +112,10 @@ var _ = Describe("KubeVirt", func() {
 	}
 
 	BeforeEach(func() {
-		namespace = NewNamespace()
-		writes = NewWrites()
+		namespace = NewInstallNamespace()
+		writes, recorded = NewWrites(), &heard{}
 		reconciler = &KubeVirtReconciler{
-			Client: writes, Namespace: namespace,
+			Client: writes, Recorder: recorded, Namespace: namespace,
 			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", API: "e.org/a:v1"})},
 		}
 		kv = newKubeVirt("kubevirt")
@@ -178,6 +189,109 @@ var _ = Describe("KubeVirt", func() {
 		again()
 		Expect(ExpectExists(bundles()).Data[certificate.AgentServing.Name]).To(Equal(string(second)))
 		Expect(ExpectExists(kv).Status.TargetDeploymentID).To(Equal(id), "a new authority is no new installation")
+	})
+
+	It("rotates and publishes the other authorities when one cannot be written, and says which", func() {
+		clock := testclock.NewFakePassiveClock(time.Now())
+		reconciler.Clock = clock
+		Expect(reconcile(kv)).To(Succeed())
+		first := ExpectExists(bundles()).Data
+
+		refused := authority(certificate.Roles()[0])
+		reconciler.Client = interceptor.NewClient(writes, interceptor.Funcs{
+			Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+				if o.GetName() == refused.Name {
+					return ErrInjected
+				}
+				return c.Update(ctx, o, opts...)
+			},
+		})
+		clock.SetTime(clock.Now().Add(6 * 24 * time.Hour))
+		Expect(reconcile(kv)).To(MatchError(ErrInjected))
+		now := ExpectExists(bundles()).Data
+		for i, role := range certificate.Roles() {
+			if i == 0 {
+				Expect(now[role.Name]).To(Equal(first[role.Name]), "what cannot be rotated is trusted as before")
+				continue
+			}
+			Expect(now[role.Name]).To(SatisfyAll(HavePrefix(first[role.Name]), Not(Equal(first[role.Name]))), role.Name)
+		}
+		expectCondition(kv, v1.KubeVirtConditionDegraded, corev1.ConditionTrue, kubevirt.ReasonDeploymentFailed)
+		Expect(kv.Status.Conditions[0].Message).To(ContainSubstring(refused.Name))
+
+		// Not even its being unreadable withdraws what is trusted.
+		reconciler.Client = interceptor.NewClient(writes, interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if key.Name == refused.Name {
+					return ErrInjected
+				}
+				return c.Get(ctx, key, o, opts...)
+			},
+		})
+		Expect(reconcile(kv)).To(MatchError(ErrInjected))
+		Expect(ExpectExists(bundles()).Data).To(Equal(now))
+	})
+
+	It("says long before the end that an authority is not rotated, once as an event, and that it is again", func() {
+		clock := testclock.NewFakePassiveClock(time.Now())
+		reconciler.Clock = clock
+		Expect(reconcile(kv)).To(Succeed())
+		Expect(recorded.take()).To(BeEmpty())
+		refused := authority(certificate.AgentMigration)
+		reconciler.Client = interceptor.NewClient(writes, interceptor.Funcs{
+			Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+				if o.GetName() == refused.Name {
+					return ErrInjected
+				}
+				return c.Update(ctx, o, opts...)
+			},
+		})
+		// Renewed from 1.4 days before the end on, late from 0.7 days before.
+		clock.SetTime(clock.Now().Add(154 * time.Hour))
+		for range 2 {
+			Expect(reconcile(kv)).To(MatchError(ErrInjected))
+			expectCondition(kv, v1.KubeVirtConditionDegraded, corev1.ConditionTrue, kubevirt.ReasonCertificateRotationOverdue)
+			Expect(kv.Status.Conditions[0].Message).To(SatisfyAll(ContainSubstring(refused.Name), ContainSubstring("ends at"),
+				Not(ContainSubstring(authority(certificate.APIServing).Name))))
+		}
+		Expect(recorded.take()).To(ConsistOf(ContainSubstring(kubevirt.ReasonCertificateRotationOverdue)))
+
+		reconciler.Client = writes
+		Expect(reconcile(kv)).To(Succeed())
+		expectCondition(kv, v1.KubeVirtConditionDegraded, corev1.ConditionFalse, kubevirt.ReasonDeploymentInProgress)
+	})
+
+	It("says that a component waits for a certificate", func() {
+		clock := testclock.NewFakePassiveClock(time.Now())
+		reconciler.Clock = clock
+		ask := func(user string) *certificatesv1.CertificateSigningRequest {
+			csr := &certificatesv1.CertificateSigningRequest{
+				ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
+				Spec: certificatesv1.CertificateSigningRequestSpec{
+					SignerName: certificate.AgentServing.Signer(), Request: someRequest(), Usages: []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth},
+				},
+			}
+			who := rest.CopyConfig(cfg)
+			who.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
+			c, err := client.New(who, client.Options{Scheme: scheme.Scheme})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(c.Create(ctx, csr)).To(Succeed())
+			DeferCleanup(func() { Expect(k8sClient.Delete(ctx, csr)).To(Succeed()) })
+			return csr
+		}
+		stranger := ask("mallory")
+		csr := ask(certificate.AgentServing.Requester(namespace))
+		again, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
+		Expect(err).NotTo(HaveOccurred())
+		expectCondition(kv, v1.KubeVirtConditionDegraded, corev1.ConditionFalse, kubevirt.ReasonDeploymentInProgress)
+		limit := certificate.UnansweredLimit(clusterconfig.Default().Certificates)
+		Expect(again.RequeueAfter).To(SatisfyAll(BeNumerically(">", 0), BeNumerically("<=", limit+time.Second)))
+
+		clock.SetTime(clock.Now().Add(limit + time.Second))
+		Expect(reconcile(kv)).To(Succeed())
+		expectCondition(kv, v1.KubeVirtConditionDegraded, corev1.ConditionTrue, kubevirt.ReasonCertificateRotationOverdue)
+		Expect(kv.Status.Conditions[0].Message).To(SatisfyAll(
+			ContainSubstring(csr.Name), ContainSubstring(certificate.AgentServing.Signer()), Not(ContainSubstring(stranger.Name))))
 	})
 
 	It("makes another authority for one that was destroyed, and repairs what is trusted", func() {
@@ -350,6 +464,16 @@ var _ = Describe("KubeVirt", func() {
 		})
 	})
 })
+
+// someRequest is a request for a certificate of nobody.
+func someRequest() []byte {
+	GinkgoHelper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	Expect(err).NotTo(HaveOccurred())
+	request, err := certutil.MakeCSR(key, &pkix.Name{}, []string{"nobody"}, nil)
+	Expect(err).NotTo(HaveOccurred())
+	return request
+}
 
 // dropGuests removes what other specs left behind: an uninstallation looks at all namespaces.
 func dropGuests() {

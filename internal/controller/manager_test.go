@@ -25,6 +25,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/internal/datavolume"
 	"github.com/vireo-project/vireo/internal/eviction"
+	"github.com/vireo-project/vireo/internal/recorder"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -33,7 +34,7 @@ import (
 var _ = Describe("Manager", Ordered, func() {
 	var store *clusterconfig.Store
 	BeforeAll(func() {
-		mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		mgr, err := ctrl.NewManager(controllerConfig, ctrl.Options{
 			Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"},
 		})
 		Expect(err).NotTo(HaveOccurred())
@@ -42,19 +43,21 @@ var _ = Describe("Manager", Ordered, func() {
 		}))
 		imports := datavolume.NewStore(mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetScheme())
 		Expect(mgr.Add(imports)).To(Succeed())
+		events, err := recorder.Add(mgr, corev1.EventSource{Component: "virt-controller"})
+		Expect(err).NotTo(HaveOccurred())
 		Expect((&VirtualMachineInstanceReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("virt-controller"),
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events,
 			Config: store, Namespace: "kubevirt", DataVolumes: imports,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&VirtualMachineReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("virt-controller"), Config: store,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events, Config: store,
 			DataVolumes: imports,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&VirtualMachineInstanceReplicaSetReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("virt-controller"),
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&EvacuationReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("virt-controller"), Config: store,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events, Config: store,
 		}).SetupWithManager(mgr)).To(Succeed())
 		running, stop := context.WithCancel(ctx)
 		done := make(chan error, 1)
@@ -113,6 +116,8 @@ var _ = Describe("Manager", Ordered, func() {
 		pod := podOf(vmi)
 		Eventually(func() bool { return ExpectExists(pod).DeletionTimestamp != nil }, time.Minute).Should(BeTrue())
 		w.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
+		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }, time.Minute).Should(Equal(v1.Succeeded))
+		Expect(k8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet does
 		for _, object := range []client.Object{vmi, vm} {
 			Eventually(func() bool {
 				err := k8sClient.Get(ctx, client.ObjectKeyFromObject(object), object)
@@ -129,7 +134,7 @@ var _ = Describe("Manager", Ordered, func() {
 				reasons = append(reasons, events.Items[i].Reason)
 			}
 			return reasons
-		}, time.Minute).Should(ContainElements("FailedPvcNotFound", "SuccessfulCreate", "SuccessfulHandOver", "Stopped"))
+		}, time.Minute).Should(ContainElements("FailedPvcNotFound", "SuccessfulCreate", "SuccessfulHandOver", "Stopped", "Deleted"))
 	})
 
 	It("keeps a replica set's number through births, deaths and changes of owner", func() {

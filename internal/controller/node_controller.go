@@ -51,7 +51,6 @@ type NodeReconciler struct {
 // +kubebuilder:rbac:groups=core,resources=nodes,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=kubevirt,resources=leases,verbs=get;list;watch;delete
 // +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=configmaps,verbs=get;list;watch;delete
-// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
 
 // SetupWithManager adds the reconciler to a manager.

@@ -71,7 +71,7 @@ var _ = Describe("Node", func() {
 	}
 
 	BeforeEach(func() {
-		namespace = NewNamespace()
+		namespace = NewInstallNamespace()
 		now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 		host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}}
 		Expect(k8sClient.Create(ctx, host)).To(Succeed())

@@ -215,10 +215,9 @@ var _ = Describe("Node restriction", Ordered, func() {
 
 		It("lets the new owner say since when the guest runs there", func() {
 			vmi := moving("runs-there")
-			Expect(vmistatus.HandOver(ctx, agentOf("n1"), vmi, metav1.Now())).To(Succeed())
+			Expect(vmistatus.HandOver(ctx, agentOf("n1"), vmi)).To(Succeed())
 			Expect(write(agentOf("n2"), ExpectExists(vmi), func(v *v1.VirtualMachineInstance) {
-				v.Status.MigrationState.TargetNodeDomainDetected = true
-				v.Status.MigrationState.TargetNodeDomainReadyTimestamp = ptr.To(metav1.Now())
+				vmistatus.Complete(v.Status.MigrationState, metav1.Now())
 			})).To(Succeed())
 			Expect(write(agentOf("n2"), ExpectExists(vmi), func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.SourceNode = "n3" })).
 				To(MatchError(ContainSubstring("may only say how a migration goes")))
@@ -257,9 +256,14 @@ var _ = Describe("Node restriction", Ordered, func() {
 		}
 
 		It("lets either say that the guest has the volumes that moved along, and nothing else of it", func() {
-			for _, node := range []string{"n1", "n2"} {
+			for node, changeHands := range map[string]func(*v1.VirtualMachineInstance) error{
+				"n1": func(vmi *v1.VirtualMachineInstance) error { return vmistatus.HandOver(ctx, agentOf("n1"), vmi) },
+				"n2": func(vmi *v1.VirtualMachineInstance) error {
+					return vmistatus.Claim(ctx, agentOf("n2"), vmi, metav1.Now())
+				},
+			} {
 				vmi := withVolumes("took-its-disks-to-" + node)
-				Expect(vmistatus.HandOver(ctx, agentOf(node), vmi, metav1.Now())).To(Succeed())
+				Expect(changeHands(vmi)).To(Succeed())
 				ExpectExists(vmi)
 				Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
 				Expect(vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo.ClaimName).To(Equal("new"))

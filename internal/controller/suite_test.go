@@ -31,6 +31,7 @@ import (
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/apiserver"
+	"github.com/vireo-project/vireo/test/rights"
 )
 
 // What each envtest of this package has: a real API server with our CRDs, and nobody who reconciles.
@@ -39,6 +40,10 @@ var (
 	cfg       *rest.Config
 	testEnv   *envtest.Environment
 	k8sClient client.WithWatch
+	// asController has the rights of virt-controller's account. What is under test uses it, and k8sClient is for the test.
+	asController     client.WithWatch
+	controllerConfig *rest.Config
+	shipped          *rights.Shipped
 )
 
 func TestControllers(t *testing.T) {
@@ -56,10 +61,20 @@ var _ = BeforeSuite(func() {
 	Expect(v1alpha1.AddToScheme(scheme.Scheme)).To(Succeed())
 	Expect(cdi.AddToScheme(scheme.Scheme)).To(Succeed())
 	testEnv = apiserver.New(filepath.Join("..", "..", "config", "crd", "bases"), filepath.Join("..", "..", "test", "importer"))
+	// Else the API server drops what a kubelet with the gate reports.
+	testEnv.ControlPlane.GetAPIServer().Configure().Append("feature-gates", "ImageVolumeWithDigest=true")
 	var err error
 	cfg, err = testEnv.Start()
 	Expect(err).NotTo(HaveOccurred())
 	k8sClient, err = client.NewWithWatch(cfg, client.Options{Scheme: scheme.Scheme})
+	Expect(err).NotTo(HaveOccurred())
+
+	shipped, err = rights.Read(filepath.Join("..", ".."))
+	Expect(err).NotTo(HaveOccurred())
+	Expect(k8sClient.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: rights.Namespace}})).To(Succeed())
+	Expect(shipped.Install(ctx, k8sClient)).To(Succeed())
+	controllerConfig = rights.Controller.Impersonate(cfg, nil)
+	asController, err = client.NewWithWatch(controllerConfig, client.Options{Scheme: scheme.Scheme})
 	Expect(err).NotTo(HaveOccurred())
 })
 
@@ -75,6 +90,14 @@ func NewNamespace() string {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "spec-"}}
 	Expect(k8sClient.Create(ctx, ns)).To(Succeed())
 	return ns.Name
+}
+
+// NewInstallNamespace makes a namespace in which virt-controller's account has the rights that it has in the install namespace.
+func NewInstallNamespace() string {
+	GinkgoHelper()
+	namespace := NewNamespace()
+	Expect(shipped.InstallIn(ctx, k8sClient, namespace)).To(Succeed())
+	return namespace
 }
 
 // ExpectCreated creates objects, with the status that they have in memory.
@@ -139,10 +162,10 @@ type Writes struct {
 	mu sync.Mutex // reconcilers write from several goroutines
 }
 
-// NewWrites returns a counting client on the API server of the suite.
+// NewWrites returns a counting client with virt-controller's rights on the API server of the suite.
 func NewWrites() *Writes {
 	w := &Writes{}
-	w.WithWatch = interceptor.NewClient(k8sClient, interceptor.Funcs{
+	w.WithWatch = interceptor.NewClient(asController, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if w.Blind != nil && w.Blind(key, o) {
 				return apierrors.NewNotFound(v1.GroupVersion.WithResource("hidden").GroupResource(), key.Name)

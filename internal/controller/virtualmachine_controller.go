@@ -50,8 +50,8 @@ type VirtualMachineReconciler struct {
 // +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=datasources,verbs=get
 // +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,resourceNames=datavolumes.cdi.kubevirt.io,verbs=get;list;watch
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
-// +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;delete
-// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *VirtualMachineReconciler) SetupWithManager(mgr ctrl.Manager) error {

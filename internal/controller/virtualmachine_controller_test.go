@@ -318,18 +318,27 @@ var _ = Describe("VirtualMachine reconciler", func() {
 
 	It("says why an instance cannot be created, once, and tries again", func() {
 		vm := m.create(builder.MakeVM("vm"))
-		m.writes.Fail = func(request string) error {
+		denied := func(request string) error {
 			if request == "create VirtualMachineInstance" {
 				return apierrors.NewForbidden(v1.GroupVersion.WithResource("vmis").GroupResource(), "vm", errors.New("denied"))
 			}
 			return nil
 		}
-		for range 2 {
+		refuseOnce := func(request string) error {
+			if request == "patch VirtualMachine/status" {
+				m.writes.Fail = denied
+				return apierrors.NewConflict(v1.GroupVersion.WithResource("vms").GroupResource(), "vm", ErrInjected)
+			}
+			return denied(request)
+		}
+		m.writes.Fail = refuseOnce
+		for range 3 {
 			_, err := m.reconcile(vm)
 			Expect(err).To(MatchError(ContainSubstring("denied")))
 		}
 		Expect(m.writes.Take()).To(Equal([]string{
-			"create ControllerRevision", "create VirtualMachineInstance", "patch VirtualMachine/status", "create VirtualMachineInstance",
+			"create ControllerRevision", "create VirtualMachineInstance", "patch VirtualMachine/status",
+			"create VirtualMachineInstance", "patch VirtualMachine/status", "create VirtualMachineInstance",
 		}))
 		Expect(m.events.take()).To(ConsistOf(HavePrefix("Warning FailedCreate: Error creating virtual machine instance: ")))
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate", "denied"))

@@ -10,6 +10,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/cdi"
 	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
@@ -209,6 +210,26 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
 		})
 
+		It("says whether the claim exists to those only who may copy it", func() {
+			named := func(name string) cdiv1beta1.DataVolumeSpec {
+				return cdiv1beta1.DataVolumeSpec{Source: &cdiv1beta1.DataVolumeSource{
+					PVC: &cdiv1beta1.DataVolumeSourcePVC{Namespace: elsewhere, Name: name},
+				}}
+			}
+			answers := map[string][]string{}
+			for _, name := range []string{"golden", "nowhere"} {
+				vm := m.create(templated(named(name)))
+				_, err := m.reconcile(vm)
+				Expect(err).NotTo(HaveOccurred())
+				answers[name] = m.events.take()
+				forget := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+				Expect(k8sClient.Patch(ctx, vm, forget)).To(Succeed())
+				Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+			}
+			Expect(answers["nowhere"]).To(Equal(answers["golden"]))
+			Expect(answers["golden"]).To(ConsistOf(ContainSubstring("insufficient permissions")))
+		})
+
 		It("does not take an annotation for a right", func() {
 			vm := m.create(templated(copyOf(elsewhere)).With(func(vm *v1.VirtualMachine) {
 				vm.Spec.DataVolumeTemplates[0].Annotations = map[string]string{"cdi.kubevirt.io/storage.prePopulated": "root"}
@@ -218,11 +239,12 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			ExpectGone(dataVolume(m.ns, "root"))
 		})
 
-		It("asks for the rights of the account that the VM has", func() {
+		DescribeTable("asks for the rights of the account that the VM has", func(named, ofVolume string) {
 			permit("robot", "", "pods")
 			b := templated(copyOf(elsewhere)).With(func(vm *v1.VirtualMachine) {
+				vm.Spec.Template.Spec.ServiceAccountName = named
 				vm.Spec.Template.Spec.Volumes = append(vm.Spec.Template.Spec.Volumes, v1.Volume{Name: "account", VolumeSource: v1.VolumeSource{
-					ServiceAccount: &v1.ServiceAccountVolumeSource{ServiceAccountName: "robot"},
+					ServiceAccount: &v1.ServiceAccountVolumeSource{ServiceAccountName: ofVolume},
 				}})
 			})
 			vm := m.create(b)
@@ -231,7 +253,10 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 				Expect(err).NotTo(HaveOccurred())
 				return m.writes.Take()
 			}, "10s").Should(ContainElement("create DataVolume"))
-		})
+		},
+			Entry("by a volume", "", "robot"),
+			Entry("by its name, which comes before a volume", "robot", "other"),
+		)
 
 		It("writes down what a DataSource stands for, and asks for the rights to that", func() {
 			spec := source(m.ns)

@@ -15,11 +15,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -81,6 +83,44 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		Expect(found).To(HaveLen(1))
 		Expect(found[0].Revision).To(Equal(int64(2)))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
+	})
+
+	It("keeps the firmware's identity from start to start, also of a VM that started before it was recorded", func() {
+		stop := func(vm *v1.VirtualMachine, vmi *v1.VirtualMachineInstance) {
+			GinkgoHelper()
+			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+			play(vmi, v1.Succeeded)
+			release(vmi)
+			m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
+		}
+		vm, vmi := runs(builder.MakeVM("vm"))
+		first := *vmi.Spec.Domain.Firmware
+		Expect(first.UUID).NotTo(BeEmpty())
+		Expect(first.Serial).NotTo(BeEmpty())
+		Expect(m.revisions(vm)[0].Annotations).To(HaveKeyWithValue(virtualmachine.FirmwareIdentityAnnotation, "vm-uid"))
+		changeTemplate(vm, more)
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		stop(vm, vmi)
+		m.expectReconciled(vm, "create ControllerRevision", "create VirtualMachineInstance", "delete ControllerRevision",
+			"patch VirtualMachine/status")
+		vmi = instance(vm)
+		Expect(*vmi.Spec.Domain.Firmware).To(Equal(first))
+
+		By("taking away the record, as if an earlier version had made the revision")
+		recorded := m.revisions(vm)[0]
+		delete(recorded.Annotations, virtualmachine.FirmwareIdentityAnnotation)
+		Expect(k8sClient.Update(ctx, &recorded)).To(Succeed())
+		play(vmi, v1.Running, revised(vmi))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.CPU = &v1.CPU{Sockets: 2} })
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		stop(vm, vmi)
+		m.expectReconciled(vm, "create ControllerRevision", "create VirtualMachineInstance", "delete ControllerRevision",
+			"patch VirtualMachine/status")
+		older := *instance(vm).Spec.Domain.Firmware
+		Expect(older.UUID).NotTo(Equal(first.UUID))
+		Expect(older.Serial).To(BeEmpty())
+		Expect(m.revisions(vm)[0].Annotations).To(HaveKeyWithValue(virtualmachine.FirmwareIdentityAnnotation, "vm-name"))
 	})
 
 	It("needs a restart for what a running guest cannot follow, until it is stopped", func() {
@@ -156,12 +196,31 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		Expect(instance(vm).Spec.NodeSelector).To(BeEmpty())
 	})
 
-	It("says that labels wait for the next start, and does not claim that they are in effect", func() {
+	It("keeps labels for the next start without asking for it, and does not claim that they are in effect", func() {
 		vm, _ := runs(builder.MakeVM("vm"))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.ObjectMeta.Labels = map[string]string{"tier": "web"} })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", "labels or annotations"))
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
+		Expect(instance(vm).Labels).NotTo(HaveKey("tier"))
+		m.events.take()
+		m.expectQuiet(vm)
+
+		By("following what can be followed all the same")
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(instance(vm).Spec.NodeSelector).To(HaveKeyWithValue("zone", "a"))
+	})
+
+	It("takes a quantity in other words for the same", func() {
+		vm, _ := runs(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Guest("128Mi")))
+		raw := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"template":{"spec":{"domain":{"memory":{"guest":"131072Ki"}}}}}}`))
+		Expect(k8sClient.Patch(ctx, vm, raw)).To(Succeed())
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
+		m.events.take()
+		m.expectQuiet(vm)
 	})
 
 	It("does not move an instance on the way to another node", func() {

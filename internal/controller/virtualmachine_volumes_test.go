@@ -101,7 +101,7 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 
 		play(vmi, v1.Running, migrating)
 		m.expectReconciled(vm)
-		Expect(vmistatus.HandOver(ctx, k8sClient, ExpectExists(vmi), metav1.Now())).To(Succeed())
+		Expect(vmistatus.Claim(ctx, k8sClient, ExpectExists(vmi), metav1.Now())).To(Succeed())
 		ExpectExists(vmi)
 		Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
 		Expect(vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo.ClaimName).To(Equal("new"))
@@ -139,7 +139,7 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 		m.expectQuiet(vm)
 
 		By("which the migration may be too late for: then going back is a change of its own")
-		Expect(vmistatus.HandOver(ctx, k8sClient, vmi, metav1.Now())).To(Succeed())
+		Expect(vmistatus.Claim(ctx, k8sClient, vmi, metav1.Now())).To(Succeed())
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		moves := ExpectExists(vm).Status.VolumeUpdateState.VolumeMigrationState.MigratedVolumes
 		Expect(moves[0].SourcePVCInfo.ClaimName + " " + moves[0].DestinationPVCInfo.ClaimName).To(Equal("new old"))

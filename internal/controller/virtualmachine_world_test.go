@@ -41,7 +41,7 @@ var (
 func newMachines() *machines {
 	m := &machines{writes: NewWrites(), events: &heard{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	m.VirtualMachineReconciler = &VirtualMachineReconciler{
-		Client: m.writes, Live: k8sClient, Recorder: m.events, Clock: m.clock,
+		Client: m.writes, Live: asController, Recorder: m.events, Clock: m.clock,
 		Config: fixedConfig{clusterconfig.Default()}, DataVolumes: imports{datavolume.From(k8sClient)},
 	}
 	return m

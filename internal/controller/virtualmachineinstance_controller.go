@@ -61,9 +61,12 @@ type VirtualMachineInstanceReconciler struct {
 // +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=storageprofiles,verbs=get
+// +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=cdiconfigs,resourceNames=config,verbs=get
 // +kubebuilder:rbac:groups=core,resources=events,verbs=list;watch
 // +kubebuilder:rbac:groups=k8s.cni.cncf.io,resources=network-attachment-definitions,verbs=get
-// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=core,resources=resourcequotas,verbs=list;watch
+// +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get
 
 // SetupWithManager adds the reconciler to a manager. What wakes it is in virtualmachineinstance_watches.go.
 func (r *VirtualMachineInstanceReconciler) SetupWithManager(mgr ctrl.Manager) error {
@@ -75,6 +78,7 @@ func (r *VirtualMachineInstanceReconciler) SetupWithManager(mgr ctrl.Manager) er
 		For(&v1.VirtualMachineInstance{}).
 		Owns(&corev1.Pod{}).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.usersOfClaim)).
+		Watches(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(r.underQuota), builder.WithPredicates(demands)).
 		WatchesMetadata(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.guestsOfNode), builder.WithPredicates(agentNews)).
 		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.ownerOfPod), builder.WithPredicates(startFailure)).
 		WatchesRawSource(configSource(r.Config, 0, r.placeless)).
@@ -93,6 +97,7 @@ func (r *VirtualMachineInstanceReconciler) Reconcile(ctx context.Context, reques
 	scope := &virtualmachineinstance.Scope{
 		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock),
 		VMI: vmi, DataVolumes: r.DataVolumes, Config: config.Pods(), KubeVirt: config.KubeVirt, Namespace: r.Namespace,
+		AutoCPULimit:      config.AutoCPULimitNamespaces,
 		ReadNetworks:      !config.IsEnabled(clusterconfig.GateExternalNetResources),
 		StateStorageClass: config.VMStateStorageClass,
 	}

@@ -152,6 +152,22 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(info.Capacity[corev1.ResourceStorage]).To(Equal(resource.MustParse("2Gi")))
 		Expect(info.FilesystemOverhead).To(HaveValue(BeEquivalentTo("0")))
 		Expect(info.Preallocated).To(BeTrue())
+
+		By("growing with the guest's disk")
+		agent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
+			running(status)
+			status.VolumeStatus[0].Target = "vda"
+		})
+		w.events.take()
+		w.expectQuiet(vmi)
+		ExpectExists(pvc)
+		pvc.Status.Capacity = builder.MakePVC("claim").Bound("3Gi").Obj().Status.Capacity
+		ExpectStatus(pvc)
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		volume := ExpectExists(vmi).Status.VolumeStatus[0]
+		Expect(volume.PersistentVolumeClaimInfo.Capacity[corev1.ResourceStorage]).To(Equal(resource.MustParse("3Gi")))
+		Expect(volume.Target).To(Equal("vda"))
+		w.expectQuiet(vmi)
 	})
 
 	It("says why the Pod cannot be created, and tries again", func() {
@@ -225,6 +241,33 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			"FailedCreate", pod.Name))
 	})
 
+	It("leaves a Pod alone that somebody else made to look like its own", func() {
+		for name, forge := range map[string]func(*corev1.Pod, *metav1.OwnerReference){
+			"kind":  func(_ *corev1.Pod, owner *metav1.OwnerReference) { owner.Kind, owner.APIVersion = "ConfigMap", "v1" },
+			"group": func(_ *corev1.Pod, owner *metav1.OwnerReference) { owner.APIVersion = "team.example/v1" },
+			"name":  func(_ *corev1.Pod, owner *metav1.OwnerReference) { owner.Name = "other" },
+			"label": func(pod *corev1.Pod, _ *metav1.OwnerReference) {
+				pod.OwnerReferences, pod.Labels = nil, map[string]string{v1.CreatedByLabel: pod.Labels[v1.CreatedByLabel]}
+			},
+		} {
+			vmi := w.create(builder.MakeVMI("forged-" + name))
+			pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "x"})
+			Expect(err).NotTo(HaveOccurred())
+			forge(pod, &pod.OwnerReferences[0])
+			ExpectCreated(pod)
+			w.play(vmi, "node-1", builder.MakePodStatus().Running())
+			_, err = w.reconcile(vmi)
+			Expect(err).To(MatchError(ContainSubstring("belongs to somebody else")), name)
+			Expect(ExpectExists(vmi).Status.NodeName).To(BeEmpty(), name)
+
+			By("and ends without it")
+			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+			w.writes.Take()
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
+			Expect(ExpectExists(pod).DeletionTimestamp).To(BeNil(), name)
+		}
+	})
+
 	It("takes over its own Pod that lost its owner", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "x"})
@@ -294,7 +337,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			Expect(vmi.Status.Reason).To(Equal(reason))
 			Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason, message))
 			Expect(vmi.Finalizers).To(ContainElement(v1.VirtualMachineInstanceFinalizer), "it was not deleted")
-			Expect(w.events.take()).To(ConsistOf(ContainSubstring(" Stopped: ")))
+			Expect(w.events.take()).To(HaveExactElements(ContainSubstring(" Stopped: "), Equal("Normal Deleted: Signaled Deletion")))
 			w.expectQuiet(vmi)
 			ExpectExists(podOf(vmi))
 		},
@@ -311,6 +354,24 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Entry("that lies", builder.MakePodStatus().Terminated(3, "Error", `{"reason":"Everything fine","message":"\u001b[2J"}`),
 			v1.Failed, "Error", ""),
 	)
+
+	It("tells once how it ended when the first write of that is refused", func() {
+		vmi := w.handedOver(builder.MakeVMI("vm"))
+		agent(vmi, running)
+		w.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GracePeriodExpired","message":"killed"}`))
+		w.writes.Fail = func(string) error {
+			w.writes.Fail = nil
+			return apierrors.NewConflict(v1.GroupVersion.WithResource("vmis").GroupResource(), vmi.Name, ErrInjected)
+		}
+		_, err := w.reconcile(vmi)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(w.events.take()).To(BeEmpty())
+		w.writes.Take()
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+		Expect(w.events.take()).To(HaveExactElements("Normal Deleted: VirtualMachineInstance stopping",
+			HavePrefix("Normal Stopped: "), "Normal Deleted: Signaled Deletion"))
+		w.expectQuiet(vmi)
+	})
 
 	It("fails when the Pod vanishes", func() {
 		vmi := w.handedOver(builder.MakeVMI("vm"))
@@ -366,11 +427,15 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			w.events.take()
 			w.expectQuiet(vmi)
 			w.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GuestShutdown","message":"bye"}`))
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			ExpectExists(vmi)
 			Expect(vmi.Status.Phase).To(Equal(v1.Succeeded))
-			Expect(vmi.Finalizers).To(ConsistOf(v1.VirtualMachineControllerFinalizer), "the VM has its own")
+			Expect(vmi.Finalizers).To(ContainElement(v1.VirtualMachineInstanceFinalizer), "its Pod is still there")
 			w.events.take()
+			w.expectQuiet(vmi)
+			Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet does
+			w.expectReconciled(vmi, "patch VirtualMachineInstance")
+			Expect(ExpectExists(vmi).Finalizers).To(ConsistOf(v1.VirtualMachineControllerFinalizer), "the VM has its own")
 			w.expectQuiet(vmi)
 		})
 
@@ -387,6 +452,28 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			w.play(vmi, "", builder.MakePodStatus().Terminated(1, "Error", ""))
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			remove(vmi)
+			w.events.take()
+			w.expectReconciled(vmi, "delete Pod") // it has ended, so it is gone at once
+			Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: ")))
+			w.expectReconciled(vmi, "patch VirtualMachineInstance")
+			ExpectGone(vmi)
+		})
+
+		It("stays as long as any Pod of it does", func() {
+			vmi := w.handedOver(builder.MakeVMI("vm"))
+			stray := ExpectExists(podOf(vmi)).DeepCopy()
+			w.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			Expect(k8sClient.Delete(ctx, podOf(vmi))).To(Succeed())
+			stray.Name, stray.ResourceVersion, stray.UID, stray.Finalizers = "stray", "", "", []string{"example.org/log"}
+			ExpectCreated(stray)
+			remove(vmi)
+			w.expectReconciled(vmi, "delete Pod")
+			w.expectReconciled(vmi)
+			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
+			ExpectExists(stray).Finalizers = nil
+			Expect(k8sClient.Update(ctx, stray)).To(Succeed())
+			Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, stray, client.GracePeriodSeconds(0)))).To(Succeed())
 			w.expectReconciled(vmi, "patch VirtualMachineInstance")
 			ExpectGone(vmi)
 		})

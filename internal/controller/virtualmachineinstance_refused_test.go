@@ -146,11 +146,14 @@ var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
 		Expect(vmi.Status.Reason).To(Equal(reason))
 	})
 
-	It("goes at once when it is deleted", func() {
+	It("goes with its Pod when it is deleted", func() {
 		refuse()
 		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
-		_, err := w.reconcile(vmi)
-		Expect(err).NotTo(HaveOccurred())
+		for range 2 {
+			_, err := w.reconcile(vmi)
+			Expect(err).NotTo(HaveOccurred())
+		}
+		ExpectGone(podOf(vmi))
 		ExpectGone(vmi)
 	})
 })

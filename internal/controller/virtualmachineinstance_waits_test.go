@@ -5,7 +5,9 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -13,8 +15,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -49,6 +55,63 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
+	})
+
+	It("gets the limits that a quota of its namespace demands, whenever the quota comes", func() {
+		vmi, other := w.create(builder.MakeVMI("vm").CPU(1, 2, 1)), w.create(builder.MakeVMI("other"))
+		w.expectReconciled(other, "create Pod")
+		Expect(ExpectExists(podOf(other)).Spec.Containers[0].Resources.Limits).NotTo(Or(HaveKey(corev1.ResourceCPU), HaveKey(corev1.ResourceMemory)))
+
+		// The API server refuses Pods by what a quota's status has, which the cluster's quota controller fills in.
+		hard := corev1.ResourceList{corev1.ResourceLimitsMemory: resource.MustParse("64Gi"), corev1.ResourceLimitsCPU: resource.MustParse("64")}
+		quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "quota"}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}
+		ExpectCreated(quota)
+		quota.Status.Hard, quota.Status.Used = hard, corev1.ResourceList{
+			corev1.ResourceLimitsMemory: resource.MustParse("0"), corev1.ResourceLimitsCPU: resource.MustParse("0"),
+		}
+		Expect(k8sClient.Status().Update(ctx, quota)).To(Succeed())
+		Expect(demands.Create(event.CreateEvent{Object: quota})).To(BeTrue())
+		Expect(w.underQuota(ctx, quota)).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}))
+
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.ns}}
+		label := fmt.Sprintf(`{"metadata":{"labels":{%q:"1.5"}}}`, v1.AutoMemoryLimitsRatioLabel)
+		Expect(k8sClient.Patch(ctx, namespace, client.RawPatch(types.MergePatchType, []byte(label)))).To(Succeed())
+		Eventually(func(g Gomega) { // the quota reaches the API server's own cache
+			_, err := w.reconcile(vmi)
+			g.Expect(err).NotTo(HaveOccurred())
+		}).Should(Succeed())
+		pod := ExpectExists(podOf(vmi))
+		compute := pod.Spec.Containers[0].Resources
+		Expect(compute.Limits).To(HaveKeyWithValue(corev1.ResourceCPU, resource.MustParse("2")))
+		Expect(compute.Limits.Memory().Value()).To(Equal(compute.Requests.Memory().Value() * 3 / 2))
+		for _, container := range pod.Spec.Containers {
+			Expect(container.Resources.Limits).To(And(HaveKey(corev1.ResourceCPU), HaveKey(corev1.ResourceMemory)), container.Name)
+		}
+	})
+
+	It("looks again at what waits when a quota counts something else, and not when something is used", func() {
+		quota := func(version, hard, used string) *corev1.ResourceQuota {
+			return &corev1.ResourceQuota{
+				ObjectMeta: metav1.ObjectMeta{ResourceVersion: version},
+				Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceLimitsMemory: resource.MustParse(hard)}},
+				Status:     corev1.ResourceQuotaStatus{Used: corev1.ResourceList{corev1.ResourceLimitsMemory: resource.MustParse(used)}},
+			}
+		}
+		for want, after := range map[bool]*corev1.ResourceQuota{true: quota("2", "2Gi", "0"), false: quota("3", "1Gi", "1Gi")} {
+			Expect(demands.Update(event.UpdateEvent{ObjectOld: quota("1", "1Gi", "0"), ObjectNew: after})).To(Equal(want))
+		}
+	})
+
+	It("gets a limit of CPU where the cluster's administrator wants one", func() {
+		config := w.Config.Current()
+		for name, expected := range map[string]bool{w.ns: true, "another": false} {
+			config.AutoCPULimitNamespaces = labels.SelectorFromSet(labels.Set{corev1.LabelMetadataName: name})
+			w.Config = fixedConfig{config}
+			vmi := w.create(builder.MakeVMI("in-" + strconv.FormatBool(expected)))
+			w.expectReconciled(vmi, "create Pod")
+			_, limited := ExpectExists(podOf(vmi)).Spec.Containers[0].Resources.Limits[corev1.ResourceCPU]
+			Expect(limited).To(Equal(expected))
+		}
 	})
 
 	It("does not start without what nothing implements, and names it", func() {

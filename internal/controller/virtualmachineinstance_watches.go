@@ -8,7 +8,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -18,6 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/datavolume"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // What VMIs are found by: the claims of their volumes, and their nodes.
@@ -101,8 +102,8 @@ func (r *VirtualMachineInstanceReconciler) ownerOfPod(ctx context.Context, o cli
 		}
 		return nil
 	}
-	owner := metav1.GetControllerOf(pod)
-	if pod.UID != e.InvolvedObject.UID || owner == nil || owner.Kind != v1.VirtualMachineInstanceGroupVersionKind.Kind {
+	owner := podspec.Owner(pod)
+	if pod.UID != e.InvolvedObject.UID || owner == nil {
 		return nil
 	}
 	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: pod.Namespace, Name: owner.Name}}}
@@ -124,6 +125,22 @@ func (r *VirtualMachineInstanceReconciler) find(ctx context.Context, options ...
 // placeless are the VMIs that have no node yet, whose Pods are made from the configuration.
 func (r *VirtualMachineInstanceReconciler) placeless(ctx context.Context, _ client.Object) []ctrl.Request {
 	return r.find(ctx, client.MatchingFields{nodeIndex: ""})
+}
+
+// underQuota are the VMIs whose Pods a quota may have refused, because they lack a limit that it counts.
+func (r *VirtualMachineInstanceReconciler) underQuota(ctx context.Context, quota client.Object) []ctrl.Request {
+	return r.find(ctx, client.InNamespace(quota.GetNamespace()), client.MatchingFields{nodeIndex: ""})
+}
+
+// demands passes quotas that are new, or count something else than before. How much of them is used is in their status, which changes
+// with every Pod of the namespace.
+var demands = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, isQuota := e.ObjectOld.(*corev1.ResourceQuota)
+		after, stillIs := e.ObjectNew.(*corev1.ResourceQuota)
+		return isQuota && stillIs && !equality.Semantic.DeepEqual(before.Spec.Hard, after.Spec.Hard)
+	},
+	DeleteFunc: func(event.DeleteEvent) bool { return false },
 }
 
 // agentNews passes what tells that a Node's agent fell silent or came back: another schedulability, or a heartbeat while

@@ -68,7 +68,7 @@ func newWorld() *world {
 	config.DefaultArchitecture, config.KubeVirt = "amd64", "kubevirt"
 	w := &world{writes: NewWrites(), events: &heard{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	w.VirtualMachineInstanceReconciler = &VirtualMachineInstanceReconciler{
-		Client: w.writes, Live: k8sClient, Recorder: w.events, Config: fixedConfig{config}, Clock: w.clock,
+		Client: w.writes, Live: asController, Recorder: w.events, Config: fixedConfig{config}, Clock: w.clock,
 		Namespace: "kubevirt", DataVolumes: imports{datavolume.From(k8sClient)},
 	}
 	return w

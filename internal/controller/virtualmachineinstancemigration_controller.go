@@ -53,7 +53,7 @@ type VirtualMachineInstanceMigrationReconciler struct {
 // +kubebuilder:rbac:groups=core,resources=nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=core,resources=resourcequotas,verbs=list;watch
 // +kubebuilder:rbac:groups=k8s.cni.cncf.io,resources=network-attachment-definitions,verbs=get
-// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
 
 // SetupWithManager adds the reconciler to a manager. What wakes it is in virtualmachineinstancemigration_watches.go.
 func (r *VirtualMachineInstanceMigrationReconciler) SetupWithManager(mgr ctrl.Manager) error {
@@ -87,6 +87,7 @@ func (r *VirtualMachineInstanceMigrationReconciler) Reconcile(ctx context.Contex
 	scope := &virtualmachineinstancemigration.Scope{
 		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock), Migration: migration,
 		Config: config.Pods(), Migrations: &config.Migrations, Admission: &r.admission,
+		AutoCPULimit: config.AutoCPULimitNamespaces,
 		ReadNetworks: !config.IsEnabled(clusterconfig.GateExternalNetResources),
 	}
 	if err := scope.Load(ctx); err != nil {

@@ -85,6 +85,32 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(begun(vmims)).To(ContainElement("vm-05"))
 	})
 
+	It("are not held up by Pods that only say that they are for a migration", func() {
+		m := newMigrations()
+		for i, forge := range []func(*corev1.Pod, *metav1.OwnerReference){
+			func(pod *corev1.Pod, _ *metav1.OwnerReference) { pod.OwnerReferences = nil },
+			func(pod *corev1.Pod, _ *metav1.OwnerReference) { pod.Name = "virt-launcher-another" },
+			func(_ *corev1.Pod, owner *metav1.OwnerReference) { owner.UID = "another" },
+			func(_ *corev1.Pod, owner *metav1.OwnerReference) { owner.Kind, owner.APIVersion = "ConfigMap", "v1" },
+			func(_ *corev1.Pod, owner *metav1.OwnerReference) { owner.Controller = nil },
+		} {
+			// It does not run, so that its migration waits.
+			vmi := builder.MakeVMI(fmt.Sprintf("halted-%d", i)).Namespace(m.ns).Obj()
+			ExpectCreated(vmi)
+			vmim := m.request(builder.MakeMigration(vmi.Name, vmi.Name))
+			pod := m.target(vmi, vmim)
+			pod.Labels = map[string]string{v1.MigrationJobLabel: string(vmim.UID)}
+			pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)}
+			pod.Spec.Containers = []corev1.Container{{Name: "compute", Image: "none"}}
+			forge(pod, &pod.OwnerReferences[0])
+			ExpectCreated(pod)
+		}
+		m.running("a", "vm")
+		vmim := m.request(builder.MakeMigration("vm", "vm"))
+		m.look(vmim)
+		Expect(begun([]*v1.VirtualMachineInstanceMigration{vmim})).To(ConsistOf("vm"))
+	})
+
 	It("are not held up by guests whose node is lost", func() {
 		m := newMigrations()
 		var vmims []*v1.VirtualMachineInstanceMigration

@@ -71,7 +71,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a guest whose volumes mov
 		Expect(ExpectExists(vmi).Status.MigrationState.MigrationUID).To(Equal(vmim.UID))
 
 		By("which nobody who sees the new owner takes for the old ones")
-		Expect(vmistatus.HandOver(ctx, k8sClient, vmi, metav1.Now())).To(Succeed())
+		Expect(vmistatus.Claim(ctx, k8sClient, vmi, metav1.Now())).To(Succeed())
 		m.look(vmim)
 		Expect(asksFor(vmi)).To(BeFalse())
 		Expect(vmi.Status.MigratedVolumes).To(BeEmpty())

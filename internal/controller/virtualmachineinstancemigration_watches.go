@@ -7,7 +7,6 @@ import (
 	"context"
 	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -15,6 +14,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancemigration"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -41,8 +41,8 @@ func (r *VirtualMachineInstanceMigrationReconciler) ofVMI(ctx context.Context, v
 
 // ofPod are the migrations of a launcher Pod's VMI, and the one that it was made for though that may be gone.
 func (r *VirtualMachineInstanceMigrationReconciler) ofPod(ctx context.Context, pod client.Object) []ctrl.Request {
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil || owner.Kind != v1.VirtualMachineInstanceGroupVersionKind.Kind {
+	owner := podspec.Owner(pod)
+	if owner == nil {
 		return nil
 	}
 	requests := r.find(ctx, client.InNamespace(pod.GetNamespace()), client.MatchingFields{virtualmachineinstancemigration.VMIIndex: owner.Name})

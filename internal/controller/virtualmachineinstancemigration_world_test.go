@@ -47,7 +47,7 @@ func newMigrations(configure ...func(*clusterconfig.Config)) *migrations {
 	w.Config = fixedConfig{config}
 	m := &migrations{world: w, told: &heard{}, cache: NewWrites()}
 	m.reconciler = &VirtualMachineInstanceMigrationReconciler{
-		Client: m.cache, Live: k8sClient, Recorder: m.told, Config: fixedConfig{config}, Clock: w.clock,
+		Client: m.cache, Live: asController, Recorder: m.told, Config: fixedConfig{config}, Clock: w.clock,
 	}
 	DeferCleanup(m.forget)
 	return m
@@ -223,6 +223,7 @@ func (a *agents) act() {
 			for _, action := range migration.DecideTarget(migration.TargetView{Record: a.record(), Domain: a.target, Released: a.released}) {
 				a.do(action, true)
 			}
+			a.tellArrival()
 		}
 		if before.vmi.ResourceVersion == ExpectExists(a.vmi).ResourceVersion && before.source == a.source && before.target == a.target &&
 			before.copying == a.copying && before.released == a.released {
@@ -230,6 +231,14 @@ func (a *agents) act() {
 		}
 	}
 	Fail("the agents never come to rest")
+}
+
+// tellArrival has the target's agent say that the guest runs there.
+func (a *agents) tellArrival() {
+	GinkgoHelper()
+	if m := ExpectExists(a.vmi).Status.MigrationState; a.target == migration.TargetRunning && a.record().Owner == migration.Target && !m.Completed {
+		a.write(vmistatus.MigrationTarget, func(s *v1.VirtualMachineInstanceMigrationState) { vmistatus.Complete(s, metav1.Now()) })
+	}
 }
 
 func (a *agents) actSource() {
@@ -257,8 +266,10 @@ func (a *agents) do(action migration.Action, target bool) {
 		})
 	case migration.Release:
 		a.released = true
-	case migration.Yield, migration.Claim:
-		Expect(vmistatus.HandOver(ctx, k8sClient, ExpectExists(a.vmi), now)).To(Succeed())
+	case migration.Yield:
+		Expect(vmistatus.HandOver(ctx, k8sClient, ExpectExists(a.vmi))).To(Succeed())
+	case migration.Claim:
+		Expect(vmistatus.Claim(ctx, k8sClient, ExpectExists(a.vmi), now)).To(Succeed())
 	case migration.Run:
 		a.target = migration.TargetRunning
 	case migration.Destroy:

@@ -46,7 +46,7 @@ type VirtualMachineInstanceReplicaSetReconciler struct {
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstancereplicasets/status,verbs=patch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstancereplicasets/finalizers,verbs=update
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *VirtualMachineInstanceReplicaSetReconciler) SetupWithManager(mgr ctrl.Manager) error {

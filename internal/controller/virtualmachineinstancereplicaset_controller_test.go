@@ -177,7 +177,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		for i := range errs {
 			other := &replicaSets{writes: NewWrites(), events: r.events, ns: r.ns}
 			other.VirtualMachineInstanceReplicaSetReconciler = &VirtualMachineInstanceReplicaSetReconciler{
-				Client: other.writes, Live: k8sClient, Recorder: r.events,
+				Client: other.writes, Live: asController, Recorder: r.events,
 			}
 			group.Go(func() { _, errs[i] = other.reconcile(set) })
 		}

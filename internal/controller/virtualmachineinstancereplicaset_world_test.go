@@ -40,7 +40,7 @@ type replicaSets struct {
 func newReplicaSets() *replicaSets {
 	r := &replicaSets{writes: NewWrites(), events: &heard{}, ns: NewNamespace()}
 	r.VirtualMachineInstanceReplicaSetReconciler = &VirtualMachineInstanceReplicaSetReconciler{
-		Client: r.writes, Live: k8sClient, Recorder: r.events, Clock: clocktesting.NewFakePassiveClock(time.Now()),
+		Client: r.writes, Live: asController, Recorder: r.events, Clock: clocktesting.NewFakePassiveClock(time.Now()),
 	}
 	return r
 }

@@ -61,7 +61,7 @@ type WorkloadUpdateReconciler struct {
 // +kubebuilder:rbac:groups=core,resources=pods/eviction,verbs=create
 // +kubebuilder:rbac:groups=core,resources=nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=core,resources=resourcequotas,verbs=list;watch
-// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
 
 // SetupWithManager adds the reconciler to a manager.
 func (r *WorkloadUpdateReconciler) SetupWithManager(mgr ctrl.Manager) error {

@@ -63,7 +63,7 @@ func (n namespaced) List(c context.Context, list client.ObjectList, options ...c
 
 func newUpgrade(methods ...v1.WorkloadUpdateMethod) *upgrade {
 	GinkgoHelper()
-	u := &upgrade{ns: NewNamespace(), writes: NewWrites(), events: &heard{}, clock: &adjustable{time.Now().Truncate(time.Second)}, deployment: "deployment-2"}
+	u := &upgrade{ns: NewInstallNamespace(), writes: NewWrites(), events: &heard{}, clock: &adjustable{time.Now().Truncate(time.Second)}, deployment: "deployment-2"}
 	u.node = u.ns + "-node-1"
 	for _, name := range []string{u.node, u.ns + "-node-2"} {
 		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.NodeSchedulable: "true", corev1.LabelArchStable: "amd64"}}}
@@ -89,7 +89,7 @@ func (u *upgrade) configure() {
 	}))
 	Expect(store.Set(ExpectExists(u.kv))).To(Succeed())
 	u.r = &WorkloadUpdateReconciler{
-		Client: namespaced{u.writes, u.ns}, Live: k8sClient, Recorder: u.events, Config: store, Namespace: u.ns, Clock: u.clock,
+		Client: namespaced{u.writes, u.ns}, Live: asController, Recorder: u.events, Config: store, Namespace: u.ns, Clock: u.clock,
 		DeploymentID: func(*v1.KubeVirt) (string, error) { return u.deployment, nil },
 	}
 }
@@ -127,7 +127,7 @@ func (u *upgrade) pod(vmi *v1.VirtualMachineInstance) *corev1.Pod {
 	GinkgoHelper()
 	pod := podOf(vmi)
 	metav1.SetMetaDataLabel(&pod.ObjectMeta, v1.AppLabel, "virt-launcher")
-	metav1.SetMetaDataLabel(&pod.ObjectMeta, v1.CreatedByLabel, string(vmi.UID))
+	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)}
 	pod.Spec.NodeName = u.node
 	pod.Spec.Containers = []corev1.Container{{Name: "compute", Image: oldLauncher}}
 	ExpectCreated(pod)

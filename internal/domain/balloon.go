@@ -26,10 +26,15 @@ func configureBalloon(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvi
 	return nil
 }
 
-// reportsFreePages: huge pages are the guest's for good, so that there is nothing to give back.
+// reportsFreePages: huge pages are the guest's for good, so that there is nothing to give back. A guest that was promised its CPUs or its
+// latency does not spend them on that: each page that it takes again is a fault. KubeVirt's conditions (IsHighPerformanceVMI in
+// kubevirt.io/api core/v1).
 func reportsFreePages(vmi *v1.VirtualMachineInstance) bool {
 	memory := vmi.Spec.Domain.Memory
 	if memory != nil && memory.Hugepages != nil {
+		return false
+	}
+	if cpu := vmi.Spec.Domain.CPU; cpu != nil && (cpu.DedicatedCPUPlacement || cpu.IsolateEmulatorThread || cpu.Realtime != nil) {
 		return false
 	}
 	return vmi.Annotations[v1.FreePageReportingDisabledAnnotation] != "true"

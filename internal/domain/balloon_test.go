@@ -25,11 +25,12 @@ func TestBalloon(t *testing.T) {
 		guest *guest
 		want  *libvirtxml.DomainMemBalloon
 	}{
-		"default":       {makeGuest(), balloon("on", 10)},
-		"no statistics": {makeGuest().on(func(f *domain.Facts) { f.MemBalloonStatsPeriod = 0 }), balloon("on", 0)},
-		"no reporting":  {makeGuest().annotate(v1.FreePageReportingDisabledAnnotation, "true"), balloon("off", 10)},
-		"reporting":     {makeGuest().annotate(v1.FreePageReportingDisabledAnnotation, "false"), balloon("on", 10)},
-		"huge pages":    {makeGuest().domainSpec(guestMemory("64Mi", "2Mi")), balloon("off", 10)},
+		"default":         {makeGuest(), balloon("on", 10)},
+		"no statistics":   {makeGuest().on(func(f *domain.Facts) { f.MemBalloonStatsPeriod = 0 }), balloon("on", 0)},
+		"no reporting":    {makeGuest().annotate(v1.FreePageReportingDisabledAnnotation, "true"), balloon("off", 10)},
+		"reporting":       {makeGuest().annotate(v1.FreePageReportingDisabledAnnotation, "false"), balloon("on", 10)},
+		"huge pages":      {makeGuest().domainSpec(guestMemory("64Mi", "2Mi")), balloon("off", 10)},
+		"CPUs of its own": {dedicated(1, 1, 0), balloon("off", 10)},
 		"none": {makeGuest().devices(func(d *v1.Devices) { d.AutoattachMemBalloon = ptr.To(false) }),
 			&libvirtxml.DomainMemBalloon{Model: "none"}},
 	} {

@@ -4,6 +4,8 @@
 package domain
 
 import (
+	"slices"
+
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -16,25 +18,28 @@ func bootOrder(order *uint) *libvirtxml.DomainDeviceBoot {
 	return &libvirtxml.DomainDeviceBoot{Order: *order}
 }
 
-// configureBootOrder lets the firmware try the disks in the order of the spec when no device names an order,
-// those last that hold no system. SeaBIOS goes no further than the first hard disk, bootable or not: a
-// cloud-init disk before the root disk would be the end. With a device that names an order, only those that do
-// are tried.
+// configureBootOrder has the firmware try the hard disks first when no device names an order, as libvirt does for KubeVirt: a
+// guest that was installed from a CD-ROM boots from its disk, wherever the CD-ROM is in the spec. KubeVirt's guests try the first
+// hard disk and nothing else. Here the CD-ROMs follow, so that a blank disk is installed, and last come the media that hold no
+// system: SeaBIOS goes no further than the first hard disk, bootable or not, and a cloud-init disk before the root disk would be
+// the end. With a device that names an order, only those that do are tried. docs/adr/0049
 func configureBootOrder(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	if domain.OS != nil && domain.OS.Kernel != "" || namesBootOrder(&vmi.Spec.Domain.Devices) {
 		return nil
 	}
 	media := generatedMedia(vmi)
-	var systems, others []*libvirtxml.DomainDisk
+	var disks, cdroms, others []*libvirtxml.DomainDisk
 	for i := range domain.Devices.Disks {
-		disk := &domain.Devices.Disks[i]
-		if media[disk.Alias.Name] {
+		switch disk := &domain.Devices.Disks[i]; {
+		case media[disk.Alias.Name]:
 			others = append(others, disk)
-		} else {
-			systems = append(systems, disk)
+		case disk.Device == "cdrom":
+			cdroms = append(cdroms, disk)
+		default:
+			disks = append(disks, disk)
 		}
 	}
-	for i, disk := range append(systems, others...) {
+	for i, disk := range slices.Concat(disks, cdroms, others) {
 		disk.Boot = &libvirtxml.DomainDeviceBoot{Order: uint(i) + 1}
 	}
 	return nil

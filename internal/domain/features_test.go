@@ -10,6 +10,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 func off() *v1.FeatureState { return &v1.FeatureState{Enabled: ptr.To(false)} }
@@ -21,7 +22,7 @@ func withFeatures(features v1.Features) *guest {
 func TestFeatures(t *testing.T) {
 	state := func(s string) *libvirtxml.DomainFeatureState { return &libvirtxml.DomainFeatureState{State: s} }
 	vmport, acpi := state("off"), &libvirtxml.DomainFeature{}
-	tcg := &libvirtxml.DomainFeatureTCG{TBCache: &libvirtxml.DomainFeatureTCGTBCache{Unit: "MiB", Size: 38}}
+	tcg := &libvirtxml.DomainFeatureTCG{TBCache: &libvirtxml.DomainFeatureTCGTBCache{Unit: "MiB", Size: launcherpod.TranslationCacheMiB}}
 	for name, tc := range map[string]struct {
 		guest *guest
 		want  libvirtxml.DomainFeatureList

@@ -41,7 +41,7 @@ func configurePCITopology(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvi
 }
 
 func pcieRoot(vmi *v1.VirtualMachineInstance) *libvirtxml.DomainControllerPCI {
-	if vmi.Annotations[v1.DisablePCIHole64] != "true" {
+	if !strings.EqualFold(vmi.Annotations[v1.DisablePCIHole64], "true") { // KubeVirt compares without case
 		return nil
 	}
 	return &libvirtxml.DomainControllerPCI{Hole64: &libvirtxml.DomainControllerPCIHole64{Unit: "KiB"}}

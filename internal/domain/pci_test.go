@@ -55,6 +55,8 @@ func TestRootPorts(t *testing.T) {
 func TestPCIHole64(t *testing.T) {
 	root, _ := pciControllers(makeGuest().build(t))
 	expectEqual(t, root.PCI, nil)
-	root, _ = pciControllers(makeGuest().annotate(v1.DisablePCIHole64, "true").build(t))
-	expectEqual(t, root.PCI, &libvirtxml.DomainControllerPCI{Hole64: &libvirtxml.DomainControllerPCIHole64{Size: 0, Unit: "KiB"}})
+	for _, value := range []string{"true", "True"} {
+		root, _ = pciControllers(makeGuest().annotate(v1.DisablePCIHole64, value).build(t))
+		expectEqual(t, root.PCI, &libvirtxml.DomainControllerPCI{Hole64: &libvirtxml.DomainControllerPCIHole64{Size: 0, Unit: "KiB"}})
+	}
 }

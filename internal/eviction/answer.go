@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // Facts are what an answer depends on.
@@ -88,5 +89,5 @@ func ended(pod *corev1.Pod) bool {
 // protects says that there is a VMI whose guest runs, or may run, in the Pod, and is to go on running. A Pod that lost its owner,
 // as after a restore, is adopted again: the label tells whose it is.
 func protects(pod *corev1.Pod, vmi *v1.VirtualMachineInstance) bool {
-	return vmi != nil && pod.Labels[v1.CreatedByLabel] == string(vmi.UID) && vmi.DeletionTimestamp == nil && !vmi.IsFinal()
+	return vmi != nil && (podspec.IsOf(pod, vmi) || podspec.IsOrphanOf(pod, vmi)) && vmi.DeletionTimestamp == nil && !vmi.IsFinal()
 }

@@ -26,11 +26,11 @@ func facts(changes ...func(*Facts)) Facts {
 			vmi.Spec.EvictionStrategy = ptr.To(v1.EvictionStrategyLiveMigrate)
 			vmi.Status.Phase, vmi.Status.NodeName = v1.Running, "node-1"
 		}).Condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", "").Obj(),
-		Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-			Name: "virt-launcher-vm-abc", Namespace: "ns", Labels: map[string]string{v1.CreatedByLabel: "uid"},
-		}, Spec: corev1.PodSpec{NodeName: "node-1"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}},
+		Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "virt-launcher-vm-abc", Namespace: "ns"},
+			Spec: corev1.PodSpec{NodeName: "node-1"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}},
 		Default: v1.EvictionStrategyNone, LiveMigration: true,
 	}
+	f.Pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(f.VMI, v1.VirtualMachineInstanceGroupVersionKind)}
 	for _, change := range changes {
 		change(&f)
 	}
@@ -108,6 +108,13 @@ func TestDecide(t *testing.T) {
 		{"VMI that goes anyhow", []func(*Facts){func(f *Facts) { f.VMI.DeletionTimestamp = &noon }}, allow},
 		{"VMI that ended", []func(*Facts){func(f *Facts) { f.VMI.Status.Phase = v1.Failed }}, allow},
 		{"no VMI", []func(*Facts){func(f *Facts) { f.VMI = nil }}, allow},
+		{"labels without an owner", []func(*Facts){func(f *Facts) {
+			f.Pod.OwnerReferences, f.Pod.Labels = nil, map[string]string{v1.CreatedByLabel: "uid"}
+		}}, allow},
+		{"an orphan, which its VMI takes back", []func(*Facts){func(f *Facts) {
+			f.Pod.OwnerReferences, f.Pod.Labels = nil, map[string]string{v1.AppLabel: "virt-launcher", v1.CreatedByLabel: "uid"}
+		}}, Answer{Mark: true, Message: first}},
+		{"an owner of another kind", []func(*Facts){func(f *Facts) { f.Pod.OwnerReferences[0].Kind = "ConfigMap" }}, allow},
 		{"another VMI of the name", []func(*Facts){func(f *Facts) { f.VMI.UID = "other" }}, allow},
 	} {
 		t.Run(c.name, func(t *testing.T) {

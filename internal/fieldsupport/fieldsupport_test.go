@@ -23,6 +23,8 @@ var implementedKubeVirt = []string{
 	"configuration.machineType", "configuration.defaultRuntimeClass", "configuration.vmStateStorageClass", "configuration.smbios", "configuration.evictionStrategy",
 	"configuration.additionalGuestMemoryOverheadRatio", "configuration.memBalloonStatsPeriod", "configuration.obsoleteCPUModels",
 	"configuration.virtualMachineInstancesPerNode", "configuration.virtualMachineOptions", "configuration.vmRolloutStrategy",
+	"configuration.supportContainerResources[].resources",
+	"configuration.autoCPULimitNamespaceLabelSelector",
 	"configuration.network.defaultNetworkInterface", "configuration.network.permitBridgeInterfaceOnPodNetwork",
 	"configuration.architectureConfiguration.defaultArchitecture",
 	"configuration.architectureConfiguration.amd64.emulatedMachines", "configuration.architectureConfiguration.amd64.machineType",

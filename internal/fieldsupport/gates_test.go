@@ -12,7 +12,7 @@ import (
 
 // implementedGates turn on what something makes work, or what always is.
 var implementedGates = []string{
-	"AlignCPUs", "CPUManager", "ExternalNetResourceInjection", "HostDisk", "ImageVolume", "MigrationDowntimeTuning", "NodeRestriction", "PodSecondaryInterfaceNamingUpgrade",
+	"AlignCPUs", "CPUManager", "ExternalNetResourceInjection", "HostDisk", "ImageVolume", "NodeRestriction", "ObjectGraph", "PodSecondaryInterfaceNamingUpgrade",
 	"PortRangesSpec", "RebootPolicy", "VSOCK",
 }
 

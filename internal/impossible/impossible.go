@@ -11,9 +11,9 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	netutils "k8s.io/utils/net"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/masquerade"
 )
 
 // Reason is the reason of the condition and of the event of a VMI that does not start because of what it says.
@@ -126,11 +126,11 @@ func (f *find) network(at *field.Path, pod *v1.PodNetwork) {
 	if pod == nil {
 		return
 	}
-	if cidr := pod.VMNetworkCIDR; cidr != "" && !netutils.IsIPv4CIDRString(cidr) {
-		f.invalid(at.Child("pod", "vmNetworkCIDR"), cidr, "must be an IPv4 network, such as 10.0.2.0/24")
+	if _, err := masquerade.IPv4(pod.VMNetworkCIDR); err != nil {
+		f.invalid(at.Child("pod", "vmNetworkCIDR"), pod.VMNetworkCIDR, "%v", err)
 	}
-	if cidr := pod.VMIPv6NetworkCIDR; cidr != "" && !netutils.IsIPv6CIDRString(cidr) {
-		f.invalid(at.Child("pod", "vmIPv6NetworkCIDR"), cidr, "must be an IPv6 network, such as fd10:0:2::/120")
+	if _, err := masquerade.IPv6(pod.VMIPv6NetworkCIDR); err != nil {
+		f.invalid(at.Child("pod", "vmIPv6NetworkCIDR"), pod.VMIPv6NetworkCIDR, "%v", err)
 	}
 }
 

@@ -83,6 +83,8 @@ func TestInVMI(t *testing.T) {
 		{"index too large", []option{index(16384)}, []string{"spec.domain.devices.interfaces[0].acpiIndex"}},
 		{"index taken", []option{index(7), index(7)}, []string{"spec.domain.devices.interfaces[1].acpiIndex"}},
 		{"networks", []option{pod(v1.PodNetwork{VMNetworkCIDR: "10.0.2.0/24", VMIPv6NetworkCIDR: "fd10:0:2::/120"})}, nil},
+		{"leading zeros", []option{pod(v1.PodNetwork{VMNetworkCIDR: "10.10.010.0/24"})}, nil},
+		{"a network without room", []option{pod(v1.PodNetwork{VMNetworkCIDR: "10.0.2.0/31"})}, []string{"spec.networks[0].pod.vmNetworkCIDR"}},
 		{"networks mixed up", []option{pod(v1.PodNetwork{VMNetworkCIDR: "fd10:0:2::/120", VMIPv6NetworkCIDR: "10.0.2.0/24"})},
 			[]string{"spec.networks[0].pod.vmNetworkCIDR", "spec.networks[0].pod.vmIPv6NetworkCIDR"}},
 		{"watchdog", []option{dog(v1.WatchdogDevice{I6300ESB: &v1.I6300ESBWatchdog{Action: "reset"}})}, nil},

@@ -92,7 +92,7 @@ func (g *guest) howItEnded(qemu *unix.WaitStatus) (launcherpod.Outcome, int) {
 	case !g.started:
 		return success(launcherpod.OutcomeNotStarted, "the Pod was stopped before its guest was started")
 	case g.panicked:
-		return failure(launcherpod.OutcomePanicked, "the guest's kernel panicked; see the guest's console in the Pod's log")
+		return failure(launcherpod.OutcomePanicked, "the guest's kernel panicked; see the log of the Pod's container guest-console-log")
 	case g.destroyed:
 		return success(launcherpod.OutcomeDestroyed, "the guest did not shut down within its grace period and was destroyed")
 	case g.end == libvirtrpc.StoppedMigrated:

@@ -6,7 +6,9 @@ package launcher
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"time"
@@ -64,17 +66,10 @@ func run(ctx context.Context, options Options) (launcherpod.Outcome, int) {
 	if err := prepare(log); err != nil {
 		return internal(err)
 	}
-	fifo, err := console.Open(launcherpod.ConsoleFIFO)
+	finishConsole, err := logConsole(ctx)
 	if err != nil {
 		return internal(err)
 	}
-	copied := make(chan struct{})
-	go func() {
-		defer close(copied)
-		if err := console.Copy(ctx, os.Stdout, fifo, console.NewLimiter()); err != nil {
-			log.Error(err, "The guest's console no longer reaches the log")
-		}
-	}()
 	libvirtd, err := startLibvirtd(log, children)
 	if err != nil {
 		return internal(err)
@@ -84,12 +79,41 @@ func run(ctx context.Context, options Options) (launcherpod.Outcome, int) {
 	s := newSupervisor(options, children, libvirtd.Child, stop)
 	outcome, code := s.follow(ctx)
 	stopLibvirtd(log, libvirtd)
-	_ = fifo.Close()
-	select {
-	case <-copied: // the last lines of the console are out
-	case <-time.After(stopTimeout):
-	}
+	finishConsole()
 	return outcome, code
+}
+
+// logConsole passes the guest's console to the container that prints it, if the Pod has one. The function that it returns takes
+// the last lines there.
+func logConsole(ctx context.Context) (finish func(), err error) {
+	if _, err := os.Stat(launcherpod.ConsoleLogDir); errors.Is(err, fs.ErrNotExist) {
+		return func() {}, nil
+	}
+	fifo, err := console.Open(launcherpod.ConsoleFIFO)
+	if err != nil {
+		return nil, err
+	}
+	// Whether anybody reads this one does not matter: the pipe is open for reading here, too.
+	out, err := console.Open(launcherpod.ConsoleLogFIFO)
+	if err != nil {
+		_ = fifo.Close()
+		return nil, err
+	}
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		if err := console.Copy(ctx, out, fifo, console.NewLimiter()); err != nil {
+			logr.FromContextOrDiscard(ctx).Error(err, "The guest's console no longer reaches the log")
+		}
+	}()
+	return func() {
+		_ = fifo.Close()
+		select {
+		case <-copied: // the last lines of the console are out
+		case <-time.After(stopTimeout):
+		}
+		_ = out.Close()
+	}, nil
 }
 
 func serveDHCP(ctx context.Context, options Options, network *podnet.Snapshot) {
@@ -102,6 +126,12 @@ func serveDHCP(ctx context.Context, options Options, network *podnet.Snapshot) {
 
 func internal(err error) (launcherpod.Outcome, int) {
 	return failure(launcherpod.OutcomeInternal, "virt-launcher could not do its work: "+err.Error())
+}
+
+// Refuse leaves the outcome of a launcher that cannot even begin, because of its command line.
+func Refuse(terminationLog string, err error) error {
+	outcome, _ := internal(err)
+	return writeOutcome(terminationLog, outcome)
 }
 
 // stopLibvirtd ends libvirtd in order, and otherwise not. What still runs after that ends with PID 1.

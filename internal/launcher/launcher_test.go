@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"libvirt.org/go/libvirt"
 
+	"github.com/vireo-project/vireo/internal/launcher/tail"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
@@ -159,13 +160,32 @@ func TestConsoleAndMemory(t *testing.T) {
 	if _, err := fifo.WriteString("a line of the guest\n"); err != nil {
 		t.Fatal(err)
 	}
-	p.eventually("the console reaches the log", func() bool { return strings.Contains(p.stdout.String(), "a line of the guest\n") })
+	var log lockedBuffer
+	tailed := make(chan error, 1)
+	go func() { tailed <- tail.Run(p.consoleLog(), &log, nil, nil) }()
+	// SeaBIOS may have written before.
+	p.eventually("the console reaches the log", func() bool { return strings.Contains(log.String(), "a line of the guest\n") })
 
 	status := statusFields("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/status")
 	t.Logf("launcher: VmRSS %s, anonymous %s", status["VmRSS"], status["RssAnon"])
 	rss, err := strconv.Atoi(strings.TrimSuffix(status["VmRSS"], " kB"))
 	if err != nil || rss > maxRSS {
 		t.Errorf("the launcher has %s of resident memory, want at most %d kB", status["VmRSS"], maxRSS)
+	}
+
+	if _, err := fifo.WriteString("its last words\n"); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, p.child("qemu-system"))
+	p.expectExit(1, launcherpod.OutcomeCrashed)
+	if err := <-tailed; err != nil {
+		t.Error(err)
+	}
+	if !strings.HasSuffix(log.String(), "its last words\n") || strings.Contains(log.String(), `"msg"`) {
+		t.Errorf("the console's log is %q", log.String())
+	}
+	if strings.Contains(p.stdout.String()+p.stderr.String(), "last words") {
+		t.Error("the console is in the launcher's log as well")
 	}
 }
 

@@ -138,7 +138,6 @@ func startLibvirtd(log logr.Logger, children *reaper.Reaper) (*daemon, error) {
 			"PATH=/usr/sbin:/usr/bin", "HOME=" + homeDir, "TMPDIR=" + tempDir,
 			"XDG_RUNTIME_DIR=" + xdgRuntime, "XDG_CONFIG_HOME=" + xdgConfig, "XDG_CACHE_HOME=" + xdgCache,
 		},
-		// Standard output is the guest's console alone.
 		Files: []*os.File{null, write, write},
 	})
 	if err != nil {

@@ -24,6 +24,8 @@ type quietLine struct {
 var quietLines = []quietLine{
 	{"info", "libvirt version: ", "", "the preamble of the first message; the image says the version"},
 	{"info", "hostname: ", "", "the preamble of the first message; the Pod's name says it"},
+	{"error", "virNetSocketReadWire:", " : End of file while reading data: Input/output error",
+		"a client has closed its connection, as the node agent does after every stream, and a probe after every look"},
 	{"error", "virHostCPUGetCPUID:", " : Unable to open /dev/kvm: No such file or directory",
 		"under emulation there is no /dev/kvm; a guest that needs it fails to start with an error of its own"},
 	{"warning", "qemuTPMVirCommandSwtpmAddTPMState:", " : This swtpm version doesn't support explicit locking",

@@ -22,6 +22,8 @@ func TestRelayLog(t *testing.T) {
 		"hostname":           {stamp + "info : hostname: virt-launcher-vm-abc\n", true},
 		"no KVM":             {stamp + "error : virHostCPUGetCPUID:1467 : Unable to open /dev/kvm: No such file or directory\n", true},
 		"KVM not permitted":  {stamp + "error : virHostCPUGetCPUID:1467 : Unable to open /dev/kvm: Permission denied\n", false},
+		"a client's end":     {stamp + "error : virNetSocketReadWire:1791 : End of file while reading data: Input/output error\n", true},
+		"a broken socket":    {stamp + "error : virNetSocketReadWire:1780 : Cannot recv data: Connection reset by peer\n", false},
 		"agent's commands":   {stamp + "warning : qemuDomainObjTaintMsg:5505 : Domain id=1 name='ns_vm' uuid=u is tainted: custom-ga-command\n", true},
 		"another taint":      {stamp + "warning : qemuDomainObjTaintMsg:5505 : Domain id=1 name='ns_vm' uuid=u is tainted: high-privileges\n", false},
 		"a real error":       {stamp + "error : qemuProcessReportLogError:2057 : internal error: QEMU exited\n", false},

@@ -2,7 +2,7 @@
 // Copyright The Vireo Authors
 
 // Package launcher is PID 1 of a VM's Pod. It starts libvirtd, follows the one domain that the node agent
-// defines there, answers the guest's DHCP requests, passes its console to the container's log, turns SIGTERM
+// defines there, answers the guest's DHCP requests, passes its console to the container that logs it, turns SIGTERM
 // into a shutdown of the guest, and ends with the guest's outcome. It never talks to the API server.
 package launcher
 

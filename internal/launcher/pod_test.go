@@ -152,6 +152,11 @@ func (p *pod) socket() string { return filepath.Join(p.dir, "sockets", launcherp
 
 func (p *pod) runtime(name string) string { return filepath.Join(p.dir, "runtime", name) }
 
+// consoleLog is the pipe to the container with the guest's console.
+func (p *pod) consoleLog() string {
+	return filepath.Join(p.dir, "console", filepath.Base(launcherpod.ConsoleLogFIFO))
+}
+
 func (p *pod) terminate() {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(unix.SIGTERM); err != nil {
@@ -282,7 +287,7 @@ func mountVolumes(dir, root string) error {
 		return err
 	}
 	for source, target := range map[string]string{
-		"sockets": "kubevirt/sockets", "runtime": "libvirt", "disks": "kubevirt-ephemeral-disks", "": "test",
+		"sockets": "kubevirt/sockets", "runtime": "libvirt", "disks": "kubevirt-ephemeral-disks", "console": "kubevirt-private/console-log", "": "test",
 	} {
 		from, to := filepath.Join(dir, source), filepath.Join(run, target)
 		if err := os.MkdirAll(from, 0o755); err != nil {

@@ -24,6 +24,9 @@ const (
 	maxProbeOutput = 10 << 10
 	// probeInterval is the pause between two questions whether a command has ended.
 	probeInterval = 100 * time.Millisecond
+	// stateTimeout bounds the question how the domain is doing, after the guest's own time is over. The kubelet gives a probe
+	// one second more than the guest has (podspec's agentDelay).
+	stateTimeout = 500 * time.Millisecond
 )
 
 // Probe looks into the guest once, by its agent.
@@ -36,10 +39,12 @@ type Probe struct {
 	Timeout time.Duration
 }
 
-// agent takes commands for the guest. libvirtrpc.Client is one.
-type agent interface {
+// prober is what a probe asks of libvirtd. libvirtrpc.Client is one.
+type prober interface {
 	AgentCommand(ctx context.Context, domain libvirtrpc.Domain, command string, wait time.Duration) (string, error)
 	Lookup(ctx context.Context, name string) (libvirtrpc.Domain, error)
+	State(ctx context.Context, domain libvirtrpc.Domain) (libvirtrpc.State, int32, error)
+	JobActive(ctx context.Context, domain libvirtrpc.Domain) (bool, error)
 }
 
 // Run connects to the Pod's libvirtd and looks. It returns the command's exit code, and an
@@ -58,7 +63,7 @@ func (p Probe) Run(ctx context.Context, out io.Writer) (int, error) {
 	return p.look(ctx, client, out)
 }
 
-func (p Probe) look(ctx context.Context, guest agent, out io.Writer) (int, error) {
+func (p Probe) look(ctx context.Context, guest prober, out io.Writer) (int, error) {
 	domain, err := guest.Lookup(ctx, p.Domain)
 	if err != nil {
 		return probeFailed, fmt.Errorf("find the guest: %w", err)
@@ -67,10 +72,7 @@ func (p Probe) look(ctx context.Context, guest agent, out io.Writer) (int, error
 		return p.ask(ctx, guest, domain, execute, arguments, answer)
 	}
 	if len(p.Command) == 0 {
-		if err := ask("guest-ping", nil, nil); err != nil {
-			return probeFailed, fmt.Errorf("the guest's agent does not answer: %w", err)
-		}
-		return 0, nil
+		return p.ping(ctx, guest, domain, out)
 	}
 	var started struct {
 		PID int64 `json:"pid"`
@@ -95,8 +97,63 @@ func (p Probe) look(ctx context.Context, guest agent, out io.Writer) (int, error
 	}
 }
 
+// ping asks the agent for an answer. A guest that cannot give one because it is paused or being migrated passes: the kubelet would
+// end it otherwise, when the probe is a livenessProbe. The state is read on both sides of the question, because a pause may begin or
+// end while the agent is being waited for.
+func (p Probe) ping(ctx context.Context, guest prober, domain libvirtrpc.Domain, out io.Writer) (int, error) {
+	if why := excuse(ctx, guest, domain); why != "" {
+		_, err := fmt.Fprintf(out, "not asked: the guest is %s\n", why)
+		return 0, err
+	}
+	err := p.ask(ctx, guest, domain, "guest-ping", nil, nil)
+	if err == nil {
+		return 0, nil
+	}
+	if why := excuse(context.WithoutCancel(ctx), guest, domain); why != "" {
+		_, err := fmt.Fprintf(out, "no answer: the guest is %s\n", why)
+		return 0, err
+	}
+	return probeFailed, fmt.Errorf("the guest's agent does not answer: %w", err)
+}
+
+// excuse says why a guest need not answer, "" if it must: a domain whose state cannot be read has no excuse.
+func excuse(ctx context.Context, guest prober, domain libvirtrpc.Domain) string {
+	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
+	defer cancel()
+	state, reason, err := guest.State(ctx, domain)
+	if err != nil {
+		return ""
+	}
+	switch {
+	case state == libvirtrpc.StatePaused:
+		return pauses[libvirtrpc.PausedReason(reason)]
+	case state != libvirtrpc.StateRunning:
+		return ""
+	case libvirtrpc.RunningReason(reason) == libvirtrpc.RunningPostcopy:
+		return "in post-copy"
+	}
+	if active, err := guest.JobActive(ctx, domain); err == nil && active {
+		return "being migrated"
+	}
+	return ""
+}
+
+// pauses are the reasons for a pause that somebody wanted. A guest that an I/O error, a watchdog or a crash stopped is not well, and
+// fails.
+var pauses = map[libvirtrpc.PausedReason]string{
+	libvirtrpc.PausedUser:           "paused",
+	libvirtrpc.PausedMigration:      "being migrated",
+	libvirtrpc.PausedSave:           "being saved",
+	libvirtrpc.PausedDump:           "being dumped",
+	libvirtrpc.PausedFromSnapshot:   "being restored",
+	libvirtrpc.PausedSnapshot:       "being snapshotted",
+	libvirtrpc.PausedStartingUp:     "being started",
+	libvirtrpc.PausedPostcopy:       "in post-copy",
+	libvirtrpc.PausedPostcopyFailed: "in post-copy",
+}
+
 // ask gives the agent a command and reads what it returns.
-func (p Probe) ask(ctx context.Context, guest agent, domain libvirtrpc.Domain, execute string, arguments, answer any) error {
+func (p Probe) ask(ctx context.Context, guest prober, domain libvirtrpc.Domain, execute string, arguments, answer any) error {
 	command := map[string]any{"execute": execute}
 	if arguments != nil {
 		command["arguments"] = arguments

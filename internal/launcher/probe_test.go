@@ -23,6 +23,31 @@ import (
 type guestAgent struct {
 	answers map[string][]string
 	heard   []string
+	// states are those that the domain goes through, one with each question; the last one stays. Without any it runs.
+	states []domainState
+	// migrating is what is said of a job, jobErr its error.
+	migrating bool
+	jobErr    error
+}
+
+type domainState struct {
+	state  libvirtrpc.State
+	reason int32
+}
+
+func (g *guestAgent) State(ctx context.Context, _ libvirtrpc.Domain) (libvirtrpc.State, int32, error) {
+	if len(g.states) == 0 {
+		return libvirtrpc.StateRunning, 1, ctx.Err()
+	}
+	now := g.states[0]
+	if len(g.states) > 1 {
+		g.states = g.states[1:]
+	}
+	return now.state, now.reason, ctx.Err()
+}
+
+func (g *guestAgent) JobActive(ctx context.Context, _ libvirtrpc.Domain) (bool, error) {
+	return g.migrating, errors.Join(g.jobErr, ctx.Err())
 }
 
 func (g *guestAgent) Lookup(_ context.Context, name string) (libvirtrpc.Domain, error) {
@@ -111,5 +136,55 @@ func TestProbeGivesUp(t *testing.T) {
 	}
 	if code, err := (Probe{}).Run(ctx, &bytes.Buffer{}); code != probeFailed || err == nil {
 		t.Errorf("an empty probe: code %d, %v", code, err)
+	}
+}
+
+// TestPingOfAGuestThatCannotAnswer has no agent that answers in any of its cases.
+func TestPingOfAGuestThatCannotAnswer(t *testing.T) {
+	paused := func(reason libvirtrpc.PausedReason) domainState {
+		return domainState{libvirtrpc.StatePaused, int32(reason)}
+	}
+	running := domainState{libvirtrpc.StateRunning, 1}
+	for name, tc := range map[string]struct {
+		guest guestAgent
+		code  int
+		asked bool
+	}{
+		"paused by a user":                   {guest: guestAgent{states: []domainState{paused(libvirtrpc.PausedUser)}}},
+		"switching over":                     {guest: guestAgent{states: []domainState{paused(libvirtrpc.PausedMigration)}}},
+		"post-copy, source":                  {guest: guestAgent{states: []domainState{paused(libvirtrpc.PausedPostcopy)}}},
+		"post-copy, target":                  {guest: guestAgent{states: []domainState{{libvirtrpc.StateRunning, int32(libvirtrpc.RunningPostcopy)}}}},
+		"post-copy that broke off":           {guest: guestAgent{states: []domainState{paused(libvirtrpc.PausedPostcopyFailed)}}},
+		"migrating":                          {guest: guestAgent{migrating: true}},
+		"paused while the agent is asked":    {guest: guestAgent{states: []domainState{running, paused(libvirtrpc.PausedUser)}}, asked: true},
+		"unpaused, and silent":               {guest: guestAgent{states: []domainState{running}}, asked: true, code: 1},
+		"an I/O error":                       {guest: guestAgent{states: []domainState{paused(libvirtrpc.PausedIOError)}}, asked: true, code: 1},
+		"a watchdog":                         {guest: guestAgent{states: []domainState{paused(libvirtrpc.PausedWatchdog)}}, asked: true, code: 1},
+		"a crash":                            {guest: guestAgent{states: []domainState{paused(libvirtrpc.PausedCrashed)}}, asked: true, code: 1},
+		"a reason that nobody knows":         {guest: guestAgent{states: []domainState{paused(99)}}, asked: true, code: 1},
+		"suspended by itself":                {guest: guestAgent{states: []domainState{{libvirtrpc.StatePMSuspended, 0}}}, asked: true, code: 1},
+		"a job that libvirt does not answer": {guest: guestAgent{migrating: true, jobErr: errors.New("no statistics")}, asked: true, code: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			code, err := Probe{Domain: "default_vm", Timeout: time.Minute}.look(t.Context(), &tc.guest, &out)
+			if code != tc.code || (err == nil) != (code == 0) {
+				t.Errorf("code %d, error %v, printed %q", code, err, out.String())
+			}
+			if asked := len(tc.guest.heard) > 0; asked != tc.asked {
+				t.Errorf("the agent was asked: %t", asked)
+			}
+		})
+	}
+}
+
+// A ping may last until the guest's time is over; the domain's state is read all the same.
+func TestPingThatTakesAllTheTimePassesWhenTheGuestIsPaused(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	guest := &guestAgent{states: []domainState{{libvirtrpc.StateRunning, 1}, {libvirtrpc.StatePaused, int32(libvirtrpc.PausedUser)}}}
+	cancel()
+	code, err := Probe{Domain: "default_vm", Timeout: time.Minute}.look(ctx, guest, &bytes.Buffer{})
+	if code != 0 || err != nil {
+		t.Errorf("code %d, %v", code, err)
 	}
 }

@@ -17,8 +17,15 @@ import (
 // ComputeContainer is the container that runs virt-launcher. KubeVirt's tools select it by this name.
 const ComputeContainer = "compute"
 
+// ConsoleLogContainer prints the guest's serial console, if that is to be logged, and nothing else. KubeVirt's name.
+// Source: kubevirt.io/api core/v1, GuestConsoleLog.
+const ConsoleLogContainer = "guest-console-log"
+
 // LauncherBinary is the entry point of the launcher image.
 const LauncherBinary = "/usr/bin/virt-launcher"
+
+// TailBinary is the program of ConsoleLogContainer. KubeVirt's path.
+const TailBinary = "/usr/bin/virt-tail"
 
 // BindVolumesCommand is the subcommand of a Pod that only has its volumes bound.
 const BindVolumesCommand = "bind-volumes"
@@ -27,9 +34,9 @@ const BindVolumesCommand = "bind-volumes"
 // of the guest's memory, up to 1 GiB, which counts as the launcher Pod's memory and which nobody has asked for. A cache
 // that is full is thrown away and filled again: a Debian takes 219 s to boot with 32 MiB, 176 s with 40, 130 s with 64 and
 // 124 s with 96, and a small kernel with BusyBox the same time with all of them. This is what fits into 128 MiB for all
-// that a launcher Pod with 1 vCPU and 1 GiB needs; with KVM there is no such cache.
+// that a launcher Pod with 1 vCPU and 1 GiB needs, the console's log included; with KVM there is no such cache.
 // Source: qemu accel/tcg/tcg-accel-ops.c and tcg/region.c (tcg_init, DEFAULT_CODE_GEN_BUFFER_SIZE).
-const TranslationCacheMiB = 38
+const TranslationCacheMiB = 36
 
 // PostCopyDevice is where QEMU gets the right to handle faults of its own memory from, which a post-copy needs: the Pod's seccomp
 // profile has no system call for it. Linux has it since 6.1.
@@ -48,6 +55,8 @@ const (
 	RuntimeVolume = "libvirt-runtime"
 	// EphemeralDisksVolume is the emptyDir for overlays, empty disks and cloud-init media.
 	EphemeralDisksVolume = "ephemeral-disks"
+	// ConsoleLogVolume is the emptyDir for the pipe to ConsoleLogContainer.
+	ConsoleLogVolume = "console-log"
 	// KernelBootVolume is the image volume with the kernel and the initrd.
 	KernelBootVolume = "kernel-boot"
 	// StateVolume is the claim for the state of the machine that lasts: EFI variables and the TPM.
@@ -62,6 +71,8 @@ const (
 	RuntimeDir = "/var/run/libvirt"
 	// EphemeralDisksDir is where EphemeralDisksVolume is mounted, and the target of the storage pool.
 	EphemeralDisksDir = "/var/run/kubevirt-ephemeral-disks"
+	// ConsoleLogDir is where ConsoleLogVolume is mounted. It is there if the guest's console is logged.
+	ConsoleLogDir = "/var/run/kubevirt-private/console-log"
 	// ContainerDisksDir has one image volume per containerDisk beneath it.
 	ContainerDisksDir = "/var/run/kubevirt/container-disks"
 	// KernelBootDir is where KernelBootVolume is mounted.
@@ -112,6 +123,8 @@ const (
 	MigrationTLSDir = RuntimeDir + "/migration-tls"
 	// ConsoleFIFO is the pipe from the guest's serial console to virt-launcher.
 	ConsoleFIFO = RuntimeDir + "/console.fifo"
+	// ConsoleLogFIFO is the pipe from virt-launcher to ConsoleLogContainer, for what of the console is to be logged.
+	ConsoleLogFIFO = ConsoleLogDir + "/console"
 	// SLICTable and MSDMTable are the files of a Secret that hold ACPI tables. KubeVirt's names.
 	SLICTable = "slic.bin"
 	MSDMTable = "msdm.bin"

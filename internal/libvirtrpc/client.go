@@ -146,6 +146,20 @@ func (c *Client) State(ctx context.Context, domain Domain) (State, int32, error)
 	return State(state), reason, d.err
 }
 
+// JobActive reports whether libvirt works on the domain as a whole: a migration from here, a save or a dump. libvirt answers
+// with an error (CodeOperationInvalid) for a migration that comes in.
+func (c *Client) JobActive(ctx context.Context, domain Domain) (bool, error) {
+	var args encoder
+	args.domain(domain)
+	body, err := c.call(ctx, procDomainGetJobInfo, args.buf)
+	if err != nil {
+		return false, err
+	}
+	d := decoder{buf: body}
+	kind := d.i32()
+	return kind == jobBounded || kind == jobUnbounded, d.err
+}
+
 // Shutdown presses the guest's ACPI power button, as virt-handler does: what ends a guest must not depend on who asks.
 func (c *Client) Shutdown(ctx context.Context, domain Domain) error {
 	return c.domainCall(ctx, procDomainShutdownFlags, domain, shutdownACPI)
@@ -154,6 +168,26 @@ func (c *Client) Shutdown(ctx context.Context, domain Domain) error {
 // Destroy ends the domain at once.
 func (c *Client) Destroy(ctx context.Context, domain Domain) error {
 	return c.domainCall(ctx, procDomainDestroyFlags, domain, 0)
+}
+
+// Metadata to set (virDomainMetadataType), and that of the running domain (virDomainModificationImpact).
+const (
+	metadataElement = 2
+	affectLive      = 1
+)
+
+// SetMetadata sets the element of a namespace in the running domain's metadata, with a prefix for the namespace. An empty element
+// takes it away, and fails with CodeNoDomainMetadata if there is none.
+func (c *Client) SetMetadata(ctx context.Context, domain Domain, element, prefix, namespace string) error {
+	var args encoder
+	args.domain(domain)
+	args.i32(metadataElement)
+	args.optionalStr(element)
+	args.optionalStr(prefix)
+	args.optionalStr(namespace)
+	args.u32(affectLive)
+	_, err := c.call(ctx, procDomainSetMetadata, args.buf)
+	return err
 }
 
 // Capabilities is what libvirt knows of the host, as XML.

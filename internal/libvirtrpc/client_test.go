@@ -101,6 +101,29 @@ func TestCallsAndAnswers(t *testing.T) {
 	}
 }
 
+func TestJobActive(t *testing.T) {
+	for kind, want := range map[int32]bool{0: false, jobBounded: true, jobUnbounded: true, 3: false} {
+		c, d := newPair(t)
+		go func() {
+			proc, serial, body := d.receive()
+			dec := decoder{buf: body}
+			if got := dec.domain(); proc != procDomainGetJobInfo || got != testDomain {
+				t.Errorf("procedure %d for %+v", proc, got)
+			}
+			var e encoder
+			e.i32(kind)
+			for range 11 { // the job's figures
+				e.u32(0)
+				e.u32(0)
+			}
+			d.send(proc, typeReply, serial, statusOK, e.buf)
+		}()
+		if got, err := c.JobActive(t.Context(), testDomain); err != nil || got != want {
+			t.Errorf("a job of kind %d: %t, %v", kind, got, err)
+		}
+	}
+}
+
 func TestErrorAnswer(t *testing.T) {
 	c, d := newPair(t)
 	go func() {

@@ -4,7 +4,6 @@
 package libvirtrpc
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -59,29 +58,15 @@ func MigrationAnswers(program uint32, _ int32, kind uint32) bool {
 func Pass(to io.Writer, from io.Reader, direction Direction) error {
 	// The longest is the XML of a domain with libvirt's cookie. It is passed on piece by piece: a peer cannot make us keep it.
 	buffer := make([]byte, 32<<10)
-	head := buffer[:headerSize]
 	for {
-		if _, err := io.ReadFull(from, head); err != nil {
-			return err
-		}
-		size := binary.BigEndian.Uint32(head)
-		if size < headerSize || size > maxMessage {
-			return fmt.Errorf("%w: its length is %d, not between %d and %d", ErrRefused, size, headerSize, maxMessage)
-		}
-		d := decoder{buf: head[4:]}
-		program, version, proc, kind := d.u32(), d.u32(), d.i32(), d.u32()
-		if version != protocolVersion || !direction(program, proc, kind) {
-			return fmt.Errorf("%w: program %#x, version %d, procedure %d, type %d is no part of a migration", ErrRefused, program, version, proc, kind)
-		}
-		if _, err := to.Write(head); err != nil {
-			return err
-		}
-		body := io.LimitReader(from, int64(size)-headerSize)
-		n, err := io.CopyBuffer(struct{ io.Writer }{to}, body, buffer)
-		if err == nil && n != int64(size)-headerSize {
-			err = io.ErrUnexpectedEOF
-		}
+		h, size, err := readHeader(from, buffer)
 		if err != nil {
+			return err
+		}
+		if !direction(h.program, h.proc, h.kind) {
+			return fmt.Errorf("%w: program %#x, procedure %d, type %d is no part of a migration", ErrRefused, h.program, h.proc, h.kind)
+		}
+		if err := copyMessage(to, from, buffer, headerSize, size); err != nil {
 			return err
 		}
 	}

@@ -14,12 +14,14 @@ const (
 	procConnectClose          = 2
 	procGetCapabilities       = 7
 	procDomainLookupByName    = 23
+	procDomainGetJobInfo      = 163
 	procDomainOpenConsole     = 201
 	procDomainScreenshot      = 211
 	procDomainGetState        = 212
 	procDomainDestroyFlags    = 234
 	procDomainOpenGraphics    = 249
 	procDomainShutdownFlags   = 258
+	procDomainSetMetadata     = 264
 	procEventRegisterAny      = 316
 	procEventLifecycleMessage = 318
 	procGetDomainCapabilities = 342
@@ -80,6 +82,32 @@ func (s State) Active() bool {
 	}
 }
 
+// RunningReason is why a domain runs (virDomainRunningReason).
+type RunningReason int32
+
+// RunningPostcopy is the reason for StateRunning of a migration's target whose memory is still being copied.
+const RunningPostcopy RunningReason = 10
+
+// PausedReason is why a domain is paused (virDomainPausedReason).
+type PausedReason int32
+
+// Reasons for StatePaused.
+const (
+	PausedUser           PausedReason = 1
+	PausedMigration      PausedReason = 2
+	PausedSave           PausedReason = 3
+	PausedDump           PausedReason = 4
+	PausedIOError        PausedReason = 5
+	PausedWatchdog       PausedReason = 6
+	PausedFromSnapshot   PausedReason = 7
+	PausedShuttingDown   PausedReason = 8
+	PausedSnapshot       PausedReason = 9
+	PausedCrashed        PausedReason = 10
+	PausedStartingUp     PausedReason = 11
+	PausedPostcopy       PausedReason = 12
+	PausedPostcopyFailed PausedReason = 13
+)
+
 // ShutoffReason is why a domain is shut off (virDomainShutoffReason).
 type ShutoffReason int32
 
@@ -131,6 +159,12 @@ const (
 // shutdownACPI is VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN (virDomainShutdownFlagValues).
 const shutdownACPI = 1
 
+// Kinds of a job that goes on (virDomainJobType).
+const (
+	jobBounded   = 1
+	jobUnbounded = 2
+)
+
 // CrashedPanicked is the detail of EventCrashed for a guest whose kernel panicked.
 const CrashedPanicked = 0
 
@@ -138,6 +172,10 @@ const CrashedPanicked = 0
 const (
 	// CodeNoDomain means that there is no such domain.
 	CodeNoDomain = 42
+	// CodeArgumentUnsupported means, of a command for the guest's agent, that the domain has no channel for one.
+	CodeArgumentUnsupported = 74
+	// CodeNoDomainMetadata means that the metadata that is to go is not there.
+	CodeNoDomainMetadata = 80
 	// CodeOperationInvalid means that the domain is not in a state for it, for example not running.
 	CodeOperationInvalid = 55
 	// CodeAgentUnresponsive means that nobody in the guest answers on the agent's channel.

@@ -55,6 +55,15 @@ func slimNode(o any) (any, error) {
 	return o, err
 }
 
+// slimQuota keeps of a quota what it counts, and not how much of that is used.
+func slimQuota(o any) (any, error) {
+	o, err := cache.TransformStripManagedFields()(o)
+	if quota, ok := o.(*corev1.ResourceQuota); ok {
+		quota.Status = corev1.ResourceQuotaStatus{}
+	}
+	return o, err
+}
+
 // slim keeps nothing of an event but its name, unless it tells why a launcher Pod does not start.
 func slim(o any) (any, error) {
 	e, ok := o.(*corev1.Event)
@@ -98,6 +107,7 @@ func cacheOptions(namespace string) cache.Options {
 			&appsv1.ControllerRevision{}: {Label: labels.NewSelector().Add(*ours)},
 			&corev1.Event{}:              {Field: fields.ParseSelectorOrDie(podWarnings), Transform: slim},
 			&corev1.Node{}:               {Transform: slimNode},
+			&corev1.ResourceQuota{}:      {Transform: slimQuota},
 			&coordinationv1.Lease{}:      here(agents),
 			&corev1.ConfigMap{}:          here(labeled(nodecapabilities.LabelValue, certificate.BundleName)),
 			&appsv1.DaemonSet{}:          here(installed),

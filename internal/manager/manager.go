@@ -12,20 +12,23 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller"
 	"github.com/vireo-project/vireo/internal/datavolume"
+	"github.com/vireo-project/vireo/internal/health"
 	"github.com/vireo-project/vireo/internal/livelog"
 	"github.com/vireo-project/vireo/internal/monitoring"
+	"github.com/vireo-project/vireo/internal/recorder"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
 )
 
@@ -62,7 +65,11 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	}
 
 	// 1. The configuration is read before anything can act on it.
-	store := clusterconfig.NewStore(o.images())
+	restarts, err := restartsContainers(config)
+	if err != nil {
+		return err
+	}
+	store := clusterconfig.NewStore(o.images(), clusterconfig.WithContainerRestarts(restarts))
 	if err := store.Load(ctx, mgr.GetAPIReader(), o.Namespace); err != nil {
 		return fmt.Errorf("%w (are the CRDs installed?)", err)
 	}
@@ -88,7 +95,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err := setupMetrics(mgr); err != nil {
 		return err
 	}
-	if err := setupHealth(mgr, certificates); err != nil {
+	if err := setupHealth(mgr, certificates, store); err != nil {
 		return err
 	}
 	l.Info("Starting virt-controller", "namespace", o.Namespace, "launcherImage", o.LauncherImage, "handlerImage", o.HandlerImage, "apiImage", o.APIImage)
@@ -116,7 +123,7 @@ func newManager(config *rest.Config, o *Options, certificates *Certificates) (ct
 		Metrics: metricsserver.Options{
 			BindAddress:    o.metricsAddress(),
 			SecureServing:  true,
-			FilterProvider: filters.WithAuthenticationAndAuthorization,
+			FilterProvider: health.Filter,
 			TLSOpts:        serve,
 		},
 		WebhookServer: webhook.NewServer(webhook.Options{Port: o.WebhookPort, TLSOpts: serve}),
@@ -124,40 +131,43 @@ func newManager(config *rest.Config, o *Options, certificates *Certificates) (ct
 }
 
 func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) error {
-	recorder := mgr.GetEventRecorder(componentName)
+	events, err := recorder.Add(mgr, corev1.EventSource{Component: componentName})
+	if err != nil {
+		return err
+	}
 	imports := datavolume.NewStore(mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetScheme())
 	if err := mgr.Add(imports); err != nil {
 		return err
 	}
 	installation := &controller.KubeVirtReconciler{
 		Client: mgr.GetClient(), Namespace: o.Namespace, KubeletRoot: o.KubeletRoot,
-		Options: []clusterconfig.Option{o.images()},
+		Options: []clusterconfig.Option{o.images()}, Recorder: events, Clock: o.Clock,
 	}
 	reconcilers := []interface{ SetupWithManager(ctrl.Manager) error }{
 		installation,
 		&controller.NodeReconciler{
-			Client: mgr.GetClient(), Recorder: recorder, Namespace: o.Namespace, Config: store,
+			Client: mgr.GetClient(), Recorder: events, Namespace: o.Namespace, Config: store,
 		},
-		&controller.CertificateSigningRequestReconciler{Client: mgr.GetClient(), Namespace: o.Namespace, Config: store},
+		&controller.CertificateSigningRequestReconciler{Client: mgr.GetClient(), Namespace: o.Namespace, Config: store, Clock: o.Clock},
 		&controller.VirtualMachineReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events, Config: store,
 			DataVolumes: imports,
 		},
 		&controller.VirtualMachineInstanceReplicaSetReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events,
 		},
 		&controller.VirtualMachineInstanceReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store, Namespace: o.Namespace,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events, Config: store, Namespace: o.Namespace,
 			DataVolumes: imports,
 		},
 		&controller.VirtualMachineInstanceMigrationReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events, Config: store,
 		},
 		&controller.EvacuationReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events, Config: store,
 		},
 		&controller.WorkloadUpdateReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Config: store, Namespace: o.Namespace,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events, Config: store, Namespace: o.Namespace,
 			DeploymentID: installation.DeploymentID,
 		},
 	}
@@ -186,7 +196,14 @@ func setupMetrics(mgr ctrl.Manager) error {
 	return nil
 }
 
-func setupHealth(mgr ctrl.Manager, certificates *Certificates) error {
+func setupHealth(mgr ctrl.Manager, certificates *Certificates, store *clusterconfig.Store) error {
+	server, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("cannot make a client: %w", err)
+	}
+	if err := mgr.AddMetricsServerExtraHandler(health.Path, &health.Check{APIServer: server, ConfigVersion: store.Version}); err != nil {
+		return err
+	}
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return err
 	}

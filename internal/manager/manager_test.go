@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -66,6 +67,13 @@ func TestRun(t *testing.T) {
 	agents := &appsv1.DaemonSet{}
 	g.Eventually(func() error {
 		return c.Get(t.Context(), client.ObjectKey{Namespace: "kubevirt", Name: operator.HandlerName}, agents)
+	}, patience).Should(Succeed())
+
+	// Anybody may ask which version of the object the process goes by, and it follows.
+	g.Eventually(func(g Gomega) {
+		kv := &v1.KubeVirt{}
+		g.Expect(c.Get(t.Context(), client.ObjectKey{Namespace: "kubevirt", Name: "kubevirt"}, kv)).To(Succeed())
+		g.Expect(configVersion(g, options.Port)).To(Equal(kv.ResourceVersion))
 	}, patience).Should(Succeed())
 
 	// Components get the certificates of their roles, and nobody else does.
@@ -215,6 +223,22 @@ func get(url string) error {
 		return fmt.Errorf("%s: %s", url, response.Status)
 	}
 	return nil
+}
+
+// configVersion is what /healthz says on the port of the metrics.
+func configVersion(g Gomega, port int) string {
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // as KubeVirt's clients do
+	defer transport.CloseIdleConnections()
+	response, err := (&http.Client{Transport: transport}).Get(fmt.Sprintf("https://127.0.0.1:%d/healthz", port))
+	g.Expect(err).NotTo(HaveOccurred())
+	defer func() { _ = response.Body.Close() }()
+	g.Expect(response.StatusCode).To(Equal(http.StatusOK))
+	answer := map[string]any{}
+	g.Expect(json.NewDecoder(response.Body).Decode(&answer)).To(Succeed())
+	g.Expect(answer["apiserver"]).To(HaveKeyWithValue("connectivity", "ok"))
+	version, ok := answer["config-resource-version"].(string)
+	g.Expect(ok).To(BeTrue())
+	return version
 }
 
 func freePort(t *testing.T) int {

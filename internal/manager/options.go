@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"k8s.io/utils/clock"
+
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/operator"
 )
@@ -23,6 +25,8 @@ type Options struct {
 	LauncherImage string
 	HandlerImage  string
 	APIImage      string
+	// GuestfsImage is the image of libguestfs-tools; empty if there is none.
+	GuestfsImage string
 	// Namespace is the install namespace.
 	Namespace   string
 	KubeletRoot string
@@ -39,6 +43,9 @@ type Options struct {
 	LeaderElection       bool
 	// Verbosity is the least verbosity of the log. The KubeVirt object can raise it live.
 	Verbosity int
+
+	// Clock replaces the time by which authorities are rotated and certificates signed, in tests.
+	Clock clock.PassiveClock
 }
 
 // Defaults that something else refers to.
@@ -48,6 +55,7 @@ const (
 	launcherImageEnv = "VIRT_LAUNCHER_IMAGE"
 	handlerImageEnv  = "VIRT_HANDLER_IMAGE"
 	apiImageEnv      = "VIRT_API_IMAGE"
+	guestfsImageEnv  = "LIBGUESTFS_TOOLS_IMAGE"
 	namespaceEnv     = "POD_NAMESPACE"
 )
 
@@ -59,6 +67,8 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 		"image of virt-handler, unless the KubeVirt object names a registry or a tag; environment "+handlerImageEnv)
 	fs.StringVar(&o.APIImage, "api-image", os.Getenv(apiImageEnv),
 		"image of virt-api, unless the KubeVirt object names a registry or a tag; environment "+apiImageEnv)
+	fs.StringVar(&o.GuestfsImage, "guestfs-image", os.Getenv(guestfsImageEnv),
+		"image of libguestfs-tools, which virtctl guestfs runs, unless the KubeVirt object names a registry or a tag; empty if there is none; environment "+guestfsImageEnv)
 	fs.StringVar(&o.Namespace, "install-namespace", envOr(namespaceEnv, defaultNamespace),
 		"namespace of the KubeVirt object and of what is installed; environment "+namespaceEnv)
 	fs.StringVar(&o.KubeletRoot, "kubelet-root", operator.DefaultKubeletRoot, "root directory of the kubelets")
@@ -96,7 +106,7 @@ func (o *Options) Validate() error {
 }
 
 func (o *Options) images() clusterconfig.Option {
-	return clusterconfig.WithImages(clusterconfig.Images{Launcher: o.LauncherImage, Handler: o.HandlerImage, API: o.APIImage})
+	return clusterconfig.WithImages(clusterconfig.Images{Launcher: o.LauncherImage, Handler: o.HandlerImage, API: o.APIImage, Guestfs: o.GuestfsImage})
 }
 
 func (o *Options) metricsAddress() string {

@@ -71,6 +71,9 @@ func configureAPI(d *appsv1.Deployment, s Settings) {
 	container.Image, container.ImagePullPolicy = s.Config.Images.API, s.Config.ImagePullPolicy
 	pod.ImagePullSecrets = s.Config.ImagePullSecrets
 	container.Args = []string{"--port", "8443", "--console-server-port", fmt.Sprint(agentapi.ConsolePort)}
+	if s.Config.Images.Guestfs != "" {
+		container.Args = append(container.Args, "--guestfs-image", s.Config.Images.Guestfs)
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.APIFlags)) {
 		container.Args = append(container.Args, fmt.Sprintf("--%s=%s", strings.TrimLeft(name, "-"), s.APIFlags[name]))
 	}

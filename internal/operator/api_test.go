@@ -5,6 +5,7 @@ package operator
 
 import (
 	"encoding/base64"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/memorylimit"
 )
 
 func apiOf(t *testing.T, s Settings) *appsv1.Deployment {
@@ -150,5 +153,56 @@ func TestJoin(t *testing.T) {
 	}
 	if got := Join(done, done); !got.Done || got.Message != "a is ready, a is ready" {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestComponentsHaveLimits(t *testing.T) {
+	api, err := decode[appsv1.Deployment]("virt-api.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent, err := decode[appsv1.DaemonSet]("virt-handler.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile("../../config/manager/virt-controller.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	controller := &appsv1.Deployment{}
+	first, _, _ := strings.Cut(string(raw), "\n---\n")
+	if err := yaml.UnmarshalStrict([]byte(first), controller); err != nil {
+		t.Fatal(err)
+	}
+	for name, pod := range map[string]*corev1.PodSpec{
+		"virt-api": &api.Spec.Template.Spec, "virt-handler": &agent.Spec.Template.Spec, "virt-controller": &controller.Spec.Template.Spec,
+	} {
+		c := pod.Containers[0]
+		for _, kind := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			request, limit := c.Resources.Requests[kind], c.Resources.Limits[kind]
+			if request.IsZero() || limit.Cmp(request) <= 0 {
+				t.Errorf("%s: %s: request %s, limit %s", name, kind, request.String(), limit.String())
+			}
+		}
+		at := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == memorylimit.Env })
+		if at < 0 || c.Env[at].ValueFrom.ResourceFieldRef.Resource != "limits.memory" {
+			t.Errorf("%s is not told its limit", name)
+		}
+	}
+}
+
+func TestWhatRunsAnywherePrefersTheControlPlane(t *testing.T) {
+	const key = "node-role.kubernetes.io/control-plane"
+	pod := apiOf(t, settings(nil)).Spec.Template.Spec
+	preferred := pod.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+	if len(preferred) == 0 || preferred[0].Preference.MatchExpressions[0].Key != key || pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		t.Errorf("affinity %v", pod.Affinity.NodeAffinity)
+	}
+	if !slices.ContainsFunc(pod.Tolerations, func(t corev1.Toleration) bool { return t.Key == key }) {
+		t.Errorf("%s is not tolerated: %v", key, pod.Tolerations)
+	}
+	own := settings(func(s *Settings) { s.Infra = &v1.NodePlacement{Affinity: &corev1.Affinity{}} })
+	if pod := apiOf(t, own).Spec.Template.Spec; pod.Affinity.NodeAffinity != nil {
+		t.Errorf("infra.nodePlacement does not win: %v", pod.Affinity)
 	}
 }

@@ -41,6 +41,7 @@ func BuildBinder(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error
 		isClaim[v.Name] = v.PersistentVolumeClaim != nil
 		return !isClaim[v.Name]
 	})
+	pod.Spec.Containers = pod.Spec.Containers[:1]
 	compute := &pod.Spec.Containers[0]
 	compute.VolumeMounts = slices.DeleteFunc(compute.VolumeMounts, func(m corev1.VolumeMount) bool { return !isClaim[m.Name] })
 	compute.Command, compute.Args = []string{launcherpod.LauncherBinary, launcherpod.BindVolumesCommand}, nil

@@ -46,21 +46,7 @@ func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	compute := corev1.Container{
-		Name:            launcherpod.ComputeContainer,
-		Image:           cfg.LauncherImage,
-		ImagePullPolicy: cfg.ImagePullPolicy,
-		Command:         []string{launcherpod.LauncherBinary},
-		Args:            arguments,
-		Env:             environment(vmi, cfg),
-		Ports:           ports(vmi),
-		Resources:       resources(vmi, cfg),
-		SecurityContext: containerSecurity(vmi),
-		VolumeMounts:    storage.mounts,
-		VolumeDevices:   storage.devices,
-		ReadinessProbe:  probe(vmi, vmi.Spec.ReadinessProbe),
-		LivenessProbe:   probe(vmi, vmi.Spec.LivenessProbe),
-	}
+	compute := computeContainer(vmi, cfg, arguments, storage)
 	pod := &corev1.Pod{
 		ObjectMeta: meta,
 		Spec: corev1.PodSpec{
@@ -81,11 +67,35 @@ func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 			Volumes:                       storage.volumes,
 		},
 	}
+	if LogsConsole(vmi) {
+		pod.Spec.Containers = append(pod.Spec.Containers, consoleLog(vmi, cfg))
+	}
 	if cfg.RuntimeClass != "" {
 		pod.Spec.RuntimeClassName = ptr.To(cfg.RuntimeClass)
 	}
 	schedule(&pod.Spec, vmi, cfg)
 	return pod, nil
+}
+
+// computeContainer is the container in which virt-launcher, libvirtd and QEMU run.
+func computeContainer(vmi *v1.VirtualMachineInstance, cfg Config, arguments []string, storage *storage) corev1.Container {
+	return corev1.Container{
+		Name:            launcherpod.ComputeContainer,
+		Image:           cfg.LauncherImage,
+		ImagePullPolicy: cfg.ImagePullPolicy,
+		Command:         []string{launcherpod.LauncherBinary},
+		Args:            arguments,
+		Env:             environment(vmi, cfg),
+		Ports:           ports(vmi),
+		Resources:       resources(vmi, cfg),
+		SecurityContext: containerSecurity(vmi),
+		VolumeMounts:    storage.mounts,
+		VolumeDevices:   storage.devices,
+		ReadinessProbe:  probe(vmi, vmi.Spec.ReadinessProbe),
+		LivenessProbe:   probe(vmi, vmi.Spec.LivenessProbe),
+		// A launcher that is killed leaves no outcome: the end of its log has to do.
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+	}
 }
 
 func check(vmi *v1.VirtualMachineInstance, cfg Config) error {
@@ -95,7 +105,7 @@ func check(vmi *v1.VirtualMachineInstance, cfg Config) error {
 	case cfg.LauncherImage == "":
 		return ErrNoLauncherImage
 	default:
-		return nil
+		return checkReserved(vmi, cfg)
 	}
 }
 
@@ -133,6 +143,9 @@ func podSecurity() *corev1.PodSecurityContext {
 	}
 }
 
+// allCapabilities is Kubernetes' word for all of them.
+const allCapabilities corev1.Capability = "ALL"
+
 // containerSecurity passes the restricted Pod Security level. NET_BIND_SERVICE is for DHCP's port 67.
 //
 // A guest with the node's NUMA cells does not pass it: QEMU binds the memory of each, and the runtime's seccomp profile
@@ -149,6 +162,6 @@ func containerSecurity(vmi *v1.VirtualMachineInstance) *corev1.SecurityContext {
 		RunAsNonRoot:             ptr.To(true),
 		AllowPrivilegeEscalation: ptr.To(false),
 		ReadOnlyRootFilesystem:   ptr.To(true),
-		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: capabilities},
+		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{allCapabilities}, Add: capabilities},
 	}
 }

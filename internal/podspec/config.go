@@ -36,6 +36,17 @@ type Config struct {
 	MemoryOvercommit int
 	// AdditionalGuestMemoryOverheadRatio multiplies the overhead. Less than 1 means 1.
 	AdditionalGuestMemoryOverheadRatio float64
+	// ConsoleLogResources replace the requests and limits of the container with the guest's console, each for itself.
+	ConsoleLogResources corev1.ResourceRequirements
+	// RestartsContainers says that the cluster restarts a container by a policy of its own: Kubernetes 1.35 does, 1.33 refuses it.
+	RestartsContainers bool
+	// LimitCPU and LimitMemory say that each container needs such a limit, whether or not the VMI has one: a quota of the namespace
+	// counts it, or the cluster's administrator wants it.
+	LimitCPU, LimitMemory bool
+	// MemoryLimitRatio is the limit that LimitMemory makes, in proportion to the request. Less than 1 means 2.
+	MemoryLimitRatio float64
+	// SkipBackupHooks leaves the hooks for backups out of the Pod, unless the VMI says otherwise.
+	SkipBackupHooks bool
 	// NodeSelectors are added to the VMI's.
 	NodeSelectors map[string]string
 	// Claims describes the claims of the VMI's volumes by the volume's name. A volume that is not in it is taken

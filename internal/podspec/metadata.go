@@ -4,9 +4,12 @@
 package podspec
 
 import (
+	"crypto/sha1" //nolint:gosec // KubeVirt's hash; it tells names apart and protects nothing
 	"crypto/sha256"
 	"encoding/base32"
+	"encoding/hex"
 	"maps"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,7 +81,7 @@ func metadata(vmi *v1.VirtualMachineInstance, cfg Config) (metav1.ObjectMeta, er
 		Name:            PodName(vmi),
 		Namespace:       vmi.Namespace,
 		Labels:          labels(vmi),
-		Annotations:     annotations(vmi),
+		Annotations:     annotations(vmi, cfg),
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)},
 	}
 	return meta, annotateNetworks(meta.Annotations, vmi, cfg.MigrationNetwork)
@@ -94,28 +97,46 @@ func labels(vmi *v1.VirtualMachineInstance) map[string]string {
 	delete(out, v1.NodeNameLabel)
 	delete(out, v1.MigrationTargetNodeNameLabel)
 	delete(out, v1.OutdatedLauncherImageLabel)
+	// A VMI does not say which Pod a migration goes to.
+	delete(out, v1.MigrationJobLabel)
 	out[v1.AppLabel] = LauncherAppValue
 	out[v1.CreatedByLabel] = string(vmi.UID)
 	out[v1.DeprecatedVirtualMachineNameLabel] = hostname(vmi)
-	out[v1.VirtualMachineInstanceIDLabel] = LabelValue(vmi.Name)
+	out[v1.VirtualMachineInstanceIDLabel] = instanceID(vmi.Name)
 	return out
 }
 
-func annotations(vmi *v1.VirtualMachineInstance) map[string]string {
+func annotations(vmi *v1.VirtualMachineInstance, cfg Config) map[string]string {
 	out := maps.Clone(vmi.Annotations)
 	if out == nil {
 		out = map[string]string{}
 	}
 	delete(out, lastAppliedAnnotation)
+	delete(out, v1.MigrationJobNameAnnotation)
 	delete(out, v1.ControllerAPILatestVersionObservedAnnotation)
 	delete(out, v1.ControllerAPIStorageVersionObservedAnnotation)
+	CopyBackupHooks(out, vmi, cfg)
+	overhead := MemoryOverhead(vmi, cfg)
+	out[v1.MemoryOverheadAnnotationBytes] = strconv.FormatInt(overhead.Value(), 10)
 	out[v1.DomainAnnotation] = vmi.Name
 	out[defaultContainerAnnotation] = launcherpod.ComputeContainer
 	out[evictRequestAnnotation] = ""
-	out[safeToEvictAnnotation] = strings.Join([]string{
-		launcherpod.SocketsVolume, launcherpod.RuntimeVolume, launcherpod.EphemeralDisksVolume,
-	}, ",")
+	local := []string{launcherpod.SocketsVolume, launcherpod.RuntimeVolume, launcherpod.EphemeralDisksVolume}
+	if LogsConsole(vmi) {
+		local = append(local, launcherpod.ConsoleLogVolume)
+	}
+	out[safeToEvictAnnotation] = strings.Join(local, ",")
 	return out
+}
+
+// instanceID is the value of the label vmi.kubevirt.io/id, by which others find the Pod of a VMI: its name, or the beginning of that and
+// a hash. Source: kubevirt/kubevirt pkg/apimachinery, CalculateVirtualMachineInstanceID.
+func instanceID(name string) string {
+	if len(name) <= validation.DNS1035LabelMaxLength {
+		return name
+	}
+	sum := sha1.Sum([]byte(name)) //nolint:gosec // KubeVirt's hash; it tells names apart and protects nothing
+	return name[:validation.DNS1035LabelMaxLength-hashLength-1] + "-" + hex.EncodeToString(sum[:])[:hashLength]
 }
 
 // LabelValue is a name that fits a label's value: the name itself, or its beginning and a hash.

@@ -12,12 +12,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-)
-
-// Networks between the guest and its Pod under masquerade when the VMI names none. KubeVirt's values.
-const (
-	defaultMasqueradeIPv4 = "10.0.2.0/24"
-	defaultMasqueradeIPv6 = "fd10:0:2::/120"
+	"github.com/vireo-project/vireo/internal/masquerade"
 )
 
 var interfacesPath = field.NewPath("spec", "domain", "devices", "interfaces")
@@ -54,14 +49,15 @@ func interfaceArguments(vmi *v1.VirtualMachineInstance) ([]string, error) {
 func interfaceArgument(iface *v1.Interface, network *v1.Network) (string, error) {
 	switch {
 	case iface.Masquerade != nil && network.Pod != nil:
-		ipv4, ipv6 := network.Pod.VMNetworkCIDR, network.Pod.VMIPv6NetworkCIDR
-		if ipv4 == "" {
-			ipv4 = defaultMasqueradeIPv4
+		ipv4, err := masquerade.IPv4(network.Pod.VMNetworkCIDR)
+		if err != nil {
+			return "", fmt.Errorf("network %s: vmNetworkCIDR %w", network.Name, err)
 		}
-		if ipv6 == "" {
-			ipv6 = defaultMasqueradeIPv6
+		ipv6, err := masquerade.IPv6(network.Pod.VMIPv6NetworkCIDR)
+		if err != nil {
+			return "", fmt.Errorf("network %s: vmIPv6NetworkCIDR %w", network.Name, err)
 		}
-		return strings.Join([]string{launcherpod.PrimaryInterface, "masquerade", ipv4, ipv6}, ","), nil
+		return strings.Join([]string{launcherpod.PrimaryInterface, "masquerade", ipv4.String(), ipv6.String()}, ","), nil
 	case iface.Bridge != nil:
 		return PodInterface(network) + ",bridge", nil
 	default:

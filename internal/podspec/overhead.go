@@ -16,12 +16,17 @@ import (
 
 const mebibyte = 1 << 20
 
+// hardLimitMargin is what a guest needs beside everything else where its memory has a limit.
+const hardLimitMargin = 100 * mebibyte
+
 // Names of the parts that are processes of their own.
 const (
 	PartLauncher = "virt-launcher"
 	PartLibvirtd = "libvirtd"
 	PartQEMU     = "qemu"
 	PartSWTPM    = "swtpm"
+	// PartConsoleLog has a container of its own, and its memory is no part of MemoryOverhead.
+	PartConsoleLog = "virt-tail"
 )
 
 // OverheadPart is one reason for which a launcher Pod needs more memory than its guest has.
@@ -82,7 +87,7 @@ var overheadRules = []overheadRule{
 	// 100 MiB for dedicated CPUs and Guaranteed Pods.
 	{"hard limit", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
 		_, limited := vmi.Spec.Domain.Resources.Limits[corev1.ResourceMemory]
-		return when(limited || vmi.IsCPUDedicated(), 100*mebibyte)
+		return when(limited || vmi.IsCPUDedicated(), hardLimitMargin)
 	}},
 	// A probe by the guest's agent is a process for a moment: 13.6 MiB resident at its peak, of which at least 6 MiB are
 	// text and read-only data that the launcher has in memory already. Both probes can run at the same time.

@@ -367,10 +367,21 @@ func TestMemoryOverhead(t *testing.T) {
 		q := podspec.MemoryOverhead(vmi.Obj(), cfg)
 		return q.Value() >> 20
 	}
+	beside := func(cfg podspec.Config) int64 {
+		pod, err := podspec.Build(makeVMI().Obj(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := int64(-1 << 30)
+		for _, container := range pod.Spec.Containers {
+			sum += container.Resources.Requests.Memory().Value()
+		}
+		return sum >> 20
+	}
 	base := mib(makeVMI(), config())
 	emulated := config()
 	emulated.UseEmulation = true
-	for name, got := range map[string]int64{"KVM": base, "emulation": mib(makeVMI(), emulated)} {
+	for name, got := range map[string]int64{"KVM": beside(config()), "emulation": beside(emulated)} {
 		if got > 128 {
 			t.Errorf("with %s, 1 vCPU and 1 GiB need %d MiB, the promise is 128", name, got)
 		}
@@ -430,6 +441,8 @@ func TestResources(t *testing.T) {
 		"limits": {limited,
 			map[corev1.ResourceName]string{"cpu": "50m", "memory": plus("512Mi", limitedOverhead)},
 			map[corev1.ResourceName]string{"cpu": "50m", "memory": plus("2Gi", limitedOverhead)}},
+		"a limit is a request": {makeVMI().Limit("cpu", "2"),
+			map[corev1.ResourceName]string{"cpu": "2"}, map[corev1.ResourceName]string{"cpu": "2"}},
 		"overcommitted overhead": {makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Resources.OvercommitGuestOverhead = true
 		}), map[corev1.ResourceName]string{"memory": "1Gi"}, nil},
@@ -448,6 +461,48 @@ func TestResources(t *testing.T) {
 			got := pod.Spec.Containers[0].Resources
 			expect(t, "requests", tc.requests, got.Requests)
 			expect(t, "limits", tc.limits, got.Limits)
+		})
+	}
+}
+
+func TestDemandedLimits(t *testing.T) {
+	demanding := config()
+	demanding.LimitCPU, demanding.LimitMemory = true, true
+	ratio := func(r float64) podspec.Config {
+		cfg := demanding
+		cfg.MemoryLimitRatio = r
+		return cfg
+	}
+	overhead := podspec.MemoryOverhead(makeVMI().Obj(), config())
+	request := 1<<30 + overhead.Value()
+	bytes := func(n int64) string { return resource.NewQuantity(n, resource.BinarySI).String() }
+	for name, tc := range map[string]struct {
+		vmi    *builder.VMI
+		cfg    podspec.Config
+		limits map[corev1.ResourceName]string
+	}{
+		"nobody demands":       {makeVMI(), config(), map[corev1.ResourceName]string{"cpu": "0"}},
+		"both":                 {makeVMI().CPU(1, 2, 1), demanding, map[corev1.ResourceName]string{"cpu": "2", "memory": bytes(2 * (request + 3<<20))}},
+		"a ratio":              {makeVMI(), ratio(1.5), map[corev1.ResourceName]string{"memory": bytes(request * 3 / 2)}},
+		"room for a peak":      {makeVMI(), ratio(1), map[corev1.ResourceName]string{"memory": bytes(request + 100<<20)}},
+		"a ratio out of range": {makeVMI(), ratio(0.5), map[corev1.ResourceName]string{"memory": bytes(2 * request)}},
+		"the request is more":  {makeVMI().Request("cpu", "3"), demanding, map[corev1.ResourceName]string{"cpu": "3", "memory": bytes(2 * request)}},
+		"the VMI's own": {makeVMI().Limit("cpu", "500m").Limit("memory", "2Gi"), demanding,
+			map[corev1.ResourceName]string{"cpu": "500m", "memory": bytes(2<<30 + overhead.Value() + 100<<20)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod, err := podspec.Build(tc.vmi.Obj(), tc.cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			expect(t, "limits", tc.limits, pod.Spec.Containers[0].Resources.Limits)
+			for _, container := range pod.Spec.Containers {
+				for _, resource := range []corev1.ResourceName{"cpu", "memory"} {
+					if _, limited := container.Resources.Limits[resource]; tc.cfg.LimitCPU && !limited {
+						t.Errorf("container %s has no limit of %s", container.Name, resource)
+					}
+				}
+			}
 		})
 	}
 }
@@ -501,5 +556,23 @@ func expect(t *testing.T, what string, want map[corev1.ResourceName]string, got 
 	}
 	if _, limited := got["memory"]; what == "limits" && limited && want["memory"] == "" {
 		t.Error("memory is limited though nobody asked")
+	}
+}
+
+// Tools find the Pods of a VMI by this label.
+func TestTheLabelOfALongName(t *testing.T) {
+	long := strings.Repeat("a", 70)
+	for name, want := range map[string]string{
+		"vm": "vm", long[:63]: long[:63],
+		// echo -n NAME | sha1sum
+		long: long[:54] + "-ed6c69d9",
+	} {
+		pod, err := podspec.Build(builder.MakeVMI(name).UID(uid).Obj(), config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := pod.Labels[v1.VirtualMachineInstanceIDLabel]; got != want {
+			t.Errorf("%s: got %s, want %s", name, got, want)
+		}
 	}
 }

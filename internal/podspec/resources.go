@@ -4,6 +4,7 @@
 package podspec
 
 import (
+	"fmt"
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +26,25 @@ const (
 // ephemeralStorage is requested for logs and for what libvirt writes beside the guest's disks. KubeVirt's value.
 const ephemeralStorage = "50M"
 
+// checkReserved refuses a device that no user asks for. Nobody else's Pods get it (the policy kubevirt-launcher-devices of
+// config/admission), and virt-controller must not ask for it on a user's behalf.
+func checkReserved(vmi *v1.VirtualMachineInstance, cfg Config) error {
+	const why = "resource %s is for Pods to which guests migrate, and none of a VM's own: remove it from %s"
+	for where, list := range map[string]corev1.ResourceList{
+		"requests": vmi.Spec.Domain.Resources.Requests, "limits": vmi.Spec.Domain.Resources.Limits,
+	} {
+		if _, wanted := list[deviceUserfaultfd]; wanted {
+			return fmt.Errorf(why, deviceUserfaultfd, "spec.domain.resources."+where)
+		}
+	}
+	for _, network := range Connected(vmi) {
+		if cfg.NetworkResources[network.Name] == deviceUserfaultfd {
+			return fmt.Errorf(why, deviceUserfaultfd, "the NetworkAttachmentDefinition of network "+network.Name)
+		}
+	}
+	return nil
+}
+
 // milliPerCPU is the number of thousandths in one CPU.
 const milliPerCPU = 1000
 
@@ -35,6 +55,7 @@ func resources(vmi *v1.VirtualMachineInstance, cfg Config) corev1.ResourceRequir
 	maps.Copy(out.Limits, vmi.Spec.Domain.Resources.Limits)
 	setCPU(&out, vmi, cfg)
 	setMemory(&out, vmi, cfg)
+	setDemandedLimits(&out, vmi, cfg)
 	setStorage(&out)
 	for _, device := range devices(vmi, cfg) {
 		addDevice(&out, device)
@@ -100,16 +121,42 @@ func setCPU(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance, cf
 	if _, given := out.Requests[corev1.ResourceCPU]; given {
 		return
 	}
+	// A limit is a request, too, as in Kubernetes. Admission has written it down; this is for VMIs that it never saw.
+	if limit, limited := out.Limits[corev1.ResourceCPU]; limited && limit.Sign() > 0 {
+		out.Requests[corev1.ResourceCPU] = limit.DeepCopy()
+		return
+	}
 	request := *resource.NewMilliQuantity(max(busyThreads(vmi)*milliPerCPU/int64(max(cfg.CPUAllocationRatio, 1)), 1),
 		resource.DecimalSI)
 	if cfg.CPURequest != nil {
 		request = cfg.CPURequest.DeepCopy()
 	}
-	// A request beyond the limit would be refused.
-	if limit, limited := out.Limits[corev1.ResourceCPU]; limited && request.Cmp(limit) > 0 {
-		request = limit.DeepCopy()
-	}
 	out.Requests[corev1.ResourceCPU] = request
+}
+
+// defaultMemoryLimitRatio and the rules of setDemandedLimits are KubeVirt's.
+// Source: kubevirt/kubevirt pkg/virt-controller/services, WithoutDedicatedCPU, WithAutoMemoryLimits and DefaultMemoryLimitOverheadRatio.
+const defaultMemoryLimitRatio = 2.0
+
+// setDemandedLimits gives a guest the limits that its Pod must have and that the VMI does not name. They are wide: a CPU for each
+// busy thread, and a multiple of the memory, but never less than what a hard limit takes beyond the request.
+func setDemandedLimits(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance, cfg Config) {
+	if _, limited := out.Limits[corev1.ResourceCPU]; !limited && cfg.LimitCPU {
+		limit := *resource.NewQuantity(busyThreads(vmi), resource.DecimalSI)
+		if request := out.Requests[corev1.ResourceCPU]; request.Cmp(limit) > 0 {
+			limit = request.DeepCopy()
+		}
+		out.Limits[corev1.ResourceCPU] = limit
+	}
+	if _, limited := out.Limits[corev1.ResourceMemory]; !limited && cfg.LimitMemory {
+		ratio := cfg.MemoryLimitRatio
+		if ratio < 1 {
+			ratio = defaultMemoryLimitRatio
+		}
+		request := out.Requests[corev1.ResourceMemory]
+		limit := max(int64(float64(request.Value())*ratio), request.Value()+hardLimitMargin)
+		out.Limits[corev1.ResourceMemory] = *resource.NewQuantity(limit, request.Format)
+	}
 }
 
 // GuestMemory is what the guest sees. Admission fills in memory.guest; the rest is for VMIs that it never saw.

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
@@ -23,6 +24,8 @@ type Target struct {
 	AddedNodeSelector map[string]string
 	// CPU are the labels of nodes that can run the CPU that the guest has now.
 	CPU map[string]string
+	// Images are references that replace those of the spec, by the names of the Pod's volumes: see PinnedImages.
+	Images map[string]string
 	// SELinuxLevel is the level of the Pod that the guest leaves: files that both Pods use carry it. Empty leaves the choice to
 	// the runtime.
 	SELinuxLevel string
@@ -77,8 +80,10 @@ func BuildTarget(vmi *v1.VirtualMachineInstance, cfg Config, target Target) (*co
 		selector = map[string]string{}
 	}
 	maps.Copy(selector, pod.Spec.NodeSelector)
+	keepMachine(selector, vmi)
 	maps.Copy(selector, target.CPU)
 	pod.Spec.NodeSelector = selector
+	pinImages(&pod.Spec, target.Images)
 	avoid(&pod.Spec, vmi)
 	if target.SELinuxLevel != "" {
 		pod.Spec.SecurityContext.SELinuxOptions = &corev1.SELinuxOptions{Level: target.SELinuxLevel}
@@ -91,6 +96,22 @@ func BuildTarget(vmi *v1.VirtualMachineInstance, cfg Config, target Target) (*co
 	return pod, nil
 }
 
+// keepMachine asks for a node that has the very machine that the guest runs on, where the spec may name the newest of its family.
+// Source: kubevirt/kubevirt pkg/virt-controller/services, the node selector of status.machine. What is no label's name is not asked
+// for: the type comes from the launcher.
+func keepMachine(selector map[string]string, vmi *v1.VirtualMachineInstance) {
+	machine, spec := vmi.Status.Machine, vmi.Spec.Domain.Machine
+	if machine == nil || spec == nil || selector[v1.SupportedMachineTypeLabel+spec.Type] != yes {
+		return
+	}
+	label := v1.SupportedMachineTypeLabel + machine.Type
+	if machine.Type == "" || len(validation.IsQualifiedName(label)) > 0 {
+		return
+	}
+	delete(selector, v1.SupportedMachineTypeLabel+spec.Type)
+	selector[label] = yes
+}
+
 // avoid keeps the Pod from every node that has one of the VMI's Pods.
 func avoid(spec *corev1.PodSpec, vmi *v1.VirtualMachineInstance) {
 	if spec.Affinity == nil {
@@ -101,7 +122,7 @@ func avoid(spec *corev1.PodSpec, vmi *v1.VirtualMachineInstance) {
 	}
 	rules := &spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	*rules = append(*rules, corev1.PodAffinityTerm{
-		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{v1.CreatedByLabel: string(vmi.UID)}},
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{v1.AppLabel: LauncherAppValue, v1.CreatedByLabel: string(vmi.UID)}},
 		TopologyKey:   corev1.LabelHostname,
 	})
 }

@@ -58,7 +58,7 @@ func TestTargetDiffersFromTheLauncherPodInWhatAMigrationNeeds(t *testing.T) {
 		t.Fatalf("anti-affinity %v", anti)
 	}
 	rule := anti.RequiredDuringSchedulingIgnoredDuringExecution[0]
-	if rule.TopologyKey != corev1.LabelHostname || rule.LabelSelector.MatchLabels[v1.CreatedByLabel] != uid {
+	if rule.TopologyKey != corev1.LabelHostname || rule.LabelSelector.MatchLabels[v1.CreatedByLabel] != uid || rule.LabelSelector.MatchLabels[v1.AppLabel] != podspec.LauncherAppValue {
 		t.Errorf("the Pod may share a node with the guest: %v", rule)
 	}
 	if want.Spec.Affinity == nil {
@@ -131,4 +131,88 @@ func TestOwnPodFollowsTheOwner(t *testing.T) {
 	check("second", "third")
 	vmi.Status.NodeName = "a"
 	check("third", "second")
+}
+
+const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+func TestTargetGetsTheImagesOfTheSource(t *testing.T) {
+	vmi := makeVMI().Obj()
+	vmi.Spec.Volumes = nil
+	for name, image := range map[string]string{
+		"reported": "registry:5000/os:latest", "untagged": "registry:5000/tools", "pinned": "os@" + digest, "unknown": "os:1", "id": "os:2",
+	} {
+		vmi.Spec.Volumes = append(vmi.Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: image}}})
+	}
+	vmi.Spec.Domain.Firmware = &v1.Firmware{KernelBoot: &v1.KernelBoot{Container: &v1.KernelBootContainer{Image: "kernel:latest", KernelPath: "/vmlinuz"}}}
+	own, err := podspec.Build(vmi, config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	images := func(pod *corev1.Pod) map[string]string {
+		out := map[string]string{}
+		for _, v := range pod.Spec.Volumes {
+			if v.Image != nil {
+				out[v.Name] = v.Image.Reference
+			}
+		}
+		return out
+	}
+	asked := images(own)
+	status := corev1.ContainerStatus{Name: "compute"}
+	for name := range asked {
+		reference := "other/name@" + digest
+		switch asked[name] {
+		case "os:1":
+			continue
+		case "os:2":
+			reference = digest
+		}
+		status.VolumeMounts = append(status.VolumeMounts, corev1.VolumeMountStatus{
+			Name: name, VolumeStatus: &corev1.VolumeStatus{Image: &corev1.ImageVolumeStatus{ImageRef: reference}},
+		})
+	}
+	own.Status.ContainerStatuses = []corev1.ContainerStatus{status}
+	want := map[string]string{}
+	for name, reference := range asked {
+		want[name] = map[string]string{
+			"registry:5000/os:latest": "registry:5000/os@" + digest, "registry:5000/tools": "registry:5000/tools@" + digest,
+			"kernel:latest": "kernel@" + digest, "os@" + digest: "os@" + digest, "os:1": "os:1", "os:2": "os:2",
+		}[reference]
+	}
+	first := buildTarget(t, vmi, podspec.Target{Images: podspec.PinnedImages(own)})
+	if diff := cmp.Diff(want, images(first)); diff != "" {
+		t.Error(diff)
+	}
+	// The next one gets the same, whatever is known of the Pod that the guest is in then.
+	second := buildTarget(t, vmi, podspec.Target{Images: podspec.PinnedImages(first)})
+	if diff := cmp.Diff(want, images(second)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A guest keeps the machine that it was started with, and not each node has every version of it.
+func TestTargetHasTheMachineThatTheGuestRunsOn(t *testing.T) {
+	vmi := makeVMI().Obj()
+	vmi.Spec.Domain.Machine = &v1.Machine{Type: "q35"}
+	const q35, version = v1.SupportedMachineTypeLabel + "q35", v1.SupportedMachineTypeLabel + "pc-q35-9.2"
+	selector := buildTarget(t, vmi, podspec.Target{}).Spec.NodeSelector
+	if selector[q35] != "true" {
+		t.Errorf("a machine that is not known: %v", selector)
+	}
+	vmi.Status.Machine = &v1.Machine{Type: "pc-q35-9.2"}
+	selector = buildTarget(t, vmi, podspec.Target{}).Spec.NodeSelector
+	if _, asked := selector[q35]; asked || selector[version] != "true" {
+		t.Errorf("got %v", selector)
+	}
+	emulated := config()
+	emulated.UseEmulation = true
+	pod, err := podspec.BuildTarget(vmi, emulated, podspec.Target{Name: "go", UID: migrationUID})
+	if err != nil || pod.Spec.NodeSelector[version] != "" {
+		t.Errorf("emulated: %v, %v", pod, err)
+	}
+	// Nothing but a label's value goes into a selector.
+	vmi.Status.Machine = &v1.Machine{Type: "no such/machine"}
+	if selector = buildTarget(t, vmi, podspec.Target{}).Spec.NodeSelector; selector[q35] != "true" {
+		t.Errorf("got %v", selector)
+	}
 }

@@ -45,7 +45,8 @@ func nameVolumes(vmi *v1.VirtualMachineInstance) volumeNames {
 func ownVolumes(vmi *v1.VirtualMachineInstance) map[string]bool {
 	own := map[string]bool{
 		launcherpod.SocketsVolume: true, launcherpod.RuntimeVolume: true, launcherpod.EphemeralDisksVolume: true,
-		launcherpod.KernelBootVolume: true, launcherpod.StateVolume: true, hugepagesVolume: true,
+		launcherpod.KernelBootVolume: true, launcherpod.StateVolume: true, launcherpod.ConsoleLogVolume: true,
+		hugepagesVolume: true,
 	}
 	for _, secret := range credentialSecrets(vmi) {
 		own[launcherpod.CredentialsVolume(secret)] = true

@@ -34,6 +34,8 @@ type API struct {
 	Config func() clusterconfig.Config
 	// APIServer tells whether the API server is there.
 	APIServer discovery.ServerVersionInterface
+	// GuestfsImage is the image of libguestfs-tools; empty if there is none.
+	GuestfsImage string
 	// Limits bound the streams.
 	Limits stream.Limits
 

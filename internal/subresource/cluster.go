@@ -25,6 +25,10 @@ func (a *API) clusterVerbs() []Verb {
 			Doc: "Get the version of virt-api.", Serve: serveVersion,
 		},
 		{
+			Name: "guestfs", Method: http.MethodGet, Answer: &GuestfsInfo{},
+			Doc: "Get the image of libguestfs-tools.", Serve: a.guestfs,
+		},
+		{
 			Name: "healthz", Method: http.MethodGet,
 			Doc: "Tell whether virt-api reaches the API server.", Serve: a.healthz,
 		},

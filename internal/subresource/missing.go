@@ -24,7 +24,6 @@ const (
 	noMemoryDump = "there is nothing that takes memory dumps"
 	noBackup     = "there is nothing that takes backups"
 	noSEV        = "guests with encrypted memory do not run"
-	noGuestfs    = "there is no libguestfs-tools image"
 	noProfiler   = "the components' profiles cannot be collected"
 )
 
@@ -42,7 +41,6 @@ var missings = []missing{
 	{VirtualMachineInstances, "sev/querylaunchmeasurement", http.MethodGet, noSEV},
 	{VirtualMachineInstances, "sev/setupsession", http.MethodPut, noSEV},
 	{VirtualMachineInstances, "sev/injectlaunchsecret", http.MethodPut, noSEV},
-	{"", "guestfs", http.MethodGet, noGuestfs},
 	{"", "start-cluster-profiler", http.MethodGet, noProfiler},
 	{"", "stop-cluster-profiler", http.MethodGet, noProfiler},
 	{"", "dump-cluster-profiler", http.MethodGet, noProfiler},

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,6 +28,14 @@ type machine struct {
 
 // lives says that there is an instance that has not ended.
 func (m machine) lives() bool { return m.vmi != nil && !m.vmi.IsFinal() }
+
+// mustOwn refuses what would be done to an instance that only has the VM's name: the rights to a VM are none to that.
+func (m machine) mustOwn() error {
+	if metav1.IsControlledBy(m.vmi, m.vm) {
+		return nil
+	}
+	return m.conflict("the VMI of that name is not of this VM")
+}
 
 // recoveryRequired is KubeVirt's message for a VM whose volumes were left half-way between two places.
 const recoveryRequired = "VM recovery required: Volume migration failed, leaving some volumes pointing to non-consistent targets; " +
@@ -104,6 +113,9 @@ func (r *refusal) Error() string { return r.why.Error() }
 func (a *API) apply(ctx context.Context, m machine, p plan, dry bool) error {
 	undo := func() error { return nil }
 	if p.grace != nil && m.lives() {
+		if err := m.mustOwn(); err != nil {
+			return &refusal{err}
+		}
 		before := m.vmi.Spec.TerminationGracePeriodSeconds
 		if err := a.setGrace(ctx, m.vmi, p.grace, dry); err != nil {
 			return err

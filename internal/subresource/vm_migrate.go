@@ -35,6 +35,9 @@ func (a *API) migrate(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := (machine{vm, vmi}).mustOwn(); err != nil {
+		return err
+	}
 	if !vmi.IsRunning() {
 		return machine{vm: vm}.conflict(notRunning)
 	}

@@ -29,8 +29,15 @@ func migrations(w *world) []v1.VirtualMachineInstanceMigration {
 }
 
 func TestMigrate(t *testing.T) {
-	vm := func(name string) *v1.VirtualMachine { return builder.MakeVM(name).Namespace("ns").Obj() }
-	w := newWorld(t, vm("vm"), running("vm").Obj(), vm("stopped"), vm("ended"), running("ended").With(phase(v1.Succeeded)).Obj())
+	vm := func(name string) *v1.VirtualMachine {
+		return builder.MakeVM(name).Namespace("ns").UID("vm-" + name).Obj()
+	}
+	w := newWorld(t, vm("vm"), running("vm").OwnedBy(vm("vm")).Obj(), vm("stopped"),
+		vm("ended"), running("ended").OwnedBy(vm("ended")).With(phase(v1.Succeeded)).Obj(),
+		vm("foreign"), running("foreign").OwnedBy(vm("vm")).Obj(), vm("alone"), running("alone").Obj())
+	// The rights to a VM are none to an instance that only has its name.
+	w.expect(http.MethodPut, vmPath+"foreign/migrate", "", 409, "the VMI of that name is not of this VM")
+	w.expect(http.MethodPut, vmPath+"alone/migrate", "", 409, "the VMI of that name is not of this VM")
 	w.expect(http.MethodPut, vmPath+"none/migrate", "", 404, `virtualmachine.kubevirt.io "none" not found`)
 	w.expect(http.MethodPut, vmPath+"stopped/migrate", "", 404, `virtualmachineinstance.kubevirt.io "stopped" not found`)
 	w.expect(http.MethodPut, vmPath+"ended/migrate", "", 409, "VM is not running")
@@ -51,12 +58,25 @@ func TestMigrate(t *testing.T) {
 	w.expectCalls()
 }
 
+// A stop with a grace period writes the instance.
+func TestAGracePeriodIsForTheVMsOwnInstance(t *testing.T) {
+	vm := builder.MakeVM("vm").Namespace("ns").UID("u").Strategy(v1.RunStrategyAlways).Obj()
+	instance := running("vm").Obj()
+	w := newWorld(t, vm, instance)
+	w.expect(http.MethodPut, vmPath+"vm/stop", `{"gracePeriod":1}`, 409, "the VMI of that name is not of this VM")
+	after := &v1.VirtualMachineInstance{}
+	if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(instance), after); err != nil || after.Spec.TerminationGracePeriodSeconds != nil {
+		t.Errorf("got %v, %v", after.Spec.TerminationGracePeriodSeconds, err)
+	}
+	w.expect(http.MethodPut, vmPath+"vm/stop", "", 202, "")
+}
+
 func TestMigrateWithoutTheKind(t *testing.T) {
 	for _, missing := range []error{
 		&meta.NoKindMatchError{GroupKind: v1.GroupVersion.WithKind("VirtualMachineInstanceMigration").GroupKind()},
 		apierrors.NewNotFound(v1.GroupVersion.WithResource("virtualmachineinstancemigrations").GroupResource(), ""),
 	} {
-		w := newWorld(t, builder.MakeVM("vm").Namespace("ns").Obj(), running("vm").Obj())
+		w := newWorld(t, builder.MakeVM("vm").Namespace("ns").UID("u").Obj(), running("vm").OwnedBy(builder.MakeVM("vm").UID("u").Obj()).Obj())
 		w.intercept(interceptor.Funcs{Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return missing }})
 		w.expect(http.MethodPut, vmPath+"vm/migrate", "", 501,
 			"virtualmachines/migrate is not implemented by Vireo yet: the kind VirtualMachineInstanceMigration is not installed")

@@ -56,13 +56,7 @@ func (a *API) vmiOfVM(ctx context.Context, key types.NamespacedName) (*v1.Virtua
 	if err != nil {
 		return nil, err
 	}
-	for _, owner := range vmi.OwnerReferences {
-		if owner.UID == vm.UID {
-			return vmi, nil
-		}
-	}
-	// The rights to a VM are none to an instance that only has its name.
-	return nil, apierrors.NewConflict(vmResource, vm.Name, errors.New("the VMI of that name is not of this VM"))
+	return vmi, machine{vm, vmi}.mustOwn()
 }
 
 // vmiConflict refuses what does not go with the instance's state.

@@ -164,11 +164,11 @@ func target(w *World, g Guest) (*corev1.Pod, *Problem) {
 	config := w.Pods
 	config.LauncherImage, config.StateClaim = "launcher", "state"
 	to := podspec.Target{}
-	if podspec.UsesHostModel(g.VMI) && !config.UseEmulation && g.Pod != nil {
+	if !config.UseEmulation && g.Pod != nil {
 		for i := range w.Nodes {
 			if node := &w.Nodes[i]; node.Name == g.VMI.Status.NodeName {
 				var err error
-				if to.CPU, err = podspec.HostCPUSelector(node.Name, node.Labels, g.Pod.Spec.NodeSelector); err != nil {
+				if to.CPU, err = podspec.TargetCPUSelector(g.VMI, node.Name, node.Labels, g.Pod.Spec.NodeSelector); err != nil {
 					return nil, &Problem{Reason: ReasonCPU, Message: err.Error()}
 				}
 			}

@@ -37,7 +37,8 @@ func makeScene() *scene {
 			Nodes:   []corev1.Node{node("node-1"), node("node-2")},
 		},
 		g: Guest{VMI: vmi, Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: "virt-launcher-vm", Labels: map[string]string{v1.CreatedByLabel: "uid", "app": "db"},
+			Namespace: "ns", Name: "virt-launcher-vm", Labels: map[string]string{"app": "db"},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)},
 		}, Spec: corev1.PodSpec{NodeName: "node-1"}}},
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // filter is one of the things that keep a guest from a node. The nodes that get furthest are those to tell about: a guest that is pinned to
@@ -94,12 +95,7 @@ func filters(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) []filter {
 
 // isCPU says that a label tells about the CPUs that a node can give to guests.
 func isCPU(key string) bool {
-	for _, prefix := range []string{v1.CPUModelLabel, v1.CPUFeatureLabel, v1.SupportedHostModelMigrationCPU} {
-		if strings.HasPrefix(key, prefix) {
-			return true
-		}
-	}
-	return false
+	return podspec.IsHostCPULabel(key) || strings.HasPrefix(key, v1.CPUModelLabel) || strings.HasPrefix(key, v1.CPUModelVendorLabel)
 }
 
 func keepsOut(taint *corev1.Taint) bool {

@@ -12,6 +12,8 @@ import (
 	"net"
 	"os"
 
+	"k8s.io/utils/clock"
+
 	"github.com/vireo-project/vireo/internal/agentapi"
 )
 
@@ -33,13 +35,16 @@ type Options struct {
 	Namespace string
 	// TrustDirectory has the bundles of the authorities.
 	TrustDirectory string
+	// GuestfsImage is the image of libguestfs-tools; empty if there is none.
+	GuestfsImage string
 	// Kubeconfig is that of the API server; empty means the one of the cluster that virt-api runs in.
 	Kubeconfig string
 	// Verbosity is the least verbosity of the log. The KubeVirt object can raise it live.
 	Verbosity int
 
-	// Listener replaces Address and Port in tests.
+	// Listener replaces Address and Port in tests, and Clock the time by which certificates are judged and renewed.
 	Listener net.Listener
+	Clock    clock.WithTicker
 }
 
 // BindFlags adds the options to a flag set.
@@ -50,6 +55,7 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.Namespace, "install-namespace", os.Getenv(namespaceEnv),
 		"namespace of the KubeVirt object and of the node agents; environment "+namespaceEnv)
 	fs.StringVar(&o.TrustDirectory, "trust-dir", defaultTrust, "directory with the certificates of the authorities, one file for each role")
+	fs.StringVar(&o.GuestfsImage, "guestfs-image", "", "image of libguestfs-tools, which virtctl guestfs runs; empty if there is none")
 	fs.IntVar(&o.Verbosity, "v", 0, "least verbosity of the log; "+
 		"spec.configuration.developerConfiguration.logVerbosity.virtAPI of the KubeVirt object can raise it")
 }

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -36,6 +35,7 @@ import (
 	"github.com/vireo-project/vireo/internal/operator"
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/pki"
+	"github.com/vireo-project/vireo/test/rights"
 )
 
 const (
@@ -147,29 +147,9 @@ func background(t *testing.T, run func(context.Context) error) {
 }
 
 // component is the access of an account, with a token that is bound to a Pod, as a process in that Pod has it.
-func (w *cluster) component(account, node string) (*rest.Config, *corev1.Pod) {
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: installed, Name: account + "-" + node, Labels: map[string]string{v1.AppLabel: "virt-handler"},
-		},
-		Spec: corev1.PodSpec{
-			NodeName: node, ServiceAccountName: account,
-			Containers: []corev1.Container{{Name: "c", Image: "i"}},
-		},
-	}
-	w.create(pod)
-	pod.Status = corev1.PodStatus{
-		Phase: corev1.PodRunning, PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}},
-		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
-	}
-	w.g.Expect(w.client.Status().Update(context.Background(), pod)).To(Succeed())
-	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
-	}}
-	owner := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: installed, Name: account}}
-	w.g.Expect(w.client.SubResource("token").Create(context.Background(), owner, token)).To(Succeed())
-	config := rest.AnonymousClientConfig(w.config)
-	config.BearerToken = token.Status.Token
+func (w *cluster) component(account rights.Account, node string) (*rest.Config, *corev1.Pod) {
+	config, pod, err := account.OnNode(context.Background(), w.config, w.client, node)
+	w.g.Expect(err).NotTo(HaveOccurred())
 	return config, pod
 }
 

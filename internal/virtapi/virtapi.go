@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,6 +27,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/health"
 	"github.com/vireo-project/vireo/internal/livelog"
 	"github.com/vireo-project/vireo/internal/subresource"
 	"github.com/vireo-project/vireo/internal/subresource/agent"
@@ -64,17 +66,28 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	trust := certificate.Trust(o.TrustDirectory)
 	serving := certificate.NewSource(config, certificate.APIServing, certificate.APIServingSubject(o.Namespace), trust)
 	own := certificate.NewSource(config, certificate.APIClient, certificate.APIClientSubject(), trust)
+	now := time.Now
+	if o.Clock != nil {
+		serving.Clock, own.Clock, now = o.Clock, o.Clock, o.Clock.Now
+	}
+	check := &health.Check{APIServer: version, ConfigVersion: store.Version}
 	api := &subresource.API{
-		Client: reader, Config: store.Current, APIServer: version,
+		Client: reader, Config: store.Current, APIServer: version, GuestfsImage: o.GuestfsImage,
 		Agents: agent.New(agent.Options{
 			Pods: reader, Namespace: o.Namespace, Port: o.ConsoleServerPort,
 			TLS: func(node string) (*tls.Config, error) {
-				return certificate.AgentClient(own, trust, node)
+				c, err := certificate.AgentClient(own, trust, node)
+				if err != nil {
+					return nil, err
+				}
+				c.Time = now
+				return c, nil
 			},
 		}),
 	}
 	s, err := server.New(server.Options{
 		Address: o.Address, Port: o.Port, Listener: o.Listener, Certificate: content{serving}, Kubeconfig: o.Kubeconfig,
+		Health: check,
 	}, api.Verbs)
 	if err != nil {
 		return err

@@ -25,6 +25,7 @@ import (
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/livelog"
 	"github.com/vireo-project/vireo/test/builder"
+	"github.com/vireo-project/vireo/test/rights"
 )
 
 var codecs = clientgoscheme.Codecs.WithoutConversion()
@@ -38,7 +39,7 @@ func TestRun(t *testing.T) {
 	g := world.g
 	agentPort, asked := startAgent(t, world)
 	listener, port := listen(t)
-	config, _ := world.component("kubevirt-apiserver", "control-plane")
+	config, _ := world.component(rights.API, "control-plane")
 	options := &Options{
 		Address: "127.0.0.1", Port: port, Listener: listener, ConsoleServerPort: agentPort,
 		Namespace: installed, TrustDirectory: world.trust, Kubeconfig: world.kubeconfig(t, config),
@@ -88,7 +89,7 @@ func TestRun(t *testing.T) {
 	g.Expect(pause("here", "blue")).To(Succeed())
 	g.Expect(*asked.Load()).To(HavePrefix("/v1/namespaces/default/virtualmachineinstances/here/pause"))
 	// The Pod of another node's agent, if the one of blue answers in its place: its certificate is not for that.
-	_, _ = world.component("kubevirt-handler", "red")
+	_, _ = world.component(rights.Handler, "red")
 	g.Expect(pause("there", "red")).NotTo(Succeed())
 	g.Expect(*asked.Load()).To(ContainSubstring("/here/"), "the agent of blue was asked for a guest on red")
 
@@ -103,7 +104,7 @@ func TestRun(t *testing.T) {
 // port and the path that was asked for last.
 func startAgent(t *testing.T, world *cluster) (int, *atomic.Pointer[string]) {
 	t.Helper()
-	config, _ := world.component("kubevirt-handler", "blue")
+	config, _ := world.component(rights.Handler, "blue")
 	own := certificate.NewSource(config, certificate.AgentServing, certificate.AgentSubject("blue"), certificate.Trust(world.trust))
 	background(t, own.Start)
 	listener, port := listen(t)

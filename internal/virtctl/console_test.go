@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/virtctl"
 	"github.com/vireo-project/vireo/internal/virtctl/virtctltest"
 	"github.com/vireo-project/vireo/test/builder"
@@ -77,6 +78,26 @@ func TestConsole(t *testing.T) {
 	if strings.Contains(term.Screen(), "NEVER") {
 		t.Error("what is typed after the escape sequence went to the guest")
 	}
+}
+
+func TestConsoleSaysThatItWasTakenOver(t *testing.T) {
+	s := virtctltest.NewServer(t)
+	s.Subresource(http.MethodGet, vmiPath+"console", func(w http.ResponseWriter, r *http.Request) {
+		// As virt-api does: who understands the reason gets it.
+		socket, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{agentapi.ReasonProtocol, agentapi.StreamProtocol}})
+		if err != nil {
+			return
+		}
+		if socket.Subprotocol() != agentapi.ReasonProtocol {
+			_ = socket.CloseNow()
+			return
+		}
+		_ = socket.Close(agentapi.CloseTakenOver, "another client took over the console")
+	})
+	term := virtctltest.NewTerminal(t)
+	code := atTerminal(t.Context(), s, term, "console", "demo")
+	term.Expect("you were disconnected from the console of demo: another client took over the console")
+	expectCode(t, code, 1)
 }
 
 func TestConsoleWaitsForItsGuest(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/explain"
 	"github.com/vireo-project/vireo/internal/virtctl/expose"
 	"github.com/vireo-project/vireo/internal/virtctl/guest"
+	"github.com/vireo-project/vireo/internal/virtctl/guestfs"
 	"github.com/vireo-project/vireo/internal/virtctl/imageupload"
 	"github.com/vireo-project/vireo/internal/virtctl/inspect"
 	"github.com/vireo-project/vireo/internal/virtctl/lifecycle"
@@ -95,7 +96,7 @@ func Command(c *cli.CLI) *cobra.Command {
 	add(root, groupReach, console.Command(c), vnc.Command(c), ssh.Command(c), ssh.SCP(c), portforward.Command(c), expose.Command(c), usbredir.Command(c))
 	add(root, groupLook, explain.Command(c), guest.OSInfo(c), guest.UserList(c), guest.FilesystemList(c),
 		inspect.Expand(c), inspect.ObjectGraph(c), inspect.PermittedDevices(c))
-	add(root, groupMake, create.Command(c), imageupload.Command(c), credentials.Command(c))
+	add(root, groupMake, create.Command(c), imageupload.Command(c), guestfs.Command(c), credentials.Command(c))
 	add(root, groupOther, adm.Command(c), versionCommand(c), optionsCommand(c))
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)

@@ -31,13 +31,36 @@ var migrationOwners = map[string]Writer{
 	"targetNodeDomainDetected":       MigrationTarget,
 	"targetNodeDomainReadyTimestamp": MigrationTarget,
 
+	// Whose node has the guest in the end: the target's when it runs there, or the source's when it stays.
+	"completed":    guestsAgent,
+	"endTimestamp": guestsAgent,
+
 	"startTimestamp": MigrationSource,
-	"endTimestamp":   MigrationSource,
-	"completed":      MigrationSource,
 	"failed":         MigrationSource,
 	"failureReason":  MigrationSource,
 	"abortStatus":    MigrationSource,
 	"mode":           MigrationSource,
+}
+
+// guestsAgent stands for the agent of the node that owns the guest.
+const guestsAgent Writer = "virt-handler of the guest's node"
+
+// migrationOwner is who writes a field of a migration's state now, or false if that is written with the whole only.
+func migrationOwner(name string, status *v1.VirtualMachineInstanceStatus) (Writer, bool) {
+	owner, ok := migrationOwners[name]
+	if owner != guestsAgent {
+		return owner, ok
+	}
+	if isTargets(status) {
+		return MigrationTarget, true
+	}
+	return MigrationSource, true
+}
+
+// isTargets says that the target of the VMI's migration owns the guest.
+func isTargets(status *v1.VirtualMachineInstanceStatus) bool {
+	m := status.MigrationState
+	return m != nil && m.TargetNode != "" && status.NodeName == m.TargetNode
 }
 
 // forGood are the fields that the decisions of internal/migration are made on. Once set they stay as they are.
@@ -50,7 +73,8 @@ func HasEnded(m *v1.VirtualMachineInstanceMigrationState) bool { return m.Comple
 
 // checkMigration returns the fields in which two states of a migration differ, or an error that names the first one that the
 // writer must not change.
-func checkMigration(w Writer, before, after *v1.VirtualMachineInstanceMigrationState) ([]string, error) {
+func checkMigration(w Writer, status *v1.VirtualMachineInstanceStatus, after *v1.VirtualMachineInstanceMigrationState) ([]string, error) {
+	before := status.MigrationState
 	if equality.Semantic.DeepEqual(before, after) {
 		return nil, nil
 	}
@@ -71,7 +95,7 @@ func checkMigration(w Writer, before, after *v1.VirtualMachineInstanceMigrationS
 			continue
 		}
 		name := jsonName(from.Type().Field(i))
-		owner, ok := migrationOwners[name]
+		owner, ok := migrationOwner(name, status)
 		switch {
 		case !ok:
 			return nil, fmt.Errorf("%s.%s is written once, with a new migration: %w", field, name, ErrNotOwner)
@@ -95,15 +119,15 @@ func MigrationRecord(status *v1.VirtualMachineInstanceStatus) (migration.Record,
 		Started: m.StartTimestamp != nil, Failed: m.Failed, Abort: m.AbortRequested, PostCopy: m.Mode == v1.MigrationPostCopy,
 		Final: StageOf(status.Phase) == Ended,
 	}
-	if status.NodeName == m.TargetNode {
+	if isTargets(status) {
 		record.Owner = migration.Target
 	}
 	return record, true
 }
 
 // HandOver records that the target of the VMI's migration owns its guest. It is the only way in which a VMI that was handed to a
-// node's agent comes to another one, and carries out migration.Yield and migration.Claim: decide on one of them before, on the
-// very VMI that is given here.
+// node's agent comes to another one, and carries out migration.Yield: decide on it before, on the very VMI that is given here. That
+// the migration is completed is said when the guest runs at the target, by Claim or by the target's agent.
 //
 // Volumes that moved along, and the claim with the machine's own state, are the guest's from the same write on: nobody sees the new
 // owner with the claims of the old one.
@@ -111,7 +135,28 @@ func MigrationRecord(status *v1.VirtualMachineInstanceStatus) (migration.Record,
 // It is a compare-and-swap on the resource version of the VMI: a conflict comes back as it is (apierrors.IsConflict), and whoever
 // gets it looks and decides anew. The VMI is changed to what the API server answered. It does nothing if the target is the
 // owner already, and fails with ErrNotMigrating if the migration has failed, or there is none, or the VMI has ended.
-func HandOver(ctx context.Context, c client.Client, vmi *v1.VirtualMachineInstance, now metav1.Time) error {
+func HandOver(ctx context.Context, c client.Client, vmi *v1.VirtualMachineInstance) error {
+	return handOver(ctx, c, vmi, func(*v1.VirtualMachineInstanceMigrationState) {})
+}
+
+// Claim does what HandOver does for a guest that runs at the target, and says so in the same write: nobody sees a migration that is
+// completed and whose guest is not there. It carries out migration.Claim.
+func Claim(ctx context.Context, c client.Client, vmi *v1.VirtualMachineInstance, now metav1.Time) error {
+	return handOver(ctx, c, vmi, func(m *v1.VirtualMachineInstanceMigrationState) { Complete(m, now) })
+}
+
+// Complete says that the guest runs at the target, and so its migration is over. What is said already stays.
+func Complete(m *v1.VirtualMachineInstanceMigrationState, now metav1.Time) {
+	m.TargetNodeDomainDetected = true
+	if m.TargetNodeDomainReadyTimestamp == nil {
+		m.TargetNodeDomainReadyTimestamp = &now
+	}
+	if !m.Completed {
+		m.Completed, m.EndTimestamp = true, &now
+	}
+}
+
+func handOver(ctx context.Context, c client.Client, vmi *v1.VirtualMachineInstance, change func(*v1.VirtualMachineInstanceMigrationState)) error {
 	key := client.ObjectKeyFromObject(vmi)
 	record, ok := MigrationRecord(&vmi.Status)
 	switch {
@@ -123,7 +168,7 @@ func HandOver(ctx context.Context, c client.Client, vmi *v1.VirtualMachineInstan
 	after := vmi.DeepCopy()
 	m := after.Status.MigrationState
 	after.Status.NodeName = m.TargetNode
-	m.Completed, m.EndTimestamp = true, &now
+	change(m)
 	settleVolumes(&after.Status)
 	moveState(&after.Status)
 	if after.Status.EvacuationNodeName == m.SourceNode {

@@ -35,6 +35,8 @@ func migrating(uid types.UID, changes ...func(*v1.VirtualMachineInstanceMigratio
 
 func started(m *v1.VirtualMachineInstanceMigrationState)  { m.StartTimestamp = &moment }
 func failed(m *v1.VirtualMachineInstanceMigrationState)   { m.Failed, m.Completed = true, true }
+func arrived(m *v1.VirtualMachineInstanceMigrationState)  { Complete(m, moment) }
+func owned(s *v1.VirtualMachineInstanceStatus)            { s.NodeName = "new" }
 func aborted(m *v1.VirtualMachineInstanceMigrationState)  { m.AbortRequested = true }
 func prepared(m *v1.VirtualMachineInstanceMigrationState) { m.TargetNodeAddress = "10.0.0.2" }
 
@@ -87,6 +89,11 @@ func TestCheckMigration(t *testing.T) {
 			[]string{"migrationState.targetNodeAddress"}, ""},
 		{"the target fails", MigrationTarget, status(v1.Running, migrating("a")), status(v1.Running, migrating("a", failed)), nil,
 			"completed belongs to virt-handler of the migration's source"},
+		{"the target completes what it owns", MigrationTarget, status(v1.Running, migrating("a", started), owned),
+			status(v1.Running, migrating("a", started, arrived), owned),
+			[]string{"migrationState.endTimestamp", "migrationState.targetNodeDomainReadyTimestamp", "migrationState.targetNodeDomainDetected", "migrationState.completed"}, ""},
+		{"the source completes what it has given away", MigrationSource, status(v1.Running, migrating("a", started), owned),
+			status(v1.Running, migrating("a", started, failed), owned), nil, "completed belongs to virt-handler of the migration's target"},
 		{"the target writes what the source's agent owns", MigrationTarget, status(v1.Running, migrating("a")),
 			status(v1.Running, migrating("a"), withCondition(v1.VirtualMachineInstanceReady)), nil, "status.conditions[Ready]"},
 		{"the target takes the guest by itself", MigrationTarget, status(v1.Running, migrating("a")),
@@ -138,21 +145,20 @@ func TestHandOver(t *testing.T) {
 		"no migration": status(v1.Running), "failed": status(v1.Running, migrating("a", failed)), "final": status(v1.Failed, migrating("a")),
 		"neither's": status(v1.Running, migrating("a"), func(s *v1.VirtualMachineInstanceStatus) { s.NodeName = "third" }),
 	} {
-		if err := HandOver(ctx, c, vmi("1", s), moment); !errors.Is(err, ErrNotMigrating) || len(*patches) != 0 {
+		if err := HandOver(ctx, c, vmi("1", s)); !errors.Is(err, ErrNotMigrating) || len(*patches) != 0 {
 			t.Errorf("%s: got %v after %d requests", name, err, len(*patches))
 		}
 	}
 
 	evacuated := status(v1.Running, migrating("a", started), func(s *v1.VirtualMachineInstanceStatus) { s.EvacuationNodeName = "old" })
 	first, second := vmi("1", evacuated), vmi("1", evacuated)
-	if err := HandOver(ctx, c, first, moment); err != nil {
+	if err := HandOver(ctx, c, first); err != nil {
 		t.Fatal(err)
 	}
 	want := []map[string]any{{
 		"metadata": map[string]any{"resourceVersion": "1"},
 		"status": map[string]any{
 			"nodeName": "new", "evacuationNodeName": nil,
-			"migrationState": map[string]any{"completed": true, "endTimestamp": "2026-01-01T00:00:00Z"},
 		},
 	}}
 	if diff := cmp.Diff(want, *patches); diff != "" {
@@ -161,10 +167,39 @@ func TestHandOver(t *testing.T) {
 	if first.ResourceVersion != "2" || first.Status.NodeName != "new" {
 		t.Errorf("what the API server answered is not there: %s on %s", first.ResourceVersion, first.Status.NodeName)
 	}
-	if err := HandOver(ctx, c, first, moment); err != nil || len(*patches) != 1 {
+	if err := HandOver(ctx, c, first); err != nil || len(*patches) != 1 {
 		t.Errorf("the owner was written again: %v", err)
 	}
-	if err := HandOver(ctx, c, second, moment); !apierrors.IsConflict(err) || second.Status.NodeName != "old" {
+	if err := HandOver(ctx, c, second); !apierrors.IsConflict(err) || second.Status.NodeName != "old" {
 		t.Errorf("the second of two: got %v", err)
+	}
+}
+
+// Whoever sees a migration completed sees since when the guest runs at the target.
+func TestClaimSaysAllAtOnce(t *testing.T) {
+	c, patches := server()
+	vmi := &v1.VirtualMachineInstance{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm", ResourceVersion: "1"}, Status: *status(v1.Running, migrating("a", started)),
+	}
+	if err := Claim(t.Context(), c, vmi, moment); err != nil {
+		t.Fatal(err)
+	}
+	const at = "2026-01-01T00:00:00Z"
+	want := []map[string]any{{
+		"metadata": map[string]any{"resourceVersion": "1"},
+		"status": map[string]any{
+			"nodeName": "new",
+			"migrationState": map[string]any{
+				"completed": true, "endTimestamp": at, "targetNodeDomainDetected": true, "targetNodeDomainReadyTimestamp": at,
+			},
+		},
+	}}
+	if diff := cmp.Diff(want, *patches); diff != "" {
+		t.Error(diff)
+	}
+	// Said once.
+	Complete(vmi.Status.MigrationState, metav1.NewTime(moment.Add(time.Hour)))
+	if m := vmi.Status.MigrationState; !m.EndTimestamp.Equal(&moment) || !m.TargetNodeDomainReadyTimestamp.Equal(&moment) {
+		t.Errorf("said again: %+v", m)
 	}
 }

@@ -87,7 +87,7 @@ var fieldOwners = map[string]owners{
 	"phaseTransitionTimestamps": changesHands,
 	// Why the VMI waits or why it ended. The agent explains itself in conditions.
 	"reason": byController,
-	// Claims are described before the hand-over; targets, sizes and phases come from the running domain.
+	// Targets, sizes and phases come from the running domain. Claims are in claimOwners.
 	"volumeStatus": changesHands,
 
 	"nodeName":                      byController,
@@ -114,12 +114,17 @@ var fieldOwners = map[string]owners{
 	"selinuxContext":     byHandler,
 }
 
-// conditionsField and migrationField are the fields with a writer for each of their parts: conditionOwners and
-// migrationOwners say which.
+// conditionsField, migrationField and volumesField are the fields with a writer for each of their parts: conditionOwners,
+// migrationOwners and claimOwners say which.
 const (
 	conditionsField = "conditions"
 	migrationField  = "migrationState"
+	volumesField    = "volumeStatus"
+	claimsField     = "volumeStatus.persistentVolumeClaimInfo"
 )
+
+// claimOwners write what a volume's status says about its claim: only the controller reads claims, which grow while a guest runs.
+var claimOwners = byController
 
 // conditionOwners is the table of writers by condition type.
 var conditionOwners = map[v1.VirtualMachineInstanceConditionType]owners{

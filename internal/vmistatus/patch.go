@@ -75,7 +75,7 @@ func Check(w Writer, before, after *v1.VirtualMachineInstanceStatus) ([]string, 
 	from, to := reflect.ValueOf(before).Elem(), reflect.ValueOf(after).Elem()
 	for i := range from.NumField() {
 		name := jsonName(from.Type().Field(i))
-		if name == conditionsField || name == migrationField {
+		if name == conditionsField || name == migrationField || name == volumesField {
 			continue
 		}
 		if equality.Semantic.DeepEqual(from.Field(i).Interface(), to.Field(i).Interface()) {
@@ -86,15 +86,19 @@ func Check(w Writer, before, after *v1.VirtualMachineInstanceStatus) ([]string, 
 		}
 		changed = append(changed, name)
 	}
+	volumes, err := checkVolumes(w, stage, before.VolumeStatus, after.VolumeStatus)
+	if err != nil {
+		return nil, err
+	}
 	conditions, err := checkConditions(w, stage, before, after)
 	if err != nil {
 		return nil, err
 	}
-	migrated, err := checkMigration(w, before.MigrationState, after.MigrationState)
+	migrated, err := checkMigration(w, before, after.MigrationState)
 	if err != nil {
 		return nil, err
 	}
-	return slices.Concat(changed, conditions, migrated), nil
+	return slices.Concat(changed, volumes, conditions, migrated), nil
 }
 
 // stageOfChange is the stage whose owners a change must obey. Ending a VMI is the controller's, whatever the VMI was

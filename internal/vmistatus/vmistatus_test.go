@@ -22,6 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
@@ -90,6 +92,13 @@ func TestCheck(t *testing.T) {
 		s.Interfaces = []v1.VirtualMachineInstanceNetworkInterface{{MAC: "m"}}
 	}
 	withVolume := func(s *v1.VirtualMachineInstanceStatus) { s.VolumeStatus = []v1.VolumeStatus{{Name: "v"}} }
+	withClaim := func(capacity string) func(*v1.VirtualMachineInstanceStatus) {
+		return func(s *v1.VirtualMachineInstanceStatus) {
+			s.VolumeStatus = []v1.VolumeStatus{{Name: "v", PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
+				Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(capacity)},
+			}}}
+		}
+	}
 	ready := withCondition(v1.VirtualMachineInstanceReady)
 	paused := withCondition(v1.VirtualMachineInstancePaused)
 	lost := func(s *v1.VirtualMachineInstanceStatus) {
@@ -118,6 +127,13 @@ func TestCheck(t *testing.T) {
 			status(v1.Running), nil, "status.conditions[Ready]"},
 		{"the controller must not touch interfaces", Controller, status(v1.Pending), status(v1.Pending, withMAC), nil,
 			"status.interfaces"},
+		{"the controller says that a live guest's claim has grown", Controller, status(v1.Running, withClaim("1Gi")), status(v1.Running, withClaim("2Gi")),
+			[]string{"volumeStatus.persistentVolumeClaimInfo"}, ""},
+		{"the controller must not touch a live guest's volumes", Controller, status(v1.Running), status(v1.Running, withVolume), nil, "status.volumeStatus "},
+		{"the agent must not describe claims", Handler, status(v1.Running, withClaim("1Gi")), status(v1.Running, withClaim("2Gi")), nil,
+			"status.volumeStatus.persistentVolumeClaimInfo"},
+		{"the agent must not lose claims", Handler, status(v1.Running, withClaim("1Gi")), status(v1.Running, withVolume), nil,
+			"status.volumeStatus.persistentVolumeClaimInfo"},
 		{"the agent must not move the VMI", Handler, status(v1.Running), status(v1.Running, onNode), nil, "status.nodeName"},
 		{"the agent must not end the VMI", Handler, status(v1.Running), status(v1.Failed), nil, "status.phase"},
 		{"the controller ends the VMI", Controller, status(v1.Running, ready), status(v1.Failed),

@@ -4,6 +4,9 @@
 package vmistatus
 
 import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
@@ -15,6 +18,11 @@ import (
 //
 // So as long as the list is not empty the guest uses the claims that it comes from, whatever the spec says. A change that is
 // taken back goes the same way: first the spec, then the list, and neither while a migration is on its way.
+
+// IsBlock says that a claim is a block device and not a file system.
+func IsBlock(claim *v1.PersistentVolumeClaimInfo) bool {
+	return claim != nil && claim.VolumeMode != nil && *claim.VolumeMode == corev1.PersistentVolumeBlock
+}
 
 // MovesVolumes says that the guest is to move to other claims and has not done so.
 func MovesVolumes(status *v1.VirtualMachineInstanceStatus) bool {
@@ -70,4 +78,43 @@ func settleVolumes(status *v1.VirtualMachineInstanceStatus) {
 	}
 	status.MigratedVolumes = nil
 	RemoveCondition(status, v1.VirtualMachineInstanceVolumesChange)
+}
+
+// checkVolumes judges a change of the list of volumes: what is said about their claims has a writer of its own.
+func checkVolumes(w Writer, stage Stage, before, after []v1.VolumeStatus) ([]string, error) {
+	var changed []string
+	for _, part := range []struct {
+		field  string
+		owners owners
+		of     func([]v1.VolumeStatus) []v1.VolumeStatus
+	}{{volumesField, fieldOwners[volumesField], withoutClaims}, {claimsField, claimOwners, onlyClaims}} {
+		if equality.Semantic.DeepEqual(part.of(before), part.of(after)) {
+			continue
+		}
+		if err := mayWrite(w, stage, "status."+part.field, part.owners); err != nil {
+			return nil, err
+		}
+		changed = append(changed, part.field)
+	}
+	return changed, nil
+}
+
+func withoutClaims(list []v1.VolumeStatus) []v1.VolumeStatus {
+	out := make([]v1.VolumeStatus, len(list))
+	for i := range list {
+		out[i] = list[i]
+		out[i].PersistentVolumeClaimInfo = nil
+	}
+	return out
+}
+
+// onlyClaims are the volumes with a claim, in the order of the list.
+func onlyClaims(list []v1.VolumeStatus) []v1.VolumeStatus {
+	var out []v1.VolumeStatus
+	for i := range list {
+		if claim := list[i].PersistentVolumeClaimInfo; claim != nil {
+			out = append(out, v1.VolumeStatus{Name: list[i].Name, PersistentVolumeClaimInfo: claim})
+		}
+	}
+	return out
 }

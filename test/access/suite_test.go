@@ -118,6 +118,16 @@ func create(ctx context.Context, file string) error {
 	}
 }
 
+// readConfig returns the text of a file of config/.
+func readConfig(t *testing.T, file ...string) string {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(append([]string{"..", "..", "config"}, file...)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
 // aggregate does what kube-controller-manager does with the roles of Kubernetes, since there is none here: view flows
 // into edit, and edit into admin.
 func aggregate(ctx context.Context) error {

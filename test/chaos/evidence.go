@@ -76,22 +76,37 @@ func (h *harness) keepLogs(ctx context.Context, keep func(string, []byte)) {
 	}
 	for i := range pods {
 		pod := &pods[i]
-		for _, previous := range []bool{false, true} {
+		for _, of := range logsOf(pod) {
 			stream, err := h.clientset.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
-				Container: pod.Spec.Containers[0].Name, Previous: previous, Timestamps: true, TailLines: new(int64(3000)),
+				Container: of.container, Previous: of.previous, Timestamps: true, TailLines: new(int64(3000)),
 			}).Stream(ctx)
 			if err != nil {
 				continue
 			}
 			text, _ := io.ReadAll(io.LimitReader(stream, 4<<20))
 			_ = stream.Close()
-			name := "logs/" + pod.Name
-			if previous {
+			name := "logs/" + pod.Name + "-" + of.container
+			if of.previous {
 				name += "-previous"
 			}
 			keep(name+".log", text)
 		}
 	}
+}
+
+// containerLog is one of a Pod's logs.
+type containerLog struct {
+	container string
+	previous  bool
+}
+
+func logsOf(pod *corev1.Pod) []containerLog {
+	logs := make([]containerLog, 0, 2*len(pod.Spec.Containers))
+	for i := range pod.Spec.Containers {
+		name := pod.Spec.Containers[i].Name
+		logs = append(logs, containerLog{name, false}, containerLog{name, true})
+	}
+	return logs
 }
 
 func tailOf(path string) ([]byte, error) {

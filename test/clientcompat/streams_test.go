@@ -79,6 +79,30 @@ func TestStream(t *testing.T) {
 	_ = typing.Close()
 }
 
+// TestConsoleThatIsTakenOver ends as KubeVirt's conformance test 1591 wants it: the connection breaks, and what was shown last says why.
+func TestConsoleThatIsTakenOver(t *testing.T) {
+	runVM(t, "taken", v1.RunStrategyAlways)
+	stream, err := kubevirt.VirtualMachineInstance(namespace).SerialConsole("taken", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stream.AsConn().Close() }()
+	in, typing := io.Pipe()
+	var shown bytes.Buffer
+	ended := make(chan error, 1)
+	go func() { ended <- stream.Stream(kvcorev1.StreamOptions{In: in, Out: &shown}) }()
+	// The agent takes this for the coming of another client.
+	if _, err := typing.Write([]byte("take over\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "EOF") {
+		t.Errorf("the stream ended with %v", err)
+	}
+	if !strings.HasSuffix(shown.String(), "another client took over the console\r\n") {
+		t.Errorf("the client saw %q", shown.String())
+	}
+}
+
 // TestStreamsAreRefusedInWords is what a person sees for whom a console does not open. The client waits on code 400.
 func TestStreamsAreRefusedInWords(t *testing.T) {
 	vmis := kubevirt.VirtualMachineInstance(namespace)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	backupv1 "kubevirt.io/api/backup/v1alpha1"
 	v1 "kubevirt.io/api/core/v1"
+	"kubevirt.io/client-go/kubecli"
 )
 
 // node is where the world's agent is.
@@ -194,8 +195,9 @@ func TestCluster(t *testing.T) {
 		t.Errorf("version: %v %v", version, err)
 	}
 	const noWords = "" // the client does not read them where it asks for the raw answer
-	_, err = kubevirt.GuestfsVersion().Get()
-	expectCode(t, "guestfs", err, http.StatusNotImplemented, noWords)
+	if image, err := kubevirt.GuestfsVersion().Get(); err != nil || *image != (kubecli.GuestfsInfo{Registry: "registry.example/vireo", Tag: "v1"}) {
+		t.Errorf("guestfs: %+v %v", image, err)
+	}
 	expectCode(t, "profiler", kubevirt.ClusterProfiler().Start(), http.StatusNotImplemented, "start-cluster-profiler")
 	expectCode(t, "profiler", kubevirt.ClusterProfiler().Stop(), http.StatusNotImplemented, "stop-cluster-profiler")
 	_, err = kubevirt.ClusterProfiler().Dump(&v1.ClusterProfilerRequest{})

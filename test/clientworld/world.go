@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coder/websocket"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -105,6 +106,7 @@ func (w *world) start(ctx context.Context) error {
 // startAgent runs a node's agent, with the Pod by which it is found.
 func (w *world) startAgent(ctx context.Context) (*agent.Client, error) {
 	a := fakeagent.Start(w, node)
+	a.Stream(agentapi.Console, console)
 	a.Answer(agentapi.GuestOSInfo, v1.VirtualMachineInstanceGuestAgentInfo{Hostname: "guest", GAVersion: "10.0"})
 	a.Answer(agentapi.UserList, v1.VirtualMachineInstanceGuestOSUserList{Items: []v1.VirtualMachineInstanceGuestOSUser{{UserName: "root"}}})
 	a.Answer(agentapi.FilesystemList, v1.VirtualMachineInstanceFileSystemList{Items: []v1.VirtualMachineInstanceFileSystem{{DiskName: "vda1"}}})
@@ -121,6 +123,20 @@ func (w *world) startAgent(ctx context.Context) (*agent.Client, error) {
 		return nil, err
 	}
 	return agent.New(agent.Options{Pods: w.client, Namespace: namespace, Port: a.Port, TLS: a.Authority.Client(w)}), nil
+}
+
+// console echoes until it is told that another client comes.
+func console(ctx context.Context, conn *websocket.Conn) {
+	for {
+		kind, message, err := conn.Read(ctx)
+		if err != nil || conn.Write(ctx, kind, message) != nil {
+			return
+		}
+		if string(message) == "take over\n" {
+			_ = conn.Close(agentapi.CloseTakenOver, "another client took over the console")
+			return
+		}
+	}
 }
 
 // serve runs virt-api and puts it behind the aggregation layer.
@@ -140,7 +156,7 @@ func (w *world) serve(ctx context.Context, agents *agent.Client) error {
 	config := clusterconfig.Default()
 	config.FeatureGates = clusterconfig.NewFeatureGates([]string{"ObjectGraph"}, nil)
 	api := &subresource.API{
-		Client: w.client, Agents: agents, APIServer: w.discovery, Config: func() clusterconfig.Config { return config },
+		Client: w.client, Agents: agents, APIServer: w.discovery, GuestfsImage: "registry.example/vireo/libguestfs-tools:v1", Config: func() clusterconfig.Config { return config },
 	}
 	s, err := server.New(server.Options{
 		Listener: listener, Address: "127.0.0.1", Certificate: own, Kubeconfig: w.kubeconfig,

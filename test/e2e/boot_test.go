@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // guestReady is what the small guest writes to its console when it is up.
@@ -27,6 +28,10 @@ var _ = Describe("Booting a guest", func() {
 		expectConsole(ctx, namespace, "plain", bootTimeout, And(ContainSubstring(guestReady), ContainSubstring("USER-DATA-42")))
 
 		pod := launcherPod(ctx, instance)
+		By("keeping the console and what virt-launcher and libvirtd say apart")
+		Expect(console(ctx, namespace, "plain")).NotTo(ContainSubstring(launcherpod.LogGuestRuns))
+		Expect(podLog(ctx, pod, launcherpod.ComputeContainer)).To(And(ContainSubstring(launcherpod.LogGuestRuns),
+			Not(ContainSubstring(guestReady)), Not(ContainSubstring("virNetSocketReadWire"))))
 		Expect(instance.Status.NodeName).To(Equal(pod.Spec.NodeName))
 		Expect(instance.Labels).To(HaveKeyWithValue(v1.NodeNameLabel, pod.Spec.NodeName))
 		Expect(instance.Status.Interfaces).To(ContainElement(HaveField("IP", pod.Status.PodIP)))

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // newNamespace makes a namespace for one test, shows what is in it when the test fails, and removes it.
@@ -81,7 +82,10 @@ func dump(ctx context.Context, namespace string) {
 	}
 	for i := range pods.Items {
 		show("pod "+pods.Items[i].Name, pods.Items[i].Status)
-		GinkgoWriter.Printf("--- log of %s\n%s\n", pods.Items[i].Name, tail(podLog(ctx, &pods.Items[i]), 8000))
+		for _, container := range pods.Items[i].Spec.Containers {
+			GinkgoWriter.Printf("--- log of %s, %s\n%s\n", pods.Items[i].Name, container.Name,
+				tail(podLog(ctx, &pods.Items[i], container.Name), 8000))
+		}
 	}
 	events := &corev1.EventList{}
 	_ = k8s.List(ctx, events, client.InNamespace(namespace))
@@ -139,9 +143,8 @@ func launcherPod(ctx context.Context, instance *v1.VirtualMachineInstance) *core
 	return newest
 }
 
-// podLog is what `kubectl logs` prints.
-func podLog(ctx context.Context, pod *corev1.Pod) string {
-	container := pod.Spec.Containers[0].Name
+// podLog is what `kubectl logs -c` prints.
+func podLog(ctx context.Context, pod *corev1.Pod, container string) string {
 	stream, err := clientset.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: container}).Stream(ctx)
 	if err != nil {
 		return ""
@@ -162,7 +165,7 @@ func console(ctx context.Context, namespace, name string) string {
 	if pod == nil {
 		return ""
 	}
-	return podLog(ctx, pod)
+	return podLog(ctx, pod, launcherpod.ConsoleLogContainer)
 }
 
 // expectConsole waits until the guest has written what matches.
@@ -316,10 +319,10 @@ func followConsole(ctx context.Context, instance *v1.VirtualMachineInstance) fun
 	return read
 }
 
-// followPod follows the log of a launcher Pod.
+// followPod follows the console's log of a launcher Pod.
 func followPod(ctx context.Context, pod *corev1.Pod) (func() string, error) {
 	stream, err := clientset.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
-		Container: pod.Spec.Containers[0].Name, Follow: true,
+		Container: launcherpod.ConsoleLogContainer, Follow: true,
 	}).Stream(ctx)
 	if err != nil {
 		return nil, err

@@ -92,7 +92,7 @@ var _ = Describe("A running domain", Label("libvirt"), func() {
 		p := newPod()
 		p.start("minimal")
 		_, args := process(p.daemon, "qemu-system-x86_64")
-		Expect(args).To(ContainElement(MatchRegexp(`(^|,)tb-size=38(,|$)`)))
+		Expect(args).To(ContainElement(MatchRegexp(`(^|,)tb-size=36(,|$)`)))
 	})
 
 	It("keeps free ports for devices that come later", func() {

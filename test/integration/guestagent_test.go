@@ -8,12 +8,16 @@ import (
 	"encoding/base64"
 	"fmt"
 	"runtime"
+	"strconv"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/launcher/freezer"
+	"github.com/vireo-project/vireo/internal/libvirtrpc"
 )
 
 // hostileAgent answers every question for a list with a hundred thousand entries. QEMU's agent protocol: a line of JSON in,
@@ -40,6 +44,18 @@ done <&3 >&3
 
 var _ = Describe("The agent of a guest", Label("libvirt"), func() {
 	ctx := context.Background()
+
+	It("sets the guest's clock when the guest runs on", func() {
+		g := bootLinux()
+		Expect(g.conn.Watch(ctx, func() {})).To(Succeed())
+		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		g.run("date -s @1000000000")
+		Expect(g.conn.Pause(ctx, g.domain)).To(Succeed())
+		Expect(g.conn.Unpause(ctx, g.domain)).To(Succeed())
+		Eventually(func() (int64, error) {
+			return strconv.ParseInt(strings.TrimSpace(g.run("date +%s")), 10, 64)
+		}).WithTimeout(time.Minute).WithPolling(time.Second).Should(BeNumerically(">", time.Now().Add(-time.Minute).Unix()))
+	})
 
 	It("tells about the guest, freezes it, and thaws it when nobody else does", func() {
 		g := bootLinux()
@@ -86,9 +102,38 @@ var _ = Describe("The agent of a guest", Label("libvirt"), func() {
 		Expect(g.conn.Thaw(ctx, g.domain)).To(Succeed())
 		Expect(g.run("echo y > /mnt/data/y && sync && echo fine")).To(ContainSubstring("fine"))
 
+		By("a backup's hooks, of which the node's agent hears")
+		heard := make(chan struct{}, 16)
+		Expect(third.Watch(ctx, func() {
+			select {
+			case heard <- struct{}{}:
+			default:
+			}
+		})).To(Succeed())
+		inPod, err := libvirtrpc.Dial(ctx, g.pod.daemon.Socket())
+		Expect(err).NotTo(HaveOccurred())
+		defer inPod.Close()
+		hooks := freezer.Freezer{Hypervisor: inPod, Domain: g.domain}
+		until := time.Now().Add(time.Hour)
+		Expect(hooks.Freeze(ctx, until)).To(Succeed())
+		Eventually(heard).WithTimeout(10 * time.Second).Should(Receive())
+		d, err = third.Domain(ctx, g.domain)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(d.Freeze()).To(HaveField("Thaw", BeTemporally("~", until, time.Second)))
+		about, err = g.conn.GuestAgent(ctx, g.domain)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(about.Frozen).To(BeTrue())
+		Expect(hooks.Thaw(ctx)).To(Succeed())
+		Expect(hooks.Thaw(ctx)).To(Succeed())
+		d, err = third.Domain(ctx, g.domain)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(d.Freeze()).To(BeNil())
+		Expect(g.run("echo z > /mnt/data/z && sync && echo well")).To(ContainSubstring("well"))
+
 		By("an agent that is not there")
 		g.run("kill $(cat /run/qga/pid)")
 		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(MatchError(hypervisor.ErrGuestSilent))
+		Expect(hooks.Freeze(ctx, time.Time{})).To(MatchError(freezer.ErrNoAgent))
 		Expect(g.conn.Freeze(ctx, g.domain, time.Hour)).To(MatchError(hypervisor.ErrGuestSilent))
 		d, err = g.conn.Domain(ctx, g.domain)
 		Expect(err).NotTo(HaveOccurred())

@@ -25,6 +25,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/handler/facts"
 	"github.com/vireo-project/vireo/internal/handler/handover"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
@@ -147,12 +148,12 @@ func (a *agentProcess) start(ctx context.Context) error {
 	}
 	a.peers = handover.NewClient(func(node string) (*tls.Config, error) { return certificate.MigrationClient(held{pair}, trust, node) }, a.Port)
 	a.copies = handover.NewCopies(handover.CopiesOptions{
-		Peers: a.peers, Left: a.left, Notify: func(types.NamespacedName) { a.changed() }, Tell: a.told,
+		Peers: a.peers, Left: a.left, Notify: func(types.NamespacedName) { a.changed() }, Sum: a.sum, Tell: a.told,
 	})
 	server, err := handover.NewServer(handover.ServerOptions{
 		TLS: certificate.MigrationServer(held{pair}, trust), Peer: certificate.PeerNode, Node: a.Node, Incoming: a, Arrivals: a.arrivals,
 		Open:   func(pod hypervisor.PodRef) (handover.Launcher, error) { return a.connections.Conn(pod) },
-		Tunnel: a.connections.Tunnel, Run: a.run,
+		Tunnel: a.connections.Tunnel, Run: a.run, Sum: a.sum,
 	})
 	if err != nil {
 		return err
@@ -169,6 +170,16 @@ func (a *agentProcess) start(ctx context.Context) error {
 	}()
 	_, err = a.machine(ctx)
 	return err
+}
+
+// sum reads a file of an image in the Pod.
+func (a *agentProcess) sum(ctx context.Context, pod hypervisor.PodRef, mount, name string) (handover.ImageSum, error) {
+	conn, err := a.connections.Conn(pod)
+	if err != nil {
+		return handover.ImageSum{}, err
+	}
+	size, crc, err := facts.PodFiles{Process: conn.Process()}.Sum(ctx, mount, name)
+	return handover.ImageSum{Size: size, CRC32: crc}, err
 }
 
 // machine is the connection to the Pod's libvirtd, once it is there.
@@ -205,7 +216,7 @@ func (a *agentProcess) obey(ctx context.Context, order *agentOrder) error {
 		a.arrivals.Forget(agentPodUID, m.MigrationUID)
 		return conn.RemoveMigrationTLS(ctx)
 	case orderMove:
-		a.copies.Begin(order.VMI, conn)
+		a.copies.Begin(order.VMI, podRef(), conn)
 		return a.moved(ctx, m.MigrationUID)
 	default:
 		return fmt.Errorf("no order: %q", order.Do)

@@ -110,8 +110,8 @@ func (p *pod) write(podPath string, content []byte) {
 	Expect(os.Chown(path, launcherpod.QEMUUser, launcherpod.QEMUUser)).To(Succeed())
 }
 
-// prepareBlockDevice gives the Pod a loop device as the kubelet gives it that of a claim.
-func (p *pod) prepareBlockDevice(podPath string) {
+// prepareBlockDevice gives the Pod a loop device as the kubelet gives it that of a claim. Call what it returns to make it larger.
+func (p *pod) prepareBlockDevice(podPath string) (grow func(bytes int64)) {
 	GinkgoHelper()
 	file := filepath.Join(GinkgoT().TempDir(), "block")
 	Expect(os.WriteFile(file, make([]byte, diskBytes), 0o600)).To(Succeed())
@@ -128,6 +128,12 @@ func (p *pod) prepareBlockDevice(podPath string) {
 	path := p.daemon.Host(podPath)
 	Expect(unix.Mknod(path, unix.S_IFBLK|0o600, int(stat.Rdev))).To(Succeed())
 	Expect(os.Chown(path, launcherpod.QEMUUser, launcherpod.QEMUUser)).To(Succeed())
+	return func(bytes int64) {
+		GinkgoHelper()
+		Expect(os.Truncate(file, bytes)).To(Succeed())
+		out, err := exec.Command("losetup", "--set-capacity", loop).CombinedOutput()
+		Expect(err).NotTo(HaveOccurred(), string(out))
+	}
 }
 
 // prepareTap makes a tap in the Pod's network namespace.

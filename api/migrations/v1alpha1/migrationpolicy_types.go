@@ -42,12 +42,15 @@ type MigrationPolicySpec struct {
 	// allowAutoConverge slows the guest's CPUs down as far as the migration needs to get to an end.
 	// +optional
 	AllowAutoConverge *bool `json:"allowAutoConverge,omitempty"`
-	// bandwidthPerMigration is the most that one migration sends per second, such as 64Mi. 0 is no limit.
+	// bandwidthPerMigration is the most that one migration sends per second, such as 64Mi. 0 is no limit. It must not be
+	// negative.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('0')) >= 0",message="must not be negative"
 	BandwidthPerMigration *resource.Quantity `json:"bandwidthPerMigration,omitempty"`
 	// completionTimeoutPerGiB is the time, in seconds for each GiB of the guest's memory, after which the migration is
-	// helped to its end, if allowPostCopy or allowWorkloadDisruption lets it, and aborted otherwise.
+	// helped to its end, if allowPostCopy or allowWorkloadDisruption lets it, and aborted otherwise. It must not be negative.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= 0",message="must not be negative"
 	CompletionTimeoutPerGiB *int64 `json:"completionTimeoutPerGiB,omitempty"`
 	// maxDowntimeMs is the time, in milliseconds, that the guest may stand still when it changes nodes, from 1 to 2000000.
 	// +optional

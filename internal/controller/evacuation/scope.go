@@ -128,7 +128,8 @@ func (s *Scope) guests(ctx context.Context, history ownmigration.History) ([]Gue
 			return nil, fmt.Errorf("get launcher Pod %s: %w", key, err)
 		}
 		guests = append(guests, Guest{
-			VMI: vmi, Strategy: eviction.StrategyOf(vmi, s.Default), ByDrain: eviction.ByDrain(&pod.ObjectMeta), Migrations: migrations,
+			VMI: vmi, Strategy: eviction.StrategyOf(vmi, s.Default), ByDrain: podspec.IsOf(pod, vmi) && eviction.ByDrain(&pod.ObjectMeta),
+			Migrations: migrations,
 		})
 	}
 	return guests, nil

@@ -5,6 +5,7 @@ package kubevirt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -15,13 +16,18 @@ import (
 	"github.com/vireo-project/vireo/internal/operator"
 )
 
-// Install makes the cluster have what the object asks for.
+// Install makes the cluster have what the object asks for. An authority that cannot be rotated keeps nothing else back.
 func Install(ctx context.Context, s *Scope) error {
-	bundles, look, err := authorities(ctx, s)
-	if err != nil {
-		return err
-	}
+	bundles, look, notRotated := authorities(ctx, s)
 	s.Look = look
+	notRotated = errors.Join(notRotated, checkRequests(ctx, s))
+	if bundles == nil {
+		return notRotated
+	}
+	return errors.Join(notRotated, install(ctx, s, bundles))
+}
+
+func install(ctx context.Context, s *Scope, bundles map[string][]byte) error {
 	objects, err := operator.Render(settings(s, bundles))
 	if err != nil {
 		return err

@@ -53,6 +53,8 @@ type Scope struct {
 	API    *appsv1.Deployment
 	// Look is when the authorities have to be looked at again.
 	Look time.Time
+	// Overdue are the certificates whose renewal is late, and what to do about each.
+	Overdue []string
 
 	// Uninstall is how far the deletion is.
 	Uninstall Uninstall
@@ -84,6 +86,10 @@ func (s *Scope) CheckConflict(all []v1.KubeVirt) {
 
 func (s *Scope) installer() operator.Installer {
 	return operator.Installer{Client: s.Client, Namespace: s.Namespace}
+}
+
+func (s *Scope) overdue(format string, args ...any) {
+	s.Overdue = append(s.Overdue, fmt.Sprintf(format, args...))
 }
 
 // UntilLook is how long the authorities can be left alone. Zero means that nothing is known about that.

@@ -5,6 +5,7 @@ package kubevirt
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,7 +17,7 @@ import (
 	"github.com/vireo-project/vireo/internal/version"
 )
 
-// Reasons of the conditions of a KubeVirt object. All but the last are KubeVirt's.
+// Reasons of the conditions of a KubeVirt object. All but the last two are KubeVirt's.
 const (
 	ReasonAllComponentsReady   = "AllComponentsReady"
 	ReasonAllResourcesCreated  = "AllResourcesCreated"
@@ -28,6 +29,9 @@ const (
 	ReasonDeletionFailed       = "DeletionFailed"
 	// ReasonInvalidConfiguration means that fields of the object cannot be used and have their defaults.
 	ReasonInvalidConfiguration = "InvalidConfiguration"
+	// ReasonCertificateRotationOverdue means that an authority or a certificate was not renewed although half of the time for that
+	// is over. It is a reason of Degraded and of a Warning event.
+	ReasonCertificateRotationOverdue = "CertificateRotationOverdue"
 )
 
 // verdict is what a state means for the phase and for each condition.
@@ -95,6 +99,13 @@ func judge(s *Scope) verdict {
 		return verdict{reason: ReasonExistingDeployment, message: s.Conflict, degraded: true, notSynchronized: s.Conflict}
 	case s.KubeVirt.DeletionTimestamp != nil:
 		return judgeDeletion(s)
+	case len(s.Overdue) > 0:
+		v := verdict{phase: deployingUnless(installed != ""), available: installed != "", degraded: true,
+			reason: ReasonCertificateRotationOverdue, message: strings.Join(s.Overdue, "; ")}
+		if s.InstallErr != nil {
+			v.notSynchronized = s.InstallErr.Error()
+		}
+		return v
 	case s.InstallErr != nil:
 		message := s.InstallErr.Error()
 		return verdict{phase: deployingUnless(installed != ""), available: installed != "", degraded: true,

@@ -84,16 +84,13 @@ func (s *Scope) authorizeClone(ctx context.Context, dv *cdi.DataVolume) (bool, e
 	anyOf := [][]authorizationv1.ResourceAttributes{}
 	if source.PVC != nil {
 		namespace, name = source.PVC.Namespace, source.PVC.Name
-		if err := s.warnOfMissingSource(ctx, dv); err != nil {
-			return false, err
-		}
 		anyOf = append(anyOf, []authorizationv1.ResourceAttributes{{Resource: "pods"}})
 	} else {
 		namespace, name = source.Snapshot.Namespace, source.Snapshot.Name
 		anyOf = append(anyOf, []authorizationv1.ResourceAttributes{{Resource: "pods"}, {Resource: "pvcs"}})
 	}
 	if namespace == s.VM.Namespace {
-		return true, nil
+		return true, s.warnOfMissingSource(ctx, dv)
 	}
 	anyOf = append([][]authorizationv1.ResourceAttributes{{{
 		Group: cdi.GroupVersion.Group, Resource: "datavolumes", Subresource: "source",
@@ -101,8 +98,12 @@ func (s *Scope) authorizeClone(ctx context.Context, dv *cdi.DataVolume) (bool, e
 	user := serviceaccount.MakeUsername(s.VM.Namespace, s.account())
 	for _, allOf := range anyOf {
 		allowed, err := s.mayCreate(ctx, namespace, name, allOf)
-		if err != nil || allowed {
-			return allowed, err
+		if err != nil {
+			return false, err
+		}
+		if allowed {
+			// Only now: whether a claim exists is for those to know who may copy it.
+			return true, s.warnOfMissingSource(ctx, dv)
 		}
 	}
 	s.failProvision(ReasonUnauthorizedDataVolume, fmt.Errorf("not authorized to create DataVolume: %w", errors.New(
@@ -132,8 +133,11 @@ func (s *Scope) mayCreate(ctx context.Context, namespace, name string, what []au
 	return true, nil
 }
 
-// account is the ServiceAccount that the VM has as a volume, or the namespace's default.
+// account is the ServiceAccount that the VM's Pod has: the one that is named, the one of a volume, or the namespace's default.
 func (s *Scope) account() string {
+	if name := s.VM.Spec.Template.Spec.ServiceAccountName; name != "" {
+		return name
+	}
 	for i := range s.VM.Spec.Template.Spec.Volumes {
 		if account := s.VM.Spec.Template.Spec.Volumes[i].ServiceAccount; account != nil {
 			return account.ServiceAccountName
@@ -145,6 +149,9 @@ func (s *Scope) account() string {
 // warnOfMissingSource tells that a copy waits for its source: the importer accepts it all the same.
 func (s *Scope) warnOfMissingSource(ctx context.Context, dv *cdi.DataVolume) error {
 	source := dv.Spec.Source.PVC
+	if source == nil {
+		return nil
+	}
 	key := client.ObjectKey{Namespace: source.Namespace, Name: source.Name}
 	err := s.Client.Get(ctx, key, &corev1.PersistentVolumeClaim{})
 	if apierrors.IsNotFound(err) {

@@ -116,16 +116,3 @@ func TestCountStartFailure(t *testing.T) {
 		})
 	}
 }
-
-func TestLegacyUUID(t *testing.T) {
-	first := instanceOf(builder.MakeVM("vm").Obj(), false).Spec.Domain.Firmware.UUID
-	if again := instanceOf(builder.MakeVM("vm").Namespace("elsewhere").Obj(), false).Spec.Domain.Firmware.UUID; again != first {
-		t.Errorf("the UUID follows from more than the name: %s, %s", first, again)
-	}
-	own := builder.MakeVM("vm").With(func(vm *v1.VirtualMachine) {
-		vm.Spec.Template.Spec.Domain.Firmware = &v1.Firmware{UUID: "5d307ca9-b3ef-428c-8861-06e72d69f223"}
-	})
-	if got := instanceOf(own.Obj(), false).Spec.Domain.Firmware.UUID; got != "5d307ca9-b3ef-428c-8861-06e72d69f223" {
-		t.Errorf("a VM's own UUID became %s", got)
-	}
-}

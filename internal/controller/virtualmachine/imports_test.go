@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -87,7 +89,12 @@ func TestCompare(t *testing.T) {
 		},
 		"a label": {
 			func(t *v1.VirtualMachineInstanceTemplateSpec) { t.ObjectMeta.Labels = map[string]string{"a": "b"} },
-			metadataNeedsRestart, metadataNeedsRestart,
+			"", "",
+		},
+		"a quantity in other words": {
+			func(t *v1.VirtualMachineInstanceTemplateSpec) {
+				t.Spec.Domain.Memory = &v1.Memory{Guest: ptr.To(resource.MustParse("131072Ki"))}
+			}, "", "",
 		},
 		"the descheduler's annotation": {
 			func(t *v1.VirtualMachineInstanceTemplateSpec) {
@@ -97,6 +104,7 @@ func TestCompare(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			base := builder.MakeVM("vm").Obj().Spec.Template
+			base.Spec.Domain.Memory = &v1.Memory{Guest: ptr.To(resource.MustParse("128Mi"))}
 			current := base.DeepCopy()
 			tc.change(current)
 			before := current.DeepCopy()

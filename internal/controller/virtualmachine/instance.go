@@ -10,11 +10,9 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -36,10 +34,6 @@ const (
 	actionStart = "StartVM"
 	actionStop  = "StopVM"
 )
-
-// legacyUUIDs is the name space of firmware UUIDs that follow from a VM's name, for VMs without one of their own.
-// Source: kubevirt/kubevirt pkg/virt-controller/watch/vm, firmwareUUIDns.
-var legacyUUIDs = uuid.MustParse("6a1a24a1-4061-4607-8bf4-a3963d0c5895")
 
 // adoptVMI takes over an instance of the VM's name that has no owner, and leaves one with another owner alone.
 func adoptVMI(ctx context.Context, s *Scope) error {
@@ -122,7 +116,7 @@ func startHalted(ctx context.Context, s *Scope) error {
 }
 
 // instanceOf renders the instance: only the template counts, the VM's own labels and annotations do not.
-func instanceOf(vm *v1.VirtualMachine, paused bool) *v1.VirtualMachineInstance {
+func instanceOf(vm *v1.VirtualMachine, from identity, paused bool) *v1.VirtualMachineInstance {
 	template := vm.Spec.Template.DeepCopy()
 	vmi := &v1.VirtualMachineInstance{
 		ObjectMeta: metav1.ObjectMeta{
@@ -142,12 +136,7 @@ func instanceOf(vm *v1.VirtualMachine, paused bool) *v1.VirtualMachineInstance {
 	if paused {
 		vmi.Spec.StartStrategy = ptr.To(v1.StartStrategyPaused)
 	}
-	if vmi.Spec.Domain.Firmware == nil {
-		vmi.Spec.Domain.Firmware = &v1.Firmware{}
-	}
-	if vmi.Spec.Domain.Firmware.UUID == "" {
-		vmi.Spec.Domain.Firmware.UUID = types.UID(uuid.NewSHA1(legacyUUIDs, []byte(vm.Name)).String())
-	}
+	identify(vmi, vm, from)
 	return vmi
 }
 
@@ -156,13 +145,14 @@ func createVMI(ctx context.Context, s *Scope) error {
 		s.Failure = &Failure{Reason: ReasonFailedCreate, Message: "spec.template is missing"}
 		return nil
 	}
-	if err := recordRevision(ctx, s); err != nil {
+	from, err := recordRevision(ctx, s)
+	if err != nil {
 		s.fail(ReasonFailedCreate, actionStart, err, createFailed)
 		return err
 	}
 	paused := startRequested(s) && s.Status.StateChangeRequests[0].Data[v1.StartRequestDataPausedKey] == v1.StartRequestDataPausedTrue
-	vmi := instanceOf(s.VM, paused)
-	err := s.Client.Create(ctx, vmi)
+	vmi := instanceOf(s.VM, from, paused)
+	err = s.Client.Create(ctx, vmi)
 	if apierrors.IsAlreadyExists(err) {
 		// The cache is behind. The next look sees the instance, ours or not.
 		s.RequeueAfter = cacheRetry
@@ -293,11 +283,22 @@ var createFailed = failureWords{
 	event: "Error creating virtual machine instance: %v", condition: "Failure while starting VMI: %v",
 }
 
-// fail remembers a failure for the condition, and tells it once.
+// fail remembers a failure for the condition and for the event that follows from the condition.
 func (s *Scope) fail(reason, action string, err error, words failureWords) {
-	s.Failure = &Failure{Reason: reason, Message: fmt.Sprintf(words.condition, err)}
-	known := findCondition(&s.VM.Status, v1.VirtualMachineFailure)
+	s.Failure = &Failure{
+		Reason: reason, Message: fmt.Sprintf(words.condition, err),
+		event: &failureEvent{reason: reason, action: action, note: fmt.Sprintf(words.event, err)},
+	}
+}
+
+// reportFailure sends the event of a failure that the status has just begun to show.
+func (s *Scope) reportFailure(before *v1.VirtualMachineStatus) {
+	if s.Failure == nil || s.Failure.event == nil {
+		return
+	}
+	known := findCondition(before, v1.VirtualMachineFailure)
 	if known == nil || known.Message != s.Failure.Message {
-		s.Recorder.Eventf(s.VM, nil, corev1.EventTypeWarning, reason, action, words.event, err)
+		e := s.Failure.event
+		s.Recorder.Eventf(s.VM, nil, corev1.EventTypeWarning, e.reason, e.action, "%s", e.note)
 	}
 }

@@ -24,13 +24,8 @@ const (
 	ReasonTolerationsChange = "TolerationsChangeError"
 )
 
-// Messages of the condition RestartRequired.
-const (
-	// specNeedsRestart is KubeVirt's.
-	specNeedsRestart = "a non-live-updatable field was changed in the template spec"
-	// metadataNeedsRestart tells what KubeVirt leaves untold: labels and annotations are given to an instance at its start.
-	metadataNeedsRestart = "labels or annotations were changed in the template metadata: they apply at the next start"
-)
+// specNeedsRestart is the message of the condition RestartRequired. KubeVirt's.
+const specNeedsRestart = "a non-live-updatable field was changed in the template spec"
 
 // errMigrating keeps the scheduling of an instance as it is while its next node is being chosen.
 var errMigrating = errors.New("should not be changed during VMI migration")
@@ -43,10 +38,13 @@ type step struct {
 	restart string
 	// moving says that its volumes are to move to other claims and have not done so.
 	moving bool
+	// relabeled says that the template has other labels or annotations, which an instance gets at its start. As in KubeVirt no
+	// condition says so; the generation in effect does.
+	relabeled bool
 }
 
 // inStep says that the instance is what the template describes.
-func (s step) inStep() bool { return s.known && s.restart == "" && !s.moving }
+func (s step) inStep() bool { return s.known && s.restart == "" && !s.moving && !s.relabeled }
 
 // syncInstance gives a living instance what can change while it lives, and finds out what cannot.
 func syncInstance(ctx context.Context, s *Scope) error {
@@ -92,12 +90,17 @@ func compare(base, current *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.Virtu
 		before.Spec.Tolerations = now.Spec.Tolerations
 	}
 	equalizeClaims(&before.Spec, &now.Spec)
-	// A UUID that was written down is not another one.
+	// A UUID or a serial number that was written down is not another one.
 	if before.Spec.Domain.Firmware == nil && now.Spec.Domain.Firmware != nil {
 		before.Spec.Domain.Firmware = &v1.Firmware{}
 	}
-	if is, to := vmi.Spec.Domain.Firmware, now.Spec.Domain.Firmware; is != nil && to != nil && is.UUID == to.UUID {
-		before.Spec.Domain.Firmware.UUID = to.UUID
+	if is, to := vmi.Spec.Domain.Firmware, now.Spec.Domain.Firmware; is != nil && to != nil {
+		if is.UUID == to.UUID {
+			before.Spec.Domain.Firmware.UUID = to.UUID
+		}
+		if is.Serial == to.Serial {
+			before.Spec.Domain.Firmware.Serial = to.Serial
+		}
 	}
 	if !equality.Semantic.DeepEqual(before.Spec, now.Spec) {
 		return step{known: true, restart: specNeedsRestart}
@@ -106,11 +109,8 @@ func compare(base, current *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.Virtu
 		delete(before.ObjectMeta.Annotations, key)
 		delete(now.ObjectMeta.Annotations, key)
 	}
-	if !maps.Equal(before.ObjectMeta.Labels, now.ObjectMeta.Labels) ||
-		!maps.Equal(before.ObjectMeta.Annotations, now.ObjectMeta.Annotations) {
-		return step{known: true, restart: metadataNeedsRestart}
-	}
-	return step{known: true}
+	return step{known: true, relabeled: !maps.Equal(before.ObjectMeta.Labels, now.ObjectMeta.Labels) ||
+		!maps.Equal(before.ObjectMeta.Annotations, now.ObjectMeta.Annotations)}
 }
 
 // equalizeClaims leaves out that a volume has another claim: what is to be done about that, syncVolumes says.

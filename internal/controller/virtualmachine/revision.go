@@ -26,27 +26,31 @@ type revisionData struct {
 }
 
 // recordRevision keeps the spec that an instance is about to be made from. A second start from the same generation finds
-// the revision of the first.
-func recordRevision(ctx context.Context, s *Scope) error {
+// the revision of the first. It returns what the VM's identity follows from, which the revisions hand on from start to start.
+func recordRevision(ctx context.Context, s *Scope) (identity, error) {
 	known, err := listRevisions(ctx, s)
 	if err != nil {
-		return err
+		return "", err
 	}
-	name := v1.StartRevisionName(s.VM.UID, s.VM.Generation)
+	from, name := identityOf(s.VM, known), v1.StartRevisionName(s.VM.UID, s.VM.Generation)
 	for i := range known {
 		if known[i].Name == name {
-			return nil
+			return from, nil
 		}
 	}
 	raw, err := json.Marshal(revisionData{Spec: s.VM.Spec})
+	if err == nil {
+		raw, err = sortKeys(raw)
+	}
 	if err != nil {
-		return fmt.Errorf("encode the spec of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
+		return "", fmt.Errorf("encode the spec of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
 	}
 	revision := &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: s.VM.Namespace,
 			// KubeVirt's have no label. It keeps those of other controllers out of the cache.
-			Labels: map[string]string{v1.CreatedByLabel: string(s.VM.UID)},
+			Labels:      map[string]string{v1.CreatedByLabel: string(s.VM.UID)},
+			Annotations: map[string]string{FirmwareIdentityAnnotation: string(from), dataFormAnnotation: dataFormSorted},
 			OwnerReferences: []metav1.OwnerReference{
 				*metav1.NewControllerRef(s.VM, v1.VirtualMachineGroupVersionKind),
 			},
@@ -55,9 +59,9 @@ func recordRevision(ctx context.Context, s *Scope) error {
 		Revision: s.VM.Generation,
 	}
 	if err := s.Client.Create(ctx, revision); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create ControllerRevision %s: %w", name, err)
+		return "", fmt.Errorf("create ControllerRevision %s: %w", name, err)
 	}
-	return nil
+	return from, nil
 }
 
 // collectRevisions deletes the revisions of earlier starts. It follows the creation of the instance: nothing refers to

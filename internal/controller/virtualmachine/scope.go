@@ -71,7 +71,13 @@ type Failure struct {
 	Reason string
 	// Message says what failed and why.
 	Message string
+
+	// event is what is sent once the status shows the failure, or nil.
+	event *failureEvent
 }
+
+// failureEvent is the event of a failure. Its reason and its words may differ from those of the condition.
+type failureEvent struct{ reason, action, note string }
 
 // Run looks at the VM and does what is to be done. The order matters where a number says why.
 func Run(ctx context.Context, s *Scope) error {
@@ -86,6 +92,10 @@ func Run(ctx context.Context, s *Scope) error {
 		return errors.Join(err, statusErr)
 	}
 	if err != nil {
+		return err
+	}
+	// The garbage collector orphans revisions before a deleted VM may go, for as long as it takes.
+	if err := sortRevisions(ctx, s); err != nil {
 		return err
 	}
 	// 2. How the instance ended is on record before it may go.

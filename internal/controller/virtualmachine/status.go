@@ -184,9 +184,11 @@ func writeStatus(ctx context.Context, s *Scope) error {
 	if err := s.Client.Status().Patch(ctx, changed, lock); err != nil {
 		return fmt.Errorf("patch status of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
 	}
-	before := s.VM.Status.PrintableStatus
+	// Only now: a write that is refused is repeated, and so are the events that follow from it.
+	before := s.VM.Status
 	s.VM = changed
-	if s.Status.PrintableStatus == v1.VirtualMachineStatusDataVolumeError && before != s.Status.PrintableStatus {
+	s.reportFailure(&before)
+	if s.Status.PrintableStatus == v1.VirtualMachineStatusDataVolumeError && before.PrintableStatus != s.Status.PrintableStatus {
 		s.tellFailedImports()
 	}
 	return nil

@@ -310,5 +310,12 @@ func (s *Scope) destinationClaim(ctx context.Context, volume, name string) (*v1.
 	if dv := s.dataVolumes[name]; dv != nil && !datavolume.Usable(dv) && !datavolume.WaitsForConsumer(dv) {
 		return nil, fmt.Errorf("%w: DataVolume %s of volume %s is not ready yet, its phase is %q", errVolumes, key, volume, dv.Status.Phase)
 	}
-	return virtualmachineinstance.ClaimInfo(claim), nil
+	if virtualmachineinstance.IsBlock(claim) {
+		return virtualmachineinstance.ClaimInfo(claim, virtualmachineinstance.Overheads{}), nil
+	}
+	overheads, err := virtualmachineinstance.ReadOverheads(ctx, s.Live, s.DataVolumes, key)
+	if err != nil {
+		return nil, err
+	}
+	return virtualmachineinstance.ClaimInfo(claim, overheads), nil
 }

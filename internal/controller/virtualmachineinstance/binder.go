@@ -32,7 +32,7 @@ func (s *Scope) bindVolumes(ctx context.Context) (bool, error) {
 	switch {
 	case client.IgnoreNotFound(err) != nil:
 		return true, fmt.Errorf("get Pod %s: %w", key, err)
-	case exists && !metav1.IsControlledBy(binder, s.VMI):
+	case exists && !podspec.IsOf(binder, s.VMI):
 		err := fmt.Errorf("pod %s %w", key, errForeignPod)
 		s.failCreate(err)
 		return true, err

@@ -9,23 +9,18 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // ReasonPVCNotFound is the reason while a claim is missing or has lost its volume. KubeVirt's name.
 const ReasonPVCNotFound = "FailedPvcNotFound"
-
-// Share of a filesystem that stays free for its own metadata when nobody says how much it needs, and that of a block
-// device, which has none. Source: kubevirt/kubevirt pkg/storage/types, DefaultFSOverhead.
-const (
-	filesystemOverhead v1.Percent = "0.055"
-	blockOverhead      v1.Percent = "0"
-)
 
 // ClaimNames are the names of the claims of a VMI's volumes.
 func ClaimNames(vmi *v1.VirtualMachineInstance) []string {
@@ -133,7 +128,7 @@ func refreshClaims(ctx context.Context, s *Scope) error {
 		}
 		s.Claims[volume] = fresh
 	}
-	return nil
+	return s.readOverheads(ctx)
 }
 
 // volumeStatus describes the claim with the machine's state and those of the VMI's volumes, in the volumes' order.
@@ -145,17 +140,13 @@ func volumeStatus(s *Scope) []v1.VolumeStatus {
 		if claim == nil {
 			continue
 		}
-		out = append(out, v1.VolumeStatus{Name: name, PersistentVolumeClaimInfo: ClaimInfo(claim)})
+		out = append(out, v1.VolumeStatus{Name: name, PersistentVolumeClaimInfo: ClaimInfo(claim, s.overheads)})
 	}
 	return out
 }
 
 // ClaimInfo describes a claim as the status of a VMI does.
-func ClaimInfo(claim *corev1.PersistentVolumeClaim) *v1.PersistentVolumeClaimInfo {
-	overhead := filesystemOverhead
-	if IsBlock(claim) {
-		overhead = blockOverhead
-	}
+func ClaimInfo(claim *corev1.PersistentVolumeClaim, overheads Overheads) *v1.PersistentVolumeClaimInfo {
 	return &v1.PersistentVolumeClaimInfo{
 		ClaimName:          claim.Name,
 		AccessModes:        claim.Spec.AccessModes,
@@ -163,6 +154,46 @@ func ClaimInfo(claim *corev1.PersistentVolumeClaim) *v1.PersistentVolumeClaimInf
 		Capacity:           claim.Status.Capacity,
 		Requests:           claim.Spec.Resources.Requests,
 		Preallocated:       isPreallocated(claim.Annotations),
-		FilesystemOverhead: &overhead,
+		FilesystemOverhead: ptr.To(overheads.of(claim)),
+	}
+}
+
+// followClaims reads the claims of a live guest: its disks grow with them.
+func followClaims(ctx context.Context, s *Scope) error {
+	if s.stage() != vmistatus.Live || s.deleting() {
+		return nil
+	}
+	s.followed = map[string]*corev1.PersistentVolumeClaim{}
+	for i := range s.VMI.Spec.Volumes {
+		volume := &s.VMI.Spec.Volumes[i]
+		name := podspec.ClaimName(volume)
+		if name == "" {
+			continue
+		}
+		claim, err := s.claim(ctx, name)
+		if err != nil {
+			return err
+		}
+		if claim != nil {
+			s.followed[volume.Name] = claim
+		}
+	}
+	return nil
+}
+
+// setClaims says how large a live guest's claims are. A volume that moves to another claim uses the one that the status names until it has done so,
+// and a claim of which the cache does not know the capacity yet is left as it was described at the hand-over.
+func setClaims(s *Scope, status *v1.VirtualMachineInstanceStatus) {
+	for i := range status.VolumeStatus {
+		info, claim := status.VolumeStatus[i].PersistentVolumeClaimInfo, s.followed[status.VolumeStatus[i].Name]
+		if info == nil || claim == nil || claim.Name != info.ClaimName || len(claim.Status.Capacity) == 0 {
+			continue
+		}
+		if !equality.Semantic.DeepEqual(info.Capacity, claim.Status.Capacity) {
+			info.Capacity = claim.Status.Capacity
+		}
+		if !equality.Semantic.DeepEqual(info.Requests, claim.Spec.Resources.Requests) {
+			info.Requests = claim.Spec.Resources.Requests
+		}
 	}
 }

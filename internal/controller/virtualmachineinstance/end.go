@@ -4,6 +4,7 @@
 package virtualmachineinstance
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -122,19 +123,24 @@ func outcomeOf(pod *corev1.Pod) (launcherpod.Outcome, bool) {
 	return outcome, err == nil && outcomes[outcome.Reason]
 }
 
-// EndOf reads the end of a finished launcher Pod. The exit code decides; the termination message explains.
+// reasonUnexplained is the reason of an end for which neither the launcher nor the kubelet gives one. The runtimes' word.
+const reasonUnexplained = "Error"
+
+// EndOf reads the end of a finished launcher Pod. The exit code decides; the termination message explains. Neither the
+// reason nor the message is empty.
 func EndOf(pod *corev1.Pod) End {
 	container := compute(pod)
 	if container == nil || container.State.Terminated == nil {
 		// The kubelet ended the Pod and does not say how the launcher ended: an eviction, or a node that is full.
-		end := End{Phase: v1.Failed, Reason: word(pod.Status.Reason), Message: sentence(pod.Status.Message)}
+		end := End{Phase: v1.Failed, Reason: cmp.Or(word(pod.Status.Reason), reasonUnexplained), Message: cmp.Or(sentence(pod.Status.Message),
+			fmt.Sprintf("The launcher Pod ended as %s, and its status does not say why.", cmp.Or(pod.Status.Phase, corev1.PodUnknown)))}
 		if pod.Status.Phase == corev1.PodSucceeded {
 			end.Phase = v1.Succeeded
 		}
 		return end
 	}
 	terminated := container.State.Terminated
-	end := End{Phase: v1.Failed, Reason: word(terminated.Reason), Message: sentence(terminated.Message)}
+	end := End{Phase: v1.Failed, Reason: cmp.Or(word(terminated.Reason), reasonUnexplained), Message: lastWords(terminated)}
 	if terminated.ExitCode == 0 {
 		end.Phase = v1.Succeeded
 	}
@@ -142,6 +148,27 @@ func EndOf(pod *corev1.Pod) End {
 		end.Reason, end.Message = outcome.Reason, sentence(outcome.Message)
 	}
 	return end
+}
+
+// lastWords tell how a launcher ended that left no outcome. It was killed, say, or does not know a flag; the kubelet
+// then has the end of its log.
+func lastWords(ended *corev1.ContainerStateTerminated) string {
+	how := fmt.Sprintf("virt-launcher ended with exit code %d", ended.ExitCode)
+	const signaled = 128 // Runtimes add the signal's number to it.
+	switch {
+	case ended.Signal != 0:
+		how = fmt.Sprintf("virt-launcher was ended by signal %d", ended.Signal)
+	case ended.ExitCode > signaled:
+		how += fmt.Sprintf(" (signal %d)", ended.ExitCode-signaled)
+	}
+	said := strings.TrimSpace(ended.Message)
+	if said == "" {
+		return how + " and left no message."
+	}
+	if runes := []rune(said); len(runes) > maxMessageLength {
+		said = string(runes[len(runes)-maxMessageLength:]) // What comes last tells most.
+	}
+	return how + ": " + sentence(said)
 }
 
 // word keeps a reason a reason.

@@ -5,12 +5,17 @@ package virtualmachineinstance
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/migration"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // holdVMI puts the finalizer on a VMI that got past the webhook without it.
@@ -25,11 +30,15 @@ func holdVMI(ctx context.Context, s *Scope) error {
 	})
 }
 
-// releaseVMI lets a deleted VMI go once nothing of it can run any more. The VM that owns it has a finalizer of its own.
+// releaseVMI lets a deleted VMI go once none of its Pods is left, as KubeVirt does: until then its clients read how it ended. Its
+// status is written by now, so that a Pod that has ended, and says how, is no longer needed. The VM that owns the VMI has a
+// finalizer of its own.
 func releaseVMI(ctx context.Context, s *Scope) error {
-	stopped := PodState(s.Pod) != migration.PodAlive && PodState(s.Other) != migration.PodAlive
-	if !s.deleting() || !stopped {
+	if !s.deleting() || PodState(s.Pod) == migration.PodAlive || PodState(s.Other) == migration.PodAlive {
 		return nil
+	}
+	if gone, err := s.removePods(ctx); err != nil || !gone {
+		return err
 	}
 	err := s.patchMetadata(ctx, func(vmi *v1.VirtualMachineInstance) {
 		vmi.Finalizers = slices.DeleteFunc(vmi.Finalizers, func(f string) bool {
@@ -37,4 +46,31 @@ func releaseVMI(ctx context.Context, s *Scope) error {
 		})
 	})
 	return client.IgnoreNotFound(err)
+}
+
+// removePods deletes what is left of a VMI's Pods and says whether there was none. The end of each Pod wakes us.
+func (s *Scope) removePods(ctx context.Context) (gone bool, err error) {
+	if s.Pod != nil || s.Other != nil {
+		return false, errors.Join(s.deletePod(ctx), s.deleteOther(ctx))
+	}
+	pods := &corev1.PodList{}
+	err = s.Client.List(ctx, pods, client.InNamespace(s.VMI.Namespace), client.MatchingLabels{v1.CreatedByLabel: string(s.VMI.UID)})
+	if err != nil {
+		return false, fmt.Errorf("list the Pods of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VMI), err)
+	}
+	gone = true
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if !podspec.IsOf(pod, s.VMI) {
+			continue
+		}
+		gone = false
+		if pod.DeletionTimestamp != nil {
+			continue
+		}
+		if err := s.Client.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)}); client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("delete Pod %s of a VirtualMachineInstance that is deleted: %w", client.ObjectKeyFromObject(pod), err)
+		}
+	}
+	return gone, nil
 }

@@ -73,7 +73,7 @@ func (s *Scope) loadOther(ctx context.Context) error {
 		pod := &corev1.Pod{}
 		err := reader.Get(ctx, key, pod)
 		switch {
-		case err == nil && metav1.IsControlledBy(pod, s.VMI):
+		case err == nil && podspec.IsOf(pod, s.VMI):
 			s.Other = pod
 		case client.IgnoreNotFound(err) != nil:
 			return fmt.Errorf("get launcher Pod %s of the VMI's migration: %w", key, err)
@@ -127,7 +127,7 @@ func (s *Scope) removeFormer(ctx context.Context) error {
 
 // yield records that the target owns the guest, in place of an agent that could not.
 func (s *Scope) yield(ctx context.Context) error {
-	if err := vmistatus.HandOver(ctx, s.Client, s.VMI, metav1.NewTime(s.Now)); err != nil {
+	if err := vmistatus.HandOver(ctx, s.Client, s.VMI); err != nil {
 		return err
 	}
 	s.Pod, s.Other = s.Other, s.Pod
@@ -181,7 +181,7 @@ func (s *Scope) labelNodes(ctx context.Context) error {
 	return s.patchMetadata(ctx, func(vmi *v1.VirtualMachineInstance) {
 		metav1.SetMetaDataLabel(&vmi.ObjectMeta, v1.NodeNameLabel, vmi.Status.NodeName)
 		delete(vmi.Labels, v1.MigrationTargetNodeNameLabel)
-		if !vmistatus.HasEnded(m) {
+		if !vmistatus.HasEnded(m) && vmi.Status.NodeName != m.TargetNode {
 			vmi.Labels[v1.MigrationTargetNodeNameLabel] = m.TargetNode
 		}
 	})

@@ -142,6 +142,7 @@ func setLive(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 	setEvacuation(s, status)
 	setMigration(s, status)
 	setVolumesChange(s, status)
+	setClaims(s, status)
 }
 
 // explainSilence says what the silence of a live VMI's node means, what is waited for and what to do about it.

@@ -45,20 +45,22 @@ var errForeignPod = errors.New("belongs to somebody else: delete it, or give the
 // reconcilePod makes the launcher Pod of a VMI that prepares and deletes that of a deleted one. The Pod of a VMI that
 // ended by itself stays: its logs are the guest's last words. One that never ran has none, and is replaced.
 func reconcilePod(ctx context.Context, s *Scope) error {
-	if s.Pod != nil && !metav1.IsControlledBy(s.Pod, s.VMI) {
-		err := s.adoptPod(ctx)
-		switch {
-		case err == nil:
-		case s.deleting() && errors.Is(err, errForeignPod):
-			return nil // None of ours is there, and so none is in the way.
-		default:
+	switch {
+	case s.foreign && s.deleting():
+		return nil // None of ours is there, and so none is in the way.
+	case s.foreign:
+		err := fmt.Errorf("pod %s/%s %w", s.VMI.Namespace, podspec.OwnPodName(s.VMI), errForeignPod)
+		s.failCreate(err)
+		return err
+	case s.Pod != nil && !podspec.IsOf(s.Pod, s.VMI):
+		if err := s.adoptPod(ctx); err != nil {
 			s.failCreate(err)
 			return err
 		}
 	}
 	switch {
 	case s.deleting():
-		return s.deletePod(ctx)
+		return s.stopPod(ctx)
 	case s.refused():
 		if gone, err := s.removeRefused(ctx); err != nil || !gone {
 			return err
@@ -113,8 +115,13 @@ func (s *Scope) findPod(ctx context.Context, wanted *corev1.Pod) error {
 	if err := s.Live.Get(ctx, key, pod); err != nil {
 		return fmt.Errorf("get launcher Pod %s, which exists: %w", key, err)
 	}
+	if !s.owns(pod) {
+		err := fmt.Errorf("pod %s %w", key, errForeignPod)
+		s.failCreate(err)
+		return err
+	}
 	s.Pod = pod
-	if metav1.IsControlledBy(pod, s.VMI) {
+	if podspec.IsOf(pod, s.VMI) {
 		return nil
 	}
 	if err := s.adoptPod(ctx); err != nil {
@@ -124,14 +131,14 @@ func (s *Scope) findPod(ctx context.Context, wanted *corev1.Pod) error {
 	return nil
 }
 
-// adoptPod takes over a launcher Pod of this VMI that lost its owner, as after a restore. A Pod of somebody else is
-// left alone.
+// owns says that a Pod is a launcher Pod of this VMI, though it may have lost its owner. One of somebody else is left alone.
+func (s *Scope) owns(pod *corev1.Pod) bool {
+	return podspec.IsOf(pod, s.VMI) || podspec.IsOrphanOf(pod, s.VMI)
+}
+
+// adoptPod takes over a launcher Pod of this VMI that lost its owner, as after a restore.
 func (s *Scope) adoptPod(ctx context.Context) error {
 	pod := s.Pod
-	if metav1.GetControllerOf(pod) != nil || pod.Labels[v1.CreatedByLabel] != string(s.VMI.UID) {
-		s.Pod = nil
-		return fmt.Errorf("pod %s/%s %w", pod.Namespace, pod.Name, errForeignPod)
-	}
 	adopted := pod.DeepCopy()
 	adopted.OwnerReferences = append(adopted.OwnerReferences,
 		*metav1.NewControllerRef(s.VMI, v1.VirtualMachineInstanceGroupVersionKind))
@@ -150,6 +157,9 @@ func annotatePod(ctx context.Context, s *Scope) error {
 	}
 	changed := s.Pod.DeepCopy()
 	podspec.CopyLiveAnnotations(&changed.ObjectMeta, s.VMI.Annotations)
+	if podspec.LauncherImage(s.Pod) == s.Config.LauncherImage && changed.Annotations != nil { // An older launcher may not have the program.
+		podspec.CopyBackupHooks(changed.Annotations, s.VMI, s.Config)
+	}
 	if err := forgetEviction(ctx, s, changed); err != nil {
 		return err
 	}
@@ -168,9 +178,17 @@ func (s *Scope) failCreate(err error) {
 	s.Problem = &Problem{Reason: ReasonFailedCreate, Message: err.Error()}
 }
 
+// stopPod deletes the Pod of a deleted VMI. One that has ended says how, and goes once that is in the status.
+func (s *Scope) stopPod(ctx context.Context) error {
+	if s.Pod == nil || finished(s.Pod) {
+		return nil
+	}
+	return s.deletePod(ctx)
+}
+
 // deletePod asks the kubelet to stop the Pod. virt-launcher turns that into a shutdown of the guest.
 func (s *Scope) deletePod(ctx context.Context) error {
-	if s.Pod == nil || s.Pod.DeletionTimestamp != nil || finished(s.Pod) {
+	if s.Pod == nil || s.Pod.DeletionTimestamp != nil {
 		return nil
 	}
 	err := s.Client.Delete(ctx, s.Pod, client.Preconditions{UID: ptr.To(s.Pod.UID)})

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -39,6 +39,8 @@ type Scope struct {
 	Config podspec.Config
 	// ReadNetworks says that the resources of networks are read from their NetworkAttachmentDefinitions.
 	ReadNetworks bool
+	// AutoCPULimit selects the namespaces in which launcher Pods get a limit of CPU. Nil selects none.
+	AutoCPULimit labels.Selector
 	// DataVolumes reads those of the importer.
 	DataVolumes datavolume.Reader
 	// KubeVirt is the name of the KubeVirt object that Config comes from, empty while there is none in Namespace.
@@ -53,6 +55,8 @@ type Scope struct {
 	VMI *v1.VirtualMachineInstance
 	// Pod is the launcher Pod that the guest is in, or nil.
 	Pod *corev1.Pod
+	// foreign says that a Pod of somebody else has the launcher Pod's name.
+	foreign bool
 	// Other is the Pod that the guest moves to, or has left, or nil.
 	Other *corev1.Pod
 	// migrating says that the VMI migrates or has done so, and actions are what is to be done about that.
@@ -62,6 +66,9 @@ type Scope struct {
 	abort bool
 	// Claims are the claims that exist by the name of the volume, read while the VMI prepares.
 	Claims map[string]*corev1.PersistentVolumeClaim
+	// followed are those of a live guest, and overheads what the importer says about file systems on claims.
+	followed  map[string]*corev1.PersistentVolumeClaim
+	overheads Overheads
 	// imports are the DataVolumes behind the VMI's volumes, read with the claims.
 	imports []*cdi.DataVolume
 	// importing says that one of them is not filled yet, unconsumed that one is filled only after some Pod used it, noImporter
@@ -109,9 +116,12 @@ func Run(ctx context.Context, s *Scope) error {
 		refuseUnimplemented,
 		// 4. The Pod needs to know of each claim whether it is a block device.
 		readClaims,
+		followClaims,
 		// 5. The Pod asks for the devices of its networks.
 		readNetworks,
 		readMigrationNetwork,
+		// A quota refuses a Pod without the limits that it counts.
+		readLimits,
 		// 6. What lasts is there before the Pod that uses it.
 		keepState,
 		// A guest that is in another Pod now is looked for there by all that follows.
@@ -172,11 +182,12 @@ func (s *Scope) loadPod(ctx context.Context) error {
 	for _, reader := range []client.Reader{s.Client, s.Live} {
 		pod := &corev1.Pod{}
 		err := reader.Get(ctx, key, pod)
+		s.foreign = err == nil && !s.owns(pod)
 		switch {
-		case err == nil:
+		case err == nil && !s.foreign:
 			s.Pod = pod
 			return nil
-		case !apierrors.IsNotFound(err):
+		case client.IgnoreNotFound(err) != nil:
 			return fmt.Errorf("get launcher Pod %s: %w", key, err)
 		case !s.absenceDecides():
 			return nil
@@ -192,7 +203,7 @@ func (s *Scope) absenceDecides() bool {
 	case vmistatus.Live:
 		return true
 	default:
-		return false
+		return s.deleting()
 	}
 }
 

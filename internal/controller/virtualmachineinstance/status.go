@@ -59,7 +59,14 @@ func (s *Scope) tell(before *v1.VirtualMachineInstanceStatus) {
 		if s.End.Reason == ReasonFailedGuarantee || s.End.Reason == ReasonImportFailed {
 			s.event(kind, s.End.Reason, actionEnd, "%s", s.End.Message)
 		}
+		if s.End.Reason == launcherpod.OutcomeDestroyed {
+			s.event(corev1.EventTypeNormal, v1.Deleted.String(), actionEnd, "VirtualMachineInstance stopping")
+		}
 		s.event(kind, reasonStopped, actionEnd, "The VirtualMachineInstance ended: %s: %s", s.End.Reason, s.End.Message)
+		if s.Pod != nil && vmistatus.StageOf(before.Phase) == vmistatus.Live {
+			// KubeVirt's last event about a guest that has ended, which tools wait for.
+			s.event(corev1.EventTypeNormal, v1.Deleted.String(), actionEnd, "Signaled Deletion")
+		}
 	}
 	if s.End == nil && after.Reason == ReasonNodeUnresponsive && before.Reason != after.Reason {
 		_, message := explainSilence(s)

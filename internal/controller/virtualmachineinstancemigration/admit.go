@@ -107,9 +107,10 @@ func (s *Scope) candidates(ctx context.Context, reader client.Reader) ([]Candida
 	if err := reader.List(ctx, migrations, options...); err != nil {
 		return nil, fmt.Errorf("list the migrations that are not over: %w", err)
 	}
-	begun := map[types.UID]bool{}
-	for i := range pods.Items {
-		begun[types.UID(pods.Items[i].Labels[v1.MigrationJobLabel])] = true
+	targets := map[types.UID][]metav1.PartialObjectMetadata{}
+	for _, pod := range pods.Items {
+		uid := types.UID(pod.Labels[v1.MigrationJobLabel])
+		targets[uid] = append(targets[uid], pod)
 	}
 	var out []Candidate
 	for i := range migrations.Items {
@@ -118,7 +119,13 @@ func (s *Scope) candidates(ctx context.Context, reader client.Reader) ([]Candida
 			continue
 		}
 		c := candidate(m)
-		c.Active = c.Active || begun[m.UID]
+		if !c.Active {
+			begun, err := s.begun(ctx, m, targets[m.UID])
+			if err != nil {
+				return nil, err
+			}
+			c.Active = begun
+		}
 		if c.Active && c.Node == "" {
 			if err := s.place(ctx, reader, &c); err != nil {
 				return nil, err
@@ -133,6 +140,26 @@ func (s *Scope) candidates(ctx context.Context, reader client.Reader) ([]Candida
 		out = append(out, c)
 	}
 	return out, nil
+}
+
+// begun says that one of the Pods that name a migration is the one that was made for it. A Pod is not counted for its label alone: five
+// of them would keep everybody's guests from moving.
+func (s *Scope) begun(ctx context.Context, m *v1.VirtualMachineInstanceMigration, pods []metav1.PartialObjectMetadata) (bool, error) {
+	for i := range pods {
+		if !podspec.IsTargetOf(&pods[i], m) {
+			continue
+		}
+		vmi := &v1.VirtualMachineInstance{}
+		err := s.Client.Get(ctx, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}, vmi)
+		if client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("get VirtualMachineInstance %s/%s: %w", m.Namespace, m.Spec.VMIName, err)
+		}
+		// The Pod of a VMI that is gone counts until the garbage collector has taken it.
+		if apierrors.IsNotFound(err) || podspec.IsOf(&pods[i], vmi) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // place fills in the node that the guest leaves and, of a candidate that waits, whether it could begin.
@@ -183,7 +210,7 @@ func (s *Scope) createTarget(ctx context.Context) error {
 		switch {
 		case err != nil || existing == nil:
 			return err
-		case metav1.IsControlledBy(existing, s.VMI):
+		case podspec.IsOf(existing, s.VMI):
 			s.Target = existing
 		default:
 			s.Failure = fmt.Sprintf("Pod %s belongs to somebody else: delete it and migrate again.", pod.Name)

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -121,7 +122,7 @@ func RemoveOrphans(ctx context.Context, c client.Client, live client.Reader, mig
 }
 
 func removeOrphan(ctx context.Context, c client.Client, live client.Reader, pod *corev1.Pod) error {
-	owner := metav1.GetControllerOf(pod)
+	owner := podspec.Owner(pod)
 	if owner == nil {
 		return nil
 	}
@@ -132,7 +133,7 @@ func removeOrphan(ctx context.Context, c client.Client, live client.Reader, pod 
 		}
 		return nil // The garbage collector takes it.
 	}
-	if m := vmi.Status.MigrationState; vmi.UID != owner.UID || m != nil && (m.SourcePod == pod.Name || m.TargetPod == pod.Name) {
+	if m := vmi.Status.MigrationState; !podspec.IsOf(pod, vmi) || pod.Name != podspec.TargetPodName(vmi, types.UID(pod.Labels[v1.MigrationJobLabel])) || m != nil && (m.SourcePod == pod.Name || m.TargetPod == pod.Name) {
 		return nil
 	}
 	if err := c.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)}); client.IgnoreNotFound(err) != nil {

@@ -114,7 +114,7 @@ func (s *Scope) policy(ctx context.Context) (*v1alpha1.MigrationPolicy, error) {
 // requestAbort tells the agents that the guest shall stay, once the migration is deleted.
 func requestAbort(ctx context.Context, s *Scope) error {
 	m := s.state()
-	if m == nil || !s.deleting() || m.AbortRequested || vmistatus.HasEnded(m) || s.ended() {
+	if m == nil || !s.deleting() || m.AbortRequested || vmistatus.HasEnded(m) || s.ended() || s.VMI.Status.NodeName == m.TargetNode {
 		return nil
 	}
 	after := s.VMI.DeepCopy()

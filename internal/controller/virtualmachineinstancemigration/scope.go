@@ -16,7 +16,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -71,6 +71,8 @@ type Scope struct {
 	// Config is the cluster's part of the target's Pod, Migrations how guests migrate.
 	Config     podspec.Config
 	Migrations *v1.MigrationConfiguration
+	// AutoCPULimit selects the namespaces in which launcher Pods get a limit of CPU. Nil selects none.
+	AutoCPULimit labels.Selector
 	// ReadNetworks says that the resources of networks are read from their NetworkAttachmentDefinitions.
 	ReadNetworks bool
 	// Admission is held while a slot is given away, so that two looks of one process do not see the same one.
@@ -184,7 +186,7 @@ func (s *Scope) pod(ctx context.Context, reader client.Reader, name string) (*co
 // there, and nobody here deletes it.
 func podOf(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance, name string) (*corev1.Pod, error) {
 	pod, err := podNamed(ctx, reader, vmi.Namespace, name)
-	if pod != nil && !metav1.IsControlledBy(pod, vmi) {
+	if pod != nil && !podspec.IsOf(pod, vmi) {
 		pod = nil
 	}
 	return pod, err

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,6 +44,9 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 	if config.MigrationNetwork, err = virtualmachineinstance.MigrationNetwork(ctx, s.Live, config.MigrationNetwork); err != nil {
 		return nil, err
 	}
+	if err := virtualmachineinstance.DemandLimits(ctx, s.Client, s.Live, s.VMI, s.AutoCPULimit, &config); err != nil {
+		return nil, err
+	}
 	if err := s.planState(ctx, &config); err != nil {
 		return nil, err
 	}
@@ -56,13 +58,14 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 		Name: s.Migration.Name, UID: s.Migration.UID, AddedNodeSelector: s.Migration.Spec.AddedNodeSelector,
 		PostCopy: ptr.Deref(configuration.AllowPostCopy, false),
 	}
-	if podspec.UsesHostModel(s.VMI) && !config.UseEmulation {
+	target.Images = podspec.PinnedImages(s.Own)
+	if !config.UseEmulation {
 		node := &metav1.PartialObjectMetadata{}
 		node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
 		if err := s.Client.Get(ctx, client.ObjectKey{Name: s.VMI.Status.NodeName}, node); client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("get Node %s: %w", s.VMI.Status.NodeName, err)
 		}
-		if target.CPU, err = podspec.HostCPUSelector(s.VMI.Status.NodeName, node.Labels, s.Own.Spec.NodeSelector); err != nil {
+		if target.CPU, err = podspec.TargetCPUSelector(s.VMI, s.VMI.Status.NodeName, node.Labels, s.Own.Spec.NodeSelector); err != nil {
 			return nil, err
 		}
 	}
@@ -153,11 +156,11 @@ func scheduler(pod *corev1.Pod) string {
 func (s *Scope) warnOfCPU(ctx context.Context) error {
 	wanted := map[string]string{}
 	for key, value := range s.Target.Spec.NodeSelector {
-		if strings.HasPrefix(key, v1.SupportedHostModelMigrationCPU) || strings.HasPrefix(key, v1.CPUFeatureLabel) {
+		if podspec.IsHostCPULabel(key) {
 			wanted[key] = value
 		}
 	}
-	if !podspec.UsesHostModel(s.VMI) || len(wanted) == 0 {
+	if !podspec.DependsOnHostCPU(s.VMI) || len(wanted) == 0 {
 		return nil
 	}
 	nodes := &metav1.PartialObjectMetadataList{}

@@ -79,6 +79,9 @@ type Failure struct {
 	Reason string
 	// Message is what the API server answered.
 	Message string
+
+	// action and note are those of the event that is sent once the status shows the failure. Without a note there is none.
+	action, note string
 }
 
 // Load reads the VMIs around the set.
@@ -183,15 +186,22 @@ func (s *Scope) pick(which func(*v1.VirtualMachineInstance) bool) []*v1.VirtualM
 	return picked
 }
 
-// fail remembers a failure for the condition, and tells it once. A conflict is none: the next look starts from what the
-// API server has.
+// fail remembers a failure for the condition, and for the event that follows from the condition. A conflict is none: the next
+// reconcile starts from what the API server has.
 func (s *Scope) fail(reason, action, message string, err error) {
 	if err == nil || apierrors.IsConflict(err) || s.Failure != nil {
 		return
 	}
-	s.Failure = &Failure{Reason: reason, Message: err.Error()}
-	known := findCondition(s.Set.Status.Conditions, v1.VirtualMachineInstanceReplicaSetReplicaFailure)
+	s.Failure = &Failure{Reason: reason, Message: err.Error(), action: action, note: fmt.Sprintf(message, err)}
+}
+
+// reportFailure sends the event of a failure that the status has just begun to show.
+func (s *Scope) reportFailure(before *v1.VirtualMachineInstanceReplicaSetStatus) {
+	if s.Failure == nil || s.Failure.note == "" {
+		return
+	}
+	known := findCondition(before.Conditions, v1.VirtualMachineInstanceReplicaSetReplicaFailure)
 	if known == nil || known.Message != s.Failure.Message {
-		s.tell(nil, warning, reason, action, message, err)
+		s.tell(nil, warning, s.Failure.Reason, s.Failure.action, "%s", s.Failure.note)
 	}
 }

@@ -98,6 +98,7 @@ func writeStatus(ctx context.Context, s *Scope) error {
 	case err != nil:
 		return fmt.Errorf("patch status of VirtualMachineInstanceReplicaSet %s: %w", client.ObjectKeyFromObject(s.Set), err)
 	}
+	s.reportFailure(before)
 	s.Set = changed
 	switch isPaused := s.Set.Spec.Paused; {
 	case isPaused && !wasPaused:

@@ -30,8 +30,11 @@ func guest(name string, changes ...func(*Guest)) Guest {
 		vmi.Status.Phase, vmi.Status.NodeName, vmi.Status.LauncherContainerImageVersion = v1.Running, "node-1", older
 	}).Condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", "").Obj()}
 	g.Pod = &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: g.VMI.Namespace, Name: "virt-launcher-" + name, Labels: map[string]string{v1.CreatedByLabel: name}},
-		Spec:       corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{{Name: launcherpod.ComputeContainer, Image: older}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: g.VMI.Namespace, Name: "virt-launcher-" + name,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(g.VMI, v1.VirtualMachineInstanceGroupVersionKind)},
+		},
+		Spec: corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{{Name: launcherpod.ComputeContainer, Image: older}}},
 	}
 	for _, change := range changes {
 		change(&g)

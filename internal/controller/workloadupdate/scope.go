@@ -164,9 +164,11 @@ func (s *Scope) guests(history ownmigration.History) []Guest {
 	guests := make([]Guest, 0, len(s.Instances))
 	for i := range s.Instances {
 		vmi := &s.Instances[i]
-		guests = append(guests, Guest{
-			VMI: vmi, Pod: pods[client.ObjectKey{Namespace: vmi.Namespace, Name: podspec.OwnPodName(vmi)}], Migrations: history.Of(vmi),
-		})
+		pod := pods[client.ObjectKey{Namespace: vmi.Namespace, Name: podspec.OwnPodName(vmi)}]
+		if pod != nil && !podspec.IsOf(pod, vmi) {
+			pod = nil // Somebody else's is not evicted.
+		}
+		guests = append(guests, Guest{VMI: vmi, Pod: pod, Migrations: history.Of(vmi)})
 	}
 	return guests
 }

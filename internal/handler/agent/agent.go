@@ -17,15 +17,14 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -40,15 +39,15 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/observe"
 	"github.com/vireo-project/vireo/internal/handler/reconciler"
 	"github.com/vireo-project/vireo/internal/handler/server"
+	"github.com/vireo-project/vireo/internal/health"
 	"github.com/vireo-project/vireo/internal/livelog"
 	"github.com/vireo-project/vireo/internal/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/recorder"
 )
 
 const (
 	// clientQPS and clientBurst are virt-handler's in KubeVirt.
 	clientQPS, clientBurst = 50, 100
-	// noticeBuffer is how many notices of hypervisors can wait. Each VMI is in the queue once, so this is drained fast.
-	noticeBuffer = 1024
 	// name is how the agent calls itself in events.
 	name = "virt-handler"
 )
@@ -78,6 +77,13 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 		return err
 	}
 	if err := setupNode(mgr, o); err != nil {
+		return err
+	}
+	api, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("cannot make a client: %w", err)
+	}
+	if err := mgr.AddMetricsServerExtraHandler(health.Path, &health.Check{APIServer: api, ConfigVersion: store.Version}); err != nil {
 		return err
 	}
 	for _, add := range []func(string, healthz.Checker) error{mgr.AddHealthzCheck, mgr.AddReadyzCheck} {
@@ -114,7 +120,7 @@ func newManager(config *rest.Config, o *Options) (ctrl.Manager, error) {
 		HealthProbeBindAddress: net.JoinHostPort("", strconv.Itoa(o.HealthPort)),
 		Metrics: metricsserver.Options{
 			BindAddress: o.metricsAddress(), SecureServing: true, CertDir: filepath.Join(o.PrivateDir, "no-certificate"),
-			FilterProvider: filters.WithAuthenticationAndAuthorization,
+			FilterProvider: health.Filter,
 		},
 	})
 }
@@ -141,9 +147,8 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 		ctrl.Log.WithName(name).Error(err, "The node's topology is not known, dedicated CPUs are chosen without it")
 	}
 	node := facts.Node{Arch: runtime.GOARCH, NUMACells: cells}
-	notices := make(chan event.TypedGenericEvent[types.NamespacedName], noticeBuffer)
-	notify := func(vmi types.NamespacedName) { notices <- event.TypedGenericEvent[types.NamespacedName]{Object: vmi} }
-	connections, err := rpc.NewManager(rpc.Options{PodsDir: o.podsDir(), RelayDir: filepath.Join(o.PrivateDir, "r")}, notify)
+	notices := reconciler.NewNotices()
+	connections, err := rpc.NewManager(rpc.Options{PodsDir: o.podsDir(), RelayDir: filepath.Join(o.PrivateDir, "r")}, notices.Notify)
 	if err != nil {
 		return err
 	}
@@ -161,6 +166,10 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 	if err != nil {
 		return err
 	}
+	events, err := recorder.Add(mgr, corev1.EventSource{Component: name, Host: o.Node})
+	if err != nil {
+		return err
+	}
 	guests := reconciler.New(reconciler.Options{
 		Client:   mgr.GetClient(),
 		Reader:   mgr.GetAPIReader(),
@@ -169,14 +178,17 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 		Address:  o.PodIP,
 		Peers:    moves.peers,
 		Arrivals: moves.arrivals,
-		Notify:   notify,
+		Notify:   notices.Notify,
 		Facts:    node,
 		Machines: Machines{connections},
 		Networks: networks,
 		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: o.podsDir(), Pod: pod} },
 		Files:    func(p *hypervisor.Process) reconciler.Files { return o.podFiles(p) },
+		Sum:      o.sumFile(connections),
 		Config:   store.Current,
-		Recorder: mgr.GetEventRecorder(name),
+		Recorder: events,
+
+		ExclusiveCPUs: observe.PodResources{Dir: o.podResourcesDir()}.ExclusiveCPUs,
 	})
 	if err := metrics.Registry.Register(guests.Metrics()); err != nil {
 		return fmt.Errorf("cannot register metrics: %w", err)

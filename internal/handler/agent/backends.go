@@ -52,13 +52,16 @@ type Networks struct{ *network.Advertisers }
 
 // Ensure makes what is missing.
 func (Networks) Ensure(
-	ctx context.Context, process *hypervisor.Process, vmi *v1.VirtualMachineInstance, _ *corev1.Pod,
+	ctx context.Context, process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod, awaited bool,
 ) (map[string]domain.InterfaceFact, error) {
 	plan, err := plan(vmi)
 	if err != nil {
 		return nil, err
 	}
-	namespace, err := namespaceOf(process)
+	if awaited {
+		plan = plan.Await()
+	}
+	namespace, err := namespaceOf(process, pod)
 	if err != nil {
 		return nil, err
 	}
@@ -72,6 +75,20 @@ func (Networks) Ensure(
 		interfaces[name] = result.Fact
 	}
 	return interfaces, nil
+}
+
+// Forward gives the guest the ports by which it came.
+func (Networks) Forward(ctx context.Context, process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) error {
+	plan, err := plan(vmi)
+	if err != nil {
+		return err
+	}
+	namespace, err := namespaceOf(process, pod)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = namespace.Close() }()
+	return fromNetwork(network.Forward(ctx, namespace, plan))
 }
 
 // fromNetwork tells what the cluster's network has not made. It may yet come, and no event tells of it.
@@ -90,7 +107,7 @@ func (n Networks) Advertise(process *hypervisor.Process, vmi *v1.VirtualMachineI
 		if err != nil {
 			return nil, err
 		}
-		namespace, err := namespaceOf(process)
+		namespace, err := namespaceOf(process, pod)
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +123,12 @@ func plan(vmi *v1.VirtualMachineInstance) (network.Plan, error) {
 	return plan, nil
 }
 
-// namespaceOf goes through the descriptor of the checked process: its number could belong to another one by now.
-func namespaceOf(process *hypervisor.Process) (*network.Namespace, error) {
+// namespaceOf goes through the descriptor of the checked process: its number could belong to another one by now. A Pod on the node's
+// network is none that virt-controller has made.
+func namespaceOf(process *hypervisor.Process, pod *corev1.Pod) (*network.Namespace, error) {
+	if pod.Spec.HostNetwork {
+		return nil, &reconciler.Terminal{Reason: reconciler.ReasonInvalidNetwork,
+			Err: fmt.Errorf("pod %s is on the node's network (hostNetwork): %w", pod.Name, network.ErrNodesNamespace)}
+	}
 	return network.OpenNamespaceFile(fmt.Sprintf("/proc/self/fd/%d/ns/net", process.Dir.Fd()))
 }

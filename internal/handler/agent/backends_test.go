@@ -8,9 +8,20 @@ import (
 	"fmt"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/vireo-project/vireo/internal/handler/network"
 	"github.com/vireo-project/vireo/internal/handler/reconciler"
 )
+
+func TestNoGuestIsConnectedInTheNodesNetwork(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{HostNetwork: true}}
+	_, err := namespaceOf(nil, pod)
+	var terminal *reconciler.Terminal
+	if !errors.As(err, &terminal) || !errors.Is(err, network.ErrNodesNamespace) {
+		t.Errorf("got %#v", err)
+	}
+}
 
 func TestMissingPodInterfaceIsTriedAgain(t *testing.T) {
 	missing := fmt.Errorf("connect the interface blue: %w", &network.MissingInterfaceError{PodInterface: "pod16477688c0e"})

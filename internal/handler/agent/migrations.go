@@ -75,6 +75,7 @@ func (m *migrations) serve(mgr ctrl.Manager, o *Options, connections *rpc.Manage
 		Open:   func(pod hypervisor.PodRef) (handover.Launcher, error) { return connections.Conn(pod) },
 		Tunnel: connections.Tunnel,
 		Run:    guests.RunReleased,
+		Sum:    o.sumFile(connections),
 		PostCopy: func(ctx context.Context, pod hypervisor.PodRef) bool {
 			conn, err := connections.Conn(pod)
 			return err == nil && o.podFiles(conn.Process()).HasDevice(ctx, launcherpod.PostCopyDevice)
@@ -84,4 +85,16 @@ func (m *migrations) serve(mgr ctrl.Manager, o *Options, connections *rpc.Manage
 		return err
 	}
 	return mgr.Add(served)
+}
+
+// sumFile reads files of launcher Pods whose libvirtd the agent is connected to.
+func (o *Options) sumFile(connections *rpc.Manager) handover.SumFile {
+	return func(ctx context.Context, pod hypervisor.PodRef, mount, name string) (handover.ImageSum, error) {
+		conn, err := connections.Conn(pod)
+		if err != nil {
+			return handover.ImageSum{}, err
+		}
+		size, crc, err := o.podFiles(conn.Process()).Sum(ctx, mount, name)
+		return handover.ImageSum{Size: size, CRC32: crc}, err
+	}
 }

@@ -164,7 +164,7 @@ func TestOnlyDevicesThatAreThereAreAdvertised(t *testing.T) {
 	if err != nil || len(allocated.ContainerResponses) != 1 {
 		t.Fatalf("got %v (%v)", allocated, err)
 	}
-	if got := allocated.ContainerResponses[0].Devices[0]; got.HostPath != "/dev/net/tun" || got.ContainerPath != "/dev/net/tun" {
+	if got := allocated.ContainerResponses[0].Devices[0]; got.HostPath != "/dev/net/tun" || got.ContainerPath != "/dev/net/tun" || got.Permissions != "rw" {
 		t.Errorf("allocated %v", got)
 	}
 

@@ -182,13 +182,13 @@ func (p *plugin) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugin_
 }
 
 // Allocate gives the device file to a container, once however many of its devices were asked for. What is optional is not given
-// where it is not there.
+// where it is not there. Nobody in the Pod makes device files: the runtime does.
 func (p *plugin) Allocate(_ context.Context, r *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	response := &pluginapi.AllocateResponse{}
 	for range r.ContainerRequests {
 		container := &pluginapi.ContainerAllocateResponse{}
 		if !p.optional || p.present() {
-			container.Devices = []*pluginapi.DeviceSpec{{HostPath: p.path, ContainerPath: p.path, Permissions: "mrw"}}
+			container.Devices = []*pluginapi.DeviceSpec{{HostPath: p.path, ContainerPath: p.path, Permissions: "rw"}}
 		}
 		response.ContainerResponses = append(response.ContainerResponses, container)
 	}

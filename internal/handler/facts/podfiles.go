@@ -60,31 +60,25 @@ func (p PodFiles) DirectIO(ctx context.Context, path string) bool {
 }
 
 // look opens a path as the Pod sees it, as a mere reference, and asks a question about it. A look that takes too
-// long says no; its goroutine ends when the storage answers.
+// long says no.
 func (p PodFiles) look(ctx context.Context, path string, ask func(*os.File) bool) bool {
 	root, err := podprocess.OpenRoot(p.Process.Dir)
 	if err != nil {
 		return false
 	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
 	answer := make(chan bool, 1)
-	go func() {
-		defer func() { _ = root.Close() }()
+	err = root.Do(ctx, p.Process.PID, func(root *podprocess.Root) error {
 		f, err := root.Open(path, unix.O_PATH)
 		if err != nil {
-			answer <- false
-			return
+			return err
 		}
 		defer func() { _ = f.Close() }()
 		answer <- ask(f)
-	}()
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
-	select {
-	case yes := <-answer:
-		return yes
-	case <-ctx.Done():
-		return false
-	}
+		return nil
+	})
+	return err == nil && <-answer
 }
 
 // procFD is the path that opens a descriptor's inode anew.

@@ -53,39 +53,89 @@ func TestCPUs(t *testing.T) {
 	}
 }
 
-// TestRealtime stands in for a vCPU with a thread of its own name.
-func TestRealtime(t *testing.T) {
+// vcpuThread stands in for a vCPU: a thread by the name of one.
+func vcpuThread(t *testing.T, name string) int {
+	t.Helper()
 	ready, done := make(chan int), make(chan struct{})
-	defer close(done)
+	t.Cleanup(func() { close(done) })
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with its name and its priority
-		name := []byte("CPU 7/TCG\x00")
+		name := append([]byte(name), 0)
 		if err := unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&name[0])), 0, 0, 0); err != nil {
 			t.Error(err)
 		}
 		ready <- unix.Gettid()
 		<-done
 	}()
-	tid := <-ready
-	threads := map[uint]int{}
-	addVCPUs(self(t), threads)
-	if diff := cmp.Diff(map[uint]int{7: tid}, threads); diff != "" {
-		t.Fatal(diff)
-	}
-	if err := setRealtime(tid); errors.Is(err, unix.EPERM) {
-		t.Skip("needs to be allowed to set priorities")
-	} else if err != nil {
+	return <-ready
+}
+
+func policyOf(t *testing.T, tid int) unix.SchedAttr {
+	t.Helper()
+	attr, err := unix.SchedGetAttr(tid, 0)
+	if err != nil {
 		t.Fatal(err)
 	}
-	attr, err := unix.SchedGetAttr(tid, 0)
-	if err != nil || attr.Policy != unix.SCHED_FIFO || attr.Priority != 1 {
-		t.Errorf("the thread has %+v, %v", attr, err)
+	return *attr
+}
+
+func TestRealtime(t *testing.T) {
+	tid := vcpuThread(t, "CPU 7/TCG")
+	own := allowedCPUs(self(t))
+	for what, c := range map[string]struct{ vcpus, exclusive []uint }{
+		"CPUs of others":          {[]uint{7}, []uint{1023}},
+		"some CPUs of others":     {[]uint{7}, append([]uint{1023}, own[1:]...)},
+		"a vCPU without priority": {[]uint{6}, own},
+	} {
+		done := map[uint]bool{}
+		if err := setVCPUs(self(t), c.vcpus, c.exclusive, done); err != nil || len(done) > 0 {
+			t.Errorf("%s: %v, %v", what, done, err)
+		}
+		if attr := policyOf(t, tid); attr.Policy != unix.SCHED_NORMAL {
+			t.Errorf("%s: the thread has %+v", what, attr)
+		}
+	}
+	done := map[uint]bool{}
+	if err := setVCPUs(self(t), []uint{7}, own, done); errors.Is(err, unix.EPERM) {
+		t.Skip("needs to be allowed to set priorities")
+	} else if err != nil || !done[7] {
+		t.Fatalf("%v, %v", done, err)
+	}
+	attr := policyOf(t, tid)
+	if attr.Policy != unix.SCHED_FIFO || attr.Priority != 1 || attr.Flags&unix.SCHED_FLAG_RESET_ON_FORK == 0 {
+		t.Errorf("the thread has %+v", attr)
+	}
+	if err := unsetRealtime(tid); err != nil || policyOf(t, tid).Policy != unix.SCHED_NORMAL {
+		t.Errorf("it keeps its priority: %v", err)
+	}
+}
+
+// TestRealtimeIsTakenBackFromOurOwnOnly: a number may be another thread's by then, with a priority of its own.
+func TestRealtimeIsTakenBackFromOurOwnOnly(t *testing.T) {
+	tid := vcpuThread(t, "other")
+	err := unix.SchedSetAttr(tid, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 2}, 0)
+	if errors.Is(err, unix.EPERM) {
+		t.Skip("needs to be allowed to set priorities")
+	}
+	if err := errors.Join(err, unsetRealtime(tid)); err != nil || policyOf(t, tid).Policy != unix.SCHED_FIFO {
+		t.Errorf("it lost its priority: %v", err)
+	}
+	const none = 1<<22 - 1 // the highest number that the kernel can give
+	if err := unsetRealtime(none); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRealtimeNeedsCPUsOfItsOwn(t *testing.T) {
+	err := PodFiles{Process: &hypervisor.Process{Dir: self(t)}}.SetRealtime(t.Context(), []uint{0}, nil)
+	if err == nil || !strings.Contains(err.Error(), "no CPUs of its own") {
+		t.Errorf("got %v", err)
 	}
 }
 
 func TestRealtimeStaysInThePod(t *testing.T) {
 	// The process is in the agent's own namespace, where every process of the node would be looked at.
-	err := PodFiles{Process: &hypervisor.Process{Dir: self(t)}}.SetRealtime(context.Background(), []uint{0})
+	err := PodFiles{Process: &hypervisor.Process{Dir: self(t)}}.SetRealtime(context.Background(), []uint{0}, []uint{0})
 	if err == nil || !strings.Contains(err.Error(), "namespace of its own") {
 		t.Errorf("got %v", err)
 	}

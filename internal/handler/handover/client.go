@@ -114,9 +114,14 @@ func (c *Client) ask(ctx context.Context, method string, m Migration, what strin
 }
 
 func (c *Client) send(ctx context.Context, method string, m Migration, what string, content []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(context.WithValue(ctx, migrationKey{}, m), callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	r, err := newRequest(ctx, method, m, what, content)
+	return c.do(ctx, method, m, what, content)
+}
+
+// do makes a request that lasts as long as its context.
+func (c *Client) do(ctx context.Context, method string, m Migration, what string, content []byte) ([]byte, error) {
+	r, err := newRequest(context.WithValue(ctx, migrationKey{}, m), method, m, what, content)
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,9 @@ type Copies struct {
 	left func(ctx context.Context, vmi *v1.VirtualMachineInstance)
 	// tell tells the VMI's user what happens to the guest.
 	tell Tell
-	now  func() time.Time
+	// sum reads the files of images.
+	sum SumFile
+	now func() time.Time
 
 	ctx  context.Context //nolint:containedctx // that of the process, which the copies live as long as
 	stop context.CancelFunc
@@ -52,7 +54,7 @@ type Copies struct {
 	copies map[types.UID]*Copy
 }
 
-// Tell sends an event. The API takes two with the same reason and action for one that came twice, and keeps the first one's message.
+// Tell sends an event. The action says what was done, in one word; recorders of core/v1 events leave it out.
 type Tell func(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, action, message string)
 
 // CopiesOptions is what Copies work with.
@@ -65,6 +67,8 @@ type CopiesOptions struct {
 	Declare func(ctx context.Context, vmi *v1.VirtualMachineInstance, mode v1.MigrationMode) error
 	// Left is called when a guest was handed over, with what was known when it began, on a goroutine of its own.
 	Left func(ctx context.Context, vmi *v1.VirtualMachineInstance)
+	// Sum reads a file of a launcher Pod.
+	Sum SumFile
 	// Tell tells the VMI's user what is done to bring a migration to an end, why, and what it took: a handful of times at most.
 	Tell Tell
 }
@@ -73,7 +77,7 @@ type CopiesOptions struct {
 func NewCopies(o CopiesOptions) *Copies {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Copies{
-		peers: o.Peers, notify: o.Notify, declare: o.Declare, left: o.Left, tell: o.Tell, now: time.Now, ctx: ctx, stop: stop, copies: map[types.UID]*Copy{},
+		peers: o.Peers, notify: o.Notify, declare: o.Declare, left: o.Left, tell: o.Tell, sum: o.Sum, now: time.Now, ctx: ctx, stop: stop, copies: map[types.UID]*Copy{},
 	}
 }
 
@@ -87,67 +91,6 @@ func (c *Copies) Start(ctx context.Context) error {
 
 // NeedLeaderElection says that every agent copies the guests of its node.
 func (*Copies) NeedLeaderElection() bool { return false }
-
-// CanceledError is the end of a copy that was canceled.
-type CanceledError struct {
-	// Reason is that of Cancel.
-	Reason string
-}
-
-// Error is the reason.
-func (c *CanceledError) Error() string { return c.Reason }
-
-// Copy is one guest that is or was copied.
-type Copy struct {
-	vmi     *v1.VirtualMachineInstance
-	machine Machine
-	// rules are set before the copy is watched.
-	rules rules
-
-	mu     sync.Mutex
-	state  CopyState
-	times  times
-	cancel string
-	// forgotten says that nobody needs it once it has ended.
-	forgotten bool
-}
-
-// CopyState is how a copy is.
-type CopyState struct {
-	// Running says that libvirt has not returned yet.
-	Running bool
-	// HandedOver says that the guest can never run here again. libvirt may not have returned yet.
-	HandedOver bool
-	// Err is why the copying ended otherwise.
-	Err error
-	// Progress is how far it was when it was looked at last, or nil.
-	Progress *hypervisor.CopyProgress
-	// Dirtied is the most memory in bytes that the guest was ever seen to change in a second.
-	Dirtied uint64
-}
-
-// State is how the copy is now.
-func (c *Copy) State() CopyState {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.state
-}
-
-func (c *Copy) change(do func(*CopyState)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	do(&c.state)
-}
-
-// Cancel ends the copying, for a reason that is told.
-func (c *Copy) Cancel(ctx context.Context, why string) error {
-	c.mu.Lock()
-	if c.cancel == "" {
-		c.cancel = why
-	}
-	c.mu.Unlock()
-	return c.machine.CancelCopy(ctx, domainOf(c.vmi))
-}
 
 // Find is the copy of a migration that this process has begun, or nil.
 func (c *Copies) Find(migration types.UID) *Copy {
@@ -173,15 +116,15 @@ func (c *Copies) Forget(migration types.UID) {
 	}
 }
 
-// Begin copies a guest, whose status says that this has begun. Each migration is copied once.
-func (c *Copies) Begin(vmi *v1.VirtualMachineInstance, machine Machine) {
+// Begin copies the guest of a launcher Pod, whose status says that this has begun. Each migration is copied once.
+func (c *Copies) Begin(vmi *v1.VirtualMachineInstance, pod hypervisor.PodRef, machine Machine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	uid := vmi.Status.MigrationState.MigrationUID
 	if c.copies[uid] != nil || c.ctx.Err() != nil {
 		return
 	}
-	begun := &Copy{vmi: vmi.DeepCopy(), machine: machine, state: CopyState{Running: true}, times: times{began: c.now()}}
+	begun := &Copy{vmi: vmi.DeepCopy(), machine: machine, pod: pod, state: CopyState{Running: true}, times: times{began: c.now()}}
 	c.copies[uid] = begun
 	c.wg.Go(func() { c.run(c.ctx, begun) })
 }
@@ -260,8 +203,15 @@ func (c *Copies) copyGuest(ctx context.Context, begun *Copy, m Migration) error 
 	if err != nil {
 		return err
 	}
-	request, err := c.request(ctx, begun, m, destination)
+	live, err := begun.machine.LiveXML(ctx, domainOf(begun.vmi))
 	if err != nil {
+		return err
+	}
+	request, err := c.request(begun, m, destination, live)
+	if err != nil {
+		return err
+	}
+	if err := c.verifyImages(ctx, begun, m, destination, live); err != nil {
 		return err
 	}
 	request.Dead = func() { c.giveAway(ctx, begun) }
@@ -286,37 +236,37 @@ func (c *Copies) copyGuest(ctx context.Context, begun *Copy, m Migration) error 
 	return begun.machine.Copy(copying, *request)
 }
 
-func (c *Copy) isCanceled() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.cancel != ""
-}
-
-// isPerformed says that libvirt has copied all but what a post-copy still fetches: nothing helps any more, nor is needed.
-func (c *Copy) isPerformed() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return !c.times.stopped.IsZero()
-}
-
 // ask waits for the target's agent, which may be starting again.
 func (c *Copies) ask(ctx context.Context, begun *Copy, m Migration) (*Destination, error) {
-	until := c.now().Add(askPatience)
+	var destination *Destination
+	err := c.patiently(ctx, begun, func() (err error) {
+		destination, err = c.peers.Destination(ctx, m)
+		return err
+	})
+	return destination, err
+}
+
+// patiently asks the target's agent again as long as it may be starting, for askPatience from the first failure on.
+func (c *Copies) patiently(ctx context.Context, begun *Copy, ask func() error) error {
+	var until time.Time
 	for {
-		destination, err := c.peers.Destination(ctx, m)
+		err := ask()
+		if until.IsZero() {
+			until = c.now().Add(askPatience)
+		}
 		if err == nil || !isPassing(err) || begun.isCanceled() || !c.now().Before(until) {
-			return destination, err
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			return nil, err
+			return err
 		case <-time.After(askInterval):
 		}
 	}
 }
 
 // request is what libvirt is told.
-func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Destination) (*hypervisor.CopyRequest, error) {
+func (c *Copies) request(begun *Copy, m Migration, d *Destination, live *libvirtxml.Domain) (*hypervisor.CopyRequest, error) {
 	if _, err := netip.ParseAddr(d.Address); err != nil {
 		// It becomes a part of a URI.
 		return nil, fmt.Errorf("the address of the target's launcher Pod: %w", err)
@@ -325,12 +275,8 @@ func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Desti
 	if (d.TLS == nil || d.TLSName == "") && !IsPlain(options) {
 		return nil, errPlain
 	}
-	live, err := begun.machine.LiveXML(ctx, domainOf(begun.vmi))
-	if err != nil {
-		return nil, err
-	}
 	built := &libvirtxml.Domain{}
-	if err := built.Unmarshal(d.Domain); err != nil {
+	if err := hypervisor.ReadXML(d.Domain, built); err != nil {
 		return nil, fmt.Errorf("read the domain that the target's agent built: %w", err)
 	}
 	there, err := domain.ForTarget(live, built)
@@ -344,6 +290,7 @@ func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Desti
 	}
 	configure(r, begun.vmi, options)
 	begun.rules = rulesOf(options)
+	begun.rules.most = mostToCopy(begun.vmi)
 	if r.PostCopy && !d.PostCopy {
 		// QEMU there would refuse the whole migration.
 		r.PostCopy = false
@@ -502,6 +449,7 @@ func (c *Copies) take(ctx context.Context, begun *Copy, course *course, s step, 
 		if err := c.declare(ctx, begun.vmi, v1.MigrationPostCopy); err != nil {
 			return err
 		}
+		course.asked = true
 		if err := begun.machine.StartPostCopy(ctx, name); err != nil {
 			return err
 		}

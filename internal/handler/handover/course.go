@@ -42,6 +42,9 @@ type rules struct {
 	// perGiB is how long each GiB of memory and disks may take, and stuck how long what is left may not become less than it ever was.
 	// 0 is forever.
 	perGiB, stuck time.Duration
+	// most is how many bytes there can be to copy at most, by the VMI; 0 is any number. The launcher says how many there are, and the
+	// more it says, the longer the migration may take.
+	most uint64
 	// downtime is the longest that the guest may stand still as long as it is not to be disturbed; 0 leaves it to QEMU.
 	downtime time.Duration
 	// disruption allows to disturb the guest, and postCopy to do that by a post-copy.
@@ -92,6 +95,8 @@ type course struct {
 	rules rules
 	began time.Time
 	mode  v1.MigrationMode
+	// asked says that libvirt was asked for a post-copy. The call may fail and libvirt begin it all the same.
+	asked bool
 
 	// moved is when something was copied last, and processed how much there was then.
 	moved     time.Time
@@ -148,7 +153,8 @@ func (c *course) see(now time.Time, p *hypervisor.CopyProgress) {
 			c.gained = now
 		}
 	}
-	if p.PostCopy {
+	// A launcher that says so unasked would make the migration one that nobody may end.
+	if p.PostCopy && c.asked {
 		c.mode = v1.MigrationPostCopy
 	}
 }
@@ -253,8 +259,12 @@ func rates(p *hypervisor.CopyProgress) string {
 // limit is how long the whole may take. A guest that stands still gets as long again.
 func (c *course) limit(p *hypervisor.CopyProgress) time.Duration {
 	const gib = 1 << 30
-	size := (p.Memory.Total + p.Disk.Total + gib - 1) / gib
-	limit := c.rules.perGiB * time.Duration(min(max(size, 1), 1<<20))
+	most := uint64(1 << 50)
+	if c.rules.most > 0 {
+		most = min(c.rules.most, most)
+	}
+	size := min(p.Memory.Total, most) + min(p.Disk.Total, most)
+	limit := c.rules.perGiB * time.Duration(max((min(size, most)+gib-1)/gib, 1))
 	if c.mode == v1.MigrationPaused {
 		limit *= 2
 	}

@@ -43,6 +43,8 @@ const (
 	destinationRequest = "destination"
 	// tunnelRequest becomes a connection to the target's libvirtd.
 	tunnelRequest = "libvirt"
+	// imagesRequest is answered with Images.
+	imagesRequest = "images"
 	// stateRequest brings the state of the machine that lasts.
 	stateRequest = "state"
 	// releaseRequest lets the target's guest run.
@@ -68,6 +70,8 @@ type Destination struct {
 	TLS     *migrationtls.Files `json:"tls,omitempty"`
 	// PostCopy says that QEMU can take in a post-copy on the target's node. An agent that does not know the field has not looked.
 	PostCopy bool `json:"postCopy,omitempty"`
+	// Images says that the target's agent answers imagesRequest. One that does not know the field does not.
+	Images bool `json:"images,omitempty"`
 }
 
 // Release is the answer of the target's agent when its guest runs.
@@ -87,6 +91,8 @@ type Peers interface {
 	Destination(ctx context.Context, m Migration) (*Destination, error)
 	// Tunnel connects to the libvirtd of the target's Pod.
 	Tunnel(ctx context.Context, m Migration) (net.Conn, error)
+	// Images asks it what the images in the target's Pod hold, and returns when they have been read.
+	Images(ctx context.Context, m Migration) (*Images, error)
 	// KeepState gives it the EFI variables that last, and returns when all of the machine's state is on the target's claim.
 	KeepState(ctx context.Context, m Migration, nvram []byte) error
 	// Release tells the target's agent that the source's guest will never run again, and returns for how long the target's has run.

@@ -67,6 +67,8 @@ type ServerOptions struct {
 	// PostCopy says whether QEMU can take in a post-copy in a Pod. It refuses a migration that merely may become one if not, at the
 	// target only (migrate_caps_check in migration/options.c): the source needs nothing. Nil means that it cannot.
 	PostCopy func(context.Context, hypervisor.PodRef) bool
+	// Sum reads a file of a Pod. Nil means that guests with images are not taken in.
+	Sum SumFile
 	// Now is the clock.
 	Now func() time.Time
 }
@@ -93,6 +95,9 @@ func NewServer(o ServerOptions) (*Server, error) {
 	mux := http.NewServeMux()
 	mux.Handle("GET "+below(destinationRequest), s.serve(s.destination))
 	mux.Handle("GET "+below(tunnelRequest), s.serve(s.tunnel))
+	if s.Sum != nil {
+		mux.Handle("GET "+below(imagesRequest), s.serve(s.images))
+	}
 	mux.Handle("PUT "+below(stateRequest), s.serve(s.keepState))
 	mux.Handle("POST "+below(releaseRequest), s.serve(s.release))
 	s.handler = mux
@@ -149,7 +154,10 @@ func (s *Server) serve(do func(http.ResponseWriter, *http.Request, request) erro
 // destination prepares QEMU's encryption and tells the source what it must know.
 func (s *Server) destination(w http.ResponseWriter, r *http.Request, asked request) error {
 	arrival := asked.arrival
-	answer := Destination{Address: arrival.Address, Domain: arrival.Domain, PostCopy: s.PostCopy != nil && s.PostCopy(r.Context(), arrival.Pod)}
+	answer := Destination{
+		Address: arrival.Address, Domain: arrival.Domain, Images: s.Sum != nil,
+		PostCopy: s.PostCopy != nil && s.PostCopy(r.Context(), arrival.Pod),
+	}
 	if !arrival.Plain {
 		// Anew for each question: what an earlier process made is known to nobody.
 		address, err := netip.ParseAddr(arrival.Address)

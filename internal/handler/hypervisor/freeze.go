@@ -5,33 +5,21 @@ package hypervisor
 
 import (
 	"encoding/xml"
-	"fmt"
 	"strings"
 	"time"
+
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// A freeze is noted in the running domain's metadata before the guest is frozen: it must be thawed in time even if the agent
-// that froze it is gone by then. The next one finds the note where it looks for the guest anyway.
-const (
-	// FreezeURI is the namespace of the note, FreezePrefix the prefix that it gets.
-	FreezeURI    = "https://github.com/vireo-project/vireo/freeze"
-	FreezePrefix = "vireo"
-	freezeTag    = "frozen"
-)
-
-// Freeze says that the guest's file systems were frozen by us.
+// Freeze says that the guest's file systems were frozen by us. It is noted in the running domain's metadata, where the next agent finds
+// it when it looks for the guest.
 type Freeze struct {
 	// Thaw is when they are to be thawed at the latest; zero means when somebody asks for it.
 	Thaw time.Time
 }
 
 // Note is the freeze as an element for the domain's metadata.
-func (f Freeze) Note() string {
-	if f.Thaw.IsZero() {
-		return "<" + freezeTag + "/>"
-	}
-	return fmt.Sprintf("<%s thaw='%s'/>", freezeTag, f.Thaw.UTC().Format(time.RFC3339))
-}
+func (f Freeze) Note() string { return launcherpod.FreezeNote(f.Thaw) }
 
 // Freeze is the note in the domain's metadata, or nil. One that cannot be read, which only a launcher can have written, is
 // thawed at once.
@@ -46,7 +34,7 @@ func (d *Domain) Freeze() *Freeze {
 			return nil
 		}
 		start, ok := token.(xml.StartElement)
-		if !ok || start.Name.Space != FreezeURI || start.Name.Local != freezeTag {
+		if !ok || start.Name.Space != launcherpod.FreezeURI || start.Name.Local != launcherpod.FreezeTag {
 			continue
 		}
 		found := &Freeze{}

@@ -9,13 +9,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"libvirt.org/go/libvirtxml"
+
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 func TestFreezeOfADomain(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	const uid = `<kubevirt xmlns="http://kubevirt.io"><metadata><uid>u</uid></metadata></kubevirt>`
 	ours := func(attributes string) string {
-		return uid + `<vireo:frozen xmlns:vireo="` + FreezeURI + `"` + attributes + `/>`
+		return uid + `<vireo:frozen xmlns:vireo="` + launcherpod.FreezeURI + `"` + attributes + `/>`
 	}
 	for name, c := range map[string]struct {
 		metadata string

@@ -8,6 +8,8 @@ type GuestInfo struct {
 	OS         GuestOS
 	Hostname   string
 	Interfaces []GuestInterface
+	// Omitted is how many more interfaces there were.
+	Omitted int
 }
 
 // GuestOS describes the operating system in the guest.

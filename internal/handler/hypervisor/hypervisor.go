@@ -63,6 +63,18 @@ const (
 	PausedTransient = "Transient"
 )
 
+// DiskError is what keeps a disk from being read or written.
+type DiskError int
+
+// Kinds of a DiskError.
+const (
+	DiskErrorNone DiskError = iota
+	// DiskErrorNoSpace: what the disk lies on is full.
+	DiskErrorNoSpace
+	// DiskErrorOther: anything else.
+	DiskErrorOther
+)
+
 // Domain is a domain as libvirt described it at one moment. What it says about the guest comes from a process
 // that the guest may control.
 type Domain struct {

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"path"
 
-	corev1 "k8s.io/api/core/v1"
-
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
@@ -30,13 +28,13 @@ func (p *preparer) claim(ctx context.Context, v *v1.Volume) (*domain.DiskFact, e
 	if err != nil {
 		return nil, err
 	}
-	if isBlock(info) {
+	if vmistatus.IsBlock(info) {
 		return &domain.DiskFact{
 			Path: launcherpod.BlockDevice(v.Name), Block: true, Format: hypervisor.FormatRaw, DirectIO: true,
 			CapacityBytes: claimBytes(info), KeepsSpace: info.Preallocated,
 		}, nil
 	}
-	fact, err := p.rawImage(ctx, v.Name, launcherpod.DiskImage, uint64(claimBytes(info)))
+	fact, err := p.rawImage(ctx, v, launcherpod.DiskImage, uint64(claimBytes(info)))
 	if err != nil {
 		return nil, err
 	}
@@ -50,10 +48,10 @@ func (p *preparer) ephemeralClaim(ctx context.Context, v *v1.Volume) (*domain.Di
 	if err != nil {
 		return nil, err
 	}
-	if isBlock(info) {
+	if vmistatus.IsBlock(info) {
 		return p.overlayOfDevice(ctx, v.Name)
 	}
-	pool, err := p.storage.Pool(ctx, "disk-"+v.Name, launcherpod.DiskDir(v.Name))
+	pool, err := p.storage.Pool(ctx, PoolName(v.Name), launcherpod.DiskDir(v.Name))
 	if err != nil {
 		return nil, err
 	}
@@ -96,18 +94,17 @@ func rawCapacity(image *hypervisor.Volume) (uint64, error) {
 	return image.Capacity, nil
 }
 
-// hostDisk gives a file of the node to the guest. Unlike KubeVirt's agent, ours does not hand the node's files over to the user
-// that QEMU runs as: who allows host disks makes them, or their directory, that user's.
+// hostDisk gives a file of the node to the guest. One that is made here belongs to the user that QEMU runs as. One that was there stays
+// whose it is: who allows host disks makes it that user's.
 func (p *preparer) hostDisk(ctx context.Context, v *v1.Volume) (*domain.DiskFact, error) {
 	if v.HostDisk.Type == v1.HostDiskExistsOrCreate {
-		fact, err := p.rawImage(ctx, v.Name, path.Base(v.HostDisk.Path), uint64(v.HostDisk.Capacity.Value()))
+		fact, err := p.rawImage(ctx, v, path.Base(v.HostDisk.Path), uint64(v.HostDisk.Capacity.Value()))
 		if err != nil {
-			return nil, fmt.Errorf("the node's file %s, which user %d must be able to make and write to: %w",
-				v.HostDisk.Path, launcherpod.QEMUUser, err)
+			return nil, fmt.Errorf("the node's file %s: %w", v.HostDisk.Path, err)
 		}
 		return fact, nil
 	}
-	pool, err := p.storage.Pool(ctx, "disk-"+v.Name, launcherpod.DiskDir(v.Name))
+	pool, err := p.storage.Pool(ctx, PoolName(v.Name), launcherpod.DiskDir(v.Name))
 	if err != nil {
 		return nil, err
 	}
@@ -120,15 +117,16 @@ func (p *preparer) hostDisk(ctx context.Context, v *v1.Volume) (*domain.DiskFact
 	}, nil
 }
 
-// rawImage finds a raw image in a volume's directory, or makes one of about the wanted size.
-func (p *preparer) rawImage(ctx context.Context, volume, name string, want uint64) (*domain.DiskFact, error) {
-	poolName, dir := "disk-"+volume, launcherpod.DiskDir(volume)
+// rawImage finds a raw image in a volume's directory, or makes one of about the wanted size. One on a claim that has grown grows.
+func (p *preparer) rawImage(ctx context.Context, v *v1.Volume, name string, want uint64) (*domain.DiskFact, error) {
+	poolName, dir := PoolName(v.Name), launcherpod.DiskDir(v.Name)
 	pool, err := p.storage.Pool(ctx, poolName, dir)
 	if err != nil {
 		return nil, err
 	}
 	fact := &domain.DiskFact{Path: path.Join(dir, name), Format: hypervisor.FormatRaw}
 	if found := pool.Find(name); found != nil {
+		p.growImage(ctx, v, poolName, pool, found)
 		fact.CapacityBytes, fact.Filled = int64(found.Capacity), isFilled(found)
 		return fact, nil
 	}
@@ -137,6 +135,9 @@ func (p *preparer) rawImage(ctx context.Context, volume, name string, want uint6
 		return nil, err
 	}
 	fact.CapacityBytes = int64(size)
+	if v.HostDisk != nil {
+		return fact, p.storage.MakeHostDisk(ctx, dir, name, size)
+	}
 	return fact, p.storage.Create(ctx, poolName, hypervisor.Volume{Name: name, Format: hypervisor.FormatRaw, Capacity: size})
 }
 
@@ -178,10 +179,6 @@ func (p *preparer) claimInfo(volume string) (*v1.PersistentVolumeClaimInfo, erro
 		}
 	}
 	return nil, fmt.Errorf("description of its claim in status.volumeStatus: %w", ErrWait)
-}
-
-func isBlock(info *v1.PersistentVolumeClaimInfo) bool {
-	return info.VolumeMode != nil && *info.VolumeMode == corev1.PersistentVolumeBlock
 }
 
 // claimBytes is the size of the disk on a claim. A volume may be larger than what was asked for; a disk of the

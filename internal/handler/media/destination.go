@@ -12,6 +12,7 @@ import (
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // destination gives a claim to which a running guest's disk is copied. It can be larger than the disk, of which the guest keeps
@@ -24,7 +25,7 @@ func (p *preparer) destination(ctx context.Context, v *v1.Volume, claim *v1.Pers
 	if size <= 0 {
 		return nil, fmt.Errorf("the size of the guest's disk in status.volumeStatus: %w", ErrWait)
 	}
-	if isBlock(claim) {
+	if vmistatus.IsBlock(claim) {
 		// Only QEMU can tell how large the device is, and refuses one that is smaller.
 		return &domain.DiskFact{
 			Path: launcherpod.BlockDevice(v.Name), Block: true, Format: hypervisor.FormatRaw, DirectIO: true,
@@ -41,7 +42,7 @@ func (p *preparer) destination(ctx context.Context, v *v1.Volume, claim *v1.Pers
 
 // destinationImage finds the image that a disk of so many bytes is copied to, or makes it.
 func (p *preparer) destinationImage(ctx context.Context, volume, claim string, size uint64) (*domain.DiskFact, error) {
-	poolName, dir := "disk-"+volume, launcherpod.DiskDir(volume)
+	poolName, dir := PoolName(volume), launcherpod.DiskDir(volume)
 	pool, err := p.storage.Pool(ctx, poolName, dir)
 	if err != nil {
 		return nil, err

@@ -186,7 +186,7 @@ func TestPrepare(t *testing.T) {
 			want: &domain.DiskFact{Path: diskDir + "/x.img", Format: "raw", CapacityBytes: 10 << 20}},
 		{name: "hostDisk without room", vmi: vmiWith(v1.VolumeSource{HostDisk: &v1.HostDisk{
 			Path: "/data/x.img", Type: v1.HostDiskExistsOrCreate, Capacity: resource.MustParse("20Gi")}}),
-			refusal: "/data/x.img, which user 107 must be able to make and write to: not enough space"},
+			refusal: "/data/x.img: not enough space"},
 		{name: "hostDisk without a size", vmi: vmiWith(v1.VolumeSource{HostDisk: &v1.HostDisk{Path: "/data/x.img", Type: v1.HostDiskExistsOrCreate}}),
 			invalid: true, refusal: "size of its disk is not known"},
 		{name: "hostDisk that is smaller than it says", vmi: vmiWith(v1.VolumeSource{HostDisk: &v1.HostDisk{

@@ -77,6 +77,29 @@ func Ensure(ctx context.Context, namespace *Namespace, plan Plan) (map[string]Re
 	return results, nil
 }
 
+// Forward turns connections to the guest as a plan says, where the network was made for a guest on its way here. Connections that are
+// open stay as they are, also the one by which the guest still fetches memory: only the first packet of one is translated.
+func Forward(ctx context.Context, namespace *Namespace, plan Plan) error {
+	return namespace.Do(func() error {
+		for _, planned := range plan.Interfaces {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if planned.Binding != Masquerade {
+				continue
+			}
+			pod, err := look(planned.PodInterface)
+			if err != nil {
+				return err
+			}
+			if err := ensureNAT(planned, pod); err != nil {
+				return fmt.Errorf("connect the interface %s: %w", planned.Name, err)
+			}
+		}
+		return nil
+	})
+}
+
 // MissingInterfaceError says that the Pod has no interface on a network. The guest's would lead nowhere.
 type MissingInterfaceError struct {
 	// PodInterface is the interface's name.

@@ -8,7 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -144,9 +147,65 @@ func TestMasquerade(t *testing.T) {
 	t.Run("to outside with IPv6", func(t *testing.T) {
 		expectReach(t, w.guest, "[fd01::1]:8084", w.peer, "[fd01::1]:8084", "fd01::5")
 	})
-	t.Run("migration comes to the Pod", func(t *testing.T) {
-		expectReach(t, w.peer, "10.1.0.5:49152", w.pod, "10.1.0.5:49152", "10.1.0.1")
+	t.Run("to the ports of migrations", func(t *testing.T) {
+		expectReach(t, w.peer, "10.1.0.5:49152", w.guest, "10.0.2.2:49152", "10.1.0.1")
+		expectReach(t, w.pod, "127.0.0.1:49153", w.guest, "10.0.2.2:49153", "10.0.2.1")
 	})
+}
+
+func TestAGuestGetsThePortsByWhichItCame(t *testing.T) {
+	w := newWorld(t)
+	plan := planFor(t, func(vmi *v1.VirtualMachineInstance) {
+		i := masqueraded()
+		i.Ports = []v1.Port{{Port: 8000}, {Port: 49152}}
+		addInterface(vmi, i, podNetwork())
+	})
+	results := ensure(t, w, plan.Await())
+	w.connectGuest(t, plan.Interfaces[0].MAC)
+	address(t, w.guest, "nic0", "10.0.2.2/24")
+	defaultRoute(t, w.guest, "10.0.2.1")
+	expectReach(t, w.peer, "10.1.0.5:8000", w.guest, "10.0.2.2:8000", "10.1.0.1")
+	expectReach(t, w.peer, "10.1.0.5:49152", w.pod, "10.1.0.5:49152", "10.1.0.1")
+	expectStable(t, w, plan.Await(), results)
+
+	// A guest that runs may still fetch memory by the connection that it came by.
+	var listener net.Listener
+	inside(t, w.pod, func() (err error) {
+		listener, err = net.Listen("tcp", "10.1.0.5:49152")
+		return err
+	})
+	var sent net.Conn
+	inside(t, w.peer, func() (err error) {
+		sent, err = net.Dial("tcp", "10.1.0.5:49152")
+		return err
+	})
+	defer func() { _ = sent.Close() }()
+	taken, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Forward(t.Context(), w.pod, plan); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		page := []byte("page")
+		if _, err := sent.Write(page); err != nil {
+			t.Fatal(err)
+		}
+		if err := taken.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(taken, page); err != nil {
+			t.Errorf("the connection by which the guest came: %v", err)
+		}
+	}
+	expectReach(t, w.peer, "10.1.0.5:8000", w.guest, "10.0.2.2:8000", "10.1.0.1")
+	expectReach(t, w.peer, "10.1.0.5:49152", w.guest, "10.0.2.2:49152", "10.1.0.1")
+	expectStable(t, w, plan, results)
 }
 
 // The Pod forwards what the guest sends, and it may have an interface on the network over which guests migrate.
@@ -256,6 +315,7 @@ func TestMasqueradeForwardsRangesOfPorts(t *testing.T) {
 	defaultRoute(t, w.guest, "fd10:0:2::1")
 	for _, c := range []struct{ name, port, pod, guest, peer string }{
 		{"IPv4", "8000", "10.1.0.5", "10.0.2.2", "10.1.0.1"},
+		{"IPv4, the ports of migrations", "49153", "10.1.0.5", "10.0.2.2", "10.1.0.1"},
 		{"IPv4, the range's end", "8002", "10.1.0.5", "10.0.2.2", "10.1.0.1"},
 		{"IPv6", "8001", "fd01::5", "fd10:0:2::2", "fd01::1"},
 	} {
@@ -267,8 +327,6 @@ func TestMasqueradeForwardsRangesOfPorts(t *testing.T) {
 		{"before the range", "7999", "10.1.0.5", "10.1.0.1"},
 		{"behind the range", "8003", "10.1.0.5", "10.1.0.1"},
 		{"behind the range with IPv6", "8003", "fd01::5", "fd01::1"},
-		// A guest that migrates here comes to the Pod, whatever range is around its ports.
-		{"migration", "49152", "10.1.0.5", "10.1.0.1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			at := net.JoinHostPort(c.pod, c.port)
@@ -447,9 +505,59 @@ func rename(from, to string) func() error {
 	}
 }
 
-func TestTheNodesOwnNamespaceIsRefused(t *testing.T) {
-	if _, err := OpenNamespaceFile("/proc/self/ns/net"); err == nil {
-		t.Error("the node's own namespace was opened")
+// The node's namespace is that of its first process. The agent's own Pod has another one.
+func TestTheNodesNamespaceIsRefused(t *testing.T) {
+	path := func(n *Namespace) string { return fmt.Sprintf("/proc/self/fd/%d", n.file.Fd()) }
+	process := func(n *Namespace) string {
+		dir := t.TempDir()
+		if err := errors.Join(os.Mkdir(filepath.Join(dir, "ns"), 0o700), os.Symlink(path(n), filepath.Join(dir, "ns", "net"))); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	nodes, agents, pods := newNamespace(t), newNamespace(t), newNamespace(t)
+	others := []string{process(nodes), process(agents)}
+	for what, n := range map[string]*Namespace{"the node's": nodes, "the agent's": agents} {
+		if _, err := openNamespace(path(n), others); !errors.Is(err, ErrNodesNamespace) {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
+	opened, err := openNamespace(path(pods), append(others, otherProcesses...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = opened.Close()
+	if _, err := openNamespace(path(pods), []string{t.TempDir()}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("with a node that cannot be looked at: %v", err)
+	}
+	if _, err := OpenNamespaceFile("/proc/self/ns/net"); !errors.Is(err, ErrNodesNamespace) {
+		t.Errorf("the agent's own: got %v", err)
+	}
+}
+
+// As where a security module hides the namespaces of the node's processes.
+func TestNamespacesAreToldApartByTheirTables(t *testing.T) {
+	pods := newNamespace(t)
+	file, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	agents := &Namespace{file: file}
+	defer func() { _ = agents.Close() }()
+	for _, c := range []struct {
+		namespace *Namespace
+		want      bool
+	}{{agents, true}, {pods, false}} {
+		byTable, err := c.namespace.hasTableOf("/proc/self")
+		if err != nil || byTable != c.want {
+			t.Errorf("by the table: %t, %v", byTable, err)
+		}
+		if is, err := c.namespace.isOf("/proc/self"); err != nil || is != c.want {
+			t.Errorf("by the namespace: %t, %v", is, err)
+		}
+	}
+	if _, err := pods.hasTableOf(t.TempDir()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of no process: %v", err)
 	}
 }
 

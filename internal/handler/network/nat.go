@@ -22,7 +22,7 @@ import (
 const (
 	// natTable is the table's name in the families ip and ip6.
 	natTable = "vireo"
-	// firstMigrationPort and lastMigrationPort are never forwarded: a guest that moves here arrives on them.
+	// firstMigrationPort and lastMigrationPort are not forwarded until the guest is here: it may arrive on them.
 	// KubeVirt's values (LibvirtDirectMigrationPort, LibvirtBlockMigrationPort).
 	firstMigrationPort = 49152
 	lastMigrationPort  = 49153
@@ -72,7 +72,7 @@ func ipv4Rules(planned Interface, pod seen) ruleset {
 		natChain("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, inbound(planned, pod, to)),
 		// Probes and sidecars inside the Pod reach the guest by the Pod's loopback address.
 		natChain("output", nftables.ChainHookOutput, nftables.ChainPriorityNATDest,
-			forward(planned.Ports, match("ip daddr 127.0.0.0/8", destinationIn(loopback)), to)),
+			forward(planned, match("ip daddr 127.0.0.0/8", destinationIn(loopback)), to)),
 		natChain("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, append(
 			outbound(planned, planned.IPv4),
 			match("ip saddr 127.0.0.0/8", sourceIn(loopback)).and(match("oifname "+bridge, interfaceIs(expr.MetaKeyOIFNAME, bridge))).
@@ -123,20 +123,23 @@ func inbound(planned Interface, pod seen, to netip.Addr) []rule {
 		host := netip.PrefixFrom(address.Addr(), address.Addr().BitLen())
 		from := match("iifname "+planned.PodInterface, interfaceIs(expr.MetaKeyIIFNAME, planned.PodInterface)).
 			and(match("daddr "+host.String(), destinationIn(host)))
-		rules = append(rules, forward(planned.Ports, from, to)...)
+		rules = append(rules, forward(planned, from, to)...)
 	}
 	return rules
 }
 
 // forward turns what matches to the guest: the listed ports, or everything if none is listed.
-func forward(ports []PortRange, from rule, to netip.Addr) []rule {
+func forward(planned Interface, from rule, to netip.Addr) []rule {
+	var rules []rule
 	target := "dnat to " + to.String()
-	migration := PortRange{Protocol: "TCP", First: firstMigrationPort, Last: lastMigrationPort}
-	rules := []rule{from.and(portMatch(migration)).then("return", verdict(expr.VerdictReturn))}
-	if len(ports) == 0 {
+	if planned.Awaited {
+		migration := PortRange{Protocol: "TCP", First: firstMigrationPort, Last: lastMigrationPort}
+		rules = append(rules, from.and(portMatch(migration)).then("return", verdict(expr.VerdictReturn)))
+	}
+	if len(planned.Ports) == 0 {
 		return append(rules, from.then(target, translate(expr.NATTypeDestNAT, to)))
 	}
-	for _, ports := range ports {
+	for _, ports := range planned.Ports {
 		rules = append(rules, from.and(portMatch(ports)).then(target, translate(expr.NATTypeDestNAT, to)))
 	}
 	return rules

@@ -18,13 +18,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/masquerade"
 	"github.com/vireo-project/vireo/internal/podspec"
-)
-
-// The guest's private networks with masquerade, unless the VMI says otherwise. KubeVirt's values.
-var (
-	defaultIPv4 = netip.MustParsePrefix("10.0.2.0/24")
-	defaultIPv6 = netip.MustParsePrefix("fd10:0:2::/120")
 )
 
 // Binding is how a guest's interface is connected to the Pod's.
@@ -58,6 +53,17 @@ type Interface struct {
 	IPv4, IPv6 netip.Prefix
 	// Ports are those that are forwarded to the guest; none means all.
 	Ports []PortRange
+	// Awaited says that the guest is still on its way here: connections to the ports by which it comes end in the Pod.
+	Awaited bool
+}
+
+// Await is the plan for a Pod that waits for its guest, which comes from another node.
+func (p Plan) Await() Plan {
+	awaiting := Plan{Interfaces: slices.Clone(p.Interfaces)}
+	for i := range awaiting.Interfaces {
+		awaiting.Interfaces[i].Awaited = true
+	}
+	return awaiting
 }
 
 // PortRange is a range of ports of one protocol.
@@ -118,32 +124,14 @@ func planInterface(vmi *v1.VirtualMachineInstance, spec *v1.Interface, network v
 		out.MAC = stableMAC(vmi.Namespace, vmi.Name, spec.Name)
 	}
 	var err error
-	if out.IPv4, err = prefixOr(network.Pod.VMNetworkCIDR, defaultIPv4); err != nil {
-		return out, fmt.Errorf("vmNetworkCIDR: %w", err)
+	if out.IPv4, err = masquerade.IPv4(network.Pod.VMNetworkCIDR); err != nil {
+		return out, fmt.Errorf("vmNetworkCIDR %w", err)
 	}
-	if out.IPv6, err = prefixOr(network.Pod.VMIPv6NetworkCIDR, defaultIPv6); err != nil {
-		return out, fmt.Errorf("vmIPv6NetworkCIDR: %w", err)
+	if out.IPv6, err = masquerade.IPv6(network.Pod.VMIPv6NetworkCIDR); err != nil {
+		return out, fmt.Errorf("vmIPv6NetworkCIDR %w", err)
 	}
 	out.Ports, err = planPorts(spec)
 	return out, err
-}
-
-// prefixOr reads a network. It must have room for the gateway and the guest.
-func prefixOr(text string, otherwise netip.Prefix) (netip.Prefix, error) {
-	if text == "" {
-		return otherwise, nil
-	}
-	prefix, err := netip.ParsePrefix(text)
-	if err != nil {
-		return prefix, err
-	}
-	if prefix.Addr().Is4() != otherwise.Addr().Is4() {
-		return prefix, fmt.Errorf("%s is of the other IP family", prefix)
-	}
-	if prefix.Bits() > prefix.Addr().BitLen()-2 {
-		return prefix, fmt.Errorf("%s has no room for a gateway and a guest", prefix)
-	}
-	return prefix.Masked(), nil
 }
 
 // planPorts reads the ports that are forwarded. KubeVirt takes either ports or portRanges; together they add up.

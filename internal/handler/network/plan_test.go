@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/masquerade"
 )
 
 // vmiWith is a VMI with one interface per network.
@@ -42,7 +43,7 @@ func TestNewPlan(t *testing.T) {
 		first := masqueraded()
 		first.Ports = []v1.Port{{Port: 80}, {Port: 53, Protocol: "udp"}, {Port: 80, Protocol: "TCP"}}
 		first.PortRanges = []v1.PortRange{{Protocol: "TCP", Start: 1000, End: 2000}}
-		addInterface(vmi, first, v1.NetworkSource{Pod: &v1.PodNetwork{VMNetworkCIDR: "192.168.7.9/24"}})
+		addInterface(vmi, first, v1.NetworkSource{Pod: &v1.PodNetwork{VMNetworkCIDR: "192.168.007.9/24"}})
 		second := bridged("blue")
 		second.MacAddress = "02:00:00:00:00:09"
 		addInterface(vmi, second, multus)
@@ -89,10 +90,10 @@ func TestNewPlanRefuses(t *testing.T) {
 		}, "Pod's network only"},
 		"tiny network": {func(vmi *v1.VirtualMachineInstance) {
 			addInterface(vmi, masqueraded(), v1.NetworkSource{Pod: &v1.PodNetwork{VMNetworkCIDR: "10.0.2.0/31"}})
-		}, "no room"},
+		}, "must have room"},
 		"wrong family": {func(vmi *v1.VirtualMachineInstance) {
 			addInterface(vmi, masqueraded(), v1.NetworkSource{Pod: &v1.PodNetwork{VMIPv6NetworkCIDR: "10.0.2.0/24"}})
-		}, "other IP family"},
+		}, "must be an IPv6 network"},
 		"bad MAC": {func(vmi *v1.VirtualMachineInstance) {
 			i := masqueraded()
 			i.MacAddress = "x"
@@ -125,7 +126,7 @@ func TestNewPlanRefuses(t *testing.T) {
 }
 
 func TestDigestTellsRulesetsApart(t *testing.T) {
-	planned := Interface{PodInterface: "eth0", IPv4: defaultIPv4, IPv6: defaultIPv6}
+	planned := Interface{PodInterface: "eth0", IPv4: masquerade.DefaultIPv4, IPv6: masquerade.DefaultIPv6}
 	pod := seen{addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.5/24")}}
 	all := ipv4Rules(planned, pod).digest()
 	if again := ipv4Rules(planned, pod).digest(); again != all {

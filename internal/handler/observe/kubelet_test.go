@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/types"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/vireo-project/vireo/internal/domain"
@@ -22,6 +23,11 @@ type kubelet struct {
 	podresources.UnimplementedPodResourcesListerServer
 
 	cpus []int64
+	pods []*podresources.PodResources
+}
+
+func (k *kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	return &podresources.ListPodResourcesResponse{PodResources: k.pods}, nil
 }
 
 func (k *kubelet) GetAllocatableResources(
@@ -52,6 +58,27 @@ func TestGivesWholeCPUs(t *testing.T) {
 		}
 	}
 	if _, err := (PodResources{Dir: t.TempDir()}).GivesWholeCPUs(context.Background()); err == nil {
+		t.Error("a kubelet that is not there is no error")
+	}
+}
+
+func TestExclusiveCPUs(t *testing.T) {
+	pod := func(namespace, name, container string, cpus ...int64) *podresources.PodResources {
+		return &podresources.PodResources{Namespace: namespace, Name: name, Containers: []*podresources.ContainerResources{
+			{Name: "sidecar", CpuIds: []int64{15}}, {Name: container, CpuIds: cpus},
+		}}
+	}
+	k := &kubelet{pods: []*podresources.PodResources{
+		pod("ns", "whole", "compute", 2, 3), pod("ns", "shares", "compute"), pod("other", "alone", "compute", 4), pod("ns", "without", "main", 5),
+	}}
+	p := k.serve(t)
+	for name, want := range map[string][]uint{"whole": {2, 3}, "shares": nil, "alone": nil, "without": nil, "gone": nil} {
+		got, err := p.ExclusiveCPUs(t.Context(), types.NamespacedName{Namespace: "ns", Name: name}, "compute")
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v %s", name, err, diff)
+		}
+	}
+	if _, err := (PodResources{Dir: t.TempDir()}).ExclusiveCPUs(t.Context(), types.NamespacedName{}, "compute"); err == nil {
 		t.Error("a kubelet that is not there is no error")
 	}
 }

@@ -31,6 +31,20 @@ func (r *Root) Open(name string, flags int) (*os.File, error) {
 	return openAt(r.dir, name, &how)
 }
 
+// OpenWithin opens a file below a directory of the Pod, such as where a claim is mounted, for reading. No link is followed on the way, and no
+// other mount is entered: whatever the Pod has put there, it is a file of that claim or an error.
+func (r *Root) OpenWithin(dir, name string) (*os.File, error) {
+	within, err := r.Open(dir, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = within.Close() }()
+	return openAt(within, name, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	})
+}
+
 // Close lets go of the directory.
 func (r *Root) Close() error { return r.dir.Close() }
 

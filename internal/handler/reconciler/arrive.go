@@ -25,8 +25,9 @@ import (
 func (r *Reconciler) arrive(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance) error {
 	m := vmi.Status.MigrationState
 	if s.incoming == nil && m.TargetNodeDomainReadyTimestamp != nil {
-		// It is here for good. Whether it is paused is between its user and libvirt.
-		return nil
+		// It is here for good. Whether it is paused is between its user and libvirt. An earlier version left it to others to say that
+		// this is the end.
+		return r.tellArrival(ctx, s, migration.TargetRunning)
 	}
 	state, err := r.takeIn(ctx, s, vmi)
 	if err != nil {
@@ -69,7 +70,7 @@ func (r *Reconciler) takeIn(ctx context.Context, s *scope, vmi *v1.VirtualMachin
 			case migration.Claim:
 				claimed := vmi.DeepCopy()
 				bounded, cancel := context.WithTimeout(ctx, writeTimeout)
-				err := vmistatus.HandOver(bounded, r.Client, claimed, r.stamp())
+				err := vmistatus.Claim(bounded, r.Client, claimed, r.stamp())
 				cancel()
 				if err != nil {
 					return state, fmt.Errorf("claim the guest: %w", err)
@@ -115,7 +116,7 @@ func (r *Reconciler) targetState(ctx context.Context, s *scope) (migration.Targe
 	return state, nil
 }
 
-// tellArrival writes that the guest was seen here, and since when it runs.
+// tellArrival writes that the guest was seen here, and when it runs that and the migration's end in one.
 func (r *Reconciler) tellArrival(ctx context.Context, s *scope, state migration.TargetDomain) error {
 	if state == migration.TargetAbsent {
 		return nil
@@ -123,8 +124,8 @@ func (r *Reconciler) tellArrival(ctx context.Context, s *scope, state migration.
 	now := r.stamp()
 	return r.writeMigration(ctx, s, vmistatus.MigrationTarget, func(m *v1.VirtualMachineInstanceMigrationState) {
 		m.TargetNodeDomainDetected = true
-		if state == migration.TargetRunning && m.TargetNodeDomainReadyTimestamp == nil {
-			m.TargetNodeDomainReadyTimestamp = &now
+		if state == migration.TargetRunning {
+			vmistatus.Complete(m, now)
 		}
 	})
 }

@@ -81,8 +81,8 @@ func (r *Reconciler) Recheck(ctx context.Context) error {
 		return fmt.Errorf("list the launcher Pods of the node: %w", err)
 	}
 	live := livePods(pods.Items)
+	// All at once: a libvirtd that does not answer must not keep the guests of others.
 	var ending errgroup.Group
-	ending.SetLimit(workers)
 	for uid, m := range memories {
 		if !live[uid] {
 			ending.Go(func() error { return r.endOrphan(ctx, uid, m) })

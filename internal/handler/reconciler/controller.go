@@ -11,14 +11,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -30,12 +31,24 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/handover"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/media"
+	"github.com/vireo-project/vireo/internal/handler/turns"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// workers is the number of VMIs that are worked on at a time: libvirt and the network are waited for, not the CPU.
-const workers = 10
+const (
+	// maxVMIs is how many VMIs are reconciled at a time: more than a node has, so that each has a goroutine of its own whenever there is
+	// something to do for it. What a reconcile waits for, such as a libvirtd or storage, holds up that VMI and no other one. A kubelet
+	// runs 110 Pods, and none that is supported more than 500. A worker that has nothing to do takes 4 KiB.
+	maxVMIs = 512
+	// apiTurns is how many reconciles use the API server at a time. They take turns by namespace.
+	apiTurns = 10
+	// firstRetry and maxRetry are the pauses after a failure: those of controller-runtime, which has in addition a limit on the retries
+	// of all objects together. One tenant's failures would use that up.
+	firstRetry, maxRetry = 5 * time.Millisecond, 1000 * time.Second
+	// reportTimeout bounds the write of a status, with the wait for a turn.
+	reportTimeout = 30 * time.Second
+)
 
 // Options is what a Reconciler works with.
 type Options struct {
@@ -65,6 +78,10 @@ type Options struct {
 	Content func(pod types.UID) media.Content
 	// Files looks at the files of the Pod that a process belongs to.
 	Files func(*hypervisor.Process) Files
+	// Sum reads a file of an image in a launcher Pod.
+	Sum handover.SumFile
+	// ExclusiveCPUs are those that the kubelet has given to a container of a Pod for itself.
+	ExclusiveCPUs func(ctx context.Context, pod types.NamespacedName, container string) ([]uint, error)
 	// Config is the cluster's configuration.
 	Config func() clusterconfig.Config
 	// Recorder sends events.
@@ -79,6 +96,8 @@ type Reconciler struct {
 
 	// copies are the guests that leave.
 	copies *handover.Copies
+	// api is the reconciles' access to the API server. What a migration or a stop needs at once does without.
+	api *turns.Turns
 
 	mu     sync.Mutex
 	memory map[types.UID]*podMemory
@@ -89,23 +108,20 @@ func New(o Options) *Reconciler {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	r := &Reconciler{Options: o, memory: map[types.UID]*podMemory{}}
-	r.copies = handover.NewCopies(handover.CopiesOptions{Peers: o.Peers, Notify: o.Notify, Declare: r.declareMode, Left: r.giveAway, Tell: r.tell})
+	r := &Reconciler{Options: o, memory: map[types.UID]*podMemory{}, api: turns.New(apiTurns)}
+	r.copies = handover.NewCopies(handover.CopiesOptions{
+		Peers: o.Peers, Notify: o.Notify, Declare: r.declareMode, Left: r.giveAway, Sum: o.Sum, Tell: r.tell,
+	})
 	return r
 }
 
 // Metrics are those of the guests that leave the node.
 func (r *Reconciler) Metrics() prometheus.Collector { return r.copies.Metrics(r.Node) }
 
-// SetupWithManager registers the reconciler. What comes through notices is a VMI that the hypervisor has news of.
-func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, notices <-chan event.TypedGenericEvent[types.NamespacedName]) error {
+// SetupWithManager registers the reconciler.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, notices *Notices) error {
 	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, PodIndex, IndexPod); err != nil {
 		return fmt.Errorf("index Pods by their VMI: %w", err)
-	}
-	byKey := handler.TypedFuncs[types.NamespacedName, reconcile.Request]{
-		GenericFunc: func(_ context.Context, e event.TypedGenericEvent[types.NamespacedName], q queue) {
-			q.Add(reconcile.Request{NamespacedName: e.Object})
-		},
 	}
 	if err := mgr.Add(r.copies); err != nil {
 		return err
@@ -116,8 +132,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, notices <-chan event.Typ
 		For(&v1.VirtualMachineInstance{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(requestOfPod)).
 		WatchesRawSource(incoming).
-		WatchesRawSource(source.TypedChannel[types.NamespacedName, reconcile.Request](notices, byKey)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		WatchesRawSource(notices).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: maxVMIs,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, maxRetry),
+		}).
 		Complete(r)
 }
 
@@ -128,11 +147,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return result(ctx, err)
 	}
 	outcome := r.run(ctx, s)
-	if err := r.report(ctx, s, outcome); err != nil {
+	held, err := r.report(ctx, s, outcome)
+	if err != nil {
 		// What could not be told is tried again at once, even when the outcome alone would wait.
 		outcome = err
 	}
-	return result(ctx, outcome)
+	again, err := result(ctx, outcome)
+	if err == nil && held > 0 && (again.RequeueAfter == 0 || held < again.RequeueAfter) {
+		again.RequeueAfter = held
+	}
+	return again, err
 }
 
 // run goes through the steps until one of them ends the reconcile.
@@ -165,9 +189,15 @@ func (r *Reconciler) run(ctx context.Context, s *scope) error {
 		{"receive", r.receive},
 		// 10. Only after the hand-over, and once in the life of a Pod.
 		{"domain", r.domain},
+		// Before anything looks at whether the guest runs.
+		{"resume", r.resume},
 		// 11. What a running guest tells. It never fails.
 		{"sync", r.sync},
-		// 12. Also for a guest that an earlier agent started, and may have left without. Last: a priority that cannot be
+		// 12. After the disks were measured. It never fails either.
+		{"grow", r.grow},
+		// 13. A guest that came from another node gets the ports by which it came.
+		{"forward", r.forward},
+		// 14. Also for a guest that an earlier agent started, and may have left without. Last: a priority that cannot be
 		// given keeps nothing else from being told.
 		{"realtime", r.realtime},
 	} {
@@ -190,22 +220,53 @@ func (r *Reconciler) tell(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, a
 // stamp is the time of a write.
 func (r *Reconciler) stamp() metav1.Time { return metav1.NewTime(r.Now().Truncate(time.Second)) }
 
-// report writes the status and, when that has succeeded, sends the events.
-func (r *Reconciler) report(ctx context.Context, s *scope, outcome error) error {
+// report writes the status and sends the events: those of actions in any case, because an action is not repeated when the
+// write is, and those that follow from the status only once it is written, because the next reconcile derives them again. What the
+// guest alone changes may have to wait: then it says how long.
+func (r *Reconciler) report(ctx context.Context, s *scope, outcome error) (held time.Duration, err error) {
 	if s.handedOver {
-		computeStatus(s, outcome)
-		if _, err := vmistatus.Patch(ctx, r.Client, vmistatus.Handler, s.before, s.vmi); err != nil {
-			return client.IgnoreNotFound(err)
+		held, err = r.writeStatus(ctx, s, outcome)
+	}
+	if s.spec() != nil {
+		for _, e := range s.events {
+			r.Recorder.Eventf(s.spec(), nil, e.kind, e.reason, e.reason, "%s", e.message)
 		}
-		s.noteTransitions()
 	}
-	if s.spec() == nil {
-		return nil
+	return held, client.IgnoreNotFound(err)
+}
+
+// writeStatus writes the status and adds the events that follow from the change.
+func (r *Reconciler) writeStatus(ctx context.Context, s *scope, outcome error) (held time.Duration, err error) {
+	share := &s.memory.guest
+	if s.domain.Active() {
+		held, s.held = share.hold(s.report(), s.now)
 	}
-	for _, e := range s.events {
-		r.Recorder.Eventf(s.spec(), nil, e.kind, e.reason, e.reason, "%s", e.message)
+	computeStatus(s, outcome)
+	changed, err := r.write(ctx, s)
+	if err != nil {
+		return 0, err
 	}
-	return nil
+	if s.domain.Active() {
+		share.wrote(s.report(), changed, s.now)
+	}
+	s.events = append(s.events, transitions(&s.before.Status, &s.vmi.Status)...)
+	s.noteIOErrors()
+	s.noteOmitted()
+	return held, nil
+}
+
+// write patches the status, if it has changed, when it is the namespace's turn.
+func (r *Reconciler) write(ctx context.Context, s *scope) (changed bool, err error) {
+	if equality.Semantic.DeepEqual(&s.before.Status, &s.vmi.Status) {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	err = r.api.Do(ctx, s.key.Namespace, func() error {
+		changed, err = vmistatus.Patch(ctx, r.Client, vmistatus.Handler, s.before, s.vmi)
+		return err
+	})
+	return changed, err
 }
 
 func (r *Reconciler) memoryOf(pod *corev1.Pod) *podMemory {

@@ -97,22 +97,17 @@ func keysIn(file []byte) []string {
 	return keys
 }
 
-// setCredentials tells whether the guest has its credentials, also as an event when that changes. The words are KubeVirt's.
+// setCredentials tells whether the guest has its credentials.
 func setCredentials(s *scope, now metav1.Time) {
-	if s.credentials == nil {
+	credentials := s.report().credentials
+	if credentials == nil {
 		return
 	}
 	condition := v1.VirtualMachineInstanceCondition{
-		Type: v1.VirtualMachineInstanceAccessCredentialsSynchronized, Status: corev1.ConditionFalse, Message: hypervisor.CleanLine(s.credentials.Message, maxMessage),
+		Type: v1.VirtualMachineInstanceAccessCredentialsSynchronized, Status: corev1.ConditionFalse, Message: hypervisor.CleanLine(credentials.Message, maxMessage),
 	}
-	if s.credentials.Synchronized {
+	if credentials.Synchronized {
 		condition.Status = corev1.ConditionTrue
 	}
-	switch changed := vmistatus.SetCondition(&s.vmi.Status, condition, now); {
-	case !changed:
-	case s.credentials.Synchronized:
-		s.event(corev1.EventTypeNormal, reasonCredentialsSynced, "Access credentials sync successful.")
-	default:
-		s.event(corev1.EventTypeWarning, reasonCredentialsFailed, "Access credentials sync failed: "+condition.Message)
-	}
+	vmistatus.SetCondition(&s.vmi.Status, condition, now)
 }

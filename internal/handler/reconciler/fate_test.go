@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"path"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -128,10 +129,19 @@ func (f *fate) serve(
 		Tunnel: func(_ context.Context, pod hypervisor.PodRef) (net.Conn, error) {
 			return launchers.Launcher(pod.UID).MigrationConn(), nil
 		},
+		Sum: sumFile(launchers),
 		Run: guests.RunReleased, PostCopy: func(context.Context, hypervisor.PodRef) bool { return !f.noPostCopy },
 	})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return s.Serve(ctx, listener) }))).To(Succeed())
+}
+
+// sumFile reads the files of images in the launchers of a node.
+func sumFile(launchers *fake.Node) handover.SumFile {
+	return func(_ context.Context, pod hypervisor.PodRef, mount, name string) (handover.ImageSum, error) {
+		size, crc, err := launchers.Launcher(pod.UID).Sum(path.Join(mount, name))
+		return handover.ImageSum{Size: size, CRC32: crc}, err
+	}
 }
 
 // mortalPeers are the other agents, as one sees them that may die.

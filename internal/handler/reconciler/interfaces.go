@@ -27,14 +27,19 @@ const (
 	fromSeparator = ", "
 )
 
-// setInterfaces lists the guest's interfaces in the order of the spec, then those that only the guest knows of.
+// setInterfaces lists the guest's interfaces in the order of the spec, then those that only the guest knows of, in its order and
+// as far as there is room for what a guest reports.
 func setInterfaces(s *scope) {
+	info := s.report().info
+	if info == nil {
+		info = &hypervisor.GuestInfo{}
+	}
+	left := room{bytes: maxGuestReport, omitted: info.Omitted}
+	left.take(osInfo(info))
 	guest := map[string]hypervisor.GuestInterface{}
-	if s.guest != nil {
-		for _, g := range s.guest.Interfaces {
-			if _, twice := guest[g.MAC]; !twice && g.MAC != "" {
-				guest[g.MAC] = g
-			}
+	for _, g := range info.Interfaces {
+		if _, twice := guest[g.MAC]; !twice && g.MAC != "" {
+			guest[g.MAC] = g
 		}
 	}
 	attached := attachedNetworks(s.pod)
@@ -48,7 +53,7 @@ func setInterfaces(s *scope) {
 		}
 		network := networkOf(s.vmi, iface.Name)
 		place(&entry, network, s.pod, attached)
-		if g, ok := guest[entry.MAC]; ok {
+		if g, ok := guest[entry.MAC]; ok && left.take(guestOnly(g)) {
 			mergeGuest(&entry, g, network != nil && network.IsPrimary())
 		}
 		if _, ok := attached[entry.PodInterfaceName]; ok && network != nil && network.Multus != nil {
@@ -57,14 +62,12 @@ func setInterfaces(s *scope) {
 		known[entry.MAC] = true
 		list = append(list, entry)
 	}
-	if s.guest != nil {
-		for _, g := range s.guest.Interfaces {
-			if !known[g.MAC] {
-				list = append(list, guestOnly(g))
-			}
+	for _, g := range info.Interfaces {
+		if entry := guestOnly(g); !known[g.MAC] && left.take(entry) {
+			list = append(list, entry)
 		}
 	}
-	s.vmi.Status.Interfaces = list
+	s.vmi.Status.Interfaces, s.omitted = list, left.omitted
 }
 
 // interfaceStatus is what the domain and the Pod say about an interface of the spec.
@@ -117,7 +120,7 @@ func mergeGuest(entry *v1.VirtualMachineInstanceNetworkInterface, g hypervisor.G
 
 func guestOnly(g hypervisor.GuestInterface) v1.VirtualMachineInstanceNetworkInterface {
 	return v1.VirtualMachineInstanceNetworkInterface{
-		MAC: g.MAC, InterfaceName: g.Name, IPs: g.IPs, IP: first(g.IPs), InfoSource: fromGuest,
+		MAC: guestMAC(g.MAC), InterfaceName: g.Name, IPs: g.IPs, IP: first(g.IPs), InfoSource: fromGuest,
 	}
 }
 

@@ -49,12 +49,18 @@ type Domains interface {
 	Start(ctx context.Context, definition *libvirtxml.Domain, paused bool) error
 	// DiskSizes is how large the disks of a running domain are, in bytes, by the name of their target.
 	DiskSizes(ctx context.Context, name string) (map[string]uint64, error)
+	// GrowDisk makes a disk of a running domain larger, by the name of its target: 0 bytes make it as large as the device that it is.
+	GrowDisk(ctx context.Context, name, target string, bytes uint64) error
+	// DiskErrors is which disks of a running domain have failed, by the name of their target.
+	DiskErrors(ctx context.Context, name string) (map[string]hypervisor.DiskError, error)
 }
 
 // Power ends a domain.
 type Power interface {
 	// Shutdown asks the guest to power off and returns at once.
 	Shutdown(ctx context.Context, name string) error
+	// ResumeAfterIOError lets a guest go on that an I/O error paused, and no other.
+	ResumeAfterIOError(ctx context.Context, name string) error
 	// Destroy takes the power away.
 	Destroy(ctx context.Context, name string) error
 }
@@ -95,15 +101,18 @@ type Files interface {
 	facts.Files
 	// ClaimDevices gives the Pod's devices to the user that QEMU runs as.
 	ClaimDevices(ctx context.Context) error
-	// SetRealtime gives vCPUs of the Pod's guest a realtime priority.
-	SetRealtime(ctx context.Context, vcpus []uint) error
+	// SetRealtime gives vCPUs of the Pod's guest a realtime priority, if they run on CPUs that its container has for itself.
+	SetRealtime(ctx context.Context, vcpus, exclusive []uint) error
 }
 
 // Networks connects the guest's interfaces to the Pod's network.
 type Networks interface {
-	// Ensure makes what is missing and returns the tap of each interface by the interface's name.
-	Ensure(ctx context.Context, process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) (
+	// Ensure makes what is missing and returns the tap of each interface by the interface's name. A guest that is awaited comes from
+	// another node, by ports of the Pod that are not its own before Forward.
+	Ensure(ctx context.Context, process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod, awaited bool) (
 		map[string]domain.InterfaceFact, error)
+	// Forward gives a guest that has arrived all its ports. It changes nothing if it has them.
+	Forward(ctx context.Context, process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) error
 	// Advertise makes the guest's IPv6 gateway known from now on, unless that goes on already. Call it after Ensure;
 	// the process is not needed any more when it returns.
 	Advertise(process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) error

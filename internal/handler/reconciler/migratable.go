@@ -106,9 +106,6 @@ func deviceObstacles(vmi *v1.VirtualMachineInstance) []obstacle {
 				fmt.Sprintf("interface %s has the Pod's address by its bridge binding, which cannot move", iface.Name))
 		}
 	}
-	if cpu := vmi.Spec.Domain.CPU; cpu != nil && cpu.Model == v1.CPUModeHostPassthrough {
-		add(v1.VirtualMachineInstanceReasonCPUModeNotMigratable, "the CPU is the node's own (host-passthrough)")
-	}
 	if len(vmi.Spec.Domain.Devices.HostDevices)+len(vmi.Spec.Domain.Devices.GPUs) > 0 {
 		add(v1.VirtualMachineInstanceReasonHostDeviceNotMigratable, "a device of the node is passed through")
 	}

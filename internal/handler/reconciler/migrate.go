@@ -224,7 +224,7 @@ func (r *Reconciler) surrender(ctx context.Context, vmi *v1.VirtualMachineInstan
 		case migration.Yield:
 			bounded, cancel := context.WithTimeout(ctx, writeTimeout)
 			after := vmi.DeepCopy()
-			if recorded = vmistatus.HandOver(bounded, r.Client, after, r.stamp()); recorded == nil {
+			if recorded = vmistatus.HandOver(bounded, r.Client, after); recorded == nil {
 				vmi = after
 			}
 			cancel()

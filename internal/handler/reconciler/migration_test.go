@@ -573,7 +573,7 @@ var _ = Describe("A guest that the target runs before all of it has arrived", fu
 		copied()
 		Eventually(reached).Should(BeClosed())
 		By("the target saying that it runs the guest")
-		Eventually(func() error { return vmistatus.HandOver(ctx, api, c.read(), metav1.Now()) }).Should(Succeed())
+		Eventually(func() error { return vmistatus.HandOver(ctx, api, c.read()) }).Should(Succeed())
 		Consistently(func() hypervisor.State {
 			c.launcher.Nudge()
 			return c.launcher.Snapshot().State

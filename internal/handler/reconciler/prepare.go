@@ -66,13 +66,32 @@ func (r *Reconciler) network(ctx context.Context, s *scope) error {
 		return nil
 	}
 	if s.memory.interfaces == nil {
-		interfaces, err := r.Networks.Ensure(ctx, s.machine.Process(), vmi, s.pod)
+		awaited := s.awaitsGuest()
+		interfaces, err := r.Networks.Ensure(ctx, s.machine.Process(), vmi, s.pod, awaited)
 		if err != nil {
 			return fmt.Errorf("connect the guest's network: %w", err)
 		}
-		s.memory.interfaces = interfaces
+		s.memory.interfaces, s.memory.forwards = interfaces, !awaited
 	}
 	s.interfaces = s.memory.interfaces
+	return nil
+}
+
+// awaitsGuest says that the guest comes to this Pod by a migration. A Pod that is prepared before the VMI's status names it as the target
+// is known by its label, which nobody but virt-controller may set.
+func (s *scope) awaitsGuest() bool {
+	return s.vmi == nil && (s.incoming != nil || s.pod.Labels[v1.MigrationJobLabel] != "")
+}
+
+// forward gives the guest the ports by which a migration may have brought it here, once for each process of the agent.
+func (r *Reconciler) forward(ctx context.Context, s *scope) error {
+	if s.vmi == nil || s.incoming != nil || s.memory.forwards || !s.domain.Active() {
+		return nil
+	}
+	if err := r.Networks.Forward(ctx, s.machine.Process(), s.vmi, s.pod); err != nil {
+		return fmt.Errorf("give the guest the ports by which it came: %w", err)
+	}
+	s.memory.forwards = true
 	return nil
 }
 

@@ -27,11 +27,10 @@ const PodIndex = "vmi"
 
 // ownerVMI is the VMI that a Pod was made for, or nil.
 func ownerVMI(obj client.Object) *metav1.OwnerReference {
-	owner := metav1.GetControllerOf(obj)
-	if owner == nil || owner.Kind != "VirtualMachineInstance" || obj.GetLabels()[v1.AppLabel] != LauncherLabel {
+	if obj.GetLabels()[v1.AppLabel] != LauncherLabel {
 		return nil
 	}
-	return owner
+	return podspec.Owner(obj)
 }
 
 // LauncherLabel is the value of kubevirt.io on launcher Pods.
@@ -108,7 +107,8 @@ func (r *Reconciler) readEarly(ctx context.Context, s *scope) error {
 		return nil
 	}
 	vmi := &v1.VirtualMachineInstance{}
-	if err := r.Reader.Get(ctx, s.key, vmi); err != nil {
+	err := r.api.Do(ctx, s.key.Namespace, func() error { return r.Reader.Get(ctx, s.key, vmi) })
+	if err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	if vmi.UID == ownerVMI(s.pod).UID {

@@ -7,7 +7,10 @@ import (
 	"context"
 	"fmt"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // realtime gives the vCPUs of a realtime guest their priority, once in the life of its Pod.
@@ -20,7 +23,11 @@ func (r *Reconciler) realtime(ctx context.Context, s *scope) error {
 		return &Terminal{Reason: ReasonInvalidDomain, Err: err}
 	}
 	if len(vcpus) > 0 {
-		if err := r.Files(s.machine.Process()).SetRealtime(ctx, vcpus); err != nil {
+		exclusive, err := r.ExclusiveCPUs(ctx, client.ObjectKeyFromObject(s.pod), launcherpod.ComputeContainer)
+		if err == nil {
+			err = r.Files(s.machine.Process()).SetRealtime(ctx, vcpus, exclusive)
+		}
+		if err != nil {
 			return fmt.Errorf("the guest runs, but not in real time: %w", err)
 		}
 	}

@@ -54,9 +54,15 @@ type scope struct {
 	guest *hypervisor.GuestInfo
 	// credentials says whether the guest agent has brought in its credentials; nil if that is not known.
 	credentials *hypervisor.CredentialsState
+	// held is the guest's report that is used instead of what was seen, if the guest has caused enough writes for now.
+	held *guestReport
+	// omitted is how many interfaces that the guest reports are not in the status.
+	omitted int
+	// ioErrors are the words for the disks that failed, if that is news.
+	ioErrors []string
 	// again is when to look again though nothing may happen until then, if it is not 0.
 	again time.Duration
-	// events are sent once the status has been written.
+	// events are those of the actions of this reconcile, in their order. They are sent whatever becomes of the status.
 	events []pendingEvent
 }
 
@@ -65,6 +71,7 @@ type pendingEvent struct {
 	kind, reason, message string
 }
 
+// event notes that an action was carried out. It must be one that no later reconcile carries out again.
 func (s *scope) event(kind, reason, message string) {
 	s.events = append(s.events, pendingEvent{kind: kind, reason: reason, message: message})
 }
@@ -80,8 +87,18 @@ type podMemory struct {
 	// interfaces and disks were prepared already.
 	interfaces map[string]domain.InterfaceFact
 	disks      *media.Result
+	// forwards says that the guest has all its ports.
+	forwards bool
 	// sizes are those of the running guest's disks, by their target's name.
 	sizes map[string]uint64
+	// guest bounds the writes that the guest causes.
+	guest guestShare
+	// toldOmitted says that the event about a report that is too long was sent.
+	toldOmitted bool
+	// grown are the attempts to make disks larger, by their volume.
+	grown map[string]growth
+	// recovery is how far the guest is from running on after an I/O error.
+	recovery recovery
 	// realtime says that the guest's vCPUs have their priority.
 	realtime bool
 	// migration is the one that the Pod waits for or came by.

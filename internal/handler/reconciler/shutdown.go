@@ -7,9 +7,6 @@ import (
 	"context"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
-	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 )
 
@@ -59,9 +56,6 @@ func (r *Reconciler) shutdown(ctx context.Context, s *scope) error {
 			if err := s.machine.Shutdown(ctx, s.domainName()); err != nil {
 				return fromMachine(err)
 			}
-		}
-		if s.memory.lastShutdown.IsZero() {
-			s.event(corev1.EventTypeNormal, v1.ShuttingDown.String(), "Signaled Graceful Shutdown")
 		}
 		s.memory.lastShutdown = s.now
 		next = s.now.Add(shutdownInterval)

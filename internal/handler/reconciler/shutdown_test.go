@@ -5,11 +5,13 @@ package reconciler_test
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
@@ -32,6 +34,37 @@ var _ = Describe("Shutting a guest down", func() {
 		Expect(g.launcher.Snapshot().Reason).To(Equal("Shutdown"))
 		g.expectCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.PodTerminatingReason)
 		a.expectEvent("ShuttingDown")
+	})
+
+	It("reports each event once and in order when writes of the status are refused", func() {
+		refuse := func(context.Context) error {
+			return apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachineinstances").GroupResource(), "vm", errors.New("changed"))
+		}
+		a.beforeWrite.Store(&refuse)
+		g := makeGuest().schedule(launchers).handOver()
+		g.expectPhase(v1.Running)
+		g.launcher.Stubborn()
+		a.beforeWrite.Store(&refuse)
+		g.deletePod()
+		g.expectCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.PodTerminatingReason)
+		Eventually(a.recorder.Events).Should(HaveLen(3))
+		Expect(a.recorder.Events).To(Receive(HavePrefix("Normal Created")))
+		Expect(a.recorder.Events).To(Receive(HavePrefix("Normal Started")))
+		Expect(a.recorder.Events).To(Receive(HavePrefix("Normal ShuttingDown")))
+
+		By("pressing the power button again")
+		a.ahead.Store(int64(10 * time.Second))
+		g.launcher.Nudge()
+		Eventually(g.launcher.Shutdowns).Should(Equal(2))
+		g.settle()
+		Expect(a.recorder.Events).To(BeEmpty())
+
+		By("another agent that takes over")
+		a.stop()
+		second := startAgent(launchers)
+		Eventually(g.launcher.Shutdowns).Should(Equal(3))
+		g.settle()
+		Expect(second.recorder.Events).To(BeEmpty())
 	})
 
 	It("thaws a guest that is frozen, which could not shut down else", func() {

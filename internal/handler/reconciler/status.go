@@ -25,16 +25,16 @@ func computeStatus(s *scope, outcome error) {
 	if s.looked {
 		setPhase(status, s.domain, now)
 		setPaused(status, s.domain, now)
-		setAgentConnected(status, s.domain, now)
+		setAgentConnected(status, s.report(), now)
 		setFrozen(status, s.domain)
 	}
 	if s.domain.Active() {
 		setMachine(status, s.domain.XML)
 		setTopology(status, s.domain.XML)
-		setMemory(status, s.vmi, s.domain.XML)
+		setMemory(status, s.vmi, s.domain.XML, s.report())
 		setInterfaces(s)
 		setVolumes(s)
-		setGuestOS(status, s.guest)
+		setGuestOS(status, s.report().info)
 		setCredentials(s, now)
 		setMigratable(s.vmi, now)
 	}
@@ -66,6 +66,9 @@ func setReady(s *scope, now metav1.Time) {
 	switch {
 	case s.pod.DeletionTimestamp != nil:
 		ready.Reason, ready.Message = v1.PodTerminatingReason, "The launcher Pod is being deleted"
+		if s.shutdownSignaled() {
+			ready.Message = messageShuttingDown
+		}
 	case s.looked && !s.domain.Active(), s.vmi.Status.Phase != v1.Running:
 		ready.Reason, ready.Message = v1.GuestNotRunningReason, "The guest is not running"
 	case s.looked && isTransient(s.domain) && vmistatus.IsConditionTrue(&s.vmi.Status, v1.VirtualMachineInstancePaused),
@@ -114,6 +117,9 @@ func isTransient(d *hypervisor.Domain) bool {
 	return d.Active() && d.State == hypervisor.StatePaused && d.Reason == hypervisor.PausedTransient
 }
 
+// messageIOError is the message of the condition Paused after an I/O error. KubeVirt's.
+const messageIOError = "VMI was paused, low-level IO error detected"
+
 func setPaused(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain, now metav1.Time) {
 	paused := v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstancePaused, Status: corev1.ConditionTrue}
 	switch {
@@ -124,15 +130,15 @@ func setPaused(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain, no
 		vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePaused)
 		return
 	case d.Reason == hypervisor.PausedIOError:
-		paused.Reason, paused.Message = v1.PausedIOErrorReason, "VMI was paused, low-level IO error detected"
+		paused.Reason, paused.Message = v1.PausedIOErrorReason, messageIOError
 	default:
 		paused.Reason, paused.Message = v1.PausedByUserReason, "VMI was paused by user"
 	}
 	vmistatus.SetCondition(status, paused, now)
 }
 
-func setAgentConnected(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain, now metav1.Time) {
-	if !d.Active() || !d.AgentConnected() {
+func setAgentConnected(status *v1.VirtualMachineInstanceStatus, report guestReport, now metav1.Time) {
+	if !report.connected {
 		vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceAgentConnected)
 		return
 	}
@@ -182,27 +188,6 @@ func setSynchronized(s *scope, outcome error, now metav1.Time) {
 // maxMessage bounds the bytes of a condition's message, which may carry what a launcher said.
 const maxMessage = 1024
 
-// noteTransitions adds the events that the written status tells of. They are derived from the status before and after,
-// so an agent that restarts does not repeat them. The end of a guest is virt-controller's to tell.
-func (s *scope) noteTransitions() {
-	before, after := &s.before.Status, &s.vmi.Status
-	if before.Phase != v1.Running && after.Phase == v1.Running {
-		s.event(corev1.EventTypeNormal, v1.Started.String(), "VirtualMachineInstance started.")
-	}
-	if failure := failureOf(after); failure != "" && failure != failureOf(before) {
-		s.event(corev1.EventTypeWarning, v1.SyncFailed.String(), failure)
-	}
-}
-
-// failureOf is what a status says about why the spec cannot be followed.
-func failureOf(status *v1.VirtualMachineInstanceStatus) string {
-	c := vmistatus.FindCondition(status, v1.VirtualMachineInstanceSynchronized)
-	if c == nil || c.Status != corev1.ConditionFalse {
-		return ""
-	}
-	return c.Message
-}
-
 func setMachine(status *v1.VirtualMachineInstanceStatus, d *libvirtxml.Domain) {
 	if d.OS == nil || d.OS.Type == nil || d.OS.Type.Machine == "" {
 		return
@@ -220,8 +205,16 @@ func setTopology(status *v1.VirtualMachineInstanceStatus, d *libvirtxml.Domain) 
 	}
 }
 
+// currentMemory is what a guest has now, by libvirt's word: its balloon decides. It is nil if that is not known.
+func currentMemory(d *hypervisor.Domain) *resource.Quantity {
+	if !d.Active() || d.XML.CurrentMemory == nil {
+		return nil
+	}
+	return binarySize(uint64(d.XML.CurrentMemory.Value), d.XML.CurrentMemory.Unit)
+}
+
 // setMemory tells how much memory the guest got, has and was meant to have.
-func setMemory(status *v1.VirtualMachineInstanceStatus, vmi *v1.VirtualMachineInstance, d *libvirtxml.Domain) {
+func setMemory(status *v1.VirtualMachineInstanceStatus, vmi *v1.VirtualMachineInstance, d *libvirtxml.Domain, report guestReport) {
 	if d.Memory == nil {
 		return
 	}
@@ -231,8 +224,8 @@ func setMemory(status *v1.VirtualMachineInstanceStatus, vmi *v1.VirtualMachineIn
 	}
 	atBoot := binarySize(uint64(d.Memory.Value), d.Memory.Unit)
 	current := atBoot
-	if d.CurrentMemory != nil {
-		current = binarySize(uint64(d.CurrentMemory.Value), d.CurrentMemory.Unit)
+	if report.memory != nil {
+		current = report.memory
 	}
 	if memory.GuestAtBoot == nil {
 		memory.GuestAtBoot = atBoot
@@ -281,9 +274,5 @@ func setGuestOS(status *v1.VirtualMachineInstanceStatus, guest *hypervisor.Guest
 	if guest == nil {
 		return
 	}
-	status.GuestOSInfo = v1.VirtualMachineInstanceGuestOSInfo{
-		Name: guest.OS.Name, KernelRelease: guest.OS.KernelRelease, Version: guest.OS.Version,
-		PrettyName: guest.OS.PrettyName, VersionID: guest.OS.VersionID, KernelVersion: guest.OS.KernelVersion,
-		Machine: guest.OS.Machine, ID: guest.OS.ID,
-	}
+	status.GuestOSInfo = osInfo(guest)
 }

@@ -234,12 +234,12 @@ func TestMigratable(t *testing.T) {
 		{"state that is shared", []mutate{state(corev1.ReadWriteMany)}, "True ", "True ", v1.LiveMigration},
 		{"a bridge on the Pod network", []mutate{bridge}, "False InterfaceNotLiveMigratable", "False InterfaceNotLiveMigratable", v1.LiveMigration},
 		{"an allowed bridge", []mutate{bridge, allowed}, "True ", "True ", v1.LiveMigration},
-		{"the node's CPU", []mutate{passthrough}, "False CPUModeLiveMigratable", "False CPUModeLiveMigratable", v1.LiveMigration},
+		{"the node's CPU", []mutate{passthrough}, "True ", "True ", v1.LiveMigration},
 		{"a constant time stamp counter", []mutate{invtsc("require")}, noTSC, noTSC, v1.LiveMigration},
 		{"one of many nodes", []mutate{invtsc("require"), sameTSC}, "True ", "True ", v1.LiveMigration},
 		{"no constant time stamp counter", []mutate{invtsc("disable")}, "True ", "True ", v1.LiveMigration},
 		{"reenlightenment", []mutate{reenlightened}, noTSC, noTSC, v1.LiveMigration},
-		{"several", []mutate{passthrough, claim()}, "False NotMigratable", "False CPUModeLiveMigratable", v1.LiveMigration},
+		{"several", []mutate{bridge, claim()}, "False NotMigratable", "False InterfaceNotLiveMigratable", v1.LiveMigration},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			vmi := &v1.VirtualMachineInstance{}

@@ -6,6 +6,7 @@ package reconciler_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -28,7 +29,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -41,6 +41,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
 	"github.com/vireo-project/vireo/internal/handler/media"
 	"github.com/vireo-project/vireo/internal/handler/reconciler"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/apiserver"
 )
 
@@ -110,7 +111,7 @@ func startAgent(launchers *fake.Node) *agent {
 func startAgentOn(node string, launchers *fake.Node, f *fate) *agent {
 	GinkgoHelper()
 	a := &agent{
-		launchers: launchers, networks: &fakeNetworks{}, recorder: events.NewFakeRecorder(1000), fate: f,
+		launchers: launchers, networks: &fakeNetworks{awaited: map[types.UID]bool{}}, recorder: events.NewFakeRecorder(1000), fate: f,
 	}
 	mgr, err := ctrl.NewManager(apiServer, ctrl.Options{
 		Scheme:  scheme,
@@ -125,20 +126,26 @@ func startAgentOn(node string, launchers *fake.Node, f *fate) *agent {
 		}},
 	})
 	Expect(err).NotTo(HaveOccurred())
-	notices := make(chan event.TypedGenericEvent[types.NamespacedName], 1000)
-	notify := func(vmi types.NamespacedName) { notices <- event.TypedGenericEvent[types.NamespacedName]{Object: vmi} }
-	launchers.Notify(notify)
+	notices := reconciler.NewNotices()
+	launchers.Notify(notices.Notify)
 	arrivals := handover.NewArrivals()
 	incoming := incomingCache(mgr, node)
 	guests := reconciler.New(reconciler.Options{
 		Client: a.counting(mgr.GetClient()), Reader: a.reading(mgr.GetAPIReader()), Incoming: incoming, Node: node, Facts: facts.Node{Arch: "amd64"},
 		Machines: machines{launchers, f}, Networks: a.networks,
-		Address: f.address(), Peers: f.peers(), Arrivals: arrivals, Notify: notify,
+		Address: f.address(), Peers: f.peers(), Arrivals: arrivals, Notify: notices.Notify,
 		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: podsDir, Pod: pod} },
 		Files:    func(*hypervisor.Process) reconciler.Files { return fakeFiles{a} },
+		Sum:      sumFile(launchers),
 		Config:   clusterconfig.Default,
 		Recorder: a.recorder,
 		Now:      func() time.Time { return time.Now().Add(time.Duration(a.ahead.Load())) },
+		ExclusiveCPUs: func(_ context.Context, pod types.NamespacedName, container string) ([]uint, error) {
+			if pod.Namespace == "" || pod.Name == "" || container != launcherpod.ComputeContainer {
+				return nil, fmt.Errorf("container %s of Pod %s is no launcher", container, pod)
+			}
+			return []uint{0, 1}, nil
+		},
 	})
 	a.guests = guests
 	Expect(guests.SetupWithManager(mgr, notices)).To(Succeed())
@@ -249,14 +256,34 @@ type fakeNetworks struct {
 
 	mu         sync.Mutex
 	advertised map[types.UID]bool
+	// awaited are the VMIs with a network here, and whether their guests are still to come.
+	awaited map[types.UID]bool
 }
 
-func (f *fakeNetworks) Ensure(_ context.Context, _ *hypervisor.Process, vmi *v1.VirtualMachineInstance, _ *corev1.Pod) (
+func (f *fakeNetworks) Forward(_ context.Context, _ *hypervisor.Process, vmi *v1.VirtualMachineInstance, _ *corev1.Pod) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.awaited[vmi.UID] = false
+	return nil
+}
+
+// awaits says whether a guest with a network here is still to come.
+func (f *fakeNetworks) awaits(vmi *v1.VirtualMachineInstance) (awaited, found bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	awaited, found = f.awaited[vmi.UID]
+	return awaited, found
+}
+
+func (f *fakeNetworks) Ensure(_ context.Context, _ *hypervisor.Process, vmi *v1.VirtualMachineInstance, _ *corev1.Pod, awaited bool) (
 	map[string]domain.InterfaceFact, error,
 ) {
 	if failure := f.failure.Load(); failure != nil {
 		return nil, *failure
 	}
+	f.mu.Lock()
+	f.awaited[vmi.UID] = awaited
+	f.mu.Unlock()
 	facts := map[string]domain.InterfaceFact{}
 	if f.missing.Swap(false) {
 		return facts, nil
@@ -299,7 +326,10 @@ func (fakeFiles) DirectIO(context.Context, string) bool { return true }
 
 func (fakeFiles) CPUs(context.Context) []uint { return []uint{0, 1} }
 
-func (f fakeFiles) SetRealtime(_ context.Context, vcpus []uint) error {
+func (f fakeFiles) SetRealtime(_ context.Context, vcpus, exclusive []uint) error {
+	if len(exclusive) == 0 {
+		return errors.New("the kubelet was not asked")
+	}
 	if set := f.agent.setRealtime.Load(); set != nil {
 		return (*set)(vcpus)
 	}

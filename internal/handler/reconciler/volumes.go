@@ -61,14 +61,8 @@ func stateClaim(vmi *v1.VirtualMachineInstance) (v1.VolumeStatus, bool) {
 }
 
 func diskTarget(d *libvirtxml.Domain, alias string) string {
-	if d.Devices == nil {
-		return ""
-	}
-	for i := range d.Devices.Disks {
-		disk := &d.Devices.Disks[i]
-		if disk.Alias != nil && disk.Alias.Name == alias && disk.Target != nil {
-			return hypervisor.Clean(disk.Target.Dev)
-		}
+	if disk := diskOf(d, alias); disk != nil && disk.Target != nil {
+		return hypervisor.Clean(disk.Target.Dev)
 	}
 	return ""
 }

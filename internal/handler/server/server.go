@@ -48,7 +48,7 @@ type Options struct {
 	Client client.Reader
 	// Machines leads to the hypervisors.
 	Machines Machines
-	// Limits bound what clients can take of the agent; zero means DefaultLimits.
+	// Limits bound what clients can take of the agent; what is zero is as in DefaultLimits.
 	Limits Limits
 }
 
@@ -68,9 +68,7 @@ func New(o Options) (*Server, error) {
 	if o.TLS == nil {
 		return nil, errors.New("the server of consoles has no TLS configuration: it serves nobody without certificates")
 	}
-	if o.Limits == (Limits{}) {
-		o.Limits = DefaultLimits
-	}
+	o.Limits = o.Limits.withDefaults()
 	s := &Server{Options: o, sessions: newSessions(o.Limits), busy: make(chan struct{}, o.Limits.Questions), dialVSOCK: vsock.Dial}
 	s.handler = onlyVirtAPI(s.routes())
 	return s, nil

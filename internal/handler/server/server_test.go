@@ -293,6 +293,22 @@ func TestStreamsAreLimited(t *testing.T) {
 	}
 }
 
+func TestANamespaceHasAShareOfStreams(t *testing.T) {
+	n := newNode(t, func(o *server.Options) { o.Limits = server.Limits{PerNamespace: 2} })
+	n.stream(n.url("", agentapi.Console))
+	n.stream(n.url("", agentapi.VNC))
+	code, body := n.refused(n.url("", agentapi.VNC))
+	expectStatus(t, code, body, http.StatusTooManyRequests, "namespace "+vmiKey.Namespace+" has 2 streams open on the node")
+}
+
+func TestTheLastStreamsAreForThoseWhoHaveFew(t *testing.T) {
+	n := newNode(t, func(o *server.Options) { o.Limits = server.Limits{Streams: 4, Reserve: 2, Few: 2} })
+	n.stream(n.url("", agentapi.Console))
+	n.stream(n.url("", agentapi.VNC))
+	code, body := n.refused(n.url("", agentapi.VNC))
+	expectStatus(t, code, body, http.StatusTooManyRequests, "the rest are for namespaces that have fewer than 2")
+}
+
 func TestStreamsAreToldThatTheAgentStops(t *testing.T) {
 	n := newNode(t, nil)
 	console, screen := n.stream(n.url("", agentapi.Console)), n.stream(n.url("", agentapi.VNC))

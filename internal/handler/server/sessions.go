@@ -4,6 +4,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -18,15 +19,18 @@ import (
 
 // Limits bound what clients can take of an agent.
 type Limits struct {
-	// PerVMI is how many streams an instance may have at a time, Streams how many all of them may have.
-	PerVMI, Streams int
+	// PerVMI is how many streams an instance may have at a time, PerNamespace how many those of a namespace may have, and Streams how
+	// many all of them may have.
+	PerVMI, PerNamespace, Streams int
+	// Reserve is how many of the last streams are for namespaces that have fewer than Few.
+	Reserve, Few int
 	// Questions is how many answers of guests and images of screens are collected at a time. Others wait for their turn.
 	Questions int
 }
 
 // DefaultLimits are far above what people use and bound what the agent spends: a stream costs two descriptors and less than
-// 400 KiB.
-var DefaultLimits = Limits{PerVMI: 256, Streams: 1024, Questions: 4}
+// 400 KiB. No instance and no namespace can take all of them.
+var DefaultLimits = Limits{PerVMI: 200, PerNamespace: 400, Streams: 1024, Reserve: 200, Few: 10, Questions: 4}
 
 // retryAfter is when a client that was one too many may try again, in seconds.
 const retryAfter = 5
@@ -47,7 +51,9 @@ type sessions struct {
 	mu     sync.Mutex
 	ended  bool
 	perVMI map[types.UID]int
-	all    map[*session]struct{}
+	// perNamespace counts the streams of namespaces that have any.
+	perNamespace map[string]int
+	all          map[*session]struct{}
 	// holders have what only one can have.
 	holders map[place]*session
 	wait    sync.WaitGroup
@@ -65,15 +71,26 @@ type session struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	vmi    types.UID
-	place  *place
+	// namespace is that of the instance.
+	namespace string
+	place     *place
+}
+
+// withDefaults takes what is not set from DefaultLimits.
+func (l Limits) withDefaults() Limits {
+	return Limits{
+		PerVMI: cmp.Or(l.PerVMI, DefaultLimits.PerVMI), PerNamespace: cmp.Or(l.PerNamespace, DefaultLimits.PerNamespace),
+		Streams: cmp.Or(l.Streams, DefaultLimits.Streams), Reserve: cmp.Or(l.Reserve, DefaultLimits.Reserve),
+		Few: cmp.Or(l.Few, DefaultLimits.Few), Questions: cmp.Or(l.Questions, DefaultLimits.Questions),
+	}
 }
 
 func newSessions(limits Limits) *sessions {
-	return &sessions{limits: limits, perVMI: map[types.UID]int{}, all: map[*session]struct{}{}, holders: map[place]*session{}}
+	return &sessions{limits: limits, perVMI: map[types.UID]int{}, perNamespace: map[string]int{}, all: map[*session]struct{}{}, holders: map[place]*session{}}
 }
 
 // open counts a stream in. Its context ends when it must, with an ending as the cause.
-func (s *sessions) open(ctx context.Context, vmi types.UID) (*session, error) {
+func (s *sessions) open(ctx context.Context, namespace string, vmi types.UID) (*session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -83,11 +100,17 @@ func (s *sessions) open(ctx context.Context, vmi types.UID) (*session, error) {
 		return nil, tooMany(fmt.Sprintf("the agent has %d streams open, which is all that it may have", s.limits.Streams))
 	case s.perVMI[vmi] >= s.limits.PerVMI:
 		return nil, tooMany(fmt.Sprintf("the instance has %d streams open, which is all that it may have", s.limits.PerVMI))
+	case s.perNamespace[namespace] >= s.limits.PerNamespace:
+		return nil, tooMany(fmt.Sprintf("namespace %s has %d streams open on the node, which is all that it may have", namespace, s.limits.PerNamespace))
+	case len(s.all) >= s.limits.Streams-s.limits.Reserve && s.perNamespace[namespace] >= s.limits.Few:
+		return nil, tooMany(fmt.Sprintf("the agent has %d streams open, and the rest are for namespaces that have fewer than %d; namespace %s has %d",
+			len(s.all), s.limits.Few, namespace, s.perNamespace[namespace]))
 	}
-	opened := &session{vmi: vmi}
+	opened := &session{vmi: vmi, namespace: namespace}
 	opened.ctx, opened.cancel = context.WithCancelCause(ctx)
 	s.all[opened] = struct{}{}
 	s.perVMI[vmi]++
+	s.perNamespace[namespace]++
 	s.wait.Add(1)
 	return opened, nil
 }
@@ -107,6 +130,9 @@ func (s *sessions) close(closed *session) {
 	delete(s.all, closed)
 	if s.perVMI[closed.vmi]--; s.perVMI[closed.vmi] == 0 {
 		delete(s.perVMI, closed.vmi)
+	}
+	if s.perNamespace[closed.namespace]--; s.perNamespace[closed.namespace] == 0 {
+		delete(s.perNamespace, closed.namespace)
 	}
 	if closed.place != nil && s.holders[*closed.place] == closed {
 		delete(s.holders, *closed.place)

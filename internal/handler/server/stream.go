@@ -66,7 +66,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, t *target, open 
 	if err := checkUpgrade(r); err != nil {
 		return err
 	}
-	session, err := s.sessions.open(r.Context(), t.vmi.UID)
+	session, err := s.sessions.open(r.Context(), t.vmi.Namespace, t.vmi.UID)
 	if err != nil {
 		return err
 	}

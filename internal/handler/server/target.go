@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/reconciler"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // target is what a request is about.
@@ -84,7 +84,7 @@ func (s *Server) pod(ctx context.Context, vmi *v1.VirtualMachineInstance) (*core
 	}
 	own := pods.Items[:0]
 	for _, pod := range pods.Items {
-		if metav1.IsControlledBy(&pod, vmi) {
+		if podspec.IsOf(&pod, vmi) {
 			own = append(own, pod)
 		}
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package console carries what the guest prints on its serial console from a FIFO to the launcher's standard
-// output, where the kubelet takes it as the container's log. It always drains the FIFO, so a guest that prints
+// Package console carries what the guest prints on its serial console from QEMU's FIFO to that of the container
+// guest-console-log, whose log it becomes. It always drains QEMU's FIFO, so a guest that prints
 // without end, or a log that is not read, never blocks QEMU: what passes the limits is dropped and counted.
 package console
 
@@ -19,6 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
+
+	"github.com/vireo-project/vireo/internal/launcher/tail"
 )
 
 // Limits of the console's log. A Debian guest prints about 60 KiB while it boots; a kernel with all its
@@ -38,10 +40,10 @@ const (
 )
 
 // Open makes the FIFO if it is missing and opens it for reading and writing, so that it neither ends when
-// QEMU closes it nor keeps QEMU waiting for a reader.
+// its writer closes it nor keeps its writer waiting for a reader.
 func Open(path string) (*os.File, error) {
-	if err := unix.Mkfifo(path, 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("make the console's FIFO %s: %w", path, err)
+	if err := tail.Make(path); err != nil {
+		return nil, fmt.Errorf("make the console's FIFO: %w", err)
 	}
 	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0) //nolint:gosec // the launcher's own path
 	if err != nil {

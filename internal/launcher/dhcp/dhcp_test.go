@@ -240,21 +240,34 @@ func TestReply6(t *testing.T) {
 	}
 }
 
-// FuzzReply: whatever a guest sends, there is an answer or none, and no crash.
+// maxReply is the longest packet that all clients take. Source: RFC 2131, 2 (576 bytes for the whole datagram), and for DHCPv6 the
+// least MTU of IPv6 (RFC 8200, 5).
+const maxReply = 1280
+
+// FuzzReply: whatever a guest sends, there is an answer of a bounded length to that very guest, or none.
 func FuzzReply(f *testing.F) {
 	lease := Lease{Address: prefix("10.0.2.2/24"), Server: addr("10.0.2.1"), Router: addr("10.0.2.1"), IPv6: addr("fd10::2")}
 	if discover, err := dhcpv4.NewDiscovery(guestMAC); err == nil {
 		f.Add(discover.ToBytes())
 	}
-	f.Fuzz(func(_ *testing.T, packet []byte) {
+	if solicit, err := dhcpv6.NewSolicit(guestMAC); err == nil {
+		f.Add(solicit.ToBytes())
+	}
+	f.Fuzz(func(t *testing.T, packet []byte) {
 		if request, err := dhcpv4.FromBytes(packet); err == nil {
 			if reply, err := lease.reply(request); err == nil && reply != nil {
-				_ = reply.ToBytes()
+				again, err := dhcpv4.FromBytes(reply.ToBytes())
+				if err != nil || again.TransactionID != request.TransactionID || len(reply.ToBytes()) > maxReply {
+					t.Errorf("a reply of %d bytes: %v (%v)", len(reply.ToBytes()), again, err)
+				}
 			}
 		}
 		if request, err := dhcpv6.MessageFromBytes(packet); err == nil {
 			if reply, err := lease.reply6(request, serverID(guestMAC)); err == nil && reply != nil {
-				_ = reply.ToBytes()
+				again, err := dhcpv6.MessageFromBytes(reply.ToBytes())
+				if err != nil || again.TransactionID != request.TransactionID || len(reply.ToBytes()) > len(packet)+maxReply {
+					t.Errorf("a reply of %d bytes to %d: %v (%v)", len(reply.ToBytes()), len(packet), again, err)
+				}
 			}
 		}
 	})

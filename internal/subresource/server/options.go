@@ -6,6 +6,7 @@ package server
 import (
 	"fmt"
 	"net"
+	"net/http"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/server/options"
 	basecompatibility "k8s.io/component-base/compatibility"
 
+	"github.com/vireo-project/vireo/internal/health"
 	"github.com/vireo-project/vireo/internal/subresource"
 )
 
@@ -43,6 +45,8 @@ type Options struct {
 	// Kubeconfig is that of the API server which authenticates and authorizes; empty means the one of the cluster that
 	// virt-api runs in.
 	Kubeconfig string
+	// Health answers /healthz, to anybody. Nil leaves the answer of Kubernetes' machinery.
+	Health http.Handler
 }
 
 // chain is the configuration of a Kubernetes API server without storage: authentication by the API server's proxy (its
@@ -60,6 +64,9 @@ func (o *Options) chain(verbs []subresource.Verb) (*apiserver.Config, error) {
 	config.MaxRequestsInFlight, config.MaxMutatingRequestsInFlight = maxInFlight, maxMutatingInFlight
 	config.ShutdownDelayDuration = farewell
 	config.SkipOpenAPIInstallation = true
+	if o.Health != nil {
+		config.BuildHandlerChainFunc = o.withHealth
+	}
 	config.EnableIndex, config.EnableDiscovery, config.EnableProfiling = false, false, false
 	for _, apply := range []func(*apiserver.Config) error{o.serve, o.authenticate, o.authorize} {
 		if err := apply(config); err != nil {
@@ -67,6 +74,18 @@ func (o *Options) chain(verbs []subresource.Verb) (*apiserver.Config, error) {
 		}
 	}
 	return config, nil
+}
+
+// withHealth answers /healthz before anybody is asked for a right.
+func (o *Options) withHealth(handler http.Handler, config *apiserver.Config) http.Handler {
+	chain := apiserver.DefaultBuildHandlerChain(handler, config)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == health.Path {
+			o.Health.ServeHTTP(w, r)
+			return
+		}
+		chain.ServeHTTP(w, r)
+	})
 }
 
 func (o *Options) serve(config *apiserver.Config) error {

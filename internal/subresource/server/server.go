@@ -12,6 +12,7 @@ import (
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiserver "k8s.io/apiserver/pkg/server"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -75,11 +76,26 @@ func routes(verbs []subresource.Verb) (http.Handler, error) {
 func serve(v subresource.Verb) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
-		if err := v.Serve(w, r); err != nil {
+		err := checkPath(r)
+		if err == nil {
+			err = v.Serve(w, r)
+		}
+		if err != nil {
 			writeError(w, err)
 			log.FromContext(r.Context()).V(1).Info("Refused", "verb", v.RBACName(), "path", r.URL.Path, "reason", err.Error())
 		}
 	}
+}
+
+// checkPath refuses a path with an escaped slash in a name. net/http takes it for a part of the name, and Kubernetes, which
+// authorized the request, for the end of it: it looked at another object and another subresource.
+func checkPath(r *http.Request) error {
+	for _, parameter := range []string{"namespace", "name"} {
+		if value := r.PathValue(parameter); len(content.IsPathSegmentName(value)) > 0 {
+			return apierrors.NewBadRequest(fmt.Sprintf("the %s %q in the path is not that of an object", parameter, value))
+		}
+	}
+	return nil
 }
 
 // writeError answers with the Status of an error. What is none of Kubernetes' errors is ours, and internal.

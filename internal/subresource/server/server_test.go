@@ -73,7 +73,7 @@ var _ = Describe("virt-api", func() {
 	It("asks virt-controller by the VM's status, and takes the grace period back if that fails", func() {
 		vm := builder.MakeVM("manual").Namespace("default").Strategy(v1.RunStrategyManual).Obj()
 		Expect(k8s.Create(ctx, vm)).To(Succeed())
-		vmi := builder.MakeVMI("manual").Namespace("default").Obj()
+		vmi := builder.MakeVMI("manual").Namespace("default").OwnedBy(vm).Obj()
 		vmi.Spec.TerminationGracePeriodSeconds = ptr.To[int64](30)
 		Expect(k8s.Create(ctx, vmi)).To(Succeed())
 		vmi.Status.Phase = v1.Running

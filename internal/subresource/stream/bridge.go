@@ -7,6 +7,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"github.com/coder/websocket"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/agentapi"
@@ -24,9 +26,12 @@ import (
 
 // Limits bound what streams may cost. Zero values stand for the defaults.
 type Limits struct {
-	// Total is how many streams there may be at once, and PerInstance how many of them to one instance.
-	// Defaults: 1000 and 300. A stream costs about 100 KiB.
-	Total, PerInstance int
+	// Total is how many streams there may be at once. PerInstance is how many of them may lead to one instance, PerNamespace to the
+	// instances of one namespace, and PerUser be one user's. Defaults: 1000, 200, 300 and 300. A stream costs about 100 KiB.
+	Total, PerInstance, PerNamespace, PerUser int
+	// Reserve is how many of the last of all streams are for those who have few: a namespace and a user with fewer than Few each.
+	// So a few that take all they may have leave room for the others. Defaults: 200 and 10.
+	Reserve, Few int
 	// WriteTimeout is how long a side may leave something unread. Default: 1 minute.
 	WriteTimeout time.Duration
 	// PingInterval is how often each side is asked whether it is still there, so that idle connections are neither
@@ -46,12 +51,12 @@ func (l Limits) withDefaults() Limits {
 	set(&l.WriteTimeout, time.Minute)
 	set(&l.PingInterval, 20*time.Second)
 	set(&l.PingTimeout, l.WriteTimeout+15*time.Second)
-	if l.Total == 0 {
-		l.Total = 1000
-	}
-	if l.PerInstance == 0 {
-		l.PerInstance = 300
-	}
+	l.Total = cmp.Or(l.Total, 1000)
+	l.PerInstance = cmp.Or(l.PerInstance, 200)
+	l.PerNamespace = cmp.Or(l.PerNamespace, 300)
+	l.PerUser = cmp.Or(l.PerUser, 300)
+	l.Reserve = cmp.Or(l.Reserve, 200)
+	l.Few = cmp.Or(l.Few, 10)
 	return l
 }
 
@@ -62,12 +67,16 @@ type Bridge struct {
 
 	mu    sync.Mutex
 	total int
-	each  map[types.NamespacedName]int
+	// each counts the streams of whoever has any.
+	each map[holder]int
 }
+
+// holder is whoever streams are counted for: an instance, a namespace or a user.
+type holder struct{ kind, name string }
 
 // NewBridge makes a Bridge. It ends all streams when stopping is closed.
 func NewBridge(limits Limits, stopping <-chan struct{}) *Bridge {
-	return &Bridge{limits: limits.withDefaults(), stopping: stopping, each: map[types.NamespacedName]int{}}
+	return &Bridge{limits: limits.withDefaults(), stopping: stopping, each: map[holder]int{}}
 }
 
 // Stream is what is asked for.
@@ -91,7 +100,7 @@ func (b *Bridge) Serve(w http.ResponseWriter, r *http.Request, s Stream) error {
 	if err := upgradable(r); err != nil {
 		return err
 	}
-	release, err := b.admit(s.Instance)
+	release, err := b.admit(s.Instance, userOf(r))
 	if err != nil {
 		return err
 	}
@@ -101,7 +110,7 @@ func (b *Bridge) Serve(w http.ResponseWriter, r *http.Request, s Stream) error {
 		return err
 	}
 	client, err := websocket.Accept(w, r, &websocket.AcceptOptions{
-		Subprotocols: []string{agentapi.StreamProtocol},
+		Subprotocols: []string{agentapi.ReasonProtocol, agentapi.StreamProtocol},
 		// Who asks was authenticated by what they sent and not by where a page came from: there are no cookies.
 		InsecureSkipVerify: true,
 	})
@@ -114,7 +123,7 @@ func (b *Bridge) Serve(w http.ResponseWriter, r *http.Request, s Stream) error {
 	if s.Buffer == 0 {
 		s.Buffer = defaultBuffer
 	}
-	end := b.newSession(client, agent, s.Buffer).run()
+	end := b.newSession(client, agent, s).run()
 	log.FromContext(r.Context()).V(1).Info("Stream ended", "kind", s.Kind, "vmi", s.Instance, "by", end.who(), "code", int(end.code), "reason", end.reason)
 	return nil
 }
@@ -138,8 +147,25 @@ func upgradable(r *http.Request) error {
 	return nil
 }
 
+// userOf is who asks.
+func userOf(r *http.Request) string {
+	if user, ok := request.UserFrom(r.Context()); ok {
+		return user.GetName()
+	}
+	return ""
+}
+
 // admit counts a stream, or refuses it.
-func (b *Bridge) admit(instance types.NamespacedName) (release func(), err error) {
+func (b *Bridge) admit(instance types.NamespacedName, user string) (release func(), err error) {
+	shares := []struct {
+		holder
+		limit int
+		what  string
+	}{
+		{holder{"instance", instance.String()}, b.limits.PerInstance, "VirtualMachineInstance " + instance.String()},
+		{holder{"namespace", instance.Namespace}, b.limits.PerNamespace, "namespace " + instance.Namespace},
+		{holder{"user", user}, b.limits.PerUser, "user " + user},
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
@@ -147,21 +173,36 @@ func (b *Bridge) admit(instance types.NamespacedName) (release func(), err error
 		return nil, apierrors.NewServiceUnavailable(goodbye)
 	default:
 	}
-	switch {
-	case b.total >= b.limits.Total:
-		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("virt-api has %d streams open and takes no more, close some or try again", b.total), 1)
-	case b.each[instance] >= b.limits.PerInstance:
-		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("virt-api has %d streams to %s open and takes no more, close some",
-			b.each[instance], instance), 1)
+	if b.total >= b.limits.Total {
+		return nil, refuse("virt-api has %d streams open, which is all that it may have: close some or try again", b.total)
+	}
+	for _, s := range shares {
+		if b.each[s.holder] >= s.limit {
+			return nil, refuse("%s has %d streams open at this virt-api, which is the limit for one %s: close some", s.what, s.limit, s.kind)
+		}
+	}
+	for _, s := range shares[1:] {
+		if b.total >= b.limits.Total-b.limits.Reserve && b.each[s.holder] >= b.limits.Few {
+			return nil, refuse("virt-api has %d streams open, and the rest are for those who have fewer than %d; %s has %d: close some or try again",
+				b.total, b.limits.Few, s.what, b.each[s.holder])
+		}
 	}
 	b.total++
-	b.each[instance]++
+	for _, s := range shares {
+		b.each[s.holder]++
+	}
 	return func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.total--
-		if b.each[instance]--; b.each[instance] == 0 {
-			delete(b.each, instance)
+		for _, s := range shares {
+			if b.each[s.holder]--; b.each[s.holder] == 0 {
+				delete(b.each, s.holder)
+			}
 		}
 	}, nil
+}
+
+func refuse(format string, arguments ...any) error {
+	return apierrors.NewTooManyRequests(fmt.Sprintf(format, arguments...), 1)
 }

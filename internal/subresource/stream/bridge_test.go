@@ -5,12 +5,14 @@ package stream
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +22,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/vireo-project/vireo/internal/agentapi"
 )
 
 var instance = types.NamespacedName{Namespace: "ns", Name: "vm"}
@@ -58,7 +64,13 @@ func newScene(t *testing.T, limits Limits, agent func(context.Context, *websocke
 		if other := r.URL.Query().Get("vm"); other != "" {
 			name.Name = other
 		}
-		err := bridge.Serve(w, r, Stream{Kind: Console, Instance: name, Dial: func(ctx context.Context) (*websocket.Conn, error) {
+		name.Namespace = cmp.Or(r.URL.Query().Get("namespace"), name.Namespace)
+		r = r.WithContext(request.WithUser(r.Context(), &user.DefaultInfo{Name: r.URL.Query().Get("user")}))
+		kind := Kind(cmp.Or(r.URL.Query().Get("kind"), string(Console)))
+		err := bridge.Serve(w, r, Stream{Kind: kind, Instance: name, Dial: func(ctx context.Context) (*websocket.Conn, error) {
+			if r.URL.Query().Has("unreachable") {
+				return nil, apierrors.NewServiceUnavailable("the agent is away")
+			}
 			conn, _, err := websocket.Dial(ctx, node.URL, nil) //nolint:bodyclose // the library's
 			return conn, err
 		}})
@@ -74,7 +86,13 @@ func newScene(t *testing.T, limits Limits, agent func(context.Context, *websocke
 
 func (s *scene) dial(query string) *websocket.Conn {
 	s.t.Helper()
-	conn, _, err := websocket.Dial(s.t.Context(), s.url+query, nil) //nolint:bodyclose // the library's
+	return s.dialAs(query, agentapi.ReasonProtocol, agentapi.StreamProtocol)
+}
+
+// dialAs opens a stream as a client that knows some protocols.
+func (s *scene) dialAs(query string, protocols ...string) *websocket.Conn {
+	s.t.Helper()
+	conn, _, err := websocket.Dial(s.t.Context(), s.url+query, &websocket.DialOptions{Subprotocols: protocols}) //nolint:bodyclose // the library's
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -146,6 +164,32 @@ func TestEndOfTheAgentReachesTheClient(t *testing.T) {
 	} {
 		s := newScene(t, Limits{}, func(_ context.Context, conn *websocket.Conn) { _ = conn.Close(tc.code, tc.reason) })
 		s.expectEnd(s.dial(""), tc.code, tc.reason)
+	}
+}
+
+// KubeVirt's clients take a close frame for a good end, and wait for a bad one when another client has taken over.
+func TestStreamOfAKubeVirtClientBreaksWhenItIsTakenOver(t *testing.T) {
+	for kind, last := range map[Kind]string{Console: "guest: \r\nanother client has it now\r\n", VNC: "guest: "} {
+		s := newScene(t, Limits{}, func(ctx context.Context, conn *websocket.Conn) {
+			_ = conn.Write(ctx, websocket.MessageBinary, []byte("guest: "))
+			_ = conn.Close(agentapi.CloseTakenOver, "another client has it now")
+		})
+		conn := s.dialAs("?kind="+string(kind), agentapi.StreamProtocol)
+		got := ""
+		for {
+			_, message, err := conn.Read(t.Context())
+			got += string(message)
+			if err == nil {
+				continue
+			}
+			if closed := (websocket.CloseError{}); errors.As(err, &closed) || !errors.Is(err, io.EOF) {
+				t.Errorf("%s ended with %v, and not as a connection that breaks", kind, err)
+			}
+			break
+		}
+		if got != last {
+			t.Errorf("%s: the client got %q, want %q", kind, got, last)
+		}
 	}
 }
 
@@ -231,6 +275,68 @@ func TestLimits(t *testing.T) {
 			t.Fatal(refusal)
 		}
 	}
+}
+
+func TestShares(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		limits Limits
+		// open are streams that are there, refused is one too many, and open is another that is not.
+		open           []string
+		refused, other string
+		why            string
+	}{
+		{"of an instance", Limits{PerInstance: 2}, []string{"?user=a", "?user=b"}, "?user=c", "?vm=other",
+			"VirtualMachineInstance ns/vm has 2 streams open at this virt-api, which is the limit for one instance"},
+		{"of a namespace", Limits{PerNamespace: 2}, []string{"?vm=a&user=a", "?vm=b&user=b"}, "?vm=c&user=c", "?namespace=other",
+			"namespace ns has 2 streams open at this virt-api, which is the limit for one namespace"},
+		{"of a user", Limits{PerUser: 2}, []string{"?user=eve&namespace=a", "?user=eve&namespace=b"}, "?user=eve&namespace=c", "?user=bob",
+			"user eve has 2 streams open at this virt-api, which is the limit for one user"},
+		{"what is left of all, by namespace", Limits{Total: 4, Reserve: 2, Few: 2}, []string{"?user=a", "?user=b"}, "?user=c", "?user=c&namespace=other",
+			"namespace ns has 2"},
+		{"what is left of all, by user", Limits{Total: 4, Reserve: 2, Few: 2}, []string{"?user=eve&namespace=a", "?user=eve&namespace=b"},
+			"?user=eve&namespace=c", "?user=bob", "user eve has 2"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newScene(t, tc.limits, echo)
+			for _, query := range tc.open {
+				s.dial(query)
+			}
+			s.expectRefusal(tc.refused, func(err error) bool {
+				return apierrors.IsTooManyRequests(err) && strings.Contains(err.Error(), tc.why)
+			})
+			s.dial(tc.other)
+		})
+	}
+}
+
+// Four instances of one tenant must not be enough to keep all others out.
+func TestOneTenantLeavesRoomForOthers(t *testing.T) {
+	b := NewBridge(Limits{}, make(chan struct{}))
+	open := func(namespace, user string) int {
+		for n := 0; ; n++ {
+			name := types.NamespacedName{Namespace: namespace, Name: strconv.Itoa(n % 20)}
+			if _, err := b.admit(name, user); err != nil {
+				return n
+			}
+		}
+	}
+	for i := range 10 {
+		open("greedy-"+strconv.Itoa(i), "greedy-"+strconv.Itoa(i))
+	}
+	if n := open("modest", "modest"); n < b.limits.Few {
+		t.Errorf("a namespace that had none gets %d streams", n)
+	}
+}
+
+// A stream that does not come about is not counted.
+func TestRefusedStreamsLeaveNothingBehind(t *testing.T) {
+	s := newScene(t, Limits{PerInstance: 1}, echo)
+	for range 3 {
+		s.expectRefusal("?unreachable=", apierrors.IsServiceUnavailable)
+	}
+	s.dial("")
+	s.expectRefusal("", apierrors.IsTooManyRequests)
 }
 
 // flood sends until it is stopped.

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/vireo-project/vireo/internal/agentapi"
 )
 
 const (
@@ -20,6 +22,8 @@ const (
 	goodbye = "virt-api is being stopped or replaced, connect again"
 	// maxReason is how long a close reason may be. RFC 6455, 5.5 and 5.5.1.
 	maxReason = 123
+	// lastWords is how long a client may take to take the last line of its stream.
+	lastWords = 5 * time.Second
 )
 
 // side is one end of a stream.
@@ -51,16 +55,18 @@ type session struct {
 	bridge        *Bridge
 	client, agent *side
 	buffer        int
+	// words says that a person reads the stream as it is.
+	words bool
 	// ends takes the first ending; those that follow are its consequences.
 	ends chan ending
 }
 
-func (b *Bridge) newSession(client, agent *websocket.Conn, buffer int) *session {
+func (b *Bridge) newSession(client, agent *websocket.Conn, s Stream) *session {
 	// Messages are carried in pieces through a buffer: their size is no matter.
 	client.SetReadLimit(-1)
 	agent.SetReadLimit(-1)
 	return &session{
-		bridge: b, buffer: buffer, ends: make(chan ending, 1),
+		bridge: b, buffer: s.Buffer, words: s.Kind == Console, ends: make(chan ending, 1),
 		client: &side{"the client", client}, agent: &side{"the node agent", agent},
 	}
 }
@@ -86,7 +92,7 @@ func (s *session) run() ending {
 		end = ending{code: websocket.StatusGoingAway, reason: goodbye}
 	}
 	stopPinging()
-	running.Go(func() { s.close(s.client, end) })
+	running.Go(func() { s.closeClient(end) })
 	running.Go(func() { s.close(s.agent, end) })
 	running.Wait()
 	return end
@@ -98,6 +104,21 @@ func (s *session) end(e ending) {
 	case s.ends <- e:
 	default:
 	}
+}
+
+// closeClient says goodbye to the client. One that was made for KubeVirt takes a close frame for an end that is well, and waits for a
+// connection that breaks when another client has taken over: it gets the reason as the last line of a console, and no close frame.
+func (s *session) closeClient(e ending) {
+	if e.code != agentapi.CloseTakenOver || s.client.conn.Subprotocol() == agentapi.ReasonProtocol {
+		s.close(s.client, e)
+		return
+	}
+	if s.words {
+		ctx, cancel := context.WithTimeout(context.Background(), lastWords)
+		defer cancel()
+		_ = s.client.conn.Write(ctx, websocket.MessageBinary, []byte("\r\n"+e.reason+"\r\n"))
+	}
+	_ = s.client.conn.CloseNow()
 }
 
 // close says goodbye to a side, for at most some seconds. That also ends whoever reads from it or writes to it.

@@ -111,6 +111,9 @@ func (c *CLI) Objects() (client.Client, error) {
 	return client.New(config, client.Options{Scheme: Scheme, Mapper: mapper, Log: klog.Background()})
 }
 
+// Config is the way to the cluster, for what Objects and Subresources cannot do.
+func (c *CLI) Config() (*rest.Config, error) { return c.config() }
+
 // Subresources asks for the verbs of VMs and instances.
 func (c *CLI) Subresources() (*subresources.Client, error) {
 	config, err := c.config()

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"unicode"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -74,15 +75,13 @@ func isAPIMissing(err error) bool {
 	return false
 }
 
-// Plain is a text without what a terminal would take for a command: messages may come from a guest.
+// Plain is a text without what a terminal would take for a command, or for an order to write from right to left or nothing at all:
+// messages may come from a guest.
 func Plain(text string) string {
 	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
+		if r == '\n' || r == '\t' || unicode.IsGraphic(r) {
 			return r
-		case r < ' ' || r >= 0x7f && r < 0xa0:
-			return -1
 		}
-		return r
+		return -1
 	}, text)
 }

@@ -152,14 +152,14 @@ func (c *Client) Stream(ctx context.Context, object Object, path []string, param
 	address.RawQuery = parameters.Encode()
 	// The answer's body is the connection, or what coder/websocket read of it: neither is for the caller to close.
 	socket, answer, err := websocket.Dial(ctx, address.String(), &websocket.DialOptions{ //nolint:bodyclose // see above
-		HTTPClient: c.upgrades, Subprotocols: []string{Protocol},
+		HTTPClient: c.upgrades, Subprotocols: []string{ReasonProtocol, Protocol},
 	})
 	if err != nil {
 		return nil, refusal(err, answer, path[0], object)
 	}
-	if chosen := socket.Subprotocol(); chosen != Protocol && chosen != "" {
+	if chosen := socket.Subprotocol(); chosen != Protocol && chosen != ReasonProtocol && chosen != "" {
 		_ = socket.Close(websocket.StatusProtocolError, "unknown subprotocol")
-		return nil, fmt.Errorf("the server chose the stream protocol %q, which is not %s", chosen, Protocol)
+		return nil, fmt.Errorf("the server chose the stream protocol %q, which is neither %s nor %s", chosen, ReasonProtocol, Protocol)
 	}
 	return newStream(socket), nil
 }

@@ -15,8 +15,12 @@ import (
 	"github.com/coder/websocket"
 )
 
-// Protocol is the subprotocol of websockets that carry a plain stream of bytes.
-const Protocol = "plain.kubevirt.io"
+// Subprotocols of websockets that carry a plain stream of bytes. KubeVirt knows Protocol alone; a server that knows ReasonProtocol
+// says in a close frame why a stream ended that another client took over.
+const (
+	Protocol       = "plain.kubevirt.io"
+	ReasonProtocol = "reason.vireo.io"
+)
 
 const (
 	// pingEvery keeps proxies and load balancers between here and the cluster from closing a stream on which nobody types.

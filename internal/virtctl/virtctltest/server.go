@@ -97,6 +97,9 @@ func (s *Server) Subresource(method, path string, handler http.HandlerFunc) {
 	s.mux.HandleFunc(method+" /apis/"+subresources.Group+"/v1"+path, handler)
 }
 
+// Handle serves a path of the API server's own, such as "/api/v1/namespaces/{namespace}/pods/{name}/attach".
+func (s *Server) Handle(path string, handler http.HandlerFunc) { s.mux.HandleFunc(path, handler) }
+
 // Record serves a path, remembers its requests and answers with a code and a body.
 func (s *Server) Record(method, path string, code int, answer string) {
 	s.Subresource(method, path, func(w http.ResponseWriter, r *http.Request) {

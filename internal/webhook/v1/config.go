@@ -18,6 +18,8 @@ const (
 	gateMultiArch       = "MultiArchitecture"
 	gateNetworkDRA      = "NetworkDevicesWithDRA"
 	gatePasst           = "PasstBinding"
+	gateRebootPolicy    = "RebootPolicy"
+	gateReservedMemory  = "ReservedOverheadMemlock"
 	gateSEV             = "WorkloadEncryptionSEV"
 	gateSidecar         = "Sidecar"
 	gateTDX             = "WorkloadEncryptionTDX"

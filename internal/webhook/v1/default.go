@@ -30,6 +30,7 @@ func setDefaults(vmi *v1.VirtualMachineInstance, config clusterconfig.Config) {
 	defaultPlatform(spec, config)
 	defaultCPU(spec, config)
 	defaultMemory(spec)
+	defaultRequests(&spec.Domain.Resources)
 	defaultFirmware(vmi)
 	defaultBootloader(spec)
 	defaultFeatures(spec)
@@ -132,6 +133,21 @@ func defaultMemory(spec *v1.VirtualMachineInstanceSpec) {
 		spec.Domain.Memory = memory
 	}
 	memory.Guest = ptr.To(guest.DeepCopy())
+}
+
+// defaultRequests makes a limit without a request the request as well, as Kubernetes does for a Pod: a guest that says no more than
+// how many CPUs it may have gets them.
+func defaultRequests(resources *v1.ResourceRequirements) {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		limit, request := resources.Limits[name], resources.Requests[name]
+		if limit.IsZero() || !request.IsZero() {
+			continue
+		}
+		if resources.Requests == nil {
+			resources.Requests = corev1.ResourceList{}
+		}
+		resources.Requests[name] = limit.DeepCopy()
+	}
 }
 
 func defaultFirmware(vmi *v1.VirtualMachineInstance) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -195,6 +196,34 @@ func TestDefaultProbe(t *testing.T) {
 	want := &v1.Probe{TimeoutSeconds: 1, PeriodSeconds: 3, SuccessThreshold: 1, FailureThreshold: 3}
 	if diff := cmp.Diff(want, probe); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestDefaultRequests(t *testing.T) {
+	list := func(cpu, memory string) corev1.ResourceList {
+		out := corev1.ResourceList{}
+		for name, quantity := range map[corev1.ResourceName]string{corev1.ResourceCPU: cpu, corev1.ResourceMemory: memory} {
+			if quantity != "" {
+				out[name] = resource.MustParse(quantity)
+			}
+		}
+		return out
+	}
+	for name, tc := range map[string]struct{ requests, limits, want corev1.ResourceList }{
+		"nothing":            {nil, nil, nil},
+		"limits alone":       {nil, list("2", "3Gi"), list("2", "3Gi")},
+		"a limit of CPU":     {list("", "1Gi"), list("2", ""), list("2", "1Gi")},
+		"requests count":     {list("500m", "1Gi"), list("2", "3Gi"), list("500m", "1Gi")},
+		"requests alone":     {list("500m", "1Gi"), nil, list("500m", "1Gi")},
+		"a request for none": {list("0", ""), list("2", ""), list("2", "")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := v1.ResourceRequirements{Requests: tc.requests, Limits: tc.limits}
+			defaultRequests(&got)
+			if diff := cmp.Diff(tc.want, got.Requests); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
 	}
 }
 

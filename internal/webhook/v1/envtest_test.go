@@ -164,7 +164,7 @@ var _ = Describe("a VM", func() {
 				"template": map[string]any{
 					"metadata": map[string]any{"labels": map[string]any{"app": "web"}},
 					"spec": map[string]any{"domain": map[string]any{
-						"memory": map[string]any{"guest": "128Mi"}, "devices": map[string]any{},
+						"memory": map[string]any{"guest": "131072Ki"}, "devices": map[string]any{},
 					}},
 				},
 			},
@@ -174,6 +174,24 @@ var _ = Describe("a VM", func() {
 		DeferCleanup(expectGone, ctx, vm)
 		Expect(vm.Object["spec"]).To(Equal(written))
 		Expect(vm.GetFinalizers()).To(ConsistOf(v1.VirtualMachineControllerFinalizer))
+	})
+
+	It("may say the same quantity in other words, and so may whoever updates its VMI", func() {
+		vmi := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+			"metadata": map[string]any{"name": "sized", "namespace": "default"},
+			"spec": map[string]any{"domain": map[string]any{
+				"memory": map[string]any{"guest": "131072Ki"}, "devices": map[string]any{},
+			}},
+		}}
+		Expect(k8s.Create(ctx, vmi)).To(Succeed())
+		DeferCleanup(expectGone, ctx, vmi)
+		path := []string{"spec", "domain", "memory", "guest"}
+		guest, _, err := unstructured.NestedString(vmi.Object, path...)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(guest).To(Equal("128Mi"), "a VMI has its quantities in the canonical form")
+		Expect(unstructured.SetNestedField(vmi.Object, "131072Ki", path...)).To(Succeed())
+		Expect(k8s.Update(ctx, vmi)).To(Succeed(), "which changes nothing of what runs")
 	})
 
 	It("keeps other finalizers", func() {
@@ -213,7 +231,10 @@ var _ = Describe("a VM", func() {
 		vm := newVM("templated", withVolume("root", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "dv"}}))
 		vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{
 			ObjectMeta: metav1.ObjectMeta{Name: "dv"},
-			Spec:       cdiv1beta1.DataVolumeSpec{Source: &cdiv1beta1.DataVolumeSource{HTTP: &cdiv1beta1.DataVolumeSourceHTTP{URL: "http://example.org"}}},
+			Spec: cdiv1beta1.DataVolumeSpec{
+				Source:  &cdiv1beta1.DataVolumeSource{HTTP: &cdiv1beta1.DataVolumeSourceHTTP{URL: "http://example.org"}},
+				Storage: &cdiv1beta1.StorageSpec{},
+			},
 		}}
 		Expect(k8s.Create(ctx, vm)).To(Succeed())
 		DeferCleanup(expectGone, ctx, vm)

@@ -33,7 +33,23 @@ func validateKubeVirt(p *field.Path, spec *v1.KubeVirtSpec) field.ErrorList {
 	errs = append(errs, validateTLS(configuration.Child("tlsConfiguration"), spec.Configuration.TLSConfiguration)...)
 	errs = append(errs, validateSeccomp(configuration.Child("seccompConfiguration", "virtualMachineInstanceProfile", "customProfile"),
 		spec.Configuration.SeccompConfiguration)...)
+	errs = append(errs, validateGates(configuration.Child("developerConfiguration"), spec.Configuration.DeveloperConfiguration)...)
 	return append(errs, validateSelectors(configuration, &spec.Configuration)...)
+}
+
+// validateGates finds gates that are to be on and off. The words are KubeVirt's.
+func validateGates(p *field.Path, developer *v1.DeveloperConfiguration) field.ErrorList {
+	if developer == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	for _, gate := range developer.FeatureGates {
+		if slices.Contains(developer.DisabledFeatureGates, gate) {
+			errs = append(errs, field.Forbidden(p.Child("featureGates"),
+				fmt.Sprintf(`feature gate %q exists on both "FeatureGates" and "DisabledFeatureGates"`, gate)))
+		}
+	}
+	return errs
 }
 
 // validatePlacement judges with the rules for VMIs: both end up in a Pod.
@@ -172,11 +188,7 @@ func warnGates(p *field.Path, developer *v1.DeveloperConfiguration) []string {
 		}
 	}
 	for i, gate := range developer.DisabledFeatureGates {
-		words := aboutGate(gate, false)
-		if slices.Contains(developer.FeatureGates, gate) {
-			words = "is also listed in featureGates, and so it is on"
-		}
-		if words != "" {
+		if words := aboutGate(gate, false); words != "" {
 			told = append(told, fmt.Sprintf("%s: feature gate %s %s", p.Child("disabledFeatureGates").Index(i), gate, words))
 		}
 	}

@@ -27,6 +27,8 @@ func TestJudgeKubeVirt(t *testing.T) {
 	}{
 		{"empty", v1.KubeVirtSpec{}, "", ""},
 		{"emulation", developer(v1.DeveloperConfiguration{UseEmulation: true, FeatureGates: []string{"HostDisk"}}), "", ""},
+		{"gate that is on and off", developer(v1.DeveloperConfiguration{FeatureGates: []string{"HostDisk"}, DisabledFeatureGates: []string{"HostDisk"}}), "",
+			"spec.configuration.developerConfiguration.featureGates: Forbidden: feature gate \"HostDisk\" exists on both \"FeatureGates\" and \"DisabledFeatureGates\""},
 		{"unknown gate", developer(v1.DeveloperConfiguration{FeatureGates: []string{"HostDisk", "Hostdisk"}}),
 			"featureGates[1]: feature gate Hostdisk is not known", ""},
 		{"discontinued gate", developer(v1.DeveloperConfiguration{DisabledFeatureGates: []string{"Passt"}}),

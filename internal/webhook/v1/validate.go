@@ -59,6 +59,7 @@ var specRules = []func(*check){
 	checkTopologySpread,
 	checkLifecycle,
 	checkGates,
+	checkDomainGates,
 	checkLaunchSecurity,
 }
 

@@ -40,6 +40,16 @@ func checkGates(c *check) {
 	}
 }
 
+// checkDomainGates holds fields of the domain itself behind their gates.
+func checkDomainGates(c *check) {
+	if c.spec.Domain.RebootPolicy != nil && !c.config.IsEnabled(gateRebootPolicy) {
+		c.forbidden(c.at("domain", "rebootPolicy"), "%s feature gate is not enabled in kubevirt-config", gateRebootPolicy)
+	}
+	if memory := c.spec.Domain.Memory; memory != nil && memory.ReservedOverhead != nil && !c.config.IsEnabled(gateReservedMemory) {
+		c.forbidden(c.at("domain", "memory", "reservedOverhead"), "%s feature gate is not enabled in kubevirt-config", gateReservedMemory)
+	}
+}
+
 // firmwareDisplay says that a GPU shows a picture before the guest has a driver for it: there is one such display.
 func firmwareDisplay(options *v1.VGPUOptions) bool {
 	if options == nil || options.Display == nil || !enabled(options.Display.Enabled) {

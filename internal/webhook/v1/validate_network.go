@@ -30,6 +30,9 @@ var (
 // lastPortOfKubeVirt is one more than there is. Package impossible keeps a guest from starting with it.
 const lastPortOfKubeVirt = 65536
 
+// maxPortRanges is how many ranges of ports an interface has at most, as in KubeVirt's schema.
+const maxPortRanges = 10
+
 func checkNetworks(c *check) {
 	p := c.at("networks")
 	if c.tooMany(p, len(c.spec.Networks)) {
@@ -241,6 +244,9 @@ func checkPortRanges(c *check) {
 			c.invalid(at, iface.Name, "portRanges are only supported on masquerade interfaces")
 		case len(iface.Ports) > 0:
 			c.invalid(at, iface.Name, "Cannot define both ports and portRanges on interface. Write a port as a range from and to itself.")
+		}
+		if len(iface.PortRanges) > maxPortRanges {
+			c.errs = append(c.errs, field.TooMany(at, len(iface.PortRanges), maxPortRanges))
 		}
 		for j := range iface.PortRanges {
 			c.portRange(at, iface.PortRanges, j)

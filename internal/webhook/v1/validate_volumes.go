@@ -33,6 +33,7 @@ func checkVolumes(c *check) {
 		switch {
 		case volume.ServiceAccount != nil:
 			serviceAccounts++
+			c.sameServiceAccount(volume.ServiceAccount.ServiceAccountName)
 		case volume.DownwardMetrics != nil:
 			metrics++
 		case volume.MemoryDump != nil:
@@ -120,5 +121,13 @@ func checkVolumesUsed(c *check) {
 		if volume.MemoryDump == nil && !used[volume.Name] {
 			c.invalid(p, volume.Name, "%s '%s' not found. Add a disk of that name to domain.devices.disks.", p, volume.Name)
 		}
+	}
+}
+
+// sameServiceAccount finds a volume whose token the Pod cannot have, because it runs as another service account.
+func (c *check) sameServiceAccount(ofVolume string) {
+	if named := c.spec.ServiceAccountName; named != "" && ofVolume != "" && named != ofVolume {
+		c.invalid(c.at("serviceAccountName"), named, "serviceAccountName %s differs from that of the serviceAccount volume, %s. "+
+			"Name the same one, or leave serviceAccountName out.", named, ofVolume)
 	}
 }

@@ -58,8 +58,13 @@ var _ admission.Validator[*v1.VirtualMachine] = (*vmValidator)(nil)
 
 // ValidateCreate implements admission.Validator.
 func (v *vmValidator) ValidateCreate(ctx context.Context, vm *v1.VirtualMachine) (admission.Warnings, error) {
+	return v.validate(ctx, nil, vm)
+}
+
+// validate judges a VM. Before is what it was, or nil if it is new.
+func (v *vmValidator) validate(ctx context.Context, before, vm *v1.VirtualMachine) (admission.Warnings, error) {
 	path := field.NewPath("spec")
-	errs := validateVM(path, &vm.Spec, v.config.Current(), fromTrusted(ctx, v.trusted))
+	errs := append(validateVM(path, &vm.Spec, v.config.Current(), fromTrusted(ctx, v.trusted)), foreignDataVolumes(path, vm, before)...)
 	told := warningsOfVM(path, &vm.Spec)
 	if len(errs) == 0 {
 		return append(told, faultsOfInstance(path.Child("template"), vm, v.config.Current())...), nil
@@ -73,7 +78,7 @@ func (v *vmValidator) ValidateUpdate(ctx context.Context, before, after *v1.Virt
 	if after.DeletionTimestamp != nil || equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
-	return v.ValidateCreate(ctx, after)
+	return v.validate(ctx, before, after)
 }
 
 // ValidateDelete implements admission.Validator; a VM may always be deleted.
@@ -146,30 +151,4 @@ func faultsOfTemplate(
 		warnings = append(warnings, fmt.Sprintf("%s keeps the VM from starting: %s", fault.Field, fault.Detail))
 	}
 	return warnings
-}
-
-func validateDataVolumeTemplates(path *field.Path, spec *v1.VirtualMachineSpec) field.ErrorList {
-	used := map[string]bool{}
-	for i := range spec.Template.Spec.Volumes {
-		volume := &spec.Template.Spec.Volumes[i]
-		if volume.DataVolume != nil {
-			used[volume.DataVolume.Name] = true
-		}
-		if volume.PersistentVolumeClaim != nil {
-			used[volume.PersistentVolumeClaim.ClaimName] = true
-		}
-	}
-	var errs field.ErrorList
-	for i := range spec.DataVolumeTemplates {
-		name, at := spec.DataVolumeTemplates[i].Name, path.Child("dataVolumeTemplates").Index(i)
-		switch {
-		case name == "":
-			errs = append(errs, field.Required(at.Child("metadata", "name"),
-				"'name' field must not be empty for DataVolumeTemplate entry "+at.String()+"."))
-		case !used[name]:
-			errs = append(errs, field.Invalid(at, name,
-				"DataVolumeTemplate entry "+at.String()+" must be referenced in the VMI template's 'volumes' list"))
-		}
-	}
-	return errs
 }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/podproc"
 )
@@ -49,8 +50,11 @@ func (b *bench) memory(ctx context.Context, r *result) error {
 		if pods.Items[i].Status.Phase != corev1.PodRunning {
 			continue
 		}
-		request := pods.Items[i].Spec.Containers[0].Resources.Requests[corev1.ResourceMemory]
-		r.ReservedOverheadMiB = float64(request.Value()-b.guestMiB<<20) / (1 << 20)
+		var requested int64
+		for _, container := range pods.Items[i].Spec.Containers {
+			requested += container.Resources.Requests.Memory().Value()
+		}
+		r.ReservedOverheadMiB = float64(requested-b.guestMiB<<20) / (1 << 20)
 		if err := b.reservedParts(ctx, vm, &pods.Items[i], r); err != nil {
 			return err
 		}
@@ -75,6 +79,11 @@ func (b *bench) reservedParts(ctx context.Context, vm *v1.VirtualMachine, pod *c
 			process = podspec.PartQEMU // the rest is QEMU's, or the kernel's on its behalf
 		}
 		r.ReservedPartsMiB[process] += float64(part.Bytes) / (1 << 20)
+	}
+	for _, container := range pod.Spec.Containers {
+		if container.Name == launcherpod.ConsoleLogContainer {
+			r.ReservedPartsMiB[podspec.PartConsoleLog] = float64(container.Resources.Requests.Memory().Value()) / (1 << 20)
+		}
 	}
 	return nil
 }
@@ -102,6 +111,8 @@ func (b *bench) podMemory(pod *corev1.Pod, r *result) error {
 				return err
 			}
 			r.LauncherRSSMiB = float64(rss) / (1 << 20)
+		case podspec.PartConsoleLog:
+			r.ConsoleLogPSSMiB = mib
 		case "libvirtd":
 			r.LibvirtdPSSMiB = mib
 		case "qemu-system-x86_64":

@@ -68,7 +68,7 @@ func TestMemory(t *testing.T) {
 		{name: "guest too small to grow, stage", config: stage, object: vm(memory(v1.Memory{Guest: quantity("512Mi"), MaxGuest: quantity("1Gi")}))},
 		{name: "guest that is not aligned", object: vm(memory(v1.Memory{Guest: quantity("1500000000"), MaxGuest: quantity("4Gi")})),
 			fields: []string{"spec.template.spec.domain.memory.guest"}, says: "Guest memory must be"},
-		{name: "memory that is no number", object: vmi(with(func(s *spec) {
+		{name: "memory that is no number", config: gates("ReservedOverheadMemlock"), object: vmi(with(func(s *spec) {
 			s.Domain.Memory.ReservedOverhead = &v1.ReservedOverhead{
 				MemLock: ptr.To(v1.MemLockRequirement("Perhaps"))}
 		})), fields: []string{"spec.domain.memory.reservedOverhead.memLock"}},

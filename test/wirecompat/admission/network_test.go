@@ -109,6 +109,12 @@ func TestInterfaces(t *testing.T) {
 		return dhcp(o)
 	}
 	ranges := func(r ...v1.PortRange) option { return onPod(func(i *v1.Interface) { i.PortRanges = r }) }
+	many := func(count int32) (r []v1.PortRange) {
+		for i := range count {
+			r = append(r, v1.PortRange{Protocol: "TCP", Start: 100 + i, End: 100 + i})
+		}
+		return r
+	}
 	gate := gates("PortRangesSpec")
 	first := at("interfaces[0].")
 	decide(t, []testCase{
@@ -148,6 +154,8 @@ func TestInterfaces(t *testing.T) {
 			says: "Start must be a valid port number, 0 < x < 65536"},
 		{name: "port range beyond the last", config: gate, object: vmi(ranges(v1.PortRange{Protocol: "TCP", Start: 80, End: 70000})),
 			fields: []string{first + "portRanges[0].end"}, says: "End must be a valid port number, 0 < x < 65536"},
+		{name: "ten port ranges", config: gate, object: vmi(ranges(many(10)...))},
+		{name: "eleven port ranges", config: gate, object: vmi(ranges(many(11)...)), fields: []string{first + "portRanges"}, says: "must have at most 10 items"},
 		{name: "port range backwards", config: gate, object: vmi(ranges(v1.PortRange{Protocol: "TCP", Start: 90, End: 80})),
 			fields: []string{first + "portRanges[0].start"}, says: "Start must be less than or equal to end"},
 		{name: "NTP servers", object: vmi(dhcp(v1.DHCPOptions{NTPServers: []string{"10.0.0.1", "10.0.0.2"}}))},

@@ -225,6 +225,7 @@ metadata:
 provisioner: %s
 volumeBindingMode: WaitForFirstConsumer
 reclaimPolicy: Delete
+allowVolumeExpansion: true
 ---
 apiVersion: storage.k8s.io/v1
 kind: StorageClass
@@ -232,6 +233,7 @@ metadata: {name: local-immediate}
 provisioner: %s
 volumeBindingMode: Immediate
 reclaimPolicy: Delete
+allowVolumeExpansion: true
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -261,6 +263,9 @@ rules:
 - apiGroups: [""]
   resources: [persistentvolumeclaims, nodes]
   verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims/status]
+  verbs: [patch]
 - apiGroups: [storage.k8s.io]
   resources: [storageclasses]
   verbs: [get, list, watch]

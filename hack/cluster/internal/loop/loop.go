@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,27 @@ func Attach(ctx context.Context, file string) (string, error) {
 		return devices[0], nil
 	}
 	return process.Run(ctx, "losetup", "--find", "--show", "--nooverlap", file)
+}
+
+// Resize gives the file's devices, and those that the kubelet stacked on them, the size that the file has now.
+func Resize(ctx context.Context, file string) error {
+	all, err := list()
+	if err != nil {
+		return err
+	}
+	upper, lower := ours(all, filepath.Dir(file))
+	attached, err := of(ctx, file)
+	if err != nil {
+		return err
+	}
+	lower = slices.DeleteFunc(lower, func(path string) bool { return !slices.Contains(attached, path) })
+	// Lower ones first: a stacked device takes its size from the one below. One that stands on another file keeps its size.
+	for _, path := range append(lower, upper...) {
+		if _, err := process.Run(ctx, "losetup", "--set-capacity", path); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Detach takes the file's devices away.

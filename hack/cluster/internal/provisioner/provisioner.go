@@ -68,6 +68,8 @@ func (f reconcilerFunc) Reconcile(ctx context.Context, r ctrl.Request) (ctrl.Res
 // blockDevices attaches files as devices.
 type blockDevices interface {
 	Attach(ctx context.Context, file string) (string, error)
+	// Resize gives the file's devices the size that the file has now.
+	Resize(ctx context.Context, file string) error
 	Detach(ctx context.Context, file string) error
 }
 
@@ -76,6 +78,7 @@ type loopDevices struct{}
 func (loopDevices) Attach(ctx context.Context, file string) (string, error) {
 	return loop.Attach(ctx, file)
 }
+func (loopDevices) Resize(ctx context.Context, file string) error { return loop.Resize(ctx, file) }
 func (loopDevices) Detach(ctx context.Context, file string) error { return loop.Detach(ctx, file) }
 
 type provisioner struct {
@@ -90,8 +93,11 @@ func (p *provisioner) claim(ctx context.Context, r ctrl.Request) (ctrl.Result, e
 	if err := p.Get(ctx, r.NamespacedName, claim); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if claim.Annotations[annProvisioner] != config.ProvisionerName || claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil {
+	if claim.Annotations[annProvisioner] != config.ProvisionerName || claim.DeletionTimestamp != nil {
 		return ctrl.Result{}, nil
+	}
+	if claim.Spec.VolumeName != "" {
+		return ctrl.Result{}, p.expand(ctx, claim)
 	}
 	nodes, err := p.nodesFor(ctx, claim)
 	if err != nil {
@@ -105,6 +111,44 @@ func (p *provisioner) claim(ctx context.Context, r ctrl.Request) (ctrl.Result, e
 		return ctrl.Result{}, fmt.Errorf("create volume %s: %w", volume.Name, err)
 	}
 	return ctrl.Result{}, nil
+}
+
+// expand grows a bound volume to what its claim requests. The API server has admitted the request, because the storage
+// class allows expansion.
+func (p *provisioner) expand(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	wanted := sectors(claim.Spec.Resources.Requests[corev1.ResourceStorage])
+	if claim.Status.Phase != corev1.ClaimBound || wanted.Cmp(claim.Status.Capacity[corev1.ResourceStorage]) <= 0 {
+		return nil
+	}
+	volume := &corev1.PersistentVolume{}
+	if err := p.Get(ctx, client.ObjectKey{Name: claim.Spec.VolumeName}, volume); err != nil {
+		return fmt.Errorf("get volume %s: %w", claim.Spec.VolumeName, err)
+	}
+	if volume.Annotations[annProvisionedBy] != config.ProvisionerName {
+		return nil
+	}
+	// A folder has no size of its own.
+	if *volume.Spec.VolumeMode == corev1.PersistentVolumeBlock {
+		file := filepath.Join(p.directory, volume.Name)
+		if err := os.Truncate(file, wanted.Value()); err != nil {
+			return fmt.Errorf("grow volume %s: %w", volume.Name, err)
+		}
+		if err := p.devices.Resize(ctx, file); err != nil {
+			return fmt.Errorf("grow volume %s: %w", volume.Name, err)
+		}
+	}
+	// The volume comes first: a claim that shows its new capacity is not reconciled again.
+	before := volume.DeepCopy()
+	volume.Spec.Capacity[corev1.ResourceStorage] = wanted
+	if err := p.Patch(ctx, volume, client.MergeFrom(before)); err != nil {
+		return fmt.Errorf("record the capacity of volume %s: %w", volume.Name, err)
+	}
+	claimBefore := claim.DeepCopy()
+	claim.Status.Capacity[corev1.ResourceStorage] = wanted
+	if err := p.Status().Patch(ctx, claim, client.MergeFrom(claimBefore)); err != nil {
+		return fmt.Errorf("record the capacity of claim %s: %w", client.ObjectKeyFromObject(claim), err)
+	}
+	return nil
 }
 
 // nodesFor are the nodes that may use the claim's volume: the one that the

@@ -5,6 +5,7 @@ package provisioner
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -25,6 +26,13 @@ type fakeDevices map[string]bool
 func (f fakeDevices) Attach(_ context.Context, file string) (string, error) {
 	f[file] = true
 	return "/dev/loop7", nil
+}
+
+func (f fakeDevices) Resize(_ context.Context, file string) error {
+	if !f[file] {
+		return fmt.Errorf("%s has no device", file)
+	}
+	return nil
 }
 
 func (f fakeDevices) Detach(_ context.Context, file string) error {
@@ -50,7 +58,8 @@ func setup(t *testing.T, objects ...client.Object) *provisioner {
 	for _, name := range []string{"node1", "node2"} {
 		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}})
 	}
-	return &provisioner{Client: fake.NewClientBuilder().WithObjects(objects...).Build(), directory: t.TempDir(), devices: fakeDevices{}}
+	return &provisioner{Client: fake.NewClientBuilder().WithObjects(objects...).
+		WithStatusSubresource(&corev1.PersistentVolumeClaim{}).Build(), directory: t.TempDir(), devices: fakeDevices{}}
 }
 
 func provisioned(t *testing.T, p *provisioner, c *corev1.PersistentVolumeClaim) []corev1.PersistentVolume {
@@ -111,6 +120,53 @@ func TestClaim(t *testing.T) {
 				t.Errorf("nodes (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestClaimGrows(t *testing.T) {
+	for name, mode := range map[string]corev1.PersistentVolumeMode{"folder": corev1.PersistentVolumeFilesystem, "device": corev1.PersistentVolumeBlock} {
+		t.Run(name, func(t *testing.T) {
+			c := claim(mode, corev1.ReadWriteOnce, config.ProvisionerName)
+			p := setup(t, c)
+			volume := provisioned(t, p, c)[0]
+			bound(t, p, c, &volume)
+			c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("4Ki")
+			if err := p.Update(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+			if got := provisioned(t, p, c)[0].Spec.Capacity.Storage(); got.Value() != 4096 {
+				t.Errorf("the volume's capacity is %s, want 4Ki", got)
+			}
+			if err := p.Get(t.Context(), client.ObjectKeyFromObject(c), c); err != nil {
+				t.Fatal(err)
+			}
+			if got := c.Status.Capacity.Storage(); got.Value() != 4096 {
+				t.Errorf("the claim's capacity is %s, want 4Ki", got)
+			}
+			info, err := os.Stat(filepath.Join(p.directory, volume.Name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if mode == corev1.PersistentVolumeBlock && info.Size() != 4096 {
+				t.Errorf("the device's file has %d bytes, want 4096", info.Size())
+			}
+		})
+	}
+}
+
+// bound makes of a claim what kube-controller-manager makes of it when its volume is there.
+func bound(t *testing.T, p *provisioner, c *corev1.PersistentVolumeClaim, volume *corev1.PersistentVolume) {
+	t.Helper()
+	if err := p.Get(t.Context(), client.ObjectKeyFromObject(c), c); err != nil {
+		t.Fatal(err)
+	}
+	c.Spec.VolumeName = volume.Name
+	if err := p.Update(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	c.Status.Phase, c.Status.Capacity = corev1.ClaimBound, volume.Spec.Capacity
+	if err := p.Status().Update(t.Context(), c); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -8,7 +8,6 @@ package fake
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net"
 	"path"
 	"sync"
@@ -53,7 +52,7 @@ func (n *Node) Launcher(pod types.UID) *Launcher {
 	defer n.mu.Unlock()
 	l, ok := n.launchers[pod]
 	if !ok {
-		l = &Launcher{node: n, pools: map[string]*pool{}, content: map[string][]byte{}}
+		l = &Launcher{node: n, pools: map[string]*pool{}, content: map[string][]byte{}, sums: map[string]uint32{}}
 		n.launchers[pod] = l
 	}
 	return l
@@ -107,6 +106,10 @@ type Launcher struct {
 	resets      int
 	reboots     int
 	sizes       map[string]uint64
+	sums        map[string]uint32
+	devices     map[string]uint64
+	diskErrors  map[string]hypervisor.DiskError
+	resumes     int
 	moving      moving
 
 	usb [launcherpod.USBPorts]sync.Mutex
@@ -305,23 +308,6 @@ func (l *Launcher) Domain(ctx context.Context, name string) (*hypervisor.Domain,
 	return found, nil
 }
 
-// SetDiskSizes is how large the disks of the running domain are from now on.
-func (l *Launcher) SetDiskSizes(sizes map[string]uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.sizes = sizes
-}
-
-// DiskSizes is how large the disks of the running domain are.
-func (l *Launcher) DiskSizes(ctx context.Context, name string) (map[string]uint64, error) {
-	if _, err := l.Domain(ctx, name); err != nil {
-		return nil, err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return maps.Clone(l.sizes), nil
-}
-
 // Define defines the domain unless it runs.
 func (l *Launcher) Define(ctx context.Context, definition *libvirtxml.Domain) (*libvirtxml.Domain, error) {
 	if err := l.enter(ctx, "define"); err != nil {
@@ -489,6 +475,28 @@ func (l *Launcher) Create(ctx context.Context, poolName string, v hypervisor.Vol
 	v.Path = path.Join(p.dir, v.Name)
 	p.volumes = append(p.volumes, v)
 	return nil
+}
+
+// Resize makes a volume larger.
+func (l *Launcher) Resize(ctx context.Context, poolName, name string, bytes uint64, filled bool) error {
+	if err := l.enter(ctx, "resize"); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p, ok := l.pools["name:"+poolName]
+	if !ok {
+		return fmt.Errorf("no storage pool %q", poolName)
+	}
+	v := l.file(path.Join(p.dir, name))
+	if v == nil || v.Capacity > bytes {
+		return fmt.Errorf("storage volume %q is not there, or has more than %d bytes", name, bytes)
+	}
+	v.Capacity = bytes
+	if filled {
+		v.Allocation = bytes
+	}
+	return l.answer("resize")
 }
 
 // file is the file of a path, or nil. The caller holds mu.

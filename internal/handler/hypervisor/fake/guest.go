@@ -13,6 +13,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // SetAgent is what the guest agent answers from now on; nil means that there is none.
@@ -93,7 +94,7 @@ func (l *Launcher) note(freeze *hypervisor.Freeze) {
 }
 
 func prefixed(note string) string {
-	return strings.Replace(note, "<frozen", "<"+hypervisor.FreezePrefix+":frozen xmlns:"+hypervisor.FreezePrefix+"='"+hypervisor.FreezeURI+"'", 1)
+	return strings.Replace(note, "<frozen", "<"+launcherpod.FreezePrefix+":frozen xmlns:"+launcherpod.FreezePrefix+"='"+launcherpod.FreezeURI+"'", 1)
 }
 
 // KeepThaw notes when the guest is to be thawed.

@@ -39,6 +39,8 @@ type Options struct {
 	PodsDir string
 	// RelayDir is a directory that only the agent may enter.
 	RelayDir string
+	// MaxCall bounds each call more tightly than the call itself does. Zero means that it does not.
+	MaxCall time.Duration
 	// CheckPeer verifies the process behind a socket. Nil means the real check: QEMU's user, in the Pod's cgroup.
 	CheckPeer func(conn *net.UnixConn, pod types.UID) (*hypervisor.Process, error)
 }
@@ -54,7 +56,9 @@ type Conn struct {
 	// credentials brings keys and passwords into the guest.
 	credentials credentialsSync
 	// thaw thaws a guest that was frozen.
-	thaw   thawer
+	thaw thawer
+	// clock sets the clock of a guest that runs on.
+	clock  clockSetter
 	notify func()
 	// suspended is when the guest stopped last, by what libvirt has said, and resumed when it ran on, in nanoseconds since 1970.
 	suspended, resumed atomic.Int64
@@ -76,9 +80,10 @@ func Dial(ctx context.Context, o Options, pod hypervisor.PodRef) (*Conn, error) 
 	}
 	c := &Conn{
 		options: o, pod: pod, process: process, guest: guestPoller{kick: make(chan struct{}, 1)},
-		credentials: credentialsSync{kick: make(chan struct{}, 1)}, thaw: thawer{kick: make(chan struct{}, 1)}, notify: func() {},
+		credentials: credentialsSync{kick: make(chan struct{}, 1)}, thaw: thawer{kick: make(chan struct{}, 1)},
+		clock: clockSetter{kick: make(chan struct{}, 1)}, notify: func() {},
 	}
-	if c.relay, err = newRelay(o.RelayDir, launcher); err != nil {
+	if c.relay, err = newRelay(o.RelayDir, launcher, c.missedEvents); err != nil {
 		_ = launcher.Close()
 		_ = process.Dir.Close()
 		return nil, err
@@ -148,13 +153,17 @@ func (c *Conn) call(ctx context.Context, limit time.Duration, what string, fn fu
 	return c.bounded(ctx, limit, what, func() error { return fn(c.libvirt) })
 }
 
+// errSilent is the end of a connection whose libvirtd did not answer a call in the time that the call may take at most.
+var errSilent = errors.New("no answer in time")
+
 // bounded runs fn and cuts the relay when it takes too long, upon which a call of libvirt returns.
 func (c *Conn) bounded(ctx context.Context, limit time.Duration, what string, fn func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	if c.options.MaxCall > 0 {
+		limit = min(limit, c.options.MaxCall)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errSilent)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() {
-		c.relay.cut(fmt.Errorf("%s: no answer in time: %w", what, context.Cause(ctx)))
-	})
+	stop := context.AfterFunc(ctx, func() { c.relay.cut(fmt.Errorf("%s: %w", what, context.Cause(ctx))) })
 	defer stop()
 	err := fn()
 	switch {

@@ -40,7 +40,7 @@ func (c *Conn) Credentials(domain string, read func() (hypervisor.Credentials, e
 func (c *Conn) keepCredentials(domain string, read func() (hypervisor.Credentials, error)) {
 	keeper := &hypervisor.CredentialsKeeper{}
 	apply := func(wanted hypervisor.Credentials) error {
-		return c.setCredentials(context.Background(), domain, wanted)
+		return c.setCredentials(c.relay.ctx, domain, wanted)
 	}
 	for {
 		if state := keeper.Step(time.Now(), read, apply); state != nil {

@@ -78,7 +78,7 @@ func describe(d *libvirt.Domain, flags libvirt.DomainXMLFlags) (*libvirtxml.Doma
 		return nil, err
 	}
 	described := &libvirtxml.Domain{}
-	if err := described.Unmarshal(text); err != nil {
+	if err := hypervisor.ReadXML(text, described); err != nil {
 		return nil, fmt.Errorf("libvirtd described the domain in XML that cannot be read: %w", err)
 	}
 	return described, nil
@@ -115,12 +115,8 @@ func (c *Conn) DiskSizes(ctx context.Context, name string) (map[string]uint64, e
 	sizes := map[string]uint64{}
 	err := c.call(ctx, queryTimeout, "ask for the sizes of disks", func(l *libvirt.Connect) error {
 		return withDomain(l, name, func(d *libvirt.Domain) error {
-			text, err := d.GetXMLDesc(0)
-			if err != nil {
-				return err
-			}
-			live := &libvirtxml.Domain{}
-			if err := live.Unmarshal(text); err != nil || live.Devices == nil {
+			live, err := describe(d, 0)
+			if err != nil || live.Devices == nil {
 				return err
 			}
 			for i := range live.Devices.Disks {
@@ -138,6 +134,54 @@ func (c *Conn) DiskSizes(ctx context.Context, name string) (map[string]uint64, e
 		})
 	})
 	return sizes, err
+}
+
+// GrowDisk makes a running guest's disk larger, by the name of its target. 0 bytes make it as large as the device that it is. QEMU does it to
+// the image that it has open, whatever its name leads to by now. The guest is told by the disk itself.
+func (c *Conn) GrowDisk(ctx context.Context, name, target string, bytes uint64) error {
+	return c.call(ctx, queryTimeout, "make the disk "+target+" larger", func(l *libvirt.Connect) error {
+		return withDomain(l, name, func(d *libvirt.Domain) error {
+			flags := libvirt.DOMAIN_BLOCK_RESIZE_BYTES
+			if bytes == 0 {
+				flags |= libvirt.DOMAIN_BLOCK_RESIZE_CAPACITY
+			}
+			return d.BlockResize(target, bytes, flags)
+		})
+	})
+}
+
+// DiskErrors is which disks of a running domain have failed, by the name of their target.
+func (c *Conn) DiskErrors(ctx context.Context, name string) (map[string]hypervisor.DiskError, error) {
+	failed := map[string]hypervisor.DiskError{}
+	err := c.call(ctx, queryTimeout, "ask for the errors of disks", func(l *libvirt.Connect) error {
+		return withDomain(l, name, func(d *libvirt.Domain) error {
+			list, err := d.GetDiskErrors(0)
+			for i := range list {
+				switch list[i].Error {
+				case libvirt.DOMAIN_DISK_ERROR_NONE:
+				case libvirt.DOMAIN_DISK_ERROR_NO_SPACE:
+					failed[list[i].Disk] = hypervisor.DiskErrorNoSpace
+				default:
+					failed[list[i].Disk] = hypervisor.DiskErrorOther
+				}
+			}
+			return err
+		})
+	})
+	return failed, err
+}
+
+// ResumeAfterIOError lets a guest go on that an I/O error paused. One that is paused for another reason by now stays so.
+func (c *Conn) ResumeAfterIOError(ctx context.Context, name string) error {
+	return c.call(ctx, queryTimeout, "resume the guest", func(l *libvirt.Connect) error {
+		return withDomain(l, name, func(d *libvirt.Domain) error {
+			state, reason, err := d.GetState()
+			if err != nil || state != libvirt.DOMAIN_PAUSED || libvirt.DomainPausedReason(reason) != libvirt.DOMAIN_PAUSED_IOERROR {
+				return err
+			}
+			return d.Resume()
+		})
+	})
 }
 
 // Shutdown presses the guest's ACPI power button. It returns at once; whether the guest listens is seen later.

@@ -47,12 +47,15 @@ func (c *Conn) Watch(ctx context.Context, notify func()) error {
 		for _, register := range []func() (int, error){
 			func() (int, error) {
 				return l.DomainEventLifecycleRegister(nil,
-					func(_ *libvirt.Connect, _ *libvirt.Domain, e *libvirt.DomainEventLifecycle) {
+					func(_ *libvirt.Connect, d *libvirt.Domain, e *libvirt.DomainEventLifecycle) {
 						switch e.Event {
 						case libvirt.DOMAIN_EVENT_SUSPENDED:
 							began(&c.suspended, &c.resumed)
 						case libvirt.DOMAIN_EVENT_RESUMED:
 							began(&c.resumed, &c.suspended)
+							if name, err := d.GetName(); err == nil {
+								c.guestResumed(name)
+							}
 						}
 						notify()
 					})
@@ -69,6 +72,11 @@ func (c *Conn) Watch(ctx context.Context, notify func()) error {
 					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventIOErrorReason) { notify() })
 			},
 			func() (int, error) {
+				// A backup's hooks freeze and thaw the guest in the Pod, and note it there.
+				return l.DomainEventMetadataChangeRegister(nil,
+					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventMetadataChange) { notify() })
+			},
+			func() (int, error) {
 				return l.DomainEventBalloonChangeRegister(nil,
 					func(*libvirt.Connect, *libvirt.Domain, *libvirt.DomainEventBalloonChange) { notify() })
 			},
@@ -79,4 +87,10 @@ func (c *Conn) Watch(ctx context.Context, notify func()) error {
 		}
 		return nil
 	})
+}
+
+// missedEvents makes up for events that were too many: what they could have been about is looked at once.
+func (c *Conn) missedEvents() {
+	c.guestConnected()
+	c.notify()
 }

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 const (
@@ -78,7 +79,7 @@ func (c *Conn) noteFreeze(ctx context.Context, domain string, note *hypervisor.F
 		text = note.Note()
 	}
 	err := c.onDomain(ctx, domain, "note the freeze", func(d *libvirt.Domain) error {
-		return d.SetMetadata(libvirt.DOMAIN_METADATA_ELEMENT, text, hypervisor.FreezePrefix, hypervisor.FreezeURI, libvirt.DOMAIN_AFFECT_LIVE)
+		return d.SetMetadata(libvirt.DOMAIN_METADATA_ELEMENT, text, launcherpod.FreezePrefix, launcherpod.FreezeURI, libvirt.DOMAIN_AFFECT_LIVE)
 	})
 	if note == nil && isCode(err, libvirt.ERR_NO_DOMAIN_METADATA) {
 		return nil
@@ -115,7 +116,7 @@ func (c *Conn) KeepThaw(domain string, freeze *hypervisor.Freeze) {
 	if t.at = at; at.IsZero() {
 		return
 	}
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(c.relay.ctx)
 	t.stop = stop
 	go c.thawAt(ctx, domain, at)
 }

@@ -101,9 +101,11 @@ func (g guest) info(ctx context.Context) (*hypervisor.GuestInfo, error) {
 	if answer, err = g.ask(ctx, "guest-network-get-interfaces", agentTimeout*time.Second); err != nil {
 		return nil, err
 	}
-	if info.Interfaces, err = parseInterfaces(answer); err != nil {
+	interfaces, err := parseInterfaces(answer)
+	if err != nil {
 		return nil, err
 	}
+	info.Interfaces, info.Omitted = interfaces.Items, interfaces.Omitted
 	// An old agent does not know its host's name; the rest is still worth having.
 	var host struct {
 		Name string `json:"host-name"`
@@ -149,7 +151,8 @@ func parseOSInfo(answer []byte) (hypervisor.GuestOS, error) {
 }
 
 // parseInterfaces reads the answer to guest-network-get-interfaces. Source: as above, GuestNetworkInterface.
-func parseInterfaces(answer []byte) ([]hypervisor.GuestInterface, error) {
+func parseInterfaces(answer []byte) (hypervisor.List[hypervisor.GuestInterface], error) {
+	var out hypervisor.List[hypervisor.GuestInterface]
 	// One more than is wanted: loopback is left out.
 	list, err := parseList[struct {
 		Name      string          `json:"name"`
@@ -157,12 +160,16 @@ func parseInterfaces(answer []byte) ([]hypervisor.GuestInterface, error) {
 		Addresses json.RawMessage `json:"ip-addresses"`
 	}](answer, maxGuestInterfaces+1)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	var out []hypervisor.GuestInterface
+	out.Omitted = list.Omitted
 	for _, i := range list.Items {
 		guest := hypervisor.GuestInterface{Name: hypervisor.Clean(i.Name), MAC: strings.ToLower(hypervisor.Clean(i.MAC))}
-		if guest.Name == "lo" || len(out) == maxGuestInterfaces {
+		if guest.Name == "lo" {
+			continue
+		}
+		if len(out.Items) == maxGuestInterfaces {
+			out.Omitted++
 			continue
 		}
 		// Loopback and link-local addresses with a zone are left out too.
@@ -170,7 +177,7 @@ func parseInterfaces(answer []byte) ([]hypervisor.GuestInterface, error) {
 			Address string `json:"ip-address"`
 		}](i.Addresses, 2*maxGuestAddresses)
 		if err != nil {
-			return nil, err
+			return hypervisor.List[hypervisor.GuestInterface]{}, err
 		}
 		for _, a := range addresses {
 			// Only what is an address: this goes into status.interfaces, which others connect to.
@@ -180,7 +187,7 @@ func parseInterfaces(answer []byte) ([]hypervisor.GuestInterface, error) {
 			}
 			guest.IPs = append(guest.IPs, ip.String())
 		}
-		out = append(out, guest)
+		out.Items = append(out.Items, guest)
 	}
 	return out, nil
 }

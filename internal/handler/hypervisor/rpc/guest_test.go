@@ -81,7 +81,7 @@ func TestGuestInterfaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []hypervisor.GuestInterface{{Name: "enp1s0", MAC: "02:ab:00:00:00:01", IPs: []string{"10.0.2.2", "fd10:0:2::2"}}, {Name: "dummy"}}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got.Items); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -121,12 +121,13 @@ func TestListsOfAHostileGuestAreCapped(t *testing.T) {
 		t.Errorf("%d users and %d omitted (%v)", len(users.Items), users.Omitted, err)
 	}
 	interfaces, err := parseInterfaces(answerOf(`{"name":"eth0"}`, many))
-	if err != nil || len(interfaces) != maxGuestInterfaces {
-		t.Errorf("%d interfaces (%v)", len(interfaces), err)
+	if err != nil || len(interfaces.Items) != maxGuestInterfaces || interfaces.Omitted != many-maxGuestInterfaces {
+		t.Errorf("%d interfaces and %d omitted (%v)", len(interfaces.Items), interfaces.Omitted, err)
 	}
 	interfaces, err = parseInterfaces([]byte(`{"return":[{"name":"` + long + `","hardware-address":"` + long + `","ip-addresses":` +
 		string(answerOf(`{"ip-address":"10.0.0.1"}`, many)[len(`{"return":`):]) + `]}`))
-	if err != nil || len(interfaces) != 1 || len(interfaces[0].IPs) != maxGuestAddresses || len(interfaces[0].Name) != maxStatusText || len(interfaces[0].MAC) != maxStatusText {
+	if err != nil || len(interfaces.Items) != 1 || len(interfaces.Items[0].IPs) != maxGuestAddresses ||
+		len(interfaces.Items[0].Name) != maxStatusText || len(interfaces.Items[0].MAC) != maxStatusText {
 		t.Errorf("%.500v (%v)", interfaces, err)
 	}
 	filesystems, err := parseFilesystems([]byte(`{"return":[{"name":"` + long + `","mountpoint":"` + long + `","disk":` +

@@ -4,12 +4,12 @@
 package rpc
 
 import (
-	"context"
 	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
@@ -20,6 +20,10 @@ const (
 	firstGuestPoll = 5 * time.Second
 	// maxGuestPoll is the pause once nothing changes any more, as in KubeVirt's guest information poller.
 	maxGuestPoll = 2 * time.Minute
+	// guestPolls is how often the agent is asked at once because it connected, and guestPollPause the time between two questions
+	// beyond that: a guest decides how often its agent connects, and each time costs a conversation.
+	guestPolls     = 3
+	guestPollPause = 10 * time.Second
 )
 
 // guestPoller asks the guest agent now and then, in its own time: an agent that does not answer must not hold up
@@ -40,7 +44,7 @@ func (c *Conn) Guest(domain string) *hypervisor.GuestInfo {
 // guestConnected makes the next question come at once, and gives the agent its credentials: it may be another guest's by
 // now, after a reboot from another disk.
 func (c *Conn) guestConnected() {
-	for _, kick := range []chan struct{}{c.guest.kick, c.credentials.kick, c.thaw.kick} {
+	for _, kick := range []chan struct{}{c.guest.kick, c.credentials.kick, c.thaw.kick, c.clock.kick} {
 		select {
 		case kick <- struct{}{}:
 		default:
@@ -49,18 +53,31 @@ func (c *Conn) guestConnected() {
 }
 
 func (c *Conn) pollGuest(domain string) {
-	pause := firstGuestPoll
-	for {
-		info, err := c.GuestInfo(context.Background(), domain)
+	c.guest.poll(c.Done(), func() (*hypervisor.GuestInfo, error) {
+		info, err := c.GuestInfo(c.relay.ctx, domain)
 		if err != nil {
 			log.Log.V(4).Info("Guest agent does not answer", "pod", c.pod.UID, "error", err.Error())
-		} else if !reflect.DeepEqual(c.guest.info.Swap(info), info) {
-			c.notify()
+		}
+		return info, err
+	}, c.notify)
+}
+
+// poll asks until the connection is done, and calls notify when the answer is another.
+func (p *guestPoller) poll(done <-chan struct{}, ask func() (*hypervisor.GuestInfo, error), notify func()) {
+	pause, share := firstGuestPoll, rate.NewLimiter(rate.Every(guestPollPause), guestPolls)
+	for {
+		select {
+		case <-done:
+			return
+		case <-time.After(share.Reserve().Delay()):
+		}
+		if info, err := ask(); err == nil && !reflect.DeepEqual(p.info.Swap(info), info) {
+			notify()
 		}
 		select {
-		case <-c.Done():
+		case <-done:
 			return
-		case <-c.guest.kick:
+		case <-p.kick:
 			pause = firstGuestPoll
 		case <-time.After(pause):
 			pause = min(2*pause, maxGuestPoll)

@@ -4,6 +4,7 @@
 package rpc
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/libvirtrpc"
 )
 
 // A launcher here is whatever a Pod could put behind its libvirt socket.
@@ -170,7 +172,7 @@ func TestSocketOfAnotherProcess(t *testing.T) {
 }
 
 func TestLauncherThatDoesNotSpeakRight(t *testing.T) {
-	message := func(length uint32) []byte { return binary.BigEndian.AppendUint32(nil, length) }
+	length := func(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 	for _, tc := range []struct {
 		name  string
 		serve func(net.Conn)
@@ -178,27 +180,27 @@ func TestLauncherThatDoesNotSpeakRight(t *testing.T) {
 		{"says nothing", func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
 		{"hangs up", func(c net.Conn) { _ = c.Close() }},
 		{"announces a message that is too long", func(c net.Conn) {
-			_, _ = c.Write(message(1 << 31))
+			_, _ = c.Write(length(1 << 31))
 			_, _ = io.Copy(io.Discard, c)
 		}},
 		{"announces a message that is too short", func(c net.Conn) {
-			_, _ = c.Write(message(3))
+			_, _ = c.Write(length(3))
 			_, _ = io.Copy(io.Discard, c)
 		}},
 		{"stops in the middle of a message", func(c net.Conn) {
-			_, _ = c.Write(append(message(1<<20), make([]byte, 100)...))
+			_, _ = c.Write(append(length(1<<20), make([]byte, 100)...))
 			_, _ = io.Copy(io.Discard, c)
 		}},
 		{"never stops", func(c net.Conn) {
 			go func() { _, _ = io.Copy(io.Discard, c) }()
 			for {
-				if _, err := c.Write(append(message(1<<20), make([]byte, 1<<20-4)...)); err != nil {
+				if _, err := c.Write(append(length(1<<20), make([]byte, 1<<20-4)...)); err != nil {
 					return
 				}
 			}
 		}},
 		{"answers with noise", func(c net.Conn) {
-			_, _ = c.Write(append(message(64), make([]byte, 60)...))
+			_, _ = c.Write(append(length(64), make([]byte, 60)...))
 			_, _ = io.Copy(io.Discard, c)
 		}},
 	} {
@@ -214,17 +216,61 @@ func TestLauncherThatDoesNotSpeakRight(t *testing.T) {
 	}
 }
 
-func TestRelayCutsAnEndlessMessage(t *testing.T) {
+// Messages of libvirt's protocol, as the client and the launcher send them: a lookup, and an event of a domain's life.
+const (
+	programRemote          = 0x20008086
+	procLookup             = 23
+	procRegister           = 316
+	procLifecycle          = 318
+	typeCall, typeReply    = 0, 1
+	typeMessage            = 2
+	lookupSerial, noSerial = 7, 0
+)
+
+// message is one of size bytes.
+func message(proc, kind, serial uint32, size int) []byte {
+	var m []byte
+	for _, word := range []uint32{uint32(size), programRemote, 1, proc, kind, serial, 0} {
+		m = binary.BigEndian.AppendUint32(m, word)
+	}
+	return append(m, make([]byte, max(0, min(size, 1<<20)-len(m)))...)
+}
+
+// startRelay makes a relay, and returns the client's and the launcher's end.
+func startRelay(t *testing.T, missed func()) (r *relay, client, launcher net.Conn) {
+	t.Helper()
 	ours, theirs := unixPair(t)
-	r, err := newRelay(t.TempDir(), ours)
+	r, err := newRelay(t.TempDir(), ours, missed)
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := net.Dial("unix", r.path)
+	t.Cleanup(func() { r.cut(net.ErrClosed) })
+	client, err = net.Dial("unix", r.path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { _, _ = theirs.Write(binary.BigEndian.AppendUint32(nil, maxMessage+1)) }()
+	t.Cleanup(func() { _ = client.Close() })
+	return r, client, theirs
+}
+
+// pass sends a message through the relay.
+func pass(t *testing.T, from, to net.Conn, m []byte) {
+	t.Helper()
+	if _, err := from.Write(m); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(m))
+	if _, err := io.ReadFull(to, got); err != nil || !bytes.Equal(got, m) {
+		t.Fatalf("got something else (%v)", err)
+	}
+}
+
+func TestRelayCutsAnAnswerThatIsTooLong(t *testing.T) {
+	r, client, launcher := startRelay(t, func() {})
+	pass(t, client, launcher, message(procLookup, typeCall, lookupSerial, 40))
+	if _, err := launcher.Write(message(procLookup, typeReply, lookupSerial, maxMessage+1)[:28]); err != nil {
+		t.Fatal(err)
+	}
 	if got, err := io.ReadAll(client); err != nil || len(got) != 0 {
 		t.Errorf("the client got %d bytes (%v)", len(got), err)
 	}
@@ -234,26 +280,62 @@ func TestRelayCutsAnEndlessMessage(t *testing.T) {
 	}
 }
 
+func TestRelayCutsAnAnswerThatNobodyAskedFor(t *testing.T) {
+	r, client, launcher := startRelay(t, func() {})
+	if _, err := launcher.Write(message(procLookup, typeReply, lookupSerial, 40)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(client); err != nil || len(got) != 0 {
+		t.Errorf("the client got %d bytes (%v)", len(got), err)
+	}
+	<-r.done()
+	if !errors.Is(r.err(), libvirtrpc.ErrRefused) {
+		t.Errorf("cut because of %v", r.err())
+	}
+}
+
 func TestRelayCopiesBothWays(t *testing.T) {
-	ours, theirs := unixPair(t)
-	r, err := newRelay(t.TempDir(), ours)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.cut(nil)
-	client, err := net.Dial("unix", r.path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sent := append(binary.BigEndian.AppendUint32(nil, 40), make([]byte, 36)...)
-	for _, way := range []struct{ from, to net.Conn }{{client, theirs}, {theirs, client}} {
-		if _, err := way.from.Write(sent); err != nil {
+	_, client, launcher := startRelay(t, func() {})
+	pass(t, client, launcher, message(procLookup, typeCall, lookupSerial, 40))
+	pass(t, launcher, client, message(procLookup, typeReply, lookupSerial, 100<<10))
+}
+
+// A launcher that reports events without end is looked at now and then, and its answers still come through.
+func TestEventsThatAreTooManyAreDropped(t *testing.T) {
+	missed := make(chan struct{}, 100)
+	_, client, launcher := startRelay(t, func() { missed <- struct{}{} })
+	register := message(procRegister, typeCall, lookupSerial, 36)
+	pass(t, client, launcher, register)
+	const flood, eventSize = 3 * burstEvents, 64
+	go func() {
+		for range flood {
+			if _, err := launcher.Write(message(procLifecycle, typeMessage, noSerial, eventSize)); err != nil {
+				return
+			}
+		}
+		_, _ = launcher.Write(message(procRegister, typeReply, lookupSerial, 32))
+	}()
+	events := 0
+	for {
+		head := make([]byte, 28)
+		if _, err := io.ReadFull(client, head); err != nil {
 			t.Fatal(err)
 		}
-		got := make([]byte, len(sent))
-		if _, err := io.ReadFull(way.to, got); err != nil {
+		if binary.BigEndian.Uint32(head[16:]) == typeReply {
+			break
+		}
+		events++
+		if _, err := io.CopyN(io.Discard, client, eventSize-28); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if events < burstEvents || events == flood {
+		t.Errorf("%d of %d events came through, want little more than %d", events, flood, burstEvents)
+	}
+	select {
+	case <-missed:
+	case <-time.After(patience):
+		t.Error("nobody looks for what the dropped events were about")
 	}
 }
 
@@ -275,12 +357,22 @@ func unixPair(t *testing.T) (ours *net.UnixConn, theirs net.Conn) {
 	return ours, theirs
 }
 
+func watches(t *testing.T) *dirWatches {
+	t.Helper()
+	w, err := newDirWatches()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Close)
+	return w
+}
+
 func TestWaitForSocketFollowsTheKubelet(t *testing.T) {
 	pods := t.TempDir()
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	go func() { done <- waitForSocket(ctx, pods, podUID) }()
+	go func() { done <- waitForSocket(ctx, watches(t), pods, podUID) }()
 	rel, err := socketsDir(podUID)
 	if err != nil {
 		t.Fatal(err)
@@ -315,7 +407,7 @@ func TestWaitForSocketFollowsTheKubelet(t *testing.T) {
 func TestWaitForSocketEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- waitForSocket(ctx, t.TempDir(), podUID) }()
+	go func() { done <- waitForSocket(ctx, watches(t), t.TempDir(), podUID) }()
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)

@@ -17,21 +17,15 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 )
 
-const (
-	// firstBackoff is about the time between libvirtd's bind and listen.
-	firstBackoff = 10 * time.Millisecond
-	maxBackoff   = 30 * time.Second
-	// unreachableAfter is how long attempts must fail before anyone is told: libvirtd starts and ends with its Pod,
-	// and neither is worth a word.
-	unreachableAfter = 5 * time.Second
-	// steady is how long a connection must have lived for the next failure to count as the first.
-	steady = time.Minute
-)
+// unreachableAfter is how long attempts must fail before anyone is told: libvirtd starts and ends with its Pod, and neither is worth
+// a word.
+const unreachableAfter = 5 * time.Second
 
 // Manager keeps one connection to each launcher Pod that it was asked for, and makes a new one when it breaks.
 type Manager struct {
 	options Options
 	notify  func(types.NamespacedName)
+	watches *dirWatches
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -65,8 +59,12 @@ func NewManager(o Options, notify func(types.NamespacedName)) (*Manager, error) 
 	if err := os.Chmod(o.RelayDir, 0o700); err != nil { //nolint:gosec // a directory must be entered
 		return nil, fmt.Errorf("close the relay directory to others: %w", err)
 	}
+	watches, err := newDirWatches()
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Manager{options: o, notify: notify, ctx: ctx, cancel: cancel, sessions: map[types.UID]*session{}}, nil
+	return &Manager{options: o, notify: notify, watches: watches, ctx: ctx, cancel: cancel, sessions: map[types.UID]*session{}}, nil
 }
 
 // Start closes all connections when the context ends. The guests do not notice.
@@ -74,6 +72,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	<-ctx.Done()
 	m.cancel()
 	m.wg.Wait()
+	m.watches.Close()
 	return nil
 }
 
@@ -140,45 +139,65 @@ func (s *session) set(conn *Conn, err error) {
 
 func (s *session) run(ctx context.Context) {
 	logger := log.Log.WithName("hypervisor").WithValues("pod", s.pod.UID, "vmi", s.pod.VMI)
-	backoff, failingSince := firstBackoff, time.Time{}
+	var waits backoff
+	failingSince := time.Time{}
 	for ctx.Err() == nil {
 		conn, err := s.connect(ctx)
-		if err != nil {
-			if ctx.Err() != nil {
-				return
-			}
-			logger.V(3).Info("Cannot connect to libvirtd", "error", err.Error(), "retryIn", backoff.String())
+		var pause time.Duration
+		switch {
+		case ctx.Err() != nil && err != nil:
+			return
+		case err != nil:
+			pause = waits.failed(err)
+			logger.V(3).Info("Cannot connect to libvirtd", "error", err.Error(), "retryIn", pause.String())
 			if failingSince.IsZero() {
 				failingSince = time.Now()
 			}
-			if time.Since(failingSince) > unreachableAfter {
+			if errors.Is(err, errSilent) || time.Since(failingSince) > unreachableAfter {
 				s.set(nil, asUnreachable(err))
 			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(backoff):
+		default:
+			failingSince = time.Time{}
+			pause = s.serve(ctx, conn, &waits)
+			if ctx.Err() == nil {
+				logger.Info("Lost the connection to libvirtd", "error", conn.Err().Error(), "retryIn", pause.String())
 			}
-			backoff = min(2*backoff, maxBackoff)
-			continue
 		}
-		since := time.Now()
-		failingSince = time.Time{}
-		s.set(conn, nil)
-		select {
-		case <-ctx.Done():
-		case <-conn.Done():
-			logger.Info("Lost the connection to libvirtd", "error", conn.Err().Error())
-			s.set(nil, connecting(conn))
-		}
-		conn.Close()
-		if time.Since(since) > steady {
-			backoff = firstBackoff
-		}
+		sleep(ctx, pause)
+	}
+}
+
+// serve gives a connection out until it ends, and returns how long to wait for the next one.
+func (s *session) serve(ctx context.Context, conn *Conn, waits *backoff) time.Duration {
+	// Its calls end with it: Close waits for them.
+	defer conn.Close()
+	since := time.Now()
+	s.set(conn, nil)
+	select {
+	case <-ctx.Done():
+		return 0
+	case <-conn.Done():
+	}
+	pause := waits.lost(conn.Err(), time.Since(since))
+	if errors.Is(conn.Err(), errSilent) {
+		// What is known is that it does not answer, and that stays so for as long as it is left alone.
+		s.set(nil, asUnreachable(conn.Err()))
+	} else {
+		s.set(nil, connecting(conn))
+	}
+	return pause
+}
+
+// sleep returns after a while, or when the context ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
 	}
 }
 
 func (s *session) connect(ctx context.Context) (*Conn, error) {
-	if err := waitForSocket(ctx, s.manager.options.PodsDir, s.pod.UID); err != nil {
+	if err := waitForSocket(ctx, s.manager.watches, s.manager.options.PodsDir, s.pod.UID); err != nil {
 		return nil, err
 	}
 	conn, err := Dial(ctx, s.manager.options, s.pod)

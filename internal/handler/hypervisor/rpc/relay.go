@@ -5,40 +5,52 @@ package rpc
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/vireo-project/vireo/internal/libvirtrpc"
 )
 
 const (
 	// maxMessage bounds one message from a launcher. libvirt itself allows 32 MiB; the largest honest answer,
 	// a domain's XML, stays below 100 KiB.
-	maxMessage = 4 << 20
-	// minMessage is the length of a message that is nothing but its own length and header.
-	// Source: libvirt src/rpc/virnetmessage.h (VIR_NET_MESSAGE_LEN_MAX) and virnetprotocol.x.
-	minMessage = 28
-	// bytesPerSecond and burstBytes bound what a launcher can make the agent read. A launcher that sends more is
-	// slowed down, which costs nobody but itself.
-	bytesPerSecond = 4 << 20
-	burstBytes     = 8 << 20
+	maxMessage = 1 << 20
+	// bytesPerSecond and burstBytes bound what a launcher can make the agent read, messagesPerSecond and burstMessages how often without
+	// being asked. A launcher that sends more is slowed down, which costs nobody but itself.
+	bytesPerSecond    = 4 << 20
+	burstBytes        = 8 << 20
+	messagesPerSecond = 200
+	burstMessages     = 400
+	// eventInterval and burstEvents bound the events that reach the agent. A start or a migration has fewer than ten. Those that are
+	// too many are dropped, and the agent looks once instead when the next one is allowed.
+	eventInterval = 2 * time.Second
+	burstEvents   = 30
 )
 
-// errMessage is the end of a launcher that breaks the protocol's framing or caps.
+// errMessage is the end of a launcher whose messages are too long.
 var errMessage = errors.New("the launcher's libvirtd sent a message of a length that is not allowed")
 
-// relay is a socket of the agent's own that libvirt's client connects to. It copies to and from the checked
-// connection with the launcher. Cutting it makes every call of the client return.
+// relay is a socket of the agent's own that libvirt's client connects to. It copies to and from the checked connection with the
+// launcher what belongs to the client's own calls and events. Cutting it makes every call of the client return.
 type relay struct {
 	path     string
 	listener *net.UnixListener
 	launcher *net.UnixConn
+	session  *libvirtrpc.Session
+	// missed is called after events were dropped. It must not block.
+	missed func()
+
+	bytes, messages, events *rate.Limiter
+	// missing says that missed is going to be called.
+	missing atomic.Bool
 
 	// ctx ends when the relay has been cut, with why as its cause.
 	ctx    context.Context
@@ -49,7 +61,7 @@ type relay struct {
 }
 
 // newRelay makes the socket in dir, which only the agent may enter, and serves one client.
-func newRelay(dir string, launcher *net.UnixConn) (*relay, error) {
+func newRelay(dir string, launcher *net.UnixConn, missed func()) (*relay, error) {
 	// The name must be fresh and short: a socket's path has at most 108 bytes.
 	temp, err := os.MkdirTemp(dir, "r")
 	if err != nil {
@@ -62,7 +74,11 @@ func newRelay(dir string, launcher *net.UnixConn) (*relay, error) {
 		return nil, fmt.Errorf("make the relay's socket: %w", err)
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
-	r := &relay{path: path, listener: listener, launcher: launcher, ctx: ctx, cancel: cancel}
+	r := &relay{
+		path: path, listener: listener, launcher: launcher, session: libvirtrpc.NewSession(), missed: missed, ctx: ctx, cancel: cancel,
+		bytes: rate.NewLimiter(bytesPerSecond, burstBytes), messages: rate.NewLimiter(messagesPerSecond, burstMessages),
+		events: rate.NewLimiter(rate.Every(eventInterval), burstEvents),
+	}
 	go r.serve()
 	return r, nil
 }
@@ -84,35 +100,39 @@ func (r *relay) serve() {
 		return
 	}
 	go func() {
-		_, err := io.Copy(r.launcher, client)
-		r.cut(orEOF(err))
+		r.cut(r.session.Calls(r.launcher, client))
 	}()
-	r.cut(orEOF(r.copyMessages(client, r.launcher)))
+	r.cut(r.session.Answers(client, r.launcher, r.admit))
 }
 
-// copyMessages copies what the launcher sends, message by message, within the caps.
-func (r *relay) copyMessages(to io.Writer, from io.Reader) error {
-	limiter := rate.NewLimiter(bytesPerSecond, burstBytes)
-	buffer := make([]byte, 64<<10)
-	header := buffer[:4]
-	for {
-		if _, err := io.ReadFull(from, header); err != nil {
-			return err
-		}
-		length := binary.BigEndian.Uint32(header)
-		if length < minMessage || length > maxMessage {
-			return fmt.Errorf("%w: %d bytes", errMessage, length)
-		}
-		if err := limiter.WaitN(r.ctx, int(length)); err != nil {
-			return err
-		}
-		if _, err := to.Write(header); err != nil {
-			return err
-		}
-		if _, err := io.CopyBuffer(struct{ io.Writer }{to}, io.LimitReader(from, int64(length)-4), buffer); err != nil {
-			return err
-		}
+// admit keeps what the launcher sends within the caps.
+func (r *relay) admit(kind libvirtrpc.Kind, size int) (bool, error) {
+	if size > maxMessage {
+		return false, fmt.Errorf("%w: %d bytes", errMessage, size)
 	}
+	if err := r.bytes.WaitN(r.ctx, size); err != nil {
+		return false, err
+	}
+	if kind == libvirtrpc.KindReply {
+		// Calls are what bounds them.
+		return true, nil
+	}
+	if err := r.messages.Wait(r.ctx); err != nil {
+		return false, err
+	}
+	if kind == libvirtrpc.KindKeepAlive || r.events.Allow() {
+		return true, nil
+	}
+	if r.missing.CompareAndSwap(false, true) {
+		time.AfterFunc(eventInterval, func() {
+			// Before the look: an event that is dropped during it asks for another one.
+			r.missing.Store(false)
+			if r.ctx.Err() == nil {
+				r.missed()
+			}
+		})
+	}
+	return false, nil
 }
 
 // cut ends the relay; the first cause stays.
@@ -132,10 +152,3 @@ func (r *relay) done() <-chan struct{} { return r.ctx.Done() }
 
 // err says why the relay was cut. There is an answer from the moment in which done is closed.
 func (r *relay) err() error { return context.Cause(r.ctx) }
-
-func orEOF(err error) error {
-	if err == nil {
-		return io.EOF
-	}
-	return err
-}

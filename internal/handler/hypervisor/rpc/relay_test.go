@@ -24,7 +24,7 @@ func TestWhoLearnsOfTheEndLearnsWhy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := newRelay(dir, launcher)
+		r, err := newRelay(dir, launcher, func() {})
 		if err != nil {
 			t.Fatal(err)
 		}

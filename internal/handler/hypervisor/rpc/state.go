@@ -33,7 +33,11 @@ const (
 func (c *Conn) ReadNVRAM(ctx context.Context, name string) ([]byte, error) {
 	var content []byte
 	err := c.inPod(ctx, func(root *podprocess.Root) error {
-		f, err := root.Open(name, unix.O_RDONLY)
+		within, err := filepath.Rel(launcherpod.StateDir, name)
+		if err != nil {
+			return err
+		}
+		f, err := root.OpenWithin(launcherpod.StateDir, within)
 		if err != nil {
 			return err
 		}
@@ -84,23 +88,25 @@ func (c *Conn) writeNVRAM(ctx context.Context, file string, content []byte) erro
 	return c.Upload(ctx, nvramPool, volume.Name, content)
 }
 
-// inPod does something with the root directory of the Pod's libvirtd. Storage that does not answer costs a goroutine until it does.
+// MakeHostDisk makes a file of the node for a hostDisk, in the node's directory that the Pod has, and gives it to the user that QEMU runs as, who
+// may not be able to make it. A file that is there is an error and stays as it is.
+func (c *Conn) MakeHostDisk(ctx context.Context, dir, name string, bytes uint64) error {
+	err := c.inPod(ctx, func(root *podprocess.Root) error {
+		return root.CreateRegular(dir, name, launcherpod.QEMUUser, int64(bytes))
+	})
+	if err != nil {
+		return fmt.Errorf("make the node's file %s: %w", name, err)
+	}
+	return nil
+}
+
+// inPod does something with the root directory of the Pod's libvirtd.
 func (c *Conn) inPod(ctx context.Context, do func(root *podprocess.Root) error) error {
 	root, err := c.openRoot()
 	if err != nil {
 		return fmt.Errorf("open the launcher Pod's root directory: %w", err)
 	}
-	done := make(chan error, 1)
-	go func() {
-		defer func() { _ = root.Close() }()
-		done <- do(root)
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("the claim's storage does not answer: %w", ctx.Err())
-	}
+	return root.Do(ctx, c.process.PID, do)
 }
 
 func (c *Conn) openRoot() (*podprocess.Root, error) {

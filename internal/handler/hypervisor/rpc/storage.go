@@ -81,7 +81,7 @@ func volumesOf(pool *libvirt.StoragePool) ([]hypervisor.Volume, error) {
 			return nil, err
 		}
 		var parsed libvirtxml.StorageVolume
-		if err := parsed.Unmarshal(text); err != nil {
+		if err := hypervisor.ReadXML(text, &parsed); err != nil {
 			return nil, fmt.Errorf("libvirtd described a volume in XML that cannot be read: %w", err)
 		}
 		if parsed.Type == "file" || parsed.Type == "block" {
@@ -154,15 +154,36 @@ func (c *Conn) createVolume(ctx context.Context, pool string, definition *libvir
 	})
 }
 
-// Upload writes a volume's content.
-func (c *Conn) Upload(ctx context.Context, pool, name string, data []byte) error {
-	return c.call(ctx, actTimeout, "write the volume "+name, func(l *libvirt.Connect) error {
-		p, err := l.LookupStoragePoolByName(pool)
+// lookUpVolume finds a volume of a pool. The caller frees it.
+func lookUpVolume(l *libvirt.Connect, pool, name string) (*libvirt.StorageVol, error) {
+	p, err := l.LookupStoragePoolByName(pool)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = p.Free() }()
+	return p.LookupStorageVolByName(name)
+}
+
+// Resize makes a raw volume larger. With filled its space is taken at once, as that of the volume before.
+func (c *Conn) Resize(ctx context.Context, pool, name string, bytes uint64, filled bool) error {
+	return c.call(ctx, actTimeout, "make the volume "+name+" larger", func(l *libvirt.Connect) error {
+		volume, err := lookUpVolume(l, pool, name)
 		if err != nil {
 			return err
 		}
-		defer func() { _ = p.Free() }()
-		volume, err := p.LookupStorageVolByName(name)
+		defer func() { _ = volume.Free() }()
+		var flags libvirt.StorageVolResizeFlags
+		if filled {
+			flags |= libvirt.STORAGE_VOL_RESIZE_ALLOCATE
+		}
+		return volume.Resize(bytes, flags)
+	})
+}
+
+// Upload writes a volume's content.
+func (c *Conn) Upload(ctx context.Context, pool, name string, data []byte) error {
+	return c.call(ctx, actTimeout, "write the volume "+name, func(l *libvirt.Connect) error {
+		volume, err := lookUpVolume(l, pool, name)
 		if err != nil {
 			return err
 		}

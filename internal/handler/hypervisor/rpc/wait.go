@@ -11,29 +11,33 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
-	"github.com/fsnotify/fsnotify"
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
+// lookInterval and lookBurst bound how often a Pod that makes files in its volume has the agent look for its socket.
+const (
+	lookInterval = 100 * time.Millisecond
+	lookBurst    = 50
+)
+
 // waitForSocket returns when a Pod's libvirt socket is there. The Pod may be so new that the kubelet has not made
 // its directories, so the wait goes down the path step by step, each by event.
-func waitForSocket(ctx context.Context, podsDir string, uid types.UID) error {
+func waitForSocket(ctx context.Context, watches *dirWatches, podsDir string, uid types.UID) error {
 	rel, err := socketsDir(uid)
 	if err != nil {
 		return err
 	}
 	steps := strings.Split(filepath.Join(rel, launcherpod.LibvirtSocketName), "/")
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watch for the libvirt socket of Pod %s: %w", uid, err)
-	}
-	defer func() { _ = watcher.Close() }()
-
-	watched := -1
+	looks := rate.NewLimiter(rate.Every(lookInterval), lookBurst)
 	for {
+		if err := looks.Wait(ctx); err != nil {
+			return err
+		}
 		dir, depth, err := deepest(podsDir, steps)
 		if err != nil {
 			return err
@@ -42,25 +46,35 @@ func waitForSocket(ctx context.Context, podsDir string, uid types.UID) error {
 			_ = dir.Close()
 			return nil
 		}
-		if depth == watched {
-			// Nothing came between the watch and this look: from here on an event tells.
-			_ = dir.Close()
-			if err := nextEvent(ctx, watcher); err != nil {
-				return err
-			}
-			watched = -1
-			continue
-		}
-		for _, old := range watcher.WatchList() {
-			// It may be gone with its directory.
-			_ = watcher.Remove(old)
-		}
-		err = watcher.Add(throughFD(dir))
+		changed, stop, err := watches.add(dir)
 		_ = dir.Close()
 		if err != nil {
 			return fmt.Errorf("watch for the libvirt socket of Pod %s: %w", uid, err)
 		}
-		watched = depth
+		err = untilDeeper(ctx, podsDir, steps, depth, changed)
+		stop()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// untilDeeper returns when the directory may have what it lacked.
+func untilDeeper(ctx context.Context, podsDir string, steps []string, depth int, changed <-chan struct{}) error {
+	dir, now, err := deepest(podsDir, steps)
+	if err != nil {
+		return err
+	}
+	_ = dir.Close()
+	if now != depth {
+		// It came between the look and the watch.
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-changed:
+		return nil
 	}
 }
 
@@ -82,19 +96,4 @@ func deepest(root string, steps []string) (*os.File, int, error) {
 		dir = next
 	}
 	return dir, len(steps), nil
-}
-
-func nextEvent(ctx context.Context, watcher *fsnotify.Watcher) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case err := <-watcher.Errors:
-		// An overflow lost events, the next look finds out.
-		if errors.Is(err, fsnotify.ErrEventOverflow) {
-			return nil
-		}
-		return err
-	case <-watcher.Events:
-		return nil
-	}
 }

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Command virt-tail is the container guest-console-log of a VM's Pod: it prints the guest's serial console and nothing else.
+package main
+
+import (
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/launcher/tail"
+)
+
+func main() {
+	debug.SetGCPercent(20)
+	if len(os.Args) != 2 {
+		_, _ = os.Stderr.WriteString("usage: virt-tail PIPE\n")
+		os.Exit(2)
+	}
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, unix.SIGTERM, unix.SIGINT)
+	// A container runtime that restarts closes the log for a moment. Uncaught, the signal of a write to it would end PID 1.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
+	if err := tail.Run(os.Args[1], os.Stdout, stop, time.After(tail.Patience)); err != nil {
+		_, _ = os.Stderr.WriteString("virt-tail: " + err.Error() + "\n")
+		os.Exit(1)
+	}
+}

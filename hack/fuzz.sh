@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The Vireo Authors
+#
+# Runs every fuzz target for TIME (10s, 1h), one after the other, and prints a line for each. What a target finds is written to its
+# package's testdata/fuzz: mend it and commit it with the test data.
+#
+# Only Vireo's own packages are instrumented, and the parser of DHCP: `go test -fuzz` would compile every dependency once more.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+time=${1:?usage: fuzz.sh TIME [PATTERN]}
+pattern=${2:-.}
+module=$(go list -m)
+cache=${VIREO_CACHE:-$HOME/.cache/vireo}/fuzz
+binaries=$(mktemp -d)
+trap 'rm -rf "$binaries"' EXIT
+
+targets=0 failed=()
+while IFS= read -r dir; do
+	mapfile -t names < <(grep -hoP '^func \KFuzz\w+' "$dir"/*_test.go | grep -E "$pattern" || true)
+	[ ${#names[@]} -gt 0 ] || continue
+	binary=$binaries/$(basename "$dir").test
+	go test -c -o "$binary" -gcflags="$module/internal/...=-d=libfuzzer" -gcflags=github.com/insomniacslk/dhcp/...=-d=libfuzzer "./$dir"
+	for name in "${names[@]}"; do
+		targets=$((targets + 1))
+		log=$binaries/log
+		crashes=0
+		(cd "$dir" && "$binary" -test.run '^$' -test.fuzz "^$name\$" -test.fuzztime "$time" -test.fuzzcachedir "$cache/$dir" -test.parallel 2) \
+			>"$log" 2>&1 || crashes=1
+		# The last of the lines "fuzz: elapsed: 10s, execs: 1234 (100/sec), new interesting: 5 (total: 12)".
+		last=$(grep -E '^fuzz: elapsed: .*execs' "$log" | tail -1 || true)
+		execs=$(sed -nE 's/.*execs: ([0-9]+).*/\1/p' <<<"$last")
+		interesting=$(sed -nE 's/.*new interesting: ([0-9]+).*/\1/p' <<<"$last")
+		printf '%-52s %-18s execs %10s   new interesting %5s   crashes %s\n' "$dir" "$name" "${execs:-0}" "${interesting:-0}" "$crashes"
+		if [ "$crashes" != 0 ]; then
+			failed+=("$dir $name")
+			tail -40 "$log" >&2
+		fi
+	done
+	rm -f "$binary"
+done < <(grep -rlE '^func Fuzz' --include='*_test.go' internal | xargs -n1 dirname | sort -u)
+
+if [ ${#failed[@]} -gt 0 ]; then
+	printf 'fuzz: %s of %s targets failed:\n' "${#failed[@]}" "$targets" >&2
+	printf '  %s\n' "${failed[@]}" >&2
+	exit 1
+fi
+echo "fuzz: $targets targets for $time each, nothing found"

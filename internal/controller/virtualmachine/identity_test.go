@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachine
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+func revision(annotations map[string]string) metav1.PartialObjectMetadata {
+	return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}}
+}
+
+func TestIdentityOf(t *testing.T) {
+	before := revision(nil)
+	ofUID := revision(map[string]string{FirmwareIdentityAnnotation: "vm-uid"})
+	ofName := revision(map[string]string{FirmwareIdentityAnnotation: "vm-name"})
+	for name, tc := range map[string]struct {
+		annotations map[string]string
+		revisions   []metav1.PartialObjectMetadata
+		want        identity
+	}{
+		"a VM that never started":                     {want: fromUID},
+		"a VM that started before this was recorded":  {revisions: []metav1.PartialObjectMetadata{before}, want: fromName},
+		"the first start of it after that":            {revisions: []metav1.PartialObjectMetadata{before, ofName}, want: fromName},
+		"a VM that started since":                     {revisions: []metav1.PartialObjectMetadata{ofUID}, want: fromUID},
+		"a VM that started since, from several specs": {revisions: []metav1.PartialObjectMetadata{ofUID, ofUID}, want: fromUID},
+		"a record that nobody knows":                  {revisions: []metav1.PartialObjectMetadata{revision(map[string]string{FirmwareIdentityAnnotation: "x"})}, want: fromName},
+		"a VM that KubeVirt ran":                      {annotations: map[string]string{v1.ControllerAPIStorageVersionObservedAnnotation: "v1"}, want: fromName},
+		"a VM that KubeVirt is said to have run, and was recorded": {
+			annotations: map[string]string{v1.ControllerAPIStorageVersionObservedAnnotation: "v1"},
+			revisions:   []metav1.PartialObjectMetadata{ofUID}, want: fromUID,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			vm := builder.MakeVM("vm").Obj()
+			vm.Annotations = tc.annotations
+			if got := identityOf(vm, tc.revisions); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestIdentity(t *testing.T) {
+	of := func(namespace, uid string, from identity) v1.Firmware {
+		return *instanceOf(builder.MakeVM("vm").Namespace(namespace).UID(uid).Obj(), from, false).Spec.Domain.Firmware
+	}
+	for _, from := range []identity{fromUID, fromName} {
+		if again := of("a", "1", from); again != of("a", "1", from) {
+			t.Errorf("%s: another start has another identity: %+v", from, again)
+		}
+	}
+	if one, other := of("a", "1", fromUID), of("b", "2", fromUID); one.UUID == other.UUID || one.Serial == other.Serial {
+		t.Errorf("two VMs of one name share %+v", one)
+	}
+	if got := of("a", "1", fromUID); got.Serial == "" || got.Serial == string(got.UUID) || got.UUID == "1" {
+		t.Errorf("UUID %q, serial number %q", got.UUID, got.Serial)
+	}
+	// What KubeVirt gives a VM of this name without a UUID.
+	if got, want := of("a", "1", fromName), (v1.Firmware{UUID: "d633a622-2335-5606-93ae-d432b7c7f2d2"}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestIdentityOfTheTemplateComesFirst(t *testing.T) {
+	own := v1.Firmware{UUID: "5d307ca9-b3ef-428c-8861-06e72d69f223", Serial: "mine"}
+	vm := builder.MakeVM("vm").UID("1").With(func(vm *v1.VirtualMachine) { vm.Spec.Template.Spec.Domain.Firmware = own.DeepCopy() }).Obj()
+	for _, from := range []identity{fromUID, fromName} {
+		if got := *instanceOf(vm, from, false).Spec.Domain.Firmware; got != own {
+			t.Errorf("%s: %+v became %+v", from, own, got)
+		}
+	}
+}
+
+func TestSerialNumberThatIsWrittenDownNeedsNoRestart(t *testing.T) {
+	vm := builder.MakeVM("vm").UID("1").Obj()
+	vmi := instanceOf(vm, fromUID, false)
+	now := vm.Spec.Template.DeepCopy()
+	now.Spec.Domain.Firmware = vmi.Spec.Domain.Firmware.DeepCopy()
+	if got := compare(vm.Spec.Template, now, vmi, true); got.restart != "" {
+		t.Errorf("writing down the identity that the guest has: %s", got.restart)
+	}
+	now.Spec.Domain.Firmware.Serial = "another"
+	if got := compare(vm.Spec.Template, now, vmi, true); got.restart == "" {
+		t.Error("another serial number needs a restart")
+	}
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// The data of a ControllerRevision must not change, byte by byte, and the API server writes it anew with sorted keys when it applies
+// a strategic merge patch, as the garbage collector sends to orphan one. Data whose keys are not sorted makes every such patch
+// fail. See docs/adr/0063.
+const (
+	// dataFormAnnotation says in which form a start revision has its data, so that nobody has to read it.
+	dataFormAnnotation = "kubevirt.io/data-form"
+	// dataFormSorted is the form of json.Marshal for maps.
+	dataFormSorted = "sorted"
+	// copySuffix ends the name of the copy of a revision that is about to be replaced.
+	copySuffix = "-copy"
+)
+
+// sortKeys brings JSON to the form that the API server gives it when it patches.
+func sortKeys(raw []byte) ([]byte, error) {
+	var value any
+	// Numbers are decoded as the API server does.
+	if err := utiljson.Unmarshal(raw, &value); err != nil {
+		return nil, err
+	}
+	return json.Marshal(value)
+}
+
+// sortRevisions replaces start revisions whose data cannot be patched around, each by one of the same name and content. As the
+// name must be free in between, a copy keeps the content meanwhile: a process that dies on the way loses nothing.
+func sortRevisions(ctx context.Context, s *Scope) error {
+	known, err := listRevisions(ctx, s)
+	if err != nil {
+		return err
+	}
+	var failed error
+	for i := range known {
+		switch name, isCopy := strings.CutSuffix(known[i].Name, copySuffix); {
+		case isCopy:
+			failed = errors.Join(failed, s.finishReplacement(ctx, client.ObjectKey{Namespace: known[i].Namespace, Name: name}))
+		case known[i].Annotations[dataFormAnnotation] != dataFormSorted:
+			failed = errors.Join(failed, s.sortRevision(ctx, &known[i]))
+		}
+	}
+	return failed
+}
+
+func (s *Scope) sortRevision(ctx context.Context, known *metav1.PartialObjectMetadata) error {
+	key := client.ObjectKeyFromObject(known)
+	revision := &appsv1.ControllerRevision{}
+	if err := s.Live.Get(ctx, key, revision); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("get ControllerRevision %s: %w", key, err))
+	}
+	sorted, err := sortKeys(revision.Data.Raw)
+	if err != nil {
+		return fmt.Errorf("decode the data of ControllerRevision %s: %w", key, err)
+	}
+	if bytes.Equal(sorted, revision.Data.Raw) {
+		marked := revision.DeepCopy()
+		metav1.SetMetaDataAnnotation(&marked.ObjectMeta, dataFormAnnotation, dataFormSorted)
+		if err := s.Client.Patch(ctx, marked, client.MergeFrom(revision)); err != nil {
+			return client.IgnoreNotFound(fmt.Errorf("annotate ControllerRevision %s: %w", key, err))
+		}
+		return nil
+	}
+	replacement := renamed(revision, key.Name+copySuffix)
+	metav1.SetMetaDataAnnotation(&replacement.ObjectMeta, dataFormAnnotation, dataFormSorted)
+	replacement.Data = runtime.RawExtension{Raw: sorted}
+	if err := s.Client.Create(ctx, replacement); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create a copy of ControllerRevision %s: %w", key, err)
+	}
+	err = s.Client.Delete(ctx, revision, client.Preconditions{UID: ptr.To(revision.UID), ResourceVersion: ptr.To(revision.ResourceVersion)})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete ControllerRevision %s, which is replaced by a copy with sorted keys: %w", key, err)
+	}
+	return s.finishReplacement(ctx, key)
+}
+
+// finishReplacement makes a revision of its copy, if it is gone, and removes the copy.
+func (s *Scope) finishReplacement(ctx context.Context, key client.ObjectKey) error {
+	kept := &appsv1.ControllerRevision{}
+	if err := s.Live.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name + copySuffix}, kept); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("get the copy of ControllerRevision %s: %w", key, err))
+	}
+	if err := s.Client.Create(ctx, renamed(kept, key.Name)); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create ControllerRevision %s of its copy: %w", key, err)
+	}
+	if err := s.Client.Delete(ctx, kept, client.Preconditions{UID: ptr.To(kept.UID)}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete the copy of ControllerRevision %s: %w", key, err)
+	}
+	return nil
+}
+
+// renamed is a revision as it is to be created under another name.
+func renamed(r *appsv1.ControllerRevision, name string) *appsv1.ControllerRevision {
+	out := &appsv1.ControllerRevision{Data: *r.Data.DeepCopy(), Revision: r.Revision}
+	out.Namespace, out.Name = r.Namespace, name
+	out.Labels, out.Annotations, out.OwnerReferences = r.DeepCopy().Labels, r.DeepCopy().Annotations, r.DeepCopy().OwnerReferences
+	return out
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"encoding/json"
+	"fmt"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("The revision of a VirtualMachine's start", func() {
+	var m *machines
+	BeforeEach(func() { m = newMachines() })
+
+	awkward := func() *builder.VM {
+		return builder.MakeVM("vm").Template(builder.MakeVMI("vm").Volume("init", v1.VolumeSource{
+			CloudInitNoCloud: &v1.CloudInitNoCloudSource{UserData: "#cloud-config\n# <a> & \"b\" \u2028 ü\n"},
+		})).With(func(vm *v1.VirtualMachine) {
+			vm.Spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To(int64(1<<53 + 1))
+			vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Sockets: 2, Cores: 1}
+		})
+	}
+	patch := func(revision *appsv1.ControllerRevision, body string) error {
+		return k8sClient.Patch(ctx, revision.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, []byte(body)))
+	}
+	orphan := func(revision *appsv1.ControllerRevision, vm *v1.VirtualMachine) error {
+		return patch(revision, fmt.Sprintf(`{"metadata":{"ownerReferences":[{"$patch":"delete","uid":%q}],"uid":%q}}`, vm.UID, revision.UID))
+	}
+
+	It("is let go by the garbage collector and takes labels", func() {
+		vm, _ := m.started(awkward())
+		revision := m.revisions(vm)[0]
+		Expect(patch(&revision, `{"metadata":{"labels":{"team":"blue"}}}`)).To(Succeed())
+		Expect(orphan(&revision, vm)).To(Succeed())
+		Expect(ExpectExists(&revision).OwnerReferences).To(BeEmpty())
+		Expect(revision.Labels).To(HaveKeyWithValue("team", "blue"))
+	})
+
+	// unsorted puts a revision in the place of a VM's that has its data in the order of Go's struct.
+	unsorted := func(vm *v1.VirtualMachine) *appsv1.ControllerRevision {
+		GinkgoHelper()
+		revision := m.revisions(vm)[0]
+		Expect(k8sClient.Delete(ctx, &revision)).To(Succeed())
+		raw, err := json.Marshal(map[string]v1.VirtualMachineSpec{"spec": vm.Spec})
+		Expect(err).NotTo(HaveOccurred())
+		old := &appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: raw}, Revision: revision.Revision}
+		old.Namespace, old.Name, old.Labels, old.OwnerReferences = revision.Namespace, revision.Name, revision.Labels, revision.OwnerReferences
+		ExpectCreated(old)
+		Expect(orphan(old, vm)).To(MatchError(ContainSubstring("field is immutable")), "otherwise there is nothing to show here")
+		return old
+	}
+	expectReplaced := func(vm *v1.VirtualMachine, old *appsv1.ControllerRevision) {
+		GinkgoHelper()
+		found := m.revisions(vm)
+		Expect(found).To(HaveLen(1))
+		Expect(found[0].Name).To(Equal(old.Name))
+		Expect(found[0].UID).NotTo(Equal(old.UID))
+		Expect(found[0].Revision).To(Equal(old.Revision))
+		Expect(metav1.IsControlledBy(&found[0], vm)).To(BeTrue())
+		data := map[string]v1.VirtualMachineSpec{}
+		Expect(json.Unmarshal(found[0].Data.Raw, &data)).To(Succeed())
+		Expect(data["spec"]).To(Equal(vm.Spec))
+		Expect(orphan(&found[0], vm)).To(Succeed())
+	}
+
+	It("is replaced if its keys are not sorted, by one of the same name and content", func() {
+		vm, _ := m.started(awkward())
+		old := unsorted(vm)
+		m.expectReconciled(vm, "create ControllerRevision", "delete ControllerRevision", "create ControllerRevision", "delete ControllerRevision")
+		m.expectQuiet(vm)
+		expectReplaced(vm, old)
+	})
+
+	It("is marked if it came without a mark and is sorted, as KubeVirt's are", func() {
+		vm, _ := m.started(awkward())
+		revision := m.revisions(vm)[0]
+		Expect(patch(&revision, `{"metadata":{"annotations":null}}`)).To(Succeed())
+		m.expectReconciled(vm, "patch ControllerRevision")
+		m.expectQuiet(vm)
+		Expect(m.revisions(vm)[0].UID).To(Equal(revision.UID))
+	})
+
+	DescribeTable("is not lost when the replacement breaks off", func(writes int) {
+		vm, _ := m.started(awkward())
+		old := unsorted(vm)
+		m.writes.Fail = func(string) error {
+			if writes--; writes < 0 {
+				return ErrInjected
+			}
+			return nil
+		}
+		_, err := m.reconcile(vm)
+		Expect(err).To(MatchError(ErrInjected))
+		m.writes.Fail = nil
+		for range 2 {
+			_, err := m.reconcile(vm)
+			Expect(err).NotTo(HaveOccurred())
+		}
+		expectReplaced(vm, old)
+		m.writes.Take()
+		m.expectQuiet(vm)
+	},
+		Entry("before the copy", 0), Entry("after the copy", 1), Entry("while the name is free", 2), Entry("before the copy is removed", 3),
+	)
+
+	It("is replaced while a VM waits to be deleted without its instance", func() {
+		vm, _ := m.started(awkward())
+		old := unsorted(vm)
+		Expect(k8sClient.Delete(ctx, vm, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
+		_, err := m.reconcile(vm)
+		Expect(err).NotTo(HaveOccurred())
+		expectReplaced(vm, old)
+	})
+})

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstance
+
+import (
+	"testing"
+	"unicode"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// maxEnd is more than a person reads, in bytes.
+const maxEnd = 8 << 10
+
+// FuzzEnd: a Pod that a guest has taken over leaves what it likes. The exit code decides, and the words are bounded text.
+func FuzzEnd(f *testing.F) {
+	f.Fuzz(func(t *testing.T, exit int32, reason, message string) {
+		pod := &corev1.Pod{}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: launcherpod.ComputeContainer}}
+		pod.Status.ContainerStatuses[0].State.Terminated = &corev1.ContainerStateTerminated{ExitCode: exit, Reason: reason, Message: message}
+		end := EndOf(pod)
+		if want := map[bool]v1.VirtualMachineInstancePhase{true: v1.Succeeded, false: v1.Failed}[exit == 0]; end.Phase != want {
+			t.Errorf("the exit code %d is %s", exit, end.Phase)
+		}
+		if len(end.Reason)+len(end.Message) > maxEnd {
+			t.Errorf("%d bytes", len(end.Reason)+len(end.Message))
+		}
+		for _, r := range end.Reason + end.Message {
+			if !unicode.IsPrint(r) {
+				t.Fatalf("%U is in %.200q", r, end.Message)
+			}
+		}
+	})
+}

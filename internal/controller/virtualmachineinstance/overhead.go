@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/datavolume"
+)
+
+// Share of a file system that stays free for its own metadata when nobody says how much it needs, and that of a block
+// device, which has none. Source: kubevirt/kubevirt pkg/storage/types, DefaultFSOverhead.
+const (
+	filesystemOverhead v1.Percent = "0.055"
+	blockOverhead      v1.Percent = "0"
+)
+
+// importerConfig is the importer's configuration, of which a cluster has one. Its status has the figures that are in force.
+var importerConfig = schema.GroupVersionKind{Group: "cdi.kubevirt.io", Version: "v1beta1", Kind: "CDIConfig"}
+
+// importerConfigName is that one. Source: kubevirt/containerized-data-importer pkg/common, ConfigName.
+const importerConfigName = "config"
+
+// percent is what the importer takes for a share. Source: its types_overlay.go, Percent.
+var percent = regexp.MustCompile(`^(0(\.\d{1,3})?|1)$`)
+
+// Overheads are the shares of file systems on claims that disks leave free, as the importer keeps them. The zero value has none of its own.
+type Overheads struct {
+	// Global is the share where the storage class has none, "" if the importer says nothing.
+	Global v1.Percent `json:"global"`
+	// StorageClass has the shares of storage classes, by name.
+	StorageClass map[string]v1.Percent `json:"storageClass"`
+}
+
+// of is the overhead of a claim. What is no share is passed over.
+func (o Overheads) of(claim *corev1.PersistentVolumeClaim) v1.Percent {
+	if IsBlock(claim) {
+		return blockOverhead
+	}
+	if class := claim.Spec.StorageClassName; class != nil && percent.MatchString(string(o.StorageClass[*class])) {
+		return o.StorageClass[*class]
+	}
+	if percent.MatchString(string(o.Global)) {
+		return o.Global
+	}
+	return filesystemOverhead
+}
+
+// ReadOverheads asks the importer, if the cluster has one.
+func ReadOverheads(ctx context.Context, live client.Reader, importer datavolume.Reader, claim client.ObjectKey) (Overheads, error) {
+	if _, err := importer.Get(ctx, claim); errors.Is(err, datavolume.ErrNotInstalled) {
+		return Overheads{}, nil
+	}
+	config := &unstructured.Unstructured{}
+	config.SetGroupVersionKind(importerConfig)
+	err := live.Get(ctx, client.ObjectKey{Name: importerConfigName}, config)
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return Overheads{}, nil
+	}
+	if err != nil {
+		return Overheads{}, fmt.Errorf("get CDIConfig %s: %w", importerConfigName, err)
+	}
+	var overheads Overheads
+	content, _, err := unstructured.NestedMap(config.Object, "status", "filesystemOverhead")
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(content, &overheads)
+	}
+	if err != nil {
+		return Overheads{}, fmt.Errorf("read status.filesystemOverhead of CDIConfig %s: %w", importerConfigName, err)
+	}
+	return overheads, nil
+}
+
+// readOverheads asks once for each hand-over, and only for a VMI whose disk images lie in file systems.
+func (s *Scope) readOverheads(ctx context.Context) error {
+	for _, claim := range s.Claims {
+		if IsBlock(claim) {
+			continue
+		}
+		overheads, err := ReadOverheads(ctx, s.Live, s.DataVolumes, client.ObjectKeyFromObject(claim))
+		s.overheads = overheads
+		return err
+	}
+	return nil
+}

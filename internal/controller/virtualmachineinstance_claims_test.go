@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("VirtualMachineInstance on claims with file systems", func() {
+	var w *world
+	BeforeEach(func() { w = newWorld() })
+
+	It("takes the overhead of file systems from the importer", func() {
+		config := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "CDIConfig", "metadata": map[string]any{"name": "config"},
+			"spec": map[string]any{},
+		}}
+		Expect(k8sClient.Create(ctx, config)).To(Succeed())
+		DeferCleanup(func() { Expect(k8sClient.Delete(ctx, config)).To(Succeed()) })
+		config.Object["status"] = map[string]any{"filesystemOverhead": map[string]any{
+			"global": "0.07", "storageClass": map[string]any{"slow": "0.2", "odd": "twenty"},
+		}}
+		Expect(k8sClient.Status().Update(ctx, config)).To(Succeed())
+		overhead := func(name string, change ...func(*corev1.PersistentVolumeClaim)) v1.Percent {
+			GinkgoHelper()
+			pvc := builder.MakePVC(name).Namespace(w.ns).Bound("2Gi").Obj()
+			for _, do := range change {
+				do(pvc)
+			}
+			status := pvc.Status
+			ExpectCreated(pvc)
+			pvc.Status = status
+			ExpectStatus(pvc)
+			vmi := w.create(builder.MakeVMI("vm-"+name).PVC("root", name))
+			w.expectReconciled(vmi, "create Pod")
+			w.play(vmi, "node-1", builder.MakePodStatus().Running())
+			w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+			return *ExpectExists(vmi).Status.VolumeStatus[0].PersistentVolumeClaimInfo.FilesystemOverhead
+		}
+		of := func(class string) func(*corev1.PersistentVolumeClaim) {
+			return func(pvc *corev1.PersistentVolumeClaim) { pvc.Spec.StorageClassName = &class }
+		}
+		Expect(overhead("unclassed")).To(BeEquivalentTo("0.07"))
+		Expect(overhead("slow", of("slow"))).To(BeEquivalentTo("0.2"))
+		Expect(overhead("odd", of("odd"))).To(BeEquivalentTo("0.07"))
+		w.DataVolumes = noImporter{}
+		Expect(overhead("without")).To(BeEquivalentTo("0.055"))
+	})
+})

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
+	var m *migrations
+
+	BeforeEach(func() { m = newMigrations() })
+
+	// runs leads a VMI to Running on a node with these labels.
+	runs := func(b *builder.VMI, labels map[string]string) *v1.VirtualMachineInstance {
+		GinkgoHelper()
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.node("a"), Labels: labels}}
+		Expect(client.IgnoreAlreadyExists(k8sClient.Create(ctx, node))).To(Succeed())
+		vmi := m.handedOverOn(m.node("a"), b)
+		agent(vmi, running)
+		return ExpectExists(vmi)
+	}
+
+	model := func(name string) func(*v1.VirtualMachineInstance) {
+		return func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.CPU = &v1.CPU{Model: name} }
+	}
+
+	It("asks for the image that the guest runs from, where the kubelet says which", func() {
+		const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+		vmi := runs(builder.MakeVMI("vm").With(model("Penryn")).ContainerDisk("root", "registry:5000/os:latest"), nil)
+		pod := ExpectExists(podOf(vmi))
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "compute", VolumeMounts: []corev1.VolumeMountStatus{{
+			Name: "root", MountPath: "/image", VolumeStatus: &corev1.VolumeStatus{Image: &corev1.ImageVolumeStatus{ImageRef: "registry:5000/os@" + digest}},
+		}}}}
+		Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+		vmim := m.request(builder.MakeMigration("go", "vm"))
+		m.look(vmim)
+		Expect(ExpectExists(m.target(vmi, vmim)).Spec.Volumes).To(ContainElement(HaveField("VolumeSource.Image",
+			And(Not(BeNil()), HaveField("Reference", "registry:5000/os@"+digest)))))
+	})
+
+	It("has a CPU of the same vendor, if that is known", func() {
+		const intel = v1.CPUModelVendorLabel + "Intel"
+		vmi := runs(builder.MakeVMI("vm").With(model("Penryn")), map[string]string{intel: "true"})
+		vmim := m.request(builder.MakeMigration("go", "vm"))
+		m.look(vmim)
+		Expect(ExpectExists(m.target(vmi, vmim)).Spec.NodeSelector).To(HaveKeyWithValue(intel, "true"))
+	})
+
+	It("is the same CPU for a guest that sees its node's", func() {
+		vmi := runs(builder.MakeVMI("vm").With(model(v1.CPUModeHostPassthrough)), map[string]string{v1.HostModelCPULabel + "Skylake": "true"})
+		vmim := m.request(builder.MakeMigration("go", "vm"))
+		m.look(vmim)
+		Expect(ExpectExists(m.target(vmi, vmim)).Spec.NodeSelector).To(HaveKeyWithValue(v1.HostModelCPULabel+"Skylake", "true"))
+	})
+
+	It("is any node for a guest with a CPU of its own whose node says nothing", func() {
+		vmi := runs(builder.MakeVMI("vm").With(model("Penryn")), nil)
+		vmim := m.request(builder.MakeMigration("go", "vm"))
+		m.look(vmim)
+		Expect(ExpectExists(m.target(vmi, vmim)).Spec.NodeSelector).NotTo(HaveKey(HavePrefix(v1.CPUModelVendorLabel)))
+	})
+})

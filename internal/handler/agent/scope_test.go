@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package agent
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// TestTheCacheAsksForTheNodeOnly holds what an agent reads of others' objects to its node: RBAC cannot.
+func TestTheCacheAsksForTheNodeOnly(t *testing.T) {
+	options := cacheOptions(&Options{Node: "blue", Namespace: "kubevirt"})
+	found := 0
+	for object, by := range options.ByObject {
+		switch object.(type) {
+		case *v1.VirtualMachineInstance:
+			found++
+			if got := by.Field.String(); got != "status.nodeName=blue" {
+				t.Errorf("VMIs: %q", got)
+			}
+		case *corev1.Pod:
+			found++
+			if got := by.Field.String(); got != "spec.nodeName=blue" {
+				t.Errorf("Pods: %q", got)
+			}
+		case *v1.KubeVirt:
+			found++
+			if _, here := by.Namespaces["kubevirt"]; !here || len(by.Namespaces) != 1 {
+				t.Errorf("KubeVirt objects of %d namespaces", len(by.Namespaces))
+			}
+		}
+	}
+	if found != 3 || len(options.ByObject) != 3 {
+		t.Errorf("%d kinds have a scope, and %d of the known: decide for each what of it concerns the node", len(options.ByObject), found)
+	}
+}

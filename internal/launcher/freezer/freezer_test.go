@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package freezer
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/libvirtrpc"
+)
+
+// world is a guest, and what libvirtd knows of it.
+type world struct {
+	state     libvirtrpc.State
+	frozen    bool
+	note      string
+	noteFirst bool
+	// agent and hangs are what asking the agent, and freezing, fails with.
+	agent, hangs error
+}
+
+func (w *world) Lookup(_ context.Context, name string) (libvirtrpc.Domain, error) {
+	return libvirtrpc.Domain{Name: name}, nil
+}
+
+func (w *world) State(context.Context, libvirtrpc.Domain) (libvirtrpc.State, int32, error) {
+	return w.state, 0, nil
+}
+
+func (w *world) AgentCommand(_ context.Context, _ libvirtrpc.Domain, command string, _ time.Duration) (string, error) {
+	switch {
+	case w.agent != nil:
+		return "", w.agent
+	case strings.Contains(command, "freeze-freeze"):
+		if w.hangs != nil {
+			return "", w.hangs
+		}
+		w.frozen, w.noteFirst = true, w.note != ""
+		return `{"return":2}`, nil
+	case strings.Contains(command, "freeze-thaw"):
+		w.frozen = false
+		return `{"return":2}`, nil
+	case w.frozen:
+		return `{"return":"frozen"}`, nil
+	default:
+		return `{"return":"thawed"}`, nil
+	}
+}
+
+func (w *world) SetMetadata(_ context.Context, _ libvirtrpc.Domain, element, _, namespace string) error {
+	if namespace != launcherpod.FreezeURI {
+		return errors.New("another namespace")
+	}
+	if element == "" && w.note == "" {
+		return &libvirtrpc.Error{Code: libvirtrpc.CodeNoDomainMetadata}
+	}
+	w.note = element
+	return nil
+}
+
+func TestFreezeAndThaw(t *testing.T) {
+	w := &world{state: libvirtrpc.StateRunning}
+	f := Freezer{Hypervisor: w, Domain: "ns_vm"}
+	until := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	if err := f.Freeze(t.Context(), until); err != nil || !w.frozen || !w.noteFirst || w.note != launcherpod.FreezeNote(until) {
+		t.Fatalf("%v: %+v", err, w)
+	}
+	if err := f.Freeze(t.Context(), time.Time{}); err != nil || w.note != launcherpod.FreezeNote(time.Time{}) {
+		t.Fatalf("for longer: %v: %+v", err, w)
+	}
+	for range 2 {
+		if err := f.Thaw(t.Context()); err != nil || w.frozen || w.note != "" {
+			t.Fatalf("%v: %+v", err, w)
+		}
+	}
+}
+
+func TestNothingToFreeze(t *testing.T) {
+	for name, tc := range map[string]struct {
+		world *world
+		want  error
+	}{
+		"no agent":   {&world{state: libvirtrpc.StateRunning, agent: &libvirtrpc.Error{Code: libvirtrpc.CodeAgentUnresponsive}}, ErrNoAgent},
+		"no channel": {&world{state: libvirtrpc.StateRunning, agent: &libvirtrpc.Error{Code: libvirtrpc.CodeArgumentUnsupported}}, ErrNoAgent},
+		"paused":     {&world{state: libvirtrpc.StatePaused}, ErrPaused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := Freezer{Hypervisor: tc.world, Domain: "ns_vm"}
+			if err := f.Freeze(t.Context(), time.Time{}); !errors.Is(err, tc.want) || tc.world.note != "" {
+				t.Errorf("freeze: %v, %+v", err, tc.world)
+			}
+			if err := f.Thaw(t.Context()); !errors.Is(err, tc.want) {
+				t.Errorf("thaw: %v", err)
+			}
+		})
+	}
+}
+
+func TestAFreezeThatFailsIsThawed(t *testing.T) {
+	w := &world{state: libvirtrpc.StateRunning, hangs: errors.New("no answer in time")}
+	err := Freezer{Hypervisor: w, Domain: "ns_vm"}.Freeze(t.Context(), time.Time{})
+	if err == nil || !strings.Contains(w.note, "thaw=") {
+		t.Errorf("%v: %+v", err, w)
+	}
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package subresource
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// GuestfsInfo says which image virtctl guestfs runs. It is KubeVirt's type (kubevirt.io/client-go/kubecli, GuestfsInfo): the image is
+// GsImage, or the one called libguestfs-tools, behind ImagePrefix, in Registry, by its Digest or else its Tag.
+type GuestfsInfo struct {
+	Registry    string `json:"registry"`
+	Tag         string `json:"tag"`
+	Digest      string `json:"digest"`
+	ImagePrefix string `json:"imagePrefix"`
+	GsImage     string `json:"gsImage"`
+}
+
+// guestfsName is how the image is called by clients that put its reference together.
+const guestfsName = "libguestfs-tools"
+
+// guestfs answers with the image of libguestfs-tools.
+func (a *API) guestfs(w http.ResponseWriter, _ *http.Request) error {
+	if a.GuestfsImage == "" {
+		return apierrors.NewInternalError(errors.New("the cluster has no libguestfs-tools image: give virtctl one with --image"))
+	}
+	writeObject(w, guestfsInfo(a.GuestfsImage))
+	return nil
+}
+
+// guestfsInfo takes an image's reference apart. One that clients could not put together again is given as a whole.
+func guestfsInfo(image string) GuestfsInfo {
+	rest, digest, _ := strings.Cut(image, "@")
+	registry, name := "", rest
+	if slash := strings.LastIndexByte(rest, '/'); slash >= 0 {
+		registry, name = rest[:slash], rest[slash+1:]
+	}
+	name, tag, _ := strings.Cut(name, ":")
+	prefix, found := strings.CutSuffix(name, guestfsName)
+	if !found || tag == "" && digest == "" {
+		return GuestfsInfo{GsImage: image}
+	}
+	return GuestfsInfo{Registry: registry, Tag: tag, Digest: digest, ImagePrefix: prefix}
+}

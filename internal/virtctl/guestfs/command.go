@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package guestfs has the command guestfs: a shell with libguestfs's tools at the disk in a claim.
+package guestfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/virtctl/cli"
+)
+
+const (
+	// startWithin is how long the Pod may take to run: its image has some 500 MB. KubeVirt's.
+	startWithin = 500 * time.Second
+	// requestWithin is how long the Pod's creation and deletion may take to be answered.
+	requestWithin = 30 * time.Second
+)
+
+// options are the command's flags, named as KubeVirt's.
+type options struct {
+	image, pullPolicy, vm string
+	kvm, root             bool
+	uid, gid, fsGroup     string
+}
+
+// Command makes the command guestfs.
+func Command(c *cli.CLI) *cobra.Command {
+	o := &options{}
+	cmd := &cobra.Command{
+		Use:   "guestfs (PVC)",
+		Short: "Start a shell into the libguestfs pod",
+		Long: "Create a Pod with libguestfs-tools and a claim, and attach a shell to it. A claim with a file system is mounted at /disk, a\n" +
+			"block device is /dev/vda. The claim must not be in use. The Pod is removed when the shell ends.",
+		Example: c.Examples(`
+# Look into the disk of a VM that is stopped:
+virtctl guestfs myvm-disk
+
+# Without KVM, on the nodes that the VM 'myvm' may run on:
+virtctl guestfs myvm-disk --kvm=false --vm=myvm`),
+		Args: c.OneArgument("PVC"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(cmd.Context(), c, args[0])
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.image, "image", "", "libguestfs-tools container image. By default the cluster's.")
+	flags.StringVar(&o.pullPolicy, "pull-policy", string(corev1.PullIfNotPresent), "Pull policy for the libguestfs image.")
+	flags.BoolVar(&o.kvm, "kvm", true, "Use kvm for the libguestfs-tools container.")
+	flags.BoolVar(&o.root, "root", false, "Set uid 0 for the libguestfs-tools container.")
+	flags.StringVar(&o.uid, "uid", "", "Set uid for the libguestfs-tools container. It doesn't work with root.")
+	flags.StringVar(&o.gid, "gid", "", "Set gid for the libguestfs-tools container. This works only combined when the uid is manually set.")
+	flags.StringVar(&o.fsGroup, "fsGroup", "", "Set the fsgroup for the libguestfs-tools container.")
+	flags.StringVar(&o.vm, "vm", "", "Provide a VM to apply its scheduling constraints to the libguestfs-tools pod.")
+	return cmd
+}
+
+// ids are the user and the groups that the container gets; nil leaves it to the image.
+type ids struct{ user, group, fsGroup *int64 }
+
+// identity reads --root, --uid, --gid and --fsGroup. The refusals are KubeVirt's.
+func (o *options) identity() (ids, error) {
+	switch {
+	case o.root && o.uid != "":
+		return ids{}, errors.New("cannot set uid if root is true")
+	case o.gid != "" && o.uid == "":
+		return ids{}, errors.New("gid requires the uid to be set")
+	case o.root && o.fsGroup != "":
+		return ids{}, errors.New("cannot set fsGroup id with root")
+	case o.root:
+		return ids{new(int64(0)), new(int64(0)), new(int64(0))}, nil
+	}
+	var out ids
+	for _, one := range []struct {
+		flag, text string
+		into       **int64
+	}{{"uid", o.uid, &out.user}, {"gid", o.gid, &out.group}, {"fsGroup", o.fsGroup, &out.fsGroup}} {
+		if one.text == "" {
+			continue
+		}
+		number, err := strconv.ParseInt(one.text, 10, 64)
+		if err != nil {
+			return ids{}, fmt.Errorf("--%s: %w", one.flag, err)
+		}
+		*one.into = &number
+	}
+	return out, nil
+}
+
+func (o *options) run(ctx context.Context, c *cli.CLI, claim string) error {
+	who, err := o.identity()
+	if err != nil {
+		return err
+	}
+	switch corev1.PullPolicy(o.pullPolicy) {
+	case corev1.PullAlways, corev1.PullNever, corev1.PullIfNotPresent:
+	default:
+		return fmt.Errorf("invalid pull policy: %s", o.pullPolicy)
+	}
+	namespace, err := c.Namespace()
+	if err != nil {
+		return err
+	}
+	objects, err := c.Objects()
+	if err != nil {
+		return err
+	}
+	s := &shell{cli: c, objects: objects, claim: client.ObjectKey{Namespace: namespace, Name: claim}}
+	if o.image == "" {
+		if o.image, err = clusterImage(ctx, c); err != nil {
+			return err
+		}
+	}
+	s.say("Use image: %s", o.image)
+	block, err := s.free(ctx)
+	if err != nil {
+		return err
+	}
+	pod, err := s.pod(ctx, o, who, block)
+	if err != nil {
+		return err
+	}
+	return s.run(ctx, pod)
+}
+
+// shell is a shell at a claim.
+type shell struct {
+	cli     *cli.CLI
+	objects client.Client
+	claim   client.ObjectKey
+}
+
+func (s *shell) say(format string, arguments ...any) {
+	_, _ = fmt.Fprintln(s.cli.ErrOut, cli.Plain(fmt.Sprintf(format, arguments...)))
+}
+
+// free makes sure that the claim is there and in nobody's use, and says whether it is a block device.
+func (s *shell) free(ctx context.Context) (block bool, err error) {
+	claim := &corev1.PersistentVolumeClaim{}
+	if err := s.objects.Get(ctx, s.claim, claim); err != nil {
+		if apierrors.IsNotFound(err) {
+			return false, fmt.Errorf("the PVC %s doesn't exist", s.claim.Name)
+		}
+		return false, err
+	}
+	pods := &corev1.PodList{}
+	if err := s.objects.List(ctx, pods, client.InNamespace(s.claim.Namespace)); err != nil {
+		return false, fmt.Errorf("find out who uses the PVC %s: %w", s.claim.Name, err)
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		for _, volume := range pod.Spec.Volumes {
+			if volume.PersistentVolumeClaim != nil && volume.PersistentVolumeClaim.ClaimName == s.claim.Name {
+				return false, fmt.Errorf("PVC %s is used by another pod: %s. Stop the VM first, or end the other shell", s.claim.Name, pod.Name)
+			}
+		}
+	}
+	return claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock, nil
+}
+
+// pod describes the Pod.
+func (s *shell) pod(ctx context.Context, o *options, who ids, block bool) (*corev1.Pod, error) {
+	pod := newPod(s.claim, o, who, block)
+	if o.vm == "" {
+		return pod, nil
+	}
+	vm := &v1.VirtualMachine{}
+	if err := s.objects.Get(ctx, client.ObjectKey{Namespace: s.claim.Namespace, Name: o.vm}, vm); err != nil {
+		return nil, fmt.Errorf("read the VM of --vm: %w", err)
+	}
+	if template := vm.Spec.Template; template != nil {
+		pod.Labels = template.ObjectMeta.Labels
+		pod.Spec.Tolerations, pod.Spec.Affinity, pod.Spec.NodeSelector = template.Spec.Tolerations, template.Spec.Affinity, template.Spec.NodeSelector
+	}
+	return pod, nil
+}
+
+// run creates the Pod, attaches to it when it runs, and removes it whatever happens.
+func (s *shell) run(ctx context.Context, pod *corev1.Pod) error {
+	if err := s.create(ctx, pod); err != nil {
+		return fmt.Errorf("create the Pod %s: %w", pod.Name, err)
+	}
+	defer s.remove(ctx, pod)
+	if err := s.wait(ctx, pod); err != nil {
+		return err
+	}
+	s.say("The PVC is at %s. If you don't see a command prompt, try pressing enter.", place(pod))
+	return s.attach(ctx, pod)
+}
+
+// create creates the Pod. Ctrl+C does not cut it short: nobody would know whether there is a Pod to remove.
+func (s *shell) create(ctx context.Context, pod *corev1.Pod) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestWithin)
+	defer cancel()
+	return s.objects.Create(ctx, pod)
+}
+
+// remove removes the Pod, also after Ctrl+C.
+func (s *shell) remove(ctx context.Context, pod *corev1.Pod) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestWithin)
+	defer cancel()
+	if err := s.objects.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}); client.IgnoreNotFound(err) != nil {
+		s.say("The Pod %s could not be removed (%v). Remove it: kubectl delete pod -n %s %s", pod.Name, err, pod.Namespace, pod.Name)
+	}
+}
+
+// wait returns when the Pod runs, and says what it waits for.
+func (s *shell) wait(ctx context.Context, pod *corev1.Pod) error {
+	limited, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	told := ""
+	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 1.5, Steps: 100, Cap: 2 * time.Second}
+	err := backoff.DelayFunc().Until(limited, true, false, func(ctx context.Context) (bool, error) {
+		if err := s.objects.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
+			return false, err
+		}
+		switch pod.Status.Phase {
+		case corev1.PodRunning:
+			return true, nil
+		case corev1.PodPending, "":
+		default:
+			return false, fmt.Errorf("the Pod %s is not running but %s: %s", pod.Name, pod.Status.Phase, cli.Plain(pod.Status.Message))
+		}
+		if reason := waitsFor(pod); reason != told {
+			told = reason
+			s.say("Waiting for the Pod %s: %s", pod.Name, reason)
+		}
+		return false, nil
+	})
+	if limited.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("the Pod %s does not run after %s: %s", pod.Name, startWithin, told)
+	}
+	return err
+}
+
+// waitsFor is why a Pod does not run yet.
+func waitsFor(pod *corev1.Pod) string {
+	for _, c := range pod.Status.ContainerStatuses {
+		if w := c.State.Waiting; w != nil {
+			return fmt.Sprintf("%s %s", w.Reason, w.Message)
+		}
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status != corev1.ConditionTrue {
+			return c.Message
+		}
+	}
+	return "it is being started"
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package access
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/subresource"
+)
+
+// runningInstance makes the instance of a VM, which somebody wants to leave its node.
+func runningInstance(t *testing.T, vm *v1.VirtualMachine) *v1.VirtualMachineInstance {
+	t.Helper()
+	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{
+		Name: vm.Name, Namespace: vm.Namespace,
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)},
+	}}
+	vmi.Spec.TerminationGracePeriodSeconds = ptr.To[int64](30)
+	if err := cluster.Create(t.Context(), vmi); err != nil {
+		t.Fatal(err)
+	}
+	before := vmi.DeepCopy()
+	vmi.Status.Phase, vmi.Status.NodeName, vmi.Status.EvacuationNodeName = v1.Running, "node", "node"
+	if err := power(t, controllerAccount).Status().Patch(t.Context(), vmi, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+	return vmi
+}
+
+func installVirtAPIPolicy(t *testing.T) {
+	t.Helper()
+	installPolicies(t, "virt-api.yaml", func() error { return power(t, apiAccount).Create(t.Context(), newVM("none"), client.DryRunAll) })
+}
+
+func machineOf(t *testing.T, name string, strategy v1.VirtualMachineRunStrategy) *v1.VirtualMachine {
+	t.Helper()
+	vm := newVM(name)
+	vm.Spec.RunStrategy = &strategy
+	if err := cluster.Create(t.Context(), vm); err != nil {
+		t.Fatal(err)
+	}
+	return vm
+}
+
+// TestVirtAPIWritesWhatItsVerbsWrite carries the verbs out against the policy, so that neither changes without the other.
+func TestVirtAPIWritesWhatItsVerbsWrite(t *testing.T) {
+	installVirtAPIPolicy(t)
+	api := &subresource.API{Client: power(t, apiAccount), Config: clusterconfig.Default}
+	verbs := map[string]func(http.ResponseWriter, *http.Request) error{}
+	for _, v := range api.Verbs(nil) {
+		verbs[v.RBACName()] = v.Serve
+	}
+	machineOf(t, "api-halted", v1.RunStrategyHalted)
+	machineOf(t, "api-manual", v1.RunStrategyManual)
+	runningInstance(t, machineOf(t, "api-always", v1.RunStrategyAlways))
+	runningInstance(t, machineOf(t, "api-restarts", v1.RunStrategyAlways))
+	for _, c := range []struct{ verb, name, body string }{
+		{"virtualmachines/start", "api-halted", ""},
+		{"virtualmachines/start", "api-manual", `{"paused":true}`},
+		{"virtualmachineinstances/evacuate/cancel", "api-always", `{"evacuationNodeName":"node"}`},
+		{"virtualmachines/migrate", "api-always", `{"addedNodeSelector":{"zone":"a"}}`},
+		{"virtualmachines/restart", "api-restarts", ""},
+		{"virtualmachines/stop", "api-always", `{"gracePeriod":5}`},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/", strings.NewReader(c.body))
+		r.SetPathValue("namespace", namespace)
+		r.SetPathValue("name", c.name)
+		if err := verbs[c.verb](httptest.NewRecorder(), r); err != nil {
+			t.Errorf("%s of %s: %v", c.verb, c.name, err)
+		}
+	}
+}
+
+// TestVirtAPIWritesNothingElse asks for what somebody with its token would like to do, and could by RBAC or more.
+func TestVirtAPIWritesNothingElse(t *testing.T) {
+	installVirtAPIPolicy(t)
+	api, ctx := power(t, apiAccount), t.Context()
+	vm := machineOf(t, "api-else", v1.RunStrategyHalted)
+	vmi := runningInstance(t, vm)
+	merge := func(patch string) client.Patch { return client.RawPatch(types.MergePatchType, []byte(patch)) }
+	for _, patch := range []string{
+		`{"spec":{"template":{"spec":{"domain":{"firmware":{"serial":"x"}}}}}}`, `{"spec":{"updateVolumesStrategy":"Replacement"}}`,
+		`{"spec":{"template":{"metadata":{"annotations":{"a":"b"}}}}}`, `{"metadata":{"finalizers":["a/b"]}}`,
+		`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"a","uid":"b"}]}}`,
+	} {
+		expectForbidden(t, api.Patch(ctx, vm.DeepCopy(), merge(patch)))
+	}
+	for _, patch := range []string{`{"status":{"created":true}}`, `{"status":{"ready":true}}`, `{"status":{"printableStatus":"Running"}}`} {
+		expectForbidden(t, api.Status().Patch(ctx, vm.DeepCopy(), merge(patch)))
+	}
+	for _, patch := range []string{
+		`{"spec":{"nodeSelector":{"a":"b"}}}`, `{"spec":{"terminationGracePeriodSeconds":1,"hostname":"a"}}`, `{"metadata":{"ownerReferences":null}}`,
+	} {
+		expectForbidden(t, api.Patch(ctx, vmi.DeepCopy(), merge(patch)))
+	}
+	for _, patch := range []string{
+		`{"status":{"phase":"Failed"}}`, `{"status":{"nodeName":"other"}}`, `{"status":{"nodeName":null}}`, `{"status":{"evacuationNodeName":"other"}}`,
+		`{"status":{"migrationState":{"targetNode":"other"}}}`, `{"status":{"activePods":{"a":"b"}}}`, `{"status":null}`,
+	} {
+		expectForbidden(t, api.Status().Patch(ctx, vmi.DeepCopy(), merge(patch)))
+	}
+	for _, object := range []client.Object{newVM("api-made"), &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: "api-made", Namespace: namespace}}} {
+		expectForbidden(t, api.Create(ctx, object))
+	}
+	for _, object := range []client.Object{vm, vmi} {
+		expectForbidden(t, api.Delete(ctx, object))
+	}
+	// The policy is about one account.
+	if err := power(t, "system:serviceaccount:team:kubevirt-apiserver").Patch(ctx, vmi.DeepCopy(), merge(`{"metadata":{"labels":{"a":"b"}}}`)); err != nil {
+		t.Error(err)
+	}
+	if err := api.Patch(ctx, vm.DeepCopy(), merge(`{"metadata":{"annotations":{"a":"b"}}}`)); err != nil {
+		t.Errorf("what webhooks add to its requests: %v", err)
+	}
+	if err := cluster.Get(ctx, client.ObjectKeyFromObject(vm), vm); err != nil || apierrors.IsNotFound(err) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package hostile
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+const (
+	honestGuests, hostileLaunchers = 10, 50
+	// roundsEnv is how often the honest guests are started, paused, migrated and stopped, alone and beside hostile ones. The default is
+	// enough for what must hold, and little for a measurement.
+	roundsEnv, defaultRounds = "VIREO_HOSTILE_ROUNDS", 2
+
+	// What a hostile launcher may cost at most. Of goroutines there are those of the agent (a worker's call, the relay's two, the
+	// connection's, the polls of the guest's agent and their connections) and this suite's own, which plays the launcher's side.
+	goroutinesEach, threadsEach, descriptorsEach = 30, 2, 16
+	// memoryEach is in bytes: the longest message three times over (relay, C library, Go), and what its XML becomes.
+	memoryEach = 12 << 20
+)
+
+func TestHostileLaunchersHoldUpNobodyElse(t *testing.T) {
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		t.Skip("KUBEBUILDER_ASSETS is not set: it names the directory with etcd and kube-apiserver")
+	}
+	// What the agent has to say of fifty launchers is no part of the table.
+	ctrl.SetLogger(logr.Discard())
+	rounds := defaultRounds
+	if n, err := strconv.Atoi(os.Getenv(roundsEnv)); err == nil && n > 0 {
+		rounds = n
+	}
+	w := newWorld(t)
+	for _, namespace := range []string{honestNamespace, hostileNamespace} {
+		expect(t, w.api.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
+	}
+	// The first ones fill caches and connections, and are not counted.
+	w.run("warm", 1)
+	alone := w.measure("alone", rounds)
+	began := time.Now()
+	hostiles := w.addHostile(hostileLaunchers)
+	beside := w.measure("beside", rounds)
+	r := newReport(alone, beside, w.writes, time.Since(began))
+	t.Log("\n" + r.String())
+	expect(t, r.write())
+
+	expectWithin(t, "goroutines", alone.most.Goroutines, beside.most.Goroutines, goroutinesEach)
+	expectWithin(t, "threads", alone.most.Threads, beside.most.Threads, threadsEach)
+	expectWithin(t, "descriptors", alone.most.Descriptors, beside.most.Descriptors, descriptorsEach)
+	expectWithin(t, "bytes of memory", alone.most.Memory, beside.most.Memory, memoryEach)
+	for _, g := range hostiles {
+		// Whatever its launcher does or does not say: nothing is known of its end.
+		vmi := &v1.VirtualMachineInstance{}
+		expect(t, w.api.Get(context.Background(), g.key(), vmi))
+		if phase := vmi.Status.Phase; phase != v1.Scheduled && phase != v1.Running {
+			t.Errorf("%s is %s", g.key(), phase)
+		}
+	}
+}
+
+// expectWithin fails when there is more of something than the hostile launchers may cost.
+func expectWithin(t *testing.T, what string, before, after, each int64) {
+	t.Helper()
+	if limit := before + hostileLaunchers*each; after > limit {
+		t.Errorf("%d %s, %d without hostile launchers: more than %d for each", after, what, before, each)
+	}
+}
+
+// measurement is what came of some rounds.
+type measurement struct {
+	samples map[string][]time.Duration
+	most    resources
+}
+
+// measure runs rounds, and notes what the process has after each.
+func (w *world) measure(name string, rounds int) measurement {
+	m := measurement{samples: map[string][]time.Duration{}}
+	for round := range rounds {
+		for operation, sample := range w.run(fmt.Sprintf("%s-%d", name, round), honestGuests) {
+			m.samples[operation] = append(m.samples[operation], sample...)
+		}
+		m.most = m.most.max(readResources(w.t))
+	}
+	return m
+}
+
+// The operations.
+const opStart, opPause, opMigrate, opStop = "start", "pause", "migrate", "stop"
+
+// run starts, pauses, migrates and stops guests, all of them at once.
+func (w *world) run(name string, count int) map[string][]time.Duration {
+	var mu sync.Mutex
+	samples := map[string][]time.Duration{}
+	timed := func(operation string, do func() bool) {
+		began := time.Now()
+		if ok := do(); ok {
+			mu.Lock()
+			defer mu.Unlock()
+			samples[operation] = append(samples[operation], time.Since(began))
+		}
+	}
+	var all sync.WaitGroup
+	for i := range count {
+		// A guest that has migrated is not here to be stopped.
+		moves, stays := w.honest(fmt.Sprintf("%s-moves-%d", name, i)), w.honest(fmt.Sprintf("%s-stays-%d", name, i))
+		all.Go(func() {
+			defer moves.remove()
+			defer stays.remove()
+			timed(opStart, moves.start)
+			timed(opPause, moves.pause)
+			timed(opMigrate, moves.migrate)
+			timed(opStart, stays.start)
+			timed(opStop, stays.stop)
+		})
+	}
+	all.Wait()
+	return samples
+}

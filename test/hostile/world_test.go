@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package hostile
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/handler/agent"
+	"github.com/vireo-project/vireo/internal/handler/facts"
+	"github.com/vireo-project/vireo/internal/handler/handover"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
+	"github.com/vireo-project/vireo/internal/handler/media"
+	"github.com/vireo-project/vireo/internal/handler/reconciler"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/test/apiserver"
+)
+
+const (
+	thisNode = "node-1"
+	// patience bounds the wait for what must happen. Nothing is measured by it.
+	patience = 2 * time.Minute
+	// clientQPS and clientBurst are virt-handler's.
+	clientQPS, clientBurst = 50, 100
+)
+
+// world is a node with its agent, and an API server.
+type world struct {
+	t           *testing.T
+	api         client.WithWatch
+	podsDir     string
+	connections *rpc.Manager
+	// writes counts the agent's writes of statuses, by namespace.
+	writes *writes
+
+	mu      sync.Mutex
+	vmis    map[types.NamespacedName]*v1.VirtualMachineInstance
+	changed chan struct{}
+}
+
+// newWorld starts everything. It ends with the test.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	environment := apiserver.New(filepath.Join("..", "..", "config", "crd", "bases"))
+	config, err := environment.Start()
+	expect(t, err)
+	t.Cleanup(func() { _ = environment.Stop() })
+	scheme := runtime.NewScheme()
+	expect(t, clientgoscheme.AddToScheme(scheme))
+	expect(t, v1.AddToScheme(scheme))
+	w := &world{
+		t: t, podsDir: t.TempDir(), writes: &writes{}, vmis: map[types.NamespacedName]*v1.VirtualMachineInstance{},
+		changed: make(chan struct{}),
+	}
+	w.api, err = client.NewWithWatch(config, client.Options{Scheme: scheme})
+	expect(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	config.QPS, config.Burst = clientQPS, clientBurst
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"},
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&v1.VirtualMachineInstance{}: {Field: fields.OneTermEqualSelector("status.nodeName", thisNode)},
+			&corev1.Pod{}:                {Field: fields.OneTermEqualSelector("spec.nodeName", thisNode)},
+		}},
+	})
+	expect(t, err)
+	w.startAgent(mgr)
+	running.Go(func() {
+		if err := mgr.Start(ctx); err != nil {
+			t.Errorf("the agent: %v", err)
+		}
+	})
+	running.Go(func() { w.follow(ctx) })
+	if !mgr.GetCache().WaitForCacheSync(ctx) {
+		t.Fatal("the agent's cache does not fill")
+	}
+	return w
+}
+
+// startAgent adds the agent to a manager.
+func (w *world) startAgent(mgr ctrl.Manager) {
+	incoming, err := cache.New(mgr.GetConfig(), cache.Options{
+		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
+		ByObject: map[client.Object]cache.ByObject{
+			&v1.VirtualMachineInstance{}: {Field: fields.OneTermEqualSelector("status.migrationState.targetNode", thisNode)},
+		},
+	})
+	expect(w.t, err)
+	expect(w.t, mgr.Add(incoming))
+	notices := reconciler.NewNotices()
+	w.connections, err = rpc.NewManager(rpc.Options{
+		PodsDir: w.podsDir, RelayDir: filepath.Join(w.t.TempDir(), "r"), CheckPeer: anyPeer,
+	}, notices.Notify)
+	expect(w.t, err)
+	expect(w.t, mgr.Add(w.connections))
+	guests := reconciler.New(reconciler.Options{
+		Client: &countingClient{mgr.GetClient(), w.writes}, Reader: mgr.GetAPIReader(), Incoming: incoming, Node: thisNode,
+		Facts: facts.Node{Arch: "amd64"}, Arrivals: handover.NewArrivals(), Notify: notices.Notify,
+		Machines: agent.Machines{Manager: w.connections}, Networks: noNetworks{},
+		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: w.podsDir, Pod: pod} },
+		Files:    func(*hypervisor.Process) reconciler.Files { return noFiles{} },
+		Config:   clusterconfig.Default,
+		Recorder: &events.FakeRecorder{},
+	})
+	expect(w.t, guests.SetupWithManager(mgr, notices))
+}
+
+// anyPeer lets this process be every Pod's.
+func anyPeer(*net.UnixConn, types.UID) (*hypervisor.Process, error) {
+	dir, err := os.Open("/proc/self")
+	return &hypervisor.Process{PID: os.Getpid(), Dir: dir}, err
+}
+
+// follow keeps the VMIs as the API server has them.
+func (w *world) follow(ctx context.Context) {
+	for ctx.Err() == nil {
+		changes, err := w.api.Watch(ctx, &v1.VirtualMachineInstanceList{})
+		if err != nil {
+			continue
+		}
+		for change := range changes.ResultChan() {
+			if vmi, ok := change.Object.(*v1.VirtualMachineInstance); ok && change.Type != watch.Bookmark {
+				w.mu.Lock()
+				w.vmis[client.ObjectKeyFromObject(vmi)] = vmi
+				close(w.changed)
+				w.changed = make(chan struct{})
+				w.mu.Unlock()
+			}
+		}
+	}
+}
+
+// await waits until a VMI is as wanted.
+func (w *world) await(key types.NamespacedName, what string, wanted func(*v1.VirtualMachineInstance) bool) bool {
+	late := time.After(patience)
+	for {
+		w.mu.Lock()
+		vmi, changed := w.vmis[key], w.changed
+		w.mu.Unlock()
+		if vmi != nil && wanted(vmi) {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-late:
+			w.t.Errorf("%s is not %s after %s", key, what, patience)
+			return false
+		}
+	}
+}
+
+// socketOf is where a Pod's libvirtd listens.
+func (w *world) socketOf(pod types.UID) string {
+	dir := filepath.Join(w.podsDir, string(pod), "volumes", "kubernetes.io~empty-dir", launcherpod.SocketsVolume)
+	expect(w.t, os.MkdirAll(dir, 0o755))
+	return filepath.Join(dir, launcherpod.LibvirtSocketName)
+}
+
+func expect(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writes counts writes of statuses by namespace.
+type writes struct{ honest, hostile atomic.Int64 }
+
+type countingClient struct {
+	client.Client
+	writes *writes
+}
+
+func (c *countingClient) Status() client.SubResourceWriter {
+	return &countingWriter{c.Client.Status(), c.writes}
+}
+
+type countingWriter struct {
+	client.SubResourceWriter
+	writes *writes
+}
+
+func (c *countingWriter) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+	if obj.GetNamespace() == hostileNamespace {
+		c.writes.hostile.Add(1)
+	} else {
+		c.writes.honest.Add(1)
+	}
+	return c.SubResourceWriter.Patch(ctx, obj, patch, opts...)
+}
+
+// noNetworks is for guests without interfaces.
+type noNetworks struct{}
+
+func (noNetworks) Forward(context.Context, *hypervisor.Process, *v1.VirtualMachineInstance, *corev1.Pod) error {
+	return nil
+}
+
+func (noNetworks) Ensure(context.Context, *hypervisor.Process, *v1.VirtualMachineInstance, *corev1.Pod, bool) (map[string]domain.InterfaceFact, error) {
+	return map[string]domain.InterfaceFact{}, nil
+}
+
+func (noNetworks) Advertise(*hypervisor.Process, *v1.VirtualMachineInstance, *corev1.Pod) error {
+	return nil
+}
+
+func (noNetworks) Forget(types.UID) {}
+
+// noFiles are those of a Pod without devices.
+type noFiles struct{}
+
+func (noFiles) HasDevice(context.Context, string) bool { return false }
+
+func (noFiles) DirectIO(context.Context, string) bool { return true }
+
+func (noFiles) CPUs(context.Context) []uint { return nil }
+
+func (noFiles) BlockSizes(context.Context, string) facts.BlockSizes { return facts.BlockSizes{} }
+
+func (noFiles) ClaimDevices(context.Context) error { return nil }
+
+func (noFiles) SetRealtime(context.Context, []uint, []uint) error { return nil }
+
+// ownedBy makes a Pod a VMI's.
+func ownedBy(vmi *v1.VirtualMachineInstance) []metav1.OwnerReference {
+	controller := true
+	return []metav1.OwnerReference{{
+		APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: vmi.Name, UID: vmi.UID, Controller: &controller,
+	}}
+}

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rotation
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/handler/handover"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
+	"github.com/vireo-project/vireo/internal/operator"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/test/builder"
+	"github.com/vireo-project/vireo/test/pki"
+	"github.com/vireo-project/vireo/test/rights"
+)
+
+const (
+	// step is less than what is left of a certificate when it has to be renewed (15 % of a day at least).
+	step = 3 * time.Hour
+	// rotations is how often each authority and each certificate is replaced.
+	rotations = 3
+	migration = types.UID("11111111-2222-3333-4444-555555555555")
+)
+
+func TestNothingEndsWithACertificate(t *testing.T) {
+	w := newWorld(t)
+	vmi := w.guest()
+	w.settle()
+	w.expectHealthy()
+	console := websocket.NetConn(t.Context(), w.stream(vmi, "console"), websocket.MessageBinary)
+	tunnel, err := w.red.peers(w.blue.movedPort).Tunnel(t.Context(), handover.Of(vmi))
+	w.g.Expect(err).NotTo(HaveOccurred())
+	defer func() { _ = tunnel.Close() }()
+
+	seen := map[string]map[string]bool{}
+	lifetimes := clusterconfig.Default().Certificates
+	steps := 0
+	for ; !complete(seen); steps++ {
+		if most := int(rotations * lifetimes.CADuration / step); steps > most {
+			t.Fatalf("after %s not everything was replaced %d times: %v", time.Duration(steps)*step, rotations, counts(seen))
+		}
+		w.clock.Step(step)
+		w.wake()
+		w.settle()
+		note(seen, w.certificates())
+
+		// What was open goes on, and what is opened now is let in.
+		expectEcho(w.g, console, []byte("still there\n"))
+		expectEcho(w.g, tunnel, ping())
+		w.expectScreen(vmi)
+		_, err := w.red.peers(w.blue.movedPort).Destination(t.Context(), handover.Of(vmi))
+		w.g.Expect(err).NotTo(HaveOccurred())
+	}
+	t.Logf("%s in %d steps: %v", time.Duration(steps)*step, steps, counts(seen))
+}
+
+// guest is a running guest on red that is on its way to blue. virt-controller makes its Pod; scheduler, kubelet and agent are
+// played.
+func (w *world) guest() *v1.VirtualMachineInstance {
+	w.t.Helper()
+	ctx := context.Background()
+	vmi := builder.MakeVMI("guest").Namespace(metav1.NamespaceDefault).Obj()
+	w.create(vmi)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace, Name: podspec.PodName(vmi)}}
+	w.g.Eventually(func() error { return w.client.Get(ctx, client.ObjectKeyFromObject(pod), pod) }, patience, "10ms").Should(Succeed())
+	w.g.Expect(w.client.SubResource("binding").Create(ctx, pod, &corev1.Binding{
+		ObjectMeta: pod.ObjectMeta, Target: corev1.ObjectReference{Kind: "Node", Name: "red"},
+	})).To(Succeed())
+	w.g.Eventually(func() error {
+		if err := w.client.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
+			return err
+		}
+		pod.Status = builder.MakePodStatus().Running().Obj()
+		return w.client.Status().Update(ctx, pod)
+	}, patience, "10ms").Should(Succeed())
+	w.red.run(vmi, pod.UID)
+	w.g.Eventually(func(g Gomega) {
+		g.Expect(w.client.Get(ctx, client.ObjectKeyFromObject(vmi), vmi)).To(Succeed())
+		g.Expect(vmi.Status.Phase).To(Equal(v1.Scheduled))
+		before := vmi.DeepCopy()
+		vmistatus.SetPhase(&vmi.Status, v1.Running, metav1.Now())
+		_, err := vmistatus.Patch(ctx, w.red.api, vmistatus.Handler, before, vmi)
+		g.Expect(err).NotTo(HaveOccurred())
+	}, patience, "10ms").Should(Succeed())
+
+	moving := vmi.DeepCopy()
+	moving.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{
+		MigrationUID: migration, SourceNode: "red", TargetNode: "blue", TargetNodeAddress: "127.0.0.1", TargetPod: "p",
+	}
+	w.blue.incoming.vmi.Store(moving)
+	w.blue.launchers.Launcher("target")
+	w.blue.arrivals.Expect(migration, handover.Arrival{Pod: hypervisor.PodRef{UID: "target"}, Address: "10.244.1.7", Domain: "<domain/>"})
+	return moving
+}
+
+// settle returns when every authority and every certificate is as it should be at the time.
+func (w *world) settle() {
+	w.t.Helper()
+	now, lifetimes := w.clock.Now(), clusterconfig.Default().Certificates
+	w.g.Eventually(func(g Gomega) {
+		for _, role := range certificate.Roles() {
+			_, changes, _, err := w.authority(g, role).Advance(now, lifetimes)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(changes).To(BeFalse(), "the authority of "+role.Name)
+		}
+	}, patience, "10ms").Should(Succeed())
+	w.publish()
+	w.g.Eventually(func(g Gomega) {
+		g.Expect(w.callerBundle(g)).To(Equal(w.authority(g, certificate.APIServing).Bundle()), "the caBundle of the APIService")
+		w.ask(g)
+		for name, leaf := range w.leaves() {
+			g.Expect(leaf).NotTo(BeNil(), name)
+			g.Expect(certificate.RenewAt(leaf)).To(BeTemporally(">", now), name)
+		}
+	}, patience, "10ms").Should(Succeed())
+}
+
+// leaves are the certificates in use: those of the agents, and of virt-api as its clients and its servers see them.
+func (w *world) leaves() map[string]*x509.Certificate {
+	leaves := map[string]*x509.Certificate{"virt-api, client": w.red.lastCaller()}
+	for _, a := range []*agent{w.red, w.blue} {
+		for name, source := range map[string]*certificate.Source{"serving": a.serving, "migration": a.migration} {
+			if pair := source.Current(); pair != nil {
+				leaves[a.node+", "+name] = pair.Leaf
+			} else {
+				leaves[a.node+", "+name] = nil
+			}
+		}
+	}
+	conn, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", w.apiPort), w.frontTLS(w.g))
+	if err != nil {
+		leaves["virt-api, serving"] = nil
+		return leaves
+	}
+	defer func() { _ = conn.Close() }()
+	leaves["virt-api, serving"] = conn.ConnectionState().PeerCertificates[0]
+	return leaves
+}
+
+// certificates are the leaves and the authorities, by whose they are.
+func (w *world) certificates() map[string]*x509.Certificate {
+	all := w.leaves()
+	for _, role := range certificate.Roles() {
+		data, err := w.authority(w.g, role).Data()
+		w.g.Expect(err).NotTo(HaveOccurred())
+		pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
+		w.g.Expect(err).NotTo(HaveOccurred())
+		all["authority of "+role.Name] = pair.Leaf
+	}
+	return all
+}
+
+func note(seen map[string]map[string]bool, certificates map[string]*x509.Certificate) {
+	for name, c := range certificates {
+		if seen[name] == nil {
+			seen[name] = map[string]bool{}
+		}
+		seen[name][c.SerialNumber.String()] = true
+	}
+}
+
+func complete(seen map[string]map[string]bool) bool {
+	for _, serials := range seen {
+		if len(serials) <= rotations {
+			return false
+		}
+	}
+	return len(seen) > 0
+}
+
+func counts(seen map[string]map[string]bool) map[string]int {
+	n := map[string]int{}
+	for name, serials := range seen {
+		n[name] = len(serials)
+	}
+	return n
+}
+
+// callerBundle is what the API server trusts when it calls virt-api.
+func (w *world) callerBundle(g Gomega) []byte {
+	service := &unstructured.Unstructured{}
+	service.SetGroupVersionKind(operator.APIServiceKind)
+	g.Expect(w.client.Get(context.Background(), client.ObjectKey{Name: "v1.subresources.kubevirt.io"}, service)).To(Succeed())
+	encoded, _, err := unstructured.NestedString(service.Object, "spec", "caBundle")
+	g.Expect(err).NotTo(HaveOccurred())
+	bundle, err := base64.StdEncoding.DecodeString(encoded)
+	g.Expect(err).NotTo(HaveOccurred())
+	return bundle
+}
+
+// frontTLS is the aggregation layer's configuration, at the moved time.
+func (w *world) frontTLS(g Gomega) *tls.Config {
+	pool := x509.NewCertPool()
+	g.Expect(pool.AppendCertsFromPEM(w.callerBundle(g))).To(BeTrue())
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: agentapi.ServiceName + "." + rights.Namespace + ".svc",
+		Time: w.clock.Now, Certificates: []tls.Certificate{w.proxy.Speaker(pki.FrontProxyName)},
+	}
+}
+
+// front is the aggregation layer, over a new connection.
+func (w *world) front(g Gomega) *http.Client {
+	transport := &http.Transport{TLSClientConfig: w.frontTLS(g), DisableKeepAlives: true}
+	return &http.Client{Transport: transport}
+}
+
+func (w *world) url(path string) string {
+	return fmt.Sprintf("https://127.0.0.1:%d/apis/subresources.kubevirt.io/v1/%s", w.apiPort, path)
+}
+
+// asAdmin are the headers with which the aggregation layer says who asks.
+func asAdmin() http.Header {
+	return http.Header{"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters", "system:authenticated"}}
+}
+
+// ask makes a request that virt-api answers, and one that it passes on to an agent.
+func (w *world) ask(g Gomega) {
+	for _, path := range []string{"version", "namespaces/default/virtualmachineinstances/guest/vnc/screenshot"} {
+		request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, w.url(path), nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		request.Header = asAdmin()
+		response, err := w.front(g).Do(request)
+		g.Expect(err).NotTo(HaveOccurred())
+		body, err := io.ReadAll(response.Body)
+		g.Expect(response.Body.Close()).To(Succeed())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(response.StatusCode).To(Equal(http.StatusOK), "%s: %s", path, body)
+	}
+}
+
+// expectHealthy says that virt-api tells anybody which version of the KubeVirt object it goes by.
+func (w *world) expectHealthy() {
+	w.t.Helper()
+	w.g.Eventually(func(g Gomega) {
+		kv := &v1.KubeVirt{}
+		g.Expect(w.client.Get(context.Background(), client.ObjectKey{Namespace: rights.Namespace, Name: "kubevirt"}, kv)).To(Succeed())
+		response, err := w.front(g).Get(fmt.Sprintf("https://127.0.0.1:%d/healthz", w.apiPort))
+		g.Expect(err).NotTo(HaveOccurred())
+		defer func() { _ = response.Body.Close() }()
+		answer := map[string]any{}
+		g.Expect(json.NewDecoder(response.Body).Decode(&answer)).To(Succeed())
+		g.Expect(answer).To(HaveKeyWithValue("config-resource-version", kv.ResourceVersion))
+	}, patience, "50ms").Should(Succeed())
+}
+
+// stream opens a stream to a guest.
+func (w *world) stream(vmi *v1.VirtualMachineInstance, verb string) *websocket.Conn {
+	w.t.Helper()
+	socket, response, err := websocket.Dial(w.t.Context(), w.url("namespaces/"+vmi.Namespace+"/virtualmachineinstances/"+vmi.Name+"/"+verb),
+		&websocket.DialOptions{HTTPClient: w.front(w.g), HTTPHeader: asAdmin(), Subprotocols: []string{"plain.kubevirt.io"}})
+	if err != nil && response != nil {
+		body, _ := io.ReadAll(response.Body)
+		w.t.Fatalf("%s: %v: %s", verb, err, body)
+	}
+	w.g.Expect(err).NotTo(HaveOccurred(), verb)
+	w.t.Cleanup(func() { _ = socket.CloseNow() })
+	return socket
+}
+
+// expectScreen opens the guest's screen and sees something.
+func (w *world) expectScreen(vmi *v1.VirtualMachineInstance) {
+	w.t.Helper()
+	socket := w.stream(vmi, "vnc")
+	defer func() { _ = socket.CloseNow() }()
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	_, message, err := socket.Read(ctx)
+	w.g.Expect(err).NotTo(HaveOccurred())
+	w.g.Expect(string(message)).To(Equal(fake.RFBBanner))
+}
+
+// expectEcho says that a stream that writes back is alive.
+func expectEcho(g Gomega, conn net.Conn, word []byte) {
+	g.Expect(conn.SetDeadline(time.Now().Add(patience))).To(Succeed())
+	_, err := conn.Write(word)
+	g.Expect(err).NotTo(HaveOccurred())
+	got := make([]byte, len(word))
+	_, err = io.ReadFull(conn, got)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(got).To(Equal(word))
+}
+
+// ping is what libvirt's peers say to show that they are there: a message of program "keep" without a body, which passes in both
+// directions. Source: libvirt src/rpc/virkeepaliveprotocol.x.
+func ping() []byte {
+	const program, version, procedure, message = 0x6b656570, 1, 1, 2
+	var frame []byte
+	for _, word := range []uint32{28, program, version, procedure, message, 0, 0} {
+		frame = binary.BigEndian.AppendUint32(frame, word)
+	}
+	return frame
+}
+
+func echo(conn net.Conn) {
+	_, _ = io.Copy(conn, conn)
+	_ = conn.Close()
+}

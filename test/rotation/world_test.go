@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package rotation runs virt-controller, virt-api and the certified ends of two node agents with the roles and the admission
+// policies that config/ ships, against a real API server, and moves their clock through the rotations of every certificate.
+//
+// The API server is the one part whose clock cannot be moved. It judges certificates in two places: as the client of virt-api,
+// where front stands for its aggregation layer, with what the APIService in the cluster says and with the moved clock; and as the
+// client of webhooks, whose certificates come from a library without a clock and are aged instead.
+package rotation
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	certutil "k8s.io/client-go/util/cert"
+	testclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/livelog"
+	"github.com/vireo-project/vireo/internal/manager"
+	"github.com/vireo-project/vireo/internal/virtapi"
+	"github.com/vireo-project/vireo/test/apiserver"
+	"github.com/vireo-project/vireo/test/pki"
+	"github.com/vireo-project/vireo/test/rights"
+)
+
+const (
+	root = "../.."
+	// patience is what a loaded machine may need.
+	patience = time.Minute
+	// Names of config/webhook.
+	mutatingWebhooks, validatingWebhooks = "virt-controller-mutating-webhook-configuration", "virt-controller-validating-webhook-configuration"
+	webhookService                       = "virt-controller-webhook-service"
+)
+
+// world is an installation.
+type world struct {
+	t      *testing.T
+	g      *WithT
+	config *rest.Config // an administrator's
+	client client.Client
+	clock  *testclock.FakeClock
+	trust  string // where the kubelet mounts the bundles
+	proxy  *pki.Authority
+
+	webhookPort, apiPort int
+	red, blue            *agent
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		t.Fatal("set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
+	}
+	w := &world{t: t, g: NewWithT(t), clock: testclock.NewFakeClock(time.Now()), trust: t.TempDir()}
+	env := apiserver.New(filepath.Join(root, "config", "crd", "bases"))
+	w.proxy = pki.FrontProxy(t, env, t.TempDir())
+	var err error
+	w.config, err = env.Start()
+	w.g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	w.client, err = client.New(w.config, client.Options{Scheme: manager.NewScheme()})
+	w.g.Expect(err).NotTo(HaveOccurred())
+	w.install()
+
+	log, err := livelog.New(0)
+	w.g.Expect(err).NotTo(HaveOccurred())
+	log.Install()
+	w.startController(log)
+	w.publish()
+	w.red, w.blue = startAgent(w, "red"), startAgent(w, "blue")
+	w.startAPI(log)
+	return w
+}
+
+func (w *world) create(objects ...client.Object) {
+	w.t.Helper()
+	for _, o := range objects {
+		w.g.Expect(w.client.Create(context.Background(), o)).To(Succeed())
+	}
+}
+
+// install makes what config/ ships, and the KubeVirt object. No Service leads to the webhooks here: they match nothing.
+func (w *world) install() {
+	shipped, err := rights.Read(root)
+	w.g.Expect(err).NotTo(HaveOccurred())
+	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: rights.Namespace}})
+	w.g.Expect(shipped.Install(context.Background(), w.client)).To(Succeed())
+	for _, file := range []string{"node-restriction.yaml", "status.yaml", "certificate-requests.yaml"} {
+		w.createFile(filepath.Join(root, "config", "admission", file))
+	}
+	to := admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: rights.Namespace, Name: webhookService}}
+	none := ptr.To(admissionv1.SideEffectClassNone)
+	w.create(&admissionv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: mutatingWebhooks},
+		Webhooks:   []admissionv1.MutatingWebhook{{Name: "a.kubevirt.io", ClientConfig: to, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
+	}, &admissionv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: validatingWebhooks},
+		Webhooks:   []admissionv1.ValidatingWebhook{{Name: "b.kubevirt.io", ClientConfig: to, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
+	}, &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "kubevirt"}})
+	// A policy counts from some moment on that the API server does not tell: it is asked until it refuses.
+	handler := rights.Handler.Impersonate(w.config, nil)
+	asHandler, err := client.New(handler, client.Options{Scheme: w.client.Scheme()})
+	w.g.Expect(err).NotTo(HaveOccurred())
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	w.g.Expect(err).NotTo(HaveOccurred())
+	request, err := certutil.MakeCSR(key, &pkix.Name{CommonName: "admin"}, nil, nil)
+	w.g.Expect(err).NotTo(HaveOccurred())
+	w.g.Eventually(func() error {
+		return asHandler.Create(context.Background(), &certificatesv1.CertificateSigningRequest{
+			ObjectMeta: metav1.ObjectMeta{Name: "refused"},
+			Spec: certificatesv1.CertificateSigningRequestSpec{
+				SignerName: "kubernetes.io/kube-apiserver-client", Request: request, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
+			},
+		}, client.DryRunAll)
+	}, patience, "50ms").Should(MatchError(ContainSubstring("may only ask the signers of kubevirt.io")))
+}
+
+func (w *world) createFile(file string) {
+	raw, err := os.ReadFile(file)
+	w.g.Expect(err).NotTo(HaveOccurred())
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		if err := decoder.Decode(object); errors.Is(err, io.EOF) {
+			return
+		} else if err != nil {
+			w.t.Fatalf("%s: %v", file, err)
+		}
+		w.create(object)
+	}
+}
+
+// background runs something until the test ends.
+func (w *world) background(name string, run func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	w.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Errorf("%s: %v", name, err)
+		}
+	})
+}
+
+// startController runs all of virt-controller as its account.
+func (w *world) startController(log *livelog.Log) {
+	var metrics, health int
+	w.webhookPort, metrics, health = w.freePort(), w.freePort(), w.freePort()
+	options := &manager.Options{
+		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", APIImage: "e.org/a:v1", Namespace: rights.Namespace,
+		BindAddress: "127.0.0.1", Port: metrics, HealthPort: health, WebhookPort: w.webhookPort,
+		WebhookService: webhookService, MutatingWebhooks: mutatingWebhooks, ValidatingWebhooks: validatingWebhooks,
+		CertificateDirectory: w.t.TempDir(), LeaderElection: true, Clock: w.clock,
+	}
+	account := rights.Controller.Impersonate(w.config, nil)
+	w.background("virt-controller", func(ctx context.Context) error { return manager.Run(ctx, account, options, log) })
+}
+
+// startAPI runs all of virt-api as its account.
+func (w *world) startAPI(log *livelog.Log) {
+	config, _, err := rights.API.OnNode(context.Background(), w.config, w.client, "control-plane")
+	w.g.Expect(err).NotTo(HaveOccurred())
+	file := filepath.Join(w.t.TempDir(), "kubeconfig")
+	w.g.Expect(clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: config.Host, CertificateAuthorityData: config.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {Token: config.BearerToken}},
+		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
+		CurrentContext: "x",
+	}, file)).To(Succeed())
+	listener, port := w.listen()
+	w.apiPort = port
+	options := &virtapi.Options{
+		Address: "127.0.0.1", Port: port, Listener: listener, ConsoleServerPort: w.red.consolePort, Namespace: rights.Namespace,
+		TrustDirectory: w.trust, Kubeconfig: file, Clock: w.clock,
+	}
+	w.background("virt-api", func(ctx context.Context) error { return virtapi.Run(ctx, config, options, log) })
+}
+
+// publish does the kubelet's part: what the ConfigMap has appears in the volume. It returns when all is there that should be.
+func (w *world) publish() {
+	w.t.Helper()
+	bundles := &corev1.ConfigMap{}
+	w.g.Eventually(func(g Gomega) {
+		g.Expect(w.client.Get(context.Background(), client.ObjectKey{Namespace: rights.Namespace, Name: certificate.BundleName}, bundles)).To(Succeed())
+		for _, role := range certificate.Roles() {
+			g.Expect(bundles.Data[role.Name]).To(Equal(string(w.authority(g, role).Bundle())), role.Name)
+		}
+	}, patience, "10ms").Should(Succeed())
+	for name, bundle := range bundles.Data {
+		// As the kubelet does it: there is no moment in which the file is half written.
+		temporary := filepath.Join(w.trust, ".new-"+name)
+		w.g.Expect(os.WriteFile(temporary, []byte(bundle), 0o600)).To(Succeed())
+		w.g.Expect(os.Rename(temporary, filepath.Join(w.trust, name))).To(Succeed())
+	}
+}
+
+// authority is that of a role as it is stored.
+func (w *world) authority(g Gomega, role certificate.Role) certificate.Authority {
+	secret := &corev1.Secret{}
+	g.Expect(w.client.Get(context.Background(), client.ObjectKey{Namespace: rights.Namespace, Name: role.AuthoritySecret()}, secret)).To(Succeed())
+	authority, err := certificate.AuthorityFrom(role, secret.Data)
+	g.Expect(err).NotTo(HaveOccurred())
+	return authority
+}
+
+func (w *world) listen() (net.Listener, int) {
+	listener, err := (&net.ListenConfig{}).Listen(w.t.Context(), "tcp", "127.0.0.1:0")
+	w.g.Expect(err).NotTo(HaveOccurred())
+	address, ok := listener.Addr().(*net.TCPAddr)
+	if !ok {
+		w.t.Fatalf("address %s", listener.Addr())
+	}
+	return listener, address.Port
+}
+
+func (w *world) freePort() int {
+	listener, port := w.listen()
+	w.g.Expect(listener.Close()).To(Succeed())
+	return port
+}
+
+// wake lets the installation be looked at, as the end of a pause would: pauses are measured with the real clock.
+func (w *world) wake() {
+	w.t.Helper()
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "kubevirt-prometheus-metrics"}}
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{"test/time":%q}}}`, w.clock.Now())
+	w.g.Expect(w.client.Patch(context.Background(), service, client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
+}
