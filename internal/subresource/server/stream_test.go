@@ -6,6 +6,7 @@ package server_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 
@@ -38,19 +39,27 @@ func runInstance(name string) {
 	Expect(k8s.Status().Update(context.Background(), vmi)).To(Succeed())
 }
 
-// metrics are what Prometheus gets.
-func metrics() string {
-	GinkgoHelper()
+// readMetrics returns what Prometheus gets, in the name of whom the API server would speak for it.
+func readMetrics() (string, error) {
 	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "https://"+address+"/metrics", http.NoBody)
-	Expect(err).NotTo(HaveOccurred())
+	if err != nil {
+		return "", err
+	}
 	request.Header.Set("X-Remote-User", "prometheus")
 	request.Header.Set("X-Remote-Group", "system:masters")
 	response, err := newSpeaker(proxy.Speaker(pki.FrontProxyName)).client.Do(request)
-	Expect(err).NotTo(HaveOccurred())
+	if err != nil {
+		return "", err
+	}
 	defer func() { _ = response.Body.Close() }()
 	text, err := io.ReadAll(response.Body)
-	Expect(err).NotTo(HaveOccurred())
-	return string(text)
+	if err != nil {
+		return "", err
+	}
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s: %s", response.Status, text)
+	}
+	return string(text), nil
 }
 
 var _ = Describe("a stream", func() {
@@ -64,7 +73,7 @@ var _ = Describe("a stream", func() {
 		_, answer, err := conn.Read(ctx)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(string(answer)).To(Equal("root\n"))
-		Expect(metrics()).To(ContainSubstring(`kubevirt_console_active_connections{namespace="default",vmi="talks"} 1`))
+		Expect(readMetrics()).To(ContainSubstring(`kubevirt_console_active_connections{namespace="default",vmi="talks"} 1`))
 		Expect(conn.Close(websocket.StatusNormalClosure, "")).To(Succeed())
 	})
 
@@ -73,11 +82,8 @@ var _ = Describe("a stream", func() {
 		DeferCleanup(func() { address, serving = where, before })
 		stop := startServer(newAPI(env.Config))
 		runInstance("watched")
-		var conn *websocket.Conn
-		Eventually(func() (err error) { // it learns whom to believe once it runs
-			conn, err = openConsole("watched")
-			return err
-		}).WithTimeout(startLimit).Should(Succeed())
+		conn, err := openConsole("watched")
+		Expect(err).NotTo(HaveOccurred())
 		ends := make(chan error, 1)
 		go func() {
 			_, _, err := conn.Read(ctx)

@@ -134,6 +134,8 @@ func startServer(api *subresource.API) (stop func()) {
 	DeferCleanup(stop)
 	Eventually(func() error { return as("anybody").Get().AbsPath("/healthz").Do(context.Background()).Error() }).
 		WithTimeout(startLimit).Should(Succeed())
+	// It learns whom to believe about other users a moment after it listens.
+	Eventually(readMetrics).WithTimeout(startLimit).ShouldNot(BeEmpty())
 	return stop
 }
 
