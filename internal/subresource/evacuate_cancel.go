@@ -4,12 +4,17 @@
 package subresource
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"net/http"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/eviction"
 )
 
 // cancelEvacuation takes back that an instance has to leave its node.
@@ -17,6 +22,9 @@ func (a *API) cancelEvacuation(find find) func(http.ResponseWriter, *http.Reques
 	return func(w http.ResponseWriter, r *http.Request) error {
 		vmi, err := find(r.Context(), key(r))
 		if err != nil {
+			return err
+		}
+		if err := a.mayStay(r.Context(), vmi); err != nil {
 			return err
 		}
 		options := &v1.EvacuateCancelOptions{}
@@ -50,4 +58,22 @@ func (a *API) cancelEvacuation(find find) func(http.ResponseWriter, *http.Reques
 		w.WriteHeader(http.StatusOK)
 		return nil
 	}
+}
+
+// mayStay refuses instances of a node with the drain taint, which has them migrate whatever their status says.
+func (a *API) mayStay(ctx context.Context, vmi *v1.VirtualMachineInstance) error {
+	name, key := cmp.Or(vmi.Status.EvacuationNodeName, vmi.Status.NodeName), a.Config().Migrations.NodeDrainTaintKey
+	if name == "" || key == nil {
+		return nil
+	}
+	node := &corev1.Node{}
+	if err := a.Client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if eviction.HasTaint(node, *key) {
+		taint := corev1.Taint{Key: *key, Effect: corev1.TaintEffectNoSchedule}
+		// KubeVirt's message.
+		return apierrors.NewBadRequest(fmt.Sprintf("Node %q has NodeDrainTaintKey %q", name, taint.String()))
+	}
+	return nil
 }

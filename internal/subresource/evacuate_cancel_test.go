@@ -8,6 +8,9 @@ import (
 	"net/http"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -38,4 +41,27 @@ func TestCancelEvacuation(t *testing.T) {
 	if evacuated() != "" {
 		t.Error("it still has to leave")
 	}
+}
+
+// TestCancelEvacuationOfATaintedNode is about KubeVirt's deprecated taint: its guests leave, marked or not.
+func TestCancelEvacuationOfATaintedNode(t *testing.T) {
+	tainted := func(name, key string) client.Object {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{
+			{Key: key, Value: "now", Effect: corev1.TaintEffectNoSchedule},
+		}}}
+	}
+	w := newWorld(t, tainted(node, "kubevirt.io/drain"), tainted("node2", "other"), running("here").Obj(),
+		running("leaving").With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Status.NodeName, vmi.Status.EvacuationNodeName = "node2", node
+		}).Obj(),
+		running("there").With(func(vmi *v1.VirtualMachineInstance) { vmi.Status.NodeName = "node2" }).Obj(),
+		running("gone").With(func(vmi *v1.VirtualMachineInstance) { vmi.Status.NodeName = "node3" }).Obj())
+	const verb, refused = "/evacuate/cancel", `Node "node1" has NodeDrainTaintKey "&Taint{Key:kubevirt.io/drain,Value:,Effect:NoSchedule,TimeAdded:<nil>,}"`
+	w.expect(http.MethodPut, vmiPath+"here"+verb, "", 400, refused)
+	w.expect(http.MethodPut, vmiPath+"leaving"+verb, `{"evacuationNodeName":"node1"}`, 400, refused)
+	w.expect(http.MethodPut, vmiPath+"there"+verb, "", 200, "")
+	w.expect(http.MethodPut, vmiPath+"gone"+verb, "", 200, "")
+	w.config.Migrations.NodeDrainTaintKey = ptr.To("other")
+	w.expect(http.MethodPut, vmiPath+"here"+verb, "", 200, "")
+	w.expect(http.MethodPut, vmiPath+"there"+verb, "", 400, `Node "node2" has NodeDrainTaintKey`)
 }

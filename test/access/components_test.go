@@ -39,6 +39,7 @@ func TestComponentsMayDoLittle(t *testing.T) {
 		{apiAccount, "get patch", "kubevirt.io", "virtualmachineinstances", namespace, true},
 		{apiAccount, "create", "kubevirt.io", "virtualmachineinstancemigrations", namespace, true},
 		{apiAccount, "list", "", "pods", "kubevirt", true},
+		{apiAccount, "get", "", "nodes", "", true},
 		{apiAccount, "create", "authorization.k8s.io", "subjectaccessreviews", "", true},
 		{apiAccount, "create list watch", certificates, "certificatesigningrequests", "", true},
 
@@ -48,7 +49,7 @@ func TestComponentsMayDoLittle(t *testing.T) {
 		{apiAccount, "create", "", "pods/exec", "kubevirt", false},
 		{apiAccount, "create delete deletecollection list", "kubevirt.io", "virtualmachines", namespace, false},
 		{apiAccount, "create delete deletecollection list", "kubevirt.io", "virtualmachineinstances", namespace, false},
-		{apiAccount, "get patch", "", "nodes", "", false},
+		{apiAccount, "list watch create update patch delete", "", "nodes", "", false},
 		{apiAccount, "impersonate", "", "users", "", false},
 		{apiAccount, "update", certificates, "certificatesigningrequests/approval", "", false},
 		{apiAccount, "approve sign", certificates, "signers", "", false},
