@@ -119,7 +119,7 @@ func Read(root string) (*Shipped, error) {
 }
 
 func (s *Shipped) read(file string) error {
-	raw, err := os.ReadFile(file) //nolint:gosec // a manifest of this repository
+	raw, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}

@@ -272,8 +272,9 @@ func (w *world) expectHealthy() {
 // stream opens a stream to a guest.
 func (w *world) stream(vmi *v1.VirtualMachineInstance, verb string) *websocket.Conn {
 	w.t.Helper()
-	socket, response, err := websocket.Dial(w.t.Context(), w.url("namespaces/"+vmi.Namespace+"/virtualmachineinstances/"+vmi.Name+"/"+verb),
-		&websocket.DialOptions{HTTPClient: w.front(w.g), HTTPHeader: asAdmin(), Subprotocols: []string{"plain.kubevirt.io"}})
+	path := "namespaces/" + vmi.Namespace + "/virtualmachineinstances/" + vmi.Name + "/" + verb
+	options := &websocket.DialOptions{HTTPClient: w.front(w.g), HTTPHeader: asAdmin(), Subprotocols: []string{"plain.kubevirt.io"}}
+	socket, response, err := websocket.Dial(w.t.Context(), w.url(path), options) //nolint:bodyclose // the library closes it
 	if err != nil && response != nil {
 		body, _ := io.ReadAll(response.Body)
 		w.t.Fatalf("%s: %v: %s", verb, err, body)
