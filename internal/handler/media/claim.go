@@ -94,8 +94,8 @@ func rawCapacity(image *hypervisor.Volume) (uint64, error) {
 	return image.Capacity, nil
 }
 
-// hostDisk gives a file of the node to the guest. One that is made here belongs to the user that QEMU runs as. One that was there stays
-// whose it is: who allows host disks makes it that user's.
+// hostDisk gives a file of the node to the guest. The user that QEMU runs as makes it, so that it is made only where that user may write. What
+// was there stays whose it is: who allows host disks makes it that user's.
 func (p *preparer) hostDisk(ctx context.Context, v *v1.Volume) (*domain.DiskFact, error) {
 	if v.HostDisk.Type == v1.HostDiskExistsOrCreate {
 		fact, err := p.rawImage(ctx, v, path.Base(v.HostDisk.Path), uint64(v.HostDisk.Capacity.Value()))
@@ -130,14 +130,17 @@ func (p *preparer) rawImage(ctx context.Context, v *v1.Volume, name string, want
 		fact.CapacityBytes, fact.Filled = int64(found.Capacity), isFilled(found)
 		return fact, nil
 	}
+	if v.HostDisk != nil {
+		// First of all: the kubelet's directory would be an old one to the next Pod.
+		if err := p.storage.GiveHostDir(ctx, dir); err != nil {
+			return nil, err
+		}
+	}
 	size, err := p.limits.imageSize(want, pool.Available)
 	if err != nil {
 		return nil, err
 	}
 	fact.CapacityBytes = int64(size)
-	if v.HostDisk != nil {
-		return fact, p.storage.MakeHostDisk(ctx, dir, name, size)
-	}
 	return fact, p.storage.Create(ctx, poolName, hypervisor.Volume{Name: name, Format: hypervisor.FormatRaw, Capacity: size})
 }
 

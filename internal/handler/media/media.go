@@ -21,8 +21,8 @@ type Storage interface {
 	Pool(ctx context.Context, name, dir string) (*hypervisor.Pool, error)
 	// Create makes a sparse volume.
 	Create(ctx context.Context, pool string, v hypervisor.Volume) error
-	// MakeHostDisk makes a file in a directory of the node that the Pod has, and gives it to the user that QEMU runs as.
-	MakeHostDisk(ctx context.Context, dir, name string, bytes uint64) error
+	// GiveHostDir gives a directory of the node to the user that QEMU runs as if it was made for this Pod.
+	GiveHostDir(ctx context.Context, dir string) error
 	// Resize makes a raw volume larger, and takes its space at once if it is to be filled.
 	Resize(ctx context.Context, pool, name string, bytes uint64, filled bool) error
 	// Upload writes a volume's content.

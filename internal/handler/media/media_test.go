@@ -184,6 +184,12 @@ func TestPrepare(t *testing.T) {
 			invalid: true, refusal: "no disk.img"},
 		{name: "hostDisk to be made", vmi: vmiWith(host(v1.HostDiskExistsOrCreate)),
 			want: &domain.DiskFact{Path: diskDir + "/x.img", Format: "raw", CapacityBytes: 10 << 20}},
+		{name: "hostDisk to be made where the kubelet has made a directory", vmi: vmiWith(host(v1.HostDiskExistsOrCreate)),
+			files: []func(*fake.Launcher){func(l *fake.Launcher) { l.SetRootDir(diskDir, false) }},
+			want:  &domain.DiskFact{Path: diskDir + "/x.img", Format: "raw", CapacityBytes: 10 << 20}},
+		{name: "hostDisk to be made in a directory of root's", vmi: vmiWith(host(v1.HostDiskExistsOrCreate)),
+			files:   []func(*fake.Launcher){func(l *fake.Launcher) { l.SetRootDir(diskDir, true) }},
+			refusal: "permission denied"},
 		{name: "hostDisk without room", vmi: vmiWith(v1.VolumeSource{HostDisk: &v1.HostDisk{
 			Path: "/data/x.img", Type: v1.HostDiskExistsOrCreate, Capacity: resource.MustParse("20Gi")}}),
 			refusal: "/data/x.img: not enough space"},

@@ -6,9 +6,7 @@ package fake
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"maps"
-	"path"
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 )
@@ -91,20 +89,24 @@ func (l *Launcher) ResumeAfterIOError(ctx context.Context, _ string) error {
 	return l.answer("resumeAfterIOError")
 }
 
-// MakeHostDisk makes a file in a directory of the node.
-func (l *Launcher) MakeHostDisk(ctx context.Context, dir, name string, bytes uint64) error {
-	if err := l.enter(ctx, "makeHostDisk"); err != nil {
+// GiveHostDir lets the guest's user make files in a directory of the node that the kubelet has made.
+func (l *Launcher) GiveHostDir(ctx context.Context, dir string) error {
+	if err := l.enter(ctx, "giveHostDir"); err != nil {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	file := path.Join(dir, name)
-	if l.file(file) != nil {
-		return fmt.Errorf("make the node's file %s: %w", name, fs.ErrExist)
+	if !l.rootDirs[dir] {
+		delete(l.rootDirs, dir)
 	}
-	p := l.poolAt(dir)
-	p.volumes = append(p.volumes, hypervisor.Volume{Name: name, Path: file, Format: hypervisor.FormatRaw, Capacity: bytes})
-	return l.answer("makeHostDisk")
+	return l.answer("giveHostDir")
+}
+
+// SetRootDir makes a directory one of root's, where the guest's user may make nothing. One that was there before the Pod stays so.
+func (l *Launcher) SetRootDir(dir string, before bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rootDirs = map[string]bool{dir: before}
 }
 
 // SetDeviceSize is how large the device behind a disk is.

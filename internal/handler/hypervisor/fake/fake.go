@@ -8,6 +8,7 @@ package fake
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"net"
 	"path"
 	"sync"
@@ -90,6 +91,7 @@ type Launcher struct {
 	failures    map[string]error
 	slow        map[string]*gate
 	pools       map[string]*pool
+	rootDirs    map[string]bool
 	content     map[string][]byte
 	guest       *hypervisor.GuestInfo
 	credentials hypervisor.Credentials
@@ -463,6 +465,9 @@ func (l *Launcher) Create(ctx context.Context, poolName string, v hypervisor.Vol
 	p, ok := l.pools["name:"+poolName]
 	if !ok {
 		return fmt.Errorf("no storage pool %q", poolName)
+	}
+	if _, refused := l.rootDirs[p.dir]; refused {
+		return fmt.Errorf("cannot create path %q: %w", path.Join(p.dir, v.Name), fs.ErrPermission)
 	}
 	for _, old := range p.volumes {
 		if old.Name == v.Name {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -88,16 +89,40 @@ func (c *Conn) writeNVRAM(ctx context.Context, file string, content []byte) erro
 	return c.Upload(ctx, nvramPool, volume.Name, content)
 }
 
-// MakeHostDisk makes a file of the node for a hostDisk, in the node's directory that the Pod has, and gives it to the user that QEMU runs as, who
-// may not be able to make it. A file that is there is an error and stays as it is.
-func (c *Conn) MakeHostDisk(ctx context.Context, dir, name string, bytes uint64) error {
+// mountsBefore is how much earlier than the directory of a Pod the kubelet may make a directory of the node for it: it begins with both at
+// once. Source: kubernetes pkg/kubelet/kubelet.go (makePodDataDirs) and pkg/kubelet/volumemanager.
+const mountsBefore = 10 * time.Second
+
+// GiveHostDir gives a directory of the node to the user that QEMU runs as if the kubelet has made it for this Pod. One that was there before
+// stays as it is.
+func (c *Conn) GiveHostDir(ctx context.Context, dir string) error {
 	err := c.inPod(ctx, func(root *podprocess.Root) error {
-		return root.CreateRegular(dir, name, launcherpod.QEMUUser, int64(bytes))
+		since, err := c.podMade()
+		if err != nil || since.IsZero() {
+			return err
+		}
+		return root.GiveNewDirectory(dir, launcherpod.QEMUUser, since.Add(-mountsBefore))
 	})
 	if err != nil {
-		return fmt.Errorf("make the node's file %s: %w", name, err)
+		return fmt.Errorf("find out whether the kubelet has made %s: %w", dir, err)
 	}
 	return nil
+}
+
+// podMade is when the kubelet made the Pod's directory, or zero if its file system does not say.
+func (c *Conn) podMade() (time.Time, error) {
+	pods, err := openDir(c.options.PodsDir)
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer func() { _ = pods.Close() }()
+	// The UID is one: the way to the Pod's socket has begun with it.
+	pod, err := openBeneath(pods, string(c.pod.UID))
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer func() { _ = pod.Close() }()
+	return podprocess.Made(pod)
 }
 
 // inPod does something with the root directory of the Pod's libvirtd.
