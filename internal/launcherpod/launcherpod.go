@@ -144,6 +144,12 @@ const (
 	DisplacedSuffix = "-nic"
 )
 
+// Ports of the Pod at which a guest arrives. KubeVirt's values (LibvirtDirectMigrationPort, LibvirtBlockMigrationPort).
+const (
+	FirstMigrationPort = 49152
+	LastMigrationPort  = 49153
+)
+
 // ContainerDiskDir is the directory in the Pod where the image of a containerDisk is mounted.
 func ContainerDiskDir(volume string) string { return path.Join(ContainerDisksDir, volume) }
 

@@ -84,6 +84,7 @@ func metadata(vmi *v1.VirtualMachineInstance, cfg Config) (metav1.ObjectMeta, er
 		Annotations:     annotations(vmi, cfg),
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)},
 	}
+	annotateForSidecar(meta.Annotations, meta.Labels, vmi)
 	return meta, annotateNetworks(meta.Annotations, vmi, cfg.MigrationNetwork)
 }
 
@@ -103,6 +104,7 @@ func labels(vmi *v1.VirtualMachineInstance) map[string]string {
 	out[v1.CreatedByLabel] = string(vmi.UID)
 	out[v1.DeprecatedVirtualMachineNameLabel] = hostname(vmi)
 	out[v1.VirtualMachineInstanceIDLabel] = instanceID(vmi.Name)
+	labelForSidecar(out, vmi)
 	return out
 }
 

@@ -73,6 +73,8 @@ func TestGoldenPods(t *testing.T) {
 		"multus-default": {makeVMI().Multus("flat", "flat-net").With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Networks[0].Multus.Default = true
 		}), config()},
+		"istio": {makeVMI().Masquerade().Annotation("sidecar.istio.io/inject", "true").
+			Annotation("traffic.sidecar.istio.io/excludeOutboundPorts", "3306, 49152"), config()},
 		"migration-network": {makeVMI().Masquerade().Multus("blue", "blue-net"), onNetwork},
 		"minimal":           {makeVMI(), config()},
 		"containerdisk-cloudinit-masquerade": {makeVMI().Label("app", "web").Annotation("note", "x").
@@ -574,5 +576,43 @@ func TestTheLabelOfALongName(t *testing.T) {
 		if got := pod.Labels[v1.VirtualMachineInstanceIDLabel]; got != want {
 			t.Errorf("%s: got %s, want %s", name, got, want)
 		}
+	}
+}
+
+func TestIstio(t *testing.T) {
+	const inject, interfaces = "sidecar.istio.io/inject", "traffic.sidecar.istio.io/kubevirtInterfaces"
+	for name, tc := range map[string]struct {
+		vmi               *builder.VMI
+		label, bridge     string
+		token, excludesIn bool
+	}{
+		"not asked for":            {makeVMI().Masquerade(), "", "k6t-eth0", false, false},
+		"by the annotation":        {makeVMI().Masquerade().Annotation(inject, "true"), "true", "k6t-eth0", true, true},
+		"by the annotation, large": {makeVMI().Masquerade().Annotation(inject, "True"), "True", "k6t-eth0", true, true},
+		"by the label":             {makeVMI().Masquerade().Label(inject, "true"), "true", "k6t-eth0", true, true},
+		"refused":                  {makeVMI().Masquerade().Annotation(inject, "false"), "false", "k6t-eth0", false, false},
+		"refused past the label":   {makeVMI().Masquerade().Label(inject, "true").Annotation(inject, "false"), "false", "k6t-eth0", false, false},
+		"with a bridge":            {makeVMI().Bridge().Annotation(inject, "true"), "true", "", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod, err := podspec.Build(tc.vmi.Obj(), config())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := pod.Labels[inject]; got != tc.label {
+				t.Errorf("label %q, want %q", got, tc.label)
+			}
+			for _, key := range []string{interfaces, "istio.io/reroute-virtual-interfaces"} {
+				if got := pod.Annotations[key]; got != tc.bridge {
+					t.Errorf("annotation %s: %q, want %q", key, got, tc.bridge)
+				}
+			}
+			if got := *pod.Spec.AutomountServiceAccountToken; got != tc.token {
+				t.Errorf("token mounted: %t", got)
+			}
+			if got := pod.Annotations["traffic.sidecar.istio.io/excludeInboundPorts"]; (got == "49152,49153") != tc.excludesIn {
+				t.Errorf("ports past the sidecar: %q", got)
+			}
+		})
 	}
 }

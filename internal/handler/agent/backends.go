@@ -18,6 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/network"
 	"github.com/vireo-project/vireo/internal/handler/reconciler"
 	"github.com/vireo-project/vireo/internal/handler/server"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // Machines gives the reconciler the real connections.
@@ -54,7 +55,7 @@ type Networks struct{ *network.Advertisers }
 func (Networks) Ensure(
 	ctx context.Context, process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod, awaited bool,
 ) (map[string]domain.InterfaceFact, error) {
-	plan, err := plan(vmi)
+	plan, err := plan(vmi, pod)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +80,7 @@ func (Networks) Ensure(
 
 // Forward gives the guest the ports by which it came.
 func (Networks) Forward(ctx context.Context, process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) error {
-	plan, err := plan(vmi)
+	plan, err := plan(vmi, pod)
 	if err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func fromNetwork(err error) error {
 // Advertise makes the guest's IPv6 gateway known from now on.
 func (n Networks) Advertise(process *hypervisor.Process, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) error {
 	return n.Keep(pod.UID, func() (network.Advertisement, error) {
-		plan, err := plan(vmi)
+		plan, err := plan(vmi, pod)
 		if err != nil {
 			return nil, err
 		}
@@ -115,10 +116,14 @@ func (n Networks) Advertise(process *hypervisor.Process, vmi *v1.VirtualMachineI
 	})
 }
 
-func plan(vmi *v1.VirtualMachineInstance) (network.Plan, error) {
+// plan is the network of a VMI in a Pod. A sidecar is one of the Pod: what the VMI says by now is about its next one.
+func plan(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) (network.Plan, error) {
 	plan, err := network.NewPlan(vmi)
 	if err != nil {
 		return plan, &reconciler.Terminal{Reason: reconciler.ReasonInvalidNetwork, Err: err}
+	}
+	if podspec.HasSidecar(pod.Labels) {
+		plan = plan.BehindSidecar()
 	}
 	return plan, nil
 }

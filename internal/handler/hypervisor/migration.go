@@ -10,16 +10,16 @@ import (
 
 	"libvirt.org/go/libvirtxml"
 
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/migration"
 )
 
-// Ports of the target's Pod. KubeVirt's values (LibvirtDirectMigrationPort, LibvirtBlockMigrationPort); the guest's NAT
-// leaves them alone.
+// Ports of the target's Pod. The guest's NAT leaves them alone.
 const (
 	// MigrationMemoryPort takes the guest's memory.
-	MigrationMemoryPort = 49152
+	MigrationMemoryPort = launcherpod.FirstMigrationPort
 	// MigrationDisksPort takes the disks that are copied.
-	MigrationDisksPort = 49153
+	MigrationDisksPort = launcherpod.LastMigrationPort
 )
 
 // SourceState is what libvirt says of a guest that is to move.

@@ -71,6 +71,12 @@ func expectStable(t *testing.T, w world, plan Plan, first map[string]Result) {
 // expectReach connects from one namespace to a listener in another and checks who the listener sees.
 func expectReach(t *testing.T, from *Namespace, target string, to *Namespace, listen, seenAs string) {
 	t.Helper()
+	expectReachBy(t, &net.Dialer{}, from, target, to, listen, seenAs)
+}
+
+// expectReachBy is expectReach with a dialer of one's own.
+func expectReachBy(t *testing.T, by *net.Dialer, from *Namespace, target string, to *Namespace, listen, seenAs string) {
+	t.Helper()
 	var listener net.Listener
 	inside(t, to, func() (err error) {
 		// On one address of the wildcard's kind, so that any address of the namespace will do.
@@ -90,7 +96,8 @@ func expectReach(t *testing.T, from *Namespace, target string, to *Namespace, li
 		answered <- conn.RemoteAddr().(*net.TCPAddr).IP.String()
 	}()
 	inside(t, from, func() error {
-		conn, err := net.DialTimeout("tcp", target, 5*time.Second)
+		by.Timeout = 5 * time.Second
+		conn, err := by.Dial("tcp", target)
 		if err != nil {
 			return err
 		}

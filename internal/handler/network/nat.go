@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -17,18 +18,16 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcher/podiface"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-const (
-	// natTable is the table's name in the families ip and ip6.
-	natTable = "vireo"
-	// firstMigrationPort and lastMigrationPort are not forwarded until the guest is here: it may arrive on them.
-	// KubeVirt's values (LibvirtDirectMigrationPort, LibvirtBlockMigrationPort).
-	firstMigrationPort = 49152
-	lastMigrationPort  = 49153
-)
+// natTable is the table's name in the families ip and ip6.
+const natTable = "vireo"
 
 var loopback = netip.MustParsePrefix("127.0.0.0/8")
+
+// migrationPorts are not forwarded until the guest is here: it may arrive on them.
+var migrationPorts = PortRange{Protocol: "TCP", First: launcherpod.FirstMigrationPort, Last: launcherpod.LastMigrationPort}
 
 // ruleset is the wanted content of the table in one family.
 type ruleset struct {
@@ -71,8 +70,9 @@ func ipv4Rules(planned Interface, pod seen) ruleset {
 	set := ruleset{family: nftables.TableFamilyIPv4, chains: []chain{
 		natChain("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, inbound(planned, pod, to)),
 		// Probes and sidecars inside the Pod reach the guest by the Pod's loopback address.
-		natChain("output", nftables.ChainHookOutput, nftables.ChainPriorityNATDest,
-			forward(planned, match("ip daddr 127.0.0.0/8", destinationIn(loopback)), to)),
+		natChain("output", nftables.ChainHookOutput, nftables.ChainPriorityNATDest, append(
+			fromSidecar(planned, pod, to),
+			forward(planned, match("ip daddr 127.0.0.0/8", destinationIn(loopback)), to)...)),
 		natChain("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, append(
 			outbound(planned, planned.IPv4),
 			match("ip saddr 127.0.0.0/8", sourceIn(loopback)).and(match("oifname "+bridge, interfaceIs(expr.MetaKeyOIFNAME, bridge))).
@@ -90,8 +90,7 @@ func ipv4Rules(planned Interface, pod seen) ruleset {
 
 func ipv6Rules(planned Interface, pod seen) ruleset {
 	return ruleset{family: nftables.TableFamilyIPv6, chains: []chain{
-		natChain("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest,
-			inbound(planned, pod, guest(planned.IPv6))),
+		natChain("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, inbound(planned, pod, guest(planned.IPv6))),
 		natChain("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource,
 			outbound(planned, planned.IPv6)),
 		apart(),
@@ -113,8 +112,13 @@ func natChain(name string, hook *nftables.ChainHook, priority *nftables.ChainPri
 	return chain{name: name, kind: nftables.ChainTypeNAT, hook: hook, priority: priority, rules: rules}
 }
 
-// inbound turns connections to the Pod's addresses to the guest.
+// inbound turns connections to the Pod's addresses to the guest, or leaves them to a sidecar.
 func inbound(planned Interface, pod seen, to netip.Addr) []rule {
+	if planned.Sidecar {
+		if planned.Ports = pastSidecar(planned.Ports); len(planned.Ports) == 0 {
+			return nil
+		}
+	}
 	var rules []rule
 	for _, address := range pod.addresses {
 		if address.Addr().Is4() != to.Is4() {
@@ -133,8 +137,7 @@ func forward(planned Interface, from rule, to netip.Addr) []rule {
 	var rules []rule
 	target := "dnat to " + to.String()
 	if planned.Awaited {
-		migration := PortRange{Protocol: "TCP", First: firstMigrationPort, Last: lastMigrationPort}
-		rules = append(rules, from.and(portMatch(migration)).then("return", verdict(expr.VerdictReturn)))
+		rules = append(rules, from.and(portMatch(migrationPorts)).then("return", verdict(expr.VerdictReturn)))
 	}
 	if len(planned.Ports) == 0 {
 		return append(rules, from.then(target, translate(expr.NATTypeDestNAT, to)))
@@ -174,7 +177,7 @@ func ensureRuleset(set ruleset) error {
 	}
 	table := &nftables.Table{Family: set.family, Name: natTable}
 	mark := userdata.AppendString(nil, userdata.TypeComment, natTable+" "+set.digest())
-	if present(conn, table, set.chains[0].name, mark) {
+	if present(conn, table, set.firstRule(), mark) {
 		return nil
 	}
 	conn.AddTable(table) // so that there is one to delete
@@ -189,6 +192,12 @@ func ensureRuleset(set ruleset) error {
 		}
 	}
 	return conn.Flush()
+}
+
+// firstRule is the name of a chain that has a rule.
+func (s ruleset) firstRule() string {
+	at := slices.IndexFunc(s.chains, func(c chain) bool { return len(c.rules) > 0 })
+	return s.chains[at].name
 }
 
 func present(conn *nftables.Conn, table *nftables.Table, chain string, mark []byte) bool {

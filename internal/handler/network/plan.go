@@ -53,6 +53,8 @@ type Interface struct {
 	IPv4, IPv6 netip.Prefix
 	// Ports are those that are forwarded to the guest; none means all.
 	Ports []PortRange
+	// Sidecar says that Istio's Envoy is in the Pod. What comes in belongs to it, and what it passes on to the guest.
+	Sidecar bool
 	// Awaited says that the guest is still on its way here: connections to the ports by which it comes end in the Pod.
 	Awaited bool
 }
@@ -64,6 +66,15 @@ func (p Plan) Await() Plan {
 		awaiting.Interfaces[i].Awaited = true
 	}
 	return awaiting
+}
+
+// BehindSidecar is the plan for a Pod with Istio's sidecar.
+func (p Plan) BehindSidecar() Plan {
+	behind := Plan{Interfaces: slices.Clone(p.Interfaces)}
+	for i := range behind.Interfaces {
+		behind.Interfaces[i].Sidecar = true
+	}
+	return behind
 }
 
 // PortRange is a range of ports of one protocol.
