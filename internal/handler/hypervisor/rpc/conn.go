@@ -62,6 +62,8 @@ type Conn struct {
 	notify func()
 	// suspended is when the guest stopped last, by what libvirt has said, and resumed when it ran on, in nanoseconds since 1970.
 	suspended, resumed atomic.Int64
+	// postCopy says that the copy that goes on was asked to become a post-copy.
+	postCopy atomic.Bool
 
 	// mu is held for reading during calls and for writing to close, as libvirt's handle must outlive its calls.
 	mu      sync.RWMutex

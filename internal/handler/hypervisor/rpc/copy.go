@@ -50,6 +50,9 @@ type copier struct {
 	cancel func(context.Context) error
 	// end is that of the source's QEMU, or nil if it cannot be seen.
 	end *podprocess.End
+	// postCopyAsked says that libvirt was asked for a post-copy. A source that is in one unasked is not believed: it would have its
+	// guest run on both sides, and the target asked without a time limit.
+	postCopyAsked func() bool
 	// keepPaused says that the guest was paused before.
 	keepPaused bool
 }
@@ -78,8 +81,9 @@ func (c *Conn) Copy(ctx context.Context, r hypervisor.CopyRequest) error {
 	target.KeepAlive(aliveInterval, alivePatience)
 	end := c.guestEnd(ctx)
 	defer end.Close()
+	c.postCopy.Store(false)
 	m := copier{
-		CopyRequest: r, source: source, target: target, domain: domain, end: end, since: c.suspendedSince,
+		CopyRequest: r, source: source, target: target, domain: domain, end: end, since: c.suspendedSince, postCopyAsked: c.postCopy.Load,
 		cancel: func(ctx context.Context) error { return c.CancelCopy(ctx, r.Domain) },
 		begun: func(ctx context.Context) error {
 			if r.MaxDowntime == 0 {
@@ -286,7 +290,7 @@ func (m *copier) watchEnd() func() {
 
 // inPostCopy says that the copying has ended with the target's guest fetching what it needs.
 func (m *copier) inPostCopy(ctx context.Context) (bool, error) {
-	if !m.PostCopy {
+	if !m.PostCopy || !m.postCopyAsked() {
 		return false, nil
 	}
 	state, reason, err := m.state(ctx)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"libvirt.org/go/libvirt"
 	"libvirt.org/go/libvirtxml"
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
@@ -129,4 +130,26 @@ func TestACopyEndsWithTheWayToItsTarget(t *testing.T) {
 		}
 	}
 	t.Error("the job was not canceled")
+}
+
+// A guest whose launcher claims a post-copy that nobody asked for is completed like any other: paused, and in a limited time.
+func TestAPostCopyIsBelievedOnlyIfItWasAskedFor(t *testing.T) {
+	serving := binary.BigEndian.AppendUint32(nil, uint32(libvirtrpc.StatePaused))
+	serving = binary.BigEndian.AppendUint32(serving, uint32(libvirt.DOMAIN_PAUSED_POSTCOPY))
+	for asked, want := range map[bool]libvirtrpc.MigrateFlags{true: 0, false: libvirtrpc.MigratePaused} {
+		_, source := startScript(t, map[uint32][]byte{procState: serving, procConfirm: nil})
+		targetScript, target := startScript(t, map[uint32][]byte{})
+		m := copier{
+			CopyRequest: hypervisor.CopyRequest{Domain: "ns_vm", PostCopy: true}, source: source, target: target,
+			postCopyAsked: func() bool { return asked },
+		}
+		if err := m.switchOver(t.Context(), nil, nil, 0); err == nil {
+			t.Fatal("a target that refuses the guest has completed it")
+		}
+		// The flags and the mark of a migration that was canceled end the request.
+		finish := targetScript.asked[procFinish]
+		if flags := binary.BigEndian.Uint32(finish[len(finish)-8:]); libvirtrpc.MigrateFlags(flags) != want {
+			t.Errorf("asked for: %t, the target was told flags %#x, want %#x", asked, flags, want)
+		}
+	}
 }

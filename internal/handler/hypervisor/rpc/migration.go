@@ -221,6 +221,8 @@ func (c *Conn) CancelCopy(ctx context.Context, domain string) error {
 
 // StartPostCopy lets the target's guest run with what it has, and fetch the rest. There is no way back.
 func (c *Conn) StartPostCopy(ctx context.Context, domain string) error {
+	// First: the call may fail, and libvirt begin it all the same.
+	c.postCopy.Store(true)
 	return c.onDomain(ctx, domain, "begin the post-copy", func(d *libvirt.Domain) error { return d.MigrateStartPostCopy(0) })
 }
 
