@@ -20,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/migration"
+	"github.com/vireo-project/vireo/internal/migrationpolicy"
 )
 
 const (
@@ -290,7 +291,7 @@ func (c *Copies) request(begun *Copy, m Migration, d *Destination, live *libvirt
 	}
 	configure(r, begun.vmi, options)
 	begun.rules = rulesOf(options)
-	begun.rules.most = mostToCopy(begun.vmi)
+	begun.rules.most = migrationpolicy.MostToCopy(begun.vmi)
 	if r.PostCopy && !d.PostCopy {
 		// QEMU there would refuse the whole migration.
 		r.PostCopy = false

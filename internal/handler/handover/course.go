@@ -9,13 +9,11 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/migrationpolicy"
 )
 
-// Defaults of what a migration's configuration leaves open. KubeVirt's (pkg/virt-config, defaults of migrations).
-const (
-	defaultCompletionTimeoutPerGiB = 150
-	defaultProgressTimeout         = 150
-)
+// defaultProgressTimeout is what a configuration that says nothing means. KubeVirt's (pkg/virt-config, defaults of migrations).
+const defaultProgressTimeout = 150
 
 // maxDowntime is the most that QEMU can be allowed (MAX_MIGRATE_DOWNTIME in QEMU's migration/options.c): it switches over with
 // what is left then, however long that takes.
@@ -54,12 +52,9 @@ type rules struct {
 }
 
 func rulesOf(c *v1.VMIMConfigurationOptions) rules {
-	r := rules{perGiB: defaultCompletionTimeoutPerGiB * time.Second, stuck: defaultProgressTimeout * time.Second}
+	r := rules{perGiB: migrationpolicy.PerGiB(c), stuck: defaultProgressTimeout * time.Second}
 	if c == nil {
 		return r
-	}
-	if c.CompletionTimeoutPerGiB != nil {
-		r.perGiB = seconds(*c.CompletionTimeoutPerGiB)
 	}
 	if c.ProgressTimeout != nil {
 		r.stuck = seconds(*c.ProgressTimeout)
@@ -258,13 +253,12 @@ func rates(p *hypervisor.CopyProgress) string {
 
 // limit is how long the whole may take. A guest that stands still gets as long again.
 func (c *course) limit(p *hypervisor.CopyProgress) time.Duration {
-	const gib = 1 << 30
 	most := uint64(1 << 50)
 	if c.rules.most > 0 {
 		most = min(c.rules.most, most)
 	}
 	size := min(p.Memory.Total, most) + min(p.Disk.Total, most)
-	limit := c.rules.perGiB * time.Duration(max((min(size, most)+gib-1)/gib, 1))
+	limit := migrationpolicy.Limit(min(size, most), c.rules.perGiB)
 	if c.mode == v1.MigrationPaused {
 		limit *= 2
 	}

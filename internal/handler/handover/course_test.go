@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -235,46 +233,6 @@ func TestALauncherDoesNotKeepItsMigrationFromEnding(t *testing.T) {
 		}
 		if got, _ := c.judge(began.Add(6*time.Second), p); got != giveUp {
 			t.Errorf("%s: got %s", name, got)
-		}
-	}
-}
-
-func TestMostToCopy(t *testing.T) {
-	claim := func(size string) *v1.PersistentVolumeClaimInfo {
-		return &v1.PersistentVolumeClaimInfo{Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}}
-	}
-	volume := func(change func(*v1.Volume)) v1.Volume {
-		v := v1.Volume{Name: "v"}
-		change(&v)
-		return v
-	}
-	shared := volume(func(v *v1.Volume) { v.DataVolume = &v1.DataVolumeSource{Name: "claim"} })
-	for name, tc := range map[string]struct {
-		volumes []v1.Volume
-		moved   []v1.StorageMigratedVolumeInfo
-		max     string
-		want    uint64
-	}{
-		"memory":            {want: 3 * gib},
-		"memory to come":    {max: "8Gi", want: 9 * gib},
-		"a shared claim":    {volumes: []v1.Volume{shared}, want: 3 * gib},
-		"an empty disk":     {volumes: []v1.Volume{volume(func(v *v1.Volume) { v.EmptyDisk = &v1.EmptyDiskSource{Capacity: resource.MustParse("4Gi")} })}, want: 7 * gib},
-		"an image":          {volumes: []v1.Volume{volume(func(v *v1.Volume) { v.ContainerDisk = &v1.ContainerDiskSource{} })}, want: 3*gib + unknownDisk},
-		"a claim's overlay": {volumes: []v1.Volume{volume(func(v *v1.Volume) { v.Ephemeral = &v1.EphemeralVolumeSource{} })}, want: 3*gib + unknownDisk},
-		"a claim that moves": {
-			volumes: []v1.Volume{shared}, want: 13 * gib,
-			moved: []v1.StorageMigratedVolumeInfo{{VolumeName: "v", SourcePVCInfo: claim("5Gi"), DestinationPVCInfo: claim("10Gi")}},
-		},
-		"one of which nothing is known": {volumes: []v1.Volume{shared}, moved: []v1.StorageMigratedVolumeInfo{{VolumeName: "v"}}, want: 3*gib + unknownDisk},
-	} {
-		vmi := &v1.VirtualMachineInstance{}
-		vmi.Spec.Domain.Memory = &v1.Memory{Guest: ptr.To(resource.MustParse("2Gi"))}
-		if tc.max != "" {
-			vmi.Spec.Domain.Memory.MaxGuest = ptr.To(resource.MustParse(tc.max))
-		}
-		vmi.Spec.Volumes, vmi.Status.MigratedVolumes = tc.volumes, tc.moved
-		if got := mostToCopy(vmi); got != tc.want {
-			t.Errorf("%s: %d GiB, want %d", name, got/gib, tc.want/gib)
 		}
 	}
 }
