@@ -6,7 +6,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
@@ -38,7 +37,7 @@ type VirtualMachineInstanceMigrationReconciler struct {
 	// Clock is the time; nil means the machine's.
 	Clock clock.PassiveClock
 
-	admission sync.Mutex
+	queue virtualmachineinstancemigration.Queue
 }
 
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=get;list;watch;patch;delete
@@ -86,7 +85,7 @@ func (r *VirtualMachineInstanceMigrationReconciler) Reconcile(ctx context.Contex
 	config := r.Config.Current()
 	scope := &virtualmachineinstancemigration.Scope{
 		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock), Migration: migration,
-		Config: config.Pods(), Migrations: &config.Migrations, Admission: &r.admission,
+		Config: config.Pods(), Migrations: &config.Migrations, Queue: &r.queue,
 		AutoCPULimit: config.AutoCPULimitNamespaces,
 		ReadNetworks: !config.IsEnabled(clusterconfig.GateExternalNetResources),
 	}

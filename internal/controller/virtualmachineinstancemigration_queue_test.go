@@ -135,6 +135,47 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(fallsSilent.Update(event.UpdateEvent{ObjectOld: lost, ObjectNew: lost})).To(BeFalse())
 	})
 
+	It("are not held up by one that never comes to an end", func() {
+		m := newMigrations()
+		var vmims []*v1.VirtualMachineInstanceMigration
+		for i := range 6 {
+			name := fmt.Sprintf("vm-%d", i)
+			m.running(string(rune('a'+i)), name)
+			// A target that gets to no node may be waited for as long as somebody likes.
+			vmims = append(vmims, m.request(builder.MakeMigration(name, name).Annotation(v1.MigrationPendingPodTimeoutSecondsAnnotation, "2000000000")))
+		}
+		m.look(vmims...)
+		waiting := slices.IndexFunc(vmims, func(vmim *v1.VirtualMachineInstanceMigration) bool { return !slices.Contains(begun(vmims), vmim.Name) })
+		wait := m.lookOnce(vmims[waiting]).RequeueAfter
+		Expect(wait).To(BeNumerically(">", 0))
+		Expect(begun(vmims)).To(HaveLen(5))
+		m.clock.SetTime(m.clock.Now().Add(wait))
+		m.look(vmims[waiting])
+		Expect(begun(vmims)).To(HaveLen(6))
+	})
+
+	It("give way to another namespace that has fewer", func() {
+		m, other := newMigrations(), newMigrations()
+		var many []*v1.VirtualMachineInstanceMigration
+		for i := range 7 {
+			name := fmt.Sprintf("vm-%d", i)
+			m.running(string(rune('a'+i)), name)
+			many = append(many, m.request(builder.MakeMigration(name, name)))
+		}
+		m.look(many...)
+		Expect(begun(many)).To(HaveLen(5))
+		other.running("a", "vm")
+		one := other.request(builder.MakeMigration("vm", "vm"))
+		other.look(one)
+		Expect(begun([]*v1.VirtualMachineInstanceMigration{one})).To(BeEmpty())
+		first := slices.IndexFunc(many, func(vmim *v1.VirtualMachineInstanceMigration) bool { return slices.Contains(begun(many), vmim.Name) })
+		Expect(k8sClient.Delete(ctx, many[first])).To(Succeed())
+		m.look(many...)
+		Expect(begun(many)).To(HaveLen(4))
+		other.look(one)
+		Expect(begun([]*v1.VirtualMachineInstanceMigration{one})).To(ConsistOf("vm"))
+	})
+
 	It("begin by their priority, two for each node", func() {
 		m := newMigrations()
 		var vmims []*v1.VirtualMachineInstanceMigration

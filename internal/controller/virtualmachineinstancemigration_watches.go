@@ -78,7 +78,8 @@ func (r *VirtualMachineInstanceMigrationReconciler) find(ctx context.Context, op
 	return concerned(ctx, r.Client, &v1.VirtualMachineInstanceMigrationList{}, options...)
 }
 
-// freesSlot passes what may let another migration begin: one that is over or gone, or that a quota keeps from beginning.
+// freesSlot passes what may let another migration begin: one that is over or gone, that a quota keeps from beginning, or that begins,
+// after which it is another namespace's turn.
 var freesSlot = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	UpdateFunc: func(e event.UpdateEvent) bool {

@@ -42,12 +42,16 @@ func admit(ctx context.Context, s *Scope) error {
 		return err
 	}
 	// 2. A slot is given away by what the API server says, and the Pod is there before the next one looks.
-	s.Admission.Lock()
-	defer s.Admission.Unlock()
+	s.Queue.Lock()
+	defer s.Queue.Unlock()
 	if turn, err = s.turn(ctx, s.Live); err != nil || !turn {
 		return err
 	}
-	return s.createTarget(ctx)
+	err = s.createTarget(ctx)
+	if s.Target != nil {
+		s.Queue.note(s.Migration.Namespace)
+	}
+	return err
 }
 
 // ready says that nothing but the queue keeps the migration from beginning.
@@ -88,8 +92,23 @@ func (s *Scope) turn(ctx context.Context, reader client.Reader) (bool, error) {
 	limits := Limits{
 		PerCluster: int(*s.Migrations.ParallelMigrationsPerCluster), PerNode: int(*s.Migrations.ParallelOutboundMigrationsPerNode),
 	}
-	admitted, err := Admit(candidates, limits, func(c *Candidate) error { return s.place(ctx, reader, c) })
-	return admitted[s.Migration.UID], err
+	admitted, err := Admit(candidates, limits, s.Queue.current(), func(c *Candidate) error { return s.place(ctx, reader, c) })
+	if err != nil || admitted[s.Migration.UID] {
+		return err == nil, err
+	}
+	s.awaitOverdue(candidates)
+	return false, nil
+}
+
+// awaitOverdue looks again when the next migration that has a slot is overdue. Nothing else may tell of it.
+func (s *Scope) awaitOverdue(candidates []Candidate) {
+	for i := range candidates {
+		if c := &candidates[i]; !c.overdueAt.IsZero() && !c.Overdue {
+			if wait := c.overdueAt.Sub(s.Now); s.RequeueAfter == 0 || wait < s.RequeueAfter {
+				s.RequeueAfter = wait
+			}
+		}
+	}
 }
 
 // candidates are the migrations that are not over. Those with a slot are as the reader says. Whether another one that waits could
@@ -132,14 +151,28 @@ func (s *Scope) candidates(ctx context.Context, reader client.Reader) ([]Candida
 			}
 		}
 		if c.Active {
-			var err error
-			if c.Silent, err = vmistatus.IsLost(ctx, s.Client, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}); err != nil {
+			if err := s.outlook(ctx, &c); err != nil {
 				return nil, err
 			}
 		}
 		out = append(out, c)
 	}
 	return out, nil
+}
+
+// outlook says whether an active migration keeps others waiting.
+func (s *Scope) outlook(ctx context.Context, c *Candidate) error {
+	vmi, key := &v1.VirtualMachineInstance{}, client.ObjectKey{Namespace: c.of.Namespace, Name: c.of.Spec.VMIName}
+	if err := s.Client.Get(ctx, key, vmi); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("get VirtualMachineInstance %s: %w", key, err)
+		}
+		return nil
+	}
+	c.Silent = vmistatus.Lost(&vmi.Status)
+	c.overdueAt = overdueAt(c.of, vmi)
+	c.Overdue = !c.overdueAt.IsZero() && !s.Now.Before(c.overdueAt)
+	return nil
 }
 
 // begun says that one of the Pods that name a migration is the one that was made for it. A Pod is not counted for its label alone: five

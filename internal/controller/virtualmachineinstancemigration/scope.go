@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -75,8 +74,8 @@ type Scope struct {
 	AutoCPULimit labels.Selector
 	// ReadNetworks says that the resources of networks are read from their NetworkAttachmentDefinitions.
 	ReadNetworks bool
-	// Admission is held while a slot is given away, so that two looks of one process do not see the same one.
-	Admission sync.Locker
+	// Queue is held while a slot is given away, so that two looks of one process do not see the same one.
+	Queue *Queue
 
 	// Migration is what the API server has. Its status stays as it was read until the status is written.
 	Migration *v1.VirtualMachineInstanceMigration

@@ -23,6 +23,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/httpserver"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/migrationpolicy"
 )
 
 // ImageSum identifies the content of one file of a container image that a guest uses.
@@ -47,9 +48,6 @@ const (
 
 // SumFile reads a file of a launcher Pod that lies on the file system mounted at a directory of the Pod.
 type SumFile func(ctx context.Context, pod hypervisor.PodRef, mount, name string) (ImageSum, error)
-
-// imagePatience bounds the reading of a guest's images on both nodes. At 50 MB/s this is enough for 90 GB.
-const imagePatience = 30 * time.Minute
 
 // imageFile is where a file of an image is: in a directory where the image is mounted, below it.
 type imageFile struct{ mount, name string }
@@ -115,7 +113,7 @@ func (s SumFile) sum(ctx context.Context, pod hypervisor.PodRef, files map[strin
 
 // Images asks the target's agent what the images in its Pod hold. It answers when it has read them.
 func (c *Client) Images(ctx context.Context, m Migration) (*Images, error) {
-	ctx, cancel := context.WithTimeout(ctx, imagePatience)
+	ctx, cancel := context.WithTimeout(ctx, migrationpolicy.ImagePatience)
 	defer cancel()
 	body, err := c.do(ctx, http.MethodGet, m, imagesRequest, nil)
 	if err != nil {
