@@ -105,6 +105,9 @@ func installLauncherPolicies(t *testing.T) {
 			return as(t, tenant).Create(t.Context(), pod.DeepCopy(), client.DryRunAll)
 		})
 	}
+	installPolicies(t, "launcher-pods.yaml", func() error {
+		return power(t, controllerAccount).Create(t.Context(), somePod(asksFor(userfaultfd, false)), client.DryRunAll)
+	})
 }
 
 func TestOnlyVirtControllerMakesLauncherPods(t *testing.T) {
@@ -123,8 +126,6 @@ func TestOnlyVirtControllerMakesLauncherPods(t *testing.T) {
 		"in an older version": {podOwner(metav1.OwnerReference{
 			APIVersion: "kubevirt.io/v1alpha3", Kind: "VirtualMachineInstance", Name: "vm", UID: "u", Controller: ptr.To(true),
 		}), "makes Pods of a VirtualMachineInstance"},
-		"the right to handle faults":  {asksFor(userfaultfd, false), "may not request it"},
-		"in a container before":       {asksFor(userfaultfd, true), "may not request it"},
 		"a name that is a launcher's": {func(pod *corev1.Pod) { pod.GenerateName, pod.Name = "", "virt-launcher-vm-abc"; launcher(pod) }, "only virt-controller"},
 	} {
 		for _, user := range []string{
@@ -154,6 +155,59 @@ func TestOnlyVirtControllerMakesLauncherPods(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+}
+
+// TestOnlyATargetTakesInAPostCopy: a LimitRange's default is added to every container of every Pod of its namespace, whoever makes the Pod.
+func TestOnlyATargetTakesInAPostCopy(t *testing.T) {
+	installLauncherPolicies(t)
+	both := func(pod *corev1.Pod) {
+		asksFor(userfaultfd, false)(pod)
+		beside := *pod.Spec.Containers[0].DeepCopy()
+		beside.Name = "guest-console-log"
+		pod.Spec.Containers = append(pod.Spec.Containers, beside)
+	}
+	noTarget := func(pod *corev1.Pod) {
+		launcher(pod)
+		delete(pod.Labels, v1.MigrationJobLabel)
+	}
+	for what, pod := range map[string]*corev1.Pod{
+		"a Pod":                      somePod(asksFor(userfaultfd, false)),
+		"a launcher":                 somePod(noTarget, asksFor(userfaultfd, false)),
+		"before others":              somePod(launcher, asksFor(userfaultfd, true)),
+		"beside the guest":           somePod(launcher, both),
+		"a tenant's with the device": somePod(asksFor(userfaultfd, true)),
+	} {
+		for _, user := range []string{controllerAccount, tenant} {
+			if err := power(t, user).Create(t.Context(), pod.DeepCopy()); !apierrors.IsForbidden(err) {
+				t.Errorf("%s by %s: %v", what, user, err)
+			}
+		}
+	}
+	if err := power(t, controllerAccount).Create(t.Context(), somePod(launcher, asksFor(userfaultfd, false))); err != nil {
+		t.Errorf("a target: %v", err)
+	}
+	limited := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "limited-"}}
+	if err := cluster.Create(t.Context(), limited); err != nil {
+		t.Fatal(err)
+	}
+	limits := &corev1.LimitRange{
+		ObjectMeta: metav1.ObjectMeta{Name: "device", Namespace: limited.Name},
+		Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+			Type: corev1.LimitTypeContainer, Default: corev1.ResourceList{userfaultfd: resource.MustParse("1")},
+		}}},
+	}
+	if err := cluster.Create(t.Context(), limits); err != nil {
+		t.Fatal(err)
+	}
+	installPolicies(t, "launcher-pods.yaml", func() error {
+		pod := somePod(noTarget)
+		pod.Namespace = limited.Name
+		err := power(t, controllerAccount).Create(t.Context(), pod, client.DryRunAll)
+		if apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "LimitRange") {
+			t.Errorf("a launcher with a default: %v", err)
+		}
+		return err
+	})
 }
 
 // TestATemplateIsNoWayAround has a Pod made by the controller that a tenant asks for one, which has an account of its own.
