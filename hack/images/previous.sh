@@ -3,7 +3,8 @@
 # (bin/virt-launcher and others), the path of its root file system (rootfs) and the commit that they are of (commit).
 #
 # The previous launcher is the one before the last change that made another program of it, or another root file system. It is built from
-# its own sources and recipe, once per commit. A clone without that history has the launcher of today under another name.
+# its own sources and recipe, once per commit. A clone without that history has the launcher of today under another name, as has one
+# whose former launcher lacks a program: today's virt-controller could not run it.
 
 . "$(dirname "$0")/env.sh"
 
@@ -21,16 +22,23 @@ builds() {
 	echo "$out"
 }
 
-# programs: the commands in the image; an older tree may lack some of them.
+# programs: the commands in the image.
 programs='virt-launcher virt-tail virt-freezer'
 
 # build TREE FOLDER: the same programs from the same sources, wherever they are.
 build() {
 	local name
 	for name in $programs; do
-		[ -d "$1/cmd/$name" ] || continue
 		(cd "$1" && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$2/$name" "./cmd/$name") >&2 ||
 			die "virt-launcher: go build of $name in $1 failed"
+	done
+}
+
+# complete COMMIT: says whether the commit has all programs.
+complete() {
+	local name
+	for name in $programs; do
+		git -C "$repo" cat-file -e "$1:cmd/$name" 2>/dev/null || return 1
 	done
 }
 
@@ -50,13 +58,14 @@ build "$repo" "$today/bin"
 echo 'the present one' >"$today/commit"
 for change in $(git -C "$repo" log -10 --format=%H -- "${paths[@]}" ':(exclude)*_test.go' 2>/dev/null || true); do
 	before=$(git -C "$repo" rev-parse --verify --quiet "$change^") || break
+	complete "$before" || break
 	made=$(builds "$before")
 	if ! diff -rq "$made/bin" "$today/bin" >/dev/null || ! cmp -s "$made/rootfs" "$today/rootfs"; then
 		echo "$made"
 		exit
 	fi
 done
-say "virt-launcher: this clone's history has no other one, so the previous one is the present one"
+say "virt-launcher: this clone's history has no other one that can run, so the previous one is the present one"
 made=$cache/launchers/present
 rm -rf "$made"
 mkdir -p "${made%/*}"

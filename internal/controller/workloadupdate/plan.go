@@ -20,6 +20,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/ownmigration"
 	"github.com/vireo-project/vireo/internal/eviction"
+	"github.com/vireo-project/vireo/internal/migration"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -222,14 +223,14 @@ func (g *Guest) place(last time.Time) uint64 {
 	return h.Sum64()
 }
 
-// withdraw takes back what was made for a guest that needs it no longer, as when the image was changed back. A guest that has all but
-// arrived goes on.
+// withdraw takes back what was made for a guest that needs it no longer, as when the image was changed back. The migration of a guest
+// that belongs to its target already goes on: what it brought is why nothing asks for it any more.
 func (p *Plan) withdraw(g *Guest) {
 	m := ownmigration.Active(g.Migrations)
 	if m == nil || m.DeletionTimestamp != nil || !ours(m) {
 		return
 	}
-	if state := g.VMI.Status.MigrationState; state != nil && state.MigrationUID == m.UID && state.TargetNodeDomainReadyTimestamp != nil {
+	if record, ok := vmistatus.MigrationRecord(&g.VMI.Status); ok && g.VMI.Status.MigrationState.MigrationUID == m.UID && record.Owner == migration.Target {
 		return
 	}
 	p.Withdraw = append(p.Withdraw, m)

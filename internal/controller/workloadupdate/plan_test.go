@@ -171,8 +171,10 @@ func TestDecide(t *testing.T) {
 		{"rolled back while it waits", world(), guest("a", current, tried("m", v1.MigrationPending, time.Minute)), []string{"outdated 0", "withdraw m"}},
 		{"rolled back on its way", world(), guest("a", current, tried("m", v1.MigrationRunning, time.Minute)), []string{"outdated 0", "withdraw m"}},
 		{"has arrived", world(), guest("a", current, tried("m", v1.MigrationRunning, time.Minute), func(g *Guest) {
-			g.VMI.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", TargetNodeDomainReadyTimestamp: &metav1.Time{Time: noon}}
+			arrived(g)
+			g.VMI.Status.MigrationState.TargetNodeDomainReadyTimestamp = &metav1.Time{Time: noon}
 		}), []string{"outdated 0"}},
+		{"was handed over, and does not run there yet", world(), guest("a", current, tried("m", v1.MigrationRunning, time.Minute), arrived), []string{"outdated 0"}},
 		{"current, and a user moves it", world(), guest("a", current, byUser(v1.MigrationPending)), []string{"outdated 0"}},
 
 		{"more CPUs", world(), guest("a", current, with(v1.VirtualMachineInstanceVCPUChange)), []string{"outdated 0", "migrate a"}},
@@ -192,6 +194,12 @@ func TestDecide(t *testing.T) {
 			}
 		})
 	}
+}
+
+// arrived makes a guest belong to the target of its migration m.
+func arrived(g *Guest) {
+	g.VMI.Status.NodeName = "target"
+	g.VMI.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", SourceNode: "source", TargetNode: "target"}
 }
 
 // TestRetriesGetRarer: whatever is left of a guest's history, the time between two attempts doubles until it is an hour.
