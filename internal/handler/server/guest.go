@@ -4,6 +4,8 @@
 package server
 
 import (
+	"errors"
+	"fmt"
 	"net/http"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,18 +14,28 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/handler/httpserver"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/turns"
 )
 
-// question is a verb whose answer takes memory while it is made, however large a guest makes it. Few are made at a time.
-func (s *Server) question(do verb) verb {
+// screenWeight is as how many questions an image of a screen counts, for the memory that it takes.
+const screenWeight = 8
+
+// question is a verb that waits for a guest, or whose answer takes memory while it is made. Namespaces take turns: guests of one that do not
+// answer hold up nobody else's.
+func (s *Server) question(weight int64, do verb) verb {
+	// Tests have fewer.
+	weight = min(weight, int64(min(s.Limits.Questions, s.Limits.QuestionsPerNamespace)))
 	return func(w http.ResponseWriter, r *http.Request, t *target) error {
-		select {
-		case s.busy <- struct{}{}:
-			defer func() { <-s.busy }()
-			return do(w, r, t)
-		case <-r.Context().Done():
-			return r.Context().Err()
+		release, err := s.questions.Take(r.Context(), t.vmi.Namespace, weight)
+		if errors.Is(err, turns.ErrTooMany) {
+			return tooMany(fmt.Sprintf("%d questions to guests of namespace %s on the node wait for an answer or for their turn, which is all that may",
+				s.Limits.QuestionsPerNamespace+s.Limits.QuestionsWaiting, t.vmi.Namespace))
 		}
+		if err != nil {
+			return err
+		}
+		defer release()
+		return do(w, r, t)
 	}
 }
 

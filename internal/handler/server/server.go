@@ -19,6 +19,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/handler/httpserver"
+	"github.com/vireo-project/vireo/internal/handler/turns"
 	"github.com/vireo-project/vireo/internal/handler/vsock"
 )
 
@@ -57,8 +58,8 @@ type Server struct {
 	Options
 	sessions *sessions
 	handler  http.Handler
-	// busy bounds questions to guests and images of screens, which cost memory while they are answered.
-	busy chan struct{}
+	// questions are the turns of questions to guests, freezes and images of screens.
+	questions *turns.Turns
 	// dialVSOCK connects to guests over VSOCK.
 	dialVSOCK func(ctx context.Context, cid, port uint32) (net.Conn, error)
 }
@@ -69,7 +70,12 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("the server of consoles has no TLS configuration: it serves nobody without certificates")
 	}
 	o.Limits = o.Limits.withDefaults()
-	s := &Server{Options: o, sessions: newSessions(o.Limits), busy: make(chan struct{}, o.Limits.Questions), dialVSOCK: vsock.Dial}
+	s := &Server{
+		Options: o, sessions: newSessions(o.Limits), dialVSOCK: vsock.Dial,
+		questions: turns.WithLimits(turns.Limits{
+			Total: int64(o.Limits.Questions), PerNamespace: int64(min(o.Limits.QuestionsPerNamespace, o.Limits.Questions)), Waiting: o.Limits.QuestionsWaiting,
+		}),
+	}
 	s.handler = onlyVirtAPI(s.routes())
 	return s, nil
 }
@@ -144,11 +150,11 @@ func (s *Server) routes() http.Handler {
 		"PUT /" + agentapi.Unpause:                            act(Machine.Unpause),
 		"PUT /" + agentapi.Reset:                              act(Machine.Reset),
 		"PUT /" + agentapi.SoftReboot:                         act(Machine.Reboot),
-		"GET /" + agentapi.Screenshot:                         s.question(s.screenshot),
-		"GET /" + agentapi.GuestOSInfo:                        s.question(guestOSInfo),
-		"GET /" + agentapi.UserList:                           s.question(userList),
-		"GET /" + agentapi.FilesystemList:                     s.question(filesystemList),
-		"PUT /" + agentapi.Freeze:                             freeze,
+		"GET /" + agentapi.Screenshot:                         s.question(screenWeight, s.screenshot),
+		"GET /" + agentapi.GuestOSInfo:                        s.question(1, guestOSInfo),
+		"GET /" + agentapi.UserList:                           s.question(1, userList),
+		"GET /" + agentapi.FilesystemList:                     s.question(1, filesystemList),
+		"PUT /" + agentapi.Freeze:                             s.question(1, freeze),
 		"PUT /" + agentapi.Unfreeze:                           act(Machine.Thaw),
 		"GET /" + agentapi.PortForward + "/{port}":            s.portForward,
 		"GET /" + agentapi.PortForward + "/{port}/{protocol}": s.portForward,

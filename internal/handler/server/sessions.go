@@ -24,13 +24,18 @@ type Limits struct {
 	PerVMI, PerNamespace, Streams int
 	// Reserve is how many of the last streams are for namespaces that have fewer than Few.
 	Reserve, Few int
-	// Questions is how many answers of guests and images of screens are collected at a time. Others wait for their turn.
-	Questions int
+	// Questions is how many answers of guests and images of screens are collected at a time, and QuestionsPerNamespace how many of them
+	// are about guests of one namespace. QuestionsWaiting is how many more of a namespace wait for their turn.
+	Questions, QuestionsPerNamespace, QuestionsWaiting int
 }
 
 // DefaultLimits are far above what people use and bound what the agent spends: a stream costs two descriptors and less than
 // 400 KiB. No instance and no namespace can take all of them.
-var DefaultLimits = Limits{PerVMI: 200, PerNamespace: 400, Streams: 1024, Reserve: 200, Few: 10, Questions: 4}
+var DefaultLimits = Limits{
+	PerVMI: 200, PerNamespace: 400, Streams: 1024, Reserve: 200, Few: 10,
+	// A guest that does not answer keeps a question for a minute.
+	Questions: 32, QuestionsPerNamespace: 12, QuestionsWaiting: 32,
+}
 
 // retryAfter is when a client that was one too many may try again, in seconds.
 const retryAfter = 5
@@ -82,6 +87,8 @@ func (l Limits) withDefaults() Limits {
 		PerVMI: cmp.Or(l.PerVMI, DefaultLimits.PerVMI), PerNamespace: cmp.Or(l.PerNamespace, DefaultLimits.PerNamespace),
 		Streams: cmp.Or(l.Streams, DefaultLimits.Streams), Reserve: cmp.Or(l.Reserve, DefaultLimits.Reserve),
 		Few: cmp.Or(l.Few, DefaultLimits.Few), Questions: cmp.Or(l.Questions, DefaultLimits.Questions),
+		QuestionsPerNamespace: cmp.Or(l.QuestionsPerNamespace, DefaultLimits.QuestionsPerNamespace),
+		QuestionsWaiting:      cmp.Or(l.QuestionsWaiting, DefaultLimits.QuestionsWaiting),
 	}
 }
 

@@ -6,6 +6,7 @@ package turns
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -125,5 +126,70 @@ func TestTurnsAreNeitherLostNorMade(t *testing.T) {
 	all.Wait()
 	if most > limit || turns.free != limit || len(turns.order) != 0 || len(turns.waiting) != 0 {
 		t.Errorf("%d were inside at once, %d turns are free, and %v wait", most, turns.free, turns.order)
+	}
+}
+
+// take takes an amount that is free.
+func take(t *testing.T, turns *Turns, namespace string, amount int64) func() {
+	t.Helper()
+	release, err := turns.Take(t.Context(), namespace, amount)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return release
+}
+
+func TestOneNamespaceLeavesSomethingToOthers(t *testing.T) {
+	turns := WithLimits(Limits{Total: 4, PerNamespace: 3, Waiting: 2})
+	release := take(t, turns, "busy", 3)
+	let := make(chan struct{}, 2)
+	for range 2 {
+		queue(t, turns, "busy", func() { let <- struct{}{} })
+	}
+	if _, err := turns.Take(t.Context(), "busy", 1); !errors.Is(err, ErrTooMany) {
+		t.Errorf("a third one that waits: %v", err)
+	}
+	take(t, turns, "quiet", 1)()
+	if len(let) > 0 {
+		t.Error("a namespace has more than it may have")
+	}
+	release()
+	release()
+	<-let
+	<-let
+	take(t, turns, "quiet", 3)()
+	if _, err := turns.Take(t.Context(), "quiet", 4); err == nil {
+		t.Error("what can never be given is waited for")
+	}
+}
+
+func TestTheLargeAreNotKeptOutByTheSmall(t *testing.T) {
+	turns := WithLimits(Limits{Total: 4})
+	first, second := take(t, turns, "small", 2), take(t, turns, "small", 1)
+	order := make(chan string, 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		_, err := turns.Take(ctx, "large", 4)
+		gone <- err
+	}()
+	for waiting(turns) == 0 && t.Context().Err() == nil {
+		runtime.Gosched()
+	}
+	queue(t, turns, "small", func() { order <- "small" })
+	second()
+	if len(order) > 0 {
+		t.Error("the small one has passed the large one")
+	}
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	// Nobody waits for the large one any more.
+	<-order
+	first()
+	take(t, turns, "small", 4)()
+	if turns.free != 4 || len(turns.taken)+len(turns.waiting)+len(turns.order) > 0 {
+		t.Errorf("%d are free, %v have some, %v wait in %v", turns.free, turns.taken, turns.waiting, turns.order)
 	}
 }

@@ -161,3 +161,18 @@ func TestRefusalsAreCutAndPlain(t *testing.T) {
 		}
 	}
 }
+
+func TestARefusalSaysWhenToTryAgain(t *testing.T) {
+	for said, want := range map[string]int32{"5": 5, "86400": maxRetryAfter, "-1": 0, "Mon, 02 Jan 2006 15:04:05 GMT": 0, "": 0} {
+		response := &http.Response{
+			StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {said}}, Body: io.NopCloser(strings.NewReader("")),
+		}
+		var status *apierrors.StatusError
+		if err := refusal(response, node); !errors.As(err, &status) {
+			t.Fatal(err)
+		}
+		if seconds, _ := apierrors.SuggestsClientDelay(status); int32(seconds) != want {
+			t.Errorf("%q: got %d, want %d", said, seconds, want)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"unicode"
 
@@ -23,6 +24,8 @@ const (
 	maxRefusal = 16 << 10
 	// maxMessage bounds the text of it that reaches the caller. A websocket client of KubeVirt reads 1024 bytes of a Status.
 	maxMessage = 512
+	// maxRetryAfter bounds when an agent can have a caller try again, in seconds.
+	maxRetryAfter = 60
 )
 
 // passed are the codes of an agent that are about the caller's request, and the reason that goes with each. Any other, such as
@@ -59,7 +62,18 @@ func refusal(response *http.Response, node string) error {
 	if message == "" {
 		message = fmt.Sprintf("the agent of node %s answered %d %s", node, code, http.StatusText(code))
 	}
-	return newError(code, reason, message)
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message, Details: retryDetails(response),
+	}}
+}
+
+// retryDetails say when the agent wants to be asked again, if it says so.
+func retryDetails(response *http.Response) *metav1.StatusDetails {
+	seconds, err := strconv.Atoi(response.Header.Get("Retry-After"))
+	if err != nil || seconds <= 0 {
+		return nil
+	}
+	return &metav1.StatusDetails{RetryAfterSeconds: int32(min(seconds, maxRetryAfter))}
 }
 
 // unreachable makes an error of one that kept an agent from answering.

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
@@ -61,9 +62,10 @@ func routes(verbs []subresource.Verb) (http.Handler, error) {
 	if err := addOpenAPI(mux, verbs); err != nil {
 		return nil, err
 	}
+	fair := newShares(maxMutatingInFlight)
 	for _, version := range subresource.Versions {
 		for _, v := range verbs {
-			mux.HandleFunc(v.Method+" "+v.Path(version), serve(v))
+			mux.HandleFunc(v.Method+" "+v.Path(version), serve(v, fair))
 		}
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -73,12 +75,16 @@ func routes(verbs []subresource.Verb) (http.Handler, error) {
 	return mux, nil
 }
 
-func serve(v subresource.Verb) http.HandlerFunc {
+func serve(v subresource.Verb, fair *shares) http.HandlerFunc {
+	do := v.Serve
+	if !v.Streams {
+		do = fair.limit(do)
+	}
 	return func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
 		err := checkPath(r)
 		if err == nil {
-			err = v.Serve(w, r)
+			err = do(w, r)
 		}
 		if err != nil {
 			writeError(w, err)
@@ -105,6 +111,10 @@ func writeError(w http.ResponseWriter, err error) {
 		status = apierrors.NewInternalError(err)
 	}
 	body := status.Status()
+	if body.Details != nil && body.Details.RetryAfterSeconds > 0 {
+		// Without it Kubernetes' clients do not try again.
+		w.Header().Set("Retry-After", strconv.Itoa(int(body.Details.RetryAfterSeconds)))
+	}
 	body.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	writeJSON(w, int(body.Code), &body)
 }
