@@ -38,6 +38,10 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect([]string{state.SourceNode, state.SourcePod, state.TargetNode, state.TargetPod}).
 			To(Equal([]string{m.node("a"), source.Name, m.node("b"), target.Name}))
 		Expect(*state.VMIMConfigurationOptions.CompletionTimeoutPerGiB).To(BeEquivalentTo(150))
+		metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, v1.EvictionSourceAnnotation, "descheduler")
+		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		m.look(vmim)
+		Expect(ExpectExists(vmi).Annotations).To(HaveKey(v1.EvictionSourceAnnotation))
 		Expect(vmi.Labels).To(And(HaveKeyWithValue(v1.NodeNameLabel, m.node("a")), HaveKeyWithValue(v1.MigrationTargetNodeNameLabel, m.node("b"))))
 		Expect(vmi.Status.ActivePods).To(HaveLen(2))
 
@@ -68,6 +72,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(ExpectExists(vmi).Status.NodeName).To(Equal(m.node("b")))
 		Expect(vmi.Status.Phase).To(Equal(v1.Running))
 		Expect(vmi.Labels).To(And(HaveKeyWithValue(v1.NodeNameLabel, m.node("b")), Not(HaveKey(v1.MigrationTargetNodeNameLabel))))
+		Expect(vmi.Annotations).NotTo(HaveKey(v1.EvictionSourceAnnotation), "nobody evicts it any more")
 		Expect(deleted(source)).To(BeTrue())
 		Expect(deleted(target)).To(BeFalse())
 

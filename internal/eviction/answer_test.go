@@ -180,3 +180,12 @@ func TestHasTaint(t *testing.T) {
 		t.Error("key and effect count together")
 	}
 }
+
+func TestSourceOf(t *testing.T) {
+	if got := SourceOf(map[string]string{"requested-by": "sigs.k8s.io/descheduler", "reason": "x"}); got != "descheduler" {
+		t.Errorf("the descheduler is %q", got)
+	}
+	if got := SourceOf(map[string]string{"requested-by": "somebody"}) + SourceOf(nil); got != "" {
+		t.Errorf("somebody else is %q", got)
+	}
+}

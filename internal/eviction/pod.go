@@ -19,6 +19,24 @@ const (
 	DrainAnnotation = "kubevirt.io/evicted-by-drain"
 )
 
+// SourceDescheduler is the value of the annotation kubevirt.io/eviction-source of a VMI that the descheduler evicts: its migration waits
+// for those of drains.
+const SourceDescheduler = "descheduler"
+
+// The descheduler says in its evictions who it is. Source: kubernetes-sigs/descheduler pkg/descheduler/evictions.
+const (
+	requestedByAnnotation = "requested-by"
+	deschedulerName       = "sigs.k8s.io/descheduler"
+)
+
+// SourceOf is who asks for an eviction, by its annotations. Nothing means somebody whose evictions do not wait.
+func SourceOf(annotations map[string]string) string {
+	if annotations[requestedByAnnotation] == deschedulerName {
+		return SourceDescheduler
+	}
+	return ""
+}
+
 // Annotate gives a Pod the annotations of one that is evicted, by a drain of its node or not.
 func Annotate(pod *metav1.ObjectMeta, drained bool) {
 	metav1.SetMetaDataAnnotation(pod, InProgressAnnotation, inProgressValue)

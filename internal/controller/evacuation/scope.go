@@ -29,9 +29,6 @@ const action = "Evacuate"
 // namePrefix begins the names of migrations that evacuate. KubeVirt's.
 const namePrefix = "kubevirt-evacuation-"
 
-// descheduler is the value of the annotation kubevirt.io/eviction-source by which an eviction can wait for a drain's.
-const descheduler = "descheduler"
-
 // When to look again without being woken. KubeVirt's times.
 const (
 	slotRetry  = 5 * time.Second
@@ -174,7 +171,7 @@ func (s *Scope) migrate(ctx context.Context, history ownmigration.History, g *Gu
 	author := ownmigration.Author{Client: s.Client, Live: s.Live, Recorder: s.Recorder, Action: action, Prefix: namePrefix}
 	return author.Migrate(ctx, history, g.VMI, func(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration) bool {
 		priority := v1.PrioritySystemCritical
-		if vmi.Annotations[v1.EvictionSourceAnnotation] == descheduler {
+		if eviction.IsMarked(vmi) && vmi.Annotations[v1.EvictionSourceAnnotation] == eviction.SourceDescheduler {
 			priority = v1.PrioritySystemMaintenance
 		}
 		m.Annotations = map[string]string{v1.EvacuationMigrationAnnotation: s.Node.Name}

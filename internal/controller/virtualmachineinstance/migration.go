@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/eviction"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/migration"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -172,7 +173,7 @@ func (s *Scope) deleteOther(ctx context.Context) error {
 	return nil
 }
 
-// labelNodes keeps the labels that tell a guest's nodes in step with the status.
+// labelNodes keeps the labels that tell a guest's nodes, and who had it leave one, in step with the status.
 func (s *Scope) labelNodes(ctx context.Context) error {
 	if s.stage() != vmistatus.Live || !s.migrating {
 		return nil
@@ -183,6 +184,9 @@ func (s *Scope) labelNodes(ctx context.Context) error {
 		delete(vmi.Labels, v1.MigrationTargetNodeNameLabel)
 		if !vmistatus.HasEnded(m) && vmi.Status.NodeName != m.TargetNode {
 			vmi.Labels[v1.MigrationTargetNodeNameLabel] = m.TargetNode
+		}
+		if m.Completed && !m.Failed && !eviction.IsMarked(vmi) {
+			delete(vmi.Annotations, v1.EvictionSourceAnnotation) // whoever evicted it has had it leave
 		}
 	})
 }

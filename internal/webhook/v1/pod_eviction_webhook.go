@@ -56,14 +56,16 @@ type evictionInterceptor struct {
 
 // Handle implements admission.Handler. Whatever keeps it from an answer is for now: the code 429 makes a drain try again.
 func (e *evictionInterceptor) Handle(ctx context.Context, request admission.Request) admission.Response {
-	dry, err := isDryRun(request)
-	if err != nil {
-		return admission.Errored(http.StatusBadRequest, err)
+	asked := &policyv1.Eviction{}
+	if err := json.Unmarshal(request.Object.Raw, asked); err != nil {
+		return admission.Errored(http.StatusBadRequest, fmt.Errorf("cannot read the eviction: %w", err))
 	}
+	var err error
 	var answer eviction.Answer
 	// Somebody else may write the VMI in between. What that means for the eviction is judged anew.
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		answer, err = e.answer(ctx, client.ObjectKey{Namespace: request.Namespace, Name: request.Name}, dry)
+		key := client.ObjectKey{Namespace: request.Namespace, Name: request.Name}
+		answer, err = e.answer(ctx, key, eviction.SourceOf(asked.Annotations), isDryRun(request, asked))
 		return err
 	})
 	if err != nil {
@@ -84,19 +86,13 @@ func tooMany(message string) admission.Response {
 }
 
 // isDryRun says that nothing must be changed. An eviction may say so itself, in each of its versions.
-func isDryRun(request admission.Request) (bool, error) {
-	if request.DryRun != nil && *request.DryRun {
-		return true, nil
-	}
-	asked := &policyv1.Eviction{}
-	if err := json.Unmarshal(request.Object.Raw, asked); err != nil {
-		return false, fmt.Errorf("cannot read the eviction: %w", err)
-	}
-	return asked.DeleteOptions != nil && slices.Contains(asked.DeleteOptions.DryRun, metav1.DryRunAll), nil
+func isDryRun(request admission.Request, asked *policyv1.Eviction) bool {
+	return request.DryRun != nil && *request.DryRun ||
+		asked.DeleteOptions != nil && slices.Contains(asked.DeleteOptions.DryRun, metav1.DryRunAll)
 }
 
 // answer decides about a Pod, and marks its VMI if the guest is to move.
-func (e *evictionInterceptor) answer(ctx context.Context, key client.ObjectKey, dry bool) (eviction.Answer, error) {
+func (e *evictionInterceptor) answer(ctx context.Context, key client.ObjectKey, source string, dry bool) (eviction.Answer, error) {
 	allowed := eviction.Answer{Allowed: true}
 	pod := &corev1.Pod{}
 	if err := e.live.Get(ctx, key, pod); err != nil {
@@ -122,7 +118,10 @@ func (e *evictionInterceptor) answer(ctx context.Context, key client.ObjectKey, 
 	if !answer.Mark || dry {
 		return answer, nil
 	}
-	err := e.mark(ctx, vmi)
+	err := e.name(ctx, vmi, source)
+	if err == nil {
+		err = e.mark(ctx, vmi)
+	}
 	if err == nil {
 		err = e.annotate(ctx, pod)
 	}
@@ -141,6 +140,20 @@ func (e *evictionInterceptor) annotate(ctx context.Context, pod *corev1.Pod) err
 	changed := pod.DeepCopy()
 	eviction.Annotate(&changed.ObjectMeta, node.Spec.Unschedulable)
 	return e.writer.Patch(ctx, changed, client.MergeFrom(pod))
+}
+
+// name notes with the VMI who evicts it. It comes before the mark, which has it migrate by what the annotation says.
+func (e *evictionInterceptor) name(ctx context.Context, vmi *v1.VirtualMachineInstance, source string) error {
+	if vmi.Annotations[v1.EvictionSourceAnnotation] == source {
+		return nil
+	}
+	before := vmi.DeepCopy()
+	if source == "" {
+		delete(vmi.Annotations, v1.EvictionSourceAnnotation)
+	} else {
+		metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, v1.EvictionSourceAnnotation, source)
+	}
+	return e.writer.Patch(ctx, vmi, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
 func (e *evictionInterceptor) mark(ctx context.Context, vmi *v1.VirtualMachineInstance) error {

@@ -114,6 +114,25 @@ var _ = Describe("an eviction", func() {
 		Expect(response.Close).To(BeTrue(), "the connection is kept")
 	})
 
+	It("is noted as the descheduler's with the VMI, whose migration is less urgent, until somebody else evicts it", func() {
+		vmi, pod := launch("descheduled", ptr.To(v1.EvictionStrategyLiveMigrate), true)
+		byDescheduler := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+			"requested-by": "sigs.k8s.io/descheduler", "reason": "triggered by profile/LowNodeUtilization: ",
+		}}}
+		const denied = `Eviction triggered evacuation of VMI "default/descheduled"`
+		expectDenied(k8s.SubResource("eviction").Create(ctx, pod.DeepCopy(), byDescheduler.DeepCopy(), client.DryRunAll), denied)
+		Expect(get(vmi).Annotations).NotTo(HaveKey(v1.EvictionSourceAnnotation))
+		expectDenied(k8s.SubResource("eviction").Create(ctx, pod.DeepCopy(), byDescheduler.DeepCopy()), denied)
+		Expect(get(vmi).Annotations).To(HaveKeyWithValue(v1.EvictionSourceAnnotation, "descheduler"))
+		Expect(eviction.IsMarked(vmi)).To(BeTrue())
+
+		vmi.Status.EvacuationNodeName = ""
+		Expect(controller.Status().Update(ctx, vmi)).To(Succeed())
+		expectDenied(evict(pod), denied)
+		Expect(get(vmi).Annotations).NotTo(HaveKey(v1.EvictionSourceAnnotation))
+		Expect(eviction.IsMarked(vmi)).To(BeTrue())
+	})
+
 	It("notes that the node is being drained", func() {
 		expectNode(true)
 		_, pod := launch("drained", ptr.To(v1.EvictionStrategyLiveMigrate), true)
