@@ -137,7 +137,7 @@ func (w *world) startAgent(mgr ctrl.Manager) {
 // anyPeer lets this process be every Pod's.
 func anyPeer(*net.UnixConn, types.UID) (*hypervisor.Process, error) {
 	dir, err := os.Open("/proc/self")
-	return &hypervisor.Process{PID: os.Getpid(), Dir: dir}, err
+	return &hypervisor.Process{Dir: dir}, err
 }
 
 // follow keeps the VMIs as the API server has them.

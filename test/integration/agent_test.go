@@ -114,7 +114,7 @@ func (n *node) process(*net.UnixConn, types.UID) (*hypervisor.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &hypervisor.Process{PID: n.daemon.PID(), Dir: os.NewFile(uintptr(fd), "process")}, nil
+	return &hypervisor.Process{Dir: os.NewFile(uintptr(fd), "process")}, nil
 }
 
 // socketDir makes the kubelet's directory of the Pod's sockets.

@@ -57,7 +57,7 @@ func podOptions(pods, relays string, pid int) rpc.Options {
 		PodsDir: pods, RelayDir: relays,
 		CheckPeer: func(*net.UnixConn, types.UID) (*hypervisor.Process, error) {
 			fd, err := unix.Open("/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-			return &hypervisor.Process{PID: pid, Dir: os.NewFile(uintptr(fd), "process")}, err
+			return &hypervisor.Process{Dir: os.NewFile(uintptr(fd), "process")}, err
 		},
 	}
 }

@@ -102,7 +102,7 @@ func TestPodFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = dir.Close() }()
-	p := PodFiles{Process: &hypervisor.Process{PID: os.Getpid(), Dir: dir}}
+	p := PodFiles{Process: &hypervisor.Process{Dir: dir}}
 	ctx := context.Background()
 	regular := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(regular, nil, 0o600); err != nil {
@@ -131,7 +131,7 @@ func TestBlockSizes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = dir.Close() }()
-	p := PodFiles{Process: &hypervisor.Process{PID: os.Getpid(), Dir: dir}}
+	p := PodFiles{Process: &hypervisor.Process{Dir: dir}}
 	regular := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(regular, nil, 0o600); err != nil {
 		t.Fatal(err)

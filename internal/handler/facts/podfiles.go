@@ -69,7 +69,7 @@ func (p PodFiles) look(ctx context.Context, path string, ask func(*os.File) bool
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	answer := make(chan bool, 1)
-	err = root.Do(ctx, p.Process.PID, func(root *podprocess.Root) error {
+	err = root.Do(ctx, p.Process.Pod, func(root *podprocess.Root) error {
 		f, err := root.Open(path, unix.O_PATH)
 		if err != nil {
 			return err

@@ -110,8 +110,8 @@ func (d *Domain) AgentConnected() bool {
 // Process is a way to a launcher's libvirtd process that cannot be turned to another process: once it has
 // ended, the descriptor leads nowhere.
 type Process struct {
-	// PID is the process id as the agent sees it.
-	PID int
-	// Dir is /proc/<PID>, opened while the connection was checked.
+	// Pod is the launcher Pod that it belongs to.
+	Pod types.UID
+	// Dir is its directory in /proc, opened while the connection was checked.
 	Dir *os.File
 }

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // maxHanging is how many accesses to a Pod's files may wait for storage at a time. The kernel ends none of them before the storage
@@ -19,19 +21,19 @@ var ErrHanging = errors.New("storage of the launcher Pod does not answer")
 
 var hanging = struct {
 	sync.Mutex
-	by map[int]int
-}{by: map[int]int{}}
+	by map[types.UID]int
+}{by: map[types.UID]int{}}
 
-// Do does something with the files of the Pod that a process belongs to, and returns when that is done or the context ends. What was
+// Do does something with the files of a Pod, and returns when that is done or the context ends. What was
 // begun goes on then: it must not touch what the caller goes on with. The root is closed when it is done.
-func (r *Root) Do(ctx context.Context, pid int, do func(*Root) error) error {
-	if !enter(pid) {
+func (r *Root) Do(ctx context.Context, pod types.UID, do func(*Root) error) error {
+	if !enter(pod) {
 		_ = r.Close()
 		return ErrHanging
 	}
 	done := make(chan error, 1)
 	go func() {
-		defer leave(pid)
+		defer leave(pod)
 		defer func() { _ = r.Close() }()
 		done <- do(r)
 	}()
@@ -43,20 +45,20 @@ func (r *Root) Do(ctx context.Context, pid int, do func(*Root) error) error {
 	}
 }
 
-func enter(pid int) bool {
+func enter(pod types.UID) bool {
 	hanging.Lock()
 	defer hanging.Unlock()
-	if hanging.by[pid] >= maxHanging {
+	if hanging.by[pod] >= maxHanging {
 		return false
 	}
-	hanging.by[pid]++
+	hanging.by[pod]++
 	return true
 }
 
-func leave(pid int) {
+func leave(pod types.UID) {
 	hanging.Lock()
 	defer hanging.Unlock()
-	if hanging.by[pid]--; hanging.by[pid] == 0 {
-		delete(hanging.by, pid)
+	if hanging.by[pod]--; hanging.by[pod] == 0 {
+		delete(hanging.by, pod)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"os"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func TestStorageThatHangsTakesFewThreads(t *testing.T) {
@@ -23,7 +25,7 @@ func TestStorageThatHangsTakesFewThreads(t *testing.T) {
 		}
 		return r
 	}
-	const here, elsewhere = -1, -2 // no process has these numbers
+	const here, elsewhere = types.UID("here"), types.UID("elsewhere")
 	answers, ended := make(chan struct{}), make(chan struct{}, maxHanging)
 	began := 0
 	for range 3 * maxHanging {

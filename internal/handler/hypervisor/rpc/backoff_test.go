@@ -116,6 +116,9 @@ func TestALauncherThatDoesNotAnswerIsInQuarantine(t *testing.T) {
 		return c.Proc == scriptedlibvirtd.ProcLookup // and never answers
 	})
 	conn := awaitConn(t, m, changed)
+	if pod := conn.Process().Pod; pod != podUID {
+		t.Errorf("its process is of Pod %q", pod)
+	}
 	_, err := conn.Domain(t.Context(), "ns_vm")
 	if !errors.Is(err, hypervisor.ErrUnreachable) {
 		t.Fatalf("got %v, want ErrUnreachable", err)

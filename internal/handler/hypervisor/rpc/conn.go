@@ -126,6 +126,7 @@ func dialSocket(o Options, pod types.UID, name string) (*net.UnixConn, *hypervis
 		_ = launcher.Close()
 		return nil, nil, err
 	}
+	process.Pod = pod
 	return launcher, process, nil
 }
 

@@ -50,7 +50,7 @@ func (n *node) socket() string { return filepath.Join(n.sockets, launcherpod.Lib
 // anyPeer lets every process be the Pod's.
 func anyPeer(*net.UnixConn, types.UID) (*hypervisor.Process, error) {
 	dir, err := os.Open("/proc/self")
-	return &hypervisor.Process{PID: os.Getpid(), Dir: dir}, err
+	return &hypervisor.Process{Dir: dir}, err
 }
 
 // listen serves each connection with what a hostile launcher would do.

@@ -40,7 +40,7 @@ func checkPeer(conn *net.UnixConn, pod types.UID) (*hypervisor.Process, error) {
 		_ = dir.Close()
 		return nil, err
 	}
-	return &hypervisor.Process{PID: int(cred.Pid), Dir: dir}, nil
+	return &hypervisor.Process{Dir: dir}, nil
 }
 
 func peerCredentials(conn *net.UnixConn) (*unix.Ucred, error) {

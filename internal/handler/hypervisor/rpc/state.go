@@ -131,7 +131,7 @@ func (c *Conn) inPod(ctx context.Context, do func(root *podprocess.Root) error) 
 	if err != nil {
 		return fmt.Errorf("open the launcher Pod's root directory: %w", err)
 	}
-	return root.Do(ctx, c.process.PID, do)
+	return root.Do(ctx, c.process.Pod, do)
 }
 
 func (c *Conn) openRoot() (*podprocess.Root, error) {
