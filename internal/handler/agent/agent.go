@@ -43,6 +43,7 @@ import (
 	"github.com/vireo-project/vireo/internal/livelog"
 	"github.com/vireo-project/vireo/internal/nodecapabilities"
 	"github.com/vireo-project/vireo/internal/recorder"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 const (
@@ -130,14 +131,29 @@ func cacheOptions(o *Options) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&v1.VirtualMachineInstance{}: {Field: fields.OneTermEqualSelector("status.nodeName", o.Node)},
+			&v1.VirtualMachineInstance{}: {Field: fields.OneTermEqualSelector("status.nodeName", o.Node), Transform: slimWhenEnded},
 			&corev1.Pod{}: {
-				Field: fields.OneTermEqualSelector("spec.nodeName", o.Node),
+				// To the reconciler a Pod that has finished is one that is gone.
+				Field: fields.AndSelectors(
+					fields.OneTermEqualSelector("spec.nodeName", o.Node),
+					fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+					fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
+				),
 				Label: labels.SelectorFromSet(labels.Set{v1.AppLabel: reconciler.LauncherLabel}),
 			},
 			&v1.KubeVirt{}: {Namespaces: map[string]cache.Config{o.Namespace: {}}},
 		},
 	}
+}
+
+// slimWhenEnded keeps of a VMI that has ended only what ends what is left of it: its owner may keep it for long, and a tenant decides
+// how large its annotations and its spec are. It must not be written as a whole: the agent writes statuses only.
+func slimWhenEnded(object any) (any, error) {
+	if vmi, ok := object.(*v1.VirtualMachineInstance); ok && vmistatus.StageOf(vmi.Status.Phase) == vmistatus.Ended {
+		vmi.Annotations = nil
+		vmi.Spec = v1.VirtualMachineInstanceSpec{TerminationGracePeriodSeconds: vmi.Spec.TerminationGracePeriodSeconds}
+	}
+	return cache.TransformStripManagedFields()(object)
 }
 
 func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) error {

@@ -50,16 +50,22 @@ func newMigrations(mgr ctrl.Manager, o *Options) (*migrations, error) {
 	return m, nil
 }
 
-// incomingCache has the VMIs that migrate to the node. The manager's cache has those that are there: a cache knows one selector
-// for a kind.
-func incomingCache(mgr ctrl.Manager, node string) (cache.Cache, error) {
-	incoming, err := cache.New(mgr.GetConfig(), cache.Options{
-		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
-		DefaultTransform: cache.TransformStripManagedFields(),
+// incomingOptions are those of the cache of VMIs that migrate to the node. The manager's cache has those that are there: a cache knows
+// one selector for a kind.
+func incomingOptions(node string) cache.Options {
+	return cache.Options{
 		ByObject: map[client.Object]cache.ByObject{
-			&v1.VirtualMachineInstance{}: {Field: fields.OneTermEqualSelector("status.migrationState.targetNode", node)},
+			&v1.VirtualMachineInstance{}: {
+				Field: fields.OneTermEqualSelector("status.migrationState.targetNode", node), Transform: slimWhenEnded,
+			},
 		},
-	})
+	}
+}
+
+func incomingCache(mgr ctrl.Manager, node string) (cache.Cache, error) {
+	options := incomingOptions(node)
+	options.HTTPClient, options.Scheme, options.Mapper = mgr.GetHTTPClient(), mgr.GetScheme(), mgr.GetRESTMapper()
+	incoming, err := cache.New(mgr.GetConfig(), options)
 	if err != nil {
 		return nil, fmt.Errorf("make the cache of VMIs that migrate to the node: %w", err)
 	}
