@@ -30,6 +30,8 @@ type hostile struct {
 	engaged chan struct{}
 	seen    atomic.Bool
 	calls   atomic.Int64
+	// states is how often it was asked for the state of its domain.
+	states atomic.Int64
 }
 
 // kind is a way to hold up an agent.
@@ -100,6 +102,13 @@ var kinds = []kind{
 			}()
 		}
 		return false
+	}},
+	{name: "says something else each time", answer: func(h *hostile, _ string, p *scriptedlibvirtd.Peer, c scriptedlibvirtd.Call) bool {
+		if c.Proc != scriptedlibvirtd.ProcState {
+			return false
+		}
+		_ = p.Reply(c, scriptedlibvirtd.StateReply(h.states.Add(1)%2 == 0))
+		return true
 	}},
 }
 

@@ -79,8 +79,8 @@ type report struct {
 	Seconds       float64 `json:"seconds"`
 }
 
-func newReport(alone, beside measurement, w *writes, took time.Duration) report {
-	r := report{Target: target, Alone: alone.most, Beside: beside.most, HostileWrites: w.hostile.Load(), Seconds: took.Seconds()}
+func newReport(alone, beside measurement, hostileWrites int64, took time.Duration) report {
+	r := report{Target: target, Alone: alone.most, Beside: beside.most, HostileWrites: hostileWrites, Seconds: took.Seconds()}
 	for _, name := range []string{opStart, opPause, opMigrate, opStop} {
 		o := operation{Name: name, Alone: quantile.Milliseconds(alone.samples[name]), Beside: quantile.Milliseconds(beside.samples[name])}
 		if o.Alone.P50 > 0 {

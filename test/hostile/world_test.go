@@ -9,11 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -54,7 +54,7 @@ type world struct {
 	api         client.WithWatch
 	podsDir     string
 	connections *rpc.Manager
-	// writes counts the agent's writes of statuses, by namespace.
+	// writes counts the agent's writes of statuses.
 	writes *writes
 
 	mu      sync.Mutex
@@ -192,8 +192,26 @@ func expect(t *testing.T, err error) {
 	}
 }
 
-// writes counts writes of statuses by namespace.
-type writes struct{ honest, hostile atomic.Int64 }
+// writes counts writes of statuses by their VMI, but for those that are refused because the VMI is another by now.
+type writes struct {
+	mu sync.Mutex
+	by map[types.NamespacedName]int64
+}
+
+func (w *writes) add(vmi types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.by == nil {
+		w.by = map[types.NamespacedName]int64{}
+	}
+	w.by[vmi]++
+}
+
+func (w *writes) of(vmi types.NamespacedName) int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.by[vmi]
+}
 
 type countingClient struct {
 	client.Client
@@ -210,12 +228,11 @@ type countingWriter struct {
 }
 
 func (c *countingWriter) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
-	if obj.GetNamespace() == hostileNamespace {
-		c.writes.hostile.Add(1)
-	} else {
-		c.writes.honest.Add(1)
+	err := c.SubResourceWriter.Patch(ctx, obj, patch, opts...)
+	if !apierrors.IsConflict(err) {
+		c.writes.add(client.ObjectKeyFromObject(obj))
 	}
-	return c.SubResourceWriter.Patch(ctx, obj, patch, opts...)
+	return err
 }
 
 // noNetworks is for guests without interfaces.

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -349,7 +350,7 @@ func (n *node) deletePod() {
 	pod.Finalizers = []string{"example.com/stay"}
 	Expect(n.client.Update(ctx, pod)).To(Succeed())
 	Expect(n.client.Delete(ctx, pod)).To(Succeed())
-	n.agent.Now = func() time.Time { return time.Now().Add(time.Minute) }
+	n.agent.Clock = clocktesting.NewFakePassiveClock(time.Now().Add(time.Minute))
 }
 
 func (n *node) guestRuns() bool {

@@ -142,8 +142,8 @@ func (a *agent) serveMigrations(trust certificate.Trust) {
 			go echo(theirs)
 			return ours, nil
 		},
-		Run: func(context.Context, types.NamespacedName, types.UID) (time.Duration, error) { return 0, nil },
-		Now: a.w.clock.Now,
+		Run:   func(context.Context, types.NamespacedName, types.UID) (time.Duration, error) { return 0, nil },
+		Clock: a.w.clock,
 	})
 	a.w.g.Expect(err).NotTo(HaveOccurred())
 	listener, port := a.w.listen()

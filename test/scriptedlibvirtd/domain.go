@@ -98,6 +98,14 @@ func AgentEvent(name string, connected bool) []byte {
 	return new(Encoder).I32(eventAgentChanged).Domain(name).I32(state).I32(2).Bytes()
 }
 
+// StateReply is an answer to the question for a domain's state: it was paused by its user, or it runs.
+func StateReply(isPaused bool) []byte {
+	if isPaused {
+		return new(Encoder).I32(paused).I32(pausedByUser).Bytes()
+	}
+	return new(Encoder).I32(running).I32(1).Bytes()
+}
+
 // JobStats is an answer to the question how far a migration is, with whatever numbers somebody likes.
 func JobStats(total, processed, remaining, elapsed uint64) []byte {
 	const unboundedJob, paramULong = 2, 4

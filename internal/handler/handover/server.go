@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -69,8 +70,8 @@ type ServerOptions struct {
 	PostCopy func(context.Context, hypervisor.PodRef) bool
 	// Sum reads a file of a Pod. Nil means that guests with images are not taken in.
 	Sum SumFile
-	// Now is the clock.
-	Now func() time.Time
+	// Clock gives the time.
+	Clock clock.PassiveClock
 }
 
 // Server serves the agents of nodes that guests leave for this one. It is a Runnable of a manager.
@@ -88,8 +89,8 @@ func NewServer(o ServerOptions) (*Server, error) {
 	if o.TLS == nil || o.Peer == nil {
 		return nil, errors.New("the server of migrations has no TLS configuration: it serves nobody without certificates")
 	}
-	if o.Now == nil {
-		o.Now = time.Now
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
 	}
 	s := &Server{ServerOptions: o, tunnels: map[types.UID]bool{}}
 	mux := http.NewServeMux()
@@ -164,7 +165,7 @@ func (s *Server) destination(w http.ResponseWriter, r *http.Request, asked reque
 		if err != nil {
 			return fmt.Errorf("the address of the launcher Pod: %w", err)
 		}
-		pair, err := migrationtls.New(asked.migration, address, s.Now())
+		pair, err := migrationtls.New(asked.migration, address, s.Clock.Now())
 		if err != nil {
 			return err
 		}

@@ -268,5 +268,5 @@ func (r *Reconciler) ran(s *scope) time.Duration {
 	if since.IsZero() {
 		return 0
 	}
-	return max(r.Now().Sub(since), 0)
+	return max(r.Clock.Now().Sub(since), 0)
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -48,6 +49,13 @@ const (
 	firstRetry, maxRetry = 5 * time.Millisecond, 1000 * time.Second
 	// reportTimeout bounds the write of a status, with the wait for a turn.
 	reportTimeout = 30 * time.Second
+	// writeBurst is how many writes of a VMI's status may follow each other at once. Almost all that the status says is what the
+	// launcher says, and one that was taken over says something else each time that it is asked, which each write leads to. A guest
+	// that boots, gets its addresses and is paused and resumed takes fewer than ten.
+	writeBurst = 20
+	// writePause is the time between two writes beyond that. It doubles with each that had to wait, up to maxWritePause: if all 110
+	// launchers of a node lie, that is a fifth of the requests that the agent may send.
+	writePause, maxWritePause = time.Second, 10 * time.Second
 )
 
 // Options is what a Reconciler works with.
@@ -86,8 +94,8 @@ type Options struct {
 	Config func() clusterconfig.Config
 	// Recorder sends events.
 	Recorder events.EventRecorder
-	// Now is the clock.
-	Now func() time.Time
+	// Clock gives the time.
+	Clock clock.PassiveClock
 }
 
 // Reconciler brings the VMIs of one node to life.
@@ -105,8 +113,8 @@ type Reconciler struct {
 
 // New makes a Reconciler.
 func New(o Options) *Reconciler {
-	if o.Now == nil {
-		o.Now = time.Now
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
 	}
 	r := &Reconciler{Options: o, memory: map[types.UID]*podMemory{}, api: turns.New(apiTurns)}
 	r.copies = handover.NewCopies(handover.CopiesOptions{
@@ -147,14 +155,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return result(ctx, err)
 	}
 	outcome := r.run(ctx, s)
-	held, err := r.report(ctx, s, outcome)
+	wait, err := r.report(ctx, s, outcome)
 	if err != nil {
 		// What could not be told is tried again at once, even when the outcome alone would wait.
 		outcome = err
 	}
 	again, err := result(ctx, outcome)
-	if err == nil && held > 0 && (again.RequeueAfter == 0 || held < again.RequeueAfter) {
-		again.RequeueAfter = held
+	if err == nil && wait > 0 && (again.RequeueAfter == 0 || wait < again.RequeueAfter) {
+		again.RequeueAfter = wait
 	}
 	return again, err
 }
@@ -218,33 +226,41 @@ func (r *Reconciler) tell(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, a
 }
 
 // stamp is the time of a write.
-func (r *Reconciler) stamp() metav1.Time { return metav1.NewTime(r.Now().Truncate(time.Second)) }
+func (r *Reconciler) stamp() metav1.Time { return metav1.NewTime(r.Clock.Now().Truncate(time.Second)) }
 
 // report writes the status and sends the events: those of actions in any case, because an action is not repeated when the
-// write is, and those that follow from the status only once it is written, because the next reconcile derives them again. What the
-// guest alone changes may have to wait: then it says how long.
-func (r *Reconciler) report(ctx context.Context, s *scope, outcome error) (held time.Duration, err error) {
+// write is, and those that follow from the status only once it is written, because the next reconcile derives them again. What a
+// guest or a launcher changes too often has to wait: then it says how long.
+func (r *Reconciler) report(ctx context.Context, s *scope, outcome error) (wait time.Duration, err error) {
 	if s.handedOver {
-		held, err = r.writeStatus(ctx, s, outcome)
+		wait, err = r.writeStatus(ctx, s, outcome)
 	}
 	if s.spec() != nil {
 		for _, e := range s.events {
 			r.Recorder.Eventf(s.spec(), nil, e.kind, e.reason, e.reason, "%s", e.message)
 		}
 	}
-	return held, client.IgnoreNotFound(err)
+	return wait, client.IgnoreNotFound(err)
 }
 
 // writeStatus writes the status and adds the events that follow from the change.
-func (r *Reconciler) writeStatus(ctx context.Context, s *scope, outcome error) (held time.Duration, err error) {
+func (r *Reconciler) writeStatus(ctx context.Context, s *scope, outcome error) (wait time.Duration, err error) {
 	share := &s.memory.guest
 	if s.domain.Active() {
-		held, s.held = share.hold(s.report(), s.now)
+		wait, s.held = share.hold(s.report(), s.now)
 	}
 	computeStatus(s, outcome)
-	changed, err := r.write(ctx, s)
-	if err != nil {
-		return 0, err
+	changed := !equality.Semantic.DeepEqual(&s.before.Status, &s.vmi.Status)
+	if changed {
+		if postponed := s.memory.writes.Wait(s.now); postponed > 0 {
+			return postponed, nil
+		}
+		if changed, err = r.write(ctx, s); err != nil {
+			return 0, err
+		}
+	}
+	if changed {
+		s.memory.writes.Take(s.now)
 	}
 	if s.domain.Active() {
 		share.wrote(s.report(), changed, s.now)
@@ -252,14 +268,11 @@ func (r *Reconciler) writeStatus(ctx context.Context, s *scope, outcome error) (
 	s.events = append(s.events, transitions(&s.before.Status, &s.vmi.Status)...)
 	s.noteIOErrors()
 	s.noteOmitted()
-	return held, nil
+	return wait, nil
 }
 
-// write patches the status, if it has changed, when it is the namespace's turn.
+// write patches the status when it is the namespace's turn.
 func (r *Reconciler) write(ctx context.Context, s *scope) (changed bool, err error) {
-	if equality.Semantic.DeepEqual(&s.before.Status, &s.vmi.Status) {
-		return false, nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	err = r.api.Do(ctx, s.key.Namespace, func() error {
@@ -274,7 +287,7 @@ func (r *Reconciler) memoryOf(pod *corev1.Pod) *podMemory {
 	defer r.mu.Unlock()
 	m, ok := r.memory[pod.UID]
 	if !ok {
-		m = &podMemory{key: types.NamespacedName{Namespace: pod.Namespace, Name: ownerVMI(pod).Name}, pod: pod.Name}
+		m = newPodMemory(types.NamespacedName{Namespace: pod.Namespace, Name: ownerVMI(pod).Name}, pod.Name)
 		r.memory[pod.UID] = m
 	}
 	return m

@@ -10,12 +10,13 @@ import (
 	"reflect"
 	"time"
 
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/pace"
 )
 
 const (
@@ -23,7 +24,7 @@ const (
 	// credentials, and gets an address.
 	guestBurst = 5
 	// guestPause is the time between two writes that a guest causes beyond that. It doubles with each that had to wait, up to
-	// maxGuestPause, and is back at its beginning when the guest was quiet for guestBurst pauses.
+	// maxGuestPause, and is the first one again when the guest was quiet for guestBurst pauses.
 	guestPause    = 10 * time.Second
 	maxGuestPause = 5 * time.Minute
 	// maxGuestReport is how many bytes of a VMI's status a guest can fill, as JSON.
@@ -58,15 +59,16 @@ func (s *scope) report() guestReport {
 	}
 }
 
-// guestShare bounds how often a guest makes its VMI's status be written. It is a token bucket. A change that finds it empty is
-// not lost: the reconcile is repeated when there is a token, and writes what is true then.
+// guestShare bounds how often a guest makes its VMI's status be written. A change that has to wait is not lost: the reconcile is
+// repeated when there is a token, and writes what is true then.
 type guestShare struct {
 	// written is the report that the status has, or nil if that is not known.
 	written *guestReport
-	bucket  *rate.Limiter
-	pause   time.Duration
-	// delayed says that a change had to wait since the last write.
-	delayed bool
+	bucket  *pace.Bucket
+}
+
+func newGuestShare() guestShare {
+	return guestShare{bucket: pace.NewBucket(guestBurst, pace.Doubling(guestPause, maxGuestPause))}
 }
 
 // hold returns how long a new report has to wait, and the one to use until then.
@@ -74,41 +76,19 @@ func (g *guestShare) hold(report guestReport, now time.Time) (time.Duration, *gu
 	if g.written == nil || g.written.equal(report) {
 		return 0, nil
 	}
-	// Rounded up, so that there is a token when the time has come.
-	wait := time.Duration((1-g.tokens(now))*float64(g.pause)) + time.Millisecond
-	if wait <= time.Millisecond {
-		return 0, nil
+	if wait := g.bucket.Wait(now); wait > 0 {
+		return wait, g.written
 	}
-	g.delayed = true
-	return wait, g.written
+	return 0, nil
 }
 
 // wrote notes that the status agrees with a report, and whether it had to be written for that.
 func (g *guestShare) wrote(report guestReport, changed bool, now time.Time) {
 	before := g.written
 	g.written = &report
-	if before == nil || !changed || before.equal(report) {
-		return
+	if before != nil && changed && !before.equal(report) {
+		g.bucket.Take(now)
 	}
-	if g.tokens(now) >= guestBurst {
-		g.setPause(guestPause, now)
-	} else if g.delayed {
-		g.setPause(min(2*g.pause, maxGuestPause), now)
-	}
-	g.delayed = false
-	g.bucket.ReserveN(now, 1)
-}
-
-func (g *guestShare) tokens(now time.Time) float64 {
-	if g.bucket == nil {
-		g.pause, g.bucket = guestPause, rate.NewLimiter(rate.Every(guestPause), guestBurst)
-	}
-	return g.bucket.TokensAt(now)
-}
-
-func (g *guestShare) setPause(pause time.Duration, now time.Time) {
-	g.pause = pause
-	g.bucket.SetLimitAt(now, rate.Every(pause))
 }
 
 // room is what is left of maxGuestReport.
@@ -129,12 +109,11 @@ func (r *room) take(entry any) bool {
 	return true
 }
 
-// noteOmitted tells, once in the life of a Pod, that the guest reports more than the status takes.
+// noteOmitted adds an event when the interfaces that were written are not all that the guest reports.
 func (s *scope) noteOmitted() {
-	if s.omitted == 0 || s.memory.toldOmitted {
+	if s.omitted == 0 || equality.Semantic.DeepEqual(s.before.Status.Interfaces, s.vmi.Status.Interfaces) {
 		return
 	}
-	s.memory.toldOmitted = true
 	s.event(corev1.EventTypeWarning, reasonGuestReportCut, fmt.Sprintf(
 		"The guest agent reports more network interfaces than the status takes, %d are left out", s.omitted))
 }

@@ -20,66 +20,11 @@ func change(n int) guestReport {
 	return guestReport{connected: true, info: &hypervisor.GuestInfo{OS: hypervisor.GuestOS{Version: fmt.Sprint(n)}}}
 }
 
-// writes lets a guest report something else every time that a step passes, and returns when it was written.
-func writes(share *guestShare, from time.Time, total, step time.Duration) []time.Duration {
-	var at []time.Duration
-	for passed := time.Duration(0); passed < total; passed += step {
-		report := change(int(passed / time.Millisecond))
-		if wait, _ := share.hold(report, from.Add(passed)); wait > 0 {
-			continue
-		}
-		share.wrote(report, true, from.Add(passed))
-		at = append(at, passed)
-	}
-	return at
-}
-
-func quiet(from time.Time) *guestShare {
-	share := &guestShare{}
-	share.wrote(change(-1), true, from)
-	return share
-}
-
-func TestGuestThatChangesWithoutEndIsWrittenEverMoreRarely(t *testing.T) {
-	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	share := quiet(start)
-	at := writes(share, start, 20*time.Minute, time.Second)
-	if len(at) > guestBurst+8 {
-		t.Errorf("%d writes in 20 minutes: %v", len(at), at)
-	}
-	var gaps []int
-	for i := guestBurst; i < len(at); i++ {
-		gaps = append(gaps, int((at[i] - at[i-1]).Seconds()))
-	}
-	for i := 1; i < len(gaps); i++ {
-		if gaps[i] < gaps[i-1]-2 || gaps[i] > int(maxGuestPause.Seconds())+2 {
-			t.Errorf("the pauses, in seconds: %v", gaps)
-		}
-	}
-	if first := gaps[0]; first > int(guestPause.Seconds())+1 {
-		t.Errorf("the first that waits, waits %ds", first)
-	}
-	// It is forgiven.
-	later := start.Add(2 * time.Hour)
-	if at := writes(share, later, time.Duration(guestBurst)*time.Second, time.Second); len(at) != guestBurst {
-		t.Errorf("after a quiet hour: %v", at)
-	}
-	if share.pause != guestPause {
-		t.Errorf("the pause is still %s", share.pause)
-	}
-}
-
-func TestGuestThatChangesNowAndThenNeverWaits(t *testing.T) {
-	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	if at := writes(quiet(start), start, time.Hour, 15*time.Second); len(at) != 240 {
-		t.Errorf("%d of 240 changes were written at once", len(at))
-	}
-}
-
 // A reconcile that comes when it was told to finds a token, whatever the pause: else it would be repeated for nothing.
 func TestHeldReportIsWrittenWhenItsTimeHasCome(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	share := quiet(now)
+	share := newGuestShare()
+	share.wrote(change(-1), true, now)
 	for n := range 50 {
 		wait, held := share.hold(change(n), now)
 		if wait > 0 {
@@ -130,6 +75,7 @@ func TestReportIsCut(t *testing.T) {
 	}
 	// The last one is an interface of the spec's: it comes before all others.
 	s.guest.Interfaces[63].MAC, s.guest.Interfaces[63].Name = "02:00:00:00:00:01", "enp2s0"
+	s.before = s.vmi.DeepCopy()
 	setInterfaces(s)
 	setGuestOS(&s.vmi.Status, s.guest)
 	text, err := json.Marshal(s.vmi.Status)
@@ -150,8 +96,13 @@ func TestReportIsCut(t *testing.T) {
 		t.Errorf("the second time: %s", diff)
 	}
 	s.noteOmitted()
-	s.noteOmitted()
 	if len(s.events) != 1 || s.events[0].reason != reasonGuestReportCut {
+		t.Errorf("events %v", s.events)
+	}
+	// Another agent, or the same one later, sees in the status that it was said.
+	s.before, s.events = s.vmi.DeepCopy(), nil
+	s.noteOmitted()
+	if len(s.events) != 0 {
 		t.Errorf("events %v", s.events)
 	}
 }

@@ -8,11 +8,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/pace"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -29,9 +31,9 @@ const (
 
 // recovery is how far a guest is from running on that an I/O error paused.
 type recovery struct {
-	// next is when to resume it, and pause what that was put off by last.
-	next  time.Time
-	pause time.Duration
+	// next is when to resume it, or zero, and pauses are those between attempts.
+	next   time.Time
+	pauses wait.Backoff
 	// tried is when it was resumed last, or zero.
 	tried time.Time
 }
@@ -43,17 +45,13 @@ func (r *Reconciler) resume(ctx context.Context, s *scope) error {
 	if s.vmi == nil || !s.domain.Active() || moves(s.vmi) {
 		return nil
 	}
-	if s.domain.State == hypervisor.StateRunning && !m.tried.IsZero() {
-		if left := m.tried.Add(resumeProof).Sub(s.now); left > 0 {
+	if !isIOError(s.domain) {
+		if left := m.tried.Add(resumeProof).Sub(s.now); left > 0 && s.domain.State == hypervisor.StateRunning {
 			// It may be paused again in a moment, which is nothing to report.
-			held := *s.domain
-			held.State, held.Reason = hypervisor.StatePaused, hypervisor.PausedTransient
-			s.domain = &held
+			s.settling = true
 			s.lookAgain(left)
 			return nil
 		}
-	}
-	if !isIOError(s.domain) {
 		*m = recovery{}
 		return nil
 	}
@@ -61,7 +59,8 @@ func (r *Reconciler) resume(ctx context.Context, s *scope) error {
 		s.ioErrors = r.diskErrors(ctx, s)
 	}
 	if m.next.IsZero() {
-		m.next, m.pause = s.now.Add(resumeFirst), resumeFirst
+		m.pauses = pace.Doubling(resumeFirst, resumeMost)
+		m.next = s.now.Add(m.pauses.Step())
 	}
 	if left := m.next.Sub(s.now); left > 0 {
 		s.lookAgain(left)
@@ -70,8 +69,7 @@ func (r *Reconciler) resume(ctx context.Context, s *scope) error {
 	if err := s.machine.ResumeAfterIOError(ctx, s.domainName()); err != nil {
 		log.FromContext(ctx).Error(err, "Cannot resume a guest that an I/O error paused")
 	}
-	m.pause = min(2*m.pause, resumeMost)
-	m.tried, m.next = s.now, s.now.Add(m.pause)
+	m.tried, m.next = s.now, s.now.Add(m.pauses.Step())
 	s.lookAgain(resumeProof)
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/handler/handover"
+	"github.com/vireo-project/vireo/internal/handler/pace"
 	"github.com/vireo-project/vireo/internal/migration"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -174,7 +175,7 @@ func (r *Reconciler) left(s *scope) bool {
 // runs beside the reconciles: neither an API server that is down nor a launcher that has ended holds it up.
 func (r *Reconciler) giveAway(ctx context.Context, vmi *v1.VirtualMachineInstance) {
 	logger := log.FromContext(ctx)
-	uid, pause := vmi.Status.MigrationState.MigrationUID, firstPause
+	uid, pauses := vmi.Status.MigrationState.MigrationUID, pace.Doubling(firstPause, maxPause)
 	// What was known when the copying began has changed since: at least the target has said that it sees the guest.
 	cached := &v1.VirtualMachineInstance{}
 	if err := r.Client.Get(ctx, handover.Of(vmi).VMI, cached); err == nil && cached.UID == vmi.UID &&
@@ -187,13 +188,13 @@ func (r *Reconciler) giveAway(ctx context.Context, vmi *v1.VirtualMachineInstanc
 			logger.Info("The guest runs on the migration's target", "node", vmi.Status.MigrationState.TargetNode)
 			return
 		}
+		pause := pauses.Step()
 		logger.Info("The guest was handed over, and that cannot be told yet", "error", err.Error(), "retryIn", pause.String())
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(pause):
 		}
-		pause = min(2*pause, maxPause)
 		// What the API server says now, or what it said last. Another migration can have begun by then.
 		if vmi = now; vmi.Status.MigrationState == nil || vmi.Status.MigrationState.MigrationUID != uid {
 			return

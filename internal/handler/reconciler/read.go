@@ -69,7 +69,7 @@ func (r *Reconciler) read(ctx context.Context, key types.NamespacedName) (*scope
 	if pod == nil {
 		return nil, nil
 	}
-	s := &scope{key: key, now: r.Now(), config: r.Config(), pod: pod, memory: r.memoryOf(pod)}
+	s := &scope{key: key, now: r.Clock.Now(), config: r.Config(), pod: pod, memory: r.memoryOf(pod)}
 	switch {
 	case vmi != nil && vmi.UID == ownerVMI(pod).UID && vmi.Status.NodeName == r.Node:
 		s.before, s.vmi = vmi, vmi.DeepCopy()

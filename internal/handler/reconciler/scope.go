@@ -14,6 +14,7 @@ import (
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/media"
+	"github.com/vireo-project/vireo/internal/handler/pace"
 )
 
 // scope is one reconcile: what was read, and what the steps found out. Steps change it in memory; only the deferred
@@ -60,6 +61,8 @@ type scope struct {
 	omitted int
 	// ioErrors are the words for the disks that failed, if that is news.
 	ioErrors []string
+	// settling says that the guest was resumed after an I/O error, and may be paused again in a moment.
+	settling bool
 	// again is when to look again though nothing may happen until then, if it is not 0.
 	again time.Duration
 	// events are those of the actions of this reconcile, in their order. They are sent whatever becomes of the status.
@@ -91,10 +94,9 @@ type podMemory struct {
 	forwards bool
 	// sizes are those of the running guest's disks, by their target's name.
 	sizes map[string]uint64
-	// guest bounds the writes that the guest causes.
-	guest guestShare
-	// toldOmitted says that the event about a report that is too long was sent.
-	toldOmitted bool
+	// writes bounds those of the status, and guest those that the guest alone causes.
+	writes *pace.Bucket
+	guest  guestShare
 	// grown are the attempts to make disks larger, by their volume.
 	grown map[string]growth
 	// recovery is how far the guest is from running on after an I/O error.
@@ -107,6 +109,12 @@ type podMemory struct {
 	leaving types.UID
 	// lastShutdown is when the power button was pressed last.
 	lastShutdown time.Time
+}
+
+func newPodMemory(key types.NamespacedName, pod string) *podMemory {
+	return &podMemory{
+		key: key, pod: pod, guest: newGuestShare(), writes: pace.NewBucket(writeBurst, pace.Doubling(writePause, maxWritePause)),
+	}
 }
 
 // spec is the VMI that the Pod was made for, or nil if it is not known.

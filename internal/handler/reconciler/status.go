@@ -24,7 +24,7 @@ func computeStatus(s *scope, outcome error) {
 	now := metav1.NewTime(s.now)
 	if s.looked {
 		setPhase(status, s.domain, now)
-		setPaused(status, s.domain, now)
+		setPaused(s, now)
 		setAgentConnected(status, s.report(), now)
 		setFrozen(status, s.domain)
 	}
@@ -71,7 +71,7 @@ func setReady(s *scope, now metav1.Time) {
 		}
 	case s.looked && !s.domain.Active(), s.vmi.Status.Phase != v1.Running:
 		ready.Reason, ready.Message = v1.GuestNotRunningReason, "The guest is not running"
-	case s.looked && isTransient(s.domain) && vmistatus.IsConditionTrue(&s.vmi.Status, v1.VirtualMachineInstancePaused),
+	case s.looked && s.inTransition() && vmistatus.IsConditionTrue(&s.vmi.Status, v1.VirtualMachineInstancePaused),
 		s.looked && s.domain.State == hypervisor.StatePaused && !isTransient(s.domain):
 		ready.Reason, ready.Message = v1.GuestNotRunningReason, "The guest is paused"
 	default:
@@ -117,14 +117,18 @@ func isTransient(d *hypervisor.Domain) bool {
 	return d.Active() && d.State == hypervisor.StatePaused && d.Reason == hypervisor.PausedTransient
 }
 
+// inTransition says that the guest's state is about to change by itself, or has just changed and may be taken back.
+func (s *scope) inTransition() bool { return s.settling || isTransient(s.domain) }
+
 // messageIOError is the message of the condition Paused after an I/O error. KubeVirt's.
 const messageIOError = "VMI was paused, low-level IO error detected"
 
-func setPaused(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain, now metav1.Time) {
+func setPaused(s *scope, now metav1.Time) {
+	status, d := &s.vmi.Status, s.domain
 	paused := v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstancePaused, Status: corev1.ConditionTrue}
 	switch {
-	case isTransient(d):
-		// libvirt ends that, and a guest that its user paused is so before and after.
+	case s.inTransition():
+		// libvirt or the agent ends that, and a guest that its user paused is so before and after.
 		return
 	case !d.Active() || d.State != hypervisor.StatePaused:
 		vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePaused)

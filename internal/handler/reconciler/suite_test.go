@@ -96,9 +96,30 @@ type agent struct {
 	noReads atomic.Bool
 	// ahead is how far the agent's clock is ahead.
 	ahead atomic.Int64
-	stop  func()
+	// stopped is what its clock shows while it stands still.
+	stopped atomic.Pointer[time.Time]
+	stop    func()
 	// guests is the agent's reconciler.
 	guests *reconciler.Reconciler
+}
+
+// agentClock is the real clock, put forward, or one that stands still.
+type agentClock struct{ agent *agent }
+
+func (c agentClock) Now() time.Time {
+	if stopped := c.agent.stopped.Load(); stopped != nil {
+		return *stopped
+	}
+	return time.Now().Add(time.Duration(c.agent.ahead.Load()))
+}
+
+func (c agentClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+
+// stopClock makes the agent's clock stand still until the function that it returns is called.
+func (a *agent) stopClock() (goOn func()) {
+	now := agentClock{a}.Now()
+	a.stopped.Store(&now)
+	return func() { a.stopped.Store(nil) }
 }
 
 // startAgent starts an agent of this node for the rest of the spec.
@@ -139,7 +160,7 @@ func startAgentOn(node string, launchers *fake.Node, f *fate) *agent {
 		Sum:      sumFile(launchers),
 		Config:   clusterconfig.Default,
 		Recorder: a.recorder,
-		Now:      func() time.Time { return time.Now().Add(time.Duration(a.ahead.Load())) },
+		Clock:    agentClock{a},
 		ExclusiveCPUs: func(_ context.Context, pod types.NamespacedName, container string) ([]uint, error) {
 			if pod.Namespace == "" || pod.Name == "" || container != launcherpod.ComputeContainer {
 				return nil, fmt.Errorf("container %s of Pod %s is no launcher", container, pod)
