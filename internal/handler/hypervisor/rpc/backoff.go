@@ -6,6 +6,10 @@ package rpc
 import (
 	"errors"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/vireo-project/vireo/internal/handler/pace"
 )
 
 const (
@@ -18,56 +22,50 @@ const (
 	// over, so the pauses grow until the attempts that take longest, of three minutes, are the smaller part.
 	firstQuarantine = 5 * time.Second
 	maxQuarantine   = 5 * time.Minute
+	// recently is how long a launcher's answer, or that there was none, says something about the node: guests' agents are asked at least
+	// that often.
+	recently = maxGuestPoll
 )
 
 // backoff decides how long a launcher is left alone before the agent connects to it again. A launcher in quarantine is one that did not
 // answer a call in time: it is connected to again after pauses that double, and is out of quarantine once a connection has lasted.
 type backoff struct {
-	// failures are the attempts and short connections in a row, silences those that ended because of a call without an answer.
-	failures, silences int
+	// failures are the pauses after attempts and short connections in a row, silences those after a call without an answer.
+	failures, silences wait.Backoff
+}
+
+func newBackoff() backoff {
+	return backoff{failures: pace.Doubling(firstBackoff, maxBackoff), silences: pace.Doubling(firstQuarantine, maxQuarantine)}
 }
 
 // failed is the pause after an attempt to connect that failed.
-func (b *backoff) failed(err error) time.Duration {
+func (b *backoff) failed(err error, slowNode bool) time.Duration {
 	if errors.Is(err, errSilent) {
-		return b.quarantine()
+		return b.quarantine(slowNode)
 	}
-	b.failures++
-	return doubled(firstBackoff, b.failures, maxBackoff)
+	return b.failures.Step()
 }
 
 // lost is the pause after a connection that ended. One that was of use is replaced at once: libvirtd was replaced, or the node slept.
 // A connection is of use by lasting: one that is made and closed again costs the agent more than its launcher.
-func (b *backoff) lost(err error, lived time.Duration) time.Duration {
-	if lived > max(steady, 2*doubled(firstQuarantine, b.silences, maxQuarantine)) {
-		*b = backoff{}
+func (b *backoff) lost(err error, lived time.Duration, slowNode bool) time.Duration {
+	if lived > max(steady, b.silences.Duration) {
+		*b = newBackoff()
 	}
 	if errors.Is(err, errSilent) {
-		return b.quarantine()
+		return b.quarantine(slowNode)
 	}
 	if lived > steady {
-		b.failures = 0
+		b.failures = newBackoff().failures
 		return 0
 	}
-	b.failures++
-	return doubled(firstBackoff, b.failures, maxBackoff)
+	return b.failures.Step()
 }
 
-func (b *backoff) quarantine() time.Duration {
-	b.silences++
-	return doubled(firstQuarantine, b.silences, maxQuarantine)
-}
-
-// doubled is the pause after so many failures: first, twice that, and so on. Without a failure it is 0.
-func doubled(first time.Duration, failures int, limit time.Duration) time.Duration {
-	if failures == 0 {
-		return 0
+// quarantine is the pause after a call without an answer. A slow node is not the launcher's fault: the next pause is no longer then.
+func (b *backoff) quarantine(slowNode bool) time.Duration {
+	if slowNode {
+		return b.silences.Duration
 	}
-	pause := first
-	for range failures - 1 {
-		if pause = 2 * pause; pause >= limit {
-			return limit
-		}
-	}
-	return pause
+	return b.silences.Step()
 }

@@ -21,11 +21,12 @@ import (
 func TestHowLongALauncherIsLeftAlone(t *testing.T) {
 	silent := fmt.Errorf("look at the domain: %w", errSilent)
 	failed := func(err error) func(*backoff) time.Duration {
-		return func(b *backoff) time.Duration { return b.failed(err) }
+		return func(b *backoff) time.Duration { return b.failed(err, false) }
 	}
 	lost := func(err error, lived time.Duration) func(*backoff) time.Duration {
-		return func(b *backoff) time.Duration { return b.lost(err, lived) }
+		return func(b *backoff) time.Duration { return b.lost(err, lived, false) }
 	}
+	slow := func(b *backoff) time.Duration { return b.lost(silent, time.Second, true) }
 	times := func(n int, do func(*backoff) time.Duration) []func(*backoff) time.Duration {
 		var out []func(*backoff) time.Duration
 		for range n {
@@ -53,14 +54,46 @@ func TestHowLongALauncherIsLeftAlone(t *testing.T) {
 		"one after a connection that lasted a bit":  {times(50, lost(silent, time.Second)), lost(silent, 2*steady), maxQuarantine},
 		"a closed connection between silent ones":   {times(3, lost(silent, time.Second)), lost(io.EOF, time.Second), firstBackoff},
 		"a silence after a short connection closes": {append(times(2, failed(silent)), failed(io.EOF)), failed(silent), 4 * firstQuarantine},
+		"many calls on a slow node":                 {times(50, slow), slow, firstQuarantine},
+		"many calls on a node that is slow again":   {append(times(2, lost(silent, time.Second)), times(50, slow)...), slow, 4 * firstQuarantine},
+		"one on a node that is slow no more":        {times(50, slow), lost(silent, time.Second), firstQuarantine},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := &backoff{}
+			b := newBackoff()
 			for _, do := range tc.before {
-				do(b)
+				do(&b)
 			}
-			if got := tc.last(b); got != tc.want {
+			if got := tc.last(&b); got != tc.want {
 				t.Errorf("left alone for %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestANodeIsSlowWhenMostLaunchersAre(t *testing.T) {
+	now := time.Now()
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	silent, answering, both := &session{silent: ago(time.Second)}, &session{answered: ago(time.Second)}, &session{silent: ago(time.Minute), answered: ago(0)}
+	idle, once := &session{answered: ago(recently)}, &session{silent: ago(time.Hour)}
+	for name, tc := range map[string]struct {
+		others []*session
+		want   bool
+	}{
+		"alone":                                {nil, false},
+		"beside launchers that answer":         {[]*session{answering, answering, silent}, false},
+		"beside as many that do as do not":     {[]*session{answering, silent}, false},
+		"beside launchers of which most don't": {[]*session{silent, answering, both}, true},
+		"those that nobody asked do not count": {[]*session{silent, idle, idle, idle}, true},
+		"and those that were silent long ago":  {[]*session{once, once, answering}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			self := &session{silent: now}
+			m := &Manager{sessions: map[types.UID]*session{"self": self}}
+			for i, other := range tc.others {
+				m.sessions[types.UID(fmt.Sprint(i))] = other
+			}
+			if got := m.isSlow(self, now); got != tc.want {
+				t.Errorf("the node is slow: %t, want %t", got, tc.want)
 			}
 		})
 	}

@@ -64,6 +64,8 @@ type Conn struct {
 	suspended, resumed atomic.Int64
 	// postCopy says that the copy that goes on was asked to become a post-copy.
 	postCopy atomic.Bool
+	// answered is when a call got an answer last, in nanoseconds since 1970.
+	answered atomic.Int64
 
 	// mu is held for reading during calls and for writing to close, as libvirt's handle must outlive its calls.
 	mu      sync.RWMutex
@@ -171,6 +173,7 @@ func (c *Conn) bounded(ctx context.Context, limit time.Duration, what string, fn
 	err := fn()
 	switch {
 	case err == nil:
+		c.answered.Store(time.Now().UnixNano())
 		return nil
 	case c.relay.ctx.Err() != nil:
 		return fmt.Errorf("%s: %w: %w: %w", what, hypervisor.ErrUnreachable, c.relay.err(), err)
@@ -179,9 +182,13 @@ func (c *Conn) bounded(ctx context.Context, limit time.Duration, what string, fn
 		c.relay.cut(err)
 		return fmt.Errorf("%s: %w: %w", what, hypervisor.ErrUnreachable, err)
 	default:
+		c.answered.Store(time.Now().UnixNano())
 		return fmt.Errorf("%s: %w", what, err)
 	}
 }
+
+// lastAnswer is when a call got an answer last.
+func (c *Conn) lastAnswer() time.Time { return time.Unix(0, c.answered.Load()) }
 
 // isTransport says that an error is about the connection and no answer of libvirtd.
 func isTransport(err error) bool {

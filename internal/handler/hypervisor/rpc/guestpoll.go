@@ -9,10 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/pace"
 )
 
 const (
@@ -64,13 +64,14 @@ func (c *Conn) pollGuest(domain string) {
 
 // poll asks until the connection is done, and calls notify when the answer is another.
 func (p *guestPoller) poll(done <-chan struct{}, ask func() (*hypervisor.GuestInfo, error), notify func()) {
-	pause, share := firstGuestPoll, rate.NewLimiter(rate.Every(guestPollPause), guestPolls)
+	pauses, share := pace.Doubling(firstGuestPoll, maxGuestPoll), pace.NewBucket(guestPolls, pace.Doubling(guestPollPause, guestPollPause))
 	for {
 		select {
 		case <-done:
 			return
-		case <-time.After(share.Reserve().Delay()):
+		case <-time.After(share.Wait(time.Now())):
 		}
+		share.Take(time.Now())
 		if info, err := ask(); err == nil && !reflect.DeepEqual(p.info.Swap(info), info) {
 			notify()
 		}
@@ -78,9 +79,9 @@ func (p *guestPoller) poll(done <-chan struct{}, ask func() (*hypervisor.GuestIn
 		case <-done:
 			return
 		case <-p.kick:
-			pause = firstGuestPoll
-		case <-time.After(pause):
-			pause = min(2*pause, maxGuestPoll)
+			pauses = pace.Doubling(firstGuestPoll, maxGuestPoll)
+		case <-time.After(pauses.Duration):
+			pauses.Step()
 		}
 	}
 }

@@ -110,6 +110,8 @@ type session struct {
 	mu   sync.Mutex
 	conn *Conn
 	err  error
+	// silent is when a call got no answer in time last, and answered when an earlier connection got one.
+	silent, answered time.Time
 }
 
 func (s *session) current() (*Conn, error) {
@@ -139,7 +141,7 @@ func (s *session) set(conn *Conn, err error) {
 
 func (s *session) run(ctx context.Context) {
 	logger := log.Log.WithName("hypervisor").WithValues("pod", s.pod.UID, "vmi", s.pod.VMI)
-	var waits backoff
+	waits := newBackoff()
 	failingSince := time.Time{}
 	for ctx.Err() == nil {
 		conn, err := s.connect(ctx)
@@ -148,7 +150,7 @@ func (s *session) run(ctx context.Context) {
 		case ctx.Err() != nil && err != nil:
 			return
 		case err != nil:
-			pause = waits.failed(err)
+			pause = waits.failed(err, s.noteEnd(err, nil))
 			logger.V(3).Info("Cannot connect to libvirtd", "error", err.Error(), "retryIn", pause.String())
 			if failingSince.IsZero() {
 				failingSince = time.Now()
@@ -178,7 +180,7 @@ func (s *session) serve(ctx context.Context, conn *Conn, waits *backoff) time.Du
 		return 0
 	case <-conn.Done():
 	}
-	pause := waits.lost(conn.Err(), time.Since(since))
+	pause := waits.lost(conn.Err(), time.Since(since), s.noteEnd(conn.Err(), conn))
 	if errors.Is(conn.Err(), errSilent) {
 		// What is known is that it does not answer, and that stays so for as long as it is left alone.
 		s.set(nil, asUnreachable(conn.Err()))
@@ -186,6 +188,50 @@ func (s *session) serve(ctx context.Context, conn *Conn, waits *backoff) time.Du
 		s.set(nil, connecting(conn))
 	}
 	return pause
+}
+
+// noteEnd notes how an attempt or a connection ended, and says whether the node is slow.
+func (s *session) noteEnd(err error, conn *Conn) (slowNode bool) {
+	now := time.Now()
+	s.mu.Lock()
+	if conn != nil {
+		s.answered = conn.lastAnswer()
+	}
+	if errors.Is(err, errSilent) {
+		s.silent = now
+	}
+	s.mu.Unlock()
+	return s.manager.isSlow(s, now)
+}
+
+// contact is when the launcher last answered, and when it last did not in time.
+func (s *session) contact() (answered, silent time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil {
+		return s.conn.lastAnswer(), s.silent
+	}
+	return s.answered, s.silent
+}
+
+// isSlow says that of all other launchers that were asked something recently, most did not answer in time. What they have in common is
+// the node.
+func (m *Manager) isSlow(except *session, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	asked, silences := 0, 0
+	for _, s := range m.sessions {
+		if s == except {
+			continue
+		}
+		switch answered, silent := s.contact(); {
+		case now.Sub(silent) < recently:
+			asked, silences = asked+1, silences+1
+		case now.Sub(answered) < recently:
+			asked++
+		}
+	}
+	return 2*silences > asked
 }
 
 // sleep returns after a while, or when the context ends.

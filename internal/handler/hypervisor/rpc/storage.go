@@ -6,6 +6,7 @@ package rpc
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"libvirt.org/go/libvirt"
 	"libvirt.org/go/libvirtxml"
@@ -18,6 +19,8 @@ const (
 	maxVolumes = 64
 	// uploadChunk is below the largest packet of a stream. Source: libvirt src/rpc/virnetprotocol.x.
 	uploadChunk = 128 << 10
+	// allocatedPerSecond is how many bytes even slow storage takes in a second, and maxAllocated more than a volume has.
+	allocatedPerSecond, maxAllocated = uint64(32 << 20), uint64(1 << 50)
 )
 
 // Pool returns the directory of the Pod as a storage pool with the volumes that lie in it now. The pool is made
@@ -166,7 +169,7 @@ func lookUpVolume(l *libvirt.Connect, pool, name string) (*libvirt.StorageVol, e
 
 // Resize makes a raw volume larger. With filled its space is taken at once, as that of the volume before.
 func (c *Conn) Resize(ctx context.Context, pool, name string, bytes uint64, filled bool) error {
-	return c.call(ctx, actTimeout, "make the volume "+name+" larger", func(l *libvirt.Connect) error {
+	return c.call(ctx, resizeTimeout(bytes, filled), "make the volume "+name+" larger", func(l *libvirt.Connect) error {
 		volume, err := lookUpVolume(l, pool, name)
 		if err != nil {
 			return err
@@ -178,6 +181,14 @@ func (c *Conn) Resize(ctx context.Context, pool, name string, bytes uint64, fill
 		}
 		return volume.Resize(bytes, flags)
 	})
+}
+
+// resizeTimeout bounds a Resize. A file system that cannot allocate has every block written by libvirtd.
+func resizeTimeout(bytes uint64, filled bool) time.Duration {
+	if !filled {
+		return actTimeout
+	}
+	return actTimeout + time.Duration(min(bytes, maxAllocated)/allocatedPerSecond)*time.Second
 }
 
 // Upload writes a volume's content.
