@@ -89,6 +89,8 @@ var _ = Describe("The agent and a claim that grows", func() {
 		Eventually(g.size).Should(BeEquivalentTo(945 * mib))
 		g.expand("2000Mi")
 		Eventually(g.size).Should(BeEquivalentTo(1890 * mib))
+		// The write is counted when it has returned, which is after the API server has it.
+		g.settle()
 		writes := a.writes.Load()
 		g.settle()
 		Expect(a.writes.Load()).To(Equal(writes))
