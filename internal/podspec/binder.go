@@ -19,7 +19,7 @@ const binderPrefix = "virt-provision-"
 
 // BinderName is the name of the Pod that binds a VMI's volumes.
 func BinderName(vmi *v1.VirtualMachineInstance) string {
-	return podName(binderPrefix, vmi, string(vmi.UID))
+	return podName(binderPrefix, vmi.Name, string(vmi.UID))
 }
 
 // BuildBinder returns a Pod that goes where the launcher Pod would go, uses its claims and ends. Some storage binds a claim for

@@ -62,14 +62,14 @@ const hashLength = 8
 // from a stale cache is refused by the API server, and a new VMI of the same name gets a Pod of another name. It
 // fits a host name whatever the VMI is called.
 func PodName(vmi *v1.VirtualMachineInstance) string {
-	return podName(LauncherAppValue+"-", vmi, string(vmi.UID))
+	return podName(LauncherAppValue+"-", vmi.Name, string(vmi.UID))
 }
 
-// podName makes the name of a Pod for a VMI. What is in the seed tells it from others.
-func podName(prefix string, vmi *v1.VirtualMachineInstance, seed string) string {
+// podName makes the name of a Pod for the VMI of a name. What is in the seed tells it from others.
+func podName(prefix, vmiName, seed string) string {
 	sum := sha256.Sum256([]byte(seed))
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:hashLength]
-	name := prefix + vmi.Name
+	name := prefix + vmiName
 	if limit := validation.DNS1123LabelMaxLength - hashLength - 1; len(name) > limit {
 		name = strings.TrimRight(name[:limit], "-.")
 	}

@@ -45,10 +45,7 @@ func IsOrphanOf(pod metav1.Object, vmi *v1.VirtualMachineInstance) bool {
 // that has the name now is IsOf's to say.
 func IsTargetOf(pod metav1.Object, migration *v1.VirtualMachineInstanceMigration) bool {
 	owner := Owner(pod)
-	if owner == nil || pod.GetNamespace() != migration.Namespace || owner.Name != migration.Spec.VMIName ||
-		pod.GetLabels()[v1.MigrationJobLabel] != string(migration.UID) {
-		return false
-	}
-	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: pod.GetNamespace(), Name: owner.Name, UID: owner.UID}}
-	return pod.GetName() == TargetPodName(vmi, migration.UID)
+	return owner != nil && pod.GetNamespace() == migration.Namespace && owner.Name == migration.Spec.VMIName &&
+		pod.GetLabels()[v1.MigrationJobLabel] == string(migration.UID) &&
+		pod.GetName() == targetPodName(owner.Name, owner.UID, migration.UID)
 }

@@ -36,7 +36,11 @@ type Target struct {
 // TargetPodName is the name of the Pod that a migration goes to. It follows from the migration, so that making the Pod twice is
 // refused by the API server.
 func TargetPodName(vmi *v1.VirtualMachineInstance, migration types.UID) string {
-	return podName(LauncherAppValue+"-", vmi, string(vmi.UID)+"/"+string(migration))
+	return targetPodName(vmi.Name, vmi.UID, migration)
+}
+
+func targetPodName(vmiName string, vmi, migration types.UID) string {
+	return podName(LauncherAppValue+"-", vmiName, string(vmi)+"/"+string(migration))
 }
 
 // OwnPodName is the name of the launcher Pod in which the guest of a VMI is: that of the node that owns it.

@@ -10,6 +10,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"libvirt.org/go/libvirt"
 
 	"github.com/vireo-project/vireo/internal/libvirtrpc"
 )
@@ -18,36 +19,36 @@ import (
 const codeAgentUnresponsive = 86
 
 var _ = Describe("A probe of a guest", Label("libvirt"), func() {
-	It("is told by libvirtd that no agent answers", func() {
+	var (
+		ctx     context.Context
+		defined *libvirt.Domain
+		client  *libvirtrpc.Client
+		domain  libvirtrpc.Domain
+	)
+
+	BeforeEach(func() {
 		p := newPod()
-		defined := p.start("minimal")
+		defined = p.start("minimal")
 		name, err := defined.GetName()
 		Expect(err).NotTo(HaveOccurred())
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		client, err := libvirtrpc.Dial(ctx, p.daemon.Socket())
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.Background(), time.Minute)
+		DeferCleanup(cancel)
+		client, err = libvirtrpc.Dial(ctx, p.daemon.Socket())
 		Expect(err).NotTo(HaveOccurred())
-		defer client.Close()
-		domain, err := client.Lookup(ctx, name)
+		DeferCleanup(client.Close)
+		domain, err = client.Lookup(ctx, name)
 		Expect(err).NotTo(HaveOccurred())
-		_, err = client.AgentCommand(ctx, domain, `{"execute":"guest-ping"}`, time.Second)
+	})
+
+	It("is told by libvirtd that no agent answers", func() {
+		_, err := client.AgentCommand(ctx, domain, `{"execute":"guest-ping"}`, time.Second)
 		var refused *libvirtrpc.Error
 		Expect(errors.As(err, &refused)).To(BeTrue(), "%v", err)
 		Expect(refused.Code).To(BeEquivalentTo(codeAgentUnresponsive), refused.Message)
 	})
 
 	It("learns from libvirtd that the guest is paused, and that no job goes on", func() {
-		p := newPod()
-		defined := p.start("minimal")
-		name, err := defined.GetName()
-		Expect(err).NotTo(HaveOccurred())
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		client, err := libvirtrpc.Dial(ctx, p.daemon.Socket())
-		Expect(err).NotTo(HaveOccurred())
-		defer client.Close()
-		domain, err := client.Lookup(ctx, name)
-		Expect(err).NotTo(HaveOccurred())
 		state, _, err := client.State(ctx, domain)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(state).To(Equal(libvirtrpc.StateRunning))

@@ -41,6 +41,32 @@ func readClaims(ctx context.Context, s *Scope) error {
 	}
 	s.Claims = map[string]*corev1.PersistentVolumeClaim{}
 	s.Config.Claims = map[string]podspec.Claim{}
+	return s.eachClaim(ctx, func(volume *v1.Volume, claim *corev1.PersistentVolumeClaim) error {
+		imports := len(s.imports)
+		if err := s.awaitImport(ctx, volume, claim); err != nil {
+			return err
+		}
+		switch {
+		case claim == nil && len(s.imports) > imports:
+			s.importing = true // The importer is about to make it.
+			return nil
+		case claim == nil:
+			s.missingClaim("PersistentVolumeClaim %s/%s of volume %s does not exist, waiting for it%s",
+				s.VMI.Namespace, podspec.ClaimName(volume), volume.Name, s.hint(volume))
+			return nil
+		case claim.Status.Phase == corev1.ClaimLost:
+			s.missingClaim("PersistentVolumeClaim %s/%s of volume %s has lost its PersistentVolume",
+				s.VMI.Namespace, claim.Name, volume.Name)
+		}
+		s.Claims[volume.Name] = claim
+		s.Config.Claims[volume.Name] = podspec.Claim{Block: IsBlock(claim)}
+		return nil
+	})
+}
+
+// eachClaim calls visit with each of the VMI's volumes that is a claim, and with the claim, which is nil if there is none. It ends with
+// the first error.
+func (s *Scope) eachClaim(ctx context.Context, visit func(*v1.Volume, *corev1.PersistentVolumeClaim) error) error {
 	for i := range s.VMI.Spec.Volumes {
 		volume := &s.VMI.Spec.Volumes[i]
 		name := podspec.ClaimName(volume)
@@ -51,24 +77,9 @@ func readClaims(ctx context.Context, s *Scope) error {
 		if err != nil {
 			return err
 		}
-		imports := len(s.imports)
-		if err := s.awaitImport(ctx, volume, claim); err != nil {
+		if err := visit(volume, claim); err != nil {
 			return err
 		}
-		switch {
-		case claim == nil && len(s.imports) > imports:
-			s.importing = true // The importer is about to make it.
-			continue
-		case claim == nil:
-			s.missingClaim("PersistentVolumeClaim %s/%s of volume %s does not exist, waiting for it%s",
-				s.VMI.Namespace, name, volume.Name, s.hint(volume))
-			continue
-		case claim.Status.Phase == corev1.ClaimLost:
-			s.missingClaim("PersistentVolumeClaim %s/%s of volume %s has lost its PersistentVolume",
-				s.VMI.Namespace, name, volume.Name)
-		}
-		s.Claims[volume.Name] = claim
-		s.Config.Claims[volume.Name] = podspec.Claim{Block: IsBlock(claim)}
 	}
 	return nil
 }
@@ -164,21 +175,12 @@ func followClaims(ctx context.Context, s *Scope) error {
 		return nil
 	}
 	s.followed = map[string]*corev1.PersistentVolumeClaim{}
-	for i := range s.VMI.Spec.Volumes {
-		volume := &s.VMI.Spec.Volumes[i]
-		name := podspec.ClaimName(volume)
-		if name == "" {
-			continue
-		}
-		claim, err := s.claim(ctx, name)
-		if err != nil {
-			return err
-		}
+	return s.eachClaim(ctx, func(volume *v1.Volume, claim *corev1.PersistentVolumeClaim) error {
 		if claim != nil {
 			s.followed[volume.Name] = claim
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // setClaims says how large a live guest's claims are. A volume that moves to another claim uses the one that the status names until it has done so,

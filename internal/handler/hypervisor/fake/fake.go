@@ -455,6 +455,15 @@ func (l *Launcher) Pool(ctx context.Context, name, dir string) (*hypervisor.Pool
 	return &hypervisor.Pool{Available: 10 << 30, Capacity: 20 << 30, Volumes: append([]hypervisor.Volume{}, p.volumes...)}, nil
 }
 
+// poolNamed is a pool that was asked for. The caller holds mu.
+func (l *Launcher) poolNamed(name string) (*pool, error) {
+	p, ok := l.pools["name:"+name]
+	if !ok {
+		return nil, fmt.Errorf("no storage pool %q", name)
+	}
+	return p, nil
+}
+
 // Create makes a volume.
 func (l *Launcher) Create(ctx context.Context, poolName string, v hypervisor.Volume) error {
 	if err := l.enter(ctx, "create"); err != nil {
@@ -462,9 +471,9 @@ func (l *Launcher) Create(ctx context.Context, poolName string, v hypervisor.Vol
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p, ok := l.pools["name:"+poolName]
-	if !ok {
-		return fmt.Errorf("no storage pool %q", poolName)
+	p, err := l.poolNamed(poolName)
+	if err != nil {
+		return err
 	}
 	if _, refused := l.rootDirs[p.dir]; refused {
 		return fmt.Errorf("cannot create path %q: %w", path.Join(p.dir, v.Name), fs.ErrPermission)
@@ -489,9 +498,9 @@ func (l *Launcher) Resize(ctx context.Context, poolName, name string, bytes uint
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p, ok := l.pools["name:"+poolName]
-	if !ok {
-		return fmt.Errorf("no storage pool %q", poolName)
+	p, err := l.poolNamed(poolName)
+	if err != nil {
+		return err
 	}
 	v := l.file(path.Join(p.dir, name))
 	if v == nil || v.Capacity > bytes {
