@@ -5,6 +5,7 @@
 package cpulist
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -46,10 +47,13 @@ func Parse(list string) ([]uint, error) {
 
 func parse(text string) (uint, error) {
 	cpu, err := strconv.ParseUint(text, 10, 32)
-	if err == nil && cpu >= maxCPUs {
-		err = fmt.Errorf("CPU %d is beyond %d", cpu, maxCPUs-1)
+	switch {
+	case err != nil:
+		return 0, errors.Unwrap(err) // Without the text, which has any length.
+	case cpu >= maxCPUs:
+		return 0, fmt.Errorf("CPU %d is beyond %d", cpu, maxCPUs-1)
 	}
-	return uint(cpu), err
+	return uint(cpu), nil
 }
 
 // Format writes CPUs one by one, in the order in which they are given.

@@ -34,8 +34,8 @@ func PinnedImages(own *corev1.Pod) map[string]string {
 			continue
 		}
 		reference := volume.Image.Reference
-		if imageDigest.MatchString(reference) {
-			pinned[volume.Name] = reference
+		if strings.Contains(reference, "@") {
+			pinned[volume.Name] = reference // It names a digest, of this kind or of another one.
 		} else if found := imageDigest.FindStringSubmatch(reported[volume.Name]); found != nil {
 			pinned[volume.Name] = repository(reference) + "@" + found[1]
 		}

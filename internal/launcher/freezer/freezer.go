@@ -121,12 +121,15 @@ func (f Freezer) ask(ctx context.Context, domain libvirtrpc.Domain, command stri
 		return "", err
 	}
 	var answer struct {
-		Return any `json:"return"`
+		Return json.RawMessage `json:"return"`
 	}
 	if err := json.Unmarshal([]byte(said), &answer); err != nil {
 		return "", fmt.Errorf("read the agent's answer: %w", err)
 	}
-	text, _ := answer.Return.(string) // The others answer with a number of file systems.
+	var text string
+	if json.Unmarshal(answer.Return, &text) != nil {
+		return "", nil // The others answer with a number of file systems.
+	}
 	return text, nil
 }
 
