@@ -32,7 +32,7 @@ cluster_kubeconfig := $(or $(KUBECONFIG),$(local_kubeconfig))
 image_prefix := $(or $(IMG_REGISTRY),localhost/vireo)
 
 components := virt-controller virt-api virt-handler virt-launcher
-# GUESTFS=1 adds what virtctl guestfs runs, an image of some 800 MB.
+# GUESTFS=1 adds what virtctl guestfs runs, an image of about 1 GB.
 images := $(components) guest-small guest-small-kernel $(if $(GUESTFS),libguestfs-tools)
 ldflags := -s -w -X github.com/vireo-project/vireo/internal/version.Version=$(VERSION)
 # RELEASE=1 leaves this machine's paths out of the binaries. It compiles every dependency once more, which tests and the
