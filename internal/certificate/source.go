@@ -30,8 +30,8 @@ import (
 )
 
 const (
-	// look is how often a Source compares its certificate with the time and with what is trusted.
-	look = time.Minute
+	// checkInterval is how often a Source compares its certificate with the time and with what is trusted.
+	checkInterval = time.Minute
 	// signingLimit is how long a request is waited for before another one is made. kube-controller-manager deletes requests that
 	// nobody answers after a day.
 	signingLimit = 15 * time.Minute
@@ -49,11 +49,11 @@ type Source struct {
 	// Clock replaces the time in tests. Set it before Start.
 	Clock clock.WithTicker
 
-	role    Role
-	subject Subject
-	trust   Trust
-	connect func() (kubernetes.Interface, error)
-	look    time.Duration
+	role       Role
+	subject    Subject
+	trust      Trust
+	connect    func() (kubernetes.Interface, error)
+	checkEvery time.Duration
 
 	mu        sync.RWMutex
 	pair      *tls.Certificate
@@ -64,7 +64,7 @@ type Source struct {
 // NewSource makes a Source. Until it has run for a while, there is no certificate.
 func NewSource(config *rest.Config, role Role, subject Subject, trust Trust) *Source {
 	return &Source{
-		Clock: clock.RealClock{}, role: role, subject: subject, trust: trust, look: look,
+		Clock: clock.RealClock{}, role: role, subject: subject, trust: trust, checkEvery: checkInterval,
 		connect: func() (kubernetes.Interface, error) { return kubernetes.NewForConfig(config) },
 	}
 }
@@ -134,7 +134,7 @@ func (s *Source) request(ctx context.Context, client kubernetes.Interface) error
 // keep returns when it is time for another certificate: by its age, or because nobody trusts it any more. Then its authority was
 // lost, and waiting for its last days is no use.
 func (s *Source) keep(ctx context.Context) {
-	tick := s.Clock.NewTicker(s.look)
+	tick := s.Clock.NewTicker(s.checkEvery)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		pair, now := s.Current(), s.Clock.Now()

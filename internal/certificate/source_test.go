@@ -132,11 +132,11 @@ func TestSourceDoesNotWaitForTheEndWhenItsAuthorityIsLost(t *testing.T) {
 	api := newSigner(t, role, func() Authority { return *authority.Load() }, func() time.Time { return time.Now().Add(-time.Hour) })
 	s := NewSource(&rest.Config{}, role, subjectOf(role), w.trust)
 	s.connect = func() (kubernetes.Interface, error) { return api.Clientset, nil }
-	s.look = 10 * time.Millisecond
+	s.checkEvery = 10 * time.Millisecond
 	run(t, s)
 	until(t, "a certificate", func() bool { return s.Current() != nil })
 	old := s.Current()
-	time.Sleep(20 * s.look) // it looks, and finds nothing wrong
+	time.Sleep(20 * s.checkEvery) // it looks, and finds nothing wrong
 	if n := api.requests.Load(); n != 1 {
 		t.Fatalf("%d requests for a certificate that is trusted", n)
 	}
@@ -147,7 +147,7 @@ func TestSourceDoesNotWaitForTheEndWhenItsAuthorityIsLost(t *testing.T) {
 	api.silent.Store(true)
 	w.publish(t, role)
 	until(t, "another request", func() bool { return api.requests.Load() == 2 })
-	time.Sleep(20 * s.look) // nobody answers it, and it is not made again and again
+	time.Sleep(20 * s.checkEvery) // nobody answers it, and it is not made again and again
 	if n := api.requests.Load(); n != 2 || s.Current() != old {
 		t.Fatalf("%d requests while nobody signs, another certificate: %t", n, s.Current() != old)
 	}

@@ -88,29 +88,29 @@ func (s *Store) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch CustomResourceDefinition %s: %w", CRD, err)
 	}
-	// Only the latest news matters: whether the CustomResourceDefinition is there is looked up.
-	news := make(chan struct{}, 1)
-	tell := func() {
+	// Only the latest change matters: whether the CustomResourceDefinition is there is looked up.
+	changes := make(chan struct{}, 1)
+	wake := func() {
 		select {
-		case news <- struct{}{}:
+		case changes <- struct{}{}:
 		default:
 		}
 	}
 	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { tell() }, DeleteFunc: func(any) { tell() },
+		AddFunc: func(any) { wake() }, DeleteFunc: func(any) { wake() },
 	}); err != nil {
 		return fmt.Errorf("watch CustomResourceDefinition %s: %w", CRD, err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- definitions.Start(ctx) }()
 	if toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		s.follow(ctx, definitions, kind, news)
+		s.follow(ctx, definitions, kind, changes)
 	}
 	return <-done
 }
 
 // follow watches DataVolumes while their CustomResourceDefinition is there.
-func (s *Store) follow(ctx context.Context, definitions cache.Cache, kind client.Object, news <-chan struct{}) {
+func (s *Store) follow(ctx context.Context, definitions cache.Cache, kind client.Object, changes <-chan struct{}) {
 	defer s.settle.Do(func() { close(s.settled) })
 	var stop context.CancelFunc
 	var uid string
@@ -139,7 +139,7 @@ func (s *Store) follow(ctx context.Context, definitions cache.Cache, kind client
 				stop()
 			}
 			return
-		case <-news:
+		case <-changes:
 		}
 	}
 }
@@ -166,7 +166,7 @@ func (s *Store) watch(ctx context.Context) {
 			o = tombstone.Obj
 		}
 		if dv, ok := o.(*cdi.DataVolume); ok {
-			s.tell(Change(client.ObjectKeyFromObject(dv)))
+			s.notify(Change(client.ObjectKeyFromObject(dv)))
 		}
 	}
 	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
@@ -223,10 +223,10 @@ func (s *Store) publish(ctx context.Context, r *clientReader) {
 		return
 	}
 	s.current.Store(r)
-	s.tell(Change{})
+	s.notify(Change{})
 }
 
-func (s *Store) tell(c Change) {
+func (s *Store) notify(c Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.subscribers {

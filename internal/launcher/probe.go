@@ -60,10 +60,10 @@ func (p Probe) Run(ctx context.Context, out io.Writer) (int, error) {
 		return probeFailed, fmt.Errorf("connect to libvirtd: %w", err)
 	}
 	defer client.Close()
-	return p.look(ctx, client, out)
+	return p.runWith(ctx, client, out)
 }
 
-func (p Probe) look(ctx context.Context, guest prober, out io.Writer) (int, error) {
+func (p Probe) runWith(ctx context.Context, guest prober, out io.Writer) (int, error) {
 	domain, err := guest.Lookup(ctx, p.Domain)
 	if err != nil {
 		return probeFailed, fmt.Errorf("find the guest: %w", err)

@@ -109,7 +109,7 @@ func TestProbe(t *testing.T) {
 				p.Domain = tc.domain
 			}
 			var out bytes.Buffer
-			code, err := p.look(context.Background(), guest, &out)
+			code, err := p.runWith(context.Background(), guest, &out)
 			if code != tc.code || out.String() != tc.out {
 				t.Errorf("code %d, printed %d bytes (%.20q)", code, out.Len(), out.String())
 			}
@@ -130,7 +130,7 @@ func TestProbeGivesUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	guest := &guestAgent{answers: map[string][]string{"guest-exec": {`{"return":{"pid":1}}`}, "guest-exec-status": {`{"return":{"exited":false}}`}}}
 	cancel()
-	code, err := Probe{Domain: "default_vm", Command: []string{"sleep"}, Timeout: time.Minute}.look(ctx, guest, &bytes.Buffer{})
+	code, err := Probe{Domain: "default_vm", Command: []string{"sleep"}, Timeout: time.Minute}.runWith(ctx, guest, &bytes.Buffer{})
 	if code != probeFailed || err == nil {
 		t.Errorf("code %d, %v", code, err)
 	}
@@ -167,7 +167,7 @@ func TestPingOfAGuestThatCannotAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			code, err := Probe{Domain: "default_vm", Timeout: time.Minute}.look(t.Context(), &tc.guest, &out)
+			code, err := Probe{Domain: "default_vm", Timeout: time.Minute}.runWith(t.Context(), &tc.guest, &out)
 			if code != tc.code || (err == nil) != (code == 0) {
 				t.Errorf("code %d, error %v, printed %q", code, err, out.String())
 			}
@@ -183,7 +183,7 @@ func TestPingThatTakesAllTheTimePassesWhenTheGuestIsPaused(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	guest := &guestAgent{states: []domainState{{libvirtrpc.StateRunning, 1}, {libvirtrpc.StatePaused, int32(libvirtrpc.PausedUser)}}}
 	cancel()
-	code, err := Probe{Domain: "default_vm", Timeout: time.Minute}.look(ctx, guest, &bytes.Buffer{})
+	code, err := Probe{Domain: "default_vm", Timeout: time.Minute}.runWith(ctx, guest, &bytes.Buffer{})
 	if code != 0 || err != nil {
 		t.Errorf("code %d, %v", code, err)
 	}

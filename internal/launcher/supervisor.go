@@ -120,7 +120,7 @@ func (s *supervisor) connect(ctx context.Context) {
 	result := connection{}
 	result.client, result.err = connect(ctx, s.socket)
 	if result.err == nil {
-		result.err = result.look(ctx, s.domain)
+		result.err = result.find(ctx, s.domain)
 	}
 	if result.err != nil && result.client != nil {
 		result.client.Close()
@@ -128,7 +128,7 @@ func (s *supervisor) connect(ctx context.Context) {
 	s.connected <- result
 }
 
-func (c *connection) look(ctx context.Context, name string) error {
+func (c *connection) find(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	if err := c.client.SubscribeLifecycle(ctx); err != nil {

@@ -41,7 +41,7 @@ func MigrationCalls() Direction {
 	}
 }
 
-// MigrationAnswers lets through what the daemon sends to such a client: answers and the news that it goes away.
+// MigrationAnswers lets through what the daemon sends to such a client: answers and the event that it goes away.
 func MigrationAnswers(program uint32, _ int32, kind uint32) bool {
 	switch program {
 	case programKeepAlive:

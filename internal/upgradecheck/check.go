@@ -108,7 +108,7 @@ func Check(w World, guests []Guest) []Finding {
 	findings := make([]Finding, 0, len(guests))
 	for _, g := range guests {
 		if g.VMI.Status.Phase == v1.Running && g.VMI.DeletionTimestamp == nil {
-			findings = append(findings, look(&w, g))
+			findings = append(findings, check(&w, g))
 		}
 	}
 	slices.SortFunc(findings, func(a, b Finding) int {
@@ -122,7 +122,7 @@ func Stuck(findings []Finding) []Finding {
 	return slices.DeleteFunc(slices.Clone(findings), func(f Finding) bool { return f.Migratable })
 }
 
-func look(w *World, g Guest) Finding {
+func check(w *World, g Guest) Finding {
 	vmi := g.VMI
 	f := Finding{
 		Namespace: vmi.Namespace, Name: vmi.Name, Node: vmi.Status.NodeName,

@@ -19,7 +19,7 @@ import (
 )
 
 // filter is one of the things that keep a guest from a node. The nodes that get furthest are those to tell about: a guest that is pinned to
-// its node is not helped by the news that another one is cordoned.
+// its node is not helped by the advice that another one is cordoned.
 type filter struct {
 	passes func(*corev1.Node) bool
 	reason string

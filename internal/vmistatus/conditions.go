@@ -90,7 +90,7 @@ func SetPhase(
 	return StampPhase(status, phase, at) || changed
 }
 
-// StampPhase notes when a phase was entered, without moving to it, and says whether that was news. It serves the
+// StampPhase notes when a phase was entered, without moving to it, and says whether it did. It serves the
 // phases that are passed without a write of their own.
 func StampPhase(
 	status *v1.VirtualMachineInstanceStatus, phase v1.VirtualMachineInstancePhase, at metav1.Time,

@@ -45,7 +45,7 @@ func (m Served) Open(pod hypervisor.PodRef) (server.Machine, error) {
 	return conn, nil
 }
 
-// interfaceRetry is the pause between two looks for an interface of a Pod.
+// interfaceRetry is the pause between two searches for an interface of a Pod.
 const interfaceRetry = 10 * time.Second
 
 // Networks connects guests in the network namespace of their Pod's libvirtd.

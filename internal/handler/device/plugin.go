@@ -76,14 +76,14 @@ func (p *plugin) endpoint() string { return "kubevirt-" + p.name + ".sock" }
 // setHealthy tells the kubelet whether the device is there.
 func (p *plugin) setHealthy(healthy bool) {
 	p.mu.Lock()
-	news := p.healthy != healthy
-	if news {
+	differs := p.healthy != healthy
+	if differs {
 		p.healthy = healthy
 		close(p.changed)
 		p.changed = make(chan struct{})
 	}
 	p.mu.Unlock()
-	if news {
+	if differs {
 		p.notify()
 	}
 }

@@ -21,7 +21,7 @@ const sysBlock = "/sys/dev/block"
 // system, which has one size for everything.
 func (p PodFiles) BlockSizes(ctx context.Context, path string) BlockSizes {
 	found := make(chan BlockSizes, 1)
-	p.look(ctx, path, func(f *os.File) bool {
+	p.inspect(ctx, path, func(f *os.File) bool {
 		sizes := blockSizes(f)
 		found <- sizes
 		return sizes.Logical > 0

@@ -19,8 +19,8 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// lookTimeout bounds a look at a file: it may lie on network storage that hangs.
-const lookTimeout = 5 * time.Second
+// inspectTimeout bounds the inspection of a file: it may lie on network storage that hangs.
+const inspectTimeout = 5 * time.Second
 
 // PodFiles looks at a launcher Pod's files through the root directory of its libvirtd.
 type PodFiles struct {
@@ -37,7 +37,7 @@ func (p PodFiles) onNode(device string) string {
 
 // HasDevice says that the Pod has a character device at a path.
 func (p PodFiles) HasDevice(ctx context.Context, path string) bool {
-	return p.look(ctx, path, func(f *os.File) bool {
+	return p.inspect(ctx, path, func(f *os.File) bool {
 		info, err := f.Stat()
 		return err == nil && info.Mode()&os.ModeCharDevice != 0
 	})
@@ -46,7 +46,7 @@ func (p PodFiles) HasDevice(ctx context.Context, path string) bool {
 // DirectIO says that a regular file of the Pod can be opened past the page cache. Devices are not opened, since
 // opening some of them does something.
 func (p PodFiles) DirectIO(ctx context.Context, path string) bool {
-	return p.look(ctx, path, func(f *os.File) bool {
+	return p.inspect(ctx, path, func(f *os.File) bool {
 		info, err := f.Stat()
 		if err != nil || !info.Mode().IsRegular() {
 			return false
@@ -59,14 +59,14 @@ func (p PodFiles) DirectIO(ctx context.Context, path string) bool {
 	})
 }
 
-// look opens a path as the Pod sees it, as a mere reference, and asks a question about it. A look that takes too
-// long says no.
-func (p PodFiles) look(ctx context.Context, path string, ask func(*os.File) bool) bool {
+// inspect opens a path as the Pod sees it, as a mere reference, and asks a question about it. One that takes too
+// long is answered with no.
+func (p PodFiles) inspect(ctx context.Context, path string, ask func(*os.File) bool) bool {
 	root, err := podprocess.OpenRoot(p.Process.Dir)
 	if err != nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
 	defer cancel()
 	answer := make(chan bool, 1)
 	err = root.Do(ctx, p.Process.Pod, func(root *podprocess.Root) error {
@@ -111,7 +111,7 @@ func (p PodFiles) ClaimDevices(ctx context.Context) error {
 	var errs []error
 	for _, d := range guestDevices {
 		failed := make(chan error, 1)
-		p.look(ctx, d.path, func(f *os.File) bool {
+		p.inspect(ctx, d.path, func(f *os.File) bool {
 			failed <- claim(f, d.minor, p.onNode(d.path))
 			return true
 		})

@@ -24,7 +24,7 @@ func ensureBridged(planned *Interface, settings *sysctls) (seen, error) {
 	if err := displace(planned.PodInterface); err != nil {
 		return seen{}, err
 	}
-	pod, err := look(planned.PodInterface)
+	pod, err := readInterface(planned.PodInterface)
 	if err != nil {
 		return pod, err
 	}
@@ -67,7 +67,7 @@ func displace(name string) error {
 		return err
 	}
 	if nic == nil {
-		original, err := look(name)
+		original, err := readInterface(name)
 		if err != nil {
 			return err
 		}

@@ -88,7 +88,7 @@ func Forward(ctx context.Context, namespace *Namespace, plan Plan) error {
 			if planned.Binding != Masquerade {
 				continue
 			}
-			pod, err := look(planned.PodInterface)
+			pod, err := readInterface(planned.PodInterface)
 			if err != nil {
 				return err
 			}
@@ -149,8 +149,8 @@ func ensureInterface(planned Interface, settings *sysctls) (Result, error) {
 	return result, nil
 }
 
-// look takes down the interface of the Pod.
-func look(name string) (seen, error) {
+// readInterface reads the state of an interface of the Pod.
+func readInterface(name string) (seen, error) {
 	link, err := mustFind(name)
 	if err != nil {
 		return seen{}, err

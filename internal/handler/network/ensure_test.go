@@ -422,7 +422,7 @@ func TestEveryPartialStateIsCompleted(t *testing.T) {
 		}
 	}
 	keep := func() error {
-		original, err := look("eth0")
+		original, err := readInterface("eth0")
 		if err != nil {
 			return err
 		}

@@ -17,7 +17,7 @@ var gatewayMAC = net.HardwareAddr{0x02, 0, 0, 0, 0, 0}
 
 // ensureMasquerade puts the guest behind the Pod's address. The Pod's interface stays as it is.
 func ensureMasquerade(planned *Interface, settings *sysctls) (seen, error) {
-	pod, err := look(planned.PodInterface)
+	pod, err := readInterface(planned.PodInterface)
 	if err != nil {
 		return pod, err
 	}

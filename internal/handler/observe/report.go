@@ -56,7 +56,7 @@ func (r *Reporter) Start(ctx context.Context) error {
 	r.remember(written)
 	for {
 		var retry <-chan time.Time
-		if err := r.look(ctx); err != nil {
+		if err := r.update(ctx); err != nil {
 			log.FromContext(ctx).Error(err, "The capability report may be old")
 			retry = time.After(reportRetry)
 		}
@@ -90,8 +90,8 @@ func (r *Reporter) remember(written string) {
 	}
 }
 
-// look brings what can change up to date.
-func (r *Reporter) look(ctx context.Context) error {
+// update brings what can change up to date.
+func (r *Reporter) update(ctx context.Context) error {
 	report := &r.Capabilities
 	report.Devices, report.KVM = r.Devices()
 	whole, errCPUs := r.WholeCPUs(ctx)

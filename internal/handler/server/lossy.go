@@ -17,16 +17,16 @@ const lossyBytes = 256 << 10
 // told how much.
 type lossy struct {
 	io.ReadWriteCloser
-	mu    sync.Mutex
-	news  *sync.Cond
-	queue []byte
-	lost  int
-	err   error
+	mu     sync.Mutex
+	filled *sync.Cond
+	queue  []byte
+	lost   int
+	err    error
 }
 
 func newLossy(of io.ReadWriteCloser) *lossy {
 	l := &lossy{ReadWriteCloser: of}
-	l.news = sync.NewCond(&l.mu)
+	l.filled = sync.NewCond(&l.mu)
 	go l.fill()
 	return l
 }
@@ -45,7 +45,7 @@ func (l *lossy) fill() {
 		l.queue = append(l.queue, buffer[:room]...)
 		l.lost += n - room
 		l.err = err
-		l.news.Signal()
+		l.filled.Signal()
 		l.mu.Unlock()
 		if err != nil {
 			return
@@ -58,7 +58,7 @@ func (l *lossy) Read(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.queue) == 0 && l.lost == 0 && l.err == nil {
-		l.news.Wait()
+		l.filled.Wait()
 	}
 	if len(l.queue) == 0 && l.lost > 0 {
 		l.queue = fmt.Appendf(l.queue[:0], "\r\n[%d bytes of the console were lost: the client is too slow]\r\n", l.lost)

@@ -62,18 +62,18 @@ func Open(path string) (*os.File, error) {
 
 // Copy copies from the console to the log until the console is closed or ctx ends. limiter counts bytes.
 func Copy(ctx context.Context, log io.Writer, console io.Reader, limiter *rate.Limiter) error {
-	b := &backlog{limiter: limiter, lines: lineBreaker{limit: LineLimit}, news: make(chan struct{}, 1)}
+	b := &backlog{limiter: limiter, lines: lineBreaker{limit: LineLimit}, wake: make(chan struct{}, 1)}
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		for range b.news {
+		for range b.wake {
 			// An error here means that the container's log is gone; there is nobody to tell.
 			_, _ = log.Write(b.take())
 		}
 		_, _ = log.Write(b.rest())
 	}()
 	err := drain(ctx, console, b)
-	close(b.news)
+	close(b.wake)
 	select {
 	case <-written:
 	case <-ctx.Done():
@@ -107,8 +107,8 @@ func drain(ctx context.Context, console io.Reader, b *backlog) error {
 // is bounded by bytes and not by writes.
 type backlog struct {
 	limiter *rate.Limiter
-	// news has an entry when there is something to take.
-	news chan struct{}
+	// wake has an entry when there is something to take.
+	wake chan struct{}
 
 	mu      sync.Mutex
 	lines   lineBreaker
@@ -127,7 +127,7 @@ func (b *backlog) offer(data []byte) {
 	b.mark()
 	b.pending = append(b.pending, b.lines.breakLines(data)...)
 	select {
-	case b.news <- struct{}{}:
+	case b.wake <- struct{}{}:
 	default: // the writer has not yet come for what was there before
 	}
 }

@@ -51,7 +51,7 @@ type Freezer struct {
 // Freeze freezes the guest's file systems until a time; zero means until somebody thaws them. One that is frozen stays so, until the new
 // time. Errors are ErrNoAgent, ErrPaused, and what went wrong.
 func (f Freezer) Freeze(ctx context.Context, until time.Time) error {
-	domain, frozen, err := f.look(ctx)
+	domain, frozen, err := f.find(ctx)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (f Freezer) Freeze(ctx context.Context, until time.Time) error {
 
 // Thaw thaws the guest's file systems. One that is not frozen is left alone: its hooks must not run twice. Errors are those of Freeze.
 func (f Freezer) Thaw(ctx context.Context) error {
-	domain, frozen, err := f.look(ctx)
+	domain, frozen, err := f.find(ctx)
 	if err != nil {
 		return err
 	}
@@ -89,8 +89,8 @@ func (f Freezer) Thaw(ctx context.Context) error {
 	return nil
 }
 
-// look finds the guest and asks whether it is frozen.
-func (f Freezer) look(ctx context.Context) (libvirtrpc.Domain, bool, error) {
+// find finds the guest and asks whether it is frozen.
+func (f Freezer) find(ctx context.Context) (libvirtrpc.Domain, bool, error) {
 	domain, err := f.Hypervisor.Lookup(ctx, f.Domain)
 	if err != nil {
 		return domain, false, fmt.Errorf("find the guest: %w", err)

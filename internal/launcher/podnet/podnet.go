@@ -103,9 +103,9 @@ func Take(resolvConf string) (*Snapshot, error) {
 		if link.Attrs().Flags&net.FlagLoopback != 0 {
 			continue
 		}
-		seen, err := look(link)
+		seen, err := readInterface(link)
 		if err != nil {
-			return nil, fmt.Errorf("look at the Pod's interface %s: %w", link.Attrs().Name, err)
+			return nil, fmt.Errorf("read the Pod's interface %s: %w", link.Attrs().Name, err)
 		}
 		snapshot.Interfaces[link.Attrs().Name] = seen
 	}
@@ -121,7 +121,7 @@ func Take(resolvConf string) (*Snapshot, error) {
 	return snapshot, err
 }
 
-func look(link netlink.Link) (Interface, error) {
+func readInterface(link netlink.Link) (Interface, error) {
 	out := Interface{MAC: slices.Clone(link.Attrs().HardwareAddr), MTU: link.Attrs().MTU}
 	addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {

@@ -33,14 +33,14 @@ func NewNode() *Node {
 	return &Node{launchers: map[types.UID]*Launcher{}, notify: func(types.NamespacedName) {}}
 }
 
-// Notify sets what is called with a VMI's key when its launcher has news. It must not block.
+// Notify sets what is called with a VMI's key when something changes in its launcher. It must not block.
 func (n *Node) Notify(notify func(types.NamespacedName)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.notify = notify
 }
 
-func (n *Node) news(vmi types.NamespacedName) {
+func (n *Node) changed(vmi types.NamespacedName) {
 	n.mu.Lock()
 	notify := n.notify
 	n.mu.Unlock()
@@ -129,7 +129,7 @@ func (l *Launcher) change(do func()) {
 	vmi := l.vmi
 	l.mu.Unlock()
 	if vmi.Name != "" {
-		l.node.news(vmi)
+		l.node.changed(vmi)
 	}
 }
 
@@ -184,7 +184,7 @@ func (l *Launcher) answer(call string) error {
 	return fmt.Errorf("%s: %w: the connection broke", call, hypervisor.ErrUnreachable)
 }
 
-// Nudge tells the agent that there is news although there is none.
+// Nudge tells the agent that something has changed although nothing has.
 func (l *Launcher) Nudge() { l.change(func() {}) }
 
 // Opens counts how often the agent asked for the launcher.
