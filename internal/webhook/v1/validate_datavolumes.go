@@ -32,7 +32,7 @@ func foreignDataVolumes(path *field.Path, vm, before *v1.VirtualMachine) field.E
 }
 
 // validateDataVolumeTemplates finds templates of which no DataVolume could be made, or which nothing uses. The first fault of each
-// counts. The words are KubeVirt's.
+// counts. The words are KubeVirt's, and so are the paths, which its clients read although no field is called so.
 func validateDataVolumeTemplates(path *field.Path, spec *v1.VirtualMachineSpec) field.ErrorList {
 	used := map[string]bool{}
 	for i := range spec.Template.Spec.Volumes {
@@ -46,7 +46,7 @@ func validateDataVolumeTemplates(path *field.Path, spec *v1.VirtualMachineSpec) 
 	}
 	var errs field.ErrorList
 	for i := range spec.DataVolumeTemplates {
-		template, at := &spec.DataVolumeTemplates[i], path.Child("dataVolumeTemplates").Index(i)
+		template, at := &spec.DataVolumeTemplates[i], path.Child("dataVolumeTemplate").Index(i)
 		fault := validateDataVolume(at, template)
 		if fault == nil && !used[template.Name] {
 			fault = field.Required(at, "DataVolumeTemplate entry "+at.String()+" must be referenced in the VMI template's 'volumes' list")
@@ -62,23 +62,23 @@ func validateDataVolume(at *field.Path, template *v1.DataVolumeTemplateSpec) *fi
 	spec := &template.Spec
 	switch {
 	case template.Name == "":
-		return field.Required(at.Child("metadata", "name"),
-			"'name' field must not be empty for DataVolumeTemplate entry "+at.String()+".")
+		name := at.Child("name")
+		return field.Required(name, "'name' field must not be empty for DataVolumeTemplate entry "+name.String()+".")
 	case spec.PVC == nil && spec.Storage == nil:
-		return field.Invalid(at.Child("spec"), "", "Missing Data volume PVC or Storage")
+		return field.Invalid(at.Child("PVC", "Storage"), "", "Missing Data volume PVC or Storage")
 	case spec.PVC != nil && spec.Storage != nil:
-		return field.Invalid(at.Child("spec"), "", "Duplicate storage definition, both target storage and target pvc defined")
+		return field.Invalid(at.Child("PVC", "Storage"), "", "Duplicate storage definition, both target storage and target pvc defined")
 	}
 	populated, sources := externallyPopulated(spec), numberOfSources(spec.Source)
 	switch {
 	case populated && (spec.Source != nil || spec.SourceRef != nil):
-		return field.Invalid(at.Child("spec", "source"), "", "External population is incompatible with Source and SourceRef")
+		return field.Invalid(at.Child("source"), "", "External population is incompatible with Source and SourceRef")
 	case !populated && spec.Source == nil && spec.SourceRef == nil:
-		return field.Invalid(at.Child("spec", "source"), "", "Data volume should have either Source, SourceRef, or be externally populated")
+		return field.Invalid(at.Child("source", "sourceRef"), "", "Data volume should have either Source, SourceRef, or be externally populated")
 	case spec.Source != nil && sources == 0:
-		return field.Invalid(at.Child("spec", "source"), "", "Missing dataVolume valid source")
+		return field.Invalid(at.Child("source"), "", "Missing dataVolume valid source")
 	case sources > 1:
-		return field.Invalid(at.Child("spec", "source"), "", "Multiple dataVolume sources")
+		return field.Invalid(at.Child("source"), "", "Multiple dataVolume sources")
 	}
 	return nil
 }

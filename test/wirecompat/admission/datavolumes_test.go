@@ -29,27 +29,31 @@ func TestDataVolumeTemplates(t *testing.T) {
 	same := func(*v1.DataVolumeTemplateSpec) {}
 	populated := &corev1.TypedObjectReference{Kind: "Image", Name: "debian"}
 	foreign := func(d *v1.DataVolumeTemplateSpec) { d.Namespace = "elsewhere" }
-	const first, spec, source = "spec.dataVolumeTemplates[0]", "spec.dataVolumeTemplates[0].spec", "spec.dataVolumeTemplates[0].spec.source"
+	// KubeVirt's paths, of which only the first is one of the object.
+	const (
+		field, first = "spec.dataVolumeTemplates[0]", "spec.dataVolumeTemplate[0]"
+		spec, source = first + ".PVC.Storage", first + ".source"
+	)
 	decide(t, []testCase{
 		{name: "template", object: of(same)},
 		{name: "template of a claim", object: of(func(d *v1.DataVolumeTemplateSpec) {
 			d.Spec.Storage, d.Spec.PVC = nil, &corev1.PersistentVolumeClaimSpec{}
 		})},
 		{name: "template in the VM's namespace", object: of(func(d *v1.DataVolumeTemplateSpec) { d.Namespace = metav1.NamespaceDefault })},
-		{name: "template in another namespace", object: of(foreign), fields: []string{first},
+		{name: "template in another namespace", object: of(foreign), fields: []string{field},
 			says: "Embedded DataVolume namespace elsewhere differs from VM namespace default"},
 		{name: "template that goes to another namespace", object: of(same), change: func(o client.Object) {
 			foreign(&o.(*v1.VirtualMachine).Spec.DataVolumeTemplates[0]) //nolint:forcetypeassert // the test's own object
-		}, fields: []string{first}, says: "differs from VM namespace"},
-		{name: "template without a name", object: of(func(d *v1.DataVolumeTemplateSpec) { d.Name = "" }), fields: []string{first + ".metadata.name"},
-			says: "'name' field must not be empty for DataVolumeTemplate entry"},
+		}, fields: []string{field}, says: "differs from VM namespace"},
+		{name: "template without a name", object: of(func(d *v1.DataVolumeTemplateSpec) { d.Name = "" }), fields: []string{first + ".name"},
+			says: "'name' field must not be empty for DataVolumeTemplate entry spec.dataVolumeTemplate[0].name."},
 		{name: "template that nothing uses", object: of(func(d *v1.DataVolumeTemplateSpec) { d.Name = "other" }), fields: []string{first},
-			says: "must be referenced in the VMI template's 'volumes' list"},
+			says: "DataVolumeTemplate entry spec.dataVolumeTemplate[0] must be referenced in the VMI template's 'volumes' list"},
 		{name: "template of neither storage nor claim", object: of(func(d *v1.DataVolumeTemplateSpec) { d.Spec.Storage = nil }), fields: []string{spec},
 			says: "Missing Data volume PVC or Storage"},
 		{name: "template of storage and claim", object: of(func(d *v1.DataVolumeTemplateSpec) { d.Spec.PVC = &corev1.PersistentVolumeClaimSpec{} }),
 			fields: []string{spec}, says: "Duplicate storage definition, both target storage and target pvc defined"},
-		{name: "template without a source", object: of(func(d *v1.DataVolumeTemplateSpec) { d.Spec.Source = nil }), fields: []string{source},
+		{name: "template without a source", object: of(func(d *v1.DataVolumeTemplateSpec) { d.Spec.Source = nil }), fields: []string{source + ".sourceRef"},
 			says: "Data volume should have either Source, SourceRef, or be externally populated"},
 		{name: "template of a DataSource", object: of(func(d *v1.DataVolumeTemplateSpec) {
 			d.Spec.Source, d.Spec.SourceRef = nil, &cdi.DataVolumeSourceRef{Kind: "DataSource", Namespace: ptr.To("images"), Name: "debian"}
