@@ -16,6 +16,10 @@ import (
 // featurePolicies are libvirt's; a feature that names none is required.
 var featurePolicies = []string{"force", "require", "optional", "disable", "forbid"}
 
+// deprecatedFeature is in libvirt's definitions of some Intel models, while newer CPUs and kernels lack it: a guest of such a model would
+// not start there. KubeVirt disables it for all named models, https://gitlab.com/libvirt/libvirt/-/issues/608.
+const deprecatedFeature = "mpx"
+
 // topology is what the guest sees of its CPUs.
 type topology struct{ sockets, maxSockets, cores, threads uint }
 
@@ -105,6 +109,9 @@ func cpuModel(spec *v1.DomainSpec, facts Facts) (*libvirtxml.DomainCPU, error) {
 			return nil, field.NotSupported(cpuPath.Child("features").Index(i).Child("policy"), policy, featurePolicies)
 		}
 		cpu.Features = append(cpu.Features, libvirtxml.DomainCPUFeature{Name: feature.Name, Policy: policy})
+	}
+	if cpu.Model != nil && !slices.ContainsFunc(features, func(f v1.CPUFeature) bool { return f.Name == deprecatedFeature }) {
+		cpu.Features = append(cpu.Features, libvirtxml.DomainCPUFeature{Name: deprecatedFeature, Policy: "disable"})
 	}
 	return cpu, nil
 }

@@ -58,6 +58,7 @@ func TestCPUModel(t *testing.T) {
 	topology := &libvirtxml.DomainCPUTopology{Sockets: 1, Cores: 1, Threads: 1}
 	named := libvirtxml.DomainCPU{
 		Mode: "custom", Match: "exact", Model: &libvirtxml.DomainCPUModel{Value: "Nehalem", Fallback: "forbid"}, Topology: topology,
+		Features: []libvirtxml.DomainCPUFeature{{Name: "mpx", Policy: "disable"}},
 	}
 	for name, tc := range map[string]struct {
 		model string
@@ -79,6 +80,14 @@ func TestCPUModel(t *testing.T) {
 			expectEqual(t, g.build(t).CPU, &tc.want)
 		})
 	}
+}
+
+func TestDeprecatedCPUFeature(t *testing.T) {
+	named := func(features ...v1.CPUFeature) []libvirtxml.DomainCPUFeature {
+		return makeGuest().domainSpec(func(d *v1.DomainSpec) { d.CPU = &v1.CPU{Model: "Skylake-Client", Features: features} }).build(t).CPU.Features
+	}
+	expectEqual(t, named(v1.CPUFeature{Name: "vmx"}), []libvirtxml.DomainCPUFeature{{Name: "vmx", Policy: "require"}, {Name: "mpx", Policy: "disable"}})
+	expectEqual(t, named(v1.CPUFeature{Name: "mpx", Policy: "optional"}), []libvirtxml.DomainCPUFeature{{Name: "mpx", Policy: "optional"}})
 }
 
 func TestCPUFeatures(t *testing.T) {
