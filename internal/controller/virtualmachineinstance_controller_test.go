@@ -268,6 +268,30 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		}
 	})
 
+	It("makes no second Pod while one of another name is its own", func() {
+		for name, change := range map[string]func(*corev1.Pod){
+			"owned":  func(*corev1.Pod) {},
+			"orphan": func(pod *corev1.Pod) { pod.OwnerReferences = nil },
+		} {
+			vmi := w.create(builder.MakeVMI("second-" + name))
+			pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "x"})
+			Expect(err).NotTo(HaveOccurred())
+			pod.Name = "virt-launcher-" + vmi.Name + "-restored"
+			change(pod)
+			ExpectCreated(pod)
+			w.writes.Take()
+			_, err = w.reconcile(vmi)
+			Expect(err).To(MatchError(ContainSubstring(pod.Name+" already is a launcher")), name)
+			Expect(w.writes.Take()).NotTo(ContainElement("create Pod"), name)
+			Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedCreate", pod.Name))
+
+			By("and goes on when that has ended")
+			pod.Status.Phase = corev1.PodFailed
+			Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
+			w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
+		}
+	})
+
 	It("takes over its own Pod that lost its owner", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "x"})

@@ -5,6 +5,7 @@ package podspec
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -35,29 +36,47 @@ func SkipsBackupHooks(annotations map[string]string) bool {
 // hookLimit is how long a hook may take. KubeVirt's value.
 const hookLimit = "60s"
 
-// CopyBackupHooks makes the annotations of a launcher Pod those by which a backup freezes and thaws the guest. With the annotation
-// kubevirt.io/skip-backup-hooks, of the VMI or else of the KubeVirt object, they are what the VMI's own are.
+// setBackupHooks adds the annotations by which a backup freezes and thaws the guest to those of a new launcher Pod. With the annotation
+// kubevirt.io/skip-backup-hooks, of the VMI or else of the KubeVirt object, the Pod has what the VMI has.
 // Source: kubevirt/kubevirt pkg/storage/pod/annotations/generator.go.
-func CopyBackupHooks(to map[string]string, vmi *v1.VirtualMachineInstance, cfg Config) {
-	skip := cfg.SkipBackupHooks
-	if _, said := vmi.Annotations[SkipBackupHooksAnnotation]; said {
-		skip = SkipsBackupHooks(vmi.Annotations)
+func setBackupHooks(to map[string]string, vmi *v1.VirtualMachineInstance, cfg Config) {
+	if !skipsBackupHooks(vmi, cfg) {
+		maps.Copy(to, backupHooks(vmi))
 	}
-	for hook, flag := range map[string]string{preHook: "--freeze", postHook: "--unfreeze"} {
-		for key, value := range map[string]string{
-			hookContainer: launcherpod.ComputeContainer,
-			hookCommand:   fmt.Sprintf(`[%q, %q, "--name", %q, "--namespace", %q]`, launcherpod.FreezerBinary, flag, vmi.Name, vmi.Namespace),
-			hookTimeout:   hookLimit,
-		} {
-			own, has := vmi.Annotations[hook+key]
-			switch {
-			case !skip:
-				to[hook+key] = value
-			case has:
-				to[hook+key] = own
-			default:
-				delete(to, hook+key)
-			}
+}
+
+// SwitchBackupHooks makes the annotations of a launcher Pod that runs follow the switch. It takes away what is ours, and takes nothing
+// from the VMI: Velero runs the command of a hook in the Pod, which is more than a right to annotate VMIs is for.
+func SwitchBackupHooks(to map[string]string, vmi *v1.VirtualMachineInstance, cfg Config) {
+	ours := backupHooks(vmi)
+	if !skipsBackupHooks(vmi, cfg) {
+		maps.Copy(to, ours)
+		return
+	}
+	for _, hook := range []string{preHook, postHook} {
+		if to[hook+hookCommand] != ours[hook+hookCommand] {
+			continue // It came with the Pod.
+		}
+		for _, key := range []string{hookContainer, hookCommand, hookTimeout} {
+			delete(to, hook+key)
 		}
 	}
+}
+
+func skipsBackupHooks(vmi *v1.VirtualMachineInstance, cfg Config) bool {
+	if _, said := vmi.Annotations[SkipBackupHooksAnnotation]; said {
+		return SkipsBackupHooks(vmi.Annotations)
+	}
+	return cfg.SkipBackupHooks
+}
+
+// backupHooks are the annotations by which a backup freezes and thaws a guest.
+func backupHooks(vmi *v1.VirtualMachineInstance) map[string]string {
+	out := map[string]string{}
+	for hook, flag := range map[string]string{preHook: "--freeze", postHook: "--unfreeze"} {
+		out[hook+hookContainer] = launcherpod.ComputeContainer
+		out[hook+hookCommand] = fmt.Sprintf(`[%q, %q, "--name", %q, "--namespace", %q]`, launcherpod.FreezerBinary, flag, vmi.Name, vmi.Namespace)
+		out[hook+hookTimeout] = hookLimit
+	}
+	return out
 }

@@ -5,6 +5,7 @@ package podspec_test
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"testing"
 
@@ -44,12 +45,38 @@ func TestBackupHooks(t *testing.T) {
 			if !slices.Equal(got, tc.want) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
-			// A switch that changes while the Pod runs gives the same.
-			before := map[string]string{command: "stale", "pre.hook.backup.velero.io/timeout": "1s"}
-			podspec.CopyBackupHooks(before, tc.vmi.Obj(), tc.cfg)
-			if before[command] != pod.Annotations[command] || before["pre.hook.backup.velero.io/timeout"] != pod.Annotations["pre.hook.backup.velero.io/timeout"] {
-				t.Errorf("a Pod that runs gets %v", before)
-			}
 		})
 	}
+}
+
+func TestSwitchBackupHooks(t *testing.T) {
+	const command, timeout, post = "pre.hook.backup.velero.io/command", "pre.hook.backup.velero.io/timeout", "post.hook.backup.velero.io/command"
+	skipped := makeVMI().Annotation(podspec.SkipBackupHooksAnnotation, "true").Annotation(command, `["/own"]`).
+		Annotation("init.hook.restore.velero.io/command", `["/own"]`)
+	freeze, thaw := map[string]string{}, ""
+	podspec.SwitchBackupHooks(freeze, makeVMI().Obj(), config())
+	if thaw = freeze[post]; thaw == "" || freeze[command] == "" || freeze[timeout] != "60s" {
+		t.Fatalf("a Pod without hooks gets %v", freeze)
+	}
+	for name, tc := range map[string]struct {
+		vmi        *builder.VMI
+		have, want map[string]string
+	}{
+		"the switch is turned off":        {makeVMI(), map[string]string{"a": "b"}, with(freeze, "a", "b")},
+		"the switch is turned on":         {skipped, with(freeze, "a", "b"), map[string]string{"a": "b"}},
+		"the VMI gets hooks of its own":   {skipped, map[string]string{}, map[string]string{}},
+		"the Pod came with one":           {skipped, map[string]string{command: `["/first"]`, timeout: "1s"}, map[string]string{command: `["/first"]`, timeout: "1s"}},
+		"the Pod came with one, not both": {skipped, map[string]string{command: `["/first"]`, post: thaw}, map[string]string{command: `["/first"]`}},
+	} {
+		podspec.SwitchBackupHooks(tc.have, tc.vmi.Obj(), config())
+		if !maps.Equal(tc.have, tc.want) {
+			t.Errorf("%s: got %v, want %v", name, tc.have, tc.want)
+		}
+	}
+}
+
+func with(in map[string]string, key, value string) map[string]string {
+	out := maps.Clone(in)
+	out[key] = value
+	return out
 }

@@ -117,7 +117,7 @@ func annotations(vmi *v1.VirtualMachineInstance, cfg Config) map[string]string {
 	delete(out, v1.MigrationJobNameAnnotation)
 	delete(out, v1.ControllerAPILatestVersionObservedAnnotation)
 	delete(out, v1.ControllerAPIStorageVersionObservedAnnotation)
-	CopyBackupHooks(out, vmi, cfg)
+	setBackupHooks(out, vmi, cfg)
 	overhead := MemoryOverhead(vmi, cfg)
 	out[v1.MemoryOverheadAnnotationBytes] = strconv.FormatInt(overhead.Value(), 10)
 	out[v1.DomainAnnotation] = vmi.Name

@@ -102,6 +102,7 @@ func TestVirtAPIWritesNothingElse(t *testing.T) {
 	}
 	for _, patch := range []string{
 		`{"spec":{"nodeSelector":{"a":"b"}}}`, `{"spec":{"terminationGracePeriodSeconds":1,"hostname":"a"}}`, `{"metadata":{"ownerReferences":null}}`,
+		`{"metadata":{"annotations":{"pre.hook.backup.velero.io/command":"[\"/bin/sh\"]"}}}`, `{"metadata":{"annotations":{"init.hook.restore.velero.io/command":"a"}}}`,
 	} {
 		expectForbidden(t, api.Patch(ctx, vmi.DeepCopy(), merge(patch)))
 	}

@@ -53,14 +53,13 @@ func (s *Scope) removePods(ctx context.Context) (gone bool, err error) {
 	if s.Pod != nil || s.Other != nil {
 		return false, errors.Join(s.deletePod(ctx), s.deleteOther(ctx))
 	}
-	pods := &corev1.PodList{}
-	err = s.Client.List(ctx, pods, client.InNamespace(s.VMI.Namespace), client.MatchingLabels{v1.CreatedByLabel: string(s.VMI.UID)})
+	pods, err := s.listPods(ctx)
 	if err != nil {
-		return false, fmt.Errorf("list the Pods of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VMI), err)
+		return false, err
 	}
 	gone = true
-	for i := range pods.Items {
-		pod := &pods.Items[i]
+	for i := range pods {
+		pod := &pods[i]
 		if !podspec.IsOf(pod, s.VMI) {
 			continue
 		}
@@ -73,4 +72,14 @@ func (s *Scope) removePods(ctx context.Context) (gone bool, err error) {
 		}
 	}
 	return gone, nil
+}
+
+// listPods returns the Pods that are marked as the VMI's. Whether one is, their owner says.
+func (s *Scope) listPods(ctx context.Context) ([]corev1.Pod, error) {
+	pods := &corev1.PodList{}
+	err := s.Client.List(ctx, pods, client.InNamespace(s.VMI.Namespace), client.MatchingLabels{v1.CreatedByLabel: string(s.VMI.UID)})
+	if err != nil {
+		return nil, fmt.Errorf("list the Pods of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VMI), err)
+	}
+	return pods.Items, nil
 }

@@ -42,6 +42,9 @@ const (
 // errForeignPod is a Pod of the launcher's name that belongs to somebody else.
 var errForeignPod = errors.New("belongs to somebody else: delete it, or give the VirtualMachineInstance another name")
 
+// errSecondPod is a launcher Pod of the VMI's that has another name than the one that would be made.
+var errSecondPod = errors.New("already is a launcher of this VirtualMachineInstance: delete it if no guest runs in it")
+
 // reconcilePod makes the launcher Pod of a VMI that prepares and deletes that of a deleted one. The Pod of a VMI that
 // ended by itself stays: its logs are the guest's last words. One that never ran has none, and is replaced.
 func reconcilePod(ctx context.Context, s *Scope) error {
@@ -89,6 +92,10 @@ func (s *Scope) createPod(ctx context.Context) error {
 		s.failCreate(err)
 		return reconcile.TerminalError(fmt.Errorf("render launcher Pod: %w", err))
 	}
+	if err := s.refuseSecondPod(ctx, pod.Name); err != nil {
+		s.failCreate(err)
+		return err
+	}
 	podspec.NoteLauncherImage(pod)
 	err = s.Client.Create(ctx, pod)
 	if apierrors.IsAlreadyExists(err) {
@@ -104,6 +111,21 @@ func (s *Scope) createPod(ctx context.Context) error {
 	}
 	s.Pod = pod
 	s.event(corev1.EventTypeNormal, ReasonSuccessfulCreate, actionCreate, "Created virtual machine pod %s", pod.Name)
+	return nil
+}
+
+// refuseSecondPod fails while this VMI has a launcher Pod of another name than the one to be made: two guests would write to the same disks.
+// The end of that Pod wakes us. The API server refuses a second one of the same name.
+func (s *Scope) refuseSecondPod(ctx context.Context, name string) error {
+	pods, err := s.listPods(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range pods {
+		if pod := &pods[i]; pod.Name != name && s.owns(pod) && !finished(pod) {
+			return fmt.Errorf("pod %s/%s %w", pod.Namespace, pod.Name, errSecondPod)
+		}
+	}
 	return nil
 }
 
@@ -158,7 +180,7 @@ func annotatePod(ctx context.Context, s *Scope) error {
 	changed := s.Pod.DeepCopy()
 	podspec.CopyLiveAnnotations(&changed.ObjectMeta, s.VMI.Annotations)
 	if podspec.LauncherImage(s.Pod) == s.Config.LauncherImage && changed.Annotations != nil { // An older launcher may not have the program.
-		podspec.CopyBackupHooks(changed.Annotations, s.VMI, s.Config)
+		podspec.SwitchBackupHooks(changed.Annotations, s.VMI, s.Config)
 	}
 	if err := forgetEviction(ctx, s, changed); err != nil {
 		return err
