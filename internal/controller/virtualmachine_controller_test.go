@@ -418,6 +418,42 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			Expect(ExpectExists(vm).Finalizers).To(ContainElement(v1.VirtualMachineControllerFinalizer))
 		})
 
+		It("releases no instance that belongs to something else", func() {
+			for name, change := range map[string]func(*metav1.OwnerReference){
+				"group": func(owner *metav1.OwnerReference) { owner.APIVersion = "team.example/v1" },
+				"name":  func(owner *metav1.OwnerReference) { owner.Name = "other" },
+			} {
+				vm, vmi := m.started(builder.MakeVM("vm-" + name))
+				vm.Finalizers = nil
+				Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+				Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+				change(&ExpectExists(vmi).OwnerReferences[0])
+				Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+				Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+				play(vmi, v1.Succeeded)
+				release(vmi)
+				m.expectQuiet(vm)
+				Expect(ExpectExists(vmi).Finalizers).To(ContainElement(v1.VirtualMachineControllerFinalizer), name)
+			}
+		})
+
+		It("releases an instance in whose VM's place another came that the cache does not show", func() {
+			vm, vmi := m.started(builder.MakeVM("vm"))
+			vm.Finalizers = nil
+			Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+			play(vmi, v1.Succeeded)
+			release(vmi)
+			m.create(builder.MakeVM("vm"))
+			m.writes.Blind = func(_ client.ObjectKey, o client.Object) bool {
+				_, is := o.(*v1.VirtualMachine)
+				return is
+			}
+			m.expectReconciled(vm, "patch VirtualMachineInstance")
+			ExpectGone(vmi)
+		})
+
 		It("releases an instance whose VM did not wait", func() {
 			vm, vmi := m.started(builder.MakeVM("vm"))
 			vm.Finalizers = nil

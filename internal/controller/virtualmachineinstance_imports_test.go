@@ -7,6 +7,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -152,7 +154,32 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		vmi := w.create(imported())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedDataVolumeImport",
-			"DataVolume "+w.ns+"/root does not exist"))
+			"DataVolume "+w.ns+"/root (UID "+string(dv.UID)+") does not exist"))
+	})
+
+	It("does not trust a claim of an earlier DataVolume of the same name", func() {
+		dv := dataVolume(w.ns, "root")
+		ExpectCreated(dv)
+		provide(dv, true)
+		Expect(k8sClient.Delete(ctx, dv)).To(Succeed())
+		again := dataVolume(w.ns, "root")
+		ExpectCreated(again)
+		fill(again, cdi.DataVolumeSucceeded)
+		for _, vmi := range []*v1.VirtualMachineInstance{w.create(imported()), w.create(builder.MakeVMI("by-claim").PVC("root", "root"))} {
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
+			ExpectGone(podOf(vmi))
+			Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedDataVolumeImport",
+				"(UID "+string(dv.UID)+") does not exist"))
+		}
+	})
+
+	It("takes a claim for imported by its owner's group, not by the kind alone", func() {
+		claim := builder.MakePVC("root").Namespace(w.ns).Bound("1Gi").Obj()
+		claim.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: "team.example/v1", Kind: "DataVolume", Name: "root", UID: "a", Controller: ptr.To(true),
+		}}
+		ExpectCreated(claim)
+		w.expectReconciled(w.create(builder.MakeVMI("vm").PVC("root", "root")), "create Pod")
 	})
 
 	It("takes a claim of its name that no DataVolume has, with or without an importer", func() {

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // Reasons of events and of the condition Failure. KubeVirt's names.
@@ -262,14 +263,17 @@ func ReleaseLeftBehind(ctx context.Context, s *Scope, key client.ObjectKey) erro
 	if err := s.Client.Get(ctx, key, vmi); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if owner := metav1.GetControllerOf(vmi); owner != nil && owner.Kind != v1.VirtualMachineGroupVersionKind.Kind {
+	owner := vmistatus.MachineOf(vmi)
+	if owner == nil && metav1.GetControllerOf(vmi) != nil {
 		return nil
 	}
 	if vmi.DeletionTimestamp == nil || !slices.Contains(vmi.Finalizers, v1.VirtualMachineControllerFinalizer) {
 		return nil
 	}
-	// The cache may not show the VM yet.
-	if err := s.Live.Get(ctx, key, &v1.VirtualMachine{}); !apierrors.IsNotFound(err) {
+	// The cache may not show the VM yet. One that came in the place of the owner waits until this instance is gone.
+	vm := &v1.VirtualMachine{}
+	err := s.Live.Get(ctx, key, vm)
+	if another := err == nil && owner != nil && owner.UID != vm.UID; !another && !apierrors.IsNotFound(err) {
 		return err
 	}
 	s.VMI = vmi

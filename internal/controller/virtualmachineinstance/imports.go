@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/cdi"
@@ -34,12 +35,26 @@ func importOf(volume *v1.Volume, claim *corev1.PersistentVolumeClaim) string {
 	if volume.DataVolume != nil {
 		return volume.DataVolume.Name
 	}
-	if claim != nil {
-		if owner := metav1.GetControllerOf(claim); owner != nil && owner.Kind == dataVolumeKind {
-			return owner.Name
-		}
+	if owner := importerOf(claim); owner != nil {
+		return owner.Name
 	}
 	return ""
+}
+
+// importerOf is the DataVolume that a claim belongs to, or nil.
+func importerOf(claim *corev1.PersistentVolumeClaim) *metav1.OwnerReference {
+	if claim == nil {
+		return nil
+	}
+	owner := metav1.GetControllerOf(claim)
+	if owner == nil || owner.Kind != dataVolumeKind {
+		return nil
+	}
+	group, err := schema.ParseGroupVersion(owner.APIVersion)
+	if err != nil || group.Group != cdi.GroupVersion.Group {
+		return nil
+	}
+	return owner
 }
 
 // awaitImport looks at the DataVolume behind a volume. The launcher Pod waits until the claim is filled, or until it would be
@@ -57,6 +72,11 @@ func (s *Scope) awaitImport(ctx context.Context, volume *v1.Volume, claim *corev
 		return nil
 	case err != nil:
 		return err
+	}
+	if owner := importerOf(claim); owner != nil && owner.Name == dv.Name && owner.UID != dv.UID {
+		// It belongs to an earlier one of that name, and goes with it. This one fills a claim of its own.
+		s.missingImport(volume, claim, name, nil)
+		return nil
 	}
 	s.imports = append(s.imports, dv)
 	switch {
@@ -76,11 +96,11 @@ func (s *Scope) awaitImport(ctx context.Context, volume *v1.Volume, claim *corev
 // missingImport tells what keeps a claim from being trusted: it belongs to a DataVolume that is not there. A claim of the
 // DataVolume's name that belongs to none is used as it is: somebody made or restored it.
 func (s *Scope) missingImport(volume *v1.Volume, claim *corev1.PersistentVolumeClaim, name string, why error) {
-	if claim == nil || importOf(&v1.Volume{}, claim) == "" || s.Problem != nil {
+	if importerOf(claim) == nil || s.Problem != nil {
 		return // That a claim is missing is told already.
 	}
 	if !errors.Is(why, datavolume.ErrNotInstalled) {
-		why = fmt.Errorf("DataVolume %s/%s %w", s.VMI.Namespace, name, errNoDataVolume)
+		why = fmt.Errorf("DataVolume %s/%s (UID %s) %w", s.VMI.Namespace, name, importerOf(claim).UID, errNoDataVolume)
 	}
 	s.Problem = &Problem{Reason: ReasonImportFailed, Message: fmt.Sprintf(
 		"PersistentVolumeClaim %s of volume %s belongs to DataVolume %s: %v", claim.Name, volume.Name, name, why)}

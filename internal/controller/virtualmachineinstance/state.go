@@ -24,6 +24,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // Reasons of events and of the condition Synchronized about the claim with the machine's state. KubeVirt's names.
@@ -135,8 +136,7 @@ func (s *Scope) findState(ctx context.Context) (*corev1.PersistentVolumeClaim, e
 
 // StateOwner is the VM, with which the state goes, or the VMI itself if no VM made it.
 func StateOwner(vmi *v1.VirtualMachineInstance) metav1.OwnerReference {
-	owner := metav1.GetControllerOf(vmi)
-	if owner != nil && owner.Kind == v1.VirtualMachineGroupVersionKind.Kind {
+	if owner := vmistatus.MachineOf(vmi); owner != nil {
 		return *owner
 	}
 	return *metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)

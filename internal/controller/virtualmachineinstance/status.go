@@ -160,8 +160,8 @@ func setPreparing(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 // setRevision names the ControllerRevision with the VM's spec that the VMI was made from. The VM's reconciler gives the
 // generation in an annotation, and changes it only after the status has the name.
 func setRevision(s *Scope, status *v1.VirtualMachineInstanceStatus) {
-	owner := metav1.GetControllerOf(s.VMI)
-	if status.VirtualMachineRevisionName != "" || owner == nil || owner.Kind != v1.VirtualMachineGroupVersionKind.Kind {
+	owner := vmistatus.MachineOf(s.VMI)
+	if status.VirtualMachineRevisionName != "" || owner == nil {
 		return
 	}
 	generation, err := strconv.ParseInt(s.VMI.Annotations[v1.VirtualMachineGenerationAnnotation], 10, 64)

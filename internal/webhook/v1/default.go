@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 // defaultInterfaceName is the name of the network and the interface that a VMI without any gets.
@@ -168,8 +169,7 @@ func defaultBootloader(spec *v1.VirtualMachineInstanceSpec) {
 
 // firmwareUUID is the same at each start of a VM and random for a VMI on its own.
 func firmwareUUID(vmi *v1.VirtualMachineInstance) types.UID {
-	owner := metav1.GetControllerOf(vmi)
-	if owner != nil && owner.Kind == v1.VirtualMachineGroupVersionKind.Kind {
+	if owner := vmistatus.MachineOf(vmi); owner != nil {
 		return types.UID(uuid.NewSHA1(firmwareNamespace, []byte(owner.Name)).String())
 	}
 	return types.UID(uuid.NewString())
