@@ -34,6 +34,8 @@ const (
 	GateAlignCPUs      = "AlignCPUs"
 	GateSeccompProfile = "KubevirtSeccompProfile"
 	GatePortRanges     = "PortRangesSpec"
+	// GateMemoryOverheadReport reports the memory that a launcher Pod has beyond its guest's.
+	GateMemoryOverheadReport = "VmiMemoryOverheadReport"
 	// GateExternalNetResources leaves it to another component to add the resources of networks to Pods.
 	GateExternalNetResources = "ExternalNetResourceInjection"
 )

@@ -38,7 +38,6 @@ var Gates = map[string]string{ //nolint:gosec // G101: sentences, no credentials
 	"UtilityVolumes":                  "volumes without a disk are not implemented yet",
 	"VGPULiveMigration":               "passing devices through is not implemented yet",
 	"VMStatsCollector":                "the statistics of the agent's metrics are what there is",
-	"VmiMemoryOverheadReport":         "status.memory.memoryOverhead is not reported yet",
 	"WorkloadEncryptionSEV":           "encrypted guests are not implemented yet",
 	"WorkloadEncryptionTDX":           "encrypted guests are not implemented yet",
 }

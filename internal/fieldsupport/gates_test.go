@@ -13,7 +13,7 @@ import (
 // implementedGates turn on what something makes work, or what always is.
 var implementedGates = []string{
 	"AlignCPUs", "CPUManager", "ExternalNetResourceInjection", "HostDisk", "ImageVolume", "NodeRestriction", "ObjectGraph", "PodSecondaryInterfaceNamingUpgrade",
-	"PortRangesSpec", "RebootPolicy", "VSOCK",
+	"PortRangesSpec", "RebootPolicy", "VSOCK", "VmiMemoryOverheadReport",
 }
 
 // TestEveryGateIsDecidedOn keeps a gate from being passed over in silence.

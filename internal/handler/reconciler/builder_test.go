@@ -112,7 +112,8 @@ func (g *guest) launcherPod(name, node string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: g.vmi.Namespace, Name: name,
-			Labels: map[string]string{v1.AppLabel: reconciler.LauncherLabel, v1.CreatedByLabel: string(g.vmi.UID)},
+			Labels:      map[string]string{v1.AppLabel: reconciler.LauncherLabel, v1.CreatedByLabel: string(g.vmi.UID)},
+			Annotations: map[string]string{v1.MemoryOverheadAnnotationBytes: "104857600"},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: g.vmi.Name, UID: g.vmi.UID, Controller: ptr.To(true),
 			}},

@@ -48,6 +48,7 @@ var _ = Describe("The agent", func() {
 			Expect(vmi.Status.VolumeStatus).To(ConsistOf(
 				And(HaveField("Name", "root"), HaveField("Target", "vda")), And(HaveField("Name", "seed"), HaveField("Target", "vdb"))))
 			Expect(vmi.Status.Memory.GuestAtBoot.String()).To(Equal("64Mi"))
+			Expect(vmi.Status.Memory.MemoryOverhead.String()).To(Equal("100Mi"))
 			Expect(vmi.Status.Machine.Type).NotTo(BeEmpty())
 			Expect(vmi.Status.MigrationMethod).To(Equal(v1.BlockMigration))
 			Expect(g.launcher.Content("seed.iso")).NotTo(BeEmpty())

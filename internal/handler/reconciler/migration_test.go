@@ -118,6 +118,7 @@ func (c *crossing) prepare(holds ...func(*fake.Launcher)) *crossing {
 	c.uid = uuid.NewUUID()
 	pod := c.launcherPod(podspec.TargetPodName(c.vmi, c.uid), c.target.node)
 	pod.Labels[v1.MigrationJobLabel] = string(c.uid)
+	pod.Annotations[v1.MemoryOverheadAnnotationBytes] = "209715200"
 	Expect(api.Create(ctx, pod)).To(Succeed())
 	DeferCleanup(func() {
 		Expect(client.IgnoreNotFound(api.Delete(ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())

@@ -6,6 +6,7 @@ package reconciler
 import (
 	"errors"
 	"fmt"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -13,6 +14,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
@@ -32,6 +34,7 @@ func computeStatus(s *scope, outcome error) {
 		setMachine(status, s.domain.XML)
 		setTopology(status, s.domain.XML)
 		setMemory(status, s.vmi, s.domain.XML, s.report())
+		s.setMemoryOverhead()
 		setInterfaces(s)
 		setVolumes(s)
 		setGuestOS(status, s.report().info)
@@ -237,6 +240,24 @@ func setMemory(status *v1.VirtualMachineInstanceStatus, vmi *v1.VirtualMachineIn
 	memory.GuestCurrent = current
 	memory.GuestRequested = requestedMemory(vmi, atBoot)
 	status.Memory = memory
+}
+
+// setMemoryOverhead tells what the launcher Pod has beyond the guest's memory, by the Pod's own annotation: another Pod, to which the guest
+// has moved, may have more. The words are those of migrationState.targetMemoryOverhead.
+func (s *scope) setMemoryOverhead() {
+	memory := s.vmi.Status.Memory
+	if memory == nil {
+		return
+	}
+	memory.MemoryOverhead = nil
+	if !s.config.FeatureGates.IsEnabled(clusterconfig.GateMemoryOverheadReport) {
+		return
+	}
+	bytes, err := strconv.ParseInt(s.pod.Annotations[v1.MemoryOverheadAnnotationBytes], 10, 64)
+	if err != nil || bytes <= 0 {
+		return // Somebody has changed it.
+	}
+	memory.MemoryOverhead = canonical(resource.NewQuantity(bytes, resource.BinarySI))
 }
 
 func requestedMemory(vmi *v1.VirtualMachineInstance, otherwise *resource.Quantity) *resource.Quantity {
