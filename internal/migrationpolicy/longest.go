@@ -49,7 +49,7 @@ func Limit(bytes uint64, perGiB time.Duration) time.Duration {
 	if perGiB > 0 && n > uint64(math.MaxInt64/4/perGiB) {
 		return math.MaxInt64 / 4
 	}
-	return perGiB * time.Duration(n) //nolint:gosec // checked above
+	return perGiB * time.Duration(n)
 }
 
 // MostToCopy is how many bytes a migration of a VMI can have to copy at most, by its spec and its claims: memory, the disks that lie in

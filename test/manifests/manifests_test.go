@@ -235,8 +235,11 @@ func TestPoliciesNameTheInstallation(t *testing.T) {
 			if policy.Kind != "ValidatingAdmissionPolicy" {
 				continue
 			}
-			found++
 			names := account.FindAllStringSubmatch(document, -1)
+			if len(names) == 0 {
+				continue // It is about everybody.
+			}
+			found++
 			if len(names) != 1 || names[0][1] != "kubevirt" || !replaced(policy.Metadata.Name) {
 				t.Errorf("%s: policy %s names the accounts %q: want those of namespace kubevirt in one place, which a replacement of "+
 					"config/default selects", file, policy.Metadata.Name, names)
@@ -244,6 +247,6 @@ func TestPoliciesNameTheInstallation(t *testing.T) {
 		}
 	}
 	if found == 0 {
-		t.Error("no policies in config/admission")
+		t.Error("no policies in config/admission that name an account")
 	}
 }

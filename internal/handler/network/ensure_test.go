@@ -71,14 +71,20 @@ func expectStable(t *testing.T, w world, plan Plan, first map[string]Result) {
 // expectReach connects from one namespace to a listener in another and checks who the listener sees.
 func expectReach(t *testing.T, from *Namespace, target string, to *Namespace, listen, seenAs string) {
 	t.Helper()
-	expectReachBy(t, &net.Dialer{}, from, target, to, listen, seenAs)
+	route{from: from, to: to}.expect(t, target, listen, seenAs)
 }
 
-// expectReachBy is expectReach with a dialer of one's own.
-func expectReachBy(t *testing.T, by *net.Dialer, from *Namespace, target string, to *Namespace, listen, seenAs string) {
+// route is from one namespace to another, by a dialer of one's own.
+type route struct {
+	by       net.Dialer
+	from, to *Namespace
+}
+
+// expect is expectReach by the route.
+func (r route) expect(t *testing.T, target, listen, seenAs string) {
 	t.Helper()
 	var listener net.Listener
-	inside(t, to, func() (err error) {
+	inside(t, r.to, func() (err error) {
 		// On one address of the wildcard's kind, so that any address of the namespace will do.
 		listener, err = net.Listen("tcp", listen)
 		return err
@@ -95,9 +101,9 @@ func expectReachBy(t *testing.T, by *net.Dialer, from *Namespace, target string,
 		_, _ = io.WriteString(conn, "hello")
 		answered <- conn.RemoteAddr().(*net.TCPAddr).IP.String()
 	}()
-	inside(t, from, func() error {
-		by.Timeout = 5 * time.Second
-		conn, err := by.Dial("tcp", target)
+	inside(t, r.from, func() error {
+		r.by.Timeout = 5 * time.Second
+		conn, err := r.by.Dial("tcp", target)
 		if err != nil {
 			return err
 		}

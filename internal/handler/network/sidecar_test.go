@@ -13,7 +13,7 @@ import (
 )
 
 // envoy connects to what is behind it from an address that Istio's own rules leave alone.
-func envoy() *net.Dialer { return &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 6)}} }
+func envoy() net.Dialer { return net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 6)}} }
 
 // What comes in is the sidecar's: Istio's rules turn it to Envoy. Envoy's way on to the guest is ours.
 func TestMasqueradeBehindASidecar(t *testing.T) {
@@ -33,8 +33,8 @@ func TestMasqueradeBehindASidecar(t *testing.T) {
 		expectReach(t, w.peer, "[fd01::5]:8080", w.pod, "[fd01::5]:8080", "fd01::1")
 	})
 	t.Run("from the sidecar to the guest", func(t *testing.T) {
-		expectReachBy(t, envoy(), w.pod, "10.1.0.5:8080", w.guest, "10.0.2.2:8080", "10.0.2.1")
-		expectReachBy(t, envoy(), w.pod, "10.1.0.5:15021", w.guest, "10.0.2.2:15021", "10.0.2.1")
+		route{by: envoy(), from: w.pod, to: w.guest}.expect(t, "10.1.0.5:8080", "10.0.2.2:8080", "10.0.2.1")
+		route{by: envoy(), from: w.pod, to: w.guest}.expect(t, "10.1.0.5:15021", "10.0.2.2:15021", "10.0.2.1")
 		expectReach(t, w.pod, "127.0.0.1:8081", w.guest, "10.0.2.2:8081", "10.0.2.1")
 	})
 	t.Run("inside the sidecar", func(t *testing.T) {
@@ -61,8 +61,8 @@ func TestMasqueradeBehindASidecarForwardsListedPortsOnly(t *testing.T) {
 	// Nothing passes by the sidecar here: the rules are still known for what they are.
 	expectStable(t, w, plan, results)
 	expectReach(t, w.peer, "10.1.0.5:22", w.pod, "10.1.0.5:22", "10.1.0.1")
-	expectReachBy(t, envoy(), w.pod, "10.1.0.5:8080", w.guest, "10.0.2.2:8080", "10.0.2.1")
-	expectReachBy(t, envoy(), w.pod, "10.1.0.5:8081", w.pod, "10.1.0.5:8081", "127.0.0.6")
+	route{by: envoy(), from: w.pod, to: w.guest}.expect(t, "10.1.0.5:8080", "10.0.2.2:8080", "10.0.2.1")
+	route{by: envoy(), from: w.pod, to: w.pod}.expect(t, "10.1.0.5:8081", "10.1.0.5:8081", "127.0.0.6")
 }
 
 func TestAGuestArrivesPastTheSidecar(t *testing.T) {
