@@ -32,7 +32,7 @@ func run(options *manager.Options) error {
 		return fmt.Errorf("cannot start logging: %w", err)
 	}
 	log.Install()
-	if err := memorylimit.Apply(); err != nil {
+	if err := memorylimit.Apply(memorylimit.GoAlone); err != nil {
 		return err
 	}
 	// controller-runtime adds --kubeconfig; in a Pod the service account is used.

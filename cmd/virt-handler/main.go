@@ -33,7 +33,7 @@ func run() error {
 		return fmt.Errorf("cannot make the log: %w", err)
 	}
 	log.Install()
-	if err := memorylimit.Apply(); err != nil {
+	if err := memorylimit.Apply(memorylimit.WithLibvirt); err != nil {
 		return err
 	}
 	config, err := ctrl.GetConfig()

@@ -35,6 +35,7 @@ const eventBacklog = 64
 // Client is a connection to libvirtd. Its methods may be used from several goroutines.
 type Client struct {
 	conn   net.Conn
+	large  Large
 	events chan Event
 	done   chan struct{}
 	// closing is closed by Close.
@@ -73,10 +74,25 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	return Open(ctx, conn)
 }
 
+// Large is what a Client does about long messages. A stream's are none: they are read in pieces.
+type Large struct {
+	// Above is from how many bytes on, without them, a message is long. 0 means that none is.
+	Above int
+	// Admit is called before there is memory for one. It may wait; an error ends the connection.
+	Admit func() error
+	// Patience is how long the daemon may take then to send it.
+	Patience time.Duration
+}
+
 // Open talks to the daemon that a connection leads to, and opens its QEMU driver. The connection is the client's from then
 // on, and closed when this fails.
 func Open(ctx context.Context, conn net.Conn) (*Client, error) {
-	c := newClient(conn)
+	return OpenLimited(ctx, conn, Large{})
+}
+
+// OpenLimited does what Open does, for a daemon whose long messages are not simply believed.
+func OpenLimited(ctx context.Context, conn net.Conn, large Large) (*Client, error) {
+	c := newClient(conn, large)
 	var args encoder
 	args.u32(1)
 	args.str("qemu:///session")
@@ -88,9 +104,9 @@ func Open(ctx context.Context, conn net.Conn) (*Client, error) {
 	return c, nil
 }
 
-func newClient(conn net.Conn) *Client {
+func newClient(conn net.Conn, large Large) *Client {
 	c := &Client{
-		conn: conn, events: make(chan Event, eventBacklog), done: make(chan struct{}), closing: make(chan struct{}),
+		conn: conn, large: large, events: make(chan Event, eventBacklog), done: make(chan struct{}), closing: make(chan struct{}),
 		waiting: map[uint32]chan reply{}, streams: map[uint32]*Stream{},
 	}
 	go c.read()
@@ -404,34 +420,71 @@ func (c *Client) read() {
 }
 
 func (c *Client) readMessage() error {
-	var size [4]byte
-	if _, err := io.ReadFull(c.conn, size[:]); err != nil {
+	var head [headerSize]byte
+	// The length alone may be reason enough to end it.
+	if _, err := io.ReadFull(c.conn, head[:4]); err != nil {
 		return err
 	}
-	n := binary.BigEndian.Uint32(size[:])
-	if n < headerSize || n > maxMessage {
-		return fmt.Errorf("a message of %d bytes is not between %d and %d", n, headerSize, maxMessage)
+	length := binary.BigEndian.Uint32(head[:])
+	if length < headerSize || length > maxMessage {
+		return fmt.Errorf("a message of %d bytes is not between %d and %d", length, headerSize, maxMessage)
 	}
-	buf := make([]byte, n-4)
-	if _, err := io.ReadFull(c.conn, buf); err != nil {
+	if _, err := io.ReadFull(c.conn, head[4:]); err != nil {
 		return err
+	}
+	d := decoder{buf: head[4:]}
+	program, _ := d.u32(), d.u32()
+	h, size := header{program: program, proc: d.i32(), kind: d.u32(), serial: d.u32(), status: d.u32()}, int(length)
+	known := h.program == programRemote || h.program == programQEMU
+	if known && h.kind == typeStream && h.status == statusContinue && size > headerSize {
+		return c.readPieces(h.serial, size-headerSize)
+	}
+	body, err := c.readBody(size - headerSize)
+	if err != nil || !known {
+		return err
+	}
+	switch h.kind {
+	case typeReply:
+		c.deliver(h.serial, reply{status: h.status, body: body})
+	case typeStream:
+		c.deliverStream(h.serial, h.status, body)
+	case typeMessage:
+		if h.program == programRemote && h.proc == procEventLifecycleMessage {
+			return c.deliverEvent(decoder{buf: body})
+		}
+	}
+	return nil
+}
+
+// readBody reads the rest of a message.
+func (c *Client) readBody(size int) ([]byte, error) {
+	if above := c.large.Above; above > 0 && size > above {
+		if err := c.large.Admit(); err != nil {
+			return nil, err
+		}
+		if err := c.conn.SetReadDeadline(time.Now().Add(c.large.Patience)); err != nil {
+			return nil, err
+		}
+		defer func() { _ = c.conn.SetReadDeadline(time.Time{}) }()
+	}
+	body := make([]byte, size)
+	if _, err := io.ReadFull(c.conn, body); err != nil {
+		return nil, err
 	}
 	c.heard.Store(time.Now().UnixNano())
-	d := decoder{buf: buf}
-	program, _, proc, kind := d.u32(), d.u32(), d.i32(), d.u32()
-	serial, status := d.u32(), d.u32()
-	if program != programRemote && program != programQEMU {
-		return nil
-	}
-	switch kind {
-	case typeReply:
-		c.deliver(serial, reply{status: status, body: d.buf})
-	case typeStream:
-		c.deliverStream(serial, status, d.buf)
-	case typeMessage:
-		if program == programRemote && proc == procEventLifecycleMessage {
-			return c.deliverEvent(d)
+	return body, nil
+}
+
+// readPieces reads what a message has of a stream, no more of it at a time than is small.
+func (c *Client) readPieces(serial uint32, size int) error {
+	for size > 0 {
+		piece := make([]byte, min(size, maxPiece))
+		if _, err := io.ReadFull(c.conn, piece); err != nil {
+			return err
 		}
+		c.heard.Store(time.Now().UnixNano())
+		size -= len(piece)
+		c.deliverStream(serial, statusContinue, piece)
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ type daemon struct {
 func newPair(t *testing.T) (*Client, *daemon) {
 	t.Helper()
 	here, there := net.Pipe()
-	c := newClient(here)
+	c := newClient(here, Large{})
 	t.Cleanup(c.Close)
 	t.Cleanup(func() { _ = there.Close() })
 	return c, &daemon{t: t, conn: there}

@@ -57,7 +57,7 @@ func FuzzClient(f *testing.F) {
 	event := slices.Concat([]byte{0, 0, 0, 0}, domain.buf, []byte{0, 0, 0, 2, 0, 0, 0, 0})
 	f.Add(uint8(5), message(header{program: programRemote, proc: procEventLifecycleMessage, kind: typeMessage}, event))
 	f.Fuzz(func(t *testing.T, which uint8, says []byte) {
-		c := newClient(&hostileDaemon{says: bytes.NewReader(says), asked: make(chan struct{})})
+		c := newClient(&hostileDaemon{says: bytes.NewReader(says), asked: make(chan struct{})}, Large{})
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)

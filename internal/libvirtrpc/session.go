@@ -28,8 +28,10 @@ const (
 type Admit func(kind Kind, size int) (bool, error)
 
 const (
-	// maxEvent caps an event. It carries a domain's name and a few short strings.
-	maxEvent = 64 << 10
+	// BufferBytes is how much Calls and Answers have of a message at a time.
+	BufferBytes = 32 << 10
+	// MaxEvent caps an event. It carries a domain's name, a few short strings and at most one path, which has up to 4 KiB.
+	MaxEvent = 8 << 10
 
 	procStorageVolUpload = 208
 )
@@ -69,7 +71,7 @@ func NewSession() *Session {
 // Calls copies what the client sends, and notes what may come back for it. It ends with io.EOF between two messages, or with what went
 // wrong.
 func (s *Session) Calls(to io.Writer, from io.Reader) error {
-	buffer := make([]byte, 32<<10)
+	buffer := make([]byte, BufferBytes)
 	for {
 		h, size, err := readHeader(from, buffer)
 		if err != nil {
@@ -96,7 +98,7 @@ func (s *Session) Calls(to io.Writer, from io.Reader) error {
 // Answers copies what the daemon sends, as far as it belongs to what the client asked for and is admitted. Anything else ends it
 // with ErrRefused, without a byte of it passed on.
 func (s *Session) Answers(to io.Writer, from io.Reader, admit Admit) error {
-	buffer := make([]byte, 32<<10)
+	buffer := make([]byte, BufferBytes)
 	for {
 		h, size, err := readHeader(from, buffer)
 		if err != nil {
@@ -153,7 +155,7 @@ func (s *Session) judge(h header, size int) (Kind, error) {
 	case h.kind == typeStream && h.status != statusContinue && s.uploads[h.serial]:
 		delete(s.uploads, h.serial)
 		return KindReply, nil
-	case h.kind == typeMessage && h.program == programRemote && s.events[h.proc] && size <= maxEvent:
+	case h.kind == typeMessage && h.program == programRemote && s.events[h.proc] && size <= MaxEvent:
 		return KindEvent, nil
 	default:
 		return 0, fmt.Errorf("%w: nobody asked for program %#x, procedure %d, type %d, serial %d, %d bytes",

@@ -56,7 +56,7 @@ func TestOnlyWhatTheClientAskedForReachesIt(t *testing.T) {
 		"the guest agent's event":              {[][]byte{registering(3, 18)}, [][]byte{said(programRemote, 348, typeMessage, 0, statusOK, 60)}, false},
 		"the metadata's event":                 {[][]byte{registering(3, 23)}, [][]byte{said(programRemote, 379, typeMessage, 0, statusOK, 60)}, false},
 		"an event that nobody registered for":  {[][]byte{registering(3, 13)}, [][]byte{lifecycle}, true},
-		"an event as long as it wants":         {[][]byte{registering(3, eventIDLifecycle)}, [][]byte{said(programRemote, procEventLifecycleMessage, typeMessage, 0, statusOK, maxEvent)}, true},
+		"an event as long as it wants":         {[][]byte{registering(3, eventIDLifecycle)}, [][]byte{said(programRemote, procEventLifecycleMessage, typeMessage, 0, statusOK, MaxEvent)}, true},
 		"the end of an upload":                 {[][]byte{upload}, [][]byte{uploading, uploaded}, false},
 		"an upload that fails":                 {[][]byte{upload}, [][]byte{uploading, said(programRemote, procStorageVolUpload, typeStream, serial, failed, 50)}, false},
 		"two ends of an upload":                {[][]byte{upload}, [][]byte{uploading, uploaded, uploaded}, true},

@@ -179,7 +179,7 @@ func TestGraphicsSendASocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newClient(here)
+	c := newClient(here, Large{})
 	defer c.Close()
 	sent, err := os.Create(filepath.Join(t.TempDir(), "sent"))
 	if err != nil {

@@ -14,11 +14,16 @@ import (
 // Env has the container's limit in bytes; the manifests fill it in by the downward API.
 const Env = "MEMORY_LIMIT"
 
-// share is how much of the limit Go may use, in percent. The rest is for what Go does not count: the binary, and files in memory.
-const share = 90
+// Shares of the limit that Go may use, in percent. The rest is for what Go does not count.
+const (
+	// GoAlone is for a program in Go: the rest is for the binary, and files in memory.
+	GoAlone = 90
+	// WithLibvirt is for virt-handler: libvirt's C library keeps what launchers answer outside of Go's heap, and the agent makes files in memory.
+	WithLibvirt = 60
+)
 
-// Apply sets the limit, unless nothing says what it is or GOMEMLIMIT says something else.
-func Apply() error {
+// Apply sets the limit to a share of the container's, unless nothing says what that is or GOMEMLIMIT says something else.
+func Apply(share int64) error {
 	text := os.Getenv(Env)
 	if text == "" || os.Getenv("GOMEMLIMIT") != "" {
 		return nil

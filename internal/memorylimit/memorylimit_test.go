@@ -13,11 +13,13 @@ func TestApply(t *testing.T) {
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })
 	for _, tc := range []struct {
 		env, goEnv string
+		share      int64
 		want       int64
 		fails      bool
 	}{
 		{env: "", want: before},
-		{env: "1000000000", want: 900000000},
+		{env: "1000000000", share: GoAlone, want: 900000000},
+		{env: "1000000000", share: WithLibvirt, want: 600000000},
 		{env: "1000000000", goEnv: "1GiB", want: before},
 		{env: "1Gi", want: before, fails: true},
 		{env: "0", want: before, fails: true},
@@ -25,7 +27,7 @@ func TestApply(t *testing.T) {
 		debug.SetMemoryLimit(before)
 		t.Setenv(Env, tc.env)
 		t.Setenv("GOMEMLIMIT", tc.goEnv)
-		err := Apply()
+		err := Apply(tc.share)
 		if got := debug.SetMemoryLimit(-1); got != tc.want || (err != nil) != tc.fails {
 			t.Errorf("%+v: got %d, %v", tc, got, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -49,6 +50,8 @@ import (
 const (
 	// clientQPS and clientBurst are virt-handler's in KubeVirt.
 	clientQPS, clientBurst = 50, 100
+	// firstConnections is the time over which an agent that starts connects to the launchers that are there.
+	firstConnections = 3 * time.Second
 	// name is how the agent calls itself in events.
 	name = "virt-handler"
 )
@@ -164,7 +167,10 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 	}
 	node := facts.Node{Arch: runtime.GOARCH, NUMACells: cells}
 	notices := reconciler.NewNotices()
-	connections, err := rpc.NewManager(rpc.Options{PodsDir: o.podsDir(), RelayDir: filepath.Join(o.PrivateDir, "r")}, notices.Notify)
+	answers := hypervisor.NewAnswers()
+	connections, err := rpc.NewManager(rpc.Options{
+		PodsDir: o.podsDir(), RelayDir: filepath.Join(o.PrivateDir, "r"), Answers: answers, FirstConnections: firstConnections,
+	}, notices.Notify)
 	if err != nil {
 		return err
 	}
@@ -175,7 +181,7 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 	if err := mgr.Add(networks); err != nil {
 		return err
 	}
-	if err := setupServer(mgr, o, connections); err != nil {
+	if err := setupServer(mgr, o, connections, answers); err != nil {
 		return err
 	}
 	moves, err := newMigrations(mgr, o)
@@ -197,6 +203,7 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 		Notify:   notices.Notify,
 		Facts:    node,
 		Machines: Machines{connections},
+		Answers:  answers,
 		Networks: networks,
 		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: o.podsDir(), Pod: pod} },
 		Files:    func(p *hypervisor.Process) reconciler.Files { return o.podFiles(p) },
@@ -220,7 +227,7 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 
 // setupServer serves virt-api what guests are asked for. Nothing waits for it: until there is a certificate, and somebody to
 // trust, the server refuses connections, and guests are looked after all the same.
-func setupServer(mgr ctrl.Manager, o *Options, connections *rpc.Manager) error {
+func setupServer(mgr ctrl.Manager, o *Options, connections *rpc.Manager, answers *hypervisor.Answers) error {
 	trust := certificate.Trust(o.TrustDir)
 	own := certificate.NewSource(mgr.GetConfig(), certificate.AgentServing, certificate.AgentSubject(o.Node), trust)
 	if err := mgr.Add(own); err != nil {
@@ -229,7 +236,7 @@ func setupServer(mgr ctrl.Manager, o *Options, connections *rpc.Manager) error {
 	served, err := server.New(server.Options{
 		TLS:     certificate.AgentServer(own, trust),
 		Address: net.JoinHostPort(o.PodIP, strconv.Itoa(o.ConsoleServerPort)), Node: o.Node,
-		Client: mgr.GetClient(), Machines: Served{connections},
+		Client: mgr.GetClient(), Machines: Served{connections}, Answers: answers,
 	})
 	if err != nil {
 		return err

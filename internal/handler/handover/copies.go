@@ -208,7 +208,7 @@ func (c *Copies) copyGuest(ctx context.Context, begun *Copy, m Migration) error 
 	if err != nil {
 		return err
 	}
-	request, err := c.request(begun, m, destination, live)
+	request, err := c.request(ctx, begun, m, destination, live)
 	if err != nil {
 		return err
 	}
@@ -267,7 +267,7 @@ func (c *Copies) patiently(ctx context.Context, begun *Copy, ask func() error) e
 }
 
 // request is what libvirt is told.
-func (c *Copies) request(begun *Copy, m Migration, d *Destination, live *libvirtxml.Domain) (*hypervisor.CopyRequest, error) {
+func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Destination, live *libvirtxml.Domain) (*hypervisor.CopyRequest, error) {
 	if _, err := netip.ParseAddr(d.Address); err != nil {
 		// It becomes a part of a URI.
 		return nil, fmt.Errorf("the address of the target's launcher Pod: %w", err)
@@ -277,7 +277,7 @@ func (c *Copies) request(begun *Copy, m Migration, d *Destination, live *libvirt
 		return nil, errPlain
 	}
 	built := &libvirtxml.Domain{}
-	if err := hypervisor.ReadXML(d.Domain, built); err != nil {
+	if err := hypervisor.ReadXML(ctx, d.Domain, built); err != nil {
 		return nil, fmt.Errorf("read the domain that the target's agent built: %w", err)
 	}
 	there, err := domain.ForTarget(live, built)

@@ -41,7 +41,7 @@ func FuzzTarget(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, running, prepared string) {
 		live, built := &libvirtxml.Domain{}, &libvirtxml.Domain{}
-		if hypervisor.ReadXML(running, live) != nil || hypervisor.ReadXML(prepared, built) != nil {
+		if hypervisor.ReadXML(t.Context(), running, live) != nil || hypervisor.ReadXML(t.Context(), prepared, built) != nil {
 			return
 		}
 		there, err := domain.ForTarget(live, built)

@@ -22,7 +22,7 @@ func FuzzReadXML(f *testing.F) {
 	f.Add(`</domain></domain><domain>`)
 	f.Fuzz(func(t *testing.T, text string) {
 		read := &libvirtxml.Domain{}
-		if err := hypervisor.ReadXML(text, read); err != nil {
+		if err := hypervisor.ReadXML(t.Context(), text, read); err != nil {
 			return
 		}
 		if elements := strings.Count(text, "<"); len(text) > hypervisor.MaxXML || elements > 4*hypervisor.MaxXMLElements {

@@ -53,7 +53,7 @@ func TestXMLIsCountedBeforeItIsParsed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			err := hypervisor.ReadXML(tc.text, &libvirtxml.Domain{})
+			err := hypervisor.ReadXML(t.Context(), tc.text, &libvirtxml.Domain{})
 			runtime.ReadMemStats(&after)
 			if refused := errors.Is(err, hypervisor.ErrXML); refused != tc.refused || !refused && err != nil {
 				t.Errorf("refused: %t, want %t (%v)", refused, tc.refused, err)

@@ -38,10 +38,10 @@ import (
 )
 
 const (
-	// maxVMIs is how many VMIs are reconciled at a time: more than a node has, so that each has a goroutine of its own whenever there is
+	// MaxVMIs is how many VMIs are reconciled at a time: more than a node has, so that each has a goroutine of its own whenever there is
 	// something to do for it. What a reconcile waits for, such as a libvirtd or storage, holds up that VMI and no other one. A kubelet
 	// runs 110 Pods, and none that is supported more than 500. A worker that has nothing to do takes 4 KiB.
-	maxVMIs = 512
+	MaxVMIs = 512
 	// apiTurns is how many reconciles use the API server at a time. They take turns by namespace.
 	apiTurns = 10
 	// firstRetry and maxRetry are the pauses after a failure: those of controller-runtime, which has in addition a limit on the retries
@@ -80,6 +80,8 @@ type Options struct {
 	Facts facts.Node
 	// Machines leads to the hypervisors.
 	Machines Machines
+	// Answers shares the memory for answers of launchers that are not small.
+	Answers *hypervisor.Answers
 	// Networks connects guests.
 	Networks Networks
 	// Content reads the volumes of a Pod that hold files.
@@ -142,7 +144,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, notices *Notices) error 
 		WatchesRawSource(incoming).
 		WatchesRawSource(notices).
 		WithOptions(controller.Options{
-			MaxConcurrentReconciles: maxVMIs,
+			MaxConcurrentReconciles: MaxVMIs,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, maxRetry),
 		}).
 		Complete(r)
@@ -150,6 +152,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, notices *Notices) error 
 
 // Reconcile brings one VMI a step further and reports how it is.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	// Descriptions of the domain are kept until the end.
+	ctx, end := r.Answers.Begin(ctx, req.Namespace)
+	defer end()
 	s, err := r.read(ctx, req.NamespacedName)
 	if err != nil || s == nil {
 		return result(ctx, err)

@@ -23,7 +23,7 @@ func FuzzScreenshot(f *testing.F) {
 		if ppm {
 			mime = ppmType
 		}
-		screen, err := readImage(mime, bytes.NewReader(sent))
+		screen, err := readImage(mime, bytes.NewReader(sent), func(int64) error { return nil })
 		if err != nil {
 			return
 		}

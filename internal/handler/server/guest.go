@@ -17,16 +17,11 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/turns"
 )
 
-// screenWeight is as how many questions an image of a screen counts, for the memory that it takes.
-const screenWeight = 8
-
 // question is a verb that waits for a guest, or whose answer takes memory while it is made. Namespaces take turns: guests of one that do not
 // answer hold up nobody else's.
-func (s *Server) question(weight int64, do verb) verb {
-	// Tests have fewer.
-	weight = min(weight, int64(min(s.Limits.Questions, s.Limits.QuestionsPerNamespace)))
+func (s *Server) question(do verb) verb {
 	return func(w http.ResponseWriter, r *http.Request, t *target) error {
-		release, err := s.questions.Take(r.Context(), t.vmi.Namespace, weight)
+		release, err := s.questions.Take(r.Context(), t.vmi.Namespace, 1)
 		if errors.Is(err, turns.ErrTooMany) {
 			return tooMany(fmt.Sprintf("%d questions to guests of namespace %s on the node wait for an answer or for their turn, which is all that may",
 				s.Limits.QuestionsPerNamespace+s.Limits.QuestionsWaiting, t.vmi.Namespace))
@@ -35,7 +30,10 @@ func (s *Server) question(weight int64, do verb) verb {
 			return err
 		}
 		defer release()
-		return do(w, r, t)
+		// What was asked is kept until it is answered.
+		ctx, end := s.Answers.Begin(r.Context(), t.vmi.Namespace)
+		defer end()
+		return do(w, r.WithContext(ctx), t)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/handler/server"
 )
 
 func guestAgent() *hypervisor.GuestAgent {
@@ -188,6 +189,14 @@ func TestScreenshotOfPNG(t *testing.T) {
 	large := encode(1, 1)
 	binary.BigEndian.PutUint32(large[16:], 1<<16)
 	binary.BigEndian.PutUint32(large[29:], crc32.ChecksumIEEE(large[12:29]))
+	// What takes more memory than its pixels: 16 bits for a colour, and interlaced.
+	var deep bytes.Buffer
+	if err := png.Encode(&deep, image.NewRGBA64(image.Rect(0, 0, 2, 2))); err != nil {
+		t.Fatal(err)
+	}
+	interlaced := encode(2, 2)
+	interlaced[28] = 1
+	binary.BigEndian.PutUint32(interlaced[29:], crc32.ChecksumIEEE(interlaced[12:29]))
 	whole := encode(720, 400)
 	for name, c := range map[string]struct {
 		image []byte
@@ -197,6 +206,8 @@ func TestScreenshotOfPNG(t *testing.T) {
 		"half a screen":  {whole[:len(whole)/2], "no image"},
 		"only its name":  {whole[:8], "no image"},
 		"a large screen": {large, "too large"},
+		"a deep one":     {deep.Bytes(), "16 bits for a colour"},
+		"an interlaced":  {interlaced, "interlaced by method 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, nil)
@@ -212,6 +223,38 @@ func TestScreenshotOfPNG(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestAScreenshotWaitsForMemoryAndGivesItBack(t *testing.T) {
+	answers := hypervisor.NewAnswers()
+	n := newNode(t, func(o *server.Options) { o.Answers = answers })
+	n.launcher.SetScreen([]byte("P6 1 1 255 abc"))
+	release, err := answers.Take(t.Context(), vmiKey.Namespace, hypervisor.AnswersPerNamespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	codes := make(chan int, 1)
+	go func() {
+		code, _ := n.do(http.MethodGet, n.url("", agentapi.Screenshot), "")
+		codes <- code
+	}()
+	// Another namespace's memory is free meanwhile.
+	other, err := answers.Take(t.Context(), "other", hypervisor.AnswerBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other()
+	if len(codes) > 0 {
+		t.Error("it has not waited")
+	}
+	release()
+	if code := <-codes; code != http.StatusOK {
+		t.Errorf("got %d", code)
+	}
+	if release, err = answers.Take(t.Context(), vmiKey.Namespace, hypervisor.AnswersPerNamespace); err != nil {
+		t.Fatal(err)
+	}
+	release()
 }
 
 func TestThePointerIsMovedFirst(t *testing.T) {

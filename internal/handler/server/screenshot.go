@@ -12,7 +12,6 @@ import (
 	"image/png"
 	"io"
 	"net/http"
-	"strconv"
 
 	"github.com/vireo-project/vireo/internal/agentapi"
 )
@@ -25,7 +24,11 @@ const (
 	maxSide   = 8192
 	maxPixels = 16 << 20
 	// maxImage bounds an image as it comes: four bytes for each pixel and something around it.
-	maxImage = 4*maxPixels + 1<<20
+	maxImage = bytesPerPixel*maxPixels + 1<<20
+	// bytesPerPixel is that of an image in memory.
+	bytesPerPixel = 4
+	// pngDepth and pngInterlace are where a PNG has the number of bits for a colour and whether it is interlaced. Source: ISO/IEC 15948, 11.2.1.
+	pngDepth, pngInterlace = 24, 28
 )
 
 // screenshot answers with an image of the guest's screen.
@@ -40,46 +43,57 @@ func (s *Server) screenshot(w http.ResponseWriter, r *http.Request, t *target) e
 			return err
 		}
 	}
-	var encoded bytes.Buffer
-	err = t.machine.Screenshot(r.Context(), t.domain, func(mime string, from io.Reader) error {
-		screen, err := readImage(mime, io.LimitReader(from, maxImage))
-		if err != nil {
+	// The image is kept until all of it is sent.
+	release := func() {}
+	defer func() { release() }()
+	var screen image.Image
+	err = t.machine.Screenshot(r.Context(), t.domain, func(mime string, from io.Reader) (err error) {
+		screen, err = readImage(mime, io.LimitReader(from, maxImage), func(bytes int64) (err error) {
+			release, err = s.Answers.Take(r.Context(), t.vmi.Namespace, bytes)
 			return err
-		}
-		encoder := png.Encoder{CompressionLevel: png.BestSpeed}
-		return encoder.Encode(&encoded, screen)
+		})
+		return err
 	})
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", pngType)
-	w.Header().Set("Content-Length", strconv.Itoa(encoded.Len()))
 	w.WriteHeader(http.StatusOK)
-	_, _ = encoded.WriteTo(w)
+	// Not into memory first: it would take as much again. The client may be gone by now, which is nobody's problem.
+	encoder := png.Encoder{CompressionLevel: png.BestSpeed}
+	_ = encoder.Encode(w, screen)
 	return nil
 }
 
 var errImage = errors.New("the screenshot is no image")
 
-// readImage reads an image that the launcher made, and with that checks it: it is shown to people.
-func readImage(mime string, from io.Reader) (image.Image, error) {
+// readImage reads an image that the launcher made, and with that checks it: it is shown to people. It calls reserve before there is an image
+// in memory, with the size that it will have at most.
+func readImage(mime string, from io.Reader, reserve func(bytes int64) error) (image.Image, error) {
 	switch mime {
 	case ppmType:
-		return readPPM(bufio.NewReader(from))
+		return readPPM(bufio.NewReader(from), reserve)
 	case pngType:
-		return readPNG(from)
+		return readPNG(from, reserve)
 	default:
 		return nil, fmt.Errorf("the screenshot is of type %q, neither %s nor %s", mime, pngType, ppmType)
 	}
 }
 
-func readPNG(from io.Reader) (image.Image, error) {
+func readPNG(from io.Reader, reserve func(int64) error) (image.Image, error) {
 	var head bytes.Buffer
 	config, err := png.DecodeConfig(io.TeeReader(from, &head))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errImage, err)
 	}
 	if err := checkSize(config.Width, config.Height); err != nil {
+		return nil, err
+	}
+	// QEMU's have 8 bits for a colour and are not interlaced. Others take up to four times the memory.
+	if header := head.Bytes(); header[pngDepth] > 8 || header[pngInterlace] != 0 {
+		return nil, fmt.Errorf("%w: it has %d bits for a colour, interlaced by method %d", errImage, header[pngDepth], header[pngInterlace])
+	}
+	if err := reserve(bytesPerPixel * int64(config.Width*config.Height)); err != nil {
 		return nil, err
 	}
 	screen, err := png.Decode(io.MultiReader(&head, from))
@@ -97,7 +111,7 @@ func checkSize(width, height int) error {
 }
 
 // readPPM reads an image as QEMU writes it: P6, width, height, 255, and three bytes a pixel. Source: netpbm's ppm(5).
-func readPPM(from *bufio.Reader) (*image.RGBA, error) {
+func readPPM(from *bufio.Reader, reserve func(int64) error) (*image.RGBA, error) {
 	var magic string
 	var width, height, depth int
 	for _, field := range []any{&magic, &width, &height, &depth} {
@@ -113,6 +127,9 @@ func readPPM(from *bufio.Reader) (*image.RGBA, error) {
 		return nil, fmt.Errorf("%w: it begins with %q %d %d %d", errImage, magic, width, height, depth)
 	}
 	if err := checkSize(width, height); err != nil {
+		return nil, err
+	}
+	if err := reserve(bytesPerPixel * int64(width*height)); err != nil {
 		return nil, err
 	}
 	screen := image.NewRGBA(image.Rect(0, 0, width, height))

@@ -19,6 +19,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/handler/httpserver"
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/turns"
 	"github.com/vireo-project/vireo/internal/handler/vsock"
 )
@@ -49,6 +50,8 @@ type Options struct {
 	Client client.Reader
 	// Machines leads to the hypervisors.
 	Machines Machines
+	// Answers shares the memory for answers of launchers that are not small.
+	Answers *hypervisor.Answers
 	// Limits bound what clients can take of the agent; what is zero is as in DefaultLimits.
 	Limits Limits
 }
@@ -150,11 +153,11 @@ func (s *Server) routes() http.Handler {
 		"PUT /" + agentapi.Unpause:                            act(Machine.Unpause),
 		"PUT /" + agentapi.Reset:                              act(Machine.Reset),
 		"PUT /" + agentapi.SoftReboot:                         act(Machine.Reboot),
-		"GET /" + agentapi.Screenshot:                         s.question(screenWeight, s.screenshot),
-		"GET /" + agentapi.GuestOSInfo:                        s.question(1, guestOSInfo),
-		"GET /" + agentapi.UserList:                           s.question(1, userList),
-		"GET /" + agentapi.FilesystemList:                     s.question(1, filesystemList),
-		"PUT /" + agentapi.Freeze:                             s.question(1, freeze),
+		"GET /" + agentapi.Screenshot:                         s.question(s.screenshot),
+		"GET /" + agentapi.GuestOSInfo:                        s.question(guestOSInfo),
+		"GET /" + agentapi.UserList:                           s.question(userList),
+		"GET /" + agentapi.FilesystemList:                     s.question(filesystemList),
+		"PUT /" + agentapi.Freeze:                             s.question(freeze),
 		"PUT /" + agentapi.Unfreeze:                           act(Machine.Thaw),
 		"GET /" + agentapi.PortForward + "/{port}":            s.portForward,
 		"GET /" + agentapi.PortForward + "/{port}/{protocol}": s.portForward,

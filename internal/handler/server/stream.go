@@ -31,6 +31,9 @@ const (
 	clientPatience = 30 * time.Second
 	// guestPatience is how long the guest's side may take nothing of what the client sent.
 	guestPatience = 5 * time.Minute
+	// StreamBytes is what a stream takes: a buffer for each direction and what is between two reads of the launcher, and as much again for the
+	// websocket, TLS and goroutines.
+	StreamBytes = 5 * pieceSize
 	// maxReason is the length of a close frame's reason. Source: RFC 6455, 5.5 and 5.5.1.
 	maxReason = 123
 )

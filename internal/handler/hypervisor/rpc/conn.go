@@ -41,6 +41,11 @@ type Options struct {
 	RelayDir string
 	// MaxCall bounds each call more tightly than the call itself does. Zero means that it does not.
 	MaxCall time.Duration
+	// Answers shares the memory for answers that are not small.
+	Answers *hypervisor.Answers
+	// FirstConnections is the time over which the connections are spread that are asked for within it, counted from the start. Zero means
+	// that they are made at once.
+	FirstConnections time.Duration
 	// CheckPeer verifies the process behind a socket. Nil means the real check: QEMU's user, in the Pod's cgroup.
 	CheckPeer func(conn *net.UnixConn, pod types.UID) (*hypervisor.Process, error)
 }

@@ -60,6 +60,8 @@ type copier struct {
 // Copy copies a guest to another launcher, where it stays paused, and ends it here as migrated. An error says what went
 // wrong and nothing about either guest: ask Source and Target.
 func (c *Conn) Copy(ctx context.Context, r hypervisor.CopyRequest) error {
+	ctx, end := c.begin(ctx)
+	defer end()
 	opening, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	source, domain, err := c.direct(opening, r.Domain)
@@ -79,11 +81,11 @@ func (c *Conn) Copy(ctx context.Context, r hypervisor.CopyRequest) error {
 	defer c.notify()
 	source.KeepAlive(aliveInterval, alivePatience)
 	target.KeepAlive(aliveInterval, alivePatience)
-	end := c.guestEnd(ctx)
-	defer end.Close()
+	guestEnd := c.guestEnd(ctx)
+	defer guestEnd.Close()
 	c.postCopy.Store(false)
 	m := copier{
-		CopyRequest: r, source: source, target: target, domain: domain, end: end, since: c.suspendedSince, postCopyAsked: c.postCopy.Load,
+		CopyRequest: r, source: source, target: target, domain: domain, end: guestEnd, since: c.suspendedSince, postCopyAsked: c.postCopy.Load,
 		cancel: func(ctx context.Context) error { return c.CancelCopy(ctx, r.Domain) },
 		begun: func(ctx context.Context) error {
 			if r.MaxDowntime == 0 {

@@ -28,7 +28,7 @@ func (c *Conn) direct(ctx context.Context, domain string) (*libvirtrpc.Client, l
 		return nil, libvirtrpc.Domain{}, err
 	}
 	_ = process.Dir.Close()
-	client, err := libvirtrpc.Open(ctx, launcher)
+	client, err := libvirtrpc.OpenLimited(ctx, launcher, limits(ctx))
 	if err != nil {
 		return nil, libvirtrpc.Domain{}, fromClient("connect", err)
 	}
@@ -44,6 +44,8 @@ func (c *Conn) direct(ctx context.Context, domain string) (*libvirtrpc.Client, l
 func (c *Conn) within(ctx context.Context, limit time.Duration, domain, what string, do func(context.Context, *libvirtrpc.Client, libvirtrpc.Domain) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	ctx, end := c.begin(ctx)
+	defer end()
 	client, found, err := c.direct(ctx, domain)
 	if err != nil {
 		return err

@@ -33,22 +33,29 @@ func withDomain(l *libvirt.Connect, name string, fn func(*libvirt.Domain) error)
 
 // Domain describes the domain of a name, or fails with hypervisor.ErrNoDomain.
 func (c *Conn) Domain(ctx context.Context, name string) (*hypervisor.Domain, error) {
+	ctx, end := c.begin(ctx)
+	defer end()
 	var found *hypervisor.Domain
+	var text string
 	err := c.call(ctx, queryTimeout, "look at the domain", func(l *libvirt.Connect) error {
 		return withDomain(l, name, func(d *libvirt.Domain) error {
 			state, reason, err := d.GetState()
 			if err != nil {
 				return err
 			}
-			definition, err := describe(d, 0)
-			if err != nil {
+			if text, err = c.describe(ctx, d, 0); err != nil {
 				return err
 			}
-			found = &hypervisor.Domain{XML: definition}
+			found = &hypervisor.Domain{}
 			found.State, found.Reason = stateOf(state, reason)
 			return nil
 		})
 	})
+	if err != nil {
+		return nil, err
+	}
+	// The launcher does not have to wait for memory.
+	found.XML, err = readDomain(ctx, text)
 	return found, err
 }
 
@@ -58,27 +65,36 @@ func (c *Conn) Define(ctx context.Context, definition *libvirtxml.Domain) (*libv
 	if err != nil {
 		return nil, fmt.Errorf("write the domain's XML: %w", err)
 	}
-	var defined *libvirtxml.Domain
+	ctx, end := c.begin(ctx)
+	defer end()
+	var described string
 	err = c.call(ctx, actTimeout, "define the domain", func(l *libvirt.Connect) error {
 		domain, err := l.DomainDefineXML(text)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = domain.Free() }()
-		defined, err = describe(domain, libvirt.DOMAIN_XML_INACTIVE)
+		described, err = c.describe(ctx, domain, libvirt.DOMAIN_XML_INACTIVE)
 		return err
 	})
-	return defined, err
-}
-
-// describe has libvirtd describe a domain.
-func describe(d *libvirt.Domain, flags libvirt.DomainXMLFlags) (*libvirtxml.Domain, error) {
-	text, err := d.GetXMLDesc(flags)
 	if err != nil {
 		return nil, err
 	}
+	return readDomain(ctx, described)
+}
+
+// describe has libvirtd describe a domain, within the conversation of the context.
+func (c *Conn) describe(ctx context.Context, d *libvirt.Domain, flags libvirt.DomainXMLFlags) (text string, err error) {
+	err = c.large(ctx, func() error {
+		text, err = d.GetXMLDesc(flags)
+		return err
+	})
+	return text, err
+}
+
+func readDomain(ctx context.Context, text string) (*libvirtxml.Domain, error) {
 	described := &libvirtxml.Domain{}
-	if err := hypervisor.ReadXML(text, described); err != nil {
+	if err := hypervisor.ReadXML(ctx, text, described); err != nil {
 		return nil, fmt.Errorf("libvirtd described the domain in XML that cannot be read: %w", err)
 	}
 	return described, nil
@@ -112,10 +128,16 @@ func (c *Conn) Start(ctx context.Context, definition *libvirtxml.Domain, paused 
 
 // DiskSizes is how large a running guest's disks are, in bytes, by the name of their target. Drives without a medium have none.
 func (c *Conn) DiskSizes(ctx context.Context, name string) (map[string]uint64, error) {
+	ctx, end := c.begin(ctx)
+	defer end()
 	sizes := map[string]uint64{}
 	err := c.call(ctx, queryTimeout, "ask for the sizes of disks", func(l *libvirt.Connect) error {
 		return withDomain(l, name, func(d *libvirt.Domain) error {
-			live, err := describe(d, 0)
+			text, err := c.describe(ctx, d, 0)
+			if err != nil {
+				return err
+			}
+			live, err := readDomain(ctx, text)
 			if err != nil || live.Devices == nil {
 				return err
 			}

@@ -39,6 +39,8 @@ const (
 	maxGuestDisks       = 32
 	maxGuestCommands    = 512
 	maxAgentAnswer      = 64 << 10
+	// MaxGuestInfo is what a GuestInfo takes at most that is kept: names of 256 characters of four bytes, and addresses.
+	MaxGuestInfo = 10*1<<10 + maxGuestInterfaces*(2<<10+128+maxGuestAddresses*64)
 )
 
 // guest is a conversation with the guest agent.

@@ -268,7 +268,7 @@ func pass(t *testing.T, from, to net.Conn, m []byte) {
 func TestRelayCutsAnAnswerThatIsTooLong(t *testing.T) {
 	r, client, launcher := startRelay(t, func() {})
 	pass(t, client, launcher, message(procLookup, typeCall, lookupSerial, 40))
-	if _, err := launcher.Write(message(procLookup, typeReply, lookupSerial, maxMessage+1)[:28]); err != nil {
+	if _, err := launcher.Write(message(procLookup, typeReply, lookupSerial, MaxMessage+1)[:28]); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := io.ReadAll(client); err != nil || len(got) != 0 {
@@ -297,7 +297,7 @@ func TestRelayCutsAnAnswerThatNobodyAskedFor(t *testing.T) {
 func TestRelayCopiesBothWays(t *testing.T) {
 	_, client, launcher := startRelay(t, func() {})
 	pass(t, client, launcher, message(procLookup, typeCall, lookupSerial, 40))
-	pass(t, launcher, client, message(procLookup, typeReply, lookupSerial, 100<<10))
+	pass(t, launcher, client, message(procLookup, typeReply, lookupSerial, hypervisor.SmallAnswer))
 }
 
 // A launcher that reports events without end is looked at now and then, and its answers still come through.
@@ -306,7 +306,7 @@ func TestEventsThatAreTooManyAreDropped(t *testing.T) {
 	_, client, launcher := startRelay(t, func() { missed <- struct{}{} })
 	register := message(procRegister, typeCall, lookupSerial, 36)
 	pass(t, client, launcher, register)
-	const flood, eventSize = 3 * burstEvents, 64
+	const flood, eventSize = 3 * BurstEvents, 64
 	go func() {
 		for range flood {
 			if _, err := launcher.Write(message(procLifecycle, typeMessage, noSerial, eventSize)); err != nil {
@@ -329,8 +329,8 @@ func TestEventsThatAreTooManyAreDropped(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if events < burstEvents || events == flood {
-		t.Errorf("%d of %d events came through, want little more than %d", events, flood, burstEvents)
+	if events < BurstEvents || events == flood {
+		t.Errorf("%d of %d events came through, want little more than %d", events, flood, BurstEvents)
 	}
 	select {
 	case <-missed:

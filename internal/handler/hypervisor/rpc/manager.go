@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
@@ -27,9 +28,10 @@ type Manager struct {
 	notify  func(types.NamespacedName)
 	watches *dirWatches
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	started time.Time
 
 	mu       sync.Mutex
 	sessions map[types.UID]*session
@@ -64,7 +66,9 @@ func NewManager(o Options, notify func(types.NamespacedName)) (*Manager, error) 
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Manager{options: o, notify: notify, watches: watches, ctx: ctx, cancel: cancel, sessions: map[types.UID]*session{}}, nil
+	return &Manager{
+		options: o, notify: notify, watches: watches, ctx: ctx, cancel: cancel, started: time.Now(), sessions: map[types.UID]*session{},
+	}, nil
 }
 
 // Start closes all connections when the context ends. The guests do not notice.
@@ -86,9 +90,22 @@ func (m *Manager) Conn(pod hypervisor.PodRef) (*Conn, error) {
 		ctx, cancel := context.WithCancel(m.ctx)
 		s = &session{manager: m, pod: pod, cancel: cancel, err: hypervisor.ErrConnecting}
 		m.sessions[pod.UID] = s
-		m.wg.Go(func() { s.run(ctx) })
+		wait := spread(m.options.FirstConnections, time.Since(m.started), rand.N)
+		m.wg.Go(func() {
+			sleep(ctx, wait)
+			s.run(ctx)
+		})
 	}
 	return s.current()
+}
+
+// spread is how long the first connection to a Pod waits. An agent that starts is asked for all of them at once, and knows no more which
+// launchers were in quarantine.
+func spread(over, since time.Duration, random func(time.Duration) time.Duration) time.Duration {
+	if since >= over {
+		return 0
+	}
+	return random(over)
 }
 
 // Forget ends the connection to a Pod for good.

@@ -18,13 +18,17 @@ import (
 
 // LiveXML is the running domain as it can be given to another libvirtd.
 func (c *Conn) LiveXML(ctx context.Context, domain string) (*libvirtxml.Domain, error) {
-	var live *libvirtxml.Domain
-	err := c.onDomain(ctx, domain, "describe the guest", func(d *libvirt.Domain) error {
-		var err error
-		live, err = describe(d, libvirt.DOMAIN_XML_MIGRATABLE|libvirt.DOMAIN_XML_SECURE)
+	ctx, end := c.begin(ctx)
+	defer end()
+	var text string
+	err := c.onDomain(ctx, domain, "describe the guest", func(d *libvirt.Domain) (err error) {
+		text, err = c.describe(ctx, d, libvirt.DOMAIN_XML_MIGRATABLE|libvirt.DOMAIN_XML_SECURE)
 		return err
 	})
-	return live, err
+	if err != nil {
+		return nil, err
+	}
+	return readDomain(ctx, text)
 }
 
 // Source says how far a guest is from leaving. The job is looked at first: when there is none, the state that follows is not

@@ -16,23 +16,28 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/libvirtrpc"
 )
 
 const (
-	// maxMessage bounds one message from a launcher. libvirt itself allows 32 MiB; the largest honest answer,
+	// MaxMessage bounds one message from a launcher. libvirt itself allows 32 MiB; the largest honest answer,
 	// a domain's XML, stays below 100 KiB.
-	maxMessage = 1 << 20
+	MaxMessage = 1 << 20
 	// bytesPerSecond and burstBytes bound what a launcher can make the agent read, messagesPerSecond and burstMessages how often without
 	// being asked. A launcher that sends more is slowed down, which costs nobody but itself.
 	bytesPerSecond    = 4 << 20
 	burstBytes        = 8 << 20
 	messagesPerSecond = 200
 	burstMessages     = 400
-	// eventInterval and burstEvents bound the events that reach the agent. A start or a migration has fewer than ten. Those that are
+	// eventInterval and BurstEvents bound the events that reach the agent. A start or a migration has fewer than ten. Those that are
 	// too many are dropped, and the agent looks once instead when the next one is allowed.
 	eventInterval = 2 * time.Second
-	burstEvents   = 30
+	BurstEvents   = 20
+	// RelayBytes are the buffers of a relay, one for each direction.
+	RelayBytes = 2 * libvirtrpc.BufferBytes
+	// answerPatience is how long a launcher may take to send an answer that is not small, of which it has said the length.
+	answerPatience = 10 * time.Second
 )
 
 // errMessage is the end of a launcher whose messages are too long.
@@ -51,6 +56,9 @@ type relay struct {
 	bytes, messages, events *rate.Limiter
 	// missing says that missed is going to be called.
 	missing atomic.Bool
+
+	// large lets one call after the other have an answer that is not small.
+	large largeAnswer
 
 	// ctx ends when the relay has been cut, with why as its cause.
 	ctx    context.Context
@@ -77,7 +85,7 @@ func newRelay(dir string, launcher *net.UnixConn, missed func()) (*relay, error)
 	r := &relay{
 		path: path, listener: listener, launcher: launcher, session: libvirtrpc.NewSession(), missed: missed, ctx: ctx, cancel: cancel,
 		bytes: rate.NewLimiter(bytesPerSecond, burstBytes), messages: rate.NewLimiter(messagesPerSecond, burstMessages),
-		events: rate.NewLimiter(rate.Every(eventInterval), burstEvents),
+		events: rate.NewLimiter(rate.Every(eventInterval), BurstEvents),
 	}
 	go r.serve()
 	return r, nil
@@ -107,14 +115,17 @@ func (r *relay) serve() {
 
 // admit keeps what the launcher sends within the caps.
 func (r *relay) admit(kind libvirtrpc.Kind, size int) (bool, error) {
-	if size > maxMessage {
+	if size > MaxMessage {
 		return false, fmt.Errorf("%w: %d bytes", errMessage, size)
 	}
 	if err := r.bytes.WaitN(r.ctx, size); err != nil {
 		return false, err
 	}
 	if kind == libvirtrpc.KindReply {
-		// Calls are what bounds them.
+		// Calls are what bounds their number.
+		if size > hypervisor.SmallAnswer {
+			return true, r.large.admit(r)
+		}
 		return true, nil
 	}
 	if err := r.messages.Wait(r.ctx); err != nil {

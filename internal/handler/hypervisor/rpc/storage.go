@@ -26,6 +26,8 @@ const (
 // Pool returns the directory of the Pod as a storage pool with the volumes that lie in it now. The pool is made
 // when there is none and lives as long as libvirtd.
 func (c *Conn) Pool(ctx context.Context, name, dir string) (*hypervisor.Pool, error) {
+	ctx, end := c.begin(ctx)
+	defer end()
 	found := &hypervisor.Pool{}
 	err := c.call(ctx, actTimeout, "look at the directory "+dir, func(l *libvirt.Connect) error {
 		pool, err := ensurePool(l, name, dir)
@@ -38,7 +40,7 @@ func (c *Conn) Pool(ctx context.Context, name, dir string) (*hypervisor.Pool, er
 			return err
 		}
 		found.Available, found.Capacity = info.Available, info.Capacity
-		found.Volumes, err = volumesOf(pool)
+		found.Volumes, err = c.volumesOf(ctx, pool)
 		return err
 	})
 	return found, err
@@ -64,8 +66,12 @@ func ensurePool(l *libvirt.Connect, name, dir string) (*libvirt.StoragePool, err
 	return l.StoragePoolCreateXML(text, 0)
 }
 
-func volumesOf(pool *libvirt.StoragePool) ([]hypervisor.Volume, error) {
-	list, err := pool.ListAllStorageVolumes(0)
+func (c *Conn) volumesOf(ctx context.Context, pool *libvirt.StoragePool) ([]hypervisor.Volume, error) {
+	var list []libvirt.StorageVol
+	err := c.large(ctx, func() (err error) {
+		list, err = pool.ListAllStorageVolumes(0)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +90,7 @@ func volumesOf(pool *libvirt.StoragePool) ([]hypervisor.Volume, error) {
 			return nil, err
 		}
 		var parsed libvirtxml.StorageVolume
-		if err := hypervisor.ReadXML(text, &parsed); err != nil {
+		if err := hypervisor.ReadXML(ctx, text, &parsed); err != nil {
 			return nil, fmt.Errorf("libvirtd described a volume in XML that cannot be read: %w", err)
 		}
 		if parsed.Type == "file" || parsed.Type == "block" {
