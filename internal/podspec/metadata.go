@@ -4,10 +4,8 @@
 package podspec
 
 import (
-	"crypto/sha1" //nolint:gosec // KubeVirt's hash; it tells names apart and protects nothing
 	"crypto/sha256"
 	"encoding/base32"
-	"encoding/hex"
 	"maps"
 	"strconv"
 	"strings"
@@ -103,7 +101,7 @@ func labels(vmi *v1.VirtualMachineInstance) map[string]string {
 	out[v1.AppLabel] = LauncherAppValue
 	out[v1.CreatedByLabel] = string(vmi.UID)
 	out[v1.DeprecatedVirtualMachineNameLabel] = hostname(vmi)
-	out[v1.VirtualMachineInstanceIDLabel] = instanceID(vmi.Name)
+	out[v1.VirtualMachineInstanceIDLabel] = launcherpod.InstanceID(vmi.Name)
 	labelForSidecar(out, vmi)
 	return out
 }
@@ -129,16 +127,6 @@ func annotations(vmi *v1.VirtualMachineInstance, cfg Config) map[string]string {
 	}
 	out[safeToEvictAnnotation] = strings.Join(local, ",")
 	return out
-}
-
-// instanceID is the value of the label vmi.kubevirt.io/id, by which others find the Pod of a VMI: its name, or the beginning of that and
-// a hash. Source: kubevirt/kubevirt pkg/apimachinery, CalculateVirtualMachineInstanceID.
-func instanceID(name string) string {
-	if len(name) <= validation.DNS1035LabelMaxLength {
-		return name
-	}
-	sum := sha1.Sum([]byte(name)) //nolint:gosec // KubeVirt's hash; it tells names apart and protects nothing
-	return name[:validation.DNS1035LabelMaxLength-hashLength-1] + "-" + hex.EncodeToString(sum[:])[:hashLength]
 }
 
 // LabelValue is a name that fits a label's value: the name itself, or its beginning and a hash.

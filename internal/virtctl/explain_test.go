@@ -48,3 +48,16 @@ func TestExplainFindsObjects(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// A VM that has no instance has Pods by its name alone, and that may be too long for a label's value.
+func TestExplainFindsPodsOfLongNames(t *testing.T) {
+	s := virtctltest.NewServer(t)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "virt-launcher-x", Labels: map[string]string{v1.VirtualMachineInstanceIDLabel: longID}}}
+	s.Add(builder.MakeVM(longName).Namespace(virtctltest.Namespace).Obj(), pod, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "e"}, Reason: "FailedScheduling", Message: "no luck",
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: pod.Name},
+	})
+	if got := s.Run(virtctl.Execute, "explain", "vm/"+longName); got.Code != 0 || !strings.Contains(got.Out, "FailedScheduling Pod/virt-launcher-x: no luck") {
+		t.Errorf("%+v", got)
+	}
+}

@@ -20,9 +20,17 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
+// longName does not fit a label's value, and longID is what stands for it: the digits are of its SHA-1.
+const (
+	longName = "a-virtual-machine-with-a-name-that-is-longer-than-the-value-of-a-label-may-be"
+	longID   = "a-virtual-machine-with-a-name-that-is-longer-than-the--e80ac2c4"
+)
+
 func exposeCluster(t *testing.T) *virtctltest.Server {
 	s := virtctltest.NewServer(t)
 	web := builder.MakeVMI("web").Namespace(virtctltest.Namespace).Masquerade(v1.Port{Name: "http", Port: 80}, v1.Port{Port: 53, Protocol: "UDP"})
+	long := builder.MakeVMI(longName).Namespace(virtctltest.Namespace)
+	s.Add(builder.MakeVM(longName).Namespace(virtctltest.Namespace).Template(long).Obj(), long.Obj())
 	s.Add(builder.MakeVM("demo").Namespace(virtctltest.Namespace).Obj(), builder.MakeVM("web").Namespace(virtctltest.Namespace).Template(web).Obj(), web.Obj())
 	set := func(name string, selector *metav1.LabelSelector) *v1.VirtualMachineInstanceReplicaSet {
 		return &v1.VirtualMachineInstanceReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: name}, Spec: v1.VirtualMachineInstanceReplicaSetSpec{Selector: selector}}
@@ -39,7 +47,9 @@ func TestExpose(t *testing.T) {
 	byID := func(name string) map[string]string { return map[string]string{v1.VirtualMachineInstanceIDLabel: name} }
 	policy := corev1.IPFamilyPolicyPreferDualStack
 	tests := map[string]corev1.ServiceSpec{
-		"vm demo --port=22": {Type: corev1.ServiceTypeClusterIP, Selector: byID("demo"), Ports: []corev1.ServicePort{tcp("", 22, 22)}},
+		"vm demo --port=22":              {Type: corev1.ServiceTypeClusterIP, Selector: byID("demo"), Ports: []corev1.ServicePort{tcp("", 22, 22)}},
+		"vm " + longName + " --port=22":  {Type: corev1.ServiceTypeClusterIP, Selector: byID(longID), Ports: []corev1.ServicePort{tcp("", 22, 22)}},
+		"vmi " + longName + " --port=22": {Type: corev1.ServiceTypeClusterIP, Selector: byID(longID), Ports: []corev1.ServicePort{tcp("", 22, 22)}},
 		"VirtualMachines demo --port=5555 --target-port=22 --node-port=30001 --type=NodePort --port-name=ssh": {
 			Type: corev1.ServiceTypeNodePort, Selector: byID("demo"),
 			Ports: []corev1.ServicePort{{Name: "ssh", Protocol: corev1.ProtocolTCP, Port: 5555, TargetPort: intstr.FromInt32(22), NodePort: 30001}},

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // defaultClassAnnotation marks the storage class of claims that name none.
@@ -77,7 +78,7 @@ func (g *gatherer) machine(ctx context.Context) error {
 }
 
 func (g *gatherer) pods(ctx context.Context) error {
-	selector := client.MatchingLabels{v1.VirtualMachineInstanceIDLabel: g.Name}
+	selector := client.MatchingLabels{v1.VirtualMachineInstanceIDLabel: launcherpod.InstanceID(g.Name)}
 	if g.VMI != nil {
 		selector = client.MatchingLabels{v1.CreatedByLabel: string(g.VMI.UID)}
 	}

@@ -14,10 +14,10 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
@@ -187,10 +187,7 @@ func (o *options) selectPods(ctx context.Context, objects client.Client, service
 		if err := objects.Get(ctx, key, vm); err != nil {
 			return nil, fmt.Errorf("error fetching VirtualMachine: %w", err)
 		}
-		service.Spec.Selector, err = byName(name)
-		if err != nil {
-			return nil, err
-		}
+		service.Spec.Selector = byName(name)
 		if vm.Spec.Template == nil {
 			return nil, nil
 		}
@@ -200,16 +197,13 @@ func (o *options) selectPods(ctx context.Context, objects client.Client, service
 	if err := objects.Get(ctx, key, vmi); err != nil {
 		return nil, fmt.Errorf("error fetching VirtualMachineInstance: %w", err)
 	}
-	service.Spec.Selector, err = byName(name)
-	return ports(&vmi.Spec), err
+	service.Spec.Selector = byName(name)
+	return ports(&vmi.Spec), nil
 }
 
 // byName selects the launcher Pods of one instance, whatever labels its VM has.
-func byName(name string) (map[string]string, error) {
-	if len(name) > validation.LabelValueMaxLength {
-		return nil, fmt.Errorf("the name %s is too long for a label: make a Service with labels of the VM's template", name)
-	}
-	return map[string]string{v1.VirtualMachineInstanceIDLabel: name}, nil
+func byName(name string) map[string]string {
+	return map[string]string{v1.VirtualMachineInstanceIDLabel: launcherpod.InstanceID(name)}
 }
 
 // ports are those that a spec's interfaces list. Ports of a service have names when there are several.

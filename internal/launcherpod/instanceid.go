@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package launcherpod
+
+import (
+	"crypto/sha1" //nolint:gosec // see InstanceID
+	"encoding/hex"
+)
+
+const (
+	// maxInstanceID is the length of a DNS label (RFC 1035). virt-launcher does without Kubernetes' packages, which have it too.
+	maxInstanceID = 63
+	// instanceHashLength are the digits of the hash at the end of a name that was cut.
+	instanceHashLength = 8
+)
+
+// InstanceID is the value of the label vmi.kubevirt.io/id, by which others find the Pod of a VMI: its name, or the beginning of that and
+// a hash. Source: kubevirt/kubevirt pkg/apimachinery, CalculateVirtualMachineInstanceID.
+func InstanceID(name string) string {
+	if len(name) <= maxInstanceID {
+		return name
+	}
+	sum := sha1.Sum([]byte(name)) //nolint:gosec // KubeVirt's hash; it tells names apart and protects nothing
+	return name[:maxInstanceID-instanceHashLength-1] + "-" + hex.EncodeToString(sum[:])[:instanceHashLength]
+}
