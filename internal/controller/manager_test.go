@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -43,21 +44,24 @@ var _ = Describe("Manager", Ordered, func() {
 		}))
 		imports := datavolume.NewStore(mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetScheme())
 		Expect(mgr.Add(imports)).To(Succeed())
-		events, err := recorder.Add(mgr, corev1.EventSource{Component: "virt-controller"})
+		recorded, err := recorder.Add(mgr, corev1.EventSource{Component: "virt-controller"})
 		Expect(err).NotTo(HaveOccurred())
 		Expect((&VirtualMachineInstanceReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorded,
 			Config: store, Namespace: "kubevirt", DataVolumes: imports,
+			AgentRecorder: func(node string) events.EventRecorder {
+				return recorded.As(corev1.EventSource{Component: "virt-handler", Host: node})
+			},
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&VirtualMachineReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events, Config: store,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorded, Config: store,
 			DataVolumes: imports,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&VirtualMachineInstanceReplicaSetReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorded,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&EvacuationReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events, Config: store,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorded, Config: store,
 		}).SetupWithManager(mgr)).To(Succeed())
 		running, stop := context.WithCancel(ctx)
 		done := make(chan error, 1)

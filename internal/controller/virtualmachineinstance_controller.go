@@ -43,6 +43,8 @@ type VirtualMachineInstanceReconciler struct {
 	Live client.Reader
 	// Recorder takes events.
 	Recorder events.EventRecorder
+	// AgentRecorder takes those that name the agent of a node as their source.
+	AgentRecorder func(node string) events.EventRecorder
 	// Config is the cluster's configuration.
 	Config ConfigFeed
 	// DataVolumes are those of the importer, where the cluster has one.
@@ -95,7 +97,7 @@ func (r *VirtualMachineInstanceReconciler) Reconcile(ctx context.Context, reques
 	}
 	config := r.Config.Current()
 	scope := &virtualmachineinstance.Scope{
-		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock),
+		Client: r.Client, Live: r.Live, Recorder: r.Recorder, AgentRecorder: r.AgentRecorder, Now: now(r.Clock),
 		VMI: vmi, DataVolumes: r.DataVolumes, Config: config.Pods(), KubeVirt: config.KubeVirt, Namespace: r.Namespace,
 		AutoCPULimit:      config.AutoCPULimitNamespaces,
 		ReadNetworks:      !config.IsEnabled(clusterconfig.GateExternalNetResources),

@@ -361,7 +361,13 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			Expect(vmi.Status.Reason).To(Equal(reason))
 			Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason, message))
 			Expect(vmi.Finalizers).To(ContainElement(v1.VirtualMachineInstanceFinalizer), "it was not deleted")
-			Expect(w.events.take()).To(HaveExactElements(ContainSubstring(" Stopped: "), Equal("Normal Deleted: Signaled Deletion")))
+			stopped := "Normal Stopped: The VirtualMachineInstance was shut down. " + reason
+			if phase == v1.Failed {
+				stopped = "Warning Stopped: The VirtualMachineInstance crashed. " + reason
+			}
+			source := " [virt-handler on " + vmi.Status.NodeName + "]"
+			Expect(w.events.take()).To(HaveExactElements("Normal Deleted: Signaled Deletion"+source,
+				And(HavePrefix(stopped), HaveSuffix(source))))
 			w.expectQuiet(vmi)
 			ExpectExists(podOf(vmi))
 		},
@@ -392,8 +398,8 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(w.events.take()).To(BeEmpty())
 		w.writes.Take()
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(w.events.take()).To(HaveExactElements("Normal Deleted: VirtualMachineInstance stopping",
-			HavePrefix("Normal Stopped: "), "Normal Deleted: Signaled Deletion"))
+		Expect(w.events.take()).To(HaveExactElements(HavePrefix("Normal Deleted: VirtualMachineInstance stopping"),
+			HavePrefix("Normal Deleted: Signaled Deletion"), HavePrefix("Normal Stopped: The VirtualMachineInstance was shut down. GracePeriodExpired: killed")))
 		w.expectQuiet(vmi)
 	})
 

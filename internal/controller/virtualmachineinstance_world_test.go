@@ -5,6 +5,7 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -38,6 +40,19 @@ func (h *heard) Eventf(_, _ runtime.Object, kind, reason, _, note string, args .
 	defer h.mu.Unlock()
 	h.events = append(h.events, fmt.Sprintf("%s %s: %s", kind, reason, fmt.Sprintf(note, args...)))
 }
+
+// of is where events of another source go to, which is said behind them.
+type of struct {
+	*heard
+	source string
+}
+
+func (o of) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
+	o.heard.Eventf(regarding, related, kind, reason, action, note+" [%s]", append(slices.Clone(args), o.source)...)
+}
+
+// agent is where events go whose source is the agent of a node.
+func (h *heard) agent(node string) events.EventRecorder { return of{h, "virt-handler on " + node} }
 
 func (h *heard) take() []string {
 	h.mu.Lock()
@@ -68,7 +83,7 @@ func newWorld() *world {
 	config.DefaultArchitecture, config.KubeVirt = "amd64", "kubevirt"
 	w := &world{writes: NewWrites(), events: &heard{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	w.VirtualMachineInstanceReconciler = &VirtualMachineInstanceReconciler{
-		Client: w.writes, Live: asController, Recorder: w.events, Config: fixedConfig{config}, Clock: w.clock,
+		Client: w.writes, Live: asController, Recorder: w.events, AgentRecorder: w.events.agent, Config: fixedConfig{config}, Clock: w.clock,
 		Namespace: "kubevirt", DataVolumes: imports{datavolume.From(k8sClient)},
 	}
 	return w

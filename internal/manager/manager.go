@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -131,9 +132,13 @@ func newManager(config *rest.Config, o *Options, certificates *Certificates) (ct
 }
 
 func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) error {
-	events, err := recorder.Add(mgr, corev1.EventSource{Component: componentName})
+	recorded, err := recorder.Add(mgr, corev1.EventSource{Component: componentName})
 	if err != nil {
 		return err
+	}
+	// The names of KubeVirt's controllers, by which tools select events.
+	source := func(component string) events.EventRecorder {
+		return recorded.As(corev1.EventSource{Component: component})
 	}
 	imports := datavolume.NewStore(mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetScheme())
 	if err := mgr.Add(imports); err != nil {
@@ -141,33 +146,33 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 	}
 	installation := &controller.KubeVirtReconciler{
 		Client: mgr.GetClient(), Namespace: o.Namespace, KubeletRoot: o.KubeletRoot,
-		Options: []clusterconfig.Option{o.images()}, Recorder: events, Clock: o.Clock,
+		Options: []clusterconfig.Option{o.images()}, Recorder: source("virt-operator"), Clock: o.Clock,
 	}
 	reconcilers := []interface{ SetupWithManager(ctrl.Manager) error }{
 		installation,
 		&controller.NodeReconciler{
-			Client: mgr.GetClient(), Recorder: events, Namespace: o.Namespace, Config: store,
+			Client: mgr.GetClient(), Recorder: source("node-controller"), Namespace: o.Namespace, Config: store,
 		},
 		&controller.CertificateSigningRequestReconciler{Client: mgr.GetClient(), Namespace: o.Namespace, Config: store, Clock: o.Clock},
 		&controller.VirtualMachineReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events, Config: store,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store,
 			DataVolumes: imports,
 		},
 		&controller.VirtualMachineInstanceReplicaSetReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("virtualmachinereplicaset-controller"),
 		},
 		&controller.VirtualMachineInstanceReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events, Config: store, Namespace: o.Namespace,
-			DataVolumes: imports,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store, Namespace: o.Namespace,
+			DataVolumes: imports, AgentRecorder: agentOf(recorded),
 		},
 		&controller.VirtualMachineInstanceMigrationReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events, Config: store,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store,
 		},
 		&controller.EvacuationReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events, Config: store,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("disruptionbudget-controller"), Config: store,
 		},
 		&controller.WorkloadUpdateReconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events, Config: store, Namespace: o.Namespace,
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("workload-update-controller"), Config: store, Namespace: o.Namespace,
 			DeploymentID: installation.DeploymentID,
 		},
 	}
@@ -177,6 +182,13 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		}
 	}
 	return nil
+}
+
+// agentOf records for the agent of a node what virt-controller says in its place.
+func agentOf(recorded *recorder.Recorder) func(node string) events.EventRecorder {
+	return func(node string) events.EventRecorder {
+		return recorded.As(corev1.EventSource{Component: "virt-handler", Host: node})
+	}
 }
 
 // setupMetrics adds the metrics of guests to those of the process.

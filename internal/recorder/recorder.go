@@ -23,6 +23,7 @@ type Recorder struct {
 	events.EventRecorder
 
 	broadcaster record.EventBroadcaster
+	scheme      *runtime.Scheme
 }
 
 // Add makes a Recorder for a component and adds it to a manager.
@@ -39,7 +40,14 @@ func Add(mgr ctrl.Manager, source corev1.EventSource) (*Recorder, error) {
 func New(sink record.EventSink, scheme *runtime.Scheme, source corev1.EventSource) *Recorder {
 	broadcaster := record.NewBroadcaster()
 	broadcaster.StartRecordingToSink(sink)
-	return &Recorder{EventRecorder: record.NewEventRecorderAdapter(broadcaster.NewRecorder(scheme, source)), broadcaster: broadcaster}
+	r := &Recorder{broadcaster: broadcaster, scheme: scheme}
+	r.EventRecorder = r.As(source)
+	return r
+}
+
+// As records for another component, in the same order.
+func (r *Recorder) As(source corev1.EventSource) events.EventRecorder {
+	return record.NewEventRecorderAdapter(r.broadcaster.NewRecorder(r.scheme, source))
 }
 
 // Start waits until the context ends and then sends no more.

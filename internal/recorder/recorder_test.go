@@ -32,15 +32,24 @@ func TestEventsArriveInTheirOrder(t *testing.T) {
 	r := recorder.New(sink, scheme.Scheme, corev1.EventSource{Component: "virt-test", Host: "node-1"})
 	about := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod", UID: "1"}}
 	const count = 20
+	other := r.As(corev1.EventSource{Component: "virt-other"})
 	for i := range count {
-		r.Eventf(about, nil, corev1.EventTypeNormal, fmt.Sprintf("Reason%02d", i), "Action", "note %d", i)
+		by := r.EventRecorder
+		if i%2 == 1 {
+			by = other
+		}
+		by.Eventf(about, nil, corev1.EventTypeNormal, fmt.Sprintf("Reason%02d", i), "Action", "note %d", i)
 	}
 	for i := range count {
 		event := <-sink.taken
 		if want := fmt.Sprintf("Reason%02d", i); event.Reason != want {
 			t.Fatalf("event %d is %s", i, event.Reason)
 		}
-		if want := fmt.Sprintf("note %d", i); event.Message != want || event.Source.Component != "virt-test" || event.Source.Host != "node-1" {
+		source := corev1.EventSource{Component: "virt-test", Host: "node-1"}
+		if i%2 == 1 {
+			source = corev1.EventSource{Component: "virt-other"}
+		}
+		if want := fmt.Sprintf("note %d", i); event.Message != want || event.Source != source {
 			t.Errorf("event %d is %q of %v", i, event.Message, event.Source)
 		}
 		if event.InvolvedObject.Kind != "Pod" || event.InvolvedObject.UID != "1" || event.LastTimestamp.IsZero() {

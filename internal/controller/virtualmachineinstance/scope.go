@@ -35,6 +35,8 @@ type Scope struct {
 	Live   client.Reader
 	// Recorder takes events, after what they tell about has happened.
 	Recorder events.EventRecorder
+	// AgentRecorder takes those that name the agent of a node as their source.
+	AgentRecorder func(node string) events.EventRecorder
 	// Config is the cluster's part of the launcher Pod.
 	Config podspec.Config
 	// ReadNetworks says that the resources of networks are read from their NetworkAttachmentDefinitions.
@@ -249,9 +251,18 @@ func equalMaps(a, b map[string]string) bool {
 
 // event tells the user what happened to the VMI, and with which Pod.
 func (s *Scope) event(kind, reason, action, note string, args ...any) {
+	s.record(s.Recorder, kind, reason, action, note, args...)
+}
+
+// agentEvent is event for what KubeVirt's agent of the guest's node says.
+func (s *Scope) agentEvent(kind, reason, action, note string, args ...any) {
+	s.record(s.AgentRecorder(s.VMI.Status.NodeName), kind, reason, action, note, args...)
+}
+
+func (s *Scope) record(recorder events.EventRecorder, kind, reason, action, note string, args ...any) {
 	if s.Pod != nil {
-		s.Recorder.Eventf(s.VMI, s.Pod, kind, reason, action, note, args...)
+		recorder.Eventf(s.VMI, s.Pod, kind, reason, action, note, args...)
 		return
 	}
-	s.Recorder.Eventf(s.VMI, nil, kind, reason, action, note, args...)
+	recorder.Eventf(s.VMI, nil, kind, reason, action, note, args...)
 }

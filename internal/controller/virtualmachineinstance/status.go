@@ -24,9 +24,6 @@ import (
 // Pending to Scheduled at once.
 const patience = 3 * time.Second
 
-// reasonStopped is the reason of the event at the end. KubeVirt's name.
-const reasonStopped = "Stopped"
-
 // writeStatus computes the status from what the phases found, writes it if it changed, and then tells what happened.
 func writeStatus(ctx context.Context, s *Scope) error {
 	after := s.VMI.DeepCopy()
@@ -52,21 +49,7 @@ func (s *Scope) tell(before *v1.VirtualMachineInstanceStatus) {
 			"Pod ownership transferred to the node %s", after.NodeName)
 	}
 	if s.End != nil && before.Phase != s.End.Phase {
-		kind := corev1.EventTypeNormal
-		if s.End.Phase == v1.Failed {
-			kind = corev1.EventTypeWarning
-		}
-		if s.End.Reason == ReasonFailedGuarantee || s.End.Reason == ReasonImportFailed {
-			s.event(kind, s.End.Reason, actionEnd, "%s", s.End.Message)
-		}
-		if s.End.Reason == launcherpod.OutcomeDestroyed {
-			s.event(corev1.EventTypeNormal, v1.Deleted.String(), actionEnd, "VirtualMachineInstance stopping")
-		}
-		s.event(kind, reasonStopped, actionEnd, "The VirtualMachineInstance ended: %s: %s", s.End.Reason, s.End.Message)
-		if s.Pod != nil && vmistatus.StageOf(before.Phase) == vmistatus.Live {
-			// KubeVirt's last event about a guest that has ended, which tools wait for.
-			s.event(corev1.EventTypeNormal, v1.Deleted.String(), actionEnd, "Signaled Deletion")
-		}
+		s.tellEnd(before)
 	}
 	if s.End == nil && after.Reason == ReasonNodeUnresponsive && before.Reason != after.Reason {
 		_, message := explainSilence(s)
@@ -77,6 +60,29 @@ func (s *Scope) tell(before *v1.VirtualMachineInstanceStatus) {
 	if s.Problem != nil && problem != nil && (known == nil || *known != *problem) {
 		s.event(corev1.EventTypeWarning, problem.Reason, actionWait, "%s", problem.Message)
 	}
+}
+
+// tellEnd sends the events at the end, in KubeVirt's order and with its words. Those about a guest are there its agent's, and here
+// virt-controller's, who learns the end: they name the agent as their source.
+func (s *Scope) tellEnd(before *v1.VirtualMachineInstanceStatus) {
+	kind, ended := corev1.EventTypeNormal, "The VirtualMachineInstance was shut down."
+	if s.End.Phase == v1.Failed {
+		kind, ended = corev1.EventTypeWarning, "The VirtualMachineInstance crashed."
+	}
+	if s.End.Reason == ReasonFailedGuarantee || s.End.Reason == ReasonImportFailed {
+		s.event(kind, s.End.Reason, actionEnd, "%s", s.End.Message)
+	}
+	tell := s.event
+	if vmistatus.StageOf(before.Phase) == vmistatus.Live {
+		tell = s.agentEvent
+	}
+	if s.End.Reason == launcherpod.OutcomeDestroyed {
+		tell(corev1.EventTypeNormal, v1.Deleted.String(), actionEnd, "VirtualMachineInstance stopping")
+	}
+	if s.Pod != nil && vmistatus.StageOf(before.Phase) == vmistatus.Live {
+		tell(corev1.EventTypeNormal, v1.Deleted.String(), actionEnd, "Signaled Deletion")
+	}
+	tell(kind, v1.Stopped.String(), actionEnd, "%s %s: %s", ended, s.End.Reason, s.End.Message)
 }
 
 // ComputeStatus brings a status to what the scope has found out. It is pure but for the scope's RequeueAfter.
