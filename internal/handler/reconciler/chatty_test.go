@@ -23,6 +23,8 @@ var _ = Describe("A guest that reports something else without end", func() {
 		goOn := a.stopClock()
 		g := makeGuest().schedule(launchers).handOver()
 		g.expectPhase(v1.Running)
+		// A write is counted when it has returned, which is after the API server has it.
+		g.settle()
 		before := a.writes.Load()
 		report := func(version string) {
 			g.launcher.SetGuest(&hypervisor.GuestInfo{OS: hypervisor.GuestOS{Version: version}})
