@@ -28,7 +28,7 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// settle is how long after a change guests are looked at: each look is at all of them, and changes come in numbers. What a quota has left
+// settle is how long after a change guests are reconciled: each time it is all of them, and changes come in numbers. What a quota has left
 // changes with every Pod of its namespace, and matters to a condition only.
 const (
 	settle       = time.Second

@@ -53,9 +53,10 @@ func TestSwitchBackupHooks(t *testing.T) {
 	const command, timeout, post = "pre.hook.backup.velero.io/command", "pre.hook.backup.velero.io/timeout", "post.hook.backup.velero.io/command"
 	skipped := makeVMI().Annotation(podspec.SkipBackupHooksAnnotation, "true").Annotation(command, `["/own"]`).
 		Annotation("init.hook.restore.velero.io/command", `["/own"]`)
-	freeze, thaw := map[string]string{}, ""
+	freeze := map[string]string{}
 	podspec.SwitchBackupHooks(freeze, makeVMI().Obj(), config())
-	if thaw = freeze[post]; thaw == "" || freeze[command] == "" || freeze[timeout] != "60s" {
+	thaw := freeze[post]
+	if thaw == "" || freeze[command] == "" || freeze[timeout] != "60s" {
 		t.Fatalf("a Pod without hooks gets %v", freeze)
 	}
 	for name, tc := range map[string]struct {

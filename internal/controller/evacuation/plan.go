@@ -3,7 +3,7 @@
 
 // Package evacuation decides which guests of a node migrate next because they have to leave it, and carries that out.
 //
-// Nothing is remembered from one look to the next. Of two looks at the same time, or one with a cache that is behind, both choose the
+// Nothing is remembered from one reconciliation to the next. Of two at the same time, or one with a cache that is behind, both choose the
 // same guests in the same order and give their migrations the same names, and the API server takes each once.
 package evacuation
 

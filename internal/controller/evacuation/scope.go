@@ -35,7 +35,7 @@ const (
 	stuckAgain = time.Minute
 )
 
-// Scope is one look at one node.
+// Scope is one reconciliation of one node.
 type Scope struct {
 	// Client reads from the cache and writes to the API server. Live reads from the API server.
 	Client client.Client

@@ -58,7 +58,7 @@ func (h *Heartbeats) Observe(node string, lease *coordinationv1.Lease, now time.
 	last, known := h.seen[node]
 	switch {
 	case !known:
-		// Before the first look there is only the agent's own word. A time in the future counts as now.
+		// Before the first check there is only what the agent itself says. A time in the future counts as now.
 		last = beat{renewed: renewed, at: earlier(renewed, now)}
 	case !last.renewed.Equal(renewed):
 		last = beat{renewed: renewed, at: now}

@@ -27,7 +27,7 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// Scope is one look at one VMI: what the phases see and what they find out.
+// Scope is one reconciliation of one VMI: what the phases see and what they find out.
 type Scope struct {
 	// Client reads from the cache and writes to the API server. Live reads from the API server; it is asked only
 	// before something that a cache that is behind must not decide.

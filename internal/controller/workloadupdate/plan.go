@@ -4,7 +4,7 @@
 // Package workloadupdate decides which guests get a new launcher next, and carries that out: those whose launcher Pod has an older
 // image than the one that is configured, and those whose VMI asks for a change that only another Pod brings.
 //
-// As in package evacuation nothing is remembered from one look to the next. What must outlive a look is on the objects: the failures of a
+// As in package evacuation nothing is remembered from one reconciliation to the next. What must outlive one is on the objects: the failures of a
 // guest are its migrations, and the time of the last evictions is an annotation of the KubeVirt object.
 package workloadupdate
 

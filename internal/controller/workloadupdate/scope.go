@@ -44,7 +44,7 @@ const namePrefix = "kubevirt-workload-update-"
 // that has just started waits as long as the one before it would have.
 const LastEvictionAnnotation = "kubevirt.io/last-workload-eviction"
 
-// Scope is one look at all guests.
+// Scope is one reconciliation of all guests.
 type Scope struct {
 	// Client reads from the cache and writes to the API server. Live reads from the API server.
 	Client client.Client
@@ -237,7 +237,7 @@ func (s *Scope) withdraw(ctx context.Context, m *v1.VirtualMachineInstanceMigrat
 	case apierrors.IsNotFound(err):
 		return nil
 	case apierrors.IsConflict(err):
-		return err // It has gone on: the next look decides.
+		return err // It has gone on: the next reconciliation decides.
 	case err != nil:
 		s.Recorder.Eventf(about, m, corev1.EventTypeWarning, ReasonFailedChangeAborted, action, "Failed to abort change for vmi: %s: %v", about.Name, err)
 		return fmt.Errorf("delete migration %s/%s, which nothing asks for any more: %w", m.Namespace, m.Name, err)

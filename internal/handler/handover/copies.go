@@ -35,7 +35,7 @@ const (
 // the copies: libvirt then keeps the guests where they are.
 type Copies struct {
 	peers Peers
-	// notify is called when there is news of the copy of a VMI.
+	// notify is called when the copy of a VMI has changed.
 	notify func(types.NamespacedName)
 	// declare records how a guest is going to be copied, before that is so.
 	declare func(ctx context.Context, vmi *v1.VirtualMachineInstance, mode v1.MigrationMode) error
@@ -62,7 +62,7 @@ type Tell func(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, action, mess
 type CopiesOptions struct {
 	// Peers reaches the targets' agents.
 	Peers Peers
-	// Notify is called when there is news of the copy of a VMI.
+	// Notify is called when the copy of a VMI has changed.
 	Notify func(types.NamespacedName)
 	// Declare records how a guest is going to be copied, before that is so.
 	Declare func(ctx context.Context, vmi *v1.VirtualMachineInstance, mode v1.MigrationMode) error

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Notices is the source of VMIs that a hypervisor has news of. All hypervisors report through one event loop of libvirt's, so it never
+// Notices is the source of VMIs of which a hypervisor reports a change. All hypervisors report through one event loop of libvirt's, so it never
 // blocks, and holds each VMI at most once however often it is reported.
 type Notices struct {
 	mu    sync.Mutex

@@ -16,7 +16,7 @@ import (
 
 // dirWatches watches directories of all Pods through one inotify instance: a user may have 128 of them
 // (fs.inotify.max_user_instances), and the agent shares root's with the whole node. A watch reports the first change only, so that a
-// Pod that changes a directory all the time costs no more than one event for each look.
+// Pod that changes a directory all the time costs no more than one event for each check.
 type dirWatches struct {
 	instance *os.File
 

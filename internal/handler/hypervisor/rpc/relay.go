@@ -136,7 +136,7 @@ func (r *relay) admit(kind libvirtrpc.Kind, size int) (bool, error) {
 	}
 	if r.missing.CompareAndSwap(false, true) {
 		time.AfterFunc(eventInterval, func() {
-			// Before the look: an event that is dropped during it asks for another one.
+			// Before the check: an event that is dropped during it asks for another one.
 			r.missing.Store(false)
 			if r.ctx.Err() == nil {
 				r.missed()

@@ -67,7 +67,7 @@ func untilDeeper(ctx context.Context, podsDir string, steps []string, depth int,
 	}
 	_ = dir.Close()
 	if now != depth {
-		// It came between the look and the watch.
+		// It came between the check and the watch.
 		return nil
 	}
 	select {
