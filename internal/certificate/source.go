@@ -75,7 +75,17 @@ func (s *Source) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot ask for certificates: %w", err)
 	}
+	var last time.Time
 	for ctx.Err() == nil {
+		// A certificate whose time is over when it is issued, because a clock is wrong, must not make requests without end.
+		if early := s.checkEvery - s.Clock.Since(last); early > 0 {
+			select {
+			case <-ctx.Done():
+				continue
+			case <-s.Clock.After(early):
+			}
+		}
+		last = s.Clock.Now()
 		s.obtain(ctx, client)
 		s.keep(ctx)
 	}

@@ -210,3 +210,23 @@ func TestSourceRenewsLongBeforeTheEnd(t *testing.T) {
 		t.Errorf("%d requests for 4 certificates", n)
 	}
 }
+
+func TestACertificateThatIsOverAtOnceIsNotReplacedWithoutEnd(t *testing.T) {
+	w, role := newWorld(t), APIServing
+	clock := testclock.NewFakeClock(time.Now())
+	// The signer's clock is a week behind.
+	api := newSigner(t, role, func() Authority { return w.authorities[role.Name] }, func() time.Time { return clock.Now().Add(-7 * 24 * time.Hour) })
+	s := NewSource(&rest.Config{}, role, subjectOf(role), w.trust)
+	s.Clock = clock
+	s.connect = func() (kubernetes.Interface, error) { return api.Clientset, nil }
+	run(t, s)
+	steps := int32(0)
+	until(t, "some requests", func() bool {
+		steps++
+		clock.Step(s.checkEvery)
+		return api.requests.Load() >= 4
+	})
+	if n := api.requests.Load(); n > steps+1 {
+		t.Errorf("%d requests in %d minutes", n, steps)
+	}
+}
