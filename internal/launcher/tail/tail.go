@@ -52,10 +52,19 @@ func Run(path string, out io.Writer, stop <-chan os.Signal, patience <-chan time
 		defer func() { _ = r.file.Close() }()
 		return drain(r.file, out)
 	case <-stop:
-		return nil
 	case <-patience:
-		return nil
 	}
+	return rest(path, out)
+}
+
+// rest copies what there is after all: virt-launcher may have opened the pipe at the same moment. If it has not, that is nothing.
+func rest(path string, out io.Writer) error {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) //nolint:gosec // the Pod's own path
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	return drain(file, out)
 }
 
 type result struct {

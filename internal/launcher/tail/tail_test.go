@@ -117,6 +117,35 @@ func TestRunOutlivesARequestToStopWhileTheGuestShutsDown(t *testing.T) {
 	}
 }
 
+func TestRunLosesNothingWhenItIsAskedToStopAsTheLauncherOpensThePipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "console")
+	if err := Make(path); err != nil {
+		t.Fatal(err)
+	}
+	launcher, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, launcher, "last words\n")
+	stop := make(chan os.Signal, 1)
+	stop <- unix.SIGTERM
+	read, out := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		err := Run(path, out, stop, nil)
+		_ = out.Close()
+		ended <- err
+	}()
+	got := make([]byte, len("last words\n"))
+	if _, err := io.ReadFull(read, got); err != nil || string(got) != "last words\n" {
+		t.Errorf("read %q, %v", got, err)
+	}
+	_ = launcher.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // A container that was started again finds the launcher in the middle of its work.
 func TestRunTakesUpAPipeThatIsOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "console")
