@@ -7,13 +7,16 @@ package health
 
 import (
 	"net/http"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sync/singleflight"
+	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
@@ -32,31 +35,49 @@ type Check struct {
 	// ConfigVersion is the resourceVersion of the KubeVirt object that the process goes by, empty without one.
 	ConfigVersion func() string
 
-	mu     sync.Mutex
-	at     time.Time
-	code   int
-	server map[string]any
+	asking singleflight.Group
+	last   atomic.Pointer[answer]
 }
 
-// ServeHTTP implements http.Handler.
-func (c *Check) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	code, server := c.ask()
+// answer is what is known of the API server.
+type answer struct {
+	at      time.Time
+	version *version.Info
+	err     error
+}
+
+// ServeHTTP implements http.Handler. Why the API server cannot be reached is logged: it may name addresses, and anybody may ask.
+func (c *Check) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	found, err := c.ask(r)
+	code, server := http.StatusOK, map[string]any{"connectivity": "ok", "version": found}
+	if err != nil {
+		code, server = http.StatusInternalServerError, map[string]any{"connectivity": "failed", "error": "the API server cannot be reached"}
+	}
 	responsewriters.WriteRawJSON(code, map[string]any{"apiserver": server, "config-resource-version": c.ConfigVersion()}, w)
 }
 
-func (c *Check) ask() (int, map[string]any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if now := time.Now(); c.server == nil || now.Sub(c.at) >= keep {
-		version, err := c.APIServer.ServerVersion()
-		if err != nil {
-			c.code, c.server = http.StatusInternalServerError, map[string]any{"connectivity": "failed", "error": err.Error()}
-		} else {
-			c.code, c.server = http.StatusOK, map[string]any{"connectivity": "ok", "version": version}
-		}
-		c.at = now
+// ask asks the API server, once for all who want to know at the same time, unless that has just been done.
+func (c *Check) ask(r *http.Request) (*version.Info, error) {
+	if last := c.last.Load(); last != nil && time.Since(last.at) < keep {
+		return last.version, last.err
 	}
-	return c.code, c.server
+	done := c.asking.DoChan("", func() (any, error) {
+		found, err := c.APIServer.ServerVersion()
+		if err != nil {
+			log.Log.WithName("health").Error(err, "Cannot reach the API server")
+		}
+		c.last.Store(&answer{at: time.Now(), version: found, err: err})
+		return found, err
+	})
+	select {
+	case result := <-done:
+		if result.Err != nil {
+			return nil, result.Err
+		}
+		return result.Val.(*version.Info), nil
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
 }
 
 // Filter lets those in who may get metrics, and everybody to Path, as KubeVirt does: it tells nothing that is secret.

@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -32,8 +31,8 @@ type API struct {
 	Agents *agent.Client
 	// Config is the configuration of the cluster.
 	Config func() clusterconfig.Config
-	// APIServer tells whether the API server is there.
-	APIServer discovery.ServerVersionInterface
+	// Health tells whether the API server is there, and by which configuration virt-api goes.
+	Health http.Handler
 	// GuestfsImage is the image of libguestfs-tools; empty if there is none.
 	GuestfsImage string
 	// Limits bound the streams.

@@ -6,9 +6,6 @@ package subresource
 import (
 	"net/http"
 
-	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
-	"sigs.k8s.io/controller-runtime/pkg/log"
-
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/version"
 )
@@ -40,16 +37,8 @@ func serveVersion(w http.ResponseWriter, _ *http.Request) error {
 	return nil
 }
 
-// healthz answers in KubeVirt's words.
+// healthz answers what the component's own /healthz answers, as in KubeVirt.
 func (a *API) healthz(w http.ResponseWriter, r *http.Request) error {
-	server, err := a.APIServer.ServerVersion()
-	if err != nil {
-		log.FromContext(r.Context()).Error(err, "Cannot reach the API server")
-		responsewriters.WriteRawJSON(http.StatusInternalServerError, map[string]any{
-			"apiserver": map[string]any{"connectivity": "failed", "error": err.Error()},
-		}, w)
-		return nil
-	}
-	writeObject(w, map[string]any{"apiserver": map[string]any{"connectivity": "ok", "version": server}})
+	a.Health.ServeHTTP(w, r)
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/health"
 	own "github.com/vireo-project/vireo/internal/version"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -36,13 +37,22 @@ func (lostServer) ServerVersion() (*version.Info, error) { return nil, errors.Ne
 
 func TestHealthz(t *testing.T) {
 	w := newWorld(t)
-	if code, text := w.ask(http.MethodGet, root+"healthz", ""); code != http.StatusOK || !strings.Contains(text, `"connectivity": "ok"`) {
-		t.Errorf("got %d %s", code, text)
+	expect := func(wantCode int, connectivity string) {
+		t.Helper()
+		var answer struct {
+			APIServer map[string]any `json:"apiserver"`
+			Version   string         `json:"config-resource-version"`
+		}
+		code, text := w.ask(http.MethodGet, root+"healthz", "")
+		if err := json.Unmarshal([]byte(text), &answer); err != nil || code != wantCode || answer.APIServer["connectivity"] != connectivity || answer.Version != "17" {
+			t.Errorf("got %d %s", code, text)
+		}
 	}
-	w.restart(func(a *API) { a.APIServer = lostServer{} })
-	if code, text := w.ask(http.MethodGet, root+"healthz", ""); code != http.StatusInternalServerError || !strings.Contains(text, "no route") {
-		t.Errorf("got %d %s", code, text)
-	}
+	expect(http.StatusOK, "ok")
+	w.restart(func(a *API) {
+		a.Health = &health.Check{APIServer: lostServer{}, ConfigVersion: func() string { return "17" }}
+	})
+	expect(http.StatusInternalServerError, "failed")
 }
 
 func TestMissingVerbsSayWhat(t *testing.T) {

@@ -28,6 +28,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/health"
 	"github.com/vireo-project/vireo/internal/subresource/agent"
 	"github.com/vireo-project/vireo/test/builder"
 	"github.com/vireo-project/vireo/test/fakeagent"
@@ -68,7 +69,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 		WithObjects(append(objects, agentPod(node))...).Build()
 	w.api = &API{
-		Client: w.client, Config: func() clusterconfig.Config { return w.config }, APIServer: apiServer{},
+		Client: w.client, Config: func() clusterconfig.Config { return w.config }, Health: &health.Check{APIServer: apiServer{}, ConfigVersion: func() string { return "17" }},
 		Agents: agent.New(agent.Options{Pods: w.client, Namespace: installNamespace, Port: w.agent.Port, TLS: w.agent.Authority.Client(t)}),
 	}
 	w.restart(func(*API) {})

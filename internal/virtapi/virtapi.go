@@ -72,7 +72,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	}
 	check := &health.Check{APIServer: version, ConfigVersion: store.Version}
 	api := &subresource.API{
-		Client: reader, Config: store.Current, APIServer: version, GuestfsImage: o.GuestfsImage,
+		Client: reader, Config: store.Current, Health: check, GuestfsImage: o.GuestfsImage,
 		Agents: agent.New(agent.Options{
 			Pods: reader, Namespace: o.Namespace, Port: o.ConsoleServerPort,
 			TLS: func(node string) (*tls.Config, error) {

@@ -28,6 +28,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/health"
 	"github.com/vireo-project/vireo/internal/subresource"
 	"github.com/vireo-project/vireo/internal/subresource/agent"
 	"github.com/vireo-project/vireo/internal/subresource/server"
@@ -156,7 +157,7 @@ func (w *world) serve(ctx context.Context, agents *agent.Client) error {
 	config := clusterconfig.Default()
 	config.FeatureGates = clusterconfig.NewFeatureGates([]string{"ObjectGraph"}, nil)
 	api := &subresource.API{
-		Client: w.client, Agents: agents, APIServer: w.discovery, GuestfsImage: "registry.example/vireo/libguestfs-tools:v1", Config: func() clusterconfig.Config { return config },
+		Client: w.client, Agents: agents, Health: &health.Check{APIServer: w.discovery, ConfigVersion: func() string { return "" }}, GuestfsImage: "registry.example/vireo/libguestfs-tools:v1", Config: func() clusterconfig.Config { return config },
 	}
 	s, err := server.New(server.Options{
 		Listener: listener, Address: "127.0.0.1", Certificate: own, Kubeconfig: w.kubeconfig,

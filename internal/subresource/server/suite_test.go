@@ -29,6 +29,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/health"
 	"github.com/vireo-project/vireo/internal/subresource"
 	"github.com/vireo-project/vireo/internal/subresource/agent"
 	"github.com/vireo-project/vireo/internal/subresource/server"
@@ -81,7 +82,8 @@ func newAPI(config *rest.Config) *subresource.API {
 	apiServer, err := discovery.NewDiscoveryClientForConfig(config)
 	Expect(err).NotTo(HaveOccurred())
 	return &subresource.API{
-		Client: k8s, Config: clusterconfig.Default, APIServer: apiServer,
+		Client: k8s, Config: clusterconfig.Default,
+		Health: &health.Check{APIServer: apiServer, ConfigVersion: func() string { return "17" }},
 		Agents: agent.New(agent.Options{
 			Pods: k8s, Namespace: "kubevirt", Port: nodeAgent.Port, TLS: nodeAgent.Authority.Client(GinkgoT()),
 		}),
