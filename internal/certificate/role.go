@@ -34,6 +34,8 @@ const (
 type Role struct {
 	// Name is the key of its authority in the ConfigMap of bundles.
 	Name string
+	// Component has its certificates: the name of what runs it, and the value of the label kubevirt.io of its Pods.
+	Component string
 	// account may ask for its certificates.
 	account string
 	// purposes are what they are for, and kubernetes are Kubernetes' names of that.
@@ -75,27 +77,27 @@ func ofNode(subject func(node string) Subject) func(requester) (Subject, error) 
 var (
 	// AgentServing is that of the agents towards virt-api. Each certificate is for one node.
 	AgentServing = Role{
-		Name: "virt-handler-serving", account: handlerAccount,
+		Name: "virt-handler-serving", Component: "virt-handler", account: handlerAccount,
 		purposes: serving, kubernetes: servingInKubernetes,
 		subject: ofNode(AgentSubject),
 	}
 	// AgentMigration is that of the agents towards each other: of the node that a guest leaves as a client, and of the one that
 	// it goes to as a server. Each certificate is for one node.
 	AgentMigration = Role{
-		Name: "virt-handler-migration", account: handlerAccount,
+		Name: "virt-handler-migration", Component: "virt-handler", account: handlerAccount,
 		purposes:   []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		kubernetes: []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth, certificatesv1.UsageClientAuth},
 		subject:    ofNode(AgentMigrationSubject),
 	}
 	// APIClient is that of virt-api towards the agents.
 	APIClient = Role{
-		Name: "virt-api-client", account: apiAccount,
+		Name: "virt-api-client", Component: "virt-api", account: apiAccount,
 		purposes: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, kubernetes: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
 		subject: func(requester) (Subject, error) { return APIClientSubject(), nil },
 	}
 	// APIServing is that of virt-api towards the API server's aggregation layer.
 	APIServing = Role{
-		Name: "virt-api-serving", account: apiAccount,
+		Name: "virt-api-serving", Component: "virt-api", account: apiAccount,
 		purposes: serving, kubernetes: servingInKubernetes,
 		subject: func(r requester) (Subject, error) { return APIServingSubject(r.namespace), nil },
 	}

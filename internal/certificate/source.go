@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net/http"
 	"sync"
 	"time"
 
@@ -59,6 +60,7 @@ type Source struct {
 	pair      *tls.Certificate
 	crt, key  []byte
 	listeners []func()
+	failure   error // of the last attempt to get one
 }
 
 // NewSource makes a Source. Until it has run for a while, there is no certificate.
@@ -101,6 +103,7 @@ func (s *Source) obtain(ctx context.Context, client kubernetes.Interface) {
 			return
 		}
 		log.FromContext(ctx).Error(err, "Cannot get a certificate, trying again", "signer", s.role.Signer())
+		s.fail(err)
 		select {
 		case <-ctx.Done():
 		case <-s.Clock.After(pause.Step()):
@@ -195,6 +198,25 @@ func (s *Source) isOrphaned(pair *tls.Certificate, now time.Time) bool {
 // NeedLeaderElection is false: each process has a certificate of its own.
 func (s *Source) NeedLeaderElection() bool { return false }
 
+// Ready is a check of readiness: there is a certificate, and it has not ended. What keeps the process from getting one is in the error.
+func (s *Source) Ready(*http.Request) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	switch {
+	case s.pair != nil && s.Clock.Now().Before(s.pair.Leaf.NotAfter):
+		return nil
+	case s.failure != nil:
+		return fmt.Errorf("there is no certificate of %s: %w", s.role.Signer(), s.failure)
+	}
+	return fmt.Errorf("there is no certificate of %s: it has been asked for", s.role.Signer())
+}
+
+func (s *Source) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failure = err
+}
+
 // Current is the certificate, or nil as long as there is none.
 func (s *Source) Current() *tls.Certificate {
 	s.mu.RLock()
@@ -218,7 +240,7 @@ func (s *Source) OnChange(f func()) {
 
 func (s *Source) set(pair *tls.Certificate, crt, key []byte) {
 	s.mu.Lock()
-	s.pair, s.crt, s.key = pair, crt, key
+	s.pair, s.crt, s.key, s.failure = pair, crt, key, nil
 	listeners := s.listeners
 	s.mu.Unlock()
 	for _, f := range listeners {

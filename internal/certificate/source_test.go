@@ -5,7 +5,9 @@ package certificate
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/go-logr/logr/testr"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -120,6 +123,42 @@ func TestSourceAsksForWhatItsRoleIsAllowed(t *testing.T) {
 		if crt, key := s.PEM(); len(crt) == 0 || len(key) == 0 {
 			t.Errorf("%s: no PEM", role.Name)
 		}
+	}
+}
+
+func TestSourceSaysWhyThereIsNoCertificate(t *testing.T) {
+	w, role := newWorld(t), AgentServing
+	clock := testclock.NewFakeClock(time.Now())
+	api := newSigner(t, role, func() Authority { return w.authorities[role.Name] }, clock.Now)
+	refused := atomic.Bool{}
+	refused.Store(true)
+	api.Clientset.PrependReactor("create", "certificatesigningrequests", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return refused.Load(), nil, apierrors.NewForbidden(certificatesv1.Resource("certificatesigningrequests"), "", errors.New("it has no right to"))
+	})
+	s := NewSource(&rest.Config{}, role, subjectOf(role), w.trust)
+	s.Clock = clock
+	s.connect = func() (kubernetes.Interface, error) { return api.Clientset, nil }
+	if err := s.Ready(nil); err == nil || !strings.Contains(err.Error(), role.Signer()) {
+		t.Errorf("before it begins: %v", err)
+	}
+	run(t, s)
+	until(t, "what is missing", func() bool {
+		err := s.Ready(nil)
+		return err != nil && strings.Contains(err.Error(), role.Signer()) && strings.Contains(err.Error(), "it has no right to")
+	})
+	refused.Store(false)
+	until(t, "a certificate", func() bool {
+		clock.Step(time.Minute)
+		return s.Current() != nil
+	})
+	if err := s.Ready(nil); err != nil {
+		t.Error(err)
+	}
+	// Nobody accepts what has ended.
+	api.silent.Store(true)
+	clock.SetTime(s.Current().Leaf.NotAfter)
+	if err := s.Ready(nil); err == nil {
+		t.Error("ready with a certificate that has ended")
 	}
 }
 

@@ -36,6 +36,8 @@ import (
 // KubeVirtReconciler installs what a KubeVirt object asks for, and removes it with the object.
 type KubeVirtReconciler struct {
 	client.Client
+	// Live reads from the API server: the cache does not have the Pods of components.
+	Live client.Reader
 	// Namespace is the install namespace. Only a KubeVirt object in it counts.
 	Namespace string
 	// KubeletRoot is the kubelet's root directory on the nodes.
@@ -52,6 +54,7 @@ type KubeVirtReconciler struct {
 // +kubebuilder:rbac:groups=kubevirt.io,resources=kubevirts/status,verbs=patch
 // +kubebuilder:rbac:groups=certificates.k8s.io,resources=certificatesigningrequests,verbs=get;list;watch
 // +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=core,resources=pods,verbs=list
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines;virtualmachineinstances;virtualmachineinstancereplicasets,verbs=get;list;watch;delete
 // +kubebuilder:rbac:groups=apps,namespace=kubevirt,resources=daemonsets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=apps,namespace=kubevirt,resources=deployments,verbs=get;list;watch;create;patch;delete
@@ -152,7 +155,7 @@ func (r *KubeVirtReconciler) Reconcile(ctx context.Context, request ctrl.Request
 }
 
 func (r *KubeVirtReconciler) scope(kv *v1.KubeVirt) *kubevirt.Scope {
-	s := &kubevirt.Scope{Client: r.Client, Namespace: r.Namespace, KubeletRoot: r.KubeletRoot, KubeVirt: kv, Now: now(r.Clock)}
+	s := &kubevirt.Scope{Client: r.Client, Live: r.Live, Namespace: r.Namespace, KubeletRoot: r.KubeletRoot, KubeVirt: kv, Now: now(r.Clock)}
 	s.Config, s.ConfigErr = clusterconfig.FromKubeVirt(kv, r.Options...)
 	return s
 }

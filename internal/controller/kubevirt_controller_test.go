@@ -20,6 +20,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
@@ -115,7 +116,7 @@ var _ = Describe("KubeVirt", func() {
 		namespace = NewInstallNamespace()
 		writes, recorded = NewWrites(), &heard{}
 		reconciler = &KubeVirtReconciler{
-			Client: writes, Recorder: recorded, Namespace: namespace,
+			Client: writes, Live: asController, Recorder: recorded, Namespace: namespace,
 			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", API: "e.org/a:v1"})},
 		}
 		kv = newKubeVirt("kubevirt")
@@ -294,6 +295,61 @@ var _ = Describe("KubeVirt", func() {
 			ContainSubstring(csr.Name), ContainSubstring(certificate.AgentServing.Signer()), Not(ContainSubstring(stranger.Name))))
 	})
 
+	It("says that a component cannot even ask for a certificate", func() {
+		clock := testclock.NewFakePassiveClock(time.Now())
+		reconciler.Clock = clock
+		Expect(reconcile(kv)).To(Succeed())
+		agent := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "virt-handler-x", Labels: map[string]string{v1.AppLabel: "virt-handler"}},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		}
+		ExpectCreated(agent)
+		agent.Status = corev1.PodStatus{
+			Phase:             corev1.PodRunning,
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}},
+			Conditions: []corev1.PodCondition{{
+				Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(clock.Now()),
+			}},
+		}
+		ExpectStatus(agent)
+		ask := func(role certificate.Role, pod types.UID) {
+			GinkgoHelper()
+			who := rest.CopyConfig(cfg)
+			who.Impersonate = rest.ImpersonationConfig{
+				UserName: role.Requester(namespace), Groups: []string{"system:masters"},
+				Extra: map[string][]string{"authentication.kubernetes.io/pod-uid": {string(pod)}},
+			}
+			c, err := client.New(who, client.Options{Scheme: scheme.Scheme})
+			Expect(err).NotTo(HaveOccurred())
+			csr := &certificatesv1.CertificateSigningRequest{
+				ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
+				Spec: certificatesv1.CertificateSigningRequestSpec{
+					SignerName: role.Signer(), Request: someRequest(), Usages: []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth},
+				},
+			}
+			Expect(c.Create(ctx, csr)).To(Succeed())
+			DeferCleanup(func() { Expect(k8sClient.Delete(ctx, csr)).To(Succeed()) })
+		}
+		// One that has a request of another Pod's has none; it has asked for the other role.
+		ask(certificate.AgentServing, "another")
+		ask(certificate.AgentMigration, agent.UID)
+		again, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
+		Expect(err).NotTo(HaveOccurred())
+		expectCondition(kv, v1.KubeVirtConditionDegraded, corev1.ConditionFalse, kubevirt.ReasonDeploymentInProgress)
+		Expect(again.RequeueAfter).To(SatisfyAll(BeNumerically(">", 0), BeNumerically("<=", 10*time.Minute)))
+
+		clock.SetTime(clock.Now().Add(10*time.Minute + time.Second))
+		Expect(reconcile(kv)).To(Succeed())
+		expectCondition(kv, v1.KubeVirtConditionDegraded, corev1.ConditionTrue, kubevirt.ReasonCertificateRotationOverdue)
+		Expect(kv.Status.Conditions[0].Message).To(SatisfyAll(ContainSubstring(agent.Name), ContainSubstring(certificate.AgentServing.Signer()),
+			ContainSubstring(certificate.AgentServing.Requester(namespace)), Not(ContainSubstring(certificate.AgentMigration.Signer()))))
+		Expect(recorded.take()).To(ConsistOf(ContainSubstring(kubevirt.ReasonCertificateRotationOverdue)))
+
+		ask(certificate.AgentServing, agent.UID)
+		Expect(reconcile(kv)).To(Succeed())
+		expectCondition(kv, v1.KubeVirtConditionDegraded, corev1.ConditionFalse, kubevirt.ReasonDeploymentInProgress)
+	})
+
 	It("makes another authority for one that was destroyed, and repairs what is trusted", func() {
 		Expect(reconcile(kv)).To(Succeed())
 		secret := ExpectExists(authority(certificate.APIClient))
@@ -406,8 +462,9 @@ var _ = Describe("KubeVirt", func() {
 
 	Describe("deletion", func() {
 		var (
-			vm  *v1.VirtualMachineInstance
-			set *v1.VirtualMachineInstanceReplicaSet
+			vm      *v1.VirtualMachineInstance
+			set     *v1.VirtualMachineInstanceReplicaSet
+			machine *v1.VirtualMachine
 		)
 
 		BeforeEach(func() {
@@ -415,7 +472,8 @@ var _ = Describe("KubeVirt", func() {
 			Expect(reconcile(kv)).To(Succeed())
 			vm = &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "guest", Finalizers: []string{"test/guest-runs"}}}
 			set = builder.MakeReplicaSet("set").Namespace(namespace).Obj()
-			ExpectCreated(vm, set)
+			machine = builder.MakeVM("machine").Namespace(namespace).Strategy(v1.RunStrategyHalted).Obj()
+			ExpectCreated(vm, set, machine)
 			DeferCleanup(dropGuests)
 		})
 		deleteKubeVirt := func(strategy v1.KubeVirtUninstallStrategy) {
@@ -433,6 +491,7 @@ var _ = Describe("KubeVirt", func() {
 			Expect(ExpectExists(agents()).DeletionTimestamp).To(BeNil())
 			Expect(ExpectExists(vm).DeletionTimestamp).To(BeNil())
 			Expect(ExpectExists(set).DeletionTimestamp).To(BeNil())
+			Expect(ExpectExists(machine).DeletionTimestamp).To(BeNil())
 			Expect(kv.Status.Conditions[0].Message).To(ContainSubstring("1 VirtualMachineInstanceReplicaSets"))
 		})
 
@@ -441,6 +500,7 @@ var _ = Describe("KubeVirt", func() {
 			Expect(ExpectExists(kv).Status.Phase).To(Equal(v1.KubeVirtPhaseDeleting))
 			Expect(ExpectExists(vm).DeletionTimestamp).NotTo(BeNil())
 			ExpectGone(set)
+			ExpectGone(machine)
 			Expect(ExpectExists(agents()).DeletionTimestamp).To(BeNil(), "the guest's agent went before the guest")
 
 			collectGuest(vm)

@@ -145,7 +145,7 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		return err
 	}
 	installation := &controller.KubeVirtReconciler{
-		Client: mgr.GetClient(), Namespace: o.Namespace, KubeletRoot: o.KubeletRoot,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: o.Namespace, KubeletRoot: o.KubeletRoot,
 		Options: []clusterconfig.Option{o.images()}, Recorder: source("virt-operator"), Clock: o.Clock,
 	}
 	reconcilers := []interface{ SetupWithManager(ctrl.Manager) error }{

@@ -24,7 +24,10 @@ func Install(ctx context.Context, s *Scope) error {
 	if bundles == nil {
 		return notRotated
 	}
-	return errors.Join(notRotated, install(ctx, s, bundles))
+	if err := install(ctx, s, bundles); err != nil {
+		return errors.Join(notRotated, err)
+	}
+	return errors.Join(notRotated, checkAsking(ctx, s))
 }
 
 func install(ctx context.Context, s *Scope, bundles map[string][]byte) error {

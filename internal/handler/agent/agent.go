@@ -226,11 +226,14 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 }
 
 // setupServer serves virt-api what guests are asked for. Nothing waits for it: until there is a certificate, and somebody to
-// trust, the server refuses connections, and guests are looked after all the same.
+// trust, the Pod is not ready and the server refuses connections, and guests are looked after all the same.
 func setupServer(mgr ctrl.Manager, o *Options, connections *rpc.Manager, answers *hypervisor.Answers) error {
 	trust := certificate.Trust(o.TrustDir)
 	own := certificate.NewSource(mgr.GetConfig(), certificate.AgentServing, certificate.AgentSubject(o.Node), trust)
 	if err := mgr.Add(own); err != nil {
+		return err
+	}
+	if err := mgr.AddReadyzCheck("serving-certificate", own.Ready); err != nil {
 		return err
 	}
 	served, err := server.New(server.Options{

@@ -42,6 +42,9 @@ func newMigrations(mgr ctrl.Manager, o *Options) (*migrations, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := mgr.AddReadyzCheck("migration-certificate", m.own.Ready); err != nil {
+		return nil, err
+	}
 	for _, runnable := range []interface{ Start(context.Context) error }{m.own, m.incoming} {
 		if err := mgr.Add(runnable); err != nil {
 			return nil, err
