@@ -77,6 +77,7 @@ func TestNothingEndsWithACertificate(t *testing.T) {
 		_, err := w.red.peers(w.blue.movedPort).Destination(t.Context(), handover.Of(vmi))
 		w.g.Expect(err).NotTo(HaveOccurred())
 	}
+	w.expectWebhooksFollow()
 	t.Logf("%s in %d steps: %v", time.Duration(steps)*step, steps, counts(seen))
 }
 
