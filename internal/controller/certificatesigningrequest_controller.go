@@ -40,7 +40,7 @@ type CertificateSigningRequestReconciler struct {
 	Clock clock.PassiveClock
 }
 
-// +kubebuilder:rbac:groups=certificates.k8s.io,resources=certificatesigningrequests,verbs=get;list;watch
+// +kubebuilder:rbac:groups=certificates.k8s.io,resources=certificatesigningrequests,verbs=list;watch
 // +kubebuilder:rbac:groups=certificates.k8s.io,resources=certificatesigningrequests/approval;certificatesigningrequests/status,verbs=update
 // +kubebuilder:rbac:groups=certificates.k8s.io,resources=signers,resourceNames=kubevirt.io/virt-handler-serving;kubevirt.io/virt-handler-migration;kubevirt.io/virt-api-client;kubevirt.io/virt-api-serving,verbs=approve;sign
 

@@ -11,8 +11,10 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -90,6 +92,18 @@ var _ = Describe("Manager", Ordered, func() {
 		Eventually(func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }, time.Minute).
 			Should(Equal(v1.VirtualMachineStatusStarting))
 		ExpectExists(podOf(instance(vm)))
+	})
+
+	It("gives a guest with a TPM a claim of the default class", func() {
+		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		vmi := lasting().Namespace(NewNamespace()).Obj()
+		ExpectCreated(vmi)
+		Eventually(func(g Gomega) {
+			claims := &corev1.PersistentVolumeClaimList{}
+			g.Expect(k8sClient.List(ctx, claims, client.InNamespace(vmi.Namespace))).To(Succeed())
+			g.Expect(claims.Items).To(HaveLen(1))
+			g.Expect(claims.Items[0].Spec.StorageClassName).To(HaveValue(Equal(class.Name)))
+		}, time.Minute).Should(Succeed())
 	})
 
 	It("takes a VM from a missing claim to Running and to nothing", func() {
@@ -282,5 +296,31 @@ var _ = Describe("Manager", Ordered, func() {
 		w.complain(vmi, "FailedMount", `secret "nowhere" not found`)
 		Eventually(func() *v1.VirtualMachineInstance { return ExpectExists(vmi) }, time.Minute).
 			Should(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedMount", `secret "nowhere"`))
+	})
+})
+
+var _ = Describe("Events", func() {
+	It("are counted when they come again", func() {
+		api, err := typedcorev1.NewForConfig(controllerConfig)
+		Expect(err).NotTo(HaveOccurred())
+		events := recorder.New(&typedcorev1.EventSinkImpl{Interface: api.Events("")}, scheme.Scheme, corev1.EventSource{Component: "virt-controller"})
+		running, stop := context.WithCancel(ctx)
+		done := make(chan error, 1)
+		go func() { done <- events.Start(running) }()
+		DeferCleanup(func() {
+			stop()
+			Eventually(done).Should(Receive(Succeed()))
+		})
+		vmi := builder.MakeVMI("vmi").Namespace(NewNamespace()).Obj()
+		ExpectCreated(vmi)
+		for range 2 {
+			events.Eventf(vmi, nil, corev1.EventTypeWarning, "Again", "Again", "the same")
+		}
+		Eventually(func(g Gomega) {
+			list := &corev1.EventList{}
+			g.Expect(k8sClient.List(ctx, list, client.InNamespace(vmi.Namespace))).To(Succeed())
+			g.Expect(list.Items).To(HaveLen(1))
+			g.Expect(list.Items[0].Count).To(BeEquivalentTo(2))
+		}).Should(Succeed())
 	})
 })

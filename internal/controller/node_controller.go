@@ -49,8 +49,8 @@ type NodeReconciler struct {
 }
 
 // +kubebuilder:rbac:groups=core,resources=nodes,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=kubevirt,resources=leases,verbs=get;list;watch;delete
-// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=configmaps,verbs=get;list;watch;delete
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=kubevirt,resources=leases,verbs=list;watch;delete
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=configmaps,verbs=list;watch;delete
 // +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
 
 // SetupWithManager adds the reconciler to a manager.

@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,6 +40,7 @@ var (
 	ctx       = context.Background()
 	cfg       *rest.Config
 	testEnv   *envtest.Environment
+	audit     *rights.Audit
 	k8sClient client.WithWatch
 	// asController has the rights of virt-controller's account. What is under test uses it, and k8sClient is for the test.
 	asController     client.WithWatch
@@ -47,6 +49,8 @@ var (
 )
 
 func TestControllers(t *testing.T) {
+	// As with an API server that cannot begin a watch with what is there: informers list then.
+	t.Setenv("KUBE_FEATURE_WatchListClient", "false")
 	RegisterFailHandler(Fail)
 	// Gomega waits one second, which a busy machine needs for nothing at all.
 	SetDefaultEventuallyTimeout(30 * time.Second)
@@ -63,7 +67,11 @@ var _ = BeforeSuite(func() {
 	testEnv = apiserver.New(filepath.Join("..", "..", "config", "crd", "bases"), filepath.Join("..", "..", "test", "importer"))
 	// Else the API server drops what a kubelet with the gate reports.
 	testEnv.ControlPlane.GetAPIServer().Configure().Append("feature-gates", "ImageVolumeWithDigest=true")
+	// As on OpenShift: who makes an object that keeps its owner needs the right to finalize the owner.
+	testEnv.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
 	var err error
+	audit, err = rights.NewAudit(testEnv, GinkgoT().TempDir())
+	Expect(err).NotTo(HaveOccurred())
 	cfg, err = testEnv.Start()
 	Expect(err).NotTo(HaveOccurred())
 	k8sClient, err = client.NewWithWatch(cfg, client.Options{Scheme: scheme.Scheme})
@@ -81,8 +89,14 @@ var _ = BeforeSuite(func() {
 var _ = AfterSuite(func() {
 	if testEnv != nil {
 		Expect(testEnv.Stop()).To(Succeed())
+		Expect(audit.Check(filepath.Join("..", ".."), "internal/controller", !failed)).To(Succeed())
 	}
 })
+
+// failed says that a spec has failed.
+var failed bool
+
+var _ = ReportAfterEach(func(report SpecReport) { failed = failed || report.Failed() })
 
 // NewNamespace makes a namespace for one spec. envtest never empties a namespace, so that names are not used again.
 func NewNamespace() string {
@@ -162,7 +176,8 @@ type Writes struct {
 	mu sync.Mutex // reconcilers write from several goroutines
 }
 
-// NewWrites returns a counting client with virt-controller's rights on the API server of the suite.
+// NewWrites returns a counting client with virt-controller's rights to write on the API server of the suite. It reads as somebody
+// who may read everything: reconcilers read from a cache, which needs no right to get.
 func NewWrites() *Writes {
 	w := &Writes{}
 	w.WithWatch = interceptor.NewClient(asController, interceptor.Funcs{
@@ -174,14 +189,14 @@ func NewWrites() *Writes {
 				reflect.ValueOf(o).Elem().Set(reflect.ValueOf(w.Stale.DeepCopyObject()).Elem())
 				return nil
 			}
-			return c.Get(ctx, key, o, opts...)
+			return reads(c, o).Get(ctx, key, o, opts...)
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			if w.StaleList != nil && reflect.TypeOf(list) == reflect.TypeOf(w.StaleList) {
 				reflect.ValueOf(list).Elem().Set(reflect.ValueOf(w.StaleList.DeepCopyObject()).Elem())
 				return nil
 			}
-			return c.List(ctx, list, opts...)
+			return reads(c, list).List(ctx, list, opts...)
 		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			return w.write("create", o, "", func() error { return c.Create(ctx, o, opts...) })
@@ -205,6 +220,14 @@ func NewWrites() *Writes {
 		},
 	})
 	return w
+}
+
+// reads is the client that reads an object. A manager's client asks the API server for what is unstructured.
+func reads(live client.WithWatch, object runtime.Object) client.WithWatch {
+	if _, ok := object.(runtime.Unstructured); ok {
+		return live
+	}
+	return k8sClient
 }
 
 func (w *Writes) write(verb string, object client.Object, sub string, do func() error) error {

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -55,6 +56,24 @@ var _ = Describe("VirtualMachineInstance whose TPM or EFI variables last", func(
 				ClaimName: claim.Name, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			}}))
 		w.expectQuiet(vmi)
+	})
+
+	It("shares the claim where the importer knows that the class can", func() {
+		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
+		profile := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "StorageProfile", "metadata": map[string]any{"name": class.Name},
+			"status": map[string]any{"claimPropertySets": []any{
+				map[string]any{"accessModes": []any{"ReadWriteMany"}, "volumeMode": "Block"},
+				map[string]any{"accessModes": []any{"ReadWriteMany"}, "volumeMode": "Filesystem"},
+			}},
+		}}
+		status := profile.DeepCopy()
+		Expect(k8sClient.Create(ctx, profile)).To(Succeed())
+		status.SetResourceVersion(profile.GetResourceVersion())
+		Expect(k8sClient.Status().Update(ctx, status)).To(Succeed())
+		_, vmi := w.ofVM()
+		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
+		Expect(w.expectState(vmi).Spec.AccessModes).To(ConsistOf(corev1.ReadWriteMany))
 	})
 
 	It("uses the same claim at the next start, and another one for a VM made anew", func() {

@@ -5,6 +5,7 @@ package manager
 
 import (
 	"context"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/test/apiserver"
 )
 
 func podWarning(name, pod, reason string) *corev1.Event {
@@ -26,7 +29,7 @@ func podWarning(name, pod, reason string) *corev1.Event {
 // TestEventsInCache holds the cache to what its cost is worth: the API server sends little, and less is kept.
 func TestEventsInCache(t *testing.T) {
 	g := NewWithT(t)
-	config := startAPIServer(t)
+	config := startAPIServer(t, apiserver.New(filepath.Join(root, "config", "crd", "bases")))
 	c, err := client.New(config, client.Options{Scheme: NewScheme()})
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, e := range []*corev1.Event{

@@ -26,32 +26,54 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/livelog"
 	"github.com/vireo-project/vireo/internal/operator"
 	"github.com/vireo-project/vireo/test/apiserver"
+	"github.com/vireo-project/vireo/test/rights"
 )
 
-const patience = time.Minute
+const (
+	root     = "../.."
+	patience = time.Minute
+	// Names of config/webhook, which the roles name.
+	mutatingWebhooks, validatingWebhooks = "virt-controller-mutating-webhook-configuration", "virt-controller-validating-webhook-configuration"
+)
+
+func TestMain(m *testing.M) {
+	// As with an API server that cannot begin a watch with what is there: informers list then. The variable is read once.
+	if err := os.Setenv("KUBE_FEATURE_WatchListClient", "false"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 // TestRun runs all of virt-controller against a real API server: certificates, webhooks, metrics, readiness and the
 // installation of the agents.
 func TestRun(t *testing.T) {
 	g := NewWithT(t)
-	config := startAPIServer(t)
+	environment := apiserver.New(filepath.Join(root, "config", "crd", "bases"), filepath.Join(root, "test", "importer"))
+	rights.AuditTest(t, environment, root, "internal/manager")
+	config := startAPIServer(t, environment)
 	c, err := client.New(config, client.Options{Scheme: NewScheme()})
 	g.Expect(err).NotTo(HaveOccurred())
 	options := &Options{
 		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", APIImage: "e.org/a:v1", Namespace: "kubevirt",
 		BindAddress: "127.0.0.1", Port: freePort(t), HealthPort: freePort(t), WebhookPort: freePort(t),
-		WebhookService: "hooks", MutatingWebhooks: "mutating", ValidatingWebhooks: "validating",
+		WebhookService: "hooks", MutatingWebhooks: mutatingWebhooks, ValidatingWebhooks: validatingWebhooks,
 		CertificateDirectory: t.TempDir(), LeaderElection: true,
 	}
 	g.Expect(c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kubevirt"}})).To(Succeed())
+	shipped, err := rights.Read(root)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(shipped.Install(t.Context(), c)).To(Succeed())
+	token, err := rights.ScraperToken(t.Context(), c)
+	g.Expect(err).NotTo(HaveOccurred())
 	createWebhookConfigurations(t.Context(), g, c)
-	start(t, config, options)
+	start(t, rights.Controller.Impersonate(config, nil), options)
 
 	// It is ready when the API server can trust it, and not before.
 	g.Eventually(func() error { return get(fmt.Sprintf("http://127.0.0.1:%d/readyz", options.HealthPort)) }, patience).Should(Succeed())
@@ -60,7 +82,8 @@ func TestRun(t *testing.T) {
 	g.Expect(time.Until(first.NotAfter)).To(BeNumerically("<", 25*time.Hour))
 
 	// Metrics are not for everyone.
-	g.Expect(get(fmt.Sprintf("https://127.0.0.1:%d/metrics", options.Port))).To(MatchError(ContainSubstring("401")))
+	g.Expect(rights.Scrape(t.Context(), options.Port, "")).To(MatchError(ContainSubstring("401")))
+	g.Expect(rights.Scrape(t.Context(), options.Port, token)).To(Succeed())
 
 	// The agents are installed for a KubeVirt object.
 	g.Expect(c.Create(t.Context(), &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt"}})).To(Succeed())
@@ -77,10 +100,10 @@ func TestRun(t *testing.T) {
 	}, patience).Should(Succeed())
 
 	// Components get the certificates of their roles, and nobody else does.
-	issued := source(t, config, "kubevirt-handler", "blue", certificate.AgentServing, certificate.AgentSubject("blue"))
+	issued := source(t, config, "blue", certificate.AgentServing, certificate.AgentSubject("blue"))
 	g.Eventually(issued.Current, patience).ShouldNot(BeNil())
 	g.Expect(issued.Current().Leaf.DNSNames).To(Equal([]string{"blue.virt-handler"}))
-	other := source(t, config, "kubevirt-handler", "blue", certificate.AgentServing, certificate.AgentSubject("red"))
+	other := source(t, config, "blue", certificate.AgentServing, certificate.AgentSubject("red"))
 	g.Eventually(func(g Gomega) {
 		list := &certificatesv1.CertificateSigningRequestList{}
 		g.Expect(c.List(t.Context(), list)).To(Succeed())
@@ -113,12 +136,11 @@ func TestRunNamesMissingOptions(t *testing.T) {
 	}
 }
 
-func startAPIServer(t *testing.T) *rest.Config {
+func startAPIServer(t *testing.T, environment *envtest.Environment) *rest.Config {
 	t.Helper()
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		t.Fatal("set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
 	}
-	environment := apiserver.New(filepath.Join("..", "..", "config", "crd", "bases"))
 	config, err := environment.Start()
 	if err != nil {
 		t.Fatal(err)
@@ -149,16 +171,10 @@ func start(t *testing.T, config *rest.Config, options *Options) {
 	})
 }
 
-// source asks for a certificate in the name of a component's account, whose token is bound to a node.
-func source(t *testing.T, config *rest.Config, account, node string, role certificate.Role, subject certificate.Subject) *certificate.Source {
+// source asks for a certificate in the name of the agent of a node.
+func source(t *testing.T, config *rest.Config, node string, role certificate.Role, subject certificate.Subject) *certificate.Source {
 	t.Helper()
-	config = rest.CopyConfig(config)
-	config.Impersonate = rest.ImpersonationConfig{
-		UserName: "system:serviceaccount:kubevirt:" + account,
-		Groups:   []string{"system:masters"}, // the roles of the accounts are not installed here
-		Extra:    map[string][]string{"authentication.kubernetes.io/node-name": {node}},
-	}
-	s := certificate.NewSource(config, role, subject, certificate.Trust(t.TempDir()))
+	s := certificate.NewSource(rights.Handler.ImpersonateOn(config, node), role, subject, certificate.Trust(t.TempDir()))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Start(ctx) }()
@@ -176,11 +192,11 @@ func createWebhookConfigurations(ctx context.Context, g *WithT, c client.Client)
 	service := admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "kubevirt", Name: "hooks"}}
 	none := ptr.To(admissionv1.SideEffectClassNone)
 	g.Expect(c.Create(ctx, &admissionv1.MutatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "mutating"},
+		ObjectMeta: metav1.ObjectMeta{Name: mutatingWebhooks},
 		Webhooks:   []admissionv1.MutatingWebhook{{Name: "a.kubevirt.io", ClientConfig: service, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
 	})).To(Succeed())
 	g.Expect(c.Create(ctx, &admissionv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "validating"},
+		ObjectMeta: metav1.ObjectMeta{Name: validatingWebhooks},
 		Webhooks:   []admissionv1.ValidatingWebhook{{Name: "b.kubevirt.io", ClientConfig: service, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
 	})).To(Succeed())
 }
@@ -189,8 +205,8 @@ func createWebhookConfigurations(ctx context.Context, g *WithT, c client.Client)
 func servedChain(g Gomega, c client.Client, port int) *x509.Certificate {
 	ctx := context.Background()
 	mutating, validating := &admissionv1.MutatingWebhookConfiguration{}, &admissionv1.ValidatingWebhookConfiguration{}
-	g.Expect(c.Get(ctx, client.ObjectKey{Name: "mutating"}, mutating)).To(Succeed())
-	g.Expect(c.Get(ctx, client.ObjectKey{Name: "validating"}, validating)).To(Succeed())
+	g.Expect(c.Get(ctx, client.ObjectKey{Name: mutatingWebhooks}, mutating)).To(Succeed())
+	g.Expect(c.Get(ctx, client.ObjectKey{Name: validatingWebhooks}, validating)).To(Succeed())
 	ca := mutating.Webhooks[0].ClientConfig.CABundle
 	g.Expect(validating.Webhooks[0].ClientConfig.CABundle).To(Equal(ca))
 	pool := x509.NewCertPool()

@@ -4,10 +4,7 @@
 package virtapi
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -18,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -61,6 +57,7 @@ func startCluster(t *testing.T) *cluster {
 	g := NewWithT(t)
 	env := apiserver.New(filepath.Join("..", "..", "config", "crd", "bases"))
 	pki.FrontProxy(t, env, t.TempDir())
+	rights.AuditTest(t, env, filepath.Join("..", ".."), "internal/virtapi")
 	config, err := env.Start()
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() {
@@ -75,8 +72,9 @@ func startCluster(t *testing.T) *cluster {
 	world := &cluster{g: g, config: config, client: c, trust: t.TempDir()}
 	world.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: installed}})
 	for _, file := range []string{"users.yaml", "virt-api.yaml", "virt-handler.yaml"} {
-		world.createFile(filepath.Join("rbac", file))
+		g.Expect(rights.CreateFile(context.Background(), c, filepath.Join("..", "..", "config", "rbac", file))).To(Succeed())
 	}
+	g.Expect(rights.CreateFile(context.Background(), c, filepath.Join("..", "..", "config", "admission", "virt-api.yaml"))).To(Succeed())
 	world.makeAuthorities()
 	world.startSigners(t)
 	return world
@@ -84,22 +82,6 @@ func startCluster(t *testing.T) *cluster {
 
 func (w *cluster) create(o client.Object) {
 	w.g.Expect(w.client.Create(context.Background(), o)).To(Succeed())
-}
-
-// createFile makes the objects of a file of config/.
-func (w *cluster) createFile(file string) {
-	raw, err := os.ReadFile(filepath.Join("..", "..", "config", file))
-	w.g.Expect(err).NotTo(HaveOccurred())
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096)
-	for {
-		object := &unstructured.Unstructured{}
-		if err := decoder.Decode(object); errors.Is(err, io.EOF) {
-			return
-		} else if err != nil {
-			w.g.Expect(err).NotTo(HaveOccurred())
-		}
-		w.create(object)
-	}
 }
 
 // makeAuthorities does what the KubeVirt reconciler does, and writes the bundles where the kubelet would mount them.
@@ -191,8 +173,17 @@ func (w *cluster) register(port int) {
 
 // as is a client of the API server that acts as somebody.
 func (w *cluster) as(user string) *rest.RESTClient {
+	return w.impersonating(user, "system:authenticated")
+}
+
+// asAdmin is such a client of an administrator.
+func (w *cluster) asAdmin() *rest.RESTClient {
+	return w.impersonating("admin", "system:masters", "system:authenticated")
+}
+
+func (w *cluster) impersonating(user string, groups ...string) *rest.RESTClient {
 	config := rest.CopyConfig(w.config)
-	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: groups}
 	config.GroupVersion = &metav1.SchemeGroupVersion
 	config.NegotiatedSerializer = codecs
 	c, err := rest.UnversionedRESTClientFor(config)

@@ -76,6 +76,7 @@ func TestRun(t *testing.T) {
 	g.Eventually(start, patience).Should(Succeed())
 	g.Expect(world.client.Get(context.Background(), client.ObjectKeyFromObject(vm), vm)).To(Succeed())
 	g.Expect(vm.Spec.RunStrategy).To(HaveValue(Equal(v1.RunStrategyAlways)))
+	expectVerbsWrite(world, vm)
 
 	// And on to the agent of the node, with certificates on both sides.
 	pause := func(name, node string) error {
@@ -98,6 +99,36 @@ func TestRun(t *testing.T) {
 	g.Eventually(done, patience).Should(Receive(BeNil()))
 	_, err = (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "tcp", listener.Addr().String())
 	g.Expect(err).To(HaveOccurred())
+}
+
+// expectVerbsWrite asks for what virt-api writes, once each. Some of it is for administrators.
+func expectVerbsWrite(world *cluster, vm *v1.VirtualMachine) {
+	g, ctx := world.g, context.Background()
+	vmi := builder.MakeVMI(vm.Name).Namespace(vm.Namespace).OwnedBy(vm).Obj()
+	world.create(vmi)
+	vmi.Status.Phase, vmi.Status.NodeName, vmi.Status.EvacuationNodeName = v1.Running, "blue", "blue"
+	g.Expect(world.client.Status().Update(ctx, vmi)).To(Succeed())
+	ask := func(path, body string) {
+		err := world.asAdmin().Put().AbsPath(group + "/namespaces/default/" + path).Body([]byte(body)).Do(ctx).Error()
+		g.Expect(err).NotTo(HaveOccurred(), path)
+	}
+
+	ask("virtualmachineinstances/one/evacuate/cancel", `{"evacuationNodeName":"blue"}`)
+	g.Expect(world.client.Get(ctx, client.ObjectKeyFromObject(vmi), vmi)).To(Succeed())
+	g.Expect(vmi.Status.EvacuationNodeName).To(BeEmpty())
+
+	ask("virtualmachines/one/migrate", "{}")
+	migrations := &v1.VirtualMachineInstanceMigrationList{}
+	g.Expect(world.client.List(ctx, migrations, client.InNamespace(vm.Namespace))).To(Succeed())
+	g.Expect(migrations.Items).To(HaveLen(1))
+
+	ask("virtualmachines/one/restart", "{}")
+	g.Expect(world.client.Get(ctx, client.ObjectKeyFromObject(vm), vm)).To(Succeed())
+	g.Expect(vm.Status.StateChangeRequests).NotTo(BeEmpty())
+
+	ask("virtualmachines/one/stop", `{"gracePeriod":1}`)
+	g.Expect(world.client.Get(ctx, client.ObjectKeyFromObject(vmi), vmi)).To(Succeed())
+	g.Expect(vmi.Spec.TerminationGracePeriodSeconds).To(HaveValue(BeEquivalentTo(1)))
 }
 
 // startAgent serves as the agent of node blue does, with a certificate that it asks for as that agent's account. It gives the

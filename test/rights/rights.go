@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -21,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -55,6 +57,11 @@ func (a Account) Impersonate(admin *rest.Config, extra map[string][]string) *res
 		UserName: a.User(), Groups: append(serviceaccount.MakeGroupNames(Namespace), "system:authenticated"), Extra: extra,
 	}
 	return config
+}
+
+// ImpersonateOn is the access of the account from a node, as what its bound token says would be.
+func (a Account) ImpersonateOn(admin *rest.Config, node string) *rest.Config {
+	return a.Impersonate(admin, map[string][]string{serviceaccount.NodeNameKey: {node}})
 }
 
 // OnNode is the access of the account as a process in a Pod on a node has it: by a token that is bound to the Pod. Unlike an
@@ -230,6 +237,53 @@ func (s *Shipped) InstallIn(ctx context.Context, admin client.Client, namespace 
 		if err := await(ctx, admin, binding.Subjects[0], namespace, s.Roles[at].Rules); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// CreateFile creates the objects of a manifest.
+func CreateFile(ctx context.Context, admin client.Client, file string) error {
+	raw, err := os.ReadFile(file) //nolint:gosec // a manifest of this repository
+	if err != nil {
+		return err
+	}
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		if err := decoder.Decode(object); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		if err := admin.Create(ctx, object); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+	}
+}
+
+// RestrictAgents installs the policies for node agents, and returns when the API server goes by them. It is asked for something
+// that they refuse: it does not say from when on a policy counts.
+func RestrictAgents(ctx context.Context, root string, config *rest.Config, admin client.Client) error {
+	if err := CreateFile(ctx, admin, filepath.Join(root, "config", "admission", "node-restriction.yaml")); err != nil {
+		return err
+	}
+	agent, err := client.New(Handler.ImpersonateOn(config, "some-node"), client.Options{Scheme: admin.Scheme()})
+	if err != nil {
+		return err
+	}
+	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, installLimit, true, func(ctx context.Context) (bool, error) {
+		foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: "virt-handler.other-node"}}
+		err := agent.Create(ctx, foreign, client.DryRunAll)
+		switch {
+		case err == nil:
+			return false, nil
+		case strings.Contains(err.Error(), "may only write the object"):
+			return true, nil
+		}
+		return false, err
+	})
+	if err != nil {
+		return fmt.Errorf("the API server does not go by the policies for node agents: %w", err)
 	}
 	return nil
 }

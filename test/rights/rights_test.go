@@ -4,10 +4,19 @@
 package rights
 
 import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
 	"github.com/vireo-project/vireo/internal/certificate"
 )
@@ -52,13 +61,138 @@ func TestRoleOfTheControllerNamesEveryAuthority(t *testing.T) {
 		verbs    []string
 		names    []string
 	}{
-		{"secrets", []string{"get", "update", "delete"}, secrets},
+		{"secrets", []string{"update", "delete"}, secrets},
 		{"signers", []string{"approve", "sign"}, signers},
 	} {
 		for _, verb := range want.verbs {
 			if got := named(want.resource, verb); !slices.Equal(got, want.names) {
 				t.Errorf("%s %s: the role names %q and certificate.Roles() has %q: change the marker and run make manifests", verb, want.resource, got, want.names)
 			}
+		}
+	}
+}
+
+// Each right of a role is some suite's, or has a reason, and nothing else is in the table.
+func TestEveryRightIsSomeSuites(t *testing.T) {
+	const root = "../.."
+	shipped, err := Read(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := readTable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := map[string]bool{}
+	for _, r := range shipped.rights() {
+		if table[r.role].Suite == "" {
+			t.Errorf("%s has no suite in suites.yaml", r.role)
+		}
+		given[r.role] = true
+		given[r.role+" "+r.String()] = true
+	}
+	for role, uses := range table {
+		if !given[role] {
+			t.Errorf("suites.yaml has %s, which is not in config/rbac", role)
+		}
+		expectSuite(t, root, uses.Suite)
+		seen := map[string]bool{}
+		for _, e := range uses.Elsewhere {
+			if (e.Suite == "") == (e.Reason == "") {
+				t.Errorf("%s: %q has neither a suite nor a reason, or both", role, e.Rights)
+			}
+			if e.Suite != "" {
+				expectSuite(t, root, e.Suite)
+			}
+			for _, r := range e.Rights {
+				if !given[role+" "+r] {
+					t.Errorf("suites.yaml has %q of %s, which config/rbac does not give", r, role)
+				}
+				if seen[r] {
+					t.Errorf("suites.yaml has %q of %s twice", r, role)
+				}
+				seen[r] = true
+			}
+		}
+	}
+}
+
+// expectSuite says that a suite asks what was used by its name.
+func expectSuite(t *testing.T, root, suite string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, suite, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), strconv.Quote(suite)) {
+			return
+		}
+	}
+	t.Errorf("no test of %s calls Check with its name", suite)
+}
+
+func TestWhatWasAskedForIsComparedWithWhatIsGiven(t *testing.T) {
+	event := func(user, verb, group, resource, sub, namespace, name string, code int32, decision string) string {
+		e := auditv1.Event{
+			User: authenticationv1.UserInfo{Username: "admin"}, ImpersonatedUser: &authenticationv1.UserInfo{Username: user}, Verb: verb,
+			ObjectRef:      &auditv1.ObjectReference{APIGroup: group, Resource: resource, Subresource: sub, Namespace: namespace, Name: name},
+			ResponseStatus: &metav1.Status{Code: code}, Annotations: map[string]string{decisionAnnotation: decision},
+		}
+		if decision == "allow" && code == http.StatusForbidden {
+			e.ResponseStatus.Message = `pods "a" is forbidden: User "system:..." cannot create resource "pods"`
+		}
+		text, err := json.Marshal(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text) + "\n"
+	}
+	agent := Handler.User()
+	log := filepath.Join(t.TempDir(), "log")
+	if err := os.WriteFile(log, []byte(
+		event(agent, "patch", "kubevirt.io", "virtualmachineinstances", "status", "team", "a", 200, "allow")+
+			event(agent, "list", "kubevirt.io", "kubevirts", "", Namespace, "", 200, "allow")+
+			event(agent, "patch", "", "configmaps", "", Namespace, "b", 201, "allow")+
+			event(agent, "get", "", "pods", "", Namespace, "c", 200, "allow")+
+			event(agent, "get", "", "secrets", "", Namespace, "d", 403, "forbid")+
+			event(agent, "patch", "", "pods", "", "team", "e", 403, "allow")+
+			event("somebody", "get", "", "secrets", "", "team", "f", 403, "forbid"),
+	), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	seen, err := (&Audit{log}).read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{
+		agent + ` may not get secrets in namespace "` + Namespace + `"`, agent + ` may not patch pods in namespace "team"`,
+	}; !slices.Equal(seen.refused, want) {
+		t.Errorf("refused are %q, want %q", seen.refused, want)
+	}
+	for _, c := range []struct {
+		right
+		used bool
+	}{
+		{right{user: agent, verb: "patch", resource: "virtualmachineinstances.kubevirt.io/status", everywhere: true}, true},
+		{right{user: agent, verb: "patch", resource: "virtualmachineinstances.kubevirt.io", everywhere: true}, false},
+		{right{user: agent, verb: "get", resource: "virtualmachineinstances.kubevirt.io/status", everywhere: true}, false},
+		{right{user: API.User(), verb: "patch", resource: "virtualmachineinstances.kubevirt.io/status", everywhere: true}, false},
+		{right{user: agent, verb: "list", resource: "kubevirts.kubevirt.io"}, true},
+		// What is asked for in the install namespace only is a matter for a Role.
+		{right{user: agent, verb: "get", resource: "pods", everywhere: true}, false},
+		{right{user: agent, verb: "get", resource: "pods", name: "c"}, true},
+		{right{user: agent, verb: "get", resource: "pods", name: "other"}, false},
+		// A patch that made something needed both rights.
+		{right{user: agent, verb: "create", resource: "configmaps"}, true},
+		{right{user: agent, verb: "patch", resource: "configmaps"}, true},
+	} {
+		if seen.uses(c.right) != c.used {
+			t.Errorf("%s: used is %t", c.right, !c.used)
 		}
 	}
 }

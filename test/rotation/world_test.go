@@ -10,15 +10,12 @@
 package rotation
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509/pkix"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -30,8 +27,6 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -81,6 +76,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, g: NewWithT(t), clock: testclock.NewFakeClock(time.Now()), trust: t.TempDir()}
 	env := apiserver.New(filepath.Join(root, "config", "crd", "bases"))
 	w.proxy = pki.FrontProxy(t, env, t.TempDir())
+	rights.AuditTest(t, env, root, "test/rotation")
 	var err error
 	w.config, err = env.Start()
 	w.g.Expect(err).NotTo(HaveOccurred())
@@ -117,7 +113,7 @@ func (w *world) install() {
 	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: rights.Namespace}})
 	w.g.Expect(shipped.Install(context.Background(), w.client)).To(Succeed())
 	for _, file := range []string{"node-restriction.yaml", "status.yaml", "certificate-requests.yaml"} {
-		w.createFile(filepath.Join(root, "config", "admission", file))
+		w.g.Expect(rights.CreateFile(context.Background(), w.client, filepath.Join(root, "config", "admission", file))).To(Succeed())
 	}
 	to := admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: rights.Namespace, Name: webhookService}}
 	none := ptr.To(admissionv1.SideEffectClassNone)
@@ -144,21 +140,6 @@ func (w *world) install() {
 			},
 		}, client.DryRunAll)
 	}, patience, "50ms").Should(MatchError(ContainSubstring("may only ask the signers of kubevirt.io")))
-}
-
-func (w *world) createFile(file string) {
-	raw, err := os.ReadFile(file)
-	w.g.Expect(err).NotTo(HaveOccurred())
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096)
-	for {
-		object := &unstructured.Unstructured{}
-		if err := decoder.Decode(object); errors.Is(err, io.EOF) {
-			return
-		} else if err != nil {
-			w.t.Fatalf("%s: %v", file, err)
-		}
-		w.create(object)
-	}
 }
 
 // background runs something until the test ends.

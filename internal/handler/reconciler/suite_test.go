@@ -18,6 +18,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,7 +43,9 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/media"
 	"github.com/vireo-project/vireo/internal/handler/reconciler"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/recorder"
 	"github.com/vireo-project/vireo/test/apiserver"
+	"github.com/vireo-project/vireo/test/rights"
 )
 
 const thisNode = "node-1"
@@ -50,8 +53,9 @@ const thisNode = "node-1"
 var (
 	ctx       = context.Background()
 	apiServer *rest.Config
-	api       client.Client
-	scheme    = runtime.NewScheme()
+	// api has every right. It is for the test; agents have their account's rights.
+	api    client.Client
+	scheme = runtime.NewScheme()
 	// podsDir is the kubelet's directory of Pods.
 	podsDir string
 )
@@ -70,14 +74,30 @@ var _ = BeforeSuite(func() {
 	podsDir = GinkgoT().TempDir()
 	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
 	Expect(v1.AddToScheme(scheme)).To(Succeed())
-	environment := apiserver.New(filepath.Join("..", "..", "..", "config", "crd", "bases"))
-	var err error
+	root := filepath.Join("..", "..", "..")
+	environment := apiserver.New(filepath.Join(root, "config", "crd", "bases"))
+	audit, err := rights.NewAudit(environment, GinkgoT().TempDir())
+	Expect(err).NotTo(HaveOccurred())
 	apiServer, err = environment.Start()
 	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func() { Expect(environment.Stop()).To(Succeed()) })
+	DeferCleanup(func() {
+		Expect(environment.Stop()).To(Succeed())
+		Expect(audit.Check(root, "internal/handler/reconciler", !failed)).To(Succeed())
+	})
 	api, err = client.New(apiServer, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
+
+	shipped, err := rights.Read(root)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: rights.Namespace}})).To(Succeed())
+	Expect(shipped.Install(ctx, api)).To(Succeed())
+	Expect(rights.RestrictAgents(ctx, root, apiServer, api)).To(Succeed())
 })
+
+// failed says that a spec has failed.
+var failed bool
+
+var _ = ReportAfterEach(func(report SpecReport) { failed = failed || report.Failed() })
 
 // agent is a running agent over the launchers of a node. Launchers outlive it.
 type agent struct {
@@ -134,7 +154,7 @@ func startAgentOn(node string, launchers *fake.Node, f *fate) *agent {
 	a := &agent{
 		launchers: launchers, networks: &fakeNetworks{awaited: map[types.UID]bool{}}, recorder: events.NewFakeRecorder(1000), fate: f,
 	}
-	mgr, err := ctrl.NewManager(apiServer, ctrl.Options{
+	mgr, err := ctrl.NewManager(rights.Handler.ImpersonateOn(apiServer, node), ctrl.Options{
 		Scheme:  scheme,
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{
@@ -151,6 +171,8 @@ func startAgentOn(node string, launchers *fake.Node, f *fate) *agent {
 	launchers.Notify(notices.Notify)
 	arrivals := handover.NewArrivals()
 	incoming := incomingCache(mgr, node)
+	sent, err := recorder.Add(mgr, corev1.EventSource{Component: "virt-handler", Host: node})
+	Expect(err).NotTo(HaveOccurred())
 	guests := reconciler.New(reconciler.Options{
 		Client: a.counting(mgr.GetClient()), Reader: a.reading(mgr.GetAPIReader()), Incoming: incoming, Node: node, Facts: facts.Node{Arch: "amd64"},
 		Machines: machines{launchers, f}, Networks: a.networks,
@@ -159,7 +181,7 @@ func startAgentOn(node string, launchers *fake.Node, f *fate) *agent {
 		Files:    func(*hypervisor.Process) reconciler.Files { return fakeFiles{a} },
 		Sum:      sumFile(launchers),
 		Config:   clusterconfig.Default,
-		Recorder: a.recorder,
+		Recorder: recorders{a.recorder, sent},
 		Clock:    agentClock{a},
 		ExclusiveCPUs: func(_ context.Context, pod types.NamespacedName, container string) ([]uint, error) {
 			if pod.Namespace == "" || pod.Name == "" || container != launcherpod.ComputeContainer {
@@ -184,6 +206,15 @@ func startAgentOn(node string, launchers *fake.Node, f *fate) *agent {
 	DeferCleanup(func() { a.stop() })
 	Expect(mgr.GetCache().WaitForCacheSync(running)).To(BeTrue())
 	return a
+}
+
+// recorders record each event several times: for the spec, and as an agent does.
+type recorders []events.EventRecorder
+
+func (r recorders) Eventf(about, related runtime.Object, kind, reason, action, note string, args ...any) {
+	for _, recorder := range r {
+		recorder.Eventf(about, related, kind, reason, action, note, args...)
+	}
 }
 
 // counting is a cached client whose writes of a status are counted.
@@ -244,7 +275,7 @@ func (c *readingClient) List(ctx context.Context, list client.ObjectList, opts .
 // incomingCache has the VMIs that migrate to a node.
 func incomingCache(mgr ctrl.Manager, node string) cache.Cache {
 	GinkgoHelper()
-	incoming, err := cache.New(apiServer, cache.Options{
+	incoming, err := cache.New(mgr.GetConfig(), cache.Options{
 		Scheme: scheme, Mapper: mgr.GetRESTMapper(),
 		ByObject: map[client.Object]cache.ByObject{
 			&v1.VirtualMachineInstance{}: {Field: fields.OneTermEqualSelector("status.migrationState.targetNode", node)},

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rights
+
+import (
+	_ "embed"
+	"fmt"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	sigsyaml "sigs.k8s.io/yaml"
+)
+
+// suites says by which suite each right of a component is used.
+//
+//go:embed suites.yaml
+var suites []byte
+
+// table is suites.yaml: roles, and bindings to roles of Kubernetes, by kind and name.
+type table map[string]uses
+
+// uses says which suites use the rights of a role.
+type uses struct {
+	// Suite is the directory of the suite that uses every right that is not below.
+	Suite string `json:"suite"`
+	// Elsewhere are rights that other suites use.
+	Elsewhere []elsewhere `json:"elsewhere,omitempty"`
+}
+
+// elsewhere are rights that another suite uses, or none that has an audit log.
+type elsewhere struct {
+	Suite string `json:"suite,omitempty"`
+	// Reason says why no suite shows that the rights are used, and what does.
+	Reason string   `json:"reason,omitempty"`
+	Rights []string `json:"rights"`
+}
+
+func readTable() (table, error) {
+	t := table{}
+	if err := sigsyaml.UnmarshalStrict(suites, &t); err != nil {
+		return nil, fmt.Errorf("suites.yaml: %w", err)
+	}
+	return t, nil
+}
+
+// suiteOf is the suite that uses a right, or empty.
+func (t table) suiteOf(r right) string {
+	for _, e := range t[r.role].Elsewhere {
+		if slices.Contains(e.Rights, r.String()) {
+			return e.Suite
+		}
+	}
+	return t[r.role].Suite
+}
+
+// right is one verb on one kind of object, or on one object.
+type right struct {
+	// role is the kind and the name of the role that gives it.
+	role string
+	user string
+	verb string
+	// resource is like "pods/status" or "kubevirts.kubevirt.io".
+	resource string
+	name     string
+	// everywhere says that it is for more than the install namespace.
+	everywhere bool
+	// binding is the name of a binding to a role of Kubernetes, of which nothing else is known.
+	binding string
+}
+
+// String is the right as suites.yaml has it.
+func (r right) String() string {
+	switch {
+	case r.binding != "":
+		return "all"
+	case r.name != "":
+		return r.verb + " " + r.resource + " " + r.name
+	}
+	return r.verb + " " + r.resource
+}
+
+// rights are all rights that config/rbac gives to components.
+func (s *Shipped) rights() []right {
+	rules := map[string][]rbacv1.PolicyRule{}
+	for i := range s.ClusterRoles {
+		rules["ClusterRole/"+s.ClusterRoles[i].Name] = s.ClusterRoles[i].Rules
+	}
+	for i := range s.Roles {
+		rules["Role/"+s.Roles[i].Name] = s.Roles[i].Rules
+	}
+	var all []right
+	for i := range s.ClusterRoleBindings {
+		b := &s.ClusterRoleBindings[i]
+		all = append(all, rightsOf("ClusterRole", b.Name, b.Subjects[0], b.RoleRef.Name, rules["ClusterRole/"+b.RoleRef.Name])...)
+	}
+	for i := range s.RoleBindings {
+		b := &s.RoleBindings[i]
+		all = append(all, rightsOf("Role", b.Name, b.Subjects[0], b.RoleRef.Name, rules["Role/"+b.RoleRef.Name])...)
+	}
+	return all
+}
+
+func rightsOf(kind, binding string, subject rbacv1.Subject, role string, rules []rbacv1.PolicyRule) []right {
+	user := serviceaccount.MakeUsername(subject.Namespace, subject.Name)
+	if rules == nil {
+		return []right{{role: kind + "Binding/" + binding, user: user, binding: binding}}
+	}
+	var all []right
+	for _, rule := range rules {
+		names := rule.ResourceNames
+		if len(names) == 0 {
+			names = []string{""}
+		}
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					for _, name := range names {
+						all = append(all, right{
+							role: kind + "/" + role, user: user, verb: verb, resource: qualified(group, resource), name: name,
+							everywhere: kind == "ClusterRole",
+						})
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// qualified is like "pods/status" or "certificatesigningrequests.certificates.k8s.io/approval".
+func qualified(group, resource string) string {
+	kind, sub, _ := strings.Cut(resource, "/")
+	if group != "" {
+		kind += "." + group
+	}
+	if sub != "" {
+		kind += "/" + sub
+	}
+	return kind
+}
