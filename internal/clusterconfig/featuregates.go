@@ -36,6 +36,8 @@ const (
 	GatePortRanges     = "PortRangesSpec"
 	// GateMemoryOverheadReport reports the memory that a launcher Pod has beyond its guest's.
 	GateMemoryOverheadReport = "VmiMemoryOverheadReport"
+	// GateStallDetection allows to change maxDowntimeMs.
+	GateStallDetection = "MigrationStallDetection"
 	// GateExternalNetResources leaves it to another component to add the resources of networks to Pods.
 	GateExternalNetResources = "ExternalNetResourceInjection"
 )

@@ -23,7 +23,6 @@ var Gates = map[string]string{ //nolint:gosec // G101: sentences, no credentials
 	"IncrementalBackup":               "incremental backup is not implemented yet",
 	"LibvirtHooksServerAndClient":     "launchers run no hooks of libvirt",
 	"KubevirtSeccompProfile":          "RuntimeDefault is used",
-	"MigrationStallDetection":         "a migration that stalls is noticed by progressTimeout and completionTimeoutPerGiB",
 	"NetworkDevicesWithDRA":           "devices by resource claim are not implemented yet",
 	"OCIExport":                       "exports are not implemented yet",
 	"OptOutRoleAggregation":           "roles are installed with the manager",

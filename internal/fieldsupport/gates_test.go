@@ -12,7 +12,7 @@ import (
 
 // implementedGates turn on what something makes work, or what always is.
 var implementedGates = []string{
-	"AlignCPUs", "CPUManager", "ExternalNetResourceInjection", "HostDisk", "ImageVolume", "NodeRestriction", "ObjectGraph", "PodSecondaryInterfaceNamingUpgrade",
+	"AlignCPUs", "CPUManager", "ExternalNetResourceInjection", "HostDisk", "ImageVolume", "MigrationStallDetection", "NodeRestriction", "ObjectGraph", "PodSecondaryInterfaceNamingUpgrade",
 	"PortRangesSpec", "RebootPolicy", "VSOCK", "VmiMemoryOverheadReport",
 }
 

@@ -51,7 +51,23 @@ func (v *kubeVirtValidator) ValidateUpdate(_ context.Context, before, after *v1.
 	if after.DeletionTimestamp != nil || equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
-	return judgeKubeVirt(after)
+	return judgeKubeVirt(after, checkMigrations(&before.Spec.Configuration, &after.Spec.Configuration)...)
+}
+
+// checkMigrations judges what must not change in the configuration of migrations.
+func checkMigrations(before, after *v1.KubeVirtConfiguration) field.ErrorList {
+	downtime := func(c *v1.KubeVirtConfiguration) *uint64 {
+		if c.MigrationConfiguration == nil {
+			return nil
+		}
+		return c.MigrationConfiguration.MaxDowntimeMs
+	}
+	var gates clusterconfig.FeatureGates
+	if d := after.DeveloperConfiguration; d != nil {
+		gates = clusterconfig.NewFeatureGates(d.FeatureGates, d.DisabledFeatureGates)
+	}
+	return checkDowntime(field.NewPath("spec", "configuration", "migrations", "maxDowntimeMs"), downtime(before), downtime(after),
+		gates.IsEnabled(clusterconfig.GateStallDetection))
 }
 
 // ValidateDelete implements admission.Validator. It keeps the strategy's promise before the deletion begins; the
@@ -87,11 +103,12 @@ func forbiddenKubeVirt(kv *v1.KubeVirt, err error) error {
 	return apierrors.NewForbidden(v1.GroupVersion.WithResource("kubevirts").GroupResource(), kv.Name, err)
 }
 
-// judgeKubeVirt reads the configuration as the components do, so that what passes here is what works there.
-func judgeKubeVirt(kv *v1.KubeVirt) (admission.Warnings, error) {
+// judgeKubeVirt reads the configuration as the components do, so that what passes here is what works there. It adds faults that were
+// found before.
+func judgeKubeVirt(kv *v1.KubeVirt, found ...*field.Error) (admission.Warnings, error) {
 	path := field.NewPath("spec")
 	told := warnKubeVirt(path, &kv.Spec)
-	errs := validateKubeVirt(path, &kv.Spec)
+	errs := append(validateKubeVirt(path, &kv.Spec), found...)
 	if _, err := clusterconfig.FromKubeVirt(kv); err != nil {
 		errs = append(errs, fieldErrors(err)...)
 	}

@@ -60,6 +60,8 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 		"/migration-validate-create": migration,
 		"/migration-validate-update": migration,
 
+		"/migration-policy-validate-create": admission.WithValidator(scheme, &migrationPolicyValidator{config: options.Config}),
+
 		"/launcher-eviction-validate": withoutKeepAlive(&admission.Webhook{Handler: &evictionInterceptor{
 			config: options.Config, live: mgr.GetAPIReader(), writer: mgr.GetClient(), liveMigration: options.LiveMigration,
 		}}),

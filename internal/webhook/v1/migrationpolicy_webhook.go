@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+// +kubebuilder:webhook:path=/migration-policy-validate-create,mutating=false,failurePolicy=fail,sideEffects=None,groups=migrations.kubevirt.io,resources=migrationpolicies,verbs=create;update,versions=v1alpha1,name=migration-policy-validator.kubevirt.io,admissionReviewVersions=v1
+
+// migrationPolicyValidator judges what depends on the cluster's configuration. The schema has the rest.
+type migrationPolicyValidator struct{ config ConfigSource }
+
+var _ admission.Validator[*v1alpha1.MigrationPolicy] = (*migrationPolicyValidator)(nil)
+
+// ValidateCreate implements admission.Validator.
+func (v *migrationPolicyValidator) ValidateCreate(_ context.Context, policy *v1alpha1.MigrationPolicy) (admission.Warnings, error) {
+	return nil, v.judge(&v1alpha1.MigrationPolicy{}, policy)
+}
+
+// ValidateUpdate implements admission.Validator.
+func (v *migrationPolicyValidator) ValidateUpdate(_ context.Context, before, after *v1alpha1.MigrationPolicy) (admission.Warnings, error) {
+	if after.DeletionTimestamp != nil {
+		return nil, nil
+	}
+	return nil, v.judge(before, after)
+}
+
+// ValidateDelete implements admission.Validator.
+func (*migrationPolicyValidator) ValidateDelete(context.Context, *v1alpha1.MigrationPolicy) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func (v *migrationPolicyValidator) judge(before, after *v1alpha1.MigrationPolicy) error {
+	enabled := v.config.Current().IsEnabled(clusterconfig.GateStallDetection)
+	errs := checkDowntime(field.NewPath("spec", "maxDowntimeMs"), before.Spec.MaxDowntimeMs, after.Spec.MaxDowntimeMs, enabled)
+	if len(errs) == 0 {
+		return nil
+	}
+	return apierrors.NewInvalid(v1alpha1.MigrationPolicyKind.GroupKind(), after.Name, errs)
+}
+
+// checkDowntime refuses a maxDowntimeMs that changes without its feature gate. The words are KubeVirt's.
+func checkDowntime(p *field.Path, before, after *uint64, enabled bool) field.ErrorList {
+	if after == nil || ptr.Equal(before, after) || enabled {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(p, *after, "maxDowntimeMs cannot be modified without enabling the "+clusterconfig.GateStallDetection+" feature gate")}
+}
