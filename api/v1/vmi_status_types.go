@@ -34,7 +34,7 @@ type VirtualMachineInstanceStatus struct {
 	MigrationState *VirtualMachineInstanceMigrationState `json:"migrationState,omitempty"`
 	// migrationMethod says whether a migration copies disks. Set by the agent.
 	MigrationMethod VirtualMachineInstanceMigrationMethod `json:"migrationMethod,omitempty"`
-	// migrationTransport is Unix. Set by the agent.
+	// migrationTransport is Unix. Set by virt-controller.
 	MigrationTransport VirtualMachineInstanceMigrationTransport `json:"migrationTransport,omitempty"`
 	// qosClass is the quality of service class of the launcher Pod.
 	// +optional

@@ -54,6 +54,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(vmi.Status.ActivePods).To(HaveKeyWithValue(pod.UID, "node-1"))
 		Expect(vmi.Status.LauncherContainerImageVersion).To(Equal("registry.example/virt-launcher:v1"))
 		Expect(vmi.Status.RuntimeUser).To(BeEquivalentTo(launcherpod.QEMUUser))
+		Expect(vmi.Status.MigrationTransport).To(Equal(v1.MigrationTransportUnix))
 		Expect(vmi.Status.QOSClass).To(HaveValue(Equal(corev1.PodQOSBurstable)))
 		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.GuestNotRunningReason, ""))
 		var stamps []v1.VirtualMachineInstancePhase

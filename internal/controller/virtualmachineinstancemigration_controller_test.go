@@ -27,7 +27,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(vmim.Labels).To(HaveKeyWithValue(v1.MigrationSelectorLabel, "vm"))
 		target := ExpectExists(m.target(vmi, vmim))
 		Expect(target.Labels).To(HaveKeyWithValue(v1.MigrationJobLabel, string(vmim.UID)))
-		Expect(target.Annotations).To(HaveKeyWithValue(v1.MigrationJobNameAnnotation, "go"))
+		Expect(target.Annotations).To(And(HaveKeyWithValue(v1.MigrationJobNameAnnotation, "go"), HaveKeyWithValue(v1.MigrationTransportUnixAnnotation, "true")))
 		Expect(target.Spec.NodeSelector).To(And(HaveKeyWithValue("rack", "7"),
 			HaveKeyWithValue(v1.SupportedHostModelMigrationCPU+"Skylake", "true")))
 

@@ -119,6 +119,7 @@ func annotations(vmi *v1.VirtualMachineInstance, cfg Config) map[string]string {
 	overhead := MemoryOverhead(vmi, cfg)
 	out[v1.MemoryOverheadAnnotationBytes] = strconv.FormatInt(overhead.Value(), 10)
 	out[v1.DomainAnnotation] = vmi.Name
+	out[v1.MigrationTransportUnixAnnotation] = yes
 	out[defaultContainerAnnotation] = launcherpod.ComputeContainer
 	out[evictRequestAnnotation] = ""
 	local := []string{launcherpod.SocketsVolume, launcherpod.RuntimeVolume, launcherpod.EphemeralDisksVolume}

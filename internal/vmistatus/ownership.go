@@ -100,6 +100,7 @@ var fieldOwners = map[string]owners{
 	"topologyHints":                 byController,
 	"VSOCKCID":                      byController,
 	"migratedVolumes":               byController,
+	"migrationTransport":            byController,
 	"changedBlockTracking":          byController,
 
 	"interfaces":         byHandler,
@@ -108,7 +109,6 @@ var fieldOwners = map[string]owners{
 	"machine":            byHandler,
 	"currentCPUTopology": byHandler,
 	"migrationMethod":    byHandler,
-	"migrationTransport": byHandler,
 	"kernelBootStatus":   byHandler,
 	"fsFreezeStatus":     byHandler,
 	"selinuxContext":     byHandler,

@@ -214,4 +214,5 @@ func setMigration(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 	if s.Pod != nil {
 		status.LauncherContainerImageVersion = podspec.LauncherImage(s.Pod)
 	}
+	setTransport(s, status)
 }

@@ -119,6 +119,7 @@ func setHandedOver(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 	status.ActivePods = map[types.UID]string{s.Pod.UID: s.Pod.Spec.NodeName}
 	status.LauncherContainerImageVersion = podspec.LauncherImage(s.Pod)
 	status.RuntimeUser = launcherpod.QEMUUser
+	setTransport(s, status)
 	setRevision(s, status)
 	if s.Pod.Status.QOSClass != "" {
 		status.QOSClass = ptr.To(s.Pod.Status.QOSClass)
@@ -130,6 +131,16 @@ func setHandedOver(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceSynchronized)
 	setNotReady(s, status, v1.GuestNotRunningReason, "The launcher Pod runs, the guest is about to start.")
+}
+
+// setTransport says how the guest migrates, which its Pod has in an annotation.
+func setTransport(s *Scope, status *v1.VirtualMachineInstanceStatus) {
+	if s.Pod == nil {
+		return
+	}
+	if _, unix := s.Pod.Annotations[v1.MigrationTransportUnixAnnotation]; unix {
+		status.MigrationTransport = v1.MigrationTransportUnix
+	}
 }
 
 // setPreparing writes only if there is something to tell: a problem, or a Pod that takes its time.
