@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 // imageDigest is the digest at the end of a reference by which an image can be pulled. An ID of an image, which some runtimes report,
@@ -41,6 +43,32 @@ func PinnedImages(own *corev1.Pod) map[string]string {
 		}
 	}
 	return pinned
+}
+
+// ImageDigests are the digests of the images that a Pod's spec names by one, by the directories where its container compute has them. The
+// volumes of a Pod never change, and the runtime mounts what has the digest: where two Pods have the same, they have the same files. What
+// is reported in the status is not in it: a kubelet that is asked for the digest of a tag finds what the tag means by then.
+func ImageDigests(pod *corev1.Pod) map[string]string {
+	digests := map[string]string{}
+	for i := range pod.Spec.Volumes {
+		if image := pod.Spec.Volumes[i].Image; image != nil {
+			if found := imageDigest.FindStringSubmatch(image.Reference); found != nil {
+				digests[pod.Spec.Volumes[i].Name] = found[1]
+			}
+		}
+	}
+	mounted := map[string]string{}
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name != launcherpod.ComputeContainer {
+			continue
+		}
+		for _, mount := range pod.Spec.Containers[i].VolumeMounts {
+			if digest, named := digests[mount.Name]; named && mount.SubPath == "" && mount.SubPathExpr == "" {
+				mounted[mount.MountPath] = digest
+			}
+		}
+	}
+	return mounted
 }
 
 // repository is a reference without its tag. A registry's port is no tag.

@@ -178,7 +178,7 @@ func (a *agentProcess) sum(ctx context.Context, pod hypervisor.PodRef, mount, na
 	if err != nil {
 		return handover.ImageSum{}, err
 	}
-	size, crc, err := facts.PodFiles{Process: conn.Process()}.Sum(ctx, mount, name)
+	size, crc, err := facts.PodFiles{Process: conn.Process()}.Sum(ctx, "default", mount, name)
 	return handover.ImageSum{Size: size, CRC32: crc}, err
 }
 
@@ -216,7 +216,7 @@ func (a *agentProcess) obey(ctx context.Context, order *agentOrder) error {
 		a.arrivals.Forget(agentPodUID, m.MigrationUID)
 		return conn.RemoveMigrationTLS(ctx)
 	case orderMove:
-		a.copies.Begin(order.VMI, podRef(), conn)
+		a.copies.Begin(order.VMI, podRef(), nil, conn)
 		return a.moved(ctx, m.MigrationUID)
 	default:
 		return fmt.Errorf("no order: %q", order.Do)

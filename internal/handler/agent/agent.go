@@ -192,6 +192,7 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 	if err != nil {
 		return err
 	}
+	sum := o.sumFile(connections)
 	guests := reconciler.New(reconciler.Options{
 		Client:   mgr.GetClient(),
 		Reader:   mgr.GetAPIReader(),
@@ -207,7 +208,7 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 		Networks: networks,
 		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: o.podsDir(), Pod: pod} },
 		Files:    func(p *hypervisor.Process) reconciler.Files { return o.podFiles(p) },
-		Sum:      o.sumFile(connections),
+		Sum:      sum,
 		Config:   store.Current,
 		Recorder: events,
 
@@ -216,7 +217,7 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 	if err := metrics.Registry.Register(guests.Metrics()); err != nil {
 		return fmt.Errorf("cannot register metrics: %w", err)
 	}
-	if err := moves.serve(mgr, o, connections, guests); err != nil {
+	if err := moves.serve(mgr, o, connections, guests, sum); err != nil {
 		return err
 	}
 	if err := mgr.Add(&observe.Heartbeat{Client: mgr.GetClient(), Namespace: o.Namespace, Node: o.Node, Back: guests.Recheck}); err != nil {

@@ -76,7 +76,9 @@ func incomingCache(mgr ctrl.Manager, node string) (cache.Cache, error) {
 }
 
 // serve takes requests of the agents of nodes that guests leave for this one. Nothing waits for it.
-func (m *migrations) serve(mgr ctrl.Manager, o *Options, connections *rpc.Manager, guests *reconciler.Reconciler) error {
+func (m *migrations) serve(
+	mgr ctrl.Manager, o *Options, connections *rpc.Manager, guests *reconciler.Reconciler, sum handover.SumFile,
+) error {
 	served, err := handover.NewServer(handover.ServerOptions{
 		TLS: certificate.MigrationServer(m.own, m.trust), Peer: certificate.PeerNode,
 		Address: net.JoinHostPort(o.PodIP, strconv.Itoa(o.MigrationPort)), Node: o.Node,
@@ -84,7 +86,7 @@ func (m *migrations) serve(mgr ctrl.Manager, o *Options, connections *rpc.Manage
 		Open:   func(pod hypervisor.PodRef) (handover.Launcher, error) { return connections.Conn(pod) },
 		Tunnel: connections.Tunnel,
 		Run:    guests.RunReleased,
-		Sum:    o.sumFile(connections),
+		Sum:    sum,
 		PostCopy: func(ctx context.Context, pod hypervisor.PodRef) bool {
 			conn, err := connections.Conn(pod)
 			return err == nil && o.podFiles(conn.Process()).HasDevice(ctx, launcherpod.PostCopyDevice)
@@ -96,14 +98,15 @@ func (m *migrations) serve(mgr ctrl.Manager, o *Options, connections *rpc.Manage
 	return mgr.Add(served)
 }
 
-// sumFile reads files of launcher Pods whose libvirtd the agent is connected to.
+// sumFile reads files of launcher Pods whose libvirtd the agent is connected to, each once.
 func (o *Options) sumFile(connections *rpc.Manager) handover.SumFile {
-	return func(ctx context.Context, pod hypervisor.PodRef, mount, name string) (handover.ImageSum, error) {
+	read := handover.SumFile(func(ctx context.Context, pod hypervisor.PodRef, mount, name string) (handover.ImageSum, error) {
 		conn, err := connections.Conn(pod)
 		if err != nil {
 			return handover.ImageSum{}, err
 		}
-		size, crc, err := o.podFiles(conn.Process()).Sum(ctx, mount, name)
+		size, crc, err := o.podFiles(conn.Process()).Sum(ctx, pod.VMI.Namespace, mount, name)
 		return handover.ImageSum{Size: size, CRC32: crc}, err
-	}
+	})
+	return read.Once()
 }

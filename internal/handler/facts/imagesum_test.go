@@ -36,6 +36,12 @@ func TestSumOfAFileInAnImage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// The image may have a link at /var/run, and no other on the way to a mount.
+	for name, to := range map[string]string{"var/run": "../var", "var/elsewhere": "image", "linked": "var"} {
+		if err := os.Symlink(to, filepath.Join(root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	// A process's directory has a link to its root.
 	process := t.TempDir()
 	if err := os.Symlink(root, filepath.Join(process, "root")); err != nil {
@@ -48,19 +54,27 @@ func TestSumOfAFileInAnImage(t *testing.T) {
 	t.Cleanup(func() { _ = dir.Close() })
 	files := facts.PodFiles{Process: &hypervisor.Process{Dir: dir}}
 	for _, name := range []string{"disk/disk.img", "link.img"} {
-		size, crc, err := files.Sum(t.Context(), "/var/image", name)
+		size, crc, err := files.Sum(t.Context(), "team", "/var/image", name)
 		if err != nil || size != int64(len(content)) || crc != crc32.ChecksumIEEE(content) {
 			t.Errorf("%s has %d bytes and checksum %d: %v", name, size, crc, err)
 		}
 	}
+	if size, _, err := files.Sum(t.Context(), "team", "/var/run/image", "disk/disk.img"); err != nil || size != int64(len(content)) {
+		t.Errorf("below the runtime's directory: %d bytes, %v", size, err)
+	}
+	for _, mount := range []string{"/var/elsewhere", "/var/run/elsewhere", "/linked/image", "/var/run/../image"} {
+		if size, _, err := files.Sum(t.Context(), "team", mount, "disk/disk.img"); err == nil {
+			t.Errorf("%s was followed, %d bytes", mount, size)
+		}
+	}
 	for _, name := range []string{"out.img", "absolute.img", "../../secret", "/secret", "pipe", "disk", "nothing"} {
-		if size, _, err := files.Sum(t.Context(), "/var/image", name); err == nil {
+		if size, _, err := files.Sum(t.Context(), "team", "/var/image", name); err == nil {
 			t.Errorf("%s was read, %d bytes", name, size)
 		}
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if _, _, err := files.Sum(ended, "/var/image", "disk/disk.img"); err == nil {
+	if _, _, err := files.Sum(ended, "team", "/var/image", "disk/disk.img"); err == nil {
 		t.Error("a file was read for nobody")
 	}
 }

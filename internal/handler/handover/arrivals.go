@@ -21,6 +21,8 @@ type Arrival struct {
 	Domain string
 	// Refusal is why the guest cannot come, empty if it can.
 	Refusal string
+	// Digests are those that the Pod's spec names images by: see podspec.ImageDigests.
+	Digests map[string]string
 	// Plain says that the guest comes unencrypted.
 	Plain bool
 }

@@ -110,7 +110,7 @@ func copyOf(t *testing.T, peers Peers, machine *deafMachine, options *v1.VMIMCon
 	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", VMIMConfigurationOptions: options}
 	machine.canceled = make(chan struct{})
 	begun(copies)
-	copies.Begin(vmi, hypervisor.PodRef{UID: "pod"}, machine)
+	copies.Begin(vmi, hypervisor.PodRef{UID: "pod"}, nil, machine)
 	select {
 	case <-news:
 	case <-time.After(time.Minute):
@@ -172,7 +172,7 @@ func TestACopyIsForgottenAsSoonAsItHasEnded(t *testing.T) {
 	t.Cleanup(copies.stop)
 	vmi := &v1.VirtualMachineInstance{}
 	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m"}
-	copies.Begin(vmi, hypervisor.PodRef{UID: "pod"}, machine)
+	copies.Begin(vmi, hypervisor.PodRef{UID: "pod"}, nil, machine)
 	copies.Forget("m")
 	begun := copies.Find("m")
 	if begun == nil {

@@ -117,15 +117,16 @@ func (c *Copies) Forget(migration types.UID) {
 	}
 }
 
-// Begin copies the guest of a launcher Pod, whose status says that this has begun. Each migration is copied once.
-func (c *Copies) Begin(vmi *v1.VirtualMachineInstance, pod hypervisor.PodRef, machine Machine) {
+// Begin copies the guest of a launcher Pod, whose status says that this has begun. Each migration is copied once. Digests are those that
+// the Pod's spec names images by.
+func (c *Copies) Begin(vmi *v1.VirtualMachineInstance, pod hypervisor.PodRef, digests map[string]string, machine Machine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	uid := vmi.Status.MigrationState.MigrationUID
 	if c.copies[uid] != nil || c.ctx.Err() != nil {
 		return
 	}
-	begun := &Copy{vmi: vmi.DeepCopy(), machine: machine, pod: pod, state: CopyState{Running: true}, times: times{began: c.now()}}
+	begun := &Copy{vmi: vmi.DeepCopy(), machine: machine, pod: pod, digests: digests, state: CopyState{Running: true}, times: times{began: c.now()}}
 	c.copies[uid] = begun
 	c.wg.Go(func() { c.run(c.ctx, begun) })
 }

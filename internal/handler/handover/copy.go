@@ -26,6 +26,8 @@ type Copy struct {
 	machine Machine
 	// pod is the launcher Pod that the guest leaves.
 	pod hypervisor.PodRef
+	// digests are those that its spec names images by, by the directories where they are mounted.
+	digests map[string]string
 	// rules are set before the copy is watched.
 	rules rules
 

@@ -13,9 +13,11 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -111,6 +113,43 @@ func (s SumFile) sum(ctx context.Context, pod hypervisor.PodRef, files map[strin
 	return sums, nil
 }
 
+// sumsKept is how many files' sums a process remembers: those of several hundred Pods.
+const sumsKept = 1000
+
+// Once remembers what was read. An image stays what it is for as long as its Pod, whose containers are started once.
+func (s SumFile) Once() SumFile {
+	type file struct {
+		pod         types.UID
+		mount, name string
+	}
+	var mu sync.Mutex
+	known := map[file]ImageSum{}
+	var order []file
+	return func(ctx context.Context, pod hypervisor.PodRef, mount, name string) (ImageSum, error) {
+		key := file{pod.UID, mount, name}
+		mu.Lock()
+		sum, found := known[key]
+		mu.Unlock()
+		if found {
+			return sum, nil
+		}
+		sum, err := s(ctx, pod, mount, name)
+		if err != nil {
+			return ImageSum{}, err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if _, found := known[key]; !found {
+			known[key], order = sum, append(order, key)
+		}
+		if len(order) > sumsKept {
+			delete(known, order[0])
+			order = order[1:]
+		}
+		return sum, nil
+	}
+}
+
 // Images asks the target's agent what the images in its Pod hold. It answers when it has read them.
 func (c *Client) Images(ctx context.Context, m Migration) (*Images, error) {
 	ctx, cancel := context.WithTimeout(ctx, migrationpolicy.ImagePatience)
@@ -156,6 +195,11 @@ func (c *Copies) verifyImages(ctx context.Context, begun *Copy, m Migration, d *
 	// describes it, and a drive may be empty for now.
 	files := imageFiles(built)
 	maps.Copy(files, imageFiles(live))
+	// What both Pods' specs name by one digest is the same.
+	maps.DeleteFunc(files, func(_ string, file imageFile) bool {
+		digest := begun.digests[file.mount]
+		return digest != "" && digest == d.Digests[file.mount]
+	})
 	if len(files) == 0 {
 		return nil
 	}

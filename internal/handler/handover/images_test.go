@@ -6,6 +6,7 @@ package handover
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"strings"
@@ -61,6 +62,8 @@ type imagePeers struct {
 	Peers
 	// sums are what they hold, nil if they cannot tell.
 	sums map[string]ImageSum
+	// digests are those that the spec of the target's Pod names.
+	digests map[string]string
 	// failures are the answers before that.
 	failures []error
 	// asked is called with each question.
@@ -69,7 +72,7 @@ type imagePeers struct {
 
 func (p *imagePeers) Destination(context.Context, Migration) (*Destination, error) {
 	return &Destination{
-		Address: "10.0.0.7", Domain: imageDomain, TLSName: "migration-m", TLS: &migrationtls.Files{}, Images: p.sums != nil,
+		Address: "10.0.0.7", Domain: imageDomain, TLSName: "migration-m", TLS: &migrationtls.Files{}, Images: p.sums != nil, Digests: p.digests,
 	}, nil
 }
 
@@ -105,6 +108,9 @@ func (m *imageMachine) Copy(context.Context, hypervisor.CopyRequest) error {
 
 func (*imageMachine) CancelCopy(context.Context, string) error { return nil }
 
+// digestsHere are those that the spec of the source's Pod names: of root, and none of the others.
+var digestsHere = map[string]string{"/var/run/kubevirt/container-disks/root": "sha256:1"}
+
 var (
 	rootSum   = ImageSum{Size: 1 << 20, CRC32: 1}
 	toolsSum  = ImageSum{Size: 1 << 10, CRC32: 2}
@@ -136,7 +142,7 @@ func moveImages(t *testing.T, peers *imagePeers, live string, begun func(*Copies
 	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", TargetNode: "blue", TargetPod: "launcher-b"}
 	machine := &imageMachine{domain: parse(t, live)}
 	machine.canceled = make(chan struct{})
-	copies.Begin(vmi, hypervisor.PodRef{UID: "here"}, machine)
+	copies.Begin(vmi, hypervisor.PodRef{UID: "here"}, digestsHere, machine)
 	if begun != nil {
 		begun(copies)
 	}
@@ -160,11 +166,18 @@ func TestOnlyAGuestWhoseImagesAreTheSameIsCopied(t *testing.T) {
 		// failure is a part of why the guest is not copied.
 		failure string
 	}{
-		"the same images":              {peers: imagePeers{sums: same}},
-		"an image that is larger":      {imagePeers{sums: with("root", ImageSum{Size: 1, CRC32: 1})}, "image registry/os:latest (volume root)"},
-		"an image that differs":        {imagePeers{sums: with("root", ImageSum{Size: 1 << 20, CRC32: 9})}, "launcher Pod launcher-b"},
-		"a kernel that differs":        {imagePeers{sums: with(kernelFile, ImageSum{Size: 1 << 12, CRC32: 9})}, kernelFile},
-		"an image that is not there":   {imagePeers{sums: without}, "volume tools"},
+		"the same images":            {peers: imagePeers{sums: same}},
+		"an image that is larger":    {imagePeers{sums: with("root", ImageSum{Size: 1, CRC32: 1})}, "image registry/os:latest (volume root)"},
+		"an image that differs":      {imagePeers{sums: with("root", ImageSum{Size: 1 << 20, CRC32: 9})}, "launcher Pod launcher-b"},
+		"a kernel that differs":      {imagePeers{sums: with(kernelFile, ImageSum{Size: 1 << 12, CRC32: 9})}, kernelFile},
+		"an image that is not there": {imagePeers{sums: without}, "volume tools"},
+		"a digest that is the same":  {peers: imagePeers{sums: with("root", ImageSum{Size: 1}), digests: digestsHere}},
+		"another digest": {
+			imagePeers{sums: with("root", ImageSum{Size: 1}), digests: map[string]string{"/var/run/kubevirt/container-disks/root": "sha256:2"}}, "volume root",
+		},
+		"a digest that is the target's alone": {
+			imagePeers{sums: with("tools", ImageSum{Size: 1}), digests: map[string]string{"/var/run/kubevirt/container-disks/tools": "sha256:1"}}, "volume tools",
+		},
 		"a target that cannot compare": {imagePeers{}, "virt-handler on node blue is of a version"},
 		"a target that refuses": {
 			imagePeers{sums: same, failures: []error{&RefusedError{Node: "blue", Code: http.StatusForbidden, Message: "no"}}}, "refused",
@@ -215,5 +228,43 @@ func TestReadingImagesEndsWithTheMigration(t *testing.T) {
 	var canceled *CanceledError
 	if copied || !errors.As(err, &canceled) {
 		t.Errorf("copied: %v, %v", copied, err)
+	}
+}
+
+func TestAnImageIsReadOnceForEachPod(t *testing.T) {
+	reads := map[types.UID]int{}
+	failed := errors.New("storage is away")
+	var fails error
+	sum := SumFile(func(_ context.Context, pod hypervisor.PodRef, _, _ string) (ImageSum, error) {
+		reads[pod.UID]++
+		return ImageSum{Size: int64(reads[pod.UID])}, fails
+	}).Once()
+	read := func(pod types.UID, name string) ImageSum {
+		t.Helper()
+		got, err := sum(t.Context(), hypervisor.PodRef{UID: pod}, "/image", name)
+		if !errors.Is(err, fails) {
+			t.Fatal(err)
+		}
+		return got
+	}
+	fails = failed
+	read("a", "disk.img")
+	fails = nil
+	for range 3 {
+		if got := read("a", "disk.img"); got.Size != 2 {
+			t.Errorf("read %v", got)
+		}
+	}
+	if got := read("a", "kernel"); got.Size != 3 {
+		t.Errorf("another file: %v", got)
+	}
+	if got := read("b", "disk.img"); got.Size != 1 {
+		t.Errorf("another Pod's file: %v", got)
+	}
+	for i := range sumsKept {
+		read("c", fmt.Sprint(i))
+	}
+	if got := read("b", "disk.img"); got.Size != 2 {
+		t.Errorf("a file of long ago: %v", got)
 	}
 }

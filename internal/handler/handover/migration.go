@@ -72,6 +72,9 @@ type Destination struct {
 	PostCopy bool `json:"postCopy,omitempty"`
 	// Images says that the target's agent answers imagesRequest. One that does not know the field does not.
 	Images bool `json:"images,omitempty"`
+	// Digests are those that the spec of the target's Pod names images by, by the directories where they are mounted. An agent that does
+	// not know the field names none.
+	Digests map[string]string `json:"digests,omitempty"`
 }
 
 // Release is the answer of the target's agent when its guest runs.

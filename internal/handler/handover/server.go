@@ -156,7 +156,7 @@ func (s *Server) serve(do func(http.ResponseWriter, *http.Request, request) erro
 func (s *Server) destination(w http.ResponseWriter, r *http.Request, asked request) error {
 	arrival := asked.arrival
 	answer := Destination{
-		Address: arrival.Address, Domain: arrival.Domain, Images: s.Sum != nil,
+		Address: arrival.Address, Domain: arrival.Domain, Images: s.Sum != nil, Digests: arrival.Digests,
 		PostCopy: s.PostCopy != nil && s.PostCopy(r.Context(), arrival.Pod),
 	}
 	if !arrival.Plain {

@@ -18,6 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/handover"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/migration"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -170,7 +171,7 @@ func (r *Reconciler) receive(ctx context.Context, s *scope) error {
 		return fmt.Errorf("write the domain's XML: %w", err)
 	}
 	r.Arrivals.Expect(state.MigrationUID, handover.Arrival{
-		Pod: hypervisor.PodRef{UID: s.pod.UID, VMI: s.key}, Address: address, Domain: text,
+		Pod: hypervisor.PodRef{UID: s.pod.UID, VMI: s.key}, Address: address, Domain: text, Digests: podspec.ImageDigests(s.pod),
 		Plain: handover.IsPlain(state.VMIMConfigurationOptions),
 	})
 	s.memory.migration = state.MigrationUID

@@ -15,6 +15,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/handover"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/migration"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -83,7 +84,7 @@ func (r *Reconciler) leaveBy(ctx context.Context, s *scope, action migration.Act
 		s.event(corev1.EventTypeNormal, v1.Migrating.String(), "VirtualMachineInstance is migrating.")
 		r.copies.Forget(s.memory.leaving)
 		s.memory.leaving = s.before.Status.MigrationState.MigrationUID
-		r.copies.Begin(s.before, hypervisor.PodRef{UID: s.pod.UID, VMI: s.key}, s.machine)
+		r.copies.Begin(s.before, hypervisor.PodRef{UID: s.pod.UID, VMI: s.key}, podspec.ImageDigests(s.pod), s.machine)
 		return nil
 	case migration.Cancel:
 		return r.cancelCopy(ctx, s, begun)
