@@ -170,6 +170,7 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 	answers := hypervisor.NewAnswers()
 	connections, err := rpc.NewManager(rpc.Options{
 		PodsDir: o.podsDir(), RelayDir: filepath.Join(o.PrivateDir, "r"), Answers: answers, FirstConnections: firstConnections,
+		Container: containerOf(mgr.GetClient()),
 	}, notices.Notify)
 	if err != nil {
 		return err

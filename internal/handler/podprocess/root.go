@@ -34,7 +34,7 @@ func (r *Root) Open(name string, flags int) (*os.File, error) {
 // OpenWithin opens a file below a directory of the Pod, such as where a claim is mounted, for reading. No link is followed on the way, and no
 // other mount is entered: whatever the Pod has put there, it is a file of that claim or an error.
 func (r *Root) OpenWithin(dir, name string) (*os.File, error) {
-	within, err := r.Open(dir, unix.O_PATH|unix.O_DIRECTORY)
+	within, err := r.openMount(dir)
 	if err != nil {
 		return nil, err
 	}

@@ -46,7 +46,10 @@ type Options struct {
 	// FirstConnections is the time over which the connections are spread that are asked for within it, counted from the start. Zero means
 	// that they are made at once.
 	FirstConnections time.Duration
-	// CheckPeer verifies the process behind a socket. Nil means the real check: QEMU's user, in the Pod's cgroup.
+	// Container is the ID of a launcher Pod's container compute, or nothing if there is no such Pod any more. An error says that it is not
+	// known yet. Nil takes a process of any container.
+	Container func(pod types.UID) (string, error)
+	// CheckPeer verifies the process behind a socket. Nil means the real check: QEMU's user, in the cgroup of that container.
 	CheckPeer func(conn *net.UnixConn, pod types.UID) (*hypervisor.Process, error)
 }
 
@@ -117,7 +120,7 @@ func dialLauncher(o Options, pod types.UID) (*net.UnixConn, *hypervisor.Process,
 func dialSocket(o Options, pod types.UID, name string) (*net.UnixConn, *hypervisor.Process, error) {
 	check := o.CheckPeer
 	if check == nil {
-		check = checkPeer
+		check = o.checkPeer
 	}
 	socket, err := openSocket(o.PodsDir, pod, name)
 	if err != nil {
@@ -135,6 +138,19 @@ func dialSocket(o Options, pod types.UID, name string) (*net.UnixConn, *hypervis
 	}
 	process.Pod = pod
 	return launcher, process, nil
+}
+
+// checkPeer makes sure that a process is one of the Pod's container compute. In one that somebody adds for debugging, everything, the root
+// directory too, is what that somebody wants.
+func (o *Options) checkPeer(conn *net.UnixConn, pod types.UID) (*hypervisor.Process, error) {
+	container := ""
+	if o.Container != nil {
+		var err error
+		if container, err = o.Container(pod); err != nil {
+			return nil, err
+		}
+	}
+	return checkPeer(conn, pod, container)
 }
 
 // open lets libvirt's client connect to the relay.

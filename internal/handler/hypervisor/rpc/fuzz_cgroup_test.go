@@ -11,7 +11,7 @@ import (
 )
 
 // FuzzCgroup: a process is in a Pod only if its cgroup names the Pod, and one that is in it stays so whatever hierarchies are listed
-// besides.
+// besides. One of a container is one of its Pod.
 func FuzzCgroup(f *testing.F) {
 	const pod = "0b7a6b0e-6d53-4f0b-9a41-3a1d8f1f7a11"
 	f.Add("0::/kubepods/burstable/pod"+pod+"/8f0c\n", pod)
@@ -23,14 +23,18 @@ func FuzzCgroup(f *testing.F) {
 		if _, err := socketsDir(types.UID(pod)); err != nil {
 			return
 		}
-		in, err := cgroupInPod(strings.NewReader(file), types.UID(pod))
+		in, err := cgroupInPod(strings.NewReader(file), types.UID(pod), "")
 		if in && !strings.Contains(strings.ReplaceAll(file, "_", "-"), "pod"+strings.ReplaceAll(pod, "_", "-")) {
 			t.Errorf("%q is taken for one of Pod %q", file, pod)
 		}
 		if err != nil {
 			return
 		}
-		if more, err := cgroupInPod(strings.NewReader("1:cpu:/\n"+file), types.UID(pod)); err != nil || more != in {
+		const container = "8f0c"
+		if its, err := cgroupInPod(strings.NewReader(file), types.UID(pod), container); err != nil || its && (!in || !strings.Contains(file, container)) {
+			t.Errorf("%q is taken for one of container %s of Pod %q (%v)", file, container, pod, err)
+		}
+		if more, err := cgroupInPod(strings.NewReader("1:cpu:/\n"+file), types.UID(pod), ""); err != nil || more != in {
 			t.Errorf("%q: %t, and %t (%v) with another hierarchy before it", file, in, more, err)
 		}
 	})

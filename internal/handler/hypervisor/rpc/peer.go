@@ -21,9 +21,9 @@ import (
 // maxCgroupFile bounds what is read of /proc/<pid>/cgroup: about 15 lines of a path each.
 const maxCgroupFile = 64 << 10
 
-// checkPeer makes sure that the process that listens behind conn runs as QEMU's user in the Pod, and returns a
-// lasting reference to it. For a connected socket the kernel reports who called listen.
-func checkPeer(conn *net.UnixConn, pod types.UID) (*hypervisor.Process, error) {
+// checkPeer makes sure that the process that listens behind conn runs as QEMU's user in a container of the Pod, or in any if the container
+// is not known, and returns a lasting reference to it. For a connected socket the kernel reports who called listen.
+func checkPeer(conn *net.UnixConn, pod types.UID, container string) (*hypervisor.Process, error) {
 	cred, err := peerCredentials(conn)
 	if err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func checkPeer(conn *net.UnixConn, pod types.UID) (*hypervisor.Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the process behind the socket of Pod %s (the agent needs hostPID): %w", pod, err)
 	}
-	if err := checkCgroup(dir, pod); err != nil {
+	if err := checkCgroup(dir, pod, container); err != nil {
 		_ = dir.Close()
 		return nil, err
 	}
@@ -58,19 +58,19 @@ func peerCredentials(conn *net.UnixConn) (*unix.Ucred, error) {
 	return cred, credErr
 }
 
-func checkCgroup(process *os.File, pod types.UID) error {
+func checkCgroup(process *os.File, pod types.UID, container string) error {
 	fd, err := unix.Openat(int(process.Fd()), "cgroup", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &os.PathError{Op: "openat", Path: process.Name() + "/cgroup", Err: err}
 	}
 	f := os.NewFile(uintptr(fd), "cgroup")
 	defer func() { _ = f.Close() }()
-	in, err := cgroupInPod(io.LimitReader(f, maxCgroupFile), pod)
+	in, err := cgroupInPod(io.LimitReader(f, maxCgroupFile), pod, container)
 	if err != nil {
 		return fmt.Errorf("read the cgroup of the process behind the socket of Pod %s: %w", pod, err)
 	}
 	if !in {
-		return fmt.Errorf("the process behind the socket of Pod %s does not belong to the Pod", pod)
+		return fmt.Errorf("the process behind the socket of Pod %s does not belong to the Pod, or not to its container %s", pod, launcherpod.ComputeContainer)
 	}
 	return nil
 }
@@ -78,7 +78,8 @@ func checkCgroup(process *os.File, pod types.UID) error {
 // cgroupInPod says whether a /proc/<pid>/cgroup file, of version 1 or 2, names a Pod's cgroup, which the
 // kubelet calls pod<UID> with cgroupfs and …-pod<UID with underscores>.slice with systemd.
 // Source: kubernetes pkg/kubelet/cm/{pod_container_manager_linux,cgroup_manager_linux}.go.
-func cgroupInPod(r io.Reader, pod types.UID) (bool, error) {
+// Below it, runtimes name a container's cgroup by its ID, with or without a prefix and the suffix .scope.
+func cgroupInPod(r io.Reader, pod types.UID, container string) (bool, error) {
 	cgroupfs := "pod" + string(pod)
 	systemd := "-pod" + strings.ReplaceAll(string(pod), "-", "_") + ".slice"
 	scanner := bufio.NewScanner(r)
@@ -88,10 +89,15 @@ func cgroupInPod(r io.Reader, pod types.UID) (bool, error) {
 		if len(parts) != 3 {
 			continue
 		}
+		in := false
 		for element := range strings.SplitSeq(parts[2], "/") {
-			if element == cgroupfs || (strings.HasPrefix(element, "kubepods") && strings.HasSuffix(element, systemd)) {
+			if in && strings.Contains(element, container) {
 				return true, nil
 			}
+			in = in || element == cgroupfs || (strings.HasPrefix(element, "kubepods") && strings.HasSuffix(element, systemd))
+		}
+		if in && container == "" {
+			return true, nil
 		}
 	}
 	return false, scanner.Err()

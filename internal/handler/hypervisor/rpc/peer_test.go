@@ -6,6 +6,7 @@ package rpc
 import (
 	"errors"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,12 +15,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
 func TestCgroupInPod(t *testing.T) {
 	const uid = "0b7a6b0e-6d53-4f0b-9a41-3a1d8f1f7a11"
+	const id = "8f0c8f0c8f0c"
 	for _, tc := range []struct {
 		name, file string
 		want       bool
@@ -36,11 +39,28 @@ func TestCgroupInPod(t *testing.T) {
 		{"nonsense", "pod" + uid, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := cgroupInPod(strings.NewReader(tc.file), uid)
+			got, err := cgroupInPod(strings.NewReader(tc.file), uid, "")
 			if err != nil || got != tc.want {
 				t.Errorf("got %v (%v), want %v", got, err, tc.want)
 			}
 		})
+	}
+	const slice = "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0b7a6b0e_6d53_4f0b_9a41_3a1d8f1f7a11.slice/"
+	for file, want := range map[string]bool{
+		"0::/kubepods/burstable/pod" + uid + "/" + id + "\n":                  true,
+		"0::/../../besteffort/pod" + uid + "/" + id + "\n":                    true,
+		slice + "cri-containerd-" + id + ".scope\n":                           true,
+		slice + "crio-" + id + ".scope/container\n":                           true,
+		slice + "docker-" + id + ".scope\n":                                   true,
+		slice + "cri-containerd-another.scope\n":                              false,
+		"0::/kubepods/burstable/pod" + uid + "/another\n":                     false,
+		"0::/kubepods/burstable/pod" + uid + "\n":                             false,
+		"0::/" + id + "/kubepods/burstable/pod" + uid + "/another\n":          false,
+		"0::/kubepods/burstable/pod1b7a6b0e-6d53-4f0b-9a41-3a1d/" + id + "\n": false,
+	} {
+		if got, err := cgroupInPod(strings.NewReader(file), uid, id); err != nil || got != want {
+			t.Errorf("container %s in %s: got %v (%v), want %v", id, file, got, err, want)
+		}
 	}
 }
 
@@ -72,7 +92,7 @@ func TestProcessMustBelongToThePod(t *testing.T) {
 			"does not belong to the Pod"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			err := checkCgroup(procDir(t, tc.cgroup), podUID)
+			err := checkCgroup(procDir(t, tc.cgroup), podUID, "")
 			if (err == nil) != (tc.refusal == "") || (err != nil && !strings.Contains(err.Error(), tc.refusal)) {
 				t.Errorf("got %v, want one that says %q", err, tc.refusal)
 			}
@@ -145,4 +165,12 @@ func TestSocketOfQEMUsUserOutsideOfThePod(t *testing.T) {
 	n.options.CheckPeer = nil
 	listenAs(t, n.socket(), launcherpod.QEMUUser)
 	expectUnreachable(t, n.dial(t, patience), "does not belong to the Pod")
+}
+
+func TestAContainerThatIsNotKnownYetIsWaitedFor(t *testing.T) {
+	n := newNode(t)
+	n.options.CheckPeer = nil
+	n.options.Container = func(types.UID) (string, error) { return "", errors.New("the kubelet has not said it") }
+	listen(t, n.socket(), func(c net.Conn) { _, _ = io.ReadAll(c) })
+	expectUnreachable(t, n.dial(t, patience), "the kubelet has not said it")
 }
