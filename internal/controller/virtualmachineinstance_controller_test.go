@@ -50,6 +50,8 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(vmi.Status.Phase).To(Equal(v1.Scheduled))
 		Expect(vmi.Status.NodeName).To(Equal("node-1"))
 		Expect(vmi.Labels).To(HaveKeyWithValue(v1.NodeNameLabel, "node-1"))
+		Expect(ExpectExists(pod).Labels).To(HaveKeyWithValue(v1.NodeNameLabel, "node-1"))
+		Expect(pod.Labels).To(HaveKeyWithValue("app", "web"))
 		Expect(vmi.Annotations).To(HaveKey(v1.MemoryOverheadAnnotationBytes))
 		Expect(vmi.Status.ActivePods).To(HaveKeyWithValue(pod.UID, "node-1"))
 		Expect(vmi.Status.LauncherContainerImageVersion).To(Equal("registry.example/virt-launcher:v1"))
@@ -65,6 +67,18 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.expectQuiet(vmi)
 
 		agent(vmi, running)
+		w.expectQuiet(vmi)
+
+		By("having the Pod say that its launcher is outdated, and no longer")
+		ExpectExists(vmi).Labels[v1.OutdatedLauncherImageLabel] = ""
+		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		w.expectReconciled(vmi, "patch Pod/status")
+		Expect(ExpectExists(pod).Labels).To(HaveKey(v1.OutdatedLauncherImageLabel))
+		w.expectQuiet(vmi)
+		delete(ExpectExists(vmi).Labels, v1.OutdatedLauncherImageLabel)
+		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		w.expectReconciled(vmi, "patch Pod/status")
+		Expect(ExpectExists(pod).Labels).NotTo(HaveKey(v1.OutdatedLauncherImageLabel))
 		w.expectQuiet(vmi)
 	})
 

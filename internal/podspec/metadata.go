@@ -53,6 +53,20 @@ func CopyLiveAnnotations(to *metav1.ObjectMeta, from map[string]string) {
 	}
 }
 
+// liveLabels of a VMI are those of the Pod in which its guest is. Source: kubevirt/kubevirt pkg/virt-controller/watch/vmi (dynamic labels).
+var liveLabels = []string{v1.NodeNameLabel, v1.OutdatedLauncherImageLabel}
+
+// CopyLiveLabels makes those of a VMI those of its Pod.
+func CopyLiveLabels(to *metav1.ObjectMeta, from map[string]string) {
+	for _, key := range liveLabels {
+		if value, wanted := from[key]; wanted {
+			metav1.SetMetaDataLabel(to, key, value)
+		} else {
+			delete(to.Labels, key)
+		}
+	}
+}
+
 // hashLength is the length of the part of a Pod's name that tells VMIs of the same name apart.
 const hashLength = 8
 

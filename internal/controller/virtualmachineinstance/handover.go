@@ -28,7 +28,7 @@ func handOver(ctx context.Context, s *Scope) error {
 	}
 	switch {
 	case s.stage() == vmistatus.Live:
-		return s.openGate(ctx)
+		return s.followGuest(ctx)
 	case s.stage() != vmistatus.Preparing || !Running(s.Pod) || s.Problem != nil:
 		return nil
 	}
@@ -47,34 +47,44 @@ func handOver(ctx context.Context, s *Scope) error {
 	if err != nil {
 		return err
 	}
-	if err := s.openGate(ctx); err != nil {
+	if err := s.followGuest(ctx); err != nil {
 		return err
 	}
 	s.HandOver = true
 	return nil
 }
 
-// openGate writes the readiness gate into the Pod's status: True unless the guest is paused, so that Services do not
-// send requests to a guest that stands still.
-func (s *Scope) openGate(ctx context.Context) error {
+// followGuest writes what others see of the guest at its Pod, in one write: the readiness gate, which is True unless the guest is paused, so
+// that Services do not send requests to a guest that stands still, and the VMI's labels about its node and its launcher.
+func (s *Scope) followGuest(ctx context.Context) error {
+	pod := s.Pod.DeepCopy()
+	podspec.CopyLiveLabels(&pod.ObjectMeta, s.VMI.Labels)
+	if !s.setGate(pod) && equalMaps(pod.Labels, s.Pod.Labels) {
+		return nil
+	}
+	// A strategic merge by condition type: the kubelet's conditions are none of our business. The subresource takes labels as well.
+	if err := s.Client.Status().Patch(ctx, pod, client.StrategicMergeFrom(s.Pod)); err != nil {
+		return fmt.Errorf("patch readiness gate and labels of Pod %s: %w", s.Pod.Name, err)
+	}
+	s.Pod = pod
+	return nil
+}
+
+// setGate brings the readiness gate up to date and says whether it was not.
+func (s *Scope) setGate(pod *corev1.Pod) bool {
 	want := corev1.PodCondition{Type: v1.VirtualMachineUnpaused, Status: corev1.ConditionTrue, Reason: "NotPaused"}
 	if vmistatus.IsConditionTrue(&s.VMI.Status, v1.VirtualMachineInstancePaused) {
 		want.Status, want.Reason = corev1.ConditionFalse, "Paused"
 	}
-	if gate := podCondition(s.Pod, want.Type); gate != nil && gate.Status == want.Status {
-		return nil
+	gate := podCondition(pod, want.Type)
+	if gate != nil && gate.Status == want.Status {
+		return false
 	}
 	want.LastTransitionTime = metav1.NewTime(s.Now)
-	pod := s.Pod.DeepCopy()
-	if gate := podCondition(pod, want.Type); gate != nil {
+	if gate != nil {
 		*gate = want
 	} else {
 		pod.Status.Conditions = append(pod.Status.Conditions, want)
 	}
-	// A strategic merge by condition type: the kubelet's conditions are none of our business.
-	if err := s.Client.Status().Patch(ctx, pod, client.StrategicMergeFrom(s.Pod)); err != nil {
-		return fmt.Errorf("patch readiness gate of Pod %s: %w", s.Pod.Name, err)
-	}
-	s.Pod = pod
-	return nil
+	return true
 }
