@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Runs every fuzz target for TIME (10s, 1h), one after the other, and prints a line for each. What a target finds is written to its
-# package's testdata/fuzz: mend it and commit it with the test data.
+# Runs every fuzz target for TIME (10s, 1h), as many at a time as there are processors, and prints a line for each. What a target finds
+# is written to its package's testdata/fuzz: mend it and commit it with the test data.
 #
 # Only Vireo's own packages are instrumented, and the parser of DHCP: `go test -fuzz` would compile every dependency once more.
 set -euo pipefail
@@ -16,31 +16,40 @@ cache=${VIREO_CACHE:-$HOME/.cache/vireo}/fuzz
 binaries=$(mktemp -d)
 trap 'rm -rf "$binaries"' EXIT
 
-targets=0 failed=()
+# run BINARY DIR NAME: fuzzes a target, prints its line, and leaves a file in $binaries/failed if it crashed.
+run() {
+	local log=$binaries/${2//\//_}.$3.log crashes=0 last execs interesting
+	(cd "$2" && "$1" -test.run '^$' -test.fuzz "^$3\$" -test.fuzztime "$time" -test.fuzzcachedir "$cache/$2" -test.parallel 1) >"$log" 2>&1 || crashes=1
+	# The last of the lines "fuzz: elapsed: 10s, execs: 1234 (100/sec), new interesting: 5 (total: 12)".
+	last=$(grep -E '^fuzz: elapsed: .*execs' "$log" | tail -1 || true)
+	execs=$(sed -nE 's/.*execs: ([0-9]+).*/\1/p' <<<"$last")
+	interesting=$(sed -nE 's/.*new interesting: ([0-9]+).*/\1/p' <<<"$last")
+	printf '%-52s %-18s execs %10s   new interesting %5s   crashes %s\n' "$2" "$3" "${execs:-0}" "${interesting:-0}" "$crashes"
+	if [ "$crashes" != 0 ]; then
+		echo "$2 $3" >"$binaries/failed/${2//\//_}.$3"
+		tail -40 "$log" >&2
+	fi
+	rm -f "$log"
+}
+
+mkdir "$binaries/failed"
+targets=0
 while IFS= read -r dir; do
 	mapfile -t names < <(grep -hoP '^func \KFuzz\w+' "$dir"/*_test.go | grep -E "$pattern" || true)
 	[ ${#names[@]} -gt 0 ] || continue
-	binary=$binaries/$(basename "$dir").test
+	binary=$binaries/${dir//\//_}.test
 	go test -c -o "$binary" -gcflags="$module/internal/...=-d=libfuzzer" -gcflags=github.com/insomniacslk/dhcp/...=-d=libfuzzer "./$dir"
 	for name in "${names[@]}"; do
 		targets=$((targets + 1))
-		log=$binaries/log
-		crashes=0
-		(cd "$dir" && "$binary" -test.run '^$' -test.fuzz "^$name\$" -test.fuzztime "$time" -test.fuzzcachedir "$cache/$dir" -test.parallel 2) \
-			>"$log" 2>&1 || crashes=1
-		# The last of the lines "fuzz: elapsed: 10s, execs: 1234 (100/sec), new interesting: 5 (total: 12)".
-		last=$(grep -E '^fuzz: elapsed: .*execs' "$log" | tail -1 || true)
-		execs=$(sed -nE 's/.*execs: ([0-9]+).*/\1/p' <<<"$last")
-		interesting=$(sed -nE 's/.*new interesting: ([0-9]+).*/\1/p' <<<"$last")
-		printf '%-52s %-18s execs %10s   new interesting %5s   crashes %s\n' "$dir" "$name" "${execs:-0}" "${interesting:-0}" "$crashes"
-		if [ "$crashes" != 0 ]; then
-			failed+=("$dir $name")
-			tail -40 "$log" >&2
-		fi
+		while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do
+			wait -n
+		done
+		run "$binary" "$dir" "$name" &
 	done
-	rm -f "$binary"
 done < <(grep -rlE '^func Fuzz' --include='*_test.go' internal | xargs -n1 dirname | sort -u)
+wait
 
+mapfile -t failed < <(cat "$binaries"/failed/* 2>/dev/null)
 if [ ${#failed[@]} -gt 0 ]; then
 	printf 'fuzz: %s of %s targets failed:\n' "${#failed[@]}" "$targets" >&2
 	printf '  %s\n' "${failed[@]}" >&2

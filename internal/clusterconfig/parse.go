@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -120,6 +121,10 @@ func (p *parser) configuration(s *v1.KubeVirtConfiguration, path *field.Path) {
 
 func (p *parser) autoCPULimit(s *metav1.LabelSelector, path *field.Path) {
 	if s == nil {
+		return
+	}
+	if errs := metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, path); len(errs) > 0 {
+		p.errs = append(p.errs, errs...)
 		return
 	}
 	selector, err := metav1.LabelSelectorAsSelector(s)

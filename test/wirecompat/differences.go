@@ -88,6 +88,8 @@ var schemaDifferences = []onPurpose{
 	{"selfSigned.server.duration", schemaRule, durationWhy},
 	{"selfSigned.server.renewBefore", schemaRule, durationWhy},
 	{"workloadUpdateStrategy.batchEvictionInterval", schemaRule, durationWhy},
+	{"MigrationPolicy.spec.bandwidthPerMigration", schemaRule, "KubeVirt's webhook refuses a negative value"},
+	{"MigrationPolicy.spec.completionTimeoutPerGiB", schemaRule, "KubeVirt's webhook refuses a negative value"},
 	{"dataVolumeTemplates[]", schemaNullable, "KubeVirt's webhook refuses an element without a name, and null has none"},
 	{"VirtualMachineInstance.status", schemaDefault, "a new VMI shows Pending without a write"},
 }

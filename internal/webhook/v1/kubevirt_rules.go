@@ -139,7 +139,6 @@ func validateSelectors(p *field.Path, c *v1.KubeVirtConfiguration) field.ErrorLi
 	selector := func(at *field.Path, s *metav1.LabelSelector) {
 		errs = append(errs, metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, at)...)
 	}
-	selector(p.Child("autoCPULimitNamespaceLabelSelector"), c.AutoCPULimitNamespaceLabelSelector)
 	if s := c.ChangedBlockTrackingLabelSelectors; s != nil {
 		at := p.Child("changedBlockTrackingLabelSelectors")
 		selector(at.Child("namespaceLabelSelector"), s.NamespaceLabelSelector)
