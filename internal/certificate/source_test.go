@@ -132,7 +132,7 @@ func TestSourceSaysWhyThereIsNoCertificate(t *testing.T) {
 	api := newSigner(t, role, func() Authority { return w.authorities[role.Name] }, clock.Now)
 	refused := atomic.Bool{}
 	refused.Store(true)
-	api.Clientset.PrependReactor("create", "certificatesigningrequests", func(clienttesting.Action) (bool, runtime.Object, error) {
+	api.PrependReactor("create", "certificatesigningrequests", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return refused.Load(), nil, apierrors.NewForbidden(certificatesv1.Resource("certificatesigningrequests"), "", errors.New("it has no right to"))
 	})
 	s := NewSource(&rest.Config{}, role, subjectOf(role), w.trust)

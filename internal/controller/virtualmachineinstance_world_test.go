@@ -47,7 +47,7 @@ type of struct {
 	source string
 }
 
-func (o of) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
+func (o of) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) { //nolint:revive // as the interface has it
 	o.heard.Eventf(regarding, related, kind, reason, action, note+" [%s]", append(slices.Clone(args), o.source)...)
 }
 

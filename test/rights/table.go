@@ -91,7 +91,7 @@ func (s *Shipped) rights() []right {
 	for i := range s.Roles {
 		rules["Role/"+s.Roles[i].Name] = s.Roles[i].Rules
 	}
-	var all []right
+	all := make([]right, 0, len(s.ClusterRoleBindings)+len(s.RoleBindings))
 	for i := range s.ClusterRoleBindings {
 		b := &s.ClusterRoleBindings[i]
 		all = append(all, rightsOf("ClusterRole", b.Name, b.Subjects[0], b.RoleRef.Name, rules["ClusterRole/"+b.RoleRef.Name])...)

@@ -168,14 +168,8 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 	node := facts.Node{Arch: runtime.GOARCH, NUMACells: cells}
 	notices := reconciler.NewNotices()
 	answers := hypervisor.NewAnswers()
-	connections, err := rpc.NewManager(rpc.Options{
-		PodsDir: o.podsDir(), RelayDir: filepath.Join(o.PrivateDir, "r"), Answers: answers, FirstConnections: firstConnections,
-		Container: containerOf(mgr.GetClient()),
-	}, notices.Notify)
+	connections, err := addConnections(mgr, o, answers, notices)
 	if err != nil {
-		return err
-	}
-	if err := mgr.Add(connections); err != nil {
 		return err
 	}
 	networks := Networks{network.NewAdvertisers(mgr.GetLogger().WithName("network"))}
@@ -225,6 +219,18 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 		return err
 	}
 	return guests.SetupWithManager(mgr, notices)
+}
+
+// addConnections has the manager keep the connections to the libvirtds of this node's launchers.
+func addConnections(mgr ctrl.Manager, o *Options, answers *hypervisor.Answers, notices *reconciler.Notices) (*rpc.Manager, error) {
+	connections, err := rpc.NewManager(rpc.Options{
+		PodsDir: o.podsDir(), RelayDir: filepath.Join(o.PrivateDir, "r"), Answers: answers, FirstConnections: firstConnections,
+		Container: containerOf(mgr.GetClient()),
+	}, notices.Notify)
+	if err != nil {
+		return nil, err
+	}
+	return connections, mgr.Add(connections)
 }
 
 // setupServer serves virt-api what guests are asked for. Nothing waits for it: until there is a certificate, and somebody to

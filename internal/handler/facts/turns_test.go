@@ -5,6 +5,7 @@ package facts
 
 import (
 	"context"
+	"errors"
 	"io"
 	"testing"
 	"testing/synctest"
@@ -51,7 +52,9 @@ func TestImagesAreReadInTurns(t *testing.T) {
 		}
 		// It comes to its end after all, and takes nobody's turn away.
 		close(answers)
-		<-hangs
+		if err := <-hangs; !errors.Is(err, io.EOF) {
+			t.Errorf("the read that hung: %v", err)
+		}
 		if err := <-read(t.Context(), quick); err != nil {
 			t.Error(err)
 		}

@@ -18,8 +18,10 @@ const (
 	SmallAnswer = 64 << 10
 	// SmallDescription is up to how many bytes a description is small that was parsed.
 	SmallDescription = 256 << 10
-	// AnswersBytes is what all that is not small may take, and AnswersPerNamespace what launchers of one namespace may take of it.
-	AnswersBytes, AnswersPerNamespace = 256 << 20, AnswersBytes / 2
+	// AnswersBytes is what all that is not small may take.
+	AnswersBytes = 256 << 20
+	// AnswersPerNamespace is what launchers of one namespace may take of that.
+	AnswersPerNamespace = AnswersBytes / 2
 	// AnswerBytes is what one conversation with a launcher takes that has answers that are not small: a message of at most 4 MiB at a time,
 	// what was made of it, and what is made of that for whoever asked.
 	AnswerBytes = 16 << 20

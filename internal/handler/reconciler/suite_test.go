@@ -211,7 +211,7 @@ func startAgentOn(node string, launchers *fake.Node, f *fate) *agent {
 // recorders record each event several times: for the spec, and as an agent does.
 type recorders []events.EventRecorder
 
-func (r recorders) Eventf(about, related runtime.Object, kind, reason, action, note string, args ...any) {
+func (r recorders) Eventf(about, related runtime.Object, kind, reason, action, note string, args ...any) { //nolint:revive // as the interface has it
 	for _, recorder := range r {
 		recorder.Eventf(about, related, kind, reason, action, note, args...)
 	}

@@ -189,7 +189,7 @@ func TestScreenshotOfPNG(t *testing.T) {
 	large := encode(1, 1)
 	binary.BigEndian.PutUint32(large[16:], 1<<16)
 	binary.BigEndian.PutUint32(large[29:], crc32.ChecksumIEEE(large[12:29]))
-	// What takes more memory than its pixels: 16 bits for a colour, and interlaced.
+	// What takes more memory than its pixels: 16 bits for a color, and interlaced.
 	var deep bytes.Buffer
 	if err := png.Encode(&deep, image.NewRGBA64(image.Rect(0, 0, 2, 2))); err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func TestScreenshotOfPNG(t *testing.T) {
 		"half a screen":  {whole[:len(whole)/2], "no image"},
 		"only its name":  {whole[:8], "no image"},
 		"a large screen": {large, "too large"},
-		"a deep one":     {deep.Bytes(), "16 bits for a colour"},
+		"a deep one":     {deep.Bytes(), "16 bits for a color"},
 		"an interlaced":  {interlaced, "interlaced by method 1"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -27,7 +27,7 @@ const (
 	maxImage = bytesPerPixel*maxPixels + 1<<20
 	// bytesPerPixel is that of an image in memory.
 	bytesPerPixel = 4
-	// pngDepth and pngInterlace are where a PNG has the number of bits for a colour and whether it is interlaced. Source: ISO/IEC 15948, 11.2.1.
+	// pngDepth and pngInterlace are where a PNG has the number of bits for a color and whether it is interlaced. Source: ISO/IEC 15948, 11.2.1.
 	pngDepth, pngInterlace = 24, 28
 )
 
@@ -89,9 +89,9 @@ func readPNG(from io.Reader, reserve func(int64) error) (image.Image, error) {
 	if err := checkSize(config.Width, config.Height); err != nil {
 		return nil, err
 	}
-	// QEMU's have 8 bits for a colour and are not interlaced. Others take up to four times the memory.
+	// QEMU's have 8 bits for a color and are not interlaced. Others take up to four times the memory.
 	if header := head.Bytes(); header[pngDepth] > 8 || header[pngInterlace] != 0 {
-		return nil, fmt.Errorf("%w: it has %d bits for a colour, interlaced by method %d", errImage, header[pngDepth], header[pngInterlace])
+		return nil, fmt.Errorf("%w: it has %d bits for a color, interlaced by method %d", errImage, header[pngDepth], header[pngInterlace])
 	}
 	if err := reserve(bytesPerPixel * int64(config.Width*config.Height)); err != nil {
 		return nil, err

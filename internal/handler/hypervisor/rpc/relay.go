@@ -30,10 +30,10 @@ const (
 	burstBytes        = 8 << 20
 	messagesPerSecond = 200
 	burstMessages     = 400
-	// eventInterval and BurstEvents bound the events that reach the agent. A start or a migration has fewer than ten. Those that are
-	// too many are dropped, and the agent looks once instead when the next one is allowed.
-	eventInterval = 2 * time.Second
+	// BurstEvents is how many events reach the agent at once. A start or a migration has fewer than ten. Those that are too many are
+	// dropped, and the agent reconciles once instead when the next one is allowed, after eventInterval.
 	BurstEvents   = 20
+	eventInterval = 2 * time.Second
 	// RelayBytes are the buffers of a relay, one for each direction.
 	RelayBytes = 2 * libvirtrpc.BufferBytes
 	// answerPatience is how long a launcher may take to send an answer that is not small, of which it has said the length.
