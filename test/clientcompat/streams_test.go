@@ -49,10 +49,18 @@ func TestStreams(t *testing.T) {
 			}
 			for _, size := range []int{5, 200_000} {
 				sent := bytes.Repeat([]byte("x"), size)
-				go func() { _, _ = conn.Write(sent) }() // an error shows below
+				written := make(chan error, 1)
+				go func() {
+					_, err := conn.Write(sent)
+					written <- err
+				}()
 				got := make([]byte, size)
 				if _, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, sent) {
 					t.Fatalf("%d bytes: %v", size, err)
+				}
+				// Two writes at a time are not allowed, and the answer may be there before the first one has returned.
+				if err := <-written; err != nil {
+					t.Fatalf("write %d bytes: %v", size, err)
 				}
 			}
 		})
