@@ -6,11 +6,9 @@
 package access
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -18,9 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,6 +24,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/apiserver"
+	"github.com/vireo-project/vireo/test/rights"
 )
 
 // namespace is where the users have their roles.
@@ -99,23 +96,7 @@ func setup(ctx context.Context, env *envtest.Environment) error {
 
 // create makes the objects of a file of config/.
 func create(ctx context.Context, file string) error {
-	raw, err := os.ReadFile(filepath.Join("..", "..", "config", file))
-	if err != nil {
-		return err
-	}
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096)
-	for {
-		object := &unstructured.Unstructured{}
-		switch err := decoder.Decode(object); {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return fmt.Errorf("%s: %w", file, err)
-		}
-		if err := cluster.Create(ctx, object); err != nil {
-			return fmt.Errorf("%s: %w", file, err)
-		}
-	}
+	return rights.CreateFile(ctx, cluster, filepath.Join("..", "..", "config", file))
 }
 
 // readConfig returns the text of a file of config/.

@@ -116,7 +116,7 @@ func Read(root string) (*Shipped, error) {
 			continue
 		}
 		if err := s.read(file); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
+			return nil, err
 		}
 	}
 	if len(s.ClusterRoles) == 0 || len(s.Roles) == 0 {
@@ -125,7 +125,10 @@ func Read(root string) (*Shipped, error) {
 	return s, nil
 }
 
-func (s *Shipped) read(file string) error {
+func (s *Shipped) read(file string) error { return eachDocument(file, s.add) }
+
+// eachDocument gives the documents of a manifest, as JSON, to a function until it fails.
+func eachDocument(file string, do func([]byte) error) error {
 	raw, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -133,13 +136,14 @@ func (s *Shipped) read(file string) error {
 	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096)
 	for {
 		document := &runtime.RawExtension{}
-		if err := decoder.Decode(document); errors.Is(err, io.EOF) {
+		switch err := decoder.Decode(document); {
+		case errors.Is(err, io.EOF):
 			return nil
-		} else if err != nil {
-			return err
+		case err != nil:
+			return fmt.Errorf("%s: %w", file, err)
 		}
-		if err := s.add(document.Raw); err != nil {
-			return err
+		if err := do(document.Raw); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
 		}
 	}
 }
@@ -243,22 +247,13 @@ func (s *Shipped) InstallIn(ctx context.Context, admin client.Client, namespace 
 
 // CreateFile creates the objects of a manifest.
 func CreateFile(ctx context.Context, admin client.Client, file string) error {
-	raw, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096)
-	for {
+	return eachDocument(file, func(document []byte) error {
 		object := &unstructured.Unstructured{}
-		if err := decoder.Decode(object); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("%s: %w", file, err)
+		if err := object.UnmarshalJSON(document); err != nil {
+			return err
 		}
-		if err := admin.Create(ctx, object); err != nil {
-			return fmt.Errorf("%s: %w", file, err)
-		}
-	}
+		return admin.Create(ctx, object)
+	})
 }
 
 // RestrictAgents installs the policies for node agents, and returns when the API server goes by them. It is asked for something

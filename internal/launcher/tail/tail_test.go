@@ -24,22 +24,35 @@ type running struct {
 	ended   chan error
 }
 
+// start makes the pipe and runs the tail of it.
 func start(t *testing.T) *running {
 	t.Helper()
-	read, write := io.Pipe()
+	r := prepare(t)
+	r.run()
+	return r
+}
+
+// prepare makes the pipe, of which nothing runs yet.
+func prepare(t *testing.T) *running {
+	t.Helper()
 	r := &running{
-		path: filepath.Join(t.TempDir(), "console"), out: read,
+		path: filepath.Join(t.TempDir(), "console"),
 		stop: make(chan os.Signal), patient: make(chan time.Time), ended: make(chan error, 1),
 	}
 	if err := Make(r.path); err != nil {
 		t.Fatal(err)
 	}
+	return r
+}
+
+func (r *running) run() {
+	read, write := io.Pipe()
+	r.out = read
 	go func() {
 		err := Run(r.path, write, r.stop, r.patient)
 		_ = write.Close()
 		r.ended <- err
 	}()
-	return r
 }
 
 // launcher opens the pipe as virt-launcher does, which needs no reader.
@@ -118,54 +131,28 @@ func TestRunOutlivesARequestToStopWhileTheGuestShutsDown(t *testing.T) {
 }
 
 func TestRunLosesNothingWhenItIsAskedToStopAsTheLauncherOpensThePipe(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "console")
-	if err := Make(path); err != nil {
-		t.Fatal(err)
-	}
-	launcher, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := prepare(t)
+	launcher := r.launcher(t)
 	write(t, launcher, "last words\n")
-	stop := make(chan os.Signal, 1)
-	stop <- unix.SIGTERM
-	read, out := io.Pipe()
-	ended := make(chan error, 1)
-	go func() {
-		err := Run(path, out, stop, nil)
-		_ = out.Close()
-		ended <- err
-	}()
-	got := make([]byte, len("last words\n"))
-	if _, err := io.ReadFull(read, got); err != nil || string(got) != "last words\n" {
-		t.Errorf("read %q, %v", got, err)
-	}
+	r.stop = make(chan os.Signal, 1)
+	r.stop <- unix.SIGTERM
+	r.run()
+	r.expect(t, "last words\n")
 	_ = launcher.Close()
-	if err := <-ended; err != nil {
+	if err := <-r.ended; err != nil {
 		t.Error(err)
 	}
 }
 
 // A container that was started again finds the launcher in the middle of its work.
 func TestRunTakesUpAPipeThatIsOpen(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "console")
-	if err := Make(path); err != nil {
-		t.Fatal(err)
-	}
-	launcher, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := prepare(t)
+	launcher := r.launcher(t)
 	write(t, launcher, "while nobody read\n")
-	read, out := io.Pipe()
-	ended := make(chan error, 1)
-	go func() { ended <- Run(path, out, nil, nil) }()
-	got := make([]byte, len("while nobody read\n"))
-	if _, err := io.ReadFull(read, got); err != nil || string(got) != "while nobody read\n" {
-		t.Errorf("read %q, %v", got, err)
-	}
+	r.run()
+	r.expect(t, "while nobody read\n")
 	_ = launcher.Close()
-	if err := <-ended; err != nil {
+	if err := <-r.ended; err != nil {
 		t.Error(err)
 	}
 }
