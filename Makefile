@@ -117,7 +117,7 @@ test-race: deps ## Unit and envtest suites with Go's race detector (about 15 min
 	$(test_env); CGO_ENABLED=1 go test -race -timeout 30m -p 2 ./internal/...
 
 .PHONY: fuzz
-fuzz: deps ## Fuzz what guests, launchers and peers send, each target for TIME (TIME=10s, TIME=1h); PATTERN=name for some of them
+fuzz: deps ## Fuzz what guests, launchers and peers send, each target for TIME (TIME=10s, TIME=1h), JOBS at a time; PATTERN=name for some of them
 	@hack/web-assets.sh
 	@hack/fuzz.sh $(TIME) $(PATTERN)
 

@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Runs every fuzz target for TIME (10s, 1h), as many at a time as there are processors, and prints a line for each. What a target finds
-# is written to its package's testdata/fuzz: mend it and commit it with the test data.
+# Runs every fuzz target for TIME (10s, 1h) and prints a line for each; JOBS at a time, by default as many as there are processors.
+# More JOBS than processors share them: each target has its TIME, and executes less in it. What a target finds is written to its
+# package's testdata/fuzz: mend it and commit it with the test data.
 #
 # Only Vireo's own packages are instrumented, and the parser of DHCP: `go test -fuzz` would compile every dependency once more.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 time=${1:?usage: fuzz.sh TIME [PATTERN]}
+jobs=${JOBS:-$(nproc)}
 pattern=${2:-.}
 module=$(go list -m)
 cache=${VIREO_CACHE:-$HOME/.cache/vireo}/fuzz
@@ -41,7 +43,7 @@ while IFS= read -r dir; do
 	go test -c -o "$binary" -gcflags="$module/internal/...=-d=libfuzzer" -gcflags=github.com/insomniacslk/dhcp/...=-d=libfuzzer "./$dir"
 	for name in "${names[@]}"; do
 		targets=$((targets + 1))
-		while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do
+		while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do
 			wait -n
 		done
 		run "$binary" "$dir" "$name" &
