@@ -179,6 +179,8 @@ func (r *Reconciler) receive(ctx context.Context, s *scope) error {
 		return err
 	}
 	if !published {
+		s.event(corev1.EventTypeNormal, v1.PreparingTarget.String(), fmt.Sprintf("Migration Target is listening at %s, on ports: %d,%d",
+			r.Address, hypervisor.MigrationMemoryPort, hypervisor.MigrationDisksPort))
 		s.event(corev1.EventTypeNormal, v1.PreparingTarget.String(), "VirtualMachineInstance Migration Target Prepared.")
 	}
 	return &Wait{Reason: "the guest to be sent"}

@@ -117,9 +117,14 @@ func (r *Reconciler) cancelCopy(ctx context.Context, s *scope, begun *handover.C
 	if err := begun.Cancel(ctx, aborted); err != nil {
 		return fromMachine(err)
 	}
-	return r.writeMigration(ctx, s, vmistatus.MigrationSource, func(m *v1.VirtualMachineInstanceMigrationState) {
+	known := s.before.Status.MigrationState.AbortStatus == v1.MigrationAbortInProgress
+	err := r.writeMigration(ctx, s, vmistatus.MigrationSource, func(m *v1.VirtualMachineInstanceMigrationState) {
 		m.AbortStatus = v1.MigrationAbortInProgress
 	})
+	if err == nil && !known {
+		s.event(corev1.EventTypeNormal, v1.Migrating.String(), "VirtualMachineInstance is aborting migration.")
+	}
+	return err
 }
 
 // resumeSource lets the guest go on, if what the API server says this moment and what libvirt says after that agree.
@@ -168,6 +173,8 @@ func (r *Reconciler) giveUp(ctx context.Context, s *scope, begun *handover.Copy)
 	if err != nil {
 		return err
 	}
+	// KubeVirt's words.
+	s.event(corev1.EventTypeWarning, v1.Migrated.String(), fmt.Sprintf("VirtualMachineInstance migration uid %s failed. reason:%s", uid, why))
 	r.copies.Forget(uid)
 	return r.look(ctx, s)
 }

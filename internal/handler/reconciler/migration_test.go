@@ -228,6 +228,7 @@ var _ = Describe("A guest that moves to another node", func() {
 		Expect(vmi.Status.MigrationState.TargetNodeAddress).To(Equal(c.target.ip))
 		c.sourceA.expectEvent("is migrating")
 		c.sourceA.expectEvent("migrated to node " + c.target.node)
+		c.targetA.expectEvent("Normal PreparingTarget Migration Target is listening at " + c.target.ip + ", on ports: 49152,49153")
 		c.targetA.expectEvent("Target Prepared")
 		By("saying what changes from now on")
 		c.arriving.SetState(hypervisor.StatePaused, hypervisor.PausedIOError)
@@ -267,6 +268,7 @@ var _ = Describe("A guest that moves to another node", func() {
 		c.arriving.Fail("prepare", errLost)
 		c.moveOn()
 		Expect(c.expectStayed().FailureReason).To(ContainSubstring("lost"))
+		c.sourceA.expectEvent("Warning Migrated VirtualMachineInstance migration uid " + string(c.uid) + " failed. reason:Live migration failed: ")
 		By("moving at the second attempt")
 		c.arriving.Fail("prepare", nil)
 		Expect(api.Delete(ctx, c.targetPod.Load(), client.GracePeriodSeconds(0))).To(Succeed())
@@ -435,6 +437,8 @@ var _ = Describe("A guest that moves to another node", func() {
 		m := c.expectStayed()
 		Expect(m.AbortStatus).To(Equal(v1.MigrationAbortSucceeded))
 		Expect(m.FailureReason).To(Equal("Live migration aborted"))
+		c.sourceA.expectEvent("Normal Migrating VirtualMachineInstance is aborting migration.")
+		c.sourceA.expectEvent("failed. reason:Live migration aborted")
 	})
 
 	It("stays when somebody asks for that before it begins", func() {
