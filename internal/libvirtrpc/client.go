@@ -447,7 +447,7 @@ func (c *Client) readMessage() error {
 	case typeReply:
 		c.deliver(h.serial, reply{status: h.status, body: body})
 	case typeStream:
-		c.deliverStream(h.serial, h.status, body)
+		return c.deliverStream(h.serial, h.status, body)
 	case typeMessage:
 		if h.program == programRemote && h.proc == procEventLifecycleMessage {
 			return c.deliverEvent(decoder{buf: body})
@@ -484,7 +484,9 @@ func (c *Client) readPieces(serial uint32, size int) error {
 		}
 		c.heard.Store(time.Now().UnixNano())
 		size -= len(piece)
-		c.deliverStream(serial, statusContinue, piece)
+		if err := c.deliverStream(serial, statusContinue, piece); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -25,6 +25,10 @@ const (
 // decided before.
 const GraphicsSkipAuth = 1
 
+// maxEarly is the most of a stream that may come before the answer to the call that opens it, in bytes. libvirtd answers from one
+// thread and reads the console in another one, which sends what fits into a message (VIR_NET_MESSAGE_LEGACY_PAYLOAD_MAX) at a time.
+const maxEarly = 256 << 10
+
 // Stream is a stream of bytes that belongs to a call. While nobody reads it, its client reads nothing at all, and so the
 // daemon stops sending. A client is therefore good for one stream. One goroutine may read while another one writes.
 type Stream struct {
@@ -32,8 +36,11 @@ type Stream struct {
 	proc   int32
 	serial uint32
 	pieces chan piece
-	rest   []byte
-	err    error
+	// failed is closed if the call that opens it failed.
+	failed chan struct{}
+	// rest and err belong to the client's reader until the call is answered, and to the stream's reader afterwards.
+	rest []byte
+	err  error
 }
 
 // piece is what a message brought, or why there are no more.
@@ -77,9 +84,14 @@ func (c *Client) OpenGraphics(ctx context.Context, domain Domain, socket *os.Fil
 }
 
 func (c *Client) openStream(ctx context.Context, proc int32, args []byte) (*Stream, []byte, error) {
-	s := &Stream{client: c, proc: proc, pieces: make(chan piece)}
+	s := &Stream{client: c, proc: proc, pieces: make(chan piece), failed: make(chan struct{})}
 	body, err := c.exchange(ctx, request{program: programRemote, proc: proc, args: args, stream: s})
 	if err != nil {
+		// Nobody will read what the daemon may still send on it.
+		c.mu.Lock()
+		delete(c.streams, s.serial)
+		c.mu.Unlock()
+		close(s.failed)
 		return nil, nil, err
 	}
 	return s, body, nil
@@ -137,13 +149,15 @@ func (c *Client) sendPiece(s *Stream, data []byte) error {
 	return nil
 }
 
-// deliverStream hands a piece over and waits until somebody takes it.
-func (c *Client) deliverStream(serial, status uint32, body []byte) {
+// deliverStream hands a piece over and waits until somebody takes it. Before the call that opens the stream is answered nobody can:
+// what comes then is kept, up to maxEarly.
+func (c *Client) deliverStream(serial, status uint32, body []byte) error {
 	c.mu.Lock()
 	s := c.streams[serial]
+	_, early := c.waiting[serial]
 	c.mu.Unlock()
 	if s == nil {
-		return
+		return nil
 	}
 	next := piece{data: body}
 	switch {
@@ -153,8 +167,25 @@ func (c *Client) deliverStream(serial, status uint32, body []byte) {
 	default:
 		next = piece{err: decodeError(body)}
 	}
+	if early {
+		return s.keep(next)
+	}
 	select {
 	case s.pieces <- next:
+	case <-s.failed:
 	case <-c.closing:
 	}
+	return nil
+}
+
+// keep stores a piece that came before the answer to the call that opens the stream.
+func (s *Stream) keep(next piece) error {
+	if s.err != nil {
+		return nil
+	}
+	if len(s.rest)+len(next.data) > maxEarly {
+		return fmt.Errorf("more than %d bytes of a stream came before the answer to the call that opens it", maxEarly)
+	}
+	s.rest, s.err = append(s.rest, next.data...), next.err
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,6 +53,63 @@ func TestStreamIsReadToItsEnd(t *testing.T) {
 	}
 	if n, err := stream.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("after the end: %d (%v)", n, err)
+	}
+}
+
+// libvirtd reads a console in another thread than the one that answers the call.
+func TestStreamThatBeginsBeforeTheAnswer(t *testing.T) {
+	c, d := newPair(t)
+	go func() {
+		proc, serial, _ := d.receive()
+		d.send(proc, typeStream, serial, statusContinue, []byte("hello, "))
+		d.send(proc, typeReply, serial, statusOK, nil)
+		d.send(proc, typeStream, serial, statusContinue, []byte("world"))
+		d.send(proc, typeStream, serial, statusOK, nil)
+	}()
+	stream, err := c.OpenConsole(context.Background(), testDomain, "", ConsoleForce)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(stream); err != nil || string(got) != "hello, world" {
+		t.Errorf("%q (%v)", got, err)
+	}
+}
+
+func TestStreamThatIsNeverGranted(t *testing.T) {
+	c, d := newPair(t)
+	go func() {
+		proc, serial, _ := d.receive()
+		for range maxEarly/maxPiece + 1 {
+			d.send(proc, typeStream, serial, statusContinue, make([]byte, maxPiece))
+		}
+	}()
+	if _, err := c.OpenConsole(context.Background(), testDomain, "", ConsoleForce); !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), "before the answer") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Whoever gave up does not read, and what comes for him holds up no other call.
+func TestStreamOfACallThatFailed(t *testing.T) {
+	c, d := newPair(t)
+	ctx, giveUp := context.WithCancel(context.Background())
+	asked := make(chan uint32, 1)
+	go func() {
+		_, serial, _ := d.receive()
+		asked <- serial
+		giveUp()
+	}()
+	if _, err := c.OpenConsole(ctx, testDomain, "", ConsoleForce); !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v", err)
+	}
+	go func() {
+		d.send(procDomainOpenConsole, typeStream, <-asked, statusContinue, []byte("hello"))
+		proc, serial, _ := d.receive()
+		var e encoder
+		e.domain(testDomain)
+		d.send(proc, typeReply, serial, statusOK, e.buf)
+	}()
+	if found, err := c.Lookup(context.Background(), "vm"); err != nil || found != testDomain {
+		t.Errorf("%+v (%v)", found, err)
 	}
 }
 

@@ -205,7 +205,9 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) {
 		status.Code, status.Reason = http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable
 	}
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	status.Message = hypervisor.Clean(status.Message)
-	log.FromContext(r.Context()).Info("Refused a request of another node's agent", "method", r.Method, "path", r.URL.Path, "code", status.Code, "error", err.Error())
+	// The details would repeat the path, at whatever length the peer chose.
+	status.Message, status.Details = hypervisor.Clean(status.Message), nil
+	log.FromContext(r.Context()).Info("Refused a request of another node's agent",
+		"method", hypervisor.Clean(r.Method), "path", hypervisor.Clean(r.URL.Path), "code", status.Code, "error", hypervisor.Clean(err.Error()))
 	httpserver.WriteJSON(w, int(status.Code), status)
 }

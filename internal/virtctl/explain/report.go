@@ -14,8 +14,10 @@ import (
 )
 
 const (
-	// maxEvents are shown, and maxText of one message: a report is one screen.
+	// maxEvents are shown, and maxText bytes of one message: a report is one screen.
 	maxEvents, maxText = 5, 400
+	// maxParagraph is the most of one paragraph in bytes: names, reasons and phases are texts of others, too.
+	maxParagraph = 4 * maxText
 	// width is that of a screen.
 	width = 100
 )
@@ -55,7 +57,7 @@ type Report struct {
 // Print writes a report for people.
 func (r *Report) Print(out io.Writer) error {
 	var b strings.Builder
-	b.WriteString(r.Title + "\n")
+	b.WriteString(short(r.Title) + "\n")
 	for _, finding := range r.Findings {
 		finding.print(&b)
 	}
@@ -102,7 +104,7 @@ func paragraph(b *strings.Builder, head, text string) {
 	}
 	line := head
 	empty := true
-	for _, word := range strings.Fields(text) {
+	for _, word := range strings.Fields(cut(text, maxParagraph)) {
 		if !empty && len(line)+1+len(word) > width {
 			b.WriteString(strings.TrimRight(line, " ") + "\n")
 			line, empty = indent, true
@@ -118,11 +120,13 @@ func paragraph(b *strings.Builder, head, text string) {
 	b.WriteString(line + "\n")
 }
 
-// short bounds a message that others wrote.
-func short(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > maxText {
-		text = strings.ToValidUTF8(text[:maxText], "") + "…"
+// short bounds a message that others wrote, and makes it one line.
+func short(text string) string { return cut(strings.Join(strings.Fields(text), " "), maxText) }
+
+// cut bounds a text in bytes.
+func cut(text string, limit int) string {
+	if len(text) > limit {
+		text = strings.ToValidUTF8(text[:limit], "") + "…"
 	}
 	return text
 }
