@@ -92,7 +92,7 @@ lint: deps ## Run golangci-lint over every path
 	cd $(clientcompat) && $(call tool,golangci-lint)/golangci-lint run --concurrency 2 ./...
 
 .PHONY: verify
-verify: ## Fail when generated files or go.mod are stale, or code is not formatted
+verify: ## Fail when generated files or go.mod are stale, code is not formatted, or a nolint does nothing
 	@hack/verify.sh
 
 ##@ Test

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Fails when what is generated is stale, go.mod is not tidy, or code is not formatted. Compares copies: the tree stays as it is.
+# Fails when what is generated is stale, go.mod is not tidy, code is not formatted, or a nolint is for a linter that is not
+# enabled, about which nolintlint says nothing. Compares copies: the tree stays as it is.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -27,6 +28,15 @@ check "test/clientcompat/go.mod" env -C test/clientcompat go mod tidy
 unformatted=$(cd "$copy" && gofmt -l api cmd internal test hack)
 if [ -n "$unformatted" ]; then
 	printf 'verify: not formatted (run make fmt):\n%s\n' "$unformatted" >&2
+	failed=1
+fi
+mapfile -t linters < <(sed -n '/^  enable:$/,/^  settings:$/s/^    - //p' .golangci.yml)
+idle=$(cd "$copy" && { grep -rnoP --include='*.go' '// ?nolint:\K[\w,]+' . || true; } | awk -F: -v linters=" ${linters[*]} " '{
+	n = split($3, named, ",")
+	for (i = 1; i <= n; i++) if (!index(linters, " " named[i] " ")) printf "  %s:%s: %s\n", $1, $2, named[i]
+}')
+if [ -n "$idle" ]; then
+	printf 'verify: nolint for a linter that .golangci.yml does not enable:\n%s\n' "$idle" >&2
 	failed=1
 fi
 while IFS= read -r -d '' file; do

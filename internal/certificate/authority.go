@@ -75,7 +75,7 @@ func AuthorityFrom(role Role, data map[string][]byte) (Authority, error) {
 
 func readPair(data map[string][]byte, certificate, key string) (*pair, error) {
 	if len(data[certificate]) == 0 && len(data[key]) == 0 {
-		return nil, nil //nolint:nilnil // none is an ordinary answer
+		return nil, nil
 	}
 	certificates, err := certutil.ParseCertsPEM(data[certificate])
 	if err != nil {

@@ -201,7 +201,7 @@ func (r *KubeVirtReconciler) fetch(ctx context.Context, request ctrl.Request) (*
 		return nil, client.IgnoreNotFound(err)
 	}
 	if kv.DeletionTimestamp != nil && !controllerutil.ContainsFinalizer(kv, kubevirt.Finalizer) {
-		return nil, nil //nolint:nilnil // nothing to do is not an error
+		return nil, nil
 	}
 	return kv, nil
 }

@@ -129,12 +129,12 @@ func (r *NodeReconciler) agent(ctx context.Context, name string) (*coordinationv
 func (r *NodeReconciler) read(ctx context.Context, key client.ObjectKey, o client.Object) (client.Object, error) {
 	if err := r.Get(ctx, key, o); err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil, nil //nolint:nilnil // absence is an answer here
+			return nil, nil
 		}
 		return nil, fmt.Errorf("cannot read what the agent published as %s: %w", key, err)
 	}
 	if o.GetLabels()[v1.AppLabel] != nodecapabilities.LabelValue {
-		return nil, nil //nolint:nilnil // someone else's object
+		return nil, nil
 	}
 	return o, nil
 }

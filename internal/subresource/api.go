@@ -74,7 +74,7 @@ func (a *API) vmi(ctx context.Context, key types.NamespacedName) (*v1.VirtualMac
 	vmi := &v1.VirtualMachineInstance{}
 	err := a.Client.Get(ctx, key, vmi)
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // no instance is an ordinary answer
+		return nil, nil
 	}
 	return vmi, err
 }

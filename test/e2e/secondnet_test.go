@@ -285,7 +285,7 @@ func announcements(ctx context.Context, from string) func() []announcement {
 	Expect(err).NotTo(HaveOccurred())
 	bridge, err := net.InterfaceByName(machineBridge)
 	Expect(err).NotTo(HaveOccurred())
-	all := uint16(unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8) //nolint:mnd // network byte order
+	all := uint16(unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8) // network byte order
 	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(all))
 	Expect(err).NotTo(HaveOccurred())
 	Expect(unix.Bind(socket, &unix.SockaddrLinklayer{Protocol: all, Ifindex: bridge.Index})).To(Succeed())

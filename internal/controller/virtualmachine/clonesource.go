@@ -49,7 +49,7 @@ func (s *Scope) cloneSource(ctx context.Context, spec *cdiv1beta1.DataVolumeSpec
 	}
 	switch {
 	case source == nil:
-		return nil, nil //nolint:nilnil // a DataVolume that is no copy is an ordinary one
+		return nil, nil
 	case source.PVC != nil:
 		source = source.DeepCopy()
 		if source.PVC.Namespace == "" {
@@ -61,7 +61,7 @@ func (s *Scope) cloneSource(ctx context.Context, spec *cdiv1beta1.DataVolumeSpec
 			source.Snapshot.Namespace = namespace
 		}
 	default:
-		return nil, nil //nolint:nilnil // as above
+		return nil, nil
 	}
 	return source, nil
 }

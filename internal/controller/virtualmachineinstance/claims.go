@@ -90,7 +90,7 @@ func (s *Scope) claim(ctx context.Context, name string) (*corev1.PersistentVolum
 	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.VMI.Namespace, Name: name}, claim)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, nil //nolint:nilnil // no claim is an ordinary answer
+		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("get PersistentVolumeClaim %s/%s: %w", s.VMI.Namespace, name, err)
 	}

@@ -65,7 +65,7 @@ func claimOf(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineIn
 	claim, key := &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: vmi.Namespace, Name: name}
 	if err := reader.Get(ctx, key, claim); err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil, nil //nolint:nilnil // no claim is an ordinary answer
+			return nil, nil
 		}
 		return nil, fmt.Errorf("get PersistentVolumeClaim %s with the machine's state: %w", key, err)
 	}

@@ -72,7 +72,7 @@ func (s *Scope) readNode(ctx context.Context, name string) (*corev1.Node, error)
 	host := &corev1.Node{}
 	if err := s.Live.Get(ctx, client.ObjectKey{Name: name}, host); err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil, nil //nolint:nilnil // absence is an answer here
+			return nil, nil
 		}
 		return nil, fmt.Errorf("get Node %s: %w", name, err)
 	}

@@ -101,7 +101,7 @@ func (s *Scope) policy(ctx context.Context) (*v1alpha1.MigrationPolicy, error) {
 		return nil, fmt.Errorf("list MigrationPolicies: %w", err)
 	}
 	if len(policies.Items) == 0 {
-		return nil, nil //nolint:nilnil // no policy is an ordinary answer
+		return nil, nil
 	}
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))

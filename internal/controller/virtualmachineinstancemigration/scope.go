@@ -193,12 +193,12 @@ func podOf(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInst
 
 func podNamed(ctx context.Context, reader client.Reader, namespace, name string) (*corev1.Pod, error) {
 	if name == "" {
-		return nil, nil //nolint:nilnil // no Pod is an ordinary answer
+		return nil, nil
 	}
 	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: namespace, Name: name}
 	if err := reader.Get(ctx, key, pod); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			return nil, nil //nolint:nilnil // no Pod is an ordinary answer
+			return nil, nil
 		}
 		return nil, fmt.Errorf("get launcher Pod %s: %w", key, err)
 	}

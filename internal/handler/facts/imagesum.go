@@ -57,7 +57,7 @@ func (p PodFiles) Sum(ctx context.Context, namespace, mount, name string) (size 
 
 // inTurns reads in turns with all others, until its context ends.
 type inTurns struct {
-	ctx       context.Context //nolint:containedctx // that of the one call that reads
+	ctx       context.Context // that of the one call that reads
 	namespace string
 	turns     *turns.Turns
 	patience  time.Duration

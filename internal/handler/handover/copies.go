@@ -47,7 +47,7 @@ type Copies struct {
 	sum SumFile
 	now func() time.Time
 
-	ctx  context.Context //nolint:containedctx // that of the process, which the copies live as long as
+	ctx  context.Context // that of the process, which the copies live as long as
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 

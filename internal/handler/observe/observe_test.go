@@ -113,7 +113,7 @@ func TestHeartbeat(t *testing.T) {
 func TestHeartbeatBack(t *testing.T) {
 	var writes, looks atomic.Int32
 	var away, blind failure
-	c := interceptor.NewClient(server(&writes).(client.WithWatch), interceptor.Funcs{ //nolint:forcetypeassert // server's own
+	c := interceptor.NewClient(server(&writes).(client.WithWatch), interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, o ...client.PatchOption) error {
 			if err := away.load(); err != nil {
 				return err

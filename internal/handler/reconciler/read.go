@@ -98,7 +98,7 @@ func (r *Reconciler) readVMI(ctx context.Context, key types.NamespacedName) (*v1
 			return nil, fmt.Errorf("read the VMI: %w", err)
 		}
 	}
-	return nil, nil //nolint:nilnil // none is an ordinary answer
+	return nil, nil
 }
 
 // readEarly reads a VMI that the cache does not have once, so that its domain can be prepared before the hand-over.

@@ -109,7 +109,7 @@ func (p params) needAll(names ...string) error {
 func (p params) quantity(name string) (*resource.Quantity, error) {
 	text, found := p.values[name]
 	if !found {
-		return nil, nil //nolint:nilnil // not given is an ordinary answer
+		return nil, nil
 	}
 	q, err := resource.ParseQuantity(text)
 	if err != nil {
@@ -122,7 +122,7 @@ func (p params) quantity(name string) (*resource.Quantity, error) {
 func (p params) bootOrder() (*uint, error) {
 	text, found := p.values["bootorder"]
 	if !found {
-		return nil, nil //nolint:nilnil // not given is an ordinary answer
+		return nil, nil
 	}
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {

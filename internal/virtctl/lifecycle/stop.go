@@ -95,6 +95,6 @@ func (g *grace) seconds(cmd *cobra.Command) (*int64, error) {
 	case g.force:
 		return &g.period, nil
 	default:
-		return nil, nil //nolint:nilnil // not given is an ordinary answer
+		return nil, nil
 	}
 }

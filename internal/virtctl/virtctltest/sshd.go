@@ -66,7 +66,7 @@ func (d *SSHD) Serve(conn net.Conn) {
 	config := &ssh.ServerConfig{
 		PublicKeyCallback: func(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 			if meta.User() == d.User && d.Key != nil && string(key.Marshal()) == string(d.Key.Marshal()) {
-				return nil, nil //nolint:nilnil // ssh: no permissions to add
+				return nil, nil
 			}
 			return nil, errors.New("this key may not")
 		},
@@ -74,7 +74,7 @@ func (d *SSHD) Serve(conn net.Conn) {
 	if d.Password != "" {
 		config.PasswordCallback = func(meta ssh.ConnMetadata, password []byte) (*ssh.Permissions, error) {
 			if meta.User() == d.User && string(password) == d.Password {
-				return nil, nil //nolint:nilnil // ssh: no permissions to add
+				return nil, nil
 			}
 			return nil, errors.New("wrong password")
 		}

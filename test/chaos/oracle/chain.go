@@ -32,7 +32,7 @@ type Record struct {
 func ParseRecord(block []byte) (*Record, error) {
 	line, _, _ := bytes.Cut(bytes.TrimRight(block, "\x00"), []byte("\n"))
 	if len(line) == 0 {
-		return nil, nil //nolint:nilnil // no record is an answer
+		return nil, nil
 	}
 	fields := strings.Fields(string(line))
 	if len(fields) != 5 {

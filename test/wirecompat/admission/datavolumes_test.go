@@ -43,7 +43,7 @@ func TestDataVolumeTemplates(t *testing.T) {
 		{name: "template in another namespace", object: of(foreign), fields: []string{field},
 			says: "Embedded DataVolume namespace elsewhere differs from VM namespace default"},
 		{name: "template that goes to another namespace", object: of(same), change: func(o client.Object) {
-			foreign(&o.(*v1.VirtualMachine).Spec.DataVolumeTemplates[0]) //nolint:forcetypeassert // the test's own object
+			foreign(&o.(*v1.VirtualMachine).Spec.DataVolumeTemplates[0])
 		}, fields: []string{field}, says: "differs from VM namespace"},
 		{name: "template without a name", object: of(func(d *v1.DataVolumeTemplateSpec) { d.Name = "" }), fields: []string{first + ".name"},
 			says: "'name' field must not be empty for DataVolumeTemplate entry spec.dataVolumeTemplate[0].name."},

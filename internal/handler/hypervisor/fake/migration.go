@@ -204,7 +204,7 @@ func (l *Launcher) CopyProgress(ctx context.Context, _ string) (*hypervisor.Copy
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.moving.job {
-		return nil, nil //nolint:nilnil // no job is an answer
+		return nil, nil
 	}
 	progress := l.moving.progress
 	return &progress, nil

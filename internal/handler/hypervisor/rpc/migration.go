@@ -178,13 +178,13 @@ func jobOf(d *libvirt.Domain) (*libvirt.DomainJobInfo, error) {
 	info, err := d.GetJobStats(0)
 	if isCode(err, libvirt.ERR_OPERATION_INVALID) {
 		// It does not run.
-		return nil, nil //nolint:nilnil // no job is an answer
+		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	if info.Type == libvirt.DOMAIN_JOB_NONE {
-		return nil, nil //nolint:nilnil // no job is an answer
+		return nil, nil
 	}
 	return info, nil
 }
