@@ -192,10 +192,7 @@ func (d *Daemon) Socket() string { return d.Host(launcherpod.LibvirtSocket) }
 // daemon of its own when it finds the socket closed.
 func (d *Daemon) URI() string { return "qemu:///session?socket=" + d.Socket() }
 
-// Dir is the directory that is /run in the Pod.
-func (d *Daemon) Dir() string { return d.dir }
-
-// Host turns a path of the Pod into one for the test: everything below /var/run lies in Dir, and the rest
+// Host turns a path of the Pod into one for the test: everything below /var/run is in the daemon's directory, and the rest
 // (such as the devices) is reached through the root of the Pod's PID 1.
 func (d *Daemon) Host(podPath string) string {
 	if rest, ok := strings.CutPrefix(podPath, "/var/run/"); ok {

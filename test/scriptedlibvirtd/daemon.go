@@ -54,13 +54,12 @@ type Daemon struct {
 	// Changed is told of each new state of the domain, in libvirt's numbers. It must not block.
 	Changed func(state, reason int32)
 
-	mu         sync.Mutex
-	listener   net.Listener
-	peers      map[*Peer]map[int32]bool
-	name, xml  string
-	state      int32
-	reason     int32
-	unexpected []Call
+	mu        sync.Mutex
+	listener  net.Listener
+	peers     map[*Peer]map[int32]bool
+	name, xml string
+	state     int32
+	reason    int32
 }
 
 // New makes a daemon without a domain.
@@ -142,13 +141,6 @@ func (d *Daemon) Run(name, xml string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.name, d.xml, d.state, d.reason = name, xml, running, 1
-}
-
-// Unexpected are the calls that were refused because nothing here knows them.
-func (d *Daemon) Unexpected() []Call {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return append([]Call(nil), d.unexpected...)
 }
 
 // answer does what libvirtd does.

@@ -16,13 +16,6 @@ const (
 	Stopped   = 5
 )
 
-// State is the domain's state and the reason for it, in libvirt's numbers.
-func (d *Daemon) State() (state, reason int32) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.state, d.reason
-}
-
 // Ended says that a state is that of a domain that ran and is shut off.
 func Ended(state, reason int32) bool { return state == shutoff && reason != 0 }
 
@@ -61,7 +54,6 @@ func (d *Daemon) answerDomain(p *Peer, c Call) error {
 	case ProcConfirm:
 		return d.enter(p, c, shutoff, movedAway, Stopped, nil)
 	default:
-		d.unexpected = append(d.unexpected, c)
 		return p.Refuse(c, codeNoSupport, "this function is not supported by the connection driver")
 	}
 }
@@ -122,9 +114,6 @@ func JobStats(total, processed, remaining, elapsed uint64) []byte {
 
 // Name is the name of the domain that a call is about, if it is about one.
 func (c Call) Name() string { return firstString(c.Args) }
-
-// Serial is the call's number, by which its answer is known.
-func (c Call) Serial() uint32 { return c.serial }
 
 // Endless writes an answer to a call that announces size bytes and has as many as the client takes. It returns when the client hangs up.
 func (p *Peer) Endless(c Call, size uint32) {

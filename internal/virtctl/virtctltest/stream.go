@@ -6,7 +6,6 @@ package virtctltest
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 
 	"github.com/coder/websocket"
@@ -29,19 +28,4 @@ func CloseWith(socket *websocket.Conn, err error) {
 func Conn(ctx context.Context, socket *websocket.Conn) net.Conn {
 	socket.SetReadLimit(1 << 20)
 	return websocket.NetConn(ctx, socket, websocket.MessageBinary)
-}
-
-// Bridge joins a websocket with a connection, as virt-api does, until one of them ends.
-func Bridge(ctx context.Context, socket *websocket.Conn, far net.Conn) error {
-	defer func() { _ = far.Close() }()
-	near := Conn(ctx, socket)
-	ended := make(chan struct{}, 2)
-	pass := func(to io.Writer, from io.Reader) {
-		_, _ = io.Copy(to, from)
-		ended <- struct{}{}
-	}
-	go pass(far, near)
-	go pass(near, far)
-	<-ended
-	return nil
 }
