@@ -119,7 +119,7 @@ test-race: deps ## Unit and envtest suites with Go's race detector (about 15 min
 .PHONY: fuzz
 fuzz: deps ## Fuzz what guests, launchers and peers send, each target for TIME (TIME=10s, TIME=1h), JOBS at a time; PATTERN=name for some of them
 	@hack/web-assets.sh
-	@hack/fuzz.sh $(TIME) $(PATTERN)
+	@hack/fuzz.sh $(TIME) "$(PATTERN)"
 
 .PHONY: test-wirecompat
 test-wirecompat: deps ## Our API types against KubeVirt's; ends with a summary
