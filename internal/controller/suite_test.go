@@ -77,10 +77,8 @@ var _ = BeforeSuite(func() {
 	k8sClient, err = client.NewWithWatch(cfg, client.Options{Scheme: scheme.Scheme})
 	Expect(err).NotTo(HaveOccurred())
 
-	shipped, err = rights.Read(filepath.Join("..", ".."))
+	shipped, err = rights.Ship(ctx, filepath.Join("..", ".."), k8sClient)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(k8sClient.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: rights.Namespace}})).To(Succeed())
-	Expect(shipped.Install(ctx, k8sClient)).To(Succeed())
 	controllerConfig = rights.Controller.Impersonate(cfg, nil)
 	asController, err = client.NewWithWatch(controllerConfig, client.Options{Scheme: scheme.Scheme})
 	Expect(err).NotTo(HaveOccurred())

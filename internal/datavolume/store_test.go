@@ -25,6 +25,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	"github.com/vireo-project/vireo/test/apiserver"
+	"github.com/vireo-project/vireo/test/rights"
 )
 
 const (
@@ -50,6 +51,8 @@ func start(t *testing.T) *cluster {
 		"set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
 	g.Expect(cdi.AddToScheme(scheme.Scheme)).To(Succeed())
 	c := &cluster{WithT: g, env: apiserver.New(), asked: make(chan struct{}, 10000)}
+	root := filepath.Join("..", "..")
+	rights.AuditTest(t, c.env, root, "internal/datavolume")
 	config, err := c.env.Start()
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() {
@@ -57,7 +60,9 @@ func start(t *testing.T) *cluster {
 			t.Error(err)
 		}
 	})
-	c.follow(t, config)
+	_, err = rights.Ship(t.Context(), root, c.client())
+	g.Expect(err).NotTo(HaveOccurred())
+	c.follow(t, rights.Controller.Impersonate(config, nil))
 	return c
 }
 

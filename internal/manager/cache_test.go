@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/test/apiserver"
+	"github.com/vireo-project/vireo/test/rights"
 )
 
 func podWarning(name, pod, reason string) *corev1.Event {
@@ -29,8 +30,12 @@ func podWarning(name, pod, reason string) *corev1.Event {
 // TestEventsInCache holds the cache to what its cost is worth: the API server sends little, and less is kept.
 func TestEventsInCache(t *testing.T) {
 	g := NewWithT(t)
-	config := startAPIServer(t, apiserver.New(filepath.Join(root, "config", "crd", "bases")))
+	environment := apiserver.New(filepath.Join(root, "config", "crd", "bases"))
+	rights.AuditTest(t, environment, root, t.Name())
+	config := startAPIServer(t, environment)
 	c, err := client.New(config, client.Options{Scheme: NewScheme()})
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = rights.Ship(t.Context(), root, c)
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, e := range []*corev1.Event{
 		podWarning("ours", "virt-launcher-vm-1", "FailedMount"),
@@ -42,7 +47,7 @@ func TestEventsInCache(t *testing.T) {
 
 	options := cacheOptions("kubevirt")
 	options.Scheme = NewScheme()
-	events, err := cache.New(config, options)
+	events, err := cache.New(rights.Controller.Impersonate(config, nil), options)
 	g.Expect(err).NotTo(HaveOccurred())
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -66,10 +66,8 @@ func TestRun(t *testing.T) {
 		WebhookService: "hooks", MutatingWebhooks: mutatingWebhooks, ValidatingWebhooks: validatingWebhooks,
 		CertificateDirectory: t.TempDir(), LeaderElection: true,
 	}
-	g.Expect(c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kubevirt"}})).To(Succeed())
-	shipped, err := rights.Read(root)
+	_, err = rights.Ship(t.Context(), root, c)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(shipped.Install(t.Context(), c)).To(Succeed())
 	token, err := rights.ScraperToken(t.Context(), c)
 	g.Expect(err).NotTo(HaveOccurred())
 	createWebhookConfigurations(t.Context(), g, c)

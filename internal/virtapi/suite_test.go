@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -70,10 +71,9 @@ func startCluster(t *testing.T) *cluster {
 	c, err := client.New(config, client.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	world := &cluster{g: g, config: config, client: c, trust: t.TempDir()}
-	world.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: installed}})
-	for _, file := range []string{"users.yaml", "virt-api.yaml", "virt-handler.yaml"} {
-		g.Expect(rights.CreateFile(context.Background(), c, filepath.Join("..", "..", "config", "rbac", file))).To(Succeed())
-	}
+	_, err = rights.Ship(context.Background(), filepath.Join("..", ".."), c)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(rights.CreateFile(context.Background(), c, filepath.Join("..", "..", "config", "rbac", "users.yaml"))).To(Succeed())
 	g.Expect(rights.CreateFile(context.Background(), c, filepath.Join("..", "..", "config", "admission", "virt-api.yaml"))).To(Succeed())
 	world.makeAuthorities()
 	world.startSigners(t)
@@ -106,7 +106,10 @@ func (w *cluster) makeAuthorities() {
 // startSigners runs the part of virt-controller that signs.
 func (w *cluster) startSigners(t *testing.T) {
 	t.Helper()
-	mgr, err := ctrl.NewManager(w.config, ctrl.Options{Scheme: w.client.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}})
+	mgr, err := ctrl.NewManager(rights.Controller.Impersonate(w.config, nil), ctrl.Options{
+		Scheme: w.client.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"},
+		Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{installed: {}}},
+	})
 	w.g.Expect(err).NotTo(HaveOccurred())
 	w.g.Expect((&controller.CertificateSigningRequestReconciler{
 		Client: mgr.GetClient(), Namespace: installed, Config: clusterconfig.NewStore(),

@@ -20,6 +20,7 @@ import (
 
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/pki"
+	"github.com/vireo-project/vireo/test/rights"
 )
 
 // readyLimit is how long a loaded machine may need until virt-api answers through the API server.
@@ -42,23 +43,20 @@ func run() (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	env := apiserver.New(filepath.Join("config", "crd", "bases"))
-	w := &world{dir: dir, kubeconfig: os.Args[1]}
+	w := &world{kubeconfig: filepath.Join(dir, "virt-api.kubeconfig")}
 	pki.FrontProxy(w, env, dir)
 	config, err := env.Start()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, env.Stop()) }()
-	admin, err := env.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, nil)
-	if err != nil {
-		return err
-	}
-	kubeconfig, err := admin.KubeConfig()
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(os.Args[1], kubeconfig, 0o600); err != nil {
-		return err
+	for file, user := range map[string]envtest.User{
+		os.Args[1]:   {Name: "admin", Groups: []string{"system:masters"}},
+		w.kubeconfig: {Name: rights.API.User()},
+	} {
+		if err := addUser(env, user, file); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -70,4 +68,17 @@ func run() (err error) {
 	fmt.Println("ready")
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return err
+}
+
+// addUser writes the kubeconfig of a new user to a file.
+func addUser(env *envtest.Environment, user envtest.User, file string) error {
+	added, err := env.AddUser(user, nil)
+	if err != nil {
+		return err
+	}
+	kubeconfig, err := added.KubeConfig()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, kubeconfig, 0o600)
 }

@@ -33,21 +33,23 @@ import (
 	"github.com/vireo-project/vireo/internal/subresource/agent"
 	"github.com/vireo-project/vireo/internal/subresource/server"
 	"github.com/vireo-project/vireo/test/fakeagent"
+	"github.com/vireo-project/vireo/test/rights"
 )
 
 const (
-	namespace = "kubevirt"
+	namespace = rights.Namespace
 	service   = "virt-api"
 	node      = "node1"
 )
 
 // world is a cluster's virt-api.
 type world struct {
-	dir, kubeconfig string
-	config          *rest.Config
-	client          client.Client
-	discovery       *discovery.DiscoveryClient
-	cleanups        []func()
+	kubeconfig string // virt-api's
+	config     *rest.Config
+	client     client.Client // an administrator's
+	own        client.Client // virt-api's
+	discovery  *discovery.DiscoveryClient
+	cleanups   []func()
 }
 
 // Helper implements fakeagent.T.
@@ -83,7 +85,10 @@ func (w *world) start(ctx context.Context) error {
 	if w.discovery, err = discovery.NewDiscoveryClientForConfig(w.config); err != nil {
 		return err
 	}
-	if err := w.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
+	if _, err := rights.Ship(ctx, ".", w.client); err != nil {
+		return err
+	}
+	if w.own, err = client.New(rights.API.Impersonate(w.config, nil), client.Options{Scheme: scheme}); err != nil {
 		return err
 	}
 	agents, err := w.startAgent(ctx)
@@ -123,7 +128,7 @@ func (w *world) startAgent(ctx context.Context) (*agent.Client, error) {
 	if err := w.client.Status().Update(ctx, pod); err != nil {
 		return nil, err
 	}
-	return agent.New(agent.Options{Pods: w.client, Namespace: namespace, Port: a.Port, TLS: a.Authority.Client(w)}), nil
+	return agent.New(agent.Options{Pods: w.own, Namespace: namespace, Port: a.Port, TLS: a.Authority.Client(w)}), nil
 }
 
 // console echoes until it is told that another client comes.
@@ -157,7 +162,7 @@ func (w *world) serve(ctx context.Context, agents *agent.Client) error {
 	config := clusterconfig.Default()
 	config.FeatureGates = clusterconfig.NewFeatureGates([]string{"ObjectGraph"}, nil)
 	api := &subresource.API{
-		Client: w.client, Agents: agents, Health: &health.Check{APIServer: w.discovery, ConfigVersion: func() string { return "" }}, GuestfsImage: "registry.example/vireo/libguestfs-tools:v1", Config: func() clusterconfig.Config { return config },
+		Client: w.own, Agents: agents, Health: &health.Check{APIServer: w.discovery, ConfigVersion: func() string { return "" }}, GuestfsImage: "registry.example/vireo/libguestfs-tools:v1", Config: func() clusterconfig.Config { return config },
 	}
 	s, err := server.New(server.Options{
 		Listener: listener, Address: "127.0.0.1", Certificate: own, Kubeconfig: w.kubeconfig,

@@ -38,6 +38,7 @@ import (
 	"github.com/vireo-project/vireo/internal/handler/reconciler"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/apiserver"
+	"github.com/vireo-project/vireo/test/rights"
 )
 
 const (
@@ -48,7 +49,7 @@ const (
 	clientQPS, clientBurst = 50, 100
 )
 
-// world is a node with its agent, and an API server.
+// world is a node with its agent, which has the rights of its account, and an API server.
 type world struct {
 	t           *testing.T
 	api         client.WithWatch
@@ -65,7 +66,9 @@ type world struct {
 // newWorld starts everything. It ends with the test.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	environment := apiserver.New(filepath.Join("..", "..", "config", "crd", "bases"))
+	const root = "../.."
+	environment := apiserver.New(filepath.Join(root, "config", "crd", "bases"))
+	rights.AuditTest(t, environment, root, "test/hostile")
 	config, err := environment.Start()
 	expect(t, err)
 	t.Cleanup(func() { _ = environment.Stop() })
@@ -84,8 +87,12 @@ func newWorld(t *testing.T) *world {
 		cancel()
 		running.Wait()
 	})
-	config.QPS, config.Burst = clientQPS, clientBurst
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
+	_, err = rights.Ship(ctx, root, w.api)
+	expect(t, err)
+	expect(t, rights.RestrictAgents(ctx, root, config, w.api))
+	account := rights.Handler.ImpersonateOn(config, thisNode)
+	account.QPS, account.Burst = clientQPS, clientBurst
+	mgr, err := ctrl.NewManager(account, ctrl.Options{
 		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"},
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
 			&v1.VirtualMachineInstance{}: {Field: fields.OneTermEqualSelector("status.nodeName", thisNode)},

@@ -179,6 +179,19 @@ func decode[T any](document []byte, into *[]T) error {
 	return nil
 }
 
+// Ship creates the install namespace with what config/rbac below the root of the repository has, and returns when the API server
+// goes by it.
+func Ship(ctx context.Context, root string, admin client.Client) (*Shipped, error) {
+	shipped, err := Read(root)
+	if err != nil {
+		return nil, err
+	}
+	if err := admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}); err != nil {
+		return nil, err
+	}
+	return shipped, shipped.Install(ctx, admin)
+}
+
 // Install creates everything, and returns when the API server goes by it. The namespaces must exist.
 func (s *Shipped) Install(ctx context.Context, admin client.Client) error {
 	for i := range s.ServiceAccounts {

@@ -108,10 +108,8 @@ func (w *world) create(objects ...client.Object) {
 
 // install makes what config/ ships, and the KubeVirt object. No Service leads to the webhooks here: they match nothing.
 func (w *world) install() {
-	shipped, err := rights.Read(root)
+	_, err := rights.Ship(context.Background(), root, w.client)
 	w.g.Expect(err).NotTo(HaveOccurred())
-	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: rights.Namespace}})
-	w.g.Expect(shipped.Install(context.Background(), w.client)).To(Succeed())
 	for _, file := range []string{"node-restriction.yaml", "status.yaml", "certificate-requests.yaml"} {
 		w.g.Expect(rights.CreateFile(context.Background(), w.client, filepath.Join(root, "config", "admission", file))).To(Succeed())
 	}

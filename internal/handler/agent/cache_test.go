@@ -21,6 +21,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/handler/reconciler"
 	"github.com/vireo-project/vireo/test/apiserver"
+	"github.com/vireo-project/vireo/test/rights"
 )
 
 // TestTheCacheKeepsLittleOfWhatHasEnded: an owner may keep Pods and VMIs that have ended, with all the annotations there may be.
@@ -35,7 +36,9 @@ func TestTheCacheKeepsLittleOfWhatHasEnded(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	environment := apiserver.New(filepath.Join("..", "..", "..", "config", "crd", "bases"))
+	const root = "../../.."
+	environment := apiserver.New(filepath.Join(root, "config", "crd", "bases"))
+	rights.AuditTest(t, environment, root, t.Name())
 	config, err := environment.Start()
 	must(err)
 	t.Cleanup(func() {
@@ -46,6 +49,8 @@ func TestTheCacheKeepsLittleOfWhatHasEnded(t *testing.T) {
 	must(clientgoscheme.AddToScheme(scheme))
 	must(v1.AddToScheme(scheme))
 	api, err := client.New(config, client.Options{Scheme: scheme})
+	must(err)
+	_, err = rights.Ship(ctx, root, api)
 	must(err)
 
 	const node, large = "blue", 128 << 10
@@ -79,7 +84,7 @@ func TestTheCacheKeepsLittleOfWhatHasEnded(t *testing.T) {
 	own, incoming := cacheOptions(&Options{Node: node, Namespace: "kubevirt"}), incomingOptions(node)
 	for name, options := range map[string]cache.Options{"own": own, "incoming": incoming} {
 		options.Scheme = scheme
-		kept, err := cache.New(config, options)
+		kept, err := cache.New(rights.Handler.ImpersonateOn(config, node), options)
 		must(err)
 		_, err = kept.GetInformer(ctx, &v1.VirtualMachineInstance{})
 		must(err)

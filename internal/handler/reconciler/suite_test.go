@@ -18,7 +18,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -87,10 +86,8 @@ var _ = BeforeSuite(func() {
 	api, err = client.New(apiServer, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
 
-	shipped, err := rights.Read(root)
+	_, err = rights.Ship(ctx, root, api)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: rights.Namespace}})).To(Succeed())
-	Expect(shipped.Install(ctx, api)).To(Succeed())
 	Expect(rights.RestrictAgents(ctx, root, apiServer, api)).To(Succeed())
 })
 

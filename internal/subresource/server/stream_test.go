@@ -80,7 +80,7 @@ var _ = Describe("a stream", func() {
 	It("lasts until the server is told to stop, and is told so", func() {
 		where, before := address, serving
 		DeferCleanup(func() { address, serving = where, before })
-		stop := startServer(newAPI(env.Config))
+		stop := startServer(newAPI())
 		runInstance("watched")
 		conn, err := openConsole("watched")
 		Expect(err).NotTo(HaveOccurred())

@@ -36,6 +36,7 @@ import (
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/fakeagent"
 	"github.com/vireo-project/vireo/test/pki"
+	"github.com/vireo-project/vireo/test/rights"
 )
 
 // What the specs share: a real API server with the CRDs, and virt-api beside it, which has that server decide who somebody
@@ -63,29 +64,45 @@ func TestServer(t *testing.T) {
 var _ = BeforeSuite(func() {
 	env = apiserver.New(filepath.Join("..", "..", "..", "config", "crd", "bases"))
 	proxy = pki.FrontProxy(GinkgoT(), env, GinkgoT().TempDir())
+	root := filepath.Join("..", "..", "..")
+	audit, err := rights.NewAudit(env, GinkgoT().TempDir())
+	Expect(err).NotTo(HaveOccurred())
 	config, err := env.Start()
 	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func() { Expect(env.Stop()).To(Succeed()) })
+	DeferCleanup(func() {
+		Expect(env.Stop()).To(Succeed())
+		Expect(audit.Check(root, "internal/subresource/server", !failed)).To(Succeed())
+	})
 	scheme := runtime.NewScheme()
 	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
 	Expect(v1.AddToScheme(scheme)).To(Succeed())
 	k8s, err = client.New(config, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
+	_, err = rights.Ship(context.Background(), root, k8s)
+	Expect(err).NotTo(HaveOccurred())
 	nodeAgent = fakeagent.Start(GinkgoT(), "node1")
 	createAgentPod()
-	startServer(newAPI(config))
+	startServer(newAPI())
 })
 
-// newAPI has the verbs of a cluster with one node, whose agent is nodeAgent.
-func newAPI(config *rest.Config) *subresource.API {
+// failed says that a spec has failed.
+var failed bool
+
+var _ = ReportAfterEach(func(report SpecReport) { failed = failed || report.Failed() })
+
+// newAPI has the verbs of a cluster with one node, whose agent is nodeAgent, with the rights of virt-api's account.
+func newAPI() *subresource.API {
 	GinkgoHelper()
+	config := rights.API.Impersonate(env.Config, nil)
 	apiServer, err := discovery.NewDiscoveryClientForConfig(config)
 	Expect(err).NotTo(HaveOccurred())
+	own, err := client.New(config, client.Options{Scheme: k8s.Scheme()})
+	Expect(err).NotTo(HaveOccurred())
 	return &subresource.API{
-		Client: k8s, Config: clusterconfig.Default,
+		Client: own, Config: clusterconfig.Default,
 		Health: &health.Check{APIServer: apiServer, ConfigVersion: func() string { return "17" }},
 		Agents: agent.New(agent.Options{
-			Pods: k8s, Namespace: "kubevirt", Port: nodeAgent.Port, TLS: nodeAgent.Authority.Client(GinkgoT()),
+			Pods: own, Namespace: rights.Namespace, Port: nodeAgent.Port, TLS: nodeAgent.Authority.Client(GinkgoT()),
 		}),
 	}
 }
@@ -94,9 +111,8 @@ func newAPI(config *rest.Config) *subresource.API {
 func createAgentPod() {
 	GinkgoHelper()
 	ctx := context.Background()
-	Expect(k8s.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kubevirt"}})).To(Succeed())
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "virt-handler-1", Labels: map[string]string{"kubevirt.io": "virt-handler"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "virt-handler-1", Labels: map[string]string{"kubevirt.io": "virt-handler"}},
 		Spec:       corev1.PodSpec{NodeName: nodeAgent.Node, Containers: []corev1.Container{{Name: "virt-handler", Image: "virt-handler"}}},
 	}
 	Expect(k8s.Create(ctx, pod)).To(Succeed())
@@ -111,7 +127,7 @@ func startServer(api *subresource.API) (stop func()) {
 	certificate, key, err := certutil.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	Expect(err).NotTo(HaveOccurred())
 	serving = certificate
-	kubeconfig, err := env.ControlPlane.AddUser(envtest.User{Name: "virt-api", Groups: []string{"system:masters"}}, nil)
+	kubeconfig, err := env.ControlPlane.AddUser(envtest.User{Name: rights.API.User()}, nil)
 	Expect(err).NotTo(HaveOccurred())
 	access, err := kubeconfig.KubeConfig()
 	Expect(err).NotTo(HaveOccurred())

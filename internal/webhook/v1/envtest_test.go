@@ -13,7 +13,6 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -52,9 +51,9 @@ func read(r io.Reader) string {
 // expectGone deletes an object and removes its finalizers.
 func expectGone(ctx context.Context, object client.Object) {
 	GinkgoHelper()
-	Expect(client.IgnoreNotFound(controller.Delete(ctx, object))).To(Succeed())
+	Expect(client.IgnoreNotFound(k8s.Delete(ctx, object))).To(Succeed())
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
-	Expect(client.IgnoreNotFound(controller.Patch(ctx, object, patch))).To(Succeed())
+	Expect(client.IgnoreNotFound(k8s.Patch(ctx, object, patch))).To(Succeed())
 }
 
 var _ = Describe("a new VMI", func() {
@@ -137,7 +136,7 @@ var _ = Describe("a new VMI", func() {
 		err := k8s.Update(ctx, changed)
 		expectInvalid(err, "spec")
 		Expect(err).To(MatchError(ContainSubstring("update of VMI object is restricted")))
-		Expect(controller.Update(ctx, changed)).To(Succeed())
+		Expect(controller.Patch(ctx, changed, client.MergeFrom(vmi))).To(Succeed())
 	})
 
 	It("keeps reserved labels from people", func() {
@@ -251,11 +250,6 @@ var _ = Describe("KubeVirt", Ordered, func() {
 	newKubeVirt := func(name string) *v1.KubeVirt {
 		return &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "kubevirt"}}
 	}
-	BeforeAll(func() {
-		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kubevirt"}}
-		Expect(client.IgnoreAlreadyExists(k8s.Create(ctx, namespace))).To(Succeed())
-	})
-
 	It("is refused when a value cannot be used", func() {
 		kv := newKubeVirt("bad")
 		kv.Spec.Configuration.AdditionalGuestMemoryOverheadRatio = ptr.To("much")

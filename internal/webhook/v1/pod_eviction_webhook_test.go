@@ -47,7 +47,7 @@ var _ = Describe("an eviction", func() {
 		if migratable {
 			vmi.Status.Conditions[0] = v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstanceIsMigratable, Status: corev1.ConditionTrue}
 		}
-		Expect(controller.Status().Update(ctx, vmi)).To(Succeed())
+		Expect(k8s.Status().Update(ctx, vmi)).To(Succeed())
 		return vmi, pod
 	}
 	evict := func(pod *corev1.Pod, options ...client.SubResourceCreateOption) error {
@@ -127,7 +127,7 @@ var _ = Describe("an eviction", func() {
 		Expect(eviction.IsMarked(vmi)).To(BeTrue())
 
 		vmi.Status.EvacuationNodeName = ""
-		Expect(controller.Status().Update(ctx, vmi)).To(Succeed())
+		Expect(k8s.Status().Update(ctx, vmi)).To(Succeed())
 		expectDenied(evict(pod), denied)
 		Expect(get(vmi).Annotations).NotTo(HaveKey(v1.EvictionSourceAnnotation))
 		Expect(eviction.IsMarked(vmi)).To(BeTrue())

@@ -28,15 +28,15 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/test/apiserver"
+	"github.com/vireo-project/vireo/test/rights"
 )
 
 // What the specs share: a real API server with the CRDs and the webhooks of this repository.
 var (
-	suiteConfig  = clusterconfig.NewStore()
-	k8s          client.Client // an administrator
-	kubectl      func(args ...string) (stdout, stderr io.Reader, err error)
-	controller   client.Client // the manager's service account
-	impersonated = "system:serviceaccount:kubevirt:kubevirt-controller"
+	suiteConfig = clusterconfig.NewStore()
+	k8s         client.Client // an administrator
+	kubectl     func(args ...string) (stdout, stderr io.Reader, err error)
+	controller  client.Client // virt-controller's account, with its rights
 	// webhookAddress is where the webhooks listen.
 	webhookAddress string
 )
@@ -59,17 +59,30 @@ var _ = BeforeSuite(func() {
 	root := filepath.Join("..", "..", "..")
 	env := apiserver.New(filepath.Join(root, "config", "crd", "bases"))
 	env.WebhookInstallOptions = envtest.WebhookInstallOptions{Paths: []string{filepath.Join(root, "config", "webhook", "manifests.yaml")}}
+	audit, err := rights.NewAudit(env, GinkgoT().TempDir())
+	Expect(err).NotTo(HaveOccurred())
 	cfg, err := env.Start()
 	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func() { Expect(env.Stop()).To(Succeed()) })
+	DeferCleanup(func() {
+		Expect(env.Stop()).To(Succeed())
+		Expect(audit.Check(root, "internal/webhook/v1", !failed)).To(Succeed())
+	})
 
 	scheme := runtime.NewScheme()
 	Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
 	Expect(v1.AddToScheme(scheme)).To(Succeed())
 
+	k8s, err = client.New(cfg, client.Options{Scheme: scheme})
+	Expect(err).NotTo(HaveOccurred())
+	_, err = rights.Ship(ctx, root, k8s)
+	Expect(err).NotTo(HaveOccurred())
+	account := rights.Controller.Impersonate(cfg, nil)
+	controller, err = client.New(account, client.Options{Scheme: scheme})
+	Expect(err).NotTo(HaveOccurred())
+
 	opts := env.WebhookInstallOptions
 	webhookAddress = net.JoinHostPort(opts.LocalServingHost, strconv.Itoa(opts.LocalServingPort))
-	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+	mgr, err := ctrl.NewManager(account, ctrl.Options{
 		Scheme:  scheme,
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		WebhookServer: webhook.NewServer(webhook.Options{
@@ -79,7 +92,7 @@ var _ = BeforeSuite(func() {
 	Expect(err).NotTo(HaveOccurred())
 	Expect(SetupWithManager(mgr, Options{
 		Config:       suiteConfig,
-		TrustedUsers: ServiceAccounts("kubevirt", "kubevirt-controller"),
+		TrustedUsers: ServiceAccounts(rights.Namespace, string(rights.Controller)),
 
 		LiveMigration: true,
 	})).To(Succeed())
@@ -89,16 +102,14 @@ var _ = BeforeSuite(func() {
 	}()
 	Eventually(func() error { return mgr.GetWebhookServer().StartedChecker()(nil) }).WithTimeout(waitLimit).Should(Succeed())
 
-	k8s, err = client.New(cfg, client.Options{Scheme: scheme})
-	Expect(err).NotTo(HaveOccurred())
 	admin, err := env.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, nil)
 	Expect(err).NotTo(HaveOccurred())
 	tool, err := admin.Kubectl()
 	Expect(err).NotTo(HaveOccurred())
 	kubectl = tool.Run
-	asController := *cfg
-	asController.Impersonate.UserName = impersonated
-	asController.Impersonate.Groups = []string{"system:masters"}
-	controller, err = client.New(&asController, client.Options{Scheme: scheme})
-	Expect(err).NotTo(HaveOccurred())
 })
+
+// failed says that a spec has failed.
+var failed bool
+
+var _ = ReportAfterEach(func(report SpecReport) { failed = failed || report.Failed() })

@@ -29,7 +29,7 @@ var _ = Describe("a migration", func() {
 		if change != nil {
 			change(&vmi.Status)
 		}
-		Expect(controller.Status().Update(ctx, vmi)).To(Succeed())
+		Expect(k8s.Status().Update(ctx, vmi)).To(Succeed())
 	}
 	request := func(vmi string, change ...func(*v1.VirtualMachineInstanceMigrationSpec)) *v1.VirtualMachineInstanceMigration {
 		m := &v1.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "go-"}}
@@ -73,7 +73,7 @@ var _ = Describe("a migration", func() {
 		guest("idle", nil)
 		Expect(create(k8s, request("idle"))).To(Succeed())
 		first.Status.Phase = v1.MigrationFailed
-		Expect(controller.Status().Update(ctx, first)).To(Succeed())
+		Expect(k8s.Status().Update(ctx, first)).To(Succeed())
 		Expect(create(k8s, request("busy"))).To(Succeed())
 	})
 

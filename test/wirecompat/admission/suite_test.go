@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -30,9 +28,12 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
 	"github.com/vireo-project/vireo/test/apiserver"
+	"github.com/vireo-project/vireo/test/rights"
 )
 
-// What the tests share: an API server with our CRDs and webhooks.
+const root = "../../.."
+
+// What the tests share: an API server with our CRDs and webhooks, which have the rights of virt-controller's account.
 var (
 	store   = clusterconfig.NewStore()
 	restCfg *rest.Config
@@ -48,9 +49,8 @@ func run(m *testing.M) int {
 		return 0
 	}
 	log.SetLogger(logr.Discard())
-	root := filepath.Join("..", "..", "..", "config")
-	env := apiserver.New(filepath.Join(root, "crd", "bases"))
-	env.WebhookInstallOptions = envtest.WebhookInstallOptions{Paths: []string{filepath.Join(root, "webhook", "manifests.yaml")}}
+	env := apiserver.New(filepath.Join(root, "config", "crd", "bases"))
+	env.WebhookInstallOptions = envtest.WebhookInstallOptions{Paths: []string{filepath.Join(root, "config", "webhook", "manifests.yaml")}}
 	defer func() {
 		if err := env.Stop(); err != nil {
 			fmt.Println("cannot stop the API server:", err)
@@ -78,8 +78,15 @@ func start(ctx context.Context, env *envtest.Environment) error {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return err
 	}
+	admin, err := client.New(cfg, client.Options{Scheme: scheme})
+	if err != nil {
+		return err
+	}
+	if _, err := rights.Ship(ctx, root, admin); err != nil {
+		return err
+	}
 	serve := env.WebhookInstallOptions
-	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+	mgr, err := ctrl.NewManager(rights.Controller.Impersonate(cfg, nil), ctrl.Options{
 		Scheme:  scheme,
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		WebhookServer: webhook.NewServer(webhook.Options{
@@ -90,7 +97,7 @@ func start(ctx context.Context, env *envtest.Environment) error {
 		return err
 	}
 	if err := webhookv1.SetupWithManager(mgr, webhookv1.Options{
-		Config: store, TrustedUsers: webhookv1.ServiceAccounts("kubevirt", "kubevirt-controller"),
+		Config: store, TrustedUsers: webhookv1.ServiceAccounts(rights.Namespace, string(rights.Controller)),
 	}); err != nil {
 		return err
 	}
@@ -104,9 +111,5 @@ func start(ctx context.Context, env *envtest.Environment) error {
 			return errors.New("the webhooks do not answer")
 		}
 	}
-	c, err := client.New(cfg, client.Options{Scheme: scheme})
-	if err != nil {
-		return err
-	}
-	return c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kubevirt"}})
+	return nil
 }
