@@ -5,6 +5,7 @@ package rights
 
 import (
 	"encoding/json"
+	"flag"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -193,6 +194,29 @@ func TestWhatWasAskedForIsComparedWithWhatIsGiven(t *testing.T) {
 	} {
 		if seen.uses(c.right) != c.used {
 			t.Errorf("%s: used is %t", c.right, !c.used)
+		}
+	}
+}
+
+func TestPartOfASuiteIsToldByItsFlags(t *testing.T) {
+	for name, tc := range map[string]struct {
+		arguments []string
+		want      bool
+	}{
+		"all":            {},
+		"all, with more": {arguments: []string{"-test.v"}},
+		"run":            {arguments: []string{"-test.run=TestX"}, want: true},
+		"focus":          {arguments: []string{"-ginkgo.focus=a spec"}, want: true},
+	} {
+		flags := flag.NewFlagSet(name, flag.ContinueOnError)
+		flags.Bool("test.v", false, "")
+		flags.String("test.run", "", "")
+		flags.Func("ginkgo.focus", "", func(string) error { return nil }) // as Ginkgo has it: it has no value
+		if err := flags.Parse(tc.arguments); err != nil {
+			t.Fatal(err)
+		}
+		if got := partial(flags); got != tc.want {
+			t.Errorf("%s: %t", name, got)
 		}
 	}
 }
