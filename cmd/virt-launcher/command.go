@@ -67,6 +67,8 @@ func (a *arguments) bind(cmd *cobra.Command) {
 	flags.IntVar(&a.grace, "grace-period-seconds", 30, "seconds that the guest may take to shut down; 0 destroys it at once")
 	flags.StringArrayVar(&a.interfaces, "interface", nil, strings.ReplaceAll(dhcp.InterfaceUsage, "\n", " "))
 	flags.StringArrayVar(&a.dhcp, "dhcp-option", nil, strings.ReplaceAll(dhcp.OptionUsage, "\n", " "))
+	flags.StringVar(&o.LibvirtLogFilters, "libvirt-log-filters", "",
+		"libvirtd's log filters, as 1:qemu 3:rpc; all that passes them is in the log. Malformed ones have no effect")
 	flags.StringVar(&o.TerminationLog, terminationLogFlag, "/dev/termination-log", "file for the outcome, one line of JSON")
 	flags.IntVarP(&a.verbosity, "v", "v", 0, "log verbosity; 1 adds every event of the domain and all that libvirtd says")
 }

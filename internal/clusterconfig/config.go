@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // Architectures that a guest can have, as Kubernetes names them.
@@ -98,6 +99,8 @@ type Config struct {
 	AutoCPULimitNamespaces labels.Selector
 	// SkipBackupHooks leaves the hooks for backups out of launcher Pods. It is an annotation of the KubeVirt object.
 	SkipBackupHooks bool
+	// LiveMetadata are the annotations and labels of a VM's template that reach its running launcher Pod.
+	LiveMetadata podspec.LiveMetadata
 	// SupportedGuestAgentVersions are glob patterns. None means that every version is supported.
 	SupportedGuestAgentVersions []string
 	// ObsoleteCPUModels are models that are not offered for scheduling.

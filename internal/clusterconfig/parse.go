@@ -34,6 +34,11 @@ func WithContainerRestarts(able bool) Option {
 	return func(c *Config) { c.RestartsContainers = able }
 }
 
+// WithLiveMetadata says which annotations and labels of VMs' templates reach running launcher Pods.
+func WithLiveMetadata(live podspec.LiveMetadata) Option {
+	return func(c *Config) { c.LiveMetadata = live }
+}
+
 // FromKubeVirt resolves a KubeVirt object. A nil object gives the defaults. The error is a list that names
 // the path of each field that cannot be used; the values of those fields stay at their defaults.
 func FromKubeVirt(kv *v1.KubeVirt, options ...Option) (Config, error) {

@@ -23,6 +23,7 @@ func (c Config) Pods() podspec.Config {
 		ConsoleLogResources:                c.ConsoleLogResources,
 		RestartsContainers:                 c.RestartsContainers,
 		SkipBackupHooks:                    c.SkipBackupHooks,
+		Live:                               c.LiveMetadata,
 		NodeSelectors:                      c.NodeSelectors,
 		MigrationNetwork:                   c.MigrationNetwork,
 	}

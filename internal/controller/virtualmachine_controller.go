@@ -71,11 +71,12 @@ func (r *VirtualMachineReconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Reconcile looks at one VM. What it does and in which order is in virtualmachine.Run.
 func (r *VirtualMachineReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	vm := &v1.VirtualMachine{}
+	vm, config := &v1.VirtualMachine{}, r.Config.Current()
 	scope := &virtualmachine.Scope{
 		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: now(r.Clock), VM: vm,
-		DataVolumes: r.DataVolumes,
-		LiveUpdate:  r.Config.Current().RolloutStrategy == v1.VMRolloutStrategyLiveUpdate,
+		DataVolumes:  r.DataVolumes,
+		LiveUpdate:   config.RolloutStrategy == v1.VMRolloutStrategyLiveUpdate,
+		LiveMetadata: config.LiveMetadata,
 	}
 	err := r.Client.Get(ctx, request.NamespacedName, vm)
 	switch {

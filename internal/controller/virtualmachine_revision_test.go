@@ -22,6 +22,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -210,6 +211,36 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(instance(vm).Spec.NodeSelector).To(HaveKeyWithValue("zone", "a"))
+	})
+
+	It("follows labels and annotations that virt-controller's flags name", func() {
+		config := clusterconfig.Default()
+		config.LiveMetadata = podspec.LiveMetadata{Annotations: []string{"acme.example/*"}, Labels: []string{"tier", v1.NodeNameLabel}}
+		m.Config = fixedConfig{config}
+		vm, _ := runs(builder.MakeVM("vm"))
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+			t.ObjectMeta.Labels = map[string]string{"tier": "web"}
+			t.ObjectMeta.Annotations = map[string]string{"acme.example/zone": "a"}
+		})
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		Expect(instance(vm).Labels).To(HaveKeyWithValue("tier", "web"))
+		Expect(instance(vm).Annotations).To(HaveKeyWithValue("acme.example/zone", "a"))
+		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
+		m.events.take()
+		m.expectQuiet(vm)
+
+		By("keeping what they do not name, or what is the instance's own, for the next start")
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
+			t.ObjectMeta.Labels = map[string]string{"other": "x", v1.NodeNameLabel: "elsewhere"}
+			t.ObjectMeta.Annotations = nil
+		})
+		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
+		vmi := instance(vm)
+		Expect(vmi.Labels).NotTo(Or(HaveKey("tier"), HaveKey("other"), HaveKeyWithValue(v1.NodeNameLabel, "elsewhere")))
+		Expect(vmi.Annotations).NotTo(HaveKey("acme.example/zone"))
+		Expect(generationsOf(vm)).To(Equal("generation 3 desired 3 observed 2 instance 2"))
+		m.events.take()
+		m.expectQuiet(vm)
 	})
 
 	It("takes a quantity in other words for the same", func() {

@@ -4,11 +4,14 @@
 package controller
 
 import (
+	"maps"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -25,6 +28,31 @@ var _ = Describe("VirtualMachineInstance of a VM", func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
 		Expect(vmi.Status.VirtualMachineRevisionName).To(Equal("revision-start-vm-6a1a24a1-4061-4607-8bf4-000000000001-7"))
+	})
+
+	It("passes on what virt-controller's flags name, and nothing that is the Pod's own", func() {
+		config := w.Config.(fixedConfig)
+		config.LiveMetadata = podspec.LiveMetadata{
+			Annotations: []string{"acme.example/*", "kubevirt.io/domain"}, Labels: []string{"tier", v1.AppLabel, v1.CreatedByLabel},
+		}
+		w.Config = config
+		vmi := w.create(builder.MakeVMI("vm").Label("tier", "web").Annotation("acme.example/zone", "a"))
+		w.expectReconciled(vmi, "create Pod")
+		created := ExpectExists(podOf(vmi))
+		vmi = ExpectExists(vmi)
+		vmi.Labels = map[string]string{"tier": "db", "other": "x", v1.AppLabel: "mine", v1.CreatedByLabel: "me"}
+		vmi.Annotations = map[string]string{"acme.example/rack": "b", "kubevirt.io/domain": "x"}
+		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+		w.expectReconciled(vmi, "patch Pod")
+		pod := ExpectExists(podOf(vmi))
+		wantLabels, wantAnnotations := maps.Clone(created.Labels), maps.Clone(created.Annotations)
+		wantLabels["tier"] = "db"
+		wantAnnotations["acme.example/rack"] = "b"
+		delete(wantAnnotations, "acme.example/zone")
+		Expect(pod.Labels).To(Equal(wantLabels))
+		Expect(pod.Annotations).To(Equal(wantAnnotations))
+		w.events.take()
+		w.expectQuiet(vmi)
 	})
 
 	It("passes on what the descheduler reads, and takes it back", func() {

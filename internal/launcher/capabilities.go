@@ -30,7 +30,7 @@ func WriteCapabilities(ctx context.Context, dir string) error {
 	if err := prepare(log); err != nil {
 		return err
 	}
-	libvirtd, err := startLibvirtd(log, children)
+	libvirtd, err := startLibvirtd(log, children, "")
 	if err != nil {
 		return fmt.Errorf("start libvirtd: %w", err)
 	}

@@ -70,7 +70,7 @@ func run(ctx context.Context, options Options) (launcherpod.Outcome, int) {
 	if err != nil {
 		return internal(err)
 	}
-	libvirtd, err := startLibvirtd(log, children)
+	libvirtd, err := startLibvirtd(log, children, options.LibvirtLogFilters)
 	if err != nil {
 		return internal(err)
 	}

@@ -77,6 +77,33 @@ func TestTPM(t *testing.T) {
 	}
 }
 
+func TestLibvirtLogFilters(t *testing.T) {
+	p := startPod(t, "--grace-period-seconds", "0", "-v", "0", "--libvirt-log-filters", "3:rpc 3:util.object 1:qemu 3:qemu.qemu_monitor")
+	startDomain(t, p)
+	p.terminate()
+	p.expectExit(0, launcherpod.OutcomeDestroyed)
+	log := p.stderr.String()
+	if !strings.Contains(log, ": debug : qemuProcessLaunch:") {
+		t.Error("what passes the filters is not in the log")
+	}
+	for _, source := range []string{"virNetServer", "virObjectRef", "qemuMonitorIOProcess"} {
+		if strings.Contains(log, ": debug : "+source) {
+			t.Errorf("messages of %s are in the log", source)
+		}
+	}
+}
+
+// TestMalformedLibvirtLogFilters gives what libvirtd would not start with.
+func TestMalformedLibvirtLogFilters(t *testing.T) {
+	p := startPod(t, "--grace-period-seconds", "0", "--libvirt-log-filters", "1:qemu nonsense")
+	startDomain(t, p)
+	p.terminate()
+	p.expectExit(0, launcherpod.OutcomeDestroyed)
+	if log := p.stderr.String(); strings.Contains(log, ": debug : ") || !strings.Contains(log, "is no log filter") {
+		t.Errorf("the log has debug messages, or does not name the malformed filter:\n%s", log)
+	}
+}
+
 func TestStoppedBeforeAnyGuest(t *testing.T) {
 	p := startPod(t)
 	p.eventually("the launcher is connected", func() bool { return strings.Contains(p.stderr.String(), "Connected to libvirtd") })

@@ -121,7 +121,11 @@ type daemon struct {
 }
 
 // startLibvirtd starts the daemon in session mode, in which it needs no privilege.
-func startLibvirtd(log logr.Logger, children *reaper.Reaper) (*daemon, error) {
+func startLibvirtd(log logr.Logger, children *reaper.Reaper, filters string) (*daemon, error) {
+	logging, err := logEnvironment(filters)
+	if err != nil {
+		log.Error(err, "libvirtd's log has its warnings and errors only")
+	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
@@ -134,10 +138,10 @@ func startLibvirtd(log logr.Logger, children *reaper.Reaper) (*daemon, error) {
 	defer func() { _ = write.Close() }()
 	child, err := children.Start([]string{libvirtdBinary, "--config", libvirtdConfig}, &os.ProcAttr{
 		Dir: launcherpod.RuntimeDir,
-		Env: []string{
+		Env: append([]string{
 			"PATH=/usr/sbin:/usr/bin", "HOME=" + homeDir, "TMPDIR=" + tempDir,
 			"XDG_RUNTIME_DIR=" + xdgRuntime, "XDG_CONFIG_HOME=" + xdgConfig, "XDG_CACHE_HOME=" + xdgCache,
-		},
+		}, logging...),
 		Files: []*os.File{null, write, write},
 	})
 	if err != nil {
@@ -148,7 +152,7 @@ func startLibvirtd(log logr.Logger, children *reaper.Reaper) (*daemon, error) {
 	go func() {
 		defer close(relayed)
 		defer func() { _ = read.Close() }()
-		relayLog(os.Stderr, read, log.V(1).Enabled())
+		relayLog(os.Stderr, read, log.V(1).Enabled() || logging != nil)
 	}()
 	return &daemon{Child: child, relayed: relayed}, nil
 }

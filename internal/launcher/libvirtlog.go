@@ -7,7 +7,9 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -52,6 +54,24 @@ func expectedLine(line []byte) bool {
 		}
 	}
 	return false
+}
+
+// logFilter is one of libvirtd's log filters: the least priority, and what a source's name contains or matches.
+var logFilter = regexp.MustCompile(`^[1-4]:[^:\s]+$`)
+
+// logEnvironment makes libvirtd log what passes the filters. libvirtd takes its environment before its configuration, and would
+// not start with malformed filters.
+func logEnvironment(filters string) ([]string, error) {
+	fields := strings.Fields(filters)
+	for _, filter := range fields {
+		if !logFilter.MatchString(filter) {
+			return nil, fmt.Errorf("%q is no log filter of libvirt's: give PRIORITY:NAME, the priority from 1 (debug) to 4 (error)", filter)
+		}
+	}
+	if len(fields) == 0 {
+		return nil, nil
+	}
+	return []string{"LIBVIRT_LOG_FILTERS=" + strings.Join(fields, " "), "LIBVIRT_LOG_OUTPUTS=1:stderr"}, nil
 }
 
 // longestLine is the length from which a line is relayed in pieces and not judged.

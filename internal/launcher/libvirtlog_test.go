@@ -79,3 +79,18 @@ func TestQuietLinesSayWhy(t *testing.T) {
 		}
 	}
 }
+
+func TestLogEnvironment(t *testing.T) {
+	for _, filters := range []string{"1", "qemu", "0:qemu", "5:qemu", "1:", ":qemu", "1:a:b", "1:qemu x", "-1:qemu"} {
+		if env, err := logEnvironment(filters); err == nil || env != nil {
+			t.Errorf("%q gives %q, want an error and nothing", filters, env)
+		}
+	}
+	if env, err := logEnvironment(" "); err != nil || env != nil {
+		t.Errorf("no filters give %q, %v", env, err)
+	}
+	env, err := logEnvironment("3:rpc\n 1:*")
+	if want := "LIBVIRT_LOG_FILTERS=3:rpc 1:* LIBVIRT_LOG_OUTPUTS=1:stderr"; err != nil || strings.Join(env, " ") != want {
+		t.Errorf("got %q, %v, want %s", env, err, want)
+	}
+}

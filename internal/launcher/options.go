@@ -29,6 +29,8 @@ type Options struct {
 	GracePeriod time.Duration
 	// Interfaces are the guest's interfaces that get their addresses by DHCP.
 	Interfaces []dhcp.Interface
+	// LibvirtLogFilters are libvirtd's log filters. Empty means its warnings and errors.
+	LibvirtLogFilters string
 	// TerminationLog is the file for the outcome.
 	TerminationLog string
 }

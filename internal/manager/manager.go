@@ -70,7 +70,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err != nil {
 		return err
 	}
-	store := clusterconfig.NewStore(o.images(), clusterconfig.WithContainerRestarts(restarts))
+	store := clusterconfig.NewStore(o.images(), clusterconfig.WithContainerRestarts(restarts), clusterconfig.WithLiveMetadata(o.LiveMetadata))
 	if err := store.Load(ctx, mgr.GetAPIReader(), o.Namespace); err != nil {
 		return fmt.Errorf("%w (are the CRDs installed?)", err)
 	}

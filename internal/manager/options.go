@@ -13,11 +13,13 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"k8s.io/utils/clock"
 
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/operator"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // Options are virt-controller's flags. Names and defaults are KubeVirt's where KubeVirt has them.
@@ -41,6 +43,8 @@ type Options struct {
 	ValidatingWebhooks   string
 	CertificateDirectory string
 	LeaderElection       bool
+	// LiveMetadata are the annotations and labels that follow a VM's template to its running launcher Pod.
+	LiveMetadata podspec.LiveMetadata
 	// Verbosity is the least verbosity of the log. The KubeVirt object can raise it live.
 	Verbosity int
 
@@ -84,6 +88,9 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.CertificateDirectory, "certificate-dir", filepath.Join(os.TempDir(), "virt-controller-certificates"),
 		"directory for the serving certificate; must be writable")
 	fs.BoolVar(&o.LeaderElection, "leader-elect", true, "let one of several replicas reconcile")
+	fs.Var((*keys)(&o.LiveMetadata.Annotations), "additional-launcher-annotations-sync",
+		"keys of annotations, with commas between them, that follow a VM's template to its instance and its running launcher Pod; one that ends in * stands for all that begin so")
+	fs.Var((*keys)(&o.LiveMetadata.Labels), "additional-launcher-labels-sync", "the same for labels")
 	fs.IntVar(&o.Verbosity, "v", 0, "least verbosity of the log; spec.configuration.developerConfiguration.logVerbosity.virtController of the KubeVirt object can raise it")
 }
 
@@ -111,6 +118,21 @@ func (o *Options) images() clusterconfig.Option {
 
 func (o *Options) metricsAddress() string {
 	return net.JoinHostPort(o.BindAddress, strconv.Itoa(o.Port))
+}
+
+// keys is a flag with a list. Given several times, it is one list.
+type keys []string
+
+func (k *keys) String() string { return strings.Join(*k, ",") }
+
+// Set adds to the list.
+func (k *keys) Set(text string) error {
+	for key := range strings.SplitSeq(text, ",") {
+		if key = strings.TrimSpace(key); key != "" {
+			*k = append(*k, key)
+		}
+	}
+	return nil
 }
 
 func envOr(name, fallback string) string {

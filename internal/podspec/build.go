@@ -120,8 +120,11 @@ func launcherArguments(vmi *v1.VirtualMachineInstance, cfg Config) ([]string, er
 	if vmi.Spec.Subdomain != "" {
 		optional = append(optional, "--subdomain", vmi.Spec.Subdomain)
 	}
-	if v := verbosity(vmi, cfg); v > 0 {
-		optional = append(optional, "--v", strconv.FormatUint(v, 10))
+	if v := logLevel(vmi, cfg); v > usualVerbosity {
+		optional = append(optional, "--v", strconv.FormatUint(v-usualVerbosity, 10))
+	}
+	if filters := libvirtLogFilters(vmi, cfg); filters != "" {
+		optional = append(optional, "--libvirt-log-filters", filters)
 	}
 	return append([]string{
 		"--name", vmi.Name,
@@ -129,23 +132,6 @@ func launcherArguments(vmi *v1.VirtualMachineInstance, cfg Config) ([]string, er
 		"--uid", string(vmi.UID),
 		"--grace-period-seconds", strconv.FormatInt(GracePeriodSeconds(vmi), 10),
 	}, optional...), err
-}
-
-// LogVerbosityLabel of a VMI replaces the configured verbosity of its launcher's log. Source: kubevirt/kubevirt
-// pkg/virt-controller/services/renderenvvars.go.
-const LogVerbosityLabel = "logVerbosity"
-
-// usualVerbosity is the level of KubeVirt's logs at which the launcher's is 0. Source: kubevirt/kubevirt pkg/virt-config,
-// DefaultVirtLauncherLogVerbosity.
-const usualVerbosity = 2
-
-// verbosity is the launcher's log level: by the VMI's label, if that is a number, and else the cluster's.
-func verbosity(vmi *v1.VirtualMachineInstance, cfg Config) uint64 {
-	level, err := strconv.ParseUint(vmi.Labels[LogVerbosityLabel], 10, 8)
-	if err != nil {
-		return uint64(cfg.Verbosity)
-	}
-	return level - min(level, usualVerbosity)
 }
 
 // podSecurity lets claims be written by the launcher's user. Recursive ownership changes are skipped on volumes

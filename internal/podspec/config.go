@@ -47,6 +47,8 @@ type Config struct {
 	MemoryLimitRatio float64
 	// SkipBackupHooks leaves the hooks for backups out of the Pod, unless the VMI says otherwise.
 	SkipBackupHooks bool
+	// Live are the annotations and labels that follow the VMI while the Pod runs.
+	Live LiveMetadata
 	// NodeSelectors are added to the VMI's.
 	NodeSelectors map[string]string
 	// Claims describes the claims of the VMI's volumes by the volume's name. A volume that is not in it is taken

@@ -32,27 +32,6 @@ const (
 	lastAppliedAnnotation = "kubectl.kubernetes.io/last-applied-configuration"
 )
 
-// LiveAnnotations reach a Pod that runs already: the descheduler reads them at any time.
-// Source: kubevirt/kubevirt pkg/virt-controller/watch/descheduler, and syncDynamicAnnotationsAndLabelsToVMI of
-// pkg/virt-controller/watch/vm.
-var LiveAnnotations = []string{
-	"descheduler.alpha.kubernetes.io/evict",
-	"descheduler.alpha.kubernetes.io/prefer-no-eviction",
-}
-
-// CopyLiveAnnotations makes those of one object those of another.
-func CopyLiveAnnotations(to *metav1.ObjectMeta, from map[string]string) {
-	for _, key := range LiveAnnotations {
-		value, wanted := from[key]
-		switch {
-		case wanted:
-			metav1.SetMetaDataAnnotation(to, key, value)
-		default:
-			delete(to.Annotations, key)
-		}
-	}
-}
-
 // liveLabels of a VMI are those of the Pod in which its guest is. Source: kubevirt/kubevirt pkg/virt-controller/watch/vmi (dynamic labels).
 var liveLabels = []string{v1.NodeNameLabel, v1.OutdatedLauncherImageLabel}
 

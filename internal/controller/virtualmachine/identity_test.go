@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -83,11 +84,11 @@ func TestSerialNumberThatIsWrittenDownNeedsNoRestart(t *testing.T) {
 	vmi := instanceOf(vm, fromUID, false)
 	now := vm.Spec.Template.DeepCopy()
 	now.Spec.Domain.Firmware = vmi.Spec.Domain.Firmware.DeepCopy()
-	if got := compare(vm.Spec.Template, now, vmi, true); got.restart != "" {
+	if got := compare(vm.Spec.Template, now, vmi, true, podspec.LiveMetadata{}); got.restart != "" {
 		t.Errorf("writing down the identity that the guest has: %s", got.restart)
 	}
 	now.Spec.Domain.Firmware.Serial = "another"
-	if got := compare(vm.Spec.Template, now, vmi, true); got.restart == "" {
+	if got := compare(vm.Spec.Template, now, vmi, true, podspec.LiveMetadata{}); got.restart == "" {
 		t.Error("another serial number needs a restart")
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -109,7 +110,7 @@ func TestCompare(t *testing.T) {
 			tc.change(current)
 			before := current.DeepCopy()
 			for live, want := range map[bool]string{true: tc.live, false: tc.stage} {
-				if got := compare(base, current, running, live); !got.known || got.restart != want {
+				if got := compare(base, current, running, live, podspec.LiveMetadata{}); !got.known || got.restart != want {
 					t.Errorf("live %t: got %+v, want %q", live, got, want)
 				}
 			}

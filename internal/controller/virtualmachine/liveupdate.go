@@ -60,7 +60,7 @@ func syncInstance(ctx context.Context, s *Scope) error {
 		return err
 	}
 	if base != nil {
-		s.step = compare(base, s.VM.Spec.Template, s.VMI, s.LiveUpdate)
+		s.step = compare(base, s.VM.Spec.Template, s.VMI, s.LiveUpdate, s.LiveMetadata)
 	}
 	if known, err := s.followVolumes(ctx); err != nil || !known {
 		return err
@@ -72,7 +72,7 @@ func syncInstance(ctx context.Context, s *Scope) error {
 			return nil
 		}
 	}
-	podspec.CopyLiveAnnotations(&wanted.ObjectMeta, s.VM.Spec.Template.ObjectMeta.Annotations)
+	s.LiveMetadata.Copy(&wanted.ObjectMeta, &s.VM.Spec.Template.ObjectMeta)
 	// Until the status names the revision, its name follows from the annotation, which must not run ahead.
 	if s.step.inStep() && s.VMI.Status.VirtualMachineRevisionName != "" {
 		metav1.SetMetaDataAnnotation(&wanted.ObjectMeta, v1.VirtualMachineGenerationAnnotation, strconv.FormatInt(s.VM.Generation, 10))
@@ -82,7 +82,7 @@ func syncInstance(ctx context.Context, s *Scope) error {
 
 // compare tells whether the template that an instance was made from differs from the one that there is now in more than a
 // living instance can follow. CPU sockets and memory are not among that: they need a migration.
-func compare(base, current *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.VirtualMachineInstance, live bool) step {
+func compare(base, current *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.VirtualMachineInstance, live bool, follows podspec.LiveMetadata) step {
 	before, now := base.DeepCopy(), current.DeepCopy()
 	if live {
 		before.Spec.NodeSelector = now.Spec.NodeSelector
@@ -105,10 +105,8 @@ func compare(base, current *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.Virtu
 	if !equality.Semantic.DeepEqual(before.Spec, now.Spec) {
 		return step{known: true, restart: specNeedsRestart}
 	}
-	for _, key := range podspec.LiveAnnotations {
-		delete(before.ObjectMeta.Annotations, key)
-		delete(now.ObjectMeta.Annotations, key)
-	}
+	follows.Remove(&before.ObjectMeta)
+	follows.Remove(&now.ObjectMeta)
 	return step{known: true, relabeled: !maps.Equal(before.ObjectMeta.Labels, now.ObjectMeta.Labels) ||
 		!maps.Equal(before.ObjectMeta.Annotations, now.ObjectMeta.Annotations)}
 }

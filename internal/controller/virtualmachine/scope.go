@@ -21,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/datavolume"
+	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // Scope is one look at one VM.
@@ -43,6 +44,8 @@ type Scope struct {
 	// LiveUpdate says that changes of the template reach a running instance where that is possible. Otherwise they wait
 	// for the next start.
 	LiveUpdate bool
+	// LiveMetadata are the annotations and labels of the template that reach a running instance.
+	LiveMetadata podspec.LiveMetadata
 	// Strategy is the run strategy in force.
 	Strategy v1.VirtualMachineRunStrategy
 	// VMI is the VM's instance, or nil. One that belongs to somebody else is nil.

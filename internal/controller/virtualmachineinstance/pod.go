@@ -172,25 +172,25 @@ func (s *Scope) adoptPod(ctx context.Context) error {
 	return nil
 }
 
-// annotatePod gives the Pod the annotations of the VMI that others read while it runs.
-func annotatePod(ctx context.Context, s *Scope) error {
+// describePod gives the Pod the annotations and labels of the VMI that others read while it runs.
+func describePod(ctx context.Context, s *Scope) error {
 	if s.Pod == nil || s.Pod.DeletionTimestamp != nil || finished(s.Pod) || s.deleting() {
 		return nil
 	}
 	changed := s.Pod.DeepCopy()
-	podspec.CopyLiveAnnotations(&changed.ObjectMeta, s.VMI.Annotations)
+	s.Config.Live.Copy(&changed.ObjectMeta, &s.VMI.ObjectMeta)
 	if podspec.LauncherImage(s.Pod) == s.Config.LauncherImage && changed.Annotations != nil { // An older launcher may not have the program.
 		podspec.SwitchBackupHooks(changed.Annotations, s.VMI, s.Config)
 	}
 	if err := forgetEviction(ctx, s, changed); err != nil {
 		return err
 	}
-	if equalMaps(s.Pod.Annotations, changed.Annotations) {
+	if equalMaps(s.Pod.Annotations, changed.Annotations) && equalMaps(s.Pod.Labels, changed.Labels) {
 		return nil
 	}
 	lock := client.MergeFromWithOptions(s.Pod, client.MergeFromWithOptimisticLock{})
 	if err := s.Client.Patch(ctx, changed, lock); err != nil {
-		return fmt.Errorf("patch annotations of launcher Pod %s: %w", s.Pod.Name, err)
+		return fmt.Errorf("patch annotations and labels of launcher Pod %s: %w", s.Pod.Name, err)
 	}
 	s.Pod = changed
 	return nil

@@ -131,7 +131,7 @@ func Run(ctx context.Context, s *Scope) error {
 		// 7. Made while the VMI prepares, deleted with it.
 		reconcilePod,
 		// Whatever the stage: others read them at any time.
-		annotatePod,
+		describePod,
 		// 8. Only a Pod that does not say itself why it waits is looked into.
 		readPodEvents,
 		// 9. No guest is handed over that cannot have what it was promised.
