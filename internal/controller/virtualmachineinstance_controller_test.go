@@ -82,6 +82,28 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.expectQuiet(vmi)
 	})
 
+	It("writes the Pod once at the hand-over, also with a cache that is behind", func() {
+		vmi := w.create(builder.MakeVMI("vm"))
+		w.expectReconciled(vmi, "create Pod")
+		stale := w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+		handedOver := ExpectExists(podOf(vmi)).ResourceVersion
+		w.writes.Stale = stale
+		expectUnwritten := func() {
+			GinkgoHelper()
+			w.pass(time.Second)
+			Expect(w.expectReconciled(vmi, "patch Pod/status").RequeueAfter).To(BeNumerically(">", 0), "a conflict")
+			Expect(ExpectExists(podOf(vmi)).ResourceVersion).To(Equal(handedOver))
+		}
+		By("showing the VMI as Scheduled, and its Pod as it was before")
+		expectUnwritten()
+
+		By("showing the VMI with its label only, and its Pod as it was before")
+		ExpectExists(vmi).Status = v1.VirtualMachineInstanceStatus{Phase: v1.Pending}
+		ExpectStatus(vmi)
+		expectUnwritten()
+	})
+
 	It("puts the finalizer on a VMI that lacks it", func() {
 		vmi := builder.MakeVMI("vm").Namespace(w.ns).Obj()
 		ExpectCreated(vmi)

@@ -28,7 +28,7 @@ func handOver(ctx context.Context, s *Scope) error {
 	}
 	switch {
 	case s.stage() == vmistatus.Live:
-		return s.followGuest(ctx)
+		return s.followGuest(ctx, client.MergeFromWithOptimisticLock{})
 	case s.stage() != vmistatus.Preparing || !Running(s.Pod) || s.Problem != nil:
 		return nil
 	}
@@ -38,7 +38,7 @@ func handOver(ctx context.Context, s *Scope) error {
 	if err := assignVSOCK(ctx, s); err != nil {
 		return err
 	}
-	overhead := podspec.MemoryOverhead(s.VMI, s.Config)
+	overhead, before := podspec.MemoryOverhead(s.VMI, s.Config), s.VMI
 	err := s.patchMetadata(ctx, func(vmi *v1.VirtualMachineInstance) {
 		metav1.SetMetaDataLabel(&vmi.ObjectMeta, v1.NodeNameLabel, s.Pod.Spec.NodeName)
 		metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, v1.MemoryOverheadAnnotationBytes,
@@ -47,7 +47,13 @@ func handOver(ctx context.Context, s *Scope) error {
 	if err != nil {
 		return err
 	}
-	if err := s.followGuest(ctx); err != nil {
+	// A VMI without the label, which the write above has made sure of, has a Pod that nobody has handed over yet. Else that may have
+	// happened, with a cache that does not show it in the Pod: no second write then.
+	var lock []client.MergeFromOption
+	if s.VMI == before {
+		lock = append(lock, client.MergeFromWithOptimisticLock{})
+	}
+	if err := s.followGuest(ctx, lock...); err != nil {
 		return err
 	}
 	s.HandOver = true
@@ -56,14 +62,14 @@ func handOver(ctx context.Context, s *Scope) error {
 
 // followGuest writes what others see of the guest at its Pod, in one write: the readiness gate, which is True unless the guest is paused, so
 // that Services do not send requests to a guest that stands still, and the VMI's labels about its node and its launcher.
-func (s *Scope) followGuest(ctx context.Context) error {
+func (s *Scope) followGuest(ctx context.Context, lock ...client.MergeFromOption) error {
 	pod := s.Pod.DeepCopy()
 	podspec.CopyLiveLabels(&pod.ObjectMeta, s.VMI.Labels)
 	if !s.setGate(pod) && equalMaps(pod.Labels, s.Pod.Labels) {
 		return nil
 	}
 	// A strategic merge by condition type: the kubelet's conditions are none of our business. The subresource takes labels as well.
-	if err := s.Client.Status().Patch(ctx, pod, client.StrategicMergeFrom(s.Pod)); err != nil {
+	if err := s.Client.Status().Patch(ctx, pod, client.StrategicMergeFrom(s.Pod, lock...)); err != nil {
 		return fmt.Errorf("patch readiness gate and labels of Pod %s: %w", s.Pod.Name, err)
 	}
 	s.Pod = pod
