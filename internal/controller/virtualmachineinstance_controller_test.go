@@ -329,6 +329,24 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		}
 	})
 
+	It("waits when it is deleted for a Pod of its own that lost its owner, whatever the name", func() {
+		vmi := w.create(builder.MakeVMI("vm"))
+		pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "x"})
+		Expect(err).NotTo(HaveOccurred())
+		pod.Name, pod.OwnerReferences, pod.Spec.NodeName = "virt-launcher-vm-restored", nil, "node-1"
+		ExpectCreated(pod)
+		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		w.expectReconciled(vmi, "patch VirtualMachineInstance/status", "patch Pod", "delete Pod")
+		Expect(ExpectExists(pod).DeletionTimestamp).NotTo(BeNil())
+		Expect(metav1.IsControlledBy(pod, vmi)).To(BeTrue(), "its end is to be heard of")
+		w.expectReconciled(vmi)
+		ExpectExists(vmi)
+
+		Expect(k8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet does
+		w.expectReconciled(vmi, "patch VirtualMachineInstance")
+		ExpectGone(vmi)
+	})
+
 	It("takes over its own Pod that lost its owner", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "x"})

@@ -48,7 +48,8 @@ func releaseVMI(ctx context.Context, s *Scope) error {
 	return client.IgnoreNotFound(err)
 }
 
-// removePods deletes what is left of a VMI's Pods and says whether there was none. The end of each Pod wakes us.
+// removePods deletes what is left of a VMI's Pods and says whether there was none. The end of each Pod wakes us: one that has lost its
+// owner is adopted for that.
 func (s *Scope) removePods(ctx context.Context) (gone bool, err error) {
 	if s.Pod != nil || s.Other != nil {
 		return false, errors.Join(s.deletePod(ctx), s.deleteOther(ctx))
@@ -60,10 +61,15 @@ func (s *Scope) removePods(ctx context.Context) (gone bool, err error) {
 	gone = true
 	for i := range pods {
 		pod := &pods[i]
-		if !podspec.IsOf(pod, s.VMI) {
+		if !s.owns(pod) {
 			continue
 		}
 		gone = false
+		if !podspec.IsOf(pod, s.VMI) {
+			if pod, err = s.adopt(ctx, pod); err != nil {
+				return false, err
+			}
+		}
 		if pod.DeletionTimestamp != nil {
 			continue
 		}

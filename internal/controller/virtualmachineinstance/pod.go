@@ -158,18 +158,25 @@ func (s *Scope) owns(pod *corev1.Pod) bool {
 	return podspec.IsOf(pod, s.VMI) || podspec.IsOrphanOf(pod, s.VMI)
 }
 
-// adoptPod takes over a launcher Pod of this VMI that lost its owner, as after a restore.
+// adoptPod takes over the launcher Pod that the guest is in.
 func (s *Scope) adoptPod(ctx context.Context) error {
-	pod := s.Pod
+	adopted, err := s.adopt(ctx, s.Pod)
+	if err == nil {
+		s.Pod = adopted
+	}
+	return err
+}
+
+// adopt takes over a launcher Pod of this VMI that lost its owner, as after a restore.
+func (s *Scope) adopt(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	adopted := pod.DeepCopy()
 	adopted.OwnerReferences = append(adopted.OwnerReferences,
 		*metav1.NewControllerRef(s.VMI, v1.VirtualMachineInstanceGroupVersionKind))
 	lock := client.MergeFromWithOptions(pod, client.MergeFromWithOptimisticLock{})
 	if err := s.Client.Patch(ctx, adopted, lock); err != nil {
-		return fmt.Errorf("adopt Pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return nil, fmt.Errorf("adopt Pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	s.Pod = adopted
-	return nil
+	return adopted, nil
 }
 
 // describePod gives the Pod the annotations and labels of the VMI that others read while it runs.
