@@ -418,6 +418,26 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			Expect(ExpectExists(vm).Finalizers).To(ContainElement(v1.VirtualMachineControllerFinalizer))
 		})
 
+		It("releases no instance of its name that belongs to something else", func() {
+			for name, change := range map[string]func(*metav1.OwnerReference){
+				"group": func(owner *metav1.OwnerReference) { owner.APIVersion = "team.example/v1" },
+				"kind":  func(owner *metav1.OwnerReference) { owner.Kind = "VirtualMachinePool" },
+			} {
+				vm, vmi := m.started(builder.MakeVM("foreign-" + name))
+				owner := &ExpectExists(vmi).OwnerReferences[0]
+				owner.UID = "another"
+				change(owner)
+				Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
+				Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+				play(vmi, v1.Succeeded)
+				release(vmi)
+				_, err := m.reconcile(vm)
+				Expect(err).NotTo(HaveOccurred())
+				Expect(m.writes.Take()).NotTo(ContainElement("patch VirtualMachineInstance"), name)
+				Expect(ExpectExists(vmi).Finalizers).To(ContainElement(v1.VirtualMachineControllerFinalizer), name)
+			}
+		})
+
 		It("releases no instance that belongs to something else", func() {
 			for name, change := range map[string]func(*metav1.OwnerReference){
 				"group": func(owner *metav1.OwnerReference) { owner.APIVersion = "team.example/v1" },

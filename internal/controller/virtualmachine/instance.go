@@ -42,8 +42,10 @@ func adoptVMI(ctx context.Context, s *Scope) error {
 		return nil
 	}
 	if owner := metav1.GetControllerOf(s.VMI); owner != nil {
-		if err := releaseVMI(ctx, s); err != nil { // of an earlier VM of this name that did not wait for it
-			return err
+		if vmistatus.MachineOf(s.VMI) != nil { // an earlier VM of this name, which did not wait for it
+			if err := releaseVMI(ctx, s); err != nil {
+				return err
+			}
 		}
 		s.foreign(fmt.Errorf("VirtualMachineInstance %q already exists and belongs to %s %s (UID %s): the VM cannot run until "+
 			"it is deleted", s.VMI.Name, owner.Kind, owner.Name, owner.UID))
