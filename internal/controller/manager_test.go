@@ -74,7 +74,11 @@ var _ = Describe("Manager", Ordered, func() {
 		})
 	})
 
+	kubeVirt := &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt"}}
+	BeforeEach(func() { Expect(store.Set(kubeVirt)).To(Succeed()) })
+
 	It("keeps a VM waiting, with the reason, until there is a KubeVirt object", func() {
+		Expect(store.Set(nil)).To(Succeed())
 		vm := builder.MakeVM("vm").Namespace(NewNamespace()).Template(builder.MakeVMI("vm")).Obj()
 		ExpectCreated(vm)
 		Eventually(func(g Gomega) {
@@ -88,7 +92,7 @@ var _ = Describe("Manager", Ordered, func() {
 		}, time.Minute).Should(Succeed())
 		ExpectGone(podOf(instance(vm)))
 
-		Expect(store.Set(&v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt"}})).To(Succeed())
+		Expect(store.Set(kubeVirt)).To(Succeed())
 		Eventually(func() v1.VirtualMachinePrintableStatus { return ExpectExists(vm).Status.PrintableStatus }, time.Minute).
 			Should(Equal(v1.VirtualMachineStatusStarting))
 		ExpectExists(podOf(instance(vm)))
