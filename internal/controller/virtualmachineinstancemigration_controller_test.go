@@ -20,6 +20,11 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		source := podOf(vmi)
+		// Its launcher's version did not say how its guests migrate.
+		delete(ExpectExists(source).Annotations, v1.MigrationTransportUnixAnnotation)
+		Expect(k8sClient.Update(ctx, source)).To(Succeed())
+		vmi.Status.MigrationTransport = ""
+		ExpectStatus(vmi)
 		vmim := m.request(builder.MakeMigration("go", "vm").NodeSelector("rack", "7"))
 		m.look(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationScheduling))
@@ -44,6 +49,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(ExpectExists(vmi).Annotations).To(HaveKey(v1.EvictionSourceAnnotation))
 		Expect(vmi.Labels).To(And(HaveKeyWithValue(v1.NodeNameLabel, m.node("a")), HaveKeyWithValue(v1.MigrationTargetNodeNameLabel, m.node("b"))))
 		Expect(vmi.Status.ActivePods).To(HaveLen(2))
+		Expect(vmi.Status.MigrationTransport).To(BeEmpty())
 
 		a := &agents{vmi: vmi}
 		a.prepare()
@@ -71,6 +77,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		))
 		Expect(ExpectExists(vmi).Status.NodeName).To(Equal(m.node("b")))
 		Expect(vmi.Status.Phase).To(Equal(v1.Running))
+		Expect(vmi.Status.MigrationTransport).To(Equal(v1.MigrationTransportUnix), "as its new Pod says")
 		Expect(vmi.Labels).To(And(HaveKeyWithValue(v1.NodeNameLabel, m.node("b")), Not(HaveKey(v1.MigrationTargetNodeNameLabel))))
 		Expect(vmi.Annotations).NotTo(HaveKey(v1.EvictionSourceAnnotation), "nobody evicts it any more")
 		Expect(deleted(source)).To(BeTrue())

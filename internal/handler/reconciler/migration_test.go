@@ -236,6 +236,9 @@ var _ = Describe("A guest that moves to another node", func() {
 		c.arriving.SetState(hypervisor.StateRunning, "")
 		c.expectCondition(v1.VirtualMachineInstanceReady, corev1.ConditionTrue, "")
 		Expect(c.read().Status.Interfaces).To(ContainElement(HaveField("IP", "10.244.1.5")))
+		By("having the memory overhead of its new Pod")
+		Eventually(func() *v1.MemoryStatus { return c.read().Status.Memory }).
+			Should(HaveField("MemoryOverhead.String()", "200Mi"))
 		By("leaving no certificates behind")
 		Eventually(c.arriving.MigrationTLS).Should(BeNil())
 		Eventually(c.launcher.MigrationTLS).Should(BeNil())
