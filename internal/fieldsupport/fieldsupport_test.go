@@ -4,10 +4,13 @@
 package fieldsupport
 
 import (
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -43,7 +46,10 @@ var implementedKubeVirt = []string{
 	"configuration.migrations.allowPostCopy", "configuration.migrations.allowWorkloadDisruption", "configuration.migrations.disableTLS", "configuration.migrations.network",
 	"configuration.migrations.matchSELinuxLevelOnMigration",
 	"workloadUpdateStrategy.workloadUpdateMethods", "workloadUpdateStrategy.batchEvictionSize", "workloadUpdateStrategy.batchEvictionInterval",
-	// Without their switch there is nothing to decide on.
+}
+
+// withoutSwitch are fields in which there is nothing to decide on but a switch that is not implemented.
+var withoutSwitch = []string{
 	"configuration.commonInstancetypesDeployment", "configuration.virtTemplateDeployment", "configuration.persistentReservationConfiguration",
 }
 
@@ -59,12 +65,37 @@ func TestEveryFieldIsDecidedOn(t *testing.T) {
 		{"KubeVirt", reflect.TypeFor[v1.KubeVirtSpec](), implementedKubeVirt, KubeVirt},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			decided := slices.Clone(tc.implemented)
+			decided := slices.Concat(tc.implemented, withoutSwitch)
 			for _, entry := range tc.not {
 				decided = append(decided, entry.Path)
 			}
 			expectDecided(t, tc.typ, decided)
 		})
+	}
+}
+
+// The page about the kind names what has an effect: each field, or one that it is a part of.
+func TestTheDocsNameEveryFieldThatWorks(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "spec", "kubevirt.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(raw), "## What has an effect")
+	table, _, _ = strings.Cut(table, "\n## ")
+	if !found {
+		t.Fatal("docs/spec/kubevirt.md does not say what has an effect")
+	}
+	named := map[string]bool{}
+	for _, word := range strings.FieldsFunc(table, func(r rune) bool { return !unicode.IsLetter(r) }) {
+		named[word] = true
+	}
+	for _, path := range implementedKubeVirt {
+		parts := strings.Split(strings.ReplaceAll(path, "[]", ""), ".")
+		// These are named for a few of their fields.
+		parts = slices.DeleteFunc(parts, func(part string) bool { return part == "configuration" || part == "developerConfiguration" })
+		if !slices.ContainsFunc(parts, func(part string) bool { return named[part] }) {
+			t.Errorf("docs/spec/kubevirt.md does not name spec.%s, which has an effect", path)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ package manifests
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -123,5 +124,43 @@ func TestLinksOfTheDocsLeadSomewhere(t *testing.T) {
 	}
 	if links == 0 {
 		t.Error("the documents have no links")
+	}
+}
+
+// reasonConstant is a constant with the reason of a condition or an event.
+var reasonConstant = regexp.MustCompile(`(?m)^\s*(?:const )?(?:reason|Reason)\w*\s*=\s*"([A-Za-z]+)"`)
+
+// Whoever sees a reason in a condition or an event finds it in the docs.
+func TestTheDocsNameEveryReason(t *testing.T) {
+	var docs strings.Builder
+	for _, pattern := range []string{"docs/*.md", "docs/spec/*.md"} {
+		files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pattern)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			docs.WriteString(text(t, strings.TrimPrefix(filepath.ToSlash(file), root+"/")))
+		}
+	}
+	found := 0
+	for _, below := range []string{"internal/controller", "internal/handler/reconciler", "internal/upgradecheck"} {
+		err := filepath.WalkDir(filepath.Join(root, below), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			for _, constant := range reasonConstant.FindAllStringSubmatch(text(t, strings.TrimPrefix(filepath.ToSlash(path), root+"/")), -1) {
+				found++
+				if !strings.Contains(docs.String(), "`"+constant[1]+"`") {
+					t.Errorf("no page of docs names the reason %s of %s", constant[1], path)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found == 0 {
+		t.Error("no constants of reasons were found")
 	}
 }
