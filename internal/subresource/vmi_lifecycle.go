@@ -63,11 +63,14 @@ func (a *API) unpause(w http.ResponseWriter, r *http.Request) error {
 }
 
 func mayUnpause(vmi *v1.VirtualMachineInstance) error {
-	switch {
+	switch paused := condition(vmi, v1.VirtualMachineInstancePaused); {
 	case !vmi.IsRunning():
 		return vmiConflict(vmi, vmiNotRunning)
-	case condition(vmi, v1.VirtualMachineInstancePaused) == nil:
+	case paused == nil:
 		return vmiConflict(vmi, vmiNotPaused)
+	case paused.Reason == v1.PausedByMigrationMonitorReason:
+		// It may run on the other node in a moment.
+		return vmiConflict(vmi, "VMI was paused by the migration monitor, which lets it go on")
 	}
 	return nil
 }

@@ -50,6 +50,10 @@ func TestLifecycleVerbs(t *testing.T) {
 		{"pause", "wrong dry run", nil, `{"dryRun":["Some"]}`, 400, `dryRun[0]: "Some" is not supported`},
 		{"unpause", "paused", paused, "", 200, ""},
 		{"unpause", "running", nil, "", 409, "VMI is not paused"},
+		{"unpause", "stopped by its migration", func(vmi *v1.VirtualMachineInstance) {
+			paused(vmi)
+			vmi.Status.Conditions[len(vmi.Status.Conditions)-1].Reason = v1.PausedByMigrationMonitorReason
+		}, "", 409, "VMI was paused by the migration monitor"},
 		{"unpause", "ended", phase(v1.Failed), "", 409, "VMI is not running"},
 		{"softreboot", "running", nil, "", 200, ""},
 		{"softreboot", "paused", paused, "", 409, "VMI is paused"},

@@ -271,6 +271,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, s *scope, outcome error) (
 		share.wrote(s.report(), changed, s.now)
 	}
 	s.events = append(s.events, transitions(&s.before.Status, &s.vmi.Status)...)
+	s.noteStuck()
 	s.noteIOErrors()
 	s.noteOmitted()
 	return wait, nil

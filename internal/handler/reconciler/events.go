@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/eviction"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -51,6 +52,18 @@ func transitions(before, after *v1.VirtualMachineInstanceStatus) []pendingEvent 
 		add(corev1.EventTypeNormal, v1.ShuttingDown.String(), "Signaled Graceful Shutdown")
 	}
 	return events
+}
+
+// noteStuck warns, when that comes to be known, of a guest that cannot migrate though it is to do so when somebody evicts its Pod.
+// KubeVirt's words.
+func (s *scope) noteStuck() {
+	c := vmistatus.FindCondition(&s.vmi.Status, v1.VirtualMachineInstanceIsMigratable)
+	known := vmistatus.FindCondition(&s.before.Status, v1.VirtualMachineInstanceIsMigratable)
+	if c == nil || c.Status != corev1.ConditionFalse || known != nil && known.Status == c.Status && known.Message == c.Message ||
+		eviction.StrategyOf(s.vmi, s.config.EvictionStrategy) != v1.EvictionStrategyLiveMigrate {
+		return
+	}
+	s.event(corev1.EventTypeWarning, v1.Migrated.String(), "EvictionStrategy is set but vmi is not migratable; "+c.Message)
 }
 
 // failureOf is what a status says about why the spec cannot be followed.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
@@ -51,6 +52,48 @@ func TestTransitions(t *testing.T) {
 			}
 			if !slices.Equal(got, tc.want) {
 				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestStuckGuests(t *testing.T) {
+	condition := func(status corev1.ConditionStatus, message string) []v1.VirtualMachineInstanceCondition {
+		return []v1.VirtualMachineInstanceCondition{{Type: v1.VirtualMachineInstanceIsMigratable, Status: status, Message: message}}
+	}
+	stuck, tied := condition(corev1.ConditionFalse, "a disk"), condition(corev1.ConditionFalse, "a disk; a device")
+	const warning = "EvictionStrategy is set but vmi is not migratable; "
+	for _, tc := range []struct {
+		name          string
+		own           *v1.EvictionStrategy
+		cluster       v1.EvictionStrategy
+		before, after []v1.VirtualMachineInstanceCondition
+		want          string
+	}{
+		{"its own strategy", ptr.To(v1.EvictionStrategyLiveMigrate), "", nil, stuck, warning + "a disk"},
+		{"the cluster's strategy", nil, v1.EvictionStrategyLiveMigrate, nil, stuck, warning + "a disk"},
+		{"a guest that could migrate", nil, v1.EvictionStrategyLiveMigrate, condition(corev1.ConditionTrue, ""), stuck, warning + "a disk"},
+		{"another obstacle", nil, v1.EvictionStrategyLiveMigrate, stuck, tied, warning + "a disk; a device"},
+		{"known already", nil, v1.EvictionStrategyLiveMigrate, stuck, stuck, ""},
+		{"a guest that migrates", nil, v1.EvictionStrategyLiveMigrate, stuck, condition(corev1.ConditionTrue, ""), ""},
+		{"if possible", ptr.To(v1.EvictionStrategyLiveMigrateIfPossible), v1.EvictionStrategyLiveMigrate, nil, stuck, ""},
+		{"no strategy", nil, v1.EvictionStrategyNone, nil, stuck, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := seen()
+			s.vmi.Spec.EvictionStrategy, s.config.EvictionStrategy = tc.own, tc.cluster
+			s.before.Status.Conditions, s.vmi.Status.Conditions = tc.before, tc.after
+			s.noteStuck()
+			var got string
+			for _, e := range s.events {
+				got += e.kind + " " + e.reason + " " + e.message
+			}
+			want := ""
+			if tc.want != "" {
+				want = "Warning Migrated " + tc.want
+			}
+			if got != want {
+				t.Errorf("got %q, want %q", got, want)
 			}
 		})
 	}

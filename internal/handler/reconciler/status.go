@@ -123,6 +123,12 @@ func isTransient(d *hypervisor.Domain) bool {
 // inTransition says that the guest's state is about to change by itself, or has just changed and may be taken back.
 func (s *scope) inTransition() bool { return s.settling || isTransient(s.domain) }
 
+// stoppedToCopy says that the guest stands still while the rest of it is copied to another node, because it changed too fast.
+func (s *scope) stoppedToCopy() bool {
+	m := s.vmi.Status.MigrationState
+	return isTransient(s.domain) && m != nil && m.Mode == v1.MigrationPaused && !vmistatus.HasEnded(m) && m.SourceNode == s.vmi.Status.NodeName
+}
+
 // messageIOError is the message of the condition Paused after an I/O error. KubeVirt's.
 const messageIOError = "VMI was paused, low-level IO error detected"
 
@@ -130,6 +136,9 @@ func setPaused(s *scope, now metav1.Time) {
 	status, d := &s.vmi.Status, s.domain
 	paused := v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstancePaused, Status: corev1.ConditionTrue}
 	switch {
+	case s.stoppedToCopy() && !vmistatus.IsConditionTrue(status, v1.VirtualMachineInstancePaused):
+		// It may last: that is what allowWorkloadDisruption allows.
+		paused.Reason, paused.Message = v1.PausedByMigrationMonitorReason, "VMI was paused by the migration monitor"
 	case s.inTransition():
 		// libvirt or the agent ends that, and a guest that its user paused is so before and after.
 		return

@@ -55,6 +55,13 @@ func podCondition(kind corev1.PodConditionType, status corev1.ConditionStatus, r
 
 func noPodConditions(s *scope) { s.pod.Status.Conditions = nil }
 
+func leaving(mode v1.MigrationMode) func(*scope) {
+	return func(s *scope) {
+		s.vmi.Status.NodeName = "here"
+		s.vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{SourceNode: "here", TargetNode: "there", Mode: mode}
+	}
+}
+
 func notLooked(s *scope) { s.looked, s.domain = false, nil }
 
 func podDeleted(s *scope) { s.pod.DeletionTimestamp = &metav1.Time{Time: s.now} }
@@ -82,6 +89,10 @@ func TestComputeStatus(t *testing.T) {
 			[]string{"Paused=True PausedByUser", "Ready=False GuestNotRunning"}},
 		{"a guest with a full disk", seen(phase(v1.Running), domainIn(hypervisor.StatePaused, hypervisor.PausedIOError)), nil, v1.Running,
 			[]string{"Paused=True PausedIOError", "Ready=False GuestNotRunning"}},
+		{"a guest that stands still to be copied", seen(phase(v1.Running), leaving(v1.MigrationPaused), domainIn(hypervisor.StatePaused, hypervisor.PausedTransient)),
+			nil, v1.Running, []string{"Paused=True PausedByMigrationMonitor", "Ready=False GuestNotRunning"}},
+		{"a guest that changes nodes", seen(phase(v1.Running), leaving(v1.MigrationPreCopy), domainIn(hypervisor.StatePaused, hypervisor.PausedTransient)),
+			nil, v1.Running, []string{"Ready=True "}},
 		{"a guest that has ended", seen(phase(v1.Running), domainIn(hypervisor.StateEnded, "Shutdown")), nil, v1.Running,
 			[]string{"Ready=False GuestNotRunning"}},
 		{"a guest that does not start", seen(domainIn(hypervisor.StateDefined, "")), boom, v1.Scheduled,
