@@ -14,9 +14,6 @@ import (
 // HookSidecarAnnotation asks for programs beside the launcher that rewrite the domain. Source: kubevirt/kubevirt pkg/hooks.
 const HookSidecarAnnotation = "hooks.kubevirt.io/hookSidecars"
 
-// trueValues are those that strconv.ParseBool, by which KubeVirt reads some annotations, takes for true.
-var trueValues = []string{"1", "t", "T", "true", "TRUE", "True"}
-
 // Annotations is about those of a VMI, and so about those of a VM's template. The paths are their keys.
 var Annotations = []Field{
 	{v1.IgnitionAnnotation, nil, Refuse, "Ignition data is not implemented yet: use cloud-init"},
@@ -27,7 +24,6 @@ var Annotations = []Field{
 	{v1.PciTopologyVersionAnnotation, nil, Warn,
 		"devices have the PCI slots of libvirt's own choice: a guest from KubeVirt may name its network devices anew"},
 	{v1.PciInterfaceSlotCountAnnotation, nil, Warn, "no PCI slots are kept for interfaces"},
-	{v1.PauseGuestAgentProbesAnnotation, trueValues, Warn, "pausing probes is not implemented yet: those by guestAgentPing go on"},
 	{v1.KeepLauncherAfterFailureAnnotation, nil, Warn, "the launcher ends with its guest: look into its log with kubectl logs"},
 	{v1.CustomLibvirtLogFiltersAnnotation, nil, Warn, "log filters are not implemented yet: libvirt logs as usual"},
 }

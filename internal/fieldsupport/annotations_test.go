@@ -24,14 +24,14 @@ func TestAnnotationsOfKubeVirt(t *testing.T) {
 		return Sentences(InAnnotations(field.NewPath("metadata"), annotations))
 	}
 	expectPrefixes(t, said(map[string]string{
-		v1.CreateMigrationTarget: "false", v1.MemfdMemoryBackend: "true", v1.PauseGuestAgentProbesAnnotation: "false",
+		v1.CreateMigrationTarget: "false", v1.MemfdMemoryBackend: "true", v1.PauseGuestAgentProbesAnnotation: "true",
 		v1.PlacePCIDevicesOnRootComplex: "true", v1.DisablePCIHole64: "true", v1.FreePageReportingDisabledAnnotation: "true",
 	}), nil)
 	expectPrefixes(t, said(map[string]string{v1.CreateMigrationTarget: "true"}),
 		[]string{"metadata.annotations[kubevirt.io/create-migration-target] keeps the VM from starting: "})
 	for key, value := range map[string]string{
 		v1.MemfdMemoryBackend: "false", v1.PciTopologyVersionAnnotation: v1.PciTopologyVersionV3,
-		v1.PciInterfaceSlotCountAnnotation: "4", v1.PauseGuestAgentProbesAnnotation: "T",
+		v1.PciInterfaceSlotCountAnnotation:    "4",
 		v1.KeepLauncherAfterFailureAnnotation: "true", v1.CustomLibvirtLogFiltersAnnotation: "1:*",
 	} {
 		expectPrefixes(t, said(map[string]string{key: value}), []string{"metadata.annotations[" + key + "] "})

@@ -45,6 +45,7 @@ type prober interface {
 	Lookup(ctx context.Context, name string) (libvirtrpc.Domain, error)
 	State(ctx context.Context, domain libvirtrpc.Domain) (libvirtrpc.State, int32, error)
 	JobActive(ctx context.Context, domain libvirtrpc.Domain) (bool, error)
+	Metadata(ctx context.Context, domain libvirtrpc.Domain, namespace string) (string, error)
 }
 
 // Run connects to the Pod's libvirtd and looks. It returns the command's exit code, and an
@@ -97,10 +98,15 @@ func (p Probe) runWith(ctx context.Context, guest prober, out io.Writer) (int, e
 	}
 }
 
-// ping asks the agent for an answer. A guest that cannot give one because it is paused or being migrated passes: the kubelet would
+// ping asks the agent for an answer, unless the VMI's annotation pauses that. A guest that cannot give one because it is paused or being migrated passes: the kubelet would
 // end it otherwise, when the probe is a livenessProbe. The state is read on both sides of the question, because a pause may begin or
 // end while the agent is being waited for.
 func (p Probe) ping(ctx context.Context, guest prober, domain libvirtrpc.Domain, out io.Writer) (int, error) {
+	// Without the note libvirt answers with an error: whatever it is, the guest is asked.
+	if note, err := guest.Metadata(ctx, domain, launcherpod.ProbesURI); err == nil && note != "" {
+		_, err := fmt.Fprintln(out, "not asked: probes by guestAgentPing are paused")
+		return 0, err
+	}
 	if why := excuse(ctx, guest, domain); why != "" {
 		_, err := fmt.Fprintf(out, "not asked: the guest is %s\n", why)
 		return 0, err

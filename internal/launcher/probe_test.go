@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/libvirtrpc"
 )
 
@@ -28,6 +29,15 @@ type guestAgent struct {
 	// migrating is what is said of a job, jobErr its error.
 	migrating bool
 	jobErr    error
+	// note is the domain's metadata; without any libvirt answers with an error.
+	note string
+}
+
+func (g *guestAgent) Metadata(ctx context.Context, _ libvirtrpc.Domain, namespace string) (string, error) {
+	if g.note == "" || namespace != launcherpod.ProbesURI {
+		return "", &libvirtrpc.Error{Code: libvirtrpc.CodeNoDomainMetadata, Message: "metadata not found"}
+	}
+	return g.note, ctx.Err()
 }
 
 type domainState struct {
@@ -163,6 +173,7 @@ func TestPingOfAGuestThatCannotAnswer(t *testing.T) {
 		"a crash":                            {guest: guestAgent{states: []domainState{paused(libvirtrpc.PausedCrashed)}}, asked: true, code: 1},
 		"a reason that nobody knows":         {guest: guestAgent{states: []domainState{paused(99)}}, asked: true, code: 1},
 		"suspended by itself":                {guest: guestAgent{states: []domainState{{libvirtrpc.StatePMSuspended, 0}}}, asked: true, code: 1},
+		"probes that are paused":             {guest: guestAgent{note: launcherpod.ProbesNote}},
 		"a job that libvirt does not answer": {guest: guestAgent{migrating: true, jobErr: errors.New("no statistics")}, asked: true, code: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -175,6 +186,15 @@ func TestPingOfAGuestThatCannotAnswer(t *testing.T) {
 				t.Errorf("the agent was asked: %t", asked)
 			}
 		})
+	}
+}
+
+// The annotation is about guestAgentPing alone.
+func TestACommandIsRunThoughProbesArePaused(t *testing.T) {
+	guest := &guestAgent{note: launcherpod.ProbesNote}
+	code, err := Probe{Domain: "default_vm", Command: []string{"check"}, Timeout: time.Minute}.runWith(t.Context(), guest, &bytes.Buffer{})
+	if code != probeFailed || err == nil || len(guest.heard) == 0 {
+		t.Errorf("code %d, %v, heard %v", code, err, guest.heard)
 	}
 }
 

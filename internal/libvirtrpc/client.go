@@ -186,7 +186,7 @@ func (c *Client) Destroy(ctx context.Context, domain Domain) error {
 	return c.domainCall(ctx, procDomainDestroyFlags, domain, 0)
 }
 
-// Metadata to set (virDomainMetadataType), and that of the running domain (virDomainModificationImpact).
+// Kinds of metadata (virDomainMetadataType), and that of the running domain (virDomainModificationImpact).
 const (
 	metadataElement = 2
 	affectLive      = 1
@@ -204,6 +204,16 @@ func (c *Client) SetMetadata(ctx context.Context, domain Domain, element, prefix
 	args.u32(affectLive)
 	_, err := c.call(ctx, procDomainSetMetadata, args.buf)
 	return err
+}
+
+// Metadata is the element of a namespace in the running domain's metadata. It fails with CodeNoDomainMetadata if there is none.
+func (c *Client) Metadata(ctx context.Context, domain Domain, namespace string) (string, error) {
+	var args encoder
+	args.domain(domain)
+	args.i32(metadataElement)
+	args.optionalStr(namespace)
+	args.u32(affectLive)
+	return c.text(ctx, procDomainGetMetadata, args.buf)
 }
 
 // Capabilities is what libvirt knows of the host, as XML.

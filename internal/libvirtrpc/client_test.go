@@ -124,6 +124,24 @@ func TestJobActive(t *testing.T) {
 	}
 }
 
+func TestMetadata(t *testing.T) {
+	c, d := newPair(t)
+	go func() {
+		proc, serial, body := d.receive()
+		dec := decoder{buf: body}
+		got, kind, namespace, flags := dec.domain(), dec.i32(), dec.optionalStr(), dec.u32()
+		if proc != procDomainGetMetadata || got != testDomain || kind != metadataElement || namespace != "urn:test" || flags != affectLive {
+			t.Errorf("procedure %d for %+v: %d %q %d", proc, got, kind, namespace, flags)
+		}
+		var e encoder
+		e.str("<note/>")
+		d.send(proc, typeReply, serial, statusOK, e.buf)
+	}()
+	if got, err := c.Metadata(t.Context(), testDomain, "urn:test"); err != nil || got != "<note/>" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
 func TestErrorAnswer(t *testing.T) {
 	c, d := newPair(t)
 	go func() {

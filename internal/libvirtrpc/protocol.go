@@ -22,6 +22,7 @@ const (
 	procDomainOpenGraphics    = 249
 	procDomainShutdownFlags   = 258
 	procDomainSetMetadata     = 264
+	procDomainGetMetadata     = 265
 	procEventRegisterAny      = 316
 	procEventLifecycleMessage = 318
 	procGetDomainCapabilities = 342

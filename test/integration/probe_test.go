@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	"libvirt.org/go/libvirt"
 
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/libvirtrpc"
 )
 
@@ -21,13 +22,14 @@ const codeAgentUnresponsive = 86
 var _ = Describe("A probe of a guest", Label("libvirt"), func() {
 	var (
 		ctx     context.Context
+		p       *pod
 		defined *libvirt.Domain
 		client  *libvirtrpc.Client
 		domain  libvirtrpc.Domain
 	)
 
 	BeforeEach(func() {
-		p := newPod()
+		p = newPod()
 		defined = p.start("minimal")
 		name, err := defined.GetName()
 		Expect(err).NotTo(HaveOccurred())
@@ -61,5 +63,34 @@ var _ = Describe("A probe of a guest", Label("libvirt"), func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(state).To(Equal(libvirtrpc.StatePaused))
 		Expect(libvirtrpc.PausedReason(reason)).To(Equal(libvirtrpc.PausedUser))
+	})
+
+	It("learns from libvirtd that probes are paused, whatever else is noted", func() {
+		noNote := func() {
+			GinkgoHelper()
+			_, err := client.Metadata(ctx, domain, launcherpod.ProbesURI)
+			var none *libvirtrpc.Error
+			Expect(errors.As(err, &none)).To(BeTrue(), "%v", err)
+			Expect(none.Code).To(BeEquivalentTo(libvirtrpc.CodeNoDomainMetadata), none.Message)
+		}
+		noNote()
+		freeze := launcherpod.FreezeNote(time.Now().Add(time.Hour))
+		Expect(client.SetMetadata(ctx, domain, freeze, launcherpod.FreezePrefix, launcherpod.FreezeURI)).To(Succeed())
+		conn := p.dial()
+		Expect(conn.PauseProbes(ctx, domain.Name, true)).To(Succeed())
+		Expect(client.Metadata(ctx, domain, launcherpod.ProbesURI)).To(ContainSubstring(launcherpod.ProbesTag))
+		seen, err := conn.Domain(ctx, domain.Name)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(seen.ProbesPaused()).To(BeTrue())
+		Expect(seen.Freeze()).NotTo(BeNil())
+
+		for range 2 {
+			Expect(conn.PauseProbes(ctx, domain.Name, false)).To(Succeed())
+		}
+		noNote()
+		seen, err = conn.Domain(ctx, domain.Name)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(seen.ProbesPaused()).To(BeFalse())
+		Expect(seen.Freeze()).NotTo(BeNil())
 	})
 })

@@ -24,6 +24,29 @@ func (f Freeze) Note() string { return launcherpod.FreezeNote(f.Thaw) }
 // Freeze is the note in the domain's metadata, or nil. One that cannot be read, which only a launcher can have written, is
 // thawed at once.
 func (d *Domain) Freeze() *Freeze {
+	note := d.note(launcherpod.FreezeURI, launcherpod.FreezeTag)
+	if note == nil {
+		return nil
+	}
+	found := &Freeze{}
+	for _, a := range note.Attr {
+		if a.Name.Local == "thaw" {
+			var err error
+			if found.Thaw, err = time.Parse(time.RFC3339, a.Value); err != nil {
+				found.Thaw = time.Unix(0, 0)
+			}
+		}
+	}
+	return found
+}
+
+// ProbesPaused says that the domain's metadata has the note that probes by guestAgentPing are paused.
+func (d *Domain) ProbesPaused() bool {
+	return d.note(launcherpod.ProbesURI, launcherpod.ProbesTag) != nil
+}
+
+// note is an element of a running domain's metadata, or nil.
+func (d *Domain) note(uri, tag string) *xml.StartElement {
 	if !d.Active() || d.XML == nil || d.XML.Metadata == nil {
 		return nil
 	}
@@ -33,18 +56,8 @@ func (d *Domain) Freeze() *Freeze {
 		if err != nil {
 			return nil
 		}
-		start, ok := token.(xml.StartElement)
-		if !ok || start.Name.Space != launcherpod.FreezeURI || start.Name.Local != launcherpod.FreezeTag {
-			continue
+		if start, ok := token.(xml.StartElement); ok && start.Name.Space == uri && start.Name.Local == tag {
+			return &start
 		}
-		found := &Freeze{}
-		for _, a := range start.Attr {
-			if a.Name.Local == "thaw" {
-				if found.Thaw, err = time.Parse(time.RFC3339, a.Value); err != nil {
-					found.Thaw = time.Unix(0, 0)
-				}
-			}
-		}
-		return found
 	}
 }

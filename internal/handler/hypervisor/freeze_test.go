@@ -45,3 +45,28 @@ func TestFreezeOfADomain(t *testing.T) {
 		t.Error(note)
 	}
 }
+
+func TestPausedProbesOfADomain(t *testing.T) {
+	const uid = `<kubevirt xmlns="http://kubevirt.io"><metadata><uid>u</uid></metadata></kubevirt>`
+	const frozen = `<vireo:frozen xmlns:vireo="` + launcherpod.FreezeURI + `"/>`
+	const paused = `<probes:paused xmlns:probes="` + launcherpod.ProbesURI + `"/>`
+	for name, c := range map[string]struct {
+		metadata string
+		state    State
+		want     bool
+	}{
+		"none":                      {uid + frozen, StateRunning, false},
+		"alone":                     {paused, StateRunning, true},
+		"beside others":             {uid + frozen + paused, StateRunning, true},
+		"of a guest that is paused": {uid + paused, StatePaused, true},
+		"of a guest that ended":     {uid + paused, StateEnded, false},
+		"somebody else's":           {uid + `<paused/>`, StateRunning, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &Domain{State: c.state, XML: &libvirtxml.Domain{Metadata: &libvirtxml.DomainMetadata{XML: c.metadata}}}
+			if got := d.ProbesPaused(); got != c.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}

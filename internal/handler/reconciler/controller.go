@@ -210,6 +210,8 @@ func (r *Reconciler) run(ctx context.Context, s *scope) error {
 		{"grow", r.grow},
 		// 13. A guest that came from another node gets the ports by which it came.
 		{"forward", r.forward},
+		// Whatever the guest does, it must not be ended for it during maintenance.
+		{"probes", r.probes},
 		// 14. Also for a guest that an earlier agent started, and may have left without. Last: a priority that cannot be
 		// given keeps nothing else from being told.
 		{"realtime", r.realtime},

@@ -72,6 +72,8 @@ type Guests interface {
 	// Credentials says whether the guest has the credentials that read returns, or nil if that was not tried. The VMI is
 	// enqueued when the answer changes.
 	Credentials(domain string, read func() (hypervisor.Credentials, error)) *hypervisor.CredentialsState
+	// PauseProbes notes in the running domain whether probes by guestAgentPing are paused.
+	PauseProbes(ctx context.Context, domain string, paused bool) error
 	// Process is the hypervisor's process as the way into the Pod's namespaces.
 	Process() *hypervisor.Process
 }

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -83,18 +84,50 @@ func (l *Launcher) Thaw(ctx context.Context, name string) error {
 	return nil
 }
 
-// note writes a freeze into the domain's metadata with the prefix that libvirt gives it, or takes it away.
+// note writes a freeze into the domain's metadata, or takes it away.
 func (l *Launcher) note(freeze *hypervisor.Freeze) {
+	note := ""
+	if freeze != nil {
+		note = prefixed(freeze.Note(), launcherpod.FreezePrefix, launcherpod.FreezeURI)
+	}
+	l.setNote(launcherpod.FreezeURI, note)
+}
+
+// PauseProbes writes the note into the domain's metadata, or takes it away.
+func (l *Launcher) PauseProbes(ctx context.Context, name string, paused bool) error {
+	if err := l.running(ctx, "probes", name); err != nil {
+		return err
+	}
+	note := ""
+	if paused {
+		note = prefixed(launcherpod.ProbesNote, launcherpod.ProbesPrefix, launcherpod.ProbesURI)
+	}
+	l.setNote(launcherpod.ProbesURI, note)
+	return nil
+}
+
+// setNote replaces the element of a namespace in the domain's metadata.
+func (l *Launcher) setNote(uri, note string) {
 	l.Alter(func(d *libvirtxml.Domain) {
+		var notes []string
+		if d.Metadata != nil {
+			notes = strings.Split(d.Metadata.XML, "\n")
+		}
+		notes = slices.DeleteFunc(notes, func(n string) bool { return n == "" || strings.Contains(n, "='"+uri+"'") })
+		if note != "" {
+			notes = append(notes, note)
+		}
 		d.Metadata = nil
-		if freeze != nil {
-			d.Metadata = &libvirtxml.DomainMetadata{XML: prefixed(freeze.Note())}
+		if len(notes) > 0 {
+			d.Metadata = &libvirtxml.DomainMetadata{XML: strings.Join(notes, "\n")}
 		}
 	})
 }
 
-func prefixed(note string) string {
-	return strings.Replace(note, "<frozen", "<"+launcherpod.FreezePrefix+":frozen xmlns:"+launcherpod.FreezePrefix+"='"+launcherpod.FreezeURI+"'", 1)
+// prefixed is an element with the prefix that libvirt gives it.
+func prefixed(note, prefix, uri string) string {
+	name, attributes, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(note, "<"), "/>"), " ")
+	return "<" + prefix + ":" + name + " xmlns:" + prefix + "='" + uri + "' " + attributes + "/>"
 }
 
 // KeepThaw notes when the guest is to be thawed.

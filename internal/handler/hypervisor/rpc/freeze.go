@@ -78,10 +78,24 @@ func (c *Conn) noteFreeze(ctx context.Context, domain string, note *hypervisor.F
 	if note != nil {
 		text = note.Note()
 	}
-	err := c.onDomain(ctx, domain, "note the freeze", func(d *libvirt.Domain) error {
-		return d.SetMetadata(libvirt.DOMAIN_METADATA_ELEMENT, text, launcherpod.FreezePrefix, launcherpod.FreezeURI, libvirt.DOMAIN_AFFECT_LIVE)
+	return c.setNote(ctx, domain, "note the freeze", text, launcherpod.FreezePrefix, launcherpod.FreezeURI)
+}
+
+// PauseProbes notes in the running domain's metadata whether probes by guestAgentPing are paused.
+func (c *Conn) PauseProbes(ctx context.Context, domain string, paused bool) error {
+	text := ""
+	if paused {
+		text = launcherpod.ProbesNote
+	}
+	return c.setNote(ctx, domain, "note that probes are paused", text, launcherpod.ProbesPrefix, launcherpod.ProbesURI)
+}
+
+// setNote writes an element into the running domain's metadata; an empty one takes it away.
+func (c *Conn) setNote(ctx context.Context, domain, what, element, prefix, uri string) error {
+	err := c.onDomain(ctx, domain, what, func(d *libvirt.Domain) error {
+		return d.SetMetadata(libvirt.DOMAIN_METADATA_ELEMENT, element, prefix, uri, libvirt.DOMAIN_AFFECT_LIVE)
 	})
-	if note == nil && isCode(err, libvirt.ERR_NO_DOMAIN_METADATA) {
+	if element == "" && isCode(err, libvirt.ERR_NO_DOMAIN_METADATA) {
 		return nil
 	}
 	return err
