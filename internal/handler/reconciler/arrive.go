@@ -27,7 +27,10 @@ func (r *Reconciler) arrive(ctx context.Context, s *scope, vmi *v1.VirtualMachin
 	m := vmi.Status.MigrationState
 	if s.incoming == nil && m.TargetNodeDomainReadyTimestamp != nil {
 		// It is here for good. Whether it is paused is between its user and libvirt. An earlier version left it to others to say that
-		// this is the end.
+		// this is the end. Another one may have ended between its claim and this.
+		if !s.memory.arrived {
+			r.arrived(ctx, s, vmi)
+		}
 		return r.tellArrival(ctx, s, migration.TargetRunning)
 	}
 	state, err := r.takeIn(ctx, s, vmi)
@@ -133,6 +136,7 @@ func (r *Reconciler) tellArrival(ctx context.Context, s *scope, state migration.
 
 // arrived lets go of what the migration needed.
 func (r *Reconciler) arrived(ctx context.Context, s *scope, vmi *v1.VirtualMachineInstance) {
+	s.memory.arrived = true
 	r.Arrivals.Forget(s.pod.UID, vmi.Status.MigrationState.MigrationUID)
 	r.removeCertificates(ctx, s)
 }

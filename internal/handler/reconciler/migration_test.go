@@ -22,6 +22,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
+	"github.com/vireo-project/vireo/internal/handler/migrationtls"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -248,6 +249,15 @@ var _ = Describe("A guest that moves to another node", func() {
 		Expect(c.sourceA.guests.Remembers(c.uid)).To(BeTrue())
 		c.removePod()
 		Eventually(c.sourceA.guests.Remembers).WithArguments(c.uid).Should(BeFalse())
+	})
+
+	It("leaves no certificates behind when the agent ends before it has removed them", func() {
+		c := cross().move()
+		c.expectMoved()
+		Eventually(c.arriving.MigrationTLS).Should(BeNil())
+		Expect(c.arriving.PutMigrationTLS(ctx, migrationtls.Files{CA: []byte("left")})).To(Succeed())
+		c.restartTarget()
+		Eventually(c.arriving.MigrationTLS).Should(BeNil())
 	})
 
 	It("is prepared for before the migration is handed to the agents, and not started", func() {

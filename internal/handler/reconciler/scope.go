@@ -105,6 +105,8 @@ type podMemory struct {
 	realtime bool
 	// migration is the one that the Pod waits for or came by.
 	migration types.UID
+	// arrived says that the guest came by a migration, and what that needed is gone.
+	arrived bool
 	// leaving is the one by which the guest was last sent away.
 	leaving types.UID
 	// lastShutdown is when the power button was pressed last.
