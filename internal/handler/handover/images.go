@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -75,7 +76,8 @@ func imageFiles(d *libvirtxml.Domain) map[string]imageFile {
 			continue
 		}
 		volume, ours := strings.CutPrefix(disk.Alias.Name, domain.DiskAlias(""))
-		if !ours || volume == "" {
+		// The guest's launcher may have made the name up: one that is no volume's would lead to another directory of the Pod.
+		if !ours || len(validation.IsDNS1123Label(volume)) > 0 {
 			continue
 		}
 		for _, file := range diskFiles(disk) {

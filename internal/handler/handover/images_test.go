@@ -57,6 +57,26 @@ func TestFilesOfImages(t *testing.T) {
 	}
 }
 
+// TestALauncherChoosesNoDirectory: the agent, which is root, reads for the comparison what lies in images, and nothing else of the Pod,
+// such as the kernel's log, which whoever reads it takes from the node's own.
+func TestALauncherChoosesNoDirectory(t *testing.T) {
+	for alias, file := range map[string]string{
+		"ua-disk-../../../../proc":                   "/proc/kmsg",
+		"ua-disk-../../kubevirt-private/vmi-disks/a": "/var/run/kubevirt-private/vmi-disks/a/disk.img",
+		"ua-disk-..":   "/var/run/kubevirt/x",
+		"ua-disk-.":    "/var/run/kubevirt/container-disks/a/disk/disk.img",
+		"ua-disk-a/..": "/var/run/kubevirt/container-disks/a/disk/disk.img",
+		"ua-disk-a/b":  "/var/run/kubevirt/container-disks/a/b/disk.img",
+		"ua-disk-":     "/var/run/kubevirt/container-disks/a/disk/disk.img",
+	} {
+		d := parse(t, fmt.Sprintf(`<domain type="kvm"><devices><disk type="file" device="disk"><source file=%q/><target dev="vda" bus="virtio"/>`+
+			`<alias name=%q/></disk></devices></domain>`, file, alias))
+		if got := imageFiles(d); len(got) > 0 {
+			t.Errorf("alias %s: found %v", alias, got)
+		}
+	}
+}
+
 // imagePeers have images.
 type imagePeers struct {
 	Peers
