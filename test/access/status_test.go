@@ -26,7 +26,10 @@ func TestTheStatusIsOurs(t *testing.T) {
 	set := &v1.VirtualMachineInstanceReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "status", Namespace: namespace}}
 	set.Spec.Selector = &metav1.LabelSelector{}
 	set.Spec.Template = &v1.VirtualMachineInstanceTemplateSpec{}
-	objects := []client.Object{newVM("status"), vmi, kv, set}
+	// Whoever wrote the phase of a few migrations could take all slots of the cluster.
+	migration := &v1.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Name: "status", Namespace: namespace}}
+	migration.Spec.VMIName = vmi.Name
+	objects := []client.Object{newVM("status"), vmi, kv, set, migration}
 	for _, object := range objects {
 		if err := cluster.Create(ctx, object); err != nil {
 			t.Fatal(err)
