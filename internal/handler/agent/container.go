@@ -20,7 +20,8 @@ import (
 func containerOf(cache client.Reader) func(types.UID) (string, error) {
 	return func(uid types.UID) (string, error) {
 		pods := &corev1.PodList{}
-		if err := cache.List(context.Background(), pods); err != nil {
+		// Nothing is changed. Copies of all Pods, whose owners decide how large they are, would be made for each launcher that connects.
+		if err := cache.List(context.Background(), pods, client.UnsafeDisableDeepCopy); err != nil {
 			return "", fmt.Errorf("list the node's launcher Pods: %w", err)
 		}
 		for i := range pods.Items {

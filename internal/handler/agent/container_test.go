@@ -4,13 +4,39 @@
 package agent
 
 import (
+	"context"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 )
+
+// uncopied notes whether each list of a reader may share its objects with the cache.
+type uncopied struct {
+	client.Reader
+	shared []bool
+}
+
+func (r *uncopied) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	asked := (&client.ListOptions{}).ApplyOptions(options)
+	r.shared = append(r.shared, asked.UnsafeDisableDeepCopy != nil && *asked.UnsafeDisableDeepCopy)
+	return r.Reader.List(ctx, list, options...)
+}
+
+// TestContainerOfCopiesNoPods: each launcher of the node that connects, and may do so again and again, has all Pods listed.
+func TestContainerOfCopiesNoPods(t *testing.T) {
+	cache := &uncopied{Reader: fake.NewClientBuilder().Build()}
+	if _, err := containerOf(cache)("gone"); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(cache.shared, []bool{true}) {
+		t.Errorf("lists without copies: %v", cache.shared)
+	}
+}
 
 func TestContainerOfAPod(t *testing.T) {
 	pod := func(name string, change func(*corev1.PodStatus)) *corev1.Pod {
