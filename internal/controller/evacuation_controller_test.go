@@ -90,6 +90,17 @@ func (d *drain) migrations() map[string]*v1.VirtualMachineInstanceMigration {
 	return found
 }
 
+// migrationOf is the migration of a VMI, or nil.
+func (d *drain) migrationOf(vmi string) *v1.VirtualMachineInstanceMigration {
+	GinkgoHelper()
+	list := &v1.VirtualMachineInstanceMigrationList{}
+	Expect(k8sClient.List(ctx, list, client.InNamespace(d.ns), client.MatchingFields{"spec.vmiName": vmi})).To(Succeed())
+	if len(list.Items) == 0 {
+		return nil
+	}
+	return &list.Items[0]
+}
+
 func (d *drain) move(m *v1.VirtualMachineInstanceMigration, phase v1.VirtualMachineInstanceMigrationPhase) {
 	GinkgoHelper()
 	m.Status.Phase = phase
@@ -161,11 +172,12 @@ var _ = Describe("Evacuation", func() {
 		d := newDrain(true)
 		d.guest("vm", true)
 		var running []*v1.VirtualMachineInstanceMigration
+		var others []*v1.VirtualMachineInstance
 		for i := range 5 {
-			m := &v1.VirtualMachineInstanceMigration{
-				ObjectMeta: metav1.ObjectMeta{Namespace: d.ns, Name: fmt.Sprintf("other-%d", i)},
-				Spec:       v1.VirtualMachineInstanceMigrationSpec{VMIName: fmt.Sprintf("other-%d", i)},
-			}
+			vmi := builder.MakeVMI(fmt.Sprintf("other-%d", i)).Namespace(d.ns).Obj()
+			ExpectCreated(vmi)
+			others = append(others, vmi)
+			m := builder.MakeMigration(vmi.Name, vmi.Name).Namespace(d.ns).Obj()
 			ExpectCreated(m)
 			d.move(m, v1.MigrationRunning)
 			running = append(running, m)
@@ -180,11 +192,45 @@ var _ = Describe("Evacuation", func() {
 		d.guest("another", true)
 		d.reconcile()
 		Expect(d.migrations()).NotTo(HaveKey("another"))
-		lost := builder.MakeVMI(running[1].Spec.VMIName).Namespace(d.ns).Obj()
-		ExpectCreated(lost)
-		loseNode(lost)
+		loseNode(others[1])
 		d.reconcile()
 		Expect(d.migrations()).To(HaveKey("another"))
+	})
+
+	It("does not count migrations that somebody keeps though their VMIs are gone", func() {
+		d := newDrain(true)
+		d.guest("vm", true)
+		vmi := builder.MakeVMI("other").Namespace(d.ns).Obj()
+		ExpectCreated(vmi)
+		for i := range 5 {
+			m := builder.MakeMigration(fmt.Sprintf("other-%d", i), vmi.Name).Namespace(d.ns).Obj()
+			ExpectCreated(m)
+			d.move(m, v1.MigrationRunning)
+		}
+		d.reconcile()
+		Expect(d.migrationOf("vm")).To(BeNil())
+		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		ExpectGone(vmi)
+		d.reconcile()
+		Expect(d.migrationOf("vm")).NotTo(BeNil())
+	})
+
+	It("lets each namespace into the queue though another one has all slots", func() {
+		d := newDrain(true)
+		greedy := newDrain(true)
+		for i := range 5 {
+			vmi := builder.MakeVMI(fmt.Sprintf("other-%d", i)).Namespace(greedy.ns).Obj()
+			ExpectCreated(vmi)
+			m := builder.MakeMigration(vmi.Name, vmi.Name).Namespace(greedy.ns).Obj()
+			ExpectCreated(m)
+			greedy.move(m, v1.MigrationRunning)
+		}
+		d.guest("vm-0", true)
+		d.guest("vm-1", true)
+		Expect(d.reconcile().RequeueAfter).NotTo(BeZero(), "it looks again while guests wait")
+		Expect(d.migrations()).To(HaveLen(1))
+		Expect(d.reconcile().RequeueAfter).NotTo(BeZero())
+		Expect(d.migrations()).To(HaveLen(1), "the others wait for slots")
 	})
 
 	It("makes no second migration under a cache that shows none", func() {

@@ -135,6 +135,33 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(fallsSilent.Update(event.UpdateEvent{ObjectOld: lost, ObjectNew: lost})).To(BeFalse())
 	})
 
+	It("are not held up by one whose VMI is gone and that somebody keeps", func() {
+		m := newMigrations()
+		var vmims []*v1.VirtualMachineInstanceMigration
+		for i := range 6 {
+			name := fmt.Sprintf("vm-%d", i)
+			m.running(string(rune('a'+i)), name)
+			vmims = append(vmims, m.request(builder.MakeMigration(name, name)))
+		}
+		m.look(vmims...)
+		Expect(begun(vmims)).To(HaveLen(5))
+		waiting := slices.IndexFunc(vmims, func(vmim *v1.VirtualMachineInstanceMigration) bool { return !slices.Contains(begun(vmims), vmim.Name) })
+		kept := vmims[(waiting+1)%len(vmims)]
+		Expect(k8sClient.Patch(ctx, ExpectExists(kept), client.RawPatch("application/json-patch+json",
+			[]byte(`[{"op":"add","path":"/metadata/finalizers/-","value":"example.org/kept"}]`)))).To(Succeed())
+		// By force, so that nobody sees that it ends.
+		vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: kept.Spec.VMIName}}
+		Expect(k8sClient.Patch(ctx, vmi, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		ExpectGone(vmi)
+		before := ExpectExists(kept).DeepCopy()
+		m.lookOnce(kept)
+		Expect(ExpectExists(kept).Status.Phase).To(Equal(v1.MigrationScheduling), "the test keeps no migration that takes a slot")
+		Expect(freesSlot.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: kept})).To(BeTrue(), "nobody is told")
+		m.look(vmims[waiting])
+		Expect(begun(vmims)).To(ContainElement(vmims[waiting].Name))
+	})
+
 	It("are not held up by one that never comes to an end", func() {
 		m := newMigrations()
 		var vmims []*v1.VirtualMachineInstanceMigration

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -38,11 +39,11 @@ func Lost(status *v1.VirtualMachineInstanceStatus) bool {
 	return silent != nil && silent.Status == corev1.ConditionTrue && silent.Reason != v1.VirtualMachineInstanceReasonAgentSilent
 }
 
-// IsLost says that there is a VMI of a name, and that it is Lost.
-func IsLost(ctx context.Context, reader client.Reader, key client.ObjectKey) (bool, error) {
+// IsGoneOrLost says that there is no VMI of a name, or that it is Lost: migrations of it take no slot.
+func IsGoneOrLost(ctx context.Context, reader client.Reader, key client.ObjectKey) (bool, error) {
 	vmi := &v1.VirtualMachineInstance{}
 	if err := reader.Get(ctx, key, vmi); err != nil {
-		return false, client.IgnoreNotFound(err)
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	}
 	return Lost(&vmi.Status), nil
 }

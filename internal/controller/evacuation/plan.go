@@ -37,8 +37,13 @@ type Node struct {
 	Cordoned, Tainted bool
 }
 
-// Slots are how many more migrations may begin, by the cluster's and by the node's limit. They may be negative.
-type Slots struct{ Cluster, Node int }
+// Slots are what is left of the limits.
+type Slots struct {
+	// Cluster and Node are how many more migrations may begin, by the cluster's and by the node's limit. They may be negative.
+	Cluster, Node int
+	// Namespaces are those that have a migration that takes a slot.
+	Namespaces map[string]bool
+}
 
 func (s Slots) free() int { return max(0, min(s.Cluster, s.Node)) }
 
@@ -96,8 +101,7 @@ func Decide(node Node, guests []Guest, slots Slots) Plan {
 		}
 	}
 	slices.SortStableFunc(candidates, order)
-	now := min(slots.free(), len(candidates))
-	plan.Migrate, plan.Waiting = candidates[:now], len(candidates)-now
+	plan.Migrate, plan.Waiting = ownmigration.Share(candidates, func(g *Guest) string { return g.VMI.Namespace }, slots.free(), slots.Namespaces)
 	return plan
 }
 
@@ -157,8 +161,7 @@ func order(a, b Guest) int {
 }
 
 // Takes says whether a migration takes a slot: one that has begun does, and so does one of ours that may begin at any moment. One
-// that waits after a failure does not: guests that cannot leave must not hold up those that can.
+// that waits after a failure, or for a quota, does not: guests that cannot leave must not hold up those that can.
 func Takes(m *v1.VirtualMachineInstanceMigration, failures int) bool {
-	_, evacuates := m.Annotations[v1.EvacuationMigrationAnnotation]
-	return !m.IsFinal() && (!m.IsQueued() || evacuates && failures == 0)
+	return !m.IsFinal() && (!m.IsQueued() || ownmigration.Evacuates(m) && failures == 0 && !ownmigration.Rejected(m))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/eviction"
@@ -50,7 +51,7 @@ func tried(name string, phase v1.VirtualMachineInstanceMigrationPhase, created m
 		m := &v1.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{
 			Name: name, CreationTimestamp: created, Annotations: map[string]string{v1.EvacuationMigrationAnnotation: "node-1"},
 		}}
-		m.Status.Phase = phase
+		m.Spec.Priority, m.Status.Phase = ptr.To(v1.PrioritySystemCritical), phase
 		for _, change := range changes {
 			change(m)
 		}
@@ -58,7 +59,13 @@ func tried(name string, phase v1.VirtualMachineInstanceMigrationPhase, created m
 	}
 }
 
-func byUser(m *v1.VirtualMachineInstanceMigration)   { m.Annotations = nil }
+func byUser(m *v1.VirtualMachineInstanceMigration) { m.Annotations, m.Spec.Priority = nil, nil }
+func forged(m *v1.VirtualMachineInstanceMigration) { m.Spec.Priority = nil }
+func rejected(m *v1.VirtualMachineInstanceMigration) {
+	m.Status.Conditions = []v1.VirtualMachineInstanceMigrationCondition{{
+		Type: v1.VirtualMachineInstanceMigrationRejectedByResourceQuota, Status: corev1.ConditionTrue,
+	}}
+}
 func canceled(m *v1.VirtualMachineInstanceMigration) { m.DeletionTimestamp = &noon }
 
 // said is a plan in words.
@@ -150,16 +157,36 @@ func TestDecideWithinLimits(t *testing.T) {
 		slots Slots
 		want  []string
 	}{
-		{Slots{5, 2}, []string{"migrate first", "migrate a", "waiting 4"}},
-		{Slots{1, 2}, []string{"migrate first", "waiting 5"}},
-		{Slots{-3, 2}, []string{"waiting 6"}},
-		{Slots{9, 9}, []string{"migrate first", "migrate a", "migrate b", "migrate late", "migrate once", "migrate twice"}},
+		{Slots{Cluster: 5, Node: 2}, []string{"migrate first", "migrate a", "waiting 4"}},
+		{Slots{Cluster: 1, Node: 2}, []string{"migrate first", "waiting 5"}},
+		{Slots{Cluster: -3, Node: 2}, []string{"migrate first", "waiting 5"}},
+		{Slots{Cluster: -3, Node: 2, Namespaces: map[string]bool{"default": true}}, []string{"waiting 6"}},
+		{Slots{Cluster: 9, Node: 9}, []string{"migrate first", "migrate a", "migrate b", "migrate late", "migrate once", "migrate twice"}},
 	} {
 		for range 3 {
 			if diff := cmp.Diff(c.want, said(Decide(Node{Name: "node-1", Cordoned: true}, guests, c.slots))); diff != "" {
 				t.Errorf("%+v: -want +got:\n%s", c.slots, diff)
 			}
 			slices.Reverse(guests)
+		}
+	}
+}
+
+// TestDecideReachesEachNamespace: however many guests a namespace has that leave their nodes, others get into the queue.
+func TestDecideReachesEachNamespace(t *testing.T) {
+	of := func(namespace string) func(*Guest) { return func(g *Guest) { g.VMI.Namespace = namespace } }
+	greedy := []Guest{guest("g1", of("greedy"), at(minute(-3))), guest("g2", of("greedy"), at(minute(-2))), guest("g3", of("greedy"), at(minute(-1)))}
+	guests := append(greedy, guest("h1", of("honest")), guest("h2", of("honest")))
+	for _, c := range []struct {
+		slots Slots
+		want  []string
+	}{
+		{Slots{Cluster: 2, Node: 2}, []string{"migrate g1", "migrate g2", "migrate h1", "waiting 2"}},
+		{Slots{Cluster: 0, Node: 2, Namespaces: map[string]bool{"greedy": true}}, []string{"migrate h1", "waiting 4"}},
+		{Slots{Cluster: -1, Node: 1, Namespaces: map[string]bool{"greedy": true, "honest": true}}, []string{"waiting 5"}},
+	} {
+		if diff := cmp.Diff(c.want, said(Decide(Node{Name: "node-1", Cordoned: true}, guests, c.slots))); diff != "" {
+			t.Errorf("%+v: -want +got:\n%s", c.slots, diff)
 		}
 	}
 }
@@ -175,6 +202,9 @@ func TestTakes(t *testing.T) {
 		{"ours that nobody saw", tried("m", "", noon), 0, true},
 		{"ours that waits after a failure", tried("m", v1.MigrationPending, noon), 1, false},
 		{"ours that began after a failure", tried("m", v1.MigrationScheduling, noon), 1, true},
+		{"ours that a quota keeps waiting", tried("m", v1.MigrationPending, noon, rejected), 0, false},
+		{"ours that runs, and that a quota kept waiting", tried("m", v1.MigrationRunning, noon, rejected), 0, true},
+		{"a user's with our annotation that waits", tried("m", v1.MigrationPending, noon, forged), 0, false},
 		{"a user's that waits", tried("m", v1.MigrationPending, noon, byUser), 0, false},
 		{"a user's that runs", tried("m", v1.MigrationRunning, noon, byUser), 0, true},
 		{"one that failed", tried("m", v1.MigrationFailed, noon), 0, false},

@@ -132,7 +132,8 @@ func (s *Scope) guests(ctx context.Context, history ownmigration.History) ([]Gue
 	return guests, nil
 }
 
-// slots counts what is left of the limits. A migration away from a node of which nothing answers takes none of the cluster's.
+// slots counts what is left of the limits. A migration away from a node of which nothing answers takes none of the cluster's, nor does one
+// whose VMI is gone: somebody's finalizer may keep it for ever.
 func (s *Scope) slots(ctx context.Context) (Slots, error) {
 	here := map[client.ObjectKey]bool{}
 	for i := range s.Instances {
@@ -145,19 +146,20 @@ func (s *Scope) slots(ctx context.Context) (Slots, error) {
 			failures[client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}]++
 		}
 	}
-	slots := Slots{Cluster: s.PerCluster, Node: s.PerNode}
+	slots := Slots{Cluster: s.PerCluster, Node: s.PerNode, Namespaces: map[string]bool{}}
 	for i := range s.Migrations {
 		m := &s.Migrations[i]
 		vmi := client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}
 		if !Takes(m, failures[vmi]) {
 			continue
 		}
-		silent, err := vmistatus.IsLost(ctx, s.Client, vmi)
+		silent, err := vmistatus.IsGoneOrLost(ctx, s.Client, vmi)
 		if err != nil {
 			return Slots{}, err
 		}
 		if !silent {
 			slots.Cluster--
+			slots.Namespaces[m.Namespace] = true
 		}
 		if here[vmi] {
 			slots.Node--

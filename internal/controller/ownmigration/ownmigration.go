@@ -8,6 +8,7 @@ package ownmigration
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,6 +35,43 @@ func Active(of []*v1.VirtualMachineInstanceMigration) *v1.VirtualMachineInstance
 		}
 	}
 	return nil
+}
+
+// Evacuates says that a migration is of the controller that empties nodes. The annotation alone does not say so: everybody may write it.
+// Only virt-controller gives a migration a priority.
+func Evacuates(m *v1.VirtualMachineInstanceMigration) bool {
+	_, annotated := m.Annotations[v1.EvacuationMigrationAnnotation]
+	return annotated && m.Spec.Priority != nil
+}
+
+// Updates says that a migration is of the controller that updates launchers. As with Evacuates, the annotation alone does not say so.
+func Updates(m *v1.VirtualMachineInstanceMigration) bool {
+	_, annotated := m.Annotations[v1.WorkloadUpdateMigrationAnnotation]
+	return annotated && m.Spec.Priority != nil
+}
+
+// Rejected says that a quota keeps a migration from beginning. It keeps no other one waiting.
+func Rejected(m *v1.VirtualMachineInstanceMigration) bool {
+	return slices.ContainsFunc(m.Status.Conditions, func(c v1.VirtualMachineInstanceMigrationCondition) bool {
+		return c.Type == v1.VirtualMachineInstanceMigrationRejectedByResourceQuota && c.Status == corev1.ConditionTrue
+	})
+}
+
+// Share chooses which of the guests that wait, in the order of their need, get a migration now, and counts the others: there are as many
+// as slots, and one more for each namespace that has none. That one may have to wait for its slot in the queue, which is fair to
+// namespaces, but only to those that are in it. Without it, a namespace with enough guests would keep those of all others here.
+func Share[G any](waiting []G, namespace func(*G) string, slots int, has map[string]bool) (now []G, later int) {
+	served := map[string]bool{}
+	for i := range waiting {
+		of := namespace(&waiting[i])
+		if len(now) >= slots && (has[of] || served[of]) {
+			later++
+			continue
+		}
+		served[of] = true
+		now = append(now, waiting[i])
+	}
+	return now, later
 }
 
 // History is all migrations that there are.

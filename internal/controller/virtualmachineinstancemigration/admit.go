@@ -167,6 +167,8 @@ func (s *Scope) outlook(ctx context.Context, c *Candidate) error {
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("get VirtualMachineInstance %s: %w", key, err)
 		}
+		// It goes with its VMI, and somebody's finalizer may keep it for ever.
+		c.Overdue = true
 		return nil
 	}
 	c.Silent = vmistatus.Lost(&vmi.Status)

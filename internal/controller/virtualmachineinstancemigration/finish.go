@@ -28,7 +28,7 @@ func hold(ctx context.Context, s *Scope) error {
 		return nil
 	}
 	return s.patchMetadata(ctx, func(m *v1.VirtualMachineInstanceMigration) {
-		if !slices.Contains(m.Finalizers, v1.VirtualMachineInstanceMigrationFinalizer) {
+		if !isHeld(m) {
 			m.Finalizers = append(m.Finalizers, v1.VirtualMachineInstanceMigrationFinalizer)
 		}
 		if _, labeled := m.Labels[v1.MigrationSelectorLabel]; !labeled {

@@ -41,7 +41,8 @@ type Candidate struct {
 	Created time.Time
 	// Node is the node that its guest leaves.
 	Node string
-	// Overdue says that it goes on for longer than any migration of its VMI may. It takes no slot, so that nobody waits for it.
+	// Overdue says that it goes on for longer than any migration of its VMI may, or that its VMI is gone. It takes no slot, so that nobody
+	// waits for it.
 	Overdue bool
 	// Silent says that nothing answers of the node that the guest is on. It moves nothing then, for as long as that lasts, and takes none
 	// of the cluster's slots.
@@ -221,12 +222,17 @@ func precedes(a, b *v1.VirtualMachineInstanceMigration) bool {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) < 0
 }
 
-// LeavesQueue says that a change of a migration may let another one begin: one that is over makes room, and after one that begins it is
-// another namespace's turn.
+// LeavesQueue says that a change of a migration may let another one begin: one that is over makes room, or that was let go since its VMI
+// is gone, and after one that begins it is another namespace's turn.
 func LeavesQueue(before, after *v1.VirtualMachineInstanceMigration) bool {
 	rejected := v1.VirtualMachineInstanceMigrationRejectedByResourceQuota
-	return before.IsFinal() != after.IsFinal() || before.IsQueued() != after.IsQueued() ||
+	return before.IsFinal() != after.IsFinal() || before.IsQueued() != after.IsQueued() || isHeld(before) && !isHeld(after) ||
 		!hasCondition(&before.Status, rejected) && hasCondition(&after.Status, rejected)
+}
+
+// isHeld says that a migration has our finalizer.
+func isHeld(m *v1.VirtualMachineInstanceMigration) bool {
+	return slices.Contains(m.Finalizers, v1.VirtualMachineInstanceMigrationFinalizer)
 }
 
 // preparation is how long a target may take that has a Pod, beside the time that its Pod may be pending by default: an annotation of the

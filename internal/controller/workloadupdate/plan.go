@@ -84,6 +84,8 @@ type World struct {
 	Ready bool
 	// Slots is how many more migrations may begin in the cluster. It may be negative.
 	Slots int
+	// Namespaces are those that have a migration that takes a slot.
+	Namespaces map[string]bool
 	// LastBatch is when guests were evicted last, or zero.
 	LastBatch time.Time
 	Now       time.Time
@@ -136,8 +138,7 @@ func Decide(w World, guests []Guest) Plan {
 	slices.SortFunc(migrate, func(a, b Guest) int {
 		return cmp.Or(cmp.Compare(len(a.failures()), len(b.failures())), compareNames(a, b))
 	})
-	now := min(max(0, w.Slots), len(migrate))
-	plan.Migrate, plan.Waiting = migrate[:now], len(migrate)-now
+	plan.Migrate, plan.Waiting = ownmigration.Share(migrate, func(g *Guest) string { return g.VMI.Namespace }, w.Slots, w.Namespaces)
 	plan.evict(w, evict)
 	return plan
 }
@@ -294,11 +295,7 @@ func Takes(m *v1.VirtualMachineInstanceMigration) bool {
 	if !m.IsQueued() {
 		return true
 	}
-	rejected := slices.ContainsFunc(m.Status.Conditions, func(c v1.VirtualMachineInstanceMigrationCondition) bool {
-		return c.Type == v1.VirtualMachineInstanceMigrationRejectedByResourceQuota && c.Status == corev1.ConditionTrue
-	})
-	_, evacuates := m.Annotations[v1.EvacuationMigrationAnnotation]
-	return !rejected && (evacuates || ours(m))
+	return !ownmigration.Rejected(m) && (ownmigration.Evacuates(m) || ownmigration.Updates(m))
 }
 
 func ours(m *v1.VirtualMachineInstanceMigration) bool {

@@ -61,7 +61,7 @@ func with(kind v1.VirtualMachineInstanceConditionType) func(*Guest) {
 func tried(name string, phase v1.VirtualMachineInstanceMigrationPhase, ago time.Duration, changes ...func(*builder.Migration)) func(*Guest) {
 	return func(g *Guest) {
 		b := builder.MakeMigration(name, g.VMI.Name).UID(name).Created(noon.Add(-ago)).Phase(phase, noon.Add(time.Second-ago)).
-			Annotation(v1.WorkloadUpdateMigrationAnnotation, "")
+			Annotation(v1.WorkloadUpdateMigrationAnnotation, "").Priority(v1.PrioritySystemCritical)
 		for _, change := range changes {
 			change(b)
 		}
@@ -238,7 +238,7 @@ func TestDecideWithinLimits(t *testing.T) {
 		slots int
 		want  []string
 	}{
-		{-2, []string{"outdated 4", "waiting 4"}},
+		{-2, []string{"outdated 4", "migrate a", "waiting 3"}},
 		{2, []string{"outdated 4", "migrate a", "migrate b", "waiting 2"}},
 		{9, []string{"outdated 4", "migrate a", "migrate b", "migrate c", "migrate failed"}},
 	} {
@@ -247,6 +247,29 @@ func TestDecideWithinLimits(t *testing.T) {
 				t.Errorf("%d slots: -want +got:\n%s", c.slots, diff)
 			}
 			slices.Reverse(guests)
+		}
+	}
+}
+
+// TestDecideReachesEachNamespace: a namespace whose launchers are outdated again and again, or whose migrations take all slots, does not
+// keep others from theirs.
+func TestDecideReachesEachNamespace(t *testing.T) {
+	of := func(namespace string) func(*Guest) {
+		return func(g *Guest) { g.VMI.Namespace, g.Pod.Namespace = namespace, namespace }
+	}
+	guests := []Guest{guest("a1", labeled, of("a")), guest("a2", labeled, of("a")), guest("b1", labeled, of("b")), guest("b2", labeled, of("b"))}
+	for _, c := range []struct {
+		slots int
+		has   map[string]bool
+		want  []string
+	}{
+		{1, nil, []string{"outdated 4", "migrate a1", "migrate b1", "waiting 2"}},
+		{0, map[string]bool{"a": true}, []string{"outdated 4", "migrate b1", "waiting 3"}},
+		{-1, map[string]bool{"a": true, "b": true}, []string{"outdated 4", "waiting 4"}},
+	} {
+		got := said(Decide(world(func(w *World) { w.Slots, w.Namespaces = c.slots, c.has }), guests))
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%d slots, of %v: -want +got:\n%s", c.slots, c.has, diff)
 		}
 	}
 }
@@ -308,8 +331,14 @@ func TestTakes(t *testing.T) {
 		{"ours that runs", guest("a", tried("m", v1.MigrationRunning, 0)), rejected, true},
 		{"ours that is over", guest("a", tried("m", v1.MigrationFailed, 0)), nil, false},
 		{"a drain's that waits", guest("a", byUser(v1.MigrationPending)), func(m *v1.VirtualMachineInstanceMigration) {
-			m.Annotations = map[string]string{v1.EvacuationMigrationAnnotation: "node-1"}
+			m.Annotations, m.Spec.Priority = map[string]string{v1.EvacuationMigrationAnnotation: "node-1"}, ptr.To(v1.PrioritySystemCritical)
 		}, true},
+		{"a user's with a drain's annotation that waits", guest("a", byUser(v1.MigrationPending)), func(m *v1.VirtualMachineInstanceMigration) {
+			m.Annotations = map[string]string{v1.EvacuationMigrationAnnotation: "node-1"}
+		}, false},
+		{"a user's with our annotation that waits", guest("a", tried("m", v1.MigrationPending, 0)), func(m *v1.VirtualMachineInstanceMigration) {
+			m.Spec.Priority = nil
+		}, false},
 		{"a user's that waits", guest("a", byUser(v1.MigrationPending)), nil, false},
 		{"a user's that runs", guest("a", byUser(v1.MigrationScheduling)), nil, true},
 	} {

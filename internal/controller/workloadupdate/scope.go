@@ -108,9 +108,10 @@ func sooner(a, b time.Duration) time.Duration {
 }
 
 func (s *Scope) world() World {
+	slots, namespaces := s.slots()
 	return World{
 		Image: s.Config.Images.Launcher, Strategy: StrategyOf(&s.KubeVirt.Spec.WorkloadUpdateStrategy), Eviction: s.Config.EvictionStrategy,
-		Ready: s.ready(), Slots: s.slots(), LastBatch: s.lastBatch(), Now: s.Now,
+		Ready: s.ready(), Slots: slots, Namespaces: namespaces, LastBatch: s.lastBatch(), Now: s.Now,
 	}
 }
 
@@ -129,22 +130,23 @@ func (s *Scope) isOwn() bool {
 	return err == nil && s.KubeVirt.Status.ObservedDeploymentID == wanted
 }
 
-// slots counts what is left of the cluster's limit. A migration away from a node of which nothing answers takes none.
-func (s *Scope) slots() int {
-	silent := map[client.ObjectKey]bool{}
+// slots counts what is left of the cluster's limit, and says which namespaces have a part of it. A migration away from a node of which
+// nothing answers takes none, nor does one whose VMI is gone.
+func (s *Scope) slots() (int, map[string]bool) {
+	moves := map[client.ObjectKey]bool{}
 	for i := range s.Instances {
-		if vmi := &s.Instances[i]; vmistatus.Lost(&vmi.Status) {
-			silent[client.ObjectKeyFromObject(vmi)] = true
-		}
+		vmi := &s.Instances[i]
+		moves[client.ObjectKeyFromObject(vmi)] = !vmistatus.Lost(&vmi.Status)
 	}
-	slots := int(*s.Config.Migrations.ParallelMigrationsPerCluster)
+	slots, namespaces := int(*s.Config.Migrations.ParallelMigrationsPerCluster), map[string]bool{}
 	for i := range s.Migrations {
 		m := &s.Migrations[i]
-		if Takes(m) && !silent[client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}] {
+		if Takes(m) && moves[client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}] {
 			slots--
+			namespaces[m.Namespace] = true
 		}
 	}
-	return slots
+	return slots, namespaces
 }
 
 func (s *Scope) lastBatch() time.Time {
