@@ -206,9 +206,9 @@ func (s *Source) Ready(*http.Request) error {
 	case s.pair != nil && s.Clock.Now().Before(s.pair.Leaf.NotAfter):
 		return nil
 	case s.failure != nil:
-		return fmt.Errorf("there is no certificate of %s: %w", s.role.Signer(), s.failure)
+		return fmt.Errorf("no certificate from signer %s: %w", s.role.Signer(), s.failure)
 	}
-	return fmt.Errorf("there is no certificate of %s: it has been asked for", s.role.Signer())
+	return fmt.Errorf("no certificate from signer %s yet: the CertificateSigningRequest is pending", s.role.Signer())
 }
 
 func (s *Source) fail(err error) {

@@ -64,7 +64,7 @@ const realtimePriority = 1
 // A container beside the guest's, or one that somebody adds for debugging, has none of them.
 func (p PodFiles) SetRealtime(_ context.Context, vcpus, exclusive []uint) error {
 	if len(exclusive) == 0 {
-		return errors.New("the kubelet has given the launcher Pod no CPUs of its own, and on those of others nothing gets a realtime priority")
+		return errors.New("the kubelet gave the launcher Pod no exclusive CPUs, and on shared ones no vCPU gets a realtime priority")
 	}
 	done, failed := map[uint]bool{}, []error{}
 	err := podprocess.EachQEMU(p.Process.Dir, func(process *os.File, _ int) {
@@ -75,7 +75,7 @@ func (p PodFiles) SetRealtime(_ context.Context, vcpus, exclusive []uint) error 
 	}
 	for _, vcpu := range vcpus {
 		if !done[vcpu] {
-			return fmt.Errorf("vCPU %d has no thread in the launcher Pod that runs on its own CPUs (%v) only", vcpu, exclusive)
+			return fmt.Errorf("vCPU %d has no thread in the launcher Pod that is confined to its exclusive CPUs (%v)", vcpu, exclusive)
 		}
 	}
 	return nil

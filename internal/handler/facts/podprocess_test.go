@@ -128,7 +128,7 @@ func TestRealtimeIsTakenBackFromOurOwnOnly(t *testing.T) {
 
 func TestRealtimeNeedsCPUsOfItsOwn(t *testing.T) {
 	err := PodFiles{Process: &hypervisor.Process{Dir: self(t)}}.SetRealtime(t.Context(), []uint{0}, nil)
-	if err == nil || !strings.Contains(err.Error(), "no CPUs of its own") {
+	if err == nil || !strings.Contains(err.Error(), "no exclusive CPUs") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -89,7 +89,7 @@ func (r *Reconciler) forward(ctx context.Context, s *scope) error {
 		return nil
 	}
 	if err := r.Networks.Forward(ctx, s.machine.Process(), s.vmi, s.pod); err != nil {
-		return fmt.Errorf("give the guest the ports by which it came: %w", err)
+		return fmt.Errorf("forward the migration ports to the guest: %w", err)
 	}
 	s.memory.forwards = true
 	return nil

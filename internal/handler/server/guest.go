@@ -23,7 +23,7 @@ func (s *Server) question(do verb) verb {
 	return func(w http.ResponseWriter, r *http.Request, t *target) error {
 		release, err := s.questions.Take(r.Context(), t.vmi.Namespace, 1)
 		if errors.Is(err, turns.ErrTooMany) {
-			return tooMany(fmt.Sprintf("%d questions to guests of namespace %s on the node wait for an answer or for their turn, which is all that may",
+			return tooMany(fmt.Sprintf("%d requests to guests of namespace %s are running or queued on the node, which is the limit for one namespace",
 				s.Limits.QuestionsPerNamespace+s.Limits.QuestionsWaiting, t.vmi.Namespace))
 		}
 		if err != nil {

@@ -306,7 +306,7 @@ func TestTheLastStreamsAreForThoseWhoHaveFew(t *testing.T) {
 	n.stream(n.url("", agentapi.Console))
 	n.stream(n.url("", agentapi.VNC))
 	code, body := n.refused(n.url("", agentapi.VNC))
-	expectStatus(t, code, body, http.StatusTooManyRequests, "the rest are for namespaces that have fewer than 2")
+	expectStatus(t, code, body, http.StatusTooManyRequests, "the rest are reserved for namespaces with fewer than 2")
 }
 
 func TestStreamsAreToldThatTheAgentStops(t *testing.T) {

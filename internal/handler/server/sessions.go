@@ -104,13 +104,13 @@ func (s *sessions) open(ctx context.Context, namespace string, vmi types.UID) (*
 	case s.ended:
 		return nil, apierrors.NewServiceUnavailable("virt-handler on the node is stopping, try again")
 	case len(s.all) >= s.limits.Streams:
-		return nil, tooMany(fmt.Sprintf("the agent has %d streams open, which is all that it may have", s.limits.Streams))
+		return nil, tooMany(fmt.Sprintf("virt-handler has %d streams open, which is its limit", s.limits.Streams))
 	case s.perVMI[vmi] >= s.limits.PerVMI:
-		return nil, tooMany(fmt.Sprintf("the instance has %d streams open, which is all that it may have", s.limits.PerVMI))
+		return nil, tooMany(fmt.Sprintf("the instance has %d streams open, which is the limit for one instance", s.limits.PerVMI))
 	case s.perNamespace[namespace] >= s.limits.PerNamespace:
-		return nil, tooMany(fmt.Sprintf("namespace %s has %d streams open on the node, which is all that it may have", namespace, s.limits.PerNamespace))
+		return nil, tooMany(fmt.Sprintf("namespace %s has %d streams open on the node, which is the limit for one namespace", namespace, s.limits.PerNamespace))
 	case len(s.all) >= s.limits.Streams-s.limits.Reserve && s.perNamespace[namespace] >= s.limits.Few:
-		return nil, tooMany(fmt.Sprintf("the agent has %d streams open, and the rest are for namespaces that have fewer than %d; namespace %s has %d",
+		return nil, tooMany(fmt.Sprintf("virt-handler has %d streams open, and the rest are reserved for namespaces with fewer than %d; namespace %s has %d",
 			len(s.all), s.limits.Few, namespace, s.perNamespace[namespace]))
 	}
 	opened := &session{vmi: vmi, namespace: namespace}

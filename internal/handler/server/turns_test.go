@@ -54,7 +54,7 @@ func TestGuestsThatDoNotAnswerHoldUpNoOtherNamespace(t *testing.T) {
 		t.Fatalf("one too many got %d", code)
 	}
 	code, body := n.do(http.MethodPut, n.url("", agentapi.Freeze), "")
-	expectStatus(t, code, body, http.StatusTooManyRequests, "3 questions to guests of namespace shop on the node")
+	expectStatus(t, code, body, http.StatusTooManyRequests, "3 requests to guests of namespace shop are running or queued on the node")
 	elsewhere := "https://" + n.address + agentapi.VMIPath(otherKey, agentapi.GuestOSInfo) + "?" + agentapi.UIDParameter + "=" + string(otherUID)
 	if code, body := n.do(http.MethodGet, elsewhere, ""); code != http.StatusOK || !strings.Contains(string(body), "Debian 13") {
 		t.Errorf("a guest of another namespace: %d %s", code, body)

@@ -36,7 +36,7 @@ func (s *shares) limit(do func(http.ResponseWriter, *http.Request) error) func(h
 		who := requester(r)
 		if taken, ok := s.enter(who); !ok {
 			return apierrors.NewTooManyRequests(
-				fmt.Sprintf("%s has %d requests in flight, and virt-api keeps the others that it can serve for other users", who, taken), retryAfter)
+				fmt.Sprintf("%s has %d requests in flight, and the rest of what virt-api serves is reserved for other users", who, taken), retryAfter)
 		}
 		defer s.leave(who)
 		return do(w, r)

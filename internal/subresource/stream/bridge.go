@@ -174,7 +174,7 @@ func (b *Bridge) admit(instance types.NamespacedName, user string) (release func
 	default:
 	}
 	if b.total >= b.limits.Total {
-		return nil, refuse("virt-api has %d streams open, which is all that it may have: close some or try again", b.total)
+		return nil, refuse("virt-api has %d streams open, which is its limit: close some or try again", b.total)
 	}
 	for _, s := range shares {
 		if b.each[s.holder] >= s.limit {
@@ -183,7 +183,7 @@ func (b *Bridge) admit(instance types.NamespacedName, user string) (release func
 	}
 	for _, s := range shares[1:] {
 		if b.total >= b.limits.Total-b.limits.Reserve && b.each[s.holder] >= b.limits.Few {
-			return nil, refuse("virt-api has %d streams open, and the rest are for those who have fewer than %d; %s has %d: close some or try again",
+			return nil, refuse("virt-api has %d streams open, and the rest are reserved for those with fewer than %d; %s has %d: close some or try again",
 				b.total, b.limits.Few, s.what, b.each[s.holder])
 		}
 	}
