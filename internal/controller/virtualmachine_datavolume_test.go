@@ -161,6 +161,101 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		Expect(ExpectExists(dataVolume(m.ns, "root")).Spec.Source.PVC.Namespace).To(Equal(m.ns))
 	})
 
+	Context("that are copies of a DataSource", func() {
+		const label = "template.kubevirt.io/architecture"
+		from := func(name, arch string) {
+			GinkgoHelper()
+			source := &cdi.DataSource{
+				ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: name},
+				Spec: cdi.DataSourceSpec{Source: cdi.DataSourceSource{
+					PVC: &cdiv1beta1.DataVolumeSourcePVC{Namespace: m.ns, Name: "golden"},
+				}},
+			}
+			if arch != "" {
+				source.Labels = map[string]string{label: arch}
+			}
+			ExpectCreated(source)
+		}
+		// standsFor makes a DataSource that stands for another one, as the importer leaves it.
+		standsFor := func(name, other string) {
+			GinkgoHelper()
+			source := &cdi.DataSource{
+				ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: name, Labels: map[string]string{label: "s390x"}},
+				Spec:       cdi.DataSourceSpec{Source: cdi.DataSourceSource{DataSource: &cdi.DataSourceReference{Namespace: m.ns, Name: other}}},
+			}
+			ExpectCreated(source)
+			source.Status.Source.PVC = &cdiv1beta1.DataVolumeSourcePVC{Namespace: m.ns, Name: "golden"}
+			Expect(k8sClient.Status().Update(ctx, source)).To(Succeed())
+		}
+		// copies is a VM with a disk of each of some DataSources.
+		copies := func(names ...string) *builder.VM {
+			return builder.MakeVM("vm").With(func(vm *v1.VirtualMachine) {
+				vm.Spec.Template.Spec.Architecture = ""
+				for _, name := range names {
+					vm.Spec.DataVolumeTemplates = append(vm.Spec.DataVolumeTemplates, v1.DataVolumeTemplateSpec{
+						ObjectMeta: metav1.ObjectMeta{
+							Name: "disk-of-" + name, Labels: map[string]string{label: "s390x"},
+							Annotations: map[string]string{"kubevirt.io/source-architecture": "s390x"},
+						},
+						Spec: cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{Kind: "DataSource", Name: name}},
+					})
+				}
+			})
+		}
+		started := func(vm *v1.VirtualMachine) *v1.VirtualMachineInstance {
+			GinkgoHelper()
+			_, err := m.reconcile(vm)
+			Expect(err).NotTo(HaveOccurred())
+			for i := range vm.Spec.DataVolumeTemplates {
+				fill(dataVolume(m.ns, vm.Spec.DataVolumeTemplates[i].Name), cdi.DataVolumeSucceeded)
+			}
+			m.writes.Take()
+			m.expectReconciled(vm, firstStart...)
+			return instance(vm)
+		}
+
+		It("runs on the architecture that the DataSource names when the disk is made, and leaves the VM as it is", func() {
+			from("debian", "arm64")
+			vm := m.create(copies("debian"))
+			m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
+			relabel := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+label+`":"amd64"}}}`))
+			Expect(k8sClient.Patch(ctx, &cdi.DataSource{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: "debian"}}, relabel)).To(Succeed())
+			Expect(started(vm).Spec.Architecture).To(Equal("arm64"))
+			Expect(ExpectExists(vm).Spec.Template.Spec.Architecture).To(BeEmpty())
+			m.events.take()
+			m.expectQuiet(vm)
+		})
+
+		It("takes the first that names one that there is", func() {
+			from("none", "")
+			from("odd", "x86_64")
+			from("debian", "arm64")
+			from("fedora", "amd64")
+			Expect(started(m.create(copies("none", "odd", "debian", "fedora"))).Spec.Architecture).To(Equal("arm64"))
+		})
+
+		It("leaves it to the cluster if none names one, whatever the template's metadata says", func() {
+			from("none", "")
+			Expect(started(m.create(copies("none"))).Spec.Architecture).To(BeEmpty())
+		})
+
+		It("takes that of the VM's template before", func() {
+			from("debian", "arm64")
+			vm := copies("debian").With(func(vm *v1.VirtualMachine) { vm.Spec.Template.Spec.Architecture = "amd64" })
+			Expect(started(m.create(vm)).Spec.Architecture).To(Equal("amd64"))
+		})
+
+		It("asks the DataSource for which another one stands, and waits for it", func() {
+			standsFor("stable", "debian")
+			vm := m.create(copies("stable"))
+			Expect(m.expectReconciled(vm, "patch VirtualMachine/status").RequeueAfter).To(BeNumerically(">", 0))
+			Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedCreate",
+				"get DataSource "+m.ns+"/debian"))
+			from("debian", "arm64")
+			Expect(started(vm).Spec.Architecture).To(Equal("arm64"))
+		})
+	})
+
 	Context("that are copies from another namespace", func() {
 		var elsewhere string
 		BeforeEach(func() {

@@ -24,26 +24,36 @@ const dataSourceKind = "DataSource"
 // defaultAccount is the ServiceAccount of a VM that names none.
 const defaultAccount = "default"
 
-// cloneSource is what a DataVolume is copied from, with its namespace, or nil if it is no copy.
-func (s *Scope) cloneSource(ctx context.Context, spec *cdiv1beta1.DataVolumeSpec) (*cdiv1beta1.DataVolumeSource, error) {
+// dataSource reads the DataSource that a DataVolume names, or returns nil if it names none.
+func (s *Scope) dataSource(ctx context.Context, ref *cdiv1beta1.DataVolumeSourceRef) (*cdi.DataSource, error) {
+	if ref == nil || ref.Kind != dataSourceKind {
+		return nil, nil //nolint:nilnil // a DataVolume without one is an ordinary one
+	}
+	key := client.ObjectKey{Namespace: s.VM.Namespace, Name: ref.Name}
+	if ref.Namespace != nil && *ref.Namespace != "" {
+		key.Namespace = *ref.Namespace
+	}
+	found := &cdi.DataSource{}
+	if err := s.Live.Get(ctx, key, found); err != nil {
+		return nil, fmt.Errorf("get DataSource %s: %w", key, err)
+	}
+	return found, nil
+}
+
+// cloneSource is what a DataVolume is copied from, with its namespace, or nil if it is no copy. The DataSource that it names is
+// given, if it names one.
+func (s *Scope) cloneSource(spec *cdiv1beta1.DataVolumeSpec, named *cdi.DataSource) (*cdiv1beta1.DataVolumeSource, error) {
 	namespace, source := s.VM.Namespace, spec.Source
-	if ref := spec.SourceRef; ref != nil && ref.Kind == dataSourceKind {
-		if ref.Namespace != nil && *ref.Namespace != "" {
-			namespace = *ref.Namespace
-		}
-		found := &cdi.DataSource{}
-		key := client.ObjectKey{Namespace: namespace, Name: ref.Name}
-		if err := s.Live.Get(ctx, key, found); err != nil {
-			return nil, fmt.Errorf("get DataSource %s: %w", key, err)
-		}
-		from := found.Spec.Source
+	if named != nil {
+		namespace = named.Namespace
+		from := named.Spec.Source
 		if from.DataSource != nil {
 			// The importer resolves a DataSource that stands for another one.
-			from = found.Status.Source
+			from = named.Status.Source
 		}
 		if from.PVC == nil && from.Snapshot == nil {
-			return nil, fmt.Errorf("DataSource %s has no source yet: %w", key,
-				apierrors.NewNotFound(cdi.GroupVersion.WithResource("datasources").GroupResource(), ref.Name))
+			return nil, fmt.Errorf("DataSource %s has no source yet: %w", client.ObjectKeyFromObject(named),
+				apierrors.NewNotFound(cdi.GroupVersion.WithResource("datasources").GroupResource(), named.Name))
 		}
 		source = &cdiv1beta1.DataVolumeSource{PVC: from.PVC, Snapshot: from.Snapshot}
 	}

@@ -146,19 +146,27 @@ func (s *Scope) adoptDataVolume(ctx context.Context, dv *cdi.DataVolume) error {
 }
 
 func (s *Scope) createDataVolume(ctx context.Context, template *v1.DataVolumeTemplateSpec) error {
-	dv, err := s.renderDataVolume(ctx, template)
+	source, err := s.dataSource(ctx, template.Spec.SourceRef)
 	if err != nil {
-		s.failProvision(ReasonFailedDataVolumeCreate, fmt.Errorf("unable to create DataVolume manifest: %w", err),
-			"Error creating DataVolume "+template.Name+": %v")
-		if apierrors.IsNotFound(err) {
-			s.RequeueAfter = importRetry
-			return nil
-		}
-		return err
+		return s.failRender(template, err)
+	}
+	dv, err := s.renderDataVolume(template, source)
+	if err != nil {
+		return s.failRender(template, err)
 	}
 	allowed, err := s.authorizeClone(ctx, dv)
 	if err != nil || !allowed {
 		return err
+	}
+	if source != nil {
+		// Only now: what another DataSource says is for those to know who may copy what it stands for.
+		architecture, err := s.architectureOf(ctx, source)
+		if err != nil {
+			return s.failRender(template, err)
+		}
+		if architecture != "" {
+			metav1.SetMetaDataAnnotation(&dv.ObjectMeta, SourceArchitectureAnnotation, architecture)
+		}
 	}
 	err = s.Client.Create(ctx, dv)
 	switch {
@@ -175,9 +183,20 @@ func (s *Scope) createDataVolume(ctx context.Context, template *v1.DataVolumeTem
 	return nil
 }
 
-// renderDataVolume makes a DataVolume of a template. What it is copied from is written down in it: that is what the VM's
-// account was found to be allowed to read, whatever a DataSource says later.
-func (s *Scope) renderDataVolume(ctx context.Context, template *v1.DataVolumeTemplateSpec) (*cdi.DataVolume, error) {
+// failRender says why it is not known what a DataVolume is to be. Nothing tells of a DataSource that comes.
+func (s *Scope) failRender(template *v1.DataVolumeTemplateSpec, err error) error {
+	s.failProvision(ReasonFailedDataVolumeCreate, fmt.Errorf("unable to create DataVolume manifest: %w", err),
+		"Error creating DataVolume "+template.Name+": %v")
+	if apierrors.IsNotFound(err) {
+		s.RequeueAfter = importRetry
+		return nil
+	}
+	return err
+}
+
+// renderDataVolume makes a DataVolume of a template and the DataSource that it names. What it is copied from is written down in
+// it: that is what the VM's account was found to be allowed to read, whatever the DataSource says later.
+func (s *Scope) renderDataVolume(template *v1.DataVolumeTemplateSpec, named *cdi.DataSource) (*cdi.DataVolume, error) {
 	dv := &cdi.DataVolume{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: template.Name, Namespace: s.VM.Namespace,
@@ -188,10 +207,11 @@ func (s *Scope) renderDataVolume(ctx context.Context, template *v1.DataVolumeTem
 	}
 	metav1.SetMetaDataLabel(&dv.ObjectMeta, v1.CreatedByLabel, string(s.VM.UID))
 	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, allowClaimAdoption, "true")
+	delete(dv.Annotations, SourceArchitectureAnnotation) // It is not the template's.
 	if dv.Spec.PriorityClassName == "" {
 		dv.Spec.PriorityClassName = s.VM.Spec.Template.Spec.PriorityClassName
 	}
-	source, err := s.cloneSource(ctx, &dv.Spec)
+	source, err := s.cloneSource(&dv.Spec, named)
 	if err != nil {
 		return nil, err
 	}

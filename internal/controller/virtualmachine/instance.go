@@ -155,6 +155,7 @@ func createVMI(ctx context.Context, s *Scope) error {
 	}
 	paused := startRequested(s) && s.Status.StateChangeRequests[0].Data[v1.StartRequestDataPausedKey] == v1.StartRequestDataPausedTrue
 	vmi := instanceOf(s.VM, from, paused)
+	vmi.Spec.Architecture = s.architecture()
 	err = s.Client.Create(ctx, vmi)
 	if apierrors.IsAlreadyExists(err) {
 		// The cache is behind. The next look sees the instance, ours or not.

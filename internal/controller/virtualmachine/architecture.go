@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+const (
+	// architectureLabel of a DataSource is the architecture of the guest on the disk. Source: kubevirt/kubevirt pkg/defaults,
+	// setDefaultArchitectureFromDataSource.
+	architectureLabel = "template.kubevirt.io/architecture"
+	// SourceArchitectureAnnotation of a DataVolume that was made of a template is the architecture that its DataSource named then.
+	SourceArchitectureAnnotation = "kubevirt.io/source-architecture"
+)
+
+// knownArchitectures are those that a DataSource can name. Another value counts for nothing.
+var knownArchitectures = []string{clusterconfig.ArchAMD64, clusterconfig.ArchARM64, clusterconfig.ArchS390X}
+
+// architectureOf is the architecture that a DataSource names, or that the one names for which it stands, or empty.
+func (s *Scope) architectureOf(ctx context.Context, source *cdi.DataSource) (string, error) {
+	if ref := source.Spec.Source.DataSource; ref != nil {
+		key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
+		source = &cdi.DataSource{}
+		if err := s.Live.Get(ctx, key, source); err != nil {
+			return "", fmt.Errorf("get DataSource %s: %w", key, err)
+		}
+	}
+	if named := source.Labels[architectureLabel]; slices.Contains(knownArchitectures, named) {
+		return named, nil
+	}
+	return "", nil
+}
+
+// architecture is that of the VM's next instance: the template's, or that of the first disk whose DataSource named one. Empty
+// means the cluster's.
+func (s *Scope) architecture() string {
+	if named := s.VM.Spec.Template.Spec.Architecture; named != "" {
+		return named
+	}
+	for i := range s.VM.Spec.DataVolumeTemplates {
+		dv := s.dataVolumes[s.VM.Spec.DataVolumeTemplates[i].Name]
+		if dv == nil {
+			continue
+		}
+		if named := dv.Annotations[SourceArchitectureAnnotation]; slices.Contains(knownArchitectures, named) {
+			return named
+		}
+	}
+	return ""
+}
