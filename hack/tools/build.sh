@@ -18,12 +18,11 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${VIREO_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vireo}
 bin=$cache/bin
 
-# Versions. Those of kubernetes, etcd and containerd are in their go.mod.
+# Versions. Those of kubernetes, etcd, containerd, coredns and multus are in their go.mod.
 golangci_lint_version=v2.15.0
 controller_gen_version=v0.23.0
 ginkgo_version=v2.34.0
 kustomize_version=v5.8.1
-coredns_version=v1.13.1
 
 module_version() { # <tool> <module>
 	awk -v m="$2" '$1 == "require" && $2 == m { print $3; exit } $1 == m { print $2; exit }' "$here/$1/go.mod"
@@ -32,6 +31,7 @@ module_version() { # <tool> <module>
 kubernetes_version=$(module_version kubernetes k8s.io/kubernetes)
 etcd_version=$(module_version etcd go.etcd.io/etcd/server/v3)
 containerd_version=$(module_version containerd github.com/containerd/containerd/v2)
+coredns_version=$(module_version coredns github.com/coredns/coredns)
 multus_version=$(module_version multus gopkg.in/k8snetworkplumbingwg/multus-cni.v4)
 
 usage() {
@@ -44,7 +44,7 @@ usage() {
 		  kubectl         $kubernetes_version: kubectl alone
 		  etcd            $etcd_version
 		  containerd      $containerd_version: containerd containerd-shim-runc-v2 ctr
-		  coredns         $coredns_version
+		  coredns         $coredns_version, with the plugins of the local cluster alone
 		  multus          $multus_version: the network plugin that attaches Pods to further networks
 		  golangci-lint   $golangci_lint_version
 		  controller-gen  $controller_gen_version
@@ -107,7 +107,7 @@ dir_of() {
 	kubernetes | kubectl) echo "$bin/kubernetes-$kubernetes_version" ;;
 	etcd) echo "$bin/etcd-$etcd_version" ;;
 	containerd) echo "$bin/containerd-$containerd_version" ;;
-	coredns) echo "$bin/coredns-$coredns_version" ;;
+	coredns) echo "$bin/coredns-$coredns_version-$(cat "$here"/coredns/{main.go,go.mod} | sha256sum | cut -c1-12)" ;;
 	multus) echo "$bin/multus-$multus_version" ;;
 	golangci-lint) echo "$bin/golangci-lint-$golangci_lint_version" ;;
 	controller-gen) echo "$bin/controller-gen-$controller_gen_version" ;;
@@ -171,7 +171,7 @@ build() { # <what>
 	kubectl) build_kubernetes kubectl ;;
 	etcd) once "$(dir_of etcd)" etcd etcd_from_module ;;
 	containerd) build_containerd ;;
-	coredns) once "$(dir_of coredns)" coredns installed "github.com/coredns/coredns@$coredns_version" ;;
+	coredns) once "$(dir_of coredns)" coredns from_module coredns . "" ;;
 	multus)
 		once "$(dir_of multus)" multus from_module multus gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus \
 			"-X gopkg.in/k8snetworkplumbingwg/multus-cni.v4/pkg/multus.version=$multus_version"

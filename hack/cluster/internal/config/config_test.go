@@ -4,6 +4,8 @@
 package config
 
 import (
+	"go/parser"
+	"go/token"
 	"slices"
 	"strings"
 	"testing"
@@ -52,6 +54,31 @@ func TestShape(t *testing.T) {
 	}
 	if other := shape(rendered(t, 2, func(f *Facts) { f.Etcd = "/e2" })); other == base {
 		t.Error("another etcd has the same shape")
+	}
+}
+
+// The CoreDNS that hack/tools builds has the plugins that the Corefile names, and no others.
+func TestPluginsOfCoreDNS(t *testing.T) {
+	var named []string
+	for line := range strings.Lines(rendered(t, 1, nil).Files["/state/config/Corefile"]) {
+		if directive, ok := strings.CutPrefix(line, "    "); ok && !strings.HasPrefix(directive, " ") && !strings.HasPrefix(directive, "}") {
+			named = append(named, strings.Fields(directive)[0])
+		}
+	}
+	program, err := parser.ParseFile(token.NewFileSet(), "../../../tools/coredns/main.go", nil, parser.ImportsOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var built []string
+	for _, imported := range program.Imports {
+		if name, ok := strings.CutPrefix(strings.Trim(imported.Path.Value, `"`), "github.com/coredns/coredns/plugin/"); ok {
+			built = append(built, name)
+		}
+	}
+	slices.Sort(named)
+	slices.Sort(built)
+	if len(named) == 0 || !slices.Equal(named, built) {
+		t.Errorf("the Corefile names %v, CoreDNS is built with %v", named, built)
 	}
 }
 
