@@ -116,6 +116,12 @@ test-race: deps ## Unit and envtest suites with Go's race detector (about 15 min
 	@hack/web-assets.sh
 	$(test_env); CGO_ENABLED=1 go test -race -timeout 30m -p 2 ./internal/...
 
+.PHONY: test-race-changed
+test-race-changed: deps ## As test-race, of the packages that differ from BASE (as a rule main), and only as many as begin within BUDGET=300 seconds
+	@$(tools) envtest
+	@hack/web-assets.sh
+	$(test_env); BASE='$(BASE)' BUDGET='$(BUDGET)' hack/race.sh
+
 .PHONY: fuzz
 fuzz: deps ## Fuzz what guests, launchers and peers send, each target for TIME (TIME=10s, TIME=1h), JOBS at a time; PATTERN=name for some of them
 	@hack/web-assets.sh

@@ -5,12 +5,9 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -62,27 +59,5 @@ func TestNothingRan(t *testing.T) {
 	var out strings.Builder
 	if err := run(t.TempDir(), &out); err != nil || out.String() != "" {
 		t.Errorf("got %q, %v", out.String(), err)
-	}
-}
-
-// The table is printed when a stage fails, and the script ends with that stage's status.
-func TestStages(t *testing.T) {
-	cmd := exec.CommandContext(t.Context(), "bash", "-c", `
-		set -euo pipefail
-		stage_logs=$1
-		. hack/stages.sh
-		stage "first" printf 'ok  \t%s\t7.5s\n' internal/x
-		stage "second" sh -c 'echo oh >&2; exit 3'
-		stage "third" true`, "bash", filepath.Join(t.TempDir(), "logs"))
-	cmd.Dir = "../.."
-	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 3 {
-		t.Errorf("the script ended with %v", err)
-	}
-	want := regexp.MustCompile(`(?s)oh\n=== stages\n +\d+s  ok +first\n +\d+s  failed +second\n +\d+s  in all\n` +
-		`=== slowest packages \(1 ran\)\n +7\.5s  internal/x\n$`)
-	if !want.Match(out) {
-		t.Errorf("got:\n%s", out)
 	}
 }

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The Vireo Authors
+#
+# Runs the tests of those packages below internal that differ from BASE with Go's race detector, one after the other; what
+# git has not committed yet counts. BASE is the merge base with origin/main, or the commit before this one where that is
+# this one, or where there is no such branch. After BUDGET seconds it starts no further package, and says which it left out.
+# --list prints the packages and runs nothing.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+began=$SECONDS
+
+base() {
+	local found
+	if [ -n "${BASE:-}" ]; then
+		git rev-parse --verify "$BASE^{commit}"
+		return
+	fi
+	found=$(git merge-base HEAD origin/main 2>/dev/null || true)
+	if [ -z "$found" ] || [ "$found" = "$(git rev-parse HEAD)" ]; then
+		found=$(git rev-parse --verify --quiet HEAD^ || true)
+	fi
+	if [ -z "$found" ]; then
+		echo "race: no commit before HEAD is in this clone: only what is not committed is tested" >&2
+		found=HEAD
+	fi
+	echo "$found"
+}
+
+# packages: a changed file is of the package whose directory, or a directory above, has Go files: test data lies below them.
+packages() {
+	local dir
+	{
+		git diff --name-only -z "$since" -- internal
+		git ls-files --others --exclude-standard -z -- internal
+	} | while IFS= read -r -d '' file; do
+		dir=$(dirname "$file")
+		while [ "$dir" != . ] && ! compgen -G "$dir/*.go" >/dev/null; do
+			dir=$(dirname "$dir")
+		done
+		[ "$dir" = . ] || ! compgen -G "$dir/*_test.go" >/dev/null || echo "./$dir"
+	done | sort -u
+}
+
+since=$(base)
+mapfile -t changed < <(packages)
+if [ "${1:-}" = --list ]; then
+	[ ${#changed[@]} = 0 ] || printf '%s\n' "${changed[@]}"
+	exit 0
+fi
+failed=0
+left=()
+for package in "${changed[@]}"; do
+	if [ $((SECONDS - began)) -ge "${BUDGET:-300}" ]; then
+		left+=("$package")
+		continue
+	fi
+	CGO_ENABLED=1 go test -race -timeout 15m "$package" || failed=1
+done
+[ ${#left[@]} = 0 ] || printf 'race: no time for %s: run make test-race\n' "${left[*]}"
+echo "race: $((${#changed[@]} - ${#left[@]})) packages of ${#changed[@]} that differ from ${since:0:12}"
+exit $failed

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package hack_test runs the scripts of this directory that decide something.
+package hack_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The table is printed when a stage fails, and the script ends with that stage's status.
+func TestStages(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", `
+		set -euo pipefail
+		stage_logs=$1
+		. hack/stages.sh
+		stage "first" printf 'ok  \t%s\t7.5s\n' internal/x
+		stage "second" sh -c 'echo oh >&2; exit 3'
+		stage "third" true`, "bash", filepath.Join(t.TempDir(), "logs"))
+	cmd.Dir = ".."
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 3 {
+		t.Errorf("the script ended with %v", err)
+	}
+	want := regexp.MustCompile(`(?s)oh\n=== stages\n +\d+s  ok +first\n +\d+s  failed +second\n +\d+s  in all\n` +
+		`=== slowest packages \(1 ran\)\n +7\.5s  internal/x\n$`)
+	if !want.Match(out) {
+		t.Errorf("got:\n%s", out)
+	}
+}
+
+// repository is one in which a script of ours is committed, with a commit before and two packages.
+type repository struct {
+	t   *testing.T
+	dir string
+}
+
+func newRepository(t *testing.T, script string) repository {
+	t.Helper()
+	content, err := os.ReadFile(script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := repository{t, t.TempDir()}
+	r.run("git", "init", "-q", "-b", "work")
+	r.write("hack/"+script, string(content))
+	for _, name := range []string{"a", "b", "b/deep", "gone"} {
+		r.write("internal/"+name+"/x.go", "package x")
+		r.write("internal/"+name+"/x_test.go", "package x")
+	}
+	r.write("internal/untested/x.go", "package x")
+	return r
+}
+
+func (r repository) write(name, content string) {
+	r.t.Helper()
+	path := filepath.Join(r.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r repository) commit() {
+	r.t.Helper()
+	r.run("git", "add", "-A")
+	r.run("git", "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-q", "-m", "a change")
+}
+
+// run returns what a command writes to its standard output.
+func (r repository) run(name string, arguments ...string) string {
+	r.t.Helper()
+	cmd := exec.CommandContext(r.t.Context(), name, arguments...)
+	cmd.Dir, cmd.Stderr = r.dir, r.t.Output()
+	cmd.Env = append(os.Environ(), "BASE=", "GIT_CONFIG_GLOBAL=/dev/null")
+	out, err := cmd.Output()
+	if err != nil {
+		r.t.Fatalf("%s %v: %v", name, arguments, err)
+	}
+	return string(out)
+}
+
+func TestPackagesForTheRaceDetector(t *testing.T) {
+	r := newRepository(t, "race.sh")
+	expect := func(when string, want ...string) {
+		t.Helper()
+		got := strings.Fields(r.run("bash", "hack/race.sh", "--list"))
+		if strings.Join(got, " ") != strings.Join(want, " ") {
+			t.Errorf("%s: got %v, want %v", when, got, want)
+		}
+	}
+	r.commit()
+	expect("a first commit has nothing before it")
+	r.write("internal/a/new_test.go", "package x")
+	expect("what is not committed counts", "./internal/a")
+	r.write("internal/b/testdata/golden/one.xml", "<x/>")
+	r.write("internal/untested/x.go", "package y")
+	r.write("docs/x.md", "x")
+	r.run("rm", "-r", "internal/gone")
+	r.commit()
+	expect("the last commit, with test data", "./internal/a", "./internal/b")
+	r.write("internal/b/deep/x.go", "package y")
+	r.commit()
+	expect("the commit before the last does not count", "./internal/b/deep")
+	r.run("git", "update-ref", "refs/remotes/origin/main", "HEAD~2")
+	expect("all since the main branch", "./internal/a", "./internal/b", "./internal/b/deep")
+	r.run("git", "update-ref", "refs/remotes/origin/main", "HEAD")
+	expect("on the main branch", "./internal/b/deep")
+}
