@@ -95,6 +95,11 @@ lint: deps ## Run golangci-lint over every path
 verify: ## Fail when generated files or go.mod are stale, code is not formatted, or a nolint does nothing
 	@hack/verify.sh
 
+.PHONY: vuln
+vuln: deps ## Look for known vulnerabilities with govulncheck, in the database at GOVULNDB or Go's own
+	@$(tools) govulncheck
+	@hack/vuln.sh $(call tool,govulncheck)/govulncheck
+
 ##@ Test
 
 # What the tests are told: where etcd and kube-apiserver are, the launcher's files, and a browser. Fails when the files cannot be made.

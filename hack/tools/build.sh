@@ -23,6 +23,7 @@ golangci_lint_version=v2.15.0
 controller_gen_version=v0.23.0
 ginkgo_version=v2.34.0
 kustomize_version=v5.8.1
+govulncheck_version=v1.9.0
 
 module_version() { # <tool> <module>
 	awk -v m="$2" '$1 == "require" && $2 == m { print $3; exit } $1 == m { print $2; exit }' "$here/$1/go.mod"
@@ -50,6 +51,7 @@ usage() {
 		  controller-gen  $controller_gen_version
 		  ginkgo          $ginkgo_version
 		  kustomize       $kustomize_version
+		  govulncheck     $govulncheck_version
 		  pause           the sandbox program of hack/cluster
 		  program         hack/cluster itself (--path only)
 	EOF
@@ -113,6 +115,7 @@ dir_of() {
 	controller-gen) echo "$bin/controller-gen-$controller_gen_version" ;;
 	ginkgo) echo "$bin/ginkgo-$ginkgo_version" ;;
 	kustomize) echo "$bin/kustomize-$kustomize_version" ;;
+	govulncheck) echo "$bin/govulncheck-$govulncheck_version" ;;
 	pause) echo "$bin/pause-$(sha256sum "$here/../cluster/pause/main.go" | cut -c1-12)" ;;
 	program) echo "$bin/cluster" ;;
 	*) usage ;;
@@ -180,6 +183,7 @@ build() { # <what>
 	controller-gen) once "$(dir_of controller-gen)" controller-gen installed "sigs.k8s.io/controller-tools/cmd/controller-gen@$controller_gen_version" ;;
 	ginkgo) once "$(dir_of ginkgo)" ginkgo installed "github.com/onsi/ginkgo/v2/ginkgo@$ginkgo_version" ;;
 	kustomize) once "$(dir_of kustomize)" kustomize installed "sigs.k8s.io/kustomize/kustomize/v5@$kustomize_version" ;;
+	govulncheck) once "$(dir_of govulncheck)" govulncheck installed "golang.org/x/vuln/cmd/govulncheck@$govulncheck_version" ;;
 	pause) once "$(dir_of pause)" pause project pause ./hack/cluster/pause ;;
 	*) usage ;;
 	esac
