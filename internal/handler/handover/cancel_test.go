@@ -103,8 +103,8 @@ func (*deafMachine) Source(context.Context, string) (hypervisor.SourceState, err
 // copyOf begins to copy a guest, and returns what the copy ended with.
 func copyOf(t *testing.T, peers Peers, machine *deafMachine, options *v1.VMIMConfigurationOptions, begun func(*Copies)) error {
 	t.Helper()
-	news := make(chan types.NamespacedName, 1)
-	copies := NewCopies(CopiesOptions{Peers: peers, Notify: func(key types.NamespacedName) { news <- key }})
+	notified := make(chan types.NamespacedName, 1)
+	copies := NewCopies(CopiesOptions{Peers: peers, Notify: func(key types.NamespacedName) { notified <- key }})
 	t.Cleanup(copies.stop)
 	vmi := &v1.VirtualMachineInstance{}
 	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", VMIMConfigurationOptions: options}
@@ -112,7 +112,7 @@ func copyOf(t *testing.T, peers Peers, machine *deafMachine, options *v1.VMIMCon
 	begun(copies)
 	copies.Begin(vmi, hypervisor.PodRef{UID: "pod"}, nil, machine)
 	select {
-	case <-news:
+	case <-notified:
 	case <-time.After(time.Minute):
 		t.Fatal("the copy does not end")
 	}
@@ -167,8 +167,8 @@ func TestACopyThatIsNotEndedByLibvirtIsDropped(t *testing.T) {
 
 func TestACopyIsForgottenAsSoonAsItHasEnded(t *testing.T) {
 	machine := &deafMachine{canceled: make(chan struct{}), begun: true}
-	news := make(chan types.NamespacedName, 1)
-	copies := NewCopies(CopiesOptions{Peers: oddPeers{}, Notify: func(key types.NamespacedName) { news <- key }})
+	notified := make(chan types.NamespacedName, 1)
+	copies := NewCopies(CopiesOptions{Peers: oddPeers{}, Notify: func(key types.NamespacedName) { notified <- key }})
 	t.Cleanup(copies.stop)
 	vmi := &v1.VirtualMachineInstance{}
 	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m"}
@@ -181,7 +181,7 @@ func TestACopyIsForgottenAsSoonAsItHasEnded(t *testing.T) {
 	if err := begun.Cancel(t.Context(), "enough"); err != nil {
 		t.Fatal(err)
 	}
-	<-news
+	<-notified
 	if copies.Find("m") != nil {
 		t.Error("it is not forgotten")
 	}

@@ -305,7 +305,7 @@ func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Desti
 		c.say(begun.vmi, v1.Migrating, "Compress", fmt.Sprintf("The guest's memory is compressed (%s): %s.", r.Compression, whyCompressed(options)))
 	}
 	r.Settle = c.settle(begun, m)
-	r.MaxDowntime = newCourse(begun.rules, c.now()).downtime
+	r.MaxDowntime = newConvergence(begun.rules, c.now()).downtime
 	return r, nil
 }
 
@@ -382,7 +382,7 @@ const cancelPatience = 2 * time.Minute
 // watch looks at the copy until it has ended, and does what helps it to. The last thing that helps is to drop it.
 func (c *Copies) watch(ctx context.Context, begun *Copy, drop func()) {
 	logger := log.FromContext(ctx)
-	course := newCourse(begun.rules, c.now())
+	convergence := newConvergence(begun.rules, c.now())
 	throttled, canceled := false, time.Time{}
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
@@ -401,7 +401,7 @@ func (c *Copies) watch(ctx context.Context, begun *Copy, drop func()) {
 				canceled = c.now()
 			}
 			// In a post-copy the target's guest runs already, and needs the connections.
-			if c.now().Sub(canceled) > cancelPatience && course.mode != v1.MigrationPostCopy {
+			if c.now().Sub(canceled) > cancelPatience && convergence.mode != v1.MigrationPostCopy {
 				logger.Info("The copying is dropped: libvirt does not end it")
 				drop()
 			}
@@ -412,16 +412,16 @@ func (c *Copies) watch(ctx context.Context, begun *Copy, drop func()) {
 			throttled = true
 			c.say(begun.vmi, v1.Migrating, "SlowDown", fmt.Sprintf("The guest is slowed down, by %d%% at first: %s.", progress.Throttle, rates(progress)))
 		}
-		step, why := course.judge(c.now(), progress)
+		step, why := convergence.judge(c.now(), progress)
 		if step == goOn || begun.isPerformed() {
 			continue
 		}
 		logger.Info("The migration is helped to an end", "step", step.String(), "reason", why)
-		if err := c.take(ctx, begun, course, step, why); err != nil {
+		if err := c.take(ctx, begun, convergence, step, why); err != nil {
 			logger.Error(err, "The migration cannot be helped to an end", "step", step.String())
 		} else if step != giveUp {
 			// The end of a migration that is given up has its reason in the status.
-			c.say(begun.vmi, v1.Migrating, course.action(step), fmt.Sprintf("The migration needs help (%s): %s.", step, why))
+			c.say(begun.vmi, v1.Migrating, convergence.action(step), fmt.Sprintf("The migration needs help (%s): %s.", step, why))
 		}
 	}
 }
@@ -441,21 +441,21 @@ func (c *Copies) look(ctx context.Context, begun *Copy) *hypervisor.CopyProgress
 	return progress
 }
 
-func (c *Copies) take(ctx context.Context, begun *Copy, course *course, s step, why string) error {
+func (c *Copies) take(ctx context.Context, begun *Copy, convergence *convergence, s step, why string) error {
 	name := domainOf(begun.vmi)
 	switch s {
 	case allowMore:
-		return begun.machine.SetMaxDowntime(ctx, name, course.downtime)
+		return begun.machine.SetMaxDowntime(ctx, name, convergence.downtime)
 	case postCopy:
 		// First: virt-controller keeps a source's Pod that serves pages, and must know before the target owns the guest.
 		if err := c.declare(ctx, begun.vmi, v1.MigrationPostCopy); err != nil {
 			return err
 		}
-		course.asked = true
+		convergence.asked = true
 		if err := begun.machine.StartPostCopy(ctx, name); err != nil {
 			return err
 		}
-		course.mode = v1.MigrationPostCopy
+		convergence.mode = v1.MigrationPostCopy
 	case stopAndCopy:
 		if err := c.declare(ctx, begun.vmi, v1.MigrationPaused); err != nil {
 			return err
@@ -463,7 +463,7 @@ func (c *Copies) take(ctx context.Context, begun *Copy, course *course, s step, 
 		if err := begun.machine.SetMaxDowntime(ctx, name, maxDowntime); err != nil {
 			return err
 		}
-		course.mode = v1.MigrationPaused
+		convergence.mode = v1.MigrationPaused
 	case giveUp:
 		return begun.Cancel(ctx, why)
 	case goOn:

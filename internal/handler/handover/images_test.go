@@ -141,9 +141,9 @@ var (
 func moveImages(t *testing.T, peers *imagePeers, live string, begun func(*Copies)) (copied bool, told []string, ended error) {
 	t.Helper()
 	var mu sync.Mutex
-	news := make(chan types.NamespacedName, 1)
+	notified := make(chan types.NamespacedName, 1)
 	copies := NewCopies(CopiesOptions{
-		Peers: peers, Notify: func(key types.NamespacedName) { news <- key },
+		Peers: peers, Notify: func(key types.NamespacedName) { notified <- key },
 		Sum: func(_ context.Context, pod hypervisor.PodRef, _, name string) (ImageSum, error) {
 			if pod.UID != "here" {
 				return ImageSum{}, errors.New("another Pod")
@@ -166,7 +166,7 @@ func moveImages(t *testing.T, peers *imagePeers, live string, begun func(*Copies
 	if begun != nil {
 		begun(copies)
 	}
-	<-news
+	<-notified
 	mu.Lock()
 	defer mu.Unlock()
 	return machine.copied, told, copies.Find("m").State().Err

@@ -35,7 +35,7 @@ var _ = Describe("A migration's status", func() {
 	}
 
 	It("says that the migration is completed together with when the guest came to run at the target", func() {
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		seen := history(c.vmi)
 		c.moveOn()
 		c.expectMoved()
@@ -55,7 +55,7 @@ var _ = Describe("A migration's status", func() {
 	})
 
 	It("is completed by the target's agent for one of an earlier version, which left that to the source's", func() {
-		c := cross().move()
+		c := newMigratingGuest().move()
 		c.expectMoved()
 		c.targetA.stop()
 		before := c.read()
@@ -67,7 +67,7 @@ var _ = Describe("A migration's status", func() {
 	})
 
 	It("is the owner's to complete", func() {
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		_, release := c.launcher.Slow("perform")
 		DeferCleanup(release)
 		c.moveOn()

@@ -13,7 +13,7 @@ import (
 var _ = Describe("A guest that runs from an image", func() {
 	It("stays when the target's Pod has another image of that name, and moves when it has the same", func() {
 		const disk = "/disk/disk.img"
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		c.launcher.SetSum(launcherpod.ContainerDiskDir("root")+disk, 1)
 		c.arriving.SetSum(launcherpod.ContainerDiskDir("root")+disk, 2)
 		c.moveOn()

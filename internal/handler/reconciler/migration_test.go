@@ -31,8 +31,8 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// crossing is a guest that moves from one node to another, with the agents of both.
-type crossing struct {
+// migratingGuest is a guest that moves from one node to another, with the agents of both.
+type migratingGuest struct {
 	*guest
 	pki    *agentpki.World
 	source *fate
@@ -49,13 +49,13 @@ type crossing struct {
 	watchingStopped chan struct{}
 }
 
-var crossings atomic.Int32
+var migratingGuests atomic.Int32
 
-// cross brings a guest to life on a node of its own, beside another node.
-func cross(changes ...func(*v1.VirtualMachineInstance)) *crossing {
+// newMigratingGuest brings a guest to life on a node of its own, beside another node.
+func newMigratingGuest(changes ...func(*v1.VirtualMachineInstance)) *migratingGuest {
 	GinkgoHelper()
-	n := int(crossings.Add(1))
-	c := &crossing{guest: makeGuest(changes...), pki: agentpki.New(GinkgoT()), here: fake.NewNode(), there: fake.NewNode()}
+	n := int(migratingGuests.Add(1))
+	c := &migratingGuest{guest: makeGuest(changes...), pki: agentpki.New(GinkgoT()), here: fake.NewNode(), there: fake.NewNode()}
 	probe, err := net.Listen("tcp", "127.0.0.1:0")
 	Expect(err).NotTo(HaveOccurred())
 	address, ok := probe.Addr().(*net.TCPAddr)
@@ -77,7 +77,7 @@ func cross(changes ...func(*v1.VirtualMachineInstance)) *crossing {
 }
 
 // watch looks for the one thing that must never happen.
-func (c *crossing) watch() {
+func (c *migratingGuest) watch() {
 	c.stopWatching, c.watchingStopped = make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(c.watchingStopped)
@@ -100,7 +100,7 @@ func (c *crossing) watch() {
 	})
 }
 
-func (c *crossing) arrivingNow() *fake.Launcher {
+func (c *migratingGuest) arrivingNow() *fake.Launcher {
 	pod := c.targetPod.Load()
 	if pod == nil {
 		return nil
@@ -114,7 +114,7 @@ func runs(l *fake.Launcher) bool {
 }
 
 // prepare makes the target's Pod, as the controller does, with what its volumes hold.
-func (c *crossing) prepare(holds ...func(*fake.Launcher)) *crossing {
+func (c *migratingGuest) prepare(holds ...func(*fake.Launcher)) *migratingGuest {
 	GinkgoHelper()
 	c.uid = uuid.NewUUID()
 	pod := c.launcherPod(podspec.TargetPodName(c.vmi, c.uid), c.target.node)
@@ -136,14 +136,14 @@ func (c *crossing) prepare(holds ...func(*fake.Launcher)) *crossing {
 }
 
 // move hands the migration to the agents, as the controller does.
-func (c *crossing) move(changes ...func(*v1.VirtualMachineInstanceMigrationState)) *crossing {
+func (c *migratingGuest) move(changes ...func(*v1.VirtualMachineInstanceMigrationState)) *migratingGuest {
 	GinkgoHelper()
 	c.prepare().moveOn(changes...)
 	return c
 }
 
 // control writes what the controller writes.
-func (c *crossing) control(change func(*v1.VirtualMachineInstanceStatus)) {
+func (c *migratingGuest) control(change func(*v1.VirtualMachineInstanceStatus)) {
 	GinkgoHelper()
 	Eventually(func() error {
 		before := c.read()
@@ -154,12 +154,12 @@ func (c *crossing) control(change func(*v1.VirtualMachineInstanceStatus)) {
 	}).Should(Succeed())
 }
 
-func (c *crossing) state() *v1.VirtualMachineInstanceMigrationState {
+func (c *migratingGuest) state() *v1.VirtualMachineInstanceMigrationState {
 	return c.read().Status.MigrationState
 }
 
 // expectMoved waits until the guest is there, and everything says so.
-func (c *crossing) expectMoved() *v1.VirtualMachineInstance {
+func (c *migratingGuest) expectMoved() *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		vmi := c.read()
@@ -181,7 +181,7 @@ func (c *crossing) expectMoved() *v1.VirtualMachineInstance {
 }
 
 // expectStayed waits until the guest runs where it was, and everything says so.
-func (c *crossing) expectStayed() *v1.VirtualMachineInstanceMigrationState {
+func (c *migratingGuest) expectStayed() *v1.VirtualMachineInstanceMigrationState {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		m := c.state()
@@ -199,7 +199,7 @@ func (c *crossing) expectStayed() *v1.VirtualMachineInstanceMigrationState {
 }
 
 // restart ends an agent's process, if it has not ended yet, and starts another one.
-func (c *crossing) restart(f **fate, a **agent, node *fake.Node) {
+func (c *migratingGuest) restart(f **fate, a **agent, node *fake.Node) {
 	GinkgoHelper()
 	old := *f
 	if !old.dead.Swap(true) {
@@ -210,19 +210,19 @@ func (c *crossing) restart(f **fate, a **agent, node *fake.Node) {
 	*a = startAgentOn(old.node, node, *f)
 }
 
-func (c *crossing) restartSource() {
+func (c *migratingGuest) restartSource() {
 	GinkgoHelper()
 	c.restart(&c.source, &c.sourceA, c.here)
 }
 
-func (c *crossing) restartTarget() {
+func (c *migratingGuest) restartTarget() {
 	GinkgoHelper()
 	c.restart(&c.target, &c.targetA, c.there)
 }
 
 var _ = Describe("A guest that moves to another node", func() {
 	It("runs there and nowhere else, and the agent there is its agent", func() {
-		c := cross().move()
+		c := newMigratingGuest().move()
 		vmi := c.expectMoved()
 		Expect(vmi.Status.MigrationState.StartTimestamp).NotTo(BeNil())
 		Expect(vmi.Status.MigrationState.Mode).To(Equal(v1.MigrationPreCopy))
@@ -252,7 +252,7 @@ var _ = Describe("A guest that moves to another node", func() {
 	})
 
 	It("leaves no certificates behind when the agent ends before it has removed them", func() {
-		c := cross().move()
+		c := newMigratingGuest().move()
 		c.expectMoved()
 		Eventually(c.arriving.MigrationTLS).Should(BeNil())
 		Expect(c.arriving.PutMigrationTLS(ctx, migrationtls.Files{CA: []byte("left")})).To(Succeed())
@@ -261,14 +261,14 @@ var _ = Describe("A guest that moves to another node", func() {
 	})
 
 	It("is prepared for before the migration is handed to the agents, and not started", func() {
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		Eventually(func() []byte { return c.arriving.Content("seed.iso") }).ShouldNot(BeEmpty())
 		Expect(c.arriving.Starts()).To(BeZero())
 		Expect(c.target.had()).To(BeEmpty())
 	})
 
 	It("costs few writes", func() {
-		c := cross()
+		c := newMigratingGuest()
 		before := c.sourceA.writes.Load()
 		c.move().expectMoved()
 		// The start, and the owner unless the target was quicker; ready to receive, seen, runs, the owner, and what is different there.
@@ -277,7 +277,7 @@ var _ = Describe("A guest that moves to another node", func() {
 	})
 
 	It("stays when the target cannot take it", func() {
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		c.arriving.Fail("prepare", errLost)
 		c.moveOn()
 		Expect(c.expectStayed().FailureReason).To(ContainSubstring("lost"))
@@ -293,7 +293,7 @@ var _ = Describe("A guest that moves to another node", func() {
 	})
 
 	DescribeTable("stays when libvirt fails", func(where, call string) {
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		if where == "source" {
 			c.launcher.Fail(call, errLost)
 		} else {
@@ -317,7 +317,7 @@ var _ = Describe("A guest that moves to another node", func() {
 	}
 
 	It("takes the state of its machine along, before it can be the target's", func() {
-		c := cross(lasting).prepare()
+		c := newMigratingGuest(lasting).prepare()
 		c.launcher.SetNVRAM([]byte("boot from the disk"))
 		c.moveOn(moveState)
 		vmi := c.expectMoved()
@@ -327,7 +327,7 @@ var _ = Describe("A guest that moves to another node", func() {
 	})
 
 	DescribeTable("stays when the state of its machine cannot be moved", func(where, call string) {
-		c := cross(lasting).prepare()
+		c := newMigratingGuest(lasting).prepare()
 		c.launcher.SetNVRAM([]byte("boot from the disk"))
 		if where == "source" {
 			c.launcher.Fail(call, errLost)
@@ -363,7 +363,7 @@ var _ = Describe("A guest that moves to another node", func() {
 	}
 
 	It("moves to another claim, and tells the size of its disk before and after", func() {
-		c := cross(onClaim)
+		c := newMigratingGuest(onClaim)
 		size := func() int64 {
 			for _, v := range c.read().Status.VolumeStatus {
 				if v.Name == "data" {
@@ -389,7 +389,7 @@ var _ = Describe("A guest that moves to another node", func() {
 	})
 
 	It("stays, and is told why, when the other claim is too small", func() {
-		c := cross(onClaim)
+		c := newMigratingGuest(onClaim)
 		c.control(moveData)
 		c.prepare(func(target *fake.Launcher) {
 			target.AddFile(launcherpod.DiskDir("data"), hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: 1 << 20})
@@ -400,21 +400,21 @@ var _ = Describe("A guest that moves to another node", func() {
 	})
 
 	It("goes on here, and never there, when it is not known whether the target has it", func() {
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		c.arriving.LoseAnswer("finish")
 		c.moveOn()
 		c.expectStayed()
 	})
 
 	It("moves when only the last answer of libvirt gets lost", func() {
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		c.launcher.LoseAnswer("confirm")
 		c.moveOn()
 		c.expectMoved()
 	})
 
 	It("runs as soon as the source's QEMU has ended, though libvirt has not noticed that", func() {
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		reached, release := c.launcher.Slow("notice")
 		defer release()
 		c.moveOn()
@@ -429,7 +429,7 @@ var _ = Describe("A guest that moves to another node", func() {
 	})
 
 	It("leaves the source's domain to libvirt also when its agent ends before libvirt has noticed", func() {
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		reached, release := c.launcher.Slow("notice")
 		defer release()
 		c.moveOn()
@@ -441,7 +441,7 @@ var _ = Describe("A guest that moves to another node", func() {
 	})
 
 	It("stays when somebody asks for that", func() {
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		reached, release := c.launcher.Slow("perform")
 		defer release()
 		c.moveOn()
@@ -455,19 +455,19 @@ var _ = Describe("A guest that moves to another node", func() {
 	})
 
 	It("stays when somebody asks for that before it begins", func() {
-		c := cross().move(func(m *v1.VirtualMachineInstanceMigrationState) { m.AbortRequested = true })
+		c := newMigratingGuest().move(func(m *v1.VirtualMachineInstanceMigrationState) { m.AbortRequested = true })
 		Expect(c.expectStayed().AbortStatus).To(Equal(v1.MigrationAbortSucceeded))
 		Expect(c.launcher.Copies()).To(BeZero())
 	})
 
 	It("runs when the release is lost, by what the status says", func() {
-		c := cross()
+		c := newMigratingGuest()
 		c.source.loseReleases.Store(true)
 		c.move().expectMoved()
 	})
 
 	It("runs while the API server does not answer, and is claimed later", func() {
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		reached, release := c.launcher.Slow("confirm")
 		c.moveOn()
 		Eventually(reached).Should(BeClosed())
@@ -482,7 +482,7 @@ var _ = Describe("A guest that moves to another node", func() {
 	})
 
 	It("stays suspended as long as libvirt has the job of an agent that is gone, and goes on after that", func() {
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		reached, release := c.arriving.Slow("finish")
 		defer release()
 		c.launcher.Linger()
@@ -495,7 +495,7 @@ var _ = Describe("A guest that moves to another node", func() {
 	})
 
 	It("is paused there if its user has paused it here", func() {
-		c := cross()
+		c := newMigratingGuest()
 		c.launcher.SetState(hypervisor.StatePaused, hypervisor.PausedByUser)
 		c.expectCondition(v1.VirtualMachineInstancePaused, corev1.ConditionTrue, v1.PausedByUserReason)
 		c.move()
@@ -509,7 +509,7 @@ var _ = Describe("A guest that moves to another node", func() {
 	})
 
 	It("does not wait for ever for a copy that gets nowhere", func() {
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		_, release := c.launcher.Slow("perform")
 		defer release()
 		c.launcher.SetProgress(hypervisor.CopyProgress{Memory: hypervisor.CopyAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
@@ -521,7 +521,7 @@ var _ = Describe("A guest that moves to another node", func() {
 	})
 
 	It("stands still for the rest if it may be disturbed", func() {
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		_, release := c.launcher.Slow("perform")
 		c.launcher.SetProgress(hypervisor.CopyProgress{Memory: hypervisor.CopyAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
 		c.moveOn(func(m *v1.VirtualMachineInstanceMigrationState) {
@@ -536,7 +536,7 @@ var _ = Describe("A guest that moves to another node", func() {
 })
 
 // moveOn hands the migration to the agents whose target is prepared.
-func (c *crossing) moveOn(changes ...func(*v1.VirtualMachineInstanceMigrationState)) {
+func (c *migratingGuest) moveOn(changes ...func(*v1.VirtualMachineInstanceMigrationState)) {
 	GinkgoHelper()
 	c.control(func(s *v1.VirtualMachineInstanceStatus) {
 		s.MigrationState = &v1.VirtualMachineInstanceMigrationState{
@@ -556,7 +556,7 @@ var _ = Describe("A guest that the target runs before all of it has arrived", fu
 	}
 
 	It("is said to be so before it is", func() {
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		_, release := c.launcher.Slow("perform")
 		c.launcher.SetProgress(hypervisor.CopyProgress{Memory: hypervisor.CopyAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
 		c.launcher.Fail("postcopy", errLost)
@@ -570,7 +570,7 @@ var _ = Describe("A guest that the target runs before all of it has arrived", fu
 	})
 
 	It("is not where its node does not let QEMU do that, which is said", func() {
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		c.target.noPostCopy = true
 		_, release := c.launcher.Slow("perform")
 		defer release()
@@ -582,7 +582,7 @@ var _ = Describe("A guest that the target runs before all of it has arrived", fu
 	})
 
 	It("has a source that is left to serve it", func() {
-		c := cross().prepare()
+		c := newMigratingGuest().prepare()
 		_, copied := c.launcher.Slow("perform")
 		reached, release := c.arriving.Slow("finish")
 		c.launcher.SetProgress(hypervisor.CopyProgress{Memory: hypervisor.CopyAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
@@ -603,7 +603,7 @@ var _ = Describe("A guest that the target runs before all of it has arrived", fu
 
 var _ = Describe("An agent that ends between any two actions of a migration", func() {
 	// expectOneEnd: the guest runs in one place, and the status agrees.
-	expectOneEnd := func(c *crossing) {
+	expectOneEnd := func(c *migratingGuest) {
 		GinkgoHelper()
 		Eventually(func(g Gomega) {
 			vmi := c.read()
@@ -626,7 +626,7 @@ var _ = Describe("An agent that ends between any two actions of a migration", fu
 		moved, stayed := 0, 0
 		for n := int32(1); ; n++ {
 			Expect(n).To(BeNumerically("<", 20))
-			c := cross()
+			c := newMigratingGuest()
 			mortal := c.source
 			if who == "target" {
 				mortal = c.target

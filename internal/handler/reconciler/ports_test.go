@@ -20,7 +20,7 @@ var _ = Describe("The ports by which guests migrate", func() {
 	kept, given := []bool{true, true}, []bool{false, true}
 
 	It("are a guest's that was started here, and of one that comes when it has come", func() {
-		c := cross()
+		c := newMigratingGuest()
 		Expect(awaited(c.sourceA, c.vmi)()).To(Equal(given))
 		c.prepare()
 		Eventually(awaited(c.targetA, c.vmi)).Should(Equal(kept), "prepared before the VMI's status names the target")

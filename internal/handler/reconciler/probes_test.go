@@ -41,7 +41,7 @@ var _ = Describe("Probes by guestAgentPing", func() {
 	})
 
 	It("stay paused when the guest moves", func() {
-		c := cross(func(vmi *v1.VirtualMachineInstance) {
+		c := newMigratingGuest(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Annotations = map[string]string{v1.PauseGuestAgentProbesAnnotation: "true"}
 		})
 		Eventually(func() bool { return c.launcher.Snapshot().ProbesPaused() }).Should(BeTrue())

@@ -85,8 +85,8 @@ func seconds(n int64) time.Duration {
 
 func isTrue(b *bool) bool { return b != nil && *b }
 
-// course judges whether a copy will come to an end. It is a value in memory: an agent that is restarted begins no copy again.
-type course struct {
+// convergence judges whether a copy will come to an end. It is a value in memory: an agent that is restarted begins no copy again.
+type convergence struct {
 	rules rules
 	began time.Time
 	mode  v1.MigrationMode
@@ -124,8 +124,8 @@ const (
 	fullThrottle = 99
 )
 
-func newCourse(r rules, now time.Time) *course {
-	c := &course{rules: r, began: now, moved: now, gained: now, mode: v1.MigrationPreCopy}
+func newConvergence(r rules, now time.Time) *convergence {
+	c := &convergence{rules: r, began: now, moved: now, gained: now, mode: v1.MigrationPreCopy}
 	if r.downtime > 0 {
 		c.downtime = min(r.downtime, firstDowntime)
 	}
@@ -133,7 +133,7 @@ func newCourse(r rules, now time.Time) *course {
 }
 
 // see takes in how far the copy is.
-func (c *course) see(now time.Time, p *hypervisor.CopyProgress) {
+func (c *convergence) see(now time.Time, p *hypervisor.CopyProgress) {
 	if processed := p.Memory.Processed + p.Disk.Processed; processed != c.processed {
 		c.moved, c.processed = now, processed
 	}
@@ -156,7 +156,7 @@ func (c *course) see(now time.Time, p *hypervisor.CopyProgress) {
 
 // endPass measures the passes that have ended by what they have sent: what is left is anything between all of a pass and nothing,
 // whenever one looks.
-func (c *course) endPass(now time.Time, p *hypervisor.CopyProgress) {
+func (c *convergence) endPass(now time.Time, p *hypervisor.CopyProgress) {
 	switch sent := p.Memory.Processed; {
 	case c.pass == 0 || p.Iteration < c.pass:
 		// A launcher may count backwards.
@@ -172,7 +172,7 @@ func (c *course) endPass(now time.Time, p *hypervisor.CopyProgress) {
 func remaining(p *hypervisor.CopyProgress) uint64 { return p.Memory.Remaining + p.Disk.Remaining }
 
 // judge says what is to be done now, and why.
-func (c *course) judge(now time.Time, p *hypervisor.CopyProgress) (step, string) {
+func (c *convergence) judge(now time.Time, p *hypervisor.CopyProgress) (step, string) {
 	c.see(now, p)
 	if c.mode == v1.MigrationPostCopy {
 		// The target's guest runs. To end this now would lose it.
@@ -209,7 +209,7 @@ func (c *course) judge(now time.Time, p *hypervisor.CopyProgress) (step, string)
 }
 
 // action is the step in an event. One that may be taken more than once says what is different now.
-func (c *course) action(s step) string {
+func (c *convergence) action(s step) string {
 	switch s {
 	case allowMore:
 		return fmt.Sprintf("AllowDowntimeOf%dMs", c.downtime.Milliseconds())
@@ -222,13 +222,13 @@ func (c *course) action(s step) string {
 
 // hopeless says that more passes over memory will not help: they do not get shorter, the guest may stand still for as long as it
 // may at most, and is slowed down as far as it can be.
-func (c *course) hopeless(p *hypervisor.CopyProgress) bool {
+func (c *convergence) hopeless(p *hypervisor.CopyProgress) bool {
 	return c.downtime >= c.rules.downtime && (!c.rules.autoConverge || p.Throttle >= fullThrottle) &&
 		p.DirtyBytesPerSecond > p.Memory.BytesPerSecond && passes(max(c.shortestIn, c.raisedIn), p) >= stalledPasses
 }
 
 // standstill is how little gets on, in words. A copy of disks alone has no passes.
-func (c *course) standstill(now time.Time, p *hypervisor.CopyProgress) string {
+func (c *convergence) standstill(now time.Time, p *hypervisor.CopyProgress) string {
 	what := fmt.Sprintf("what is left has not become less than %.1f MiB", mib(c.left))
 	if c.shortest > 0 {
 		what = fmt.Sprintf("no pass over memory was shorter than %.1f MiB", mib(c.shortest))
@@ -252,7 +252,7 @@ func rates(p *hypervisor.CopyProgress) string {
 }
 
 // limit is how long the whole may take. A guest that stands still gets as long again.
-func (c *course) limit(p *hypervisor.CopyProgress) time.Duration {
+func (c *convergence) limit(p *hypervisor.CopyProgress) time.Duration {
 	most := uint64(1 << 50)
 	if c.rules.most > 0 {
 		most = min(c.rules.most, most)

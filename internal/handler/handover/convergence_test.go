@@ -53,14 +53,14 @@ func TestRulesWithoutPostCopy(t *testing.T) {
 	}
 }
 
-func TestCourse(t *testing.T) {
+func TestConvergence(t *testing.T) {
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	strict := rules{perGiB: 10 * time.Second, stuck: 5 * time.Second}
 	patient := strict
 	patient.disruption = true
 	bold := patient
 	bold.postCopy = true
-	// look is a look at the copy.
+	// look is one observation of the copy.
 	type look struct {
 		after    time.Duration
 		progress *hypervisor.CopyProgress
@@ -90,7 +90,7 @@ func TestCourse(t *testing.T) {
 		"without limits":                   {rules{}, v1.MigrationPreCopy, []look{{time.Hour, at(1, 9), goOn}, {48 * time.Hour, at(1, 9), goOn}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCourse(tc.rules, began)
+			c := newConvergence(tc.rules, began)
 			c.mode = tc.mode
 			for _, l := range tc.looks {
 				got, why := c.judge(began.Add(l.after), l.progress)
@@ -102,7 +102,7 @@ func TestCourse(t *testing.T) {
 	}
 }
 
-// in is a look in one of the passes over the memory of a guest that changes it as quickly as it says, when some bytes were sent.
+// in is an observation in one of the passes over the memory of a guest that changes it as quickly as it says, when some bytes were sent.
 func in(pass, sent, dirty uint64, throttle int) *hypervisor.CopyProgress {
 	p := at(sent, 90)
 	p.Iteration, p.DirtyBytesPerSecond, p.Memory.BytesPerSecond, p.Throttle = pass, dirty, 100<<20, throttle
@@ -147,7 +147,7 @@ func TestTheGuestIsAllowedToStandStillStepByStep(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Now()
-			c := newCourse(tc.rules, began)
+			c := newConvergence(tc.rules, began)
 			for i, l := range tc.looks {
 				got, why := c.judge(began.Add(time.Duration(i)*time.Second), l.progress)
 				if got != l.want || (why == "") != (got == goOn) || c.downtime != l.downtime {
@@ -180,7 +180,7 @@ func TestACopyThatGetsNoNearerToItsEndIsGivenUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Now()
-			c := newCourse(rules{stuck: limit}, began)
+			c := newConvergence(rules{stuck: limit}, began)
 			pass, sent, since := uint64(1), uint64(9), time.Duration(0)
 			if tc.mode == v1.MigrationPaused {
 				// Passes that did not become shorter were why.
@@ -210,7 +210,7 @@ func TestACopyThatGetsNoNearerToItsEndIsGivenUp(t *testing.T) {
 // The call that begins it may fail, and libvirt begin it all the same.
 func TestAPostCopyThatWasAskedForIsOne(t *testing.T) {
 	began := time.Now()
-	c := newCourse(rules{perGiB: time.Second}, began)
+	c := newConvergence(rules{perGiB: time.Second}, began)
 	c.asked = true
 	p := at(1, 9)
 	p.PostCopy = true
@@ -227,7 +227,7 @@ func TestALauncherDoesNotKeepItsMigrationFromEnding(t *testing.T) {
 		Memory: hypervisor.CopyAmount{Total: 1 << 60, Remaining: 9}, Disk: hypervisor.CopyAmount{Total: math.MaxUint64, Remaining: 9},
 	}
 	for name, p := range map[string]*hypervisor.CopyProgress{"a post-copy that nobody began": claims, "more than there can be": large} {
-		c := newCourse(rules{perGiB: time.Second, most: 5 * gib}, began)
+		c := newConvergence(rules{perGiB: time.Second, most: 5 * gib}, began)
 		if got, _ := c.judge(began.Add(4*time.Second), p); name == "more than there can be" && got != goOn {
 			t.Errorf("%s: %s while there is time for what there can be", name, got)
 		}
@@ -239,7 +239,7 @@ func TestALauncherDoesNotKeepItsMigrationFromEnding(t *testing.T) {
 
 // Events with the same reason and action are one for the API.
 func TestEachStepIsAnActionOfItsOwn(t *testing.T) {
-	c := newCourse(rules{downtime: time.Second}, time.Now())
+	c := newConvergence(rules{downtime: time.Second}, time.Now())
 	seen := map[string]bool{c.action(postCopy): true, c.action(stopAndCopy): true}
 	for _, c.downtime = range []time.Duration{300 * time.Millisecond, 900 * time.Millisecond, time.Second} {
 		seen[c.action(allowMore)] = true
@@ -255,7 +255,7 @@ func TestStandstillInWords(t *testing.T) {
 		"what is left has not become less than 9.0 MiB for 7s":              {Disk: hypervisor.CopyAmount{Remaining: 9 << 20}},
 		"what is left has not become less than 9.0 MiB for 2 passes and 7s": {Memory: hypervisor.CopyAmount{Remaining: 9 << 20}, Iteration: 2},
 	} {
-		c := newCourse(rules{}, began)
+		c := newConvergence(rules{}, began)
 		c.left = 9 << 20
 		if got := c.standstill(began.Add(7*time.Second), p); got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -41,9 +41,9 @@ func (r *reports) progress() *hypervisor.CopyProgress {
 	}
 }
 
-// FuzzCourse: whatever a launcher reports, a migration with limits ends, the guest stands still no longer than it may, and
+// FuzzConvergence: whatever a launcher reports, a migration with limits ends, the guest stands still no longer than it may, and
 // what users read is bounded text. A post-copy is one only if it was asked for.
-func FuzzCourse(f *testing.F) {
+func FuzzConvergence(f *testing.F) {
 	seed := func(numbers ...uint64) []byte {
 		var out []byte
 		for _, n := range numbers {
@@ -61,7 +61,7 @@ func FuzzCourse(f *testing.F) {
 		r := rulesOf(&options)
 		r.most = most
 		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-		c := newCourse(r, now)
+		c := newConvergence(r, now)
 		reported := reports(data)
 		for len(reported) > 0 {
 			now = now.Add(time.Second)
@@ -106,8 +106,8 @@ func orForever(limit time.Duration) time.Duration {
 	return limit
 }
 
-// judged takes the step that the course asks for, as Copies does.
-func judged(t *testing.T, c *course, now time.Time, p *hypervisor.CopyProgress) step {
+// judged takes the step that the convergence asks for, as Copies does.
+func judged(t *testing.T, c *convergence, now time.Time, p *hypervisor.CopyProgress) step {
 	t.Helper()
 	got, why := c.judge(now, p)
 	if (why == "") != (got == goOn) || len(why) > maxReason {
