@@ -56,13 +56,9 @@ var _ = Describe("Migrations that wait", Serial, func() {
 
 	It("keep to the limits though the cache has seen none of those that began", func() {
 		m := newMigrations()
-		var vmims []*v1.VirtualMachineInstanceMigration
-		for i := range 12 {
-			name := fmt.Sprintf("vm-%02d", i)
-			m.running(string(rune('a'+i%3)), name)
-			vmim := m.request(builder.MakeMigration(name, name))
+		vmims := m.requestMany(12, 3)
+		for _, vmim := range vmims {
 			m.lookOnce(vmim)
-			vmims = append(vmims, vmim)
 		}
 		for range 2 {
 			for _, vmim := range slices.Backward(vmims) {
@@ -113,12 +109,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 
 	It("are not held up by guests whose node is lost", func() {
 		m := newMigrations()
-		var vmims []*v1.VirtualMachineInstanceMigration
-		for i := range 6 {
-			name := fmt.Sprintf("vm-%d", i)
-			m.running(string(rune('a'+i)), name)
-			vmims = append(vmims, m.request(builder.MakeMigration(name, name)))
-		}
+		vmims := m.requestMany(6, 6)
 		m.look(vmims...)
 		Expect(begun(vmims)).To(HaveLen(5))
 		waiting := slices.IndexFunc(vmims, func(vmim *v1.VirtualMachineInstanceMigration) bool { return !slices.Contains(begun(vmims), vmim.Name) })
@@ -164,13 +155,10 @@ var _ = Describe("Migrations that wait", Serial, func() {
 
 	It("are not held up by one that never comes to an end", func() {
 		m := newMigrations()
-		var vmims []*v1.VirtualMachineInstanceMigration
-		for i := range 6 {
-			name := fmt.Sprintf("vm-%d", i)
-			m.running(string(rune('a'+i)), name)
-			// A target that gets to no node may be waited for as long as somebody likes.
-			vmims = append(vmims, m.request(builder.MakeMigration(name, name).Annotation(v1.MigrationPendingPodTimeoutSecondsAnnotation, "2000000000")))
-		}
+		// A target that gets to no node may be waited for as long as somebody likes.
+		vmims := m.requestMany(6, 6, func(b *builder.Migration) {
+			b.Annotation(v1.MigrationPendingPodTimeoutSecondsAnnotation, "2000000000")
+		})
 		m.look(vmims...)
 		waiting := slices.IndexFunc(vmims, func(vmim *v1.VirtualMachineInstanceMigration) bool { return !slices.Contains(begun(vmims), vmim.Name) })
 		wait := m.lookOnce(vmims[waiting]).RequeueAfter
@@ -183,12 +171,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 
 	It("give way to another namespace that has fewer", func() {
 		m, other := newMigrations(), newMigrations()
-		var many []*v1.VirtualMachineInstanceMigration
-		for i := range 7 {
-			name := fmt.Sprintf("vm-%d", i)
-			m.running(string(rune('a'+i)), name)
-			many = append(many, m.request(builder.MakeMigration(name, name)))
-		}
+		many := m.requestMany(7, 7)
 		m.look(many...)
 		Expect(begun(many)).To(HaveLen(5))
 		other.running("a", "vm")

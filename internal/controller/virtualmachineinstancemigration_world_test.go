@@ -93,6 +93,22 @@ func (m *migrations) request(b *builder.Migration) *v1.VirtualMachineInstanceMig
 	return ExpectExists(vmim)
 }
 
+// requestMany starts guests on some nodes and asks for the migration of each.
+func (m *migrations) requestMany(guests, nodes int, changes ...func(*builder.Migration)) []*v1.VirtualMachineInstanceMigration {
+	GinkgoHelper()
+	vmims := make([]*v1.VirtualMachineInstanceMigration, 0, guests)
+	for i := range guests {
+		name := fmt.Sprintf("vm-%02d", i)
+		m.running(string(rune('a'+i%nodes)), name)
+		migration := builder.MakeMigration(name, name)
+		for _, change := range changes {
+			change(migration)
+		}
+		vmims = append(vmims, m.request(migration))
+	}
+	return vmims
+}
+
 // look has both reconcilers look until neither has anything to do.
 func (m *migrations) look(vmims ...*v1.VirtualMachineInstanceMigration) {
 	GinkgoHelper()
