@@ -74,7 +74,9 @@ func TestRun(t *testing.T) {
 	start(t, rights.Controller.Impersonate(config, nil), options)
 
 	// It is ready when the API server can trust it, and not before.
-	g.Eventually(func() error { return get(fmt.Sprintf("http://127.0.0.1:%d/readyz", options.HealthPort)) }, patience).Should(Succeed())
+	g.Eventually(func() error {
+		return rights.Get(t.Context(), fmt.Sprintf("http://127.0.0.1:%d/readyz", options.HealthPort), "")
+	}, patience).Should(Succeed())
 	first := servedChain(g, c, options.WebhookPort)
 	g.Expect(servedChain(g, c, options.Port).Raw).To(Equal(first.Raw), "metrics serve the same certificate")
 	g.Expect(time.Until(first.NotAfter)).To(BeNumerically("<", 25*time.Hour))
@@ -217,26 +219,6 @@ func servedChain(g Gomega, c client.Client, port int) *x509.Certificate {
 	secured, ok := conn.(*tls.Conn)
 	g.Expect(ok).To(BeTrue())
 	return secured.ConnectionState().PeerCertificates[0]
-}
-
-func get(url string) error {
-	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // only the status matters here
-	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := (&http.Client{Transport: transport}).Do(request)
-	if err != nil {
-		return err
-	}
-	if err := response.Body.Close(); err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", url, response.Status)
-	}
-	return nil
 }
 
 // configVersion is what /healthz says on the port of the metrics.
