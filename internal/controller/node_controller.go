@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,8 +43,8 @@ type NodeReconciler struct {
 	Namespace string
 	// Config says which CPU models are obsolete.
 	Config ConfigSource
-	// Now is the clock. Nil means time.Now.
-	Now func() time.Time
+	// Clock is the time; nil means the machine's.
+	Clock clock.PassiveClock
 
 	heartbeats node.Heartbeats
 }
@@ -79,7 +80,7 @@ func nodeOfAgent(_ context.Context, o client.Object) []reconcile.Request {
 
 // Reconcile brings one Node's labels and annotations to what its agent says.
 func (r *NodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	name, now := request.Name, r.now()
+	name, now := request.Name, now(r.Clock)
 	lease, report, err := r.agent(ctx, name)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -176,11 +177,4 @@ func (r *NodeReconciler) forget(ctx context.Context, lease *coordinationv1.Lease
 		errs = append(errs, client.IgnoreNotFound(r.Delete(ctx, report)))
 	}
 	return errors.Join(errs...)
-}
-
-func (r *NodeReconciler) now() time.Time {
-	if r.Now != nil {
-		return r.Now()
-	}
-	return time.Now()
 }

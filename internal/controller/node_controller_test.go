@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,7 +33,7 @@ var _ = Describe("Node", func() {
 		writes     *Writes
 		recorder   *events.FakeRecorder
 		host       *corev1.Node
-		now        time.Time
+		clock      *clocktesting.FakePassiveClock
 	)
 
 	meta := func() metav1.ObjectMeta {
@@ -62,7 +63,7 @@ var _ = Describe("Node", func() {
 		GinkgoHelper()
 		l := lease()
 		err := k8sClient.Get(ctx, client.ObjectKeyFromObject(l), l)
-		l.Spec = coordinationv1.LeaseSpec{HolderIdentity: &host.Name, LeaseDurationSeconds: ptr.To[int32](40), RenewTime: &metav1.MicroTime{Time: now}}
+		l.Spec = coordinationv1.LeaseSpec{HolderIdentity: &host.Name, LeaseDurationSeconds: ptr.To[int32](40), RenewTime: &metav1.MicroTime{Time: clock.Now()}}
 		if err != nil {
 			Expect(k8sClient.Create(ctx, l)).To(Succeed())
 			return
@@ -72,13 +73,13 @@ var _ = Describe("Node", func() {
 
 	BeforeEach(func() {
 		namespace = NewInstallNamespace()
-		now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+		clock = clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 		host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}}
 		Expect(k8sClient.Create(ctx, host)).To(Succeed())
 		writes, recorder = NewWrites(), events.NewFakeRecorder(10)
 		reconciler = &NodeReconciler{
 			Client: writes, Recorder: recorder, Namespace: namespace, Config: clusterconfig.NewStore(),
-			Now: func() time.Time { return now },
+			Clock: clock,
 		}
 	})
 
@@ -93,19 +94,19 @@ var _ = Describe("Node", func() {
 		Expect(host.Annotations).To(HaveKeyWithValue(node.HeartbeatAnnotation, "2026-01-02T03:04:05Z"))
 	})
 
-	It("writes nothing without news, and the heartbeat once a minute", func() {
+	It("writes nothing without a change, and the heartbeat once a minute", func() {
 		publish(nodecapabilities.Report{Devices: true})
 		beat()
 		reconcile()
 		Expect(writes.Take()).To(Equal([]string{"patch Node"}))
 		reconcile()
 		for range 5 {
-			now = now.Add(10 * time.Second)
+			clock.SetTime(clock.Now().Add(10 * time.Second))
 			beat()
 			reconcile()
 		}
 		Expect(writes.Take()).To(BeEmpty())
-		now = now.Add(10 * time.Second)
+		clock.SetTime(clock.Now().Add(10 * time.Second))
 		beat()
 		reconcile()
 		Expect(writes.Take()).To(Equal([]string{"patch Node"}))
@@ -116,7 +117,7 @@ var _ = Describe("Node", func() {
 		beat()
 		reconcile()
 
-		now = now.Add(40 * time.Second)
+		clock.SetTime(clock.Now().Add(40 * time.Second))
 		Expect(reconcile()).To(BeZero())
 		ExpectExists(host)
 		Expect(host.Labels).To(HaveKeyWithValue(node.SchedulableLabel, "false"))
@@ -151,7 +152,7 @@ var _ = Describe("Node", func() {
 		publish(nodecapabilities.Report{Devices: true})
 		beat()
 		reconcile()
-		now = now.Add(40 * time.Second)
+		clock.SetTime(clock.Now().Add(40 * time.Second))
 		writes.Fail = func(string) error { return ErrInjected }
 		_, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(host)})
 		Expect(err).To(MatchError(ErrInjected))
