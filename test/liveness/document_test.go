@@ -138,13 +138,9 @@ func renderInstance(t *testing.T, out *bytes.Buffer) {
 		"Fields of the spec, and so of a VM's template. *Works* counts the fields that change the launcher Pod, the network, the disks or\n",
 		"the domain when they are set.\n\n| feature | fields | work | keep the VM from starting | have no effect |\n|---|---|---|---|---|\n")
 	for _, s := range subjects {
-		count := map[verdict]int{}
-		for _, r := range bySubject[s.title] {
-			count[r.verdict]++
-		}
-		fmt.Fprintf(out, "| %s | %d | %d | %d | %d |\n", s.title, len(bySubject[s.title]),
-			count[live]+count[elsewhere], count[refused], count[warned])
+		renderCount(out, s.title, bySubject[s.title])
 	}
+	renderCount(out, "all", tryAll())
 	fmt.Fprintln(out)
 	for _, s := range subjects {
 		fmt.Fprintf(out, "### %s\n\n", s.title)
@@ -155,6 +151,31 @@ func renderInstance(t *testing.T, out *bytes.Buffer) {
 		if len(rows) > 0 {
 			renderRows(out, rows)
 		}
+	}
+}
+
+func renderCount(out *bytes.Buffer, title string, results []result) {
+	count := map[verdict]int{}
+	for _, r := range results {
+		count[r.verdict]++
+	}
+	fmt.Fprintf(out, "| %s | %d | %d | %d | %d |\n", title, len(results), count[live]+count[elsewhere], count[refused], count[warned])
+}
+
+// TestReadme holds README against the same count.
+func TestReadme(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, working := tryAll(), 0
+	for _, r := range all {
+		if r.verdict == live || r.verdict == elsewhere {
+			working++
+		}
+	}
+	if line := fmt.Sprintf("- %d %% of the fields of a VM's instance:", 100*working/len(all)); !bytes.Contains(readme, []byte(line)) {
+		t.Errorf("README.md is stale: %d of %d fields work: %q", working, len(all), line)
 	}
 }
 
