@@ -29,8 +29,8 @@ type Limits struct {
 	Questions, QuestionsPerNamespace, QuestionsWaiting int
 }
 
-// DefaultLimits are far above what people use and bound what the agent spends: a stream costs two descriptors and less than
-// 400 KiB. No instance and no namespace can take all of them.
+// DefaultLimits are far above what people use and bound what the agent spends: a stream costs two descriptors and
+// StreamBytes. No instance and no namespace can take all of them.
 var DefaultLimits = Limits{
 	PerVMI: 200, PerNamespace: 400, Streams: 1024, Reserve: 200, Few: 10,
 	// A guest that does not answer keeps a question for a minute.

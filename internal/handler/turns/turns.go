@@ -2,7 +2,8 @@
 // Copyright The Vireo Authors
 
 // Package turns shares what the whole node has only so much of between namespaces: however many Pods of one namespace ask, another
-// namespace that waits is next after one request of each of the others.
+// namespace that waits is next after one request of each of the others. It queues, as one who waits costs next to nothing here;
+// virt-api refuses instead (shares in internal/subresource/server), as a request that waits there costs as much as one that is served.
 package turns
 
 import (

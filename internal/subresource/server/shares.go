@@ -17,7 +17,8 @@ import (
 const retryAfter = 1
 
 // shares divide the requests in flight between those who make them. One may have as many as are left free: alone half of all, a third
-// if another one has as many, and so on. Something is always left for whoever comes next.
+// if another one has as many, and so on. Something is always left for whoever comes next. They refuse, unlike
+// internal/handler/turns, which queues: a request that waits keeps its connection and its memory, and its client can ask again.
 type shares struct {
 	total int
 
