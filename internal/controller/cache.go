@@ -19,7 +19,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
-// concerned lists the objects that a change of something else concerns, to look at each of them. Of a list that fails only the
+// concerned lists the objects that a change of something else concerns, to reconcile each of them. Of a list that fails only the
 // log tells, unless the process ends.
 func concerned(ctx context.Context, reader client.Reader, list client.ObjectList, options ...client.ListOption) []ctrl.Request {
 	var requests []ctrl.Request
@@ -39,7 +39,7 @@ func concerned(ctx context.Context, reader client.Reader, list client.ObjectList
 	return requests
 }
 
-// configSource has objects looked at, a while after the configuration has changed. It listens to the configuration and not to the
+// configSource has objects reconciled, a while after the configuration has changed. It listens to the configuration and not to the
 // KubeVirt object that it comes from, which may be known here before the configuration is.
 func configSource(config ConfigFeed, delay time.Duration, find handler.MapFunc) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) error {

@@ -23,7 +23,7 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// EvacuationReconciler has guests migrate that have to leave their node. It looks at one node after the other: the cluster's limit
+// EvacuationReconciler has guests migrate that have to leave their node. It reconciles one node after the other: the cluster's limit
 // is of all nodes.
 type EvacuationReconciler struct {
 	// Client reads from the manager's cache.
@@ -47,22 +47,22 @@ type EvacuationReconciler struct {
 func (r *EvacuationReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("evacuation").
-		For(&corev1.Node{}, builder.WithPredicates(drainNews)).
-		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(nodeOfGuest), builder.WithPredicates(evacuationNews)).
+		For(&corev1.Node{}, builder.WithPredicates(drainChanges)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(nodeOfGuest), builder.WithPredicates(evacuationChanges)).
 		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.nodeOfMigration)).
 		Complete(r)
 }
 
-// drainNews lets through what tells about a drain. Kubelets write a Node's status again and again.
-var drainNews = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+// drainChanges lets through updates that are about a drain. Kubelets write a Node's status again and again.
+var drainChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Node)
 	after, isNode := e.ObjectNew.(*corev1.Node)
 	return !ok || !isNode || before.Spec.Unschedulable != after.Spec.Unschedulable ||
 		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints)
 }}
 
-// evacuationNews lets through what decides whether a guest leaves its node.
-var evacuationNews = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+// evacuationChanges lets through what decides whether a guest leaves its node.
+var evacuationChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
 	after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
 	if !ok || !isVMI {
@@ -103,7 +103,7 @@ func (r *EvacuationReconciler) nodeOfMigration(ctx context.Context, object clien
 	return nodeOfGuest(ctx, vmi)
 }
 
-// Reconcile looks at one node. What it decides is in evacuation.Decide.
+// Reconcile reconciles one node. What it decides is in evacuation.Decide.
 func (r *EvacuationReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	node := &corev1.Node{}
 	if err := r.Client.Get(ctx, request.NamespacedName, node); err != nil {

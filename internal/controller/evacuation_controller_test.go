@@ -138,7 +138,7 @@ var _ = Describe("Evacuation", func() {
 
 		d.writes.Take()
 		Expect(d.reconcile()).To(BeZero())
-		Expect(d.writes.Take()).To(BeEmpty(), "a second look writes nothing")
+		Expect(d.writes.Take()).To(BeEmpty(), "a second reconciliation writes nothing")
 	})
 
 	It("empties a node within the limits, however many guests it has", func() {

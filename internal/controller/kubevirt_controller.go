@@ -160,7 +160,7 @@ func (r *KubeVirtReconciler) scope(kv *v1.KubeVirt) *kubevirt.Scope {
 	return s
 }
 
-// DeploymentID identifies what a KubeVirt object asks this build to install. It needs no look at the cluster.
+// DeploymentID identifies what a KubeVirt object asks this build to install. It is known without asking the cluster.
 func (r *KubeVirtReconciler) DeploymentID(kv *v1.KubeVirt) (string, error) {
 	return kubevirt.DeploymentID(r.scope(kv))
 }

@@ -11,11 +11,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// conflictRetry is when to look again after somebody else wrote first. Their write wakes us as well; this is for a
+// conflictRetry is when to reconcile again after somebody else wrote first. Their write wakes us as well; this is for a
 // cache that shows it late.
 const conflictRetry = 50 * time.Millisecond
 
-// result turns how a look ended into what the queue understands. A conflict is no error: the next look starts from
+// result turns how a reconciliation ended into what the queue understands. A conflict is no error: the next reconciliation starts from
 // what the API server has.
 func result(err error, after time.Duration) (ctrl.Result, error) {
 	if err == nil {

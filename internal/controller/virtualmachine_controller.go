@@ -21,7 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 )
 
-// vmWorkers is how many VMs are looked at at the same time. KubeVirt's value.
+// vmWorkers is how many VMs are reconciled at the same time. KubeVirt's value.
 const vmWorkers = 3
 
 // VirtualMachineReconciler keeps a VM's instance as its run strategy and its requests want it.
@@ -69,7 +69,7 @@ func (r *VirtualMachineReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// Reconcile looks at one VM. What it does and in which order is in virtualmachine.Run.
+// Reconcile reconciles one VM. What it does and in which order is in virtualmachine.Run.
 func (r *VirtualMachineReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	vm, config := &v1.VirtualMachine{}, r.Config.Current()
 	scope := &virtualmachine.Scope{

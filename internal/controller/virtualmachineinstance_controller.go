@@ -20,7 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 )
 
-// vmiWorkers is how many VMIs are looked at at the same time. KubeVirt's value.
+// vmiWorkers is how many VMIs are reconciled at the same time. KubeVirt's value.
 const vmiWorkers = 10
 
 // ConfigSource gives the cluster's configuration as it is now. clusterconfig.Store is one.
@@ -81,7 +81,7 @@ func (r *VirtualMachineInstanceReconciler) SetupWithManager(mgr ctrl.Manager) er
 		Owns(&corev1.Pod{}).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.usersOfClaim)).
 		Watches(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(r.underQuota), builder.WithPredicates(demands)).
-		WatchesMetadata(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.guestsOfNode), builder.WithPredicates(agentNews)).
+		WatchesMetadata(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.guestsOfNode), builder.WithPredicates(agentChanges)).
 		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.ownerOfPod), builder.WithPredicates(startFailure)).
 		WatchesRawSource(configSource(r.Config, 0, r.placeless)).
 		WatchesRawSource(r.DataVolumes.Source(r.usersOfDataVolume)).
@@ -89,7 +89,7 @@ func (r *VirtualMachineInstanceReconciler) SetupWithManager(mgr ctrl.Manager) er
 		Complete(r)
 }
 
-// Reconcile looks at one VMI. The phases and their order are in virtualmachineinstance.Run.
+// Reconcile reconciles one VMI. The phases and their order are in virtualmachineinstance.Run.
 func (r *VirtualMachineInstanceReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	vmi := &v1.VirtualMachineInstance{}
 	if err := r.Client.Get(ctx, request.NamespacedName, vmi); err != nil {

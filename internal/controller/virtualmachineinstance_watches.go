@@ -143,11 +143,11 @@ var demands = predicate.Funcs{
 	DeleteFunc: func(event.DeleteEvent) bool { return false },
 }
 
-// agentNews passes what tells that a Node's agent fell silent or came back: another schedulability, or a heartbeat while
+// agentChanges passes updates by which a Node's agent fell silent or came back: another schedulability, or a heartbeat while
 // VMs cannot start there. The heartbeats of a healthy Node, one a minute, wake nobody. Of a Node whose agent is silent any change
 // counts: whether its kubelet answers, and a taint that says that it is out of service. There are few once its kubelet is silent,
 // too.
-var agentNews = predicate.Funcs{
+var agentChanges = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false }, // every VMI is looked at when the manager starts
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		label := e.ObjectNew.GetLabels()[node.SchedulableLabel]

@@ -100,7 +100,7 @@ func (w *world) reconcile(vmi *v1.VirtualMachineInstance) (ctrl.Result, error) {
 	return w.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)})
 }
 
-// expectReconciled looks once and says which writes that took.
+// expectReconciled reconciles once and says which writes that took.
 func (w *world) expectReconciled(vmi *v1.VirtualMachineInstance, writes ...string) ctrl.Result {
 	GinkgoHelper()
 	result, err := w.reconcile(vmi)

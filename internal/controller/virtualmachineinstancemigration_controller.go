@@ -21,7 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancemigration"
 )
 
-// migrationWorkers is how many migrations are looked at at the same time. KubeVirt's value.
+// migrationWorkers is how many migrations are reconciled at the same time. KubeVirt's value.
 const migrationWorkers = 3
 
 // VirtualMachineInstanceMigrationReconciler leads migrations to their target's Pod and tells how they end.
@@ -73,7 +73,7 @@ func (r *VirtualMachineInstanceMigrationReconciler) SetupWithManager(mgr ctrl.Ma
 		Complete(r)
 }
 
-// Reconcile looks at one migration. The phases and their order are in virtualmachineinstancemigration.Run.
+// Reconcile reconciles one migration. The phases and their order are in virtualmachineinstancemigration.Run.
 func (r *VirtualMachineInstanceMigrationReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	migration := &v1.VirtualMachineInstanceMigration{}
 	if err := r.Client.Get(ctx, request.NamespacedName, migration); err != nil {

@@ -27,7 +27,7 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// replicaSetWorkers is how many sets are looked at at the same time. KubeVirt's value.
+// replicaSetWorkers is how many sets are reconciled at the same time. KubeVirt's value.
 const replicaSetWorkers = 3
 
 // VirtualMachineInstanceReplicaSetReconciler keeps as many VMIs of a set as it asks for.
@@ -94,7 +94,7 @@ func (r *VirtualMachineInstanceReplicaSetReconciler) adopters(ctx context.Contex
 	return requests
 }
 
-// Reconcile looks at one set. What it does and in which order is in virtualmachineinstancereplicaset.Run.
+// Reconcile reconciles one set. What it does and in which order is in virtualmachineinstancereplicaset.Run.
 func (r *VirtualMachineInstanceReplicaSetReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	set := &v1.VirtualMachineInstanceReplicaSet{}
 	if err := r.Client.Get(ctx, request.NamespacedName, set); err != nil {

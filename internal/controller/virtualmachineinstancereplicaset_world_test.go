@@ -56,7 +56,7 @@ func (r *replicaSets) reconcile(set *v1.VirtualMachineInstanceReplicaSet) (ctrl.
 	return r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(set)})
 }
 
-// expectReconciled looks once and says which writes that took.
+// expectReconciled reconciles once and says which writes that took.
 func (r *replicaSets) expectReconciled(set *v1.VirtualMachineInstanceReplicaSet, writes ...string) {
 	GinkgoHelper()
 	_, err := r.reconcile(set)

@@ -68,10 +68,10 @@ func (r *WorkloadUpdateReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("workloadupdate").
 		For(&v1.KubeVirt{}).
-		Watches(&v1.VirtualMachineInstance{}, r.after(settle), builder.WithPredicates(workloadNews)).
-		Watches(&v1.VirtualMachineInstanceMigration{}, r.after(settle), builder.WithPredicates(migrationNews)).
-		Watches(&corev1.Node{}, r.after(settle), builder.WithPredicates(placeNews)).
-		Watches(&corev1.ResourceQuota{}, r.after(quotasSettle), builder.WithPredicates(quotaNews)).
+		Watches(&v1.VirtualMachineInstance{}, r.after(settle), builder.WithPredicates(workloadChanges)).
+		Watches(&v1.VirtualMachineInstanceMigration{}, r.after(settle), builder.WithPredicates(migrationChanges)).
+		Watches(&corev1.Node{}, r.after(settle), builder.WithPredicates(placeChanges)).
+		Watches(&corev1.ResourceQuota{}, r.after(quotasSettle), builder.WithPredicates(quotaChanges)).
 		WatchesRawSource(configSource(r.Config, settle, r.all)).
 		Complete(r)
 }
@@ -95,8 +95,8 @@ func (r *WorkloadUpdateReconciler) all(ctx context.Context, _ client.Object) []c
 	return concerned(ctx, r.Client, &v1.KubeVirtList{}, client.InNamespace(r.Namespace))
 }
 
-// workloadNews lets through what decides whether a guest is updated, and how. What guests do all day is not among it.
-var workloadNews = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+// workloadChanges lets through what decides whether a guest is updated, and how. What guests do all day is not among it.
+var workloadChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
 	after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
 	if !ok || !isVMI {
@@ -128,29 +128,29 @@ func sameCondition(a, b *v1.VirtualMachineInstanceCondition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// migrationNews lets through migrations that come, begin and end.
-var migrationNews = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+// migrationChanges lets through migrations that come, begin and end.
+var migrationChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1.VirtualMachineInstanceMigration)
 	after, isMigration := e.ObjectNew.(*v1.VirtualMachineInstanceMigration)
 	return !ok || !isMigration || before.Status.Phase != after.Status.Phase || workloadupdate.Takes(before) != workloadupdate.Takes(after)
 }}
 
-// placeNews lets through what decides whether a Node takes guests, and which. Heartbeats are among the annotations.
-var placeNews = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+// placeChanges lets through what decides whether a Node takes guests, and which. Heartbeats are among the annotations.
+var placeChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Node)
 	after, isNode := e.ObjectNew.(*corev1.Node)
 	return !ok || !isNode || before.Spec.Unschedulable != after.Spec.Unschedulable ||
 		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) || !equality.Semantic.DeepEqual(before.Labels, after.Labels)
 }}
 
-// quotaNews lets through what is granted and what is used, which changes with every Pod of a namespace. Quotas have no generation.
-var quotaNews = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+// quotaChanges lets through what is granted and what is used, which changes with every Pod of a namespace. Quotas have no generation.
+var quotaChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.ResourceQuota)
 	after, isQuota := e.ObjectNew.(*corev1.ResourceQuota)
 	return !ok || !isQuota || !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !equality.Semantic.DeepEqual(before.Status, after.Status)
 }}
 
-// Reconcile looks at all guests. What it decides is in workloadupdate.Decide.
+// Reconcile reconciles all guests. What it decides is in workloadupdate.Decide.
 func (r *WorkloadUpdateReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	all := &v1.KubeVirtList{}
 	if err := r.Client.List(ctx, all, client.InNamespace(r.Namespace)); err != nil {

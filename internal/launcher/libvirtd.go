@@ -180,7 +180,7 @@ func connect(ctx context.Context, socket string) (*libvirtrpc.Client, error) {
 	}
 }
 
-// waitForFile returns once a file exists. The watch comes before the look, so that no creation is missed.
+// waitForFile returns once a file exists. The watch begins before the file is checked, so that no creation is missed.
 func waitForFile(ctx context.Context, file string) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {

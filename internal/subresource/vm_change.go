@@ -103,7 +103,7 @@ func (a *API) change(ctx context.Context, key types.NamespacedName, dry bool, de
 	return err
 }
 
-// refusal is what was decided. It may be a conflict with the VM's state, which another look would not change, and so it must
+// refusal is what was decided. It may be a conflict with the VM's state, which another attempt would not change, and so it must
 // not look like one of writers: it does not unwrap.
 type refusal struct{ why error }
 

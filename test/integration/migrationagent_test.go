@@ -91,8 +91,8 @@ type agentProcess struct {
 	arrivals    *handover.Arrivals
 	peers       *handover.Client
 	copies      *handover.Copies
-	// news is that something has changed that an order may wait for.
-	news chan struct{}
+	// wake says that something has changed that an order may wait for.
+	wake chan struct{}
 
 	mu       sync.Mutex
 	incoming *v1.VirtualMachineInstance
@@ -103,7 +103,7 @@ type agentProcess struct {
 // runAgent is the agent's process. It ends with the one that gives the orders.
 func runAgent(setup string) error {
 	ctrllog.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
-	a := &agentProcess{arrivals: handover.NewArrivals(), news: make(chan struct{}, 1), over: map[types.UID]bool{}}
+	a := &agentProcess{arrivals: handover.NewArrivals(), wake: make(chan struct{}, 1), over: map[types.UID]bool{}}
 	if err := json.Unmarshal([]byte(setup), &a.agentSetup); err != nil {
 		return err
 	}
@@ -237,14 +237,14 @@ func (a *agentProcess) moved(ctx context.Context, uid types.UID) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-a.news:
+		case <-a.wake:
 		}
 	}
 }
 
 func (a *agentProcess) changed() {
 	select {
-	case a.news <- struct{}{}:
+	case a.wake <- struct{}{}:
 	default:
 	}
 }

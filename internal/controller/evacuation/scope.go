@@ -56,7 +56,7 @@ type Scope struct {
 	Migrations []v1.VirtualMachineInstanceMigration
 }
 
-// Run looks at the node and does what is to be done. It returns when to look again without being woken, or 0.
+// Run reconciles the node. It returns when to reconcile again without being woken, or 0.
 func Run(ctx context.Context, s *Scope) (time.Duration, error) {
 	history := ownmigration.NewHistory(s.Migrations)
 	guests, err := s.guests(ctx, history)

@@ -158,7 +158,7 @@ func createVMI(ctx context.Context, s *Scope) error {
 	vmi.Spec.Architecture = s.architecture()
 	err = s.Client.Create(ctx, vmi)
 	if apierrors.IsAlreadyExists(err) {
-		// The cache is behind. The next look sees the instance, ours or not.
+		// The cache is behind. The next reconciliation sees the instance, ours or not.
 		s.RequeueAfter = cacheRetry
 		return s.loadLive(ctx)
 	}
@@ -206,7 +206,7 @@ func deleteVMI(ctx context.Context, s *Scope) error {
 	}
 	s.Recorder.Eventf(s.VM, s.VMI, corev1.EventTypeNormal, ReasonSuccessfulDelete, actionStop,
 		"Stopped the virtual machine by deleting the virtual machine instance %v", s.VMI.UID)
-	// The status says Stopping now, not after the next look. The finalizer waits for that: the deletion made a new
+	// The status says Stopping now, not after the next reconciliation. The finalizer waits for that: the deletion made a new
 	// version of the instance.
 	s.deleted = true
 	s.VMI.DeletionTimestamp = ptr.To(metav1.NewTime(s.Now))

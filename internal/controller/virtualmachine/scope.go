@@ -24,7 +24,7 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// Scope is one look at one VM.
+// Scope is one reconciliation of one VM.
 type Scope struct {
 	// Client reads from the cache and writes to the API server. Live reads from the API server.
 	Client client.Client
@@ -33,7 +33,7 @@ type Scope struct {
 	Recorder events.EventRecorder
 	// DataVolumes reads those of the importer.
 	DataVolumes datavolume.Reader
-	// Now is one time for the whole look.
+	// Now is one time for the whole reconciliation.
 	Now time.Time
 
 	// VM is what the API server has. Writes of metadata refresh it; its status stays as it was read until the status
@@ -52,10 +52,10 @@ type Scope struct {
 	VMI *v1.VirtualMachineInstance
 	// Failure is why the VM is not as it should be, or nil.
 	Failure *Failure
-	// RequeueAfter is when to look again without being woken, or 0.
+	// RequeueAfter is when to reconcile again without being woken, or 0.
 	RequeueAfter time.Duration
 
-	// deleted says that this look deleted the instance.
+	// deleted says that this reconciliation deleted the instance.
 	deleted bool
 	// dataVolumes are those of the VM's volumes that there are, by name. noImporter says that the cluster has none at all.
 	dataVolumes map[string]*cdi.DataVolume
@@ -82,7 +82,7 @@ type Failure struct {
 // failureEvent is the event of a failure. Its reason and its words may differ from those of the condition.
 type failureEvent struct{ reason, action, note string }
 
-// Run looks at the VM and does what is to be done. The order matters where a number says why.
+// Run reconciles the VM. The order matters where a number says why.
 func Run(ctx context.Context, s *Scope) error {
 	s.Status = *s.VM.Status.DeepCopy()
 	err := act(ctx, s)
@@ -198,7 +198,7 @@ func releaseVM(ctx context.Context, s *Scope) error {
 	}))
 }
 
-// cacheRetry is when to look again after the API server knew more than the cache.
+// cacheRetry is when to reconcile again after the API server knew more than the cache.
 const cacheRetry = 100 * time.Millisecond
 
 func (s *Scope) patchVM(ctx context.Context, change func(*v1.VirtualMachine)) error {

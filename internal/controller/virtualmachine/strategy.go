@@ -115,7 +115,7 @@ func decideRerun(s *Scope) action {
 	case stopRequested(s):
 		return remove
 	case s.VMI.Status.Phase == v1.Failed && !startRequested(s) && s.VMI.DeletionTimestamp == nil:
-		// The request is written first. The next look, which the write brings about, deletes.
+		// The request is written first. The next reconciliation, which the write brings about, deletes.
 		s.Status.StateChangeRequests = append(s.Status.StateChangeRequests,
 			v1.VirtualMachineStateChangeRequest{Action: v1.StartRequest})
 		return leave

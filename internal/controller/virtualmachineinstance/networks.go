@@ -23,7 +23,7 @@ import (
 // ReasonNetworkNotFound is the reason while a NetworkAttachmentDefinition, or the kind itself, is missing.
 const ReasonNetworkNotFound = "NetworkAttachmentDefinitionNotFound"
 
-// networkRetry is the pause between two looks for a NetworkAttachmentDefinition. The kind may not exist, so that it
+// networkRetry is the pause between two searches for a NetworkAttachmentDefinition. The kind may not exist, so that it
 // cannot be watched.
 const networkRetry = 10 * time.Second
 

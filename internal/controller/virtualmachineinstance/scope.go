@@ -49,7 +49,7 @@ type Scope struct {
 	KubeVirt, Namespace string
 	// StateStorageClass is the storage class of claims for the state of machines. Empty means the cluster's default.
 	StateStorageClass string
-	// Now is one time for the whole look.
+	// Now is one time for the whole reconciliation.
 	Now time.Time
 
 	// VMI is what the API server has. Writes of metadata refresh it; its status stays as it was read until the
@@ -91,7 +91,7 @@ type Scope struct {
 	outOfService bool
 	// End is how the VMI ended, or nil.
 	End *End
-	// RequeueAfter is when to look again without being woken, or 0.
+	// RequeueAfter is when to reconcile again without being woken, or 0.
 	RequeueAfter time.Duration
 }
 
@@ -107,7 +107,7 @@ type Problem struct {
 	Scheduler bool
 }
 
-// Run looks at the VMI and does what is to be done. The order matters where a number says why.
+// Run reconciles the VMI. The order matters where a number says why.
 func Run(ctx context.Context, s *Scope) error {
 	err := runPhases(ctx, s,
 		// 1. The finalizer comes before anything that must be waited for at deletion.

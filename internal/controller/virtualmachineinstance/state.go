@@ -39,7 +39,7 @@ const (
 	// applyStorageProfile lets the importer raise the size to the least that the storage makes.
 	// Source: kubevirt/kubevirt pkg/storage/backend-storage, LabelApplyStorageProfile.
 	applyStorageProfile = "cdi.kubevirt.io/applyStorageProfile"
-	// classRetry is the pause between two looks for a storage class. Nothing tells when one comes.
+	// classRetry is the pause between two searches for a storage class. Nothing tells when one comes.
 	classRetry = 15 * time.Second
 )
 

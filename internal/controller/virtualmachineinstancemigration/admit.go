@@ -41,7 +41,7 @@ func admit(ctx context.Context, s *Scope) error {
 	if err != nil || !turn {
 		return err
 	}
-	// 2. A slot is given away by what the API server says, and the Pod is there before the next one looks.
+	// 2. A slot is given away by what the API server says, and the Pod is there before the next one is reconciled.
 	s.Queue.Lock()
 	defer s.Queue.Unlock()
 	if turn, err = s.turn(ctx, s.Live); err != nil || !turn {

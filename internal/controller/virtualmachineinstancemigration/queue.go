@@ -91,7 +91,7 @@ type Limits struct {
 // Admit returns those of the candidates that have a slot or get one now. Of those that wait, the most urgent get slots first, and of
 // those each time one of a namespace that has the fewest: a namespace may have all slots that nobody else waits for, and the next one
 // that is free goes to another. Among namespaces that have as many it goes to the one whose turn was longest ago, and then to the
-// oldest. Who looks at the same candidates comes to the same answer, so that two looks at a time do not give one slot away twice. Of
+// oldest. Who looks at the same candidates comes to the same answer, so that two reconciliations at a time do not give one slot away twice. Of
 // one that waits, look completes Node and Ready when it is next: while all slots are taken nobody needs to know.
 func Admit(candidates []Candidate, limits Limits, turns map[string]uint64, look func(*Candidate) error) (map[types.UID]bool, error) {
 	a := admission{limits: limits, admitted: map[types.UID]bool{}, leaving: map[string]int{}, has: map[string]int{}, turns: maps.Clone(turns)}

@@ -217,7 +217,7 @@ func TestAdmitLooksAtThoseThatAreNext(t *testing.T) {
 	}
 }
 
-// Of two migrations of one VMI each look must find the same one to be first.
+// Of two migrations of one VMI each reconciliation must find the same one to be first.
 func TestPrecedesIsAnOrder(t *testing.T) {
 	phases := []v1.VirtualMachineInstanceMigrationPhase{v1.MigrationPhaseUnset, v1.MigrationPending, v1.MigrationScheduling, v1.MigrationRunning}
 	for _, p := range phases {

@@ -57,7 +57,7 @@ const (
 	actionWait     = "Wait"
 )
 
-// Scope is one look at one migration: what the phases see and what they find out.
+// Scope is one reconciliation of one migration: what the phases see and what they find out.
 type Scope struct {
 	// Client reads from the cache and writes to the API server. Live reads from the API server; it is asked only before
 	// something that a cache that is behind must not decide.
@@ -65,7 +65,7 @@ type Scope struct {
 	Live   client.Reader
 	// Recorder takes events, after what they tell about has happened.
 	Recorder events.EventRecorder
-	// Now is one time for the whole look.
+	// Now is one time for the whole reconciliation.
 	Now time.Time
 	// Config is the cluster's part of the target's Pod, Migrations how guests migrate.
 	Config     podspec.Config
@@ -74,7 +74,7 @@ type Scope struct {
 	AutoCPULimit labels.Selector
 	// ReadNetworks says that the resources of networks are read from their NetworkAttachmentDefinitions.
 	ReadNetworks bool
-	// Queue is held while a slot is given away, so that two looks of one process do not see the same one.
+	// Queue is held while a slot is given away, so that two reconciliations of one process do not see the same one.
 	Queue *Queue
 
 	// Migration is what the API server has. Its status stays as it was read until the status is written.
@@ -95,13 +95,13 @@ type Scope struct {
 	// answered. They stay as they were unless it was tried again.
 	Rejected bool
 	Message  string
-	// HandedOverNow says that this look has handed the migration over to the agents.
+	// HandedOverNow says that this reconciliation has handed the migration over to the agents.
 	HandedOverNow bool
-	// RequeueAfter is when to look again without being woken, or 0.
+	// RequeueAfter is when to reconcile again without being woken, or 0.
 	RequeueAfter time.Duration
 }
 
-// Run looks at the migration and does what is to be done. The order matters where a number says why.
+// Run reconciles the migration. The order matters where a number says why.
 func Run(ctx context.Context, s *Scope) error {
 	switch {
 	case s.VMI == nil:

@@ -25,7 +25,7 @@ func generateName(set *v1.VirtualMachineInstanceReplicaSet) string {
 }
 
 // names gives out names for new VMIs: the first ones of the set's own sequence that nothing has. Whoever looks at the
-// same VMIs gets the same names, so that of two looks at the same time, or of one that came too late, the API server
+// same VMIs gets the same names, so that of two reconciliations at the same time, or of one that came too late, the API server
 // takes only the first.
 type names struct {
 	mu     sync.Mutex

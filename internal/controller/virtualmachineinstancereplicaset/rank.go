@@ -51,7 +51,7 @@ func progress(vmi *v1.VirtualMachineInstance) int {
 }
 
 // sortForRemoval puts those first that are missed least: those that are not ready, of them those that have come least
-// far, and of equals the newest. The name decides last, so that each look at the same VMIs has the same order.
+// far, and of equals the newest. The name decides last, so that each reconciliation of the same VMIs has the same order.
 func sortForRemoval(vmis []*v1.VirtualMachineInstance) {
 	slices.SortFunc(vmis, func(a, b *v1.VirtualMachineInstance) int {
 		return cmp.Or(

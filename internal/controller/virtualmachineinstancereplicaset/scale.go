@@ -18,7 +18,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// burst is how many VMIs one look creates or deletes at most. KubeVirt's value, from Kubernetes.
+// burst is how many VMIs one reconciliation creates or deletes at most. KubeVirt's value, from Kubernetes.
 const burst = 250
 
 // Types of events.
@@ -98,7 +98,7 @@ func createOne(ctx context.Context, s *Scope, free *names) (*v1.VirtualMachineIn
 	}
 }
 
-// found returns the VMI of a name that was not free if another look at this set has just made it. Anybody else's is none
+// found returns the VMI of a name that was not free if another reconciliation of this set has just made it. Anybody else's is none
 // of ours.
 func found(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstance, error) {
 	other := &v1.VirtualMachineInstance{}

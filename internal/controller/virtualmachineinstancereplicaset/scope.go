@@ -4,8 +4,8 @@
 // Package virtualmachineinstancereplicaset keeps as many VMIs of a replica set as it asks for, and tells in its status
 // how many there are. Each file is one concern; Run has the order.
 //
-// No memory of what was asked for earlier keeps a look from doing it twice. A look that finds something to do in the
-// cache asks the API server before it does it, and the names of new VMIs follow from the set's UID, so that two looks at
+// No memory of what was asked for earlier keeps a reconciliation from doing it twice. A reconciliation that finds something to do in the
+// cache asks the API server before it does it, and the names of new VMIs follow from the set's UID, so that two reconciliations at
 // the same time ask for the same VMI.
 package virtualmachineinstancereplicaset
 
@@ -49,14 +49,14 @@ const (
 	actionResume    = "Resume"
 )
 
-// Scope is one look at one replica set.
+// Scope is one reconciliation of one replica set.
 type Scope struct {
 	// Client reads from the cache and writes to the API server. Live reads from the API server.
 	Client client.Client
 	Live   client.Reader
 	// Recorder takes events, after what they tell about has happened.
 	Recorder events.EventRecorder
-	// Now is one time for the whole look.
+	// Now is one time for the whole reconciliation.
 	Now time.Time
 
 	// Set is what the API server has. Its status stays as it was read until the status is written.
@@ -95,7 +95,7 @@ func (s *Scope) Load(ctx context.Context) error {
 	return nil
 }
 
-// Run looks at the set and does what is to be done. The order matters where a number says why.
+// Run reconciles the set. The order matters where a number says why.
 func Run(ctx context.Context, s *Scope) error {
 	s.Status = *s.Set.Status.DeepCopy()
 	err := act(ctx, s)

@@ -290,7 +290,7 @@ func TestBatchesReachEverybody(t *testing.T) {
 		again := Decide(w, guests)
 		for i := range p.Evict {
 			if p.Evict[i].VMI.Name != again.Evict[i].VMI.Name {
-				t.Fatalf("batch %d: two looks choose differently", batch)
+				t.Fatalf("batch %d: two reconciliations choose differently", batch)
 			}
 			asked[p.Evict[i].VMI.Name] = true
 		}

@@ -51,7 +51,7 @@ type Scope struct {
 	Live   client.Reader
 	// Recorder takes events, after what they tell about has happened.
 	Recorder events.EventRecorder
-	// Now is one time for the whole look.
+	// Now is one time for the whole reconciliation.
 	Now time.Time
 	// Config is the cluster's configuration.
 	Config clusterconfig.Config
@@ -69,7 +69,7 @@ type Scope struct {
 	Quotas []corev1.ResourceQuota
 }
 
-// Run does what is to be done. It returns when to look again without being woken, or 0.
+// Run does what is to be done. It returns when to reconcile again without being woken, or 0.
 func Run(ctx context.Context, s *Scope) (time.Duration, error) {
 	history := ownmigration.NewHistory(s.Migrations)
 	guests := s.guests(history)
@@ -249,7 +249,7 @@ func (s *Scope) withdraw(ctx context.Context, m *v1.VirtualMachineInstanceMigrat
 }
 
 // evictAll evicts a batch. The time is written down first, and only by who has read the last one: a crash costs a batch and no guest, and
-// of two looks one evicts.
+// of two reconciliations one evicts.
 func (s *Scope) evictAll(ctx context.Context, batch []Guest) error {
 	before := s.KubeVirt.DeepCopy()
 	metav1.SetMetaDataAnnotation(&s.KubeVirt.ObjectMeta, LastEvictionAnnotation, s.Now.UTC().Format(time.RFC3339))

@@ -159,7 +159,7 @@ var _ = Describe("The agent", func() {
 			Expect(c.Message).To(And(ContainSubstring(`Secret "login"`), ContainSubstring(`"userdata"`)))
 			a.expectEvent("SyncFailed")
 			g.settle()
-			Expect(a.writes.Load()).To(BeEquivalentTo(1), "a wait that goes on is no news")
+			Expect(a.writes.Load()).To(BeEquivalentTo(1), "a wait that goes on is no change")
 			// Nobody tells the agent: it looks again by itself.
 			g.writeVolume(media.SecretVolume, "seed-udata", map[string]string{"userdata": "#from-secret"})
 			g.expectPhase(v1.Running)
@@ -247,7 +247,7 @@ var _ = Describe("The agent", func() {
 			g := makeGuest().schedule(launchers)
 			g.launcher.LoseAnswer(call)
 			g.handOver()
-			// The connection that comes back is news.
+			// The connection that comes back is a change.
 			Eventually(func() v1.VirtualMachineInstancePhase {
 				g.launcher.Nudge()
 				return g.read().Status.Phase

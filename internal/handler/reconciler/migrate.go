@@ -161,7 +161,7 @@ func (r *Reconciler) depart(ctx context.Context, s *scope) error {
 	return &Wait{Reason: "the launcher Pod of a guest that has moved to end"}
 }
 
-// left says that this process saw the guest being handed over. What the launcher does until its end is no news.
+// left says that this process saw the guest being handed over. What the launcher does until its end is no change.
 func (r *Reconciler) left(s *scope) bool {
 	vmi, side := s.migrating(r.Node)
 	if vmi == nil || side != migration.Source {

@@ -59,7 +59,7 @@ type scope struct {
 	held *guestReport
 	// omitted is how many interfaces that the guest reports are not in the status.
 	omitted int
-	// ioErrors are the words for the disks that failed, if that is news.
+	// ioErrors are the messages about the disks that failed, if that has changed.
 	ioErrors []string
 	// settling says that the guest was resumed after an I/O error, and may be paused again in a moment.
 	settling bool

@@ -195,7 +195,7 @@ func setSynchronized(s *scope, outcome error, now metav1.Time) {
 		vmistatus.RemoveCondition(&s.vmi.Status, v1.VirtualMachineInstanceSynchronized)
 		return
 	default:
-		// A wait before anything was seen is no news.
+		// A wait before anything was seen is no change.
 		return
 	}
 	vmistatus.SetCondition(&s.vmi.Status, condition, now)
