@@ -50,11 +50,10 @@ type Source struct {
 	// Clock replaces the time in tests. Set it before Start.
 	Clock clock.WithTicker
 
-	role       Role
-	subject    Subject
-	trust      Trust
-	connect    func() (kubernetes.Interface, error)
-	checkEvery time.Duration
+	role    Role
+	subject Subject
+	trust   Trust
+	connect func() (kubernetes.Interface, error)
 
 	mu        sync.RWMutex
 	pair      *tls.Certificate
@@ -66,7 +65,7 @@ type Source struct {
 // NewSource makes a Source. Until it has run for a while, there is no certificate.
 func NewSource(config *rest.Config, role Role, subject Subject, trust Trust) *Source {
 	return &Source{
-		Clock: clock.RealClock{}, role: role, subject: subject, trust: trust, checkEvery: checkInterval,
+		Clock: clock.RealClock{}, role: role, subject: subject, trust: trust,
 		connect: func() (kubernetes.Interface, error) { return kubernetes.NewForConfig(config) },
 	}
 }
@@ -80,7 +79,7 @@ func (s *Source) Start(ctx context.Context) error {
 	var last time.Time
 	for ctx.Err() == nil {
 		// A certificate whose time is over when it is issued, because a clock is wrong, must not make requests without end.
-		if early := s.checkEvery - s.Clock.Since(last); early > 0 {
+		if early := checkInterval - s.Clock.Since(last); early > 0 {
 			select {
 			case <-ctx.Done():
 				continue
@@ -147,7 +146,7 @@ func (s *Source) request(ctx context.Context, client kubernetes.Interface) error
 // keep returns when it is time for another certificate: by its age, or because nobody trusts it any more. Then its authority was
 // lost, and waiting for its last days is no use.
 func (s *Source) keep(ctx context.Context) {
-	tick := s.Clock.NewTicker(s.checkEvery)
+	tick := s.Clock.NewTicker(checkInterval)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		pair, now := s.Current(), s.Clock.Now()

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr/testr"
@@ -163,6 +164,10 @@ func TestSourceSaysWhyThereIsNoCertificate(t *testing.T) {
 }
 
 func TestSourceDoesNotWaitForTheEndWhenItsAuthorityIsLost(t *testing.T) {
+	synctest.Test(t, sourceThatLosesItsAuthority)
+}
+
+func sourceThatLosesItsAuthority(t *testing.T) {
 	w, role := newWorld(t), AgentServing
 	authority := atomic.Pointer[Authority]{}
 	first := w.authorities[role.Name]
@@ -171,11 +176,10 @@ func TestSourceDoesNotWaitForTheEndWhenItsAuthorityIsLost(t *testing.T) {
 	api := newSigner(t, role, func() Authority { return *authority.Load() }, func() time.Time { return time.Now().Add(-time.Hour) })
 	s := NewSource(&rest.Config{}, role, subjectOf(role), w.trust)
 	s.connect = func() (kubernetes.Interface, error) { return api.Clientset, nil }
-	s.checkEvery = 10 * time.Millisecond
 	run(t, s)
 	until(t, "a certificate", func() bool { return s.Current() != nil })
 	old := s.Current()
-	time.Sleep(20 * s.checkEvery) // it looks, and finds nothing wrong
+	time.Sleep(10 * checkInterval) // it looks, and finds nothing wrong
 	if n := api.requests.Load(); n != 1 {
 		t.Fatalf("%d requests for a certificate that is trusted", n)
 	}
@@ -185,8 +189,7 @@ func TestSourceDoesNotWaitForTheEndWhenItsAuthorityIsLost(t *testing.T) {
 	w.authorities[role.Name] = second
 	api.silent.Store(true)
 	w.publish(t, role)
-	until(t, "another request", func() bool { return api.requests.Load() == 2 })
-	time.Sleep(20 * s.checkEvery) // nobody answers it, and it is not made again and again
+	time.Sleep(10 * checkInterval) // nobody answers the one request, and it is not made again and again
 	if n := api.requests.Load(); n != 2 || s.Current() != old {
 		t.Fatalf("%d requests while nobody signs, another certificate: %t", n, s.Current() != old)
 	}
@@ -262,7 +265,7 @@ func TestACertificateThatIsOverAtOnceIsNotReplacedWithoutEnd(t *testing.T) {
 	steps := int32(0)
 	until(t, "some requests", func() bool {
 		steps++
-		clock.Step(s.checkEvery)
+		clock.Step(checkInterval)
 		return api.requests.Load() >= 4
 	})
 	if n := api.requests.Load(); n > steps+1 {

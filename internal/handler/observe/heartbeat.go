@@ -4,7 +4,6 @@
 package observe
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -44,9 +43,6 @@ type Heartbeat struct {
 	Node string
 	// Back is called when a beat succeeds after others failed, again and again until it succeeds. Nil does nothing.
 	Back func(context.Context) error
-
-	// retry is retryInterval, but for tests.
-	retry time.Duration
 }
 
 // Start renews the Lease until the context ends.
@@ -55,7 +51,7 @@ func (h *Heartbeat) Start(ctx context.Context) error {
 	for {
 		next := renewInterval
 		if lost = !h.beat(ctx, lost); lost {
-			next = cmp.Or(h.retry, retryInterval)
+			next = retryInterval
 		}
 		select {
 		case <-ctx.Done():

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -110,7 +111,9 @@ func TestHeartbeat(t *testing.T) {
 }
 
 // TestHeartbeatBack has an API server that is away for a while.
-func TestHeartbeatBack(t *testing.T) {
+func TestHeartbeatBack(t *testing.T) { synctest.Test(t, heartbeatBack) }
+
+func heartbeatBack(t *testing.T) {
 	var writes, looks atomic.Int32
 	var away, blind failure
 	c := interceptor.NewClient(server(&writes).(client.WithWatch), interceptor.Funcs{
@@ -125,23 +128,29 @@ func TestHeartbeatBack(t *testing.T) {
 	blind.Store(true)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	h := &Heartbeat{Client: c, Namespace: "kubevirt", Node: "n", retry: time.Millisecond, Back: func(context.Context) error {
+	h := &Heartbeat{Client: c, Namespace: "kubevirt", Node: "n", Back: func(context.Context) error {
 		looks.Add(1)
 		return blind.load()
 	}}
 	go func() { done <- h.Start(ctx) }()
-	time.Sleep(20 * time.Millisecond)
+	time.Sleep(time.Minute)
 	if looks.Load() != 0 {
 		t.Error("it looks for what it missed while it is away")
 	}
 	away.Store(false)
-	eventually(t, "what was missed is looked for until that succeeds", func() bool { return looks.Load() > 3 })
+	time.Sleep(4 * retryInterval)
+	synctest.Wait()
+	if n := looks.Load(); n < 3 {
+		t.Errorf("it has looked %d times for what it missed, which did not succeed", n)
+	}
 	blind.Store(false)
-	eventually(t, "it has succeeded", func() bool {
-		before := looks.Load()
-		time.Sleep(20 * time.Millisecond)
-		return looks.Load() == before
-	})
+	time.Sleep(retryInterval)
+	synctest.Wait()
+	before := looks.Load()
+	time.Sleep(time.Minute)
+	if looks.Load() != before {
+		t.Error("it looks for what it missed once more after it has succeeded")
+	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Fatal(err)
