@@ -24,7 +24,7 @@ const (
 var reading = turns.New(1)
 
 // Sum reads a regular file on the file system that is mounted at a directory of the Pod. It returns the file's size in bytes and
-// its CRC-32 (IEEE), which is KubeVirt's checksum of an image (pkg/virt-handler/container-disk). It returns when its context ends,
+// its CRC-32 (IEEE), which was KubeVirt's checksum of an image (pkg/virt-handler/container-disk). It returns when its context ends,
 // though storage that hangs keeps the read. Namespaces take turns.
 func (p PodFiles) Sum(ctx context.Context, namespace, mount, name string) (size int64, crc uint32, err error) {
 	root, err := podprocess.OpenRoot(p.Process.Dir)

@@ -233,7 +233,7 @@ func (c *Copies) verifyImages(ctx context.Context, begun *Copy, m Migration, d *
 	return nil
 }
 
-// reasonImagesDiffer is the reason of the event about images that differ. KubeVirt's (pkg/virt-handler/migration-target.go).
+// reasonImagesDiffer is the reason of the event about images that differ. That of KubeVirt's releases that compared them, too.
 const reasonImagesDiffer v1.SyncEvent = "ContainerDiskFailedChecksum"
 
 // compareImages returns an error that names the files that are not the same at the target, and what to do about it.
