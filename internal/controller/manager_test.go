@@ -307,7 +307,7 @@ var _ = Describe("Events", func() {
 	It("are counted when they come again", func() {
 		api, err := typedcorev1.NewForConfig(controllerConfig)
 		Expect(err).NotTo(HaveOccurred())
-		events := recorder.New(&typedcorev1.EventSinkImpl{Interface: api.Events("")}, scheme.Scheme, corev1.EventSource{Component: "virt-controller"})
+		events := recorder.New(api.Events(""), scheme.Scheme, corev1.EventSource{Component: "virt-controller"})
 		running, stop := context.WithCancel(ctx)
 		done := make(chan error, 1)
 		go func() { done <- events.Start(running) }()

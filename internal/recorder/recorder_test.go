@@ -1,64 +1,318 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-package recorder_test
+package recorder
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/record"
-
-	"github.com/vireo-project/vireo/internal/recorder"
+	"k8s.io/client-go/util/workqueue"
 )
 
-// slow is a sink that takes an event only when the test receives it.
-type slow struct {
-	record.EventSink
-	taken chan *corev1.Event
+var source = corev1.EventSource{Component: "virt-test", Host: "node-1"}
+
+// api is an API server.
+type api struct {
+	// answer decides about each request, and may wait. Nil accepts.
+	answer func(*corev1.Event) error
+	// arrived has the events that were accepted, in their order.
+	arrived chan *corev1.Event
+
+	mu    sync.Mutex
+	names map[string]bool
 }
 
-func (s *slow) Create(event *corev1.Event) (*corev1.Event, error) {
-	s.taken <- event
+func newAPI(answer func(*corev1.Event) error) *api {
+	return &api{answer: answer, arrived: make(chan *corev1.Event, 2*capacity), names: map[string]bool{}}
+}
+
+func (a *api) CreateWithEventNamespaceWithContext(_ context.Context, event *corev1.Event) (*corev1.Event, error) {
+	if err := a.store(event); err != nil {
+		return nil, err
+	}
+	if a.answer != nil {
+		if err := a.answer(event); err != nil {
+			return nil, err
+		}
+	}
+	a.arrived <- event
 	return event, nil
 }
 
-func TestEventsArriveInTheirOrder(t *testing.T) {
-	sink := &slow{taken: make(chan *corev1.Event)}
-	r := recorder.New(sink, scheme.Scheme, corev1.EventSource{Component: "virt-test", Host: "node-1"})
-	about := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod", UID: "1"}}
+func (a *api) PatchWithEventNamespaceWithContext(_ context.Context, event *corev1.Event, _ []byte) (*corev1.Event, error) {
+	if a.answer != nil {
+		if err := a.answer(event); err != nil {
+			return nil, err
+		}
+	}
+	a.arrived <- event
+	return event, nil
+}
+
+// store refuses an event whose answer was lost, as the API server does.
+func (a *api) store(event *corev1.Event) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.names[event.Name] {
+		return apierrors.NewAlreadyExists(schema.GroupResource{Resource: "events"}, event.Name)
+	}
+	return nil
+}
+
+func (a *api) keep(event *corev1.Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.names[event.Name] = true
+}
+
+// reasons returns the reasons of the next events that arrive.
+func (a *api) reasons(count int) (reasons []string) {
+	for range count {
+		reasons = append(reasons, (<-a.arrived).Reason)
+	}
+	return reasons
+}
+
+func recording(a *api) *Recorder {
+	return newRecorder(a, scheme.Scheme, source, workqueue.NewTypedItemExponentialFailureRateLimiter[string](0, 0))
+}
+
+// send runs the recorder until the test's end.
+func send(t *testing.T, r *Recorder) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Start(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func pod(namespace, name string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}}
+}
+
+// flood records events about as many Pods of a namespace.
+func flood(r *Recorder, namespace string, count int) {
+	for i := range count {
+		r.Eventf(pod(namespace, fmt.Sprintf("pod-%d", i)), nil, corev1.EventTypeNormal, fmt.Sprint(namespace, i), "Action", "note")
+	}
+}
+
+func expectDropped(t *testing.T, r *Recorder, reason string, want int) {
+	t.Helper()
+	if got := testutil.ToFloat64(r.dropped.WithLabelValues(reason)); got != float64(want) {
+		t.Errorf("%s dropped %v events, not %d", reason, got, want)
+	}
+}
+
+func TestEventsAboutAnObjectArriveInTheirOrder(t *testing.T) {
+	a := newAPI(nil)
+	r := recording(a)
+	send(t, r)
+	about := pod("ns", "pod")
 	const count = 20
-	other := r.As(corev1.EventSource{Component: "virt-other"})
+	other := corev1.EventSource{Component: "virt-other"}
 	for i := range count {
 		by := r.EventRecorder
 		if i%2 == 1 {
-			by = other
+			by = r.As(other)
 		}
 		by.Eventf(about, nil, corev1.EventTypeNormal, fmt.Sprintf("Reason%02d", i), "Action", "note %d", i)
 	}
 	for i := range count {
-		event := <-sink.taken
+		event := <-a.arrived
 		if want := fmt.Sprintf("Reason%02d", i); event.Reason != want {
 			t.Fatalf("event %d is %s", i, event.Reason)
 		}
-		source := corev1.EventSource{Component: "virt-test", Host: "node-1"}
+		from := source
 		if i%2 == 1 {
-			source = corev1.EventSource{Component: "virt-other"}
+			from = other
 		}
-		if want := fmt.Sprintf("note %d", i); event.Message != want || event.Source != source {
+		if want := fmt.Sprintf("note %d", i); event.Message != want || event.Source != from || event.ReportingController != from.Component {
 			t.Errorf("event %d is %q of %v", i, event.Message, event.Source)
 		}
-		if event.InvolvedObject.Kind != "Pod" || event.InvolvedObject.UID != "1" || event.LastTimestamp.IsZero() {
+		if event.InvolvedObject.Kind != "Pod" || event.InvolvedObject.UID != about.UID || event.Namespace != "ns" || event.LastTimestamp.IsZero() || event.Count != 1 {
 			t.Errorf("event %d is about %v at %v", i, event.InvolvedObject, event.LastTimestamp)
 		}
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	stop()
-	if err := r.Start(ctx); err != nil {
-		t.Error(err)
+}
+
+func TestEventsAboutObjectsOfTheClusterAreInTheDefaultNamespace(t *testing.T) {
+	a := newAPI(nil)
+	r := recording(a)
+	send(t, r)
+	r.Eventf(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}, nil, corev1.EventTypeWarning, "Gone", "Action", "note")
+	if event := <-a.arrived; event.Namespace != metav1.NamespaceDefault || event.InvolvedObject.Namespace != "" {
+		t.Errorf("the event is in namespace %q, about an object in %q", event.Namespace, event.InvolvedObject.Namespace)
 	}
+}
+
+// A namespace whose requests are never answered has one sender, and the others serve everybody else.
+func TestASlowNamespaceDelaysNoOther(t *testing.T) {
+	end := make(chan struct{})
+	a := newAPI(func(event *corev1.Event) error {
+		if event.Namespace == "noisy" {
+			<-end
+		}
+		return nil
+	})
+	r := recording(a)
+	send(t, r)
+	t.Cleanup(func() { close(end) })
+	flood(r, "noisy", 2*capacity)
+	for i := range 3 {
+		flood(r, fmt.Sprint("quiet-", i), 2)
+	}
+	got := a.reasons(6)
+	slices.Sort(got)
+	if want := []string{"quiet-00", "quiet-01", "quiet-10", "quiet-11", "quiet-20", "quiet-21"}; !slices.Equal(got, want) {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestNamespacesTakeTurns(t *testing.T) {
+	a := newAPI(nil)
+	r := recording(a)
+	flood(r, "noisy", 3)
+	flood(r, "quiet", 2)
+	for range 5 {
+		namespace, _ := r.turns.Get()
+		r.turn(t.Context(), namespace)
+		r.turns.Done(namespace)
+	}
+	if got, want := a.reasons(5), []string{"noisy0", "quiet0", "noisy1", "quiet1", "noisy2"}; !slices.Equal(got, want) {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestAFullQueueTakesFromTheNamespaceWithTheMostEvents(t *testing.T) {
+	a := newAPI(nil)
+	r := recording(a)
+	flood(r, "noisy", capacity+5)
+	expectDropped(t, r, dropFull, 5)
+	flood(r, "quiet", 2)
+	expectDropped(t, r, dropFull, 7)
+	send(t, r)
+	noisy, quiet := 0, 0
+	for _, reason := range a.reasons(capacity) {
+		switch reason {
+		case fmt.Sprint("noisy", noisy):
+			noisy++
+		case fmt.Sprint("quiet", quiet):
+			quiet++
+		default:
+			t.Fatalf("%s comes after %d and %d", reason, noisy, quiet)
+		}
+	}
+	if noisy != capacity-2 || quiet != 2 {
+		t.Errorf("%d and %d events arrived", noisy, quiet)
+	}
+}
+
+// The only event of a namespace may be on its way.
+func TestAFullQueueOfManyNamespacesTakesNoMore(t *testing.T) {
+	q := newQueue(2)
+	for _, namespace := range []string{"a", "b"} {
+		if first, dropped := q.push(&corev1.Event{InvolvedObject: corev1.ObjectReference{Namespace: namespace}}); !first || dropped != nil {
+			t.Fatal("an event was not taken")
+		}
+	}
+	third := &corev1.Event{InvolvedObject: corev1.ObjectReference{Namespace: "c"}}
+	if first, dropped := q.push(third); first || dropped != third {
+		t.Errorf("got %v, %v", first, dropped)
+	}
+}
+
+func TestARetryKeepsTheOrderAndSendsNothingTwice(t *testing.T) {
+	tries := map[string]int{}
+	a := newAPI(nil)
+	a.answer = func(event *corev1.Event) error {
+		tries[event.Reason]++
+		switch {
+		case event.Reason == "First" && tries["First"] == 1:
+			return errors.New("connection refused")
+		case event.Reason == "First" && tries["First"] == 2:
+			return apierrors.NewTooManyRequests("busy", 1)
+		case event.Reason == "Second":
+			// It is stored, and the answer is lost.
+			a.keep(event)
+			a.arrived <- event
+			return context.DeadlineExceeded
+		}
+		return nil
+	}
+	r := recording(a)
+	for _, reason := range []string{"First", "Second", "Third"} {
+		r.Eventf(pod("ns", "pod"), nil, corev1.EventTypeNormal, reason, "Action", "note")
+	}
+	send(t, r)
+	if got, want := a.reasons(3), []string{"First", "Second", "Third"}; !slices.Equal(got, want) {
+		t.Errorf("got %v", got)
+	}
+	for _, reason := range []string{dropFull, dropRate, dropRejected, dropUnreachable} {
+		expectDropped(t, r, reason, 0)
+	}
+}
+
+func TestWhatTheAPIServerDoesNotTakeIsCounted(t *testing.T) {
+	gone := apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", errors.New("the namespace goes"))
+	gone.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	a := newAPI(func(event *corev1.Event) error {
+		switch event.Reason {
+		case "Refused":
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, event.Name, errors.New("a quota"))
+		case "Unreachable":
+			return errors.New("connection refused")
+		case "Late":
+			return gone
+		}
+		return nil
+	})
+	r := recording(a)
+	for _, reason := range []string{"Refused", "Unreachable", "Late", "Taken"} {
+		r.Eventf(pod("ns", "pod"), nil, corev1.EventTypeNormal, reason, "Action", "note")
+	}
+	send(t, r)
+	if got := a.reasons(1); got[0] != "Taken" {
+		t.Errorf("got %v", got)
+	}
+	expectDropped(t, r, dropRejected, 1)
+	expectDropped(t, r, dropUnreachable, 1)
+	expectDropped(t, r, dropFull, 0)
+}
+
+func TestEventsThatComeAgainAreCountedUp(t *testing.T) {
+	a := newAPI(nil)
+	r := recording(a)
+	send(t, r)
+	const allowed = 25 // client-go's for one object at once
+	for range allowed + 1 {
+		r.Eventf(pod("ns", "pod"), nil, corev1.EventTypeWarning, "Again", "Action", "note")
+	}
+	flood(r, "ns", 1)
+	for i := range allowed {
+		if event := <-a.arrived; event.Count != int32(i)+1 {
+			t.Errorf("event %d counts %d", i, event.Count)
+		}
+	}
+	if got := a.reasons(1); got[0] != "ns0" {
+		t.Errorf("got %v", got)
+	}
+	expectDropped(t, r, dropRate, 1)
 }
