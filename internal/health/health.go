@@ -2,7 +2,8 @@
 // Copyright The Vireo Authors
 
 // Package health answers GET /healthz of the components on the port of their metrics, in KubeVirt's words (kubevirt/kubevirt
-// pkg/healthz). Its clients ask each Pod after a change of the KubeVirt object until the Pod goes by it.
+// pkg/healthz). Its clients ask each Pod after a change of the KubeVirt object until the Pod goes by it. It also answers the kubelet's
+// probes, at a port of their own.
 package health
 
 import (

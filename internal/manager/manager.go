@@ -110,10 +110,9 @@ func newManager(config *rest.Config, o *Options, certificates *Certificates) (ct
 		c.MinVersion = tls.VersionTLS12
 		c.GetCertificate = certificates.Get
 	}}
-	return ctrl.NewManager(config, ctrl.Options{
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        NewScheme(),
 		Cache:                         cacheOptions(o.Namespace),
-		HealthProbeBindAddress:        net.JoinHostPort("", strconv.Itoa(o.HealthPort)),
 		LeaderElection:                o.LeaderElection,
 		LeaderElectionID:              leaderElectionID,
 		LeaderElectionNamespace:       o.Namespace,
@@ -129,6 +128,10 @@ func newManager(config *rest.Config, o *Options, certificates *Certificates) (ct
 		},
 		WebhookServer: webhook.NewServer(webhook.Options{Port: o.WebhookPort, TLSOpts: serve}),
 	})
+	if err != nil {
+		return nil, err
+	}
+	return health.WithProbes(mgr, net.JoinHostPort("", strconv.Itoa(o.HealthPort)))
 }
 
 func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) error {

@@ -118,15 +118,18 @@ func newManager(config *rest.Config, o *Options) (ctrl.Manager, error) {
 	}
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = clientQPS, clientBurst
-	return ctrl.NewManager(config, ctrl.Options{
-		Scheme:                 scheme,
-		Cache:                  cacheOptions(o),
-		HealthProbeBindAddress: net.JoinHostPort("", strconv.Itoa(o.HealthPort)),
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: scheme,
+		Cache:  cacheOptions(o),
 		Metrics: metricsserver.Options{
 			BindAddress: o.metricsAddress(), SecureServing: true, CertDir: filepath.Join(o.PrivateDir, "no-certificate"),
 			FilterProvider: health.Filter,
 		},
 	})
+	if err != nil {
+		return nil, err
+	}
+	return health.WithProbes(mgr, net.JoinHostPort("", strconv.Itoa(o.HealthPort)))
 }
 
 // cacheOptions keep in memory only what concerns the node.
