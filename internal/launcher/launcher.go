@@ -20,6 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcher/dhcp"
 	"github.com/vireo-project/vireo/internal/launcher/podnet"
 	"github.com/vireo-project/vireo/internal/launcher/reaper"
+	"github.com/vireo-project/vireo/internal/launcher/tail"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
@@ -93,10 +94,16 @@ func logConsole(ctx context.Context) (finish func(), err error) {
 	if err != nil {
 		return nil, err
 	}
+	presence, err := tail.Announce(launcherpod.ConsoleLogFIFO)
+	if err != nil {
+		_ = fifo.Close()
+		return nil, fmt.Errorf("announce the console's log: %w", err)
+	}
 	// Whether anybody reads this one does not matter: the pipe is open for reading here, too.
 	out, err := console.Open(launcherpod.ConsoleLogFIFO)
 	if err != nil {
 		_ = fifo.Close()
+		presence.Close()
 		return nil, err
 	}
 	copied := make(chan struct{})
@@ -113,6 +120,7 @@ func logConsole(ctx context.Context) (finish func(), err error) {
 		case <-time.After(stopTimeout):
 		}
 		_ = out.Close()
+		presence.Close()
 	}, nil
 }
 

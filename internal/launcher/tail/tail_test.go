@@ -35,8 +35,13 @@ func start(t *testing.T) *running {
 // prepare makes the pipe, of which nothing runs yet.
 func prepare(t *testing.T) *running {
 	t.Helper()
+	dir, err := os.MkdirTemp("", "tail") // short: the name of a socket has 107 bytes at most
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	r := &running{
-		path: filepath.Join(t.TempDir(), "console"),
+		path: filepath.Join(dir, "console"),
 		stop: make(chan os.Signal), patient: make(chan time.Time), ended: make(chan error, 1),
 	}
 	if err := Make(r.path); err != nil {
@@ -55,19 +60,46 @@ func (r *running) run() {
 	}()
 }
 
-// launcher opens the pipe as virt-launcher does, which needs no reader.
-func (r *running) launcher(t *testing.T) *os.File {
+// writer is a process that has the pipe open.
+type writer struct {
+	pipe     *os.File
+	presence *Presence
+}
+
+// Close is the end of the process.
+func (w *writer) Close() error {
+	if w.presence != nil {
+		w.presence.Close()
+	}
+	return w.pipe.Close()
+}
+
+// launcher announces itself and opens the pipe as virt-launcher does, which needs no reader.
+func (r *running) launcher(t *testing.T) *writer {
+	t.Helper()
+	presence, err := Announce(r.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := r.somebody(t)
+	w.presence = presence
+	return w
+}
+
+// somebody in another container of the Pod opens the pipe.
+func (r *running) somebody(t *testing.T) *writer {
 	t.Helper()
 	file, err := os.OpenFile(r.path, os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return file
+	t.Cleanup(func() { _ = file.Close() })
+	return &writer{pipe: file}
 }
 
-func write(t *testing.T, file *os.File, text string) {
+func write(t *testing.T, to *writer, text string) {
 	t.Helper()
-	if _, err := file.WriteString(text); err != nil {
+	if _, err := to.pipe.WriteString(text); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -96,10 +128,120 @@ func TestRunEndsWithTheLauncherAndLosesNothing(t *testing.T) {
 	}
 }
 
+func TestRunEndsWithTheLauncherWhoeverHasThePipeOpen(t *testing.T) {
+	for name, pipe := range map[string]func(*testing.T, *running) (launcher *writer){
+		"since before the launcher": func(t *testing.T, r *running) *writer {
+			write(t, r.somebody(t), "somebody\n")
+			r.expect(t, "somebody\n")
+			return r.launcher(t)
+		},
+		"since after the launcher": func(t *testing.T, r *running) *writer {
+			launcher := r.launcher(t)
+			r.somebody(t)
+			return launcher
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t)
+			launcher := pipe(t, r)
+			write(t, launcher, "boot\n")
+			r.expect(t, "boot\n")
+			write(t, launcher, "last words\n")
+			_ = launcher.Close()
+			rest, err := io.ReadAll(r.out)
+			if err != nil || string(rest) != "last words\n" {
+				t.Errorf("the rest is %q, %v", rest, err)
+			}
+			if err := <-r.ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// The container was killed, and is started again when virt-launcher has ended.
+func TestRunTakesWhatALauncherHasLeft(t *testing.T) {
+	r := prepare(t)
+	somebody, launcher := r.somebody(t), r.launcher(t)
+	write(t, launcher, "last words\n")
+	_ = launcher.Close()
+	r.run()
+	rest, err := io.ReadAll(r.out)
+	if err != nil || string(rest) != "last words\n" {
+		t.Errorf("the rest is %q, %v", rest, err)
+	}
+	if err := <-r.ended; err != nil {
+		t.Error(err)
+	}
+	_ = somebody.Close()
+}
+
+func TestRunEndsAtOnceAfterTheLauncher(t *testing.T) {
+	r := prepare(t)
+	_ = r.launcher(t).Close()
+	r.run()
+	if _, err := io.Copy(io.Discard, r.out); err != nil {
+		t.Error(err)
+	}
+	if err := <-r.ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// Somebody who writes without end keeps Run only for as much as the pipe has room for.
+func TestWhatIsLeftIsBounded(t *testing.T) {
+	r := prepare(t)
+	somebody := r.somebody(t)
+	pipe, err := os.OpenFile(r.path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pipe.Close() }()
+	chunk := make([]byte, 4096)
+	written := 0
+	endless := func([]byte) {
+		for {
+			n, err := unix.Write(int(somebody.pipe.Fd()), chunk)
+			if err != nil {
+				return
+			}
+			written += n
+		}
+	}
+	if err := unix.SetNonblock(int(somebody.pipe.Fd()), true); err != nil {
+		t.Fatal(err)
+	}
+	endless(nil)
+	full := written
+	drained := make(chan error, 1)
+	drained <- os.ErrDeadlineExceeded
+	if err := finish(pipe, each(endless), drained); err != nil {
+		t.Error(err)
+	}
+	if full == 0 || written > 3*full {
+		t.Errorf("%d bytes were read from a pipe of %d", written, full)
+	}
+}
+
+// each calls a function for each part that is written.
+type each func([]byte)
+
+func (e each) Write(p []byte) (int, error) { e(p); return len(p), nil }
+
 func TestRunStopsWhileThereIsNoLauncher(t *testing.T) {
 	for name, end := range map[string]func(*running){
 		"asked to stop":            func(r *running) { r.stop <- unix.SIGTERM },
 		"the launcher never comes": func(r *running) { r.patient <- time.Time{} },
+		"asked to stop while somebody else has the pipe open": func(r *running) {
+			write(t, r.somebody(t), "somebody\n")
+			r.expect(t, "somebody\n")
+			r.stop <- unix.SIGTERM
+		},
+		"the launcher never comes while somebody else has the pipe open": func(r *running) {
+			write(t, r.somebody(t), "somebody\n")
+			r.expect(t, "somebody\n")
+			r.patient <- time.Time{}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := start(t)
@@ -160,7 +302,7 @@ func TestRunTakesUpAPipeThatIsOpen(t *testing.T) {
 func TestRunSurvivesALogThatIsGone(t *testing.T) {
 	var out bytes.Buffer
 	flaky := &failing{left: 1, to: &out}
-	if err := drain(&chunks{[]string{"lost", "kept"}}, flaky); err != nil {
+	if err := drain(&chunks{[]string{"lost", "kept"}}, flaky, make(chan struct{}, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if out.String() != "kept" {

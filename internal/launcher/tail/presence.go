@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package tail
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// presenceSuffix makes the name of virt-launcher's socket out of that of its pipe.
+const presenceSuffix = ".launcher"
+
+// Presence is a socket that virt-launcher listens at and never answers. A connection to it ends with virt-launcher, however that ends and
+// whoever else has the pipe open.
+type Presence struct{ fd int }
+
+// Announce makes it known that this process is the one that writes to the pipe. It comes before the pipe is opened.
+func Announce(path string) (*Presence, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("make a socket: %w", err)
+	}
+	p := &Presence{fd}
+	if err := p.listen(path + presenceSuffix); err != nil {
+		p.Close()
+		return nil, fmt.Errorf("listen at %s: %w", path+presenceSuffix, err)
+	}
+	return p, nil
+}
+
+// listen gives the socket its name when it listens: one that does not listen is that of a process that has ended.
+func (p *Presence) listen(name string) error {
+	unfinished := name + ".new"
+	if err := os.Remove(unfinished); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := unix.Bind(p.fd, &unix.SockaddrUnix{Name: unfinished}); err != nil {
+		return err
+	}
+	if err := unix.Listen(p.fd, unix.SOMAXCONN); err != nil {
+		return err
+	}
+	return os.Rename(unfinished, name)
+}
+
+// Close ends the presence, as the end of the process does.
+func (p *Presence) Close() { _ = unix.Close(p.fd) }
+
+// launcher returns a channel that is closed when the process that has announced itself has ended, or nil if there was none.
+func launcher(path string) <-chan struct{} {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	ended := make(chan struct{})
+	err = unix.Connect(fd, &unix.SockaddrUnix{Name: path + presenceSuffix})
+	if err == nil {
+		err = unix.SetNonblock(fd, false)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		if errors.Is(err, unix.ECONNREFUSED) {
+			close(ended)
+			return ended
+		}
+		return nil
+	}
+	go func() {
+		defer close(ended)
+		defer func() { _ = unix.Close(fd) }()
+		for err := error(unix.EINTR); errors.Is(err, unix.EINTR); {
+			_, err = unix.Read(fd, make([]byte, 1))
+		}
+	}()
+	return ended
+}
