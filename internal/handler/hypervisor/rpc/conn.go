@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"libvirt.org/go/libvirt"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -51,6 +52,15 @@ type Options struct {
 	Container func(pod types.UID) (string, error)
 	// CheckPeer verifies the process behind a socket. Nil means the real check: QEMU's user, in the cgroup of that container.
 	CheckPeer func(conn *net.UnixConn, pod types.UID) (*hypervisor.Process, error)
+	// Clock has the time that guests are given. Nil means the node's.
+	Clock clock.PassiveClock
+}
+
+func (o *Options) clock() clock.PassiveClock {
+	if o.Clock == nil {
+		return clock.RealClock{}
+	}
+	return o.Clock
 }
 
 // Conn is a connection to the libvirtd of one launcher Pod. It does not mend itself: once it has failed, it is
@@ -93,7 +103,7 @@ func Dial(ctx context.Context, o Options, pod hypervisor.PodRef) (*Conn, error) 
 	c := &Conn{
 		options: o, pod: pod, process: process, guest: guestPoller{kick: make(chan struct{}, 1)},
 		credentials: credentialsSync{kick: make(chan struct{}, 1)}, thaw: thawer{kick: make(chan struct{}, 1)},
-		clock: clockSetter{kick: make(chan struct{}, 1)}, notify: func() {},
+		clock: newClockSetter(o.clock()), notify: func() {},
 	}
 	if c.relay, err = newRelay(o.RelayDir, launcher, c.missedEvents); err != nil {
 		_ = launcher.Close()

@@ -143,27 +143,23 @@ func (c *Conn) openRoot() (*podprocess.Root, error) {
 	return podprocess.OpenRoot(c.process.Dir)
 }
 
-// syncState returns when all that the claim has is on its disk.
+// syncState returns when all that the claim has is on its disk. Whatever links the Pod has put in the way, nothing but the claim is opened.
 func syncState(root *podprocess.Root, files hypervisor.StateFiles) error {
-	dir, err := root.Open(launcherpod.StateDir, unix.O_RDONLY|unix.O_DIRECTORY)
+	dir, err := root.OpenWithin(launcherpod.StateDir, ".")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = dir.Close() }()
+	if files.TPM != "" {
+		if err := findTPMState(root, files.TPM); err != nil {
+			return errors.Join(fmt.Errorf("the TPM's state has not arrived in %s", files.TPM), err)
+		}
+	}
 	claim, err := os.OpenRoot(throughFD(dir))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = claim.Close() }()
-	if files.TPM != "" {
-		within, err := filepath.Rel(launcherpod.StateDir, path.Join(files.TPM, tpmStateFile))
-		if err != nil {
-			return err
-		}
-		if info, err := claim.Stat(within); err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
-			return errors.Join(fmt.Errorf("the TPM's state has not arrived in %s", files.TPM), err)
-		}
-	}
 	entries := 0
 	return fs.WalkDir(claim.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 		if entries++; err != nil || entries > maxStateEntries {
@@ -172,12 +168,29 @@ func syncState(root *podprocess.Root, files hypervisor.StateFiles) error {
 		if !entry.IsDir() && !entry.Type().IsRegular() {
 			return nil
 		}
-		return syncFile(claim, name)
+		return syncFile(root, name)
 	})
 }
 
-func syncFile(claim *os.Root, name string) error {
-	f, err := claim.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+// findTPMState returns an error unless a directory of the claim has the state of a TPM.
+func findTPMState(root *podprocess.Root, dir string) error {
+	within, err := filepath.Rel(launcherpod.StateDir, path.Join(dir, tpmStateFile))
+	if err != nil {
+		return err
+	}
+	f, err := root.OpenWithin(launcherpod.StateDir, within)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
+		return errors.Join(err, errors.New("it is no file, or empty"))
+	}
+	return nil
+}
+
+func syncFile(root *podprocess.Root, name string) error {
+	f, err := root.OpenWithin(launcherpod.StateDir, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // swtpm replaces its files.
 	}
