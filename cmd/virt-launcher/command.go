@@ -99,6 +99,9 @@ func capabilitiesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "capabilities", Short: "Write what guests can have on this node, as libvirt's XML, and exit", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := launcher.GiveUpPrivileges(); err != nil {
+				return err
+			}
 			return launcher.WriteCapabilities(logr.NewContext(cmd.Context(), logger(0)), out)
 		},
 	}

@@ -102,9 +102,11 @@ func place(pod *corev1.PodSpec, s Settings) {
 }
 
 // openKVM lets libvirt of the launcher image open /dev/kvm while it finds out what the node can run. A
-// device plugin cannot hand it out, because the agent behind this container is what offers it: privileged
-// is the only way that Kubernetes has. The container runs libvirt's probe and ends. With emulation it is
-// not privileged.
+// device plugin cannot hand it out, because the agent behind this container is what offers it, and the rules
+// for devices refuse a hostPath to any container but a privileged one: it is the only way that Kubernetes has.
+// Its process is not root, and gives up gaining privileges before it starts libvirt (launcher.GiveUpPrivileges):
+// the API server refuses a manifest with both, and containerd ignores the capabilities and the seccomp profile
+// of a privileged container. It runs libvirt's probe and ends. With emulation it is not privileged.
 func openKVM(pod *corev1.PodSpec, probe *corev1.Container) {
 	probe.SecurityContext = &corev1.SecurityContext{
 		RunAsUser:              probe.SecurityContext.RunAsUser,

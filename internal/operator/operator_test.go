@@ -106,6 +106,11 @@ func TestTheAgentIsNotPrivileged(t *testing.T) {
 		if privileged == emulation {
 			t.Errorf("emulation %t: privileged probe %t", emulation, privileged)
 		}
+		// Not root, and with nothing added: the process gives up the rest by itself.
+		if security := probe.SecurityContext; *security.RunAsUser != 107 || *security.RunAsGroup != 107 || !*security.RunAsNonRoot ||
+			security.Capabilities != nil && len(security.Capabilities.Add) > 0 {
+			t.Errorf("emulation %t: the probe's security context is %+v", emulation, security)
+		}
 		opensKVM := slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == "/dev/kvm" })
 		if opensKVM == emulation {
 			t.Errorf("emulation %t: /dev/kvm mounted %t", emulation, opensKVM)
