@@ -164,3 +164,37 @@ func TestTheDocsNameEveryReason(t *testing.T) {
 		t.Error("no constants of reasons were found")
 	}
 }
+
+var (
+	// module is one in backquotes in the first column of a table, with what may be one of several in braces.
+	module = regexp.MustCompile("`([a-z0-9./_-]+)(?:\\{([a-z0-9,_-]+)\\})?`")
+	// requirement is a direct one in go.mod.
+	requirement  = regexp.MustCompile(`(?m)^\t(\S+) v\S+$`)
+	majorVersion = regexp.MustCompile(`/v[0-9]+$`)
+)
+
+// Whoever adds a library says what for.
+func TestTheRecordOfDependenciesNamesEach(t *testing.T) {
+	named := map[string]bool{}
+	for _, line := range strings.Split(text(t, "docs/adr/0017-dependencies.md"), "\n") {
+		columns := strings.Split(line, "|")
+		if len(columns) != 4 {
+			continue
+		}
+		for _, m := range module.FindAllStringSubmatch(columns[1], -1) {
+			for _, name := range strings.Split(m[2], ",") {
+				named[m[1]+name] = true
+			}
+		}
+	}
+	required := map[string]bool{}
+	for _, r := range requirement.FindAllStringSubmatch(text(t, "go.mod"), -1) {
+		required[majorVersion.ReplaceAllString(r[1], "")] = true
+	}
+	if len(required) == 0 {
+		t.Fatal("go.mod requires nothing")
+	}
+	if diff := cmp.Diff(required, named); diff != "" {
+		t.Errorf("docs/adr/0017-dependencies.md (-go.mod +record):\n%s", diff)
+	}
+}
