@@ -124,15 +124,16 @@ func (w *world) startAgent(mgr ctrl.Manager) {
 	expect(w.t, err)
 	expect(w.t, mgr.Add(incoming))
 	notices := reconciler.NewNotices()
+	answers := hypervisor.NewAnswers()
 	w.connections, err = rpc.NewManager(rpc.Options{
-		PodsDir: w.podsDir, RelayDir: filepath.Join(w.t.TempDir(), "r"), CheckPeer: anyPeer,
+		PodsDir: w.podsDir, RelayDir: filepath.Join(w.t.TempDir(), "r"), CheckPeer: anyPeer, Answers: answers,
 	}, notices.Notify)
 	expect(w.t, err)
 	expect(w.t, mgr.Add(w.connections))
 	guests := reconciler.New(reconciler.Options{
 		Client: &countingClient{mgr.GetClient(), w.writes}, Reader: mgr.GetAPIReader(), Incoming: incoming, Node: thisNode,
 		Facts: facts.Node{Arch: "amd64"}, Arrivals: handover.NewArrivals(), Notify: notices.Notify,
-		Machines: agent.Machines{Manager: w.connections}, Networks: noNetworks{},
+		Machines: agent.Machines{Manager: w.connections}, Answers: answers, Networks: noNetworks{},
 		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: w.podsDir, Pod: pod} },
 		Files:    func(*hypervisor.Process) reconciler.Files { return noFiles{} },
 		Config:   clusterconfig.Default,
