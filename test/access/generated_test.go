@@ -107,7 +107,7 @@ func expectAnswer(t *testing.T, may bool, err error, what any) {
 // TestGeneratedPodsAreLaunchersByVirtControllerOnly makes Pods of all marks at random.
 func TestGeneratedPodsAreLaunchersByVirtControllerOnly(t *testing.T) {
 	installLauncherPolicies(t)
-	g, controller, tenant := newGenerator(), power(t, controllerAccount), power(t, tenant)
+	g, controller, tenant := newGenerator(), withoutRBAC(t, controllerAccount), withoutRBAC(t, tenant)
 	for range 300 {
 		pod := somePod(g.mark)
 		device, first := g.IntN(4) == 0, g.IntN(2) == 0
@@ -123,8 +123,8 @@ func TestGeneratedPodsAreLaunchersByVirtControllerOnly(t *testing.T) {
 // TestGeneratedPodsStayWhatTheyAre changes Pods of all marks at random into others.
 func TestGeneratedPodsStayWhatTheyAre(t *testing.T) {
 	installLauncherPolicies(t)
-	g, controller, tenant := newGenerator(), power(t, controllerAccount), power(t, tenant)
-	collecting := power(t, collector, "system:serviceaccounts:kube-system")
+	g, controller, tenant := newGenerator(), withoutRBAC(t, controllerAccount), withoutRBAC(t, tenant)
+	collecting := withoutRBAC(t, collector, "system:serviceaccounts:kube-system")
 	for range 25 {
 		before := somePod(g.mark)
 		if err := controller.Create(t.Context(), before); err != nil {
@@ -153,8 +153,8 @@ type part struct {
 // TestGeneratedWritesOfVirtAPI puts writes together at random of what its verbs write and of what they do not.
 func TestGeneratedWritesOfVirtAPI(t *testing.T) {
 	installVirtAPIPolicy(t)
-	g, api, ctx := newGenerator(), power(t, apiAccount), t.Context()
-	vm := machineOf(t, "api-generated", v1.RunStrategyHalted)
+	g, api, ctx := newGenerator(), withoutRBAC(t, apiAccount), t.Context()
+	vm := createVM(t, "api-generated", v1.RunStrategyHalted)
 	vmi := runningInstance(t, vm)
 	anywhere := []part{
 		{`{"metadata":{"labels":{"a":"b"}}}`, true}, {`{"metadata":{"annotations":{"a":"b"}}}`, true},

@@ -79,8 +79,8 @@ func launcher(pod *corev1.Pod) {
 	pod.OwnerReferences = []metav1.OwnerReference{ownedBy("vm", true)}
 }
 
-// power is a client with every right: only the policies decide.
-func power(t *testing.T, user string, groups ...string) client.Client {
+// withoutRBAC is a client of a user who has every right: only the policies decide.
+func withoutRBAC(t *testing.T, user string, groups ...string) client.Client {
 	t.Helper()
 	return as(t, user, append(groups, "system:masters")...)
 }
@@ -106,7 +106,7 @@ func installLauncherPolicies(t *testing.T) {
 		})
 	}
 	installPolicies(t, "launcher-pods.yaml", func() error {
-		return power(t, controllerAccount).Create(t.Context(), somePod(asksFor(userfaultfd, false)), client.DryRunAll)
+		return withoutRBAC(t, controllerAccount).Create(t.Context(), somePod(asksFor(userfaultfd, false)), client.DryRunAll)
 	})
 }
 
@@ -132,12 +132,12 @@ func TestOnlyVirtControllerMakesLauncherPods(t *testing.T) {
 			tenant, "root", "system:serviceaccount:team:kubevirt-controller", "system:serviceaccount:kubevirt:kubevirt-handler",
 			"system:serviceaccount:kubevirt:kubevirt-apiserver", "system:serviceaccount:kube-system:replicaset-controller", collector,
 		} {
-			err := power(t, user).Create(t.Context(), somePod(c.change))
+			err := withoutRBAC(t, user).Create(t.Context(), somePod(c.change))
 			if !apierrors.IsForbidden(err) || !strings.Contains(fmt.Sprint(err), c.says) {
 				t.Errorf("%s by %s: got %v, want a refusal about %q", what, user, err, c.says)
 			}
 		}
-		if err := power(t, controllerAccount).Create(t.Context(), somePod(c.change)); err != nil {
+		if err := withoutRBAC(t, controllerAccount).Create(t.Context(), somePod(c.change)); err != nil {
 			t.Errorf("%s by virt-controller: %v", what, err)
 		}
 	}
@@ -178,12 +178,12 @@ func TestOnlyATargetTakesInAPostCopy(t *testing.T) {
 		"a tenant's with the device": somePod(asksFor(userfaultfd, true)),
 	} {
 		for _, user := range []string{controllerAccount, tenant} {
-			if err := power(t, user).Create(t.Context(), pod.DeepCopy()); !apierrors.IsForbidden(err) {
+			if err := withoutRBAC(t, user).Create(t.Context(), pod.DeepCopy()); !apierrors.IsForbidden(err) {
 				t.Errorf("%s by %s: %v", what, user, err)
 			}
 		}
 	}
-	if err := power(t, controllerAccount).Create(t.Context(), somePod(launcher, asksFor(userfaultfd, false))); err != nil {
+	if err := withoutRBAC(t, controllerAccount).Create(t.Context(), somePod(launcher, asksFor(userfaultfd, false))); err != nil {
 		t.Errorf("a target: %v", err)
 	}
 	limited := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "limited-"}}
@@ -202,7 +202,7 @@ func TestOnlyATargetTakesInAPostCopy(t *testing.T) {
 	installPolicies(t, "launcher-pods.yaml", func() error {
 		pod := somePod(noTarget)
 		pod.Namespace = limited.Name
-		err := power(t, controllerAccount).Create(t.Context(), pod, client.DryRunAll)
+		err := withoutRBAC(t, controllerAccount).Create(t.Context(), pod, client.DryRunAll)
 		if apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "LimitRange") {
 			t.Errorf("a launcher with a default: %v", err)
 		}
@@ -226,7 +226,7 @@ func TestATemplateIsNoWayAround(t *testing.T) {
 		t.Fatal(err)
 	}
 	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
-	expectForbidden(t, power(t, "system:serviceaccount:kube-system:replicaset-controller").Create(t.Context(), pod))
+	expectForbidden(t, withoutRBAC(t, "system:serviceaccount:kube-system:replicaset-controller").Create(t.Context(), pod))
 }
 
 // TestPodsStayWhatTheyAre tries to mark Pods that exist, and to take the marks away, by every way that a Pod can be changed.
@@ -235,7 +235,7 @@ func TestPodsStayWhatTheyAre(t *testing.T) {
 	made := func(change func(*corev1.Pod)) *corev1.Pod {
 		t.Helper()
 		pod := somePod(change)
-		if err := power(t, controllerAccount).Create(t.Context(), pod); err != nil {
+		if err := withoutRBAC(t, controllerAccount).Create(t.Context(), pod); err != nil {
 			t.Fatal(err)
 		}
 		return pod
@@ -263,10 +263,10 @@ func TestPodsStayWhatTheyAre(t *testing.T) {
 		pod := made(c.had)
 		changed := pod.DeepCopy()
 		c.change(changed)
-		expectForbidden(t, power(t, tenant).Patch(t.Context(), changed.DeepCopy(), client.MergeFrom(pod)))
-		expectForbidden(t, power(t, tenant).Update(t.Context(), changed.DeepCopy()))
+		expectForbidden(t, withoutRBAC(t, tenant).Patch(t.Context(), changed.DeepCopy(), client.MergeFrom(pod)))
+		expectForbidden(t, withoutRBAC(t, tenant).Update(t.Context(), changed.DeepCopy()))
 		for _, sub := range []string{"status", "ephemeralcontainers"} {
-			err := power(t, tenant).SubResource(sub).Patch(t.Context(), changed.DeepCopy(), client.MergeFrom(pod))
+			err := withoutRBAC(t, tenant).SubResource(sub).Patch(t.Context(), changed.DeepCopy(), client.MergeFrom(pod))
 			if after := livePod(t, pod); err == nil && !sameMarks(after, pod) {
 				t.Errorf("%s by pods/%s: it was taken", what, sub)
 			}
@@ -274,7 +274,7 @@ func TestPodsStayWhatTheyAre(t *testing.T) {
 		if t.Failed() {
 			t.Fatal(what)
 		}
-		if err := power(t, controllerAccount).Patch(t.Context(), changed.DeepCopy(), client.MergeFrom(pod)); err != nil {
+		if err := withoutRBAC(t, controllerAccount).Patch(t.Context(), changed.DeepCopy(), client.MergeFrom(pod)); err != nil {
 			t.Errorf("%s by virt-controller: %v", what, err)
 		}
 	}
@@ -305,10 +305,10 @@ func TestABindingLabelsNoPod(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: namespace, Labels: labels},
 			Target:     corev1.ObjectReference{Kind: "Node", Name: "node"},
 		}
-		expectForbidden(t, power(t, tenant).SubResource("binding").Create(t.Context(), pod, binding.DeepCopy()))
-		expectForbidden(t, power(t, tenant).Create(t.Context(), binding.DeepCopy()))
+		expectForbidden(t, withoutRBAC(t, tenant).SubResource("binding").Create(t.Context(), pod, binding.DeepCopy()))
+		expectForbidden(t, withoutRBAC(t, tenant).Create(t.Context(), binding.DeepCopy()))
 		binding.Labels = nil
-		if err := power(t, "system:kube-scheduler").SubResource("binding").Create(t.Context(), pod, binding); err != nil {
+		if err := withoutRBAC(t, "system:kube-scheduler").SubResource("binding").Create(t.Context(), pod, binding); err != nil {
 			t.Error(err)
 		}
 	}
@@ -321,10 +321,10 @@ func TestOthersWorkWithLauncherPods(t *testing.T) {
 	change := func(what, user string, write func(client.Client, *corev1.Pod) error, had ...func(*corev1.Pod)) {
 		t.Helper()
 		pod := somePod(append([]func(*corev1.Pod){launcher}, had...)...)
-		if err := power(t, controllerAccount).Create(ctx, pod); err != nil {
+		if err := withoutRBAC(t, controllerAccount).Create(ctx, pod); err != nil {
 			t.Fatal(err)
 		}
-		if err := write(power(t, user), pod); err != nil {
+		if err := write(withoutRBAC(t, user), pod); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -359,7 +359,7 @@ func TestOthersWorkWithLauncherPods(t *testing.T) {
 			groups = []string{"system:serviceaccounts", "system:serviceaccounts:kube-system"}
 		}
 		collects := func(write func(client.Client, *corev1.Pod) error) func(client.Client, *corev1.Pod) error {
-			return func(_ client.Client, pod *corev1.Pod) error { return write(power(t, user, groups...), pod) }
+			return func(_ client.Client, pod *corev1.Pod) error { return write(withoutRBAC(t, user, groups...), pod) }
 		}
 		change("an orphan's owner, by "+user, user, collects(patch(podOwner())))
 		change("an owner that goes in the foreground, by "+user, user, collects(patch(func(pod *corev1.Pod) {
@@ -367,14 +367,14 @@ func TestOthersWorkWithLauncherPods(t *testing.T) {
 		})))
 	}
 	adopted := func(c client.Client, pod *corev1.Pod) error {
-		if err := patch(podOwner())(power(t, "system:kube-controller-manager"), pod); err != nil {
+		if err := patch(podOwner())(withoutRBAC(t, "system:kube-controller-manager"), pod); err != nil {
 			return err
 		}
 		return patch(podOwner(ownedBy("vm", true)))(c, livePod(t, pod))
 	}
 	change("an orphan that its VMI takes back", controllerAccount, adopted)
 	change("an orphan that somebody else takes", controllerAccount, func(_ client.Client, pod *corev1.Pod) error {
-		expectForbidden(t, adopted(power(t, tenant), pod))
+		expectForbidden(t, adopted(withoutRBAC(t, tenant), pod))
 		return nil
 	})
 }

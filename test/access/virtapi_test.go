@@ -33,7 +33,7 @@ func runningInstance(t *testing.T, vm *v1.VirtualMachine) *v1.VirtualMachineInst
 	}
 	before := vmi.DeepCopy()
 	vmi.Status.Phase, vmi.Status.NodeName, vmi.Status.EvacuationNodeName = v1.Running, "node", "node"
-	if err := power(t, controllerAccount).Status().Patch(t.Context(), vmi, client.MergeFrom(before)); err != nil {
+	if err := withoutRBAC(t, controllerAccount).Status().Patch(t.Context(), vmi, client.MergeFrom(before)); err != nil {
 		t.Fatal(err)
 	}
 	return vmi
@@ -41,10 +41,10 @@ func runningInstance(t *testing.T, vm *v1.VirtualMachine) *v1.VirtualMachineInst
 
 func installVirtAPIPolicy(t *testing.T) {
 	t.Helper()
-	installPolicies(t, "virt-api.yaml", func() error { return power(t, apiAccount).Create(t.Context(), newVM("none"), client.DryRunAll) })
+	installPolicies(t, "virt-api.yaml", func() error { return withoutRBAC(t, apiAccount).Create(t.Context(), newVM("none"), client.DryRunAll) })
 }
 
-func machineOf(t *testing.T, name string, strategy v1.VirtualMachineRunStrategy) *v1.VirtualMachine {
+func createVM(t *testing.T, name string, strategy v1.VirtualMachineRunStrategy) *v1.VirtualMachine {
 	t.Helper()
 	vm := newVM(name)
 	vm.Spec.RunStrategy = &strategy
@@ -57,15 +57,15 @@ func machineOf(t *testing.T, name string, strategy v1.VirtualMachineRunStrategy)
 // TestVirtAPIWritesWhatItsVerbsWrite carries the verbs out against the policy, so that neither changes without the other.
 func TestVirtAPIWritesWhatItsVerbsWrite(t *testing.T) {
 	installVirtAPIPolicy(t)
-	api := &subresource.API{Client: power(t, apiAccount), Config: clusterconfig.Default}
+	api := &subresource.API{Client: withoutRBAC(t, apiAccount), Config: clusterconfig.Default}
 	verbs := map[string]func(http.ResponseWriter, *http.Request) error{}
 	for _, v := range api.Verbs(nil) {
 		verbs[v.RBACName()] = v.Serve
 	}
-	machineOf(t, "api-halted", v1.RunStrategyHalted)
-	machineOf(t, "api-manual", v1.RunStrategyManual)
-	runningInstance(t, machineOf(t, "api-always", v1.RunStrategyAlways))
-	runningInstance(t, machineOf(t, "api-restarts", v1.RunStrategyAlways))
+	createVM(t, "api-halted", v1.RunStrategyHalted)
+	createVM(t, "api-manual", v1.RunStrategyManual)
+	runningInstance(t, createVM(t, "api-always", v1.RunStrategyAlways))
+	runningInstance(t, createVM(t, "api-restarts", v1.RunStrategyAlways))
 	for _, c := range []struct{ verb, name, body string }{
 		{"virtualmachines/start", "api-halted", ""},
 		{"virtualmachines/start", "api-manual", `{"paused":true}`},
@@ -86,8 +86,8 @@ func TestVirtAPIWritesWhatItsVerbsWrite(t *testing.T) {
 // TestVirtAPIWritesNothingElse asks for what somebody with its token would like to do, and could by RBAC or more.
 func TestVirtAPIWritesNothingElse(t *testing.T) {
 	installVirtAPIPolicy(t)
-	api, ctx := power(t, apiAccount), t.Context()
-	vm := machineOf(t, "api-else", v1.RunStrategyHalted)
+	api, ctx := withoutRBAC(t, apiAccount), t.Context()
+	vm := createVM(t, "api-else", v1.RunStrategyHalted)
 	vmi := runningInstance(t, vm)
 	merge := func(patch string) client.Patch { return client.RawPatch(types.MergePatchType, []byte(patch)) }
 	for _, patch := range []string{
@@ -119,7 +119,7 @@ func TestVirtAPIWritesNothingElse(t *testing.T) {
 		expectForbidden(t, api.Delete(ctx, object))
 	}
 	// The policy is about one account.
-	if err := power(t, "system:serviceaccount:team:kubevirt-apiserver").Patch(ctx, vmi.DeepCopy(), merge(`{"metadata":{"labels":{"a":"b"}}}`)); err != nil {
+	if err := withoutRBAC(t, "system:serviceaccount:team:kubevirt-apiserver").Patch(ctx, vmi.DeepCopy(), merge(`{"metadata":{"labels":{"a":"b"}}}`)); err != nil {
 		t.Error(err)
 	}
 	if err := api.Patch(ctx, vm.DeepCopy(), merge(`{"metadata":{"annotations":{"a":"b"}}}`)); err != nil {
