@@ -4,127 +4,15 @@
 package fieldsupport
 
 import (
-	"os"
-	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
-	"unicode"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
-
-// implementedKubeVirt are the fields of a KubeVirt object's spec that something makes work.
-var implementedKubeVirt = []string{
-	"imageTag", "imageRegistry", "imagePullPolicy", "imagePullSecrets", "uninstallStrategy", "workloads.nodePlacement",
-	"customizeComponents.flags.handler", "customizeComponents.flags.api",
-	"configuration.cpuModel", "configuration.cpuRequest", "configuration.emulatedMachines", "configuration.imagePullPolicy",
-	"configuration.machineType", "configuration.defaultRuntimeClass", "configuration.vmStateStorageClass", "configuration.smbios", "configuration.evictionStrategy",
-	"configuration.additionalGuestMemoryOverheadRatio", "configuration.memBalloonStatsPeriod", "configuration.obsoleteCPUModels",
-	"configuration.virtualMachineInstancesPerNode", "configuration.virtualMachineOptions", "configuration.vmRolloutStrategy",
-	"configuration.supportContainerResources[].resources",
-	"configuration.autoCPULimitNamespaceLabelSelector",
-	"configuration.network.defaultNetworkInterface", "configuration.network.permitBridgeInterfaceOnPodNetwork",
-	"configuration.architectureConfiguration.defaultArchitecture",
-	"configuration.architectureConfiguration.amd64.emulatedMachines", "configuration.architectureConfiguration.amd64.machineType",
-	"configuration.architectureConfiguration.arm64.emulatedMachines", "configuration.architectureConfiguration.arm64.machineType",
-	"configuration.architectureConfiguration.s390x.emulatedMachines", "configuration.architectureConfiguration.s390x.machineType",
-	"configuration.developerConfiguration.featureGates", "configuration.developerConfiguration.disabledFeatureGates",
-	"configuration.developerConfiguration.pvcTolerateLessSpaceUpToPercent", "configuration.developerConfiguration.minimumReservePVCBytes",
-	"configuration.developerConfiguration.memoryOvercommit", "configuration.developerConfiguration.nodeSelectors",
-	"configuration.developerConfiguration.useEmulation", "configuration.developerConfiguration.cpuAllocationRatio",
-	"configuration.developerConfiguration.logVerbosity.virtController", "configuration.developerConfiguration.logVerbosity.virtHandler",
-	"configuration.developerConfiguration.logVerbosity.virtAPI",
-	"configuration.developerConfiguration.logVerbosity.virtLauncher", "configuration.developerConfiguration.logVerbosity.nodeVerbosity",
-	"configuration.migrations.nodeDrainTaintKey", "configuration.migrations.parallelOutboundMigrationsPerNode", "configuration.migrations.parallelMigrationsPerCluster",
-	"configuration.migrations.allowAutoConverge", "configuration.migrations.bandwidthPerMigration", "configuration.migrations.completionTimeoutPerGiB",
-	"configuration.migrations.maxDowntimeMs", "configuration.migrations.progressTimeout", "configuration.migrations.unsafeMigrationOverride",
-	"configuration.migrations.allowPostCopy", "configuration.migrations.allowWorkloadDisruption", "configuration.migrations.disableTLS", "configuration.migrations.network",
-	"configuration.migrations.matchSELinuxLevelOnMigration",
-	"workloadUpdateStrategy.workloadUpdateMethods", "workloadUpdateStrategy.batchEvictionSize", "workloadUpdateStrategy.batchEvictionInterval",
-}
-
-// withoutSwitch are fields in which there is nothing to decide on but a switch that is not implemented.
-var withoutSwitch = []string{
-	"configuration.commonInstancetypesDeployment", "configuration.virtTemplateDeployment", "configuration.persistentReservationConfiguration",
-}
-
-// TestEveryFieldIsDecidedOn keeps a field of the configuration from being passed over in silence. Those of a VMI are held
-// against what the product makes of them, by test/liveness.
-func TestEveryFieldIsDecidedOn(t *testing.T) {
-	for _, tc := range []struct {
-		name        string
-		typ         reflect.Type
-		implemented []string
-		not         []Field
-	}{
-		{"KubeVirt", reflect.TypeFor[v1.KubeVirtSpec](), implementedKubeVirt, KubeVirt},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			decided := slices.Concat(tc.implemented, withoutSwitch)
-			for _, entry := range tc.not {
-				decided = append(decided, entry.Path)
-			}
-			expectDecided(t, tc.typ, decided)
-		})
-	}
-}
-
-// The page about the kind names what has an effect: each field, or one that it is a part of.
-func TestTheDocsNameEveryFieldThatWorks(t *testing.T) {
-	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "spec", "kubevirt.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, found := strings.Cut(string(raw), "## What has an effect")
-	table, _, _ = strings.Cut(table, "\n## ")
-	if !found {
-		t.Fatal("docs/spec/kubevirt.md does not say what has an effect")
-	}
-	named := map[string]bool{}
-	for _, word := range strings.FieldsFunc(table, func(r rune) bool { return !unicode.IsLetter(r) }) {
-		named[word] = true
-	}
-	for _, path := range implementedKubeVirt {
-		parts := strings.Split(strings.ReplaceAll(path, "[]", ""), ".")
-		// These are named for a few of their fields.
-		parts = slices.DeleteFunc(parts, func(part string) bool { return part == "configuration" || part == "developerConfiguration" })
-		if !slices.ContainsFunc(parts, func(part string) bool { return named[part] }) {
-			t.Errorf("docs/spec/kubevirt.md does not name spec.%s, which has an effect", path)
-		}
-	}
-}
-
-func expectDecided(t *testing.T, typ reflect.Type, decided []string) {
-	t.Helper()
-	used := map[string]bool{}
-	// What lies below may be decided on its own, such as one option of a device.
-	below := func(path string) bool {
-		return slices.ContainsFunc(decided, func(d string) bool { return strings.HasPrefix(d, path+".") || strings.HasPrefix(d, path+"[]") })
-	}
-	walkFields(typ, "", func(path string) bool {
-		if slices.Contains(decided, path) {
-			used[path] = true
-			return below(path)
-		}
-		if below(path) {
-			return true
-		}
-		if !slices.ContainsFunc(decided, func(d string) bool { return strings.HasPrefix(path, d+".") }) {
-			t.Errorf("spec.%s is neither implemented nor on the list of what is not", path)
-		}
-		return false
-	})
-	for _, d := range decided {
-		if !used[d] {
-			t.Errorf("spec.%s is on a list but not in the API", d)
-		}
-	}
-}
 
 // walkFields calls visit for each field by its JSON path and goes deeper while visit says so.
 func walkFields(t reflect.Type, prefix string, visit func(string) bool) {

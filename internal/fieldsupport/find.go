@@ -3,7 +3,8 @@
 
 // Package fieldsupport knows which fields of the API nothing implements yet. No such field is passed over in silence:
 // admission warns about it, a VMI that would get something else than it asks for does not start, and
-// docs/compatibility.md lists it. One table serves all three, and a test holds every field of the API against it.
+// docs/compatibility.md lists it. One table serves all three, and test/liveness holds every field of a VMI and of a
+// KubeVirt object against it.
 package fieldsupport
 
 import (

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package liveness_test holds that no field of a VMI's spec is taken and then ignored: each leaf changes what the product
-// makes of a VMI, or it is in the table of what is not implemented, or in the list of what is used elsewhere.
+// Package liveness_test holds that no field of the spec of a VMI or of a KubeVirt object is taken and then ignored: each leaf
+// changes what the product makes of it, or it is in the table of what is not implemented, or in a list of what is used
+// elsewhere.
 package liveness_test
 
 import (
