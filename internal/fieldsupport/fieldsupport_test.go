@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/faults"
 )
 
 // walkFields calls visit for each field by its JSON path and goes deeper while visit says so.
@@ -139,5 +140,17 @@ func expectPrefixes(t *testing.T, got, want []string) {
 		if !strings.HasPrefix(got[i], want[i]) {
 			t.Errorf("got %q, want %q", got[i], want[i])
 		}
+	}
+}
+
+// TestSentencesAreSome: an object decides how many fields it sets.
+func TestSentencesAreSome(t *testing.T) {
+	findings := make([]Finding, faults.Most+7)
+	for i := range findings {
+		findings[i] = Finding{field.NewPath("spec", "list").Index(i), &Field{Reason: "nothing does that"}}
+	}
+	told := Sentences(findings)
+	if want := "and 7 more fields, which are not listed"; len(told) != faults.Most+1 || told[faults.Most] != want {
+		t.Errorf("%d sentences, the last is %q", len(told), told[len(told)-1])
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/faults"
 )
 
 // Effect is what becomes of an object that sets a field.
@@ -114,8 +115,11 @@ func Refusals(findings []Finding) field.ErrorList {
 
 // Sentences are the findings as warnings.
 func Sentences(findings []Finding) []string {
-	sentences := make([]string, 0, len(findings))
-	for _, f := range findings {
+	sentences := make([]string, 0, min(len(findings), faults.Most+1))
+	for i, f := range findings {
+		if i == faults.Most {
+			return append(sentences, fmt.Sprintf("and %d more fields, which are not listed", len(findings)-i))
+		}
 		sentences = append(sentences, f.String())
 	}
 	return sentences

@@ -10,6 +10,7 @@ import (
 	netutils "k8s.io/utils/net"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/faults"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
@@ -85,5 +86,5 @@ func (l *optionList) arguments() ([]string, error) {
 		l.errs = append(l.errs, field.Invalid(l.path, l.bytes,
 			"all options together must have at most 512 bytes, two for each and its value, to fit a packet: shorten them"))
 	}
-	return l.flags, l.errs.ToAggregate()
+	return l.flags, faults.Join(l.errs)
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/faults"
 	"github.com/vireo-project/vireo/internal/fieldsupport"
 )
 
@@ -77,7 +78,7 @@ func unimplemented(s *Scope) *Failure {
 	if len(refused) == 0 {
 		return nil
 	}
-	return &Failure{Reason: fieldsupport.ReasonNotImplemented, Message: refused.ToAggregate().Error()}
+	return &Failure{Reason: fieldsupport.ReasonNotImplemented, Message: faults.Join(refused).Error()}
 }
 
 func decideAlways(s *Scope) action {

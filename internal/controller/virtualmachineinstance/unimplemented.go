@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/vireo-project/vireo/internal/faults"
 	"github.com/vireo-project/vireo/internal/fieldsupport"
 	"github.com/vireo-project/vireo/internal/impossible"
 )
@@ -23,11 +24,11 @@ func refuseUnimplemented(_ context.Context, s *Scope) error {
 	refused := fieldsupport.Refusals(fieldsupport.InVMI(spec, &s.VMI.Spec))
 	refused = append(refused, fieldsupport.Refusals(fieldsupport.InAnnotations(field.NewPath("metadata"), s.VMI.Annotations))...)
 	if len(refused) > 0 {
-		s.Problem = &Problem{Reason: fieldsupport.ReasonNotImplemented, Message: refused.ToAggregate().Error()}
+		s.Problem = &Problem{Reason: fieldsupport.ReasonNotImplemented, Message: faults.Join(refused).Error()}
 		return nil
 	}
 	if wrong := impossible.InVMI(spec, &s.VMI.Spec); len(wrong) > 0 {
-		s.Problem = &Problem{Reason: impossible.Reason, Message: wrong.ToAggregate().Error()}
+		s.Problem = &Problem{Reason: impossible.Reason, Message: faults.Join(wrong).Error()}
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/faults"
 	"github.com/vireo-project/vireo/internal/fieldsupport"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -97,7 +98,7 @@ func (s *Scope) failureBefore(ctx context.Context) (string, error) {
 	case s.passed(v1.MigrationPreparingTarget):
 		return failedTaken, nil
 	case len(s.refusals()) > 0:
-		return s.refusals().ToAggregate().Error(), nil
+		return faults.Join(s.refusals()).Error(), nil
 	case s.Target == nil && begun:
 		return s.lost(ctx)
 	case s.Target != nil && !s.alive(s.Target):

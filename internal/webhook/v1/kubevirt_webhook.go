@@ -17,6 +17,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/faults"
 )
 
 // +kubebuilder:webhook:path=/kubevirt-validate-create,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=kubevirts,verbs=create,versions=v1,name=kubevirt-create-validator.kubevirt.io,admissionReviewVersions=v1
@@ -115,7 +116,7 @@ func judgeKubeVirt(kv *v1.KubeVirt, found ...*field.Error) (admission.Warnings, 
 	if len(errs) == 0 {
 		return told, nil
 	}
-	return told, apierrors.NewInvalid(v1.KubeVirtGroupVersionKind.GroupKind(), kv.Name, errs)
+	return told, faults.Invalid(v1.KubeVirtGroupVersionKind.GroupKind(), kv.Name, errs)
 }
 
 // fieldErrors takes an aggregate apart.

@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/faults"
 	"github.com/vireo-project/vireo/internal/fieldsupport"
 	"github.com/vireo-project/vireo/internal/impossible"
 )
@@ -69,7 +70,7 @@ func changedReservedLabels(before, after map[string]string) []string {
 func warnings(spec, metadata *field.Path, vmi *v1.VirtualMachineInstanceSpec, annotations map[string]string) []string {
 	sentences := fieldsupport.Sentences(fieldsupport.InVMI(spec, vmi))
 	sentences = append(sentences, fieldsupport.Sentences(fieldsupport.InAnnotations(metadata, annotations))...)
-	for _, wrong := range impossible.InVMI(spec, vmi) {
+	for _, wrong := range faults.Some(impossible.InVMI(spec, vmi)) {
 		sentences = append(sentences, wrong.Field+" keeps the VM from starting: "+wrong.ErrorBody())
 	}
 	return sentences

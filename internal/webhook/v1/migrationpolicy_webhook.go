@@ -6,13 +6,13 @@ package v1
 import (
 	"context"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/faults"
 )
 
 // +kubebuilder:webhook:path=/migration-policy-validate-create,mutating=false,failurePolicy=fail,sideEffects=None,groups=migrations.kubevirt.io,resources=migrationpolicies,verbs=create;update,versions=v1alpha1,name=migration-policy-validator.kubevirt.io,admissionReviewVersions=v1
@@ -46,7 +46,7 @@ func (v *migrationPolicyValidator) judge(before, after *v1alpha1.MigrationPolicy
 	if len(errs) == 0 {
 		return nil
 	}
-	return apierrors.NewInvalid(v1alpha1.MigrationPolicyKind.GroupKind(), after.Name, errs)
+	return faults.Invalid(v1alpha1.MigrationPolicyKind.GroupKind(), after.Name, errs)
 }
 
 // checkDowntime refuses a maxDowntimeMs that changes without its feature gate. The words are KubeVirt's.

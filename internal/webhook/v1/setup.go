@@ -2,7 +2,7 @@
 // Copyright The Vireo Authors
 
 // Package v1 holds the admission webhooks of the kubevirt.io/v1 kinds: defaults are resolved into a VMI, and every rule
-// that the CRD's schema cannot express is checked here, with all faults of an object in one answer.
+// that the CRD's schema cannot express is checked here, with the faults of an object in one answer, but no more than faults.Most.
 //
 // A rule is a function of a check and lives in the file of its subject. A field that nothing implements stands in the
 // table of unimplemented.go. Paths and names of the webhooks are KubeVirt's.

@@ -11,7 +11,6 @@ import (
 
 	"gomodules.xyz/jsonpatch/v2"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -19,6 +18,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/faults"
 	"github.com/vireo-project/vireo/internal/fieldsupport"
 )
 
@@ -69,7 +69,7 @@ func (v *vmValidator) validate(ctx context.Context, before, vm *v1.VirtualMachin
 	if len(errs) == 0 {
 		return append(told, faultsOfInstance(path.Child("template"), vm, v.config.Current())...), nil
 	}
-	return told, apierrors.NewInvalid(v1.VirtualMachineGroupVersionKind.GroupKind(), vm.Name, errs)
+	return told, faults.Invalid(v1.VirtualMachineGroupVersionKind.GroupKind(), vm.Name, errs)
 }
 
 // ValidateUpdate implements admission.Validator. A VM that is going away, or whose spec stays as it is, always passes: a
@@ -144,10 +144,10 @@ func faultsOfTemplate(
 	vmi := &v1.VirtualMachineInstance{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
 	vmi.Namespace, vmi.Name = namespace, name
 	setDefaults(vmi, config)
-	faults := validateInstance(path.Child("spec"), &vmi.Spec, config)
-	faults = append(faults, validateAnnotations(path.Child("metadata"), &vmi.ObjectMeta, config)...)
-	warnings := make([]string, 0, len(faults))
-	for _, fault := range faults {
+	found := validateInstance(path.Child("spec"), &vmi.Spec, config)
+	found = append(found, validateAnnotations(path.Child("metadata"), &vmi.ObjectMeta, config)...)
+	warnings := make([]string, 0, min(len(found), faults.Most))
+	for _, fault := range faults.Some(found) {
 		warnings = append(warnings, fmt.Sprintf("%s keeps the VM from starting: %s", fault.Field, fault.Detail))
 	}
 	return warnings

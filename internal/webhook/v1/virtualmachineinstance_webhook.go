@@ -7,13 +7,13 @@ import (
 	"context"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/faults"
 )
 
 // +kubebuilder:webhook:path=/virtualmachineinstances-mutate,mutating=true,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstances,verbs=create,versions=v1,name=virtualmachineinstances-mutator.kubevirt.io,admissionReviewVersions=v1
@@ -88,5 +88,5 @@ func invalidVMI(vmi *v1.VirtualMachineInstance, errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return apierrors.NewInvalid(v1.VirtualMachineInstanceGroupVersionKind.GroupKind(), vmi.Name, errs)
+	return faults.Invalid(v1.VirtualMachineInstanceGroupVersionKind.GroupKind(), vmi.Name, errs)
 }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/faults"
 	"github.com/vireo-project/vireo/internal/fieldsupport"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -51,7 +52,7 @@ var _ admission.Validator[*v1.VirtualMachineInstanceMigration] = (*migrationVali
 func (v *migrationValidator) ValidateCreate(ctx context.Context, m *v1.VirtualMachineInstanceMigration) (admission.Warnings, error) {
 	path := field.NewPath("spec")
 	if errs := v.faults(ctx, path, &m.Spec); len(errs) > 0 {
-		return nil, apierrors.NewInvalid(v1.VirtualMachineInstanceMigrationGroupVersionKind.GroupKind(), m.Name, errs)
+		return nil, faults.Invalid(v1.VirtualMachineInstanceMigrationGroupVersionKind.GroupKind(), m.Name, errs)
 	}
 	told := fieldsupport.Sentences(fieldsupport.InMigration(path, &m.Spec))
 	vmi := &v1.VirtualMachineInstance{}
@@ -128,7 +129,7 @@ func (v *migrationValidator) ValidateUpdate(
 	if len(errs) == 0 {
 		return nil, nil
 	}
-	return nil, apierrors.NewInvalid(v1.VirtualMachineInstanceMigrationGroupVersionKind.GroupKind(), after.Name, errs)
+	return nil, faults.Invalid(v1.VirtualMachineInstanceMigrationGroupVersionKind.GroupKind(), after.Name, errs)
 }
 
 // ValidateDelete implements admission.Validator; that is how a migration is aborted.

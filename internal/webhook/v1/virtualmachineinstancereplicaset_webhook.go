@@ -7,7 +7,6 @@ import (
 	"context"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -15,6 +14,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/faults"
 )
 
 // +kubebuilder:webhook:path=/virtualmachinereplicaset-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstancereplicasets,verbs=create;update,versions=v1,name=virtualmachinereplicaset-validator.kubevirt.io,admissionReviewVersions=v1
@@ -37,7 +37,7 @@ func (v *replicaSetValidator) ValidateCreate(
 		name := set.Name + "xxxxx" // as long as those of its VMIs
 		return append(told, faultsOfTemplate(path.Child("template"), set.Namespace, name, set.Spec.Template, config)...), nil
 	}
-	return told, apierrors.NewInvalid(v1.VirtualMachineInstanceReplicaSetGroupVersionKind.GroupKind(), set.Name, errs)
+	return told, faults.Invalid(v1.VirtualMachineInstanceReplicaSetGroupVersionKind.GroupKind(), set.Name, errs)
 }
 
 // ValidateUpdate implements admission.Validator. What leaves the template and the selector as they are always passes: a
