@@ -132,8 +132,24 @@ func TestPortForwardUDP(t *testing.T) {
 	}
 }
 
+// endingReader closes a channel when its end is read.
+type endingReader struct {
+	io.Reader
+	ended chan struct{}
+	once  sync.Once
+}
+
+func (r *endingReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if err != nil {
+		r.once.Do(func() { close(r.ended) })
+	}
+	return n, err
+}
+
 func TestPortForwardStdio(t *testing.T) {
 	s := virtctltest.NewServer(t)
+	input := &endingReader{Reader: strings.NewReader("hello\n"), ended: make(chan struct{})}
 	s.Stream(vmPath+"portforward/80/tcp", func(ctx context.Context, socket *websocket.Conn, _ *http.Request) error {
 		conn := virtctltest.Conn(ctx, socket)
 		request, err := bufio.NewReader(conn).ReadString('\n')
@@ -141,11 +157,17 @@ func TestPortForwardStdio(t *testing.T) {
 			return err
 		}
 		// The input has ended when the answer comes: it must not be cut off.
-		time.Sleep(100 * time.Millisecond)
+		<-input.ended
+		go func() { _, _ = io.Copy(io.Discard, conn) }() // reads the answers to the pings
+		for range 20 {
+			if err := socket.Ping(ctx); err != nil {
+				return err
+			}
+		}
 		_, err = fmt.Fprintf(conn, "you said %s", request)
 		return err
 	})
-	got := s.RunWith(t.Context(), virtctl.Execute, strings.NewReader("hello\n"), "port-forward", "--stdio=true", "vm/demo", "80")
+	got := s.RunWith(t.Context(), virtctl.Execute, input, "port-forward", "--stdio=true", "vm/demo", "80")
 	if want := (virtctltest.Result{Out: "you said hello\n"}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

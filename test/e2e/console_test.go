@@ -88,8 +88,12 @@ var _ = Describe("A person at a running guest", Ordered, ContinueOnFailure, func
 	}
 	expectStands := func(ctx context.Context) {
 		GinkgoHelper()
-		time.Sleep(2 * time.Second) // what was on its way has arrived
-		before := count()
+		before := -1
+		Eventually(func() bool { // what was on its way has arrived
+			last := before
+			before = count()
+			return before == last
+		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(2*time.Second).Should(BeTrue(), "the guest goes on counting")
 		Consistently(count).WithContext(ctx).WithTimeout(6 * time.Second).WithPolling(pollInterval).Should(Equal(before))
 	}
 	expectGoesOn := func(ctx context.Context) {

@@ -6,7 +6,7 @@ package handover
 import (
 	"context"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/handler/hypervisor"
@@ -31,26 +31,29 @@ func (m *slowMachine) CopyProgress(ctx context.Context, _ string) (*hypervisor.C
 
 // A call to libvirt that is given up costs the connection.
 func TestALookAtACopyIsNotGivenUpWhenTheCopyEnds(t *testing.T) {
-	machine := &slowMachine{asked: make(chan struct{}), answer: make(chan struct{}), gaveUp: make(chan error, 1)}
-	vmi := &v1.VirtualMachineInstance{}
-	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{}
-	copies := NewCopies(CopiesOptions{})
-	ctx, copied := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		copies.watch(ctx, &Copy{vmi: vmi, machine: machine}, copied)
-	}()
-	<-machine.asked
-	copied()
-	select {
-	case err := <-machine.gaveUp:
-		t.Fatalf("the call was given up: %v", err)
-	case <-time.After(50 * time.Millisecond):
-	}
-	close(machine.answer)
-	if err := <-machine.gaveUp; err != nil {
-		t.Fatalf("the call was given up: %v", err)
-	}
-	<-ended
+	synctest.Test(t, func(t *testing.T) {
+		machine := &slowMachine{asked: make(chan struct{}), answer: make(chan struct{}), gaveUp: make(chan error, 1)}
+		vmi := &v1.VirtualMachineInstance{}
+		vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{}
+		copies := NewCopies(CopiesOptions{})
+		ctx, copied := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			copies.watch(ctx, &Copy{vmi: vmi, machine: machine}, copied)
+		}()
+		<-machine.asked
+		copied()
+		synctest.Wait()
+		select {
+		case err := <-machine.gaveUp:
+			t.Fatalf("the call was given up: %v", err)
+		default:
+		}
+		close(machine.answer)
+		if err := <-machine.gaveUp; err != nil {
+			t.Fatalf("the call was given up: %v", err)
+		}
+		<-ended
+	})
 }
