@@ -4,6 +4,7 @@
 package domain
 
 import (
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +26,22 @@ type topology struct{ sockets, maxSockets, cores, threads uint }
 
 func (t topology) vcpus() uint    { return t.sockets * t.cores * t.threads }
 func (t topology) maxVCPUs() uint { return t.maxSockets * t.cores * t.threads }
+
+// maxVCPUs is how many vCPUs QEMU gives a guest at most. Source: qemu docs/system/i386, the Q35 machine.
+const maxVCPUs = 4096
+
+// check refuses a topology of more vCPUs than there can be, before anything lists them: the agent would not have the memory.
+func (t topology) check() error {
+	count := uint(1)
+	for _, factor := range []uint{t.maxSockets, t.cores, t.threads} {
+		if factor > maxVCPUs || count*factor > maxVCPUs {
+			return field.Invalid(cpuPath, fmt.Sprintf("%d sockets with %d cores with %d threads", t.maxSockets, t.cores, t.threads),
+				fmt.Sprintf("a guest can have %d vCPUs at most, those of maxSockets included", maxVCPUs))
+		}
+		count *= factor
+	}
+	return nil
+}
 
 // topologyOf takes the topology from spec.domain.cpu, or as many sockets as the resources name CPUs.
 func topologyOf(spec *v1.DomainSpec) topology {
@@ -52,6 +69,9 @@ func cpusFromResources(resources v1.ResourceRequirements) uint {
 
 func configureCPU(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
 	t := topologyOf(&vmi.Spec.Domain)
+	if err := t.check(); err != nil {
+		return err
+	}
 	domain.VCPU = &libvirtxml.DomainVCPU{Placement: "static", Value: t.maxVCPUs()}
 	if t.maxSockets > t.sockets {
 		domain.VCPU.Current = t.vcpus()

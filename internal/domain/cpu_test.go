@@ -12,6 +12,7 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/domain"
 )
 
 func TestCPUTopology(t *testing.T) {
@@ -52,6 +53,26 @@ func TestCPUHotplugTopology(t *testing.T) {
 		{Id: ptr.To[uint](2), Enabled: "no", Hotpluggable: "yes"},
 		{Id: ptr.To[uint](3), Enabled: "no", Hotpluggable: "yes"},
 	}})
+}
+
+// TestTooManyVCPUs: the agent lists the sockets that can be plugged, and any number of them can be asked for.
+func TestTooManyVCPUs(t *testing.T) {
+	const many = 5000
+	for name, cpu := range map[string]v1.CPU{
+		"to be plugged": {Sockets: 1, MaxSockets: many, Cores: 1, Threads: 1},
+		"at the start":  {Sockets: many, Cores: 1, Threads: 1},
+		"by cores":      {Sockets: 1, MaxSockets: 100, Cores: 100, Threads: 1},
+		"by threads":    {Sockets: 1, MaxSockets: 2, Cores: 2, Threads: many},
+	} {
+		t.Run(name, func(t *testing.T) {
+			makeGuest().domainSpec(func(d *v1.DomainSpec) { d.CPU = &cpu }).expectRefused(t, "spec.domain.cpu", "4096")
+		})
+	}
+	vmi := &v1.VirtualMachineInstance{}
+	vmi.Spec.Domain.CPU = &v1.CPU{Sockets: many, Realtime: &v1.Realtime{}}
+	if vcpus, err := domain.RealtimeVCPUs(vmi); err == nil {
+		t.Errorf("%d vCPUs are realtime", len(vcpus))
+	}
 }
 
 func TestCPUModel(t *testing.T) {

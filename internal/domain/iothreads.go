@@ -4,6 +4,8 @@
 package domain
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"libvirt.org/go/libvirtxml"
@@ -31,6 +33,10 @@ func configureIOThreads(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirt
 	return nil
 }
 
+// maxIOThreads is four times as many as a disk has queues at most. Each disk lists all of them: for any number the agent would not have the
+// memory. Source: qemu include/hw/virtio/virtio.h, VIRTIO_QUEUE_MAX.
+const maxIOThreads = 4096
+
 func planIOThreads(spec *v1.DomainSpec) (ioThreadPlan, error) {
 	dedicated, pooled, err := splitByIOThread(spec.Devices.Disks)
 	if err != nil {
@@ -54,7 +60,12 @@ func planIOThreads(spec *v1.DomainSpec) (ioThreadPlan, error) {
 			return ioThreadPlan{}, field.Required(domainPath.Child("ioThreads", "supplementalPoolThreadCount"),
 				"the policy supplementalPool needs the number of threads")
 		}
-		return supplementalPool(append(dedicated, pooled...), uint(*spec.IOThreads.SupplementalPoolThreadCount)), nil
+		count := *spec.IOThreads.SupplementalPoolThreadCount
+		if count > maxIOThreads {
+			return ioThreadPlan{}, field.Invalid(domainPath.Child("ioThreads", "supplementalPoolThreadCount"), count,
+				fmt.Sprintf("must be at most %d", maxIOThreads))
+		}
+		return supplementalPool(append(dedicated, pooled...), uint(count)), nil
 	}
 	return ioThreadPlan{}, field.NotSupported(path, policy, []v1.IOThreadsPolicy{
 		v1.IOThreadsPolicyShared, v1.IOThreadsPolicyAuto, v1.IOThreadsPolicySupplementalPool,

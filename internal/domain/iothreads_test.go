@@ -82,6 +82,10 @@ func TestIOThreadsOfASupplementalPool(t *testing.T) {
 func TestIOThreadsRefused(t *testing.T) {
 	threeDisks(func(d *v1.DomainSpec) { d.IOThreadsPolicy = ptr.To(v1.IOThreadsPolicySupplementalPool) }).
 		expectRefused(t, "spec.domain.ioThreads.supplementalPoolThreadCount", "number of threads")
+	threeDisks(func(d *v1.DomainSpec) {
+		d.IOThreadsPolicy = ptr.To(v1.IOThreadsPolicySupplementalPool)
+		d.IOThreads = &v1.DiskIOThreads{SupplementalPoolThreadCount: ptr.To[uint32](5000)}
+	}).expectRefused(t, "spec.domain.ioThreads.supplementalPoolThreadCount", "at most 4096")
 	threeDisks(func(d *v1.DomainSpec) { d.IOThreadsPolicy = ptr.To[v1.IOThreadsPolicy]("many") }).
 		expectRefused(t, "spec.domain.ioThreadsPolicy", "auto")
 	onSATA := diskOn("a", v1.DiskBusSATA)

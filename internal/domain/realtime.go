@@ -43,7 +43,11 @@ func RealtimeVCPUs(vmi *v1.VirtualMachineInstance) ([]uint, error) {
 	if cpu == nil || cpu.Realtime == nil {
 		return nil, nil
 	}
-	vcpus, mask := topologyOf(&vmi.Spec.Domain).vcpus(), strings.TrimSpace(cpu.Realtime.Mask)
+	t := topologyOf(&vmi.Spec.Domain)
+	if err := t.check(); err != nil {
+		return nil, err
+	}
+	vcpus, mask := t.vcpus(), strings.TrimSpace(cpu.Realtime.Mask)
 	if mask == "" {
 		mask = "0-" + strconv.FormatUint(uint64(vcpus-1), 10)
 	}

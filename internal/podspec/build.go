@@ -106,7 +106,7 @@ func check(vmi *v1.VirtualMachineInstance, cfg Config) error {
 	case cfg.LauncherImage == "":
 		return ErrNoLauncherImage
 	default:
-		return checkReserved(vmi, cfg)
+		return errors.Join(checkReserved(vmi, cfg), checkAffinity(vmi, cfg))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -251,8 +252,15 @@ func TestBuildRefuses(t *testing.T) {
 		cfg  podspec.Config
 		want string
 	}{
-		"no UID":         {builder.MakeVMI("vm").Obj(), config(), "UID"},
-		"no image":       {makeVMI().Obj(), podspec.Config{}, "--launcher-image"},
+		"no UID":   {builder.MakeVMI("vm").Obj(), config(), "UID"},
+		"no image": {makeVMI().Obj(), podspec.Config{}, "--launcher-image"},
+		"affinity times features": {makeVMI().With(func(vmi *v1.VirtualMachineInstance) {
+			place(vmi)
+			vmi.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms = make([]corev1.NodeSelectorTerm, 200)
+			for i := range 200 {
+				vmi.Spec.Domain.CPU.Features = append(vmi.Spec.Domain.CPU.Features, v1.CPUFeature{Name: "f" + strconv.Itoa(i), Policy: "forbid"})
+			}
+		}).Obj(), config(), "nodeSelectorTerms"},
 		"unknown volume": {makeVMI().Volume("x", v1.VolumeSource{Sysprep: &v1.SysprepSource{}}).Obj(), config(), "volume x"},
 		"two service accounts": {makeVMI().With(holdsFiles).With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.ServiceAccountName = "other"

@@ -4,6 +4,7 @@
 package podspec
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -105,6 +106,23 @@ func affinity(vmi *v1.VirtualMachineInstance, cfg Config) *corev1.Affinity {
 		}
 	}
 	return out
+}
+
+// maxUnwanted is how many labels that a node must not have a Pod can name: those of each nodeSelectorTerm count. The API server stores no
+// Pod that has more.
+const maxUnwanted = 20_000
+
+// checkAffinity refuses a product of two long lists, for which virt-controller would not have the memory.
+func checkAffinity(vmi *v1.VirtualMachineInstance, cfg Config) error {
+	if vmi.Spec.Affinity == nil || vmi.Spec.Affinity.NodeAffinity == nil || vmi.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return nil
+	}
+	terms := vmi.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	if unwanted := unwantedLabels(vmi, cfg); len(terms)*len(unwanted) > maxUnwanted {
+		return fmt.Errorf("each of %d nodeSelectorTerms of spec.affinity would name %d labels that forbidden CPU features ask for, which is too "+
+			"large for a Pod: shorten one of the lists", len(terms), len(unwanted))
+	}
+	return nil
 }
 
 func unwantedLabels(vmi *v1.VirtualMachineInstance, cfg Config) []string {
