@@ -36,7 +36,7 @@ const (
 	GatePortRanges     = "PortRangesSpec"
 	// GateMemoryOverheadReport reports the memory that a launcher Pod has beyond its guest's.
 	GateMemoryOverheadReport = "VmiMemoryOverheadReport"
-	// GateStallDetection allows to change maxDowntimeMs.
+	// GateStallDetection allows to change maxDowntimeMs, and ends migrations that have stalled at a good moment.
 	GateStallDetection = "MigrationStallDetection"
 	// GateExternalNetResources leaves it to another component to add the resources of networks to Pods.
 	GateExternalNetResources = "ExternalNetResourceInjection"

@@ -49,6 +49,8 @@ type rules struct {
 	disruption, postCopy bool
 	// autoConverge has QEMU slow the guest down.
 	autoConverge bool
+	// stall is how a copy that gets nowhere is found and ended, with the feature gate MigrationStallDetection, or nil.
+	stall *stallOptions
 }
 
 func rulesOf(c *v1.VMIMConfigurationOptions) rules {
@@ -103,6 +105,8 @@ type convergence struct {
 	// shortest is how many bytes the shortest pass sent, and shortestIn is the pass in which that was known.
 	shortest, shortestIn uint64
 
+	// stall is what is known with the feature gate, or nil.
+	stall *stall
 	// downtime is how long the guest may stand still now, and raisedIn the pass in which that was allowed.
 	downtime time.Duration
 	raisedIn uint64
@@ -126,8 +130,12 @@ const (
 
 func newConvergence(r rules, now time.Time) *convergence {
 	c := &convergence{rules: r, began: now, moved: now, gained: now, mode: v1.MigrationPreCopy}
+	first := firstDowntime
+	if r.stall != nil {
+		c.stall, first = &stall{stallOptions: *r.stall}, stallDowntime
+	}
 	if r.downtime > 0 {
-		c.downtime = min(r.downtime, firstDowntime)
+		c.downtime = min(r.downtime, first)
 	}
 	return c
 }
@@ -178,6 +186,9 @@ func (c *convergence) judge(now time.Time, p *hypervisor.CopyProgress) (step, st
 		// The target's guest runs. To end this now would lose it.
 		return goOn, ""
 	}
+	if c.stall != nil {
+		return c.judgeStall(now, p)
+	}
 	limit := c.limit(p)
 	late := limit > 0 && now.Sub(c.began) > limit
 	stuck := c.rules.stuck > 0 && now.Sub(c.gained) > c.rules.stuck
@@ -192,10 +203,7 @@ func (c *convergence) judge(now time.Time, p *hypervisor.CopyProgress) (step, st
 		} else {
 			why = fmt.Sprintf("%s, %s", c.standstill(now, p), why)
 		}
-		if c.rules.postCopy {
-			return postCopy, why
-		}
-		return stopAndCopy, why
+		return c.disturb(why)
 	case stuck:
 		return giveUp, fmt.Sprintf("Live migration stuck for %d seconds and has been aborted", int64(now.Sub(c.gained).Seconds()))
 	case late:
@@ -253,16 +261,21 @@ func rates(p *hypervisor.CopyProgress) string {
 
 // limit is how long the whole may take. A guest that stands still gets as long again.
 func (c *convergence) limit(p *hypervisor.CopyProgress) time.Duration {
+	limit := c.sized(p)
+	if c.mode == v1.MigrationPaused {
+		limit *= 2
+	}
+	return limit
+}
+
+// sized is how long the whole may take by its size. 0 is forever.
+func (c *convergence) sized(p *hypervisor.CopyProgress) time.Duration {
 	most := uint64(1 << 50)
 	if c.rules.most > 0 {
 		most = min(c.rules.most, most)
 	}
 	size := min(p.Memory.Total, most) + min(p.Disk.Total, most)
-	limit := migrationpolicy.Limit(min(size, most), c.rules.perGiB)
-	if c.mode == v1.MigrationPaused {
-		limit *= 2
-	}
-	return limit
+	return migrationpolicy.Limit(min(size, most), c.rules.perGiB)
 }
 
 // String is the step in words.

@@ -43,6 +43,8 @@ type Copies struct {
 	left func(ctx context.Context, vmi *v1.VirtualMachineInstance)
 	// tell tells the VMI's user what happens to the guest.
 	tell Tell
+	// detectStalls says whether the feature gate MigrationStallDetection is on.
+	detectStalls func() bool
 	// sum reads the files of images.
 	sum SumFile
 	now func() time.Time
@@ -68,6 +70,8 @@ type CopiesOptions struct {
 	Declare func(ctx context.Context, vmi *v1.VirtualMachineInstance, mode v1.MigrationMode) error
 	// Left is called when a guest was handed over, with what was known when it began, on a goroutine of its own.
 	Left func(ctx context.Context, vmi *v1.VirtualMachineInstance)
+	// DetectStalls says whether the feature gate MigrationStallDetection is on. Nil means no.
+	DetectStalls func() bool
 	// Sum reads a file of a launcher Pod.
 	Sum SumFile
 	// Tell tells the VMI's user what is done to bring a migration to an end, why, and what it took: a handful of times at most.
@@ -78,7 +82,7 @@ type CopiesOptions struct {
 func NewCopies(o CopiesOptions) *Copies {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Copies{
-		peers: o.Peers, notify: o.Notify, declare: o.Declare, left: o.Left, tell: o.Tell, sum: o.Sum, now: time.Now, ctx: ctx, stop: stop, copies: map[types.UID]*Copy{},
+		peers: o.Peers, detectStalls: o.DetectStalls, notify: o.Notify, declare: o.Declare, left: o.Left, tell: o.Tell, sum: o.Sum, now: time.Now, ctx: ctx, stop: stop, copies: map[types.UID]*Copy{},
 	}
 }
 
@@ -293,6 +297,9 @@ func (c *Copies) request(ctx context.Context, begun *Copy, m Migration, d *Desti
 	configure(r, begun.vmi, options)
 	begun.rules = rulesOf(options)
 	begun.rules.most = migrationpolicy.MostToCopy(begun.vmi)
+	if c.detectStalls != nil && c.detectStalls() {
+		begun.rules.stall = stallOptionsOf(options)
+	}
 	if r.PostCopy && !d.PostCopy {
 		// QEMU there would refuse the whole migration.
 		r.PostCopy = false

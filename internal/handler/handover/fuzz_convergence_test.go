@@ -53,6 +53,7 @@ func FuzzConvergence(f *testing.F) {
 	}
 	f.Add(int64(150), int64(150), uint64(500), uint64(8*gib), uint8(0), seed(0, 1, 9, 2*gib, gib, gib, 100<<20, 0, 0, 0))
 	f.Add(int64(1), int64(0), uint64(0), uint64(0), uint8(3), seed(1, 1, 9, 1<<63, 9, 9, 9, 1<<63, 9, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+	f.Add(int64(150), int64(0), uint64(900), uint64(8*gib), uint8(4), seed(0, 1, 9, 2*gib, gib, gib, 100<<20, 0, 0, 0))
 	f.Add(int64(365*24*3600), int64(0), uint64(900), uint64(1<<50), uint8(1), seed(0, 1, 9, 1<<50, 9, 9, 9, 1<<50, 9, 9))
 	f.Fuzz(func(t *testing.T, perGiB, stuck int64, downtime, most uint64, allowed uint8, data []byte) {
 		options := v1.VMIMConfigurationOptions{CompletionTimeoutPerGiB: &perGiB, ProgressTimeout: &stuck, MaxDowntimeMs: &downtime}
@@ -60,12 +61,15 @@ func FuzzConvergence(f *testing.F) {
 		options.AllowWorkloadDisruption, options.AllowPostCopy = &disruption, &postCopies
 		r := rulesOf(&options)
 		r.most = most
+		if allowed&4 != 0 {
+			r.stall = stallOptionsOf(&options)
+		}
 		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		c := newConvergence(r, now)
 		reported := reports(data)
 		for len(reported) > 0 {
 			now = now.Add(time.Second)
-			if got := judged(t, c, now, reported.progress()); got == giveUp && now.Sub(c.began) <= min(orForever(r.perGiB), orForever(r.stuck)) {
+			if got := judged(t, c, now, reported.progress()); got == giveUp && r.stall == nil && now.Sub(c.began) <= min(orForever(r.perGiB), orForever(r.stuck)) {
 				t.Fatalf("it is given up after %s", now.Sub(c.began))
 			}
 		}
@@ -79,6 +83,9 @@ func FuzzConvergence(f *testing.F) {
 		}
 		for range 2 {
 			now = now.Add(2*atMost(r.perGiB, gibs) + time.Second)
+			if r.stall != nil {
+				now = now.Add(r.stall.switchover)
+			}
 			got := judged(t, c, now, &hypervisor.CopyProgress{
 				Iteration: 1, Memory: hypervisor.CopyAmount{Total: 1 << 63, Processed: 1, Remaining: 1 << 63},
 			})

@@ -121,6 +121,7 @@ func New(o Options) *Reconciler {
 	r := &Reconciler{Options: o, memory: map[types.UID]*podMemory{}, api: turns.New(apiTurns)}
 	r.copies = handover.NewCopies(handover.CopiesOptions{
 		Peers: o.Peers, Notify: o.Notify, Declare: r.declareMode, Left: r.giveAway, Sum: o.Sum, Tell: r.tell,
+		DetectStalls: func() bool { return o.Config().IsEnabled(clusterconfig.GateStallDetection) },
 	})
 	return r
 }

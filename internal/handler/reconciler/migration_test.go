@@ -520,6 +520,30 @@ var _ = Describe("A guest that moves to another node", func() {
 		Expect(c.expectStayed().FailureReason).To(ContainSubstring("not completed after 1 seconds"))
 	})
 
+	It("gives up at once a copy that has stalled and would take too long to end, with the feature gate", func() {
+		c := newMigratingGuest().prepare()
+		c.sourceA.detectsStalls.Store(true)
+		_, release := c.launcher.Slow("perform")
+		defer release()
+		progress := hypervisor.CopyProgress{Iteration: 1, Memory: hypervisor.CopyAmount{
+			Total: 1 << 30, Processed: 1, Remaining: 100 << 20, BytesPerSecond: 10 << 20,
+		}}
+		c.launcher.SetProgress(progress)
+		c.moveOn(func(m *v1.VirtualMachineInstanceMigrationState) {
+			downtime, window := uint64(900), uint64(0)
+			m.VMIMConfigurationOptions.MaxDowntimeMs = &downtime
+			m.VMIMConfigurationOptions.ExperimentalMigrationOptions = &v1.ExperimentalMigrationOptions{
+				StallDetector: &v1.StallDetectorOptions{StallProgressTimeout: &window},
+			}
+		})
+		Eventually(func() bool {
+			progress.Iteration++
+			c.launcher.SetProgress(progress)
+			return c.state().Failed
+		}).Should(BeTrue())
+		Expect(c.expectStayed().FailureReason).To(HavePrefix("Migration aborted: estimated downtime"))
+	})
+
 	It("stands still for the rest if it may be disturbed", func() {
 		c := newMigratingGuest().prepare()
 		_, release := c.launcher.Slow("perform")

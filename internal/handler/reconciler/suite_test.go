@@ -111,6 +111,8 @@ type agent struct {
 	fate *fate
 	// noReads says that the API server does not answer what is asked past the cache.
 	noReads atomic.Bool
+	// detectsStalls says that the feature gate MigrationStallDetection is on.
+	detectsStalls atomic.Bool
 	// ahead is how far the agent's clock is ahead.
 	ahead atomic.Int64
 	// stopped is what its clock shows while it stands still.
@@ -118,6 +120,15 @@ type agent struct {
 	stop    func()
 	// guests is the agent's reconciler.
 	guests *reconciler.Reconciler
+}
+
+// config is the cluster's configuration as the agent sees it.
+func (a *agent) config() clusterconfig.Config {
+	config := clusterconfig.Default()
+	if a.detectsStalls.Load() {
+		config.FeatureGates = clusterconfig.NewFeatureGates([]string{clusterconfig.GateStallDetection}, nil)
+	}
+	return config
 }
 
 // agentClock is the real clock, put forward, or one that stands still.
@@ -177,7 +188,7 @@ func startAgentOn(node string, launchers *fake.Node, f *fate) *agent {
 		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: podsDir, Pod: pod} },
 		Files:    func(*hypervisor.Process) reconciler.Files { return fakeFiles{a} },
 		Sum:      sumFile(launchers),
-		Config:   clusterconfig.Default,
+		Config:   a.config,
 		Recorder: recorders{a.recorder, sent},
 		Clock:    agentClock{a},
 		ExclusiveCPUs: func(_ context.Context, pod types.NamespacedName, container string) ([]uint, error) {

@@ -6,11 +6,13 @@ package v1
 import (
 	"context"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/faults"
 )
@@ -43,10 +45,22 @@ func (*migrationPolicyValidator) ValidateDelete(context.Context, *v1alpha1.Migra
 func (v *migrationPolicyValidator) judge(before, after *v1alpha1.MigrationPolicy) error {
 	enabled := v.config.Current().IsEnabled(clusterconfig.GateStallDetection)
 	errs := checkDowntime(field.NewPath("spec", "maxDowntimeMs"), before.Spec.MaxDowntimeMs, after.Spec.MaxDowntimeMs, enabled)
+	if had, has := stallDetector(before), stallDetector(after); has != nil && !equality.Semantic.DeepEqual(had, has) && !enabled {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "experimental", "stallDetector"),
+			"experimental.stallDetector cannot be modified without enabling the "+clusterconfig.GateStallDetection+" feature gate"))
+	}
 	if len(errs) == 0 {
 		return nil
 	}
 	return faults.Invalid(v1alpha1.MigrationPolicyKind.GroupKind(), after.Name, errs)
+}
+
+// stallDetector is what a policy says about it, or nil.
+func stallDetector(policy *v1alpha1.MigrationPolicy) *v1.StallDetectorOptions {
+	if policy.Spec.ExperimentalMigrationOptions == nil {
+		return nil
+	}
+	return policy.Spec.ExperimentalMigrationOptions.StallDetector
 }
 
 // checkDowntime refuses a maxDowntimeMs that changes without its feature gate. The words are KubeVirt's.

@@ -59,3 +59,29 @@ func TestMaxDowntimeNeedsItsGate(t *testing.T) {
 		}
 	}
 }
+
+func TestStallDetectorNeedsItsGate(t *testing.T) {
+	const refusal = "experimental.stallDetector cannot be modified without enabling the MigrationStallDetection feature gate"
+	policy := func(margin int64) *v1alpha1.MigrationPolicy {
+		return &v1alpha1.MigrationPolicy{Spec: v1alpha1.MigrationPolicySpec{ExperimentalMigrationOptions: &v1.ExperimentalMigrationOptions{
+			StallDetector: &v1.StallDetectorOptions{StallMargin: &margin},
+		}}}
+	}
+	for _, gates := range [][]string{nil, {"MigrationStallDetection"}} {
+		config := clusterconfig.Default()
+		config.FeatureGates = clusterconfig.NewFeatureGates(gates, nil)
+		policies := &migrationPolicyValidator{config: fixedConfig{config}}
+		_, created := policies.ValidateCreate(t.Context(), policy(5))
+		_, changed := policies.ValidateUpdate(t.Context(), policy(4), policy(5))
+		for name, err := range map[string]error{"new": created, "changed": changed} {
+			if (err == nil) != (gates != nil) || err != nil && !strings.Contains(err.Error(), refusal) {
+				t.Errorf("%s with gates %v: %v", name, gates, err)
+			}
+		}
+		_, kept := policies.ValidateUpdate(t.Context(), policy(5), policy(5))
+		_, removed := policies.ValidateUpdate(t.Context(), policy(5), &v1alpha1.MigrationPolicy{})
+		if kept != nil || removed != nil {
+			t.Errorf("with gates %v: %v, %v", gates, kept, removed)
+		}
+	}
+}
