@@ -180,12 +180,9 @@ func (c *Client) deliverStream(serial, status uint32, body []byte) error {
 
 // keep stores a piece that came before the answer to the call that opens the stream.
 func (s *Stream) keep(next piece) error {
-	switch {
-	case s.err != nil: // Nothing follows the end.
-	case len(s.rest)+len(next.data) > maxEarly:
+	if len(s.rest)+len(next.data) > maxEarly {
 		return fmt.Errorf("more than %d bytes of a stream came before the answer to the call that opens it", maxEarly)
-	default:
-		s.rest, s.err = append(s.rest, next.data...), next.err
 	}
+	s.rest, s.err = append(s.rest, next.data...), next.err
 	return nil
 }

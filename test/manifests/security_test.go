@@ -76,12 +76,7 @@ func TestSecurityNamesWhatPodsHave(t *testing.T) {
 func TestSecurityNamesEveryRight(t *testing.T) {
 	sections := securitySections(t)
 	for process, file := range map[string]string{"virt-handler": "virt-handler.yaml", "virt-api": "virt-api.yaml", "virt-controller": "role.yaml"} {
-		var rows []string
-		for _, line := range strings.Split(sections[process], "\n") {
-			if columns := strings.Split(line, "|"); len(columns) == 4 {
-				rows = append(rows, strings.ToLower(columns[1]))
-			}
-		}
+		rows := firstColumns(sections[process])
 		for _, rule := range rules(t, file) {
 			for _, resource := range rule.Resources {
 				for _, verb := range rule.Verbs {
@@ -93,6 +88,16 @@ func TestSecurityNamesEveryRight(t *testing.T) {
 			}
 		}
 	}
+}
+
+// firstColumns are those of a text's tables with two columns, in lower case.
+func firstColumns(text string) (rows []string) {
+	for _, line := range strings.Split(text, "\n") {
+		if columns := strings.Split(line, "|"); len(columns) == 4 {
+			rows = append(rows, strings.ToLower(columns[1]))
+		}
+	}
+	return rows
 }
 
 // rules are those of the roles of a file.

@@ -176,7 +176,7 @@ func TestDecideWithinLimits(t *testing.T) {
 func TestDecideReachesEachNamespace(t *testing.T) {
 	of := func(namespace string) func(*Guest) { return func(g *Guest) { g.VMI.Namespace = namespace } }
 	greedy := []Guest{guest("g1", of("greedy"), at(minute(-3))), guest("g2", of("greedy"), at(minute(-2))), guest("g3", of("greedy"), at(minute(-1)))}
-	guests := append(greedy, guest("h1", of("honest")), guest("h2", of("honest")))
+	guests := slices.Concat(greedy, []Guest{guest("h1", of("honest")), guest("h2", of("honest"))})
 	for _, c := range []struct {
 		slots Slots
 		want  []string

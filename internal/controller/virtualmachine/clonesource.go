@@ -27,7 +27,7 @@ const defaultAccount = "default"
 // dataSource reads the DataSource that a DataVolume names, or returns nil if it names none.
 func (s *Scope) dataSource(ctx context.Context, ref *cdiv1beta1.DataVolumeSourceRef) (*cdi.DataSource, error) {
 	if ref == nil || ref.Kind != dataSourceKind {
-		return nil, nil //nolint:nilnil // a DataVolume without one is an ordinary one
+		return nil, nil
 	}
 	key := client.ObjectKey{Namespace: s.VM.Namespace, Name: ref.Name}
 	if ref.Namespace != nil && *ref.Namespace != "" {
