@@ -66,7 +66,7 @@ func stallOptionsOf(c *v1.VMIMConfigurationOptions) *stallOptions {
 // mostFactor is as good as any number that is larger.
 const mostFactor = 1000
 
-func unsignedSeconds(n uint64) time.Duration { return seconds(int64(min(n, 1<<40))) } //nolint:gosec // it fits
+func unsignedSeconds(n uint64) time.Duration { return seconds(int64(min(n, 1<<40))) }
 
 // setFactor takes a number that a user wrote as a quantity. What is no number changes nothing, and what is out of bounds is the bound.
 func setFactor(to *float64, text *string, least, most float64) {
