@@ -81,7 +81,7 @@ type report struct {
 
 func newReport(alone, beside measurement, hostileWrites int64, took time.Duration) report {
 	r := report{Target: target, Alone: alone.most, Beside: beside.most, HostileWrites: hostileWrites, Seconds: took.Seconds()}
-	for _, name := range []string{opStart, opPause, opMigrate, opStop} {
+	for _, name := range []string{opStart, opPause, opMigrate, opStop, opAll} {
 		o := operation{Name: name, Alone: quantile.Milliseconds(alone.samples[name]), Beside: quantile.Milliseconds(beside.samples[name])}
 		if o.Alone.P50 > 0 {
 			o.Ratio = o.Beside.P50 / o.Alone.P50
