@@ -46,7 +46,7 @@ const (
 	// patience bounds the wait for what must happen. Nothing is measured by it.
 	patience = 2 * time.Minute
 	// clientQPS and clientBurst are virt-handler's.
-	clientQPS, clientBurst = 50, 100
+	clientQPS, clientBurst = 200, 400
 )
 
 // world is a node with its agent, which has the rights of its account, and an API server.

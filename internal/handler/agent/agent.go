@@ -48,8 +48,9 @@ import (
 )
 
 const (
-	// clientQPS and clientBurst are virt-handler's in KubeVirt.
-	clientQPS, clientBurst = 50, 100
+	// clientQPS and clientBurst bound the agent's requests to the API server (ADR 46). All guests of the node share them, first come, first
+	// served.
+	clientQPS, clientBurst = 200, 400
 	// firstConnections is the time over which an agent that starts connects to the launchers that are there.
 	firstConnections = 3 * time.Second
 	// name is how the agent calls itself in events.
