@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Runs the tests of those packages below internal that differ from BASE with Go's race detector, one after the other; what
-# git has not committed yet counts. BASE is the merge base with origin/main, or the commit before this one where that is
-# this one, or where there is no such branch. After BUDGET seconds it starts no further package, and says which it left out.
-# --list prints the packages and runs nothing.
+# Runs the tests of those packages below internal that differ from BASE with Go's race detector, one after the other, those with
+# few tests first, so that a large one keeps none from its turn; what git has not committed yet counts. BASE is the merge base
+# with origin/main, or the commit before this one where that is this one, or where there is no such branch. After BUDGET seconds
+# it starts no further package, and says which it left out. --list prints the packages and runs nothing.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -49,9 +49,12 @@ if [ "${1:-}" = --list ]; then
 	[ ${#changed[@]} = 0 ] || printf '%s\n' "${changed[@]}"
 	exit 0
 fi
+mapfile -t ordered < <(for package in "${changed[@]}"; do
+	echo "$(cat "$package"/*_test.go | wc -c) $package"
+done | sort -n | cut -d' ' -f2)
 failed=0
 left=()
-for package in "${changed[@]}"; do
+for package in "${ordered[@]}"; do
 	if [ $((SECONDS - began)) -ge "${BUDGET:-300}" ]; then
 		left+=("$package")
 		continue
