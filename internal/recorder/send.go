@@ -34,7 +34,7 @@ func (r *Recorder) turn(ctx context.Context, namespace string) {
 	err := r.send(ctx, head)
 	switch {
 	case err == nil:
-	case !passes(err):
+	case !isTransient(err):
 		r.drop(dropRejected, head.recorded, err)
 	case r.turns.NumRequeues(namespace)+1 < maxTries:
 		r.turns.AddRateLimited(namespace)
@@ -75,7 +75,7 @@ func (r *Recorder) send(ctx context.Context, p *pending) error {
 	}
 	event.ResourceVersion = ""
 	sent, err := r.sink.CreateWithEventNamespaceWithContext(ctx, event)
-	if apierrors.IsAlreadyExists(err) || nobodyReads(err) {
+	if apierrors.IsAlreadyExists(err) || isNamespaceGone(err) {
 		return nil
 	}
 	return r.sent(sent, err)
@@ -89,14 +89,14 @@ func (r *Recorder) sent(event *corev1.Event, err error) error {
 	return err
 }
 
-// nobodyReads tells whether the event's namespace goes or is gone.
-func nobodyReads(err error) bool {
+// isNamespaceGone tells whether the event's namespace is gone or being deleted: nobody reads its events.
+func isNamespaceGone(err error) bool {
 	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err)
 }
 
-// passes tells whether an error may not come again for the same request. An answer of the API server does, unless it says that it has
+// isTransient tells whether an error may not come again for the same request. An answer of the API server does, unless it says that it has
 // too much to do.
-func passes(err error) bool {
+func isTransient(err error) bool {
 	var malformed *rest.RequestConstructionError
 	if errors.As(err, &malformed) {
 		return false

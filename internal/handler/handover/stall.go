@@ -82,7 +82,7 @@ func setFactor(to *float64, text *string, least, most float64) {
 // memory does not fall, but goes up and down. Source: the enhancement 248 of KubeVirt, and pkg/virt-launcher/virtwrap.
 type stall struct {
 	stallOptions
-	// pass, sent and left are those of the last look.
+	// pass, sent and left are as reported last.
 	pass, sent, left uint64
 	// bandwidth is the moving average, in bytes a second.
 	bandwidth float64

@@ -112,6 +112,18 @@ func (r *running) expect(t *testing.T, want string) {
 	}
 }
 
+// expectEnd reads all that is still to come, and the end of Run without an error.
+func (r *running) expectEnd(t *testing.T, want string) {
+	t.Helper()
+	rest, err := io.ReadAll(r.out)
+	if err != nil || string(rest) != want {
+		t.Errorf("the rest is %q, %v", rest, err)
+	}
+	if err := <-r.ended; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestRunEndsWithTheLauncherAndLosesNothing(t *testing.T) {
 	r := start(t)
 	launcher := r.launcher(t)
@@ -119,13 +131,7 @@ func TestRunEndsWithTheLauncherAndLosesNothing(t *testing.T) {
 	r.expect(t, "boot\n")
 	write(t, launcher, "last words\n")
 	_ = launcher.Close()
-	rest, err := io.ReadAll(r.out)
-	if err != nil || string(rest) != "last words\n" {
-		t.Errorf("the rest is %q, %v", rest, err)
-	}
-	if err := <-r.ended; err != nil {
-		t.Error(err)
-	}
+	r.expectEnd(t, "last words\n")
 }
 
 func TestRunEndsWithTheLauncherWhoeverHasThePipeOpen(t *testing.T) {
@@ -148,13 +154,7 @@ func TestRunEndsWithTheLauncherWhoeverHasThePipeOpen(t *testing.T) {
 			r.expect(t, "boot\n")
 			write(t, launcher, "last words\n")
 			_ = launcher.Close()
-			rest, err := io.ReadAll(r.out)
-			if err != nil || string(rest) != "last words\n" {
-				t.Errorf("the rest is %q, %v", rest, err)
-			}
-			if err := <-r.ended; err != nil {
-				t.Error(err)
-			}
+			r.expectEnd(t, "last words\n")
 		})
 	}
 }
@@ -166,13 +166,7 @@ func TestRunTakesWhatALauncherHasLeft(t *testing.T) {
 	write(t, launcher, "last words\n")
 	_ = launcher.Close()
 	r.run()
-	rest, err := io.ReadAll(r.out)
-	if err != nil || string(rest) != "last words\n" {
-		t.Errorf("the rest is %q, %v", rest, err)
-	}
-	if err := <-r.ended; err != nil {
-		t.Error(err)
-	}
+	r.expectEnd(t, "last words\n")
 	_ = somebody.Close()
 }
 

@@ -34,18 +34,11 @@ const (
 func (c *Conn) ReadNVRAM(ctx context.Context, name string) ([]byte, error) {
 	var content []byte
 	err := c.inPod(ctx, func(root *podprocess.Root) error {
-		within, err := filepath.Rel(launcherpod.StateDir, name)
-		if err != nil {
-			return err
-		}
-		f, err := root.OpenWithin(launcherpod.StateDir, within)
+		f, _, err := openStateFile(root, name)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = f.Close() }()
-		if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-			return errors.Join(err, errors.New("it is no file"))
-		}
 		content, err = io.ReadAll(io.LimitReader(f, hypervisor.MaxNVRAM+1))
 		if err == nil && (len(content) == 0 || len(content) > hypervisor.MaxNVRAM) {
 			err = fmt.Errorf("it has %d bytes or more", len(content))
@@ -174,19 +167,32 @@ func syncState(root *podprocess.Root, files hypervisor.StateFiles) error {
 
 // findTPMState returns an error unless a directory of the claim has the state of a TPM.
 func findTPMState(root *podprocess.Root, dir string) error {
-	within, err := filepath.Rel(launcherpod.StateDir, path.Join(dir, tpmStateFile))
-	if err != nil {
-		return err
-	}
-	f, err := root.OpenWithin(launcherpod.StateDir, within)
+	f, size, err := openStateFile(root, path.Join(dir, tpmStateFile))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
-		return errors.Join(err, errors.New("it is no file, or empty"))
+	if size == 0 {
+		return errors.New("it is empty")
 	}
 	return nil
+}
+
+// openStateFile opens a regular file of the claim by its path in the Pod, and returns its size too.
+func openStateFile(root *podprocess.Root, name string) (*os.File, int64, error) {
+	within, err := filepath.Rel(launcherpod.StateDir, name)
+	if err != nil {
+		return nil, 0, err
+	}
+	f, err := root.OpenWithin(launcherpod.StateDir, within)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, 0, errors.Join(err, errors.New("it is no file"), f.Close())
+	}
+	return f, info.Size(), nil
 }
 
 func syncFile(root *podprocess.Root, name string) error {
