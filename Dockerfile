@@ -1,6 +1,6 @@
-# One target per component. hack/images/build.sh prepares what it adds: root file systems from Debian packages in
-# .build/rootfs (hack/images/rootfs.sh), guest disks in .build/guests, and the binaries in bin/. No registry is asked for
-# anything, and no command runs inside: docker build, buildah and hack/images/build.sh give the same image.
+# One target per component. hack/images/build.sh prepares the files to add: root file systems from Debian packages in .build/rootfs
+# (hack/images/rootfs.sh), guest disks in .build/guests, and the binaries in bin/. There are no base images and no RUN commands: docker
+# build, buildah and hack/images/build.sh result in the same image.
 #
 #   hack/images/build.sh --prepare virt-launcher && docker build --target virt-launcher -t virt-launcher .
 
@@ -19,7 +19,7 @@ ENTRYPOINT ["/usr/bin/virt-api"]
 FROM scratch AS virt-handler-rootfs
 ADD .build/rootfs/virt-handler.tar /
 
-# The node agent runs as root: it opens other Pods' sockets and makes their network devices.
+# The node agent runs as root: it opens other Pods' sockets and creates their network devices.
 FROM virt-handler-rootfs AS virt-handler
 COPY bin/virt-handler /usr/bin/virt-handler
 ENV PATH=/usr/sbin:/usr/bin
@@ -34,7 +34,7 @@ ENV PATH=/usr/sbin:/usr/bin
 USER 107:107
 ENTRYPOINT ["/usr/bin/virt-launcher"]
 
-# The launcher before the last change of it, for upgrades in the end-to-end suite (hack/images/previous.sh).
+# The previous version of the launcher, for upgrades in the end-to-end suite (hack/images/previous.sh).
 FROM scratch AS virt-launcher-previous-rootfs
 ADD .build/rootfs/virt-launcher-previous.tar /
 
@@ -44,14 +44,14 @@ ENV PATH=/usr/sbin:/usr/bin
 USER 107:107
 ENTRYPOINT ["/usr/bin/virt-launcher"]
 
-# What virtctl guestfs runs: a shell with libguestfs's tools and its appliance (hack/images/guestfs.sh).
+# The image of virtctl guestfs: a shell with libguestfs's tools and its appliance (hack/images/guestfs.sh).
 FROM scratch AS libguestfs-tools
 ADD .build/rootfs/libguestfs-tools.tar /
 ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin LIBGUESTFS_BACKEND=direct LIBGUESTFS_PATH=/usr/local/lib/guestfs/appliance
 USER 107:107
 ENTRYPOINT ["/entrypoint.sh"]
 
-# Guests. A containerDisk holds one disk image under /disk, owned by QEMU's user.
+# Guests. A containerDisk contains one disk image in /disk, owned by QEMU's user.
 FROM scratch AS guest-small
 COPY --chown=107:107 .build/guests/guest-small/disk/ /disk/
 

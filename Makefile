@@ -18,25 +18,25 @@ VIREO_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/vireo
 export VIREO_CACHE TAG
 
 tools := hack/tools/build.sh
-# The module that holds our API types against KubeVirt's: the only one that imports those.
+# The module that compares Vireo's API types with KubeVirt's: the only one that imports those.
 wirecompat := test/wirecompat
-# The module that drives our API with KubeVirt's client.
+# The module that tests Vireo's API with KubeVirt's client.
 clientcompat := test/clientcompat
-# The folder of a tool.
+# The directory of a tool.
 tool = $(shell $(tools) --path $(1))
 cluster := hack/cluster/cluster
 kubectl := bin/kubectl
 local_kubeconfig := $(CURDIR)/.cluster/kubeconfig
-# A KUBECONFIG of the caller's wins: everything then goes to that cluster.
+# KUBECONFIG selects another cluster than the local one.
 cluster_kubeconfig := $(or $(KUBECONFIG),$(local_kubeconfig))
 image_prefix := $(or $(IMG_REGISTRY),localhost/vireo)
 
 components := virt-controller virt-api virt-handler virt-launcher
-# GUESTFS=1 adds what virtctl guestfs runs, an image of about 1 GB.
+# GUESTFS=1 adds the image of virtctl guestfs, of about 1 GB.
 images := $(components) guest-small guest-small-kernel $(if $(GUESTFS),libguestfs-tools)
-ldflags := -s -w -X github.com/vireo-project/vireo/internal/version.Version=$(VERSION)
-# RELEASE=1 leaves this machine's paths out of the binaries. It compiles every dependency once more, which tests and the
-# local cluster do without.
+ldflags := -s -w -X github.com/vireo-project/vireo/internal/component/version.Version=$(VERSION)
+# RELEASE=1 leaves local paths out of the binaries. It compiles every dependency again, and is not needed for tests and the local
+# cluster.
 build_flags := $(if $(RELEASE),-trimpath) -ldflags '$(ldflags)'
 
 ##@ General
@@ -46,13 +46,13 @@ help: ## Show this list
 	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} /^[a-zA-Z0-9_-]+:.*##/ {printf "  \033[36m%-18s\033[0m%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: deps
-deps: ## Install the Debian packages that building and testing need (asks apt only when one is missing)
+deps: ## Install the Debian packages that building and testing need (runs apt only if one is missing)
 	@hack/deps.sh
 
 ##@ Try it
 
 .PHONY: demo
-demo: ## A cluster on this machine with a VM running in it (GUEST=small or debian)
+demo: ## Start a local cluster with a running VM (GUEST=small or debian)
 	@GUEST=$(GUEST) hack/demo.sh up
 
 .PHONY: demo-down
@@ -85,29 +85,30 @@ vet: ## Run go vet
 	cd $(clientcompat) && go vet ./...
 
 .PHONY: lint
-lint: deps ## Run golangci-lint over every path
+lint: deps ## Run golangci-lint on all packages
 	@$(tools) golangci-lint
 	$(call tool,golangci-lint)/golangci-lint run --allow-parallel-runners --concurrency 2 ./...
 	cd $(wirecompat) && $(call tool,golangci-lint)/golangci-lint run --allow-parallel-runners --concurrency 2 ./...
 	cd $(clientcompat) && $(call tool,golangci-lint)/golangci-lint run --allow-parallel-runners --concurrency 2 ./...
 
 .PHONY: verify
-verify: ## Fail when generated files or go.mod are stale, code is not formatted, or a nolint does nothing
+verify: ## Check that generated files and go.mod are up to date, code is formatted, and every nolint is needed
 	@hack/verify.sh
 
 .PHONY: vuln
-vuln: deps ## Look for known vulnerabilities with govulncheck, in the database at GOVULNDB or Go's own
+vuln: deps ## Check for known vulnerabilities with govulncheck (GOVULNDB=url for another database)
 	@$(tools) govulncheck
 	@hack/vuln.sh $(call tool,govulncheck)/govulncheck
 
 ##@ Test
 
-# What the tests are told: where etcd and kube-apiserver are, the launcher's files, and a browser. Fails when the files cannot be made.
+# Environment of the tests: the paths of etcd and kube-apiserver, of the launcher's files, and of a browser. Fails if the launcher's files
+# cannot be built.
 test_env = rootfs=$$(hack/images/rootfs.sh --unpacked virt-launcher); \
 	export KUBEBUILDER_ASSETS=$(call tool,envtest) VIREO_LAUNCHER_ROOTFS=$$rootfs VIREO_BROWSER=chromium
 
 .PHONY: test
-test: deps ## Unit, envtest and integration tests; installs what they need
+test: deps ## Run unit, envtest and integration tests
 	@$(tools) envtest
 	@hack/web-assets.sh
 	$(test_env); guest=$$(hack/images/guest.sh guest-small); \
@@ -116,42 +117,46 @@ test: deps ## Unit, envtest and integration tests; installs what they need
 	@$(MAKE) test-clientcompat
 
 .PHONY: test-race
-test-race: deps ## Unit and envtest suites with Go's race detector (about 15 minutes)
+test-race: deps ## Run unit and envtest suites with Go's race detector (about 15 minutes)
 	@$(tools) envtest
 	@hack/web-assets.sh
-	$(test_env); CGO_ENABLED=1 go test -race -timeout 30m -p 2 ./internal/...
+	$(test_env); CGO_ENABLED=1 go test -race -timeout 30m -p 2 ./internal/... ./cmd/...
 
 .PHONY: test-race-changed
-test-race-changed: deps ## As test-race, of the packages that differ from BASE (as a rule main), and only as many as begin within BUDGET=300 seconds
+test-race-changed: deps ## Like test-race, for the packages that differ from BASE (default main); starts none after BUDGET=300 seconds
 	@$(tools) envtest
 	@hack/web-assets.sh
 	$(test_env); BASE='$(BASE)' BUDGET='$(BUDGET)' hack/race.sh
 
 .PHONY: fuzz
-fuzz: deps ## Fuzz what guests, launchers and peers send, each target for TIME (TIME=10s, TIME=1h), JOBS at a time; PATTERN=name for some of them
+fuzz: deps ## Fuzz the parsers of untrusted input, each target for TIME (10s, 1h), JOBS at a time; PATTERN=name selects targets
 	@hack/web-assets.sh
 	@hack/fuzz.sh $(TIME) "$(PATTERN)"
 
 .PHONY: test-wirecompat
-test-wirecompat: deps ## Our API types against KubeVirt's; ends with a summary
+test-wirecompat: deps ## Compare the API types with KubeVirt's
 	@$(tools) envtest
 	cd $(wirecompat) && KUBEBUILDER_ASSETS=$(call tool,envtest) go test -count 1 -p 1 -v ./... | grep -vE '^ *(=== |--- PASS)'
 
 .PHONY: test-clientcompat
-test-clientcompat: deps ## Our API with KubeVirt's own Go client: every kind and every subresource
+test-clientcompat: deps ## Test the API with KubeVirt's Go client: every kind and every subresource
 	@$(tools) envtest
 	cd $(clientcompat) && KUBEBUILDER_ASSETS=$(call tool,envtest) go test -count 1 ./...
 
 .PHONY: test-e2e
-test-e2e: ## End to end on two nodes; brings the cluster up and takes it down
+test-e2e: ## Run end-to-end tests on a local cluster of two nodes, and remove it
 	@hack/e2e.sh
 
+.PHONY: test-e2e-all
+test-e2e-all: ## Like test-e2e, with all extended specs: test-e2e runs a third of them, chosen by the commit
+	@ALL=1 hack/e2e.sh
+
 .PHONY: chaos
-chaos: ## Migrate a guest while processes are killed and connections cut (RUNS=200, SEED=n repeats); writes .bench/chaos.json
+chaos: ## Migrate a guest while processes are killed and connections cut (RUNS=200; SEED=n repeats a run); writes .bench/chaos.json
 	@RUNS='$(RUNS)' SEED='$(SEED)' hack/chaos.sh
 
 .PHONY: hostile
-hostile: deps ## Ten guests beside 50 launchers that hold up their agent (ROUNDS=5): nobody waits; writes .bench/hostile.json
+hostile: deps ## Measure ten guests beside 50 launchers that block their agent (ROUNDS=5); writes .bench/hostile.json
 	@$(tools) envtest
 	$(test_env); VIREO_BENCH_HOSTILE=$(CURDIR)/.bench/hostile.json VIREO_HOSTILE_ROUNDS=$(or $(ROUNDS),5) \
 		go test ./test/hostile -count 1 -v -timeout 20m
@@ -168,7 +173,7 @@ bench-migrate: ## Measure migrations between two libvirtds against virsh's (COUN
 		go test ./test/integration -count 1 -timeout 60m -ginkgo.label-filter bench && cat .bench/migrate.txt
 
 .PHONY: bench-live
-bench-live: ## Move a busy guest between two nodes (COUNT=10): nothing lost, and times; writes .bench/live.json
+bench-live: ## Migrate a busy guest between two nodes (COUNT=10), check that nothing is lost; writes .bench/live.json
 	@hack/bench-live.sh $(COUNT)
 
 ##@ Build
@@ -181,7 +186,7 @@ build: deps ## Build the components and virtctl into bin/
 	CGO_ENABLED=0 go build $(build_flags) -o bin/test-tools ./test/tools
 
 .PHONY: virtctl
-virtctl: ## Build virtctl, and its name as kubectl's plugin, into bin/
+virtctl: ## Build virtctl, also as a kubectl plugin, into bin/
 	@hack/web-assets.sh
 	CGO_ENABLED=0 go build $(build_flags) -o bin/ ./cmd/virtctl
 	@ln -sf virtctl bin/kubectl-virt
@@ -207,15 +212,15 @@ $(kubectl):
 	@mkdir -p bin && ln -sf $(call tool,kubectl)/kubectl $@
 
 .PHONY: cluster-up
-cluster-up: deps $(kubectl) ## Bring up Kubernetes on this machine (NODES=1)
+cluster-up: deps $(kubectl) ## Start a local Kubernetes cluster (NODES=1)
 	@$(cluster) up --nodes $(NODES)
 
 .PHONY: cluster-down
-cluster-down: ## Remove the cluster and everything that was made for it
+cluster-down: ## Remove the local cluster completely
 	@$(cluster) down
 
 .PHONY: cluster-load
-cluster-load: ## Load the built images into all nodes
+cluster-load: ## Load the built images into all nodes of the local cluster
 	@$(cluster) load $$(ls .build/images/*.tar)
 
 ##@ Deployment (into KUBECONFIG, or the local cluster)
@@ -229,7 +234,7 @@ uninstall: $(kubectl) ## Remove the CRDs, and with them all VMs
 	@$(kubectl) --kubeconfig $(cluster_kubeconfig) delete --ignore-not-found -k config/crd
 
 .PHONY: build-installer
-build-installer: $(kubectl) ## Write one YAML with everything to dist/install.yaml
+build-installer: $(kubectl) ## Write all manifests to dist/install.yaml
 	@hack/installer.sh dist/install.yaml
 
 .PHONY: deploy
@@ -238,5 +243,5 @@ deploy: build-installer ## Deploy Vireo
 	@$(kubectl) --kubeconfig $(cluster_kubeconfig) -n kubevirt rollout status deployment/virt-controller --timeout=5m
 
 .PHONY: undeploy
-undeploy: build-installer ## Remove Vireo: VMs, the KubeVirt object, then everything else
+undeploy: build-installer ## Remove Vireo: VMs, the KubeVirt object, then all manifests
 	@hack/undeploy.sh

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# bench-start.sh [COUNT]: measures VM starts on the local cluster, which it brings up if there is none.
+# bench-start.sh [COUNT]: measures VM starts on the local cluster, which it starts if there is none.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# chaos.sh: migrates a guest between two nodes of this machine while processes are killed and connections are cut; see
-# test/chaos/README.md. RUNS says how many migrations, SEED repeats those of an earlier run. The cluster stays up.
+# chaos.sh: migrates a guest between two local nodes while processes are killed and connections are cut; see test/chaos/README.md.
+# RUNS is the number of migrations, SEED repeats an earlier run. The cluster is kept.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# demo.sh up: from nothing to a guest operating system that runs under QEMU in a Pod, started from a KubeVirt manifest.
-# demo.sh down: removes it all. GUEST is small or debian.
+# demo.sh up: starts a local cluster with Vireo, and a VM from a KubeVirt manifest.
+# demo.sh down: removes all of it. GUEST is small or debian.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -16,7 +16,7 @@ small | debian) ;;
 	;;
 esac
 
-# The VM's name: "demo" is what one gets who asks for nothing else.
+# The VM's name: "demo" for the default guest.
 vm=demo
 [ "$guest" = small ] || vm=$guest
 
@@ -30,13 +30,13 @@ mkdir -p "$step_logs"
 . hack/deploy-local.sh
 steps=$((local_steps + 3))
 
-# boot_guest: applies the manifest and waits until the guest has said that it is up.
+# boot_guest: applies the manifest and waits until the guest reports on its console that it has booted.
 boot_guest() {
 	sed "s/^  name: $guest\$/  name: $vm/" "config/samples/vm-$guest.yaml" | $kubectl apply -f -
 	$kubectl wait --for=condition=Ready "vm/$vm" --timeout=5m
 }
 
-# wait_for_console TEXT: follows the guest's console until it shows a text.
+# wait_for_console TEXT: waits until the guest's console contains a text.
 wait_for_console() {
 	local text=$1 deadline=$((SECONDS + 900))
 	until console | grep -q "$text"; do
@@ -52,7 +52,7 @@ console() {
 	$kubectl logs -l "vm.kubevirt.io/name=$vm" -c guest-console-log --tail=-1 2>/dev/null || true
 }
 
-# plain: without what a terminal would take for a command.
+# plain: removes control characters, which a terminal would interpret.
 plain() {
 	tr -d '\r' | sed -E 's/\x1b(\[[0-9;?!]*[A-Za-z]|[^[])//g' | tr -cd '\11\12\40-\176'
 }

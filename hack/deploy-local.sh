@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What the demo, the end-to-end suite and the benchmark have in common: a cluster on this machine (or the caller's) with
-# Vireo in it. They source this file after steps.sh, and count `local_steps` more steps.
+# Functions that the demo, the end-to-end suite and the benchmarks share: a local cluster (or the caller's) with Vireo. They source
+# this file after steps.sh, and add `local_steps` to their number of steps.
 
 local_steps=5
 own_cluster=1
@@ -8,7 +8,7 @@ own_cluster=1
 export KUBECONFIG=${KUBECONFIG:-$PWD/.cluster/kubeconfig}
 kubectl=bin/kubectl
 
-# bring_up NODES IMAGES...: builds, brings the cluster up, loads the images and deploys.
+# bring_up NODES IMAGES...: builds the images, starts the cluster, loads the images and deploys Vireo.
 bring_up() {
 	local nodes=$1
 	shift
@@ -41,7 +41,7 @@ deploy() {
 	make deploy
 	$kubectl apply --server-side -f config/samples/kubevirt.yaml
 	$kubectl -n kubevirt wait kubevirt/kubevirt --for=condition=Available --timeout=5m
-	# A rebuilt image has the same tag: what runs an older one starts again.
+	# A rebuilt image has the same tag: restart the Pods that run an older one.
 	local digest
 	digest=$(cat .build/images/virt-{controller,api,handler,launcher}.tar | sha256sum | cut -c1-16)
 	if [ "$($kubectl -n kubevirt get namespace kubevirt -o jsonpath='{.metadata.annotations.vireo-images}')" != "$digest" ]; then

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Installs the Debian packages that building, testing and the local cluster need. Asks apt only when one is missing.
+# Installs the Debian packages that building, testing and the local cluster need. Runs apt only if one is missing.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

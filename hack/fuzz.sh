@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Runs every fuzz target for TIME (10s, 1h) and prints a line for each; JOBS at a time, by default as many as there are processors.
-# More JOBS than processors share them: each target has its TIME, and executes less in it. What a target finds is written to its
-# package's testdata/fuzz: mend it and commit it with the test data.
+# Runs every fuzz target for TIME (10s, 1h) and prints a line for each. JOBS run in parallel, by default one per CPU; with more JOBS each
+# target still runs for TIME, but executes fewer inputs. Inputs that crash a target are written to its package's testdata/fuzz: commit
+# them with the fix.
 #
-# Only Vireo's own packages are instrumented, and the parser of DHCP: `go test -fuzz` would compile every dependency once more.
+# Only Vireo's packages and the DHCP parser are instrumented: `go test -fuzz` would compile every dependency again.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,11 +18,11 @@ cache=${VIREO_CACHE:-$HOME/.cache/vireo}/fuzz
 binaries=$(mktemp -d)
 trap 'rm -rf "$binaries"' EXIT
 
-# run BINARY DIR NAME: fuzzes a target, prints its line, and leaves a file in $binaries/failed if it crashed.
+# run BINARY DIR NAME: fuzzes a target, prints its line, and creates a file in $binaries/failed if it crashed.
 run() {
 	local log=$binaries/${2//\//_}.$3.log crashes=0 last execs interesting
 	(cd "$2" && "$1" -test.run '^$' -test.fuzz "^$3\$" -test.fuzztime "$time" -test.fuzzcachedir "$cache/$2" -test.parallel 1) >"$log" 2>&1 || crashes=1
-	# The last of the lines "fuzz: elapsed: 10s, execs: 1234 (100/sec), new interesting: 5 (total: 12)".
+	# The last line like "fuzz: elapsed: 10s, execs: 1234 (100/sec), new interesting: 5 (total: 12)".
 	last=$(grep -E '^fuzz: elapsed: .*execs' "$log" | tail -1 || true)
 	execs=$(sed -nE 's/.*execs: ([0-9]+).*/\1/p' <<<"$last")
 	interesting=$(sed -nE 's/.*new interesting: ([0-9]+).*/\1/p' <<<"$last")

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# installer.sh FILE: writes everything that Vireo installs as one YAML, with the images of IMG_REGISTRY and TAG.
+# installer.sh FILE: writes all manifests to one YAML file, with the images of IMG_REGISTRY and TAG.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

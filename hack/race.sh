@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Runs the tests of those packages below internal that differ from BASE with Go's race detector, one after the other, those with
-# few tests first, so that a large one keeps none from its turn; what git has not committed yet counts. BASE is the merge base
-# with origin/main, or the commit before this one where that is this one, or where there is no such branch. After BUDGET seconds
-# it starts no further package, and says which it left out. --list prints the packages and runs nothing.
+# Runs the tests of the packages below internal and cmd that differ from BASE with Go's race detector, one package at a time, those
+# with the fewest tests first. Uncommitted changes count. BASE defaults to the merge base with origin/main, or to the previous commit if that is
+# HEAD or if there is no such branch. After BUDGET seconds it starts no further package, and prints those left out. --list prints the
+# packages and runs nothing.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -28,12 +28,12 @@ base() {
 	echo "$found"
 }
 
-# packages: a changed file is of the package whose directory, or a directory above, has Go files: test data lies below them.
+# packages: maps changed files to packages: the nearest directory above with Go files, since test data is in subdirectories.
 packages() {
 	local dir
 	{
-		git diff --name-only -z "$since" -- internal
-		git ls-files --others --exclude-standard -z -- internal
+		git diff --name-only -z "$since" -- internal cmd
+		git ls-files --others --exclude-standard -z -- internal cmd
 	} | while IFS= read -r -d '' file; do
 		dir=$(dirname "$file")
 		while [ "$dir" != . ] && ! compgen -G "$dir/*.go" >/dev/null; do

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package hack_test runs the scripts of this directory that decide something.
+// Package hack_test tests scripts of this directory.
 package hack_test
 
 import (
@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// The table is printed when a stage fails, and the script ends with that stage's status.
+// If a stage fails, the table is printed and the script exits with that stage's status.
 func TestStages(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "bash", "-c", `
 		set -euo pipefail
@@ -36,7 +36,7 @@ func TestStages(t *testing.T) {
 	}
 }
 
-// repository is one in which a script of ours is committed, with a commit before and two packages.
+// repository creates a Git repository with a script of this directory, two commits and two packages.
 type repository struct {
 	t   *testing.T
 	dir string

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# Progress for scripts that take a while; they source this file after setting `steps` to how many steps they have.
+# Progress of long-running scripts, which source this file after setting `steps` to their number of steps.
 
 step_number=0
 
-# step TITLE COMMAND...: runs a command with its output in a log, shows the title and the seconds, and on failure says
-# in a line what failed, shows the end of the log and where it is.
+# step TITLE COMMAND...: runs a command with its output in a log, and prints the title and the seconds. If the command fails, it prints
+# what failed, and the path and the end of the log.
 step() {
 	local title=$1 began=$SECONDS log
 	shift
@@ -22,7 +22,7 @@ step() {
 	exit 1
 }
 
-# watched TITLE COMMAND...: as step, but the command's own progress is shown, since it takes minutes.
+# watched TITLE COMMAND...: like step, for commands that take minutes: prints their progress.
 watched() {
 	local title=$1 began=$SECONDS log
 	shift

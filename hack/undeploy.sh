@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Removes Vireo in the order that leaves nothing waiting: VMs stop while agents are there to stop them, the KubeVirt object
-# takes away what its reconciler installed, and the manager and the CRDs go last.
+# Removes Vireo in an order in which no finalizer blocks: first VMs, which agents stop; then the KubeVirt object, whose finalizer removes
+# the components that its reconciler installed; virt-controller and the CRDs last.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Fails when what is generated is stale, go.mod is not tidy, code is not formatted, or a nolint is for a linter that is not
-# enabled, about which nolintlint says nothing. Compares copies: the tree stays as it is.
+# Fails if generated files are stale, go.mod is not tidy, code is not formatted, or a nolint names a linter that is not enabled, which
+# nolintlint does not report. It works on copies and does not change the tree.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

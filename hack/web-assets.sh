@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# Puts what the page of `virtctl vnc --web` takes from others, and their licenses, to where the build embeds it: noVNC's core and
-# xterm.js, from the Debian packages novnc and node-xterm. Says so and changes nothing when those are not installed.
+# Copies the third-party code of the page of `virtctl vnc --web` and its licenses to where the build embeds them: noVNC's core and
+# xterm.js, from the Debian packages novnc and node-xterm. Prints a message and changes nothing if these are not installed.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -19,8 +19,8 @@ for needed in "$novnc/core/rfb.js" "$novnc/vendor/pako" "$xterm/public/Terminal.
 	}
 done
 
-# bundle FOLDER: the modules of a folder as one script that sets window.Terminal. The package's own bundle still calls require(),
-# which browsers do not have.
+# bundle FOLDER: prints the modules of a directory as one script that sets window.Terminal. The package's own bundle calls require(),
+# which browsers do not support.
 bundle() {
 	local file
 	echo '(function (modules) {'
@@ -61,10 +61,10 @@ bundle "$xterm" >"$new/xterm/xterm.js"
 cp -L "$css" "$new/xterm/"
 cp -L "$share/doc/novnc/copyright" "$new/licenses/novnc.txt"
 cp -L "$share/doc/node-xterm/copyright" "$new/licenses/xterm.txt"
-# Debian's copyright file of noVNC refers to this one.
+# The license file that Debian's copyright file of noVNC refers to.
 [ ! -e "$share/common-licenses/MPL-2.0" ] || cp -L "$share/common-licenses/MPL-2.0" "$new/licenses/MPL-2.0.txt"
 find "$new" -type f -exec chmod 644 {} +
-# Only what differs is replaced: the go command builds what has changed.
+# Replace only files that differ, so that the go command does not build again without need.
 for part in novnc xterm licenses; do
 	if ! diff -rq "$new/$part" "$target/$part" >/dev/null 2>&1; then
 		rm -rf "${target:?}/$part"

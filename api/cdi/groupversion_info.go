@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package cdi holds the kinds of cdi.kubevirt.io/v1beta1 that VMs need: DataVolumes, of which a VM has templates, and
-// DataSources, which those name. They belong to the Containerized Data Importer, which brings their CRDs: none are made from
-// here.
+// Package cdi contains the kinds of cdi.kubevirt.io/v1beta1 that VMs need: DataVolumes, of which a VM has templates, and
+// DataSources, which those name. They belong to the Containerized Data Importer, which installs their CRDs: none are
+// generated from here.
 // +kubebuilder:skip
 // +kubebuilder:object:generate=true
 package cdi

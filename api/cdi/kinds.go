@@ -17,7 +17,7 @@ type DataVolume struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec is what the claim is and what fills it. Set by the user.
 	Spec v1beta1.DataVolumeSpec `json:"spec"`
-	// status tells how far the importer is.
+	// status is the state of the importer.
 	// +optional
 	Status DataVolumeStatus `json:"status,omitempty"`
 }
@@ -33,13 +33,13 @@ type DataVolumeList struct {
 
 // DataVolumeStatus is the part of a DataVolume's status that matters to a VM.
 type DataVolumeStatus struct {
-	// phase is how far the importer is, in one word.
+	// phase is the state of the importer, in one word.
 	Phase DataVolumePhase `json:"phase,omitempty"`
-	// conditions tell what holds and why: Ready, Bound and Running.
+	// conditions are Ready, Bound and Running.
 	Conditions []DataVolumeCondition `json:"conditions,omitempty"`
 }
 
-// DataVolumePhase is how far the importer is. There are more than have a name here: those all mean that it is at work.
+// DataVolumePhase is the state of the importer. There are more than have a name here: those all mean that it is at work.
 type DataVolumePhase string
 
 // Phases that a VM does not just wait through.
@@ -56,15 +56,15 @@ const (
 	DataVolumePendingPopulation DataVolumePhase = "PendingPopulation"
 )
 
-// DataVolumeCondition is something that holds, or does not.
+// DataVolumeCondition is a condition of a DataVolume.
 type DataVolumeCondition struct {
-	// type is which one it is.
+	// type is the condition's type.
 	Type DataVolumeConditionType `json:"type"`
 	// status is True, False or Unknown.
 	Status corev1.ConditionStatus `json:"status"`
-	// reason says why in one word.
+	// reason is the reason in one word, for programs.
 	Reason string `json:"reason,omitempty"`
-	// message says why in words for people.
+	// message is the explanation for people.
 	Message string `json:"message,omitempty"`
 }
 
@@ -96,9 +96,9 @@ func (s *DataVolumeStatus) Condition(kind DataVolumeConditionType) *DataVolumeCo
 type DataSource struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec says what it stands for. Set by the user.
+	// spec defines the source. Set by the user.
 	Spec DataSourceSpec `json:"spec"`
-	// status tells what it stands for in the end.
+	// status is the resolved source.
 	// +optional
 	Status DataSourceStatus `json:"status,omitempty"`
 }
@@ -112,9 +112,9 @@ type DataSourceList struct {
 	Items []DataSource `json:"items"`
 }
 
-// DataSourceSpec says what a DataSource stands for.
+// DataSourceSpec defines the source of a DataSource.
 type DataSourceSpec struct {
-	// source is what it stands for. Set by the user.
+	// source is the source. Set by the user.
 	Source DataSourceSource `json:"source"`
 }
 
@@ -126,7 +126,7 @@ type DataSourceSource struct {
 	// snapshot is a VolumeSnapshot.
 	// +optional
 	Snapshot *v1beta1.DataVolumeSourceSnapshot `json:"snapshot,omitempty"`
-	// dataSource is another DataSource. The status then has what that one stands for.
+	// dataSource is another DataSource. The status then has the source of that one.
 	// +optional
 	DataSource *DataSourceReference `json:"dataSource,omitempty"`
 }
@@ -139,7 +139,7 @@ type DataSourceReference struct {
 	Name string `json:"name"`
 }
 
-// DataSourceStatus tells what a DataSource stands for in the end.
+// DataSourceStatus is the resolved source of a DataSource.
 type DataSourceStatus struct {
 	// source is a claim or a snapshot.
 	Source DataSourceSource `json:"source,omitempty"`

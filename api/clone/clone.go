@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package clone holds what all versions of the API group clone.kubevirt.io share: its name, its kind, and the reasons of
+// Package clone contains what all versions of the API group clone.kubevirt.io share: its name, its kind, and the reasons of
 // events on clones.
 package clone
 
@@ -32,17 +32,17 @@ const (
 
 // Reasons of events on a clone, from KubeVirt's pkg/virt-controller/watch/clone.
 const (
-	// SnapshotCreatedEvent: a snapshot of the source was asked for.
+	// SnapshotCreatedEvent: a snapshot of the source was requested.
 	SnapshotCreatedEvent = "SnapshotCreated"
 	// SnapshotReadyEvent: the snapshot can be restored.
 	SnapshotReadyEvent = "SnapshotReady"
-	// SnapshotDeletedEvent: somebody deleted the snapshot. The clone has failed.
+	// SnapshotDeletedEvent: a user deleted the snapshot. The clone has failed.
 	SnapshotDeletedEvent = "SnapshotDeleted"
-	// RestoreCreatedEvent: a restore to the target was asked for.
+	// RestoreCreatedEvent: a restore to the target was requested.
 	RestoreCreatedEvent = "RestoreCreated"
 	// RestoreCreationFailedEvent: the restore was refused.
 	RestoreCreationFailedEvent = "RestoreCreationFailed"
-	// RestoreReadyEvent: the restore is done.
+	// RestoreReadyEvent: the restore is complete.
 	RestoreReadyEvent = "RestoreReady"
 	// TargetVMCreatedEvent: the target exists.
 	TargetVMCreatedEvent = "TargetVMCreated"

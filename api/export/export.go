@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package export holds what all versions of the API group export.kubevirt.io share: its name, and the reasons of
+// Package export contains what all versions of the API group export.kubevirt.io share: its name, and the reasons of
 // conditions and events of exports.
 package export
 
@@ -10,15 +10,15 @@ const GroupName = "export.kubevirt.io"
 
 // Reasons of the conditions of an export, from KubeVirt's pkg/storage/export/export.
 const (
-	// InitializingReason: nobody has looked at the export.
+	// InitializingReason: it has not been processed yet.
 	InitializingReason = "Initializing"
-	// UnknownReason: the state cannot be told.
+	// UnknownReason: the state cannot be determined.
 	UnknownReason = "Unknown"
 	// InUseReason: a volume is in use by a Pod, and is exported once it is not.
 	InUseReason = "InUse"
 	// PodPendingReason: the exporter's Pod does not run yet.
 	PodPendingReason = "PodPending"
-	// PodReadyReason: the exporter's Pod can be asked for the volumes.
+	// PodReadyReason: the exporter's Pod serves the volumes.
 	PodReadyReason = "PodReady"
 	// PodCompletedReason: the exporter's Pod has ended.
 	PodCompletedReason = "PodCompleted"
@@ -44,6 +44,6 @@ const (
 	SecretCreatedEvent = "SecretCreated"
 	// ServiceCreatedEvent: the Service in front of the exporter's Pod was made.
 	ServiceCreatedEvent = "ServiceCreated"
-	// CertParamsChangedEvent: certificates last another time than before; the exporter's Pod is made anew.
+	// CertParamsChangedEvent: certificates last another time than before; the exporter's Pod is recreated.
 	CertParamsChangedEvent = "CertificateParametersChanged"
 )

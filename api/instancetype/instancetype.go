@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package instancetype holds what all versions of the API group instancetype.kubevirt.io share: its name, its
+// Package instancetype contains what all versions of the API group instancetype.kubevirt.io share: its name, its
 // resources, and the labels by which volumes and revisions refer to instance types and preferences.
 package instancetype
 

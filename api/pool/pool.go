@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package pool holds what all versions of the API group pool.kubevirt.io share: its name, the finalizer of a pool and the
+// Package pool contains what all versions of the API group pool.kubevirt.io share: its name, the finalizer of a pool and the
 // reasons of its events.
 package pool
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package snapshot holds what all versions of the API group snapshot.kubevirt.io share: its name, and the finalizers,
+// Package snapshot contains what all versions of the API group snapshot.kubevirt.io share: its name, and the finalizers,
 // labels, annotations and event reasons of snapshots and restores. The values are those of KubeVirt's
 // pkg/storage/snapshot.
 package snapshot
@@ -12,7 +12,7 @@ const GroupName = "snapshot.kubevirt.io"
 // Finalizers. Each keeps an object until virt-controller has cleaned up after it.
 const (
 	// VirtualMachineSnapshotFinalizer keeps a VirtualMachineSnapshot until its VM is unlocked and its content is deleted,
-	// or left, as the deletion policy says.
+	// or kept, by the deletion policy.
 	VirtualMachineSnapshotFinalizer = "snapshot.kubevirt.io/vmsnapshot-protection"
 	// VirtualMachineSnapshotContentFinalizer keeps a VirtualMachineSnapshotContent while its snapshot is being taken.
 	VirtualMachineSnapshotContentFinalizer = "snapshot.kubevirt.io/vmsnapshotcontent-protection"
@@ -30,7 +30,7 @@ const (
 	SourceNamespaceLabel = "snapshot.kubevirt.io/source-vm-namespace"
 	// RestoreNameAnnotation is on a restored PersistentVolumeClaim and names the VirtualMachineRestore.
 	RestoreNameAnnotation = "restore.kubevirt.io/name"
-	// LastRestoreAnnotation is on a VM and holds namespace, name and UID of the last restore that changed it, so that a
+	// LastRestoreAnnotation is on a VM and contains namespace, name and UID of the last restore that changed it, so that a
 	// restore is done once.
 	LastRestoreAnnotation = "restore.kubevirt.io/lastRestoreUID"
 	// RestoreSourceNameLabel is on a restored PersistentVolumeClaim and names the VM whose volume it was.
@@ -43,11 +43,11 @@ const (
 const (
 	// ContentCreatedEvent: a snapshot has its content.
 	ContentCreatedEvent = "SuccessfulVirtualMachineSnapshotContentCreate"
-	// VolumeSnapshotCreatedEvent: the snapshot of one volume was asked for.
+	// VolumeSnapshotCreatedEvent: the snapshot of one volume was requested.
 	VolumeSnapshotCreatedEvent = "SuccessfulVolumeSnapshotCreate"
 	// VolumeSnapshotMissingEvent: the snapshot of one volume is gone.
 	VolumeSnapshotMissingEvent = "VolumeSnapshotMissing"
-	// RestoreCompleteEvent: a restore is done.
+	// RestoreCompleteEvent: a restore is complete.
 	RestoreCompleteEvent = "VirtualMachineRestoreComplete"
 	// RestoreErrorEvent: a restore could not go on.
 	RestoreErrorEvent = "VirtualMachineRestoreError"

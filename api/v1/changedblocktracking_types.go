@@ -7,12 +7,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ChangedBlockTrackingStatus tells whether changed blocks are tracked.
+// ChangedBlockTrackingStatus reports whether changed blocks are tracked.
 // +k8s:openapi-gen=true
 type ChangedBlockTrackingStatus struct {
 	// state is the state of the tracking.
 	State ChangedBlockTrackingState `json:"state"`
-	// backupStatus is the backup that is going on or was the last.
+	// backupStatus is the backup that is running or was the last.
 	// +nullable
 	// +optional
 	BackupStatus *VirtualMachineInstanceBackupStatus `json:"backupStatus,omitempty"`
@@ -23,9 +23,9 @@ type ChangedBlockTrackingState string
 
 // Values of ChangedBlockTrackingState.
 const (
-	// ChangedBlockTrackingUndefined: nobody asked for it.
+	// ChangedBlockTrackingUndefined: it was not requested.
 	ChangedBlockTrackingUndefined ChangedBlockTrackingState = ""
-	// ChangedBlockTrackingPendingRestart: it begins at the next start.
+	// ChangedBlockTrackingPendingRestart: it is enabled at the next start.
 	ChangedBlockTrackingPendingRestart ChangedBlockTrackingState = "PendingRestart"
 	// ChangedBlockTrackingInitializing: it is being set up.
 	ChangedBlockTrackingInitializing ChangedBlockTrackingState = "Initializing"
@@ -42,15 +42,15 @@ const (
 type VirtualMachineInstanceBackupStatus struct {
 	// backupName names the VirtualMachineBackup.
 	BackupName string `json:"backupName,omitempty"`
-	// startTimestamp is when it began.
+	// startTimestamp is when it started.
 	StartTimestamp *metav1.Time `json:"startTimestamp,omitempty"`
-	// endTimestamp is when it ended.
+	// endTimestamp is when it finished.
 	EndTimestamp *metav1.Time `json:"endTimestamp,omitempty"`
 	// completed is true once it ended.
 	Completed bool `json:"completed,omitempty"`
 	// failed is true if it ended without a backup.
 	Failed bool `json:"failed,omitempty"`
-	// backupMsg says why it failed.
+	// backupMsg is why it failed.
 	// +optional
 	BackupMsg *string `json:"backupMsg,omitempty"`
 	// checkpointName is the checkpoint that the next backup starts from.
@@ -60,7 +60,7 @@ type VirtualMachineInstanceBackupStatus struct {
 	// +optional
 	// +listType=atomic
 	Volumes []BackupVolumeInfo `json:"volumes,omitempty"`
-	// quiesceStatus tells whether the guest's file systems were frozen for it.
+	// quiesceStatus reports whether the guest's file systems were frozen for it.
 	// +optional
 	QuiesceStatus string `json:"quiesceStatus,omitempty"`
 }

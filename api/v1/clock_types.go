@@ -43,7 +43,7 @@ type Timer struct {
 	Hyperv *HypervTimer `json:"hyperv,omitempty"`
 }
 
-// HPETTickPolicy says what becomes of ticks that were missed.
+// HPETTickPolicy defines the handling of missed ticks.
 type HPETTickPolicy string
 
 // Values of HPETTickPolicy.
@@ -58,7 +58,7 @@ const (
 	HPETTickPolicyDiscard HPETTickPolicy = "discard"
 )
 
-// PITTickPolicy says what becomes of ticks that were missed.
+// PITTickPolicy defines the handling of missed ticks.
 type PITTickPolicy string
 
 // Values of PITTickPolicy.
@@ -71,7 +71,7 @@ const (
 	PITTickPolicyDiscard PITTickPolicy = "discard"
 )
 
-// RTCTickPolicy says what becomes of ticks that were missed.
+// RTCTickPolicy defines the handling of missed ticks.
 type RTCTickPolicy string
 
 // Values of RTCTickPolicy.
@@ -87,7 +87,7 @@ type RTCTimerTrack string
 
 // Values of RTCTimerTrack.
 const (
-	// TrackGuest is the guest's time, which stands still while the guest does.
+	// TrackGuest is the guest's time, which is stopped while the guest is paused.
 	TrackGuest RTCTimerTrack = "guest"
 	// TrackWall is the node's time.
 	TrackWall RTCTimerTrack = "wall"

@@ -17,11 +17,11 @@ const (
 
 // Reasons of the VMI condition Paused.
 const (
-	// PausedByUserReason: somebody asked for the pause.
+	// PausedByUserReason: the pause was requested.
 	PausedByUserReason = "PausedByUser"
 	// PausedIOErrorReason: a disk failed to read or write and the guest was stopped.
 	PausedIOErrorReason = "PausedIOError"
-	// PausedByMigrationMonitorReason: a migration needed the guest to stand still.
+	// PausedByMigrationMonitorReason: a migration paused the guest.
 	PausedByMigrationMonitorReason = "PausedByMigrationMonitor"
 )
 
@@ -51,10 +51,10 @@ const (
 	VirtualMachineInstanceReasonHypervPassthroughNotMigratable = "HypervPassthroughNotLiveMigratable" //nolint:gosec // G101: a word, no credential
 	// VirtualMachineInstanceReasonPRNotMigratable: a disk uses SCSI persistent reservations.
 	VirtualMachineInstanceReasonPRNotMigratable = "PersistentReservationNotLiveMigratable"
-	// VirtualMachineInstanceReasonDecentralizedNotMigratable: it cannot go to another namespace or cluster, the message says
+	// VirtualMachineInstanceReasonDecentralizedNotMigratable: it cannot migrate to another namespace or cluster, the message explains
 	// why.
 	VirtualMachineInstanceReasonDecentralizedNotMigratable = "DecentralizedNotLiveMigratable"
-	// VirtualMachineInstanceReasonNotMigratable: none of the others, the message says why.
+	// VirtualMachineInstanceReasonNotMigratable: none of the others, the message explains why.
 	VirtualMachineInstanceReasonNotMigratable = "NotMigratable"
 )
 
@@ -74,17 +74,17 @@ const (
 
 // Reason of the VMI condition EvictionRequested.
 const (
-	// VirtualMachineInstanceReasonEvictionRequested: somebody evicted the launcher Pod.
+	// VirtualMachineInstanceReasonEvictionRequested: the launcher Pod was evicted.
 	VirtualMachineInstanceReasonEvictionRequested = "EvictionRequested"
 )
 
 // Reasons of the VMI condition NodeUnresponsive.
 const (
-	// VirtualMachineInstanceReasonAgentSilent: the node's kubelet answers, so the guest most likely runs.
+	// VirtualMachineInstanceReasonAgentSilent: the node's kubelet responds, so the guest most likely runs.
 	VirtualMachineInstanceReasonAgentSilent = "AgentSilent"
-	// VirtualMachineInstanceReasonNodeLost: nothing of the node answers. The guest may run all the same.
+	// VirtualMachineInstanceReasonNodeLost: nothing on the node responds. The guest may still run.
 	VirtualMachineInstanceReasonNodeLost = "NodeLost"
-	// VirtualMachineInstanceReasonNodeOutOfService: somebody declared the node out of service. Its launcher Pod is removed.
+	// VirtualMachineInstanceReasonNodeOutOfService: the node was declared out of service. Its launcher Pod is removed.
 	VirtualMachineInstanceReasonNodeOutOfService = "NodeOutOfService"
 )
 
@@ -114,13 +114,13 @@ const (
 	KubeVirtReasonDeploymentInProgress = "DeploymentInProgress"
 	// KubeVirtReasonUpdateInProgress: a change is being rolled out.
 	KubeVirtReasonUpdateInProgress = "UpdateInProgress"
-	// KubeVirtReasonDeploymentFailed: an object could not be applied, the message says which and why.
+	// KubeVirtReasonDeploymentFailed: an object could not be applied, the message explains which and why.
 	KubeVirtReasonDeploymentFailed = "DeploymentFailed"
 	// KubeVirtReasonExistingDeployment: another KubeVirt object is in charge.
 	KubeVirtReasonExistingDeployment = "ExistingDeployment"
 	// KubeVirtReasonDeletionInProgress: what was installed is being removed.
 	KubeVirtReasonDeletionInProgress = "DeletionInProgress"
-	// KubeVirtReasonDeletionFailed: the removal is stuck, the message says on what.
+	// KubeVirtReasonDeletionFailed: the removal failed, the message explains why.
 	KubeVirtReasonDeletionFailed = "DeletionFailed"
 )
 

@@ -20,20 +20,20 @@ type PermittedHostDevices struct {
 type PciHostDevice struct {
 	// pciVendorSelector is vendor and device, such as 10DE:1EB8.
 	PCIVendorSelector string `json:"pciVendorSelector"`
-	// resourceName is the resource by which VMIs ask for it.
+	// resourceName is the resource by which VMIs request it.
 	ResourceName string `json:"resourceName"`
-	// externalResourceProvider says that another device plugin offers it. Default: false.
+	// externalResourceProvider is true if another device plugin offers it. Default: false.
 	ExternalResourceProvider bool `json:"externalResourceProvider,omitempty"`
 }
 
 // USBHostDevice is a kind of USB device.
 type USBHostDevice struct {
-	// resourceName is the resource by which VMIs ask for it.
+	// resourceName is the resource by which VMIs request it.
 	ResourceName string `json:"resourceName"`
 	// selectors choose devices that are given out together.
 	// +listType=atomic
 	Selectors []USBSelector `json:"selectors,omitempty"`
-	// externalResourceProvider says that another device plugin offers it. Default: false.
+	// externalResourceProvider is true if another device plugin offers it. Default: false.
 	ExternalResourceProvider bool `json:"externalResourceProvider,omitempty"`
 }
 
@@ -49,9 +49,9 @@ type USBSelector struct {
 type MediatedHostDevice struct {
 	// mdevNameSelector is the type's name, such as GRID T4-1Q.
 	MDEVNameSelector string `json:"mdevNameSelector"`
-	// resourceName is the resource by which VMIs ask for it.
+	// resourceName is the resource by which VMIs request it.
 	ResourceName string `json:"resourceName"`
-	// externalResourceProvider says that another device plugin offers it. Default: false.
+	// externalResourceProvider is true if another device plugin offers it. Default: false.
 	ExternalResourceProvider bool `json:"externalResourceProvider,omitempty"`
 }
 

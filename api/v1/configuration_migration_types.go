@@ -9,7 +9,7 @@ import (
 
 // MigrationConfiguration is how live migrations behave.
 type MigrationConfiguration struct {
-	// nodeDrainTaintKey is the taint by which a node asks to be emptied. Default: kubevirt.io/drain.
+	// nodeDrainTaintKey is the taint that marks a node to be drained. Default: kubevirt.io/drain.
 	NodeDrainTaintKey *string `json:"nodeDrainTaintKey,omitempty"`
 	// parallelOutboundMigrationsPerNode is how many guests leave a node at once. Default: 2.
 	ParallelOutboundMigrationsPerNode *uint32 `json:"parallelOutboundMigrationsPerNode,omitempty"`
@@ -21,7 +21,7 @@ type MigrationConfiguration struct {
 	BandwidthPerMigration *resource.Quantity `json:"bandwidthPerMigration,omitempty"`
 	// completionTimeoutPerGiB is the time in seconds for each GiB after which it is given up. Default: 150.
 	CompletionTimeoutPerGiB *int64 `json:"completionTimeoutPerGiB,omitempty"`
-	// maxDowntimeMs is the time in milliseconds that the guest may stand still.
+	// maxDowntimeMs is the time in milliseconds that the guest may be paused.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2000000
 	MaxDowntimeMs *uint64 `json:"maxDowntimeMs,omitempty"`
@@ -46,7 +46,7 @@ type MigrationConfiguration struct {
 
 // VMIMConfigurationOptions are the settings of one live migration.
 type VMIMConfigurationOptions struct {
-	// nodeDrainTaintKey is the taint by which a node asks to be emptied. Default: kubevirt.io/drain.
+	// nodeDrainTaintKey is the taint that marks a node to be drained. Default: kubevirt.io/drain.
 	NodeDrainTaintKey *string `json:"nodeDrainTaintKey,omitempty"`
 	// parallelOutboundMigrationsPerNode is how many guests leave a node at once. Default: 2.
 	ParallelOutboundMigrationsPerNode *uint32 `json:"parallelOutboundMigrationsPerNode,omitempty"`
@@ -58,7 +58,7 @@ type VMIMConfigurationOptions struct {
 	BandwidthPerMigration *resource.Quantity `json:"bandwidthPerMigration,omitempty"`
 	// completionTimeoutPerGiB is the time in seconds for each GiB after which it is given up. Default: 150.
 	CompletionTimeoutPerGiB *int64 `json:"completionTimeoutPerGiB,omitempty"`
-	// maxDowntimeMs is the time in milliseconds that the guest may stand still.
+	// maxDowntimeMs is the time in milliseconds that the guest may be paused.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2000000
 	MaxDowntimeMs *uint64 `json:"maxDowntimeMs,omitempty"`

@@ -29,7 +29,7 @@ type InterfaceBindingPlugin struct {
 	DomainAttachmentType DomainAttachmentType `json:"domainAttachmentType,omitempty"`
 	// migration is how it migrates. Default: it does not.
 	Migration *InterfaceBindingMigration `json:"migration,omitempty"`
-	// downwardAPI is device-info to have the container told of the device.
+	// downwardAPI is device-info to pass the device to the container.
 	// +optional
 	DownwardAPI NetworkBindingDownwardAPIType `json:"downwardAPI,omitempty"`
 	// computeResourceOverhead is added to the launcher's requests and limits.
@@ -48,7 +48,7 @@ type MigrationMethod string
 
 // Values of MigrationMethod.
 const (
-	// LinkRefresh has the guest ask for its address again.
+	// LinkRefresh has the guest request its address again.
 	LinkRefresh MigrationMethod = "link-refresh"
 )
 
@@ -63,7 +63,7 @@ const (
 	ManagedTap DomainAttachmentType = "managedTap"
 )
 
-// NetworkBindingDownwardAPIType is what a plugin is told.
+// NetworkBindingDownwardAPIType is what is passed to a plugin.
 type NetworkBindingDownwardAPIType string
 
 // Values of NetworkBindingDownwardAPIType.

@@ -33,7 +33,7 @@ type KubeVirtConfiguration struct {
 	SELinuxLauncherType string `json:"selinuxLauncherType,omitempty"`
 	// defaultRuntimeClass is the runtime class of launcher Pods. Default: the cluster's.
 	DefaultRuntimeClass string `json:"defaultRuntimeClass,omitempty"`
-	// smbios is what a guest's firmware tells of the machine.
+	// smbios is what a guest's firmware reports about the machine.
 	SMBIOSConfig *SMBiosConfiguration `json:"smbios,omitempty"`
 	// architectureConfiguration are settings for each architecture.
 	ArchitectureConfiguration *ArchConfiguration `json:"architectureConfiguration,omitempty"`
@@ -75,20 +75,20 @@ type KubeVirtConfiguration struct {
 	VMStateStorageClass string `json:"vmStateStorageClass,omitempty"`
 	// virtualMachineOptions turns features of VMs off.
 	VirtualMachineOptions *VirtualMachineOptions `json:"virtualMachineOptions,omitempty"`
-	// ksmConfiguration says on which nodes same pages are merged.
+	// ksmConfiguration defines on which nodes same pages are merged.
 	KSMConfiguration *KSMConfiguration `json:"ksmConfiguration,omitempty"`
-	// autoCPULimitNamespaceLabelSelector says in which namespaces VMIs get a CPU limit.
+	// autoCPULimitNamespaceLabelSelector selects the namespaces in which VMIs get a CPU limit.
 	AutoCPULimitNamespaceLabelSelector *metav1.LabelSelector `json:"autoCPULimitNamespaceLabelSelector,omitempty"`
 	// liveUpdateConfiguration limits hotplug of CPUs and memory.
 	LiveUpdateConfiguration *LiveUpdateConfiguration `json:"liveUpdateConfiguration,omitempty"`
-	// vmRolloutStrategy says how changes of a VM reach its guest: LiveUpdate (the default) or Stage, at the next start.
+	// vmRolloutStrategy defines how changes of a VM reach its guest: LiveUpdate (the default) or Stage, at the next start.
 	// +nullable
 	// +kubebuilder:validation:Enum=Stage;LiveUpdate
 	VMRolloutStrategy *VMRolloutStrategy `json:"vmRolloutStrategy,omitempty"`
-	// commonInstancetypesDeployment says whether common instance types are installed.
+	// commonInstancetypesDeployment defines whether common instance types are installed.
 	// +nullable
 	CommonInstancetypesDeployment *CommonInstancetypesDeployment `json:"commonInstancetypesDeployment,omitempty"`
-	// virtTemplateDeployment says whether templates are installed.
+	// virtTemplateDeployment defines whether templates are installed.
 	// +nullable
 	VirtTemplateDeployment *VirtTemplateDeployment `json:"virtTemplateDeployment,omitempty"`
 	// instancetype is how instance types are referred to.
@@ -98,7 +98,7 @@ type KubeVirtConfiguration struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems:=1
 	Hypervisors []HypervisorConfiguration `json:"hypervisors,omitempty"`
-	// changedBlockTrackingLabelSelectors say which VMs have changed blocks tracked.
+	// changedBlockTrackingLabelSelectors defines which VMs have changed blocks tracked.
 	// +nullable
 	ChangedBlockTrackingLabelSelectors *ChangedBlockTrackingSelectors `json:"changedBlockTrackingLabelSelectors,omitempty"`
 	// persistentReservationConfiguration is for SCSI persistent reservations.
@@ -107,7 +107,7 @@ type KubeVirtConfiguration struct {
 	// confidentialCompute is for encrypted guests.
 	// +nullable
 	ConfidentialCompute *ConfidentialComputeConfiguration `json:"confidentialCompute,omitempty"`
-	// roleAggregationStrategy says whether our roles join the cluster's: AggregateToDefault (the default) or Manual.
+	// roleAggregationStrategy defines whether our roles join the cluster's: AggregateToDefault (the default) or Manual.
 	// +optional
 	// +kubebuilder:validation:Enum=AggregateToDefault;Manual
 	RoleAggregationStrategy *RoleAggregationStrategy `json:"roleAggregationStrategy,omitempty"`
@@ -195,7 +195,7 @@ type ArchSpecificConfiguration struct {
 	MachineType string `json:"machineType,omitempty"`
 }
 
-// SMBiosConfiguration is what a guest's firmware tells of the machine.
+// SMBiosConfiguration is what a guest's firmware reports about the machine.
 type SMBiosConfiguration struct {
 	// manufacturer is the maker. Default: KubeVirt.
 	Manufacturer string `json:"manufacturer,omitempty"`
@@ -233,7 +233,7 @@ type LiveUpdateConfiguration struct {
 	MaxGuest *resource.Quantity `json:"maxGuest,omitempty"`
 }
 
-// VMRolloutStrategy says how changes of a VM reach its guest.
+// VMRolloutStrategy defines how changes of a VM reach its guest.
 type VMRolloutStrategy string
 
 // Values of VMRolloutStrategy.
@@ -271,7 +271,7 @@ const (
 	GuestConsoleLog SupportContainerType = "guest-console-log"
 )
 
-// KSMConfiguration says on which nodes same pages are merged.
+// KSMConfiguration defines on which nodes same pages are merged.
 // +k8s:openapi-gen=true
 type KSMConfiguration struct {
 	// nodeLabelSelector chooses the nodes. Default: none.
@@ -287,34 +287,34 @@ type InstancetypeConfiguration struct {
 	ReferencePolicy *InstancetypeReferencePolicy `json:"referencePolicy,omitempty"`
 }
 
-// InstancetypeReferencePolicy says what becomes of a reference to an instance type.
+// InstancetypeReferencePolicy defines what becomes of a reference to an instance type.
 type InstancetypeReferencePolicy string
 
 // Values of InstancetypeReferencePolicy.
 const (
 	// Reference keeps it.
 	Reference InstancetypeReferencePolicy = "reference"
-	// Expand puts what it stands for into the VM.
+	// Expand puts its content into the VM.
 	Expand InstancetypeReferencePolicy = "expand"
 	// ExpandAll does so for VMs that exist too.
 	ExpandAll InstancetypeReferencePolicy = "expandAll"
 )
 
-// CommonInstancetypesDeployment says whether common instance types are installed.
+// CommonInstancetypesDeployment defines whether common instance types are installed.
 type CommonInstancetypesDeployment struct {
 	// enabled is false to leave them out. Default: true.
 	// +nullable
 	Enabled *bool `json:"enabled,omitempty"`
 }
 
-// VirtTemplateDeployment says whether templates are installed.
+// VirtTemplateDeployment defines whether templates are installed.
 type VirtTemplateDeployment struct {
 	// enabled is false to leave them out. Default: true.
 	// +nullable
 	Enabled *bool `json:"enabled,omitempty"`
 }
 
-// RoleAggregationStrategy says whether our roles join the cluster's.
+// RoleAggregationStrategy defines whether our roles join the cluster's.
 type RoleAggregationStrategy string
 
 // Values of RoleAggregationStrategy.
@@ -340,7 +340,7 @@ const (
 	HyperVDirectHypervisorName = "hyperv-direct"
 )
 
-// ChangedBlockTrackingSelectors say which VMs have changed blocks tracked.
+// ChangedBlockTrackingSelectors defines which VMs have changed blocks tracked.
 type ChangedBlockTrackingSelectors struct {
 	// namespaceLabelSelector chooses namespaces.
 	// +optional

@@ -7,7 +7,7 @@ package v1
 type CPU struct {
 	// cores is the number of cores of a socket. Default: 1.
 	Cores uint32 `json:"cores,omitempty"`
-	// sockets is the number of sockets. Default: what resources say if nothing else gives a number, otherwise 1.
+	// sockets is the number of sockets. Default: from resources if no other field gives a number, otherwise 1.
 	Sockets uint32 `json:"sockets,omitempty"`
 	// maxSockets is the number of sockets up to which some can be added while the guest runs. Default: none can.
 	MaxSockets uint32 `json:"maxSockets,omitempty"`

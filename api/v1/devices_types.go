@@ -27,7 +27,7 @@ type Devices struct {
 	AutoattachSerialConsole *bool `json:"autoattachSerialConsole,omitempty"`
 	// logSerialConsole writes the serial console to the launcher Pod's log. Default: the cluster's, true.
 	LogSerialConsole *bool `json:"logSerialConsole,omitempty"`
-	// autoattachMemBalloon adds a balloon, which tells of memory in use. Default: true.
+	// autoattachMemBalloon adds a balloon, which reports memory in use. Default: true.
 	// +optional
 	AutoattachMemBalloon *bool `json:"autoattachMemBalloon,omitempty"`
 	// autoattachInputDevice adds a tablet. Default: false.
@@ -51,7 +51,7 @@ type Devices struct {
 	// downwardMetrics shows metrics of the node to the guest.
 	// +optional
 	DownwardMetrics *DownwardMetrics `json:"downwardMetrics,omitempty"`
-	// panicDevices tell when the guest's kernel panicked.
+	// panicDevices report a panic of the guest's kernel.
 	// +optional
 	// +listType=atomic
 	PanicDevices []PanicDevice `json:"panicDevices,omitempty"`
@@ -103,7 +103,7 @@ const (
 	WatchdogActionPoweroff WatchdogAction = "poweroff"
 	// WatchdogActionReset resets the guest.
 	WatchdogActionReset WatchdogAction = "reset"
-	// WatchdogActionShutdown asks the guest to shut down.
+	// WatchdogActionShutdown requests the guest to shut down.
 	WatchdogActionShutdown WatchdogAction = "shutdown"
 )
 
@@ -145,7 +145,7 @@ type InputType string
 
 // Values of InputType.
 const (
-	// InputTypeTablet is a tablet, which tells absolute positions.
+	// InputTypeTablet is a tablet, which reports absolute positions.
 	InputTypeTablet InputType = "tablet"
 	// InputTypeKeyboard is a keyboard.
 	InputTypeKeyboard InputType = "keyboard"
@@ -165,7 +165,7 @@ type SoundDevice struct {
 
 // TPMDevice is a trusted platform module.
 type TPMDevice struct {
-	// enabled is false to leave it out although a preference asks for one. Default: true.
+	// enabled is false to leave it out although a preference requests one. Default: true.
 	Enabled *bool `json:"enabled,omitempty"`
 	// persistent keeps its state across starts. Default: false.
 	Persistent *bool `json:"persistent,omitempty"`
@@ -178,7 +178,7 @@ type VideoDevice struct {
 	Type string `json:"type,omitempty"`
 }
 
-// PanicDevice tells when the guest's kernel panicked.
+// PanicDevice reports a panic of the guest's kernel.
 type PanicDevice struct {
 	// model is hyperv, isa or pvpanic. Default: what fits the machine.
 	// +optional

@@ -24,7 +24,7 @@ type Disk struct {
 	// io is native or threads. Default: what fits the storage.
 	// +optional
 	IO DriverIO `json:"io,omitempty"`
-	// tag is told to the guest in the config drive.
+	// tag is passed to the guest in the config drive.
 	// +optional
 	Tag string `json:"tag,omitempty"`
 	// blockSize is the size of its blocks. Default: 512 bytes.
@@ -33,7 +33,7 @@ type Disk struct {
 	// shareable lets several VMs write to it. Default: false.
 	// +optional
 	Shareable *bool `json:"shareable,omitempty"`
-	// errorPolicy says what an I/O error does: stop (the default), ignore, report or enospace.
+	// errorPolicy defines what an I/O error does: stop (the default), ignore, report or enospace.
 	// +optional
 	ErrorPolicy *DiskErrorPolicy `json:"errorPolicy,omitempty"`
 	// changedBlockTracking tracks changed blocks, for incremental backup. Default: false.
@@ -98,7 +98,7 @@ const (
 	DiskBusUSB DiskBus = "usb"
 )
 
-// TrayState says whether the drive is open.
+// TrayState is the state of the tray.
 type TrayState string
 
 // Values of TrayState.
@@ -133,7 +133,7 @@ const (
 	IONative DriverIO = "native"
 )
 
-// DiskErrorPolicy says what an I/O error does.
+// DiskErrorPolicy defines what an I/O error does.
 type DiskErrorPolicy string
 
 // Values of DiskErrorPolicy.
@@ -142,9 +142,9 @@ const (
 	DiskErrorPolicyStop DiskErrorPolicy = "stop"
 	// DiskErrorPolicyIgnore does nothing.
 	DiskErrorPolicyIgnore DiskErrorPolicy = "ignore"
-	// DiskErrorPolicyReport tells the guest.
+	// DiskErrorPolicyReport reports it to the guest.
 	DiskErrorPolicyReport DiskErrorPolicy = "report"
-	// DiskErrorPolicyEnospace pauses the guest when the storage is full and tells it otherwise.
+	// DiskErrorPolicyEnospace pauses the guest when the storage is full, and reports other errors to it.
 	DiskErrorPolicyEnospace DiskErrorPolicy = "enospace"
 )
 

@@ -15,7 +15,7 @@ type DomainSpec struct {
 	// cpu is the number, the arrangement and the model of the CPUs. Default: one CPU of the cluster's model.
 	// +optional
 	CPU *CPU `json:"cpu,omitempty"`
-	// memory is the guest's memory. Default: what resources say.
+	// memory is the guest's memory. Default: from resources.
 	// +optional
 	Memory *Memory `json:"memory,omitempty"`
 	// machine is the machine type. Default: the cluster's, q35 on amd64.
@@ -32,19 +32,19 @@ type DomainSpec struct {
 	Features *Features `json:"features,omitempty"`
 	// devices are the guest's devices.
 	Devices Devices `json:"devices"`
-	// ioThreadsPolicy says how disks share I/O threads: shared, auto or supplementalPool. Default: no I/O threads.
+	// ioThreadsPolicy defines how disks share I/O threads: shared, auto or supplementalPool. Default: no I/O threads.
 	// +optional
 	IOThreadsPolicy *IOThreadsPolicy `json:"ioThreadsPolicy,omitempty"`
 	// ioThreads are options of I/O threads.
 	// +optional
 	IOThreads *DiskIOThreads `json:"ioThreads,omitempty"`
-	// chassis is what the firmware tells of the chassis.
+	// chassis is the chassis that the firmware reports.
 	// +optional
 	Chassis *Chassis `json:"chassis,omitempty"`
 	// launchSecurity encrypts the guest's memory. Default: none.
 	// +optional
 	LaunchSecurity *LaunchSecurity `json:"launchSecurity,omitempty"`
-	// rebootPolicy says what a reboot of the guest does: Reboot (the default) or Terminate, which ends the VMI.
+	// rebootPolicy defines what a reboot of the guest does: Reboot (the default) or Terminate, which ends the VMI.
 	// +optional
 	RebootPolicy *RebootPolicy `json:"rebootPolicy,omitempty"`
 }
@@ -68,7 +68,7 @@ type Machine struct {
 	Type string `json:"type"`
 }
 
-// Chassis is what the firmware tells of the chassis.
+// Chassis is the chassis that the firmware reports.
 type Chassis struct {
 	// manufacturer is the maker.
 	Manufacturer string `json:"manufacturer,omitempty"`
@@ -82,7 +82,7 @@ type Chassis struct {
 	Sku string `json:"sku,omitempty"`
 }
 
-// RebootPolicy says what a reboot of the guest does.
+// RebootPolicy defines what a reboot of the guest does.
 // +kubebuilder:validation:Enum=Reboot;Terminate
 type RebootPolicy string
 
@@ -94,7 +94,7 @@ const (
 	RebootPolicyTerminate RebootPolicy = "Terminate"
 )
 
-// IOThreadsPolicy says how disks share I/O threads.
+// IOThreadsPolicy defines how disks share I/O threads.
 type IOThreadsPolicy string
 
 // Values of IOThreadsPolicy.

@@ -14,21 +14,21 @@ const (
 	Deleted SyncEvent = "Deleted"
 	// PresetFailed: a preset could not be merged.
 	PresetFailed SyncEvent = "PresetFailed"
-	// Override: a preset says something else than the VMI, which won.
+	// Override: a preset has another value than the VMI, which takes precedence.
 	Override SyncEvent = "Override"
 	// Started: the guest runs.
 	Started SyncEvent = "Started"
-	// ShuttingDown: the guest was asked to shut down.
+	// ShuttingDown: the guest was requested to shut down.
 	ShuttingDown SyncEvent = "ShuttingDown"
 	// Stopped: the guest does not run anymore.
 	Stopped SyncEvent = "Stopped"
-	// PreparingTarget: the node gets ready to receive the guest.
+	// PreparingTarget: the target is being prepared.
 	PreparingTarget SyncEvent = "PreparingTarget"
-	// Migrating: the guest's memory is on its way.
+	// Migrating: the transfer is running.
 	Migrating SyncEvent = "Migrating"
 	// Migrated: the guest runs on another node.
 	Migrated SyncEvent = "Migrated"
-	// SyncFailed: the guest could not be brought to what the spec says.
+	// SyncFailed: the guest could not be changed to match the spec.
 	SyncFailed SyncEvent = "SyncFailed"
 	// Resumed: the guest's CPUs run again.
 	Resumed SyncEvent = "Resumed"
@@ -38,5 +38,5 @@ const (
 	AccessCredentialsSyncSuccess SyncEvent = "AccessCredentialsSyncSuccess"
 )
 
-// String is the reason as an event carries it.
+// String is the reason as an event contains it.
 func (e SyncEvent) String() string { return string(e) }

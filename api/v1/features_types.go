@@ -23,7 +23,7 @@ type Features struct {
 	// kvm is how KVM shows itself.
 	// +optional
 	KVM *FeatureKVM `json:"kvm,omitempty"`
-	// pvspinlock tells the guest of paravirtual spinlocks. Default: the hypervisor's.
+	// pvspinlock offers paravirtual spinlocks to the guest. Default: the hypervisor's.
 	// +optional
 	Pvspinlock *FeatureState `json:"pvspinlock,omitempty"`
 }
@@ -38,7 +38,7 @@ type FeatureState struct {
 // FeatureAPIC is the interrupt controller.
 type FeatureAPIC struct {
 	FeatureState `json:",inline"`
-	// endOfInterrupt tells the guest of the end of interrupts. Default: false.
+	// endOfInterrupt reports the end of interrupts to the guest. Default: false.
 	// +optional
 	EndOfInterrupt bool `json:"endOfInterrupt,omitempty"`
 }
@@ -70,7 +70,7 @@ type FeatureHyperv struct {
 	// vpindex numbers the virtual CPUs.
 	// +optional
 	VPIndex *FeatureState `json:"vpindex,omitempty"`
-	// runtime tells the guest how long its CPUs really ran.
+	// runtime reports to the guest how long its CPUs really ran.
 	// +optional
 	Runtime *FeatureState `json:"runtime,omitempty"`
 	// synic is the synthetic interrupt controller. Needs vpindex.
@@ -85,10 +85,10 @@ type FeatureHyperv struct {
 	// vendorid is the hypervisor's name.
 	// +optional
 	VendorID *FeatureVendorID `json:"vendorid,omitempty"`
-	// frequencies tells the guest the frequencies of its clocks.
+	// frequencies reports to the guest the frequencies of its clocks.
 	// +optional
 	Frequencies *FeatureState `json:"frequencies,omitempty"`
-	// reenlightenment tells the guest when they change.
+	// reenlightenment notifies the guest when they change.
 	// +optional
 	Reenlightenment *FeatureState `json:"reenlightenment,omitempty"`
 	// tlbflush flushes translations through the hypervisor. Needs vpindex.

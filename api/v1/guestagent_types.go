@@ -5,8 +5,8 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// VirtualMachineInstanceGuestAgentInfo is the answer of guestosinfo: what the agent in the guest tells. Everything in it
-// is the guest's word.
+// VirtualMachineInstanceGuestAgentInfo is the response of guestosinfo: what the guest agent reports. The guest is not
+// trusted: it can report anything.
 // +kubebuilder:object:root=true
 type VirtualMachineInstanceGuestAgentInfo struct {
 	metav1.TypeMeta `json:",inline"`
@@ -25,7 +25,7 @@ type VirtualMachineInstanceGuestAgentInfo struct {
 	UserList []VirtualMachineInstanceGuestOSUser `json:"userList,omitempty"`
 	// fsInfo are the mounted file systems.
 	FSInfo VirtualMachineInstanceFileSystemInfo `json:"fsInfo,omitempty"`
-	// fsFreezeStatus is frozen from a freeze to the thaw, and empty otherwise. It tells what was asked for.
+	// fsFreezeStatus is frozen from a freeze to the thaw, and empty otherwise. It reports what was requested.
 	FSFreezeStatus string `json:"fsFreezeStatus,omitempty"`
 }
 
@@ -33,11 +33,11 @@ type VirtualMachineInstanceGuestAgentInfo struct {
 type GuestAgentCommandInfo struct {
 	// name is the command.
 	Name string `json:"name"`
-	// enabled says that the guest's administrator has not switched it off.
+	// enabled is true if the guest's administrator has not switched it off.
 	Enabled bool `json:"enabled,omitempty"`
 }
 
-// VirtualMachineInstanceGuestOSUserList is the answer of userlist.
+// VirtualMachineInstanceGuestOSUserList is the response of userlist.
 // +kubebuilder:object:root=true
 type VirtualMachineInstanceGuestOSUserList struct {
 	metav1.TypeMeta `json:",inline"`
@@ -61,7 +61,7 @@ type VirtualMachineInstanceFileSystemInfo struct {
 	Filesystems []VirtualMachineInstanceFileSystem `json:"disks"`
 }
 
-// VirtualMachineInstanceFileSystemList is the answer of filesystemlist.
+// VirtualMachineInstanceFileSystemList is the response of filesystemlist.
 // +kubebuilder:object:root=true
 type VirtualMachineInstanceFileSystemList struct {
 	metav1.TypeMeta `json:",inline"`

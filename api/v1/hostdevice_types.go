@@ -12,7 +12,7 @@ type GPU struct {
 	*ClaimRequest `json:",inline"`
 	// virtualGPUOptions are options of a virtual GPU.
 	VirtualGPUOptions *VGPUOptions `json:"virtualGPUOptions,omitempty"`
-	// tag is told to the guest in the config drive.
+	// tag is passed to the guest in the config drive.
 	// +optional
 	Tag string `json:"tag,omitempty"`
 }
@@ -24,7 +24,7 @@ type HostDevice struct {
 	// deviceName is the resource by which a device plugin offers it.
 	DeviceName    string `json:"deviceName,omitempty"`
 	*ClaimRequest `json:",inline"`
-	// tag is told to the guest in the config drive.
+	// tag is passed to the guest in the config drive.
 	// +optional
 	Tag string `json:"tag,omitempty"`
 }

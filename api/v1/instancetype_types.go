@@ -17,7 +17,7 @@ type InstancetypeMatcher struct {
 	// inferFromVolume names a volume whose labels name the instance type.
 	// +optional
 	InferFromVolume string `json:"inferFromVolume,omitempty"`
-	// inferFromVolumeFailurePolicy says what happens when they do not: Reject (the default) or Ignore.
+	// inferFromVolumeFailurePolicy defines what happens when they do not: Reject (the default) or Ignore.
 	// +optional
 	InferFromVolumeFailurePolicy *InferFromVolumeFailurePolicy `json:"inferFromVolumeFailurePolicy,omitempty"`
 }
@@ -36,19 +36,19 @@ type PreferenceMatcher struct {
 	// inferFromVolume names a volume whose labels name the preference.
 	// +optional
 	InferFromVolume string `json:"inferFromVolume,omitempty"`
-	// inferFromVolumeFailurePolicy says what happens when they do not: Reject (the default) or Ignore.
+	// inferFromVolumeFailurePolicy defines what happens when they do not: Reject (the default) or Ignore.
 	// +optional
 	InferFromVolumeFailurePolicy *InferFromVolumeFailurePolicy `json:"inferFromVolumeFailurePolicy,omitempty"`
 }
 
-// InferFromVolumeFailurePolicy says what happens when a volume names no instance type or preference.
+// InferFromVolumeFailurePolicy defines what happens when a volume names no instance type or preference.
 type InferFromVolumeFailurePolicy string
 
 // Values of InferFromVolumeFailurePolicy.
 const (
 	// RejectInferFromVolumeFailure refuses the VM.
 	RejectInferFromVolumeFailure InferFromVolumeFailurePolicy = "Reject"
-	// IgnoreInferFromVolumeFailure goes on without.
+	// IgnoreInferFromVolumeFailure creates the VM without it.
 	IgnoreInferFromVolumeFailure InferFromVolumeFailurePolicy = "Ignore"
 )
 

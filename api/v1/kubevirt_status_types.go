@@ -8,11 +8,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// KubeVirtStatus is what the controller sees of the installation.
+// KubeVirtStatus is the observed state of the installation.
 type KubeVirtStatus struct {
 	// phase is Deploying, Deployed, Deleting or Deleted.
 	Phase KubeVirtPhase `json:"phase,omitempty"`
-	// conditions tell what holds for the installation and why.
+	// conditions are the conditions of the installation.
 	Conditions []KubeVirtCondition `json:"conditions,omitempty"`
 	// operatorVersion is the manager's version.
 	OperatorVersion string `json:"operatorVersion,omitempty"`
@@ -47,7 +47,7 @@ type KubeVirtStatus struct {
 	SynchronizationAddresses []string `json:"synchronizationAddresses,omitempty"`
 }
 
-// KubeVirtPhase is how far the installation is.
+// KubeVirtPhase is the state of the installation.
 type KubeVirtPhase string
 
 // Values of KubeVirtPhase.
@@ -62,27 +62,27 @@ const (
 	KubeVirtPhaseDeleted KubeVirtPhase = "Deleted"
 )
 
-// KubeVirtCondition is one thing that holds for the installation, or does not.
+// KubeVirtCondition is a condition of the installation.
 type KubeVirtCondition struct {
-	// type is which one it is.
+	// type is the condition's type.
 	Type KubeVirtConditionType `json:"type"`
 	// status is True, False or Unknown.
 	Status corev1.ConditionStatus `json:"status"`
-	// lastProbeTime is when it was looked at last.
+	// lastProbeTime is when the condition was last checked.
 	// +optional
 	// +nullable
 	LastProbeTime metav1.Time `json:"lastProbeTime,omitempty"`
-	// lastTransitionTime is when the status changed last.
+	// lastTransitionTime is when status last changed.
 	// +optional
 	// +nullable
 	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
-	// reason says why in one word.
+	// reason is the reason in one word, for programs.
 	Reason string `json:"reason,omitempty"`
-	// message says why in words for people.
+	// message is the explanation for people.
 	Message string `json:"message,omitempty"`
 }
 
-// KubeVirtConditionType names a condition of the installation.
+// KubeVirtConditionType is a type of condition of the installation.
 type KubeVirtConditionType string
 
 // Values of KubeVirtConditionType.
@@ -97,8 +97,8 @@ const (
 	KubeVirtConditionProgressing KubeVirtConditionType = "Progressing"
 	// KubeVirtConditionDegraded: something does not work as it should.
 	KubeVirtConditionDegraded KubeVirtConditionType = "Degraded"
-	// KubeVirtConditionWorkloadsMigratable is not KubeVirt's: every guest that runs could be moved to another launcher now. False
-	// names some that could not, and why. Set by virt-controller; there is none while no guest runs.
+	// KubeVirtConditionWorkloadsMigratable is not KubeVirt's: every running guest can be migrated to another launcher. False
+	// names some that cannot, and why. Set by virt-controller; it is absent while no guest runs.
 	KubeVirtConditionWorkloadsMigratable KubeVirtConditionType = "WorkloadsMigratable"
 )
 

@@ -17,9 +17,9 @@ import (
 type KubeVirt struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is what the administrator wants.
+	// spec is the desired state.
 	Spec KubeVirtSpec `json:"spec"`
-	// status is what the controller sees. Set by virt-controller.
+	// status is the observed state. Set by virt-controller.
 	// +optional
 	Status KubeVirtStatus `json:"status,omitempty"`
 }
@@ -49,12 +49,12 @@ type KubeVirtSpec struct {
 	ServiceMonitorNamespace string `json:"serviceMonitorNamespace,omitempty"`
 	// monitorAccount is the service account of the monitoring stack.
 	MonitorAccount string `json:"monitorAccount,omitempty"`
-	// workloadUpdateStrategy says how running guests get a new launcher. Default: when they restart.
+	// workloadUpdateStrategy defines how running guests get a new launcher. Default: when they restart.
 	WorkloadUpdateStrategy KubeVirtWorkloadUpdateStrategy `json:"workloadUpdateStrategy,omitempty"`
-	// uninstallStrategy says what a deletion does while there are VMs: RemoveWorkloads (the default) or
+	// uninstallStrategy defines what a deletion does while there are VMs: RemoveWorkloads (the default) or
 	// BlockUninstallIfWorkloadsExist.
 	UninstallStrategy KubeVirtUninstallStrategy `json:"uninstallStrategy,omitempty"`
-	// certificateRotateStrategy says how long certificates live.
+	// certificateRotateStrategy defines how long certificates live.
 	CertificateRotationStrategy KubeVirtCertificateRotateStrategy `json:"certificateRotateStrategy,omitempty"`
 	// productVersion is put on everything installed as app.kubernetes.io/version.
 	ProductVersion string `json:"productVersion,omitempty"`
@@ -66,17 +66,17 @@ type KubeVirtSpec struct {
 	SynchronizationPort string `json:"synchronizationPort,omitempty"`
 	// configuration is how VMs behave.
 	Configuration KubeVirtConfiguration `json:"configuration,omitempty"`
-	// infra says where the control plane's Pods run.
+	// infra defines where the control plane's Pods run.
 	// +optional
 	Infra *ComponentConfig `json:"infra,omitempty"`
-	// workloads says on which nodes the agent and so the VMs run.
+	// workloads defines on which nodes the agent and so the VMs run.
 	// +optional
 	Workloads *ComponentConfig `json:"workloads,omitempty"`
 	// customizeComponents changes what is installed.
 	CustomizeComponents CustomizeComponents `json:"customizeComponents,omitempty"`
 }
 
-// KubeVirtUninstallStrategy says what a deletion does while there are VMs.
+// KubeVirtUninstallStrategy defines what a deletion does while there are VMs.
 type KubeVirtUninstallStrategy string
 
 // Values of KubeVirtUninstallStrategy.
@@ -87,7 +87,7 @@ const (
 	KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist KubeVirtUninstallStrategy = "BlockUninstallIfWorkloadsExist"
 )
 
-// KubeVirtCertificateRotateStrategy says how long certificates live.
+// KubeVirtCertificateRotateStrategy defines how long certificates live.
 type KubeVirtCertificateRotateStrategy struct {
 	// selfSigned is for certificates that are made here.
 	SelfSigned *KubeVirtSelfSignConfiguration `json:"selfSigned,omitempty"`
@@ -120,7 +120,7 @@ type CertConfig struct {
 	RenewBefore *metav1.Duration `json:"renewBefore,omitempty"`
 }
 
-// KubeVirtWorkloadUpdateStrategy says how running guests get a new launcher.
+// KubeVirtWorkloadUpdateStrategy defines how running guests get a new launcher.
 type KubeVirtWorkloadUpdateStrategy struct {
 	// workloadUpdateMethods are LiveMigrate and Evict. Default: none.
 	// +listType=atomic
@@ -140,33 +140,33 @@ type WorkloadUpdateMethod string
 
 // Values of WorkloadUpdateMethod.
 const (
-	// WorkloadUpdateMethodLiveMigrate moves it.
+	// WorkloadUpdateMethodLiveMigrate migrates it.
 	WorkloadUpdateMethodLiveMigrate WorkloadUpdateMethod = "LiveMigrate"
 	// WorkloadUpdateMethodEvict shuts it down.
 	WorkloadUpdateMethodEvict WorkloadUpdateMethod = "Evict"
 )
 
-// ComponentConfig says where Pods run and how many.
+// ComponentConfig defines where Pods run and how many.
 type ComponentConfig struct {
-	// nodePlacement says where.
+	// nodePlacement defines where they run.
 	// +optional
 	NodePlacement *NodePlacement `json:"nodePlacement,omitempty"`
-	// replicas says how many of each Deployment. Default: by the number of nodes.
+	// replicas is the number of Pods of each Deployment. Default: by the number of nodes.
 	// +optional
 	Replicas *uint8 `json:"replicas,omitempty"`
 }
 
-// NodePlacement says where Pods run.
+// NodePlacement defines where Pods run.
 type NodePlacement struct {
 	// nodeSelector are labels that a node must have.
 	// +kubebuilder:validation:Optional
 	// +optional
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-	// affinity says which nodes and Pods to be near to or far from.
+	// affinity defines which nodes and Pods to be near to or far from.
 	// +kubebuilder:validation:Optional
 	// +optional
 	Affinity *corev1.Affinity `json:"affinity,omitempty"`
-	// tolerations are taints of nodes that do not matter.
+	// tolerations are taints of nodes that are tolerated.
 	// +kubebuilder:validation:Optional
 	// +optional
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`

@@ -10,28 +10,28 @@ import corev1 "k8s.io/api/core/v1"
 const (
 	// AppLabel marks what belongs to the system; on a Pod its value is the component ("virt-launcher", "virt-handler").
 	AppLabel = "kubevirt.io"
-	// CreatedByLabel is on a launcher Pod and holds the UID of its VMI.
+	// CreatedByLabel is on a launcher Pod and contains the UID of its VMI.
 	CreatedByLabel = "kubevirt.io/created-by"
-	// NodeNameLabel is on a VMI and holds the node that runs it, from the hand-over on.
+	// NodeNameLabel is on a VMI and contains the node that runs it, once its Pod is assigned to the agent.
 	NodeNameLabel = "kubevirt.io/nodeName"
-	// MigrationTargetNodeNameLabel is on a VMI and holds the node that a migration goes to.
+	// MigrationTargetNodeNameLabel is on a VMI and contains the target node of a migration.
 	MigrationTargetNodeNameLabel = "kubevirt.io/migrationTargetNodeName"
 	// OutdatedLauncherImageLabel is on a VMI whose launcher Pod runs an older image than the one configured.
 	OutdatedLauncherImageLabel = "kubevirt.io/outdatedLauncherImage"
 	// VirtualMachineLabel is on a VMI's ControllerRevisions and names the VM.
 	VirtualMachineLabel = AppLabel + "/vm"
-	// DeprecatedVirtualMachineNameLabel is on a launcher Pod and holds the VM's name; Services still select by it.
+	// DeprecatedVirtualMachineNameLabel is on a launcher Pod and contains the VM's name; Services still select by it.
 	DeprecatedVirtualMachineNameLabel = "vm.kubevirt.io/name"
 	// VirtualMachineInstanceIDLabel is on a launcher Pod and identifies the VMI in a value that fits a label.
 	VirtualMachineInstanceIDLabel = "vmi.kubevirt.io/id"
-	// MigrationJobLabel is on the Pod that a migration goes to and holds the migration's UID.
+	// MigrationJobLabel is on the target Pod of a migration and contains the migration's UID.
 	MigrationJobLabel = "kubevirt.io/migrationJobUID"
 	// AllowAccessClusterServicesNPLabel is on Pods that a network policy must let reach the API server and DNS.
 	AllowAccessClusterServicesNPLabel = "np.kubevirt.io/allow-access-cluster-services"
 
-	// DomainAnnotation is on a launcher Pod and holds the VMI's name.
+	// DomainAnnotation is on a launcher Pod and contains the VMI's name.
 	DomainAnnotation = "kubevirt.io/domain"
-	// MigrationJobNameAnnotation is on the Pod that a migration goes to and holds the migration's name.
+	// MigrationJobNameAnnotation is on the target Pod of a migration and contains the migration's name.
 	MigrationJobNameAnnotation = "kubevirt.io/migrationJobName"
 	// MigrationTransportUnixAnnotation is on a launcher Pod that can migrate over a unix socket.
 	MigrationTransportUnixAnnotation = "kubevirt.io/migrationTransportUnix"
@@ -39,20 +39,20 @@ const (
 	ControllerAPILatestVersionObservedAnnotation = "kubevirt.io/latest-observed-api-version"
 	// ControllerAPIStorageVersionObservedAnnotation is on a VM and a VMI: the storage version the controller knew.
 	ControllerAPIStorageVersionObservedAnnotation = "kubevirt.io/storage-observed-api-version"
-	// VirtualMachineGenerationAnnotation is on a VMI and holds the generation of the VM it was made from.
+	// VirtualMachineGenerationAnnotation is on a VMI and contains the generation of the VM it was made from.
 	VirtualMachineGenerationAnnotation = "kubevirt.io/vm-generation"
 	// PciTopologyVersionAnnotation is on a VMI and names the scheme by which PCI slots are laid out.
 	PciTopologyVersionAnnotation = "kubevirt.io/pci-topology-version"
-	// PciInterfaceSlotCountAnnotation is on a VMI of the scheme before and holds how many slots its interfaces take together
-	// with the placeholders, so that they stay where they are when interfaces come and go.
+	// PciInterfaceSlotCountAnnotation is on a VMI of the former scheme and contains how many slots its interfaces take together
+	// with the placeholders, so that their slots stay when interfaces are added and removed.
 	PciInterfaceSlotCountAnnotation = "kubevirt.io/pci-interface-slot-count"
 	// PciTopologyVersionV2 is the scheme before; its addresses depend on the spec.
 	PciTopologyVersionV2 = "v2"
 	// PciTopologyVersionV3 is the scheme with placeholders for stable addresses and extra root ports for hotplug.
 	PciTopologyVersionV3 = "v3"
-	// MemoryOverheadAnnotationBytes is on a launcher Pod and holds the memory that it was given beyond its guest's, in bytes.
+	// MemoryOverheadAnnotationBytes is on a launcher Pod and contains the memory that it was given beyond its guest's, in bytes.
 	MemoryOverheadAnnotationBytes = "kubevirt.io/memory-overhead-bytes"
-	// KeepLauncherAfterFailureAnnotation on a VMI asks to keep the launcher Pod alive after a failure, to look into it.
+	// KeepLauncherAfterFailureAnnotation on a VMI requests to keep the launcher Pod alive after a failure, for debugging.
 	KeepLauncherAfterFailureAnnotation = "kubevirt.io/keep-launcher-alive-after-failure"
 	// AllowPodBridgeNetworkLiveMigrationAnnotation on a VMI allows migration of a bridge on the Pod's network.
 	AllowPodBridgeNetworkLiveMigrationAnnotation = "kubevirt.io/allow-pod-bridge-network-live-migration"
@@ -64,28 +64,28 @@ const (
 	VGADisplayForEFIGuestsX86Annotation = "kubevirt.io/vga-display-efi-x86"
 	// PauseGuestAgentProbesAnnotation on a VMI, with a true value, makes probes by guestAgentPing succeed without asking.
 	PauseGuestAgentProbesAnnotation = "kubevirt.io/pause-guest-agent-probes"
-	// QGSSocketPathAnnotation is on a VMI under Intel TDX and holds the socket of the quote generation service.
+	// QGSSocketPathAnnotation is on a VMI under Intel TDX and contains the socket of the quote generation service.
 	QGSSocketPathAnnotation = "kubevirt.io/qgs-socket-path"
 	// DeprecatedNonRootVMIAnnotation is on old VMIs whose launcher does not run as root; now none does.
 	DeprecatedNonRootVMIAnnotation = "kubevirt.io/nonroot"
 	// EmulatorThreadCompleteToEvenParity on a VMI rounds dedicated CPUs with an isolated emulator thread up to an even number.
 	// On the KubeVirt object, with the feature gate AlignCPUs, it does so for all VMIs.
 	EmulatorThreadCompleteToEvenParity = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"
-	// AutoMemoryLimitsRatioLabel is on a namespace and holds by how much the memory limit of launcher Pods exceeds their
-	// request where a quota asks for limits. At least 1.
+	// AutoMemoryLimitsRatioLabel is on a namespace and contains by how much the memory limit of launcher Pods exceeds their
+	// request where a quota requests limits. At least 1.
 	AutoMemoryLimitsRatioLabel = "alpha.kubevirt.io/auto-memory-limits-ratio"
-	// VirtualMachinePodCPULimitsLabel is on a VMI that is being resized and holds the CPU limit of the Pod it goes to.
+	// VirtualMachinePodCPULimitsLabel is on a VMI that is being resized and contains the CPU limit of the migration's target Pod.
 	VirtualMachinePodCPULimitsLabel = "kubevirt.io/vmi-pod-cpu-resource-limits"
-	// VirtualMachinePodMemoryRequestsLabel is on a VMI that is being resized and holds the memory request of the Pod it goes
-	// to.
+	// VirtualMachinePodMemoryRequestsLabel is on a VMI that is being resized and contains the memory request of the
+	// migration's target Pod.
 	VirtualMachinePodMemoryRequestsLabel = "kubevirt.io/vmi-pod-memory-resource-requests"
-	// MemoryHotplugOverheadRatioLabel is on a VMI whose memory is being resized and holds the overhead ratio of that moment.
+	// MemoryHotplugOverheadRatioLabel is on a VMI whose memory is being resized and contains the overhead ratio of that moment.
 	MemoryHotplugOverheadRatioLabel = "kubevirt.io/memory-hotplug-overhead-ratio"
 	// VirtualMachinePoolRevisionName is on a VM of a pool and names the ControllerRevision that it was made from.
 	VirtualMachinePoolRevisionName = "kubevirt.io/vm-pool-revision-name"
 	// ImmediateDataVolumeCreation on a VM, with the value false, creates its DataVolumes at the first start only.
 	ImmediateDataVolumeCreation = "kubevirt.io/immediate-data-volume-creation"
-	// PVCMemoryDumpAnnotation is on a claim with a memory dump and tells of which VM and when.
+	// PVCMemoryDumpAnnotation is on a claim with a memory dump and contains the VM and the time.
 	PVCMemoryDumpAnnotation = "kubevirt.io/memory-dump"
 	// PersistentReservationLabelPrefix is the prefix of a label on launcher Pods that use SCSI reservations; the claim's UID
 	// follows.
@@ -96,15 +96,15 @@ const (
 	CustomLibvirtLogFiltersAnnotation = "kubevirt.io/libvirt-log-filters"
 	// MemfdMemoryBackend on a VMI, set to "false", backs memory without memfd.
 	MemfdMemoryBackend = "kubevirt.io/memfd"
-	// IgnitionAnnotation on a VMI carries an Ignition configuration.
+	// IgnitionAnnotation on a VMI contains an Ignition configuration.
 	IgnitionAnnotation = "kubevirt.io/ignitiondata"
-	// RestoreRunStrategy is on a VM and holds the run strategy to return to.
+	// RestoreRunStrategy is on a VM and contains the run strategy to return to.
 	RestoreRunStrategy = "kubevirt.io/restore-run-strategy"
 	// EphemeralProvisioningObject is on a Pod that exists only while a volume is provisioned.
 	EphemeralProvisioningObject = "kubevirt.io/ephemeral-provisioning"
 	// CreateMigrationTarget is on a VMI that waits to receive a migration.
 	CreateMigrationTarget = "kubevirt.io/create-migration-target"
-	// EvictionSourceAnnotation is on a VMI and names who asked for its eviction.
+	// EvictionSourceAnnotation is on a VMI and names the client that requested its eviction.
 	EvictionSourceAnnotation = "kubevirt.io/eviction-source"
 	// InstancetypeAnnotation is on a VMI and names its namespaced instance type.
 	InstancetypeAnnotation = "kubevirt.io/instancetype-name"
@@ -168,7 +168,7 @@ const (
 
 // Annotations of a Node about same-page merging (KSM).
 const (
-	// KSMHandlerManagedAnnotation tells that the agent switched same-page merging on, and may switch it off.
+	// KSMHandlerManagedAnnotation is set if the agent switched same-page merging on, and may switch it off.
 	KSMHandlerManagedAnnotation = "kubevirt.io/ksm-handler-managed"
 	// KSMPagesBoostOverride is by how many pages to merge more under memory pressure.
 	KSMPagesBoostOverride = "kubevirt.io/ksm-pages-boost-override"
@@ -238,7 +238,7 @@ const (
 // VirtIO is the name of the paravirtual bus and of the paravirtual network model.
 const VirtIO = "virtio"
 
-// DefaultGracePeriodSeconds is the time a guest has to shut down when the VMI does not say.
+// DefaultGracePeriodSeconds is the time a guest has to shut down unless the VMI defines it.
 const DefaultGracePeriodSeconds int64 = 30
 
 // UsbClientPassthroughMaxNumberOf is how many USB devices of a client a guest can have at the same time.

@@ -9,7 +9,7 @@ const (
 	MigrationSelectorLabel = "kubevirt.io/vmi-name"
 	// MigrationNameLabel is on a PodDisruptionBudget and names the migration that it protects.
 	MigrationNameLabel = "kubevirt.io/migrationName"
-	// EvacuationMigrationAnnotation is on a migration that a drain or an eviction asked for, and names the node.
+	// EvacuationMigrationAnnotation is on a migration that a drain or an eviction triggered, and names the node.
 	EvacuationMigrationAnnotation = "kubevirt.io/evacuationMigration"
 	// WorkloadUpdateMigrationAnnotation is on a migration to a newer launcher image.
 	WorkloadUpdateMigrationAnnotation = "kubevirt.io/workloadUpdateMigration"
@@ -17,7 +17,7 @@ const (
 	WorkloadUpdateMigrationAbortionAnnotation = "kubevirt.io/testWorkloadUpdateMigrationAbortion"
 	// VolumesUpdateMigration is on a migration that copies volumes to others.
 	VolumesUpdateMigration = "kubevirt.io/volume-update-migration"
-	// MigrationTargetReadyTimestamp is on a VMI and tells when the target saw the guest run.
+	// MigrationTargetReadyTimestamp is on a VMI and contains the time at which the guest ran on the target.
 	MigrationTargetReadyTimestamp = "kubevirt.io/migration-target-ready-timestamp"
 	// MigrationUnschedulablePodTimeoutSecondsAnnotation on a migration: how long the target's Pod may be unschedulable.
 	MigrationUnschedulablePodTimeoutSecondsAnnotation = "kubevirt.io/migrationUnschedulablePodTimeoutSeconds"

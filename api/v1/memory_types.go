@@ -33,13 +33,13 @@ type ReservedOverhead struct {
 	// addedOverhead is added to the computed overhead. Default: 0.
 	// +optional
 	AddedOverhead *resource.Quantity `json:"addedOverhead,omitempty"`
-	// memLock says whether all of it must be locked in memory: Required or NotRequired.
+	// memLock defines whether all of it must be locked in memory: Required or NotRequired.
 	// +optional
 	// +kubebuilder:validation:Enum=NotRequired;Required
 	MemLock *MemLockRequirement `json:"memLock,omitempty"`
 }
 
-// MemLockRequirement says whether memory must be locked.
+// MemLockRequirement defines whether memory must be locked.
 type MemLockRequirement string
 
 // Values of MemLockRequirement.

@@ -20,7 +20,7 @@ type NetworkSource struct {
 	ResourceClaim *ClaimRequest `json:"resourceClaim,omitempty"`
 }
 
-// IsPrimary says whether the network is that of the Pod's primary interface.
+// IsPrimary reports whether the network is that of the Pod's primary interface.
 func (n *Network) IsPrimary() bool { return n.Pod != nil || n.Multus != nil && n.Multus.Default }
 
 // PodNetwork is the Pod's network.
@@ -66,7 +66,7 @@ type Interface struct {
 	// dhcpOptions are further options that the guest gets by DHCP.
 	// +optional
 	DHCPOptions *DHCPOptions `json:"dhcpOptions,omitempty"`
-	// tag is told to the guest in the config drive.
+	// tag is passed to the guest in the config drive.
 	// +optional
 	Tag string `json:"tag,omitempty"`
 	// acpiIndex is a number from 1 to 16383 by which the guest names it. Default: none.
@@ -125,16 +125,16 @@ type PluginBinding struct {
 	Name string `json:"name"`
 }
 
-// InterfaceState is whether an interface is there and connected.
+// InterfaceState is whether an interface exists and is connected.
 type InterfaceState string
 
 // Values of InterfaceState.
 const (
-	// InterfaceStateAbsent takes it away.
+	// InterfaceStateAbsent removes it.
 	InterfaceStateAbsent InterfaceState = "absent"
 	// InterfaceStateLinkUp connects it.
 	InterfaceStateLinkUp InterfaceState = "up"
-	// InterfaceStateLinkDown pulls its cable.
+	// InterfaceStateLinkDown disconnects it.
 	InterfaceStateLinkDown InterfaceState = "down"
 )
 

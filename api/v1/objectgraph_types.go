@@ -8,15 +8,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ObjectGraphNode is the answer of objectgraph: an object, and those that it needs, as backup tools want to know.
+// ObjectGraphNode is the response of objectgraph: an object, and those that it needs, for backup tools.
 // +kubebuilder:object:root=true
 type ObjectGraphNode struct {
 	metav1.TypeMeta `json:",inline"`
 	// objectReference names the object.
 	ObjectReference corev1.TypedObjectReference `json:"objectReference"`
-	// labels tell what the object is to the VM, such as storage or network.
+	// labels are the role of the object for the VM, such as storage or network.
 	Labels map[string]string `json:"labels,omitempty"`
-	// optional says that the VM starts without the object.
+	// optional is true if the VM starts without the object.
 	// +optional
 	Optional *bool `json:"optional,omitempty"`
 	// children are the objects that this one needs.

@@ -9,11 +9,11 @@ type ClusterProfilerRequest struct {
 	LabelSelector string `json:"labelSelector,omitempty"`
 	// continue is the token of the page before. Default: the first page.
 	Continue string `json:"continue,omitempty"`
-	// pageSize is how many components an answer has at most.
+	// pageSize is the maximum number of components in a response.
 	PageSize int64 `json:"pageSize"`
 }
 
-// ClusterProfilerResults is the answer of dump-cluster-profiler.
+// ClusterProfilerResults is the response of dump-cluster-profiler.
 type ClusterProfilerResults struct {
 	// componentResults are the profiles by component.
 	ComponentResults map[string]ProfilerResult `json:"componentResults"`

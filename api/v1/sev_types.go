@@ -7,7 +7,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // Bodies of the subresources under sev/, by which the owner of a guest on AMD SEV checks it before handing it secrets.
 
-// SEVPlatformInfo is the answer of sev/fetchcertchain: what identifies the node's processor.
+// SEVPlatformInfo is the response of sev/fetchcertchain: what identifies the node's processor.
 // +kubebuilder:object:root=true
 type SEVPlatformInfo struct {
 	metav1.TypeMeta `json:",inline"`
@@ -17,7 +17,7 @@ type SEVPlatformInfo struct {
 	CertChain string `json:"certChain,omitempty"`
 }
 
-// SEVMeasurementInfo is the answer of sev/querylaunchmeasurement: what the processor measured of the guest.
+// SEVMeasurementInfo is the response of sev/querylaunchmeasurement: what the processor measured of the guest.
 // +kubebuilder:object:root=true
 type SEVMeasurementInfo struct {
 	metav1.TypeMeta `json:",inline"`

@@ -3,22 +3,22 @@
 
 package v1
 
-// PersistentStateLabel is on the claim with the state of a machine that lasts, and names its VM. The claim's name begins
+// PersistentStateLabel is on the claim with a VM's persistent state, and names the VM. The claim's name begins
 // with it. Source: kubevirt/kubevirt pkg/storage/backend-storage, PVCPrefix.
 const PersistentStateLabel = "persistent-state-for"
 
-// HasTPM says that the guest has a TPM. A preference's TPM can be turned off again.
+// HasTPM reports whether the guest has a TPM. A preference's TPM can be turned off again.
 func (s *VirtualMachineInstanceSpec) HasTPM() bool {
 	tpm := s.Domain.Devices.TPM
 	return tpm != nil && (tpm.Enabled == nil || *tpm.Enabled)
 }
 
-// HasPersistentTPM says that the TPM keeps its state across starts.
+// HasPersistentTPM reports whether the TPM keeps its state across starts.
 func (s *VirtualMachineInstanceSpec) HasPersistentTPM() bool {
 	return s.HasTPM() && s.Domain.Devices.TPM.Persistent != nil && *s.Domain.Devices.TPM.Persistent
 }
 
-// HasPersistentEFI says that the EFI variables are kept across starts.
+// HasPersistentEFI reports whether the EFI variables are kept across starts.
 func (s *VirtualMachineInstanceSpec) HasPersistentEFI() bool {
 	firmware := s.Domain.Firmware
 	if firmware == nil || firmware.Bootloader == nil || firmware.Bootloader.EFI == nil {
@@ -28,7 +28,7 @@ func (s *VirtualMachineInstanceSpec) HasPersistentEFI() bool {
 	return persistent != nil && *persistent
 }
 
-// HasPersistentState says that something of the machine itself, beside its disks, is kept across starts.
+// HasPersistentState reports whether TPM or EFI state is kept across starts.
 func (s *VirtualMachineInstanceSpec) HasPersistentState() bool {
 	return s.HasPersistentTPM() || s.HasPersistentEFI()
 }

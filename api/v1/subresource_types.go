@@ -11,7 +11,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // StartOptions is the body of start.
 type StartOptions struct {
 	metav1.TypeMeta `json:",inline"`
-	// paused starts the guest with its CPUs standing still, until somebody unpauses it. Default: false.
+	// paused starts the guest paused, until it is unpaused. Default: false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 	// dryRun with the value All checks the request and changes nothing.
@@ -20,11 +20,11 @@ type StartOptions struct {
 	DryRun []string `json:"dryRun,omitempty"`
 }
 
-// Keys and values of the data of a state change request that asks for a start (status.stateChangeRequests[].data).
+// Keys and values of the data of a state change request that requests a start (status.stateChangeRequests[].data).
 const (
-	// StartRequestDataPausedKey says whether the guest starts paused.
+	// StartRequestDataPausedKey defines whether the guest starts paused.
 	StartRequestDataPausedKey = "paused"
-	// StartRequestDataPausedTrue says that it does.
+	// StartRequestDataPausedTrue is the value for a paused start.
 	StartRequestDataPausedTrue = "true"
 )
 
@@ -78,7 +78,7 @@ type MigrateOptions struct {
 	// +optional
 	// +listType=atomic
 	DryRun []string `json:"dryRun,omitempty"`
-	// addedNodeSelector are labels that the target node must have besides what the VMI asks for. A key that the VMI's own
+	// addedNodeSelector are labels that the target node must have besides what the VMI requests. A key that the VMI's own
 	// nodeSelector has keeps the VMI's value.
 	// +optional
 	AddedNodeSelector map[string]string `json:"addedNodeSelector,omitempty"`
@@ -97,7 +97,7 @@ type EvacuateCancelOptions struct {
 
 // FreezeUnfreezeTimeout is the body of freeze.
 type FreezeUnfreezeTimeout struct {
-	// unfreezeTimeout is after how long the guest's file systems are thawed when nobody asks for it. 0 is never.
+	// unfreezeTimeout is after how long the guest's file systems are thawed without a request. 0 is never.
 	UnfreezeTimeout *metav1.Duration `json:"unfreezeTimeout"`
 }
 

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// RunStrategy returns the strategy in force: spec.runStrategy, or what the older spec.running stands for (true is
+// RunStrategy returns the strategy in force: spec.runStrategy, or that of the older spec.running (true is
 // Always, false is Halted). Neither means Halted; both is an error that admission refuses.
 func (vm *VirtualMachine) RunStrategy() (VirtualMachineRunStrategy, error) {
 	switch {

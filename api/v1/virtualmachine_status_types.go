@@ -9,11 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// VirtualMachineStatus is what the controller sees of a VM. Set by virt-controller.
+// VirtualMachineStatus is the observed state of a VM. Set by virt-controller.
 type VirtualMachineStatus struct {
 	// snapshotInProgress names the snapshot that is being taken; the spec is locked meanwhile.
 	SnapshotInProgress *string `json:"snapshotInProgress,omitempty"`
-	// restoreInProgress names the restore that is going on; the VM does not start meanwhile.
+	// restoreInProgress names the restore that is running; the VM does not start meanwhile.
 	RestoreInProgress *string `json:"restoreInProgress,omitempty"`
 	// created is true while the VM's VMI exists.
 	Created bool `json:"created,omitempty"`
@@ -22,20 +22,20 @@ type VirtualMachineStatus struct {
 	// printableStatus is the state in one word, for people. Defaults to Stopped.
 	// +kubebuilder:default=Stopped
 	PrintableStatus VirtualMachinePrintableStatus `json:"printableStatus,omitempty"`
-	// conditions tell what holds for the VM and why.
+	// conditions are the conditions of the VM.
 	Conditions []VirtualMachineCondition `json:"conditions,omitempty"`
-	// stateChangeRequests are starts and stops that were asked for and not done yet, in their order.
+	// stateChangeRequests are starts and stops that were requested and are not done yet, in their order.
 	StateChangeRequests []VirtualMachineStateChangeRequest `json:"stateChangeRequests,omitempty"`
-	// volumeRequests are volumes to plug in or out that were asked for and not done yet.
+	// volumeRequests are volumes to hotplug or unplug that were requested and are not done yet.
 	// +listType=atomic
 	VolumeRequests []VirtualMachineVolumeRequest `json:"volumeRequests,omitempty"`
-	// volumeSnapshotStatuses tell for each volume whether a snapshot can include it.
+	// volumeSnapshotStatuses report for each volume whether a snapshot can include it.
 	VolumeSnapshotStatuses []VolumeSnapshotStatus `json:"volumeSnapshotStatuses,omitempty"`
 	// startFailure counts starts that failed in a row, which are tried again later and later.
 	// +nullable
 	// +optional
 	StartFailure *VirtualMachineStartFailure `json:"startFailure,omitempty"`
-	// memoryDumpRequest is the memory dump that was asked for.
+	// memoryDumpRequest is the memory dump that was requested.
 	// +nullable
 	// +optional
 	MemoryDumpRequest *VirtualMachineMemoryDumpRequest `json:"memoryDumpRequest,omitempty"`
@@ -47,9 +47,9 @@ type VirtualMachineStatus struct {
 	DesiredGeneration int64 `json:"desiredGeneration,omitempty"`
 	// runStrategy is the strategy that the controller acted on last.
 	RunStrategy VirtualMachineRunStrategy `json:"runStrategy,omitempty"`
-	// volumeUpdateState tells how far an update of volumes is.
+	// volumeUpdateState is the state of an update of volumes.
 	VolumeUpdateState *VolumeUpdateState `json:"volumeUpdateState,omitempty"`
-	// changedBlockTracking tells whether changed blocks are tracked, for incremental backup.
+	// changedBlockTracking reports whether changed blocks are tracked, for incremental backup.
 	// +nullable
 	// +optional
 	ChangedBlockTracking *ChangedBlockTrackingStatus `json:"changedBlockTracking,omitempty"`
@@ -70,13 +70,13 @@ type VirtualMachinePrintableStatus string
 const (
 	// VirtualMachineStatusStopped: it does not run and is not meant to.
 	VirtualMachineStatusStopped VirtualMachinePrintableStatus = "Stopped"
-	// VirtualMachineStatusProvisioning: its disks are being made.
+	// VirtualMachineStatusProvisioning: its disks are being created.
 	VirtualMachineStatusProvisioning VirtualMachinePrintableStatus = "Provisioning"
 	// VirtualMachineStatusStarting: it is being prepared.
 	VirtualMachineStatusStarting VirtualMachinePrintableStatus = "Starting"
 	// VirtualMachineStatusRunning: it runs.
 	VirtualMachineStatusRunning VirtualMachinePrintableStatus = "Running"
-	// VirtualMachineStatusPaused: its CPUs stand still.
+	// VirtualMachineStatusPaused: its CPUs are stopped.
 	VirtualMachineStatusPaused VirtualMachinePrintableStatus = "Paused"
 	// VirtualMachineStatusStopping: it is shutting down.
 	VirtualMachineStatusStopping VirtualMachinePrintableStatus = "Stopping"
@@ -84,11 +84,11 @@ const (
 	VirtualMachineStatusTerminating VirtualMachinePrintableStatus = "Terminating"
 	// VirtualMachineStatusCrashLoopBackOff: it failed several times and waits before the next start.
 	VirtualMachineStatusCrashLoopBackOff VirtualMachinePrintableStatus = "CrashLoopBackOff"
-	// VirtualMachineStatusMigrating: it moves to another node.
+	// VirtualMachineStatusMigrating: it migrates to another node.
 	VirtualMachineStatusMigrating VirtualMachinePrintableStatus = "Migrating"
-	// VirtualMachineStatusUnknown: its node does not answer.
+	// VirtualMachineStatusUnknown: its node does not respond.
 	VirtualMachineStatusUnknown VirtualMachinePrintableStatus = "Unknown"
-	// VirtualMachineStatusUnschedulable: no node can take it.
+	// VirtualMachineStatusUnschedulable: no node fits it.
 	VirtualMachineStatusUnschedulable VirtualMachinePrintableStatus = "ErrorUnschedulable"
 	// VirtualMachineStatusErrImagePull: an image could not be pulled.
 	VirtualMachineStatusErrImagePull VirtualMachinePrintableStatus = "ErrImagePull"
@@ -110,40 +110,40 @@ type VirtualMachineStartFailure struct {
 	ConsecutiveFailCount int `json:"consecutiveFailCount,omitempty"`
 	// lastFailedVMIUID is the UID of the VMI that failed last.
 	LastFailedVMIUID types.UID `json:"lastFailedVMIUID,omitempty"`
-	// retryAfterTimestamp is when the next start may be.
+	// retryAfterTimestamp is the earliest time of the next start.
 	RetryAfterTimestamp *metav1.Time `json:"retryAfterTimestamp,omitempty"`
 }
 
-// StateChangeRequestAction is what was asked of a VM.
+// StateChangeRequestAction is the request to a VM.
 type StateChangeRequestAction string
 
 // Values of StateChangeRequestAction.
 const (
-	// StartRequest asks for a start.
+	// StartRequest requests a start.
 	StartRequest StateChangeRequestAction = "Start"
-	// StopRequest asks for a stop.
+	// StopRequest requests a stop.
 	StopRequest StateChangeRequestAction = "Stop"
 )
 
-// VirtualMachineStateChangeRequest is a start or a stop that was asked for.
+// VirtualMachineStateChangeRequest is a start or a stop that was requested.
 type VirtualMachineStateChangeRequest struct {
 	// action is Start or Stop.
 	Action StateChangeRequestAction `json:"action"`
-	// data carries options, such as to start paused.
+	// data contains options, such as to start paused.
 	Data map[string]string `json:"data,omitempty"`
 	// uid is the UID of the VMI that the request is about.
 	UID *types.UID `json:"uid,omitempty"`
 }
 
-// VirtualMachineVolumeRequest is a volume to plug in or out.
+// VirtualMachineVolumeRequest is a volume to hotplug or unplug.
 type VirtualMachineVolumeRequest struct {
-	// addVolumeOptions is the volume to plug in.
+	// addVolumeOptions is the volume to hotplug.
 	AddVolumeOptions *AddVolumeOptions `json:"addVolumeOptions,omitempty"`
-	// removeVolumeOptions is the volume to plug out.
+	// removeVolumeOptions is the volume to unplug.
 	RemoveVolumeOptions *RemoveVolumeOptions `json:"removeVolumeOptions,omitempty"`
 }
 
-// AddVolumeOptions is a volume to plug in.
+// AddVolumeOptions is a volume to hotplug.
 type AddVolumeOptions struct {
 	// name is its name.
 	Name string `json:"name"`
@@ -157,7 +157,7 @@ type AddVolumeOptions struct {
 	DryRun []string `json:"dryRun,omitempty"`
 }
 
-// RemoveVolumeOptions is a volume to plug out.
+// RemoveVolumeOptions is a volume to unplug.
 type RemoveVolumeOptions struct {
 	// name is its name.
 	Name string `json:"name"`
@@ -177,19 +177,19 @@ type HotplugVolumeSource struct {
 	DataVolume *DataVolumeSource `json:"dataVolume,omitempty"`
 }
 
-// VolumeSnapshotStatus tells whether a snapshot can include a volume.
+// VolumeSnapshotStatus reports whether a snapshot can include a volume.
 type VolumeSnapshotStatus struct {
 	// name is its name.
 	Name string `json:"name"`
 	// enabled is true if it can.
 	Enabled bool `json:"enabled"`
-	// reason says why in one word.
+	// reason is the reason in one word, for programs.
 	Reason string `json:"reason,omitempty"`
 }
 
-// VolumeUpdateState tells how far an update of volumes is.
+// VolumeUpdateState is the state of an update of volumes.
 type VolumeUpdateState struct {
-	// volumeMigrationState is the migration of volumes that is going on.
+	// volumeMigrationState is the migration of volumes that is running.
 	VolumeMigrationState *VolumeMigrationState `json:"volumeMigrationState,omitempty"`
 }
 
@@ -201,16 +201,16 @@ type VolumeMigrationState struct {
 	MigratedVolumes []StorageMigratedVolumeInfo `json:"migratedVolumes,omitempty"`
 }
 
-// VirtualMachineMemoryDumpRequest is a memory dump that was asked for.
+// VirtualMachineMemoryDumpRequest is a memory dump that was requested.
 type VirtualMachineMemoryDumpRequest struct {
 	// claimName is the claim that takes the dump.
 	ClaimName string `json:"claimName"`
-	// phase tells how far it is.
+	// phase is its state.
 	Phase MemoryDumpPhase `json:"phase"`
-	// remove asks to let go of the claim.
+	// remove requests to detach the claim.
 	// +optional
 	Remove bool `json:"remove,omitempty"`
-	// startTimestamp is when the dump began.
+	// startTimestamp is when the dump started.
 	// +optional
 	StartTimestamp *metav1.Time `json:"startTimestamp,omitempty"`
 	// endTimestamp is when the dump ended.
@@ -219,12 +219,12 @@ type VirtualMachineMemoryDumpRequest struct {
 	// fileName is the dump's file on the claim.
 	// +optional
 	FileName *string `json:"fileName,omitempty"`
-	// message says why in words for people.
+	// message is the explanation for people.
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
-// MemoryDumpPhase tells how far a memory dump is.
+// MemoryDumpPhase is the state of a memory dump.
 type MemoryDumpPhase string
 
 // Values of MemoryDumpPhase.
@@ -239,29 +239,29 @@ const (
 	MemoryDumpCompleted MemoryDumpPhase = "Completed"
 	// MemoryDumpDissociating: the VM is letting go of the claim.
 	MemoryDumpDissociating MemoryDumpPhase = "Dissociating"
-	// MemoryDumpFailed: there is no dump, the message says why.
+	// MemoryDumpFailed: there is no dump, the message explains why.
 	MemoryDumpFailed MemoryDumpPhase = "Failed"
 )
 
-// VirtualMachineCondition is one thing that holds for a VM, or does not.
+// VirtualMachineCondition is a condition of a VM.
 type VirtualMachineCondition struct {
-	// type is which one it is.
+	// type is the condition's type.
 	Type VirtualMachineConditionType `json:"type"`
 	// status is True, False or Unknown.
 	Status corev1.ConditionStatus `json:"status"`
-	// lastProbeTime is when it was looked at last.
+	// lastProbeTime is when the condition was last checked.
 	// +nullable
 	LastProbeTime metav1.Time `json:"lastProbeTime,omitempty"`
-	// lastTransitionTime is when the status changed last.
+	// lastTransitionTime is when status last changed.
 	// +nullable
 	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
-	// reason says why in one word.
+	// reason is the reason in one word, for programs.
 	Reason string `json:"reason,omitempty"`
-	// message says why in words for people.
+	// message is the explanation for people.
 	Message string `json:"message,omitempty"`
 }
 
-// VirtualMachineConditionType names a condition of a VM.
+// VirtualMachineConditionType is a type of condition of a VM.
 type VirtualMachineConditionType string
 
 // Values of VirtualMachineConditionType.
@@ -270,11 +270,10 @@ const (
 	VirtualMachineFailure VirtualMachineConditionType = "Failure"
 	// VirtualMachineReady: the VMI is ready; copied from it.
 	VirtualMachineReady VirtualMachineConditionType = "Ready"
-	// VirtualMachinePaused: the guest stands still; copied from the VMI.
+	// VirtualMachinePaused: the guest is paused; copied from the VMI.
 	VirtualMachinePaused VirtualMachineConditionType = "Paused"
 	// VirtualMachineRestartRequired: the spec has changes that need a restart.
 	VirtualMachineRestartRequired VirtualMachineConditionType = "RestartRequired"
-	// VirtualMachineManualRecoveryRequired: a volume migration was stopped half-way and somebody has to put the spec
-	// right.
+	// VirtualMachineManualRecoveryRequired: a volume migration was aborted, and a user has to correct the spec.
 	VirtualMachineManualRecoveryRequired VirtualMachineConditionType = "ManualRecoveryRequired"
 )

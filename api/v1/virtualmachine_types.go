@@ -10,7 +10,7 @@ import (
 )
 
 // VirtualMachine is a virtual machine that outlives its runs: a template for the VMI that runs it, and the strategy
-// that says when.
+// that defines when.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=virtualmachines,singular=virtualmachine,scope=Namespaced,shortName=vm;vms,categories=all
@@ -20,11 +20,11 @@ import (
 type VirtualMachine struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is what the user wants. Set by the user and never changed by a controller.
+	// spec is the desired state. Set by the user and never changed by a controller.
 	// +kubebuilder:validation:XValidation:rule="!(has(self.running) && has(self.runStrategy))",message="Running and RunStrategy are mutually exclusive. Note that Running is deprecated, please use RunStrategy instead"
 	// +kubebuilder:validation:XValidation:rule="has(self.running) || has(self.runStrategy)",message="One of Running or RunStrategy must be specified"
 	Spec VirtualMachineSpec `json:"spec"`
-	// status is what the controller sees.
+	// status is the observed state.
 	// +optional
 	Status VirtualMachineStatus `json:"status,omitempty"`
 }
@@ -42,7 +42,7 @@ type VirtualMachineSpec struct {
 	// running is the older form of runStrategy: true is Always, false is Halted. One of the two must be set. Set by the
 	// user.
 	Running *bool `json:"running,omitempty"`
-	// runStrategy says when the VM runs: Always, Halted, Manual, RerunOnFailure, Once or WaitAsReceiver. One of
+	// runStrategy defines when the VM runs: Always, Halted, Manual, RerunOnFailure, Once or WaitAsReceiver. One of
 	// runStrategy and running must be set. Set by the user.
 	// +kubebuilder:validation:Enum=Always;Halted;Manual;RerunOnFailure;Once;WaitAsReceiver
 	// +optional
@@ -55,12 +55,12 @@ type VirtualMachineSpec struct {
 	Template *VirtualMachineInstanceTemplateSpec `json:"template"`
 	// dataVolumeTemplates are DataVolumes that are created for the VM and removed with it. No default. Set by the user.
 	DataVolumeTemplates []DataVolumeTemplateSpec `json:"dataVolumeTemplates,omitempty"`
-	// updateVolumesStrategy says what a changed volume of a running VM means: Replacement at the next start (the
+	// updateVolumesStrategy defines what a changed volume of a running VM means: Replacement at the next start (the
 	// default) or Migration. Set by the user.
 	UpdateVolumesStrategy *UpdateVolumesStrategy `json:"updateVolumesStrategy,omitempty"`
 }
 
-// VirtualMachineRunStrategy says when a VM runs.
+// VirtualMachineRunStrategy defines when a VM runs.
 type VirtualMachineRunStrategy string
 
 // Values of VirtualMachineRunStrategy.
@@ -81,7 +81,7 @@ const (
 	RunStrategyWaitAsReceiver VirtualMachineRunStrategy = "WaitAsReceiver"
 )
 
-// UpdateVolumesStrategy says how a changed list of volumes reaches a running VM.
+// UpdateVolumesStrategy defines how a changed list of volumes reaches a running VM.
 type UpdateVolumesStrategy string
 
 // Values of UpdateVolumesStrategy.
@@ -94,7 +94,7 @@ const (
 
 // VirtualMachineInstanceTemplateSpec is the VMI that a VM creates.
 type VirtualMachineInstanceTemplateSpec struct {
-	// metadata holds labels and annotations of the VMI. Set by the user.
+	// metadata contains labels and annotations of the VMI. Set by the user.
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +nullable
 	ObjectMeta metav1.ObjectMeta `json:"metadata,omitempty"`

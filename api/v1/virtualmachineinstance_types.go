@@ -27,7 +27,7 @@ type VirtualMachineInstance struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec is what runs. Set at creation, with every default resolved, and then changed by virt-controller only.
 	Spec VirtualMachineInstanceSpec `json:"spec"`
-	// status is what is seen of the run. Starts with the phase Pending. Each field has one writer: virt-controller or
+	// status is the observed state of the run. Starts with the phase Pending. Each field has one writer: virt-controller or
 	// the node's agent.
 	// +kubebuilder:default={phase: Pending}
 	// +optional
@@ -53,7 +53,7 @@ type VirtualMachineInstanceSpec struct {
 	// nodeSelector are labels that a node must have. Default: none.
 	// +optional
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-	// affinity says which nodes and which other Pods to be near to or far from. Default: none.
+	// affinity defines which nodes and which other Pods to be near to or far from. Default: none.
 	Affinity *corev1.Affinity `json:"affinity,omitempty"`
 	// schedulerName is the scheduler of the launcher Pod. Default: the cluster's.
 	// +optional
@@ -62,19 +62,19 @@ type VirtualMachineInstanceSpec struct {
 	// namespace's.
 	// +optional
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
-	// tolerations are taints of nodes that do not matter. Default: none.
+	// tolerations are taints of nodes that are tolerated. Default: none.
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
-	// topologySpreadConstraints say how VMIs are spread over nodes and zones. Default: none.
+	// topologySpreadConstraints define how VMIs are spread over nodes and zones. Default: none.
 	// +optional
 	// +listType=map
 	// +listMapKey=topologyKey
 	// +listMapKey=whenUnsatisfiable
 	TopologySpreadConstraints []corev1.TopologySpreadConstraint `json:"topologySpreadConstraints,omitempty" patchStrategy:"merge" patchMergeKey:"topologyKey"`
-	// evictionStrategy says what an eviction does: None, LiveMigrate, LiveMigrateIfPossible or External. Default: the
+	// evictionStrategy defines what an eviction does: None, LiveMigrate, LiveMigrateIfPossible or External. Default: the
 	// cluster's, which is None unless configured.
 	// +optional
 	EvictionStrategy *EvictionStrategy `json:"evictionStrategy,omitempty"`
-	// startStrategy set to Paused starts the guest with its CPUs standing still. Default: the guest runs at once.
+	// startStrategy set to Paused starts the guest paused. Default: the guest runs at once.
 	// +optional
 	StartStrategy *StartStrategy `json:"startStrategy,omitempty"`
 	// terminationGracePeriodSeconds is the time in seconds that the guest has to shut down before it is destroyed.
@@ -125,27 +125,27 @@ type VirtualMachineInstanceSpec struct {
 	UtilityVolumes []UtilityVolume `json:"utilityVolumes,omitempty"`
 }
 
-// EvictionStrategy says what an eviction does to a VMI.
+// EvictionStrategy defines what an eviction does to a VMI.
 type EvictionStrategy string
 
 // Values of EvictionStrategy.
 const (
 	// EvictionStrategyNone shuts the guest down.
 	EvictionStrategyNone EvictionStrategy = "None"
-	// EvictionStrategyLiveMigrate moves the guest, and blocks the eviction if it cannot move.
+	// EvictionStrategyLiveMigrate migrates the guest, and blocks the eviction if it cannot migrate.
 	EvictionStrategyLiveMigrate EvictionStrategy = "LiveMigrate"
-	// EvictionStrategyLiveMigrateIfPossible moves the guest if it can move, and shuts it down if not.
+	// EvictionStrategyLiveMigrateIfPossible migrates the guest if it can migrate, and shuts it down if not.
 	EvictionStrategyLiveMigrateIfPossible EvictionStrategy = "LiveMigrateIfPossible"
 	// EvictionStrategyExternal leaves the guest to another controller and blocks the eviction.
 	EvictionStrategyExternal EvictionStrategy = "External"
 )
 
-// StartStrategy says how a guest starts.
+// StartStrategy defines how a guest starts.
 type StartStrategy string
 
 // Values of StartStrategy.
 const (
-	// StartStrategyPaused starts it with its CPUs standing still.
+	// StartStrategyPaused starts it paused.
 	StartStrategyPaused StartStrategy = "Paused"
 )
 

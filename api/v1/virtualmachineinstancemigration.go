@@ -3,12 +3,12 @@
 
 package v1
 
-// IsFinal says that nothing happens to the migration any more, as far as its phase tells.
+// IsFinal reports whether the migration has finished, by its phase.
 func (m *VirtualMachineInstanceMigration) IsFinal() bool {
 	return m.Status.Phase == MigrationSucceeded || m.Status.Phase == MigrationFailed
 }
 
-// IsQueued says that the migration waits for its turn, and has no Pod yet, as far as its phase tells.
+// IsQueued reports whether the migration is queued and has no Pod yet, by its phase.
 func (m *VirtualMachineInstanceMigration) IsQueued() bool {
 	return m.Status.Phase == MigrationPhaseUnset || m.Status.Phase == MigrationPending
 }

@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// VirtualMachineInstanceMigration asks to move a running VMI to another node, and tells how that goes. Deleting it while
-// the migration runs aborts the migration.
+// VirtualMachineInstanceMigration requests the migration of a running VMI to another node, and reports its state. Deleting it
+// while the migration runs aborts the migration.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=virtualmachineinstancemigrations,singular=virtualmachineinstancemigration,scope=Namespaced,shortName=vmim;vmims,categories=all
@@ -20,9 +20,9 @@ import (
 type VirtualMachineInstanceMigration struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is which VMI moves, and where it may go.
+	// spec is the VMI to migrate and its possible targets.
 	Spec VirtualMachineInstanceMigrationSpec `json:"spec"`
-	// status is how far the migration is. Set by virt-controller.
+	// status is the state of the migration. Set by virt-controller.
 	Status VirtualMachineInstanceMigrationStatus `json:"status,omitempty"`
 }
 
@@ -34,11 +34,11 @@ type VirtualMachineInstanceMigrationList struct {
 	Items           []VirtualMachineInstanceMigration `json:"items"`
 }
 
-// VirtualMachineInstanceMigrationSpec is which VMI moves, and where it may go. Set by the user; it cannot be changed.
+// VirtualMachineInstanceMigrationSpec is the VMI to migrate and its possible targets. Set by the user; it cannot be changed.
 type VirtualMachineInstanceMigrationSpec struct {
-	// vmiName is the VMI that moves, in the same namespace. Required by admission. Set by the user.
+	// vmiName is the VMI to migrate, in the same namespace. Required by admission. Set by the user.
 	VMIName string `json:"vmiName,omitempty"`
-	// addedNodeSelector are labels that the target node must have besides what the VMI asks for. A key that the VMI's own
+	// addedNodeSelector are labels that the target node must have besides what the VMI requests. A key that the VMI's own
 	// nodeSelector has keeps the VMI's value: the choice of nodes can only become smaller. No default. Set by the user.
 	// +optional
 	AddedNodeSelector map[string]string `json:"addedNodeSelector,omitempty"`
@@ -47,7 +47,7 @@ type VirtualMachineInstanceMigrationSpec struct {
 	// receive makes this the receiving half of a migration between namespaces or clusters. No default. Set by the user.
 	Receive *VirtualMachineInstanceMigrationTarget `json:"receive,omitempty"`
 	// priority orders migrations that wait for a free slot: system-critical before user-triggered before
-	// system-maintenance, and those that say nothing last. Set by whoever creates the migration.
+	// system-maintenance, and those without a priority last. Set by the creator of the migration.
 	// +optional
 	Priority *MigrationPriority `json:"priority,omitempty"`
 }
@@ -59,7 +59,7 @@ type MigrationPriority string
 const (
 	// PrioritySystemCritical: a node is being drained.
 	PrioritySystemCritical MigrationPriority = "system-critical"
-	// PriorityUserTriggered: a person asked.
+	// PriorityUserTriggered: a user requested the migration.
 	PriorityUserTriggered MigrationPriority = "user-triggered"
 	// PrioritySystemMaintenance: something that can wait, such as a newer launcher image.
 	PrioritySystemMaintenance MigrationPriority = "system-maintenance"
@@ -79,13 +79,13 @@ type VirtualMachineInstanceMigrationTarget struct {
 	MigrationID string `json:"migrationID"`
 }
 
-// VirtualMachineInstanceMigrationStatus is how far a migration is. Set by virt-controller.
+// VirtualMachineInstanceMigrationStatus is the state of a migration. Set by virt-controller.
 type VirtualMachineInstanceMigrationStatus struct {
-	// phase is how far the migration is. Succeeded and Failed are final. Set by virt-controller.
+	// phase is the state of the migration. Succeeded and Failed are final. Set by virt-controller.
 	Phase VirtualMachineInstanceMigrationPhase `json:"phase,omitempty"`
-	// conditions tell what the migration waits for, or that its end was asked for. Set by virt-controller.
+	// conditions are what the migration waits for, and whether its abort was requested. Set by virt-controller.
 	Conditions []VirtualMachineInstanceMigrationCondition `json:"conditions,omitempty"`
-	// phaseTransitionTimestamps are when the phases began. Set by virt-controller.
+	// phaseTransitionTimestamps are when the phases started. Set by virt-controller.
 	// +listType=atomic
 	// +optional
 	PhaseTransitionTimestamps []VirtualMachineInstanceMigrationPhaseTransitionTimestamp `json:"phaseTransitionTimestamps,omitempty"`
@@ -98,36 +98,36 @@ type VirtualMachineInstanceMigrationStatus struct {
 	SynchronizationAddresses []string `json:"synchronizationAddresses,omitempty"`
 }
 
-// VirtualMachineInstanceMigrationPhaseTransitionTimestamp is when a phase began.
+// VirtualMachineInstanceMigrationPhaseTransitionTimestamp is when a phase started.
 type VirtualMachineInstanceMigrationPhaseTransitionTimestamp struct {
-	// phase is the phase that began.
+	// phase is the phase that started.
 	Phase VirtualMachineInstanceMigrationPhase `json:"phase,omitempty"`
-	// phaseTransitionTimestamp is when it began.
+	// phaseTransitionTimestamp is when it started.
 	PhaseTransitionTimestamp metav1.Time `json:"phaseTransitionTimestamp,omitempty"`
 }
 
-// VirtualMachineInstanceMigrationPhase is how far a migration is.
+// VirtualMachineInstanceMigrationPhase is the state of a migration.
 type VirtualMachineInstanceMigrationPhase string
 
 // Phases of a migration, in their order.
 const (
-	// MigrationPhaseUnset: nobody has looked at it yet.
+	// MigrationPhaseUnset: it has not been processed yet.
 	MigrationPhaseUnset VirtualMachineInstanceMigrationPhase = ""
 	// MigrationPending: it waits for a free slot, or for the VMI.
 	MigrationPending VirtualMachineInstanceMigrationPhase = "Pending"
-	// MigrationScheduling: the target's launcher Pod looks for a node.
+	// MigrationScheduling: the target's launcher Pod waits for a node.
 	MigrationScheduling VirtualMachineInstanceMigrationPhase = "Scheduling"
 	// MigrationScheduled: the target's launcher Pod runs.
 	MigrationScheduled VirtualMachineInstanceMigrationPhase = "Scheduled"
-	// MigrationPreparingTarget: the target's agent prepares the guest's surroundings.
+	// MigrationPreparingTarget: the target's agent prepares the launcher Pod.
 	MigrationPreparingTarget VirtualMachineInstanceMigrationPhase = "PreparingTarget"
 	// MigrationTargetReady: the target can receive.
 	MigrationTargetReady VirtualMachineInstanceMigrationPhase = "TargetReady"
-	// MigrationRunning: the guest's memory is on its way.
+	// MigrationRunning: the transfer is running.
 	MigrationRunning VirtualMachineInstanceMigrationPhase = "Running"
 	// MigrationSucceeded: the guest runs on the target.
 	MigrationSucceeded VirtualMachineInstanceMigrationPhase = "Succeeded"
-	// MigrationFailed: the guest stayed where it was, or the migration was aborted.
+	// MigrationFailed: the guest stayed on the source, or the migration was aborted.
 	MigrationFailed VirtualMachineInstanceMigrationPhase = "Failed"
 	// MigrationWaitingForSync: a half of a migration between clusters waits for the other one.
 	MigrationWaitingForSync VirtualMachineInstanceMigrationPhase = "WaitingForSync"
@@ -135,36 +135,36 @@ const (
 	MigrationSynchronizing VirtualMachineInstanceMigrationPhase = "Synchronizing"
 )
 
-// VirtualMachineInstanceMigrationCondition is one thing that is or is not so.
+// VirtualMachineInstanceMigrationCondition is a condition of a migration.
 type VirtualMachineInstanceMigrationCondition struct {
-	// type is what the condition is about.
+	// type is the condition's type.
 	Type VirtualMachineInstanceMigrationConditionType `json:"type"`
 	// status is True, False or Unknown.
 	Status corev1.ConditionStatus `json:"status"`
-	// lastProbeTime is when somebody looked last.
+	// lastProbeTime is when the condition was last checked.
 	// +nullable
 	LastProbeTime metav1.Time `json:"lastProbeTime,omitempty"`
-	// lastTransitionTime is when status changed last.
+	// lastTransitionTime is when status last changed.
 	// +nullable
 	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
-	// reason is why, in one word for programs.
+	// reason is the reason in one word, for programs.
 	Reason string `json:"reason,omitempty"`
-	// message is why, in words for people.
+	// message is the explanation for people.
 	Message string `json:"message,omitempty"`
 }
 
-// VirtualMachineInstanceMigrationConditionType is what a condition of a migration is about.
+// VirtualMachineInstanceMigrationConditionType is a type of condition of a migration.
 type VirtualMachineInstanceMigrationConditionType string
 
 // Conditions of a VirtualMachineInstanceMigration.
 const (
-	// VirtualMachineInstanceMigrationAbortRequested: somebody deleted the migration while it ran.
+	// VirtualMachineInstanceMigrationAbortRequested: a user deleted the migration while it ran.
 	VirtualMachineInstanceMigrationAbortRequested VirtualMachineInstanceMigrationConditionType = "migrationAbortRequested"
 	// VirtualMachineInstanceMigrationRejectedByResourceQuota: a quota of the namespace leaves no room for the target's Pod.
 	VirtualMachineInstanceMigrationRejectedByResourceQuota VirtualMachineInstanceMigrationConditionType = "migrationRejectedByResourceQuota"
 	// VirtualMachineInstanceMigrationBlockedByUtilityVolumes: it waits until the guest's utility volumes are detached.
 	VirtualMachineInstanceMigrationBlockedByUtilityVolumes VirtualMachineInstanceMigrationConditionType = "migrationBlockedByUtilityVolumes"
-	// VirtualMachineInstanceDecentralizedMigrationBlocked: the two halves cannot find together, the message says why.
+	// VirtualMachineInstanceDecentralizedMigrationBlocked: the two halves cannot connect, the message explains why.
 	VirtualMachineInstanceDecentralizedMigrationBlocked VirtualMachineInstanceMigrationConditionType = "decentralizedMigrationBlocked"
 	// VirtualMachineInstanceMigrationBlockedByBackup: it waits until a backup of the guest is finished.
 	VirtualMachineInstanceMigrationBlockedByBackup VirtualMachineInstanceMigrationConditionType = "migrationBlockedByBackup"

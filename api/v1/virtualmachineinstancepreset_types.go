@@ -30,6 +30,6 @@ type VirtualMachineInstancePresetList struct {
 type VirtualMachineInstancePresetSpec struct {
 	// selector picks VMIs by their labels. Required. Set by the user.
 	Selector metav1.LabelSelector `json:"selector"`
-	// domain is merged into the VMI's spec.domain, which wins where both say something. No default. Set by the user.
+	// domain is merged into the VMI's spec.domain, which wins where both have a value. No default. Set by the user.
 	Domain *DomainSpec `json:"domain,omitempty"`
 }

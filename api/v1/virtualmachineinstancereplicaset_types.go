@@ -21,9 +21,9 @@ import (
 type VirtualMachineInstanceReplicaSet struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is what the user wants.
+	// spec is the desired state.
 	Spec VirtualMachineInstanceReplicaSetSpec `json:"spec"`
-	// status is what the controller sees. Set by virt-controller.
+	// status is the observed state. Set by virt-controller.
 	// +nullable
 	Status VirtualMachineInstanceReplicaSetStatus `json:"status,omitempty"`
 }
@@ -36,7 +36,7 @@ type VirtualMachineInstanceReplicaSetList struct {
 	Items           []VirtualMachineInstanceReplicaSet `json:"items"`
 }
 
-// VirtualMachineInstanceReplicaSetSpec is how many VMIs there are, which they are and what they look like. Set by the user.
+// VirtualMachineInstanceReplicaSetSpec is the number of VMIs, their selector and their template. Set by the user.
 type VirtualMachineInstanceReplicaSetSpec struct {
 	// replicas is how many VMIs there should be. Default: 1. Set by the user or an autoscaler,
 	// which takes a missing number for 0 and then does nothing.
@@ -60,38 +60,38 @@ type VirtualMachineInstanceReplicaSetStatus struct {
 	// readyReplicas is how many of them have the condition Ready. Set by virt-controller.
 	// +optional
 	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
-	// conditions tell whether VMIs cannot be created or deleted (ReplicaFailure), and whether the set is paused
+	// conditions report whether VMIs cannot be created or deleted (ReplicaFailure), and whether the set is paused
 	// (ReplicaPaused). Set by virt-controller.
 	Conditions []VirtualMachineInstanceReplicaSetCondition `json:"conditions,omitempty"`
-	// labelSelector is spec.selector in the form that the scale subresource hands to autoscalers. Set by virt-controller.
+	// labelSelector is spec.selector in the form that the scale subresource returns to autoscalers. Set by virt-controller.
 	LabelSelector string `json:"labelSelector,omitempty"`
 }
 
-// VirtualMachineInstanceReplicaSetCondition is one thing that is or is not so.
+// VirtualMachineInstanceReplicaSetCondition is a condition of a replica set.
 type VirtualMachineInstanceReplicaSetCondition struct {
-	// type is what the condition is about.
+	// type is the condition's type.
 	Type VirtualMachineInstanceReplicaSetConditionType `json:"type"`
 	// status is True, False or Unknown.
 	Status corev1.ConditionStatus `json:"status"`
-	// lastProbeTime is when somebody looked last.
+	// lastProbeTime is when the condition was last checked.
 	// +nullable
 	LastProbeTime metav1.Time `json:"lastProbeTime,omitempty"`
-	// lastTransitionTime is when status changed last.
+	// lastTransitionTime is when status last changed.
 	// +nullable
 	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
-	// reason is why, in one word for programs.
+	// reason is the reason in one word, for programs.
 	Reason string `json:"reason,omitempty"`
-	// message is why, in words for people.
+	// message is the explanation for people.
 	Message string `json:"message,omitempty"`
 }
 
-// VirtualMachineInstanceReplicaSetConditionType is what a condition of a replica set is about.
+// VirtualMachineInstanceReplicaSetConditionType is a type of condition of a replica set.
 type VirtualMachineInstanceReplicaSetConditionType string
 
 // Conditions of a VirtualMachineInstanceReplicaSet.
 const (
 	// VirtualMachineInstanceReplicaSetReplicaFailure: VMIs could not be created or deleted; the message has the API
-	// server's answer.
+	// server's response.
 	VirtualMachineInstanceReplicaSetReplicaFailure VirtualMachineInstanceReplicaSetConditionType = "ReplicaFailure"
 	// VirtualMachineInstanceReplicaSetReplicaPaused: spec.paused was seen, from now on VMIs may be added and removed by
 	// hand.

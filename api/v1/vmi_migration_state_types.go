@@ -12,39 +12,39 @@ import (
 // VirtualMachineInstanceMigrationState is a migration of a guest.
 // +k8s:openapi-gen=true
 type VirtualMachineInstanceMigrationState struct {
-	// startTimestamp is when the transfer began.
+	// startTimestamp is when the transfer started.
 	// +nullable
 	StartTimestamp *metav1.Time `json:"startTimestamp,omitempty"`
-	// endTimestamp is when it ended.
+	// endTimestamp is when it finished.
 	// +nullable
 	EndTimestamp *metav1.Time `json:"endTimestamp,omitempty"`
-	// targetNodeDomainReadyTimestamp is when the guest ran on the new node.
+	// targetNodeDomainReadyTimestamp is when the guest ran on the target node.
 	TargetNodeDomainReadyTimestamp *metav1.Time `json:"targetNodeDomainReadyTimestamp,omitempty"`
-	// targetNodeDomainDetected says that the new node sees the guest.
+	// targetNodeDomainDetected is true if the target observes the guest.
 	TargetNodeDomainDetected bool `json:"targetNodeDomainDetected,omitempty"`
-	// targetNodeAddress is where the new node listens.
+	// targetNodeAddress is where the target node listens.
 	TargetNodeAddress string `json:"targetNodeAddress,omitempty"`
-	// targetDirectMigrationNodePorts maps ports of the new node to ports of the guest's transfer.
+	// targetDirectMigrationNodePorts maps ports of the target node to ports of the guest's transfer.
 	TargetDirectMigrationNodePorts map[string]int `json:"targetDirectMigrationNodePorts,omitempty"`
-	// targetNode is the new node.
+	// targetNode is the target node.
 	TargetNode string `json:"targetNode,omitempty"`
-	// targetPod is the new launcher Pod.
+	// targetPod is the target's launcher Pod.
 	TargetPod string `json:"targetPod,omitempty"`
-	// targetAttachmentPodUID is the Pod that brings hotplugged volumes to the new node.
+	// targetAttachmentPodUID is the Pod that attaches hotplugged volumes on the target node.
 	TargetAttachmentPodUID types.UID `json:"targetAttachmentPodUID,omitempty"`
-	// sourceNode is the old node.
+	// sourceNode is the source node.
 	SourceNode string `json:"sourceNode,omitempty"`
-	// sourcePod is the old launcher Pod.
+	// sourcePod is the source's launcher Pod.
 	SourcePod string `json:"sourcePod,omitempty"`
-	// completed is true once it ended.
+	// completed is true once it has finished.
 	Completed bool `json:"completed,omitempty"`
-	// failed is true if the guest stayed where it was.
+	// failed is true if the guest stayed on the source.
 	Failed bool `json:"failed,omitempty"`
-	// abortRequested says that somebody asked to stop it.
+	// abortRequested is true if its abort was requested.
 	AbortRequested bool `json:"abortRequested,omitempty"`
-	// abortStatus tells whether that worked.
+	// abortStatus is the result of the abort.
 	AbortStatus MigrationAbortStatus `json:"abortStatus,omitempty"`
-	// failureReason says why it failed.
+	// failureReason is why it failed.
 	FailureReason string `json:"failureReason,omitempty"`
 	// migrationUid is the UID of the VirtualMachineInstanceMigration.
 	MigrationUID types.UID `json:"migrationUid,omitempty"`
@@ -54,27 +54,27 @@ type VirtualMachineInstanceMigrationState struct {
 	MigrationPolicyName *string `json:"migrationPolicyName,omitempty"`
 	// migrationConfiguration are the settings that apply.
 	VMIMConfigurationOptions *VMIMConfigurationOptions `json:"migrationConfiguration,omitempty"`
-	// targetCPUSet are the dedicated CPUs on the new node.
+	// targetCPUSet are the dedicated CPUs on the target node.
 	// +listType=atomic
 	TargetCPUSet []int `json:"targetCPUSet,omitempty"`
-	// targetNodeTopology is the new node's topology as JSON.
+	// targetNodeTopology is the target node's topology as JSON.
 	TargetNodeTopology string `json:"targetNodeTopology,omitempty"`
-	// sourcePersistentStatePVCName is the claim with TPM and EFI state on the old side.
+	// sourcePersistentStatePVCName is the claim with TPM and EFI state on the source.
 	SourcePersistentStatePVCName string `json:"sourcePersistentStatePVCName,omitempty"`
-	// targetPersistentStatePVCName is the claim with TPM and EFI state on the new side.
+	// targetPersistentStatePVCName is the claim with TPM and EFI state on the target.
 	TargetPersistentStatePVCName string `json:"targetPersistentStatePVCName,omitempty"`
-	// sourceState is what the old node's agent tells.
+	// sourceState is what the source node's agent reports.
 	SourceState *VirtualMachineInstanceMigrationSourceState `json:"sourceState,omitempty"`
-	// targetState is what the new node's agent tells.
+	// targetState is what the target node's agent reports.
 	TargetState *VirtualMachineInstanceMigrationTargetState `json:"targetState,omitempty"`
 	// migrationNetworkType is Pod or Migration.
 	MigrationNetworkType MigrationNetworkType `json:"migrationNetworkType,omitempty"`
-	// targetMemoryOverhead is the memory overhead of the new launcher Pod.
+	// targetMemoryOverhead is the memory overhead of the target's launcher Pod.
 	// +optional
 	TargetMemoryOverhead *resource.Quantity `json:"targetMemoryOverhead,omitempty"`
 }
 
-// VirtualMachineInstanceCommonMigrationState is what both sides of a migration tell.
+// VirtualMachineInstanceCommonMigrationState is what both sides of a migration report.
 type VirtualMachineInstanceCommonMigrationState struct {
 	// node is the node.
 	Node string `json:"node,omitempty"`
@@ -96,27 +96,27 @@ type VirtualMachineInstanceCommonMigrationState struct {
 	VirtualMachineInstanceUID *types.UID `json:"virtualMachineInstanceUID,omitempty"`
 }
 
-// VirtualMachineInstanceMigrationSourceState is what the old side of a migration tells.
+// VirtualMachineInstanceMigrationSourceState is what the source of a migration reports.
 // +k8s:openapi-gen=true
 type VirtualMachineInstanceMigrationSourceState struct {
 	VirtualMachineInstanceCommonMigrationState `json:",inline"`
-	// nodeSelectors are labels that the new node must have.
+	// nodeSelectors are labels that the target node must have.
 	NodeSelectors map[string]string `json:"nodeSelectors,omitempty"`
 }
 
-// VirtualMachineInstanceMigrationTargetState is what the new side of a migration tells.
+// VirtualMachineInstanceMigrationTargetState is what the target of a migration reports.
 // +k8s:openapi-gen=true
 type VirtualMachineInstanceMigrationTargetState struct {
 	VirtualMachineInstanceCommonMigrationState `json:",inline"`
 	// domainReadyTimestamp is when the guest ran here.
 	DomainReadyTimestamp *metav1.Time `json:"domainReadyTimestamp,omitempty"`
-	// domainDetected says that the guest is seen here.
+	// domainDetected is true if the guest is observed here.
 	DomainDetected bool `json:"domainDetected,omitempty"`
 	// nodeAddress is where the node listens.
 	NodeAddress *string `json:"nodeAddress,omitempty"`
 	// directMigrationNodePorts maps ports of the node to ports of the guest's transfer.
 	DirectMigrationNodePorts map[string]int `json:"directMigrationNodePorts,omitempty"`
-	// attachmentPodUID is the Pod that brings hotplugged volumes.
+	// attachmentPodUID is the Pod that attaches hotplugged volumes.
 	AttachmentPodUID *types.UID `json:"attachmentPodUID,omitempty"`
 	// cpuSet are the dedicated CPUs.
 	// +listType=atomic
@@ -137,7 +137,7 @@ const (
 	Migration MigrationNetworkType = "Migration"
 )
 
-// MigrationAbortStatus tells whether stopping a migration worked.
+// MigrationAbortStatus is the result of an abort.
 type MigrationAbortStatus string
 
 // Values of MigrationAbortStatus.
@@ -150,16 +150,16 @@ const (
 	MigrationAbortInProgress MigrationAbortStatus = "Aborting"
 )
 
-// MigrationMode is how memory is moved.
+// MigrationMode is how memory is transferred.
 type MigrationMode string
 
 // Values of MigrationMode.
 const (
-	// MigrationPreCopy copies memory while the guest runs on the old node.
+	// MigrationPreCopy transfers memory while the guest runs on the source node.
 	MigrationPreCopy MigrationMode = "PreCopy"
-	// MigrationPostCopy copies the rest while the guest runs on the new node.
+	// MigrationPostCopy transfers the rest while the guest runs on the target node.
 	MigrationPostCopy MigrationMode = "PostCopy"
-	// MigrationPaused copies the rest while the guest stands still.
+	// MigrationPaused transfers the rest while the guest is paused.
 	MigrationPaused MigrationMode = "Paused"
 )
 
@@ -172,13 +172,13 @@ const (
 	MigrationTransportUnix VirtualMachineInstanceMigrationTransport = "Unix"
 )
 
-// VirtualMachineInstanceMigrationMethod says whether a migration copies disks.
+// VirtualMachineInstanceMigrationMethod defines whether a migration copies disks.
 type VirtualMachineInstanceMigrationMethod string
 
 // Values of VirtualMachineInstanceMigrationMethod.
 const (
 	// BlockMigration copies disks and memory.
 	BlockMigration VirtualMachineInstanceMigrationMethod = "BlockMigration"
-	// LiveMigration copies memory only.
+	// LiveMigration transfers memory only.
 	LiveMigration VirtualMachineInstanceMigrationMethod = "LiveMigration"
 )

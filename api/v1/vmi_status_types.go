@@ -10,29 +10,29 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// VirtualMachineInstanceStatus is what is seen of a VMI. The table in internal/vmistatus says who writes which field.
+// VirtualMachineInstanceStatus is the observed state of a VMI. The table in internal/vmistatus names the writer of each field.
 type VirtualMachineInstanceStatus struct {
-	// nodeName is the node that runs the guest. Set by virt-controller at the hand-over to the agent.
+	// nodeName is the node that runs the guest. Set by virt-controller when it assigns the Pod to the agent.
 	NodeName string `json:"nodeName,omitempty"`
-	// reason says in one word why the VMI is in its phase.
+	// reason is the reason for the phase in one word.
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// conditions tell what holds for the VMI and why.
+	// conditions are the conditions of the VMI.
 	Conditions []VirtualMachineInstanceCondition `json:"conditions,omitempty"`
-	// phase is how far the run is: Pending, Scheduling, Scheduled, Running, Succeeded, Failed, Unknown or
+	// phase is the phase of the run: Pending, Scheduling, Scheduled, Running, Succeeded, Failed, Unknown or
 	// WaitingForSync.
 	Phase VirtualMachineInstancePhase `json:"phase,omitempty"`
-	// phaseTransitionTimestamps are when each phase began.
+	// phaseTransitionTimestamps are when each phase started.
 	// +listType=atomic
 	// +optional
 	PhaseTransitionTimestamps []VirtualMachineInstancePhaseTransitionTimestamp `json:"phaseTransitionTimestamps,omitempty"`
 	// interfaces are the guest's network interfaces. Set by the agent.
 	Interfaces []VirtualMachineInstanceNetworkInterface `json:"interfaces,omitempty"`
-	// guestOSInfo is what the guest agent says of the operating system. Set by the agent.
+	// guestOSInfo is what the guest agent reports about the operating system. Set by the agent.
 	GuestOSInfo VirtualMachineInstanceGuestOSInfo `json:"guestOSInfo,omitempty"`
-	// migrationState is the migration that is going on or was the last.
+	// migrationState is the migration that is running or was the last.
 	MigrationState *VirtualMachineInstanceMigrationState `json:"migrationState,omitempty"`
-	// migrationMethod says whether a migration copies disks. Set by the agent.
+	// migrationMethod defines whether a migration copies disks. Set by the agent.
 	MigrationMethod VirtualMachineInstanceMigrationMethod `json:"migrationMethod,omitempty"`
 	// migrationTransport is Unix. Set by virt-controller.
 	MigrationTransport VirtualMachineInstanceMigrationTransport `json:"migrationTransport,omitempty"`
@@ -41,7 +41,7 @@ type VirtualMachineInstanceStatus struct {
 	QOSClass *corev1.PodQOSClass `json:"qosClass,omitempty"`
 	// launcherContainerImageVersion is the image of the launcher Pod.
 	LauncherContainerImageVersion string `json:"launcherContainerImageVersion,omitempty"`
-	// evacuationNodeName is the node that the guest is being moved away from.
+	// evacuationNodeName is the node from which the guest is being evacuated.
 	// +optional
 	EvacuationNodeName string `json:"evacuationNodeName,omitempty"`
 	// activePods maps the UID of each launcher Pod to its node.
@@ -50,13 +50,13 @@ type VirtualMachineInstanceStatus struct {
 	// +optional
 	// +listType=atomic
 	VolumeStatus []VolumeStatus `json:"volumeStatus,omitempty"`
-	// kernelBootStatus tells about the kernel and initrd that were booted. Set by the agent.
+	// kernelBootStatus reports the kernel and initrd that were booted. Set by the agent.
 	// +optional
 	KernelBootStatus *KernelBootStatus `json:"kernelBootStatus,omitempty"`
 	// fsFreezeStatus is "frozen" while the guest's file systems are. Set by the agent.
 	// +optional
 	FSFreezeStatus string `json:"fsFreezeStatus,omitempty"`
-	// topologyHints tell what a node must offer for a migration.
+	// topologyHints are what a node must offer for a migration.
 	// +optional
 	TopologyHints *TopologyHints `json:"topologyHints,omitempty"`
 	// virtualMachineRevisionName names the ControllerRevision with the VM's spec at the start.
@@ -79,71 +79,71 @@ type VirtualMachineInstanceStatus struct {
 	Machine *Machine `json:"machine,omitempty"`
 	// currentCPUTopology is the CPU topology that runs. Set by the agent.
 	CurrentCPUTopology *CPUTopology `json:"currentCPUTopology,omitempty"`
-	// memory is the guest's memory at boot, now and as asked for. Set by the agent.
+	// memory is the guest's memory at boot, now and as requested. Set by the agent.
 	// +optional
 	Memory *MemoryStatus `json:"memory,omitempty"`
 	// migratedVolumes are volumes that a migration copies.
 	// +listType=atomic
 	// +optional
 	MigratedVolumes []StorageMigratedVolumeInfo `json:"migratedVolumes,omitempty"`
-	// changedBlockTracking tells whether changed blocks are tracked.
+	// changedBlockTracking reports whether changed blocks are tracked.
 	// +nullable
 	// +optional
 	ChangedBlockTracking *ChangedBlockTrackingStatus `json:"changedBlockTracking,omitempty"`
 }
 
-// VirtualMachineInstancePhase is how far the run of a VMI is.
+// VirtualMachineInstancePhase is the phase of the run of a VMI.
 type VirtualMachineInstancePhase string
 
 // Values of VirtualMachineInstancePhase.
 const (
 	// VmPhaseUnset is a VMI that was written without the schema's default.
 	VmPhaseUnset VirtualMachineInstancePhase = ""
-	// Pending: there is no launcher Pod yet, or nothing to tell of it.
+	// Pending: there is no launcher Pod yet.
 	Pending VirtualMachineInstancePhase = "Pending"
 	// Scheduling: there is a launcher Pod that does not run yet.
 	Scheduling VirtualMachineInstancePhase = "Scheduling"
-	// Scheduled: the launcher Pod runs and the agent has taken over.
+	// Scheduled: the launcher Pod runs and is assigned to the agent.
 	Scheduled VirtualMachineInstancePhase = "Scheduled"
 	// Running: the guest runs.
 	Running VirtualMachineInstancePhase = "Running"
 	// Succeeded: the guest shut itself down, or was shut down on request.
 	Succeeded VirtualMachineInstancePhase = "Succeeded"
-	// Failed: the guest crashed or never ran; the reason and the conditions say why.
+	// Failed: the guest crashed or never ran; see the reason and the conditions.
 	Failed VirtualMachineInstancePhase = "Failed"
 	// WaitingForSync: it waits for the other side of a migration between clusters.
 	WaitingForSync VirtualMachineInstancePhase = "WaitingForSync"
-	// Unknown: its node does not answer. The guest may well run.
+	// Unknown: its node does not respond. The guest may still run.
 	Unknown VirtualMachineInstancePhase = "Unknown"
 )
 
-// VirtualMachineInstancePhaseTransitionTimestamp is when a phase began.
+// VirtualMachineInstancePhaseTransitionTimestamp is when a phase started.
 type VirtualMachineInstancePhaseTransitionTimestamp struct {
 	// phase is the phase.
 	Phase VirtualMachineInstancePhase `json:"phase,omitempty"`
-	// phaseTransitionTimestamp is when it began.
+	// phaseTransitionTimestamp is when it started.
 	PhaseTransitionTimestamp metav1.Time `json:"phaseTransitionTimestamp,omitempty"`
 }
 
-// VirtualMachineInstanceCondition is one thing that holds for a VMI, or does not.
+// VirtualMachineInstanceCondition is a condition of a VMI.
 type VirtualMachineInstanceCondition struct {
-	// type is which one it is.
+	// type is the condition's type.
 	Type VirtualMachineInstanceConditionType `json:"type"`
 	// status is True, False or Unknown.
 	Status corev1.ConditionStatus `json:"status"`
-	// lastProbeTime is when it was looked at last.
+	// lastProbeTime is when the condition was last checked.
 	// +nullable
 	LastProbeTime metav1.Time `json:"lastProbeTime,omitempty"`
-	// lastTransitionTime is when the status changed last.
+	// lastTransitionTime is when status last changed.
 	// +nullable
 	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
-	// reason says why in one word.
+	// reason is the reason in one word, for programs.
 	Reason string `json:"reason,omitempty"`
-	// message says why in words for people.
+	// message is the explanation for people.
 	Message string `json:"message,omitempty"`
 }
 
-// VirtualMachineInstanceConditionType names a condition of a VMI.
+// VirtualMachineInstanceConditionType is a type of condition of a VMI.
 type VirtualMachineInstanceConditionType string
 
 // Values of VirtualMachineInstanceConditionType.
@@ -152,36 +152,36 @@ const (
 	VirtualMachineInstanceProvisioning VirtualMachineInstanceConditionType = "Provisioning"
 	// VirtualMachineInstanceReady: the guest runs and its Pod is ready.
 	VirtualMachineInstanceReady VirtualMachineInstanceConditionType = "Ready"
-	// VirtualMachineInstanceSynchronized is False while something cannot be applied; the message says what.
+	// VirtualMachineInstanceSynchronized is False while something cannot be applied; the message explains what.
 	VirtualMachineInstanceSynchronized VirtualMachineInstanceConditionType = "Synchronized"
-	// VirtualMachineInstancePaused: the guest's CPUs stand still; the reason says who stopped them.
+	// VirtualMachineInstancePaused: the guest's CPUs are stopped; the reason explains why.
 	VirtualMachineInstancePaused VirtualMachineInstanceConditionType = "Paused"
-	// VirtualMachineInstanceAgentConnected: the QEMU guest agent answers.
+	// VirtualMachineInstanceAgentConnected: the QEMU guest agent responds.
 	VirtualMachineInstanceAgentConnected VirtualMachineInstanceConditionType = "AgentConnected"
 	// VirtualMachineInstanceAccessCredentialsSynchronized: keys and passwords are in the guest.
 	VirtualMachineInstanceAccessCredentialsSynchronized VirtualMachineInstanceConditionType = "AccessCredentialsSynchronized"
 	// VirtualMachineInstanceUnsupportedAgent: the guest agent's version lacks commands that are needed.
 	VirtualMachineInstanceUnsupportedAgent VirtualMachineInstanceConditionType = "AgentVersionNotSupported"
-	// VirtualMachineInstanceIsMigratable: the guest can move to another node; if False, the reason says why not.
+	// VirtualMachineInstanceIsMigratable: the guest can migrate to another node; if False, see the reason.
 	VirtualMachineInstanceIsMigratable VirtualMachineInstanceConditionType = "LiveMigratable"
-	// VirtualMachineInstanceVCPUChange: a change of the number of CPUs waits to reach the guest.
+	// VirtualMachineInstanceVCPUChange: a change of the number of CPUs is not yet applied to the guest.
 	VirtualMachineInstanceVCPUChange VirtualMachineInstanceConditionType = "HotVCPUChange"
-	// VirtualMachineInstanceMemoryChange: a change of memory waits to reach the guest.
+	// VirtualMachineInstanceMemoryChange: a change of memory is not yet applied to the guest.
 	VirtualMachineInstanceMemoryChange VirtualMachineInstanceConditionType = "HotMemoryChange"
 	// VirtualMachineInstanceVolumesChange: volumes are being copied.
 	VirtualMachineInstanceVolumesChange VirtualMachineInstanceConditionType = "VolumesChange"
 	// VirtualMachineInstanceDataVolumesReady: every DataVolume is populated.
 	VirtualMachineInstanceDataVolumesReady VirtualMachineInstanceConditionType = "DataVolumesReady"
-	// VirtualMachineInstanceIsStorageLiveMigratable: the guest can move if its disks are copied.
+	// VirtualMachineInstanceIsStorageLiveMigratable: the guest can migrate if its disks are copied.
 	VirtualMachineInstanceIsStorageLiveMigratable VirtualMachineInstanceConditionType = "StorageLiveMigratable"
 	// VirtualMachineInstanceDecentralizedLiveMigrationFailure: a migration between clusters failed.
 	VirtualMachineInstanceDecentralizedLiveMigrationFailure VirtualMachineInstanceConditionType = "DecentralizedLiveMigrationFailure"
-	// VirtualMachineInstanceMigrationRequired: a change reaches the guest by a migration only.
+	// VirtualMachineInstanceMigrationRequired: a change is applied to the guest by a migration only.
 	VirtualMachineInstanceMigrationRequired VirtualMachineInstanceConditionType = "MigrationRequired"
-	// VirtualMachineInstanceEvictionRequested: somebody asked to evict the guest.
+	// VirtualMachineInstanceEvictionRequested: an eviction was requested for the guest.
 	VirtualMachineInstanceEvictionRequested VirtualMachineInstanceConditionType = "EvictionRequested"
-	// VirtualMachineInstanceNodeUnresponsive: the agent of the guest's node does not answer. The message says what is known of
-	// the guest, what the VMI waits for and how it is released.
+	// VirtualMachineInstanceNodeUnresponsive: the agent of the guest's node does not respond. The message explains what is known
+	// about the guest, what the VMI waits for and how it is released.
 	VirtualMachineInstanceNodeUnresponsive VirtualMachineInstanceConditionType = "NodeUnresponsive"
 	// VirtualMachineInstanceSoftwareEmulation: the guest runs without KVM.
 	VirtualMachineInstanceSoftwareEmulation VirtualMachineInstanceConditionType = "SoftwareEmulation"
@@ -201,7 +201,7 @@ type VirtualMachineInstanceNetworkInterface struct {
 	PodInterfaceName string `json:"podInterfaceName,omitempty"`
 	// interfaceName is its name in the guest, by the guest agent.
 	InterfaceName string `json:"interfaceName,omitempty"`
-	// infoSource says where this is known from: domain, guest-agent, multus-status, separated by commas.
+	// infoSource is the source of this information: domain, guest-agent, multus-status, separated by commas.
 	InfoSource string `json:"infoSource,omitempty"`
 	// queueCount is its number of queues.
 	QueueCount int32 `json:"queueCount,omitempty"`
@@ -209,7 +209,7 @@ type VirtualMachineInstanceNetworkInterface struct {
 	LinkState string `json:"linkState,omitempty"`
 }
 
-// VirtualMachineInstanceGuestOSInfo is what the guest agent says of the operating system.
+// VirtualMachineInstanceGuestOSInfo is what the guest agent reports about the operating system.
 type VirtualMachineInstanceGuestOSInfo struct {
 	// name is the system's name, such as Debian GNU/Linux.
 	Name string `json:"name,omitempty"`
@@ -237,7 +237,7 @@ type MemoryStatus struct {
 	// guestCurrent is what it has now.
 	// +optional
 	GuestCurrent *resource.Quantity `json:"guestCurrent,omitempty"`
-	// guestRequested is what was asked for.
+	// guestRequested is what was requested.
 	// +optional
 	GuestRequested *resource.Quantity `json:"guestRequested,omitempty"`
 	// memoryOverhead is what the launcher Pod has beyond it.
@@ -261,7 +261,7 @@ type TopologyHints struct {
 	TSCFrequency *int64 `json:"tscFrequency,omitempty"`
 }
 
-// KernelBootStatus tells which kernel and initrd were booted.
+// KernelBootStatus reports which kernel and initrd were booted.
 type KernelBootStatus struct {
 	// kernelInfo is the kernel.
 	KernelInfo *KernelInfo `json:"kernelInfo,omitempty"`

@@ -15,25 +15,25 @@ type VolumeStatus struct {
 	Name string `json:"name"`
 	// target is the disk's name in the domain, such as vda.
 	Target string `json:"target"`
-	// phase is how far a hotplugged volume is.
+	// phase is the phase of a hotplugged volume.
 	Phase VolumePhase `json:"phase,omitempty"`
-	// reason says why in one word.
+	// reason is the reason in one word, for programs.
 	Reason string `json:"reason,omitempty"`
-	// message says why in words for people.
+	// message is the explanation for people.
 	Message string `json:"message,omitempty"`
-	// persistentVolumeClaimInfo is what is known of the volume's claim.
+	// persistentVolumeClaimInfo is what is known about the volume's claim.
 	PersistentVolumeClaimInfo *PersistentVolumeClaimInfo `json:"persistentVolumeClaimInfo,omitempty"`
-	// hotplugVolume tells about a volume that was plugged in.
+	// hotplugVolume describes a volume that was hotplugged.
 	HotplugVolume *HotplugVolumeStatus `json:"hotplugVolume,omitempty"`
 	// size is the volume's size in bytes.
 	Size int64 `json:"size,omitempty"`
-	// memoryDumpVolume tells about a memory dump.
+	// memoryDumpVolume describes a memory dump.
 	MemoryDumpVolume *DomainMemoryDumpInfo `json:"memoryDumpVolume,omitempty"`
 	// containerDiskVolume identifies the image of a containerDisk.
 	ContainerDiskVolume *ContainerDiskInfo `json:"containerDiskVolume,omitempty"`
 }
 
-// VolumePhase is how far a volume is.
+// VolumePhase is the state of a volume.
 type VolumePhase string
 
 // Values of VolumePhase.
@@ -48,11 +48,11 @@ const (
 	HotplugVolumeMounted VolumePhase = "MountedToPod"
 	// VolumeReady: the guest has it.
 	VolumeReady VolumePhase = "Ready"
-	// HotplugVolumeDetaching: it is being taken from the guest.
+	// HotplugVolumeDetaching: it is being detached from the guest.
 	HotplugVolumeDetaching VolumePhase = "Detaching"
-	// HotplugVolumeUnMounted: it is out of the launcher Pod.
+	// HotplugVolumeUnMounted: it is no longer in the launcher Pod.
 	HotplugVolumeUnMounted VolumePhase = "UnMountedFromPod"
-	// MemoryDumpVolumeCompleted: it holds a memory dump.
+	// MemoryDumpVolumeCompleted: it contains a memory dump.
 	MemoryDumpVolumeCompleted VolumePhase = "MemoryDumpCompleted"
 	// MemoryDumpVolumeInProgress: memory is being written to it.
 	MemoryDumpVolumeInProgress VolumePhase = "MemoryDumpInProgress"
@@ -60,7 +60,7 @@ const (
 	MemoryDumpVolumeFailed VolumePhase = "MemoryDumpFailed"
 )
 
-// PersistentVolumeClaimInfo is what is known of a claim.
+// PersistentVolumeClaimInfo is what is known about a claim.
 type PersistentVolumeClaimInfo struct {
 	// claimName is the claim's name.
 	ClaimName string `json:"claimName,omitempty"`
@@ -74,12 +74,12 @@ type PersistentVolumeClaimInfo struct {
 	// capacity is what the volume has.
 	// +optional
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
-	// requests is what the claim asked for.
+	// requests is what the claim requests.
 	// +optional
 	Requests corev1.ResourceList `json:"requests,omitempty"`
-	// preallocated says that the space was filled beforehand, or is to stay allocated: what the guest deletes is not given
+	// preallocated is true if the space was filled beforehand, or is to stay allocated: what the guest deletes is not given
 	// back. An annotation of the claim whose key contains /storage.preallocation or /storage.thick-provisioned and whose value is
-	// true says so. Set by virt-controller.
+	// true declares that. Set by virt-controller.
 	// +optional
 	Preallocated bool `json:"preallocated,omitempty"`
 	// filesystemOverhead is the part of the volume that its file system takes.
@@ -91,21 +91,21 @@ type PersistentVolumeClaimInfo struct {
 // +kubebuilder:validation:Pattern=`^(0(?:\.\d{1,3})?|1)$`
 type Percent string
 
-// HotplugVolumeStatus tells about a volume that was plugged in.
+// HotplugVolumeStatus describes a volume that was hotplugged.
 type HotplugVolumeStatus struct {
-	// attachPodName is the Pod that brought it to the node.
+	// attachPodName is the Pod that attached it to the node.
 	AttachPodName string `json:"attachPodName,omitempty"`
 	// attachPodUID is that Pod's UID.
 	AttachPodUID types.UID `json:"attachPodUID,omitempty"`
 }
 
-// DomainMemoryDumpInfo tells about a memory dump.
+// DomainMemoryDumpInfo describes a memory dump.
 type DomainMemoryDumpInfo struct {
-	// startTimestamp is when it began.
+	// startTimestamp is when it started.
 	StartTimestamp *metav1.Time `json:"startTimestamp,omitempty"`
-	// endTimestamp is when it ended.
+	// endTimestamp is when it finished.
 	EndTimestamp *metav1.Time `json:"endTimestamp,omitempty"`
-	// claimName is the claim that takes it.
+	// claimName is the claim that it is written to.
 	ClaimName string `json:"claimName,omitempty"`
 	// targetFileName is its file on the claim.
 	TargetFileName string `json:"targetFileName,omitempty"`
@@ -124,8 +124,8 @@ type ContainerDiskInfo struct {
 type StorageMigratedVolumeInfo struct {
 	// volumeName is the volume's name in the spec.
 	VolumeName string `json:"volumeName"`
-	// sourcePVCInfo is the claim it comes from.
+	// sourcePVCInfo is the source claim.
 	SourcePVCInfo *PersistentVolumeClaimInfo `json:"sourcePVCInfo,omitempty"`
-	// destinationPVCInfo is the claim it goes to.
+	// destinationPVCInfo is the target claim.
 	DestinationPVCInfo *PersistentVolumeClaimInfo `json:"destinationPVCInfo,omitempty"`
 }

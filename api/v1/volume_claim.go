@@ -3,7 +3,7 @@
 
 package v1
 
-// WrittenClaim is the name of the PersistentVolumeClaim that holds what the guest writes to a volume, or empty if none does: that
+// WrittenClaim is the name of the PersistentVolumeClaim with what the guest writes to a volume, or empty if none does: that
 // of a claim, or of a DataVolume, whose claim has its name. A claim below an ephemeral overlay is only read.
 func (v *Volume) WrittenClaim() string {
 	switch {

@@ -65,11 +65,11 @@ type VolumeSource struct {
 	ContainerPath *ContainerPathVolumeSource `json:"containerPath,omitempty"`
 }
 
-// PersistentVolumeClaimVolumeSource is a claim of the namespace. Mode Filesystem holds the file disk.img, which is
-// made when missing.
+// PersistentVolumeClaimVolumeSource is a claim of the namespace. Mode Filesystem contains the file disk.img, which is
+// created if it is missing.
 type PersistentVolumeClaimVolumeSource struct {
 	corev1.PersistentVolumeClaimVolumeSource `json:",inline"`
-	// hotpluggable says that it may be plugged out of a running guest. Default: false.
+	// hotpluggable is true if it can be unplugged from a running guest. Default: false.
 	// +optional
 	Hotpluggable bool `json:"hotpluggable,omitempty"`
 }
@@ -78,7 +78,7 @@ type PersistentVolumeClaimVolumeSource struct {
 type DataVolumeSource struct {
 	// name is the name of the DataVolume and of its claim.
 	Name string `json:"name"`
-	// hotpluggable says that it may be plugged out of a running guest. Default: false.
+	// hotpluggable is true if it can be unplugged from a running guest. Default: false.
 	// +optional
 	Hotpluggable bool `json:"hotpluggable,omitempty"`
 }
@@ -165,11 +165,11 @@ type HostDisk struct {
 	// Only with type DiskOrCreate, which needs it unless the file is there.
 	// +optional
 	Capacity resource.Quantity `json:"capacity,omitempty"`
-	// shared says that the path is the same storage on all nodes. Default: false.
+	// shared is true if the path is the same storage on all nodes. Default: false.
 	Shared *bool `json:"shared,omitempty"`
 }
 
-// HostDiskType says whether the file may be made.
+// HostDiskType defines whether the file may be made.
 type HostDiskType string
 
 // Values of HostDiskType.
@@ -262,7 +262,7 @@ type UtilityVolume struct {
 	Type *UtilityVolumeType `json:"type,omitempty"`
 }
 
-// UtilityVolumeType says what a utility volume is for.
+// UtilityVolumeType defines what a utility volume is for.
 type UtilityVolumeType string
 
 // Values of UtilityVolumeType.

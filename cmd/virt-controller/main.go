@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command virt-controller is the manager: every reconciler and every webhook.
+// Command virt-controller runs all reconcilers and webhooks.
 package main
 
 import (
@@ -11,9 +11,9 @@ import (
 
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/vireo-project/vireo/internal/livelog"
-	"github.com/vireo-project/vireo/internal/manager"
-	"github.com/vireo-project/vireo/internal/memorylimit"
+	"github.com/vireo-project/vireo/cmd/virt-controller/manager"
+	"github.com/vireo-project/vireo/internal/component/livelog"
+	"github.com/vireo-project/vireo/internal/component/memorylimit"
 )
 
 func main() {
@@ -32,7 +32,7 @@ func run(options *manager.Options) error {
 		return fmt.Errorf("cannot start logging: %w", err)
 	}
 	log.Install()
-	if err := memorylimit.Apply(memorylimit.GoAlone); err != nil {
+	if err := memorylimit.Apply(memorylimit.PureGo); err != nil {
 		return err
 	}
 	// controller-runtime adds --kubeconfig; in a Pod the service account is used.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command virt-freezer freezes and thaws the guest's file systems from inside its Pod. Backup tools run it by the annotations that
-// virt-controller puts on launcher Pods. Its flags are KubeVirt's.
+// Command virt-freezer freezes and thaws the guest's file systems from inside its Pod. Backup tools run it because of annotations
+// that virt-controller adds to launcher Pods. Its flags are KubeVirt's.
 package main
 
 import (
@@ -16,17 +16,17 @@ import (
 
 	"github.com/vireo-project/vireo/internal/launcher/freezer"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/libvirtrpc"
+	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
 const (
-	// patience bounds the whole run. The annotations give a hook 60 seconds.
-	patience = 55 * time.Second
+	// timeout bounds the whole run. The annotations give a hook 60 seconds.
+	timeout = 55 * time.Second
 	// defaultUnfreeze is KubeVirt's.
 	defaultUnfreeze = 300
 )
 
-// options are what the command line says.
+// options are the options of the command line.
 type options struct {
 	freeze, unfreeze bool
 	name, namespace  string
@@ -57,9 +57,9 @@ func parse(arguments []string, out io.Writer) (options, error) {
 }
 
 func run(ctx context.Context, o options) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	client, err := libvirtrpc.Dial(ctx, launcherpod.LibvirtSocket)
+	client, err := libvirtwire.Dial(ctx, launcherpod.LibvirtSocket)
 	if err != nil {
 		return fmt.Errorf("connect to libvirtd: %w", err)
 	}
@@ -83,7 +83,7 @@ func main() {
 	switch {
 	case err == nil:
 	case errors.Is(err, freezer.ErrNoAgent), errors.Is(err, freezer.ErrPaused):
-		_, _ = fmt.Println("Nothing was done:", err) // A backup goes on, as with KubeVirt.
+		_, _ = fmt.Println("Nothing was done:", err) // The backup continues, as with KubeVirt.
 	default:
 		_, _ = fmt.Fprintln(os.Stderr, "virt-freezer:", err)
 		os.Exit(1)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command virt-handler is the node agent: it drives the libvirt of each VM on its node, connects their networks,
-// reports their state and advertises the node's devices.
+// Command virt-handler is the node agent: it controls libvirt of each VM on its node, connects the VMs' networks, reports their
+// state and advertises the node's devices.
 package main
 
 import (
@@ -12,9 +12,9 @@ import (
 
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/vireo-project/vireo/internal/handler/agent"
-	"github.com/vireo-project/vireo/internal/livelog"
-	"github.com/vireo-project/vireo/internal/memorylimit"
+	"github.com/vireo-project/vireo/cmd/virt-handler/agent"
+	"github.com/vireo-project/vireo/internal/component/livelog"
+	"github.com/vireo-project/vireo/internal/component/memorylimit"
 )
 
 func main() {

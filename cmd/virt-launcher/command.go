@@ -19,10 +19,9 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-const long = `virt-launcher is PID 1 of a VM's Pod. It starts libvirtd, answers the guest's DHCP requests, passes the
-guest's serial console to the container guest-console-log, shuts the guest down when it receives SIGTERM, and
-exits with the guest's outcome: 0 if the guest shut down, 1 if it failed. The outcome in words is left in the
-termination log.
+const long = `virt-launcher is PID 1 of a VM's Pod. It starts libvirtd, serves DHCP to the guest, copies the guest's serial
+console to the container guest-console-log, shuts the guest down on SIGTERM, and exits with the guest's outcome:
+0 if the guest shut down, 1 if it failed. It writes a description of the outcome to the termination log.
 
 The node agent defines and starts the domain through libvirtd's socket; virt-launcher never does.`
 
@@ -32,7 +31,7 @@ const example = `  virt-launcher --namespace default --name fedora --uid 7b4c…
 // terminationLogFlag is the flag for the file with the outcome.
 const terminationLogFlag = "termination-log"
 
-// arguments are the options as they are written on the command line.
+// arguments are the unparsed options of the command line.
 type arguments struct {
 	options    launcher.Options
 	grace      int
@@ -41,7 +40,7 @@ type arguments struct {
 	dhcp       []string
 }
 
-// parse turns them into what the launcher takes.
+// parse returns the launcher's options.
 func (a *arguments) parse() (launcher.Options, error) {
 	options := a.options
 	options.GracePeriod = time.Duration(a.grace) * time.Second
@@ -68,12 +67,12 @@ func (a *arguments) bind(cmd *cobra.Command) {
 	flags.StringArrayVar(&a.interfaces, "interface", nil, strings.ReplaceAll(dhcp.InterfaceUsage, "\n", " "))
 	flags.StringArrayVar(&a.dhcp, "dhcp-option", nil, strings.ReplaceAll(dhcp.OptionUsage, "\n", " "))
 	flags.StringVar(&o.LibvirtLogFilters, "libvirt-log-filters", "",
-		"libvirtd's log filters, as 1:qemu 3:rpc; all that passes them is in the log. Malformed ones have no effect")
+		"libvirtd's log filters, as 1:qemu 3:rpc; all messages that pass them are logged. Malformed ones have no effect")
 	flags.StringVar(&o.TerminationLog, terminationLogFlag, "/dev/termination-log", "file for the outcome, one line of JSON")
-	flags.IntVarP(&a.verbosity, "v", "v", 0, "log verbosity; 1 adds every event of the domain and all that libvirtd says")
+	flags.IntVarP(&a.verbosity, "v", "v", 0, "log verbosity; 1 adds all events of the domain and all messages of libvirtd")
 }
 
-// command is the whole command line. It leaves the exit code of a launcher that ran in code.
+// command returns the root command. It stores the launcher's exit code in code.
 func command(code *int) *cobra.Command {
 	var given arguments
 	cmd := &cobra.Command{
@@ -97,19 +96,19 @@ func command(code *int) *cobra.Command {
 func capabilitiesCommand() *cobra.Command {
 	var out string
 	cmd := &cobra.Command{
-		Use: "capabilities", Short: "Write what guests can have on this node, as libvirt's XML, and exit", Args: cobra.NoArgs,
+		Use: "capabilities", Short: "Write libvirt's capabilities on this node, as XML, and exit", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := launcher.GiveUpPrivileges(); err != nil {
+			if err := launcher.SetNoNewPrivs(); err != nil {
 				return err
 			}
 			return launcher.WriteCapabilities(logr.NewContext(cmd.Context(), logger(0)), out)
 		},
 	}
-	cmd.Flags().StringVar(&out, "out", "/var/lib/kubevirt-node-labeller", "folder for capabilities.xml and domcapabilities.xml")
+	cmd.Flags().StringVar(&out, "out", "/var/lib/kubevirt-node-labeller", "directory for capabilities.xml and domcapabilities.xml")
 	return cmd
 }
 
-// bindVolumesCommand is for a Pod of which all that matters is that it was there: its volumes are bound by then.
+// bindVolumesCommand is the command of a Pod that only makes Kubernetes bind its volumes.
 func bindVolumesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: launcherpod.BindVolumesCommand, Short: "Exit: the Pod's volumes are bound", Args: cobra.NoArgs,
@@ -120,12 +119,12 @@ func bindVolumesCommand() *cobra.Command {
 	}
 }
 
-// probeCommand is what the kubelet runs for a probe that looks into the guest.
+// probeCommand is the command that the kubelet runs for a guest agent or exec probe.
 func probeCommand(code *int) *cobra.Command {
 	var probe launcher.Probe
 	var seconds int
 	cmd := &cobra.Command{
-		Use: "probe [flags] [-- command [argument...]]", Short: "Run a command in the guest, or ask its agent for an answer, and exit with its code",
+		Use: "probe [flags] [-- command [argument...]]", Short: "Run a command in the guest, or ping the guest agent, and exit with its code",
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			probe.Command, probe.Timeout = args, time.Duration(seconds)*time.Second
@@ -135,11 +134,11 @@ func probeCommand(code *int) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&probe.Domain, "domain", "", "name of the guest's domain")
-	cmd.Flags().IntVar(&seconds, "timeout-seconds", 1, "seconds that the guest may take to answer")
+	cmd.Flags().IntVar(&seconds, "timeout-seconds", 1, "seconds that the guest may take to respond")
 	return cmd
 }
 
-// logger writes what zapr writes in the other components: {"level","ts","msg",…}. zap itself would bring net/http along.
+// logger logs in the format of zapr in the other components: {"level","ts","msg",…}. zap itself would import net/http.
 func logger(verbosity int) logr.Logger {
 	return logr.FromSlogHandler(launcher.NewLogHandler(os.Stderr, slog.Level(-verbosity)))
 }

@@ -11,18 +11,18 @@ import (
 	"github.com/vireo-project/vireo/internal/launcher"
 )
 
-// mistaken is the exit code for a command line that is wrong, and for a subcommand that fails.
-const mistaken = 2
+// usageError is the exit code for an invalid command line and for a subcommand that fails.
+const usageError = 2
 
 func main() {
-	// The launcher is one of the few megabytes that each VM costs: collect early and keep little.
+	// The launcher's memory is overhead of every VM: collect garbage early.
 	debug.SetGCPercent(20)
 	debug.SetMemoryLimit(8 << 20)
 
 	os.Exit(run(os.Args[1:]))
 }
 
-// run returns the exit code. A command line that is wrong is an outcome, too: the VMI ends with it.
+// run returns the exit code. An invalid command line is an outcome, too: the VMI fails with it.
 func run(arguments []string) int {
 	code := 0
 	root := command(&code)
@@ -32,9 +32,9 @@ func run(arguments []string) int {
 		return code
 	}
 	if log := ran.Flags().Lookup(terminationLogFlag); ran == root && log != nil {
-		if failed := launcher.Refuse(log.Value.String(), err); failed != nil {
-			logger(0).Error(failed, "Cannot leave the outcome")
+		if failed := launcher.WriteFailure(log.Value.String(), err); failed != nil {
+			logger(0).Error(failed, "Cannot write the outcome")
 		}
 	}
-	return mistaken
+	return usageError
 }

@@ -13,18 +13,18 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-func TestAWrongCommandLineIsAnOutcome(t *testing.T) {
+func TestInvalidCommandLineWritesAnOutcome(t *testing.T) {
 	for name, tc := range map[string]struct {
 		arguments []string
 		want      string
 	}{
-		"a CIDR that is none": {[]string{"--name", "vm", "--namespace", "ns", "--interface", "eth0,masquerade,10.10.010.0/24"}, "10.10.010.0/24"},
-		"an unknown flag":     {[]string{"--name", "vm", "--unknown"}, "--unknown"},
-		"no name":             {[]string{"--namespace", "ns"}, "--name is missing"},
+		"an invalid CIDR": {[]string{"--name", "vm", "--namespace", "ns", "--interface", "eth0,masquerade,10.10.010.0/24"}, "10.10.010.0/24"},
+		"an unknown flag": {[]string{"--name", "vm", "--unknown"}, "--unknown"},
+		"no name":         {[]string{"--namespace", "ns"}, "--name is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			log := filepath.Join(t.TempDir(), "termination-log")
-			if code := run(append([]string{"--" + terminationLogFlag, log}, tc.arguments...)); code != mistaken {
+			if code := run(append([]string{"--" + terminationLogFlag, log}, tc.arguments...)); code != usageError {
 				t.Errorf("exit code %d", code)
 			}
 			text, err := os.ReadFile(log)
@@ -39,13 +39,13 @@ func TestAWrongCommandLineIsAnOutcome(t *testing.T) {
 	}
 }
 
-// A probe runs beside the launcher, whose outcome it must not write.
-func TestASubcommandLeavesNoOutcome(t *testing.T) {
+// A probe runs in the launcher's container, whose outcome it must not write.
+func TestSubcommandWritesNoOutcome(t *testing.T) {
 	const log = "/dev/termination-log"
 	if _, err := os.Stat(log); err == nil {
 		t.Skip("the tests run in a container that has one")
 	}
-	if code := run([]string{"probe"}); code != mistaken {
+	if code := run([]string{"probe"}); code != usageError {
 		t.Errorf("exit code %d", code)
 	}
 	if _, err := os.Stat(log); err == nil {

@@ -23,9 +23,9 @@ func main() {
 	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, unix.SIGTERM, unix.SIGINT)
-	// A container runtime that restarts closes the log for a moment. Uncaught, the signal of a write to it would end PID 1.
+	// A container runtime that restarts closes the log for a moment. Without a handler, a write would then terminate PID 1.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
-	if err := tail.Run(os.Args[1], os.Stdout, stop, time.After(tail.Patience)); err != nil {
+	if err := tail.Run(os.Args[1], os.Stdout, stop, time.After(tail.StartTimeout)); err != nil {
 		_, _ = os.Stderr.WriteString("virt-tail: " + err.Error() + "\n")
 		os.Exit(1)
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command virtctl is what people run to work with virtual machines. As kubectl-virt on the PATH it is `kubectl virt`.
+// Command virtctl is the command line for virtual machines. Installed as kubectl-virt, it is also `kubectl virt`.
 package main
 
 import (
@@ -18,6 +18,6 @@ func main() { os.Exit(run()) }
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // A second Ctrl+C ends what does not heed the first.
+	context.AfterFunc(ctx, stop) // A second Ctrl+C terminates the program.
 	return virtctl.Run(ctx, os.Args)
 }

@@ -46,7 +46,7 @@ func root() *cobra.Command {
 	return c
 }
 
-// with opens the machine for one command.
+// with opens the cluster for one command.
 func with(ctx context.Context, exclusive bool, do func(*cluster.Machine) error) error {
 	machine, release, err := cluster.Open(ctx, os.Stdout, exclusive)
 	if err != nil {
@@ -220,7 +220,7 @@ func mend() *cobra.Command {
 	}
 }
 
-// provision is what the cluster runs itself for its storage classes.
+// provision runs the provisioner of the cluster's storage classes.
 func provision() *cobra.Command {
 	var kubeconfig, directory string
 	c := &cobra.Command{

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command crd finishes the CustomResourceDefinitions that controller-gen wrote:
+// Command crd post-processes the CustomResourceDefinitions that controller-gen generates:
 //
-//   - the kinds of kubevirt.io are also served as v1alpha3, as KubeVirt does. The two versions are one schema, so there is
-//     one Go package, and the second version is a copy of the first here;
-//   - only the stored version keeps its descriptions. A CRD has to fit into the annotation that `kubectl apply` writes
-//     (262144 bytes), and most of a schema is descriptions.
+//   - it adds the version v1alpha3 to the kinds of kubevirt.io, as in KubeVirt. Both versions have the same schema and one Go package,
+//     so v1alpha3 is a copy of v1;
+//   - it removes the descriptions of all versions but the stored one. A CRD has to fit into the annotation that `kubectl apply` writes
+//     (262144 bytes), and most of a schema are descriptions.
 //
-// It is given the directory of the CRDs and rewrites them in place.
+// Its argument is the directory of the CRDs, which it changes in place.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 
 const (
 	coreGroup = "kubevirt.io"
-	// legacyVersion is what KubeVirt still serves its first kinds as (staging/src/kubevirt.io/api/core/v1/register.go).
+	// legacyVersion is the version in which KubeVirt also serves its first kinds (staging/src/kubevirt.io/api/core/v1/register.go).
 	legacyVersion = "v1alpha3"
 )
 
@@ -74,7 +74,7 @@ func finishFile(file string) error {
 	return os.WriteFile(file, append([]byte("---\n"), out...), 0o644)
 }
 
-// finish adds the legacy version and leaves descriptions to the stored one.
+// finish adds the legacy version and removes descriptions except in the stored version.
 func finish(crd map[string]any) error {
 	versions, found, err := unstructured.NestedSlice(crd, "spec", "versions")
 	if err != nil || !found {
@@ -108,7 +108,7 @@ func finish(crd map[string]any) error {
 	return unstructured.SetNestedSlice(crd, versions, "spec", "versions")
 }
 
-// legacyOf is the stored version under the older name.
+// legacyOf returns a copy of the stored version with the older name.
 func legacyOf(crd map[string]any, stored any) (map[string]any, error) {
 	version, isObject := stored.(map[string]any)
 	if !isObject {
@@ -120,8 +120,8 @@ func legacyOf(crd map[string]any, stored any) (map[string]any, error) {
 	}
 	legacy := runtime.DeepCopyJSON(version)
 	legacy["name"] = legacyVersion
-	// Selectable fields are ours, not KubeVirt's: nobody expects them in its older version. An API server (1.36) also refuses
-	// a CRD whose versions have the same ones but not the same schema, to the letter of its descriptions.
+	// Selectable fields are Vireo's, so that clients of the older version do not use them. The API server (1.36) also rejects a CRD
+	// whose versions have the same selectable fields but schemas that differ, even if only in descriptions.
 	delete(legacy, "selectableFields")
 	legacy["storage"] = false
 	legacy["deprecated"] = true
@@ -129,8 +129,8 @@ func legacyOf(crd map[string]any, stored any) (map[string]any, error) {
 	return legacy, nil
 }
 
-// dropDescriptions removes the documentation from a schema. A property may be called description: what counts is that the
-// value is a text, which no property's schema is.
+// dropDescriptions removes the descriptions from a schema. A property may be named description: it is kept, because its value is
+// a schema and not a string.
 func dropDescriptions(node any) {
 	switch typed := node.(type) {
 	case map[string]any:
@@ -138,7 +138,7 @@ func dropDescriptions(node any) {
 			delete(typed, "description")
 		}
 		for key, child := range typed {
-			// These hold values of the user's fields, not schemas.
+			// These contain values and not schemas.
 			if key == "default" || key == "enum" || key == "example" {
 				continue
 			}

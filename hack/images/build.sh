@@ -2,10 +2,10 @@
 # build.sh [--prepare | --push REGISTRY] [NAME...]: builds container images by the Dockerfile's targets.
 #
 # Each image becomes .build/images/NAME.tar, a docker-archive named localhost/vireo/NAME:$TAG (TAG is dev by default).
-# An image whose inputs did not change is not built again. Without names: the components and the small guest.
-#   --prepare        only prepare what the Dockerfile adds (then: docker build --target NAME .)
+# An image whose inputs have not changed is not built again. Default names: the components and the small guest.
+#   --prepare        only prepare the files that the Dockerfile adds (then: docker build --target NAME .)
 #   --push REGISTRY  also push as REGISTRY/NAME:$TAG
-# Binaries are taken from bin/, and built when they are not there.
+# Binaries are taken from bin/, and built if they do not exist.
 
 . "$(dirname "$0")/env.sh"
 
@@ -33,16 +33,16 @@ done
 
 images=$context/images
 mkdir -p "$images" "$context/rootfs" "$context/guests" "$cache"
-# One build at a time per clone: two would write the same archives.
+# Allow one build at a time per clone, because all write the same archives.
 exec 9>"$context/lock"
 flock 9
 
-# builder ARG...: buildah with a storage of our own. vfs mounts nothing, so a killed build leaves no mount behind.
+# builder ARG...: runs buildah with a separate storage. The vfs driver mounts nothing, so that a killed build leaves no mounts.
 builder() {
 	buildah --storage-driver vfs --root "$cache/buildah" --runroot "$cache/buildah-run" "$@"
 }
 
-# place FILE TARGET: TARGET in the build context becomes FILE, without a copy where the file system allows.
+# place FILE TARGET: links FILE to TARGET in the build context, or copies it if the file system requires that.
 place() {
 	[ "$1" -ef "$2" ] && return
 	mkdir -p "$(dirname "$2")"
@@ -61,13 +61,13 @@ binary() {
 		die "$1: go build ./cmd/$1 failed"
 }
 
-# programs NAME: the commands of ours that an image has.
+# programs NAME: prints Vireo's commands in an image.
 programs() {
 	echo "$1"
 	[ "$1" != virt-launcher ] || echo virt-tail virt-freezer
 }
 
-# prepare NAME: what the Dockerfile's target adds is in place afterwards; prints the paths of these inputs.
+# prepare NAME: creates the files that the Dockerfile's target adds, and prints their paths.
 inputs() {
 	local made part
 	case $1 in
@@ -119,7 +119,7 @@ inputs() {
 	esac
 }
 
-# fingerprint NAME INPUT...: changes when the image would. A path after "=" has its hash in its name already.
+# fingerprint NAME INPUT...: prints a hash of everything that the image depends on. A path after "=" has its hash in its name already.
 fingerprint() {
 	local name=$1 input
 	shift
@@ -156,7 +156,7 @@ build() {
 	[ -z "$push" ] || upload "$name"
 }
 
-# sizes ARCHIVE: bytes compressed as a registry would hold it, and bytes unpacked. A layer's figure is kept by its digest.
+# sizes ARCHIVE: prints the compressed size, as in a registry, and the uncompressed size in bytes. Sizes of layers are cached by digest.
 sizes() {
 	local layer known packed=0 unpacked=0
 	mkdir -p "$cache/sizes"
@@ -164,7 +164,7 @@ sizes() {
 		known=$cache/sizes/$layer
 		if [ ! -s "$known" ]; then
 			tar -xOf "$1" "$layer" | tee >(wc -c >"$known.unpacked") | gzip_all | wc -c >"$known.packed"
-			# tee's other reader may end a moment later.
+			# tee's other reader may finish a moment later.
 			while [ ! -s "$known.unpacked" ]; do sleep 0.01; done
 			paste -d' ' "$known.packed" "$known.unpacked" >"$known.part"
 			mv "$known.part" "$known"

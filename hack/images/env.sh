@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Settings and small functions that the image scripts share; they source this file.
+# Settings and functions that the image scripts share; they source this file.
 
 set -euo pipefail
 
@@ -16,7 +16,7 @@ say() {
 	echo "images: $*" >&2
 }
 
-# need COMMAND...: stop with the packages to install when a command is missing.
+# need COMMAND...: exits with the packages to install if a command is missing.
 need() {
 	local missing=() c
 	for c; do
@@ -26,8 +26,8 @@ need() {
 		die "missing: ${missing[*]}. Install what hack/images/packages.txt lists: apt-get install --no-install-recommends \$(grep -v '^#' hack/images/packages.txt)"
 }
 
-# mirrors: the Debian archives that this machine's apt uses, without a trailing slash; VIREO_DEBIAN_MIRROR and
-# VIREO_DEBIAN_SECURITY_MIRROR win. Nothing else names a host.
+# mirrors: sets the Debian archives, without a trailing slash: VIREO_DEBIAN_MIRROR and VIREO_DEBIAN_SECURITY_MIRROR, or those that the
+# local apt uses. No other host is contacted.
 mirror() {
 	local set=$1 suite=$2
 	if [ -n "$set" ]; then
@@ -39,7 +39,7 @@ mirror() {
 		awk -v s="$suite" '$3 == "main" && $2 ~ s { sub("/$", "", $1); print $1; exit }'
 }
 
-# sources SUITE: apt source lines of a Debian suite with its updates and security fixes.
+# sources SUITE: prints the apt source lines of a Debian suite with its updates and security fixes.
 sources() {
 	local suite=$1 main security
 	main=$(mirror "${VIREO_DEBIAN_MIRROR:-}" '^[a-z]+$')
@@ -50,18 +50,18 @@ sources() {
 	[ -z "$security" ] || echo "deb $security $suite-security main"
 }
 
-# digest PATH...: one hash of the names and contents of files and folders, the same wherever the clone is.
+# digest PATH...: prints a hash of the names and contents of files and directories, which does not depend on the clone's path.
 digest() {
 	(cd "$repo" && find "$@" -type f -printf '%m %p\n' | LC_ALL=C sort | while read -r mode file; do
 		echo "$mode $file $(sha256sum <"$file")"
 	done) | sha256sum | cut -c1-16
 }
 
-# scratch: a new folder that goes when the script ends, however it ends. It stays on the cache's file system, so that a
-# finished file can be moved into the cache at once.
+# scratch: creates a directory that is removed when the script exits. It is on the cache's file system, so that a finished file can be
+# renamed into the cache.
 scratch() {
 	mkdir -p "$cache/tmp"
-	# What a killed run left: its owner is gone.
+	# Remove those of killed runs, whose process does not exist any more.
 	local old
 	for old in "$cache"/tmp/*.*; do
 		[ -e "$old" ] || continue

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# previous.sh: makes what the image of the previous launcher is made of, and prints the path of its folder: the programs of ours in it
-# (bin/virt-launcher and others), the path of its root file system (rootfs) and the commit that they are of (commit).
+# previous.sh: builds the contents of the image of the previous launcher, and prints the path of their directory: Vireo's programs in it
+# (bin/virt-launcher and others), the path of its root file system (rootfs) and its commit (commit).
 #
-# The previous launcher is the one before the last change that made another program of it, or another root file system. It is built from
-# its own sources and recipe, once per commit. A clone without that history has the launcher of today under another name, as has one
-# whose former launcher lacks a program: today's virt-controller could not run it.
+# The previous launcher is the one before the last commit that changed its programs or its root file system. It is built from the sources
+# and the recipe of that commit, once. A clone without that history, or whose previous launcher lacks a program that virt-controller needs,
+# gets the current launcher under another name.
 
 . "$(dirname "$0")/env.sh"
 
-# builds COMMIT: makes the folder of a commit if it is not there, and prints its path.
+# builds COMMIT: builds the directory of a commit if it does not exist, and prints its path.
 builds() {
 	local out=$cache/launchers/$1-programs tree=$work/tree-$1
 	if [ ! -f "$out/commit" ]; then
@@ -22,10 +22,10 @@ builds() {
 	echo "$out"
 }
 
-# programs: the commands in the image.
+# programs: prints the commands in the image.
 programs='virt-launcher virt-tail virt-freezer'
 
-# build TREE FOLDER: the same programs from the same sources, wherever they are.
+# build TREE FOLDER: builds the programs reproducibly, independent of the path of the sources.
 build() {
 	local name
 	for name in $programs; do
@@ -34,7 +34,7 @@ build() {
 	done
 }
 
-# complete COMMIT: says whether the commit has all programs.
+# complete COMMIT: succeeds if the commit has all programs.
 complete() {
 	local name
 	for name in $programs; do
@@ -42,7 +42,7 @@ complete() {
 	done
 }
 
-# sources: what the launcher is made of.
+# sources: prints the sources of the launcher.
 sources() {
 	# shellcheck disable=SC2046,SC2086 # one word for each program
 	(cd "$repo" && go list -deps -f '{{if and .Module .Module.Main}}{{.Dir}}{{end}}' $(printf './cmd/%s ' $programs))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command slowest prints the ten slowest packages and the ten slowest specs of a run of tests. It is given a directory,
-// and reads the output of `go test` in its *.log and Ginkgo's reports in its *.json.
+// Command slowest prints the ten slowest packages and the ten slowest specs of a test run. Its argument is a directory, where it
+// reads the output of `go test` in *.log and Ginkgo's reports in *.json.
 package main
 
 import (
@@ -23,9 +23,9 @@ import (
 
 const (
 	module = "github.com/vireo-project/vireo/"
-	// shown is how many of each are printed.
+	// shown is how many packages and specs are printed.
 	shown = 10
-	// longestLine is more than any line of `go test` that matters here.
+	// longestLine exceeds the length of all relevant lines of `go test`.
 	longestLine = 1 << 20
 )
 
@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// timed is something that took a while.
+// timed is a package or spec with its duration.
 type timed struct {
 	name string
 	took time.Duration
@@ -81,7 +81,7 @@ func collect(pattern string, read func(io.Reader) ([]timed, error)) ([]timed, er
 	return all, nil
 }
 
-// packageLine is how `go test` ends with a package that it ran; one from the cache has no time.
+// packageLine matches the result line of a package in the output of `go test`. Cached results have no time and do not match.
 var packageLine = regexp.MustCompile(`^(ok  |FAIL)\t(\S+)\t([0-9.]+s)`)
 
 func readPackages(log io.Reader) ([]timed, error) {

@@ -7,18 +7,18 @@
 #
 #   ${VIREO_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vireo}/bin/<tool>-<version>/<binary>
 #
-# A binary that is in the cache is not built again. A build that is killed
-# leaves nothing half: each binary is renamed into place when it is whole.
+# A cached binary is not built again. A killed build leaves no partial
+# binaries: each is renamed into place when it is complete.
 #
 #   hack/tools/build.sh envtest kubernetes     build these
-#   hack/tools/build.sh --path envtest         print where they are (builds nothing)
+#   hack/tools/build.sh --path envtest         print their path (builds nothing)
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${VIREO_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vireo}
 bin=$cache/bin
 
-# Versions. Those of kubernetes, etcd, containerd, coredns and multus are in their go.mod.
+# Versions of tools. Those of kubernetes, etcd, containerd, coredns and multus are in their go.mod.
 golangci_lint_version=v2.15.0
 controller_gen_version=v0.23.0
 ginkgo_version=v2.34.0
@@ -60,15 +60,15 @@ usage() {
 
 say() { printf '%s\n' "$*" >&2; }
 
-# once <directory> <binary> <command...>: unless the binary is there, run the
-# command with $out set to a scratch directory in which it leaves the binary.
+# once <directory> <binary> <command...>: unless the binary exists, run the
+# command with $out set to a temporary directory, where it creates the binary.
 once() {
 	local dir=$1 name=$2
 	shift 2
 	[[ -x $dir/$name ]] && return 0
 	mkdir -p "$dir"
 	(
-		# One build of a directory at a time; a second caller waits and then finds the binary.
+		# One build per directory at a time: a second caller waits and then finds the binary.
 		exec 9>"$dir/.lock"
 		flock 9
 		[[ -x $dir/$name ]] && exit 0
@@ -91,8 +91,8 @@ from_module() {
 		go build -trimpath -buildvcs=false -ldflags "-s -w $3" -o "$out/" "$2")
 }
 
-# etcd's main package is the root of a module whose path ends in v3, and the
-# binary would be named after the directory.
+# etcd's main package is the root of a module whose path ends in v3, and go
+# install would name the binary after the directory.
 etcd_from_module() {
 	(cd "$here/etcd" && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly \
 		go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$out/etcd" go.etcd.io/etcd/server/v3)
@@ -148,7 +148,7 @@ build_containerd() {
 	done
 }
 
-# envtest wants its three binaries in one directory; hard links cost nothing.
+# envtest needs its three binaries in one directory: create hard links.
 build_envtest() {
 	local dir file
 	dir=$(dir_of envtest)

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package agentapi is what virt-api and the node agents agree on: the paths that virt-handler serves on ConsolePort, who it
-// serves them to, and what travels on them.
+// Package agentapi defines the API between virt-api and the node agents: paths, certificates, parameters and protocols.
 //
-// Every path is below an instance: VMIPath gives it. Verbs that stream take a websocket of the protocol StreamProtocol, whose
-// binary messages are pieces of a stream. The others answer with JSON (an image for Screenshot) or with nothing, and refuse
-// with a Status of Kubernetes. The query parameter UIDParameter names the instance for which virt-api asked for the caller's
-// rights: another one of the same name is refused with 409.
+// virt-handler serves it on ConsolePort. VMIPath returns the path of a VMI's verb. Verbs that stream use a websocket with the
+// protocol StreamProtocol, whose binary messages are chunks of the stream. The others return JSON (an image for Screenshot) or
+// nothing. Errors are a Kubernetes Status. The query parameter UIDParameter identifies the VMI for which virt-api has authorized
+// the caller: the agent rejects requests for another one with the same name, with 409.
 package agentapi
 
 import (
@@ -18,29 +17,29 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ConsolePort is where virt-handler listens unless told otherwise. KubeVirt's port.
+// ConsolePort is the default port on which virt-handler serves virt-api. Source: KubeVirt.
 const ConsolePort = 8186
 
-// MigrationPort is where virt-handler listens for the agents of other nodes unless told otherwise.
+// MigrationPort is the default port on which virt-handler serves the agents of other nodes.
 const MigrationPort = 8187
 
-// ServiceName is the Service of virt-api, to which the API server sends what is for subresources.kubevirt.io. KubeVirt's name.
+// ServiceName is virt-api's Service, to which the API server forwards requests for subresources.kubevirt.io. Source: KubeVirt.
 const ServiceName = "virt-api"
 
-// StreamProtocol is the subprotocol of websockets that carry a plain stream of bytes, to virt-api and from there to the
-// agent. KubeVirt's clients ask for it by this name.
+// StreamProtocol is the subprotocol of websockets for a plain stream of bytes, to virt-api and from there to the agent.
+// KubeVirt's clients request it.
 const StreamProtocol = "plain.kubevirt.io"
 
-// ReasonProtocol is StreamProtocol for a client of virt-api that reads close frames: the stream of one that asks for StreamProtocol
-// breaks when another client takes it over, as KubeVirt's does.
+// ReasonProtocol is StreamProtocol for a client of virt-api that reads close frames. With StreamProtocol, a stream is closed
+// without a close frame when another client takes it over, as in KubeVirt.
 const ReasonProtocol = "reason.vireo.io"
 
-// UIDParameter is the query parameter with the instance's UID.
+// UIDParameter is the query parameter with the VMI's UID.
 const UIDParameter = "uid"
 
-// Verbs below an instance. They are called as in subresources.kubevirt.io.
+// Verbs of a VMI. The names are those of subresources.kubevirt.io.
 const (
-	// Console, VNC, USBRedir, VSOCK and PortForward stream. VNC knows PreserveSessionParameter, VSOCK PortParameter and
+	// Console, VNC, USBRedir, VSOCK and PortForward stream. VNC accepts PreserveSessionParameter, VSOCK PortParameter and
 	// TLSParameter. PortForward is followed by a port and, if it is not tcp, a protocol.
 	Console     = "console"
 	VNC         = "vnc"
@@ -48,14 +47,14 @@ const (
 	VSOCK       = "vsock"
 	PortForward = "portforward"
 
-	// Screenshot answers GET with a PNG image. It knows MoveCursorParameter.
+	// Screenshot returns a PNG image (GET). It accepts MoveCursorParameter.
 	Screenshot = "vnc/screenshot"
-	// GuestOSInfo, UserList and FilesystemList answer GET with the types of the same subresources in kubevirt.io/v1.
+	// GuestOSInfo, UserList and FilesystemList return the types of these subresources in kubevirt.io/v1 (GET).
 	GuestOSInfo    = "guestosinfo"
 	UserList       = "userlist"
 	FilesystemList = "filesystemlist"
 
-	// These take PUT and answer with nothing. Freeze takes a FreezeUnfreezeTimeout of kubevirt.io/v1.
+	// These return nothing (PUT). The body for Freeze is a FreezeUnfreezeTimeout of kubevirt.io/v1.
 	Pause      = "pause"
 	Unpause    = "unpause"
 	SoftReboot = "softreboot"
@@ -66,42 +65,42 @@ const (
 
 // Query parameters of single verbs, as in subresources.kubevirt.io.
 const (
-	// PreserveSessionParameter set to true makes VNC refuse while another client looks at the screen.
+	// PreserveSessionParameter set to true makes VNC fail while another client uses the screen.
 	PreserveSessionParameter = "preserveSession"
-	// MoveCursorParameter set to true moves the pointer first, so that a blanked screen shows something.
+	// MoveCursorParameter set to true moves the pointer first, so that the guest unblanks its screen.
 	MoveCursorParameter = "moveCursor"
 	// PortParameter and TLSParameter are VSOCK's.
 	PortParameter = "port"
 	TLSParameter  = "tls"
 )
 
-// CloseTakenOver is the code of a close frame that ends a console or a screen because another client has it now. RFC 6455
-// leaves the codes from 4000 on to agreements such as this one. Other ends have its own codes: 1000 for an end of the guest's
-// side, 1001 for an agent that stops, 1008 for a side that takes nothing, 1011 for a connection that broke. A reason in words
-// goes with each. virt-api passes CloseTakenOver on to clients that ask for ReasonProtocol.
+// CloseTakenOver is the code of the close frame of a console or a screen that another client has taken over, from RFC 6455's
+// range for private use. Other close frames have the codes of RFC 6455: 1000 if the guest's side was closed, 1001 if the agent
+// stops, 1008 if a side does not read, 1011 if a connection failed. Each has a reason text. virt-api forwards CloseTakenOver to
+// clients that request ReasonProtocol.
 const CloseTakenOver = 4001
 
-// VMIPath is the path of a verb of an instance. Arguments follow the verb.
+// VMIPath returns the path of a VMI's verb. Arguments follow the verb.
 func VMIPath(vmi types.NamespacedName, verb string, arguments ...string) string {
 	object := path.Join("/v1/namespaces", url.PathEscape(vmi.Namespace), "virtualmachineinstances", url.PathEscape(vmi.Name))
 	return path.Join(object, verb, path.Join(arguments...))
 }
 
-// ServerName is the name in the certificate of a node's agent. A certificate is made for one node: the agent of another cannot
-// answer for it.
+// ServerName returns the name in the certificate of a node's agent. A certificate is issued for one node: the agent of another
+// node cannot impersonate it.
 func ServerName(node string) string { return node + ".virt-handler" }
 
-// migrationSuffix ends the names in the certificates with which agents know each other.
+// migrationSuffix is the suffix of the names in the certificates with which agents authenticate to each other.
 const migrationSuffix = ".virt-handler-migration"
 
-// MigrationName is the name in the certificate of a node's agent towards other agents.
+// MigrationName returns the name in the certificate with which a node's agent authenticates to other agents.
 func MigrationName(node string) string { return node + migrationSuffix }
 
-// MigrationNode is the node of such a name.
+// MigrationNode returns the node of such a name.
 func MigrationNode(name string) (string, bool) {
 	node, ok := strings.CutSuffix(name, migrationSuffix)
 	return node, ok && node != ""
 }
 
-// ClientName is the common name in virt-api's certificate, the only one that agents serve.
+// ClientName is the common name in virt-api's certificate. Agents serve no other client on ConsolePort.
 const ClientName = "kubevirt.io:virt-api"

@@ -24,14 +24,13 @@ import (
 )
 
 const (
-	// skew is how far the clocks of nodes may differ: certificates begin that much before they were made.
+	// skew is the tolerated difference of nodes' clocks: the NotBefore of certificates is that much before their creation.
 	skew = 5 * time.Minute
-	// settling is how long a new authority is trusted before it signs. The kubelet brings a changed ConfigMap into Pods
-	// within a minute or two.
+	// settling is how long a new CA is trusted before it signs. The kubelet updates a mounted ConfigMap within a minute or two.
 	settling = 10 * time.Minute
 )
 
-// Keys of the Secret of an authority.
+// Keys of the Secret of a CA.
 const (
 	currentCertificate = "tls.crt"
 	currentKey         = "tls.key"
@@ -40,28 +39,28 @@ const (
 	formerCertificates = "former.crt"
 )
 
-// Authority signs the certificates of a role. It is a value: nothing changes it.
+// Authority is the CA of a role. It is immutable.
 //
-// A successor is made before the end comes. It is trusted at once and signs after settling; until it ends, the one before it
-// stays trusted. So there is no moment in which a certificate in use is not trusted by somebody who looks at the bundle.
+// Before a CA certificate expires, a successor is created. The successor is trusted at once and signs after settling; its
+// predecessor stays trusted until it expires. So every certificate in use is trusted by the current bundle at any time.
 type Authority struct {
 	role    Role
-	current *pair
-	next    *pair
+	current *pair // signs
+	next    *pair // the successor, or nil
 	former  []*x509.Certificate
 }
 
-// pair is a certificate and its key.
+// pair is a CA certificate and its key.
 type pair struct {
 	certificate *x509.Certificate
 	key         crypto.Signer
 }
 
-// begin is when the pair was made.
-func (p *pair) begin() time.Time { return p.certificate.NotBefore.Add(skew) }
+// created returns when the pair was created.
+func (p *pair) created() time.Time { return p.certificate.NotBefore.Add(skew) }
 
-// AuthorityFrom reads the authority of a role from the data of its Secret. What cannot be used is as if it were not there, and
-// the error says what that is.
+// AuthorityFrom reads the CA of a role from the data of its Secret. Invalid parts are treated as missing and reported in the
+// error: the returned Authority is usable even if the error is not nil.
 func AuthorityFrom(role Role, data map[string][]byte) (Authority, error) {
 	a := Authority{role: role}
 	var errs [3]error
@@ -92,7 +91,7 @@ func readPair(data map[string][]byte, certificate, key string) (*pair, error) {
 	return &pair{certificate: certificates[0], key: signer}, nil
 }
 
-// Data is what the Secret of the authority holds.
+// Data returns the data of the CA's Secret.
 func (a Authority) Data() (map[string][]byte, error) {
 	data := map[string][]byte{}
 	for _, part := range []struct {
@@ -114,7 +113,7 @@ func (a Authority) Data() (map[string][]byte, error) {
 	return data, nil
 }
 
-// Bundle is what whoever checks certificates of the role trusts, as PEM.
+// Bundle returns the CA certificates that verifiers of the role's certificates trust, as PEM.
 func (a Authority) Bundle() []byte {
 	var trusted []*x509.Certificate
 	for _, p := range []*pair{a.current, a.next} {
@@ -126,14 +125,15 @@ func (a Authority) Bundle() []byte {
 }
 
 func encode(certificates ...*x509.Certificate) []byte {
-	out := []byte{} //nolint:prealloc // how long it will be, PEM decides
+	out := []byte{} //nolint:prealloc // the length of the PEM text is not known
 	for _, c := range certificates {
 		out = append(out, pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: c.Raw})...)
 	}
 	return out
 }
 
-// Advance gives the authority as it should be now, whether that is another one, and when to look again.
+// Advance rotates the CA as far as the time requires. It returns the resulting CA, whether it changed, and when Advance has to be
+// called again.
 func (a Authority) Advance(now time.Time, lifetimes clusterconfig.Certificates) (Authority, bool, time.Time, error) {
 	changed := false
 	expired := func(c *x509.Certificate) bool { return !now.Before(c.NotAfter) }
@@ -142,7 +142,7 @@ func (a Authority) Advance(now time.Time, lifetimes clusterconfig.Certificates) 
 	a.former = former
 
 	settle := min(settling, lifetimes.CARenewBefore/2)
-	if a.next != nil && (a.current == nil || expired(a.current.certificate) || !now.Before(a.next.begin().Add(settle))) {
+	if a.next != nil && (a.current == nil || expired(a.current.certificate) || !now.Before(a.next.created().Add(settle))) {
 		if a.current != nil && !expired(a.current.certificate) {
 			a.former = append(a.former, a.current.certificate)
 		}
@@ -161,20 +161,20 @@ func (a Authority) Advance(now time.Time, lifetimes clusterconfig.Certificates) 
 	if err != nil {
 		return Authority{}, false, time.Time{}, err
 	}
-	look := renewal()
+	again := renewal()
 	if a.next != nil {
-		look = a.next.begin().Add(settle)
+		again = a.next.created().Add(settle)
 	}
 	for _, c := range a.former {
-		if c.NotAfter.Before(look) {
-			look = c.NotAfter
+		if c.NotAfter.Before(again) {
+			again = c.NotAfter
 		}
 	}
-	return a, changed, look, nil
+	return a, changed, again, nil
 }
 
-// End is when nothing that the authority signed is trusted any more unless it is rotated, and overdue says that it has no successor
-// although half of the time between its renewal and its end is over.
+// End returns when the current CA certificate expires. overdue reports that it has no successor although more than half of
+// CARenewBefore is over.
 func (a Authority) End(now time.Time, lifetimes clusterconfig.Certificates) (end time.Time, overdue bool) {
 	if a.current == nil {
 		return time.Time{}, false
@@ -183,7 +183,7 @@ func (a Authority) End(now time.Time, lifetimes clusterconfig.Certificates) (end
 	return end, a.next == nil && !now.Before(end.Add(-lifetimes.CARenewBefore/2))
 }
 
-// newAuthority makes one that can sign certificates of its role, and no authority.
+// newAuthority creates a self-signed CA, which can sign certificates of its role but no intermediate CA.
 func newAuthority(role Role, now time.Time, duration time.Duration) (*pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -195,12 +195,12 @@ func newAuthority(role Role, now time.Time, duration time.Duration) (*pair, erro
 	}
 	template := &x509.Certificate{
 		SerialNumber: serial,
-		// The time tells an authority from the one before it to people; certificates are told by their keys.
+		// The time helps people to distinguish a CA from its predecessor. Verification goes by keys.
 		Subject:   pkix.Name{CommonName: fmt.Sprintf("%s@%d", role.Signer(), now.Unix())},
 		NotBefore: now.Add(-skew), NotAfter: now.Add(duration),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-		// What it signs is for nothing else, even if a certificate says so.
+		// Restricts the usages of the certificates that it signs.
 		ExtKeyUsage: role.purposes,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
@@ -214,8 +214,8 @@ func newAuthority(role Role, now time.Time, duration time.Duration) (*pair, erro
 	return &pair{certificate: certificate, key: key}, nil
 }
 
-// Sign makes the certificate that a request asks for, as PEM. Judge has allowed the request; only its key and its names go
-// into the certificate, which never outlives the authority.
+// Sign issues the certificate of a request that Role.Validate has accepted, as PEM. It takes only the key and the names from the
+// request. The certificate expires with the CA at the latest.
 func (a Authority) Sign(request *x509.CertificateRequest, now time.Time, duration time.Duration) ([]byte, error) {
 	if a.current == nil || !now.Before(a.current.certificate.NotAfter) {
 		return nil, fmt.Errorf("there is no authority for %s yet", a.role.Signer())
@@ -244,7 +244,7 @@ func (a Authority) Sign(request *x509.CertificateRequest, now time.Time, duratio
 	return pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: der}), nil
 }
 
-// newSerial makes a number that no other certificate has.
+// newSerial returns a random serial number.
 func newSerial() (*big.Int, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {

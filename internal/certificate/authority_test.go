@@ -22,7 +22,7 @@ var (
 	lifetimes = clusterconfig.Default().Certificates
 )
 
-// advance gives the authority as it is at a time, from what its Secret would hold.
+// advance writes and reads the CA's Secret, and advances the CA to a time.
 func advance(t *testing.T, a Authority, now time.Time) (Authority, bool, time.Time) {
 	t.Helper()
 	data, err := a.Data()
@@ -33,14 +33,14 @@ func advance(t *testing.T, a Authority, now time.Time) (Authority, bool, time.Ti
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, changed, look, err := read.Advance(now, lifetimes)
+	next, changed, again, err := read.Advance(now, lifetimes)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return next, changed, look
+	return next, changed, again
 }
 
-// issue makes a certificate of a role, for a subject.
+// issue issues a certificate of a role for a subject.
 func issue(t *testing.T, a Authority, subject Subject, now time.Time) tls.Certificate {
 	t.Helper()
 	key := ecKey(t, curve)
@@ -58,48 +58,48 @@ func issue(t *testing.T, a Authority, subject Subject, now time.Time) tls.Certif
 	return tls.Certificate{Certificate: [][]byte{parsed[0].Raw}, Leaf: parsed[0], PrivateKey: key}
 }
 
-func trusts(a Authority, c tls.Certificate, at time.Time, usage x509.ExtKeyUsage) error {
+func verify(a Authority, c tls.Certificate, at time.Time, usage x509.ExtKeyUsage) error {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(a.Bundle())
 	_, err := c.Leaf.Verify(x509.VerifyOptions{Roots: pool, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{usage}})
 	return err
 }
 
-// TestACertificateIsTrustedAsLongAsItLasts walks through half a year in steps of some hours. At each, a certificate is signed;
-// it must be trusted by whoever has the bundle of then, of some minutes before, or any later one, until it ends.
-func TestACertificateIsTrustedAsLongAsItLasts(t *testing.T) {
+// TestCertificatesAreTrustedUntilTheyExpire simulates half a year in steps of some hours. At each step a certificate is issued.
+// It must be trusted with the bundle of the step before, with the current one and with all later ones until it expires.
+func TestCertificatesAreTrustedUntilTheyExpire(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	a, changed, _ := advance(t, Authority{role: AgentServing}, start)
 	if !changed {
 		t.Fatal("no authority was made")
 	}
-	var living []tls.Certificate
+	var valid []tls.Certificate
 	rotations, before := 0, a
 	for now := start; now.Before(start.Add(180 * day)); {
-		next, changed, look := advance(t, a, now)
+		next, changed, nextTime := advance(t, a, now)
 		if changed && next.current != a.current && !next.current.certificate.Equal(a.current.certificate) {
 			rotations++
 		}
 		if again, changed, _ := advance(t, next, now); changed {
-			t.Fatalf("%s: it changes without need: %+v", now, again)
+			t.Fatalf("%s: it changes again: %+v", now, again)
 		}
-		if !look.After(now) {
-			t.Fatalf("%s: look again at %s", now, look)
+		if !nextTime.After(now) {
+			t.Fatalf("%s: advance again at %s", now, nextTime)
 		}
 		a = next
 		signed := issue(t, a, AgentSubject("blue"), now)
-		if err := trusts(before, signed, now, x509.ExtKeyUsageServerAuth); err != nil && now != start {
-			t.Fatalf("%s: who has the bundle of a few minutes ago does not trust: %v", now, err)
+		if err := verify(before, signed, now, x509.ExtKeyUsageServerAuth); err != nil && now != start {
+			t.Fatalf("%s: not trusted with the previous bundle: %v", now, err)
 		}
-		living = slices.DeleteFunc(append(living, signed), func(c tls.Certificate) bool { return !now.Before(c.Leaf.NotAfter) })
-		for _, c := range living {
-			if err := trusts(a, c, now, x509.ExtKeyUsageServerAuth); err != nil {
+		valid = slices.DeleteFunc(append(valid, signed), func(c tls.Certificate) bool { return !now.Before(c.Leaf.NotAfter) })
+		for _, c := range valid {
+			if err := verify(a, c, now, x509.ExtKeyUsageServerAuth); err != nil {
 				t.Fatalf("%s: a certificate of %s is not trusted: %v", now, c.Leaf.NotBefore, err)
 			}
 		}
 		before = a
-		// The reconciler comes when it was told to, and whenever else.
-		now = slices.MinFunc([]time.Time{look, now.Add(7 * time.Hour)}, time.Time.Compare)
+		// The reconciler advances the CA when Advance requires it, and at other times.
+		now = slices.MinFunc([]time.Time{nextTime, now.Add(7 * time.Hour)}, time.Time.Compare)
 	}
 	if rotations < 25 || rotations > 35 {
 		t.Errorf("%d rotations in 180 days of authorities that last 7", rotations)
@@ -109,7 +109,7 @@ func TestACertificateIsTrustedAsLongAsItLasts(t *testing.T) {
 	}
 }
 
-func TestAControllerThatWasAwayStartsOver(t *testing.T) {
+func TestExpiredAuthorityIsReplaced(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	a, _, _ := advance(t, Authority{role: APIClient}, start)
 	later := start.Add(60 * day)
@@ -117,12 +117,12 @@ func TestAControllerThatWasAwayStartsOver(t *testing.T) {
 	if !changed || b.next != nil || len(b.former) != 0 {
 		t.Fatalf("changed %t, next %v, former %d", changed, b.next, len(b.former))
 	}
-	if err := trusts(b, issue(t, b, APIClientSubject(), later), later, x509.ExtKeyUsageClientAuth); err != nil {
+	if err := verify(b, issue(t, b, APIClientSubject(), later), later, x509.ExtKeyUsageClientAuth); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestASuccessorTakesOverWhenTheOtherIsLost(t *testing.T) {
+func TestSuccessorReplacesALostAuthority(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	a, _, _ := advance(t, Authority{role: APIClient}, start)
 	a, _, _ = advance(t, a, start.Add(6*day))
@@ -152,7 +152,7 @@ func TestASuccessorTakesOverWhenTheOtherIsLost(t *testing.T) {
 	}
 }
 
-func TestACertificateEndsWithItsAuthority(t *testing.T) {
+func TestCertificateExpiresWithItsAuthority(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	a, _, _ := advance(t, Authority{role: APIServing}, start)
 	near := start.Add(7*day - time.Hour)
@@ -164,9 +164,9 @@ func TestACertificateEndsWithItsAuthority(t *testing.T) {
 		t.Errorf("authority %t, key usage %b, %v", c.Leaf.IsCA, c.Leaf.KeyUsage, c.Leaf.ExtKeyUsage)
 	}
 	if _, err := a.Sign(&x509.CertificateRequest{}, start.Add(8*day), time.Hour); err == nil {
-		t.Error("an authority that ended signs")
+		t.Error("an expired CA signs")
 	}
 	if _, err := (Authority{role: APIServing}).Sign(&x509.CertificateRequest{}, start, time.Hour); err == nil {
-		t.Error("no authority signs")
+		t.Error("a missing CA signs")
 	}
 }

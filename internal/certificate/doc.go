@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package certificate has the certificates with which virt-api and the node agents know each other, and with which the API
-// server knows virt-api.
+// Package certificate issues and verifies the certificates with which virt-api and the node agents authenticate each other, and
+// with which virt-api authenticates to the API server.
 //
-// Each Role has an authority of its own, so that no certificate can stand for another role, whoever loses one. Keys of
-// certificates are made by the processes that use them and stay in their memory; they ask for a certificate with a
-// CertificateSigningRequest (Source), and virt-controller signs what Role.Judge allows. Keys of authorities are in Secrets
-// that only virt-controller reads (Authority). What the processes trust is in one ConfigMap (Trust).
+// Each Role has a CA of its own, so that a stolen certificate or CA key is useless for other roles. Processes generate their
+// private keys and keep them in memory; they request certificates with CertificateSigningRequests (Source), and virt-controller
+// signs those that Role.Validate accepts. The keys of CAs are in Secrets that only virt-controller reads (Authority). The
+// certificates of all CAs are in one ConfigMap (Trust).
 package certificate

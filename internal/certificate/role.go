@@ -14,60 +14,60 @@ import (
 	"github.com/vireo-project/vireo/internal/agentapi"
 )
 
-// BundleName is the ConfigMap with the certificates of the authorities, one key for each role. KubeVirt's name.
+// BundleName is the name of the ConfigMap with the CA certificates, one key for each role. KubeVirt's.
 const BundleName = "kubevirt-ca"
 
-// AuthorityLabelValue is the value of the label kubevirt.io on the Secrets of the authorities.
+// AuthorityLabelValue is the value of the label kubevirt.io of the CAs' Secrets.
 const AuthorityLabelValue = "certificate-authority"
 
-// nodeNameExtra is where the API server says to which node a token is bound.
+// nodeNameExtra is the key of a user's extra attributes with the node that the user's token is bound to.
 // Source: kubernetes staging/src/k8s.io/apiserver/pkg/authentication/serviceaccount/util.go, NodeNameKey.
 const nodeNameExtra = "authentication.kubernetes.io/node-name"
 
-// Accounts of those who may ask for certificates.
+// Service accounts that may request certificates.
 const (
 	handlerAccount = "kubevirt-handler"
 	apiAccount     = "kubevirt-apiserver"
 )
 
-// Role is a part that a certificate lets its holder play.
+// Role is the purpose of a certificate. A certificate of one role is not accepted for another.
 type Role struct {
-	// Name is the key of its authority in the ConfigMap of bundles.
+	// Name is the key of the role's CA certificates in the ConfigMap BundleName.
 	Name string
-	// Component has its certificates: the name of what runs it, and the value of the label kubevirt.io of its Pods.
+	// Component uses the role's certificates. It is the name of its workload and the value of the label kubevirt.io of its Pods.
 	Component string
-	// account may ask for its certificates.
+	// account is the service account that may request certificates.
 	account string
-	// purposes are what they are for, and kubernetes are Kubernetes' names of that.
+	// purposes are the extended key usages of certificates, and usageNames their names in the Kubernetes API.
 	purposes   []x509.ExtKeyUsage
-	kubernetes []certificatesv1.KeyUsage
-	// subject is whom a certificate is for.
+	usageNames []certificatesv1.KeyUsage
+	// subject returns the only subject that a requester may have a certificate for.
 	subject func(requester) (Subject, error)
 }
 
-// Subject is whom a certificate is for. Servers have names of hosts and clients have a common name.
+// Subject is the subject of a certificate. Server certificates have DNS names, and client certificates a common name.
 type Subject struct {
 	CommonName string
 	DNSNames   []string
 }
 
-// requester is who asks for a certificate.
+// requester is the process that requests a certificate.
 type requester struct {
 	namespace string
 	node      string
 }
 
-// What the certificates of servers are for.
+// Usages of server certificates.
 var (
-	serving             = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-	servingInKubernetes = []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth}
+	serverPurposes   = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	serverUsageNames = []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth}
 )
 
-// ofNode is the subject of a role whose certificates are for one node each: the requester's.
-func ofNode(subject func(node string) Subject) func(requester) (Subject, error) {
+// perNode returns the subject function of a role whose certificates are for one node each, the requester's.
+func perNode(subject func(node string) Subject) func(requester) (Subject, error) {
 	return func(r requester) (Subject, error) {
 		if r.node == "" {
-			return Subject{}, refuse(ReasonWrongRequester, "the requester's token names no node: it must be bound to a Pod")
+			return Subject{}, deny(ReasonWrongRequester, "the requester's token names no node: it must be bound to a Pod")
 		}
 		return subject(r.node), nil
 	}
@@ -75,38 +75,38 @@ func ofNode(subject func(node string) Subject) func(requester) (Subject, error) 
 
 // The roles.
 var (
-	// AgentServing is that of the agents towards virt-api. Each certificate is for one node.
+	// AgentServing is the role of the agents' servers, to which virt-api connects. Each certificate is for one node.
 	AgentServing = Role{
 		Name: "virt-handler-serving", Component: "virt-handler", account: handlerAccount,
-		purposes: serving, kubernetes: servingInKubernetes,
-		subject: ofNode(AgentSubject),
+		purposes: serverPurposes, usageNames: serverUsageNames,
+		subject: perNode(AgentSubject),
 	}
-	// AgentMigration is that of the agents towards each other: of the node that a guest leaves as a client, and of the one that
-	// it goes to as a server. Each certificate is for one node.
+	// AgentMigration is the role of agents in a migration: the source's agent is the client, the target's the server. Each
+	// certificate is for one node.
 	AgentMigration = Role{
 		Name: "virt-handler-migration", Component: "virt-handler", account: handlerAccount,
 		purposes:   []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		kubernetes: []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth, certificatesv1.UsageClientAuth},
-		subject:    ofNode(AgentMigrationSubject),
+		usageNames: []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth, certificatesv1.UsageClientAuth},
+		subject:    perNode(AgentMigrationSubject),
 	}
-	// APIClient is that of virt-api towards the agents.
+	// APIClient is the role of virt-api as a client of the agents.
 	APIClient = Role{
 		Name: "virt-api-client", Component: "virt-api", account: apiAccount,
-		purposes: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, kubernetes: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
+		purposes: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, usageNames: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
 		subject: func(requester) (Subject, error) { return APIClientSubject(), nil },
 	}
-	// APIServing is that of virt-api towards the API server's aggregation layer.
+	// APIServing is the role of virt-api's server, to which the API server's aggregation layer connects.
 	APIServing = Role{
 		Name: "virt-api-serving", Component: "virt-api", account: apiAccount,
-		purposes: serving, kubernetes: servingInKubernetes,
+		purposes: serverPurposes, usageNames: serverUsageNames,
 		subject: func(r requester) (Subject, error) { return APIServingSubject(r.namespace), nil },
 	}
 )
 
-// Roles are all of them.
+// Roles returns all roles.
 func Roles() []Role { return []Role{AgentServing, AgentMigration, APIClient, APIServing} }
 
-// RoleOf finds the role of a signer.
+// RoleOf returns the role of a signer, if it is one of Roles.
 func RoleOf(signer string) (Role, bool) {
 	roles := Roles()
 	at := slices.IndexFunc(roles, func(r Role) bool { return r.Signer() == signer })
@@ -116,36 +116,36 @@ func RoleOf(signer string) (Role, bool) {
 	return roles[at], true
 }
 
-// Signer is the signer's name in the API of Kubernetes.
+// Signer returns the signerName of the role's CertificateSigningRequests.
 func (r Role) Signer() string { return "kubevirt.io/" + r.Name }
 
-// Requester is the user who may ask for certificates of the role in an installation's namespace.
+// Requester returns the user that may request certificates of the role, in the namespace of the installation.
 func (r Role) Requester(namespace string) string {
 	return serviceaccount.MakeUsername(namespace, r.account)
 }
 
-// AuthoritySecret is the Secret with the authority's keys.
+// AuthoritySecret returns the name of the Secret with the CA's keys.
 func (r Role) AuthoritySecret() string { return "kubevirt-" + r.Name + "-ca" }
 
-// AgentSubject is the agent of a node.
+// AgentSubject returns the subject of a node's agent as a server of virt-api.
 func AgentSubject(node string) Subject {
 	return Subject{DNSNames: []string{agentapi.ServerName(node)}}
 }
 
-// AgentMigrationSubject is the agent of a node towards other agents.
+// AgentMigrationSubject returns the subject of a node's agent in connections between agents.
 func AgentMigrationSubject(node string) Subject {
 	return Subject{DNSNames: []string{agentapi.MigrationName(node)}}
 }
 
-// APIClientSubject is virt-api as a client of agents.
+// APIClientSubject returns the subject of virt-api as a client of agents.
 func APIClientSubject() Subject { return Subject{CommonName: agentapi.ClientName} }
 
-// APIServingSubject is virt-api as the API server calls it.
+// APIServingSubject returns the subject of virt-api's Service.
 func APIServingSubject(namespace string) Subject {
 	return Subject{DNSNames: []string{fmt.Sprintf("%s.%s.svc", agentapi.ServiceName, namespace)}}
 }
 
-// usages are what a certificate of the role may be asked for. Without key encipherment, which only RSA has.
+// usages returns the usages of a request. They do not contain key encipherment, which is only for RSA.
 func (r Role) usages() []certificatesv1.KeyUsage {
-	return append([]certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature}, r.kubernetes...)
+	return append([]certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature}, r.usageNames...)
 }

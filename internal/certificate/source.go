@@ -31,23 +31,23 @@ import (
 )
 
 const (
-	// checkInterval is how often a Source compares its certificate with the time and with what is trusted.
+	// checkInterval is how often a Source checks the age of its certificate and whether its CA is still trusted.
 	checkInterval = time.Minute
-	// signingLimit is how long a request is waited for before another one is made. kube-controller-manager deletes requests that
-	// nobody answers after a day.
-	signingLimit = 15 * time.Minute
+	// signingTimeout is how long a Source waits for a request to be signed before it creates another. kube-controller-manager
+	// deletes pending requests after a day.
+	signingTimeout = 15 * time.Minute
 
-	// firstRenewal and lastRenewal are the shares of a certificate's life, in percent, between which its holder asks for the next.
+	// firstRenewal and lastRenewal are the percentages of a certificate's lifetime between which it is renewed.
 	firstRenewal, lastRenewal = 70, 85
 )
 
-// retries are the pauses after requests that failed.
+// retries is the backoff after failed requests.
 var retries = wait.Backoff{Duration: 2 * time.Second, Factor: 2, Jitter: 0.1, Steps: 10, Cap: time.Minute}
 
-// Source has the certificate of a process in a role: it asks for one, keeps it and its key in memory, and asks for the next
-// before it ends. It is a Runnable of a manager.
+// Source provides the certificate of a process in a role. It requests one, keeps it and its key in memory, and renews it before
+// it expires. It is a Runnable of a manager.
 type Source struct {
-	// Clock replaces the time in tests. Set it before Start.
+	// Clock can be replaced in tests, before Start.
 	Clock clock.WithTicker
 
 	role    Role
@@ -59,10 +59,10 @@ type Source struct {
 	pair      *tls.Certificate
 	crt, key  []byte
 	listeners []func()
-	failure   error // of the last attempt to get one
+	failure   error // of the last request, nil after a successful one
 }
 
-// NewSource makes a Source. Until it has run for a while, there is no certificate.
+// NewSource returns a Source. It has no certificate until it runs and its first request has been signed.
 func NewSource(config *rest.Config, role Role, subject Subject, trust Trust) *Source {
 	return &Source{
 		Clock: clock.RealClock{}, role: role, subject: subject, trust: trust,
@@ -70,7 +70,7 @@ func NewSource(config *rest.Config, role Role, subject Subject, trust Trust) *So
 	}
 }
 
-// Start asks for certificates until the context ends. That nobody signs is no reason to fail: it goes on asking.
+// Start requests certificates until the context ends. It retries failed requests and returns no error for them.
 func (s *Source) Start(ctx context.Context) error {
 	client, err := s.connect()
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *Source) Start(ctx context.Context) error {
 	}
 	var last time.Time
 	for ctx.Err() == nil {
-		// A certificate whose time is over when it is issued, because a clock is wrong, must not make requests without end.
+		// If a clock is wrong, certificates may be expired when they are issued. Limit the rate of requests.
 		if early := checkInterval - s.Clock.Since(last); early > 0 {
 			select {
 			case <-ctx.Done():
@@ -88,12 +88,12 @@ func (s *Source) Start(ctx context.Context) error {
 		}
 		last = s.Clock.Now()
 		s.obtain(ctx, client)
-		s.keep(ctx)
+		s.awaitRenewal(ctx)
 	}
 	return nil
 }
 
-// obtain asks until there is another certificate or the context ends. The last one is in use meanwhile.
+// obtain retries requests until there is a new certificate or the context ends. The previous certificate stays in use meanwhile.
 func (s *Source) obtain(ctx context.Context, client kubernetes.Interface) {
 	pause := retries
 	for ctx.Err() == nil {
@@ -110,9 +110,9 @@ func (s *Source) obtain(ctx context.Context, client kubernetes.Interface) {
 	}
 }
 
-// request asks for one certificate, with a new key, and waits for it.
+// request requests one certificate, with a new key, and waits for it.
 func (s *Source) request(ctx context.Context, client kubernetes.Interface) error {
-	ctx, cancel := context.WithTimeout(ctx, signingLimit)
+	ctx, cancel := context.WithTimeout(ctx, signingTimeout)
 	defer cancel()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -143,9 +143,9 @@ func (s *Source) request(ctx context.Context, client kubernetes.Interface) error
 	return nil
 }
 
-// keep returns when it is time for another certificate: by its age, or because nobody trusts it any more. Then its authority was
-// lost, and waiting for its last days is no use.
-func (s *Source) keep(ctx context.Context) {
+// awaitRenewal returns when the certificate has to be renewed: because of its age, or because its CA is no longer trusted, which
+// happens if the CA's Secret was lost.
+func (s *Source) awaitRenewal(ctx context.Context) {
 	tick := s.Clock.NewTicker(checkInterval)
 	defer tick.Stop()
 	for ctx.Err() == nil {
@@ -164,23 +164,23 @@ func (s *Source) keep(ctx context.Context) {
 	}
 }
 
-// UnansweredLimit is how long a request for a certificate may stay unanswered until somebody should know: half of the time that is
-// left of the certificate before it, at least, when its holder asks for the next one.
-func UnansweredLimit(lifetimes clusterconfig.Certificates) time.Duration {
+// PendingLimit returns how long a request may stay pending before it has to be reported: half of the minimum time that is left of
+// the previous certificate when the next one is requested.
+func PendingLimit(lifetimes clusterconfig.Certificates) time.Duration {
 	return lifetimes.ServerDuration / 100 * (100 - lastRenewal) / 2
 }
 
-// RenewAt is when the holder of a certificate asks for the next one: when 70 to 85 % of its life are over, which differs from
-// certificate to certificate, so that the agents of many nodes that began together do not ask together.
+// RenewAt returns when a certificate is renewed: after 70 to 85 % of its lifetime. The percentage depends on the serial number,
+// so that the agents of many nodes that were started together do not renew together.
 func RenewAt(leaf *x509.Certificate) time.Time {
-	begin := leaf.NotBefore.Add(skew)
+	created := leaf.NotBefore.Add(skew)
 	spread := new(big.Int).Mod(leaf.SerialNumber, big.NewInt(lastRenewal-firstRenewal+1)).Int64()
-	share := firstRenewal + spread
-	return begin.Add(leaf.NotAfter.Sub(begin) / 100 * time.Duration(share))
+	percentage := firstRenewal + spread
+	return created.Add(leaf.NotAfter.Sub(created) / 100 * time.Duration(percentage))
 }
 
-// isOrphaned says that the certificate is not of an authority that is trusted. A new one may be of an authority that the
-// kubelet has not brought here yet.
+// isOrphaned reports whether the certificate's CA is not trusted. A new certificate is never orphaned, because the kubelet may
+// not have updated the mounted CA certificates yet.
 func (s *Source) isOrphaned(pair *tls.Certificate, now time.Time) bool {
 	if pair == nil || now.Before(pair.Leaf.NotBefore.Add(skew+settling)) {
 		return false
@@ -194,10 +194,10 @@ func (s *Source) isOrphaned(pair *tls.Certificate, now time.Time) bool {
 	return errors.As(err, &unknown)
 }
 
-// NeedLeaderElection is false: each process has a certificate of its own.
+// NeedLeaderElection reports that every process needs a certificate of its own, leader or not.
 func (s *Source) NeedLeaderElection() bool { return false }
 
-// Ready is a check of readiness: there is a certificate, and it has not ended. What keeps the process from getting one is in the error.
+// Ready is a readiness check. It returns an error if there is no valid certificate, with the failure of the last request.
 func (s *Source) Ready(*http.Request) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -216,14 +216,14 @@ func (s *Source) fail(err error) {
 	s.failure = err
 }
 
-// Current is the certificate, or nil as long as there is none.
+// Current returns the certificate, or nil if there is none yet.
 func (s *Source) Current() *tls.Certificate {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.pair
 }
 
-// PEM is the certificate and its key, or nothing as long as there is none.
+// PEM returns the certificate and its key, or nil if there is none yet.
 func (s *Source) PEM() (crt, key []byte) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

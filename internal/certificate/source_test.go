@@ -27,15 +27,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// signer is an API server on which requests of a role are signed as they are made.
+// signer is an API server that signs requests of a role when they are created.
 type signer struct {
-	*fake.Clientset // as it is: it tells the watch what it cannot do
+	*fake.Clientset // not the interface: its methods tell the watch what it does not support
 	requests        atomic.Int32
 	sign            func(*certificatesv1.CertificateSigningRequest) error
-	silent          atomic.Bool // nobody signs
+	disabled        atomic.Bool // does not sign
 }
 
-// newSigner signs with the authority that the function gives, as if it had been the given time.
+// newSigner returns an API server that signs with the CA and at the time that the functions return.
 func newSigner(t *testing.T, role Role, authority func() Authority, at func() time.Time) *signer {
 	t.Helper()
 	clientset := fake.NewClientset()
@@ -51,22 +51,22 @@ func newSigner(t *testing.T, role Role, authority func() Authority, at func() ti
 		}
 		n := s.requests.Add(1)
 		csr.Name, csr.UID = fmt.Sprintf("csr-%d", n), "u"
-		// The fake gives the watch of one request all of them.
+		// The fake ignores field selectors: the watch of one request gets all of them.
 		if err := clientset.Tracker().Delete(create.GetResource(), "", fmt.Sprintf("csr-%d", n-1)); (err == nil) != (n > 1) {
 			t.Error(err)
 		}
 		csr.Spec.Username = "system:serviceaccount:kubevirt:" + role.account
 		csr.Spec.Extra = map[string]certificatesv1.ExtraValue{nodeNameExtra: {"blue"}}
-		if s.silent.Load() {
+		if s.disabled.Load() {
 			return false, nil, nil
 		}
 		if err := s.sign(csr); err != nil {
-			t.Errorf("what a Source asks for is refused: %v", err)
+			t.Errorf("the request of a Source is denied: %v", err)
 		}
 		return false, nil, nil
 	})
 	s.sign = func(csr *certificatesv1.CertificateSigningRequest) error {
-		request, err := role.Judge(&csr.Spec, "kubevirt")
+		request, err := role.Validate(&csr.Spec, "kubevirt")
 		if err != nil {
 			return err
 		}
@@ -92,11 +92,11 @@ func run(t *testing.T, s *Source) {
 	})
 }
 
-// until waits for something that a Source does by itself.
-func until(t *testing.T, what string, holds func() bool) {
+// until waits for a condition.
+func until(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)
-	for !holds() {
+	for !condition() {
 		select {
 		case <-deadline:
 			t.Fatalf("not seen: %s", what)
@@ -105,7 +105,7 @@ func until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-func TestSourceAsksForWhatItsRoleIsAllowed(t *testing.T) {
+func TestRequestsOfSourcesAreValid(t *testing.T) {
 	for _, role := range Roles() {
 		w := newWorld(t)
 		api := newSigner(t, role, func() Authority { return w.authorities[role.Name] }, time.Now)
@@ -114,11 +114,11 @@ func TestSourceAsksForWhatItsRoleIsAllowed(t *testing.T) {
 		changed := atomic.Bool{}
 		s.OnChange(func() { changed.Store(true) })
 		if crt, key := s.PEM(); s.Current() != nil || crt != nil || key != nil {
-			t.Errorf("%s: there is a certificate before one was asked for", role.Name)
+			t.Errorf("%s: there is a certificate before the first request", role.Name)
 		}
 		run(t, s)
 		until(t, role.Name+" has a certificate", func() bool { return s.Current() != nil && changed.Load() })
-		if err := trusts(w.authorities[role.Name], *s.Current(), time.Now(), role.purposes[0]); err != nil {
+		if err := verify(w.authorities[role.Name], *s.Current(), time.Now(), role.purposes[0]); err != nil {
 			t.Errorf("%s: %v", role.Name, err)
 		}
 		if crt, key := s.PEM(); len(crt) == 0 || len(key) == 0 {
@@ -127,7 +127,7 @@ func TestSourceAsksForWhatItsRoleIsAllowed(t *testing.T) {
 	}
 }
 
-func TestSourceSaysWhyThereIsNoCertificate(t *testing.T) {
+func TestReadyReportsTheFailure(t *testing.T) {
 	w, role := newWorld(t), AgentServing
 	clock := testclock.NewFakeClock(time.Now())
 	api := newSigner(t, role, func() Authority { return w.authorities[role.Name] }, clock.Now)
@@ -140,7 +140,7 @@ func TestSourceSaysWhyThereIsNoCertificate(t *testing.T) {
 	s.Clock = clock
 	s.connect = func() (kubernetes.Interface, error) { return api.Clientset, nil }
 	if err := s.Ready(nil); err == nil || !strings.Contains(err.Error(), role.Signer()) {
-		t.Errorf("before it begins: %v", err)
+		t.Errorf("before the start: %v", err)
 	}
 	run(t, s)
 	until(t, "what is missing", func() bool {
@@ -156,7 +156,7 @@ func TestSourceSaysWhyThereIsNoCertificate(t *testing.T) {
 		t.Error(err)
 	}
 	// Nobody accepts what has ended.
-	api.silent.Store(true)
+	api.disabled.Store(true)
 	clock.SetTime(s.Current().Leaf.NotAfter)
 	if err := s.Ready(nil); err == nil {
 		t.Error("ready with a certificate that has ended")
@@ -172,14 +172,14 @@ func sourceThatLosesItsAuthority(t *testing.T) {
 	authority := atomic.Pointer[Authority]{}
 	first := w.authorities[role.Name]
 	authority.Store(&first)
-	// An hour ago, so that the bundle has certainly arrived.
+	// An hour ago, so that the certificate is not new.
 	api := newSigner(t, role, func() Authority { return *authority.Load() }, func() time.Time { return time.Now().Add(-time.Hour) })
 	s := NewSource(&rest.Config{}, role, subjectOf(role), w.trust)
 	s.connect = func() (kubernetes.Interface, error) { return api.Clientset, nil }
 	run(t, s)
 	until(t, "a certificate", func() bool { return s.Current() != nil })
 	old := s.Current()
-	time.Sleep(10 * checkInterval) // it looks, and finds nothing wrong
+	time.Sleep(10 * checkInterval) // several checks, without a reason to renew
 	if n := api.requests.Load(); n != 1 {
 		t.Fatalf("%d requests for a certificate that is trusted", n)
 	}
@@ -187,14 +187,14 @@ func sourceThatLosesItsAuthority(t *testing.T) {
 	second := newWorld(t).authorities[role.Name]
 	authority.Store(&second)
 	w.authorities[role.Name] = second
-	api.silent.Store(true)
+	api.disabled.Store(true)
 	w.publish(t, role)
-	time.Sleep(10 * checkInterval) // nobody answers the one request, and it is not made again and again
+	time.Sleep(10 * checkInterval) // the one pending request is not repeated
 	if n := api.requests.Load(); n != 2 || s.Current() != old {
 		t.Fatalf("%d requests while nobody signs, another certificate: %t", n, s.Current() != old)
 	}
 
-	api.silent.Store(false)
+	api.disabled.Store(false)
 	csr, err := api.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "csr-2", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -206,14 +206,14 @@ func sourceThatLosesItsAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "a certificate of the new authority", func() bool {
-		return s.Current() != old && trusts(second, *s.Current(), time.Now(), role.purposes[0]) == nil
+		return s.Current() != old && verify(second, *s.Current(), time.Now(), role.purposes[0]) == nil
 	})
 	if crt, _ := s.PEM(); len(crt) == 0 {
 		t.Error("the PEM is not that of the new one")
 	}
 }
 
-func TestAFreshCertificateMayBeOfAnAuthorityThatHasNotArrived(t *testing.T) {
+func TestNewCertificateIsNotOrphaned(t *testing.T) {
 	w, role := newWorld(t), APIClient
 	s := NewSource(&rest.Config{}, role, subjectOf(role), w.trust)
 	c := issue(t, newWorld(t).authorities[role.Name], subjectOf(role), time.Now())
@@ -225,11 +225,11 @@ func TestAFreshCertificateMayBeOfAnAuthorityThatHasNotArrived(t *testing.T) {
 	}
 	s.trust = Trust(t.TempDir())
 	if s.isOrphaned(&c, time.Now().Add(time.Hour)) {
-		t.Error("orphaned because nothing is known of any authority")
+		t.Error("orphaned although there are no CA certificates")
 	}
 }
 
-func TestSourceRenewsLongBeforeTheEnd(t *testing.T) {
+func TestSourceRenewsBeforeExpiry(t *testing.T) {
 	w, role := newWorld(t), APIServing
 	clock := testclock.NewFakeClock(time.Now())
 	api := newSigner(t, role, func() Authority { return w.authorities[role.Name] }, clock.Now)
@@ -253,7 +253,7 @@ func TestSourceRenewsLongBeforeTheEnd(t *testing.T) {
 	}
 }
 
-func TestACertificateThatIsOverAtOnceIsNotReplacedWithoutEnd(t *testing.T) {
+func TestExpiredCertificatesAreRequestedAtALimitedRate(t *testing.T) {
 	w, role := newWorld(t), APIServing
 	clock := testclock.NewFakeClock(time.Now())
 	// The signer's clock is a week behind.

@@ -14,11 +14,11 @@ import (
 	"github.com/vireo-project/vireo/internal/agentapi"
 )
 
-// Trust is the directory in which the ConfigMap of bundles is mounted. Files are read for each connection, so that a change
-// counts from the moment in which the kubelet has made it.
+// Trust is the directory where the ConfigMap BundleName is mounted. Its files are read for each connection, so that a change
+// takes effect as soon as the kubelet has updated them.
 type Trust string
 
-// pool is what is trusted for a role.
+// pool returns the CA certificates of a role.
 func (t Trust) pool(role Role) (*x509.CertPool, error) {
 	file := filepath.Join(string(t), role.Name)
 	bundle, err := os.ReadFile(file) //nolint:gosec // the path is ours
@@ -32,58 +32,58 @@ func (t Trust) pool(role Role) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// errNoCertificate is what a handshake ends with until there is a certificate.
+// errNoCertificate is the error of a handshake before there is a certificate.
 var errNoCertificate = errors.New("there is no certificate yet: virt-controller has not signed one")
 
-// Holder has a certificate, or nil as long as there is none.
-type Holder interface{ Current() *tls.Certificate }
+// Provider provides a certificate, or nil if there is none yet.
+type Provider interface{ Current() *tls.Certificate }
 
-func holding(own Holder) (*tls.Certificate, error) {
+func current(own Provider) (*tls.Certificate, error) {
 	if pair := own.Current(); pair != nil {
 		return pair, nil
 	}
 	return nil, errNoCertificate
 }
 
-// AgentServer is the configuration of an agent's server. It shows the agent's certificate and serves virt-api only. As long as
-// there is no certificate or nothing to trust, connections are refused.
-func AgentServer(own Holder, trust Trust) *tls.Config {
+// AgentServer returns the configuration of an agent's server, which accepts only virt-api. Handshakes fail while there is no
+// certificate of the agent or no CA certificate to verify virt-api's.
+func AgentServer(own Provider, trust Trust) *tls.Config {
 	return serverFor(own, trust, APIClient, onlyClient(APIClientSubject().CommonName))
 }
 
-// MigrationServer is the configuration of the server of an agent for other agents. PeerNode tells whose agent a client is.
-func MigrationServer(own Holder, trust Trust) *tls.Config {
+// MigrationServer returns the configuration of an agent's server for other agents. PeerNode returns the node of a client.
+func MigrationServer(own Provider, trust Trust) *tls.Config {
 	return serverFor(own, trust, AgentMigration, func(state tls.ConnectionState) error {
 		_, err := PeerNode(state)
 		return err
 	})
 }
 
-// serverFor is the configuration of a server for the clients of a role that are let in.
-func serverFor(own Holder, trust Trust, clients Role, letIn func(tls.ConnectionState) error) *tls.Config {
+// serverFor returns the configuration of a server for clients of a role. verify can reject a client whose certificate is valid.
+func serverFor(own Provider, trust Trust, clients Role, verify func(tls.ConnectionState) error) *tls.Config {
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		NextProtos: []string{"http/1.1"}, // a stream begins with an upgrade, which HTTP/2 does not have
-		// A resumed session would be one of somebody who was checked once, with what was trusted then.
+		NextProtos: []string{"http/1.1"}, // streams need an upgrade, which HTTP/2 does not have
+		// A resumed session would not be verified against the current CA certificates.
 		SessionTicketsDisabled: true,
-		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return holding(own) },
+		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return current(own) },
 		ClientAuth:             tls.RequireAndVerifyClientCert,
 		ClientCAs:              x509.NewCertPool(),
-		VerifyConnection:       letIn,
+		VerifyConnection:       verify,
 	}
 	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		pool, err := trust.pool(clients)
 		if err != nil {
 			return nil, err
 		}
-		now := base.Clone()
-		now.ClientCAs = pool
-		return now, nil
+		config := base.Clone()
+		config.ClientCAs = pool
+		return config, nil
 	}
 	return base
 }
 
-// onlyClient refuses every client but one. Its certificate was verified before.
+// onlyClient rejects clients with another common name. Their certificates have been verified.
 func onlyClient(name string) func(tls.ConnectionState) error {
 	return func(state tls.ConnectionState) error {
 		if len(state.PeerCertificates) == 0 || state.PeerCertificates[0].Subject.CommonName != name {
@@ -93,23 +93,23 @@ func onlyClient(name string) func(tls.ConnectionState) error {
 	}
 }
 
-// AgentClient is the configuration for one connection of virt-api to the agent of a node: it shows virt-api's certificate and
-// takes no other agent's for an answer.
-func AgentClient(own Holder, trust Trust, node string) (*tls.Config, error) {
+// AgentClient returns the configuration of one connection of virt-api to the agent of a node. It rejects the agents of other
+// nodes.
+func AgentClient(own Provider, trust Trust, node string) (*tls.Config, error) {
 	return clientOf(own, trust, AgentServing, AgentSubject(node))
 }
 
-// MigrationClient is the configuration for one connection of an agent to that of another node.
-func MigrationClient(own Holder, trust Trust, node string) (*tls.Config, error) {
+// MigrationClient returns the configuration of one connection of an agent to the agent of another node.
+func MigrationClient(own Provider, trust Trust, node string) (*tls.Config, error) {
 	return clientOf(own, trust, AgentMigration, AgentMigrationSubject(node))
 }
 
-// PeerNode is the node whose agent is at the other end of a connection between agents. The certificate was verified before.
+// PeerNode returns the node of the peer in a connection between agents. The peer's certificate has been verified.
 func PeerNode(state tls.ConnectionState) (string, error) {
 	if len(state.VerifiedChains) == 0 || len(state.PeerCertificates) == 0 {
 		return "", errors.New("the peer has no certificate that was verified")
 	}
-	// An agent's certificate is for one name and nothing else.
+	// An agent's certificate has exactly one name.
 	leaf := state.PeerCertificates[0]
 	if len(leaf.DNSNames) == 1 && leaf.Subject.CommonName == "" {
 		if node, ok := agentapi.MigrationNode(leaf.DNSNames[0]); ok {
@@ -119,13 +119,13 @@ func PeerNode(state tls.ConnectionState) (string, error) {
 	return "", errors.New("the peer's certificate is not that of a node's agent")
 }
 
-// clientOf is the configuration for one connection to a server of a role that must be a certain one.
-func clientOf(own Holder, trust Trust, servers Role, server Subject) (*tls.Config, error) {
+// clientOf returns the configuration of one connection to the server of a role with the given subject.
+func clientOf(own Provider, trust Trust, servers Role, server Subject) (*tls.Config, error) {
 	pool, err := trust.pool(servers)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := holding(own); err != nil {
+	if _, err := current(own); err != nil {
 		return nil, err
 	}
 	return &tls.Config{
@@ -133,6 +133,6 @@ func clientOf(own Holder, trust Trust, servers Role, server Subject) (*tls.Confi
 		NextProtos:           []string{"http/1.1"},
 		RootCAs:              pool,
 		ServerName:           server.DNSNames[0],
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return holding(own) },
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return current(own) },
 	}, nil
 }

@@ -21,7 +21,7 @@ import (
 
 var curve = elliptic.P256()
 
-// world has the authorities of all roles and the directory in which their bundles are mounted.
+// world contains the CAs of all roles and the directory with their certificates.
 type world struct {
 	authorities map[string]Authority
 	trust       Trust
@@ -37,7 +37,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// publish writes a role's bundle to where it is mounted.
+// publish writes a role's CA certificates to the directory.
 func (w *world) publish(t *testing.T, role Role) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(string(w.trust), role.Name), w.authorities[role.Name].Bundle(), 0o600); err != nil {
@@ -45,18 +45,18 @@ func (w *world) publish(t *testing.T, role Role) {
 	}
 }
 
-// held is a certificate that is there.
-type held struct{ *tls.Certificate }
+// static is a Provider of a fixed certificate.
+type static struct{ *tls.Certificate }
 
-func (h held) Current() *tls.Certificate { return h.Certificate }
+func (s static) Current() *tls.Certificate { return s.Certificate }
 
-func (w *world) holder(t *testing.T, role Role, subject Subject) held {
+func (w *world) issue(t *testing.T, role Role, subject Subject) static {
 	t.Helper()
 	c := issue(t, w.authorities[role.Name], subject, time.Now())
-	return held{&c}
+	return static{&c}
 }
 
-// serve answers each connection with a byte, over real TLS.
+// serve starts a TLS server that sends one byte on each connection.
 func serve(t *testing.T, config *tls.Config) string {
 	t.Helper()
 	plain, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -78,8 +78,8 @@ func serve(t *testing.T, config *tls.Config) string {
 	return listener.Addr().String()
 }
 
-// visit connects and reads, because with TLS 1.3 a client learns that it is refused when it reads.
-func visit(address string, config *tls.Config) error {
+// connect connects and reads a byte: with TLS 1.3 a client learns only from reading that the server rejected it.
+func connect(address string, config *tls.Config) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
@@ -93,7 +93,7 @@ func visit(address string, config *tls.Config) error {
 	return nil
 }
 
-func (w *world) client(t *testing.T, own Holder, node string) *tls.Config {
+func (w *world) client(t *testing.T, own Provider, node string) *tls.Config {
 	t.Helper()
 	config, err := AgentClient(own, w.trust, node)
 	if err != nil {
@@ -102,37 +102,37 @@ func (w *world) client(t *testing.T, own Holder, node string) *tls.Config {
 	return config
 }
 
-func TestOnlyVirtAPIAndTheRightAgentMeet(t *testing.T) {
+func TestConnectionsOfVirtAPIToAgents(t *testing.T) {
 	w := newWorld(t)
-	agent, api := w.holder(t, AgentServing, AgentSubject("blue")), w.holder(t, APIClient, APIClientSubject())
+	agent, api := w.issue(t, AgentServing, AgentSubject("blue")), w.issue(t, APIClient, APIClientSubject())
 	address := serve(t, AgentServer(agent, w.trust))
-	if err := visit(address, w.client(t, api, "blue")); err != nil {
+	if err := connect(address, w.client(t, api, "blue")); err != nil {
 		t.Fatalf("virt-api and the agent: %v", err)
 	}
-	if err := visit(address, w.client(t, api, "red")); err == nil || !strings.Contains(err.Error(), "red.virt-handler") {
-		t.Errorf("the agent of another node answers: %v", err)
+	if err := connect(address, w.client(t, api, "red")); err == nil || !strings.Contains(err.Error(), "red.virt-handler") {
+		t.Errorf("the agent of another node is accepted: %v", err)
 	}
-	// What else could be shown to an agent.
-	somebody := w.holder(t, APIClient, Subject{CommonName: "somebody"})
-	stranger := newWorld(t).holder(t, APIClient, APIClientSubject())
-	for name, own := range map[string]Holder{
-		"an agent": w.holder(t, AgentServing, AgentSubject("red")), "the agent itself": agent,
-		"virt-api's serving certificate":   w.holder(t, APIServing, APIServingSubject("kubevirt")),
-		"another name of the same signer":  somebody,
-		"virt-api of another authority":    stranger,
-		"an agent that calls itself so":    w.holder(t, AgentServing, Subject{CommonName: agentapi.ClientName, DNSNames: []string{"x"}}),
-		"a server's that calls itself so":  w.holder(t, APIServing, Subject{CommonName: agentapi.ClientName, DNSNames: []string{"x"}}),
-		"nobody (no certificate is shown)": held{&tls.Certificate{}},
+	// Other certificates that a client could present.
+	somebody := w.issue(t, APIClient, Subject{CommonName: "somebody"})
+	stranger := newWorld(t).issue(t, APIClient, APIClientSubject())
+	for name, own := range map[string]Provider{
+		"an agent": w.issue(t, AgentServing, AgentSubject("red")), "the agent itself": agent,
+		"virt-api's serving certificate":  w.issue(t, APIServing, APIServingSubject("kubevirt")),
+		"another name of the same signer": somebody,
+		"virt-api of another authority":   stranger,
+		"an agent with virt-api's name":   w.issue(t, AgentServing, Subject{CommonName: agentapi.ClientName, DNSNames: []string{"x"}}),
+		"a server with virt-api's name":   w.issue(t, APIServing, Subject{CommonName: agentapi.ClientName, DNSNames: []string{"x"}}),
+		"no certificate":                  static{&tls.Certificate{}},
 	} {
-		if err := visit(address, w.client(t, own, "blue")); err == nil {
-			t.Errorf("the agent serves %s", name)
+		if err := connect(address, w.client(t, own, "blue")); err == nil {
+			t.Errorf("the agent accepts %s", name)
 		}
 	}
 }
 
-func TestAgentsMeetEachOtherAndNobodyElse(t *testing.T) {
+func TestConnectionsBetweenAgents(t *testing.T) {
 	w := newWorld(t)
-	target, source := w.holder(t, AgentMigration, AgentMigrationSubject("blue")), w.holder(t, AgentMigration, AgentMigrationSubject("red"))
+	target, source := w.issue(t, AgentMigration, AgentMigrationSubject("blue")), w.issue(t, AgentMigration, AgentMigrationSubject("red"))
 	peers := make(chan string, 1)
 	config := MigrationServer(target, w.trust)
 	each := config.GetConfigForClient
@@ -149,7 +149,7 @@ func TestAgentsMeetEachOtherAndNobodyElse(t *testing.T) {
 		return c, err
 	}
 	address := serve(t, config)
-	client := func(own Holder, node string) *tls.Config {
+	client := func(own Provider, node string) *tls.Config {
 		t.Helper()
 		c, err := MigrationClient(own, w.trust, node)
 		if err != nil {
@@ -157,83 +157,83 @@ func TestAgentsMeetEachOtherAndNobodyElse(t *testing.T) {
 		}
 		return c
 	}
-	if err := visit(address, client(source, "blue")); err != nil {
+	if err := connect(address, client(source, "blue")); err != nil {
 		t.Fatalf("two agents: %v", err)
 	}
 	if node := <-peers; node != "red" {
-		t.Errorf("the source's agent is taken for that of %q", node)
+		t.Errorf("the source's node is %q", node)
 	}
-	if err := visit(address, client(source, "green")); err == nil || !strings.Contains(err.Error(), "green.virt-handler-migration") {
-		t.Errorf("the agent of another node answers: %v", err)
+	if err := connect(address, client(source, "green")); err == nil || !strings.Contains(err.Error(), "green.virt-handler-migration") {
+		t.Errorf("the agent of another node is accepted: %v", err)
 	}
 	plain := serve(t, MigrationServer(target, w.trust))
-	for name, own := range map[string]Holder{
-		"virt-api":                         w.holder(t, APIClient, APIClientSubject()),
-		"an agent's other certificate":     w.holder(t, AgentServing, AgentSubject("red")),
-		"virt-api that calls itself so":    w.holder(t, APIClient, AgentMigrationSubject("red")),
-		"the other one that does":          w.holder(t, AgentServing, AgentMigrationSubject("red")),
-		"two nodes at once":                w.holder(t, AgentMigration, Subject{DNSNames: []string{"red.virt-handler-migration", "green.virt-handler-migration"}}),
-		"one with another name":            w.holder(t, AgentMigration, Subject{CommonName: "x", DNSNames: []string{"red.virt-handler-migration"}}),
-		"no node":                          w.holder(t, AgentMigration, Subject{DNSNames: []string{".virt-handler-migration"}}),
-		"an agent of another authority":    newWorld(t).holder(t, AgentMigration, AgentMigrationSubject("red")),
-		"nobody (no certificate is shown)": held{&tls.Certificate{}},
+	for name, own := range map[string]Provider{
+		"virt-api":                                   w.issue(t, APIClient, APIClientSubject()),
+		"an agent's other certificate":               w.issue(t, AgentServing, AgentSubject("red")),
+		"virt-api with an agent's name":              w.issue(t, APIClient, AgentMigrationSubject("red")),
+		"an agent's other certificate with the name": w.issue(t, AgentServing, AgentMigrationSubject("red")),
+		"two nodes":                                  w.issue(t, AgentMigration, Subject{DNSNames: []string{"red.virt-handler-migration", "green.virt-handler-migration"}}),
+		"an additional common name":                  w.issue(t, AgentMigration, Subject{CommonName: "x", DNSNames: []string{"red.virt-handler-migration"}}),
+		"no node":                                    w.issue(t, AgentMigration, Subject{DNSNames: []string{".virt-handler-migration"}}),
+		"an agent of another authority":              newWorld(t).issue(t, AgentMigration, AgentMigrationSubject("red")),
+		"no certificate":                             static{&tls.Certificate{}},
 	} {
-		if err := visit(plain, client(own, "blue")); err == nil {
-			t.Errorf("the agent takes %s for another agent", name)
+		if err := connect(plain, client(own, "blue")); err == nil {
+			t.Errorf("the agent accepts %s", name)
 		}
 	}
-	// And the other way round: what agents show each other opens nothing else.
-	if err := visit(serve(t, AgentServer(w.holder(t, AgentServing, AgentSubject("blue")), w.trust)), w.client(t, source, "blue")); err == nil {
-		t.Error("an agent passes for virt-api")
+	// Certificates for connections between agents are rejected elsewhere.
+	if err := connect(serve(t, AgentServer(w.issue(t, AgentServing, AgentSubject("blue")), w.trust)), w.client(t, source, "blue")); err == nil {
+		t.Error("an agent is accepted as virt-api")
 	}
-	if err := visit(serve(t, AgentServer(target, w.trust)), w.client(t, w.holder(t, APIClient, APIClientSubject()), "blue")); err == nil {
-		t.Error("virt-api takes the certificate for other agents")
+	if err := connect(serve(t, AgentServer(target, w.trust)), w.client(t, w.issue(t, APIClient, APIClientSubject()), "blue")); err == nil {
+		t.Error("virt-api accepts the certificate for migrations")
 	}
 }
 
-func TestVirtAPITakesNobodyElseForAnAgent(t *testing.T) {
+func TestVirtAPIRejectsOtherServers(t *testing.T) {
 	w := newWorld(t)
-	api := w.holder(t, APIClient, APIClientSubject())
-	for name, own := range map[string]Holder{
+	api := w.issue(t, APIClient, APIClientSubject())
+	for name, own := range map[string]Provider{
 		"virt-api's client certificate":  api,
-		"a client that has the name":     w.holder(t, APIClient, AgentSubject("blue")),
-		"virt-api's serving certificate": w.holder(t, APIServing, AgentSubject("blue")),
-		"an agent of another authority":  newWorld(t).holder(t, AgentServing, AgentSubject("blue")),
+		"a client with an agent's name":  w.issue(t, APIClient, AgentSubject("blue")),
+		"virt-api's serving certificate": w.issue(t, APIServing, AgentSubject("blue")),
+		"an agent of another authority":  newWorld(t).issue(t, AgentServing, AgentSubject("blue")),
 	} {
 		address := serve(t, AgentServer(own, w.trust))
-		if err := visit(address, w.client(t, api, "blue")); err == nil {
-			t.Errorf("virt-api takes %s for the agent", name)
+		if err := connect(address, w.client(t, api, "blue")); err == nil {
+			t.Errorf("virt-api accepts %s", name)
 		}
 	}
 }
 
-func TestNobodyIsServedBeforeThereAreCertificates(t *testing.T) {
+func TestConnectionsFailWithoutCertificates(t *testing.T) {
 	w := newWorld(t)
-	agent, api := w.holder(t, AgentServing, AgentSubject("blue")), w.holder(t, APIClient, APIClientSubject())
+	agent, api := w.issue(t, AgentServing, AgentSubject("blue")), w.issue(t, APIClient, APIClientSubject())
 	nothing := Trust(t.TempDir())
-	if err := visit(serve(t, AgentServer(held{}, w.trust)), w.client(t, api, "blue")); err == nil {
+	if err := connect(serve(t, AgentServer(static{}, w.trust)), w.client(t, api, "blue")); err == nil {
 		t.Error("an agent without a certificate serves")
 	}
-	if err := visit(serve(t, AgentServer(agent, nothing)), w.client(t, api, "blue")); err == nil {
-		t.Error("an agent that trusts nobody serves")
+	if err := connect(serve(t, AgentServer(agent, nothing)), w.client(t, api, "blue")); err == nil {
+		t.Error("an agent without CA certificates serves")
 	}
-	if _, err := AgentClient(held{}, w.trust, "blue"); !errors.Is(err, errNoCertificate) {
+	if _, err := AgentClient(static{}, w.trust, "blue"); !errors.Is(err, errNoCertificate) {
 		t.Errorf("virt-api without a certificate: %v", err)
 	}
 	if _, err := AgentClient(api, nothing, "blue"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("virt-api that trusts no agent: %v", err)
+		t.Errorf("virt-api without CA certificates: %v", err)
 	}
 }
 
-// TestRotationUnderWay changes the authorities of both sides while the agent serves.
-func TestRotationUnderWay(t *testing.T) {
+// TestRotationWhileServing rotates the CAs of both sides while the agent serves.
+func TestRotationWhileServing(t *testing.T) {
 	w := newWorld(t)
-	agent, api := w.holder(t, AgentServing, AgentSubject("blue")), w.holder(t, APIClient, APIClientSubject())
+	agent, api := w.issue(t, AgentServing, AgentSubject("blue")), w.issue(t, APIClient, APIClientSubject())
 	address := serve(t, AgentServer(agent, w.trust))
 	after := map[string]Authority{}
 	for _, role := range Roles() {
 		soon := w.authorities[role.Name].current.certificate.NotAfter.Add(-time.Hour)
-		// A successor, and then in its place; its certificate is good from now on only in this test's time.
+		// The CA with a successor, which is published, and later with the successor in its place.
 		a := w.authorities[role.Name]
 		next, err := newAuthority(role, time.Now(), lifetimes.CADuration)
 		if err != nil {
@@ -248,26 +248,26 @@ func TestRotationUnderWay(t *testing.T) {
 		}
 		after[role.Name] = a
 	}
-	if err := visit(address, w.client(t, api, "blue")); err != nil {
+	if err := connect(address, w.client(t, api, "blue")); err != nil {
 		t.Errorf("with successors: %v", err)
 	}
 	w.authorities = after
-	newAPI := w.holder(t, APIClient, APIClientSubject())
-	if err := visit(address, w.client(t, newAPI, "blue")); err != nil {
+	newAPI := w.issue(t, APIClient, APIClientSubject())
+	if err := connect(address, w.client(t, newAPI, "blue")); err != nil {
 		t.Errorf("virt-api renewed first: %v", err)
 	}
-	*agent.Certificate = *w.holder(t, AgentServing, AgentSubject("blue")).Certificate
-	if err := visit(address, w.client(t, api, "blue")); err != nil {
+	*agent.Certificate = *w.issue(t, AgentServing, AgentSubject("blue")).Certificate
+	if err := connect(address, w.client(t, api, "blue")); err != nil {
 		t.Errorf("the agent renewed: %v", err)
 	}
-	// An authority that is not trusted any more is not, from the next connection on.
+	// Removing a CA takes effect with the next connection.
 	for _, role := range Roles() {
 		a := after[role.Name]
 		a.former = nil
 		w.authorities[role.Name] = a
 		w.publish(t, role)
 	}
-	if err := visit(address, w.client(t, api, "blue")); err == nil {
-		t.Error("a certificate of a former authority is served")
+	if err := connect(address, w.client(t, api, "blue")); err == nil {
+		t.Error("a certificate of a removed CA is accepted")
 	}
 }

@@ -33,35 +33,35 @@ const (
 // Source: kubevirt/kubevirt pkg/virt-config, DefaultVirt*LogVerbosity.
 const DefaultVerbosity uint = 2
 
-// Config is the cluster's configuration: plain data, every default resolved. Treat it as read-only: maps and
-// slices are shared between all readers of a Store.
+// Config is the cluster's configuration with every default resolved. It is read-only: maps and slices are shared between all
+// readers of a Store.
 type Config struct {
-	// KubeVirt names the object that the values come from. It is empty while there is none.
+	// KubeVirt is the name of the KubeVirt object. It is empty if there is none.
 	KubeVirt string
-	// Generation is the object's generation.
+	// Generation is the object's metadata.generation.
 	Generation int64
 
-	// UseEmulation runs guests without KVM: nothing may ask for /dev/kvm or vhost-net.
+	// UseEmulation runs guests without KVM: launcher Pods do not request /dev/kvm and vhost-net.
 	UseEmulation bool
-	// DefaultArchitecture is the architecture of a guest that names none.
+	// DefaultArchitecture is the architecture of VMIs that do not set one.
 	DefaultArchitecture string
-	// Architectures holds what differs between architectures. Use MachineType, EmulatedMachines and OVMFPath.
+	// Architectures are the settings by architecture. Use MachineType, EmulatedMachines and OVMFPath.
 	Architectures map[string]Architecture
-	// CPUModel is the CPU model of a guest that names none. Empty means host-model.
+	// CPUModel is the CPU model of VMIs that do not set one. Empty means host-model.
 	CPUModel string
-	// CPURequest is the CPU request of a guest that has none. Nil means one computed from CPUAllocationRatio.
+	// CPURequest is the CPU request of VMIs that do not set one. Nil means that it is computed from CPUAllocationRatio.
 	CPURequest *resource.Quantity
 	// CPUAllocationRatio is the number of virtual CPUs for one CPU of the node.
 	CPUAllocationRatio int
 	// MemoryOvercommit is the guest's memory in percent of the memory that its Pod requests for it.
 	MemoryOvercommit int
-	// AdditionalGuestMemoryOverheadRatio multiplies the computed overhead of a guest. It is at least 1.
+	// AdditionalGuestMemoryOverheadRatio multiplies the computed memory overhead of a VMI. It is at least 1.
 	AdditionalGuestMemoryOverheadRatio float64
-	// MinimumReservePVCBytes is what a disk image leaves free on its claim.
+	// MinimumReservePVCBytes is the space that a disk image leaves free on its claim.
 	MinimumReservePVCBytes uint64
-	// PVCTolerateLessSpaceUpToPercent is how much smaller than asked for a claim may turn out to be.
+	// PVCTolerateLessSpaceUpToPercent is how much smaller than requested a volume may be, in percent.
 	PVCTolerateLessSpaceUpToPercent int
-	// MinimumClusterTSCFrequency is set when the guests' TSC frequency is not to be derived from the nodes.
+	// MinimumClusterTSCFrequency is the guests' TSC frequency in Hz. Nil means that it is derived from the nodes.
 	MinimumClusterTSCFrequency *int64
 	// NodeSelectors are added to each launcher Pod.
 	NodeSelectors map[string]string
@@ -69,83 +69,82 @@ type Config struct {
 	VMStateStorageClass string
 	// DefaultRuntimeClass is the runtime class of launcher Pods. Empty means the cluster's.
 	DefaultRuntimeClass string
-	// VirtualMachineInstancesPerNode is the number of guests that fit on a node.
+	// VirtualMachineInstancesPerNode is the maximum number of VMIs on a node.
 	VirtualMachineInstancesPerNode int
 
-	// Network is how guests without interfaces of their own are connected.
+	// Network is the configuration of VMIs' networks.
 	Network Network
-	// SMBIOS is what a guest's firmware tells about the machine.
+	// SMBIOS is the system information in guests' firmware.
 	SMBIOS SMBIOS
-	// EvictionStrategy is the strategy of a guest that names none.
+	// EvictionStrategy is the eviction strategy of VMIs that do not set one.
 	EvictionStrategy v1.EvictionStrategy
-	// RolloutStrategy says whether changes of a VM reach a running guest.
+	// RolloutStrategy is whether changes of a VM are applied to its running VMI.
 	RolloutStrategy v1.VMRolloutStrategy
-	// MigrationNetwork is the NetworkAttachmentDefinition of the network over which guests migrate, in the KubeVirt object's namespace
-	// unless it names another. Without a name they do so over the network of Pods.
+	// MigrationNetwork is the NetworkAttachmentDefinition of the network of migrations, in the KubeVirt object's namespace unless it
+	// names another. An empty name means the Pod network.
 	MigrationNetwork types.NamespacedName
-	// Migrations is how guests migrate. Nothing of it is nil but Network, which is nil for the network of Pods.
+	// Migrations is the configuration of migrations. No field is nil except Network, which is nil for the Pod network.
 	Migrations v1.MigrationConfiguration
 	// MemBalloonStatsPeriod is how often the balloon reports statistics, in seconds. Zero turns them off.
 	MemBalloonStatsPeriod uint32
 	// DisableFreePageReporting turns free page reporting off for all guests.
 	DisableFreePageReporting bool
-	// DisableSerialConsoleLog turns the log of the serial console off unless a guest asks for it.
+	// DisableSerialConsoleLog turns the log of the serial console off for VMIs that do not enable it.
 	DisableSerialConsoleLog bool
-	// ConsoleLogResources replace what the container with a guest's console asks for, each request and limit for itself.
+	// ConsoleLogResources override single requests and limits of the container that logs a guest's console.
 	ConsoleLogResources corev1.ResourceRequirements
-	// RestartsContainers says that a container can have a restart policy of its own, whatever the Pod's is.
+	// RestartsContainers reports whether the cluster supports restart policies of containers that differ from the Pod's.
 	RestartsContainers bool
-	// AutoCPULimitNamespaces are the namespaces in which launcher Pods get a limit of CPU. Nil means none.
+	// AutoCPULimitNamespaces selects the namespaces in which launcher Pods get a CPU limit. Nil means none.
 	AutoCPULimitNamespaces labels.Selector
-	// SkipBackupHooks leaves the hooks for backups out of launcher Pods. It is an annotation of the KubeVirt object.
+	// SkipBackupHooks leaves the backup hooks out of launcher Pods. It is set by an annotation of the KubeVirt object.
 	SkipBackupHooks bool
-	// LiveMetadata are the annotations and labels of a VM's template that reach its running launcher Pod.
+	// LiveMetadata are the annotations and labels that are copied from a VM's template to its running launcher Pod.
 	LiveMetadata podspec.LiveMetadata
 	// SupportedGuestAgentVersions are glob patterns. None means that every version is supported.
 	SupportedGuestAgentVersions []string
 	// ObsoleteCPUModels are models that are not offered for scheduling.
 	ObsoleteCPUModels map[string]bool
-	// AlignCPUs makes the number of a guest's dedicated CPUs even if one of them is for QEMU's own thread.
+	// AlignCPUs makes the number of a guest's dedicated CPUs even if one of them is for QEMU's emulator thread.
 	AlignCPUs bool
-	// FeatureGates says which features are on.
+	// FeatureGates are the enabled features.
 	FeatureGates FeatureGates
 
-	// ImagePullPolicy is the pull policy of everything that is installed and of launcher Pods. Empty means
-	// the cluster's default.
+	// ImagePullPolicy is the pull policy of the components and of launcher Pods. Empty means the cluster's default.
 	ImagePullPolicy corev1.PullPolicy
-	// ImagePullSecrets are put on everything that is installed and on launcher Pods.
+	// ImagePullSecrets are those of the components and of launcher Pods.
 	ImagePullSecrets []corev1.LocalObjectReference
-	// Images are the images of what is installed.
+	// Images are the images of the components.
 	Images Images
 	// Verbosity is the log verbosity of each component.
 	Verbosity Verbosity
-	// Certificates are the lifetimes of the certificates that are made here.
+	// Certificates are the lifetimes of the components' certificates.
 	Certificates Certificates
-	// TLS restricts the versions and ciphers of our servers. Nil means Go's defaults.
+	// TLS restricts the versions and ciphers of the components' servers. Nil means Go's defaults.
 	TLS *v1.TLSConfiguration
 }
 
-// Architecture holds what differs between the guests' architectures.
+// Architecture is the configuration of an architecture.
 type Architecture struct {
 	MachineType      string
 	EmulatedMachines []string
 	OVMFPath         string
 }
 
-// Network is how guests are connected.
+// Network is the configuration of VMIs' networks.
 type Network struct {
-	// DefaultInterface is the binding of the interface of a guest that has none: bridge or masquerade.
+	// DefaultInterface is the binding of the interface that is added to VMIs without interfaces: bridge or masquerade.
 	DefaultInterface string
-	// PermitBridgeOnPodNetwork says that the bridge binding may be used on the Pod network.
+	// PermitBridgeOnPodNetwork reports whether the bridge binding may be used on the Pod network.
 	PermitBridgeOnPodNetwork bool
 }
 
-// SMBIOS is what a guest's firmware tells about the machine.
+// SMBIOS is the system information in guests' firmware.
 type SMBIOS struct {
 	Manufacturer, Product, Version, SKU, Family string
 }
 
-// Images are the images of what is installed.
+// Images are the images of the components.
 type Images struct {
 	// Launcher is the image of virt-launcher.
 	Launcher string
@@ -157,7 +156,7 @@ type Images struct {
 	Guestfs string
 }
 
-// Certificates are the lifetimes of certificates, and how long before their end they are renewed.
+// Certificates are the lifetimes of certificates, and how long before their expiry they are renewed.
 type Certificates struct {
 	CADuration, CARenewBefore         time.Duration
 	ServerDuration, ServerRenewBefore time.Duration
@@ -166,11 +165,11 @@ type Certificates struct {
 // Verbosity is the log verbosity of each component.
 type Verbosity struct {
 	API, Controller, Handler, Launcher, Operator uint
-	// Nodes holds what differs for the agent of a node. Use HandlerOn.
+	// Nodes overrides Handler for the agents of nodes. Use HandlerOn.
 	Nodes map[string]uint
 }
 
-// HandlerOn is the verbosity of the agent of a node.
+// HandlerOn returns the verbosity of the agent of a node.
 func (v Verbosity) HandlerOn(node string) uint {
 	if level, ok := v.Nodes[node]; ok {
 		return level
@@ -178,19 +177,19 @@ func (v Verbosity) HandlerOn(node string) uint {
 	return v.Handler
 }
 
-// MachineType is the machine type of a guest that names none. It is empty for an unknown architecture.
+// MachineType returns the machine type of VMIs that do not set one. It is empty for an unknown architecture.
 func (c Config) MachineType(arch string) string { return c.Architectures[arch].MachineType }
 
-// EmulatedMachines are glob patterns of the machine types that a guest may have.
+// EmulatedMachines returns glob patterns of the machine types that VMIs may have.
 func (c Config) EmulatedMachines(arch string) []string { return c.Architectures[arch].EmulatedMachines }
 
-// OVMFPath is the directory of the EFI firmware in the launcher image.
+// OVMFPath returns the directory of the EFI firmware in the launcher image.
 func (c Config) OVMFPath(arch string) string { return c.Architectures[arch].OVMFPath }
 
-// IsEnabled says whether a feature is on.
+// IsEnabled reports whether a feature gate is enabled.
 func (c Config) IsEnabled(gate string) bool { return c.FeatureGates.IsEnabled(gate) }
 
-// Default is the configuration of a cluster whose KubeVirt object sets nothing.
+// Default returns the configuration for a KubeVirt object without settings.
 // Values from kubevirt/kubevirt pkg/virt-config unless a comment says otherwise.
 func Default() Config {
 	return Config{
@@ -221,10 +220,10 @@ func Default() Config {
 	}
 }
 
-// renewFraction: a certificate is renewed when a fifth of its life is left.
+// renewFraction is the fraction of a certificate's lifetime, 1/renewFraction, before the end of which it is renewed.
 const renewFraction = 5
 
-// defaultArchitecture is that of the process: KubeVirt takes the architecture of its operator's node.
+// defaultArchitecture returns the architecture of the process. KubeVirt uses that of its operator's node.
 func defaultArchitecture() string { return runtime.GOARCH }
 
 func defaultArchitectures() map[string]Architecture {

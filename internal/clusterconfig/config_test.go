@@ -43,7 +43,7 @@ func TestEmptyObjectGivesDefaults(t *testing.T) {
 	}
 }
 
-func TestConsoleLogReachesThePods(t *testing.T) {
+func TestConsoleLogResourcesOfPods(t *testing.T) {
 	of := func(kind v1.SupportContainerType, cpu string) v1.SupportContainerResources {
 		return v1.SupportContainerResources{Type: kind, Resources: v1.ResourceRequirementsWithoutClaims{
 			Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)},
@@ -61,7 +61,7 @@ func TestConsoleLogReachesThePods(t *testing.T) {
 	}
 }
 
-func TestValuesReachTheConfig(t *testing.T) {
+func TestFieldsOverrideDefaults(t *testing.T) {
 	got, err := FromKubeVirt(kubeVirt(func(s *v1.KubeVirtSpec) {
 		s.ImagePullPolicy = corev1.PullAlways
 		s.Configuration.ImagePullPolicy = corev1.PullNever
@@ -110,7 +110,7 @@ func TestValuesReachTheConfig(t *testing.T) {
 	}
 }
 
-func TestErrorsNameTheFieldAndLeaveItsDefault(t *testing.T) {
+func TestInvalidFieldsKeepTheirDefaults(t *testing.T) {
 	cases := map[string]func(*v1.KubeVirtSpec){
 		"spec.configuration.network.defaultNetworkInterface": func(s *v1.KubeVirtSpec) {
 			s.Configuration.NetworkConfiguration = &v1.NetworkConfiguration{NetworkInterface: "carrier-pigeon"}

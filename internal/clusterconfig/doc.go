@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package clusterconfig turns the KubeVirt object into plain values with every default resolved. The
-// manager, its webhooks and the node agents read the cluster's configuration through it and nowhere else,
-// so that all of them agree on what an empty field means.
+// Package clusterconfig resolves the KubeVirt object to a Config with all defaults. All components read the cluster's
+// configuration only through it, so that they agree on the meaning of an empty field.
 //
-// Parse a KubeVirt object with FromKubeVirt, or follow the one of the install namespace with a Store.
+// FromKubeVirt resolves one object. A Store follows the object of the install namespace.
 package clusterconfig

@@ -3,11 +3,6 @@
 
 package clusterconfig
 
-import (
-	"maps"
-	"slices"
-)
-
 // Stage is the maturity of a feature gate.
 type Stage string
 
@@ -19,13 +14,13 @@ const (
 	StageBeta Stage = "Beta"
 	// StageGA is always on.
 	StageGA Stage = "GA"
-	// StageDeprecated is off unless it is listed in featureGates; it will go away.
+	// StageDeprecated is off unless it is listed in featureGates; it will be removed.
 	StageDeprecated Stage = "Deprecated"
 	// StageDiscontinued is always off.
 	StageDiscontinued Stage = "Discontinued"
 )
 
-// Gates that this project's code asks for by name.
+// Gates that Vireo's code checks.
 const (
 	GateHostDisk       = "HostDisk"
 	GateImageVolume    = "ImageVolume"
@@ -34,11 +29,11 @@ const (
 	GateAlignCPUs      = "AlignCPUs"
 	GateSeccompProfile = "KubevirtSeccompProfile"
 	GatePortRanges     = "PortRangesSpec"
-	// GateMemoryOverheadReport reports the memory that a launcher Pod has beyond its guest's.
+	// GateMemoryOverheadReport adds the memory overhead of launcher Pods to the VMI's status.
 	GateMemoryOverheadReport = "VmiMemoryOverheadReport"
-	// GateStallDetection allows to change maxDowntimeMs, and ends migrations that have stalled at a good moment.
+	// GateStallDetection enables maxDowntimeMs and the detection of stalled migrations.
 	GateStallDetection = "MigrationStallDetection"
-	// GateExternalNetResources leaves it to another component to add the resources of networks to Pods.
+	// GateExternalNetResources leaves adding the resources of networks to launcher Pods to another component.
 	GateExternalNetResources = "ExternalNetResourceInjection"
 )
 
@@ -82,27 +77,24 @@ func stages(byStage map[Stage][]string) map[string]Stage {
 	return out
 }
 
-// StageOf is the stage of a feature gate. It is false for a name that KubeVirt 1.9 does not know.
+// StageOf returns the stage of a feature gate, and false for a name that KubeVirt 1.9 does not know.
 func StageOf(gate string) (Stage, bool) {
 	stage, ok := gates[gate]
 	return stage, ok
 }
 
-// Gates are all feature gates of KubeVirt 1.9.
-func Gates() map[string]Stage { return maps.Clone(gates) }
-
-// FeatureGates says which features are on.
+// FeatureGates are the feature gates listed in the KubeVirt object.
 type FeatureGates struct {
 	enabled, disabled map[string]bool
 }
 
-// NewFeatureGates makes the gates from what the KubeVirt object lists.
+// NewFeatureGates returns the gates for the lists featureGates and disabledFeatureGates.
 func NewFeatureGates(enabled, disabled []string) FeatureGates {
 	return FeatureGates{enabled: set(enabled), disabled: set(disabled)}
 }
 
-// IsEnabled says whether a feature is on. A name that is not known is off: a spelling error in the list
-// never turns something on. A gate on both lists is on, as in KubeVirt.
+// IsEnabled reports whether a gate is enabled. An unknown name is disabled, even if it is listed. A gate on both lists is
+// enabled, as in KubeVirt.
 func (g FeatureGates) IsEnabled(gate string) bool {
 	switch gates[gate] {
 	case StageGA:
@@ -116,9 +108,6 @@ func (g FeatureGates) IsEnabled(gate string) bool {
 	}
 	return false
 }
-
-// Listed are the names that the KubeVirt object turns on, sorted.
-func (g FeatureGates) Listed() []string { return slices.Sorted(maps.Keys(g.enabled)) }
 
 func set(names []string) map[string]bool {
 	out := make(map[string]bool, len(names))

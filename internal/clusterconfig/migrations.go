@@ -14,7 +14,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// defaultMigrations are KubeVirt's values: pkg/virt-config, and for the downtime staging/src/kubevirt.io/api/core/v1/types.go.
+// defaultMigrations returns KubeVirt's defaults: pkg/virt-config, and for the downtime
+// staging/src/kubevirt.io/api/core/v1/types.go.
 func defaultMigrations() v1.MigrationConfiguration {
 	return v1.MigrationConfiguration{
 		NodeDrainTaintKey:                 ptr.To("kubevirt.io/drain"),
@@ -34,7 +35,7 @@ func defaultMigrations() v1.MigrationConfiguration {
 	}
 }
 
-// migrations lays what is configured over the defaults.
+// migrations overrides the defaults with the fields that are set.
 func (p *parser) migrations(m *v1.MigrationConfiguration, path *field.Path) {
 	if m == nil {
 		return
@@ -46,7 +47,7 @@ func (p *parser) migrations(m *v1.MigrationConfiguration, path *field.Path) {
 	override(&c.AllowAutoConverge, m.AllowAutoConverge)
 	override(&c.MaxDowntimeMs, m.MaxDowntimeMs)
 	override(&c.UnsafeMigrationOverride, m.UnsafeMigrationOverride)
-	// Guests that may be moved before all is copied may be disturbed, unless somebody says otherwise.
+	// allowPostCopy is the default of allowWorkloadDisruption.
 	override(&c.AllowWorkloadDisruption, m.AllowPostCopy)
 	override(&c.AllowPostCopy, m.AllowPostCopy)
 	override(&c.AllowWorkloadDisruption, m.AllowWorkloadDisruption)
@@ -79,8 +80,8 @@ func (p *parser) notNegative(to **int64, value *int64, path *field.Path) {
 	override(to, value)
 }
 
-// migrationNetwork is the definition that a configuration names, as namespace/name or as a name. As in KubeVirt the latter is one of the
-// install namespace: administrators own it, and not those who run guests.
+// migrationNetwork returns the definition with the configured name, which is namespace/name or a name in the install namespace,
+// as in KubeVirt.
 func migrationNetwork(namespace string, named *string) types.NamespacedName {
 	if named == nil {
 		return types.NamespacedName{}

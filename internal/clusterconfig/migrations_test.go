@@ -24,8 +24,8 @@ func migrations(t *testing.T, m *v1.MigrationConfiguration) v1.MigrationConfigur
 	return got.Migrations
 }
 
-// Those who read the configuration look behind each pointer.
-func TestEveryKnobOfMigrationsHasADefault(t *testing.T) {
+// Readers dereference every pointer without a check.
+func TestEveryFieldOfMigrationsHasADefault(t *testing.T) {
 	for _, m := range []*v1.MigrationConfiguration{nil, {}} {
 		got := reflect.ValueOf(migrations(t, m))
 		for i := range got.NumField() {
@@ -37,8 +37,8 @@ func TestEveryKnobOfMigrationsHasADefault(t *testing.T) {
 	}
 }
 
-// Each knob of the object reaches the configuration: one that does not would be forgotten in silence.
-func TestEveryKnobOfMigrationsIsRead(t *testing.T) {
+// A new field that is not copied to the configuration fails this test.
+func TestEveryFieldOfMigrationsIsRead(t *testing.T) {
 	configured := v1.MigrationConfiguration{
 		NodeDrainTaintKey: ptr.To("drain"), ParallelOutboundMigrationsPerNode: ptr.To[uint32](7), ParallelMigrationsPerCluster: ptr.To[uint32](8),
 		AllowAutoConverge: ptr.To(true), BandwidthPerMigration: ptr.To(resource.MustParse("64Mi")), CompletionTimeoutPerGiB: ptr.To[int64](9),
@@ -57,13 +57,13 @@ func TestEveryKnobOfMigrationsIsRead(t *testing.T) {
 	}
 }
 
-func TestPostCopyAllowsToDisturbUnlessSaidOtherwise(t *testing.T) {
+func TestAllowPostCopyIsTheDefaultOfAllowWorkloadDisruption(t *testing.T) {
 	if got := migrations(t, &v1.MigrationConfiguration{AllowPostCopy: ptr.To(true)}); !*got.AllowWorkloadDisruption {
-		t.Error("post-copy does not allow to disturb")
+		t.Error("allowPostCopy does not set allowWorkloadDisruption")
 	}
 	got := migrations(t, &v1.MigrationConfiguration{AllowPostCopy: ptr.To(true), AllowWorkloadDisruption: ptr.To(false)})
 	if *got.AllowWorkloadDisruption {
-		t.Error("the guest may be disturbed though the object says no")
+		t.Error("allowPostCopy overrides allowWorkloadDisruption")
 	}
 }
 
@@ -89,7 +89,7 @@ func TestNetworkOfMigrations(t *testing.T) {
 	}
 }
 
-func TestNegativeTimesAreRefused(t *testing.T) {
+func TestNegativeValuesAreInvalid(t *testing.T) {
 	got, err := FromKubeVirt(kubeVirt(func(s *v1.KubeVirtSpec) {
 		s.Configuration.MigrationConfiguration = &v1.MigrationConfiguration{
 			CompletionTimeoutPerGiB: ptr.To[int64](-1), BandwidthPerMigration: ptr.To(resource.MustParse("-1Mi")),
@@ -101,6 +101,6 @@ func TestNegativeTimesAreRefused(t *testing.T) {
 		}
 	}
 	if *got.Migrations.CompletionTimeoutPerGiB != 150 || !got.Migrations.BandwidthPerMigration.IsZero() {
-		t.Error("a value that cannot be used is in force")
+		t.Error("an invalid value is used")
 	}
 }

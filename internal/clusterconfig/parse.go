@@ -21,26 +21,26 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// Option changes the values that the KubeVirt object is laid over.
+// Option changes the defaults that the KubeVirt object overrides.
 type Option func(*Config)
 
-// WithImages sets the images that are used unless the KubeVirt object names a registry or a tag.
+// WithImages sets the images. The KubeVirt object can override their registry and tag.
 func WithImages(images Images) Option {
 	return func(c *Config) { c.Images = images }
 }
 
-// WithContainerRestarts says whether the cluster restarts a container by a policy of its own.
+// WithContainerRestarts sets Config.RestartsContainers.
 func WithContainerRestarts(able bool) Option {
 	return func(c *Config) { c.RestartsContainers = able }
 }
 
-// WithLiveMetadata says which annotations and labels of VMs' templates reach running launcher Pods.
+// WithLiveMetadata sets Config.LiveMetadata.
 func WithLiveMetadata(live podspec.LiveMetadata) Option {
 	return func(c *Config) { c.LiveMetadata = live }
 }
 
-// FromKubeVirt resolves a KubeVirt object. A nil object gives the defaults. The error is a list that names
-// the path of each field that cannot be used; the values of those fields stay at their defaults.
+// FromKubeVirt resolves a KubeVirt object. A nil object results in the defaults. The error is an aggregate with the path of each
+// invalid field; these fields keep their defaults, and the returned Config is usable.
 func FromKubeVirt(kv *v1.KubeVirt, options ...Option) (Config, error) {
 	c := Default()
 	for _, o := range options {
@@ -61,7 +61,7 @@ func FromKubeVirt(kv *v1.KubeVirt, options ...Option) (Config, error) {
 	return c, p.errs.ToAggregate()
 }
 
-// parser lays a KubeVirt object over a Config and collects what cannot be used.
+// parser overrides a Config with a KubeVirt object and collects the errors of invalid fields.
 type parser struct {
 	config *Config
 	errs   field.ErrorList
@@ -180,7 +180,7 @@ func (p *parser) network(n *v1.NetworkConfiguration, path *field.Path) {
 	}
 }
 
-// architecture reads the settings for each architecture, and the older ones that mean amd64.
+// architecture reads the settings of each architecture, and the deprecated ones, which are for amd64.
 func (p *parser) architecture(s *v1.KubeVirtConfiguration, path *field.Path) {
 	p.overlay(ArchAMD64, &v1.ArchSpecificConfiguration{
 		OVMFPath: s.OVMFPath, EmulatedMachines: s.EmulatedMachines, MachineType: s.MachineType,
@@ -230,7 +230,7 @@ func (p *parser) pullPolicy(policy corev1.PullPolicy, path *field.Path) {
 	}
 }
 
-// ignoredCPURequest is KubeVirt's default, which it treats as not set.
+// ignoredCPURequest is KubeVirt's default, which KubeVirt treats like an empty field.
 var ignoredCPURequest = resource.MustParse("100m")
 
 func (p *parser) cpuRequest(request *resource.Quantity, path *field.Path) {
@@ -298,13 +298,13 @@ func (p *parser) lifetime(s *v1.CertConfig, path *field.Path, duration, renew *t
 		return
 	}
 	if r <= 0 || r == d {
-		// KubeVirt takes both. One would renew too late, the other without a rest; admission warns.
+		// KubeVirt accepts both, but 0 would renew after the expiry, and the duration permanently. Admission warns.
 		r = d / renewFraction
 	}
 	*duration, *renew = d, r
 }
 
-// set takes a number for which zero means that it is not set.
+// set sets a number within bounds. Zero means that the field is empty.
 func (p *parser) set(target *int, value, least, most int, path *field.Path) {
 	if value == 0 {
 		return
@@ -334,7 +334,7 @@ func orDefault(level uint) uint {
 	return level
 }
 
-// imageRef replaces registry and tag of an image. A tag that starts with an algorithm, such as sha256:…, is a digest.
+// imageRef replaces the registry and the tag of an image. A tag that starts with an algorithm, such as sha256:…, is a digest.
 func imageRef(image, registry, tag string) string {
 	if image == "" || (registry == "" && tag == "") {
 		return image
@@ -363,7 +363,7 @@ func splitImage(image string) (repository, separator, tag string) {
 	return image, "", ""
 }
 
-// SplitImage takes an image apart into registry (with path), name and tag or digest.
+// SplitImage splits an image reference into registry (with path), name, and tag or digest.
 func SplitImage(image string) (registry, name, tag string) {
 	repository, _, tag := splitImage(image)
 	if slash := strings.LastIndex(repository, "/"); slash >= 0 {

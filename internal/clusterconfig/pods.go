@@ -5,8 +5,7 @@ package clusterconfig
 
 import "github.com/vireo-project/vireo/internal/podspec"
 
-// Pods is what launcher Pods depend on in the cluster's configuration. The levels of KubeVirt's logs start at
-// 2, those of the launcher at 0.
+// Pods returns the part of the configuration that launcher Pods depend on. KubeVirt's log levels start at 2, the launcher's at 0.
 func (c Config) Pods() podspec.Config {
 	return podspec.Config{
 		LauncherImage:                      c.Images.Launcher,

@@ -21,9 +21,8 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// Store holds the current configuration and tells its subscribers when it changes. The zero value is not
-// usable: make one with NewStore. Load it once before the manager starts, so that no reconciler ever acts
-// on defaults that the cluster overrides, and add Follow's Runnable to the manager for changes.
+// Store keeps the current configuration and notifies its subscribers of changes. Create it with NewStore. Call Load before the
+// manager starts, so that no reconciler uses defaults that the cluster overrides, and add the Runnable of Follow to the manager.
 type Store struct {
 	options []Option
 	current atomic.Pointer[loaded]
@@ -33,13 +32,13 @@ type Store struct {
 	subscribers []func(Config)
 }
 
-// loaded is a configuration and what was wrong with the object that it comes from.
+// loaded is a configuration and the error of resolving it.
 type loaded struct {
 	config Config
 	err    error
 }
 
-// NewStore makes a Store that holds the defaults.
+// NewStore returns a Store with the defaults.
 func NewStore(options ...Option) *Store {
 	s := &Store{options: options}
 	config, err := FromKubeVirt(nil, options...)
@@ -47,10 +46,10 @@ func NewStore(options ...Option) *Store {
 	return s
 }
 
-// Current is the configuration now. Read it once per reconcile and pass the value on.
+// Current returns the current configuration. Read it once per reconciliation and pass the value on.
 func (s *Store) Current() Config { return s.current.Load().config }
 
-// Version is the resourceVersion of the KubeVirt object that the configuration is up to, empty without one.
+// Version returns the resourceVersion of the KubeVirt object that the configuration is from, empty without one.
 func (s *Store) Version() string {
 	if version := s.version.Load(); version != nil {
 		return *version
@@ -58,12 +57,11 @@ func (s *Store) Version() string {
 	return ""
 }
 
-// Err says what is wrong with the KubeVirt object. While it is not nil, the fields that it names have their
-// default values.
+// Err returns the errors of invalid fields of the KubeVirt object, which have their default values.
 func (s *Store) Err() error { return s.current.Load().err }
 
-// Subscribe calls f with the configuration now and after each change. Calls never overlap; f must not block
-// and must not call Subscribe or Set.
+// Subscribe calls f with the current configuration and after each change. Calls do not overlap. f must not block and must not
+// call Subscribe or Set.
 func (s *Store) Subscribe(f func(Config)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +69,7 @@ func (s *Store) Subscribe(f func(Config)) {
 	f(s.Current())
 }
 
-// Set resolves a KubeVirt object, or none when it is nil, and makes it current.
+// Set makes the configuration of a KubeVirt object current, or the defaults if it is nil. It returns the error of FromKubeVirt.
 func (s *Store) Set(kv *v1.KubeVirt) error {
 	config, err := FromKubeVirt(kv.DeepCopy(), s.options...)
 	s.mu.Lock()
@@ -83,8 +81,8 @@ func (s *Store) Set(kv *v1.KubeVirt) error {
 	return err
 }
 
-// Load reads the KubeVirt object of a namespace and makes it current. A field that cannot be used is kept in
-// Err and is not an error of Load.
+// Load reads the KubeVirt object of a namespace and makes its configuration current. Invalid fields are reported by Err, and not
+// by Load.
 func (s *Store) Load(ctx context.Context, reader client.Reader, namespace string) error {
 	list := &v1.KubeVirtList{}
 	if err := reader.List(ctx, list, client.InNamespace(namespace)); err != nil {
@@ -95,9 +93,9 @@ func (s *Store) Load(ctx context.Context, reader client.Reader, namespace string
 }
 
 func (s *Store) load(ctx context.Context, kv *v1.KubeVirt) {
-	// After the configuration, so that whoever sees the version can rely on the configuration being in use.
-	defer s.reached(kv)
-	if kv != nil && !s.changes(kv) {
+	// Set the version last: a client that sees it can rely on the configuration being in use.
+	defer s.setVersion(kv)
+	if kv != nil && !s.changed(kv) {
 		return
 	}
 	if err := s.Set(kv); err != nil {
@@ -105,7 +103,7 @@ func (s *Store) load(ctx context.Context, kv *v1.KubeVirt) {
 	}
 }
 
-func (s *Store) reached(kv *v1.KubeVirt) {
+func (s *Store) setVersion(kv *v1.KubeVirt) {
 	version := ""
 	if kv != nil {
 		version = kv.ResourceVersion
@@ -113,15 +111,16 @@ func (s *Store) reached(kv *v1.KubeVirt) {
 	s.version.Store(&version)
 }
 
-// changes is false for a new version of the object that differs in status or metadata only.
-func (s *Store) changes(kv *v1.KubeVirt) bool {
+// changed reports whether the object may have another configuration than the current one. It is false if only the status or
+// metadata that is not configuration has changed.
+func (s *Store) changed(kv *v1.KubeVirt) bool {
 	current := s.Current()
-	_, even := kv.Annotations[v1.EmulatorThreadCompleteToEvenParity] // annotations have no generation
+	_, even := kv.Annotations[v1.EmulatorThreadCompleteToEvenParity] // annotations do not change the generation
 	return current.KubeVirt != kv.Name || current.Generation != kv.Generation || kv.Generation == 0 ||
 		current.SkipBackupHooks != podspec.SkipsBackupHooks(kv.Annotations) || current.AlignCPUs != (even && current.FeatureGates.IsEnabled(GateAlignCPUs))
 }
 
-// Active is the KubeVirt object that counts: the oldest. It is nil when there is none.
+// Active returns the KubeVirt object that is used, which is the oldest. It is nil if there is none.
 func Active(items []v1.KubeVirt) *v1.KubeVirt {
 	if len(items) == 0 {
 		return nil
@@ -135,20 +134,19 @@ func Active(items []v1.KubeVirt) *v1.KubeVirt {
 	return &oldest
 }
 
-// Follow gives a Runnable that keeps the Store at the KubeVirt object of a namespace. It runs on every
-// replica, elected or not.
+// Follow returns a Runnable that updates the Store when the KubeVirt object of a namespace changes. It runs on every replica.
 func (s *Store) Follow(c cache.Cache, namespace string) *Follower {
 	return &Follower{store: s, cache: c, namespace: namespace}
 }
 
-// Follower keeps a Store current from a cache.
+// Follower updates a Store from a cache.
 type Follower struct {
 	store     *Store
 	cache     cache.Cache
 	namespace string
 }
 
-// NeedLeaderElection is false: every replica serves webhooks and logs by the configuration.
+// NeedLeaderElection reports that every replica needs the configuration, leader or not.
 func (f *Follower) NeedLeaderElection() bool { return false }
 
 // Start follows the KubeVirt object until the context ends.

@@ -14,7 +14,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-func TestStoreTellsSubscribers(t *testing.T) {
+func TestSubscribersAreNotified(t *testing.T) {
 	s := NewStore(WithImages(testImages))
 	var seen []bool
 	s.Subscribe(func(c Config) { seen = append(seen, c.UseEmulation) })
@@ -32,7 +32,7 @@ func TestStoreTellsSubscribers(t *testing.T) {
 	}
 }
 
-func TestStoreKeepsGoodValuesBesideABadOne(t *testing.T) {
+func TestValidFieldsBesideAnInvalidOne(t *testing.T) {
 	s := NewStore()
 	err := s.Set(kubeVirt(func(s *v1.KubeVirtSpec) {
 		s.Configuration.DeveloperConfiguration.UseEmulation = true
@@ -42,11 +42,11 @@ func TestStoreKeepsGoodValuesBesideABadOne(t *testing.T) {
 		t.Error("no error")
 	}
 	if !s.Current().UseEmulation {
-		t.Error("a value that can be used was dropped")
+		t.Error("a valid value was ignored")
 	}
 }
 
-func TestLoadTakesTheOldestOfItsNamespace(t *testing.T) {
+func TestLoadUsesTheOldestOfItsNamespace(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := v1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)

@@ -20,13 +20,13 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/certificatesigningrequest"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
 )
 
@@ -34,7 +34,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 	var (
 		namespace  string
 		writes     *Writes
-		reconciler *CertificateSigningRequestReconciler
+		reconciler *certificatesigningrequest.Reconciler
 	)
 	// request asks for a certificate in the name of an account of the installation, whose token is bound to a node. The API
 	// server writes down who asks.
@@ -99,7 +99,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 	BeforeEach(func() {
 		namespace = NewInstallNamespace()
 		writes = NewWrites()
-		reconciler = &CertificateSigningRequestReconciler{Client: writes, Namespace: namespace, Config: clusterconfig.NewStore()}
+		reconciler = &certificatesigningrequest.Reconciler{Client: writes, Namespace: namespace, Config: clusterconfig.NewStore()}
 	})
 
 	It("approves and signs what an agent asks for its own node, in two writes, and leaves it alone then", func() {
@@ -120,17 +120,6 @@ var _ = Describe("CertificateSigningRequest", func() {
 
 		reconcile(csr)
 		Expect(writes.Take()).To(BeEmpty())
-	})
-
-	It("signs for a shorter time if asked to", func() {
-		makeAuthority(certificate.AgentServing)
-		csr := agentRequest("blue", "blue")
-		short := csr.DeepCopy()
-		short.ObjectMeta = metav1.ObjectMeta{}
-		short.Spec.ExpirationSeconds = ptr.To[int32](3600)
-		Expect(lifetime(short, clusterconfig.Default())).To(Equal(time.Hour))
-		short.Spec.ExpirationSeconds = ptr.To[int32](3600 * 1000)
-		Expect(lifetime(short, clusterconfig.Default())).To(Equal(24 * time.Hour))
 	})
 
 	It("refuses the name of another node, and says why", func() {
@@ -160,7 +149,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 	It("signs nothing that must not be, though somebody approved it", func() {
 		makeAuthority(certificate.AgentServing)
 		csr := agentRequest("blue", "red")
-		reconciler.condition(csr, certificatesv1.CertificateApproved, "Careless", "I approve everything")
+		approve(csr, "Careless", "I approve everything")
 		Expect(k8sClient.SubResource("approval").Update(ctx, csr)).To(Succeed())
 		reconcile(csr)
 		Expect(condition(csr)).To(SatisfyAll(
@@ -191,11 +180,11 @@ var _ = Describe("CertificateSigningRequest", func() {
 		csr := agentRequest("blue", "blue")
 		reconcile(csr)
 		Expect(writes.Take()).To(BeEmpty())
-		Expect(reconciler.waiting(ctx, nil)).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)}))
+		Expect(reconciler.Unsigned(ctx, nil)).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)}))
 		makeAuthority(certificate.AgentServing)
 		reconcile(csr)
 		Expect(csr.Status.Certificate).NotTo(BeEmpty())
-		Expect(reconciler.waiting(ctx, nil)).NotTo(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)}))
+		Expect(reconciler.Unsigned(ctx, nil)).NotTo(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)}))
 	})
 
 	It("leaves other signers' requests alone", func() {
@@ -205,6 +194,13 @@ var _ = Describe("CertificateSigningRequest", func() {
 		Expect(k8sClient.Create(ctx, other)).To(Succeed())
 		reconcile(other)
 		Expect(writes.Take()).To(BeEmpty())
-		Expect(kubevirt.Unanswered(other)).To(BeFalse())
+		Expect(kubevirt.IsPending(other)).To(BeFalse())
 	})
 })
+
+// approve adds the condition of somebody who approves a request.
+func approve(csr *certificatesv1.CertificateSigningRequest, reason, message string) {
+	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: reason, Message: message,
+	})
+}

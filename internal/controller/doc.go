@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package controller holds virt-controller's reconcilers, one file for each kind: what it may do, what wakes it and
-// what it does first. The phases of a reconciler are in a package of its own beneath.
+// Package controller is the envtest suite of virt-controller's reconcilers. Each reconciler has a package beneath, which is named after
+// the kind that it reconciles or after its task.
 package controller

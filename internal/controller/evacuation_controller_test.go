@@ -18,7 +18,9 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/eviction"
+	"github.com/vireo-project/vireo/internal/controller/migration/evacuation"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/migration/eviction"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -27,20 +29,20 @@ type drain struct {
 	ns     string
 	node   *corev1.Node
 	writes *Writes
-	events *heard
-	r      *EvacuationReconciler
+	events *recordedEvents
+	r      *evacuation.Reconciler
 }
 
 func newDrain(cordoned bool) *drain {
 	GinkgoHelper()
-	d := &drain{ns: NewNamespace(), writes: NewWrites(), events: &heard{}}
+	d := &drain{ns: NewNamespace(), writes: NewWrites(), events: &recordedEvents{}}
 	d.node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "drain-"}, Spec: corev1.NodeSpec{Unschedulable: cordoned}}
 	ExpectCreated(d.node)
 	DeferCleanup(func() {
 		Expect(k8sClient.DeleteAllOf(ctx, &v1.VirtualMachineInstanceMigration{}, client.InNamespace(d.ns))).To(Succeed())
 		Expect(k8sClient.Delete(ctx, d.node)).To(Succeed())
 	})
-	d.r = &EvacuationReconciler{
+	d.r = &evacuation.Reconciler{
 		Client: d.writes, Live: asController, Recorder: d.events, Config: clusterconfig.NewStore(),
 	}
 	return d
@@ -354,7 +356,7 @@ func builderPod(vmi *v1.VirtualMachineInstance) *corev1.Pod {
 }
 
 // limits is a configuration in which as many migrations may leave a node.
-func limits(perNode uint32) ConfigSource {
+func limits(perNode uint32) reconciler.ConfigSource {
 	GinkgoHelper()
 	store := clusterconfig.NewStore()
 	Expect(store.Set(&v1.KubeVirt{Spec: v1.KubeVirtSpec{Configuration: v1.KubeVirtConfiguration{

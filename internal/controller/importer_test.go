@@ -14,12 +14,17 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// imports are read from the suite's API server, and wake nobody.
-type imports struct{ datavolume.Reader }
+// imports reads DataVolumes from the suite's API server. It triggers no reconciliation.
+type imports struct{ reader client.Reader }
+
+func (i imports) Get(ctx context.Context, key client.ObjectKey) (*cdi.DataVolume, error) {
+	dv := &cdi.DataVolume{}
+	return dv, i.reader.Get(ctx, key, dv)
+}
 
 func (imports) Source(func(context.Context, datavolume.Change) []reconcile.Request) *datavolume.Source {
 	return nil

@@ -33,17 +33,17 @@ import (
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
-	"github.com/vireo-project/vireo/internal/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
 var _ = Describe("KubeVirt", func() {
 	var (
 		namespace  string
-		reconciler *KubeVirtReconciler
+		reconciler *kubevirt.Reconciler
 		writes     *Writes
 		kv         *v1.KubeVirt
-		recorded   *heard
+		recorded   *recordedEvents
 	)
 
 	newKubeVirt := func(name string) *v1.KubeVirt {
@@ -74,14 +74,14 @@ var _ = Describe("KubeVirt", func() {
 	service := func() *corev1.Service {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kubevirt-prometheus-metrics"}}
 	}
-	// served says that all of virt-api runs, as the Deployment controller would, which envtest does not have.
+	// served reports all of virt-api as running, in place of the Deployment controller, which envtest lacks.
 	served := func(ready int32) {
 		GinkgoHelper()
 		d := ExpectExists(api())
 		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: ready}
 		ExpectStatus(d)
 	}
-	// rolledOut says the same of all agents, and of virt-api.
+	// rolledOut does the same for all agents and virt-api.
 	rolledOut := func(ready int32) {
 		GinkgoHelper()
 		ds := ExpectExists(agents())
@@ -114,8 +114,8 @@ var _ = Describe("KubeVirt", func() {
 
 	BeforeEach(func() {
 		namespace = NewInstallNamespace()
-		writes, recorded = NewWrites(), &heard{}
-		reconciler = &KubeVirtReconciler{
+		writes, recorded = NewWrites(), &recordedEvents{}
+		reconciler = &kubevirt.Reconciler{
 			Client: writes, Live: asController, Recorder: recorded, Namespace: namespace,
 			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", API: "e.org/a:v1"})},
 		}
@@ -220,7 +220,7 @@ var _ = Describe("KubeVirt", func() {
 		expectCondition(kv, v1.KubeVirtConditionDegraded, corev1.ConditionTrue, kubevirt.ReasonDeploymentFailed)
 		Expect(kv.Status.Conditions[0].Message).To(ContainSubstring(refused.Name))
 
-		// Not even its being unreadable withdraws what is trusted.
+		// An unreadable authority does not remove the trusted certificates.
 		reconciler.Client = interceptor.NewClient(writes, interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 				if key.Name == refused.Name {
@@ -285,7 +285,7 @@ var _ = Describe("KubeVirt", func() {
 		again, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
 		Expect(err).NotTo(HaveOccurred())
 		expectCondition(kv, v1.KubeVirtConditionDegraded, corev1.ConditionFalse, kubevirt.ReasonDeploymentInProgress)
-		limit := certificate.UnansweredLimit(clusterconfig.Default().Certificates)
+		limit := certificate.PendingLimit(clusterconfig.Default().Certificates)
 		Expect(again.RequeueAfter).To(SatisfyAll(BeNumerically(">", 0), BeNumerically("<=", limit+time.Second)))
 
 		clock.SetTime(clock.Now().Add(limit + time.Second))
@@ -330,7 +330,7 @@ var _ = Describe("KubeVirt", func() {
 			Expect(c.Create(ctx, csr)).To(Succeed())
 			DeferCleanup(func() { Expect(k8sClient.Delete(ctx, csr)).To(Succeed()) })
 		}
-		// One that has a request of another Pod's has none; it has asked for the other role.
+		// A request of another Pod does not count; this Pod has requested only the other role's certificate.
 		ask(certificate.AgentServing, "another")
 		ask(certificate.AgentMigration, agent.UID)
 		again, err := reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(kv)})
@@ -525,7 +525,7 @@ var _ = Describe("KubeVirt", func() {
 	})
 })
 
-// someRequest is a request for a certificate of nobody.
+// someRequest is the content of a certificate request; its subject is no component's.
 func someRequest() []byte {
 	GinkgoHelper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -535,7 +535,7 @@ func someRequest() []byte {
 	return request
 }
 
-// dropGuests removes what other specs left behind: an uninstallation looks at all namespaces.
+// dropGuests deletes the objects of other specs: an uninstallation lists all namespaces.
 func dropGuests() {
 	GinkgoHelper()
 	vms, vmis := &v1.VirtualMachineList{}, &v1.VirtualMachineInstanceList{}
@@ -560,7 +560,7 @@ func dropGuests() {
 	}
 }
 
-// collectGuest lets a VMI go, as its reconciler would when the guest has shut down.
+// collectGuest removes a VMI's finalizers, as its reconciler does when the guest has shut down.
 func collectGuest(vmi *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(vmi), vmi)).To(Succeed())

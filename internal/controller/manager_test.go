@@ -25,10 +25,14 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/component/recorder"
+	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/migration/evacuation"
 	"github.com/vireo-project/vireo/internal/controller/node"
-	"github.com/vireo-project/vireo/internal/datavolume"
-	"github.com/vireo-project/vireo/internal/eviction"
-	"github.com/vireo-project/vireo/internal/recorder"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancereplicaset"
+	"github.com/vireo-project/vireo/internal/migration/eviction"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -48,21 +52,21 @@ var _ = Describe("Manager", Ordered, func() {
 		Expect(mgr.Add(imports)).To(Succeed())
 		recorded, err := recorder.Add(mgr, corev1.EventSource{Component: "virt-controller"})
 		Expect(err).NotTo(HaveOccurred())
-		Expect((&VirtualMachineInstanceReconciler{
+		Expect((&virtualmachineinstance.Reconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorded,
 			Config: store, Namespace: "kubevirt", DataVolumes: imports,
 			AgentRecorder: func(node string) events.EventRecorder {
-				return recorded.As(corev1.EventSource{Component: "virt-handler", Host: node})
+				return recorded.WithSource(corev1.EventSource{Component: "virt-handler", Host: node})
 			},
 		}).SetupWithManager(mgr)).To(Succeed())
-		Expect((&VirtualMachineReconciler{
+		Expect((&virtualmachine.Reconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorded, Config: store,
 			DataVolumes: imports,
 		}).SetupWithManager(mgr)).To(Succeed())
-		Expect((&VirtualMachineInstanceReplicaSetReconciler{
+		Expect((&virtualmachineinstancereplicaset.Reconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorded,
 		}).SetupWithManager(mgr)).To(Succeed())
-		Expect((&EvacuationReconciler{
+		Expect((&evacuation.Reconciler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorded, Config: store,
 		}).SetupWithManager(mgr)).To(Succeed())
 		running, stop := context.WithCancel(ctx)
@@ -100,7 +104,7 @@ var _ = Describe("Manager", Ordered, func() {
 
 	It("gives a guest with a TPM a claim of the default class", func() {
 		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
-		vmi := lasting().Namespace(NewNamespace()).Obj()
+		vmi := persistent().Namespace(NewNamespace()).Obj()
 		ExpectCreated(vmi)
 		Eventually(func(g Gomega) {
 			claims := &corev1.PersistentVolumeClaimList{}
@@ -217,7 +221,7 @@ var _ = Describe("Manager", Ordered, func() {
 			Should(Succeed())
 	})
 
-	It("looks at the VMIs of a Node whose agent falls silent and comes back", func() {
+	It("reconciles the VMIs of a Node whose agent stops renewing its Lease and resumes", func() {
 		w := &world{ns: NewNamespace()}
 		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-", Labels: map[string]string{v1.NodeSchedulable: "true"}}}
 		ExpectCreated(host)
@@ -239,7 +243,7 @@ var _ = Describe("Manager", Ordered, func() {
 		}
 		reason := func() string { return ExpectExists(vmi).Status.Reason }
 		mark("false", time.Now().Add(-node.Timeout))
-		Eventually(reason, time.Minute).Should(Equal(ReasonNodeUnresponsive))
+		Eventually(reason, time.Minute).Should(Equal(node.ReasonNodeUnresponsive))
 		mark("false", time.Now()) // heard again, and not ready yet
 		Eventually(reason, time.Minute).Should(BeEmpty())
 	})
@@ -297,7 +301,7 @@ var _ = Describe("Manager", Ordered, func() {
 			}
 			return ExpectExists(vmi).Status.Phase
 		}, time.Minute).Should(Equal(v1.Scheduling), "it was told that the Pod takes its time: nothing else wakes it")
-		w.complain(vmi, "FailedMount", `secret "nowhere" not found`)
+		w.createPodEvent(vmi, "FailedMount", `secret "nowhere" not found`)
 		Eventually(func() *v1.VirtualMachineInstance { return ExpectExists(vmi) }, time.Minute).
 			Should(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedMount", `secret "nowhere"`))
 	})

@@ -21,15 +21,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/node"
-	"github.com/vireo-project/vireo/internal/nodecapabilities"
 )
 
 var _ = Describe("Node", func() {
 	var (
 		namespace  string
-		reconciler *NodeReconciler
+		reconciler *node.Reconciler
 		writes     *Writes
 		recorder   *events.FakeRecorder
 		host       *corev1.Node
@@ -77,7 +77,7 @@ var _ = Describe("Node", func() {
 		host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}}
 		Expect(k8sClient.Create(ctx, host)).To(Succeed())
 		writes, recorder = NewWrites(), events.NewFakeRecorder(10)
-		reconciler = &NodeReconciler{
+		reconciler = &node.Reconciler{
 			Client: writes, Recorder: recorder, Namespace: namespace, Config: clusterconfig.NewStore(),
 			Clock: clock,
 		}
@@ -123,7 +123,7 @@ var _ = Describe("Node", func() {
 		Expect(host.Labels).To(HaveKeyWithValue(node.SchedulableLabel, "false"))
 		Expect(host.Labels).To(HaveKey("cpu-model.node.kubevirt.io/EPYC"))
 		Expect(host.Annotations).To(HaveKeyWithValue(node.UnresponsiveAnnotation, "2026-01-02T03:04:05Z"), "its VMIs go by that")
-		Expect(recorder.Events).To(Receive(ContainSubstring(ReasonNodeUnresponsive)))
+		Expect(recorder.Events).To(Receive(ContainSubstring(node.ReasonNodeUnresponsive)))
 		writes.Take()
 
 		reconcile()
@@ -160,7 +160,7 @@ var _ = Describe("Node", func() {
 		writes.Fail = nil
 		reconcile()
 		Expect(ExpectExists(host).Labels).To(HaveKeyWithValue(node.SchedulableLabel, "false"))
-		Expect(recorder.Events).To(Receive(ContainSubstring(ReasonNodeUnresponsive)))
+		Expect(recorder.Events).To(Receive(ContainSubstring(node.ReasonNodeUnresponsive)))
 	})
 
 	It("writes what it wrote before when the cache shows an earlier version of the Node", func() {
@@ -196,8 +196,8 @@ var _ = Describe("Node", func() {
 		Expect(k8sClient.Update(ctx, l)).To(Succeed())
 		reconcile()
 		Expect(writes.Take()).To(BeEmpty())
-		Expect(nodeOfAgent(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "virt-controller"}})).To(BeEmpty())
-		Expect(nodeOfAgent(ctx, lease())[0].Name).To(Equal(host.Name))
+		Expect(node.OfAgent(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "virt-controller"}})).To(BeEmpty())
+		Expect(node.OfAgent(ctx, lease())[0].Name).To(Equal(host.Name))
 	})
 
 	It("cleans up after an agent and after a node", func() {

@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -215,7 +215,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 
 		It("lets the new owner say since when the guest runs there", func() {
 			vmi := moving("runs-there")
-			Expect(vmistatus.HandOver(ctx, agentOf("n1"), vmi)).To(Succeed())
+			Expect(vmistatus.TransferOwnership(ctx, agentOf("n1"), vmi)).To(Succeed())
 			Expect(write(agentOf("n2"), ExpectExists(vmi), func(v *v1.VirtualMachineInstance) {
 				vmistatus.Complete(v.Status.MigrationState, metav1.Now())
 			})).To(Succeed())
@@ -255,15 +255,17 @@ var _ = Describe("Node restriction", Ordered, func() {
 			return ExpectExists(vmi)
 		}
 
-		It("lets either say that the guest has the volumes that moved along, and nothing else of it", func() {
-			for node, changeHands := range map[string]func(*v1.VirtualMachineInstance) error{
-				"n1": func(vmi *v1.VirtualMachineInstance) error { return vmistatus.HandOver(ctx, agentOf("n1"), vmi) },
+		It("lets either side record the migrated volumes as it transfers ownership, and nothing else of the guest", func() {
+			for node, transfer := range map[string]func(*v1.VirtualMachineInstance) error{
+				"n1": func(vmi *v1.VirtualMachineInstance) error {
+					return vmistatus.TransferOwnership(ctx, agentOf("n1"), vmi)
+				},
 				"n2": func(vmi *v1.VirtualMachineInstance) error {
 					return vmistatus.Claim(ctx, agentOf("n2"), vmi, metav1.Now())
 				},
 			} {
 				vmi := withVolumes("took-its-disks-to-" + node)
-				Expect(changeHands(vmi)).To(Succeed())
+				Expect(transfer(vmi)).To(Succeed())
 				ExpectExists(vmi)
 				Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
 				Expect(vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo.ClaimName).To(Equal("new"))

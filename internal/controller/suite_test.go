@@ -35,7 +35,7 @@ import (
 	"github.com/vireo-project/vireo/test/rights"
 )
 
-// What each envtest of this package has: a real API server with our CRDs, and nobody who reconciles.
+// What each envtest of this package has: a real API server with our CRDs, and no controllers.
 var (
 	ctx       = context.Background()
 	cfg       *rest.Config
@@ -49,10 +49,10 @@ var (
 )
 
 func TestControllers(t *testing.T) {
-	// As with an API server that cannot begin a watch with what is there: informers list then.
+	// As with an API server without streaming lists: informers list, then watch.
 	t.Setenv("KUBE_FEATURE_WatchListClient", "false")
 	RegisterFailHandler(Fail)
-	// Gomega waits one second, which a busy machine needs for nothing at all.
+	// Gomega's default of one second is too short on a busy computer.
 	SetDefaultEventuallyTimeout(30 * time.Second)
 	RunSpecs(t, "Controllers")
 }
@@ -65,9 +65,9 @@ var _ = BeforeSuite(func() {
 	Expect(v1alpha1.AddToScheme(scheme.Scheme)).To(Succeed())
 	Expect(cdi.AddToScheme(scheme.Scheme)).To(Succeed())
 	testEnv = apiserver.New(filepath.Join("..", "..", "config", "crd", "bases"), filepath.Join("..", "..", "test", "importer"))
-	// Else the API server drops what a kubelet with the gate reports.
+	// Without the gate the API server drops fields that a kubelet with it reports.
 	testEnv.ControlPlane.GetAPIServer().Configure().Append("feature-gates", "ImageVolumeWithDigest=true")
-	// As on OpenShift: who makes an object that keeps its owner needs the right to finalize the owner.
+	// As on OpenShift: setting blockOwnerDeletion needs the right to update the owner's finalizers.
 	testEnv.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
 	var err error
 	audit, err = rights.NewAudit(testEnv, GinkgoT().TempDir())
@@ -91,12 +91,12 @@ var _ = AfterSuite(func() {
 	}
 })
 
-// failed says that a spec has failed.
+// failed reports whether a spec has failed.
 var failed bool
 
 var _ = ReportAfterEach(func(report SpecReport) { failed = failed || report.Failed() })
 
-// NewNamespace makes a namespace for one spec. envtest never empties a namespace, so that names are not used again.
+// NewNamespace creates a namespace for one spec. envtest never deletes the contents of a namespace, so names are not reused.
 func NewNamespace() string {
 	GinkgoHelper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "spec-"}}
@@ -104,7 +104,7 @@ func NewNamespace() string {
 	return ns.Name
 }
 
-// NewInstallNamespace makes a namespace in which virt-controller's account has the rights that it has in the install namespace.
+// NewInstallNamespace creates a namespace in which virt-controller's account has the rights that it has in the install namespace.
 func NewInstallNamespace() string {
 	GinkgoHelper()
 	namespace := NewNamespace()
@@ -124,7 +124,7 @@ func ExpectCreated(objects ...client.Object) {
 		switch wanted := wanted.(type) {
 		case *v1.VirtualMachineInstance:
 			if wanted.Status.Phase == v1.VmPhaseUnset {
-				continue // the schema's default is meant
+				continue // the test wants the schema's default
 			}
 			ExpectStatus(wanted)
 		case *corev1.PersistentVolumeClaim:
@@ -133,7 +133,7 @@ func ExpectCreated(objects ...client.Object) {
 	}
 }
 
-// ExpectStatus writes the status of an object, as whoever owns it would.
+// ExpectStatus writes the status of an object, in place of its owner.
 func ExpectStatus(object client.Object) {
 	GinkgoHelper()
 	current, ok := object.DeepCopyObject().(client.Object)
@@ -143,32 +143,32 @@ func ExpectStatus(object client.Object) {
 	Expect(k8sClient.Status().Update(ctx, object)).To(Succeed())
 }
 
-// ExpectExists reads an object anew.
+// ExpectExists reads an object from the API server.
 func ExpectExists[T client.Object](object T) T {
 	GinkgoHelper()
 	Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
 	return object
 }
 
-// ExpectGone says that there is no such object any more.
+// ExpectGone expects that the object no longer exists.
 func ExpectGone(object client.Object) {
 	GinkgoHelper()
 	err := k8sClient.Get(ctx, client.ObjectKeyFromObject(object), object)
 	Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%T %s is still there: %v", object, object.GetName(), err)
 }
 
-// Writes is a client that writes down the writing requests that pass through it.
+// Writes is a client that logs the write requests made through it.
 type Writes struct {
 	client.WithWatch
 	// Requests are like "patch VirtualMachineInstance/status".
 	Requests []string
-	// Fail, if set, is asked before each write; its error is the answer.
+	// Fail, if set, is called before each write; the write returns its error.
 	Fail func(request string) error
-	// Blind, if set, makes objects invisible to reads, as a cache that is behind would.
+	// Blind, if set, makes objects invisible to reads, as a stale cache would.
 	Blind func(key client.ObjectKey, object client.Object) bool
-	// Stale, if set, is what reads give for this object, as a cache that is behind would.
+	// Stale, if set, is what reads of this object return, as a stale cache would.
 	Stale client.Object
-	// StaleList, if set, is what lists of its kind give, as a cache that is behind would.
+	// StaleList, if set, is what lists of its kind return, as a stale cache would.
 	StaleList client.ObjectList
 
 	mu sync.Mutex // reconcilers write from several goroutines
@@ -250,7 +250,7 @@ func (w *Writes) note(request string) error {
 	return w.Fail(request)
 }
 
-// Take returns the requests so far and forgets them.
+// Take returns the requests so far and clears them.
 func (w *Writes) Take() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -259,5 +259,5 @@ func (w *Writes) Take() []string {
 	return requests
 }
 
-// ErrInjected is what tests let requests fail with.
+// ErrInjected is the error with which tests make requests fail.
 var ErrInjected = errors.New("injected by the test")

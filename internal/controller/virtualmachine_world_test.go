@@ -15,19 +15,20 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
 // machines is a VM reconciler on the suite's API server, at a time that stands still.
 type machines struct {
-	*VirtualMachineReconciler
+	*virtualmachine.Reconciler
 	writes *Writes
-	events *heard
+	events *recordedEvents
 	clock  *clocktesting.FakePassiveClock
 	ns     string
 }
@@ -39,10 +40,10 @@ var (
 )
 
 func newMachines() *machines {
-	m := &machines{writes: NewWrites(), events: &heard{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
-	m.VirtualMachineReconciler = &VirtualMachineReconciler{
+	m := &machines{writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
+	m.Reconciler = &virtualmachine.Reconciler{
 		Client: m.writes, Live: asController, Recorder: m.events, Clock: m.clock,
-		Config: fixedConfig{clusterconfig.Default()}, DataVolumes: imports{datavolume.From(k8sClient)},
+		Config: fixedConfig{clusterconfig.Default()}, DataVolumes: imports{k8sClient},
 	}
 	return m
 }
@@ -132,13 +133,7 @@ func play(vmi *v1.VirtualMachineInstance, phase v1.VirtualMachineInstancePhase,
 func release(vmi *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	ExpectExists(vmi)
-	var kept []string
-	for _, f := range vmi.Finalizers {
-		if f != v1.VirtualMachineInstanceFinalizer {
-			kept = append(kept, f)
-		}
-	}
-	vmi.Finalizers = kept
+	controllerutil.RemoveFinalizer(vmi, v1.VirtualMachineInstanceFinalizer)
 	Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
 }
 

@@ -28,12 +28,12 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	var w *world
 	BeforeEach(func() { w = newWorld() })
 
-	It("leads a VMI to Scheduled with a Pod and two writes of the VMI", func() {
+	It("assigns a VMI with a Pod and two writes of the VMI", func() {
 		vmi := w.create(builder.MakeVMI("vm").Label("app", "web").ContainerDisk("root", "image"))
 		Expect(vmi.Status.Phase).To(Equal(v1.Pending), "the schema's default")
 
 		result := w.expectReconciled(vmi, "create Pod")
-		Expect(result.RequeueAfter).To(BeNumerically(">", 0), "to tell when the Pod takes its time")
+		Expect(result.RequeueAfter).To(BeNumerically(">", 0), "to report a Pod that starts slowly")
 		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulCreate: Created virtual machine pod " + podspec.PodName(vmi)))
 		pod := ExpectExists(podOf(vmi))
 		Expect(metav1.IsControlledBy(pod, vmi)).To(BeTrue())
@@ -69,7 +69,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		agent(vmi, running)
 		w.expectQuiet(vmi)
 
-		By("having the Pod say that its launcher is outdated, and no longer")
+		By("copying the label of an outdated launcher to the Pod, and removing it")
 		ExpectExists(vmi).Labels[v1.OutdatedLauncherImageLabel] = ""
 		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
 		w.expectReconciled(vmi, "patch Pod/status")
@@ -82,23 +82,23 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.expectQuiet(vmi)
 	})
 
-	It("writes the Pod once at the hand-over, also with a cache that is behind", func() {
+	It("writes the Pod once when it is assigned, also with a stale cache", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
 		stale := w.play(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-		handedOver := ExpectExists(podOf(vmi)).ResourceVersion
+		assigned := ExpectExists(podOf(vmi)).ResourceVersion
 		w.writes.Stale = stale
 		expectUnwritten := func() {
 			GinkgoHelper()
-			w.pass(time.Second)
+			w.advance(time.Second)
 			Expect(w.expectReconciled(vmi, "patch Pod/status").RequeueAfter).To(BeNumerically(">", 0), "a conflict")
-			Expect(ExpectExists(podOf(vmi)).ResourceVersion).To(Equal(handedOver))
+			Expect(ExpectExists(podOf(vmi)).ResourceVersion).To(Equal(assigned))
 		}
-		By("showing the VMI as Scheduled, and its Pod as it was before")
+		By("reading the VMI as Scheduled, and its Pod as it was before")
 		expectUnwritten()
 
-		By("showing the VMI with its label only, and its Pod as it was before")
+		By("reading the VMI with its label only, and its Pod as it was before")
 		ExpectExists(vmi).Status = v1.VirtualMachineInstanceStatus{Phase: v1.Pending}
 		ExpectStatus(vmi)
 		expectUnwritten()
@@ -111,7 +111,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(ExpectExists(vmi).Finalizers).To(ConsistOf(v1.VirtualMachineInstanceFinalizer))
 	})
 
-	It("tells that the Pod takes its time", func() {
+	It("reports a Pod that starts slowly", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
 		w.clock.SetTime(w.clock.Now().Add(10 * time.Second))
@@ -121,7 +121,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.expectQuiet(vmi)
 	})
 
-	It("copies what the scheduler says, and takes it back", func() {
+	It("copies the scheduler's message, and removes it", func() {
 		vmi := w.create(builder.MakeVMI("vm").Guest("1Ti"))
 		w.expectReconciled(vmi, "create Pod")
 		w.events.take()
@@ -139,7 +139,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(vmi.Status.Phase).To(Equal(v1.Scheduled))
 	})
 
-	It("copies why the image cannot be pulled, and takes it back", func() {
+	It("copies why the image cannot be pulled, and removes it", func() {
 		vmi := w.create(builder.MakeVMI("vm").ContainerDisk("root", "nowhere"))
 		w.expectReconciled(vmi, "create Pod")
 		w.events.take()
@@ -155,7 +155,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 	})
 
-	It("waits for a claim, with the reason, and describes it at the hand-over", func() {
+	It("waits for a claim, with the reason, and describes it when the Pod is assigned", func() {
 		vmi := w.create(builder.MakeVMI("vm").PVC("root", "claim"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		ExpectExists(vmi)
@@ -190,7 +190,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(info.FilesystemOverhead).To(HaveValue(BeEquivalentTo("0")))
 		Expect(info.Preallocated).To(BeTrue())
 
-		By("growing with the guest's disk")
+		By("a claim that grows")
 		agent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
 			running(status)
 			status.VolumeStatus[0].Target = "vda"
@@ -207,7 +207,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.expectQuiet(vmi)
 	})
 
-	It("says why the Pod cannot be created, and tries again", func() {
+	It("reports why the Pod cannot be created, and retries", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.writes.Fail = func(request string) error {
 			if request == "create Pod" {
@@ -231,7 +231,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 	})
 
-	It("does not make a second Pod from a cache that is behind", func() {
+	It("does not create a second Pod with a stale cache", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
 		w.events.take()
@@ -243,13 +243,13 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(pods.Items).To(HaveLen(1))
 	})
 
-	It("does not end a VMI because of a cache that is behind", func() {
-		vmi := w.handedOver(builder.MakeVMI("vm"))
+	It("does not end a VMI because of a stale cache", func() {
+		vmi := w.assigned(builder.MakeVMI("vm"))
 		w.writes.Blind = func(_ client.ObjectKey, o client.Object) bool { _, pod := o.(*corev1.Pod); return pod }
 		w.expectQuiet(vmi)
 	})
 
-	It("does not hand over again from a cache that is behind", func() {
+	It("does not assign a VMI twice with a stale cache", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
 		w.play(vmi, "node-1", builder.MakePodStatus().Running())
@@ -266,7 +266,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.expectQuiet(vmi)
 	})
 
-	It("leaves a Pod of its name alone that belongs to somebody else", func() {
+	It("does not touch a Pod of its name that belongs to another object", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "x"})
 		Expect(err).NotTo(HaveOccurred())
@@ -278,7 +278,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			"FailedCreate", pod.Name))
 	})
 
-	It("leaves a Pod alone that somebody else made to look like its own", func() {
+	It("does not touch a Pod that another client created to look like its own", func() {
 		for name, forge := range map[string]func(*corev1.Pod, *metav1.OwnerReference){
 			"kind":  func(_ *corev1.Pod, owner *metav1.OwnerReference) { owner.Kind, owner.APIVersion = "ConfigMap", "v1" },
 			"group": func(_ *corev1.Pod, owner *metav1.OwnerReference) { owner.APIVersion = "team.example/v1" },
@@ -297,7 +297,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			Expect(err).To(MatchError(ContainSubstring("belongs to somebody else")), name)
 			Expect(ExpectExists(vmi).Status.NodeName).To(BeEmpty(), name)
 
-			By("and ends without it")
+			By("ending without it")
 			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
 			w.writes.Take()
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
@@ -305,7 +305,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		}
 	})
 
-	It("makes no second Pod while one of another name is its own", func() {
+	It("creates no second Pod while it owns one of another name", func() {
 		for name, change := range map[string]func(*corev1.Pod){
 			"owned":  func(*corev1.Pod) {},
 			"orphan": func(pod *corev1.Pod) { pod.OwnerReferences = nil },
@@ -322,14 +322,14 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			Expect(w.writes.Take()).NotTo(ContainElement("create Pod"), name)
 			Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedCreate", pod.Name))
 
-			By("and goes on when that has ended")
+			By("continuing when that has finished")
 			pod.Status.Phase = corev1.PodFailed
 			Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
 			w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 		}
 	})
 
-	It("waits when it is deleted for a Pod of its own that lost its owner, whatever the name", func() {
+	It("waits, when it is deleted, for a Pod that lost its owner, whatever its name", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "x"})
 		Expect(err).NotTo(HaveOccurred())
@@ -338,16 +338,16 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status", "patch Pod", "delete Pod")
 		Expect(ExpectExists(pod).DeletionTimestamp).NotTo(BeNil())
-		Expect(metav1.IsControlledBy(pod, vmi)).To(BeTrue(), "its end is to be heard of")
+		Expect(metav1.IsControlledBy(pod, vmi)).To(BeTrue(), "otherwise its deletion triggers nothing")
 		w.expectReconciled(vmi)
 		ExpectExists(vmi)
 
-		Expect(k8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet does
+		Expect(k8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet would
 		w.expectReconciled(vmi, "patch VirtualMachineInstance")
 		ExpectGone(vmi)
 	})
 
-	It("takes over its own Pod that lost its owner", func() {
+	It("adopts its own Pod that lost its owner", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "x"})
 		Expect(err).NotTo(HaveOccurred())
@@ -357,7 +357,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(metav1.IsControlledBy(ExpectExists(pod), vmi)).To(BeTrue())
 	})
 
-	It("starts over when somebody else wrote first", func() {
+	It("reconciles again after a conflict", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
 		w.play(vmi, "node-1", builder.MakePodStatus().Running())
@@ -378,7 +378,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	})
 
 	It("closes the Pod's readiness gate while the guest is paused", func() {
-		vmi := w.handedOver(builder.MakeVMI("vm"))
+		vmi := w.assigned(builder.MakeVMI("vm"))
 		pause := func(status corev1.ConditionStatus) {
 			agent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
 				vmistatus.SetCondition(s, v1.VirtualMachineInstanceCondition{
@@ -407,7 +407,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 
 	DescribeTable("ends with its Pod",
 		func(pod *builder.PodStatus, phase v1.VirtualMachineInstancePhase, reason, message string) {
-			vmi := w.handedOver(builder.MakeVMI("vm"))
+			vmi := w.assigned(builder.MakeVMI("vm"))
 			agent(vmi, running)
 			w.play(vmi, "", pod)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
@@ -436,12 +436,12 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			v1.Failed, "OOMKilled", ""),
 		Entry("that was evicted", builder.MakePodStatus().Evicted("The node was low on resource: memory."),
 			v1.Failed, "Evicted", "low on resource"),
-		Entry("that lies", builder.MakePodStatus().Terminated(3, "Error", `{"reason":"Everything fine","message":"\u001b[2J"}`),
+		Entry("with an unknown reason", builder.MakePodStatus().Terminated(3, "Error", `{"reason":"Everything fine","message":"\u001b[2J"}`),
 			v1.Failed, "Error", ""),
 	)
 
-	It("tells once how it ended when the first write of that is refused", func() {
-		vmi := w.handedOver(builder.MakeVMI("vm"))
+	It("records the end once when the first write of it is refused", func() {
+		vmi := w.assigned(builder.MakeVMI("vm"))
 		agent(vmi, running)
 		w.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GracePeriodExpired","message":"killed"}`))
 		w.writes.Fail = func(string) error {
@@ -459,7 +459,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	})
 
 	It("fails when the Pod vanishes", func() {
-		vmi := w.handedOver(builder.MakeVMI("vm"))
+		vmi := w.assigned(builder.MakeVMI("vm"))
 		agent(vmi, running)
 		Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
@@ -469,8 +469,8 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.expectQuiet(vmi)
 	})
 
-	It("takes an unreachable guest for neither succeeded nor failed", func() {
-		vmi := w.handedOver(builder.MakeVMI("vm"))
+	It("does not end a VMI whose guest is unreachable", func() {
+		vmi := w.assigned(builder.MakeVMI("vm"))
 		agent(vmi, running)
 		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) { s.Phase = v1.Unknown })
 		w.expectQuiet(vmi)
@@ -485,7 +485,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
 		}
 
-		It("goes at once before it has a Pod", func() {
+		It("is removed at once before it has a Pod", func() {
 			vmi := w.create(builder.MakeVMI("vm").PVC("root", "missing"))
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			remove(vmi)
@@ -493,7 +493,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			ExpectGone(vmi)
 		})
 
-		It("goes with its Pod before the hand-over", func() {
+		It("is removed with its Pod before that is assigned", func() {
 			vmi := w.create(builder.MakeVMI("vm"))
 			w.expectReconciled(vmi, "create Pod")
 			remove(vmi)
@@ -505,7 +505,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		})
 
 		It("waits for the guest's shutdown and records how it ended", func() {
-			vmi := w.handedOver(builder.MakeVMI("vm").Finalizers(v1.VirtualMachineControllerFinalizer))
+			vmi := w.assigned(builder.MakeVMI("vm").Finalizers(v1.VirtualMachineControllerFinalizer))
 			agent(vmi, running)
 			remove(vmi)
 			w.expectReconciled(vmi, "delete Pod")
@@ -518,22 +518,22 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			Expect(vmi.Finalizers).To(ContainElement(v1.VirtualMachineInstanceFinalizer), "its Pod is still there")
 			w.events.take()
 			w.expectQuiet(vmi)
-			Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet does
+			Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet would
 			w.expectReconciled(vmi, "patch VirtualMachineInstance")
 			Expect(ExpectExists(vmi).Finalizers).To(ConsistOf(v1.VirtualMachineControllerFinalizer), "the VM has its own")
 			w.expectQuiet(vmi)
 		})
 
-		It("is not let go by a cache that does not show the Pod", func() {
-			vmi := w.handedOver(builder.MakeVMI("vm"))
+		It("is not removed because of a cache without the Pod", func() {
+			vmi := w.assigned(builder.MakeVMI("vm"))
 			remove(vmi)
 			w.writes.Blind = func(_ client.ObjectKey, o client.Object) bool { _, pod := o.(*corev1.Pod); return pod }
 			w.expectReconciled(vmi, "delete Pod")
 			Expect(ExpectExists(vmi).Finalizers).To(ContainElement(v1.VirtualMachineInstanceFinalizer))
 		})
 
-		It("goes after it ended by itself", func() {
-			vmi := w.handedOver(builder.MakeVMI("vm"))
+		It("is removed after it ended by itself", func() {
+			vmi := w.assigned(builder.MakeVMI("vm"))
 			w.play(vmi, "", builder.MakePodStatus().Terminated(1, "Error", ""))
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			remove(vmi)
@@ -544,8 +544,8 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			ExpectGone(vmi)
 		})
 
-		It("stays as long as any Pod of it does", func() {
-			vmi := w.handedOver(builder.MakeVMI("vm"))
+		It("is not removed as long as it has a Pod", func() {
+			vmi := w.assigned(builder.MakeVMI("vm"))
 			stray := ExpectExists(podOf(vmi)).DeepCopy()
 			w.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
@@ -564,7 +564,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		})
 	})
 
-	It("gives up on a VMI that no Pod can run, until it changes", func() {
+	It("does not retry a VMI for which no Pod can be rendered, until it changes", func() {
 		vmi := w.create(builder.MakeVMI("vm").Volume("answers", v1.VolumeSource{}))
 		_, err := w.reconcile(vmi)
 		Expect(err).To(MatchError(ContainSubstring("terminal error")))
@@ -572,13 +572,13 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			"FailedCreate", "volume answers"))
 	})
 
-	It("makes a Pod of volumes that are called like the Pod's own", func() {
+	It("creates a Pod with volumes that have the names of the Pod's own", func() {
 		vmi := w.create(builder.MakeVMI("vm").ContainerDisk(launcherpod.SocketsVolume, "image").CloudInitSecret("init", "u", "n").
 			ContainerDisk(launcherpod.UserDataVolume("init"), "image"))
 		w.expectReconciled(vmi, "create Pod")
 	})
 
-	It("asks for no KVM under emulation", func() {
+	It("does not request KVM with emulation", func() {
 		config := w.Config.(fixedConfig)
 		config.UseEmulation = true
 		w.Config = config
@@ -589,7 +589,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		}
 	})
 
-	It("makes a Pod that the restricted level admits", func() {
+	It("creates a Pod that the restricted level admits", func() {
 		ns := &corev1.Namespace{}
 		Expect(k8sClient.Get(ctx, client.ObjectKey{Name: w.ns}, ns)).To(Succeed())
 		metav1.SetMetaDataLabel(&ns.ObjectMeta, "pod-security.kubernetes.io/enforce", "restricted")
@@ -600,7 +600,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		}))
 		w.expectReconciled(vmi, "create Pod")
 
-		// The level is enforced: what it forbids is refused.
+		// The level is enforced.
 		host := w.create(builder.MakeVMI("host").HostDisk("root", "/data/disk.img"))
 		_, err := w.reconcile(host)
 		Expect(err).To(MatchError(ContainSubstring("violates PodSecurity")))

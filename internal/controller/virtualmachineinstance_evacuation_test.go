@@ -11,12 +11,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/eviction"
+	"github.com/vireo-project/vireo/internal/migration/eviction"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-var _ = Describe("A VMI that has to leave its node", func() {
-	// evict does to a VMI and its Pod what the webhook does.
+var _ = Describe("A VMI that is evicted", func() {
+	// evict changes a VMI and its Pod as the webhook would.
 	evict := func(vmi *v1.VirtualMachineInstance) {
 		GinkgoHelper()
 		ExpectExists(vmi)
@@ -27,9 +27,9 @@ var _ = Describe("A VMI that has to leave its node", func() {
 		Expect(k8sClient.Update(ctx, pod)).To(Succeed())
 	}
 
-	It("is left as the webhook wrote it", func() {
+	It("stays as the webhook wrote it", func() {
 		w := newWorld()
-		vmi := w.handedOver(builder.MakeVMI("vm"))
+		vmi := w.assigned(builder.MakeVMI("vm"))
 		agent(vmi, running)
 		w.expectQuiet(vmi)
 		evict(vmi)
@@ -37,9 +37,9 @@ var _ = Describe("A VMI that has to leave its node", func() {
 		Expect(eviction.ByDrain(&ExpectExists(podOf(vmi)).ObjectMeta)).To(BeTrue())
 	})
 
-	It("looks as if nothing had been when somebody took the mark away", func() {
+	It("loses all traces of the eviction when it is canceled", func() {
 		w := newWorld()
-		vmi := w.handedOver(builder.MakeVMI("vm"))
+		vmi := w.assigned(builder.MakeVMI("vm"))
 		agent(vmi, running)
 		evict(vmi)
 		marked := ExpectExists(vmi).DeepCopy()
@@ -49,7 +49,7 @@ var _ = Describe("A VMI that has to leave its node", func() {
 		Expect(eviction.IsAnnotated(&ExpectExists(podOf(vmi)).ObjectMeta)).To(BeFalse())
 		w.expectQuiet(vmi)
 
-		// A cache that shows no mark is not believed.
+		// The API server decides, not the cache.
 		unmarked := ExpectExists(vmi).DeepCopy()
 		vmi.Status = marked.Status
 		ExpectStatus(vmi)
@@ -61,9 +61,9 @@ var _ = Describe("A VMI that has to leave its node", func() {
 		Expect(eviction.ByDrain(&ExpectExists(podOf(vmi)).ObjectMeta)).To(BeTrue())
 	})
 
-	It("says so by a condition, whoever marked it, and forgets a mark for a node that the guest has left", func() {
+	It("gets the condition from any writer of evacuationNodeName, which is removed if it is not the node of the guest", func() {
 		w := newWorld()
-		vmi := w.handedOver(builder.MakeVMI("vm"))
+		vmi := w.assigned(builder.MakeVMI("vm"))
 		agent(vmi, running)
 		ExpectExists(vmi).Status.EvacuationNodeName = "node-1"
 		ExpectStatus(vmi)

@@ -27,13 +27,13 @@ var _ = Describe("A VMI with dedicated CPUs", func() {
 		})
 	}
 
-	It("is handed over with a Guaranteed Pod", func() {
-		vmi := w.handedOver(dedicated())
+	It("is assigned with a Guaranteed Pod", func() {
+		vmi := w.assigned(dedicated())
 		Expect(vmi.Status.Phase).To(Equal(v1.Scheduled))
 		Expect(vmi.Status.QOSClass).To(HaveValue(Equal(corev1.PodQOSGuaranteed)))
 	})
 
-	It("fails when something has made its Pod another one, which then goes", func() {
+	It("fails if its Pod is not Guaranteed, which is then deleted", func() {
 		vmi := w.create(dedicated())
 		w.expectReconciled(vmi, "create Pod")
 		w.makeBurstable(vmi)
@@ -54,7 +54,7 @@ var _ = Describe("A VMI with dedicated CPUs", func() {
 	})
 })
 
-// makeBurstable puts a Pod into the launcher Pod's place that an admission webhook has added a container to.
+// makeBurstable replaces the launcher Pod by one to which an admission webhook added a container.
 func (w *world) makeBurstable(vmi *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	pod := ExpectExists(podOf(vmi))

@@ -24,7 +24,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		return builder.MakeVMI("vm").Volume("root", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "root"}})
 	}
 
-	It("waits until they are filled, and hands over a VMI whose DataVolumes are ready", func() {
+	It("waits until they are filled, and is assigned when they are ready", func() {
 		dv := dataVolume(w.ns, "root")
 		ExpectCreated(dv)
 		vmi := w.create(imported())
@@ -54,7 +54,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		Expect(claims).To(ConsistOf("root"))
 	})
 
-	It("makes the Pod that they are filled for", func() {
+	It("creates the Pod for which they are filled", func() {
 		dv := dataVolume(w.ns, "root")
 		ExpectCreated(dv)
 		provide(dv, false)
@@ -63,7 +63,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		w.expectReconciled(vmi, "create Pod")
 	})
 
-	It("has volumes bound by another Pod where the importer fills them only then", func() {
+	It("has volumes bound by another Pod if the importer fills them only then", func() {
 		dv := dataVolume(w.ns, "root")
 		ExpectCreated(dv)
 		provide(dv, false)
@@ -99,7 +99,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		ExpectExists(podOf(vmi))
 	})
 
-	It("makes the Pod that binds the volumes again when it failed", func() {
+	It("replaces the Pod that binds the volumes when it failed", func() {
 		dv := dataVolume(w.ns, "root")
 		ExpectCreated(dv)
 		provide(dv, false)
@@ -173,7 +173,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		}
 	})
 
-	It("takes a claim for imported by its owner's group, not by the kind alone", func() {
+	It("recognizes an imported claim by its owner's group, not by the kind alone", func() {
 		claim := builder.MakePVC("root").Namespace(w.ns).Bound("1Gi").Obj()
 		claim.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: "team.example/v1", Kind: "DataVolume", Name: "root", UID: "a", Controller: ptr.To(true),
@@ -182,7 +182,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		w.expectReconciled(w.create(builder.MakeVMI("vm").PVC("root", "root")), "create Pod")
 	})
 
-	It("takes a claim of its name that no DataVolume has, with or without an importer", func() {
+	It("uses a claim of its name without a DataVolume, with or without an importer", func() {
 		w.DataVolumes = noImporter{}
 		vmi := w.create(imported())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")

@@ -16,7 +16,7 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// lose has a Node's agent fall silent, as the Node reconciler notes it, and its kubelet answer or not.
+// lose makes a Node's agent silent, as the Node reconciler records it, and its kubelet respond or not.
 func lose(name string, kubelet corev1.ConditionStatus) *corev1.Node {
 	GinkgoHelper()
 	host := ExpectExists(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -28,7 +28,7 @@ func lose(name string, kubelet corev1.ConditionStatus) *corev1.Node {
 	return ExpectExists(host)
 }
 
-// declareOutOfService does what the VMI's condition tells people to do.
+// declareOutOfService does what the VMI's condition advises.
 func declareOutOfService(host *corev1.Node) {
 	GinkgoHelper()
 	host = ExpectExists(host)
@@ -49,21 +49,21 @@ var _ = Describe("A lost node", func() {
 		w = newWorld()
 		host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}}
 		Expect(k8sClient.Create(ctx, host)).To(Succeed())
-		vmi = w.handedOverOn(host.Name, builder.MakeVMI("vm"))
+		vmi = w.assignedTo(host.Name, builder.MakeVMI("vm"))
 		agent(vmi, running)
 	})
 
-	It("leaves its guest alone, and the VMI says what it waits for and how it is released", func() {
+	It("does not affect its guest, and the VMI reports how the guest is released", func() {
 		lose(host.Name, corev1.ConditionUnknown)
 		w.expectReconciled(vmi, patchStatus)
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
 			v1.VirtualMachineInstanceReasonNodeLost, "kubectl taint nodes "+host.Name+" node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"))
-		Expect(vmi.Status.Reason).To(Equal(ReasonNodeUnresponsive))
+		Expect(vmi.Status.Reason).To(Equal(node.ReasonNodeUnresponsive))
 		Expect(vmi.Status.Phase).To(Equal(v1.Running))
-		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, ReasonNodeUnresponsive, host.Name))
+		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, node.ReasonNodeUnresponsive, host.Name))
 		Expect(w.events.take()).To(ConsistOf(ContainSubstring("may still run")))
 		w.expectQuiet(vmi)
-		w.pass(time.Hour)
+		w.advance(time.Hour)
 		w.expectQuiet(vmi)
 		Expect(ExpectExists(podOf(vmi)).DeletionTimestamp).To(BeNil())
 
@@ -75,7 +75,7 @@ var _ = Describe("A lost node", func() {
 		Expect(vmi.Status.Reason).To(BeEmpty())
 	})
 
-	It("is not one while its kubelet answers, whatever anybody says", func() {
+	It("is not lost while its kubelet responds, even with the taint", func() {
 		declareOutOfService(lose(host.Name, corev1.ConditionTrue))
 		w.expectReconciled(vmi, patchStatus)
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
@@ -85,12 +85,12 @@ var _ = Describe("A lost node", func() {
 		Expect(ExpectExists(podOf(vmi)).DeletionTimestamp).To(BeNil())
 	})
 
-	It("is not one while its agent answers", func() {
+	It("is not lost while its agent responds", func() {
 		declareOutOfService(host)
 		w.expectQuiet(vmi)
 	})
 
-	It("gives its guest up when it is declared out of service", func() {
+	It("ends its guest when it is declared out of service", func() {
 		lose(host.Name, corev1.ConditionUnknown)
 		w.expectReconciled(vmi, patchStatus)
 		declareOutOfService(host)
@@ -98,17 +98,17 @@ var _ = Describe("A lost node", func() {
 		w.expectReconciled(vmi, "delete Pod", patchStatus)
 		Expect(w.events.take()).To(ContainElement(HavePrefix("Warning NodeOutOfService: ")))
 		ExpectGone(podOf(vmi))
-		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running), "the Pod being gone ends it, and nothing else")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running), "only the absence of the Pod ends it")
 
 		w.expectReconciled(vmi, patchStatus)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
-		Expect(vmi.Status.Reason).To(Equal(ReasonNodeUnresponsive))
+		Expect(vmi.Status.Reason).To(Equal(node.ReasonNodeUnresponsive))
 		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstanceNodeUnresponsive))
 		w.events.take()
 		w.expectQuiet(vmi)
 	})
 
-	It("lets a deleted VMI go when it is declared out of service", func() {
+	It("removes a deleted VMI when it is declared out of service", func() {
 		lose(host.Name, corev1.ConditionUnknown)
 		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
 		w.expectReconciled(vmi, "delete Pod", patchStatus)
@@ -124,7 +124,7 @@ var _ = Describe("A lost node", func() {
 		ExpectGone(vmi)
 	})
 
-	It("does not end the VMI while the Pod cannot be removed", func() {
+	It("does not end the VMI while the Pod cannot be deleted", func() {
 		lose(host.Name, corev1.ConditionUnknown)
 		declareOutOfService(host)
 		w.writes.Fail = func(request string) error {
@@ -157,7 +157,7 @@ var _ = Describe("A node that is lost in a migration", func() {
 
 	It("ends nothing while the source may run", func() {
 		lose(m.node("a"), corev1.ConditionUnknown)
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue, v1.VirtualMachineInstanceReasonNodeLost, "may still run"))
 		Expect(vmi.Status.Phase).To(Equal(v1.Running))
 		Expect(ExpectExists(m.target(vmi, vmim)).DeletionTimestamp).To(BeNil())
@@ -166,19 +166,19 @@ var _ = Describe("A node that is lost in a migration", func() {
 	It("ends the target before the VMI when the source is out of service", func() {
 		declareOutOfService(lose(m.node("a"), corev1.ConditionUnknown))
 		target := ExpectExists(m.target(vmi, vmim))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		ExpectGone(own)
-		Expect(deleted(target)).To(BeTrue(), "what the target has may be older than the disks")
+		Expect(deleted(target)).To(BeTrue(), "the memory on the target may be older than the disks")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running), "the target's Pod may still run")
 		m.remove(target)
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 	})
 
-	It("leaves the guest at the source when the target is out of service", func() {
+	It("keeps the guest on the source when the target is out of service", func() {
 		target := ExpectExists(m.target(vmi, vmim))
 		declareOutOfService(lose(m.node("b"), corev1.ConditionUnknown))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		ExpectGone(target)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 		Expect(vmi.Status.NodeName).To(Equal(m.node("a")))

@@ -25,7 +25,7 @@ var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
 	var (
 		w   *world
 		vmi *v1.VirtualMachineInstance
-		// first is the Pod that is refused.
+		// first is the refused Pod.
 		first *corev1.Pod
 	)
 	BeforeEach(func() {
@@ -45,12 +45,12 @@ var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
 		return result
 	}
 
-	It("gets another one after a pause, and is handed over with it", func() {
+	It("gets another one after a pause, and is assigned with it", func() {
 		pause := refuse().RequeueAfter
 		Expect(pause).To(BeNumerically(">", 0))
 		w.expectQuiet(vmi)
 
-		w.pass(pause)
+		w.advance(pause)
 		w.expectReconciled(vmi, "delete Pod", "create Pod", "patch VirtualMachineInstance/status")
 		Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: "), HavePrefix("Normal SuccessfulCreate: ")))
 		Expect(ExpectExists(podOf(vmi)).UID).NotTo(Equal(first.UID))
@@ -63,15 +63,15 @@ var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
 	})
 
-	It("says that it has no Pod before it deletes the one that it told of", func() {
-		w.pass(10 * time.Second)
+	It("reports that it has no Pod before it deletes the one in its status", func() {
+		w.advance(10 * time.Second)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
 		w.play(vmi, "node-1", builder.MakePodStatus().Refused(reason, message))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
 
-		By("an end of the controller between the two Pods")
+		By("the controller stopping between the two Pods")
 		w.writes.Fail = func(request string) error {
 			if request == "create Pod" {
 				return ErrInjected
@@ -87,7 +87,7 @@ var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
 	})
 
-	It("waits longer the longer it has been refused", func() {
+	It("doubles the pause", func() {
 		ago := func(d time.Duration) time.Duration {
 			ExpectExists(vmi)
 			for i := range vmi.Status.PhaseTransitionTimestamps {
@@ -104,11 +104,11 @@ var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
 		Expect(ago(time.Hour)).To(Equal(time.Minute))
 	})
 
-	It("waits for a Pod that somebody holds", func() {
+	It("waits for a Pod with a finalizer", func() {
 		pause := refuse().RequeueAfter
 		controllerutil.AddFinalizer(first, "example.com/hold")
 		Expect(k8sClient.Update(ctx, first)).To(Succeed())
-		w.pass(pause)
+		w.advance(pause)
 		_, err := w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(ExpectExists(first).DeletionTimestamp).NotTo(BeNil())
@@ -124,9 +124,9 @@ var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 	})
 
-	It("does not take the next Pod for that one while the cache is behind", func() {
+	It("does not mistake the next Pod for the refused one with a stale cache", func() {
 		pause := refuse().RequeueAfter
-		w.pass(pause)
+		w.advance(pause)
 		w.expectReconciled(vmi, "delete Pod", "create Pod", "patch VirtualMachineInstance/status")
 		next := ExpectExists(podOf(vmi)).UID
 		ExpectExists(vmi)
@@ -137,7 +137,7 @@ var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
 		Expect(ExpectExists(vmi).Status.Phase).NotTo(Equal(v1.Failed))
 	})
 
-	It("ends with its Pod when that had been handed over", func() {
+	It("ends with its Pod if that was assigned", func() {
 		w.play(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		w.play(vmi, "", builder.MakePodStatus().Refused(reason, message))
@@ -146,7 +146,7 @@ var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
 		Expect(vmi.Status.Reason).To(Equal(reason))
 	})
 
-	It("goes with its Pod when it is deleted", func() {
+	It("is removed with its Pod when it is deleted", func() {
 		refuse()
 		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
 		for range 2 {

@@ -25,7 +25,7 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-var _ = Describe("VirtualMachineInstance whose TPM or EFI variables last", func() {
+var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	var w *world
 	BeforeEach(func() { w = newWorld() })
 
@@ -58,7 +58,7 @@ var _ = Describe("VirtualMachineInstance whose TPM or EFI variables last", func(
 		w.expectQuiet(vmi)
 	})
 
-	It("shares the claim where the importer knows that the class can", func() {
+	It("shares the claim if the importer knows that the class supports it", func() {
 		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
 		profile := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "StorageProfile", "metadata": map[string]any{"name": class.Name},
@@ -76,13 +76,13 @@ var _ = Describe("VirtualMachineInstance whose TPM or EFI variables last", func(
 		Expect(w.expectState(vmi).Spec.AccessModes).To(ConsistOf(corev1.ReadWriteMany))
 	})
 
-	It("uses the same claim at the next start, and another one for a VM made anew", func() {
+	It("uses the same claim at the next start, and another one for a new VM of the name", func() {
 		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
 		vm, first := w.ofVM()
 		w.expectReconciled(first, "create PersistentVolumeClaim", "create Pod")
 		claim := w.expectState(first)
 		w.forget(first)
-		again := w.create(lasting().OwnedBy(vm))
+		again := w.create(persistent().OwnedBy(vm))
 		w.expectReconciled(again, "create Pod")
 		Expect(stateOf(ExpectExists(podOf(again)))).To(Equal(claim.Name))
 
@@ -93,14 +93,14 @@ var _ = Describe("VirtualMachineInstance whose TPM or EFI variables last", func(
 		Expect(stateOf(ExpectExists(podOf(other)))).NotTo(Equal(claim.Name))
 	})
 
-	It("owns the claim itself when no VM made it", func() {
+	It("owns the claim itself without a VM", func() {
 		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
-		vmi := w.create(lasting())
+		vmi := w.create(persistent())
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
 		Expect(metav1.IsControlledBy(w.expectState(vmi), vmi)).To(BeTrue())
 	})
 
-	It("makes no second claim while the cache is behind", func() {
+	It("creates no second claim with a stale cache", func() {
 		aClass(storagev1.VolumeBindingImmediate, asDefault)
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
@@ -109,7 +109,7 @@ var _ = Describe("VirtualMachineInstance whose TPM or EFI variables last", func(
 		w.expectQuiet(vmi)
 	})
 
-	It("takes a claim that was restored for it as it is", func() {
+	It("uses a restored claim as it is", func() {
 		_, vmi := w.ofVM()
 		restored := builder.MakePVC("from-a-backup").Namespace(w.ns).Bound("10Mi").Obj()
 		restored.Labels = map[string]string{"persistent-state-for": "vm"}
@@ -119,7 +119,7 @@ var _ = Describe("VirtualMachineInstance whose TPM or EFI variables last", func(
 		Expect(ExpectExists(restored).OwnerReferences).To(BeEmpty())
 	})
 
-	It("waits until the claim is bound where that needs no Pod, with the reason", func() {
+	It("waits until the claim is bound if that needs no Pod, with the reason", func() {
 		aClass(storagev1.VolumeBindingImmediate, asDefault)
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
@@ -129,7 +129,7 @@ var _ = Describe("VirtualMachineInstance whose TPM or EFI variables last", func(
 		Expect(w.events.take()).To(ContainElement(HavePrefix("Warning BackendStorageNotReady: ")))
 		w.expectQuiet(vmi)
 		ExpectGone(podOf(vmi))
-		Expect(w.usersOfClaim(ctx, claim)).To(ConsistOf(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}))
+		Expect(w.UsersOfClaim(ctx, claim)).To(ConsistOf(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}))
 
 		claim.Status.Phase = corev1.ClaimLost
 		ExpectStatus(claim)
@@ -143,7 +143,7 @@ var _ = Describe("VirtualMachineInstance whose TPM or EFI variables last", func(
 		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 	})
 
-	It("waits for a storage class, and takes the configured one", func() {
+	It("waits for a storage class, and uses the configured one", func() {
 		_, vmi := w.ofVM()
 		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(result.RequeueAfter).To(BeNumerically(">", 0))
@@ -165,7 +165,7 @@ var _ = Describe("VirtualMachineInstance whose TPM or EFI variables last", func(
 		Expect(w.expectState(vmi).Spec.StorageClassName).To(HaveValue(Equal("configured-" + w.ns)))
 	})
 
-	It("looks again for the class of its claim after somebody deleted it", func() {
+	It("reads the class of its claim again after it was deleted", func() {
 		class := aClass(storagev1.VolumeBindingImmediate, asDefault)
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
@@ -186,7 +186,7 @@ var _ = Describe("VirtualMachineInstance whose TPM or EFI variables last", func(
 		Expect(w.expectState(vmi).Spec.StorageClassName).To(HaveValue(Equal(chosen.Name)))
 	})
 
-	It("says why the claim cannot be made, and tries again", func() {
+	It("reports why the claim cannot be created, and retries", func() {
 		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
 		_, vmi := w.ofVM()
 		quota := apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), "x",
@@ -209,9 +209,9 @@ var _ = Describe("VirtualMachineInstance whose TPM or EFI variables last", func(
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod", "patch VirtualMachineInstance/status")
 	})
 
-	It("makes none for a VMI that cannot start, nor for state that does not last", func() {
+	It("creates none for a VMI that cannot start, nor for state that is not persistent", func() {
 		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
-		w.expectReconciled(w.create(lasting().PVC("root", "missing")), "patch VirtualMachineInstance/status")
+		w.expectReconciled(w.create(persistent().PVC("root", "missing")), "patch VirtualMachineInstance/status")
 		other := w.create(builder.MakeVMI("other").EFI().With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: ptr.To(true), Enabled: ptr.To(false)}
 		}))
@@ -219,7 +219,7 @@ var _ = Describe("VirtualMachineInstance whose TPM or EFI variables last", func(
 	})
 })
 
-// blindList finds no claims, as a cache that is behind.
+// blindList finds no claims, as a stale cache.
 type blindList struct{ client.Client }
 
 func (b blindList) List(c context.Context, list client.ObjectList, options ...client.ListOption) error {
@@ -229,24 +229,24 @@ func (b blindList) List(c context.Context, list client.ObjectList, options ...cl
 	return b.Client.List(c, list, options...)
 }
 
-// lasting is a VMI with a TPM and EFI variables that last.
-func lasting() *builder.VMI {
+// persistent is a VMI with a persistent TPM and EFI.
+func persistent() *builder.VMI {
 	return builder.MakeVMI("vm").EFI().With(func(vmi *v1.VirtualMachineInstance) {
 		vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: ptr.To(true)}
 		vmi.Spec.Domain.Firmware.Bootloader.EFI.Persistent = ptr.To(true)
 	})
 }
 
-// ofVM makes a VM and the VMI that its reconciler would make.
+// ofVM creates a VM and the VMI that its reconciler would create.
 func (w *world) ofVM() (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 	GinkgoHelper()
-	vm := builder.MakeVM("vm").Namespace(w.ns).Template(lasting()).Obj()
+	vm := builder.MakeVM("vm").Namespace(w.ns).Template(persistent()).Obj()
 	ExpectCreated(vm)
 	vm = ExpectExists(vm)
-	return vm, w.create(lasting().OwnedBy(vm))
+	return vm, w.create(persistent().OwnedBy(vm))
 }
 
-// forget takes a VMI and its Pod away, as after a stop.
+// forget removes a VMI and its Pod, as a stop does.
 func (w *world) forget(vmi *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
@@ -258,7 +258,7 @@ func (w *world) forget(vmi *v1.VirtualMachineInstance) {
 	w.events.take()
 }
 
-// expectState is the one claim with the state of a VMI.
+// expectState expects one state claim of a VMI and returns it.
 func (w *world) expectState(vmi *v1.VirtualMachineInstance) *corev1.PersistentVolumeClaim {
 	GinkgoHelper()
 	list := &corev1.PersistentVolumeClaimList{}
@@ -267,7 +267,7 @@ func (w *world) expectState(vmi *v1.VirtualMachineInstance) *corev1.PersistentVo
 	return &list.Items[0]
 }
 
-// stateOf is the claim with the state that a Pod uses.
+// stateOf is the state claim that a Pod uses.
 func stateOf(pod *corev1.Pod) string {
 	for _, volume := range pod.Spec.Volumes {
 		if volume.Name == launcherpod.StateVolume {
@@ -277,7 +277,7 @@ func stateOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// aClass makes a storage class for one spec.
+// aClass creates a storage class for one spec.
 func aClass(binding storagev1.VolumeBindingMode, change func(*storagev1.StorageClass)) *storagev1.StorageClass {
 	GinkgoHelper()
 	class := &storagev1.StorageClass{Provisioner: "csi.example", VolumeBindingMode: &binding}

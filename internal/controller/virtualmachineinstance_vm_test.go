@@ -19,7 +19,7 @@ var _ = Describe("VirtualMachineInstance of a VM", func() {
 	var w *world
 	BeforeEach(func() { w = newWorld() })
 
-	It("names the revision of its VM when it is handed over", func() {
+	It("names the revision of its VM when it is assigned", func() {
 		vm := builder.MakeVM("vm").UID("6a1a24a1-4061-4607-8bf4-000000000001").Obj()
 		vmi := w.create(builder.MakeVMI("vm").OwnedBy(vm).Annotation(v1.VirtualMachineGenerationAnnotation, "7"))
 		w.expectReconciled(vmi, "create Pod")
@@ -30,7 +30,7 @@ var _ = Describe("VirtualMachineInstance of a VM", func() {
 		Expect(vmi.Status.VirtualMachineRevisionName).To(Equal("revision-start-vm-6a1a24a1-4061-4607-8bf4-000000000001-7"))
 	})
 
-	It("passes on what virt-controller's flags name, and nothing that is the Pod's own", func() {
+	It("copies what virt-controller's flags name to the Pod, and nothing that is the Pod's own", func() {
 		config := w.Config.(fixedConfig)
 		config.LiveMetadata = podspec.LiveMetadata{
 			Annotations: []string{"acme.example/*", "kubevirt.io/domain"}, Labels: []string{"tier", v1.AppLabel, v1.CreatedByLabel},
@@ -55,7 +55,7 @@ var _ = Describe("VirtualMachineInstance of a VM", func() {
 		w.expectQuiet(vmi)
 	})
 
-	It("passes on what the descheduler reads, and takes it back", func() {
+	It("copies what the descheduler reads to the Pod, and removes it", func() {
 		const evict = "descheduler.alpha.kubernetes.io/evict"
 		vmi := w.create(builder.MakeVMI("vm").Annotation("note", "x"))
 		w.expectReconciled(vmi, "create Pod")

@@ -30,7 +30,6 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// What lies outside of the VMI and its Pod: the installation, the kubelet, the node.
 var _ = Describe("VirtualMachineInstance that depends on others", func() {
 	var w *world
 	BeforeEach(func() { w = newWorld() })
@@ -57,12 +56,12 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
 	})
 
-	It("gets the limits that a quota of its namespace demands, whenever the quota comes", func() {
+	It("gets the limits that a quota of its namespace demands, whenever the quota is created", func() {
 		vmi, other := w.create(builder.MakeVMI("vm").CPU(1, 2, 1)), w.create(builder.MakeVMI("other"))
 		w.expectReconciled(other, "create Pod")
 		Expect(ExpectExists(podOf(other)).Spec.Containers[0].Resources.Limits).NotTo(Or(HaveKey(corev1.ResourceCPU), HaveKey(corev1.ResourceMemory)))
 
-		// The API server refuses Pods by what a quota's status has, which the cluster's quota controller fills in.
+		// The API server refuses Pods according to the status of a quota, which the cluster's quota controller writes.
 		hard := corev1.ResourceList{corev1.ResourceLimitsMemory: resource.MustParse("64Gi"), corev1.ResourceLimitsCPU: resource.MustParse("64")}
 		quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "quota"}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}
 		ExpectCreated(quota)
@@ -70,13 +69,13 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 			corev1.ResourceLimitsMemory: resource.MustParse("0"), corev1.ResourceLimitsCPU: resource.MustParse("0"),
 		}
 		Expect(k8sClient.Status().Update(ctx, quota)).To(Succeed())
-		Expect(demands.Create(event.CreateEvent{Object: quota})).To(BeTrue())
-		Expect(w.underQuota(ctx, quota)).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}))
+		Expect(virtualmachineinstance.QuotaChanges.Create(event.CreateEvent{Object: quota})).To(BeTrue())
+		Expect(w.UnderQuota(ctx, quota)).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)}))
 
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.ns}}
 		label := fmt.Sprintf(`{"metadata":{"labels":{%q:"1.5"}}}`, v1.AutoMemoryLimitsRatioLabel)
 		Expect(k8sClient.Patch(ctx, namespace, client.RawPatch(types.MergePatchType, []byte(label)))).To(Succeed())
-		Eventually(func(g Gomega) { // the quota reaches the API server's own cache
+		Eventually(func(g Gomega) { // until the API server's own cache has the quota
 			_, err := w.reconcile(vmi)
 			g.Expect(err).NotTo(HaveOccurred())
 		}).Should(Succeed())
@@ -89,7 +88,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		}
 	})
 
-	It("looks again at what waits when a quota counts something else, and not when something is used", func() {
+	It("is reconciled when a quota counts something else, and not when its usage changes", func() {
 		quota := func(version, hard, used string) *corev1.ResourceQuota {
 			return &corev1.ResourceQuota{
 				ObjectMeta: metav1.ObjectMeta{ResourceVersion: version},
@@ -98,11 +97,11 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 			}
 		}
 		for want, after := range map[bool]*corev1.ResourceQuota{true: quota("2", "2Gi", "0"), false: quota("3", "1Gi", "1Gi")} {
-			Expect(demands.Update(event.UpdateEvent{ObjectOld: quota("1", "1Gi", "0"), ObjectNew: after})).To(Equal(want))
+			Expect(virtualmachineinstance.QuotaChanges.Update(event.UpdateEvent{ObjectOld: quota("1", "1Gi", "0"), ObjectNew: after})).To(Equal(want))
 		}
 	})
 
-	It("gets a limit of CPU where the cluster's administrator wants one", func() {
+	It("gets a limit of CPU if the cluster's configuration demands one", func() {
 		config := w.Config.Current()
 		for name, expected := range map[string]bool{w.ns: true, "another": false} {
 			config.AutoCPULimitNamespaces = labels.SelectorFromSet(labels.Set{corev1.LabelMetadataName: name})
@@ -114,7 +113,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		}
 	})
 
-	It("does not start without what nothing implements, and names it", func() {
+	It("does not start with fields that are not implemented, and names them", func() {
 		vmi := w.create(builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Devices.GPUs = []v1.GPU{{Name: "gpu", DeviceName: "vendor.example/gpu"}}
 		}))
@@ -144,7 +143,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 			Expect(ExpectExists(podOf(vmi)).Annotations).To(HaveKeyWithValue("k8s.v1.cni.cncf.io/networks", ContainSubstring("blue-net")))
 		})
 
-		It("says that the cluster has no Multus, and what it waits for", func() {
+		It("reports that the cluster has no Multus, and what it waits for", func() {
 			readsNetworks()
 			vmi := attached()
 			result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
@@ -170,7 +169,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		})
 	})
 
-	It("does not start with what no guest can have, and names it", func() {
+	It("does not start with values that are impossible, and names them", func() {
 		vmi := w.create(builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Devices.Watchdog = &v1.Watchdog{Name: "dog", WatchdogDevice: v1.WatchdogDevice{
 				I6300ESB: &v1.I6300ESBWatchdog{Action: "bark"}}}
@@ -183,7 +182,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		ExpectGone(podOf(vmi))
 	})
 
-	It("does not start with an annotation that nothing implements", func() {
+	It("does not start with an annotation that is not implemented", func() {
 		vmi := w.create(builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Annotations = map[string]string{v1.IgnitionAnnotation: "{}"}
 		}))
@@ -194,17 +193,17 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		ExpectGone(podOf(vmi))
 	})
 
-	It("gives every guest an address of its own on VSOCK", func() {
+	It("assigns every guest a VSOCK address of its own", func() {
 		guest := func(name string) *builder.VMI {
 			return builder.MakeVMI(name).With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.Devices.AutoattachVSOCK = ptr.To(true) })
 		}
 		w.Client = indexed{w.Client}
-		first := w.handedOver(guest("first"))
+		first := w.assigned(guest("first"))
 		Expect(first.Status.VSOCKCID).To(HaveValue(BeNumerically(">=", 3)))
 		second := w.create(guest("second"))
 		w.expectReconciled(second, "create Pod")
 		w.play(second, "node-1", builder.MakePodStatus().Running())
-		// The address that it would get belongs to another.
+		// Another VMI has the address that it would get.
 		first = ExpectExists(first)
 		first.Status.VSOCKCID = ptr.To(virtualmachineinstance.CIDOf(second.UID))
 		Expect(k8sClient.Status().Update(ctx, first)).To(Succeed())
@@ -212,7 +211,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		Expect(ExpectExists(second).Status.VSOCKCID).To(HaveValue(Equal(*first.Status.VSOCKCID + 1)))
 	})
 
-	It("does not mind the KubeVirt object going once there is a Pod", func() {
+	It("does not need the KubeVirt object once there is a Pod", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
 		w.events.take()
@@ -222,7 +221,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		w.expectQuiet(vmi)
 	})
 
-	Context("when the kubelet cannot make the Pod's sandbox", func() {
+	Context("when the kubelet cannot create the Pod's sandbox", func() {
 		const noSecret = `MountVolume.SetUp failed for volume "init-udata" : secret "nowhere" not found`
 		creating := func() *builder.PodStatus { return builder.MakePodStatus().Waiting("ContainerCreating", "") }
 		preparing := func() *v1.VirtualMachineInstance {
@@ -234,11 +233,11 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 			return vmi
 		}
 
-		It("names what is missing, and takes it back", func() {
+		It("names what is missing, and removes the message", func() {
 			vmi := preparing()
-			w.complain(vmi, "FailedMount", noSecret)
+			w.createPodEvent(vmi, "FailedMount", noSecret)
 			Expect(w.expectReconciled(vmi).RequeueAfter).To(BeNumerically(">", 0), "the next attempt may succeed")
-			w.pass(10 * time.Second)
+			w.advance(10 * time.Second)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 				"FailedMount", `secret "nowhere" not found`))
@@ -261,50 +260,50 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
 		})
 
-		It("is written once for all attempts of a while, and anew for another reason", func() {
+		It("is written once for all attempts within a time, and again for another reason", func() {
 			vmi := preparing()
-			w.pass(10 * time.Second)
+			w.advance(10 * time.Second)
 			shown := func() string {
 				GinkgoHelper()
 				return vmistatus.FindCondition(&ExpectExists(vmi).Status, v1.VirtualMachineInstanceSynchronized).Message
 			}
-			w.complain(vmi, "FailedCreatePodSandBox", `failed to setup network for sandbox "1a"`)
+			w.createPodEvent(vmi, "FailedCreatePodSandBox", `failed to setup network for sandbox "1a"`)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			w.events.take()
-			w.pass(time.Minute)
-			w.complain(vmi, "FailedCreatePodSandBox", `failed to setup network for sandbox "2b"`)
+			w.advance(time.Minute)
+			w.createPodEvent(vmi, "FailedCreatePodSandBox", `failed to setup network for sandbox "2b"`)
 			w.expectQuiet(vmi)
 			Expect(shown()).To(ContainSubstring("1a"))
-			w.pass(5 * time.Minute)
-			w.complain(vmi, "FailedCreatePodSandBox", `failed to setup network for sandbox "3c"`)
+			w.advance(5 * time.Minute)
+			w.createPodEvent(vmi, "FailedCreatePodSandBox", `failed to setup network for sandbox "3c"`)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(shown()).To(ContainSubstring("3c"))
 			w.events.take()
 
-			w.pass(time.Second)
-			w.complain(vmi, "FailedMount", noSecret)
+			w.advance(time.Second)
+			w.createPodEvent(vmi, "FailedMount", noSecret)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(shown()).To(ContainSubstring("nowhere"))
 			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FailedMount: ")))
 			w.expectQuiet(vmi)
 		})
 
-		It("does not mistake other events for that", func() {
+		It("ignores other events", func() {
 			vmi := preparing()
-			w.complain(vmi, "Unhealthy", "another matter")
+			w.createPodEvent(vmi, "Unhealthy", "another matter")
 			pod := ExpectExists(podOf(vmi))
 			ExpectCreated(&corev1.Event{
 				ObjectMeta:     metav1.ObjectMeta{Namespace: w.ns, Name: "earlier"},
 				InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: w.ns, Name: pod.Name, UID: "earlier"},
 				Type:           corev1.EventTypeWarning, Reason: "FailedMount", Message: noSecret,
 			})
-			w.pass(10 * time.Second)
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status") // that it takes its time
+			w.advance(10 * time.Second)
+			w.expectReconciled(vmi, "patch VirtualMachineInstance/status") // that it starts slowly
 			Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 		})
 	})
 
-	Context("when its node's agent falls silent", func() {
+	Context("when its node's agent is silent", func() {
 		var host *corev1.Node
 		BeforeEach(func() {
 			host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}}
@@ -317,8 +316,8 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 			Expect(k8sClient.Update(ctx, host)).To(Succeed())
 		}
 
-		It("says so for as long as it lasts, and leaves the guest alone", func() {
-			vmi := w.handedOverOn(host.Name, builder.MakeVMI("vm"))
+		It("reports that for as long as it lasts, and does not affect the guest", func() {
+			vmi := w.assignedTo(host.Name, builder.MakeVMI("vm"))
 			agent(vmi, running)
 			heard("true", time.Hour)
 			w.expectQuiet(vmi)
@@ -327,7 +326,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 
 			heard("false", node.Timeout)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-			Expect(ExpectExists(vmi).Status.Reason).To(Equal(ReasonNodeUnresponsive))
+			Expect(ExpectExists(vmi).Status.Reason).To(Equal(node.ReasonNodeUnresponsive))
 			Expect(vmi.Status.Phase).To(Equal(v1.Running))
 			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning NodeUnresponsive: Node " + host.Name + " does not respond")))
 			w.expectQuiet(vmi)
@@ -338,21 +337,21 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 			w.expectQuiet(vmi)
 		})
 
-		It("gives that as the reason when the Pod is gone as well", func() {
-			vmi := w.handedOverOn(host.Name, builder.MakeVMI("vm"))
+		It("has that as the reason when the Pod is gone as well", func() {
+			vmi := w.assignedTo(host.Name, builder.MakeVMI("vm"))
 			agent(vmi, running)
 			heard("false", node.Timeout)
 			Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
-			Expect(vmi.Status.Reason).To(Equal(ReasonNodeUnresponsive))
+			Expect(vmi.Status.Reason).To(Equal(node.ReasonNodeUnresponsive))
 			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning Stopped: ")))
 			w.expectQuiet(vmi)
 		})
 	})
 })
 
-// indexed finds VMIs by their address, as the manager's cache does. The API server has no such index.
+// indexed finds VMIs by their VSOCK address, as the manager's cache does: the API server has no such index.
 type indexed struct{ client.Client }
 
 // List implements client.Reader.

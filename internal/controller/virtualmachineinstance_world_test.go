@@ -22,39 +22,41 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// heard collects events as "Normal Reason: note".
-type heard struct {
+// recordedEvents is an event recorder that collects events as "Normal Reason: note".
+type recordedEvents struct {
 	mu     sync.Mutex
 	events []string
 }
 
 //nolint:revive // argument-limit: the signature is client-go's.
-func (h *heard) Eventf(_, _ runtime.Object, kind, reason, _, note string, args ...any) {
+func (h *recordedEvents) Eventf(_, _ runtime.Object, kind, reason, _, note string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.events = append(h.events, fmt.Sprintf("%s %s: %s", kind, reason, fmt.Sprintf(note, args...)))
 }
 
-// of is where events of another source go to, which is said behind them.
-type of struct {
-	*heard
+// fromSource is an event recorder that appends the source to the event.
+type fromSource struct {
+	*recordedEvents
 	source string
 }
 
-func (o of) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) { //nolint:revive // as the interface has it
-	o.heard.Eventf(regarding, related, kind, reason, action, note+" [%s]", append(slices.Clone(args), o.source)...)
+func (o fromSource) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) { //nolint:revive // argument-limit: as above
+	o.recordedEvents.Eventf(regarding, related, kind, reason, action, note+" [%s]", append(slices.Clone(args), o.source)...)
 }
 
-// agent is where events go whose source is the agent of a node.
-func (h *heard) agent(node string) events.EventRecorder { return of{h, "virt-handler on " + node} }
+// agent returns a recorder of events whose source is the agent of a node.
+func (h *recordedEvents) agent(node string) events.EventRecorder {
+	return fromSource{h, "virt-handler on " + node}
+}
 
-func (h *heard) take() []string {
+func (h *recordedEvents) take() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := h.events
@@ -66,13 +68,13 @@ type fixedConfig struct{ clusterconfig.Config }
 
 func (f fixedConfig) Current() clusterconfig.Config { return f.Config }
 
-func (f fixedConfig) Subscribe(tell func(clusterconfig.Config)) { tell(f.Config) }
+func (f fixedConfig) Subscribe(notify func(clusterconfig.Config)) { notify(f.Config) }
 
-// world is a VMI reconciler on the suite's API server, at a time that stands still.
+// world is a VMI reconciler with the suite's API server and a fake clock.
 type world struct {
-	*VirtualMachineInstanceReconciler
+	*virtualmachineinstance.Reconciler
 	writes *Writes
-	events *heard
+	events *recordedEvents
 	clock  *clocktesting.FakePassiveClock
 	ns     string
 }
@@ -81,10 +83,10 @@ func newWorld() *world {
 	config := clusterconfig.Default()
 	config.Images.Launcher = "registry.example/virt-launcher:v1"
 	config.DefaultArchitecture, config.KubeVirt = "amd64", "kubevirt"
-	w := &world{writes: NewWrites(), events: &heard{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
-	w.VirtualMachineInstanceReconciler = &VirtualMachineInstanceReconciler{
+	w := &world{writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
+	w.Reconciler = &virtualmachineinstance.Reconciler{
 		Client: w.writes, Live: asController, Recorder: w.events, AgentRecorder: w.events.agent, Config: fixedConfig{config}, Clock: w.clock,
-		Namespace: "kubevirt", DataVolumes: imports{datavolume.From(k8sClient)},
+		Namespace: "kubevirt", DataVolumes: imports{k8sClient},
 	}
 	return w
 }
@@ -100,7 +102,7 @@ func (w *world) reconcile(vmi *v1.VirtualMachineInstance) (ctrl.Result, error) {
 	return w.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)})
 }
 
-// expectReconciled reconciles once and says which writes that took.
+// expectReconciled reconciles once and expects the writes, in their order.
 func (w *world) expectReconciled(vmi *v1.VirtualMachineInstance, writes ...string) ctrl.Result {
 	GinkgoHelper()
 	result, err := w.reconcile(vmi)
@@ -109,15 +111,15 @@ func (w *world) expectReconciled(vmi *v1.VirtualMachineInstance, writes ...strin
 	return result
 }
 
-// expectQuiet says that there is nothing left to do.
+// expectQuiet reconciles once and expects neither a write nor an event.
 func (w *world) expectQuiet(vmi *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	w.expectReconciled(vmi)
 	Expect(w.events.take()).To(BeEmpty())
 }
 
-// complain makes an event about the launcher Pod, as the kubelet would.
-func (w *world) complain(vmi *v1.VirtualMachineInstance, reason, message string) {
+// createPodEvent creates an event about the launcher Pod, as the kubelet would.
+func (w *world) createPodEvent(vmi *v1.VirtualMachineInstance, reason, message string) {
 	GinkgoHelper()
 	pod := ExpectExists(podOf(vmi))
 	ExpectCreated(&corev1.Event{
@@ -129,8 +131,8 @@ func (w *world) complain(vmi *v1.VirtualMachineInstance, reason, message string)
 	})
 }
 
-// pass lets time go by.
-func (w *world) pass(d time.Duration) { w.clock.SetTime(w.clock.Now().Add(d)) }
+// advance advances the clock.
+func (w *world) advance(d time.Duration) { w.clock.SetTime(w.clock.Now().Add(d)) }
 
 func podOf(vmi *v1.VirtualMachineInstance) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace, Name: podspec.PodName(vmi)}}
@@ -158,13 +160,13 @@ func (w *world) play(vmi *v1.VirtualMachineInstance, node string, status *builde
 	return ExpectExists(podOf(vmi))
 }
 
-// handedOver leads a VMI to Scheduled on a node that does not exist.
-func (w *world) handedOver(b *builder.VMI) *v1.VirtualMachineInstance {
+// assigned creates a VMI and reconciles it until it is Scheduled, on a node that does not exist.
+func (w *world) assigned(b *builder.VMI) *v1.VirtualMachineInstance {
 	GinkgoHelper()
-	return w.handedOverOn("node-1", b)
+	return w.assignedTo("node-1", b)
 }
 
-func (w *world) handedOverOn(host string, b *builder.VMI) *v1.VirtualMachineInstance {
+func (w *world) assignedTo(host string, b *builder.VMI) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	vmi := w.create(b)
 	w.expectReconciled(vmi, "create Pod")
@@ -174,7 +176,7 @@ func (w *world) handedOverOn(host string, b *builder.VMI) *v1.VirtualMachineInst
 	return ExpectExists(vmi)
 }
 
-// agent writes a status as virt-handler would.
+// agent patches the status as virt-handler would.
 func agent(vmi *v1.VirtualMachineInstance, change func(*v1.VirtualMachineInstanceStatus)) {
 	GinkgoHelper()
 	before := ExpectExists(vmi).DeepCopy()

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -26,7 +27,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		vmi.Status.MigrationTransport = ""
 		ExpectStatus(vmi)
 		vmim := m.request(builder.MakeMigration("go", "vm").NodeSelector("rack", "7"))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationScheduling))
 		Expect(vmim.Finalizers).To(ConsistOf(v1.VirtualMachineInstanceMigrationFinalizer))
 		Expect(vmim.Labels).To(HaveKeyWithValue(v1.MigrationSelectorLabel, "vm"))
@@ -37,7 +38,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 			HaveKeyWithValue(v1.SupportedHostModelMigrationCPU+"Skylake", "true")))
 
 		m.play(target, "b", builder.MakePodStatus().Running())
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		state := ExpectExists(vmi).Status.MigrationState
 		Expect(state.MigrationUID).To(Equal(vmim.UID))
 		Expect([]string{state.SourceNode, state.SourcePod, state.TargetNode, state.TargetPod}).
@@ -45,7 +46,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(*state.VMIMConfigurationOptions.CompletionTimeoutPerGiB).To(BeEquivalentTo(150))
 		metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, v1.EvictionSourceAnnotation, "descheduler")
 		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Annotations).To(HaveKey(v1.EvictionSourceAnnotation))
 		Expect(vmi.Labels).To(And(HaveKeyWithValue(v1.NodeNameLabel, m.node("a")), HaveKeyWithValue(v1.MigrationTargetNodeNameLabel, m.node("b"))))
 		Expect(vmi.Status.ActivePods).To(HaveLen(2))
@@ -53,15 +54,15 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 
 		a := &agents{vmi: vmi}
 		a.prepare()
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationTargetReady))
 		a.act()
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationRunning))
 		Expect(deleted(source)).To(BeFalse())
 		a.complete()
 		a.act()
-		m.look(vmim)
+		m.reconcileAll(vmim)
 
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationSucceeded))
 		Expect(phasesOf(vmim)).To(Equal([]v1.VirtualMachineInstanceMigrationPhase{
@@ -85,13 +86,13 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 
 		// The Pod that the guest left ends, and is not the VMI's end. The guest's new Pod is.
 		m.world.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", lastWordMigrated))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		m.remove(source)
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 		Expect(vmi.Status.ActivePods).To(HaveLen(1))
 		m.play(target, "", builder.MakePodStatus().Terminated(0, "Completed", lastWordShutdown))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
 		Expect(vmi.Status.Reason).To(Equal("GuestShutdown"))
 	})
@@ -105,20 +106,20 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 			vmim, a := m.copying(vmi, builder.MakeMigration("go-"+string(rune('0'+i)), "vm"), host)
 			a.complete()
 			a.act()
-			m.look(vmim)
+			m.reconcileAll(vmim)
 			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationSucceeded))
 			Expect(ExpectExists(vmi).Status.NodeName).To(Equal(m.node(host)))
 
 			// The next one waits until nothing is left of this one.
 			next := m.request(builder.MakeMigration("early-"+string(rune('0'+i)), "vm"))
-			m.look(vmim, next)
+			m.reconcileAll(vmim, next)
 			Expect(ExpectExists(next).Status.Phase).To(Equal(v1.MigrationPending))
 			ExpectGone(m.target(vmi, next))
 			Expect(k8sClient.Delete(ctx, next)).To(Succeed())
-			m.look(next)
+			m.reconcileAll(next)
 			ExpectGone(next)
 			m.remove(left)
-			m.look(vmim)
+			m.reconcileAll(vmim)
 		}
 	})
 
@@ -128,7 +129,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		a.fail()
 		a.act()
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
 		Expect(m.told.take()).To(ContainElement("Warning FailedMigration: source node reported migration failed: the copy ended early"))
 		Expect(deleted(m.target(vmi, vmim))).To(BeTrue())
@@ -144,12 +145,12 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		a.targetDead = true
 		m.remove(m.target(vmi, vmim))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.MigrationState.AbortRequested).To(BeTrue())
 		// Nobody says that it failed before the source does: the guest may have left.
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationRunning))
 		a.act()
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 	})
@@ -163,10 +164,10 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		a.act()
 		m.remove(podOf(vmi))
 		m.writes.Stale = behind
-		Expect(m.reconcile(vmi)).To(HaveField("RequeueAfter", Equal(conflictRetry)))
+		Expect(m.reconcile(vmi)).To(HaveField("RequeueAfter", Equal(reconciler.ConflictRetry)))
 		Expect(deleted(m.target(vmi, vmim))).To(BeFalse())
 		m.writes.Stale = nil
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 		Expect(deleted(m.target(vmi, vmim))).To(BeFalse())
 	})
@@ -178,11 +179,11 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		a.complete()
 		a.sourceDead = true
 		m.world.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", lastWordMigrated))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.NodeName).To(Equal(m.node("b")))
 		a.act()
 		Expect(a.target).To(BeEquivalentTo(3), "the target's guest does not run")
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationSucceeded))
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 	})
@@ -193,12 +194,12 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		a.sourceDead = true
 		m.world.play(vmi, "", builder.MakePodStatus().Terminated(1, "Error", `{"reason":"GuestCrashed","message":"QEMU ended"}`))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		target := m.target(vmi, vmim)
 		Expect(deleted(target)).To(BeTrue())
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 		m.remove(target)
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 		Expect(vmi.Status.Reason).To(Equal("GuestCrashed"))
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
@@ -212,7 +213,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		a.sourceDead, a.targetDead = true, true
 		m.remove(m.target(vmi, vmim))
 		m.world.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", lastWordMigrated))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 		Expect(vmi.Status.Reason).To(Equal("LostInMigration"))
 	})
@@ -226,7 +227,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		a.write("virt-handler of the migration's source", func(s *v1.VirtualMachineInstanceMigrationState) { s.Mode = v1.MigrationPostCopy })
 		a.complete()
 		a.act()
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		return m, vmi, vmim
 	}
 
@@ -236,7 +237,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(deleted(podOf(vmi))).To(BeFalse())
 		// It goes when the guest does not need it any more.
 		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(deleted(podOf(vmi))).To(BeTrue())
 	})
 
@@ -244,7 +245,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		m, vmi, vmim := postCopied()
 		Expect(deleted(podOf(vmi))).To(BeFalse())
 		m.world.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", lastWordMigrated))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(deleted(podOf(vmi))).To(BeTrue())
 		Expect(deleted(m.target(vmi, vmim))).To(BeFalse())
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
@@ -255,21 +256,21 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		vmi := m.running("a", "vm")
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.MigrationState.AbortRequested).To(BeTrue())
 		Expect(deleted(podOf(vmi))).To(BeTrue())
 		a.act()
 		m.world.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", lastWordShutdown))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Finalizers).NotTo(BeEmpty())
 		m.remove(m.target(vmi, vmim))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
 		Expect(vmi.Finalizers).NotTo(BeEmpty(), "the Pod that its guest was in is still there")
 		m.remove(podOf(vmi))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		ExpectGone(vmi)
-		m.lookOnce(vmim)
+		m.reconcileOnce(vmim)
 		ExpectGone(vmim)
 	})
 
@@ -279,7 +280,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		vmim := builder.MakeMigration("go", "vm").Obj()
 		vmim.Namespace, vmim.Spec.Receive = m.ns, &v1.VirtualMachineInstanceMigrationTarget{MigrationID: "x"}
 		ExpectCreated(vmim)
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
 		Expect(m.told.take()).To(ConsistOf(And(HavePrefix("Warning FailedMigration: spec.receive: "), ContainSubstring("not implemented yet"))))
 	})
@@ -287,7 +288,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 	It("deletes a migration whose VMI is gone", func() {
 		m := newMigrations()
 		vmim := m.request(builder.MakeMigration("go", "vm"))
-		m.lookOnce(vmim)
+		m.reconcileOnce(vmim)
 		ExpectGone(vmim)
 	})
 
@@ -295,12 +296,12 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		vmim := m.request(builder.MakeMigration("go", "vm"))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		target := ExpectExists(m.target(vmi, vmim))
 		Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
 		vmim.Finalizers = nil
 		Expect(k8sClient.Patch(ctx, vmim, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
-		m.lookOnce(vmim)
+		m.reconcileOnce(vmim)
 		ExpectGone(target)
 	})
 
@@ -308,7 +309,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		vmim := m.request(builder.MakeMigration("go", "vm"))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		target := ExpectExists(m.target(vmi, vmim))
 		m.remove(target)
 		theirs := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: target.Name, Labels: target.Labels}, Spec: corev1.PodSpec{
@@ -316,7 +317,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		}}
 		ExpectCreated(theirs)
 		m.play(theirs, "b", builder.MakePodStatus().Running())
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
 		Expect(ExpectExists(vmi).Status.MigrationState).To(BeNil())
 		Expect(ExpectExists(theirs).DeletionTimestamp).To(BeNil())

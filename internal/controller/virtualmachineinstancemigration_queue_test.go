@@ -19,6 +19,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/migration/virtualmachineinstancemigration"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -40,8 +41,8 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		}
 	})
 
-	// begun are the migrations that have a Pod.
-	begun := func(vmims []*v1.VirtualMachineInstanceMigration) []string {
+	// started returns the names of the migrations that have a Pod.
+	started := func(vmims []*v1.VirtualMachineInstanceMigration) []string {
 		GinkgoHelper()
 		pods := &corev1.PodList{}
 		Expect(k8sClient.List(ctx, pods, client.HasLabels{v1.MigrationJobLabel})).To(Succeed())
@@ -58,27 +59,27 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		m := newMigrations()
 		vmims := m.requestMany(12, 3)
 		for _, vmim := range vmims {
-			m.lookOnce(vmim)
+			m.reconcileOnce(vmim)
 		}
 		for range 2 {
 			for _, vmim := range slices.Backward(vmims) {
 				// The cache knows of no other: each has a slot as far as it says.
 				m.cache.StaleList = &v1.VirtualMachineInstanceMigrationList{Items: []v1.VirtualMachineInstanceMigration{*ExpectExists(vmim)}}
-				m.lookOnce(vmim)
+				m.reconcileOnce(vmim)
 			}
 		}
 		m.cache.StaleList = nil
 		for _, vmim := range vmims {
-			m.lookOnce(vmim)
+			m.reconcileOnce(vmim)
 		}
-		Expect(begun(vmims)).To(HaveLen(5))
-		Expect(begun(vmims)).To(Equal([]string{"vm-00", "vm-01", "vm-02", "vm-03", "vm-04"}))
+		Expect(started(vmims)).To(HaveLen(5))
+		Expect(started(vmims)).To(Equal([]string{"vm-00", "vm-01", "vm-02", "vm-03", "vm-04"}))
 
 		// One that is over makes room for one that leaves the same node.
 		Expect(k8sClient.Delete(ctx, vmims[0])).To(Succeed())
-		m.look(vmims...)
-		Expect(begun(vmims)).To(HaveLen(5))
-		Expect(begun(vmims)).To(ContainElement("vm-05"))
+		m.reconcileAll(vmims...)
+		Expect(started(vmims)).To(HaveLen(5))
+		Expect(started(vmims)).To(ContainElement("vm-05"))
 	})
 
 	It("are not held up by Pods that only say that they are for a migration", func() {
@@ -103,27 +104,29 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		}
 		m.running("a", "vm")
 		vmim := m.request(builder.MakeMigration("vm", "vm"))
-		m.look(vmim)
-		Expect(begun([]*v1.VirtualMachineInstanceMigration{vmim})).To(ConsistOf("vm"))
+		m.reconcileAll(vmim)
+		Expect(started([]*v1.VirtualMachineInstanceMigration{vmim})).To(ConsistOf("vm"))
 	})
 
 	It("are not held up by guests whose node is lost", func() {
 		m := newMigrations()
 		vmims := m.requestMany(6, 6)
-		m.look(vmims...)
-		Expect(begun(vmims)).To(HaveLen(5))
-		waiting := slices.IndexFunc(vmims, func(vmim *v1.VirtualMachineInstanceMigration) bool { return !slices.Contains(begun(vmims), vmim.Name) })
-		lost := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: begun(vmims)[0]}})
+		m.reconcileAll(vmims...)
+		Expect(started(vmims)).To(HaveLen(5))
+		waiting := slices.IndexFunc(vmims, func(vmim *v1.VirtualMachineInstanceMigration) bool {
+			return !slices.Contains(started(vmims), vmim.Name)
+		})
+		lost := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: started(vmims)[0]}})
 		loseNode(lost)
-		m.look(vmims[waiting])
-		Expect(begun(vmims)).To(HaveLen(6))
+		m.reconcileAll(vmims[waiting])
+		Expect(started(vmims)).To(HaveLen(6))
 
 		By("and are looked at when that is known")
 		before := lost.DeepCopy()
 		before.Status.Conditions = nil
-		Expect(fallsSilent.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: lost})).To(BeTrue())
-		Expect(fallsSilent.Update(event.UpdateEvent{ObjectOld: lost, ObjectNew: before})).To(BeFalse())
-		Expect(fallsSilent.Update(event.UpdateEvent{ObjectOld: lost, ObjectNew: lost})).To(BeFalse())
+		Expect(virtualmachineinstancemigration.AgentSilent.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: lost})).To(BeTrue())
+		Expect(virtualmachineinstancemigration.AgentSilent.Update(event.UpdateEvent{ObjectOld: lost, ObjectNew: before})).To(BeFalse())
+		Expect(virtualmachineinstancemigration.AgentSilent.Update(event.UpdateEvent{ObjectOld: lost, ObjectNew: lost})).To(BeFalse())
 	})
 
 	It("are not held up by one whose VMI is gone and that somebody keeps", func() {
@@ -134,9 +137,11 @@ var _ = Describe("Migrations that wait", Serial, func() {
 			m.running(string(rune('a'+i)), name)
 			vmims = append(vmims, m.request(builder.MakeMigration(name, name)))
 		}
-		m.look(vmims...)
-		Expect(begun(vmims)).To(HaveLen(5))
-		waiting := slices.IndexFunc(vmims, func(vmim *v1.VirtualMachineInstanceMigration) bool { return !slices.Contains(begun(vmims), vmim.Name) })
+		m.reconcileAll(vmims...)
+		Expect(started(vmims)).To(HaveLen(5))
+		waiting := slices.IndexFunc(vmims, func(vmim *v1.VirtualMachineInstanceMigration) bool {
+			return !slices.Contains(started(vmims), vmim.Name)
+		})
 		kept := vmims[(waiting+1)%len(vmims)]
 		Expect(k8sClient.Patch(ctx, ExpectExists(kept), client.RawPatch("application/json-patch+json",
 			[]byte(`[{"op":"add","path":"/metadata/finalizers/-","value":"example.org/kept"}]`)))).To(Succeed())
@@ -146,11 +151,11 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
 		ExpectGone(vmi)
 		before := ExpectExists(kept).DeepCopy()
-		m.lookOnce(kept)
+		m.reconcileOnce(kept)
 		Expect(ExpectExists(kept).Status.Phase).To(Equal(v1.MigrationScheduling), "the test keeps no migration that takes a slot")
-		Expect(freesSlot.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: kept})).To(BeTrue(), "nobody is told")
-		m.look(vmims[waiting])
-		Expect(begun(vmims)).To(ContainElement(vmims[waiting].Name))
+		Expect(virtualmachineinstancemigration.FreesSlot.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: kept})).To(BeTrue(), "nobody is told")
+		m.reconcileAll(vmims[waiting])
+		Expect(started(vmims)).To(ContainElement(vmims[waiting].Name))
 	})
 
 	It("are not held up by one that never comes to an end", func() {
@@ -159,31 +164,33 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		vmims := m.requestMany(6, 6, func(b *builder.Migration) {
 			b.Annotation(v1.MigrationPendingPodTimeoutSecondsAnnotation, "2000000000")
 		})
-		m.look(vmims...)
-		waiting := slices.IndexFunc(vmims, func(vmim *v1.VirtualMachineInstanceMigration) bool { return !slices.Contains(begun(vmims), vmim.Name) })
-		wait := m.lookOnce(vmims[waiting]).RequeueAfter
+		m.reconcileAll(vmims...)
+		waiting := slices.IndexFunc(vmims, func(vmim *v1.VirtualMachineInstanceMigration) bool {
+			return !slices.Contains(started(vmims), vmim.Name)
+		})
+		wait := m.reconcileOnce(vmims[waiting]).RequeueAfter
 		Expect(wait).To(BeNumerically(">", 0))
-		Expect(begun(vmims)).To(HaveLen(5))
+		Expect(started(vmims)).To(HaveLen(5))
 		m.clock.SetTime(m.clock.Now().Add(wait))
-		m.look(vmims[waiting])
-		Expect(begun(vmims)).To(HaveLen(6))
+		m.reconcileAll(vmims[waiting])
+		Expect(started(vmims)).To(HaveLen(6))
 	})
 
 	It("give way to another namespace that has fewer", func() {
 		m, other := newMigrations(), newMigrations()
 		many := m.requestMany(7, 7)
-		m.look(many...)
-		Expect(begun(many)).To(HaveLen(5))
+		m.reconcileAll(many...)
+		Expect(started(many)).To(HaveLen(5))
 		other.running("a", "vm")
 		one := other.request(builder.MakeMigration("vm", "vm"))
-		other.look(one)
-		Expect(begun([]*v1.VirtualMachineInstanceMigration{one})).To(BeEmpty())
-		first := slices.IndexFunc(many, func(vmim *v1.VirtualMachineInstanceMigration) bool { return slices.Contains(begun(many), vmim.Name) })
+		other.reconcileAll(one)
+		Expect(started([]*v1.VirtualMachineInstanceMigration{one})).To(BeEmpty())
+		first := slices.IndexFunc(many, func(vmim *v1.VirtualMachineInstanceMigration) bool { return slices.Contains(started(many), vmim.Name) })
 		Expect(k8sClient.Delete(ctx, many[first])).To(Succeed())
-		m.look(many...)
-		Expect(begun(many)).To(HaveLen(4))
-		other.look(one)
-		Expect(begun([]*v1.VirtualMachineInstanceMigration{one})).To(ConsistOf("vm"))
+		m.reconcileAll(many...)
+		Expect(started(many)).To(HaveLen(4))
+		other.reconcileAll(one)
+		Expect(started([]*v1.VirtualMachineInstanceMigration{one})).To(ConsistOf("vm"))
 	})
 
 	It("begin by their priority, two for each node", func() {
@@ -199,19 +206,19 @@ var _ = Describe("Migrations that wait", Serial, func() {
 			vmims = append(vmims, m.request(b))
 		}
 		for _, vmim := range vmims {
-			m.lookOnce(vmim) // to Pending
+			m.reconcileOnce(vmim) // to Pending
 		}
-		m.look(vmims...)
-		Expect(begun(vmims)).To(Equal([]string{"vm-2", "vm-3"}))
+		m.reconcileAll(vmims...)
+		Expect(started(vmims)).To(Equal([]string{"vm-2", "vm-3"}))
 	})
 
 	It("are refused when another one of the VMI is under way", func() {
 		m := newMigrations()
 		m.running("a", "vm")
 		first := m.request(builder.MakeMigration("first", "vm"))
-		m.look(first)
+		m.reconcileAll(first)
 		second := m.request(builder.MakeMigration("second", "vm"))
-		m.look(second)
+		m.reconcileAll(second)
 		Expect(ExpectExists(second).Status.Phase).To(Equal(v1.MigrationFailed))
 		Expect(m.told.take()).To(ContainElement("Warning FailedMigration: VMI is not eligible for migration because another migration job is in progress."))
 		Expect(ExpectExists(first).Status.Phase).To(Equal(v1.MigrationScheduling))
@@ -229,13 +236,13 @@ var _ = Describe("Migrations that wait", Serial, func() {
 			return nil
 		}
 		for range 3 {
-			m.lookOnce(vmim)
+			m.reconcileOnce(vmim)
 		}
 		quota := v1.VirtualMachineInstanceMigrationRejectedByResourceQuota
 		Expect(ExpectExists(vmim)).To(haveMigrationCondition(quota, "exceeded quota: small"))
 		Expect(vmim.Status.Phase).To(Equal(v1.MigrationPending))
 		full = false
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationScheduling))
 		Expect(vmim).NotTo(haveMigrationCondition(quota, ""))
 		ExpectExists(m.target(vmi, vmim))
@@ -245,16 +252,16 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		failed := m.request(builder.MakeMigration("first", "vm").Annotation(v1.EvacuationMigrationAnnotation, "a"))
-		m.look(failed)
+		m.reconcileAll(failed)
 		m.remove(m.target(vmi, failed))
-		m.look(failed)
+		m.reconcileAll(failed)
 		Expect(ExpectExists(failed).Status.Phase).To(Equal(v1.MigrationFailed))
 		next := m.request(builder.MakeMigration("second", "vm").Annotation(v1.EvacuationMigrationAnnotation, "a"))
-		m.lookOnce(next)
-		Expect(m.lookOnce(next).RequeueAfter).To(BeNumerically("~", 20*time.Second, time.Second))
+		m.reconcileOnce(next)
+		Expect(m.reconcileOnce(next).RequeueAfter).To(BeNumerically("~", 20*time.Second, time.Second))
 		ExpectGone(m.target(vmi, next))
-		m.pass(21 * time.Second)
-		m.look(next)
+		m.advance(21 * time.Second)
+		m.reconcileAll(next)
 		ExpectExists(m.target(vmi, next))
 	})
 
@@ -267,18 +274,18 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		for _, vm := range []string{"vm-0", "vm-1"} {
 			vmi := m.running("a", vm)
 			failed := evacuation("failed-"+vm, vm)
-			m.look(failed)
+			m.reconcileAll(failed)
 			m.remove(m.target(vmi, failed))
-			m.look(failed)
+			m.reconcileAll(failed)
 			vmims = append(vmims, evacuation("again-"+vm, vm))
 		}
 		m.running("a", "vm-2")
 		vmims = append(vmims, m.request(builder.MakeMigration("patient", "vm-2")))
-		m.look(vmims...)
-		Expect(begun(vmims)).To(Equal([]string{"patient"}))
-		m.pass(21 * time.Second)
-		m.look(vmims...)
-		Expect(begun(vmims)).To(Equal([]string{"again-vm-0", "patient"}))
+		m.reconcileAll(vmims...)
+		Expect(started(vmims)).To(Equal([]string{"patient"}))
+		m.advance(21 * time.Second)
+		m.reconcileAll(vmims...)
+		Expect(started(vmims)).To(Equal([]string{"again-vm-0", "patient"}))
 	})
 
 	It("leave five that are over to be looked at", func() {
@@ -286,9 +293,9 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		vmi := m.running("a", "vm")
 		for i := range 7 {
 			vmim := m.request(builder.MakeMigration(fmt.Sprintf("go-%d", i), "vm"))
-			m.look(vmim)
+			m.reconcileAll(vmim)
 			m.remove(m.target(vmi, vmim))
-			m.look(vmim)
+			m.reconcileAll(vmim)
 			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
 		}
 		list := &v1.VirtualMachineInstanceMigrationList{}
@@ -305,15 +312,15 @@ var _ = Describe("Migrations that wait", Serial, func() {
 				b.Annotation(annotation, seconds)
 			}
 			vmim := m.request(b)
-			m.look(vmim)
+			m.reconcileAll(vmim)
 			target := m.target(vmi, vmim)
 			m.play(target, "", status)
 			created := ExpectExists(target).CreationTimestamp.Time
 			m.clock.SetTime(created.Add(patience - time.Second))
-			Expect(m.lookOnce(vmim).RequeueAfter).To(BeNumerically("~", time.Second, 10*time.Millisecond))
+			Expect(m.reconcileOnce(vmim).RequeueAfter).To(BeNumerically("~", time.Second, 10*time.Millisecond))
 			Expect(deleted(target)).To(BeFalse())
 			m.clock.SetTime(created.Add(patience))
-			m.look(vmim)
+			m.reconcileAll(vmim)
 			Expect(deleted(target)).To(BeTrue())
 			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
 			Expect(m.told.take()).To(ContainElement(ContainSubstring(message)))
@@ -333,13 +340,13 @@ var _ = Describe("Migrations that wait", Serial, func() {
 			vmi := m.running("a", "vm")
 			vmim, a := reach(m, vmi)
 			Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
-			m.look(vmim)
+			m.reconcileAll(vmim)
 			if a != nil {
 				Expect(ExpectExists(vmi).Status.MigrationState.AbortRequested).To(BeTrue())
 				Expect(ExpectExists(vmim)).To(haveMigrationCondition(v1.VirtualMachineInstanceMigrationAbortRequested, ""))
 				Expect(m.told.take()).To(ContainElement("Normal SuccessfulAbortMigration: Migration is ready to be canceled by virt-handler."))
 				a.act()
-				m.look(vmim)
+				m.reconcileAll(vmim)
 			}
 			ExpectGone(vmim)
 			Expect(m.told.take()).To(ContainElement(HavePrefix("Warning FailedMigration: ")))
@@ -350,20 +357,20 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Entry("before they have begun", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
 			agent(vmi, func(s *v1.VirtualMachineInstanceStatus) { s.Phase = v1.Scheduled })
 			vmim := m.request(builder.MakeMigration("go", "vm"))
-			m.look(vmim)
+			m.reconcileAll(vmim)
 			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPending))
 			agent(vmi, running)
 			return vmim, nil
 		}),
 		Entry("while their Pod looks for a node", func(m *migrations, _ *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
 			vmim := m.request(builder.MakeMigration("go", "vm"))
-			m.look(vmim)
+			m.reconcileAll(vmim)
 			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationScheduling))
 			return vmim, nil
 		}),
 		Entry("when their Pod has just begun to run", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
 			vmim := m.request(builder.MakeMigration("go", "vm"))
-			m.look(vmim)
+			m.reconcileAll(vmim)
 			m.play(m.target(vmi, vmim), "b", builder.MakePodStatus().Running())
 			return vmim, nil
 		}),
@@ -373,7 +380,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Entry("when the target is ready", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
 			vmim, a := m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 			a.prepare()
-			m.look(vmim)
+			m.reconcileAll(vmim)
 			return vmim, a
 		}),
 		Entry("while the guest's memory is on its way", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
@@ -387,9 +394,9 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		a.complete()
 		Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		a.act()
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		ExpectGone(vmim)
 		Expect(ExpectExists(vmi).Status.NodeName).To(Equal(m.node("b")))
 		Expect(m.told.take()).To(ContainElement("Normal SuccessfulMigration: Source node reported migration succeeded"))
@@ -402,7 +409,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		vmim, _ := m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 		Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
 		m.cache.Stale = before
-		m.lookOnce(vmim)
+		m.reconcileOnce(vmim)
 		Expect(deleted(m.target(vmi, vmim))).To(BeFalse())
 		Expect(ExpectExists(vmi).Status.MigrationState.AbortRequested).To(BeTrue())
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPreparingTarget))
@@ -416,8 +423,8 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		target := m.target(vmi, vmim)
 		m.play(target, "", builder.MakePodStatus().Unschedulable("as it was"))
 		m.cache.Stale = before
-		m.pass(time.Hour)
-		m.lookOnce(vmim)
+		m.advance(time.Hour)
+		m.reconcileOnce(vmim)
 		Expect(deleted(target)).To(BeFalse())
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPreparingTarget))
 	})
@@ -434,11 +441,11 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(err).NotTo(HaveOccurred())
 		a.complete()
 		a.act()
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationRunning))
 		m.play(m.target(vmi, vmim), "", builder.MakePodStatus().Terminated(0, "Completed", lastWordShutdown))
 		m.remove(podOf(vmi))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationSucceeded))
 	})
 
@@ -467,7 +474,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 			}, metav1.Now())
 		})
 		vmim := m.request(builder.MakeMigration("go", "vm"))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
 		Expect(m.told.take()).To(ContainElement("Warning FailedMigration: Cannot migrate VMI, Reason: DisksNotLiveMigratable, Message: disk root is not shared"))
 	})

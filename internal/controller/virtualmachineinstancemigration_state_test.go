@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancemigration"
+	"github.com/vireo-project/vireo/internal/controller/migration/virtualmachineinstancemigration"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -34,10 +34,10 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		m = newMigrations()
 		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
 		m.host("a")
-		vm = builder.MakeVM("vm").Namespace(m.ns).Template(lasting()).Obj()
+		vm = builder.MakeVM("vm").Namespace(m.ns).Template(persistent()).Obj()
 		ExpectCreated(vm)
 		vm = ExpectExists(vm)
-		vmi = m.create(lasting().OwnedBy(vm))
+		vmi = m.create(persistent().OwnedBy(vm))
 		m.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
 		m.world.play(vmi, m.node("a"), builder.MakePodStatus().Running())
 		m.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
@@ -70,7 +70,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 			Expect(err).NotTo(HaveOccurred())
 		}
 		ExpectGone(vmi)
-		next := m.create(lasting().OwnedBy(vm))
+		next := m.create(persistent().OwnedBy(vm))
 		_, err := m.reconcile(next)
 		Expect(err).NotTo(HaveOccurred())
 		return stateOf(ExpectExists(podOf(next)))
@@ -104,7 +104,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 	It("gives the target a claim of its own, which is the VM's once the target owns the guest", func() {
 		source := podOf(vmi)
 		vmim := m.request(builder.MakeMigration("go", "vm"))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		claim := second(vmim)
 		Expect(claim.Name).To(And(HavePrefix("persistent-state-for-vm-"), Not(Equal(first.Name))))
 		Expect(claim.Labels).To(Equal(map[string]string{v1.MigrationNameLabel: "go"}), "a start must not find it")
@@ -119,13 +119,13 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 
 		target := ExpectExists(m.target(vmi, vmim))
 		m.play(target, "b", builder.MakePodStatus().Running())
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		state = ExpectExists(vmi).Status.MigrationState
 		Expect([]string{state.SourcePersistentStatePVCName, state.TargetPersistentStatePVCName}).To(Equal([]string{first.Name, claim.Name}))
 		a := &agents{vmi: vmi}
 		a.prepare()
 		a.act()
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(gone(first)).To(BeFalse())
 		Expect(ExpectExists(claim).Labels).NotTo(HaveKey(v1.PersistentStateLabel))
 
@@ -139,7 +139,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 			return out
 		}
 		Expect(names()).To(ConsistOf(claim.Name), "in the write that changed the owner")
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(claim).Labels).To(Equal(map[string]string{v1.PersistentStateLabel: "vm"}))
 		Expect(gone(first)).To(BeTrue())
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationSucceeded))
@@ -147,7 +147,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 
 		end(source, lastWordMigrated)
 		end(target, lastWordShutdown)
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		m.remove(source)
 		m.remove(target)
 		Expect(nextUses()).To(Equal(claim.Name))
@@ -158,7 +158,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		claim := second(vmim)
 		a.fail()
 		a.act()
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
 		Expect(gone(claim)).To(BeTrue())
 		Expect(gone(first)).To(BeFalse())
@@ -166,23 +166,23 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		By("and makes another one for the next migration")
 		m.remove(m.target(vmi, vmim))
 		again := m.request(builder.MakeMigration("again", "vm"))
-		m.look(again)
+		m.reconcileAll(again)
 		Expect(second(again).Name).NotTo(Equal(claim.Name))
 	})
 
 	It("takes the claim away with the Pod when it is given up before the agents have it", func() {
 		vmim := m.request(builder.MakeMigration("go", "vm"))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		claim := second(vmim)
 		Expect(k8sClient.Delete(ctx, ExpectExists(vmim))).To(Succeed())
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(gone(claim)).To(BeTrue())
 		Expect(gone(first)).To(BeFalse())
 	})
 
 	It("takes the claim away when somebody took the migration away by force", func() {
 		vmim := m.request(builder.MakeMigration("go", "vm"))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		claim := second(vmim)
 		takeAway(vmim)
 		Expect(gone(claim)).To(BeTrue())
@@ -231,7 +231,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		a.sourceDead, a.targetDead = true, true
 		end(source, lastWordMigrated)
 		end(target, lastWordShutdown)
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Reason).To(Equal(vmistatus.ReasonLostInMigration))
 		Expect(nextUses()).To(Equal(claim.Name))
 		Expect(gone(first)).To(BeTrue())
@@ -242,9 +242,9 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		claim, source := second(vmim), podOf(vmi)
 		a.sourceDead, a.targetDead = true, true
 		end(source, lastWordShutdown)
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		m.remove(m.target(vmi, vmim))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(nextUses()).To(Equal(first.Name))
 		Expect(gone(claim)).To(BeTrue())
 	})
@@ -258,16 +258,16 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		m.remove(source)
 		again := m.request(builder.MakeMigration("again", "vm"))
 		for range 3 {
-			m.lookOnce(vmim)
-			m.lookOnce(again)
+			m.reconcileOnce(vmim)
+			m.reconcileOnce(again)
 		}
 		ExpectGone(m.target(ExpectExists(vmi), again))
 		Expect(ExpectExists(again).Status.Phase).To(Equal(v1.MigrationPending))
 		claim := ExpectExists(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: vmi.Status.MigrationState.TargetPersistentStatePVCName}})
 		_, err := m.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(m.reconciler.ofState(ctx, ExpectExists(claim))).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(again)}))
-		m.look(again)
+		Expect(m.reconciler.OfState(ctx, ExpectExists(claim))).To(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(again)}))
+		m.reconcileAll(again)
 		Expect(second(again).Name).NotTo(Or(Equal(first.Name), Equal(claim.Name)))
 	})
 
@@ -276,17 +276,17 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		other.Labels = map[string]string{"persistent-state-for": "other"}
 		other.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 		ExpectCreated(other)
-		shared := m.handedOverOn(m.node("a"), builder.MakeVMI("other").EFI().With(func(vmi *v1.VirtualMachineInstance) {
-			vmi.Spec = lasting().Obj().Spec
+		shared := m.assignedTo(m.node("a"), builder.MakeVMI("other").EFI().With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.Spec = persistent().Obj().Spec
 		}))
 		agent(shared, running)
 		vmim := m.request(builder.MakeMigration("go-shared", "other"))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		target := ExpectExists(m.target(shared, vmim))
 		Expect(stateOf(target)).To(Equal("shared"))
 		Expect(target.Spec.Containers[0].Env).To(ContainElement(HaveField("Name", "SHARED_FILESYSTEM_PATHS")))
 		m.play(target, "b", builder.MakePodStatus().Running())
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		state := ExpectExists(shared).Status.MigrationState
 		Expect(state.TargetPersistentStatePVCName).To(Equal("shared"))
 		Expect(vmistatus.MovesState(state)).To(BeFalse())
@@ -301,12 +301,12 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		}
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		for range 3 {
-			m.lookOnce(vmim)
+			m.reconcileOnce(vmim)
 		}
 		Expect(ExpectExists(vmim)).To(haveMigrationCondition(v1.VirtualMachineInstanceMigrationRejectedByResourceQuota, "exceeded quota"))
 		ExpectGone(m.target(vmi, vmim))
 		m.cache.Fail = nil
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		second(vmim)
 	})
 })

@@ -24,7 +24,7 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 		GinkgoHelper()
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.node("a"), Labels: labels}}
 		Expect(client.IgnoreAlreadyExists(k8sClient.Create(ctx, node))).To(Succeed())
-		vmi := m.handedOverOn(m.node("a"), b)
+		vmi := m.assignedTo(m.node("a"), b)
 		agent(vmi, running)
 		return ExpectExists(vmi)
 	}
@@ -42,7 +42,7 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 		}}}}
 		Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
 		vmim := m.request(builder.MakeMigration("go", "vm"))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(m.target(vmi, vmim)).Spec.Volumes).To(ContainElement(HaveField("VolumeSource.Image",
 			And(Not(BeNil()), HaveField("Reference", "registry:5000/os@"+digest)))))
 	})
@@ -51,21 +51,21 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 		const intel = v1.CPUModelVendorLabel + "Intel"
 		vmi := runs(builder.MakeVMI("vm").With(model("Penryn")), map[string]string{intel: "true"})
 		vmim := m.request(builder.MakeMigration("go", "vm"))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(m.target(vmi, vmim)).Spec.NodeSelector).To(HaveKeyWithValue(intel, "true"))
 	})
 
 	It("is the same CPU for a guest that sees its node's", func() {
 		vmi := runs(builder.MakeVMI("vm").With(model(v1.CPUModeHostPassthrough)), map[string]string{v1.HostModelCPULabel + "Skylake": "true"})
 		vmim := m.request(builder.MakeMigration("go", "vm"))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(m.target(vmi, vmim)).Spec.NodeSelector).To(HaveKeyWithValue(v1.HostModelCPULabel+"Skylake", "true"))
 	})
 
 	It("is any node for a guest with a CPU of its own whose node says nothing", func() {
 		vmi := runs(builder.MakeVMI("vm").With(model("Penryn")), nil)
 		vmim := m.request(builder.MakeMigration("go", "vm"))
-		m.look(vmim)
+		m.reconcileAll(vmim)
 		Expect(ExpectExists(m.target(vmi, vmim)).Spec.NodeSelector).NotTo(HaveKey(HavePrefix(v1.CPUModelVendorLabel)))
 	})
 })

@@ -17,7 +17,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/migration"
+	"github.com/vireo-project/vireo/internal/controller/migration/virtualmachineinstancemigration"
+	"github.com/vireo-project/vireo/internal/migration/protocol"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
@@ -32,8 +33,8 @@ const (
 // migrations are the reconcilers of migrations and of VMIs on the suite's API server, at a time that stands still.
 type migrations struct {
 	*world
-	reconciler *VirtualMachineInstanceMigrationReconciler
-	told       *heard
+	reconciler *virtualmachineinstancemigration.Reconciler
+	told       *recordedEvents
 	// cache is what the migrations' reconciler writes through and reads as its cache.
 	cache *Writes
 }
@@ -45,8 +46,8 @@ func newMigrations(configure ...func(*clusterconfig.Config)) *migrations {
 		change(&config)
 	}
 	w.Config = fixedConfig{config}
-	m := &migrations{world: w, told: &heard{}, cache: NewWrites()}
-	m.reconciler = &VirtualMachineInstanceMigrationReconciler{
+	m := &migrations{world: w, told: &recordedEvents{}, cache: NewWrites()}
+	m.reconciler = &virtualmachineinstancemigration.Reconciler{
 		Client: m.cache, Live: asController, Recorder: m.told, Config: fixedConfig{config}, Clock: w.clock,
 	}
 	DeferCleanup(m.forget)
@@ -73,7 +74,7 @@ func (m *migrations) node(name string) string { return m.ns + "-" + name }
 func (m *migrations) running(node, name string) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	m.host(node)
-	vmi := m.handedOverOn(m.node(node), builder.MakeVMI(name))
+	vmi := m.assignedTo(m.node(node), builder.MakeVMI(name))
 	agent(vmi, running)
 	return ExpectExists(vmi)
 }
@@ -109,8 +110,8 @@ func (m *migrations) requestMany(guests, nodes int, changes ...func(*builder.Mig
 	return vmims
 }
 
-// look has both reconcilers look until neither has anything to do.
-func (m *migrations) look(vmims ...*v1.VirtualMachineInstanceMigration) {
+// reconcileAll runs the VMI and the migration reconciler until neither writes anything.
+func (m *migrations) reconcileAll(vmims ...*v1.VirtualMachineInstanceMigration) {
 	GinkgoHelper()
 	for range 20 {
 		m.writes.Take()
@@ -119,7 +120,7 @@ func (m *migrations) look(vmims ...*v1.VirtualMachineInstanceMigration) {
 			vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: vmim.Spec.VMIName}}
 			_, err := m.reconcile(vmi)
 			Expect(err).NotTo(HaveOccurred())
-			m.lookOnce(vmim)
+			m.reconcileOnce(vmim)
 		}
 		if len(m.writes.Take())+len(m.cache.Take()) == 0 {
 			return
@@ -128,7 +129,8 @@ func (m *migrations) look(vmims ...*v1.VirtualMachineInstanceMigration) {
 	Fail("the reconcilers never come to rest")
 }
 
-func (m *migrations) lookOnce(vmim *v1.VirtualMachineInstanceMigration) ctrl.Result {
+// reconcileOnce runs the migration reconciler once.
+func (m *migrations) reconcileOnce(vmim *v1.VirtualMachineInstanceMigration) ctrl.Result {
 	GinkgoHelper()
 	result, err := m.reconciler.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmim)})
 	Expect(err).NotTo(HaveOccurred())
@@ -166,9 +168,9 @@ func (m *migrations) remove(pod *corev1.Pod) {
 func (m *migrations) handedToAgents(vmi *v1.VirtualMachineInstance, b *builder.Migration, node string) (*v1.VirtualMachineInstanceMigration, *agents) {
 	GinkgoHelper()
 	vmim := m.request(b)
-	m.look(vmim)
+	m.reconcileAll(vmim)
 	m.play(m.target(vmi, vmim), node, builder.MakePodStatus().Running())
-	m.look(vmim)
+	m.reconcileAll(vmim)
 	Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPreparingTarget))
 	return vmim, &agents{vmi: vmi}
 }
@@ -180,7 +182,7 @@ func (m *migrations) copying(vmi *v1.VirtualMachineInstance, b *builder.Migratio
 	a.prepare()
 	a.act()
 	Expect(a.copying).To(BeTrue())
-	m.look(vmim)
+	m.reconcileAll(vmim)
 	Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationRunning))
 	return vmim, a
 }
@@ -191,12 +193,12 @@ type agents struct {
 	// dead agents do nothing.
 	sourceDead, targetDead bool
 
-	source            migration.SourceDomain
-	target            migration.TargetDomain
+	source            protocol.SourceDomain
+	target            protocol.TargetDomain
 	copying, released bool
 }
 
-func (a *agents) record() migration.Record {
+func (a *agents) record() protocol.Record {
 	GinkgoHelper()
 	record, ok := vmistatus.MigrationRecord(&ExpectExists(a.vmi).Status)
 	Expect(ok).To(BeTrue())
@@ -221,10 +223,10 @@ func (a *agents) prepare() {
 
 // complete has libvirt hand the guest over, and fail has it give up.
 func (a *agents) complete() {
-	a.copying, a.source, a.target = false, migration.SourceHandedOver, migration.TargetComplete
+	a.copying, a.source, a.target = false, protocol.SourceMigrated, protocol.TargetComplete
 }
 
-func (a *agents) fail() { a.copying, a.target = false, migration.TargetAbsent }
+func (a *agents) fail() { a.copying, a.target = false, protocol.TargetAbsent }
 
 // act has both do all that they decide on.
 func (a *agents) act() {
@@ -236,7 +238,7 @@ func (a *agents) act() {
 			a.actSource()
 		}
 		if !a.targetDead {
-			for _, action := range migration.DecideTarget(migration.TargetView{Record: a.record(), Domain: a.target, Released: a.released}) {
+			for _, action := range protocol.DecideTarget(protocol.TargetView{Record: a.record(), Domain: a.target, Released: a.released}) {
 				a.do(action, true)
 			}
 			a.tellArrival()
@@ -252,54 +254,54 @@ func (a *agents) act() {
 // tellArrival has the target's agent say that the guest runs there.
 func (a *agents) tellArrival() {
 	GinkgoHelper()
-	if m := ExpectExists(a.vmi).Status.MigrationState; a.target == migration.TargetRunning && a.record().Owner == migration.Target && !m.Completed {
+	if m := ExpectExists(a.vmi).Status.MigrationState; a.target == protocol.TargetRunning && a.record().Owner == protocol.Target && !m.Completed {
 		a.write(vmistatus.MigrationTarget, func(s *v1.VirtualMachineInstanceMigrationState) { vmistatus.Complete(s, metav1.Now()) })
 	}
 }
 
 func (a *agents) actSource() {
 	GinkgoHelper()
-	for _, action := range migration.DecideSource(migration.SourceView{
-		Record: a.record(), Domain: a.source, Copying: a.copying, Prepared: a.vmi.Status.MigrationState.TargetNodeAddress != "",
+	for _, action := range protocol.DecideSource(protocol.SourceView{
+		Record: a.record(), Domain: a.source, Transferring: a.copying, TargetPrepared: a.vmi.Status.MigrationState.TargetNodeAddress != "",
 	}) {
 		a.do(action, false)
 	}
 }
 
-func (a *agents) do(action migration.Action, target bool) {
+func (a *agents) do(action protocol.Action, target bool) {
 	GinkgoHelper()
 	now := metav1.Now()
 	switch action {
-	case migration.Begin:
+	case protocol.Start:
 		a.write(vmistatus.MigrationSource, func(s *v1.VirtualMachineInstanceMigrationState) { s.StartTimestamp = &now })
-	case migration.Copy:
-		a.copying, a.target = true, migration.TargetReceiving
-	case migration.Cancel:
+	case protocol.Transfer:
+		a.copying, a.target = true, protocol.TargetReceiving
+	case protocol.Cancel:
 		a.fail()
-	case migration.GiveUp:
+	case protocol.RecordFailure:
 		a.write(vmistatus.MigrationSource, func(s *v1.VirtualMachineInstanceMigrationState) {
 			s.Failed, s.Completed, s.EndTimestamp, s.FailureReason = true, true, &now, "the copy ended early"
 		})
-	case migration.Release:
+	case protocol.Release:
 		a.released = true
-	case migration.Yield:
-		Expect(vmistatus.HandOver(ctx, k8sClient, ExpectExists(a.vmi))).To(Succeed())
-	case migration.Claim:
+	case protocol.TransferOwnership:
+		Expect(vmistatus.TransferOwnership(ctx, k8sClient, ExpectExists(a.vmi))).To(Succeed())
+	case protocol.TakeOwnership:
 		Expect(vmistatus.Claim(ctx, k8sClient, ExpectExists(a.vmi), now)).To(Succeed())
-	case migration.Run:
-		a.target = migration.TargetRunning
-	case migration.Destroy:
+	case protocol.Run:
+		a.target = protocol.TargetRunning
+	case protocol.Destroy:
 		if target {
-			a.target = migration.TargetAbsent
+			a.target = protocol.TargetAbsent
 		} else {
-			a.source = migration.SourceEnded
+			a.source = protocol.SourceEnded
 		}
 	default:
 		Fail(fmt.Sprintf("agents do not do action %d", action))
 	}
 }
 
-// deleted says that somebody deleted the Pod.
+// deleted reports whether somebody deleted the Pod.
 func deleted(pod *corev1.Pod) bool {
 	err := k8sClient.Get(ctx, client.ObjectKeyFromObject(pod), pod)
 	return err != nil || pod.DeletionTimestamp != nil

@@ -17,6 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/node"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancereplicaset"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
 )
@@ -141,7 +143,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			left := r.living()
 			Expect(left).To(HaveLen(2))
 
-			// One that stays is worth least now, in the cache as well.
+			// Another VMI is now first in the order of removal, in the cache as well.
 			stale := r.writes.StaleList.(*v1.VirtualMachineInstanceList)
 			for i := range stale.Items {
 				if stale.Items[i].Name == left[0].Name {
@@ -160,7 +162,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
 			Expect(k8sClient.Delete(ctx, &vmis[0])).To(Succeed())
 			r.writes.StaleList = &v1.VirtualMachineInstanceList{Items: vmis}
-			r.expectQuiet(set) // the event will tell
+			r.expectQuiet(set) // the VMI's event triggers the next reconciliation
 			r.writes.StaleList = &v1.VirtualMachineInstanceList{Items: vmis[1:]}
 			for range 3 {
 				_, err := r.reconcile(set)
@@ -176,7 +178,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		errs := make([]error, 4)
 		for i := range errs {
 			other := &replicaSets{writes: NewWrites(), events: r.events, ns: r.ns}
-			other.VirtualMachineInstanceReplicaSetReconciler = &VirtualMachineInstanceReplicaSetReconciler{
+			other.Reconciler = &virtualmachineinstancereplicaset.Reconciler{
 				Client: other.writes, Live: asController, Recorder: r.events,
 			}
 			group.Go(func() { _, errs[i] = other.reconcile(set) })
@@ -276,7 +278,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
 			play(&vmis[0], v1.Unknown, func(s *v1.VirtualMachineInstanceStatus) {
 				vmistatus.SetCondition(s, v1.VirtualMachineInstanceCondition{
-					Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionUnknown, Reason: ReasonNodeUnresponsive,
+					Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionUnknown, Reason: node.ReasonNodeUnresponsive,
 				}, metav1.Now())
 			})
 			r.expectReconciled(set, patchSetStatus)
@@ -342,7 +344,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
 			r.writes.Stale = ExpectExists(set).DeepCopy()
 			Expect(k8sClient.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
-			ExpectExists(&vmis[0]).OwnerReferences = nil // the garbage collector, which is not here
+			ExpectExists(&vmis[0]).OwnerReferences = nil // in place of the garbage collector, which envtest lacks
 			Expect(k8sClient.Update(ctx, &vmis[0])).To(Succeed())
 			_, err := r.reconcile(set)
 			Expect(err).NotTo(HaveOccurred())
@@ -400,7 +402,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "vmis"}}
 			quota.Spec.Hard = corev1.ResourceList{counted: resource.MustParse("2")}
 			ExpectCreated(quota)
-			// What the quota controller does, which is not here.
+			// In place of the quota controller, which envtest lacks.
 			quota.Status.Hard, quota.Status.Used = quota.Spec.Hard, corev1.ResourceList{counted: resource.MustParse("0")}
 			Expect(k8sClient.Status().Update(ctx, quota)).To(Succeed())
 
@@ -467,7 +469,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 	})
 })
 
-// expectQuietAfterEvents forgets what was told so far, and says that there is nothing left to do.
+// expectQuietAfterEvents drops the events so far, and expects that a reconciliation writes nothing.
 func (r *replicaSets) expectQuietAfterEvents(set *v1.VirtualMachineInstanceReplicaSet) {
 	GinkgoHelper()
 	r.events.take()

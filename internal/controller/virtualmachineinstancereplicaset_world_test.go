@@ -18,10 +18,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancereplicaset"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// Writes of a replica set's look.
+// Writes of a replica set's reconciliation.
 const (
 	createVMI      = "create VirtualMachineInstance"
 	deleteVMI      = "delete VirtualMachineInstance"
@@ -29,17 +30,17 @@ const (
 	patchSetStatus = "patch VirtualMachineInstanceReplicaSet/status"
 )
 
-// replicaSets is a replica set reconciler on the suite's API server, at a time that stands still.
+// replicaSets is a replica set reconciler on the suite's API server, with a clock that stands still.
 type replicaSets struct {
-	*VirtualMachineInstanceReplicaSetReconciler
+	*virtualmachineinstancereplicaset.Reconciler
 	writes *Writes
-	events *heard
+	events *recordedEvents
 	ns     string
 }
 
 func newReplicaSets() *replicaSets {
-	r := &replicaSets{writes: NewWrites(), events: &heard{}, ns: NewNamespace()}
-	r.VirtualMachineInstanceReplicaSetReconciler = &VirtualMachineInstanceReplicaSetReconciler{
+	r := &replicaSets{writes: NewWrites(), events: &recordedEvents{}, ns: NewNamespace()}
+	r.Reconciler = &virtualmachineinstancereplicaset.Reconciler{
 		Client: r.writes, Live: asController, Recorder: r.events, Clock: clocktesting.NewFakePassiveClock(time.Now()),
 	}
 	return r
@@ -56,7 +57,7 @@ func (r *replicaSets) reconcile(set *v1.VirtualMachineInstanceReplicaSet) (ctrl.
 	return r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(set)})
 }
 
-// expectReconciled reconciles once and says which writes that took.
+// expectReconciled reconciles once and expects these writes.
 func (r *replicaSets) expectReconciled(set *v1.VirtualMachineInstanceReplicaSet, writes ...string) {
 	GinkgoHelper()
 	_, err := r.reconcile(set)
@@ -64,7 +65,7 @@ func (r *replicaSets) expectReconciled(set *v1.VirtualMachineInstanceReplicaSet,
 	Expect(r.writes.Take()).To(Equal(writes))
 }
 
-// expectQuiet says that there is nothing left to do.
+// expectQuiet expects that a reconciliation writes nothing.
 func (r *replicaSets) expectQuiet(set *v1.VirtualMachineInstanceReplicaSet) {
 	GinkgoHelper()
 	r.expectReconciled(set)
@@ -79,13 +80,13 @@ func (r *replicaSets) list() []v1.VirtualMachineInstance {
 	return list.Items
 }
 
-// living returns the VMIs that are not on their way out.
+// living returns the VMIs that are not being deleted.
 func (r *replicaSets) living() []v1.VirtualMachineInstance {
 	GinkgoHelper()
 	return slices.DeleteFunc(r.list(), func(vmi v1.VirtualMachineInstance) bool { return vmi.DeletionTimestamp != nil })
 }
 
-// running leads a set to as many VMIs that run as it wants.
+// running brings a set to as many running VMIs as it wants.
 func (r *replicaSets) running(b *builder.ReplicaSet) (*v1.VirtualMachineInstanceReplicaSet, []v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	set := r.create(b)
@@ -101,7 +102,7 @@ func (r *replicaSets) running(b *builder.ReplicaSet) (*v1.VirtualMachineInstance
 	return ExpectExists(set), r.list()
 }
 
-// hold puts a finalizer on all VMIs, as their own has in the product: they stay until their Pods are finished.
+// hold adds a finalizer to all VMIs, as virt-controller does: they exist until their Pods have finished.
 func (r *replicaSets) hold() {
 	GinkgoHelper()
 	for _, vmi := range r.list() {
@@ -124,7 +125,7 @@ func (r *replicaSets) change(set *v1.VirtualMachineInstanceReplicaSet, change fu
 	Expect(k8sClient.Update(ctx, set)).To(Succeed())
 }
 
-// label changes a VMI's label by which it belongs to a set; "" takes it off.
+// label changes the label by which a VMI belongs to a set; "" removes it.
 func label(vmi *v1.VirtualMachineInstance, set string) {
 	GinkgoHelper()
 	ExpectExists(vmi)

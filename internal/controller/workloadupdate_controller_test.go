@@ -20,6 +20,8 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/migration/workloadupdate"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -35,9 +37,9 @@ type upgrade struct {
 	node   string
 	kv     *v1.KubeVirt
 	writes *Writes
-	events *heard
+	events *recordedEvents
 	clock  *adjustable
-	r      *WorkloadUpdateReconciler
+	r      *workloadupdate.Reconciler
 	// deployment identifies what this build installs.
 	deployment string
 }
@@ -63,7 +65,7 @@ func (n namespaced) List(c context.Context, list client.ObjectList, options ...c
 
 func newUpgrade(methods ...v1.WorkloadUpdateMethod) *upgrade {
 	GinkgoHelper()
-	u := &upgrade{ns: NewInstallNamespace(), writes: NewWrites(), events: &heard{}, clock: &adjustable{time.Now().Truncate(time.Second)}, deployment: "deployment-2"}
+	u := &upgrade{ns: NewInstallNamespace(), writes: NewWrites(), events: &recordedEvents{}, clock: &adjustable{time.Now().Truncate(time.Second)}, deployment: "deployment-2"}
 	u.node = u.ns + "-node-1"
 	for _, name := range []string{u.node, u.ns + "-node-2"} {
 		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.NodeSchedulable: "true", corev1.LabelArchStable: "amd64"}}}
@@ -88,7 +90,7 @@ func (u *upgrade) configure() {
 		Launcher: newLauncher, Handler: "registry.example/virt-handler:v2", API: "registry.example/virt-api:v2",
 	}))
 	Expect(store.Set(ExpectExists(u.kv))).To(Succeed())
-	u.r = &WorkloadUpdateReconciler{
+	u.r = &workloadupdate.Reconciler{
 		Client: namespaced{u.writes, u.ns}, Live: asController, Recorder: u.events, Config: store, Namespace: u.ns, Clock: u.clock,
 		DeploymentID: func(*v1.KubeVirt) (string, error) { return u.deployment, nil },
 	}
@@ -126,7 +128,7 @@ func (u *upgrade) guest(name string, migratable bool, changes ...func(*v1.Virtua
 func (u *upgrade) pod(vmi *v1.VirtualMachineInstance) *corev1.Pod {
 	GinkgoHelper()
 	pod := podOf(vmi)
-	metav1.SetMetaDataLabel(&pod.ObjectMeta, v1.AppLabel, "virt-launcher")
+	metav1.SetMetaDataLabel(&pod.ObjectMeta, v1.AppLabel, launcherpod.AppLabelValue)
 	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)}
 	pod.Spec.NodeName = u.node
 	pod.Spec.Containers = []corev1.Container{{Name: "compute", Image: oldLauncher}}
@@ -363,7 +365,7 @@ var _ = Describe("Workload updates", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodEvict)
 		pod := u.pod(u.guest("vm", false))
 		budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: u.ns, Name: "keep"}, Spec: policyv1.PodDisruptionBudgetSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1.AppLabel: "virt-launcher"}}, MinAvailable: ptr.To(intstr.FromInt32(1)),
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1.AppLabel: launcherpod.AppLabelValue}}, MinAvailable: ptr.To(intstr.FromInt32(1)),
 		}}
 		ExpectCreated(budget)
 		budget.Status.ObservedGeneration = 1

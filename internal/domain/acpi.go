@@ -12,7 +12,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// configureACPITables adds the firmware tables that carry licenses of Windows.
+// configureACPITables adds the ACPI tables SLIC and MSDM, which contain licenses of Windows.
 func configureACPITables(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
 	firmware := vmi.Spec.Domain.Firmware
 	if firmware == nil || firmware.ACPI == nil {

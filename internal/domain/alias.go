@@ -9,13 +9,13 @@ import (
 	"libvirt.org/go/libvirtxml"
 )
 
-// aliasText is what libvirt lets an alias consist of. Source: libvirt src/conf/device_conf.c,
+// aliasText matches the aliases that libvirt accepts. Source: libvirt src/conf/device_conf.c,
 // virDomainDeviceInfoParseXML.
 var aliasText = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// userAlias carries the name that the spec has for a device into the domain, where a person or a tool finds it again.
-// Names that libvirt could not take as an alias are not carried: KubeVirt's API sets no limits to them, and no guest
-// depends on them.
+// userAlias returns an alias with the device's name in the spec, by which people and tools find the device in the domain. It
+// returns nil for a name that libvirt does not accept: KubeVirt's API does not restrict names, and no guest depends on the
+// alias.
 func userAlias(kind, name string) *libvirtxml.DomainAlias {
 	if !aliasText.MatchString(name) {
 		return nil

@@ -9,10 +9,10 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// configureBalloon adds the balloon, through which the guest tells of its memory and gives free pages back.
+// configureBalloon adds the memory balloon, with which the guest reports statistics of its memory and returns free pages.
 func configureBalloon(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
 	if !enabled(vmi.Spec.Domain.Devices.AutoattachMemBalloon) {
-		// libvirt adds one where none is named.
+		// Without this, libvirt adds a balloon.
 		domain.Devices.MemBalloon = &libvirtxml.DomainMemBalloon{Model: "none"}
 		return nil
 	}
@@ -26,9 +26,9 @@ func configureBalloon(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvi
 	return nil
 }
 
-// reportsFreePages: huge pages are the guest's for good, so that there is nothing to give back. A guest that was promised its CPUs or its
-// latency does not spend them on that: each page that it takes again is a fault. KubeVirt's conditions (IsHighPerformanceVMI in
-// kubevirt.io/api core/v1).
+// reportsFreePages reports whether the guest returns free pages to the node. Huge pages are never returned. Guests with
+// dedicated CPUs or realtime guests do not return pages, because using a page again costs a page fault. The conditions are
+// KubeVirt's (IsHighPerformanceVMI in kubevirt.io/api core/v1).
 func reportsFreePages(vmi *v1.VirtualMachineInstance) bool {
 	memory := vmi.Spec.Domain.Memory
 	if memory != nil && memory.Hugepages != nil {

@@ -18,13 +18,12 @@ func bootOrder(order *uint) *libvirtxml.DomainDeviceBoot {
 	return &libvirtxml.DomainDeviceBoot{Order: *order}
 }
 
-// configureBootOrder has the firmware try the hard disks first when no device names an order, as libvirt does for KubeVirt: a
-// guest that was installed from a CD-ROM boots from its disk, wherever the CD-ROM is in the spec. KubeVirt's guests try the first
-// hard disk and nothing else. Here the CD-ROMs follow, so that a blank disk is installed, and last come the media that hold no
-// system: SeaBIOS goes no further than the first hard disk, bootable or not, and a cloud-init disk before the root disk would be
-// the end. With a device that names an order, only those that do are tried. docs/adr/0049
+// configureBootOrder sets a boot order if no device of the spec has one: hard disks, then CD-ROMs, then generated media such as
+// cloud-init. With hard disks first, a guest that was installed from a CD-ROM boots from its disk. KubeVirt's guests try the
+// first hard disk only; with CD-ROMs second, an empty disk can be installed. Generated media are last because SeaBIOS tries
+// only the first hard disk, and a cloud-init disk is not bootable. See docs/adr/0049.
 func configureBootOrder(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
-	if domain.OS != nil && domain.OS.Kernel != "" || namesBootOrder(&vmi.Spec.Domain.Devices) {
+	if domain.OS != nil && domain.OS.Kernel != "" || setsBootOrder(&vmi.Spec.Domain.Devices) {
 		return nil
 	}
 	media := generatedMedia(vmi)
@@ -45,21 +44,12 @@ func configureBootOrder(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirt
 	return nil
 }
 
-func namesBootOrder(devices *v1.Devices) bool {
-	for i := range devices.Disks {
-		if devices.Disks[i].BootOrder != nil {
-			return true
-		}
-	}
-	for i := range devices.Interfaces {
-		if devices.Interfaces[i].BootOrder != nil {
-			return true
-		}
-	}
-	return false
+func setsBootOrder(devices *v1.Devices) bool {
+	return slices.ContainsFunc(devices.Disks, func(d v1.Disk) bool { return d.BootOrder != nil }) ||
+		slices.ContainsFunc(devices.Interfaces, func(i v1.Interface) bool { return i.BootOrder != nil })
 }
 
-// generatedMedia are the aliases of the disks that are made from data of the cluster.
+// generatedMedia returns the aliases of the disks that the agent generates from objects of the cluster.
 func generatedMedia(vmi *v1.VirtualMachineInstance) map[string]bool {
 	media := map[string]bool{}
 	for i := range vmi.Spec.Volumes {

@@ -12,15 +12,15 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// ErrNotPrepared says that Facts lacks something that the VMI needs. It is the agent's to prepare and to try
-// again; every other error of Build is a *field.Error about the VMI, which only a change of the VMI mends.
+// ErrNotPrepared means that Facts lacks something that the VMI needs. The agent prepares it and tries again. Every other error
+// of Build is a *field.Error, which only a change of the VMI resolves.
 var ErrNotPrepared = errors.New("not prepared on the node")
 
-// configurator adds one device or concern to a domain. It reads the VMI and the facts and changes neither.
+// configurator adds one device or setting to a domain. It does not change the VMI or the facts.
 type configurator func(*v1.VirtualMachineInstance, Facts, *libvirtxml.Domain) error
 
-// configurators run in this order. Dedicated CPUs refer to what comes before them, and the last ones to all others:
-// controllers are counted from the devices that are there.
+// configurators run in this order. Those for dedicated CPUs read the results of earlier ones. The last ones read all devices,
+// for example to count the controllers that these need.
 var configurators = []configurator{
 	refuseUnsupported,
 	configureIdentity,
@@ -57,7 +57,7 @@ var configurators = []configurator{
 	placeOnRootComplex,
 }
 
-// Build makes the libvirt domain of a VMI. It returns every error that it finds, joined.
+// Build returns the libvirt domain of a VMI, or all errors, joined.
 func Build(vmi *v1.VirtualMachineInstance, facts Facts) (*libvirtxml.Domain, error) {
 	domain := &libvirtxml.Domain{Devices: &libvirtxml.DomainDeviceList{Emulator: Emulator}}
 	var errs []error
@@ -81,10 +81,10 @@ var (
 	featuresPath = domainPath.Child("features")
 )
 
-// enabled reads a switch that is on unless it says otherwise.
+// enabled returns the value of a flag whose default is true.
 func enabled(state *bool) bool { return state == nil || *state }
 
-// isTrue reads a switch that is off unless it says otherwise.
+// isTrue returns the value of a flag whose default is false.
 func isTrue(state *bool) bool { return state != nil && *state }
 
 func onOff(on bool) string {

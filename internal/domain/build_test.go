@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden domains of testdata instead of comparing with them")
 
-// goldenGuests are whole domains. The integration tests define and start what they leave in testdata.
+// goldenGuests are whole domains. The integration tests define and start the domains in testdata.
 var goldenGuests = map[string]func() *guest{
 	"minimal":  makeGuest,
 	"kvm":      func() *guest { return makeGuest().kvm().masquerade().containerDisk("root", v1.DiskBusVirtio) },
@@ -277,17 +277,17 @@ func TestEveryGoldenFileHasAGuest(t *testing.T) {
 	}
 	for _, file := range files {
 		if _, found := goldenGuests[strings.TrimSuffix(filepath.Base(file), ".xml")]; !found {
-			t.Errorf("%s is left from a guest that is no more", file)
+			t.Errorf("%s has no guest in goldenGuests", file)
 		}
 	}
 }
 
-func TestBuildLeavesItsInputAlone(t *testing.T) {
+func TestBuildDoesNotChangeItsInput(t *testing.T) {
 	for name, makeIt := range goldenGuests {
 		t.Run(name, func(t *testing.T) {
 			g, twin := makeIt(), makeIt()
 			built := g.build(t)
-			// What shares memory with the input would change it when the agent changes the domain.
+			// A domain that shares memory with the input would change it when the agent changes the domain.
 			for i := range built.Devices.Disks {
 				if boot := built.Devices.Disks[i].Boot; boot != nil {
 					boot.Order = 99
@@ -319,8 +319,8 @@ func TestBuildReportsAllErrors(t *testing.T) {
 	}
 }
 
-// Which fields there are is the business of fieldsupport and its tests.
-func TestRefusesWhatIsNotImplemented(t *testing.T) {
+// The tests of specsupport cover the list of unimplemented fields.
+func TestRefusesUnimplementedFields(t *testing.T) {
 	makeGuest().emptyDisk(diskOn("a", v1.DiskBusVirtio)).domainSpec(func(d *v1.DomainSpec) {
 		d.Devices.Disks[0].ChangedBlockTracking = ptr.To(true)
 	}).expectRefused(t, "spec.domain.devices.disks[0].changedBlockTracking", "not implemented")

@@ -22,13 +22,13 @@ import (
 
 const testUUID = "5d307ca9-b3ef-428c-8861-06e72d69f223"
 
-// guest builds a VMI together with the facts that an agent would have prepared for it.
+// guest builds a VMI and the facts that an agent would prepare for it.
 type guest struct {
 	vmi   *v1.VirtualMachineInstance
 	facts domain.Facts
 }
 
-// makeGuest is a guest with nothing but memory, on a node that emulates.
+// makeGuest returns a guest with nothing but memory, on a node without KVM.
 func makeGuest() *guest {
 	memory := resource.MustParse("64Mi")
 	return &guest{
@@ -228,7 +228,7 @@ func (g *guest) expectRefused(t *testing.T, path, hint string) {
 	}
 }
 
-// expectNotPrepared fails unless Build says that the agent has not prepared what path needs.
+// expectNotPrepared fails unless Build returns ErrNotPrepared for path.
 func (g *guest) expectNotPrepared(t *testing.T, path string) {
 	t.Helper()
 	_, err := domain.Build(g.vmi, g.facts)

@@ -9,11 +9,11 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// guestAgentChannel is the port that qemu-guest-agent opens in the guest.
+// guestAgentChannel is the name of the virtio-serial port that qemu-guest-agent opens in the guest.
 const guestAgentChannel = "org.qemu.guest_agent.0"
 
-// configureGuestAgentChannel always adds the guest agent's channel: whether an agent runs is the guest's
-// affair and may change. libvirt places its socket.
+// configureGuestAgentChannel adds the channel of the guest agent to every guest, because an agent can be installed at any time.
+// libvirt chooses the path of its socket.
 func configureGuestAgentChannel(_ *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	domain.Devices.Channels = []libvirtxml.DomainChannel{{
 		Source: &libvirtxml.DomainChardevSource{UNIX: &libvirtxml.DomainChardevSourceUNIX{}},

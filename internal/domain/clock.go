@@ -11,14 +11,14 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// clockReset keeps the guest's clock at UTC at every start, whatever an earlier run made of it.
+// clockReset sets the guest's clock to UTC at every start.
 const clockReset = "reset"
 
-// configureClock sets the guest's clock and timers; without a word about it the clock is UTC.
+// configureClock sets the guest's clock, by default UTC, and its timers.
 //
-// There is no timer tsc: KubeVirt adds one with a frequency that several nodes offer (status.topologyHints), so that a
-// guest which counts on the frequency can move. Here nothing finds such a frequency, the guest has its node's own, and
-// the condition LiveMigratable says why it stays.
+// It adds no timer tsc. KubeVirt adds one with a frequency that several nodes support (status.topologyHints), so that a guest
+// that depends on the frequency can be migrated. Vireo does not look for such a frequency: the guest has its node's, and the
+// condition LiveMigratable says why it cannot be migrated.
 func configureClock(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	domain.Clock = &libvirtxml.DomainClock{Offset: "utc"}
 	clock := vmi.Spec.Domain.Clock
@@ -44,7 +44,7 @@ func timers(in *v1.Timer) []libvirtxml.DomainTimer {
 	var out []libvirtxml.DomainTimer
 	add := func(name string, present *bool, tickPolicy, track string) {
 		timer := libvirtxml.DomainTimer{Name: name, Present: yesNo(enabled(present))}
-		// libvirt takes no policy for a timer that is not there.
+		// libvirt refuses a policy for an absent timer.
 		if enabled(present) {
 			timer.TickPolicy, timer.Track = tickPolicy, track
 		}

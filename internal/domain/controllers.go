@@ -4,12 +4,14 @@
 package domain
 
 import (
+	"slices"
+
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// configureControllers adds the controllers whose model matters. libvirt adds the others.
+// configureControllers adds the controllers that need a certain model. libvirt adds the others.
 func configureControllers(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	devices := domain.Devices
 	usb := "none"
@@ -20,7 +22,7 @@ func configureControllers(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvi
 	if len(devices.Channels) > 0 {
 		addController(devices, "virtio-serial", virtioModel(vmi))
 	}
-	// Disks are plugged into a running guest on the scsi bus, which must be there before.
+	// Disks are hotplugged on the SCSI bus, so its controller must exist.
 	if usesBus(devices, v1.DiskBusSCSI) || !vmi.Spec.Domain.Devices.DisableHotplug {
 		addController(devices, "scsi", virtioModel(vmi))
 	}
@@ -33,19 +35,10 @@ func addController(devices *libvirtxml.DomainDeviceList, kind, model string) {
 }
 
 func usesUSB(devices *libvirtxml.DomainDeviceList) bool {
-	for i := range devices.Inputs {
-		if devices.Inputs[i].Bus == string(v1.InputBusUSB) {
-			return true
-		}
-	}
-	return len(devices.RedirDevs) > 0 || usesBus(devices, v1.DiskBusUSB)
+	return len(devices.RedirDevs) > 0 || usesBus(devices, v1.DiskBusUSB) ||
+		slices.ContainsFunc(devices.Inputs, func(i libvirtxml.DomainInput) bool { return i.Bus == string(v1.InputBusUSB) })
 }
 
 func usesBus(devices *libvirtxml.DomainDeviceList, bus v1.DiskBus) bool {
-	for i := range devices.Disks {
-		if devices.Disks[i].Target.Bus == string(bus) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(devices.Disks, func(d libvirtxml.DomainDisk) bool { return d.Target.Bus == string(bus) })
 }

@@ -12,7 +12,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// controllersOf are the models of the controllers by type, without PCI's.
+// controllersOf returns the models of the controllers by type, without those of PCI.
 func controllersOf(domain *libvirtxml.Domain) map[string]string {
 	models := map[string]string{}
 	for _, controller := range domain.Devices.Controllers {

@@ -14,23 +14,24 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// featurePolicies are libvirt's; a feature that names none is required.
+// featurePolicies are libvirt's policies of a CPU feature. The default is require.
 var featurePolicies = []string{"force", "require", "optional", "disable", "forbid"}
 
-// deprecatedFeature is in libvirt's definitions of some Intel models, while newer CPUs and kernels lack it: a guest of such a model would
-// not start there. KubeVirt disables it for all named models, https://gitlab.com/libvirt/libvirt/-/issues/608.
+// deprecatedFeature is in libvirt's definitions of some Intel models, but newer CPUs and kernels lack it, so that a guest with
+// such a model would not start there. As in KubeVirt, it is disabled for all named models
+// (https://gitlab.com/libvirt/libvirt/-/issues/608).
 const deprecatedFeature = "mpx"
 
-// topology is what the guest sees of its CPUs.
+// topology is the guest's CPU topology.
 type topology struct{ sockets, maxSockets, cores, threads uint }
 
 func (t topology) vcpus() uint    { return t.sockets * t.cores * t.threads }
 func (t topology) maxVCPUs() uint { return t.maxSockets * t.cores * t.threads }
 
-// maxVCPUs is how many vCPUs QEMU gives a guest at most. Source: qemu docs/system/i386, the Q35 machine.
+// maxVCPUs is QEMU's limit for the vCPUs of a guest. Source: qemu docs/system/i386, the Q35 machine.
 const maxVCPUs = 4096
 
-// check refuses a topology of more vCPUs than there can be, before anything lists them: the agent would not have the memory.
+// check refuses a topology with too many vCPUs, before the agent builds a list of them that does not fit into its memory.
 func (t topology) check() error {
 	count := uint(1)
 	for _, factor := range []uint{t.maxSockets, t.cores, t.threads} {
@@ -43,7 +44,7 @@ func (t topology) check() error {
 	return nil
 }
 
-// topologyOf takes the topology from spec.domain.cpu, or as many sockets as the resources name CPUs.
+// topologyOf returns the topology of spec.domain.cpu. Without one, each CPU of the resources is a socket.
 func topologyOf(spec *v1.DomainSpec) topology {
 	cpu := v1.CPU{}
 	if spec.CPU != nil {
@@ -86,7 +87,7 @@ func configureCPU(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxm
 	return nil
 }
 
-// hotpluggableVCPUs lists every vCPU that the guest can have. Those of the first socket stay, as QEMU wants.
+// hotpluggableVCPUs lists all possible vCPUs. QEMU does not support unplugging those of the first socket.
 func hotpluggableVCPUs(t topology) *libvirtxml.DomainVCPUs {
 	list := &libvirtxml.DomainVCPUs{}
 	for id := range t.maxVCPUs() {
@@ -111,12 +112,12 @@ func cpuModel(spec *v1.DomainSpec, facts Facts) (*libvirtxml.DomainCPU, error) {
 	cpu := &libvirtxml.DomainCPU{}
 	switch {
 	case model == v1.CPUModeHostPassthrough && facts.Emulation:
-		// There is no CPU to pass through. The nearest is all that the emulation can do.
+		// There is no CPU to pass through: use all features of the emulation.
 		cpu.Mode = "maximum"
 	case model == v1.CPUModeHostPassthrough, model == v1.CPUModeHostModel:
 		cpu.Mode = model
 	default:
-		// The scheduler chose a node that has the model: another one must not take its place.
+		// The scheduler chose a node with this model, so libvirt must not replace it.
 		cpu.Mode, cpu.Match = "custom", "exact"
 		cpu.Model = &libvirtxml.DomainCPUModel{Value: model, Fallback: "forbid"}
 	}

@@ -55,7 +55,7 @@ func TestCPUHotplugTopology(t *testing.T) {
 	}})
 }
 
-// TestTooManyVCPUs: the agent lists the sockets that can be plugged, and any number of them can be asked for.
+// The agent lists all sockets that can be hotplugged, so their number must be limited.
 func TestTooManyVCPUs(t *testing.T) {
 	const many = 5000
 	for name, cpu := range map[string]v1.CPU{

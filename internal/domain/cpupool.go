@@ -5,24 +5,24 @@ package domain
 
 import "slices"
 
-// cpuPool hands out the CPUs that a Pod has for itself, so that what the guest takes for one core is one core of the
-// node where that is possible: its caches are shared by the threads that the guest believes to share them.
+// cpuPool allocates the dedicated CPUs of a Pod. Where possible, a core of the guest is a core of the node, so that the guest
+// knows which of its threads share caches.
 type cpuPool struct {
 	cells []poolCell
-	// threads is the number of threads of a core of the guest.
+	// threads is the number of threads in a core of the guest.
 	threads int
 }
 
-// poolCell is what is left of a NUMA cell.
+// poolCell has the free CPUs of a NUMA cell.
 type poolCell struct {
 	id uint
-	// cores are those of the node that still have room for a whole core of the guest.
+	// cores are the cores of the node with enough free CPUs for a core of the guest.
 	cores [][]uint
-	// rest are CPUs of cores that have none.
+	// rest are the free CPUs of the other cores.
 	rest []uint
 }
 
-// newCPUPool sorts the CPUs by cell and core. Without a topology they are taken for cores of one cell.
+// newCPUPool groups the CPUs by cell and core. Without a topology, each CPU is a core, and all are in one cell.
 func newCPUPool(cells []NUMACellFact, cpus []uint, threads uint) *cpuPool {
 	if len(cells) == 0 {
 		cells = []NUMACellFact{{}}
@@ -45,7 +45,7 @@ func newCPUPool(cells []NUMACellFact, cpus []uint, threads uint) *cpuPool {
 	return pool
 }
 
-// coresOf groups those of a cell's CPUs that may be used by core.
+// coresOf groups the usable CPUs of a cell by core.
 func coresOf(cell *NUMACellFact, usable []uint) [][]uint {
 	var cores [][]uint
 	seen := map[uint]bool{}
@@ -68,9 +68,9 @@ func coresOf(cell *NUMACellFact, usable []uint) [][]uint {
 	return cores
 }
 
-// take gives CPUs to a number of cores of the guest, in the order of its vCPUs: first whole cores, then CPUs of
-// different cores in one cell, and at last, unless the guest is to see the cells, CPUs of different cells. It returns how
-// many cores got none.
+// take allocates CPUs for a number of cores of the guest and returns them in the order of its vCPUs: first whole cores, then
+// CPUs of different cores in one cell, and then, unless strict, CPUs of different cells. missing is the number of cores without
+// CPUs.
 func (p *cpuPool) take(cores int, strict bool) (cpus []uint, missing int) {
 	for _, next := range []func(*poolCell) []uint{p.wholeCore, p.sameCell} {
 		for i := range p.cells {
@@ -121,7 +121,7 @@ func (p *cpuPool) sameCell(cell *poolCell) []uint {
 	return taken
 }
 
-// one takes a single CPU, from a core that is broken already if there is one.
+// one allocates a single CPU, if possible from a core that is partly allocated.
 func (p *cpuPool) one() (uint, bool) {
 	for i := range p.cells {
 		cell := &p.cells[i]
@@ -139,8 +139,8 @@ func (p *cpuPool) one() (uint, bool) {
 	return 0, false
 }
 
-// left takes all that nobody has.
-func (p *cpuPool) left() []uint {
+// remaining allocates all free CPUs.
+func (p *cpuPool) remaining() []uint {
 	var cpus []uint
 	for {
 		cpu, ok := p.one()

@@ -5,16 +5,17 @@ package domain
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/cpulist"
 )
 
-// configureDedicatedCPUs pins each vCPU to a CPU of its own, of those that the kubelet gave to the Pod. It comes after the
-// CPU, the memory and the I/O threads, which it refers to.
+// configureDedicatedCPUs pins each vCPU to one of the CPUs that the kubelet assigned to the Pod. It reads the results of the
+// configurators for CPU, memory and I/O threads.
 func configureDedicatedCPUs(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
 	if !vmi.IsCPUDedicated() {
 		return nil
@@ -29,21 +30,21 @@ func configureDedicatedCPUs(vmi *v1.VirtualMachineInstance, facts Facts, domain 
 	switch {
 	case missing > 0 && strict && uint(len(facts.CPUs)) >= t.vcpus():
 		return field.Invalid(cpuPath.Child("numa", "guestMappingPassthrough"), "{}", fmt.Sprintf("the Pod's CPUs %s lie in NUMA cells "+
-			"so that the threads of %d of the guest's cores would be in different ones: have fewer threads in a core", cpulist.Format(facts.CPUs...), missing))
+			"so that the threads of %d of the guest's cores would be in different ones: have fewer threads in a core", idList(facts.CPUs...), missing))
 	case missing > 0:
 		return field.Invalid(path, true, fmt.Sprintf("the Pod has the CPUs %s for itself and the guest needs %d",
-			cpulist.Format(facts.CPUs...), t.vcpus()))
+			idList(facts.CPUs...), t.vcpus()))
 	}
 	tune := &libvirtxml.DomainCPUTune{}
 	for vcpu, cpu := range pins {
-		tune.VCPUPin = append(tune.VCPUPin, libvirtxml.DomainCPUTuneVCPUPin{VCPU: uint(vcpu), CPUSet: cpulist.Format(cpu)})
+		tune.VCPUPin = append(tune.VCPUPin, libvirtxml.DomainCPUTuneVCPUPin{VCPU: uint(vcpu), CPUSet: idList(cpu)})
 	}
 	domain.CPUTune = tune
 	if err := pinEmulator(vmi, pool, pins, domain); err != nil {
 		return err
 	}
 	if domain.Features != nil && !facts.Emulation {
-		// The guest need not yield a CPU that nobody else wants.
+		// The guest need not yield a dedicated CPU.
 		if domain.Features.KVM == nil {
 			domain.Features.KVM = &libvirtxml.DomainFeatureKVM{}
 		}
@@ -52,8 +53,8 @@ func configureDedicatedCPUs(vmi *v1.VirtualMachineInstance, facts Facts, domain 
 	return nil
 }
 
-// pinEmulator gives QEMU's own thread the CPU that was asked for it, and says where the I/O threads run: beside it, on
-// CPUs that were asked for them, or on those of the vCPUs.
+// pinEmulator pins QEMU's main thread to a CPU of its own if the spec isolates it. It pins the I/O threads to the CPUs of the
+// supplemental pool, or else to the CPU of the main thread, or else to the CPUs of the vCPUs.
 func pinEmulator(vmi *v1.VirtualMachineInstance, pool *cpuPool, pins []uint, domain *libvirtxml.Domain) error {
 	tune := domain.CPUTune
 	if vmi.Spec.Domain.CPU.IsolateEmulatorThread {
@@ -61,13 +62,13 @@ func pinEmulator(vmi *v1.VirtualMachineInstance, pool *cpuPool, pins []uint, dom
 		if !ok {
 			return field.Invalid(cpuPath.Child("isolateEmulatorThread"), true, "the Pod has no CPU more than the guest has")
 		}
-		tune.EmulatorPin = &libvirtxml.DomainCPUTuneEmulatorPin{CPUSet: cpulist.Format(cpu)}
+		tune.EmulatorPin = &libvirtxml.DomainCPUTuneEmulatorPin{CPUSet: idList(cpu)}
 	}
 	if domain.IOThreads == 0 {
 		return nil
 	}
 	var sets [][]uint
-	switch own := pool.left(); {
+	switch own := pool.remaining(); {
 	case hasSupplementalPool(&vmi.Spec.Domain) && len(own) > 0:
 		sets = spread(own, int(domain.IOThreads))
 	case tune.EmulatorPin != nil:
@@ -80,7 +81,7 @@ func pinEmulator(vmi *v1.VirtualMachineInstance, pool *cpuPool, pins []uint, dom
 		if sets == nil {
 			pin.CPUSet = tune.EmulatorPin.CPUSet
 		} else {
-			pin.CPUSet = cpulist.Format(sets[i]...)
+			pin.CPUSet = idList(sets[i]...)
 		}
 		tune.IOThreadPin = append(tune.IOThreadPin, pin)
 	}
@@ -91,7 +92,8 @@ func hasSupplementalPool(spec *v1.DomainSpec) bool {
 	return spec.IOThreadsPolicy != nil && *spec.IOThreadsPolicy == v1.IOThreadsPolicySupplementalPool
 }
 
-// spread deals CPUs out to threads: ranges of about the same length, or one CPU each in turn where the threads are more.
+// spread distributes CPUs over threads: ranges of similar length, or one CPU for each thread, round robin, if there are more
+// threads.
 func spread(cpus []uint, threads int) [][]uint {
 	sets := make([][]uint, threads)
 	for i := range sets {
@@ -102,4 +104,13 @@ func spread(cpus []uint, threads int) [][]uint {
 		sets[i] = cpus[i*len(cpus)/threads : (i+1)*len(cpus)/threads]
 	}
 	return sets
+}
+
+// idList returns IDs of CPUs or NUMA nodes as a list for libvirt, in the given order.
+func idList(ids ...uint) string {
+	text := make([]string, 0, len(ids))
+	for _, id := range ids {
+		text = append(text, strconv.FormatUint(uint64(id), 10))
+	}
+	return strings.Join(text, ",")
 }

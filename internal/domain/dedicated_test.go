@@ -16,7 +16,7 @@ import (
 	"github.com/vireo-project/vireo/internal/domain"
 )
 
-// hyperthreaded is a node of two cells with two cores each, whose threads are n and n+4.
+// hyperthreaded sets a node of two cells with two cores each, whose threads are n and n+4.
 func hyperthreaded(f *domain.Facts) {
 	for cell := range uint(2) {
 		fact := domain.NUMACellFact{ID: cell}
@@ -27,7 +27,7 @@ func hyperthreaded(f *domain.Facts) {
 	}
 }
 
-// dedicated is a guest with CPUs of its own, on the hyperthreaded node.
+// dedicated returns a guest with dedicated CPUs on the hyperthreaded node.
 func dedicated(sockets, threads uint32, cpus ...uint) *guest {
 	return makeGuest().on(hyperthreaded).on(func(f *domain.Facts) { f.CPUs = cpus }).domainSpec(func(d *v1.DomainSpec) {
 		d.CPU = &v1.CPU{Sockets: sockets, Cores: 1, Threads: threads, DedicatedCPUPlacement: true}
@@ -38,7 +38,7 @@ func (g *guest) cpu(change func(*v1.CPU)) *guest {
 	return g.domainSpec(func(d *v1.DomainSpec) { change(d.CPU) })
 }
 
-// pinning is where a guest's threads run, in short.
+// pinning returns the pinning of a guest's threads as a short text.
 func (g *guest) pinning(t *testing.T) string {
 	t.Helper()
 	tune := g.build(t).CPUTune
@@ -101,7 +101,7 @@ func TestDedicatedCPUs(t *testing.T) {
 	}
 }
 
-func TestDedicatedCPUsTellTheGuest(t *testing.T) {
+func TestHintDedicated(t *testing.T) {
 	if kvm := dedicated(1, 1, 0).build(t).Features.KVM; kvm != nil {
 		t.Errorf("an emulated guest gets hints of KVM: %+v", kvm)
 	}

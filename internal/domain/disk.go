@@ -5,6 +5,7 @@ package domain
 
 import (
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"libvirt.org/go/libvirtxml"
@@ -17,10 +18,10 @@ const (
 	formatQCOW2 = "qcow2"
 )
 
-// DiskAlias is the alias of the disk of that name in spec.domain.devices.disks. libvirt's events name it.
+// DiskAlias returns the alias of the disk with a name in spec.domain.devices.disks. libvirt's events have it.
 func DiskAlias(name string) string { return "ua-disk-" + name }
 
-// configureDisks adds the disks in the order of the spec, which also numbers their targets.
+// configureDisks adds the disks in the order of the spec, in which it also numbers their targets.
 func configureDisks(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
 	plan, err := planIOThreads(&vmi.Spec.Domain)
 	if err != nil {
@@ -50,7 +51,7 @@ func configureDisks(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirt
 	return nil
 }
 
-// diskBuilder is one disk while it is made.
+// diskBuilder builds one disk.
 type diskBuilder struct {
 	vmi      *v1.VirtualMachineInstance
 	spec     *v1.Disk
@@ -93,14 +94,14 @@ func (b *diskBuilder) build(targets *diskTargets) (*libvirtxml.DomainDisk, error
 	return disk, b.medium(disk, bus)
 }
 
-// device sets what kind of device the guest sees, and returns its bus.
+// device sets the device type of the disk and returns its bus.
 func (b *diskBuilder) device(disk *libvirtxml.DomainDisk) (v1.DiskBus, error) {
 	switch {
 	case b.spec.LUN != nil:
 		return b.lun(disk)
 	case b.spec.CDRom != nil:
 		disk.Device = "cdrom"
-		// libvirt takes a CD-ROM as read-only whatever cdrom.readonly says: there is nothing to write to.
+		// For libvirt a CD-ROM is always read-only, so cdrom.readonly has no effect.
 		disk.ReadOnly = &libvirtxml.DomainDiskReadOnly{}
 		if b.spec.CDRom.Tray == v1.TrayStateOpen {
 			disk.Target = &libvirtxml.DomainDiskTarget{Tray: "open"}
@@ -144,15 +145,13 @@ func checkBus(path *field.Path, bus, fallback v1.DiskBus, supported ...v1.DiskBu
 	if bus == "" {
 		return fallback, nil
 	}
-	for _, known := range supported {
-		if bus == known {
-			return bus, nil
-		}
+	if !slices.Contains(supported, bus) {
+		return "", field.NotSupported(path, bus, supported)
 	}
-	return "", field.NotSupported(path, bus, supported)
+	return bus, nil
 }
 
-// emptyDrive is a CD-ROM drive without a medium. Every other disk needs its volume.
+// emptyDrive returns a CD-ROM drive without a medium. Every other disk needs a volume.
 func (b *diskBuilder) emptyDrive(disk *libvirtxml.DomainDisk) (*libvirtxml.DomainDisk, error) {
 	if disk.Device != "cdrom" {
 		return nil, field.NotFound(b.path.Child("name"), b.spec.Name)
@@ -161,8 +160,8 @@ func (b *diskBuilder) emptyDrive(disk *libvirtxml.DomainDisk) (*libvirtxml.Domai
 	return disk, nil
 }
 
-// medium sets where the disk's data lies. Every format is named, down to the end of the chain: a guest can
-// write a header into its raw disk that makes a prober open any file as a backing file.
+// medium sets the source of the disk's data. It sets the format of every image in the backing chain, so that QEMU does not
+// probe them: a guest could write a header into its raw disk that names any file as a backing file.
 func (b *diskBuilder) medium(disk *libvirtxml.DomainDisk, bus v1.DiskBus) error {
 	if err := b.checkFact(); err != nil {
 		return err
@@ -215,7 +214,7 @@ func diskSource(path string, block bool) *libvirtxml.DomainDiskSource {
 	return &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: path}}
 }
 
-// MatchesVolume says that a disk takes the block sizes of its volume, which Facts must have then.
+// MatchesVolume reports whether a disk has the block sizes of its volume, which then must be in Facts.
 func MatchesVolume(disk *v1.Disk) bool {
 	return disk.BlockSize != nil && disk.BlockSize.MatchVolume != nil && enabled(disk.BlockSize.MatchVolume.Enabled)
 }
@@ -247,7 +246,7 @@ func (b *diskBuilder) blockSize() (*libvirtxml.DomainDiskBlockIO, error) {
 	return nil, nil
 }
 
-// volumeBlockSize has the sizes of the volume. QEMU refuses a granularity that is no multiple of the logical size.
+// volumeBlockSize returns the block sizes of the volume. QEMU refuses a granularity that is not a multiple of the logical size.
 func (b *diskBuilder) volumeBlockSize() *libvirtxml.DomainDiskBlockIO {
 	logical, granularity := b.fact.LogicalBlockSize, b.fact.DiscardGranularity
 	physical := max(b.fact.PhysicalBlockSize, logical)

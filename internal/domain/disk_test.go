@@ -13,7 +13,7 @@ import (
 	"github.com/vireo-project/vireo/internal/domain"
 )
 
-// fileDisk is what a virtio disk on a raw file looks like, for tests that differ from it in a place.
+// fileDisk returns a virtio disk on a raw file, which tests change.
 func fileDisk(name string, change func(*libvirtxml.DomainDisk)) libvirtxml.DomainDisk {
 	disk := libvirtxml.DomainDisk{
 		Device:       "disk",
@@ -83,7 +83,7 @@ func onBus(bus string, address *libvirtxml.DomainAddress) func(*libvirtxml.Domai
 	}
 }
 
-// withDisk is a virtio disk named a, changed.
+// withDisk returns a guest with a virtio disk a that change has changed.
 func withDisk(change func(*v1.Disk)) v1.Disk {
 	disk := diskOn("a", v1.DiskBusVirtio)
 	change(&disk)
@@ -102,7 +102,7 @@ func TestLUN(t *testing.T) {
 	})})
 }
 
-func TestOverlayNamesItsWholeChain(t *testing.T) {
+func TestOverlayHasItsWholeBackingChain(t *testing.T) {
 	got := makeGuest().containerDisk("a", v1.DiskBusVirtio).build(t)
 	expectEqual(t, got.Devices.Disks, []libvirtxml.DomainDisk{fileDisk("a", func(d *libvirtxml.DomainDisk) {
 		d.Driver.Type = "qcow2"

@@ -10,7 +10,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// maxQueues is KubeVirt's bound on the queues of a multi-queue device.
+// maxQueues is KubeVirt's limit for the queues of a multi-queue device.
 const maxQueues = 256
 
 // driver sets how QEMU reads and writes the disk.
@@ -27,7 +27,7 @@ func (b *diskBuilder) driver(disk *libvirtxml.DomainDisk, bus v1.DiskBus) (*libv
 		return nil, err
 	}
 	if disk.ReadOnly == nil && !b.fact.KeepsSpace {
-		// Without it, what the guest deletes stays allocated.
+		// Without this, blocks that the guest discards stay allocated.
 		driver.Discard = "unmap"
 	}
 	if disk.Device == "disk" && bus == v1.DiskBusVirtio {
@@ -41,8 +41,8 @@ func (b *diskBuilder) driver(disk *libvirtxml.DomainDisk, bus v1.DiskBus) (*libv
 	return driver, nil
 }
 
-// cache defaults to none, which leaves the node's page cache alone, where the file system has it. The
-// fallback is writethrough: what the guest flushed is on the disk.
+// cache defaults to none, which bypasses the node's page cache, if the file system supports direct I/O. Otherwise the default is
+// writethrough.
 func (b *diskBuilder) cache() (string, error) {
 	path := b.path.Child("cache")
 	switch cache := b.spec.Cache; {
@@ -64,9 +64,9 @@ func (b *diskBuilder) cache() (string, error) {
 	return string(v1.CacheWriteThrough), nil
 }
 
-// io defaults to native where the kernel takes requests without making QEMU wait: for a device, and for a file without holes. Else
-// QEMU's threads wait. A disk that nobody writes to has nothing to gain by it: each QEMU with native I/O takes its share of the node's
-// fs.aio-max-nr, and a guest whose share is not left does not start.
+// io defaults to native for block devices and for files without holes, to which the kernel submits requests without blocking
+// QEMU. Otherwise libvirt's default, threads, applies. Files of read-only disks also use threads: each QEMU with native I/O
+// takes a part of the node's fs.aio-max-nr, and a guest does not start if that is used up.
 func (b *diskBuilder) io(disk *libvirtxml.DomainDisk, cache string) (string, error) {
 	path := b.path.Child("io")
 	filled := b.fact.Block || b.fact.Filled && disk.ReadOnly == nil
@@ -83,7 +83,7 @@ func (b *diskBuilder) io(disk *libvirtxml.DomainDisk, cache string) (string, err
 	return "", nil
 }
 
-// errorPolicy defaults to stop: the guest pauses on an I/O error and goes on when it is mended.
+// errorPolicy defaults to stop: the guest is paused on an I/O error, and resumed when the error is resolved.
 func (b *diskBuilder) errorPolicy() (string, error) {
 	if b.spec.ErrorPolicy == nil {
 		return string(v1.DiskErrorPolicyStop), nil

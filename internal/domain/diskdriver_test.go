@@ -13,7 +13,7 @@ import (
 	"github.com/vireo-project/vireo/internal/domain"
 )
 
-// noDiscard marks a disk that gives nothing back: most do.
+// noDiscard marks a disk without discard.
 const noDiscard = "none"
 
 func filled(f *domain.DiskFact) { f.Filled = true }

@@ -12,8 +12,8 @@ import (
 // sataPorts is the number of ports of an AHCI controller.
 const sataPorts = 6
 
-// diskTargets hands out target names and drive addresses in order, so that a disk keeps them over restarts
-// as long as the disks before it stay.
+// diskTargets allocates target names and drive addresses in order. A disk keeps them over restarts if the disks before it do
+// not change.
 type diskTargets struct{ vd, sd, sata, scsi uint }
 
 func (t *diskTargets) next(bus v1.DiskBus) (*libvirtxml.DomainDiskTarget, *libvirtxml.DomainAddress) {
@@ -31,7 +31,7 @@ func (t *diskTargets) next(bus v1.DiskBus) (*libvirtxml.DomainDiskTarget, *libvi
 		t.sata++
 		return target, address
 	case v1.DiskBusSCSI:
-		// libvirt would derive a second controller from a high letter; virtio-scsi has room for all.
+		// Without an address libvirt would add a second controller for later letters. One virtio-scsi controller is enough.
 		address := driveAddress(0, t.scsi)
 		t.scsi++
 		return target, address
@@ -47,7 +47,7 @@ func driveAddress(controller, unit uint) *libvirtxml.DomainAddress {
 	}}
 }
 
-// letters counts a, b, …, z, aa, ab, … as the kernel does.
+// letters returns the suffix of a disk's name as the kernel counts: a, b, …, z, aa, ab, …
 func letters(index uint) string {
 	const alphabet = 26
 	name := ""

@@ -2,5 +2,5 @@
 // Copyright The Vireo Authors
 
 // Package domain turns a VirtualMachineInstance and the facts of its Pod into a libvirt domain. It is pure:
-// the same input gives the same output, nothing is read and nothing is changed.
+// its results depend on its arguments only, and it does not change them.
 package domain

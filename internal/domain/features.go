@@ -18,7 +18,7 @@ func configureFeatures(vmi *v1.VirtualMachineInstance, facts Facts, domain *libv
 		features = *vmi.Spec.Domain.Features
 	}
 	list := &libvirtxml.DomainFeatureList{
-		// No guest here has VMware's tools; the port only draws the wrong drivers.
+		// The VMware port makes some guests load drivers for VMware.
 		VMPort: &libvirtxml.DomainFeatureState{State: "off"},
 	}
 	domain.Features = list
@@ -53,7 +53,7 @@ func configureFeatures(vmi *v1.VirtualMachineInstance, facts Facts, domain *libv
 	return nil
 }
 
-// configureSMM follows the spec, and Secure Boot, which is none without it.
+// configureSMM sets SMM as in the spec, and enables it for Secure Boot, which needs it.
 func configureSMM(vmi *v1.VirtualMachineInstance, smm *v1.FeatureState, list *libvirtxml.DomainFeatureList) error {
 	secure := usesSecureBoot(vmi)
 	if smm == nil && !secure {

@@ -18,8 +18,8 @@ var videoModels = []string{"vga", "cirrus", "virtio", "ramfb", "bochs"}
 // videoMemoryKiB is the memory of a VGA adapter, as in KubeVirt.
 const videoMemoryKiB = 16384
 
-// configureGraphics adds a screen: a VNC server that listens nowhere, to which libvirt hands connections as
-// file descriptors (virDomainOpenGraphicsFD), and a video adapter.
+// configureGraphics adds a video adapter, and a VNC server without a listener: libvirt passes connections to it as file
+// descriptors (virDomainOpenGraphicsFD).
 func configureGraphics(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	devices := vmi.Spec.Domain.Devices
 	path := devicesPath.Child("video")
@@ -31,7 +31,7 @@ func configureGraphics(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtx
 	}
 	model := libvirtxml.DomainVideoModel{Type: "vga"}
 	if bootloader(vmi).EFI != nil {
-		// UEFI and its guests drive it without VGA's legacy memory.
+		// UEFI and its guests do not need the legacy memory of VGA.
 		model.Type = "bochs"
 	}
 	if devices.Video != nil && devices.Video.Type != "" {
@@ -45,7 +45,7 @@ func configureGraphics(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtx
 		model.VRam = videoMemoryKiB
 	}
 	domain.Devices.Graphics = []libvirtxml.DomainGraphic{{
-		// A listener of no type is libvirt's type none.
+		// An empty listener has libvirt's type none.
 		VNC: &libvirtxml.DomainGraphicVNC{Listeners: []libvirtxml.DomainGraphicListener{{}}},
 	}}
 	domain.Devices.Videos = []libvirtxml.DomainVideo{{Model: model}}

@@ -35,7 +35,7 @@ func TestVideo(t *testing.T) {
 	headless().devices(video("vga")).expectRefused(t, "spec.domain.devices.video", "autoattachGraphicsDevice")
 }
 
-func TestScreenListensNowhere(t *testing.T) {
+func TestVNCHasNoListener(t *testing.T) {
 	built := makeGuest().build(t)
 	text, err := built.Devices.Graphics[0].Marshal()
 	if err != nil {

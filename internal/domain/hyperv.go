@@ -13,7 +13,7 @@ import (
 // defaultSpinlockRetries is KubeVirt's default of features.hyperv.spinlocks.spinlocks.
 const defaultSpinlockRetries = 4096
 
-// configureHyperV sets the enlightenments that Windows knows.
+// configureHyperV sets the Hyper-V enlightenments.
 func configureHyperV(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
 	features := vmi.Spec.Domain.Features
 	if features == nil || domain.Features == nil {

@@ -23,8 +23,8 @@ const MetadataURI = "http://kubevirt.io"
 // (pkg/virt-controller/watch/vm/vm.go: 6a1a24a1-4061-4607-8bf4-a3963d0c5895).
 var uuidNamespace = [16]byte{0x6a, 0x1a, 0x24, 0xa1, 0x40, 0x61, 0x46, 0x07, 0x8b, 0xf4, 0xa3, 0x96, 0x3d, 0x0c, 0x58, 0x95}
 
-// configureIdentity names the domain. The metadata carries the VMI's UID, by which an agent tells the domain
-// of this VMI from one that an earlier VMI of the same name left behind.
+// configureIdentity sets the type, the name and the UUID of the domain. The metadata contains the UID of the VMI, so that an
+// agent recognizes a domain of an earlier VMI with the same name.
 func configureIdentity(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
 	domain.Type = "kvm"
 	if facts.Emulation {
@@ -44,8 +44,8 @@ func configureIdentity(vmi *v1.VirtualMachineInstance, facts Facts, domain *libv
 	return nil
 }
 
-// firmwareUUID is the UUID that the guest's firmware shows. The webhook puts one into the spec; a VMI that
-// passed no webhook gets the one that KubeVirt derives from its name, so that it stays over restarts.
+// firmwareUUID returns the UUID of the guest's firmware. The webhook sets it in the spec. For a VMI that did not pass the
+// webhook it is derived from the name as in KubeVirt, so that it does not change at restarts.
 func firmwareUUID(vmi *v1.VirtualMachineInstance) string {
 	if firmware := vmi.Spec.Domain.Firmware; firmware != nil && firmware.UUID != "" {
 		return string(firmware.UUID)
@@ -53,7 +53,7 @@ func firmwareUUID(vmi *v1.VirtualMachineInstance) string {
 	return uuidFromName(vmi.Name)
 }
 
-// uuidFromName is a UUID version 5 (RFC 9562, section 5.5).
+// uuidFromName returns a UUID of version 5 (RFC 9562, section 5.5).
 func uuidFromName(name string) string {
 	hash := sha1.New() //nolint:gosec // see the import
 	hash.Write(uuidNamespace[:])

@@ -26,7 +26,7 @@ func TestMetadataEscapesTheUID(t *testing.T) {
 
 func TestUUIDIsDerivedFromTheName(t *testing.T) {
 	g := makeGuest().domainSpec(func(d *v1.DomainSpec) { d.Firmware = nil })
-	// As KubeVirt has it: uuid.uuid5(uuid.UUID("6a1a24a1-4061-4607-8bf4-a3963d0c5895"), "testvmi") in Python.
+	// As in KubeVirt: uuid.uuid5(uuid.UUID("6a1a24a1-4061-4607-8bf4-a3963d0c5895"), "testvmi") in Python.
 	const want = "f8918e71-270a-598e-a2a4-1afac39e1394"
 	got := g.build(t)
 	expectEqual(t, got.UUID, want)

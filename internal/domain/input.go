@@ -10,7 +10,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// configureInputs adds tablets and keyboards. A PS/2 mouse and keyboard are part of the machine.
+// configureInputs adds tablets and keyboards. The machine type has a PS/2 mouse and keyboard.
 func configureInputs(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	devices := vmi.Spec.Domain.Devices
 	inputs := devices.Inputs
@@ -28,7 +28,7 @@ func configureInputs(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml
 		case v1.InputBusUSB, "":
 			out.Bus = string(v1.InputBusUSB)
 		case v1.InputBusVirtio:
-			// libvirt knows no transitional and no non-transitional model of these.
+			// libvirt has no transitional or non-transitional models of input devices.
 			out.Bus, out.Model = string(v1.InputBusVirtio), v1.VirtIO
 		default:
 			return field.NotSupported(path.Child("bus"), input.Bus, []v1.InputBus{v1.InputBusUSB, v1.InputBusVirtio})

@@ -16,11 +16,11 @@ import (
 // interfaceModels are the models of spec.domain.devices.interfaces[].model, as in KubeVirt.
 var interfaceModels = []string{v1.VirtIO, "e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139"}
 
-// InterfaceAlias is the alias of the interface of that name in spec.domain.devices.interfaces.
+// InterfaceAlias returns the alias of the interface with a name in spec.domain.devices.interfaces.
 func InterfaceAlias(name string) string { return "ua-nic-" + name }
 
-// InterfaceQueues is the number of queue pairs that an interface has. Its tap must be made for as many:
-// with more than one it needs IFF_MULTI_QUEUE.
+// InterfaceQueues returns the number of queue pairs of an interface. Its tap must have as many: with more than one it needs
+// IFF_MULTI_QUEUE.
 func InterfaceQueues(vmi *v1.VirtualMachineInstance, iface *v1.Interface) uint {
 	if !isTrue(vmi.Spec.Domain.Devices.NetworkInterfaceMultiQueue) || interfaceModel(iface) != v1.VirtIO {
 		return 1
@@ -66,7 +66,7 @@ func buildInterface(vmi *v1.VirtualMachineInstance, facts Facts, iface *v1.Inter
 	}
 	out := &libvirtxml.DomainInterface{
 		Source: &libvirtxml.DomainInterfaceSource{Ethernet: &libvirtxml.DomainInterfaceSourceEthernet{}},
-		// The agent made the tap: libvirt has no right to make or to set up one.
+		// The agent creates the tap, because libvirt lacks the capability.
 		Target: &libvirtxml.DomainInterfaceTarget{Dev: fact.Tap, Managed: "no"},
 		Model:  &libvirtxml.DomainInterfaceModel{Type: model},
 		Boot:   bootOrder(iface.BootOrder),
@@ -83,7 +83,7 @@ func buildInterface(vmi *v1.VirtualMachineInstance, facts Facts, iface *v1.Inter
 		out.Driver = interfaceDriver(vmi, facts, iface)
 	}
 	if iface.BootOrder == nil {
-		// Without its boot ROM the firmware does not spend time on the network.
+		// Without a boot ROM the firmware does not try to boot from the network.
 		out.ROM = &libvirtxml.DomainROM{Enabled: "no"}
 	}
 	if iface.State == v1.InterfaceStateLinkDown {
@@ -107,7 +107,7 @@ func placeInterface(iface *v1.Interface, path *field.Path, out *libvirtxml.Domai
 	return err
 }
 
-// interfaceMAC prefers what the agent found: with the bridge binding the guest may get the Pod's address.
+// interfaceMAC prefers the address of the facts: with the bridge binding it can be the Pod's.
 func interfaceMAC(iface *v1.Interface, fact InterfaceFact) string {
 	if fact.MAC != "" {
 		return fact.MAC
@@ -126,7 +126,7 @@ func interfaceDriver(vmi *v1.VirtualMachineInstance, facts Facts, iface *v1.Inte
 	return driver
 }
 
-// checkBinding refuses the bindings that end at something other than a tap.
+// checkBinding refuses bindings that do not use a tap.
 func checkBinding(iface *v1.Interface, path *field.Path) error {
 	const use = "not implemented: use masquerade or bridge"
 	switch {

@@ -13,7 +13,7 @@ import (
 	"github.com/vireo-project/vireo/internal/domain"
 )
 
-// nicDevice is what the virtio interface of masquerade() looks like.
+// nicDevice returns the virtio interface of masquerade().
 func nicDevice(change func(*libvirtxml.DomainInterface)) []libvirtxml.DomainInterface {
 	iface := libvirtxml.DomainInterface{
 		MAC:    &libvirtxml.DomainInterfaceMAC{Address: "02:00:00:00:00:01"},
@@ -53,7 +53,7 @@ func TestInterfaces(t *testing.T) {
 				Domain: ptr.To[uint](0), Bus: ptr.To[uint](0x81), Slot: ptr.To[uint](1), Function: ptr.To[uint](0),
 			}}
 		})},
-		// KubeVirt gives queues to virtio alone.
+		// As in KubeVirt, only virtio has queues.
 		"multi-queue of another model": {multiQueue(4).devices(func(d *v1.Devices) { d.Interfaces[0].Model = "igb" }),
 			nicDevice(func(i *libvirtxml.DomainInterface) { i.Model.Type, i.Driver = "igb", nil })},
 		"multi-queue with vhost": {multiQueue(4).kvm(), nicDevice(func(i *libvirtxml.DomainInterface) {
@@ -105,7 +105,7 @@ func multiQueue(cores uint32) *guest {
 	})
 }
 
-func TestInterfaceQueuesTellsTheTap(t *testing.T) {
+func TestInterfaceQueues(t *testing.T) {
 	g := multiQueue(4)
 	iface := &g.vmi.Spec.Domain.Devices.Interfaces[0]
 	expectEqual(t, domain.InterfaceQueues(g.vmi, iface), 4)

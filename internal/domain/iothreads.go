@@ -13,17 +13,17 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// ioThreadsPerCPU bounds the threads of policy auto. Source: kubevirt/kubevirt pkg/virt-launcher/virtwrap/converter,
+// ioThreadsPerCPU limits the threads of the policy auto. Source: kubevirt/kubevirt pkg/virt-launcher/virtwrap/converter,
 // iothreads/iothreads.go, getThreadPoolLimit.
 const ioThreadsPerCPU = 2
 
-// ioThreadPlan says which of QEMU's I/O threads, numbered from 1, serve which disk.
+// ioThreadPlan assigns QEMU's I/O threads, numbered from 1, to disks by name.
 type ioThreadPlan struct {
 	count   uint
 	threads map[string][]uint
 }
 
-// configureIOThreads makes the threads; configureDisks hands them out by the same plan.
+// configureIOThreads sets the number of I/O threads. configureDisks assigns them to disks by the same plan.
 func configureIOThreads(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	plan, err := planIOThreads(&vmi.Spec.Domain)
 	if err != nil {
@@ -33,8 +33,9 @@ func configureIOThreads(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirt
 	return nil
 }
 
-// maxIOThreads is four times as many as a disk has queues at most. Each disk lists all of them: for any number the agent would not have the
-// memory. Source: qemu include/hw/virtio/virtio.h, VIRTIO_QUEUE_MAX.
+// maxIOThreads limits the supplemental pool to four times the queues that a disk can have. Each disk lists all threads of the
+// pool, so that without a limit the lists would not fit into the agent's memory. Source: qemu include/hw/virtio/virtio.h,
+// VIRTIO_QUEUE_MAX.
 const maxIOThreads = 4096
 
 func planIOThreads(spec *v1.DomainSpec) (ioThreadPlan, error) {
@@ -72,8 +73,8 @@ func planIOThreads(spec *v1.DomainSpec) (ioThreadPlan, error) {
 	})
 }
 
-// splitByIOThread names the virtio disks with a thread of their own and the others. Only virtio disks use
-// I/O threads; the other buses are emulated in QEMU's main thread.
+// splitByIOThread returns the names of the virtio disks with a dedicated thread, and those of the other virtio disks. Only
+// virtio disks use I/O threads. QEMU's main thread serves the other buses.
 func splitByIOThread(disks []v1.Disk) (dedicated, pooled []string, err error) {
 	for i := range disks {
 		disk := &disks[i]
@@ -91,8 +92,8 @@ func splitByIOThread(disks []v1.Disk) (dedicated, pooled []string, err error) {
 	return dedicated, pooled, nil
 }
 
-// ioThreadLimit is how many threads policy auto makes at most. As in KubeVirt, it goes by the CPUs that the resources name and
-// not by the vCPUs, and a CPU of its own for QEMU has room for one.
+// ioThreadLimit returns the limit for threads with the policy auto. As in KubeVirt, it depends on the CPUs of the resources and
+// not on the vCPUs, and is 1 if QEMU's main thread has a CPU of its own.
 func ioThreadLimit(spec *v1.DomainSpec) int {
 	if spec.CPU != nil && spec.CPU.DedicatedCPUPlacement && spec.CPU.IsolateEmulatorThread {
 		return 1
@@ -105,8 +106,8 @@ func ioThreadLimit(spec *v1.DomainSpec) int {
 	return ioThreadsPerCPU
 }
 
-// roundRobin gives the dedicated disks a thread each and spreads the others over a pool of at least one. Unlike in
-// KubeVirt there is no thread that no disk uses.
+// roundRobin assigns a thread to each dedicated disk, and a pool of at least one thread to the others. Unlike in KubeVirt,
+// there are no unused threads.
 func roundRobin(dedicated, pooled []string, pool int) ioThreadPlan {
 	pool = min(max(pool, 1), len(pooled))
 	plan := ioThreadPlan{count: uint(pool), threads: map[string][]uint{}}
@@ -120,7 +121,7 @@ func roundRobin(dedicated, pooled []string, pool int) ioThreadPlan {
 	return plan
 }
 
-// supplementalPool lets every disk use every thread, a virtqueue on each in turn.
+// supplementalPool assigns every thread to every disk. QEMU distributes the virtqueues of a disk over its threads.
 func supplementalPool(disks []string, count uint) ioThreadPlan {
 	plan := ioThreadPlan{count: count, threads: map[string][]uint{}}
 	for _, name := range disks {
@@ -131,7 +132,7 @@ func supplementalPool(disks []string, count uint) ioThreadPlan {
 	return plan
 }
 
-// apply puts the plan into a disk's driver.
+// apply sets the threads of a disk's driver.
 func (p ioThreadPlan) apply(name string, driver *libvirtxml.DomainDiskDriver) {
 	switch ids := p.threads[name]; len(ids) {
 	case 0:

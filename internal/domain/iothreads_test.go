@@ -23,7 +23,7 @@ func threeDisks(change func(*v1.DomainSpec)) *guest {
 		emptyDisk(diskOn("sata", v1.DiskBusSATA)).domainSpec(change)
 }
 
-// isolated gives the guest CPUs of its own, one of them for QEMU.
+// isolated sets dedicated CPUs, one of them for QEMU's main thread.
 func isolated(g *guest) *guest {
 	return g.domainSpec(func(d *v1.DomainSpec) { d.CPU.DedicatedCPUPlacement, d.CPU.IsolateEmulatorThread = true, true }).
 		on(func(f *domain.Facts) { f.CPUs = []uint{1, 2, 3} })

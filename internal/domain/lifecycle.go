@@ -9,8 +9,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// configureLifecycle says what follows the guest's own power events. A domain that ended is never started
-// again in its Pod: whether there is a next start is the VM's run strategy to say.
+// configureLifecycle sets the actions on the guest's power events. A domain that has stopped is not started again in its Pod:
+// the VM's run strategy decides about the next start, which has a new Pod.
 func configureLifecycle(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	domain.OnPoweroff, domain.OnReboot, domain.OnCrash = "destroy", "restart", "destroy"
 	if policy := vmi.Spec.Domain.RebootPolicy; policy != nil && *policy == v1.RebootPolicyTerminate {

@@ -14,8 +14,8 @@ import (
 
 const kib = 1024
 
-// configureMemory sets the guest's memory and the pages it lies in. memory.maxGuest has no part in it: it
-// bounds what the guest may be given while it runs, and a guest starts with memory.guest.
+// configureMemory sets the guest's memory and its page size. memory.maxGuest has no effect here: it is the limit for hotplug,
+// and a guest starts with memory.guest.
 func configureMemory(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	path := domainPath.Child("memory")
 	guest := guestMemory(&vmi.Spec.Domain)
@@ -38,7 +38,7 @@ func configureMemory(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml
 	if guest.Value()%page.Value() != 0 {
 		return field.Invalid(path, memory.Hugepages.PageSize, "the guest's memory ("+guest.String()+") must be a multiple of it")
 	}
-	// From a memfd, the pages need no hugetlbfs mount in the Pod and count against the Pod's limit all the same.
+	// Huge pages of a memfd need no mount of hugetlbfs in the Pod, and count against the Pod's limit like others.
 	domain.MemoryBacking = &libvirtxml.DomainMemoryBacking{
 		MemoryHugePages: &libvirtxml.DomainMemoryHugepages{
 			Hugepages: []libvirtxml.DomainMemoryHugepage{{Size: toKiB(&page), Unit: "KiB"}},
@@ -48,7 +48,7 @@ func configureMemory(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml
 	return nil
 }
 
-// guestMemory follows the order in which the webhook fills memory.guest.
+// guestMemory returns memory.guest, or else its default, as the webhook does.
 func guestMemory(spec *v1.DomainSpec) *resource.Quantity {
 	if spec.Memory != nil && spec.Memory.Guest != nil {
 		return spec.Memory.Guest
@@ -66,5 +66,5 @@ func guestMemory(spec *v1.DomainSpec) *resource.Quantity {
 	return nil
 }
 
-// toKiB rounds up: a guest never has less than it was promised.
+// toKiB rounds up, so that a guest does not get less than its spec says.
 func toKiB(quantity *resource.Quantity) uint { return uint((quantity.Value() + kib - 1) / kib) }

@@ -12,7 +12,6 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/cpulist"
 )
 
 func passesNUMA(vmi *v1.VirtualMachineInstance) bool {
@@ -20,8 +19,8 @@ func passesNUMA(vmi *v1.VirtualMachineInstance) bool {
 	return cpu != nil && cpu.NUMA != nil && cpu.NUMA.GuestMappingPassthrough != nil
 }
 
-// configureNUMA shows the guest the cells that its vCPUs are pinned in, each with its part of the memory, which lies in
-// that very cell. It comes after the pinning.
+// configureNUMA gives the guest a NUMA cell for each cell of the node that its vCPUs are pinned to. The memory of the guest is
+// divided among the cells, and allocated from the same cells of the node. It reads the pinning of configureDedicatedCPUs.
 func configureNUMA(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
 	if !passesNUMA(vmi) || domain.Memory == nil {
 		return nil
@@ -35,7 +34,7 @@ func configureNUMA(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtx
 	case len(facts.NUMACells) == 0:
 		return fmt.Errorf("%s: the node's NUMA cells are %w", path, ErrNotPrepared)
 	case domain.CPUTune == nil || domain.CPU == nil:
-		return nil // What kept the CPUs from being pinned is told already.
+		return nil // configureDedicatedCPUs has returned an error.
 	}
 	cells := cellsOfVCPUs(facts.NUMACells, domain.CPUTune.VCPUPin)
 	page := domain.MemoryBacking.MemoryHugePages.Hugepages[0]
@@ -46,7 +45,7 @@ func configureNUMA(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtx
 	}
 	domain.CPU.Numa, domain.NUMATune = &libvirtxml.DomainNuma{}, &libvirtxml.DomainNUMATune{}
 	domain.MemoryBacking.MemoryHugePages.Hugepages = nil
-	// Memory that is not there shows at the start and not when the guest first touches it.
+	// Missing memory is an error at the start, and not when the guest first uses the page.
 	domain.MemoryBacking.MemoryAllocation = &libvirtxml.DomainMemoryAllocation{Mode: "immediate"}
 	var nodes []uint
 	for i, cell := range cells {
@@ -57,29 +56,29 @@ func configureNUMA(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtx
 		}
 		nodes = append(nodes, cell.node)
 		domain.CPU.Numa.Cell = append(domain.CPU.Numa.Cell, libvirtxml.DomainCell{
-			ID: &id, CPUs: cpulist.Format(cell.vcpus...), Memory: share * page.Size, Unit: page.Unit,
+			ID: &id, CPUs: idList(cell.vcpus...), Memory: share * page.Size, Unit: page.Unit,
 		})
 		domain.NUMATune.MemNodes = append(domain.NUMATune.MemNodes, libvirtxml.DomainNUMATuneMemNode{CellID: id, Mode: "strict", Nodeset: node})
 		domain.MemoryBacking.MemoryHugePages.Hugepages = append(domain.MemoryBacking.MemoryHugePages.Hugepages,
 			libvirtxml.DomainMemoryHugepage{Size: page.Size, Unit: page.Unit, Nodeset: strconv.Itoa(i)})
 	}
-	domain.NUMATune.Memory = &libvirtxml.DomainNUMATuneMemory{Mode: "strict", Nodeset: cpulist.Format(nodes...)}
+	domain.NUMATune.Memory = &libvirtxml.DomainNUMATuneMemory{Mode: "strict", Nodeset: idList(nodes...)}
 	return nil
 }
 
-// guestCell is a cell of the node and the guest's vCPUs that run in it.
+// guestCell is a NUMA cell of the node with the vCPUs that are pinned to it.
 type guestCell struct {
 	node  uint
 	vcpus []uint
 }
 
-// cellsOfVCPUs are the cells that are used, in the node's order.
+// cellsOfVCPUs returns the cells with vCPUs, in the node's order.
 func cellsOfVCPUs(cells []NUMACellFact, pins []libvirtxml.DomainCPUTuneVCPUPin) []guestCell {
 	var used []guestCell
 	for i := range cells {
 		cell := guestCell{node: cells[i].ID}
 		for _, pin := range pins {
-			if slices.ContainsFunc(cells[i].CPUs, func(c CPUFact) bool { return cpulist.Format(c.ID) == pin.CPUSet }) {
+			if slices.ContainsFunc(cells[i].CPUs, func(c CPUFact) bool { return idList(c.ID) == pin.CPUSet }) {
 				cell.vcpus = append(cell.vcpus, pin.VCPU)
 			}
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/vireo-project/vireo/internal/domain"
 )
 
-// numa is a guest that sees the cells of the hyperthreaded node.
+// numa returns a guest with the cells of the hyperthreaded node.
 func numa(memory string, sockets uint32, cpus ...uint) *guest {
 	return dedicated(sockets, 1, cpus...).domainSpec(guestMemory(memory, "2Mi")).
 		cpu(func(c *v1.CPU) { c.NUMA = &v1.NUMA{GuestMappingPassthrough: &v1.NUMAGuestMappingPassthrough{}} })
@@ -38,7 +38,7 @@ func TestNUMAPassthrough(t *testing.T) {
 		MemorySource:     &libvirtxml.DomainMemorySource{Type: "memfd"},
 		MemoryAllocation: &libvirtxml.DomainMemoryAllocation{Mode: "immediate"},
 	})
-	// The guest's cells are numbered from 0, whatever the node calls them.
+	// The guest's cells are numbered from 0, independent of the node's IDs.
 	second := numa("4Mi", 1, 2).build(t)
 	expectEqual(t, second.CPU.Numa.Cell, []libvirtxml.DomainCell{{ID: ptr.To[uint](0), CPUs: "0", Memory: 4096, Unit: "KiB"}})
 	expectEqual(t, second.NUMATune.MemNodes, []libvirtxml.DomainNUMATuneMemNode{{CellID: 0, Mode: "strict", Nodeset: "1"}})

@@ -16,14 +16,14 @@ import (
 const (
 	// Emulator is QEMU in the launcher image.
 	Emulator = "/usr/bin/qemu-system-x86_64"
-	// NVRAM is the file with UEFI variables that live as long as the Pod.
+	// NVRAM is the file with UEFI variables that are not persistent.
 	NVRAM = launcherpod.RuntimeDir + "/nvram.fd"
 
 	archAMD64      = "amd64"
 	defaultMachine = "q35"
 )
 
-// configureOS sets the machine and what boots it.
+// configureOS sets the machine type, the firmware and the kernel.
 func configureOS(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
 	if err := checkArchitecture(vmi, facts); err != nil {
 		return err
@@ -64,7 +64,7 @@ func bootloader(vmi *v1.VirtualMachineInstance) v1.Bootloader {
 	return v1.Bootloader{}
 }
 
-// usesSecureBoot follows KubeVirt: EFI without a word about Secure Boot has it.
+// usesSecureBoot reports whether the guest has Secure Boot, which as in KubeVirt is the default with EFI.
 func usesSecureBoot(vmi *v1.VirtualMachineInstance) bool {
 	efi := bootloader(vmi).EFI
 	return efi != nil && enabled(efi.SecureBoot)
@@ -86,7 +86,7 @@ func configureBootloader(vmi *v1.VirtualMachineInstance, os *libvirtxml.DomainOS
 	if loader.EFI == nil {
 		return nil
 	}
-	// libvirt picks the image from the firmware descriptors of the launcher image.
+	// libvirt selects the firmware image by the firmware descriptors in the launcher image.
 	os.Firmware = "efi"
 	secure := usesSecureBoot(vmi)
 	os.FirmwareInfo = &libvirtxml.DomainOSFirmwareInfo{Features: []libvirtxml.DomainOSFirmwareFeature{

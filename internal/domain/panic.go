@@ -10,7 +10,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// configurePanicDevices adds the devices by which a guest's kernel tells that it panicked.
+// configurePanicDevices adds the devices with which a guest's kernel reports a panic.
 func configurePanicDevices(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	for i, device := range vmi.Spec.Domain.Devices.PanicDevices {
 		path := devicesPath.Child("panicDevices").Index(i).Child("model")

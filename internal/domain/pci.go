@@ -11,8 +11,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// The ports that are left for devices that come while the guest runs, as in KubeVirt's topology v3: small
-// guests have fewer, because each port costs the firmware and the guest some memory and time.
+// Numbers of PCIe root ports, and of free ones for hotplug, as in KubeVirt's topology v3. Small guests have fewer, because each
+// port costs memory and boot time.
 const (
 	smallGuestKiB   = 2 * 1024 * 1024
 	smallGuestPorts = 8
@@ -21,16 +21,15 @@ const (
 	largeGuestFree  = 6
 )
 
-// configurePCITopology adds PCIe root ports: as many as the devices take, and free ones. A port cannot be
-// added to a running guest.
+// configurePCITopology adds PCIe root ports for the devices, and free ones for hotplug. A port cannot be hotplugged.
 func configurePCITopology(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	if domain.OS == nil || !strings.Contains(domain.OS.Type.Machine, defaultMachine) {
-		// Only q35 has PCIe; on i440fx a slot takes a device at any time.
+		// Only q35 has PCIe. On i440fx every slot supports hotplug.
 		return nil
 	}
 	var root uint
 	controllers := []libvirtxml.DomainController{{Type: "pci", Index: &root, Model: "pcie-root", PCI: pcieRoot(vmi)}}
-	// Ports for devices to come would be in the way of those that have to be on the root complex.
+	// Free ports would take the slots of the devices that have to be on the root complex.
 	if !vmi.Spec.Domain.Devices.DisableHotplug && !onRootComplex(vmi) {
 		for index := range rootPorts(domain) {
 			controllers = append(controllers, libvirtxml.DomainController{Type: "pci", Index: new(index + 1), Model: "pcie-root-port"})
@@ -41,7 +40,7 @@ func configurePCITopology(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvi
 }
 
 func pcieRoot(vmi *v1.VirtualMachineInstance) *libvirtxml.DomainControllerPCI {
-	if !strings.EqualFold(vmi.Annotations[v1.DisablePCIHole64], "true") { // KubeVirt compares without case
+	if !strings.EqualFold(vmi.Annotations[v1.DisablePCIHole64], "true") { // case-insensitive as in KubeVirt
 		return nil
 	}
 	return &libvirtxml.DomainControllerPCI{Hole64: &libvirtxml.DomainControllerPCIHole64{Unit: "KiB"}}
@@ -55,8 +54,8 @@ func rootPorts(domain *libvirtxml.Domain) uint {
 	return max(total, portsTaken(domain.Devices)+free)
 }
 
-// portsTaken counts the devices that libvirt puts on a root port. Those with a place in the machine (SATA,
-// video, the ICH9 sound card) take none, and all conventional PCI devices share the port of one bridge.
+// portsTaken counts the root ports that libvirt needs for the devices. Integrated devices (SATA, video, ICH9 sound) need none,
+// and all conventional PCI devices share the port of one bridge.
 func portsTaken(devices *libvirtxml.DomainDeviceList) uint {
 	var taken uint
 	conventional := len(devices.Watchdogs) > 0
@@ -95,7 +94,7 @@ func portsTaken(devices *libvirtxml.DomainDeviceList) uint {
 		taken++
 	}
 	if conventional {
-		// The bridge takes a port and the devices sit behind it.
+		// The port of the bridge.
 		taken++
 	}
 	return taken

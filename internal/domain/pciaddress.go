@@ -16,7 +16,7 @@ import (
 
 var pciAddressPattern = regexp.MustCompile(`^([0-9a-fA-F]{4}):([0-9a-fA-F]{2}):([01][0-9a-fA-F])\.([0-7])$`)
 
-// pciAddress parses an address in the guest, such as 0000:01:00.0.
+// pciAddress parses a PCI address such as 0000:01:00.0.
 func pciAddress(path *field.Path, text string) (*libvirtxml.DomainAddress, error) {
 	parts := pciAddressPattern.FindStringSubmatch(text)
 	if parts == nil {
@@ -35,7 +35,7 @@ func pciAddress(path *field.Path, text string) (*libvirtxml.DomainAddress, error
 	}}, nil
 }
 
-// virtioModel is the model of every virtio device: virtio 1.0 alone, or with the old interface for old guests.
+// virtioModel returns the model of all virtio devices: virtio 1.0 only, or with the legacy interface for old guests.
 func virtioModel(vmi *v1.VirtualMachineInstance) string {
 	if isTrue(vmi.Spec.Domain.Devices.UseVirtioTransitional) {
 		return "virtio-transitional"

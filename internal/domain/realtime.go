@@ -14,8 +14,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// configureRealtime takes away what would interrupt a realtime guest. The priority of its vCPUs is the agent's to set
-// once they run: libvirtd in the Pod may not.
+// configureRealtime disables what would interrupt a realtime guest. The agent sets the priority of the vCPUs after the start,
+// because libvirtd in the Pod lacks the capability.
 func configureRealtime(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	cpu := vmi.Spec.Domain.CPU
 	if cpu == nil || cpu.Realtime == nil {
@@ -36,8 +36,8 @@ func configureRealtime(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtx
 	return nil
 }
 
-// RealtimeVCPUs are the vCPUs that run with a realtime priority, in ascending order: those that the mask names and that
-// the guest has at its start, or all of these without a mask. A guest that is not realtime has none.
+// RealtimeVCPUs returns the vCPUs with a realtime priority, in ascending order: those of the mask that are present at the
+// start, or without a mask all that are present. It returns nil for a guest that is not realtime.
 func RealtimeVCPUs(vmi *v1.VirtualMachineInstance) ([]uint, error) {
 	cpu := vmi.Spec.Domain.CPU
 	if cpu == nil || cpu.Realtime == nil {
@@ -80,7 +80,7 @@ func RealtimeVCPUs(vmi *v1.VirtualMachineInstance) ([]uint, error) {
 	return list, nil
 }
 
-// vcpuRange reads a number or two with a dash between them.
+// vcpuRange parses a number or a range such as 1-3.
 func vcpuRange(text string) (first, last uint, ok bool) {
 	from, to, isRange := strings.Cut(text, "-")
 	if !isRange {

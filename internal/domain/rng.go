@@ -9,7 +9,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// configureRNG adds a source of random numbers if the VMI asks for one.
+// configureRNG adds a random number generator if the spec has one.
 func configureRNG(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	if vmi.Spec.Domain.Devices.Rng == nil {
 		return nil

@@ -12,26 +12,26 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Slots of the PCIe root complex. What is not for us is taken by QEMU or libvirt: 0 by the host bridge, 1 by the video
-// card, 0x1b by the first ICH9 sound card, 0x1f by the chipset and its SATA controller. KubeVirt leaves out the same.
+// Slots of the PCIe root complex. QEMU and libvirt use 0 for the host bridge, 1 for the video card, 0x1b for the first ICH9
+// sound card and 0x1f for the chipset and its SATA controller. KubeVirt reserves the same.
 const (
 	firstRootSlot = 0x02
 	soundSlot     = 0x1b
 	chipsetSlot   = 0x1f
 )
 
-// onRootComplex says that all PCI devices are to be on the root complex, which some guests without PCIe support need.
+// onRootComplex reports whether all PCI devices must be on the root complex, as guests without PCIe support need.
 func onRootComplex(vmi *v1.VirtualMachineInstance) bool {
 	return vmi.Annotations[v1.PlacePCIDevicesOnRootComplex] == "true"
 }
 
-// hasPCIe says that a machine has a PCIe root complex: q35 and the virt machines of arm64. On i440fx all devices are on
-// the root bus anyway.
+// hasPCIe reports whether a machine type has a PCIe root complex: q35, and virt on arm64. On i440fx all devices are on the root
+// bus.
 func hasPCIe(domain *libvirtxml.Domain) bool {
 	return domain.OS != nil && (strings.Contains(domain.OS.Type.Machine, defaultMachine) || strings.HasPrefix(domain.OS.Type.Machine, "virt"))
 }
 
-// placeOnRootComplex gives each PCI device a slot of the root complex. Devices with an address of the user's keep it.
+// placeOnRootComplex assigns a slot of the root complex to each PCI device without an address in the spec.
 func placeOnRootComplex(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	if !onRootComplex(vmi) || !hasPCIe(domain) {
 		return nil
@@ -66,8 +66,8 @@ func rootAddress(slot uint) *libvirtxml.DomainAddress {
 	return &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{Domain: new(uint), Bus: &bus, Slot: &slot, Function: &function}}
 }
 
-// pciAddresses are the addresses of all devices that take a slot of their own, first those that KubeVirt places, in its
-// order, then what libvirt would put behind a bridge otherwise.
+// pciAddresses returns the addresses of all devices that need a slot: first those that KubeVirt places, in its order, then
+// those that libvirt would place behind a bridge.
 func pciAddresses(devices *libvirtxml.DomainDeviceList) []**libvirtxml.DomainAddress {
 	var out []**libvirtxml.DomainAddress
 	for i := range devices.Interfaces {

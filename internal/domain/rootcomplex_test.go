@@ -15,7 +15,7 @@ import (
 
 func rooted(g *guest) *guest { return g.annotate(v1.PlacePCIDevicesOnRootComplex, "true") }
 
-// rootComplex is a guest with one of each kind of device on the root complex, and one that the user placed there.
+// rootComplex returns a guest with one of each kind of device on the root complex, and one with an address in the spec.
 func rootComplex() *guest {
 	return rooted(everyDevice()).emptyDisk(diskOn("data", v1.DiskBusVirtio)).devices(func(d *v1.Devices) {
 		d.Disks[len(d.Disks)-1].Disk.PciAddress = "0000:00:04.0"
@@ -90,9 +90,8 @@ func TestRootComplexPassesOverReservedSlots(t *testing.T) {
 	disks(26).expectRefused(t, "metadata.annotations[kubevirt.io/placePCIDevicesOnRootComplex]", "no room")
 }
 
-// TestRootComplexElsewhere: without a root complex there is nothing to place, as with i440fx, whose devices all are on
-// the root bus.
-func TestRootComplexElsewhere(t *testing.T) {
+// i440fx has no root complex: all devices are on the root bus.
+func TestNoRootComplex(t *testing.T) {
 	machine := func(machine string) *guest {
 		return rooted(makeGuest().masquerade()).domainSpec(func(d *v1.DomainSpec) { d.Machine = &v1.Machine{Type: machine} })
 	}

@@ -10,7 +10,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// configureSound adds a sound card. Nothing plays what it makes; guests want one to be there.
+// configureSound adds a sound card for guests that need one. Its output is discarded.
 func configureSound(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	sound := vmi.Spec.Domain.Devices.Sound
 	if sound == nil {

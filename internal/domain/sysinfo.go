@@ -9,7 +9,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// configureSysInfo sets what the guest reads from SMBIOS.
+// configureSysInfo sets the guest's SMBIOS fields.
 func configureSysInfo(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvirtxml.Domain) error {
 	serial := ""
 	if firmware := vmi.Spec.Domain.Firmware; firmware != nil {
@@ -43,7 +43,7 @@ func configureSysInfo(vmi *v1.VirtualMachineInstance, facts Facts, domain *libvi
 	return nil
 }
 
-// entries makes SMBIOS entries of pairs of name and value, without the empty ones.
+// entries returns SMBIOS entries for pairs of name and value. It omits empty values.
 func entries(pairs ...[2]string) []libvirtxml.DomainSysInfoEntry {
 	var list []libvirtxml.DomainSysInfoEntry
 	for _, pair := range pairs {

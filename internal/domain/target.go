@@ -10,10 +10,10 @@ import (
 	"libvirt.org/go/libvirtxml"
 )
 
-// ForTarget is the domain of a guest that moves, as the target's libvirtd is to have it. Live is the running domain at the
-// source: all that the guest sees comes from it, with the CPU, the addresses and the models that libvirt chose when the guest
-// was started. Built is what Build makes of the VMI with the target's facts: where disks lie, what taps are called, which CPUs
-// the guest may use and what else only the target's Pod knows comes from there. Neither is changed.
+// ForTarget returns the domain for the target of a migration. live is the running domain at the source. It provides all that
+// the guest sees, including the CPU, the addresses and the models that libvirt chose at the start. built is the result of Build
+// with the target's facts. It provides what depends on the target's Pod: paths of disks, names of taps, CPUs. Neither is
+// changed.
 func ForTarget(live, built *libvirtxml.Domain) (*libvirtxml.Domain, error) {
 	text, err := live.Marshal()
 	if err != nil {
@@ -42,7 +42,7 @@ func ForTarget(live, built *libvirtxml.Domain) (*libvirtxml.Domain, error) {
 	return target, nil
 }
 
-// bootAtTarget takes the paths of what the guest was started with.
+// bootAtTarget copies the paths of the kernel, the firmware variables and the ACPI tables.
 func bootAtTarget(target, built *libvirtxml.Domain) {
 	if target.OS == nil || built.OS == nil {
 		return
@@ -75,7 +75,7 @@ func disksAtTarget(target, built *libvirtxml.DomainDeviceList) error {
 		visible := slicesOf(disk)
 		disk.Source, disk.BackingStore, disk.Mirror = there.Source, there.BackingStore, nil
 		if disk.Source != nil && disk.Source.Slices == nil && visible != nil {
-			// The guest has known no more of it since it moved to this volume, and learns of the rest when it is started again.
+			// The guest sees a part of a volume that its disk was migrated to. It sees the rest after its next start.
 			kept := *there.Source
 			kept.Slices = visible
 			disk.Source = &kept
@@ -96,7 +96,7 @@ func slicesOf(disk *libvirtxml.DomainDisk) *libvirtxml.DomainDiskSlices {
 	return disk.Source.Slices
 }
 
-// emptyDrive says that the guest has taken the medium out.
+// emptyDrive reports whether the guest has ejected the medium.
 func emptyDrive(disk *libvirtxml.DomainDisk) bool {
 	return disk.Source == nil || disk.Source.File != nil && disk.Source.File.File == ""
 }
@@ -124,7 +124,7 @@ func interfacesAtTarget(target, built *libvirtxml.DomainDeviceList) error {
 	return errors.Join(errs...)
 }
 
-// socketsAtTarget takes the host's ends of what the guest talks through. libvirt chooses those that are not said.
+// socketsAtTarget copies the backends of character devices, of graphics and of TPMs. libvirt chooses those that are not set.
 func socketsAtTarget(target, built *libvirtxml.DomainDeviceList) {
 	for i := range target.Serials {
 		target.Serials[i].Source, target.Serials[i].Log = nil, nil
@@ -151,7 +151,7 @@ func socketsAtTarget(target, built *libvirtxml.DomainDeviceList) {
 	}
 }
 
-// channelSource is the host's end of the channel that the guest knows by a name.
+// channelSource returns the backend of the channel with the same name.
 func channelSource(built []libvirtxml.DomainChannel, to *libvirtxml.DomainChannelTarget) *libvirtxml.DomainChardevSource {
 	for i := range built {
 		if there := built[i].Target; to != nil && there != nil && to.VirtIO != nil && there.VirtIO != nil && to.VirtIO.Name == there.VirtIO.Name {

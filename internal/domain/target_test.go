@@ -18,12 +18,12 @@ import (
 	"github.com/vireo-project/vireo/internal/domain"
 )
 
-// mover is a guest with one of everything that lies elsewhere at the target.
+// mover returns a guest with one of each device that is different at the target.
 func mover() *guest {
 	return dedicated(1, 2, 0, 1).kvm().masquerade().containerDisk("root", v1.DiskBusVirtio).blockClaim(diskOn("data", v1.DiskBusSCSI))
 }
 
-// elsewhere is the same guest with what another node's agent prepared.
+// elsewhere returns the same guest with the facts of another node.
 func elsewhere() *guest {
 	return mover().on(func(f *domain.Facts) {
 		f.VhostNet, f.CPUs = false, []uint{6, 7}
@@ -40,7 +40,7 @@ func elsewhere() *guest {
 	})
 }
 
-// lives makes of a domain what libvirt tells of it while it runs.
+// lives returns a domain as libvirt reports it while it runs.
 func lives(t *testing.T, g *guest) *libvirtxml.Domain {
 	t.Helper()
 	live := g.build(t)
@@ -56,7 +56,7 @@ func lives(t *testing.T, g *guest) *libvirtxml.Domain {
 		live.Devices.Disks[i].Address = &libvirtxml.DomainAddress{Drive: &libvirtxml.DomainAddressDrive{Unit: ptr.To(uint(i))}}
 	}
 	live.Devices.Interfaces[0].Address = &libvirtxml.DomainAddress{PCI: &libvirtxml.DomainAddressPCI{Bus: ptr.To[uint](1)}}
-	// As it is read from libvirt.
+	// As the agent reads it from libvirt.
 	parsed := &libvirtxml.Domain{}
 	if err := parsed.Unmarshal(marshal(t, live)); err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func TestForTargetTakesWhatTheGuestSeesFromTheSource(t *testing.T) {
 	}
 }
 
-func TestForTargetLeavesItsInputAlone(t *testing.T) {
+func TestForTargetDoesNotChangeItsInput(t *testing.T) {
 	live, built := lives(t, mover()), elsewhere().build(t)
 	before := [2]string{marshal(t, live), marshal(t, built)}
 	if _, err := domain.ForTarget(live, built); err != nil {
@@ -154,7 +154,7 @@ func TestForTargetNeedsEveryDeviceOfTheGuest(t *testing.T) {
 	}
 }
 
-// An empty drive stays empty, whatever the spec has for it.
+// An empty drive stays empty, even if the spec has a medium for it.
 func TestForTargetLeavesADriveEmpty(t *testing.T) {
 	live := lives(t, mover())
 	live.Devices.Disks[0].Source, live.Devices.Disks[0].BackingStore = nil, nil

@@ -10,8 +10,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// TPM models. A TPM that lasts has another one than one that does not, as in KubeVirt, so that a guest that comes from
-// there finds the device that its driver was installed for.
+// TPM models. As in KubeVirt, a persistent TPM has another model, so that a guest from KubeVirt keeps its device.
 // Source: kubevirt/kubevirt pkg/virt-launcher/virtwrap/converter/compute/tpm.go
 const (
 	tpmModel           = "tpm-tis"

@@ -10,14 +10,14 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/fieldsupport"
+	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// refuseUnsupported names every field that asks for something that nothing implements. A guest never runs with less
-// than its spec says, even if the controller that lets it start is of another version.
+// refuseUnsupported returns an error for each unimplemented field of the spec. virt-controller refuses them before, but it can
+// have another version than the agent.
 func refuseUnsupported(vmi *v1.VirtualMachineInstance, _ Facts, _ *libvirtxml.Domain) error {
-	errs := fieldsupport.Refusals(fieldsupport.InVMI(specPath, &vmi.Spec))
-	errs = append(errs, fieldsupport.Refusals(fieldsupport.InAnnotations(field.NewPath("metadata"), vmi.Annotations))...)
+	errs := specsupport.Refusals(specsupport.UnimplementedInVMI(specPath, &vmi.Spec))
+	errs = append(errs, specsupport.Refusals(specsupport.UnimplementedInAnnotations(field.NewPath("metadata"), vmi.Annotations))...)
 	joined := make([]error, 0, len(errs))
 	for _, err := range errs {
 		joined = append(joined, err)

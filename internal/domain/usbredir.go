@@ -12,8 +12,8 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// configureUSBRedirection adds the USB ports into which clients plug devices of theirs. Behind each is a socket, on which
-// QEMU waits for the agent: libvirt has a call that opens a console or a screen, and none for these.
+// configureUSBRedirection adds USB ports to which clients redirect devices. Each has a socket on which QEMU accepts a
+// connection of the agent, because libvirt has no call to open a redirected port.
 func configureUSBRedirection(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	if vmi.Spec.Domain.Devices.ClientPassthrough == nil {
 		return nil

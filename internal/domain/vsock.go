@@ -12,7 +12,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// configureVSOCK adds the socket device with the context id that the VMI was given.
+// configureVSOCK adds a vsock device with the context ID of the VMI's status.
 func configureVSOCK(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	if !isTrue(vmi.Spec.Domain.Devices.AutoattachVSOCK) {
 		return nil

@@ -13,7 +13,7 @@ import (
 // watchdogActions are the values of i6300esb.action.
 var watchdogActions = []v1.WatchdogAction{v1.WatchdogActionPoweroff, v1.WatchdogActionReset, v1.WatchdogActionShutdown}
 
-// configureWatchdog adds the watchdog that acts when the guest stops feeding it.
+// configureWatchdog adds the watchdog device.
 func configureWatchdog(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	watchdog := vmi.Spec.Domain.Devices.Watchdog
 	if watchdog == nil {

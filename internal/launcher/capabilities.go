@@ -15,12 +15,12 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// probedMachine is the machine type whose capabilities tell what the node can do: the default of the architecture.
-const probedMachine = "q35"
+// machineType is the machine type whose capabilities are reported: the default of the architecture.
+const machineType = "q35"
 
-// WriteCapabilities starts libvirtd as for a VM, asks what guests can have on this node, and writes the answers to
-// capabilities.xml and domcapabilities.xml in a folder. The node agent runs it in an init container from the
-// launcher image, since only libvirt and QEMU of that image know.
+// WriteCapabilities starts libvirtd as for a VM and writes its capabilities on this node to capabilities.xml and
+// domcapabilities.xml in a directory. It is run by an init container of the node agent with the launcher image, since they depend
+// on libvirt and QEMU of that image.
 func WriteCapabilities(ctx context.Context, dir string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -43,21 +43,21 @@ func WriteCapabilities(ctx context.Context, dir string) error {
 	return saveCapabilities(ctx, client, dir)
 }
 
-// capabilitySource is libvirtd, as far as it knows what guests can have.
+// capabilitySource is the part of libvirtd that reports capabilities.
 type capabilitySource interface {
 	Capabilities(ctx context.Context) (string, error)
 	DomainCapabilities(ctx context.Context, machine string) (string, error)
 }
 
-// saveCapabilities asks before it writes: half a report would be taken for a whole one.
+// saveCapabilities writes the files when it has read both: an incomplete report could not be recognized.
 func saveCapabilities(ctx context.Context, source capabilitySource, dir string) error {
 	host, err := source.Capabilities(ctx)
 	if err != nil {
-		return fmt.Errorf("ask libvirtd for the host's capabilities: %w", err)
+		return fmt.Errorf("read the host's capabilities from libvirtd: %w", err)
 	}
-	domain, err := source.DomainCapabilities(ctx, probedMachine)
+	domain, err := source.DomainCapabilities(ctx, machineType)
 	if err != nil {
-		return fmt.Errorf("ask libvirtd for the capabilities of %s: %w", probedMachine, err)
+		return fmt.Errorf("read the capabilities of %s from libvirtd: %w", machineType, err)
 	}
 	for name, text := range map[string]string{"capabilities.xml": host, "domcapabilities.xml": domain} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // for the agent, which is another user

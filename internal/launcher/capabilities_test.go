@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// fakeCapabilities is a libvirtd that answers with text or fails.
+// fakeCapabilities is a fake libvirtd that returns texts or fails.
 type fakeCapabilities struct {
 	hostErr, domainErr error
 }
@@ -45,7 +45,7 @@ func TestSaveCapabilities(t *testing.T) {
 			dir := t.TempDir()
 			err := saveCapabilities(t.Context(), tc.source, dir)
 			if tc.says == "" && err != nil || tc.says != "" && (!errors.Is(err, refused) || !strings.Contains(err.Error(), tc.says)) {
-				t.Errorf("error %v, want one that says %q", err, tc.says)
+				t.Errorf("error %v, want one with %q", err, tc.says)
 			}
 			if diff := cmp.Diff(tc.files, filesIn(t, dir)); diff != "" {
 				t.Error(diff)
@@ -54,7 +54,7 @@ func TestSaveCapabilities(t *testing.T) {
 	}
 }
 
-// TestSaveCapabilitiesReplaces is about a node whose kernel or firmware changed.
+// The files are replaced if the node's kernel or firmware changed.
 func TestSaveCapabilitiesReplaces(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "capabilities.xml")
@@ -68,7 +68,7 @@ func TestSaveCapabilitiesReplaces(t *testing.T) {
 		t.Errorf("the file has %q", got)
 	}
 	if err := saveCapabilities(t.Context(), fakeCapabilities{}, filepath.Join(dir, "missing")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("error %v, want one about the folder that is missing", err)
+		t.Errorf("error %v, want one about the missing directory", err)
 	}
 }
 

@@ -10,84 +10,83 @@ import (
 
 	"github.com/vireo-project/vireo/internal/launcher/reaper"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/libvirtrpc"
+	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
-// guest is what is known of the domain. Events and states are fed in; nothing here asks libvirt.
+// guest is the state of the domain. It is computed from events and states; guest does not call libvirt.
 type guest struct {
-	// started says that QEMU ran.
+	// started means that QEMU has run.
 	started bool
-	// ended says that it ran and is gone.
+	// ended means that QEMU has run and exited.
 	ended bool
 	// end is the detail of the stop event.
 	end int32
-	// panicked says that the guest's kernel panicked.
+	// panicked means that the guest's kernel panicked.
 	panicked bool
-	// signaled says that QEMU said that it ends because of a signal.
+	// signaled means that QEMU reported that it exits because of a signal.
 	signaled bool
-	// stopRequested says that the launcher was told to end.
+	// stopRequested means that the launcher was requested to stop.
 	stopRequested bool
-	// destroyed says that the launcher destroyed the domain because the grace period was over.
+	// destroyed means that the launcher destroyed the domain because the grace period was over.
 	destroyed bool
 }
 
-// observe takes a lifecycle event of the domain.
-func (g *guest) observe(event libvirtrpc.Event) {
+// observe processes a lifecycle event of the domain.
+func (g *guest) observe(event libvirtwire.Event) {
 	switch event.Type {
-	case libvirtrpc.EventStarted:
+	case libvirtwire.EventStarted:
 		g.started = true
-	case libvirtrpc.EventCrashed:
-		g.panicked = g.panicked || event.Detail == libvirtrpc.CrashedPanicked
-	case libvirtrpc.EventShutdown:
-		g.signaled = event.Detail == libvirtrpc.ShutdownHost
-	case libvirtrpc.EventStopped:
-		// A start that failed before QEMU ran is the agent's to report and to repeat.
+	case libvirtwire.EventCrashed:
+		g.panicked = g.panicked || event.Detail == libvirtwire.CrashedPanicked
+	case libvirtwire.EventShutdown:
+		g.signaled = event.Detail == libvirtwire.ShutdownHost
+	case libvirtwire.EventStopped:
+		// The agent reports and repeats a start that failed before QEMU ran.
 		if g.started {
 			g.ended, g.end = true, event.Detail
 		}
-	default: // the others change nothing here
+	default: // The others are of no interest.
 	}
 }
 
-// adopt takes the domain's state as it was found when connecting, when events may have been missed.
-func (g *guest) adopt(state libvirtrpc.State, reason int32) {
+// setState processes the domain's state at the time of connecting: events before that were missed.
+func (g *guest) setState(state libvirtwire.State, reason int32) {
 	if state.Active() {
 		g.started = true
 		return
 	}
-	ends := map[libvirtrpc.ShutoffReason]int32{
-		libvirtrpc.ShutoffShutdown:  libvirtrpc.StoppedShutdown,
-		libvirtrpc.ShutoffDestroyed: libvirtrpc.StoppedDestroyed,
-		libvirtrpc.ShutoffCrashed:   libvirtrpc.StoppedCrashed,
-		libvirtrpc.ShutoffMigrated:  libvirtrpc.StoppedMigrated,
-		libvirtrpc.ShutoffSaved:     libvirtrpc.StoppedSaved,
+	ends := map[libvirtwire.ShutoffReason]int32{
+		libvirtwire.ShutoffShutdown:  libvirtwire.StoppedShutdown,
+		libvirtwire.ShutoffDestroyed: libvirtwire.StoppedDestroyed,
+		libvirtwire.ShutoffCrashed:   libvirtwire.StoppedCrashed,
+		libvirtwire.ShutoffMigrated:  libvirtwire.StoppedMigrated,
+		libvirtwire.ShutoffSaved:     libvirtwire.StoppedSaved,
 	}
-	switch end, ran := ends[libvirtrpc.ShutoffReason(reason)]; {
-	case state == libvirtrpc.StateCrashed:
-		g.started, g.ended, g.end = true, true, libvirtrpc.StoppedCrashed
-	case state == libvirtrpc.StateShutoff && ran:
+	switch end, ran := ends[libvirtwire.ShutoffReason(reason)]; {
+	case state == libvirtwire.StateCrashed:
+		g.started, g.ended, g.end = true, true, libvirtwire.StoppedCrashed
+	case state == libvirtwire.StateShutoff && ran:
 		g.started, g.ended, g.end = true, true, end
-	case state == libvirtrpc.StateShutoff && g.started:
-		g.ended, g.end = true, libvirtrpc.StoppedFailed
+	case state == libvirtwire.StateShutoff && g.started:
+		g.ended, g.end = true, libvirtwire.StoppedFailed
 	}
 }
 
-// vanish takes that the domain is not defined. If it ran, it ended and was undefined while nobody watched.
-func (g *guest) vanish() {
+// notDefined processes that the domain is not defined. If it was started, it ended and was undefined while there was no connection.
+func (g *guest) notDefined() {
 	if g.started {
-		g.ended, g.end = true, libvirtrpc.StoppedFailed
+		g.ended, g.end = true, libvirtwire.StoppedFailed
 	}
 }
 
-// outcome says how the guest ended, and with which code the launcher exits. qemu is how QEMU's process ended,
-// if that is known.
+// outcome returns how the guest ended, and the launcher's exit code. qemu is the exit status of QEMU's process, if it is known.
 func (g *guest) outcome(qemu *unix.WaitStatus) (launcherpod.Outcome, int) {
-	outcome, code := g.howItEnded(qemu)
+	outcome, code := g.describeEnd(qemu)
 	outcome.Stopped = g.stopRequested
 	return outcome, code
 }
 
-func (g *guest) howItEnded(qemu *unix.WaitStatus) (launcherpod.Outcome, int) {
+func (g *guest) describeEnd(qemu *unix.WaitStatus) (launcherpod.Outcome, int) {
 	switch {
 	case !g.started:
 		return success(launcherpod.OutcomeNotStarted, "the Pod was stopped before its guest was started")
@@ -95,22 +94,22 @@ func (g *guest) howItEnded(qemu *unix.WaitStatus) (launcherpod.Outcome, int) {
 		return failure(launcherpod.OutcomePanicked, "the guest's kernel panicked; see the log of the Pod's container guest-console-log")
 	case g.destroyed:
 		return success(launcherpod.OutcomeDestroyed, "the guest did not shut down within its grace period and was destroyed")
-	case g.end == libvirtrpc.StoppedMigrated:
+	case g.end == libvirtwire.StoppedMigrated:
 		return success(launcherpod.OutcomeMigrated, "the guest moved to another Pod")
-	case g.end == libvirtrpc.StoppedShutdown && (!g.signaled || g.stopRequested):
+	case g.end == libvirtwire.StoppedShutdown && (!g.signaled || g.stopRequested):
 		return success(launcherpod.OutcomeShutdown, "the guest powered off")
-	case g.end == libvirtrpc.StoppedDestroyed && g.stopRequested:
-		return success(launcherpod.OutcomeDestroyed, "the guest was destroyed while it was asked to shut down")
-	case g.end == libvirtrpc.StoppedDestroyed || g.end == libvirtrpc.StoppedShutdown:
-		return failure(launcherpod.OutcomeKilled, "someone destroyed the guest without a request to stop it")
+	case g.end == libvirtwire.StoppedDestroyed && g.stopRequested:
+		return success(launcherpod.OutcomeDestroyed, "the guest was destroyed during its shutdown")
+	case g.end == libvirtwire.StoppedDestroyed || g.end == libvirtwire.StoppedShutdown:
+		return failure(launcherpod.OutcomeKilled, "the guest was destroyed without a request to stop it")
 	default:
-		return failure(launcherpod.OutcomeCrashed, "QEMU ended without being asked to: "+describe(qemu))
+		return failure(launcherpod.OutcomeCrashed, "QEMU exited unexpectedly: "+describe(qemu))
 	}
 }
 
 func describe(qemu *unix.WaitStatus) string {
 	if qemu == nil {
-		return "libvirtd's lines in the Pod's log may say why"
+		return "libvirtd's messages in the Pod's log may contain the reason"
 	}
 	text := reaper.Describe(*qemu)
 	if qemu.Signaled() && qemu.Signal() == unix.SIGKILL {
@@ -130,7 +129,7 @@ func failure(reason, message string) (launcherpod.Outcome, int) {
 func libvirtFailed(status *unix.WaitStatus) (launcherpod.Outcome, int) {
 	if status == nil {
 		return failure(launcherpod.OutcomeLibvirtFailed,
-			fmt.Sprintf("libvirtd did not answer within %s; its lines in the Pod's log may say why", readyTimeout))
+			fmt.Sprintf("libvirtd did not respond within %s; its messages in the Pod's log may contain the reason", readyTimeout))
 	}
-	return failure(launcherpod.OutcomeLibvirtFailed, "libvirtd ended and its guest with it: "+reaper.Describe(*status))
+	return failure(launcherpod.OutcomeLibvirtFailed, "libvirtd exited, and the guest with it: "+reaper.Describe(*status))
 }

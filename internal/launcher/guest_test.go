@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	rpc "github.com/vireo-project/vireo/internal/libvirtrpc"
+	rpc "github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
 func TestOutcome(t *testing.T) {
@@ -56,7 +56,7 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-func TestAdopt(t *testing.T) {
+func TestSetState(t *testing.T) {
 	cases := map[string]struct {
 		state          rpc.State
 		reason         rpc.ShutoffReason
@@ -75,7 +75,7 @@ func TestAdopt(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			g := guest{started: c.before}
-			g.adopt(c.state, int32(c.reason))
+			g.setState(c.state, int32(c.reason))
 			if g.started != c.started || g.ended != c.ended || g.end != c.end {
 				t.Errorf("got %+v", g)
 			}
@@ -91,7 +91,7 @@ func TestCrashNamesTheSignal(t *testing.T) {
 	}
 }
 
-func TestLogHasTheShapeOfTheOthers(t *testing.T) {
+func TestLogFormat(t *testing.T) {
 	var out bytes.Buffer
 	log := logr.FromSlogHandler(NewLogHandler(&out, slog.LevelInfo))
 	log.Error(errors.New("broken"), "Cannot do it", "pid", 7)
@@ -108,7 +108,7 @@ func TestLogHasTheShapeOfTheOthers(t *testing.T) {
 	}
 }
 
-func TestOptionsSayWhatIsMissing(t *testing.T) {
+func TestValidateOptions(t *testing.T) {
 	good := Options{Name: "a", Namespace: "b"}
 	if err := good.Validate(); err != nil {
 		t.Error(err)
@@ -124,14 +124,14 @@ func TestOptionsSayWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestADomainThatVanishedEndedIfItRan(t *testing.T) {
+func TestNotDefinedDomainHasEndedIfItRan(t *testing.T) {
 	ran, fresh := guest{started: true}, guest{}
-	ran.vanish()
-	fresh.vanish()
+	ran.notDefined()
+	fresh.notDefined()
 	if outcome, code := ran.outcome(nil); !ran.ended || outcome.Reason != launcherpod.OutcomeCrashed || code == 0 {
-		t.Errorf("one that ran: %+v, %+v", ran, outcome)
+		t.Errorf("a guest that ran: %+v, %+v", ran, outcome)
 	}
 	if fresh.ended {
-		t.Error("one that never ran has ended")
+		t.Error("a guest that never ran has ended")
 	}
 }

@@ -25,20 +25,19 @@ import (
 )
 
 const (
-	// lingerTime keeps libvirtd up after the guest's end, so that the agent can still read why it ended.
-	lingerTime = 300 * time.Millisecond
-	// stopTimeout is how long libvirtd may take to end.
+	// exitDelay is how long libvirtd runs after the guest's end, so that the agent can read why it ended.
+	exitDelay = 300 * time.Millisecond
+	// stopTimeout is how long libvirtd may take to stop.
 	stopTimeout = time.Second
 )
 
-// Run runs the VM's Pod until the guest has ended, and returns the exit code. It leaves the outcome in the
-// termination log.
+// Run runs the VM's Pod until the guest has ended, and returns the exit code. It writes the outcome to the termination log.
 func Run(ctx context.Context, options Options) int {
 	log := logr.FromContextOrDiscard(ctx)
 	outcome, code := run(ctx, options)
 	log.Info("The VM's Pod ends", "reason", outcome.Reason, "detail", outcome.Message, "exitCode", code)
 	if err := writeOutcome(options.TerminationLog, outcome); err != nil {
-		log.Error(err, "Cannot leave the outcome")
+		log.Error(err, "Cannot write the outcome")
 	}
 	return code
 }
@@ -52,14 +51,14 @@ func run(ctx context.Context, options Options) (launcherpod.Outcome, int) {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, unix.SIGTERM, unix.SIGINT)
 	defer signal.Stop(stop)
-	// A container runtime that restarts closes the log for a moment. By default a write to it would end PID 1,
-	// and the guest with it; caught, the write just fails.
+	// A container runtime that restarts closes the log for a moment. By default a write would then terminate PID 1, and with it the
+	// guest. With a handler, the write just fails.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 
-	// The network is taken down before libvirtd's socket exists: the agent begins to change it when it sees that.
-	network, err := podnet.Take(resolvConf)
+	// The snapshot is taken before libvirtd's socket exists: the agent changes the network once it finds the socket.
+	network, err := podnet.TakeSnapshot(resolvConf)
 	if err != nil {
-		return internal(fmt.Errorf("take down the Pod's network: %w", err))
+		return internal(fmt.Errorf("record the Pod's network: %w", err))
 	}
 	network.DNS = network.DNS.WithSubdomain(options.Subdomain)
 	children := reaper.New()
@@ -84,8 +83,7 @@ func run(ctx context.Context, options Options) (launcherpod.Outcome, int) {
 	return outcome, code
 }
 
-// logConsole passes the guest's console to the container that prints it, if the Pod has one. The function that it returns takes
-// the last lines there.
+// logConsole copies the guest's console to the container that logs it, if the Pod has one. finish flushes the last lines.
 func logConsole(ctx context.Context) (finish func(), err error) {
 	if _, err := os.Stat(launcherpod.ConsoleLogDir); errors.Is(err, fs.ErrNotExist) {
 		return func() {}, nil
@@ -99,7 +97,7 @@ func logConsole(ctx context.Context) (finish func(), err error) {
 		_ = fifo.Close()
 		return nil, fmt.Errorf("announce the console's log: %w", err)
 	}
-	// Whether anybody reads this one does not matter: the pipe is open for reading here, too.
+	// Opening does not block without a reader: the pipe is opened for reading, too.
 	out, err := console.Open(launcherpod.ConsoleLogFIFO)
 	if err != nil {
 		_ = fifo.Close()
@@ -116,7 +114,7 @@ func logConsole(ctx context.Context) (finish func(), err error) {
 	return func() {
 		_ = fifo.Close()
 		select {
-		case <-copied: // the last lines of the console are out
+		case <-copied: // The last lines are written.
 		case <-time.After(stopTimeout):
 		}
 		_ = out.Close()
@@ -127,8 +125,8 @@ func logConsole(ctx context.Context) (finish func(), err error) {
 func serveDHCP(ctx context.Context, options Options, network *podnet.Snapshot) {
 	log := logr.FromContextOrDiscard(ctx)
 	if err := dhcp.Serve(ctx, options.Interfaces, network); err != nil && ctx.Err() == nil {
-		// The guest may have an address by cloud-init: it is not ended for this.
-		log.Error(err, "The guest's DHCP requests are no longer answered")
+		// Not fatal: the guest may have a static address.
+		log.Error(err, "DHCP for the guest has stopped")
 	}
 }
 
@@ -136,13 +134,13 @@ func internal(err error) (launcherpod.Outcome, int) {
 	return failure(launcherpod.OutcomeInternal, "virt-launcher could not do its work: "+err.Error())
 }
 
-// Refuse leaves the outcome of a launcher that cannot even begin, because of its command line.
-func Refuse(terminationLog string, err error) error {
+// WriteFailure writes the outcome of a launcher that cannot start because of its command line.
+func WriteFailure(terminationLog string, err error) error {
 	outcome, _ := internal(err)
 	return writeOutcome(terminationLog, outcome)
 }
 
-// stopLibvirtd ends libvirtd in order, and otherwise not. What still runs after that ends with PID 1.
+// stopLibvirtd stops libvirtd with SIGTERM, and with SIGKILL after a timeout. Remaining processes end with PID 1.
 func stopLibvirtd(log logr.Logger, libvirtd *daemon) {
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
 		if err := libvirtd.Signal(sig); err != nil {
@@ -151,7 +149,7 @@ func stopLibvirtd(log logr.Logger, libvirtd *daemon) {
 		select {
 		case <-libvirtd.Done():
 			select {
-			case <-libvirtd.relayed: // its last words are out
+			case <-libvirtd.relayed: // The end of its log is written.
 			case <-time.After(stopTimeout):
 			}
 			return
@@ -160,7 +158,7 @@ func stopLibvirtd(log logr.Logger, libvirtd *daemon) {
 	}
 }
 
-// writeOutcome leaves one line of JSON where the kubelet looks for the container's termination message.
+// writeOutcome writes the outcome as the container's termination message, one line of JSON.
 func writeOutcome(file string, outcome launcherpod.Outcome) error {
 	line, err := json.Marshal(outcome)
 	if err != nil {

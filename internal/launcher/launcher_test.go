@@ -17,7 +17,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// A machine without a disk: its firmware runs and ignores every request to power off.
+// A guest without a disk: its firmware ignores every request to power off.
 const tinyDomain = `<domain type='qemu'>
   <name>default_test</name><memory unit='MiB'>32</memory><vcpu>1</vcpu>
   <os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features>
@@ -27,10 +27,10 @@ const tinyDomain = `<domain type='qemu'>
     </devices>
 </domain>`
 
-// maxRSS is what issue 2 allows the launcher.
+// maxRSS is the launcher's memory budget.
 const maxRSS = 15 << 10
 
-// startDomain does what the node agent does: define the domain and start it.
+// startDomain defines and starts the domain, like the node agent.
 func startDomain(t *testing.T, p *pod) *libvirt.Domain {
 	t.Helper()
 	return startDomainOf(t, p, tinyDomain)
@@ -60,7 +60,7 @@ func startDomainOf(t *testing.T, p *pod, xml string) *libvirt.Domain {
 	return domain
 }
 
-// TestTPM starts one with a read-only root and without any privilege, and ends it with the guest.
+// A TPM works with a read-only root and without privileges, and is stopped with the guest.
 func TestTPM(t *testing.T) {
 	p := startPod(t, "--grace-period-seconds", "0", "-v", "0")
 	startDomainOf(t, p, strings.Replace(tinyDomain, "</devices>",
@@ -73,7 +73,7 @@ func TestTPM(t *testing.T) {
 	p.terminate()
 	p.expectExit(0, launcherpod.OutcomeDestroyed)
 	if log := p.stderr.String(); strings.Contains(log, "swtpm") {
-		t.Errorf("what libvirtd says about swtpm for no reason is in the Pod's log:\n%s", log)
+		t.Errorf("a harmless message about swtpm is in the Pod's log:\n%s", log)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestLibvirtLogFilters(t *testing.T) {
 	p.expectExit(0, launcherpod.OutcomeDestroyed)
 	log := p.stderr.String()
 	if !strings.Contains(log, ": debug : qemuProcessLaunch:") {
-		t.Error("what passes the filters is not in the log")
+		t.Error("messages that pass the filters are not in the log")
 	}
 	for _, source := range []string{"virNetServer", "virObjectRef", "qemuMonitorIOProcess"} {
 		if strings.Contains(log, ": debug : "+source) {
@@ -93,7 +93,7 @@ func TestLibvirtLogFilters(t *testing.T) {
 	}
 }
 
-// TestMalformedLibvirtLogFilters gives what libvirtd would not start with.
+// libvirtd does not start with malformed filters.
 func TestMalformedLibvirtLogFilters(t *testing.T) {
 	p := startPod(t, "--grace-period-seconds", "0", "--libvirt-log-filters", "1:qemu nonsense")
 	startDomain(t, p)
@@ -118,7 +118,7 @@ func TestStoppedAtOnce(t *testing.T) {
 	p.expectExit(0, launcherpod.OutcomeNotStarted)
 }
 
-func TestDeafGuestIsDestroyedAfterTheGracePeriod(t *testing.T) {
+func TestUnresponsiveGuestIsDestroyedAfterTheGracePeriod(t *testing.T) {
 	p := startPod(t, "--grace-period-seconds", "1")
 	startDomain(t, p)
 	p.terminate()
@@ -157,7 +157,7 @@ func TestKilledLibvirtd(t *testing.T) {
 	}
 }
 
-func TestDestroyedByAStranger(t *testing.T) {
+func TestDestroyedWithoutARequestToStop(t *testing.T) {
 	p := startPod(t)
 	domain := startDomain(t, p)
 	if err := domain.Destroy(); err != nil {
@@ -166,7 +166,7 @@ func TestDestroyedByAStranger(t *testing.T) {
 	p.expectExit(1, launcherpod.OutcomeKilled)
 }
 
-func TestDestroyedByTheAgentJustBeforeTheRequest(t *testing.T) {
+func TestDestroyedJustBeforeTheRequestToStop(t *testing.T) {
 	p := startPod(t, "--grace-period-seconds", "0")
 	domain := startDomain(t, p)
 	if err := domain.Destroy(); err != nil {
@@ -190,7 +190,7 @@ func TestConsoleAndMemory(t *testing.T) {
 	var log lockedBuffer
 	tailed := make(chan error, 1)
 	go func() { tailed <- tail.Run(p.consoleLog(), &log, nil, nil) }()
-	// SeaBIOS may have written before.
+	// The output of SeaBIOS may come first.
 	p.eventually("the console reaches the log", func() bool { return strings.Contains(log.String(), "a line of the guest\n") })
 
 	status := statusFields("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/status")

@@ -22,19 +22,19 @@ import (
 
 	"github.com/vireo-project/vireo/internal/launcher/reaper"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/libvirtrpc"
+	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
 const (
-	// readyTimeout is how long libvirtd may take until it answers. It takes 0.1 s, or 1 s when it probes QEMU;
-	// with many VMs starting on a busy node it takes longer.
+	// readyTimeout is how long libvirtd may take to start. It takes 0.1 s, or 1 s if it probes QEMU, and longer on a node on
+	// which many VMs start.
 	readyTimeout = 3 * time.Minute
-	// dialInterval is the pause between attempts while the socket exists and libvirtd does not listen yet: a
-	// few milliseconds for which there is no event.
+	// dialInterval is the interval of attempts to connect while the socket exists and libvirtd does not listen yet: a few
+	// milliseconds after which there is no event.
 	dialInterval = 10 * time.Millisecond
 )
 
-// prepare makes the directories that libvirtd and QEMU write to, and puts libvirt's configuration in place.
+// prepare creates the directories that libvirtd and QEMU write to, and installs libvirt's configuration.
 func prepare(log logr.Logger) error {
 	qemuConf := filepath.Join(xdgConfig, "libvirt", "qemu.conf")
 	for _, dir := range []string{homeDir, xdgRuntime, xdgCache, tempDir, launcherpod.ConsoleLockDir, launcherpod.MigrationTLSDir, filepath.Dir(qemuConf)} {
@@ -49,15 +49,15 @@ func prepare(log logr.Logger) error {
 		return err
 	}
 	if err := seedCapabilities(); err != nil {
-		// libvirt probes QEMU itself then: half a second, nothing worse.
+		// libvirt then probes QEMU, which takes half a second.
 		log.Info("Not using the image's QEMU capabilities", "reason", err.Error())
 	}
 	return nil
 }
 
-// seedCapabilities puts what the image knows of its QEMU into libvirt's cache, so that libvirtd need not start
-// QEMU to find out. libvirt takes it only if the change times of the binaries match, which are known here and
-// not when the image is built; and not where KVM is usable, because KVM changes the answers.
+// seedCapabilities writes the image's capabilities of QEMU to libvirt's cache, so that libvirtd need not start QEMU to probe
+// them. libvirt uses them only if the ctimes of the binaries match, which are not known when the image is built, and they are
+// wrong where KVM is usable.
 func seedCapabilities() error {
 	if _, err := os.Stat("/dev/kvm"); err == nil {
 		return errors.New("/dev/kvm is there")
@@ -66,11 +66,11 @@ func seedCapabilities() error {
 	if err != nil {
 		return err
 	}
-	qemuTime, err := changeTime(qemuBinary)
+	qemuTime, err := ctime(qemuBinary)
 	if err != nil {
 		return err
 	}
-	selfTime, err := newestChange(libvirtdBinary,
+	selfTime, err := newestCtime(libvirtdBinary,
 		libvirtModules+"/connection-driver/*.so", libvirtModules+"/storage-backend/*.so")
 	if err != nil {
 		return err
@@ -87,7 +87,7 @@ func seedCapabilities() error {
 	return os.WriteFile(file, []byte(content), 0o600) //nolint:gosec // constant paths
 }
 
-func newestChange(patterns ...string) (int64, error) {
+func newestCtime(patterns ...string) (int64, error) {
 	var newest int64
 	for _, pattern := range patterns {
 		files, err := filepath.Glob(pattern)
@@ -95,7 +95,7 @@ func newestChange(patterns ...string) (int64, error) {
 			return 0, err
 		}
 		for _, file := range files {
-			changed, err := changeTime(file)
+			changed, err := ctime(file)
 			if err != nil {
 				return 0, err
 			}
@@ -105,22 +105,22 @@ func newestChange(patterns ...string) (int64, error) {
 	return newest, nil
 }
 
-func changeTime(file string) (int64, error) {
+func ctime(file string) (int64, error) {
 	var stat unix.Stat_t
 	if err := unix.Stat(file, &stat); err != nil {
-		return 0, fmt.Errorf("look at %s: %w", file, err)
+		return 0, fmt.Errorf("read the ctime of %s: %w", file, err)
 	}
 	return stat.Ctim.Sec, nil
 }
 
-// daemon is libvirtd and what is relayed of its log.
+// daemon is libvirtd and the copying of its log.
 type daemon struct {
 	*reaper.Child
-	// relayed is closed when the last words are out.
+	// relayed is closed when the log is copied to its end.
 	relayed <-chan struct{}
 }
 
-// startLibvirtd starts the daemon in session mode, in which it needs no privilege.
+// startLibvirtd starts libvirtd in session mode, in which it needs no privileges.
 func startLibvirtd(log logr.Logger, children *reaper.Reaper, filters string) (*daemon, error) {
 	logging, err := logEnvironment(filters)
 	if err != nil {
@@ -158,14 +158,14 @@ func startLibvirtd(log logr.Logger, children *reaper.Reaper, filters string) (*d
 }
 
 // connect waits for libvirtd's socket and connects as soon as it listens.
-func connect(ctx context.Context, socket string) (*libvirtrpc.Client, error) {
+func connect(ctx context.Context, socket string) (*libvirtwire.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	if err := waitForFile(ctx, socket); err != nil {
 		return nil, err
 	}
 	for {
-		client, err := libvirtrpc.Dial(ctx, socket)
+		client, err := libvirtwire.Dial(ctx, socket)
 		if err == nil {
 			return client, nil
 		}
@@ -180,7 +180,7 @@ func connect(ctx context.Context, socket string) (*libvirtrpc.Client, error) {
 	}
 }
 
-// waitForFile returns once a file exists. The watch begins before the file is checked, so that no creation is missed.
+// waitForFile returns once a file exists. It starts the watch before it checks the file, so that it misses no creation.
 func waitForFile(ctx context.Context, file string) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -204,7 +204,7 @@ func waitForFile(ctx context.Context, file string) error {
 	}
 }
 
-// qemuPID reads the process id that libvirt noted for a running domain; 0 if there is none.
+// qemuPID returns the process id that libvirt has recorded for a running domain; 0 if there is none.
 func qemuPID(domain string) int {
 	content, err := os.ReadFile(filepath.Join(xdgRuntime, "libvirt", "qemu", "run", domain+".pid")) //nolint:gosec // libvirt's file
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 
 func TestRelayLog(t *testing.T) {
 	const stamp = "2026-11-21 12:46:41.322+0000: 22: "
-	long := stamp + "error : virCommandWait:2748 : " + strings.Repeat("x", 3*longestLine) + "\n"
+	long := stamp + "error : virCommandWait:2748 : " + strings.Repeat("x", 3*maxLine) + "\n"
 	for name, tc := range map[string]struct {
 		line   string
 		hidden bool
@@ -40,9 +40,9 @@ func TestRelayLog(t *testing.T) {
 			if strings.HasSuffix(text, "\n") {
 				text += after
 			}
-			var verbose, quiet bytes.Buffer
+			var verbose, known bytes.Buffer
 			relayLog(&verbose, iotest.OneByteReader(strings.NewReader(text)), true)
-			relayLog(&quiet, strings.NewReader(text), false)
+			relayLog(&known, strings.NewReader(text), false)
 			if verbose.String() != text {
 				t.Errorf("verbose: %q", verbose.String())
 			}
@@ -50,8 +50,8 @@ func TestRelayLog(t *testing.T) {
 			if tc.hidden {
 				want = after
 			}
-			if quiet.String() != want {
-				t.Errorf("got %q, want %q", quiet.String(), want)
+			if known.String() != want {
+				t.Errorf("got %q, want %q", known.String(), want)
 			}
 		})
 	}
@@ -64,7 +64,7 @@ func (w *brokenWriter) Write([]byte) (int, error) {
 	return 0, errors.New("broken pipe")
 }
 
-func TestRelayLogOutlivesItsReader(t *testing.T) {
+func TestRelayLogIgnoresWriteErrors(t *testing.T) {
 	w := &brokenWriter{}
 	relayLog(w, strings.NewReader("one\ntwo\n"), false)
 	if w.attempts != 2 {
@@ -72,8 +72,8 @@ func TestRelayLogOutlivesItsReader(t *testing.T) {
 	}
 }
 
-func TestQuietLinesSayWhy(t *testing.T) {
-	for _, line := range quietLines {
+func TestHarmlessLinesHaveAReason(t *testing.T) {
+	for _, line := range harmlessLines {
 		if line.why == "" || line.begin == "" {
 			t.Errorf("%+v is incomplete", line)
 		}

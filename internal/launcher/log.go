@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// NewLogHandler logs lines of JSON in the shape of the other components' logs. logr's verbosity n is slog's
-// level -n.
+// NewLogHandler returns a handler that logs JSON lines in the format of the other components. logr's verbosity n is slog's level -n.
 func NewLogHandler(w io.Writer, level slog.Level) slog.Handler {
 	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 		if len(groups) > 0 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package launcher is PID 1 of a VM's Pod. It starts libvirtd, follows the one domain that the node agent
-// defines there, answers the guest's DHCP requests, passes its console to the container that logs it, turns SIGTERM
-// into a shutdown of the guest, and ends with the guest's outcome. It never talks to the API server.
+// Package launcher is PID 1 of a VM's Pod. It starts libvirtd, watches the one domain that the node agent defines there, serves
+// DHCP to the guest, copies the guest's console to the container that logs it, shuts the guest down on SIGTERM, and exits with
+// the guest's outcome. It is no client of the API server.
 package launcher
 
 import (
@@ -16,26 +16,26 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// Options is what the launcher is told on its command line.
+// Options are the launcher's options, from its command line.
 type Options struct {
-	// Namespace and Name are those of the VMI.
+	// Namespace and Name are the VMI's.
 	Namespace string
 	Name      string
 	// UID is the VMI's UID.
 	UID string
-	// Subdomain is that of the VMI, which the guest finds in its search list; empty if it has none.
+	// Subdomain is the VMI's subdomain, for the guest's search list; empty if it has none.
 	Subdomain string
 	// GracePeriod is how long a guest may take to shut down before it is destroyed.
 	GracePeriod time.Duration
-	// Interfaces are the guest's interfaces that get their addresses by DHCP.
+	// Interfaces are the guest's interfaces that are served by DHCP.
 	Interfaces []dhcp.Interface
-	// LibvirtLogFilters are libvirtd's log filters. Empty means its warnings and errors.
+	// LibvirtLogFilters are libvirtd's log filters. Empty means that it logs warnings and errors.
 	LibvirtLogFilters string
 	// TerminationLog is the file for the outcome.
 	TerminationLog string
 }
 
-// Validate says what is missing.
+// Validate returns an error if an option is missing or invalid.
 func (o Options) Validate() error {
 	switch {
 	case o.Name == "":
@@ -48,7 +48,7 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// Directories and files beneath the Pod's run time volume. Session mode finds its own by these variables.
+// Directories in the Pod's runtime volume. libvirtd in session mode gets its directories from these variables.
 var (
 	homeDir    = filepath.Join(launcherpod.RuntimeDir, "home")
 	xdgRuntime = filepath.Join(launcherpod.RuntimeDir, "run")

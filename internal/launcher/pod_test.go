@@ -22,8 +22,8 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// The tests with a real libvirtd run the launcher as PID 1 of a Pod that they make themselves: namespaces, the
-// launcher image's files as a read-only root, UID 107. This program is both the test and the inside's init.
+// The tests with a real libvirtd run the launcher as PID 1 of a Pod that they create: namespaces, the launcher image's files as a
+// read-only root, UID 107. The test binary also sets up the Pod from inside.
 const (
 	// rootEnv names the directory with the launcher image's unpacked files.
 	rootEnv   = "VIREO_LAUNCHER_ROOTFS"
@@ -40,10 +40,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// buildDir has the launcher that the tests run; it is made when the first one needs it.
+// buildDir has the launcher's binary, which is built when the first test needs it.
 var buildDir string
 
-// pod is a launcher that runs in namespaces of its own.
+// pod is a launcher in its own namespaces.
 type pod struct {
 	t      *testing.T
 	dir    string
@@ -95,7 +95,7 @@ func startPod(t *testing.T, args ...string) *pod {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Short, because a socket's path has at most 108 bytes.
+	// A short name, because a socket's path has at most 108 bytes.
 	dir, err := os.MkdirTemp("", "vp")
 	if err != nil {
 		t.Fatal(err)
@@ -164,13 +164,13 @@ func (p *pod) terminate() {
 	}
 }
 
-// expectExit waits for the launcher's end and checks its code and what it left behind.
+// expectExit waits for the launcher's exit and checks its exit code and outcome.
 func (p *pod) expectExit(code int, reason string) launcherpod.Outcome {
 	p.t.Helper()
 	select {
 	case <-p.exited:
 	case <-time.After(time.Minute):
-		p.t.Fatal("the launcher does not end")
+		p.t.Fatal("the launcher does not exit")
 	}
 	content, err := os.ReadFile(p.runtime("outcome"))
 	if err != nil {
@@ -195,14 +195,14 @@ func (p *pod) eventually(what string, condition func() bool) {
 		}
 		select {
 		case <-p.exited:
-			p.t.Fatalf("the launcher ended while waiting for: %s", what)
+			p.t.Fatalf("the launcher exited while waiting for: %s", what)
 		default:
 		}
 	}
-	p.t.Fatalf("waited in vain for: %s", what)
+	p.t.Fatalf("timeout: %s", what)
 }
 
-// child is the id, seen from outside, of the launcher's child with a name; 0 if there is none.
+// child returns the pid, in the test's namespace, of the launcher's child with a name; 0 if there is none.
 func (p *pod) child(name string) int {
 	statuses, _ := filepath.Glob("/proc/[0-9]*/status")
 	for _, file := range statuses {
@@ -228,7 +228,7 @@ func statusFields(file string) map[string]string {
 	return fields
 }
 
-// becomeLauncher runs in the new namespaces as PID 1: it makes what the kubelet would make, and becomes the launcher.
+// becomeLauncher runs as PID 1 in the new namespaces: it creates what the kubelet would create, and executes the launcher.
 func becomeLauncher(dir string, args []string) error {
 	root := filepath.Join(dir, "root")
 	steps := []func() error{
@@ -280,7 +280,7 @@ func mountDev(root string) error {
 	return os.Symlink("pts/ptmx", filepath.Join(dev, "ptmx"))
 }
 
-// mountVolumes binds directories of the host over /run, and a resolv.conf over the image's /etc.
+// mountVolumes bind-mounts directories of the host below /run, and a resolv.conf in /etc.
 func mountVolumes(dir, root string) error {
 	run := filepath.Join(root, "run")
 	if err := unix.Mount("tmpfs", run, "tmpfs", 0, "mode=755"); err != nil {

@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// unprivilegedEnv has the test's own binary give up privileges and start something.
+// unprivilegedEnv makes the test binary call SetNoNewPrivs and start a program.
 const unprivilegedEnv = "VIREO_TEST_UNPRIVILEGED"
 
-func TestAProbeAndWhatItStartsGainNoPrivileges(t *testing.T) {
+func TestNoNewPrivsIsInherited(t *testing.T) {
 	if os.Getenv(unprivilegedEnv) != "" {
-		if err := GiveUpPrivileges(); err != nil {
+		if err := SetNoNewPrivs(); err != nil {
 			t.Fatal(err)
 		}
 		child := exec.Command("cat", "/proc/self/status")

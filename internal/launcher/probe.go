@@ -13,50 +13,49 @@ import (
 	"time"
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/libvirtrpc"
+	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
 const (
-	// probeFailed is the exit code of a probe to which the guest gave none.
+	// probeFailed is the exit code of a probe that has none from the guest.
 	probeFailed = 1
-	// maxProbeOutput bounds what a probe prints of a command's output: the kubelet shows no more of it.
+	// maxProbeOutput bounds the output of a probe: the kubelet reads no more.
 	// Source: kubernetes pkg/probe/exec/exec.go (maxReadLength).
 	maxProbeOutput = 10 << 10
-	// probeInterval is the pause between two questions whether a command has ended.
+	// probeInterval is the interval at which the status of a command is read.
 	probeInterval = 100 * time.Millisecond
-	// stateTimeout bounds the question how the domain is doing, after the guest's own time is over. The kubelet gives a probe
-	// one second more than the guest has (podspec's agentDelay).
+	// stateTimeout bounds reading the domain's state after the guest's timeout. The kubelet's timeout for a probe is one second
+	// longer than the guest's (podspec's agentDelay).
 	stateTimeout = 500 * time.Millisecond
 )
 
-// Probe looks into the guest once, by its agent.
+// Probe runs a command in the guest, or pings the guest agent.
 type Probe struct {
 	// Domain is the name of the guest's domain.
 	Domain string
-	// Command is run in the guest. Without one the agent is asked for an answer.
+	// Command is run in the guest. Without one the guest agent is pinged.
 	Command []string
-	// Timeout is how long the guest may take in all.
+	// Timeout bounds the whole probe.
 	Timeout time.Duration
 }
 
-// prober is what a probe asks of libvirtd. libvirtrpc.Client is one.
-type prober interface {
-	AgentCommand(ctx context.Context, domain libvirtrpc.Domain, command string, wait time.Duration) (string, error)
-	Lookup(ctx context.Context, name string) (libvirtrpc.Domain, error)
-	State(ctx context.Context, domain libvirtrpc.Domain) (libvirtrpc.State, int32, error)
-	JobActive(ctx context.Context, domain libvirtrpc.Domain) (bool, error)
-	Metadata(ctx context.Context, domain libvirtrpc.Domain, namespace string) (string, error)
+// agentClient is the part of libvirtwire.Client that a probe needs.
+type agentClient interface {
+	AgentCommand(ctx context.Context, domain libvirtwire.Domain, command string, wait time.Duration) (string, error)
+	Lookup(ctx context.Context, name string) (libvirtwire.Domain, error)
+	State(ctx context.Context, domain libvirtwire.Domain) (libvirtwire.State, int32, error)
+	JobActive(ctx context.Context, domain libvirtwire.Domain) (bool, error)
+	Metadata(ctx context.Context, domain libvirtwire.Domain, namespace string) (string, error)
 }
 
-// Run connects to the Pod's libvirtd and looks. It returns the command's exit code, and an
-// error if there is none.
+// Run connects to the Pod's libvirtd and runs the probe. It returns the command's exit code, and an error if there is none.
 func (p Probe) Run(ctx context.Context, out io.Writer) (int, error) {
 	if p.Domain == "" || p.Timeout <= 0 {
 		return probeFailed, errors.New("a probe needs --domain, and a --timeout-seconds of 1 or more")
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
-	client, err := libvirtrpc.Dial(ctx, launcherpod.LibvirtSocket)
+	client, err := libvirtwire.Dial(ctx, launcherpod.LibvirtSocket)
 	if err != nil {
 		return probeFailed, fmt.Errorf("connect to libvirtd: %w", err)
 	}
@@ -64,13 +63,13 @@ func (p Probe) Run(ctx context.Context, out io.Writer) (int, error) {
 	return p.runWith(ctx, client, out)
 }
 
-func (p Probe) runWith(ctx context.Context, guest prober, out io.Writer) (int, error) {
+func (p Probe) runWith(ctx context.Context, guest agentClient, out io.Writer) (int, error) {
 	domain, err := guest.Lookup(ctx, p.Domain)
 	if err != nil {
 		return probeFailed, fmt.Errorf("find the guest: %w", err)
 	}
-	ask := func(execute string, arguments, answer any) error {
-		return p.ask(ctx, guest, domain, execute, arguments, answer)
+	call := func(execute string, arguments, result any) error {
+		return p.agentCommand(ctx, guest, domain, execute, arguments, result)
 	}
 	if len(p.Command) == 0 {
 		return p.ping(ctx, guest, domain, out)
@@ -79,16 +78,16 @@ func (p Probe) runWith(ctx context.Context, guest prober, out io.Writer) (int, e
 		PID int64 `json:"pid"`
 	}
 	// Arguments of guest-exec and guest-exec-status. Source: qemu qga/qapi-schema.json.
-	if err := ask("guest-exec", map[string]any{"path": p.Command[0], "arg": p.Command[1:], "capture-output": true}, &started); err != nil {
+	if err := call("guest-exec", map[string]any{"path": p.Command[0], "arg": p.Command[1:], "capture-output": true}, &started); err != nil {
 		return probeFailed, fmt.Errorf("run %s in the guest: %w", p.Command[0], err)
 	}
 	for {
 		var status execStatus
-		if err := ask("guest-exec-status", map[string]any{"pid": started.PID}, &status); err != nil {
+		if err := call("guest-exec-status", map[string]any{"pid": started.PID}, &status); err != nil {
 			return probeFailed, fmt.Errorf("follow %s in the guest: %w", p.Command[0], err)
 		}
 		if status.Exited {
-			return status.report(out)
+			return status.print(out)
 		}
 		select {
 		case <-ctx.Done():
@@ -98,32 +97,32 @@ func (p Probe) runWith(ctx context.Context, guest prober, out io.Writer) (int, e
 	}
 }
 
-// ping asks the agent for an answer, unless the VMI's annotation pauses that. A guest that cannot give one because it is paused or being migrated passes: the kubelet would
-// end it otherwise, when the probe is a livenessProbe. The state is read on both sides of the question, because a pause may begin or
-// end while the agent is being waited for.
-func (p Probe) ping(ctx context.Context, guest prober, domain libvirtrpc.Domain, out io.Writer) (int, error) {
-	// Without the note libvirt answers with an error: whatever it is, the guest is asked.
+// ping pings the guest agent, unless an annotation of the VMI disables that. The probe succeeds if the guest cannot respond
+// because it is paused or being migrated: otherwise the kubelet would kill it if the probe is a livenessProbe. The state is read
+// before and after the ping, because it may change meanwhile.
+func (p Probe) ping(ctx context.Context, guest agentClient, domain libvirtwire.Domain, out io.Writer) (int, error) {
+	// Without the metadata libvirt returns an error. On any error, the agent is pinged.
 	if note, err := guest.Metadata(ctx, domain, launcherpod.ProbesURI); err == nil && note != "" {
-		_, err := fmt.Fprintln(out, "not asked: probes by guestAgentPing are paused")
+		_, err := fmt.Fprintln(out, "no ping: guestAgentPing probes are paused")
 		return 0, err
 	}
-	if why := excuse(ctx, guest, domain); why != "" {
-		_, err := fmt.Fprintf(out, "not asked: the guest is %s\n", why)
+	if reason := skipReason(ctx, guest, domain); reason != "" {
+		_, err := fmt.Fprintf(out, "no ping: the guest is %s\n", reason)
 		return 0, err
 	}
-	err := p.ask(ctx, guest, domain, "guest-ping", nil, nil)
+	err := p.agentCommand(ctx, guest, domain, "guest-ping", nil, nil)
 	if err == nil {
 		return 0, nil
 	}
-	if why := excuse(context.WithoutCancel(ctx), guest, domain); why != "" {
-		_, err := fmt.Fprintf(out, "no answer: the guest is %s\n", why)
+	if reason := skipReason(context.WithoutCancel(ctx), guest, domain); reason != "" {
+		_, err := fmt.Fprintf(out, "no response: the guest is %s\n", reason)
 		return 0, err
 	}
-	return probeFailed, fmt.Errorf("the guest's agent does not answer: %w", err)
+	return probeFailed, fmt.Errorf("the guest agent does not respond: %w", err)
 }
 
-// excuse says why a guest need not answer, "" if it must: a domain whose state cannot be read has no excuse.
-func excuse(ctx context.Context, guest prober, domain libvirtrpc.Domain) string {
+// skipReason returns why the guest cannot be expected to respond, "" if it can. It returns "" if the domain's state cannot be read.
+func skipReason(ctx context.Context, guest agentClient, domain libvirtwire.Domain) string {
 	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	defer cancel()
 	state, reason, err := guest.State(ctx, domain)
@@ -131,11 +130,11 @@ func excuse(ctx context.Context, guest prober, domain libvirtrpc.Domain) string 
 		return ""
 	}
 	switch {
-	case state == libvirtrpc.StatePaused:
-		return pauses[libvirtrpc.PausedReason(reason)]
-	case state != libvirtrpc.StateRunning:
+	case state == libvirtwire.StatePaused:
+		return wantedPauses[libvirtwire.PausedReason(reason)]
+	case state != libvirtwire.StateRunning:
 		return ""
-	case libvirtrpc.RunningReason(reason) == libvirtrpc.RunningPostcopy:
+	case libvirtwire.RunningReason(reason) == libvirtwire.RunningPostcopy:
 		return "in post-copy"
 	}
 	if active, err := guest.JobActive(ctx, domain); err == nil && active {
@@ -144,22 +143,22 @@ func excuse(ctx context.Context, guest prober, domain libvirtrpc.Domain) string 
 	return ""
 }
 
-// pauses are the reasons for a pause that somebody wanted. A guest that an I/O error, a watchdog or a crash stopped is not well, and
-// fails.
-var pauses = map[libvirtrpc.PausedReason]string{
-	libvirtrpc.PausedUser:           "paused",
-	libvirtrpc.PausedMigration:      "being migrated",
-	libvirtrpc.PausedSave:           "being saved",
-	libvirtrpc.PausedDump:           "being dumped",
-	libvirtrpc.PausedFromSnapshot:   "being restored",
-	libvirtrpc.PausedSnapshot:       "being snapshotted",
-	libvirtrpc.PausedStartingUp:     "being started",
-	libvirtrpc.PausedPostcopy:       "in post-copy",
-	libvirtrpc.PausedPostcopyFailed: "in post-copy",
+// wantedPauses are the reasons for an intended pause. The probe fails for a guest that was paused by an I/O error, a watchdog or
+// a crash.
+var wantedPauses = map[libvirtwire.PausedReason]string{
+	libvirtwire.PausedUser:           "paused",
+	libvirtwire.PausedMigration:      "being migrated",
+	libvirtwire.PausedSave:           "being saved",
+	libvirtwire.PausedDump:           "being dumped",
+	libvirtwire.PausedFromSnapshot:   "being restored",
+	libvirtwire.PausedSnapshot:       "being snapshotted",
+	libvirtwire.PausedStartingUp:     "being started",
+	libvirtwire.PausedPostcopy:       "in post-copy",
+	libvirtwire.PausedPostcopyFailed: "in post-copy",
 }
 
-// ask gives the agent a command and reads what it returns.
-func (p Probe) ask(ctx context.Context, guest prober, domain libvirtrpc.Domain, execute string, arguments, answer any) error {
+// agentCommand sends a command to the guest agent and decodes the result.
+func (p Probe) agentCommand(ctx context.Context, guest agentClient, domain libvirtwire.Domain, execute string, arguments, result any) error {
 	command := map[string]any{"execute": execute}
 	if arguments != nil {
 		command["arguments"] = arguments
@@ -168,19 +167,19 @@ func (p Probe) ask(ctx context.Context, guest prober, domain libvirtrpc.Domain, 
 	if err != nil {
 		return err
 	}
-	said, err := guest.AgentCommand(ctx, domain, string(text), p.Timeout)
-	if err != nil || answer == nil {
+	response, err := guest.AgentCommand(ctx, domain, string(text), p.Timeout)
+	if err != nil || result == nil {
 		return err
 	}
-	if err := json.Unmarshal([]byte(said), &struct {
+	if err := json.Unmarshal([]byte(response), &struct {
 		Return any `json:"return"`
-	}{answer}); err != nil {
-		return fmt.Errorf("read the agent's answer: %w", err)
+	}{result}); err != nil {
+		return fmt.Errorf("read the response of the guest agent: %w", err)
 	}
 	return nil
 }
 
-// execStatus is how a command in the guest is doing.
+// execStatus is the status of a command in the guest.
 type execStatus struct {
 	Exited   bool   `json:"exited"`
 	ExitCode *int   `json:"exitcode"`
@@ -189,8 +188,8 @@ type execStatus struct {
 	Err      []byte `json:"err-data"`
 }
 
-// report prints what the command printed, as far as anybody sees it, and returns its code.
-func (s *execStatus) report(out io.Writer) (int, error) {
+// print prints the command's output, within the limit, and returns its exit code.
+func (s *execStatus) print(out io.Writer) (int, error) {
 	text := slices.Concat(s.Out, s.Err)
 	if _, err := out.Write(text[:min(len(text), maxProbeOutput)]); err != nil {
 		return probeFailed, fmt.Errorf("print the command's output: %w", err)
@@ -199,7 +198,7 @@ func (s *execStatus) report(out io.Writer) (int, error) {
 	case s.ExitCode == nil && s.Signal != nil:
 		return probeFailed, fmt.Errorf("the command was ended by signal %d", *s.Signal)
 	case s.ExitCode == nil:
-		return probeFailed, errors.New("the guest's agent does not say how the command ended")
+		return probeFailed, errors.New("the guest agent does not report how the command ended")
 	case *s.ExitCode < 0 || *s.ExitCode > 255:
 		return probeFailed, fmt.Errorf("the command ended with code %d", *s.ExitCode)
 	default:

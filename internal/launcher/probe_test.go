@@ -17,37 +17,37 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/libvirtrpc"
+	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
-// guestAgent answers each command with the next of its answers, the last one again and again.
+// guestAgent is a fake guest agent. It returns the next of a command's answers for each call, and the last one repeatedly.
 type guestAgent struct {
-	answers map[string][]string
-	heard   []string
-	// states are those that the domain goes through, one with each question; the last one stays. Without any it runs.
+	answers  map[string][]string
+	commands []string
+	// states are the results of State, one for each call; the last one is repeated. The default is running.
 	states []domainState
-	// migrating is what is said of a job, jobErr its error.
+	// migrating and jobErr are the result of JobActive.
 	migrating bool
 	jobErr    error
-	// note is the domain's metadata; without any libvirt answers with an error.
+	// note is the domain's metadata; without any, Metadata returns an error.
 	note string
 }
 
-func (g *guestAgent) Metadata(ctx context.Context, _ libvirtrpc.Domain, namespace string) (string, error) {
+func (g *guestAgent) Metadata(ctx context.Context, _ libvirtwire.Domain, namespace string) (string, error) {
 	if g.note == "" || namespace != launcherpod.ProbesURI {
-		return "", &libvirtrpc.Error{Code: libvirtrpc.CodeNoDomainMetadata, Message: "metadata not found"}
+		return "", &libvirtwire.Error{Code: libvirtwire.CodeNoDomainMetadata, Message: "metadata not found"}
 	}
 	return g.note, ctx.Err()
 }
 
 type domainState struct {
-	state  libvirtrpc.State
+	state  libvirtwire.State
 	reason int32
 }
 
-func (g *guestAgent) State(ctx context.Context, _ libvirtrpc.Domain) (libvirtrpc.State, int32, error) {
+func (g *guestAgent) State(ctx context.Context, _ libvirtwire.Domain) (libvirtwire.State, int32, error) {
 	if len(g.states) == 0 {
-		return libvirtrpc.StateRunning, 1, ctx.Err()
+		return libvirtwire.StateRunning, 1, ctx.Err()
 	}
 	now := g.states[0]
 	if len(g.states) > 1 {
@@ -56,18 +56,18 @@ func (g *guestAgent) State(ctx context.Context, _ libvirtrpc.Domain) (libvirtrpc
 	return now.state, now.reason, ctx.Err()
 }
 
-func (g *guestAgent) JobActive(ctx context.Context, _ libvirtrpc.Domain) (bool, error) {
+func (g *guestAgent) JobActive(ctx context.Context, _ libvirtwire.Domain) (bool, error) {
 	return g.migrating, errors.Join(g.jobErr, ctx.Err())
 }
 
-func (g *guestAgent) Lookup(_ context.Context, name string) (libvirtrpc.Domain, error) {
+func (g *guestAgent) Lookup(_ context.Context, name string) (libvirtwire.Domain, error) {
 	if name != "default_vm" {
-		return libvirtrpc.Domain{}, errors.New("no such domain")
+		return libvirtwire.Domain{}, errors.New("no such domain")
 	}
-	return libvirtrpc.Domain{Name: name, ID: 1}, nil
+	return libvirtwire.Domain{Name: name, ID: 1}, nil
 }
 
-func (g *guestAgent) AgentCommand(ctx context.Context, domain libvirtrpc.Domain, command string, _ time.Duration) (string, error) {
+func (g *guestAgent) AgentCommand(ctx context.Context, domain libvirtwire.Domain, command string, _ time.Duration) (string, error) {
 	var parsed struct {
 		Execute   string          `json:"execute"`
 		Arguments json.RawMessage `json:"arguments"`
@@ -75,7 +75,7 @@ func (g *guestAgent) AgentCommand(ctx context.Context, domain libvirtrpc.Domain,
 	if err := json.Unmarshal([]byte(command), &parsed); err != nil || domain.ID != 1 {
 		return "", fmt.Errorf("bad command %s for %v: %w", command, domain, err)
 	}
-	g.heard = append(g.heard, parsed.Execute+" "+string(parsed.Arguments))
+	g.commands = append(g.commands, parsed.Execute+" "+string(parsed.Arguments))
 	answers := g.answers[parsed.Execute]
 	if len(answers) == 0 {
 		return "", errors.New("the agent is not connected")
@@ -101,16 +101,16 @@ func TestProbe(t *testing.T) {
 		out     string
 		err     string
 	}{
-		"a ping":                  {answers: map[string][]string{"guest-ping": {`{"return":{}}`}}},
-		"no agent":                {code: 1, err: "does not answer"},
-		"another domain":          {domain: "default_other", code: 1, err: "find the guest"},
-		"a good command":          {answers: ended(`,"exitcode":0,"out-data":"aGk="`), command: []string{"check", "-a"}, out: "hi"},
-		"a bad command":           {answers: ended(`,"exitcode":3,"err-data":"bm8="`), command: []string{"check", "-a"}, code: 3, out: "no"},
-		"a killed command":        {answers: ended(`,"signal":9`), command: []string{"check", "-a"}, code: 1, err: "signal 9"},
-		"a code that is none":     {answers: ended(`,"exitcode":3221225477`), command: []string{"check", "-a"}, code: 1, err: "3221225477"},
-		"an agent that says less": {answers: ended(``), command: []string{"check", "-a"}, code: 1, err: "does not say"},
-		"endless output":          {answers: ended(`,"exitcode":0,"out-data":"` + long + `"`), command: []string{"check", "-a"}, out: strings.Repeat("x", maxProbeOutput)},
-		"an agent's nonsense":     {answers: map[string][]string{"guest-exec": {"?"}}, command: []string{"check", "-a"}, code: 1, err: "read the agent's answer"},
+		"a ping":                        {answers: map[string][]string{"guest-ping": {`{"return":{}}`}}},
+		"no agent":                      {code: 1, err: "does not respond"},
+		"another domain":                {domain: "default_other", code: 1, err: "find the guest"},
+		"a good command":                {answers: ended(`,"exitcode":0,"out-data":"aGk="`), command: []string{"check", "-a"}, out: "hi"},
+		"a bad command":                 {answers: ended(`,"exitcode":3,"err-data":"bm8="`), command: []string{"check", "-a"}, code: 3, out: "no"},
+		"a killed command":              {answers: ended(`,"signal":9`), command: []string{"check", "-a"}, code: 1, err: "signal 9"},
+		"a code that is none":           {answers: ended(`,"exitcode":3221225477`), command: []string{"check", "-a"}, code: 1, err: "3221225477"},
+		"an agent without an exit code": {answers: ended(``), command: []string{"check", "-a"}, code: 1, err: "does not report"},
+		"endless output":                {answers: ended(`,"exitcode":0,"out-data":"` + long + `"`), command: []string{"check", "-a"}, out: strings.Repeat("x", maxProbeOutput)},
+		"an invalid response":           {answers: map[string][]string{"guest-exec": {"?"}}, command: []string{"check", "-a"}, code: 1, err: "read the response of the guest agent"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			guest := &guestAgent{answers: tc.answers}
@@ -128,7 +128,7 @@ func TestProbe(t *testing.T) {
 			}
 			if tc.command != nil && code != 1 {
 				want := []string{`guest-exec {"arg":["-a"],"capture-output":true,"path":"check"}`, `guest-exec-status {"pid":42}`, `guest-exec-status {"pid":42}`}
-				if diff := cmp.Diff(want, guest.heard); diff != "" {
+				if diff := cmp.Diff(want, guest.commands); diff != "" {
 					t.Error(diff)
 				}
 			}
@@ -136,7 +136,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-func TestProbeGivesUp(t *testing.T) {
+func TestProbeTimeout(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	guest := &guestAgent{answers: map[string][]string{"guest-exec": {`{"return":{"pid":1}}`}, "guest-exec-status": {`{"return":{"exited":false}}`}}}
 	cancel()
@@ -149,32 +149,32 @@ func TestProbeGivesUp(t *testing.T) {
 	}
 }
 
-// TestPingOfAGuestThatCannotAnswer has no agent that answers in any of its cases.
-func TestPingOfAGuestThatCannotAnswer(t *testing.T) {
-	paused := func(reason libvirtrpc.PausedReason) domainState {
-		return domainState{libvirtrpc.StatePaused, int32(reason)}
+// The guest agent does not respond in any of the cases.
+func TestPingOfUnresponsiveGuest(t *testing.T) {
+	paused := func(reason libvirtwire.PausedReason) domainState {
+		return domainState{libvirtwire.StatePaused, int32(reason)}
 	}
-	running := domainState{libvirtrpc.StateRunning, 1}
+	running := domainState{libvirtwire.StateRunning, 1}
 	for name, tc := range map[string]struct {
-		guest guestAgent
-		code  int
-		asked bool
+		guest  guestAgent
+		code   int
+		pinged bool
 	}{
-		"paused by a user":                   {guest: guestAgent{states: []domainState{paused(libvirtrpc.PausedUser)}}},
-		"switching over":                     {guest: guestAgent{states: []domainState{paused(libvirtrpc.PausedMigration)}}},
-		"post-copy, source":                  {guest: guestAgent{states: []domainState{paused(libvirtrpc.PausedPostcopy)}}},
-		"post-copy, target":                  {guest: guestAgent{states: []domainState{{libvirtrpc.StateRunning, int32(libvirtrpc.RunningPostcopy)}}}},
-		"post-copy that broke off":           {guest: guestAgent{states: []domainState{paused(libvirtrpc.PausedPostcopyFailed)}}},
-		"migrating":                          {guest: guestAgent{migrating: true}},
-		"paused while the agent is asked":    {guest: guestAgent{states: []domainState{running, paused(libvirtrpc.PausedUser)}}, asked: true},
-		"unpaused, and silent":               {guest: guestAgent{states: []domainState{running}}, asked: true, code: 1},
-		"an I/O error":                       {guest: guestAgent{states: []domainState{paused(libvirtrpc.PausedIOError)}}, asked: true, code: 1},
-		"a watchdog":                         {guest: guestAgent{states: []domainState{paused(libvirtrpc.PausedWatchdog)}}, asked: true, code: 1},
-		"a crash":                            {guest: guestAgent{states: []domainState{paused(libvirtrpc.PausedCrashed)}}, asked: true, code: 1},
-		"a reason that nobody knows":         {guest: guestAgent{states: []domainState{paused(99)}}, asked: true, code: 1},
-		"suspended by itself":                {guest: guestAgent{states: []domainState{{libvirtrpc.StatePMSuspended, 0}}}, asked: true, code: 1},
-		"probes that are paused":             {guest: guestAgent{note: launcherpod.ProbesNote}},
-		"a job that libvirt does not answer": {guest: guestAgent{migrating: true, jobErr: errors.New("no statistics")}, asked: true, code: 1},
+		"paused by a user":       {guest: guestAgent{states: []domainState{paused(libvirtwire.PausedUser)}}},
+		"switching over":         {guest: guestAgent{states: []domainState{paused(libvirtwire.PausedMigration)}}},
+		"post-copy, source":      {guest: guestAgent{states: []domainState{paused(libvirtwire.PausedPostcopy)}}},
+		"post-copy, target":      {guest: guestAgent{states: []domainState{{libvirtwire.StateRunning, int32(libvirtwire.RunningPostcopy)}}}},
+		"failed post-copy":       {guest: guestAgent{states: []domainState{paused(libvirtwire.PausedPostcopyFailed)}}},
+		"migrating":              {guest: guestAgent{migrating: true}},
+		"paused during the ping": {guest: guestAgent{states: []domainState{running, paused(libvirtwire.PausedUser)}}, pinged: true},
+		"running, no response":   {guest: guestAgent{states: []domainState{running}}, pinged: true, code: 1},
+		"an I/O error":           {guest: guestAgent{states: []domainState{paused(libvirtwire.PausedIOError)}}, pinged: true, code: 1},
+		"a watchdog":             {guest: guestAgent{states: []domainState{paused(libvirtwire.PausedWatchdog)}}, pinged: true, code: 1},
+		"a crash":                {guest: guestAgent{states: []domainState{paused(libvirtwire.PausedCrashed)}}, pinged: true, code: 1},
+		"an unknown reason":      {guest: guestAgent{states: []domainState{paused(99)}}, pinged: true, code: 1},
+		"suspended by the guest": {guest: guestAgent{states: []domainState{{libvirtwire.StatePMSuspended, 0}}}, pinged: true, code: 1},
+		"paused probes":          {guest: guestAgent{note: launcherpod.ProbesNote}},
+		"an unknown job state":   {guest: guestAgent{migrating: true, jobErr: errors.New("no statistics")}, pinged: true, code: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
@@ -182,26 +182,26 @@ func TestPingOfAGuestThatCannotAnswer(t *testing.T) {
 			if code != tc.code || (err == nil) != (code == 0) {
 				t.Errorf("code %d, error %v, printed %q", code, err, out.String())
 			}
-			if asked := len(tc.guest.heard) > 0; asked != tc.asked {
-				t.Errorf("the agent was asked: %t", asked)
+			if pinged := len(tc.guest.commands) > 0; pinged != tc.pinged {
+				t.Errorf("the agent was pinged: %t", pinged)
 			}
 		})
 	}
 }
 
-// The annotation is about guestAgentPing alone.
-func TestACommandIsRunThoughProbesArePaused(t *testing.T) {
+// The annotation only disables guestAgentPing.
+func TestCommandRunsWhileProbesArePaused(t *testing.T) {
 	guest := &guestAgent{note: launcherpod.ProbesNote}
 	code, err := Probe{Domain: "default_vm", Command: []string{"check"}, Timeout: time.Minute}.runWith(t.Context(), guest, &bytes.Buffer{})
-	if code != probeFailed || err == nil || len(guest.heard) == 0 {
-		t.Errorf("code %d, %v, heard %v", code, err, guest.heard)
+	if code != probeFailed || err == nil || len(guest.commands) == 0 {
+		t.Errorf("code %d, %v, commands %v", code, err, guest.commands)
 	}
 }
 
-// A ping may last until the guest's time is over; the domain's state is read all the same.
-func TestPingThatTakesAllTheTimePassesWhenTheGuestIsPaused(t *testing.T) {
+// The domain's state is read even after the timeout of the ping.
+func TestPingThatTimesOutSucceedsWhenTheGuestIsPaused(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	guest := &guestAgent{states: []domainState{{libvirtrpc.StateRunning, 1}, {libvirtrpc.StatePaused, int32(libvirtrpc.PausedUser)}}}
+	guest := &guestAgent{states: []domainState{{libvirtwire.StateRunning, 1}, {libvirtwire.StatePaused, int32(libvirtwire.PausedUser)}}}
 	cancel()
 	code, err := Probe{Domain: "default_vm", Timeout: time.Minute}.runWith(ctx, guest, &bytes.Buffer{})
 	if code != 0 || err != nil {

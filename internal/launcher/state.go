@@ -14,9 +14,9 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// prepareState makes the directories for the state of the machine, and tells swtpm_setup, which libvirt runs for a new
-// TPM, where it finds the authority that signs the TPM's certificates. Without the file libvirt would have swtpm_setup
-// make one up.
+// prepareState creates the directories for the VM's persistent state, and installs the configuration of swtpm_setup, which
+// libvirt runs for a new TPM. It contains the location of the authority that signs the TPM's certificates; without it swtpm_setup
+// creates another one.
 func prepareState(claim, authority string) error {
 	if err := copyFile(swtpmConfig, filepath.Join(xdgConfig, filepath.Base(swtpmConfig))); err != nil {
 		return fmt.Errorf("configure the TPM's setup: %w", err)
@@ -27,8 +27,8 @@ func prepareState(claim, authority string) error {
 	return nil
 }
 
-// makeStateDirs makes the directories in the claim, if the Pod has one, whose file system may not let anybody else in:
-// libvirt makes none but the last. The authority lies there too, so that a TPM made anew is signed by the same one.
+// makeStateDirs creates the directories in the claim, if the Pod has one: libvirt only creates the innermost ones. The claim has the
+// authority too, so that a new TPM is signed by the same one.
 func makeStateDirs(claim, authority string) error {
 	_, err := os.Stat(claim)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -45,11 +45,11 @@ func makeStateDirs(claim, authority string) error {
 	return os.Symlink(filepath.Join(claim, launcherpod.AuthorityState), authority)
 }
 
-// sharedState is the part of libvirt's configuration by which it takes the claim for one that another Pod uses, too: a TPM that comes
-// from there finds its state and makes none.
+// sharedState is the part of libvirt's configuration that declares the claim as shared with another Pod: a TPM that is migrated
+// uses the state that is there, and libvirt creates none.
 const sharedState = `, "` + launcherpod.StateDir + `"`
 
-// configureQEMU puts libvirt's configuration of QEMU in place, which says by itself that the claim with the machine's state is shared.
+// configureQEMU installs libvirt's configuration of QEMU. It declares the claim as shared; configureQEMU removes that if it is not.
 func configureQEMU(from, to string, shared bool) error {
 	content, err := os.ReadFile(from) //nolint:gosec // constant paths
 	if err != nil {
@@ -58,7 +58,7 @@ func configureQEMU(from, to string, shared bool) error {
 	text := string(content)
 	switch {
 	case strings.Count(text, sharedState) != 1:
-		return fmt.Errorf("%s does not say once that %s is shared", from, launcherpod.StateDir)
+		return fmt.Errorf("%s does not contain exactly once that %s is shared", from, launcherpod.StateDir)
 	case !shared:
 		text = strings.Replace(text, sharedState, "", 1)
 	}

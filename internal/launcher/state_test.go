@@ -21,12 +21,12 @@ func TestMakeStateDirs(t *testing.T) {
 			t.Errorf("the authority's directory: %v, %v", info, err)
 		}
 		if _, err := os.Lstat(filepath.Join(dir, "claim")); err == nil {
-			t.Error("a claim was made up")
+			t.Error("a claim's directory was created")
 		}
 	})
 	t.Run("of a claim", func(t *testing.T) {
 		claim := t.TempDir()
-		// One Pod after the other uses it, each with a directory of its own for the rest.
+		// Several Pods use the claim one after the other, each with its own runtime directory.
 		for range 2 {
 			authority := filepath.Join(t.TempDir(), "authority")
 			if err := makeStateDirs(claim, authority); err != nil {
@@ -37,7 +37,7 @@ func TestMakeStateDirs(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := os.Stat(file); err != nil {
-				t.Errorf("the authority's key does not last: %v", err)
+				t.Errorf("the authority's key is not persistent: %v", err)
 			}
 		}
 		for _, name := range []string{"nvram", "swtpm"} {
@@ -83,6 +83,6 @@ func TestConfigureQEMU(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := configureQEMU(other, filepath.Join(t.TempDir(), "qemu.conf"), false); err == nil {
-		t.Error("a configuration that says something else was taken")
+		t.Error("a configuration without the shared state was accepted")
 	}
 }

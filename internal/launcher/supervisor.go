@@ -14,26 +14,24 @@ import (
 
 	"github.com/vireo-project/vireo/internal/launcher/reaper"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/libvirtrpc"
+	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
 const (
-	// shutdownInterval is the pause between two requests to shut down: a guest that boots ignores the first
-	// ones. KubeVirt repeats at the same pace.
+	// shutdownInterval is the interval of shutdown requests: a guest that boots ignores the first ones. Source: KubeVirt.
 	shutdownInterval = 5 * time.Second
-	// settleTime is how long a domain that is defined and not running may take to start when the launcher is
-	// told to stop meanwhile.
-	settleTime = time.Second
+	// startWait is how long the launcher waits for a start that may be in progress when it is requested to stop.
+	startWait = time.Second
 	// destroyTimeout is how long libvirtd may take to destroy the domain before QEMU is killed directly.
 	destroyTimeout = 5 * time.Second
 	// callTimeout bounds a call to libvirtd.
 	callTimeout = 4 * time.Second
-	// requestTime is how long a request to stop may lag behind the agent, which destroys a deleted VM with no
-	// grace period at the same moment at which the kubelet is told to stop its Pod.
-	requestTime = time.Second
+	// stopRequestDelay is how much later than the guest's end a request to stop may come: the agent destroys a deleted VM without
+	// a grace period when the kubelet starts to stop its Pod.
+	stopRequestDelay = time.Second
 )
 
-// supervisor follows the domain until it has ended. All its fields belong to the goroutine of follow.
+// supervisor watches the domain until it has ended. All its fields belong to the goroutine of follow.
 type supervisor struct {
 	options  Options
 	domain   string
@@ -44,19 +42,19 @@ type supervisor struct {
 
 	guest     guest
 	qemu      int
-	client    *libvirtrpc.Client
-	events    <-chan libvirtrpc.Event
+	client    *libvirtwire.Client
+	events    <-chan libvirtwire.Event
 	connected chan connection
-	// repeat, grace, settle and kill are nil until they are needed.
-	repeat, grace, settle, kill <-chan time.Time
+	// repeat, grace, startTimer and kill are nil until they are needed.
+	repeat, grace, startTimer, kill <-chan time.Time
 }
 
 // connection is the result of connecting in the background.
 type connection struct {
-	client *libvirtrpc.Client
-	state  libvirtrpc.State
+	client *libvirtwire.Client
+	state  libvirtwire.State
 	reason int32
-	// found says that the domain is defined.
+	// found reports whether the domain is defined.
 	found bool
 	err   error
 }
@@ -68,7 +66,7 @@ func newSupervisor(o Options, children *reaper.Reaper, libvirtd *reaper.Child, s
 	}
 }
 
-// follow returns when the guest has ended or never will run, with what to tell the Pod's readers.
+// follow returns the outcome when the guest has ended, or will not be started any more.
 func (s *supervisor) follow(ctx context.Context) (launcherpod.Outcome, int) {
 	log := logr.FromContextOrDiscard(ctx)
 	ctx, cancel := context.WithCancel(ctx)
@@ -88,14 +86,14 @@ func (s *supervisor) follow(ctx context.Context) (launcherpod.Outcome, int) {
 				log.Error(result.err, "Cannot reach libvirtd")
 				return s.libvirtdUnreachable(log)
 			}
-			s.adopt(ctx, result)
+			s.useConnection(ctx, result)
 		case event, open := <-s.events:
 			s.observe(ctx, event, open)
 		case <-s.stop:
 			if s.requestStop(ctx) {
 				return s.guest.outcome(nil)
 			}
-		case <-s.settle:
+		case <-s.startTimer:
 			if !s.guest.started {
 				return s.guest.outcome(nil)
 			}
@@ -104,18 +102,17 @@ func (s *supervisor) follow(ctx context.Context) (launcherpod.Outcome, int) {
 		case <-s.grace:
 			s.destroy(ctx)
 		case <-s.kill:
-			log.Info("libvirtd does not destroy the domain, QEMU is killed", "pid", s.qemu)
+			log.Info("libvirtd does not destroy the domain, killing QEMU", "pid", s.qemu)
 			s.killQEMU(log)
 			return s.guest.outcome(nil)
 		}
 		if s.guest.ended {
-			return s.guestEnded(ctx)
+			return s.waitAfterEnd(ctx)
 		}
 	}
 }
 
-// connect opens a connection, asks for events and reads the domain's state, in this order: what happens in
-// between arrives as an event.
+// connect opens a connection, subscribes to events and reads the domain's state. This order misses no change.
 func (s *supervisor) connect(ctx context.Context) {
 	result := connection{}
 	result.client, result.err = connect(ctx, s.socket)
@@ -147,30 +144,30 @@ func (c *connection) find(ctx context.Context, name string) error {
 }
 
 func noDomain(err error) bool {
-	var answer *libvirtrpc.Error
-	return errors.As(err, &answer) && answer.Code == libvirtrpc.CodeNoDomain
+	var refused *libvirtwire.Error
+	return errors.As(err, &refused) && refused.Code == libvirtwire.CodeNoDomain
 }
 
-func (s *supervisor) adopt(ctx context.Context, result connection) {
+func (s *supervisor) useConnection(ctx context.Context, result connection) {
 	log := logr.FromContextOrDiscard(ctx)
 	log.Info(launcherpod.LogConnected, "domain", s.domain, "defined", result.found, "state", result.state)
 	s.client, s.events = result.client, result.client.Events()
 	if !result.found {
-		s.guest.vanish()
+		s.guest.notDefined()
 	} else {
 		before := s.guest.started
-		s.guest.adopt(result.state, result.reason)
+		s.guest.setState(result.state, result.reason)
 		if s.guest.started && !before {
 			s.guestStarted(ctx)
 		}
 	}
 }
 
-func (s *supervisor) observe(ctx context.Context, event libvirtrpc.Event, open bool) {
+func (s *supervisor) observe(ctx context.Context, event libvirtwire.Event, open bool) {
 	log := logr.FromContextOrDiscard(ctx)
 	if !open {
-		// libvirtd closed the connection. If it ended, its Done says so; if not, connect and look again.
-		log.Info("The connection to libvirtd ended, connecting again")
+		// libvirtd closed the connection. If it has exited, its Done is closed; if not, connect and read the state again.
+		log.Info("The connection to libvirtd was closed, reconnecting")
 		s.client, s.events = nil, nil
 		go s.connect(ctx)
 		return
@@ -181,11 +178,11 @@ func (s *supervisor) observe(ctx context.Context, event libvirtrpc.Event, open b
 	log.V(1).Info("Domain event", "event", event.Type, "detail", event.Detail)
 	s.guest.observe(event)
 	switch {
-	case event.Type == libvirtrpc.EventDefined:
+	case event.Type == libvirtwire.EventDefined:
 		log.Info(launcherpod.LogDefined, "domain", s.domain)
-	case event.Type == libvirtrpc.EventStarted:
+	case event.Type == libvirtwire.EventStarted:
 		s.guestStarted(ctx)
-	case event.Type == libvirtrpc.EventStopped && !s.guest.started:
+	case event.Type == libvirtwire.EventStopped && !s.guest.started:
 		log.Info("The domain could not be started", "detail", event.Detail)
 	}
 }
@@ -194,33 +191,33 @@ func (s *supervisor) guestStarted(ctx context.Context) {
 	s.qemu = qemuPID(s.domain)
 	logr.FromContextOrDiscard(ctx).Info(launcherpod.LogGuestRuns, "domain", s.domain, "pid", s.qemu)
 	if s.guest.stopRequested {
-		s.beginShutdown(ctx)
+		s.startShutdown(ctx)
 	}
 }
 
-// requestStop takes a request to end. It returns true if there is nothing to wait for.
+// requestStop processes a request to stop. It returns true if there is nothing to wait for.
 func (s *supervisor) requestStop(ctx context.Context) bool {
 	log := logr.FromContextOrDiscard(ctx)
 	if s.guest.stopRequested {
-		return false // once is enough
+		return false
 	}
 	s.guest.stopRequested = true
 	log.Info("Asked to stop", "gracePeriod", s.options.GracePeriod.String(), "guestRuns", s.guest.started)
 	switch {
 	case s.guest.started:
-		s.beginShutdown(ctx)
+		s.startShutdown(ctx)
 		return false
 	case s.client == nil:
-		return true // nobody could have started a domain yet
+		return true // The agent cannot have started a domain yet.
 	default:
-		// A start may be under way; if it is, its event comes.
-		s.settle = time.After(settleTime)
+		// A start may be in progress. If it is, an event follows.
+		s.startTimer = time.After(startWait)
 		return false
 	}
 }
 
-func (s *supervisor) beginShutdown(ctx context.Context) {
-	s.settle = nil
+func (s *supervisor) startShutdown(ctx context.Context) {
+	s.startTimer = nil
 	if s.options.GracePeriod == 0 {
 		s.destroy(ctx)
 		return
@@ -233,24 +230,24 @@ func (s *supervisor) beginShutdown(ctx context.Context) {
 
 func (s *supervisor) shutdown(ctx context.Context) {
 	s.repeat = time.After(shutdownInterval)
-	s.inBackground(ctx, "Cannot ask the guest to shut down", (*libvirtrpc.Client).Shutdown)
+	s.inBackground(ctx, "Cannot request the guest's shutdown", (*libvirtwire.Client).Shutdown)
 }
 
 func (s *supervisor) destroy(ctx context.Context) {
 	s.guest.destroyed = true
 	s.repeat, s.grace = nil, nil
 	s.kill = time.After(destroyTimeout)
-	s.inBackground(ctx, "Cannot destroy the domain", (*libvirtrpc.Client).Destroy)
+	s.inBackground(ctx, "Cannot destroy the domain", (*libvirtwire.Client).Destroy)
 }
 
-// inBackground calls libvirtd beside the loop: a call to a guest's agent may take seconds, and the end of the
-// grace period must not wait for it.
+// inBackground calls libvirtd in another goroutine: a call to a guest agent may take seconds, and must not delay the end of the
+// grace period.
 func (s *supervisor) inBackground(
-	ctx context.Context, failed string, call func(*libvirtrpc.Client, context.Context, libvirtrpc.Domain) error,
+	ctx context.Context, failed string, call func(*libvirtwire.Client, context.Context, libvirtwire.Domain) error,
 ) {
 	client := s.client
 	if client == nil {
-		return // connecting again; the next repetition or the kill does it
+		return // Reconnecting. The next repetition or the kill follows.
 	}
 	log := logr.FromContextOrDiscard(ctx)
 	go func() {
@@ -266,22 +263,22 @@ func (s *supervisor) inBackground(
 	}()
 }
 
-// guestEnded gives the agent a moment to read why, and the reaper to see QEMU's end.
-func (s *supervisor) guestEnded(ctx context.Context) (launcherpod.Outcome, int) {
-	linger := lingerTime
-	if s.guest.end == libvirtrpc.StoppedDestroyed && !s.guest.stopRequested {
-		linger = requestTime
+// waitAfterEnd waits until the agent can have read the reason of the end, and the reaper QEMU's status. It returns the outcome.
+func (s *supervisor) waitAfterEnd(ctx context.Context) (launcherpod.Outcome, int) {
+	delay := exitDelay
+	if s.guest.end == libvirtwire.StoppedDestroyed && !s.guest.stopRequested {
+		delay = stopRequestDelay
 	}
-	timer := time.After(linger)
+	timer := time.After(delay)
 	for {
 		select {
 		case <-s.stop:
 			s.guest.stopRequested = true
 		case event, open := <-s.events:
-			// The event of a panic may come after that of the end.
+			// The event of a panic may follow that of the end.
 			if !open {
 				s.events = nil
-			} else if event.Domain.Name == s.domain && event.Type == libvirtrpc.EventCrashed {
+			} else if event.Domain.Name == s.domain && event.Type == libvirtwire.EventCrashed {
 				s.guest.observe(event)
 			}
 		case <-ctx.Done():
@@ -292,8 +289,8 @@ func (s *supervisor) guestEnded(ctx context.Context) (launcherpod.Outcome, int) 
 	}
 }
 
-// libvirtdUnreachable ends the guest. A daemon that died closes its connections a moment before its end is
-// reaped: its end is the better reason.
+// libvirtdUnreachable kills the guest. If libvirtd has exited, its connections are closed a moment before it is reaped: then its
+// exit status is the better reason.
 func (s *supervisor) libvirtdUnreachable(log logr.Logger) (launcherpod.Outcome, int) {
 	select {
 	case <-s.libvirtd.Done():
@@ -317,11 +314,11 @@ func (s *supervisor) qemuStatus() *unix.WaitStatus {
 	return nil
 }
 
-// killQEMU ends the guest without libvirtd.
+// killQEMU kills the guest without libvirtd.
 func (s *supervisor) killQEMU(log logr.Logger) {
 	pid := s.qemu
-	if noted := qemuPID(s.domain); noted != 0 {
-		pid = noted
+	if recorded := qemuPID(s.domain); recorded != 0 {
+		pid = recorded
 	}
 	if pid == 0 {
 		return

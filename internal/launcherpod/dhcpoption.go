@@ -11,29 +11,28 @@ import (
 	"strings"
 )
 
-// Options of DHCP that a VMI may add (RFC 2132, 8.3, 9.4 and 9.5, and RFC 3942).
+// DHCP options that a VMI may add (RFC 2132, 8.3, 9.4 and 9.5, and RFC 3942).
 const (
-	// DHCPNTPServers are IPv4 addresses, separated by spaces in the flag.
+	// DHCPNTPServers is a list of IPv4 addresses, separated by spaces in the flag.
 	DHCPNTPServers = 42
 	// DHCPTFTPServerName is a text.
 	DHCPTFTPServerName = 66
 	// DHCPBootFileName is a text.
 	DHCPBootFileName = 67
-	// FirstPrivateDHCP to LastPrivateDHCP are texts for private use.
+	// FirstPrivateDHCP to LastPrivateDHCP are for private use. Their values are texts.
 	FirstPrivateDHCP = 224
 	LastPrivateDHCP  = 254
 )
 
 const (
-	// MaxDHCPOption is how many bytes an option may have (RFC 2132, 2: its length is one byte).
+	// MaxDHCPOption is the cap of an option's value in bytes (RFC 2132, 2: its length is one byte).
 	MaxDHCPOption = 255
-	// MaxDHCPOptions is how many bytes all added options of an interface may have, with two for the head of each. With
-	// what the guest is told anyway, a reply still fits a packet of a network whose MTU is 1280.
+	// MaxDHCPOptions is the cap in bytes of all added options of an interface, each with two bytes for its header. With the
+	// options that every guest gets, a reply still fits into a packet of a network whose MTU is 1280.
 	MaxDHCPOptions = 512
 )
 
-// DHCPOption is an option that virt-launcher adds to its DHCP replies on one interface, as the flag --dhcp-option tells
-// it.
+// DHCPOption is an option that virt-launcher adds to its DHCP replies on one interface. The flag --dhcp-option has it.
 type DHCPOption struct {
 	// Interface is the Pod's interface.
 	Interface string
@@ -43,13 +42,13 @@ type DHCPOption struct {
 	Text string
 }
 
-// String is the flag's value: INTERFACE,CODE,TEXT. The text is escaped, because Kubernetes replaces $(NAME) in the arguments
-// of containers.
+// String is the value of the flag: INTERFACE,CODE,TEXT. The text is escaped because Kubernetes expands $(NAME) in the
+// arguments of containers.
 func (o DHCPOption) String() string {
 	return o.Interface + "," + strconv.Itoa(int(o.Code)) + "," + url.QueryEscape(o.Text)
 }
 
-// ParseDHCPOption reads what String writes.
+// ParseDHCPOption parses what String returns.
 func ParseDHCPOption(flag string) (DHCPOption, error) {
 	fields := strings.SplitN(flag, ",", 3)
 	if len(fields) < 3 || fields[0] == "" {

@@ -5,19 +5,19 @@ package launcherpod
 
 import "time"
 
-// A freeze is noted in the running domain's metadata before the guest is frozen: it must be thawed in time even if whoever
-// froze it is gone by then.
+// Before a guest is frozen, that is recorded in the metadata of its running domain: it has to be thawed in time even if the process
+// that froze it does not run any more.
 const (
-	// FreezeURI is the namespace of the note, FreezePrefix the prefix that it gets, FreezeTag the element.
+	// FreezeURI is the XML namespace of the record, FreezePrefix its prefix, FreezeTag its element.
 	FreezeURI    = "https://github.com/vireo-project/vireo/freeze"
 	FreezePrefix = "vireo"
 	FreezeTag    = "frozen"
 )
 
-// FreezerBinary freezes and thaws the guest from inside the Pod, for the hooks of a backup. KubeVirt's path.
+// FreezerBinary freezes and thaws the guest from inside the Pod, for the hooks of backup tools. KubeVirt's path.
 const FreezerBinary = "/usr/bin/virt-freezer"
 
-// FreezeNote is the element that says until when the guest may be frozen; zero means until somebody asks for the thaw.
+// FreezeNote is the element that says until when the guest may be frozen. Zero means until a request to thaw it.
 func FreezeNote(thaw time.Time) string {
 	if thaw.IsZero() {
 		return "<" + FreezeTag + "/>"

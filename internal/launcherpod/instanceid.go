@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// maxInstanceID is the length of a DNS label (RFC 1035). virt-launcher does without Kubernetes' packages, which have it too.
+	// maxInstanceID is the length of a DNS label (RFC 1035).
 	maxInstanceID = 63
-	// instanceHashLength are the digits of the hash at the end of a name that was cut.
+	// instanceHashLength is the number of digits of the hash at the end of a shortened name.
 	instanceHashLength = 8
 )
 
-// InstanceID is the value of the label vmi.kubevirt.io/id, by which others find the Pod of a VMI: its name, or the beginning of that and
-// a hash. Source: kubevirt/kubevirt pkg/apimachinery, CalculateVirtualMachineInstanceID.
+// InstanceID is the value of the label vmi.kubevirt.io/id of the Pod of a VMI: the name of the VMI, or the start of a long
+// name and a hash. Source: kubevirt/kubevirt pkg/apimachinery, CalculateVirtualMachineInstanceID.
 func InstanceID(name string) string {
 	if len(name) <= maxInstanceID {
 		return name

@@ -3,15 +3,15 @@
 
 package launcherpod
 
-// Outcome is what virt-launcher leaves as its termination message, as one line of JSON. The exit code says
-// whether the guest succeeded (0) or failed; the outcome says why. It comes from a Pod that a guest may
-// have taken over: read it with a cap and trust nothing but its own VMI to it.
+// Outcome is what virt-launcher writes as its termination message, as one line of JSON. The exit code says whether the guest
+// succeeded (0) or failed; the outcome says why. The guest may have taken the launcher over: cap what is read, and trust it
+// for its own VMI only.
 type Outcome struct {
 	// Reason is one of the Outcome constants.
 	Reason string `json:"reason"`
-	// Message explains the reason to a person.
+	// Message explains the reason to users.
 	Message string `json:"message"`
-	// Stopped says that the Pod was told to stop before the guest ended.
+	// Stopped reports whether the launcher was requested to stop before the guest ended.
 	Stopped bool `json:"stopped,omitempty"`
 }
 

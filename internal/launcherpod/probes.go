@@ -3,13 +3,13 @@
 
 package launcherpod
 
-// That probes by guestAgentPing are paused, by an annotation of the VMI, is noted in the running domain's metadata: the probe is a
-// process that the kubelet starts in the Pod, and libvirtd is all that it can ask.
+// While an annotation of the VMI pauses probes by guestAgentPing, that is recorded in the metadata of its running domain: the kubelet
+// runs the probe as a process in the Pod, which can query libvirtd only.
 const (
-	// ProbesURI is the namespace of the note, ProbesPrefix the prefix that it gets, ProbesTag the element.
+	// ProbesURI is the XML namespace of the record, ProbesPrefix its prefix, ProbesTag its element.
 	ProbesURI    = "https://github.com/vireo-project/vireo/probes"
 	ProbesPrefix = "probes"
 	ProbesTag    = "paused"
-	// ProbesNote is the element that says that they are paused.
+	// ProbesNote is the element that says that probes are paused.
 	ProbesNote = "<" + ProbesTag + "/>"
 )

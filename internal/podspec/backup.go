@@ -23,30 +23,29 @@ const (
 	hookTimeout   = "timeout"
 )
 
-// SkipBackupHooksAnnotation on a VMI, with a true value, leaves the hooks out of its launcher Pod, and with another puts them there
-// whatever the KubeVirt object says. On the KubeVirt object it is for all VMIs. Source: kubevirt/kubevirt pkg/storage/velero.
+// SkipBackupHooksAnnotation omits the hooks from the launcher Pod of a VMI if it is true. On the KubeVirt object it applies to
+// all VMIs that do not have it themselves. Source: kubevirt/kubevirt pkg/storage/velero.
 const SkipBackupHooksAnnotation = "kubevirt.io/skip-backup-hooks"
 
-// SkipsBackupHooks says that an object's annotations ask for no hooks. A value that is no truth value does not.
+// SkipsBackupHooks reports whether an object's annotations disable the hooks. A value that is not a boolean does not.
 func SkipsBackupHooks(annotations map[string]string) bool {
 	skip, err := strconv.ParseBool(annotations[SkipBackupHooksAnnotation])
 	return err == nil && skip
 }
 
-// hookLimit is how long a hook may take. KubeVirt's value.
+// hookLimit is the timeout of a hook. KubeVirt's value.
 const hookLimit = "60s"
 
-// setBackupHooks adds the annotations by which a backup freezes and thaws the guest to those of a new launcher Pod. With the annotation
-// kubevirt.io/skip-backup-hooks, of the VMI or else of the KubeVirt object, the Pod has what the VMI has.
-// Source: kubevirt/kubevirt pkg/storage/pod/annotations/generator.go.
+// setBackupHooks adds the annotations for Velero to those of a new launcher Pod, unless the hooks are disabled. The annotations
+// of the VMI are in the Pod either way. Source: kubevirt/kubevirt pkg/storage/pod/annotations/generator.go.
 func setBackupHooks(to map[string]string, vmi *v1.VirtualMachineInstance, cfg Config) {
 	if !skipsBackupHooks(vmi, cfg) {
 		maps.Copy(to, backupHooks(vmi))
 	}
 }
 
-// SwitchBackupHooks makes the annotations of a launcher Pod that runs follow the switch. It takes away what is ours, and takes nothing
-// from the VMI: Velero runs the command of a hook in the Pod, which is more than a right to annotate VMIs is for.
+// SwitchBackupHooks adds or removes the annotations for Velero on a running launcher Pod. It removes only our hooks. It does
+// not copy hooks from the VMI, because Velero runs their commands in the Pod, which the right to annotate VMIs must not allow.
 func SwitchBackupHooks(to map[string]string, vmi *v1.VirtualMachineInstance, cfg Config) {
 	ours := backupHooks(vmi)
 	if !skipsBackupHooks(vmi, cfg) {
@@ -55,7 +54,7 @@ func SwitchBackupHooks(to map[string]string, vmi *v1.VirtualMachineInstance, cfg
 	}
 	for _, hook := range []string{preHook, postHook} {
 		if to[hook+hookCommand] != ours[hook+hookCommand] {
-			continue // It came with the Pod.
+			continue // A hook of the VMI.
 		}
 		for _, key := range []string{hookContainer, hookCommand, hookTimeout} {
 			delete(to, hook+key)
@@ -64,13 +63,13 @@ func SwitchBackupHooks(to map[string]string, vmi *v1.VirtualMachineInstance, cfg
 }
 
 func skipsBackupHooks(vmi *v1.VirtualMachineInstance, cfg Config) bool {
-	if _, said := vmi.Annotations[SkipBackupHooksAnnotation]; said {
+	if _, set := vmi.Annotations[SkipBackupHooksAnnotation]; set {
 		return SkipsBackupHooks(vmi.Annotations)
 	}
 	return cfg.SkipBackupHooks
 }
 
-// backupHooks are the annotations by which a backup freezes and thaws a guest.
+// backupHooks returns the annotations with which Velero freezes and thaws a guest.
 func backupHooks(vmi *v1.VirtualMachineInstance) map[string]string {
 	out := map[string]string{}
 	for hook, flag := range map[string]string{preHook: "--freeze", postHook: "--unfreeze"} {

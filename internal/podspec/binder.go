@@ -14,17 +14,18 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// binderPrefix begins the names of Pods that only bind volumes.
+// binderPrefix is the prefix of the names of Pods that only bind volumes.
 const binderPrefix = "virt-provision-"
 
-// BinderName is the name of the Pod that binds a VMI's volumes.
+// BinderName returns the name of the Pod that binds the volumes of a VMI.
 func BinderName(vmi *v1.VirtualMachineInstance) string {
 	return podName(binderPrefix, vmi.Name, string(vmi.UID))
 }
 
-// BuildBinder returns a Pod that goes where the launcher Pod would go, uses its claims and ends. Some storage binds a claim for
-// the first Pod that uses it, and some importers fill it only after that: the guest must not be that Pod, as it would find
-// its disk empty. It has the launcher's resources, so that the claims are bound where the guest has room.
+// BuildBinder returns a Pod that uses the claims of the launcher Pod and completes. Some storage binds a claim when the first
+// Pod uses it (WaitForFirstConsumer), and importers fill it after that. The launcher Pod must not be the first, because its
+// guest would have an empty disk. The Pod has the launcher's scheduling constraints and resources, so that the claims are bound
+// on a node with room for the guest.
 func BuildBinder(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 	pod, err := Build(vmi, cfg)
 	if err != nil {
@@ -32,8 +33,8 @@ func BuildBinder(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error
 	}
 	pod.ObjectMeta = metav1.ObjectMeta{
 		Name: BinderName(vmi), Namespace: vmi.Namespace, OwnerReferences: pod.OwnerReferences,
-		// The VMI's own labels are for the guest: no Service sends anything here.
-		Labels:      map[string]string{v1.AppLabel: LauncherAppValue, v1.CreatedByLabel: string(vmi.UID)},
+		// Without the labels of the VMI, Services do not select the Pod.
+		Labels:      map[string]string{v1.AppLabel: launcherpod.AppLabelValue, v1.CreatedByLabel: string(vmi.UID)},
 		Annotations: map[string]string{v1.EphemeralProvisioningObject: "true"},
 	}
 	isClaim := map[string]bool{}

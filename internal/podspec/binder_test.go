@@ -9,7 +9,7 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// TestBuildBinder has a Pod that goes where the launcher Pod would and has the claims, and nothing else of it.
+// The binder Pod has the launcher Pod's scheduling constraints and claims, and nothing else of it.
 func TestBuildBinder(t *testing.T) {
 	cfg := config()
 	cfg.Claims = map[string]podspec.Claim{"block": {Block: true}}

@@ -15,21 +15,21 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// graceMargin is what the Pod gets beyond the guest's grace period: time for the launcher to destroy the guest, to
-// stop libvirtd and to say how it went. KubeVirt adds the same 30 seconds.
+// graceMargin is added to the guest's grace period for the Pod, in seconds. In that time the launcher destroys the guest, stops
+// libvirtd and writes the termination message. KubeVirt's value.
 const graceMargin = 30
 
-// ErrNoLauncherImage is returned while the configuration names no launcher image. Unlike the others it goes away
-// without a change of the VMI.
+// ErrNoLauncherImage means that the configuration has no launcher image. It is the only error of Build that does not need a
+// change of the VMI.
 var ErrNoLauncherImage = errors.New("no launcher image is configured: set --launcher-image of virt-controller")
 
-// Build returns the launcher Pod of a VMI. An error means that the VMI asks for something that no Pod can give, so
-// that trying again does not help.
+// Build returns the launcher Pod of a VMI. An error, except ErrNoLauncherImage, means that no Pod can have what the spec asks
+// for.
 func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 	if err := check(vmi, cfg); err != nil {
 		return nil, err
 	}
-	vmi = vmi.DeepCopy() // What the Pod takes over is its own.
+	vmi = vmi.DeepCopy() // The Pod must not share memory with the VMI.
 	storage, err := renderVolumes(vmi, cfg)
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 			RestartPolicy:                 corev1.RestartPolicyNever,
 			TerminationGracePeriodSeconds: ptr.To(GracePeriodSeconds(vmi) + graceMargin),
 			EnableServiceLinks:            ptr.To(false),
-			// Istio's sidecar shows who it is by the account's token.
+			// Istio's sidecar authenticates with the account's token.
 			AutomountServiceAccountToken: ptr.To(HasSidecar(meta.Labels)),
 			ServiceAccountName:           account,
 			SecurityContext:              podSecurity(),
@@ -94,7 +94,7 @@ func computeContainer(vmi *v1.VirtualMachineInstance, cfg Config, arguments []st
 		VolumeDevices:   storage.devices,
 		ReadinessProbe:  probe(vmi, vmi.Spec.ReadinessProbe),
 		LivenessProbe:   probe(vmi, vmi.Spec.LivenessProbe),
-		// A launcher that is killed leaves no outcome: the end of its log has to do.
+		// A launcher that is killed writes no termination message. Then it is the end of the log.
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
 }
@@ -110,7 +110,7 @@ func check(vmi *v1.VirtualMachineInstance, cfg Config) error {
 	}
 }
 
-// GracePeriodSeconds is how long the guest has to shut down before it is destroyed.
+// GracePeriodSeconds returns how long the guest may take to shut down before it is destroyed.
 func GracePeriodSeconds(vmi *v1.VirtualMachineInstance) int64 {
 	return ptr.Deref(vmi.Spec.TerminationGracePeriodSeconds, v1.DefaultGracePeriodSeconds)
 }
@@ -134,8 +134,8 @@ func launcherArguments(vmi *v1.VirtualMachineInstance, cfg Config) ([]string, er
 	}, optional...), err
 }
 
-// podSecurity lets claims be written by the launcher's user. Recursive ownership changes are skipped on volumes
-// that have the right owner already: they can take minutes.
+// podSecurity sets the launcher's user as owner of claims. The kubelet skips volumes whose root has this owner already, because
+// a recursive change of ownership can take minutes.
 func podSecurity() *corev1.PodSecurityContext {
 	return &corev1.PodSecurityContext{
 		RunAsUser:           ptr.To[int64](launcherpod.QEMUUser),
@@ -147,14 +147,14 @@ func podSecurity() *corev1.PodSecurityContext {
 	}
 }
 
-// allCapabilities is Kubernetes' word for all of them.
+// allCapabilities is Kubernetes' name for all capabilities.
 const allCapabilities corev1.Capability = "ALL"
 
-// containerSecurity passes the restricted Pod Security level. NET_BIND_SERVICE is for DHCP's port 67.
+// containerSecurity conforms to the restricted Pod Security level. NET_BIND_SERVICE is for the DHCP server on port 67.
 //
-// A guest with the node's NUMA cells does not pass it: QEMU binds the memory of each, and the runtime's seccomp profile
-// has the call mbind only for containers that could have SYS_NICE. No process of the Pod gets the capability by that, as
-// none is root. Source: containerd contrib/seccomp/seccomp_default.go.
+// The Pod of a guest with NUMA passthrough does not conform: QEMU binds the memory of each cell with mbind, which the runtime's
+// seccomp profile allows only with SYS_NICE in the bounding set. No process of the Pod gets the capability, because none is
+// root. Source: containerd contrib/seccomp/seccomp_default.go.
 func containerSecurity(vmi *v1.VirtualMachineInstance) *corev1.SecurityContext {
 	capabilities := []corev1.Capability{"NET_BIND_SERVICE"}
 	if cpu := vmi.Spec.Domain.CPU; cpu != nil && cpu.NUMA != nil && cpu.NUMA.GuestMappingPassthrough != nil {

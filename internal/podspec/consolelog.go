@@ -14,28 +14,29 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// What the container with the guest's console asks for.
+// Resources of the console log's container.
 const (
-	// consoleLogCPURequest and consoleLogCPULimit are KubeVirt's. The limit is set only where one must be: the container runtime
-	// starts the container under it, which takes seconds then.
-	// Source: kubevirt/kubevirt pkg/virt-controller/services/serialconsolelog.go.
+	// consoleLogCPURequest and consoleLogCPULimit are KubeVirt's. The limit is set only if it is required, because it also
+	// applies to the start of the container, which then takes seconds. Source: kubevirt/kubevirt
+	// pkg/virt-controller/services/serialconsolelog.go.
 	consoleLogCPURequest = "5m"
 	consoleLogCPULimit   = "15m"
-	// consoleLogMemory is what virt-tail needs: 2.0 MiB resident, of which 1.4 are text and data of the program, which all VMs of a
-	// node share. It is a part of the 128 MiB that a guest with 1 vCPU and 1 GiB may cost.
+	// consoleLogMemory is for virt-tail: 2.0 MiB resident, of which 1.4 MiB are text and data of the program, which all VMs of
+	// a node share. It counts against our budget of 128 MiB of overhead for a guest with 1 vCPU and 1 GiB.
 	consoleLogMemory = "3Mi"
-	// consoleLogMemoryLimit is what the container runtime needs to start a container at all, with room.
+	// consoleLogMemoryLimit is more than the container runtime needs to start a container.
 	consoleLogMemoryLimit = "20Mi"
 )
 
-// LogsConsole says that the guest has a serial console and that it is to be logged. Admission has resolved the cluster's default.
+// LogsConsole reports whether the guest has a serial console that is logged. Admission has set the cluster's default.
 func LogsConsole(vmi *v1.VirtualMachineInstance) bool {
 	devices := &vmi.Spec.Domain.Devices
 	return ptr.Deref(devices.AutoattachSerialConsole, true) && ptr.Deref(devices.LogSerialConsole, true)
 }
 
-// consoleLog is the container whose log is the guest's console. It is no sidecar, as the kubelet starts what comes after a sidecar
-// only when it next looks at the Pod: a second later. virt-tail ends with virt-launcher, so that the Pod completes.
+// consoleLog returns the container whose log is the guest's console. It is not a sidecar, because the kubelet starts the
+// containers after a sidecar at its next synchronization of the Pod, a second later. virt-tail exits with virt-launcher, so
+// that the Pod completes.
 func consoleLog(vmi *v1.VirtualMachineInstance, cfg Config) corev1.Container {
 	security := containerSecurity(vmi)
 	security.Capabilities = &corev1.Capabilities{Drop: []corev1.Capability{allCapabilities}}
@@ -50,8 +51,7 @@ func consoleLog(vmi *v1.VirtualMachineInstance, cfg Config) corev1.Container {
 		VolumeMounts:    []corev1.VolumeMount{{Name: launcherpod.ConsoleLogVolume, MountPath: launcherpod.ConsoleLogDir}},
 	}
 	if cfg.RestartsContainers {
-		// A Pod with a container that has ended is not ready: a log that was killed for a node's memory must not cost the guest its
-		// Services.
+		// A Pod with a terminated container is not ready. Services must not drop the guest because virt-tail was killed.
 		container.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyOnFailure)
 	}
 	return container
@@ -80,8 +80,8 @@ func consoleLogResources(vmi *v1.VirtualMachineInstance, cfg Config) corev1.Reso
 	return out
 }
 
-// wantsGuaranteed says that the launcher's Pod is to be Guaranteed: for dedicated CPUs, or as the VMI requests what its limits are.
-// Source: kubevirt.io/api core/v1/predicates, WantsToHaveQOSGuaranteed.
+// wantsGuaranteed reports whether the launcher Pod must be Guaranteed: for dedicated CPUs, or if the requests of the VMI equal
+// its limits. Source: kubevirt.io/api core/v1/predicates, WantsToHaveQOSGuaranteed.
 func wantsGuaranteed(vmi *v1.VirtualMachineInstance) bool {
 	resources := &vmi.Spec.Domain.Resources
 	same := func(name corev1.ResourceName) bool {

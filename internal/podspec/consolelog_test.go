@@ -30,7 +30,7 @@ func consoleLogOf(t *testing.T, vmi *builder.VMI, cfg podspec.Config) *corev1.Co
 	return nil
 }
 
-func TestConsoleLogIsThereIfTheConsoleIsLogged(t *testing.T) {
+func TestConsoleLogContainer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		attach, log *bool
 		want        bool
@@ -62,7 +62,7 @@ func TestConsoleLogIsThereIfTheConsoleIsLogged(t *testing.T) {
 	}
 }
 
-func TestConsoleLogIsStartedAgainWhereAContainerCanBe(t *testing.T) {
+func TestConsoleLogIsRestarted(t *testing.T) {
 	if got := consoleLogOf(t, makeVMI(), config()).RestartPolicy; got != nil {
 		t.Errorf("an older API server refuses %q", *got)
 	}

@@ -10,14 +10,14 @@ import (
 	netutils "k8s.io/utils/net"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/faults"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// optionHead is what each option of DHCP has before its value: code and length (RFC 2132, 2).
+// optionHead is the size of the code and the length of a DHCP option in bytes (RFC 2132, 2).
 const optionHead = 2
 
-// dhcpArguments tells the launcher what it adds to its DHCP replies on an interface: it cannot read the VMI.
+// dhcpArguments returns the launcher's arguments for the DHCP options of an interface. The launcher cannot read the VMI.
 func dhcpArguments(path *field.Path, iface *v1.Interface, podInterface string) ([]string, error) {
 	wanted := iface.DHCPOptions
 	if wanted == nil {
@@ -38,7 +38,7 @@ func dhcpArguments(path *field.Path, iface *v1.Interface, podInterface string) (
 	return options.arguments()
 }
 
-// optionList collects the options of one interface and how much of a packet they take.
+// optionList collects the DHCP options of one interface, and their size.
 type optionList struct {
 	path         *field.Path
 	podInterface string
@@ -48,7 +48,7 @@ type optionList struct {
 }
 
 func (l *optionList) text(path *field.Path, code uint8, text string) {
-	// A code for private use may say all by being there.
+	// A private option may be empty.
 	if text == "" && code < launcherpod.FirstPrivateDHCP {
 		return
 	}
@@ -58,7 +58,7 @@ func (l *optionList) text(path *field.Path, code uint8, text string) {
 func (l *optionList) ntpServers(path *field.Path, servers []string) {
 	addresses := make([]string, 0, len(servers))
 	for i, server := range servers {
-		// KubeVirt takes leading zeros in an address.
+		// KubeVirt accepts leading zeros in an address.
 		ip := netutils.ParseIPSloppy(server).To4()
 		if ip == nil {
 			l.errs = append(l.errs, field.Invalid(path.Index(i), server, "must be an IPv4 address"))
@@ -86,5 +86,5 @@ func (l *optionList) arguments() ([]string, error) {
 		l.errs = append(l.errs, field.Invalid(l.path, l.bytes,
 			"all options together must have at most 512 bytes, two for each and its value, to fit a packet: shorten them"))
 	}
-	return l.flags, faults.Join(l.errs)
+	return l.flags, specsupport.JoinErrors(l.errs)
 }

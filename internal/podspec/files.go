@@ -13,26 +13,26 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// filesMode lets the launcher's group read a file, and nobody else.
+// filesMode makes files readable for the owner and the launcher's group only.
 const filesMode int32 = 0o440
 
-// tokenSeconds is the lifetime of a guest's token. The guest gets a copy that nobody renews. The API server takes this very
-// number for a client that does not renew its token and lets it live for a year, unless the cluster turned that off.
+// tokenSeconds is the lifetime of the guest's token. The guest gets a copy, which is not renewed. With exactly this value the
+// API server extends the lifetime to a year, for clients that do not renew their tokens, unless the cluster disables that.
 // Source: kubernetes pkg/serviceaccount/claims.go, WarnOnlyBoundTokenExpirationPeriod.
 const tokenSeconds int64 = 60*60 + 7
 
-// rootCAConfigMap holds the API server's CA in each namespace.
+// rootCAConfigMap is the ConfigMap with the API server's CA in each namespace.
 // Source: kubernetes pkg/controller/certificates/rootcacertpublisher.
 const rootCAConfigMap = "kube-root-ca.crt"
 
-// files mounts a volume of files. The guest's disk is made of what the kubelet put there: it waits for objects that are
-// missing, leaves out what is optional, and asks for tokens in the Pod's name, so that nothing of ours may read Secrets.
+// files mounts a volume of files, from which the agent makes a disk for the guest. Because the kubelet reads Secrets, requests
+// tokens and waits for missing objects, no component of ours needs the right to read Secrets.
 func (s *storage) files(name, dir string, source corev1.VolumeSource) {
 	s.volumes = append(s.volumes, corev1.Volume{Name: name, VolumeSource: source})
 	s.mounts = append(s.mounts, corev1.VolumeMount{Name: name, MountPath: dir, ReadOnly: true})
 }
 
-// filesSource is where the files of a volume come from, or nil for a volume that is not made of files.
+// filesSource returns the source of a volume of files, or nil for other volumes.
 func filesSource(v *v1.Volume) *corev1.VolumeSource {
 	switch {
 	case v.ConfigMap != nil:
@@ -64,8 +64,8 @@ func secretSource(name string, optional *bool) *corev1.SecretVolumeSource {
 	return &corev1.SecretVolumeSource{SecretName: name, Optional: optional, DefaultMode: ptr.To(filesMode)}
 }
 
-// tokenSource is what Kubernetes puts into a Pod for its service account, under the same names. The Pod itself asks for no
-// token: this one is the guest's.
+// tokenSource returns the volume that Kubernetes mounts into a Pod for its service account. It is for the guest; the Pod has no
+// token.
 func tokenSource() *corev1.ProjectedVolumeSource {
 	return &corev1.ProjectedVolumeSource{
 		DefaultMode: ptr.To(filesMode),
@@ -82,8 +82,7 @@ func tokenSource() *corev1.ProjectedVolumeSource {
 	}
 }
 
-// serviceAccount is the Pod's service account: the one that is named, or that whose token the guest gets, since a Pod can
-// have a token of no other.
+// serviceAccount returns the Pod's service account: the one of the spec, or of the volume with a token, which must be the same.
 func serviceAccount(vmi *v1.VirtualMachineInstance) (string, error) {
 	name := vmi.Spec.ServiceAccountName
 	for i := range vmi.Spec.Volumes {
@@ -101,7 +100,7 @@ func serviceAccount(vmi *v1.VirtualMachineInstance) (string, error) {
 	return name, nil
 }
 
-// credentialSecrets are the Secrets with keys and passwords for the guest, each once.
+// credentialSecrets returns the names of the Secrets with keys and passwords for the guest, without duplicates.
 func credentialSecrets(vmi *v1.VirtualMachineInstance) []string {
 	var names []string
 	for i := range vmi.Spec.AccessCredentials {

@@ -13,10 +13,11 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// pinned is a reference with a single digest.
+// pinned matches a reference with one digest.
 var pinned = regexp.MustCompile(`^[^@]*@sha256:[0-9a-f]{64}$`)
 
-// FuzzPinnedImages: whatever is reported of a volume's image, the target's Pod gets one of the repository that the VMI names.
+// FuzzPinnedImages checks that the target Pod gets an image of the VMI's repository, whatever the status of the source Pod
+// contains.
 func FuzzPinnedImages(f *testing.F) {
 	digest := "@sha256:" + strings.Repeat("5f", 32)
 	f.Add("registry:5000/disk:latest", "registry:5000/disk"+digest)

@@ -10,20 +10,20 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// launcherImageAnnotation is ours. It is on a launcher Pod and has the image that was asked for. Admission plugins of clusters replace
-// images, by a digest or a mirror's name: compared with the configuration, such a Pod would be outdated for ever, and its guest moved or
-// shut down once a minute.
+// launcherImageAnnotation is an annotation of ours on launcher Pods. It has the configured image. Some admission plugins
+// replace images, by a digest or the name of a mirror. If the replaced image were compared with the configuration, the Pod
+// would always be outdated, and its guest migrated or evicted again and again.
 const launcherImageAnnotation = "kubevirt.io/launcher-image"
 
-// NoteLauncherImage writes down in a Pod that is about to be created which launcher image it asks for.
+// NoteLauncherImage records the launcher image of a new Pod in an annotation.
 func NoteLauncherImage(pod *corev1.Pod) {
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, launcherImageAnnotation, computeImage(pod))
 }
 
-// LauncherImage is the launcher image that a Pod was created with.
+// LauncherImage returns the launcher image that a Pod was created with.
 func LauncherImage(pod *corev1.Pod) string {
-	if asked := pod.Annotations[launcherImageAnnotation]; asked != "" {
-		return asked
+	if image := pod.Annotations[launcherImageAnnotation]; image != "" {
+		return image
 	}
 	return computeImage(pod)
 }

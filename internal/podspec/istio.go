@@ -12,32 +12,33 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// What Istio reads of a Pod. Source: https://istio.io/latest/docs/reference/config/annotations.
+// Labels and annotations of Pods that Istio reads. Source: https://istio.io/latest/docs/reference/config/annotations.
 const (
-	// sidecarInject is a label, and an annotation of its older releases: Envoy is to be injected.
+	// sidecarInject requests the injection of Envoy. It is a label, and an annotation in older releases.
 	sidecarInject = "sidecar.istio.io/inject"
-	// What comes in by these interfaces is sent by a workload. Older and newer releases read one of the two each.
+	// Interfaces whose inbound traffic is the outbound traffic of a workload. Older releases read the first, newer ones the
+	// second.
 	kubevirtInterfaces       = "traffic.sidecar.istio.io/kubevirtInterfaces"
 	rerouteVirtualInterfaces = "istio.io/reroute-virtual-interfaces"
-	// Ports that pass by Envoy.
+	// Ports that bypass Envoy.
 	excludeInboundPorts  = "traffic.sidecar.istio.io/excludeInboundPorts"
 	excludeOutboundPorts = "traffic.sidecar.istio.io/excludeOutboundPorts"
 )
 
-// HasSidecar says that a Pod with these labels gets Istio's sidecar by its own wish.
+// HasSidecar reports whether these labels of a Pod request Istio's sidecar.
 func HasSidecar(labels map[string]string) bool {
 	return strings.EqualFold(labels[sidecarInject], "true")
 }
 
-// labelForSidecar turns the annotation of a VMI into the Pod's label, which is all that newer releases of Istio read.
+// labelForSidecar copies the annotation of a VMI to the Pod's labels, because newer releases of Istio read only the label.
 func labelForSidecar(labels map[string]string, vmi *v1.VirtualMachineInstance) {
-	if wish, ok := vmi.Annotations[sidecarInject]; ok {
-		labels[sidecarInject] = wish
+	if value, ok := vmi.Annotations[sidecarInject]; ok {
+		labels[sidecarInject] = value
 	}
 }
 
-// annotateForSidecar says where the guest's packets come from, if they pass the Pod's own network stack. Guests migrate past Envoy: their
-// connections are encrypted for the two Pods alone, and a mesh that demands certificates of its own would refuse them.
+// annotateForSidecar adds the interface of the guest, if its packets pass the Pod's network stack, and excludes the ports of
+// migrations: these connections have TLS of their own, which a mesh with strict mTLS would refuse.
 func annotateForSidecar(annotations, labels map[string]string, vmi *v1.VirtualMachineInstance) {
 	if !slices.ContainsFunc(vmi.Spec.Domain.Devices.Interfaces, func(i v1.Interface) bool { return i.Masquerade != nil }) {
 		return
@@ -54,7 +55,7 @@ func annotateForSidecar(annotations, labels map[string]string, vmi *v1.VirtualMa
 	}
 }
 
-// addPort adds a port to a list with commas.
+// addPort adds a port to a comma-separated list.
 func addPort(list string, port int) string {
 	ports := strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
 	if text := strconv.Itoa(port); !slices.Contains(ports, text) {

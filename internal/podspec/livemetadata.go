@@ -10,27 +10,27 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// LiveMetadata are the keys of annotations and labels that reach a Pod that runs already: from a VM's template to its VMI, and from
-// there to the Pod. One that ends in * stands for all that begin with what is before it. What the descheduler reads is always among
-// the annotations. Source: kubevirt/kubevirt pkg/virt-controller/watch/application.go, AddFlags.
+// LiveMetadata has the keys of annotations and labels that are copied to running objects: from a VM's template to its VMI, and
+// from there to the Pod. A key that ends in * is a prefix. The annotations always include those of the descheduler. Source:
+// kubevirt/kubevirt pkg/virt-controller/watch/application.go, AddFlags.
 type LiveMetadata struct {
 	Annotations, Labels []string
 }
 
-// deschedulerAnnotations are read by the descheduler at any time. Source: kubevirt/kubevirt
+// deschedulerAnnotations are the annotations that the descheduler reads from running Pods. Source: kubevirt/kubevirt
 // pkg/virt-controller/watch/descheduler.
 var deschedulerAnnotations = []string{
 	"descheduler.alpha.kubernetes.io/evict",
 	"descheduler.alpha.kubernetes.io/prefer-no-eviction",
 }
 
-// Copy makes the live annotations and labels of one object those of another, and takes away those that the other does not have.
+// Copy copies the live annotations and labels of an object to another one, and removes those that the first does not have.
 func (l LiveMetadata) Copy(to, from *metav1.ObjectMeta) {
 	to.Annotations = copyLive(to.Annotations, from.Annotations, l.isAnnotation)
 	to.Labels = copyLive(to.Labels, from.Labels, l.isLabel)
 }
 
-// Remove takes the live annotations and labels away.
+// Remove removes the live annotations and labels.
 func (l LiveMetadata) Remove(from *metav1.ObjectMeta) { l.Copy(from, &metav1.ObjectMeta{}) }
 
 func (l LiveMetadata) isAnnotation(key string) bool {
@@ -66,14 +66,14 @@ func matches(patterns []string, key string) bool {
 	})
 }
 
-// reservedDomains are those of keys, with their subdomains, that do not follow the VM: by them others know whose Pod it is, how it is
-// connected and what is run in it.
+// reservedDomains are domains of keys, including their subdomains, that are never copied. Other programs derive from them the
+// owner of a Pod, its networks and the commands to run in it.
 var reservedDomains = []string{
 	"kubevirt.io", "descheduler.alpha.kubernetes.io", "k8s.v1.cni.cncf.io", "v1.multus-cni.io", "istio.io", "kubectl.kubernetes.io",
 	strings.TrimSuffix(preHook, "/"), strings.TrimSuffix(postHook, "/"),
 }
 
-// reserved says that a key of a Pod is written by its makers alone, whatever the VM says.
+// reserved reports whether a key is never copied to a running Pod.
 func reserved(key string) bool {
 	domain, _, _ := strings.Cut(key, "/")
 	return key == safeToEvictAnnotation || slices.ContainsFunc(reservedDomains, func(reserved string) bool {

@@ -5,6 +5,7 @@ package podspec_test
 
 import (
 	"maps"
+	"slices"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,8 +50,8 @@ func TestLiveMetadata(t *testing.T) {
 	}
 }
 
-// TestLiveMetadataLeavesThePodsOwn has keys that say whose Pod it is, how it is connected and what runs in it.
-func TestLiveMetadataLeavesThePodsOwn(t *testing.T) {
+// Keys that determine the owner of a Pod, its networks and the commands to run in it are not copied.
+func TestLiveMetadataIgnoresReservedKeys(t *testing.T) {
 	vmi := makeVMI().Masquerade().Obj()
 	pod, err := podspec.Build(vmi, config())
 	if err != nil {
@@ -62,12 +63,8 @@ func TestLiveMetadataLeavesThePodsOwn(t *testing.T) {
 		"istio.io/reroute-virtual-interfaces", "kubectl.kubernetes.io/last-applied-configuration",
 		"descheduler.alpha.kubernetes.io/eviction-in-progress", "pr.kubevirt.io/x", v1.NodeNameLabel, v1.MemoryOverheadAnnotationBytes,
 	}
-	for key := range pod.Annotations {
-		own = append(own, key)
-	}
-	for key := range pod.Labels {
-		own = append(own, key)
-	}
+	own = slices.AppendSeq(own, maps.Keys(pod.Annotations))
+	own = slices.AppendSeq(own, maps.Keys(pod.Labels))
 	for _, patterns := range [][]string{own, {"*"}, {"kubevirt.io/*", "k8s*", "pre.hook*"}} {
 		live := podspec.LiveMetadata{Annotations: patterns, Labels: patterns}
 		for _, key := range own {

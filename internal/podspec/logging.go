@@ -10,24 +10,25 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Labels of a VMI about the log of its launcher. Source: kubevirt/kubevirt pkg/virt-controller/services/renderenvvars.go.
+// Labels of a VMI that control the log of its launcher. Source: kubevirt/kubevirt pkg/virt-controller/services/renderenvvars.go.
 const (
 	// LogVerbosityLabel replaces the configured verbosity.
 	LogVerbosityLabel = "logVerbosity"
-	// DebugLogsLabel adds what libvirtd says for debugging, if it is true in any spelling of upper and lower case.
+	// DebugLogsLabel adds libvirtd's debug messages if it is "true", case-insensitive.
 	DebugLogsLabel = "debugLogs"
 )
 
 const (
-	// usualVerbosity is the level of KubeVirt's logs at which the launcher's is 0. Source: kubevirt/kubevirt pkg/virt-config,
+	// usualVerbosity is the level on KubeVirt's scale that is 0 for the launcher. Source: kubevirt/kubevirt pkg/virt-config,
 	// DefaultVirtLauncherLogVerbosity.
 	usualVerbosity = 2
-	// libvirtVerbosity is the level from which libvirtd's messages for debugging are in the log. Source: kubevirt/kubevirt pkg/util,
+	// libvirtVerbosity is the lowest level with libvirtd's debug messages. Source: kubevirt/kubevirt pkg/util,
 	// EXT_LOG_VERBOSITY_THRESHOLD.
 	libvirtVerbosity = 5
 )
 
-// logLevel is the launcher's log level on KubeVirt's scale: by the VMI's label, if that is a number, and else the cluster's.
+// logLevel returns the launcher's log level on KubeVirt's scale: that of the VMI's label, if it is a number, or else the
+// cluster's.
 func logLevel(vmi *v1.VirtualMachineInstance, cfg Config) uint64 {
 	level, err := strconv.ParseUint(vmi.Labels[LogVerbosityLabel], 10, 8)
 	if err != nil {
@@ -36,8 +37,8 @@ func logLevel(vmi *v1.VirtualMachineInstance, cfg Config) uint64 {
 	return level
 }
 
-// libvirtLogFilters are libvirtd's log filters, or empty if its warnings and errors are enough: those of the VMI's annotation, or
-// everything but what the level leaves out. The fewest are left out for the label debugLogs. Source: kubevirt/kubevirt
+// libvirtLogFilters returns libvirtd's log filters: those of the VMI's annotation, or those of the log level, or "" for
+// libvirtd's default, which is warnings and errors. The label debugLogs has the most verbose filters. Source: kubevirt/kubevirt
 // pkg/virt-launcher/virtwrap/util, GetLibvirtLogFilters.
 func libvirtLogFilters(vmi *v1.VirtualMachineInstance, cfg Config) string {
 	if custom := vmi.Annotations[v1.CustomLibvirtLogFiltersAnnotation]; custom != "" {

@@ -37,7 +37,7 @@ func TestLogVerbosityLabel(t *testing.T) {
 	}
 }
 
-// argument is the value of a flag of the launcher, or empty.
+// argument returns the value of a flag of the launcher, or "".
 func argument(pod *corev1.Pod, flag string) string {
 	arguments := slices.Concat(pod.Spec.Containers[0].Command, pod.Spec.Containers[0].Args)
 	if i := slices.Index(arguments, flag); i >= 0 {

@@ -17,25 +17,24 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// LauncherAppValue is the value of the label kubevirt.io on a launcher Pod.
-const LauncherAppValue = "virt-launcher"
-
-// Annotations that others understand.
+// Annotations for other programs.
 const (
 	// defaultContainerAnnotation makes kubectl logs and exec take the compute container.
 	defaultContainerAnnotation = "kubectl.kubernetes.io/default-container"
-	// safeToEvictAnnotation tells the cluster autoscaler which local volumes hold nothing that outlives the Pod.
+	// safeToEvictAnnotation lists the local volumes that the cluster autoscaler may ignore, because their content is not needed
+	// later.
 	safeToEvictAnnotation = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
-	// evictRequestAnnotation tells the descheduler that an eviction only asks for a move.
+	// evictRequestAnnotation marks Pods whose eviction, for the descheduler, is only a request.
 	evictRequestAnnotation = "descheduler.alpha.kubernetes.io/request-evict-only"
-	// lastAppliedAnnotation is kubectl's copy of the VMI, which is none of the Pod's business.
+	// lastAppliedAnnotation is kubectl's copy of the VMI. It is not copied to the Pod.
 	lastAppliedAnnotation = "kubectl.kubernetes.io/last-applied-configuration"
 )
 
-// liveLabels of a VMI are those of the Pod in which its guest is. Source: kubevirt/kubevirt pkg/virt-controller/watch/vmi (dynamic labels).
+// liveLabels are labels of a VMI that are copied to the running Pod of its guest. Source: kubevirt/kubevirt
+// pkg/virt-controller/watch/vmi (dynamic labels).
 var liveLabels = []string{v1.NodeNameLabel, v1.OutdatedLauncherImageLabel}
 
-// CopyLiveLabels makes those of a VMI those of its Pod.
+// CopyLiveLabels copies the live labels of a VMI to the metadata of its Pod, and removes those that the VMI does not have.
 func CopyLiveLabels(to *metav1.ObjectMeta, from map[string]string) {
 	for _, key := range liveLabels {
 		if value, wanted := from[key]; wanted {
@@ -46,17 +45,17 @@ func CopyLiveLabels(to *metav1.ObjectMeta, from map[string]string) {
 	}
 }
 
-// hashLength is the length of the part of a Pod's name that tells VMIs of the same name apart.
+// hashLength is the length of the hash in a Pod's name, which differs for VMIs of the same name.
 const hashLength = 8
 
-// PodName is the name of a VMI's launcher Pod. It follows from the VMI's name and UID, so that making the Pod twice
-// from a stale cache is refused by the API server, and a new VMI of the same name gets a Pod of another name. It
-// fits a host name whatever the VMI is called.
+// PodName returns the name of a VMI's launcher Pod. It is derived from the name and the UID of the VMI: if a stale cache leads
+// to a second creation of the Pod, the API server refuses it, and a new VMI of the same name has a Pod of another name. It is a
+// valid host name.
 func PodName(vmi *v1.VirtualMachineInstance) string {
-	return podName(LauncherAppValue+"-", vmi.Name, string(vmi.UID))
+	return podName(launcherpod.AppLabelValue+"-", vmi.Name, string(vmi.UID))
 }
 
-// podName makes the name of a Pod for the VMI of a name. What is in the seed tells it from others.
+// podName returns the name of a Pod of a VMI. Different seeds give different names.
 func podName(prefix, vmiName, seed string) string {
 	sum := sha256.Sum256([]byte(seed))
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:hashLength]
@@ -79,19 +78,19 @@ func metadata(vmi *v1.VirtualMachineInstance, cfg Config) (metav1.ObjectMeta, er
 	return meta, annotateNetworks(meta.Annotations, vmi, cfg.MigrationNetwork)
 }
 
-// labels are the VMI's, so that Services select guests by the labels of their VMs, and those that tools go by.
+// labels returns the labels of a launcher Pod: those of the VMI, by which Services select guests, and KubeVirt's.
 func labels(vmi *v1.VirtualMachineInstance) map[string]string {
 	out := maps.Clone(vmi.Labels)
 	if out == nil {
 		out = map[string]string{}
 	}
-	// The VMI's own bookkeeping says nothing about the Pod.
+	// These labels of the VMI are not about this Pod.
 	delete(out, v1.NodeNameLabel)
 	delete(out, v1.MigrationTargetNodeNameLabel)
 	delete(out, v1.OutdatedLauncherImageLabel)
-	// A VMI does not say which Pod a migration goes to.
+	// Only BuildTarget sets the label of a migration's target.
 	delete(out, v1.MigrationJobLabel)
-	out[v1.AppLabel] = LauncherAppValue
+	out[v1.AppLabel] = launcherpod.AppLabelValue
 	out[v1.CreatedByLabel] = string(vmi.UID)
 	out[v1.DeprecatedVirtualMachineNameLabel] = hostname(vmi)
 	out[v1.VirtualMachineInstanceIDLabel] = launcherpod.InstanceID(vmi.Name)
@@ -123,7 +122,7 @@ func annotations(vmi *v1.VirtualMachineInstance, cfg Config) map[string]string {
 	return out
 }
 
-// LabelValue is a name that fits a label's value: the name itself, or its beginning and a hash.
+// LabelValue returns a name as the value of a label: the name itself, or if it is too long a prefix of it and a hash.
 func LabelValue(name string) string {
 	if len(name) <= validation.LabelValueMaxLength {
 		return name
@@ -133,7 +132,7 @@ func LabelValue(name string) string {
 	return strings.TrimRight(name[:validation.LabelValueMaxLength-hashLength-1], "-.") + "-" + hash
 }
 
-// hostname is spec.hostname, or what fits a host name of the VMI's own.
+// hostname returns spec.hostname, or else the VMI's name up to the first dot, cut to the length of a host name.
 func hostname(vmi *v1.VirtualMachineInstance) string {
 	if vmi.Spec.Hostname != "" {
 		return vmi.Spec.Hostname

@@ -12,11 +12,10 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// TargetCPUSelector are the labels that a node must have so that a guest that runs on another node can go on there: the vendor of
-// that node's CPU for every guest, and more for a guest whose CPU depends on the node that it was started on. What a node does not
-// say of its CPU is not asked of the target. Only for host-model that is an error, since the guest's CPU is not known then.
-// PodSelector is the node selector of the Pod that the guest is in.
-// Source: kubevirt/kubevirt pkg/virt-controller/watch/migration, and its test of the vendor's label.
+// TargetCPUSelector returns the labels that the target node of a migration must have: the vendor of the source node's CPU, and
+// for a guest whose CPU depends on the node of its start also the labels of that CPU. Labels that the source node lacks are not
+// required. For host-model that is an error, because then the guest's CPU is not known. podSelector is the node selector of the
+// source Pod. Source: kubevirt/kubevirt pkg/virt-controller/watch/migration, and its test of the vendor's label.
 func TargetCPUSelector(vmi *v1.VirtualMachineInstance, node string, nodeLabels, podSelector map[string]string) (map[string]string, error) {
 	out := labelsWith(nodeLabels, v1.CPUModelVendorLabel)
 	switch model(vmi) {
@@ -49,8 +48,8 @@ func model(vmi *v1.VirtualMachineInstance) string {
 	return ""
 }
 
-// samePassthrough are the labels of the nodes whose CPU is the one that a guest sees as it is: the same model with the same
-// features beyond it. A guest that has migrated before keeps to those of its first node, so that it can go back there.
+// samePassthrough returns the labels of nodes with the same CPU model and features as the node of the guest's start. A guest
+// that has been migrated before keeps those of its first node, so that it can be migrated back.
 func samePassthrough(nodeLabels, podSelector map[string]string) map[string]string {
 	if first := labelsWith(podSelector, v1.HostModelCPULabel, v1.HostModelRequiredFeaturesLabel); len(first) > 0 {
 		return first
@@ -58,9 +57,9 @@ func samePassthrough(nodeLabels, podSelector map[string]string) map[string]strin
 	return labelsWith(nodeLabels, v1.HostModelCPULabel, v1.HostModelRequiredFeaturesLabel)
 }
 
-// hostModelSelector are the labels of the nodes that can run a guest whose CPU is modeled on that of the node it was started on: the
-// model and the features that the node gives it. A guest that has migrated before keeps the CPU of its first node, which the selector
-// of the Pod it is in now tells. Source: kubevirt/kubevirt pkg/virt-controller/watch/migration, prepareNodeSelectorForHostCpuModel.
+// hostModelSelector returns the labels of nodes that support the host-model CPU of a guest: the model and the features of the
+// node of its start. A guest that has been migrated before has the CPU of its first node, whose labels are in the selector of
+// its Pod. Source: kubevirt/kubevirt pkg/virt-controller/watch/migration, prepareNodeSelectorForHostCpuModel.
 func hostModelSelector(node string, nodeLabels, podSelector map[string]string) (map[string]string, error) {
 	out := map[string]string{}
 	migrated := false
@@ -89,19 +88,15 @@ func hostModelSelector(node string, nodeLabels, podSelector map[string]string) (
 	return out, nil
 }
 
-// IsHostCPULabel says that a label of a node selector is there because the guest's CPU depends on the node it was started on.
+// IsHostCPULabel reports whether a label of a node selector is for a guest whose CPU depends on the node of its start.
 func IsHostCPULabel(key string) bool {
-	for _, prefix := range []string{
+	prefixes := []string{
 		v1.SupportedHostModelMigrationCPU, v1.CPUFeatureLabel, v1.HostModelCPULabel, v1.HostModelRequiredFeaturesLabel,
-	} {
-		if strings.HasPrefix(key, prefix) {
-			return true
-		}
 	}
-	return false
+	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
 
-// DependsOnHostCPU says that the guest's CPU depends on the node that it was started on.
+// DependsOnHostCPU reports whether the guest's CPU depends on the node of its start.
 func DependsOnHostCPU(vmi *v1.VirtualMachineInstance) bool {
 	return model(vmi) == v1.CPUModeHostModel || model(vmi) == v1.CPUModeHostPassthrough
 }

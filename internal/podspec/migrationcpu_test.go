@@ -33,7 +33,7 @@ func TestTargetOfHostModel(t *testing.T) {
 	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("first migration: %v, %v", got, err)
 	}
-	// It must be able to go back to where it came from, whatever the node that it is on now could do besides.
+	// The guest must be able to migrate back, so the features of its current node do not count.
 	node[v1.HostModelCPULabel+"Icelake"] = "true"
 	if got, err = podspec.TargetCPUSelector(vmi, "n2", node, want); err != nil || !maps.Equal(got, want) {
 		t.Errorf("second migration: %v, %v", got, err)

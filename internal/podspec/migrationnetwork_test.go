@@ -12,7 +12,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-func TestTheMigrationNetworkJoinsTheUsersOwn(t *testing.T) {
+func TestMigrationNetworkIsAddedToTheUsersNetworks(t *testing.T) {
 	for name, tc := range map[string]struct {
 		had, want string
 		on        bool

@@ -14,18 +14,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/launcher/podiface"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
-// Annotations by which Multus learns what to attach to a Pod. Source: the Network Plumbing Working Group's standard, and
+// Annotations from which Multus reads the networks of a Pod. Source: the Network Plumbing Working Group's standard, and
 // Multus for the default network.
 const (
 	networksAnnotation       = "k8s.v1.cni.cncf.io/networks"
 	defaultNetworkAnnotation = "v1.multus-cni.io/default-network"
 )
 
-// selection is an element of the list in networksAnnotation.
+// selection is an element of networksAnnotation.
 type selection struct {
 	Name      string `json:"name"`
 	Namespace string `json:"namespace"`
@@ -33,7 +33,7 @@ type selection struct {
 	Interface string `json:"interface"`
 }
 
-// AttachmentDefinition is the NetworkAttachmentDefinition that a network of a VMI in a namespace names.
+// AttachmentDefinition returns the name of the NetworkAttachmentDefinition of a network of a VMI in a namespace.
 func AttachmentDefinition(namespace string, network *v1.MultusNetwork) types.NamespacedName {
 	if other, name, found := strings.Cut(network.NetworkName, "/"); found {
 		return types.NamespacedName{Namespace: other, Name: name}
@@ -41,7 +41,7 @@ func AttachmentDefinition(namespace string, network *v1.MultusNetwork) types.Nam
 	return types.NamespacedName{Namespace: namespace, Name: network.NetworkName}
 }
 
-// Connected are the networks of a VMI to which an interface connects it, in the order of spec.networks.
+// Connected returns the networks of a VMI whose interface is not absent, in the order of spec.networks.
 func Connected(vmi *v1.VirtualMachineInstance) []v1.Network {
 	absent := map[string]bool{}
 	for i := range vmi.Spec.Domain.Devices.Interfaces {
@@ -57,7 +57,7 @@ func Connected(vmi *v1.VirtualMachineInstance) []v1.Network {
 	return out
 }
 
-// PodInterface is the Pod's interface on a network.
+// PodInterface returns the name of the Pod's interface on a network.
 func PodInterface(network *v1.Network) string {
 	if network.IsPrimary() {
 		return launcherpod.PrimaryInterface
@@ -65,7 +65,7 @@ func PodInterface(network *v1.Network) string {
 	return podiface.Secondary(network.Name)
 }
 
-// annotateNetworks asks Multus for the networks beyond the Pod's own: the guest's, and that over which guests migrate, from Pod to Pod.
+// annotateNetworks requests the networks beside the Pod network from Multus: those of the guest, and the network for migrations.
 func annotateNetworks(annotations map[string]string, vmi *v1.VirtualMachineInstance, migrations types.NamespacedName) error {
 	macs := map[string]string{}
 	for i := range vmi.Spec.Domain.Devices.Interfaces {
@@ -98,8 +98,8 @@ func annotateNetworks(annotations map[string]string, vmi *v1.VirtualMachineInsta
 	return addNetwork(annotations, selection{Name: migrations.Name, Namespace: migrations.Namespace, Interface: v1.MigrationInterfaceName})
 }
 
-// addNetwork adds a network to those that Multus attaches already, as the VMI's author may have asked for on their own, in either of the
-// annotation's two forms. A list that nobody can read stays as it is, for Multus to refuse.
+// addNetwork adds a network to the annotation, to which the author of the VMI may have added networks in either of its two
+// forms. It does not change a malformed list, which Multus refuses.
 func addNetwork(annotations map[string]string, network selection) error {
 	had := strings.TrimSpace(annotations[networksAnnotation])
 	if onInterface(had, network.Interface) {
@@ -110,7 +110,7 @@ func addNetwork(annotations map[string]string, network selection) error {
 		return nil
 	}
 	var list []json.RawMessage
-	if readable := had == "" || json.Unmarshal([]byte(had), &list) == nil; !readable {
+	if valid := had == "" || json.Unmarshal([]byte(had), &list) == nil; !valid {
 		return nil
 	}
 	added, err := json.Marshal(network)
@@ -125,10 +125,10 @@ func addNetwork(annotations map[string]string, network selection) error {
 	return nil
 }
 
-// isJSON tells the annotation's two forms apart as Multus does (pkg/k8sclient, parsePodNetworkAnnotation).
+// isJSON reports whether the annotation is JSON, with the rule of Multus (pkg/k8sclient, parsePodNetworkAnnotation).
 func isJSON(networks string) bool { return strings.ContainsAny(networks, "[{\"") }
 
-// onInterface says that a list of networks has one on an interface.
+// onInterface reports whether a list of networks contains one for an interface.
 func onInterface(networks, name string) bool {
 	if !isJSON(networks) {
 		return slices.ContainsFunc(strings.Split(networks, ","), func(one string) bool {
@@ -142,12 +142,12 @@ func onInterface(networks, name string) bool {
 	return slices.ContainsFunc(selections, func(s selection) bool { return s.Interface == name })
 }
 
-// OnMigrationNetwork says that a launcher Pod was made with an interface on the network over which guests migrate.
+// OnMigrationNetwork reports whether a launcher Pod has an interface on the network for migrations.
 func OnMigrationNetwork(pod *corev1.Pod) bool {
 	return onInterface(pod.Annotations[networksAnnotation], v1.MigrationInterfaceName)
 }
 
-// requestNetworkResources asks for one device for each network whose definition names a resource.
+// requestNetworkResources requests one device for each network whose definition has a resource name.
 func requestNetworkResources(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance, cfg Config) {
 	for _, network := range Connected(vmi) {
 		name := cfg.NetworkResources[network.Name]

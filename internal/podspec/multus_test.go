@@ -15,7 +15,6 @@ import (
 
 const networksAnnotation = "k8s.v1.cni.cncf.io/networks"
 
-// TestAbsentInterfacesAreNotAttached: nothing is asked for that the guest does not get.
 func TestAbsentInterfacesAreNotAttached(t *testing.T) {
 	cfg := config()
 	cfg.NetworkResources = map[string]corev1.ResourceName{"blue": "example.com/blue", "red": "example.com/red"}
@@ -38,7 +37,7 @@ func TestAbsentInterfacesAreNotAttached(t *testing.T) {
 	}
 }
 
-// TestNetworksAnnotation: without networks of its own the VMI's annotation stays the user's.
+// Without secondary networks the user's annotation does not change.
 func TestNetworksAnnotation(t *testing.T) {
 	for name, tc := range map[string]struct {
 		vmi  *builder.VMI

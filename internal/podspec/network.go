@@ -12,12 +12,12 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/masquerade"
+	"github.com/vireo-project/vireo/internal/launcherpod/masquerade"
 )
 
 var interfacesPath = field.NewPath("spec", "domain", "devices", "interfaces")
 
-// interfaceArguments tells the launcher on which Pod interfaces it answers DHCP, and how.
+// interfaceArguments returns the launcher's arguments for its DHCP servers on Pod interfaces.
 func interfaceArguments(vmi *v1.VirtualMachineInstance) ([]string, error) {
 	networks := map[string]*v1.Network{}
 	for i := range vmi.Spec.Networks {
@@ -65,7 +65,7 @@ func interfaceArgument(iface *v1.Interface, network *v1.Network) (string, error)
 	}
 }
 
-// ports names the guest's ports on the Pod. Without that they work as well, but Services can refer to their names.
+// ports returns the guest's ports as container ports. They only make names for Services: other ports are reachable as well.
 func ports(vmi *v1.VirtualMachineInstance) []corev1.ContainerPort {
 	var out []corev1.ContainerPort
 	for _, iface := range vmi.Spec.Domain.Devices.Interfaces {

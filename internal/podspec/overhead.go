@@ -16,24 +16,24 @@ import (
 
 const mebibyte = 1 << 20
 
-// hardLimitMargin is what a guest needs beside everything else where its memory has a limit.
+// hardLimitMargin is the additional overhead of a Pod with a memory limit.
 const hardLimitMargin = 100 * mebibyte
 
-// Names of the parts that are processes of their own.
+// Names of the parts that are processes.
 const (
 	PartLauncher = "virt-launcher"
 	PartLibvirtd = "libvirtd"
 	PartQEMU     = "qemu"
 	PartSWTPM    = "swtpm"
-	// PartConsoleLog has a container of its own, and its memory is no part of MemoryOverhead.
+	// PartConsoleLog has a container of its own. Its memory is not part of MemoryOverhead.
 	PartConsoleLog = "virt-tail"
 )
 
-// OverheadPart is one reason for which a launcher Pod needs more memory than its guest has.
+// OverheadPart is a part of the memory that a launcher Pod needs beside the guest's.
 type OverheadPart struct {
-	// Name says what takes the memory.
+	// Name is the name of the part, such as a process.
 	Name string
-	// Bytes is how much it takes.
+	// Bytes is its size.
 	Bytes int64
 }
 
@@ -42,22 +42,22 @@ type overheadRule struct {
 	bytes func(vmi *v1.VirtualMachineInstance, cfg Config) int64
 }
 
-// overheadRules are the whole overhead. What they stand for is proportional memory (PSS) beyond guest RAM, measured
-// with the trixie image (libvirt 11.3, QEMU 10.0) by `make bench-start`, which compares each run with these constants.
+// overheadRules compute the parts of the overhead. Their constants are proportional memory (PSS) without guest RAM, measured
+// with the trixie image (libvirt 11.3, QEMU 10.0). `make bench-start` compares its measurements with them.
 var overheadRules = []overheadRule{
 	// 6.9 to 7.3 MiB.
 	{PartLauncher, always(8 * mebibyte)},
-	// 21.7 to 21.9 MiB with the image's capabilities of QEMU, 6 MiB more where libvirtd finds them out itself (KVM).
+	// 21.7 to 21.9 MiB with the cached QEMU capabilities of the image, 6 MiB more if libvirtd probes them (KVM).
 	{PartLibvirtd, func(_ *v1.VirtualMachineInstance, cfg Config) int64 {
 		return 24*mebibyte + when(!cfg.UseEmulation, 6*mebibyte)
 	}},
-	// A guest with 1 vCPU, 1 GiB and four virtio devices on q35: 81.1 MiB, less the translation cache and a vCPU. Of
-	// that 18 MiB are text and read-only data, 10 MiB heap, 2 MiB the part of the frame buffer that text needs.
+	// A guest with 1 vCPU, 1 GiB and four virtio devices on q35: 81.1 MiB, minus the translation cache and a vCPU. 18 MiB are
+	// text and read-only data, 10 MiB heap, and 2 MiB the part of the frame buffer for text mode.
 	{PartQEMU, always(46 * mebibyte)},
 	// 89.6 MiB with 4 vCPUs against 81.1 MiB with one: a thread's stack, its malloc arena, its CPU state.
 	{"vcpus", func(vmi *v1.VirtualMachineInstance, _ Config) int64 { return VCPUs(vmi) * 3 * mebibyte }},
-	// The guest's memory is mapped in 4 KiB pages with an entry of 8 bytes each: one 512th of it, where the kernel has
-	// no huge pages to give. It is the kernel's memory and in no PSS, but the Pod pays for it.
+	// Without transparent huge pages, each 4 KiB page of the guest needs an entry of 8 bytes: 1/512 of the memory. Page tables
+	// are kernel memory. They are not part of PSS, but count against the Pod's limit.
 	{"page tables", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
 		memory := GuestMemory(vmi)
 		return memory.Value() / 512
@@ -66,8 +66,8 @@ var overheadRules = []overheadRule{
 	{"translation cache", func(_ *v1.VirtualMachineInstance, cfg Config) int64 {
 		return when(cfg.UseEmulation, launcherpod.TranslationCacheMiB*mebibyte)
 	}},
-	// A graphical guest draws in 1280x800 pixels of 4 bytes, and QEMU keeps a copy for VNC: 2 times 3.9 MiB of the 16
-	// that the card has, less the 2 MiB that text needs and QEMU's part has.
+	// A graphical guest uses 1280x800 pixels of 4 bytes, and QEMU keeps a copy for VNC: 2 times 3.9 MiB, minus the 2 MiB for
+	// text mode that QEMU's part includes.
 	{"video", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
 		return when(ptr.Deref(vmi.Spec.Domain.Devices.AutoattachGraphicsDevice, true), 6*mebibyte)
 	}},
@@ -75,7 +75,7 @@ var overheadRules = []overheadRule{
 	{"efi", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
 		return when(vmi.IsBootloaderEFI(), 12*mebibyte)
 	}},
-	// 5.8 MiB, and 7.9 MiB where no other VM of the node shares its libraries.
+	// 5.8 MiB, or 7.9 MiB if no other VM of the node shares its libraries.
 	{PartSWTPM, func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
 		return when(vmi.Spec.HasTPM(), 8*mebibyte)
 	}},
@@ -83,18 +83,18 @@ var overheadRules = []overheadRule{
 	{"arm64", func(vmi *v1.VirtualMachineInstance, cfg Config) int64 {
 		return when(architecture(vmi, cfg) == "arm64", 128*mebibyte)
 	}},
-	// Under a hard limit every peak counts: page cache of disks and bursts of device emulation. Source: KubeVirt adds
+	// With a hard limit, peaks count: page cache of disks and bursts of device emulation. Source: KubeVirt adds
 	// 100 MiB for dedicated CPUs and Guaranteed Pods.
 	{"hard limit", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
 		_, limited := vmi.Spec.Domain.Resources.Limits[corev1.ResourceMemory]
 		return when(limited || vmi.IsCPUDedicated(), hardLimitMargin)
 	}},
-	// A probe by the guest's agent is a process for a moment: 13.6 MiB resident at its peak, of which at least 6 MiB are
-	// text and read-only data that the launcher has in memory already. Both probes can run at the same time.
+	// A probe by the guest agent is a short process: 13.6 MiB resident at its peak, of which at least 6 MiB are text and
+	// read-only data that it shares with the launcher. Both probes can run at the same time.
 	{"probes", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
 		return int64(agentProbes(vmi)) * 8 * mebibyte
 	}},
-	// What the user asked to reserve beyond.
+	// The user's reservation.
 	{"reservedOverhead", func(vmi *v1.VirtualMachineInstance, _ Config) int64 {
 		memory := vmi.Spec.Domain.Memory
 		if memory == nil || memory.ReservedOverhead == nil || memory.ReservedOverhead.AddedOverhead == nil {
@@ -115,7 +115,7 @@ func when(condition bool, bytes int64) int64 {
 	return 0
 }
 
-// MemoryOverheadParts is what the launcher Pod needs beyond the guest's memory, by what takes it, before the cluster's
+// MemoryOverheadParts returns the parts of the memory that the launcher Pod needs beside the guest's, without the cluster's
 // ratio.
 func MemoryOverheadParts(vmi *v1.VirtualMachineInstance, cfg Config) []OverheadPart {
 	var parts []OverheadPart
@@ -127,7 +127,7 @@ func MemoryOverheadParts(vmi *v1.VirtualMachineInstance, cfg Config) []OverheadP
 	return parts
 }
 
-// MemoryOverhead is what the launcher Pod needs beyond the guest's memory.
+// MemoryOverhead returns the memory that the launcher Pod needs beside the guest's.
 func MemoryOverhead(vmi *v1.VirtualMachineInstance, cfg Config) resource.Quantity {
 	var sum int64
 	for _, part := range MemoryOverheadParts(vmi, cfg) {

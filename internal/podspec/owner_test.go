@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -24,7 +25,7 @@ func podOf(vmi *v1.VirtualMachineInstance, change func(*corev1.Pod, *metav1.Owne
 	owner := metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: TargetPodName(vmi, "m"),
-		Labels: map[string]string{v1.AppLabel: LauncherAppValue, v1.CreatedByLabel: "u", v1.MigrationJobLabel: "m"},
+		Labels: map[string]string{v1.AppLabel: launcherpod.AppLabelValue, v1.CreatedByLabel: "u", v1.MigrationJobLabel: "m"},
 	}}
 	change(pod, owner)
 	if owner.Name != "" {
@@ -33,8 +34,8 @@ func podOf(vmi *v1.VirtualMachineInstance, change func(*corev1.Pod, *metav1.Owne
 	return pod
 }
 
-// What somebody may write into a Pod to have it taken for a launcher's.
-func TestWhosePodItIs(t *testing.T) {
+// The cases include Pods that only look like launcher Pods.
+func TestOwner(t *testing.T) {
 	for name, c := range map[string]struct {
 		change             func(*corev1.Pod, *metav1.OwnerReference)
 		of, orphan, target bool
@@ -65,7 +66,7 @@ func TestWhosePodItIs(t *testing.T) {
 			pod := podOf(vmi, c.change)
 			migration := &v1.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "go", UID: "m"}}
 			migration.Spec.VMIName = "vm"
-			// The UID of a migration's VMI is IsOf's to compare.
+			// IsOf compares the UID of the VMI.
 			if got := IsOf(pod, vmi); got != c.of {
 				t.Errorf("IsOf: %t", got)
 			}
@@ -79,8 +80,8 @@ func TestWhosePodItIs(t *testing.T) {
 	}
 }
 
-// virt-controller makes no Pod with a mark or a device because a user wrote it into a VMI.
-func TestAVMIMarksNoPod(t *testing.T) {
+// A user cannot set the labels or request the device of a migration target in a VMI.
+func TestAVMICannotMarkItsPod(t *testing.T) {
 	cfg := Config{LauncherImage: "launcher"}
 	vmi := ownedVMI()
 	vmi.Labels = map[string]string{v1.AppLabel: "hotplug-disk", v1.CreatedByLabel: "other", v1.MigrationJobLabel: "m"}
@@ -91,7 +92,7 @@ func TestAVMIMarksNoPod(t *testing.T) {
 	}
 	_, label := pod.Labels[v1.MigrationJobLabel]
 	_, annotation := pod.Annotations[v1.MigrationJobNameAnnotation]
-	if label || annotation || pod.Labels[v1.AppLabel] != LauncherAppValue || pod.Labels[v1.CreatedByLabel] != "u" {
+	if label || annotation || pod.Labels[v1.AppLabel] != launcherpod.AppLabelValue || pod.Labels[v1.CreatedByLabel] != "u" {
 		t.Errorf("labels %v, annotations %v", pod.Labels, pod.Annotations)
 	}
 

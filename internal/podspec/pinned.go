@@ -12,14 +12,14 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// imageDigest is the digest at the end of a reference by which an image can be pulled. An ID of an image, which some runtimes report,
-// has none: it names the image's configuration, by which no registry finds it.
+// imageDigest matches the digest at the end of an image reference. The image IDs that some runtimes report do not match: they
+// identify the image's configuration, and an image cannot be pulled by them.
 var imageDigest = regexp.MustCompile(`@(sha256:[0-9a-f]{64})$`)
 
-// PinnedImages are the references by which another Pod gets the very images of a launcher Pod, by the names of its volumes. What is
-// not in it can only be asked for as it was. The digest is what the reference in the Pod says, or else what the kubelet reports of the
-// volume, which it does since Kubernetes 1.35 with the feature gate ImageVolumeWithDigest.
-// Source: kubevirt/kubevirt pkg/container-disk, ExtractImageIDsFromSourcePod.
+// PinnedImages returns references with digests to the image volumes of a launcher Pod, by name of the volume, so that another
+// Pod gets the same images. It omits volumes whose digest is not known. The digest is that of the Pod's spec, or else of its
+// status, which has it since Kubernetes 1.35 with the feature gate ImageVolumeWithDigest. Source: kubevirt/kubevirt
+// pkg/container-disk, ExtractImageIDsFromSourcePod.
 func PinnedImages(own *corev1.Pod) map[string]string {
 	reported := map[string]string{}
 	for i := range own.Status.ContainerStatuses {
@@ -37,7 +37,7 @@ func PinnedImages(own *corev1.Pod) map[string]string {
 		}
 		reference := volume.Image.Reference
 		if strings.Contains(reference, "@") {
-			pinned[volume.Name] = reference // It names a digest, of this kind or of another one.
+			pinned[volume.Name] = reference // It has a digest, of any algorithm.
 		} else if found := imageDigest.FindStringSubmatch(reported[volume.Name]); found != nil {
 			pinned[volume.Name] = repository(reference) + "@" + found[1]
 		}
@@ -45,9 +45,9 @@ func PinnedImages(own *corev1.Pod) map[string]string {
 	return pinned
 }
 
-// ImageDigests are the digests of the images that a Pod's spec names by one, by the directories where its container compute has them. The
-// volumes of a Pod never change, and the runtime mounts what has the digest: where two Pods have the same, they have the same files. What
-// is reported in the status is not in it: a kubelet that is asked for the digest of a tag finds what the tag means by then.
+// ImageDigests returns the digests in the image references of a Pod's spec, by mount path in the container compute. The volumes
+// of a Pod are immutable, so that two Pods with the same digest have the same files. It does not use the digests of the status:
+// the kubelet resolves a tag when it reports the status, and the tag may have moved since it was pulled.
 func ImageDigests(pod *corev1.Pod) map[string]string {
 	digests := map[string]string{}
 	for i := range pod.Spec.Volumes {
@@ -71,7 +71,7 @@ func ImageDigests(pod *corev1.Pod) map[string]string {
 	return mounted
 }
 
-// repository is a reference without its tag. A registry's port is no tag.
+// repository returns a reference without its tag. A port of the registry is not a tag.
 func repository(reference string) string {
 	if colon := strings.LastIndex(reference, ":"); colon > strings.LastIndex(reference, "/") {
 		return reference[:colon]

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Neither what a Pod's status reports nor another container's mount is what its compute container has.
+// Digests in the status, and mounts of other containers, do not count.
 func TestImageDigestsAreThoseOfTheSpec(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("a", 64)
 	image := func(name, reference string) corev1.Volume {

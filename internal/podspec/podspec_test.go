@@ -93,7 +93,7 @@ func TestGoldenPods(t *testing.T) {
 			vmi.Spec.Domain.Devices.AutoattachVSOCK = ptr.To(true)
 		}), config()},
 		"ephemeral": {makeVMI().Ephemeral("golden", "golden-claim").Ephemeral("golden-block", "golden-device"), claims},
-		"files":     {makeVMI().With(holdsFiles), config()},
+		"files":     {makeVMI().With(withFiles), config()},
 		"credentials": {makeVMI().CloudInit("init", "#cloud-config").With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.AccessCredentials = []v1.AccessCredential{sshKeysOf("keys"), sshKeysOf("more.keys"), sshKeysOf("keys"), passwordsOf("passwords")}
 		}), config()},
@@ -170,8 +170,8 @@ func persistent(vmi *v1.VirtualMachineInstance) {
 	vmi.Spec.Domain.Firmware.Bootloader.EFI.Persistent = ptr.To(true)
 }
 
-// holdsFiles has a volume of each kind that is made of files.
-func holdsFiles(vmi *v1.VirtualMachineInstance) {
+// withFiles adds a volume of each kind with files.
+func withFiles(vmi *v1.VirtualMachineInstance) {
 	configMap := &v1.ConfigMapVolumeSource{Optional: ptr.To(true), VolumeLabel: "config"}
 	configMap.Name = "settings"
 	vmi.Spec.Volumes = []v1.Volume{
@@ -262,7 +262,7 @@ func TestBuildRefuses(t *testing.T) {
 			}
 		}).Obj(), config(), "nodeSelectorTerms"},
 		"unknown volume": {makeVMI().Volume("x", v1.VolumeSource{Sysprep: &v1.SysprepSource{}}).Obj(), config(), "volume x"},
-		"two service accounts": {makeVMI().With(holdsFiles).With(func(vmi *v1.VirtualMachineInstance) {
+		"two service accounts": {makeVMI().With(withFiles).With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.ServiceAccountName = "other"
 		}).Obj(), config(), "volume account"},
 		"no claim for state": {makeVMI().EFI().With(persistent).Obj(), config(), "TPM's and EFI's state"},
@@ -285,7 +285,7 @@ func TestBuildRefuses(t *testing.T) {
 	}
 }
 
-// TestVolumeNames lets a VMI call its volumes what it likes: they keep their mount paths and clash with nothing.
+// Any names of a VMI's volumes are possible: they keep their mount paths and do not conflict with those of the Pod.
 func TestVolumeNames(t *testing.T) {
 	long := strings.Repeat("x", 57) // as long as its Secret's volume may be
 	clashing := []string{"sockets", "libvirt-runtime", "ephemeral-disks", "kernel-boot", "hugepages", "init-udata", "init-ndata", long + "-udata",
@@ -548,7 +548,7 @@ func TestDedicatedCPUs(t *testing.T) {
 			if cpus := got.Requests.Cpu().String(); cpus != tc.want {
 				t.Errorf("%s CPUs, want %s", cpus, tc.want)
 			}
-			// What makes a Pod Guaranteed.
+			// The Pod is Guaranteed.
 			if got.Requests.Cpu().Cmp(*got.Limits.Cpu()) != 0 || got.Requests.Memory().Cmp(*got.Limits.Memory()) != 0 || got.Requests.Memory().Value() < 2<<30 {
 				t.Errorf("requests %v, limits %v", got.Requests, got.Limits)
 			}
@@ -565,11 +565,11 @@ func expect(t *testing.T, what string, want map[corev1.ResourceName]string, got 
 		}
 	}
 	if _, limited := got["memory"]; what == "limits" && limited && want["memory"] == "" {
-		t.Error("memory is limited though nobody asked")
+		t.Error("memory has a limit")
 	}
 }
 
-// Tools find the Pods of a VMI by this label.
+// Tools select the Pods of a VMI by this label.
 func TestTheLabelOfALongName(t *testing.T) {
 	long := strings.Repeat("a", 70)
 	for name, want := range map[string]string{

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// startDelay is added to a probe's initial delay for what comes before the guest's start, in seconds. KubeVirt's value.
+	// startDelay is added to the initial delay of a probe, in seconds, for the time before the guest starts. KubeVirt's value.
 	startDelay = 10
-	// agentDelay is added to the timeout of a probe by the guest's agent, in seconds, so that it is the probe that says
-	// that the guest took too long. KubeVirt's value.
+	// agentDelay is added to the timeout of a probe by the guest agent, in seconds, so that the probe reports a timeout of the
+	// guest before the kubelet stops it. KubeVirt's value.
 	agentDelay = 1
 )
 
-// probe is the container's probe for one of the guest. What arrives at the Pod's address reaches the guest, so that probes
-// by network are the kubelet's own. What asks the guest's agent goes through the launcher.
+// probe returns the container's probe for a probe of the guest. Network probes do not change, because connections to the Pod's
+// address reach the guest. Probes by the guest agent run a command of the launcher.
 func probe(vmi *v1.VirtualMachineInstance, of *v1.Probe) *corev1.Probe {
 	if of == nil {
 		return nil
@@ -34,7 +34,7 @@ func probe(vmi *v1.VirtualMachineInstance, of *v1.Probe) *corev1.Probe {
 		SuccessThreshold:    of.SuccessThreshold,
 		FailureThreshold:    of.FailureThreshold,
 	}
-	if !asksAgent(of) {
+	if !usesAgent(of) {
 		return out
 	}
 	timeout := max(of.TimeoutSeconds, 1)
@@ -50,13 +50,13 @@ func probe(vmi *v1.VirtualMachineInstance, of *v1.Probe) *corev1.Probe {
 	return out
 }
 
-// asksAgent says that a probe goes through the guest's agent.
-func asksAgent(p *v1.Probe) bool { return p != nil && (p.Exec != nil || p.GuestAgentPing != nil) }
+// usesAgent reports whether a probe uses the guest agent.
+func usesAgent(p *v1.Probe) bool { return p != nil && (p.Exec != nil || p.GuestAgentPing != nil) }
 
 func agentProbes(vmi *v1.VirtualMachineInstance) int {
 	n := 0
 	for _, p := range []*v1.Probe{vmi.Spec.ReadinessProbe, vmi.Spec.LivenessProbe} {
-		if asksAgent(p) {
+		if usesAgent(p) {
 			n++
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Devices that the agent's device plugin offers. KubeVirt's names, but for userfaultfd.
+// Resources of the agent's device plugin. Except for userfaultfd, the names are KubeVirt's.
 const (
 	deviceKVM         corev1.ResourceName = "devices.kubevirt.io/kvm"
 	deviceTUN         corev1.ResourceName = "devices.kubevirt.io/tun"
@@ -23,23 +23,23 @@ const (
 	deviceUserfaultfd corev1.ResourceName = "devices.kubevirt.io/userfaultfd"
 )
 
-// ephemeralStorage is requested for logs and for what libvirt writes beside the guest's disks. KubeVirt's value.
+// ephemeralStorage is requested for logs and for the files of libvirt. KubeVirt's value.
 const ephemeralStorage = "50M"
 
-// checkReserved refuses a device that no user asks for. Nobody else's Pods get it (the policy kubevirt-launcher-devices of
-// config/admission), and virt-controller must not ask for it on a user's behalf.
+// checkReserved refuses requests of a user for the device of migration targets. Only virt-controller may request it (policy
+// kubevirt-launcher-devices in config/admission), and it must not do so for a user.
 func checkReserved(vmi *v1.VirtualMachineInstance, cfg Config) error {
-	const why = "resource %s is for Pods to which guests migrate, and none of a VM's own: remove it from %s"
+	const format = "resource %s is for Pods to which guests migrate, and none of a VM's own: remove it from %s"
 	for where, list := range map[string]corev1.ResourceList{
 		"requests": vmi.Spec.Domain.Resources.Requests, "limits": vmi.Spec.Domain.Resources.Limits,
 	} {
 		if _, wanted := list[deviceUserfaultfd]; wanted {
-			return fmt.Errorf(why, deviceUserfaultfd, "spec.domain.resources."+where)
+			return fmt.Errorf(format, deviceUserfaultfd, "spec.domain.resources."+where)
 		}
 	}
 	for _, network := range Connected(vmi) {
 		if cfg.NetworkResources[network.Name] == deviceUserfaultfd {
-			return fmt.Errorf(why, deviceUserfaultfd, "the NetworkAttachmentDefinition of network "+network.Name)
+			return fmt.Errorf(format, deviceUserfaultfd, "the NetworkAttachmentDefinition of network "+network.Name)
 		}
 	}
 	return nil
@@ -48,7 +48,7 @@ func checkReserved(vmi *v1.VirtualMachineInstance, cfg Config) error {
 // milliPerCPU is the number of thousandths in one CPU.
 const milliPerCPU = 1000
 
-// resources are the VMI's requests and limits with the guest's needs, the overhead and the devices added.
+// resources returns the VMI's requests and limits, plus those for the guest, the overhead and the devices.
 func resources(vmi *v1.VirtualMachineInstance, cfg Config) corev1.ResourceRequirements {
 	out := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
 	maps.Copy(out.Requests, vmi.Spec.Domain.Resources.Requests)
@@ -67,7 +67,7 @@ func resources(vmi *v1.VirtualMachineInstance, cfg Config) corev1.ResourceRequir
 	return out
 }
 
-// addDevice asks for a device. It is counted, not shared: Kubernetes wants request and limit to be equal.
+// addDevice requests a device. For extended resources Kubernetes requires that request and limit are equal.
 func addDevice(out *corev1.ResourceRequirements, device corev1.ResourceName) {
 	out.Requests[device] = resource.MustParse("1")
 	if out.Limits == nil {
@@ -76,7 +76,7 @@ func addDevice(out *corev1.ResourceRequirements, device corev1.ResourceName) {
 	out.Limits[device] = resource.MustParse("1")
 }
 
-// VCPUs is the number of virtual CPUs: that of the topology, or else of the CPUs that the resources name.
+// VCPUs returns the number of vCPUs of the topology, or else of the resources.
 func VCPUs(vmi *v1.VirtualMachineInstance) int64 {
 	cpu := vmi.Spec.Domain.CPU
 	if cpu != nil && (cpu.Sockets > 0 || cpu.Cores > 0 || cpu.Threads > 0) {
@@ -90,7 +90,7 @@ func VCPUs(vmi *v1.VirtualMachineInstance) int64 {
 	return 1
 }
 
-// busyThreads are the vCPUs, and the I/O threads that are asked for beside them.
+// busyThreads returns the number of vCPUs and of I/O threads in the supplemental pool.
 func busyThreads(vmi *v1.VirtualMachineInstance) int64 {
 	threads := VCPUs(vmi)
 	if pool := vmi.Spec.Domain.IOThreads; pool != nil {
@@ -99,8 +99,9 @@ func busyThreads(vmi *v1.VirtualMachineInstance) int64 {
 	return threads
 }
 
-// dedicatedCPUs are the whole CPUs that the kubelet is to give away: one for each busy thread, and one for QEMU's own
-// thread if it is to be apart. A second one for it makes their number even where nodes give out whole cores only.
+// dedicatedCPUs returns the number of exclusive CPUs to request: one for each busy thread, and one for QEMU's main thread if it
+// is isolated. The annotation EmulatorThreadCompleteToEvenParity makes the number even, for nodes that allocate whole cores
+// only.
 func dedicatedCPUs(vmi *v1.VirtualMachineInstance) int64 {
 	cpus := busyThreads(vmi)
 	if !vmi.Spec.Domain.CPU.IsolateEmulatorThread {
@@ -121,7 +122,7 @@ func setCPU(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance, cf
 	if _, given := out.Requests[corev1.ResourceCPU]; given {
 		return
 	}
-	// A limit is a request, too, as in Kubernetes. Admission has written it down; this is for VMIs that it never saw.
+	// As in Kubernetes, the default of a request is the limit. Admission sets it; this is for VMIs that did not pass admission.
 	if limit, limited := out.Limits[corev1.ResourceCPU]; limited && limit.Sign() > 0 {
 		out.Requests[corev1.ResourceCPU] = limit.DeepCopy()
 		return
@@ -134,12 +135,12 @@ func setCPU(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance, cf
 	out.Requests[corev1.ResourceCPU] = request
 }
 
-// defaultMemoryLimitRatio and the rules of setDemandedLimits are KubeVirt's.
-// Source: kubevirt/kubevirt pkg/virt-controller/services, WithoutDedicatedCPU, WithAutoMemoryLimits and DefaultMemoryLimitOverheadRatio.
+// defaultMemoryLimitRatio and the rules of setDemandedLimits are KubeVirt's. Source: kubevirt/kubevirt
+// pkg/virt-controller/services, WithoutDedicatedCPU, WithAutoMemoryLimits and DefaultMemoryLimitOverheadRatio.
 const defaultMemoryLimitRatio = 2.0
 
-// setDemandedLimits gives a guest the limits that its Pod must have and that the VMI does not name. They are wide: a CPU for each
-// busy thread, and a multiple of the memory, but never less than what a hard limit takes beyond the request.
+// setDemandedLimits sets the limits that the Pod must have and the VMI lacks: a CPU for each busy thread, and a multiple of the
+// requested memory, but at least the request plus hardLimitMargin.
 func setDemandedLimits(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance, cfg Config) {
 	if _, limited := out.Limits[corev1.ResourceCPU]; !limited && cfg.LimitCPU {
 		limit := *resource.NewQuantity(busyThreads(vmi), resource.DecimalSI)
@@ -159,7 +160,7 @@ func setDemandedLimits(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineI
 	}
 }
 
-// GuestMemory is what the guest sees. Admission fills in memory.guest; the rest is for VMIs that it never saw.
+// GuestMemory returns the guest's memory. Admission sets memory.guest; the rest is for VMIs that did not pass admission.
 func GuestMemory(vmi *v1.VirtualMachineInstance) resource.Quantity {
 	if memory := vmi.Spec.Domain.Memory; memory != nil && memory.Guest != nil {
 		return memory.Guest.DeepCopy()
@@ -185,7 +186,7 @@ func setMemory(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance,
 		request = requestFor(vmi, guest, cfg)
 	}
 	if pages := hugepages(vmi); pages != nil {
-		// The guest lies in huge pages, which are counted apart; ordinary memory is for the rest.
+		// Huge pages, which contain the guest's memory, are a resource of their own. The rest needs ordinary memory.
 		name := corev1.ResourceName(corev1.ResourceHugePagesPrefix + pages.PageSize)
 		out.Requests[name], out.Limits[name] = guest, guest
 		request = *resource.NewQuantity(max(request.Value()-guest.Value(), 0), resource.BinarySI)
@@ -202,13 +203,13 @@ func setMemory(out *corev1.ResourceRequirements, vmi *v1.VirtualMachineInstance,
 		out.Limits[corev1.ResourceMemory] = limit
 	}
 	if vmi.IsCPUDedicated() {
-		// Only a Guaranteed Pod gets whole CPUs.
+		// Only a Guaranteed Pod gets exclusive CPUs.
 		out.Limits[corev1.ResourceMemory] = request
 	}
 }
 
-// requestFor is the request of a guest that has none. A limit is one, too, as in Kubernetes; huge pages and the memory of
-// dedicated CPUs' Pods are not overcommitted.
+// requestFor returns the memory request of a VMI without one: as in Kubernetes its limit, or else the guest's memory. Huge
+// pages, and the memory of guests with dedicated CPUs, are not overcommitted.
 func requestFor(vmi *v1.VirtualMachineInstance, guest resource.Quantity, cfg Config) resource.Quantity {
 	if limit, limited := vmi.Spec.Domain.Resources.Limits[corev1.ResourceMemory]; limited && limit.Sign() > 0 {
 		return limit.DeepCopy()
@@ -257,7 +258,7 @@ func devices(vmi *v1.VirtualMachineInstance, cfg Config) []corev1.ResourceName {
 	return out
 }
 
-// resourceClaims reserves the VMI's claims for the Pod. A container refers to one when a device of the guest comes from it.
+// resourceClaims returns the VMI's resource claims for the Pod.
 func resourceClaims(vmi *v1.VirtualMachineInstance) []corev1.PodResourceClaim {
 	if len(vmi.Spec.ResourceClaims) == 0 {
 		return nil

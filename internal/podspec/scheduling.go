@@ -13,7 +13,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Policies of a CPU feature that decide where a guest can run.
+// Policies of a CPU feature that restrict the choice of the node.
 const (
 	featureRequire = "require"
 	featureForbid  = "forbid"
@@ -21,7 +21,7 @@ const (
 
 const yes = "true"
 
-// schedule fills in what decides about the node.
+// schedule sets the scheduling constraints.
 func schedule(spec *corev1.PodSpec, vmi *v1.VirtualMachineInstance, cfg Config) {
 	spec.NodeSelector = nodeSelector(vmi, cfg)
 	spec.Affinity = affinity(vmi, cfg)
@@ -38,8 +38,8 @@ func architecture(vmi *v1.VirtualMachineInstance, cfg Config) string {
 	return cfg.DefaultArchitecture
 }
 
-// nodeSelector is the user's and the cluster's, and what the node must be able to do. The latter wins: a VM that
-// lands on a node that cannot run it would only fail there.
+// nodeSelector returns the user's node selector, the cluster's, and the labels of nodes that can run the guest. The last take
+// precedence.
 func nodeSelector(vmi *v1.VirtualMachineInstance, cfg Config) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, vmi.Spec.NodeSelector)
@@ -55,7 +55,7 @@ func nodeSelector(vmi *v1.VirtualMachineInstance, cfg Config) map[string]string 
 		out[v1.RealtimeLabel] = yes
 	}
 	if cfg.UseEmulation {
-		return out // QEMU itself is the CPU: the node's does not matter.
+		return out // The CPU is emulated: the node's does not matter.
 	}
 	if machine := vmi.Spec.Domain.Machine; machine != nil && machine.Type != "" {
 		out[v1.SupportedMachineTypeLabel+machine.Type] = yes
@@ -75,7 +75,7 @@ func nodeSelector(vmi *v1.VirtualMachineInstance, cfg Config) map[string]string 
 	return out
 }
 
-// affinity is the user's, and what a node must not be, which a selector cannot say.
+// affinity returns the user's affinity, extended by labels that a node must not have, which a node selector cannot express.
 func affinity(vmi *v1.VirtualMachineInstance, cfg Config) *corev1.Affinity {
 	unwanted := unwantedLabels(vmi, cfg)
 	if len(unwanted) == 0 {
@@ -96,7 +96,7 @@ func affinity(vmi *v1.VirtualMachineInstance, cfg Config) *corev1.Affinity {
 	if len(required.NodeSelectorTerms) == 0 {
 		required.NodeSelectorTerms = []corev1.NodeSelectorTerm{{}}
 	}
-	// Terms are alternatives, so each of them needs the whole list.
+	// Terms are ORed, so each of them needs all labels.
 	for i := range required.NodeSelectorTerms {
 		term := &required.NodeSelectorTerms[i]
 		for _, label := range unwanted {
@@ -108,11 +108,11 @@ func affinity(vmi *v1.VirtualMachineInstance, cfg Config) *corev1.Affinity {
 	return out
 }
 
-// maxUnwanted is how many labels that a node must not have a Pod can name: those of each nodeSelectorTerm count. The API server stores no
-// Pod that has more.
+// maxUnwanted is the limit for the labels that a node must not have, summed over all nodeSelectorTerms. A Pod with more is too
+// large for the API server.
 const maxUnwanted = 20_000
 
-// checkAffinity refuses a product of two long lists, for which virt-controller would not have the memory.
+// checkAffinity refuses an affinity whose terms, multiplied by the unwanted labels, would not fit into virt-controller's memory.
 func checkAffinity(vmi *v1.VirtualMachineInstance, cfg Config) error {
 	if vmi.Spec.Affinity == nil || vmi.Spec.Affinity.NodeAffinity == nil || vmi.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return nil

@@ -13,37 +13,38 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// Target is what a Pod to which a guest migrates depends on beyond the VMI and the cluster's configuration.
+// Target is the input of BuildTarget about a migration.
 type Target struct {
 	// Name and UID are those of the VirtualMachineInstanceMigration.
 	Name string
 	UID  types.UID
-	// AddedNodeSelector makes the choice of nodes smaller, for this migration alone. What else is asked of the node wins.
+	// AddedNodeSelector restricts the nodes for this migration. Labels of other constraints take precedence.
 	AddedNodeSelector map[string]string
-	// CPU are the labels of nodes that can run the CPU that the guest has now.
+	// CPU has the labels of nodes that support the guest's current CPU: see TargetCPUSelector.
 	CPU map[string]string
-	// Images are references that replace those of the spec, by the names of the Pod's volumes: see PinnedImages.
+	// Images has references that replace those of the spec, by name of the Pod's volume: see PinnedImages.
 	Images map[string]string
-	// SELinuxLevel is the level of the Pod that the guest leaves: files that both Pods use carry it. Empty leaves the choice to
-	// the runtime.
+	// SELinuxLevel is the level of the source Pod, with which files are labeled that both Pods use. Empty means that the
+	// runtime chooses.
 	SELinuxLevel string
-	// PostCopy says that the guest may run there before all of it has come: QEMU then handles the faults of its memory.
+	// PostCopy reports whether the migration may use post-copy, for which QEMU needs userfaultfd.
 	PostCopy bool
 }
 
-// TargetPodName is the name of the Pod that a migration goes to. It follows from the migration, so that making the Pod twice is
-// refused by the API server.
+// TargetPodName returns the name of a migration's target Pod. It is derived from the migration's UID, so that the API server
+// refuses to create the Pod twice.
 func TargetPodName(vmi *v1.VirtualMachineInstance, migration types.UID) string {
 	return targetPodName(vmi.Name, vmi.UID, migration)
 }
 
 func targetPodName(vmiName string, vmi, migration types.UID) string {
-	return podName(LauncherAppValue+"-", vmiName, string(vmi)+"/"+string(migration))
+	return podName(launcherpod.AppLabelValue+"-", vmiName, string(vmi)+"/"+string(migration))
 }
 
-// OwnPodName is the name of the launcher Pod in which the guest of a VMI is: that of the node that owns it.
+// OwnPodName returns the name of the launcher Pod that runs the guest of a VMI: the one on the node that owns the guest.
 func OwnPodName(vmi *v1.VirtualMachineInstance) string {
 	m := vmi.Status.MigrationState
 	switch {
@@ -56,7 +57,7 @@ func OwnPodName(vmi *v1.VirtualMachineInstance) string {
 	}
 }
 
-// OtherPodName is the name of the other Pod of a VMI's migration, or empty if the VMI has never migrated.
+// OtherPodName returns the name of the other Pod of a VMI's last migration, or "" if it has not been migrated.
 func OtherPodName(vmi *v1.VirtualMachineInstance) string {
 	m := vmi.Status.MigrationState
 	switch own := OwnPodName(vmi); {
@@ -69,8 +70,8 @@ func OtherPodName(vmi *v1.VirtualMachineInstance) string {
 	}
 }
 
-// BuildTarget returns the Pod to which the guest of a VMI migrates: the launcher Pod, on another node that can run the guest as
-// it is. Errors are those of Build.
+// BuildTarget returns the target Pod of a migration: the launcher Pod, with constraints for another node that can run the
+// guest. The errors are those of Build.
 func BuildTarget(vmi *v1.VirtualMachineInstance, cfg Config, target Target) (*corev1.Pod, error) {
 	pod, err := Build(vmi, cfg)
 	if err != nil {
@@ -100,9 +101,9 @@ func BuildTarget(vmi *v1.VirtualMachineInstance, cfg Config, target Target) (*co
 	return pod, nil
 }
 
-// keepMachine asks for a node that has the very machine that the guest runs on, where the spec may name the newest of its family.
-// Source: kubevirt/kubevirt pkg/virt-controller/services, the node selector of status.machine. What is no label's name is not asked
-// for: the type comes from the launcher.
+// keepMachine replaces the machine type of the spec, which can be an alias such as q35, by that of the running guest in the
+// selector. It ignores a type that is not a valid label name, because the type comes from the launcher. Source:
+// kubevirt/kubevirt pkg/virt-controller/services, the node selector of status.machine.
 func keepMachine(selector map[string]string, vmi *v1.VirtualMachineInstance) {
 	machine, spec := vmi.Status.Machine, vmi.Spec.Domain.Machine
 	if machine == nil || spec == nil || selector[v1.SupportedMachineTypeLabel+spec.Type] != yes {
@@ -116,7 +117,7 @@ func keepMachine(selector map[string]string, vmi *v1.VirtualMachineInstance) {
 	selector[label] = yes
 }
 
-// avoid keeps the Pod from every node that has one of the VMI's Pods.
+// avoid adds an anti-affinity to the other Pods of the VMI.
 func avoid(spec *corev1.PodSpec, vmi *v1.VirtualMachineInstance) {
 	if spec.Affinity == nil {
 		spec.Affinity = &corev1.Affinity{}
@@ -126,18 +127,19 @@ func avoid(spec *corev1.PodSpec, vmi *v1.VirtualMachineInstance) {
 	}
 	rules := &spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	*rules = append(*rules, corev1.PodAffinityTerm{
-		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{v1.AppLabel: LauncherAppValue, v1.CreatedByLabel: string(vmi.UID)}},
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{v1.AppLabel: launcherpod.AppLabelValue, v1.CreatedByLabel: string(vmi.UID)}},
 		TopologyKey:   corev1.LabelHostname,
 	})
 }
 
-// awaitGuest puts the liveness probe off until the guest has come: the kubelet would end a Pod whose guest is still elsewhere.
+// awaitGuest adds a startup probe that delays the liveness probe until the guest runs in this Pod. Otherwise the kubelet would
+// stop the Pod before the migration completes.
 func awaitGuest(compute *corev1.Container) {
 	if compute.LivenessProbe == nil {
 		return
 	}
-	arrival := compute.LivenessProbe.DeepCopy()
-	arrival.FailureThreshold = math.MaxInt32
-	arrival.TerminationGracePeriodSeconds = nil
-	compute.StartupProbe = arrival
+	startup := compute.LivenessProbe.DeepCopy()
+	startup.FailureThreshold = math.MaxInt32
+	startup.TerminationGracePeriodSeconds = nil
+	compute.StartupProbe = startup
 }

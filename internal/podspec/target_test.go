@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
@@ -27,8 +28,8 @@ func buildTarget(t *testing.T, vmi *v1.VirtualMachineInstance, target podspec.Ta
 	return pod
 }
 
-// A target's Pod is the launcher Pod but for what is listed here.
-func TestTargetDiffersFromTheLauncherPodInWhatAMigrationNeeds(t *testing.T) {
+// The test lists all differences between the target Pod and the launcher Pod.
+func TestTargetDiffersFromTheLauncherPod(t *testing.T) {
 	vmi := makeVMI().Label(v1.MigrationTargetNodeNameLabel, "node-9").Obj()
 	vmi.Spec.NodeSelector = map[string]string{"disk": "ssd"}
 	want, err := podspec.Build(vmi, config())
@@ -58,7 +59,7 @@ func TestTargetDiffersFromTheLauncherPodInWhatAMigrationNeeds(t *testing.T) {
 		t.Fatalf("anti-affinity %v", anti)
 	}
 	rule := anti.RequiredDuringSchedulingIgnoredDuringExecution[0]
-	if rule.TopologyKey != corev1.LabelHostname || rule.LabelSelector.MatchLabels[v1.CreatedByLabel] != uid || rule.LabelSelector.MatchLabels[v1.AppLabel] != podspec.LauncherAppValue {
+	if rule.TopologyKey != corev1.LabelHostname || rule.LabelSelector.MatchLabels[v1.CreatedByLabel] != uid || rule.LabelSelector.MatchLabels[v1.AppLabel] != launcherpod.AppLabelValue {
 		t.Errorf("the Pod may share a node with the guest: %v", rule)
 	}
 	if want.Spec.Affinity == nil {
@@ -70,8 +71,7 @@ func TestTargetDiffersFromTheLauncherPodInWhatAMigrationNeeds(t *testing.T) {
 	}
 }
 
-// Which node gives it what it asks for is the agent's to say; the scheduler finds it everywhere.
-func TestTargetOfAPostCopyAsksForTheRightToHandleFaults(t *testing.T) {
+func TestTargetOfAPostCopyRequestsUserfaultfd(t *testing.T) {
 	const device = "devices.kubevirt.io/userfaultfd"
 	for _, postCopy := range []bool{false, true} {
 		got := buildTarget(t, makeVMI().Obj(), podspec.Target{PostCopy: postCopy}).Spec.Containers[0].Resources
@@ -97,8 +97,8 @@ func TestTargetKeepsTheUsersAntiAffinity(t *testing.T) {
 	}
 }
 
-// The kubelet must not kill a Pod because its guest has not come yet.
-func TestTargetIsNotAskedForLifeBeforeItsGuestHasCome(t *testing.T) {
+// The kubelet must not kill a Pod before the migration completes.
+func TestTargetHasAStartupProbe(t *testing.T) {
 	vmi := makeVMI().Obj()
 	vmi.Spec.LivenessProbe = &v1.Probe{Handler: v1.Handler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(22)}}, FailureThreshold: 3}
 	compute := buildTarget(t, vmi, podspec.Target{}).Spec.Containers[0]
@@ -126,7 +126,7 @@ func TestOwnPodFollowsTheOwner(t *testing.T) {
 	check(first, "second")
 	vmi.Status.NodeName = "b"
 	check("second", first)
-	// Back again.
+	// The guest is migrated back.
 	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{SourceNode: "b", SourcePod: "second", TargetNode: "a", TargetPod: "third"}
 	check("second", "third")
 	vmi.Status.NodeName = "a"
@@ -183,14 +183,14 @@ func TestTargetGetsTheImagesOfTheSource(t *testing.T) {
 	if diff := cmp.Diff(want, images(first)); diff != "" {
 		t.Error(diff)
 	}
-	// The next one gets the same, whatever is known of the Pod that the guest is in then.
+	// The target of the next migration gets the same images, even without a status of the source Pod.
 	second := buildTarget(t, vmi, podspec.Target{Images: podspec.PinnedImages(first)})
 	if diff := cmp.Diff(want, images(second)); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// A guest keeps the machine that it was started with, and not each node has every version of it.
+// A guest keeps the machine type of its start, and not every node supports every version of it.
 func TestTargetHasTheMachineThatTheGuestRunsOn(t *testing.T) {
 	vmi := makeVMI().Obj()
 	vmi.Spec.Domain.Machine = &v1.Machine{Type: "q35"}
@@ -210,7 +210,7 @@ func TestTargetHasTheMachineThatTheGuestRunsOn(t *testing.T) {
 	if err != nil || pod.Spec.NodeSelector[version] != "" {
 		t.Errorf("emulated: %v, %v", pod, err)
 	}
-	// Nothing but a label's value goes into a selector.
+	// Invalid label names are not in the selector.
 	vmi.Status.Machine = &v1.Machine{Type: "no such/machine"}
 	if selector = buildTarget(t, vmi, podspec.Target{}).Spec.NodeSelector; selector[q35] != "true" {
 		t.Errorf("got %v", selector)

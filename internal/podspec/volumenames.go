@@ -13,9 +13,9 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// volumeNames says what the VMI's volumes are called in the Pod: as in the VMI, unless the Pod has a volume of its own
-// of that name. The Pod's own keep theirs, by which the agent finds them on the node; the VMI's are found by where they
-// are mounted, so that what they are called matters to nobody.
+// volumeNames maps the names of the VMI's volumes to those in the Pod. They are equal, unless the Pod has a volume of its own
+// with the name. The Pod's own volumes keep their names, because the agent finds their directories on the node by name. The
+// VMI's volumes are found by mount path, so that they can be renamed.
 type volumeNames map[string]string
 
 func (n volumeNames) inPod(volume string) string { return n[volume] }
@@ -41,7 +41,7 @@ func nameVolumes(vmi *v1.VirtualMachineInstance) volumeNames {
 	return names
 }
 
-// ownVolumes are the names of the volumes that the Pod has beside the VMI's.
+// ownVolumes returns the names of the Pod's volumes that are not the VMI's.
 func ownVolumes(vmi *v1.VirtualMachineInstance) map[string]bool {
 	own := map[string]bool{
 		launcherpod.SocketsVolume: true, launcherpod.RuntimeVolume: true, launcherpod.EphemeralDisksVolume: true,
@@ -64,7 +64,7 @@ func ownVolumes(vmi *v1.VirtualMachineInstance) map[string]bool {
 	return own
 }
 
-// freeName puts the first number behind a name with which nothing else has it.
+// freeName returns the name with the first number as suffix that makes it unused.
 func freeName(name string, taken map[string]bool) string {
 	for i := 2; ; i++ {
 		suffix := "-" + strconv.Itoa(i)

@@ -15,13 +15,13 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// hugepagesVolume and hugepagesDir are where QEMU finds huge pages. The path is Linux's customary one.
+// hugepagesVolume and hugepagesDir are the volume and the mount path of huge pages.
 const (
 	hugepagesVolume = "hugepages"
 	hugepagesDir    = "/dev/hugepages"
 )
 
-// storage collects what the VMI's volumes need from the Pod.
+// storage collects the volumes and mounts of the Pod.
 type storage struct {
 	volumes     []corev1.Volume
 	mounts      []corev1.VolumeMount
@@ -77,14 +77,14 @@ func (s *storage) volume(v *v1.Volume, cfg Config) error {
 		s.cloudInit(v.Name, v.CloudInitNoCloud.UserDataSecretRef, v.CloudInitNoCloud.NetworkDataSecretRef)
 	case v.CloudInitConfigDrive != nil:
 		s.cloudInit(v.Name, v.CloudInitConfigDrive.UserDataSecretRef, v.CloudInitConfigDrive.NetworkDataSecretRef)
-	case v.EmptyDisk != nil: // lies among the ephemeral disks
+	case v.EmptyDisk != nil: // is a file in the volume of ephemeral disks
 	default:
 		return fmt.Errorf("volume %s: the launcher Pod cannot hold a volume of its type", v.Name)
 	}
 	return nil
 }
 
-// ClaimName is the name of the PersistentVolumeClaim behind a volume, or empty. A DataVolume's claim has its name.
+// ClaimName returns the name of the PersistentVolumeClaim of a volume, or "". The claim of a DataVolume has the same name.
 func ClaimName(v *v1.Volume) string {
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -125,8 +125,8 @@ func (s *storage) kernelBoot(vmi *v1.VirtualMachineInstance) {
 	s.image(launcherpod.KernelBootVolume, launcherpod.KernelBootDir, c.Image, c.ImagePullPolicy, c.ImagePullSecret)
 }
 
-// state mounts the claim as a whole. virt-launcher makes the directories in it: those that the kubelet makes for a sub
-// path belong to root where the file system takes no group.
+// state mounts the whole claim. virt-launcher creates the directories in it, because those that the kubelet creates for a
+// subPath belong to root if the file system does not support fsGroup.
 func (s *storage) state(vmi *v1.VirtualMachineInstance, cfg Config) error {
 	if !vmi.Spec.HasPersistentState() {
 		return nil
@@ -141,7 +141,7 @@ func (s *storage) state(vmi *v1.VirtualMachineInstance, cfg Config) error {
 	return nil
 }
 
-// environment tells virt-launcher what it cannot see.
+// environment returns the environment of virt-launcher.
 func environment(vmi *v1.VirtualMachineInstance, cfg Config) []corev1.EnvVar {
 	if !vmi.Spec.HasPersistentState() || !cfg.StateShared {
 		return nil
@@ -157,8 +157,8 @@ func (s *storage) claim(v *v1.Volume, claim string, info Claim) {
 		source.ReadOnly = v.PersistentVolumeClaim.ReadOnly
 		readOnly = source.ReadOnly
 	case v.Ephemeral != nil:
-		// What the guest writes goes into an overlay. Other guests may start from the same claim, so that no QEMU may
-		// write to it; a device has no read-only mount, but the right to write to it follows from the source.
+		// The guest writes to an overlay. Other guests may use the same claim, so QEMU must not write to it. A block device has
+		// no read-only mount, but is read-only if the source is.
 		source.ReadOnly = v.Ephemeral.PersistentVolumeClaim.ReadOnly || info.Block
 		readOnly = true
 	}
@@ -173,7 +173,7 @@ func (s *storage) claim(v *v1.Volume, claim string, info Claim) {
 
 func (s *storage) hostDisk(v *v1.Volume) {
 	name := s.names.inPod(v.Name)
-	// A disk that must exist has a directory: on a node without it the kubelet says so, and makes nothing.
+	// The directory of a disk that must exist must exist as well: on a node without it the kubelet reports an error.
 	kind := corev1.HostPathDirectory
 	if v.HostDisk.Type == v1.HostDiskExistsOrCreate {
 		kind = corev1.HostPathDirectoryOrCreate

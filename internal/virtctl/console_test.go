@@ -21,7 +21,7 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// shoutingGuest answers what is typed in capitals.
+// shoutingGuest returns its input in capitals.
 func shoutingGuest(ctx context.Context, socket *websocket.Conn, _ *http.Request) error {
 	conn := virtctltest.Conn(ctx, socket)
 	if _, err := conn.Write([]byte("login: ")); err != nil {
@@ -39,7 +39,7 @@ func shoutingGuest(ctx context.Context, socket *websocket.Conn, _ *http.Request)
 	}
 }
 
-// atTerminal runs virtctl at a terminal. The channel gets the exit code.
+// atTerminal runs virtctl in a terminal and returns a channel with its exit code.
 func atTerminal(ctx context.Context, s *virtctltest.Server, term *virtctltest.Terminal, arguments ...string) <-chan int {
 	code := make(chan int, 1)
 	go func() { code <- s.RunStreams(ctx, virtctl.Execute, term.Streams(), arguments...) }()
@@ -54,7 +54,7 @@ func expectCode(t *testing.T, codes <-chan int, want int) {
 			t.Errorf("exit code %d, want %d", got, want)
 		}
 	case <-time.After(20 * time.Second):
-		t.Fatal("the command does not end")
+		t.Fatal("the command does not exit")
 	}
 }
 
@@ -80,10 +80,10 @@ func TestConsole(t *testing.T) {
 	}
 }
 
-func TestConsoleSaysThatItWasTakenOver(t *testing.T) {
+func TestConsoleReportsATakeover(t *testing.T) {
 	s := virtctltest.NewServer(t)
 	s.Subresource(http.MethodGet, vmiPath+"console", func(w http.ResponseWriter, r *http.Request) {
-		// As virt-api does: who understands the reason gets it.
+		// As in virt-api: clients that support the subprotocol get the reason.
 		socket, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{agentapi.ReasonProtocol, agentapi.StreamProtocol}})
 		if err != nil {
 			return
@@ -100,7 +100,7 @@ func TestConsoleSaysThatItWasTakenOver(t *testing.T) {
 	expectCode(t, code, 1)
 }
 
-func TestConsoleWaitsForItsGuest(t *testing.T) {
+func TestConsoleWaitsForTheInstance(t *testing.T) {
 	s := virtctltest.NewServer(t)
 	vm := builder.MakeVM("demo").Namespace(virtctltest.Namespace).Obj()
 	vm.Status.PrintableStatus = v1.VirtualMachineStatusStarting
@@ -127,7 +127,7 @@ func TestConsoleWaitsForItsGuest(t *testing.T) {
 	expectCode(t, code, 0)
 }
 
-func TestConsoleGivesUp(t *testing.T) {
+func TestConsoleFails(t *testing.T) {
 	s := virtctltest.NewServer(t)
 	stopped := builder.MakeVM("stopped").Namespace(virtctltest.Namespace).Obj()
 	stopped.Status.PrintableStatus = v1.VirtualMachineStatusStopped
@@ -182,7 +182,7 @@ func TestConsoleEnds(t *testing.T) {
 	}
 }
 
-func TestConsoleConnectsAgain(t *testing.T) {
+func TestConsoleReconnects(t *testing.T) {
 	s := virtctltest.NewServer(t)
 	var connections atomic.Int32
 	s.Stream(vmiPath+"console", func(ctx context.Context, socket *websocket.Conn, r *http.Request) error {
@@ -194,14 +194,14 @@ func TestConsoleConnectsAgain(t *testing.T) {
 	term := virtctltest.NewTerminal(t)
 	code := atTerminal(t.Context(), s, term, "console", "demo")
 	term.Expect("virt-api is shutting down")
-	term.Expect("Connected to demo console again")
+	term.Expect("Reconnected to demo console")
 	term.Type("root")
 	term.Expect("ROOT")
 	term.Type("\x1d")
 	expectCode(t, code, 0)
 }
 
-func TestConsoleIsLeftWhileItConnectsAgain(t *testing.T) {
+func TestConsoleQuitsWhileReconnecting(t *testing.T) {
 	s := virtctltest.NewServer(t)
 	var connections atomic.Int32
 	s.Subresource(http.MethodGet, vmiPath+"console", func(w http.ResponseWriter, r *http.Request) {

@@ -27,7 +27,8 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// credentialsCluster has the VM demo with a Secret of keys and one of passwords of its own, and the VM bare with none.
+// credentialsCluster returns a cluster with the VM demo, which owns a Secret with keys and one with passwords, and the VM bare
+// without any.
 func credentialsCluster(t *testing.T) *virtctltest.Server {
 	t.Helper()
 	s := virtctltest.NewServer(t)
@@ -80,7 +81,7 @@ func TestCredentials(t *testing.T) {
 	}
 	for _, command := range []string{
 		"set-password|-ujdoe|--password=sesame|--force|demo",
-		"add-ssh-key|-ujdoe|--value=ssh-ed25519 AAAA other comment|demo", // is there already
+		"add-ssh-key|-ujdoe|--value=ssh-ed25519 AAAA other comment|demo", // exists already
 		"add-ssh-key|-ujdoe|--value=ssh-rsa CCCC me|demo",
 		"remove-ssh-key|-ujdoe|--value=ssh-rsa BBBB|demo",
 		"add-ssh-key|-uroot|--value=ssh-rsa DDDD|bare",
@@ -143,7 +144,7 @@ func TestLogVerbosity(t *testing.T) {
 	}
 }
 
-// fakeUSBRedirect connects as usbredirect does and tells what it heard.
+// fakeUSBRedirect connects as usbredirect does and prints what it receives.
 const fakeUSBRedirect = `#!/bin/bash
 exec 3<>/dev/tcp/${4%:*}/${4##*:}
 read -r -n 5 heard <&3
@@ -178,6 +179,6 @@ func TestUSBRedir(t *testing.T) {
 	}
 	expectFailure(t, s.Run(virtctl.Execute, "usbredir", "0951:1666", "demo"), "usbredirect is not installed")
 	expectFailure(t, s.Run(virtctl.Execute, "usbredir", "--device", "demo"), "unknown flag")
-	expectFailure(t, s.Run(virtctl.Execute, "usbredir", "stick", "demo"), "is no device")
+	expectFailure(t, s.Run(virtctl.Execute, "usbredir", "stick", "demo"), "is not a device")
 	expectFailure(t, s.Run(virtctl.Execute, "usbredir", "demo"), "a device and a VMI are needed")
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// What explain says is tested in its package; here, that it finds the objects.
+// The findings are tested in the package explain. This tests that the objects are found.
 func TestExplainFindsObjects(t *testing.T) {
 	s := virtctltest.NewServer(t)
 	deployment := func(name string) *appsv1.Deployment {
@@ -38,18 +38,18 @@ func TestExplainFindsObjects(t *testing.T) {
 	}
 	for _, want := range []string{"PersistentVolumeClaim missing, of the volume data, does not exist", "No node has enough CPU", "1 node: too little free CPU", "FailedScheduling Pod/virt-launcher-demo-x: no luck"} {
 		if !strings.Contains(got.Out, want) {
-			t.Errorf("explain does not say %q:\n%s", want, got.Out)
+			t.Errorf("explain does not print %q:\n%s", want, got.Out)
 		}
 	}
 	if strings.Contains(got.Out, "is not available") {
-		t.Errorf("the installation is well:\n%s", got.Out)
+		t.Errorf("a problem of the installation is reported:\n%s", got.Out)
 	}
 	if got := s.Run(virtctl.Execute, "explain", "other", "-o", "json"); !strings.Contains(got.Out, `"what": "There is no VirtualMachine`) {
 		t.Errorf("%+v", got)
 	}
 }
 
-// A VM that has no instance has Pods by its name alone, and that may be too long for a label's value.
+// Without an instance, Pods are found by the VM's name, which may be too long for a label's value.
 func TestExplainFindsPodsOfLongNames(t *testing.T) {
 	s := virtctltest.NewServer(t)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: "virt-launcher-x", Labels: map[string]string{v1.VirtualMachineInstanceIDLabel: longID}}}

@@ -20,7 +20,7 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// longName does not fit a label's value, and longID is what stands for it: the digits are of its SHA-1.
+// longName is too long for a label's value. longID replaces it, with digits of its SHA-1.
 const (
 	longName = "a-virtual-machine-with-a-name-that-is-longer-than-the-value-of-a-label-may-be"
 	longID   = "a-virtual-machine-with-a-name-that-is-longer-than-the--e80ac2c4"

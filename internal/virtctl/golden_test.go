@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// expectGolden expects a text that is in a file of testdata.
+// expectGolden expects the text of a file in testdata.
 func expectGolden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
@@ -41,7 +41,7 @@ func expectGolden(t *testing.T, name, got string) {
 	}
 }
 
-// expectValid expects a manifest that a CRD of ours takes, without a field that it does not know.
+// expectValid expects a manifest that is valid for one of our CRDs, without unknown fields.
 func expectValid(t *testing.T, crdFile, version, manifest string) {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("../../config/crd/bases", crdFile))
@@ -69,7 +69,7 @@ func expectValid(t *testing.T, crdFile, version, manifest string) {
 			t.Fatal(err)
 		}
 		for _, fault := range validation.ValidateCustomResource(nil, object, validator) {
-			t.Errorf("the API does not take it: %v", fault)
+			t.Errorf("the manifest is invalid: %v", fault)
 		}
 		structural, err := structuralschema.NewStructural(internal)
 		if err != nil {
@@ -77,7 +77,7 @@ func expectValid(t *testing.T, crdFile, version, manifest string) {
 		}
 		options := structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}
 		if unknown := pruning.PruneWithOptions(object, structural, true, options); len(unknown) > 0 {
-			t.Errorf("the API does not know %v", unknown)
+			t.Errorf("unknown fields %v", unknown)
 		}
 		return
 	}

@@ -33,7 +33,7 @@ func TestGuestAgent(t *testing.T) {
 	expectFailure(t, s.Run(virtctl.Execute, "fslist", "demo", "-o", "xml"), `"xml" is not known`)
 }
 
-func TestGuestAgentTellsWhatTheServerSays(t *testing.T) {
+func TestGuestAgentReportsTheServersError(t *testing.T) {
 	s := virtctltest.NewServer(t)
 	const refusal = "VMI does not have guest agent connected"
 	s.Subresource(http.MethodGet, vmiPath+"guestosinfo", func(w http.ResponseWriter, _ *http.Request) {

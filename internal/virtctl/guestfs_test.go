@@ -31,11 +31,12 @@ const (
 	attachProtocol                            = "v5.channel.k8s.io"
 )
 
-// guestfsCluster has a claim, a kubelet that gives the Pod a phase, and a shell that answers in capitals until it is told to exit.
+// guestfsCluster is a cluster with a claim, a kubelet that sets the Pod's phase, and a shell that returns its input in capitals
+// until exit.
 type guestfsCluster struct {
 	*virtctltest.Server
 	t *testing.T
-	// created gets the Pod.
+	// created receives the Pod.
 	created chan *corev1.Pod
 }
 
@@ -49,7 +50,7 @@ func newGuestfsCluster(t *testing.T, phase corev1.PodPhase) *guestfsCluster {
 	return s
 }
 
-// runPod is the kubelet.
+// runPod simulates the kubelet.
 func (s *guestfsCluster) runPod(phase corev1.PodPhase) {
 	for s.t.Context().Err() == nil {
 		if found := s.Get("pods", virtctltest.Namespace, guestfsPod); found != nil {
@@ -74,7 +75,7 @@ func shoutingShell(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	say := func(channel byte, text string) {
+	send := func(channel byte, text string) {
 		_ = socket.Write(r.Context(), websocket.MessageBinary, append([]byte{channel}, text...))
 	}
 	for {
@@ -84,16 +85,16 @@ func shoutingShell(w http.ResponseWriter, r *http.Request) {
 			return
 		case message[0] != stdinChannel:
 		case strings.Contains(string(message), "exit"):
-			say(errorChannel, `{"metadata":{},"status":"Failure","reason":"NonZeroExitCode","message":"1","details":{"causes":[{"reason":"ExitCode","message":"1"}]}}`)
+			send(errorChannel, `{"metadata":{},"status":"Failure","reason":"NonZeroExitCode","message":"1","details":{"causes":[{"reason":"ExitCode","message":"1"}]}}`)
 			_ = socket.Close(websocket.StatusNormalClosure, "")
 			return
 		default:
-			say(stdoutChannel, strings.ToUpper(string(message[1:])))
+			send(stdoutChannel, strings.ToUpper(string(message[1:])))
 		}
 	}
 }
 
-// typing gives a shell one line after the other, and never ends by itself.
+// typing returns an input with these lines, which does not end before the test.
 func typing(t *testing.T, lines ...string) io.Reader {
 	in, out := io.Pipe()
 	go func() {
@@ -109,8 +110,8 @@ func (s *guestfsCluster) run(in io.Reader, arguments ...string) virtctltest.Resu
 	return s.RunWith(s.t.Context(), virtctl.Execute, in, append([]string{"guestfs"}, arguments...)...)
 }
 
-// expectRemoved finds the Pod created and removed.
-func (s *guestfsCluster) expectRemoved() {
+// expectDeleted expects that the Pod was created and deleted.
+func (s *guestfsCluster) expectDeleted() {
 	s.t.Helper()
 	key := "pods/" + virtctltest.Namespace + "/" + guestfsPod
 	if got := s.Writes(); !slices.Equal(got, []string{"POST " + key, "DELETE " + key}) {
@@ -124,7 +125,7 @@ func TestGuestfs(t *testing.T) {
 	if got.Code != 0 || !strings.Contains(got.Out, "VIRT-DF") || !strings.Contains(got.ErrOut, "The PVC is at /disk") {
 		t.Errorf("%+v", got)
 	}
-	s.expectRemoved()
+	s.expectDeleted()
 	pod := <-s.created
 	c := pod.Spec.Containers[0]
 	if c.Image != "registry.example/vireo/libguestfs-tools:v1" || c.Command[0] != "/entrypoint.sh" || !c.TTY || !c.Stdin || c.WorkingDir != "/disk" {
@@ -168,12 +169,12 @@ func TestGuestfsOfABlockDeviceWhereAVMRuns(t *testing.T) {
 	}
 }
 
-func TestGuestfsRemovesAPodThatDoesNotRun(t *testing.T) {
+func TestGuestfsDeletesAPodThatDoesNotRun(t *testing.T) {
 	s := newGuestfsCluster(t, corev1.PodFailed)
 	if got := s.run(nil, "data"); got.Code != 1 || !strings.Contains(got.ErrOut, "is not running but Failed: no[31m luck") {
 		t.Errorf("%+v", got)
 	}
-	s.expectRemoved()
+	s.expectDeleted()
 }
 
 func TestGuestfsIsInterrupted(t *testing.T) {
@@ -186,7 +187,7 @@ func TestGuestfsIsInterrupted(t *testing.T) {
 	if got := s.RunWith(ctx, virtctl.Execute, nil, "guestfs", "data"); got.Code != 1 {
 		t.Errorf("%+v", got)
 	}
-	s.expectRemoved()
+	s.expectDeleted()
 }
 
 func TestGuestfsIsRefused(t *testing.T) {
@@ -213,7 +214,7 @@ func TestGuestfsIsRefused(t *testing.T) {
 	if writes := s.Writes(); len(writes) > 0 {
 		t.Errorf("writes %q", writes)
 	}
-	// A Pod that has ended uses nothing.
+	// A finished Pod does not use the claim.
 	user.Status.Phase = corev1.PodSucceeded
 	s.Add(user)
 	if got := s.run(typing(t, "exit\n"), "data"); got.Code != 0 {

@@ -23,7 +23,6 @@ import (
 
 const firstPost = "POST /v1beta1/upload-async token-1"
 
-// What is made, what is sent and what is said.
 func TestImageUpload(t *testing.T) {
 	for command, want := range map[string]struct{ resource, spec, labels string }{
 		"dv disk --size=1Gi --image-path=IMAGE": {"datavolumes",
@@ -48,14 +47,14 @@ func TestImageUpload(t *testing.T) {
 			i.expectUploaded(got, content, firstPost)
 			for _, line := range []string{" tenant/disk created\n", "Uploading data to https://127.0.0.1:", "3.0 MiB of 3.0 MiB, 100 %, ", "Processing completed successfully\n"} {
 				if !strings.Contains(got.Out, line) {
-					t.Errorf("it does not say %q:\n%s", line, got.Out)
+					t.Errorf("the output does not contain %q:\n%s", line, got.Out)
 				}
 			}
 			made := i.s.Get(want.resource, virtctltest.Namespace, "disk")
 			spec, _ := yaml.Marshal(made.Object["spec"])
 			labels, _ := yaml.Marshal(made.GetLabels())
 			if diff := cmp.Diff(want.spec+want.labels, string(spec)+string(labels)); diff != "" {
-				t.Errorf("made (-want +got):\n%s", diff)
+				t.Errorf("created (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -75,39 +74,39 @@ func TestImageUploadDataSource(t *testing.T) {
 	source := i.s.Get("datasources", virtctltest.Namespace, "disk")
 	spec, _ := yaml.Marshal(source.Object["spec"])
 	if want := "source:\n  pvc:\n    name: disk\n    namespace: tenant\n"; string(spec) != want {
-		t.Errorf("the DataSource leads to\n%s", spec)
+		t.Errorf("the DataSource's spec is\n%s", spec)
 	}
 	if want := map[string]string{"mine": "kept", "instancetype.kubevirt.io/default-preference": "debian"}; !cmp.Equal(want, source.GetLabels()) {
 		t.Errorf("labels %v", source.GetLabels())
 	}
 	if _, found := i.s.Get("datavolumes", virtctltest.Namespace, "disk").GetAnnotations()["cdi.kubevirt.io/storage.bind.immediate.requested"]; !found {
-		t.Error("--force-bind asks for nothing")
+		t.Error("--force-bind sets no annotation")
 	}
 }
 
-// What breaks off begins again, whole, and with a token of its own.
+// A failed upload starts again from the beginning, with a new token.
 func TestImageUploadRetries(t *testing.T) {
 	for why, answer := range map[string]http.HandlerFunc{
-		"503":     answerWith(http.StatusServiceUnavailable, "not ready yet"),
+		"503":     respondWith(http.StatusServiceUnavailable, "not ready yet"),
 		"the cut": cutAfter(1 << 20),
 	} {
 		t.Run(why, func(t *testing.T) {
 			t.Parallel()
 			i := newImporter(t)
-			i.prepare(func() { i.answers = []http.HandlerFunc{answer} })
+			i.prepare(func() { i.responses = []http.HandlerFunc{answer} })
 			name, content := image(t)
 			got := i.run("dv disk --size=1Gi --image-path=IMAGE", name)
 			i.expectUploaded(got, content, firstPost, "POST /v1beta1/upload-async token-2")
-			if !strings.Contains(got.Out, "The upload failed and begins again: ") {
-				t.Errorf("nothing is said of the failure:\n%s", got.Out)
+			if !strings.Contains(got.Out, "The upload failed and starts again: ") {
+				t.Errorf("the failure is not printed:\n%s", got.Out)
 			}
 		})
 	}
 	t.Run("only as often as asked", func(t *testing.T) {
 		t.Parallel()
 		i := newImporter(t)
-		busy := answerWith(http.StatusServiceUnavailable, "not\x1b[2J ready")
-		i.prepare(func() { i.answers = []http.HandlerFunc{busy, busy, busy} })
+		busy := respondWith(http.StatusServiceUnavailable, "not\x1b[2J ready")
+		i.prepare(func() { i.responses = []http.HandlerFunc{busy, busy, busy} })
 		name, _ := image(t)
 		got := i.run("dv disk --size=1Gi --retry=1 --image-path=IMAGE", name)
 		i.expectRefused(got, "error uploading image after 1 retries: unexpected return value 503, not[2J ready")
@@ -117,35 +116,35 @@ func TestImageUploadRetries(t *testing.T) {
 	})
 }
 
-// What does not pass is not tried again.
+// Permanent errors are not retried.
 func TestImageUploadProxyRefuses(t *testing.T) {
 	for want, prepare := range map[string]func(*importer) string{
-		"unexpected return value 401,  (the upload proxy refuses the token": func(i *importer) string {
-			i.answers = []http.HandlerFunc{answerWith(http.StatusUnauthorized, "")}
+		"unexpected return value 401,  (the upload proxy rejects the token": func(i *importer) string {
+			i.responses = []http.HandlerFunc{respondWith(http.StatusUnauthorized, "")}
 			return ""
 		},
 		"unexpected return value 400, no image": func(i *importer) string {
-			i.answers = []http.HandlerFunc{answerWith(http.StatusBadRequest, "no image")}
+			i.responses = []http.HandlerFunc{respondWith(http.StatusBadRequest, "no image")}
 			return ""
 		},
 		"try --uploadproxy-url=https://elsewhere.example": func(i *importer) string {
-			i.answers = []http.HandlerFunc{func(w http.ResponseWriter, r *http.Request) {
+			i.responses = []http.HandlerFunc{func(w http.ResponseWriter, r *http.Request) {
 				http.Redirect(w, r, "https://elsewhere.example", http.StatusTemporaryRedirect)
 			}}
 			return ""
 		},
-		"CDI gives no token for an upload to PVC disk: uploadtokenrequests is refused": func(i *importer) string {
+		"CDI refused the token for an upload to PVC disk: uploadtokenrequests is refused": func(i *importer) string {
 			i.refuseToken = http.StatusForbidden
 			return ""
 		},
-		"CDI's API server, which gives the token for an upload, does not answer": func(i *importer) string {
+		"CDI's API server, which issues tokens for uploads, does not respond": func(i *importer) string {
 			i.refuseToken = http.StatusServiceUnavailable
 			return ""
 		},
-		"and --insecure trusts it all the same": func(i *importer) string {
+		"use --insecure to skip its verification": func(i *importer) string {
 			return " --uploadproxy-url=" + i.proxy.URL
 		},
-		"the URL of the upload proxy is none of http or https": func(*importer) string {
+		"the URL of the upload proxy is not an http or https URL": func(*importer) string {
 			return " --uploadproxy-url=ftp://somewhere"
 		},
 		"kubectl port-forward --namespace cdi service/cdi-uploadproxy": func(i *importer) string {
@@ -172,7 +171,7 @@ func TestImageUploadProxyRefuses(t *testing.T) {
 	}
 }
 
-// The proxy is where the user says, and may be one without the asynchronous path.
+// The flag chooses the proxy, which may lack the asynchronous path.
 func TestImageUploadProxyURL(t *testing.T) {
 	for _, where := range []string{"HOST", "https://HOST/v1beta1/upload", "https://HOST/v1beta1/upload-async", "https://HOST/behind/"} {
 		t.Run(where, func(t *testing.T) {
@@ -192,7 +191,7 @@ func TestImageUploadProxyURL(t *testing.T) {
 	}
 }
 
-// What can be known to be wrong is said before anything is made.
+// Errors that can be detected beforehand are reported before an object is created.
 func TestImageUploadRefuses(t *testing.T) {
 	i := newImporter(t)
 	name, _ := image(t)
@@ -206,7 +205,7 @@ func TestImageUploadRefuses(t *testing.T) {
 		"dv disk --image-path=IMAGE --size=-1":                                          "validation failed for size=-1",
 		"dv disk --image-path=IMAGE --size=1 --access-mode=ReadOnlyMany":                "cannot upload to a readonly volume",
 		"dv disk --image-path=IMAGE --size=1 --storage-class=absent":                    `storage class absent: storageclasses.storage.k8s.io "absent" not found`,
-		"dv disk --image-path=IMAGE --no-create":                                        "without --no-create it is made",
+		"dv disk --image-path=IMAGE --no-create":                                        "without --no-create it is created",
 		"dv --image-path=IMAGE":                                                         "expecting two args",
 		"vm disk --image-path=IMAGE":                                                    "invalid resource type vm",
 		"dv disk --image-path=IMAGE --pvc-name=disk":                                    "cannot use --pvc-name and args",
@@ -224,13 +223,13 @@ func TestImageUploadRefuses(t *testing.T) {
 	}
 	bare := virtctltest.NewServer(t)
 	expectFailure(t, bare.Run(virtctl.Execute, "image-upload", "pvc", "disk", "--size=1Gi", "--image-path="+name),
-		"the cluster does not serve cdi.kubevirt.io/v1beta1: the Containerized Data Importer (CDI), which takes uploads, is not installed or does not run")
+		"the cluster does not serve cdi.kubevirt.io/v1beta1: the Containerized Data Importer (CDI), which receives uploads, is not installed or not running")
 	if len(bare.Writes()) > 0 {
 		t.Errorf("a cluster without CDI was changed: %v", bare.Writes())
 	}
 }
 
-// A claim that is there is used only if it was meant for an upload, or the user says so.
+// An existing claim is used only if it was created for an upload, or with --no-create.
 func TestImageUploadExisting(t *testing.T) {
 	const use = " --image-path=IMAGE"
 	for _, test := range []struct {
@@ -268,7 +267,7 @@ func TestImageUploadExisting(t *testing.T) {
 			}
 			i.expectUploaded(got, content, firstPost)
 			if !strings.Contains(got.Out, "Using existing PVC tenant/") {
-				t.Errorf("it does not say what it uses:\n%s", got.Out)
+				t.Errorf("the claim in use is not printed:\n%s", got.Out)
 			}
 		})
 	}
@@ -278,7 +277,7 @@ func TestImageUploadExisting(t *testing.T) {
 	i.expectRefused(i.run("pvc disk --no-create --archive-path=IMAGE", name), "PVC disk doesn't have archive contentType annotation")
 }
 
-// Waiting ends when it is of no use, and says why.
+// The command stops waiting when that is pointless, and reports the reason.
 func TestImageUploadWaits(t *testing.T) {
 	event := func(uid, kind, reason, message string) *corev1.Event {
 		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: virtctltest.Namespace, Name: reason + uid}, Reason: reason, Message: message,
@@ -289,7 +288,7 @@ func TestImageUploadWaits(t *testing.T) {
 			i.phase = "WaitForFirstConsumer"
 			return ""
 		},
-		`PVC disk took no upload within 1 seconds (--wait-secs): the DataVolume is in phase "WaitForFirstConsumer"`: func(i *importer) string {
+		`PVC disk was not ready for the upload within 1 seconds (--wait-secs): the DataVolume is in phase "WaitForFirstConsumer"`: func(i *importer) string {
 			i.phase = "WaitForFirstConsumer"
 			return " --force-bind --wait-secs=1"
 		},
@@ -321,15 +320,15 @@ func TestImageUploadWaits(t *testing.T) {
 	}
 }
 
-// Ctrl+C ends an upload at once, and it is not tried again.
+// Ctrl+C cancels an upload immediately, without a retry.
 func TestImageUploadInterrupted(t *testing.T) {
 	i := newImporter(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	i.prepare(func() {
-		i.answers = []http.HandlerFunc{func(_ http.ResponseWriter, r *http.Request) {
+		i.responses = []http.HandlerFunc{func(_ http.ResponseWriter, r *http.Request) {
 			_, _ = io.CopyN(io.Discard, r.Body, 1<<20)
 			cancel()
-			// The rest may be on its way already. It is not answered: what ends the upload is Ctrl+C alone.
+			// The rest may have been sent already. There is no response, so that only Ctrl+C ends the upload.
 			if _, err := io.Copy(io.Discard, r.Body); err == nil {
 				<-r.Context().Done()
 			}
@@ -347,7 +346,7 @@ func TestImageUploadNoWait(t *testing.T) {
 	i := newImporter(t)
 	name, content := image(t)
 	got := i.run("dv disk --size=1Gi --no-wait --image-path=IMAGE", name)
-	if _, taken := i.uploads(); got.Code != 0 || len(taken) != len(content) || !strings.HasSuffix(got.Out, "processing goes on in the cluster\n") {
+	if _, taken := i.uploads(); got.Code != 0 || len(taken) != len(content) || !strings.HasSuffix(got.Out, "processing continues in the cluster\n") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -90,7 +90,7 @@ func TestVerbsRefused(t *testing.T) {
 		"no API": {"stop demo", 404, "404 page not found\n", []string{"does not serve subresources.kubevirt.io", "kubectl get apiservice"}},
 		"no right": {"stop demo", 403, status(403, "Forbidden", "virtualmachines.subresources.kubevirt.io \\\"demo\\\" is forbidden", found),
 			[]string{"is forbidden", "kubevirt.io:edit"}},
-		"virt-api is away": {"restart demo", 503, "service unavailable", []string{"virt-api does not answer", "kubectl get pods"}},
+		"virt-api is away": {"restart demo", 503, "service unavailable", []string{"virt-api does not respond", "kubectl get pods"}},
 		"terminal escapes": {"start demo", 409, status(409, "Conflict", `a\u001b[2Jb\u009bc`, found), []string{"a[2Jbc"}},
 	}
 	for name, tt := range tests {
@@ -101,7 +101,7 @@ func TestVerbsRefused(t *testing.T) {
 			got := s.Run(virtctl.Execute, strings.Fields(tt.arguments)...)
 			expectFailure(t, got, tt.want...)
 			if strings.ContainsAny(got.ErrOut, "\x1b\u009b") {
-				t.Errorf("a terminal would take this for a command: %q", got.ErrOut)
+				t.Errorf("the error contains control characters: %q", got.ErrOut)
 			}
 		})
 	}
@@ -148,7 +148,7 @@ func TestMigrateCancel(t *testing.T) {
 	expectFailure(t, s.Run(virtctl.Execute, "migrate-cancel", "demo"), "found no migration to cancel for demo")
 }
 
-// expectFailure expects exit code 1, nothing printed, and an error that says all of these.
+// expectFailure expects exit code 1, no output, and an error that contains all of these.
 func expectFailure(t *testing.T, got virtctltest.Result, says ...string) {
 	t.Helper()
 	if got.Code != 1 || got.Out != "" {
@@ -156,7 +156,7 @@ func expectFailure(t *testing.T, got virtctltest.Result, says ...string) {
 	}
 	for _, text := range says {
 		if !strings.Contains(got.ErrOut, text) {
-			t.Errorf("the error does not say %q:\n%s", text, got.ErrOut)
+			t.Errorf("the error does not contain %q:\n%s", text, got.ErrOut)
 		}
 	}
 }

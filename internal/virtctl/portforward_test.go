@@ -27,7 +27,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/virtctltest"
 )
 
-// echo sends back what it gets, message by message.
+// echo returns each message.
 func echo(ctx context.Context, socket *websocket.Conn, _ *http.Request) error {
 	for {
 		kind, content, err := socket.Read(ctx)
@@ -117,7 +117,7 @@ func TestPortForwardUDP(t *testing.T) {
 		}
 		defer func() { _ = conn.Close() }()
 		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
-		// A message larger than one read of a stream must come back in one piece.
+		// A message larger than one read of a stream must return as one datagram.
 		for _, length := range []int{1, 1400, 30000} {
 			sent := bytes.Repeat([]byte{byte('a' + client)}, length)
 			if _, err := conn.Write(sent); err != nil {
@@ -156,9 +156,9 @@ func TestPortForwardStdio(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		// The input has ended when the answer comes: it must not be cut off.
+		// The response comes after the end of the input, and must not be cut off.
 		<-input.ended
-		go func() { _, _ = io.Copy(io.Discard, conn) }() // reads the answers to the pings
+		go func() { _, _ = io.Copy(io.Discard, conn) }() // reads the pongs
 		for range 20 {
 			if err := socket.Ping(ctx); err != nil {
 				return err
@@ -188,7 +188,7 @@ func TestPortForwardRefused(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("a connection that the guest does not take ends with %v, want EOF", err)
+		t.Errorf("a connection that the guest refuses ends with %v, want EOF", err)
 	}
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtctl is the command line for virtual machines: KubeVirt's commands, one package or file each.
+// Package virtctl is the command line for virtual machines. Each command has a package or a file.
 package virtctl
 
 import (
@@ -34,12 +34,12 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/vnc"
 )
 
-// Groups of the list of commands.
+// Groups of commands in the help.
 const (
 	groupLifecycle = "lifecycle"
-	groupReach     = "reach"
-	groupLook      = "look"
-	groupMake      = "make"
+	groupConnect   = "connect"
+	groupInspect   = "inspect"
+	groupCreate    = "create"
 	groupOther     = "other"
 )
 
@@ -49,7 +49,7 @@ func Run(ctx context.Context, arguments []string) int {
 	return Execute(ctx, c, arguments[1:])
 }
 
-// Execute runs a CLI with arguments and returns the exit code.
+// Execute runs the command of the arguments and returns the exit code.
 func Execute(ctx context.Context, c *cli.CLI, arguments []string) int {
 	root := Command(c)
 	root.SetArgs(arguments)
@@ -66,7 +66,7 @@ func Execute(ctx context.Context, c *cli.CLI, arguments []string) int {
 	}
 }
 
-// Command makes the root of all commands.
+// Command returns the root command.
 func Command(c *cli.CLI) *cobra.Command {
 	root := &cobra.Command{
 		Use:           strings.ReplaceAll(c.Program, " ", "-"),
@@ -83,9 +83,9 @@ func Command(c *cli.CLI) *cobra.Command {
 	addVerbosity(root)
 	for _, group := range []cobra.Group{
 		{ID: groupLifecycle, Title: "Start, stop and change:"},
-		{ID: groupReach, Title: "Reach a guest:"},
-		{ID: groupLook, Title: "Look and understand:"},
-		{ID: groupMake, Title: "Make:"},
+		{ID: groupConnect, Title: "Connect to a guest:"},
+		{ID: groupInspect, Title: "Inspect and troubleshoot:"},
+		{ID: groupCreate, Title: "Create:"},
 		{ID: groupOther, Title: "Other:"},
 	} {
 		root.AddGroup(&group)
@@ -93,10 +93,10 @@ func Command(c *cli.CLI) *cobra.Command {
 	add(root, groupLifecycle,
 		lifecycle.Start(c), lifecycle.Stop(c), lifecycle.Restart(c), lifecycle.Pause(c), lifecycle.Unpause(c),
 		lifecycle.SoftReboot(c), lifecycle.Reset(c), lifecycle.Migrate(c), lifecycle.MigrateCancel(c), lifecycle.EvacuateCancel(c))
-	add(root, groupReach, console.Command(c), vnc.Command(c), ssh.Command(c), ssh.SCP(c), portforward.Command(c), expose.Command(c), usbredir.Command(c))
-	add(root, groupLook, explain.Command(c), guest.OSInfo(c), guest.UserList(c), guest.FilesystemList(c),
+	add(root, groupConnect, console.Command(c), vnc.Command(c), ssh.Command(c), ssh.SCP(c), portforward.Command(c), expose.Command(c), usbredir.Command(c))
+	add(root, groupInspect, explain.Command(c), guest.OSInfo(c), guest.UserList(c), guest.FilesystemList(c),
 		inspect.Expand(c), inspect.ObjectGraph(c), inspect.PermittedDevices(c))
-	add(root, groupMake, create.Command(c), imageupload.Command(c), guestfs.Command(c), credentials.Command(c))
+	add(root, groupCreate, create.Command(c), imageupload.Command(c), guestfs.Command(c), credentials.Command(c))
 	add(root, groupOther, adm.Command(c), versionCommand(c), optionsCommand(c))
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)
@@ -111,7 +111,7 @@ func add(root *cobra.Command, group string, commands ...*cobra.Command) {
 	}
 }
 
-// addVerbosity adds client-go's -v, which shows requests from 6 on.
+// addVerbosity adds klog's flag -v, by which client-go logs its requests.
 func addVerbosity(root *cobra.Command) {
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)
@@ -120,7 +120,7 @@ func addVerbosity(root *cobra.Command) {
 	root.PersistentFlags().AddGoFlag(verbosity)
 }
 
-// optionsCommand lists the flags that all commands have, and that their own help leaves out.
+// optionsCommand lists the flags that all commands have. The help of each command leaves them out.
 func optionsCommand(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "options",
@@ -134,7 +134,7 @@ func optionsCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// usageTemplate is cobra's in kubectl's order: examples before flags, and the flags of all commands in a list of their own.
+// usageTemplate is cobra's with the examples before the flags, as kubectl has it, and without the flags that all commands have.
 const usageTemplate = `Usage:{{if .Runnable}}
   {{.UseLine}}{{end}}{{if and .HasAvailableSubCommands .HasParent}}
   {{.CommandPath}} [command]{{end}}{{if .HasExample}}

@@ -28,7 +28,7 @@ func TestProgramName(t *testing.T) {
 	}
 }
 
-// Every command teaches: a sentence, an example of itself, and, as a plugin, with the plugin's name.
+// Every command has a description and an example, which as a plugin contain the plugin's name.
 func TestHelp(t *testing.T) {
 	c := cli.New("kubectl-virt", genericiooptions.IOStreams{})
 	var walk func(cmd *cobra.Command)
@@ -38,7 +38,7 @@ func TestHelp(t *testing.T) {
 		}
 		_ = cmd.InheritedFlags() // Flags that clash with those of all commands panic.
 		if cmd.Short == "" {
-			t.Errorf("%s has no sentence", cmd.CommandPath())
+			t.Errorf("%s has no description", cmd.CommandPath())
 		}
 		if !cmd.HasParent() || cmd.HasSubCommands() || cmd.Name() == "options" || cmd.Name() == "help" {
 			return
@@ -47,7 +47,7 @@ func TestHelp(t *testing.T) {
 			t.Errorf("%s has no example of itself:\n%s", cmd.CommandPath(), cmd.Example)
 		}
 		if text := cmd.Short + cmd.Long + cmd.Example + cmd.Flags().FlagUsages(); strings.Contains(text, "virtctl") {
-			t.Errorf("%s says virtctl, but is a plugin:\n%s", cmd.CommandPath(), text)
+			t.Errorf("the help of the plugin %s contains virtctl:\n%s", cmd.CommandPath(), text)
 		}
 	}
 	walk(virtctl.Command(c))
@@ -61,7 +61,7 @@ func TestUsage(t *testing.T) {
 	}
 	for _, want := range []string{"kubectl virt start (VM) [flags]", "kubectl virt start myvm --paused", `Use "kubectl virt options"`} {
 		if !strings.Contains(out.String(), want) {
-			t.Errorf("the help does not say %q:\n%s", want, out.String())
+			t.Errorf("the help does not contain %q:\n%s", want, out.String())
 		}
 	}
 	if strings.Contains(out.String(), "--kubeconfig") {
@@ -69,7 +69,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// What the API server warns of is said once, as kubectl says it.
+// Warnings of the API server are printed once, as by kubectl.
 func TestWarnings(t *testing.T) {
 	s := virtctltest.NewServer(t)
 	s.Subresource(http.MethodPut, vmPath+"start", func(w http.ResponseWriter, _ *http.Request) {
@@ -97,7 +97,7 @@ func TestVersion(t *testing.T) {
 	}
 	asked := len(s.Requests())
 	if got := s.Run(virtctl.Execute, "version", "--client"); got.Code != 0 || strings.Contains(got.Out, "Server") || len(s.Requests()) != asked {
-		t.Errorf("version --client asks the server: %+v", got)
+		t.Errorf("version --client sends a request: %+v", got)
 	}
 	expectFailure(t, s.Run(virtctl.Execute, "version", "-o", "toml"), `"toml" is not known`)
 }

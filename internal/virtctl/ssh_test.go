@@ -5,6 +5,7 @@ package virtctl_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -12,35 +13,50 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+
+	"golang.org/x/crypto/ssh/knownhosts"
 
 	"github.com/vireo-project/vireo/internal/virtctl"
 	"github.com/vireo-project/vireo/internal/virtctl/virtctltest"
 )
 
-// sshGuest is a cluster with a guest that runs commands in a folder of this machine, and the flags to come in.
+// asVirtctl in the environment makes the test binary behave as virtctl: OpenSSH runs it as its ProxyCommand.
+const asVirtctl = "VIREO_TEST_AS_VIRTCTL"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asVirtctl) != "" {
+		os.Exit(virtctl.Run(context.Background(), os.Args))
+	}
+	os.Exit(m.Run())
+}
+
+// sshGuest is a guest with an SSH server that runs commands of this machine in a folder.
 type sshGuest struct {
 	*virtctltest.Server
 	sshd   *virtctltest.SSHD
 	folder string
-	flags  []string
+	key    string
 }
 
 func newSSHGuest(t *testing.T) *sshGuest {
 	t.Helper()
-	t.Setenv("HOME", t.TempDir())
+	for _, program := range []string{"ssh", "scp"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip("the OpenSSH client is not installed")
+		}
+	}
+	t.Setenv(asVirtctl, "true")
 	t.Setenv("SSH_AUTH_SOCK", "")
-	key, user := virtctltest.NewKey(t)
-	_, host := virtctltest.NewKey(t)
-	g := &sshGuest{Server: virtctltest.NewServer(t), folder: t.TempDir()}
+	key, user := virtctltest.NewSSHKey(t)
+	_, host := virtctltest.NewSSHKey(t)
+	g := &sshGuest{Server: virtctltest.NewServer(t), folder: t.TempDir(), key: key}
 	g.sshd = &virtctltest.SSHD{User: "jdoe", Key: user.PublicKey(), Host: host, Exec: g.exec}
 	g.Stream(vmPath+"portforward/22/tcp", g.sshd.Stream)
-	g.flags = []string{"--identity-file=" + key, "--known-hosts=" + filepath.Join(t.TempDir(), "known_hosts")}
 	return g
 }
 
-// exec runs a command with the machine's own shell and scp.
-func (g *sshGuest) exec(command string, _ bool, channel io.ReadWriter) int {
+// exec runs a command by the shell of this machine.
+func (g *sshGuest) exec(command string, channel io.ReadWriter) int {
 	cmd := exec.Command("sh", "-c", command)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = g.folder, channel, channel
 	in, err := cmd.StdinPipe()
@@ -59,88 +75,96 @@ func (g *sshGuest) exec(command string, _ bool, channel io.ReadWriter) int {
 	return 0
 }
 
-func (g *sshGuest) run(t *testing.T, input string, arguments ...string) virtctltest.Result {
+// knownHosts writes a file with the guest's host key. Its name has characters that OpenSSH interprets.
+func (g *sshGuest) knownHosts(t *testing.T) string {
 	t.Helper()
-	return g.RunWith(t.Context(), virtctl.Execute, strings.NewReader(input), append(arguments, g.flags...)...)
+	file := filepath.Join(t.TempDir(), "known 100% hosts")
+	line := knownhosts.Line([]string{"vm.demo.tenant"}, g.sshd.Host.PublicKey()) + "\n"
+	if err := os.WriteFile(file, []byte(line), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
-func TestSSHCommand(t *testing.T) {
+// run runs virtctl with the local OpenSSH client, which reads no configuration of this machine.
+func (g *sshGuest) run(t *testing.T, input, knownHosts string, arguments ...string) virtctltest.Result {
+	t.Helper()
+	arguments = append(arguments, "--identity-file="+g.key, "--known-hosts="+knownHosts,
+		"--local-ssh-opts=-F"+os.DevNull, "--local-ssh-opts=-oBatchMode=yes", "--local-ssh-opts=-oLogLevel=ERROR")
+	return g.RunWith(t.Context(), virtctl.Execute, strings.NewReader(input), arguments...)
+}
+
+func TestSSHWithOpenSSH(t *testing.T) {
 	g := newSSHGuest(t)
-	got := g.run(t, "yes\n", "ssh", "jdoe@vm/demo", "--command=echo out; exit 7")
-	if got.Code != 7 || got.Out != "out\n" || !strings.Contains(got.ErrOut, "The authenticity of host 'vm/demo.tenant:22' can't be established") {
-		t.Fatalf("%+v", got)
-	}
-	// The host is known from now on, by KubeVirt's name for it.
-	if got := g.run(t, "", "ssh", "vm/demo/tenant", "-l", "jdoe", "-c", "cat"); got != (virtctltest.Result{}) {
+	known := g.knownHosts(t)
+	if got := g.run(t, "", known, "ssh", "jdoe@vm/demo", "--command=echo out; exit 7"); got != (virtctltest.Result{Code: 7, Out: "out\n"}) {
 		t.Errorf("%+v", got)
 	}
-	if got := g.run(t, "typed", "ssh", "jdoe@vm/demo", "-c", "cat"); got.Out != "typed" {
-		t.Errorf("the guest's command did not get the input: %+v", got)
+	if got := g.run(t, "typed", known, "ssh", "vm/demo/tenant", "-l", "jdoe", "-c", "cat"); got != (virtctltest.Result{Out: "typed"}) {
+		t.Errorf("%+v", got)
 	}
-	known, _ := os.ReadFile(strings.TrimPrefix(g.flags[1], "--known-hosts="))
-	if !strings.HasPrefix(string(known), "vm/demo.tenant ssh-ed25519 ") {
-		t.Errorf("known hosts are %q", known)
+	if got := g.run(t, "", known, "ssh", "other@vm/demo", "-c", "true"); got.Code != 255 || !strings.Contains(got.ErrOut, "Permission denied") {
+		t.Errorf("%+v", got)
+	}
+	_, g.sshd.Host = virtctltest.NewSSHKey(t)
+	if got := g.run(t, "", known, "ssh", "jdoe@vm/demo", "-c", "true"); got.Code != 255 || !strings.Contains(got.ErrOut, "Host key verification failed") {
+		t.Errorf("%+v", got)
+	}
+	if got := g.run(t, "", "", "ssh", "jdoe@vm/demo", "-c", "true"); got != (virtctltest.Result{}) {
+		t.Errorf("host keys are checked with an empty --known-hosts: %+v", got)
+	}
+}
+
+func TestSCPWithOpenSSH(t *testing.T) {
+	g := newSSHGuest(t)
+	known, here := g.knownHosts(t), t.TempDir()
+	content := bytes.Repeat([]byte("0123456789abcde\n"), 20000)
+	if err := os.MkdirAll(filepath.Join(here, "dir/sub"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(here, "dir/sub/deep"), content, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	// -O: SSHD has no sftp.
+	for _, arguments := range [][]string{
+		{"scp", "-r", "--preserve", filepath.Join(here, "dir"), "jdoe@vm/demo:copy", "--local-ssh-opts=-O"},
+		{"scp", "-r", "--preserve", "jdoe@vm/demo/tenant:copy", filepath.Join(here, "back"), "--local-ssh-opts=-O"},
+	} {
+		if got := g.run(t, "", known, arguments...); got.Code != 0 {
+			t.Fatalf("%q: %+v", arguments, got)
+		}
+	}
+	back := filepath.Join(here, "back/sub/deep")
+	if got, err := os.ReadFile(back); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("got %d bytes and %v, want %d", len(got), err, len(content))
+	}
+	if info, err := os.Stat(back); err != nil || info.Mode() != 0o640 {
+		t.Errorf("the mode was not preserved: %v %v", info, err)
 	}
 }
 
 func TestSSHRefuses(t *testing.T) {
-	g := newSSHGuest(t)
-	expectFailure(t, g.run(t, "no\n", "ssh", "jdoe@vm/demo", "-c", "true"), "the host key was not accepted")
-	expectFailure(t, g.run(t, "", "ssh", "jdoe@vm/demo", "-c", "true"), "nobody says whether it is right")
-	if got := g.run(t, "yes\n", "ssh", "jdoe@vm/demo", "-c", "true"); got.Code != 0 {
-		t.Fatalf("%+v", got)
-	}
-	expectFailure(t, g.run(t, "", "ssh", "other@vm/demo", "-c", "true"), "does not let other in")
-	_, g.sshd.Host = virtctltest.NewKey(t)
-	expectFailure(t, g.run(t, "yes\n", "ssh", "jdoe@vm/demo", "-c", "true"), "the host key of vm/demo.tenant:22 has changed", "remove line 1")
-	expectFailure(t, g.run(t, "", "ssh", "@vm/demo"), "expected username before '@'")
-	expectFailure(t, g.run(t, "", "ssh", "jdoe@"), "expected target after '@'")
-	expectFailure(t, g.run(t, "", "ssh", "-oProxyCommand=x@vm/demo"), "unknown shorthand flag")
-	expectFailure(t, g.Run(virtctl.Execute, "ssh", "jdoe@vm/demo", "-i", "/no/such/key"), "/no/such/key")
-}
-
-func TestSSHShell(t *testing.T) {
-	g := newSSHGuest(t)
-	g.sshd.Key, g.sshd.Password = nil, "secret"
-	g.sshd.Exec = func(command string, terminal bool, channel io.ReadWriter) int {
-		if command != "" || !terminal {
-			t.Errorf("got command %q, terminal %v", command, terminal)
-		}
-		_, _ = io.WriteString(channel, "$ ")
-		typed := make([]byte, 1)
-		for {
-			if _, err := channel.Read(typed); err != nil || typed[0] == 4 {
-				return 3
-			}
-			_, _ = channel.Write(bytes.ToUpper(typed))
-		}
-	}
-	term := virtctltest.NewTerminal(t)
-	term.Resize(101, 33)
-	code := atTerminal(t.Context(), g.Server, term, append([]string{"ssh", "jdoe@vm/demo"}, g.flags...)...)
-	term.Expect("(yes/no)? ")
-	term.Type("yes\r")
-	term.Expect("jdoe's password: ")
-	term.Type("secret\r")
-	term.Expect("terminal 101x33")
-	term.Expect("$ ")
-	if !term.IsRaw() {
-		t.Error("the terminal is not raw")
-	}
-	term.Type("ls\x03")
-	term.Expect("LS\x03")
-	term.Type("\x04")
-	expectCode(t, code, 3)
-	if term.IsRaw() {
-		t.Error("the terminal was left raw")
-	}
-	if strings.Contains(term.Screen(), "secret") {
-		t.Error("the password was shown")
+	s := virtctltest.NewServer(t)
+	t.Setenv("PATH", t.TempDir())
+	for command, want := range map[string]string{
+		"ssh @vm/demo":                         "expected username before '@'",
+		"ssh jdoe@":                            "expected target after '@'",
+		"ssh -oProxyCommand=x@vm/demo":         "unknown shorthand flag",
+		"ssh vm/demo -l -oProxyCommand=x":      `username "-oProxyCommand=x" begins with a dash`,
+		"ssh jdoe@vm/demo --local-ssh=false":   "--local-ssh=false is not supported",
+		"scp a jdoe@vm/demo:b --local-ssh=0":   "--local-ssh=false is not supported",
+		"scp a b":                              "none of the two provided locations seems to be a remote location",
+		"scp a@vm/b:c d@vm/e:f":                "another remote location is not supported",
+		"ssh jdoe@vm/demo":                     "virtctl ssh runs the local OpenSSH client, which must be installed",
+		"scp --local-ssh a jdoe@vm/demo:/b -r": "virtctl scp runs the local OpenSSH client, which must be installed",
+	} {
+		t.Run(command, func(t *testing.T) {
+			expectFailure(t, s.Run(virtctl.Execute, strings.Fields(command)...), want)
+		})
 	}
 }
 
-// OpenSSH comes to the guest through this program.
-func TestSSHLocal(t *testing.T) {
+func TestSSHArgumentsForOpenSSH(t *testing.T) {
 	s := virtctltest.NewServer(t)
 	bin := t.TempDir()
 	for _, name := range []string{"ssh", "scp"} {
@@ -158,113 +182,35 @@ func TestSSHLocal(t *testing.T) {
 	tests := map[string]struct {
 		arguments []string
 		want      []string
+		warning   string
 	}{
 		"ssh": {
-			[]string{"ssh", "jdoe@vm/demo", "--port=2222", "--local-ssh-opts=-oX=y", "--identity-file=key", "--command=ls -l"},
-			[]string{"ssh", "-o", proxy, "-oX=y", "-i", "key", "jdoe@vm.demo.tenant", "ls -l"},
+			arguments: []string{"ssh", "jdoe@vm/demo", "--port=2222", "--local-ssh-opts=-oX=y", "--identity-file=key", "--command=ls -l"},
+			want:      []string{"ssh", "-o", proxy, "-oX=y", "-i", "key", "jdoe@vm.demo.tenant", "ls -l"},
+		},
+		"known hosts": {
+			arguments: []string{"ssh", "jdoe@vm/demo", "--port=2222", "--known-hosts=~/100%"},
+			want:      []string{"ssh", "-o", proxy, "-o", `UserKnownHostsFile="~/100%%"`, "jdoe@vm.demo.tenant"},
+		},
+		"no known hosts": {
+			arguments: []string{"ssh", "jdoe@vm/demo", "--port=2222", "--known-hosts="},
+			want:      []string{"ssh", "-o", proxy, "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "jdoe@vm.demo.tenant"},
 		},
 		"scp up": {
-			[]string{"scp", "--local-ssh", "-p", "2222", "-r", "--preserve", "a", "jdoe@vm/demo:b"},
-			[]string{"scp", "-o", proxy, "-r", "-p", "a", "jdoe@vm.demo.tenant:b"},
+			arguments: []string{"scp", "-p", "2222", "-r", "--preserve", "a", "jdoe@vm/demo:b"},
+			want:      []string{"scp", "-o", proxy, "-r", "-p", "a", "jdoe@vm.demo.tenant:b"},
 		},
 		"scp down": {
-			[]string{"scp", "--local-ssh", "-p", "2222", "jdoe@vm/demo:b", "a"},
-			[]string{"scp", "-o", proxy, "jdoe@vm.demo.tenant:b", "a"},
+			arguments: []string{"scp", "--local-ssh", "-p", "2222", "jdoe@vm/demo:b", "a"},
+			want:      []string{"scp", "-o", proxy, "jdoe@vm.demo.tenant:b", "a"},
+			warning:   "Flag --local-ssh has been deprecated, the local OpenSSH client is always used\n",
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			got := s.Run(virtctl.Execute, tt.arguments...)
-			if want := strings.Join(tt.want, "\n") + "\n"; got.Code != 9 || got.Out != want {
-				t.Errorf("got %d and\n%swant 9 and\n%s%s", got.Code, got.Out, want, got.ErrOut)
-			}
-		})
-	}
-}
-
-func TestSCP(t *testing.T) {
-	if _, err := exec.LookPath("scp"); err != nil {
-		t.Skip("the guest's side of a copy is OpenSSH's scp, which this machine does not have")
-	}
-	g := newSSHGuest(t)
-	here := t.TempDir()
-	content := bytes.Repeat([]byte("0123456789abcde\n"), 20000)
-	modified := time.Unix(1700000000, 0)
-	for name, mode := range map[string]os.FileMode{"dir/sub/deep": 0o640, "dir/empty": 0o600, "single": 0o755} {
-		file := filepath.Join(here, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if name == "dir/empty" {
-			content = nil
-		}
-		if err := os.WriteFile(file, content, mode); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(file, modified, modified); err != nil {
-			t.Fatal(err)
-		}
-		content = bytes.Repeat([]byte("0123456789abcde\n"), 20000)
-	}
-	expectCopied := func(got virtctltest.Result) {
-		t.Helper()
-		if got.Code != 0 {
-			t.Fatalf("%+v", got)
-		}
-	}
-	expectCopied(g.run(t, "yes\n", "scp", filepath.Join(here, "single"), "jdoe@vm/demo:it's here"))
-	expectCopied(g.run(t, "", "scp", "-r", "--preserve", filepath.Join(here, "dir"), "jdoe@vm/demo/tenant:copy"))
-	expectCopied(g.run(t, "", "scp", "-r", "--preserve", "jdoe@vm/demo:copy", filepath.Join(here, "back")))
-	expectCopied(g.run(t, "", "scp", "jdoe@vm/demo:it's here", here))
-	for _, name := range []string{"back/sub/deep", "it's here"} {
-		if got, err := os.ReadFile(filepath.Join(here, name)); err != nil || !bytes.Equal(got, content) {
-			t.Errorf("%s has %d bytes and %v, want %d", name, len(got), err, len(content))
-		}
-	}
-	info, err := os.Stat(filepath.Join(here, "back/sub/deep"))
-	if err != nil || info.Mode() != 0o640 || !info.ModTime().Equal(modified) {
-		t.Errorf("mode and time were not kept: %v %v", info, err)
-	}
-	expectFailure(t, g.run(t, "", "scp", filepath.Join(here, "dir"), "jdoe@vm/demo:x"), "use --recursive")
-	expectFailure(t, g.run(t, "", "scp", "jdoe@vm/demo:absent", here), "the guest says:", "No such file")
-	expectFailure(t, g.run(t, "", "scp", "a", "b"), "none of the two provided locations seems to be a remote location")
-	expectFailure(t, g.run(t, "", "scp", "a@vm/b:c", "d@vm/e:f"), "another remote location is not supported")
-}
-
-// A guest that sends files to where nobody wants them is refused.
-func TestSCPFromAHostileGuest(t *testing.T) {
-	for name, says := range map[string]string{
-		"parent":       "C0644 1 ../evil\nx\x00",
-		"absolute":     "C0644 1 /tmp/evil\nx\x00",
-		"dots":         "D0755 0 ..\nC0644 1 evil\nx\x00E\n",
-		"a directory":  "D0755 0 d\nC0644 1 evil\nx\x00E\n",
-		"in directory": "C0644 1 a/b\nx\x00",
-		"size":         "C0644 -1 f\n",
-		"unknown":      "X\n",
-		"escape":       "\x01\x1b[2Jgone\n",
-	} {
-		t.Run(name, func(t *testing.T) {
-			g := newSSHGuest(t)
-			g.sshd.Exec = func(_ string, _ bool, channel io.ReadWriter) int {
-				go func() { _, _ = io.Copy(io.Discard, channel) }()
-				_, _ = io.WriteString(channel, says)
-				return 0
-			}
-			outer := t.TempDir()
-			inner := filepath.Join(outer, "inner")
-			if err := os.Mkdir(inner, 0o700); err != nil {
-				t.Fatal(err)
-			}
-			got := g.run(t, "yes\n", "scp", "jdoe@vm/demo:f", inner)
-			expectFailure(t, got)
-			if strings.Contains(got.ErrOut, "\x1b") {
-				t.Errorf("a terminal would take this for a command: %q", got.ErrOut)
-			}
-			if found, _ := filepath.Glob(filepath.Join(outer, "*", "*")); len(found) > 0 {
-				t.Errorf("the guest wrote %v", found)
-			}
-			if found, _ := filepath.Glob(filepath.Join(outer, "*")); len(found) != 1 {
-				t.Errorf("the guest wrote %v", found)
+			if want := (virtctltest.Result{Code: 9, Out: strings.Join(tt.want, "\n") + "\n", ErrOut: tt.warning}); got != want {
+				t.Errorf("got  %+v\nwant %+v", got, want)
 			}
 		})
 	}

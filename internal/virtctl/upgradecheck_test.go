@@ -18,7 +18,7 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// upgradeCluster has two nodes and, in two namespaces, a guest that could be moved and two that could not.
+// upgradeCluster returns a cluster with two nodes and, in two namespaces, a guest that can be migrated and two that cannot.
 func upgradeCluster(t *testing.T, methods ...v1.WorkloadUpdateMethod) *virtctltest.Server {
 	t.Helper()
 	s := virtctltest.NewServer(t)
@@ -56,19 +56,19 @@ func TestUpgradeCheck(t *testing.T) {
 			"lab         old    node-1   false        Stays        DisksNotLiveMigratable   has a[31m GPU\n" +
 			"shop        db     node-1   false        Stays        DisksNotLiveMigratable   cannot migrate VMI: claim data is not shared\n" +
 			"                                                      NodeSelector             " + pinned + "\n" +
-			"\n2 of 3 guests that run could not be moved. 1 still have an older launcher from an earlier upgrade.\n",
+			"\n2 of 3 running guests cannot be migrated. 1 still have an older launcher from an earlier upgrade.\n",
 		"-n lab": "NAMESPACE   NAME   NODE     MIGRATABLE   ON-UPGRADE   REASON                   MESSAGE\n" +
 			"lab         old    node-1   false        Stays        DisksNotLiveMigratable   has a[31m GPU\n" +
-			"\n1 of 1 guests that run could not be moved.\n",
+			"\n1 of 1 running guests cannot be migrated.\n",
 		"-n lab -o wide": "NAMESPACE   NAME   NODE     MIGRATABLE   ON-UPGRADE   EVICTION   OUTDATED   LAUNCHER      REASON                   MESSAGE\n" +
 			"lab         old    node-1   false        Stays        None       false      launcher:v1   DisksNotLiveMigratable   has a[31m GPU; a drain of its node shuts it down\n" +
-			"\n1 of 1 guests that run could not be moved.\n",
+			"\n1 of 1 running guests cannot be migrated.\n",
 	} {
 		if diff := cmp.Diff(virtctltest.Result{Out: want, Code: 2}, run(flags, v1.WorkloadUpdateMethodLiveMigrate)); diff != "" {
 			t.Errorf("%q: (-want +got):\n%s", flags, diff)
 		}
 	}
-	if got := run("-n nothing"); got.Code != 0 || got.Out != "No guest runs.\n" {
+	if got := run("-n nothing"); got.Code != 0 || got.Out != "There are no running guests.\n" {
 		t.Errorf("an empty namespace: %+v", got)
 	}
 	if got := run("--all -n shop"); got.Code != 2 || !strings.Contains(got.Out, "true         Stays        -") || !strings.Contains(got.Out, "has no methods") {
@@ -94,7 +94,7 @@ func TestUpgradeCheck(t *testing.T) {
 	}
 }
 
-func TestUpgradeCheckWhenAllIsWell(t *testing.T) {
+func TestUpgradeCheckWithoutProblems(t *testing.T) {
 	s := virtctltest.NewServer(t)
 	kubevirt := &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt"}}
 	kubevirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods = []v1.WorkloadUpdateMethod{v1.WorkloadUpdateMethodLiveMigrate}
@@ -103,7 +103,7 @@ func TestUpgradeCheckWhenAllIsWell(t *testing.T) {
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2", Labels: map[string]string{
 			v1.NodeSchedulable: "true", corev1.LabelArchStable: "amd64", v1.SupportedMachineTypeLabel + "q35": "true",
 		}}})
-	if got := s.Run(virtctl.Execute, "adm", "upgrade-check"); got != (virtctltest.Result{Out: "All 1 guests that run could be moved.\n"}) {
+	if got := s.Run(virtctl.Execute, "adm", "upgrade-check"); got != (virtctltest.Result{Out: "All 1 running guests can be migrated.\n"}) {
 		t.Errorf("%+v", got)
 	}
 }

@@ -8,11 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/vireo-project/vireo/internal/version"
+	"github.com/vireo-project/vireo/internal/component/version"
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// versions is what version -o prints.
+// versions is the output of version -o.
 type versions struct {
 	Client version.Info  `json:"clientVersion"`
 	Server *version.Info `json:"serverVersion,omitempty"`
@@ -28,7 +28,7 @@ func versionCommand(c *cli.CLI) *cobra.Command {
 # Print the client and server versions for the current context:
 virtctl version
 
-# The client's alone, without asking a cluster:
+# Print the client version only, without a request to the cluster:
 virtctl version --client`),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -147,7 +147,7 @@ func TestVNCScreenshot(t *testing.T) {
 	}
 }
 
-// requireAssets skips a test that needs noVNC, where the build does not have it either.
+// requireAssets skips a test that needs noVNC if the build does not contain it.
 func requireAssets(t *testing.T) {
 	t.Helper()
 	if _, err := web.Assets(); err != nil {
@@ -191,11 +191,11 @@ func TestVNCWeb(t *testing.T) {
 	keep(page, "console")
 	const elsewhere = `performance.getEntriesByType("resource").map((r) => r.name).filter((n) => !n.startsWith(document.baseURI)).join()`
 	if got := page.Evaluate(elsewhere); got != "" {
-		t.Errorf("the page asked elsewhere: %s", got)
+		t.Errorf("the page sent requests to other hosts: %s", got)
 	}
 }
 
-// keep stores a picture of the page where VIREO_SCREENSHOTS says.
+// keep stores a picture of the page in the directory VIREO_SCREENSHOTS.
 func keep(page *virtctltest.Page, name string) {
 	if folder := os.Getenv("VIREO_SCREENSHOTS"); folder != "" {
 		page.Screenshot(filepath.Join(folder, name+".png"))
@@ -225,12 +225,12 @@ func TestVNCWebSaysWhy(t *testing.T) {
 	})
 	page := virtctltest.Open(t, firstLine(t, s, "vnc", "demo", "--web"))
 	page.Expect(`document.getElementById("status").textContent`, "can't access VMI demo: VMI is not running")
-	page.Expect(`document.getElementById("again").hidden`, "false")
+	page.Expect(`document.getElementById("reconnect").hidden`, "false")
 	page.Evaluate(`document.getElementById("tab-console").click()`)
 	page.Expect(`document.getElementById("status").textContent`, "another client took the console")
 }
 
-// What reaches the page's server from elsewhere gets nothing.
+// The page's server refuses requests of other sites and without the token.
 func TestVNCWebIsItsOwn(t *testing.T) {
 	requireAssets(t)
 	s := virtctltest.NewServer(t)

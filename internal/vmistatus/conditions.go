@@ -13,33 +13,29 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/conditions"
 )
 
-// FindCondition returns the condition of a type as it lies in the status, or nil.
+// FindCondition returns the condition of a type as an element of the status, or nil.
 func FindCondition(
 	status *v1.VirtualMachineInstanceStatus, kind v1.VirtualMachineInstanceConditionType,
 ) *v1.VirtualMachineInstanceCondition {
-	for i := range status.Conditions {
-		if status.Conditions[i].Type == kind {
-			return &status.Conditions[i]
-		}
-	}
-	return nil
+	return conditions.Find(status.Conditions, kind)
 }
 
-// IsConditionTrue says that there is a condition of the type and that it is True.
+// IsConditionTrue reports whether the status has the condition with status True.
 func IsConditionTrue(status *v1.VirtualMachineInstanceStatus, kind v1.VirtualMachineInstanceConditionType) bool {
-	condition := FindCondition(status, kind)
-	return condition != nil && condition.Status == corev1.ConditionTrue
+	return conditions.IsTrue(status.Conditions, kind)
 }
 
-// Lost says that nothing of the VMI's node answers, the kubelet neither. What the agent said last may be wrong by now.
+// Lost reports whether neither the agent nor the kubelet of the VMI's node responds, so that what the agent reported last
+// may be wrong.
 func Lost(status *v1.VirtualMachineInstanceStatus) bool {
 	silent := FindCondition(status, v1.VirtualMachineInstanceNodeUnresponsive)
 	return silent != nil && silent.Status == corev1.ConditionTrue && silent.Reason != v1.VirtualMachineInstanceReasonAgentSilent
 }
 
-// IsGoneOrLost says that there is no VMI of a name, or that it is Lost: migrations of it take no slot.
+// IsGoneOrLost reports whether there is no VMI of a name, or it is Lost: its migrations take no slot.
 func IsGoneOrLost(ctx context.Context, reader client.Reader, key client.ObjectKey) (bool, error) {
 	vmi := &v1.VirtualMachineInstance{}
 	if err := reader.Get(ctx, key, vmi); err != nil {
@@ -48,41 +44,22 @@ func IsGoneOrLost(ctx context.Context, reader client.Reader, key client.ObjectKe
 	return Lost(&vmi.Status), nil
 }
 
-// SetCondition puts a condition into the status and says whether that changed anything. The transition time is
-// now when the condition is new or turns its status, and stays when only reason or message differ. A condition
-// that is there already in the same words is left alone. The times of the argument are ignored.
+// SetCondition adds or replaces a condition and reports whether that changed the status. It sets the times itself: the
+// transition time is now if the condition is new or its status changes; otherwise the times stay.
 func SetCondition(
 	status *v1.VirtualMachineInstanceStatus, condition v1.VirtualMachineInstanceCondition, now metav1.Time,
 ) bool {
-	condition.LastProbeTime = metav1.Time{}
-	condition.LastTransitionTime = now
-	current := FindCondition(status, condition.Type)
-	if current == nil {
-		status.Conditions = append(status.Conditions, condition)
-		return true
-	}
-	if current.Status == condition.Status {
-		condition.LastProbeTime = current.LastProbeTime
-		condition.LastTransitionTime = current.LastTransitionTime
-	}
-	if *current == condition {
-		return false
-	}
-	*current = condition
-	return true
+	condition.LastProbeTime, condition.LastTransitionTime = metav1.Time{}, now
+	return conditions.Set(&status.Conditions, condition)
 }
 
-// RemoveCondition takes the condition of a type out of the status and says whether there was one.
+// RemoveCondition removes the condition of a type and reports whether the status had it.
 func RemoveCondition(status *v1.VirtualMachineInstanceStatus, kind v1.VirtualMachineInstanceConditionType) bool {
-	before := len(status.Conditions)
-	status.Conditions = slices.DeleteFunc(status.Conditions, func(c v1.VirtualMachineInstanceCondition) bool {
-		return c.Type == kind
-	})
-	return len(status.Conditions) != before
+	return conditions.Remove(&status.Conditions, kind)
 }
 
-// SetPhase moves the status to a phase, stamps the transition and says whether that changed anything. A phase that
-// was passed before keeps its first stamp.
+// SetPhase sets the phase, stamps it and reports whether that changed anything. A phase that the VMI was in before keeps its
+// first stamp.
 func SetPhase(
 	status *v1.VirtualMachineInstanceStatus, phase v1.VirtualMachineInstancePhase, at metav1.Time,
 ) bool {
@@ -91,8 +68,8 @@ func SetPhase(
 	return StampPhase(status, phase, at) || changed
 }
 
-// StampPhase notes when a phase was entered, without moving to it, and says whether it did. It serves the
-// phases that are passed without a write of their own.
+// StampPhase stamps a phase without setting it, and reports whether it was not stamped yet. It is for phases that were
+// passed without a write of their own.
 func StampPhase(
 	status *v1.VirtualMachineInstanceStatus, phase v1.VirtualMachineInstancePhase, at metav1.Time,
 ) bool {
@@ -106,15 +83,10 @@ func StampPhase(
 	return true
 }
 
-// HasPassed says that the VMI is or was in a phase.
+// HasPassed reports whether the VMI is or was in a phase.
 func HasPassed(status *v1.VirtualMachineInstanceStatus, phase v1.VirtualMachineInstancePhase) bool {
-	if status.Phase == phase {
-		return true
-	}
-	for _, stamp := range status.PhaseTransitionTimestamps {
-		if stamp.Phase == phase {
-			return true
-		}
-	}
-	return false
+	return status.Phase == phase ||
+		slices.ContainsFunc(status.PhaseTransitionTimestamps, func(t v1.VirtualMachineInstancePhaseTransitionTimestamp) bool {
+			return t.Phase == phase
+		})
 }

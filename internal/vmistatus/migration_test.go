@@ -17,12 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/migration"
+	"github.com/vireo-project/vireo/internal/migration/protocol"
 )
 
 var moment = metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 
-// migrating is a state of a migration that was handed to the agents.
+// migrating sets the state of a migration that the agents may start.
 func migrating(uid types.UID, changes ...func(*v1.VirtualMachineInstanceMigrationState)) func(*v1.VirtualMachineInstanceStatus) {
 	return func(s *v1.VirtualMachineInstanceStatus) {
 		s.NodeName = "old"
@@ -35,12 +35,12 @@ func migrating(uid types.UID, changes ...func(*v1.VirtualMachineInstanceMigratio
 
 func started(m *v1.VirtualMachineInstanceMigrationState)  { m.StartTimestamp = &moment }
 func failed(m *v1.VirtualMachineInstanceMigrationState)   { m.Failed, m.Completed = true, true }
-func arrived(m *v1.VirtualMachineInstanceMigrationState)  { Complete(m, moment) }
+func complete(m *v1.VirtualMachineInstanceMigrationState) { Complete(m, moment) }
 func owned(s *v1.VirtualMachineInstanceStatus)            { s.NodeName = "new" }
 func aborted(m *v1.VirtualMachineInstanceMigrationState)  { m.AbortRequested = true }
 func prepared(m *v1.VirtualMachineInstanceMigrationState) { m.TargetNodeAddress = "10.0.0.2" }
 
-func TestEveryMigrationFieldThatChangesIsOne(t *testing.T) {
+func TestMigrationOwnersAreFields(t *testing.T) {
 	state := reflect.TypeFor[v1.VirtualMachineInstanceMigrationState]()
 	names := map[string]bool{}
 	for i := range state.NumField() {
@@ -48,12 +48,12 @@ func TestEveryMigrationFieldThatChangesIsOne(t *testing.T) {
 	}
 	for name := range migrationOwners {
 		if !names[name] {
-			t.Errorf("migrationOwners has %q, which is no field of the state", name)
+			t.Errorf("migrationOwners has %q, which is not a field of the state", name)
 		}
 	}
-	for name := range forGood {
+	for name := range immutable {
 		if migrationOwners[name] == "" {
-			t.Errorf("%q has no writer and stays for good", name)
+			t.Errorf("%q is immutable and has no writer", name)
 		}
 	}
 }
@@ -68,35 +68,35 @@ func TestCheckMigration(t *testing.T) {
 	}{
 		{"a first migration", Controller, status(v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.NodeName = "old" }),
 			status(v1.Running, migrating("a")), []string{"migrationState"}, ""},
-		{"it is to end", Controller, status(v1.Running, migrating("a")), status(v1.Running, migrating("a", aborted)),
+		{"an abort is requested", Controller, status(v1.Running, migrating("a")), status(v1.Running, migrating("a", aborted)),
 			[]string{"migrationState.abortRequested"}, ""},
-		{"another after one that failed", Controller, status(v1.Running, migrating("a", failed)), status(v1.Running, migrating("b")),
+		{"another one after a failure", Controller, status(v1.Running, migrating("a", failed)), status(v1.Running, migrating("b")),
 			[]string{"migrationState"}, ""},
-		{"another before the end of the first", Controller, status(v1.Running, migrating("a")), status(v1.Running, migrating("b")), nil,
+		{"another one before the end of the first", Controller, status(v1.Running, migrating("a")), status(v1.Running, migrating("b")), nil,
 			"has not ended"},
-		{"an agent begins one", MigrationSource, status(v1.Running, migrating("a", failed)), status(v1.Running, migrating("b")), nil,
+		{"an agent starts another one", MigrationSource, status(v1.Running, migrating("a", failed)), status(v1.Running, migrating("b")), nil,
 			"of another migration"},
-		{"the controller goes to another node", Controller, status(v1.Running, migrating("a")),
+		{"the controller changes the target", Controller, status(v1.Running, migrating("a")),
 			status(v1.Running, migrating("a", func(m *v1.VirtualMachineInstanceMigrationState) { m.TargetNode = "third" })), nil,
 			"targetNode is written once"},
 		{"the source starts", MigrationSource, status(v1.Running, migrating("a")), status(v1.Running, migrating("a", started)),
 			[]string{"migrationState.startTimestamp"}, ""},
 		{"the source starts again", MigrationSource, status(v1.Running, migrating("a", started)), status(v1.Running, migrating("a")), nil,
 			"startTimestamp was set"},
-		{"the source takes a failure back", MigrationSource, status(v1.Running, migrating("a", failed)), status(v1.Running, migrating("a")), nil,
+		{"the source reverts a failure", MigrationSource, status(v1.Running, migrating("a", failed)), status(v1.Running, migrating("a")), nil,
 			"was set and stays"},
 		{"the target is ready", MigrationTarget, status(v1.Running, migrating("a")), status(v1.Running, migrating("a", prepared)),
 			[]string{"migrationState.targetNodeAddress"}, ""},
 		{"the target fails", MigrationTarget, status(v1.Running, migrating("a")), status(v1.Running, migrating("a", failed)), nil,
 			"completed belongs to virt-handler of the migration's source"},
 		{"the target completes what it owns", MigrationTarget, status(v1.Running, migrating("a", started), owned),
-			status(v1.Running, migrating("a", started, arrived), owned),
+			status(v1.Running, migrating("a", started, complete), owned),
 			[]string{"migrationState.endTimestamp", "migrationState.targetNodeDomainReadyTimestamp", "migrationState.targetNodeDomainDetected", "migrationState.completed"}, ""},
-		{"the source completes what it has given away", MigrationSource, status(v1.Running, migrating("a", started), owned),
+		{"the source completes a migration whose target owns the guest", MigrationSource, status(v1.Running, migrating("a", started), owned),
 			status(v1.Running, migrating("a", started, failed), owned), nil, "completed belongs to virt-handler of the migration's target"},
 		{"the target writes what the source's agent owns", MigrationTarget, status(v1.Running, migrating("a")),
 			status(v1.Running, migrating("a"), withCondition(v1.VirtualMachineInstanceReady)), nil, "status.conditions[Ready]"},
-		{"the target takes the guest by itself", MigrationTarget, status(v1.Running, migrating("a")),
+		{"the target makes itself the owner", MigrationTarget, status(v1.Running, migrating("a")),
 			status(v1.Running, migrating("a"), func(s *v1.VirtualMachineInstanceStatus) { s.NodeName = "new" }), nil, "status.nodeName"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -122,18 +122,18 @@ func TestMigrationRecord(t *testing.T) {
 		t.Error("a record without a migration")
 	}
 	record, ok := MigrationRecord(status(v1.Running, migrating("a", started, aborted, failed)))
-	if want := (migration.Record{Started: true, Abort: true, Failed: true}); !ok || record != want {
+	if want := (protocol.Record{Started: true, Abort: true, Failed: true}); !ok || record != want {
 		t.Errorf("got %+v", record)
 	}
 	moved := status(v1.Succeeded, migrating("a"))
 	moved.NodeName = "new"
 	record, _ = MigrationRecord(moved)
-	if want := (migration.Record{Owner: migration.Target, Final: true}); record != want {
+	if want := (protocol.Record{Owner: protocol.Target, Final: true}); record != want {
 		t.Errorf("got %+v", record)
 	}
 }
 
-func TestHandOver(t *testing.T) {
+func TestTransferOwnership(t *testing.T) {
 	ctx := context.Background()
 	c, patches := server()
 	vmi := func(version string, s *v1.VirtualMachineInstanceStatus) *v1.VirtualMachineInstance {
@@ -145,14 +145,14 @@ func TestHandOver(t *testing.T) {
 		"no migration": status(v1.Running), "failed": status(v1.Running, migrating("a", failed)), "final": status(v1.Failed, migrating("a")),
 		"neither's": status(v1.Running, migrating("a"), func(s *v1.VirtualMachineInstanceStatus) { s.NodeName = "third" }),
 	} {
-		if err := HandOver(ctx, c, vmi("1", s)); !errors.Is(err, ErrNotMigrating) || len(*patches) != 0 {
+		if err := TransferOwnership(ctx, c, vmi("1", s)); !errors.Is(err, ErrNotMigrating) || len(*patches) != 0 {
 			t.Errorf("%s: got %v after %d requests", name, err, len(*patches))
 		}
 	}
 
 	evacuated := status(v1.Running, migrating("a", started), func(s *v1.VirtualMachineInstanceStatus) { s.EvacuationNodeName = "old" })
 	first, second := vmi("1", evacuated), vmi("1", evacuated)
-	if err := HandOver(ctx, c, first); err != nil {
+	if err := TransferOwnership(ctx, c, first); err != nil {
 		t.Fatal(err)
 	}
 	want := []map[string]any{{
@@ -165,18 +165,17 @@ func TestHandOver(t *testing.T) {
 		t.Error(diff)
 	}
 	if first.ResourceVersion != "2" || first.Status.NodeName != "new" {
-		t.Errorf("what the API server answered is not there: %s on %s", first.ResourceVersion, first.Status.NodeName)
+		t.Errorf("the VMI is not that of the response: version %s on %s", first.ResourceVersion, first.Status.NodeName)
 	}
-	if err := HandOver(ctx, c, first); err != nil || len(*patches) != 1 {
-		t.Errorf("the owner was written again: %v", err)
+	if err := TransferOwnership(ctx, c, first); err != nil || len(*patches) != 1 {
+		t.Errorf("ownership was transferred twice: %v", err)
 	}
-	if err := HandOver(ctx, c, second); !apierrors.IsConflict(err) || second.Status.NodeName != "old" {
+	if err := TransferOwnership(ctx, c, second); !apierrors.IsConflict(err) || second.Status.NodeName != "old" {
 		t.Errorf("the second of two: got %v", err)
 	}
 }
 
-// Whoever sees a migration completed sees since when the guest runs at the target.
-func TestClaimSaysAllAtOnce(t *testing.T) {
+func TestClaimIsOneWrite(t *testing.T) {
 	c, patches := server()
 	vmi := &v1.VirtualMachineInstance{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm", ResourceVersion: "1"}, Status: *status(v1.Running, migrating("a", started)),
@@ -197,9 +196,8 @@ func TestClaimSaysAllAtOnce(t *testing.T) {
 	if diff := cmp.Diff(want, *patches); diff != "" {
 		t.Error(diff)
 	}
-	// Said once.
 	Complete(vmi.Status.MigrationState, metav1.NewTime(moment.Add(time.Hour)))
 	if m := vmi.Status.MigrationState; !m.EndTimestamp.Equal(&moment) || !m.TargetNodeDomainReadyTimestamp.Equal(&moment) {
-		t.Errorf("said again: %+v", m)
+		t.Errorf("recorded twice: %+v", m)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-func TestMachineOf(t *testing.T) {
+func TestVMOf(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*metav1.OwnerReference)
 		is     bool
@@ -29,7 +29,7 @@ func TestMachineOf(t *testing.T) {
 		owner := metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)
 		tc.change(owner)
 		vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: "vm", OwnerReferences: []metav1.OwnerReference{*owner}}}
-		if got := vmistatus.MachineOf(vmi); (got != nil) != tc.is || tc.is && got.UID != "a" {
+		if got := vmistatus.VMOf(vmi); (got != nil) != tc.is || tc.is && got.UID != "a" {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -10,33 +10,33 @@ import (
 // Writer is a process that writes the status of VMIs.
 type Writer string
 
-// The writers. The agents of a migration's two nodes are writers of their own: they share one field, and the one of the
-// target's node writes nothing else until it owns the guest.
+// The writers. The agents of a migration's two nodes are writers of their own: they share status.migrationState, and the
+// target's agent writes nothing else until it owns the guest.
 const (
 	// Controller is virt-controller.
 	Controller Writer = "virt-controller"
 	// Handler is virt-handler, the agent of the guest's node.
 	Handler Writer = "virt-handler"
-	// MigrationSource is the agent of the node that a guest leaves.
+	// MigrationSource is the agent of the migration's source node.
 	MigrationSource Writer = "virt-handler of the migration's source"
-	// MigrationTarget is the agent of the node that a guest goes to.
+	// MigrationTarget is the agent of the migration's target node.
 	MigrationTarget Writer = "virt-handler of the migration's target"
 )
 
-// Stage is the part of a VMI's life that decides who owns the fields that change hands.
+// Stage is the part of a VMI's life on which the writer of some fields depends.
 type Stage int
 
 // The stages, in the order in which a VMI passes them.
 const (
-	// Preparing lasts until the hand-over: there is no launcher Pod yet, or it does not run.
+	// Preparing lasts until the launcher Pod is assigned: there is no Pod yet, or it does not run.
 	Preparing Stage = iota
-	// Live lasts from the hand-over until the controller has written a final phase.
+	// Live lasts from the assignment until virt-controller has written a final phase.
 	Live
-	// Ended begins with the final phase.
+	// Ended starts with the final phase.
 	Ended
 )
 
-// StageOf returns the stage that a phase belongs to. Unknown is Live: not being able to reach a guest ends nothing.
+// StageOf returns the stage of a phase. Unknown is Live: a guest whose state is unknown has not ended.
 func StageOf(phase v1.VirtualMachineInstancePhase) Stage {
 	switch phase {
 	case v1.VmPhaseUnset, v1.Pending, v1.Scheduling, v1.WaitingForSync:
@@ -48,13 +48,13 @@ func StageOf(phase v1.VirtualMachineInstancePhase) Stage {
 	}
 }
 
-// InCharge returns the writer that owns the phase of a VMI as it stands. The controller has one right beyond it:
-// to end a Live VMI whose launcher Pod is finished or gone.
+// InCharge returns the writer of the phase of a VMI. virt-controller has one more right: to end a Live VMI whose launcher
+// Pod is finished or gone.
 func InCharge(status *v1.VirtualMachineInstanceStatus) Writer {
 	return fieldOwners["phase"].at(StageOf(status.Phase))
 }
 
-// owners says who writes a field in each stage.
+// owners are the writers of a field in each stage.
 type owners struct {
 	preparing, live, ended Writer
 }
@@ -71,24 +71,24 @@ func (o owners) at(stage Stage) Writer {
 }
 
 var (
-	// always the controller: facts about the Pod and the orders that users gave.
+	// byController is for facts about the Pod, claims and requests of users.
 	byController = owners{Controller, Controller, Controller}
-	// always the agent: what only the hypervisor or the guest can tell.
+	// byHandler is for what only the hypervisor or the guest know.
 	byHandler = owners{Handler, Handler, Handler}
-	// the controller, except while a guest may run.
-	changesHands = owners{Controller, Handler, Controller}
+	// byHandlerWhileLive is for what the agent knows better while a guest may run.
+	byHandlerWhileLive = owners{Controller, Handler, Controller}
 )
 
 // fieldOwners is the table of writers by the JSON name of the status field. Conditions are in conditionOwners.
 var fieldOwners = map[string]owners{
-	// The controller leads a VMI to the hand-over and ends it; the agent moves it between the phases of a live guest.
-	"phase": changesHands,
-	// A stamp is written together with its phase.
-	"phaseTransitionTimestamps": changesHands,
-	// Why the VMI waits or why it ended. The agent explains itself in conditions.
+	// virt-controller sets the phases up to Scheduled and the final ones, the agent those of a running guest.
+	"phase": byHandlerWhileLive,
+	// Stamps are written together with their phase.
+	"phaseTransitionTimestamps": byHandlerWhileLive,
+	// The reason why the VMI waits or ended. The agent sets conditions instead.
 	"reason": byController,
-	// Targets, sizes and phases come from the running domain. Claims are in claimOwners.
-	"volumeStatus": changesHands,
+	// Targets, sizes and phases are read from the running domain. Claims are in claimOwners.
+	"volumeStatus": byHandlerWhileLive,
 
 	"nodeName":                      byController,
 	"activePods":                    byController,
@@ -114,8 +114,8 @@ var fieldOwners = map[string]owners{
 	"selinuxContext":     byHandler,
 }
 
-// conditionsField, migrationField and volumesField are the fields with a writer for each of their parts: conditionOwners,
-// migrationOwners and claimOwners say which.
+// conditionsField, migrationField and volumesField are the fields whose parts have different writers: see conditionOwners,
+// migrationOwners and claimOwners.
 const (
 	conditionsField = "conditions"
 	migrationField  = "migrationState"
@@ -123,16 +123,17 @@ const (
 	claimsField     = "volumeStatus.persistentVolumeClaimInfo"
 )
 
-// claimOwners write what a volume's status says about its claim: only the controller reads claims, which grow while a guest runs.
+// claimOwners are the writers of what a volume's status has about its claim. Only virt-controller reads claims, which can
+// grow while a guest runs.
 var claimOwners = byController
 
 // conditionOwners is the table of writers by condition type.
 var conditionOwners = map[v1.VirtualMachineInstanceConditionType]owners{
-	// Before the hand-over the Pod tells whether the VMI is ready, then the guest does, then nothing can be ready. While the node
-	// is lost, nothing can be said: ownersOf has that.
-	v1.VirtualMachineInstanceReady: changesHands,
-	// False while the writer in charge cannot do what the spec asks for.
-	v1.VirtualMachineInstanceSynchronized: changesHands,
+	// Readiness follows from the Pod before it is assigned, then from the guest, and is False at the end. See ownersOf for a
+	// lost node.
+	v1.VirtualMachineInstanceReady: byHandlerWhileLive,
+	// False while the writer cannot do what the spec demands.
+	v1.VirtualMachineInstanceSynchronized: byHandlerWhileLive,
 
 	v1.VirtualMachineInstancePodScheduled:                      byController,
 	v1.VirtualMachineInstanceProvisioning:                      byController,

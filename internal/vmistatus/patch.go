@@ -16,16 +16,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
-// ErrNotOwner is wrapped by the error that Patch returns for a change of a field that belongs to the other writer,
-// or to nobody. It is a programming error: retrying does not help.
+// ErrNotOwner is wrapped by the error that Patch returns for a change of a field that has another writer, or none. It is a
+// programming error: a retry does not help.
 var ErrNotOwner = errors.New("status field belongs to another writer")
 
-// Patch writes the difference between two versions of one VMI's status and says whether there was one. Without a
-// difference it sends nothing. It sends a JSON merge patch of /status that holds only if the VMI is still the one
-// in before; a conflict comes back as it is, and the caller starts over from what the API server has now. When the
-// patch succeeds, after has the status and the resource version that the API server answered.
+// Patch writes the difference between two versions of one VMI's status and reports whether there was one. Without a
+// difference it sends nothing. It sends a JSON merge patch of /status with the resource version of before as the
+// precondition, and returns a conflict unchanged: the caller then reconciles what the API server has. After success, after
+// has the status and the resource version of the response.
 func Patch(
 	ctx context.Context, c client.Client, w Writer, before, after *v1.VirtualMachineInstance,
 ) (changed bool, err error) {
@@ -43,13 +44,12 @@ func Patch(
 	return true, nil
 }
 
-// swap is the compare-and-swap that all writes go through.
+// swap is the compare-and-swap with which every write is done.
 func swap(ctx context.Context, c client.Client, before, after *v1.VirtualMachineInstance) error {
-	// Only the status travels, whatever else the caller changed in memory.
+	// Only the status is sent, whatever else the caller changed in memory.
 	from, to := statusOnly(before), statusOnly(before)
 	to.Status = *after.Status.DeepCopy()
-	lock := client.MergeFromWithOptions(from, client.MergeFromWithOptimisticLock{})
-	if err := c.Status().Patch(ctx, to, lock); err != nil {
+	if err := c.Status().Patch(ctx, to, optimistic.MergeFrom(from)); err != nil {
 		return err
 	}
 	after.ResourceVersion = to.ResourceVersion
@@ -67,8 +67,8 @@ func statusOnly(vmi *v1.VirtualMachineInstance) *v1.VirtualMachineInstance {
 	}
 }
 
-// Check returns the fields in which two statuses differ, conditions as conditions[Type], or an error that names
-// the first one that the writer must not change.
+// Check returns the fields in which two statuses differ, conditions as conditions[Type], or an error that names the first
+// field that the writer must not change.
 func Check(w Writer, before, after *v1.VirtualMachineInstanceStatus) ([]string, error) {
 	stage := stageOfChange(before, after)
 	var changed []string
@@ -101,8 +101,8 @@ func Check(w Writer, before, after *v1.VirtualMachineInstanceStatus) ([]string, 
 	return slices.Concat(changed, volumes, conditions, migrated), nil
 }
 
-// stageOfChange is the stage whose owners a change must obey. Ending a VMI is the controller's, whatever the VMI was
-// before, and so is everything that goes with the end.
+// stageOfChange is the stage whose writers may make a change. virt-controller may end a VMI in any stage, and change
+// everything that belongs to the end.
 func stageOfChange(before, after *v1.VirtualMachineInstanceStatus) Stage {
 	if StageOf(after.Phase) == Ended {
 		return Ended
@@ -138,7 +138,7 @@ func checkConditions(
 	return changed, nil
 }
 
-// ownersOf is who writes a condition. Whether a VMI is ready is the controller's to say as long as its node is Lost.
+// ownersOf returns the writers of a condition. Only virt-controller writes Ready while the node is Lost.
 func ownersOf(kind v1.VirtualMachineInstanceConditionType, before, after *v1.VirtualMachineInstanceStatus) owners {
 	if kind == v1.VirtualMachineInstanceReady && (Lost(before) || Lost(after)) {
 		return byController
@@ -158,7 +158,7 @@ func mayWrite(w Writer, stage Stage, field string, o owners) error {
 	}
 }
 
-// jsonName is the name under which a struct field travels.
+// jsonName is the name of a struct field in JSON.
 func jsonName(field reflect.StructField) string {
 	name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 	return name

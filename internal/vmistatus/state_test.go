@@ -38,16 +38,16 @@ func TestStateClaims(t *testing.T) {
 		status     status
 		keep, drop string
 	}{
-		"no migration":                           {status{Phase: v1.Running}, "", ""},
-		"nobody can know yet":                    {moving(), "", ""},
-		"a guest that is copied":                 {moving(started), "", ""},
-		"a guest that has arrived":               {moving(started, owned), "new", "old"},
-		"one that has ended since":               {moving(started, owned, ended), "new", "old"},
-		"a migration that has failed":            {moving(started, failed), "old", "new"},
-		"a guest that ended where it was":        {moving(started, ended), "old", "new"},
-		"a guest that had left, and was lost":    {moving(started, lost), "new", "old"},
-		"one claim for both, and it has arrived": {moving(shared, owned), "", ""},
-		"no state at all":                        {moving(none, owned), "", ""},
+		"no migration":                  {status{Phase: v1.Running}, "", ""},
+		"not started":                   {moving(), "", ""},
+		"in transfer":                   {moving(started), "", ""},
+		"owned by the target":           {moving(started, owned), "new", "old"},
+		"owned by the target and ended": {moving(started, owned, ended), "new", "old"},
+		"failed":                        {moving(started, failed), "old", "new"},
+		"ended on the source":           {moving(started, ended), "old", "new"},
+		"lost in migration":             {moving(started, lost), "new", "old"},
+		"one claim for both":            {moving(shared, owned), "", ""},
+		"no state":                      {moving(none, owned), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if keep, drop := StateClaims(&tc.status); keep != tc.keep || drop != tc.drop {

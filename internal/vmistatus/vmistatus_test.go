@@ -117,9 +117,9 @@ func TestCheck(t *testing.T) {
 			func(s *v1.VirtualMachineInstanceStatus) { s.Interfaces = []v1.VirtualMachineInstanceNetworkInterface{} }), nil, ""},
 		{"conditions in another order are the same", Handler, status(v1.Running, ready, paused),
 			status(v1.Running, paused, ready), nil, ""},
-		{"hand-over", Controller, status(v1.Pending), status(v1.Scheduled, onNode, withVolume, ready),
+		{"assignment", Controller, status(v1.Pending), status(v1.Scheduled, onNode, withVolume, ready),
 			[]string{"nodeName", "phase", "volumeStatus", "conditions[Ready]"}, ""},
-		{"the agent must not hand itself a VMI", Handler, status(v1.Scheduling), status(v1.Running), nil, "status.phase"},
+		{"the agent must not assign itself a VMI", Handler, status(v1.Scheduling), status(v1.Running), nil, "status.phase"},
 		{"the agent starts the guest", Handler, status(v1.Scheduled), status(v1.Running, withMAC, ready, withVolume),
 			[]string{"phase", "interfaces", "volumeStatus", "conditions[Ready]"}, ""},
 		{"the controller must not start the guest", Controller, status(v1.Scheduled), status(v1.Running), nil, "status.phase"},
@@ -127,7 +127,7 @@ func TestCheck(t *testing.T) {
 			status(v1.Running), nil, "status.conditions[Ready]"},
 		{"the controller must not touch interfaces", Controller, status(v1.Pending), status(v1.Pending, withMAC), nil,
 			"status.interfaces"},
-		{"the controller says that a live guest's claim has grown", Controller, status(v1.Running, withClaim("1Gi")), status(v1.Running, withClaim("2Gi")),
+		{"the controller reports the size of a live guest's claim", Controller, status(v1.Running, withClaim("1Gi")), status(v1.Running, withClaim("2Gi")),
 			[]string{"volumeStatus.persistentVolumeClaimInfo"}, ""},
 		{"the controller must not touch a live guest's volumes", Controller, status(v1.Running), status(v1.Running, withVolume), nil, "status.volumeStatus "},
 		{"the agent must not describe claims", Handler, status(v1.Running, withClaim("1Gi")), status(v1.Running, withClaim("2Gi")), nil,
@@ -138,15 +138,15 @@ func TestCheck(t *testing.T) {
 		{"the agent must not end the VMI", Handler, status(v1.Running), status(v1.Failed), nil, "status.phase"},
 		{"the controller ends the VMI", Controller, status(v1.Running, ready), status(v1.Failed),
 			[]string{"phase", "conditions[Ready]"}, ""},
-		{"the agent is late", Handler, status(v1.Failed), status(v1.Failed, ready), nil, "status.conditions[Ready]"},
-		{"the agent may not know", Handler, status(v1.Running), status(v1.Unknown), []string{"phase"}, ""},
-		{"the controller ends a VMI that nobody knows", Controller, status(v1.Unknown), status(v1.Failed),
+		{"the agent must not write to an ended VMI", Handler, status(v1.Failed), status(v1.Failed, ready), nil, "status.conditions[Ready]"},
+		{"the agent sets Unknown", Handler, status(v1.Running), status(v1.Unknown), []string{"phase"}, ""},
+		{"the controller ends a VMI whose state is unknown", Controller, status(v1.Unknown), status(v1.Failed),
 			[]string{"phase"}, ""},
-		{"the controller says that nobody knows whether a guest on a lost node is ready", Controller, status(v1.Running, ready),
+		{"the controller writes the readiness of a guest on a lost node", Controller, status(v1.Running, ready),
 			status(v1.Running, lost), []string{"conditions[NodeUnresponsive]", "conditions[Ready]"}, ""},
-		{"the agent waits until its node counts as found", Handler, status(v1.Running, lost), status(v1.Running, lost, ready), nil,
+		{"the agent must not write the readiness while its node is lost", Handler, status(v1.Running, lost), status(v1.Running, lost, ready), nil,
 			"status.conditions[Ready]"},
-		{"the agent of a node that was lost is in charge again", Handler, status(v1.Running), status(v1.Running, ready),
+		{"the agent writes the readiness once its node is back", Handler, status(v1.Running), status(v1.Running, ready),
 			[]string{"conditions[Ready]"}, ""},
 		{"a condition without a writer", Controller, status(v1.Pending), status(v1.Pending, withCondition("Nonsense")), nil,
 			"status.conditions[Nonsense] has no writer"},
@@ -169,12 +169,12 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// server answers status patches like an API server that has the VMI at resource version 1, and records them.
+// server responds to status patches like an API server that has the VMI at resource version 1, and records them.
 // (The fake client cannot track managed fields of a type with a uint64.)
 func server() (client.Client, *[]map[string]any) {
 	version := 1
 	var patches []map[string]any
-	answer := func(_ context.Context, _ client.Client, _ string, obj client.Object, patch client.Patch,
+	respond := func(_ context.Context, _ client.Client, _ string, obj client.Object, patch client.Patch,
 		_ ...client.SubResourcePatchOption,
 	) error {
 		data, err := patch.Data(obj)
@@ -194,7 +194,7 @@ func server() (client.Client, *[]map[string]any) {
 		obj.SetResourceVersion(strconv.Itoa(version))
 		return nil
 	}
-	c := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{SubResourcePatch: answer})
+	c := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{SubResourcePatch: respond})
 	return c, &patches
 }
 
@@ -206,7 +206,7 @@ func TestPatch(t *testing.T) {
 		Status:     v1.VirtualMachineInstanceStatus{Phase: v1.Pending},
 	}
 	after := before.DeepCopy()
-	after.Labels = map[string]string{"must": "not travel"}
+	after.Labels = map[string]string{"must": "not-be-sent"}
 
 	if changed, err := Patch(ctx, c, Controller, &before, after); changed || err != nil || len(*patches) != 0 {
 		t.Fatalf("without a difference: changed %v, err %v, %d requests", changed, err, len(*patches))
@@ -275,7 +275,7 @@ func TestSetCondition(t *testing.T) {
 		t.Error("IsConditionTrue is wrong")
 	}
 	if !RemoveCondition(s, v1.VirtualMachineInstanceReady) || RemoveCondition(s, v1.VirtualMachineInstanceReady) {
-		t.Error("RemoveCondition does not tell whether there was one")
+		t.Error("RemoveCondition does not report whether there was one")
 	}
 }
 
@@ -287,7 +287,7 @@ func TestPhaseStamps(t *testing.T) {
 		t.Error("a phase is stamped once")
 	}
 	if !SetPhase(s, v1.Scheduled, later) || SetPhase(s, v1.Scheduled, later) {
-		t.Error("SetPhase tells whether something changed")
+		t.Error("SetPhase reports whether something changed")
 	}
 	want := []v1.VirtualMachineInstancePhaseTransitionTimestamp{
 		{Phase: v1.Pending, PhaseTransitionTimestamp: first},

@@ -10,26 +10,26 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// A guest moves to other claims while it runs in these steps, each of which is one write:
+// Volumes migrate to other claims while their guest runs in these steps, each of which is one write:
 //
-//  1. status.migratedVolumes says from which claims to which,
-//  2. spec.volumes names the new ones,
-//  3. a migration copies the disks, and HandOver empties status.migratedVolumes together with the change of the owner.
+//  1. status.migratedVolumes names the claims from which and to which they migrate,
+//  2. spec.volumes names the new claims,
+//  3. a migration transfers the disks, and TransferOwnership or Claim empties status.migratedVolumes as it changes the owner.
 //
-// So as long as the list is not empty the guest uses the claims that it comes from, whatever the spec says. A change that is
-// taken back goes the same way: first the spec, then the list, and neither while a migration is on its way.
+// So as long as the list is not empty the guest uses the old claims, whatever the spec has. A change is reverted in the same
+// order: first the spec, then the list, and neither during a migration.
 
-// IsBlock says that a claim is a block device and not a file system.
+// IsBlock reports whether a claim is a block device and not a file system.
 func IsBlock(claim *v1.PersistentVolumeClaimInfo) bool {
 	return claim != nil && claim.VolumeMode != nil && *claim.VolumeMode == corev1.PersistentVolumeBlock
 }
 
-// MovesVolumes says that the guest is to move to other claims and has not done so.
+// MovesVolumes reports whether volumes of the guest are to migrate to other claims and have not done so.
 func MovesVolumes(status *v1.VirtualMachineInstanceStatus) bool {
 	return len(status.MigratedVolumes) > 0
 }
 
-// Migrated is how a volume moves, or nil if it does not.
+// Migrated returns how a volume is to migrate, or nil if it is not.
 func Migrated(status *v1.VirtualMachineInstanceStatus, volume string) *v1.StorageMigratedVolumeInfo {
 	for i := range status.MigratedVolumes {
 		if status.MigratedVolumes[i].VolumeName == volume {
@@ -39,8 +39,8 @@ func Migrated(status *v1.VirtualMachineInstanceStatus, volume string) *v1.Storag
 	return nil
 }
 
-// NamesDestinations says that the spec names the claim that each volume moves to, if any does. In between two writes it does not,
-// and a Pod of that spec would not be the one that the guest goes to.
+// NamesDestinations reports whether the spec names the new claim of each volume that is to migrate. Between the first two
+// steps it does not, and the target's Pod would be rendered with the old claims.
 func NamesDestinations(vmi *v1.VirtualMachineInstance) bool {
 	named := 0
 	for i := range vmi.Spec.Volumes {
@@ -57,8 +57,8 @@ func NamesDestinations(vmi *v1.VirtualMachineInstance) bool {
 	return named == len(vmi.Status.MigratedVolumes)
 }
 
-// Migratability is the condition that says whether the guest can move, or nil if nothing is known: LiveMigratable, or
-// StorageLiveMigratable while its volumes are to move along.
+// Migratability returns the condition that says whether the guest can migrate, or nil if that is not known: LiveMigratable,
+// or StorageLiveMigratable while its volumes are to migrate.
 func Migratability(status *v1.VirtualMachineInstanceStatus) *v1.VirtualMachineInstanceCondition {
 	if MovesVolumes(status) {
 		return FindCondition(status, v1.VirtualMachineInstanceIsStorageLiveMigratable)
@@ -66,7 +66,7 @@ func Migratability(status *v1.VirtualMachineInstanceStatus) *v1.VirtualMachineIn
 	return FindCondition(status, v1.VirtualMachineInstanceIsMigratable)
 }
 
-// settleVolumes notes that the guest uses the claims that its volumes were to move to.
+// settleVolumes records that the guest uses the new claims of its volumes.
 func settleVolumes(status *v1.VirtualMachineInstanceStatus) {
 	if !MovesVolumes(status) {
 		return
@@ -80,7 +80,7 @@ func settleVolumes(status *v1.VirtualMachineInstanceStatus) {
 	RemoveCondition(status, v1.VirtualMachineInstanceVolumesChange)
 }
 
-// checkVolumes judges a change of the list of volumes: what is said about their claims has a writer of its own.
+// checkVolumes checks a change of the list of volumes, in which the claims have a writer of their own.
 func checkVolumes(w Writer, stage Stage, before, after []v1.VolumeStatus) ([]string, error) {
 	var changed []string
 	for _, part := range []struct {
@@ -108,7 +108,7 @@ func withoutClaims(list []v1.VolumeStatus) []v1.VolumeStatus {
 	return out
 }
 
-// onlyClaims are the volumes with a claim, in the order of the list.
+// onlyClaims returns the volumes with a claim, in the order of the list.
 func onlyClaims(list []v1.VolumeStatus) []v1.VolumeStatus {
 	var out []v1.VolumeStatus
 	for i := range list {

@@ -13,17 +13,17 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/vireo-project/vireo/internal/subresource"
+	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 )
 
-// Accounts of the components that run beside virt-controller.
+// Service accounts of virt-api and virt-handler.
 const (
 	apiAccount   = "system:serviceaccount:kubevirt:kubevirt-apiserver"
 	agentAccount = "system:serviceaccount:kubevirt:kubevirt-handler"
 )
 
-// TestComponentsMayDoLittle asks for what somebody with a stolen token would like to do.
-func TestComponentsMayDoLittle(t *testing.T) {
+// TestRightsOfComponents checks requests that an attacker with a stolen token would send.
+func TestRightsOfComponents(t *testing.T) {
 	for _, file := range []string{"virt-api.yaml", "virt-handler.yaml"} {
 		if err := create(t.Context(), filepath.Join("rbac", file)); err != nil {
 			t.Fatal(err)
@@ -71,8 +71,8 @@ func TestComponentsMayDoLittle(t *testing.T) {
 	}
 }
 
-// someRequest is in order, for the sake of the API server's own validation; its key is gone.
-const someRequest = `-----BEGIN CERTIFICATE REQUEST-----
+// csrPEM is a valid request, since the API server validates it. Its private key was not kept.
+const csrPEM = `-----BEGIN CERTIFICATE REQUEST-----
 MIHJMHICAQAwEDEOMAwGA1UEAwwFYWRtaW4wWTATBgcqhkjOPQIBBggqhkjOPQMB
 BwNCAAToHbl6FU+jGG1h7BPF5ITGUf8Pb7+zkaVMRjXM0E05JfZSKDlF+YYX/AQq
 GvYo7RV6vI/kJrdbCC/DHNJ6z+c8oAAwCgYIKoZIzj0EAwIDRwAwRAIgMuAB9Uor
@@ -81,48 +81,48 @@ P2ox2yIk9VQToeKH
 -----END CERTIFICATE REQUEST-----
 `
 
-// TestComponentsAskOurSignersOnly lets RBAC through, behind which the policy stands.
-func TestComponentsAskOurSignersOnly(t *testing.T) {
+// TestSignersOfComponents checks the policy for CertificateSigningRequests, as users whom RBAC allows everything.
+func TestSignersOfComponents(t *testing.T) {
 	if err := create(t.Context(), filepath.Join("admission", "certificate-requests.yaml")); err != nil {
 		t.Fatal(err)
 	}
 	const admins, ours = "kubernetes.io/kube-apiserver-client", "kubevirt.io/virt-handler-serving"
-	ask := func(user, signer string) error {
+	request := func(user, signer string) error {
 		return as(t, user, "system:masters").Create(t.Context(), &certificatesv1.CertificateSigningRequest{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
 			Spec: certificatesv1.CertificateSigningRequestSpec{
-				SignerName: signer, Request: []byte(someRequest), Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
+				SignerName: signer, Request: []byte(csrPEM), Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
 			},
 		})
 	}
-	for deadline := time.Now().Add(patience); ask(agentAccount, admins) == nil; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); request(agentAccount, admins) == nil; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("the policy does not hold")
+			t.Fatal("the policy is not effective")
 		}
 	}
 	for _, account := range []string{agentAccount, apiAccount} {
-		if err := ask(account, admins); err == nil || !strings.Contains(err.Error(), "may only ask the signers of kubevirt.io") {
-			t.Errorf("%s: got %v, want the policy's refusal", account, err)
+		if err := request(account, admins); err == nil || !strings.Contains(err.Error(), "may only ask the signers of kubevirt.io") {
+			t.Errorf("%s: got %v, want the policy's error", account, err)
 		}
-		if err := ask(account, ours); err != nil {
+		if err := request(account, ours); err != nil {
 			t.Errorf("%s: %v", account, err)
 		}
 	}
-	// Others are no concern of the policy, whatever they are called.
+	// The policy does not concern other users, even with similar names.
 	for _, user := range []string{"root", "system:serviceaccount:team:kubevirt-handler"} {
-		if err := ask(user, admins); err != nil {
+		if err := request(user, admins); err != nil {
 			t.Errorf("%s: %v", user, err)
 		}
 	}
 }
 
-// TestEveryVerbIsARight holds the roles against the table of the aggregated API: what can be asked for, some role gives.
-func TestEveryVerbIsARight(t *testing.T) {
-	// KubeVirt's roles give these to nobody: they are for administrators of the cluster.
+// TestEveryVerbIsInARole checks that every verb of the aggregated API is in a role for users.
+func TestEveryVerbIsInARole(t *testing.T) {
+	// In none of KubeVirt's roles: for cluster administrators only.
 	special := map[string]bool{
 		"virtualmachineinstances/vsock": true,
 		"start-cluster-profiler":        true, "stop-cluster-profiler": true, "dump-cluster-profiler": true,
-		// Open to everybody, without a role.
+		// Needs no role.
 		"healthz": true,
 	}
 	for _, v := range (&subresource.API{}).Verbs(nil) {
@@ -136,7 +136,7 @@ func TestEveryVerbIsARight(t *testing.T) {
 		allowed := may(t, "admin", verb, subresource.GroupName, v.RBACName(), where) ||
 			may(t, "migrator", verb, subresource.GroupName, v.RBACName(), where)
 		if allowed == special[v.RBACName()] {
-			t.Errorf("%s %s: a role gives it: %t", verb, v.RBACName(), allowed)
+			t.Errorf("%s %s: in a role: %t", verb, v.RBACName(), allowed)
 		}
 	}
 }

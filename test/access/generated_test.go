@@ -6,6 +6,7 @@ package access
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -21,14 +22,14 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// generator makes objects at random, the same ones in every run.
+// generator generates random objects, the same in every run.
 type generator struct{ *rand.Rand }
 
 func newGenerator() generator { return generator{rand.New(rand.NewPCG(1, 2))} }
 
 func oneOf[T any](g generator, values ...T) T { return values[g.IntN(len(values))] }
 
-// mark gives a Pod labels and owners of which some are those of launchers.
+// mark sets random labels and owner references, among which are those of launcher Pods.
 func (g generator) mark(pod *corev1.Pod) {
 	pod.Labels = nil
 	for _, label := range []struct {
@@ -54,15 +55,15 @@ func (g generator) mark(pod *corev1.Pod) {
 			Controller: oneOf(g, nil, ptr.To(false), ptr.To(true), ptr.To(true)),
 		}
 		if controlled && ptr.Deref(owner.Controller, false) {
-			owner.Controller = nil // The API server takes one.
+			owner.Controller = nil // The API server accepts only one.
 		}
 		controlled = controlled || ptr.Deref(owner.Controller, false)
 		pod.OwnerReferences = append(pod.OwnerReferences, owner)
 	}
 }
 
-// machinesOf are the references by which a Pod is a launcher's.
-func machinesOf(pod *corev1.Pod) []string {
+// vmiOwners returns the controller references to VMIs.
+func vmiOwners(pod *corev1.Pod) []string {
 	var out []string
 	for _, owner := range pod.OwnerReferences {
 		if owner.Kind == "VirtualMachineInstance" && strings.HasPrefix(owner.APIVersion, "kubevirt.io/") && ptr.Deref(owner.Controller, false) {
@@ -72,12 +73,13 @@ func machinesOf(pod *corev1.Pod) []string {
 	return out
 }
 
-// mayChange says whether somebody who is not virt-controller may make one Pod of another. A Pod that is new was one without marks.
+// mayChange reports whether a user other than virt-controller may change a Pod's labels and owners so. Creating a Pod is like
+// changing one without any.
 func mayChange(before, after *corev1.Pod, collector bool) bool {
 	differs := func(key string) bool {
-		old, was := before.Labels[key]
-		now, is := after.Labels[key]
-		return old != now || was != is
+		oldValue, hadLabel := before.Labels[key]
+		newValue, hasLabel := after.Labels[key]
+		return oldValue != newValue || hadLabel != hasLabel
 	}
 	isLauncher := func(pod *corev1.Pod) bool {
 		return slices.Contains([]string{"virt-launcher", "hotplug-disk"}, pod.Labels["kubevirt.io"])
@@ -87,41 +89,41 @@ func mayChange(before, after *corev1.Pod, collector bool) bool {
 		isLauncher(before) && differs("kubevirt.io/created-by"):
 		return false
 	}
-	old, now := machinesOf(before), machinesOf(after)
+	oldOwners, newOwners := vmiOwners(before), vmiOwners(after)
 	lacks := func(owners []string) func(string) bool {
 		return func(owner string) bool { return !slices.Contains(owners, owner) }
 	}
-	return !slices.ContainsFunc(now, lacks(old)) && (collector || !slices.ContainsFunc(old, lacks(now)))
+	return !slices.ContainsFunc(newOwners, lacks(oldOwners)) && (collector || !slices.ContainsFunc(oldOwners, lacks(newOwners)))
 }
 
-// expectAnswer says that a policy decided as it should, and that none of its expressions failed.
-func expectAnswer(t *testing.T, may bool, err error, what any) {
+// expectDecision checks the decision of a policy, and that none of its expressions failed.
+func expectDecision(t *testing.T, may bool, err error, what any) {
 	t.Helper()
 	if may && err == nil || !may && apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "resulted in error") {
 		return
 	}
 	described, _ := json.Marshal(what)
-	t.Errorf("got %v, and it is allowed: %t: %s", err, may, described)
+	t.Errorf("got %v, want allowed %t: %s", err, may, described)
 }
 
-// TestGeneratedPodsAreLaunchersByVirtControllerOnly makes Pods of all marks at random.
-func TestGeneratedPodsAreLaunchersByVirtControllerOnly(t *testing.T) {
+// TestCreateGeneratedPods creates Pods with random labels and owners: only virt-controller may create launcher Pods.
+func TestCreateGeneratedPods(t *testing.T) {
 	installLauncherPolicies(t)
 	g, controller, tenant := newGenerator(), withoutRBAC(t, controllerAccount), withoutRBAC(t, tenant)
 	for range 300 {
 		pod := somePod(g.mark)
 		device, first := g.IntN(4) == 0, g.IntN(2) == 0
 		if device {
-			asksFor(userfaultfd, first)(pod)
+			requestDevice(userfaultfd, first)(pod)
 		}
 		_, target := pod.Labels["kubevirt.io/migrationJobUID"]
-		expectAnswer(t, !device && mayChange(somePod(podOwner()), pod, false), tenant.Create(t.Context(), pod.DeepCopy(), client.DryRunAll), pod.ObjectMeta)
-		expectAnswer(t, !device || target && !first, controller.Create(t.Context(), pod.DeepCopy(), client.DryRunAll), pod.ObjectMeta)
+		expectDecision(t, !device && mayChange(somePod(podOwner()), pod, false), tenant.Create(t.Context(), pod.DeepCopy(), client.DryRunAll), pod.ObjectMeta)
+		expectDecision(t, !device || target && !first, controller.Create(t.Context(), pod.DeepCopy(), client.DryRunAll), pod.ObjectMeta)
 	}
 }
 
-// TestGeneratedPodsStayWhatTheyAre changes Pods of all marks at random into others.
-func TestGeneratedPodsStayWhatTheyAre(t *testing.T) {
+// TestChangeGeneratedPods changes labels and owners of Pods at random.
+func TestChangeGeneratedPods(t *testing.T) {
 	installLauncherPolicies(t)
 	g, controller, tenant := newGenerator(), withoutRBAC(t, controllerAccount), withoutRBAC(t, tenant)
 	collecting := withoutRBAC(t, collector, "system:serviceaccounts:kube-system")
@@ -137,26 +139,26 @@ func TestGeneratedPodsStayWhatTheyAre(t *testing.T) {
 				after.Labels = before.Labels
 			}
 			both := []metav1.ObjectMeta{before.ObjectMeta, after.ObjectMeta}
-			expectAnswer(t, mayChange(before, after, false), tenant.Update(t.Context(), after.DeepCopy(), client.DryRunAll), both)
-			expectAnswer(t, mayChange(before, after, true), collecting.Update(t.Context(), after.DeepCopy(), client.DryRunAll), both)
-			expectAnswer(t, true, controller.Update(t.Context(), after.DeepCopy(), client.DryRunAll), both)
+			expectDecision(t, mayChange(before, after, false), tenant.Update(t.Context(), after.DeepCopy(), client.DryRunAll), both)
+			expectDecision(t, mayChange(before, after, true), collecting.Update(t.Context(), after.DeepCopy(), client.DryRunAll), both)
+			expectDecision(t, true, controller.Update(t.Context(), after.DeepCopy(), client.DryRunAll), both)
 		}
 	}
 }
 
-// part is a part of a write of virt-api's.
+// part is a part of a patch by virt-api.
 type part struct {
 	patch string
 	may   bool
 }
 
-// TestGeneratedWritesOfVirtAPI puts writes together at random of what its verbs write and of what they do not.
+// TestGeneratedWritesOfVirtAPI combines at random patches that virt-api's verbs send and others.
 func TestGeneratedWritesOfVirtAPI(t *testing.T) {
 	installVirtAPIPolicy(t)
 	g, api, ctx := newGenerator(), withoutRBAC(t, apiAccount), t.Context()
 	vm := createVM(t, "api-generated", v1.RunStrategyHalted)
-	vmi := runningInstance(t, vm)
-	anywhere := []part{
+	vmi := runningVMI(t, vm)
+	metadata := []part{
 		{`{"metadata":{"labels":{"a":"b"}}}`, true}, {`{"metadata":{"annotations":{"a":"b"}}}`, true},
 		{`{"metadata":{"finalizers":["a/b"]}}`, false}, {`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"a","uid":"b"}]}}`, false},
 	}
@@ -169,16 +171,16 @@ func TestGeneratedWritesOfVirtAPI(t *testing.T) {
 			{`{"spec":{"runStrategy":"Always"}}`, true}, {`{"spec":{"runStrategy":null,"running":true}}`, true}, {`{"spec":{"runStrategy":"Halted"}}`, true},
 			{`{"spec":{"updateVolumesStrategy":"Replacement"}}`, false}, {`{"spec":{"template":{"spec":{"hostname":"a"}}}}`, false},
 			{`{"spec":{"instancetype":{"name":"a"}}}`, false},
-		}, anywhere...)},
+		}, metadata...)},
 		"a VM's status": {vm, true, []part{
 			{`{"status":{"stateChangeRequests":[{"action":"Start"}]}}`, true}, {`{"status":{"startFailure":null}}`, true},
 			{`{"status":{"ready":true}}`, false}, {`{"status":{"created":true}}`, false}, {`{"status":{"snapshotInProgress":"a"}}`, false},
 		}},
-		"an instance": {vmi, false, append([]part{
+		"a VMI": {vmi, false, append([]part{
 			{`{"spec":{"terminationGracePeriodSeconds":7}}`, true}, {`{"spec":{"terminationGracePeriodSeconds":null}}`, true},
 			{`{"spec":{"nodeSelector":{"a":"b"}}}`, false}, {`{"spec":{"hostname":"a"}}`, false}, {`{"spec":{"evictionStrategy":"None"}}`, false},
-		}, anywhere[:3]...)},
-		"an instance's status": {vmi, true, []part{
+		}, metadata[:3]...)},
+		"a VMI's status": {vmi, true, []part{
 			{`{"status":{"evacuationNodeName":null}}`, true}, {`{"status":{"evacuationNodeName":"other"}}`, false}, {`{"status":{"phase":"Failed"}}`, false},
 			{`{"status":{"nodeName":"other"}}`, false}, {`{"status":{"migrationState":{"targetNode":"other"}}}`, false},
 		}},
@@ -204,12 +206,12 @@ func TestGeneratedWritesOfVirtAPI(t *testing.T) {
 			} else {
 				err = api.Patch(ctx, object, client.RawPatch(types.MergePatchType, text), client.DryRunAll)
 			}
-			expectAnswer(t, may, err, []string{what, string(text)})
+			expectDecision(t, may, err, []string{what, string(text)})
 		}
 	}
 }
 
-// mergeNew adds a patch to another one, unless they are about the same field.
+// mergeNew merges a patch into another one and reports true, unless both contain the same field.
 func mergeNew(into, from map[string]any) bool {
 	for section, fields := range from {
 		have, _ := into[section].(map[string]any)
@@ -223,9 +225,7 @@ func mergeNew(into, from map[string]any) bool {
 				return false
 			}
 		}
-		for field, value := range adds {
-			have[field] = value
-		}
+		maps.Copy(have, adds)
 	}
 	return true
 }

@@ -23,7 +23,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Accounts of those who have to do with Pods.
+// Users that write Pods.
 const (
 	controllerAccount = "system:serviceaccount:kubevirt:kubevirt-controller"
 	tenant            = "editor"
@@ -32,17 +32,17 @@ const (
 
 const userfaultfd corev1.ResourceName = "devices.kubevirt.io/userfaultfd"
 
-// ownedBy is a reference to a VirtualMachineInstance.
+// ownedBy returns an owner reference to a VMI.
 func ownedBy(name string, controller bool) metav1.OwnerReference {
 	return metav1.OwnerReference{
 		APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: name, UID: types.UID(name + "-uid"), Controller: &controller,
 	}
 }
 
-// renameOwner keeps the UID of the owner, so that a controller that compares names no longer finds the Pod.
+// renameOwner changes only the name of the owner reference, so that a controller that looks for the name does not find the Pod.
 func renameOwner(pod *corev1.Pod) { pod.OwnerReferences[0].Name = "other" }
 
-// somePod is a Pod that carries no mark.
+// somePod returns a Pod that is no launcher Pod, after changes.
 func somePod(changes ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "pod-", Namespace: namespace, Labels: map[string]string{"app": "web"}},
@@ -62,15 +62,15 @@ func podOwner(refs ...metav1.OwnerReference) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.OwnerReferences = refs }
 }
 
-// asksFor requests a device in a container, or in one that runs before the others.
-func asksFor(name corev1.ResourceName, first bool) func(*corev1.Pod) {
+// requestDevice requests a device in a container or, with first, in an init container.
+func requestDevice(name corev1.ResourceName, first bool) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
-		wants := corev1.ResourceRequirements{Limits: corev1.ResourceList{name: resource.MustParse("1")}}
+		resources := corev1.ResourceRequirements{Limits: corev1.ResourceList{name: resource.MustParse("1")}}
 		if first {
-			pod.Spec.InitContainers = []corev1.Container{{Name: "first", Image: "none", Resources: wants}}
+			pod.Spec.InitContainers = []corev1.Container{{Name: "first", Image: "none", Resources: resources}}
 			return
 		}
-		pod.Spec.Containers[0].Resources = wants
+		pod.Spec.Containers[0].Resources = resources
 	}
 }
 
@@ -79,43 +79,43 @@ func launcher(pod *corev1.Pod) {
 	pod.OwnerReferences = []metav1.OwnerReference{ownedBy("vm", true)}
 }
 
-// withoutRBAC is a client of a user who has every right: only the policies decide.
+// withoutRBAC returns a client that impersonates a user with all rights, so that only the policies decide.
 func withoutRBAC(t *testing.T, user string, groups ...string) client.Client {
 	t.Helper()
 	return as(t, user, append(groups, "system:masters")...)
 }
 
-// installPolicies makes the policies of a file, and waits until they refuse something.
-func installPolicies(t *testing.T, file string, refused func() error) {
+// installPolicies creates the policies of a file, and waits until they deny a request.
+func installPolicies(t *testing.T, file string, denied func() error) {
 	t.Helper()
 	if err := create(t.Context(), filepath.Join("admission", file)); client.IgnoreAlreadyExists(err) != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(patience); !apierrors.IsForbidden(refused()); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); !apierrors.IsForbidden(denied()); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the policies of %s do not hold", file)
+			t.Fatalf("the policies of %s are not effective", file)
 		}
 	}
 }
 
 func installLauncherPolicies(t *testing.T) {
 	t.Helper()
-	for _, pod := range []*corev1.Pod{somePod(launcher), somePod(asksFor(userfaultfd, false))} {
+	for _, pod := range []*corev1.Pod{somePod(launcher), somePod(requestDevice(userfaultfd, false))} {
 		installPolicies(t, "launcher-pods.yaml", func() error {
 			return as(t, tenant).Create(t.Context(), pod.DeepCopy(), client.DryRunAll)
 		})
 	}
 	installPolicies(t, "launcher-pods.yaml", func() error {
-		return withoutRBAC(t, controllerAccount).Create(t.Context(), somePod(asksFor(userfaultfd, false)), client.DryRunAll)
+		return withoutRBAC(t, controllerAccount).Create(t.Context(), somePod(requestDevice(userfaultfd, false)), client.DryRunAll)
 	})
 }
 
-func TestOnlyVirtControllerMakesLauncherPods(t *testing.T) {
+func TestOnlyVirtControllerCreatesLauncherPods(t *testing.T) {
 	installLauncherPolicies(t)
-	elsewhere := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "set", UID: "set-uid", Controller: ptr.To(true)}
+	replicaSet := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "set", UID: "set-uid", Controller: ptr.To(true)}
 	for what, c := range map[string]struct {
-		change func(*corev1.Pod)
-		says   string
+		change  func(*corev1.Pod)
+		message string
 	}{
 		"a launcher":             {launcher, "only virt-controller"},
 		"the launcher's label":   {podLabel("kubevirt.io", "virt-launcher"), "kubevirt.io=virt-launcher"},
@@ -133,8 +133,8 @@ func TestOnlyVirtControllerMakesLauncherPods(t *testing.T) {
 			"system:serviceaccount:kubevirt:kubevirt-apiserver", "system:serviceaccount:kube-system:replicaset-controller", collector,
 		} {
 			err := withoutRBAC(t, user).Create(t.Context(), somePod(c.change))
-			if !apierrors.IsForbidden(err) || !strings.Contains(fmt.Sprint(err), c.says) {
-				t.Errorf("%s by %s: got %v, want a refusal about %q", what, user, err, c.says)
+			if !apierrors.IsForbidden(err) || !strings.Contains(fmt.Sprint(err), c.message) {
+				t.Errorf("%s by %s: got %v, want %q", what, user, err, c.message)
 			}
 		}
 		if err := withoutRBAC(t, controllerAccount).Create(t.Context(), somePod(c.change)); err != nil {
@@ -142,14 +142,14 @@ func TestOnlyVirtControllerMakesLauncherPods(t *testing.T) {
 		}
 	}
 	for what, change := range map[string]func(*corev1.Pod){
-		"no mark":                       func(*corev1.Pod) {},
+		"no launcher":                   func(*corev1.Pod) {},
 		"no label":                      func(pod *corev1.Pod) { pod.Labels = nil },
-		"a ReplicaSet's":                podOwner(elsewhere),
+		"a ReplicaSet's":                podOwner(replicaSet),
 		"the importer's of a VM's disk": podLabel("kubevirt.io/created-by", "vm-uid"),
 		"another component's":           podLabel("kubevirt.io", "virt-handler"),
 		"behind the Service of a VM":    podLabel("vm.kubevirt.io/name", "vm"),
-		"one that goes with a VMI":      podOwner(ownedBy("vm", false)),
-		"with KVM":                      asksFor("devices.kubevirt.io/kvm", false),
+		"owned by a VMI":                podOwner(ownedBy("vm", false)),
+		"with KVM":                      requestDevice("devices.kubevirt.io/kvm", false),
 	} {
 		if err := as(t, tenant).Create(t.Context(), somePod(change)); err != nil {
 			t.Errorf("%s: %v", what, err)
@@ -157,11 +157,12 @@ func TestOnlyVirtControllerMakesLauncherPods(t *testing.T) {
 	}
 }
 
-// TestOnlyATargetTakesInAPostCopy: a LimitRange's default is added to every container of every Pod of its namespace, whoever makes the Pod.
-func TestOnlyATargetTakesInAPostCopy(t *testing.T) {
+// TestUserfaultfdOnlyInTargetPods also covers the default of a LimitRange, which adds the device to every container of its
+// namespace.
+func TestUserfaultfdOnlyInTargetPods(t *testing.T) {
 	installLauncherPolicies(t)
 	both := func(pod *corev1.Pod) {
-		asksFor(userfaultfd, false)(pod)
+		requestDevice(userfaultfd, false)(pod)
 		beside := *pod.Spec.Containers[0].DeepCopy()
 		beside.Name = "guest-console-log"
 		pod.Spec.Containers = append(pod.Spec.Containers, beside)
@@ -171,11 +172,11 @@ func TestOnlyATargetTakesInAPostCopy(t *testing.T) {
 		delete(pod.Labels, v1.MigrationJobLabel)
 	}
 	for what, pod := range map[string]*corev1.Pod{
-		"a Pod":                      somePod(asksFor(userfaultfd, false)),
-		"a launcher":                 somePod(noTarget, asksFor(userfaultfd, false)),
-		"before others":              somePod(launcher, asksFor(userfaultfd, true)),
+		"a Pod":                      somePod(requestDevice(userfaultfd, false)),
+		"a launcher":                 somePod(noTarget, requestDevice(userfaultfd, false)),
+		"before others":              somePod(launcher, requestDevice(userfaultfd, true)),
 		"beside the guest":           somePod(launcher, both),
-		"a tenant's with the device": somePod(asksFor(userfaultfd, true)),
+		"a tenant's with the device": somePod(requestDevice(userfaultfd, true)),
 	} {
 		for _, user := range []string{controllerAccount, tenant} {
 			if err := withoutRBAC(t, user).Create(t.Context(), pod.DeepCopy()); !apierrors.IsForbidden(err) {
@@ -183,7 +184,7 @@ func TestOnlyATargetTakesInAPostCopy(t *testing.T) {
 			}
 		}
 	}
-	if err := withoutRBAC(t, controllerAccount).Create(t.Context(), somePod(launcher, asksFor(userfaultfd, false))); err != nil {
+	if err := withoutRBAC(t, controllerAccount).Create(t.Context(), somePod(launcher, requestDevice(userfaultfd, false))); err != nil {
 		t.Errorf("a target: %v", err)
 	}
 	limited := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "limited-"}}
@@ -210,8 +211,8 @@ func TestOnlyATargetTakesInAPostCopy(t *testing.T) {
 	})
 }
 
-// TestATemplateIsNoWayAround has a Pod made by the controller that a tenant asks for one, which has an account of its own.
-func TestATemplateIsNoWayAround(t *testing.T) {
+// TestPodsOfControllersAreDenied: a tenant's ReplicaSet with a launcher's template does not lead to a launcher Pod.
+func TestPodsOfControllersAreDenied(t *testing.T) {
 	installLauncherPolicies(t)
 	pod := somePod(launcher)
 	pod.OwnerReferences = nil
@@ -229,10 +230,11 @@ func TestATemplateIsNoWayAround(t *testing.T) {
 	expectForbidden(t, withoutRBAC(t, "system:serviceaccount:kube-system:replicaset-controller").Create(t.Context(), pod))
 }
 
-// TestPodsStayWhatTheyAre tries to mark Pods that exist, and to take the marks away, by every way that a Pod can be changed.
-func TestPodsStayWhatTheyAre(t *testing.T) {
+// TestLabelsAndOwnersOfPodsAreProtected tries to make Pods launcher Pods and vice versa, by every verb and subresource that
+// changes Pods.
+func TestLabelsAndOwnersOfPodsAreProtected(t *testing.T) {
 	installLauncherPolicies(t)
-	made := func(change func(*corev1.Pod)) *corev1.Pod {
+	create := func(change func(*corev1.Pod)) *corev1.Pod {
 		t.Helper()
 		pod := somePod(change)
 		if err := withoutRBAC(t, controllerAccount).Create(t.Context(), pod); err != nil {
@@ -243,24 +245,24 @@ func TestPodsStayWhatTheyAre(t *testing.T) {
 	none := func(*corev1.Pod) {}
 	unlabel := func(key string) func(*corev1.Pod) { return func(pod *corev1.Pod) { delete(pod.Labels, key) } }
 	for what, c := range map[string]struct{ had, change func(*corev1.Pod) }{
-		"the label is set":              {none, podLabel("kubevirt.io", "virt-launcher")},
-		"the label is changed to it":    {podLabel("kubevirt.io", "else"), podLabel("kubevirt.io", "virt-launcher")},
-		"the label is taken away":       {launcher, unlabel("kubevirt.io")},
-		"the label is changed":          {launcher, podLabel("kubevirt.io", "else")},
-		"it becomes another kind":       {launcher, podLabel("kubevirt.io", "hotplug-disk")},
-		"a migration is set":            {none, podLabel("kubevirt.io/migrationJobUID", "m")},
-		"a migration is changed":        {launcher, podLabel("kubevirt.io/migrationJobUID", "n")},
-		"a migration is taken away":     {launcher, unlabel("kubevirt.io/migrationJobUID")},
-		"it is said to be of another":   {launcher, podLabel("kubevirt.io/created-by", "other")},
-		"it is said to be of nobody":    {launcher, unlabel("kubevirt.io/created-by")},
-		"an owner is set":               {none, podOwner(ownedBy("vm", true))},
-		"a reference becomes the owner": {podOwner(ownedBy("vm", false)), podOwner(ownedBy("vm", true))},
-		"it gets another owner":         {launcher, podOwner(ownedBy("vm2", true))},
-		"its owner gets another name":   {launcher, renameOwner},
-		"its owner is taken away":       {launcher, podOwner()},
-		"its owner is one no longer":    {launcher, podOwner(ownedBy("vm", false))},
+		"label set":                     {none, podLabel("kubevirt.io", "virt-launcher")},
+		"label changed to a launcher's": {podLabel("kubevirt.io", "else"), podLabel("kubevirt.io", "virt-launcher")},
+		"label removed":                 {launcher, unlabel("kubevirt.io")},
+		"label changed":                 {launcher, podLabel("kubevirt.io", "else")},
+		"label changed to a hotplug":    {launcher, podLabel("kubevirt.io", "hotplug-disk")},
+		"migration set":                 {none, podLabel("kubevirt.io/migrationJobUID", "m")},
+		"migration changed":             {launcher, podLabel("kubevirt.io/migrationJobUID", "n")},
+		"migration removed":             {launcher, unlabel("kubevirt.io/migrationJobUID")},
+		"created-by changed":            {launcher, podLabel("kubevirt.io/created-by", "other")},
+		"created-by removed":            {launcher, unlabel("kubevirt.io/created-by")},
+		"controller added":              {none, podOwner(ownedBy("vm", true))},
+		"owner becomes controller":      {podOwner(ownedBy("vm", false)), podOwner(ownedBy("vm", true))},
+		"controller changed":            {launcher, podOwner(ownedBy("vm2", true))},
+		"controller renamed":            {launcher, renameOwner},
+		"controller removed":            {launcher, podOwner()},
+		"controller becomes owner":      {launcher, podOwner(ownedBy("vm", false))},
 	} {
-		pod := made(c.had)
+		pod := create(c.had)
 		changed := pod.DeepCopy()
 		c.change(changed)
 		expectForbidden(t, withoutRBAC(t, tenant).Patch(t.Context(), changed.DeepCopy(), client.MergeFrom(pod)))
@@ -268,7 +270,7 @@ func TestPodsStayWhatTheyAre(t *testing.T) {
 		for _, sub := range []string{"status", "ephemeralcontainers"} {
 			err := withoutRBAC(t, tenant).SubResource(sub).Patch(t.Context(), changed.DeepCopy(), client.MergeFrom(pod))
 			if after := livePod(t, pod); err == nil && !sameMarks(after, pod) {
-				t.Errorf("%s by pods/%s: it was taken", what, sub)
+				t.Errorf("%s by pods/%s: it was accepted", what, sub)
 			}
 		}
 		if t.Failed() {
@@ -282,19 +284,19 @@ func TestPodsStayWhatTheyAre(t *testing.T) {
 
 func livePod(t *testing.T, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
-	now := &corev1.Pod{}
-	if err := cluster.Get(t.Context(), client.ObjectKeyFromObject(pod), now); err != nil {
+	live := &corev1.Pod{}
+	if err := cluster.Get(t.Context(), client.ObjectKeyFromObject(pod), live); err != nil {
 		t.Fatal(err)
 	}
-	return now
+	return live
 }
 
 func sameMarks(a, b *corev1.Pod) bool {
 	return fmt.Sprint(a.Labels) == fmt.Sprint(b.Labels) && fmt.Sprint(metav1.GetControllerOf(a)) == fmt.Sprint(metav1.GetControllerOf(b))
 }
 
-// TestABindingLabelsNoPod: the labels of a Binding are copied to its Pod.
-func TestABindingLabelsNoPod(t *testing.T) {
+// TestLabelsOfBindings: the API server copies the labels of a Binding to its Pod.
+func TestLabelsOfBindings(t *testing.T) {
 	installLauncherPolicies(t)
 	for _, labels := range []map[string]string{{"kubevirt.io": "virt-launcher"}, {"kubevirt.io/migrationJobUID": "m"}} {
 		pod := somePod()
@@ -314,8 +316,8 @@ func TestABindingLabelsNoPod(t *testing.T) {
 	}
 }
 
-// TestOthersWorkWithLauncherPods: what users, backup tools and Kubernetes itself do with them goes on.
-func TestOthersWorkWithLauncherPods(t *testing.T) {
+// TestOtherChangesOfLauncherPods: users, backup tools and Kubernetes itself may change launcher Pods otherwise.
+func TestOtherChangesOfLauncherPods(t *testing.T) {
 	installLauncherPolicies(t)
 	ctx := t.Context()
 	change := func(what, user string, write func(client.Client, *corev1.Pod) error, had ...func(*corev1.Pod)) {
@@ -372,19 +374,19 @@ func TestOthersWorkWithLauncherPods(t *testing.T) {
 		}
 		return patch(podOwner(ownedBy("vm", true)))(c, livePod(t, pod))
 	}
-	change("an orphan that its VMI takes back", controllerAccount, adopted)
-	change("an orphan that somebody else takes", controllerAccount, func(_ client.Client, pod *corev1.Pod) error {
+	change("an orphan adopted by its VMI", controllerAccount, adopted)
+	change("an orphan adopted by a tenant", controllerAccount, func(_ client.Client, pod *corev1.Pod) error {
 		expectForbidden(t, adopted(withoutRBAC(t, tenant), pod))
 		return nil
 	})
 }
 
-// TestLauncherLabelsAreTheProducts keeps the policy's names those of the code.
-func TestLauncherLabelsAreTheProducts(t *testing.T) {
+// TestNamesInLauncherPolicies checks that the policy contains the names of the constants in the code.
+func TestNamesInLauncherPolicies(t *testing.T) {
 	policy := readConfig(t, "admission", "launcher-pods.yaml")
 	for _, name := range []string{v1.AppLabel, v1.MigrationJobLabel, v1.CreatedByLabel, v1.VirtualMachineInstanceGroupVersionKind.Kind} {
 		if !strings.Contains(policy, "'"+name+"'") {
-			t.Errorf("the policy does not know %s", name)
+			t.Errorf("the policy does not contain %s", name)
 		}
 	}
 }

@@ -18,14 +18,14 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Who may do something.
+// Sets of users.
 const (
 	nobody   = ""
 	admin    = "admin"
 	editors  = "admin editor"
 	viewers  = "admin editor viewer"
 	migrator = "migrator"
-	movers   = "admin editor migrator viewer" // who sees migrations
+	movers   = "admin editor migrator viewer" // may read migrations
 	everyone = "admin editor migrator stranger viewer"
 )
 
@@ -34,14 +34,14 @@ const (
 	change = "create update patch delete"
 )
 
-// question is asked for each verb: may somebody do that with a resource in the namespace?
-type question struct {
+// permission is which users may use each verb on a resource in the namespace.
+type permission struct {
 	verbs, group, resource string
-	who                    string
+	users                  string
 }
 
-// questions are KubeVirt's roles, seen from outside.
-var questions = []question{
+// permissions are those of KubeVirt's roles.
+var permissions = []permission{
 	{read, "kubevirt.io", "virtualmachines", viewers},
 	{change, "kubevirt.io", "virtualmachines", editors},
 	{"deletecollection", "kubevirt.io", "virtualmachines", admin},
@@ -57,14 +57,14 @@ var questions = []question{
 	{read, "kubevirt.io", "virtualmachineinstancepresets", viewers},
 	{change, "kubevirt.io", "virtualmachineinstancepresets", editors},
 
-	// A migration is the business of whoever answers for the nodes.
+	// Migrations are for administrators of nodes.
 	{read, "kubevirt.io", "virtualmachineinstancemigrations", movers},
 	{change, "kubevirt.io", "virtualmachineinstancemigrations", migrator},
 	{"deletecollection", "kubevirt.io", "virtualmachineinstancemigrations", migrator},
 	{"update", "subresources.kubevirt.io", "virtualmachines/migrate", migrator},
 	{"update", "subresources.kubevirt.io", "virtualmachines/evacuate/cancel", "admin editor migrator"},
 	{"update", "subresources.kubevirt.io", "virtualmachineinstances/evacuate/cancel", "admin editor migrator"},
-	// What the API server asks of a longer subresource before virt-api asks for all of it.
+	// The API server authorizes the first segment of a subresource, and then virt-api the whole subresource.
 	{"update", "subresources.kubevirt.io", "virtualmachines/evacuate", "admin editor migrator"},
 	{"update", "subresources.kubevirt.io", "virtualmachineinstances/evacuate", "admin editor migrator"},
 	{"get", "subresources.kubevirt.io", "virtualmachineinstances/sev", viewers},
@@ -72,7 +72,7 @@ var questions = []question{
 	{read, "migrations.kubevirt.io", "migrationpolicies", viewers},
 	{change, "migrations.kubevirt.io", "migrationpolicies", nobody},
 
-	// The status is written by our components only, and the configuration by who installed it.
+	// The status is written only by components, and the configuration only by cluster administrators.
 	{"update patch", "kubevirt.io", "virtualmachines/status", nobody},
 	{"update patch", "kubevirt.io", "virtualmachineinstances/status", nobody},
 	{"update patch", "kubevirt.io", "virtualmachineinstances/finalizers", nobody},
@@ -126,28 +126,28 @@ var questions = []question{
 	{change, "backup.kubevirt.io", "virtualmachinebackups", editors},
 }
 
-func TestWhoMayDoWhat(t *testing.T) {
-	asked := 0
-	for _, q := range questions {
-		for verb := range strings.FieldsSeq(q.verbs) {
-			t.Run(verb+" "+q.resource+"."+q.group, func(t *testing.T) {
+func TestPermissions(t *testing.T) {
+	checks := 0
+	for _, p := range permissions {
+		for verb := range strings.FieldsSeq(p.verbs) {
+			t.Run(verb+" "+p.resource+"."+p.group, func(t *testing.T) {
 				var allowed []string
 				for _, user := range slices.Sorted(maps.Keys(users)) {
-					if may(t, user, verb, q.group, q.resource, namespace) {
+					if may(t, user, verb, p.group, p.resource, namespace) {
 						allowed = append(allowed, user)
 					}
-					asked++
+					checks++
 				}
-				if got := strings.Join(allowed, " "); got != q.who {
-					t.Errorf("allowed to %q, want %q", got, q.who)
+				if got := strings.Join(allowed, " "); got != p.users {
+					t.Errorf("allowed to %q, want %q", got, p.users)
 				}
 			})
 		}
 	}
-	t.Logf("%d questions", asked)
+	t.Logf("%d checks", checks)
 }
 
-func TestRolesEndAtTheNamespace(t *testing.T) {
+func TestRolesAreNamespaced(t *testing.T) {
 	for user := range users {
 		if may(t, user, "get", "kubevirt.io", "virtualmachines", "elsewhere") {
 			t.Errorf("%s may read VMs of another namespace", user)
@@ -155,7 +155,7 @@ func TestRolesEndAtTheNamespace(t *testing.T) {
 	}
 }
 
-// may asks the API server itself.
+// may sends a SubjectAccessReview.
 func may(t *testing.T, user, verb, group, resource, where string) bool {
 	t.Helper()
 	resource, subresource, _ := strings.Cut(resource, "/")
@@ -178,7 +178,7 @@ func newVM(name string) *v1.VirtualMachine {
 	return vm
 }
 
-func TestAUserActs(t *testing.T) {
+func TestRequestsOfUsers(t *testing.T) {
 	editor, viewer := as(t, "editor"), as(t, "viewer")
 	vm := newVM("acted-on")
 	expectForbidden(t, viewer.Create(t.Context(), vm.DeepCopy()))

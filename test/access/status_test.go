@@ -15,18 +15,18 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// patience is how long the API server may take to hold requests against a new policy.
-const patience = 30 * time.Second
+// timeout is how long a new policy may take to be effective.
+const timeout = 30 * time.Second
 
-// TestTheStatusIsOurs asks as those whom RBAC lets through: the policy stands behind it.
-func TestTheStatusIsOurs(t *testing.T) {
+// TestOnlyComponentsWriteStatus checks the policy for status, as users whom RBAC allows everything.
+func TestOnlyComponentsWriteStatus(t *testing.T) {
 	ctx := t.Context()
 	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: "status", Namespace: namespace}}
 	kv := &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Name: "status", Namespace: "kubevirt"}}
 	set := &v1.VirtualMachineInstanceReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "status", Namespace: namespace}}
 	set.Spec.Selector = &metav1.LabelSelector{}
 	set.Spec.Template = &v1.VirtualMachineInstanceTemplateSpec{}
-	// Whoever wrote the phase of a few migrations could take all slots of the cluster.
+	// A user who could write the phase of a few migrations could occupy all slots of the cluster.
 	migration := &v1.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Name: "status", Namespace: namespace}}
 	migration.Spec.VMIName = vmi.Name
 	objects := []client.Object{newVM("status"), vmi, kv, set, migration}
@@ -42,15 +42,15 @@ func TestTheStatusIsOurs(t *testing.T) {
 		return as(t, user, "system:masters").Status().Patch(ctx, object.DeepCopyObject().(client.Object),
 			client.RawPatch("application/merge-patch+json", []byte(`{"status":{"observedGeneration":1,"reason":"r"}}`)))
 	}
-	for deadline := time.Now().Add(patience); write("root", objects[0]) == nil; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); write("root", objects[0]) == nil; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("the policy does not hold")
+			t.Fatal("the policy is not effective")
 		}
 	}
 	for _, object := range objects {
-		for user, ours := range map[string]bool{
+		for user, allowed := range map[string]bool{
 			"root": false, "system:serviceaccount:team:default": false, "kubevirt-controller": false,
-			// A tenant may call an account as ours are called.
+			// A tenant's service account may have the name of a component's.
 			"system:serviceaccount:team:kubevirt-controller": false, "system:serviceaccount:team:kubevirt-handler": false,
 			"system:serviceaccount:team:kubevirt-apiserver":      false,
 			"system:serviceaccount:kubevirt:kubevirt-controller": true,
@@ -58,13 +58,13 @@ func TestTheStatusIsOurs(t *testing.T) {
 			"system:serviceaccount:kubevirt:kubevirt-apiserver":  true,
 		} {
 			err := write(user, object)
-			refused := err != nil && strings.Contains(err.Error(), "change the spec instead")
-			// What else virt-api may not write is another policy's, which other tests install.
-			if ours && err != nil && (refused || !strings.Contains(err.Error(), "kubevirt-apiserver-writes")) {
+			denied := err != nil && strings.Contains(err.Error(), "change the spec instead")
+			// virt-api's writes may be denied by the policy kubevirt-apiserver-writes, which other tests install.
+			if allowed && err != nil && (denied || !strings.Contains(err.Error(), "kubevirt-apiserver-writes")) {
 				t.Errorf("%T: %s: %v", object, user, err)
 			}
-			if !ours && !refused {
-				t.Errorf("%T: %s: got %v, want the policy's refusal", object, user, err)
+			if !allowed && !denied {
+				t.Errorf("%T: %s: got %v, want the policy's error", object, user, err)
 			}
 		}
 	}

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package access asks a real API server who may do what with our kinds: by the ClusterRoles of config/rbac and by the
-// policies of config/admission.
+// Package access tests the ClusterRoles of config/rbac and the policies of config/admission with a real API server.
 package access
 
 import (
@@ -27,20 +26,18 @@ import (
 	"github.com/vireo-project/vireo/test/rights"
 )
 
-// namespace is where the users have their roles.
+// namespace is the namespace in which users have roles.
 const namespace = "team"
 
-// users have the role of Kubernetes of the same name in the namespace; the migrator has kubevirt.io:migrate, and the
-// stranger no role at all.
+// users contains the role of each user in the namespace. The stranger has none.
 var users = map[string]string{
 	"viewer": "view", "editor": "edit", "admin": "admin", "migrator": "kubevirt.io:migrate", "stranger": "",
 }
 
-// What the tests share.
 var (
 	scheme  = runtime.NewScheme()
 	restCfg *rest.Config
-	cluster client.Client // a cluster administrator
+	cluster client.Client // of a cluster administrator
 )
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -94,7 +91,7 @@ func setup(ctx context.Context, env *envtest.Environment) error {
 	return nil
 }
 
-// create makes the objects of a file of config/.
+// create creates the objects of a file of config/.
 func create(ctx context.Context, file string) error {
 	return rights.CreateFile(ctx, cluster, filepath.Join("..", "..", "config", file))
 }
@@ -109,8 +106,8 @@ func readConfig(t *testing.T, file ...string) string {
 	return string(raw)
 }
 
-// aggregate does what kube-controller-manager does with the roles of Kubernetes, since there is none here: view flows
-// into edit, and edit into admin.
+// aggregate aggregates the roles of Kubernetes in place of kube-controller-manager, which does not run: view is part of edit, and
+// edit of admin.
 func aggregate(ctx context.Context) error {
 	for _, name := range []string{"view", "edit", "admin"} {
 		role := &rbacv1.ClusterRole{}
@@ -149,7 +146,7 @@ func bind(ctx context.Context, user, role string) error {
 	})
 }
 
-// as is a client that acts as somebody.
+// as returns a client that impersonates a user.
 func as(t *testing.T, user string, groups ...string) client.Client {
 	t.Helper()
 	config := rest.CopyConfig(restCfg)

@@ -16,12 +16,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/subresource"
 )
 
-// runningInstance makes the instance of a VM, which somebody wants to leave its node.
-func runningInstance(t *testing.T, vm *v1.VirtualMachine) *v1.VirtualMachineInstance {
+// runningVMI creates the VMI of a VM, running and with a requested evacuation.
+func runningVMI(t *testing.T, vm *v1.VirtualMachine) *v1.VirtualMachineInstance {
 	t.Helper()
 	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{
 		Name: vm.Name, Namespace: vm.Namespace,
@@ -54,8 +54,8 @@ func createVM(t *testing.T, name string, strategy v1.VirtualMachineRunStrategy) 
 	return vm
 }
 
-// TestVirtAPIWritesWhatItsVerbsWrite carries the verbs out against the policy, so that neither changes without the other.
-func TestVirtAPIWritesWhatItsVerbsWrite(t *testing.T) {
+// TestVerbsAreAllowed runs virt-api's verbs against the policy, so that one cannot change without the other.
+func TestVerbsAreAllowed(t *testing.T) {
 	installVirtAPIPolicy(t)
 	api := &subresource.API{Client: withoutRBAC(t, apiAccount), Config: clusterconfig.Default}
 	verbs := map[string]func(http.ResponseWriter, *http.Request) error{}
@@ -64,8 +64,8 @@ func TestVirtAPIWritesWhatItsVerbsWrite(t *testing.T) {
 	}
 	createVM(t, "api-halted", v1.RunStrategyHalted)
 	createVM(t, "api-manual", v1.RunStrategyManual)
-	runningInstance(t, createVM(t, "api-always", v1.RunStrategyAlways))
-	runningInstance(t, createVM(t, "api-restarts", v1.RunStrategyAlways))
+	runningVMI(t, createVM(t, "api-always", v1.RunStrategyAlways))
+	runningVMI(t, createVM(t, "api-restarts", v1.RunStrategyAlways))
 	for _, c := range []struct{ verb, name, body string }{
 		{"virtualmachines/start", "api-halted", ""},
 		{"virtualmachines/start", "api-manual", `{"paused":true}`},
@@ -83,12 +83,12 @@ func TestVirtAPIWritesWhatItsVerbsWrite(t *testing.T) {
 	}
 }
 
-// TestVirtAPIWritesNothingElse asks for what somebody with its token would like to do, and could by RBAC or more.
-func TestVirtAPIWritesNothingElse(t *testing.T) {
+// TestOtherWritesOfVirtAPIAreDenied checks writes that an attacker with virt-api's token would try, with all rights by RBAC.
+func TestOtherWritesOfVirtAPIAreDenied(t *testing.T) {
 	installVirtAPIPolicy(t)
 	api, ctx := withoutRBAC(t, apiAccount), t.Context()
 	vm := createVM(t, "api-else", v1.RunStrategyHalted)
-	vmi := runningInstance(t, vm)
+	vmi := runningVMI(t, vm)
 	merge := func(patch string) client.Patch { return client.RawPatch(types.MergePatchType, []byte(patch)) }
 	for _, patch := range []string{
 		`{"spec":{"template":{"spec":{"domain":{"firmware":{"serial":"x"}}}}}}`, `{"spec":{"updateVolumesStrategy":"Replacement"}}`,
@@ -112,18 +112,18 @@ func TestVirtAPIWritesNothingElse(t *testing.T) {
 	} {
 		expectForbidden(t, api.Status().Patch(ctx, vmi.DeepCopy(), merge(patch)))
 	}
-	for _, object := range []client.Object{newVM("api-made"), &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: "api-made", Namespace: namespace}}} {
+	for _, object := range []client.Object{newVM("api-created"), &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: "api-created", Namespace: namespace}}} {
 		expectForbidden(t, api.Create(ctx, object))
 	}
 	for _, object := range []client.Object{vm, vmi} {
 		expectForbidden(t, api.Delete(ctx, object))
 	}
-	// The policy is about one account.
+	// The policy concerns one service account.
 	if err := withoutRBAC(t, "system:serviceaccount:team:kubevirt-apiserver").Patch(ctx, vmi.DeepCopy(), merge(`{"metadata":{"labels":{"a":"b"}}}`)); err != nil {
 		t.Error(err)
 	}
 	if err := api.Patch(ctx, vm.DeepCopy(), merge(`{"metadata":{"annotations":{"a":"b"}}}`)); err != nil {
-		t.Errorf("what webhooks add to its requests: %v", err)
+		t.Errorf("annotations, which webhooks add to its requests: %v", err)
 	}
 	if err := cluster.Get(ctx, client.ObjectKeyFromObject(vm), vm); err != nil || apierrors.IsNotFound(err) {
 		t.Error(err)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package agentpki has the certificates with which the agents of a test know each other.
+// Package agentpki provides the certificates with which the agents of a test authenticate each other.
 package agentpki
 
 import (
@@ -16,19 +16,19 @@ import (
 	"github.com/vireo-project/vireo/test/pki"
 )
 
-// TB is what World needs of a test.
+// TB is the part of a test that a World uses.
 type TB interface {
 	pki.TB
 	TempDir() string
 }
 
-// World is an authority and where agents find it.
+// World is a CA and the directory with its certificate.
 type World struct {
 	authority *pki.Authority
 	trust     certificate.Trust
 }
 
-// New makes a World.
+// New returns a World with a new CA.
 func New(t TB) *World {
 	t.Helper()
 	w := &World{authority: pki.New(t), trust: certificate.Trust(t.TempDir())}
@@ -38,32 +38,32 @@ func New(t TB) *World {
 	return w
 }
 
-// held is a certificate that is there.
-type held struct{ tls.Certificate }
+// static is a certificate.Provider of a fixed certificate.
+type static struct{ tls.Certificate }
 
-// Current is the certificate.
-func (h held) Current() *tls.Certificate { return &h.Certificate }
+// Current implements certificate.Provider.
+func (s static) Current() *tls.Certificate { return &s.Certificate }
 
-func (w *World) of(node string) held {
-	return held{w.authority.IssueHost(agentapi.MigrationName(node), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)}
+func (w *World) issue(node string) static {
+	return static{w.authority.IssueHost(agentapi.MigrationName(node), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)}
 }
 
-// Server is the configuration of the server of a node's agent.
+// Server returns the configuration of the server of a node's agent.
 func (w *World) Server(node string) *tls.Config {
-	return certificate.MigrationServer(w.of(node), w.trust)
+	return certificate.MigrationServer(w.issue(node), w.trust)
 }
 
-// Client is that of the connections of a node's agent to others.
+// Client returns a function that returns the configuration of a connection of a node's agent to that of another node.
 func (w *World) Client(node string) func(string) (*tls.Config, error) {
-	own := w.of(node)
+	own := w.issue(node)
 	return func(to string) (*tls.Config, error) { return certificate.MigrationClient(own, w.trust, to) }
 }
 
-// Files are what the agent of a node has as files, in a process of its own: the directory of authorities, its certificate and its
-// key as PEM.
+// Files returns the directory with the CA certificate, and a new certificate and key of a node's agent as PEM, for an agent in a
+// process of its own.
 func (w *World) Files(t TB, node string) (trust string, crt, key []byte) {
 	t.Helper()
-	own := w.of(node)
+	own := w.issue(node)
 	der, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
 	if err != nil {
 		t.Fatalf("write a key: %v", err)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package apiserver is the real API server that tests run beside: envtest's, with patience for machines that do much else.
+// Package apiserver configures envtest's API server for tests, with timeouts for loaded machines.
 package apiserver
 
 import (
@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// startTimeout bounds how long etcd and the API server take to answer. They need seconds on a machine of their own.
+	// startTimeout bounds the start of etcd and the API server, which takes seconds on an idle machine.
 	startTimeout = 3 * time.Minute
-	// installTimeout bounds how long kinds take to be served.
+	// installTimeout bounds the time until CustomResourceDefinitions are served.
 	installTimeout = 2 * time.Minute
 )
 
-// New is an API server with the kinds of some directories of CustomResourceDefinitions, before it is started.
+// New returns an API server, which is not started, with the CustomResourceDefinitions of directories.
 func New(crds ...string) *envtest.Environment {
 	return &envtest.Environment{
 		CRDDirectoryPaths:        crds,
@@ -27,7 +27,7 @@ func New(crds ...string) *envtest.Environment {
 	}
 }
 
-// Install says how to add kinds to an API server that runs.
+// Install returns the options to install the CustomResourceDefinitions of directories in a running API server.
 func Install(crds ...string) envtest.CRDInstallOptions {
 	return envtest.CRDInstallOptions{Paths: crds, ErrorIfPathMissing: true, MaxTime: installTimeout}
 }

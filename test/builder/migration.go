@@ -12,12 +12,12 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Migration makes a VirtualMachineInstanceMigration.
+// Migration builds a VirtualMachineInstanceMigration.
 type Migration struct {
 	migration v1.VirtualMachineInstanceMigration
 }
 
-// MakeMigration starts with a migration of a VMI.
+// MakeMigration returns a builder that starts with a migration of a VMI.
 func MakeMigration(name, vmi string) *Migration {
 	b := &Migration{}
 	b.migration.Name, b.migration.Namespace, b.migration.Spec.VMIName = name, Namespace, vmi
@@ -27,19 +27,19 @@ func MakeMigration(name, vmi string) *Migration {
 // Obj returns a copy of the object.
 func (b *Migration) Obj() *v1.VirtualMachineInstanceMigration { return b.migration.DeepCopy() }
 
-// Namespace moves the object.
+// Namespace sets the namespace.
 func (b *Migration) Namespace(ns string) *Migration { b.migration.Namespace = ns; return b }
 
 // UID sets the UID, for tests without an API server.
 func (b *Migration) UID(uid string) *Migration { b.migration.UID = types.UID(uid); return b }
 
-// Created sets when it was made, for tests without an API server.
+// Created sets the creation timestamp, for tests without an API server.
 func (b *Migration) Created(at time.Time) *Migration {
 	b.migration.CreationTimestamp = metav1.NewTime(at)
 	return b
 }
 
-// Priority sets how urgent it is.
+// Priority sets the priority.
 func (b *Migration) Priority(p v1.MigrationPriority) *Migration {
 	b.migration.Spec.Priority = &p
 	return b
@@ -51,7 +51,7 @@ func (b *Migration) Annotation(key, value string) *Migration {
 	return b
 }
 
-// NodeSelector makes the choice of nodes smaller.
+// NodeSelector sets the added node selector.
 func (b *Migration) NodeSelector(key, value string) *Migration {
 	if b.migration.Spec.AddedNodeSelector == nil {
 		b.migration.Spec.AddedNodeSelector = map[string]string{}
@@ -60,7 +60,7 @@ func (b *Migration) NodeSelector(key, value string) *Migration {
 	return b
 }
 
-// Phase sets how far it is, and since when.
+// Phase sets the phase and its time stamp.
 func (b *Migration) Phase(phase v1.VirtualMachineInstanceMigrationPhase, since time.Time) *Migration {
 	b.migration.Status.Phase = phase
 	b.migration.Status.PhaseTransitionTimestamps = append(b.migration.Status.PhaseTransitionTimestamps,

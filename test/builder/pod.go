@@ -9,10 +9,10 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// PodStatus makes the status that a scheduler and a kubelet would write to a launcher Pod.
+// PodStatus builds the status of a launcher Pod.
 type PodStatus struct{ status corev1.PodStatus }
 
-// MakePodStatus starts with a Pod that nobody has looked at.
+// MakePodStatus returns a builder that starts with an unscheduled Pod.
 func MakePodStatus() *PodStatus {
 	return &PodStatus{status: corev1.PodStatus{Phase: corev1.PodPending, QOSClass: corev1.PodQOSBurstable}}
 }
@@ -20,7 +20,7 @@ func MakePodStatus() *PodStatus {
 // Obj returns a copy of the status.
 func (b *PodStatus) Obj() corev1.PodStatus { return *b.status.DeepCopy() }
 
-// Unschedulable says that the scheduler found no node.
+// Unschedulable sets the condition of a Pod for which the scheduler found no node.
 func (b *PodStatus) Unschedulable(message string) *PodStatus {
 	b.status.Conditions = append(b.status.Conditions, corev1.PodCondition{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: message,
@@ -28,18 +28,18 @@ func (b *PodStatus) Unschedulable(message string) *PodStatus {
 	return b
 }
 
-// Waiting says why the compute container does not run yet.
+// Waiting sets why the compute container does not run yet.
 func (b *PodStatus) Waiting(reason, message string) *PodStatus {
 	return b.compute(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}})
 }
 
-// Running says that the compute container runs.
+// Running sets a running compute container.
 func (b *PodStatus) Running() *PodStatus {
 	b.status.Phase = corev1.PodRunning
 	return b.compute(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
 }
 
-// Terminated says that the compute container ended.
+// Terminated sets a terminated compute container.
 func (b *PodStatus) Terminated(exitCode int32, reason, message string) *PodStatus {
 	b.status.Phase = corev1.PodSucceeded
 	if exitCode != 0 {
@@ -50,12 +50,12 @@ func (b *PodStatus) Terminated(exitCode int32, reason, message string) *PodStatu
 	}})
 }
 
-// Evicted says that the kubelet ended the Pod without telling what the container did.
+// Evicted sets the status of a Pod that the kubelet evicted, without a container status.
 func (b *PodStatus) Evicted(message string) *PodStatus {
 	return b.Refused("Evicted", message)
 }
 
-// Refused says that the kubelet did not let the Pod in.
+// Refused sets the status of a Pod that the kubelet did not admit.
 func (b *PodStatus) Refused(reason, message string) *PodStatus {
 	b.status.Phase, b.status.Reason, b.status.Message = corev1.PodFailed, reason, message
 	return b

@@ -11,15 +11,15 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// SetLabel is the label by which a set of MakeReplicaSet knows its VMIs; its value is the set's name.
+// SetLabel is the label in the selector of a set of MakeReplicaSet. Its value is the name of the set.
 const SetLabel = "set"
 
-// ReplicaSet makes a VirtualMachineInstanceReplicaSet.
+// ReplicaSet builds a VirtualMachineInstanceReplicaSet.
 type ReplicaSet struct {
 	set v1.VirtualMachineInstanceReplicaSet
 }
 
-// MakeReplicaSet starts with one replica of a template from MakeVMI.
+// MakeReplicaSet returns a builder that starts with one replica of a template from MakeVMI.
 func MakeReplicaSet(name string) *ReplicaSet {
 	b := &ReplicaSet{}
 	b.set.Name, b.set.Namespace = name, Namespace
@@ -30,19 +30,19 @@ func MakeReplicaSet(name string) *ReplicaSet {
 // Obj returns a copy of the object.
 func (b *ReplicaSet) Obj() *v1.VirtualMachineInstanceReplicaSet { return b.set.DeepCopy() }
 
-// Namespace moves the object.
+// Namespace sets the namespace.
 func (b *ReplicaSet) Namespace(ns string) *ReplicaSet { b.set.Namespace = ns; return b }
 
 // UID sets the UID, for tests without an API server.
 func (b *ReplicaSet) UID(uid string) *ReplicaSet { b.set.UID = types.UID(uid); return b }
 
-// Replicas sets how many VMIs are wanted.
+// Replicas sets the number of replicas.
 func (b *ReplicaSet) Replicas(n int32) *ReplicaSet { b.set.Spec.Replicas = ptr.To(n); return b }
 
-// Paused keeps the controller from creating and deleting.
+// Paused pauses the set.
 func (b *ReplicaSet) Paused() *ReplicaSet { b.set.Spec.Paused = true; return b }
 
-// Template takes labels, annotations and spec from a VMI, and adds the label of the selector.
+// Template copies labels, annotations and spec from a VMI, and adds the label of the selector.
 func (b *ReplicaSet) Template(vmi *VMI) *ReplicaSet {
 	from := vmi.Label(SetLabel, b.set.Name).Obj()
 	b.set.Spec.Template = &v1.VirtualMachineInstanceTemplateSpec{
@@ -52,7 +52,7 @@ func (b *ReplicaSet) Template(vmi *VMI) *ReplicaSet {
 	return b
 }
 
-// With changes what no other method does.
+// With applies any change.
 func (b *ReplicaSet) With(change func(*v1.VirtualMachineInstanceReplicaSet)) *ReplicaSet {
 	change(&b.set)
 	return b

@@ -11,10 +11,10 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// VM makes a VirtualMachine.
+// VM builds a VirtualMachine.
 type VM struct{ vm v1.VirtualMachine }
 
-// MakeVM starts with a template from MakeVMI and run strategy Always.
+// MakeVM returns a builder that starts with a template from MakeVMI and run strategy Always.
 func MakeVM(name string) *VM {
 	b := &VM{}
 	b.vm.Name, b.vm.Namespace = name, Namespace
@@ -25,7 +25,7 @@ func MakeVM(name string) *VM {
 // Obj returns a copy of the object.
 func (b *VM) Obj() *v1.VirtualMachine { return b.vm.DeepCopy() }
 
-// Namespace moves the object.
+// Namespace sets the namespace.
 func (b *VM) Namespace(ns string) *VM { b.vm.Namespace = ns; return b }
 
 // UID sets the UID, for tests without an API server.
@@ -37,7 +37,7 @@ func (b *VM) Strategy(s v1.VirtualMachineRunStrategy) *VM {
 	return b
 }
 
-// Template takes labels, annotations and spec from a VMI.
+// Template copies labels, annotations and spec from a VMI.
 func (b *VM) Template(vmi *VMI) *VM {
 	from := vmi.Obj()
 	b.vm.Spec.Template = &v1.VirtualMachineInstanceTemplateSpec{
@@ -59,13 +59,13 @@ func (b *VM) Label(key, value string) *VM {
 	return b
 }
 
-// With changes what no other method does.
+// With applies any change.
 func (b *VM) With(change func(*v1.VirtualMachine)) *VM { change(&b.vm); return b }
 
-// PVC makes a PersistentVolumeClaim.
+// PVC builds a PersistentVolumeClaim.
 type PVC struct{ pvc corev1.PersistentVolumeClaim }
 
-// MakePVC starts with a filesystem claim of 1Gi for one node.
+// MakePVC returns a builder that starts with a filesystem claim of 1Gi for one node.
 func MakePVC(name string) *PVC {
 	b := &PVC{}
 	b.pvc.Name, b.pvc.Namespace = name, Namespace
@@ -77,17 +77,17 @@ func MakePVC(name string) *PVC {
 // Obj returns a copy of the object.
 func (b *PVC) Obj() *corev1.PersistentVolumeClaim { return b.pvc.DeepCopy() }
 
-// Namespace moves the object.
+// Namespace sets the namespace.
 func (b *PVC) Namespace(ns string) *PVC { b.pvc.Namespace = ns; return b }
 
-// Block makes it a block claim.
+// Block sets the volume mode Block.
 func (b *PVC) Block() *PVC {
 	mode := corev1.PersistentVolumeBlock
 	b.pvc.Spec.VolumeMode = &mode
 	return b
 }
 
-// Bound says that the claim has a volume of a size.
+// Bound binds the claim to a volume of a size.
 func (b *PVC) Bound(capacity string) *PVC {
 	b.pvc.Status.Phase = corev1.ClaimBound
 	b.pvc.Status.AccessModes = b.pvc.Spec.AccessModes

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package builder makes objects for tests, a few words each: builder.MakeVMI("vm").ContainerDisk("root", "image").Obj().
+// Package builder builds objects for tests: builder.MakeVMI("vm").ContainerDisk("root", "image").Obj().
 package builder
 
 import (
@@ -13,13 +13,13 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Namespace is where objects are made unless a test says otherwise.
+// Namespace is the default namespace of the objects.
 const Namespace = "default"
 
-// VMI makes a VirtualMachineInstance.
+// VMI builds a VirtualMachineInstance.
 type VMI struct{ vmi v1.VirtualMachineInstance }
 
-// MakeVMI starts with what admission would fill in: one vCPU, 1Gi, amd64, q35, host-model, no network.
+// MakeVMI returns a builder that starts with the defaults of admission: one vCPU, 1Gi, amd64, q35, host-model, no network.
 func MakeVMI(name string) *VMI {
 	b := &VMI{}
 	b.vmi.Name, b.vmi.Namespace = name, Namespace
@@ -32,7 +32,7 @@ func MakeVMI(name string) *VMI {
 // Obj returns a copy of the object.
 func (b *VMI) Obj() *v1.VirtualMachineInstance { return b.vmi.DeepCopy() }
 
-// Namespace moves the object.
+// Namespace sets the namespace.
 func (b *VMI) Namespace(ns string) *VMI { b.vmi.Namespace = ns; return b }
 
 // UID sets the UID, for tests without an API server.
@@ -56,7 +56,7 @@ func (b *VMI) Finalizers(f ...string) *VMI {
 	return b
 }
 
-// OwnedBy makes a VM the controller of the VMI.
+// OwnedBy builds a VM the controller of the VMI.
 func (b *VMI) OwnedBy(vm *v1.VirtualMachine) *VMI {
 	b.vmi.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)}
 	return b
@@ -136,14 +136,14 @@ func (b *VMI) HostDisk(name, path string) *VMI {
 	return b.Volume(name, v1.VolumeSource{HostDisk: &v1.HostDisk{Path: path, Type: v1.HostDiskExists}})
 }
 
-// HostDiskOrCreate adds a disk that is a file of the node, which is made if it is not there.
+// HostDiskOrCreate adds a disk in a file of the node, which is created if it does not exist.
 func (b *VMI) HostDiskOrCreate(name, path, capacity string) *VMI {
 	return b.Volume(name, v1.VolumeSource{HostDisk: &v1.HostDisk{
 		Path: path, Type: v1.HostDiskExistsOrCreate, Capacity: resource.MustParse(capacity),
 	}})
 }
 
-// Ephemeral adds a disk whose changes to a claim are lost.
+// Ephemeral adds a disk with an overlay on a claim.
 func (b *VMI) Ephemeral(name, claim string) *VMI {
 	return b.Volume(name, v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
@@ -171,20 +171,20 @@ func (b *VMI) KernelBoot(image string) *VMI {
 	return b
 }
 
-// EFI boots by EFI.
+// EFI selects EFI as the firmware.
 func (b *VMI) EFI() *VMI {
 	b.vmi.Spec.Domain.Firmware = &v1.Firmware{Bootloader: &v1.Bootloader{EFI: &v1.EFI{}}}
 	return b
 }
 
-// Masquerade puts the guest behind the Pod's address.
+// Masquerade adds an interface with masquerade on the Pod network.
 func (b *VMI) Masquerade(ports ...v1.Port) *VMI {
 	return b.networkInterface(v1.Interface{
 		Ports: ports, InterfaceBindingMethod: v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}},
 	})
 }
 
-// Bridge gives the guest the Pod's address.
+// Bridge adds an interface with a bridge on the Pod network.
 func (b *VMI) Bridge() *VMI {
 	return b.networkInterface(v1.Interface{
 		InterfaceBindingMethod: v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}},
@@ -199,7 +199,7 @@ func (b *VMI) networkInterface(i v1.Interface) *VMI {
 	return b
 }
 
-// Multus connects the guest to a network that Multus attaches, by a bridge.
+// Multus adds an interface with a bridge on a network of Multus.
 func (b *VMI) Multus(name, definition string) *VMI {
 	spec := &b.vmi.Spec
 	spec.Domain.Devices.Interfaces = append(spec.Domain.Devices.Interfaces, v1.Interface{
@@ -211,7 +211,7 @@ func (b *VMI) Multus(name, definition string) *VMI {
 	return b
 }
 
-// With changes what no other method does.
+// With applies any change.
 func (b *VMI) With(change func(*v1.VirtualMachineInstance)) *VMI { change(&b.vmi); return b }
 
 // Phase sets the phase and its time stamp.

@@ -216,7 +216,7 @@ func crashLoops(pod *corev1.Pod) bool {
 	})
 }
 
-// hostExists says that a process is there.
+// hostExists reports whether a process is there.
 func hostExists(pid int) bool {
 	_, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
 	return err == nil

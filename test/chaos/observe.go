@@ -187,14 +187,14 @@ func (o *observer) sawPod(pod *corev1.Pod) {
 	}
 }
 
-// takesPart says that a Pod is the source's or the target's.
+// takesPart reports whether a Pod is the source's or the target's.
 func (o *observer) takesPart(pod *corev1.Pod) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return pod.UID == o.course.sourcePod || o.isTarget(pod)
 }
 
-// isTarget says that a Pod is the one that the migration goes to.
+// isTarget reports whether a Pod is the one that the migration goes to.
 func (o *observer) isTarget(pod *corev1.Pod) bool {
 	return pod != nil && o.course != nil && o.course.uid != "" && pod.Labels[v1.MigrationJobLabel] == string(o.course.uid)
 }

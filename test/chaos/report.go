@@ -69,7 +69,7 @@ var killers = map[plan.Fault]plan.Phase{
 	plan.TargetLauncher: plan.Copying, plan.TargetLibvirtd: plan.Copying, plan.TargetQEMU: plan.Copying,
 }
 
-// killedGuest says that something was killed that the guest cannot live without.
+// killedGuest reports whether something was killed that the guest cannot live without.
 func (r *result) killedGuest() bool {
 	return slices.ContainsFunc(r.Incidents, func(i incident) bool {
 		from, kills := killers[plan.Fault(i.Fault)]

@@ -211,7 +211,7 @@ func (h *harness) look(ctx context.Context, f *facts, records, boots int, last b
 	return f.missing(), nil
 }
 
-// refused says that a kubelet did not admit a Pod: one that was started again looks at all Pods as if they were new, and ends those
+// refused reports whether a kubelet did not admit a Pod: one that was started again looks at all Pods as if they were new, and ends those
 // for which it does not see enough devices yet, also if they run (its AdmissionFailureReason and OutOf… reasons).
 func refused(pod *corev1.Pod) bool {
 	return strings.HasPrefix(pod.Status.Reason, "OutOf") || pod.Status.Reason == "UnexpectedAdmissionError"

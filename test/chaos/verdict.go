@@ -115,7 +115,7 @@ func (f *facts) contradictions(guestKilled bool) []string {
 	return all
 }
 
-// excused says that the guest need not run, as its status says why it does not, and nothing else is wrong.
+// excused reports whether the guest need not run, as its status says why it does not, and nothing else is wrong.
 func (f *facts) excused() bool {
 	return f.instance != "" && f.status != v1.Running && f.reason != "" && len(f.qemus) <= 1 && len(f.executing) <= 1 && len(f.leftovers) == 0
 }

@@ -20,8 +20,8 @@ import (
 
 const namespace = "default"
 
-// patience is what a loaded machine may need.
-const patience = 2 * time.Minute
+// timeout is long enough for a loaded machine.
+const timeout = 2 * time.Minute
 
 // resource is KubeVirt's client of a kind.
 type resource[T metav1.Object, L runtime.Object] interface {
@@ -80,9 +80,9 @@ func TestKinds(t *testing.T) {
 	})
 }
 
-// testKind does everything to one object.
+// testKind creates, reads, watches, changes and deletes an object.
 func testKind[T metav1.Object, L runtime.Object](t *testing.T, client resource[T, L], object T) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	only := metav1.ListOptions{LabelSelector: "test=" + object.GetName()}
 	watched, err := client.Watch(ctx, only)
@@ -123,7 +123,7 @@ func testKind[T metav1.Object, L runtime.Object](t *testing.T, client resource[T
 	}
 	expectEvent(t, watched, watch.Deleted, created.GetUID())
 	if _, err := client.Get(ctx, object.GetName(), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("get what was deleted: %v", err)
+		t.Errorf("get after delete: %v", err)
 	}
 }
 
@@ -137,7 +137,7 @@ func expectEvent(t *testing.T, watched watch.Interface, want watch.EventType, ui
 		if object, err := meta.Accessor(event.Object); err != nil || object.GetUID() != uid {
 			t.Errorf("watch: %v is about another object: %v", want, err)
 		}
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatalf("watch: no %v", want)
 	}
 }

@@ -16,10 +16,10 @@ import (
 	"kubevirt.io/client-go/kubecli"
 )
 
-// mainModule is where the main module is.
+// mainModule is the directory of the main module.
 const mainModule = "../.."
 
-// kubevirt is KubeVirt's client for the world that the tests share.
+// kubevirt is KubeVirt's client of the cluster that the tests share.
 var kubevirt kubecli.KubevirtClient
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// run runs the tests in a world.
+// run starts the cluster and runs the tests.
 func run(m *testing.M) (code int, err error) {
 	dir, err := os.MkdirTemp("", "clientcompat")
 	if err != nil {
@@ -46,7 +46,7 @@ func run(m *testing.M) (code int, err error) {
 	build := exec.Command("go", "build", "-o", program, "./test/clientworld")
 	build.Dir, build.Stdout, build.Stderr = mainModule, os.Stdout, os.Stderr
 	if err := build.Run(); err != nil {
-		return 0, fmt.Errorf("cannot build the world: %w", err)
+		return 0, fmt.Errorf("cannot build clientworld: %w", err)
 	}
 	world := exec.Command(program, kubeconfig)
 	world.Dir = mainModule
@@ -66,11 +66,11 @@ func run(m *testing.M) (code int, err error) {
 	if err := world.Start(); err != nil {
 		return 0, err
 	}
-	// Its input ends, and it cleans up.
+	// It stops when its standard input is closed.
 	defer func() { err = errors.Join(err, input.Close(), world.Wait()) }()
 	if line, err := bufio.NewReader(output).ReadString('\n'); line != "ready\n" {
-		said, _ := os.ReadFile(logs.Name())
-		return 0, fmt.Errorf("the world did not begin: %q %w\n%s", line, err, said)
+		text, _ := os.ReadFile(logs.Name())
+		return 0, fmt.Errorf("clientworld did not start: %q %w\n%s", line, err, text)
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {

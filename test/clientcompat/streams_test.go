@@ -16,7 +16,7 @@ import (
 	kvcorev1 "kubevirt.io/client-go/kubevirt/typed/core/v1"
 )
 
-// TestStreams opens each stream with KubeVirt's AsyncSubresourceHelper and talks to an agent that echoes.
+// TestStreams opens each stream with KubeVirt's AsyncSubresourceHelper, to an agent that echoes.
 func TestStreams(t *testing.T) {
 	runVM(t, "talks", v1.RunStrategyAlways)
 	vmis, plain := kubevirt.VirtualMachineInstance(namespace), false
@@ -44,7 +44,7 @@ func TestStreams(t *testing.T) {
 			}
 			conn := stream.AsConn()
 			defer func() { _ = conn.Close() }()
-			if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+			if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
 				t.Fatal(err)
 			}
 			for _, size := range []int{5, 200_000} {
@@ -58,7 +58,7 @@ func TestStreams(t *testing.T) {
 				if _, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, sent) {
 					t.Fatalf("%d bytes: %v", size, err)
 				}
-				// Two writes at a time are not allowed, and the answer may be there before the first one has returned.
+				// Wait for the write, which may return after the echo has been read: concurrent writes are not allowed.
 				if err := <-written; err != nil {
 					t.Fatalf("write %d bytes: %v", size, err)
 				}
@@ -67,7 +67,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestStream copies as virtctl does.
+// TestStream copies a stream like virtctl.
 func TestStream(t *testing.T) {
 	runVM(t, "typed", v1.RunStrategyAlways)
 	stream, err := kubevirt.VirtualMachineInstance(namespace).SerialConsole("typed", nil)
@@ -87,8 +87,8 @@ func TestStream(t *testing.T) {
 	_ = typing.Close()
 }
 
-// TestConsoleThatIsTakenOver ends as KubeVirt's conformance test 1591 wants it: the connection breaks, and what was shown last says why.
-func TestConsoleThatIsTakenOver(t *testing.T) {
+// TestConsoleTakeover expects what KubeVirt's conformance test 1591 does: the connection breaks, and the last line is the reason.
+func TestConsoleTakeover(t *testing.T) {
 	runVM(t, "taken", v1.RunStrategyAlways)
 	stream, err := kubevirt.VirtualMachineInstance(namespace).SerialConsole("taken", nil)
 	if err != nil {
@@ -99,7 +99,7 @@ func TestConsoleThatIsTakenOver(t *testing.T) {
 	var shown bytes.Buffer
 	ended := make(chan error, 1)
 	go func() { ended <- stream.Stream(kvcorev1.StreamOptions{In: in, Out: &shown}) }()
-	// The agent takes this for the coming of another client.
+	// This message makes the agent close the console as if another client took it over.
 	if _, err := typing.Write([]byte("take over\n")); err != nil {
 		t.Fatal(err)
 	}
@@ -111,8 +111,8 @@ func TestConsoleThatIsTakenOver(t *testing.T) {
 	}
 }
 
-// TestStreamsAreRefusedInWords is what a person sees for whom a console does not open. The client waits on code 400.
-func TestStreamsAreRefusedInWords(t *testing.T) {
+// TestErrorsOfStreams checks the error that a user gets. With code 400 the client would wait and retry.
+func TestErrorsOfStreams(t *testing.T) {
 	vmis := kubevirt.VirtualMachineInstance(namespace)
 	runVM(t, "closed", v1.RunStrategyAlways, v1.VirtualMachineInstancePaused)
 	for name, tc := range map[string]struct {
@@ -123,8 +123,8 @@ func TestStreamsAreRefusedInWords(t *testing.T) {
 		"closed": {http.StatusConflict, "VMI is paused"},
 	} {
 		_, err := vmis.PortForward(name, 22, "tcp")
-		var refused *kvcorev1.AsyncSubresourceError
-		if !errors.As(err, &refused) || refused.GetStatusCode() != tc.code || !strings.Contains(err.Error(), tc.message) {
+		var streamError *kvcorev1.AsyncSubresourceError
+		if !errors.As(err, &streamError) || streamError.GetStatusCode() != tc.code || !strings.Contains(err.Error(), tc.message) {
 			t.Errorf("%s: got %v, want %d %q", name, err, tc.code, tc.message)
 		}
 	}

@@ -21,10 +21,10 @@ import (
 	"kubevirt.io/client-go/kubecli"
 )
 
-// node is where the world's agent is.
+// node is the node of clientworld's agent.
 const node = "node1"
 
-// runVM makes a VM and its instance, as a cluster in which it runs shows them.
+// runVM creates a VM and its VMI with the status of a running one.
 func runVM(t *testing.T, name string, strategy v1.VirtualMachineRunStrategy, conditions ...v1.VirtualMachineInstanceConditionType) {
 	t.Helper()
 	ctx := t.Context()
@@ -60,7 +60,7 @@ func runVM(t *testing.T, name string, strategy v1.VirtualMachineRunStrategy, con
 	}
 }
 
-// expectCode compares the code of a refusal, and what it says.
+// expectCode compares the code and the message of an error.
 func expectCode(t *testing.T, what string, err error, code int, message string) {
 	t.Helper()
 	var status apierrors.APIStatus
@@ -167,10 +167,10 @@ func TestVirtualMachineInstance(t *testing.T) {
 	if err != nil || graph.ObjectReference.Kind != "VirtualMachineInstance" {
 		t.Errorf("objectgraph: %v %v", graph, err)
 	}
-	expectMissing(t, ctx)
+	expectNotImplemented(t, ctx)
 }
 
-func expectMissing(t *testing.T, ctx context.Context) { //nolint:revive // the test comes first, as in the standard library
+func expectNotImplemented(t *testing.T, ctx context.Context) { //nolint:revive // the test comes first, as in the standard library
 	t.Helper()
 	vmis := kubevirt.VirtualMachineInstance(namespace)
 	_, noChain := vmis.SEVFetchCertChain(ctx, "runs")
@@ -194,14 +194,14 @@ func TestCluster(t *testing.T) {
 	if err != nil || version.GitVersion == "" || version.GoVersion == "" {
 		t.Errorf("version: %v %v", version, err)
 	}
-	const noWords = "" // the client does not read them where it asks for the raw answer
+	const noMessage = "" // the client does not decode the Status of raw responses
 	if image, err := kubevirt.GuestfsVersion().Get(); err != nil || *image != (kubecli.GuestfsInfo{Registry: "registry.example/vireo", Tag: "v1"}) {
 		t.Errorf("guestfs: %+v %v", image, err)
 	}
 	expectCode(t, "profiler", kubevirt.ClusterProfiler().Start(), http.StatusNotImplemented, "start-cluster-profiler")
 	expectCode(t, "profiler", kubevirt.ClusterProfiler().Stop(), http.StatusNotImplemented, "stop-cluster-profiler")
 	_, err = kubevirt.ClusterProfiler().Dump(&v1.ClusterProfilerRequest{})
-	expectCode(t, "profiler", err, http.StatusNotImplemented, noWords)
+	expectCode(t, "profiler", err, http.StatusNotImplemented, noMessage)
 
 	expanded, err := kubevirt.ExpandSpec(namespace).ForVirtualMachine(newVM("unborn", v1.RunStrategyHalted))
 	if err != nil || expanded.Name != "unborn" || expanded.Namespace != namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command clientworld is what test/clientcompat drives, which cannot link it: KubeVirt's client needs older libraries of
-// Kubernetes than we do. It runs an API server with our CRDs, virt-api behind that server's aggregation layer, and the agent of
-// one node, which echoes. It writes an administrator's kubeconfig to the file that is its argument, says "ready", and runs until
-// its standard input ends. KUBEBUILDER_ASSETS says where the API server is.
+// Command clientworld is the cluster for test/clientcompat. It is a separate process because KubeVirt's client needs older
+// Kubernetes libraries. It runs an API server with the CRDs, virt-api behind the aggregation layer, and the agent of one node,
+// which echoes. It writes an administrator's kubeconfig to the file that is its argument, prints "ready", and runs until its
+// standard input is closed. KUBEBUILDER_ASSETS is the directory of the API server.
 package main
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/vireo-project/vireo/test/rights"
 )
 
-// readyLimit is how long a loaded machine may need until virt-api answers through the API server.
-const readyLimit = 2 * time.Minute
+// readyTimeout is how long virt-api may take to be available through the API server, on a loaded machine.
+const readyTimeout = 2 * time.Minute
 
 func main() {
 	if err := run(); err != nil {

@@ -27,11 +27,11 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agentapi"
+	"github.com/vireo-project/vireo/internal/apiserver/agentclient"
+	"github.com/vireo-project/vireo/internal/apiserver/server"
+	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/health"
-	"github.com/vireo-project/vireo/internal/subresource"
-	"github.com/vireo-project/vireo/internal/subresource/agent"
-	"github.com/vireo-project/vireo/internal/subresource/server"
+	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/test/fakeagent"
 	"github.com/vireo-project/vireo/test/rights"
 )
@@ -42,7 +42,7 @@ const (
 	node      = "node1"
 )
 
-// world is a cluster's virt-api.
+// world is a cluster with virt-api.
 type world struct {
 	kubeconfig string // virt-api's
 	config     *rest.Config
@@ -70,7 +70,7 @@ func (w *world) cleanup() {
 	}
 }
 
-// start returns when virt-api answers through the API server.
+// start starts the agent and virt-api, and returns when virt-api is available through the API server.
 func (w *world) start(ctx context.Context) error {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1.AddToScheme} {
@@ -98,7 +98,7 @@ func (w *world) start(ctx context.Context) error {
 	if err := w.serve(ctx, agents); err != nil {
 		return err
 	}
-	return wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, readyLimit, true, func(ctx context.Context) (bool, error) {
+	return wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, readyTimeout, true, func(ctx context.Context) (bool, error) {
 		for _, version := range subresource.Versions {
 			_, err := w.discovery.RESTClient().Get().AbsPath("/apis", subresource.GroupName, version, "version").DoRaw(ctx)
 			if err != nil {
@@ -109,14 +109,14 @@ func (w *world) start(ctx context.Context) error {
 	})
 }
 
-// startAgent runs a node's agent, with the Pod by which it is found.
-func (w *world) startAgent(ctx context.Context) (*agent.Client, error) {
+// startAgent starts the agent of a node and creates its Pod, by which virt-api finds it.
+func (w *world) startAgent(ctx context.Context) (*agentclient.Client, error) {
 	a := fakeagent.Start(w, node)
 	a.Stream(agentapi.Console, console)
-	a.Answer(agentapi.GuestOSInfo, v1.VirtualMachineInstanceGuestAgentInfo{Hostname: "guest", GAVersion: "10.0"})
-	a.Answer(agentapi.UserList, v1.VirtualMachineInstanceGuestOSUserList{Items: []v1.VirtualMachineInstanceGuestOSUser{{UserName: "root"}}})
-	a.Answer(agentapi.FilesystemList, v1.VirtualMachineInstanceFileSystemList{Items: []v1.VirtualMachineInstanceFileSystem{{DiskName: "vda1"}}})
-	a.Answer(agentapi.Screenshot, []byte("\x89PNG\r\n\x1a\nand so on"))
+	a.SetResponse(agentapi.GuestOSInfo, v1.VirtualMachineInstanceGuestAgentInfo{Hostname: "guest", GAVersion: "10.0"})
+	a.SetResponse(agentapi.UserList, v1.VirtualMachineInstanceGuestOSUserList{Items: []v1.VirtualMachineInstanceGuestOSUser{{UserName: "root"}}})
+	a.SetResponse(agentapi.FilesystemList, v1.VirtualMachineInstanceFileSystemList{Items: []v1.VirtualMachineInstanceFileSystem{{DiskName: "vda1"}}})
+	a.SetResponse(agentapi.Screenshot, []byte("\x89PNG\r\n\x1a\nand so on"))
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "virt-handler", Labels: map[string]string{"kubevirt.io": "virt-handler"}},
 		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "virt-handler", Image: "virt-handler"}}},
@@ -128,10 +128,10 @@ func (w *world) startAgent(ctx context.Context) (*agent.Client, error) {
 	if err := w.client.Status().Update(ctx, pod); err != nil {
 		return nil, err
 	}
-	return agent.New(agent.Options{Pods: w.own, Namespace: namespace, Port: a.Port, TLS: a.Authority.Client(w)}), nil
+	return agentclient.New(agentclient.Options{Pods: w.own, Namespace: namespace, Port: a.Port, TLS: a.Authority.Client(w)}), nil
 }
 
-// console echoes until it is told that another client comes.
+// console echoes. The message "take over" simulates another client that takes over the console.
 func console(ctx context.Context, conn *websocket.Conn) {
 	for {
 		kind, message, err := conn.Read(ctx)
@@ -145,8 +145,8 @@ func console(ctx context.Context, conn *websocket.Conn) {
 	}
 }
 
-// serve runs virt-api and puts it behind the aggregation layer.
-func (w *world) serve(ctx context.Context, agents *agent.Client) error {
+// serve runs virt-api and registers it with the aggregation layer.
+func (w *world) serve(ctx context.Context, agents *agentclient.Client) error {
 	certificate, key, err := certutil.GenerateSelfSignedCertKey(service+"."+namespace+".svc", nil, nil)
 	if err != nil {
 		return err
@@ -162,7 +162,9 @@ func (w *world) serve(ctx context.Context, agents *agent.Client) error {
 	config := clusterconfig.Default()
 	config.FeatureGates = clusterconfig.NewFeatureGates([]string{"ObjectGraph"}, nil)
 	api := &subresource.API{
-		Client: w.own, Agents: agents, Health: &health.Check{APIServer: w.discovery, ConfigVersion: func() string { return "" }}, GuestfsImage: "registry.example/vireo/libguestfs-tools:v1", Config: func() clusterconfig.Config { return config },
+		Client: w.own, Agents: agents, Config: func() clusterconfig.Config { return config },
+		Health:       &health.Check{APIServer: w.discovery, ConfigVersion: func() string { return "" }},
+		GuestfsImage: "registry.example/vireo/libguestfs-tools:v1",
 	}
 	s, err := server.New(server.Options{
 		Listener: listener, Address: "127.0.0.1", Certificate: own, Kubeconfig: w.kubeconfig,
@@ -178,8 +180,8 @@ func (w *world) serve(ctx context.Context, agents *agent.Client) error {
 	return w.register(ctx, listener.Addr().(*net.TCPAddr).Port, certificate)
 }
 
-// register makes the APIServices. The API server refuses loopback addresses as endpoints, but not a Service that is another
-// name of this host.
+// register creates the APIServices. Their Service is of type ExternalName, because the API server rejects endpoints with loopback
+// addresses.
 func (w *world) register(ctx context.Context, port int, certificate []byte) error {
 	err := w.client.Create(ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: service},

@@ -58,7 +58,7 @@ var _ = Describe("Booting a guest", func() {
 		expectConsole(ctx, namespace, "efi", bootTimeout, ContainSubstring("BOOTED-BY-EFI"))
 	}, SpecTimeout(8*time.Minute))
 
-	It("boots a kernel from an image", func(ctx context.Context) {
+	It("boots a kernel from an image", extended(2), func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		create(ctx, makeVM(namespace, "kernel", func(vm *v1.VirtualMachine) {
 			spec(vm).Domain.Firmware = &v1.Firmware{KernelBoot: &v1.KernelBoot{

@@ -74,7 +74,7 @@ func inBackground(program string) string {
 	return `setsid -f python3 -c "import socket` + program + `" </dev/null >/dev/null 2>&1`
 }
 
-// hasVSOCK says that the kernel gives VSOCK to guests. Only of this machine's nodes it is known.
+// hasVSOCK reports whether the kernel gives VSOCK to guests. Only of this machine's nodes it is known.
 func hasVSOCK() bool {
 	_, err := os.Stat("/dev/vhost-vsock")
 	return err == nil && os.Getenv("VIREO_CLUSTER") != ""

@@ -69,7 +69,7 @@ var _ = Describe("A guest that powers itself off", func() {
 		expectNewInstance(ctx, instance)
 	}, SpecTimeout(8*time.Minute))
 
-	It("stays Succeeded under Manual", func(ctx context.Context) {
+	It("stays Succeeded under Manual", extended(1), func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		// Manual starts nothing by itself: the VMI runs first and is adopted.
 		template := makeVM(namespace, "manual", withUserData(powerOff)).Spec.Template

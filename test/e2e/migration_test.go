@@ -125,7 +125,7 @@ var _ = Describe("A guest that moves to another node", Ordered, Serial, func() {
 		Expect(err).To(HaveOccurred(), "the drain of a guest that cannot migrate ended well")
 		Expect(string(out)).To(ContainSubstring("VMI stuck is configured with an eviction strategy but is not live-migratable"))
 		explained, _ := runVirtctl(ctx, "explain", "-n", n.namespace, "stuck")
-		Expect(explained).To(ContainSubstring("waits for this guest, which is to migrate"))
+		Expect(explained).To(ContainSubstring("waits for this guest, which cannot migrate"))
 		stuck := vmi(ctx, n.namespace, "stuck")
 		Expect(stuck.Status.Phase).To(Equal(v1.Running))
 		Expect(k8s.Delete(ctx, &v1.VirtualMachine{ObjectMeta: stuck.ObjectMeta})).To(Succeed())
@@ -301,7 +301,7 @@ func (n *nomad) expectStays(ctx context.Context, abort func(context.Context)) {
 		HaveField("MigrationUID", migration.UID), HaveField("StartTimestamp", Not(BeNil())),
 		HaveField("MigrationPolicyName", HaveValue(Equal(n.namespace)))))
 	explained, _ := runVirtctl(ctx, "explain", "-n", n.namespace, n.name)
-	Expect(explained).To(And(ContainSubstring("migration "+migration.Name+" is "), ContainSubstring("copied to node "+state().TargetNode)))
+	Expect(explained).To(And(ContainSubstring("migration "+migration.Name+" is "), ContainSubstring("The transfer to node "+state().TargetNode)))
 	// Sure to be in the middle: 128 MiB at 1 MiB/s.
 	time.Sleep(2 * time.Second)
 	abort(ctx)

@@ -49,7 +49,7 @@ var _ = Describe("A guest on the network", func() {
 		})
 	}, SpecTimeout(8*time.Minute))
 
-	It("opens only the ports that the interface lists", func(ctx context.Context) {
+	It("opens only the ports that the interface lists", extended(3), func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		peer := startPeer(ctx, namespace, "peer", "", "serve")
 		create(ctx, makeVM(namespace, "ports", func(vm *v1.VirtualMachine) {

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/podproc"
 )
 
@@ -196,7 +197,7 @@ func qemusOf(ctx context.Context, namespace string, old *corev1.Pod) []podproc.P
 	GinkgoHelper()
 	found := podProcesses(old, "qemu-system-x86_64")
 	pods := &corev1.PodList{}
-	Expect(k8s.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabels{v1.AppLabel: "virt-launcher"})).To(Succeed())
+	Expect(k8s.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabels{v1.AppLabel: launcherpod.AppLabelValue})).To(Succeed())
 	for i := range pods.Items {
 		if pods.Items[i].UID != old.UID {
 			found = append(found, podProcesses(&pods.Items[i], "qemu-system-x86_64")...)

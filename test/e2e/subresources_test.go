@@ -84,7 +84,7 @@ var _ = Describe("A VM that is started and stopped", func() {
 		expectReady(ctx, namespace, name)
 	}, SpecTimeout(6*time.Minute+time.Duration(rounds)*time.Minute))
 
-	It("again and again under Manual", func(ctx context.Context) {
+	It("again and again under Manual", extended(1), func(ctx context.Context) {
 		namespace, name := newNamespace(ctx), "manual"
 		create(ctx, makeVM(namespace, name, withRunStrategy(v1.RunStrategyManual)))
 		for range rounds {
@@ -97,7 +97,7 @@ var _ = Describe("A VM that is started and stopped", func() {
 		}
 	}, SpecTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
 
-	It("again and again under RerunOnFailure, which starts it at first", func(ctx context.Context) {
+	It("again and again under RerunOnFailure, which starts it at first", extended(2), func(ctx context.Context) {
 		namespace, name := newNamespace(ctx), "rerun"
 		create(ctx, makeVM(namespace, name, withRunStrategy(v1.RunStrategyRerunOnFailure)))
 		for i := range rounds {
@@ -110,7 +110,7 @@ var _ = Describe("A VM that is started and stopped", func() {
 		}
 	}, SpecTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
 
-	It("once under Once, as often as that is said", func(ctx context.Context) {
+	It("once under Once, as often as that is said", extended(3), func(ctx context.Context) {
 		namespace, name := newNamespace(ctx), "once"
 		create(ctx, makeVM(namespace, name, withRunStrategy(v1.RunStrategyHalted)))
 		for range rounds {

@@ -8,6 +8,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -57,6 +58,10 @@ func TestEndToEnd(t *testing.T) {
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "End to end", Label("e2e"))
 }
+
+// extended marks specs that `make test-e2e` runs for one commit in three only, as its hash has it; `make test-e2e-all` runs all of
+// them. It is for variants of what another spec covers. third is 1, 2 or 3: give each about the same time.
+func extended(third int) Labels { return Label("extended", fmt.Sprintf("extended-%d", third)) }
 
 var _ = BeforeSuite(func(ctx context.Context) {
 	ctrllog.SetLogger(GinkgoLogr)

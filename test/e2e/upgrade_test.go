@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/upgradecheck"
+	"github.com/vireo-project/vireo/internal/migration/upgradecheck"
 )
 
 // One guest goes to the previous launcher and comes back: both are moves between two versions, in either direction, under the same
@@ -101,7 +101,7 @@ func (u *upgrade) expectStuck(ctx context.Context) {
 	text, code := runVirtctl(ctx, "adm", "upgrade-check", "-n", u.namespace)
 	Expect(code).To(Equal(2), text)
 	Expect(text).To(And(MatchRegexp(`(?m)^%s +stuck +\S+ +false +Stays +InterfaceNotLiveMigratable +\S`, u.namespace),
-		ContainSubstring("1 of 2 guests that run could not be moved."), Not(ContainSubstring(u.name))))
+		ContainSubstring("1 of 2 running guests cannot be migrated."), Not(ContainSubstring(u.name))))
 	report := struct{ Guests []upgradecheck.Finding }{}
 	text, code = runVirtctl(ctx, "adm", "upgrade-check", "-n", u.namespace, "--all", "-o", "json")
 	Expect(code).To(Equal(2), text)

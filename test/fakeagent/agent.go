@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package fakeagent is a node agent for tests of virt-api: it speaks the agents' protocol over mutual TLS, answers what it is told
-// to, and echoes what it gets on streams.
+// Package fakeagent is a node agent for tests of virt-api. It implements the agents' protocol over mutual TLS, returns configured
+// responses, and echoes on streams.
 package fakeagent
 
 import (
@@ -22,14 +22,14 @@ import (
 	"github.com/vireo-project/vireo/internal/agentapi"
 )
 
-// T is what of a test an Agent needs.
+// T is the part of a test that an Agent uses.
 type T interface {
 	Helper()
 	Cleanup(func())
 	Fatalf(format string, args ...any)
 }
 
-// Call is what was asked.
+// Call is a request that the agent got.
 type Call struct {
 	Method, Verb string
 	Query        url.Values
@@ -38,25 +38,25 @@ type Call struct {
 
 // Agent is the agent of a node.
 type Agent struct {
-	// Node is its node.
+	// Node is the name of its node.
 	Node string
-	// Port is where it listens on 127.0.0.1.
+	// Port is its port on 127.0.0.1.
 	Port int
-	// Authority signed its certificate and those that it believes.
+	// Authority is the CA of its certificate and of its clients'.
 	Authority *Authority
 
-	mu      sync.Mutex
-	calls   []Call
-	refuse  map[string]metav1.Status
-	answers map[string]any
-	streams map[string]func(context.Context, *websocket.Conn)
+	mu        sync.Mutex
+	calls     []Call
+	errors    map[string]metav1.Status
+	responses map[string]any
+	streams   map[string]func(context.Context, *websocket.Conn)
 }
 
 // Start runs the agent of a node until the test ends.
 func Start(t T, node string) *Agent {
 	t.Helper()
 	a := &Agent{
-		Node: node, Authority: NewAuthority(t), refuse: map[string]metav1.Status{}, answers: map[string]any{},
+		Node: node, Authority: NewAuthority(t), errors: map[string]metav1.Status{}, responses: map[string]any{},
 		streams: map[string]func(context.Context, *websocket.Conn){},
 	}
 	server := httptest.NewUnstartedServer(a)
@@ -73,27 +73,20 @@ func Start(t T, node string) *Agent {
 	return a
 }
 
-// Refuse makes the agent answer a verb with a Status.
-func (a *Agent) Refuse(verb string, code int32, message string) {
+// SetError makes the agent return a Status for a verb.
+func (a *Agent) SetError(verb string, code int32, message string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.refuse[verb] = metav1.Status{
+	a.errors[verb] = metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: code, Message: message,
 	}
 }
 
-// Accept takes Refuse back.
-func (a *Agent) Accept(verb string) {
+// SetResponse sets the response to GET requests of a verb: a []byte is the body itself, anything else is encoded as JSON.
+func (a *Agent) SetResponse(verb string, response any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.refuse, verb)
-}
-
-// Answer makes the agent answer GET of a verb: with bytes as they are, or anything else as JSON.
-func (a *Agent) Answer(verb string, with any) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.answers[verb] = with
+	a.responses[verb] = response
 }
 
 // Stream replaces the echo on the streams of a verb. The stream ends when serve returns.
@@ -103,7 +96,7 @@ func (a *Agent) Stream(verb string, serve func(context.Context, *websocket.Conn)
 	a.streams[verb] = serve
 }
 
-// Calls are what was asked of the agent since the last time that Calls was called.
+// Calls returns the requests since the last call of Calls.
 func (a *Agent) Calls() []Call {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -120,33 +113,33 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not for you", http.StatusForbidden)
 		return
 	}
-	whole := parts[6]
-	verb, _, _ := strings.Cut(whole, "/")
-	if whole == agentapi.Screenshot {
-		verb = whole
+	verbPath := parts[6]
+	verb, _, _ := strings.Cut(verbPath, "/")
+	if verbPath == agentapi.Screenshot {
+		verb = verbPath
 	}
 	body, _ := io.ReadAll(r.Body)
 	a.mu.Lock()
-	a.calls = append(a.calls, Call{r.Method, whole, r.URL.Query(), string(body)})
-	refusal, refused := a.refuse[verb]
-	answer, answers := a.answers[verb]
+	a.calls = append(a.calls, Call{r.Method, verbPath, r.URL.Query(), string(body)})
+	status, isError := a.errors[verb]
+	response, hasResponse := a.responses[verb]
 	stream := a.streams[verb]
 	a.mu.Unlock()
 	switch {
-	case refused:
+	case isError:
 		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(int(refusal.Code))
-		_ = json.NewEncoder(w).Encode(refusal)
+		w.WriteHeader(int(status.Code))
+		_ = json.NewEncoder(w).Encode(status)
 	case r.Header.Get("Upgrade") != "":
 		a.serveStream(w, r, stream)
 	case r.Method == http.MethodPut:
 		w.WriteHeader(http.StatusAccepted)
-	case answers:
-		if raw, isRaw := answer.([]byte); isRaw {
+	case hasResponse:
+		if raw, isRaw := response.([]byte); isRaw {
 			_, _ = w.Write(raw)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(answer)
+		_ = json.NewEncoder(w).Encode(response)
 	default:
 		http.NotFound(w, r)
 	}

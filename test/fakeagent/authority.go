@@ -11,16 +11,16 @@ import (
 	"github.com/vireo-project/vireo/test/pki"
 )
 
-// Authority signs certificates of agents and of virt-api.
+// Authority is the CA of agents and of virt-api.
 type Authority struct{ ca *pki.Authority }
 
-// NewAuthority makes an Authority.
+// NewAuthority returns a new Authority.
 func NewAuthority(t T) *Authority {
 	t.Helper()
 	return &Authority{ca: pki.New(t)}
 }
 
-// Client is the configuration of virt-api's connections to agents.
+// Client returns a function that returns the configuration of virt-api's connection to the agent of a node.
 func (a *Authority) Client(t T) func(node string) (*tls.Config, error) {
 	t.Helper()
 	own := a.ca.Issue(agentapi.ClientName, x509.ExtKeyUsageClientAuth)

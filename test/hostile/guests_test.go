@@ -17,8 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor"
-	"github.com/vireo-project/vireo/internal/handler/reconciler"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/scriptedlibvirtd"
@@ -55,7 +54,7 @@ func (w *world) schedule(namespace, name string, daemon *scriptedlibvirtd.Daemon
 	g.pod = &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: "virt-launcher-" + name, OwnerReferences: ownedBy(g.vmi),
-			Labels: map[string]string{v1.AppLabel: reconciler.LauncherLabel, v1.CreatedByLabel: string(g.vmi.UID)},
+			Labels: map[string]string{v1.AppLabel: launcherpod.AppLabelValue, v1.CreatedByLabel: string(g.vmi.UID)},
 		},
 		Spec: corev1.PodSpec{NodeName: thisNode, Containers: []corev1.Container{{Name: "compute", Image: "example/launcher"}}},
 	}
@@ -130,7 +129,7 @@ func (g *guest) migrate() bool {
 
 // mover copies guests.
 type mover interface {
-	Copy(ctx context.Context, r hypervisor.CopyRequest) error
+	Transfer(ctx context.Context, r hypervisor.TransferRequest) error
 	Domain(ctx context.Context, name string) (*hypervisor.Domain, error)
 }
 
@@ -143,9 +142,9 @@ func (g *guest) copyBy(conn mover) error {
 	}
 	target := scriptedlibvirtd.New()
 	g.world.t.Cleanup(target.Close)
-	return conn.Copy(ctx, hypervisor.CopyRequest{
+	return conn.Transfer(ctx, hypervisor.TransferRequest{
 		Domain: g.domain(), XML: live.XML, Address: "127.0.0.1",
-		Target: func(context.Context) (net.Conn, error) {
+		DialTarget: func(context.Context) (net.Conn, error) {
 			here, there := net.Pipe()
 			go target.Serve(there)
 			return here, nil

@@ -37,7 +37,7 @@ type hostile struct {
 // kind is a way to hold up an agent.
 type kind struct {
 	name string
-	// migrates says that its VMI is being migrated away.
+	// migrates reports whether its VMI is being migrated away.
 	migrates bool
 	// answer is asked for each call about the domain. It says whether it has dealt with it.
 	answer func(h *hostile, domain string, p *scriptedlibvirtd.Peer, c scriptedlibvirtd.Call) bool

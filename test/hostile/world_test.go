@@ -27,15 +27,15 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/cmd/virt-handler/agent"
+	"github.com/vireo-project/vireo/internal/agent/facts"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
+	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/domain"
-	"github.com/vireo-project/vireo/internal/handler/agent"
-	"github.com/vireo-project/vireo/internal/handler/facts"
-	"github.com/vireo-project/vireo/internal/handler/handover"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
-	"github.com/vireo-project/vireo/internal/handler/media"
-	"github.com/vireo-project/vireo/internal/handler/reconciler"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/rights"
@@ -123,23 +123,23 @@ func (w *world) startAgent(mgr ctrl.Manager) {
 	})
 	expect(w.t, err)
 	expect(w.t, mgr.Add(incoming))
-	notices := reconciler.NewNotices()
-	answers := hypervisor.NewAnswers()
+	triggers := reconciler.NewTriggers()
+	responses := hypervisor.NewResponseBudget()
 	w.connections, err = rpc.NewManager(rpc.Options{
-		PodsDir: w.podsDir, RelayDir: filepath.Join(w.t.TempDir(), "r"), CheckPeer: anyPeer, Answers: answers,
-	}, notices.Notify)
+		PodsDir: w.podsDir, RelayDir: filepath.Join(w.t.TempDir(), "r"), CheckPeer: anyPeer, Responses: responses,
+	}, triggers.Enqueue)
 	expect(w.t, err)
 	expect(w.t, mgr.Add(w.connections))
 	guests := reconciler.New(reconciler.Options{
 		Client: &countingClient{mgr.GetClient(), w.writes}, Reader: mgr.GetAPIReader(), Incoming: incoming, Node: thisNode,
-		Facts: facts.Node{Arch: "amd64"}, Arrivals: handover.NewArrivals(), Notify: notices.Notify,
-		Machines: agent.Machines{Manager: w.connections}, Answers: answers, Networks: noNetworks{},
+		Facts: facts.Node{Arch: "amd64"}, Targets: peer.NewTargets(), Enqueue: triggers.Enqueue,
+		Connections: agent.Connections{Manager: w.connections}, Responses: responses, Networks: noNetworks{},
 		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: w.podsDir, Pod: pod} },
 		Files:    func(*hypervisor.Process) reconciler.Files { return noFiles{} },
 		Config:   clusterconfig.Default,
 		Recorder: &events.FakeRecorder{},
 	})
-	expect(w.t, guests.SetupWithManager(mgr, notices))
+	expect(w.t, guests.SetupWithManager(mgr, triggers))
 }
 
 // anyPeer lets this process be every Pod's.
@@ -271,7 +271,7 @@ func (noFiles) CPUs(context.Context) []uint { return nil }
 
 func (noFiles) BlockSizes(context.Context, string) facts.BlockSizes { return facts.BlockSizes{} }
 
-func (noFiles) ClaimDevices(context.Context) error { return nil }
+func (noFiles) OwnDevices(context.Context) error { return nil }
 
 func (noFiles) SetRealtime(context.Context, []uint, []uint) error { return nil }
 

@@ -29,14 +29,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/cmd/virt-handler/agent"
+	"github.com/vireo-project/vireo/internal/agent/facts"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
+	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/internal/agent/network"
+	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/handler/agent"
-	"github.com/vireo-project/vireo/internal/handler/facts"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
-	"github.com/vireo-project/vireo/internal/handler/media"
-	"github.com/vireo-project/vireo/internal/handler/network"
-	"github.com/vireo-project/vireo/internal/handler/reconciler"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/libvirtd"
 )
@@ -82,14 +82,15 @@ func (n *node) startAgent() {
 	n.notices = make(chan types.NamespacedName, 100)
 	notices := n.notices
 	var err error
+	responses := hypervisor.NewResponseBudget()
 	n.manager, err = rpc.NewManager(rpc.Options{
-		PodsDir: n.pods, RelayDir: filepath.Join(GinkgoT().TempDir(), "r"), CheckPeer: n.process,
+		Responses: responses, PodsDir: n.pods, RelayDir: filepath.Join(GinkgoT().TempDir(), "r"), CheckPeer: n.process,
 	}, func(key types.NamespacedName) { notices <- key })
 	Expect(err).NotTo(HaveOccurred())
 	n.advertisers = network.NewAdvertisers(GinkgoLogr)
 	n.agent = reconciler.New(reconciler.Options{
 		Client: n.client, Reader: n.client, Node: agentNode, Facts: facts.Node{Arch: "amd64"},
-		Machines: agent.Machines{Manager: n.manager}, Networks: agent.Networks{Advertisers: n.advertisers},
+		Connections: agent.Connections{Manager: n.manager}, Responses: responses, Networks: agent.Networks{Advertisers: n.advertisers},
 		Content: func(pod types.UID) media.Content { return media.PodContent{PodsDir: n.pods, Pod: pod} },
 		Files:   func(p *hypervisor.Process) reconciler.Files { return facts.PodFiles{Process: p, NodeDev: "/dev"} },
 		Config: func() clusterconfig.Config {
@@ -194,7 +195,7 @@ func launcherPod() *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: vmiKey.Namespace, Name: "virt-launcher-vm-x", UID: agentPodUID,
-			Labels: map[string]string{v1.AppLabel: reconciler.LauncherLabel, v1.CreatedByLabel: string(vmiUID)},
+			Labels: map[string]string{v1.AppLabel: launcherpod.AppLabelValue, v1.CreatedByLabel: string(vmiUID)},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: vmiKey.Name, UID: vmiUID, Controller: ptr.To(true),
 			}},

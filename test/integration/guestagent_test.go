@@ -15,9 +15,9 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/vireo-project/vireo/internal/handler/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/launcher/freezer"
-	"github.com/vireo-project/vireo/internal/libvirtrpc"
+	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
 // hostileAgent answers every question for a list with a hundred thousand entries. QEMU's agent protocol: a line of JSON in,
@@ -110,7 +110,7 @@ var _ = Describe("The agent of a guest", Label("libvirt"), func() {
 			default:
 			}
 		})).To(Succeed())
-		inPod, err := libvirtrpc.Dial(ctx, g.pod.daemon.Socket())
+		inPod, err := libvirtwire.Dial(ctx, g.pod.daemon.Socket())
 		Expect(err).NotTo(HaveOccurred())
 		defer inPod.Close()
 		hooks := freezer.Freezer{Hypervisor: inPod, Domain: g.domain}

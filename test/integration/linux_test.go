@@ -16,7 +16,7 @@ import (
 	. "github.com/onsi/gomega"
 	"libvirt.org/go/libvirtxml"
 
-	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 

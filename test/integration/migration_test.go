@@ -24,13 +24,13 @@ import (
 	"libvirt.org/go/libvirtxml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
+	"github.com/vireo-project/vireo/internal/agent/migration/qemutls"
+	"github.com/vireo-project/vireo/internal/agent/podprocess"
 	"github.com/vireo-project/vireo/internal/domain"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
-	"github.com/vireo-project/vireo/internal/handler/migrationtls"
-	"github.com/vireo-project/vireo/internal/handler/podprocess"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/migration"
+	"github.com/vireo-project/vireo/internal/migration/protocol"
 )
 
 const (
@@ -117,15 +117,15 @@ func (p *pod) share(from *pod, podPath string) {
 }
 
 // request is a copy of the guest as it runs, to the other Pod.
-func (m *move) request() hypervisor.CopyRequest {
+func (m *move) request() hypervisor.TransferRequest {
 	GinkgoHelper()
 	live, err := m.here.LiveXML(GinkgoT().Context(), m.guest.domain)
 	Expect(err).NotTo(HaveOccurred())
 	there, err := domain.ForTarget(live, sharedDomain())
 	Expect(err).NotTo(HaveOccurred())
-	return hypervisor.CopyRequest{
+	return hypervisor.TransferRequest{
 		Domain: m.guest.domain, XML: there, Address: m.address,
-		Target: m.dial,
+		DialTarget: m.dial,
 	}
 }
 
@@ -137,14 +137,14 @@ func (m *move) dial(ctx context.Context) (net.Conn, error) {
 
 func (m *move) source() hypervisor.SourceState {
 	GinkgoHelper()
-	state, err := m.here.Source(GinkgoT().Context(), m.guest.domain)
+	state, err := m.here.SourceState(GinkgoT().Context(), m.guest.domain)
 	Expect(err).NotTo(HaveOccurred())
 	return state
 }
 
-func (m *move) target() migration.TargetDomain {
+func (m *move) target() protocol.TargetDomain {
 	GinkgoHelper()
-	state, err := m.there.Target(GinkgoT().Context(), m.guest.domain)
+	state, err := m.there.TargetState(GinkgoT().Context(), m.guest.domain)
 	Expect(err).NotTo(HaveOccurred())
 	return state
 }
@@ -155,7 +155,7 @@ func (m *move) arrive() *linux {
 	begin := time.Now()
 	Expect(m.there.ResumeTarget(GinkgoT().Context(), m.guest.domain)).To(Succeed())
 	AddReportEntry("resumed in", time.Since(begin).String())
-	Expect(m.target()).To(Equal(migration.TargetRunning))
+	Expect(m.target()).To(Equal(protocol.TargetRunning))
 	arrived := &linux{pod: m.to, conn: m.there, domain: m.guest.domain, asked: m.guest.asked}
 	arrived.listen()
 	return arrived
@@ -172,14 +172,14 @@ func (m *move) back(arrived *linux) {
 }
 
 // secure gives both Pods the certificates of one migration.
-func (m *move) secure(r *hypervisor.CopyRequest) {
+func (m *move) secure(r *hypervisor.TransferRequest) {
 	GinkgoHelper()
 	ctx, uid := GinkgoT().Context(), types.UID("3f0e0d4c-8ab8-4d47-a0a5-7e3ce5fa3a2e")
-	pair, err := migrationtls.New(uid, netip.MustParseAddr(m.address), time.Now())
+	pair, err := qemutls.New(uid, netip.MustParseAddr(m.address), time.Now())
 	Expect(err).NotTo(HaveOccurred())
 	Expect(m.there.PutMigrationTLS(ctx, pair.Server)).To(Succeed())
 	Expect(m.here.PutMigrationTLS(ctx, pair.Client)).To(Succeed())
-	r.TLSName = migrationtls.Name(uid)
+	r.TLSName = qemutls.Name(uid)
 }
 
 // qemusOf counts the Pod's QEMUs that have not ended.
@@ -218,15 +218,15 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 	It("hands a running guest over, which stays paused until it is told to run", func() {
 		m := newMove()
 		m.guest.run("mount /dev/vda /mnt/data; echo before > /mnt/data/log; sync")
-		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceRunning}))
-		Expect(m.target()).To(Equal(migration.TargetAbsent))
+		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
+		Expect(m.target()).To(Equal(protocol.TargetAbsent))
 
 		begin := time.Now()
-		Expect(m.here.Copy(GinkgoT().Context(), m.request())).To(Succeed())
+		Expect(m.here.Transfer(GinkgoT().Context(), m.request())).To(Succeed())
 		AddReportEntry("copied in", time.Since(begin).String())
-		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceHandedOver}))
-		Expect(m.target()).To(Equal(migration.TargetComplete))
-		Consistently(m.target).WithTimeout(time.Second).Should(Equal(migration.TargetComplete))
+		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceMigrated}))
+		Expect(m.target()).To(Equal(protocol.TargetComplete))
+		Consistently(m.target).WithTimeout(time.Second).Should(Equal(protocol.TargetComplete))
 
 		arrived := m.arrive()
 		Expect(strings.TrimSpace(arrived.run("echo after >> /mnt/data/log; sync; cat /mnt/data/log"))).To(Equal("before\nafter"))
@@ -238,18 +238,18 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		r := m.request()
 		var dead, returned time.Time
 		qemus := -1
-		r.Dead = func() {
+		r.OnQEMUExit = func() {
 			dead, qemus = time.Now(), qemusOf(m.from)
-			Expect(m.target()).To(Equal(migration.TargetComplete))
+			Expect(m.target()).To(Equal(protocol.TargetComplete))
 			Expect(m.there.ResumeTarget(ctx, m.guest.domain)).To(Succeed())
 		}
 		Expect(qemusOf(m.from)).To(Equal(1))
-		Expect(m.here.Copy(ctx, r)).To(Succeed())
+		Expect(m.here.Transfer(ctx, r)).To(Succeed())
 		returned = time.Now()
 		Expect(dead).NotTo(BeZero())
 		Expect(qemus).To(BeZero(), "a QEMU that may run on")
 		AddReportEntry("before libvirt", returned.Sub(dead).String())
-		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceHandedOver}))
+		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceMigrated}))
 		Expect(strings.TrimSpace(m.arrive().run("echo $((40+2))"))).To(Equal("42"))
 	})
 
@@ -265,24 +265,24 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 
 		By("refusing a target whose certificate has another name")
 		wrong := r
-		wrong.TLSName = migrationtls.Name("another")
-		err = m.here.Copy(ctx, wrong)
+		wrong.TLSName = qemutls.Name("another")
+		err = m.here.Transfer(ctx, wrong)
 		Expect(err).To(HaveOccurred())
 		AddReportEntry("refusal of the name", err.Error())
-		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceRunning}))
-		Expect(m.target()).To(Equal(migration.TargetAbsent))
+		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
+		Expect(m.target()).To(Equal(protocol.TargetAbsent))
 
 		By("refusing a source of another migration")
-		other, err := migrationtls.New("another", netip.Addr{}, time.Now())
+		other, err := qemutls.New("another", netip.Addr{}, time.Now())
 		Expect(err).NotTo(HaveOccurred())
 		Expect(m.here.PutMigrationTLS(ctx, other.Client)).To(Succeed())
-		Expect(m.here.Copy(ctx, r)).NotTo(Succeed())
-		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceRunning}))
-		Eventually(m.target).Should(Equal(migration.TargetAbsent))
+		Expect(m.here.Transfer(ctx, r)).NotTo(Succeed())
+		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
+		Eventually(m.target).Should(Equal(protocol.TargetAbsent))
 
 		By("moving with its own")
 		m.secure(&r)
-		Expect(m.here.Copy(ctx, r)).To(Succeed())
+		Expect(m.here.Transfer(ctx, r)).To(Succeed())
 		arrived := m.arrive()
 		Expect(strings.TrimSpace(arrived.run("echo $((40+2))"))).To(Equal("42"))
 
@@ -300,7 +300,7 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		r = m.request()
 		r.Parallel, r.AutoConverge, r.MaxDowntime = 2, true, 500*time.Millisecond
 		m.secure(&r)
-		Expect(m.here.Copy(ctx, r)).To(Succeed())
+		Expect(m.here.Transfer(ctx, r)).To(Succeed())
 		Expect(strings.TrimSpace(m.arrive().run("echo $((40+3))"))).To(Equal("43"))
 	})
 
@@ -317,12 +317,12 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 			}
 			m.secure(&r)
 			copied := uint64(0)
-			r.Stopped = func(time.Time) {
-				progress, err := m.here.CopyProgress(ctx, m.guest.domain)
+			r.OnPaused = func(time.Time) {
+				progress, err := m.here.TransferProgress(ctx, m.guest.domain)
 				Expect(err).NotTo(HaveOccurred())
 				copied = progress.Memory.Processed
 			}
-			Expect(m.here.Copy(ctx, r)).To(Succeed())
+			Expect(m.here.Transfer(ctx, r)).To(Succeed())
 			AddReportEntry("bytes copied with "+string(method), copied)
 			arrived := m.arrive()
 			Expect(arrived.run("md5sum < /tmp/d/x")).To(Equal(sum))
@@ -342,26 +342,26 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		r := m.request()
 		r.PostCopy, r.Bandwidth = true, 8<<20
 		var stopped time.Time
-		r.Stopped = func(since time.Time) { stopped = since }
+		r.OnPaused = func(since time.Time) { stopped = since }
 		for _, conn := range []*rpc.Conn{m.here, m.there} {
 			Expect(conn.Watch(ctx, func() {})).To(Succeed())
 		}
 		done := make(chan error, 1)
-		go func() { done <- m.here.Copy(ctx, r) }()
+		go func() { done <- m.here.Transfer(ctx, r) }()
 		Eventually(func() bool {
-			progress, err := m.here.CopyProgress(ctx, m.guest.domain)
+			progress, err := m.here.TransferProgress(ctx, m.guest.domain)
 			Expect(err).NotTo(HaveOccurred())
 			return progress != nil && progress.Memory.Processed > 0
 		}).WithTimeout(time.Minute).Should(BeTrue())
 		Expect(m.here.StartPostCopy(ctx, m.guest.domain)).To(Succeed())
-		Eventually(m.target).WithTimeout(time.Minute).Should(Equal(migration.TargetRunning))
+		Eventually(m.target).WithTimeout(time.Minute).Should(Equal(protocol.TargetRunning))
 		Eventually(m.there.ResumedSince).ShouldNot(BeZero())
 		ran := m.there.ResumedSince()
-		Expect(m.source().Domain).To(BeElementOf(migration.SourceServing, migration.SourceHandedOver))
+		Expect(m.source().Domain).To(BeElementOf(protocol.SourcePostCopy, protocol.SourceMigrated))
 		Eventually(done).WithTimeout(2 * time.Minute).Should(Receive(Succeed()))
 		// libvirt says that the guest runs once more when all of it has arrived.
 		Expect(m.there.ResumedSince()).To(And(Equal(ran), BeTemporally(">", stopped)))
-		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceHandedOver}))
+		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceMigrated}))
 		Expect(strings.TrimSpace(m.arrive().run("echo $((40+2))"))).To(Equal("42"))
 	})
 
@@ -379,11 +379,11 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		ctx := GinkgoT().Context()
 		live, err := m.here.LiveXML(ctx, m.guest.domain)
 		Expect(err).NotTo(HaveOccurred())
-		r := hypervisor.CopyRequest{Domain: m.guest.domain, Address: m.address, CopyDisks: []string{"vda"}, Target: m.dial}
+		r := hypervisor.TransferRequest{Domain: m.guest.domain, Address: m.address, CopyDisks: []string{"vda"}, DialTarget: m.dial}
 		r.XML, err = domain.ForTarget(live, overlayDomain())
 		Expect(err).NotTo(HaveOccurred())
 		m.secure(&r)
-		Expect(m.here.Copy(ctx, r)).To(Succeed())
+		Expect(m.here.Transfer(ctx, r)).To(Succeed())
 		arrived := m.arrive()
 		Expect(strings.TrimSpace(arrived.run("echo after >> /mnt/data/log; sync; echo 3 > /proc/sys/vm/drop_caches; cat /mnt/data/log"))).To(Equal("before\nafter"))
 	},
@@ -401,11 +401,11 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		sizes, err := m.here.DiskSizes(ctx, m.guest.domain)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(sizes).To(Equal(map[string]uint64{"vda": ownSize}))
-		request := func(size uint64) hypervisor.CopyRequest {
+		request := func(size uint64) hypervisor.TransferRequest {
 			GinkgoHelper()
 			live, err := m.here.LiveXML(ctx, m.guest.domain)
 			Expect(err).NotTo(HaveOccurred())
-			r := hypervisor.CopyRequest{Domain: m.guest.domain, Address: m.address, CopyDisks: []string{"vda"}, Target: m.dial}
+			r := hypervisor.TransferRequest{Domain: m.guest.domain, Address: m.address, CopyDisks: []string{"vda"}, DialTarget: m.dial}
 			r.XML, err = domain.ForTarget(live, ownDomain(size))
 			Expect(err).NotTo(HaveOccurred())
 			m.secure(&r)
@@ -414,15 +414,15 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 
 		By("staying where it is when the other volume is smaller")
 		m.to.write(ownDisk, make([]byte, ownSize/2))
-		err = m.here.Copy(ctx, request(ownSize))
+		err = m.here.Transfer(ctx, request(ownSize))
 		Expect(err).To(HaveOccurred())
 		AddReportEntry("refusal of a smaller volume", err.Error())
-		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: migration.SourceRunning}))
-		Expect(m.target()).To(Equal(migration.TargetAbsent))
+		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
+		Expect(m.target()).To(Equal(protocol.TargetAbsent))
 
 		By("moving to a larger one, in which something else was before")
 		m.to.write(ownDisk, bytes.Repeat([]byte{0xa5}, 2*ownSize))
-		Expect(m.here.Copy(ctx, request(ownSize))).To(Succeed())
+		Expect(m.here.Transfer(ctx, request(ownSize))).To(Succeed())
 		arrived := m.arrive()
 		Expect(strings.TrimSpace(arrived.run("echo after >> /mnt/data/log; sync; echo 3 > /proc/sys/vm/drop_caches; cat /mnt/data/log"))).To(Equal("before\nafter"))
 		Expect(strings.TrimSpace(arrived.run("umount /mnt/data; blockdev --getsize64 /dev/vda || cat /sys/block/vda/size"))).To(
@@ -439,7 +439,7 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 
 		By("going back to one of its own size")
 		m.back(arrived)
-		Expect(m.here.Copy(ctx, request(0))).To(Succeed())
+		Expect(m.here.Transfer(ctx, request(0))).To(Succeed())
 		Expect(strings.TrimSpace(m.arrive().run("mount /dev/vda /mnt/data; cat /mnt/data/log"))).To(Equal("before\nafter"))
 	})
 })

@@ -24,13 +24,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/facts"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
+	"github.com/vireo-project/vireo/internal/agent/migration"
+	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/certificate"
-	"github.com/vireo-project/vireo/internal/handler/facts"
-	"github.com/vireo-project/vireo/internal/handler/handover"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/migration"
+	"github.com/vireo-project/vireo/internal/migration/protocol"
 )
 
 // The benchmark measures what an agent costs, so that each side has one in a process of its own: all that moves guests, and no
@@ -88,9 +89,9 @@ type agentAnswer struct{ Error string }
 type agentProcess struct {
 	agentSetup
 	connections *rpc.Manager
-	arrivals    *handover.Arrivals
-	peers       *handover.Client
-	copies      *handover.Copies
+	targets     *peer.Targets
+	peers       *peer.Client
+	transfers   *migration.Transfers
 	// wake says that something has changed that an order may wait for.
 	wake chan struct{}
 
@@ -103,7 +104,7 @@ type agentProcess struct {
 // runAgent is the agent's process. It ends with the one that gives the orders.
 func runAgent(setup string) error {
 	ctrllog.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
-	a := &agentProcess{arrivals: handover.NewArrivals(), wake: make(chan struct{}, 1), over: map[types.UID]bool{}}
+	a := &agentProcess{targets: peer.NewTargets(), wake: make(chan struct{}, 1), over: map[types.UID]bool{}}
 	if err := json.Unmarshal([]byte(setup), &a.agentSetup); err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func runAgent(setup string) error {
 // held is a certificate that is there.
 type held struct{ tls.Certificate }
 
-// Current implements certificate.Holder.
+// Current implements certificate.Provider.
 func (h held) Current() *tls.Certificate { return &h.Certificate }
 
 func (a *agentProcess) start(ctx context.Context) error {
@@ -146,14 +147,14 @@ func (a *agentProcess) start(ctx context.Context) error {
 	if a.connections, err = rpc.NewManager(podOptions(a.PodsDir, a.RelayDir, a.PID), func(types.NamespacedName) {}); err != nil {
 		return err
 	}
-	a.peers = handover.NewClient(func(node string) (*tls.Config, error) { return certificate.MigrationClient(held{pair}, trust, node) }, a.Port)
-	a.copies = handover.NewCopies(handover.CopiesOptions{
-		Peers: a.peers, Left: a.left, Notify: func(types.NamespacedName) { a.changed() }, Sum: a.sum, Tell: a.told,
+	a.peers = peer.NewClient(func(node string) (*tls.Config, error) { return certificate.MigrationClient(held{pair}, trust, node) }, a.Port)
+	a.transfers = migration.NewTransfers(migration.Options{
+		Peer: a.peers, OnMigrated: a.left, Enqueue: func(types.NamespacedName) { a.changed() }, Checksum: a.sum, RecordEvent: a.told,
 	})
-	server, err := handover.NewServer(handover.ServerOptions{
-		TLS: certificate.MigrationServer(held{pair}, trust), Peer: certificate.PeerNode, Node: a.Node, Incoming: a, Arrivals: a.arrivals,
-		Open:   func(pod hypervisor.PodRef) (handover.Launcher, error) { return a.connections.Conn(pod) },
-		Tunnel: a.connections.Tunnel, Run: a.run, Sum: a.sum,
+	server, err := peer.NewServer(peer.ServerOptions{
+		TLS: certificate.MigrationServer(held{pair}, trust), PeerNode: certificate.PeerNode, Node: a.Node, Incoming: a, Targets: a.targets,
+		Open:   func(pod hypervisor.PodRef) (peer.Launcher, error) { return a.connections.Conn(pod) },
+		Tunnel: a.connections.Tunnel, Run: a.run, Checksum: a.sum,
 	})
 	if err != nil {
 		return err
@@ -173,13 +174,13 @@ func (a *agentProcess) start(ctx context.Context) error {
 }
 
 // sum reads a file of an image in the Pod.
-func (a *agentProcess) sum(ctx context.Context, pod hypervisor.PodRef, mount, name string) (handover.ImageSum, error) {
+func (a *agentProcess) sum(ctx context.Context, pod hypervisor.PodRef, mount, name string) (peer.Checksum, error) {
 	conn, err := a.connections.Conn(pod)
 	if err != nil {
-		return handover.ImageSum{}, err
+		return peer.Checksum{}, err
 	}
 	size, crc, err := facts.PodFiles{Process: conn.Process()}.Sum(ctx, "default", mount, name)
-	return handover.ImageSum{Size: size, CRC32: crc}, err
+	return peer.Checksum{Size: size, CRC32: crc}, err
 }
 
 // machine is the connection to the Pod's libvirtd, once it is there.
@@ -208,15 +209,15 @@ func (a *agentProcess) obey(ctx context.Context, order *agentOrder) error {
 		a.mu.Lock()
 		a.incoming = order.VMI
 		a.mu.Unlock()
-		a.arrivals.Expect(m.MigrationUID, handover.Arrival{
-			Pod: podRef(), Address: order.Address, Domain: order.Domain, Plain: handover.IsPlain(m.VMIMConfigurationOptions),
+		a.targets.Put(m.MigrationUID, peer.Target{
+			Pod: podRef(), Address: order.Address, Domain: order.Domain, Plain: migration.IsPlain(m.VMIMConfigurationOptions),
 		})
 		return nil
 	case orderForget:
-		a.arrivals.Forget(agentPodUID, m.MigrationUID)
+		a.targets.Forget(agentPodUID, m.MigrationUID)
 		return conn.RemoveMigrationTLS(ctx)
 	case orderMove:
-		a.copies.Begin(order.VMI, podRef(), nil, conn)
+		a.transfers.StartTransfer(order.VMI, podRef(), nil, conn)
 		return a.moved(ctx, m.MigrationUID)
 	default:
 		return fmt.Errorf("no order: %q", order.Do)
@@ -226,12 +227,12 @@ func (a *agentProcess) obey(ctx context.Context, order *agentOrder) error {
 // moved waits for the end of a migration.
 func (a *agentProcess) moved(ctx context.Context, uid types.UID) error {
 	for {
-		state := a.copies.Find(uid).State()
+		state := a.transfers.Find(uid).State()
 		a.mu.Lock()
 		over := a.over[uid]
 		a.mu.Unlock()
 		if !state.Running && (over || state.Err != nil) {
-			a.copies.Forget(uid)
+			a.transfers.Forget(uid)
 			return state.Err
 		}
 		select {
@@ -263,10 +264,10 @@ func (a *agentProcess) told(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent,
 
 // left releases the target's agent, as the reconciler does.
 func (a *agentProcess) left(ctx context.Context, vmi *v1.VirtualMachineInstance) {
-	m := handover.Of(vmi)
+	m := peer.AttemptOf(vmi)
 	for ctx.Err() == nil {
 		if runs, err := a.peers.Release(ctx, m); err == nil {
-			a.copies.Ran(m.UID, runs)
+			a.transfers.SetTargetRunning(m.UID, runs)
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -282,13 +283,13 @@ func (a *agentProcess) run(ctx context.Context, _ types.NamespacedName, uid type
 	a.mu.Lock()
 	name := launcherpod.DomainName(a.incoming.Namespace, a.incoming.Name)
 	a.mu.Unlock()
-	state, err := conn.Target(ctx, name)
+	state, err := conn.TargetState(ctx, name)
 	if err != nil {
 		return 0, err
 	}
-	view := migration.TargetView{Record: migration.Record{Started: true}, Domain: state, Released: a.arrivals.Released(uid)}
-	for _, action := range migration.DecideTarget(view) {
-		if action == migration.Run {
+	view := protocol.TargetView{Record: protocol.Record{Started: true}, Domain: state, Released: a.targets.IsReleased(uid)}
+	for _, action := range protocol.DecideTarget(view) {
+		if action == protocol.Run {
 			return 0, conn.ResumeTarget(ctx, name)
 		}
 	}

@@ -21,10 +21,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor"
-	"github.com/vireo-project/vireo/internal/libvirtrpc"
-	"github.com/vireo-project/vireo/internal/migrationpolicy"
+	"github.com/vireo-project/vireo/internal/libvirtwire"
+	"github.com/vireo-project/vireo/internal/migration/policy"
 	"github.com/vireo-project/vireo/test/agentpki"
 	"github.com/vireo-project/vireo/test/libvirtd"
 )
@@ -44,7 +44,7 @@ type watcher struct {
 
 func watch(p *pod) *watcher {
 	GinkgoHelper()
-	client, err := libvirtrpc.Dial(GinkgoT().Context(), p.daemon.Socket())
+	client, err := libvirtwire.Dial(GinkgoT().Context(), p.daemon.Socket())
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(client.Close)
 	Expect(client.SubscribeLifecycle(GinkgoT().Context())).To(Succeed())
@@ -53,9 +53,9 @@ func watch(p *pod) *watcher {
 		for event := range client.Events() {
 			w.mu.Lock()
 			switch event.Type {
-			case libvirtrpc.EventSuspended:
+			case libvirtwire.EventSuspended:
 				w.suspended = append(w.suspended, time.Now())
-			case libvirtrpc.EventResumed:
+			case libvirtwire.EventResumed:
 				w.resumed = append(w.resumed, time.Now())
 			default:
 			}
@@ -184,7 +184,7 @@ func (r *race) vireo(tls bool, began func()) (source, target time.Duration) {
 	config := clusterconfig.Default().Migrations
 	disable := !tls
 	config.DisableTLS = &disable
-	options, _ := migrationpolicy.Resolve(&config, nil)
+	options, _ := policy.Resolve(&config, nil)
 	vmi := &v1.VirtualMachineInstance{}
 	var named bool
 	vmi.Namespace, vmi.Name, named = strings.Cut(r.guest.domain, "_")

@@ -13,7 +13,7 @@ import (
 	"libvirt.org/go/libvirt"
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/libvirtrpc"
+	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
 // codeAgentUnresponsive is VIR_ERR_AGENT_UNRESPONSIVE (virErrorNumber in libvirt).
@@ -24,8 +24,8 @@ var _ = Describe("A probe of a guest", Label("libvirt"), func() {
 		ctx     context.Context
 		p       *pod
 		defined *libvirt.Domain
-		client  *libvirtrpc.Client
-		domain  libvirtrpc.Domain
+		client  *libvirtwire.Client
+		domain  libvirtwire.Domain
 	)
 
 	BeforeEach(func() {
@@ -36,7 +36,7 @@ var _ = Describe("A probe of a guest", Label("libvirt"), func() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.Background(), time.Minute)
 		DeferCleanup(cancel)
-		client, err = libvirtrpc.Dial(ctx, p.daemon.Socket())
+		client, err = libvirtwire.Dial(ctx, p.daemon.Socket())
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(client.Close)
 		domain, err = client.Lookup(ctx, name)
@@ -45,7 +45,7 @@ var _ = Describe("A probe of a guest", Label("libvirt"), func() {
 
 	It("is told by libvirtd that no agent answers", func() {
 		_, err := client.AgentCommand(ctx, domain, `{"execute":"guest-ping"}`, time.Second)
-		var refused *libvirtrpc.Error
+		var refused *libvirtwire.Error
 		Expect(errors.As(err, &refused)).To(BeTrue(), "%v", err)
 		Expect(refused.Code).To(BeEquivalentTo(codeAgentUnresponsive), refused.Message)
 	})
@@ -53,7 +53,7 @@ var _ = Describe("A probe of a guest", Label("libvirt"), func() {
 	It("learns from libvirtd that the guest is paused, and that no job goes on", func() {
 		state, _, err := client.State(ctx, domain)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(state).To(Equal(libvirtrpc.StateRunning))
+		Expect(state).To(Equal(libvirtwire.StateRunning))
 		active, err := client.JobActive(ctx, domain)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(active).To(BeFalse())
@@ -61,17 +61,17 @@ var _ = Describe("A probe of a guest", Label("libvirt"), func() {
 		Expect(defined.Suspend()).To(Succeed())
 		state, reason, err := client.State(ctx, domain)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(state).To(Equal(libvirtrpc.StatePaused))
-		Expect(libvirtrpc.PausedReason(reason)).To(Equal(libvirtrpc.PausedUser))
+		Expect(state).To(Equal(libvirtwire.StatePaused))
+		Expect(libvirtwire.PausedReason(reason)).To(Equal(libvirtwire.PausedUser))
 	})
 
 	It("learns from libvirtd that probes are paused, whatever else is noted", func() {
 		noNote := func() {
 			GinkgoHelper()
 			_, err := client.Metadata(ctx, domain, launcherpod.ProbesURI)
-			var none *libvirtrpc.Error
+			var none *libvirtwire.Error
 			Expect(errors.As(err, &none)).To(BeTrue(), "%v", err)
-			Expect(none.Code).To(BeEquivalentTo(libvirtrpc.CodeNoDomainMetadata), none.Message)
+			Expect(none.Code).To(BeEquivalentTo(libvirtwire.CodeNoDomainMetadata), none.Message)
 		}
 		noNote()
 		freeze := launcherpod.FreezeNote(time.Now().Add(time.Hour))

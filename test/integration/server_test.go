@@ -29,18 +29,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
+	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	"github.com/vireo-project/vireo/internal/agent/server"
 	"github.com/vireo-project/vireo/internal/agentapi"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
-	"github.com/vireo-project/vireo/internal/handler/reconciler"
-	"github.com/vireo-project/vireo/internal/handler/server"
 	"github.com/vireo-project/vireo/test/pki"
 )
 
 // one is the only hypervisor.
 type one struct{ *rpc.Conn }
 
-func (o one) Open(hypervisor.PodRef) (server.Machine, error) { return o.Conn, nil }
+func (o one) Open(hypervisor.PodRef) (server.Connection, error) { return o.Conn, nil }
 
 // served is what an agent serves of one guest, to a client with virt-api's certificate.
 type served struct {
@@ -64,7 +64,7 @@ func serve(conn *rpc.Conn) *served {
 		TLS: &tls.Config{
 			Certificates: []tls.Certificate{ca.Issue(agentapi.ServerName(agentNode), x509.ExtKeyUsageServerAuth)}, ClientCAs: ca.Pool(),
 		},
-		Node: agentNode, Machines: one{conn},
+		Node: agentNode, Connections: one{conn}, Responses: hypervisor.NewResponseBudget(),
 		Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(vmi, pod).WithIndex(&corev1.Pod{}, reconciler.PodIndex, reconciler.IndexPod).Build(),
 	})
 	Expect(err).NotTo(HaveOccurred())

@@ -20,11 +20,11 @@ import (
 	. "github.com/onsi/gomega"
 	"libvirt.org/go/libvirt"
 
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/domain"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/migration"
+	"github.com/vireo-project/vireo/internal/migration/protocol"
 )
 
 // swtpmLog is what swtpm and its setup say, of which libvirt keeps one file for each domain.
@@ -77,7 +77,7 @@ var _ = Describe("A machine whose state is in a claim of its Pod's own", Label("
 		from, to    *pod
 		here, there *rpc.Conn
 		guest       *libvirt.Domain
-		request     hypervisor.CopyRequest
+		request     hypervisor.TransferRequest
 		// settled is the TPM's state at the target when it is said to be there.
 		settled string
 	)
@@ -96,12 +96,12 @@ var _ = Describe("A machine whose state is in a claim of its Pod's own", Label("
 		Expect(err).NotTo(HaveOccurred())
 		definition, err := domain.ForTarget(live, built)
 		Expect(err).NotTo(HaveOccurred())
-		request = hypervisor.CopyRequest{
+		request = hypervisor.TransferRequest{
 			Domain: built.Name, XML: definition, Address: targetAddress,
-			Target: func(ctx context.Context) (net.Conn, error) {
+			DialTarget: func(ctx context.Context) (net.Conn, error) {
 				return (&net.Dialer{}).DialContext(ctx, "unix", to.daemon.Socket())
 			},
-			Settle: func(ctx context.Context) error {
+			BeforeFinish: func(ctx context.Context) error {
 				Expect(to.sum(nvram)).To(Equal(template), "what Settle is there for has happened without it")
 				begin := time.Now()
 				content, err := here.ReadNVRAM(ctx, nvram)
@@ -118,8 +118,8 @@ var _ = Describe("A machine whose state is in a claim of its Pod's own", Label("
 
 	It("has all of it at the target before the guest can be there, and a guest that never ran costs nothing", func(ctx SpecContext) {
 		before := from.sum(tpm)
-		Expect(here.Copy(ctx, request)).To(Succeed())
-		Expect(there.Target(ctx, request.Domain)).To(Equal(migration.TargetComplete))
+		Expect(here.Transfer(ctx, request)).To(Succeed())
+		Expect(there.TargetState(ctx, request.Domain)).To(Equal(protocol.TargetComplete))
 		Expect(to.sum(nvram)).To(Equal(from.sum(nvram)))
 		state := to.sum(tpm)
 		AddReportEntry("TPM", fmt.Sprintf("source before %.8s, after %.8s; target settled %.8s, complete %.8s", before, from.sum(tpm), settled, state))
@@ -138,28 +138,28 @@ var _ = Describe("A machine whose state is in a claim of its Pod's own", Label("
 	})
 
 	It("keeps it when the guest runs at the target, and comes back", func(ctx SpecContext) {
-		Expect(here.Copy(ctx, request)).To(Succeed())
+		Expect(here.Transfer(ctx, request)).To(Succeed())
 		moved := to.sum(nvram)
 		Expect(there.ResumeTarget(ctx, request.Domain)).To(Succeed())
-		Consistently(func() migration.TargetDomain {
-			state, err := there.Target(ctx, request.Domain)
+		Consistently(func() protocol.TargetDomain {
+			state, err := there.TargetState(ctx, request.Domain)
 			Expect(err).NotTo(HaveOccurred())
 			return state
-		}).WithTimeout(2 * time.Second).Should(Equal(migration.TargetRunning))
+		}).WithTimeout(2 * time.Second).Should(Equal(protocol.TargetRunning))
 		Expect(to.sum(nvram)).To(Equal(moved), "QEMU wrote something else than what was moved")
 	})
 
 	It("stays with the guest when it cannot be moved", func(ctx SpecContext) {
 		full := errors.New("the claim is full")
-		request.Settle = func(context.Context) error { return full }
-		Expect(here.Copy(ctx, request)).To(MatchError(full))
-		Expect(here.Source(ctx, request.Domain)).To(Equal(hypervisor.SourceState{Domain: migration.SourceRunning}))
-		Expect(there.Target(ctx, request.Domain)).To(Equal(migration.TargetAbsent))
+		request.BeforeFinish = func(context.Context) error { return full }
+		Expect(here.Transfer(ctx, request)).To(MatchError(full))
+		Expect(here.SourceState(ctx, request.Domain)).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
+		Expect(there.TargetState(ctx, request.Domain)).To(Equal(protocol.TargetAbsent))
 	})
 
 	It("is not moved to a place that is too small, nor without the TPM's state", func(ctx SpecContext) {
 		empty := newPod().dial()
-		Expect(empty.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram}, []byte(variables))).To(MatchError(ContainSubstring("has not made the file")))
+		Expect(empty.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram}, []byte(variables))).To(MatchError(ContainSubstring("has not created the file")))
 		Expect(empty.KeepState(ctx, hypervisor.StateFiles{TPM: launcherpod.TPMStateDir(goldenUUID)}, nil)).
 			To(MatchError(ContainSubstring("TPM's state has not arrived")))
 		Expect(here.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram}, []byte(variables))).To(MatchError(ContainSubstring("has room for")))

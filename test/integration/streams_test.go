@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/vireo-project/vireo/internal/handler/hypervisor"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor/rpc"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
@@ -54,7 +54,7 @@ func podRef() hypervisor.PodRef { return hypervisor.PodRef{UID: agentPodUID, VMI
 // podOptions are those of an agent for whom the Pod's PID 1 is the Pod: there is no kubelet that made cgroups.
 func podOptions(pods, relays string, pid int) rpc.Options {
 	return rpc.Options{
-		PodsDir: pods, RelayDir: relays,
+		PodsDir: pods, RelayDir: relays, Responses: hypervisor.NewResponseBudget(),
 		CheckPeer: func(*net.UnixConn, types.UID) (*hypervisor.Process, error) {
 			fd, err := unix.Open("/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 			return &hypervisor.Process{Dir: os.NewFile(uintptr(fd), "process")}, err

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package kubelet does for tests what a kubelet does on a node.
+// Package kubelet writes volumes for tests like the kubelet.
 package kubelet
 
 import (
@@ -17,17 +17,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// currentVersion links to the directory with a volume's files.
+// currentVersion is the symbolic link to the directory with a volume's current files.
 // Source: kubernetes pkg/volume/util/atomic_writer.go
 const currentVersion = "..data"
 
-// VolumeDir is where a Pod's volume of a kind, such as kubernetes.io~secret, lies.
+// VolumeDir returns the directory of a Pod's volume. kind is a volume plugin, such as kubernetes.io~secret.
 func VolumeDir(podsDir string, pod types.UID, kind, volume string) string {
 	return filepath.Join(podsDir, string(pod), "volumes", kind, volume)
 }
 
-// WriteVolume gives a volume the files that it has from now on: they go into a directory of their own, a link to which
-// replaces the old one in one step, and each name at the top is a link through that one.
+// WriteVolume replaces the files of a volume atomically: it writes them to a new directory and replaces the link currentVersion.
+// Each name at the top level is a link through currentVersion.
 func WriteVolume(podsDir string, pod types.UID, kind, volume string, files map[string]string) error {
 	dir := VolumeDir(podsDir, pod, kind, volume)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -71,7 +71,7 @@ func writeFiles(dir string, files map[string]string) error {
 	return nil
 }
 
-// linkNames makes what containers see of the current version.
+// linkNames creates the links at the top level, and removes those of files that no longer exist.
 func linkNames(dir string, files map[string]string) error {
 	tops := map[string]bool{}
 	for name := range files {

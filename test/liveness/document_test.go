@@ -16,15 +16,15 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/vireo-project/vireo/internal/fieldsupport"
+	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
 var update = flag.Bool("update", false, "write docs/compatibility.md")
 
-// document is where people read what these tests know.
+// document is the page that is generated from the results of these tests.
 const document = "../../docs/compatibility.md"
 
-// subject is a feature of a VM, with the fields that it is about.
+// subject is a feature of a VM, with its fields.
 type subject struct {
 	title string
 	paths []string
@@ -55,7 +55,7 @@ var subjects = []subject{
 	{"Life cycle", []string{"evictionStrategy", "startStrategy", "terminationGracePeriodSeconds", "domain.rebootPolicy"}},
 }
 
-// TestDocument holds docs/compatibility.md against what the product does; -update writes it.
+// TestDocument compares docs/compatibility.md with the results; -update writes it.
 func TestDocument(t *testing.T) {
 	want := render(t)
 	if *update {
@@ -82,9 +82,9 @@ func render(t *testing.T) []byte {
 		"its instance stays Pending, and the condition `Synchronized` has the reason `FieldNotImplemented` and names the field.\n\n")
 	renderKinds(t, out)
 	renderInstance(t, out)
-	renderTable(out, "VirtualMachine", "Fields of a VM's spec outside of its template. All others work.", fieldsupport.VM)
-	renderTable(out, "KubeVirt", "Fields of the configuration. All others work.", fieldsupport.KubeVirt)
-	renderTable(out, "VirtualMachineInstanceMigration", "Fields of a migration's spec. All others work.", fieldsupport.Migration)
+	renderTable(out, "VirtualMachine", "Fields of a VM's spec outside of its template. All others work.", specsupport.VMFields)
+	renderTable(out, "KubeVirt", "Fields of the configuration. All others work.", specsupport.KubeVirtFields)
+	renderTable(out, "VirtualMachineInstanceMigration", "Fields of a migration's spec. All others work.", specsupport.MigrationFields)
 	return out.Bytes()
 }
 
@@ -145,7 +145,7 @@ func renderInstance(t *testing.T, out *bytes.Buffer) {
 	for _, s := range subjects {
 		fmt.Fprintf(out, "### %s\n\n", s.title)
 		renderWorking(out, bySubject[s.title])
-		rows := slices.DeleteFunc(slices.Clone(fieldsupport.VMI), func(f fieldsupport.Field) bool {
+		rows := slices.DeleteFunc(slices.Clone(specsupport.VMIFields), func(f specsupport.Field) bool {
 			return subjectOf(f.Path) != s.title
 		})
 		if len(rows) > 0 {
@@ -162,7 +162,7 @@ func renderCount(out *bytes.Buffer, title string, results []result) {
 	fmt.Fprintf(out, "| %s | %d | %d | %d | %d |\n", title, len(results), count[live]+count[elsewhere], count[refused], count[warned])
 }
 
-// TestReadme holds README against the same count.
+// TestReadme compares the numbers in README.md with the results.
 func TestReadme(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
@@ -211,12 +211,12 @@ func renderWorking(out *bytes.Buffer, results []result) {
 	fmt.Fprintln(out)
 }
 
-func renderTable(out *bytes.Buffer, title, about string, rows []fieldsupport.Field) {
+func renderTable(out *bytes.Buffer, title, about string, rows []specsupport.Field) {
 	fmt.Fprintf(out, "## %s\n\n%s\n\n", title, about)
 	renderRows(out, rows)
 }
 
-func renderRows(out *bytes.Buffer, rows []fieldsupport.Field) {
+func renderRows(out *bytes.Buffer, rows []specsupport.Field) {
 	fmt.Fprint(out, "| field | | why, and what to do |\n|---|---|---|\n")
 	for _, row := range rows {
 		field := "`" + row.Path + "`"
@@ -228,7 +228,7 @@ func renderRows(out *bytes.Buffer, rows []fieldsupport.Field) {
 	fmt.Fprintln(out)
 }
 
-// subjectOf is the title of the subject that a field belongs to.
+// subjectOf returns the title of the subject of a field.
 func subjectOf(path string) string {
 	longest, title := "", ""
 	for _, s := range subjects {

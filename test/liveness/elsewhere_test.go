@@ -3,10 +3,10 @@
 
 package liveness_test
 
-// consumedElsewhere are the leaves that do not show in the outcome, with what uses them.
+// consumedElsewhere are the leaves that do not change the outcome, with what uses them.
 var consumedElsewhere = map[string]string{
 	"domain.devices.disks[].lun.bus": "internal/domain refuses every bus but scsi, which is the default",
-	"evictionStrategy":               "internal/eviction decides by it what becomes of an eviction",
-	"startStrategy":                  "internal/handler/reconciler starts the domain paused",
-	"volumes[].hostDisk.shared":      "internal/handler/reconciler judges by it whether the VMI can migrate",
+	"evictionStrategy":               "internal/migration/eviction decides by it what becomes of an eviction",
+	"startStrategy":                  "internal/agent/reconciler starts the domain paused",
+	"volumes[].hostDisk.shared":      "internal/agent/reconciler judges by it whether the VMI can migrate",
 }

@@ -22,23 +22,23 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/facts"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
+	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/internal/agent/network"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/controller/workloadupdate"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/migration/workloadupdate"
 	"github.com/vireo-project/vireo/internal/domain"
-	"github.com/vireo-project/vireo/internal/fieldsupport"
-	"github.com/vireo-project/vireo/internal/handler/facts"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
-	"github.com/vireo-project/vireo/internal/handler/media"
-	"github.com/vireo-project/vireo/internal/handler/network"
-	"github.com/vireo-project/vireo/internal/operator"
 	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/specsupport"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
 )
 
-// runningGuest is the one of which a domain is made.
+// runningGuest is the guest for which a domain is built.
 const runningGuest = base + "architecture: amd64\n"
 
-// configuredGuests are specs of VMIs that the configuration of a cluster makes something of.
+// configuredGuests are specs of VMIs on which the configuration of a cluster has an effect.
 var configuredGuests = []string{
 	runningGuest,
 	`domain: {devices: {}}`,
@@ -60,7 +60,7 @@ var configurationScenes = map[string]string{
 	"configuration.supportContainerResources[]": `{configuration: {supportContainerResources: [{type: guest-console-log}]}}`,
 }
 
-// configurationValues are what a field is set to where no sample of its type will do.
+// configurationValues are values of fields for which no sample of the type is valid.
 var configurationValues = map[string]string{
 	"imagePullPolicy": `Never`,
 	"workloadUpdateStrategy.batchEvictionInterval":                                 `7s`,
@@ -83,42 +83,42 @@ var configurationValues = map[string]string{
 	"configuration.vmRolloutStrategy":                                              `Stage`,
 }
 
-// consumer is a package that reads a field of the configuration, and the name by which it does.
+// consumer is a package that reads a field of the configuration, and the name of the field there.
 type consumer struct{ dir, name string }
 
-// configurationConsumers are the fields, or what they lie below, that change what the configuration is resolved to but not what is made of it before
-// anything runs.
+// configurationConsumers are fields, or their parents, that change the resolved configuration, but nothing that is built from
+// it before a guest runs.
 var configurationConsumers = map[string]consumer{
 	"uninstallStrategy": {"internal/controller/kubevirt", "UninstallStrategy"},
 
-	"configuration.autoCPULimitNamespaceLabelSelector": {"internal/controller", "AutoCPULimitNamespaces"},
-	"configuration.obsoleteCPUModels":                  {"internal/controller", "ObsoleteCPUModels"},
-	"configuration.vmStateStorageClass":                {"internal/controller", "VMStateStorageClass"},
+	"configuration.autoCPULimitNamespaceLabelSelector": {"internal/controller/virtualmachineinstance", "AutoCPULimitNamespaces"},
+	"configuration.obsoleteCPUModels":                  {"internal/controller/node", "ObsoleteCPUModels"},
+	"configuration.vmStateStorageClass":                {"internal/controller/virtualmachineinstance", "VMStateStorageClass"},
 
-	"configuration.developerConfiguration.minimumReservePVCBytes":          {"internal/handler/reconciler", "MinimumReservePVCBytes"},
-	"configuration.developerConfiguration.pvcTolerateLessSpaceUpToPercent": {"internal/handler/reconciler", "PVCTolerateLessSpaceUpToPercent"},
+	"configuration.developerConfiguration.minimumReservePVCBytes":          {"internal/agent/reconciler", "MinimumReservePVCBytes"},
+	"configuration.developerConfiguration.pvcTolerateLessSpaceUpToPercent": {"internal/agent/reconciler", "PVCTolerateLessSpaceUpToPercent"},
 
-	"configuration.developerConfiguration.logVerbosity.virtAPI":        {"internal/virtapi", "API"},
-	"configuration.developerConfiguration.logVerbosity.virtController": {"internal/manager", "Controller"},
-	"configuration.developerConfiguration.logVerbosity.virtHandler":    {"internal/handler/agent", "HandlerOn"},
-	"configuration.developerConfiguration.logVerbosity.nodeVerbosity":  {"internal/handler/agent", "HandlerOn"},
+	"configuration.developerConfiguration.logVerbosity.virtAPI":        {"cmd/virt-api/virtapi", "API"},
+	"configuration.developerConfiguration.logVerbosity.virtController": {"cmd/virt-controller/manager", "Controller"},
+	"configuration.developerConfiguration.logVerbosity.virtHandler":    {"cmd/virt-handler/agent", "HandlerOn"},
+	"configuration.developerConfiguration.logVerbosity.nodeVerbosity":  {"cmd/virt-handler/agent", "HandlerOn"},
 
-	"configuration.migrations.nodeDrainTaintKey":                 {"internal/controller", "NodeDrainTaintKey"},
-	"configuration.migrations.parallelOutboundMigrationsPerNode": {"internal/controller/virtualmachineinstancemigration", "ParallelOutboundMigrationsPerNode"},
-	"configuration.migrations.parallelMigrationsPerCluster":      {"internal/controller/virtualmachineinstancemigration", "ParallelMigrationsPerCluster"},
-	"configuration.migrations.allowAutoConverge":                 {"internal/handler/handover", "AllowAutoConverge"},
-	"configuration.migrations.allowPostCopy":                     {"internal/handler/handover", "AllowPostCopy"},
-	"configuration.migrations.bandwidthPerMigration":             {"internal/handler/handover", "BandwidthPerMigration"},
-	"configuration.migrations.allowWorkloadDisruption":           {"internal/handler/handover", "AllowWorkloadDisruption"},
-	"configuration.migrations.maxDowntimeMs":                     {"internal/handler/handover", "MaxDowntimeMs"},
-	"configuration.migrations.progressTimeout":                   {"internal/handler/handover", "ProgressTimeout"},
-	"configuration.migrations.unsafeMigrationOverride":           {"internal/handler/handover", "UnsafeMigrationOverride"},
-	"configuration.migrations.disableTLS":                        {"internal/handler/handover", "DisableTLS"},
-	"configuration.migrations.matchSELinuxLevelOnMigration":      {"internal/controller/virtualmachineinstancemigration", "MatchSELinuxLevelOnMigration"},
-	"configuration.migrations.completionTimeoutPerGiB":           {"internal/migrationpolicy", "CompletionTimeoutPerGiB"},
+	"configuration.migrations.nodeDrainTaintKey":                 {"internal/controller/migration/evacuation", "NodeDrainTaintKey"},
+	"configuration.migrations.parallelOutboundMigrationsPerNode": {"internal/controller/migration/virtualmachineinstancemigration", "ParallelOutboundMigrationsPerNode"},
+	"configuration.migrations.parallelMigrationsPerCluster":      {"internal/controller/migration/virtualmachineinstancemigration", "ParallelMigrationsPerCluster"},
+	"configuration.migrations.allowAutoConverge":                 {"internal/agent/migration/convergence", "AllowAutoConverge"},
+	"configuration.migrations.allowPostCopy":                     {"internal/agent/migration", "AllowPostCopy"},
+	"configuration.migrations.bandwidthPerMigration":             {"internal/agent/migration", "BandwidthPerMigration"},
+	"configuration.migrations.allowWorkloadDisruption":           {"internal/agent/migration/convergence", "AllowWorkloadDisruption"},
+	"configuration.migrations.maxDowntimeMs":                     {"internal/agent/migration/convergence", "MaxDowntimeMs"},
+	"configuration.migrations.progressTimeout":                   {"internal/agent/migration/convergence", "ProgressTimeout"},
+	"configuration.migrations.unsafeMigrationOverride":           {"internal/agent/migration", "UnsafeMigrationOverride"},
+	"configuration.migrations.disableTLS":                        {"internal/agent/migration", "DisableTLS"},
+	"configuration.migrations.matchSELinuxLevelOnMigration":      {"internal/controller/migration/virtualmachineinstancemigration", "MatchSELinuxLevelOnMigration"},
+	"configuration.migrations.completionTimeoutPerGiB":           {"internal/migration/policy", "CompletionTimeoutPerGiB"},
 }
 
-// TestOutcomeOfTheConfigurationIsStable keeps the next from seeing differences that are none.
+// TestOutcomeOfTheConfigurationIsStable checks that equal configurations have equal outcomes, as the next test assumes.
 func TestOutcomeOfTheConfigurationIsStable(t *testing.T) {
 	first, err := configurationOutcome(&v1.KubeVirt{})
 	if err != nil {
@@ -140,7 +140,7 @@ func TestLivenessOfTheConfiguration(t *testing.T) {
 				return
 			}
 			parts := strings.Split(strings.ReplaceAll(l.path, "[]", ""), ".")
-			// These are named for a few of their fields.
+			// These names alone do not identify a field.
 			parts = slices.DeleteFunc(parts, func(part string) bool { return part == "configuration" || part == "developerConfiguration" })
 			if !slices.ContainsFunc(parts, func(part string) bool { return docs[part] }) {
 				t.Errorf("docs/spec/kubevirt.md does not name it, and it has an effect")
@@ -154,7 +154,8 @@ func TestLivenessOfTheConfiguration(t *testing.T) {
 	}
 }
 
-// works says whether a leaf has an effect, by what the product makes of it or by the table of what has none.
+// works reports whether a leaf has an effect. It fails the test if the outcome, the consumers and the table of unimplemented
+// fields disagree.
 func works(t *testing.T, l leaf) bool {
 	t.Helper()
 	resolved, noticed, err := tryConfiguration(l)
@@ -163,16 +164,16 @@ func works(t *testing.T, l leaf) bool {
 	switch {
 	case noticed && isConsumed:
 		t.Errorf("changes the outcome: it needs no consumer (%s)", by.dir)
-	case noticed && row != nil && row.Effect == fieldsupport.Warn && len(row.Values) == 0:
-		t.Errorf("changes the outcome, and is on the table of what is not implemented: %s", row.Reason)
+	case noticed && row != nil && row.Effect == specsupport.Warn && len(row.Values) == 0:
+		t.Errorf("changes the outcome, and is in the table of unimplemented fields: %s", row.Reason)
 	case isConsumed && row != nil:
-		t.Errorf("has a consumer (%s), and is on the table of what is not implemented: %s", by.dir, row.Reason)
+		t.Errorf("has a consumer (%s), and is in the table of unimplemented fields: %s", by.dir, row.Reason)
 	case isConsumed && !resolved && strings.HasPrefix(l.path, "configuration."):
-		t.Errorf("does not change what the configuration is resolved to: %v", err)
+		t.Errorf("does not change the resolved configuration: %v", err)
 	case isConsumed && !reads(t, by):
 		t.Errorf("%s does not read %s", by.dir, by.name)
 	case !noticed && !isConsumed && row == nil:
-		t.Errorf("nothing notices it: %v", err)
+		t.Errorf("has no effect: %v", err)
 	}
 	return noticed || isConsumed
 }
@@ -186,16 +187,16 @@ func consumerOf(path string) (consumer, bool) {
 	return consumer{}, false
 }
 
-func configurationRow(path string) *fieldsupport.Field {
-	for i := range fieldsupport.KubeVirt {
-		if isOrBelow(path, fieldsupport.KubeVirt[i].Path) {
-			return &fieldsupport.KubeVirt[i]
+func configurationRow(path string) *specsupport.Field {
+	for i := range specsupport.KubeVirtFields {
+		if isOrBelow(path, specsupport.KubeVirtFields[i].Path) {
+			return &specsupport.KubeVirtFields[i]
 		}
 	}
 	return nil
 }
 
-// tryConfiguration says whether a leaf changes what the configuration is resolved to, and whether it changes the outcome.
+// tryConfiguration reports whether a leaf changes the resolved configuration, and whether it changes the outcome.
 func tryConfiguration(l leaf) (resolved, noticed bool, err error) {
 	texts := samples(l.typ)
 	if text, ok := configurationValues[l.path]; ok {
@@ -209,7 +210,7 @@ func tryConfiguration(l leaf) (resolved, noticed bool, err error) {
 				errs = append(errs, yaml.UnmarshalStrict([]byte(scene), &with.Spec), yaml.UnmarshalStrict([]byte(scene), &without.Spec))
 			}
 		}
-		// What lies above the leaf is in both, so that the leaf alone makes the difference.
+		// Both have the parents of the leaf, so that only the leaf differs.
 		at(reflect.ValueOf(&without.Spec), l.path)
 		errs = append(errs, yaml.UnmarshalStrict([]byte(text), at(reflect.ValueOf(&with.Spec), l.path).Addr().Interface()))
 		before, beforeErr := configurationOutcome(without)
@@ -221,7 +222,7 @@ func tryConfiguration(l leaf) (resolved, noticed bool, err error) {
 	return resolved, noticed && errors.Join(errs...) == nil, errors.Join(errs...)
 }
 
-// madeOf is what a KubeVirt object is resolved to, and what is made of that.
+// madeOf has the resolved configuration of a KubeVirt object, and what is built from it.
 type madeOf struct {
 	resolved clusterconfig.Config
 	made     string
@@ -259,9 +260,9 @@ func configurationOutcome(kv *v1.KubeVirt) (madeOf, error) {
 	return madeOf{config, string(made)}, err
 }
 
-// guestUnder is what becomes of a guest: its spec with the defaults, what admission says, the launcher Pod, and the domain.
+// guestUnder returns a spec with its defaults, its errors, the launcher Pod and the domain with a configuration.
 func guestUnder(config clusterconfig.Config, spec string) (any, error) {
-	// A guest without this identity gets one by chance.
+	// Without an identity the guest would get a random one.
 	vmi, err := specOf(`domain: {firmware: {uuid: 9d2f7f5c-1f3c-4b8e-8f0c-0d7c3d1a2b4e}}`, spec)
 	if err != nil {
 		return nil, err
@@ -294,7 +295,7 @@ func guestUnder(config clusterconfig.Config, spec string) (any, error) {
 	return out, err
 }
 
-// nodeFiles are those of a node that has everything.
+// nodeFiles are the files of a node with all devices.
 type nodeFiles struct{}
 
 func (nodeFiles) HasDevice(context.Context, string) bool                     { return true }
@@ -302,7 +303,7 @@ func (nodeFiles) DirectIO(context.Context, string) bool                      { r
 func (nodeFiles) CPUs(context.Context) []uint                                { return []uint{0, 1} }
 func (nodeFiles) BlockSizes(context.Context, string) (none facts.BlockSizes) { return none }
 
-// reads says whether a package has an expression that selects the name.
+// reads reports whether a package has a selector expression with the name.
 func reads(t *testing.T, by consumer) bool {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join("..", "..", by.dir, "*.go"))
@@ -327,7 +328,7 @@ func reads(t *testing.T, by consumer) bool {
 	return found
 }
 
-// wordsAboutTheConfiguration are the words of the table in which the page about the kind says what has an effect.
+// wordsAboutTheConfiguration returns the words of the table in docs/spec/kubevirt.md that lists the fields with an effect.
 func wordsAboutTheConfiguration(t *testing.T) map[string]bool {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "spec", "kubevirt.md"))

@@ -12,13 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// leaf is a field of a spec that has no fields below it, by its JSON path; [] stands for the elements of a list.
+// leaf is a field of a spec without subfields. In its JSON path [] stands for the elements of a list.
 type leaf struct {
 	path string
 	typ  reflect.Type
 }
 
-// scalars are structs that are one value on the wire.
+// scalars are structs that are scalars in JSON.
 var scalars = map[reflect.Type]bool{
 	reflect.TypeFor[resource.Quantity]():  true,
 	reflect.TypeFor[intstr.IntOrString](): true,
@@ -49,7 +49,7 @@ func below(typ reflect.Type, path string) []leaf {
 	return leaves
 }
 
-// element is what a slice is of, without the pointer.
+// element returns the element type of a slice, without the pointer.
 func element(slice reflect.Type) reflect.Type {
 	e := slice.Elem()
 	if e.Kind() == reflect.Pointer {
@@ -58,14 +58,14 @@ func element(slice reflect.Type) reflect.Type {
 	return e
 }
 
-// jsonField is a field by its name on the wire.
+// jsonField is a field with its JSON name.
 type jsonField struct {
 	name  string
 	typ   reflect.Type
 	index []int
 }
 
-// fieldsOf lists a struct's fields as they are on the wire: what is inlined counts as its own.
+// fieldsOf returns the fields of a struct in JSON, including those of inlined structs.
 func fieldsOf(typ reflect.Type) []jsonField {
 	if typ.Kind() == reflect.Pointer {
 		typ = typ.Elem()
@@ -87,7 +87,7 @@ func fieldsOf(typ reflect.Type) []jsonField {
 	return fields
 }
 
-// at leads to a leaf in an object. What lies on the way is made: pointers are filled, lists get a first element.
+// at returns a leaf of an object. It fills the pointers on the path, and adds a first element to lists.
 func at(object reflect.Value, path string) reflect.Value {
 	for _, step := range strings.Split(path, ".") {
 		name, each := strings.CutSuffix(step, "[]")
@@ -110,7 +110,7 @@ func at(object reflect.Value, path string) reflect.Value {
 	return object
 }
 
-// fill follows a pointer and makes what it should point to.
+// fill dereferences a pointer. It sets a nil pointer to a new value.
 func fill(v reflect.Value) reflect.Value {
 	for v.Kind() == reflect.Pointer {
 		if v.IsNil() {

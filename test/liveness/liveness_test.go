@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package liveness_test holds that no field of the spec of a VMI or of a KubeVirt object is taken and then ignored: each leaf
-// changes what the product makes of it, or it is in the table of what is not implemented, or in a list of what is used
-// elsewhere.
+// Package liveness_test checks that no field of the spec of a VMI or of a KubeVirt object is accepted and then ignored: each
+// leaf changes the outcome, or is in the table of unimplemented fields, or in a list of fields that are used elsewhere.
 package liveness_test
 
 import (
@@ -17,10 +16,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/fieldsupport"
+	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// TestOutcomeIsStable keeps the others from seeing differences that are none.
+// TestOutcomeIsStable checks that equal VMIs have equal outcomes, as the other tests assume.
 func TestOutcomeIsStable(t *testing.T) {
 	vmi, err := specOf(base)
 	if err != nil {
@@ -52,7 +51,7 @@ func TestLiveness(t *testing.T) {
 	}
 	for path := range consumedElsewhere {
 		if !used[path] {
-			t.Errorf("%s is on the list of what is used elsewhere but is no leaf", path)
+			t.Errorf("%s is in consumedElsewhere but is not a leaf", path)
 		}
 	}
 	share := float64(count[live]) / float64(len(results)) * 100
@@ -63,10 +62,10 @@ func TestLiveness(t *testing.T) {
 	}
 }
 
-// leastShare is how much of the API works at least, in percent of its leaf fields.
+// leastShare is the minimum of working leaf fields in percent.
 const leastShare = 85
 
-// verdict is what becomes of a leaf.
+// verdict is the result for a leaf.
 type verdict string
 
 const (
@@ -77,14 +76,14 @@ const (
 	lost      verdict = "is ignored in silence"
 )
 
-// result is a leaf that was tried. A fault is what is wrong about it.
+// result is the verdict about a leaf. fault is an error message if the tables do not match it.
 type result struct {
 	leaf
 	verdict verdict
 	fault   string
 }
 
-// tryAll tries every leaf, once for all tests.
+// tryAll tries every leaf once for all tests.
 var tryAll = sync.OnceValue(func() []result {
 	var results []result
 	for _, l := range leavesOf(reflect.TypeFor[v1.VirtualMachineInstanceSpec]()) {
@@ -104,7 +103,7 @@ func judge(l leaf) (is verdict, fault string) {
 		return elsewhere, fmt.Sprintf("changes the outcome, and is on the list of what is used elsewhere (%s)", where)
 	case isElsewhere && row != nil:
 		return elsewhere, fmt.Sprintf("is in two lists: %s; %s", where, row.Reason)
-	case row != nil && row.Effect == fieldsupport.Refuse:
+	case row != nil && row.Effect == specsupport.Refuse:
 		return refused, "" // What is refused when it is set may be live when it is not.
 	case noticed && row != nil && len(row.Values) == 0:
 		return warned, fmt.Sprintf("changes the outcome, and is on the table of what is not implemented: %s", row.Reason)
@@ -119,10 +118,10 @@ func judge(l leaf) (is verdict, fault string) {
 	}
 }
 
-// rowOf is the row of the table that a leaf falls under.
-func rowOf(path string) *fieldsupport.Field {
-	for i := range fieldsupport.VMI {
-		row := &fieldsupport.VMI[i]
+// rowOf returns the row of the table for a leaf, or nil.
+func rowOf(path string) *specsupport.Field {
+	for i := range specsupport.VMIFields {
+		row := &specsupport.VMIFields[i]
 		if isOrBelow(path, row.Path) {
 			return row
 		}
@@ -130,7 +129,7 @@ func rowOf(path string) *fieldsupport.Field {
 	return nil
 }
 
-// isLive says that a leaf changes the outcome. The error is why it cannot be tried.
+// isLive reports whether a leaf changes the outcome. It returns an error if the leaf cannot be tried.
 func isLive(l leaf) (bool, error) {
 	if fragment, ok := variants[l.path]; ok {
 		return differs(l, "", func(*v1.VirtualMachineInstance) (*v1.VirtualMachineInstance, error) {
@@ -151,7 +150,7 @@ func isLive(l leaf) (bool, error) {
 	return false, errors.Join(errs...)
 }
 
-// valued gives the leaf a value.
+// valued returns a function that sets the leaf to a value.
 func valued(l leaf, text string) func(*v1.VirtualMachineInstance) (*v1.VirtualMachineInstance, error) {
 	return func(vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstance, error) {
 		value := at(reflect.ValueOf(&vmi.Spec), l.path)
@@ -164,7 +163,7 @@ func valued(l leaf, text string) func(*v1.VirtualMachineInstance) (*v1.VirtualMa
 	}
 }
 
-// differs compares the outcome of the leaf's scene with that of a variant.
+// differs reports whether a variant of the leaf's scene has another outcome.
 func differs(l leaf, text string, vary func(*v1.VirtualMachineInstance) (*v1.VirtualMachineInstance, error)) (bool, error) {
 	without, err := specOf(base, sceneOf(l.path))
 	if err != nil {
@@ -175,7 +174,7 @@ func differs(l leaf, text string, vary func(*v1.VirtualMachineInstance) (*v1.Vir
 		return false, err
 	}
 	if _, ok := variants[l.path]; !ok {
-		// What lies above the leaf is in both, so that the leaf alone makes the difference.
+		// Both have the parents of the leaf, so that only the leaf differs.
 		at(reflect.ValueOf(&without.Spec), l.path)
 	}
 	got, err := outcomeOf(with)
@@ -185,11 +184,11 @@ func differs(l leaf, text string, vary func(*v1.VirtualMachineInstance) (*v1.Vir
 	if before, err := outcomeOf(without); err == nil {
 		return got != before, nil
 	}
-	// A guest that cannot be made without the leaf notices it too.
+	// A leaf without which the spec is invalid has an effect as well.
 	return true, nil
 }
 
-// sceneOf is the scene of the longest path that a path is or lies below.
+// sceneOf returns the scene of the longest prefix of a path.
 func sceneOf(path string) string {
 	longest, fragment := "", "{}"
 	for prefix, scene := range scenes {
@@ -204,7 +203,7 @@ func isOrBelow(path, prefix string) bool {
 	return path == prefix || strings.HasPrefix(path, prefix+".") || strings.HasPrefix(path, prefix+"[]")
 }
 
-// samples are values of a type.
+// samples returns values of a type.
 func samples(typ reflect.Type) []string {
 	switch typ.String() {
 	case "resource.Quantity":

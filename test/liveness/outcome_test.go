@@ -15,19 +15,19 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
+	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/internal/agent/network"
+	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/domain"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
-	"github.com/vireo-project/vireo/internal/handler/media"
-	"github.com/vireo-project/vireo/internal/handler/network"
-	"github.com/vireo-project/vireo/internal/handler/reconciler"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
 )
 
-// clusterOf is a cluster that lets its users do everything.
+// clusterOf returns the configuration of a cluster with the feature gates that the leaves need.
 func clusterOf() clusterconfig.Config {
 	config := clusterconfig.Default()
 	config.FeatureGates = clusterconfig.NewFeatureGates([]string{
@@ -37,8 +37,8 @@ func clusterOf() clusterconfig.Config {
 	return config
 }
 
-// outcomeOf makes of a VMI all that the product makes of it: the Pod, the network's plan, the media, the domain, and what
-// the agent does to the running guest. What it returns is the same if, and only if, all of them are.
+// outcomeOf builds all that Vireo builds from a VMI: the Pod, the network plan, the media, the domain, and what the agent
+// changes in the running guest. Two VMIs have the same result if and only if all of these are the same.
 func outcomeOf(vmi *v1.VirtualMachineInstance) (string, error) {
 	vmi = vmi.DeepCopy()
 	if faults := webhookv1.Admit(vmi, clusterOf()); len(faults) > 0 {
@@ -66,12 +66,12 @@ func outcomeOf(vmi *v1.VirtualMachineInstance) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if media.Tagged(vmi) {
+	if media.HasTaggedDevices(vmi) {
 		defined, err := launcher.Define(context.Background(), definition)
 		if err != nil {
 			return "", err
 		}
-		if err := media.Describe(context.Background(), launcher, kubelet{}, vmi, defined, disks); err != nil {
+		if err := media.WriteDeviceMetadata(context.Background(), launcher, kubelet{}, vmi, defined, disks); err != nil {
 			return "", fmt.Errorf("tags: %w", err)
 		}
 	}
@@ -87,7 +87,7 @@ func outcomeOf(vmi *v1.VirtualMachineInstance) (string, error) {
 	return string(parts) + xml, err
 }
 
-// runningOf is what the agent does to a guest that runs.
+// runningOf returns what the agent sets in a running guest.
 func runningOf(vmi *v1.VirtualMachineInstance) (any, error) {
 	realtime, err := domain.RealtimeVCPUs(vmi)
 	if err != nil {
@@ -100,10 +100,10 @@ func runningOf(vmi *v1.VirtualMachineInstance) (any, error) {
 	return map[string]any{"realtime": realtime, "credentials": credentials}, nil
 }
 
-// blockClaim is the claim that is a block device.
+// blockClaim is the claim with volumeMode Block.
 const blockClaim = "block"
 
-// describeClaims is what virt-controller writes about the claims of a VMI before the agent has it.
+// describeClaims sets the descriptions of claims that virt-controller writes to the status of a VMI.
 func describeClaims(vmi *v1.VirtualMachineInstance) {
 	vmi.Status.VSOCKCID = ptr.To[uint32](7)
 	for i := range vmi.Spec.Volumes {
@@ -122,7 +122,7 @@ func describeClaims(vmi *v1.VirtualMachineInstance) {
 	}
 }
 
-// launcherWith puts into a launcher's storage what images and claims bring.
+// launcherWith adds the contents of images and claims to the storage of a launcher.
 func launcherWith(l *fake.Launcher, vmi *v1.VirtualMachineInstance) *fake.Launcher {
 	for i := range vmi.Spec.Volumes {
 		name := vmi.Spec.Volumes[i].Name
@@ -137,7 +137,7 @@ func launcherWith(l *fake.Launcher, vmi *v1.VirtualMachineInstance) *fake.Launch
 	return l
 }
 
-// factsOf is what the agent finds on a node that has all that a guest could want.
+// factsOf returns the facts of a node with all devices and features.
 func factsOf(disks *media.Result, plan network.Plan) domain.Facts {
 	facts := domain.Facts{
 		Arch: "amd64", Disks: disks.Disks, KernelBoot: disks.KernelBoot, ACPI: disks.ACPI, MemBalloonStatsPeriod: 10, VhostNet: true,
@@ -162,7 +162,7 @@ func factsOf(disks *media.Result, plan network.Plan) domain.Facts {
 	return facts
 }
 
-// kubelet mounted whatever the Pod asks for.
+// kubelet has all files that a Pod can mount.
 type kubelet struct{}
 
 func (kubelet) Secret(volume string, keys ...string) ([]byte, error) {
@@ -171,11 +171,11 @@ func (kubelet) Secret(volume string, keys ...string) ([]byte, error) {
 }
 
 func (kubelet) Files(kind media.VolumeKind, volume string) (map[string][]byte, error) {
-	// The name is one that sysprep needs.
+	// sysprep needs a file of this name.
 	return map[string][]byte{"unattend.xml": []byte(string(kind) + "/" + volume)}, nil
 }
 
-// specOf makes a VMI of fragments of its spec, each over the one before: maps are merged, all else is replaced.
+// specOf returns a VMI with the merged fragments of a spec. A later fragment replaces values that are not maps.
 func specOf(fragments ...string) (*v1.VirtualMachineInstance, error) {
 	merged := map[string]any{}
 	for _, fragment := range fragments {

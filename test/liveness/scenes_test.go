@@ -3,7 +3,7 @@
 
 package liveness_test
 
-// base is a guest with one of each thing that most fields are about.
+// base is a guest to which most fields apply.
 const base = `
 domain:
   cpu: {sockets: 1, cores: 2, threads: 1, model: Nehalem}
@@ -16,8 +16,7 @@ networks: [{name: nic, pod: {}}]
 volumes: [{name: disk, emptyDisk: {capacity: 1Gi}}]
 `
 
-// Scenes are fragments over base in which a field can have a meaning. The longest path that a field's path begins with
-// has the scene.
+// scenes are fragments for base with which a field has a meaning. The scene with the longest prefix of a field's path applies.
 var scenes = map[string]string{
 	"domain.resources.overcommitGuestOverhead": `{domain: {resources: {requests: {memory: 1Gi}}}}`,
 	"domain.cpu.features":                      `{domain: {cpu: {features: [{name: apic, policy: require}]}}}`,
@@ -102,7 +101,7 @@ var scenes = map[string]string{
 	"accessCredentials[].sshPublicKey.propagationMethod.noCloud":     `{volumes: [{name: disk, cloudInitNoCloud: {userData: a}}]}`,
 	"accessCredentials[].sshPublicKey.propagationMethod.qemuGuestAgent": `{accessCredentials: [{sshPublicKey: {source: {secret: {secretName: s}},
       propagationMethod: {qemuGuestAgent: {users: [a]}}}}]}`,
-	// Without the leaf there is no way into the guest.
+	// The leaf adds the propagation method.
 	"accessCredentials[].userPassword.propagationMethod": `{accessCredentials: [{userPassword: {source: {secret: {secretName: s}}, propagationMethod: {}}}]}`,
 	"accessCredentials[].userPassword":                   `{accessCredentials: [{userPassword: {source: {secret: {secretName: s}}, propagationMethod: {qemuGuestAgent: {}}}}]}`,
 	"resourceClaims":                                     `{resourceClaims: [{name: a, resourceClaimName: b}]}`,
@@ -173,7 +172,7 @@ func withVolume(source, device string) string {
 	return `{domain: {devices: {disks: ` + disk + `}}, volumes: [{name: disk, ` + source + `}]}`
 }
 
-// values are those of leaves to which not every value of their type can be given.
+// values are valid values of leaves for which the samples of their type are not.
 var values = map[string]string{
 	"topologySpreadConstraints[].whenUnsatisfiable":                                                                                            `ScheduleAnyway`,
 	"topologySpreadConstraints[].labelSelector.matchExpressions[].operator":                                                                    `DoesNotExist`,
@@ -259,7 +258,7 @@ var values = map[string]string{
 	"architecture":                                                    `arm64`,
 }
 
-// variants are fragments for leaves that cannot change alone.
+// variants are fragments for leaves that cannot be changed alone.
 var variants = map[string]string{
 	"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[].matchFields[].key": requiredNodes(`matchFields: [{key: metadata.name, operator: In, values: [b]}]`),
 	"affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[].preference.matchFields[].key":       preferredNodes(`matchFields: [{key: metadata.name, operator: In, values: [b]}]`),

@@ -9,10 +9,16 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/vireo-project/vireo/internal/virtctl"
+	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
 // text is a file of the repository.
@@ -25,13 +31,16 @@ func text(t *testing.T, name string) string {
 	return string(raw)
 }
 
-// TestTheSourceMapHasEveryFolder: who looks for the place of something looks into the source map first.
+// The source map names every directory of code and of tests.
 func TestTheSourceMapHasEveryFolder(t *testing.T) {
 	_, sources, found := strings.Cut(text(t, "docs/architecture.md"), "## Source map")
 	if !found {
 		t.Fatal("docs/architecture.md has no source map")
 	}
-	for _, below := range []string{"internal", "internal/handler", "internal/launcher", "test"} {
+	for _, below := range []string{
+		"internal", "internal/agent", "internal/apiserver", "internal/component", "internal/controller", "internal/launcher",
+		"internal/launcherpod", "internal/migration", "internal/specsupport", "internal/webhook", "test",
+	} {
 		folders, err := os.ReadDir(filepath.Join(root, below))
 		if err != nil {
 			t.Fatal(err)
@@ -42,6 +51,75 @@ func TestTheSourceMapHasEveryFolder(t *testing.T) {
 			}
 		}
 	}
+}
+
+// namedFile is a path in backquotes with the extension of a file.
+var namedFile = regexp.MustCompile("`([\\w./*-]+\\.(?:go|yaml|md))`")
+
+// namedDirectory is a path in backquotes without an extension.
+var namedDirectory = regexp.MustCompile("`((?:api|cmd|config|docs|hack|internal|test)(?:/[\\w-]+)*)`")
+
+// The files that the pages for contributors name in backquotes exist: a path from the root, or a bare name somewhere below a
+// directory that the same item or row names, or anywhere below internal when it names none.
+func TestThePagesNameFilesThatExist(t *testing.T) {
+	named := 0
+	for _, page := range []string{"docs/architecture.md", "docs/conventions.md", "CONTRIBUTING.md"} {
+		for _, item := range items(text(t, page)) {
+			var below []string
+			for _, m := range namedDirectory.FindAllStringSubmatch(item, -1) {
+				below = append(below, m[1])
+			}
+			if len(below) == 0 {
+				below = []string{"internal"}
+			}
+			for _, m := range namedFile.FindAllStringSubmatch(item, -1) {
+				named++
+				if !fileExists(t, m[1], below) {
+					t.Errorf("%s names %s, which is neither in the repository nor below %v", page, m[1], below)
+				}
+			}
+		}
+	}
+	if named == 0 {
+		t.Error("the pages name no files")
+	}
+}
+
+// items splits a page into rows of tables, items of lists and paragraphs.
+func items(page string) []string {
+	page = code.ReplaceAllString(page, "")
+	return regexp.MustCompile(`\n(?:\n|- |\||\d+\. )`).Split(page, -1)
+}
+
+// fileExists reports whether a pattern matches a file of the repository, or the end of the path of a file below the directories.
+func fileExists(t *testing.T, pattern string, below []string) bool {
+	t.Helper()
+	if found, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pattern))); err != nil || len(found) > 0 {
+		return err == nil
+	}
+	exists := false
+	for _, directory := range below {
+		err := filepath.WalkDir(filepath.Join(root, filepath.FromSlash(directory)), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			inside := path
+			for range strings.Count(pattern, "/") {
+				inside = filepath.Dir(inside)
+			}
+			end, err := filepath.Rel(filepath.Dir(inside), path)
+			if err != nil {
+				return err
+			}
+			matches, err := filepath.Match(filepath.FromSlash(pattern), end)
+			exists = exists || matches
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return exists
 }
 
 // The index of the decision records has each of them, in order and under its own title.
@@ -127,6 +205,130 @@ func TestLinksOfTheDocsLeadSomewhere(t *testing.T) {
 	}
 }
 
+// limitConstant is a name and its directory, in the table of limits.
+var limitConstant = regexp.MustCompile("\\| `(\\w+)` in `([\\w/*-]+)` \\|")
+
+// The constants in the table of limits exist. Their values are not compared.
+func TestTheTableOfLimitsNamesConstants(t *testing.T) {
+	limits := limitConstant.FindAllStringSubmatch(text(t, "docs/conventions.md"), -1)
+	if len(limits) == 0 {
+		t.Fatal("docs/conventions.md has no table of limits")
+	}
+	for _, limit := range limits {
+		files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(limit[2]), "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := regexp.MustCompile(`\b` + limit[1] + `\b`)
+		if !slices.ContainsFunc(files, func(file string) bool {
+			return name.MatchString(text(t, strings.TrimPrefix(filepath.ToSlash(file), root+"/")))
+		}) {
+			t.Errorf("docs/conventions.md names %s, which is not in %s", limit[1], limit[2])
+		}
+	}
+}
+
+// Pages wrap at 120 columns. Rows of tables, code and what is generated may be longer.
+func TestThePagesWrap(t *testing.T) {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "test/*/README.md", "hack/*/README.md"} {
+		files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pattern)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if filepath.Base(file) == "compatibility.md" {
+				continue
+			}
+			name := strings.TrimPrefix(filepath.ToSlash(file), root+"/")
+			for _, line := range strings.Split(code.ReplaceAllString(text(t, name), ""), "\n") {
+				if utf8.RuneCountInString(line) > 120 && !strings.HasPrefix(strings.TrimSpace(line), "|") {
+					t.Errorf("%s has a line of more than 120 columns: %.60s…", name, line)
+				}
+			}
+		}
+	}
+}
+
+var (
+	// migrationMetric is the name of a metric in the code, without kubevirt_vmi_ or, in the agent, kubevirt_vmi_migration_.
+	migrationMetric = regexp.MustCompile(`(?:describe\()?"kubevirt_vmi_(\w+[a-z])"|describe\("(\w+)"`)
+	// documentedMetric is one in the table, with what may be one of several in braces.
+	documentedMetric = regexp.MustCompile("`(\\w+?)(?:\\{([a-z,]+)\\}(\\w+))?`")
+)
+
+// The table of metrics in docs/migration.md has those of the code.
+func TestTheTableOfMetricsIsThatOfTheCode(t *testing.T) {
+	inCode := map[string]bool{}
+	for prefix, below := range map[string]string{"": "internal/controller/monitoring", "migration_": "internal/agent/migration"} {
+		err := filepath.WalkDir(filepath.Join(root, filepath.FromSlash(below)), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			for _, m := range migrationMetric.FindAllStringSubmatch(text(t, strings.TrimPrefix(filepath.ToSlash(path), root+"/")), -1) {
+				switch {
+				case m[1] != "":
+					inCode[m[1]] = true
+				case prefix != "":
+					inCode[prefix+m[2]] = true
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, table, _ := strings.Cut(text(t, "docs/migration.md"), "| `kubevirt_vmi_…` |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	inDocs := map[string]bool{}
+	for _, row := range strings.Split(table, "\n") {
+		column, _, _ := strings.Cut(strings.TrimPrefix(row, "|"), "|")
+		for _, m := range documentedMetric.FindAllStringSubmatch(column, -1) {
+			for _, one := range strings.Split(m[2], ",") {
+				inDocs[m[1]+one+m[3]] = true
+			}
+		}
+	}
+	if diff := cmp.Diff(inCode, inDocs); diff != "" || len(inDocs) == 0 {
+		t.Errorf("the metrics in docs/migration.md (-code +page):\n%s", diff)
+	}
+}
+
+// virtctlCommand is a call of virtctl in a page.
+var virtctlCommand = regexp.MustCompile(`(?m)(?:^|[` + "`" + `$(])\s*virtctl ([a-z][a-z-]+)`)
+
+// The page of virtctl shows each of its commands, and the pages show none that it has not.
+func TestThePagesShowTheCommandsOfVirtctl(t *testing.T) {
+	shown := map[string]string{}
+	for _, pattern := range []string{"README.md", "docs/*.md", "docs/spec/*.md"} {
+		files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pattern)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			name := strings.TrimPrefix(filepath.ToSlash(file), root+"/")
+			for _, m := range virtctlCommand.FindAllStringSubmatch(text(t, name), -1) {
+				if name == "docs/virtctl.md" || shown[m[1]] == "" {
+					shown[m[1]] = name
+				}
+			}
+		}
+	}
+	// Cobra adds the first two when it runs. The last two need no page.
+	has := map[string]bool{"completion": true, "help": true, "options": true, "version": true}
+	for _, command := range virtctl.Command(cli.New("virtctl", genericiooptions.NewTestIOStreamsDiscard())).Commands() {
+		if !command.Hidden && !has[command.Name()] && shown[command.Name()] != "docs/virtctl.md" {
+			t.Errorf("docs/virtctl.md does not show virtctl %s", command.Name())
+		}
+		has[command.Name()] = true
+	}
+	for command, page := range shown {
+		if !has[command] {
+			t.Errorf("%s shows virtctl %s, which does not exist", page, command)
+		}
+	}
+}
+
 // reasonConstant is a constant with the reason of a condition or an event.
 var reasonConstant = regexp.MustCompile(`(?m)^\s*(?:const )?(?:reason|Reason)\w*\s*=\s*"([A-Za-z]+)"`)
 
@@ -143,8 +345,11 @@ func TestTheDocsNameEveryReason(t *testing.T) {
 		}
 	}
 	found := 0
-	for _, below := range []string{"internal/controller", "internal/handler/reconciler", "internal/upgradecheck"} {
+	for _, below := range []string{"internal/controller", "internal/agent/reconciler", "internal/migration/upgradecheck"} {
 		err := filepath.WalkDir(filepath.Join(root, below), func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.IsDir() && entry.Name() == "datavolume" {
+				return fs.SkipDir // Its reasons are those of the importer's objects.
+			}
 			if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
 			}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package manifests checks what stands in config/ and PROJECT against each other and against the limits of those who read
-// it. That the manifests are accepted is checked where there is an API server: with the webhooks.
+// Package manifests checks the files of config/ and PROJECT against each other and against the limits of kubectl and etcd. The
+// tests of the webhooks check that an API server accepts the manifests.
 package manifests
 
 import (
@@ -20,19 +20,19 @@ import (
 
 const root = "../.."
 
-// Limits of a CRD as compact JSON, which is how kubectl and etcd see it.
+// Limits of a CRD as compact JSON, which kubectl and etcd use.
 const (
-	// annotationLimit is what all annotations of an object may have (TotalAnnotationSizeLimitB of apimachinery's
-	// pkg/api/validation/objectmeta.go). A client-side `kubectl apply` keeps the object in one.
+	// annotationLimit is the limit for all annotations of an object in bytes (TotalAnnotationSizeLimitB of apimachinery's
+	// pkg/api/validation/objectmeta.go). Client-side `kubectl apply` stores the object in an annotation.
 	annotationLimit = 256 << 10
-	// annotationsReserve is left for the other annotations.
+	// annotationsReserve is reserved for other annotations.
 	annotationsReserve = 4 << 10
-	// requestLimit is etcd's for one request (--max-request-bytes). The API server stores the CRD, the annotation and who
-	// owns which field.
+	// requestLimit is etcd's limit for a request (--max-request-bytes). The API server stores the CRD, the annotation and the
+	// managed fields.
 	requestLimit = 1536 << 10
 )
 
-// project is the part of PROJECT that tells which kinds there are.
+// project has the kinds of PROJECT.
 type project struct {
 	Resources []struct {
 		Group      string `json:"group"`
@@ -43,7 +43,7 @@ type project struct {
 	} `json:"resources"`
 }
 
-// crd is the part of a CRD that the tests look at.
+// crd has the fields of a CRD that the tests read.
 type crd struct {
 	Spec struct {
 		Group string `json:"group"`
@@ -84,10 +84,10 @@ func bases(t *testing.T) map[string]crd {
 	return all
 }
 
-// consulted are the kinds without a reconciler of their own that another one goes by.
+// consulted are the kinds without a reconciler that another reconciler reads.
 var consulted = []string{"migrations.kubevirt.io/MigrationPolicy"}
 
-// A kind is installed when something goes by it: an object that nothing acts on would be taken in silence.
+// A CRD is installed only if a reconciler reads its objects. Others would be accepted without an effect.
 func TestKindsWithAReconcilerAreInstalled(t *testing.T) {
 	var p project
 	read(t, &p, "PROJECT")
@@ -97,9 +97,14 @@ func TestKindsWithAReconcilerAreInstalled(t *testing.T) {
 			continue
 		}
 		reconciled[strings.TrimPrefix(r.Group+"."+r.Domain, ".")+"/"+r.Kind] = true
-		file := filepath.Join("internal", "controller", strings.ToLower(r.Kind)+"_controller.go")
-		if _, err := os.Stat(filepath.Join(root, file)); err != nil {
-			t.Errorf("PROJECT says that %s has a controller, and there is no %s", r.Kind, file)
+		room := strings.ToLower(r.Kind)
+		found := false
+		for _, below := range []string{"internal/controller", "internal/controller/migration"} {
+			_, err := os.Stat(filepath.Join(root, filepath.FromSlash(below), room, "controller.go"))
+			found = found || err == nil
+		}
+		if !found {
+			t.Errorf("PROJECT says that %s has a controller, and no directory %s of internal/controller has a controller.go", r.Kind, room)
 		}
 	}
 	for _, kind := range consulted {
@@ -182,14 +187,14 @@ func TestCRDsFit(t *testing.T) {
 		if len(compact) > annotationLimit-annotationsReserve {
 			t.Errorf("%s has %d bytes as JSON: a client-side kubectl apply takes %d at most", file, len(compact), annotationLimit-annotationsReserve)
 		}
-		// The object, the annotation in which each quote is escaped, and the owners of its fields.
+		// The object, the annotation with escaped quotes, and the managed fields.
 		if stored := 4 * len(compact); stored > requestLimit {
 			t.Errorf("%s would take about %d bytes in etcd, which takes %d in one request", file, stored, requestLimit)
 		}
 	}
 }
 
-// The policies know our accounts by their full names: config/default sets the namespace in each.
+// The policies contain the full names of our accounts, in which config/default sets the namespace.
 func TestPoliciesNameTheInstallation(t *testing.T) {
 	var kustomization struct {
 		Replacements []struct {

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// securitySections are the parts of SECURITY.md about each process.
+// securitySections returns the section of SECURITY.md for each process.
 func securitySections(t *testing.T) map[string]string {
 	t.Helper()
 	sections := map[string]string{}
@@ -30,7 +30,7 @@ func securitySections(t *testing.T) map[string]string {
 	return sections
 }
 
-// SECURITY.md gives the reason for each capability and host path. One that is not there has none.
+// SECURITY.md gives the reason for each capability and host path.
 func TestSecurityNamesWhatPodsHave(t *testing.T) {
 	sections := securitySections(t)
 	named := func(process, what string) {
@@ -40,10 +40,10 @@ func TestSecurityNamesWhatPodsHave(t *testing.T) {
 		}
 	}
 	var agent appsv1.DaemonSet
-	read(t, &agent, "internal", "operator", "manifests", "virt-handler.yaml")
+	read(t, &agent, "internal", "controller", "kubevirt", "operator", "manifests", "virt-handler.yaml")
 	pods := map[string]*corev1.PodSpec{"virt-handler": &agent.Spec.Template.Spec}
 	var api appsv1.Deployment
-	read(t, &api, "internal", "operator", "manifests", "virt-api.yaml")
+	read(t, &api, "internal", "controller", "kubevirt", "operator", "manifests", "virt-api.yaml")
 	pods["virt-api"] = &api.Spec.Template.Spec
 	seen := 0
 	for process, pod := range pods {
@@ -90,7 +90,7 @@ func TestSecurityNamesEveryRight(t *testing.T) {
 	}
 }
 
-// firstColumns are those of a text's tables with two columns, in lower case.
+// firstColumns returns the first columns of the tables with two columns in a text, in lower case.
 func firstColumns(text string) (rows []string) {
 	for _, line := range strings.Split(text, "\n") {
 		if columns := strings.Split(line, "|"); len(columns) == 4 {
@@ -100,7 +100,7 @@ func firstColumns(text string) (rows []string) {
 	return rows
 }
 
-// rules are those of the roles of a file.
+// rules returns the rules of the roles in a file.
 func rules(t *testing.T, file string) []rbacv1.PolicyRule {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(root, "config", "rbac", file))
@@ -121,7 +121,7 @@ func rules(t *testing.T, file string) []rbacv1.PolicyRule {
 	return out
 }
 
-// wordOf is how SECURITY.md calls a resource. A subresource is named with its resource.
+// wordOf returns the name of a resource in SECURITY.md. A subresource has the name of its resource.
 func wordOf(resource string) string {
 	kind, _, _ := strings.Cut(resource, "/")
 	word := map[string]string{

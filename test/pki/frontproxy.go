@@ -15,11 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// FrontProxyName is the name in the certificate with which an API server speaks for others.
+// FrontProxyName is the common name of the front proxy's client certificate.
 const FrontProxyName = "front-proxy-client"
 
-// FrontProxy gives an API server that is not started yet an aggregation layer: a certificate of its own, in dir, and the headers
-// that go with it. What it returns issues certificates that may speak for others, and ones that may not.
+// FrontProxy configures the aggregation layer of an API server that is not started yet, with a certificate in dir. It returns the
+// CA of the front proxy.
 func FrontProxy(t TB, env *envtest.Environment, dir string) *Authority {
 	t.Helper()
 	a := New(t)
@@ -46,8 +46,8 @@ func FrontProxy(t TB, env *envtest.Environment, dir string) *Authority {
 	return a
 }
 
-// Speaker is a certificate of a client.
-func (a *Authority) Speaker(name string) tls.Certificate {
+// ClientCertificate issues a client certificate with a common name.
+func (a *Authority) ClientCertificate(name string) tls.Certificate {
 	a.t.Helper()
 	return a.Issue(name, x509.ExtKeyUsageClientAuth)
 }

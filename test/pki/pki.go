@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package pki makes certificates for tests.
+// Package pki issues certificates for tests.
 package pki
 
 import (
@@ -16,20 +16,20 @@ import (
 	"time"
 )
 
-// TB is what an Authority needs of a test: *testing.T and GinkgoT() both have it.
+// TB is the part of a test that an Authority uses. *testing.T and GinkgoT() implement it.
 type TB interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// Authority signs certificates.
+// Authority is a CA.
 type Authority struct {
 	t    TB
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
 }
 
-// New makes an Authority.
+// New returns a new Authority.
 func New(t TB) *Authority {
 	t.Helper()
 	a := &Authority{t: t}
@@ -62,7 +62,7 @@ func (a *Authority) sign(template *x509.Certificate) (*ecdsa.PrivateKey, *x509.C
 	return key, cert
 }
 
-// Issue makes a certificate for a name and one use.
+// Issue issues a certificate with a name as common name and DNS name, and one extended key usage.
 func (a *Authority) Issue(name string, use x509.ExtKeyUsage) tls.Certificate {
 	a.t.Helper()
 	key, cert := a.sign(&x509.Certificate{
@@ -71,19 +71,19 @@ func (a *Authority) Issue(name string, use x509.ExtKeyUsage) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
 }
 
-// IssueHost makes a certificate for a host, without a common name.
+// IssueHost issues a certificate with a DNS name and no common name.
 func (a *Authority) IssueHost(name string, uses ...x509.ExtKeyUsage) tls.Certificate {
 	a.t.Helper()
 	key, cert := a.sign(&x509.Certificate{DNSNames: []string{name}, ExtKeyUsage: uses})
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
 }
 
-// PEM is the authority's certificate.
+// PEM returns the CA certificate.
 func (a *Authority) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// Pool is the authority alone.
+// Pool returns a pool with the CA certificate.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)

@@ -55,7 +55,7 @@ func Of(pod types.UID) ([]Process, error) {
 	return found, nil
 }
 
-// names says that a process's cgroups are those of a Pod. Drivers of cgroups write the UID with dashes or underscores.
+// names reports whether a process's cgroups are those of a Pod. Drivers of cgroups write the UID with dashes or underscores.
 func names(cgroup []byte, pod types.UID) bool {
 	uid := string(pod)
 	return bytes.Contains(cgroup, []byte(uid)) || bytes.Contains(cgroup, []byte(strings.ReplaceAll(uid, "-", "_")))

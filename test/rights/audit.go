@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// auditPolicy has each request written down, without objects. Nobody has a right by a URL.
+// auditPolicy logs the metadata of each request for a resource. No role of a component allows a non-resource URL.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -32,16 +32,17 @@ rules:
 - level: Metadata
 `
 
-// Annotations of the API server's audit events. Source: kubernetes staging/src/k8s.io/apiserver/pkg/endpoints/filters/authorization.go.
+// Annotations of the API server's audit events. Source: kubernetes
+// staging/src/k8s.io/apiserver/pkg/endpoints/filters/authorization.go.
 const (
 	decisionAnnotation = "authorization.k8s.io/decision"
 	reasonAnnotation   = "authorization.k8s.io/reason"
 )
 
-// Audit is what an API server writes down about who asked it for what.
+// Audit compares the audit log of an API server with the roles of config/rbac.
 type Audit struct{ log string }
 
-// NewAudit lets an API server that has not started write an audit log into a directory.
+// NewAudit configures an API server, before it is started, to write an audit log to a directory.
 func NewAudit(env *envtest.Environment, dir string) (*Audit, error) {
 	policy := filepath.Join(dir, "audit-policy.yaml")
 	if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
@@ -51,13 +52,13 @@ func NewAudit(env *envtest.Environment, dir string) (*Audit, error) {
 	env.ControlPlane.GetAPIServer().Configure().
 		Append("audit-policy-file", policy).
 		Append("audit-log-path", a.log).
-		// In megabytes; the default begins another file after 100.
+		// In megabytes. The default rotates the file after 100.
 		Append("audit-log-maxsize", "100000")
 	return a, nil
 }
 
-// AuditTest holds a test that is a suite by itself against the rights of components. The API server must not have started, and has to
-// be stopped by the test's Cleanup.
+// AuditTest calls NewAudit, and Check when the test ends, for a test that is a suite by itself. Call it before the API server is
+// started, and stop the API server in a Cleanup of the test.
 func AuditTest(t testing.TB, env *envtest.Environment, root, suite string) {
 	t.Helper()
 	a, err := NewAudit(env, t.TempDir())
@@ -71,8 +72,9 @@ func AuditTest(t testing.TB, env *envtest.Environment, root, suite string) {
 	})
 }
 
-// Check is called when the API server has stopped. It says what accounts of components had no right to, and which rights
-// suites.yaml says this suite uses that it did not. The latter is asked only if all of the suite has run.
+// Check returns an error for each denied request of a component, and for each right that suites.yaml assigns to this suite and
+// the suite did not use. Unused rights are checked only if all tests of the suite have run. Call it after the API server has
+// stopped.
 func (a *Audit) Check(root, suite string, passed bool) error {
 	shipped, err := Read(root)
 	if err != nil {
@@ -83,8 +85,8 @@ func (a *Audit) Check(root, suite string, passed bool) error {
 		return err
 	}
 	var errs []error
-	for _, refused := range seen.refused {
-		errs = append(errs, fmt.Errorf("a right is missing: %s", refused))
+	for _, denied := range seen.denied {
+		errs = append(errs, fmt.Errorf("a right is missing: %s", denied))
 	}
 	if !passed || partial(flag.CommandLine) {
 		return errors.Join(errs...)
@@ -95,33 +97,34 @@ func (a *Audit) Check(root, suite string, passed bool) error {
 	}
 	for _, r := range shipped.rights() {
 		if table.suiteOf(r) == suite && !seen.uses(r) {
-			errs = append(errs, fmt.Errorf("a right is not used: %s of %s, which suites.yaml gives to %s: remove it, or name the suite that uses it",
+			errs = append(errs, fmt.Errorf("a right is not used: %s of %s, which suites.yaml assigns to %s: remove it, or name the suite that uses it",
 				r, r.role, suite))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// choosing are the flags that let only a part of a suite run.
-var choosing = []string{
+// selectionFlags are the flags that select a part of a suite.
+var selectionFlags = []string{
 	"test.run", "test.skip", "ginkgo.focus", "ginkgo.skip", "ginkgo.focus-file", "ginkgo.skip-file", "ginkgo.label-filter",
 }
 
-// partial says that only a part of the suite runs. The values of Ginkgo's flags are empty for whoever reads them here.
+// partial reports whether only a part of the suite runs. It checks which flags are set, since the values of Ginkgo's flags cannot
+// be read.
 func partial(flags *flag.FlagSet) bool {
-	part := false
-	flags.Visit(func(f *flag.Flag) { part = part || slices.Contains(choosing, f.Name) })
-	return part
+	found := false
+	flags.Visit(func(f *flag.Flag) { found = found || slices.Contains(selectionFlags, f.Name) })
+	return found
 }
 
-// seen is what accounts of components asked for.
+// seen contains the requests of components in the audit log.
 type seen struct {
 	requests map[request]bool
 	reasons  map[string]bool
-	refused  []string
+	denied   []string
 }
 
-// request is one that was allowed.
+// request is an allowed request.
 type request struct {
 	user, verb, resource, namespace, name string
 }
@@ -148,31 +151,31 @@ func (a *Audit) read() (*seen, error) {
 	if len(s.requests) == 0 {
 		return nil, fmt.Errorf("%s has no request of a component: did the suite run as administrator?", a.log)
 	}
-	slices.Sort(s.refused)
-	s.refused = slices.Compact(s.refused)
+	slices.Sort(s.denied)
+	s.denied = slices.Compact(s.denied)
 	return s, nil
 }
 
 func (s *seen) add(event *auditv1.Event) {
-	who := event.User
+	user := event.User
 	if event.ImpersonatedUser != nil {
-		who = *event.ImpersonatedUser
+		user = *event.ImpersonatedUser
 	}
-	if !isComponent(who.Username) || slices.Contains(who.Groups, "system:masters") || event.ObjectRef == nil {
+	if !isComponent(user.Username) || slices.Contains(user.Groups, "system:masters") || event.ObjectRef == nil {
 		return
 	}
 	resource := qualified(event.ObjectRef.APIGroup, strings.TrimSuffix(event.ObjectRef.Resource+"/"+event.ObjectRef.Subresource, "/"))
-	asked := request{user: who.Username, verb: event.Verb, resource: resource, namespace: event.ObjectRef.Namespace, name: event.ObjectRef.Name}
-	if isRefused(event) {
-		s.refused = append(s.refused, fmt.Sprintf("%s may not %s %s in namespace %q", who.Username, asked.verb, resource, asked.namespace))
+	allowed := request{user: user.Username, verb: event.Verb, resource: resource, namespace: event.ObjectRef.Namespace, name: event.ObjectRef.Name}
+	if isDenied(event) {
+		s.denied = append(s.denied, fmt.Sprintf("%s may not %s %s in namespace %q", user.Username, allowed.verb, resource, allowed.namespace))
 		return
 	}
-	s.requests[asked] = true
+	s.requests[allowed] = true
 	s.reasons[event.Annotations[reasonAnnotation]] = true
 	if event.Verb == "patch" && event.ResponseStatus != nil && event.ResponseStatus.Code == http.StatusCreated {
-		// The API server asks for this right too when it knows that there is nothing to patch.
-		asked.verb = "create"
-		s.requests[asked] = true
+		// The API server also authorizes create if the patched object does not exist.
+		allowed.verb = "create"
+		s.requests[allowed] = true
 	}
 }
 
@@ -180,8 +183,8 @@ func isComponent(user string) bool {
 	return slices.ContainsFunc([]Account{Controller, Handler, API}, func(a Account) bool { return a.User() == user })
 }
 
-// isRefused says that RBAC refused a request. What policies and quotas refuse is none of its business.
-func isRefused(event *auditv1.Event) bool {
+// isDenied reports whether RBAC denied a request. It is false for requests that policies and quotas reject.
+func isDenied(event *auditv1.Event) bool {
 	if event.Annotations[decisionAnnotation] == "forbid" {
 		return true
 	}
@@ -190,7 +193,7 @@ func isRefused(event *auditv1.Event) bool {
 		(strings.Contains(status.Message, " cannot ") || strings.Contains(status.Message, "user not permitted"))
 }
 
-// uses says that somebody has asked for what only this right gives within its role.
+// uses reports whether a request needed this right.
 func (s *seen) uses(r right) bool {
 	if r.binding != "" {
 		for reason := range s.reasons {
@@ -200,9 +203,9 @@ func (s *seen) uses(r right) bool {
 		}
 		return false
 	}
-	for asked := range s.requests {
-		if asked.user == r.user && asked.verb == r.verb && asked.resource == r.resource && (r.name == "" || r.name == asked.name) &&
-			(!r.everywhere || asked.namespace != Namespace) {
+	for used := range s.requests {
+		if used.user == r.user && used.verb == r.verb && used.resource == r.resource && (r.name == "" || r.name == used.name) &&
+			(!r.allNamespaces || used.namespace != Namespace) {
 			return true
 		}
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package rights lets tests run a component with the roles that config/rbac ships, instead of with a cluster administrator's
-// rights: what the product may not do on a cluster fails in its tests.
+// Package rights lets tests run a component with the roles of config/rbac instead of those of a cluster administrator, so that a
+// missing permission fails a test. A right is one verb on one resource.
 package rights
 
 import (
@@ -40,17 +40,17 @@ const Namespace = "kubevirt"
 // Account is the ServiceAccount of a component, in Namespace.
 type Account string
 
-// The accounts.
+// The accounts of components.
 const (
 	Controller Account = "kubevirt-controller"
 	Handler    Account = "kubevirt-handler"
 	API        Account = "kubevirt-apiserver"
 )
 
-// User is the account's name towards the API server.
+// User returns the user name of the account.
 func (a Account) User() string { return serviceaccount.MakeUsername(Namespace, string(a)) }
 
-// Impersonate is the access of the account, for an administrator's configuration. The extra fields are those of its token.
+// Impersonate returns a client configuration that impersonates the account, with extra attributes like those of a token.
 func (a Account) Impersonate(admin *rest.Config, extra map[string][]string) *rest.Config {
 	config := rest.CopyConfig(admin)
 	config.Impersonate = rest.ImpersonationConfig{
@@ -59,13 +59,13 @@ func (a Account) Impersonate(admin *rest.Config, extra map[string][]string) *res
 	return config
 }
 
-// ImpersonateOn is the access of the account from a node, as what its bound token says would be.
+// ImpersonateOn returns a client configuration that impersonates the account with the node of a bound token.
 func (a Account) ImpersonateOn(admin *rest.Config, node string) *rest.Config {
 	return a.Impersonate(admin, map[string][]string{serviceaccount.NodeNameKey: {node}})
 }
 
-// OnNode is the access of the account as a process in a Pod on a node has it: by a token that is bound to the Pod. Unlike an
-// impersonated account it names the node in words of the API server's own. The Pod gets an address of this machine.
+// OnNode returns a client configuration with a token that is bound to a Pod of the account on a node, and the Pod, which it
+// creates. Unlike with ImpersonateOn, the API server itself sets the attribute with the node. The Pod's address is 127.0.0.1.
 func (a Account) OnNode(ctx context.Context, config *rest.Config, admin client.Client, node string) (*rest.Config, *corev1.Pod, error) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -104,7 +104,7 @@ type Shipped struct {
 	RoleBindings        []rbacv1.RoleBinding
 }
 
-// Read reads the manifests below the root of the repository.
+// Read reads config/rbac. root is the root of the repository.
 func Read(root string) (*Shipped, error) {
 	files, err := filepath.Glob(filepath.Join(root, "config", "rbac", "*.yaml"))
 	if err != nil {
@@ -127,7 +127,7 @@ func Read(root string) (*Shipped, error) {
 
 func (s *Shipped) read(file string) error { return eachDocument(file, s.add) }
 
-// eachDocument gives the documents of a manifest, as JSON, to a function until it fails.
+// eachDocument calls a function with each document of a manifest, as JSON, until it returns an error.
 func eachDocument(file string, do func([]byte) error) error {
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -179,8 +179,8 @@ func decode[T any](document []byte, into *[]T) error {
 	return nil
 }
 
-// Ship creates the install namespace with what config/rbac below the root of the repository has, and returns when the API server
-// goes by it.
+// Ship creates the install namespace and the objects of config/rbac, and returns when the roles are effective. root is the root
+// of the repository.
 func Ship(ctx context.Context, root string, admin client.Client) (*Shipped, error) {
 	shipped, err := Read(root)
 	if err != nil {
@@ -192,7 +192,7 @@ func Ship(ctx context.Context, root string, admin client.Client) (*Shipped, erro
 	return shipped, shipped.Install(ctx, admin)
 }
 
-// Install creates everything, and returns when the API server goes by it. The namespaces must exist.
+// Install creates the objects and returns when the roles are effective. The namespaces must exist.
 func (s *Shipped) Install(ctx context.Context, admin client.Client) error {
 	for i := range s.ServiceAccounts {
 		if err := admin.Create(ctx, s.ServiceAccounts[i].DeepCopy()); err != nil {
@@ -210,7 +210,7 @@ func (s *Shipped) Install(ctx context.Context, admin client.Client) error {
 		}
 	}
 	for i := range s.RoleBindings {
-		// Those of other namespaces are about roles of Kubernetes.
+		// Bindings in other namespaces are to roles of Kubernetes.
 		if s.RoleBindings[i].Namespace != Namespace {
 			if err := admin.Create(ctx, s.RoleBindings[i].DeepCopy()); err != nil {
 				return err
@@ -220,7 +220,7 @@ func (s *Shipped) Install(ctx context.Context, admin client.Client) error {
 	for _, binding := range s.ClusterRoleBindings {
 		at := slices.IndexFunc(s.ClusterRoles, func(r rbacv1.ClusterRole) bool { return r.Name == binding.RoleRef.Name })
 		if at < 0 {
-			continue // a role of Kubernetes, which is there
+			continue // a role of Kubernetes, which exists already
 		}
 		if err := await(ctx, admin, binding.Subjects[0], "", s.ClusterRoles[at].Rules); err != nil {
 			return err
@@ -229,7 +229,7 @@ func (s *Shipped) Install(ctx context.Context, admin client.Client) error {
 	return s.InstallIn(ctx, admin, Namespace)
 }
 
-// InstallIn makes another namespace the install namespace as well, for suites that run many installations side by side.
+// InstallIn creates the roles and bindings in another install namespace, for suites with several installations.
 func (s *Shipped) InstallIn(ctx context.Context, admin client.Client, namespace string) error {
 	for i := range s.Roles {
 		role := s.Roles[i].DeepCopy()
@@ -269,8 +269,8 @@ func CreateFile(ctx context.Context, admin client.Client, file string) error {
 	})
 }
 
-// RestrictAgents installs the policies for node agents, and returns when the API server goes by them. It is asked for something
-// that they refuse: it does not say from when on a policy counts.
+// RestrictAgents creates the admission policies for node agents and returns when they are effective. The API server does not
+// report that, so it sends requests until one is rejected.
 func RestrictAgents(ctx context.Context, root string, config *rest.Config, admin client.Client) error {
 	if err := CreateFile(ctx, admin, filepath.Join(root, "config", "admission", "node-restriction.yaml")); err != nil {
 		return err
@@ -279,7 +279,7 @@ func RestrictAgents(ctx context.Context, root string, config *rest.Config, admin
 	if err != nil {
 		return err
 	}
-	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, installLimit, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, installTimeout, true, func(ctx context.Context) (bool, error) {
 		foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: "virt-handler.other-node"}}
 		err := agent.Create(ctx, foreign, client.DryRunAll)
 		switch {
@@ -291,15 +291,15 @@ func RestrictAgents(ctx context.Context, root string, config *rest.Config, admin
 		return false, err
 	})
 	if err != nil {
-		return fmt.Errorf("the API server does not go by the policies for node agents: %w", err)
+		return fmt.Errorf("the policies for node agents are not effective: %w", err)
 	}
 	return nil
 }
 
-// installLimit is how long the API server may take until it goes by new roles. Its caches need milliseconds.
-const installLimit = time.Minute
+// installTimeout is how long new roles and policies may take to be effective. The API server's caches usually need milliseconds.
+const installTimeout = time.Minute
 
-// await returns when the subject has the last right of a role. The API server says only when it is asked.
+// await returns when the subject has the last right of a role. It sends SubjectAccessReviews.
 func await(ctx context.Context, admin client.Client, subject rbacv1.Subject, namespace string, rules []rbacv1.PolicyRule) error {
 	last := rules[len(rules)-1]
 	attributes := &authorizationv1.ResourceAttributes{
@@ -308,7 +308,7 @@ func await(ctx context.Context, admin client.Client, subject rbacv1.Subject, nam
 	if len(last.ResourceNames) > 0 {
 		attributes.Name = last.ResourceNames[0]
 	}
-	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, installLimit, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, installTimeout, true, func(ctx context.Context) (bool, error) {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 			User: serviceaccount.MakeUsername(subject.Namespace, subject.Name), ResourceAttributes: attributes,
 		}}
@@ -316,7 +316,7 @@ func await(ctx context.Context, admin client.Client, subject rbacv1.Subject, nam
 		return review.Status.Allowed, err
 	})
 	if err != nil {
-		return fmt.Errorf("the API server does not go by the role of %s: %w", subject.Name, err)
+		return fmt.Errorf("the role of %s is not effective: %w", subject.Name, err)
 	}
 	return nil
 }

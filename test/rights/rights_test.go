@@ -22,8 +22,8 @@ import (
 	"github.com/vireo-project/vireo/internal/certificate"
 )
 
-// The markers behind config/rbac/role.yaml are text, so that a new authority does not reach them by itself.
-func TestRoleOfTheControllerNamesEveryAuthority(t *testing.T) {
+// The markers from which config/rbac/role.yaml is generated list the Secrets and signers of all CAs.
+func TestControllerRoleContainsEveryAuthority(t *testing.T) {
 	shipped, err := Read("../..")
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func TestRoleOfTheControllerNamesEveryAuthority(t *testing.T) {
 			rules = append(rules, shipped.Roles[i].Rules...)
 		}
 	}
-	// named are the names for which a verb is allowed, except those of the certificate of virt-controller itself.
+	// named returns the names for which a verb is allowed, without the Secret of virt-controller's own certificate.
 	named := func(resource, verb string) []string {
 		var names []string
 		for _, rule := range rules {
@@ -73,8 +73,8 @@ func TestRoleOfTheControllerNamesEveryAuthority(t *testing.T) {
 	}
 }
 
-// Each right of a role is some suite's, or has a reason, and nothing else is in the table.
-func TestEveryRightIsSomeSuites(t *testing.T) {
+// suites.yaml contains every right of the roles, and no others.
+func TestEveryRightHasASuite(t *testing.T) {
 	const root = "../.."
 	shipped, err := Read(root)
 	if err != nil {
@@ -84,16 +84,16 @@ func TestEveryRightIsSomeSuites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	given := map[string]bool{}
+	existing := map[string]bool{}
 	for _, r := range shipped.rights() {
 		if table[r.role].Suite == "" {
 			t.Errorf("%s has no suite in suites.yaml", r.role)
 		}
-		given[r.role] = true
-		given[r.role+" "+r.String()] = true
+		existing[r.role] = true
+		existing[r.role+" "+r.String()] = true
 	}
 	for role, uses := range table {
-		if !given[role] {
+		if !existing[role] {
 			t.Errorf("suites.yaml has %s, which is not in config/rbac", role)
 		}
 		expectSuite(t, root, uses.Suite)
@@ -106,8 +106,8 @@ func TestEveryRightIsSomeSuites(t *testing.T) {
 				expectSuite(t, root, e.Suite)
 			}
 			for _, r := range e.Rights {
-				if !given[role+" "+r] {
-					t.Errorf("suites.yaml has %q of %s, which config/rbac does not give", r, role)
+				if !existing[role+" "+r] {
+					t.Errorf("suites.yaml has %q of %s, which is not in config/rbac", r, role)
 				}
 				if seen[r] {
 					t.Errorf("suites.yaml has %q of %s twice", r, role)
@@ -118,7 +118,7 @@ func TestEveryRightIsSomeSuites(t *testing.T) {
 	}
 }
 
-// expectSuite says that a suite asks what was used by its name.
+// expectSuite checks that a test of a suite contains the suite's name, which it passes to Check.
 func expectSuite(t *testing.T, root, suite string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, suite, "*_test.go"))
@@ -137,7 +137,7 @@ func expectSuite(t *testing.T, root, suite string) {
 	t.Errorf("no test of %s calls Check with its name", suite)
 }
 
-func TestWhatWasAskedForIsComparedWithWhatIsGiven(t *testing.T) {
+func TestAuditLogIsComparedWithRights(t *testing.T) {
 	event := func(user, verb, group, resource, sub, namespace, name string, code int32, decision string) string {
 		e := auditv1.Event{
 			User: authenticationv1.UserInfo{Username: "admin"}, ImpersonatedUser: &authenticationv1.UserInfo{Username: user}, Verb: verb,
@@ -172,23 +172,23 @@ func TestWhatWasAskedForIsComparedWithWhatIsGiven(t *testing.T) {
 	}
 	if want := []string{
 		agent + ` may not get secrets in namespace "` + Namespace + `"`, agent + ` may not patch pods in namespace "team"`,
-	}; !slices.Equal(seen.refused, want) {
-		t.Errorf("refused are %q, want %q", seen.refused, want)
+	}; !slices.Equal(seen.denied, want) {
+		t.Errorf("denied: got %q, want %q", seen.denied, want)
 	}
 	for _, c := range []struct {
 		right
 		used bool
 	}{
-		{right{user: agent, verb: "patch", resource: "virtualmachineinstances.kubevirt.io/status", everywhere: true}, true},
-		{right{user: agent, verb: "patch", resource: "virtualmachineinstances.kubevirt.io", everywhere: true}, false},
-		{right{user: agent, verb: "get", resource: "virtualmachineinstances.kubevirt.io/status", everywhere: true}, false},
-		{right{user: API.User(), verb: "patch", resource: "virtualmachineinstances.kubevirt.io/status", everywhere: true}, false},
+		{right{user: agent, verb: "patch", resource: "virtualmachineinstances.kubevirt.io/status", allNamespaces: true}, true},
+		{right{user: agent, verb: "patch", resource: "virtualmachineinstances.kubevirt.io", allNamespaces: true}, false},
+		{right{user: agent, verb: "get", resource: "virtualmachineinstances.kubevirt.io/status", allNamespaces: true}, false},
+		{right{user: API.User(), verb: "patch", resource: "virtualmachineinstances.kubevirt.io/status", allNamespaces: true}, false},
 		{right{user: agent, verb: "list", resource: "kubevirts.kubevirt.io"}, true},
-		// What is asked for in the install namespace only is a matter for a Role.
-		{right{user: agent, verb: "get", resource: "pods", everywhere: true}, false},
+		// A right for all namespaces that is used only in the install namespace should be in a Role.
+		{right{user: agent, verb: "get", resource: "pods", allNamespaces: true}, false},
 		{right{user: agent, verb: "get", resource: "pods", name: "c"}, true},
 		{right{user: agent, verb: "get", resource: "pods", name: "other"}, false},
-		// A patch that made something needed both rights.
+		// A patch that created an object needed both rights.
 		{right{user: agent, verb: "create", resource: "configmaps"}, true},
 		{right{user: agent, verb: "patch", resource: "configmaps"}, true},
 	} {
@@ -198,7 +198,7 @@ func TestWhatWasAskedForIsComparedWithWhatIsGiven(t *testing.T) {
 	}
 }
 
-func TestPartOfASuiteIsToldByItsFlags(t *testing.T) {
+func TestPartial(t *testing.T) {
 	for name, tc := range map[string]struct {
 		arguments []string
 		want      bool
@@ -211,7 +211,7 @@ func TestPartOfASuiteIsToldByItsFlags(t *testing.T) {
 		flags := flag.NewFlagSet(name, flag.ContinueOnError)
 		flags.Bool("test.v", false, "")
 		flags.String("test.run", "", "")
-		flags.Func("ginkgo.focus", "", func(string) error { return nil }) // as Ginkgo has it: it has no value
+		flags.Func("ginkgo.focus", "", func(string) error { return nil }) // like Ginkgo's flags, without a readable value
 		if err := flags.Parse(tc.arguments); err != nil {
 			t.Fatal(err)
 		}

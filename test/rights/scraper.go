@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net/http"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -16,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ScraperToken is the token of an account that may get metrics, as Prometheus has one.
+// ScraperToken creates a service account that may get /metrics, like Prometheus', and returns a token of it.
 func ScraperToken(ctx context.Context, admin client.Client) (string, error) {
 	const name = "scraper"
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
@@ -39,31 +40,35 @@ func ScraperToken(ctx context.Context, admin client.Client) (string, error) {
 	return token.Status.Token, err
 }
 
-// Scrape gets metrics from a component with a token, or without any.
+// Scrape gets the metrics of a component. It authenticates with a token, unless that is empty.
 func Scrape(ctx context.Context, port int, token string) error {
-	return Get(ctx, fmt.Sprintf("https://127.0.0.1:%d/metrics", port), token)
+	_, err := Get(ctx, fmt.Sprintf("https://127.0.0.1:%d/metrics", port), token)
+	return err
 }
 
-// Get fails unless a URL of a component answers 200, to a token or to nobody in particular. Whose certificate it has does not matter.
-func Get(ctx context.Context, url, token string) error {
+// Get returns the body of a component's URL, or an error if the response code is not 200. It authenticates with a token, unless
+// that is empty, and does not verify the component's certificate, like KubeVirt's clients.
+func Get(ctx context.Context, url, token string) ([]byte, error) {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	defer transport.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := response.Body.Close(); err != nil {
-		return err
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, err
 	}
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", url, response.Status)
+		return nil, fmt.Errorf("%s: %s", url, response.Status)
 	}
-	return nil
+	return body, nil
 }

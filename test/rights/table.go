@@ -14,26 +14,26 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
-// suites says by which suite each right of a component is used.
+// suites assigns each right of a component to the suite that uses it.
 //
 //go:embed suites.yaml
 var suites []byte
 
-// table is suites.yaml: roles, and bindings to roles of Kubernetes, by kind and name.
+// table is the contents of suites.yaml: keys are the kind and name of a role, or of a binding to a role of Kubernetes.
 type table map[string]uses
 
-// uses says which suites use the rights of a role.
+// uses contains the suites that use the rights of a role.
 type uses struct {
-	// Suite is the directory of the suite that uses every right that is not below.
+	// Suite is the directory of the suite that uses every right not in Elsewhere.
 	Suite string `json:"suite"`
-	// Elsewhere are rights that other suites use.
+	// Elsewhere are the exceptions.
 	Elsewhere []elsewhere `json:"elsewhere,omitempty"`
 }
 
-// elsewhere are rights that another suite uses, or none that has an audit log.
+// elsewhere are rights that another suite uses, or no suite with an audit log.
 type elsewhere struct {
 	Suite string `json:"suite,omitempty"`
-	// Reason says why no suite shows that the rights are used, and what does.
+	// Reason is why no suite with an audit log uses the rights. Either Suite or Reason is set.
 	Reason string   `json:"reason,omitempty"`
 	Rights []string `json:"rights"`
 }
@@ -46,7 +46,7 @@ func readTable() (table, error) {
 	return t, nil
 }
 
-// suiteOf is the suite that uses a right, or empty.
+// suiteOf returns the suite that uses a right, or "".
 func (t table) suiteOf(r right) string {
 	for _, e := range t[r.role].Elsewhere {
 		if slices.Contains(e.Rights, r.String()) {
@@ -56,22 +56,22 @@ func (t table) suiteOf(r right) string {
 	return t[r.role].Suite
 }
 
-// right is one verb on one kind of object, or on one object.
+// right is one verb on one resource, or on one object.
 type right struct {
-	// role is the kind and the name of the role that gives it.
+	// role is the kind and the name of the role that contains it.
 	role string
 	user string
 	verb string
 	// resource is like "pods/status" or "kubevirts.kubevirt.io".
 	resource string
 	name     string
-	// everywhere says that it is for more than the install namespace.
-	everywhere bool
-	// binding is the name of a binding to a role of Kubernetes, of which nothing else is known.
+	// allNamespaces reports whether it is not restricted to the install namespace.
+	allNamespaces bool
+	// binding is the name of a binding to a role of Kubernetes, whose rules are not known.
 	binding string
 }
 
-// String is the right as suites.yaml has it.
+// String returns the right in the format of suites.yaml.
 func (r right) String() string {
 	switch {
 	case r.binding != "":
@@ -82,7 +82,7 @@ func (r right) String() string {
 	return r.verb + " " + r.resource
 }
 
-// rights are all rights that config/rbac gives to components.
+// rights returns all rights of the components.
 func (s *Shipped) rights() []right {
 	rules := map[string][]rbacv1.PolicyRule{}
 	for i := range s.ClusterRoles {
@@ -120,7 +120,7 @@ func rightsOf(kind, binding string, subject rbacv1.Subject, role string, rules [
 					for _, name := range names {
 						all = append(all, right{
 							role: kind + "/" + role, user: user, verb: verb, resource: qualified(group, resource), name: name,
-							everywhere: kind == "ClusterRole",
+							allNamespaces: kind == "ClusterRole",
 						})
 					}
 				}
@@ -130,7 +130,8 @@ func rightsOf(kind, binding string, subject rbacv1.Subject, role string, rules [
 	return all
 }
 
-// qualified is like "pods/status" or "certificatesigningrequests.certificates.k8s.io/approval".
+// qualified returns a resource with its group, such as "pods/status" or
+// "certificatesigningrequests.certificates.k8s.io/approval".
 func qualified(group, resource string) string {
 	kind, sub, _ := strings.Cut(resource, "/")
 	if group != "" {

@@ -26,36 +26,37 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
+	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	"github.com/vireo-project/vireo/internal/agent/server"
 	"github.com/vireo-project/vireo/internal/certificate"
-	"github.com/vireo-project/vireo/internal/handler/handover"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
-	"github.com/vireo-project/vireo/internal/handler/reconciler"
-	"github.com/vireo-project/vireo/internal/handler/server"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/rights"
 )
 
-// agent is what virt-handler has certificates for: its two servers, and its client of other agents. It runs as the account of
-// virt-handler on its node, with hypervisors that are not real.
+// agent contains the parts of virt-handler that use certificates: its two servers, and its client of other agents. They run with
+// the service account of virt-handler on its node, and with fake hypervisors.
 type agent struct {
-	w                      *world
-	node                   string
-	serving, migration     *certificate.Source
-	consolePort, movedPort int
-	launchers              *fake.Node
-	arrivals               *handover.Arrivals
-	peers                  func(port int) *handover.Client
-	api                    client.WithWatch // with the account's rights
-	incoming               incoming
+	w                          *world
+	node                       string
+	serving, migration         *certificate.Source
+	consolePort, migrationPort int
+	launchers                  *fake.Node
+	targets                    *peer.Targets
+	peers                      func(port int) *peer.Client
+	api                        client.WithWatch // with the service account's rights
+	incoming                   incoming
 
 	mu     sync.Mutex
-	caller *x509.Certificate // of virt-api, when it called last
+	caller *x509.Certificate // of virt-api's last request
 }
 
-type machines struct{ *fake.Node }
+// connections implements server.Options.Connections.
+type connections struct{ *fake.Node }
 
-func (m machines) Open(pod hypervisor.PodRef) (server.Machine, error) {
+func (m connections) Open(pod hypervisor.PodRef) (server.Connection, error) {
 	launcher, err := m.Node.Open(pod)
 	if err != nil {
 		return nil, err
@@ -63,7 +64,7 @@ func (m machines) Open(pod hypervisor.PodRef) (server.Machine, error) {
 	return launcher, nil
 }
 
-// incoming is the one guest that is on its way to a node, as a cache would have it. Nobody lists.
+// incoming is a cache with the one VMI that migrates to the node. List is not used.
 type incoming struct {
 	client.Reader
 	vmi atomic.Pointer[v1.VirtualMachineInstance]
@@ -71,12 +72,12 @@ type incoming struct {
 
 // Get implements client.Reader.
 func (i *incoming) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
-	known := i.vmi.Load()
+	cached := i.vmi.Load()
 	vmi, ok := into.(*v1.VirtualMachineInstance)
-	if !ok || known == nil || client.ObjectKeyFromObject(known) != key {
+	if !ok || cached == nil || client.ObjectKeyFromObject(cached) != key {
 		return apierrors.NewNotFound(schema.GroupResource{Group: v1.GroupName, Resource: "virtualmachineinstances"}, key.Name)
 	}
-	known.DeepCopyInto(vmi)
+	cached.DeepCopyInto(vmi)
 	return nil
 }
 
@@ -89,7 +90,7 @@ func startAgent(w *world, node string) *agent {
 	w.g.Expect(err).NotTo(HaveOccurred())
 	a := &agent{
 		api: api,
-		w:   w, node: node, launchers: fake.NewNode(), arrivals: handover.NewArrivals(),
+		w:   w, node: node, launchers: fake.NewNode(), targets: peer.NewTargets(),
 		serving:   certificate.NewSource(config, certificate.AgentServing, certificate.AgentSubject(node), trust),
 		migration: certificate.NewSource(config, certificate.AgentMigration, certificate.AgentMigrationSubject(node), trust),
 	}
@@ -97,8 +98,8 @@ func startAgent(w *world, node string) *agent {
 		source.Clock = w.clock
 		w.background("certificates of "+node, source.Start)
 	}
-	a.peers = func(port int) *handover.Client {
-		return handover.NewClient(func(to string) (*tls.Config, error) {
+	a.peers = func(port int) *peer.Client {
+		return peer.NewClient(func(to string) (*tls.Config, error) {
 			c, err := certificate.MigrationClient(a.migration, trust, to)
 			if err == nil {
 				c.Time = w.clock.Now
@@ -115,14 +116,16 @@ func startAgent(w *world, node string) *agent {
 	w.background("cache of "+node, guests.Start)
 	consoles := certificate.AgentServer(a.serving, trust)
 	consoles.Time = w.clock.Now
-	let := consoles.VerifyConnection
+	verify := consoles.VerifyConnection
 	consoles.VerifyConnection = func(state tls.ConnectionState) error {
 		a.mu.Lock()
 		a.caller = state.PeerCertificates[0]
 		a.mu.Unlock()
-		return let(state)
+		return verify(state)
 	}
-	served, err := server.New(server.Options{TLS: consoles, Node: node, Client: guests, Machines: machines{a.launchers}})
+	served, err := server.New(server.Options{
+		TLS: consoles, Node: node, Client: guests, Connections: connections{a.launchers}, Responses: hypervisor.NewResponseBudget(),
+	})
 	w.g.Expect(err).NotTo(HaveOccurred())
 	listener, port := w.listen()
 	a.consolePort = port
@@ -134,9 +137,9 @@ func startAgent(w *world, node string) *agent {
 func (a *agent) serveMigrations(trust certificate.Trust) {
 	migrations := certificate.MigrationServer(a.migration, trust)
 	migrations.Time = a.w.clock.Now
-	s, err := handover.NewServer(handover.ServerOptions{
-		TLS: migrations, Peer: certificate.PeerNode, Node: a.node, Incoming: &a.incoming, Arrivals: a.arrivals,
-		Open: func(pod hypervisor.PodRef) (handover.Launcher, error) { return a.launchers.Open(pod) },
+	s, err := peer.NewServer(peer.ServerOptions{
+		TLS: migrations, PeerNode: certificate.PeerNode, Node: a.node, Incoming: &a.incoming, Targets: a.targets,
+		Open: func(pod hypervisor.PodRef) (peer.Launcher, error) { return a.launchers.Open(pod) },
 		Tunnel: func(context.Context, hypervisor.PodRef) (net.Conn, error) {
 			ours, theirs := net.Pipe()
 			go echo(theirs)
@@ -147,18 +150,18 @@ func (a *agent) serveMigrations(trust certificate.Trust) {
 	})
 	a.w.g.Expect(err).NotTo(HaveOccurred())
 	listener, port := a.w.listen()
-	a.movedPort = port
+	a.migrationPort = port
 	a.w.background("migrations to "+a.node, func(ctx context.Context) error { return s.Serve(ctx, listener) })
 }
 
-// lastCaller is the certificate of virt-api when it called last.
+// lastCaller returns the client certificate of virt-api's last request.
 func (a *agent) lastCaller() *x509.Certificate {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.caller
 }
 
-// run lets a guest run in a Pod of the node.
+// run starts a guest in a Pod of the node.
 func (a *agent) run(vmi *v1.VirtualMachineInstance, pod types.UID) {
 	domain := &libvirtxml.Domain{Name: launcherpod.DomainName(vmi.Namespace, vmi.Name)}
 	launcher := a.launchers.Launcher(pod)

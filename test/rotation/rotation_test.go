@@ -26,13 +26,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
+	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/handler/handover"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor"
-	"github.com/vireo-project/vireo/internal/handler/hypervisor/fake"
-	"github.com/vireo-project/vireo/internal/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
@@ -41,20 +41,20 @@ import (
 )
 
 const (
-	// step is less than what is left of a certificate when it has to be renewed (15 % of a day at least).
+	// step is shorter than the time between the renewal and the expiry of a certificate, which is at least 15 % of a day.
 	step = 3 * time.Hour
-	// rotations is how often each authority and each certificate is replaced.
-	rotations = 3
-	migration = types.UID("11111111-2222-3333-4444-555555555555")
+	// rotations is how often each CA and each certificate is replaced.
+	rotations    = 3
+	migrationUID = types.UID("11111111-2222-3333-4444-555555555555")
 )
 
-func TestNothingEndsWithACertificate(t *testing.T) {
+func TestConnectionsSurviveRotations(t *testing.T) {
 	w := newWorld(t)
 	vmi := w.guest()
 	w.settle()
 	w.expectHealthy()
 	console := websocket.NetConn(t.Context(), w.stream(vmi, "console"), websocket.MessageBinary)
-	tunnel, err := w.red.peers(w.blue.movedPort).Tunnel(t.Context(), handover.Of(vmi))
+	tunnel, err := w.red.peers(w.blue.migrationPort).Tunnel(t.Context(), peer.AttemptOf(vmi))
 	w.g.Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = tunnel.Close() }()
 
@@ -62,34 +62,34 @@ func TestNothingEndsWithACertificate(t *testing.T) {
 	lifetimes := clusterconfig.Default().Certificates
 	steps := 0
 	for ; !complete(seen); steps++ {
-		if most := int(rotations * lifetimes.CADuration / step); steps > most {
-			t.Fatalf("after %s not everything was replaced %d times: %v", time.Duration(steps)*step, rotations, counts(seen))
+		if maxSteps := int(rotations * lifetimes.CADuration / step); steps > maxSteps {
+			t.Fatalf("after %s not every certificate was replaced %d times: %v", time.Duration(steps)*step, rotations, counts(seen))
 		}
 		w.clock.Step(step)
-		w.wake()
+		w.trigger()
 		w.settle()
-		note(seen, w.certificates())
+		record(seen, w.certificates())
 
-		// What was open goes on, and what is opened now is let in.
+		// Open connections stay open, and new ones are accepted.
 		expectEcho(w.g, console, []byte("still there\n"))
 		expectEcho(w.g, tunnel, ping())
 		w.expectScreen(vmi)
-		_, err := w.red.peers(w.blue.movedPort).Destination(t.Context(), handover.Of(vmi))
+		_, err := w.red.peers(w.blue.migrationPort).Destination(t.Context(), peer.AttemptOf(vmi))
 		w.g.Expect(err).NotTo(HaveOccurred())
 	}
-	w.expectWebhooksFollow()
+	w.expectWebhookRotation()
 	t.Logf("%s in %d steps: %v", time.Duration(steps)*step, steps, counts(seen))
 }
 
-// guest is a running guest on red that is on its way to blue. virt-controller makes its Pod; scheduler, kubelet and agent are
-// played.
+// guest creates a VMI that runs on red and migrates to blue. virt-controller creates its Pod; the test does the parts of the
+// scheduler, the kubelet and the agent.
 func (w *world) guest() *v1.VirtualMachineInstance {
 	w.t.Helper()
 	ctx := context.Background()
 	vmi := builder.MakeVMI("guest").Namespace(metav1.NamespaceDefault).Obj()
 	w.create(vmi)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace, Name: podspec.PodName(vmi)}}
-	w.g.Eventually(func() error { return w.client.Get(ctx, client.ObjectKeyFromObject(pod), pod) }, patience, "10ms").Should(Succeed())
+	w.g.Eventually(func() error { return w.client.Get(ctx, client.ObjectKeyFromObject(pod), pod) }, timeout, "10ms").Should(Succeed())
 	w.g.Expect(w.client.SubResource("binding").Create(ctx, pod, &corev1.Binding{
 		ObjectMeta: pod.ObjectMeta, Target: corev1.ObjectReference{Kind: "Node", Name: "red"},
 	})).To(Succeed())
@@ -99,7 +99,7 @@ func (w *world) guest() *v1.VirtualMachineInstance {
 		}
 		pod.Status = builder.MakePodStatus().Running().Obj()
 		return w.client.Status().Update(ctx, pod)
-	}, patience, "10ms").Should(Succeed())
+	}, timeout, "10ms").Should(Succeed())
 	w.red.run(vmi, pod.UID)
 	w.g.Eventually(func(g Gomega) {
 		g.Expect(w.client.Get(ctx, client.ObjectKeyFromObject(vmi), vmi)).To(Succeed())
@@ -108,19 +108,19 @@ func (w *world) guest() *v1.VirtualMachineInstance {
 		vmistatus.SetPhase(&vmi.Status, v1.Running, metav1.Now())
 		_, err := vmistatus.Patch(ctx, w.red.api, vmistatus.Handler, before, vmi)
 		g.Expect(err).NotTo(HaveOccurred())
-	}, patience, "10ms").Should(Succeed())
+	}, timeout, "10ms").Should(Succeed())
 
-	moving := vmi.DeepCopy()
-	moving.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{
-		MigrationUID: migration, SourceNode: "red", TargetNode: "blue", TargetNodeAddress: "127.0.0.1", TargetPod: "p",
+	migrating := vmi.DeepCopy()
+	migrating.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{
+		MigrationUID: migrationUID, SourceNode: "red", TargetNode: "blue", TargetNodeAddress: "127.0.0.1", TargetPod: "p",
 	}
-	w.blue.incoming.vmi.Store(moving)
+	w.blue.incoming.vmi.Store(migrating)
 	w.blue.launchers.Launcher("target")
-	w.blue.arrivals.Expect(migration, handover.Arrival{Pod: hypervisor.PodRef{UID: "target"}, Address: "10.244.1.7", Domain: "<domain/>"})
-	return moving
+	w.blue.targets.Put(migrationUID, peer.Target{Pod: hypervisor.PodRef{UID: "target"}, Address: "10.244.1.7", Domain: "<domain/>"})
+	return migrating
 }
 
-// settle returns when every authority and every certificate is as it should be at the time.
+// settle returns when every CA and every certificate that is due has been renewed.
 func (w *world) settle() {
 	w.t.Helper()
 	now, lifetimes := w.clock.Now(), clusterconfig.Default().Certificates
@@ -128,21 +128,21 @@ func (w *world) settle() {
 		for _, role := range certificate.Roles() {
 			_, changes, _, err := w.authority(g, role).Advance(now, lifetimes)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(changes).To(BeFalse(), "the authority of "+role.Name)
+			g.Expect(changes).To(BeFalse(), "the CA of "+role.Name)
 		}
-	}, patience, "10ms").Should(Succeed())
+	}, timeout, "10ms").Should(Succeed())
 	w.publish()
 	w.g.Eventually(func(g Gomega) {
-		g.Expect(w.callerBundle(g)).To(Equal(w.authority(g, certificate.APIServing).Bundle()), "the caBundle of the APIService")
-		w.ask(g)
+		g.Expect(w.apiServiceBundle(g)).To(Equal(w.authority(g, certificate.APIServing).Bundle()), "the caBundle of the APIService")
+		w.sendRequests(g)
 		for name, leaf := range w.leaves() {
 			g.Expect(leaf).NotTo(BeNil(), name)
 			g.Expect(certificate.RenewAt(leaf)).To(BeTemporally(">", now), name)
 		}
-	}, patience, "10ms").Should(Succeed())
+	}, timeout, "10ms").Should(Succeed())
 }
 
-// leaves are the certificates in use: those of the agents, and of virt-api as its clients and its servers see them.
+// leaves returns the certificates in use: those of the agents' sources, and virt-api's as its peers see them.
 func (w *world) leaves() map[string]*x509.Certificate {
 	leaves := map[string]*x509.Certificate{"virt-api, client": w.red.lastCaller()}
 	for _, a := range []*agent{w.red, w.blue} {
@@ -164,7 +164,7 @@ func (w *world) leaves() map[string]*x509.Certificate {
 	return leaves
 }
 
-// certificates are the leaves and the authorities, by whose they are.
+// certificates returns the leaves and the CA certificates by name.
 func (w *world) certificates() map[string]*x509.Certificate {
 	all := w.leaves()
 	for _, role := range certificate.Roles() {
@@ -177,7 +177,8 @@ func (w *world) certificates() map[string]*x509.Certificate {
 	return all
 }
 
-func note(seen map[string]map[string]bool, certificates map[string]*x509.Certificate) {
+// record adds the serial numbers of certificates to those seen.
+func record(seen map[string]map[string]bool, certificates map[string]*x509.Certificate) {
 	for name, c := range certificates {
 		if seen[name] == nil {
 			seen[name] = map[string]bool{}
@@ -203,8 +204,8 @@ func counts(seen map[string]map[string]bool) map[string]int {
 	return n
 }
 
-// callerBundle is what the API server trusts when it calls virt-api.
-func (w *world) callerBundle(g Gomega) []byte {
+// apiServiceBundle returns the CA bundle with which the API server verifies virt-api.
+func (w *world) apiServiceBundle(g Gomega) []byte {
 	service := &unstructured.Unstructured{}
 	service.SetGroupVersionKind(operator.APIServiceKind)
 	g.Expect(w.client.Get(context.Background(), client.ObjectKey{Name: "v1.subresources.kubevirt.io"}, service)).To(Succeed())
@@ -215,17 +216,17 @@ func (w *world) callerBundle(g Gomega) []byte {
 	return bundle
 }
 
-// frontTLS is the aggregation layer's configuration, at the moved time.
+// frontTLS returns the aggregation layer's configuration, with the test's clock.
 func (w *world) frontTLS(g Gomega) *tls.Config {
 	pool := x509.NewCertPool()
-	g.Expect(pool.AppendCertsFromPEM(w.callerBundle(g))).To(BeTrue())
+	g.Expect(pool.AppendCertsFromPEM(w.apiServiceBundle(g))).To(BeTrue())
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: agentapi.ServiceName + "." + rights.Namespace + ".svc",
-		Time: w.clock.Now, Certificates: []tls.Certificate{w.proxy.Speaker(pki.FrontProxyName)},
+		Time: w.clock.Now, Certificates: []tls.Certificate{w.proxy.ClientCertificate(pki.FrontProxyName)},
 	}
 }
 
-// front is the aggregation layer, over a new connection.
+// front returns a client in place of the aggregation layer, which uses a new connection for each request.
 func (w *world) front(g Gomega) *http.Client {
 	transport := &http.Transport{TLSClientConfig: w.frontTLS(g), DisableKeepAlives: true}
 	return &http.Client{Transport: transport}
@@ -235,13 +236,13 @@ func (w *world) url(path string) string {
 	return fmt.Sprintf("https://127.0.0.1:%d/apis/subresources.kubevirt.io/v1/%s", w.apiPort, path)
 }
 
-// asAdmin are the headers with which the aggregation layer says who asks.
+// asAdmin returns the headers with which the aggregation layer authenticates an administrator.
 func asAdmin() http.Header {
 	return http.Header{"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters", "system:authenticated"}}
 }
 
-// ask makes a request that virt-api answers, and one that it passes on to an agent.
-func (w *world) ask(g Gomega) {
+// sendRequests sends a request that virt-api serves itself, and one that it forwards to an agent.
+func (w *world) sendRequests(g Gomega) {
 	for _, path := range []string{"version", "namespaces/default/virtualmachineinstances/guest/vnc/screenshot"} {
 		request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, w.url(path), nil)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -255,7 +256,7 @@ func (w *world) ask(g Gomega) {
 	}
 }
 
-// expectHealthy says that virt-api tells anybody which version of the KubeVirt object it goes by.
+// expectHealthy waits until virt-api reports the current version of the KubeVirt object, without authentication.
 func (w *world) expectHealthy() {
 	w.t.Helper()
 	w.g.Eventually(func(g Gomega) {
@@ -264,10 +265,10 @@ func (w *world) expectHealthy() {
 		response, err := w.front(g).Get(fmt.Sprintf("https://127.0.0.1:%d/healthz", w.apiPort))
 		g.Expect(err).NotTo(HaveOccurred())
 		defer func() { _ = response.Body.Close() }()
-		answer := map[string]any{}
-		g.Expect(json.NewDecoder(response.Body).Decode(&answer)).To(Succeed())
-		g.Expect(answer).To(HaveKeyWithValue("config-resource-version", kv.ResourceVersion))
-	}, patience, "50ms").Should(Succeed())
+		check := map[string]any{}
+		g.Expect(json.NewDecoder(response.Body).Decode(&check)).To(Succeed())
+		g.Expect(check).To(HaveKeyWithValue("config-resource-version", kv.ResourceVersion))
+	}, timeout, "50ms").Should(Succeed())
 }
 
 // stream opens a stream to a guest.
@@ -285,31 +286,32 @@ func (w *world) stream(vmi *v1.VirtualMachineInstance, verb string) *websocket.C
 	return socket
 }
 
-// expectScreen opens the guest's screen and sees something.
+// expectScreen opens the guest's screen and expects VNC's banner.
 func (w *world) expectScreen(vmi *v1.VirtualMachineInstance) {
 	w.t.Helper()
 	socket := w.stream(vmi, "vnc")
 	defer func() { _ = socket.CloseNow() }()
-	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(w.t.Context(), timeout)
 	defer cancel()
 	_, message, err := socket.Read(ctx)
 	w.g.Expect(err).NotTo(HaveOccurred())
 	w.g.Expect(string(message)).To(Equal(fake.RFBBanner))
 }
 
-// expectEcho says that a stream that writes back is alive.
-func expectEcho(g Gomega, conn net.Conn, word []byte) {
-	g.Expect(conn.SetDeadline(time.Now().Add(patience))).To(Succeed())
-	_, err := conn.Write(word)
+// expectEcho writes a message to a stream and expects it back.
+func expectEcho(g Gomega, conn net.Conn, message []byte) {
+	g.Expect(conn.SetDeadline(time.Now().Add(timeout))).To(Succeed())
+	_, err := conn.Write(message)
 	g.Expect(err).NotTo(HaveOccurred())
-	got := make([]byte, len(word))
+	got := make([]byte, len(message))
 	_, err = io.ReadFull(conn, got)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(got).To(Equal(word))
+	g.Expect(got).To(Equal(message))
 }
 
-// ping is what libvirt's peers say to show that they are there: a message of program "keep" without a body, which passes in both
-// directions. Source: libvirt src/rpc/virkeepaliveprotocol.x.
+// ping returns a keepalive message of libvirt, which has program "keep" and no body, and which the tunnel forwards in both
+// directions.
+// Source: libvirt src/rpc/virkeepaliveprotocol.x.
 func ping() []byte {
 	const program, version, procedure, message = 0x6b656570, 1, 1, 2
 	var frame []byte

@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"maps"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -18,41 +19,41 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/vireo-project/vireo/internal/manager"
+	"github.com/vireo-project/vireo/cmd/virt-controller/manager"
 	"github.com/vireo-project/vireo/test/rights"
 )
 
 // Keys of the Secret with the webhooks' certificate and its CA. Source: open-policy-agent/cert-controller pkg/rotator/rotator.go.
 const caCertificate, caKey = "ca.crt", "ca.key"
 
-// expectWebhooksFollow lets the certificate of the webhooks and then its CA come to their last hour. The library that renews them goes by
-// the machine's clock, so that they are made old instead.
-func (w *world) expectWebhooksFollow() {
+// expectWebhookRotation replaces the certificate of the webhooks, and then its CA, by ones that expire in an hour, and expects
+// them to be renewed. The library that renews them has no clock to inject.
+func (w *world) expectWebhookRotation() {
 	w.t.Helper()
 	maker := &rotator.CertRotator{
 		CAName: "kubevirt.io", CAOrganization: "kubevirt.io", DNSName: webhookService + "." + rights.Namespace + ".svc",
 		ExtKeyUsages: &[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
-	begin, end := time.Now().Add(-23*time.Hour), time.Now().Add(time.Hour)
+	notBefore, notAfter := time.Now().Add(-23*time.Hour), time.Now().Add(time.Hour)
 
 	before := w.webhookSecret()
 	ca := w.pair(before.Data[caCertificate], before.Data[caKey])
 	key, ok := ca.PrivateKey.(*rsa.PrivateKey)
 	w.g.Expect(ok).To(BeTrue())
-	old, oldKey, err := maker.CreateCertPEM(&rotator.KeyPairArtifacts{Cert: ca.Leaf, Key: key}, begin, end)
+	old, oldKey, err := maker.CreateCertPEM(&rotator.KeyPairArtifacts{Cert: ca.Leaf, Key: key}, notBefore, notAfter)
 	w.g.Expect(err).NotTo(HaveOccurred())
-	w.age(before, map[string][]byte{corev1.TLSCertKey: old, corev1.TLSPrivateKeyKey: oldKey})
-	after := w.expectRenewed(end)
-	w.g.Expect(after.Data[caCertificate]).To(Equal(before.Data[caCertificate]), "the CA of a certificate that ends is not replaced with it")
+	w.update(before, map[string][]byte{corev1.TLSCertKey: old, corev1.TLSPrivateKeyKey: oldKey})
+	after := w.expectRenewed(notAfter)
+	w.g.Expect(after.Data[caCertificate]).To(Equal(before.Data[caCertificate]), "the CA is not replaced with the certificate")
 
-	authority, err := maker.CreateCACert(begin, end)
+	authority, err := maker.CreateCACert(notBefore, notAfter)
 	w.g.Expect(err).NotTo(HaveOccurred())
-	old, oldKey, err = maker.CreateCertPEM(authority, begin, end)
+	old, oldKey, err = maker.CreateCertPEM(authority, notBefore, notAfter)
 	w.g.Expect(err).NotTo(HaveOccurred())
-	w.age(after, map[string][]byte{
+	w.update(after, map[string][]byte{
 		caCertificate: authority.CertPEM, caKey: authority.KeyPEM, corev1.TLSCertKey: old, corev1.TLSPrivateKeyKey: oldKey,
 	})
-	last := w.expectRenewed(end)
+	last := w.expectRenewed(notAfter)
 	w.g.Expect(last.Data[caCertificate]).NotTo(Or(Equal(authority.CertPEM), Equal(before.Data[caCertificate])))
 }
 
@@ -63,12 +64,11 @@ func (w *world) webhookSecret() *corev1.Secret {
 	return secret
 }
 
-func (w *world) age(secret *corev1.Secret, data map[string][]byte) {
+// update writes keys of the Secret.
+func (w *world) update(secret *corev1.Secret, data map[string][]byte) {
 	w.t.Helper()
 	before := secret.DeepCopy()
-	for name, content := range data {
-		secret.Data[name] = content
-	}
+	maps.Copy(secret.Data, data)
 	w.g.Expect(w.client.Patch(context.Background(), secret, client.MergeFrom(before))).To(Succeed())
 }
 
@@ -79,8 +79,9 @@ func (w *world) pair(certificate, key []byte) tls.Certificate {
 	return pair
 }
 
-// expectRenewed returns when nothing of the webhooks ends at a time, and what they serve is what the API server trusts.
-func (w *world) expectRenewed(end time.Time) *corev1.Secret {
+// expectRenewed returns when the certificate and the CA of the webhooks expire after a time, and the certificate served is
+// trusted with the webhook configurations.
+func (w *world) expectRenewed(expiry time.Time) *corev1.Secret {
 	w.t.Helper()
 	var secret *corev1.Secret
 	w.g.Eventually(func(g Gomega) {
@@ -89,7 +90,7 @@ func (w *world) expectRenewed(end time.Time) *corev1.Secret {
 		for _, names := range [][2]string{{corev1.TLSCertKey, corev1.TLSPrivateKeyKey}, {caCertificate, caKey}} {
 			pair, err := tls.X509KeyPair(secret.Data[names[0]], secret.Data[names[1]])
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(pair.Leaf.NotAfter).To(BeTemporally(">", end.Add(time.Minute)), names[0])
+			g.Expect(pair.Leaf.NotAfter).To(BeTemporally(">", expiry.Add(time.Minute)), names[0])
 		}
 		mutating, validating := &admissionv1.MutatingWebhookConfiguration{}, &admissionv1.ValidatingWebhookConfiguration{}
 		g.Expect(w.client.Get(ctx, client.ObjectKey{Name: mutatingWebhooks}, mutating)).To(Succeed())
@@ -104,7 +105,7 @@ func (w *world) expectRenewed(end time.Time) *corev1.Secret {
 		})
 		g.Expect(err).NotTo(HaveOccurred())
 		defer func() { _ = conn.Close() }()
-		g.Expect(conn.ConnectionState().PeerCertificates[0].NotAfter).To(BeTemporally(">", end.Add(time.Minute)))
-	}, patience, "50ms").Should(Succeed())
+		g.Expect(conn.ConnectionState().PeerCertificates[0].NotAfter).To(BeTemporally(">", expiry.Add(time.Minute)))
+	}, timeout, "50ms").Should(Succeed())
 	return secret
 }

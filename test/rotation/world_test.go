@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package rotation runs virt-controller, virt-api and the certified ends of two node agents with the roles and the admission
-// policies that config/ ships, against a real API server, and moves their clock through the rotations of every certificate.
+// Package rotation runs virt-controller, virt-api and the servers of two node agents with the roles and the admission policies of
+// config/ against a real API server, and advances their clock through several rotations of every certificate.
 //
-// The API server is the one part whose clock cannot be moved. It judges certificates in two places: as the client of virt-api,
-// where front stands for its aggregation layer, with what the APIService in the cluster says and with the moved clock; and as the
-// client of webhooks, whose certificates come from a library without a clock and are aged instead.
+// The clock of the API server cannot be advanced. It verifies certificates in two places: as the client of virt-api, where
+// world.front takes the place of its aggregation layer, with the CA bundle of the APIService and the test's clock; and as the
+// client of webhooks, whose certificates come from a library without an injectable clock, and are replaced by ones that are about
+// to expire.
 package rotation
 
 import (
@@ -36,10 +37,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/cmd/virt-api/virtapi"
+	"github.com/vireo-project/vireo/cmd/virt-controller/manager"
 	"github.com/vireo-project/vireo/internal/certificate"
-	"github.com/vireo-project/vireo/internal/livelog"
-	"github.com/vireo-project/vireo/internal/manager"
-	"github.com/vireo-project/vireo/internal/virtapi"
+	"github.com/vireo-project/vireo/internal/component/livelog"
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/pki"
 	"github.com/vireo-project/vireo/test/rights"
@@ -47,8 +48,8 @@ import (
 
 const (
 	root = "../.."
-	// patience is what a loaded machine may need.
-	patience = time.Minute
+	// timeout is long enough for a loaded machine.
+	timeout = time.Minute
 	// Names of config/webhook.
 	mutatingWebhooks, validatingWebhooks = "virt-controller-mutating-webhook-configuration", "virt-controller-validating-webhook-configuration"
 	webhookService                       = "virt-controller-webhook-service"
@@ -61,7 +62,7 @@ type world struct {
 	config *rest.Config // an administrator's
 	client client.Client
 	clock  *testclock.FakeClock
-	trust  string // where the kubelet mounts the bundles
+	trust  string // the directory with the CA certificates, which the kubelet would mount
 	proxy  *pki.Authority
 
 	webhookPort, apiPort int
@@ -106,7 +107,8 @@ func (w *world) create(objects ...client.Object) {
 	}
 }
 
-// install makes what config/ ships, and the KubeVirt object. No Service leads to the webhooks here: they match nothing.
+// install creates the objects of config/ and the KubeVirt object. The webhook configurations have no rules, since no Service
+// leads to the webhooks.
 func (w *world) install() {
 	_, err := rights.Ship(context.Background(), root, w.client)
 	w.g.Expect(err).NotTo(HaveOccurred())
@@ -122,7 +124,7 @@ func (w *world) install() {
 		ObjectMeta: metav1.ObjectMeta{Name: validatingWebhooks},
 		Webhooks:   []admissionv1.ValidatingWebhook{{Name: "b.kubevirt.io", ClientConfig: to, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
 	}, &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "kubevirt"}})
-	// A policy counts from some moment on that the API server does not tell: it is asked until it refuses.
+	// The API server does not report when a policy is effective: send requests until one is denied.
 	handler := rights.Handler.Impersonate(w.config, nil)
 	asHandler, err := client.New(handler, client.Options{Scheme: w.client.Scheme()})
 	w.g.Expect(err).NotTo(HaveOccurred())
@@ -132,15 +134,15 @@ func (w *world) install() {
 	w.g.Expect(err).NotTo(HaveOccurred())
 	w.g.Eventually(func() error {
 		return asHandler.Create(context.Background(), &certificatesv1.CertificateSigningRequest{
-			ObjectMeta: metav1.ObjectMeta{Name: "refused"},
+			ObjectMeta: metav1.ObjectMeta{Name: "denied"},
 			Spec: certificatesv1.CertificateSigningRequestSpec{
 				SignerName: "kubernetes.io/kube-apiserver-client", Request: request, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
 			},
 		}, client.DryRunAll)
-	}, patience, "50ms").Should(MatchError(ContainSubstring("may only ask the signers of kubevirt.io")))
+	}, timeout, "50ms").Should(MatchError(ContainSubstring("may only ask the signers of kubevirt.io")))
 }
 
-// background runs something until the test ends.
+// background runs a function until the test ends.
 func (w *world) background(name string, run func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -153,7 +155,7 @@ func (w *world) background(name string, run func(context.Context) error) {
 	})
 }
 
-// startController runs all of virt-controller as its account.
+// startController runs virt-controller with its service account.
 func (w *world) startController(log *livelog.Log) {
 	var metrics, health int
 	w.webhookPort, metrics, health = w.freePort(), w.freePort(), w.freePort()
@@ -167,7 +169,7 @@ func (w *world) startController(log *livelog.Log) {
 	w.background("virt-controller", func(ctx context.Context) error { return manager.Run(ctx, account, options, log) })
 }
 
-// startAPI runs all of virt-api as its account.
+// startAPI runs virt-api with its service account.
 func (w *world) startAPI(log *livelog.Log) {
 	config, _, err := rights.API.OnNode(context.Background(), w.config, w.client, "control-plane")
 	w.g.Expect(err).NotTo(HaveOccurred())
@@ -187,7 +189,7 @@ func (w *world) startAPI(log *livelog.Log) {
 	w.background("virt-api", func(ctx context.Context) error { return virtapi.Run(ctx, config, options, log) })
 }
 
-// publish does the kubelet's part: what the ConfigMap has appears in the volume. It returns when all is there that should be.
+// publish waits until the ConfigMap contains the current CA certificates, and writes them to files as the kubelet would.
 func (w *world) publish() {
 	w.t.Helper()
 	bundles := &corev1.ConfigMap{}
@@ -196,16 +198,16 @@ func (w *world) publish() {
 		for _, role := range certificate.Roles() {
 			g.Expect(bundles.Data[role.Name]).To(Equal(string(w.authority(g, role).Bundle())), role.Name)
 		}
-	}, patience, "10ms").Should(Succeed())
+	}, timeout, "10ms").Should(Succeed())
 	for name, bundle := range bundles.Data {
-		// As the kubelet does it: there is no moment in which the file is half written.
+		// Replace the file atomically, like the kubelet.
 		temporary := filepath.Join(w.trust, ".new-"+name)
 		w.g.Expect(os.WriteFile(temporary, []byte(bundle), 0o600)).To(Succeed())
 		w.g.Expect(os.Rename(temporary, filepath.Join(w.trust, name))).To(Succeed())
 	}
 }
 
-// authority is that of a role as it is stored.
+// authority reads the CA of a role from its Secret.
 func (w *world) authority(g Gomega, role certificate.Role) certificate.Authority {
 	secret := &corev1.Secret{}
 	g.Expect(w.client.Get(context.Background(), client.ObjectKey{Namespace: rights.Namespace, Name: role.AuthoritySecret()}, secret)).To(Succeed())
@@ -230,8 +232,8 @@ func (w *world) freePort() int {
 	return port
 }
 
-// wake lets the installation be looked at, as the end of a pause would: pauses are measured with the real clock.
-func (w *world) wake() {
+// trigger triggers a reconciliation of the KubeVirt object. virt-controller's own requeues use the real clock.
+func (w *world) trigger() {
 	w.t.Helper()
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "kubevirt-prometheus-metrics"}}
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{"test/time":%q}}}`, w.clock.Now())

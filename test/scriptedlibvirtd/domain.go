@@ -16,7 +16,7 @@ const (
 	Stopped   = 5
 )
 
-// Ended says that a state is that of a domain that ran and is shut off.
+// Ended reports whether a state is that of a domain that ran and is shut off.
 func Ended(state, reason int32) bool { return state == shutoff && reason != 0 }
 
 // answerDomain answers calls about the domain. The caller holds mu.

@@ -6,7 +6,9 @@ package wirecompat
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,11 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// mergesPerKind is how often two managers meet at an object of each kind.
+// mergesPerKind is how many objects of each kind two field managers apply.
 const mergesPerKind = 6
 
-// Two managers apply random objects over each other, then the first one applies less than before. An API server with our
-// schema makes the same of it as one with KubeVirt's: lists by key are merged, the others replaced.
+// Two field managers apply random objects to one object, then the first one applies fewer fields. The result is the same with
+// Vireo's schema and with KubeVirt's: lists with keys are merged, others replaced.
 func TestServerSideApplyMergesTheSame(t *testing.T) {
 	s := mustServer(t)
 	base := seed(t)
@@ -31,80 +33,80 @@ func TestServerSideApplyMergesTheSame(t *testing.T) {
 			random := rand.New(rand.NewSource(base + int64(i)))
 			merged := 0
 			for n := range mergesPerKind {
-				// Full objects, so that both have something to say about most lists.
+				// Objects with most fields, so that both managers set most lists.
 				g := &generator{random: random, chance: 0.6 + 0.35*random.Float64(), values: knownValues}
 				o, err := s.objects(p, g)
 				if err != nil {
 					t.Fatal(err)
 				}
-				m := meeting{o: o, first: o.next(), second: o.next(), name: fmt.Sprintf("shared-%d", n)}
-				delete(m.first, "status")
-				delete(m.second, "status")
-				m.fewer, _ = fewer(random, m.first).(map[string]any)
-				want, got := s.meet(t.Context(), &m, true), s.meet(t.Context(), &m, false)
+				a := applies{o: o, first: o.next(), second: o.next(), name: fmt.Sprintf("shared-%d", n)}
+				delete(a.first, "status")
+				delete(a.second, "status")
+				a.fewer, _ = fewer(random, a.first).(map[string]any)
+				want, got := s.apply(t.Context(), &a, true), s.apply(t.Context(), &a, false)
 				if diff := cmp.Diff(want.states, got.states); diff != "" {
-					t.Errorf("meeting %d of seed %d (-with KubeVirt's schema +with ours):\n%s\nKubeVirt's: %v\nours: %v", n, base, diff, want.err, got.err)
+					t.Errorf("object %d of seed %d (-with KubeVirt's schema +with ours):\n%s\nKubeVirt's: %v\nours: %v", n, base, diff, want.err, got.err)
 					continue
 				}
-				// The first two applies count: a rule about a spec that cannot change may refuse the third.
+				// Count the first two applies: a rule about an immutable spec may reject the third.
 				if len(want.states) >= 2 {
 					merged++
 				}
 			}
 			totals.merges += merged
 			if merged < mergesPerKind/2 && !immutable(p) {
-				t.Errorf("only %d of %d meetings came to a merge", merged, mergesPerKind)
+				t.Errorf("only %d of %d objects were merged", merged, mergesPerKind)
 			}
 		})
 	}
 }
 
-// immutable tells whether a kind's schema forbids a second manager to say anything new.
+// immutable reports whether the spec of a kind cannot be changed by a second manager.
 func immutable(p pair) bool {
 	return p.crd == "backup.kubevirt.io_virtualmachinebackups" || p.crd == "backup.kubevirt.io_virtualmachinebackuptrackers"
 }
 
-// meeting is what two managers apply to one object, one after the other.
-type meeting struct {
+// applies contains the configurations that two managers apply to one object in turn.
+type applies struct {
 	o                    *objects
 	name                 string
 	first, second, fewer map[string]any
 }
 
-// outcome is the object's spec after each apply that was taken, and why one was not.
+// outcome contains the object's spec after each accepted apply, and the error of a rejected one.
 type outcome struct {
 	states []any
 	err    error
 }
 
-func (s *server) meet(ctx context.Context, m *meeting, upstream bool) outcome {
+func (s *server) apply(ctx context.Context, a *applies, upstream bool) outcome {
 	var out outcome
 	for _, step := range []struct {
 		manager string
 		content map[string]any
-	}{{"first", m.first}, {"second", m.second}, {"first", m.fewer}} {
-		u := m.o.object(step.content, m.name, upstream)
+	}{{"first", a.first}, {"second", a.second}, {"first", a.fewer}} {
+		u := a.o.object(step.content, a.name, upstream)
 		config := client.ApplyConfigurationFromUnstructured(u)
 		if out.err = s.client.Apply(ctx, config, client.FieldOwner(step.manager), client.ForceOwnership); out.err != nil {
 			break
 		}
-		got := m.o.object(nil, m.name, upstream)
+		got := a.o.object(nil, a.name, upstream)
 		if out.err = s.client.Get(ctx, client.ObjectKeyFromObject(got), got); out.err != nil {
 			break
 		}
 		out.states = append(out.states, got.Object["spec"])
 	}
-	if err := client.IgnoreNotFound(s.client.Delete(ctx, m.o.object(nil, m.name, upstream))); err != nil {
+	if err := client.IgnoreNotFound(s.client.Delete(ctx, a.o.object(nil, a.name, upstream))); err != nil {
 		out.err = err
 	}
 	return out
 }
 
-// fewer is a value without about a quarter of its fields and elements.
+// fewer returns a value without about a quarter of its fields and elements.
 func fewer(r *rand.Rand, value any) any {
 	switch typed := runtime.DeepCopyJSONValue(value).(type) {
 	case map[string]any:
-		for _, key := range sortedKeys(typed) {
+		for _, key := range slices.Sorted(maps.Keys(typed)) {
 			if key != "spec" && r.Intn(4) == 0 {
 				delete(typed, key)
 				continue
@@ -116,7 +118,7 @@ func fewer(r *rand.Rand, value any) any {
 		left := []any{}
 		for _, element := range typed {
 			if r.Intn(4) != 0 {
-				// An element keeps its fields: they may be its key.
+				// Elements keep their fields, which may be keys.
 				left = append(left, element)
 			}
 		}
@@ -126,7 +128,7 @@ func fewer(r *rand.Rand, value any) any {
 	}
 }
 
-// The same in plain sight, for the lists of a VM that people share: what each manager applies, and what comes of it.
+// Explicit cases for lists of a VM that several managers set: what each applies, and the result.
 func TestTwoManagersOfAVM(t *testing.T) {
 	s := mustServer(t)
 	named := func(names ...string) []any {
@@ -152,8 +154,8 @@ func TestTwoManagersOfAVM(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, upstream := range []bool{true, false} {
 				o := &objects{crd: s.crds["kubevirt.io_virtualmachines"], version: "v1"}
-				m := meeting{o: o, name: "shared", first: vmWith(name, c.first), second: vmWith(name, c.second), fewer: vmWith(name, c.first)}
-				out := s.meet(t.Context(), &m, upstream)
+				a := applies{o: o, name: "shared", first: vmWith(name, c.first), second: vmWith(name, c.second), fewer: vmWith(name, c.first)}
+				out := s.apply(t.Context(), &a, upstream)
 				if len(out.states) < 2 {
 					t.Fatalf("upstream %v: %v", upstream, out.err)
 				}
@@ -169,7 +171,7 @@ func TestTwoManagersOfAVM(t *testing.T) {
 	}
 }
 
-// vmWith is a VM with one list in its template.
+// vmWith returns a VM with one list in its template.
 func vmWith(list string, elements []any) map[string]any {
 	return map[string]any{"spec": map[string]any{
 		"runStrategy": "Halted",

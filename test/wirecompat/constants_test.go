@@ -12,8 +12,8 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// What KubeVirt's packages call by name (condition types, reasons, labels, annotations, finalizers, enum values) is in ours
-// under the same name and with the same value, but for those that constantsNotOurs leaves out.
+// Vireo's packages contain KubeVirt's exported constants (condition types, reasons, labels, annotations, finalizers, enum values)
+// with the same names and values, except constantsNotOurs.
 func TestConstantsAreEqual(t *testing.T) {
 	ours := map[string]string{}
 	var paths []string
@@ -57,7 +57,7 @@ func TestConstantsAreEqual(t *testing.T) {
 	}
 }
 
-// exportedConstants returns a package's exported constants, as Go writes their values.
+// exportedConstants returns a package's exported constants with their values in Go syntax.
 func exportedConstants(scope *types.Scope) map[string]string {
 	all := map[string]string{}
 	for _, name := range scope.Names() {

@@ -4,6 +4,7 @@
 package wirecompat
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -51,8 +52,8 @@ func readCRDs(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinition
 	return crds
 }
 
-// Nothing converts between the versions of a CRD, so a version that has another schema than the stored one would lose
-// fields: docs/adr/0019. Documentation may differ.
+// There is no conversion between the versions of a CRD, so a version with another schema than the stored one would lose fields:
+// docs/adr/0019. Descriptions may differ.
 func TestVersionsShareASchema(t *testing.T) {
 	for name, crd := range readCRDs(t) {
 		first := &crd.Spec.Versions[0]
@@ -67,7 +68,7 @@ func TestVersionsShareASchema(t *testing.T) {
 	}
 }
 
-// `kubectl explain` says something about every field. Versions that are not stored have no descriptions: hack/crd.
+// Every field has a description for `kubectl explain`, except in versions that are not stored: hack/crd.
 func TestFieldsAreDocumented(t *testing.T) {
 	for name, crd := range readCRDs(t) {
 		for _, version := range crd.Spec.Versions {
@@ -81,10 +82,10 @@ func TestFieldsAreDocumented(t *testing.T) {
 	}
 }
 
-// undocumented returns the paths of fields without a description. The API server documents an object's own metadata.
+// undocumented returns the paths of fields without a description, apart from metadata, which the API server describes.
 func undocumented(path string, s *apiextensionsv1.JSONSchemaProps) []string {
 	var all []string
-	for _, name := range sortedKeys(s.Properties) {
+	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		property := s.Properties[name]
 		at := path + "." + name
 		if property.Description == "" && at != ".metadata" {
@@ -101,8 +102,8 @@ func undocumented(path string, s *apiextensionsv1.JSONSchemaProps) []string {
 	return all
 }
 
-// Each kind in each version is one Go type, so that a scheme with all groups can tell from an object what it is.
-func TestSchemeTellsVersionsApart(t *testing.T) {
+// Each kind in each version has a Go type of its own, so that a scheme with all groups finds the kind of an object.
+func TestSchemeDistinguishesVersions(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		kubevirtv1.AddToScheme, instancetypev1beta1.AddToScheme, snapshotv1alpha1.AddToScheme, snapshotv1beta1.AddToScheme,

@@ -8,22 +8,22 @@ import (
 	"testing"
 )
 
-// onPurpose is a difference that we want.
+// onPurpose is an intended difference.
 type onPurpose struct {
-	// path is the end of the paths that it covers, at a field's boundary.
+	// path is a suffix of the paths that it covers, from the start of a field's name.
 	path string
 	// what is the kind of difference, as in difference.what.
 	what string
-	// why is for whoever wonders.
+	// why is the reason.
 	why string
 }
 
-// olderVersion is why our v1alpha1 has what KubeVirt's Go types of that version lack: KubeVirt's CRDs have one schema for
-// all versions, that of the newest (its pkg/virt-operator/resource/generate/components/crds.go). With another schema the
-// API server would drop the fields whenever somebody reads or writes an object in the older version.
+// olderVersion is why Vireo's v1alpha1 has fields that KubeVirt's Go types of that version lack: KubeVirt's CRDs have the schema
+// of the newest version for all versions (its pkg/virt-operator/resource/generate/components/crds.go). With another schema the
+// API server would drop the fields when a client reads or writes an object in the older version.
 const olderVersion = "KubeVirt's CRD has it in the older version as well"
 
-// typeDifferences are the ways in which our Go types differ from KubeVirt's on purpose.
+// typeDifferences are the intended differences of the Go types.
 var typeDifferences = []onPurpose{
 	{"VirtualMachineRestore.spec.targetReadinessPolicy", addedField, olderVersion},
 	{"VirtualMachineRestore.spec.volumeOwnershipPolicy", addedField, olderVersion},
@@ -33,7 +33,7 @@ var typeDifferences = []onPurpose{
 	{"VirtualMachineClone.spec.volumeNamePolicy", addedField, olderVersion},
 }
 
-// accepted matches differences against a list and knows which entries it used.
+// accepted matches differences with a list and records which entries matched.
 type accepted struct {
 	list []onPurpose
 	used []bool
@@ -43,7 +43,7 @@ func newAccepted(list []onPurpose) *accepted {
 	return &accepted{list: list, used: make([]bool, len(list))}
 }
 
-// has tells whether the list covers a difference.
+// has reports whether the list covers a difference.
 func (a *accepted) has(d difference) bool {
 	found := false
 	for i, entry := range a.list {
@@ -55,23 +55,23 @@ func (a *accepted) has(d difference) bool {
 	return found
 }
 
-// checkUsed fails for entries that no longer cover anything.
+// checkUsed fails the test for entries that have not matched.
 func (a *accepted) checkUsed(t *testing.T) {
 	t.Helper()
 	for i, entry := range a.list {
 		if !a.used[i] {
-			t.Errorf("%s (%s) is listed as a difference and is none", entry.path, entry.what)
+			t.Errorf("%s (%s) is listed as a difference, but there is none", entry.path, entry.what)
 		}
 	}
 }
 
-// durationWhy is why durations have a pattern.
-const durationWhy = "what is no duration fails to decode in KubeVirt, without the field's name"
+// durationWhy is the reason for the pattern of durations.
+const durationWhy = "KubeVirt fails to decode an invalid duration, without naming the field"
 
-// schemaDifferences are the ways in which our schemas differ from KubeVirt's on purpose.
+// schemaDifferences are the intended differences of the schemas.
 var schemaDifferences = []onPurpose{
-	{"VirtualMachine.spec", schemaRule, "KubeVirt's webhook refuses both or none of running and runStrategy"},
-	{"VirtualMachinePool.spec.virtualMachineTemplate.spec", schemaRule, "KubeVirt's webhook refuses both or none of running and runStrategy"},
+	{"VirtualMachine.spec", schemaRule, "KubeVirt's webhook rejects both or none of running and runStrategy"},
+	{"VirtualMachinePool.spec.virtualMachineTemplate.spec", schemaRule, "KubeVirt's webhook rejects both or none of running and runStrategy"},
 	{"VirtualMachineRestore.spec.targetReadinessPolicy", schemaAdded, olderVersion},
 	{"VirtualMachineRestore.spec.volumeOwnershipPolicy", schemaAdded, olderVersion},
 	{"VirtualMachineRestore.spec.volumeRestoreOverrides", schemaAdded, olderVersion},
@@ -79,7 +79,7 @@ var schemaDifferences = []onPurpose{
 	{"VirtualMachineRestore.status.deletedDataVolumes", schemaList, olderVersion},
 	{"VirtualMachineClone.spec.patches", schemaAdded, olderVersion},
 	{"VirtualMachineClone.spec.volumeNamePolicy", schemaAdded, olderVersion},
-	{"spec.runStrategy", schemaStricter, "KubeVirt's webhook refuses any other value"},
+	{"spec.runStrategy", schemaStricter, "KubeVirt's webhook rejects any other value"},
 	{"selfSigned.caRotateInterval", schemaRule, durationWhy},
 	{"selfSigned.certRotateInterval", schemaRule, durationWhy},
 	{"selfSigned.caOverlapInterval", schemaRule, durationWhy},
@@ -88,8 +88,8 @@ var schemaDifferences = []onPurpose{
 	{"selfSigned.server.duration", schemaRule, durationWhy},
 	{"selfSigned.server.renewBefore", schemaRule, durationWhy},
 	{"workloadUpdateStrategy.batchEvictionInterval", schemaRule, durationWhy},
-	{"MigrationPolicy.spec.bandwidthPerMigration", schemaRule, "KubeVirt's webhook refuses a negative value"},
-	{"MigrationPolicy.spec.completionTimeoutPerGiB", schemaRule, "KubeVirt's webhook refuses a negative value"},
-	{"dataVolumeTemplates[]", schemaNullable, "KubeVirt's webhook refuses an element without a name, and null has none"},
-	{"VirtualMachineInstance.status", schemaDefault, "a new VMI shows Pending without a write"},
+	{"MigrationPolicy.spec.bandwidthPerMigration", schemaRule, "KubeVirt's webhook rejects a negative value"},
+	{"MigrationPolicy.spec.completionTimeoutPerGiB", schemaRule, "KubeVirt's webhook rejects a negative value"},
+	{"dataVolumeTemplates[]", schemaNullable, "KubeVirt's webhook rejects an element without a name, and null has none"},
+	{"VirtualMachineInstance.status", schemaDefault, "a new VMI has the phase Pending without a write"},
 }

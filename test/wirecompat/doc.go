@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package wirecompat holds our API types against those of KubeVirt.
+// Package wirecompat compares Vireo's API types with KubeVirt's.
 //
-// It is a module of its own and the only place that imports kubevirt.io/api, so that nothing we ship depends on it. The
-// pairs of types are in pairs.go: a new kind or body takes one line there and is then compared by reflection and by
-// schema, sent through random round trips and, when it has a CRD, through a real API server. What differs on purpose is
-// in differences.go, each line with its reason; a line that no longer matches anything fails the tests.
+// It is a module of its own and the only place that imports kubevirt.io/api, so that the product does not depend on it. The pairs
+// of types are in pairs.go: a new kind or body needs one line there. Pairs are compared by reflection and by schema, and tested
+// with random objects in round trips and, if they have a CRD, in a real API server. Intended differences are in differences.go
+// with their reasons; an entry that no longer matches fails the tests.
 package wirecompat

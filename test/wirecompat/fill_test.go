@@ -19,10 +19,10 @@ import (
 	"sigs.k8s.io/randfill"
 )
 
-// defaultSeed makes every run the same; WIRECOMPAT_SEED tries others, and the summary names the one that was used.
+// defaultSeed is used unless WIRECOMPAT_SEED is set. The summary contains the seed.
 const defaultSeed int64 = 1900
 
-// seed is where all random objects of a run come from.
+// seed returns the seed of all random objects.
 func seed(t *testing.T) int64 {
 	t.Helper()
 	text := os.Getenv("WIRECOMPAT_SEED")
@@ -36,8 +36,8 @@ func seed(t *testing.T) int64 {
 	return value
 }
 
-// filler fills Go values at random. What the types themselves do not tell is in the functions: which texts are quantities,
-// that times have whole seconds on the wire, that raw JSON is JSON.
+// filler returns a filler of Go values with random contents. Its functions generate valid values of special types: quantities,
+// times, which have whole seconds in JSON, and raw JSON.
 func filler(source rand.Source, depth int) *randfill.Filler {
 	return randfill.New().RandSource(source).NilChance(0.3).NumElements(1, 3).MaxDepth(depth).Funcs(
 		func(q *resource.Quantity, c randfill.Continue) { *q = resource.MustParse(pick(c.Rand, quantities)) },

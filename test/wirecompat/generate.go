@@ -6,6 +6,7 @@ package wirecompat
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand"
 	"slices"
 	"strings"
@@ -14,19 +15,19 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// unset in a generator's values leaves a field out.
+// unset as a value of a generator leaves a field out.
 const unset = "(unset)"
 
-// generator makes random values that a schema takes. It knows JSON schemas, and from values.go what they cannot say.
+// generator generates random values that are valid by a JSON schema, and by values.go for what the schema does not express.
 type generator struct {
 	random *rand.Rand
-	// chance is how likely an optional field is set.
+	// chance is the probability that an optional field is set.
 	chance float64
-	// values are what stands at the end of a path, where the schema does not tell. A field that is in it is always set.
+	// values are the values of fields by suffix of their path. These fields are always set.
 	values map[string][]any
 }
 
-// value makes a value at a path. The path has names only: an element of a list is where the list is.
+// value generates a value at a path. The path contains only names: elements of a list have the list's path.
 func (g *generator) value(path string, s *apiextensionsv1.JSONSchemaProps) any {
 	switch {
 	case s.XIntOrString:
@@ -48,11 +49,11 @@ func (g *generator) value(path string, s *apiextensionsv1.JSONSchemaProps) any {
 	case "number":
 		return float64(g.integer(s)) + 0.5
 	}
-	// Nothing is said about the type: anything is taken.
+	// The schema has no type: any value is valid.
 	return map[string]any{"anything": g.word()}
 }
 
-// known is a value from the table, by the longest end of the path that it has.
+// known returns the value from the table with the longest matching suffix of the path.
 func (g *generator) known(path string) (any, bool) {
 	for rest := path; rest != ""; {
 		if choices, found := g.values[rest]; found {
@@ -69,10 +70,10 @@ func (g *generator) known(path string) (any, bool) {
 
 func pick[T any](r *rand.Rand, from []T) T { return from[r.Intn(len(from))] }
 
-// quantities are in the form in which they are written back.
+// quantities are in canonical form.
 var quantities = []string{"0", "1", "500m", "100Mi", "2Gi", "1500M", "3"}
 
-// words are few, so that two managers of a list meet at the same keys.
+// words are few, so that two managers of a list set the same keys.
 var words = []string{"alpha", "beta", "gamma", "delta", "epsilon", "zeta"}
 
 func (g *generator) word() string { return pick(g.random, words) }
@@ -94,7 +95,7 @@ func (g *generator) enum(s *apiextensionsv1.JSONSchemaProps) any {
 
 func (g *generator) object(path string, s *apiextensionsv1.JSONSchemaProps) map[string]any {
 	out := map[string]any{}
-	for _, name := range sortedKeys(s.Properties) {
+	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		property := s.Properties[name]
 		known, found := g.known(path + "." + name)
 		switch {
@@ -140,7 +141,7 @@ func (g *generator) array(path string, s *apiextensionsv1.JSONSchemaProps) []any
 	return out
 }
 
-// listKey is what an element of a list by keys, or of a set, must not share with another one.
+// listKey returns what must be unique among the elements of a list with keys, or of a set.
 func listKey(s *apiextensionsv1.JSONSchemaProps, element any) string {
 	object, isObject := element.(map[string]any)
 	if !isObject || len(s.XListMapKeys) == 0 {
@@ -170,7 +171,7 @@ func (g *generator) text(s *apiextensionsv1.JSONSchemaProps) string {
 	return word
 }
 
-// moment is a time in whole seconds, which is what the wire carries.
+// moment returns a time in whole seconds, as in JSON.
 func moment(r *rand.Rand) time.Time {
 	return time.Unix(1_600_000_000+int64(r.Intn(200_000_000)), 0).UTC()
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// totals is what the tests did, for the summary.
+// totals counts what the tests did, for the summary.
 var totals struct {
 	fields, missing, schemaNodes, roundTrips, stored, merges, constants int
 	seed                                                                int64

@@ -13,13 +13,13 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// face is what people and scripts see of a CRD besides its schema.
+// face is what users and scripts see of a CRD apart from its schema.
 type face struct {
-	// kind, then the short names behind a colon.
+	// kind and, after a colon, the short names.
 	names string
-	// all tells that `kubectl get all` shows it.
+	// all reports whether `kubectl get all` shows it.
 	all, cluster bool
-	// versions are those that are served; the stored one comes first. A trailing ! is for a deprecated one.
+	// versions are the served versions, the stored one first. A trailing ! marks a deprecated one.
 	versions string
 	// columns are name=path, with :priority where it is not 0.
 	columns string
@@ -29,8 +29,8 @@ type face struct {
 
 const ready, labelSelector = ".status.conditions[?(@.type=='Ready')].status", "scale(.spec.replicas,.status.replicas,.status.labelSelector)"
 
-// faces are KubeVirt's (pkg/virt-operator/resource/generate/components/crds.go). VMI's status subresource is ours, and its
-// preset is stored as v1 here and as v1alpha3 there, which nobody can see.
+// faces are KubeVirt's (pkg/virt-operator/resource/generate/components/crds.go), except that only Vireo's VMI has a status
+// subresource, and that presets are stored as v1 here and as v1alpha3 there, which clients cannot see.
 var faces = map[string]face{
 	"kubevirt.io_virtualmachines": {"VirtualMachine: vm vms", true, false, "v1 v1alpha3!",
 		"Age=.metadata.creationTimestamp Status=.status.printableStatus Ready=" + ready, "status"},

@@ -33,17 +33,17 @@ import (
 	kubevirtv1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// pair is a type of KubeVirt's and the type of ours that has to look the same on the wire.
+// pair is a type of KubeVirt and Vireo's type that must have the same encoding.
 type pair struct {
-	// upstream and ours are the zero values of the two types.
+	// upstream and ours are zero values of the two types.
 	upstream, ours any
-	// crd is the CRD's name under config/crd/bases and the version in it; empty for a body of a request.
+	// crd and version are the CRD's name in config/crd/bases and its version; empty for bodies.
 	crd, version string
-	// recursive says that the type contains itself, so that it has no schema of finite size.
+	// recursive reports whether the type contains itself and so has no schema.
 	recursive bool
 }
 
-// name is the type's name with its package, as in kubevirt.io/api/core/v1.VirtualMachine without the module.
+// name returns the type's name with its package but without the module, such as core/v1.VirtualMachine.
 func (p pair) name() string {
 	t := reflect.TypeOf(p.upstream)
 	return p.crdGroupVersion() + t.Name()
@@ -54,23 +54,23 @@ func (p pair) crdGroupVersion() string {
 	return path[len("kubevirt.io/api/"):] + "."
 }
 
-// body is a pair that is only ever the body of a request or of an answer.
+// body returns a pair of types that are only the body of requests or responses.
 func body(upstream, ours any) pair {
 	return pair{upstream: upstream, ours: ours}
 }
 
-// recursive is a body that contains itself.
+// recursive returns a body whose type contains itself.
 func recursive(upstream, ours any) pair {
 	return pair{upstream: upstream, ours: ours, recursive: true}
 }
 
-// kind is a pair that has a CRD.
+// kind returns a pair of types with a CRD.
 func kind(upstream, ours any, crd, version string) pair {
 	return pair{upstream: upstream, ours: ours, crd: crd, version: version}
 }
 
-// pairs is every type that stands on the wire on its own. Group plugin.kubevirt.io is left out: it is an alpha of
-// KubeVirt's own extension mechanism.
+// pairs contains every type that is a whole object or body. The group plugin.kubevirt.io is left out: it is KubeVirt's own
+// extension mechanism, in alpha.
 var pairs = []pair{
 	// kubevirt.io
 	kind(upstreamv1.VirtualMachine{}, kubevirtv1.VirtualMachine{}, "kubevirt.io_virtualmachines", "v1"),

@@ -6,6 +6,7 @@ package wirecompat
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,13 +19,14 @@ import (
 	"sigs.k8s.io/controller-tools/pkg/markers"
 )
 
-// schemas makes OpenAPI schemas of Go types from their source and markers, by the library that makes both projects' CRDs.
+// schemas generates OpenAPI schemas of Go types from their source and markers, with the library that generates both projects'
+// CRDs.
 type schemas struct {
 	parser   *crd.Parser
 	packages map[string]*loader.Package
 }
 
-// loadSchemas reads the packages of the given types.
+// loadSchemas loads the packages of types.
 func loadSchemas(types []reflect.Type) (*schemas, error) {
 	var paths []string
 	for _, t := range types {
@@ -56,12 +58,12 @@ func loadSchemas(types []reflect.Type) (*schemas, error) {
 	return s, nil
 }
 
-// of returns the schema of a type, with everything it refers to in place.
+// of returns the schema of a type, with all references resolved.
 func (s *schemas) of(t reflect.Type) (apiextensionsv1.JSONSchemaProps, error) {
 	ident := crd.TypeIdent{Package: s.packages[t.PkgPath()], Name: t.Name()}
 	s.parser.NeedFlattenedSchemaFor(ident)
 	for _, problem := range ident.Package.Errors {
-		// Only what the schemas need is type-checked; the rest of a package then looks undefined.
+		// Only what the schemas need is type-checked. Errors about other, undefined names are ignored.
 		if problem.Kind == packages.TypeError {
 			continue
 		}
@@ -74,7 +76,7 @@ func (s *schemas) of(t reflect.Type) (apiextensionsv1.JSONSchemaProps, error) {
 	return schema, nil
 }
 
-// What can differ between two schemas.
+// Kinds of differences between two schemas.
 const (
 	schemaMissing    = "missing in schema"
 	schemaAdded      = "added in schema"
@@ -91,7 +93,7 @@ const (
 	schemaAdditional = "map values"
 )
 
-// schemaComparison compares what an API server would do with two schemas, node by node.
+// schemaComparison compares two schemas node by node.
 type schemaComparison struct {
 	nodes       int
 	differences []difference
@@ -145,7 +147,7 @@ func (c *schemaComparison) compareAdditional(path string, there, here *apiextens
 }
 
 func (c *schemaComparison) compareProperties(path string, there, here *apiextensionsv1.JSONSchemaProps) {
-	for _, name := range sortedKeys(there.Properties) {
+	for _, name := range slices.Sorted(maps.Keys(there.Properties)) {
 		at := path + "." + name
 		mine, found := here.Properties[name]
 		if !found {
@@ -156,21 +158,21 @@ func (c *schemaComparison) compareProperties(path string, there, here *apiextens
 		c.differ(at, schemaRequired, slices.Contains(there.Required, name), slices.Contains(here.Required, name))
 		c.compare(at, &theirs, &mine)
 	}
-	for _, name := range sortedKeys(here.Properties) {
+	for _, name := range slices.Sorted(maps.Keys(here.Properties)) {
 		if _, found := there.Properties[name]; !found {
 			c.report(path+"."+name, schemaAdded, "KubeVirt has no property of this name")
 		}
 	}
 }
 
-// listKind is what server-side apply makes of a list, a map or an object.
+// listKind returns how server-side apply merges a list, a map or an object.
 func listKind(s *apiextensionsv1.JSONSchemaProps) string {
 	kind := ""
 	switch {
 	case s.XListType != nil:
 		kind = *s.XListType
 	case s.Type == "array":
-		kind = "atomic" // what the API server takes a list for that says nothing
+		kind = "atomic" // the API server's default
 	}
 	if s.XMapType != nil {
 		kind += "map " + *s.XMapType
@@ -181,17 +183,17 @@ func listKind(s *apiextensionsv1.JSONSchemaProps) string {
 	return kind
 }
 
-// compareConstraints tells what one side takes and the other does not.
+// compareConstraints reports values that only one side accepts.
 func (c *schemaComparison) compareConstraints(path string, there, here *apiextensionsv1.JSONSchemaProps) {
 	theirs, mine := constraints(there), constraints(here)
-	for _, name := range sortedKeys(mine) {
+	for _, name := range slices.Sorted(maps.Keys(mine)) {
 		if theirs[name] == "" {
 			c.report(path, schemaStricter, "%s %s only here", name, mine[name])
 		} else if theirs[name] != mine[name] {
 			c.report(path, schemaStricter, "%s %s there, %s here", name, theirs[name], mine[name])
 		}
 	}
-	for _, name := range sortedKeys(theirs) {
+	for _, name := range slices.Sorted(maps.Keys(theirs)) {
 		if mine[name] == "" {
 			c.report(path, schemaLooser, "%s %s only there", name, theirs[name])
 		}
@@ -217,7 +219,7 @@ func rules(s *apiextensionsv1.JSONSchemaProps) []string {
 	return all
 }
 
-// constraints returns what a schema demands of a value, by keyword.
+// constraints returns a schema's constraints by keyword.
 func constraints(s *apiextensionsv1.JSONSchemaProps) map[string]string {
 	all := map[string]string{}
 	add := func(keyword string, value any, isSet bool) {
@@ -254,7 +256,7 @@ func constraints(s *apiextensionsv1.JSONSchemaProps) map[string]string {
 	return all
 }
 
-// shapes drops the documentation of alternatives.
+// shapes returns alternatives as JSON without descriptions.
 func shapes(alternatives []apiextensionsv1.JSONSchemaProps) []string {
 	all := make([]string, 0, len(alternatives))
 	for i := range alternatives {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// bothSchemas loads the source of both sides once: it takes seconds.
+// bothSchemas generates the schemas of both sides once, which takes seconds.
 var bothSchemas = sync.OnceValues(func() (*schemas, error) {
 	var types []reflect.Type
 	for _, p := range pairs {
@@ -18,8 +18,8 @@ var bothSchemas = sync.OnceValues(func() (*schemas, error) {
 	return loadSchemas(types)
 })
 
-// Our schemas say what KubeVirt's say: the same types, the same required fields, the same lists by the same keys. Where
-// ours refuse more, KubeVirt's webhooks refuse it too, and the list of differences says so.
+// Vireo's schemas have the same types, required fields and list keys as KubeVirt's. Where Vireo's are stricter, KubeVirt's
+// webhooks reject the same values, and the list of differences contains the reason.
 func TestSchemasAreEqual(t *testing.T) {
 	all, err := bothSchemas()
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -26,11 +27,11 @@ import (
 	"github.com/vireo-project/vireo/test/apiserver"
 )
 
-// upstreamSuffix is behind the names of the groups under which KubeVirt's own schemas are installed beside ours. So the
-// same API server says what KubeVirt's takes, keeps and merges, and the tests need not know.
+// upstreamSuffix is the suffix of the groups in which KubeVirt's schemas are installed beside Vireo's. So the same API server
+// validates, stores and merges objects with both.
 const upstreamSuffix = ".upstream.example.org"
 
-// server is an API server with our CRDs, and KubeVirt's under other groups.
+// server is an API server with Vireo's CRDs, and KubeVirt's in other groups.
 type server struct {
 	client  client.Client
 	env     *envtest.Environment
@@ -40,7 +41,7 @@ type server struct {
 
 var started *server
 
-// startServer brings the API server up at the first call. TestMain stops it.
+// startServer starts the API server at the first call. TestMain stops it.
 var startServer = sync.OnceValues(func() (*server, error) {
 	all, err := bothSchemas()
 	if err != nil {
@@ -73,7 +74,7 @@ var startServer = sync.OnceValues(func() (*server, error) {
 	}
 	started = s
 	config.QPS, config.Burst = -1, -1
-	// Half of what is written here is deprecated.
+	// The API server warns about deprecated versions.
 	config.WarningHandler = rest.NoWarnings{}
 	s.client, err = client.New(config, client.Options{})
 	return s, err
@@ -91,8 +92,8 @@ func readCRD(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	return crd, nil
 }
 
-// upstreamCRD is our CRD with KubeVirt's schema of one version. The status subresource stays as ours has it: that
-// KubeVirt's VMI has none changes where its status is written, not what it may be.
+// upstreamCRD returns Vireo's CRD with KubeVirt's schema of one version. It keeps Vireo's status subresource: KubeVirt's VMI has
+// none, but that only changes how the status is written, and not which values are valid.
 func (s *server) upstreamCRD(p pair) (*apiextensionsv1.CustomResourceDefinition, error) {
 	crd := s.crds[p.crd].DeepCopy()
 	crd.Spec.Group = upstreamGroup(crd.Spec.Group, p.version)
@@ -116,8 +117,7 @@ func (s *server) upstreamCRD(p pair) (*apiextensionsv1.CustomResourceDefinition,
 	return crd, nil
 }
 
-// upstreamSchema is what KubeVirt serves a version with: the schema of the stored version, as its CRDs have one for all of
-// them (see olderVersion).
+// upstreamSchema returns the schema of KubeVirt's CRD for a version, which is that of the stored version (see olderVersion).
 func (s *server) upstreamSchema(p pair) (apiextensionsv1.JSONSchemaProps, error) {
 	for _, candidate := range pairs {
 		if candidate.crd != p.crd {
@@ -132,12 +132,12 @@ func (s *server) upstreamSchema(p pair) (apiextensionsv1.JSONSchemaProps, error)
 	return apiextensionsv1.JSONSchemaProps{}, fmt.Errorf("the stored version of %s is in no pair", p.crd)
 }
 
-// upstreamGroup is a group of its own for each version.
+// upstreamGroup returns a separate group for each version.
 func upstreamGroup(group, version string) string {
 	return version + "." + group + upstreamSuffix
 }
 
-// objects makes random objects of a pair, in KubeVirt's group and in ours.
+// objects generates random objects of a pair, in KubeVirt's group and in Vireo's.
 type objects struct {
 	generator *generator
 	schema    apiextensionsv1.JSONSchemaProps
@@ -150,7 +150,7 @@ func (s *server) objects(p pair, g *generator) (*objects, error) {
 	return &objects{generator: g, schema: full, crd: s.crds[p.crd], version: p.version}, err
 }
 
-// next returns what stands in an object besides its name.
+// next returns the content of an object without its name.
 func (o *objects) next() map[string]any {
 	content := map[string]any{}
 	for _, name := range []string{"spec", "status"} {
@@ -161,12 +161,10 @@ func (o *objects) next() map[string]any {
 	return content
 }
 
-// object wraps content for one of the two groups.
+// object returns an object with a content in one of the two groups.
 func (o *objects) object(content map[string]any, name string, upstream bool) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{Object: map[string]any{}}
-	for key, value := range content {
-		u.Object[key] = value
-	}
+	maps.Copy(u.Object, content)
 	u = u.DeepCopy()
 	group := o.crd.Spec.Group
 	if upstream {
@@ -180,7 +178,7 @@ func (o *objects) object(content map[string]any, name string, upstream bool) *un
 	return u
 }
 
-// hasStatus tells whether the status is written on its own.
+// hasStatus reports whether there is a status subresource.
 func (o *objects) hasStatus() bool {
 	for i := range o.crd.Spec.Versions {
 		if v := &o.crd.Spec.Versions[i]; v.Name == o.version {
@@ -190,7 +188,7 @@ func (o *objects) hasStatus() bool {
 	return false
 }
 
-// store writes an object and its status, and returns what can be read afterwards.
+// store writes an object and its status, and returns the stored object.
 func (s *server) store(ctx context.Context, o *objects, content map[string]any, name string, upstream bool) (*unstructured.Unstructured, error) {
 	u := o.object(content, name, upstream)
 	if err := s.client.Create(ctx, u.DeepCopy()); err != nil {
@@ -217,7 +215,7 @@ func (s *server) store(ctx context.Context, o *objects, content map[string]any, 
 	return got, s.client.Delete(ctx, u)
 }
 
-// readInEveryVersion fails when an object looks different in another version that is served.
+// readInEveryVersion returns an error if an object differs in another served version.
 func (s *server) readInEveryVersion(ctx context.Context, o *objects, want *unstructured.Unstructured) error {
 	for i := range o.crd.Spec.Versions {
 		other := &unstructured.Unstructured{}

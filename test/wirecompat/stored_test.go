@@ -15,8 +15,8 @@ import (
 // storedPerKind is how many random objects of each kind are written through the API server.
 const storedPerKind = 12
 
-// What an API server with KubeVirt's schema takes, it takes with ours, and it keeps the same.
-func TestAPIServerTakesAndKeepsTheSame(t *testing.T) {
+// An object that the API server accepts with KubeVirt's schema is accepted with Vireo's, and stored equally.
+func TestAPIServerStoresTheSame(t *testing.T) {
 	s := mustServer(t)
 	base := seed(t)
 	for i, p := range pairs {
@@ -37,12 +37,12 @@ func TestAPIServerTakesAndKeepsTheSame(t *testing.T) {
 				want, err := s.store(t.Context(), o, content, name, true)
 				if err != nil {
 					refused++
-					t.Logf("KubeVirt's schema refuses a random object: %v", err)
+					t.Logf("KubeVirt's schema rejects a random object: %v", err)
 					continue
 				}
 				got, err := s.store(t.Context(), o, content, name, false)
 				if err != nil {
-					t.Errorf("KubeVirt's schema takes what ours refuses: %v", err)
+					t.Errorf("accepted with KubeVirt's schema, and rejected with ours: %v", err)
 					continue
 				}
 				totals.stored++
@@ -54,13 +54,14 @@ func TestAPIServerTakesAndKeepsTheSame(t *testing.T) {
 				}
 			}
 			if refused > storedPerKind/4 {
-				t.Errorf("KubeVirt's schema refused %d of %d random objects: the generator has to learn its rules (values.go)", refused, storedPerKind)
+				t.Errorf("KubeVirt's schema rejected %d of %d random objects: add its rules to the generator (values.go)", refused, storedPerKind)
 			}
 		})
 	}
 }
 
-// stripped is an object without what the API server adds, and without parts that nobody sent and only have defaults.
+// stripped returns an object without metadata that the API server adds, and without parts that were not sent and contain only
+// defaults.
 func stripped(sent map[string]any, u *unstructured.Unstructured) map[string]any {
 	out := map[string]any{}
 	for key := range sent {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Every JSON path of KubeVirt's types is in ours, with the same JSON type and the same optionality.
+// Vireo's types have every JSON path of KubeVirt's, with the same JSON type and optionality.
 func TestTypesHaveEveryPath(t *testing.T) {
 	accepted := newAccepted(typeDifferences)
 	for _, p := range pairs {

@@ -3,8 +3,8 @@
 
 package wirecompat
 
-// knownValues are what random objects have where KubeVirt's schema does not tell what is taken: CEL rules, patterns, and
-// values that only its webhooks check while our schema says them. By the end of the path.
+// knownValues are valid values of fields whose validity KubeVirt's schema does not express: CEL rules, patterns, and values that
+// KubeVirt's webhooks and Vireo's schema validate. Keys are suffixes of paths.
 var knownValues = map[string][]any{
 	"containerPath.path":                               {"/var/lib/data", "/srv"},
 	"containerPath.readOnly":                           {true},
@@ -17,7 +17,7 @@ var knownValues = map[string][]any{
 	"VirtualMachineBackup.spec.tokenSecretRef":         {"token"},
 	"VirtualMachineBackupTracker.spec.source.apiGroup": {"kubevirt.io"},
 	"VirtualMachineBackupTracker.spec.source.kind":     {"VirtualMachine"},
-	// Durations are text to KubeVirt's schema. One that is none would keep every component from reading the object.
+	// Durations are strings in KubeVirt's schema. With an invalid one, no component could decode the object.
 	"batchEvictionInterval": {"24h", "1h30m", "90s"},
 	"caOverlapInterval":     {"24h", "1h30m", "90s"},
 	"caRotateInterval":      {"24h", "1h30m", "90s"},

@@ -6,18 +6,19 @@ package wirecompat
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
 )
 
-// difference is one way in which a path of ours is not what KubeVirt has there.
+// difference is a difference between Vireo's and KubeVirt's types or schemas at a path.
 type difference struct {
-	// path is the JSON path behind the type's name, with [] for the elements of a list and {} for those of a map.
+	// path is the type's name and the JSON path, with [] for the elements of a list and {} for those of a map.
 	path string
-	// what says what differs, in a form that differences.go can name.
+	// what is the kind of difference, as in differences.go.
 	what string
-	// detail is for the reader.
+	// detail describes the difference for the test's output.
 	detail string
 }
 
@@ -25,7 +26,7 @@ func (d difference) String() string {
 	return fmt.Sprintf("%s: %s: %s", d.path, d.what, d.detail)
 }
 
-// What can differ between two Go types.
+// Kinds of differences between two Go types.
 const (
 	missingField = "missing"
 	addedField   = "added"
@@ -51,7 +52,7 @@ var (
 	textMarshaler = reflect.TypeFor[interface{ MarshalText() ([]byte, error) }]()
 )
 
-// opaque tells that a type writes its own JSON, so that its Go fields say nothing.
+// opaque reports whether a type has its own JSON encoding, so that its Go fields are irrelevant.
 func opaque(t reflect.Type) bool {
 	for _, candidate := range []reflect.Type{t, reflect.PointerTo(t)} {
 		if candidate.Implements(marshaler) || candidate.Implements(textMarshaler) {
@@ -61,7 +62,7 @@ func opaque(t reflect.Type) bool {
 	return false
 }
 
-// compare walks both types. Equal types are one leaf: there is nothing in them that could differ.
+// compare compares two types. Identical types are not descended into.
 func (w *walker) compare(path string, upstream, ours reflect.Type) {
 	if upstream == ours || slices.Contains(w.stack, upstream) {
 		return
@@ -103,7 +104,7 @@ func (w *walker) compare(path string, upstream, ours reflect.Type) {
 
 func (w *walker) compareStructs(path string, upstream, ours reflect.Type) {
 	theirs, mine := jsonFields(upstream), jsonFields(ours)
-	for _, name := range sortedKeys(theirs) {
+	for _, name := range slices.Sorted(maps.Keys(theirs)) {
 		there := theirs[name]
 		w.fields++
 		here, found := mine[name]
@@ -120,21 +121,21 @@ func (w *walker) compareStructs(path string, upstream, ours reflect.Type) {
 		}
 		w.compare(at, there.typ, here.typ)
 	}
-	for _, name := range sortedKeys(mine) {
+	for _, name := range slices.Sorted(maps.Keys(mine)) {
 		if _, found := theirs[name]; !found {
 			w.report(path+"."+name, addedField, "%s has no field for it", upstream)
 		}
 	}
 }
 
-// field is what encoding/json and a strategic merge patch see of a struct's field.
+// field describes a struct's field for encoding/json and strategic merge patches.
 type field struct {
 	typ       reflect.Type
 	omitEmpty bool
 	patch     string
 }
 
-// jsonFields returns a struct's fields by JSON name, those of inlined structs among them.
+// jsonFields returns a struct's fields by JSON name, including those of inlined structs.
 func jsonFields(t reflect.Type) map[string]field {
 	fields := map[string]field{}
 	for i := range t.NumField() {
@@ -166,13 +167,4 @@ func jsonFields(t reflect.Type) map[string]field {
 		}
 	}
 	return fields
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }

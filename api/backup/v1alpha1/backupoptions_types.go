@@ -16,9 +16,9 @@ type BackupOptions struct {
 	Cmd BackupCmd `json:"cmd,omitempty"`
 	// mode is Push or Pull.
 	Mode BackupMode `json:"mode,omitempty"`
-	// backupStartTime is when the backup began; the checkpoint is named after it.
+	// backupStartTime is when the backup started; the checkpoint is named after it.
 	BackupStartTime *metav1.Time `json:"backupStartTime,omitempty"`
-	// incremental names the checkpoint from which to begin. Default: all of the data.
+	// incremental names the checkpoint from which to start. Default: all of the data.
 	Incremental *string `json:"incremental,omitempty"`
 	// targetPath is the directory of the claim in the launcher Pod.
 	TargetPath *string `json:"targetPath,omitempty"`
@@ -41,9 +41,9 @@ type BackupCmd string
 
 // Values of BackupCmd.
 const (
-	// Start begins it.
+	// Start starts it.
 	Start BackupCmd = "Start"
-	// Abort ends it before its time.
+	// Abort aborts it.
 	Abort BackupCmd = "Abort"
 	// Export connects the guest's disks to the server through which it is pulled.
 	Export BackupCmd = "Export"

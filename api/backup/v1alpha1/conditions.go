@@ -3,7 +3,7 @@
 
 package v1alpha1
 
-// ConditionType is what a condition of a backup is about.
+// ConditionType is a type of condition of a backup.
 type ConditionType string
 
 // Values of ConditionType.
@@ -14,7 +14,7 @@ const (
 	ConditionFailed ConditionType = "Failed"
 	// ConditionProgressing is True from the start of the backup to its end.
 	ConditionProgressing ConditionType = "Progressing"
-	// ConditionQuiesced is True if the guest's file systems were frozen for the moment that the backup began.
+	// ConditionQuiesced is True if the guest's file systems were frozen when the backup started.
 	ConditionQuiesced ConditionType = "Quiesced"
 )
 
@@ -22,7 +22,7 @@ const (
 const (
 	// ReasonInitializing: the backup waits for its VM or its tracker. (Progressing)
 	ReasonInitializing = "Initializing"
-	// ReasonInitiated: the backup goes on. (Progressing)
+	// ReasonInitiated: the backup is running. (Progressing)
 	ReasonInitiated = "Initiated"
 	// ReasonPreparingExport: the server of the download is being set up. (Progressing)
 	ReasonPreparingExport = "PreparingExport"
@@ -34,9 +34,9 @@ const (
 	ReasonAborting = "Aborting"
 	// ReasonCompleted: there is a backup. (Complete, Progressing)
 	ReasonCompleted = "Completed"
-	// ReasonCompletedWithWarning: there is a backup, and the message says what deserves a look. (Complete, Progressing)
+	// ReasonCompletedWithWarning: there is a backup, and the message has a warning. (Complete, Progressing)
 	ReasonCompletedWithWarning = "CompletedWithWarning"
-	// ReasonFailed: there is no backup; the message says why. (Failed, Progressing)
+	// ReasonFailed: there is no backup; the message explains why. (Failed, Progressing)
 	ReasonFailed = "Failed"
 	// ReasonQuiesceSucceeded: the file systems were frozen. (Quiesced)
 	ReasonQuiesceSucceeded = "QuiesceSucceeded"
@@ -48,12 +48,12 @@ const (
 	ReasonSourceLost = "SourceLost"
 	// ReasonSourceUnhealthy: the VM lost track of the backup. (Failed, Progressing)
 	ReasonSourceUnhealthy = "SourceUnhealthy"
-	// ReasonDeletedDuringInit: the backup was deleted before it began. (Failed, Progressing)
+	// ReasonDeletedDuringInit: the backup was deleted before it started. (Failed, Progressing)
 	ReasonDeletedDuringInit = "DeletedDuringInit"
 )
 
 // QuiesceStatus is whether the guest's file systems were frozen for a backup, as the VMI's
-// status.changedBlockTracking.backupStatus tells it.
+// status.changedBlockTracking.backupStatus reports it.
 type QuiesceStatus string
 
 // Values of QuiesceStatus.
@@ -62,6 +62,6 @@ const (
 	QuiesceSucceeded QuiesceStatus = "Succeeded"
 	// QuiesceFailed: they could not be.
 	QuiesceFailed QuiesceStatus = "Failed"
-	// QuiesceSkipped: nobody tried.
+	// QuiesceSkipped: they were not to be frozen.
 	QuiesceSkipped QuiesceStatus = "Skipped"
 )

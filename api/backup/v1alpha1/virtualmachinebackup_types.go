@@ -22,7 +22,7 @@ type VirtualMachineBackup struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec is what to back up, where to and how. Set by the user; it cannot be changed.
 	Spec VirtualMachineBackupSpec `json:"spec"`
-	// status is how far it is. Set by virt-controller.
+	// status is its state. Set by virt-controller.
 	// +optional
 	Status *VirtualMachineBackupStatus `json:"status,omitempty"`
 }
@@ -55,8 +55,8 @@ type VirtualMachineBackupSpec struct {
 	// is pulled. Required.
 	// +optional
 	PvcName *string `json:"pvcName,omitempty"`
-	// skipQuiesce leaves the guest's file systems as they are instead of freezing them for the moment that the backup
-	// begins. Default: false.
+	// skipQuiesce leaves the guest's file systems as they are instead of freezing them when the backup
+	// starts. Default: false.
 	// +optional
 	SkipQuiesce bool `json:"skipQuiesce,omitempty"`
 	// forceFullBackup copies all of the data although there is a checkpoint. Default: false.
@@ -70,7 +70,7 @@ type VirtualMachineBackupSpec struct {
 	TTLDuration *metav1.Duration `json:"ttlDuration,omitempty"`
 }
 
-// BackupMode is how a backup leaves the VM.
+// BackupMode is how a backup is transferred.
 type BackupMode string
 
 // Values of BackupMode.
@@ -81,7 +81,7 @@ const (
 	PullMode BackupMode = "Pull"
 )
 
-// VirtualMachineBackupStatus is how far a backup is.
+// VirtualMachineBackupStatus is the state of a backup.
 type VirtualMachineBackupStatus struct {
 	// type is Full if the backup has all of the data, and Incremental if it has what changed since the last one.
 	// +optional
@@ -91,7 +91,7 @@ type VirtualMachineBackupStatus struct {
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// checkpointName is the checkpoint from which the next backup can begin.
+	// checkpointName is the checkpoint from which the next backup can start.
 	// +optional
 	CheckpointName *string `json:"checkpointName,omitempty"`
 	// endpointCert is the certificate by which the server of a download is checked, as PEM.
@@ -102,7 +102,7 @@ type VirtualMachineBackupStatus struct {
 	// +listType=atomic
 	IncludedVolumes []BackupVolumeInfo `json:"includedVolumes,omitempty"`
 	// exportUID is the UID of the VirtualMachineExport through which the backup is pulled. With another one the download
-	// begins anew.
+	// starts again.
 	// +optional
 	ExportUID *types.UID `json:"exportUID,omitempty"`
 }

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// VirtualMachineBackupTracker remembers, for one VM and one backup tool, the checkpoint from which the next backup begins.
+// VirtualMachineBackupTracker remembers, for one VM and one backup tool, the checkpoint from which the next backup starts.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=virtualmachinebackuptrackers,singular=virtualmachinebackuptracker,scope=Namespaced,shortName=vmbackuptracker;vmbackuptrackers,categories=all
@@ -44,13 +44,13 @@ type VirtualMachineBackupTrackerSpec struct {
 	Source corev1.TypedLocalObjectReference `json:"source"`
 }
 
-// VirtualMachineBackupTrackerStatus is the checkpoint from which the next backup begins.
+// VirtualMachineBackupTrackerStatus is the checkpoint from which the next backup starts.
 type VirtualMachineBackupTrackerStatus struct {
 	// latestCheckpoint is that of the last backup. Set by virt-controller. Without it the next backup is a full one.
 	// +optional
 	LatestCheckpoint *BackupCheckpoint `json:"latestCheckpoint,omitempty"`
-	// checkpointRedefinitionRequired is true while a guest that was started anew does not know the checkpoint. Set by
-	// virt-handler; virt-controller takes it away once the guest knows it, or once the checkpoint is found to be lost.
+	// checkpointRedefinitionRequired is true while a guest that was restarted does not know the checkpoint. Set by
+	// virt-handler; virt-controller removes it once the guest knows the checkpoint, or if the checkpoint is lost.
 	// +optional
 	CheckpointRedefinitionRequired *bool `json:"checkpointRedefinitionRequired,omitempty"`
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // DataVolumeSpec is the specification of a DataVolume of the Containerized Data Importer (cdi.kubevirt.io/v1beta1): a
-// PersistentVolumeClaim and what to fill it with. That project's own webhook judges it when the DataVolume is created;
-// here it is only given a shape.
+// PersistentVolumeClaim and what to fill it with. That project's own webhook validates it when the DataVolume is created;
+// here only its structure is defined.
 type DataVolumeSpec struct {
 	// source is where the data comes from; exactly one of its members is set. Either source or sourceRef. Set by the
 	// user.
@@ -21,19 +21,19 @@ type DataVolumeSpec struct {
 	SourceRef *DataVolumeSourceRef `json:"sourceRef,omitempty"`
 	// pvc is the claim, taken as it is. Either pvc or storage. Set by the user.
 	PVC *corev1.PersistentVolumeClaimSpec `json:"pvc,omitempty"`
-	// storage is the claim, with what is left out chosen by the importer from its profile of the storage class. Either
+	// storage is the claim, with missing fields chosen by the importer from its profile of the storage class. Either
 	// pvc or storage. Set by the user.
 	Storage *StorageSpec `json:"storage,omitempty"`
 	// priorityClassName is the priority class of the Pods that fill the claim. Default: the cluster's. Set by the user.
 	PriorityClassName string `json:"priorityClassName,omitempty"`
-	// contentType is what the source holds: kubevirt is a disk image (the default), archive a tar archive of files. Set by
+	// contentType is the content of the source: kubevirt is a disk image (the default), archive a tar archive of files. Set by
 	// the user.
 	// +kubebuilder:validation:Enum="kubevirt";"archive"
 	ContentType DataVolumeContentType `json:"contentType,omitempty"`
 	// checkpoints are the snapshots of a disk that are copied one after the other while its VM still runs elsewhere. Set
 	// by the user.
 	Checkpoints []DataVolumeCheckpoint `json:"checkpoints,omitempty"`
-	// finalCheckpoint says that no checkpoint follows the present one. Default: false. Set by the user.
+	// finalCheckpoint is true if no checkpoint follows the present one. Default: false. Set by the user.
 	FinalCheckpoint bool `json:"finalCheckpoint,omitempty"`
 	// preallocation takes all of the space at once. Default: the importer's configuration. Set by the user.
 	Preallocation *bool `json:"preallocation,omitempty"`
@@ -48,7 +48,7 @@ type StorageSpec struct {
 	// selector picks among existing volumes by label. Set by the user.
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
-	// resources says how large the volume is, in requests.storage. Set by the user.
+	// resources defines how large the volume is, in requests.storage. Set by the user.
 	// +optional
 	Resources corev1.VolumeResourceRequirements `json:"resources,omitempty"`
 	// volumeName binds the claim to one volume. Set by the user.
@@ -76,7 +76,7 @@ type DataVolumeCheckpoint struct {
 	Current string `json:"current"`
 }
 
-// DataVolumeContentType is what the source of a DataVolume holds.
+// DataVolumeContentType is the content of the source of a DataVolume .
 type DataVolumeContentType string
 
 // Values of DataVolumeContentType.
@@ -205,7 +205,7 @@ type DataVolumeSourceHTTP struct {
 	// extraHeaders are header lines that are sent with each request.
 	// +optional
 	ExtraHeaders []string `json:"extraHeaders,omitempty"`
-	// secretExtraHeaders name Secrets that each hold one more header line.
+	// secretExtraHeaders name Secrets with one more header line each.
 	// +optional
 	SecretExtraHeaders []string `json:"secretExtraHeaders,omitempty"`
 }

@@ -22,7 +22,7 @@ type VirtualMachineClone struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec is what to clone, and how. Set by the user, and not changed afterwards.
 	Spec v1beta1.VirtualMachineCloneSpec `json:"spec"`
-	// status is how far it is. Set by virt-controller.
+	// status is its state. Set by virt-controller.
 	Status v1beta1.VirtualMachineCloneStatus `json:"status,omitempty"`
 }
 

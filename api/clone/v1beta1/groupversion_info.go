@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1beta1 holds the clone.kubevirt.io/v1beta1 API: a VirtualMachineClone makes a new VM of one that there is. It
+// Package v1beta1 contains the clone.kubevirt.io/v1beta1 API: a VirtualMachineClone makes a new VM of an existing one. It
 // is the stored version.
 // +kubebuilder:object:generate=true
 // +groupName=clone.kubevirt.io

@@ -24,7 +24,7 @@ type VirtualMachineClone struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec is what to clone, and how. Set by the user, and not changed afterwards.
 	Spec VirtualMachineCloneSpec `json:"spec"`
-	// status is how far it is. Set by virt-controller.
+	// status is its state. Set by virt-controller.
 	Status VirtualMachineCloneStatus `json:"status,omitempty"`
 }
 
@@ -41,12 +41,12 @@ type VirtualMachineCloneSpec struct {
 	// source is what to clone, in the same namespace: a VirtualMachine (apiGroup kubevirt.io) or a VirtualMachineSnapshot
 	// (apiGroup snapshot.kubevirt.io). Required.
 	Source *corev1.TypedLocalObjectReference `json:"source"`
-	// target is the new VM: apiGroup kubevirt.io, kind VirtualMachine, and its name. Default: a VM whose name is made up
-	// and told in status.targetName.
+	// target is the new VM: apiGroup kubevirt.io, kind VirtualMachine, and its name. Default: a VM with a
+	// generated name, which is in status.targetName.
 	// +optional
 	Target *corev1.TypedLocalObjectReference `json:"target,omitempty"`
 	// annotationFilters choose which annotations of the source the target gets. A filter is a key, or the beginning of keys
-	// followed by *. After a ! it takes keys out, whatever the other filters say: "*" and "!some/key*" are all but those.
+	// followed by *. After a ! it excludes keys, whatever the other filters are: "*" and "!some/key*" are all but those.
 	// Default: all.
 	// +optional
 	// +listType=atomic
@@ -62,7 +62,7 @@ type VirtualMachineCloneSpec struct {
 	// is not named gets one at start.
 	// +optional
 	NewMacAddresses map[string]string `json:"newMacAddresses,omitempty"`
-	// newSMBiosSerial is the serial number that the target's firmware tells. Default: one that is made up.
+	// newSMBiosSerial is the serial number that the target's firmware reports. Default: a generated one.
 	// +optional
 	NewSMBiosSerial *string `json:"newSMBiosSerial,omitempty"`
 	// patches are JSON patches (RFC 6902), one operation each, that are applied to the target before it is made, such as
@@ -70,7 +70,7 @@ type VirtualMachineCloneSpec struct {
 	// +optional
 	// +listType=atomic
 	Patches []string `json:"patches,omitempty"`
-	// volumeNamePolicy says what the target's claims are called: RandomizeNames (the default) makes names up,
+	// volumeNamePolicy defines what the target's claims are called: RandomizeNames (the default) generates names,
 	// PrefixTargetName puts the target's name before the volume's.
 	// +optional
 	// +kubebuilder:validation:Enum=RandomizeNames;PrefixTargetName
@@ -91,12 +91,12 @@ type VirtualMachineCloneTemplateFilters struct {
 	LabelFilters []string `json:"labelFilters,omitempty"`
 }
 
-// VolumeNamePolicy says what the claims of a clone's target are called.
+// VolumeNamePolicy defines what the claims of a clone's target are called.
 type VolumeNamePolicy string
 
 // Values of VolumeNamePolicy.
 const (
-	// VolumeNamePolicyRandomizeNames makes names up.
+	// VolumeNamePolicyRandomizeNames generates names.
 	VolumeNamePolicyRandomizeNames VolumeNamePolicy = "RandomizeNames"
 	// VolumeNamePolicyPrefixTargetName calls a claim <target>-<volume>.
 	VolumeNamePolicyPrefixTargetName VolumeNamePolicy = "PrefixTargetName"
@@ -111,9 +111,9 @@ func (p VolumeNamePolicy) ToVolumeRestorePolicy() snapshotv1beta1.VolumeRestoreP
 	return snapshotv1beta1.VolumeRestorePolicyRandomizeNames
 }
 
-// VirtualMachineCloneStatus is how far a clone is.
+// VirtualMachineCloneStatus is the state of a clone.
 type VirtualMachineCloneStatus struct {
-	// creationTime is when the clone was done.
+	// creationTime is when the clone was completed.
 	// +optional
 	// +nullable
 	CreationTime *metav1.Time `json:"creationTime,omitempty"`
@@ -138,16 +138,16 @@ type VirtualMachineCloneStatus struct {
 	TargetName *string `json:"targetName,omitempty"`
 }
 
-// VirtualMachineClonePhase is how far a clone is.
+// VirtualMachineClonePhase is the state of a clone.
 type VirtualMachineClonePhase string
 
 // Values of VirtualMachineClonePhase.
 const (
-	// PhaseUnset: nobody has looked at it, or its source is not there yet.
+	// PhaseUnset: it has not been processed, or its source does not exist yet.
 	PhaseUnset VirtualMachineClonePhase = ""
 	// SnapshotInProgress: a snapshot of the source is being taken.
 	SnapshotInProgress VirtualMachineClonePhase = "SnapshotInProgress"
-	// CreatingTargetVM: the restore is done, and the target is being made.
+	// CreatingTargetVM: the restore is complete, and the target is being created.
 	CreatingTargetVM VirtualMachineClonePhase = "CreatingTargetVM"
 	// RestoreInProgress: the snapshot is being restored to the target.
 	RestoreInProgress VirtualMachineClonePhase = "RestoreInProgress"
@@ -155,11 +155,11 @@ const (
 	Succeeded VirtualMachineClonePhase = "Succeeded"
 	// Failed: there will be no target. Final.
 	Failed VirtualMachineClonePhase = "Failed"
-	// Unknown: its state cannot be told.
+	// Unknown: its state cannot be determined.
 	Unknown VirtualMachineClonePhase = "Unknown"
 )
 
-// ConditionType is what a condition of a clone is about.
+// ConditionType is a type of condition of a clone.
 type ConditionType string
 
 // Values of ConditionType.
@@ -172,11 +172,11 @@ const (
 
 // Condition is one aspect of the state of a clone.
 type Condition struct {
-	// type is what the condition is about: Ready or Progressing.
+	// type is the condition's type: Ready or Progressing.
 	Type ConditionType `json:"type"`
 	// status is True, False or Unknown.
 	Status corev1.ConditionStatus `json:"status"`
-	// lastProbeTime is when somebody last looked. It is not kept up to date.
+	// lastProbeTime is not kept up to date.
 	// +optional
 	// +nullable
 	LastProbeTime metav1.Time `json:"lastProbeTime,omitempty"`
@@ -184,10 +184,10 @@ type Condition struct {
 	// +optional
 	// +nullable
 	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
-	// reason says why status is what it is, for programs.
+	// reason is the reason in one word, for programs.
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// message says why status is what it is and what can be done about it, for people.
+	// message is the explanation and the remedy, for people.
 	// +optional
 	Message string `json:"message,omitempty"`
 }

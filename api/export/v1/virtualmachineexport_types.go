@@ -13,7 +13,7 @@ import (
 // App is the value of the label app on what belongs to an export.
 const App = "virt-exporter"
 
-// DefaultDurationTTL is how long an export lives if it does not say.
+// DefaultDurationTTL is the lifetime of an export by default.
 const DefaultDurationTTL = 2 * time.Hour
 
 // VirtualMachineExport serves volumes for download, each under an address that a token opens, until its time is over.
@@ -48,8 +48,8 @@ type VirtualMachineExportSpec struct {
 	// kubevirt.io), a VirtualMachineSnapshot (apiGroup snapshot.kubevirt.io) or a VirtualMachineBackup (apiGroup
 	// backup.kubevirt.io). Required.
 	Source corev1.TypedLocalObjectReference `json:"source"`
-	// tokenSecretRef names the Secret whose key token has the token that opens the export. Default: one that is made, and
-	// told in status.tokenSecretRef.
+	// tokenSecretRef names the Secret whose key token has the token that opens the export. Default: a generated one, whose
+	// name is in status.tokenSecretRef.
 	// +optional
 	TokenSecretRef *string `json:"tokenSecretRef,omitempty"`
 	// ttlDuration is how long the export lives from its creation, such as 30m. It is then deleted. Default: 2h.
@@ -82,7 +82,7 @@ type VirtualMachineExportStatus struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
-// VirtualMachineExportPhase is how far an export is.
+// VirtualMachineExportPhase is the state of an export.
 type VirtualMachineExportPhase string
 
 // Values of VirtualMachineExportPhase.
@@ -97,7 +97,7 @@ const (
 	Skipped VirtualMachineExportPhase = "Skipped"
 )
 
-// ConditionType is what a condition of an export is about.
+// ConditionType is a type of condition of an export.
 type ConditionType string
 
 // Values of ConditionType.
@@ -114,11 +114,11 @@ const (
 
 // Condition is one aspect of the state of an export.
 type Condition struct {
-	// type is what the condition is about: Ready, PVCReady, VolumesCreated or OCIReady.
+	// type is the condition's type: Ready, PVCReady, VolumesCreated or OCIReady.
 	Type ConditionType `json:"type"`
 	// status is True, False or Unknown.
 	Status corev1.ConditionStatus `json:"status"`
-	// lastProbeTime is when somebody last looked. It is not kept up to date.
+	// lastProbeTime is not kept up to date.
 	// +optional
 	// +nullable
 	LastProbeTime metav1.Time `json:"lastProbeTime,omitempty"`
@@ -126,10 +126,10 @@ type Condition struct {
 	// +optional
 	// +nullable
 	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
-	// reason says why status is what it is, for programs.
+	// reason is the reason in one word, for programs.
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// message says why status is what it is and what can be done about it, for people.
+	// message is the explanation and the remedy, for people.
 	// +optional
 	Message string `json:"message,omitempty"`
 }

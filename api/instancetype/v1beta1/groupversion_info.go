@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1beta1 holds the instancetype.kubevirt.io/v1beta1 API: instance types, which give a VM its size, and
+// Package v1beta1 contains the instancetype.kubevirt.io/v1beta1 API: instance types, which give a VM its size, and
 // preferences, which fill in what a VM leaves open, each for a namespace or for the cluster. Its parts are those of a
 // VMI, from api/v1.
 // +kubebuilder:object:generate=true

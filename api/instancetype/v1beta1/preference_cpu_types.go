@@ -9,11 +9,11 @@ import (
 
 // CPUPreferences is how the CPUs of an instance type are shown to the guest.
 type CPUPreferences struct {
-	// preferredCPUTopology says what a CPU of the instance type becomes: sockets (the default), cores, threads, spread
+	// preferredCPUTopology defines what a CPU of the instance type becomes: sockets (the default), cores, threads, spread
 	// over more than one of these, or any, which is sockets with an instance type and the VM's own layout without one.
 	// +optional
 	PreferredCPUTopology *PreferredCPUTopology `json:"preferredCPUTopology,omitempty"`
-	// spreadOptions says over what CPUs are spread, and in what ratio, if preferredCPUTopology is spread.
+	// spreadOptions defines over what CPUs are spread, and in what ratio, if preferredCPUTopology is spread.
 	// +optional
 	SpreadOptions *SpreadOptions `json:"spreadOptions,omitempty"`
 	// preferredCPUFeatures are CPU features to add to those that the VM names.
@@ -21,7 +21,7 @@ type CPUPreferences struct {
 	PreferredCPUFeatures []v1.CPUFeature `json:"preferredCPUFeatures,omitempty"`
 }
 
-// PreferredCPUTopology says what a CPU of the instance type becomes in the guest.
+// PreferredCPUTopology defines what a CPU of the instance type becomes in the guest.
 type PreferredCPUTopology string
 
 // Values of PreferredCPUTopology.
@@ -32,7 +32,7 @@ const (
 	Cores PreferredCPUTopology = "cores"
 	// Threads makes each CPU a thread of one core.
 	Threads PreferredCPUTopology = "threads"
-	// Spread divides the CPUs as SpreadOptions says.
+	// Spread divides the CPUs by SpreadOptions.
 	Spread PreferredCPUTopology = "spread"
 	// Any leaves the layout to the VM; with an instance type it is Sockets.
 	Any PreferredCPUTopology = "any"
@@ -49,9 +49,9 @@ const (
 	DeprecatedPreferAny PreferredCPUTopology = "preferAny"
 )
 
-// SpreadOptions says how CPUs are spread.
+// SpreadOptions defines how CPUs are spread.
 type SpreadOptions struct {
-	// across says over what: SocketsCores (the default), SocketsCoresThreads or CoresThreads.
+	// across is over what CPUs are spread: SocketsCores (the default), SocketsCoresThreads or CoresThreads.
 	// +optional
 	Across *SpreadAcross `json:"across,omitempty"`
 	// ratio is the number of cores of a socket for SocketsCores and SocketsCoresThreads, and the number of threads of a
@@ -60,7 +60,7 @@ type SpreadOptions struct {
 	Ratio *uint32 `json:"ratio,omitempty"`
 }
 
-// SpreadAcross says over what CPUs are spread.
+// SpreadAcross is over what CPUs are spread.
 type SpreadAcross string
 
 // Values of SpreadAcross.

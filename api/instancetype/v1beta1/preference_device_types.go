@@ -7,26 +7,26 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// DevicePreferences fills in what a VM leaves open about its devices. Unless a comment says otherwise, a preference
-// applies to each device of its sort that does not say itself.
+// DevicePreferences fills in values for devices that a VM does not set. Unless a comment says otherwise, a preference
+// applies to each device of its kind without a setting of its own.
 type DevicePreferences struct {
-	// preferredAutoattachGraphicsDevice says whether a VM that does not say gets a graphics device.
+	// preferredAutoattachGraphicsDevice defines whether a VM without a setting of its own gets a graphics device.
 	// +optional
 	PreferredAutoattachGraphicsDevice *bool `json:"preferredAutoattachGraphicsDevice,omitempty"`
-	// preferredAutoattachMemBalloon says whether a VM that does not say gets a memory balloon.
+	// preferredAutoattachMemBalloon defines whether a VM without a setting of its own gets a memory balloon.
 	// +optional
 	PreferredAutoattachMemBalloon *bool `json:"preferredAutoattachMemBalloon,omitempty"`
-	// preferredAutoattachPodInterface says whether a VM that does not say, and that has no interfaces, gets one on the
-	// Pod's network.
+	// preferredAutoattachPodInterface defines whether a VM without a setting of its own and without interfaces gets one on
+	// the Pod's network.
 	// +optional
 	PreferredAutoattachPodInterface *bool `json:"preferredAutoattachPodInterface,omitempty"`
-	// preferredAutoattachSerialConsole says whether a VM that does not say gets a serial console.
+	// preferredAutoattachSerialConsole defines whether a VM without a setting of its own gets a serial console.
 	// +optional
 	PreferredAutoattachSerialConsole *bool `json:"preferredAutoattachSerialConsole,omitempty"`
-	// preferredAutoattachInputDevice says whether a VM that does not say, and that has no inputs, gets a tablet.
+	// preferredAutoattachInputDevice defines whether a VM without a setting of its own and without inputs gets a tablet.
 	// +optional
 	PreferredAutoattachInputDevice *bool `json:"preferredAutoattachInputDevice,omitempty"`
-	// preferredDisableHotplug says whether disks can be added to the running guest of a VM that does not say.
+	// preferredDisableHotplug defines whether disks can be added to the running guest of a VM without a setting of its own.
 	// +optional
 	PreferredDisableHotplug *bool `json:"preferredDisableHotplug,omitempty"`
 	// preferredVirtualGPUOptions are the options of GPUs that have none.
@@ -35,8 +35,8 @@ type DevicePreferences struct {
 	// preferredSoundModel is the model of a sound device: ich9 or ac97.
 	// +optional
 	PreferredSoundModel string `json:"preferredSoundModel,omitempty"`
-	// preferredUseVirtioTransitional says whether virtio devices of a VM that does not say also speak the protocol
-	// from before virtio 1.0, for old guests.
+	// preferredUseVirtioTransitional defines whether virtio devices of a VM without a setting of its own also support the
+	// protocol before virtio 1.0, for old guests.
 	// +optional
 	PreferredUseVirtioTransitional *bool `json:"preferredUseVirtioTransitional,omitempty"`
 	// preferredInputBus is the bus of inputs: usb or virtio.
@@ -72,11 +72,11 @@ type DevicePreferences struct {
 	// preferredRng gives a VM without one a random number generator.
 	// +optional
 	PreferredRng *v1.Rng `json:"preferredRng,omitempty"`
-	// preferredBlockMultiQueue says whether virtio disks of a VM that does not say have one queue for each CPU.
+	// preferredBlockMultiQueue defines whether virtio disks of a VM without a setting of its own have one queue for each CPU.
 	// +optional
 	PreferredBlockMultiQueue *bool `json:"preferredBlockMultiQueue,omitempty"`
-	// preferredNetworkInterfaceMultiQueue says whether virtio network interfaces of a VM that does not say have one queue
-	// for each CPU.
+	// preferredNetworkInterfaceMultiQueue defines whether virtio network interfaces of a VM without a setting of its own have
+	// one queue for each CPU.
 	// +optional
 	PreferredNetworkInterfaceMultiQueue *bool `json:"preferredNetworkInterfaceMultiQueue,omitempty"`
 	// preferredTPM gives a VM without one this TPM.

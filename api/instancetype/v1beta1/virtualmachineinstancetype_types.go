@@ -51,7 +51,7 @@ type VirtualMachineClusterInstancetypeList struct {
 // VirtualMachineInstancetypeSpec is a size: CPU and memory always, the rest as far as it is set. A VM that refers to the
 // instance type must leave all of it to the instance type.
 type VirtualMachineInstancetypeSpec struct {
-	// nodeSelector holds labels that a node must have to run the VM. Default: none. A VM that has a nodeSelector of its
+	// nodeSelector contains labels that a node must have to run the VM. Default: none. A VM that has a nodeSelector of its
 	// own conflicts with it.
 	// +optional
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
@@ -71,7 +71,7 @@ type VirtualMachineInstancetypeSpec struct {
 	// +optional
 	// +listType=atomic
 	HostDevices []v1.HostDevice `json:"hostDevices,omitempty"`
-	// ioThreadsPolicy says which threads do the work of the disks: shared, auto or supplementalPool. Default: QEMU's
+	// ioThreadsPolicy defines which threads do the work of the disks: shared, auto or supplementalPool. Default: QEMU's
 	// main thread does it.
 	// +optional
 	IOThreadsPolicy *v1.IOThreadsPolicy `json:"ioThreadsPolicy,omitempty"`

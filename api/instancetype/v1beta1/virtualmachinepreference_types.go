@@ -54,10 +54,10 @@ type VirtualMachinePreferenceSpec struct {
 	// clock fills in the VM's domain.clock if the VM sets none.
 	// +optional
 	Clock *ClockPreferences `json:"clock,omitempty"`
-	// cpu says how the CPUs of the instance type are arranged, and fills in CPU features.
+	// cpu defines how the CPUs of the instance type are arranged, and fills in CPU features.
 	// +optional
 	CPU *CPUPreferences `json:"cpu,omitempty"`
-	// devices fills in the VM's domain.devices, each device where it says nothing itself.
+	// devices fills in the VM's domain.devices, where the VM has no value of its own.
 	// +optional
 	Devices *DevicePreferences `json:"devices,omitempty"`
 	// features fills in the VM's domain.features, each feature that the VM does not set.
@@ -92,7 +92,7 @@ type VirtualMachinePreferenceSpec struct {
 	// preferredArchitecture is the architecture of a VM that names none, such as amd64 or arm64.
 	// +optional
 	PreferredArchitecture *string `json:"preferredArchitecture,omitempty"`
-	// preferredLaunchSecurity runs the guest as a confidential one if the VM does not say.
+	// preferredLaunchSecurity runs the guest as a confidential one unless the VM defines it.
 	// +optional
 	PreferredLaunchSecurity *v1.LaunchSecurity `json:"preferredLaunchSecurity,omitempty"`
 }

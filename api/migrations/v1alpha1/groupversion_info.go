@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1alpha1 holds the migrations.kubevirt.io/v1alpha1 API: a MigrationPolicy changes how the VMs that it selects
+// Package v1alpha1 contains the migrations.kubevirt.io/v1alpha1 API: a MigrationPolicy changes how the VMs that it selects
 // migrate.
 // +kubebuilder:object:generate=true
 // +groupName=migrations.kubevirt.io

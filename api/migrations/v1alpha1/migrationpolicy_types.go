@@ -19,8 +19,8 @@ import (
 type MigrationPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is which VMs migrate how. What is not set is as configuration.migrations of the KubeVirt object says. Set by the
-	// administrator.
+	// spec selects VMs and defines how they migrate. Fields that are not set are taken from configuration.migrations of the
+	// KubeVirt object. Set by the administrator.
 	Spec MigrationPolicySpec `json:"spec"`
 	// status is empty.
 	// +nullable
@@ -35,7 +35,7 @@ type MigrationPolicyList struct {
 	Items           []MigrationPolicy `json:"items"`
 }
 
-// MigrationPolicySpec is which VMs migrate how. A migration takes the policy over when it begins.
+// MigrationPolicySpec selects VMs and defines how they migrate. A migration adopts the policy when it starts.
 type MigrationPolicySpec struct {
 	// selectors choose the VMs. Required. Without any label they choose all.
 	Selectors *Selectors `json:"selectors"`
@@ -52,7 +52,7 @@ type MigrationPolicySpec struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 0",message="must not be negative"
 	CompletionTimeoutPerGiB *int64 `json:"completionTimeoutPerGiB,omitempty"`
-	// maxDowntimeMs is the time, in milliseconds, that the guest may stand still when it changes nodes, from 1 to 2000000.
+	// maxDowntimeMs is the time, in milliseconds, that the guest may be paused when it changes nodes, from 1 to 2000000.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2000000
@@ -65,22 +65,22 @@ type MigrationPolicySpec struct {
 	// set. Default: as allowPostCopy.
 	// +optional
 	AllowWorkloadDisruption *bool `json:"allowWorkloadDisruption,omitempty"`
-	// experimental holds options that may change or go without notice.
+	// experimental contains options that may change or go without notice.
 	// +optional
 	ExperimentalMigrationOptions *v1.ExperimentalMigrationOptions `json:"experimental,omitempty"`
 }
 
 // Selectors choose VMs. If both are set, both must match.
 type Selectors struct {
-	// namespaceSelector holds labels that the VM's namespace must have.
+	// namespaceSelector contains labels that the VM's namespace must have.
 	// +optional
 	NamespaceSelector LabelSelector `json:"namespaceSelector,omitempty"`
-	// virtualMachineInstanceSelector holds labels that the VM's instance must have.
+	// virtualMachineInstanceSelector contains labels that the VM's instance must have.
 	// +optional
 	VirtualMachineInstanceSelector LabelSelector `json:"virtualMachineInstanceSelector,omitempty"`
 }
 
-// LabelSelector holds labels, all of which an object must have with these values. An expression, as in other
+// LabelSelector contains labels, all of which an object must have with these values. An expression, as in other
 // selectors of Kubernetes, is not possible.
 type LabelSelector map[string]string
 

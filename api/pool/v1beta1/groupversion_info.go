@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1beta1 holds the pool.kubevirt.io/v1beta1 API: a VirtualMachinePool keeps a number of like VMs. It is the
+// Package v1beta1 contains the pool.kubevirt.io/v1beta1 API: a VirtualMachinePool keeps a number of equal VMs. It is the
 // stored version.
 // +kubebuilder:object:generate=true
 // +groupName=pool.kubevirt.io

@@ -8,11 +8,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// VirtualMachinePoolScaleInStrategy says which VMs are deleted when there are too many. One member is set.
+// VirtualMachinePoolScaleInStrategy defines which VMs are deleted when there are too many. One member is set.
 type VirtualMachinePoolScaleInStrategy struct {
 	// unmanaged deletes none: the user does.
 	Unmanaged *VirtualMachinePoolUnmanagedStrategy `json:"unmanaged,omitempty"`
-	// opportunistic waits until somebody else deletes the surplus, and does not replace it.
+	// opportunistic waits until another client deletes the surplus, and does not replace it.
 	// +optional
 	Opportunistic *VirtualMachinePoolOpportunisticScaleInStrategy `json:"opportunistic,omitempty"`
 	// proactive deletes the surplus, running or not. The default.
@@ -22,8 +22,8 @@ type VirtualMachinePoolScaleInStrategy struct {
 
 // VirtualMachinePoolOpportunisticScaleInStrategy are options of opportunistic.
 type VirtualMachinePoolOpportunisticScaleInStrategy struct {
-	// statePreservation says what is left of a deleted VM: nothing with Disabled (the default), its claims with Offline, its
-	// claims and its memory with Online. A VM that is made later takes it over.
+	// statePreservation defines what is left of a deleted VM: nothing with Disabled (the default), its claims with Offline, its
+	// claims and its memory with Online. A VM that is created later reuses it.
 	// +optional
 	// +kubebuilder:validation:Enum=Disabled;Offline;Online
 	StatePreservation *StatePreservation `json:"statePreservation,omitempty"`
@@ -31,17 +31,17 @@ type VirtualMachinePoolOpportunisticScaleInStrategy struct {
 
 // VirtualMachinePoolProactiveScaleInStrategy are options of proactive.
 type VirtualMachinePoolProactiveScaleInStrategy struct {
-	// selectionPolicy says which VMs are deleted first. Default: any.
+	// selectionPolicy defines which VMs are deleted first. Default: any.
 	// +optional
 	SelectionPolicy *VirtualMachinePoolSelectionPolicy `json:"selectionPolicy,omitempty"`
-	// statePreservation says what is left of a deleted VM: nothing with Disabled (the default), its claims with Offline, its
-	// claims and its memory with Online. A VM that is made later takes it over.
+	// statePreservation defines what is left of a deleted VM: nothing with Disabled (the default), its claims with Offline, its
+	// claims and its memory with Online. A VM that is created later reuses it.
 	// +optional
 	// +kubebuilder:validation:Enum=Disabled;Offline;Online
 	StatePreservation *StatePreservation `json:"statePreservation,omitempty"`
 }
 
-// StatePreservation says what is left of a VM that a pool deletes.
+// StatePreservation defines what is left of a VM that a pool deletes.
 type StatePreservation string
 
 // Values of StatePreservation.
@@ -54,7 +54,7 @@ const (
 	StatePreservationOnline StatePreservation = "Online"
 )
 
-// VirtualMachinePoolSelectionPolicy says which VMs come first.
+// VirtualMachinePoolSelectionPolicy defines which VMs come first.
 type VirtualMachinePoolSelectionPolicy struct {
 	// sortPolicy is the order: AscendingOrder or DescendingOrder of the VMs' numbers, Newest or Oldest first, or Random
 	// (the default).
@@ -93,7 +93,7 @@ type VirtualMachinePoolSelectors struct {
 	NodeSelectorRequirementMatcher *[]corev1.NodeSelectorRequirement `json:"nodeSelectorRequirementMatcher,omitempty"`
 }
 
-// VirtualMachinePoolUpdateStrategy says how a changed template reaches VMs that there are. One member is set.
+// VirtualMachinePoolUpdateStrategy defines how a changed template reaches existing VMs. One member is set.
 type VirtualMachinePoolUpdateStrategy struct {
 	// unmanaged changes none: the user does.
 	// +optional
@@ -114,7 +114,7 @@ type VirtualMachineOpportunisticUpdateStrategy struct{}
 
 // VirtualMachinePoolProactiveUpdateStrategy are options of proactive.
 type VirtualMachinePoolProactiveUpdateStrategy struct {
-	// selectionPolicy says which VMs are updated first. Default: any.
+	// selectionPolicy defines which VMs are updated first. Default: any.
 	// +optional
 	SelectionPolicy *VirtualMachinePoolSelectionPolicy `json:"selectionPolicy,omitempty"`
 }

@@ -51,17 +51,17 @@ type VirtualMachinePoolSpec struct {
 	// paused stops the pool from making, deleting and updating VMs. Default: false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
-	// nameGeneration says which names in a VM get the VM's number appended.
+	// nameGeneration defines which names in a VM get the VM's number appended.
 	// +optional
 	NameGeneration *VirtualMachinePoolNameGeneration `json:"nameGeneration,omitempty"`
 	// maxUnavailable is how many VMs, as a number or as a part in percent, may be not ready at a time while the pool updates
 	// them. Default: 100%.
 	// +optional
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
-	// scaleInStrategy says which VMs are deleted when there are too many. Default: proactive, any of them.
+	// scaleInStrategy defines which VMs are deleted when there are too many. Default: proactive, any of them.
 	// +optional
 	ScaleInStrategy *VirtualMachinePoolScaleInStrategy `json:"scaleInStrategy,omitempty"`
-	// updateStrategy says how a changed template reaches VMs that there are. Default: proactive, by a restart.
+	// updateStrategy defines how a changed template reaches existing VMs. Default: proactive, by a restart.
 	// +optional
 	UpdateStrategy *VirtualMachinePoolUpdateStrategy `json:"updateStrategy,omitempty"`
 	// autohealing replaces VMs that fail to start. Default: they stay.
@@ -71,7 +71,7 @@ type VirtualMachinePoolSpec struct {
 
 // VirtualMachineTemplateSpec is the VM that a pool makes.
 type VirtualMachineTemplateSpec struct {
-	// metadata holds labels and annotations of the VM.
+	// metadata contains labels and annotations of the VM.
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +nullable
 	ObjectMeta metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -81,7 +81,7 @@ type VirtualMachineTemplateSpec struct {
 	Spec v1.VirtualMachineSpec `json:"spec,omitempty"`
 }
 
-// VirtualMachinePoolNameGeneration says which names in a VM get the VM's number appended.
+// VirtualMachinePoolNameGeneration defines which names in a VM get the VM's number appended.
 type VirtualMachinePoolNameGeneration struct {
 	// appendIndexToConfigMapRefs does so with names of ConfigMaps. Default: false.
 	AppendIndexToConfigMapRefs *bool `json:"appendIndexToConfigMapRefs,omitempty"`
@@ -89,7 +89,7 @@ type VirtualMachinePoolNameGeneration struct {
 	AppendIndexToSecretRefs *bool `json:"appendIndexToSecretRefs,omitempty"`
 }
 
-// VirtualMachinePoolAutohealingStrategy says when a VM that fails to start is replaced. Both limits must be reached.
+// VirtualMachinePoolAutohealingStrategy defines when a VM that fails to start is replaced. Both limits must be reached.
 type VirtualMachinePoolAutohealingStrategy struct {
 	// startUpFailureThreshold is the number of failed starts in a row. Default: 3.
 	// +optional
@@ -113,7 +113,7 @@ type VirtualMachinePoolStatus struct {
 	LabelSelector string `json:"labelSelector,omitempty"`
 }
 
-// VirtualMachinePoolConditionType is what a condition of a pool is about.
+// VirtualMachinePoolConditionType is a type of condition of a pool.
 type VirtualMachinePoolConditionType string
 
 // Values of VirtualMachinePoolConditionType.
@@ -126,18 +126,18 @@ const (
 
 // VirtualMachinePoolCondition is one aspect of the state of a pool.
 type VirtualMachinePoolCondition struct {
-	// type is what the condition is about: ReplicaFailure or ReplicaPaused.
+	// type is the condition's type: ReplicaFailure or ReplicaPaused.
 	Type VirtualMachinePoolConditionType `json:"type"`
 	// status is True, False or Unknown.
 	Status corev1.ConditionStatus `json:"status"`
-	// lastProbeTime is when somebody last looked. It is not kept up to date.
+	// lastProbeTime is not kept up to date.
 	// +nullable
 	LastProbeTime metav1.Time `json:"lastProbeTime,omitempty"`
 	// lastTransitionTime is when status last changed.
 	// +nullable
 	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
-	// reason says why status is what it is, for programs.
+	// reason is the reason in one word, for programs.
 	Reason string `json:"reason,omitempty"`
-	// message says why status is what it is and what can be done about it, for people.
+	// message is the explanation and the remedy, for people.
 	Message string `json:"message,omitempty"`
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1alpha1 holds the snapshot.kubevirt.io/v1alpha1 API, which is served for older clients and not stored.
+// Package v1alpha1 contains the snapshot.kubevirt.io/v1alpha1 API, which is served for older clients and not stored.
 //
 // A CRD whose versions have no conversion between them keeps what the schema of the version in use knows and drops the
 // rest. So that a client of v1alpha1 can read and write an object without loss, the version has the fields of v1beta1,
 // as it has in KubeVirt's CRDs, and its kinds are made of the types of v1beta1. The kinds themselves are types of their
-// own: a scheme tells the versions apart by them.
+// own: a scheme distinguishes the versions by them.
 // +kubebuilder:object:generate=true
 // +groupName=snapshot.kubevirt.io
 package v1alpha1

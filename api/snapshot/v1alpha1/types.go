@@ -9,7 +9,7 @@ import (
 	"github.com/vireo-project/vireo/api/snapshot/v1beta1"
 )
 
-// VirtualMachineSnapshot asks for a snapshot of a VM and tells what became of it. What was kept is in a
+// VirtualMachineSnapshot requests a snapshot of a VM and reports its result. Its content is in a
 // VirtualMachineSnapshotContent.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -23,9 +23,9 @@ import (
 type VirtualMachineSnapshot struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is of what to take a snapshot, and how. Set by the user, and not changed afterwards.
+	// spec defines the source and the options. Set by the user, and not changed afterwards.
 	Spec v1beta1.VirtualMachineSnapshotSpec `json:"spec"`
-	// status is what became of it. Set by virt-controller.
+	// status is its result. Set by virt-controller.
 	// +optional
 	Status *v1beta1.VirtualMachineSnapshotStatus `json:"status,omitempty"`
 }
@@ -38,8 +38,8 @@ type VirtualMachineSnapshotList struct {
 	Items           []VirtualMachineSnapshot `json:"items"`
 }
 
-// VirtualMachineSnapshotContent is what a snapshot kept: the VM as it was, and the snapshots of its volumes. It is made
-// by virt-controller for a VirtualMachineSnapshot, or by a backup tool that brings a snapshot from elsewhere.
+// VirtualMachineSnapshotContent is the content of a snapshot: the VM as it was, and the snapshots of its volumes. It is created
+// by virt-controller for a VirtualMachineSnapshot, or by a backup tool that imports a snapshot.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=virtualmachinesnapshotcontents,singular=virtualmachinesnapshotcontent,scope=Namespaced,shortName=vmsnapshotcontent;vmsnapshotcontents,categories=all
@@ -49,7 +49,7 @@ type VirtualMachineSnapshotList struct {
 type VirtualMachineSnapshotContent struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is what was kept. Set by virt-controller.
+	// spec is what was stored. Set by virt-controller.
 	Spec v1beta1.VirtualMachineSnapshotContentSpec `json:"spec"`
 	// status is the state of the volumes' snapshots. Set by virt-controller.
 	// +optional
@@ -64,7 +64,7 @@ type VirtualMachineSnapshotContentList struct {
 	Items           []VirtualMachineSnapshotContent `json:"items"`
 }
 
-// VirtualMachineRestore brings a VM back to a snapshot, or makes a new VM from it.
+// VirtualMachineRestore restores a VM from a snapshot, or creates a new VM from it.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=virtualmachinerestores,singular=virtualmachinerestore,scope=Namespaced,shortName=vmrestore;vmrestores,categories=all
@@ -75,9 +75,9 @@ type VirtualMachineSnapshotContentList struct {
 type VirtualMachineRestore struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is what to restore, to what, and how. Set by the user, and not changed afterwards.
+	// spec defines the snapshot, the target and the options. Set by the user, and not changed afterwards.
 	Spec v1beta1.VirtualMachineRestoreSpec `json:"spec"`
-	// status is how far it is. Set by virt-controller.
+	// status is its state. Set by virt-controller.
 	// +optional
 	Status *v1beta1.VirtualMachineRestoreStatus `json:"status,omitempty"`
 }

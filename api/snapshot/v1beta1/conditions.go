@@ -8,14 +8,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ConditionType is what a condition of a snapshot or a restore is about.
+// ConditionType is a type of condition of a snapshot or a restore.
 type ConditionType string
 
 // Values of ConditionType.
 const (
-	// ConditionReady is True once a snapshot can be restored, and once a restore is done.
+	// ConditionReady is True once a snapshot can be restored, and once a restore is complete.
 	ConditionReady ConditionType = "Ready"
-	// ConditionProgressing is True while a snapshot is being taken, and while a restore goes on.
+	// ConditionProgressing is True while a snapshot is being taken, and while a restore is running.
 	ConditionProgressing ConditionType = "Progressing"
 	// ConditionFailure is True once a snapshot or a restore has failed for good.
 	ConditionFailure ConditionType = "Failure"
@@ -23,11 +23,11 @@ const (
 
 // Condition is one aspect of the state of a snapshot or a restore.
 type Condition struct {
-	// type is what the condition is about: Ready, Progressing or Failure.
+	// type is the condition's type: Ready, Progressing or Failure.
 	Type ConditionType `json:"type"`
 	// status is True, False or Unknown.
 	Status corev1.ConditionStatus `json:"status"`
-	// lastProbeTime is when somebody last looked. It is not kept up to date.
+	// lastProbeTime is not kept up to date.
 	// +optional
 	// +nullable
 	LastProbeTime metav1.Time `json:"lastProbeTime,omitempty"`
@@ -35,20 +35,20 @@ type Condition struct {
 	// +optional
 	// +nullable
 	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
-	// reason says why status is what it is, for programs.
+	// reason is the reason in one word, for programs.
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// message says why status is what it is and what can be done about it, for people.
+	// message is the explanation and the remedy, for people.
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
-// Error is the last thing that went wrong.
+// Error is the last error.
 type Error struct {
-	// time is when it went wrong.
+	// time is when it occurred.
 	// +optional
 	Time *metav1.Time `json:"time,omitempty"`
-	// message says what went wrong.
+	// message is the error's text.
 	// +optional
 	Message *string `json:"message,omitempty"`
 }

@@ -13,7 +13,7 @@ import (
 // DefaultGracePeriod is the time that a restore waits for its target to stop if the policy is WaitGracePeriod.
 const DefaultGracePeriod = 5 * time.Minute
 
-// VirtualMachineRestore brings a VM back to a snapshot, or makes a new VM from it.
+// VirtualMachineRestore restores a VM from a snapshot, or creates a new VM from it.
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
 // +kubebuilder:subresource:status
@@ -25,9 +25,9 @@ const DefaultGracePeriod = 5 * time.Minute
 type VirtualMachineRestore struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is what to restore, to what, and how. Set by the user, and not changed afterwards.
+	// spec defines the snapshot, the target and the options. Set by the user, and not changed afterwards.
 	Spec VirtualMachineRestoreSpec `json:"spec"`
-	// status is how far it is. Set by virt-controller.
+	// status is its state. Set by virt-controller.
 	// +optional
 	Status *VirtualMachineRestoreStatus `json:"status,omitempty"`
 }
@@ -40,24 +40,24 @@ type VirtualMachineRestoreList struct {
 	Items           []VirtualMachineRestore `json:"items"`
 }
 
-// VirtualMachineRestoreSpec is what to restore, to what, and how.
+// VirtualMachineRestoreSpec defines the snapshot, the target and the options.
 type VirtualMachineRestoreSpec struct {
 	// target is the VM to restore to: apiGroup kubevirt.io, kind VirtualMachine, and its name. It is the snapshot's VM, or
-	// one that does not exist and is made. Required.
+	// one that does not exist and is created. Required.
 	Target corev1.TypedLocalObjectReference `json:"target"`
 	// virtualMachineSnapshotName names the VirtualMachineSnapshot, in the same namespace. Required.
 	VirtualMachineSnapshotName string `json:"virtualMachineSnapshotName"`
-	// targetReadinessPolicy says what to do while the target runs: WaitGracePeriod (the default) gives the user 5 minutes
-	// to stop it, StopTarget stops it, FailImmediate fails, WaitEventually waits for ever.
+	// targetReadinessPolicy defines what to do while the target runs: WaitGracePeriod (the default) gives the user 5 minutes
+	// to stop it, StopTarget stops it, FailImmediate fails, WaitEventually waits forever.
 	// +optional
 	// +kubebuilder:default=WaitGracePeriod
 	// +kubebuilder:validation:Enum=StopTarget;WaitGracePeriod;FailImmediate;WaitEventually
 	TargetReadinessPolicy *TargetReadinessPolicy `json:"targetReadinessPolicy,omitempty"`
-	// volumeRestorePolicy says what the restored claims are called: RandomizeNames (the default) makes names up, InPlace
-	// replaces the claims that there are, PrefixTargetName puts the target's name before the volume's.
+	// volumeRestorePolicy defines what the restored claims are called: RandomizeNames (the default) generates names, InPlace
+	// replaces existing claims, PrefixTargetName puts the target's name before the volume's.
 	// +optional
 	VolumeRestorePolicy *VolumeRestorePolicy `json:"volumeRestorePolicy,omitempty"`
-	// volumeOwnershipPolicy says what owns the restored claims: Vm (the default), so that they go with the VM, or None.
+	// volumeOwnershipPolicy defines what owns the restored claims: Vm (the default), so that they go with the VM, or None.
 	// +optional
 	VolumeOwnershipPolicy *VolumeOwnershipPolicy `json:"volumeOwnershipPolicy,omitempty"`
 	// volumeRestoreOverrides give single restored claims another name, labels or annotations. No default.
@@ -73,7 +73,7 @@ type VirtualMachineRestoreSpec struct {
 	Patches []string `json:"patches,omitempty"`
 }
 
-// TargetReadinessPolicy says what a restore does while its target runs.
+// TargetReadinessPolicy defines what a restore does while its target runs.
 type TargetReadinessPolicy string
 
 // Values of TargetReadinessPolicy.
@@ -84,24 +84,24 @@ const (
 	VirtualMachineRestoreWaitGracePeriodAndFail TargetReadinessPolicy = "WaitGracePeriod"
 	// VirtualMachineRestoreFailImmediate fails at once.
 	VirtualMachineRestoreFailImmediate TargetReadinessPolicy = "FailImmediate"
-	// VirtualMachineRestoreWaitEventually waits for ever for the user to stop it.
+	// VirtualMachineRestoreWaitEventually waits forever for the user to stop it.
 	VirtualMachineRestoreWaitEventually TargetReadinessPolicy = "WaitEventually"
 )
 
-// VolumeRestorePolicy says what restored claims are called.
+// VolumeRestorePolicy defines what restored claims are called.
 type VolumeRestorePolicy string
 
 // Values of VolumeRestorePolicy.
 const (
-	// VolumeRestorePolicyRandomizeNames makes new claims whose names are made up.
+	// VolumeRestorePolicyRandomizeNames makes new claims with generated names.
 	VolumeRestorePolicyRandomizeNames VolumeRestorePolicy = "RandomizeNames"
-	// VolumeRestorePolicyInPlace deletes the claims that there are and makes new ones of the same name.
+	// VolumeRestorePolicyInPlace deletes existing claims and makes new ones of the same name.
 	VolumeRestorePolicyInPlace VolumeRestorePolicy = "InPlace"
 	// VolumeRestorePolicyPrefixTargetName makes new claims called <target>-<volume>.
 	VolumeRestorePolicyPrefixTargetName VolumeRestorePolicy = "PrefixTargetName"
 )
 
-// VolumeOwnershipPolicy says what owns restored claims.
+// VolumeOwnershipPolicy defines what owns restored claims.
 type VolumeOwnershipPolicy string
 
 // Values of VolumeOwnershipPolicy.
@@ -116,7 +116,7 @@ const (
 type VolumeRestoreOverride struct {
 	// volumeName is the volume's name in the VM.
 	VolumeName string `json:"volumeName,omitempty"`
-	// restoreName is the name of the restored claim. Default: as volumeRestorePolicy says.
+	// restoreName is the name of the restored claim. Default: by volumeRestorePolicy.
 	// +optional
 	RestoreName string `json:"restoreName,omitempty"`
 	// labels are added to the restored claim.
@@ -127,20 +127,20 @@ type VolumeRestoreOverride struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// VirtualMachineRestoreStatus is how far a restore is.
+// VirtualMachineRestoreStatus is the state of a restore.
 type VirtualMachineRestoreStatus struct {
 	// restores are the volumes that are restored.
 	// +optional
 	// +listType=atomic
 	Restores []VolumeRestore `json:"restores,omitempty"`
-	// restoreTime is when the restore was done.
+	// restoreTime is when the restore was completed.
 	// +optional
 	RestoreTime *metav1.Time `json:"restoreTime,omitempty"`
 	// deletedDataVolumes are the target's DataVolumes that the restored claims made superfluous, and that are deleted.
 	// +optional
 	// +listType=set
 	DeletedDataVolumes []string `json:"deletedDataVolumes,omitempty"`
-	// complete is true once the restore is done.
+	// complete is true once the restore is complete.
 	// +optional
 	Complete *bool `json:"complete,omitempty"`
 	// conditions are Ready, Progressing and Failure.

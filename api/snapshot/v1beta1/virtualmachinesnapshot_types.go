@@ -11,10 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// DefaultFailureDeadline is the time a snapshot may take if it does not say.
+// DefaultFailureDeadline is the time a snapshot may take by default.
 const DefaultFailureDeadline = 5 * time.Minute
 
-// VirtualMachineSnapshot asks for a snapshot of a VM and tells what became of it. What was kept is in a
+// VirtualMachineSnapshot requests a snapshot of a VM and reports its result. Its content is in a
 // VirtualMachineSnapshotContent.
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
@@ -29,9 +29,9 @@ const DefaultFailureDeadline = 5 * time.Minute
 type VirtualMachineSnapshot struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is of what to take a snapshot, and how. Set by the user, and not changed afterwards.
+	// spec defines the source and the options. Set by the user, and not changed afterwards.
 	Spec VirtualMachineSnapshotSpec `json:"spec"`
-	// status is what became of it. Set by virt-controller.
+	// status is its result. Set by virt-controller.
 	// +optional
 	Status *VirtualMachineSnapshotStatus `json:"status,omitempty"`
 }
@@ -44,20 +44,20 @@ type VirtualMachineSnapshotList struct {
 	Items           []VirtualMachineSnapshot `json:"items"`
 }
 
-// VirtualMachineSnapshotSpec is of what to take a snapshot, and how.
+// VirtualMachineSnapshotSpec defines the snapshot's source and options.
 type VirtualMachineSnapshotSpec struct {
 	// source is the VM: apiGroup kubevirt.io, kind VirtualMachine, and its name. Required.
 	Source corev1.TypedLocalObjectReference `json:"source"`
-	// deletionPolicy says what happens to what was kept when the snapshot is deleted: Delete (the default) or Retain.
+	// deletionPolicy defines what happens to what was stored when the snapshot is deleted: Delete (the default) or Retain.
 	// +optional
 	DeletionPolicy *DeletionPolicy `json:"deletionPolicy,omitempty"`
-	// failureDeadline is the time that the snapshot may take, such as 10m. It has failed when the time is over. Default:
-	// 5m. 0 waits for ever.
+	// failureDeadline is the time that the snapshot may take, such as 10m. It fails after that time. Default:
+	// 5m. 0 waits forever.
 	// +optional
 	FailureDeadline *metav1.Duration `json:"failureDeadline,omitempty"`
 }
 
-// DeletionPolicy says what happens to what was kept when its snapshot is deleted.
+// DeletionPolicy defines what happens to what was stored when its snapshot is deleted.
 type DeletionPolicy string
 
 // Values of DeletionPolicy.
@@ -76,7 +76,7 @@ type VirtualMachineSnapshotStatus struct {
 	// virtualMachineSnapshotContentName names the VirtualMachineSnapshotContent.
 	// +optional
 	VirtualMachineSnapshotContentName *string `json:"virtualMachineSnapshotContentName,omitempty"`
-	// creationTime is the moment whose state the snapshot has.
+	// creationTime is the time of the state that the snapshot has.
 	// +optional
 	// +nullable
 	CreationTime *metav1.Time `json:"creationTime,omitempty"`
@@ -86,19 +86,19 @@ type VirtualMachineSnapshotStatus struct {
 	// readyToUse is true once the snapshot can be restored.
 	// +optional
 	ReadyToUse *bool `json:"readyToUse,omitempty"`
-	// error is the last thing that went wrong, which need not be the end.
+	// error is the last error, which may be temporary.
 	// +optional
 	Error *Error `json:"error,omitempty"`
 	// conditions are Ready, Progressing and Failure.
 	// +optional
 	// +listType=atomic
 	Conditions []Condition `json:"conditions,omitempty"`
-	// indications tell in what state the VM was: Online, GuestAgent, NoGuestAgent, QuiesceTimeout, Paused,
-	// PartialSnapshot. Deprecated: use sourceIndications, which tell the same with a message.
+	// indications are the state of the VM: Online, GuestAgent, NoGuestAgent, QuiesceTimeout, Paused,
+	// PartialSnapshot. Deprecated: use sourceIndications, which add a message.
 	// +optional
 	// +listType=set
 	Indications []Indication `json:"indications,omitempty"`
-	// sourceIndications tell in what state the VM was and what follows for the snapshot. None for a VM that was stopped.
+	// sourceIndications are the state of the VM and its meaning for the snapshot. None for a VM that was stopped.
 	// +optional
 	// +listType=atomic
 	SourceIndications []SourceIndication `json:"sourceIndications,omitempty"`
@@ -107,12 +107,12 @@ type VirtualMachineSnapshotStatus struct {
 	SnapshotVolumes *SnapshotVolumesLists `json:"snapshotVolumes,omitempty"`
 }
 
-// VirtualMachineSnapshotPhase is how far a snapshot is.
+// VirtualMachineSnapshotPhase is the state of a snapshot.
 type VirtualMachineSnapshotPhase string
 
 // Values of VirtualMachineSnapshotPhase.
 const (
-	// PhaseUnset: nobody has looked at it.
+	// PhaseUnset: it has not been processed yet.
 	PhaseUnset VirtualMachineSnapshotPhase = ""
 	// InProgress: it is being taken.
 	InProgress VirtualMachineSnapshotPhase = "InProgress"
@@ -122,11 +122,11 @@ const (
 	Failed VirtualMachineSnapshotPhase = "Failed"
 	// Deleting: it was deleted before it was taken.
 	Deleting VirtualMachineSnapshotPhase = "Deleting"
-	// Unknown: its state cannot be told.
+	// Unknown: its state cannot be determined.
 	Unknown VirtualMachineSnapshotPhase = "Unknown"
 )
 
-// Indication is one thing about the state in which a VM was when the snapshot was taken.
+// Indication is a fact about the state of a VM when the snapshot was taken.
 type Indication string
 
 // Values of Indication.
@@ -138,7 +138,7 @@ const (
 	VMSnapshotNoGuestAgentIndication Indication = "NoGuestAgent"
 	// VMSnapshotGuestAgentIndication: the guest's agent froze the file systems.
 	VMSnapshotGuestAgentIndication Indication = "GuestAgent"
-	// VMSnapshotQuiesceTimeoutIndication: the file systems thawed before the snapshot was taken.
+	// VMSnapshotQuiesceTimeoutIndication: the file systems were thawed before the snapshot was taken.
 	VMSnapshotQuiesceTimeoutIndication Indication = "QuiesceTimeout"
 	// VMSnapshotPausedIndication: the guest was paused.
 	VMSnapshotPausedIndication Indication = "Paused"
@@ -150,7 +150,7 @@ const (
 type SourceIndication struct {
 	// indication is the indication, such as Online.
 	Indication Indication `json:"indication"`
-	// message says what it means for the snapshot.
+	// message explains what it means for the snapshot.
 	Message string `json:"message"`
 }
 
@@ -161,7 +161,7 @@ type SnapshotVolumesLists struct {
 	// +listType=set
 	IncludedVolumes []string `json:"includedVolumes,omitempty"`
 	// excludedVolumes are not: of a type that has no snapshots, or of a storage class without them. The VM's
-	// status.volumeSnapshotStatuses say why.
+	// status.volumeSnapshotStatuses have the reasons.
 	// +optional
 	// +listType=set
 	ExcludedVolumes []string `json:"excludedVolumes,omitempty"`

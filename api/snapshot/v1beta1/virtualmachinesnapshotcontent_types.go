@@ -10,8 +10,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// VirtualMachineSnapshotContent is what a snapshot kept: the VM as it was, and the snapshots of its volumes. It is made
-// by virt-controller for a VirtualMachineSnapshot, or by a backup tool that brings a snapshot from elsewhere.
+// VirtualMachineSnapshotContent is the content of a snapshot: the VM as it was, and the snapshots of its volumes. It is created
+// by virt-controller for a VirtualMachineSnapshot, or by a backup tool that imports a snapshot.
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
 // +kubebuilder:subresource:status
@@ -22,7 +22,7 @@ import (
 type VirtualMachineSnapshotContent struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is what was kept. Set by virt-controller.
+	// spec is what was stored. Set by virt-controller.
 	Spec VirtualMachineSnapshotContentSpec `json:"spec"`
 	// status is the state of the volumes' snapshots. Set by virt-controller.
 	// +optional
@@ -37,7 +37,7 @@ type VirtualMachineSnapshotContentList struct {
 	Items           []VirtualMachineSnapshotContent `json:"items"`
 }
 
-// VirtualMachineSnapshotContentSpec is what a snapshot kept.
+// VirtualMachineSnapshotContentSpec is the content of a snapshot.
 type VirtualMachineSnapshotContentSpec struct {
 	// virtualMachineSnapshotName names the VirtualMachineSnapshot.
 	VirtualMachineSnapshotName *string `json:"virtualMachineSnapshotName,omitempty"`
@@ -92,14 +92,14 @@ type PersistentVolumeClaim struct {
 
 // VirtualMachineSnapshotContentStatus is the state of the volumes' snapshots.
 type VirtualMachineSnapshotContentStatus struct {
-	// creationTime is the moment whose state all volumes' snapshots have.
+	// creationTime is the time of the state that all volumes' snapshots have.
 	// +optional
 	// +nullable
 	CreationTime *metav1.Time `json:"creationTime,omitempty"`
 	// readyToUse is true once all volumes' snapshots can be restored.
 	// +optional
 	ReadyToUse *bool `json:"readyToUse,omitempty"`
-	// error is the last thing that went wrong, which need not be the end.
+	// error is the last error, which may be temporary.
 	// +optional
 	Error *Error `json:"error,omitempty"`
 	// volumeSnapshotStatus is the state of each volume's snapshot.
@@ -108,18 +108,18 @@ type VirtualMachineSnapshotContentStatus struct {
 	VolumeSnapshotStatus []VolumeSnapshotStatus `json:"volumeSnapshotStatus,omitempty"`
 }
 
-// VolumeSnapshotStatus is the state of the snapshot of one volume, as its VolumeSnapshot tells it.
+// VolumeSnapshotStatus is the state of the snapshot of one volume, as its VolumeSnapshot reports it.
 type VolumeSnapshotStatus struct {
 	// volumeSnapshotName names the VolumeSnapshot.
 	VolumeSnapshotName string `json:"volumeSnapshotName"`
-	// creationTime is the moment whose state it has.
+	// creationTime is the time of the state that it has.
 	// +optional
 	// +nullable
 	CreationTime *metav1.Time `json:"creationTime,omitempty"`
 	// readyToUse is true once it can be restored.
 	// +optional
 	ReadyToUse *bool `json:"readyToUse,omitempty"`
-	// error is the last thing that went wrong.
+	// error is the last error.
 	// +optional
 	Error *Error `json:"error,omitempty"`
 }

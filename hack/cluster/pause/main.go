@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command pause does nothing for as long as it is let. It is the sandbox
-// container of every Pod of the local cluster, and the process that keeps a
-// node's namespaces in being.
+// Command pause sleeps until it is terminated. It is the sandbox container of
+// every Pod of the local cluster, and the process that keeps a node's
+// namespaces alive.
 package main
 
 import (
@@ -23,7 +23,7 @@ func main() {
 	}
 }
 
-// reap collects the children that a shared process namespace has left to us.
+// reap reaps orphaned processes of a shared process namespace.
 func reap() {
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)

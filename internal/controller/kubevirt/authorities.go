@@ -19,9 +19,9 @@ import (
 	"github.com/vireo-project/vireo/internal/certificate"
 )
 
-// authorities brings the authority of each role to what it should be now, each on its own. It returns what is to be trusted for
-// each role and when to look again. The error joins those of the roles that failed; for these, what was trusted stays trusted.
-func authorities(ctx context.Context, s *Scope) (bundles map[string][]byte, look time.Time, err error) {
+// authorities creates or rotates the authority of each role, independently of the others. It returns the certificates to trust
+// for each role and when to check again. The error joins those of the roles that failed; their trusted certificates stay.
+func authorities(ctx context.Context, s *Scope) (bundles map[string][]byte, recheck time.Time, err error) {
 	bundles = map[string][]byte{}
 	var errs []error
 	for _, role := range certificate.Roles() {
@@ -31,7 +31,7 @@ func authorities(ctx context.Context, s *Scope) (bundles map[string][]byte, look
 			errs = append(errs, fmt.Errorf("authority of %s: %w", role.Signer(), err))
 		}
 		if len(bundle) == 0 {
-			// Nothing is known of it. A key that is published is not withdrawn for that.
+			// The authority cannot be read: keep the certificates that are published.
 			published, err := publishedBundle(ctx, s, role)
 			if err != nil {
 				return nil, time.Time{}, errors.Join(append(errs, err)...)
@@ -41,14 +41,14 @@ func authorities(ctx context.Context, s *Scope) (bundles map[string][]byte, look
 		if len(bundle) > 0 {
 			bundles[role.Name] = bundle
 		}
-		if !next.IsZero() && (look.IsZero() || next.Before(look)) {
-			look = next
+		if !next.IsZero() && (recheck.IsZero() || next.Before(recheck)) {
+			recheck = next
 		}
 	}
-	return bundles, look, errors.Join(errs...)
+	return bundles, recheck, errors.Join(errs...)
 }
 
-// publishedBundle is what the components are told to trust for a role, or nil if they are told nothing yet.
+// publishedBundle returns the certificates that are published for a role, or nil if there are none yet.
 func publishedBundle(ctx context.Context, s *Scope, role certificate.Role) ([]byte, error) {
 	published := &corev1.ConfigMap{}
 	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: certificate.BundleName}, published)
@@ -58,8 +58,8 @@ func publishedBundle(ctx context.Context, s *Scope, role certificate.Role) ([]by
 	return []byte(published.Data[role.Name]), nil
 }
 
-// ensureAuthority makes or rotates the authority of a role if it is time to. With an error it returns the authority as it is
-// stored, or an empty one if that is not known.
+// ensureAuthority creates or rotates the authority of a role when that is due. With an error it returns the authority as it is
+// stored, or an empty one if it cannot be read.
 func ensureAuthority(ctx context.Context, s *Scope, role certificate.Role) (current certificate.Authority, next time.Time, err error) {
 	secret := &corev1.Secret{}
 	err = s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: role.AuthoritySecret()}, secret)
@@ -78,16 +78,16 @@ func ensureAuthority(ctx context.Context, s *Scope, role certificate.Role) (curr
 		}()
 	}
 	if err != nil {
-		// Nothing can be signed with it. Those who trust it get another one to trust.
+		// It cannot sign: replace it, and publish the new one.
 		log.FromContext(ctx).Error(err, "The authority cannot be used, making another", "secret", role.AuthoritySecret())
 		stored = certificate.Authority{}
 	}
-	authority, changed, look, err := found.Advance(s.Now, s.Config.Certificates)
+	authority, changed, recheck, err := found.Advance(s.Now, s.Config.Certificates)
 	if err != nil {
 		return stored, time.Time{}, err
 	}
 	if !changed {
-		return authority, look, nil
+		return authority, recheck, nil
 	}
 	data, err := authority.Data()
 	if err != nil {
@@ -103,7 +103,7 @@ func ensureAuthority(ctx context.Context, s *Scope, role certificate.Role) (curr
 		}
 		err = s.Client.Create(ctx, secret)
 	} else {
-		// The version that was read is written over, and no other: a key that signs is never lost to a stale cache.
+		// Update only the version that was read, so that a stale cache never overwrites a signing key.
 		changed := secret.DeepCopy()
 		changed.Data = data
 		err = s.Client.Update(ctx, changed)
@@ -112,10 +112,10 @@ func ensureAuthority(ctx context.Context, s *Scope, role certificate.Role) (curr
 		return stored, time.Time{}, fmt.Errorf("cannot write Secret %q: %w", role.AuthoritySecret(), err)
 	}
 	log.FromContext(ctx).Info("Made or rotated an authority", "secret", role.AuthoritySecret())
-	return authority, look, nil
+	return authority, recheck, nil
 }
 
-// removeAuthorities deletes the authorities and gives those that are still there.
+// removeAuthorities deletes the authorities and returns those that still exist.
 func removeAuthorities(ctx context.Context, s *Scope) ([]string, error) {
 	var remaining []string
 	for _, role := range certificate.Roles() {

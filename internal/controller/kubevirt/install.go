@@ -13,21 +13,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
 )
 
-// Install makes the cluster have what the object asks for. An authority that cannot be rotated keeps nothing else back.
+// Install installs what the object specifies. An authority that cannot be rotated does not block the rest.
 func Install(ctx context.Context, s *Scope) error {
-	bundles, look, notRotated := authorities(ctx, s)
-	s.Look = look
-	notRotated = errors.Join(notRotated, checkRequests(ctx, s))
+	bundles, recheck, notRotated := authorities(ctx, s)
+	s.RecheckAt = recheck
+	notRotated = errors.Join(notRotated, checkPendingRequests(ctx, s))
 	if bundles == nil {
 		return notRotated
 	}
 	if err := install(ctx, s, bundles); err != nil {
 		return errors.Join(notRotated, err)
 	}
-	return errors.Join(notRotated, checkAsking(ctx, s))
+	return errors.Join(notRotated, checkMissingRequests(ctx, s))
 }
 
 func install(ctx context.Context, s *Scope, bundles map[string][]byte) error {
@@ -45,9 +45,9 @@ func install(ctx context.Context, s *Scope, bundles map[string][]byte) error {
 	return observe(ctx, s)
 }
 
-// DeploymentID identifies what the object of a scope asks for, whatever is installed. TargetDeploymentID in the status follows it.
+// DeploymentID identifies what is to be installed for the scope's object. It becomes status.targetDeploymentID.
 func DeploymentID(s *Scope) (string, error) {
-	// The authorities are no part of it.
+	// It does not depend on the authorities.
 	objects, err := operator.Render(settings(s, nil))
 	if err != nil {
 		return "", err
@@ -74,30 +74,30 @@ func settings(s *Scope, bundles map[string][]byte) operator.Settings {
 	return settings
 }
 
-// observe reads the rollout. Right after something was applied the cache may not have it: its event brings the next reconcile.
+// observe reads the rollout. The cache may not have yet what was just applied: its event triggers the next reconciliation.
 func observe(ctx context.Context, s *Scope) error {
 	agents, api := &appsv1.DaemonSet{}, &appsv1.Deployment{}
-	seen, err := s.see(ctx, operator.HandlerName, agents)
+	fresh, err := s.readApplied(ctx, operator.HandlerName, agents)
 	if err != nil {
 		return err
 	}
 	rolled := operator.Rollout{Message: "DaemonSet " + operator.HandlerName + " was just applied"}
-	if seen {
+	if fresh {
 		s.Agents, rolled = agents, operator.RolloutOf(agents)
 	}
-	if seen, err = s.see(ctx, operator.APIName, api); err != nil {
+	if fresh, err = s.readApplied(ctx, operator.APIName, api); err != nil {
 		return err
 	}
 	served := operator.Rollout{Message: "Deployment " + operator.APIName + " was just applied"}
-	if seen {
+	if fresh {
 		s.API, served = api, operator.RolloutOfDeployment(api)
 	}
 	s.Rollout = operator.Join(rolled, served)
 	return nil
 }
 
-// see reads what was applied, and says whether it is that.
-func (s *Scope) see(ctx context.Context, name string, into client.Object) (bool, error) {
+// readApplied reads an object and reports whether it is as fresh as what was just applied.
+func (s *Scope) readApplied(ctx context.Context, name string, into client.Object) (bool, error) {
 	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: name}, into)
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -108,7 +108,7 @@ func (s *Scope) see(ctx context.Context, name string, into client.Object) (bool,
 	return !stale(into, s.Generations), nil
 }
 
-// stale says that the cache is behind what was just applied.
+// stale reports whether an object of the cache is older than what was just applied.
 func stale(o client.Object, applied []v1.GenerationStatus) bool {
 	for _, g := range applied {
 		if g.Group == appsv1.GroupName && g.Name == o.GetName() {

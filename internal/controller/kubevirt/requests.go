@@ -18,23 +18,20 @@ import (
 	"github.com/vireo-project/vireo/internal/certificate"
 )
 
-// Unanswered says that a component asks for a certificate and that nobody has signed or refused it.
-func Unanswered(csr *certificatesv1.CertificateSigningRequest) bool {
+// IsPending reports whether a request for one of our certificates was neither signed nor denied and has not failed.
+func IsPending(csr *certificatesv1.CertificateSigningRequest) bool {
 	_, ours := certificate.RoleOf(csr.Spec.SignerName)
 	if !ours || len(csr.Status.Certificate) > 0 {
 		return false
 	}
-	for _, c := range csr.Status.Conditions {
-		if c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(csr.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
+		return c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed
+	})
 }
 
-// checkRequests notes the requests for certificates that have waited for so long that their holders may be without one soon. Requests
-// of anybody but our components say nothing about the installation.
-func checkRequests(ctx context.Context, s *Scope) error {
+// checkPendingRequests reports as overdue the requests of our components that have been pending for so long that the component's
+// certificate may expire soon. Requests of other users are ignored.
+func checkPendingRequests(ctx context.Context, s *Scope) error {
 	list := &certificatesv1.CertificateSigningRequestList{}
 	if err := s.Client.List(ctx, list); err != nil {
 		return fmt.Errorf("cannot list requests for certificates: %w", err)
@@ -42,13 +39,13 @@ func checkRequests(ctx context.Context, s *Scope) error {
 	for i := range list.Items {
 		csr := &list.Items[i]
 		role, ours := certificate.RoleOf(csr.Spec.SignerName)
-		if !ours || csr.Spec.Username != role.Requester(s.Namespace) || !Unanswered(csr) {
+		if !ours || csr.Spec.Username != role.Requester(s.Namespace) || !IsPending(csr) {
 			continue
 		}
-		late := csr.CreationTimestamp.Add(certificate.UnansweredLimit(s.Config.Certificates))
+		late := csr.CreationTimestamp.Add(certificate.PendingLimit(s.Config.Certificates))
 		if s.Now.Before(late) {
-			if s.Look.IsZero() || late.Before(s.Look) {
-				s.Look = late
+			if s.RecheckAt.IsZero() || late.Before(s.RecheckAt) {
+				s.RecheckAt = late
 			}
 			continue
 		}
@@ -59,16 +56,16 @@ func checkRequests(ctx context.Context, s *Scope) error {
 }
 
 const (
-	// askingLimit is how long a Pod may run without being ready and without asking for a certificate until somebody should know. A
-	// component that is refused tries again every minute.
-	askingLimit = 10 * time.Minute
-	// askingPods is how many Pods of a component are looked at: what keeps one from asking mostly keeps all.
-	askingPods = 100
+	// requestLimit is how long a Pod may run without being ready and without requesting a certificate until that is reported. A
+	// component whose request is rejected retries every minute.
+	requestLimit = 10 * time.Minute
+	// maxPods is how many Pods of a component are checked: what stops one of them mostly stops all.
+	maxPods = 100
 )
 
-// checkAsking notes the components that run, are not ready and have not even asked for a certificate: the API server refuses their
-// requests, of which nobody else can know. It looks while the installation is not complete.
-func checkAsking(ctx context.Context, s *Scope) error {
+// checkMissingRequests reports the components that run, are not ready and have not requested a certificate: the API server rejects
+// their requests, which only their own logs show. It does so only until the rollout is done.
+func checkMissingRequests(ctx context.Context, s *Scope) error {
 	if s.Rollout.Done || (s.Agents == nil && s.API == nil) {
 		return nil
 	}
@@ -81,30 +78,32 @@ func checkAsking(ctx context.Context, s *Scope) error {
 		if _, read := pods[role.Component]; !read {
 			list := &corev1.PodList{}
 			if err := s.Live.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{v1.AppLabel: role.Component},
-				client.Limit(askingPods)); err != nil {
+				client.Limit(maxPods)); err != nil {
 				return fmt.Errorf("cannot list the Pods of %s: %w", role.Component, err)
 			}
 			pods[role.Component] = list.Items
 		}
 		for i := range pods[role.Component] {
-			if s.reportSilent(&pods[role.Component][i], role, requests.Items) {
-				break // One says it for all.
+			if s.reportMissing(&pods[role.Component][i], role, requests.Items) {
+				break // one per role is enough
 			}
 		}
 	}
 	return nil
 }
 
-// reportSilent notes a Pod that should have asked for a certificate of a role long ago, and says whether it is one.
-func (s *Scope) reportSilent(pod *corev1.Pod, role certificate.Role, requests []certificatesv1.CertificateSigningRequest) bool {
+// reportMissing reports a Pod as overdue if it should have requested a certificate of a role long ago. It returns whether it did.
+func (s *Scope) reportMissing(pod *corev1.Pod, role certificate.Role, requests []certificatesv1.CertificateSigningRequest) bool {
 	since, waits := waiting(pod)
-	if !waits || slices.ContainsFunc(requests, func(csr certificatesv1.CertificateSigningRequest) bool { return asks(&csr, pod, role, s.Namespace) }) {
+	if !waits || slices.ContainsFunc(requests, func(csr certificatesv1.CertificateSigningRequest) bool {
+		return isRequestOf(&csr, pod, role, s.Namespace)
+	}) {
 		return false
 	}
-	late := since.Add(askingLimit)
+	late := since.Add(requestLimit)
 	if s.Now.Before(late) {
-		if s.Look.IsZero() || late.Before(s.Look) {
-			s.Look = late
+		if s.RecheckAt.IsZero() || late.Before(s.RecheckAt) {
+			s.RecheckAt = late
 		}
 		return false
 	}
@@ -113,7 +112,7 @@ func (s *Scope) reportSilent(pod *corev1.Pod, role certificate.Role, requests []
 	return true
 }
 
-// waiting says that all containers of a Pod run and that it is not ready, and since when.
+// waiting reports whether all containers of a Pod run but it is not ready, and since when.
 func waiting(pod *corev1.Pod) (since time.Time, waits bool) {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning ||
 		slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running == nil }) {
@@ -127,8 +126,8 @@ func waiting(pod *corev1.Pod) (since time.Time, waits bool) {
 	return time.Time{}, false
 }
 
-// asks says that a request is a Pod's for a certificate of a role. The API server knows the Pod from its token.
-func asks(csr *certificatesv1.CertificateSigningRequest, pod *corev1.Pod, role certificate.Role, namespace string) bool {
+// isRequestOf reports whether a Pod made a request for a certificate of a role. The API server takes the Pod from its token.
+func isRequestOf(csr *certificatesv1.CertificateSigningRequest, pod *corev1.Pod, role certificate.Role, namespace string) bool {
 	return csr.Spec.SignerName == role.Signer() && csr.Spec.Username == role.Requester(namespace) &&
 		slices.Contains(csr.Spec.Extra[serviceaccount.PodUIDKey], string(pod.UID))
 }

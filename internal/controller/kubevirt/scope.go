@@ -15,13 +15,13 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
 )
 
-// Finalizer keeps a KubeVirt object until what it installed is gone. KubeVirt's name.
+// Finalizer keeps a KubeVirt object until what it installed is removed. KubeVirt's name.
 const Finalizer = "kubevirt.io/foregroundDeleteKubeVirt"
 
-// Scope is one reconcile of one KubeVirt object: what is wanted, and what was seen.
+// Scope is one reconciliation of one KubeVirt object: its inputs, and what was observed.
 type Scope struct {
 	// Client reads from the manager's cache.
 	Client client.Client
@@ -31,16 +31,16 @@ type Scope struct {
 	Namespace string
 	// KubeletRoot is the kubelet's root directory on the nodes.
 	KubeletRoot string
-	// Now is the time of the reconcile.
+	// Now is the time of the reconciliation.
 	Now time.Time
 	// KubeVirt is the object. Only Status changes it.
 	KubeVirt *v1.KubeVirt
 
-	// Config is the configuration that the object asks for, and ConfigErr what of it cannot be used.
+	// Config is the object's configuration, and ConfigErr names the fields of it that are invalid.
 	Config    clusterconfig.Config
 	ConfigErr error
 
-	// Conflict says why this object installs nothing. It is empty for the one that counts.
+	// Conflict is why this object installs nothing. It is empty for the active object.
 	Conflict string
 	// InstallErr is the error of the installation.
 	InstallErr error
@@ -50,11 +50,11 @@ type Scope struct {
 	Generations []v1.GenerationStatus
 	// Rollout is how far the node agents and virt-api are.
 	Rollout operator.Rollout
-	// Agents is the DaemonSet of the node agents as it was seen, and API the Deployment of virt-api.
+	// Agents is the DaemonSet of the node agents as it was read, and API the Deployment of virt-api.
 	Agents *appsv1.DaemonSet
 	API    *appsv1.Deployment
-	// Look is when the authorities have to be looked at again.
-	Look time.Time
+	// RecheckAt is when authorities and pending requests have to be checked again. Zero means never.
+	RecheckAt time.Time
 	// Overdue are the certificates whose renewal is late, and what to do about each.
 	Overdue []string
 
@@ -64,17 +64,17 @@ type Scope struct {
 
 // Uninstall is how far the deletion of a KubeVirt object is.
 type Uninstall struct {
-	// Blocked says why nothing is removed, and what to do.
+	// Blocked is why nothing is removed, and what to do.
 	Blocked string
-	// Waiting says what has still to go.
+	// Waiting is what still has to be removed.
 	Waiting string
-	// Done says that everything is gone.
+	// Done is true when everything is removed.
 	Done bool
 	// Err is what went wrong.
 	Err error
 }
 
-// CheckConflict finds out whether another object counts instead of this one.
+// CheckConflict sets Conflict if another object is the active one.
 func (s *Scope) CheckConflict(all []v1.KubeVirt) {
 	if s.KubeVirt.Namespace != s.Namespace {
 		s.Conflict = fmt.Sprintf("this installation is configured by a KubeVirt object in namespace %q: delete this one and create it there", s.Namespace)
@@ -94,10 +94,10 @@ func (s *Scope) overdue(format string, args ...any) {
 	s.Overdue = append(s.Overdue, fmt.Sprintf(format, args...))
 }
 
-// UntilLook is how long the authorities can be left alone. Zero means that nothing is known about that.
-func (s *Scope) UntilLook() time.Duration {
-	if s.Look.IsZero() {
+// UntilRecheck returns the time until RecheckAt, at least a second, or zero if that is not set.
+func (s *Scope) UntilRecheck() time.Duration {
+	if s.RecheckAt.IsZero() {
 		return 0
 	}
-	return max(s.Look.Sub(s.Now), time.Second)
+	return max(s.RecheckAt.Sub(s.Now), time.Second)
 }

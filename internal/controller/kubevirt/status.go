@@ -14,7 +14,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/version"
+	"github.com/vireo-project/vireo/internal/component/version"
 )
 
 // Reasons of the conditions of a KubeVirt object. All but the last two are KubeVirt's.
@@ -27,25 +27,25 @@ const (
 	ReasonExistingDeployment   = "ExistingDeployment"
 	ReasonDeletionInProgress   = "DeletionInProgress"
 	ReasonDeletionFailed       = "DeletionFailed"
-	// ReasonInvalidConfiguration means that fields of the object cannot be used and have their defaults.
+	// ReasonInvalidConfiguration means that fields of the object are invalid and their defaults apply.
 	ReasonInvalidConfiguration = "InvalidConfiguration"
 	// ReasonCertificateRotationOverdue means that an authority or a certificate was not renewed although half of the time for that
-	// is over. It is a reason of Degraded and of a Warning event.
+	// has passed. It is a reason of Degraded and of a Warning event.
 	ReasonCertificateRotationOverdue = "CertificateRotationOverdue"
 )
 
-// verdict is what a state means for the phase and for each condition.
+// verdict is the phase and the conditions that follow from a state.
 type verdict struct {
 	phase                            v1.KubeVirtPhase
 	available, progressing, degraded bool
 	reason, message                  string
-	// created says that all resources exist.
+	// created reports whether all resources exist.
 	created bool
-	// notSynchronized is set while the object's wishes cannot be followed.
+	// notSynchronized is why the object's spec cannot be applied, or empty.
 	notSynchronized string
 }
 
-// Status computes the object's status from what was seen. It is pure but for the time that it is given.
+// Status computes the object's status from what was observed. It makes no requests.
 func Status(s *Scope, now time.Time) {
 	status := &s.KubeVirt.Status
 	v := judge(s)
@@ -75,7 +75,7 @@ func Status(s *Scope, now time.Time) {
 	status.Conditions = c.list
 }
 
-// deployment fills in what is to be installed and, once it runs everywhere, what is.
+// deployment sets the target and, when the rollout is done, the observed version.
 func deployment(s *Scope, status *v1.KubeVirtStatus) {
 	registry, _, tag := clusterconfig.SplitImage(s.Config.Images.Handler)
 	status.DefaultArchitecture = s.Config.DefaultArchitecture
@@ -91,7 +91,7 @@ func deployment(s *Scope, status *v1.KubeVirtStatus) {
 	}
 }
 
-// judge decides what the state is called. The order matters: the first that fits.
+// judge returns the verdict on the state. The order matters: the first case that applies decides.
 func judge(s *Scope) verdict {
 	installed := s.KubeVirt.Status.ObservedDeploymentID
 	switch {
@@ -114,7 +114,7 @@ func judge(s *Scope) verdict {
 		return verdict{phase: v1.KubeVirtPhaseDeploying, progressing: true, created: true,
 			reason: ReasonDeploymentInProgress, message: s.Rollout.Message}
 	case installed != s.DeploymentID && !s.Rollout.Done:
-		// Degraded while updating is what KubeVirt does, and what its alerts know.
+		// KubeVirt, too, is degraded while it updates, and its alerts expect it.
 		return verdict{phase: v1.KubeVirtPhaseDeployed, available: true, progressing: true, degraded: true, created: true,
 			reason: ReasonUpdateInProgress, message: s.Rollout.Message}
 	case s.ConfigErr != nil:
@@ -139,7 +139,7 @@ func judgeDeletion(s *Scope) verdict {
 		return verdict{phase: v1.KubeVirtPhaseDeleting, degraded: true, reason: ReasonDeletionFailed,
 			message: u.Err.Error(), notSynchronized: u.Err.Error()}
 	case u.Blocked != "":
-		// Guests go on running and so do their agents.
+		// Guests and agents keep running.
 		return verdict{phase: v1.KubeVirtPhaseDeleting, available: true, degraded: true, reason: ReasonDeletionFailed,
 			message: "Deletion is blocked: " + u.Blocked}
 	}
@@ -153,7 +153,7 @@ func deployingUnless(deployed bool) v1.KubeVirtPhase {
 	return v1.KubeVirtPhaseDeploying
 }
 
-// serves says that there is an agent and a virt-api.
+// serves reports whether at least one agent and one virt-api are ready.
 func serves(s *Scope) bool {
 	return s.Agents != nil && s.Agents.Status.NumberReady > 0 && s.API != nil && s.API.Status.ReadyReplicas > 0
 }
@@ -191,7 +191,7 @@ func (c *conditions) remove(kind v1.KubeVirtConditionType) {
 	c.list = slices.DeleteFunc(c.list, func(o v1.KubeVirtCondition) bool { return o.Type == kind })
 }
 
-// keepSince brings back Synchronized as it was, so that its time stays when it does not change.
+// keepSince restores the previous Synchronized, so that its transition time stays if it does not change.
 func (c *conditions) keepSince(before []v1.KubeVirtCondition) {
 	for _, o := range before {
 		if o.Type == v1.KubeVirtConditionSynchronized {

@@ -16,7 +16,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

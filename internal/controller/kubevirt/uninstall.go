@@ -14,13 +14,13 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Remove takes the installation away: guests first, because they need the agents to shut down, then the rest.
+// Remove removes the installation: guests first, because they need the agents to shut down, then the rest.
 func Remove(ctx context.Context, s *Scope) Uninstall {
 	left, err := findWorkloads(ctx, s.Client)
 	if err != nil {
 		return Uninstall{Err: err}
 	}
-	if len(left.makers)+len(left.vmis) > 0 {
+	if len(left.creators)+len(left.vmis) > 0 {
 		if s.KubeVirt.Spec.UninstallStrategy == v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist {
 			return Uninstall{Blocked: left.String() + ": delete them, or set spec.uninstallStrategy to RemoveWorkloads"}
 		}
@@ -32,7 +32,7 @@ func Remove(ctx context.Context, s *Scope) Uninstall {
 		return Uninstall{Err: err}
 	}
 	if len(remaining) == 0 {
-		// The authorities go last: nobody asks them any more.
+		// The authorities are last: nothing needs a certificate any more.
 		if remaining, err = removeAuthorities(ctx, s); err != nil {
 			return Uninstall{Err: err}
 		}
@@ -43,11 +43,11 @@ func Remove(ctx context.Context, s *Scope) Uninstall {
 	return Uninstall{Done: true}
 }
 
-// workloads is what people run.
+// workloads are the users' objects.
 type workloads struct {
 	vms, sets int
-	// makers are the VMs and replica sets, which make VMIs.
-	makers, vmis []client.Object
+	// creators are the VMs and replica sets, which create VMIs.
+	creators, vmis []client.Object
 }
 
 func findWorkloads(ctx context.Context, c client.Client) (*workloads, error) {
@@ -60,10 +60,10 @@ func findWorkloads(ctx context.Context, c client.Client) (*workloads, error) {
 	}
 	found := &workloads{vms: len(vms.Items), sets: len(sets.Items)}
 	for i := range vms.Items {
-		found.makers = append(found.makers, &vms.Items[i])
+		found.creators = append(found.creators, &vms.Items[i])
 	}
 	for i := range sets.Items {
-		found.makers = append(found.makers, &sets.Items[i])
+		found.creators = append(found.creators, &sets.Items[i])
 	}
 	for i := range vmis.Items {
 		found.vmis = append(found.vmis, &vmis.Items[i])
@@ -71,9 +71,9 @@ func findWorkloads(ctx context.Context, c client.Client) (*workloads, error) {
 	return found, nil
 }
 
-// remove deletes VMs and replica sets before VMIs, so that none starts a new one.
+// remove deletes VMs and replica sets before VMIs, so that none of them creates a new VMI.
 func (w *workloads) remove(ctx context.Context, c client.Client) error {
-	for _, o := range append(slices.Clone(w.makers), w.vmis...) {
+	for _, o := range append(slices.Clone(w.creators), w.vmis...) {
 		if o.GetDeletionTimestamp() != nil {
 			continue
 		}
@@ -84,20 +84,20 @@ func (w *workloads) remove(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// named is how many workloads a message names.
-const named = 3
+// maxNamed is how many workloads a message names.
+const maxNamed = 3
 
-// String says how many there are and names a few.
+// String returns how many workloads exist and the names of a few.
 func (w *workloads) String() string {
 	shown := w.vmis
 	if len(shown) == 0 {
-		shown = w.makers
+		shown = w.creators
 	}
 	var names []string
-	for _, o := range shown[:min(len(shown), named)] {
+	for _, o := range shown[:min(len(shown), maxNamed)] {
 		names = append(names, o.GetNamespace()+"/"+o.GetName())
 	}
-	if len(shown) > named {
+	if len(shown) > maxNamed {
 		names = append(names, "…")
 	}
 	sets := ""

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package naming makes names that look as if the API server had made them from generateName, and yet follow from what they are for:
-// whoever looks at the same state asks for the same object, and the API server makes it once.
+// Package naming makes deterministic names in the format of generateName: two reconciliations of the same state create an object of the
+// same name, and the API server accepts it once.
 package naming
 
 import (
@@ -20,9 +20,9 @@ const (
 	alphabet     = "bcdfghjklmnpqrstvwxz2456789"
 )
 
-// Suffix is the end of the name at one place of the sequence of an object.
-func Suffix(uid types.UID, place uint64) string {
-	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte(uid), place))
+// Suffix returns the name suffix with the given index in the sequence that follows from uid.
+func Suffix(uid types.UID, index uint64) string {
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte(uid), index))
 	number := binary.BigEndian.Uint64(sum[:])
 	out := make([]byte, SuffixLength)
 	for i := range out {

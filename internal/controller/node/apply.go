@@ -11,23 +11,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// State is what is known about a Node's agent.
+// State is what virt-controller has observed of a Node's agent.
 type State struct {
-	// Known says that the agent has a Lease or a report. A Node without is cleaned.
+	// Known reports whether the agent has a Lease. Our labels and annotations are removed from a Node without one.
 	Known bool
-	// Pulse says whether the agent lives.
+	// Pulse reports whether the agent is alive.
 	Pulse Pulse
-	// Ready says that the agent reported that VMs can be scheduled.
+	// Ready reports whether the agent reported that VMs can be scheduled.
 	Ready bool
 	// Labels are the capability labels. Nil leaves those that the Node has.
 	Labels map[string]string
 }
 
-// Schedulable says whether VMs can start on the Node.
+// Schedulable reports whether VMs can start on the Node.
 func (s State) Schedulable() bool { return s.Known && s.Pulse.Alive && s.Ready }
 
-// Apply changes a Node's labels and annotations in memory to what is known. The heartbeat alone changes at most
-// once per HeartbeatInterval.
+// Apply sets a Node's labels and annotations in memory from the state of its agent. It updates the heartbeat at most once per
+// HeartbeatInterval.
 func Apply(meta *metav1.ObjectMeta, s State) {
 	labels, annotations := maps.Clone(meta.Labels), maps.Clone(meta.Annotations)
 	if labels == nil {
@@ -57,31 +57,31 @@ func Apply(meta *metav1.ObjectMeta, s State) {
 	set(&meta.Annotations, annotations)
 }
 
-// markSilence notes that an agent fell silent without a goodbye. Of one that said goodbye its heartbeat tells when that was too
-// long ago.
+// markSilence sets UnresponsiveAnnotation if the agent's Lease expired. It does not for an agent that released its Lease: the
+// heartbeat annotation shows how long ago that was.
 func markSilence(annotations map[string]string, pulse Pulse) {
 	switch {
-	case pulse.Alive || pulse.Left:
+	case pulse.Alive || pulse.Released:
 		delete(annotations, UnresponsiveAnnotation)
 	case annotations[UnresponsiveAnnotation] == "" && !pulse.Last.IsZero():
 		annotations[UnresponsiveAnnotation] = pulse.Last.UTC().Format(time.RFC3339)
 	}
 }
 
-// Skipped says that the Node's owner does not want capability labels on it.
+// Skipped reports whether the Node has SkipAnnotation: it gets no capability labels.
 func Skipped(meta *metav1.ObjectMeta) bool {
 	_, skip := meta.Annotations[SkipAnnotation]
 	return skip
 }
 
-// Unresponsive says that a Node on which VMs could start has lost its agent without a goodbye.
+// Unresponsive reports whether the Node is still labeled schedulable although its agent's Lease has expired.
 func Unresponsive(meta *metav1.ObjectMeta, s State) bool {
-	return meta.Labels[SchedulableLabel] == "true" && s.Known && !s.Pulse.Alive && !s.Pulse.Left
+	return meta.Labels[SchedulableLabel] == "true" && s.Known && !s.Pulse.Alive && !s.Pulse.Released
 }
 
-// Silent says that what is written on a Node shows that its agent let its Lease expire, or said goodbye and has not been heard
-// of for Timeout. If it has been, and VMs still cannot start there, left is when to look again. A Node whose agent never was is not
-// silent.
+// Silent reports whether a Node's annotations show that its agent's Lease expired, or that the agent released its Lease more than
+// Timeout ago. If the Node is unschedulable and Timeout has not passed, left is the time until it has. A Node that never had an agent
+// is not silent.
 func Silent(meta *metav1.ObjectMeta, now time.Time) (silent bool, left time.Duration) {
 	if meta.Annotations[UnresponsiveAnnotation] != "" {
 		return true, 0
@@ -108,7 +108,7 @@ func removeOwned(labels map[string]string) {
 	maps.DeleteFunc(labels, func(key, _ string) bool { return owned(key) })
 }
 
-// set keeps a nil map nil, so that nothing differs where nothing is set.
+// set keeps a nil map nil if there is nothing to set, so that no patch results.
 func set(target *map[string]string, value map[string]string) {
 	if len(value) == 0 && *target == nil {
 		return

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package node has the parts of the Node reconciler: whether an agent lives (Heartbeats), what a Node is labeled
-// with (Labels), and what of that is written when (Apply). All of it is pure but for Heartbeats, which remembers.
+// Package node contains the Node reconciler. Heartbeats decides whether an agent is alive, Labels computes a Node's labels and Apply
+// sets them. Labels and Apply are pure functions; Heartbeats keeps state.
 package node
 
 import (
@@ -12,14 +12,14 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 )
 
-// Timeout is how long an agent may be silent that said goodbye, or whose Lease does not say how long. KubeVirt's value.
+// Timeout is how long an agent may be silent if it released its Lease or if the Lease has no duration. KubeVirt's value.
 const Timeout = 5 * time.Minute
 
-// HeartbeatInterval is how often a living agent's time is written to its Node at most. KubeVirt's value.
+// HeartbeatInterval is the shortest time between two updates of a Node's heartbeat annotation. KubeVirt's value.
 const HeartbeatInterval = time.Minute
 
-// Heartbeats tells which agents live. It compares an agent's times with each other and never with the manager's
-// clock, except the first time that it sees one: a node whose clock is wrong is not unresponsive.
+// Heartbeats tracks which agents are alive. It compares an agent's renewal times with each other and not with the manager's clock,
+// except at the first observation: a node whose clock is wrong is not unresponsive.
 type Heartbeats struct {
 	mu   sync.Mutex
 	seen map[string]beat
@@ -33,17 +33,18 @@ type beat struct {
 
 // Pulse is the state of an agent.
 type Pulse struct {
-	// Alive says that the agent renews its Lease.
+	// Alive reports whether the agent renews its Lease.
 	Alive bool
-	// Expires is when a living agent counts as dead unless it renews its Lease.
+	// Expires is when the agent counts as dead unless it renews its Lease.
 	Expires time.Time
-	// Last is when the agent was last heard of.
+	// Last is when a renewal of the Lease was last observed.
 	Last time.Time
-	// Left says that the agent said goodbye, as at an update: nothing is wrong with it.
-	Left bool
+	// Released reports whether the agent released its Lease, as it does when it stops for an update.
+	Released bool
 }
 
-// Observe looks at an agent's Lease. A nil Lease, or one without a holder, which is how an agent says goodbye, is dead.
+// Observe returns the state of an agent from its Lease. It is dead if the Lease is nil or has no holder: an agent that stops releases
+// its Lease.
 func (h *Heartbeats) Observe(node string, lease *coordinationv1.Lease, now time.Time) Pulse {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -58,7 +59,7 @@ func (h *Heartbeats) Observe(node string, lease *coordinationv1.Lease, now time.
 	last, known := h.seen[node]
 	switch {
 	case !known:
-		// Before the first check there is only what the agent itself says. A time in the future counts as now.
+		// At the first observation only the agent's own time is known. A time in the future counts as now.
 		last = beat{renewed: renewed, at: earlier(renewed, now)}
 	case !last.renewed.Equal(renewed):
 		last = beat{renewed: renewed, at: now}
@@ -69,12 +70,12 @@ func (h *Heartbeats) Observe(node string, lease *coordinationv1.Lease, now time.
 	h.seen[node] = last
 
 	pulse := Pulse{Last: last.at, Expires: last.at.Add(timeout(lease))}
-	pulse.Left = lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity == ""
-	pulse.Alive = !pulse.Left && now.Before(pulse.Expires)
+	pulse.Released = lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity == ""
+	pulse.Alive = !pulse.Released && now.Before(pulse.Expires)
 	return pulse
 }
 
-// timeout is the Lease's own duration. It comes from a node and is capped.
+// timeout is the Lease's duration, capped at Timeout because a node sets it.
 func timeout(lease *coordinationv1.Lease) time.Duration {
 	if seconds := lease.Spec.LeaseDurationSeconds; seconds != nil && *seconds > 0 {
 		return min(time.Duration(*seconds)*time.Second, Timeout)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,14 +15,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
 )
 
 // Labels and annotations of a Node, as in KubeVirt.
 const (
 	SchedulableLabel    = "kubevirt.io/schedulable"
 	HeartbeatAnnotation = "kubevirt.io/heartbeat"
-	// UnresponsiveAnnotation is ours: when the agent was last heard of, on a Node whose agent fell silent without a goodbye.
+	// UnresponsiveAnnotation is not KubeVirt's: when an agent whose Lease expired renewed it last, in RFC 3339.
 	UnresponsiveAnnotation = "kubevirt.io/unresponsive-since"
 	SkipAnnotation         = "node-labeller.kubevirt.io/skip-node"
 	ObsoleteHostModelLabel = "node-labeller.kubevirt.io/obsolete-host-model"
@@ -36,14 +37,14 @@ const (
 	hypervPrefix           = "hyperv.node.kubevirt.io/"
 )
 
-// ownedPrefixes start the labels that are taken away when the agent no longer reports what they say.
+// ownedPrefixes are the prefixes of the labels that are removed when the agent no longer reports them.
 var ownedPrefixes = []string{
 	cpuModelPrefix, cpuModelMigratePrefix, cpuFeaturePrefix, cpuVendorPrefix, machineTypePrefix,
 	hostModelPrefix, hostModelFeaturePrefix, hypervPrefix, ObsoleteHostModelLabel, v1.CPUManager, v1.RealtimeLabel,
 }
 
-// A report comes from a node, which may be hostile. These bounds keep a Node object within what the API server
-// and everyone who watches Nodes can bear. A current CPU has about 100 models and 250 features.
+// A report comes from a node, which may be hostile. These caps limit the size of a Node object for the API server and all watchers
+// of Nodes. A current CPU has about 100 models and 250 features.
 const (
 	maxReport   = 256 << 10
 	maxPerGroup = 512
@@ -81,7 +82,7 @@ func Labels(report *nodecapabilities.Report, obsolete map[string]bool) (map[stri
 	b.add(machineTypePrefix, report.MachineTypes)
 	b.add(hostModelFeaturePrefix, report.HostModelFeatures)
 	b.add(hypervPrefix, report.HypervFeatures)
-	// As in KubeVirt, one of them is there in any case and the other only if it is true.
+	// As in KubeVirt, the first label is always set and the second only if true.
 	b.labels[v1.CPUManager] = strconv.FormatBool(report.CPUManager)
 	if report.Realtime {
 		b.labels[v1.RealtimeLabel] = "true"
@@ -122,12 +123,7 @@ func (b *labelSet) one(prefix, name string) {
 	b.labels[key] = "true"
 }
 
-// owned says whether a label is one that Labels makes.
+// owned reports whether a label is one that Labels makes.
 func owned(key string) bool {
-	for _, prefix := range ownedPrefixes {
-		if strings.HasPrefix(key, prefix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(ownedPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }

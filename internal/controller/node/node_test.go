@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/vireo-project/vireo/internal/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
 )
 
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -157,7 +157,7 @@ func TestApply(t *testing.T) {
 		{
 			"said goodbye", meta{Labels: map[string]string{SchedulableLabel: "true"}, Annotations: map[string]string{UnresponsiveAnnotation: stamp(0), "c": "d"}},
 			meta{Labels: map[string]string{SchedulableLabel: "false"}, Annotations: map[string]string{"c": "d"}},
-			State{Known: true, Ready: true, Pulse: Pulse{Last: start, Left: true}},
+			State{Known: true, Ready: true, Pulse: Pulse{Last: start, Released: true}},
 		},
 		{
 			"back", meta{Annotations: map[string]string{UnresponsiveAnnotation: stamp(0), HeartbeatAnnotation: stamp(0)}},

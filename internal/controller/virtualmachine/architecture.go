@@ -18,14 +18,15 @@ const (
 	// architectureLabel of a DataSource is the architecture of the guest on the disk. Source: kubevirt/kubevirt pkg/defaults,
 	// setDefaultArchitectureFromDataSource.
 	architectureLabel = "template.kubevirt.io/architecture"
-	// SourceArchitectureAnnotation of a DataVolume that was made of a template is the architecture that its DataSource named then.
+	// SourceArchitectureAnnotation of a DataVolume created from a template is the architecture that its DataSource had at that
+	// time.
 	SourceArchitectureAnnotation = "kubevirt.io/source-architecture"
 )
 
-// knownArchitectures are those that a DataSource can name. Another value counts for nothing.
+// knownArchitectures are the values of architectureLabel that are used. Others are ignored.
 var knownArchitectures = []string{clusterconfig.ArchAMD64, clusterconfig.ArchARM64, clusterconfig.ArchS390X}
 
-// architectureOf is the architecture that a DataSource names, or that the one names for which it stands, or empty.
+// architectureOf returns the architecture of a DataSource, or of the DataSource that it references, or "".
 func (s *Scope) architectureOf(ctx context.Context, source *cdi.DataSource) (string, error) {
 	if ref := source.Spec.Source.DataSource; ref != nil {
 		key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
@@ -40,8 +41,8 @@ func (s *Scope) architectureOf(ctx context.Context, source *cdi.DataSource) (str
 	return "", nil
 }
 
-// architecture is that of the VM's next instance: the template's, or that of the first disk whose DataSource named one. Empty
-// means the cluster's.
+// architecture returns that of the VM's next instance: the template's, or that of the first disk whose DataSource has one. Empty
+// means the cluster's default.
 func (s *Scope) architecture() string {
 	if named := s.VM.Spec.Template.Spec.Architecture; named != "" {
 		return named

@@ -24,8 +24,8 @@ const dataSourceKind = "DataSource"
 // defaultAccount is the ServiceAccount of a VM that names none.
 const defaultAccount = "default"
 
-// dataSource reads the DataSource that a DataVolume names, or returns nil if it names none.
-func (s *Scope) dataSource(ctx context.Context, ref *cdiv1beta1.DataVolumeSourceRef) (*cdi.DataSource, error) {
+// readDataSource reads the DataSource that a sourceRef names, or returns nil if it names none.
+func (s *Scope) readDataSource(ctx context.Context, ref *cdiv1beta1.DataVolumeSourceRef) (*cdi.DataSource, error) {
 	if ref == nil || ref.Kind != dataSourceKind {
 		return nil, nil
 	}
@@ -40,15 +40,15 @@ func (s *Scope) dataSource(ctx context.Context, ref *cdiv1beta1.DataVolumeSource
 	return found, nil
 }
 
-// cloneSource is what a DataVolume is copied from, with its namespace, or nil if it is no copy. The DataSource that it names is
-// given, if it names one.
+// cloneSource returns the claim or snapshot from which a DataVolume is cloned, with its namespace, or nil if it is not a clone.
+// named is the DataSource of its sourceRef, or nil.
 func (s *Scope) cloneSource(spec *cdiv1beta1.DataVolumeSpec, named *cdi.DataSource) (*cdiv1beta1.DataVolumeSource, error) {
 	namespace, source := s.VM.Namespace, spec.Source
 	if named != nil {
 		namespace = named.Namespace
 		from := named.Spec.Source
 		if from.DataSource != nil {
-			// The importer resolves a DataSource that stands for another one.
+			// The importer resolves a DataSource that references another one.
 			from = named.Status.Source
 		}
 		if from.PVC == nil && from.Snapshot == nil {
@@ -76,9 +76,9 @@ func (s *Scope) cloneSource(spec *cdiv1beta1.DataVolumeSpec, named *cdi.DataSour
 	return source, nil
 }
 
-// authorizeClone says whether the VM's account may copy what the DataVolume is a copy of, and if not tells so. The importer
-// asks for the rights of who creates the DataVolume: that is virt-controller, which may copy everything. The rights are those
-// that the importer asks for; the annotations by which it goes without are not a way around them here.
+// authorizeClone reports whether the VM's ServiceAccount may clone the source of a DataVolume; if not, it sets the failure. The
+// importer checks the permissions of the DataVolume's creator, which is virt-controller and may clone everything. The
+// permissions here are those that the importer checks. The annotations that skip the importer's check do not skip this one.
 // Source: kubevirt/containerized-data-importer-api pkg/apis/core/v1beta1, authorize_utils.go.
 func (s *Scope) authorizeClone(ctx context.Context, dv *cdi.DataVolume) (bool, error) {
 	if dv.Spec.SourceRef != nil {
@@ -112,7 +112,7 @@ func (s *Scope) authorizeClone(ctx context.Context, dv *cdi.DataVolume) (bool, e
 			return false, err
 		}
 		if allowed {
-			// Only now: whether a claim exists is for those to know who may copy it.
+			// After the authorization: the event reveals whether a claim exists.
 			return true, s.warnOfMissingSource(ctx, dv)
 		}
 	}
@@ -123,7 +123,7 @@ func (s *Scope) authorizeClone(ctx context.Context, dv *cdi.DataVolume) (bool, e
 	return false, nil
 }
 
-// mayCreate asks whether the VM's account has all of some rights.
+// mayCreate reports whether the VM's ServiceAccount may create all of the given resources.
 func (s *Scope) mayCreate(ctx context.Context, namespace, name string, what []authorizationv1.ResourceAttributes) (bool, error) {
 	for _, resource := range what {
 		resource.Namespace, resource.Name, resource.Verb = namespace, name, "create"
@@ -143,7 +143,7 @@ func (s *Scope) mayCreate(ctx context.Context, namespace, name string, what []au
 	return true, nil
 }
 
-// account is the ServiceAccount that the VM's Pod has: the one that is named, the one of a volume, or the namespace's default.
+// account returns the ServiceAccount of the VM's launcher Pod: the template's, that of a volume, or the namespace's default.
 func (s *Scope) account() string {
 	if name := s.VM.Spec.Template.Spec.ServiceAccountName; name != "" {
 		return name
@@ -156,7 +156,8 @@ func (s *Scope) account() string {
 	return defaultAccount
 }
 
-// warnOfMissingSource tells that a copy waits for its source: the importer accepts it all the same.
+// warnOfMissingSource records an event if the claim to clone does not exist. The importer accepts the DataVolume and waits for
+// it.
 func (s *Scope) warnOfMissingSource(ctx context.Context, dv *cdi.DataVolume) error {
 	source := dv.Spec.Source.PVC
 	if source == nil {

@@ -17,7 +17,8 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
@@ -33,16 +34,15 @@ const (
 // actionProvision is the action of events about DataVolumes.
 const actionProvision = "CreateDataVolume"
 
-// allowClaimAdoption lets the importer take a claim of the DataVolume's name that is there already, as after a restore.
+// allowClaimAdoption lets the importer use an existing claim of the DataVolume's name, as after a restore.
 // Source: kubevirt/kubevirt pkg/storage/types, allowClaimAdoptionAnnotation.
 const allowClaimAdoption = "cdi.kubevirt.io/allowClaimAdoption"
 
-// importRetry is the pause between two tries after something that nothing tells the change of: a DataSource that is
-// missing, a right that is.
+// importRetry is the delay before a retry if no watch triggers one: for a DataSource or a permission that is missing.
 const importRetry = 15 * time.Second
 
-// notProvisioned are KubeVirt's words of the condition Failure.
-const notProvisioned = "Error encountered while creating DataVolumes: %v"
+// provisionFailure is KubeVirt's format of the condition Failure's message.
+const provisionFailure = "Error encountered while creating DataVolumes: %v"
 
 // readDataVolumes reads the DataVolumes of the VM's volumes and templates.
 func readDataVolumes(ctx context.Context, s *Scope) error {
@@ -86,10 +86,10 @@ func DataVolumeNames(vm *v1.VirtualMachine) []string {
 	return names
 }
 
-// provision makes the DataVolumes that the VM has templates of, and says whether all are there and filled, or will be when
-// the guest's Pod comes. They are made before the first start, unless an annotation says at it.
-func provision(ctx context.Context, s *Scope, wanted action) (bool, error) {
-	starts := wanted == create || wanted == unhalt
+// provision creates the DataVolumes of the VM's templates, and reports whether all exist and are filled, or will be once a Pod
+// consumes them. They are created before the first start, unless an annotation defers them to it.
+func provision(ctx context.Context, s *Scope, next action) (bool, error) {
+	starts := next == create || next == unhalt
 	if s.Failure != nil || s.VM.Annotations[v1.ImmediateDataVolumeCreation] == "false" && !starts {
 		return !starts, nil
 	}
@@ -106,7 +106,7 @@ func provision(ctx context.Context, s *Scope, wanted action) (bool, error) {
 			ready = false
 			err = s.createDataVolume(ctx, template)
 		} else if err = s.adoptDataVolume(ctx, dv); err == nil {
-			ready = s.judge(dv) && ready
+			ready = s.allowsStart(dv) && ready
 		}
 		if err != nil {
 			return false, err
@@ -118,35 +118,35 @@ func provision(ctx context.Context, s *Scope, wanted action) (bool, error) {
 	return ready, nil
 }
 
-// judge says that a DataVolume does not hold up a start.
-func (s *Scope) judge(dv *cdi.DataVolume) bool {
-	if words := datavolume.ExceedsQuota(dv); words != "" {
-		s.failProvision(ReasonFailedDataVolumeImport, errors.New(words), "DataVolume "+dv.Name+" exceeds quota limits: %v")
+// allowsStart reports whether the instance may be created with the DataVolume in its current state.
+func (s *Scope) allowsStart(dv *cdi.DataVolume) bool {
+	if message := datavolume.ExceedsQuota(dv); message != "" {
+		s.failProvision(ReasonFailedDataVolumeImport, errors.New(message), "DataVolume "+dv.Name+" exceeds quota limits: %v")
 		return false
 	}
 	return dv.DeletionTimestamp == nil && (datavolume.Usable(dv) || datavolume.WaitsForConsumer(dv))
 }
 
-// adoptDataVolume takes over a DataVolume that has no owner and that the VM has a template of. One with an owner is used as
-// it is, as KubeVirt does.
+// adoptDataVolume makes the VM the owner of a DataVolume that it has a template for and that has no owner. A DataVolume with an
+// owner is used as it is, as KubeVirt does.
 func (s *Scope) adoptDataVolume(ctx context.Context, dv *cdi.DataVolume) error {
 	if metav1.GetControllerOf(dv) != nil || dv.DeletionTimestamp != nil {
 		return nil
 	}
-	if err := s.confirmAlive(ctx); err != nil {
+	if err := s.confirmNotDeleted(ctx); err != nil {
 		return err
 	}
-	adopted := dv.DeepCopy()
-	adopted.OwnerReferences = append(adopted.OwnerReferences, *metav1.NewControllerRef(s.VM, v1.VirtualMachineGroupVersionKind))
-	lock := client.MergeFromWithOptions(dv, client.MergeFromWithOptimisticLock{})
-	if err := s.Client.Patch(ctx, adopted, lock); err != nil {
+	_, err := optimistic.Patch(ctx, s.Client, dv, func(dv *cdi.DataVolume) {
+		dv.OwnerReferences = append(dv.OwnerReferences, *metav1.NewControllerRef(s.VM, v1.VirtualMachineGroupVersionKind))
+	})
+	if err != nil {
 		return fmt.Errorf("adopt DataVolume %s: %w", dv.Name, err)
 	}
 	return nil
 }
 
 func (s *Scope) createDataVolume(ctx context.Context, template *v1.DataVolumeTemplateSpec) error {
-	source, err := s.dataSource(ctx, template.Spec.SourceRef)
+	source, err := s.readDataSource(ctx, template.Spec.SourceRef)
 	if err != nil {
 		return s.failRender(template, err)
 	}
@@ -159,7 +159,7 @@ func (s *Scope) createDataVolume(ctx context.Context, template *v1.DataVolumeTem
 		return err
 	}
 	if source != nil {
-		// Only now: what another DataSource says is for those to know who may copy what it stands for.
+		// After the authorization: it reveals what is in a DataSource of another namespace.
 		architecture, err := s.architectureOf(ctx, source)
 		if err != nil {
 			return s.failRender(template, err)
@@ -183,7 +183,7 @@ func (s *Scope) createDataVolume(ctx context.Context, template *v1.DataVolumeTem
 	return nil
 }
 
-// failRender says why it is not known what a DataVolume is to be. Nothing tells of a DataSource that comes.
+// failRender sets the failure that a DataVolume could not be rendered. DataSources are not watched, hence the retry.
 func (s *Scope) failRender(template *v1.DataVolumeTemplateSpec, err error) error {
 	s.failProvision(ReasonFailedDataVolumeCreate, fmt.Errorf("unable to create DataVolume manifest: %w", err),
 		"Error creating DataVolume "+template.Name+": %v")
@@ -194,8 +194,8 @@ func (s *Scope) failRender(template *v1.DataVolumeTemplateSpec, err error) error
 	return err
 }
 
-// renderDataVolume makes a DataVolume of a template and the DataSource that it names. What it is copied from is written down in
-// it: that is what the VM's account was found to be allowed to read, whatever the DataSource says later.
+// renderDataVolume renders a DataVolume from a template and the DataSource that the template names. The resolved source is
+// written into it: the authorization was for that source, and the DataSource may change later.
 func (s *Scope) renderDataVolume(template *v1.DataVolumeTemplateSpec, named *cdi.DataSource) (*cdi.DataVolume, error) {
 	dv := &cdi.DataVolume{
 		ObjectMeta: metav1.ObjectMeta{
@@ -207,7 +207,7 @@ func (s *Scope) renderDataVolume(template *v1.DataVolumeTemplateSpec, named *cdi
 	}
 	metav1.SetMetaDataLabel(&dv.ObjectMeta, v1.CreatedByLabel, string(s.VM.UID))
 	metav1.SetMetaDataAnnotation(&dv.ObjectMeta, allowClaimAdoption, "true")
-	delete(dv.Annotations, SourceArchitectureAnnotation) // It is not the template's.
+	delete(dv.Annotations, SourceArchitectureAnnotation) // Only virt-controller sets it.
 	if dv.Spec.PriorityClassName == "" {
 		dv.Spec.PriorityClassName = s.VM.Spec.Template.Spec.PriorityClassName
 	}
@@ -221,13 +221,13 @@ func (s *Scope) renderDataVolume(template *v1.DataVolumeTemplateSpec, named *cdi
 	return dv, nil
 }
 
-// failProvision remembers why there is no DataVolume and tells it once. The event's words have one %v for why.
+// failProvision sets the failure to create a DataVolume. event is the format of the event's note, with one %v for the error.
 func (s *Scope) failProvision(reason string, err error, event string) {
-	s.fail(reason, actionProvision, err, failureWords{event: event, condition: notProvisioned})
+	s.fail(reason, actionProvision, err, failureFormats{event: event, condition: provisionFailure})
 	s.Failure.Reason = ReasonFailedCreate
 }
 
-// readClaims reads the claims of a VM whose guest does not run yet: one that is not bound is what it waits for.
+// readClaims reads the claims of a VM whose guest does not run yet: it waits for those that are not bound.
 func readClaims(ctx context.Context, s *Scope) error {
 	if s.VM.Spec.Template == nil || alive(s) && s.VMI.IsRunning() {
 		return nil
@@ -262,8 +262,8 @@ func ClaimNames(vm *v1.VirtualMachine) []string {
 	return names
 }
 
-// tellFailedImports follows a status that began to show DataVolumeError.
-func (s *Scope) tellFailedImports() {
+// recordFailedImports records an event for each failed import, after the status changed to DataVolumeError.
+func (s *Scope) recordFailedImports() {
 	for _, name := range DataVolumeNames(s.VM) {
 		if dv := s.dataVolumes[name]; dv != nil && datavolume.Failed(dv) {
 			s.Recorder.Eventf(s.VM, dv, corev1.EventTypeWarning, ReasonFailedDataVolumeImport, actionProvision,

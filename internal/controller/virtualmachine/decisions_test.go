@@ -27,27 +27,27 @@ func TestPrintableStatus(t *testing.T) {
 		failure *v1.VirtualMachineStartFailure
 		want    v1.VirtualMachinePrintableStatus
 	}{
-		"off":                          {nil, nil, v1.VirtualMachineStatusStopped},
-		"ended":                        {vmi().Phase(v1.Failed), nil, v1.VirtualMachineStatusStopped},
-		"off after a failed start":     {nil, failing, v1.VirtualMachineStatusCrashLoopBackOff},
-		"started again":                {vmi(), failing, v1.VirtualMachineStatusStarting},
-		"fresh":                        {vmi(), nil, v1.VirtualMachineStatusStarting},
-		"handed over":                  {vmi().Phase(v1.Scheduled), nil, v1.VirtualMachineStatusStarting},
-		"running":                      {vmi().Phase(v1.Running), nil, v1.VirtualMachineStatusRunning},
-		"nobody knows":                 {vmi().Phase(v1.Unknown), nil, v1.VirtualMachineStatusUnknown},
-		"stopping comes first":         {vmi().Phase(v1.Running).With(deleted), nil, v1.VirtualMachineStatusStopping},
-		"deleted and ended is stopped": {vmi().Phase(v1.Succeeded).With(deleted), nil, v1.VirtualMachineStatusStopped},
-		"paused comes before running": {
+		"no instance":                      {nil, nil, v1.VirtualMachineStatusStopped},
+		"ended":                            {vmi().Phase(v1.Failed), nil, v1.VirtualMachineStatusStopped},
+		"no instance after a failed start": {nil, failing, v1.VirtualMachineStatusCrashLoopBackOff},
+		"started again":                    {vmi(), failing, v1.VirtualMachineStatusStarting},
+		"no phase yet":                     {vmi(), nil, v1.VirtualMachineStatusStarting},
+		"assigned":                         {vmi().Phase(v1.Scheduled), nil, v1.VirtualMachineStatusStarting},
+		"running":                          {vmi().Phase(v1.Running), nil, v1.VirtualMachineStatusRunning},
+		"unknown phase":                    {vmi().Phase(v1.Unknown), nil, v1.VirtualMachineStatusUnknown},
+		"stopping takes precedence":        {vmi().Phase(v1.Running).With(deleted), nil, v1.VirtualMachineStatusStopping},
+		"deleted and ended is stopped":     {vmi().Phase(v1.Succeeded).With(deleted), nil, v1.VirtualMachineStatusStopped},
+		"paused takes precedence over running": {
 			vmi().Phase(v1.Running).Condition(v1.VirtualMachineInstancePaused, corev1.ConditionTrue, "", ""), nil,
 			v1.VirtualMachineStatusPaused,
 		},
-		"migrating comes before paused": {
+		"migrating takes precedence over paused": {
 			vmi().Phase(v1.Running).Condition(v1.VirtualMachineInstancePaused, corev1.ConditionTrue, "", "").
 				With(func(vmi *v1.VirtualMachineInstance) {
 					vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: ptr.To(metav1.NewTime(noon))}
 				}), nil, v1.VirtualMachineStatusMigrating,
 		},
-		"a missing claim comes before no node": {
+		"a missing claim takes precedence over no node": {
 			vmi().Condition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedPvcNotFound", "").
 				Condition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse, "Unschedulable", ""), nil,
 			v1.VirtualMachineStatusPvcNotFound,
@@ -64,7 +64,7 @@ func TestPrintableStatus(t *testing.T) {
 			}
 			s.VM.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
 			if got := printableStatus(s); got != v1.VirtualMachineStatusTerminating {
-				t.Errorf("a deleted VM shows %s", got)
+				t.Errorf("status of a deleted VM: got %s", got)
 			}
 		})
 	}
@@ -75,7 +75,7 @@ func TestStartDelay(t *testing.T) {
 		for _, uid := range []types.UID{"a", "b", "c"} {
 			delay := startDelay(count, uid)
 			if delay < least || delay > least+least/2 || delay > backoffCap {
-				t.Errorf("after %d failures %s waits %s, want between %s and half more", count, uid, delay, least)
+				t.Errorf("delay after %d failures of %s: got %s, want at least %s and at most half more", count, uid, delay, least)
 			}
 		}
 	}
@@ -89,12 +89,12 @@ func TestCountStartFailure(t *testing.T) {
 		vmi      *builder.VMI
 		want     int
 	}{
-		"nothing there":                   {v1.RunStrategyAlways, nil, 1},
-		"starting":                        {v1.RunStrategyAlways, vmi().Phase(v1.Scheduling), 1},
-		"failed":                          {v1.RunStrategyAlways, vmi().Phase(v1.Failed), 2},
-		"failed, counted already":         {v1.RunStrategyAlways, vmi().UID("old").Phase(v1.Failed), 1},
-		"ran":                             {v1.RunStrategyAlways, vmi().Phase(v1.Running).Phase(v1.Failed), 0},
-		"ended before anybody saw it run": {v1.RunStrategyAlways, vmi().Phase(v1.Succeeded), 2},
+		"no instance":                  {v1.RunStrategyAlways, nil, 1},
+		"starting":                     {v1.RunStrategyAlways, vmi().Phase(v1.Scheduling), 1},
+		"failed":                       {v1.RunStrategyAlways, vmi().Phase(v1.Failed), 2},
+		"failed, counted already":      {v1.RunStrategyAlways, vmi().UID("old").Phase(v1.Failed), 1},
+		"failed after it ran":          {v1.RunStrategyAlways, vmi().Phase(v1.Running).Phase(v1.Failed), 0},
+		"succeeded without having run": {v1.RunStrategyAlways, vmi().Phase(v1.Succeeded), 2},
 		"stopped before it ran": {v1.RunStrategyAlways, vmi().Phase(v1.Succeeded).With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
 		}), 1},

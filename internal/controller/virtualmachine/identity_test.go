@@ -26,14 +26,14 @@ func TestIdentityOf(t *testing.T) {
 		revisions   []metav1.PartialObjectMetadata
 		want        identity
 	}{
-		"a VM that never started":                     {want: fromUID},
-		"a VM that started before this was recorded":  {revisions: []metav1.PartialObjectMetadata{before}, want: fromName},
-		"the first start of it after that":            {revisions: []metav1.PartialObjectMetadata{before, ofName}, want: fromName},
-		"a VM that started since":                     {revisions: []metav1.PartialObjectMetadata{ofUID}, want: fromUID},
-		"a VM that started since, from several specs": {revisions: []metav1.PartialObjectMetadata{ofUID, ofUID}, want: fromUID},
-		"a record that nobody knows":                  {revisions: []metav1.PartialObjectMetadata{revision(map[string]string{FirmwareIdentityAnnotation: "x"})}, want: fromName},
-		"a VM that KubeVirt ran":                      {annotations: map[string]string{v1.ControllerAPIStorageVersionObservedAnnotation: "v1"}, want: fromName},
-		"a VM that KubeVirt is said to have run, and was recorded": {
+		"a VM that never started":                           {want: fromUID},
+		"a VM that started before identities were recorded": {revisions: []metav1.PartialObjectMetadata{before}, want: fromName},
+		"the next start of such a VM":                       {revisions: []metav1.PartialObjectMetadata{before, ofName}, want: fromName},
+		"a VM with a recorded identity":                     {revisions: []metav1.PartialObjectMetadata{ofUID}, want: fromUID},
+		"a VM with several revisions":                       {revisions: []metav1.PartialObjectMetadata{ofUID, ofUID}, want: fromUID},
+		"an unknown identity":                               {revisions: []metav1.PartialObjectMetadata{revision(map[string]string{FirmwareIdentityAnnotation: "x"})}, want: fromName},
+		"a VM that KubeVirt ran":                            {annotations: map[string]string{v1.ControllerAPIStorageVersionObservedAnnotation: "v1"}, want: fromName},
+		"a VM with KubeVirt's annotation and a recorded identity": {
 			annotations: map[string]string{v1.ControllerAPIStorageVersionObservedAnnotation: "v1"},
 			revisions:   []metav1.PartialObjectMetadata{ofUID}, want: fromUID,
 		},
@@ -50,11 +50,11 @@ func TestIdentityOf(t *testing.T) {
 
 func TestIdentity(t *testing.T) {
 	of := func(namespace, uid string, from identity) v1.Firmware {
-		return *instanceOf(builder.MakeVM("vm").Namespace(namespace).UID(uid).Obj(), from, false).Spec.Domain.Firmware
+		return *newInstance(builder.MakeVM("vm").Namespace(namespace).UID(uid).Obj(), from, false).Spec.Domain.Firmware
 	}
 	for _, from := range []identity{fromUID, fromName} {
 		if again := of("a", "1", from); again != of("a", "1", from) {
-			t.Errorf("%s: another start has another identity: %+v", from, again)
+			t.Errorf("%s: the second start has another identity: %+v", from, again)
 		}
 	}
 	if one, other := of("a", "1", fromUID), of("b", "2", fromUID); one.UUID == other.UUID || one.Serial == other.Serial {
@@ -63,29 +63,29 @@ func TestIdentity(t *testing.T) {
 	if got := of("a", "1", fromUID); got.Serial == "" || got.Serial == string(got.UUID) || got.UUID == "1" {
 		t.Errorf("UUID %q, serial number %q", got.UUID, got.Serial)
 	}
-	// What KubeVirt gives a VM of this name without a UUID.
+	// The UUID that KubeVirt derives from this name.
 	if got, want := of("a", "1", fromName), (v1.Firmware{UUID: "d633a622-2335-5606-93ae-d432b7c7f2d2"}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
-func TestIdentityOfTheTemplateComesFirst(t *testing.T) {
+func TestIdentityOfTemplateTakesPrecedence(t *testing.T) {
 	own := v1.Firmware{UUID: "5d307ca9-b3ef-428c-8861-06e72d69f223", Serial: "mine"}
 	vm := builder.MakeVM("vm").UID("1").With(func(vm *v1.VirtualMachine) { vm.Spec.Template.Spec.Domain.Firmware = own.DeepCopy() }).Obj()
 	for _, from := range []identity{fromUID, fromName} {
-		if got := *instanceOf(vm, from, false).Spec.Domain.Firmware; got != own {
+		if got := *newInstance(vm, from, false).Spec.Domain.Firmware; got != own {
 			t.Errorf("%s: %+v became %+v", from, own, got)
 		}
 	}
 }
 
-func TestSerialNumberThatIsWrittenDownNeedsNoRestart(t *testing.T) {
+func TestSerialNumberInTemplateNeedsNoRestart(t *testing.T) {
 	vm := builder.MakeVM("vm").UID("1").Obj()
-	vmi := instanceOf(vm, fromUID, false)
+	vmi := newInstance(vm, fromUID, false)
 	now := vm.Spec.Template.DeepCopy()
 	now.Spec.Domain.Firmware = vmi.Spec.Domain.Firmware.DeepCopy()
 	if got := compare(vm.Spec.Template, now, vmi, true, podspec.LiveMetadata{}); got.restart != "" {
-		t.Errorf("writing down the identity that the guest has: %s", got.restart)
+		t.Errorf("the guest's identity written into the template requires a restart: %s", got.restart)
 	}
 	now.Spec.Domain.Firmware.Serial = "another"
 	if got := compare(vm.Spec.Template, now, vmi, true, podspec.LiveMetadata{}); got.restart == "" {

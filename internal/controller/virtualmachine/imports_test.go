@@ -16,7 +16,7 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// TestPrintableStatusOfImports has the statuses that come from DataVolumes and claims in KubeVirt's order among the others.
+// TestPrintableStatusOfImports checks that the statuses of DataVolumes and claims are in KubeVirt's order among the others.
 func TestPrintableStatusOfImports(t *testing.T) {
 	unschedulable := func() *builder.VMI {
 		return builder.MakeVMI("vm").Condition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse, "Unschedulable", "")
@@ -28,16 +28,16 @@ func TestPrintableStatusOfImports(t *testing.T) {
 		starting bool
 		want     v1.VirtualMachinePrintableStatus
 	}{
-		"a failed import comes before no node":      {unschedulable(), cdi.DataVolumeFailed, corev1.ClaimPending, false, v1.VirtualMachineStatusDataVolumeError},
-		"no node comes before an import":            {unschedulable(), "ImportInProgress", corev1.ClaimPending, false, v1.VirtualMachineStatusUnschedulable},
-		"an import comes before binding":            {builder.MakeVMI("vm"), "ImportInProgress", corev1.ClaimPending, false, v1.VirtualMachineStatusProvisioning},
-		"binding comes before starting":             {builder.MakeVMI("vm"), cdi.DataVolumePendingPopulation, corev1.ClaimPending, false, v1.VirtualMachineStatusWaitingForVolumeBinding},
-		"a bound claim is nothing to wait for":      {builder.MakeVMI("vm"), cdi.DataVolumeSucceeded, corev1.ClaimBound, false, v1.VirtualMachineStatusStarting},
-		"running comes before all of them":          {unschedulable().Phase(v1.Running), cdi.DataVolumeFailed, corev1.ClaimLost, false, v1.VirtualMachineStatusRunning},
-		"a VM that is off may have a failed import": {nil, cdi.DataVolumeFailed, corev1.ClaimPending, false, v1.VirtualMachineStatusDataVolumeError},
-		"and one that goes on":                      {nil, "ImportInProgress", corev1.ClaimPending, false, v1.VirtualMachineStatusProvisioning},
-		"but waits for no claim":                    {nil, cdi.DataVolumePendingPopulation, corev1.ClaimPending, false, v1.VirtualMachineStatusStopped},
-		"unless it is to start":                     {nil, cdi.DataVolumePendingPopulation, corev1.ClaimPending, true, v1.VirtualMachineStatusWaitingForVolumeBinding},
+		"a failed import takes precedence over no node": {unschedulable(), cdi.DataVolumeFailed, corev1.ClaimPending, false, v1.VirtualMachineStatusDataVolumeError},
+		"no node takes precedence over an import":       {unschedulable(), "ImportInProgress", corev1.ClaimPending, false, v1.VirtualMachineStatusUnschedulable},
+		"an import takes precedence over binding":       {builder.MakeVMI("vm"), "ImportInProgress", corev1.ClaimPending, false, v1.VirtualMachineStatusProvisioning},
+		"binding takes precedence over starting":        {builder.MakeVMI("vm"), cdi.DataVolumePendingPopulation, corev1.ClaimPending, false, v1.VirtualMachineStatusWaitingForVolumeBinding},
+		"a bound claim":                                 {builder.MakeVMI("vm"), cdi.DataVolumeSucceeded, corev1.ClaimBound, false, v1.VirtualMachineStatusStarting},
+		"running takes precedence over all of them":     {unschedulable().Phase(v1.Running), cdi.DataVolumeFailed, corev1.ClaimLost, false, v1.VirtualMachineStatusRunning},
+		"no instance, failed import":                    {nil, cdi.DataVolumeFailed, corev1.ClaimPending, false, v1.VirtualMachineStatusDataVolumeError},
+		"no instance, import in progress":               {nil, "ImportInProgress", corev1.ClaimPending, false, v1.VirtualMachineStatusProvisioning},
+		"no instance, unbound claim":                    {nil, cdi.DataVolumePendingPopulation, corev1.ClaimPending, false, v1.VirtualMachineStatusStopped},
+		"no instance, unbound claim, starting":          {nil, cdi.DataVolumePendingPopulation, corev1.ClaimPending, true, v1.VirtualMachineStatusWaitingForVolumeBinding},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &Scope{
@@ -55,15 +55,15 @@ func TestPrintableStatusOfImports(t *testing.T) {
 	}
 }
 
-// TestCompare has what a living instance can follow, and what it cannot.
+// TestCompare checks which changes of the template need a restart.
 func TestCompare(t *testing.T) {
 	const uuid = "5d307ca9-b3ef-428c-8861-06e72d69f223"
 	running := builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) {
 		vmi.Spec.Domain.Firmware = &v1.Firmware{UUID: uuid}
 	}).Obj()
 	for name, tc := range map[string]struct {
-		change      func(*v1.VirtualMachineInstanceTemplateSpec)
-		live, stage string
+		change               func(*v1.VirtualMachineInstanceTemplateSpec)
+		wantLive, wantStaged string
 	}{
 		"nothing":      {func(*v1.VirtualMachineInstanceTemplateSpec) {}, "", ""},
 		"empty is nil": {func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{} }, "", ""},
@@ -81,7 +81,7 @@ func TestCompare(t *testing.T) {
 			},
 			specNeedsRestart, specNeedsRestart,
 		},
-		"the UUID written down": {
+		"the same UUID": {
 			func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.Firmware = &v1.Firmware{UUID: uuid} }, "", "",
 		},
 		"another UUID": {
@@ -92,7 +92,7 @@ func TestCompare(t *testing.T) {
 			func(t *v1.VirtualMachineInstanceTemplateSpec) { t.ObjectMeta.Labels = map[string]string{"a": "b"} },
 			"", "",
 		},
-		"a quantity in other words": {
+		"an equal quantity in another unit": {
 			func(t *v1.VirtualMachineInstanceTemplateSpec) {
 				t.Spec.Domain.Memory = &v1.Memory{Guest: ptr.To(resource.MustParse("131072Ki"))}
 			}, "", "",
@@ -109,7 +109,7 @@ func TestCompare(t *testing.T) {
 			current := base.DeepCopy()
 			tc.change(current)
 			before := current.DeepCopy()
-			for live, want := range map[bool]string{true: tc.live, false: tc.stage} {
+			for live, want := range map[bool]string{true: tc.wantLive, false: tc.wantStaged} {
 				if got := compare(base, current, running, live, podspec.LiveMetadata{}); !got.known || got.restart != want {
 					t.Errorf("live %t: got %+v, want %q", live, got, want)
 				}

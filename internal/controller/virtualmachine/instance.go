@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -36,27 +37,27 @@ const (
 	actionStop  = "StopVM"
 )
 
-// adoptVMI takes over an instance of the VM's name that has no owner, and leaves one with another owner alone.
+// adoptVMI makes the VM the owner of an instance of its name that has none. An instance with another owner is a failure.
 func adoptVMI(ctx context.Context, s *Scope) error {
 	if s.VMI == nil || metav1.IsControlledBy(s.VMI, s.VM) {
 		return nil
 	}
 	if owner := metav1.GetControllerOf(s.VMI); owner != nil {
-		if vmistatus.MachineOf(s.VMI) != nil { // an earlier VM of this name, which did not wait for it
-			if err := releaseVMI(ctx, s); err != nil {
+		if vmistatus.VMOf(s.VMI) != nil { // an earlier VM of this name, deleted before its instance
+			if err := removeVMIFinalizer(ctx, s); err != nil {
 				return err
 			}
 		}
-		s.foreign(fmt.Errorf("VirtualMachineInstance %q already exists and belongs to %s %s (UID %s): the VM cannot run until "+
+		s.failForeign(fmt.Errorf("VirtualMachineInstance %q already exists and belongs to %s %s (UID %s): the VM cannot run until "+
 			"it is deleted", s.VMI.Name, owner.Kind, owner.Name, owner.UID))
 		return nil
 	}
 	if s.VMI.DeletionTimestamp != nil {
-		s.foreign(fmt.Errorf("VirtualMachineInstance %q already exists, is not the VM's and is being deleted: waiting until it is gone",
+		s.failForeign(fmt.Errorf("VirtualMachineInstance %q already exists, is not the VM's and is being deleted: waiting until it is gone",
 			s.VMI.Name))
 		return nil
 	}
-	if err := s.confirmAlive(ctx); err != nil {
+	if err := s.confirmNotDeleted(ctx); err != nil {
 		return err
 	}
 	return s.patchVMI(ctx, func(vmi *v1.VirtualMachineInstance) {
@@ -68,9 +69,9 @@ func adoptVMI(ctx context.Context, s *Scope) error {
 	})
 }
 
-// confirmAlive asks the API server about the VM before it adopts something: one that is being deleted, or that went and came
-// back, must not, and the cache may not know.
-func (s *Scope) confirmAlive(ctx context.Context) error {
+// confirmNotDeleted reads the VM from the API server, because the cache may be behind. A VM that was deleted, or deleted and
+// created again, must not adopt anything.
+func (s *Scope) confirmNotDeleted(ctx context.Context) error {
 	key := client.ObjectKeyFromObject(s.VM)
 	fresh := &v1.VirtualMachine{}
 	if err := s.Live.Get(ctx, key, fresh); err != nil {
@@ -83,15 +84,15 @@ func (s *Scope) confirmAlive(ctx context.Context) error {
 	return nil
 }
 
-// foreign says that an instance has the VM's name and is not the VM's.
-func (s *Scope) foreign(err error) {
+// failForeign records the failure that an instance has the VM's name but does not belong to it.
+func (s *Scope) failForeign(err error) {
 	s.fail(ReasonFailedCreate, actionStart, err, createFailed)
 	s.VMI = nil
 }
 
-// apply does what is wanted. A start waits until the VM's DataVolumes are ready.
-func apply(ctx context.Context, s *Scope, wanted action, ready bool) error {
-	switch wanted {
+// apply carries out an action. The instance is created only when the VM's DataVolumes are ready.
+func apply(ctx context.Context, s *Scope, next action, ready bool) error {
+	switch next {
 	case unhalt:
 		if err := startHalted(ctx, s); err != nil || !ready {
 			return err
@@ -109,7 +110,7 @@ func apply(ctx context.Context, s *Scope, wanted action, ready bool) error {
 	}
 }
 
-// startHalted does for the user what a start without options does: it changes the strategy.
+// startHalted changes the strategy to Always, as virt-api does for a start without options.
 func startHalted(ctx context.Context, s *Scope) error {
 	if err := s.patchVM(ctx, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyAlways) }); err != nil {
 		return err
@@ -118,8 +119,8 @@ func startHalted(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// instanceOf renders the instance: only the template counts, the VM's own labels and annotations do not.
-func instanceOf(vm *v1.VirtualMachine, from identity, paused bool) *v1.VirtualMachineInstance {
+// newInstance renders the instance from the template. The VM's own labels and annotations are not copied.
+func newInstance(vm *v1.VirtualMachine, from identity, paused bool) *v1.VirtualMachineInstance {
 	template := vm.Spec.Template.DeepCopy()
 	vmi := &v1.VirtualMachineInstance{
 		ObjectMeta: metav1.ObjectMeta{
@@ -139,7 +140,7 @@ func instanceOf(vm *v1.VirtualMachine, from identity, paused bool) *v1.VirtualMa
 	if paused {
 		vmi.Spec.StartStrategy = ptr.To(v1.StartStrategyPaused)
 	}
-	identify(vmi, vm, from)
+	setIdentity(vmi, vm, from)
 	return vmi
 }
 
@@ -154,11 +155,11 @@ func createVMI(ctx context.Context, s *Scope) error {
 		return err
 	}
 	paused := startRequested(s) && s.Status.StateChangeRequests[0].Data[v1.StartRequestDataPausedKey] == v1.StartRequestDataPausedTrue
-	vmi := instanceOf(s.VM, from, paused)
+	vmi := newInstance(s.VM, from, paused)
 	vmi.Spec.Architecture = s.architecture()
 	err = s.Client.Create(ctx, vmi)
 	if apierrors.IsAlreadyExists(err) {
-		// The cache is behind. The next reconciliation sees the instance, ours or not.
+		// The cache is behind. The next reconciliation reads the instance and checks its owner.
 		s.RequeueAfter = cacheRetry
 		return s.loadLive(ctx)
 	}
@@ -170,8 +171,8 @@ func createVMI(ctx context.Context, s *Scope) error {
 	s.Recorder.Eventf(s.VM, vmi, corev1.EventTypeNormal, ReasonSuccessfulCreate, actionStart,
 		"Started the virtual machine by creating the new virtual machine instance %s", vmi.Name)
 	s.Status.StateChangeRequests = trimRequests(s.Status.StateChangeRequests, vmi)
-	if err := collectRevisions(ctx, s); err != nil {
-		// The VM has started all the same. They go with the next start, or with the VM.
+	if err := deleteOldRevisions(ctx, s); err != nil {
+		// The VM has started. The next start retries, and the garbage collector deletes them with the VM.
 		log.FromContext(ctx).Error(err, "Cannot remove the revisions of earlier starts")
 	}
 	return nil
@@ -198,7 +199,7 @@ func deleteVMI(ctx context.Context, s *Scope) error {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
-		s.fail(ReasonFailedDelete, actionStop, err, failureWords{
+		s.fail(ReasonFailedDelete, actionStop, err, failureFormats{
 			event:     "Error deleting virtual machine instance " + s.VMI.Name + ": %v",
 			condition: "Failure attempting to delete VMI: %v",
 		})
@@ -206,15 +207,15 @@ func deleteVMI(ctx context.Context, s *Scope) error {
 	}
 	s.Recorder.Eventf(s.VM, s.VMI, corev1.EventTypeNormal, ReasonSuccessfulDelete, actionStop,
 		"Stopped the virtual machine by deleting the virtual machine instance %v", s.VMI.UID)
-	// The status says Stopping now, not after the next reconciliation. The finalizer waits for that: the deletion made a new
-	// version of the instance.
+	// This reconciliation already writes the status Stopping. The finalizer is removed in a later one: the deletion changed the
+	// resource version of the instance.
 	s.deleted = true
 	s.VMI.DeletionTimestamp = ptr.To(metav1.NewTime(s.Now))
 	return nil
 }
 
-// removeVMI stops the instance of a deleted VM, or lets it live on its own if the deletion said orphan. Then the
-// garbage collector takes the owner away as well, before us or after us.
+// removeVMI deletes the instance of a deleted VM, or orphans it if the deletion has the propagation policy Orphan. The garbage
+// collector removes the owner reference as well, before or after virt-controller.
 func removeVMI(ctx context.Context, s *Scope) error {
 	if s.VMI == nil {
 		return nil
@@ -223,12 +224,12 @@ func removeVMI(ctx context.Context, s *Scope) error {
 	orphan := slices.Contains(s.VM.Finalizers, metav1.FinalizerOrphanDependents)
 	switch {
 	case owner != nil && owner.UID != s.VM.UID:
-		s.VMI = nil // somebody else's
+		s.VMI = nil // another owner's
 		return nil
 	case owner != nil && !orphan:
 		return deleteVMI(ctx, s)
 	case owner == nil && !slices.Contains(s.VMI.Finalizers, v1.VirtualMachineControllerFinalizer):
-		s.VMI = nil // never ours, or let go already
+		s.VMI = nil // never the VM's, or orphaned already
 		return nil
 	}
 	err := s.patchVMI(ctx, func(vmi *v1.VirtualMachineInstance) {
@@ -246,8 +247,8 @@ func removeVMI(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// releaseVMI lets a deleted instance go once it has ended.
-func releaseVMI(ctx context.Context, s *Scope) error {
+// removeVMIFinalizer removes the VM's finalizer from a deleted instance that has ended.
+func removeVMIFinalizer(ctx context.Context, s *Scope) error {
 	vmi := s.VMI
 	if vmi == nil || s.deleted || vmi.DeletionTimestamp == nil || !vmi.IsFinal() ||
 		!slices.Contains(vmi.Finalizers, v1.VirtualMachineControllerFinalizer) {
@@ -260,50 +261,51 @@ func releaseVMI(ctx context.Context, s *Scope) error {
 	}))
 }
 
-// ReleaseLeftBehind lets a deleted instance go whose VM went without waiting for it: somebody took the VM's finalizer.
-func ReleaseLeftBehind(ctx context.Context, s *Scope, key client.ObjectKey) error {
+// finalizeWithoutVM removes the VM's finalizer from a deleted instance whose VM no longer exists, because its finalizer was
+// removed by another client.
+func finalizeWithoutVM(ctx context.Context, s *Scope, key client.ObjectKey) error {
 	vmi := &v1.VirtualMachineInstance{}
 	if err := s.Client.Get(ctx, key, vmi); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	owner := vmistatus.MachineOf(vmi)
+	owner := vmistatus.VMOf(vmi)
 	if owner == nil && metav1.GetControllerOf(vmi) != nil {
 		return nil
 	}
 	if vmi.DeletionTimestamp == nil || !slices.Contains(vmi.Finalizers, v1.VirtualMachineControllerFinalizer) {
 		return nil
 	}
-	// The cache may not show the VM yet. One that came in the place of the owner waits until this instance is gone.
+	// The cache may not show the VM yet. A VM of this name with another UID is not the owner.
 	vm := &v1.VirtualMachine{}
 	err := s.Live.Get(ctx, key, vm)
 	if another := err == nil && owner != nil && owner.UID != vm.UID; !another && !apierrors.IsNotFound(err) {
 		return err
 	}
 	s.VMI = vmi
-	return releaseVMI(ctx, s)
+	return removeVMIFinalizer(ctx, s)
 }
 
-// failureWords say what failed, each with one %v for why. KubeVirt's words, which differ between events and conditions.
-type failureWords struct{ event, condition string }
+// failureFormats are KubeVirt's formats of a failure's event and condition. Each has one %v for the error.
+type failureFormats struct{ event, condition string }
 
-var createFailed = failureWords{
+var createFailed = failureFormats{
 	event: "Error creating virtual machine instance: %v", condition: "Failure while starting VMI: %v",
 }
 
-// fail remembers a failure for the condition and for the event that follows from the condition.
-func (s *Scope) fail(reason, action string, err error, words failureWords) {
+// fail sets the failure for the condition, and the event to record after the status was written.
+func (s *Scope) fail(reason, action string, err error, formats failureFormats) {
 	s.Failure = &Failure{
-		Reason: reason, Message: fmt.Sprintf(words.condition, err),
-		event: &failureEvent{reason: reason, action: action, note: fmt.Sprintf(words.event, err)},
+		Reason: reason, Message: fmt.Sprintf(formats.condition, err),
+		event: &failureEvent{reason: reason, action: action, note: fmt.Sprintf(formats.event, err)},
 	}
 }
 
-// reportFailure sends the event of a failure that the status has just begun to show.
-func (s *Scope) reportFailure(before *v1.VirtualMachineStatus) {
+// recordFailure records the event of a failure that the status did not show before.
+func (s *Scope) recordFailure(before *v1.VirtualMachineStatus) {
 	if s.Failure == nil || s.Failure.event == nil {
 		return
 	}
-	known := findCondition(before, v1.VirtualMachineFailure)
+	known := conditions.Find(before.Conditions, v1.VirtualMachineFailure)
 	if known == nil || known.Message != s.Failure.Message {
 		e := s.Failure.event
 		s.Recorder.Eventf(s.VM, nil, corev1.EventTypeWarning, e.reason, e.action, "%s", e.note)

@@ -27,32 +27,34 @@ const (
 // specNeedsRestart is the message of the condition RestartRequired. KubeVirt's.
 const specNeedsRestart = "a non-live-updatable field was changed in the template spec"
 
-// errMigrating keeps the scheduling of an instance as it is while its next node is being chosen.
+// errMigrating is returned for changes of the scheduling while the target node of a migration is being chosen.
 var errMigrating = errors.New("should not be changed during VMI migration")
 
-// step says how an instance relates to its VM's template.
-type step struct {
-	// known says that it is known what the instance was made from.
+// templateDiff is how an instance differs from its VM's template.
+type templateDiff struct {
+	// known reports whether the template of the instance could be determined.
 	known bool
-	// restart is what waits for the next start, in words, or empty.
+	// restart is the message of the condition RestartRequired, or empty if no restart is needed.
 	restart string
-	// moving says that its volumes are to move to other claims and have not done so.
-	moving bool
-	// relabeled says that the template has other labels or annotations, which an instance gets at its start. As in KubeVirt no
-	// condition says so; the generation in effect does.
+	// movingVolumes reports whether volumes are yet to move to other claims.
+	movingVolumes bool
+	// relabeled reports whether labels or annotations of the template changed, which take effect at the next start. As in
+	// KubeVirt this sets no condition; status.observedGeneration stays behind.
 	relabeled bool
 }
 
-// inStep says that the instance is what the template describes.
-func (s step) inStep() bool { return s.known && s.restart == "" && !s.moving && !s.relabeled }
+// upToDate reports whether the instance is what the template describes.
+func (d templateDiff) upToDate() bool {
+	return d.known && d.restart == "" && !d.movingVolumes && !d.relabeled
+}
 
-// syncInstance gives a living instance what can change while it lives, and finds out what cannot.
+// syncInstance applies changes of the template to a running instance where possible, and determines which ones need a restart.
 func syncInstance(ctx context.Context, s *Scope) error {
 	if !alive(s) || s.VMI.DeletionTimestamp != nil || s.VM.Spec.Template == nil {
 		return nil
 	}
 	if madeFrom(s.VMI) == s.VM.Generation {
-		s.step = step{known: true}
+		s.diff = templateDiff{known: true}
 		return nil
 	}
 	base, err := startedTemplate(ctx, s)
@@ -60,29 +62,31 @@ func syncInstance(ctx context.Context, s *Scope) error {
 		return err
 	}
 	if base != nil {
-		s.step = compare(base, s.VM.Spec.Template, s.VMI, s.LiveUpdate, s.LiveMetadata)
+		s.diff = compare(base, s.VM.Spec.Template, s.VMI, s.LiveUpdate, s.LiveMetadata)
 	}
-	if known, err := s.followVolumes(ctx); err != nil || !known {
+	if known, err := s.updateVolumes(ctx); err != nil || !known {
 		return err
 	}
-	wanted := s.VMI.DeepCopy()
-	if s.LiveUpdate && s.step.restart != specNeedsRestart {
-		if s.Failure = setScheduling(wanted, &s.VM.Spec.Template.Spec); s.Failure != nil {
-			s.step = step{}
+	desired := s.VMI.DeepCopy()
+	if s.LiveUpdate && s.diff.restart != specNeedsRestart {
+		if s.Failure = setScheduling(desired, &s.VM.Spec.Template.Spec); s.Failure != nil {
+			s.diff = templateDiff{}
 			return nil
 		}
 	}
-	s.LiveMetadata.Copy(&wanted.ObjectMeta, &s.VM.Spec.Template.ObjectMeta)
-	// Until the status names the revision, its name follows from the annotation, which must not run ahead.
-	if s.step.inStep() && s.VMI.Status.VirtualMachineRevisionName != "" {
-		metav1.SetMetaDataAnnotation(&wanted.ObjectMeta, v1.VirtualMachineGenerationAnnotation, strconv.FormatInt(s.VM.Generation, 10))
+	s.LiveMetadata.Copy(&desired.ObjectMeta, &s.VM.Spec.Template.ObjectMeta)
+	// Until the status names the revision, its name is derived from this annotation, which must not change before.
+	if s.diff.upToDate() && s.VMI.Status.VirtualMachineRevisionName != "" {
+		metav1.SetMetaDataAnnotation(&desired.ObjectMeta, v1.VirtualMachineGenerationAnnotation, strconv.FormatInt(s.VM.Generation, 10))
 	}
-	return s.replaceVMI(ctx, wanted)
+	return s.replaceVMI(ctx, desired)
 }
 
-// compare tells whether the template that an instance was made from differs from the one that there is now in more than a
-// living instance can follow. CPU sockets and memory are not among that: they need a migration.
-func compare(base, current *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.VirtualMachineInstance, live bool, follows podspec.LiveMetadata) step {
+// compare determines whether a template differs from the one that an instance was made from in fields that cannot change while
+// it runs. CPU sockets and memory are among those: they would need a migration.
+func compare(
+	base, current *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.VirtualMachineInstance, live bool, follows podspec.LiveMetadata,
+) templateDiff {
 	before, now := base.DeepCopy(), current.DeepCopy()
 	if live {
 		before.Spec.NodeSelector = now.Spec.NodeSelector
@@ -90,7 +94,7 @@ func compare(base, current *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.Virtu
 		before.Spec.Tolerations = now.Spec.Tolerations
 	}
 	equalizeClaims(&before.Spec, &now.Spec)
-	// A UUID or a serial number that was written down is not another one.
+	// Writing the UUID or serial number that the guest has into the template is no change.
 	if before.Spec.Domain.Firmware == nil && now.Spec.Domain.Firmware != nil {
 		before.Spec.Domain.Firmware = &v1.Firmware{}
 	}
@@ -103,29 +107,29 @@ func compare(base, current *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.Virtu
 		}
 	}
 	if !equality.Semantic.DeepEqual(before.Spec, now.Spec) {
-		return step{known: true, restart: specNeedsRestart}
+		return templateDiff{known: true, restart: specNeedsRestart}
 	}
 	follows.Remove(&before.ObjectMeta)
 	follows.Remove(&now.ObjectMeta)
-	return step{known: true, relabeled: !maps.Equal(before.ObjectMeta.Labels, now.ObjectMeta.Labels) ||
+	return templateDiff{known: true, relabeled: !maps.Equal(before.ObjectMeta.Labels, now.ObjectMeta.Labels) ||
 		!maps.Equal(before.ObjectMeta.Annotations, now.ObjectMeta.Annotations)}
 }
 
-// equalizeClaims leaves out that a volume has another claim: what is to be done about that, syncVolumes says.
+// equalizeClaims ignores changed claims of volumes, which syncVolumes handles.
 func equalizeClaims(before, now *v1.VirtualMachineInstanceSpec) {
-	wanted := map[string]*v1.Volume{}
+	desired := map[string]*v1.Volume{}
 	for i := range now.Volumes {
-		wanted[now.Volumes[i].Name] = &now.Volumes[i]
+		desired[now.Volumes[i].Name] = &now.Volumes[i]
 	}
 	for i := range before.Volumes {
-		had, to := before.Volumes[i].WrittenClaim(), wanted[before.Volumes[i].Name]
+		had, to := before.Volumes[i].WrittenClaim(), desired[before.Volumes[i].Name]
 		if to != nil && had != "" && to.WrittenClaim() != "" && to.WrittenClaim() != had {
 			before.Volumes[i] = *to.DeepCopy()
 		}
 	}
 }
 
-// setScheduling copies what counts when the instance next looks for a node.
+// setScheduling copies the fields that the scheduling of a migration target uses.
 func setScheduling(vmi *v1.VirtualMachineInstance, spec *v1.VirtualMachineInstanceSpec) *Failure {
 	affinity := !equality.Semantic.DeepEqual(vmi.Spec.Affinity, spec.Affinity) ||
 		!equality.Semantic.DeepEqual(vmi.Spec.NodeSelector, spec.NodeSelector)
@@ -149,12 +153,12 @@ func setScheduling(vmi *v1.VirtualMachineInstance, spec *v1.VirtualMachineInstan
 	return nil
 }
 
-// replaceVMI writes the instance as it is to be, if it differs.
-func (s *Scope) replaceVMI(ctx context.Context, wanted *v1.VirtualMachineInstance) error {
-	if equality.Semantic.DeepEqual(s.VMI, wanted) {
+// replaceVMI writes the instance if it differs from the desired one.
+func (s *Scope) replaceVMI(ctx context.Context, desired *v1.VirtualMachineInstance) error {
+	if equality.Semantic.DeepEqual(s.VMI, desired) {
 		return nil
 	}
-	err := s.patchVMI(ctx, func(vmi *v1.VirtualMachineInstance) { *vmi = *wanted })
+	err := s.patchVMI(ctx, func(vmi *v1.VirtualMachineInstance) { *vmi = *desired })
 	if err != nil {
 		return fmt.Errorf("follow the template of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
 	}

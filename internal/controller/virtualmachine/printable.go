@@ -8,7 +8,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -19,13 +19,13 @@ const (
 	reasonImagePullBackOff = "ImagePullBackOff"
 )
 
-// printable is a status and when it is the one to show.
+// printable is a printable status and the condition under which it applies.
 type printable struct {
-	status v1.VirtualMachinePrintableStatus
-	shown  func(s *Scope) bool
+	status  v1.VirtualMachinePrintableStatus
+	applies func(s *Scope) bool
 }
 
-// printables are in KubeVirt's order: the first one that fits is shown.
+// printables are in KubeVirt's order: the first one that applies is shown.
 // Source: kubevirt/kubevirt pkg/virt-controller/watch/vm, setPrintableStatus.
 var printables = []printable{
 	{v1.VirtualMachineStatusTerminating, func(s *Scope) bool { return s.VM.DeletionTimestamp != nil }},
@@ -64,14 +64,14 @@ var printables = []printable{
 
 func printableStatus(s *Scope) v1.VirtualMachinePrintableStatus {
 	for _, p := range printables {
-		if p.shown(s) {
+		if p.applies(s) {
 			return p.status
 		}
 	}
 	return v1.VirtualMachineStatusUnknown
 }
 
-// alive says that there is an instance that has not ended.
+// alive reports whether there is an instance that has not ended.
 func alive(s *Scope) bool { return s.VMI != nil && !s.VMI.IsFinal() }
 
 func migrating(vmi *v1.VirtualMachineInstance) bool {
@@ -89,7 +89,7 @@ func outOfSync(reason string) func(*Scope) bool {
 	}
 }
 
-// anyDataVolume says that one of the DataVolumes of the VM's volumes is of a kind.
+// anyDataVolume matches VMs of which a DataVolume satisfies a predicate.
 func anyDataVolume(is func(*cdi.DataVolume) bool) func(*Scope) bool {
 	return func(s *Scope) bool {
 		for _, dv := range s.dataVolumes {

@@ -19,22 +19,22 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// revisionData is what a start revision holds. Source: kubevirt/kubevirt pkg/virt-controller/watch/vm,
+// revisionData is the content of a start revision. Source: kubevirt/kubevirt pkg/virt-controller/watch/vm,
 // VirtualMachineRevisionData.
 type revisionData struct {
 	Spec v1.VirtualMachineSpec `json:"spec"`
 }
 
-// recordRevision keeps the spec that an instance is about to be made from. A second start from the same generation finds
-// the revision of the first. It returns what the VM's identity follows from, which the revisions hand on from start to start.
+// recordRevision stores the spec of which an instance is about to be made. A second start from the same generation reuses the
+// revision of the first. It returns the VM's identity, which each new revision takes over from the earlier ones.
 func recordRevision(ctx context.Context, s *Scope) (identity, error) {
-	known, err := listRevisions(ctx, s)
+	revisions, err := listRevisions(ctx, s)
 	if err != nil {
 		return "", err
 	}
-	from, name := identityOf(s.VM, known), v1.StartRevisionName(s.VM.UID, s.VM.Generation)
-	for i := range known {
-		if known[i].Name == name {
+	from, name := identityOf(s.VM, revisions), v1.StartRevisionName(s.VM.UID, s.VM.Generation)
+	for i := range revisions {
+		if revisions[i].Name == name {
 			return from, nil
 		}
 	}
@@ -64,21 +64,21 @@ func recordRevision(ctx context.Context, s *Scope) (identity, error) {
 	return from, nil
 }
 
-// collectRevisions deletes the revisions of earlier starts. It follows the creation of the instance: nothing refers to
-// them any more, and the start did not wait for it.
-func collectRevisions(ctx context.Context, s *Scope) error {
-	known, err := listRevisions(ctx, s)
+// deleteOldRevisions deletes the revisions of earlier starts. It runs after the instance was created: nothing refers to them any
+// more, and the start is not delayed.
+func deleteOldRevisions(ctx context.Context, s *Scope) error {
+	revisions, err := listRevisions(ctx, s)
 	if err != nil {
 		return err
 	}
 	current := v1.StartRevisionName(s.VM.UID, s.VM.Generation)
-	for i := range known {
-		if known[i].Name == current {
+	for i := range revisions {
+		if revisions[i].Name == current {
 			continue
 		}
 		revision := &appsv1.ControllerRevision{}
-		revision.Namespace, revision.Name = known[i].Namespace, known[i].Name
-		err := s.Client.Delete(ctx, revision, client.Preconditions{UID: ptr.To(known[i].UID)})
+		revision.Namespace, revision.Name = revisions[i].Namespace, revisions[i].Name
+		err := s.Client.Delete(ctx, revision, client.Preconditions{UID: ptr.To(revisions[i].UID)})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("delete ControllerRevision %s: %w", revision.Name, err)
 		}
@@ -86,7 +86,7 @@ func collectRevisions(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// listRevisions gives the start revisions of the VM without their data, which no cache needs to hold.
+// listRevisions lists the VM's start revisions without their data, so that the cache does not store it.
 func listRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ControllerRevisionList"))
@@ -98,7 +98,7 @@ func listRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMetadat
 	return list.Items, nil
 }
 
-// startedTemplate is the template that the instance was made from, or nil if nothing tells: the VM adopted it.
+// startedTemplate returns the template that the instance was made from, or nil if it is unknown, as for an adopted instance.
 func startedTemplate(ctx context.Context, s *Scope) (*v1.VirtualMachineInstanceTemplateSpec, error) {
 	name := s.VMI.Status.VirtualMachineRevisionName
 	if generation := madeFrom(s.VMI); name == "" && generation != 0 {
@@ -119,7 +119,7 @@ func startedTemplate(ctx context.Context, s *Scope) (*v1.VirtualMachineInstanceT
 	return data.Spec.Template, nil
 }
 
-// madeFrom is the generation of the VM that an instance says to be in step with, or 0.
+// madeFrom returns the generation of the VM's spec that is in effect in an instance, or 0 if it is unknown.
 func madeFrom(vmi *v1.VirtualMachineInstance) int64 {
 	generation, err := strconv.ParseInt(vmi.Annotations[v1.VirtualMachineGenerationAnnotation], 10, 64)
 	if err != nil || generation < 1 {

@@ -20,19 +20,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// The data of a ControllerRevision must not change, byte by byte, and the API server writes it anew with sorted keys when it applies
-// a strategic merge patch, as the garbage collector sends to orphan one. Data whose keys are not sorted makes every such patch
-// fail. See docs/adr/0063.
+// The data of a ControllerRevision is immutable byte by byte. When the API server applies a strategic merge patch, as the
+// garbage collector sends to orphan an object, it encodes the data anew with sorted keys. If the stored keys are not sorted,
+// every such patch fails.
+// See docs/adr/0063.
 const (
-	// dataFormAnnotation says in which form a start revision has its data, so that nobody has to read it.
+	// dataFormAnnotation is the form of a start revision's data, so that the data need not be read.
 	dataFormAnnotation = "kubevirt.io/data-form"
 	// dataFormSorted is the form of json.Marshal for maps.
 	dataFormSorted = "sorted"
-	// copySuffix ends the name of the copy of a revision that is about to be replaced.
+	// copySuffix is the suffix of the name of the copy of a revision that is being replaced.
 	copySuffix = "-copy"
 )
 
-// sortKeys brings JSON to the form that the API server gives it when it patches.
+// sortKeys encodes JSON as the API server does when it patches.
 func sortKeys(raw []byte) ([]byte, error) {
 	var value any
 	// Numbers are decoded as the API server does.
@@ -42,27 +43,27 @@ func sortKeys(raw []byte) ([]byte, error) {
 	return json.Marshal(value)
 }
 
-// sortRevisions replaces start revisions whose data cannot be patched around, each by one of the same name and content. As the
-// name must be free in between, a copy keeps the content meanwhile: a process that dies on the way loses nothing.
+// sortRevisions replaces start revisions whose keys are not sorted by ones of the same name and content. The old one must be
+// deleted first, so a copy stores the content in between: nothing is lost if virt-controller stops.
 func sortRevisions(ctx context.Context, s *Scope) error {
-	known, err := listRevisions(ctx, s)
+	revisions, err := listRevisions(ctx, s)
 	if err != nil {
 		return err
 	}
 	var failed error
-	for i := range known {
-		switch name, isCopy := strings.CutSuffix(known[i].Name, copySuffix); {
+	for i := range revisions {
+		switch name, isCopy := strings.CutSuffix(revisions[i].Name, copySuffix); {
 		case isCopy:
-			failed = errors.Join(failed, s.finishReplacement(ctx, client.ObjectKey{Namespace: known[i].Namespace, Name: name}))
-		case known[i].Annotations[dataFormAnnotation] != dataFormSorted:
-			failed = errors.Join(failed, s.sortRevision(ctx, &known[i]))
+			failed = errors.Join(failed, s.finishReplacement(ctx, client.ObjectKey{Namespace: revisions[i].Namespace, Name: name}))
+		case revisions[i].Annotations[dataFormAnnotation] != dataFormSorted:
+			failed = errors.Join(failed, s.sortRevision(ctx, &revisions[i]))
 		}
 	}
 	return failed
 }
 
-func (s *Scope) sortRevision(ctx context.Context, known *metav1.PartialObjectMetadata) error {
-	key := client.ObjectKeyFromObject(known)
+func (s *Scope) sortRevision(ctx context.Context, listed *metav1.PartialObjectMetadata) error {
+	key := client.ObjectKeyFromObject(listed)
 	revision := &appsv1.ControllerRevision{}
 	if err := s.Live.Get(ctx, key, revision); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("get ControllerRevision %s: %w", key, err))
@@ -92,7 +93,7 @@ func (s *Scope) sortRevision(ctx context.Context, known *metav1.PartialObjectMet
 	return s.finishReplacement(ctx, key)
 }
 
-// finishReplacement makes a revision of its copy, if it is gone, and removes the copy.
+// finishReplacement creates a revision from its copy, if it does not exist, and deletes the copy.
 func (s *Scope) finishReplacement(ctx context.Context, key client.ObjectKey) error {
 	kept := &appsv1.ControllerRevision{}
 	if err := s.Live.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name + copySuffix}, kept); err != nil {
@@ -107,7 +108,7 @@ func (s *Scope) finishReplacement(ctx context.Context, key client.ObjectKey) err
 	return nil
 }
 
-// renamed is a revision as it is to be created under another name.
+// renamed returns a revision to create under another name.
 func renamed(r *appsv1.ControllerRevision, name string) *appsv1.ControllerRevision {
 	out := &appsv1.ControllerRevision{Data: *r.Data.DeepCopy(), Revision: r.Revision}
 	out.Namespace, out.Name = r.Namespace, name

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtualmachine keeps a VM's instance as its run strategy and its requests want it, and tells in the VM's
-// status what the instance does. Each file is one concern; Run has the order.
+// Package virtualmachine starts and stops a VM's VMI according to its run strategy and state change requests, and reports the
+// VMI's state in the VM's status. In this package the VMI is called the instance. Each file is one concern; Run has the order.
 package virtualmachine
 
 import (
@@ -20,7 +20,8 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
@@ -29,67 +30,67 @@ type Scope struct {
 	// Client reads from the cache and writes to the API server. Live reads from the API server.
 	Client client.Client
 	Live   client.Reader
-	// Recorder takes events, after what they tell about has happened.
+	// Recorder records events, each after the write that it reports.
 	Recorder events.EventRecorder
-	// DataVolumes reads those of the importer.
+	// DataVolumes reads the importer's DataVolumes.
 	DataVolumes datavolume.Reader
-	// Now is one time for the whole reconciliation.
+	// Now is the time of the reconciliation.
 	Now time.Time
 
-	// VM is what the API server has. Writes of metadata refresh it; its status stays as it was read until the status
-	// is written.
+	// VM is the VM as read. Writes of metadata refresh it; its status changes only when the status is written.
 	VM *v1.VirtualMachine
-	// Status is the status to be.
+	// Status is the status to write.
 	Status v1.VirtualMachineStatus
-	// LiveUpdate says that changes of the template reach a running instance where that is possible. Otherwise they wait
-	// for the next start.
+	// LiveUpdate reports whether changes of the template are applied to a running instance where possible. Otherwise they take
+	// effect at the next start.
 	LiveUpdate bool
-	// LiveMetadata are the annotations and labels of the template that reach a running instance.
+	// LiveMetadata are the annotations and labels of the template that are copied to a running instance.
 	LiveMetadata podspec.LiveMetadata
 	// Strategy is the run strategy in force.
 	Strategy v1.VirtualMachineRunStrategy
-	// VMI is the VM's instance, or nil. One that belongs to somebody else is nil.
+	// VMI is the VM's instance, or nil if there is none or it has another owner.
 	VMI *v1.VirtualMachineInstance
 	// Failure is why the VM is not as it should be, or nil.
 	Failure *Failure
-	// RequeueAfter is when to reconcile again without being woken, or 0.
+	// RequeueAfter is when to reconcile again even if nothing changes, or 0.
 	RequeueAfter time.Duration
 
-	// deleted says that this reconciliation deleted the instance.
+	// deleted reports whether this reconciliation deleted the instance.
 	deleted bool
-	// dataVolumes are those of the VM's volumes that there are, by name. noImporter says that the cluster has none at all.
+	// dataVolumes are the existing DataVolumes of the VM's volumes, by name. noImporter reports whether DataVolumes are not
+	// installed.
 	dataVolumes map[string]*cdi.DataVolume
 	noImporter  bool
-	// starting says that there is to be an instance.
+	// starting reports whether there is to be an instance.
 	starting bool
 	// claims are those of the VM's volumes, by name, read while they decide about the printable status.
 	claims map[string]*corev1.PersistentVolumeClaim
-	// step is how the instance relates to the template.
-	step step
+	// diff is how the instance relates to the template.
+	diff templateDiff
 }
 
 // Failure is the condition Failure.
 type Failure struct {
 	// Reason is one of KubeVirt's, see the constants.
 	Reason string
-	// Message says what failed and why.
+	// Message is what failed and why.
 	Message string
 
-	// event is what is sent once the status shows the failure, or nil.
+	// event is recorded once the status shows the failure. It may be nil.
 	event *failureEvent
 }
 
-// failureEvent is the event of a failure. Its reason and its words may differ from those of the condition.
+// failureEvent is the event of a failure. Its reason and note may differ from the condition's reason and message.
 type failureEvent struct{ reason, action, note string }
 
-// Run reconciles the VM. The order matters where a number says why.
+// Run reconciles the VM. The numbered comments give the reasons for the order.
 func Run(ctx context.Context, s *Scope) error {
 	s.Status = *s.VM.Status.DeepCopy()
 	err := act(ctx, s)
 	if err != nil && s.Failure == nil && !apierrors.IsConflict(err) {
 		s.Failure = &Failure{Reason: ReasonFailedUpdate, Message: err.Error()}
 	}
-	// 1. The status is written even if something failed: it says what failed.
+	// 1. The status is written even if a phase failed: it reports the failure.
 	computeStatus(s)
 	if statusErr := writeStatus(ctx, s); statusErr != nil {
 		return errors.Join(err, statusErr)
@@ -97,16 +98,16 @@ func Run(ctx context.Context, s *Scope) error {
 	if err != nil {
 		return err
 	}
-	// The garbage collector orphans revisions before a deleted VM may go, for as long as it takes.
+	// The garbage collector must be able to orphan the revisions of a deleted VM.
 	if err := sortRevisions(ctx, s); err != nil {
 		return err
 	}
-	// 2. How the instance ended is on record before it may go.
-	if err := releaseVMI(ctx, s); err != nil {
+	// 2. The status shows how the instance ended before its finalizer is removed.
+	if err := removeVMIFinalizer(ctx, s); err != nil {
 		return err
 	}
-	// 3. The VM goes last.
-	return releaseVM(ctx, s)
+	// 3. The VM's finalizer is removed last.
+	return removeVMFinalizer(ctx, s)
 }
 
 func act(ctx context.Context, s *Scope) error {
@@ -118,37 +119,37 @@ func act(ctx context.Context, s *Scope) error {
 	if s.VM.DeletionTimestamp != nil {
 		return removeVMI(ctx, s)
 	}
-	// 1. The finalizer comes before the instance that it waits for.
-	if err := holdVM(ctx, s); err != nil {
+	// 1. The VM has its finalizer before it has an instance.
+	if err := addVMFinalizer(ctx, s); err != nil {
 		return err
 	}
-	// 2. What is not ours is not acted on.
+	// 2. Instances with another owner are not touched.
 	if err := adoptVMI(ctx, s); err != nil {
 		return err
 	}
-	// 3. Requests that are done must not be done twice.
+	// 3. A request must not be executed twice.
 	s.Status.StateChangeRequests = trimRequests(s.Status.StateChangeRequests, s.VMI)
-	// 4. A failed start is counted while the instance that failed is still there.
+	// 4. A failed start is counted while the failed instance still exists.
 	s.Status.StartFailure = countStartFailure(s)
-	// 5. What an instance that has ended left behind decides whether there may be another one.
-	recoverVolumes(s)
+	// 5. A volume migration that an ended instance did not finish may forbid a start.
+	setManualRecovery(s)
 	// 6. DataVolumes are made whether the VM runs or not. A stop does not wait for them.
 	if err := readDataVolumes(ctx, s); err != nil {
 		return err
 	}
-	wanted := decide(s)
-	s.starting = wanted == create || wanted == unhalt
-	ready, err := provision(ctx, s, wanted)
+	next := decide(s)
+	s.starting = next == create || next == unhalt
+	ready, err := provision(ctx, s, next)
 	if err != nil {
 		return err
 	}
-	if err := apply(ctx, s, wanted, ready); err != nil {
+	if err := apply(ctx, s, next, ready); err != nil {
 		return err
 	}
 	if err := readClaims(ctx, s); err != nil {
 		return err
 	}
-	// 7. An instance that is about to go need not follow the template.
+	// 7. An instance that is being deleted does not follow the template.
 	return syncInstance(ctx, s)
 }
 
@@ -166,7 +167,7 @@ func (s *Scope) Load(ctx context.Context) error {
 	return nil
 }
 
-func holdVM(ctx context.Context, s *Scope) error {
+func addVMFinalizer(ctx context.Context, s *Scope) error {
 	if slices.Contains(s.VM.Finalizers, v1.VirtualMachineControllerFinalizer) {
 		return nil
 	}
@@ -175,13 +176,13 @@ func holdVM(ctx context.Context, s *Scope) error {
 	})
 }
 
-// releaseVM lets a deleted VM go when its instance is gone. With the finalizer "orphan" the instance was let go instead.
-func releaseVM(ctx context.Context, s *Scope) error {
+// removeVMFinalizer removes the finalizer of a deleted VM when its instance no longer exists, or was orphaned.
+func removeVMFinalizer(ctx context.Context, s *Scope) error {
 	if s.VM.DeletionTimestamp == nil || s.VMI != nil ||
 		!slices.Contains(s.VM.Finalizers, v1.VirtualMachineControllerFinalizer) {
 		return nil
 	}
-	// A cache that is behind must not let the VM go from under an instance.
+	// The cache may be behind and not show an instance that exists.
 	vmi := &v1.VirtualMachineInstance{}
 	err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.VM), vmi)
 	switch {
@@ -198,14 +199,12 @@ func releaseVM(ctx context.Context, s *Scope) error {
 	}))
 }
 
-// cacheRetry is when to reconcile again after the API server knew more than the cache.
+// cacheRetry is when to reconcile again if the cache was behind the API server.
 const cacheRetry = 100 * time.Millisecond
 
 func (s *Scope) patchVM(ctx context.Context, change func(*v1.VirtualMachine)) error {
-	changed := s.VM.DeepCopy()
-	change(changed)
-	lock := client.MergeFromWithOptions(s.VM, client.MergeFromWithOptimisticLock{})
-	if err := s.Client.Patch(ctx, changed, lock); err != nil {
+	changed, err := optimistic.Patch(ctx, s.Client, s.VM, change)
+	if err != nil {
 		return fmt.Errorf("patch metadata of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
 	}
 	s.VM = changed
@@ -213,10 +212,8 @@ func (s *Scope) patchVM(ctx context.Context, change func(*v1.VirtualMachine)) er
 }
 
 func (s *Scope) patchVMI(ctx context.Context, change func(*v1.VirtualMachineInstance)) error {
-	changed := s.VMI.DeepCopy()
-	change(changed)
-	lock := client.MergeFromWithOptions(s.VMI, client.MergeFromWithOptimisticLock{})
-	if err := s.Client.Patch(ctx, changed, lock); err != nil {
+	changed, err := optimistic.Patch(ctx, s.Client, s.VMI, change)
+	if err != nil {
 		return fmt.Errorf("patch metadata of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VMI), err)
 	}
 	s.VMI = changed

@@ -22,7 +22,7 @@ const (
 	backoffCap  = 300 * time.Second
 )
 
-// countStartFailure counts the instances in a row that ended without having run. Whatever runs ends the row, and so
+// countStartFailure counts the instances in a row that ended without having run. An instance that runs resets the count, and so
 // does a strategy that starts nothing by itself.
 func countStartFailure(s *Scope) *v1.VirtualMachineStartFailure {
 	switch s.Strategy {
@@ -54,8 +54,8 @@ func countStartFailure(s *Scope) *v1.VirtualMachineStartFailure {
 	}
 }
 
-// startDelay spreads VMs that fail together: the instance's UID takes the place of dice, so that the delay is the same
-// however often it is computed.
+// startDelay returns the delay after the count-th failure. Its jitter spreads VMs that fail together and is derived from the
+// instance's UID, so that the delay does not change when it is computed again.
 func startDelay(count int, uid types.UID) time.Duration {
 	delay := min(time.Duration(count)*time.Duration(count)*backoffUnit, backoffCap)
 	hash := fnv.New32a()

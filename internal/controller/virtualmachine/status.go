@@ -14,22 +14,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/conditions"
+	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// Reasons of the VM's condition Ready while the instance does not tell. KubeVirt's names.
+// Reasons of the VM's condition Ready if the instance has no such condition. KubeVirt's names.
 const (
 	reasonNoInstance  = "VMINotExists"
 	reasonNoCondition = "VMIConditionMissing"
 )
 
-// ownConditions are those that the VM has for itself; all others are its instance's.
+// ownConditions are the VM's own conditions; all others are copied from its instance.
 var ownConditions = []v1.VirtualMachineConditionType{
 	v1.VirtualMachineReady, v1.VirtualMachineFailure, v1.VirtualMachineRestartRequired,
 	v1.VirtualMachineManualRecoveryRequired,
 }
 
-// computeStatus brings the status to what is seen now.
+// computeStatus computes the status from what this reconciliation observed.
 func computeStatus(s *Scope) {
 	status := &s.Status
 	status.Created = s.VMI != nil
@@ -47,8 +49,8 @@ func computeStatus(s *Scope) {
 	setRestartRequired(s)
 }
 
-// setRunStrategy remembers the strategy once the VM has had an instance. A change to RerunOnFailure is remembered when the
-// start that it means has happened: one that has to wait must not be forgotten.
+// setRunStrategy records the strategy once the VM has had an instance. A change to RerunOnFailure is recorded only after the
+// start that it causes, so that a delayed start is not lost.
 func setRunStrategy(s *Scope) {
 	before := s.VM.Status.RunStrategy
 	waits := s.Strategy == v1.RunStrategyRerunOnFailure && before != s.Strategy && s.VMI == nil
@@ -57,35 +59,35 @@ func setRunStrategy(s *Scope) {
 	}
 }
 
-// setGenerations tells which generation of the spec is in effect, and which one should be. They differ only while an
-// instance lives that its template has left behind: what waits for a restart is not in effect.
+// setGenerations sets which generation of the spec is in effect, and which one should be. They differ only while an instance
+// runs that is not up to date with its template.
 func setGenerations(s *Scope) {
 	s.Status.DesiredGeneration = s.VM.Generation
 	s.Status.ObservedGeneration = s.VM.Generation
-	if alive(s) && s.VMI.DeletionTimestamp == nil && !s.step.inStep() {
+	if alive(s) && s.VMI.DeletionTimestamp == nil && !s.diff.upToDate() {
 		if made := madeFrom(s.VMI); made != 0 {
 			s.Status.ObservedGeneration = made
 		}
 	}
 }
 
-// setRestartRequired says what waits for the next start. An instance of which nobody knows what it was made from leaves the
-// condition as it is; one that is gone needs no restart.
+// setRestartRequired sets or removes the condition RestartRequired. It is not changed while the template of the instance is
+// unknown, and removed when there is no instance.
 func setRestartRequired(s *Scope) {
-	if alive(s) && s.VMI.DeletionTimestamp == nil && !s.step.known {
+	if alive(s) && s.VMI.DeletionTimestamp == nil && !s.diff.known {
 		return
 	}
-	if s.step.restart == "" {
-		removeCondition(&s.Status, v1.VirtualMachineRestartRequired)
+	if s.diff.restart == "" {
+		conditions.Remove(&s.Status.Conditions, v1.VirtualMachineRestartRequired)
 		return
 	}
-	setCondition(&s.Status, v1.VirtualMachineCondition{
-		Type: v1.VirtualMachineRestartRequired, Status: corev1.ConditionTrue, Message: s.step.restart,
+	conditions.Set(&s.Status.Conditions, v1.VirtualMachineCondition{
+		Type: v1.VirtualMachineRestartRequired, Status: corev1.ConditionTrue, Message: s.diff.restart,
 		LastTransitionTime: metav1.NewTime(s.Now),
 	})
 }
 
-// mirrorConditions shows the instance's conditions on the VM and removes those that the instance no longer has.
+// mirrorConditions copies the instance's conditions to the VM and removes those that the instance no longer has.
 func mirrorConditions(s *Scope) {
 	seen := map[v1.VirtualMachineConditionType]bool{}
 	if s.VMI != nil {
@@ -95,7 +97,7 @@ func mirrorConditions(s *Scope) {
 				continue
 			}
 			seen[kind] = true
-			setCondition(&s.Status, v1.VirtualMachineCondition{
+			conditions.Set(&s.Status.Conditions, v1.VirtualMachineCondition{
 				Type: kind, Status: condition.Status, Reason: condition.Reason, Message: condition.Message,
 				LastTransitionTime: condition.LastTransitionTime,
 			})
@@ -121,52 +123,25 @@ func setReady(s *Scope) {
 			want.Status, want.Reason, want.Message = condition.Status, condition.Reason, condition.Message
 		}
 	}
-	setCondition(&s.Status, want)
+	conditions.Set(&s.Status.Conditions, want)
 }
 
 func setFailure(s *Scope) {
 	if s.Failure == nil {
-		removeCondition(&s.Status, v1.VirtualMachineFailure)
+		conditions.Remove(&s.Status.Conditions, v1.VirtualMachineFailure)
 		return
 	}
-	setCondition(&s.Status, v1.VirtualMachineCondition{
+	conditions.Set(&s.Status.Conditions, v1.VirtualMachineCondition{
 		Type: v1.VirtualMachineFailure, Status: corev1.ConditionTrue, Reason: s.Failure.Reason,
 		Message: s.Failure.Message, LastTransitionTime: metav1.NewTime(s.Now),
 	})
 }
 
-func findCondition(status *v1.VirtualMachineStatus, kind v1.VirtualMachineConditionType) *v1.VirtualMachineCondition {
-	for i := range status.Conditions {
-		if status.Conditions[i].Type == kind {
-			return &status.Conditions[i]
-		}
-	}
-	return nil
-}
-
-func removeCondition(status *v1.VirtualMachineStatus, kind v1.VirtualMachineConditionType) {
-	status.Conditions = slices.DeleteFunc(status.Conditions, func(c v1.VirtualMachineCondition) bool { return c.Type == kind })
-}
-
-// setCondition keeps the time of a condition whose status stays.
-func setCondition(status *v1.VirtualMachineStatus, want v1.VirtualMachineCondition) {
-	known := findCondition(status, want.Type)
-	if known == nil {
-		status.Conditions = append(status.Conditions, want)
-		return
-	}
-	if known.Status == want.Status {
-		want.LastTransitionTime = known.LastTransitionTime
-		want.LastProbeTime = known.LastProbeTime
-	}
-	*known = want
-}
-
-// worthAWrite says that the status changed. While the VM starts, another reason for not being ready yet is not worth a
-// write of its own: the printable status tells as much.
-func worthAWrite(s *Scope) bool {
+// needsWrite reports whether the status changed. While the VM starts, another reason of Ready=False alone is not written: the
+// printable status is Starting all the same.
+func needsWrite(s *Scope) bool {
 	after := s.Status.DeepCopy()
-	before, now := findCondition(&s.VM.Status, v1.VirtualMachineReady), findCondition(after, v1.VirtualMachineReady)
+	before, now := conditions.Find(s.VM.Status.Conditions, v1.VirtualMachineReady), conditions.Find(after.Conditions, v1.VirtualMachineReady)
 	if s.Status.PrintableStatus == v1.VirtualMachineStatusStarting && before != nil && now != nil && before.Status == now.Status {
 		*now = *before
 	}
@@ -175,21 +150,20 @@ func worthAWrite(s *Scope) bool {
 
 // writeStatus writes the status if it changed.
 func writeStatus(ctx context.Context, s *Scope) error {
-	if !worthAWrite(s) {
+	if !needsWrite(s) {
 		return nil
 	}
 	changed := s.VM.DeepCopy()
 	changed.Status = s.Status
-	lock := client.MergeFromWithOptions(s.VM, client.MergeFromWithOptimisticLock{})
-	if err := s.Client.Status().Patch(ctx, changed, lock); err != nil {
+	if err := s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.VM)); err != nil {
 		return fmt.Errorf("patch status of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
 	}
-	// Only now: a write that is refused is repeated, and so are the events that follow from it.
+	// Events are recorded after the write: a write that failed is repeated, and its events would be too.
 	before := s.VM.Status
 	s.VM = changed
-	s.reportFailure(&before)
+	s.recordFailure(&before)
 	if s.Status.PrintableStatus == v1.VirtualMachineStatusDataVolumeError && before.PrintableStatus != s.Status.PrintableStatus {
-		s.tellFailedImports()
+		s.recordFailedImports()
 	}
 	return nil
 }

@@ -10,75 +10,74 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/faults"
-	"github.com/vireo-project/vireo/internal/fieldsupport"
+	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// action is what is to be done with the instance.
+// action is what to do with the instance.
 type action int
 
 const (
-	leave  action = iota
-	create        // make an instance
-	remove        // delete the instance
-	unhalt        // set the run strategy to Always, and make an instance
+	noAction action = iota
+	create          // create an instance
+	remove          // delete the instance
+	unhalt          // set the run strategy to Always, and create an instance
 )
 
-// decide is what the run strategy and the requests want. It changes the scope only where it explains why nothing
-// happens.
+// decide returns the action that the run strategy and the requests require. If a start is refused or delayed, it sets the
+// failure or the requeue time.
 func decide(s *Scope) action {
 	if s.Failure != nil {
-		return leave
+		return noAction
 	}
-	wanted := leave
+	next := noAction
 	switch s.Strategy {
 	case v1.RunStrategyAlways:
-		wanted = decideAlways(s)
+		next = decideAlways(s)
 	case v1.RunStrategyHalted:
 		switch {
 		case s.VMI != nil:
-			wanted = remove
+			next = remove
 		case startRequested(s):
-			// A start with options, such as paused, comes as a request, and the options must outlive the change of the strategy.
-			wanted = unhalt
+			// A start with options, such as paused, is a request. Its options must be kept when the strategy changes.
+			next = unhalt
 		}
 	case v1.RunStrategyManual:
-		wanted = decideManual(s)
+		next = decideManual(s)
 	case v1.RunStrategyRerunOnFailure:
-		wanted = decideRerun(s)
+		next = decideRerun(s)
 	case v1.RunStrategyOnce:
 		if s.VMI == nil {
-			wanted = create
+			next = create
 		}
 	default:
 		s.Failure = &Failure{
-			Reason:  fieldsupport.ReasonNotImplemented,
+			Reason:  specsupport.ReasonNotImplemented,
 			Message: "run strategy " + string(s.Strategy) + " is not implemented, use Always, Halted, Manual, RerunOnFailure or Once",
 		}
 	}
-	if wanted == create || wanted == unhalt {
+	if next == create || next == unhalt {
 		if s.needsRecovery() {
-			return leave
+			return noAction
 		}
 		if s.Failure = unimplemented(s); s.Failure != nil {
-			return leave
+			return noAction
 		}
 		if wait := backoff(s); wait > 0 {
 			s.RequeueAfter = wait
-			return leave
+			return noAction
 		}
 	}
-	return wanted
+	return next
 }
 
-// unimplemented is what the VM asks for outside of its template that nothing implements: an instance without it would be
-// another machine. What is in the template, the instance itself says.
+// unimplemented returns a failure for fields outside of the template that are not implemented: the VM must not start without
+// them. Those inside of the template are reported by the instance.
 func unimplemented(s *Scope) *Failure {
-	refused := fieldsupport.Refusals(fieldsupport.InVMOnly(field.NewPath("spec"), &s.VM.Spec))
+	refused := specsupport.Refusals(specsupport.UnimplementedInVM(field.NewPath("spec"), &s.VM.Spec))
 	if len(refused) == 0 {
 		return nil
 	}
-	return &Failure{Reason: fieldsupport.ReasonNotImplemented, Message: faults.Join(refused).Error()}
+	return &Failure{Reason: specsupport.ReasonNotImplemented, Message: specsupport.JoinErrors(refused).Error()}
 }
 
 func decideAlways(s *Scope) action {
@@ -88,7 +87,7 @@ func decideAlways(s *Scope) action {
 	case s.VMI.IsFinal() || stopRequested(s):
 		return remove
 	default:
-		return leave
+		return noAction
 	}
 }
 
@@ -99,12 +98,12 @@ func decideManual(s *Scope) action {
 	case s.VMI != nil && (stopRequested(s) || s.VMI.IsFinal() && startRequested(s)):
 		return remove
 	default:
-		return leave
+		return noAction
 	}
 }
 
-// decideRerun starts again after a failure and stays off after a success. That it must start again is kept as a
-// request in the status, so that it is not forgotten with the instance that failed.
+// decideRerun starts again after a failure and not after a success. It records the restart as a request in the status, because
+// the instance that failed is deleted.
 func decideRerun(s *Scope) action {
 	switch {
 	case s.VMI == nil:
@@ -112,18 +111,18 @@ func decideRerun(s *Scope) action {
 		if switched || startRequested(s) {
 			return create
 		}
-		return leave
+		return noAction
 	case stopRequested(s):
 		return remove
 	case s.VMI.Status.Phase == v1.Failed && !startRequested(s) && s.VMI.DeletionTimestamp == nil:
-		// The request is written first. The next reconciliation, which the write brings about, deletes.
+		// The request is written first. The write triggers the reconciliation that deletes the instance.
 		s.Status.StateChangeRequests = append(s.Status.StateChangeRequests,
 			v1.VirtualMachineStateChangeRequest{Action: v1.StartRequest})
-		return leave
+		return noAction
 	case s.VMI.IsFinal():
 		return remove
 	default:
-		return leave
+		return noAction
 	}
 }
 
@@ -138,8 +137,8 @@ func stopRequested(s *Scope) bool {
 		requests[0].UID != nil && *requests[0].UID == s.VMI.UID
 }
 
-// trimRequests drops the requests at the head that are done: a stop of an instance that is not the one there, a start
-// when an instance lives.
+// trimRequests removes the requests at the head that are done: the stop of an instance that no longer exists, and a start when an
+// instance runs.
 func trimRequests(
 	requests []v1.VirtualMachineStateChangeRequest, vmi *v1.VirtualMachineInstance,
 ) []v1.VirtualMachineStateChangeRequest {
@@ -160,7 +159,7 @@ func isDone(request v1.VirtualMachineStateChangeRequest, vmi *v1.VirtualMachineI
 	}
 }
 
-// backoff is how long to wait before the next start, after starts that failed. Whoever asks for a start gets it.
+// backoff returns the delay before the next start after failed starts. A start that a user requests is not delayed.
 func backoff(s *Scope) time.Duration {
 	failure := s.Status.StartFailure
 	if failure == nil || failure.RetryAfterTimestamp == nil {

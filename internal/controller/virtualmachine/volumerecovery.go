@@ -8,35 +8,36 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// recoverVolumes finds out what an instance that has ended left in a VM whose volumes were to move: a start from the claims in the
-// template would be one from disks that are empty, or old. Somebody has to say which ones count: by naming the claims that the
-// volumes came from, or by taking the strategy Migration away.
-func recoverVolumes(s *Scope) {
+// setManualRecovery sets the condition ManualRecoveryRequired, which blocks starts, if an instance ended before its volume
+// migration did: the claims in the template may be empty or outdated. The user resolves it by naming the source claims in the
+// template, or by removing the strategy Migration.
+func setManualRecovery(s *Scope) {
 	moves := movesOf(&s.Status)
 	if moves == nil || alive(s) {
 		if moves == nil {
-			removeCondition(&s.Status, v1.VirtualMachineManualRecoveryRequired)
+			conditions.Remove(&s.Status.Conditions, v1.VirtualMachineManualRecoveryRequired)
 		}
 		return
 	}
-	if s.VM.Spec.Template == nil || s.arrived(moves) || cameBack(s.VM.Spec.Template, moves) || !s.choseMigration() {
+	if s.VM.Spec.Template == nil || s.usedDestinations(moves) || namesSources(s.VM.Spec.Template, moves) || !s.hasMigrationStrategy() {
 		s.Status.VolumeUpdateState = nil
-		removeCondition(&s.Status, v1.VirtualMachineManualRecoveryRequired)
+		conditions.Remove(&s.Status.Conditions, v1.VirtualMachineManualRecoveryRequired)
 		return
 	}
-	setCondition(&s.Status, v1.VirtualMachineCondition{
-		Type: v1.VirtualMachineManualRecoveryRequired, Status: corev1.ConditionTrue, Reason: reasonLostMoving,
+	conditions.Set(&s.Status.Conditions, v1.VirtualMachineCondition{
+		Type: v1.VirtualMachineManualRecoveryRequired, Status: corev1.ConditionTrue, Reason: reasonInstanceLost,
 		Message:            "the disks are on the claims that the volumes were to move from: name those in spec.template.spec.volumes again to start from them",
 		LastTransitionTime: metav1.NewTime(s.Now),
 	})
 }
 
-// needsRecovery says that the VM must not start.
+// needsRecovery reports whether the VM must not start.
 func (s *Scope) needsRecovery() bool {
-	return findCondition(&s.Status, v1.VirtualMachineManualRecoveryRequired) != nil
+	return conditions.Find(s.Status.Conditions, v1.VirtualMachineManualRecoveryRequired) != nil
 }
 
 func movesOf(status *v1.VirtualMachineStatus) []v1.StorageMigratedVolumeInfo {
@@ -46,8 +47,8 @@ func movesOf(status *v1.VirtualMachineStatus) []v1.StorageMigratedVolumeInfo {
 	return status.VolumeUpdateState.VolumeMigrationState.MigratedVolumes
 }
 
-// arrived says that the guest of an instance that has ended used the claims that its volumes moved to.
-func (s *Scope) arrived(moves []v1.StorageMigratedVolumeInfo) bool {
+// usedDestinations reports whether the guest of an instance that has ended used the destination claims.
+func (s *Scope) usedDestinations(moves []v1.StorageMigratedVolumeInfo) bool {
 	if s.VMI == nil || vmistatus.MovesVolumes(&s.VMI.Status) {
 		return false
 	}
@@ -60,8 +61,8 @@ func (s *Scope) arrived(moves []v1.StorageMigratedVolumeInfo) bool {
 	return true
 }
 
-// cameBack says that a template names the claims that volumes were to move from, or no such volume.
-func cameBack(template *v1.VirtualMachineInstanceTemplateSpec, moves []v1.StorageMigratedVolumeInfo) bool {
+// namesSources reports whether a template names the source claims of the moved volumes, or none of these volumes.
+func namesSources(template *v1.VirtualMachineInstanceTemplateSpec, moves []v1.StorageMigratedVolumeInfo) bool {
 	named := claimsOf(template.Spec.Volumes)
 	for _, moved := range moves {
 		if claim := named[moved.VolumeName]; claim != "" && (moved.SourcePVCInfo == nil || claim != moved.SourcePVCInfo.ClaimName) {

@@ -13,13 +13,14 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// unfitError is why a claim can never take a disk of the running guest.
-type unfitError struct{ message string }
+// unmovableError is why a migration can never move the volumes.
+type unmovableError struct{ message string }
 
-// Error says why.
-func (e *unfitError) Error() string { return e.message }
+// Error returns the message for the condition RestartRequired.
+func (e *unmovableError) Error() string { return e.message }
 
-// checkMovable refuses volumes that no migration copies. KubeVirt's words (pkg/virt-controller/watch/volume-migration).
+// checkMovable returns an error for volumes that a migration cannot move. KubeVirt's messages
+// (pkg/virt-controller/watch/volume-migration).
 func checkMovable(template *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.VirtualMachineInstance, changed map[string]string) error {
 	var filesystems, shareable, luns []string
 	for i := range template.Spec.Volumes {
@@ -53,23 +54,24 @@ func checkMovable(template *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.Virtu
 	if len(faults) == 0 {
 		return nil
 	}
-	return &unfitError{"invalid volumes to update with migration: " + strings.Join(faults, " ")}
+	return &unmovableError{"invalid volumes to update with migration: " + strings.Join(faults, " ")}
 }
 
-// checkStaying refuses to leave behind a claim that no second node can use.
-func checkStaying(vmi *v1.VirtualMachineInstance, changed map[string]string) error {
+// checkRemaining returns an error if a volume that does not move has a claim that the target node cannot use.
+func checkRemaining(vmi *v1.VirtualMachineInstance, changed map[string]string) error {
 	volumes := claimsOf(vmi.Spec.Volumes)
 	for _, status := range vmi.Status.VolumeStatus {
 		info := status.PersistentVolumeClaimInfo
 		if info == nil || volumes[status.Name] == "" || changed[status.Name] != "" || slices.Contains(info.AccessModes, corev1.ReadWriteMany) {
 			continue
 		}
-		return &unfitError{fmt.Sprintf("cannot migrate the VM. The volume %s is RWO and not included in the migration volumes", status.Name)}
+		return &unmovableError{fmt.Sprintf("cannot migrate the VM. The volume %s is RWO and not included in the migration volumes", status.Name)}
 	}
 	return nil
 }
 
-// checkSize refuses a claim that is known to be smaller than a disk. What a file system takes for itself only its node can tell.
+// checkSize returns an error if a claim is known to be smaller than a disk. The overhead of a file system is known only on its
+// node.
 func checkSize(volume string, size int64, claim *v1.PersistentVolumeClaimInfo) error {
 	has := claim.Capacity.Storage().Value()
 	if has == 0 {
@@ -78,6 +80,6 @@ func checkSize(volume string, size int64, claim *v1.PersistentVolumeClaimInfo) e
 	if has >= size {
 		return nil
 	}
-	return &unfitError{fmt.Sprintf("cannot migrate volume %s: its disk has %d bytes, and PersistentVolumeClaim %s only %d. Use a larger claim",
+	return &unmovableError{fmt.Sprintf("cannot migrate volume %s: its disk has %d bytes, and PersistentVolumeClaim %s only %d. Use a larger claim",
 		volume, size, claim.ClaimName, has)}
 }

@@ -16,72 +16,73 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
-	"github.com/vireo-project/vireo/internal/datavolume"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// ReasonVolumesUpdate is the reason of the condition Failure when the claims of a running instance cannot follow the template.
-// KubeVirt's name.
+// ReasonVolumesUpdate is the reason of the condition Failure when the claims of a running instance cannot be changed to the
+// template's. KubeVirt's name.
 const ReasonVolumesUpdate = "VolumesUpdateError"
 
-// KubeVirt's words.
+// KubeVirt's texts.
 const (
 	// volumesNeedRestart is the message of the condition RestartRequired.
 	volumesNeedRestart = "the volumes replacement is effective only after restart"
-	// onlyBack is the answer to a second change before the first one is done.
-	onlyBack = "The volume can only be reverted to the previous version during the update"
-	// reasonLostMoving is the reason of the condition ManualRecoveryRequired.
-	reasonLostMoving = "VMI was removed or was final during the volume migration"
+	// onlyRevert is the error for a second change of claims before the first one is done.
+	onlyRevert = "The volume can only be reverted to the previous version during the update"
+	// reasonInstanceLost is the reason of the condition ManualRecoveryRequired.
+	reasonInstanceLost = "VMI was removed or was final during the volume migration"
 )
 
-// errVolumes wraps what is wrong with claims that a running guest is to move to, and what time may mend.
+// errVolumes wraps errors of volume migrations that may resolve without a restart.
 var errVolumes = errors.New("volumes cannot be updated")
 
-// volumeStep is what is to be done about the claims of a running instance.
-type volumeStep int
+// volumeState is how the claims in the template, in the instance's spec and in use by the guest relate.
+type volumeState int
 
 const (
-	// volumesSettled: the instance has the template's claims, and its guest uses them.
-	volumesSettled volumeStep = iota
-	// volumesDiffer: the template names others.
-	volumesDiffer
-	// volumesNamed: it is noted where they move to, and the instance's spec is yet to say so.
-	volumesNamed
-	// volumesMove: all is said, a migration copies them.
-	volumesMove
-	// volumesReturn: the template names those again that the guest uses.
-	volumesReturn
-	// volumesStray: the template names third ones.
-	volumesStray
+	// volumesUnchanged: the instance has the template's claims, and its guest uses them.
+	volumesUnchanged volumeState = iota
+	// volumesChanged: the template names other claims.
+	volumesChanged
+	// volumesRecorded: the instance's status has the destinations, its spec does not name them yet.
+	volumesRecorded
+	// volumesMigrating: the instance's status and spec have the destinations.
+	volumesMigrating
+	// volumesReverted: the template names the claims again that the guest uses.
+	volumesReverted
+	// volumesChangedAgain: the template names neither the sources nor the destinations.
+	volumesChangedAgain
 )
 
-// judgeVolumes compares the claims of the template with those of the instance and those that its guest uses.
-func judgeVolumes(template *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.VirtualMachineInstance) volumeStep {
+// compareVolumes compares the claims of the template with those of the instance and those that its guest uses.
+func compareVolumes(template *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.VirtualMachineInstance) volumeState {
 	if !vmistatus.MovesVolumes(&vmi.Status) {
 		if len(changedClaims(template, vmi)) == 0 {
-			return volumesSettled
+			return volumesUnchanged
 		}
-		return volumesDiffer
+		return volumesChanged
 	}
-	wanted := claimsOf(template.Spec.Volumes)
-	back, there := true, true
+	desired := claimsOf(template.Spec.Volumes)
+	toSources, toDestinations := true, true
 	for _, moved := range vmi.Status.MigratedVolumes {
-		back = back && moved.SourcePVCInfo != nil && wanted[moved.VolumeName] == moved.SourcePVCInfo.ClaimName
-		there = there && moved.DestinationPVCInfo != nil && wanted[moved.VolumeName] == moved.DestinationPVCInfo.ClaimName
+		toSources = toSources && moved.SourcePVCInfo != nil && desired[moved.VolumeName] == moved.SourcePVCInfo.ClaimName
+		toDestinations = toDestinations && moved.DestinationPVCInfo != nil && desired[moved.VolumeName] == moved.DestinationPVCInfo.ClaimName
 	}
 	for name := range changedClaims(template, vmi) {
-		there, back = there && vmistatus.Migrated(&vmi.Status, name) != nil, back && vmistatus.Migrated(&vmi.Status, name) != nil
+		recorded := vmistatus.Migrated(&vmi.Status, name) != nil
+		toDestinations, toSources = toDestinations && recorded, toSources && recorded
 	}
 	switch {
-	case back:
-		return volumesReturn
-	case !there:
-		return volumesStray
+	case toSources:
+		return volumesReverted
+	case !toDestinations:
+		return volumesChangedAgain
 	case vmistatus.NamesDestinations(vmi):
-		return volumesMove
+		return volumesMigrating
 	default:
-		return volumesNamed
+		return volumesRecorded
 	}
 }
 
@@ -95,7 +96,7 @@ func claimsOf(volumes []v1.Volume) map[string]string {
 	return out
 }
 
-// changedClaims are the claims that the template has in place of those in the instance's spec, by the volumes' names.
+// changedClaims returns the template's claims that differ from those in the instance's spec, by volume name.
 func changedClaims(template *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.VirtualMachineInstance) map[string]string {
 	has, out := claimsOf(vmi.Spec.Volumes), map[string]string{}
 	for name, claim := range claimsOf(template.Spec.Volumes) {
@@ -106,63 +107,62 @@ func changedClaims(template *v1.VirtualMachineInstanceTemplateSpec, vmi *v1.Virt
 	return out
 }
 
-// wantsMigration says that changed claims are to be brought to a running guest.
-func (s *Scope) wantsMigration() bool {
-	return s.LiveUpdate && s.choseMigration()
+// migratesVolumes reports whether changed claims are applied to a running guest by a migration.
+func (s *Scope) migratesVolumes() bool {
+	return s.LiveUpdate && s.hasMigrationStrategy()
 }
 
-func (s *Scope) choseMigration() bool {
+func (s *Scope) hasMigrationStrategy() bool {
 	return ptr.Deref(s.VM.Spec.UpdateVolumesStrategy, v1.UpdateVolumesStrategyReplacement) == v1.UpdateVolumesStrategyMigration
 }
 
-// followVolumes does what is to be done about changed claims and says whether the rest of
-// the template may follow.
-func (s *Scope) followVolumes(ctx context.Context) (bool, error) {
+// updateVolumes handles changed claims, and reports whether the other changes of the template may be applied.
+func (s *Scope) updateVolumes(ctx context.Context) (bool, error) {
 	moving, restart, err := s.syncVolumes(ctx)
 	if errors.Is(err, errVolumes) {
 		s.Failure = &Failure{Reason: ReasonVolumesUpdate, Message: fmt.Sprintf("Error encountered while handling volumes update requests: %v", err)}
 		err = nil
 	}
-	s.step.moving = moving
-	if s.step.restart == "" {
-		s.step.restart = restart
+	s.diff.movingVolumes = moving
+	if s.diff.restart == "" {
+		s.diff.restart = restart
 	}
-	return s.step.known && s.Failure == nil, err
+	return s.diff.known && s.Failure == nil, err
 }
 
-// syncVolumes does the next step of a change of claims, and says what the instance waits for. Each step is one write, and the one
-// that is not followed by another is the last (see package vmistatus). What is written down first is in the VM's status: whatever
-// becomes of the instance, the VM knows that the claims in its template may be empty.
+// syncVolumes does the next step of a change of claims. It returns whether the change is pending, and why it needs a restart, if
+// so. Each step is one write; the last one changes the instance's spec (see package vmistatus). The VM's status is written
+// first, because it must record that the claims in the template may be empty even if the instance is lost.
 func (s *Scope) syncVolumes(ctx context.Context) (pending bool, restart string, err error) {
-	judged := judgeVolumes(s.VM.Spec.Template, s.VMI)
-	switch judged {
-	case volumesSettled:
+	state := compareVolumes(s.VM.Spec.Template, s.VMI)
+	switch state {
+	case volumesUnchanged:
 		s.Status.VolumeUpdateState = nil
 		return false, "", nil
-	case volumesReturn:
-		return true, "", s.takeVolumesBack(ctx)
-	case volumesStray:
-		return true, "", fmt.Errorf("%w: %s", errVolumes, onlyBack)
-	case volumesMove:
+	case volumesReverted:
+		return true, "", s.revertVolumes(ctx)
+	case volumesChangedAgain:
+		return true, "", fmt.Errorf("%w: %s", errVolumes, onlyRevert)
+	case volumesMigrating:
 		return true, "", nil
 	}
-	if !s.wantsMigration() || s.step.restart == specNeedsRestart {
-		if judged == volumesNamed {
-			return true, "", fmt.Errorf("%w: %s", errVolumes, onlyBack)
+	if !s.migratesVolumes() || s.diff.restart == specNeedsRestart {
+		if state == volumesRecorded {
+			return true, "", fmt.Errorf("%w: %s", errVolumes, onlyRevert)
 		}
 		return false, volumesNeedRestart, nil
 	}
-	if refusal := s.mayMoveVolumes(); refusal != nil {
-		return false, refusal.Error(), nil //nolint:nilerr // it is told as what needs a restart
+	if refusal := s.checkMigration(); refusal != nil {
+		return false, refusal.Error(), nil //nolint:nilerr // the error is the reason for a restart
 	}
-	if judged == volumesNamed {
-		return true, "", s.nameVolumes(ctx, true)
+	if state == volumesRecorded {
+		return true, "", s.setClaims(ctx, true)
 	}
-	return s.beginMoving(ctx)
+	return s.startVolumeMigration(ctx)
 }
 
-// mayMoveVolumes says why no migration can bring the changed claims to the guest. KubeVirt's words.
-func (s *Scope) mayMoveVolumes() error {
+// checkMigration returns an error if no migration can move the changed claims. KubeVirt's messages.
+func (s *Scope) checkMigration() error {
 	changed := changedClaims(s.VM.Spec.Template, s.VMI)
 	if err := checkMovable(s.VM.Spec.Template, s.VMI, changed); err != nil {
 		return err
@@ -171,41 +171,41 @@ func (s *Scope) mayMoveVolumes() error {
 	if condition != nil && condition.Status == corev1.ConditionFalse {
 		return fmt.Errorf("cannot migrate the volumes as the VMI isn't migratable: %s", condition.Message)
 	}
-	return checkStaying(s.VMI, changed)
+	return checkRemaining(s.VMI, changed)
 }
 
-// beginMoving notes where volumes move to.
-func (s *Scope) beginMoving(ctx context.Context) (pending bool, restart string, err error) {
-	if s.VMI.Status.Phase != v1.Running || migrationUnderWay(s.VMI) {
-		return true, "", nil // The instance wakes us when that is over.
+// startVolumeMigration records sources and destinations of the volumes.
+func (s *Scope) startVolumeMigration(ctx context.Context) (pending bool, restart string, err error) {
+	if s.VMI.Status.Phase != v1.Running || migrationInProgress(s.VMI) {
+		return true, "", nil // A change of the instance triggers the next reconciliation.
 	}
 	moves, err := s.describeMoves(ctx)
 	if err != nil {
-		var unfit *unfitError
-		if errors.As(err, &unfit) {
-			return false, unfit.Error(), nil
+		var unmovable *unmovableError
+		if errors.As(err, &unmovable) {
+			return false, unmovable.Error(), nil
 		}
 		return true, "", err
 	}
-	// 1. For the VM itself. The write wakes us.
+	// 1. In the VM's status. The write triggers the next reconciliation.
 	s.Status.VolumeUpdateState = &v1.VolumeUpdateState{VolumeMigrationState: &v1.VolumeMigrationState{MigratedVolumes: moves}}
 	if !equality.Semantic.DeepEqual(s.VM.Status.VolumeUpdateState, s.Status.VolumeUpdateState) {
 		return true, "", nil
 	}
-	// 2. For the agents, who stay with the claims that the guest uses.
+	// 2. In the instance's status, so that the agents keep using the source claims.
 	after := s.VMI.DeepCopy()
 	after.Status.MigratedVolumes = moves
 	if err := s.writeVMIStatus(ctx, after); err != nil {
 		return true, "", err
 	}
-	// 3. For the Pod that the guest moves to.
-	return true, "", s.nameVolumes(ctx, true)
+	// 3. In the instance's spec, for the target Pod.
+	return true, "", s.setClaims(ctx, true)
 }
 
-// takeVolumesBack ends a change that the template took back. A migration that is on its way may still be the quicker one: then
-// the guest uses the new claims, and to go back is another change.
-func (s *Scope) takeVolumesBack(ctx context.Context) error {
-	if migrationUnderWay(s.VMI) {
+// revertVolumes reverts a change of claims. A migration that is in progress is aborted. It may finish first: then the guest uses
+// the destinations, and reverting is another change.
+func (s *Scope) revertVolumes(ctx context.Context) error {
+	if migrationInProgress(s.VMI) {
 		if s.VMI.Status.MigrationState.AbortRequested {
 			return nil
 		}
@@ -213,7 +213,7 @@ func (s *Scope) takeVolumesBack(ctx context.Context) error {
 		after.Status.MigrationState.AbortRequested = true
 		return s.writeVMIStatus(ctx, after)
 	}
-	if err := s.nameVolumes(ctx, false); err != nil {
+	if err := s.setClaims(ctx, false); err != nil {
 		return err
 	}
 	after := s.VMI.DeepCopy()
@@ -228,14 +228,14 @@ func (s *Scope) takeVolumesBack(ctx context.Context) error {
 	return nil
 }
 
-// migrationUnderWay says that the agents have a migration that has not ended. Its volumes stay as they are until then.
-func migrationUnderWay(vmi *v1.VirtualMachineInstance) bool {
+// migrationInProgress reports whether a migration has not ended. Its volumes must not change until then.
+func migrationInProgress(vmi *v1.VirtualMachineInstance) bool {
 	return vmi.Status.MigrationState != nil && !vmistatus.HasEnded(vmi.Status.MigrationState)
 }
 
-// nameVolumes makes the instance's spec name the claims that the guest moves to, or those that it uses.
-func (s *Scope) nameVolumes(ctx context.Context, destinations bool) error {
-	wanted := s.VMI.DeepCopy()
+// setClaims writes the destination or the source claims to the instance's spec.
+func (s *Scope) setClaims(ctx context.Context, destinations bool) error {
+	desired := s.VMI.DeepCopy()
 	for i := range s.VM.Spec.Template.Spec.Volumes {
 		from := &s.VM.Spec.Template.Spec.Volumes[i]
 		moved := vmistatus.Migrated(&s.VMI.Status, from.Name)
@@ -246,13 +246,13 @@ func (s *Scope) nameVolumes(ctx context.Context, destinations bool) error {
 		if destinations {
 			claim = moved.DestinationPVCInfo
 		}
-		for j := range wanted.Spec.Volumes {
-			if to := &wanted.Spec.Volumes[j]; to.Name == from.Name && claim != nil && claim.ClaimName == from.WrittenClaim() {
+		for j := range desired.Spec.Volumes {
+			if to := &desired.Spec.Volumes[j]; to.Name == from.Name && claim != nil && claim.ClaimName == from.WrittenClaim() {
 				*to = *from.DeepCopy()
 			}
 		}
 	}
-	return s.replaceVMI(ctx, wanted)
+	return s.replaceVMI(ctx, desired)
 }
 
 func (s *Scope) writeVMIStatus(ctx context.Context, after *v1.VirtualMachineInstance) error {
@@ -263,7 +263,7 @@ func (s *Scope) writeVMIStatus(ctx context.Context, after *v1.VirtualMachineInst
 	return nil
 }
 
-// describeMoves describes the claims that volumes come from and go to.
+// describeMoves describes the source and destination claims of changed volumes.
 func (s *Scope) describeMoves(ctx context.Context) ([]v1.StorageMigratedVolumeInfo, error) {
 	changed := changedClaims(s.VM.Spec.Template, s.VMI)
 	var moves []v1.StorageMigratedVolumeInfo
@@ -295,7 +295,7 @@ func (s *Scope) describeMoves(ctx context.Context) ([]v1.StorageMigratedVolumeIn
 	return moves, nil
 }
 
-// destinationClaim describes a claim that can take a disk.
+// destinationClaim describes a claim, or returns an error if it is not ready to be a destination.
 func (s *Scope) destinationClaim(ctx context.Context, volume, name string) (*v1.PersistentVolumeClaimInfo, error) {
 	claim, key := &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: s.VM.Namespace, Name: name}
 	err := s.Client.Get(ctx, key, claim)

@@ -22,7 +22,7 @@ import (
 // ReasonPVCNotFound is the reason while a claim is missing or has lost its volume. KubeVirt's name.
 const ReasonPVCNotFound = "FailedPvcNotFound"
 
-// ClaimNames are the names of the claims of a VMI's volumes.
+// ClaimNames returns the names of the claims of a VMI's volumes.
 func ClaimNames(vmi *v1.VirtualMachineInstance) []string {
 	var names []string
 	for i := range vmi.Spec.Volumes {
@@ -33,42 +33,42 @@ func ClaimNames(vmi *v1.VirtualMachineInstance) []string {
 	return names
 }
 
-// readClaims reads the claims of a VMI that has no node yet. A missing claim is waited for, and so is one that lost
-// its volume. One that is not bound is not: binding may need a Pod that wants it.
-func readClaims(ctx context.Context, s *Scope) error {
+// readClaims reads the claims of a VMI that prepares. A claim that is missing or has lost its volume is a problem. One that
+// is not bound is none: it may be bound only for a Pod.
+func (s *scope) readClaims(ctx context.Context) error {
 	if !s.preparing() {
 		return nil
 	}
-	s.Claims = map[string]*corev1.PersistentVolumeClaim{}
-	s.Config.Claims = map[string]podspec.Claim{}
+	s.claims = map[string]*corev1.PersistentVolumeClaim{}
+	s.podConfig.Claims = map[string]podspec.Claim{}
 	return s.eachClaim(ctx, func(volume *v1.Volume, claim *corev1.PersistentVolumeClaim) error {
-		imports := len(s.imports)
-		if err := s.awaitImport(ctx, volume, claim); err != nil {
+		imports := len(s.dataVolumes)
+		if err := s.readDataVolume(ctx, volume, claim); err != nil {
 			return err
 		}
 		switch {
-		case claim == nil && len(s.imports) > imports:
-			s.importing = true // The importer is about to make it.
+		case claim == nil && len(s.dataVolumes) > imports:
+			s.importing = true // The importer will create the claim.
 			return nil
 		case claim == nil:
 			s.missingClaim("PersistentVolumeClaim %s/%s of volume %s does not exist, waiting for it%s",
-				s.VMI.Namespace, podspec.ClaimName(volume), volume.Name, s.hint(volume))
+				s.vmi.Namespace, podspec.ClaimName(volume), volume.Name, s.hint(volume))
 			return nil
 		case claim.Status.Phase == corev1.ClaimLost:
 			s.missingClaim("PersistentVolumeClaim %s/%s of volume %s has lost its PersistentVolume",
-				s.VMI.Namespace, claim.Name, volume.Name)
+				s.vmi.Namespace, claim.Name, volume.Name)
 		}
-		s.Claims[volume.Name] = claim
-		s.Config.Claims[volume.Name] = podspec.Claim{Block: IsBlock(claim)}
+		s.claims[volume.Name] = claim
+		s.podConfig.Claims[volume.Name] = podspec.Claim{Block: IsBlock(claim)}
 		return nil
 	})
 }
 
-// eachClaim calls visit with each of the VMI's volumes that is a claim, and with the claim, which is nil if there is none. It ends with
+// eachClaim calls visit for each of the VMI's volumes that is a claim, with a nil claim if it does not exist. It stops at
 // the first error.
-func (s *Scope) eachClaim(ctx context.Context, visit func(*v1.Volume, *corev1.PersistentVolumeClaim) error) error {
-	for i := range s.VMI.Spec.Volumes {
-		volume := &s.VMI.Spec.Volumes[i]
+func (s *scope) eachClaim(ctx context.Context, visit func(*v1.Volume, *corev1.PersistentVolumeClaim) error) error {
+	for i := range s.vmi.Spec.Volumes {
+		volume := &s.vmi.Spec.Volumes[i]
 		name := podspec.ClaimName(volume)
 		if name == "" {
 			continue
@@ -84,33 +84,33 @@ func (s *Scope) eachClaim(ctx context.Context, visit func(*v1.Volume, *corev1.Pe
 	return nil
 }
 
-// claim reads a claim; nil means that there is none.
-func (s *Scope) claim(ctx context.Context, name string) (*corev1.PersistentVolumeClaim, error) {
+// claim reads a claim. It returns nil if there is none.
+func (s *scope) claim(ctx context.Context, name string) (*corev1.PersistentVolumeClaim, error) {
 	claim := &corev1.PersistentVolumeClaim{}
-	err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.VMI.Namespace, Name: name}, claim)
+	err := s.client.Get(ctx, client.ObjectKey{Namespace: s.vmi.Namespace, Name: name}, claim)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("get PersistentVolumeClaim %s/%s: %w", s.VMI.Namespace, name, err)
+		return nil, fmt.Errorf("get PersistentVolumeClaim %s/%s: %w", s.vmi.Namespace, name, err)
 	}
 	return claim, nil
 }
 
-// missingClaim keeps the first problem: the others show once it is solved.
-func (s *Scope) missingClaim(format string, args ...any) {
-	if s.Problem == nil {
-		s.Problem = &Problem{Reason: ReasonPVCNotFound, Message: fmt.Sprintf(format, args...), Unschedulable: true}
+// missingClaim reports a problem with a claim unless there is one already.
+func (s *scope) missingClaim(format string, args ...any) {
+	if s.problem == nil {
+		s.problem = &problem{reason: ReasonPVCNotFound, message: fmt.Sprintf(format, args...), unschedulable: true}
 	}
 }
 
-// IsBlock says that a claim is a block device and not a file system.
+// IsBlock reports whether a claim is a block device and not a file system.
 func IsBlock(claim *corev1.PersistentVolumeClaim) bool {
 	return ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
 }
 
-// Ends of the annotations by which an importer or a user says that a claim's space is to stay allocated. What is before
-// them, such as cdi.kubevirt.io, does not matter. Source: kubevirt/kubevirt pkg/storage/types, IsPreallocated.
+// Suffixes of the annotations by which an importer or a user demands that a claim's space stays allocated, with any prefix,
+// such as cdi.kubevirt.io. Source: kubevirt/kubevirt pkg/storage/types, IsPreallocated.
 const (
 	preallocationAnnotation    = "/storage.preallocation"
 	thickProvisionedAnnotation = "/storage.thick-provisioned"
@@ -118,40 +118,40 @@ const (
 
 func isPreallocated(annotations map[string]string) bool {
 	for key, value := range annotations {
-		said := strings.Contains(key, preallocationAnnotation) || strings.Contains(key, thickProvisionedAnnotation)
-		if said && value == "true" {
+		isSuffix := strings.Contains(key, preallocationAnnotation) || strings.Contains(key, thickProvisionedAnnotation)
+		if isSuffix && value == "true" {
 			return true
 		}
 	}
 	return false
 }
 
-// refreshClaims reads claims from the API server whose capacity the cache does not show though a Pod uses them: the
-// agent sizes disks by it.
-func refreshClaims(ctx context.Context, s *Scope) error {
-	for volume, claim := range s.Claims {
+// refreshClaims reads claims from the API server whose capacity the cache does not have although a Pod uses them: the agent
+// sizes disks by it.
+func (s *scope) refreshClaims(ctx context.Context) error {
+	for volume, claim := range s.claims {
 		if len(claim.Status.Capacity) > 0 {
 			continue
 		}
 		fresh := &corev1.PersistentVolumeClaim{}
-		if err := s.Live.Get(ctx, client.ObjectKeyFromObject(claim), fresh); err != nil {
+		if err := s.live.Get(ctx, client.ObjectKeyFromObject(claim), fresh); err != nil {
 			return fmt.Errorf("get PersistentVolumeClaim %s: %w", client.ObjectKeyFromObject(claim), err)
 		}
-		s.Claims[volume] = fresh
+		s.claims[volume] = fresh
 	}
 	return s.readOverheads(ctx)
 }
 
-// volumeStatus describes the claim with the machine's state and those of the VMI's volumes, in the volumes' order.
-func volumeStatus(s *Scope) []v1.VolumeStatus {
-	out := stateVolumeStatus(s)
-	for i := range s.VMI.Spec.Volumes {
-		name := s.VMI.Spec.Volumes[i].Name
-		claim := s.Claims[name]
+// volumeStatus describes the state claim and those of the VMI's volumes, in the volumes' order.
+func volumeStatus(o *observed) []v1.VolumeStatus {
+	out := stateVolumeStatus(o)
+	for i := range o.vmi.Spec.Volumes {
+		name := o.vmi.Spec.Volumes[i].Name
+		claim := o.claims[name]
 		if claim == nil {
 			continue
 		}
-		out = append(out, v1.VolumeStatus{Name: name, PersistentVolumeClaimInfo: ClaimInfo(claim, s.overheads)})
+		out = append(out, v1.VolumeStatus{Name: name, PersistentVolumeClaimInfo: ClaimInfo(claim, o.overheads)})
 	}
 	return out
 }
@@ -169,25 +169,25 @@ func ClaimInfo(claim *corev1.PersistentVolumeClaim, overheads Overheads) *v1.Per
 	}
 }
 
-// followClaims reads the claims of a live guest: its disks grow with them.
-func followClaims(ctx context.Context, s *Scope) error {
+// readLiveClaims reads the claims of a running guest: its disks grow with them.
+func (s *scope) readLiveClaims(ctx context.Context) error {
 	if s.stage() != vmistatus.Live || s.deleting() {
 		return nil
 	}
-	s.followed = map[string]*corev1.PersistentVolumeClaim{}
+	s.claims = map[string]*corev1.PersistentVolumeClaim{}
 	return s.eachClaim(ctx, func(volume *v1.Volume, claim *corev1.PersistentVolumeClaim) error {
 		if claim != nil {
-			s.followed[volume.Name] = claim
+			s.claims[volume.Name] = claim
 		}
 		return nil
 	})
 }
 
-// setClaims says how large a live guest's claims are. A volume that moves to another claim uses the one that the status names until it has done so,
-// and a claim of which the cache does not know the capacity yet is left as it was described at the hand-over.
-func setClaims(s *Scope, status *v1.VirtualMachineInstanceStatus) {
+// setClaims reports the sizes of a running guest's claims. It skips a volume that is to move to another claim, because the
+// guest uses the claim of the status until then, and a claim whose capacity the cache does not have yet.
+func setClaims(o *observed, status *v1.VirtualMachineInstanceStatus) {
 	for i := range status.VolumeStatus {
-		info, claim := status.VolumeStatus[i].PersistentVolumeClaimInfo, s.followed[status.VolumeStatus[i].Name]
+		info, claim := status.VolumeStatus[i].PersistentVolumeClaimInfo, o.claims[status.VolumeStatus[i].Name]
 		if info == nil || claim == nil || claim.Name != info.ClaimName || len(claim.Status.Capacity) == 0 {
 			continue
 		}

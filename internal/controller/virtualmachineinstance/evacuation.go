@@ -11,26 +11,26 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/eviction"
+	"github.com/vireo-project/vireo/internal/migration/eviction"
 )
 
-// setEvacuation has the condition EvictionRequested follow the mark: others than the webhook set and remove it as well. A mark for a
-// node that the guest has left is of no use to anybody.
-func setEvacuation(s *Scope, status *v1.VirtualMachineInstanceStatus) {
+// setEvacuation brings the condition EvictionRequested in step with status.evacuationNodeName, which the webhook and others
+// set and remove. A name that is not that of the guest's node is removed.
+func setEvacuation(o *observed, status *v1.VirtualMachineInstanceStatus) {
 	if status.EvacuationNodeName != status.NodeName {
 		status.EvacuationNodeName = ""
 	}
-	eviction.Observe(status, metav1.NewTime(s.Now))
+	eviction.Observe(status, metav1.NewTime(o.now))
 }
 
-// forgetEviction takes the annotations of an evicted Pod away from one that may stay. Those of one that is evicted are the webhook's,
-// which writes them after the mark: only the API server knows that there is none.
-func forgetEviction(ctx context.Context, s *Scope, pod *corev1.Pod) error {
-	if !eviction.IsAnnotated(&pod.ObjectMeta) || eviction.IsMarked(s.VMI) {
+// forgetEviction removes the annotations of an evicted Pod when the eviction was canceled. The webhook sets them after
+// status.evacuationNodeName, so that only the API server can tell that it was canceled.
+func (s *scope) forgetEviction(ctx context.Context, pod *corev1.Pod) error {
+	if !eviction.IsAnnotated(&pod.ObjectMeta) || eviction.IsMarked(s.vmi) {
 		return nil
 	}
 	vmi := &v1.VirtualMachineInstance{}
-	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.VMI), vmi); err != nil {
+	if err := s.live.Get(ctx, client.ObjectKeyFromObject(s.vmi), vmi); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	if !eviction.IsMarked(vmi) {

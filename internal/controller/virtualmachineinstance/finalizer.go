@@ -14,12 +14,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/migration"
+	"github.com/vireo-project/vireo/internal/migration/protocol"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// holdVMI puts the finalizer on a VMI that got past the webhook without it.
-func holdVMI(ctx context.Context, s *Scope) error {
+// addFinalizer adds the finalizer to a VMI that was created without the webhook.
+func (s *scope) addFinalizer(ctx context.Context) error {
 	if s.deleting() {
 		return nil
 	}
@@ -30,14 +30,14 @@ func holdVMI(ctx context.Context, s *Scope) error {
 	})
 }
 
-// releaseVMI lets a deleted VMI go once none of its Pods is left, as KubeVirt does: until then its clients read how it ended. Its
-// status is written by now, so that a Pod that has ended, and says how, is no longer needed. The VM that owns the VMI has a
-// finalizer of its own.
-func releaseVMI(ctx context.Context, s *Scope) error {
-	if !s.deleting() || PodState(s.Pod) == migration.PodAlive || PodState(s.Other) == migration.PodAlive {
+// removeFinalizer lets a deleted VMI go once it has no Pod, as KubeVirt does: until then clients can read how it ended. It
+// is called after the status was written, so that a finished Pod is deleted only when its outcome is in the status. The VM
+// that owns the VMI has a finalizer of its own on it.
+func (s *scope) removeFinalizer(ctx context.Context) error {
+	if !s.deleting() || PodState(s.pod) == protocol.PodAlive || PodState(s.otherPod) == protocol.PodAlive {
 		return nil
 	}
-	if gone, err := s.removePods(ctx); err != nil || !gone {
+	if gone, err := s.deletePods(ctx); err != nil || !gone {
 		return err
 	}
 	err := s.patchMetadata(ctx, func(vmi *v1.VirtualMachineInstance) {
@@ -48,11 +48,11 @@ func releaseVMI(ctx context.Context, s *Scope) error {
 	return client.IgnoreNotFound(err)
 }
 
-// removePods deletes what is left of a VMI's Pods and says whether there was none. The end of each Pod wakes us: one that has lost its
-// owner is adopted for that.
-func (s *Scope) removePods(ctx context.Context) (gone bool, err error) {
-	if s.Pod != nil || s.Other != nil {
-		return false, errors.Join(s.deletePod(ctx), s.deleteOther(ctx))
+// deletePods deletes the VMI's remaining Pods and reports whether there was none. A Pod without an owner is adopted first:
+// the watch triggers a reconciliation for Pods with an owner only.
+func (s *scope) deletePods(ctx context.Context) (gone bool, err error) {
+	if s.pod != nil || s.otherPod != nil {
+		return false, errors.Join(s.deletePod(ctx), s.deleteOtherPod(ctx))
 	}
 	pods, err := s.listPods(ctx)
 	if err != nil {
@@ -65,7 +65,7 @@ func (s *Scope) removePods(ctx context.Context) (gone bool, err error) {
 			continue
 		}
 		gone = false
-		if !podspec.IsOf(pod, s.VMI) {
+		if !podspec.IsOf(pod, s.vmi) {
 			if pod, err = s.adopt(ctx, pod); err != nil {
 				return false, err
 			}
@@ -73,19 +73,19 @@ func (s *Scope) removePods(ctx context.Context) (gone bool, err error) {
 		if pod.DeletionTimestamp != nil {
 			continue
 		}
-		if err := s.Client.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)}); client.IgnoreNotFound(err) != nil {
+		if err := s.client.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)}); client.IgnoreNotFound(err) != nil {
 			return false, fmt.Errorf("delete Pod %s of a VirtualMachineInstance that is deleted: %w", client.ObjectKeyFromObject(pod), err)
 		}
 	}
 	return gone, nil
 }
 
-// listPods returns the Pods that are marked as the VMI's. Whether one is, their owner says.
-func (s *Scope) listPods(ctx context.Context) ([]corev1.Pod, error) {
+// listPods returns the Pods with the VMI's label. The caller checks their owner.
+func (s *scope) listPods(ctx context.Context) ([]corev1.Pod, error) {
 	pods := &corev1.PodList{}
-	err := s.Client.List(ctx, pods, client.InNamespace(s.VMI.Namespace), client.MatchingLabels{v1.CreatedByLabel: string(s.VMI.UID)})
+	err := s.client.List(ctx, pods, client.InNamespace(s.vmi.Namespace), client.MatchingLabels{v1.CreatedByLabel: string(s.vmi.UID)})
 	if err != nil {
-		return nil, fmt.Errorf("list the Pods of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VMI), err)
+		return nil, fmt.Errorf("list the Pods of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.vmi), err)
 	}
 	return pods.Items, nil
 }

@@ -22,16 +22,16 @@ func FuzzEnd(f *testing.F) {
 		pod := &corev1.Pod{}
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: launcherpod.ComputeContainer}}
 		pod.Status.ContainerStatuses[0].State.Terminated = &corev1.ContainerStateTerminated{ExitCode: exit, Reason: reason, Message: message}
-		end := EndOf(pod)
-		if want := map[bool]v1.VirtualMachineInstancePhase{true: v1.Succeeded, false: v1.Failed}[exit == 0]; end.Phase != want {
-			t.Errorf("the exit code %d is %s", exit, end.Phase)
+		end := endingOf(pod)
+		if want := map[bool]v1.VirtualMachineInstancePhase{true: v1.Succeeded, false: v1.Failed}[exit == 0]; end.phase != want {
+			t.Errorf("the exit code %d is %s", exit, end.phase)
 		}
-		if len(end.Reason)+len(end.Message) > maxEnd {
-			t.Errorf("%d bytes", len(end.Reason)+len(end.Message))
+		if len(end.reason)+len(end.message) > maxEnd {
+			t.Errorf("%d bytes", len(end.reason)+len(end.message))
 		}
-		for _, r := range end.Reason + end.Message {
+		for _, r := range end.reason + end.message {
 			if !unicode.IsPrint(r) {
-				t.Fatalf("%U is in %.200q", r, end.Message)
+				t.Fatalf("%U is in %.200q", r, end.message)
 			}
 		}
 	})

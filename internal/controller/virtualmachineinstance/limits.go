@@ -18,17 +18,17 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// readLimits finds out which limits the Pod must have though the VMI does not name them.
-func readLimits(ctx context.Context, s *Scope) error {
-	if !s.preparing() || s.Pod != nil || s.Problem != nil {
+// readRequiredLimits finds out which limits the Pod must have although the VMI does not set them.
+func (s *scope) readRequiredLimits(ctx context.Context) error {
+	if !s.preparing() || s.pod != nil || s.problem != nil {
 		return nil
 	}
-	return DemandLimits(ctx, s.Client, s.Live, s.VMI, s.AutoCPULimit, &s.Config)
+	return DemandLimits(ctx, s.client, s.live, s.vmi, s.config.AutoCPULimitNamespaces, &s.podConfig)
 }
 
-// DemandLimits says in the configuration of a launcher Pod which limits it must have though its VMI does not name them: those that
-// a quota of the namespace counts, by which a Pod without them is refused, and that of CPU where the namespace is selected for it.
-// quotas reads from the cache; live is asked for the namespace where its labels matter.
+// DemandLimits sets in the configuration of a launcher Pod which limits it must have although its VMI does not set them:
+// those that a quota of the namespace counts, because it refuses Pods without them, and that of CPU if autoCPU selects the
+// namespace. quotas reads from the cache; live reads the namespace, where its labels matter.
 func DemandLimits(
 	ctx context.Context, quotas, live client.Reader, vmi *v1.VirtualMachineInstance, autoCPU labels.Selector, config *podspec.Config,
 ) error {
@@ -54,14 +54,14 @@ func DemandLimits(
 	return nil
 }
 
-// memoryLimitRatio is what the namespace says, or 0. As in KubeVirt, a value that makes no sense is none.
-func memoryLimitRatio(of map[string]string) float64 {
-	ratio, err := strconv.ParseFloat(of[v1.AutoMemoryLimitsRatioLabel], 64)
+// memoryLimitRatio is the value of the namespace's label, or 0. As in KubeVirt, an invalid value is ignored.
+func memoryLimitRatio(labels map[string]string) float64 {
+	ratio, err := strconv.ParseFloat(labels[v1.AutoMemoryLimitsRatioLabel], 64)
 	if err != nil || math.IsNaN(ratio) || math.IsInf(ratio, 0) || ratio < 1 || ratio > maxMemoryLimitRatio {
 		return 0
 	}
 	return ratio
 }
 
-// maxMemoryLimitRatio keeps a limit within what a quantity can say.
+// maxMemoryLimitRatio keeps a limit within the range of a quantity.
 const maxMemoryLimitRatio = 1 << 10

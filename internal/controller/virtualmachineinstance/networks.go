@@ -17,51 +17,52 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
 // ReasonNetworkNotFound is the reason while a NetworkAttachmentDefinition, or the kind itself, is missing.
 const ReasonNetworkNotFound = "NetworkAttachmentDefinitionNotFound"
 
-// networkRetry is the pause between two searches for a NetworkAttachmentDefinition. The kind may not exist, so that it
-// cannot be watched.
+// networkRetry is the interval between two reads of a missing NetworkAttachmentDefinition. The kind may not exist, so that
+// it cannot be watched.
 const networkRetry = 10 * time.Second
 
-// resourceNameAnnotation on a NetworkAttachmentDefinition names the resource of which a Pod needs one to be attached.
-// Source: the Network Plumbing Working Group's standard.
+// resourceNameAnnotation of a NetworkAttachmentDefinition is the resource of which a Pod needs one to be attached. Source:
+// the de facto standard of the Network Plumbing Working Group.
 const resourceNameAnnotation = "k8s.v1.cni.cncf.io/resourceName"
 
-// attachmentDefinition is the kind that Multus reads.
+// attachmentDefinition is the kind with the networks of Multus.
 var attachmentDefinition = schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}
 
-// readNetworks finds the resources of the networks that Multus attaches. As in KubeVirt 1.9, it does so only if the
-// feature gate ExternalNetResourceInjection, by which another component adds them to Pods, is off: counted by both, a
-// VM would take two devices.
-func readNetworks(ctx context.Context, s *Scope) error {
-	if !s.ReadNetworks || !s.preparing() || s.Pod != nil || s.Problem != nil {
+// readNetworkResources reads the resources of the networks that Multus attaches. As in KubeVirt 1.9, it does nothing with
+// the feature gate ExternalNetResourceInjection: another component adds the resources to Pods then, and the VM would get two
+// devices.
+func (s *scope) readNetworkResources(ctx context.Context) error {
+	if s.config.IsEnabled(clusterconfig.GateExternalNetResources) || !s.preparing() || s.pod != nil || s.problem != nil {
 		return nil
 	}
-	resources, missing, err := NetworkResources(ctx, s.Live, s.VMI)
+	resources, missing, err := NetworkResources(ctx, s.live, s.vmi)
 	if missing != "" {
-		s.Problem = &Problem{Reason: ReasonNetworkNotFound, Message: missing}
-		s.RequeueAfter = networkRetry
+		s.problem = &problem{reason: ReasonNetworkNotFound, message: missing}
+		s.requeueAfter = networkRetry
 	}
-	s.Config.NetworkResources = resources
+	s.podConfig.NetworkResources = resources
 	return err
 }
 
-// readMigrationNetwork finds out whether the Pod can be on the network over which guests migrate.
-func readMigrationNetwork(ctx context.Context, s *Scope) error {
-	if !s.preparing() || s.Pod != nil || s.Problem != nil {
+// readMigrationNetwork reads whether the Pod can be attached to the migration network.
+func (s *scope) readMigrationNetwork(ctx context.Context) error {
+	if !s.preparing() || s.pod != nil || s.problem != nil {
 		return nil
 	}
 	var err error
-	s.Config.MigrationNetwork, err = MigrationNetwork(ctx, s.Live, s.Config.MigrationNetwork)
+	s.podConfig.MigrationNetwork, err = MigrationNetwork(ctx, s.live, s.podConfig.MigrationNetwork)
 	return err
 }
 
-// MigrationNetwork is the network that is named, or none if it does not exist: a mistake in the cluster's configuration must keep no guest
-// from starting. Whoever moves such a guest says so.
+// MigrationNetwork returns the configured network, or none if it does not exist: a mistake in the configuration must not
+// keep guests from starting. A migration of such a guest reports it.
 func MigrationNetwork(ctx context.Context, live client.Reader, named types.NamespacedName) (types.NamespacedName, error) {
 	if named.Name == "" {
 		return named, nil
@@ -78,8 +79,8 @@ func MigrationNetwork(ctx context.Context, live client.Reader, named types.Names
 	return named, nil
 }
 
-// NetworkResources are the resources that the networks of a VMI name, by the network's name. What is missing is said in words,
-// empty if nothing is.
+// NetworkResources returns the resources that the networks of a VMI require, by the name of the network. missing says in a
+// sentence what does not exist, or is empty.
 func NetworkResources(
 	ctx context.Context, live client.Reader, vmi *v1.VirtualMachineInstance,
 ) (resources map[string]corev1.ResourceName, missing string, err error) {
@@ -94,10 +95,11 @@ func NetworkResources(
 		err := live.Get(ctx, key, definition)
 		switch {
 		case meta.IsNoMatchError(err):
-			return resources, fmt.Sprintf("Network %s needs NetworkAttachmentDefinition %s, but the cluster has no such kind: install Multus",
-				network.Name, key), nil
+			return resources, fmt.Sprintf(
+				"Network %s needs NetworkAttachmentDefinition %s, but the cluster has no such kind: install Multus", network.Name, key), nil
 		case apierrors.IsNotFound(err):
-			return resources, fmt.Sprintf("NetworkAttachmentDefinition %s of network %s does not exist, waiting for it", key, network.Name), nil
+			return resources, fmt.Sprintf(
+				"NetworkAttachmentDefinition %s of network %s does not exist, waiting for it", key, network.Name), nil
 		case err != nil:
 			return resources, "", fmt.Errorf("get NetworkAttachmentDefinition %s of network %s: %w", key, network.Name, err)
 		}

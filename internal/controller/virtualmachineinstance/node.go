@@ -16,61 +16,70 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/node"
-	"github.com/vireo-project/vireo/internal/migration"
-	"github.com/vireo-project/vireo/internal/nodeloss"
+	"github.com/vireo-project/vireo/internal/migration/protocol"
 	"github.com/vireo-project/vireo/internal/vmistatus"
+	"github.com/vireo-project/vireo/internal/vmistatus/nodeloss"
 )
 
-// ReasonNodeUnresponsive is status.reason, and the reason of the event, of a VMI whose node's agent is silent. It is
-// KubeVirt's name.
-const ReasonNodeUnresponsive = "NodeUnresponsive"
+// ReasonNodeUnresponsive is status.reason, and the reason of the event, of a VMI whose node's agent is silent. KubeVirt's
+// name.
+const ReasonNodeUnresponsive = node.ReasonNodeUnresponsive
 
-// ReasonNodeOutOfService is the reason of the event about a launcher Pod that was removed from a node that is out of service.
+// ReasonNodeOutOfService is the reason of the event about a launcher Pod that was deleted because its node is out of
+// service.
 const ReasonNodeOutOfService = v1.VirtualMachineInstanceReasonNodeOutOfService
 
-// lookAtNode finds out whether the agent of a live VMI's node is silent. That ends nothing: the guest may well run.
-// But what the status says may be old, and a Pod that is gone as well went with its node.
-func lookAtNode(ctx context.Context, s *Scope) error {
-	if s.stage() != vmistatus.Live || s.VMI.Status.NodeName == "" {
+// silence is what the silence of a live VMI's node means.
+type silence struct {
+	verdict nodeloss.Verdict
+	// reason and message are those of the condition NodeUnresponsive.
+	reason, message string
+}
+
+// readAgent observes whether the agent of a live VMI's node responds. Its silence ends nothing, because the guest may still run.
+// But the status may be outdated, and a Pod that is gone as well was lost with its node.
+func (s *scope) readAgent(ctx context.Context) error {
+	name := s.vmi.Status.NodeName
+	if s.stage() != vmistatus.Live || name == "" {
 		return nil
 	}
-	silent, left, err := s.silence(ctx, s.VMI.Status.NodeName)
+	silent, left, err := s.agentSilence(ctx, name)
 	if err != nil {
 		return err
 	}
-	s.RequeueAfter = left
+	s.requeueAfter = left
 	if !silent {
 		return nil
 	}
-	host, err := s.readNode(ctx, s.VMI.Status.NodeName)
+	host, err := s.readNode(ctx, name)
 	if host == nil {
 		return err
 	}
-	s.NodeSilent, s.verdict, s.outOfService = true, nodeloss.Judge(host), nodeloss.OutOfService(host)
+	s.silence = s.explainSilence(host)
 	return nil
 }
 
-// silence says whether a node's agent is silent, or when to look again. A Node that was removed is not: Kubernetes takes its Pods
-// away, and that decides.
-func (s *Scope) silence(ctx context.Context, name string) (silent bool, left time.Duration, err error) {
+// agentSilence reports whether a node's agent is silent, or after which time it will count as such. If the Node was removed
+// it is not: Kubernetes deletes its Pods.
+func (s *scope) agentSilence(ctx context.Context, name string) (silent bool, left time.Duration, err error) {
 	host := &metav1.PartialObjectMetadata{}
 	host.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
-	err = s.Client.Get(ctx, client.ObjectKey{Name: name}, host)
+	err = s.client.Get(ctx, client.ObjectKey{Name: name}, host)
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, 0, nil
 	case err != nil:
 		return false, 0, fmt.Errorf("get Node %s: %w", name, err)
 	}
-	silent, left = node.Silent(&host.ObjectMeta, s.Now)
+	silent, left = node.Silent(&host.ObjectMeta, s.now)
 	return silent, left, nil
 }
 
-// readNode reads a whole Node from the API server: the cache has the metadata only, and a taint that was taken back must not be
-// believed. It returns nil for one that is gone.
-func (s *Scope) readNode(ctx context.Context, name string) (*corev1.Node, error) {
+// readNode reads a Node from the API server: the cache has only its metadata, and a taint that was just removed must not
+// count. It returns nil for one that is gone.
+func (s *scope) readNode(ctx context.Context, name string) (*corev1.Node, error) {
 	host := &corev1.Node{}
-	if err := s.Live.Get(ctx, client.ObjectKey{Name: name}, host); err != nil {
+	if err := s.live.Get(ctx, client.ObjectKey{Name: name}, host); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil, nil
 		}
@@ -79,26 +88,26 @@ func (s *Scope) readNode(ctx context.Context, name string) (*corev1.Node, error)
 	return host, nil
 }
 
-// removeFenced removes the launcher Pods of a VMI from nodes that are declared to be out of service and do not answer. It decides
-// nothing else: all that follows comes from a Pod being gone, as if its node had been removed, in a migration as well.
-func removeFenced(ctx context.Context, s *Scope) error {
-	for _, pod := range []*corev1.Pod{s.Pod, s.Other} {
-		if PodState(pod) != migration.PodAlive || pod.Spec.NodeName == "" {
+// deleteFencedPods deletes the VMI's launcher Pods on nodes that are out of service and do not respond. Everything else
+// follows from the absence of a Pod, in a migration too, as if its Node had been removed.
+func (s *scope) deleteFencedPods(ctx context.Context) error {
+	for _, pod := range []*corev1.Pod{s.pod, s.otherPod} {
+		if PodState(pod) != protocol.PodAlive || pod.Spec.NodeName == "" {
 			continue
 		}
-		fenced, err := s.fenced(ctx, pod.Spec.NodeName)
+		fenced, err := s.isFenced(ctx, pod.Spec.NodeName)
 		if err != nil {
 			return err
 		}
 		if !fenced {
 			continue
 		}
-		// As it was when that was decided: between this line and the one before, a process can have been suspended for hours, in which
-		// its node came back.
-		err = s.Client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: ptr.To(pod.UID), ResourceVersion: ptr.To(pod.ResourceVersion)})
+		// The resource version is a precondition: if this process was suspended after the check above, the node may be back.
+		err = s.client.Delete(ctx, pod, client.GracePeriodSeconds(0),
+			client.Preconditions{UID: ptr.To(pod.UID), ResourceVersion: ptr.To(pod.ResourceVersion)})
 		switch {
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-			continue // Kubernetes removes it, too, or will tell what has changed.
+			continue // It is gone, or its change triggers another reconciliation.
 		case err != nil:
 			return fmt.Errorf("remove launcher Pod %s from node %s, which is out of service: %w", pod.Name, pod.Spec.NodeName, err)
 		}
@@ -108,12 +117,12 @@ func removeFenced(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// fenced says that nothing runs on a node: its agent and its kubelet are silent, and somebody says that it is out of service.
-func (s *Scope) fenced(ctx context.Context, name string) (bool, error) {
-	if name == s.VMI.Status.NodeName && s.stage() == vmistatus.Live {
-		return s.NodeSilent && s.verdict == nodeloss.Fenced, nil
+// isFenced reports whether nothing runs on a node: its agent and its kubelet are silent, and it is declared out of service.
+func (s *scope) isFenced(ctx context.Context, name string) (bool, error) {
+	if name == s.vmi.Status.NodeName && s.stage() == vmistatus.Live {
+		return s.silence != nil && s.silence.verdict == nodeloss.Fenced, nil
 	}
-	silent, _, err := s.silence(ctx, name)
+	silent, _, err := s.agentSilence(ctx, name)
 	if err != nil || !silent {
 		return false, err
 	}
@@ -121,17 +130,17 @@ func (s *Scope) fenced(ctx context.Context, name string) (bool, error) {
 	return host != nil && nodeloss.Judge(host) == nodeloss.Fenced, err
 }
 
-// setLive notes that the node's agent is silent, for as long as it is, and where a guest that migrates is.
-func setLive(s *Scope, status *v1.VirtualMachineInstanceStatus) {
+// setLive reports a silent agent for as long as it is silent, and the state of migrations and claims.
+func setLive(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
 	switch {
-	case s.NodeSilent:
+	case o.silence != nil:
 		status.Reason = ReasonNodeUnresponsive
-		reason, message := explainSilence(s)
 		vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
-			Type: v1.VirtualMachineInstanceNodeUnresponsive, Status: corev1.ConditionTrue, Reason: reason, Message: message,
-		}, metav1.NewTime(s.Now))
+			Type: v1.VirtualMachineInstanceNodeUnresponsive, Status: corev1.ConditionTrue,
+			Reason: o.silence.reason, Message: o.silence.message,
+		}, metav1.NewTime(o.now))
 		if vmistatus.Lost(status) {
-			setNotReady(s, status, ReasonNodeUnresponsive, fmt.Sprintf("Node %s does not respond", s.VMI.Status.NodeName))
+			setNotReady(o, status, ReasonNodeUnresponsive, fmt.Sprintf("Node %s does not respond", o.vmi.Status.NodeName))
 		}
 	default:
 		if status.Reason == ReasonNodeUnresponsive {
@@ -139,33 +148,36 @@ func setLive(s *Scope, status *v1.VirtualMachineInstanceStatus) {
 		}
 		vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceNodeUnresponsive)
 	}
-	setEvacuation(s, status)
-	setMigration(s, status)
-	setVolumesChange(s, status)
-	setClaims(s, status)
+	setEvacuation(o, status)
+	setMigration(o, r, status)
+	setVolumesChange(o, status)
+	setClaims(o, status)
 }
 
-// explainSilence says what the silence of a live VMI's node means, what is waited for and what to do about it.
-func explainSilence(s *Scope) (reason, message string) {
-	name := s.VMI.Status.NodeName
-	switch s.verdict {
+// explainSilence judges a live VMI's node whose agent is silent. The message says what happens next and what a user can do.
+func (s *scope) explainSilence(host *corev1.Node) *silence {
+	name, verdict := s.vmi.Status.NodeName, nodeloss.Judge(host)
+	switch verdict {
 	case nodeloss.Fenced:
-		return v1.VirtualMachineInstanceReasonNodeOutOfService, fmt.Sprintf(
-			"Node %s is out of service: its launcher Pod is removed, and the guest counts as ended.", name)
+		return &silence{verdict, v1.VirtualMachineInstanceReasonNodeOutOfService, fmt.Sprintf(
+			"Node %s is out of service: its launcher Pod is removed, and the guest counts as ended.", name)}
 	case nodeloss.Lost:
 		back := "It goes on by itself when the node is back"
-		if s.deleting() || s.Pod != nil && s.Pod.DeletionTimestamp != nil {
+		if s.deleting() || s.pod != nil && s.pod.DeletionTimestamp != nil {
 			back = "It is shut down when the node is back"
 		}
-		return v1.VirtualMachineInstanceReasonNodeLost, fmt.Sprintf("Node %s does not respond. Its guest may still run and write its disks, so that "+
-			"no other one starts. %s. If the node is powered off and stays so, release the guest: %s", name, back, nodeloss.Release(name))
+		return &silence{verdict, v1.VirtualMachineInstanceReasonNodeLost, fmt.Sprintf(
+			"Node %s does not respond. Its guest may still run and write its disks, so that no other one starts. "+
+				"%s. If the node is powered off and stays so, release the guest: %s",
+			name, back, nodeloss.Release(name))}
 	default:
-		message = fmt.Sprintf("virt-handler on node %s does not respond, its kubelet does: the guest is left alone, and what is said about it may "+
-			"be old. See why: kubectl --namespace %s get pods --selector kubevirt.io=virt-handler --field-selector spec.nodeName=%s",
-			name, s.Namespace, name)
-		if s.outOfService {
+		message := fmt.Sprintf("virt-handler on node %s does not respond, its kubelet does: the guest is left alone, "+
+			"and what is said about it may be old. See why: kubectl --namespace %s get pods "+
+			"--selector kubevirt.io=virt-handler --field-selector spec.nodeName=%s",
+			name, s.namespace, name)
+		if nodeloss.OutOfService(host) {
 			message += fmt.Sprintf(". The taint %s is not believed while the kubelet responds", corev1.TaintNodeOutOfService)
 		}
-		return v1.VirtualMachineInstanceReasonAgentSilent, message
+		return &silence{verdict, v1.VirtualMachineInstanceReasonAgentSilent, message}
 	}
 }

@@ -18,34 +18,35 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/datavolume"
 )
 
-// Share of a file system that stays free for its own metadata when nobody says how much it needs, and that of a block
-// device, which has none. Source: kubevirt/kubevirt pkg/storage/types, DefaultFSOverhead.
+// The share of a file system, or a block device, that stays free for metadata unless the importer configures another one.
+// Source: kubevirt/kubevirt pkg/storage/types, DefaultFSOverhead.
 const (
 	filesystemOverhead v1.Percent = "0.055"
 	blockOverhead      v1.Percent = "0"
 )
 
-// importerConfig is the importer's configuration, of which a cluster has one. Its status has the figures that are in force.
+// importerConfig is the kind of the importer's configuration. Its status has the shares in force.
 var importerConfig = schema.GroupVersionKind{Group: "cdi.kubevirt.io", Version: "v1beta1", Kind: "CDIConfig"}
 
-// importerConfigName is that one. Source: kubevirt/containerized-data-importer pkg/common, ConfigName.
+// importerConfigName is the name of the cluster's one. Source: kubevirt/containerized-data-importer pkg/common, ConfigName.
 const importerConfigName = "config"
 
-// percent is what the importer takes for a share. Source: its types_overlay.go, Percent.
+// percent matches the shares that the importer accepts. Source: its types_overlay.go, Percent.
 var percent = regexp.MustCompile(`^(0(\.\d{1,3})?|1)$`)
 
-// Overheads are the shares of file systems on claims that disks leave free, as the importer keeps them. The zero value has none of its own.
+// Overheads are the shares of file systems on claims that disks leave free, as the importer configures them. The zero value
+// has none.
 type Overheads struct {
-	// Global is the share where the storage class has none, "" if the importer says nothing.
+	// Global is the share of storage classes without one of their own, "" if unset.
 	Global v1.Percent `json:"global"`
 	// StorageClass has the shares of storage classes, by name.
 	StorageClass map[string]v1.Percent `json:"storageClass"`
 }
 
-// of is the overhead of a claim. What is no share is passed over.
+// of returns the overhead of a claim. It ignores invalid shares.
 func (o Overheads) of(claim *corev1.PersistentVolumeClaim) v1.Percent {
 	if IsBlock(claim) {
 		return blockOverhead
@@ -59,7 +60,7 @@ func (o Overheads) of(claim *corev1.PersistentVolumeClaim) v1.Percent {
 	return filesystemOverhead
 }
 
-// ReadOverheads asks the importer, if the cluster has one.
+// ReadOverheads reads the importer's configuration, if the cluster has an importer. claim is any claim.
 func ReadOverheads(ctx context.Context, live client.Reader, importer datavolume.Reader, claim client.ObjectKey) (Overheads, error) {
 	if _, err := importer.Get(ctx, claim); errors.Is(err, datavolume.ErrNotInstalled) {
 		return Overheads{}, nil
@@ -84,13 +85,13 @@ func ReadOverheads(ctx context.Context, live client.Reader, importer datavolume.
 	return overheads, nil
 }
 
-// readOverheads asks once for each hand-over, and only for a VMI whose disk images lie in file systems.
-func (s *Scope) readOverheads(ctx context.Context) error {
-	for _, claim := range s.Claims {
+// readOverheads reads the overheads once for each assignment, and only for a VMI with disk images in file systems.
+func (s *scope) readOverheads(ctx context.Context) error {
+	for _, claim := range s.claims {
 		if IsBlock(claim) {
 			continue
 		}
-		overheads, err := ReadOverheads(ctx, s.Live, s.DataVolumes, client.ObjectKeyFromObject(claim))
+		overheads, err := ReadOverheads(ctx, s.live, s.importer, client.ObjectKeyFromObject(claim))
 		s.overheads = overheads
 		return err
 	}

@@ -15,17 +15,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// PodEventIndex finds events by the Pod that they are about. The API server has a selector of the same name.
-const PodEventIndex = "involvedObject.uid"
+// podEventIndex finds events by the UID of the Pod that they are about. The API server has a field selector of the same
+// name.
+const podEventIndex = "involvedObject.uid"
 
-// startFailures are the reasons of events that tell what keeps a Pod from getting its sandbox: volumes that cannot be
-// mounted, such as a Secret that does not exist, and a network that cannot be set up. The Pod's status only says
-// ContainerCreating then.
-// Source: kubernetes pkg/kubelet/events/event.go; FailedAttachVolume is the attach controller's as well.
+// startFailures are the reasons of events that say why a Pod gets no sandbox: a volume, such as a Secret that does not
+// exist, cannot be mounted, or the network cannot be set up. The status of the Pod has only ContainerCreating then.
+// Source: kubernetes pkg/kubelet/events/event.go; the attach controller uses FailedAttachVolume as well.
 var startFailures = map[string]bool{
 	"FailedMount":            true,
 	"FailedMapVolume":        true,
@@ -34,52 +35,52 @@ var startFailures = map[string]bool{
 	"NetworkNotReady":        true,
 }
 
-// alternation is the time within which a Pod's failures are taken for the same one. The kubelet tries each volume again
-// within about two minutes, and a failed sandbox has another name in its message each time: the first words stay while
-// they are as young as that, so that a VMI that waits is not written at every attempt.
+// alternation is the time within which failures of a Pod count as the same one. The kubelet retries each volume within about
+// two minutes, and the message about a sandbox has another name each time: without this the status would be written with
+// every attempt.
 const alternation = 3 * time.Minute
 
-// IsStartFailure says whether an event tells why a launcher Pod cannot start.
+// IsStartFailure reports whether an event says why a launcher Pod cannot start.
 func IsStartFailure(e *corev1.Event) bool {
 	return e.Type == corev1.EventTypeWarning && startFailures[e.Reason] && e.InvolvedObject.Kind == "Pod" &&
-		strings.HasPrefix(e.InvolvedObject.Name, podspec.LauncherAppValue+"-")
+		strings.HasPrefix(e.InvolvedObject.Name, launcherpod.AppLabelValue+"-")
 }
 
-// readPodEvents takes from events why a Pod that has a node does not start, if the Pod itself does not say.
-func readPodEvents(ctx context.Context, s *Scope) error {
-	if !s.preparing() || s.Problem != nil || !startsOnNode(s.Pod) || podProblem(s.Pod) != nil {
+// readPodEvents takes from events why a Pod that has a node does not start, unless the Pod's status says so.
+func (s *scope) readPodEvents(ctx context.Context) error {
+	if !s.preparing() || s.problem != nil || !startsOnNode(s.pod) || podProblem(s.pod) != nil {
 		return nil
 	}
 	list := &corev1.EventList{}
-	err := s.Client.List(ctx, list, client.InNamespace(s.Pod.Namespace), client.MatchingFields{PodEventIndex: string(s.Pod.UID)})
+	err := s.client.List(ctx, list, client.InNamespace(s.pod.Namespace), client.MatchingFields{podEventIndex: string(s.pod.UID)})
 	if err != nil {
-		return fmt.Errorf("list events of launcher Pod %s: %w", s.Pod.Name, err)
+		return fmt.Errorf("list events of launcher Pod %s: %w", s.pod.Name, err)
 	}
 	failures := slices.DeleteFunc(list.Items, func(e corev1.Event) bool { return !IsStartFailure(&e) })
 	if len(failures) == 0 {
 		return nil
 	}
-	if wait := s.Pod.CreationTimestamp.Add(patience).Sub(s.Now); wait > 0 {
-		// The first attempt often comes before the kubelet has fetched what it needs; the second succeeds.
-		s.RequeueAfter = wait
+	if wait := s.pod.CreationTimestamp.Add(patience).Sub(s.now); wait > 0 {
+		// The first attempt often fails because the kubelet has not fetched what it needs. The second succeeds.
+		s.requeueAfter = wait
 		return nil
 	}
-	s.Problem = startProblem(s.Pod, failures, vmistatus.FindCondition(&s.VMI.Status, v1.VirtualMachineInstanceSynchronized))
+	s.problem = startProblem(s.pod, failures, vmistatus.FindCondition(&s.vmi.Status, v1.VirtualMachineInstanceSynchronized))
 	return nil
 }
 
-// startsOnNode says that a kubelet prepares the Pod and has not got as far as its sandbox, before which the volumes are
-// mounted and the network is set up. Events tell what failed; that it has succeeded only this condition tells.
+// startsOnNode reports whether a kubelet prepares the Pod and has not set up its sandbox: volumes are mounted and the
+// network is set up before. Events report failures only; success is in the condition PodReadyToStartContainers.
 func startsOnNode(pod *corev1.Pod) bool {
-	if pod == nil || pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || Running(pod) || finished(pod) {
+	if pod == nil || pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || podstate.Running(pod) || podstate.Finished(pod) {
 		return false
 	}
-	sandbox := podCondition(pod, corev1.PodReadyToStartContainers)
+	sandbox := podstate.Condition(pod, corev1.PodReadyToStartContainers)
 	return sandbox == nil || sandbox.Status != corev1.ConditionTrue
 }
 
-// startProblem tells the latest failure, or the one that is told already while it may be just as true.
-func startProblem(pod *corev1.Pod, failures []corev1.Event, told *v1.VirtualMachineInstanceCondition) *Problem {
+// startProblem returns the latest failure, or the one that the status has already as long as it may be just as recent.
+func startProblem(pod *corev1.Pod, failures []corev1.Event, reported *v1.VirtualMachineInstanceCondition) *problem {
 	slices.SortFunc(failures, func(a, b corev1.Event) int {
 		return cmp.Or(lastSeen(&b).Compare(lastSeen(&a)), strings.Compare(a.Name, b.Name))
 	})
@@ -89,18 +90,18 @@ func startProblem(pod *corev1.Pod, failures []corev1.Event, told *v1.VirtualMach
 			break
 		}
 		known := startProblemOf(pod, &failures[i])
-		if told != nil && told.Reason == known.Reason && told.Message == known.Message && known.Reason == latest.Reason {
+		if reported != nil && reported.Reason == known.reason && reported.Message == known.message && known.reason == latest.reason {
 			return known
 		}
 	}
 	return latest
 }
 
-func startProblemOf(pod *corev1.Pod, e *corev1.Event) *Problem {
-	return &Problem{Reason: e.Reason, Message: fmt.Sprintf("Launcher Pod %s: %s", pod.Name, sentence(e.Message))}
+func startProblemOf(pod *corev1.Pod, e *corev1.Event) *problem {
+	return &problem{reason: e.Reason, message: fmt.Sprintf("Launcher Pod %s: %s", pod.Name, sentence(e.Message))}
 }
 
-// lastSeen is when an event happened last. Which field has it depends on the client that made it.
+// lastSeen is when an event happened last. Clients set different fields.
 func lastSeen(e *corev1.Event) time.Time {
 	latest := e.LastTimestamp.Time
 	others := []time.Time{e.EventTime.Time, e.CreationTimestamp.Time}

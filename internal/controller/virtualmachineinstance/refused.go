@@ -17,35 +17,37 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// ReasonPodRefused is the reason where a kubelet gives none for refusing the launcher Pod.
+// ReasonPodRefused is the reason if a kubelet refuses the launcher Pod without one.
 const ReasonPodRefused = "PodRefused"
 
-// The pauses between a Pod that a kubelet refused and the next one. The shortest is about what a device plugin needs to
-// register again; the longest is often enough for a node that will not change its mind.
+// Limits of the pause between a Pod that a kubelet refused and the next one. The least is about what a device plugin needs
+// to register again; the greatest suits a node that will go on refusing.
 const (
 	firstPause = 2 * time.Second
 	lastPause  = time.Minute
 )
 
-// refused says that the launcher Pod of a VMI that prepares failed before anything of it ran. That says nothing about the
-// guest, and another Pod may do: the kubelet found a device plugin gone for a moment, or less room than the scheduler had
-// counted on, or was about to go down.
+// refused reports whether the launcher Pod of a VMI that prepares failed before any of its containers ran. Another Pod may
+// start: a device plugin was not registered for a moment, the node had less room than the scheduler assumed, or was about to
+// shut down.
 //
-// A Pod that somebody takes away while the VMI says that it has one is not meant: as in KubeVirt, that ends the VMI.
-func (s *Scope) refused() bool {
-	if s.Pod == nil || !s.preparing() || !unused(s.Pod) {
+// A Pod that is deleted while the phase is Scheduling is not refused: as in KubeVirt, that ends the VMI.
+func (o *observed) refused() bool {
+	if o.pod == nil || !o.preparing() || !unused(o.pod) {
 		return false
 	}
-	return s.VMI.Labels[v1.NodeNameLabel] == "" && (s.Pod.DeletionTimestamp == nil || s.VMI.Status.Phase != v1.Scheduling)
+	return o.vmi.Labels[v1.NodeNameLabel] == "" && (o.pod.DeletionTimestamp == nil || o.vmi.Status.Phase != v1.Scheduling)
 }
 
-// unused says that a launcher Pod failed without any of its containers having run. The readiness gate is written before an
-// agent can take the guest over: it proves the contrary whatever the kubelet has forgotten when it started anew.
+// unused reports whether a launcher Pod failed without any of its containers having run. The readiness gate is written
+// before an agent can start the guest: with it the Pod was used, even if a restarted kubelet has lost the state of its
+// containers.
 func unused(pod *corev1.Pod) bool {
-	if pod.Status.Phase != corev1.PodFailed || podCondition(pod, v1.VirtualMachineUnpaused) != nil {
+	if pod.Status.Phase != corev1.PodFailed || podstate.Condition(pod, v1.VirtualMachineUnpaused) != nil {
 		return false
 	}
 	containers := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses)
@@ -54,9 +56,8 @@ func unused(pod *corev1.Pod) bool {
 	})
 }
 
-// retryAt is when another Pod is made in the place of one that was refused. since is when the VMI's first Pod was made, zero
-// if this is the first. The pause is as long as the attempts have gone on before this Pod, so that it doubles without
-// anybody counting them.
+// retryAt is when a refused Pod is replaced. created is when it was created, since when the VMI's first Pod was, zero if
+// this is the first. The pause is as long as the attempts before this Pod took, so that it doubles without a counter.
 func retryAt(created, since time.Time) time.Time {
 	if since.IsZero() {
 		return created.Add(firstPause)
@@ -64,49 +65,49 @@ func retryAt(created, since time.Time) time.Time {
 	return created.Add(min(max(created.Sub(since), firstPause), lastPause))
 }
 
-// removeRefused makes room for another Pod in the place of one that was refused, as both have the same name, and says
-// whether there is room. The VMI has said before that it has no Pod: so it does not end if this process does, between the one
-// Pod and the other.
-func (s *Scope) removeRefused(ctx context.Context) (bool, error) {
-	if s.Problem != nil || s.End != nil || s.importing {
+// removeRefused deletes the refused Pod, whose name the next one needs, and reports whether the next one can be created. It
+// does so only when the status no longer says that there is a Pod: otherwise, if this process stopped before the next Pod,
+// the absence would end the VMI.
+func (s *scope) removeRefused(ctx context.Context) (bool, error) {
+	if s.problem != nil || s.end != nil || s.importing {
 		return false, nil // Another Pod could not be made.
 	}
-	s.Problem = refusal(s.Pod)
-	if s.Pod.DeletionTimestamp != nil {
+	s.problem = refusal(s.pod)
+	if s.pod.DeletionTimestamp != nil {
 		return false, nil
 	}
-	if wait := retryAt(s.Pod.CreationTimestamp.Time, s.firstPod()).Sub(s.Now); wait > 0 {
-		s.RequeueAfter = wait
+	if wait := retryAt(s.pod.CreationTimestamp.Time, s.firstPod()).Sub(s.now); wait > 0 {
+		s.requeueAfter = wait
 		return false, nil
 	}
-	if s.VMI.Status.Phase == v1.Scheduling {
-		return false, nil // The write of the status wakes us up again.
+	if s.vmi.Status.Phase == v1.Scheduling {
+		return false, nil // The write of the status triggers another reconciliation.
 	}
-	// The API server takes away a Pod that has ended at once, without asking the kubelet.
-	err := s.Client.Delete(ctx, s.Pod, client.Preconditions{UID: ptr.To(s.Pod.UID)})
+	// The API server removes a finished Pod at once, without waiting for the kubelet.
+	err := s.client.Delete(ctx, s.pod, client.Preconditions{UID: ptr.To(s.pod.UID)})
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		// The cache is behind: the Pod is gone, and another one may be there.
+		// The cache is stale: the Pod is gone, and there may be another one.
 	case err != nil:
-		return false, fmt.Errorf("delete launcher Pod %s, which was refused: %w", s.Pod.Name, err)
+		return false, fmt.Errorf("delete launcher Pod %s, which was refused: %w", s.pod.Name, err)
 	default:
-		s.event(corev1.EventTypeNormal, ReasonSuccessfulDelete, actionDelete, "Deleted virtual machine pod %s, which never ran", s.Pod.Name)
+		s.event(corev1.EventTypeNormal, ReasonSuccessfulDelete, actionDelete, "Deleted virtual machine pod %s, which never ran", s.pod.Name)
 	}
-	s.Pod, s.Problem = nil, nil
+	s.pod, s.problem = nil, nil
 	return true, nil
 }
 
-func refusal(pod *corev1.Pod) *Problem {
-	return &Problem{
-		Reason: cmp.Or(word(pod.Status.Reason), ReasonPodRefused),
-		Message: fmt.Sprintf("Launcher Pod %s failed on node %s before it ran, and is made again: %s",
+func refusal(pod *corev1.Pod) *problem {
+	return &problem{
+		reason: cmp.Or(word(pod.Status.Reason), ReasonPodRefused),
+		message: fmt.Sprintf("Launcher Pod %s failed on node %s before it ran, and is made again: %s",
 			pod.Name, cmp.Or(pod.Spec.NodeName, "<none>"), sentence(pod.Status.Message)),
 	}
 }
 
-// firstPod is when the VMI's first Pod was made, as far as the status tells.
-func (s *Scope) firstPod() time.Time {
-	for _, stamp := range s.VMI.Status.PhaseTransitionTimestamps {
+// firstPod is when the VMI's first Pod was created, or zero if the status does not have it.
+func (o *observed) firstPod() time.Time {
+	for _, stamp := range o.vmi.Status.PhaseTransitionTimestamps {
 		if stamp.Phase == v1.Scheduling {
 			return stamp.PhaseTransitionTimestamp.Time
 		}
@@ -114,9 +115,9 @@ func (s *Scope) firstPod() time.Time {
 	return time.Time{}
 }
 
-// setRefused says that there is no Pod to speak of.
-func setRefused(s *Scope, status *v1.VirtualMachineInstanceStatus) {
-	stampPassed(s, status)
-	vmistatus.SetPhase(status, v1.Pending, metav1.NewTime(s.Now))
-	setNotReady(s, status, v1.PodNotExistsReason, "There is no launcher Pod: the last one failed before it ran.")
+// setRefused reports a VMI whose Pod was refused as one without a Pod.
+func setRefused(o *observed, status *v1.VirtualMachineInstanceStatus) {
+	stampPassed(o, status)
+	vmistatus.SetPhase(status, v1.Pending, metav1.NewTime(o.now))
+	setNotReady(o, status, v1.PodNotExistsReason, "There is no launcher Pod: the last one failed before it ran.")
 }

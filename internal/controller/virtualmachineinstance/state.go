@@ -27,71 +27,71 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// Reasons of events and of the condition Synchronized about the claim with the machine's state. KubeVirt's names.
+// Reasons of events and of the condition Synchronized about the state claim, which has the state of TPM and EFI. KubeVirt's names.
 const (
 	ReasonStateCreateFailed = "FailedBackendStorageCreate"
 	ReasonStateNotReady     = "BackendStorageNotReady"
 )
 
 const (
-	// stateSize is the size of the claim. KubeVirt's value.
+	// stateSize is the size of the state claim. KubeVirt's value.
 	stateSize = "10Mi"
-	// applyStorageProfile lets the importer raise the size to the least that the storage makes.
+	// applyStorageProfile lets the importer raise the size to the least that the storage supports.
 	// Source: kubevirt/kubevirt pkg/storage/backend-storage, LabelApplyStorageProfile.
 	applyStorageProfile = "cdi.kubevirt.io/applyStorageProfile"
-	// classRetry is the pause between two searches for a storage class. Nothing tells when one comes.
+	// classRetry is the interval between two reads of a missing storage class. Storage classes trigger no reconciliation.
 	classRetry = 15 * time.Second
 )
 
 var (
-	// errForeignClaim: a claim of the state's name.
+	// errForeignClaim is the problem of a claim with the name of the state claim.
 	errForeignClaim = errors.New("belongs to somebody else: delete it, or give the VirtualMachine another name")
-	// errTwoStates: somebody took a VMI away that was about to settle that.
+	// errTwoStates is possible if a VMI was removed by force before settleStateClaims.
 	errTwoStates = errors.New("both say that they have the VM's state: delete the one that is not up to date")
 )
 
-// keepState finds the claim with the machine's state, and makes it before there is a Pod that needs it. It outlives the
-// VMI: it belongs to the VM.
-func keepState(ctx context.Context, s *Scope) error {
-	if !s.preparing() || !s.VMI.Spec.HasPersistentState() {
+// ensureStateClaim finds the state claim, and creates it before the Pod that needs it. The claim outlives the VMI: the VM
+// owns it.
+func (s *scope) ensureStateClaim(ctx context.Context) error {
+	if !s.preparing() || !s.vmi.Spec.HasPersistentState() {
 		return nil
 	}
-	if s.Pod != nil {
-		return s.readStateOfPod(ctx)
+	if s.pod != nil {
+		return s.readStateClaimOfPod(ctx)
 	}
-	if s.Problem != nil || s.End != nil {
-		return nil // Nothing is kept for what cannot start.
+	if s.problem != nil || s.end != nil {
+		return nil // The VMI cannot start: no claim is created for it.
 	}
-	claim, err := s.findState(ctx)
+	claim, err := s.findStateClaim(ctx)
 	if claim == nil && err == nil {
-		claim, err = s.createState(ctx)
+		claim, err = s.createStateClaim(ctx)
 	}
 	if err != nil {
-		s.Problem = &Problem{Reason: ReasonStateCreateFailed, Message: err.Error()}
+		s.problem = &problem{reason: ReasonStateCreateFailed, message: err.Error()}
 		if apierrors.IsInvalid(err) {
 			return reconcile.TerminalError(err)
 		}
 		return err
 	}
 	if claim == nil {
-		return nil // createState told what is missing.
+		return nil // createStateClaim has set the problem.
 	}
-	s.State, s.Config.StateClaim, s.Config.StateShared = claim, claim.Name, IsShared(claim)
-	return s.awaitState(ctx)
+	s.stateClaim, s.podConfig.StateClaim, s.podConfig.StateShared = claim, claim.Name, IsShared(claim)
+	return s.awaitStateClaim(ctx)
 }
 
-// readStateOfPod reads the claim that the Pod was made with, for the status.
-func (s *Scope) readStateOfPod(ctx context.Context) error {
-	name := StateClaim(s.Pod)
+// readStateClaimOfPod reads the state claim that the Pod uses, for the status.
+func (s *scope) readStateClaimOfPod(ctx context.Context) error {
+	name := StateClaim(s.pod)
 	if name == "" {
 		return nil
 	}
-	claim, err := claimOf(ctx, s.Client, s.VMI, name)
-	s.State = claim
+	claim, err := claimOf(ctx, s.client, s.vmi, name)
+	s.stateClaim = claim
 	return err
 }
 
-// StateClaim is the name of the claim with the machine's own state that a Pod uses, or empty.
+// StateClaim returns the name of the state claim that a Pod uses, or "".
 func StateClaim(pod *corev1.Pod) string {
 	for i := range pod.Spec.Volumes {
 		if v := &pod.Spec.Volumes[i]; v.Name == launcherpod.StateVolume && v.PersistentVolumeClaim != nil {
@@ -101,13 +101,13 @@ func StateClaim(pod *corev1.Pod) string {
 	return ""
 }
 
-// findState returns the claim whose label names this VM, or nil. One that belongs to nobody is taken as it is, as after
-// a restore; one that belongs to an earlier VM of the name is about to go with it. The API server is asked: a cache may not show yet
-// what somebody restored, and still show what the guest had before it moved.
-func (s *Scope) findState(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
+// findStateClaim returns the claim whose label has this VM's name, or nil. One without an owner, as after a restore, is used
+// too; one of an earlier VM of the name is about to be deleted with it. It reads from the API server: the cache may lack a
+// restored claim, and may have the one from before a migration.
+func (s *scope) findStateClaim(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
 	list := &corev1.PersistentVolumeClaimList{}
-	err := s.Live.List(ctx, list, client.InNamespace(s.VMI.Namespace),
-		client.MatchingLabels{v1.PersistentStateLabel: s.VMI.Name})
+	err := s.live.List(ctx, list, client.InNamespace(s.vmi.Namespace),
+		client.MatchingLabels{v1.PersistentStateLabel: s.vmi.Name})
 	if err != nil {
 		return nil, fmt.Errorf("list the claims with the machine's state: %w", err)
 	}
@@ -118,7 +118,7 @@ func (s *Scope) findState(ctx context.Context) (*corev1.PersistentVolumeClaim, e
 		owner := metav1.GetControllerOf(claim)
 		switch {
 		case claim.DeletionTimestamp != nil:
-		case owner != nil && owner.UID == StateOwner(s.VMI).UID:
+		case owner != nil && owner.UID == StateOwner(s.vmi).UID:
 			owned = append(owned, claim)
 		case owner == nil && found == nil:
 			found = claim
@@ -134,29 +134,29 @@ func (s *Scope) findState(ctx context.Context) (*corev1.PersistentVolumeClaim, e
 	}
 }
 
-// StateOwner is the VM, with which the state goes, or the VMI itself if no VM made it.
+// StateOwner is the owner of the state claim: the VM, or the VMI itself if it has none.
 func StateOwner(vmi *v1.VirtualMachineInstance) metav1.OwnerReference {
-	if owner := vmistatus.MachineOf(vmi); owner != nil {
+	if owner := vmistatus.VMOf(vmi); owner != nil {
 		return *owner
 	}
 	return *metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)
 }
 
-// StateName is the name of the claim that is made for a VMI on account of its owner, or of a migration. It follows from that, so
-// that a stale cache cannot make a second claim, and so that a VM never gets the claim of an earlier one of its name.
+// StateName is the name of the claim that is created for a VMI, by the UID of its owner or of a migration. It is a function
+// of these, so that a stale cache cannot lead to a second claim, and a VM never gets the claim of an earlier VM of its name.
 func StateName(vmi *v1.VirtualMachineInstance, of types.UID) string {
 	sum := sha256.Sum256([]byte(of))
-	const suffix = 5 // characters, as many as names that the API server makes up get
+	const suffix = 5 // characters, as many as generateName adds
 	return v1.PersistentStateLabel + "-" + vmi.Name + "-" + hex.EncodeToString(sum[:])[:suffix]
 }
 
-// IsShared says that several nodes can use a claim at a time.
+// IsShared reports whether Pods on several nodes can use a claim at the same time.
 func IsShared(claim *corev1.PersistentVolumeClaim) bool {
 	return slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany)
 }
 
-// createState makes the claim. Without a storage class it says so and returns nil.
-func (s *Scope) createState(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
+// createStateClaim creates the claim. Without a storage class it sets the problem and returns nil.
+func (s *scope) createStateClaim(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
 	class, err := s.stateClass(ctx)
 	if class == nil || err != nil {
 		return nil, err
@@ -165,11 +165,11 @@ func (s *Scope) createState(ctx context.Context) (*corev1.PersistentVolumeClaim,
 	if err != nil {
 		return nil, err
 	}
-	owner := StateOwner(s.VMI)
+	owner := StateOwner(s.vmi)
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.VMI.Namespace, Name: StateName(s.VMI, owner.UID),
-			Labels:          map[string]string{v1.PersistentStateLabel: s.VMI.Name, applyStorageProfile: "true"},
+			Namespace: s.vmi.Namespace, Name: StateName(s.vmi, owner.UID),
+			Labels:          map[string]string{v1.PersistentStateLabel: s.vmi.Name, applyStorageProfile: "true"},
 			OwnerReferences: []metav1.OwnerReference{owner},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
@@ -181,7 +181,7 @@ func (s *Scope) createState(ctx context.Context) (*corev1.PersistentVolumeClaim,
 			},
 		},
 	}
-	err = s.Client.Create(ctx, claim)
+	err = s.client.Create(ctx, claim)
 	if apierrors.IsAlreadyExists(err) {
 		return nil, s.explainTaken(ctx, client.ObjectKeyFromObject(claim))
 	}
@@ -193,10 +193,10 @@ func (s *Scope) createState(ctx context.Context) (*corev1.PersistentVolumeClaim,
 	return claim, nil
 }
 
-// explainTaken says why a claim of the state's name is not the state's.
-func (s *Scope) explainTaken(ctx context.Context, key client.ObjectKey) error {
+// explainTaken says why an existing claim with the name of the state claim is not used.
+func (s *scope) explainTaken(ctx context.Context, key client.ObjectKey) error {
 	claim := &corev1.PersistentVolumeClaim{}
-	if err := s.Live.Get(ctx, key, claim); err != nil {
+	if err := s.live.Get(ctx, key, claim); err != nil {
 		return fmt.Errorf("get PersistentVolumeClaim %s, which exists: %w", key, err)
 	}
 	if claim.DeletionTimestamp != nil {
@@ -205,47 +205,48 @@ func (s *Scope) explainTaken(ctx context.Context, key client.ObjectKey) error {
 	return fmt.Errorf("PersistentVolumeClaim %s %w", key, errForeignClaim)
 }
 
-// awaitState waits until the claim is bound, except where it is bound for the first Pod that uses it: this is that Pod.
-func (s *Scope) awaitState(ctx context.Context) error {
-	claim := s.State
+// awaitStateClaim sets the problem until the claim is bound. A claim that is bound only for the first Pod that uses it is
+// not waited for: the launcher Pod is that Pod.
+func (s *scope) awaitStateClaim(ctx context.Context) error {
+	claim := s.stateClaim
 	switch {
 	case IsBlock(claim):
-		s.stateNotReady("is a block device: it must be a file system")
+		s.stateClaimNotReady("is a block device: it must be a file system")
 		return nil
 	case claim.Status.Phase == corev1.ClaimLost:
-		s.stateNotReady("has lost its PersistentVolume")
+		s.stateClaimNotReady("has lost its PersistentVolume")
 		return nil
 	case claim.Status.Phase == corev1.ClaimBound:
 		return nil
 	}
 	name := ptr.Deref(claim.Spec.StorageClassName, "")
 	class := &storagev1.StorageClass{}
-	err := s.Client.Get(ctx, client.ObjectKey{Name: name}, class)
+	err := s.client.Get(ctx, client.ObjectKey{Name: name}, class)
 	switch {
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("get StorageClass %s: %w", name, err)
 	case err == nil && ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate) == storagev1.VolumeBindingWaitForFirstConsumer:
 		return nil
 	case err == nil || name == "":
-		s.stateNotReady("is not bound yet, waiting for it")
+		s.stateClaimNotReady("is not bound yet, waiting for it")
 	default:
-		s.stateNotReady(fmt.Sprintf("is not bound, and there is no StorageClass %s that would provide a volume", name))
-		s.RequeueAfter = classRetry
+		s.stateClaimNotReady(fmt.Sprintf("is not bound, and there is no StorageClass %s that would provide a volume", name))
+		s.requeueAfter = classRetry
 	}
 	return nil
 }
 
-func (s *Scope) stateNotReady(what string) {
-	s.Problem = &Problem{Reason: ReasonStateNotReady, Message: fmt.Sprintf(
-		"PersistentVolumeClaim %s/%s for the TPM's and EFI's state %s", s.State.Namespace, s.State.Name, what)}
+func (s *scope) stateClaimNotReady(what string) {
+	s.problem = &problem{reason: ReasonStateNotReady, message: fmt.Sprintf(
+		"PersistentVolumeClaim %s/%s for the TPM's and EFI's state %s", s.stateClaim.Namespace, s.stateClaim.Name, what)}
 }
 
-// stateVolumeStatus describes the claim under its own name, as KubeVirt does: the spec has no volume for it.
-func stateVolumeStatus(s *Scope) []v1.VolumeStatus {
-	if s.State == nil {
+// stateVolumeStatus describes the state claim under its own name, as KubeVirt does: it is no volume of the spec.
+func stateVolumeStatus(o *observed) []v1.VolumeStatus {
+	if o.stateClaim == nil {
 		return nil
 	}
-	return []v1.VolumeStatus{{Name: s.State.Name, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
-		ClaimName: s.State.Name, AccessModes: s.State.Spec.AccessModes,
+	return []v1.VolumeStatus{{Name: o.stateClaim.Name, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
+		ClaimName: o.stateClaim.Name, AccessModes: o.stateClaim.Spec.AccessModes,
 	}}}
 }

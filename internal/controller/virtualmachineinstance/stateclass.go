@@ -20,23 +20,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Annotations of default storage classes: the one for VMs comes before the one for all.
-// Source: kubevirt/kubevirt pkg/storage/backend-storage, getStorageClass.
+// Annotations of default storage classes. The one for VMs takes precedence. Source: kubevirt/kubevirt
+// pkg/storage/backend-storage, getStorageClass.
 const (
 	defaultVirtClass = "storageclass.kubevirt.io/is-default-virt-class"
 	defaultClass     = "storageclass.kubernetes.io/is-default-class"
 )
 
-// storageProfile is what the importer knows about a storage class of the same name.
+// storageProfile is the kind in which the importer describes the storage class of the same name.
 var storageProfile = schema.GroupVersionKind{Group: "cdi.kubevirt.io", Version: "v1beta1", Kind: "StorageProfile"}
 
-// stateClass is the configured storage class or the cluster's default. If there is none, it says so and returns nil.
-func (s *Scope) stateClass(ctx context.Context) (*storagev1.StorageClass, error) {
-	if name := s.StateStorageClass; name != "" {
+// stateClass returns the configured storage class or the cluster's default. If there is none it sets the problem and returns
+// nil.
+func (s *scope) stateClass(ctx context.Context) (*storagev1.StorageClass, error) {
+	if name := s.config.VMStateStorageClass; name != "" {
 		class := &storagev1.StorageClass{}
-		err := s.Client.Get(ctx, client.ObjectKey{Name: name}, class)
+		err := s.client.Get(ctx, client.ObjectKey{Name: name}, class)
 		if apierrors.IsNotFound(err) {
-			s.awaitClass(fmt.Sprintf("there is no StorageClass %s, which spec.configuration.vmStateStorageClass of the "+
+			s.awaitStorageClass(fmt.Sprintf("there is no StorageClass %s, which spec.configuration.vmStateStorageClass of the "+
 				"KubeVirt object names", name))
 			return nil, nil
 		}
@@ -46,23 +47,23 @@ func (s *Scope) stateClass(ctx context.Context) (*storagev1.StorageClass, error)
 		return class, nil
 	}
 	list := &storagev1.StorageClassList{}
-	if err := s.Client.List(ctx, list); err != nil {
+	if err := s.client.List(ctx, list); err != nil {
 		return nil, fmt.Errorf("list StorageClasses: %w", err)
 	}
 	class := defaultOf(list.Items)
 	if class == nil {
-		s.awaitClass("the cluster has no default StorageClass: mark one, or set spec.configuration.vmStateStorageClass " +
+		s.awaitStorageClass("the cluster has no default StorageClass: mark one, or set spec.configuration.vmStateStorageClass " +
 			"of the KubeVirt object")
 	}
 	return class, nil
 }
 
-func (s *Scope) awaitClass(message string) {
-	s.Problem = &Problem{Reason: ReasonStateCreateFailed, Message: "Cannot keep the TPM's and EFI's state: " + message}
-	s.RequeueAfter = classRetry
+func (s *scope) awaitStorageClass(message string) {
+	s.problem = &problem{reason: ReasonStateCreateFailed, message: "Cannot keep the TPM's and EFI's state: " + message}
+	s.requeueAfter = classRetry
 }
 
-// defaultOf picks the default class. Of several the newest counts, as in Kubernetes, and then the first by name.
+// defaultOf returns the default class: of several the newest, as in Kubernetes, and then the first by name.
 func defaultOf(classes []storagev1.StorageClass) *storagev1.StorageClass {
 	for _, annotation := range []string{defaultVirtClass, defaultClass} {
 		marked := slices.DeleteFunc(slices.Clone(classes), func(c storagev1.StorageClass) bool {
@@ -78,14 +79,14 @@ func defaultOf(classes []storagev1.StorageClass) *storagev1.StorageClass {
 	return nil
 }
 
-// stateAccess is ReadWriteMany where the importer knows that file systems of the class can be shared, so that the VM can
-// move to another node with its state, and otherwise what every storage can do.
-func (s *Scope) stateAccess(ctx context.Context, class string) ([]corev1.PersistentVolumeAccessMode, error) {
+// stateAccess returns ReadWriteMany if the importer knows that file systems of the class can be shared, so that the VM can
+// be migrated with its state. Otherwise it returns ReadWriteOnce, which every storage supports.
+func (s *scope) stateAccess(ctx context.Context, class string) ([]corev1.PersistentVolumeAccessMode, error) {
 	profile := &unstructured.Unstructured{}
 	profile.SetGroupVersionKind(storageProfile)
-	err := s.Live.Get(ctx, client.ObjectKey{Name: class}, profile)
+	err := s.live.Get(ctx, client.ObjectKey{Name: class}, profile)
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
-		return []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, nil // No importer, or it does not know the class.
+		return []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, nil // There is no importer, or it does not know the class.
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get StorageProfile %s: %w", class, err)
@@ -97,7 +98,7 @@ func (s *Scope) stateAccess(ctx context.Context, class string) ([]corev1.Persist
 	return modes, nil
 }
 
-// sharedAccess reads the access mode of file systems from a storage profile.
+// sharedAccess returns the access modes for file systems according to a storage profile.
 func sharedAccess(profile *unstructured.Unstructured) ([]corev1.PersistentVolumeAccessMode, error) {
 	var status struct {
 		ClaimPropertySets []struct {

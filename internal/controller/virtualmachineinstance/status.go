@@ -16,236 +16,259 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// patience is how old a launcher Pod gets before Scheduling is worth a write of its own. A quick start goes from
-// Pending to Scheduled at once.
+// patience is the age of a launcher Pod at which the phase Scheduling gets a write of its own. A VMI that starts faster goes
+// from Pending to Scheduled at once.
 const patience = 3 * time.Second
 
-// writeStatus computes the status from what the phases found, writes it if it changed, and then tells what happened.
-func writeStatus(ctx context.Context, s *Scope) error {
-	after := s.VMI.DeepCopy()
-	ComputeStatus(s, &after.Status)
-	changed, err := vmistatus.Patch(ctx, s.Client, vmistatus.Controller, s.VMI, after)
+// writeStatus writes the status if the phases changed it, and then records the events that follow from the change.
+func (s *scope) writeStatus(ctx context.Context) error {
+	after := s.vmi.DeepCopy()
+	if preparesStatus(&s.observed, &s.result, &after.Status) {
+		s.explainPod()
+	}
+	computeStatus(&s.observed, &s.result, &after.Status)
+	changed, err := vmistatus.Patch(ctx, s.client, vmistatus.Controller, s.vmi, after)
 	if err != nil {
 		return err
 	}
 	if !changed {
 		return nil
 	}
-	before := s.VMI
-	s.VMI = after
-	s.tell(&before.Status)
+	before := s.vmi
+	s.vmi = after
+	s.recordStatusEvents(&before.Status)
 	return nil
 }
 
-// tell sends the events that belong to a status that was just written.
-func (s *Scope) tell(before *v1.VirtualMachineInstanceStatus) {
-	after := &s.VMI.Status
-	if s.HandOver && before.Phase != v1.Scheduled {
-		s.event(corev1.EventTypeNormal, ReasonSuccessfulHandOver, actionHandOver,
+// explainPod completes the result for a VMI that prepares: the Pod may say why it does not run, and a Pod that is young is
+// worth a write only later.
+func (s *scope) explainPod() {
+	if s.pod == nil || s.problem != nil {
+		return
+	}
+	if s.problem = podProblem(s.pod); s.problem != nil || s.reportsPreparation() {
+		return
+	}
+	if wait := s.untilReported(); wait > 0 {
+		s.requeueAfter = wait
+	}
+}
+
+// reportsPreparation reports whether the status of a VMI that prepares is written even without a problem.
+func (o *observed) reportsPreparation() bool {
+	status := &o.vmi.Status
+	return len(status.Conditions) > 0 || status.Phase == v1.Scheduling || o.importing || o.waitsForConsumer
+}
+
+// untilReported is how long the launcher Pod is too young for a write. It is positive until then.
+func (o *observed) untilReported() time.Duration {
+	return o.pod.CreationTimestamp.Add(patience).Sub(o.now)
+}
+
+// recordStatusEvents records the events that belong to the status that was just written.
+func (s *scope) recordStatusEvents(before *v1.VirtualMachineInstanceStatus) {
+	after := &s.vmi.Status
+	if s.assigned && before.Phase != v1.Scheduled {
+		s.event(corev1.EventTypeNormal, ReasonSuccessfulHandOver, actionAssign,
 			"Pod ownership transferred to the node %s", after.NodeName)
 	}
-	if s.End != nil && before.Phase != s.End.Phase {
-		s.tellEnd(before)
+	if s.end != nil && before.Phase != s.end.phase {
+		s.recordEndEvents(before)
 	}
-	if s.End == nil && after.Reason == ReasonNodeUnresponsive && before.Reason != after.Reason {
-		_, message := explainSilence(s)
-		s.event(corev1.EventTypeWarning, ReasonNodeUnresponsive, actionWait, "%s", message)
+	if s.end == nil && s.silence != nil && after.Reason == ReasonNodeUnresponsive && before.Reason != after.Reason {
+		s.event(corev1.EventTypeWarning, ReasonNodeUnresponsive, actionWait, "%s", s.silence.message)
 	}
-	problem := vmistatus.FindCondition(after, v1.VirtualMachineInstanceSynchronized)
-	known := vmistatus.FindCondition(before, v1.VirtualMachineInstanceSynchronized)
-	if s.Problem != nil && problem != nil && (known == nil || *known != *problem) {
-		s.event(corev1.EventTypeWarning, problem.Reason, actionWait, "%s", problem.Message)
+	current := vmistatus.FindCondition(after, v1.VirtualMachineInstanceSynchronized)
+	former := vmistatus.FindCondition(before, v1.VirtualMachineInstanceSynchronized)
+	if s.problem != nil && current != nil && (former == nil || *former != *current) {
+		s.event(corev1.EventTypeWarning, current.Reason, actionWait, "%s", current.Message)
 	}
 }
 
-// tellEnd sends the events at the end, in KubeVirt's order and with its words. Those about a guest are there its agent's, and here
-// virt-controller's, who learns the end: they name the agent as their source.
-func (s *Scope) tellEnd(before *v1.VirtualMachineInstanceStatus) {
+// recordEndEvents records the events about the end, in KubeVirt's order and with its messages. Those about a guest are the
+// agent's in KubeVirt; virt-controller, which observes the end here, records them with the agent as their source.
+func (s *scope) recordEndEvents(before *v1.VirtualMachineInstanceStatus) {
 	kind, ended := corev1.EventTypeNormal, "The VirtualMachineInstance was shut down."
-	if s.End.Phase == v1.Failed {
+	if s.end.phase == v1.Failed {
 		kind, ended = corev1.EventTypeWarning, "The VirtualMachineInstance crashed."
 	}
-	if s.End.Reason == ReasonFailedGuarantee || s.End.Reason == ReasonImportFailed {
-		s.event(kind, s.End.Reason, actionEnd, "%s", s.End.Message)
+	if s.end.reason == ReasonFailedGuarantee || s.end.reason == ReasonImportFailed {
+		s.event(kind, s.end.reason, actionEnd, "%s", s.end.message)
 	}
-	tell := s.event
+	record := s.event
 	if vmistatus.StageOf(before.Phase) == vmistatus.Live {
-		tell = s.agentEvent
+		record = s.agentEvent
 	}
-	if s.End.Reason == launcherpod.OutcomeDestroyed {
-		tell(corev1.EventTypeNormal, v1.Deleted.String(), actionEnd, "VirtualMachineInstance stopping")
+	if s.end.reason == launcherpod.OutcomeDestroyed {
+		record(corev1.EventTypeNormal, v1.Deleted.String(), actionEnd, "VirtualMachineInstance stopping")
 	}
-	if s.Pod != nil && vmistatus.StageOf(before.Phase) == vmistatus.Live {
-		tell(corev1.EventTypeNormal, v1.Deleted.String(), actionEnd, "Signaled Deletion")
+	if s.pod != nil && vmistatus.StageOf(before.Phase) == vmistatus.Live {
+		record(corev1.EventTypeNormal, v1.Deleted.String(), actionEnd, "Signaled Deletion")
 	}
-	tell(kind, v1.Stopped.String(), actionEnd, "%s %s: %s", ended, s.End.Reason, s.End.Message)
+	record(kind, v1.Stopped.String(), actionEnd, "%s %s: %s", ended, s.end.reason, s.end.message)
 }
 
-// ComputeStatus brings a status to what the scope has found out. It is pure but for the scope's RequeueAfter.
-func ComputeStatus(s *Scope, status *v1.VirtualMachineInstanceStatus) {
+// computeStatus brings a status up to date with what the reconciliation observed and decided, neither of which it changes.
+func computeStatus(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
 	switch {
 	case vmistatus.StageOf(status.Phase) == vmistatus.Ended:
-	case s.End != nil:
-		setEnd(s, status)
-	case s.HandOver:
-		setHandedOver(s, status)
+	case r.end != nil:
+		setEnd(o, r, status)
+	case r.assigned:
+		setAssigned(o, r, status)
 	case vmistatus.StageOf(status.Phase) == vmistatus.Live:
-		setLive(s, status)
-	case vmistatus.StageOf(status.Phase) == vmistatus.Preparing && !s.deleting():
-		setPreparing(s, status)
+		setLive(o, r, status)
+	case preparesStatus(o, r, status):
+		setPreparing(o, r, status)
 	}
 }
 
-func setEnd(s *Scope, status *v1.VirtualMachineInstanceStatus) {
-	vmistatus.SetPhase(status, s.End.Phase, metav1.NewTime(s.Now))
-	status.Reason = s.End.Reason
+// preparesStatus reports whether the status is that of a VMI that is to be assigned, and still is not.
+func preparesStatus(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) bool {
+	return r.end == nil && !r.assigned && vmistatus.StageOf(status.Phase) == vmistatus.Preparing && !o.deleting()
+}
+
+func setEnd(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
+	vmistatus.SetPhase(status, r.end.phase, metav1.NewTime(o.now))
+	status.Reason = r.end.reason
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceNodeUnresponsive)
 	reason := v1.GuestNotRunningReason
-	if s.Pod == nil {
+	if o.pod == nil {
 		reason = v1.PodNotExistsReason
 	}
-	setNotReady(s, status, reason, s.End.Message)
+	setNotReady(o, status, reason, r.end.message)
 }
 
-func setHandedOver(s *Scope, status *v1.VirtualMachineInstanceStatus) {
-	stampPassed(s, status)
-	vmistatus.SetPhase(status, v1.Scheduled, metav1.NewTime(s.Now))
-	status.NodeName = s.Pod.Spec.NodeName
-	status.ActivePods = map[types.UID]string{s.Pod.UID: s.Pod.Spec.NodeName}
-	status.LauncherContainerImageVersion = podspec.LauncherImage(s.Pod)
+func setAssigned(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
+	stampPassed(o, status)
+	vmistatus.SetPhase(status, v1.Scheduled, metav1.NewTime(o.now))
+	status.NodeName = o.pod.Spec.NodeName
+	status.ActivePods = map[types.UID]string{o.pod.UID: o.pod.Spec.NodeName}
+	status.LauncherContainerImageVersion = podspec.LauncherImage(o.pod)
 	status.RuntimeUser = launcherpod.QEMUUser
-	setTransport(s, status)
-	setRevision(s, status)
-	if s.Pod.Status.QOSClass != "" {
-		status.QOSClass = ptr.To(s.Pod.Status.QOSClass)
+	setTransport(o, status)
+	setRevision(o, status)
+	if o.pod.Status.QOSClass != "" {
+		status.QOSClass = ptr.To(o.pod.Status.QOSClass)
 	}
-	status.VolumeStatus = volumeStatus(s)
-	setImports(s, status)
-	setProvisioning(s, status)
-	status.VSOCKCID = s.VSOCK
+	status.VolumeStatus = volumeStatus(o)
+	setImports(o, status)
+	setProvisioning(o, status)
+	status.VSOCKCID = r.vsockCID
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceSynchronized)
-	setNotReady(s, status, v1.GuestNotRunningReason, "The launcher Pod runs, the guest is about to start.")
+	setNotReady(o, status, v1.GuestNotRunningReason, "The launcher Pod runs, the guest is about to start.")
 }
 
-// setTransport says how the guest migrates, which its Pod has in an annotation.
-func setTransport(s *Scope, status *v1.VirtualMachineInstanceStatus) {
-	if s.Pod == nil {
+// setTransport copies the migration's transport from the Pod's annotation.
+func setTransport(o *observed, status *v1.VirtualMachineInstanceStatus) {
+	if o.pod == nil {
 		return
 	}
-	if _, unix := s.Pod.Annotations[v1.MigrationTransportUnixAnnotation]; unix {
+	if _, unix := o.pod.Annotations[v1.MigrationTransportUnixAnnotation]; unix {
 		status.MigrationTransport = v1.MigrationTransportUnix
 	}
 }
 
-// setPreparing writes only if there is something to tell: a problem, or a Pod that takes its time.
-func setPreparing(s *Scope, status *v1.VirtualMachineInstanceStatus) {
-	if s.Problem == nil && s.Pod != nil {
-		s.Problem = podProblem(s.Pod)
-	}
-	told := len(status.Conditions) > 0 || status.Phase == v1.Scheduling || s.importing || s.unconsumed
-	if s.Problem == nil && !told {
-		if s.Pod == nil {
-			return
-		}
-		if wait := s.Pod.CreationTimestamp.Add(patience).Sub(s.Now); wait > 0 {
-			s.RequeueAfter = wait
-			return
-		}
+// setPreparing changes nothing unless there is something to report: a problem, or a Pod that has not started quickly.
+func setPreparing(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
+	if r.problem == nil && !o.reportsPreparation() && (o.pod == nil || o.untilReported() > 0) {
+		return
 	}
 	switch {
-	case s.refused():
-		setRefused(s, status)
-	case s.Pod != nil:
-		stampPassed(s, status)
+	case o.refused():
+		setRefused(o, status)
+	case o.pod != nil:
+		stampPassed(o, status)
 		status.Phase = v1.Scheduling
-		setNotReady(s, status, v1.GuestNotRunningReason, "The launcher Pod does not run yet.")
+		setNotReady(o, status, v1.GuestNotRunningReason, "The launcher Pod does not run yet.")
 	default:
-		setNotReady(s, status, v1.PodNotExistsReason, "There is no launcher Pod yet.")
+		setNotReady(o, status, v1.PodNotExistsReason, "There is no launcher Pod yet.")
 	}
-	setRevision(s, status)
-	setImports(s, status)
-	setProvisioning(s, status)
-	setProblem(s, status)
+	setRevision(o, status)
+	setImports(o, status)
+	setProvisioning(o, status)
+	setProblem(o, r, status)
 }
 
-// setRevision names the ControllerRevision with the VM's spec that the VMI was made from. The VM's reconciler gives the
-// generation in an annotation, and changes it only after the status has the name.
-func setRevision(s *Scope, status *v1.VirtualMachineInstanceStatus) {
-	owner := vmistatus.MachineOf(s.VMI)
+// setRevision sets the name of the ControllerRevision with the VM's spec that the VMI was made from. The VM's reconciler sets the
+// annotation with the generation, and changes it only once the status has the name.
+func setRevision(o *observed, status *v1.VirtualMachineInstanceStatus) {
+	owner := vmistatus.VMOf(o.vmi)
 	if status.VirtualMachineRevisionName != "" || owner == nil {
 		return
 	}
-	generation, err := strconv.ParseInt(s.VMI.Annotations[v1.VirtualMachineGenerationAnnotation], 10, 64)
+	generation, err := strconv.ParseInt(o.vmi.Annotations[v1.VirtualMachineGenerationAnnotation], 10, 64)
 	if err != nil {
-		return // The VM adopted it: nothing was recorded.
+		return // The VM adopted the VMI, which has no revision.
 	}
 	status.VirtualMachineRevisionName = v1.StartRevisionName(owner.UID, generation)
 }
 
-func setProblem(s *Scope, status *v1.VirtualMachineInstanceStatus) {
-	now := metav1.NewTime(s.Now)
-	if s.Problem == nil {
+func setProblem(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
+	now := metav1.NewTime(o.now)
+	if r.problem == nil {
 		vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)
 		vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceSynchronized)
 		return
 	}
-	if s.Problem.Unschedulable {
+	if r.problem.unschedulable {
 		reason := corev1.PodReasonUnschedulable
-		if s.Problem.Scheduler {
-			reason = s.Problem.Reason
+		if r.problem.fromScheduler {
+			reason = r.problem.reason
 		}
 		vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
 			Type: v1.VirtualMachineInstancePodScheduled, Status: corev1.ConditionFalse,
-			Reason: reason, Message: s.Problem.Message,
+			Reason: reason, Message: r.problem.message,
 		}, now)
 	} else {
 		vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)
 	}
-	if s.Problem.Scheduler {
+	if r.problem.fromScheduler {
 		vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceSynchronized)
 		return
 	}
 	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
 		Type: v1.VirtualMachineInstanceSynchronized, Status: corev1.ConditionFalse,
-		Reason: s.Problem.Reason, Message: s.Problem.Message,
+		Reason: r.problem.reason, Message: r.problem.message,
 	}, now)
 }
 
-// podProblem is why a Pod does not run, if the scheduler or the kubelet say so.
-func podProblem(pod *corev1.Pod) *Problem {
-	scheduled := podCondition(pod, corev1.PodScheduled)
+// podProblem returns why a Pod does not run, as the scheduler or the kubelet wrote into its status, or nil.
+func podProblem(pod *corev1.Pod) *problem {
+	scheduled := podstate.Condition(pod, corev1.PodScheduled)
 	if scheduled != nil && scheduled.Status == corev1.ConditionFalse {
-		return &Problem{Reason: scheduled.Reason, Message: scheduled.Message, Unschedulable: true, Scheduler: true}
+		return &problem{reason: scheduled.Reason, message: scheduled.Message, unschedulable: true, fromScheduler: true}
 	}
-	container := compute(pod)
+	container := podstate.Compute(pod)
 	if container == nil || container.State.Waiting == nil {
 		return nil
 	}
 	waiting := container.State.Waiting
 	switch waiting.Reason {
-	case "", "ContainerCreating", "PodInitializing": // the kubelet's words for "on its way"
+	case "", "ContainerCreating", "PodInitializing": // the kubelet's reasons while nothing is wrong
 		return nil
 	}
-	return &Problem{
-		Reason:  waiting.Reason,
-		Message: fmt.Sprintf("Launcher Pod %s: %s", pod.Name, sentence(waiting.Message)),
+	return &problem{
+		reason:  waiting.Reason,
+		message: fmt.Sprintf("Launcher Pod %s: %s", pod.Name, sentence(waiting.Message)),
 	}
 }
 
-func setNotReady(s *Scope, status *v1.VirtualMachineInstanceStatus, reason, message string) {
+func setNotReady(o *observed, status *v1.VirtualMachineInstanceStatus, reason, message string) {
 	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
 		Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionFalse, Reason: reason, Message: message,
-	}, metav1.NewTime(s.Now))
+	}, metav1.NewTime(o.now))
 }
 
-// stampPassed notes the phases that were passed without a write.
-func stampPassed(s *Scope, status *v1.VirtualMachineInstanceStatus) {
-	vmistatus.StampPhase(status, v1.Pending, s.VMI.CreationTimestamp)
-	vmistatus.StampPhase(status, v1.Scheduling, s.Pod.CreationTimestamp)
+// stampPassed stamps the phases that were passed without a write.
+func stampPassed(o *observed, status *v1.VirtualMachineInstanceStatus) {
+	vmistatus.StampPhase(status, v1.Pending, o.vmi.CreationTimestamp)
+	vmistatus.StampPhase(status, v1.Scheduling, o.pod.CreationTimestamp)
 }

@@ -8,27 +8,24 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/vireo-project/vireo/internal/faults"
-	"github.com/vireo-project/vireo/internal/fieldsupport"
-	"github.com/vireo-project/vireo/internal/impossible"
+	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// refuseUnimplemented keeps a VMI from starting that asks for something that nothing implements, or that no guest can
-// have. Admission took it, since KubeVirt would, and warned. It waits rather than fails: with a version that has the
-// field, it starts.
-func refuseUnimplemented(_ context.Context, s *Scope) error {
-	if !s.preparing() || s.Pod != nil || s.Problem != nil {
+// refuseUnimplemented delays a VMI that needs what is not implemented, or what is impossible. Admission accepts it with a
+// warning, as KubeVirt would. The VMI waits rather than fails: it starts with a version that implements the field.
+func (s *scope) refuseUnimplemented(_ context.Context) error {
+	if !s.preparing() || s.pod != nil || s.problem != nil {
 		return nil
 	}
 	spec := field.NewPath("spec")
-	refused := fieldsupport.Refusals(fieldsupport.InVMI(spec, &s.VMI.Spec))
-	refused = append(refused, fieldsupport.Refusals(fieldsupport.InAnnotations(field.NewPath("metadata"), s.VMI.Annotations))...)
+	refused := specsupport.Refusals(specsupport.UnimplementedInVMI(spec, &s.vmi.Spec))
+	refused = append(refused, specsupport.Refusals(specsupport.UnimplementedInAnnotations(field.NewPath("metadata"), s.vmi.Annotations))...)
 	if len(refused) > 0 {
-		s.Problem = &Problem{Reason: fieldsupport.ReasonNotImplemented, Message: faults.Join(refused).Error()}
+		s.problem = &problem{reason: specsupport.ReasonNotImplemented, message: specsupport.JoinErrors(refused).Error()}
 		return nil
 	}
-	if wrong := impossible.InVMI(spec, &s.VMI.Spec); len(wrong) > 0 {
-		s.Problem = &Problem{Reason: impossible.Reason, Message: faults.Join(wrong).Error()}
+	if wrong := specsupport.ImpossibleInVMI(spec, &s.vmi.Spec); len(wrong) > 0 {
+		s.problem = &problem{reason: specsupport.ReasonImpossible, message: specsupport.JoinErrors(wrong).Error()}
 	}
 	return nil
 }

@@ -11,16 +11,16 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// volumesChange is the message of the condition VolumesChange. KubeVirt's words.
+// volumesChange is the message of the condition VolumesChange. KubeVirt's.
 const volumesChange = "migrate volumes"
 
-// setVolumesChange asks for a migration once all is said that it needs: the claims that volumes move to are in the spec, of which the
-// target's Pod is made. Who gets the guest takes the condition away.
-func setVolumesChange(s *Scope, status *v1.VirtualMachineInstanceStatus) {
-	if !vmistatus.MovesVolumes(status) || !vmistatus.NamesDestinations(s.VMI) {
+// setVolumesChange sets the condition that requests a migration once the spec names the claims that volumes move to: the
+// target's Pod is rendered from them. Transferring ownership removes the condition.
+func setVolumesChange(o *observed, status *v1.VirtualMachineInstanceStatus) {
+	if !vmistatus.MovesVolumes(status) || !vmistatus.NamesDestinations(o.vmi) {
 		return
 	}
 	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
 		Type: v1.VirtualMachineInstanceVolumesChange, Status: corev1.ConditionTrue, Message: volumesChange,
-	}, metav1.NewTime(s.Now))
+	}, metav1.NewTime(o.now))
 }

@@ -17,21 +17,21 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// VSOCKIndex finds VMIs by their address on VSOCK.
+// VSOCKIndex finds VMIs by their VSOCK address.
 const VSOCKIndex = "status.VSOCKCID"
 
 const (
-	// firstCID is the first address that a guest may have; those before it mean the hypervisor, the machine itself and its
-	// host. lastCID is the last; the one after it means any. Source: linux/vm_sockets.h.
+	// firstCID and lastCID are the first and the last address of guests. The ones before mean the hypervisor, the local system
+	// and the host; the one after means any. Source: linux/vm_sockets.h.
 	firstCID, lastCID uint32 = 3, 1<<32 - 2
-	// cidAttempts bounds the search for a free address. Among four thousand million, the first is taken only by accident.
+	// cidAttempts caps the search for a free address. Of four billion, the first one tried is rarely in use.
 	cidAttempts = 16
 )
 
-// errNoCID is what nobody should ever see.
+// errNoCID is practically impossible.
 var errNoCID = errors.New("found no free address on VSOCK, trying again")
 
-// VSOCKAddress is the index of a VMI: its address, if it has one.
+// VSOCKAddress returns the value of VSOCKIndex: the address of the VMI, if it has one.
 func VSOCKAddress(vmi *v1.VirtualMachineInstance) []string {
 	if vmi.Status.VSOCKCID == nil {
 		return nil
@@ -39,20 +39,20 @@ func VSOCKAddress(vmi *v1.VirtualMachineInstance) []string {
 	return []string{formatCID(*vmi.Status.VSOCKCID)}
 }
 
-// assignVSOCK gives a VMI an address that no other has, wherever it runs: with migration, nodes share them. It follows
-// from the UID, so that it is the same after a restart and does not depend on what a cache has not seen yet.
-func assignVSOCK(ctx context.Context, s *Scope) error {
-	if wanted := s.VMI.Spec.Domain.Devices.AutoattachVSOCK; wanted == nil || !*wanted {
+// assignVSOCK assigns a VMI an address that is unique in the cluster: a migration must not have to change it. It is derived
+// from the UID, so that it survives a restart and does not depend on a stale cache.
+func (s *scope) assignVSOCK(ctx context.Context) error {
+	if wanted := s.vmi.Spec.Domain.Devices.AutoattachVSOCK; wanted == nil || !*wanted {
 		return nil
 	}
-	cid := CIDOf(s.VMI.UID)
+	cid := CIDOf(s.vmi.UID)
 	for range cidAttempts {
 		others := &v1.VirtualMachineInstanceList{}
-		if err := s.Client.List(ctx, others, client.MatchingFields{VSOCKIndex: formatCID(cid)}); err != nil {
+		if err := s.client.List(ctx, others, client.MatchingFields{VSOCKIndex: formatCID(cid)}); err != nil {
 			return fmt.Errorf("list VirtualMachineInstances by address on VSOCK: %w", err)
 		}
-		if len(others.Items) == 0 || others.Items[0].UID == s.VMI.UID {
-			s.VSOCK = ptr.To(cid)
+		if len(others.Items) == 0 || others.Items[0].UID == s.vmi.UID {
+			s.vsockCID = ptr.To(cid)
 			return nil
 		}
 		cid = firstCID + (cid-firstCID+1)%(lastCID-firstCID+1)
@@ -60,7 +60,7 @@ func assignVSOCK(ctx context.Context, s *Scope) error {
 	return errNoCID
 }
 
-// CIDOf is the address that a VMI gets unless another has it: it spreads UIDs over the addresses.
+// CIDOf is the address of a VMI unless another VMI has it. It spreads UIDs over the addresses.
 func CIDOf(uid types.UID) uint32 {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(uid)) // never fails

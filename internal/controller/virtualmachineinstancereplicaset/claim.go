@@ -15,23 +15,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
-// claim finds the VMIs that belong to the set. It takes over those that the selector picks and nobody owns, and lets
-// those go that it no longer picks.
+// claim finds the VMIs that belong to the set. It adopts those that match the selector and have no controller, and releases
+// those that no longer match.
 func claim(ctx context.Context, s *Scope) error {
 	var errs []error
 	var orphans []*v1.VirtualMachineInstance
 	for i := range s.Neighbors {
 		vmi := &s.Neighbors[i]
-		owner, picked := metav1.GetControllerOf(vmi), s.Selector.Matches(labels.Set(vmi.Labels))
+		owner, matches := metav1.GetControllerOf(vmi), s.Selector.Matches(labels.Set(vmi.Labels))
 		switch {
-		case owner == nil && picked && vmi.DeletionTimestamp == nil:
+		case owner == nil && matches && vmi.DeletionTimestamp == nil:
 			orphans = append(orphans, vmi)
 		case owner == nil || owner.UID != s.Set.UID:
-		case picked:
+		case matches:
 			s.Instances = append(s.Instances, vmi)
-		case s.Set.DeletionTimestamp == nil: // those of a deleted set are the garbage collector's
+		case s.Set.DeletionTimestamp == nil: // the garbage collector handles the VMIs of a deleted set
 			errs = append(errs, release(ctx, s, vmi))
 		}
 	}
@@ -39,8 +40,9 @@ func claim(ctx context.Context, s *Scope) error {
 	return errors.Join(errs...)
 }
 
-// adopt takes over VMIs without owner. A set that is being deleted takes none: with the deletion option "orphan" the
-// garbage collector has just let them go, and the cache may not show the deletion yet. So the API server is asked.
+// adopt makes the set the controller of VMIs without one. A set that is being deleted adopts none: with the deletion option
+// "orphan" the garbage collector has just removed their owner reference. The cache may not show the deletion yet, so the set
+// is read from the API server.
 // Source: https://github.com/kubernetes/kubernetes/issues/42639
 func adopt(ctx context.Context, s *Scope, orphans []*v1.VirtualMachineInstance) error {
 	if len(orphans) == 0 || s.Set.DeletionTimestamp != nil {
@@ -70,7 +72,7 @@ func adopt(ctx context.Context, s *Scope, orphans []*v1.VirtualMachineInstance) 
 	return errors.Join(errs...)
 }
 
-// release lets a VMI live on its own: somebody took the label off that made it the set's, to look at it for example.
+// release removes the set's owner reference from a VMI whose labels were changed so that the selector no longer matches.
 func release(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance) error {
 	_, err := patch(ctx, s, vmi, func(vmi *v1.VirtualMachineInstance) {
 		vmi.OwnerReferences = slices.DeleteFunc(vmi.OwnerReferences, func(o metav1.OwnerReference) bool {
@@ -80,12 +82,10 @@ func release(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance) erro
 	return err
 }
 
-// patch changes the metadata of a VMI that is still as it was read. It returns nothing if the VMI is gone.
+// patch changes the metadata of a VMI if it is still at the version that was read. It returns nil if the VMI no longer exists.
 func patch(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance, change func(*v1.VirtualMachineInstance),
 ) (*v1.VirtualMachineInstance, error) {
-	changed := vmi.DeepCopy()
-	change(changed)
-	err := s.Client.Patch(ctx, changed, client.MergeFromWithOptions(vmi, client.MergeFromWithOptimisticLock{}))
+	changed, err := optimistic.Patch(ctx, s.Client, vmi, change)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil

@@ -12,7 +12,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/naming"
 )
 
-// generateName is what the names of the set's VMIs begin with. Source: KubeVirt's getVirtualMachineBaseName.
+// generateName returns the prefix of the names of the set's VMIs. Source: KubeVirt's getVirtualMachineBaseName.
 func generateName(set *v1.VirtualMachineInstanceReplicaSet) string {
 	switch meta := &set.Spec.Template.ObjectMeta; {
 	case meta.Name != "":
@@ -24,9 +24,8 @@ func generateName(set *v1.VirtualMachineInstanceReplicaSet) string {
 	}
 }
 
-// names gives out names for new VMIs: the first ones of the set's own sequence that nothing has. Whoever looks at the
-// same VMIs gets the same names, so that of two reconciliations at the same time, or of one that came too late, the API server
-// takes only the first.
+// names generates names for new VMIs: the first of the set's own sequence that are free. Reconciliations that observe the
+// same VMIs generate the same names, so that the API server rejects the VMIs that a concurrent or stale one would add.
 type names struct {
 	mu     sync.Mutex
 	prefix string
@@ -40,7 +39,7 @@ func newNames(set *v1.VirtualMachineInstanceReplicaSet) *names {
 	return &names{prefix: prefix[:min(len(prefix), naming.PrefixLength)], uid: set.UID, taken: map[string]bool{}}
 }
 
-// take returns a name and gives it to nobody else.
+// take returns a free name, each only once.
 func (n *names) take() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

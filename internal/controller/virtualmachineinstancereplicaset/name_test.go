@@ -43,8 +43,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestNamesFollowFromWhatIsThere is why a cache that is behind makes no surplus.
-func TestNamesFollowFromWhatIsThere(t *testing.T) {
+// TestNamesFollowFromExistingVMIs checks what prevents surplus VMIs when the cache is stale.
+func TestNamesFollowFromExistingVMIs(t *testing.T) {
 	set, other := builder.MakeReplicaSet("web").UID("u1").Obj(), builder.MakeReplicaSet("web").UID("u2").Obj()
 	first := newNames(set)
 	a, b, c := first.take(), first.take(), first.take()

@@ -13,19 +13,18 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// active says that a VMI counts. One whose phase is Unknown does: nobody has heard from it, which is not to say that it
-// is gone.
+// active reports whether a VMI counts as a replica. One whose phase is Unknown does: it may still run.
 func active(vmi *v1.VirtualMachineInstance) bool {
 	return vmi.DeletionTimestamp == nil && !over(vmi)
 }
 
-// finished says that a VMI is to be replaced.
+// finished reports whether a VMI is to be replaced.
 func finished(vmi *v1.VirtualMachineInstance) bool {
 	return vmi.DeletionTimestamp == nil && over(vmi)
 }
 
-// over says that a VMI has ended, or cannot but end: its Pod is being deleted, by a drain for example, and no deletion is
-// ever taken back. KubeVirt calls the latter unknown.
+// over reports whether a VMI has finished or is certain to: its Pod is being deleted, for example by a drain, and a deletion
+// cannot be undone. KubeVirt calls the latter unknown.
 func over(vmi *v1.VirtualMachineInstance) bool {
 	ready := vmistatus.FindCondition(&vmi.Status, v1.VirtualMachineInstanceReady)
 	return vmi.IsFinal() ||
@@ -36,7 +35,7 @@ func isReady(vmi *v1.VirtualMachineInstance) bool {
 	return vmistatus.IsConditionTrue(&vmi.Status, v1.VirtualMachineInstanceReady)
 }
 
-// progress is how far a VMI has come.
+// progress orders VMIs by how far they have started.
 func progress(vmi *v1.VirtualMachineInstance) int {
 	switch vmi.Status.Phase {
 	case v1.VmPhaseUnset, v1.Pending:
@@ -50,8 +49,8 @@ func progress(vmi *v1.VirtualMachineInstance) int {
 	}
 }
 
-// sortForRemoval puts those first that are missed least: those that are not ready, of them those that have come least
-// far, and of equals the newest. The name decides last, so that each reconciliation of the same VMIs has the same order.
+// sortForRemoval sorts VMIs by the order in which to delete them: not ready before ready, then by progress, then newest first.
+// The name decides last, so that the order is the same in each reconciliation.
 func sortForRemoval(vmis []*v1.VirtualMachineInstance) {
 	slices.SortFunc(vmis, func(a, b *v1.VirtualMachineInstance) int {
 		return cmp.Or(

@@ -27,7 +27,7 @@ const (
 	warning = corev1.EventTypeWarning
 )
 
-// scale brings the number of VMIs that count to the number that is wanted.
+// scale creates or deletes VMIs until as many are active as are wanted.
 func scale(ctx context.Context, s *Scope) error {
 	running := s.pick(active)
 	switch missing := s.wanted() - len(running); {
@@ -44,7 +44,7 @@ func scale(ctx context.Context, s *Scope) error {
 	}
 }
 
-// removeFinished deletes what scale has replaced.
+// removeFinished deletes the finished VMIs, which scale has replaced.
 func removeFinished(ctx context.Context, s *Scope) error {
 	ended := s.pick(finished)
 	err := remove(ctx, s, ended[:min(len(ended), burst)], actionReplace, "Deleted finished virtual machine: %s")
@@ -52,7 +52,7 @@ func removeFinished(ctx context.Context, s *Scope) error {
 	return err
 }
 
-// create makes VMIs: one, then two, then four at once, so that what refuses all is not asked 250 times.
+// create creates VMIs in batches of one, two, four and so on, so that a cause that fails all of them costs few requests.
 func create(ctx context.Context, s *Scope, count int) error {
 	free := newNames(s.Set)
 	for i := range s.Neighbors {
@@ -72,35 +72,35 @@ func create(ctx context.Context, s *Scope, count int) error {
 		}
 	}
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		return nil // and nothing will be created here any more
+		return nil // nothing can be created in this namespace any more
 	}
 	s.fail(ReasonFailedCreate, actionScaleUp, "Error creating virtual machine instance: %v", err)
 	return err
 }
 
-// createOne makes one VMI, under the next name that is free.
+// createOne creates one VMI under the next free name.
 func createOne(ctx context.Context, s *Scope, free *names) (*v1.VirtualMachineInstance, error) {
 	for {
 		vmi := render(s.Set, free.take())
 		err := s.Client.Create(ctx, vmi)
 		if err == nil {
-			s.tell(vmi, normal, ReasonSuccessfulCreate, actionScaleUp,
+			s.record(vmi, normal, ReasonSuccessfulCreate, actionScaleUp,
 				"Started the virtual machine by creating the new virtual machine instance %v", vmi.Name)
 			return vmi, nil
 		}
 		if !apierrors.IsAlreadyExists(err) {
 			return nil, fmt.Errorf("create VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(vmi), err)
 		}
-		other, err := found(ctx, s, vmi)
+		other, err := ownReplica(ctx, s, vmi)
 		if other != nil || err != nil {
 			return other, err
 		}
 	}
 }
 
-// found returns the VMI of a name that was not free if another reconciliation of this set has just made it. Anybody else's is none
-// of ours.
-func found(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstance, error) {
+// ownReplica returns the existing VMI of that name if it is an active replica of this set, which another reconciliation has just
+// created, and nil otherwise.
+func ownReplica(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstance, error) {
 	other := &v1.VirtualMachineInstance{}
 	err := s.Live.Get(ctx, client.ObjectKeyFromObject(vmi), other)
 	switch {
@@ -134,7 +134,7 @@ func render(set *v1.VirtualMachineInstanceReplicaSet, name string) *v1.VirtualMa
 	}
 }
 
-// remove deletes VMIs that are still as they were read: one that has left the set meanwhile is not the set's to delete.
+// remove deletes VMIs if they are still at the version that was read: one may have been released from the set meanwhile.
 func remove(ctx context.Context, s *Scope, vmis []*v1.VirtualMachineInstance, action, message string) error {
 	return inBatches(len(vmis), func(i int) error {
 		vmi := vmis[i]
@@ -143,15 +143,15 @@ func remove(ctx context.Context, s *Scope, vmis []*v1.VirtualMachineInstance, ac
 			return fmt.Errorf("delete VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(vmi), err)
 		}
 		if err == nil {
-			s.tell(vmi, normal, ReasonSuccessfulDelete, action, message, vmi.UID)
+			s.record(vmi, normal, ReasonSuccessfulDelete, action, message, vmi.UID)
 		}
 		vmi.DeletionTimestamp = ptr.To(metav1.NewTime(s.Now))
 		return nil
 	})
 }
 
-// inBatches does something count times, in batches that are twice as large each time. After a batch with an error it
-// returns the first of them: the others would most likely be the same.
+// inBatches calls do count times, concurrently in batches that double in size. After a batch with errors it stops and returns
+// the first of them: the others are most likely the same.
 func inBatches(count int, do func(i int) error) error {
 	for done, size := 0, 1; done < count; done, size = done+size, 2*size {
 		size = min(size, count-done)
@@ -170,8 +170,8 @@ func inBatches(count int, do func(i int) error) error {
 	return nil
 }
 
-// tell records an event.
-func (s *Scope) tell(vmi *v1.VirtualMachineInstance, kind, reason, action, note string, args ...any) {
+// record records an event about the set; vmi, if not nil, is the related object.
+func (s *Scope) record(vmi *v1.VirtualMachineInstance, kind, reason, action, note string, args ...any) {
 	if vmi == nil {
 		s.Recorder.Eventf(s.Set, nil, kind, reason, action, note, args...)
 		return

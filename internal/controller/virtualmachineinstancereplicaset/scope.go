@@ -22,9 +22,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/conditions"
 )
 
-// defaultReplicas is how many VMIs a set has that does not say. KubeVirt's value.
+// defaultReplicas applies to a set without spec.replicas. KubeVirt's value.
 const defaultReplicas = 1
 
 // Reasons of events and of the condition ReplicaFailure. KubeVirt's names.
@@ -35,7 +36,7 @@ const (
 	ReasonFailedDelete      = "FailedDelete"
 	ReasonSuccessfulPaused  = "SuccessfulPaused"
 	ReasonSuccessfulResumed = "SuccessfulResumed"
-	// ReasonFailedClaim is ours: a VMI could not be taken over or let go.
+	// ReasonFailedClaim is ours: a VMI could not be adopted or released.
 	ReasonFailedClaim = "FailedClaim"
 )
 
@@ -54,20 +55,20 @@ type Scope struct {
 	// Client reads from the cache and writes to the API server. Live reads from the API server.
 	Client client.Client
 	Live   client.Reader
-	// Recorder takes events, after what they tell about has happened.
+	// Recorder records events, after what they report has happened.
 	Recorder events.EventRecorder
 	// Now is one time for the whole reconciliation.
 	Now time.Time
 
-	// Set is what the API server has. Its status stays as it was read until the status is written.
+	// Set is the object. Its status stays as it was read until the status is written.
 	Set *v1.VirtualMachineInstanceReplicaSet
-	// Selector picks the set's VMIs; nil while the spec has none that can be used.
+	// Selector matches the set's VMIs; nil while the spec has no valid one.
 	Selector labels.Selector
-	// Neighbors are all VMIs of the namespace. They are the cache's own: read only.
+	// Neighbors are all VMIs of the namespace. They belong to the cache: read only.
 	Neighbors []v1.VirtualMachineInstance
-	// Instances are the VMIs that belong to the set, however they fare.
+	// Instances are the VMIs that belong to the set, in whatever phase.
 	Instances []*v1.VirtualMachineInstance
-	// Status is the status to be.
+	// Status is the status to write.
 	Status v1.VirtualMachineInstanceReplicaSetStatus
 	// Failure is why there are not as many VMIs as there should be, or nil.
 	Failure *Failure
@@ -77,14 +78,14 @@ type Scope struct {
 type Failure struct {
 	// Reason is one of the constants.
 	Reason string
-	// Message is what the API server answered.
+	// Message is the API server's error, or what is wrong with the spec.
 	Message string
 
-	// action and note are those of the event that is sent once the status shows the failure. Without a note there is none.
+	// action and note are those of the event, which is recorded after the status was written. Without a note there is no event.
 	action, note string
 }
 
-// Load reads the VMIs around the set.
+// Load reads the VMIs of the set's namespace.
 func (s *Scope) Load(ctx context.Context) error {
 	list := &v1.VirtualMachineInstanceList{}
 	// There may be thousands, and none of them is changed in place.
@@ -95,11 +96,11 @@ func (s *Scope) Load(ctx context.Context) error {
 	return nil
 }
 
-// Run reconciles the set. The order matters where a number says why.
+// Run reconciles the set. The order matters where a numbered comment gives the reason.
 func Run(ctx context.Context, s *Scope) error {
 	s.Status = *s.Set.Status.DeepCopy()
 	err := act(ctx, s)
-	// 1. The status is written even if something failed: it says what failed.
+	// 1. The status is written even if something failed: it reports what failed.
 	computeStatus(s)
 	if statusErr := writeStatus(ctx, s); statusErr != nil {
 		return errors.Join(err, statusErr)
@@ -111,21 +112,21 @@ func act(ctx context.Context, s *Scope) error {
 	if !readSelector(s) {
 		return nil // until the spec changes
 	}
-	// 1. What belongs to the set is known before it is counted.
+	// 1. The set's VMIs are claimed before they are counted.
 	claimErr := claim(ctx, s)
 	if s.Set.Spec.Paused || s.Set.DeletionTimestamp != nil || s.settled() {
 		return claimErr
 	}
-	// 2. The cache may be behind; what is done follows from what the API server has now.
+	// 2. The cache may be stale: VMIs are created and deleted by what the API server has.
 	if err := refresh(ctx, s); err != nil {
 		return errors.Join(claimErr, err)
 	}
-	// 3. Replacements come before what they replace goes, as in KubeVirt; but one that cannot be made must not keep
-	// finished VMIs, which may be what fills a quota.
+	// 3. Replacements are created before finished VMIs are deleted, as in KubeVirt. Finished VMIs are deleted even if that
+	// failed: they may be what uses up a quota.
 	return errors.Join(claimErr, scale(ctx, s), removeFinished(ctx, s))
 }
 
-// readSelector says whether the spec can be acted on. Admission refuses those that cannot.
+// readSelector reports whether template and selector are valid. Admission rejects a spec where they are not.
 func readSelector(s *Scope) bool {
 	spec := &s.Set.Spec
 	var wrong string
@@ -147,7 +148,7 @@ func readSelector(s *Scope) bool {
 	return false
 }
 
-// refresh replaces what the cache has of the set's VMIs by what the API server has.
+// refresh reads the set's VMIs from the API server, in place of those of the cache.
 func refresh(ctx context.Context, s *Scope) error {
 	list := &v1.VirtualMachineInstanceList{}
 	err := s.Live.List(ctx, list, client.InNamespace(s.Set.Namespace), client.MatchingLabelsSelector{Selector: s.Selector})
@@ -163,7 +164,7 @@ func refresh(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// wanted is how many VMIs there should be.
+// wanted returns how many VMIs there should be.
 func (s *Scope) wanted() int {
 	if s.Set.Spec.Replicas == nil {
 		return defaultReplicas
@@ -171,7 +172,7 @@ func (s *Scope) wanted() int {
 	return max(0, int(*s.Set.Spec.Replicas))
 }
 
-// settled says that nothing is to be created or deleted.
+// settled reports whether nothing is to be created or deleted.
 func (s *Scope) settled() bool {
 	return len(s.pick(active)) == s.wanted() && len(s.pick(finished)) == 0
 }
@@ -186,8 +187,8 @@ func (s *Scope) pick(which func(*v1.VirtualMachineInstance) bool) []*v1.VirtualM
 	return picked
 }
 
-// fail remembers a failure for the condition, and for the event that follows from the condition. A conflict is none: the next
-// reconcile starts from what the API server has.
+// fail stores the first failure, for the condition and its event. A conflict is not a failure: the next reconciliation
+// starts from what the API server has.
 func (s *Scope) fail(reason, action, message string, err error) {
 	if err == nil || apierrors.IsConflict(err) || s.Failure != nil {
 		return
@@ -195,13 +196,13 @@ func (s *Scope) fail(reason, action, message string, err error) {
 	s.Failure = &Failure{Reason: reason, Message: err.Error(), action: action, note: fmt.Sprintf(message, err)}
 }
 
-// reportFailure sends the event of a failure that the status has just begun to show.
+// reportFailure records the event of a failure that is new in the status.
 func (s *Scope) reportFailure(before *v1.VirtualMachineInstanceReplicaSetStatus) {
 	if s.Failure == nil || s.Failure.note == "" {
 		return
 	}
-	known := findCondition(before.Conditions, v1.VirtualMachineInstanceReplicaSetReplicaFailure)
+	known := conditions.Find(before.Conditions, v1.VirtualMachineInstanceReplicaSetReplicaFailure)
 	if known == nil || known.Message != s.Failure.Message {
-		s.tell(nil, warning, s.Failure.Reason, s.Failure.action, "%s", s.Failure.note)
+		s.record(nil, warning, s.Failure.Reason, s.Failure.action, "%s", s.Failure.note)
 	}
 }

@@ -6,7 +6,6 @@ package virtualmachineinstancereplicaset
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -15,6 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/conditions"
+	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
 type (
@@ -22,13 +23,13 @@ type (
 	conditionType = v1.VirtualMachineInstanceReplicaSetConditionType
 )
 
-// What the condition ReplicaPaused says. KubeVirt's words.
+// Reason and message of the condition ReplicaPaused. KubeVirt's words.
 const (
 	reasonPaused  = "Paused"
 	messagePaused = "Controller got paused"
 )
 
-// computeStatus brings the status to what is seen now.
+// computeStatus computes the status from what was observed.
 func computeStatus(s *Scope) {
 	if s.Selector != nil { // without one nothing was counted
 		counted := s.pick(active)
@@ -44,57 +45,34 @@ func computeStatus(s *Scope) {
 	if s.Set.Spec.Paused {
 		s.set(paused, reasonPaused, messagePaused)
 	} else {
-		s.unset(paused)
+		conditions.Remove(&s.Status.Conditions, paused)
 	}
 	if s.Failure != nil {
 		s.set(failed, s.Failure.Reason, s.Failure.Message)
 	} else {
-		s.unset(failed)
+		conditions.Remove(&s.Status.Conditions, failed)
 	}
 }
 
-// set makes a condition true and keeps its time if it was.
+// set makes a condition true. One that was true keeps its transition time.
 func (s *Scope) set(kind conditionType, reason, message string) {
-	want := condition{
+	conditions.Set(&s.Status.Conditions, condition{
 		Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(s.Now),
-	}
-	known := findCondition(s.Status.Conditions, kind)
-	if known == nil {
-		s.Status.Conditions = append(s.Status.Conditions, want)
-		return
-	}
-	if known.Status == want.Status {
-		want.LastProbeTime, want.LastTransitionTime = known.LastProbeTime, known.LastTransitionTime
-	}
-	*known = want
+	})
 }
 
-func (s *Scope) unset(kind conditionType) {
-	s.Status.Conditions = slices.DeleteFunc(s.Status.Conditions, func(c condition) bool { return c.Type == kind })
-}
-
-func findCondition(conditions []condition, kind conditionType) *condition {
-	for i := range conditions {
-		if conditions[i].Type == kind {
-			return &conditions[i]
-		}
-	}
-	return nil
-}
-
-// writeStatus writes the status if it changed, and then tells of a pause that began or ended.
+// writeStatus writes the status if it changed, and then records the events of a failure, a pause or its end.
 func writeStatus(ctx context.Context, s *Scope) error {
 	before := &s.Set.Status
 	if equality.Semantic.DeepEqual(before, &s.Status) {
 		return nil
 	}
-	wasPaused := findCondition(before.Conditions, v1.VirtualMachineInstanceReplicaSetReplicaPaused) != nil
+	wasPaused := conditions.Find(before.Conditions, v1.VirtualMachineInstanceReplicaSetReplicaPaused) != nil
 	changed := s.Set.DeepCopy()
 	changed.Status = s.Status
-	lock := client.MergeFromWithOptions(s.Set, client.MergeFromWithOptimisticLock{})
-	switch err := s.Client.Status().Patch(ctx, changed, lock); {
+	switch err := s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.Set)); {
 	case apierrors.IsNotFound(err):
-		return nil // the set is gone, and nobody is left to read it
+		return nil // the set is gone
 	case err != nil:
 		return fmt.Errorf("patch status of VirtualMachineInstanceReplicaSet %s: %w", client.ObjectKeyFromObject(s.Set), err)
 	}
@@ -102,9 +80,9 @@ func writeStatus(ctx context.Context, s *Scope) error {
 	s.Set = changed
 	switch isPaused := s.Set.Spec.Paused; {
 	case isPaused && !wasPaused:
-		s.tell(nil, normal, ReasonSuccessfulPaused, actionPause, "Paused")
+		s.record(nil, normal, ReasonSuccessfulPaused, actionPause, "Paused")
 	case wasPaused && !isPaused:
-		s.tell(nil, normal, ReasonSuccessfulResumed, actionResume, "Resumed")
+		s.record(nil, normal, ReasonSuccessfulResumed, actionResume, "Resumed")
 	}
 	return nil
 }

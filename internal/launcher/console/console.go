@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package console carries what the guest prints on its serial console from QEMU's FIFO to that of the container
-// guest-console-log, whose log it becomes. It always drains QEMU's FIFO, so a guest that prints
-// without end, or a log that is not read, never blocks QEMU: what passes the limits is dropped and counted.
+// Package console copies the output of the guest's serial console from QEMU's FIFO to that of the container guest-console-log,
+// which logs it. It always drains QEMU's FIFO, so that a guest that prints endlessly, or a log that is not read, never blocks
+// QEMU: output above the limits is dropped and counted.
 package console
 
 import (
@@ -23,27 +23,26 @@ import (
 	"github.com/vireo-project/vireo/internal/launcher/tail"
 )
 
-// Limits of the console's log. A Debian guest prints about 60 KiB while it boots; a kernel with all its
-// debugging on prints under 1 MiB. The kubelet rotates a container's log at 10 MiB, so an endless guest at the
-// sustained rate turns it over every few minutes and no node's disk fills up.
+// Limits of the console's log. A Debian guest prints about 60 KiB while it boots; a kernel with full debugging prints less than 1
+// MiB. The kubelet rotates a container's log at 10 MiB, so that the sustained rate does not fill the node's disk.
 const (
 	// BytesPerSecond is the rate that a guest may sustain.
 	BytesPerSecond = 64 << 10
-	// Burst is how much a guest may print at once.
+	// Burst is how much a guest may print in a burst.
 	Burst = 1 << 20
 	// LineLimit is the longest line; a longer one is broken. CRI runtimes break lines at 16 KiB too.
 	LineLimit = 16 << 10
 
 	chunkSize = 16 << 10
-	// backlogLimit bounds what waits for a slow reader of the log.
+	// backlogLimit bounds the buffer for a slow reader of the log.
 	backlogLimit = 256 << 10
 )
 
-// Open makes the FIFO if it is missing and opens it for reading and writing, so that it neither ends when
-// its writer closes it nor keeps its writer waiting for a reader.
+// Open creates the FIFO if it is missing and opens it for reading and writing: there is no end of file when its writer closes it,
+// and opening it for writing does not block.
 func Open(path string) (*os.File, error) {
 	if err := tail.Make(path); err != nil {
-		return nil, fmt.Errorf("make the console's FIFO: %w", err)
+		return nil, fmt.Errorf("create the console's FIFO: %w", err)
 	}
 	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0) //nolint:gosec // the launcher's own path
 	if err != nil {
@@ -60,29 +59,29 @@ func Open(path string) (*os.File, error) {
 	return file, nil
 }
 
-// Copy copies from the console to the log until the console is closed or ctx ends. limiter counts bytes.
+// Copy copies from the console to the log until the console is closed or ctx is done. limiter limits bytes.
 func Copy(ctx context.Context, log io.Writer, console io.Reader, limiter *rate.Limiter) error {
-	b := &backlog{limiter: limiter, lines: lineBreaker{limit: LineLimit}, wake: make(chan struct{}, 1)}
+	b := &backlog{limiter: limiter, lines: lineBreaker{limit: LineLimit}, ready: make(chan struct{}, 1)}
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		for range b.wake {
-			// An error here means that the container's log is gone; there is nobody to tell.
+		for range b.ready {
+			// An error means that the container's log is gone.
 			_, _ = log.Write(b.take())
 		}
 		_, _ = log.Write(b.rest())
 	}()
 	err := drain(ctx, console, b)
-	close(b.wake)
+	close(b.ready)
 	select {
 	case <-written:
 	case <-ctx.Done():
-		// A log that nobody reads must not keep the launcher from ending.
+		// A log that is not read must not block the launcher's exit.
 	}
 	return err
 }
 
-// NewLimiter is the limiter for a guest's console.
+// NewLimiter returns the limiter for a guest's console.
 func NewLimiter() *rate.Limiter { return rate.NewLimiter(BytesPerSecond, Burst) }
 
 func drain(ctx context.Context, console io.Reader, b *backlog) error {
@@ -103,12 +102,12 @@ func drain(ctx context.Context, console io.Reader, b *backlog) error {
 	return nil
 }
 
-// backlog is what the guest has printed and the log has not taken yet. A guest often prints a byte at a time, so it
-// is bounded by bytes and not by writes.
+// backlog is output of the guest that is not written to the log yet. It is bounded in bytes, not in writes, as a guest often prints
+// single bytes.
 type backlog struct {
 	limiter *rate.Limiter
-	// wake has an entry when there is something to take.
-	wake chan struct{}
+	// ready has an entry when there is output to take.
+	ready chan struct{}
 
 	mu      sync.Mutex
 	lines   lineBreaker
@@ -116,7 +115,7 @@ type backlog struct {
 	dropped int
 }
 
-// offer keeps data for the log, led by a marker when bytes before it were dropped, or drops it.
+// offer adds data, after a marker if bytes before it were dropped, or drops it.
 func (b *backlog) offer(data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,12 +126,12 @@ func (b *backlog) offer(data []byte) {
 	b.mark()
 	b.pending = append(b.pending, b.lines.breakLines(data)...)
 	select {
-	case b.wake <- struct{}{}:
-	default: // the writer has not yet come for what was there before
+	case b.ready <- struct{}{}:
+	default: // The writer has not yet taken the output before.
 	}
 }
 
-// mark says how much is missing, where it is missing.
+// mark adds a marker if output was dropped.
 func (b *backlog) mark() {
 	if b.dropped > 0 {
 		b.pending = append(b.pending, marker(b.dropped)...)
@@ -148,7 +147,7 @@ func (b *backlog) take() []byte {
 	return taken
 }
 
-// rest is what is left at the end, with the marker of a drop that nothing followed.
+// rest returns the remaining output at the end, with a marker if output after it was dropped.
 func (b *backlog) rest() []byte {
 	b.mu.Lock()
 	b.mark()
@@ -160,7 +159,7 @@ func marker(dropped int) []byte {
 	return fmt.Appendf(nil, "\n[%d bytes of console output dropped]\n", dropped)
 }
 
-// lineBreaker breaks lines that are longer than a limit, across chunks.
+// lineBreaker breaks lines that are longer than a limit. A line may consist of several chunks.
 type lineBreaker struct {
 	limit  int
 	length int

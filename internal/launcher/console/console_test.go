@@ -50,8 +50,8 @@ func TestCopyMarksADropAtTheEnd(t *testing.T) {
 	}
 }
 
-// A guest that prints byte by byte while the log is slow: nothing is lost as long as it is little.
-func TestCopyKeepsManySmallPiecesForASlowLog(t *testing.T) {
+// A guest prints single bytes while the log is slow: nothing is dropped within the limits.
+func TestCopyBuffersSmallWritesForASlowLog(t *testing.T) {
 	input := strings.Repeat("x", 1000) + "\n"
 	release := make(chan struct{})
 	log := &slowLog{release: release}
@@ -68,7 +68,7 @@ func TestCopyKeepsManySmallPiecesForASlowLog(t *testing.T) {
 	}
 }
 
-// slowLog takes nothing until it is released.
+// slowLog blocks until it is released.
 type slowLog struct {
 	bytes.Buffer
 	release <-chan struct{}
@@ -79,7 +79,7 @@ func (l *slowLog) Write(p []byte) (int, error) {
 	return l.Buffer.Write(p)
 }
 
-// signaling says when all has been read.
+// signaling closes a channel when everything has been read.
 type signaling struct {
 	io.Reader
 	read chan<- struct{}
@@ -93,7 +93,7 @@ func (s *signaling) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A log that nobody reads: the guest goes on.
+// A log that is not read must not block the guest.
 func TestCopyDrainsWhenTheLogBlocks(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -127,7 +127,7 @@ func TestLongLinesAreBroken(t *testing.T) {
 
 func TestOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "console.fifo")
-	for range 2 { // a second time finds it
+	for range 2 { // The second call finds the FIFO.
 		fifo, err := Open(path)
 		if err != nil {
 			t.Fatal(err)
@@ -150,7 +150,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// chunks gives one piece per read.
+// chunks returns one chunk per read.
 type chunks struct{ left []string }
 
 func (c *chunks) Read(p []byte) (int, error) {

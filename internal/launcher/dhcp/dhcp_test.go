@@ -14,8 +14,8 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv6"
 
-	"github.com/vireo-project/vireo/internal/launcher/podiface"
 	"github.com/vireo-project/vireo/internal/launcher/podnet"
+	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
 var (
@@ -29,7 +29,7 @@ func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-// snapshotWith is a Pod with one interface.
+// snapshotWith returns the snapshot of a Pod with one interface.
 func snapshotWith(i podnet.Interface) *podnet.Snapshot {
 	i.MTU = 1400
 	return &podnet.Snapshot{
@@ -139,14 +139,14 @@ func TestLeases(t *testing.T) {
 		})
 	}
 	if _, err := newLease(Interface{}, "eth9", snapshotWith(podnet.Interface{})); err == nil {
-		t.Error("a lease on an interface that is not there")
+		t.Error("a lease on an interface that does not exist")
 	}
 }
 
 func TestReply(t *testing.T) {
 	lease := masqueradeLease(t, podnet.Interface{})
 	lease.Routes = []podnet.Route{{Destination: prefix("169.254.1.1/32")}, {Destination: prefix("0.0.0.0/0"), Gateway: addr("169.254.1.1")}}
-	ask := func(kind dhcpv4.MessageType, more ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
+	request := func(kind dhcpv4.MessageType, more ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 		packet, err := dhcpv4.New(append([]dhcpv4.Modifier{dhcpv4.WithMessageType(kind), dhcpv4.WithHwAddr(guestMAC)}, more...)...)
 		if err != nil {
 			t.Fatal(err)
@@ -162,17 +162,17 @@ func TestReply(t *testing.T) {
 		want    dhcpv4.MessageType
 		address string
 	}{
-		"discover":         {ask(dhcpv4.MessageTypeDiscover), dhcpv4.MessageTypeOffer, "10.0.2.2"},
-		"request":          {ask(dhcpv4.MessageTypeRequest, wanted("10.0.2.2"), server("10.0.2.1")), dhcpv4.MessageTypeAck, "10.0.2.2"},
-		"renewal":          {ask(dhcpv4.MessageTypeRequest, dhcpv4.WithClientIP(ip("10.0.2.2"))), dhcpv4.MessageTypeAck, "10.0.2.2"},
-		"other address":    {ask(dhcpv4.MessageTypeRequest, wanted("192.168.1.7")), dhcpv4.MessageTypeNak, "0.0.0.0"},
-		"old address":      {ask(dhcpv4.MessageTypeRequest, dhcpv4.WithClientIP(ip("192.168.1.7"))), dhcpv4.MessageTypeNak, "0.0.0.0"},
-		"other server":     {ask(dhcpv4.MessageTypeRequest, server("192.168.1.1")), none, ""},
-		"inform":           {ask(dhcpv4.MessageTypeInform, dhcpv4.WithClientIP(ip("10.0.2.2"))), dhcpv4.MessageTypeAck, "0.0.0.0"},
-		"release":          {ask(dhcpv4.MessageTypeRelease), none, ""},
-		"relayed":          {ask(dhcpv4.MessageTypeDiscover, dhcpv4.WithRelay(ip("10.9.9.9"))), none, ""},
-		"short address":    {ask(dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(net.HardwareAddr{1})), none, ""},
-		"somebody's reply": {ask(dhcpv4.MessageTypeOffer, func(d *dhcpv4.DHCPv4) { d.OpCode = dhcpv4.OpcodeBootReply }), none, ""},
+		"discover":        {request(dhcpv4.MessageTypeDiscover), dhcpv4.MessageTypeOffer, "10.0.2.2"},
+		"request":         {request(dhcpv4.MessageTypeRequest, wanted("10.0.2.2"), server("10.0.2.1")), dhcpv4.MessageTypeAck, "10.0.2.2"},
+		"renewal":         {request(dhcpv4.MessageTypeRequest, dhcpv4.WithClientIP(ip("10.0.2.2"))), dhcpv4.MessageTypeAck, "10.0.2.2"},
+		"other address":   {request(dhcpv4.MessageTypeRequest, wanted("192.168.1.7")), dhcpv4.MessageTypeNak, "0.0.0.0"},
+		"old address":     {request(dhcpv4.MessageTypeRequest, dhcpv4.WithClientIP(ip("192.168.1.7"))), dhcpv4.MessageTypeNak, "0.0.0.0"},
+		"other server":    {request(dhcpv4.MessageTypeRequest, server("192.168.1.1")), none, ""},
+		"inform":          {request(dhcpv4.MessageTypeInform, dhcpv4.WithClientIP(ip("10.0.2.2"))), dhcpv4.MessageTypeAck, "0.0.0.0"},
+		"release":         {request(dhcpv4.MessageTypeRelease), none, ""},
+		"relayed":         {request(dhcpv4.MessageTypeDiscover, dhcpv4.WithRelay(ip("10.9.9.9"))), none, ""},
+		"short address":   {request(dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(net.HardwareAddr{1})), none, ""},
+		"another's reply": {request(dhcpv4.MessageTypeOffer, func(d *dhcpv4.DHCPv4) { d.OpCode = dhcpv4.OpcodeBootReply }), none, ""},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -182,7 +182,7 @@ func TestReply(t *testing.T) {
 			}
 			if reply == nil {
 				if c.want != none {
-					t.Error("no answer")
+					t.Error("no reply")
 				}
 				return
 			}
@@ -191,7 +191,7 @@ func TestReply(t *testing.T) {
 			}
 		})
 	}
-	offer, err := lease.reply(ask(dhcpv4.MessageTypeDiscover))
+	offer, err := lease.reply(request(dhcpv4.MessageTypeDiscover))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestReply(t *testing.T) {
 	if offer.HostName() != "fedora" || len(offer.DNS()) != 3 || offer.DomainName() != "ns.svc.cluster.local" {
 		t.Errorf("got %s", offer.Summary())
 	}
-	if got := destination(ask(dhcpv4.MessageTypeDiscover), offer); !got.IP.Equal(net.IPv4bcast) {
+	if got := destination(request(dhcpv4.MessageTypeDiscover), offer); !got.IP.Equal(net.IPv4bcast) {
 		t.Errorf("the offer goes to %s", got)
 	}
 }
@@ -236,15 +236,15 @@ func TestReply6(t *testing.T) {
 	}
 	other := serverID(net.HardwareAddr{2, 0, 0, 0, 0, 9})
 	if reply, err := lease.reply6(request, other); reply != nil || err != nil {
-		t.Errorf("a request to another server is answered: %v, %v", reply, err)
+		t.Errorf("a reply to a request to another server: %v, %v", reply, err)
 	}
 }
 
-// maxReply is the longest packet that all clients take. Source: RFC 2131, 2 (576 bytes for the whole datagram), and for DHCPv6 the
+// maxReply is the longest packet that all clients accept. Source: RFC 2131, 2 (576 bytes for the whole datagram), and for DHCPv6 the
 // least MTU of IPv6 (RFC 8200, 5).
 const maxReply = 1280
 
-// FuzzReply: whatever a guest sends, there is an answer of a bounded length to that very guest, or none.
+// FuzzReply checks that, whatever a guest sends, a reply has a bounded length and is addressed to that guest, or there is none.
 func FuzzReply(f *testing.F) {
 	lease := Lease{Address: prefix("10.0.2.2/24"), Server: addr("10.0.2.1"), Router: addr("10.0.2.1"), IPv6: addr("fd10::2")}
 	if discover, err := dhcpv4.NewDiscovery(guestMAC); err == nil {

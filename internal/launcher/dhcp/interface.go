@@ -9,12 +9,12 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/vireo-project/vireo/internal/launcher/podiface"
 	"github.com/vireo-project/vireo/internal/launcher/podnet"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
 )
 
-// Bindings that get their addresses from this server.
+// Bindings that this server serves.
 const (
 	// Masquerade gives the guest an address of a private network behind the Pod's address.
 	Masquerade = "masquerade"
@@ -22,7 +22,7 @@ const (
 	Bridge = "bridge"
 )
 
-// InterfaceUsage is the help for a flag that ParseInterface reads.
+// InterfaceUsage is the help text of a flag that ParseInterface parses.
 const InterfaceUsage = "an interface of the guest as NAME,BINDING[,IPv4 CIDR[,IPv6 CIDR]] (repeatable): NAME is the Pod's interface or\n" +
 	"the VMI's network, BINDING is masquerade or bridge; masquerade needs a CIDR, whose first address is the gateway and second the guest"
 
@@ -38,7 +38,7 @@ type Interface struct {
 	Options []Option
 }
 
-// ParseInterface reads the form that InterfaceUsage describes.
+// ParseInterface parses the format that InterfaceUsage describes.
 func ParseInterface(text string) (Interface, error) {
 	fields := strings.Split(text, ",")
 	if len(fields) < 2 || len(fields) > 4 || fields[0] == "" {
@@ -71,13 +71,13 @@ func ParseInterface(text string) (Interface, error) {
 	return out, nil
 }
 
-// Gateway is the first address of a private network, which the bridge has.
+// Gateway returns the first address of a private network, the bridge's.
 func Gateway(network netip.Prefix) netip.Addr { return network.Masked().Addr().Next() }
 
-// Guest is the second address of a private network, which the guest gets.
+// Guest returns the second address of a private network, the guest's.
 func Guest(network netip.Prefix) netip.Addr { return Gateway(network).Next() }
 
-// match finds the interface of the guest and that of the Pod that a bridge stands for.
+// match returns the guest's interface and the name of the Pod's interface that belong to a bridge.
 func match(bridge string, interfaces []Interface, snapshot *podnet.Snapshot) (Interface, string, bool) {
 	known := func(name string) bool {
 		_, ok := snapshot.Interfaces[name]
@@ -95,7 +95,7 @@ func match(bridge string, interfaces []Interface, snapshot *podnet.Snapshot) (In
 	if pod != launcherpod.PrimaryInterface {
 		return Interface{}, "", false
 	}
-	// The Pod's own network may have any name in the VMI; the others are named after theirs.
+	// The Pod network may have any name in the VMI; interfaces on other networks have a name derived from the network's.
 	for _, i := range interfaces {
 		if !known(i.Name) && !known(podiface.Secondary(i.Name)) {
 			return i, pod, true

@@ -11,18 +11,17 @@ import (
 	"github.com/vireo-project/vireo/internal/launcher/podnet"
 )
 
-// Caps on what comes from the Pod's resolv.conf. An option of DHCP has at most 255 bytes (RFC 2132), a
-// resolver takes three servers (resolv.conf(5)).
+// Limits for the content of the Pod's resolv.conf. A DHCP option has at most 255 bytes (RFC 2132), and a resolver uses at most three
+// servers (resolv.conf(5)).
 const (
 	maxServers     = 3
 	maxSearchBytes = 200
 )
 
-// bridgeServer identifies the server where the bridge has no address of the guest's network: KubeVirt's
-// link-local address for it.
+// bridgeServer identifies the server if the bridge has no address in the guest's network. Source: KubeVirt.
 var bridgeServer = netip.MustParseAddr("169.254.75.10")
 
-// Lease is everything that the guest is told about one interface. There is one guest, so there is one lease.
+// Lease is the configuration of one interface of the guest. There is one guest, so there is one lease.
 type Lease struct {
 	// Address is the guest's address with the length of its network's prefix; not valid without IPv4.
 	Address netip.Prefix
@@ -30,11 +29,11 @@ type Lease struct {
 	Server netip.Addr
 	// Router is the default gateway; not valid if there is none.
 	Router netip.Addr
-	// Routes are all the routes, the default one too; empty if Router says it all.
+	// Routes are all routes, including the default one; empty if Router suffices.
 	Routes []podnet.Route
 	// DNS has the name servers of IPv4 and the search list.
 	DNS podnet.DNS
-	// MTU is the interface's MTU; 0 is not told.
+	// MTU is the interface's MTU; 0 means unspecified.
 	MTU int
 	// Hostname is the guest's host name.
 	Hostname string
@@ -46,7 +45,7 @@ type Lease struct {
 	Options []Option
 }
 
-// newLease is the lease on an interface of the guest behind an interface of the Pod.
+// newLease returns the lease for a guest's interface, given the Pod's interface.
 func newLease(i Interface, podInterface string, snapshot *podnet.Snapshot) (Lease, error) {
 	pod, ok := snapshot.Interfaces[podInterface]
 	if !ok {
@@ -84,7 +83,7 @@ func (l *Lease) masquerade(i Interface, pod podnet.Interface) {
 func (l *Lease) bridge(pod podnet.Interface) {
 	address, ok := pod.IPv4()
 	if !ok {
-		return // a network without IPv4: others on it may answer the guest
+		return // A network without IPv4: another DHCP server on it may serve the guest.
 	}
 	l.Address, l.Server = address, bridgeServer
 	onlyDefault := true
@@ -100,7 +99,7 @@ func (l *Lease) bridge(pod podnet.Interface) {
 		if route.Gateway.IsValid() && !l.Router.IsValid() {
 			l.Router = route.Gateway
 		}
-		// A gateway outside of the network needs its own route, which only option 121 can tell.
+		// A gateway outside of the network needs its own route, which only option 121 can contain.
 		onlyDefault = onlyDefault && address.Masked().Contains(route.Gateway)
 	}
 	if onlyDefault {
@@ -112,7 +111,7 @@ func capSearch(domains []string) []string {
 	size := 0
 	var out []string
 	for _, domain := range domains {
-		size += len(domain) + 2 // in the packet: one length per label and an end
+		size += len(domain) + 2 // In the packet, each label has a length, and the name a terminator.
 		if size > maxSearchBytes {
 			break
 		}

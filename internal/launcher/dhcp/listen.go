@@ -20,10 +20,10 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// packetSize is more than an Ethernet frame of 1500 bytes can bring; a longer request is cut and not understood.
+// packetSize is larger than an Ethernet frame of 1500 bytes; a longer request is truncated and invalid.
 const packetSize = 2048
 
-// serve4 answers DHCPv4 on a bridge until ctx ends.
+// serve4 serves DHCPv4 on a bridge until ctx is done.
 func (l Lease) serve4(ctx context.Context, bridge string, allowed func(net.HardwareAddr) bool) {
 	serve(ctx, "DHCPv4", func(ctx context.Context) (net.PacketConn, error) { return listen4(ctx, bridge) },
 		func(conn net.PacketConn, _ net.Addr, packet []byte) error {
@@ -38,14 +38,14 @@ func (l Lease) serve4(ctx context.Context, bridge string, allowed func(net.Hardw
 			if err != nil || reply == nil {
 				return err
 			}
-			logr.FromContextOrDiscard(ctx).V(1).Info("Answering", "type", reply.MessageType().String(),
+			logr.FromContextOrDiscard(ctx).V(1).Info("Replying", "type", reply.MessageType().String(),
 				"mac", request.ClientHWAddr.String(), "address", reply.YourIPAddr.String())
 			_, err = conn.WriteTo(reply.ToBytes(), destination(request, reply))
 			return err
 		})
 }
 
-// serve6 answers DHCPv6 on a bridge until ctx ends.
+// serve6 serves DHCPv6 on a bridge until ctx is done.
 func (l Lease) serve6(ctx context.Context, bridge netlink.Link) {
 	server := serverID(bridge.Attrs().HardwareAddr)
 	serve(ctx, "DHCPv6", func(ctx context.Context) (net.PacketConn, error) {
@@ -64,10 +64,9 @@ func (l Lease) serve6(ctx context.Context, bridge netlink.Link) {
 	})
 }
 
-// serve listens and hands each packet to answer. A packet that is not understood is the guest's affair: it is
-// logged for developers and passed over.
+// serve listens and calls handle for each packet. It logs invalid packets at a high verbosity.
 func serve(ctx context.Context, protocol string, listen func(context.Context) (net.PacketConn, error),
-	answer func(net.PacketConn, net.Addr, []byte) error,
+	handle func(net.PacketConn, net.Addr, []byte) error,
 ) {
 	log := logr.FromContextOrDiscard(ctx).WithValues("protocol", protocol)
 	conn, err := listen(ctx)
@@ -78,7 +77,7 @@ func serve(ctx context.Context, protocol string, listen func(context.Context) (n
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	defer func() { _ = conn.Close() }()
-	log.Info("Answering DHCP requests")
+	log.Info("Serving DHCP")
 	buf := make([]byte, packetSize)
 	for {
 		n, from, err := conn.ReadFrom(buf)
@@ -86,27 +85,27 @@ func serve(ctx context.Context, protocol string, listen func(context.Context) (n
 			return
 		}
 		if err != nil {
-			// The bridge is gone or down; its removal ends this server.
+			// The bridge is removed or down. A removal stops this server.
 			log.V(1).Info("Cannot receive", "reason", err.Error())
 			if errors.Is(err, unix.ENODEV) {
 				return
 			}
 			continue
 		}
-		if err := guarded(func() error { return answer(conn, from, buf[:n]) }); err != nil {
-			log.V(1).Info("Passing over a packet", "reason", err.Error())
+		if err := recoverPanic(func() error { return handle(conn, from, buf[:n]) }); err != nil {
+			log.V(1).Info("Ignoring a packet", "reason", err.Error())
 		}
 	}
 }
 
-// guarded keeps a packet that the parser chokes on from ending PID 1, and the guest with it.
-func guarded(answer func() error) (err error) {
+// recoverPanic returns a panic as an error: a packet on which the parser panics must not terminate PID 1, and with it the guest.
+func recoverPanic(handle func() error) (err error) {
 	defer func() {
-		if problem := recover(); problem != nil {
-			err = fmt.Errorf("the packet broke the parser: %v", problem)
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the parser panicked: %v", r)
 		}
 	}()
-	return answer()
+	return handle()
 }
 
 func listen4(ctx context.Context, device string) (net.PacketConn, error) {
@@ -114,8 +113,8 @@ func listen4(ctx context.Context, device string) (net.PacketConn, error) {
 		return errors.Join(
 			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
 			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
-			// Inside of one machine checksums are left to hardware that is not there, and old DHCP clients
-			// read packets before that is made good. Zero means "not computed" and is right for all.
+			// On a virtual link, the kernel leaves the checksum to offloading, so that packets have a wrong one, which old DHCP
+			// clients reject. Zero means "not computed" and is valid for all clients.
 			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_NO_CHECK, 1),
 			unix.BindToDevice(fd, device))
 	})}
@@ -144,8 +143,8 @@ func control(set func(fd int) error) func(string, string, syscall.RawConn) error
 	}
 }
 
-// onGuestPort says whether a bridge learned a hardware address on the guest's side. The agent turns learning
-// off on the side of the Pod's network, so an address from there is not known at all.
+// onGuestPort reports whether a bridge has learned a hardware address on the guest's port. The agent disables learning on the
+// port of the Pod's network, so that addresses there are unknown.
 func onGuestPort(bridge int, mac net.HardwareAddr) bool {
 	entries, err := netlink.NeighList(0, unix.AF_BRIDGE)
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// OptionUsage is the help for a flag that AddOptions reads.
+// OptionUsage is the help text of a flag that AddOptions parses.
 const OptionUsage = "an option for the replies of DHCPv4 as NAME,CODE,TEXT (repeatable): NAME is that of an --interface, CODE is 42 (addresses\n" +
 	"of NTP servers), 66 (name of the TFTP server), 67 (name of the boot file) or 224 to 254, TEXT is escaped as in a URL's query"
 
-// Option is an option of DHCPv4 as it is sent.
+// Option is an encoded DHCPv4 option.
 type Option struct {
 	// Code is its number.
 	Code uint8
@@ -24,7 +24,7 @@ type Option struct {
 	Value []byte
 }
 
-// AddOptions reads flags in the form that OptionUsage describes and gives each to its interface.
+// AddOptions parses flags in the format that OptionUsage describes and adds each option to its interface.
 func AddOptions(interfaces []Interface, flags []string) error {
 	for _, flag := range flags {
 		parsed, err := launcherpod.ParseDHCPOption(flag)

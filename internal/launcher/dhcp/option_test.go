@@ -32,7 +32,7 @@ func TestAddedOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As the guest gets it.
+	// The encoded reply, as the guest receives it.
 	got, err := dhcpv4.FromBytes(offer.ToBytes())
 	if err != nil {
 		t.Fatal(err)
@@ -46,14 +46,14 @@ func TestAddedOptions(t *testing.T) {
 		}
 	}
 	if got.Options.Has(dhcpv4.GenericOptionCode(224)) {
-		t.Error("another interface's option is told")
+		t.Error("the reply has another interface's option")
 	}
 	if got.YourIPAddr.String() != "10.0.2.2" || len(got.Router()) != 1 {
 		t.Errorf("the rest of the lease is lost: %s", got.Summary())
 	}
 }
 
-func TestAddOptionsRefuses(t *testing.T) {
+func TestAddOptionsRejects(t *testing.T) {
 	for flag, want := range map[string]string{
 		"red,67,x":                               "no --interface red",
 		"eth0,67":                                "want INTERFACE",

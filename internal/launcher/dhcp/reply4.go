@@ -16,17 +16,17 @@ import (
 	"github.com/vireo-project/vireo/internal/launcher/podnet"
 )
 
-// infinite is the lease time that never ends (RFC 2131, 3.3).
+// infinite is the infinite lease time (RFC 2131, 3.3).
 const infinite = math.MaxUint32 * time.Second
 
-// reply answers a request of the guest; nil means that there is nothing to say.
+// reply returns the reply to a request of the guest; nil means none.
 func (l Lease) reply(request *dhcpv4.DHCPv4) (*dhcpv4.DHCPv4, error) {
-	if !l.concerns(request) {
+	if !l.isForUs(request) {
 		return nil, nil
 	}
 	switch request.MessageType() {
 	case dhcpv4.MessageTypeDiscover:
-		return l.answer(request, dhcpv4.MessageTypeOffer, l.Address.Addr())
+		return l.newReply(request, dhcpv4.MessageTypeOffer, l.Address.Addr())
 	case dhcpv4.MessageTypeRequest:
 		wanted, ok := netip.AddrFromSlice(request.RequestedIPAddress().To4())
 		if !ok {
@@ -37,16 +37,16 @@ func (l Lease) reply(request *dhcpv4.DHCPv4) (*dhcpv4.DHCPv4, error) {
 				dhcpv4.WithMessageType(dhcpv4.MessageTypeNak),
 				dhcpv4.WithOption(dhcpv4.OptServerIdentifier(l.Server.AsSlice())))
 		}
-		return l.answer(request, dhcpv4.MessageTypeAck, l.Address.Addr())
+		return l.newReply(request, dhcpv4.MessageTypeAck, l.Address.Addr())
 	case dhcpv4.MessageTypeInform:
-		return l.answer(request, dhcpv4.MessageTypeAck, netip.IPv4Unspecified())
+		return l.newReply(request, dhcpv4.MessageTypeAck, netip.IPv4Unspecified())
 	default:
-		return nil, nil // a release or a refusal changes nothing: the address is the guest's alone
+		return nil, nil // A release or a decline has no effect: only the guest can have the address.
 	}
 }
 
-// concerns passes over what is not a plain request of an Ethernet client to this server.
-func (l Lease) concerns(request *dhcpv4.DHCPv4) bool {
+// isForUs reports whether a message is a request of an Ethernet client to this server.
+func (l Lease) isForUs(request *dhcpv4.DHCPv4) bool {
 	if !l.Address.IsValid() || request.OpCode != dhcpv4.OpcodeBootRequest {
 		return false
 	}
@@ -54,13 +54,13 @@ func (l Lease) concerns(request *dhcpv4.DHCPv4) bool {
 		return false
 	}
 	if !request.GatewayIPAddr.IsUnspecified() && request.GatewayIPAddr != nil {
-		return false // came through a relay: nobody relays for this guest
+		return false // It came through a relay: the guest has none.
 	}
 	server := request.ServerIdentifier()
 	return server == nil || server.Equal(net.IP(l.Server.AsSlice()))
 }
 
-func (l Lease) answer(request *dhcpv4.DHCPv4, kind dhcpv4.MessageType, address netip.Addr) (*dhcpv4.DHCPv4, error) {
+func (l Lease) newReply(request *dhcpv4.DHCPv4, kind dhcpv4.MessageType, address netip.Addr) (*dhcpv4.DHCPv4, error) {
 	options := []dhcpv4.Modifier{
 		dhcpv4.WithMessageType(kind),
 		dhcpv4.WithYourIP(address.AsSlice()),
@@ -109,7 +109,7 @@ func toRoutes(routes []podnet.Route) []*dhcpv4.Route {
 	return out
 }
 
-// destination is where a reply goes: a client that has its address is met there, any other hears a broadcast.
+// destination returns the address to which a reply is sent: the client's if it has one, otherwise the broadcast address.
 func destination(request, reply *dhcpv4.DHCPv4) *net.UDPAddr {
 	address := net.IPv4bcast
 	if reply.MessageType() != dhcpv4.MessageTypeNak && request.ClientIPAddr != nil && !request.ClientIPAddr.IsUnspecified() {

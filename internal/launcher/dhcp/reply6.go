@@ -10,7 +10,7 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 )
 
-// reply6 answers a DHCPv6 message of the guest; nil means that there is nothing to say.
+// reply6 returns the reply to a DHCPv6 message of the guest; nil means none.
 func (l Lease) reply6(request *dhcpv6.Message, server dhcpv6.DUID) (*dhcpv6.Message, error) {
 	if !l.IPv6.IsValid() || request.Options.ClientID() == nil {
 		return nil, nil
@@ -53,7 +53,7 @@ func (l Lease) association(id [4]byte) *dhcpv6.OptIANA {
 	return out
 }
 
-// serverID is this server's identity: made from the bridge's address, so that it is the same after a restart.
+// serverID returns this server's DUID. It is derived from the bridge's address, so that it does not change with a restart.
 func serverID(mac net.HardwareAddr) dhcpv6.DUID {
 	return &dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: mac}
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package dhcp answers the guest's DHCP requests on the bridges that the node agent makes in the Pod. It needs
-// no more than the right to bind to ports below 1024.
+// Package dhcp serves DHCP to the guest on the bridges that the node agent creates in the Pod. It only needs permission to bind
+// to ports below 1024.
 package dhcp
 
 import (
@@ -19,11 +19,10 @@ import (
 	"github.com/vireo-project/vireo/internal/launcher/podnet"
 )
 
-// resubscribe is the pause before watching links again after the kernel dropped the subscription.
-const resubscribe = 100 * time.Millisecond
+// resubscribeDelay is the delay before watching links again after the kernel dropped the subscription.
+const resubscribeDelay = 100 * time.Millisecond
 
-// Serve answers on each bridge that belongs to one of the interfaces as long as it exists, until ctx ends.
-// Bridges may come and go.
+// Serve serves DHCP on each bridge that belongs to one of the interfaces while the bridge exists, until ctx is done.
 func Serve(ctx context.Context, interfaces []Interface, snapshot *podnet.Snapshot) error {
 	if len(interfaces) == 0 {
 		return nil
@@ -39,7 +38,7 @@ func Serve(ctx context.Context, interfaces []Interface, snapshot *podnet.Snapsho
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(resubscribe):
+		case <-time.After(resubscribeDelay):
 		}
 	}
 }
@@ -54,7 +53,7 @@ type servers struct {
 func (s *servers) watch(ctx context.Context) error {
 	updates, done := make(chan netlink.LinkUpdate), make(chan struct{})
 	defer close(done)
-	// The library tells of its end by closing the channel only, and of the reason here.
+	// The library closes the channel when it stops, and passes the reason to the callback.
 	failed := make(chan error, 1)
 	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{
 		ErrorCallback: func(err error) {
@@ -67,8 +66,8 @@ func (s *servers) watch(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch the Pod's links: %w", err)
 	}
-	// After subscribing, so that none is missed. The library's own option for this needs CAP_NET_ADMIN: it sends
-	// the request to the multicast group too.
+	// After subscribing, so that no link is missed. The library's option for this needs CAP_NET_ADMIN, as it also sends the
+	// request to the multicast group.
 	existing, err := netlink.LinkList()
 	if err != nil {
 		return fmt.Errorf("list the Pod's links: %w", err)
@@ -86,7 +85,7 @@ func (s *servers) watch(ctx context.Context) error {
 				case err := <-failed:
 					return fmt.Errorf("watch the Pod's links: %w", err)
 				default:
-					return errors.New("watch the Pod's links: the kernel ended it")
+					return errors.New("watch the Pod's links: the subscription was closed")
 				}
 			}
 			s.handle(ctx, update)
@@ -96,7 +95,7 @@ func (s *servers) watch(ctx context.Context) error {
 
 func (s *servers) handle(ctx context.Context, update netlink.LinkUpdate) {
 	attrs := update.Attrs()
-	// Bridge ports announce themselves with family AF_BRIDGE too, also when they only leave the bridge.
+	// There are messages of family AF_BRIDGE for bridge ports, also when a port is only removed from a bridge.
 	if update.Family == unix.AF_BRIDGE {
 		return
 	}
@@ -130,7 +129,7 @@ func (s *servers) start(ctx context.Context, bridge netlink.Link) {
 	}
 	ctx, cancel := context.WithCancel(logr.NewContext(ctx, log))
 	s.running[bridge.Attrs().Index] = cancel
-	// With masquerade only the guest is on the bridge; with the bridge binding others are behind the other port.
+	// With masquerade only the guest is on the bridge; with the bridge binding the other port leads to a network.
 	var allowed func(net.HardwareAddr) bool
 	if guestInterface.Binding == Bridge {
 		allowed = func(mac net.HardwareAddr) bool { return onGuestPort(bridge.Attrs().Index, mac) }

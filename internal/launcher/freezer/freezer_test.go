@@ -11,28 +11,28 @@ import (
 	"time"
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/libvirtrpc"
+	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
-// world is a guest, and what libvirtd knows of it.
+// world is a fake guest and its libvirtd.
 type world struct {
-	state     libvirtrpc.State
+	state     libvirtwire.State
 	frozen    bool
 	note      string
 	noteFirst bool
-	// agent and hangs are what asking the agent, and freezing, fails with.
+	// agent is the error of every agent command, hangs that of a freeze.
 	agent, hangs error
 }
 
-func (w *world) Lookup(_ context.Context, name string) (libvirtrpc.Domain, error) {
-	return libvirtrpc.Domain{Name: name}, nil
+func (w *world) Lookup(_ context.Context, name string) (libvirtwire.Domain, error) {
+	return libvirtwire.Domain{Name: name}, nil
 }
 
-func (w *world) State(context.Context, libvirtrpc.Domain) (libvirtrpc.State, int32, error) {
+func (w *world) State(context.Context, libvirtwire.Domain) (libvirtwire.State, int32, error) {
 	return w.state, 0, nil
 }
 
-func (w *world) AgentCommand(_ context.Context, _ libvirtrpc.Domain, command string, _ time.Duration) (string, error) {
+func (w *world) AgentCommand(_ context.Context, _ libvirtwire.Domain, command string, _ time.Duration) (string, error) {
 	switch {
 	case w.agent != nil:
 		return "", w.agent
@@ -52,19 +52,19 @@ func (w *world) AgentCommand(_ context.Context, _ libvirtrpc.Domain, command str
 	}
 }
 
-func (w *world) SetMetadata(_ context.Context, _ libvirtrpc.Domain, element, _, namespace string) error {
+func (w *world) SetMetadata(_ context.Context, _ libvirtwire.Domain, element, _, namespace string) error {
 	if namespace != launcherpod.FreezeURI {
 		return errors.New("another namespace")
 	}
 	if element == "" && w.note == "" {
-		return &libvirtrpc.Error{Code: libvirtrpc.CodeNoDomainMetadata}
+		return &libvirtwire.Error{Code: libvirtwire.CodeNoDomainMetadata}
 	}
 	w.note = element
 	return nil
 }
 
 func TestFreezeAndThaw(t *testing.T) {
-	w := &world{state: libvirtrpc.StateRunning}
+	w := &world{state: libvirtwire.StateRunning}
 	f := Freezer{Hypervisor: w, Domain: "ns_vm"}
 	until := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	if err := f.Freeze(t.Context(), until); err != nil || !w.frozen || !w.noteFirst || w.note != launcherpod.FreezeNote(until) {
@@ -85,9 +85,9 @@ func TestNothingToFreeze(t *testing.T) {
 		world *world
 		want  error
 	}{
-		"no agent":   {&world{state: libvirtrpc.StateRunning, agent: &libvirtrpc.Error{Code: libvirtrpc.CodeAgentUnresponsive}}, ErrNoAgent},
-		"no channel": {&world{state: libvirtrpc.StateRunning, agent: &libvirtrpc.Error{Code: libvirtrpc.CodeArgumentUnsupported}}, ErrNoAgent},
-		"paused":     {&world{state: libvirtrpc.StatePaused}, ErrPaused},
+		"no agent":   {&world{state: libvirtwire.StateRunning, agent: &libvirtwire.Error{Code: libvirtwire.CodeAgentUnresponsive}}, ErrNoAgent},
+		"no channel": {&world{state: libvirtwire.StateRunning, agent: &libvirtwire.Error{Code: libvirtwire.CodeArgumentUnsupported}}, ErrNoAgent},
+		"paused":     {&world{state: libvirtwire.StatePaused}, ErrPaused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := Freezer{Hypervisor: tc.world, Domain: "ns_vm"}
@@ -101,8 +101,8 @@ func TestNothingToFreeze(t *testing.T) {
 	}
 }
 
-func TestAFreezeThatFailsIsThawed(t *testing.T) {
-	w := &world{state: libvirtrpc.StateRunning, hangs: errors.New("no answer in time")}
+func TestFailedFreezeIsRecordedForThawing(t *testing.T) {
+	w := &world{state: libvirtwire.StateRunning, hangs: errors.New("no answer in time")}
 	err := Freezer{Hypervisor: w, Domain: "ns_vm"}.Freeze(t.Context(), time.Time{})
 	if err == nil || !strings.Contains(w.note, "thaw=") {
 		t.Errorf("%v: %+v", err, w)

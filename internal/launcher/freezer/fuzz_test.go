@@ -11,29 +11,29 @@ import (
 	"time"
 
 	"github.com/vireo-project/vireo/internal/launcherpod"
-	"github.com/vireo-project/vireo/internal/libvirtrpc"
+	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
-// maxError is more than a backup tool's log needs, in bytes.
+// maxError bounds an error, which a backup tool logs, in bytes.
 const maxError = 1 << 10
 
-// liar is a guest whose agent answers what it likes.
+// liar is a guest whose agent returns arbitrary answers.
 type liar struct {
 	world
 	answer  string
 	execute []string
-	// unnoted says that the guest was to freeze while nothing said until when.
+	// unnoted means that a freeze was sent that was not recorded.
 	unnoted bool
 }
 
-func (l *liar) AgentCommand(_ context.Context, _ libvirtrpc.Domain, command string, _ time.Duration) (string, error) {
+func (l *liar) AgentCommand(_ context.Context, _ libvirtwire.Domain, command string, _ time.Duration) (string, error) {
 	l.execute = append(l.execute, command)
 	l.unnoted = l.unnoted || strings.Contains(command, "fsfreeze-freeze") && l.note == ""
 	return l.answer, nil
 }
 
-// FuzzFreeze: whatever a guest's agent answers, the guest is told to freeze only once it is noted until when, a failure leaves a note
-// by which it is thawed, and the error is short.
+// FuzzFreeze checks that, whatever the guest agent returns, a freeze is recorded before it is sent, a failure leaves a record
+// with which virt-handler thaws the guest, and the error is short.
 func FuzzFreeze(f *testing.F) {
 	f.Add(`{"return":"frozen"}`)
 	f.Add(`{"return":"thawed"}`)
@@ -42,12 +42,12 @@ func FuzzFreeze(f *testing.F) {
 	f.Add(`{"return":{"frozen":["frozen"]}}`)
 	f.Add(`{"error":{"class":"GenericError","desc":"x"}}`)
 	f.Fuzz(func(t *testing.T, answer string) {
-		l := &liar{world: world{state: libvirtrpc.StateRunning}, answer: answer}
+		l := &liar{world: world{state: libvirtwire.StateRunning}, answer: answer}
 		freezer := Freezer{Hypervisor: l, Domain: "ns_vm"}
 		until := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 		err := freezer.Freeze(t.Context(), until)
 		if l.unnoted {
-			t.Error("a freeze that is noted nowhere")
+			t.Error("a freeze was not recorded")
 		}
 		if err == nil && l.note != launcherpod.FreezeNote(until) {
 			t.Errorf("the note is %q", l.note)

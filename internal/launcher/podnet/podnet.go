@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package podnet takes down what the Pod's network looked like when the launcher started. The bridge binding
-// moves the Pod's address into the guest, and by then the kernel has forgotten the routes: the DHCP server
-// answers from what was seen first.
+// Package podnet records the Pod's network when the launcher starts. The bridge binding moves the Pod's address to the guest, and
+// the kernel then removes the routes: the DHCP server uses the recorded ones.
 package podnet
 
 import (
@@ -20,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Snapshot is the Pod's network at one moment.
+// Snapshot is the state of the Pod's network at one time.
 type Snapshot struct {
 	// Hostname is the Pod's host name.
 	Hostname string
@@ -50,7 +49,7 @@ type Route struct {
 	Gateway netip.Addr
 }
 
-// DNS is how names are resolved.
+// DNS is the configuration of the resolver.
 type DNS struct {
 	// Servers are the name servers in order.
 	Servers []netip.Addr
@@ -58,8 +57,9 @@ type DNS struct {
 	Search []string
 }
 
-// WithSubdomain puts a Pod's subdomain in front of the search list: Kubernetes does not, and the guest could not find its own
-// full name. It belongs below the longest domain of Services, which is the namespace's. KubeVirt does the same.
+// WithSubdomain returns the configuration with a Pod's subdomain first in the search list, as in KubeVirt: Kubernetes does not
+// add it, and the guest could not resolve its own full name. The subdomain is added to the longest domain of Services, which is
+// the namespace's.
 func (d DNS) WithSubdomain(subdomain string) DNS {
 	if subdomain == "" {
 		return d
@@ -77,10 +77,10 @@ func (d DNS) WithSubdomain(subdomain string) DNS {
 	return d
 }
 
-// IPv4 is the interface's first IPv4 address.
+// IPv4 returns the interface's first IPv4 address.
 func (i Interface) IPv4() (netip.Prefix, bool) { return i.first(netip.Addr.Is4) }
 
-// IPv6 is the interface's first IPv6 address.
+// IPv6 returns the interface's first IPv6 address.
 func (i Interface) IPv6() (netip.Prefix, bool) { return i.first(netip.Addr.Is6) }
 
 func (i Interface) first(want func(netip.Addr) bool) (netip.Prefix, bool) {
@@ -92,8 +92,8 @@ func (i Interface) first(want func(netip.Addr) bool) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// Take looks at the network namespace that the caller is in, and at a resolv.conf.
-func Take(resolvConf string) (*Snapshot, error) {
+// TakeSnapshot reads the state of the caller's network namespace, and a resolv.conf.
+func TakeSnapshot(resolvConf string) (*Snapshot, error) {
 	snapshot := &Snapshot{Interfaces: map[string]Interface{}}
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -147,7 +147,7 @@ func readInterface(link netlink.Link) (Interface, error) {
 	return out, nil
 }
 
-// convertRoute leaves out the kernel's own routes and what has no destination of global scope.
+// convertRoute converts a route. It returns false for the kernel's own routes and for routes that are not unicast.
 func convertRoute(route netlink.Route) (Route, bool) {
 	if route.Protocol == unix.RTPROT_KERNEL || route.Type != unix.RTN_UNICAST {
 		return Route{}, false
@@ -180,7 +180,7 @@ func zero(like netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// ParseResolvConf reads the format of resolv.conf(5). Lines that it does not know are passed over.
+// ParseResolvConf parses the format of resolv.conf(5). It ignores unknown lines.
 func ParseResolvConf(r io.Reader) (DNS, error) {
 	var dns DNS
 	lines := bufio.NewScanner(r)

@@ -78,7 +78,7 @@ func TestWithSubdomain(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 			if !slices.Equal(dns.Search, tc.search) {
-				t.Error("the list of before has changed")
+				t.Error("the original list has changed")
 			}
 		})
 	}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package reaper starts processes and waits for every child that PID 1 has, its own and adopted ones. libvirt
-// starts QEMU as a daemon, so QEMU becomes a child of PID 1 and only PID 1 learns how it ended; and while a
-// QEMU that libvirt probed stays a zombie, libvirtd does not answer its first client.
+// Package reaper starts processes and reaps all children of PID 1, including adopted ones. libvirt starts QEMU as a daemon, so
+// that QEMU becomes a child of PID 1, and only PID 1 gets its exit status. libvirtd does not serve its first client while a QEMU
+// that it has probed is a zombie.
 package reaper
 
 import (
@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// remembered is how many adopted children's ends are kept for Status.
-const remembered = 64
+// maxStatuses is how many exit statuses of adopted children are kept for Status.
+const maxStatuses = 64
 
-// Reaper waits for all children of this process. Nothing else in the process may wait: os/exec must not be used.
+// Reaper reaps all children of this process. No other code in the process may wait for children: os/exec must not be used.
 type Reaper struct {
 	mu       sync.Mutex
 	children map[int]*Child
@@ -38,13 +38,13 @@ type Child struct {
 	end  unix.WaitStatus
 }
 
-// Done is closed when the child has ended.
+// Done returns a channel that is closed when the child has exited.
 func (c *Child) Done() <-chan struct{} { return c.done }
 
-// Status is how the child ended. Call it after Done is closed.
+// Status returns the child's exit status. Call it after Done is closed.
 func (c *Child) Status() unix.WaitStatus { return c.end }
 
-// Signal sends a signal to the child if it has not ended.
+// Signal sends a signal to the child unless it has exited.
 func (c *Child) Signal(signal syscall.Signal) error {
 	select {
 	case <-c.done:
@@ -54,7 +54,7 @@ func (c *Child) Signal(signal syscall.Signal) error {
 	}
 }
 
-// New takes over the waiting. Run must be called for anything to be reaped.
+// New returns a Reaper. Children are reaped by Run.
 func New() *Reaper {
 	r := &Reaper{
 		children: map[int]*Child{}, adopted: map[int]unix.WaitStatus{},
@@ -64,10 +64,10 @@ func New() *Reaper {
 	return r
 }
 
-// Run reaps until the context ends.
+// Run reaps children until the context is done.
 func (r *Reaper) Run(ctx context.Context) {
 	defer signal.Stop(r.signals)
-	r.reap() // children that were there before the signal handler
+	r.reap() // children that exited before the signal handler was installed
 	for {
 		select {
 		case <-ctx.Done():
@@ -78,8 +78,7 @@ func (r *Reaper) Run(ctx context.Context) {
 	}
 }
 
-// Start starts a program. The lock is held over the start, so that the reaper cannot meet the end of a child
-// that it does not know yet.
+// Start starts a program. It holds the lock meanwhile, so that the child cannot be reaped before it is recorded.
 func (r *Reaper) Start(argv []string, attr *os.ProcAttr) (*Child, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,13 +87,13 @@ func (r *Reaper) Start(argv []string, attr *os.ProcAttr) (*Child, error) {
 		return nil, fmt.Errorf("start %s: %w", argv[0], err)
 	}
 	child := &Child{PID: process.Pid, done: make(chan struct{})}
-	// The handle would only serve to wait, which is done here.
+	// The handle is only needed to wait for the process.
 	_ = process.Release()
 	r.children[child.PID] = child
 	return child, nil
 }
 
-// Status is how an adopted child ended, if it was reaped not long ago.
+// Status returns the exit status of an adopted child that was reaped recently.
 func (r *Reaper) Status(pid int) (unix.WaitStatus, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,7 +111,7 @@ func (r *Reaper) reap() {
 			continue
 		}
 		if err != nil || pid <= 0 {
-			return // no children, or none that ended
+			return // No child has exited.
 		}
 		if child, ok := r.children[pid]; ok {
 			child.end = status
@@ -129,13 +128,13 @@ func (r *Reaper) remember(pid int, status unix.WaitStatus) {
 		r.order = append(r.order, pid)
 	}
 	r.adopted[pid] = status
-	if len(r.order) > remembered {
+	if len(r.order) > maxStatuses {
 		delete(r.adopted, r.order[0])
 		r.order = r.order[1:]
 	}
 }
 
-// Describe puts the end of a process in words.
+// Describe returns a description of an exit status.
 func Describe(status unix.WaitStatus) string {
 	switch {
 	case status.Signaled():

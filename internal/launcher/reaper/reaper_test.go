@@ -39,7 +39,7 @@ func run(t *testing.T, r *Reaper, script string, out *os.File) *Child {
 	return child
 }
 
-func TestChildrenEndWithTheirStatus(t *testing.T) {
+func TestStatusOfChildren(t *testing.T) {
 	r := newReaper(t)
 	children := map[string]*Child{
 		"exited with code 0":           run(t, r, "exit 0", nil),
@@ -57,7 +57,7 @@ func TestChildrenEndWithTheirStatus(t *testing.T) {
 	}
 }
 
-// A daemon's parent ends, and the daemon becomes a child of whoever reaps: that is how QEMU comes to PID 1.
+// The parent of a daemon exits, and the daemon becomes a child of the reaper, like QEMU of PID 1.
 func TestAdoptedChildrenAreReaped(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
@@ -82,27 +82,27 @@ func TestAdoptedChildrenAreReaped(t *testing.T) {
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
 		if status, ok := r.Status(pid); ok {
 			if status.ExitStatus() != 5 {
-				t.Errorf("it %s", Describe(status))
+				t.Errorf("the status is: %s", Describe(status))
 			}
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("it is not reaped")
+			t.Fatal("the daemon is not reaped")
 		}
 	}
 }
 
-func TestMemoryIsBounded(t *testing.T) {
+func TestStatusesAreBounded(t *testing.T) {
 	r := New()
-	for pid := range 10 * remembered {
+	for pid := range 10 * maxStatuses {
 		r.remember(pid, 0)
 	}
-	if len(r.adopted) != remembered || len(r.order) != remembered {
-		t.Errorf("%d and %d are remembered", len(r.adopted), len(r.order))
+	if len(r.adopted) != maxStatuses || len(r.order) != maxStatuses {
+		t.Errorf("%d and %d statuses are kept", len(r.adopted), len(r.order))
 	}
 }
 
-func TestStartOfNothing(t *testing.T) {
+func TestStartFails(t *testing.T) {
 	if _, err := newReaper(t).Start([]string{"/nonexistent"}, &os.ProcAttr{}); err == nil {
 		t.Error("nothing was started")
 	}

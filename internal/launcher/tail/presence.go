@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// presenceSuffix makes the name of virt-launcher's socket out of that of its pipe.
+// presenceSuffix is appended to the name of the pipe for the name of virt-launcher's socket.
 const presenceSuffix = ".launcher"
 
-// Presence is a socket that virt-launcher listens at and never answers. A connection to it ends with virt-launcher, however that ends and
-// whoever else has the pipe open.
+// Presence is a socket on which virt-launcher listens but never accepts. A connection to it is closed when virt-launcher exits,
+// for whatever reason, and even if other processes have the pipe open.
 type Presence struct{ fd int }
 
-// Announce makes it known that this process is the one that writes to the pipe. It comes before the pipe is opened.
+// Announce announces this process as the writer of the pipe. Call it before opening the pipe.
 func Announce(path string) (*Presence, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("make a socket: %w", err)
+		return nil, fmt.Errorf("create a socket: %w", err)
 	}
 	p := &Presence{fd}
 	if err := p.listen(path + presenceSuffix); err != nil {
@@ -32,7 +32,7 @@ func Announce(path string) (*Presence, error) {
 	return p, nil
 }
 
-// listen gives the socket its name when it listens: one that does not listen is that of a process that has ended.
+// listen renames the socket to its name once it listens: a socket that does not listen is that of a process that has exited.
 func (p *Presence) listen(name string) error {
 	unfinished := name + ".new"
 	if err := os.Remove(unfinished); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -47,11 +47,11 @@ func (p *Presence) listen(name string) error {
 	return os.Rename(unfinished, name)
 }
 
-// Close ends the presence, as the end of the process does.
+// Close closes the socket, as the exit of the process does.
 func (p *Presence) Close() { _ = unix.Close(p.fd) }
 
-// launcher returns a channel that is closed when the process that has announced itself has ended, or nil if there was none.
-func launcher(path string) <-chan struct{} {
+// launcherExit returns a channel that is closed when the process that has announced itself has ended, or nil if there was none.
+func launcherExit(path string) <-chan struct{} {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil

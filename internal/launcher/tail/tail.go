@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package tail is the program of the container guest-console-log: it copies the guest's console from the pipe that
-// virt-launcher writes to into the container's log, and ends with virt-launcher. One runs beside every guest, so it imports
-// as little as possible: each megabyte counts once per VM.
+// Package tail is the program of the container guest-console-log: it copies the guest's console from the pipe that virt-launcher
+// writes to the container's log, and exits with virt-launcher. It imports as few packages as possible, because one runs for every
+// VM and each megabyte counts.
 package tail
 
 import (
@@ -19,11 +19,11 @@ import (
 // bufferSize is how much is copied at once. A Linux pipe holds four times as much.
 const bufferSize = 16 << 10
 
-// Patience is how long Run waits for a virt-launcher. One that cannot be started never comes, and the Pod, which ends when its last
-// container has ended, would keep its share of the node.
-const Patience = 5 * time.Minute
+// StartTimeout is how long Run waits for virt-launcher. If its container cannot be started, the Pod would otherwise never finish,
+// and use resources of the node.
+const StartTimeout = 5 * time.Minute
 
-// Make makes the pipe unless it is there: virt-launcher and Run do not know which of them comes first.
+// Make creates the pipe unless it exists: virt-launcher and Run start in any order.
 func Make(path string) error {
 	if err := unix.Mkfifo(path, 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
 		return &os.PathError{Op: "mkfifo", Path: path, Err: err}
@@ -31,40 +31,40 @@ func Make(path string) error {
 	return nil
 }
 
-// Run copies what is written to the pipe until every writer has closed it or virt-launcher has ended, and then returns nil: other
-// containers of the Pod may have the pipe open, too. A request to stop counts only while there is no virt-launcher: the kubelet stops all
-// containers of a Pod at once, and the guest's last words come after that. Errors of out are ignored; the log of a container comes back
-// when its runtime has started again.
-func Run(path string, out io.Writer, stop <-chan os.Signal, patience <-chan time.Time) error {
+// Run copies from the pipe until every writer has closed it or virt-launcher has exited, and then returns nil: other containers
+// of the Pod may have the pipe open, too. stop and timeout only have an effect while there is no virt-launcher: the kubelet stops
+// all containers of a Pod at once, and the guest still prints while it shuts down. Errors of out are ignored: a container's log
+// is available again when its runtime has restarted.
+func Run(path string, out io.Writer, stop <-chan os.Signal, timeout <-chan time.Time) error {
 	if err := Make(path); err != nil {
 		return err
 	}
 	opened := make(chan result, 1)
 	go func() {
-		// Opening a pipe for reading waits for somebody to open it for writing.
+		// Opening a pipe for reading blocks until it is opened for writing.
 		file, err := os.OpenFile(path, os.O_RDONLY, 0) //nolint:gosec // the Pod's own path
 		opened <- result{file, err}
 	}()
 	var pipe result
-	enough := false
+	stopping := false
 	select {
 	case pipe = <-opened:
-	case <-launcher(path): // the container was started again too late: nobody opens the pipe any more
-		enough = true
+	case <-launcherExit(path): // This container was restarted too late: the pipe is not opened any more.
+		stopping = true
 	case <-stop:
-		enough = true
-	case <-patience:
-		enough = true
+		stopping = true
+	case <-timeout:
+		stopping = true
 	}
-	if enough {
-		// virt-launcher may have opened the pipe at the same moment. If it has not, there is nothing in it.
+	if stopping {
+		// virt-launcher may have opened the pipe at the same time. If it has not, the pipe is empty.
 		pipe.file, pipe.err = os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) //nolint:gosec // the Pod's own path
 	}
 	if pipe.err != nil {
 		return pipe.err
 	}
 	defer func() { _ = pipe.file.Close() }()
-	return follow(path, pipe.file, out, stop, patience, enough)
+	return follow(path, pipe.file, out, stop, timeout, stopping)
 }
 
 type result struct {
@@ -72,20 +72,21 @@ type result struct {
 	err  error
 }
 
-// follow copies until the end. enough says that a virt-launcher that has not come is not waited for.
-func follow(path string, pipe *os.File, out io.Writer, stop <-chan os.Signal, patience <-chan time.Time, enough bool) error {
+// follow copies until virt-launcher has exited, or all writers have. If stopping is set, it does not wait for virt-launcher to
+// start.
+func follow(path string, pipe *os.File, out io.Writer, stop <-chan os.Signal, timeout <-chan time.Time, stopping bool) error {
 	read := make(chan struct{}, 1)
 	drained := make(chan error, 1)
 	go func() { drained <- drain(pipe, out, read) }()
 	var ended <-chan struct{}
 	for {
 		if ended == nil {
-			// It announces itself before it opens the pipe, so whatever it writes comes after that.
-			ended = launcher(path)
+			// virt-launcher announces itself before it opens the pipe.
+			ended = launcherExit(path)
 		}
 		if ended != nil {
-			stop, patience = nil, nil
-		} else if enough {
+			stop, timeout = nil, nil
+		} else if stopping {
 			return finish(pipe, out, drained)
 		}
 		select {
@@ -95,14 +96,14 @@ func follow(path string, pipe *os.File, out io.Writer, stop <-chan os.Signal, pa
 			return finish(pipe, out, drained)
 		case <-read:
 		case <-stop:
-			enough = true
-		case <-patience:
-			enough = true
+			stopping = true
+		case <-timeout:
+			stopping = true
 		}
 	}
 }
 
-// drain copies until every writer has closed the pipe, and says after each part that it was read.
+// drain copies until every writer has closed the pipe, and sends to read after each chunk.
 func drain(from io.Reader, out io.Writer, read chan<- struct{}) error {
 	buffer := make([]byte, bufferSize)
 	for {
@@ -118,12 +119,12 @@ func drain(from io.Reader, out io.Writer, read chan<- struct{}) error {
 		}
 		select {
 		case read <- struct{}{}:
-		default: // the part before that is not heeded yet
+		default: // The notification for an earlier chunk is still pending.
 		}
 	}
 }
 
-// finish interrupts drain and copies what the pipe has, but no more than fits into it: somebody else may write without end.
+// finish interrupts drain and copies the content of the pipe, at most its capacity: another process may write endlessly.
 func finish(pipe *os.File, out io.Writer, drained <-chan error) error {
 	if err := pipe.SetReadDeadline(time.Unix(1, 0)); err != nil {
 		return err
@@ -144,7 +145,7 @@ func finish(pipe *os.File, out io.Writer, drained <-chan error) error {
 	}
 	for err == nil && left > 0 {
 		n := 0
-		// It never waits: what is not there now does not come from virt-launcher.
+		// It does not wait: data that is written later is not virt-launcher's.
 		if failed := raw.Read(func(fd uintptr) bool { n, err = unix.Read(int(fd), buffer); return true }); failed != nil {
 			return failed
 		}

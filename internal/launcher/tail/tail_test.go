@@ -24,7 +24,7 @@ type running struct {
 	ended   chan error
 }
 
-// start makes the pipe and runs the tail of it.
+// start creates the pipe and starts Run.
 func start(t *testing.T) *running {
 	t.Helper()
 	r := prepare(t)
@@ -32,7 +32,7 @@ func start(t *testing.T) *running {
 	return r
 }
 
-// prepare makes the pipe, of which nothing runs yet.
+// prepare creates the pipe.
 func prepare(t *testing.T) *running {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "tail") // short: the name of a socket has 107 bytes at most
@@ -60,13 +60,13 @@ func (r *running) run() {
 	}()
 }
 
-// writer is a process that has the pipe open.
+// writer stands for a process that has the pipe open.
 type writer struct {
 	pipe     *os.File
 	presence *Presence
 }
 
-// Close is the end of the process.
+// Close stands for the exit of the process.
 func (w *writer) Close() error {
 	if w.presence != nil {
 		w.presence.Close()
@@ -81,13 +81,13 @@ func (r *running) launcher(t *testing.T) *writer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := r.somebody(t)
+	w := r.otherContainer(t)
 	w.presence = presence
 	return w
 }
 
-// somebody in another container of the Pod opens the pipe.
-func (r *running) somebody(t *testing.T) *writer {
+// otherContainer opens the pipe like a process in another container of the Pod.
+func (r *running) otherContainer(t *testing.T) *writer {
 	t.Helper()
 	file, err := os.OpenFile(r.path, os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -112,7 +112,7 @@ func (r *running) expect(t *testing.T, want string) {
 	}
 }
 
-// expectEnd reads all that is still to come, and the end of Run without an error.
+// expectEnd reads the rest, and waits for Run to return without an error.
 func (r *running) expectEnd(t *testing.T, want string) {
 	t.Helper()
 	rest, err := io.ReadAll(r.out)
@@ -124,7 +124,7 @@ func (r *running) expectEnd(t *testing.T, want string) {
 	}
 }
 
-func TestRunEndsWithTheLauncherAndLosesNothing(t *testing.T) {
+func TestRunReturnsWithTheLauncherAndLosesNothing(t *testing.T) {
 	r := start(t)
 	launcher := r.launcher(t)
 	write(t, launcher, "boot\n")
@@ -134,16 +134,16 @@ func TestRunEndsWithTheLauncherAndLosesNothing(t *testing.T) {
 	r.expectEnd(t, "last words\n")
 }
 
-func TestRunEndsWithTheLauncherWhoeverHasThePipeOpen(t *testing.T) {
+func TestRunReturnsWithTheLauncherWhileOthersHaveThePipeOpen(t *testing.T) {
 	for name, pipe := range map[string]func(*testing.T, *running) (launcher *writer){
 		"since before the launcher": func(t *testing.T, r *running) *writer {
-			write(t, r.somebody(t), "somebody\n")
+			write(t, r.otherContainer(t), "somebody\n")
 			r.expect(t, "somebody\n")
 			return r.launcher(t)
 		},
 		"since after the launcher": func(t *testing.T, r *running) *writer {
 			launcher := r.launcher(t)
-			r.somebody(t)
+			r.otherContainer(t)
 			return launcher
 		},
 	} {
@@ -159,10 +159,10 @@ func TestRunEndsWithTheLauncherWhoeverHasThePipeOpen(t *testing.T) {
 	}
 }
 
-// The container was killed, and is started again when virt-launcher has ended.
-func TestRunTakesWhatALauncherHasLeft(t *testing.T) {
+// The container was killed, and is restarted when virt-launcher has exited.
+func TestRunCopiesWhatALauncherHasLeft(t *testing.T) {
 	r := prepare(t)
-	somebody, launcher := r.somebody(t), r.launcher(t)
+	somebody, launcher := r.otherContainer(t), r.launcher(t)
 	write(t, launcher, "last words\n")
 	_ = launcher.Close()
 	r.run()
@@ -170,7 +170,7 @@ func TestRunTakesWhatALauncherHasLeft(t *testing.T) {
 	_ = somebody.Close()
 }
 
-func TestRunEndsAtOnceAfterTheLauncher(t *testing.T) {
+func TestRunReturnsAtOnceAfterTheLauncher(t *testing.T) {
 	r := prepare(t)
 	_ = r.launcher(t).Close()
 	r.run()
@@ -182,10 +182,10 @@ func TestRunEndsAtOnceAfterTheLauncher(t *testing.T) {
 	}
 }
 
-// Somebody who writes without end keeps Run only for as much as the pipe has room for.
-func TestWhatIsLeftIsBounded(t *testing.T) {
+// Another process that writes endlessly delays Run for at most the capacity of the pipe.
+func TestRestIsBounded(t *testing.T) {
 	r := prepare(t)
-	somebody := r.somebody(t)
+	somebody := r.otherContainer(t)
 	pipe, err := os.OpenFile(r.path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +217,7 @@ func TestWhatIsLeftIsBounded(t *testing.T) {
 	}
 }
 
-// each calls a function for each part that is written.
+// each calls a function for each write.
 type each func([]byte)
 
 func (e each) Write(p []byte) (int, error) { e(p); return len(p), nil }
@@ -227,12 +227,12 @@ func TestRunStopsWhileThereIsNoLauncher(t *testing.T) {
 		"asked to stop":            func(r *running) { r.stop <- unix.SIGTERM },
 		"the launcher never comes": func(r *running) { r.patient <- time.Time{} },
 		"asked to stop while somebody else has the pipe open": func(r *running) {
-			write(t, r.somebody(t), "somebody\n")
+			write(t, r.otherContainer(t), "somebody\n")
 			r.expect(t, "somebody\n")
 			r.stop <- unix.SIGTERM
 		},
 		"the launcher never comes while somebody else has the pipe open": func(r *running) {
-			write(t, r.somebody(t), "somebody\n")
+			write(t, r.otherContainer(t), "somebody\n")
 			r.expect(t, "somebody\n")
 			r.patient <- time.Time{}
 		},
@@ -247,14 +247,14 @@ func TestRunStopsWhileThereIsNoLauncher(t *testing.T) {
 	}
 }
 
-func TestRunOutlivesARequestToStopWhileTheGuestShutsDown(t *testing.T) {
+func TestRunIgnoresARequestToStopWhileTheGuestShutsDown(t *testing.T) {
 	r := start(t)
 	launcher := r.launcher(t)
 	write(t, launcher, "boot\n")
 	r.expect(t, "boot\n")
 	select {
 	case r.stop <- unix.SIGTERM:
-		t.Error("the request was taken")
+		t.Error("Run received the request")
 	default:
 	}
 	write(t, launcher, "shutting down\n")
@@ -266,7 +266,7 @@ func TestRunOutlivesARequestToStopWhileTheGuestShutsDown(t *testing.T) {
 	}
 }
 
-func TestRunLosesNothingWhenItIsAskedToStopAsTheLauncherOpensThePipe(t *testing.T) {
+func TestRunLosesNothingWhenTheLauncherOpensThePipeDuringARequestToStop(t *testing.T) {
 	r := prepare(t)
 	launcher := r.launcher(t)
 	write(t, launcher, "last words\n")
@@ -280,8 +280,8 @@ func TestRunLosesNothingWhenItIsAskedToStopAsTheLauncherOpensThePipe(t *testing.
 	}
 }
 
-// A container that was started again finds the launcher in the middle of its work.
-func TestRunTakesUpAPipeThatIsOpen(t *testing.T) {
+// The container was restarted while virt-launcher runs.
+func TestRunUsesAPipeThatIsOpen(t *testing.T) {
 	r := prepare(t)
 	launcher := r.launcher(t)
 	write(t, launcher, "while nobody read\n")
@@ -293,7 +293,7 @@ func TestRunTakesUpAPipeThatIsOpen(t *testing.T) {
 	}
 }
 
-func TestRunSurvivesALogThatIsGone(t *testing.T) {
+func TestRunIgnoresWriteErrors(t *testing.T) {
 	var out bytes.Buffer
 	flaky := &failing{left: 1, to: &out}
 	if err := drain(&chunks{[]string{"lost", "kept"}}, flaky, make(chan struct{}, 1)); err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package adm has the commands of administrators.
+// Package adm has the commands for administrators.
 package adm
 
 import (
@@ -14,19 +14,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
 const (
-	// show is the value of a component's flag that has none.
+	// show is the value of a component's flag without a value.
 	show = "show"
 	// all is every component.
 	all = "all"
-	// defaultVerbosity is that of a component for which none is set, and maxVerbosity the largest.
+	// defaultVerbosity applies to a component for which none is set.
 	defaultVerbosity, maxVerbosity = 2, 9
 )
 
-// component is a program whose verbosity can be set.
+// component is a program with a log verbosity of its own.
 type component struct {
 	name  string
 	value func(*v1.LogVerbosity) *uint
@@ -40,7 +41,7 @@ var components = []component{
 	{"virt-operator", func(v *v1.LogVerbosity) *uint { return &v.VirtOperator }},
 }
 
-// Command makes the command adm.
+// Command returns the command adm.
 func Command(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "adm",
@@ -53,12 +54,12 @@ func Command(c *cli.CLI) *cobra.Command {
 }
 
 func logVerbosity(c *cli.CLI) *cobra.Command {
-	asked := map[string]*string{}
+	values := map[string]*string{}
 	var reset bool
 	cmd := &cobra.Command{
 		Use:   "log-verbosity",
 		Short: "Show, set or reset the log verbosity of components.",
-		Long:  "Show, set or reset the log verbosity of components: 0 to 9, 2 unless it is set. A value is joined to its flag with =.",
+		Long:  "Show, set or reset the log verbosity of components: 0 to 9, 2 unless it is set. A flag and its value are joined with =.",
 		Example: c.Examples(`
 # Show the log verbosity of all components:
 virtctl adm log-verbosity --all
@@ -66,16 +67,16 @@ virtctl adm log-verbosity --all
 # Set all to 3 and virt-handler to 7:
 virtctl adm log-verbosity --all=3 --virt-handler=7
 
-# Back to the default:
+# Reset all to the default:
 virtctl adm log-verbosity --reset`),
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), c, asked, reset) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), c, values, reset) },
 	}
 	for _, name := range append(names(), all) {
-		asked[name] = cmd.Flags().String(name, "", "Show or set the log verbosity (0-9) of "+name+".")
+		values[name] = cmd.Flags().String(name, "", "Show or set the log verbosity (0-9) of "+name+".")
 		cmd.Flags().Lookup(name).NoOptDefVal = show
 	}
-	cmd.Flags().BoolVar(&reset, "reset", false, "Forget what was set.")
+	cmd.Flags().BoolVar(&reset, "reset", false, "Reset all components to the default.")
 	return cmd
 }
 
@@ -87,10 +88,10 @@ func names() []string {
 	return found
 }
 
-// levels are what is to be set; shows says whether anything is to be shown. Both at once are refused.
-func levels(asked map[string]*string) (set map[string]uint, shows bool, err error) {
+// levels returns the levels to set, and whether levels are to be shown. Flags that request both are an error.
+func levels(values map[string]*string) (set map[string]uint, shows bool, err error) {
 	set = map[string]uint{}
-	for name, value := range asked {
+	for name, value := range values {
 		switch *value {
 		case "":
 		case show:
@@ -109,8 +110,8 @@ func levels(asked map[string]*string) (set map[string]uint, shows bool, err erro
 	return set, shows, nil
 }
 
-func run(ctx context.Context, c *cli.CLI, asked map[string]*string, reset bool) error {
-	set, shows, err := levels(asked)
+func run(ctx context.Context, c *cli.CLI, values map[string]*string, reset bool) error {
+	set, shows, err := levels(values)
 	switch {
 	case err != nil:
 		return err
@@ -128,18 +129,18 @@ func run(ctx context.Context, c *cli.CLI, asked map[string]*string, reset bool) 
 		return err
 	}
 	if shows {
-		return tell(c, kubevirt, asked)
+		return printLevels(c, kubevirt, values)
 	}
-	return write(ctx, c, objects, kubevirt, set, reset)
+	return setLevels(ctx, c, objects, kubevirt, set, reset)
 }
 
-func tell(c *cli.CLI, kubevirt *v1.KubeVirt, asked map[string]*string) error {
+func printLevels(c *cli.CLI, kubevirt *v1.KubeVirt, values map[string]*string) error {
 	current := &v1.LogVerbosity{}
 	if developer := kubevirt.Spec.Configuration.DeveloperConfiguration; developer != nil && developer.LogVerbosity != nil {
 		current = developer.LogVerbosity
 	}
 	for _, component := range components {
-		if *asked[component.name] == "" && *asked[all] == "" {
+		if *values[component.name] == "" && *values[all] == "" {
 			continue
 		}
 		level := *component.value(current)
@@ -153,7 +154,7 @@ func tell(c *cli.CLI, kubevirt *v1.KubeVirt, asked map[string]*string) error {
 	return nil
 }
 
-func write(ctx context.Context, c *cli.CLI, objects client.Client, kubevirt *v1.KubeVirt, set map[string]uint, reset bool) error {
+func setLevels(ctx context.Context, c *cli.CLI, objects client.Client, kubevirt *v1.KubeVirt, set map[string]uint, reset bool) error {
 	before := kubevirt.DeepCopy()
 	configuration := &kubevirt.Spec.Configuration
 	if configuration.DeveloperConfiguration == nil {
@@ -171,7 +172,7 @@ func write(ctx context.Context, c *cli.CLI, objects client.Client, kubevirt *v1.
 			*component.value(developer.LogVerbosity) = level
 		}
 	}
-	if err := objects.Patch(ctx, kubevirt, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := objects.Patch(ctx, kubevirt, optimistic.MergeFrom(before)); err != nil {
 		return fmt.Errorf("error patching the KubeVirt object: %w", err)
 	}
 	if reset {

@@ -20,13 +20,14 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/migration/upgradecheck"
 	"github.com/vireo-project/vireo/internal/podspec"
-	"github.com/vireo-project/vireo/internal/upgradecheck"
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// errStuck is the exit code when the check was made and there are guests that could not be moved. 1 is a check that could not be made.
-const errStuck cli.ExitError = 2
+// errNotMigratable is the exit code when some guests cannot be migrated. It is 1 if the check failed.
+const errNotMigratable cli.ExitError = 2
 
 // upgradeCheckCommand is one run of the command.
 type upgradeCheckCommand struct {
@@ -34,23 +35,23 @@ type upgradeCheckCommand struct {
 	objects client.Client
 	output  string
 	all     bool
-	// namespace limits what is looked at. Empty means everywhere.
+	// namespace limits the check to one namespace. Empty means all.
 	namespace string
-	// unseen is what could not be looked at, for want of rights.
-	unseen []string
+	// forbidden are the kinds that the user may not list.
+	forbidden []string
 }
 
 // upgradeReport is what -o json and -o yaml print.
 type upgradeReport struct {
-	// WorkloadUpdateMethods are those of the KubeVirt object. Without any, guests keep their launcher until they are started anew.
+	// WorkloadUpdateMethods are those of the KubeVirt object. Without any, guests keep their launcher until they are restarted.
 	WorkloadUpdateMethods []v1.WorkloadUpdateMethod `json:"workloadUpdateMethods"`
-	// Checked is how many guests run, NotMigratable how many of them could not be moved, Outdated how many have an older launcher now.
+	// Checked counts the running guests, NotMigratable those that cannot be migrated, Outdated those with an older launcher.
 	Checked       int `json:"checked"`
 	NotMigratable int `json:"notMigratable"`
 	Outdated      int `json:"outdated"`
-	// NotLookedAt is what the user may not read: nothing is said about it.
+	// NotLookedAt are the kinds that the user may not list. What depends on them was not checked.
 	NotLookedAt []string `json:"notLookedAt,omitempty"`
-	// Guests are those that could not be moved, or all.
+	// Guests are those that cannot be migrated, or all.
 	Guests []upgradecheck.Finding `json:"guests"`
 }
 
@@ -58,33 +59,33 @@ func upgradeCheck(c *cli.CLI) *cobra.Command {
 	run := &upgradeCheckCommand{CLI: c}
 	cmd := &cobra.Command{
 		Use:   "upgrade-check",
-		Short: "List the virtual machines that could not be moved to a new version while they run, and why.",
-		Long: `List the virtual machines that could not be moved to a new version while they run, and why.
+		Short: "List the virtual machines that cannot be migrated to a new version while they run, and why.",
+		Long: `List the virtual machines that cannot be migrated to a new version while they run, and why.
 
-An upgrade brings a new launcher, which a running guest gets by a live migration. Before an upgrade this command looks at every guest that
-runs and at what a migration of it would need: what the guest's node says about it (condition LiveMigratable), another node that fits its
-node selector, affinity, tolerations and CPU, and room in the quotas of its namespace for a second Pod. Nothing is changed. Whether another
-node has the free CPU and memory only the scheduler knows when it is asked.
+After an upgrade, a running guest gets the new launcher by a live migration. This command checks for every running guest what its migration
+would need: the condition LiveMigratable, another node that fits its node selector, affinity, tolerations and CPU, and quota for a second
+Pod in its namespace. Nothing is changed. Whether another node has enough free CPU and memory is not checked: only the scheduler decides
+that, at the time of the migration.
 
-ON-UPGRADE is what will happen by spec.workloadUpdateStrategy of the KubeVirt object: the guest Migrates, its Pod is evicted and it
-ShutsDown, or it Stays with its launcher until it is started anew.
+ON-UPGRADE is the effect of spec.workloadUpdateStrategy of the KubeVirt object: the guest Migrates, its Pod is evicted and it ShutsDown, or
+it Stays with its launcher until it is restarted.
 
-All namespaces are looked at, or the one of --namespace. The exit code is 0 if every guest could be moved, 2 if some could not, and 1 if
-the check could not be made.`,
+All namespaces are checked, or the one of --namespace. The exit code is 0 if every guest can be migrated, 2 if some cannot, and 1 if the
+check failed.`,
 		Example: c.Examples(`
-# Which guests could not be moved, and why:
+# List the guests that cannot be migrated, and why:
 virtctl adm upgrade-check
 
-# All guests of a namespace, and what an upgrade does to each:
+# List all guests of a namespace, and the effect of an upgrade on each:
 virtctl adm upgrade-check --namespace=shop --all -o wide
 
-# In a pipeline, stop before the upgrade if a guest could not be moved:
+# In a pipeline, stop before the upgrade if a guest cannot be migrated:
 virtctl adm upgrade-check && kubectl apply -f kubevirt.yaml`),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run.run(cmd.Context()) },
 	}
 	cmd.Flags().StringVarP(&run.output, "output", "o", "", "Output format: wide, json or yaml.")
-	cmd.Flags().BoolVar(&run.all, "all", false, "List the guests that could be moved as well.")
+	cmd.Flags().BoolVar(&run.all, "all", false, "List the guests that can be migrated as well.")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -111,12 +112,12 @@ func (u *upgradeCheckCommand) run(ctx context.Context) error {
 		return err
 	}
 	report := summarize(findings, u.all)
-	report.WorkloadUpdateMethods, report.NotLookedAt = kubevirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods, u.unseen
+	report.WorkloadUpdateMethods, report.NotLookedAt = kubevirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods, u.forbidden
 	if err := u.print(&report); err != nil {
 		return err
 	}
 	if report.NotMigratable > 0 {
-		return errStuck
+		return errNotMigratable
 	}
 	return nil
 }
@@ -135,12 +136,12 @@ func summarize(findings []upgradecheck.Finding, all bool) upgradeReport {
 	return report
 }
 
-// check reads what the check needs. What the user may not read is left out, but for the guests themselves.
+// check lists what the check needs. Kinds that the user may not list are left out, except the guests themselves.
 func (u *upgradeCheckCommand) check(ctx context.Context, kubevirt *v1.KubeVirt) ([]upgradecheck.Finding, error) {
 	instances, pods := &v1.VirtualMachineInstanceList{}, &corev1.PodList{}
 	nodes, quotas, budgets := &corev1.NodeList{}, &corev1.ResourceQuotaList{}, &policyv1.PodDisruptionBudgetList{}
-	here := client.InNamespace(u.namespace)
-	if err := u.objects.List(ctx, instances, here); err != nil {
+	inNamespace := client.InNamespace(u.namespace)
+	if err := u.objects.List(ctx, instances, inNamespace); err != nil {
 		return nil, fmt.Errorf("could not list VirtualMachineInstances: %w", err)
 	}
 	for _, other := range []struct {
@@ -148,20 +149,20 @@ func (u *upgradeCheckCommand) check(ctx context.Context, kubevirt *v1.KubeVirt) 
 		list    client.ObjectList
 		options []client.ListOption
 	}{
-		{"Pods", pods, []client.ListOption{here, client.MatchingLabels{v1.AppLabel: podspec.LauncherAppValue}}},
+		{"Pods", pods, []client.ListOption{inNamespace, client.MatchingLabels{v1.AppLabel: launcherpod.AppLabelValue}}},
 		{"Nodes", nodes, nil},
-		{"ResourceQuotas", quotas, []client.ListOption{here}},
-		{"PodDisruptionBudgets", budgets, []client.ListOption{here}},
+		{"ResourceQuotas", quotas, []client.ListOption{inNamespace}},
+		{"PodDisruptionBudgets", budgets, []client.ListOption{inNamespace}},
 	} {
 		err := u.objects.List(ctx, other.list, other.options...)
 		switch {
 		case apierrors.IsForbidden(err):
-			u.unseen = append(u.unseen, other.what)
+			u.forbidden = append(u.forbidden, other.what)
 		case err != nil:
 			return nil, fmt.Errorf("could not list %s: %w", other.what, err)
 		}
 	}
-	// Values that cannot be used have their defaults, as for everybody else. The KubeVirt object says so itself.
+	// Defaults replace invalid values, as in the components. The KubeVirt object's conditions report them.
 	config, _ := clusterconfig.FromKubeVirt(kubevirt)
 	return upgradecheck.Check(upgradecheck.World{
 		Pods: config.Pods(), Eviction: config.EvictionStrategy, Methods: kubevirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods,
@@ -188,16 +189,16 @@ func (u *upgradeCheckCommand) print(report *upgradeReport) error {
 		output.Set(u.output)
 		return output.Print(u.Out, report)
 	}
-	if len(u.unseen) > 0 {
-		_, _ = fmt.Fprintf(u.ErrOut, "You may not list %s: nothing is said about what they decide.\n", strings.Join(u.unseen, ", "))
+	if len(u.forbidden) > 0 {
+		_, _ = fmt.Fprintf(u.ErrOut, "You may not list %s: what depends on them was not checked.\n", strings.Join(u.forbidden, ", "))
 	}
-	if err := u.table(report); err != nil {
+	if err := u.printTable(report); err != nil {
 		return err
 	}
-	return u.words(report)
+	return u.printSummary(report)
 }
 
-func (u *upgradeCheckCommand) table(report *upgradeReport) error {
+func (u *upgradeCheckCommand) printTable(report *upgradeReport) error {
 	if len(report.Guests) == 0 {
 		return nil
 	}
@@ -219,7 +220,7 @@ func (u *upgradeCheckCommand) table(report *upgradeReport) error {
 			if wide {
 				cells = append(cells, string(f.EvictionStrategy), fmt.Sprint(f.Outdated), f.LauncherImage)
 			}
-			if n > 0 { // One guest, several reasons.
+			if n > 0 { // Further reasons of the same guest.
 				cells = slices.Repeat([]string{""}, len(cells))
 			}
 			message := p.Message
@@ -237,22 +238,22 @@ func line(w io.Writer, text string) error {
 	return err
 }
 
-// words say below the table what it comes to.
-func (u *upgradeCheckCommand) words(report *upgradeReport) error {
+// printSummary prints the result below the table.
+func (u *upgradeCheckCommand) printSummary(report *upgradeReport) error {
 	var text string
 	switch {
 	case report.Checked == 0:
-		text = "No guest runs."
+		text = "There are no running guests."
 	case report.NotMigratable == 0:
-		text = fmt.Sprintf("All %d guests that run could be moved.", report.Checked)
+		text = fmt.Sprintf("All %d running guests can be migrated.", report.Checked)
 	default:
-		text = fmt.Sprintf("\n%d of %d guests that run could not be moved.", report.NotMigratable, report.Checked)
+		text = fmt.Sprintf("\n%d of %d running guests cannot be migrated.", report.NotMigratable, report.Checked)
 	}
 	if report.Outdated > 0 {
 		text += fmt.Sprintf(" %d still have an older launcher from an earlier upgrade.", report.Outdated)
 	}
 	if report.Checked > 0 && len(report.WorkloadUpdateMethods) == 0 {
-		text += "\nspec.workloadUpdateStrategy of the KubeVirt object has no methods: guests keep their launcher until they are started anew or migrated by hand."
+		text += "\nspec.workloadUpdateStrategy of the KubeVirt object has no methods: guests keep their launcher until they are restarted or migrated manually."
 	}
 	_, err := fmt.Fprintln(u.Out, text)
 	return err

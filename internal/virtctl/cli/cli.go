@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package cli is what virtctl's commands share: the flags and streams that kubectl's users expect, the way to the cluster, and
-// how objects and errors are shown.
+// Package cli contains what virtctl's commands share: kubectl's flags, streams, clients of the cluster, and the output of objects and
+// errors.
 package cli
 
 import (
@@ -22,11 +22,11 @@ import (
 
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/version"
+	"github.com/vireo-project/vireo/internal/component/version"
 	"github.com/vireo-project/vireo/internal/virtctl/subresources"
 )
 
-// Scheme has the types that the commands read and write.
+// Scheme contains the types that the commands read and write.
 var Scheme = runtime.NewScheme()
 
 func init() {
@@ -44,7 +44,7 @@ type CLI struct {
 	Flags *genericclioptions.ConfigFlags
 }
 
-// New makes a CLI that was called by the name argv0.
+// New returns the CLI of a program that was run as argv0.
 func New(argv0 string, streams genericiooptions.IOStreams) *CLI {
 	return &CLI{
 		IOStreams: streams,
@@ -53,7 +53,7 @@ func New(argv0 string, streams genericiooptions.IOStreams) *CLI {
 	}
 }
 
-// ProgramName says how a user calls the program of this file name: kubectl runs its plugin virt as kubectl-virt.
+// ProgramName returns how users call the program with this file name: kubectl runs kubectl-virt as its plugin virt.
 func ProgramName(argv0 string) string {
 	base := strings.TrimSuffix(filepath.Base(argv0), ".exe")
 	if host, isPlugin := strings.CutSuffix(base, "-virt"); isPlugin {
@@ -62,9 +62,9 @@ func ProgramName(argv0 string) string {
 	return "virtctl"
 }
 
-// Examples puts the program's name into the examples of a command, where they say virtctl. Each line is indented.
+// Examples replaces virtctl by the program's name in the examples of a command, and indents each line.
 func (c *CLI) Examples(text string) string {
-	lines := strings.Split(strings.TrimSpace(c.Says(text)), "\n")
+	lines := strings.Split(strings.TrimSpace(strings.ReplaceAll(text, "virtctl", c.Program)), "\n")
 	for i, line := range lines {
 		if line = strings.TrimRight(line, " \t"); line != "" {
 			line = "  " + line
@@ -74,16 +74,14 @@ func (c *CLI) Examples(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Says puts the program's name into a text that says virtctl.
-func (c *CLI) Says(text string) string { return strings.ReplaceAll(text, "virtctl", c.Program) }
-
-// Namespace is the one that the flags, or else the context, choose.
+// Namespace returns the namespace of the flags, or else that of the kubeconfig's context.
 func (c *CLI) Namespace() (string, error) {
 	namespace, _, err := c.Flags.ToRawKubeConfigLoader().Namespace()
 	return namespace, err
 }
 
-func (c *CLI) config() (*rest.Config, error) {
+// Config returns the configuration of the cluster's clients, for what Objects and Subresources cannot do.
+func (c *CLI) Config() (*rest.Config, error) {
 	config, err := c.Flags.ToRESTConfig()
 	if err != nil {
 		return nil, err
@@ -92,14 +90,35 @@ func (c *CLI) config() (*rest.Config, error) {
 	config.UserAgent = "virtctl/" + version.Version
 	// Not protobuf, which -v 8 could not show.
 	config.ContentType = "application/json"
-	// As kubectl prints them.
+	// kubectl prints warnings the same way.
 	config.WarningHandler = rest.NewWarningWriter(c.ErrOut, rest.WarningWriterOptions{Deduplicate: true})
 	return config, nil
 }
 
-// Objects reads and writes objects of the cluster.
+// ClusterFlags returns the flags by which another run of virtctl uses the same cluster as the same user.
+func (c *CLI) ClusterFlags() []string {
+	var flags []string
+	for _, flag := range []struct {
+		name  string
+		value *string
+	}{
+		{"kubeconfig", c.Flags.KubeConfig}, {"context", c.Flags.Context}, {"cluster", c.Flags.ClusterName}, {"user", c.Flags.AuthInfoName},
+		{"server", c.Flags.APIServer}, {"certificate-authority", c.Flags.CAFile}, {"client-certificate", c.Flags.CertFile},
+		{"client-key", c.Flags.KeyFile}, {"tls-server-name", c.Flags.TLSServerName}, {"as", c.Flags.Impersonate},
+	} {
+		if flag.value != nil && *flag.value != "" {
+			flags = append(flags, "--"+flag.name+"="+*flag.value)
+		}
+	}
+	if c.Flags.Insecure != nil && *c.Flags.Insecure {
+		flags = append(flags, "--insecure-skip-tls-verify")
+	}
+	return flags
+}
+
+// Objects returns a client of the cluster's objects.
 func (c *CLI) Objects() (client.Client, error) {
-	config, err := c.config()
+	config, err := c.Config()
 	if err != nil {
 		return nil, err
 	}
@@ -107,33 +126,30 @@ func (c *CLI) Objects() (client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	// With no log it asks for controller-runtime's, which prints a stack trace where nobody has set it.
+	// Without a logger it would use controller-runtime's, which prints a stack trace unless one has been set.
 	return client.New(config, client.Options{Scheme: Scheme, Mapper: mapper, Log: klog.Background()})
 }
 
-// Config is the way to the cluster, for what Objects and Subresources cannot do.
-func (c *CLI) Config() (*rest.Config, error) { return c.config() }
-
-// Subresources asks for the verbs of VMs and instances.
+// Subresources returns a client of the subresources of VMs and instances.
 func (c *CLI) Subresources() (*subresources.Client, error) {
-	config, err := c.config()
+	config, err := c.Config()
 	if err != nil {
 		return nil, err
 	}
 	return subresources.New(config)
 }
 
-// Instance is the instance that a command's argument names, and the way to its verbs.
+// Instance returns the instance that a command's argument names, and a client of its subresources.
 func (c *CLI) Instance(argument string) (*subresources.Client, subresources.Object, error) {
 	return c.target(argument, subresources.VirtualMachineInstances)
 }
 
-// VM is the VM that a command's argument names, and the way to its verbs.
+// VM returns the VM that a command's argument names, and a client of its subresources.
 func (c *CLI) VM(argument string) (*subresources.Client, subresources.Object, error) {
 	return c.target(argument, subresources.VirtualMachines)
 }
 
-// target takes a name, also as kubectl prints it: vm/NAME or vmi/NAME. The instance of a VM has the VM's name.
+// target parses NAME, vm/NAME or vmi/NAME. The instance of a VM has the VM's name, so that the kind does not matter.
 func (c *CLI) target(argument, resource string) (*subresources.Client, subresources.Object, error) {
 	name := argument
 	if kind, rest, found := strings.Cut(argument, "/"); found {
@@ -153,7 +169,7 @@ func (c *CLI) target(argument, resource string) (*subresources.Client, subresour
 	return api, subresources.Object{Namespace: namespace, Resource: resource, Name: name}, err
 }
 
-// Resource is the resource of a kind as people write it: vm, VMs, virtualmachineinstance and so on.
+// Resource returns the resource that a user means by vm, VMs, virtualmachineinstance and so on.
 func Resource(kind string) (string, error) {
 	kind, _, _ = strings.Cut(strings.ToLower(kind), ".")
 	switch kind {
@@ -165,7 +181,7 @@ func Resource(kind string) (string, error) {
 	return "", fmt.Errorf("unsupported resource type %q: it is vm or vmi", kind)
 }
 
-// OneArgument refuses everything but one argument, and says what it is.
+// OneArgument accepts exactly one argument. Its errors call the argument what.
 func (c *CLI) OneArgument(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch len(args) {

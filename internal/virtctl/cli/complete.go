@@ -15,8 +15,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// completeWithin bounds what a press of the tab key waits for.
-const completeWithin = 3 * time.Second
+// completionTimeout is how long a press of the tab key may take.
+const completionTimeout = 3 * time.Second
 
 // CompleteVMs completes the name of a VM in a shell.
 func (c *CLI) CompleteVMs(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
@@ -47,12 +47,12 @@ func (c *CLI) CompleteKindAndName(cmd *cobra.Command, args []string, typed strin
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-// names are those of a kind that begin with what was typed; none if the cluster does not answer in time.
+// names returns the names of a kind's objects that begin with what was typed; none if the cluster does not respond in time.
 func (c *CLI) names(ctx context.Context, kind, typed string) []string {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	ctx, cancel := context.WithTimeout(ctx, completeWithin)
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
 	namespace, err := c.Namespace()
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -18,13 +19,13 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/subresources"
 )
 
-// ExitError is an error that only sets the exit code: what there is to say has been said.
+// ExitError sets the exit code. Nothing is printed for it.
 type ExitError int
 
-// Error makes ExitError an error.
+// Error implements error.
 func (e ExitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// Failure is what the user reads when a command failed: the error, and what to do about it where that is known.
+// Failure returns what is printed when a command failed: the error, and what to do about it where that is known.
 func (c *CLI) Failure(err error) string {
 	text := Plain(err.Error())
 	if hint := c.hint(err); hint != "" {
@@ -38,26 +39,26 @@ func (c *CLI) hint(err error) string {
 	var request *url.Error
 	switch {
 	case isAPIMissing(err):
-		return "The cluster does not serve " + subresources.Group + ". Is it installed, and does this find it?\n" +
+		return "The cluster does not serve " + subresources.Group + ". Is KubeVirt's API installed? Check it with:\n" +
 			"    kubectl get apiservice v1." + subresources.Group
 	case meta.IsNoMatchError(err):
-		return "The cluster does not have this kind. What it has:\n    kubectl api-resources | grep kubevirt.io"
+		return "The cluster does not have this kind. The kinds that it has:\n    kubectl api-resources | grep kubevirt.io"
 	case apierrors.IsServiceUnavailable(err):
-		return "virt-api does not answer. Look at it with:\n" +
+		return "virt-api does not respond. Check it with:\n" +
 			"    kubectl get apiservice v1." + subresources.Group + "\n" +
 			"    kubectl get pods --all-namespaces --selector kubevirt.io=virt-api"
 	case apierrors.IsForbidden(err):
-		return "The ClusterRoles kubevirt.io:edit and kubevirt.io:admin give this right. What you may do:\n" +
+		return "The ClusterRoles kubevirt.io:edit and kubevirt.io:admin grant this permission. What you may do:\n" +
 			"    kubectl auth can-i --list | grep kubevirt.io"
 	case apierrors.IsUnauthorized(err):
-		return "The cluster does not know these credentials. Which ones are used:\n    kubectl config view --minify"
+		return "The cluster does not know these credentials. The credentials in use:\n    kubectl config view --minify"
 	case errors.As(err, &unreachable) && unreachable.Op == "dial" && errors.As(err, &request):
-		return "The cluster cannot be reached. Which one is meant:\n    kubectl config current-context && kubectl cluster-info"
+		return "The cluster cannot be reached. The cluster in use:\n    kubectl config current-context && kubectl cluster-info"
 	}
 	return ""
 }
 
-// isAPIMissing tells a missing API from a missing object: the API server's own 404 names no object.
+// isAPIMissing reports whether the cluster does not serve the API at all. A 404 for a missing object names the object.
 func isAPIMissing(err error) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
@@ -67,16 +68,12 @@ func isAPIMissing(err error) bool {
 	if details == nil || details.Name == "" {
 		return true
 	}
-	for _, cause := range details.Causes {
-		if cause.Type == metav1.CauseTypeUnexpectedServerResponse && strings.Contains(cause.Message, "404 page not found") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(details.Causes, func(cause metav1.StatusCause) bool {
+		return cause.Type == metav1.CauseTypeUnexpectedServerResponse && strings.Contains(cause.Message, "404 page not found")
+	})
 }
 
-// Plain is a text without what a terminal would take for a command, or for an order to write from right to left or nothing at all:
-// messages may come from a guest.
+// Plain removes control characters, escape sequences' included, and invisible ones from a text: messages may come from a guest.
 func Plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsGraphic(r) {

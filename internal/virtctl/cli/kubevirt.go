@@ -13,7 +13,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// KubeVirt is the one object that configures what runs VMs, wherever it is.
+// KubeVirt returns the cluster's KubeVirt object, whatever its namespace.
 func KubeVirt(ctx context.Context, objects client.Client) (*v1.KubeVirt, error) {
 	list := &v1.KubeVirtList{}
 	if err := objects.List(ctx, list); err != nil {

@@ -13,19 +13,19 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Output is the flag -o of commands that print something for programs.
+// Output is the flag -o with the formats json and yaml.
 type Output struct{ format string }
 
-// AddTo adds the flag. The default may be empty, if the command has a form of its own for people.
+// AddTo adds the flag. An empty default is the command's own, human-readable output.
 func (o *Output) AddTo(cmd *cobra.Command, format string) {
 	cmd.Flags().StringVarP(&o.format, "output", "o", format, "Output format: json or yaml.")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// Set chooses a format, for a command with a flag of its own.
+// Set sets the format, for a command with a flag of its own.
 func (o *Output) Set(format string) { o.format = format }
 
-// IsSet says that a format was chosen.
+// IsSet reports whether a format was chosen.
 func (o *Output) IsSet() bool { return o.format != "" }
 
 // Print writes a value in the format.
@@ -48,7 +48,8 @@ func (o *Output) Print(out io.Writer, value any) error {
 	return err
 }
 
-// PrintJSON writes JSON of the server's in the format, with its fields in their order. A guest may have had a hand in it.
+// PrintJSON writes the server's JSON in the format and keeps the order of its fields. Control characters are removed, as values
+// may come from a guest.
 func (o *Output) PrintJSON(out io.Writer, content json.RawMessage) error {
 	var printed []byte
 	var err error

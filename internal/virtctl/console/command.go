@@ -12,14 +12,14 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// Command makes the command console.
+// Command returns the command console.
 func Command(c *cli.CLI) *cobra.Command {
 	var minutes int
 	cmd := &cobra.Command{
 		Use:   "console (VMI)",
 		Short: "Connect to a console of a virtual machine instance.",
-		Long: "Connect to the serial console of a virtual machine instance, and wait for it while the instance starts. Ctrl+] ends it.\n" +
-			"A console has one client: this one takes it over, and the next one takes it from here.",
+		Long: "Connect to the serial console of a virtual machine instance. While the instance starts, the command waits. Ctrl+] quits.\n" +
+			"A console has one client: a new client disconnects the former one.",
 		Example: c.Examples(`
 # Connect to the console on VirtualMachineInstance 'myvmi':
 virtctl console myvmi
@@ -27,7 +27,7 @@ virtctl console myvmi
 # Wait one minute for it to run (default 5 minutes):
 virtctl console --timeout=1 myvmi
 
-# What the guest has shown before, without connecting:
+# Print the earlier output of the guest, without connecting:
 kubectl logs -l vm.kubevirt.io/name=myvmi -c compute`),
 		Args:              c.OneArgument("VMI"),
 		ValidArgsFunction: c.CompleteInstances,
@@ -41,9 +41,9 @@ kubectl logs -l vm.kubevirt.io/name=myvmi -c compute`),
 				return err
 			}
 			s := &session{
-				vmi:     vmi,
-				streams: c.IOStreams,
-				dial:    Dialer{CLI: c, API: api, Objects: objects, VMI: vmi, Timeout: time.Duration(minutes) * time.Minute},
+				cli:  c,
+				vmi:  vmi,
+				dial: Dialer{CLI: c, API: api, Objects: objects, VMI: vmi, Timeout: time.Duration(minutes) * time.Minute},
 			}
 			return s.run(cmd.Context())
 		},

@@ -19,48 +19,48 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/subresources"
 )
 
-// askEvery is how often an instance that does not run yet is asked again, as KubeVirt's client does.
-const askEvery = time.Second
+// retryInterval is the time between attempts while the instance does not run. It is KubeVirt's.
+const retryInterval = time.Second
 
-// Dialer opens an instance's console and waits for an instance that is about to run.
+// Dialer opens an instance's console and waits until the instance runs.
 type Dialer struct {
 	CLI     *cli.CLI
 	API     *subresources.Client
 	Objects client.Client
 	VMI     subresources.Object
-	// Timeout is how long to wait. Without one there is one try.
+	// Timeout is how long to wait. With 0 there is one attempt.
 	Timeout time.Duration
 }
 
-// Dial opens the console. What it waits for, it tells say, once for each reason.
+// Dial opens the console. While it waits, it calls say with each new reason.
 func (d Dialer) Dial(ctx context.Context, say func(string)) (*subresources.Stream, error) {
 	deadline := time.Now().Add(d.Timeout)
-	told := ""
+	reported := ""
 	for {
 		stream, err := d.API.Stream(ctx, d.VMI, []string{"console"}, nil)
 		if err == nil || ctx.Err() != nil {
 			return stream, errors.Join(err, ctx.Err())
 		}
-		if refused := d.refused(ctx, err); refused != nil {
-			return nil, refused
+		if final := d.permanent(ctx, err); final != nil {
+			return nil, final
 		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("timeout trying to connect to the virtual machine instance: %w\nWhat it waits for: %s explain %s", err, d.CLI.Program, d.VMI.Name)
+			return nil, fmt.Errorf("timeout trying to connect to the virtual machine instance: %w\nSee why it does not run: %s explain %s", err, d.CLI.Program, d.VMI.Name)
 		}
-		if reason := cli.Plain(err.Error()); reason != told {
-			told = reason
+		if reason := cli.Plain(err.Error()); reason != reported {
+			reported = reason
 			say(fmt.Sprintf("Waiting for %s: %s", d.VMI.Name, reason))
 		}
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(askEvery):
+		case <-time.After(retryInterval):
 		}
 	}
 }
 
-// refused is the error for which waiting does not help, or nil.
-func (d Dialer) refused(ctx context.Context, err error) error {
+// permanent returns an error if waiting does not help, otherwise nil.
+func (d Dialer) permanent(ctx context.Context, err error) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return err
@@ -70,7 +70,7 @@ func (d Dialer) refused(ctx context.Context, err error) error {
 		return d.missing(ctx, err)
 	case http.StatusBadRequest:
 		if strings.Contains(strings.ToLower(err.Error()), "serial") {
-			return err // The instance has no serial console and gets none.
+			return err // The instance has no serial console.
 		}
 		return nil
 	case http.StatusConflict, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests:
@@ -80,7 +80,7 @@ func (d Dialer) refused(ctx context.Context, err error) error {
 	}
 }
 
-// missing is an error unless the instance's VM is about to make it.
+// missing returns an error unless the instance has a VM that is starting it.
 func (d Dialer) missing(ctx context.Context, notFound error) error {
 	vm := &v1.VirtualMachine{}
 	key := client.ObjectKey{Namespace: d.VMI.Namespace, Name: d.VMI.Name}

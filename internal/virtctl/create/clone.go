@@ -14,7 +14,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// cloneOptions are the flags of create clone, KubeVirt's.
+// cloneOptions are the flags of create clone. Their names are KubeVirt's.
 type cloneOptions struct {
 	name, source, target, sourceType, targetType string
 	spec                                         clonev1beta1.VirtualMachineCloneSpec
@@ -29,10 +29,10 @@ func cloneCommand(c *cli.CLI) *cobra.Command {
 		Use:   "clone",
 		Short: "Create a clone object manifest",
 		Example: c.Examples(`
-# Clone a VM to one with a random name:
+# Clone a VM to a new one with a random name:
 virtctl create clone --source-name=myvm | kubectl create -f -
 
-# Make a VM from a snapshot, with another MAC address:
+# Create a VM from a snapshot, with another MAC address:
 virtctl create clone --source-name=mysnapshot --source-type=snapshot --target-name=copy --new-mac-address=default:02-00-00-00-00-01`),
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -45,7 +45,7 @@ virtctl create clone --source-name=mysnapshot --source-type=snapshot --target-na
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.name, "name", "", "The clone object's name. By default a random one.")
-	flags.StringVar(&o.source, "source-name", "", "What is cloned.")
+	flags.StringVar(&o.source, "source-name", "", "The name of the source.")
 	flags.StringVar(&o.target, "target-name", "", "The new VM's name. By default a random one.")
 	flags.StringVar(&o.sourceType, "source-type", "vm", "vm or snapshot.")
 	flags.StringVar(&o.targetType, "target-type", "vm", "vm.")
@@ -53,7 +53,7 @@ virtctl create clone --source-name=mysnapshot --source-type=snapshot --target-na
 		"label-filter": &o.spec.LabelFilters, "annotation-filter": &o.spec.AnnotationFilters,
 		"template-label-filter": &o.spec.Template.LabelFilters, "template-annotation-filter": &o.spec.Template.AnnotationFilters,
 	} {
-		flags.StringArrayVar(list, flag, nil, "Which of them are cloned (repeatable), such as '*' and '!some/key'.")
+		flags.StringArrayVar(list, flag, nil, "The keys to clone (repeatable), such as '*' and '!some/key'.")
 	}
 	flags.StringArrayVar(&o.macs, "new-mac-address", nil, "A new MAC address (repeatable): INTERFACE:ADDRESS, with dashes in the address.")
 	flags.StringVar(&o.serial, "new-smbios-serial", "", "The new serial number.")
@@ -66,7 +66,7 @@ func (o *cloneOptions) build(c *cli.CLI) (*clonev1beta1.VirtualMachineClone, err
 	clone := &clonev1beta1.VirtualMachineClone{Spec: o.spec}
 	clone.SetGroupVersionKind(clonev1beta1.GroupVersion.WithKind("VirtualMachineClone"))
 	var err error
-	if clone.Namespace, err = chosenNamespace(c); err != nil {
+	if clone.Namespace, err = explicitNamespace(c); err != nil {
 		return nil, err
 	}
 	clone.Name = nameOr(o.name, "clone-")
@@ -92,7 +92,7 @@ func (o *cloneOptions) build(c *cli.CLI) (*clonev1beta1.VirtualMachineClone, err
 	return clone, nil
 }
 
-// reference is the source or the target of a clone.
+// reference returns the source or the target of a clone.
 func reference(role, kind, name string) (*corev1.TypedLocalObjectReference, error) {
 	group := "kubevirt.io"
 	switch strings.ToLower(kind) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package create has the commands that print manifests: of virtual machines, instance types, preferences and clones.
+// Package create has the commands that print manifests of virtual machines, instance types, preferences and clones.
 package create
 
 import (
@@ -12,10 +12,10 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// randomLength is how long the random part of a name is.
+// randomLength is the length of the random part of a name.
 const randomLength = 5
 
-// Command makes the command create.
+// Command returns the command create.
 func Command(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create",
@@ -31,7 +31,7 @@ virtctl create vm --name=myvm --volume-containerdisk=src:quay.io/containerdisks/
 	return cmd
 }
 
-// nameOr is a name, or a random one.
+// nameOr returns the name, or a random one if it is empty.
 func nameOr(name, prefix string) string {
 	if name == "" {
 		return prefix + rand.String(randomLength)
@@ -39,8 +39,8 @@ func nameOr(name, prefix string) string {
 	return name
 }
 
-// chosenNamespace is the namespace if the user named one. A manifest without can be applied everywhere.
-func chosenNamespace(c *cli.CLI) (string, error) {
+// explicitNamespace returns the namespace if the user named one, otherwise "": such a manifest can be applied to every namespace.
+func explicitNamespace(c *cli.CLI) (string, error) {
 	namespace, overridden, err := c.Flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil || !overridden {
 		return "", err
@@ -48,7 +48,7 @@ func chosenNamespace(c *cli.CLI) (string, error) {
 	return namespace, nil
 }
 
-// printManifest prints an object without what is empty.
+// printManifest prints an object without its status and empty fields.
 func printManifest(c *cli.CLI, output *cli.Output, object any) error {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
@@ -59,7 +59,7 @@ func printManifest(c *cli.CLI, output *cli.Output, object any) error {
 	return output.Print(c.Out, content)
 }
 
-// prune removes times that were never set and metadata with nothing in it, which KubeVirt's types always print.
+// prune removes null values and empty metadata, which are never omitted from KubeVirt's types.
 func prune(content map[string]any) {
 	for key, value := range content {
 		switch v := value.(type) {

@@ -17,7 +17,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// instancetypeOptions are the flags of create instancetype, KubeVirt's.
+// instancetypeOptions are the flags of create instancetype. Their names are KubeVirt's.
 type instancetypeOptions struct {
 	name, memory, ioThreads string
 	namespaced              bool
@@ -32,10 +32,10 @@ func instancetypeCommand(c *cli.CLI) *cobra.Command {
 		Use:   "instancetype",
 		Short: "Create a VirtualMachineInstancetype or VirtualMachineClusterInstancetype manifest.",
 		Example: c.Examples(`
-# An instance type for the whole cluster:
+# Create an instance type for the whole cluster:
 virtctl create instancetype --name=small --cpu=2 --memory=4Gi | kubectl apply -f -
 
-# One for a namespace, with a GPU:
+# Create one for a namespace, with a GPU:
 virtctl create instancetype --namespaced --cpu=8 --memory=32Gi --gpu=name:gpu1,devicename:nvidia.com/TU104`),
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -49,8 +49,8 @@ virtctl create instancetype --namespaced --cpu=8 --memory=32Gi --gpu=name:gpu1,d
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.name, "name", "", "The instance type's name. By default a random one.")
-	flags.BoolVar(&o.namespaced, "namespaced", false, "Make one for a namespace instead of the whole cluster.")
-	flags.Uint32Var(&o.cpu, "cpu", 0, "How many CPUs the guest sees.")
+	flags.BoolVar(&o.namespaced, "namespaced", false, "Create a namespaced object instead of a cluster-wide one.")
+	flags.Uint32Var(&o.cpu, "cpu", 0, "The number of the guest's vCPUs.")
 	flags.StringVar(&o.memory, "memory", "", "The guest's memory.")
 	flags.StringArrayVar(&o.gpus, "gpu", nil, "A GPU (repeatable): name:NAME,devicename:RESOURCE.")
 	flags.StringArrayVar(&o.devices, "hostdevice", nil, "A device of the node (repeatable): name:NAME,devicename:RESOURCE.")
@@ -102,10 +102,10 @@ func (o *instancetypeOptions) spec() (instancetypev1beta1.VirtualMachineInstance
 	return spec, nil
 }
 
-// scoped is an object that there is for a namespace and for the whole cluster.
+// scoped is an object of a kind that exists namespaced and cluster-wide.
 type scoped struct {
 	namespaced bool
-	// kind is the end of its kind's name.
+	// kind is the kind without the prefix VirtualMachine or VirtualMachineCluster.
 	kind, name string
 }
 
@@ -118,7 +118,7 @@ func (s scoped) print(c *cli.CLI, output *cli.Output, spec any) error {
 	kind := "VirtualMachineCluster" + s.kind
 	if s.namespaced {
 		kind = "VirtualMachine" + s.kind
-		namespace, err := chosenNamespace(c)
+		namespace, err := explicitNamespace(c)
 		if err != nil {
 			return err
 		}
@@ -131,7 +131,7 @@ func (s scoped) print(c *cli.CLI, output *cli.Output, spec any) error {
 	return printManifest(c, output, object)
 }
 
-// preferenceOptions are the flags of create preference, KubeVirt's.
+// preferenceOptions are the flags of create preference. Their names are KubeVirt's.
 type preferenceOptions struct {
 	name, storageClass, machine, topology string
 	namespaced                            bool
@@ -144,10 +144,10 @@ func preferenceCommand(c *cli.CLI) *cobra.Command {
 		Use:   "preference",
 		Short: "Create a VirtualMachinePreference or VirtualMachineClusterPreference manifest.",
 		Example: c.Examples(`
-# A preference for the whole cluster:
+# Create a preference for the whole cluster:
 virtctl create preference --name=fast --volume-storage-class=fast --cpu-topology=preferCores | kubectl apply -f -
 
-# One for a namespace:
+# Create one for a namespace:
 virtctl create preference --namespaced --machine-type=pc-q35-9.2`),
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -161,10 +161,10 @@ virtctl create preference --namespaced --machine-type=pc-q35-9.2`),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.name, "name", "", "The preference's name. By default a random one.")
-	flags.BoolVar(&o.namespaced, "namespaced", false, "Make one for a namespace instead of the whole cluster.")
-	flags.StringVar(&o.storageClass, "volume-storage-class", "", "The storage class that disks get.")
-	flags.StringVar(&o.machine, "machine-type", "", "The machine type that guests get.")
-	flags.StringVar(&o.topology, "cpu-topology", "", "How the guest's CPUs are laid out: sockets, cores, threads, spread or any.")
+	flags.BoolVar(&o.namespaced, "namespaced", false, "Create a namespaced object instead of a cluster-wide one.")
+	flags.StringVar(&o.storageClass, "volume-storage-class", "", "The preferred storage class of disks.")
+	flags.StringVar(&o.machine, "machine-type", "", "The preferred machine type.")
+	flags.StringVar(&o.topology, "cpu-topology", "", "The preferred CPU topology: sockets, cores, threads, spread or any.")
 	o.output.AddTo(cmd, "yaml")
 	return cmd
 }

@@ -14,38 +14,39 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// params is the value of a flag that has parameters: name:value,name:value.
+// params is the value of a flag with parameters: name:value,name:value.
 type params struct {
 	flag   string
 	values map[string]string
 }
 
-// flagError says which flag is wrong.
+// flagError returns an error about a flag.
 func flagError(flag, format string, arguments ...any) error {
 	return fmt.Errorf("failed to parse \"--%s\" flag: %w", flag, fmt.Errorf(format, arguments...))
 }
 
-func (p params) wrong(format string, arguments ...any) error {
+// errorf returns an error about the flag of the parameters.
+func (p params) errorf(format string, arguments ...any) error {
 	return flagError(p.flag, format, arguments...)
 }
 
-// parse takes a flag's value apart. A value may have colons, but no comma.
+// parse parses a flag's value. The value of a parameter may contain colons, but no comma.
 func parse(flag, text string) (params, error) {
 	p := params{flag: flag, values: map[string]string{}}
 	if text == "" {
-		return p, p.wrong("params may not be empty")
+		return p, p.errorf("params may not be empty")
 	}
 	for part := range strings.SplitSeq(text, ",") {
 		name, value, found := strings.Cut(part, ":")
 		if !found {
-			return p, p.wrong("params need to have at least one colon: %s", part)
+			return p, p.errorf("params need to have at least one colon: %s", part)
 		}
 		p.values[name] = value
 	}
 	return p, nil
 }
 
-// parseKnown is parse for a flag that knows these parameters and no others.
+// parseKnown parses a flag's value and returns an error for parameters that are not known.
 func parseKnown(flag, text string, known ...string) (params, error) {
 	p, err := parse(flag, text)
 	if err != nil {
@@ -54,7 +55,7 @@ func parseKnown(flag, text string, known ...string) (params, error) {
 	return p, p.only(known...)
 }
 
-// only refuses other parameters than these.
+// only returns an error if there are other parameters than the known ones.
 func (p params) only(known ...string) error {
 	var unknown []string
 	for name, value := range p.values {
@@ -66,12 +67,12 @@ func (p params) only(known ...string) error {
 		return nil
 	}
 	slices.Sort(unknown)
-	return p.wrong("unknown param(s): %s; known are %s", strings.Join(unknown, ","), strings.Join(known, ", "))
+	return p.errorf("unknown param(s): %s; known are %s", strings.Join(unknown, ","), strings.Join(known, ", "))
 }
 
 func (p params) get(name string) string { return p.values[name] }
 
-// optional is a parameter as the API's pointers want it.
+// optional returns a parameter as a pointer, or nil if it is missing or empty.
 func (p params) optional(name string) *string {
 	if value, found := p.values[name]; found && value != "" {
 		return &value
@@ -79,7 +80,7 @@ func (p params) optional(name string) *string {
 	return nil
 }
 
-// list is a parameter with several values, which semicolons separate.
+// list returns the values of a parameter, which are separated by semicolons.
 func (p params) list(name string) []string {
 	if p.values[name] == "" {
 		return nil
@@ -87,15 +88,15 @@ func (p params) list(name string) []string {
 	return strings.Split(p.values[name], ";")
 }
 
-// need is a parameter that must be there.
+// need returns a parameter, or an error if it is missing or empty.
 func (p params) need(name string) (string, error) {
 	if p.values[name] == "" {
-		return "", p.wrong("%s must be specified", name)
+		return "", p.errorf("%s must be specified", name)
 	}
 	return p.values[name], nil
 }
 
-// needAll refuses a value without these.
+// needAll returns an error if one of the parameters is missing or empty.
 func (p params) needAll(names ...string) error {
 	for _, name := range names {
 		if _, err := p.need(name); err != nil {
@@ -105,7 +106,7 @@ func (p params) needAll(names ...string) error {
 	return nil
 }
 
-// quantity is a parameter such as 10Gi, or nil.
+// quantity returns a parameter such as 10Gi, or nil if it is missing.
 func (p params) quantity(name string) (*resource.Quantity, error) {
 	text, found := p.values[name]
 	if !found {
@@ -113,12 +114,12 @@ func (p params) quantity(name string) (*resource.Quantity, error) {
 	}
 	q, err := resource.ParseQuantity(text)
 	if err != nil {
-		return nil, p.wrong("failed to parse param %q: %w", name, err)
+		return nil, p.errorf("failed to parse param %q: %w", name, err)
 	}
 	return &q, nil
 }
 
-// bootOrder is the parameter bootorder, or nil.
+// bootOrder returns the parameter bootorder, or nil if it is missing.
 func (p params) bootOrder() (*uint, error) {
 	text, found := p.values["bootorder"]
 	if !found {
@@ -126,37 +127,37 @@ func (p params) bootOrder() (*uint, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {
-		return nil, p.wrong("failed to parse param \"bootorder\": %w", err)
+		return nil, p.errorf("failed to parse param \"bootorder\": %w", err)
 	}
 	if n == 0 {
-		return nil, p.wrong("bootorder must be greater than 0")
+		return nil, p.errorf("bootorder must be greater than 0")
 	}
 	order := uint(n)
 	return &order, nil
 }
 
-// source is the parameter src, which may have a prefix: namespace/name.
+// source returns the parameter src, which is [prefix/]name.
 func (p params) source() (prefix, name string, err error) {
 	text, err := p.need("src")
 	if err != nil {
 		return "", "", err
 	}
 	if prefix, name, err = splitPrefix(text); err != nil {
-		return "", "", p.wrong("src invalid: %w", err)
+		return "", "", p.errorf("src invalid: %w", err)
 	}
 	return prefix, name, nil
 }
 
-// localSource is the parameter src of something that must be in the VM's namespace.
+// localSource returns the parameter src of an object that must be in the VM's namespace.
 func (p params) localSource(what string) (string, error) {
 	prefix, name, err := p.source()
 	if err == nil && prefix != "" {
-		err = p.wrong("not allowed to specify namespace of %s %q", what, name)
+		err = p.errorf("not allowed to specify namespace of %s %q", what, name)
 	}
 	return name, err
 }
 
-// splitPrefix reads [prefix/]name.
+// splitPrefix splits [prefix/]name.
 func splitPrefix(text string) (prefix, name string, err error) {
 	parts := strings.Split(text, "/")
 	switch len(parts) {
@@ -173,10 +174,10 @@ func splitPrefix(text string) (prefix, name string, err error) {
 	return prefix, name, nil
 }
 
-// label refuses a name that no volume can have.
-func (p params) label(name string) error {
+// checkLabel returns an error if a name is not valid for a volume.
+func (p params) checkLabel(name string) error {
 	if faults := validation.IsDNS1123Label(name); len(faults) > 0 {
-		return p.wrong("invalid name %q: %s", name, strings.Join(faults, ","))
+		return p.errorf("invalid name %q: %s", name, strings.Join(faults, ","))
 	}
 	return nil
 }

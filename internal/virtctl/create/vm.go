@@ -16,7 +16,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// vmOptions are the flags of create vm, KubeVirt's.
+// vmOptions are the flags of create vm. Their names are KubeVirt's.
 type vmOptions struct {
 	name, runStrategy string
 	gracePeriod       int64
@@ -36,14 +36,14 @@ type vmOptions struct {
 	output cli.Output
 }
 
-// builder makes a VM from the options.
+// builder builds a VM from the options.
 type builder struct {
 	*vmOptions
 	cmd  *cobra.Command
 	vm   *v1.VirtualMachine
 	warn io.Writer
-	// boots are the volumes that have a place in the boot order.
-	boots map[uint]string
+	// bootOrders maps a boot order to its volume.
+	bootOrders map[uint]string
 }
 
 // strategies are the run strategies that a new VM may have.
@@ -63,10 +63,10 @@ func vmCommand(c *cli.CLI) *cobra.Command {
 			"containerdisk, PVC, blank, clone of a PVC, DataSource, then imported volumes",
 		Args: cobra.NoArgs,
 		Example: c.Examples(`
-# A VM that boots an image, made and started:
+# Create and start a VM that boots an image:
 virtctl create vm --name=myvm --memory=1Gi --volume-containerdisk=src:quay.io/containerdisks/fedora:latest | kubectl apply -f -
 
-# With a user who may log in by SSH, as cloud-init makes him:
+# With a user that cloud-init creates and that may log in by SSH:
 virtctl create vm --volume-containerdisk=src:quay.io/containerdisks/debian:12 --user=jdoe --ssh-key="$(cat ~/.ssh/id_ed25519.pub)"
 
 # With an instance type and a preference:
@@ -75,11 +75,11 @@ virtctl create vm --instancetype=u1.small --preference=fedora --volume-pvc=src:m
 # With a disk that CDI imports, and an empty one:
 virtctl create vm --volume-import=type:http,url:https://example.com/disk.qcow2,size:20Gi --volume-import=type:blank,size:50Gi`),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			namespace, err := chosenNamespace(c)
+			namespace, err := explicitNamespace(c)
 			if err != nil {
 				return err
 			}
-			b := &builder{vmOptions: o, cmd: cmd, warn: c.ErrOut, boots: map[uint]string{}}
+			b := &builder{vmOptions: o, cmd: cmd, warn: c.ErrOut, bootOrders: map[uint]string{}}
 			if err := b.build(namespace); err != nil {
 				return err
 			}
@@ -97,7 +97,7 @@ virtctl create vm --volume-import=type:http,url:https://example.com/disk.qcow2,s
 func (o *vmOptions) addMachineFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.name, "name", "", "The VM's name. By default a random one.")
-	flags.StringVar(&o.runStrategy, "run-strategy", string(v1.RunStrategyAlways), "When the VM runs: Always, Manual, Halted, Once or RerunOnFailure.")
+	flags.StringVar(&o.runStrategy, "run-strategy", string(v1.RunStrategyAlways), "The run strategy: Always, Manual, Halted, Once or RerunOnFailure.")
 	flags.Int64Var(&o.gracePeriod, "termination-grace-period", 180, "Seconds that the guest has to shut down.")
 	flags.StringVar(&o.memory, "memory", "512Mi", "The guest's memory.")
 	o.instancetype.addTo(cmd, "instance type")
@@ -122,7 +122,7 @@ func (b *builder) build(namespace string) error {
 	b.vm.Spec.Template = &v1.VirtualMachineInstanceTemplateSpec{}
 	b.vm.Spec.Template.Spec.TerminationGracePeriodSeconds = &b.gracePeriod
 	b.vm.Spec.Template.Spec.Domain.Memory = &v1.Memory{Guest: &memory}
-	// The order is that in which volumes boot. What is inferred comes last, because it looks at the volumes.
+	// Volumes are added in their boot order. Inference comes last, as it reads the volumes.
 	for _, step := range []func() error{
 		b.useInstancetype, b.usePreference, b.addContainerDisks, b.addClaims, b.addImports, b.addSysprep,
 		b.addCredentials, b.addCloudInit, b.inferInstancetype, b.inferPreference,
@@ -143,24 +143,24 @@ func parseStrategy(text string) (v1.VirtualMachineRunStrategy, error) {
 	return strategies[at], nil
 }
 
-// addVolume adds a volume, and a disk if it has a place in the boot order. Other disks are the cluster's default.
+// addVolume adds a volume, and a disk if it has a boot order. Without a disk, the cluster's default is used.
 func (b *builder) addVolume(p params, name string, source v1.VolumeSource) error {
-	if err := p.label(name); err != nil {
+	if err := p.checkLabel(name); err != nil {
 		return err
 	}
 	spec := &b.vm.Spec.Template.Spec
 	if b.volume(name) != nil {
-		return p.wrong("there is already a volume with name %q", name)
+		return p.errorf("there is already a volume with name %q", name)
 	}
 	spec.Volumes = append(spec.Volumes, v1.Volume{Name: name, VolumeSource: source})
 	order, err := p.bootOrder()
 	if err != nil || order == nil {
 		return err
 	}
-	if b.boots[*order] != "" {
-		return p.wrong("bootorder %d was specified multiple times", *order)
+	if b.bootOrders[*order] != "" {
+		return p.errorf("bootorder %d was specified multiple times", *order)
 	}
-	b.boots[*order] = name
+	b.bootOrders[*order] = name
 	spec.Domain.Devices.Disks = append(spec.Domain.Devices.Disks, v1.Disk{Name: name, BootOrder: order})
 	return nil
 }

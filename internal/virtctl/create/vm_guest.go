@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -24,28 +25,23 @@ const (
 
 func (o *vmOptions) addGuestFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&o.user, "user", "", "The user that cloud-init sets up.")
+	flags.StringVar(&o.user, "user", "", "The user that cloud-init creates.")
 	flags.StringVar(&o.passwordFile, "password-file", "", "A file with the user's password. It is stored in cleartext in the VM.")
-	flags.StringSliceVar(&o.sshKeys, "ssh-key", nil, "SSH keys that may log in (repeatable).")
-	flags.BoolVar(&o.manageSSH, "ga-manage-ssh", false, "Let the guest agent manage SSH keys where SELinux would not.")
+	flags.StringSliceVar(&o.sshKeys, "ssh-key", nil, "An SSH key that may log in (repeatable).")
+	flags.BoolVar(&o.manageSSH, "ga-manage-ssh", false, "Configure SELinux in the guest to let the guest agent manage SSH keys.")
 	flags.StringArrayVar(&o.credentials, "access-cred", nil, "A Secret with keys or passwords that are kept up to date in the guest (repeatable): "+
 		"src:SECRET[,type:ssh|password][,method:ga|nocloud|configdrive][,user:USER].")
 	flags.StringVar(&o.cloudInit, "cloud-init", noCloud, "Cloud-init's data source: nocloud, configdrive or none.")
 	flags.StringVar(&o.userData, "cloud-init-user-data", "", "Cloud-init's user data, in base64.")
 	flags.StringVar(&o.networkData, "cloud-init-network-data", "", "Cloud-init's network data, in base64.")
-	for _, made := range []string{"user", "password-file", "ssh-key", "ga-manage-ssh"} {
-		cmd.MarkFlagsMutuallyExclusive("cloud-init-user-data", made)
+	for _, flag := range []string{"user", "password-file", "ssh-key", "ga-manage-ssh"} {
+		cmd.MarkFlagsMutuallyExclusive("cloud-init-user-data", flag)
 	}
 }
 
-// changed says that the user gave one of these flags.
+// changed reports whether the user gave at least one of the flags.
 func (b *builder) changed(names ...string) bool {
-	for _, name := range names {
-		if b.cmd.Flags().Changed(name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(names, b.cmd.Flags().Changed)
 }
 
 func (b *builder) addCredentials() error {
@@ -66,7 +62,7 @@ func (b *builder) addCredentials() error {
 		case "password":
 			credential.UserPassword, err = passwordCredential(p, secret)
 		default:
-			err = p.wrong("invalid access credential type %q, supported values are: ssh, password", kind)
+			err = p.errorf("invalid access credential type %q, supported values are: ssh, password", kind)
 		}
 		if err != nil {
 			return err
@@ -88,7 +84,7 @@ func (b *builder) sshCredential(p params, secret string) (*v1.SSHPublicKeyAccess
 			user = b.user
 		}
 		if user == "" {
-			return nil, p.wrong(`user must be specified with access credential ssh method ga ("--user" flag or param "user")`)
+			return nil, p.errorf(`user must be specified with access credential ssh method ga ("--user" flag or param "user")`)
 		}
 		credential.PropagationMethod.QemuGuestAgent = &v1.QemuGuestAgentSSHPublicKeyAccessCredentialPropagation{Users: []string{user}}
 		if !b.manageSSHIsChosen {
@@ -100,26 +96,26 @@ func (b *builder) sshCredential(p params, secret string) (*v1.SSHPublicKeyAccess
 	case configDrive:
 		credential.PropagationMethod.ConfigDrive = &v1.ConfigDriveSSHPublicKeyAccessCredentialPropagation{}
 	default:
-		return nil, p.wrong("invalid access credentials ssh method %q, supported values are: ga, nocloud, configdrive", method)
+		return nil, p.errorf("invalid access credentials ssh method %q, supported values are: ga, nocloud, configdrive", method)
 	}
 	if p.get("user") != "" {
-		return nil, p.wrong("user cannot be specified with selected access credential type and method")
+		return nil, p.errorf("user cannot be specified with selected access credential type and method")
 	}
 	if !b.cloudInitChanged {
 		b.cloudInit, b.cloudInitChanged = method, true
 	}
 	if !strings.EqualFold(b.cloudInit, method) {
-		return nil, p.wrong("method param and value passed to --cloud-init have to match: %s vs %s", method, b.cloudInit)
+		return nil, p.errorf("method param and value passed to --cloud-init have to match: %s vs %s", method, b.cloudInit)
 	}
 	return credential, nil
 }
 
 func passwordCredential(p params, secret string) (*v1.UserPasswordAccessCredential, error) {
 	if method := strings.ToLower(p.get("method")); method != "" && method != "ga" {
-		return nil, p.wrong("invalid access credentials password method %q, supported values are: ga", method)
+		return nil, p.errorf("invalid access credentials password method %q, supported values are: ga", method)
 	}
 	if p.get("user") != "" {
-		return nil, p.wrong("user cannot be specified with selected access credential type and method")
+		return nil, p.errorf("user cannot be specified with selected access credential type and method")
 	}
 	credential := &v1.UserPasswordAccessCredential{}
 	credential.Source.Secret = &v1.AccessCredentialSecretSource{SecretName: secret}
@@ -127,7 +123,7 @@ func passwordCredential(p params, secret string) (*v1.UserPasswordAccessCredenti
 	return credential, nil
 }
 
-// addCloudInit adds the medium with what the guest is told when it boots first.
+// addCloudInit adds the volume with the cloud-init data.
 func (b *builder) addCloudInit() error {
 	content := b.changed("user", "password-file", "ssh-key", "cloud-init-user-data", "cloud-init-network-data") || b.manageSSH
 	if !content && !b.cloudInitChanged {
@@ -149,21 +145,21 @@ func (b *builder) addCloudInit() error {
 			return flagError(flag, "it must be base64: %w", err)
 		}
 	}
-	made := ""
+	generated := ""
 	if b.userData == "" {
 		var err error
-		if made, err = b.cloudConfig(); err != nil {
+		if generated, err = b.cloudConfig(); err != nil {
 			return err
 		}
 	}
-	source := v1.VolumeSource{CloudInitNoCloud: &v1.CloudInitNoCloudSource{UserData: made, UserDataBase64: b.userData, NetworkDataBase64: b.networkData}}
+	source := v1.VolumeSource{CloudInitNoCloud: &v1.CloudInitNoCloudSource{UserData: generated, UserDataBase64: b.userData, NetworkDataBase64: b.networkData}}
 	if kind == configDrive {
-		source = v1.VolumeSource{CloudInitConfigDrive: &v1.CloudInitConfigDriveSource{UserData: made, UserDataBase64: b.userData, NetworkDataBase64: b.networkData}}
+		source = v1.VolumeSource{CloudInitConfigDrive: &v1.CloudInitConfigDriveSource{UserData: generated, UserDataBase64: b.userData, NetworkDataBase64: b.networkData}}
 	}
 	return b.addVolume(params{flag: "cloud-init"}, cloudInitDisk, source)
 }
 
-// cloudConfig is user data made from the flags. Values are quoted where YAML would take them for something else.
+// cloudConfig returns the user data of the flags. Values are quoted where YAML requires it.
 func (b *builder) cloudConfig() (string, error) {
 	lines := []string{"#cloud-config"}
 	if b.user != "" {
@@ -191,7 +187,7 @@ func (b *builder) cloudConfig() (string, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-// scalar is a text as one line of YAML.
+// scalar returns a text as a YAML scalar in one line.
 func scalar(text string) string {
 	content, err := yaml.Marshal(text)
 	if err != nil || strings.Contains(strings.TrimSpace(string(content)), "\n") {

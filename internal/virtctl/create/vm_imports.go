@@ -14,7 +14,7 @@ import (
 type importer struct {
 	kind       string
 	parameters []string
-	// hasSize says that the source has a size, so that none need be given.
+	// hasSize reports whether the source has a size, so that the parameter size is optional.
 	hasSize bool
 	spec    func(params) (cdiv1beta1.DataVolumeSpec, error)
 }
@@ -69,14 +69,14 @@ func importRegistry(p params) (cdiv1beta1.DataVolumeSpec, error) {
 		URL: p.optional("url"), ImageStream: p.optional("imagestream"), SecretRef: p.optional("secretref"), CertConfigMap: p.optional("certconfigmap"),
 	}
 	if (source.URL == nil) == (source.ImageStream == nil) {
-		return cdiv1beta1.DataVolumeSpec{}, p.wrong("exactly one of url or imagestream must be defined")
+		return cdiv1beta1.DataVolumeSpec{}, p.errorf("exactly one of url or imagestream must be defined")
 	}
 	switch method := cdiv1beta1.RegistryPullMethod(p.get("pullmethod")); method {
 	case "":
 	case cdiv1beta1.RegistryPullPod, cdiv1beta1.RegistryPullNode:
 		source.PullMethod = &method
 	default:
-		return cdiv1beta1.DataVolumeSpec{}, p.wrong("pullmethod must be set to pod or node")
+		return cdiv1beta1.DataVolumeSpec{}, p.errorf("pullmethod must be set to pod or node")
 	}
 	return from(cdiv1beta1.DataVolumeSource{Registry: source}), nil
 }
@@ -88,22 +88,22 @@ func importVDDK(p params) (cdiv1beta1.DataVolumeSpec, error) {
 	}}), p.needAll("url", "uuid", "thumbprint", "secretref", "backingfile")
 }
 
-// farSource is the parameter src of something whose namespace must be named, as CDI's API has it.
-func farSource(p params, what string) (namespace, name string, err error) {
+// namespacedSource returns the parameter src of an object whose namespace is required by CDI's API.
+func namespacedSource(p params, what string) (namespace, name string, err error) {
 	namespace, name, err = p.source()
 	if err == nil && namespace == "" {
-		err = p.wrong("namespace of %s %q must be specified", what, name)
+		err = p.errorf("namespace of %s %q must be specified", what, name)
 	}
 	return namespace, name, err
 }
 
 func importClaim(p params) (cdiv1beta1.DataVolumeSpec, error) {
-	namespace, name, err := farSource(p, "pvc")
+	namespace, name, err := namespacedSource(p, "pvc")
 	return from(cdiv1beta1.DataVolumeSource{PVC: &cdiv1beta1.DataVolumeSourcePVC{Namespace: namespace, Name: name}}), err
 }
 
 func importSnapshot(p params) (cdiv1beta1.DataVolumeSpec, error) {
-	namespace, name, err := farSource(p, "snapshot")
+	namespace, name, err := namespacedSource(p, "snapshot")
 	return from(cdiv1beta1.DataVolumeSource{Snapshot: &cdiv1beta1.DataVolumeSourceSnapshot{Namespace: namespace, Name: name}}), err
 }
 

@@ -15,7 +15,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// inference are the flags of an instance type or a preference: its name, or the volume whose labels name it.
+// inference are the flags of an instance type or a preference: its name, or the volume from whose labels it is inferred.
 type inference struct {
 	flag  string
 	kinds []string
@@ -27,17 +27,17 @@ type inference struct {
 
 func (i *inference) addTo(cmd *cobra.Command, what string) {
 	flags := cmd.Flags()
-	flags.StringVar(&i.name, i.flag, "", fmt.Sprintf("The %s, as NAME (of the cluster) or KIND/NAME with kind %s.", what, strings.Join(i.kinds, " or ")))
-	flags.BoolVar(&i.infer, "infer-"+i.flag, true, fmt.Sprintf("Take the %s from the labels of the volume that boots first.", what))
-	flags.StringVar(&i.from, "infer-"+i.flag+"-from", "", fmt.Sprintf("Take the %s from the labels of this volume.", what))
+	flags.StringVar(&i.name, i.flag, "", fmt.Sprintf("The %s, as NAME (cluster-wide) or KIND/NAME with kind %s.", what, strings.Join(i.kinds, " or ")))
+	flags.BoolVar(&i.infer, "infer-"+i.flag, true, fmt.Sprintf("Infer the %s from the labels of the volume that boots first.", what))
+	flags.StringVar(&i.from, "infer-"+i.flag+"-from", "", fmt.Sprintf("Infer the %s from the labels of this volume.", what))
 }
 
-// isExplicit says that the user asked for inference. Otherwise it is an offer that may fail.
+// isExplicit reports whether the user requested inference. Otherwise it is optional.
 func (i *inference) isExplicit(cmd *cobra.Command) bool {
 	return cmd.Flags().Changed("infer-"+i.flag) || cmd.Flags().Changed("infer-"+i.flag+"-from")
 }
 
-// matcher takes the name apart. Without a kind the cluster's default holds.
+// matcher parses the name. Without a kind the API's default applies.
 func (i *inference) matcher() (kind, name string, err error) {
 	if kind, name, err = splitPrefix(i.name); err != nil {
 		return "", "", flagError(i.flag, "%w", err)
@@ -74,14 +74,14 @@ func (b *builder) inferInstancetype() error {
 	}
 	volume, err := b.inferFrom(i)
 	if err != nil {
-		return b.unlessOffered(i, err)
+		return b.unlessOptional(i, err)
 	}
 	b.vm.Spec.Instancetype = &v1.InstancetypeMatcher{InferFromVolume: volume}
 	if i.isExplicit(b.cmd) {
 		b.vm.Spec.Template.Spec.Domain.Memory = nil
 		return nil
 	}
-	// The memory stays, for when the volume has no such labels.
+	// The memory is used if the volume has no such labels.
 	b.vm.Spec.Instancetype.InferFromVolumeFailurePolicy = ignore()
 	return nil
 }
@@ -93,7 +93,7 @@ func (b *builder) inferPreference() error {
 	}
 	volume, err := b.inferFrom(i)
 	if err != nil {
-		return b.unlessOffered(i, err)
+		return b.unlessOptional(i, err)
 	}
 	b.vm.Spec.Preference = &v1.PreferenceMatcher{InferFromVolume: volume}
 	if !i.isExplicit(b.cmd) {
@@ -107,21 +107,21 @@ func ignore() *v1.InferFromVolumeFailurePolicy {
 	return &policy
 }
 
-func (b *builder) unlessOffered(i *inference, err error) error {
+func (b *builder) unlessOptional(i *inference, err error) error {
 	if i.isExplicit(b.cmd) {
 		return err
 	}
 	return nil
 }
 
-// inferFrom is the volume that is looked at: the chosen one, the first of the boot order, or the first.
+// inferFrom returns the volume to infer from: the one of the flag, the first in the boot order, or the first.
 func (b *builder) inferFrom(i *inference) (string, error) {
 	volumes := b.vm.Spec.Template.Spec.Volumes
 	name := i.from
 	switch {
 	case name != "":
-	case len(b.boots) > 0:
-		name = b.boots[slices.Min(slices.Collect(maps.Keys(b.boots)))]
+	case len(b.bootOrders) > 0:
+		name = b.bootOrders[slices.Min(slices.Collect(maps.Keys(b.bootOrders)))]
 	case len(volumes) > 0:
 		name = volumes[0].Name
 	default:
@@ -131,11 +131,11 @@ func (b *builder) inferFrom(i *inference) (string, error) {
 	if volume == nil {
 		return "", fmt.Errorf("there is no volume with name %q", name)
 	}
-	return name, b.canBeInferredFrom(volume)
+	return name, b.checkInferable(volume)
 }
 
-// canBeInferredFrom refuses volumes that have no labels that could name anything.
-func (b *builder) canBeInferredFrom(volume *v1.Volume) error {
+// checkInferable returns an error for a volume whose source has no labels to infer from.
+func (b *builder) checkInferable(volume *v1.Volume) error {
 	switch {
 	case volume.PersistentVolumeClaim != nil:
 		return nil

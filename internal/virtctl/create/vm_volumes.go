@@ -16,7 +16,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Names of volumes that have one of their own.
+// Fixed volume names.
 const (
 	sysprepDisk   = "sysprepdisk"
 	cloudInitDisk = "cloudinitdisk"
@@ -26,7 +26,7 @@ func (o *vmOptions) addVolumeFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&o.containerDisks, "volume-containerdisk", nil, "An image with a disk (repeatable): src:IMAGE[,name:NAME][,bootorder:N].")
 	flags.StringArrayVar(&o.claims, "volume-pvc", nil, "A PersistentVolumeClaim (repeatable): src:CLAIM[,name:NAME][,bootorder:N].")
-	flags.StringArrayVar(&o.imports, "volume-import", nil, "A disk that CDI makes (repeatable): type:TYPE,PARAMETERS[,size:SIZE][,name:NAME][,bootorder:N]. Types and parameters:\n"+importHelp())
+	flags.StringArrayVar(&o.imports, "volume-import", nil, "A disk that CDI creates (repeatable): type:TYPE,PARAMETERS[,size:SIZE][,name:NAME][,bootorder:N]. Types and parameters:\n"+importHelp())
 	flags.StringVar(&o.sysprep, "volume-sysprep", "", "An answer file of Windows: src:NAME[,type:configMap|secret].")
 	for _, old := range []struct {
 		values *[]string
@@ -101,12 +101,12 @@ func (b *builder) addSysprep() error {
 	case "secret":
 		source.Secret = reference
 	default:
-		return p.wrong("invalid sysprep source type %q, supported values are: configmap, secret", p.get("type"))
+		return p.errorf("invalid sysprep source type %q, supported values are: configmap, secret", p.get("type"))
 	}
 	return b.addVolume(p, sysprepDisk, v1.VolumeSource{Sysprep: source})
 }
 
-// addImports adds volumes that CDI makes: those of the old flags, in KubeVirt's order, and then those of --volume-import.
+// addImports adds volumes that CDI creates: those of the deprecated flags, in KubeVirt's order, and then those of --volume-import.
 func (b *builder) addImports() error {
 	var all []string
 	for _, old := range []struct {
@@ -142,7 +142,7 @@ func (b *builder) addImport(text string) error {
 	}
 	at := slices.IndexFunc(importers, func(i importer) bool { return i.kind == kind })
 	if at < 0 {
-		return p.wrong("invalid volume import type %q, see help for supported values", kind)
+		return p.errorf("invalid volume import type %q, see help for supported values", kind)
 	}
 	importing := importers[at]
 	if err := p.only(append([]string{"type", "size", "name", "bootorder"}, importing.parameters...)...); err != nil {
@@ -161,7 +161,7 @@ func (b *builder) addImport(text string) error {
 	case size != nil:
 		spec.Storage.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: *size}
 	case !importing.hasSize:
-		return p.wrong("size must be specified")
+		return p.errorf("size must be specified")
 	}
 	name := p.get("name")
 	if name == "" {

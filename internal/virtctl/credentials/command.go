@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package credentials has the command credentials: passwords and SSH keys of a guest's users, in the Secrets that the VM's access
-// credentials name. What is in those reaches a running guest by itself.
+// Package credentials has the command credentials, which changes passwords and SSH keys in the Secrets of a VM's access
+// credentials. virt-handler propagates them to the running guest.
 package credentials
 
 import (
@@ -18,10 +18,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// Command makes the command credentials.
+// Command returns the command credentials.
 func Command(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "credentials",
@@ -33,7 +34,7 @@ func Command(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// flags are those that the commands share.
+// flags are the flags that all commands share.
 type flags struct {
 	user, secret string
 	force        bool
@@ -43,10 +44,10 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.user, "user", "u", "", "The user in the guest.")
 	_ = cmd.MarkFlagRequired("user")
 	cmd.Flags().StringVar(&f.secret, "secret", "", "The Secret, if the VM has several. By default the first.")
-	cmd.Flags().BoolVar(&f.force, "force", false, "Change the Secret even if it is not the VM's own, so that other VMs may have it as well.")
+	cmd.Flags().BoolVar(&f.force, "force", false, "Change the Secret even if the VM does not own it, so that other VMs may use it as well.")
 }
 
-// target is a VM and the way to the cluster.
+// target is the VM, with a client of the cluster.
 type target struct {
 	client.Client
 	vm *v1.VirtualMachine
@@ -71,7 +72,7 @@ func (f *flags) open(ctx context.Context, c *cli.CLI, argument string) (*target,
 	return &target{objects, vm}, nil
 }
 
-// choose is the Secret that is meant, among those that the VM's credentials name.
+// choose returns the Secret of the flag --secret, or the first of those that the VM's credentials name.
 func (f *flags) choose(secrets []string) (string, error) {
 	switch {
 	case f.secret == "":
@@ -90,21 +91,20 @@ func (t *target) secret(ctx context.Context, name string, force bool) (*corev1.S
 	}
 	owned := slices.ContainsFunc(secret.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == t.vm.UID && o.Name == t.vm.Name })
 	if !owned && !force {
-		return nil, fmt.Errorf("secret %s does not have an owner reference pointing to VM %s: other VMs may have it as well. --force changes it nevertheless", name, t.vm.Name)
+		return nil, fmt.Errorf("secret %s does not have an owner reference pointing to VM %s: other VMs may use it as well. Use --force to change it", name, t.vm.Name)
 	}
 	return secret, nil
 }
 
-// update writes a Secret's data. Who changed it meanwhile wins.
+// update writes a Secret's data. It fails if the Secret was changed meanwhile.
 func (t *target) update(ctx context.Context, before, after *corev1.Secret) error {
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := t.Patch(ctx, after, patch); err != nil {
+	if err := t.Patch(ctx, after, optimistic.MergeFrom(before)); err != nil {
 		return fmt.Errorf("error patching secret %q: %w", after.Name, err)
 	}
 	return nil
 }
 
-// sshSecrets are the Secrets with keys that the guest agent gives to a user.
+// sshSecrets returns the names of the Secrets with keys that the guest agent installs for a user.
 func (t *target) sshSecrets(user string) []string {
 	var names []string
 	for _, credential := range t.vm.Spec.Template.Spec.AccessCredentials {
@@ -122,12 +122,12 @@ func setPassword(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set-password (VM)",
 		Short: "Set password for a user",
-		Long:  "Set a user's password in the Secret that the VM's access credentials name. The guest agent brings it into the guest.",
+		Long:  "Set a user's password in the Secret that the VM's access credentials name. The guest agent sets it in the guest.",
 		Example: c.Examples(`
-# Set the password of 'jdoe', which is asked for:
+# Set the password of 'jdoe', with a prompt for it:
 virtctl credentials set-password --user=jdoe myvm
 
-# In a Secret that is not the VM's own:
+# Set it in a Secret that the VM does not own:
 virtctl credentials set-password --user=jdoe --password=secret --force myvm`),
 		Args:              c.OneArgument("VM"),
 		ValidArgsFunction: c.CompleteVMs,
@@ -168,7 +168,7 @@ virtctl credentials set-password --user=jdoe --password=secret --force myvm`),
 		},
 	}
 	f.addTo(cmd)
-	cmd.Flags().StringVarP(&password, "password", "p", "", "The password. It is asked for if it is not given, which keeps it out of the shell's history.")
+	cmd.Flags().StringVarP(&password, "password", "p", "", "The password. By default there is a prompt, which keeps it out of the shell's history.")
 	return cmd
 }
 
@@ -180,10 +180,7 @@ func put(secret *corev1.Secret, key, value string) {
 	secret.Data[key] = []byte(value)
 }
 
-// newKeyName is a key of a Secret that nobody uses.
-func newKeyName() string { return "ssh-key-" + rand.String(randomLength) }
-
-// randomLength is how long the random part of a name is.
-const randomLength = 5
+// newKeyName returns a random key for a Secret's data.
+func newKeyName() string { return "ssh-key-" + rand.String(5) }
 
 var errNoSecret = errors.New("no secrets specified for this user")

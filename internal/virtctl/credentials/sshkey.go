@@ -17,10 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// keySource are the flags that give a public key.
+// keySource are the flags with a public key.
 type keySource struct{ file, value string }
 
 func (k *keySource) addTo(cmd *cobra.Command) {
@@ -49,8 +50,8 @@ func (k *keySource) read() (string, error) {
 	return text, nil
 }
 
-// same says that two lines have the same key, whatever their comments.
-func same(line, key string) bool {
+// equalKeys reports whether two lines have the same key. Their comments may differ.
+func equalKeys(line, key string) bool {
 	a, b := strings.Fields(line), strings.Fields(key)
 	if len(a) < 2 || len(b) < 2 {
 		return strings.TrimSpace(line) == strings.TrimSpace(key)
@@ -65,12 +66,12 @@ func addKey(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add-ssh-key (VM)",
 		Short: "Add an SSH key to a virtual machine.",
-		Long:  "Add a public key to a Secret that the VM's access credentials name, from where the guest agent gives it to the user, or make such a Secret.",
+		Long:  "Add a public key to a Secret of the VM's access credentials, or create such a Secret. The guest agent installs the key for the user.",
 		Example: c.Examples(`
-# Let the owner of a key log in as 'jdoe':
+# Add a key for the user 'jdoe':
 virtctl credentials add-ssh-key --user=jdoe --file=~/.ssh/id_ed25519.pub myvm
 
-# With a new Secret, which a VM that runs gets when it is restarted:
+# Add a key in a new Secret, which a running VM uses after a restart:
 virtctl credentials add-ssh-key --create-secret --force --user=jdoe --value='ssh-ed25519 AAAA…' myvm`),
 		Args:              c.OneArgument("VM"),
 		ValidArgsFunction: c.CompleteVMs,
@@ -83,28 +84,28 @@ virtctl credentials add-ssh-key --create-secret --force --user=jdoe --value='ssh
 			if err != nil {
 				return err
 			}
-			var said string
+			var message string
 			if create || !change && len(t.sshSecrets(f.user)) == 0 {
-				said, err = t.newSecret(cmd.Context(), &f, text)
+				message, err = t.newSecret(cmd.Context(), &f, text)
 			} else {
-				said, err = t.addTo(cmd.Context(), &f, text)
+				message, err = t.addTo(cmd.Context(), &f, text)
 			}
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(c.Out, said)
+			_, err = fmt.Fprintln(c.Out, message)
 			return err
 		},
 	}
 	f.addTo(cmd)
 	key.addTo(cmd)
-	cmd.Flags().BoolVar(&create, "create-secret", false, "Make a new Secret. A VM that runs needs --force and a restart.")
-	cmd.Flags().BoolVar(&change, "update-secret", false, "Add to a Secret that is there.")
+	cmd.Flags().BoolVar(&create, "create-secret", false, "Create a new Secret. A running VM needs --force and a restart.")
+	cmd.Flags().BoolVar(&change, "update-secret", false, "Add to an existing Secret.")
 	cmd.MarkFlagsMutuallyExclusive("create-secret", "update-secret")
 	return cmd
 }
 
-// newSecret makes a Secret with the key and tells the VM about it.
+// newSecret creates a Secret with the key and adds it to the VM's access credentials.
 func (t *target) newSecret(ctx context.Context, f *flags, key string) (string, error) {
 	if !f.force {
 		err := t.Get(ctx, client.ObjectKeyFromObject(t.vm), &v1.VirtualMachineInstance{})
@@ -132,7 +133,7 @@ func (t *target) newSecret(ctx context.Context, f *flags, key string) (string, e
 	credential.PropagationMethod.QemuGuestAgent = &v1.QemuGuestAgentSSHPublicKeyAccessCredentialPropagation{Users: []string{f.user}}
 	spec := &t.vm.Spec.Template.Spec
 	spec.AccessCredentials = append(spec.AccessCredentials, v1.AccessCredential{SSHPublicKey: credential})
-	if err := t.Patch(ctx, t.vm, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := t.Patch(ctx, t.vm, optimistic.MergeFrom(before)); err != nil {
 		return "", errors.Join(fmt.Errorf("error patching virtual machine: %w", err), t.Delete(ctx, secret))
 	}
 	return fmt.Sprintf("Successfully created secret %q and added it to VM %s", secret.Name, t.vm.Name), nil
@@ -146,7 +147,7 @@ func (t *target) addTo(ctx context.Context, f *flags, key string) (string, error
 	}
 	for _, lines := range secret.Data {
 		for line := range strings.Lines(string(lines)) {
-			if same(line, key) {
+			if equalKeys(line, key) {
 				return fmt.Sprintf("Secret %q already contains this SSH key.", secret.Name), nil
 			}
 		}
@@ -175,7 +176,7 @@ func removeKey(c *cli.CLI) *cobra.Command {
 		Use:   "remove-ssh-key (VM)",
 		Short: "Remove an SSH key from a virtual machine.",
 		Example: c.Examples(`
-# Take the right to log in as 'jdoe' from a key:
+# Remove a key of the user 'jdoe':
 virtctl credentials remove-ssh-key --user=jdoe --file=~/.ssh/id_ed25519.pub myvm`),
 		Args:              c.OneArgument("VM"),
 		ValidArgsFunction: c.CompleteVMs,
@@ -193,7 +194,7 @@ virtctl credentials remove-ssh-key --user=jdoe --file=~/.ssh/id_ed25519.pub myvm
 				return err
 			}
 			before := secret.DeepCopy()
-			if !without(secret, text) {
+			if !removeFrom(secret, text) {
 				return fmt.Errorf("secret %q does not contain this SSH key", secret.Name)
 			}
 			if err := t.update(cmd.Context(), before, secret); err != nil {
@@ -208,13 +209,13 @@ virtctl credentials remove-ssh-key --user=jdoe --file=~/.ssh/id_ed25519.pub myvm
 	return cmd
 }
 
-// without takes a key out of a Secret, and says whether it was there.
-func without(secret *corev1.Secret, key string) bool {
+// removeFrom removes a key from a Secret's data and reports whether it was there.
+func removeFrom(secret *corev1.Secret, key string) bool {
 	found := false
 	for name, content := range secret.Data {
 		var kept []string
 		for line := range strings.Lines(string(content)) {
-			if same(line, key) {
+			if equalKeys(line, key) {
 				found = true
 			} else {
 				kept = append(kept, line)

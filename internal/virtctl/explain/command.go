@@ -9,19 +9,19 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// Command makes the command explain.
+// Command returns the command explain.
 func Command(c *cli.CLI) *cobra.Command {
 	var output cli.Output
 	cmd := &cobra.Command{
 		Use:   "explain (VM)",
-		Short: "Say why a virtual machine does not run, or what it waits for.",
-		Long: "Say in one screen why a virtual machine does not run, or what it waits for, and what to do about it.\n" +
-			"It is found in the VM, its instance, its Pod, its claims, its node, the KubeVirt object and their events.",
+		Short: "Explain why a virtual machine does not run, or what it waits for.",
+		Long: "Explain on one screen why a virtual machine does not run, or what it waits for, and what to do about it.\n" +
+			"The sources are the VM, its instance, its Pod, its claims, its node, the KubeVirt object and their events.",
 		Example: c.Examples(`
-# Why does 'myvm' not run?
+# Explain why 'myvm' does not run:
 virtctl explain myvm
 
-# For programs:
+# Print the explanation as JSON:
 virtctl explain myvm -o json`),
 		Args:              c.OneArgument("VM"),
 		ValidArgsFunction: c.CompleteVMs,

@@ -19,16 +19,16 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/eviction"
+	"github.com/vireo-project/vireo/internal/migration/eviction"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// noon is when all this happens.
+// noon is the time of the snapshots.
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// world builds a snapshot of the VM demo in the namespace tenant, in a cluster that is well.
+// world builds a snapshot of the VM demo in the namespace tenant, in a cluster without problems.
 type world struct{ s *Snapshot }
 
 func newWorld() *world {
@@ -82,7 +82,7 @@ func strategy(s v1.EvictionStrategy) func(*v1.VirtualMachineInstance) {
 	return func(vmi *v1.VirtualMachineInstance) { vmi.Spec.EvictionStrategy = &s }
 }
 
-// evicted is a VMI that can migrate and has to leave its node.
+// evicted makes a VMI migratable and marks it for evacuation.
 func evicted(s v1.EvictionStrategy) func(*v1.VirtualMachineInstance) {
 	return func(vmi *v1.VirtualMachineInstance) {
 		strategy(s)(vmi)
@@ -123,10 +123,10 @@ func scenes() map[string]*world {
 		})
 	}
 	return map[string]*world{
-		"absent": newWorld(),
-		"halted": newWorld().vm(v1.RunStrategyHalted, v1.VirtualMachineStatusStopped, demo().PVC("data", "missing")),
-		"manual": newWorld().vm(v1.RunStrategyManual, v1.VirtualMachineStatusStopped, nil),
-		"rerun":  newWorld().vm(v1.RunStrategyRerunOnFailure, v1.VirtualMachineStatusStopped, nil),
+		"not found": newWorld(),
+		"halted":    newWorld().vm(v1.RunStrategyHalted, v1.VirtualMachineStatusStopped, demo().PVC("data", "missing")),
+		"manual":    newWorld().vm(v1.RunStrategyManual, v1.VirtualMachineStatusStopped, nil),
+		"rerun":     newWorld().vm(v1.RunStrategyRerunOnFailure, v1.VirtualMachineStatusStopped, nil),
 		"memory": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusUnschedulable, nil).vmi(pending()).
 			pod(unschedulable("0/4 nodes are available: 1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }, 2 Insufficient memory, 1 node(s) were unschedulable. no new claims to deallocate, preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling.")).
 			event(20*time.Second, "Pod", "virt-launcher-demo-abcde", "FailedScheduling", "0/4 nodes are available: 2 Insufficient memory"),
@@ -198,13 +198,13 @@ func scenes() map[string]*world {
 		"running": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
 			vmi(onN1().Condition(v1.VirtualMachineInstanceAgentConnected, corev1.ConditionTrue, "", "")).
 			with(func(s *Snapshot) { s.VMI.Status.GuestOSInfo.PrettyName = "Debian GNU/Linux 12\x1b[31m (bookworm)" }).
-			event(time.Minute, "VirtualMachineInstance", "demo", "Started", "history that nobody needs"),
+			event(time.Minute, "VirtualMachineInstance", "demo", "Started", "not shown"),
 		"restart required": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1()).
 			with(func(s *Snapshot) {
 				s.VM.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineRestartRequired, Status: corev1.ConditionTrue, Message: "a non-live-updatable field was changed in the template spec"}}
 			}),
-		"disks wait": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(movesDisk)),
-		"disks wait for their turn": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(movesDisk)).
+		"volume migration": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(movesDisk)),
+		"automatic volume migration": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(movesDisk)).
 			with(func(s *Snapshot) {
 				s.Install.KubeVirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods = []v1.WorkloadUpdateMethod{v1.WorkloadUpdateMethodLiveMigrate}
 			}),
@@ -212,9 +212,9 @@ func scenes() map[string]*world {
 			vmi(onN1().With(strategy(v1.EvictionStrategyLiveMigrate)).Condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionFalse,
 				"DisksNotLiveMigratable", "cannot migrate VMI: claim data of volume root is not shared, it needs access mode ReadWriteMany")).
 			with(func(s *Snapshot) { s.Node = &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}} }),
-		"drain waits for others": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(evicted(v1.EvictionStrategyExternal))),
-		"leaves":                 newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusMigrating, nil).vmi(onN1().With(evicted(v1.EvictionStrategyLiveMigrate))).migration("kubevirt-evacuation-b", v1.MigrationRunning, ""),
-		"moves": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusMigrating, nil).vmi(onN1()).
+		"external eviction": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(evicted(v1.EvictionStrategyExternal))),
+		"evacuation":        newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusMigrating, nil).vmi(onN1().With(evicted(v1.EvictionStrategyLiveMigrate))).migration("kubevirt-evacuation-b", v1.MigrationRunning, ""),
+		"migration": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusMigrating, nil).vmi(onN1()).
 			migration("kubevirt-migrate-vm-a", v1.MigrationSucceeded, "").migration("kubevirt-migrate-vm-b", v1.MigrationRunning, "").
 			with(func(s *Snapshot) {
 				s.Migrations[1].UID = "b"
@@ -223,10 +223,10 @@ func scenes() map[string]*world {
 					MigrationPolicyName: ptr.To("slowly"), AbortRequested: true,
 				}
 			}),
-		"moves slowly": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusMigrating, nil).vmi(onN1()).migration("kubevirt-migrate-vm-b", v1.MigrationRunning, "").
+		"slow migration": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusMigrating, nil).vmi(onN1()).migration("kubevirt-migrate-vm-b", v1.MigrationRunning, "").
 			event(6*time.Second, "VirtualMachineInstance", "demo", "Migrating", "The migration needs help (allow a longer downtime): the guest may stand still for 300 ms: no pass over memory was shorter than 80.0 MiB for 2 passes, the guest changes 90 MiB/s and 60 MiB/s are copied.").
 			event(9*time.Second, "VirtualMachineInstance", "demo", "Migrating", "The guest is slowed down, by 20% at first: the guest changes 90 MiB/s and 60 MiB/s are copied.").
-			event(12*time.Second, "VirtualMachineInstance", "demo", "Migrating", begins).
+			event(12*time.Second, "VirtualMachineInstance", "demo", "Migrating", startMessage).
 			event(time.Hour, "VirtualMachineInstance", "demo", "Migrating", "The migration needs help (post-copy): of another migration.").
 			with(func(s *Snapshot) {
 				s.Migrations[0].UID = "b"
@@ -234,21 +234,21 @@ func scenes() map[string]*world {
 					MigrationUID: "b", TargetNode: "n2", Mode: v1.MigrationPreCopy, StartTimestamp: ptr.To(metav1.NewTime(noon.Add(-12 * time.Second))),
 				}
 			}),
-		"moves soon": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1()).migration("kubevirt-migrate-vm-b", v1.MigrationPending, ""),
-		"finds no other node": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1()).migration("kubevirt-migrate-vm-b", v1.MigrationScheduling, "").
+		"queued migration": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1()).migration("kubevirt-migrate-vm-b", v1.MigrationPending, ""),
+		"no target node": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1()).migration("kubevirt-migrate-vm-b", v1.MigrationScheduling, "").
 			pod(unschedulable("0/2 nodes are available: 1 Insufficient memory, 1 node(s) didn't match pod anti-affinity rules.")),
-		"leaves without a quota": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(evicted(v1.EvictionStrategyLiveMigrate))).
+		"evacuation without quota": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(evicted(v1.EvictionStrategyLiveMigrate))).
 			migration("kubevirt-evacuation-b", v1.MigrationPending, "").with(func(s *Snapshot) {
 			s.Migrations[0].Status.Conditions = []v1.VirtualMachineInstanceMigrationCondition{{Type: v1.VirtualMachineInstanceMigrationRejectedByResourceQuota, Status: corev1.ConditionTrue, Message: "exceeded quota: memory"}}
 		}),
-		"leaves again": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(evicted(v1.EvictionStrategyLiveMigrateIfPossible))).
+		"evacuation after a failure": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1().With(evicted(v1.EvictionStrategyLiveMigrateIfPossible))).
 			migration("kubevirt-evacuation-b", v1.MigrationFailed, "the target's launcher Pod was unschedulable for 5m0s").
 			with(func(s *Snapshot) {
 				s.Install.KubeVirt.Spec.Configuration.MigrationConfiguration = &v1.MigrationConfiguration{ParallelOutboundMigrationsPerNode: ptr.To[uint32](1)}
 			}),
 		"drain that shuts down": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).vmi(onN1()).
 			with(func(s *Snapshot) { s.Node = &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}} }),
-		"on its way": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusStarting, nil).vmi(demo().Phase(v1.Scheduled)),
+		"starting": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusStarting, nil).vmi(demo().Phase(v1.Scheduled)),
 		"tenant's view": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusStarting, nil).vmi(demo().Phase(v1.Scheduled)).with(func(s *Snapshot) {
 			s.Hidden = map[Area]bool{AreaNodes: true, AreaInstall: true, AreaEvents: true}
 			s.Install = Install{Controller: -1, API: -1}
@@ -291,7 +291,7 @@ func TestExplain(t *testing.T) {
 				t.Errorf("%d lines are more than a screen", lines)
 			}
 			if strings.ContainsRune(got.String(), '\x1b') {
-				t.Error("a guest's words reach the terminal as commands")
+				t.Error("the report contains control characters")
 			}
 		})
 	}

@@ -20,8 +20,7 @@ import (
 // maxReport is more than a screen of text, in bytes.
 const maxReport = 32 << 10
 
-// FuzzExplain: whatever statuses, events and last words say, the report is text of a bounded length, without a command for the
-// terminal that shows it.
+// FuzzExplain checks that the report has a limited length and no control characters, whatever statuses, events and messages contain.
 func FuzzExplain(f *testing.F) {
 	f.Add([]byte(`{"phase":"Running","nodeName":"n1","guestOSInfo":{"prettyName":"\u001b[31mred"}}`), []byte(`{"phase":"Failed"}`), "\x1b]0;title\x07")
 	f.Add([]byte(`{"phase":"Scheduled","conditions":[{"type":"Synchronized","status":"False","reason":"x","message":"\u202egnp"}]}`),

@@ -21,23 +21,23 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// defaultClassAnnotation marks the storage class of claims that name none.
+// defaultClassAnnotation marks the default storage class.
 const defaultClassAnnotation = "storageclass.kubernetes.io/is-default-class"
 
-// gatherer reads a snapshot. What a user may not see is left out and noted.
+// gatherer reads a snapshot. Areas that the user may not read are left out and recorded in Hidden.
 type gatherer struct {
 	client.Client
 	*Snapshot
 }
 
-// Gather reads what the cluster says about a VM.
+// Gather reads a snapshot of a VM from the cluster.
 func Gather(ctx context.Context, objects client.Client, namespace, name, program string) (*Snapshot, error) {
 	g := &gatherer{Client: objects, Snapshot: &Snapshot{
 		Now: time.Now(), Namespace: namespace, Name: name, Program: program,
 		Claims: map[string]*corev1.PersistentVolumeClaim{}, Classes: map[string]Class{}, Hidden: map[Area]bool{},
 		Install: Install{Controller: -1, API: -1},
 	}}
-	for _, step := range []func(context.Context) error{g.machine, g.pods, g.migrations, g.claimObjects, g.classes, g.install, g.node, g.events} {
+	for _, step := range []func(context.Context) error{g.vm, g.pods, g.migrations, g.claimObjects, g.classes, g.install, g.node, g.events} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -45,7 +45,7 @@ func Gather(ctx context.Context, objects client.Client, namespace, name, program
 	return g.Snapshot, nil
 }
 
-// get reads an object. It returns nil for one that is not there.
+// get reads an object. It returns nil if the object does not exist.
 func get[T client.Object](ctx context.Context, c client.Client, namespace, name string, into T) (T, error) {
 	var none T
 	err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, into)
@@ -58,8 +58,8 @@ func get[T client.Object](ctx context.Context, c client.Client, namespace, name 
 	return into, nil
 }
 
-// may notes an area that the user may not see.
-func (g *gatherer) may(area Area, err error) error {
+// hideForbidden records an area as hidden if the user may not read it, and returns other errors.
+func (g *gatherer) hideForbidden(area Area, err error) error {
 	if apierrors.IsForbidden(err) {
 		g.Hidden[area] = true
 		return nil
@@ -67,7 +67,7 @@ func (g *gatherer) may(area Area, err error) error {
 	return err
 }
 
-func (g *gatherer) machine(ctx context.Context) error {
+func (g *gatherer) vm(ctx context.Context) error {
 	vm, err := get(ctx, g, g.Namespace, g.Name, &v1.VirtualMachine{})
 	if err != nil {
 		return fmt.Errorf("the VM cannot be read: %w", err)
@@ -84,14 +84,14 @@ func (g *gatherer) pods(ctx context.Context) error {
 	}
 	list := &corev1.PodList{}
 	if err := g.List(ctx, list, client.InNamespace(g.Namespace), selector); err != nil {
-		return g.may(AreaPods, err)
+		return g.hideForbidden(AreaPods, err)
 	}
 	g.Pods = list.Items
 	slices.SortFunc(g.Pods, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
 	return nil
 }
 
-// migrations are those of an instance. A cluster may not have the kind.
+// migrations reads the instance's migrations. The cluster may not have the kind.
 func (g *gatherer) migrations(ctx context.Context) error {
 	if g.VMI == nil {
 		return nil
@@ -101,7 +101,7 @@ func (g *gatherer) migrations(ctx context.Context) error {
 		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 			return nil
 		}
-		return g.may(AreaMigrations, err)
+		return g.hideForbidden(AreaMigrations, err)
 	}
 	g.Migrations = slices.DeleteFunc(list.Items, func(m v1.VirtualMachineInstanceMigration) bool {
 		return m.Spec.VMIName != g.Name || m.CreationTimestamp.Before(&g.VMI.CreationTimestamp)
@@ -117,7 +117,7 @@ func (g *gatherer) claimObjects(ctx context.Context) error {
 	for _, name := range names {
 		claim, err := get(ctx, g, g.Namespace, name, &corev1.PersistentVolumeClaim{})
 		if err != nil {
-			return g.may(AreaClaims, err)
+			return g.hideForbidden(AreaClaims, err)
 		}
 		g.Claims[name] = claim
 	}
@@ -130,7 +130,7 @@ func (g *gatherer) classes(ctx context.Context) error {
 	}
 	list := &storagev1.StorageClassList{}
 	if err := g.List(ctx, list); err != nil {
-		return g.may(AreaClasses, err)
+		return g.hideForbidden(AreaClasses, err)
 	}
 	for i := range list.Items {
 		class := &list.Items[i]
@@ -149,7 +149,7 @@ func (g *gatherer) install(ctx context.Context) error {
 		if meta.IsNoMatchError(err) {
 			return nil
 		}
-		return g.may(AreaInstall, err)
+		return g.hideForbidden(AreaInstall, err)
 	}
 	if len(list.Items) == 0 {
 		return nil
@@ -159,10 +159,10 @@ func (g *gatherer) install(ctx context.Context) error {
 	for name, ready := range map[string]*int{"virt-controller": &g.Install.Controller, "virt-api": &g.Install.API} {
 		deployment, err := get(ctx, g, g.Install.Namespace, name, &appsv1.Deployment{})
 		if err != nil {
-			if err = g.may(AreaInstall, err); err != nil {
+			if err = g.hideForbidden(AreaInstall, err); err != nil {
 				return err
 			}
-			delete(g.Hidden, AreaInstall) // The KubeVirt object was seen; how many Pods run is a detail.
+			delete(g.Hidden, AreaInstall) // The KubeVirt object was read; the number of Pods is a detail.
 			return nil
 		}
 		*ready = 0
@@ -180,12 +180,12 @@ func (g *gatherer) node(ctx context.Context) error {
 	name := g.VMI.Status.NodeName
 	found, err := get(ctx, g, "", name, &corev1.Node{})
 	if err != nil {
-		return g.may(AreaNodes, err)
+		return g.hideForbidden(AreaNodes, err)
 	}
 	g.Node = found
 	agents := &corev1.PodList{}
 	if err := g.List(ctx, agents, client.InNamespace(g.installNamespace()), client.MatchingLabels{"kubevirt.io": "virt-handler"}); err != nil {
-		return g.may(AreaNodes, err)
+		return g.hideForbidden(AreaNodes, err)
 	}
 	for i := range agents.Items {
 		if agents.Items[i].Spec.NodeName == name {
@@ -195,7 +195,7 @@ func (g *gatherer) node(ctx context.Context) error {
 	return nil
 }
 
-// events reads those of each object by itself: a namespace may have very many.
+// events reads the events of each object separately, as a namespace may have very many.
 func (g *gatherer) events(ctx context.Context) error {
 	wanted := map[string][]string{"VirtualMachine": {g.Name}, "VirtualMachineInstance": {g.Name}}
 	for i := range g.Pods {
@@ -209,7 +209,7 @@ func (g *gatherer) events(ctx context.Context) error {
 			list := &corev1.EventList{}
 			selector := client.MatchingFieldsSelector{Selector: fields.SelectorFromSet(fields.Set{"involvedObject.kind": kind, "involvedObject.name": name})}
 			if err := g.List(ctx, list, client.InNamespace(g.Namespace), selector); err != nil {
-				return g.may(AreaEvents, err)
+				return g.hideForbidden(AreaEvents, err)
 			}
 			for _, e := range list.Items {
 				if e.InvolvedObject.Kind == kind && e.InvolvedObject.Name == name {

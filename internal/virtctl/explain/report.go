@@ -14,28 +14,28 @@ import (
 )
 
 const (
-	// maxEvents are shown, and maxText bytes of one message: a report is one screen.
+	// maxEvents is the number of events in a report, and maxText the size of a message in bytes: a report fits on one screen.
 	maxEvents, maxText = 5, 400
-	// maxParagraph is the most of one paragraph in bytes: names, reasons and phases are texts of others, too.
+	// maxParagraph is the size of a paragraph in bytes. It can contain several values that others wrote.
 	maxParagraph = 4 * maxText
-	// width is that of a screen.
+	// width is the length of a line in bytes.
 	width = 100
 )
 
-// Finding is one thing that was understood.
+// Finding is one result of a rule.
 type Finding struct {
-	// What is a sentence that says it all.
+	// What is a summary in one sentence.
 	What string `json:"what"`
-	// Why are its reasons, in the cluster's words where there are any.
+	// Why are the reasons, by preference messages of the cluster.
 	Why []string `json:"why,omitempty"`
-	// Do is what helps, as a sentence, and Commands are to be copied.
+	// Do is the remedy as a sentence, and Commands are those to run.
 	Do       string   `json:"do,omitempty"`
 	Commands []string `json:"commands,omitempty"`
-	// Good says that this is as it should be.
+	// Good reports whether the finding is not a problem.
 	Good bool `json:"good,omitempty"`
 }
 
-// Event is something that happened.
+// Event is an event of one of the objects.
 type Event struct {
 	Age     string `json:"age"`
 	Object  string `json:"object"`
@@ -44,17 +44,17 @@ type Event struct {
 	Message string `json:"message"`
 }
 
-// Report is what is told to the user.
+// Report is the output of the command.
 type Report struct {
 	// Title names the VM and its state.
 	Title    string    `json:"title"`
 	Findings []Finding `json:"findings"`
 	Events   []Event   `json:"events,omitempty"`
-	// Hidden is what could not be looked at for lack of rights.
+	// Hidden are the areas that the user may not read.
 	Hidden []Area `json:"hidden,omitempty"`
 }
 
-// Print writes a report for people.
+// Print writes the report as text.
 func (r *Report) Print(out io.Writer) error {
 	var b strings.Builder
 	b.WriteString(short(r.Title) + "\n")
@@ -72,7 +72,7 @@ func (r *Report) Print(out io.Writer) error {
 		for _, area := range r.Hidden {
 			names = append(names, string(area))
 		}
-		fmt.Fprintf(&b, "\nNot looked at, because you have no right to: %s.\n", strings.Join(names, ", "))
+		fmt.Fprintf(&b, "\nNot checked, because you have no permission to read: %s.\n", strings.Join(names, ", "))
 	}
 	_, err := io.WriteString(out, cli.Plain(b.String()))
 	return err
@@ -96,7 +96,7 @@ func (f *Finding) print(b *strings.Builder) {
 	}
 }
 
-// paragraph writes a text below a head, broken between words.
+// paragraph writes a text after a prefix and wraps it between words.
 func paragraph(b *strings.Builder, head, text string) {
 	indent := strings.Repeat(" ", len(head))
 	if len(indent) > 6 {
@@ -120,10 +120,10 @@ func paragraph(b *strings.Builder, head, text string) {
 	b.WriteString(line + "\n")
 }
 
-// short bounds a message that others wrote, and makes it one line.
+// short returns the beginning of a message as one line.
 func short(text string) string { return cut(strings.Join(strings.Fields(text), " "), maxText) }
 
-// cut bounds a text in bytes.
+// cut truncates a text to limit bytes.
 func cut(text string, limit int) string {
 	if len(text) > limit {
 		text = strings.ToValidUTF8(text[:limit], "") + "…"
@@ -131,7 +131,7 @@ func cut(text string, limit int) string {
 	return text
 }
 
-// age is how long ago something was, as kubectl shows it.
+// age returns the time since then in kubectl's format.
 func age(now, then time.Time) string {
 	d := now.Sub(then)
 	switch {
@@ -150,7 +150,7 @@ func age(now, then time.Time) string {
 	}
 }
 
-// Explain understands a snapshot.
+// Explain returns the report for a snapshot.
 func Explain(s *Snapshot) *Report {
 	r := &Report{Title: title(s)}
 	for _, rule := range rules {
@@ -160,7 +160,7 @@ func Explain(s *Snapshot) *Report {
 		r.Findings = []Finding{unexplained(s)}
 	}
 	if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return !f.Good }) {
-		return r // A VM that is well needs no history.
+		return r // Without a problem the events are omitted.
 	}
 	for i := range s.Events {
 		if len(r.Events) == maxEvents {

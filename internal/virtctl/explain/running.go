@@ -10,10 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/nodeloss"
+	"github.com/vireo-project/vireo/internal/vmistatus/nodeloss"
 )
 
-// node: the node or its agent does not answer.
+// node reports that the node or its agent does not respond.
 func node(s *Snapshot) []Finding {
 	if s.VMI == nil || s.VMI.Status.NodeName == "" || s.VMI.IsFinal() {
 		return nil
@@ -29,8 +29,8 @@ func node(s *Snapshot) []Finding {
 	condition := s.condition(v1.VirtualMachineInstanceNodeUnresponsive)
 	if s.Node == nil && condition.Status == corev1.ConditionTrue && condition.Reason != v1.VirtualMachineInstanceReasonAgentSilent {
 		return one(Finding{
-			What: fmt.Sprintf("Node %s does not answer, and its guest may still run there.", name), Why: []string{short(condition.Message)},
-			Do: "Ask who runs the cluster to mend the node, or to release its guests.",
+			What: fmt.Sprintf("Node %s does not respond, and its guest may still run there.", name), Why: []string{short(condition.Message)},
+			Do: "Ask the cluster's administrators to repair the node, or to release its guests.",
 		})
 	}
 	silent := s.VMI.Status.Reason == "NodeUnresponsive"
@@ -39,8 +39,8 @@ func node(s *Snapshot) []Finding {
 		return nil
 	}
 	f := Finding{
-		What: fmt.Sprintf("The agent of node %s does not answer: what is known about the guest may be old. The guest is left alone.", name),
-		Do:   "See why virt-handler does not run there:",
+		What: fmt.Sprintf("The agent of node %s does not respond: the guest's status may be outdated. The guest is not affected.", name),
+		Do:   "Check why virt-handler does not run there:",
 		Commands: []string{
 			fmt.Sprintf("kubectl --namespace %s get pods --selector kubevirt.io=virt-handler --field-selector spec.nodeName=%s", s.installNamespace(), name),
 			fmt.Sprintf("kubectl --namespace %s logs --selector kubevirt.io=virt-handler --tail=50", s.installNamespace()),
@@ -56,7 +56,7 @@ func node(s *Snapshot) []Finding {
 	return one(f)
 }
 
-// lost is about a node that does not answer. Its guest may run, and only somebody who knows better can say that it does not.
+// lost is the finding about a node that is not ready. Its guest may still run; only an administrator can rule that out.
 func (s *Snapshot) lost(ready corev1.NodeCondition) Finding {
 	name := s.VMI.Status.NodeName
 	f := Finding{
@@ -64,12 +64,12 @@ func (s *Snapshot) lost(ready corev1.NodeCondition) Finding {
 		Why:  []string{short(ready.Message)},
 	}
 	if nodeloss.OutOfService(s.Node) {
-		f.What = fmt.Sprintf("Node %s is out of service: the guest counts as ended as soon as its launcher Pod is removed.", name)
-		f.Do, f.Commands = "Nothing: that is done by itself. When the node is back:", []string{nodeloss.Return(name)}
+		f.What = fmt.Sprintf("Node %s is out of service: the guest counts as finished as soon as its launcher Pod is deleted.", name)
+		f.Do, f.Commands = "Nothing: the Pod is deleted automatically. When the node is repaired:", []string{nodeloss.Return(name)}
 		return f
 	}
-	f.Why = append(f.Why, "Until that is ruled out no other guest of the VM starts: two of them would ruin its disks.")
-	f.Do = "Mend the node. If it is powered off, and only then, release its guests:"
+	f.Why = append(f.Why, "Until that is ruled out, the VM is not started on another node: two guests would corrupt its disks.")
+	f.Do = "Repair the node. Release its guests only if it is powered off:"
 	f.Commands = []string{"kubectl describe node " + name, nodeloss.Release(name)}
 	return f
 }
@@ -90,7 +90,7 @@ func podReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// running: all is well, and this is how the guest is reached.
+// running reports that the guest runs, and how to connect to it.
 func running(s *Snapshot) []Finding {
 	if s.VMI == nil || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil {
 		return nil
@@ -102,7 +102,7 @@ func running(s *Snapshot) []Finding {
 	f := Finding{
 		Good: true,
 		What: fmt.Sprintf("The guest runs on node %s%s.", s.VMI.Status.NodeName, s.duration()),
-		Do:   "Reach it:",
+		Do:   "Connect to it:",
 		Commands: []string{
 			fmt.Sprintf("%s console %s --namespace %s", s.Program, s.Name, s.Namespace),
 			fmt.Sprintf("%s vnc %s --namespace %s --web", s.Program, s.Name, s.Namespace),
@@ -110,26 +110,26 @@ func running(s *Snapshot) []Finding {
 		},
 	}
 	if len(node(s)) > 0 {
-		f.Good, f.What = false, fmt.Sprintf("When node %s was last heard of, the guest ran there%s.", s.VMI.Status.NodeName, s.duration())
+		f.Good, f.What = false, fmt.Sprintf("When node %s last responded, the guest ran there%s.", s.VMI.Status.NodeName, s.duration())
 		f.Do, f.Commands = "", nil
 	}
 	if addresses := s.addresses(); len(addresses) > 0 {
 		f.Why = append(f.Why, "Its addresses: "+strings.Join(addresses, ", "))
 	}
 	if os := s.VMI.Status.GuestOSInfo.PrettyName; os != "" {
-		f.Why = append(f.Why, "Its system: "+short(os))
+		f.Why = append(f.Why, "Its operating system: "+short(os))
 	}
 	if s.condition(v1.VirtualMachineInstanceAgentConnected).Status != corev1.ConditionTrue {
-		f.Why = append(f.Why, "No guest agent answers: its users, file systems and system are not known (install qemu-guest-agent in the guest).")
+		f.Why = append(f.Why, "The guest agent does not respond: users, file systems and operating system are not known (install qemu-guest-agent in the guest).")
 	}
 	found := []Finding{f}
 	if ready := s.condition(v1.VirtualMachineInstanceReady); ready.Status == corev1.ConditionFalse && len(node(s)) == 0 {
-		found = append(found, Finding{What: "It is not ready: " + ready.Reason + ".", Why: []string{short(ready.Message)}, Do: "If it has a readinessProbe, see whether the guest answers it."})
+		found = append(found, Finding{What: "It is not ready: " + ready.Reason + ".", Why: []string{short(ready.Message)}, Do: "If it has a readinessProbe, check whether the guest responds to it."})
 	}
 	if restart := s.vmCondition(v1.VirtualMachineRestartRequired); restart.Status == corev1.ConditionTrue {
 		found = append(found, Finding{
-			What: "The VM was changed, and the guest runs as it was before.", Why: []string{short(restart.Message)},
-			Do: "Restart it when it suits you:", Commands: []string{fmt.Sprintf("%s restart %s --namespace %s", s.Program, s.Name, s.Namespace)},
+			What: "The VM was changed, and the guest still runs with its former configuration.", Why: []string{short(restart.Message)},
+			Do: "Restart it:", Commands: []string{fmt.Sprintf("%s restart %s --namespace %s", s.Program, s.Name, s.Namespace)},
 		})
 	}
 	return found

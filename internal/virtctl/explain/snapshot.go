@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package explain has the command explain: why a VM does not run or what it waits for, found in the objects around it.
+// Package explain has the command explain, which explains why a VM does not run or what it waits for.
 //
-// Gathering is one half and understanding the other: Explain is a pure function from a Snapshot to a Report.
+// Gather reads a Snapshot from the cluster. Explain is a pure function from a Snapshot to a Report.
 package explain
 
 import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/conditions"
 )
 
-// Snapshot is what the cluster says about a VM at a moment. What is nil is not there, or may not be seen, which Hidden tells.
+// Snapshot contains a VM and the objects around it at one time. An object that is nil does not exist, or its area is in Hidden.
 type Snapshot struct {
 	Now             time.Time
 	Namespace, Name string
-	// Program is how the user calls this program.
+	// Program is how the user calls virtctl.
 	Program string
 
 	VM  *v1.VirtualMachine
@@ -27,36 +29,36 @@ type Snapshot struct {
 	Pods []corev1.Pod
 	// Migrations are those of the instance, the newest first.
 	Migrations []v1.VirtualMachineInstanceMigration
-	// Claims are those that the VM's volumes name. A nil one is missing.
+	// Claims are those of the VM's volumes. A nil claim does not exist.
 	Claims map[string]*corev1.PersistentVolumeClaim
-	// Classes are the storage classes: whether each waits for a first consumer, and which is the default.
+	// Classes are the storage classes by name.
 	Classes      map[string]Class
 	DefaultClass string
-	// Node is the one that the instance is on, Agent the Pod of virt-handler there.
+	// Node is the instance's node, Agent the Pod of virt-handler there.
 	Node  *corev1.Node
 	Agent *corev1.Pod
-	// Install is what runs VMs.
+	// Install is the state of the components.
 	Install Install
 	// Events are those of all these objects, the newest first.
 	Events []corev1.Event
-	// Hidden says what the user may not see, by what it would have told.
+	// Hidden are the areas that the user may not read.
 	Hidden map[Area]bool
 }
 
 // Class is a storage class.
 type Class struct{ WaitsForConsumer bool }
 
-// Install is what runs VMs in the cluster.
+// Install is the state of the components in the cluster.
 type Install struct {
-	// KubeVirt is the object that configures it.
+	// KubeVirt is nil if the cluster has no such object.
 	KubeVirt *v1.KubeVirt
-	// Namespace is where it is.
+	// Namespace is that of the KubeVirt object.
 	Namespace string
-	// Controller and API are how many of their Pods are ready; negative if not known.
+	// Controller and API are the numbers of ready Pods of virt-controller and virt-api; negative if not known.
 	Controller, API int
 }
 
-// Area is a part of the cluster that may be hidden from a user.
+// Area is a part of the cluster that a user may lack the permission to read.
 type Area string
 
 // Areas.
@@ -70,7 +72,7 @@ const (
 	AreaEvents     Area = "events"
 )
 
-// Pod is the launcher Pod that counts, or nil.
+// Pod returns the newest launcher Pod, or nil.
 func (s *Snapshot) Pod() *corev1.Pod {
 	if len(s.Pods) == 0 {
 		return nil
@@ -78,7 +80,7 @@ func (s *Snapshot) Pod() *corev1.Pod {
 	return &s.Pods[0]
 }
 
-// Template is the spec that an instance has or would get.
+// Template returns the instance's spec, or that of the VM's template.
 func (s *Snapshot) Template() *v1.VirtualMachineInstanceSpec {
 	switch {
 	case s.VMI != nil:
@@ -89,45 +91,32 @@ func (s *Snapshot) Template() *v1.VirtualMachineInstanceSpec {
 	return &v1.VirtualMachineInstanceSpec{}
 }
 
-// Strategy is the VM's run strategy, or empty for an instance without a VM.
+// Strategy returns the VM's run strategy, or "" for an instance without a VM.
 func (s *Snapshot) Strategy() v1.VirtualMachineRunStrategy {
-	switch {
-	case s.VM == nil:
+	if s.VM == nil {
 		return ""
-	case s.VM.Spec.RunStrategy != nil:
-		return *s.VM.Spec.RunStrategy
-	case s.VM.Spec.Running != nil && *s.VM.Spec.Running:
-		return v1.RunStrategyAlways
-	default:
-		return v1.RunStrategyHalted
 	}
+	strategy, _ := s.VM.RunStrategy() // Admission refuses a VM with an error here.
+	return strategy
 }
 
-// condition is an instance's condition, or an empty one.
+// condition returns a condition of the instance, or an empty one.
 func (s *Snapshot) condition(kind v1.VirtualMachineInstanceConditionType) v1.VirtualMachineInstanceCondition {
-	if s.VMI != nil {
-		for _, c := range s.VMI.Status.Conditions {
-			if c.Type == kind {
-				return c
-			}
-		}
+	if s.VMI == nil {
+		return v1.VirtualMachineInstanceCondition{}
 	}
-	return v1.VirtualMachineInstanceCondition{}
+	return ptr.Deref(conditions.Find(s.VMI.Status.Conditions, kind), v1.VirtualMachineInstanceCondition{})
 }
 
-// vmCondition is a VM's condition, or an empty one.
+// vmCondition returns a condition of the VM, or an empty one.
 func (s *Snapshot) vmCondition(kind v1.VirtualMachineConditionType) v1.VirtualMachineCondition {
-	if s.VM != nil {
-		for _, c := range s.VM.Status.Conditions {
-			if c.Type == kind {
-				return c
-			}
-		}
+	if s.VM == nil {
+		return v1.VirtualMachineCondition{}
 	}
-	return v1.VirtualMachineCondition{}
+	return ptr.Deref(conditions.Find(s.VM.Status.Conditions, kind), v1.VirtualMachineCondition{})
 }
 
-// claims are the claims that the volumes name, each with its volume.
+// claims returns the names of the volumes' claims, each with its volume.
 func (s *Snapshot) claims() (names, volumes []string) {
 	for _, volume := range s.Template().Volumes {
 		switch {
@@ -140,7 +129,7 @@ func (s *Snapshot) claims() (names, volumes []string) {
 	return names, volumes
 }
 
-// eventOf is the newest event of an object of a kind with one of these reasons, or nil. Without reasons any warning counts.
+// eventOf returns the newest event of an object with one of the reasons, or nil. Without reasons it returns the newest warning.
 func (s *Snapshot) eventOf(kind, name string, reasons ...string) *corev1.Event {
 	for i := range s.Events {
 		e := &s.Events[i]
@@ -159,7 +148,7 @@ func (s *Snapshot) eventOf(kind, name string, reasons ...string) *corev1.Event {
 	return nil
 }
 
-// eventTime is when an event was last seen. Events of the newer API have no lastTimestamp.
+// eventTime returns when an event was last observed. Events of the newer API have no lastTimestamp.
 func eventTime(e *corev1.Event) time.Time {
 	switch {
 	case e.Series != nil:

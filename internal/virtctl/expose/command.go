@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package expose has the command expose: a Service for the ports of a guest.
+// Package expose has the command expose, which creates a Service for a guest's ports.
 package expose
 
 import (
@@ -32,19 +32,19 @@ type options struct {
 	output                                      cli.Output
 }
 
-// Command makes the command expose.
+// Command returns the command expose.
 func Command(c *cli.CLI) *cobra.Command {
 	o := &options{}
 	cmd := &cobra.Command{
 		Use:   "expose (vm|vmi|vmirs) (NAME)",
 		Short: "Expose a virtual machine instance, virtual machine, or virtual machine instance replica set as a new service.",
-		Long: "Make a Service that leads to the guest of a virtual machine, or to those of a replica set. It selects the launcher Pods\n" +
-			"by the name of the VM; without --port its ports are those that the VM's interfaces list.",
+		Long: "Create a Service for the guest of a virtual machine, or for those of a replica set. It selects the launcher Pods by the\n" +
+			"name of the VM; without --port its ports are those that the VM's interfaces list.",
 		Example: c.Examples(`
-# SSH to 'myvm' at port 5555 of a new service, and at port 30001 of each node:
+# Expose SSH of 'myvm' at port 5555 of a new service, and at port 30001 of each node:
 virtctl expose vm myvm --port=5555 --node-port=30001 --target-port=22 --name=myvm-ssh --type=NodePort
 
-# A web server in the guests of a replica set:
+# Expose a web server in the guests of a replica set:
 virtctl expose vmirs web --port=80 --name=web`),
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), c, args[0], args[1]) },
@@ -53,18 +53,18 @@ virtctl expose vmirs web --port=80 --name=web`),
 	flags.StringVar(&o.name, "name", "", "The service's name.")
 	_ = cmd.MarkFlagRequired("name")
 	flags.StringVar(&o.clusterIP, "cluster-ip", "", "The service's address; None for a headless one. By default the cluster chooses.")
-	flags.StringVar(&o.externalIP, "external-ip", "", "A further address, outside of the cluster's care, at which nodes take connections.")
-	flags.StringVar(&o.loadBalancerIP, "load-balancer-ip", "", "The load balancer's address. By default it chooses.")
+	flags.StringVar(&o.externalIP, "external-ip", "", "An additional address, not managed by the cluster, at which nodes accept connections.")
+	flags.StringVar(&o.loadBalancerIP, "load-balancer-ip", "", "The load balancer's address. By default the cloud provider chooses.")
 	flags.Int32Var(&o.port, "port", 0, "The service's port.")
 	flags.StringVar(&o.protocol, "protocol", "TCP", "TCP or UDP.")
 	flags.StringVar(&o.targetPort, "target-port", "", "The guest's port, as a number or a name. By default that of the service.")
-	flags.Int32Var(&o.nodePort, "node-port", 0, "The port at each node, for --type=NodePort. By default the cluster chooses.")
+	flags.Int32Var(&o.nodePort, "node-port", 0, "The port on each node, for --type=NodePort. By default the cluster chooses.")
 	flags.StringVar(&o.kind, "type", "ClusterIP", "ClusterIP, NodePort or LoadBalancer.")
 	flags.StringVar(&o.portName, "port-name", "", "The port's name.")
 	flags.StringVar(&o.ipFamily, "ip-family", "", "IPv4, IPv6, or both with the preferred first: IPv4,IPv6.")
 	flags.StringVar(&o.ipFamilyPolicy, "ip-family-policy", "", "SingleStack, PreferDualStack or RequireDualStack.")
 	flags.StringToStringVar(&o.labels, "labels", nil, "Labels of the service.")
-	flags.BoolVar(&o.dryRun, "dry-run", false, "Print the service and make nothing.")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "Print the service without creating it.")
 	o.output.AddTo(cmd, "")
 	return cmd
 }
@@ -109,7 +109,7 @@ func (o *options) run(ctx context.Context, c *cli.CLI, kind, name string) error 
 	return err
 }
 
-// service is what the flags ask for, without a selector.
+// service returns the Service of the flags, without a selector.
 func (o *options) service() (*corev1.Service, error) {
 	protocol := corev1.Protocol(strings.ToUpper(o.protocol))
 	if protocol != corev1.ProtocolTCP && protocol != corev1.ProtocolUDP {
@@ -160,7 +160,7 @@ func (o *options) families(service *corev1.Service) error {
 	return nil
 }
 
-// selectPods makes the service lead to an object's guests. It returns the ports that their interfaces list.
+// selectPods sets the service's selector to the object's launcher Pods, and returns the ports that their interfaces list.
 func (o *options) selectPods(ctx context.Context, objects client.Client, service *corev1.Service, kind, name string) ([]corev1.ServicePort, error) {
 	key := client.ObjectKey{Namespace: service.Namespace, Name: name}
 	switch kind {
@@ -170,7 +170,7 @@ func (o *options) selectPods(ctx context.Context, objects client.Client, service
 			return nil, fmt.Errorf("error fetching VirtualMachineInstance ReplicaSet: %w", err)
 		}
 		if set.Spec.Selector == nil || len(set.Spec.Selector.MatchExpressions) > 0 {
-			return nil, errors.New("cannot expose VirtualMachineInstance ReplicaSet with match expressions: a Service has labels alone")
+			return nil, errors.New("cannot expose VirtualMachineInstance ReplicaSet with match expressions: the selector of a Service has only labels")
 		}
 		service.Spec.Selector = set.Spec.Selector.MatchLabels
 		if set.Spec.Template == nil {
@@ -201,12 +201,12 @@ func (o *options) selectPods(ctx context.Context, objects client.Client, service
 	return ports(&vmi.Spec), nil
 }
 
-// byName selects the launcher Pods of one instance, whatever labels its VM has.
+// byName returns a selector of the launcher Pods of one instance.
 func byName(name string) map[string]string {
 	return map[string]string{v1.VirtualMachineInstanceIDLabel: launcherpod.InstanceID(name)}
 }
 
-// ports are those that a spec's interfaces list. Ports of a service have names when there are several.
+// ports returns the ports that the interfaces list. They are named, as a service with several ports requires.
 func ports(spec *v1.VirtualMachineInstanceSpec) []corev1.ServicePort {
 	var found []corev1.ServicePort
 	for _, i := range spec.Domain.Devices.Interfaces {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 
 	"golang.org/x/term"
 	corev1 "k8s.io/api/core/v1"
@@ -16,35 +15,37 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/util/exec"
+
+	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// attach connects the terminal with the Pod's shell until that ends.
+// attach connects the terminal with the Pod's shell until the shell exits.
 func (s *shell) attach(ctx context.Context, pod *corev1.Pod) error {
 	executor, err := s.executor(pod)
 	if err != nil {
 		return fmt.Errorf("attach to the Pod %s: %w", pod.Name, err)
 	}
 	streams := remotecommand.StreamOptions{Stdin: s.cli.In, Stdout: s.cli.Out, Tty: true}
-	if file, ok := s.cli.In.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
-		state, err := term.MakeRaw(int(file.Fd()))
-		if err != nil {
-			return fmt.Errorf("the terminal cannot be used: %w", err)
-		}
-		defer func() { _ = term.Restore(int(file.Fd()), state) }()
-		streams.TerminalSizeQueue = newSizes(int(file.Fd()))
+	restore, err := s.cli.MakeRaw()
+	if err != nil {
+		return err
+	}
+	defer restore()
+	if fd, isTerminal := cli.Terminal(s.cli.In); isTerminal {
+		streams.TerminalSizeQueue = newSizes(fd)
 	}
 	err = executor.StreamWithContext(ctx, streams)
 	var exited exec.ExitError
 	switch {
 	case err == nil, errors.Is(err, context.Canceled), errors.As(err, &exited) && exited.Exited():
-		// How the last command of a shell ended is no failure of ours.
+		// The exit code of the shell's last command is not an error of this command.
 		return nil
 	default:
 		return fmt.Errorf("the connection to the Pod %s ended: %w", pod.Name, err)
 	}
 }
 
-// executor attaches by websocket, as all other streams do. Every Kubernetes that Vireo runs on can (since 1.31).
+// executor returns an executor that uses websockets, which Kubernetes supports since 1.31.
 func (s *shell) executor(pod *corev1.Pod) (remotecommand.Executor, error) {
 	config, err := s.cli.Config()
 	if err != nil {
@@ -59,7 +60,7 @@ func (s *shell) executor(pod *corev1.Pod) (remotecommand.Executor, error) {
 	return remotecommand.NewWebSocketExecutor(config, http.MethodGet, request.URL().String())
 }
 
-// sizes gives the terminal's size once: the shell starts with it.
+// sizes returns the terminal's initial size.
 type sizes struct {
 	once chan remotecommand.TerminalSize
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package guestfs has the command guestfs: a shell with libguestfs's tools at the disk in a claim.
+// Package guestfs has the command guestfs, which opens a shell with libguestfs's tools and the disk in a claim.
 package guestfs
 
 import (
@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -22,10 +21,10 @@ import (
 )
 
 const (
-	// startWithin is how long the Pod may take to run: its image has some 500 MB. KubeVirt's.
-	startWithin = 500 * time.Second
-	// requestWithin is how long the Pod's creation and deletion may take to be answered.
-	requestWithin = 30 * time.Second
+	// startTimeout is how long the Pod may take to run: its image has some 500 MB. KubeVirt's.
+	startTimeout = 500 * time.Second
+	// requestTimeout limits the requests that create and delete the Pod.
+	requestTimeout = 30 * time.Second
 )
 
 // options are the command's flags, named as KubeVirt's.
@@ -35,7 +34,7 @@ type options struct {
 	uid, gid, fsGroup     string
 }
 
-// Command makes the command guestfs.
+// Command returns the command guestfs.
 func Command(c *cli.CLI) *cobra.Command {
 	o := &options{}
 	cmd := &cobra.Command{
@@ -44,10 +43,10 @@ func Command(c *cli.CLI) *cobra.Command {
 		Long: "Create a Pod with libguestfs-tools and a claim, and attach a shell to it. A claim with a file system is mounted at /disk, a\n" +
 			"block device is /dev/vda. The claim must not be in use. The Pod is removed when the shell ends.",
 		Example: c.Examples(`
-# Look into the disk of a VM that is stopped:
+# Open the disk of a stopped VM:
 virtctl guestfs myvm-disk
 
-# Without KVM, on the nodes that the VM 'myvm' may run on:
+# Do not use KVM, and use the nodes on which the VM 'myvm' may run:
 virtctl guestfs myvm-disk --kvm=false --vm=myvm`),
 		Args: c.OneArgument("PVC"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -66,10 +65,10 @@ virtctl guestfs myvm-disk --kvm=false --vm=myvm`),
 	return cmd
 }
 
-// ids are the user and the groups that the container gets; nil leaves it to the image.
+// ids are the user and the groups of the container. Nil means those of the image.
 type ids struct{ user, group, fsGroup *int64 }
 
-// identity reads --root, --uid, --gid and --fsGroup. The refusals are KubeVirt's.
+// identity parses --root, --uid, --gid and --fsGroup. The error messages are KubeVirt's.
 func (o *options) identity() (ids, error) {
 	switch {
 	case o.root && o.uid != "":
@@ -122,8 +121,8 @@ func (o *options) run(ctx context.Context, c *cli.CLI, claim string) error {
 			return err
 		}
 	}
-	s.say("Use image: %s", o.image)
-	block, err := s.free(ctx)
+	s.printf("Use image: %s", o.image)
+	block, err := s.checkClaim(ctx)
 	if err != nil {
 		return err
 	}
@@ -134,19 +133,20 @@ func (o *options) run(ctx context.Context, c *cli.CLI, claim string) error {
 	return s.run(ctx, pod)
 }
 
-// shell is a shell at a claim.
+// shell is a shell with a claim.
 type shell struct {
 	cli     *cli.CLI
 	objects client.Client
 	claim   client.ObjectKey
 }
 
-func (s *shell) say(format string, arguments ...any) {
+// printf prints a line on the error output, without control characters.
+func (s *shell) printf(format string, arguments ...any) {
 	_, _ = fmt.Fprintln(s.cli.ErrOut, cli.Plain(fmt.Sprintf(format, arguments...)))
 }
 
-// free makes sure that the claim is there and in nobody's use, and says whether it is a block device.
-func (s *shell) free(ctx context.Context) (block bool, err error) {
+// checkClaim returns an error if the claim does not exist or is in use, and reports whether it is a block device.
+func (s *shell) checkClaim(ctx context.Context) (block bool, err error) {
 	claim := &corev1.PersistentVolumeClaim{}
 	if err := s.objects.Get(ctx, s.claim, claim); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -156,7 +156,7 @@ func (s *shell) free(ctx context.Context) (block bool, err error) {
 	}
 	pods := &corev1.PodList{}
 	if err := s.objects.List(ctx, pods, client.InNamespace(s.claim.Namespace)); err != nil {
-		return false, fmt.Errorf("find out who uses the PVC %s: %w", s.claim.Name, err)
+		return false, fmt.Errorf("check whether the PVC %s is in use: %w", s.claim.Name, err)
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
@@ -165,14 +165,14 @@ func (s *shell) free(ctx context.Context) (block bool, err error) {
 		}
 		for _, volume := range pod.Spec.Volumes {
 			if volume.PersistentVolumeClaim != nil && volume.PersistentVolumeClaim.ClaimName == s.claim.Name {
-				return false, fmt.Errorf("PVC %s is used by another pod: %s. Stop the VM first, or end the other shell", s.claim.Name, pod.Name)
+				return false, fmt.Errorf("PVC %s is used by another pod: %s. Stop the VM first, or exit the other shell", s.claim.Name, pod.Name)
 			}
 		}
 	}
 	return claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock, nil
 }
 
-// pod describes the Pod.
+// pod returns the Pod to create.
 func (s *shell) pod(ctx context.Context, o *options, who ids, block bool) (*corev1.Pod, error) {
 	pod := newPod(s.claim, o, who, block)
 	if o.vm == "" {
@@ -180,7 +180,7 @@ func (s *shell) pod(ctx context.Context, o *options, who ids, block bool) (*core
 	}
 	vm := &v1.VirtualMachine{}
 	if err := s.objects.Get(ctx, client.ObjectKey{Namespace: s.claim.Namespace, Name: o.vm}, vm); err != nil {
-		return nil, fmt.Errorf("read the VM of --vm: %w", err)
+		return nil, fmt.Errorf("get the VM of --vm: %w", err)
 	}
 	if template := vm.Spec.Template; template != nil {
 		pod.Labels = template.ObjectMeta.Labels
@@ -189,42 +189,41 @@ func (s *shell) pod(ctx context.Context, o *options, who ids, block bool) (*core
 	return pod, nil
 }
 
-// run creates the Pod, attaches to it when it runs, and removes it whatever happens.
+// run creates the Pod, attaches to it when it runs, and always deletes it afterwards.
 func (s *shell) run(ctx context.Context, pod *corev1.Pod) error {
 	if err := s.create(ctx, pod); err != nil {
 		return fmt.Errorf("create the Pod %s: %w", pod.Name, err)
 	}
-	defer s.remove(ctx, pod)
+	defer s.delete(ctx, pod)
 	if err := s.wait(ctx, pod); err != nil {
 		return err
 	}
-	s.say("The PVC is at %s. If you don't see a command prompt, try pressing enter.", place(pod))
+	s.printf("The PVC is at %s. If you don't see a command prompt, try pressing enter.", claimPath(pod))
 	return s.attach(ctx, pod)
 }
 
-// create creates the Pod. Ctrl+C does not cut it short: nobody would know whether there is a Pod to remove.
+// create creates the Pod. Ctrl+C does not cancel the request, as it would be unknown whether the Pod has to be deleted.
 func (s *shell) create(ctx context.Context, pod *corev1.Pod) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestWithin)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	return s.objects.Create(ctx, pod)
 }
 
-// remove removes the Pod, also after Ctrl+C.
-func (s *shell) remove(ctx context.Context, pod *corev1.Pod) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestWithin)
+// delete deletes the Pod, also after Ctrl+C.
+func (s *shell) delete(ctx context.Context, pod *corev1.Pod) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	if err := s.objects.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}); client.IgnoreNotFound(err) != nil {
-		s.say("The Pod %s could not be removed (%v). Remove it: kubectl delete pod -n %s %s", pod.Name, err, pod.Namespace, pod.Name)
+		s.printf("The Pod %s could not be deleted (%v). Delete it: kubectl delete pod -n %s %s", pod.Name, err, pod.Namespace, pod.Name)
 	}
 }
 
-// wait returns when the Pod runs, and says what it waits for.
+// wait waits until the Pod runs, and prints the reasons why it does not run yet.
 func (s *shell) wait(ctx context.Context, pod *corev1.Pod) error {
-	limited, cancel := context.WithTimeout(ctx, startWithin)
+	limited, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	told := ""
-	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 1.5, Steps: 100, Cap: 2 * time.Second}
-	err := backoff.DelayFunc().Until(limited, true, false, func(ctx context.Context) (bool, error) {
+	reported := ""
+	err := cli.Poll(limited, func(ctx context.Context) (bool, error) {
 		if err := s.objects.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
 			return false, err
 		}
@@ -235,20 +234,20 @@ func (s *shell) wait(ctx context.Context, pod *corev1.Pod) error {
 		default:
 			return false, fmt.Errorf("the Pod %s is not running but %s: %s", pod.Name, pod.Status.Phase, cli.Plain(pod.Status.Message))
 		}
-		if reason := waitsFor(pod); reason != told {
-			told = reason
-			s.say("Waiting for the Pod %s: %s", pod.Name, reason)
+		if reason := pendingReason(pod); reason != reported {
+			reported = reason
+			s.printf("Waiting for the Pod %s: %s", pod.Name, reason)
 		}
 		return false, nil
 	})
 	if limited.Err() != nil && ctx.Err() == nil {
-		return fmt.Errorf("the Pod %s does not run after %s: %s", pod.Name, startWithin, told)
+		return fmt.Errorf("the Pod %s does not run after %s: %s", pod.Name, startTimeout, reported)
 	}
 	return err
 }
 
-// waitsFor is why a Pod does not run yet.
-func waitsFor(pod *corev1.Pod) string {
+// pendingReason returns why a Pod does not run yet.
+func pendingReason(pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {
 		if w := c.State.Waiting; w != nil {
 			return fmt.Sprintf("%s %s", w.Reason, w.Message)
@@ -259,5 +258,5 @@ func waitsFor(pod *corev1.Pod) string {
 			return c.Message
 		}
 	}
-	return "it is being started"
+	return "it is starting"
 }

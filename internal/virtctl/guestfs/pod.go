@@ -14,11 +14,12 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/vireo-project/vireo/internal/subresource"
+	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// What the image and the shells in it rely on. KubeVirt's (pkg/virtctl/guestfs), so that its images work here and ours there.
+// Names and paths of the image and its container. They are KubeVirt's (pkg/virtctl/guestfs), so that each virtctl works with both
+// images.
 const (
 	imageName     = "libguestfs-tools"
 	container     = "libguestfs"
@@ -35,7 +36,7 @@ const (
 	podNamePrefix = "libguestfs-tools-"
 )
 
-// clusterImage is the image that the cluster names.
+// clusterImage returns the image that virt-api names.
 func clusterImage(ctx context.Context, c *cli.CLI) (string, error) {
 	api, err := c.Subresources()
 	if err != nil {
@@ -48,7 +49,7 @@ func clusterImage(ctx context.Context, c *cli.CLI) (string, error) {
 	return reference(info)
 }
 
-// reference puts an image's reference together.
+// reference returns the image's reference.
 func reference(info subresource.GuestfsInfo) (string, error) {
 	image := info.ImagePrefix + imageName
 	switch {
@@ -67,12 +68,12 @@ func reference(info subresource.GuestfsInfo) (string, error) {
 	return image, nil
 }
 
-// newPod describes the Pod for a claim. It may do nothing that the restricted Pod security standard forbids, unless it is root.
+// newPod returns the Pod for a claim. Unless it runs as root, it complies with the restricted Pod security standard.
 func newPod(claim client.ObjectKey, o *options, who ids, block bool) *corev1.Pod {
 	shell := corev1.Container{
 		Name: container, Image: o.image, ImagePullPolicy: corev1.PullPolicy(o.pullPolicy), Command: []string{entrypoint}, Stdin: true, TTY: true,
 		Env: []corev1.EnvVar{
-			// libguestfs runs QEMU itself, with the appliance of the image.
+			// libguestfs runs QEMU directly, with the appliance of the image.
 			{Name: "LIBGUESTFS_BACKEND", Value: "direct"},
 			{Name: "LIBGUESTFS_PATH", Value: applianceDir},
 			{Name: "LIBGUESTFS_TMPDIR", Value: temporary},
@@ -113,8 +114,8 @@ func newPod(claim client.ObjectKey, o *options, who ids, block bool) *corev1.Pod
 	}
 }
 
-// place is where in the Pod the claim is.
-func place(pod *corev1.Pod) string {
+// claimPath returns the path of the claim in the Pod.
+func claimPath(pod *corev1.Pod) string {
 	if len(pod.Spec.Containers[0].VolumeDevices) > 0 {
 		return device
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package imageupload has the command image-upload: a file of this machine into a volume of the cluster, by way of the
-// Containerized Data Importer (CDI). CDI's upload API has no resumption: an upload that fails begins again.
+// Package imageupload has the command image-upload, which copies a local file to a volume of the cluster by the Containerized
+// Data Importer (CDI). CDI cannot resume uploads: one that fails starts again from the beginning.
 package imageupload
 
 import (
@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,7 +17,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// Kinds that a default instance type or preference may have.
+// Kinds of a default instance type or preference.
 const (
 	kindInstancetype        = "VirtualMachineInstancetype"
 	kindClusterInstancetype = "VirtualMachineClusterInstancetype"
@@ -52,37 +51,37 @@ type upload struct {
 	cli       *cli.CLI
 	objects   client.Client
 	namespace string
-	// name is that of the DataVolume and of its claim, or of the claim alone.
+	// name is that of the DataVolume and its claim.
 	name string
-	// claimOnly says that the target is a claim without a DataVolume.
+	// claimOnly reports whether the target is a claim without a DataVolume.
 	claimOnly bool
 }
 
-// Command makes the command image-upload.
+// Command returns the command image-upload.
 func Command(c *cli.CLI) *cobra.Command {
 	o := options{}
 	cmd := &cobra.Command{
 		Use:   "image-upload (dv|pvc) (NAME)",
 		Short: "Upload a VM image to a DataVolume/PersistentVolumeClaim.",
 		Long: "Upload a disk image (raw, qcow2, vmdk, …, also compressed with gz or xz) or a tar archive to a volume. The DataVolume\n" +
-			"or claim is made unless it exists. The cluster needs the Containerized Data Importer (CDI).",
+			"or claim is created unless it exists. The cluster needs the Containerized Data Importer (CDI).",
 		Example: c.Examples(`
 # Upload an image to a new DataVolume:
 virtctl image-upload dv fedora-dv --size=10Gi --image-path=/images/fedora.qcow2
 
-# To a DataVolume that waits for an upload:
+# Upload it to a DataVolume that waits for an upload:
 virtctl image-upload dv fedora-dv --no-create --image-path=/images/fedora.qcow2
 
-# To a new claim, on storage that binds when a Pod wants it:
+# Upload it to a new claim, with storage that waits for a first consumer:
 virtctl image-upload pvc fedora-pvc --size=10Gi --force-bind --image-path=/images/fedora.qcow2
 
-# To a new DataVolume that knows which instance type and preference suit it, and that a DataSource names:
+# Upload it to a new DataVolume with a default instance type and preference, and create a DataSource for it:
 virtctl image-upload dv fedora --size=10Gi --image-path=/images/fedora.qcow2 --default-instancetype=u1.medium --default-preference=fedora --datasource
 
-# Through a port of this machine that leads to the upload proxy:
+# Upload it through a local port that is forwarded to the upload proxy:
 virtctl image-upload dv fedora-dv --size=10Gi --image-path=/images/fedora.qcow2 --uploadproxy-url=https://localhost:8443 --insecure
 
-# The files of a tar archive:
+# Upload the files of a tar archive:
 virtctl image-upload dv files --size=1Gi --archive-path=/images/files.tar`),
 		Args: cobra.MaximumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -107,34 +106,34 @@ func (o *options) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.imagePath, "image-path", "", "The file with the image.")
 	flags.StringVar(&o.archivePath, "archive-path", "", "The file with the tar archive.")
-	flags.StringVar(&o.size, "size", "", "The size of the volume to make, such as 10Gi.")
-	flags.StringVar(&o.storageClass, "storage-class", "", "The storage class of the volume to make. By default the cluster chooses.")
-	flags.StringVar(&o.accessMode, "access-mode", "", "The access mode of the volume to make, such as ReadWriteMany.")
-	flags.StringVar(&o.volumeMode, "volume-mode", "", "The mode of the volume to make: block or filesystem.")
-	flags.BoolVar(&o.noCreate, "no-create", false, "Make nothing: the DataVolume or claim exists. What a claim has is overwritten.")
-	flags.BoolVar(&o.forceBind, "force-bind", false, "Bind the claim at once, also where storage waits for a first consumer.")
-	flags.BoolVar(&o.dataSource, "datasource", false, "Make a DataSource of the same name lead to the volume.")
-	flags.StringVar(&o.defaultInstancetype, "default-instancetype", "", "The instance type that suits the image.")
+	flags.StringVar(&o.size, "size", "", "The size of a new volume, such as 10Gi.")
+	flags.StringVar(&o.storageClass, "storage-class", "", "The storage class of a new volume. By default the cluster chooses.")
+	flags.StringVar(&o.accessMode, "access-mode", "", "The access mode of a new volume, such as ReadWriteMany.")
+	flags.StringVar(&o.volumeMode, "volume-mode", "", "The mode of a new volume: block or filesystem.")
+	flags.BoolVar(&o.noCreate, "no-create", false, "Use an existing DataVolume or claim. The content of the claim is overwritten.")
+	flags.BoolVar(&o.forceBind, "force-bind", false, "Bind the claim immediately, even if its storage class waits for a first consumer.")
+	flags.BoolVar(&o.dataSource, "datasource", false, "Create or update a DataSource of the same name for the volume.")
+	flags.StringVar(&o.defaultInstancetype, "default-instancetype", "", "The default instance type of VMs with the image.")
 	flags.StringVar(&o.defaultInstancetypeKind, "default-instancetype-kind", "",
 		fmt.Sprintf("The kind of that instance type: %s or %s (the default).", kindInstancetype, kindClusterInstancetype))
-	flags.StringVar(&o.defaultPreference, "default-preference", "", "The preference that suits the image.")
+	flags.StringVar(&o.defaultPreference, "default-preference", "", "The default preference of VMs with the image.")
 	flags.StringVar(&o.defaultPreferenceKind, "default-preference-kind", "",
 		fmt.Sprintf("The kind of that preference: %s or %s (the default).", kindPreference, kindClusterPreference))
-	flags.StringVar(&o.proxyURL, "uploadproxy-url", "", "The URL of CDI's upload proxy. By default CDI's configuration says it.")
-	flags.BoolVar(&o.insecure, "insecure", false, "Believe the upload proxy whatever certificate it has.")
-	flags.UintVar(&o.waitSeconds, "wait-secs", 300, "Seconds to wait until the volume takes the upload.")
-	flags.UintVar(&o.retries, "retry", 5, "How often to begin again after an error that may pass.")
-	flags.BoolVar(&o.noWait, "no-wait", false, "Do not wait until what was uploaded is on the volume.")
-	flags.StringVar(&o.oldClaimName, "pvc-name", "", "DEPRECATED: the name of the claim. Write: pvc NAME.")
-	flags.StringVar(&o.oldClaimSize, "pvc-size", "", "DEPRECATED: the size. Write --size.")
-	flags.BoolVar(&o.oldBlockVolume, "block-volume", false, "DEPRECATED: a block volume. Write --volume-mode=block.")
+	flags.StringVar(&o.proxyURL, "uploadproxy-url", "", "The URL of CDI's upload proxy. By default that of CDI's configuration.")
+	flags.BoolVar(&o.insecure, "insecure", false, "Do not verify the upload proxy's certificate.")
+	flags.UintVar(&o.waitSeconds, "wait-secs", 300, "Seconds to wait until the volume is ready for the upload.")
+	flags.UintVar(&o.retries, "retry", 5, "How often to repeat the upload after a temporary error.")
+	flags.BoolVar(&o.noWait, "no-wait", false, "Do not wait until CDI has written the upload to the volume.")
+	flags.StringVar(&o.oldClaimName, "pvc-name", "", "DEPRECATED: the name of the claim. Use: pvc NAME.")
+	flags.StringVar(&o.oldClaimSize, "pvc-size", "", "DEPRECATED: the size. Use --size.")
+	flags.BoolVar(&o.oldBlockVolume, "block-volume", false, "DEPRECATED: a block volume. Use --volume-mode=block.")
 	cmd.MarkFlagsMutuallyExclusive("image-path", "archive-path")
 	cmd.MarkFlagsOneRequired("image-path", "archive-path")
 	cmd.MarkFlagsMutuallyExclusive("size", "pvc-size")
 	_ = cmd.RegisterFlagCompletionFunc("volume-mode", cobra.FixedCompletions([]string{modeBlock, modeFilesystem}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// parse judges arguments and flags, before anything is asked of the cluster.
+// parse validates arguments and flags.
 func (u *upload) parse(args []string) error {
 	switch {
 	case u.oldClaimName != "" && len(args) > 0:
@@ -205,7 +204,7 @@ func (u *upload) path() string {
 }
 
 func (u *upload) run(ctx context.Context) error {
-	// The file comes first: nothing is made in the cluster for one that cannot be read.
+	// The file is opened first, so that nothing is created in the cluster if it cannot be read.
 	source, err := openSource(u.path())
 	if err != nil {
 		return err
@@ -230,7 +229,7 @@ func (u *upload) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	u.say("Uploading data to %s", proxy.url.Redacted())
+	u.printf("Uploading data to %s", proxy.url.Redacted())
 	if err := u.send(ctx, proxy, source); err != nil {
 		return err
 	}
@@ -242,31 +241,26 @@ func (u *upload) run(ctx context.Context) error {
 	return u.finish(ctx)
 }
 
-// finish waits until CDI has put the data on the volume.
+// finish waits until CDI has written the data to the volume.
 func (u *upload) finish(ctx context.Context) error {
 	if u.noWait {
-		u.say("Uploading data completed successfully, processing goes on in the cluster")
+		u.printf("Uploading data completed successfully, processing continues in the cluster")
 		return nil
 	}
-	u.say("Uploading data completed successfully, waiting for processing to complete, you can hit ctrl-c without interrupting the progress")
+	u.printf("Uploading data completed successfully, waiting for processing to complete, you can hit ctrl-c without interrupting the progress")
 	if err := u.waitProcessed(ctx); err != nil {
 		return err
 	}
-	u.say("Processing completed successfully")
-	u.say("Uploading %s completed successfully", u.path())
+	u.printf("Processing completed successfully")
+	u.printf("Uploading %s completed successfully", u.path())
 	return nil
 }
 
-// say tells the user something. What comes from the cluster may have been written by anybody.
-func (u *upload) say(format string, values ...any) {
+// printf prints a line. Control characters are removed, as values may be other users' texts.
+func (u *upload) printf(format string, values ...any) {
 	_, _ = fmt.Fprintln(u.cli.Out, cli.Plain(fmt.Sprintf(format, values...)))
 }
 
 func (u *upload) key() client.ObjectKey {
 	return client.ObjectKey{Namespace: u.namespace, Name: u.name}
-}
-
-// within bounds a wait in time.
-func within(ctx context.Context, seconds uint) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/vireo-project/vireo/api/cdi/v1beta1"
 )
 
-// ensureDataSource makes the DataSource of the volume's name lead to it.
+// ensureDataSource creates or updates the DataSource with the volume's name.
 func (u *upload) ensureDataSource(ctx context.Context) error {
 	target := cdi.DataSourceSource{PVC: &v1beta1.DataVolumeSourcePVC{Namespace: u.namespace, Name: u.name}}
 	source := &cdi.DataSource{}
@@ -27,9 +27,9 @@ func (u *upload) ensureDataSource(ctx context.Context) error {
 			Spec:       cdi.DataSourceSpec{Source: target},
 		}
 		if err := u.objects.Create(ctx, source); err != nil {
-			return fmt.Errorf("DataSource %s/%s was not made: %w", u.namespace, u.name, err)
+			return fmt.Errorf("DataSource %s/%s was not created: %w", u.namespace, u.name, err)
 		}
-		u.say("Created a new DataSource %s/%s", u.namespace, u.name)
+		u.printf("Created a new DataSource %s/%s", u.namespace, u.name)
 		return nil
 	}
 	if err != nil {
@@ -42,8 +42,8 @@ func (u *upload) ensureDataSource(ctx context.Context) error {
 	maps.Copy(source.Labels, u.labels())
 	source.Spec.Source = target
 	if err := u.objects.Patch(ctx, source, client.MergeFrom(before)); err != nil {
-		return fmt.Errorf("DataSource %s/%s was not changed: %w", u.namespace, u.name, err)
+		return fmt.Errorf("DataSource %s/%s was not updated: %w", u.namespace, u.name, err)
 	}
-	u.say("Updated an existing DataSource %s/%s", u.namespace, u.name)
+	u.printf("Updated an existing DataSource %s/%s", u.namespace, u.name)
 	return nil
 }

@@ -6,22 +6,21 @@ package imageupload
 import (
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"time"
 
-	"golang.org/x/term"
+	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
 const (
-	// redrawEvery is how often a terminal's line is drawn anew.
-	redrawEvery = 200 * time.Millisecond
-	// lineEvery is how often there is a new line elsewhere, besides one for each lineShare percent.
-	lineEvery = 30 * time.Second
-	lineShare = 10
+	// redrawInterval is the time between updates of the line on a terminal.
+	redrawInterval = 200 * time.Millisecond
+	// Other outputs get a line every lineInterval and after every linePercent percent.
+	lineInterval = 30 * time.Second
+	linePercent  = 10
 )
 
-// progress shows how far an upload is: one line that changes at a terminal, and a few lines elsewhere.
+// progress prints the progress of an upload: on a terminal as one line that is updated, elsewhere as a few lines.
 type progress struct {
 	out      io.Writer
 	terminal bool
@@ -29,21 +28,18 @@ type progress struct {
 	now      func() time.Time
 
 	mu          sync.Mutex
-	begin, last time.Time
+	start, last time.Time
 	sent, shown int64
-	ended       bool
+	finished    bool
 }
 
 func newProgress(out io.Writer, size int64, now func() time.Time) *progress {
-	file, isFile := out.(*os.File)
-	begin := now()
-	return &progress{
-		out: out, terminal: isFile && term.IsTerminal(int(file.Fd())),
-		size: size, now: now, begin: begin, last: begin,
-	}
+	_, isTerminal := cli.Terminal(out)
+	start := now()
+	return &progress{out: out, terminal: isTerminal, size: size, now: now, start: start, last: start}
 }
 
-// watch counts what is read.
+// watch returns a reader that counts what is read.
 func (p *progress) watch(from io.Reader) io.Reader { return &watched{from, p} }
 
 type watched struct {
@@ -51,7 +47,7 @@ type watched struct {
 	progress *progress
 }
 
-// Read reads and counts.
+// Read implements io.Reader.
 func (w *watched) Read(into []byte) (int, error) {
 	n, err := w.from.Read(into)
 	w.progress.add(int64(n))
@@ -61,15 +57,15 @@ func (w *watched) Read(into []byte) (int, error) {
 func (p *progress) add(n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ended || n == 0 {
+	if p.finished || n == 0 {
 		return
 	}
 	p.sent += n
 	since := p.now().Sub(p.last)
 	switch {
 	case p.sent == p.size:
-	case p.terminal && since >= redrawEvery:
-	case !p.terminal && (since >= lineEvery || p.percent(p.sent)/lineShare > p.percent(p.shown)/lineShare):
+	case p.terminal && since >= redrawInterval:
+	case !p.terminal && (since >= lineInterval || p.percent(p.sent)/linePercent > p.percent(p.shown)/linePercent):
 	default:
 		return
 	}
@@ -80,26 +76,26 @@ func (p *progress) percent(sent int64) int64 { return sent * 100 / p.size }
 
 func (p *progress) show() {
 	p.last, p.shown = p.now(), p.sent
-	line := fmt.Sprintf("%s of %s, %d %%, %s/s", bytes(p.sent), bytes(p.size), p.percent(p.sent), bytes(p.rate()))
+	line := fmt.Sprintf("%s of %s, %d %%, %s/s", formatBytes(p.sent), formatBytes(p.size), p.percent(p.sent), formatBytes(p.rate()))
 	if p.terminal {
-		// Back to the line's beginning, and what was there is erased.
+		// Overwrite the line.
 		_, _ = fmt.Fprintf(p.out, "\r%s\x1b[K", line)
 		return
 	}
 	_, _ = fmt.Fprintln(p.out, line)
 }
 
-// rate is what was sent in a second, on average.
+// rate returns the average number of bytes per second.
 func (p *progress) rate() int64 {
-	seconds := p.now().Sub(p.begin).Seconds()
+	seconds := p.now().Sub(p.start).Seconds()
 	if seconds <= 0 {
 		return p.sent
 	}
 	return int64(float64(p.sent) / seconds)
 }
 
-// end leaves the last line. The transport may still read: that is not shown.
-func (p *progress) end() {
+// finish prints the last line. Later reads by the transport are ignored.
+func (p *progress) finish() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.sent > 0 && p.sent != p.shown {
@@ -108,11 +104,11 @@ func (p *progress) end() {
 	if p.terminal && p.sent > 0 {
 		_, _ = fmt.Fprintln(p.out)
 	}
-	p.ended = true
+	p.finished = true
 }
 
-// bytes is a number of bytes as people read it.
-func bytes(n int64) string {
+// formatBytes returns a number of bytes with a binary unit.
+func formatBytes(n int64) string {
 	value, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	unit := 0
 	for value >= 1024 && unit < len(units)-1 {

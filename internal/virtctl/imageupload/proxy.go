@@ -23,33 +23,33 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 )
 
-// Paths of the upload proxy. The asynchronous one answers when it has the data, the other when the data is on the volume.
+// Paths of the upload proxy. The asynchronous one responds when it has the data, the other when the data is on the volume.
 // https://github.com/kubevirt/containerized-data-importer/blob/main/pkg/common/common.go
 const (
 	pathAsync = "/v1beta1/upload-async"
 	pathSync  = "/v1beta1/upload"
 )
 
-// tokenKind is what one asks for to get a token for one upload. It is answered by CDI's aggregated API and stored nowhere.
+// tokenKind is a request for an upload token. CDI's aggregated API returns the token in its status and does not store it.
 var tokenKind = schema.GroupVersionKind{Group: "upload.cdi.kubevirt.io", Version: "v1beta1", Kind: "UploadTokenRequest"}
 
-// configName is the name of the one CDIConfig.
+// configName is the name of the only CDIConfig.
 const configName = "config"
 
-// proxy is the way to the upload proxy.
+// proxy is the upload proxy's URL, with a client for it.
 type proxy struct {
 	url  *url.URL
 	http *http.Client
 }
 
-// checkCDI refuses a cluster that cannot take uploads, before anything is made in it.
+// checkCDI returns an error if the cluster does not serve CDI's API.
 func (u *upload) checkCDI() error {
 	for _, gvk := range []schema.GroupVersionKind{cdi.GroupVersion.WithKind("DataVolume"), tokenKind} {
 		_, err := u.objects.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
 		if meta.IsNoMatchError(err) {
 			group := gvk.GroupVersion().String()
-			return fmt.Errorf("the cluster does not serve %s: the Containerized Data Importer (CDI), which takes uploads, is not installed or does not run. "+
-				"Look at it with:\n    kubectl get cdi,apiservice | grep cdi.kubevirt.io\nand see https://github.com/kubevirt/containerized-data-importer", group)
+			return fmt.Errorf("the cluster does not serve %s: the Containerized Data Importer (CDI), which receives uploads, is not installed or not running. "+
+				"Check it with:\n    kubectl get cdi,apiservice | grep cdi.kubevirt.io\nand see https://github.com/kubevirt/containerized-data-importer", group)
 		}
 		if err != nil {
 			return err
@@ -58,7 +58,7 @@ func (u *upload) checkCDI() error {
 	return nil
 }
 
-// findProxy takes the URL of the flag, or else the one that CDI's configuration has.
+// findProxy returns the proxy of the flag, or else that of CDI's configuration.
 func (u *upload) findProxy(ctx context.Context) (*proxy, error) {
 	address, authority := u.proxyURL, ""
 	if address == "" {
@@ -72,10 +72,10 @@ func (u *upload) findProxy(ctx context.Context) (*proxy, error) {
 	}
 	parsed, err := url.Parse(address)
 	if err != nil {
-		return nil, fmt.Errorf("the URL of the upload proxy is none: %w", err)
+		return nil, fmt.Errorf("the URL of the upload proxy is invalid: %w", err)
 	}
 	if parsed.Scheme != "https" && parsed.Scheme != "http" || parsed.Host == "" {
-		return nil, fmt.Errorf("the URL of the upload proxy is none of http or https: %s", parsed.Redacted())
+		return nil, fmt.Errorf("the URL of the upload proxy is not an http or https URL: %s", parsed.Redacted())
 	}
 	parsed.Path = strings.TrimSuffix(strings.TrimSuffix(parsed.Path, pathAsync), pathSync)
 	parsed.RawPath = ""
@@ -83,19 +83,19 @@ func (u *upload) findProxy(ctx context.Context) (*proxy, error) {
 	return &proxy{url: parsed, http: httpClient}, err
 }
 
-// configuredProxy is the URL of CDI's configuration and the authority that signed the certificate there, if it says one.
+// configuredProxy returns the URL in CDI's configuration and the certificate authority there, if any.
 func (u *upload) configuredProxy(ctx context.Context) (address, authority string, err error) {
 	config := &unstructured.Unstructured{}
 	config.SetGroupVersionKind(cdi.GroupVersion.WithKind("CDIConfig"))
 	if err := u.objects.Get(ctx, client.ObjectKey{Name: configName}, config); err != nil {
-		return "", "", fmt.Errorf("CDI's configuration, which has the URL of the upload proxy, cannot be read; --uploadproxy-url says it too: %w", err)
+		return "", "", fmt.Errorf("CDI's configuration, which has the URL of the upload proxy, cannot be read; give the URL with --uploadproxy-url: %w", err)
 	}
 	address, _, _ = unstructured.NestedString(config.Object, "spec", "uploadProxyURLOverride")
 	if address == "" {
 		address, _, _ = unstructured.NestedString(config.Object, "status", "uploadProxyURL")
 	}
 	if address == "" {
-		return "", "", errors.New("uploadproxy URL not found: CDI's configuration has none, as nothing leads into the cluster. Lead a port there, and use it:\n" +
+		return "", "", errors.New("uploadproxy URL not found: CDI's configuration has none, as no Ingress or Route exposes the proxy. Forward a local port to it:\n" +
 			"    kubectl port-forward --namespace cdi service/cdi-uploadproxy 8443:443\n" +
 			"    --uploadproxy-url=https://localhost:8443 --insecure")
 	}
@@ -105,7 +105,7 @@ func (u *upload) configuredProxy(ctx context.Context) (address, authority string
 
 func (u *upload) httpClient(authority string) (*http.Client, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: u.insecure} //nolint:gosec // only when --insecure asks for it
+	transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: u.insecure} //nolint:gosec // only with --insecure
 	if authority != "" {
 		roots, err := x509.SystemCertPool()
 		if err != nil {
@@ -118,19 +118,19 @@ func (u *upload) httpClient(authority string) (*http.Client, error) {
 	}
 	return &http.Client{
 		Transport: transport,
-		// A redirected POST loses its body, and the token must go nowhere else.
+		// A redirected POST would lose its body, and another server must not get the token.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, nil
 }
 
-// at is a URL of the proxy.
-func (p *proxy) at(where string) string {
+// at returns the URL of a path of the proxy.
+func (p *proxy) at(suffix string) string {
 	target := *p.url
-	target.Path = path.Join("/", target.Path, where)
+	target.Path = path.Join("/", target.Path, suffix)
 	return target.String()
 }
 
-// endpoint is the asynchronous path if this proxy has it.
+// endpoint returns the URL for an upload: the asynchronous one if the proxy has it.
 func (p *proxy) endpoint(ctx context.Context, token string) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodHead, p.at(pathAsync), nil)
 	if err != nil {
@@ -148,7 +148,7 @@ func (p *proxy) endpoint(ctx context.Context, token string) (string, error) {
 	return p.at(pathAsync), nil
 }
 
-// token asks for the right to upload to the claim once. It lasts some minutes.
+// token requests a token for one upload to the claim. It expires after some minutes.
 func (u *upload) token(ctx context.Context) (string, error) {
 	request := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"pvcName": u.name}}}
 	request.SetGroupVersionKind(tokenKind)
@@ -156,15 +156,15 @@ func (u *upload) token(ctx context.Context) (string, error) {
 	request.SetName("token-for-virtctl")
 	err := u.objects.Create(ctx, request)
 	if apierrors.IsServiceUnavailable(err) {
-		return "", fmt.Errorf("CDI's API server, which gives the token for an upload, does not answer: %s. Look at it with:\n"+
+		return "", fmt.Errorf("CDI's API server, which issues tokens for uploads, does not respond: %s. Check it with:\n"+
 			"    kubectl get apiservice v1beta1.upload.cdi.kubevirt.io", err.Error())
 	}
 	if err != nil {
-		return "", fmt.Errorf("CDI gives no token for an upload to PVC %s: %w", u.name, err)
+		return "", fmt.Errorf("CDI refused the token for an upload to PVC %s: %w", u.name, err)
 	}
 	token, _, _ := unstructured.NestedString(request.Object, "status", "token")
 	if token == "" {
-		return "", fmt.Errorf("CDI answered the request for a token for PVC %s with none", u.name)
+		return "", fmt.Errorf("CDI's response to the request for an upload to PVC %s has no token", u.name)
 	}
 	return token, nil
 }

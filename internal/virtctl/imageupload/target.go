@@ -23,31 +23,31 @@ import (
 // Annotations of claims and DataVolumes that are CDI's interface to uploads.
 // https://github.com/kubevirt/containerized-data-importer/blob/main/pkg/controller/common/util.go
 const (
-	// annUploadTarget asks for a Pod that takes an upload.
+	// annUploadTarget requests a Pod that receives an upload.
 	annUploadTarget = "cdi.kubevirt.io/storage.upload.target"
-	// annContentType is what the upload holds: kubevirt or archive.
+	// annContentType is the content of the upload: kubevirt or archive.
 	annContentType = "cdi.kubevirt.io/storage.contentType"
-	// annBindNow asks for binding although the storage class waits for a first consumer.
-	annBindNow = "cdi.kubevirt.io/storage.bind.immediate.requested"
-	// annPodPhase is the phase of the Pod that fills the claim; Succeeded once it is filled.
+	// annBindImmediate requests binding although the storage class waits for a first consumer.
+	annBindImmediate = "cdi.kubevirt.io/storage.bind.immediate.requested"
+	// annPodPhase is the phase of the Pod that populates the claim. Succeeded means that the claim is populated.
 	annPodPhase = "cdi.kubevirt.io/storage.pod.phase"
-	// annPodReady says that this Pod takes data.
+	// annPodReady is true when that Pod can receive data.
 	annPodReady = "cdi.kubevirt.io/storage.pod.ready"
-	// annUsePopulator says, on a DataVolume, that another claim is filled, which becomes the volume of this one.
+	// annUsePopulator on a DataVolume is true if CDI populates another claim, PVC prime, and rebinds its volume to this one.
 	annUsePopulator = "cdi.kubevirt.io/storage.usePopulator"
-	// annPrimeName names that claim.
+	// annPrimeName is the name of PVC prime.
 	annPrimeName = "cdi.kubevirt.io/storage.populator.pvcPrime"
 )
 
-// ensureTarget finds a DataVolume or claim that may be uploaded to, or makes one.
+// ensureTarget checks the existing DataVolume or claim, or creates it.
 func (u *upload) ensureTarget(ctx context.Context) error {
 	claim := &corev1.PersistentVolumeClaim{}
 	err := u.objects.Get(ctx, u.key(), claim)
 	switch {
 	case apierrors.IsNotFound(err) && u.noCreate:
-		return fmt.Errorf("nothing to upload to; without --no-create it is made: %w", err)
+		return fmt.Errorf("the target does not exist; without --no-create it is created: %w", err)
 	case apierrors.IsNotFound(err):
-		u.say("PVC %s/%s not found", u.namespace, u.name)
+		u.printf("PVC %s/%s not found", u.namespace, u.name)
 		return u.create(ctx)
 	case err != nil:
 		return err
@@ -57,7 +57,7 @@ func (u *upload) ensureTarget(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := u.judge(claim); err != nil {
+	if err := u.check(claim); err != nil {
 		return err
 	}
 	if _, found := claim.Annotations[annUploadTarget]; !found {
@@ -67,11 +67,11 @@ func (u *upload) ensureTarget(ctx context.Context) error {
 			return fmt.Errorf("PVC %s cannot be prepared for an upload: %w", claim.Name, err)
 		}
 	}
-	u.say("Using existing PVC %s/%s", u.namespace, claim.Name)
+	u.printf("Using existing PVC %s/%s", u.namespace, claim.Name)
 	return nil
 }
 
-// claimOfDataVolume is the claim that CDI fills for a DataVolume: its own, or the one that populators fill in its place.
+// claimOfDataVolume returns the claim that CDI populates for a DataVolume: its own, or PVC prime.
 func (u *upload) claimOfDataVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
 	volume := &cdi.DataVolume{}
 	err := u.objects.Get(ctx, u.key(), volume)
@@ -87,7 +87,7 @@ func (u *upload) claimOfDataVolume(ctx context.Context, claim *corev1.Persistent
 	}
 	name := claim.Annotations[annPrimeName]
 	if name == "" {
-		return nil, fmt.Errorf("unable to get PVC Prime name from PVC %s/%s: CDI has not begun with the DataVolume yet; try again", u.namespace, u.name)
+		return nil, fmt.Errorf("unable to get PVC Prime name from PVC %s/%s: CDI has not processed the DataVolume yet; try again", u.namespace, u.name)
 	}
 	prime := &corev1.PersistentVolumeClaim{}
 	if err := u.objects.Get(ctx, client.ObjectKey{Namespace: u.namespace, Name: name}, prime); err != nil {
@@ -96,14 +96,14 @@ func (u *upload) claimOfDataVolume(ctx context.Context, claim *corev1.Persistent
 	return prime, nil
 }
 
-// judge refuses claims that hold something, and those that nobody meant for an upload.
-func (u *upload) judge(claim *corev1.PersistentVolumeClaim) error {
+// check returns an error if the claim was populated already, or was not created for an upload.
+func (u *upload) check(claim *corev1.PersistentVolumeClaim) error {
 	_, prepared := claim.Annotations[annUploadTarget]
 	switch {
 	case claim.Annotations[annPodPhase] == string(corev1.PodSucceeded):
 		return fmt.Errorf("PVC %s already successfully imported/cloned/updated", u.name)
 	case !u.noCreate && !prepared:
-		return fmt.Errorf("PVC %s not available for upload: it exists and was not made for one; with --no-create it is overwritten", u.name)
+		return fmt.Errorf("PVC %s not available for upload: it was not created for one; use --no-create to overwrite it", u.name)
 	case u.isArchive() && claim.Annotations[annContentType] != string(v1beta1.DataVolumeArchive):
 		return fmt.Errorf("PVC %s doesn't have archive contentType annotation: it needs %s=%s", u.name, annContentType, v1beta1.DataVolumeArchive)
 	}
@@ -126,9 +126,9 @@ func (u *upload) create(ctx context.Context) error {
 		object, kind = u.newClaim(size), "PersistentVolumeClaim"
 	}
 	if err := u.objects.Create(ctx, object); err != nil {
-		return fmt.Errorf("%s %s/%s was not made: %w", kind, u.namespace, u.name, err)
+		return fmt.Errorf("%s %s/%s was not created: %w", kind, u.namespace, u.name, err)
 	}
-	u.say("%s %s/%s created", kind, u.namespace, u.name)
+	u.printf("%s %s/%s created", kind, u.namespace, u.name)
 	return nil
 }
 
@@ -138,7 +138,7 @@ func (u *upload) quantity() (resource.Quantity, error) {
 	}
 	size, err := resource.ParseQuantity(u.size)
 	if err == nil && size.Sign() <= 0 {
-		err = errors.New("it must be more than nothing")
+		err = errors.New("it must be greater than 0")
 	}
 	if err != nil {
 		return size, fmt.Errorf("validation failed for size=%s: %w", u.size, err)
@@ -146,8 +146,8 @@ func (u *upload) quantity() (resource.Quantity, error) {
 	return size, nil
 }
 
-// checkStorageClass refuses a class that does not exist, which would leave the claim waiting for ever. Not everybody may read
-// classes: then the wait must tell.
+// checkStorageClass returns an error for a storage class that does not exist, as the claim would stay pending. It does nothing if
+// the user may not read storage classes.
 func (u *upload) checkStorageClass(ctx context.Context) error {
 	if u.storageClass == "" {
 		return nil
@@ -166,7 +166,7 @@ func (u *upload) newClaim(size resource.Quantity) *corev1.PersistentVolumeClaim 
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: size}
 	claim.Spec.StorageClassName, claim.Spec.VolumeMode = u.className(), u.mode()
 	if claim.Spec.AccessModes = u.accessModes(); claim.Spec.AccessModes == nil {
-		// A DataVolume's default is the profile of its class; a claim has none.
+		// CDI's storage profiles have defaults for DataVolumes, but not for claims.
 		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	}
 	return claim
@@ -188,12 +188,12 @@ func (u *upload) newDataVolume(size resource.Quantity) *cdi.DataVolume {
 func (u *upload) metadata() metav1.ObjectMeta {
 	meta := metav1.ObjectMeta{Namespace: u.namespace, Name: u.name, Annotations: map[string]string{}, Labels: u.labels()}
 	if u.forceBind {
-		meta.Annotations[annBindNow] = ""
+		meta.Annotations[annBindImmediate] = ""
 	}
 	return meta
 }
 
-// labels tell VMs that infer it from their volume what suits the image.
+// labels returns the labels from which VMs infer an instance type and a preference.
 func (u *upload) labels() map[string]string {
 	labels := map[string]string{}
 	for label, value := range map[string]string{

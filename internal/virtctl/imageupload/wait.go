@@ -15,37 +15,31 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
 const (
-	// uploadReady is the phase of a DataVolume that takes an upload.
+	// uploadReady is the phase of a DataVolume that is ready for an upload.
 	uploadReady cdi.DataVolumePhase = "UploadReady"
-	// processingSeconds bounds the wait for what CDI does after an upload. It is KubeVirt's.
-	processingSeconds = 24 * 60 * 60
-	// Reasons of events that say that waiting is of no use: of Kubernetes' volume controller, and of CDI's.
+	// processingTimeout limits the wait for CDI's processing of an upload. It is KubeVirt's.
+	processingTimeout = 24 * time.Hour
+	// Reasons of events of Kubernetes' volume controller and of CDI after which waiting is pointless.
 	reasonProvisioningFailed = "ProvisioningFailed"
 	reasonClaimNotValid      = "ErrClaimNotValid"
-	// conflictMessage is in an event of a provisioner that lost a race and tries again.
+	// conflictMessage is in the event of a provisioner that retries after a conflict.
 	conflictMessage = "the object has been modified; please apply your changes to the latest version and try again"
 )
 
-// poll asks again and again until done: often at first, as most clusters need a second or two, then every two seconds.
-func poll(ctx context.Context, done func(context.Context) (bool, error)) error {
-	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 1.5, Steps: 100, Cap: 2 * time.Second}
-	return backoff.DelayFunc().Until(ctx, true, false, done)
-}
-
-// waitReady waits until the volume takes data.
+// waitReady waits until the volume is ready for the upload.
 func (u *upload) waitReady(ctx context.Context) error {
-	limited, cancel := within(ctx, u.waitSeconds)
+	limited, cancel := context.WithTimeout(ctx, time.Duration(u.waitSeconds)*time.Second)
 	defer cancel()
-	said := false
-	state := "nothing is known of it"
-	err := poll(limited, func(ctx context.Context) (bool, error) {
+	announced := false
+	state := "its state is not known"
+	err := cli.Poll(limited, func(ctx context.Context) (bool, error) {
 		ready, now, err := u.ready(ctx)
 		if err != nil {
 			return false, err
@@ -55,25 +49,25 @@ func (u *upload) waitReady(ctx context.Context) error {
 			if err := u.failedEvent(ctx); err != nil {
 				return false, err
 			}
-			if !said {
-				u.say("Waiting for PVC %s upload pod to be ready...", u.name)
+			if !announced {
+				u.printf("Waiting for PVC %s upload pod to be ready...", u.name)
 			}
-			said = true
+			announced = true
 		}
 		return ready, nil
 	})
 	switch {
 	case err != nil && ctx.Err() == nil && limited.Err() != nil:
-		return fmt.Errorf("PVC %s took no upload within %d seconds (--wait-secs): %s", u.name, u.waitSeconds, state)
+		return fmt.Errorf("PVC %s was not ready for the upload within %d seconds (--wait-secs): %s", u.name, u.waitSeconds, state)
 	case err != nil:
 		return err
-	case said:
-		u.say("Pod now ready")
+	case announced:
+		u.printf("Pod now ready")
 	}
 	return nil
 }
 
-// ready says whether the volume takes data, and in words how far it is.
+// ready reports whether the volume is ready for the upload, and describes its state.
 func (u *upload) ready(ctx context.Context) (bool, string, error) {
 	if u.claimOnly {
 		claim := &corev1.PersistentVolumeClaim{}
@@ -83,7 +77,7 @@ func (u *upload) ready(ctx context.Context) (bool, string, error) {
 		ready, _ := strconv.ParseBool(claim.Annotations[annPodReady])
 		state := fmt.Sprintf("the claim is %s and CDI's upload Pod is not ready", claim.Status.Phase)
 		if claim.Status.Phase == corev1.ClaimPending && !u.forceBind {
-			state += "; where storage waits for a first consumer, --force-bind helps"
+			state += "; if its storage class waits for a first consumer, use --force-bind"
 		}
 		return ready, state, nil
 	}
@@ -104,7 +98,7 @@ func (u *upload) ready(ctx context.Context) (bool, string, error) {
 	return false, describe(volume), nil
 }
 
-// describe says in what phase a DataVolume is, and what its conditions say about that.
+// describe returns a DataVolume's phase and the messages of its conditions.
 func describe(volume *cdi.DataVolume) string {
 	text := fmt.Sprintf("the DataVolume is in phase %q", volume.Status.Phase)
 	for _, kind := range []cdi.DataVolumeConditionType{cdi.DataVolumeBound, cdi.DataVolumeRunning} {
@@ -115,7 +109,7 @@ func describe(volume *cdi.DataVolume) string {
 	return text
 }
 
-// failedEvent is an event of the claim or of the DataVolume that says that waiting is of no use.
+// failedEvent returns an event of the claim or the DataVolume after which waiting is pointless, as an error.
 func (u *upload) failedEvent(ctx context.Context) error {
 	uids := map[types.UID]bool{}
 	for _, object := range []client.Object{&corev1.PersistentVolumeClaim{}, &cdi.DataVolume{}} {
@@ -134,7 +128,7 @@ func (u *upload) failedEvent(ctx context.Context) error {
 	}
 	for i := range events.Items {
 		event := &events.Items[i]
-		// An object of the same name that is gone may have left events.
+		// Events of a deleted object with the same name are ignored.
 		if !uids[event.InvolvedObject.UID] {
 			continue
 		}
@@ -148,11 +142,11 @@ func (u *upload) failedEvent(ctx context.Context) error {
 	return nil
 }
 
-// waitProcessed waits until what was uploaded is on the volume.
+// waitProcessed waits until CDI has written the upload to the volume.
 func (u *upload) waitProcessed(ctx context.Context) error {
-	limited, cancel := within(ctx, processingSeconds)
+	limited, cancel := context.WithTimeout(ctx, processingTimeout)
 	defer cancel()
-	err := poll(limited, u.processed)
+	err := cli.Poll(limited, u.processed)
 	if err != nil && limited.Err() != nil {
 		return fmt.Errorf("stopped waiting for post upload processing to complete, please check upload pod status for progress: %w", err)
 	}
@@ -162,7 +156,7 @@ func (u *upload) waitProcessed(ctx context.Context) error {
 func (u *upload) processed(ctx context.Context) (bool, error) {
 	claim := &corev1.PersistentVolumeClaim{}
 	if err := u.objects.Get(ctx, u.key(), claim); err != nil {
-		return false, fmt.Errorf("the volume is lost while the upload is processed: %w", err)
+		return false, fmt.Errorf("the volume cannot be read while the upload is processed: %w", err)
 	}
 	if claim.Annotations[annPodPhase] == string(corev1.PodSucceeded) {
 		return true, nil
@@ -174,7 +168,7 @@ func (u *upload) processed(ctx context.Context) (bool, error) {
 	err := u.objects.Get(ctx, u.key(), volume)
 	switch {
 	case apierrors.IsNotFound(err):
-		// CDI may be told to remove DataVolumes that are complete: the claim tells.
+		// CDI can be configured to delete completed DataVolumes. The claim shows when it has finished.
 		return false, nil
 	case err != nil:
 		return false, err

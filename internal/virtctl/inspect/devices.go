@@ -12,13 +12,13 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// PermittedDevices makes the command permitted-devices.
+// PermittedDevices returns the command permitted-devices.
 func PermittedDevices(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "permitted-devices",
 		Short: "List the permitted devices for vmis.",
 		Example: c.Examples(`
-# Print the devices of nodes that VMs may have:
+# Print the devices of nodes that VMs may use:
 virtctl permitted-devices`),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package inspect has small commands that show things: expand, objectgraph and permitted-devices.
+// Package inspect has the commands expand, objectgraph and permitted-devices.
 package inspect
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// maxManifest bounds a manifest that is read.
+// maxManifest limits the size of a manifest.
 const maxManifest = 4 << 20
 
-// Expand makes the command expand.
+// Expand returns the command expand.
 func Expand(c *cli.CLI) *cobra.Command {
 	var vm, file string
 	var output cli.Output
@@ -91,7 +91,7 @@ func readManifest(c *cli.CLI, file string) (json.RawMessage, error) {
 	}
 	manifest, err := yaml.YAMLToJSON(content)
 	if err != nil {
-		return nil, fmt.Errorf("%s is no manifest: %w", file, err)
+		return nil, fmt.Errorf("%s is not a manifest: %w", file, err)
 	}
 	return manifest, nil
 }

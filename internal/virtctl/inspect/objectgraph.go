@@ -16,7 +16,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/subresources"
 )
 
-// ObjectGraph makes the command objectgraph.
+// ObjectGraph returns the command objectgraph.
 func ObjectGraph(c *cli.CLI) *cobra.Command {
 	var isInstance, excludeOptional bool
 	var selector string
@@ -25,10 +25,10 @@ func ObjectGraph(c *cli.CLI) *cobra.Command {
 		Use:   "objectgraph (VM)",
 		Short: "Show the objects that a virtual machine needs, such as for a backup.",
 		Example: c.Examples(`
-# What does 'myvm' need?
+# List the objects that 'myvm' needs:
 virtctl objectgraph myvm
 
-# Of an instance, only what it cannot do without, with a label:
+# List the required objects of an instance that have a label:
 virtctl objectgraph myvmi --vmi --exclude-optional --selector=kubevirt.io/dependency-type=storage`),
 		Args:              c.OneArgument("VM"),
 		ValidArgsFunction: c.CompleteVMs,
@@ -59,8 +59,8 @@ virtctl objectgraph myvmi --vmi --exclude-optional --selector=kubevirt.io/depend
 			return output.PrintJSON(c.Out, graph)
 		},
 	}
-	cmd.Flags().BoolVar(&isInstance, "vmi", false, "The name is that of an instance.")
-	cmd.Flags().BoolVar(&excludeOptional, "exclude-optional", false, "Leave out what the VM can do without.")
+	cmd.Flags().BoolVar(&isInstance, "vmi", false, "The argument is the name of an instance.")
+	cmd.Flags().BoolVar(&excludeOptional, "exclude-optional", false, "Omit optional objects.")
 	cmd.Flags().StringVarP(&selector, "selector", "l", "", "Only objects with these labels.")
 	output.AddTo(cmd, "json")
 	return cmd

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package lifecycle has the commands that change what a VM does: start, stop, restart, pause, migrate and their kind.
+// Package lifecycle has the commands that start, stop, restart, pause, reboot and migrate VMs.
 package lifecycle

@@ -18,7 +18,7 @@ func (d *dryRun) addTo(cmd *cobra.Command) {
 	cmd.Flags().BoolVar((*bool)(d), "dry-run", false, "Check the request and change nothing.")
 }
 
-// options are the request's, and tell the user that nothing will happen.
+// options returns the request's dryRun field, and prints that nothing will be changed.
 func (d *dryRun) options(out io.Writer) []string {
 	if !*d {
 		return nil

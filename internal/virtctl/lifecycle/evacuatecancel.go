@@ -12,12 +12,12 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// EvacuateCancel makes the command evacuate-cancel.
+// EvacuateCancel returns the command evacuate-cancel.
 func EvacuateCancel(c *cli.CLI) *cobra.Command {
 	var dry dryRun
 	cmd := &cobra.Command{
 		Use:   "evacuate-cancel vm|vmi (VM)|(VMI)",
-		Short: "Let a virtual machine stay on a node that it was to leave.",
+		Short: "Cancel the evacuation of a virtual machine from its node.",
 		Example: c.Examples(`
 # Cancel the evacuation of a virtual machine:
 virtctl evacuate-cancel vm myvm

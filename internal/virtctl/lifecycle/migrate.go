@@ -14,7 +14,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// Migrate makes the command migrate.
+// Migrate returns the command migrate.
 func Migrate(c *cli.CLI) *cobra.Command {
 	var dry dryRun
 	var selector map[string]string
@@ -25,7 +25,7 @@ func Migrate(c *cli.CLI) *cobra.Command {
 # Migrate a virtual machine called 'myvm' to a node that the scheduler chooses:
 virtctl migrate myvm
 
-# To a node with a label. What the VM asks of its node holds as well:
+# Migrate it to a node with a label. The VM's own node selector and affinity apply as well:
 virtctl migrate myvm --addedNodeSelector=kubernetes.io/hostname=node2`),
 		Args:              c.OneArgument("VM"),
 		ValidArgsFunction: c.CompleteVMs,
@@ -41,12 +41,12 @@ virtctl migrate myvm --addedNodeSelector=kubernetes.io/hostname=node2`),
 			return scheduled(c, vm, "migrate")
 		},
 	}
-	cmd.Flags().StringToStringVar(&selector, "addedNodeSelector", nil, "Labels (key=value,…) that the target node must have, for this migration alone.")
+	cmd.Flags().StringToStringVar(&selector, "addedNodeSelector", nil, "Labels (key=value,…) that the target node must have, for this migration only.")
 	dry.addTo(cmd)
 	return cmd
 }
 
-// MigrateCancel makes the command migrate-cancel.
+// MigrateCancel returns the command migrate-cancel.
 func MigrateCancel(c *cli.CLI) *cobra.Command {
 	var dry dryRun
 	cmd := &cobra.Command{
@@ -77,7 +77,7 @@ virtctl migrate-cancel myvm`),
 	return cmd
 }
 
-// cancelMigration deletes the migration of an instance that is not over. There is at most one.
+// cancelMigration deletes the instance's unfinished migration. There is at most one.
 func cancelMigration(ctx context.Context, objects client.Client, vmi client.ObjectKey, dry []string) error {
 	migrations := &v1.VirtualMachineInstanceMigrationList{}
 	if err := objects.List(ctx, migrations, client.InNamespace(vmi.Namespace)); err != nil {

@@ -13,20 +13,20 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// Pause makes the command pause.
+// Pause returns the command pause.
 func Pause(c *cli.CLI) *cobra.Command {
 	return suspension{
 		verb: "pause", doing: "pausing",
-		short: "Pause a virtual machine: its guest's CPUs stand still and its memory stays.",
+		short: "Pause a virtual machine: stop its CPUs and keep its memory.",
 		body:  func(dry []string) any { return v1.PauseOptions{DryRun: dry} },
 	}.command(c)
 }
 
-// Unpause makes the command unpause.
+// Unpause returns the command unpause.
 func Unpause(c *cli.CLI) *cobra.Command {
 	return suspension{
 		verb: "unpause", doing: "unpausing",
-		short: "Let a paused virtual machine go on.",
+		short: "Resume a paused virtual machine.",
 		body:  func(dry []string) any { return v1.UnpauseOptions{DryRun: dry} },
 	}.command(c)
 }
@@ -74,7 +74,7 @@ virtctl %[1]s vmi myvmi`, s.verb)),
 	return cmd
 }
 
-// kindAndName takes "vm NAME", KubeVirt's way, and "vm/NAME" or "NAME", kubectl's.
+// kindAndName parses "vm NAME", as in KubeVirt, and "vm/NAME" or "NAME", as in kubectl.
 func kindAndName(args []string) (string, error) {
 	if len(args) == 1 {
 		return args[0], nil

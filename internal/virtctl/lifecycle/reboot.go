@@ -11,13 +11,13 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// SoftReboot makes the command soft-reboot.
+// SoftReboot returns the command soft-reboot.
 func SoftReboot(c *cli.CLI) *cobra.Command {
 	return reboot(c, "soft-reboot", "softreboot", "soft rebooting",
-		"Ask the guest of a virtual machine instance to reboot, by its agent or by ACPI.")
+		"Request the guest of a virtual machine instance to reboot, by its agent or by ACPI.")
 }
 
-// Reset makes the command reset.
+// Reset returns the command reset.
 func Reset(c *cli.CLI) *cobra.Command {
 	return reboot(c, "reset", "reset", "resetting",
 		"Reset a virtual machine instance, like the reset button of a computer.")

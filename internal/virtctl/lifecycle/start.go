@@ -12,7 +12,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// Start makes the command start.
+// Start returns the command start.
 func Start(c *cli.CLI) *cobra.Command {
 	var paused bool
 	var dry dryRun
@@ -23,7 +23,7 @@ func Start(c *cli.CLI) *cobra.Command {
 # Start a virtual machine called 'myvm':
 virtctl start myvm
 
-# Start it with its CPUs standing still, to look at it before it boots:
+# Start it paused, to open its screen before it boots:
 virtctl start myvm --paused
 virtctl vnc myvm
 virtctl unpause vm myvm`),
@@ -41,7 +41,7 @@ virtctl unpause vm myvm`),
 			return scheduled(c, vm, "start")
 		},
 	}
-	cmd.Flags().BoolVar(&paused, "paused", false, "Start the guest with its CPUs standing still, until it is unpaused.")
+	cmd.Flags().BoolVar(&paused, "paused", false, "Start the guest paused. It boots when it is unpaused.")
 	dry.addTo(cmd)
 	return cmd
 }

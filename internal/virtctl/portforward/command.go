@@ -21,7 +21,7 @@ type options struct {
 	address                string
 }
 
-// Command makes the command port-forward.
+// Command returns the command port-forward.
 func Command(c *cli.CLI) *cobra.Command {
 	o := &options{}
 	cmd := &cobra.Command{
@@ -31,16 +31,16 @@ func Command(c *cli.CLI) *cobra.Command {
 			"The type is vm, vms, virtualmachine, vmi, and so on. Protocols are tcp (default) and udp. All traffic goes through the\n" +
 			"cluster's API server: for much of it, use a Service (" + c.Program + " expose).",
 		Example: c.Examples(`
-# The guest's port 80 at this machine's port 8080:
+# Forward the local port 8080 to the guest's port 80:
 virtctl port-forward vm/myvm 8080:80
 
-# An instance in another namespace, by UDP:
+# Forward UDP to an instance in another namespace:
 virtctl port-forward vmi/myvmi/mynamespace udp/5353:53
 
-# At a free port, which is printed:
+# Forward from a free local port, which is printed:
 virtctl port-forward vm/myvm :22
 
-# Several ports, for other machines as well:
+# Forward several ports, and accept connections from other machines:
 virtctl port-forward vm/myvm 8080:80 8443:443 --address 0.0.0.0
 
 # For OpenSSH:
@@ -56,7 +56,7 @@ ssh -o 'ProxyCommand=virtctl port-forward --stdio=true vm/myvm/mynamespace 22' u
 	cmd.Flags().BoolVar(&o.stdio, "stdio", false, "Connect one port with this command's input and output.")
 	cmd.Flags().StringVar(&o.address, "address", "127.0.0.1", "The address that the local ports are opened on.")
 	cmd.Flags().BoolVar(&o.vsock, "vsock", false, "Connect to the instance's VSOCK ports.")
-	cmd.Flags().BoolVar(&o.vsockTLS, "vsock-tls", true, "Encrypt --vsock up to the guest, which must know how.")
+	cmd.Flags().BoolVar(&o.vsockTLS, "vsock-tls", true, "Encrypt --vsock with TLS, which the guest must support.")
 	return cmd
 }
 
@@ -79,13 +79,13 @@ func (o *options) run(ctx context.Context, c *cli.CLI, args []string) error {
 	}
 	dial := &Dialer{API: api, Target: target, VSOCK: o.vsock, PlainVSOCK: !o.vsockTLS}
 	if o.vsock && ports[0].protocol != tcp {
-		return errors.New("--vsock has streams alone: leave out udp/")
+		return errors.New("--vsock supports no datagrams: leave out udp/")
 	}
 	if o.stdio {
 		if len(ports) != 1 {
 			return errors.New("only one port supported when forwarding to stdout")
 		}
-		return Stdio(ctx, dial, ports[0].protocol, ports[0].remote, c.IOStreams)
+		return stdio(ctx, dial, ports[0].protocol, ports[0].remote, c.IOStreams)
 	}
 	address, err := net.ResolveIPAddr("ip", o.address)
 	if err != nil {

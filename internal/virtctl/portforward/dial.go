@@ -21,7 +21,7 @@ import (
 type Dialer struct {
 	API    *subresources.Client
 	Target subresources.Object
-	// VSOCK goes to the guest's VSOCK ports, PlainVSOCK without TLS.
+	// VSOCK connects to the guest's VSOCK ports, PlainVSOCK without TLS.
 	VSOCK, PlainVSOCK bool
 }
 
@@ -29,15 +29,15 @@ type Dialer struct {
 func (d *Dialer) Dial(ctx context.Context, protocol string, number int) (*subresources.Stream, error) {
 	if d.VSOCK {
 		instance := d.Target
-		instance.Resource = subresources.VirtualMachineInstances // VMs do not have this verb.
+		instance.Resource = subresources.VirtualMachineInstances // VMs do not have this subresource.
 		parameters := url.Values{"port": {strconv.Itoa(number)}, "tls": {strconv.FormatBool(!d.PlainVSOCK)}}
 		return d.API.Stream(ctx, instance, []string{"vsock"}, parameters)
 	}
 	return d.API.Stream(ctx, d.Target, []string{"portforward", strconv.Itoa(number), protocol}, nil)
 }
 
-// Stdio connects a port with a program's input and output.
-func Stdio(ctx context.Context, dial *Dialer, protocol string, number int, streams genericiooptions.IOStreams) error {
+// stdio connects a port with the program's input and output.
+func stdio(ctx context.Context, dial *Dialer, protocol string, number int, streams genericiooptions.IOStreams) error {
 	stream, err := dial.Dial(ctx, protocol, number)
 	if err != nil {
 		return err
@@ -45,11 +45,11 @@ func Stdio(ctx context.Context, dial *Dialer, protocol string, number int, strea
 	defer func() { _ = stream.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = stream.Close() })
 	defer stop()
-	return quiet(stream.Join(streams.In, streams.Out))
+	return ignoreClosed(stream.Join(streams.In, streams.Out))
 }
 
-// quiet passes over ends that are no failure.
-func quiet(err error) error {
+// ignoreClosed returns nil for the regular end of a connection.
+func ignoreClosed(err error) error {
 	var closed *subresources.ClosedError
 	if errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) || errors.As(err, &closed) && closed.Code == websocket.StatusNormalClosure {
 		return nil

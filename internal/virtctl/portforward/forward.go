@@ -14,16 +14,16 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// forwarder opens ports of this machine.
+// forwarder listens on local ports and forwards their connections.
 type forwarder struct {
 	dial    *Dialer
 	address *net.IPAddr
-	// out gets where each port is, errOut what goes wrong with single connections.
+	// out receives the address of each port, errOut the errors of single connections.
 	out, errOut io.Writer
 	mu          sync.Mutex
 }
 
-// run opens the ports and forwards until the context ends, which is no error: it is how users stop it.
+// run forwards until the context ends, which is how users stop it and no error.
 func (f *forwarder) run(ctx context.Context, ports []port) error {
 	var opened []func()
 	for _, p := range ports {
@@ -41,7 +41,7 @@ func (f *forwarder) run(ctx context.Context, ports []port) error {
 	return nil
 }
 
-// open listens on a port. The function that it returns serves it.
+// open listens on a port and returns the function that serves it.
 func (f *forwarder) open(ctx context.Context, p port) (func(), error) {
 	at := net.JoinHostPort(f.address.String(), fmt.Sprint(p.local))
 	var config net.ListenConfig
@@ -65,9 +65,9 @@ func (f *forwarder) announce(at net.Addr, p port) {
 	_, _ = fmt.Fprintf(f.out, "Forwarding from %s to %s %s port %d (%s)\n", at, f.dial.Target.Kind(), f.dial.Target.Name, p.remote, p.protocol)
 }
 
-// failed says that one connection did not work. The others go on.
-func (f *forwarder) failed(p port, err error) {
-	if err = quiet(err); err == nil || errors.Is(err, context.Canceled) {
+// report prints the error of one connection. The others continue.
+func (f *forwarder) report(p port, err error) {
+	if err = ignoreClosed(err); err == nil || errors.Is(err, context.Canceled) {
 		return
 	}
 	f.mu.Lock()
@@ -86,14 +86,14 @@ func (f *forwarder) serveTCP(ctx context.Context, listener net.Listener, p port)
 			return
 		}
 		if err != nil {
-			f.failed(p, err)
+			f.report(p, err)
 			continue
 		}
-		connections.Go(func() { f.failed(p, f.connect(ctx, local, p)) })
+		connections.Go(func() { f.report(p, f.connect(ctx, local, p)) })
 	}
 }
 
-// connect joins a connection that was accepted here with one to the guest.
+// connect connects an accepted connection with the guest's port.
 func (f *forwarder) connect(ctx context.Context, local net.Conn, p port) error {
 	defer func() { _ = local.Close() }()
 	stream, err := f.dial.Dial(ctx, tcp, p.remote)

@@ -13,7 +13,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/subresources"
 )
 
-// ParseTarget reads type/name[/namespace]. A name alone is an instance's, which for a VM is the VM's.
+// ParseTarget parses type/name[/namespace]. A name alone is an instance's, which is also its VM's.
 func ParseTarget(target, namespace string) (subresources.Object, error) {
 	parts := strings.Split(target, "/")
 	if len(parts) == 1 {
@@ -37,19 +37,19 @@ func ParseTarget(target, namespace string) (subresources.Object, error) {
 	return subresources.Object{Namespace: namespace, Resource: resource, Name: parts[1]}, nil
 }
 
-// Protocols that can be forwarded.
+// Supported protocols.
 const (
 	tcp = "tcp"
 	udp = "udp"
 )
 
-// port is a port here and the guest's port behind it.
+// port is a local port and the guest's port to which it is forwarded.
 type port struct {
 	protocol      string
 	local, remote int
 }
 
-// parsePorts reads [protocol/]localPort[:targetPort], one or more.
+// parsePorts parses arguments of the form [protocol/]localPort[:targetPort].
 func parsePorts(arguments []string) ([]port, error) {
 	ports := make([]port, 0, len(arguments))
 	for _, argument := range arguments {
@@ -72,7 +72,7 @@ func parsePort(argument string) (port, error) {
 	}
 	here, there, two := strings.Cut(argument, ":")
 	if here == "" && two {
-		here = "0" // ":80" is any free port here.
+		here = "0" // ":80" is any free local port.
 	}
 	var err error
 	if p.local, err = number(here, 0); err != nil {
@@ -85,13 +85,13 @@ func parsePort(argument string) (port, error) {
 	return p, err
 }
 
-func number(text string, least int) (int, error) {
+func number(text string, minimum int) (int, error) {
 	if text == "" {
 		return 0, errors.New("a number is missing")
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < least || n > 65535 {
-		return 0, fmt.Errorf("%q is not a number between %d and 65535", text, least)
+	if err != nil || n < minimum || n > 65535 {
+		return 0, fmt.Errorf("%q is not a number between %d and 65535", text, minimum)
 	}
 	return n, nil
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,18 +16,20 @@ import (
 )
 
 const (
-	// maxDatagram is the largest datagram that is carried: more than networks do, and what servers take as one message.
+	// maxDatagram is the largest datagram that is forwarded: the limit of servers for one message, and more than networks carry.
 	maxDatagram = 32 << 10
-	// idleClient is after how long without a datagram a client of a UDP port is forgotten, as firewalls do.
-	idleClient = 2 * time.Minute
-	// maxClients bounds the clients of a UDP port, and waitingDatagrams what waits for a client's stream. UDP may lose the rest.
-	maxClients, waitingDatagrams = 1024, 64
+	// idleTimeout is how long the stream of a client stays open without a datagram, as in firewalls.
+	idleTimeout = 2 * time.Minute
+	// maxClients limits the clients of a UDP port, and queueLength the datagrams that wait for a client's stream. Others are
+	// dropped, which UDP allows.
+	maxClients, queueLength = 1024, 64
 )
 
-// udpClients are the senders that a UDP port has heard of: each has a stream of its own, so that answers find back.
+// udpClients are the clients of a UDP port by their addresses. Each has a queue and a stream of its own, by which its responses
+// return.
 type udpClients struct {
-	mu      sync.Mutex
-	waiting map[string]chan []byte
+	mu     sync.Mutex
+	queues map[string]chan []byte
 }
 
 func (f *forwarder) serveUDP(ctx context.Context, listener net.PacketConn, p port) {
@@ -36,7 +39,7 @@ func (f *forwarder) serveUDP(ctx context.Context, listener net.PacketConn, p por
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	defer cancel()
-	clients := &udpClients{waiting: map[string]chan []byte{}}
+	clients := &udpClients{queues: map[string]chan []byte{}}
 	buffer := make([]byte, maxDatagram+1)
 	for {
 		n, from, err := listener.ReadFrom(buffer)
@@ -44,11 +47,11 @@ func (f *forwarder) serveUDP(ctx context.Context, listener net.PacketConn, p por
 			return
 		}
 		if err != nil {
-			f.failed(p, err)
+			f.report(p, err)
 			continue
 		}
 		if n > maxDatagram {
-			f.failed(p, fmt.Errorf("a datagram of more than %d bytes was dropped", maxDatagram))
+			f.report(p, fmt.Errorf("a datagram of more than %d bytes was dropped", maxDatagram))
 			continue
 		}
 		queue, isNew := clients.queue(from.String())
@@ -56,50 +59,50 @@ func (f *forwarder) serveUDP(ctx context.Context, listener net.PacketConn, p por
 			continue
 		}
 		select {
-		case queue <- append([]byte(nil), buffer[:n]...):
+		case queue <- slices.Clone(buffer[:n]):
 		default:
 		}
 		if isNew {
 			serving.Go(func() {
-				defer clients.forget(from.String())
-				f.failed(p, f.serveClient(ctx, listener, from, queue, p))
+				defer clients.remove(from.String())
+				f.report(p, f.serveClient(ctx, listener, from, queue, p))
 			})
 		}
 	}
 }
 
-// queue is where a client's datagrams wait; nil if there are too many clients.
+// queue returns the queue of a client's datagrams; nil if there are too many clients.
 func (c *udpClients) queue(client string) (queue chan []byte, isNew bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if queue = c.waiting[client]; queue != nil {
+	if queue = c.queues[client]; queue != nil {
 		return queue, false
 	}
-	if len(c.waiting) >= maxClients {
+	if len(c.queues) >= maxClients {
 		return nil, false
 	}
-	queue = make(chan []byte, waitingDatagrams)
-	c.waiting[client] = queue
+	queue = make(chan []byte, queueLength)
+	c.queues[client] = queue
 	return queue, true
 }
 
-func (c *udpClients) forget(client string) {
+func (c *udpClients) remove(client string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.waiting, client)
+	delete(c.queues, client)
 }
 
-// serveClient carries one client's datagrams until it has been quiet for a while.
+// serveClient forwards one client's datagrams until none has come for idleTimeout.
 func (f *forwarder) serveClient(ctx context.Context, listener net.PacketConn, client net.Addr, queue <-chan []byte, p port) error {
 	stream, err := f.dial.Dial(ctx, udp, p.remote)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = stream.Close() }()
-	answered := make(chan struct{}, 1)
+	received := make(chan struct{}, 1)
 	ended := make(chan error, 1)
-	go func() { ended <- answer(stream, listener, client, answered) }()
-	idle := time.NewTimer(idleClient)
+	go func() { ended <- forwardResponses(stream, listener, client, received) }()
+	idle := time.NewTimer(idleTimeout)
 	defer idle.Stop()
 	for {
 		select {
@@ -109,10 +112,10 @@ func (f *forwarder) serveClient(ctx context.Context, listener net.PacketConn, cl
 			return nil
 		case err := <-ended:
 			return err
-		case <-answered:
-			idle.Reset(idleClient)
+		case <-received:
+			idle.Reset(idleTimeout)
 		case datagram := <-queue:
-			idle.Reset(idleClient)
+			idle.Reset(idleTimeout)
 			if _, err := stream.Write(datagram); err != nil {
 				return err
 			}
@@ -120,15 +123,15 @@ func (f *forwarder) serveClient(ctx context.Context, listener net.PacketConn, cl
 	}
 }
 
-// answer sends what the guest says to the client. A message is a datagram.
-func answer(stream *subresources.Stream, listener net.PacketConn, client net.Addr, answered chan<- struct{}) error {
+// forwardResponses sends the guest's datagrams to the client: each message of the stream is one. It signals each on received.
+func forwardResponses(stream *subresources.Stream, listener net.PacketConn, client net.Addr, received chan<- struct{}) error {
 	for {
 		datagram, err := stream.Message(maxDatagram)
 		if err != nil {
 			return err
 		}
 		select {
-		case answered <- struct{}{}:
+		case received <- struct{}{}:
 		default:
 		}
 		if _, err := listener.WriteTo(datagram, client); err != nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package subresources is the client of subresources.kubevirt.io: requests that change an instance or ask about it, and streams
-// over websockets. It speaks KubeVirt's wire, so that it works against every server that does.
+// Package subresources is a client of subresources.kubevirt.io: requests that change or query a VM or an instance, and streams
+// over websockets. It works with every server of KubeVirt's API.
 package subresources
 
 import (
@@ -23,27 +23,27 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Group is the API's group.
+// Group is the API group.
 const Group = "subresources.kubevirt.io"
 
-// root is the version that is asked. KubeVirt has served it since 1.0.
+// root is the path of the API version in use. KubeVirt has served it since 1.0.
 const root = "/apis/" + Group + "/v1"
 
-// Resources that have verbs.
+// Resources that have subresources.
 const (
 	VirtualMachines         = "virtualmachines"
 	VirtualMachineInstances = "virtualmachineinstances"
 )
 
-// maxRefusal bounds what is read of an answer that refuses a stream.
-const maxRefusal = 64 << 10
+// maxErrorBody is how much is read of a response that refuses a stream.
+const maxErrorBody = 64 << 10
 
-// Object is what a verb is for.
+// Object names the VM or instance of a request.
 type Object struct {
 	Namespace, Resource, Name string
 }
 
-// Kind is how messages call the object's kind.
+// Kind returns the object's kind as messages have it: VM or VMI.
 func (o Object) Kind() string {
 	if o.Resource == VirtualMachines {
 		return "VM"
@@ -55,14 +55,14 @@ func (o Object) segments(verb ...string) []string {
 	return append([]string{root, "namespaces", o.Namespace, o.Resource, o.Name}, verb...)
 }
 
-// Client asks for verbs.
+// Client sends requests to subresources.
 type Client struct {
 	rest *rest.RESTClient
-	// upgrades has connections that may become websockets, which HTTP/2 ones cannot.
+	// upgrades uses HTTP/1.1, as connections of HTTP/2 cannot become websockets.
 	upgrades *http.Client
 }
 
-// New makes a client of the cluster that a configuration names.
+// New returns a client of the configuration's cluster.
 func New(config *rest.Config) (*Client, error) {
 	config = rest.CopyConfig(config)
 	config.GroupVersion = &schema.GroupVersion{}
@@ -74,12 +74,12 @@ func New(config *rest.Config) (*Client, error) {
 	}
 	upgrading := rest.CopyConfig(config)
 	upgrading.NextProtos = []string{"http/1.1"}
-	upgrading.Timeout = 0 // A stream lasts as long as its user likes.
+	upgrading.Timeout = 0 // Streams have no time limit.
 	upgrades, err := rest.HTTPClientFor(upgrading)
 	return &Client{rest: requests, upgrades: upgrades}, err
 }
 
-// Put asks for a change.
+// Put sends a request that changes the object.
 func (c *Client) Put(ctx context.Context, object Object, verb string, body any) error {
 	content, err := json.Marshal(body)
 	if err != nil {
@@ -88,7 +88,7 @@ func (c *Client) Put(ctx context.Context, object Object, verb string, body any) 
 	return c.rest.Put().AbsPath(object.segments(verb)...).SetHeader("Content-Type", "application/json").Body(content).Do(ctx).Error()
 }
 
-// Get asks for something that is answered with JSON. Parameters may be nil.
+// Get decodes a subresource's JSON. Parameters may be nil.
 func (c *Client) Get(ctx context.Context, object Object, verb string, parameters url.Values, into any) error {
 	content, err := c.GetRaw(ctx, object, verb, parameters)
 	if err != nil {
@@ -97,7 +97,7 @@ func (c *Client) Get(ctx context.Context, object Object, verb string, parameters
 	return decode(content, into)
 }
 
-// GetRaw asks for something that is answered with bytes.
+// GetRaw returns the content of a subresource.
 func (c *Client) GetRaw(ctx context.Context, object Object, verb string, parameters url.Values) ([]byte, error) {
 	request := c.rest.Get().AbsPath(object.segments(verb)...)
 	for name, values := range parameters {
@@ -105,57 +105,57 @@ func (c *Client) GetRaw(ctx context.Context, object Object, verb string, paramet
 			request = request.Param(name, value)
 		}
 	}
-	return answered(request.Do(ctx))
+	return content(request.Do(ctx))
 }
 
-// answered is what a server answered. Raw alone says of a refusal only which code it had, and not what the server said.
-func answered(result rest.Result) ([]byte, error) {
+// content returns the content of a response. Raw alone would return errors without the server's message.
+func content(result rest.Result) ([]byte, error) {
 	if err := result.Error(); err != nil {
 		return nil, err
 	}
 	return result.Raw()
 }
 
-// GetGroup asks for something of the whole cluster, such as version.
+// GetGroup decodes the JSON of a request for the whole cluster, such as version.
 func (c *Client) GetGroup(ctx context.Context, verb string, into any) error {
-	content, err := answered(c.rest.Get().AbsPath(root, verb).Do(ctx))
+	response, err := content(c.rest.Get().AbsPath(root, verb).Do(ctx))
 	if err != nil {
 		return err
 	}
-	return decode(content, into)
+	return decode(response, into)
 }
 
-// PutNamespace sends an object to a verb of a namespace, such as expand-vm-spec, and takes the answer.
+// PutNamespace sends an object to a subresource of a namespace, such as expand-vm-spec, and decodes the response.
 func (c *Client) PutNamespace(ctx context.Context, namespace, verb string, body, into any) error {
-	content, err := json.Marshal(body)
+	request, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
-	answer, err := answered(c.rest.Put().AbsPath(root, "namespaces", namespace, verb).
-		SetHeader("Content-Type", "application/json").Body(content).Do(ctx))
+	response, err := content(c.rest.Put().AbsPath(root, "namespaces", namespace, verb).
+		SetHeader("Content-Type", "application/json").Body(request).Do(ctx))
 	if err != nil {
 		return err
 	}
-	return decode(answer, into)
+	return decode(response, into)
 }
 
 func decode(content []byte, into any) error {
 	if err := json.Unmarshal(content, into); err != nil {
-		return fmt.Errorf("the server's answer is not understood: %w", err)
+		return fmt.Errorf("the server's response cannot be decoded: %w", err)
 	}
 	return nil
 }
 
-// Stream opens a stream. The path may have arguments after the verb. A refusal is a StatusError.
+// Stream opens a stream. The path is the subresource and its arguments. If the server refuses, the error is a StatusError.
 func (c *Client) Stream(ctx context.Context, object Object, path []string, parameters url.Values) (*Stream, error) {
 	address := c.rest.Get().AbsPath(object.segments(path...)...).URL()
 	address.RawQuery = parameters.Encode()
-	// The answer's body is the connection, or what coder/websocket read of it: neither is for the caller to close.
-	socket, answer, err := websocket.Dial(ctx, address.String(), &websocket.DialOptions{ //nolint:bodyclose // see above
+	// The response's body is the connection, or what coder/websocket read of it: the caller need not close it.
+	socket, response, err := websocket.Dial(ctx, address.String(), &websocket.DialOptions{ //nolint:bodyclose // see above
 		HTTPClient: c.upgrades, Subprotocols: []string{ReasonProtocol, Protocol},
 	})
 	if err != nil {
-		return nil, refusal(err, answer, path[0], object)
+		return nil, statusError(err, response, path[0], object)
 	}
 	if chosen := socket.Subprotocol(); chosen != Protocol && chosen != ReasonProtocol && chosen != "" {
 		_ = socket.Close(websocket.StatusProtocolError, "unknown subprotocol")
@@ -164,20 +164,20 @@ func (c *Client) Stream(ctx context.Context, object Object, path []string, param
 	return newStream(socket), nil
 }
 
-// refusal is the reason for which a websocket was not opened.
-func refusal(err error, answer *http.Response, verb string, object Object) error {
-	if answer == nil || answer.StatusCode == http.StatusSwitchingProtocols {
+// statusError returns the Status of the response by which the server refused a websocket, or err if there is none.
+func statusError(err error, response *http.Response, verb string, object Object) error {
+	if response == nil || response.StatusCode == http.StatusSwitchingProtocols {
 		return err
 	}
-	content, readErr := io.ReadAll(io.LimitReader(answer.Body, maxRefusal))
+	body, readErr := io.ReadAll(io.LimitReader(response.Body, maxErrorBody))
 	if readErr != nil && !errors.Is(readErr, io.ErrUnexpectedEOF) {
 		return err
 	}
 	status := &metav1.Status{}
-	if json.Unmarshal(content, status) == nil && status.Status == metav1.StatusFailure {
+	if json.Unmarshal(body, status) == nil && status.Status == metav1.StatusFailure {
 		return &apierrors.StatusError{ErrStatus: *status}
 	}
 	resource := schema.GroupResource{Group: Group, Resource: object.Resource}
-	message := strings.TrimSpace(string(content))
-	return apierrors.NewGenericServerResponse(answer.StatusCode, verb, resource, object.Name, message, 0, true)
+	message := strings.TrimSpace(string(body))
+	return apierrors.NewGenericServerResponse(response.StatusCode, verb, resource, object.Name, message, 0, true)
 }

@@ -15,21 +15,21 @@ import (
 	"github.com/coder/websocket"
 )
 
-// Subprotocols of websockets that carry a plain stream of bytes. KubeVirt knows Protocol alone; a server that knows ReasonProtocol
-// says in a close frame why a stream ended that another client took over.
+// Subprotocols of websockets with a plain stream of bytes. KubeVirt supports Protocol only. With ReasonProtocol, the close frame
+// says that another client took over the stream.
 const (
 	Protocol       = "plain.kubevirt.io"
 	ReasonProtocol = "reason.vireo.io"
 )
 
 const (
-	// pingEvery keeps proxies and load balancers between here and the cluster from closing a stream on which nobody types.
-	pingEvery = 30 * time.Second
-	// closeWithin bounds a write of the last words.
-	closeWithin = 2 * time.Second
-	// lingerFor is how long a stream may still bring something after the local side has said all it had to say. Websockets
-	// cannot close one direction alone, so the far side does not learn that nothing more comes.
-	lingerFor = 10 * time.Second
+	// pingInterval keeps proxies and load balancers from closing an idle stream.
+	pingInterval = 30 * time.Second
+	// closeTimeout limits the exchange of close frames.
+	closeTimeout = 2 * time.Second
+	// lingerTimeout is how long the server may be silent after the end of the local input before the stream is closed.
+	// Websockets cannot close one direction, so the server does not notice that end.
+	lingerTimeout = 10 * time.Second
 )
 
 // Stream is a stream of bytes. One goroutine may read and others write.
@@ -41,13 +41,13 @@ type Stream struct {
 	once    sync.Once
 }
 
-// ClosedError is the end of a stream that the far side put there, with its reason.
+// ClosedError reports that the server closed the stream, and why.
 type ClosedError struct {
 	Code   websocket.StatusCode
 	Reason string
 }
 
-// Error makes ClosedError an error.
+// Error implements error.
 func (c *ClosedError) Error() string {
 	if c.Reason != "" {
 		return c.Reason
@@ -55,16 +55,16 @@ func (c *ClosedError) Error() string {
 	return fmt.Sprintf("the server closed the connection (code %d)", c.Code)
 }
 
-// Temporary says that the server went away and another may take its place.
+// Temporary reports whether the server shut down, so that another may serve the stream.
 func (c *ClosedError) Temporary() bool {
 	return c.Code == websocket.StatusGoingAway || c.Code == websocket.StatusServiceRestart
 }
 
-// ErrLost is the end of a stream about which nobody said why.
+// ErrLost reports that the connection ended without a close frame.
 var ErrLost = errors.New("the connection was lost")
 
 func newStream(socket *websocket.Conn) *Stream {
-	// Messages are read piece by piece, so their size costs no memory.
+	// Messages are not buffered, so their size needs no limit.
 	socket.SetReadLimit(-1)
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Stream{socket: socket, ctx: ctx, cancel: cancel}
@@ -73,28 +73,28 @@ func newStream(socket *websocket.Conn) *Stream {
 }
 
 func (s *Stream) keepAlive() {
-	ticker := time.NewTicker(pingEvery)
+	ticker := time.NewTicker(pingInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
 		case <-ticker.C:
-			ctx, cancel := context.WithTimeout(s.ctx, pingEvery)
-			// No answer means nothing: the far side may wait for its own reader.
+			ctx, cancel := context.WithTimeout(s.ctx, pingInterval)
+			// A missing pong is no error: the server may be blocked by its own reader.
 			_ = s.socket.Ping(ctx)
 			cancel()
 		}
 	}
 }
 
-// Read reads what comes. The end that the server means well is io.EOF; others are ClosedError or ErrLost.
+// Read implements io.Reader. The end of the stream is io.EOF if the server closed it normally, otherwise ClosedError or ErrLost.
 func (s *Stream) Read(into []byte) (int, error) {
 	for {
 		if s.message == nil {
 			_, message, err := s.socket.Reader(s.ctx)
 			if err != nil {
-				return 0, ending(err)
+				return 0, translate(err)
 			}
 			s.message = message
 		}
@@ -106,7 +106,7 @@ func (s *Stream) Read(into []byte) (int, error) {
 			}
 		}
 		if err != nil {
-			err = ending(err)
+			err = translate(err)
 		}
 		return n, err
 	}
@@ -115,22 +115,22 @@ func (s *Stream) Read(into []byte) (int, error) {
 // Write sends bytes as one message.
 func (s *Stream) Write(from []byte) (int, error) {
 	if err := s.socket.Write(s.ctx, websocket.MessageBinary, from); err != nil {
-		return 0, ending(err)
+		return 0, translate(err)
 	}
 	return len(from), nil
 }
 
-// Close ends the stream and tells the far side so, without waiting for its answer.
+// Close closes the stream. It waits for the server's close frame for at most closeTimeout.
 func (s *Stream) Close() error {
 	s.once.Do(func() {
-		said := make(chan struct{})
+		closed := make(chan struct{})
 		go func() {
-			defer close(said)
+			defer close(closed)
 			_ = s.socket.Close(websocket.StatusNormalClosure, "")
 		}()
 		select {
-		case <-said:
-		case <-time.After(closeWithin):
+		case <-closed:
+		case <-time.After(closeTimeout):
 		}
 		s.cancel()
 		_ = s.socket.CloseNow()
@@ -140,41 +140,42 @@ func (s *Stream) Close() error {
 
 // Join copies between the stream and a local connection until one of them ends.
 func (s *Stream) Join(from io.Reader, to io.Writer) error {
-	fromFar := make(chan error, 1)
+	received := make(chan error, 1)
 	progress := make(chan struct{}, 1)
 	go func() {
 		_, err := io.Copy(&watched{to: to, progress: progress}, s)
-		fromFar <- err
+		received <- err
 	}()
-	toFar := make(chan error, 1)
+	sent := make(chan error, 1)
 	go func() {
 		_, err := io.Copy(s, from)
-		toFar <- err
+		sent <- err
 	}()
 	select {
-	case err := <-fromFar:
+	case err := <-received:
 		return err
-	case err := <-toFar:
+	case err := <-sent:
 		if err != nil && !isLocalEnd(err) {
 			return err
 		}
 	}
-	return s.linger(fromFar, progress)
+	return linger(received, progress)
 }
 
-func (s *Stream) linger(fromFar <-chan error, progress <-chan struct{}) error {
+// linger waits for the end of the received data, and as long as more arrives.
+func linger(received <-chan error, progress <-chan struct{}) error {
 	for {
 		select {
-		case err := <-fromFar:
+		case err := <-received:
 			return err
 		case <-progress:
-		case <-time.After(lingerFor):
+		case <-time.After(lingerTimeout):
 			return nil
 		}
 	}
 }
 
-// watched tells of each write.
+// watched signals each write on progress.
 type watched struct {
 	to       io.Writer
 	progress chan<- struct{}
@@ -190,8 +191,8 @@ func (w *watched) Write(p []byte) (int, error) {
 
 func isLocalEnd(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) }
 
-// ending says why a stream ended.
-func ending(err error) error {
+// translate turns an error of the websocket into the stream's errors.
+func translate(err error) error {
 	var closed websocket.CloseError
 	switch {
 	case errors.As(err, &closed) && (closed.Code == websocket.StatusNormalClosure || closed.Code == websocket.StatusNoStatusRcvd) && closed.Reason == "":
@@ -201,21 +202,21 @@ func ending(err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, net.ErrClosed):
 		return net.ErrClosed
 	default:
-		// Not wrapped: an EOF in it is no good end.
+		// Not wrapped: it may be an EOF, which would be taken for a normal end.
 		return fmt.Errorf("%w: %v", ErrLost, err) //nolint:errorlint // see above
 	}
 }
 
-// Message reads one message, of at most so many bytes, for streams whose messages have a meaning. It does not go with Read.
+// Message reads one message of at most limit bytes, for streams in which messages have a meaning. Do not mix it with Read.
 func (s *Stream) Message(limit int64) ([]byte, error) {
 	_, message, err := s.socket.Reader(s.ctx)
 	if err != nil {
-		return nil, ending(err)
+		return nil, translate(err)
 	}
 	content, err := io.ReadAll(io.LimitReader(message, limit+1))
 	switch {
 	case err != nil:
-		return nil, ending(err)
+		return nil, translate(err)
 	case int64(len(content)) > limit:
 		return nil, fmt.Errorf("a message is larger than %d bytes", limit)
 	}

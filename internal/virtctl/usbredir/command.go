@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package usbredir has the command usbredir: a USB device of this machine in a guest.
+// Package usbredir has the command usbredir, which redirects a local USB device to a guest.
 package usbredir
 
 import (
@@ -20,14 +20,14 @@ import (
 // device is vendor:product, or bus-device, as usbredirect takes them.
 var device = regexp.MustCompile(`^([0-9a-fA-F]{4}:[0-9a-fA-F]{4}|[0-9]+-[0-9]+)$`)
 
-// Command makes the command usbredir.
+// Command returns the command usbredir.
 func Command(c *cli.CLI) *cobra.Command {
 	var noLaunch bool
 	var address string
 	cmd := &cobra.Command{
 		Use:   "usbredir (vendor:product)|(bus-device) (VMI)",
 		Short: "Redirect an USB device to a virtual machine instance.",
-		Long:  "Redirect a USB device of this machine to a guest, with the program usbredirect. The VM needs spec.domain.devices.clientPassthrough.",
+		Long:  "Redirect a local USB device to a guest with the program usbredirect. The VM needs spec.domain.devices.clientPassthrough.",
 		Example: c.Examples(`
 # Find the device, and redirect it to 'testvmi':
 lsusb
@@ -46,7 +46,7 @@ virtctl usbredir --no-launch testvmi`),
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !noLaunch && !device.MatchString(args[0]) {
-				return fmt.Errorf("%q is no device: it is vendor:product, such as 0951:1666, or bus-device, such as 1-3; lsusb lists both", args[0])
+				return fmt.Errorf("%q is not a device: it is vendor:product, such as 0951:1666, or bus-device, such as 1-3; lsusb lists both", args[0])
 			}
 			return run(cmd.Context(), c, args, noLaunch, address)
 		},
@@ -108,8 +108,8 @@ func run(ctx context.Context, c *cli.CLI, args []string, noLaunch bool, address 
 	err = stream.Join(conn, conn)
 	_ = conn.Close()
 	if !noLaunch {
-		// It ends with its connection, and may have more to say.
-		<-ended //nolint:errcheck // what it said is about a connection that has ended
+		// It stops with its connection, and may still print messages.
+		<-ended //nolint:errcheck // its error is about the closed connection
 	}
 	if err != nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("the redirection ended: %w", err)

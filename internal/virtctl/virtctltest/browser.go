@@ -21,7 +21,8 @@ import (
 	"github.com/coder/websocket/wsjson"
 )
 
-// BrowserVariable names the browser for tests that need one. `make test` sets it; without it those tests are skipped.
+// BrowserVariable is the environment variable with the browser's path. `make test` sets it; without it tests with a browser are
+// skipped.
 const BrowserVariable = "VIREO_BROWSER"
 
 // Page is a page in a headless Chromium, driven over the DevTools protocol.
@@ -31,18 +32,18 @@ type Page struct {
 	number int
 }
 
-// Open opens an address in a browser that ends with the test.
+// Open opens an address in a browser, which stops with the test.
 func Open(t testing.TB, address string) *Page {
 	t.Helper()
 	program := os.Getenv(BrowserVariable)
 	if program == "" {
 		t.Skip(BrowserVariable + " names no browser")
 	}
-	//nolint:gosec // the browser that the test's caller named
+	//nolint:gosec // the path is that of BrowserVariable
 	cmd := exec.CommandContext(t.Context(), program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
 		"--no-first-run", "--no-proxy-server", "--window-size=1000,700", "--remote-debugging-port=0", "--user-data-dir="+profile(t), address)
 	cmd.WaitDelay = 5 * time.Second
-	said, err := cmd.StderrPipe()
+	stderr, err := cmd.StderrPipe()
 	if err == nil {
 		err = cmd.Start()
 	}
@@ -55,7 +56,7 @@ func Open(t testing.TB, address string) *Page {
 	})
 	devtools := make(chan string, 1)
 	go func() {
-		lines := bufio.NewScanner(said)
+		lines := bufio.NewScanner(stderr)
 		for lines.Scan() {
 			if m := regexp.MustCompile(`DevTools listening on ws://([^/]+)/`).FindStringSubmatch(lines.Text()); m != nil {
 				devtools <- m[1]
@@ -71,7 +72,7 @@ func Open(t testing.TB, address string) *Page {
 	}
 }
 
-// profile is a folder for the browser. Its processes outlive the first one for a moment, and write into it.
+// profile returns a directory for the browser. It is removed with retries, as child processes of the browser still write to it.
 func profile(t testing.TB) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "virtctl-browser-")
@@ -131,7 +132,7 @@ func getJSON(ctx context.Context, address string, into any) error {
 	return json.NewDecoder(answer.Body).Decode(into)
 }
 
-// call asks the browser for something, which must work.
+// call calls a method of the browser and fails the test on an error.
 func (p *Page) call(method string, parameters, result any) {
 	p.t.Helper()
 	if err := p.try(method, parameters, result); err != nil {
@@ -139,7 +140,7 @@ func (p *Page) call(method string, parameters, result any) {
 	}
 }
 
-// try asks the browser for something and waits for the answer.
+// try calls a method of the browser and waits for the response.
 func (p *Page) try(method string, parameters, result any) error {
 	p.number++
 	ctx, cancel := context.WithTimeout(p.t.Context(), 30*time.Second)
@@ -169,14 +170,14 @@ func (p *Page) try(method string, parameters, result any) error {
 	}
 }
 
-// Evaluate is the value of an expression of JavaScript, as text.
+// Evaluate returns the value of a JavaScript expression as text.
 func (p *Page) Evaluate(expression string) string {
 	p.t.Helper()
 	var answer struct {
 		Result           struct{ Value any }
 		ExceptionDetails *struct{ Exception struct{ Description string } }
 	}
-	// A page that is being loaded has nothing to evaluate it in.
+	// A page that is loading has no context to evaluate it in.
 	if err := p.try("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true}, &answer); err != nil {
 		return err.Error()
 	}
@@ -216,7 +217,7 @@ func (p *Page) Type(text string) {
 	}
 }
 
-// Screenshot stores what the page shows, for people to look at.
+// Screenshot stores a picture of the page.
 func (p *Page) Screenshot(file string) {
 	p.t.Helper()
 	var answer struct{ Data []byte }

@@ -15,7 +15,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 )
 
-// Terminal is a terminal that a test looks at and types into.
+// Terminal is a terminal that a test controls.
 type Terminal struct {
 	t             testing.TB
 	keyboard, tty *os.File
@@ -23,7 +23,7 @@ type Terminal struct {
 	screen        strings.Builder
 }
 
-// NewTerminal makes a terminal.
+// NewTerminal opens a terminal.
 func NewTerminal(t testing.TB) *Terminal {
 	t.Helper()
 	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -61,12 +61,12 @@ func (term *Terminal) watch() {
 	}
 }
 
-// Streams are the terminal for a program.
+// Streams returns the terminal's side for a program.
 func (term *Terminal) Streams() genericiooptions.IOStreams {
 	return genericiooptions.IOStreams{In: term.tty, Out: term.tty, ErrOut: term.tty}
 }
 
-// Type presses keys.
+// Type sends keys to the program.
 func (term *Terminal) Type(keys string) {
 	term.t.Helper()
 	if _, err := term.keyboard.WriteString(keys); err != nil {
@@ -74,14 +74,14 @@ func (term *Terminal) Type(keys string) {
 	}
 }
 
-// Screen is what was shown so far.
+// Screen returns the output so far.
 func (term *Terminal) Screen() string {
 	term.mu.Lock()
 	defer term.mu.Unlock()
 	return term.screen.String()
 }
 
-// Expect waits until a text was shown.
+// Expect waits until the output contains a text.
 func (term *Terminal) Expect(text string) {
 	term.t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
@@ -93,15 +93,7 @@ func (term *Terminal) Expect(text string) {
 	}
 }
 
-// Resize gives the terminal a size.
-func (term *Terminal) Resize(columns, rows int) {
-	term.t.Helper()
-	if err := unix.IoctlSetWinsize(int(term.keyboard.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(columns), Row: uint16(rows)}); err != nil {
-		term.t.Fatal(err)
-	}
-}
-
-// IsRaw says that keys reach the program as they are typed, Ctrl+C included.
+// IsRaw reports whether the terminal is in raw mode.
 func (term *Terminal) IsRaw() bool {
 	term.t.Helper()
 	state, err := unix.IoctlGetTermios(int(term.tty.Fd()), unix.TCGETS)

@@ -12,12 +12,12 @@ import (
 	"io"
 )
 
-// Screen is a guest's screen, behind the protocol of VNC (RFB 3.8, RFC 6143), without a password.
+// Screen is a guest's screen: a VNC server (RFB 3.8, RFC 6143) without a password.
 type Screen struct {
 	Width, Height int
-	// Pixel is what it shows.
+	// Pixel returns the color of a pixel.
 	Pixel func(x, y int) color.RGBA
-	// Key gets the keys that are pressed, as X11's key symbols.
+	// Key is called with each pressed key, as an X11 key symbol.
 	Key func(symbol uint32)
 }
 
@@ -26,7 +26,8 @@ const (
 	setPixelFormat, setEncodings, updateRequest, keyEvent, pointerEvent, cutText = 0, 2, 3, 4, 5, 6
 )
 
-// rest is how much of a message follows its first byte. What a message counts, with so many bytes each, comes after that.
+// rest describes a message after its first byte: a part of fixed size, which may contain a count, and so many items of the size
+// each.
 var rest = map[byte]struct{ size, countAt, countSize, each int }{
 	setPixelFormat: {size: 19},
 	setEncodings:   {3, 1, 2, 4},
@@ -36,10 +37,10 @@ var rest = map[byte]struct{ size, countAt, countSize, each int }{
 	cutText:        {7, 3, 4, 1},
 }
 
-// shifts say where a pixel's colors are.
+// shifts are the bit positions of a pixel's colors.
 type shifts struct{ red, green, blue uint8 }
 
-// Serve talks with one client until it leaves.
+// Serve serves one client until it disconnects.
 func (s *Screen) Serve(conn io.ReadWriter) error {
 	in := bufio.NewReader(conn)
 	if err := s.greet(in, conn); err != nil {
@@ -57,7 +58,7 @@ func (s *Screen) Serve(conn io.ReadWriter) error {
 			format = shifts{message[13], message[14], message[15]}
 		case kind == keyEvent && message[0] != 0 && s.Key != nil:
 			s.Key(binary.BigEndian.Uint32(message[3:]))
-		case kind == updateRequest && !drawn: // Nothing changes on this screen.
+		case kind == updateRequest && !drawn: // The screen never changes.
 			drawn = true
 			if _, err := conn.Write(s.update(format)); err != nil {
 				return err
@@ -87,7 +88,7 @@ func receive(in *bufio.Reader) (kind byte, message []byte, err error) {
 	return kind, message, err
 }
 
-// greet agrees on the version and on no security, and tells about the screen.
+// greet negotiates the version and no security, and sends the screen's size and format.
 func (s *Screen) greet(in *bufio.Reader, out io.Writer) error {
 	if _, err := io.WriteString(out, "RFB 003.008\n"); err != nil {
 		return err
@@ -120,7 +121,7 @@ func (s *Screen) greet(in *bufio.Reader, out io.Writer) error {
 	return err
 }
 
-// update is the whole screen as one raw rectangle.
+// update returns the whole screen as one raw rectangle.
 func (s *Screen) update(format shifts) []byte {
 	message := []byte{0, 0, 0, 1, 0, 0, 0, 0}
 	message = binary.BigEndian.AppendUint16(message, uint16(s.Width))

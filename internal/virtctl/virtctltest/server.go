@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtctltest is a cluster for tests of virtctl: an HTTPS server, over HTTP/2 as API servers speak it, with discovery,
-// objects in memory, and whatever subresources a test serves.
+// Package virtctltest provides a cluster for tests of virtctl: an HTTPS server with HTTP/2, discovery, objects in memory, and the
+// subresources that a test serves.
 package virtctltest
 
 import (
@@ -15,6 +15,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -28,21 +29,21 @@ import (
 )
 
 const (
-	// Namespace is the one of the kubeconfig's context.
+	// Namespace is that of the kubeconfig's context.
 	Namespace = "tenant"
-	// Token is what requests must bear.
-	Token = "a-token-of-a-test" //nolint:gosec // opens nothing
-	// Prefix is the path that the server has its API below, as management proxies do.
+	// Token is the bearer token of the kubeconfig's user.
+	Token = "a-token-of-a-test" //nolint:gosec // not a secret
+	// Prefix is the path of the API, as with management proxies.
 	Prefix = "/clusters/one"
 )
 
-// Request is one that a subresource got.
+// Request is a recorded request.
 type Request struct {
 	Method, Path, Query string
 	Body                []byte
 }
 
-// Server is a cluster.
+// Server is the cluster.
 type Server struct {
 	*httptest.Server
 	t          testing.TB
@@ -53,7 +54,7 @@ type Server struct {
 	requests   []Request
 }
 
-// NewServer starts a cluster, which ends with the test.
+// NewServer starts a cluster, which stops with the test.
 func NewServer(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t, mux: http.NewServeMux()}
@@ -92,37 +93,37 @@ func (s *Server) authenticated(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// Subresource serves a path below the API's version, such as "PUT /namespaces/{namespace}/virtualmachines/{name}/start".
+// Subresource serves a path of subresources.kubevirt.io/v1, such as "/namespaces/{namespace}/virtualmachines/{name}/start".
 func (s *Server) Subresource(method, path string, handler http.HandlerFunc) {
 	s.mux.HandleFunc(method+" /apis/"+subresources.Group+"/v1"+path, handler)
 }
 
-// Handle serves a path of the API server's own, such as "/api/v1/namespaces/{namespace}/pods/{name}/attach".
+// Handle serves any path of the API server, such as "/api/v1/namespaces/{namespace}/pods/{name}/attach".
 func (s *Server) Handle(path string, handler http.HandlerFunc) { s.mux.HandleFunc(path, handler) }
 
-// Record serves a path, remembers its requests and answers with a code and a body.
-func (s *Server) Record(method, path string, code int, answer string) {
+// Record serves a path with a code and a body, and records its requests.
+func (s *Server) Record(method, path string, code int, response string) {
 	s.Subresource(method, path, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		s.mu.Lock()
 		s.requests = append(s.requests, Request{Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Body: body})
 		s.mu.Unlock()
-		if json.Valid([]byte(answer)) {
+		if json.Valid([]byte(response)) {
 			w.Header().Set("Content-Type", "application/json")
 		}
 		w.WriteHeader(code)
-		_, _ = io.WriteString(w, answer)
+		_, _ = io.WriteString(w, response)
 	})
 }
 
-// Requests are those that recorded paths got.
+// Requests returns the recorded requests.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]Request(nil), s.requests...)
+	return slices.Clone(s.requests)
 }
 
-// Stream serves a websocket. The function's error is the close reason: a websocket.CloseError chooses the code.
+// Stream serves a websocket, and closes it with the error of serve as CloseWith does.
 func (s *Server) Stream(path string, serve func(context.Context, *websocket.Conn, *http.Request) error) {
 	s.Subresource(http.MethodGet, path, func(w http.ResponseWriter, r *http.Request) {
 		socket, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{subresources.Protocol}})
@@ -137,26 +138,24 @@ func (s *Server) Stream(path string, serve func(context.Context, *websocket.Conn
 	})
 }
 
-// Refuse answers with a Status.
+// Refuse responds with a Status.
 func Refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(metav1.Status{
+	respond(w, code, metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
 		Code: int32(code), Reason: reason, Message: message,
 	})
 }
 
-// Result is what a run of virtctl left.
+// Result is the result of a run of virtctl.
 type Result struct {
 	Code        int
 	Out, ErrOut string
 }
 
-// Execute is the function that runs virtctl; the package that has it imports this one in its tests.
+// Execute is virtctl.Execute, which this package cannot import.
 type Execute func(ctx context.Context, c *cli.CLI, arguments []string) int
 
-// Run runs virtctl against the cluster, with nothing to read.
+// Run runs virtctl against the cluster, with no input.
 func (s *Server) Run(execute Execute, arguments ...string) Result {
 	s.t.Helper()
 	return s.RunWith(s.t.Context(), execute, nil, arguments...)
@@ -173,21 +172,21 @@ func (s *Server) RunWith(ctx context.Context, execute Execute, in io.Reader, arg
 	return Result{Code: code, Out: out.String(), ErrOut: errOut.String()}
 }
 
-// RunStreams runs virtctl with streams of the test.
+// RunStreams runs virtctl with the streams of the test.
 func (s *Server) RunStreams(ctx context.Context, execute Execute, streams genericiooptions.IOStreams, arguments ...string) int {
 	s.t.Helper()
 	return execute(ctx, cli.New("virtctl", streams), append(s.Flags(), arguments...))
 }
 
-// Flags lead virtctl to the cluster.
+// Flags returns the flags by which virtctl uses the cluster.
 func (s *Server) Flags() []string {
 	return []string{"--kubeconfig", s.kubeconfig, "--cache-dir", filepath.Join(filepath.Dir(s.kubeconfig), "cache")}
 }
 
-// Kubeconfig is the file that leads to the cluster.
+// Kubeconfig returns the cluster's kubeconfig file.
 func (s *Server) Kubeconfig() string { return s.kubeconfig }
 
-// lockedBuffer is written by several goroutines.
+// lockedBuffer is a buffer for several goroutines.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

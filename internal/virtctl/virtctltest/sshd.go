@@ -10,7 +10,6 @@ import (
 	"encoding/binary"
 	"encoding/pem"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -24,18 +23,17 @@ import (
 
 // SSHD is a guest's SSH server.
 type SSHD struct {
-	// User and Key are who may come in; Password as well, if it is set.
-	User     string
-	Key      ssh.PublicKey
-	Password string
-	// Host is its key.
+	// User may log in with Key.
+	User string
+	Key  ssh.PublicKey
+	// Host is the server's own key.
 	Host ssh.Signer
-	// Exec runs a command, or a shell if it is empty. Its result is the exit code.
-	Exec func(command string, terminal bool, channel io.ReadWriter) int
+	// Exec runs a command and returns its exit code.
+	Exec func(command string, channel io.ReadWriter) int
 }
 
-// NewKey makes a key and stores its private part in a file.
-func NewKey(t testing.TB) (file string, signer ssh.Signer) {
+// NewSSHKey generates a key and stores its private half in a file.
+func NewSSHKey(t testing.TB) (file string, signer ssh.Signer) {
 	t.Helper()
 	_, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -55,29 +53,21 @@ func NewKey(t testing.TB) (file string, signer ssh.Signer) {
 	return file, signer
 }
 
-// Stream serves a port-forward.
+// Stream serves a port-forward stream to the guest's SSH port.
 func (d *SSHD) Stream(ctx context.Context, socket *websocket.Conn, _ *http.Request) error {
-	d.Serve(Conn(ctx, socket))
+	d.serve(Conn(ctx, socket))
 	return nil
 }
 
-// Serve talks with one client.
-func (d *SSHD) Serve(conn net.Conn) {
+// serve serves one client until it disconnects.
+func (d *SSHD) serve(conn net.Conn) {
 	config := &ssh.ServerConfig{
 		PublicKeyCallback: func(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
-			if meta.User() == d.User && d.Key != nil && string(key.Marshal()) == string(d.Key.Marshal()) {
+			if meta.User() == d.User && string(key.Marshal()) == string(d.Key.Marshal()) {
 				return nil, nil
 			}
-			return nil, errors.New("this key may not")
+			return nil, errors.New("wrong user or key")
 		},
-	}
-	if d.Password != "" {
-		config.PasswordCallback = func(meta ssh.ConnMetadata, password []byte) (*ssh.Permissions, error) {
-			if meta.User() == d.User && string(password) == d.Password {
-				return nil, nil
-			}
-			return nil, errors.New("wrong password")
-		}
 	}
 	config.AddHostKey(d.Host)
 	_, channels, requests, err := ssh.NewServerConn(conn, config)
@@ -95,31 +85,17 @@ func (d *SSHD) Serve(conn net.Conn) {
 }
 
 func (d *SSHD) session(channel ssh.Channel, requests <-chan *ssh.Request) {
-	terminal := false
 	for request := range requests {
-		switch request.Type {
-		case "pty-req":
-			terminal = true
-			kind := int(binary.BigEndian.Uint32(request.Payload))
-			width := binary.BigEndian.Uint32(request.Payload[4+kind:])
-			height := binary.BigEndian.Uint32(request.Payload[8+kind:])
-			_ = request.Reply(true, nil)
-			_, _ = fmt.Fprintf(channel, "terminal %dx%d\r\n", width, height)
-		case "exec", "shell":
-			command := ""
-			if request.Type == "exec" {
-				command = string(request.Payload[4:])
-			}
-			_ = request.Reply(true, nil)
-			go func() {
-				code := d.Exec(command, terminal, channel)
-				_, _ = channel.SendRequest("exit-status", false, binary.BigEndian.AppendUint32(nil, uint32(code)))
-				_ = channel.Close()
-			}()
-		case "window-change":
-			_, _ = fmt.Fprintf(channel, "resized %dx%d\r\n", binary.BigEndian.Uint32(request.Payload), binary.BigEndian.Uint32(request.Payload[4:]))
-		default:
+		if request.Type != "exec" {
 			_ = request.Reply(false, nil)
+			continue
 		}
+		command := string(request.Payload[4:]) // after its length
+		_ = request.Reply(true, nil)
+		go func() {
+			code := d.Exec(command, channel)
+			_, _ = channel.SendRequest("exit-status", false, binary.BigEndian.AppendUint32(nil, uint32(code)))
+			_ = channel.Close()
+		}()
 	}
 }

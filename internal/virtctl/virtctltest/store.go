@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -23,7 +25,7 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
-// store has objects and serves them as an API server does, as far as virtctl asks.
+// store stores objects and serves the part of the Kubernetes API that virtctl uses.
 type store struct {
 	mu      sync.Mutex
 	objects map[string]*unstructured.Unstructured
@@ -33,13 +35,13 @@ type store struct {
 	version int
 }
 
-// kind is one that the cluster has.
+// kind is a kind that the cluster serves.
 type kind struct {
 	groupVersion, kind, resource string
 	cluster                      bool
 }
 
-// builtIn are the kinds that a cluster has at first.
+// builtIn are the kinds that every cluster serves.
 var builtIn = []kind{
 	{"v1", "Pod", "pods", false},
 	{"v1", "Node", "nodes", true},
@@ -67,21 +69,21 @@ func (k kind) root() string {
 	return "/api/" + k.groupVersion
 }
 
-// AddKind makes a cluster have one more kind, such as that of an add-on.
+// AddKind adds a kind to the cluster, such as that of an add-on.
 func (s *Server) AddKind(groupVersion, name, resource string) {
 	k := kind{groupVersion, name, resource, false}
 	s.addKind(k)
 	s.store.serveKind(s.mux, k)
 }
 
-// AddClusterKind is AddKind for a kind without namespaces.
+// AddClusterKind adds a kind without namespaces.
 func (s *Server) AddClusterKind(groupVersion, name, resource string) {
 	k := kind{groupVersion, name, resource, true}
 	s.addKind(k)
 	s.store.serveKind(s.mux, k)
 }
 
-// AddRequestKind makes a cluster have a kind that is stored nowhere: to create one is to ask something.
+// AddRequestKind adds a kind that is not stored: creating an object is a request that create serves.
 func (s *Server) AddRequestKind(groupVersion, name, resource string, create http.HandlerFunc) {
 	k := kind{groupVersion, name, resource, false}
 	s.addKind(k)
@@ -97,7 +99,7 @@ func (s *Server) addKind(k kind) {
 	s.store.kinds = append(s.store.kinds, k)
 }
 
-// Add puts objects into the cluster.
+// Add stores objects.
 func (s *Server) Add(objects ...client.Object) {
 	s.t.Helper()
 	for _, object := range objects {
@@ -119,14 +121,14 @@ func (s *Server) Add(objects ...client.Object) {
 	}
 }
 
-// Get takes an object out of the cluster, or nil.
+// Get returns an object, or nil if it does not exist.
 func (s *Server) Get(resource, namespace, name string) *unstructured.Unstructured {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	return s.store.objects[objectKey(resource, namespace, name)]
 }
 
-// Writes are the writes that the cluster got, such as "POST services/tenant/myvm".
+// Writes returns the writing requests so far, such as "POST services/tenant/myvm".
 func (s *Server) Writes() []string {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
@@ -154,7 +156,7 @@ func (s *store) put(resource string, u *unstructured.Unstructured) {
 	s.keep(objectKey(resource, u.GetNamespace(), u.GetName()), u)
 }
 
-// keep stores an object with a resourceVersion of its own.
+// keep stores an object with a new resourceVersion.
 func (s *store) keep(key string, u *unstructured.Unstructured) {
 	s.version++
 	u.SetResourceVersion(strconv.Itoa(s.version))
@@ -173,7 +175,7 @@ func (s *store) serve(mux *http.ServeMux) {
 		}
 	}
 	mux.HandleFunc("GET /api", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
+		respond(w, http.StatusOK, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
 	})
 	mux.HandleFunc("GET /apis", s.groups)
 }
@@ -190,7 +192,7 @@ func (s *store) groups(w http.ResponseWriter, _ *http.Request) {
 		v := metav1.GroupVersionForDiscovery{GroupVersion: k.groupVersion, Version: version}
 		list.Groups = append(list.Groups, metav1.APIGroup{Name: group, Versions: []metav1.GroupVersionForDiscovery{v}, PreferredVersion: v})
 	}
-	answer(w, http.StatusOK, list)
+	respond(w, http.StatusOK, list)
 }
 
 func (s *store) serveGroup(mux *http.ServeMux, groupVersion string) {
@@ -206,7 +208,7 @@ func (s *store) serveGroup(mux *http.ServeMux, groupVersion string) {
 				})
 			}
 		}
-		answer(w, http.StatusOK, list)
+		respond(w, http.StatusOK, list)
 	})
 }
 
@@ -232,38 +234,20 @@ func (s *store) list(w http.ResponseWriter, r *http.Request, k kind) {
 	if namespace := r.PathValue("namespace"); namespace != "" {
 		prefix += namespace + "/"
 	}
-	selector, err := metav1.ParseToLabelSelector(r.URL.Query().Get("labelSelector"))
+	selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
 	if err != nil {
 		Refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
 		return
 	}
-	matches, _ := metav1.LabelSelectorAsSelector(selector)
-	keys := make([]string, 0, len(s.objects))
-	for key := range s.objects {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	for _, key := range keys {
+
+	for _, key := range slices.Sorted(maps.Keys(s.objects)) {
 		o := s.objects[key]
-		if strings.HasPrefix(key, prefix) && (matches.Empty() || matches.Matches(labelsOf(o))) {
+		if strings.HasPrefix(key, prefix) && selector.Matches(labels.Set(o.GetLabels())) {
 			list.Items = append(list.Items, *o)
 		}
 	}
-	answer(w, http.StatusOK, list)
+	respond(w, http.StatusOK, list)
 }
-
-type labelsOfObject map[string]string
-
-func labelsOf(o metav1.Object) labelsOfObject { return o.GetLabels() }
-
-// Has says whether there is a label.
-func (l labelsOfObject) Has(label string) bool { _, ok := l[label]; return ok }
-
-// Get is a label's value.
-func (l labelsOfObject) Get(label string) string { return l[label] }
-
-// Lookup is both.
-func (l labelsOfObject) Lookup(label string) (string, bool) { v, ok := l[label]; return v, ok }
 
 func (s *store) create(w http.ResponseWriter, r *http.Request, k kind) {
 	u := &unstructured.Unstructured{}
@@ -287,7 +271,7 @@ func (s *store) create(w http.ResponseWriter, r *http.Request, k kind) {
 	if r.URL.Query().Get("dryRun") == "" {
 		s.keep(key, u)
 	}
-	answer(w, http.StatusCreated, u)
+	respond(w, http.StatusCreated, u)
 }
 
 func (s *store) object(w http.ResponseWriter, r *http.Request, k kind) {
@@ -296,10 +280,8 @@ func (s *store) object(w http.ResponseWriter, r *http.Request, k kind) {
 	key := objectKey(k.resource, r.PathValue("namespace"), r.PathValue("name"))
 	found := s.objects[key]
 	if found == nil {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusNotFound)
 		group, _, _ := strings.Cut(k.groupVersion, "/")
-		_ = json.NewEncoder(w).Encode(metav1.Status{
+		respond(w, http.StatusNotFound, metav1.Status{
 			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: http.StatusNotFound,
 			Reason: metav1.StatusReasonNotFound, Message: fmt.Sprintf("%s.%s %q not found", k.resource, group, r.PathValue("name")),
 			Details: &metav1.StatusDetails{Name: r.PathValue("name"), Group: group, Kind: k.resource},
@@ -307,13 +289,13 @@ func (s *store) object(w http.ResponseWriter, r *http.Request, k kind) {
 		return
 	}
 	if r.Method == http.MethodGet {
-		answer(w, http.StatusOK, found)
+		respond(w, http.StatusOK, found)
 		return
 	}
 	s.writes = append(s.writes, r.Method+" "+key)
 	if r.Method == http.MethodDelete {
 		delete(s.objects, key)
-		answer(w, http.StatusOK, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
+		respond(w, http.StatusOK, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
 		return
 	}
 	changed, err := change(found, r)
@@ -326,7 +308,7 @@ func (s *store) object(w http.ResponseWriter, r *http.Request, k kind) {
 		return
 	}
 	s.keep(key, changed)
-	answer(w, http.StatusOK, changed)
+	respond(w, http.StatusOK, changed)
 }
 
 // change applies an update or a patch to an object.
@@ -356,7 +338,8 @@ func change(found *unstructured.Unstructured, r *http.Request) (*unstructured.Un
 	return changed, changed.UnmarshalJSON(after)
 }
 
-func answer(w http.ResponseWriter, code int, object any) {
+// respond sends an object as JSON.
+func respond(w http.ResponseWriter, code int, object any) {
 	if u, ok := object.(*unstructured.UnstructuredList); ok {
 		object = u.UnstructuredContent()
 		if u.Items == nil {

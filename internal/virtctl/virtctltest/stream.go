@@ -11,7 +11,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// CloseWith ends a websocket with the code and reason of an error, or as a good end.
+// CloseWith closes a websocket: normally without an error, with the code and reason of a websocket.CloseError, and without a close
+// frame for other errors.
 func CloseWith(socket *websocket.Conn, err error) {
 	var closed websocket.CloseError
 	switch {
@@ -24,7 +25,7 @@ func CloseWith(socket *websocket.Conn, err error) {
 	}
 }
 
-// Conn is a websocket's bytes.
+// Conn returns a connection that reads and writes the websocket's binary messages.
 func Conn(ctx context.Context, socket *websocket.Conn) net.Conn {
 	socket.SetReadLimit(1 << 20)
 	return websocket.NetConn(ctx, socket, websocket.MessageBinary)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package vnc has the command vnc: a guest's screen in a viewer, at a local port, in a browser or in a file.
+// Package vnc has the command vnc, which shows a guest's screen in a viewer, at a local port, in a browser or in a file.
 package vnc
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/vireo-project/vireo/internal/virtctl/vnc/web"
 )
 
-// viewerConnects is how long a viewer that was started may take to connect.
-const viewerConnects = 60 * time.Second
+// connectTimeout is how long the viewer may take to connect.
+const connectTimeout = 60 * time.Second
 
 // options are the command's flags.
 type options struct {
@@ -32,36 +32,36 @@ type options struct {
 	preserveSession bool
 }
 
-// Command makes the command vnc.
+// Command returns the command vnc.
 func Command(c *cli.CLI) *cobra.Command {
 	o := &options{}
 	cmd := &cobra.Command{
 		Use:   "vnc (VMI)",
 		Short: "Open a vnc connection to a virtual machine instance.",
 		Long: "Open the screen of a virtual machine instance in remote-viewer or vncviewer, or with --web in a browser, which also shows\n" +
-			"its serial console. A screen has one client: this one takes it over.",
+			"its serial console. A screen has one client: a new client disconnects the former one.",
 		Example: c.Examples(`
-# Open the screen of 'testvmi' in a viewer on this machine:
+# Open the screen of 'testvmi' in a local viewer:
 virtctl vnc testvmi
 
-# In a browser, with the serial console beside it:
+# Open it in a browser, with the serial console:
 virtctl vnc testvmi --web
 
-# At a local port, for a viewer of your own:
+# Serve it at a local port, for a viewer of your own:
 virtctl vnc testvmi --proxy-only --port=5901
 
-# In a file:
+# Store it in a file:
 virtctl vnc screenshot testvmi --file=screen.png`),
 		Args:              c.OneArgument("VMI"),
 		ValidArgsFunction: c.CompleteInstances,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), c, args[0]) },
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&o.proxyOnly, "proxy-only", false, "Open a local port for a viewer of your own and print it as JSON.")
-	flags.BoolVar(&o.web, "web", false, "Serve a page with the screen and the serial console to a browser on this machine.")
+	flags.BoolVar(&o.proxyOnly, "proxy-only", false, "Serve the screen at a local port for a viewer of your own, and print the port as JSON.")
+	flags.BoolVar(&o.web, "web", false, "Serve a page with the screen and the serial console to a local browser.")
 	flags.IntVar(&o.port, "port", 0, "The local port. By default a free one.")
-	flags.StringVar(&o.address, "address", "127.0.0.1", "The local address of --proxy-only. Who reaches it sees and controls the guest.")
-	flags.BoolVar(&o.preserveSession, "preserve-session", false, "Do not take the screen from another client: fail instead.")
+	flags.StringVar(&o.address, "address", "127.0.0.1", "The local address of --proxy-only. Whoever can connect to it controls the guest.")
+	flags.BoolVar(&o.preserveSession, "preserve-session", false, "Fail if another client uses the screen, instead of disconnecting it.")
 	o.viewer.addFlags(flags)
 	cmd.MarkFlagsMutuallyExclusive("proxy-only", "web")
 	cmd.MarkFlagsMutuallyExclusive("address", "web")
@@ -103,31 +103,31 @@ func (o *options) run(ctx context.Context, c *cli.CLI, argument string) error {
 		}
 		return serveOne(ctx, listener, stream)
 	}
-	return withViewer(ctx, listener, stream, start)
+	return runViewer(ctx, listener, stream, start)
 }
 
-// withViewer runs a viewer and serves it until it ends.
-func withViewer(ctx context.Context, listener net.Listener, stream *subresources.Stream, start func(context.Context, string) error) error {
-	if err := listener.(*net.TCPListener).SetDeadline(time.Now().Add(viewerConnects)); err != nil {
+// runViewer starts a viewer and serves it until it exits.
+func runViewer(ctx context.Context, listener net.Listener, stream *subresources.Stream, start func(context.Context, string) error) error {
+	if err := listener.(*net.TCPListener).SetDeadline(time.Now().Add(connectTimeout)); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	served, viewed := make(chan error, 1), make(chan error, 1)
+	served, exited := make(chan error, 1), make(chan error, 1)
 	go func() { served <- serveOne(ctx, listener, stream) }()
-	go func() { viewed <- start(ctx, listener.Addr().String()) }()
+	go func() { exited <- start(ctx, listener.Addr().String()) }()
 	select {
-	case err := <-viewed:
+	case err := <-exited:
 		return err
 	case err := <-served:
 		if err != nil {
 			return err
 		}
-		return <-viewed
+		return <-exited
 	}
 }
 
-// serveOne connects the first client of a listener with a stream, until one of them ends.
+// serveOne connects the listener's first client with the stream until one of them closes.
 func serveOne(ctx context.Context, listener net.Listener, stream *subresources.Stream) error {
 	stop := context.AfterFunc(ctx, func() {
 		_ = listener.Close()
@@ -163,6 +163,6 @@ func (o *options) serveWeb(ctx context.Context, c *cli.CLI, s *screen) error {
 	}
 	return server.Run(ctx, o.port, func(url string) {
 		_, _ = fmt.Fprintf(c.Out, "%s\n", url)
-		_, _ = fmt.Fprintln(c.ErrOut, "Open this address in a browser on this machine. Who has it controls the guest. Ctrl+C ends it.")
+		_, _ = fmt.Fprintln(c.ErrOut, "Open this address in a local browser. Whoever knows it controls the guest. Press Ctrl+C to quit.")
 	})
 }

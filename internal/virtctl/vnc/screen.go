@@ -41,10 +41,10 @@ func screenshot(c *cli.CLI) *cobra.Command {
 		Use:   "screenshot (VMI)",
 		Short: "Create a VNC screenshot of a virtual machine instance.",
 		Example: c.Examples(`
-# Store what the screen of 'testvmi' shows as an image:
+# Store the screen of 'testvmi' as an image:
 virtctl vnc screenshot testvmi --file=screen.png
 
-# Show it:
+# Display it:
 virtctl vnc screenshot testvmi -f - | display`),
 		Args:              c.OneArgument("VMI"),
 		ValidArgsFunction: c.CompleteInstances,
@@ -66,7 +66,7 @@ virtctl vnc screenshot testvmi -f - | display`),
 		},
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "Where to store the screenshot in PNG format; - is the standard output.")
-	cmd.Flags().BoolVarP(&moveCursor, "move-cursor", "m", false, "Move the cursor first, to wake up a blanked screen.")
+	cmd.Flags().BoolVarP(&moveCursor, "move-cursor", "m", false, "Move the cursor first, which turns on a blanked screen.")
 	_ = cmd.MarkFlagRequired("file")
 	return cmd
 }

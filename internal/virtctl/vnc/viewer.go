@@ -18,18 +18,18 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// kind is a program that shows screens.
+// kind is a known viewer.
 type kind struct {
 	name string
-	// places are its names on the PATH, or patterns of its path on a Mac.
-	places []string
-	// arguments lead it to an address.
+	// programs are its names on the PATH, or patterns of its path on macOS.
+	programs []string
+	// arguments returns the arguments by which it connects to an address.
 	arguments func(address string) []string
 }
 
 func plain(address string) []string { return []string{address} }
 
-// kinds are the viewers that are looked for, the preferred first.
+// kinds are the known viewers in order of preference.
 var kinds = []kind{
 	{"remote-viewer", []string{"remote-viewer"}, func(address string) []string { return []string{"vnc://" + address} }},
 	{"tiger", []string{"vncviewer", "/Applications/TigerVNC Viewer*.app/Contents/MacOS/TigerVNC Viewer"}, plain},
@@ -39,7 +39,7 @@ var kinds = []kind{
 	}},
 }
 
-// viewer is the one that the user chose, if he did.
+// viewer is the viewer that the user chose, if any.
 type viewer struct{ kind, path string }
 
 func (v *viewer) addFlags(flags *pflag.FlagSet) {
@@ -47,11 +47,11 @@ func (v *viewer) addFlags(flags *pflag.FlagSet) {
 	for _, k := range kinds {
 		names = append(names, k.name)
 	}
-	flags.StringVar(&v.kind, "vnc-type", "", "The viewer: "+strings.Join(names, ", ")+". By default the first that is found.")
+	flags.StringVar(&v.kind, "vnc-type", "", "The viewer: "+strings.Join(names, ", ")+". By default the first that is installed.")
 	flags.StringVar(&v.path, "vnc-path", "", "The viewer's program, if it is not on the PATH. Needs --vnc-type.")
 }
 
-// find returns a function that runs the viewer at an address until it ends.
+// find returns a function that runs the viewer with an address until it exits.
 func (v *viewer) find() (func(context.Context, string) error, error) {
 	if v.path != "" && v.kind == "" {
 		return nil, errors.New("--vnc-path needs --vnc-type, which says what arguments the viewer takes")
@@ -72,18 +72,19 @@ func (v *viewer) find() (func(context.Context, string) error, error) {
 	return nil, fmt.Errorf("no VNC viewer was found on this machine (%s)", runtime.GOOS)
 }
 
+// program returns the viewer's path, or "" if it is not installed.
 func (v *viewer) program(k kind) string {
 	if v.path != "" {
 		return v.path
 	}
-	for _, place := range k.places {
-		if !strings.Contains(place, "/") {
-			if found, err := exec.LookPath(place); err == nil {
+	for _, program := range k.programs {
+		if !strings.Contains(program, "/") {
+			if found, err := exec.LookPath(program); err == nil {
 				return found
 			}
 			continue
 		}
-		if found, err := filepath.Glob(place); err == nil && len(found) > 0 {
+		if found, err := filepath.Glob(program); err == nil && len(found) > 0 {
 			return found[len(found)-1]
 		}
 	}
@@ -91,12 +92,12 @@ func (v *viewer) program(k kind) string {
 }
 
 func show(ctx context.Context, program string, arguments []string) error {
-	var said bytes.Buffer
+	var output bytes.Buffer
 	cmd := exec.CommandContext(ctx, program, arguments...) //nolint:gosec // the user's own viewer
-	cmd.Stdout, cmd.Stderr = &said, &said
+	cmd.Stdout, cmd.Stderr = &output, &output
 	cmd.Env = os.Environ()
 	if err := cmd.Run(); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("%s failed: %w\n%s", program, err, strings.TrimSpace(said.String()))
+		return fmt.Errorf("%s failed: %w\n%s", program, err, strings.TrimSpace(output.String()))
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
-// Admit does to a new VMI what the webhooks do, without an API server: it resolves the defaults and returns the faults.
+// Admit sets the defaults of a new VMI and returns its errors, as the webhooks do. It is for tests without an API server.
 func Admit(vmi *v1.VirtualMachineInstance, config clusterconfig.Config) field.ErrorList {
 	setDefaults(vmi, config)
 	return validateInstance(field.NewPath("spec"), &vmi.Spec, config)

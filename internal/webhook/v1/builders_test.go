@@ -14,13 +14,13 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// waitLimit bounds a wait for the API server; nothing is asserted about how long anything takes.
+// waitLimit is the timeout of waits for the API server. No test asserts a duration.
 const waitLimit = 30 * time.Second
 
 // quantity parses a quantity.
 func quantity(s string) *resource.Quantity { return ptr.To(resource.MustParse(s)) }
 
-// resources makes a list of a CPU and a memory quantity; "" leaves one out.
+// resources returns a list of a CPU and a memory quantity; "" leaves one out.
 func resources(cpu, memory string) corev1.ResourceList {
 	list := corev1.ResourceList{}
 	if cpu != "" {
@@ -35,7 +35,7 @@ func resources(cpu, memory string) corev1.ResourceList {
 // specOption changes a spec.
 type specOption func(*v1.VirtualMachineInstanceSpec)
 
-// newSpec makes the smallest spec that works: memory only.
+// newSpec returns the smallest valid spec, which has only memory.
 func newSpec(options ...specOption) *v1.VirtualMachineInstanceSpec {
 	spec := &v1.VirtualMachineInstanceSpec{}
 	spec.Domain.Memory = &v1.Memory{Guest: quantity("128Mi")}
@@ -45,7 +45,7 @@ func newSpec(options ...specOption) *v1.VirtualMachineInstanceSpec {
 	return spec
 }
 
-// newVMI makes a VMI of newSpec.
+// newVMI returns a VMI with the spec newSpec.
 func newVMI(name string, options ...specOption) *v1.VirtualMachineInstance {
 	return &v1.VirtualMachineInstance{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault},
@@ -53,7 +53,7 @@ func newVMI(name string, options ...specOption) *v1.VirtualMachineInstance {
 	}
 }
 
-// newVM makes a halted VM whose template is newSpec.
+// newVM returns a halted VM with the template newSpec.
 func newVM(name string, options ...specOption) *v1.VirtualMachine {
 	return &v1.VirtualMachine{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault},
@@ -81,12 +81,12 @@ func withVolume(name string, source v1.VolumeSource) specOption {
 	}
 }
 
-// containerDisk is a source that is always valid.
+// containerDisk returns a valid volume source.
 func containerDisk() *v1.VolumeSource {
 	return &v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "example.org/disk:1"}}
 }
 
-// withInterface adds an interface on the Pod's network.
+// withInterface adds an interface on the Pod network.
 func withInterface(iface v1.Interface) specOption {
 	return withNIC(iface, v1.NetworkSource{Pod: &v1.PodNetwork{}})
 }
@@ -99,7 +99,7 @@ func withNIC(iface v1.Interface, source v1.NetworkSource) specOption {
 	}
 }
 
-// masquerade is an interface that is always valid on the Pod's network.
+// masquerade returns a valid interface for the Pod network.
 func masquerade() v1.Interface {
 	return v1.Interface{
 		Name:                   "default",

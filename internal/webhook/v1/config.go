@@ -8,7 +8,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
-// gates that admission asks for beyond those that clusterconfig names. Names are KubeVirt's.
+// Feature gates of KubeVirt that only admission checks. Package clusterconfig has the others.
 const (
 	gateDecentralized   = "DecentralizedLiveMigration"
 	gateDownwardMetrics = "DownwardMetrics"
@@ -27,13 +27,13 @@ const (
 	gateVSOCK           = "VSOCK"
 )
 
-// ConfigSource gives the configuration that is in force now. Admission asks on each request, so that a change of the
-// KubeVirt object works at once. clusterconfig.Store is one.
+// ConfigSource returns the current configuration. Admission reads it on each request, so that a change of the KubeVirt object
+// applies at once. clusterconfig.Store implements it.
 type ConfigSource interface {
 	Current() clusterconfig.Config
 }
 
-// architecture is the one that a spec's guest has.
+// architecture returns the architecture of a guest: the spec's, or else the cluster's default.
 func architecture(spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config) string {
 	if spec.Architecture != "" {
 		return spec.Architecture

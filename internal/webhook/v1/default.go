@@ -17,15 +17,15 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// defaultInterfaceName is the name of the network and the interface that a VMI without any gets.
+// defaultInterfaceName is the name of the network and of the interface that a VMI without any gets.
 const defaultInterfaceName = "default"
 
-// firmwareNamespace is the name space in which KubeVirt derives a VM's firmware UUID from its name. A guest that moves
-// here keeps the UUID that its licenses are bound to.
+// firmwareNamespace is the UUID namespace in which KubeVirt derives the firmware UUID of a VM from its name. With the same
+// namespace a guest from KubeVirt keeps the UUID that its licenses are bound to.
 var firmwareNamespace = uuid.MustParse("6a1a24a1-4061-4607-8bf4-a3963d0c5895")
 
-// setDefaults resolves into a VMI what its author left open. The order matters where a default builds on another: the
-// architecture decides machine and buses, volumes get disks before disks get buses.
+// setDefaults sets the defaults of a VMI. The order matters: the architecture decides the machine type and the buses, and
+// volumes get disks before disks get buses.
 func setDefaults(vmi *v1.VirtualMachineInstance, config clusterconfig.Config) {
 	spec := &vmi.Spec
 	defaultPlatform(spec, config)
@@ -51,7 +51,7 @@ func setDefaults(vmi *v1.VirtualMachineInstance, config clusterconfig.Config) {
 	}
 }
 
-// defaultOptions takes over what the cluster turned off for all VMs. A VMI that asks for it gets it all the same.
+// defaultOptions applies the cluster's options to a VMI that does not set them itself.
 func defaultOptions(vmi *v1.VirtualMachineInstance, config clusterconfig.Config) {
 	if devices := &vmi.Spec.Domain.Devices; config.DisableSerialConsoleLog && devices.LogSerialConsole == nil {
 		devices.LogSerialConsole = ptr.To(false)
@@ -59,7 +59,7 @@ func defaultOptions(vmi *v1.VirtualMachineInstance, config clusterconfig.Config)
 	if cpu := vmi.Spec.Domain.CPU; config.AlignCPUs && cpu != nil && cpu.IsolateEmulatorThread {
 		metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, v1.EmulatorThreadCompleteToEvenParity, "")
 	}
-	if _, said := vmi.Annotations[v1.FreePageReportingDisabledAnnotation]; config.DisableFreePageReporting && !said {
+	if _, set := vmi.Annotations[v1.FreePageReportingDisabledAnnotation]; config.DisableFreePageReporting && !set {
 		metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, v1.FreePageReportingDisabledAnnotation, "true")
 	}
 }
@@ -74,9 +74,9 @@ func defaultPlatform(spec *v1.VirtualMachineInstanceSpec, config clusterconfig.C
 	}
 }
 
-// defaultCPU leaves cpu.maxSockets open, and defaultMemory memory.maxGuest, which KubeVirt resolves to four times what the
-// guest has (liveUpdateConfiguration.maxHotplugRatio). Until sockets and memory can be plugged in, the only effect would be a
-// larger guest: each possible vCPU is in its tables and takes memory of QEMU's. Who sets them gets the topology they ask for.
+// defaultCPU does not set cpu.maxSockets, and defaultMemory does not set memory.maxGuest. KubeVirt sets them to four times the
+// size of the guest (liveUpdateConfiguration.maxHotplugRatio). Until CPU and memory hotplug are implemented, that would only
+// cost memory: the guest's tables and QEMU have an entry for each possible vCPU.
 func defaultCPU(spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config) {
 	if spec.Domain.CPU == nil {
 		spec.Domain.CPU = &v1.CPU{}
@@ -86,7 +86,7 @@ func defaultCPU(spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config
 		cpu.Model = cpuModel(spec.Architecture, config)
 	}
 	if cpu.Cores == 0 && cpu.Sockets == 0 && cpu.Threads == 0 {
-		// The size is given as resources only: a socket for each CPU, which is what can be added later.
+		// Only the resources give a number of CPUs. Each becomes a socket, because sockets can be hotplugged.
 		cpu.Sockets = cpuCount(spec.Domain.Resources)
 	}
 	cpu.Cores, cpu.Sockets, cpu.Threads = max(cpu.Cores, 1), max(cpu.Sockets, 1), max(cpu.Threads, 1)
@@ -97,7 +97,7 @@ func cpuModel(arch string, config clusterconfig.Config) string {
 	case config.CPUModel != "":
 		return config.CPUModel
 	case arch == clusterconfig.ArchARM64:
-		// libvirt has no named models for arm64 that a host model could be near to.
+		// libvirt has no named CPU models for arm64, so there is none that is close to the host's.
 		return v1.CPUModeHostPassthrough
 	default:
 		return v1.DefaultCPUModel
@@ -127,7 +127,7 @@ func defaultMemory(spec *v1.VirtualMachineInstanceSpec) {
 		guest = parseOrZero(memory.Hugepages.PageSize)
 	}
 	if guest.IsZero() {
-		return // validation says that there is no memory
+		return // checkMemoryGiven reports it.
 	}
 	if memory == nil {
 		memory = &v1.Memory{}
@@ -136,8 +136,7 @@ func defaultMemory(spec *v1.VirtualMachineInstanceSpec) {
 	memory.Guest = ptr.To(guest.DeepCopy())
 }
 
-// defaultRequests makes a limit without a request the request as well, as Kubernetes does for a Pod: a guest that says no more than
-// how many CPUs it may have gets them.
+// defaultRequests copies a limit without a request to the requests, as Kubernetes does for a Pod.
 func defaultRequests(resources *v1.ResourceRequirements) {
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		limit, request := resources.Limits[name], resources.Requests[name]
@@ -160,16 +159,16 @@ func defaultFirmware(vmi *v1.VirtualMachineInstance) {
 	}
 }
 
-// defaultBootloader: there is no BIOS for arm64.
+// defaultBootloader selects UEFI on arm64, which has no BIOS.
 func defaultBootloader(spec *v1.VirtualMachineInstanceSpec) {
 	if spec.Architecture == clusterconfig.ArchARM64 && spec.Domain.Firmware.Bootloader == nil {
 		spec.Domain.Firmware.Bootloader = &v1.Bootloader{EFI: &v1.EFI{SecureBoot: ptr.To(false)}}
 	}
 }
 
-// firmwareUUID is the same at each start of a VM and random for a VMI on its own.
+// firmwareUUID returns a UUID that is the same at each start of a VM, or a random one for a VMI without a VM.
 func firmwareUUID(vmi *v1.VirtualMachineInstance) types.UID {
-	if owner := vmistatus.MachineOf(vmi); owner != nil {
+	if owner := vmistatus.VMOf(vmi); owner != nil {
 		return types.UID(uuid.NewSHA1(firmwareNamespace, []byte(owner.Name)).String())
 	}
 	return types.UID(uuid.NewString())
@@ -187,7 +186,7 @@ func defaultImages(spec *v1.VirtualMachineInstanceSpec) {
 	}
 }
 
-// pullPolicy is Kubernetes' rule: an image whose tag may move is pulled each time.
+// pullPolicy returns the default of Kubernetes: Always for the tag latest, which may move, and IfNotPresent for other images.
 func pullPolicy(image string) corev1.PullPolicy {
 	if strings.Contains(image, "@") {
 		return corev1.PullIfNotPresent
@@ -227,7 +226,7 @@ func defaultNetwork(spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Co
 	}
 }
 
-// defaultProbe fills in Kubernetes' values.
+// defaultProbe sets the defaults that Kubernetes has for probes.
 func defaultProbe(probe *v1.Probe) {
 	if probe == nil {
 		return

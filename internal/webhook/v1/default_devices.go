@@ -11,10 +11,10 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
-// defaultSpinlockRetries is the least that Hyper-V's specification allows, and KubeVirt's default.
+// defaultSpinlockRetries is KubeVirt's default, and the minimum of Hyper-V's specification.
 const defaultSpinlockRetries uint32 = 4096
 
-// parseOrZero reads a quantity; what does not parse is left to validation.
+// parseOrZero parses a quantity. It returns zero for an invalid one, which validation reports.
 func parseOrZero(s string) *resource.Quantity {
 	q, err := resource.ParseQuantity(s)
 	if err != nil {
@@ -41,7 +41,7 @@ func defaultDisks(spec *v1.VirtualMachineInstanceSpec) {
 	}
 	bus, cdromBus := v1.DiskBusSATA, v1.DiskBusSATA
 	if spec.Architecture != clusterconfig.ArchAMD64 {
-		// There is no SATA controller on the virt and s390-ccw-virtio machines, and CD-ROMs cannot be virtio.
+		// The machines virt and s390-ccw-virtio have no SATA controller, and a CD-ROM cannot be on the virtio bus.
 		bus, cdromBus = v1.DiskBusVirtio, v1.DiskBusSCSI
 	}
 	for i := range devices.Disks {
@@ -57,7 +57,7 @@ func defaultDisk(disk *v1.Disk, bus, cdromBus v1.DiskBus) {
 		disk.Disk.Bus = bus
 	}
 	if disk.LUN != nil && disk.LUN.Bus == "" {
-		// KubeVirt's default is that of disks, which libvirt then refuses: SCSI commands need a SCSI bus.
+		// KubeVirt uses the default of disks, which libvirt refuses: a LUN needs a SCSI bus.
 		disk.LUN.Bus = v1.DiskBusSCSI
 	}
 	if cdrom := disk.CDRom; cdrom != nil {
@@ -108,7 +108,7 @@ func defaultDevices(spec *v1.VirtualMachineInstanceSpec) {
 	}
 }
 
-// defaultFlag turns a flag on that was left open.
+// defaultFlag sets a flag to true if it is nil.
 func defaultFlag(flag **bool) {
 	if *flag == nil {
 		*flag = ptr.To(true)
@@ -146,10 +146,11 @@ func defaultFeatures(spec *v1.VirtualMachineInstanceSpec) {
 	}
 }
 
-// nestedVirtualization is the CPU feature without which a guest cannot run guests, whose control structures EVMCS is about.
+// nestedVirtualization is the CPU feature with which a guest can run guests. EVMCS needs it.
 const nestedVirtualization = "vmx"
 
-// requireCPUFeature replaces another policy, as KubeVirt does: the guest would not start with it.
+// requireCPUFeature sets the policy of a feature to "require". As in KubeVirt it replaces another policy, with which the guest
+// would not start.
 func requireCPUFeature(cpu *v1.CPU, name string) {
 	for i := range cpu.Features {
 		if cpu.Features[i].Name == name {
@@ -187,8 +188,7 @@ func defaultHyperv(h *v1.FeatureHyperv) {
 	defaultHypervDependencies(h)
 }
 
-// defaultHypervDependencies turns on what an enlightenment needs and its author did not mention. What was turned off
-// on purpose stays off.
+// defaultHypervDependencies enables the enlightenments that others depend on. It does not change those that the spec disables.
 func defaultHypervDependencies(h *v1.FeatureHyperv) {
 	on := func(state *v1.FeatureState) bool { return state != nil && *state.Enabled }
 	need := func(state **v1.FeatureState) {

@@ -17,7 +17,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
-// defaulted runs the defaults over a VMI for amd64 with a fixed UUID, so that the result is the same everywhere.
+// defaulted sets the defaults of an amd64 VMI with a fixed UUID.
 func defaulted(change func(*clusterconfig.Config), options ...specOption) *v1.VirtualMachineInstanceSpec {
 	config := clusterconfig.Default()
 	config.DefaultArchitecture = clusterconfig.ArchAMD64
@@ -92,7 +92,7 @@ func TestDefaultsFromTheConfiguration(t *testing.T) {
 	}
 }
 
-func TestDefaultsKeepWhatWasSaid(t *testing.T) {
+func TestDefaultsKeepValuesOfTheSpec(t *testing.T) {
 	given := newSpec(withInterface(masquerade()), withDisk(hardDisk("root", v1.DiskBusUSB), containerDisk()))
 	given.Domain.CPU = &v1.CPU{Cores: 2, Model: "Haswell"}
 	given.Domain.Machine = &v1.Machine{Type: "pc-q35-9.0"}
@@ -164,7 +164,7 @@ func TestFirmwareUUID(t *testing.T) {
 	owned.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: "kubevirt.io/v1", Kind: "VirtualMachine", Name: "testvm", UID: "1", Controller: ptr.To(true),
 	}}
-	// SHA-1 of KubeVirt's name space and the name, so that a VM that moves here keeps its UUID.
+	// SHA-1 of KubeVirt's namespace and the name, so that a VM from KubeVirt keeps its UUID.
 	if got, want := string(firmwareUUID(owned)), "5a9fc181-957e-5c32-9e5a-2de5e9673531"; got != want {
 		t.Errorf("a VM's UUID must be the version 5 UUID of its name: got %s, want %s", got, want)
 	}

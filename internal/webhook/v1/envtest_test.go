@@ -24,10 +24,10 @@ import (
 
 	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/fieldsupport"
+	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// expectInvalid expects that the API server refused something and named these fields.
+// expectInvalid expects the error "Invalid" with causes for these fields.
 func expectInvalid(err error, fields ...string) {
 	GinkgoHelper()
 	Expect(apierrors.IsInvalid(err)).To(BeTrue(), "want Invalid, got: %v", err)
@@ -122,14 +122,14 @@ var _ = Describe("a new VMI", func() {
 		Expect(vmi.Spec.Domain.Firmware.UUID).NotTo(BeEmpty())
 	})
 
-	It("is refused with every fault named by its field", func() {
+	It("is refused with the field of each error", func() {
 		vmi := newVMI("faulty", withDisk(v1.Disk{
 			Name: "root", Serial: "a b", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: "ide"}},
 		}, containerDisk()))
 		expectInvalid(k8s.Create(ctx, vmi), "spec.domain.devices.disks[0].disk.bus", "spec.domain.devices.disks[0].serial")
 	})
 
-	It("keeps its spec, except for our own controllers", func() {
+	It("has a spec that only our controllers can change", func() {
 		vmi := create(newVMI("immutable"))
 		changed := vmi.DeepCopy()
 		changed.Spec.TerminationGracePeriodSeconds = ptr.To(int64(1))
@@ -139,7 +139,7 @@ var _ = Describe("a new VMI", func() {
 		Expect(controller.Patch(ctx, changed, client.MergeFrom(vmi))).To(Succeed())
 	})
 
-	It("keeps reserved labels from people", func() {
+	It("has reserved labels that only our controllers can set", func() {
 		vmi := newVMI("tagged")
 		vmi.Labels = map[string]string{v1.NodeNameLabel: "node01"}
 		expectInvalid(k8s.Create(ctx, vmi), "metadata.labels[kubevirt.io/nodeName]")
@@ -154,7 +154,7 @@ var _ = Describe("a new VMI", func() {
 var _ = Describe("a VM", func() {
 	ctx := context.Background()
 
-	It("gets a finalizer, and its spec stays exactly as it was written", func() {
+	It("gets a finalizer, and its spec is not changed", func() {
 		vm := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
 			"metadata": map[string]any{"name": "untouched", "namespace": "default"},
@@ -175,7 +175,7 @@ var _ = Describe("a VM", func() {
 		Expect(vm.GetFinalizers()).To(ConsistOf(v1.VirtualMachineControllerFinalizer))
 	})
 
-	It("may say the same quantity in other words, and so may whoever updates its VMI", func() {
+	It("and its VMI can be updated with another notation of the same quantity", func() {
 		vmi := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
 			"metadata": map[string]any{"name": "sized", "namespace": "default"},
@@ -215,7 +215,7 @@ var _ = Describe("a VM", func() {
 		expectInvalid(k8s.Create(ctx, vm), "spec.runStrategy")
 	})
 
-	It("is refused with the path of its template's fault, at creation and at update", func() {
+	It("is refused with the path of an error in its template, at creation and at update", func() {
 		vm := newVM("faulty", withDisk(v1.Disk{Name: "root"}, nil))
 		expectInvalid(k8s.Create(ctx, vm), "spec.template.spec.domain.devices.disks[0].name")
 
@@ -226,7 +226,7 @@ var _ = Describe("a VM", func() {
 		expectInvalid(k8s.Update(ctx, vm), "spec.template.spec.hostname")
 	})
 
-	It("keeps what a DataVolume template says", func() {
+	It("keeps the fields of a DataVolume template", func() {
 		vm := newVM("templated", withVolume("root", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "dv"}}))
 		vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{
 			ObjectMeta: metav1.ObjectMeta{Name: "dv"},
@@ -257,7 +257,7 @@ var _ = Describe("KubeVirt", Ordered, func() {
 		expectInvalid(k8s.Create(ctx, kv), "spec.configuration.additionalGuestMemoryOverheadRatio", "spec.configuration.cpuRequest")
 	})
 
-	It("exists once", func() {
+	It("exists at most once", func() {
 		kv := newKubeVirt("first")
 		Expect(k8s.Create(ctx, kv)).To(Succeed())
 		DeferCleanup(expectGone, ctx, kv)
@@ -266,7 +266,7 @@ var _ = Describe("KubeVirt", Ordered, func() {
 		Expect(err).To(MatchError(ContainSubstring("kubevirt/first")))
 	})
 
-	It("stays while there are workloads, if its strategy says so", func() {
+	It("is not deleted while there are workloads, if its uninstall strategy says so", func() {
 		kv := newKubeVirt("guarded")
 		kv.Spec.UninstallStrategy = v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist
 		Expect(k8s.Create(ctx, kv)).To(Succeed())
@@ -290,7 +290,9 @@ var _ = Describe("the samples", func() {
 		for _, file := range files {
 			for _, vm := range sampleVMs(file) {
 				Expect(k8s.Create(ctx, vm, client.DryRunAll)).To(Succeed(), file)
-				Expect(fieldsupport.InVM(field.NewPath("spec"), &vm.Spec)).To(BeEmpty(), file)
+				path := field.NewPath("spec")
+				Expect(specsupport.UnimplementedInVM(path, &vm.Spec)).To(BeEmpty(), file)
+				Expect(specsupport.UnimplementedInVMI(path.Child("template", "spec"), &vm.Spec.Template.Spec)).To(BeEmpty(), file)
 				vmi := newVMI(vm.Name)
 				vmi.Spec = vm.Spec.Template.Spec
 				Expect(k8s.Create(ctx, vmi, client.DryRunAll)).To(Succeed(), file)

@@ -16,10 +16,10 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/fieldsupport"
+	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// validateKubeVirt returns what no component could use, beyond what package clusterconfig finds where it reads a value.
+// validateKubeVirt returns the errors of a KubeVirt object's spec that clusterconfig.FromKubeVirt does not find.
 func validateKubeVirt(p *field.Path, spec *v1.KubeVirtSpec) field.ErrorList {
 	var errs field.ErrorList
 	if spec.Infra != nil && spec.Infra.Replicas != nil && *spec.Infra.Replicas == 0 {
@@ -37,7 +37,7 @@ func validateKubeVirt(p *field.Path, spec *v1.KubeVirtSpec) field.ErrorList {
 	return append(errs, validateSelectors(configuration, &spec.Configuration)...)
 }
 
-// validateGates finds gates that are to be on and off. The words are KubeVirt's.
+// validateGates reports gates that are both enabled and disabled. The message is KubeVirt's.
 func validateGates(p *field.Path, developer *v1.DeveloperConfiguration) field.ErrorList {
 	if developer == nil {
 		return nil
@@ -52,7 +52,7 @@ func validateGates(p *field.Path, developer *v1.DeveloperConfiguration) field.Er
 	return errs
 }
 
-// validatePlacement judges with the rules for VMIs: both end up in a Pod.
+// validatePlacement applies the rules for the affinity of VMIs.
 func validatePlacement(p *field.Path, component *v1.ComponentConfig) field.ErrorList {
 	if component == nil || component.NodePlacement == nil {
 		return nil
@@ -72,7 +72,7 @@ func validatePatches(p *field.Path, patches []v1.CustomizeComponentsPatch) field
 	return errs
 }
 
-// validateLifetimes holds between lifetimes; package clusterconfig judges each of them.
+// validateLifetimes compares lifetimes with each other. Package clusterconfig validates each of them.
 func validateLifetimes(p *field.Path, s *v1.KubeVirtSelfSignConfiguration) field.ErrorList {
 	if s == nil {
 		return nil
@@ -153,18 +153,18 @@ func validateSelectors(p *field.Path, c *v1.KubeVirtConfiguration) field.ErrorLi
 	return errs
 }
 
-// warnKubeVirt says what works otherwise than its author may think.
-func warnKubeVirt(p *field.Path, spec *v1.KubeVirtSpec) []string {
-	told := fieldsupport.Sentences(fieldsupport.InKubeVirt(p, spec))
-	told = append(told, unknownStrategy(p, spec.UninstallStrategy)...)
+// kubeVirtWarnings returns warnings for settings that are not implemented, deprecated or without effect.
+func kubeVirtWarnings(p *field.Path, spec *v1.KubeVirtSpec) []string {
+	warnings := specsupport.Warnings(specsupport.UnimplementedInKubeVirt(p, spec))
+	warnings = append(warnings, unknownStrategy(p, spec.UninstallStrategy)...)
 	configuration := p.Child("configuration")
-	told = append(told, warnGates(configuration.Child("developerConfiguration"), spec.Configuration.DeveloperConfiguration)...)
-	told = append(told, warnRenewal(p.Child("certificateRotateStrategy", "selfSigned"), spec.CertificateRotationStrategy.SelfSigned)...)
-	told = append(told, warnDeprecated(configuration, &spec.Configuration)...)
-	return append(told, warnMachines(configuration, &spec.Configuration)...)
+	warnings = append(warnings, warnGates(configuration.Child("developerConfiguration"), spec.Configuration.DeveloperConfiguration)...)
+	warnings = append(warnings, warnRenewal(p.Child("certificateRotateStrategy", "selfSigned"), spec.CertificateRotationStrategy.SelfSigned)...)
+	warnings = append(warnings, warnDeprecated(configuration, &spec.Configuration)...)
+	return append(warnings, warnMachines(configuration, &spec.Configuration)...)
 }
 
-// unknownStrategy warns: KubeVirt takes any text here, and anything but its two words means RemoveWorkloads.
+// unknownStrategy warns about unknown uninstall strategies. KubeVirt accepts any text and treats unknown text as RemoveWorkloads.
 func unknownStrategy(p *field.Path, strategy v1.KubeVirtUninstallStrategy) []string {
 	switch strategy {
 	case "", v1.KubeVirtUninstallStrategyRemoveWorkloads, v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist:
@@ -175,26 +175,26 @@ func unknownStrategy(p *field.Path, strategy v1.KubeVirtUninstallStrategy) []str
 	}
 }
 
-// warnGates warns about names that turn on nothing. Lists outlive the versions that knew a gate.
+// warnGates warns about feature gates without an effect. Lists of gates stay when a gate is removed.
 func warnGates(p *field.Path, developer *v1.DeveloperConfiguration) []string {
 	if developer == nil {
 		return nil
 	}
-	var told []string
+	var warnings []string
 	for i, gate := range developer.FeatureGates {
-		if words := aboutGate(gate, true); words != "" {
-			told = append(told, fmt.Sprintf("%s: feature gate %s %s", p.Child("featureGates").Index(i), gate, words))
+		if end := aboutGate(gate, true); end != "" {
+			warnings = append(warnings, fmt.Sprintf("%s: feature gate %s %s", p.Child("featureGates").Index(i), gate, end))
 		}
 	}
 	for i, gate := range developer.DisabledFeatureGates {
-		if words := aboutGate(gate, false); words != "" {
-			told = append(told, fmt.Sprintf("%s: feature gate %s %s", p.Child("disabledFeatureGates").Index(i), gate, words))
+		if end := aboutGate(gate, false); end != "" {
+			warnings = append(warnings, fmt.Sprintf("%s: feature gate %s %s", p.Child("disabledFeatureGates").Index(i), gate, end))
 		}
 	}
-	return told
+	return warnings
 }
 
-// aboutGate ends the sentence about a gate on one of the lists; nothing means that it does what it says.
+// aboutGate returns the end of a warning about an enabled or disabled gate, or "" if there is nothing to warn about.
 func aboutGate(gate string, on bool) string {
 	stage, known := clusterconfig.StageOf(gate)
 	switch {
@@ -203,7 +203,7 @@ func aboutGate(gate string, on bool) string {
 	case stage == clusterconfig.StageDiscontinued:
 		return "was discontinued and has no effect"
 	case stage == clusterconfig.StageGA && on:
-		// KubeVirt's words.
+		// KubeVirt's message.
 		return "is deprecated, therefore it can be safely removed and is redundant"
 	case stage == clusterconfig.StageGA:
 		return "cannot be disabled any more and has no effect"
@@ -212,33 +212,33 @@ func aboutGate(gate string, on bool) string {
 	case !on:
 		return ""
 	}
-	if reason, not := fieldsupport.Gates[gate]; not {
+	if reason, not := specsupport.UnimplementedGates[gate]; not {
 		return "has no effect: " + reason
 	}
 	return ""
 }
 
-// warnRenewal warns about a time that KubeVirt takes and no renewal can keep.
+// warnRenewal warns about values of renewBefore that KubeVirt accepts and that cannot work.
 func warnRenewal(p *field.Path, s *v1.KubeVirtSelfSignConfiguration) []string {
 	if s == nil {
 		return nil
 	}
-	var told []string
+	var warnings []string
 	for name, c := range map[string]*v1.CertConfig{"ca": s.CA, "server": s.Server} {
 		if c == nil || c.RenewBefore == nil {
 			continue
 		}
 		if r := c.RenewBefore.Duration; r <= 0 || c.Duration != nil && r == c.Duration.Duration {
-			told = append(told, fmt.Sprintf("%s: %s is too late or at once: a fifth of the duration is used", p.Child(name, "renewBefore"), r))
+			warnings = append(warnings, fmt.Sprintf("%s: %s is too late or at once: a fifth of the duration is used", p.Child(name, "renewBefore"), r))
 		}
 	}
-	slices.Sort(told)
-	return told
+	slices.Sort(warnings)
+	return warnings
 }
 
-// warnDeprecated names the successor of a field that still works.
+// warnDeprecated warns about deprecated fields, which still work, and names their successors.
 func warnDeprecated(p *field.Path, c *v1.KubeVirtConfiguration) []string {
-	var told []string
+	var warnings []string
 	for _, f := range []struct {
 		name, successor string
 		set             bool
@@ -248,31 +248,31 @@ func warnDeprecated(p *field.Path, c *v1.KubeVirtConfiguration) []string {
 		{"ovmfPath", "architectureConfiguration.amd64.ovmfPath", c.OVMFPath != ""},
 	} {
 		if f.set {
-			told = append(told, fmt.Sprintf("%s is deprecated, use %s", p.Child(f.name), p.Child(f.successor)))
+			warnings = append(warnings, fmt.Sprintf("%s is deprecated, use %s", p.Child(f.name), p.Child(f.successor)))
 		}
 	}
 	if devices := c.MediatedDevicesConfiguration; devices != nil {
 		at := p.Child("mediatedDevicesConfiguration")
-		const words = "%s is deprecated, use mediatedDeviceTypes"
+		const format = "%s is deprecated, use mediatedDeviceTypes"
 		if devices.MediatedDevicesTypes != nil {
-			told = append(told, fmt.Sprintf(words, at.Child("mediatedDevicesTypes")))
+			warnings = append(warnings, fmt.Sprintf(format, at.Child("mediatedDevicesTypes")))
 		}
 		for i := range devices.NodeMediatedDeviceTypes {
 			if devices.NodeMediatedDeviceTypes[i].MediatedDevicesTypes != nil {
-				told = append(told, fmt.Sprintf(words, at.Child("nodeMediatedDeviceTypes").Index(i).Child("mediatedDevicesTypes")))
+				warnings = append(warnings, fmt.Sprintf(format, at.Child("nodeMediatedDeviceTypes").Index(i).Child("mediatedDevicesTypes")))
 			}
 		}
 	}
-	return told
+	return warnings
 }
 
-// warnMachines warns about patterns that match no machine, since they cannot be read.
+// warnMachines warns about malformed patterns of machine types, which match none.
 func warnMachines(p *field.Path, c *v1.KubeVirtConfiguration) []string {
-	var told []string
+	var warnings []string
 	warn := func(at *field.Path, patterns []string) {
 		for i, pattern := range patterns {
 			if _, err := path.Match(pattern, ""); err != nil {
-				told = append(told, fmt.Sprintf("%s: %q is no pattern and allows no machine: %v", at.Index(i), pattern, err))
+				warnings = append(warnings, fmt.Sprintf("%s: %q is no pattern and allows no machine: %v", at.Index(i), pattern, err))
 			}
 		}
 	}
@@ -284,6 +284,6 @@ func warnMachines(p *field.Path, c *v1.KubeVirtConfiguration) []string {
 			}
 		}
 	}
-	slices.Sort(told)
-	return told
+	slices.Sort(warnings)
+	return warnings
 }

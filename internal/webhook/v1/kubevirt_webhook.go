@@ -17,22 +17,22 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/faults"
+	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
 // +kubebuilder:webhook:path=/kubevirt-validate-create,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=kubevirts,verbs=create,versions=v1,name=kubevirt-create-validator.kubevirt.io,admissionReviewVersions=v1
 // +kubebuilder:webhook:path=/kubevirt-validate-update,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=kubevirts,verbs=update,versions=v1,name=kubevirt-update-validator.kubevirt.io,admissionReviewVersions=v1
 // +kubebuilder:webhook:path=/kubevirt-validate-delete,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=kubevirts,verbs=delete,versions=v1,name=kubevirt-validator.kubevirt.io,admissionReviewVersions=v1
 
-// kubeVirtValidator judges the KubeVirt object.
+// kubeVirtValidator validates the KubeVirt object.
 type kubeVirtValidator struct {
-	// reader reads from the API server itself: a cache may not know yet of the object that must not be left behind.
+	// reader reads from the API server, because a cache may lack objects that were created just now.
 	reader client.Reader
 }
 
 var _ admission.Validator[*v1.KubeVirt] = (*kubeVirtValidator)(nil)
 
-// ValidateCreate implements admission.Validator. One cluster has one KubeVirt object.
+// ValidateCreate implements admission.Validator. A cluster has at most one KubeVirt object.
 func (v *kubeVirtValidator) ValidateCreate(ctx context.Context, kv *v1.KubeVirt) (admission.Warnings, error) {
 	existing := &v1.KubeVirtList{}
 	if err := v.reader.List(ctx, existing, client.Limit(1)); err != nil {
@@ -40,11 +40,11 @@ func (v *kubeVirtValidator) ValidateCreate(ctx context.Context, kv *v1.KubeVirt)
 	}
 	if len(existing.Items) > 0 {
 		other := &existing.Items[0]
-		//nolint:staticcheck // ST1005: KubeVirt's words, which clients match
+		//nolint:staticcheck // ST1005: KubeVirt's message, which clients match
 		return nil, forbiddenKubeVirt(kv, fmt.Errorf("Kubevirt is already created: %s/%s. Edit it, or delete it first",
 			other.Namespace, other.Name))
 	}
-	return judgeKubeVirt(kv)
+	return validateWithConfig(kv)
 }
 
 // ValidateUpdate implements admission.Validator.
@@ -52,10 +52,10 @@ func (v *kubeVirtValidator) ValidateUpdate(_ context.Context, before, after *v1.
 	if after.DeletionTimestamp != nil || equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
-	return judgeKubeVirt(after, checkMigrations(&before.Spec.Configuration, &after.Spec.Configuration)...)
+	return validateWithConfig(after, checkMigrations(&before.Spec.Configuration, &after.Spec.Configuration)...)
 }
 
-// checkMigrations judges what must not change in the configuration of migrations.
+// checkMigrations returns the errors of changes to the configuration of migrations.
 func checkMigrations(before, after *v1.KubeVirtConfiguration) field.ErrorList {
 	downtime := func(c *v1.KubeVirtConfiguration) *uint64 {
 		if c.MigrationConfiguration == nil {
@@ -71,8 +71,8 @@ func checkMigrations(before, after *v1.KubeVirtConfiguration) field.ErrorList {
 		gates.IsEnabled(clusterconfig.GateStallDetection))
 }
 
-// ValidateDelete implements admission.Validator. It keeps the strategy's promise before the deletion begins; the
-// reconciler keeps it after.
+// ValidateDelete implements admission.Validator. It refuses the deletion while there are workloads, if the uninstall strategy
+// says so. The reconciler does the same for workloads that are created after the deletion.
 func (v *kubeVirtValidator) ValidateDelete(ctx context.Context, kv *v1.KubeVirt) (admission.Warnings, error) {
 	if kv.Spec.UninstallStrategy != v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist ||
 		kv.Status.Phase == v1.KubeVirtPhaseDeleted {
@@ -104,22 +104,22 @@ func forbiddenKubeVirt(kv *v1.KubeVirt, err error) error {
 	return apierrors.NewForbidden(v1.GroupVersion.WithResource("kubevirts").GroupResource(), kv.Name, err)
 }
 
-// judgeKubeVirt reads the configuration as the components do, so that what passes here is what works there. It adds faults that were
-// found before.
-func judgeKubeVirt(kv *v1.KubeVirt, found ...*field.Error) (admission.Warnings, error) {
+// validateWithConfig validates a KubeVirt object and parses its configuration as the components do. found are errors that the
+// caller has found already.
+func validateWithConfig(kv *v1.KubeVirt, found ...*field.Error) (admission.Warnings, error) {
 	path := field.NewPath("spec")
-	told := warnKubeVirt(path, &kv.Spec)
+	warnings := kubeVirtWarnings(path, &kv.Spec)
 	errs := append(validateKubeVirt(path, &kv.Spec), found...)
 	if _, err := clusterconfig.FromKubeVirt(kv); err != nil {
 		errs = append(errs, fieldErrors(err)...)
 	}
 	if len(errs) == 0 {
-		return told, nil
+		return warnings, nil
 	}
-	return told, faults.Invalid(v1.KubeVirtGroupVersionKind.GroupKind(), kv.Name, errs)
+	return warnings, specsupport.NewInvalid(v1.KubeVirtGroupVersionKind.GroupKind(), kv.Name, errs)
 }
 
-// fieldErrors takes an aggregate apart.
+// fieldErrors returns the errors of an aggregate as field errors.
 func fieldErrors(err error) field.ErrorList {
 	all := []error{err}
 	var aggregate utilerrors.Aggregate

@@ -15,7 +15,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-func TestJudgeKubeVirt(t *testing.T) {
+func TestValidateKubeVirt(t *testing.T) {
 	developer := func(d v1.DeveloperConfiguration) v1.KubeVirtSpec {
 		return v1.KubeVirtSpec{Configuration: v1.KubeVirtConfiguration{DeveloperConfiguration: &d}}
 	}
@@ -27,7 +27,7 @@ func TestJudgeKubeVirt(t *testing.T) {
 	}{
 		{"empty", v1.KubeVirtSpec{}, "", ""},
 		{"emulation", developer(v1.DeveloperConfiguration{UseEmulation: true, FeatureGates: []string{"HostDisk"}}), "", ""},
-		{"gate that is on and off", developer(v1.DeveloperConfiguration{FeatureGates: []string{"HostDisk"}, DisabledFeatureGates: []string{"HostDisk"}}), "",
+		{"gate that is enabled and disabled", developer(v1.DeveloperConfiguration{FeatureGates: []string{"HostDisk"}, DisabledFeatureGates: []string{"HostDisk"}}), "",
 			"spec.configuration.developerConfiguration.featureGates: Forbidden: feature gate \"HostDisk\" exists on both \"FeatureGates\" and \"DisabledFeatureGates\""},
 		{"unknown gate", developer(v1.DeveloperConfiguration{FeatureGates: []string{"HostDisk", "Hostdisk"}}),
 			"featureGates[1]: feature gate Hostdisk is not known", ""},
@@ -52,7 +52,7 @@ func TestJudgeKubeVirt(t *testing.T) {
 		{"no replicas", v1.KubeVirtSpec{Infra: &v1.ComponentConfig{Replicas: ptr.To(uint8(0))}}, "", "spec.infra.replicas"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			warnings, err := judgeKubeVirt(&v1.KubeVirt{Spec: tc.spec})
+			warnings, err := validateWithConfig(&v1.KubeVirt{Spec: tc.spec})
 			found := slices.ContainsFunc(warnings, func(w string) bool { return strings.Contains(w, tc.warning) })
 			if tc.warning == "" && len(warnings) > 0 || tc.warning != "" && !found {
 				t.Errorf("warnings %q, want %q", warnings, tc.warning)

@@ -22,7 +22,7 @@ var _ = Describe("the manifests in config", func() {
 	ctx := context.Background()
 	config := filepath.Join("..", "..", "..", "config")
 
-	It("has samples that are accepted, and nothing in them is dropped", func() {
+	It("has samples that are admitted with all their fields", func() {
 		files, err := filepath.Glob(filepath.Join(config, "samples", "*.yaml"))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(files).NotTo(BeEmpty())
@@ -42,7 +42,7 @@ var _ = Describe("the manifests in config", func() {
 		}
 	})
 
-	It("has CRDs that a client-side kubectl apply takes", func() {
+	It("has CRDs that client-side kubectl apply accepts", func() {
 		_, stderr, err := kubectl("apply", "--dry-run=server", "-f", filepath.Join(config, "crd", "bases"))
 		message := ""
 		if stderr != nil {
@@ -66,7 +66,7 @@ var _ = Describe("a VM of kubevirt.io/v1alpha3", func() {
 		}}
 	}
 
-	It("goes through the webhooks and is the same VM in v1", func() {
+	It("is validated by the webhooks, and is the same VM in v1", func() {
 		vm := legacy("legacy", map[string]any{"domain": map[string]any{"devices": map[string]any{}}})
 		Expect(k8s.Create(ctx, vm)).To(Succeed())
 		DeferCleanup(expectGone, ctx, vm)
@@ -76,7 +76,7 @@ var _ = Describe("a VM of kubevirt.io/v1alpha3", func() {
 		Expect(stored.Spec.RunStrategy).To(HaveValue(BeEquivalentTo("Halted")))
 	})
 
-	It("is refused for what v1 is refused for", func() {
+	It("is refused for the same errors as in v1", func() {
 		vm := legacy("faulty", map[string]any{"hostname": "Not A Label", "domain": map[string]any{"devices": map[string]any{}}})
 		expectInvalid(k8s.Create(ctx, vm), "spec.template.spec.hostname")
 	})

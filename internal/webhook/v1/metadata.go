@@ -11,12 +11,10 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/faults"
-	"github.com/vireo-project/vireo/internal/fieldsupport"
-	"github.com/vireo-project/vireo/internal/impossible"
+	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
-// reservedLabels steer controllers and agents; only they may write them. The list is KubeVirt's.
+// reservedLabels are read by the controllers and the agents, and only those may write them. The list is KubeVirt's.
 var reservedLabels = []string{
 	v1.CreatedByLabel,
 	v1.MigrationJobLabel,
@@ -26,7 +24,7 @@ var reservedLabels = []string{
 	"kubevirt.io/install-strategy",
 }
 
-// validateMetadata looks at what a person may write into the metadata of a VMI or of a VM's template.
+// validateMetadata refuses reserved labels in the metadata of a VMI, or of a VM's template, that an untrusted user writes.
 func validateMetadata(path *field.Path, meta *metav1.ObjectMeta, trusted bool) field.ErrorList {
 	var errs field.ErrorList
 	if !trusted {
@@ -40,13 +38,13 @@ func validateMetadata(path *field.Path, meta *metav1.ObjectMeta, trusted bool) f
 	return errs
 }
 
-// validateAnnotations reports what is behind a gate that is closed. What is behind an open one and not implemented is
-// taken, as KubeVirt does, and warned about by package fieldsupport.
+// validateAnnotations refuses annotations whose feature gate is not enabled. With the gate enabled they are admitted, as in
+// KubeVirt, and package specsupport warns if they are not implemented.
 func validateAnnotations(path *field.Path, meta *metav1.ObjectMeta, config clusterconfig.Config) field.ErrorList {
 	var errs field.ErrorList
 	for _, a := range []struct{ annotation, gate string }{
 		{v1.IgnitionAnnotation, gateIgnition},
-		{fieldsupport.HookSidecarAnnotation, gateSidecar},
+		{specsupport.HookSidecarAnnotation, gateSidecar},
 	} {
 		if meta.Annotations[a.annotation] != "" && !config.IsEnabled(a.gate) {
 			errs = append(errs, field.Forbidden(path.Child("annotations").Key(a.annotation),
@@ -65,13 +63,13 @@ func changedReservedLabels(before, after map[string]string) []string {
 	})
 }
 
-// warnings are what an author should know of a VMI that is taken: what nothing implements, and what keeps it from
-// starting.
-func warnings(spec, metadata *field.Path, vmi *v1.VirtualMachineInstanceSpec, annotations map[string]string) []string {
-	sentences := fieldsupport.Sentences(fieldsupport.InVMI(spec, vmi))
-	sentences = append(sentences, fieldsupport.Sentences(fieldsupport.InAnnotations(metadata, annotations))...)
-	for _, wrong := range faults.Some(impossible.InVMI(spec, vmi)) {
-		sentences = append(sentences, wrong.Field+" keeps the VM from starting: "+wrong.ErrorBody())
+// instanceWarnings returns warnings about what a VMI's spec and annotations ask for and does not work: what is not implemented,
+// and what no guest can have.
+func instanceWarnings(spec, metadata *field.Path, vmi *v1.VirtualMachineInstanceSpec, annotations map[string]string) []string {
+	warnings := specsupport.Warnings(specsupport.UnimplementedInVMI(spec, vmi))
+	warnings = append(warnings, specsupport.Warnings(specsupport.UnimplementedInAnnotations(metadata, annotations))...)
+	for _, err := range specsupport.LimitErrors(specsupport.ImpossibleInVMI(spec, vmi)) {
+		warnings = append(warnings, err.Field+" keeps the VM from starting: "+err.ErrorBody())
 	}
-	return sentences
+	return warnings
 }

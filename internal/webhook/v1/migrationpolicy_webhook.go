@@ -14,19 +14,19 @@ import (
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/faults"
+	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
 // +kubebuilder:webhook:path=/migration-policy-validate-create,mutating=false,failurePolicy=fail,sideEffects=None,groups=migrations.kubevirt.io,resources=migrationpolicies,verbs=create;update,versions=v1alpha1,name=migration-policy-validator.kubevirt.io,admissionReviewVersions=v1
 
-// migrationPolicyValidator judges what depends on the cluster's configuration. The schema has the rest.
+// migrationPolicyValidator validates what depends on the cluster's configuration. The CRD's schema validates the rest.
 type migrationPolicyValidator struct{ config ConfigSource }
 
 var _ admission.Validator[*v1alpha1.MigrationPolicy] = (*migrationPolicyValidator)(nil)
 
 // ValidateCreate implements admission.Validator.
 func (v *migrationPolicyValidator) ValidateCreate(_ context.Context, policy *v1alpha1.MigrationPolicy) (admission.Warnings, error) {
-	return nil, v.judge(&v1alpha1.MigrationPolicy{}, policy)
+	return nil, v.validate(&v1alpha1.MigrationPolicy{}, policy)
 }
 
 // ValidateUpdate implements admission.Validator.
@@ -34,7 +34,7 @@ func (v *migrationPolicyValidator) ValidateUpdate(_ context.Context, before, aft
 	if after.DeletionTimestamp != nil {
 		return nil, nil
 	}
-	return nil, v.judge(before, after)
+	return nil, v.validate(before, after)
 }
 
 // ValidateDelete implements admission.Validator.
@@ -42,7 +42,7 @@ func (*migrationPolicyValidator) ValidateDelete(context.Context, *v1alpha1.Migra
 	return nil, nil
 }
 
-func (v *migrationPolicyValidator) judge(before, after *v1alpha1.MigrationPolicy) error {
+func (v *migrationPolicyValidator) validate(before, after *v1alpha1.MigrationPolicy) error {
 	enabled := v.config.Current().IsEnabled(clusterconfig.GateStallDetection)
 	errs := checkDowntime(field.NewPath("spec", "maxDowntimeMs"), before.Spec.MaxDowntimeMs, after.Spec.MaxDowntimeMs, enabled)
 	if had, has := stallDetector(before), stallDetector(after); has != nil && !equality.Semantic.DeepEqual(had, has) && !enabled {
@@ -52,10 +52,10 @@ func (v *migrationPolicyValidator) judge(before, after *v1alpha1.MigrationPolicy
 	if len(errs) == 0 {
 		return nil
 	}
-	return faults.Invalid(v1alpha1.MigrationPolicyKind.GroupKind(), after.Name, errs)
+	return specsupport.NewInvalid(v1alpha1.MigrationPolicyKind.GroupKind(), after.Name, errs)
 }
 
-// stallDetector is what a policy says about it, or nil.
+// stallDetector returns the stall detector of a policy, or nil.
 func stallDetector(policy *v1alpha1.MigrationPolicy) *v1.StallDetectorOptions {
 	if policy.Spec.ExperimentalMigrationOptions == nil {
 		return nil
@@ -63,7 +63,7 @@ func stallDetector(policy *v1alpha1.MigrationPolicy) *v1.StallDetectorOptions {
 	return policy.Spec.ExperimentalMigrationOptions.StallDetector
 }
 
-// checkDowntime refuses a maxDowntimeMs that changes without its feature gate. The words are KubeVirt's.
+// checkDowntime refuses a change of maxDowntimeMs without its feature gate. The message is KubeVirt's.
 func checkDowntime(p *field.Path, before, after *uint64, enabled bool) field.ErrorList {
 	if after == nil || ptr.Equal(before, after) || enabled {
 		return nil

@@ -22,21 +22,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/eviction"
-	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/migration/eviction"
+	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// An eviction is an object of its own, without the Pod's labels: the name of the Pod is all that tells the API server which of them
-// concern us. Every launcher Pod's begins like that, and a Pod of somebody else's that does so is let go by Handle.
+// The match condition selects launcher Pods by the prefix of their names, because an Eviction does not have the labels of its
+// Pod. Handle allows evictions of other Pods with that prefix.
 //
-// Nobody but us can tell whether an eviction would kill a guest that was to be moved, so that without an answer it is refused.
+// failurePolicy is "fail": without this webhook an eviction could stop a guest that is to be migrated.
 //
 // +kubebuilder:webhook:path=/launcher-eviction-validate,mutating=false,failurePolicy=fail,sideEffects=NoneOnDryRun,groups="",resources=pods/eviction,verbs=create,versions=v1,name=virt-launcher-eviction-interceptor.kubevirt.io,admissionReviewVersions=v1,patch=`{"matchConditions":[{"name":"is-launcher","expression":"request.name.startsWith('virt-launcher-')"}]}`
 
-// withoutKeepAlive has a connection closed with the answer to its first request. The API server would keep it for the next one, which is
-// lost if it comes at the moment that this process is stopped and closes what is idle: to kubectl that is the end of a drain, and a
-// drain that stops this process has it happen, as it asks again for each guest after the seconds that a stopped Pod is given.
+// withoutKeepAlive closes each connection after its first request. A kept connection could receive the next request at the
+// moment when this process stops and closes its idle connections. The request would fail, and kubectl drain fails with it. A
+// drain of the node of this process makes that likely: it repeats its evictions after about the grace period of the Pod.
 func withoutKeepAlive(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
@@ -44,32 +45,32 @@ func withoutKeepAlive(handler http.Handler) http.Handler {
 	})
 }
 
-// evictionInterceptor has guests moved whose Pods somebody evicts.
+// evictionInterceptor marks VMIs for evacuation when a client evicts their launcher Pods.
 type evictionInterceptor struct {
 	config ConfigSource
-	// live reads from the API server: a cache that is behind must not kill a guest.
+	// live reads from the API server: a decision from a stale cache could stop a guest.
 	live   client.Reader
 	writer client.Client
-	// liveMigration says that this installation can migrate guests.
+	// liveMigration reports whether this installation can migrate guests.
 	liveMigration bool
 }
 
-// Handle implements admission.Handler. Whatever keeps it from an answer is for now: the code 429 makes a drain try again.
+// Handle implements admission.Handler. It returns the code 429 for every error, so that a drain tries again.
 func (e *evictionInterceptor) Handle(ctx context.Context, request admission.Request) admission.Response {
-	asked := &policyv1.Eviction{}
-	if err := json.Unmarshal(request.Object.Raw, asked); err != nil {
+	evict := &policyv1.Eviction{}
+	if err := json.Unmarshal(request.Object.Raw, evict); err != nil {
 		return admission.Errored(http.StatusBadRequest, fmt.Errorf("cannot read the eviction: %w", err))
 	}
 	var err error
-	var answer eviction.Answer
-	// Somebody else may write the VMI in between. What that means for the eviction is judged anew.
+	var answer eviction.Decision
+	// After a conflict with another writer of the VMI, decide again.
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		key := client.ObjectKey{Namespace: request.Namespace, Name: request.Name}
-		answer, err = e.answer(ctx, key, eviction.SourceOf(asked.Annotations), isDryRun(request, asked))
+		answer, err = e.answer(ctx, key, eviction.SourceOf(evict.Annotations), isDryRun(request, evict))
 		return err
 	})
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Cannot answer an eviction", "pod", request.Namespace+"/"+request.Name)
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot decide about an eviction", "pod", request.Namespace+"/"+request.Name)
 		return tooMany(err.Error())
 	}
 	if answer.Allowed {
@@ -78,31 +79,32 @@ func (e *evictionInterceptor) Handle(ctx context.Context, request admission.Requ
 	return tooMany(answer.Message)
 }
 
-// tooMany denies a request for now. There is no time after which to try again: clients would do so without telling anybody.
+// tooMany denies a request with the code 429. It sets no retry delay, because clients would then retry without showing the
+// message.
 func tooMany(message string) admission.Response {
 	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &metav1.Status{
 		Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests, Message: message,
 	}}}
 }
 
-// isDryRun says that nothing must be changed. An eviction may say so itself, in each of its versions.
-func isDryRun(request admission.Request, asked *policyv1.Eviction) bool {
+// isDryRun reports whether the request or the Eviction itself is a dry run.
+func isDryRun(request admission.Request, evict *policyv1.Eviction) bool {
 	return request.DryRun != nil && *request.DryRun ||
-		asked.DeleteOptions != nil && slices.Contains(asked.DeleteOptions.DryRun, metav1.DryRunAll)
+		evict.DeleteOptions != nil && slices.Contains(evict.DeleteOptions.DryRun, metav1.DryRunAll)
 }
 
-// answer decides about a Pod, and marks its VMI if the guest is to move.
-func (e *evictionInterceptor) answer(ctx context.Context, key client.ObjectKey, source string, dry bool) (eviction.Answer, error) {
-	allowed := eviction.Answer{Allowed: true}
+// answer decides about the eviction of a Pod. If the guest is to be migrated, it marks the VMI, unless the request is a dry run.
+func (e *evictionInterceptor) answer(ctx context.Context, key client.ObjectKey, source string, dry bool) (eviction.Decision, error) {
+	allowed := eviction.Decision{Allowed: true}
 	pod := &corev1.Pod{}
 	if err := e.live.Get(ctx, key, pod); err != nil {
 		if apierrors.IsNotFound(err) {
-			return allowed, nil // The API server will say so.
+			return allowed, nil // The API server reports it.
 		}
 		return allowed, fmt.Errorf("kubevirt failed getting the Pod: %w", err)
 	}
 	name := pod.Annotations[v1.DomainAnnotation]
-	if pod.Labels[v1.AppLabel] != podspec.LauncherAppValue || name == "" {
+	if pod.Labels[v1.AppLabel] != launcherpod.AppLabelValue || name == "" {
 		return allowed, nil
 	}
 	vmi := &v1.VirtualMachineInstance{}
@@ -118,7 +120,7 @@ func (e *evictionInterceptor) answer(ctx context.Context, key client.ObjectKey, 
 	if !answer.Mark || dry {
 		return answer, nil
 	}
-	err := e.name(ctx, vmi, source)
+	err := e.setSource(ctx, vmi, source)
 	if err == nil {
 		err = e.mark(ctx, vmi)
 	}
@@ -131,7 +133,8 @@ func (e *evictionInterceptor) answer(ctx context.Context, key client.ObjectKey, 
 	return answer, nil
 }
 
-// annotate notes with the Pod whether its node is being drained. It comes after the mark, without which the annotations mean nothing.
+// annotate records on the Pod whether its node is cordoned. It runs after mark, because the annotations have no meaning without
+// the mark.
 func (e *evictionInterceptor) annotate(ctx context.Context, pod *corev1.Pod) error {
 	node := &corev1.Node{}
 	if err := e.live.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node); client.IgnoreNotFound(err) != nil {
@@ -142,8 +145,9 @@ func (e *evictionInterceptor) annotate(ctx context.Context, pod *corev1.Pod) err
 	return e.writer.Patch(ctx, changed, client.MergeFrom(pod))
 }
 
-// name notes with the VMI who evicts it. It comes before the mark, which has it migrate by what the annotation says.
-func (e *evictionInterceptor) name(ctx context.Context, vmi *v1.VirtualMachineInstance, source string) error {
+// setSource records the source of the eviction on the VMI. It runs before mark, because the migration that follows the mark
+// depends on it.
+func (e *evictionInterceptor) setSource(ctx context.Context, vmi *v1.VirtualMachineInstance, source string) error {
 	if vmi.Annotations[v1.EvictionSourceAnnotation] == source {
 		return nil
 	}
@@ -153,7 +157,7 @@ func (e *evictionInterceptor) name(ctx context.Context, vmi *v1.VirtualMachineIn
 	} else {
 		metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, v1.EvictionSourceAnnotation, source)
 	}
-	return e.writer.Patch(ctx, vmi, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	return e.writer.Patch(ctx, vmi, optimistic.MergeFrom(before))
 }
 
 func (e *evictionInterceptor) mark(ctx context.Context, vmi *v1.VirtualMachineInstance) error {

@@ -22,7 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/eviction"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/migration/eviction"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
@@ -30,7 +31,7 @@ var _ = Describe("an eviction", func() {
 	const node = "evicted-node"
 	ctx := context.Background()
 
-	// launch makes a VMI whose guest runs in a launcher Pod on a node.
+	// launch creates a VMI whose guest runs in a launcher Pod on a node.
 	launch := func(name string, strategy *v1.EvictionStrategy, migratable bool) (*v1.VirtualMachineInstance, *corev1.Pod) {
 		GinkgoHelper()
 		vmi := newVMI(name, func(spec *v1.VirtualMachineInstanceSpec) { spec.EvictionStrategy = strategy })
@@ -83,7 +84,7 @@ var _ = Describe("an eviction", func() {
 		DeferCleanup(expectGone, ctx, host)
 	}
 
-	It("has a guest moved that can, and says so, with the code and the words that tools look for", func() {
+	It("marks the VMI of a migratable guest, with KubeVirt's code and message", func() {
 		vmi, pod := launch("moves", ptr.To(v1.EvictionStrategyLiveMigrate), true)
 		expectDenied(evict(pod), `Eviction triggered evacuation of VMI "default/moves"`)
 		Expect(get(vmi).Status.EvacuationNodeName).To(Equal(node))
@@ -99,8 +100,8 @@ var _ = Describe("an eviction", func() {
 		Expect(eviction.ByDrain(&pod.ObjectMeta)).To(BeFalse(), "its node takes Pods, or nobody knows")
 	})
 
-	It("is answered on a connection of its own, which a webhook that is stopped cannot close in the face of another one", func() {
-		// As the API server asks webhooks: in HTTP/1.1.
+	It("closes the connection after the response, so that no later request uses it", func() {
+		// The API server calls webhooks with HTTP/1.1.
 		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}}
 		DeferCleanup(transport.CloseIdleConnections)
 		response, err := (&http.Client{Transport: transport}).Post("https://"+webhookAddress+"/launcher-eviction-validate", "application/json",
@@ -114,7 +115,7 @@ var _ = Describe("an eviction", func() {
 		Expect(response.Close).To(BeTrue(), "the connection is kept")
 	})
 
-	It("is noted as the descheduler's with the VMI, whose migration is less urgent, until somebody else evicts it", func() {
+	It("by the descheduler is recorded on the VMI until another client evicts it", func() {
 		vmi, pod := launch("descheduled", ptr.To(v1.EvictionStrategyLiveMigrate), true)
 		byDescheduler := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
 			"requested-by": "sigs.k8s.io/descheduler", "reason": "triggered by profile/LowNodeUtilization: ",
@@ -133,14 +134,14 @@ var _ = Describe("an eviction", func() {
 		Expect(eviction.IsMarked(vmi)).To(BeTrue())
 	})
 
-	It("notes that the node is being drained", func() {
+	It("records that the node is being drained", func() {
 		expectNode(true)
 		_, pod := launch("drained", ptr.To(v1.EvictionStrategyLiveMigrate), true)
 		expectDenied(evict(pod), `Eviction triggered evacuation of VMI "default/drained"`)
 		Expect(eviction.ByDrain(&expectStays(pod).ObjectMeta)).To(BeTrue())
 	})
 
-	It("is answered the same in a dry run, and nothing is changed, by either way of asking for one", func() {
+	It("has the same response in a dry run, by the request or by the Eviction, and changes nothing", func() {
 		vmi, pod := launch("dry", ptr.To(v1.EvictionStrategyLiveMigrate), true)
 		expectDenied(evict(pod, client.DryRunAll), `Eviction triggered evacuation of VMI "default/dry"`)
 		expectDenied(k8s.SubResource("eviction").Create(ctx, pod.DeepCopy(), &policyv1.Eviction{
@@ -150,7 +151,7 @@ var _ = Describe("an eviction", func() {
 		Expect(expectStays(pod).Annotations).NotTo(HaveKey(eviction.InProgressAnnotation))
 	})
 
-	It("is denied for a guest that is to move and cannot, with the reason", func() {
+	It("is denied with the reason for a guest that must be migrated and cannot be", func() {
 		vmi, pod := launch("stuck", ptr.To(v1.EvictionStrategyLiveMigrate), false)
 		expectDenied(evict(pod), "VMI stuck is configured with an eviction strategy but is not live-migratable: "+
 			"cannot migrate VMI: a reason in words. Nothing is done until it can migrate or is stopped")
@@ -158,21 +159,21 @@ var _ = Describe("an eviction", func() {
 		expectStays(pod)
 	})
 
-	It("shuts a guest down that cannot move, and only was to if possible", func() {
+	It("is allowed for a guest that cannot be migrated, with the strategy LiveMigrateIfPossible", func() {
 		vmi, pod := launch("tried", ptr.To(v1.EvictionStrategyLiveMigrateIfPossible), false)
 		Expect(evict(pod)).To(Succeed())
 		expectLeaves(pod)
 		Expect(get(vmi).Status.EvacuationNodeName).To(BeEmpty())
 	})
 
-	It("leaves a guest to another controller", func() {
+	It("marks the VMI of a guest with the strategy External", func() {
 		vmi, pod := launch("external", ptr.To(v1.EvictionStrategyExternal), false)
 		expectDenied(evict(pod), `Eviction triggered evacuation of VMI "default/external"`)
 		Expect(get(vmi).Status.EvacuationNodeName).To(Equal(node))
 		expectStays(pod)
 	})
 
-	It("follows the cluster's strategy, which is to shut guests down unless the KubeVirt object says something else", func() {
+	It("follows the cluster's strategy, which by default allows the eviction", func() {
 		_, pod := launch("as-the-cluster", nil, true)
 		Expect(evict(pod)).To(Succeed())
 		expectLeaves(pod)
@@ -185,7 +186,7 @@ var _ = Describe("an eviction", func() {
 		expectDenied(evict(pod), `Eviction triggered evacuation of VMI "default/as-the-cluster-now"`)
 	})
 
-	It("of a target Pod waits for the end of the migration", func() {
+	It("of a target Pod is denied until the migration has finished", func() {
 		vmi, _ := launch("arriving", ptr.To(v1.EvictionStrategyLiveMigrate), true)
 		target := launcherPod(vmi, podspec.TargetPodName(vmi, "migration"), "another-node")
 		Expect(k8s.Create(ctx, target)).To(Succeed())
@@ -194,7 +195,7 @@ var _ = Describe("an eviction", func() {
 		Expect(get(vmi).Status.EvacuationNodeName).To(BeEmpty())
 	})
 
-	It("marks a VMI once and for one node, however many ask and write at the same time", func() {
+	It("marks a VMI once and for one node if there are concurrent evictions and writes", func() {
 		vmi, pod := launch("busy", ptr.To(v1.EvictionStrategyLiveMigrate), true)
 		stop, writing := make(chan struct{}), sync.WaitGroup{}
 		writing.Go(func() {
@@ -223,7 +224,7 @@ var _ = Describe("an eviction", func() {
 		expectStays(pod)
 	})
 
-	It("of any other Pod never comes here: not of one of another name, and one of such a name is let go", func() {
+	It("of another Pod is allowed, without a call of the webhook unless its name has the prefix of launcher Pods", func() {
 		vmi, _ := launch("bystander", ptr.To(v1.EvictionStrategyLiveMigrate), true)
 		foreign := launcherPod(vmi, "bystander", node) // the labels of a launcher Pod, and none of its names
 		named := launcherPod(vmi, "virt-launcher-of-somebody", node)
@@ -238,12 +239,12 @@ var _ = Describe("an eviction", func() {
 	})
 })
 
-// launcherPod makes a launcher Pod as far as an eviction looks at it.
+// launcherPod returns a launcher Pod with the fields that an eviction reads.
 func launcherPod(vmi *v1.VirtualMachineInstance, name, node string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: vmi.Namespace, Name: name, Annotations: map[string]string{v1.DomainAnnotation: vmi.Name},
-			Labels: map[string]string{v1.AppLabel: podspec.LauncherAppValue, v1.CreatedByLabel: string(vmi.UID)},
+			Labels: map[string]string{v1.AppLabel: launcherpod.AppLabelValue, v1.CreatedByLabel: string(vmi.UID)},
 		},
 		Spec: corev1.PodSpec{
 			NodeName: node, TerminationGracePeriodSeconds: ptr.To[int64](0),

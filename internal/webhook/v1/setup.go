@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package v1 holds the admission webhooks of the kubevirt.io/v1 kinds: defaults are resolved into a VMI, and every rule
-// that the CRD's schema cannot express is checked here, with the faults of an object in one answer, but no more than faults.Most.
+// Package v1 implements the admission webhooks of the kubevirt.io/v1 kinds. They set the defaults of VMIs and check the rules
+// that the schemas of the CRDs cannot express. A response lists all errors of an object, up to specsupport.MaxErrors.
 //
-// A rule is a function of a check and lives in the file of its subject. A field that nothing implements stands in the
-// table of unimplemented.go. Paths and names of the webhooks are KubeVirt's.
+// A rule is a function of a check, in the file of its subject. Fields that are not implemented are in the tables of package
+// specsupport. The paths and names of the webhooks are KubeVirt's.
 package v1
 
 import (
@@ -17,14 +17,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
-// Options is what the webhooks need beyond the manager.
+// Options configures the webhooks.
 type Options struct {
-	// Config gives the cluster's configuration at the time of a request. Required.
+	// Config returns the current configuration of the cluster. Required.
 	Config ConfigSource
-	// TrustedUsers are the user names of our own components that may change the spec of a VMI and write reserved labels,
-	// as they stand in a request: see ServiceAccounts.
+	// TrustedUsers are the user names of our components, which may change the spec of a VMI and write reserved labels.
+	// See ServiceAccounts.
 	TrustedUsers []string
-	// LiveMigration says that this installation can migrate guests. Without it an eviction finds that none can.
+	// LiveMigration reports whether this installation can migrate guests.
 	LiveMigration bool
 }
 

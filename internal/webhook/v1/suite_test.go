@@ -31,13 +31,13 @@ import (
 	"github.com/vireo-project/vireo/test/rights"
 )
 
-// What the specs share: a real API server with the CRDs and the webhooks of this repository.
+// The specs share an API server with the CRDs and the webhooks of this repository.
 var (
 	suiteConfig = clusterconfig.NewStore()
 	k8s         client.Client // an administrator
 	kubectl     func(args ...string) (stdout, stderr io.Reader, err error)
 	controller  client.Client // virt-controller's account, with its rights
-	// webhookAddress is where the webhooks listen.
+	// webhookAddress is the address of the webhook server.
 	webhookAddress string
 )
 
@@ -46,7 +46,7 @@ func TestWebhooks(t *testing.T) {
 		t.Skip("KUBEBUILDER_ASSETS is not set: run this through make test, which builds the API server")
 	}
 	RegisterFailHandler(Fail)
-	// Gomega waits one second, which a busy machine needs for nothing at all.
+	// Gomega's default of one second is too short for a busy machine.
 	SetDefaultEventuallyTimeout(30 * time.Second)
 	RunSpecs(t, "webhooks against a real API server")
 }
@@ -109,7 +109,7 @@ var _ = BeforeSuite(func() {
 	kubectl = tool.Run
 })
 
-// failed says that a spec has failed.
+// failed reports whether a spec has failed.
 var failed bool
 
 var _ = ReportAfterEach(func(report SpecReport) { failed = failed || report.Failed() })

@@ -12,11 +12,10 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
-// maxListLength is the length that KubeVirt allows a list of devices to have.
+// maxListLength is KubeVirt's limit for lists of devices.
 const maxListLength = 256
 
-// check collects what is wrong with one VMI spec. Each rule looks at its subject and reports every fault, so that a
-// person sees all of them in one answer.
+// check collects the errors of one VMI spec. Each rule adds all errors of its subject.
 type check struct {
 	path   *field.Path
 	spec   *v1.VirtualMachineInstanceSpec
@@ -24,7 +23,7 @@ type check struct {
 	errs   field.ErrorList
 }
 
-// specRules are the rules that hold for the spec of a VMI and for the template of a VM alike.
+// specRules apply to the spec of a VMI and to the template of a VM.
 var specRules = []func(*check){
 	checkArchitecture,
 	checkCPU,
@@ -63,7 +62,7 @@ var specRules = []func(*check){
 	checkLaunchSecurity,
 }
 
-// instanceRules hold for a VMI and not for a template, whose instance type or defaults may still bring what is missing.
+// instanceRules apply to a VMI only. In a template, an instance type or the defaults may still add what is missing.
 var instanceRules = []func(*check){
 	checkMemoryGiven,
 	checkVolumesUsed,
@@ -72,7 +71,7 @@ var instanceRules = []func(*check){
 	checkUtilityVolumes,
 }
 
-// validateSpec returns every fault of a VMI spec that lies at path.
+// validateSpec returns the errors of a VMI spec. path is that of the spec.
 func validateSpec(path *field.Path, spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config) field.ErrorList {
 	c := &check{path: path, spec: spec, config: config}
 	for _, rule := range specRules {
@@ -81,7 +80,7 @@ func validateSpec(path *field.Path, spec *v1.VirtualMachineInstanceSpec, config 
 	return c.errs
 }
 
-// validateInstance also applies the rules that only hold for a VMI with its defaults.
+// validateInstance returns the errors of the spec of a VMI that has its defaults.
 func validateInstance(path *field.Path, spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config) field.ErrorList {
 	c := &check{path: path, spec: spec, config: config, errs: validateSpec(path, spec, config)}
 	for _, rule := range instanceRules {
@@ -108,7 +107,7 @@ func (c *check) forbidden(p *field.Path, format string, args ...any) {
 	c.errs = append(c.errs, field.Forbidden(p, fmt.Sprintf(format, args...)))
 }
 
-// tooMany reports a list that is longer than KubeVirt allows.
+// tooMany reports whether a list is longer than KubeVirt allows, and adds an error if so.
 func (c *check) tooMany(p *field.Path, length int) bool {
 	if length <= maxListLength {
 		return false

@@ -10,14 +10,14 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
-// videoTypes are the graphics cards that QEMU has on an architecture. Source: kubevirt/kubevirt pkg/virt-api/webhooks.
+// videoTypes are the graphics cards of QEMU by architecture. Source: kubevirt/kubevirt pkg/virt-api/webhooks.
 var videoTypes = map[string][]string{
 	clusterconfig.ArchAMD64: {"vga", "cirrus", "virtio", "ramfb", "bochs"},
 	clusterconfig.ArchARM64: {"virtio", "ramfb"},
 	clusterconfig.ArchS390X: {"virtio"},
 }
 
-// checkArchitectureOfInstance holds for a VMI only: the architecture of a VM's template may still be left open.
+// checkArchitectureOfInstance applies to a VMI only: a template may not name its architecture.
 func checkArchitectureOfInstance(c *check) {
 	arch := architecture(c.spec, c.config)
 	switch arch {
@@ -38,7 +38,7 @@ func checkArchitectureOfInstance(c *check) {
 	}
 }
 
-// onlyWatchdog reports a watchdog that the architecture does not have.
+// onlyWatchdog refuses watchdogs that the architecture does not have.
 func (c *check) onlyWatchdog(message string, i6300esb, diag288 bool) {
 	dog := c.spec.Domain.Devices.Watchdog
 	if dog != nil && ((dog.I6300ESB != nil) != i6300esb || (dog.Diag288 != nil) != diag288 || !i6300esb && !diag288) {
@@ -71,7 +71,8 @@ func (c *check) arm64() {
 	}
 }
 
-// checkHyperv holds for a VMI only, after its dependencies were turned on: what its author turned off stays off.
+// checkHyperv refuses enlightenments whose dependencies the spec disables. It applies to a VMI only, whose defaults have
+// enabled the dependencies that the spec does not mention.
 func checkHyperv(c *check) {
 	f := c.spec.Domain.Features
 	if f == nil || f.Hyperv == nil {
@@ -83,9 +84,9 @@ func checkHyperv(c *check) {
 			"Please use either HyperV or HypervPassthrough.")
 	}
 	on := func(state *v1.FeatureState) bool { return state != nil && enabled(state.Enabled) }
-	need := func(who string, set bool, whom string, there bool) {
-		if set && !there {
-			c.invalid(p.Child(who), true, "'%s' requires '%s', which was disabled.", p.Child(who), p.Child(whom))
+	need := func(feature string, enabled bool, dependency string, dependencyEnabled bool) {
+		if enabled && !dependencyEnabled {
+			c.invalid(p.Child(feature), true, "'%s' requires '%s', which was disabled.", p.Child(feature), p.Child(dependency))
 		}
 	}
 	timer := h.SyNICTimer != nil && enabled(h.SyNICTimer.Enabled)
@@ -96,7 +97,7 @@ func checkHyperv(c *check) {
 	need("synic", on(h.SyNIC), "vpindex", on(h.VPIndex))
 }
 
-// checkUtilityVolumes holds for a new VMI: such volumes come to a guest that runs.
+// checkUtilityVolumes refuses utility volumes in a new VMI. They can only be hotplugged.
 func checkUtilityVolumes(c *check) {
 	if c.spec.UtilityVolumes != nil {
 		c.forbidden(c.at("utilityVolumes"),
@@ -128,7 +129,7 @@ func checkPanicDevices(c *check) {
 	}
 }
 
-// checkMaxGuest holds for a VM whose memory may grow while it runs. Source: kubevirt/kubevirt pkg/liveupdate/memory.
+// checkMaxGuest applies to a VM whose memory can be hotplugged. Source: kubevirt/kubevirt pkg/liveupdate/memory.
 func checkMaxGuest(c *check) {
 	memory := c.spec.Domain.Memory
 	if c.config.RolloutStrategy != v1.VMRolloutStrategyLiveUpdate || memory == nil || memory.MaxGuest == nil {

@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// maxInlineCloudInit is the number of bytes that user data and network data may each have inside of the manifest. Every
-// watcher of the object gets them, so KubeVirt keeps them small; a Secret carries more.
+// maxInlineCloudInit is KubeVirt's limit in bytes for inline user data, and for inline network data. Larger data belongs in a
+// Secret.
 const maxInlineCloudInit = 2048
 
 // cloudInitPart is user data or network data with its three possible sources.
 type cloudInitPart struct {
-	name      string // as the messages call it
-	reference string // the field to use for more
+	name      string // in messages
+	reference string // the field for larger data
 	secret    *corev1.LocalObjectReference
 	base64    string
 	plain     string
@@ -69,7 +69,7 @@ func (c *check) cloudInitPart(at *field.Path, part cloudInitPart) int {
 		n++
 		data, err := base64.StdEncoding.DecodeString(part.base64)
 		if err != nil {
-			// The value may hold a password: it is not repeated.
+			// The value is not part of the message, because it may contain a password.
 			c.invalid(part.base64At, "(not shown)", "%s is not a valid base64 value.", part.base64At)
 		}
 		size = max(size, len(data))

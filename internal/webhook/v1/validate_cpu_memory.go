@@ -13,10 +13,10 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
-// cpuFeaturePolicies are libvirt's.
+// cpuFeaturePolicies are the policies of libvirt.
 var cpuFeaturePolicies = []string{"", "force", "require", "optional", "disable", "forbid"}
 
-// minMemoryRequest is the smallest request that KubeVirt takes.
+// minMemoryRequest is the smallest request that KubeVirt accepts.
 var minMemoryRequest = resource.MustParse("1M")
 
 func checkCPU(c *check) {
@@ -42,7 +42,7 @@ func checkCPU(c *check) {
 	}
 }
 
-// vcpus counts the virtual CPUs that the topology asks for; 0 when it asks for none.
+// vcpus returns the number of vCPUs of the topology, or 0 if the spec has no topology.
 func vcpus(cpu *v1.CPU) int64 {
 	if cpu == nil || cpu.Cores == 0 && cpu.Sockets == 0 && cpu.Threads == 0 {
 		return 0
@@ -68,8 +68,8 @@ func checkDedicatedCPU(c *check) {
 	}
 }
 
-// memoryRequest is what the Pod will ask for, and the field that says so: KubeVirt takes the limit, the guest's memory or
-// one page of huge memory for a request that is left out, and judges that.
+// memoryRequest returns the memory that the Pod will request, and the field that it comes from. As in KubeVirt, that is the
+// first of the request, the limit, the guest's memory and the size of a huge page.
 func (c *check) memoryRequest() (*field.Path, resource.Quantity) {
 	resources, memory := c.spec.Domain.Resources, c.spec.Domain.Memory
 	switch {
@@ -85,7 +85,7 @@ func (c *check) memoryRequest() (*field.Path, resource.Quantity) {
 	return c.at("domain", "memory", "guest"), resource.Quantity{}
 }
 
-// dedicatedMemory: the Pod is Guaranteed only if requests and limits are equal.
+// dedicatedMemory checks that memory requests and limits are equal, without which the Pod is not Guaranteed.
 func (c *check) dedicatedMemory() {
 	requests, limits := c.at("domain", "resources", "requests", "memory"), c.at("domain", "resources", "limits", "memory")
 	req, lim := c.spec.Domain.Resources.Requests.Memory(), c.spec.Domain.Resources.Limits.Memory()
@@ -98,7 +98,7 @@ func (c *check) dedicatedMemory() {
 	}
 }
 
-// dedicatedNumber: there must be one whole number of CPUs, however it is given.
+// dedicatedNumber checks that the topology, the request and the limit give one whole number of CPUs.
 func (c *check) dedicatedNumber(cpu *v1.CPU) {
 	var (
 		p        = c.at("domain", "cpu", "dedicatedCpuPlacement")
@@ -185,7 +185,7 @@ func checkMemory(c *check) {
 		c.invalid(requests, req.String(), "%s '%s' is greater than %s '%s'", requests, req, limits, lim)
 	}
 	memory := c.spec.Domain.Memory
-	// Where memory can be added to a running guest, KubeVirt lets the limit grow with it.
+	// With memory hotplug, KubeVirt raises the limit together with the guest's memory.
 	if memory == nil || memory.Guest == nil || c.config.RolloutStrategy == v1.VMRolloutStrategyLiveUpdate {
 		return
 	}
@@ -219,7 +219,7 @@ func checkHugepages(c *check) {
 	}
 }
 
-// checkMemoryGiven holds for a VMI only: a VM may leave its size to an instance type.
+// checkMemoryGiven applies to a VMI only: the memory of a VM can come from an instance type.
 func checkMemoryGiven(c *check) {
 	memory := c.spec.Domain.Memory
 	if !c.spec.Domain.Resources.Requests.Memory().IsZero() {

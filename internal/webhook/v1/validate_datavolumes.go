@@ -15,8 +15,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// foreignDataVolumes finds templates of DataVolumes in another namespace. As in KubeVirt, those that a VM has already do not keep it
-// from being changed.
+// foreignDataVolumes refuses templates of DataVolumes in another namespace. As in KubeVirt, it accepts templates that do not
+// change.
 func foreignDataVolumes(path *field.Path, vm, before *v1.VirtualMachine) field.ErrorList {
 	if before != nil && equality.Semantic.DeepEqual(before.Spec.DataVolumeTemplates, vm.Spec.DataVolumeTemplates) {
 		return nil
@@ -31,8 +31,8 @@ func foreignDataVolumes(path *field.Path, vm, before *v1.VirtualMachine) field.E
 	return errs
 }
 
-// validateDataVolumeTemplates finds templates of which no DataVolume could be made, or which nothing uses. The first fault of each
-// counts. The words are KubeVirt's, and so are the paths, which its clients read although no field is called so.
+// validateDataVolumeTemplates refuses templates of which no DataVolume can be created, and unused ones, with one error each.
+// The messages and the paths are KubeVirt's. Its clients read the paths, although they are not those of the fields.
 func validateDataVolumeTemplates(path *field.Path, spec *v1.VirtualMachineSpec) field.ErrorList {
 	used := map[string]bool{}
 	for i := range spec.Template.Spec.Volumes {
@@ -69,7 +69,7 @@ func validateDataVolume(at *field.Path, template *v1.DataVolumeTemplateSpec) *fi
 	case spec.PVC != nil && spec.Storage != nil:
 		return field.Invalid(at.Child("PVC", "Storage"), "", "Duplicate storage definition, both target storage and target pvc defined")
 	}
-	populated, sources := externallyPopulated(spec), numberOfSources(spec.Source)
+	populated, sources := externallyPopulated(spec), countSet(spec.Source)
 	switch {
 	case populated && (spec.Source != nil || spec.SourceRef != nil):
 		return field.Invalid(at.Child("source"), "", "External population is incompatible with Source and SourceRef")
@@ -83,7 +83,7 @@ func validateDataVolume(at *field.Path, template *v1.DataVolumeTemplateSpec) *fi
 	return nil
 }
 
-// externallyPopulated says that the claim names what fills it, which the importer then does not.
+// externallyPopulated reports whether the claim has a data source of its own, so that CDI does not fill it.
 func externallyPopulated(spec *cdiv1beta1.DataVolumeSpec) bool {
 	var source *corev1.TypedLocalObjectReference
 	var ref *corev1.TypedObjectReference
@@ -95,16 +95,17 @@ func externallyPopulated(spec *cdiv1beta1.DataVolumeSpec) bool {
 	return source != nil || ref != nil
 }
 
-// numberOfSources counts by the type's fields, so that a new kind of source is one here as well.
-func numberOfSources(source *cdiv1beta1.DataVolumeSource) int {
+// countSet returns how many fields of the struct that source points to are not nil; 0 for a nil pointer. All fields are
+// pointers, so that it also counts kinds of sources that are added to the API later.
+func countSet[T any](source *T) int {
 	if source == nil {
 		return 0
 	}
-	count := 0
-	for _, value := range reflect.ValueOf(source).Elem().Fields() {
-		if !value.IsNil() {
-			count++
+	n := 0
+	for _, member := range reflect.ValueOf(source).Elem().Fields() {
+		if !member.IsNil() {
+			n++
 		}
 	}
-	return count
+	return n
 }

@@ -64,7 +64,7 @@ func (c *check) volumesByName() map[string]*v1.Volume {
 func (c *check) diskVolume(at *field.Path, disk *v1.Disk, volumes map[string]*v1.Volume) {
 	volume := volumes[disk.Name]
 	if volume == nil {
-		// A drive may be empty, for a medium that is inserted later.
+		// A CD-ROM drive may be empty: a medium can be inserted later.
 		switch {
 		case disk.CDRom == nil:
 			c.invalid(at.Child("name"), disk.Name, "%s '%s' not found. Add a volume of that name.", at.Child("name"), disk.Name)
@@ -93,7 +93,7 @@ func (c *check) metricsDisk(at *field.Path, disk *v1.Disk) {
 	}
 }
 
-// target returns which kind of device a disk is and its bus; "" for a disk that names none and becomes a hard disk.
+// target returns the device type and the bus of a disk; "" for a disk without a device type, which becomes a hard disk.
 func target(disk *v1.Disk) (kind string, bus v1.DiskBus) {
 	switch {
 	case disk.Disk != nil:
@@ -201,7 +201,7 @@ func (c *check) oneBlockSize(p *field.Path, size uint) {
 	}
 }
 
-// checkBootOrder holds across disks and interfaces: one place in the order belongs to one device.
+// checkBootOrder checks that no two disks or interfaces have the same boot order.
 func checkBootOrder(c *check) {
 	taken := map[uint]bool{}
 	one := func(at *field.Path, order *uint) {

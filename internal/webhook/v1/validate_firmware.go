@@ -14,10 +14,10 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// maxSerialLength is the longest serial number that KubeVirt takes, of the machine and of a disk.
+// maxSerialLength is KubeVirt's limit for the serial numbers of the machine and of disks.
 const maxSerialLength = 256
 
-// serialPattern is what libvirt takes as a serial number.
+// serialPattern matches the serial numbers that libvirt accepts.
 var serialPattern = regexp.MustCompile(`^[A-Za-z0-9_.+-]+$`)
 
 func checkMachine(c *check) {
@@ -28,7 +28,7 @@ func checkMachine(c *check) {
 	p := c.at("domain", "machine", "type")
 	allowed := c.config.EmulatedMachines(architecture(c.spec, c.config))
 	for _, pattern := range allowed {
-		// A pattern that cannot be read is the KubeVirt object's fault, and told there.
+		// kubeVirtWarnings reports malformed patterns.
 		if match, err := path.Match(pattern, machine.Type); err == nil && match {
 			return
 		}
@@ -60,7 +60,7 @@ func checkFirmware(c *check) {
 	}
 }
 
-// acpi reports tables that are in no Secret's volume.
+// acpi refuses references to volumes that do not exist or have no Secret.
 func (c *check) acpi(p *field.Path, acpi *v1.ACPI) {
 	if acpi.SlicNameRef == "" && acpi.MsdmNameRef == "" {
 		c.invalid(p, "", "ACPI was set but no SLIC nor MSDM volume reference was set. Set slicNameRef or msdmNameRef, or leave %s out.", p)
@@ -79,16 +79,16 @@ func (c *check) acpi(p *field.Path, acpi *v1.ACPI) {
 	one(p.Child("msdmNameRef"), acpi.MsdmNameRef)
 }
 
-// smm says that system management mode is on: it must be asked for.
+// smm reports whether the spec enables system management mode, which is off by default.
 func (c *check) smm() bool {
 	f := c.spec.Domain.Features
 	return f != nil && f.SMM != nil && enabled(f.SMM.Enabled)
 }
 
-// enabled reads a flag that is on unless it is turned off.
+// enabled returns the value of a flag whose default is true.
 func enabled(flag *bool) bool { return flag == nil || *flag }
 
-// serial reports a serial number that libvirt would refuse; owner is what the message speaks of.
+// serial refuses a serial number that libvirt does not accept. owner is the path in the message.
 func (c *check) serial(p, owner *field.Path, serial string) {
 	if serial == "" {
 		return
@@ -124,7 +124,7 @@ func checkKernelBoot(c *check) {
 	c.imagePath(container.Child("initrdPath"), boot.Container.InitrdPath)
 }
 
-// imagePath reports a path into a container image that is not plainly the path of a file.
+// imagePath refuses a path in a container image that is not the absolute path of a file.
 func (c *check) imagePath(p *field.Path, file string) {
 	switch {
 	case file == "":

@@ -7,8 +7,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// checkGates holds what KubeVirt keeps behind a feature gate. A gate that is closed refuses at once, with KubeVirt's
-// words; what is open and not implemented is taken, and package fieldsupport says so.
+// checkGates refuses devices and volumes whose feature gate is not enabled, with KubeVirt's messages. With the gate enabled
+// they are admitted, and package specsupport warns if they are not implemented.
 func checkGates(c *check) {
 	devices := &c.spec.Domain.Devices
 	if len(devices.HostDevices) > 0 && !c.config.IsEnabled(gateHostDevices) {
@@ -40,7 +40,7 @@ func checkGates(c *check) {
 	}
 }
 
-// checkDomainGates holds fields of the domain itself behind their gates.
+// checkDomainGates refuses fields of the domain whose feature gate is not enabled.
 func checkDomainGates(c *check) {
 	if c.spec.Domain.RebootPolicy != nil && !c.config.IsEnabled(gateRebootPolicy) {
 		c.forbidden(c.at("domain", "rebootPolicy"), "%s feature gate is not enabled in kubevirt-config", gateRebootPolicy)
@@ -50,7 +50,7 @@ func checkDomainGates(c *check) {
 	}
 }
 
-// firmwareDisplay says that a GPU shows a picture before the guest has a driver for it: there is one such display.
+// firmwareDisplay reports whether a GPU has a display before the guest loads its driver. A guest can have one such display.
 func firmwareDisplay(options *v1.VGPUOptions) bool {
 	if options == nil || options.Display == nil || !enabled(options.Display.Enabled) {
 		return false
@@ -59,7 +59,7 @@ func firmwareDisplay(options *v1.VGPUOptions) bool {
 	return ramFB == nil || ramFB.Enabled != nil && *ramFB.Enabled
 }
 
-// checkLaunchSecurity holds for amd64; other architectures have one kind of encryption, and nothing to choose.
+// checkLaunchSecurity applies to amd64, the only architecture with several kinds of encryption.
 func checkLaunchSecurity(c *check) {
 	security := c.spec.Domain.LaunchSecurity
 	if security == nil || architecture(c.spec, c.config) != "amd64" {
@@ -96,7 +96,7 @@ func checkLaunchSecurity(c *check) {
 	}
 }
 
-// encryptedFirmware: only a firmware that is measured can start an encrypted guest.
+// encryptedFirmware refuses firmware settings with which an encrypted guest cannot start.
 func (c *check) encryptedFirmware(kind string) {
 	p, fw := c.at("domain", "launchSecurity"), c.spec.Domain.Firmware
 	if kind == "TDX" && c.smm() {

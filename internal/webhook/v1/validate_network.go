@@ -16,7 +16,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// reservedMAC belongs to the bridge that the agent makes in the Pod for masquerade (KubeVirt: pkg/network/link).
+// reservedMAC is the address of the bridge that the agent creates in the Pod for masquerade (KubeVirt: pkg/network/link).
 var reservedMAC = net.HardwareAddr{0x02, 0, 0, 0, 0, 0}
 
 var (
@@ -27,10 +27,10 @@ var (
 	}
 )
 
-// lastPortOfKubeVirt is one more than there is. Package impossible keeps a guest from starting with it.
+// lastPortOfKubeVirt is one more than the last port. specsupport.ImpossibleInVMI reports it.
 const lastPortOfKubeVirt = 65536
 
-// maxPortRanges is how many ranges of ports an interface has at most, as in KubeVirt's schema.
+// maxPortRanges is the limit of KubeVirt's schema for the port ranges of an interface.
 const maxPortRanges = 10
 
 func checkNetworks(c *check) {
@@ -202,7 +202,7 @@ func (c *check) interfaceState(p *field.Path, iface *v1.Interface, network *v1.N
 	}
 }
 
-// checkPorts looks at interfaces on the Pod's network only; others ignore their ports.
+// checkPorts checks the ports of interfaces on the Pod network. Other interfaces ignore their ports.
 func checkPorts(c *check) {
 	networks := c.networksByName()
 	names := map[string]bool{}
@@ -227,7 +227,7 @@ func checkPorts(c *check) {
 	}
 }
 
-// checkPortRanges holds to KubeVirt 1.9, where they are alpha. Source: kubevirt/kubevirt pkg/network/admitter.
+// checkPortRanges applies the rules of KubeVirt 1.9, where port ranges are alpha. Source: kubevirt/kubevirt pkg/network/admitter.
 func checkPortRanges(c *check) {
 	for i := range c.spec.Domain.Devices.Interfaces {
 		iface := &c.spec.Domain.Devices.Interfaces[i]
@@ -254,7 +254,7 @@ func checkPortRanges(c *check) {
 	}
 }
 
-// portRange looks at one range and, when it is one, at whether an earlier one overlaps it.
+// portRange checks one range. If it is valid, it also checks for overlaps with earlier ranges.
 func (c *check) portRange(at *field.Path, ranges []v1.PortRange, j int) {
 	errs := len(c.errs)
 	one, p := ranges[j], at.Index(j)

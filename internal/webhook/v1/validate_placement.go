@@ -99,7 +99,7 @@ func checkDNS(c *check) {
 	}
 }
 
-// checkLifecycle looks at how the guest is started and stopped.
+// checkLifecycle checks how the guest is started, stopped and evicted.
 func checkLifecycle(c *check) {
 	if grace := c.spec.TerminationGracePeriodSeconds; grace != nil && *grace < 0 {
 		c.invalid(c.at("terminationGracePeriodSeconds"), *grace, "%s '%d': must be greater than or equal to 0.",

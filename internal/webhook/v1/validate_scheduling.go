@@ -15,10 +15,10 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// maxAffinityWeight is Kubernetes' (pkg/apis/core/validation).
+// maxAffinityWeight is the limit of Kubernetes (pkg/apis/core/validation).
 const maxAffinityWeight = 100
 
-// checkAffinity holds what the API server would refuse in the launcher Pod, where its author does not look.
+// checkAffinity refuses affinities that the API server would refuse in the launcher Pod.
 func checkAffinity(c *check) {
 	affinity := c.spec.Affinity
 	if affinity == nil {
@@ -97,7 +97,7 @@ func (c *check) nodeRequirement(p *field.Path, r *corev1.NodeSelectorRequirement
 			c.forbidden(p.Child("values"), "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
 		}
 	case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
-		// A value that is no number is taken, as in KubeVirt: no node matches it, and the scheduler says why.
+		// As in KubeVirt, a value that is not a number is accepted. No node matches it, and the scheduler reports why.
 		if len(r.Values) != 1 {
 			c.required(p.Child("values"), "must be specified single value when `operator` is 'Lt' or 'Gt'")
 		}
@@ -167,7 +167,7 @@ func checkTopologySpread(c *check) {
 	}
 }
 
-// checkNetworkClaims holds for networks whose device comes by a resource claim.
+// checkNetworkClaims checks networks whose device comes from a resource claim.
 func checkNetworkClaims(c *check) {
 	p := c.at("networks")
 	claims, seen := map[string]bool{}, map[string]bool{}

@@ -4,8 +4,6 @@
 package v1
 
 import (
-	"reflect"
-
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -26,7 +24,7 @@ func checkVolumes(c *check) {
 		} else {
 			seen[volume.Name] = i
 		}
-		if n := sources(&volume.VolumeSource); n != 1 {
+		if n := countSet(&volume.VolumeSource); n != 1 {
 			c.invalid(at, volume.Name, "%s must have exactly one source type set", at)
 		}
 		c.volumeSource(at, volume)
@@ -51,19 +49,8 @@ func checkVolumes(c *check) {
 	}
 }
 
-// sources counts the members of a volume's source that are set. Each member is a pointer, so that a new kind of volume
-// is counted without a change here.
-func sources(source *v1.VolumeSource) int {
-	n := 0
-	for _, member := range reflect.ValueOf(source).Elem().Fields() {
-		if !member.IsNil() {
-			n++
-		}
-	}
-	return n
-}
-
-// volumeSource checks what KubeVirt checks of a volume. What it takes and no guest can have is in package impossible.
+// volumeSource applies KubeVirt's rules for a volume. Package specsupport has the values that KubeVirt accepts and no guest can
+// have.
 func (c *check) volumeSource(at *field.Path, volume *v1.Volume) {
 	need := func(name string, p *field.Path) {
 		if name == "" {
@@ -107,7 +94,7 @@ func (c *check) hostDisk(at *field.Path, disk *v1.HostDisk) {
 	}
 }
 
-// checkVolumesUsed holds for a VMI only: in a VM's template a volume without a disk still gets one at the start.
+// checkVolumesUsed applies to a VMI only: a volume of a template without a disk gets one when the VM starts.
 func checkVolumesUsed(c *check) {
 	used := map[string]bool{}
 	for i := range c.spec.Domain.Devices.Disks {
@@ -124,10 +111,10 @@ func checkVolumesUsed(c *check) {
 	}
 }
 
-// sameServiceAccount finds a volume whose token the Pod cannot have, because it runs as another service account.
-func (c *check) sameServiceAccount(ofVolume string) {
-	if named := c.spec.ServiceAccountName; named != "" && ofVolume != "" && named != ofVolume {
+// sameServiceAccount refuses a serviceAccount volume whose account differs from that of the Pod, which cannot have its token.
+func (c *check) sameServiceAccount(volumeAccount string) {
+	if named := c.spec.ServiceAccountName; named != "" && volumeAccount != "" && named != volumeAccount {
 		c.invalid(c.at("serviceAccountName"), named, "serviceAccountName %s differs from that of the serviceAccount volume, %s. "+
-			"Name the same one, or leave serviceAccountName out.", named, ofVolume)
+			"Name the same one, or leave serviceAccountName out.", named, volumeAccount)
 	}
 }

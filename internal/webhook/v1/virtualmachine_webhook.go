@@ -18,15 +18,14 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/faults"
-	"github.com/vireo-project/vireo/internal/fieldsupport"
+	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
 // +kubebuilder:webhook:path=/virtualmachines-mutate,mutating=true,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachines,verbs=create,versions=v1,name=virtualmachines-mutator.kubevirt.io,admissionReviewVersions=v1
 // +kubebuilder:webhook:path=/virtualmachines-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachines,verbs=create;update,versions=v1,name=virtualmachine-validator.kubevirt.io,admissionReviewVersions=v1
 
-// vmMutator puts the finalizer on a new VM and changes nothing else. It writes its patch by hand: a patch made from the
-// decoded object would also add the zero values of Go's types, and a user's spec is never touched.
+// vmMutator adds the finalizer to a new VM and changes nothing else. It builds its patch by hand, because a patch from the
+// decoded object would also add the zero values of Go's types to the user's spec.
 type vmMutator struct {
 	decoder admission.Decoder
 }
@@ -48,7 +47,7 @@ func (m *vmMutator) Handle(_ context.Context, request admission.Request) admissi
 	}
 }
 
-// vmValidator judges a VM by the rules for the VMI that it would start.
+// vmValidator validates a VM by the rules for its VMI.
 type vmValidator struct {
 	config  ConfigSource
 	trusted sets.Set[string]
@@ -61,19 +60,19 @@ func (v *vmValidator) ValidateCreate(ctx context.Context, vm *v1.VirtualMachine)
 	return v.validate(ctx, nil, vm)
 }
 
-// validate judges a VM. Before is what it was, or nil if it is new.
+// validate validates a VM. before is the stored VM, or nil for a new one.
 func (v *vmValidator) validate(ctx context.Context, before, vm *v1.VirtualMachine) (admission.Warnings, error) {
 	path := field.NewPath("spec")
 	errs := append(validateVM(path, &vm.Spec, v.config.Current(), fromTrusted(ctx, v.trusted)), foreignDataVolumes(path, vm, before)...)
-	told := warningsOfVM(path, &vm.Spec)
+	warnings := vmWarnings(path, &vm.Spec)
 	if len(errs) == 0 {
-		return append(told, faultsOfInstance(path.Child("template"), vm, v.config.Current())...), nil
+		return append(warnings, errorsOfInstance(path.Child("template"), vm, v.config.Current())...), nil
 	}
-	return told, faults.Invalid(v1.VirtualMachineGroupVersionKind.GroupKind(), vm.Name, errs)
+	return warnings, specsupport.NewInvalid(v1.VirtualMachineGroupVersionKind.GroupKind(), vm.Name, errs)
 }
 
-// ValidateUpdate implements admission.Validator. A VM that is going away, or whose spec stays as it is, always passes: a
-// rule that came later must not keep a finalizer or a label from being written.
+// ValidateUpdate implements admission.Validator. It admits every update of a VM that is being deleted or whose spec does not
+// change: a rule that a later version adds must not block changes of finalizers or labels.
 func (v *vmValidator) ValidateUpdate(ctx context.Context, before, after *v1.VirtualMachine) (admission.Warnings, error) {
 	if after.DeletionTimestamp != nil || equality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
@@ -81,7 +80,7 @@ func (v *vmValidator) ValidateUpdate(ctx context.Context, before, after *v1.Virt
 	return v.validate(ctx, before, after)
 }
 
-// ValidateDelete implements admission.Validator; a VM may always be deleted.
+// ValidateDelete implements admission.Validator. It admits every deletion.
 func (v *vmValidator) ValidateDelete(context.Context, *v1.VirtualMachine) (admission.Warnings, error) {
 	return nil, nil
 }
@@ -112,33 +111,33 @@ func validateVM(path *field.Path, spec *v1.VirtualMachineSpec, config clustercon
 	return append(errs, validateDataVolumeTemplates(path, spec)...)
 }
 
-// warningsOfVM are what its author should know of a VM that is taken.
-func warningsOfVM(path *field.Path, spec *v1.VirtualMachineSpec) []string {
-	var told []string
+// vmWarnings returns the warnings about a VM.
+func vmWarnings(path *field.Path, spec *v1.VirtualMachineSpec) []string {
+	var list []string
 	if spec.Running != nil {
-		// KubeVirt's words: clients filter by them.
-		told = append(told, "spec.running is deprecated, please use spec.runStrategy instead.")
+		// KubeVirt's message, which clients match.
+		list = append(list, "spec.running is deprecated, please use spec.runStrategy instead.")
 	}
-	told = append(told, fieldsupport.Sentences(fieldsupport.InVMOnly(path, spec))...)
+	list = append(list, specsupport.Warnings(specsupport.UnimplementedInVM(path, spec))...)
 	if template := spec.Template; template != nil {
 		at := path.Child("template")
-		told = append(told, warnings(at.Child("spec"), at.Child("metadata"), &template.Spec, template.ObjectMeta.Annotations)...)
+		list = append(list, instanceWarnings(at.Child("spec"), at.Child("metadata"), &template.Spec, template.ObjectMeta.Annotations)...)
 	}
-	return told
+	return list
 }
 
-// faultsOfInstance says for which reasons the VM's instance will be refused though the VM is not: what is wrong only with
-// the defaults, which are the instance's, such as a read-only disk without a bus, which becomes a SATA disk. The defaults
-// may be others by the time of the start, so that this warns.
-func faultsOfInstance(path *field.Path, vm *v1.VirtualMachine, config clusterconfig.Config) []string {
+// errorsOfInstance returns warnings about errors that a VM's VMI has only with its defaults. A read-only disk without a bus,
+// for example, becomes a SATA disk, which cannot be read-only. These are warnings, because the defaults may be different when
+// the VM starts.
+func errorsOfInstance(path *field.Path, vm *v1.VirtualMachine, config clusterconfig.Config) []string {
 	if vm.Spec.Template == nil || vm.Spec.Instancetype != nil || vm.Spec.Preference != nil {
 		return nil
 	}
-	return faultsOfTemplate(path, vm.Namespace, vm.Name, vm.Spec.Template, config)
+	return errorsOfTemplate(path, vm.Namespace, vm.Name, vm.Spec.Template, config)
 }
 
-// faultsOfTemplate says for which reasons an instance of a template will be refused though the template is not.
-func faultsOfTemplate(
+// errorsOfTemplate returns warnings about the errors that a VMI of a valid template has with its defaults.
+func errorsOfTemplate(
 	path *field.Path, namespace, name string, template *v1.VirtualMachineInstanceTemplateSpec, config clusterconfig.Config,
 ) []string {
 	vmi := &v1.VirtualMachineInstance{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
@@ -146,9 +145,9 @@ func faultsOfTemplate(
 	setDefaults(vmi, config)
 	found := validateInstance(path.Child("spec"), &vmi.Spec, config)
 	found = append(found, validateAnnotations(path.Child("metadata"), &vmi.ObjectMeta, config)...)
-	warnings := make([]string, 0, min(len(found), faults.Most))
-	for _, fault := range faults.Some(found) {
-		warnings = append(warnings, fmt.Sprintf("%s keeps the VM from starting: %s", fault.Field, fault.Detail))
+	warnings := make([]string, 0, min(len(found), specsupport.MaxErrors))
+	for _, err := range specsupport.LimitErrors(found) {
+		warnings = append(warnings, fmt.Sprintf("%s keeps the VM from starting: %s", err.Field, err.Detail))
 	}
 	return warnings
 }

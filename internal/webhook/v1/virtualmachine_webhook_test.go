@@ -18,8 +18,8 @@ type fixedConfig struct{ clusterconfig.Config }
 
 func (f fixedConfig) Current() clusterconfig.Config { return f.Config }
 
-// TestFaultsOfInstance has VMs that KubeVirt takes, and of which the user had better know now than at the start.
-func TestFaultsOfInstance(t *testing.T) {
+// KubeVirt admits these VMs without a warning, and refuses their VMIs when they start.
+func TestErrorsOfInstance(t *testing.T) {
 	readOnly := withDisk(v1.Disk{Name: "data", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{ReadOnly: true}}}, containerDisk())
 	for _, tc := range []struct {
 		name   string

@@ -13,14 +13,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/faults"
+	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
 // +kubebuilder:webhook:path=/virtualmachineinstances-mutate,mutating=true,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstances,verbs=create,versions=v1,name=virtualmachineinstances-mutator.kubevirt.io,admissionReviewVersions=v1
 // +kubebuilder:webhook:path=/virtualmachineinstances-validate-create,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstances,verbs=create,versions=v1,name=virtualmachineinstances-create-validator.kubevirt.io,admissionReviewVersions=v1
 // +kubebuilder:webhook:path=/virtualmachineinstances-validate-update,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstances,verbs=update,versions=v1,name=virtualmachineinstances-update-validator.kubevirt.io,admissionReviewVersions=v1
 
-// vmiDefaulter resolves defaults into a new VMI and puts its finalizer on.
+// vmiDefaulter sets the defaults and the finalizer of a new VMI.
 type vmiDefaulter struct {
 	config ConfigSource
 }
@@ -32,7 +32,7 @@ func (d *vmiDefaulter) Default(_ context.Context, vmi *v1.VirtualMachineInstance
 	return nil
 }
 
-// vmiValidator judges a VMI.
+// vmiValidator validates a VMI.
 type vmiValidator struct {
 	config  ConfigSource
 	trusted sets.Set[string]
@@ -44,15 +44,15 @@ var _ admission.Validator[*v1.VirtualMachineInstance] = (*vmiValidator)(nil)
 func (v *vmiValidator) ValidateCreate(ctx context.Context, vmi *v1.VirtualMachineInstance) (admission.Warnings, error) {
 	config, path := v.config.Current(), field.NewPath("spec")
 	errs := validateInstance(path, &vmi.Spec, config)
-	// What nothing implements is KubeVirt's all the same, and so it is taken. The reconciler keeps it from starting.
+	// Fields that are not implemented are admitted, as in KubeVirt. The reconciler does not start the VMI.
 	metadata := field.NewPath("metadata")
-	told := warnings(path, metadata, &vmi.Spec, vmi.Annotations)
+	warnings := instanceWarnings(path, metadata, &vmi.Spec, vmi.Annotations)
 	errs = append(errs, validateMetadata(metadata, &vmi.ObjectMeta, v.isTrusted(ctx))...)
 	errs = append(errs, validateAnnotations(metadata, &vmi.ObjectMeta, config)...)
-	return told, invalidVMI(vmi, errs)
+	return warnings, invalidVMI(vmi, errs)
 }
 
-// ValidateUpdate implements admission.Validator. The spec is what runs: only our own controllers may change it.
+// ValidateUpdate implements admission.Validator. Only our controllers may change the spec, which describes the running guest.
 func (v *vmiValidator) ValidateUpdate(
 	ctx context.Context, before, after *v1.VirtualMachineInstance,
 ) (admission.Warnings, error) {
@@ -71,14 +71,14 @@ func (v *vmiValidator) ValidateUpdate(
 	return nil, invalidVMI(after, errs)
 }
 
-// ValidateDelete implements admission.Validator; a VMI may always be deleted.
+// ValidateDelete implements admission.Validator. It admits every deletion.
 func (v *vmiValidator) ValidateDelete(context.Context, *v1.VirtualMachineInstance) (admission.Warnings, error) {
 	return nil, nil
 }
 
 func (v *vmiValidator) isTrusted(ctx context.Context) bool { return fromTrusted(ctx, v.trusted) }
 
-// fromTrusted says that a request comes from one of our own service accounts.
+// fromTrusted reports whether a request is from one of our service accounts.
 func fromTrusted(ctx context.Context, trusted sets.Set[string]) bool {
 	request, err := admission.RequestFromContext(ctx)
 	return err == nil && trusted.Has(request.UserInfo.Username)
@@ -88,5 +88,5 @@ func invalidVMI(vmi *v1.VirtualMachineInstance, errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return faults.Invalid(v1.VirtualMachineInstanceGroupVersionKind.GroupKind(), vmi.Name, errs)
+	return specsupport.NewInvalid(v1.VirtualMachineInstanceGroupVersionKind.GroupKind(), vmi.Name, errs)
 }

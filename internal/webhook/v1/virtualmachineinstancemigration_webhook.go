@@ -18,9 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/faults"
-	"github.com/vireo-project/vireo/internal/fieldsupport"
 	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/specsupport"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -28,7 +27,7 @@ import (
 // +kubebuilder:webhook:path=/migration-validate-create,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=create,versions=v1,name=migration-create-validator.kubevirt.io,admissionReviewVersions=v1
 // +kubebuilder:webhook:path=/migration-validate-update,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=update,versions=v1,name=migration-update-validator.kubevirt.io,admissionReviewVersions=v1
 
-// migrationDefaulter puts the finalizer on a new migration, and the label by which those of a VMI are found.
+// migrationDefaulter adds the finalizer to a new migration, and the label that selects the migrations of a VMI.
 type migrationDefaulter struct{}
 
 // Default implements admission.Defaulter.
@@ -38,41 +37,41 @@ func (migrationDefaulter) Default(_ context.Context, m *v1.VirtualMachineInstanc
 	return nil
 }
 
-// migrationValidator judges a migration.
+// migrationValidator validates a migration.
 type migrationValidator struct {
 	config ConfigSource
-	// live reads from the API server itself: a cache may not know yet of another migration.
+	// live reads from the API server, because a cache may lack a migration that was created just now.
 	live    client.Reader
 	trusted sets.Set[string]
 }
 
 var _ admission.Validator[*v1.VirtualMachineInstanceMigration] = (*migrationValidator)(nil)
 
-// ValidateCreate implements admission.Validator. Messages are KubeVirt's: virtctl and dashboards show them.
+// ValidateCreate implements admission.Validator. The messages are KubeVirt's.
 func (v *migrationValidator) ValidateCreate(ctx context.Context, m *v1.VirtualMachineInstanceMigration) (admission.Warnings, error) {
 	path := field.NewPath("spec")
-	if errs := v.faults(ctx, path, &m.Spec); len(errs) > 0 {
-		return nil, faults.Invalid(v1.VirtualMachineInstanceMigrationGroupVersionKind.GroupKind(), m.Name, errs)
+	if errs := v.fieldErrors(ctx, path, &m.Spec); len(errs) > 0 {
+		return nil, specsupport.NewInvalid(v1.VirtualMachineInstanceMigrationGroupVersionKind.GroupKind(), m.Name, errs)
 	}
-	told := fieldsupport.Sentences(fieldsupport.InMigration(path, &m.Spec))
+	warnings := specsupport.Warnings(specsupport.UnimplementedInMigration(path, &m.Spec))
 	vmi := &v1.VirtualMachineInstance{}
 	err := v.live.Get(ctx, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}, vmi)
 	switch {
 	case apierrors.IsNotFound(err):
-		return told, apierrors.NewBadRequest(fmt.Sprintf("the VMI \"%s/%s\" does not exist", m.Namespace, m.Spec.VMIName))
+		return warnings, apierrors.NewBadRequest(fmt.Sprintf("the VMI \"%s/%s\" does not exist", m.Namespace, m.Spec.VMIName))
 	case err != nil:
-		return told, apierrors.NewInternalError(fmt.Errorf("cannot read the VMI: %w", err))
+		return warnings, apierrors.NewInternalError(fmt.Errorf("cannot read the VMI: %w", err))
 	case vmi.IsFinal():
-		return told, apierrors.NewBadRequest("Cannot migrate VMI in finalized state.")
+		return warnings, apierrors.NewBadRequest("Cannot migrate VMI in finalized state.")
 	}
 	condition := vmistatus.Migratability(&vmi.Status)
 	if condition != nil && condition.Status == corev1.ConditionFalse {
-		return told, apierrors.NewBadRequest(fmt.Sprintf("Cannot migrate VMI, Reason: %s, Message: %s", condition.Reason, condition.Message))
+		return warnings, apierrors.NewBadRequest(fmt.Sprintf("Cannot migrate VMI, Reason: %s, Message: %s", condition.Reason, condition.Message))
 	}
-	return told, v.alone(ctx, m)
+	return warnings, v.checkNoOther(ctx, m)
 }
 
-func (v *migrationValidator) faults(ctx context.Context, path *field.Path, spec *v1.VirtualMachineInstanceMigrationSpec) field.ErrorList {
+func (v *migrationValidator) fieldErrors(ctx context.Context, path *field.Path, spec *v1.VirtualMachineInstanceMigrationSpec) field.ErrorList {
 	var errs field.ErrorList
 	if spec.VMIName == "" {
 		errs = append(errs, field.Required(path.Child("vmiName"), "vmiName is missing"))
@@ -91,8 +90,8 @@ func (v *migrationValidator) faults(ctx context.Context, path *field.Path, spec 
 	return errs
 }
 
-// alone refuses a migration of a VMI that has one that is not over.
-func (v *migrationValidator) alone(ctx context.Context, m *v1.VirtualMachineInstanceMigration) error {
+// checkNoOther refuses a migration of a VMI that has an unfinished migration.
+func (v *migrationValidator) checkNoOther(ctx context.Context, m *v1.VirtualMachineInstanceMigration) error {
 	others := &v1.VirtualMachineInstanceMigrationList{}
 	err := v.live.List(ctx, others, client.InNamespace(m.Namespace), client.MatchingFields{"spec.vmiName": m.Spec.VMIName})
 	if err != nil {
@@ -129,10 +128,10 @@ func (v *migrationValidator) ValidateUpdate(
 	if len(errs) == 0 {
 		return nil, nil
 	}
-	return nil, faults.Invalid(v1.VirtualMachineInstanceMigrationGroupVersionKind.GroupKind(), after.Name, errs)
+	return nil, specsupport.NewInvalid(v1.VirtualMachineInstanceMigrationGroupVersionKind.GroupKind(), after.Name, errs)
 }
 
-// ValidateDelete implements admission.Validator; that is how a migration is aborted.
+// ValidateDelete implements admission.Validator. Deleting a migration aborts it.
 func (v *migrationValidator) ValidateDelete(context.Context, *v1.VirtualMachineInstanceMigration) (admission.Warnings, error) {
 	return nil, nil
 }

@@ -47,7 +47,7 @@ var _ = Describe("a migration", func() {
 		return err
 	}
 
-	It("gets its finalizer and label, and its spec stays", func() {
+	It("gets its finalizer and label, and its spec cannot be changed", func() {
 		guest("migrates", nil)
 		m := request("migrates")
 		Expect(create(k8s, m)).To(Succeed())
@@ -64,7 +64,7 @@ var _ = Describe("a migration", func() {
 		Expect(k8s.Update(ctx, changed)).To(MatchError(ContainSubstring("selector label can't be removed from an in-flight migration")))
 	})
 
-	It("is the only one of its VMI until it is over", func() {
+	It("is the only unfinished migration of its VMI", func() {
 		guest("busy", nil)
 		first := request("busy")
 		Expect(create(k8s, first)).To(Succeed())
@@ -77,7 +77,7 @@ var _ = Describe("a migration", func() {
 		Expect(create(k8s, request("busy"))).To(Succeed())
 	})
 
-	It("is refused for a guest that cannot migrate, in KubeVirt's words", func() {
+	It("is refused for a guest that cannot migrate, with KubeVirt's message", func() {
 		Expect(create(k8s, request("nobody"))).To(MatchError(ContainSubstring(`the VMI "default/nobody" does not exist`)))
 		guest("over", func(s *v1.VirtualMachineInstanceStatus) { s.Phase = v1.Failed })
 		Expect(create(k8s, request("over"))).To(MatchError(ContainSubstring("Cannot migrate VMI in finalized state.")))
@@ -89,7 +89,7 @@ var _ = Describe("a migration", func() {
 		Expect(create(k8s, request("bound"))).To(MatchError(ContainSubstring("Cannot migrate VMI, Reason: DisksNotLiveMigratable, Message: disk root")))
 	})
 
-	It("names its VMI, and sets no priority of its own", func() {
+	It("must name its VMI and must not set a priority", func() {
 		guest("plain", nil)
 		expectInvalid(create(k8s, request("")), "spec.vmiName")
 		urgent := func(s *v1.VirtualMachineInstanceMigrationSpec) { s.Priority = ptr.To(v1.PrioritySystemCritical) }

@@ -14,12 +14,12 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
-	"github.com/vireo-project/vireo/internal/faults"
+	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
 // +kubebuilder:webhook:path=/virtualmachinereplicaset-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=kubevirt.io,resources=virtualmachineinstancereplicasets,verbs=create;update,versions=v1,name=virtualmachinereplicaset-validator.kubevirt.io,admissionReviewVersions=v1
 
-// replicaSetValidator judges a replica set by the rules for the VMIs that it would make.
+// replicaSetValidator validates a replica set by the rules for its VMIs.
 type replicaSetValidator struct {
 	config ConfigSource
 }
@@ -32,16 +32,16 @@ func (v *replicaSetValidator) ValidateCreate(
 ) (admission.Warnings, error) {
 	path, config := field.NewPath("spec"), v.config.Current()
 	errs := validateReplicaSet(path, &set.Spec, config)
-	told := warningsOfReplicaSet(path, &set.Spec)
+	warnings := replicaSetWarnings(path, &set.Spec)
 	if len(errs) == 0 {
-		name := set.Name + "xxxxx" // as long as those of its VMIs
-		return append(told, faultsOfTemplate(path.Child("template"), set.Namespace, name, set.Spec.Template, config)...), nil
+		name := set.Name + "xxxxx" // has the length of its VMIs' names
+		return append(warnings, errorsOfTemplate(path.Child("template"), set.Namespace, name, set.Spec.Template, config)...), nil
 	}
-	return told, faults.Invalid(v1.VirtualMachineInstanceReplicaSetGroupVersionKind.GroupKind(), set.Name, errs)
+	return warnings, specsupport.NewInvalid(v1.VirtualMachineInstanceReplicaSetGroupVersionKind.GroupKind(), set.Name, errs)
 }
 
-// ValidateUpdate implements admission.Validator. What leaves the template and the selector as they are always passes: a
-// rule that came later must not keep a set from being scaled, paused or deleted.
+// ValidateUpdate implements admission.Validator. It admits every update that does not change the template or the selector: a
+// rule that a later version adds must not block scaling, pausing or deleting a set.
 func (v *replicaSetValidator) ValidateUpdate(
 	ctx context.Context, before, after *v1.VirtualMachineInstanceReplicaSet,
 ) (admission.Warnings, error) {
@@ -52,7 +52,7 @@ func (v *replicaSetValidator) ValidateUpdate(
 	return v.ValidateCreate(ctx, after)
 }
 
-// ValidateDelete implements admission.Validator; a set may always be deleted.
+// ValidateDelete implements admission.Validator. It admits every deletion.
 func (v *replicaSetValidator) ValidateDelete(
 	context.Context, *v1.VirtualMachineInstanceReplicaSet,
 ) (admission.Warnings, error) {
@@ -74,18 +74,18 @@ func validateReplicaSet(path *field.Path, spec *v1.VirtualMachineInstanceReplica
 	return errs
 }
 
-// warningsOfReplicaSet are what its author should know of a set that KubeVirt takes.
-func warningsOfReplicaSet(path *field.Path, spec *v1.VirtualMachineInstanceReplicaSetSpec) []string {
+// replicaSetWarnings returns the warnings about a set that KubeVirt admits.
+func replicaSetWarnings(path *field.Path, spec *v1.VirtualMachineInstanceReplicaSetSpec) []string {
 	if spec.Template == nil {
 		return nil
 	}
 	at := path.Child("template")
-	told := warnings(at.Child("spec"), at.Child("metadata"), &spec.Template.Spec, spec.Template.ObjectMeta.Annotations)
+	warnings := instanceWarnings(at.Child("spec"), at.Child("metadata"), &spec.Template.Spec, spec.Template.ObjectMeta.Annotations)
 	if s := spec.Selector; s != nil && len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
-		told = append(told, path.Child("selector").String()+" is empty: the set takes over every VMI of its namespace that has no owner")
+		warnings = append(warnings, path.Child("selector").String()+" is empty: the set takes over every VMI of its namespace that has no owner")
 	}
 	if len(spec.Template.ObjectMeta.Labels) == 0 {
-		told = append(told, at.Child("metadata", "labels").String()+" is empty: the set makes no VMIs, as it would not know them again")
+		warnings = append(warnings, at.Child("metadata", "labels").String()+" is empty: the set makes no VMIs, as it would not know them again")
 	}
-	return told
+	return warnings
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
-// newReplicaSet makes a set whose template is newSpec.
+// newReplicaSet returns a set with the template newSpec.
 func newReplicaSet(name string, options ...specOption) *v1.VirtualMachineInstanceReplicaSet {
 	labels := map[string]string{"app": name}
 	set := &v1.VirtualMachineInstanceReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault}}
@@ -91,13 +91,13 @@ func TestReplicaSet(t *testing.T) {
 var _ = Describe("a replica set", func() {
 	ctx := context.Background()
 
-	It("is judged by the API server as KubeVirt's", func() {
+	It("is refused with the fields of its errors", func() {
 		set := newReplicaSet("judged", withHostname("Not A Label"))
 		set.Spec.Selector.MatchLabels = map[string]string{"app": "other"}
 		expectInvalid(k8s.Create(ctx, set), "spec.template.spec.hostname", "spec.selector")
 	})
 
-	It("can be scaled and paused by a rule that came later, and not be changed", func() {
+	It("that breaks a later rule can be scaled and paused, but its template cannot be changed", func() {
 		set := newReplicaSet("scaled")
 		Expect(k8s.Create(ctx, set)).To(Succeed())
 		DeferCleanup(expectGone, ctx, set)
@@ -117,7 +117,7 @@ var _ = Describe("a replica set", func() {
 		expectInvalid(k8s.Patch(ctx, set, patch), "spec.selector")
 	})
 
-	It("keeps an installation that must not leave workloads behind", func() {
+	It("blocks the deletion of a KubeVirt object whose strategy says so", func() {
 		set := newReplicaSet("workload")
 		Expect(k8s.Create(ctx, set)).To(Succeed())
 		DeferCleanup(expectGone, ctx, set)

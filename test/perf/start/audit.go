@@ -39,7 +39,7 @@ type change struct {
 	creation                 bool
 }
 
-// ours says whether one of our components did it; kubelet, scheduler and the benchmark are others.
+// ours reports whether one of our components did it; kubelet, scheduler and the benchmark are others.
 func (c change) ours() bool {
 	return strings.HasPrefix(c.username, "system:serviceaccount:kubevirt:")
 }

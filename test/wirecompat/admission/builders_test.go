@@ -18,7 +18,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// mapper is the same for all clients, so that each case does not ask for the API's contents again.
+// mapper returns a RESTMapper that all clients share, so that they do not repeat discovery.
 var theMapper = sync.OnceValues(func() (meta.RESTMapper, error) {
 	httpClient, err := rest.HTTPClientFor(restCfg)
 	if err != nil {
@@ -41,7 +41,7 @@ type (
 	option = func(*spec)
 )
 
-// vmi is an instance that is fine but for its options: 1Gi for an amd64 guest.
+// vmi returns a valid VMI, for amd64 with 1Gi of memory, after options.
 func vmi(options ...option) *v1.VirtualMachineInstance {
 	object := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: "guest", Namespace: metav1.NamespaceDefault}}
 	object.Spec.Domain.Memory = &v1.Memory{Guest: quantity("1Gi")}
@@ -51,7 +51,7 @@ func vmi(options ...option) *v1.VirtualMachineInstance {
 	return object
 }
 
-// vm is a machine whose template is such an instance.
+// vm returns a VM with such a template.
 func vm(options ...option) *v1.VirtualMachine {
 	object := &v1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "machine", Namespace: metav1.NamespaceDefault}}
 	object.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted)
@@ -59,7 +59,7 @@ func vm(options ...option) *v1.VirtualMachine {
 	return object
 }
 
-// vmWith is a machine with a change outside of its template.
+// vmWith returns a VM with a change outside its template.
 func vmWith(change func(*v1.VirtualMachineSpec), options ...option) *v1.VirtualMachine {
 	object := vm(options...)
 	change(&object.Spec)
@@ -68,12 +68,12 @@ func vmWith(change func(*v1.VirtualMachineSpec), options ...option) *v1.VirtualM
 
 func quantity(s string) *resource.Quantity { return ptr.To(resource.MustParse(s)) }
 
-// gates is a configuration with feature gates.
+// gates returns a configuration with feature gates enabled.
 func gates(names ...string) v1.KubeVirtConfiguration {
 	return v1.KubeVirtConfiguration{DeveloperConfiguration: &v1.DeveloperConfiguration{FeatureGates: names}}
 }
 
-// without is a configuration with feature gates turned off.
+// without returns a configuration with feature gates disabled.
 func without(names ...string) v1.KubeVirtConfiguration {
 	return v1.KubeVirtConfiguration{DeveloperConfiguration: &v1.DeveloperConfiguration{DisabledFeatureGates: names}}
 }
@@ -128,7 +128,7 @@ func disk(d v1.Disk, source *v1.VolumeSource) option {
 	}
 }
 
-// hardDisk adds a virtio disk of a container image, with a change.
+// hardDisk adds a virtio disk of a container image, after a change.
 func hardDisk(change func(*v1.Disk)) option {
 	d := v1.Disk{Name: "root", DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}}
 	change(&d)
@@ -153,14 +153,14 @@ func configDrive(source v1.CloudInitConfigDriveSource) option {
 	return disk(v1.Disk{Name: "drive"}, &v1.VolumeSource{CloudInitConfigDrive: &source})
 }
 
-// onPod adds an interface with masquerade on the Pod's network, with a change.
+// onPod adds an interface with masquerade binding on the Pod network, after a change.
 func onPod(change func(*v1.Interface)) option {
 	iface := v1.Interface{Name: "pod", InterfaceBindingMethod: v1.InterfaceBindingMethod{Masquerade: &v1.InterfaceMasquerade{}}}
 	change(&iface)
 	return nic(iface, v1.NetworkSource{Pod: &v1.PodNetwork{}})
 }
 
-// onMultus adds an interface with a bridge on a secondary network, with a change.
+// onMultus adds an interface with bridge binding on a secondary network, after a change.
 func onMultus(name string, change func(*v1.Interface)) option {
 	iface := v1.Interface{Name: name, InterfaceBindingMethod: v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}}}
 	change(&iface)
@@ -180,5 +180,5 @@ func off() *v1.FeatureState { return &v1.FeatureState{Enabled: ptr.To(false)} }
 
 func on() *v1.FeatureState { return &v1.FeatureState{Enabled: ptr.To(true)} }
 
-// at is the path of a device's field.
+// at returns the path of a device's field.
 func at(device string) string { return "spec.domain.devices." + device }

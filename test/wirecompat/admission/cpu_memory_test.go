@@ -40,7 +40,7 @@ func TestMemory(t *testing.T) {
 		{name: "request below 1M", object: vmi(noMemory, requests("", "100k")), fields: []string{memoryRequest}, says: "must be greater than or equal to 1M"},
 		{name: "request of 1M", object: vmi(noMemory, requests("", "1M"))},
 		{name: "guest below 1M", object: vmi(memory(v1.Memory{Guest: quantity("64")})), fields: []string{guestMemory}, says: "must be greater than or equal to 1M"},
-		// A limit alone is the request as well, before it is judged.
+		// A limit without a request is the request too, before validation.
 		{name: "negative memory limit", object: vmi(limits("", "-64Mi")), fields: []string{memoryLimit, memoryRequest}},
 		{name: "request beyond limit", object: vmi(requests("", "2Gi"), limits("", "1Gi")), fields: []string{memoryRequest}, says: "is greater than"},
 		{name: "request beyond limit in a template", object: vm(requests("", "2Gi"), limits("", "1Gi")),

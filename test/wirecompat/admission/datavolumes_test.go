@@ -29,7 +29,7 @@ func TestDataVolumeTemplates(t *testing.T) {
 	same := func(*v1.DataVolumeTemplateSpec) {}
 	populated := &corev1.TypedObjectReference{Kind: "Image", Name: "debian"}
 	foreign := func(d *v1.DataVolumeTemplateSpec) { d.Namespace = "elsewhere" }
-	// KubeVirt's paths, of which only the first is one of the object.
+	// KubeVirt's paths, of which only the first exists in the object.
 	const (
 		field, first = "spec.dataVolumeTemplates[0]", "spec.dataVolumeTemplate[0]"
 		spec, source = first + ".PVC.Storage", first + ".source"

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package admission holds what we take and refuse against what KubeVirt takes and refuses. Each case is an object, the
-// verdict, and the fields that a refusal names; the facts come from KubeVirt's own validators. The cases go the way of the
-// product: defaults, schema and CEL rules, and the webhooks, in a real API server. A case in which we differ on purpose
-// says why.
+// Package admission tests that Vireo accepts and rejects the same objects as KubeVirt. Each case is an object, the result, and
+// the fields in the error, taken from KubeVirt's validators. Objects are created in a real API server with defaults, schema, CEL
+// rules and webhooks. A case with an intended difference has the reason.
 package admission

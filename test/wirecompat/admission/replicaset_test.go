@@ -13,7 +13,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// replicaSet is a set of such instances with the label app=a, after a change.
+// replicaSet returns a replica set of valid VMIs with the label app=a, after a change and options.
 func replicaSet(change func(*v1.VirtualMachineInstanceReplicaSetSpec), options ...option) *v1.VirtualMachineInstanceReplicaSet {
 	object := &v1.VirtualMachineInstanceReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "set", Namespace: metav1.NamespaceDefault}}
 	object.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a"}}

@@ -33,7 +33,7 @@ import (
 
 const root = "../../.."
 
-// What the tests share: an API server with our CRDs and webhooks, which have the rights of virt-controller's account.
+// The tests share an API server with Vireo's CRDs and webhooks, which have the rights of virt-controller's service account.
 var (
 	store   = clusterconfig.NewStore()
 	restCfg *rest.Config

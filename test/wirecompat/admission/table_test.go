@@ -18,19 +18,19 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// Who acts.
+// Users that send requests.
 const (
 	person     = "alice"
 	controller = "system:serviceaccount:kubevirt:kubevirt-controller"
 )
 
-// skipped is what the API server names when it left CEL rules out, since the object is wrong anyway.
+// skipped is the field in the API server's error if it skipped CEL rules because the object is invalid anyway.
 const skipped = "<nil>"
 
-// warmUp is how long the webhooks may take to answer for the first time.
+// warmUp is how long the webhooks may take to be available.
 const warmUp = 30 * time.Second
 
-// testCase is one line of a table.
+// testCase is a case of a table.
 type testCase struct {
 	name string
 	// object is created. If change is set, it is created as it is and then updated with the change.
@@ -38,17 +38,17 @@ type testCase struct {
 	change func(client.Object)
 	// config is the KubeVirt object's configuration.
 	config v1.KubeVirtConfiguration
-	// by is who acts: person unless said otherwise.
+	// by is the user. Default: person.
 	by string
-	// fields are the fields that a refusal names, all of them; none means that the object is taken.
+	// fields are all fields in the error; none means that the object is accepted.
 	fields []string
-	// says is a part of the refusal that clients of KubeVirt may match, or of a warning if the object is taken.
+	// says is a part of the error that KubeVirt's clients may match, or of a warning if the object is accepted.
 	says string
-	// differs says why KubeVirt decides otherwise, if it does.
+	// differs is why KubeVirt's result is different, if it is.
 	differs string
 }
 
-// decide runs a table.
+// decide runs the cases of a table.
 func decide(t *testing.T, cases []testCase) {
 	t.Helper()
 	seen := map[string]bool{}
@@ -68,43 +68,43 @@ func decide(t *testing.T, cases []testCase) {
 			} else {
 				totals.rejected++
 			}
-			warnings, verdict := try(t, tc)
+			warnings, err := try(t, tc)
 			if len(tc.fields) == 0 {
-				expectTaken(t, tc, verdict, warnings)
+				expectAccepted(t, tc, err, warnings)
 			} else {
-				expectRefused(t, tc, verdict)
+				expectRejected(t, tc, err)
 			}
 		})
 	}
 }
 
-// try sends what a case says and returns what came back.
-func try(t *testing.T, tc *testCase) (heardOf []string, verdict error) {
+// try sends the request of a case and returns the warnings and the error.
+func try(t *testing.T, tc *testCase) (texts []string, result error) {
 	t.Helper()
 	kv := &v1.KubeVirt{}
 	kv.Spec.Configuration = *tc.config.DeepCopy()
 	if err := store.Set(kv); err != nil {
-		t.Fatalf("the configuration of the case is wrong: %v", err)
+		t.Fatalf("invalid configuration of the case: %v", err)
 	}
 	by := tc.by
 	if by == "" {
 		by = person
 	}
-	heard := &warnings{}
-	c := clientOf(t, by, heard)
+	received := &warnings{}
+	c := clientOf(t, by, received)
 	object := tc.object.DeepCopyObject().(client.Object)
 	if tc.change == nil {
-		verdict = c.Create(t.Context(), object, client.DryRunAll)
-		return heard.texts, verdict
+		result = c.Create(t.Context(), object, client.DryRunAll)
+		return received.texts, result
 	}
 	creator := clientOf(t, controller, &warnings{})
 	if err := creator.Create(t.Context(), object); err != nil {
-		t.Fatalf("cannot create what is to be changed: %v", err)
+		t.Fatalf("cannot create the object to change: %v", err)
 	}
 	defer remove(t, creator, object)
 	tc.change(object)
-	verdict = c.Update(t.Context(), object, client.DryRunAll)
-	return heard.texts, verdict
+	result = c.Update(t.Context(), object, client.DryRunAll)
+	return received.texts, result
 }
 
 func remove(t *testing.T, c client.Client, object client.Object) {
@@ -117,7 +117,7 @@ func remove(t *testing.T, c client.Client, object client.Object) {
 	if err := errors.Join(c.Update(ctx, object), client.IgnoreNotFound(c.Delete(ctx, object))); err != nil {
 		t.Fatal(err)
 	}
-	// The mutating webhooks put ours back.
+	// Remove the finalizers, which the mutating webhooks add again.
 	if err := c.Get(ctx, client.ObjectKeyFromObject(object), object); err == nil {
 		patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
 		if err := client.IgnoreNotFound(c.Patch(ctx, object, patch)); err != nil {
@@ -126,24 +126,24 @@ func remove(t *testing.T, c client.Client, object client.Object) {
 	}
 }
 
-func expectTaken(t *testing.T, tc *testCase, err error, warnings []string) {
+func expectAccepted(t *testing.T, tc *testCase, err error, warnings []string) {
 	t.Helper()
 	if err != nil {
-		t.Fatalf("refused: %v", err)
+		t.Fatalf("rejected: %v", err)
 	}
 	if tc.says != "" && !slices.ContainsFunc(warnings, func(w string) bool { return strings.Contains(w, tc.says) }) {
-		t.Errorf("no warning says %q: %q", tc.says, warnings)
+		t.Errorf("no warning contains %q: %q", tc.says, warnings)
 	}
 }
 
-func expectRefused(t *testing.T, tc *testCase, err error) {
+func expectRejected(t *testing.T, tc *testCase, err error) {
 	t.Helper()
 	if err == nil {
-		t.Fatal("taken")
+		t.Fatal("accepted")
 	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Code == http.StatusInternalServerError {
-		t.Fatalf("no verdict: %v", err)
+		t.Fatalf("neither accepted nor rejected: %v", err)
 	}
 	var fields []string
 	if details := status.Status().Details; details != nil {
@@ -156,28 +156,28 @@ func expectRefused(t *testing.T, tc *testCase, err error) {
 	slices.Sort(fields)
 	want := slices.Sorted(slices.Values(tc.fields))
 	if fields = slices.Compact(fields); !slices.Equal(fields, want) {
-		t.Errorf("refused for %v, want %v: %v", fields, want, err)
+		t.Errorf("rejected for %v, want %v: %v", fields, want, err)
 	}
 	if tc.says != "" && !strings.Contains(err.Error(), tc.says) {
-		t.Errorf("the refusal does not say %q: %v", tc.says, err)
+		t.Errorf("the error does not contain %q: %v", tc.says, err)
 	}
 }
 
-// warnings listens to those that come with an answer.
+// warnings collects the warnings in responses.
 type warnings struct{ texts []string }
 
 // HandleWarningHeader implements rest.WarningHandler.
 func (w *warnings) HandleWarningHeader(code int, _, text string) {
-	if code == 299 { // RFC 7234: a persistent warning that is none of the others
+	if code == 299 { // RFC 7234: miscellaneous persistent warning
 		w.texts = append(w.texts, text)
 	}
 }
 
-func clientOf(t *testing.T, user string, heard *warnings) client.Client {
+func clientOf(t *testing.T, user string, received *warnings) client.Client {
 	t.Helper()
 	config := rest.CopyConfig(restCfg)
 	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
-	config.WarningHandler = heard
+	config.WarningHandler = received
 	c, err := client.New(config, client.Options{Scheme: scheme, Mapper: mapper(t)})
 	if err != nil {
 		t.Fatal(err)

@@ -13,10 +13,10 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/internal/process"
 )
 
-// Cut pulls a node's cable. Everything on the node goes on, and nobody else reaches it or is reached from it.
+// Cut disconnects a node's network. Processes on the node keep running, without connections to others.
 func (m *Machine) Cut(ctx context.Context, node string) error { return m.setCable(ctx, node, "down") }
 
-// Mend plugs a node's cable in again.
+// Mend connects a node's network again.
 func (m *Machine) Mend(ctx context.Context, node string) error { return m.setCable(ctx, node, "up") }
 
 // setCable sets the machine's end of a node's cable: without it the node's own end has no carrier, and keeps its addresses and routes.
@@ -28,7 +28,7 @@ func (m *Machine) setCable(ctx context.Context, node, state string) error {
 	return err
 }
 
-// cut says that a node's cable is pulled, or that there is none.
+// cut reports whether a node's network is disconnected or does not exist.
 func (m *Machine) cut(node string) bool {
 	link, err := net.InterfaceByName(plan.Link(node))
 	return err != nil || link.Flags&net.FlagUp == 0

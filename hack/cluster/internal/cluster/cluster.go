@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package cluster brings a cluster up on this machine and takes it down again.
+// Package cluster starts and removes the local cluster.
 package cluster
 
 import (
@@ -32,13 +32,13 @@ type Options struct {
 	Kubernetes, Etcd, Containerd, CoreDNS, Multus, Pause string
 }
 
-// Machine is this machine's one cluster.
+// Machine is the only cluster of this host.
 type Machine struct {
 	layout layout.Layout
 	tree   cgroup.Tree
 	record *record.File
 	out    io.Writer
-	// speaking keeps the lines of nodes that start at a time apart.
+	// speaking serializes the output of nodes that are started in parallel.
 	speaking sync.Mutex
 }
 
@@ -78,8 +78,8 @@ func (m *Machine) load(exclusive bool) error {
 	return m.record.ForgetBoot(boot)
 }
 
-// lock takes the machine's lock. The file goes away with the cluster, so that
-// whoever waited for it may hold the lock of a file that is gone: try again then.
+// lock takes the host's lock. The lock file is removed with the cluster, so
+// that a waiting process may get the lock of a deleted file: it tries again.
 func lock(ctx context.Context, path string) (func(), error) {
 	for {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -121,7 +121,7 @@ func waitForLock(ctx context.Context, file *os.File) error {
 	}
 }
 
-// step does one thing, and says how long it took or where to look if it failed.
+// step runs a step, and prints its duration, or where its log is if it failed.
 func (m *Machine) step(name string, do func() error) error {
 	start := time.Now()
 	if err := do(); err != nil {

@@ -24,8 +24,8 @@ import (
 // downTimeout bounds each step of taking the cluster down.
 const downTimeout = time.Minute
 
-// Down removes all that was recorded, in an order in which each thing is free
-// of the others. It can be repeated after a failure.
+// Down removes everything that was recorded, users before what they use. It can
+// be repeated after a failure.
 func (m *Machine) Down(ctx context.Context) error {
 	if m.record.Empty() {
 		m.say("there is no cluster to take down")
@@ -147,8 +147,7 @@ func (m *Machine) restoreSysctls(context.Context) error {
 	return nil
 }
 
-// removeDirectories removes the mount points that we made and that nobody has
-// put anything into since.
+// removeDirectories removes the mount points that were created and are empty.
 func (m *Machine) removeDirectories(context.Context) error {
 	for _, directory := range slices.Backward(m.record.Directories) {
 		err := os.Remove(directory)
@@ -209,7 +208,7 @@ func (m *Machine) removeFiles() error {
 	return nil
 }
 
-// Leftovers are what of a cluster is on the machine, whether there is a record or not.
+// Leftovers returns everything of a cluster on the host, recorded or not.
 func (m *Machine) Leftovers() ([]string, error) {
 	left, err := m.left()
 	if err != nil {

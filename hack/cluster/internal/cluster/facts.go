@@ -19,7 +19,7 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/internal/plan"
 )
 
-// cniPlugins is where Debian's package puts them.
+// cniPlugins is the directory of Debian's package.
 const cniPlugins = "/usr/lib/cni"
 
 // need is a program or file and the Debian package that has it.
@@ -64,7 +64,7 @@ func lookPath(name string) error {
 	return err
 }
 
-// facts looks at the machine.
+// facts reads the properties of the host.
 func facts(o Options) (config.Facts, error) {
 	if err := missingPackages(needs(), lookPath); err != nil {
 		return config.Facts{}, err
@@ -93,7 +93,7 @@ func haveCapability(capability int) (bool, error) {
 	return data[capability/32].Effective&(1<<(capability%32)) != 0, nil
 }
 
-// conflicts refuses a plan that would hide networks or take names of the machine.
+// conflicts returns an error if a plan overlaps with networks or interfaces of the host.
 func (m *Machine) conflicts(p plan.Plan) error {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {
@@ -120,7 +120,7 @@ func (m *Machine) conflicts(p plan.Plan) error {
 	return errors.Join(errs...)
 }
 
-// links are the interfaces that a plan makes on the machine.
+// links returns the interfaces that a plan creates on the host.
 func links(p plan.Plan) []string {
 	names := make([]string, 0, 1+len(p.Nodes))
 	names = append(names, plan.Bridge)

@@ -51,7 +51,7 @@ func (m *Machine) makeBridge(ctx context.Context, p plan.Plan) error {
 	return err
 }
 
-// prepareNodes does what is done once for all nodes.
+// prepareNodes prepares the host for all nodes.
 func (m *Machine) prepareNodes(ctx context.Context, c config.Cluster) error {
 	if err := m.releaseVolumes(ctx, c.Plan); err != nil {
 		return err
@@ -114,8 +114,8 @@ func (m *Machine) keepSysctl(name string) error {
 	return m.record.Change(func(r *record.Record) { r.Sysctls[name] = strings.TrimSpace(string(value)) })
 }
 
-// makeNode makes a node's namespaces and its cable. A node whose namespaces are
-// gone starts like a machine that was switched off: nothing of it still runs.
+// makeNode creates a node's namespaces and its network. A node whose namespaces
+// do not exist any more starts like a rebooted machine, without processes.
 func (m *Machine) makeNode(ctx context.Context, c config.Cluster, n plan.Node) error {
 	holder := c.Nodes[n.Name][0]
 	if m.alive(holder.Name) {
@@ -140,9 +140,8 @@ func (m *Machine) makeNode(ctx context.Context, c config.Cluster, n plan.Node) e
 	return m.plugIn(ctx, c.Plan, n)
 }
 
-// switchOff ends everything that runs on a node, and empties its control
-// groups: a kubelet that finds those of containers which are no more waits
-// three seconds for each of them.
+// switchOff kills all processes of a node, and removes the control groups of
+// its containers: a kubelet waits three seconds for each leftover one.
 func (m *Machine) switchOff(ctx context.Context, n plan.Node) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

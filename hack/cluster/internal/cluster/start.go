@@ -50,7 +50,7 @@ func (m *Machine) start(c config.Component) error {
 	if err != nil {
 		return err
 	}
-	// Should we end right here, the process is still known by its control group.
+	// If this process is killed here, the component is still found by its control group.
 	return m.record.Change(func(r *record.Record) { r.Processes[c.Name] = started })
 }
 
@@ -96,8 +96,8 @@ func (m *Machine) probe(ctx context.Context, c config.Component) error {
 	}
 }
 
-// get asks for a URL. A component that shows a certificate of its own making is
-// believed: the answer is only whether it works.
+// get requests a URL. It accepts self-signed certificates, since the response
+// only tells whether the component works.
 func (m *Machine) get(ctx context.Context, p config.Probe) error {
 	settings := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: p.Certificate == ""}
 	if p.Certificate != "" {
@@ -133,8 +133,8 @@ func (m *Machine) get(ctx context.Context, p config.Probe) error {
 	return nil
 }
 
-// Stop ends a component and leaves everything else running, as a test of what
-// happens without it.
+// Stop stops a component and leaves everything else running, for tests of
+// failures.
 func (m *Machine) Stop(ctx context.Context, component string, signal syscall.Signal) error {
 	running := m.record.Process(component)
 	if running.PID == 0 {

@@ -20,7 +20,7 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/internal/record"
 )
 
-// Up makes the cluster, or starts what of it does not run.
+// Up creates the cluster, or starts components that do not run.
 func (m *Machine) Up(ctx context.Context, o Options) error {
 	start := time.Now()
 	rendered, shape, err := render(m, o)
@@ -82,7 +82,7 @@ func render(m *Machine, o Options) (config.Cluster, string, error) {
 	return rendered, shape, err
 }
 
-// differs says why the recorded cluster is not the one that is asked for.
+// differs returns how the recorded cluster differs from the requested one.
 func (m *Machine) differs(shape string) string {
 	if m.record.Empty() {
 		return ""
@@ -121,8 +121,8 @@ func all(c config.Cluster) []config.Component {
 	return list
 }
 
-// prepare makes what programs stand on: control groups, folders, certificates,
-// files and the bridge. All of it may be there already.
+// prepare creates control groups, directories, certificates, files and the
+// bridge, as far as they do not exist.
 func (m *Machine) prepare(ctx context.Context, o Options, c config.Cluster, shape string) error {
 	if err := m.begin(o, c, shape); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (m *Machine) prepare(ctx context.Context, o Options, c config.Cluster, shap
 	return m.makeBridge(ctx, c.Plan)
 }
 
-// begin records that there is a cluster now, before the first thing is made.
+// begin records that there is a cluster, before anything is created.
 func (m *Machine) begin(o Options, c config.Cluster, shape string) error {
 	boot, err := record.BootID()
 	if err != nil {
@@ -165,8 +165,8 @@ func (m *Machine) begin(o Options, c config.Cluster, shape string) error {
 	})
 }
 
-// copyPrograms keeps our own program and pause where a deleted clone does not
-// take them away, and wraps pause into the sandbox image.
+// copyPrograms copies this program and pause to a directory outside of the
+// clone, and writes the sandbox image.
 func (m *Machine) copyPrograms(o Options) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -197,7 +197,7 @@ func (m *Machine) copyPrograms(o Options) error {
 	return nil
 }
 
-// replace writes a file in one step: a program that runs from it keeps the old one.
+// replace replaces a file atomically: a running program keeps the old one.
 func replace(path string, content []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("make a folder: %w", err)
@@ -211,7 +211,7 @@ func replace(path string, content []byte, mode os.FileMode) error {
 	return nil
 }
 
-// startNodes starts all nodes at a time.
+// startNodes starts all nodes in parallel.
 func (m *Machine) startNodes(ctx context.Context, c config.Cluster) error {
 	if err := m.step("prepare the nodes", func() error { return m.prepareNodes(ctx, c) }); err != nil {
 		return err

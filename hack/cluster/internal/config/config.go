@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package config renders the cluster's configuration: which programs run with
-// which arguments, and their files. It is pure, so that what a cluster consists
-// of can be compared with what a running one was made of.
+// Package config renders the cluster's configuration: the programs with their
+// arguments, and their files. It is pure, so that the configuration can be
+// compared with that of a running cluster.
 package config
 
 import (
@@ -17,9 +17,9 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/internal/plan"
 )
 
-// Facts are what the configuration has to know of the machine.
+// Facts are properties of the host that the configuration depends on.
 type Facts struct {
-	// Programs are the folders of programs that were built.
+	// Programs are the directories of programs built for the cluster.
 	Kubernetes string `json:"kubernetes"`
 	Etcd       string `json:"etcd"`
 	Containerd string `json:"containerd"`
@@ -28,20 +28,20 @@ type Facts struct {
 	// Runc is the path of runc, CNI the folder of the network plugins.
 	Runc string `json:"runc"`
 	CNI  string `json:"cni"`
-	// MayAdjustOOM is false for a root without CAP_SYS_RESOURCE, which may not
-	// lower the score by which the kernel picks a process to kill.
+	// MayAdjustOOM is false for a root user without CAP_SYS_RESOURCE, who may
+	// not lower the OOM score of processes.
 	MayAdjustOOM bool `json:"mayAdjustOOM"`
-	// BridgeNetfilter: the kernel passes bridged packets through netfilter.
+	// BridgeNetfilter reports whether the kernel passes bridged packets through netfilter.
 	BridgeNetfilter bool `json:"bridgeNetfilter"`
 }
 
-// Probe is how to see that a component works.
+// Probe is a readiness check of a component.
 type Probe struct {
-	// URL has to answer with 200.
+	// URL has to return 200.
 	URL string `json:"url,omitempty"`
-	// Certificate is the client certificate to show, by name.
+	// Certificate is the name of the client certificate.
 	Certificate string `json:"certificate,omitempty"`
-	// Socket is a socket inside of the node that has to exist.
+	// Socket is a socket in the node that has to exist.
 	Socket string `json:"socket,omitempty"`
 }
 
@@ -60,7 +60,7 @@ type Component struct {
 	Probe Probe  `json:"probe"`
 }
 
-// Cluster is all of it.
+// Cluster is the configuration of a cluster.
 type Cluster struct {
 	Plan plan.Plan
 	// Files by path.
@@ -78,7 +78,7 @@ type Cluster struct {
 // SystemPath is the PATH of every component.
 const SystemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// renderer has what every part of the rendering needs.
+// renderer contains the common inputs of rendering.
 type renderer struct {
 	plan   plan.Plan
 	layout layout.Layout
@@ -86,7 +86,7 @@ type renderer struct {
 	files  map[string]string
 }
 
-// Render makes the configuration of a cluster.
+// Render renders the configuration of a cluster.
 func Render(p plan.Plan, l layout.Layout, f Facts) (Cluster, error) {
 	r := renderer{plan: p, layout: l, facts: f, files: map[string]string{}}
 	c := Cluster{Plan: p, Files: r.files, Nodes: map[string][]Component{}, Certificates: r.certificates(), Manifest: r.manifest()}
@@ -108,7 +108,7 @@ func Render(p plan.Plan, l layout.Layout, f Facts) (Cluster, error) {
 	return c, nil
 }
 
-// Shape is a digest of everything that makes a cluster what it is.
+// Shape returns a digest of the configuration.
 func (c Cluster) Shape() (string, error) {
 	data, err := json.Marshal(c)
 	if err != nil {
@@ -154,7 +154,7 @@ func nodeCertificates(n plan.Node) []pki.Leaf {
 	}
 }
 
-// APIServer is where clients find it.
+// APIServer returns the URL of the API server.
 func APIServer(p plan.Plan) string {
 	return fmt.Sprintf("https://%s:6443", p.Host)
 }

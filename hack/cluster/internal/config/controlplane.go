@@ -11,10 +11,10 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/internal/plan"
 )
 
-// ProvisionerName is the storage class's.
+// ProvisionerName is the provisioner of the storage classes.
 const ProvisionerName = "vireo.local/volumes"
 
-// Ports on the bridge's address, which nobody else of the machine uses.
+// Ports on the bridge's address, which no other program of the host uses.
 const (
 	etcdPort      = 2379
 	etcdPeerPort  = 2380
@@ -35,8 +35,8 @@ func (r renderer) url(port int, path string) string {
 	return fmt.Sprintf("https://%s:%d%s", r.plan.Host, port, path)
 }
 
-// etcd does not wait for the disk: the cluster is a thing to throw away, and a
-// crash of the machine ends it anyhow.
+// etcd runs without fsync: the cluster is disposable, and does not survive a
+// crash of the host anyway.
 func (r renderer) etcd() Component {
 	l := r.layout
 	client, peer := r.url(etcdPort, ""), r.url(etcdPeerPort, "")
@@ -71,8 +71,8 @@ func (r renderer) apiServer() Component {
 		"--allow-privileged",
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
-		// Webhooks and aggregated APIs are reached at their Pods: the machine has
-		// routes to Pods and no kube-proxy.
+		// Connect to the Pods of webhooks and aggregated APIs directly: the host
+		// has routes to Pods and no kube-proxy.
 		"--enable-aggregator-routing",
 		"--etcd-servers="+r.url(etcdPort, ""),
 		"--etcd-cafile="+l.PKI("etcd-ca.crt"),
@@ -102,7 +102,7 @@ func (r renderer) apiServer() Component {
 	)
 }
 
-// There is one of each, so that neither elects a leader: an election writes a
+// There is one replica of each, so leader election is off: it would write a
 // Lease every two seconds.
 func (r renderer) controllerManager() Component {
 	l, p := r.layout, r.plan
@@ -140,8 +140,8 @@ func (r renderer) coreDNS() Component {
 	)
 }
 
-// corefile: names of the cluster are answered from the API, others by whom the
-// machine itself asks.
+// corefile resolves names of the cluster from the API, and others with the
+// host's resolvers.
 func (r renderer) corefile() string {
 	return fmt.Sprintf(`.:%d {
     bind %s
@@ -160,7 +160,7 @@ func (r renderer) corefile() string {
 `, dnsPort, r.plan.Host, r.plan.Host, r.layout.Kubeconfig("coredns"))
 }
 
-// provisioner is this program's own.
+// provisioner is a subcommand of this program.
 func (r renderer) provisioner() Component {
 	c := r.host("provisioner", Probe{}, "",
 		"provision",
@@ -171,7 +171,7 @@ func (r renderer) provisioner() Component {
 	return c
 }
 
-// auditPolicy keeps who wrote what, as the start benchmark counts writes by object.
+// auditPolicy logs writes, which the start benchmark counts by object.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -186,7 +186,7 @@ rules:
 - level: None
 `
 
-// manifest is what a cluster has beyond what the components make themselves.
+// manifest contains the objects that the components do not create themselves.
 func (r renderer) manifest() string {
 	return fmt.Sprintf(manifestTemplate, r.plan.DNSService, r.plan.Host, dnsPort, dnsPort, ProvisionerName, ProvisionerName)
 }

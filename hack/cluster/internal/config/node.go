@@ -16,7 +16,7 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/internal/plan"
 )
 
-// ContainerdSocket is where a node's own containerd listens, seen from inside of the node.
+// ContainerdSocket is the path of containerd's socket in the node.
 const ContainerdSocket = "/run/containerd/containerd.sock"
 
 // node renders a node's components and their files.
@@ -56,15 +56,16 @@ func (r renderer) nodeComponent(n plan.Node, program string, probe Probe, comman
 // Holder is the component that keeps a node's namespaces.
 func Holder(node string) string { return node + "/holder" }
 
-// holder makes the node's namespaces and stays in them. Its mounts get those of
-// the machine and give it none: they end with the namespace.
+// holder creates the node's namespaces and stays in them. Mounts of the host
+// propagate to the node, but not vice versa: the node's mounts end with its
+// namespace.
 func (r renderer) holder(n plan.Node) Component {
 	return r.nodeComponent(n, "holder", Probe{},
 		"/usr/bin/unshare", "--mount", "--uts", "--net", "--propagation", "slave", "--",
 		"/bin/sh", r.layout.Config(n.Name+"-init.sh"))
 }
 
-// initScript is what the holder does before it sleeps.
+// initScript is the script that the holder runs before it sleeps.
 func (r renderer) initScript(n plan.Node) string {
 	var s strings.Builder
 	line := func(format string, arguments ...any) { fmt.Fprintf(&s, format+"\n", arguments...) }
@@ -174,15 +175,15 @@ func (r renderer) kubeletConfig(n plan.Node) any {
 		"containerRuntimeEndpoint": "unix://" + ContainerdSocket,
 		"clusterDNS":               []string{r.plan.DNSService.String()},
 		"clusterDomain":            "cluster.local",
-		// The machine's own may point at a resolver on its loopback.
+		// The host's own may contain a resolver on its loopback address.
 		"resolvConf":      l.Config("resolv.conf"),
 		"cgroupDriver":    "cgroupfs",
 		"cgroupRoot":      n.Cgroup,
 		"failCgroupV1":    false,
 		"failSwapOn":      false,
 		"volumePluginDir": "/var/lib/kubelet/volume-plugins",
-		// The machine's disk is shared with everything else on it, and an image
-		// that is thrown away cannot be pulled again.
+		// The host's disk is used by other programs too, and an image that is
+		// garbage-collected cannot be pulled again.
 		"evictionHard":                map[string]any{"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
 		"imageGCHighThresholdPercent": 100,
 		"imageGCLowThresholdPercent":  99,

@@ -6,8 +6,8 @@ package layout
 
 import "path/filepath"
 
-// Root is where a machine's one cluster is kept: outside of every clone, so
-// that a deleted clone leaves a record of what has to be cleaned.
+// Root is the directory of the host's only cluster. It is outside of clones, so
+// that the record of what has to be removed survives the clone.
 const Root = "/var/lib/vireo-cluster"
 
 // Layout names files below a root.
@@ -18,7 +18,7 @@ func (l Layout) Path(names ...string) string {
 	return filepath.Join(append([]string{l.Root}, names...)...)
 }
 
-// Record is the list of all that was made.
+// Record is the record of everything that was created.
 func (l Layout) Record() string { return l.Path("record.json") }
 
 // Lock is held by a command that changes the cluster.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package pki makes the cluster's certificates. There are three authorities:
+// Package pki creates the cluster's certificates. There are three CAs:
 // one for clients and servers, one for the front proxy (the API server refuses
 // to trust the same for both), and one for etcd.
 package pki
@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// Lifetime of every certificate. A local cluster is made anew long before.
+// Lifetime of every certificate. A local cluster does not live that long.
 const Lifetime = 365 * 24 * time.Hour
 
 // Names of the authorities.
@@ -150,7 +150,7 @@ func newTemplate(now time.Time) (*x509.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("draw a serial number: %w", err)
 	}
-	// A clock that is a little late must not refuse a new certificate.
+	// Tolerate clocks that are a little late.
 	return &x509.Certificate{SerialNumber: serial, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(Lifetime)}, nil
 }
 

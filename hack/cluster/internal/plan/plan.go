@@ -20,7 +20,7 @@ const (
 	Cgroup = "/vireo-cluster"
 	// HostCgroup holds the control plane.
 	HostCgroup = Cgroup + "/host"
-	// MaxNodes is bounded by the /24 of the nodes and by common sense.
+	// MaxNodes is the maximum number of nodes, which must fit into the /24.
 	MaxNodes = 20
 	// MTU of the bridge, of the nodes' interfaces and of Pods. Nothing
 	// encapsulates between two Pods, so that all three are the same.
@@ -51,7 +51,7 @@ func Defaults() Options {
 	}
 }
 
-// Plan is a cluster on paper.
+// Plan contains the names and addresses of a cluster.
 type Plan struct {
 	// Host is the machine's address on the bridge: the control plane listens here.
 	Host netip.Addr `json:"host"`
@@ -66,7 +66,7 @@ type Plan struct {
 	Nodes []Node `json:"nodes"`
 }
 
-// Node is one node on paper.
+// Node contains the names and addresses of a node.
 type Node struct {
 	// Name of the node, its host name and its folder.
 	Name string `json:"name"`
@@ -82,7 +82,7 @@ type Node struct {
 	SystemCgroup string `json:"systemCgroup"`
 }
 
-// New checks the options and lays the cluster out.
+// New validates the options and returns the plan.
 func New(o Options) (Plan, error) {
 	if err := o.validate(); err != nil {
 		return Plan{}, err
@@ -140,7 +140,7 @@ func (o Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// Conflict says which of the machine's networks the plan would hide. The
+// Conflict returns a network of the host that overlaps with the plan. The
 // default route is no conflict.
 func (p Plan) Conflict(machine []netip.Prefix) error {
 	var errs []error

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package process starts programs that outlive us, inside of a control group
-// and, for those of a node, of the node's namespaces.
+// Package process starts programs that outlive this process, in a control
+// group and, for those of a node, in the node's namespaces.
 package process
 
 import (
@@ -33,7 +33,7 @@ type Spec struct {
 	Log string
 	// JoinFiles are the cgroup.procs of the groups to enter.
 	JoinFiles []string
-	// Path is the PATH that it sees; it gets nothing else from our environment.
+	// Path is its PATH. It inherits no other environment variable.
 	Path string
 }
 
@@ -62,7 +62,7 @@ func Start(spec Spec) (record.Process, error) {
 	}
 	pid := command.Process.Pid
 	start, err := startTime(pid)
-	// We do not wait for it to end, yet while we live nobody else can reap it.
+	// Reap it if it exits while this process runs.
 	go func() { _ = command.Wait() }()
 	if err != nil {
 		return record.Process{}, fmt.Errorf("%s ended at once, see %s: %w", spec.Command[0], spec.Log, err)
@@ -86,7 +86,7 @@ func Run(ctx context.Context, command ...string) (string, error) {
 	return text, nil
 }
 
-// Alive reports whether the very process of the record still runs.
+// Alive reports whether the recorded process still runs.
 func Alive(p record.Process) bool {
 	if p.PID == 0 {
 		return false

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package provisioner makes volumes for claims of the local storage classes:
-// a folder for a filesystem, a loop device on a sparse file for a block volume.
-// Every node of the cluster sees the machine's folders and devices, so that a
-// volume that many nodes may write is just one that no node owns.
+// Package provisioner creates volumes for claims of the local storage classes:
+// a directory for a filesystem, a loop device on a sparse file for a block
+// volume. All nodes share the host's directories and devices, so that a volume
+// for many nodes is one without node affinity.
 package provisioner
 
 import (
@@ -37,7 +37,7 @@ const (
 	annProvisionedBy = "pv.kubernetes.io/provisioned-by"
 )
 
-// Run makes and deletes volumes until the context ends.
+// Run creates and deletes volumes until the context ends.
 func Run(ctx context.Context, cfg *rest.Config, directory string) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return fmt.Errorf("make the folder of the volumes: %w", err)
@@ -87,7 +87,7 @@ type provisioner struct {
 	devices   blockDevices
 }
 
-// claim makes the volume of a claim that waits for one.
+// claim creates the volume of a pending claim.
 func (p *provisioner) claim(ctx context.Context, r ctrl.Request) (ctrl.Result, error) {
 	claim := &corev1.PersistentVolumeClaim{}
 	if err := p.Get(ctx, r.NamespacedName, claim); err != nil {
@@ -151,8 +151,8 @@ func (p *provisioner) expand(ctx context.Context, claim *corev1.PersistentVolume
 	return nil
 }
 
-// nodesFor are the nodes that may use the claim's volume: the one that the
-// scheduler chose, or all if many may write it or none was chosen.
+// nodesFor returns the nodes that may use the claim's volume: the one that the
+// scheduler selected, or all if many may write it or none was selected.
 func (p *provisioner) nodesFor(ctx context.Context, claim *corev1.PersistentVolumeClaim) ([]string, error) {
 	selected := claim.Annotations[annSelectedNode]
 	shared := slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany) || slices.Contains(claim.Spec.AccessModes, corev1.ReadOnlyMany)
@@ -173,14 +173,14 @@ func (p *provisioner) nodesFor(ctx context.Context, claim *corev1.PersistentVolu
 	return names, nil
 }
 
-// create makes what the volume stands for and says where it is.
+// create creates the directory or device of a volume and returns its path.
 func (p *provisioner) create(ctx context.Context, volume *corev1.PersistentVolume) (string, error) {
 	path := filepath.Join(p.directory, volume.Name)
 	if *volume.Spec.VolumeMode == corev1.PersistentVolumeFilesystem {
 		if err := os.MkdirAll(path, 0o777); err != nil {
 			return "", fmt.Errorf("make a folder: %w", err)
 		}
-		// Whatever user a Pod runs as may write, whatever our umask is.
+		// Pods of any user may write, independent of the umask.
 		if err := os.Chmod(path, 0o777); err != nil {
 			return "", fmt.Errorf("open a folder to all: %w", err)
 		}
@@ -220,7 +220,7 @@ func (p *provisioner) volume(ctx context.Context, r ctrl.Request) (ctrl.Result, 
 	return ctrl.Result{}, client.IgnoreNotFound(p.Delete(ctx, volume))
 }
 
-// newVolume is named after the claim, so that a second try finds the first.
+// newVolume returns a volume named after the claim, so that a retry finds it.
 func newVolume(claim *corev1.PersistentVolumeClaim, nodes []string) *corev1.PersistentVolume {
 	mode := corev1.PersistentVolumeFilesystem
 	if claim.Spec.VolumeMode != nil {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package record keeps the list of everything that the cluster has made on the
-// machine. An entry is written before the thing is made, so that a program that
-// dies in between leaves at worst an entry of something that does not exist.
+// Package record records everything that the cluster has created on the host.
+// An entry is written before the resource is created, so that a crash in
+// between leaves at worst an entry of a resource that does not exist.
 package record
 
 import (
@@ -19,23 +19,23 @@ import (
 	"sync"
 )
 
-// Process is one that we started. The start time tells it from a later process
-// that got the same id.
+// Process is a started process. The start time distinguishes it from a later
+// process with the same id.
 type Process struct {
 	PID int `json:"pid"`
 	// Start is field 22 of /proc/<pid>/stat: clock ticks since boot.
 	Start uint64 `json:"start"`
 }
 
-// Record is what was made.
+// Record contains everything that was created.
 type Record struct {
 	// Clone is the clone from which the cluster was made, for messages and for its kubeconfig.
 	Clone string `json:"clone"`
 	// Nodes is how many nodes it has, Shape a digest of all of its configuration.
 	Nodes int    `json:"nodes"`
 	Shape string `json:"shape"`
-	// BootID is that of the boot in which it was made: processes, interfaces,
-	// cgroups, loop devices and sysctls do not outlive it.
+	// BootID is the boot in which it was created: processes, interfaces,
+	// cgroups, loop devices and sysctls do not survive a reboot.
 	BootID string `json:"bootID"`
 	// Cgroup is the root of our control groups in each hierarchy.
 	Cgroup string `json:"cgroup,omitempty"`
@@ -110,7 +110,7 @@ func (f *File) Process(component string) Process {
 	return f.Processes[component]
 }
 
-// ForgetBoot drops what a reboot has ended by itself.
+// ForgetBoot removes entries that do not survive a reboot.
 func (f *File) ForgetBoot(now string) error {
 	if f.BootID == "" || f.BootID == now {
 		return nil
@@ -131,14 +131,14 @@ func (f *File) Remove() error {
 	return nil
 }
 
-// AddLink notes an interface once.
+// AddLink records an interface once.
 func (r *Record) AddLink(name string) {
 	if !slices.Contains(r.Links, name) {
 		r.Links = append(r.Links, name)
 	}
 }
 
-// AddDirectory notes a directory once.
+// AddDirectory records a directory once.
 func (r *Record) AddDirectory(path string) {
 	if !slices.Contains(r.Directories, path) {
 		r.Directories = append(r.Directories, path)
@@ -152,7 +152,7 @@ func (f *File) clone() Record {
 	return r
 }
 
-// save replaces the file in one step: a reader never sees half a record.
+// save replaces the file atomically.
 func (f *File) save() error {
 	data, err := json.MarshalIndent(f.Record, "", "  ")
 	if err != nil {

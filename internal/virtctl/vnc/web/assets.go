@@ -9,22 +9,22 @@ import (
 	"io/fs"
 )
 
-// embedded has the page, which is ours, and what hack/web-assets.sh copied, which is not.
+// embedded contains our page, and the libraries that hack/web-assets.sh copies to assets.
 //
 //go:embed page assets
 var embedded embed.FS
 
-// ErrNoAssets says that the page's parts were not there when the program was built.
+// ErrNoAssets reports that virtctl was built without the page's libraries.
 var ErrNoAssets = errors.New("this virtctl was built without noVNC and xterm.js, which --web shows.\n" +
 	"Build it with them: apt-get install novnc node-xterm && make virtctl\n" +
 	"Until then: vnc --proxy-only for a viewer of your own, and the command console")
 
-// needed are the files without which the page does not work.
-var needed = []string{"assets/novnc/core/rfb.js", "assets/xterm/xterm.js", "assets/xterm/xterm.css"}
+// required are files without which the page does not work.
+var required = []string{"assets/novnc/core/rfb.js", "assets/xterm/xterm.js", "assets/xterm/xterm.css"}
 
-// Assets are the files of the page.
+// Assets returns the page's files.
 func Assets() (fs.FS, error) {
-	for _, name := range needed {
+	for _, name := range required {
 		if _, err := fs.Stat(embedded, name); err != nil {
 			return nil, ErrNoAssets
 		}

@@ -8,7 +8,7 @@ import (
 	"net/http"
 )
 
-// page answers with the page, with the guest's name in it.
+// page serves the page with the guest's name.
 func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
 	page, err := template.ParseFS(s.Assets, "page/index.html")
 	if err != nil {

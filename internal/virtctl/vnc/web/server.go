@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package web serves a page with a guest's screen and serial console to a browser on this machine.
+// Package web serves a page with a guest's screen and serial console to a local browser.
 //
-// The page controls the guest, so nobody else may get it: the server listens on the loopback address alone; its paths begin with
-// a random token, which other users of this machine do not know; it answers only to its own name, so that a page of another site
-// cannot reach it through a name that leads here (DNS rebinding); and streams are opened only by its own page.
+// The page controls the guest, so access is restricted: the server listens on the loopback address only; its paths begin with a
+// random token, which other local users do not know; it accepts only its own host name, so that other sites cannot reach it by
+// DNS rebinding; and it opens streams only for its own page.
 package web
 
 import (
@@ -28,13 +28,14 @@ import (
 )
 
 const (
-	// headersWithin bounds how long a browser may take to ask.
-	headersWithin = 10 * time.Second
-	// browserMessage bounds a message of the page: a clipboard or a paste.
-	browserMessage = 1 << 20
-	// refused is the close code when the cluster refuses a stream, which the page shows; reasonSize is what a close frame takes.
-	refused    = websocket.StatusCode(4000)
-	reasonSize = 120
+	// headerTimeout is how long a browser may take to send a request's headers.
+	headerTimeout = 10 * time.Second
+	// maxMessage is the largest message of the page: a clipboard or a paste.
+	maxMessage = 1 << 20
+	// statusRefused is the close code when the cluster refuses a stream. The page shows the reason, of which a close frame has
+	// room for maxReason bytes.
+	statusRefused = websocket.StatusCode(4000)
+	maxReason     = 120
 )
 
 // Open opens a stream to the guest.
@@ -46,14 +47,14 @@ type Server struct {
 	Title string
 	// Assets are the page's files.
 	Assets fs.FS
-	// Screen and Console lead to the guest.
+	// Screen and Console open the guest's streams.
 	Screen, Console Open
 
 	token string
 	hosts []string
 }
 
-// Run serves at a port, or at a free one, until the context ends. It tells ready the page's address.
+// Run serves the page until the context ends. Port 0 chooses a free port. It calls ready with the page's address.
 func (s *Server) Run(ctx context.Context, port int, ready func(url string)) error {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
@@ -67,7 +68,7 @@ func (s *Server) Run(ctx context.Context, port int, ready func(url string)) erro
 	s.token = rand.Text()
 	s.hosts = []string{net.JoinHostPort("127.0.0.1", chosen), net.JoinHostPort("localhost", chosen)}
 	server := &http.Server{
-		Handler: s.handler(), ReadHeaderTimeout: headersWithin,
+		Handler: s.handler(), ReadHeaderTimeout: headerTimeout,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
@@ -89,7 +90,7 @@ func (s *Server) handler() http.Handler {
 	return s.guarded(mux)
 }
 
-// guarded serves the page's own requests alone.
+// guarded passes on only requests with the server's host name, origin and token.
 func (s *Server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -105,7 +106,7 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 			return
 		}
 		if origin := r.Header.Get("Origin"); origin != "" && origin != "http://"+r.Host {
-			http.Error(w, "only the page itself may ask", http.StatusForbidden)
+			http.Error(w, "only the page itself may send requests", http.StatusForbidden)
 			return
 		}
 		token, rest, found := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
@@ -119,24 +120,24 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 	})
 }
 
-// stream joins a websocket of the page with a stream of the guest.
+// stream connects a websocket of the page with a stream of the guest.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, open Open) {
 	if r.Header.Get("Origin") != "http://"+r.Host {
-		http.Error(w, "only the page itself may ask", http.StatusForbidden)
+		http.Error(w, "only the page itself may send requests", http.StatusForbidden)
 		return
 	}
 	socket, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"binary"}})
 	if err != nil {
 		return
 	}
-	socket.SetReadLimit(browserMessage)
+	socket.SetReadLimit(maxMessage)
 	defer func() { _ = socket.CloseNow() }()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	stream, err := open(ctx)
 	if err != nil {
-		// A page cannot read why a websocket was refused: it is taken and closed with the reason.
-		_ = socket.Close(refused, reason(err))
+		// A page cannot read the response to a refused websocket, but it can read a close frame.
+		_ = socket.Close(statusRefused, reason(err))
 		return
 	}
 	defer func() { _ = stream.Close() }()
@@ -145,7 +146,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, open Open) {
 	var closed *subresources.ClosedError
 	switch {
 	case errors.As(err, &closed):
-		_ = socket.Close(refused, reason(err))
+		_ = socket.Close(statusRefused, reason(err))
 	case err != nil:
 		_ = socket.Close(websocket.StatusBadGateway, reason(err))
 	default:
@@ -153,11 +154,11 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, open Open) {
 	}
 }
 
-// reason is an error as a close frame can say it.
+// reason returns an error's text for a close frame.
 func reason(err error) string {
 	text := strings.Join(strings.Fields(cli.Plain(err.Error())), " ")
-	if len(text) > reasonSize {
-		text = strings.ToValidUTF8(text[:reasonSize], "")
+	if len(text) > maxReason {
+		text = strings.ToValidUTF8(text[:maxReason], "")
 	}
 	return text
 }

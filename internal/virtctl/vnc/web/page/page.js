@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// The page of `virtctl vnc --web`: noVNC at the guest's screen, and xterm.js at its serial console. The console is opened when it
-// is first looked at, because whoever opens it takes it from others.
+// The page of `virtctl vnc --web`: noVNC for the guest's screen and xterm.js for its serial console. The console is opened only
+// when its tab is first selected, because that disconnects another client.
 
 import RFB from "../assets/novnc/core/rfb.js";
 import RawDecoder from "../assets/novnc/core/decoders/raw.js";
 
-// noVNC 1.3 makes only the beginning of a raw rectangle opaque, and servers leave the fourth byte of a pixel 0: the rest would be
-// transparent. Later versions hide rQ and do not need this.
+// noVNC 1.3 makes only the first lines of a raw rectangle opaque. The other lines would be transparent, as servers set the fourth
+// byte of a pixel to 0. Later versions hide rQ and do not need this.
 const decodeRect = RawDecoder.prototype.decodeRect;
 RawDecoder.prototype.decodeRect = function (x, y, width, height, sock, display, depth) {
   if (sock.rQ instanceof Uint8Array && Number.isInteger(sock.rQi) && depth !== 8 && width > 0) {
@@ -26,41 +26,41 @@ const address = (path) => {
   return url.href;
 };
 
-// A view knows what to say of itself and how to begin again.
+// A view has a tab, a status text and a connection.
 class View {
   constructor(name) {
     this.name = name;
-    this.says = "";
+    this.status = "";
     this.failed = false;
   }
 
-  say(text, failed = false) {
-    this.says = text;
+  setStatus(text, failed = false) {
+    this.status = text;
     this.failed = failed;
     showStatus();
   }
 }
 
 class Screen extends View {
-  // noVNC keeps the reason of a close frame to itself.
+  // noVNC does not pass on the reason of a close frame.
   open() {
-    this.say("Connecting to the screen…");
-    const place = element("screen");
-    place.replaceChildren();
+    this.setStatus("Connecting to the screen…");
+    const container = element("screen");
+    container.replaceChildren();
     const socket = new WebSocket(address("screen"), ["binary"]);
     socket.binaryType = "arraybuffer";
     let reason = "";
     socket.addEventListener("close", (event) => { reason = event.reason; });
-    this.rfb = new RFB(place, socket);
+    this.rfb = new RFB(container, socket);
     this.rfb.scaleViewport = true;
     this.rfb.focusOnClick = true;
     this.rfb.addEventListener("connect", () => {
-      this.say("Connected to the screen");
+      this.setStatus("Connected to the screen");
       this.rfb.focus();
     });
     this.rfb.addEventListener("disconnect", () => {
       this.rfb = undefined;
-      this.say(reason || "The connection to the screen ended", true);
+      this.setStatus(reason || "The connection to the screen ended", true);
     });
   }
 
@@ -79,7 +79,7 @@ class Console extends View {
   }
 
   open() {
-    this.say("Connecting to the serial console…");
+    this.setStatus("Connecting to the serial console…");
     if (!this.terminal) {
       this.terminal = new window.Terminal({ cols: 80, rows: 24, scrollback: 5000, cursorBlink: true, rendererType: "dom" });
       this.terminal.open(element("console"));
@@ -92,11 +92,11 @@ class Console extends View {
     const socket = new WebSocket(address("console"), ["binary"]);
     socket.binaryType = "arraybuffer";
     const decoder = new TextDecoder("utf-8");
-    socket.addEventListener("open", () => this.say("Connected to the serial console. Press Enter if it shows nothing."));
+    socket.addEventListener("open", () => this.setStatus("Connected to the serial console. Press Enter if it shows nothing."));
     socket.addEventListener("message", (event) => this.terminal.write(decoder.decode(event.data, { stream: true })));
     socket.addEventListener("close", (event) => {
       this.socket = undefined;
-      this.say(event.reason || "The connection to the serial console ended", true);
+      this.setStatus(event.reason || "The connection to the serial console ended", true);
     });
     this.socket = socket;
   }
@@ -114,9 +114,9 @@ let current = views.screen;
 
 function showStatus() {
   const status = element("status");
-  status.textContent = current.says;
+  status.textContent = current.status;
   status.classList.toggle("failed", current.failed);
-  element("again").hidden = !current.failed;
+  element("reconnect").hidden = !current.failed;
 }
 
 function choose(view) {
@@ -132,7 +132,7 @@ function choose(view) {
 
 element("tab-screen").addEventListener("click", () => choose(views.screen));
 element("tab-console").addEventListener("click", () => choose(views.console));
-element("again").addEventListener("click", () => {
+element("reconnect").addEventListener("click", () => {
   if (!current.isOpen()) { current.open(); }
 });
 element("keys").addEventListener("click", () => {

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtapi
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/client-go/discovery"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	// The metrics of requests to the API server, as KubeVirt's components have them.
+	_ "k8s.io/component-base/metrics/prometheus/restclient"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/apiserver/agentclient"
+	"github.com/vireo-project/vireo/internal/apiserver/server"
+	"github.com/vireo-project/vireo/internal/apiserver/subresource"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/component/health"
+	"github.com/vireo-project/vireo/internal/component/livelog"
+)
+
+// Rate limits of requests to the API server. A verb sends a handful.
+const clientQPS, clientBurst = 200, 400
+
+// Run runs virt-api until the context ends, and returns when all requests have finished.
+func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	ctx = ctrl.LoggerInto(ctx, l.Logger)
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = clientQPS, clientBurst
+	scheme, err := newScheme()
+	if err != nil {
+		return err
+	}
+	reader, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return fmt.Errorf("cannot make a client: %w", err)
+	}
+	version, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return fmt.Errorf("cannot make a client: %w", err)
+	}
+	store := clusterconfig.NewStore()
+	follow, err := followConfig(ctx, config, reader, store, o)
+	if err != nil {
+		return err
+	}
+	store.Subscribe(l.Subscriber(func(v clusterconfig.Verbosity) uint { return v.API }))
+	trust := certificate.Trust(o.TrustDirectory)
+	serving := certificate.NewSource(config, certificate.APIServing, certificate.APIServingSubject(o.Namespace), trust)
+	own := certificate.NewSource(config, certificate.APIClient, certificate.APIClientSubject(), trust)
+	now := time.Now
+	if o.Clock != nil {
+		serving.Clock, own.Clock, now = o.Clock, o.Clock, o.Clock.Now
+	}
+	check := &health.Check{APIServer: version, ConfigVersion: store.Version}
+	api := &subresource.API{
+		Client: reader, Config: store.Current, Health: check, GuestfsImage: o.GuestfsImage,
+		Agents: agentclient.New(agentclient.Options{
+			Pods: reader, Namespace: o.Namespace, Port: o.ConsoleServerPort,
+			TLS: func(node string) (*tls.Config, error) {
+				c, err := certificate.AgentClient(own, trust, node)
+				if err != nil {
+					return nil, err
+				}
+				c.Time = now
+				return c, nil
+			},
+		}),
+	}
+	s, err := server.New(server.Options{
+		Address: o.Address, Port: o.Port, Listener: o.Listener, Certificate: content{serving}, Kubeconfig: o.Kubeconfig,
+		Health: check,
+	}, api.Verbs)
+	if err != nil {
+		return err
+	}
+	l.Info("Starting virt-api", "namespace", o.Namespace, "port", o.Port)
+	return run(ctx, s, firstCertificate(serving), append(follow, serving, own)...)
+}
+
+// firstCertificate returns a channel that is closed when there is a certificate.
+func firstCertificate(s *certificate.Source) <-chan struct{} {
+	issued, once := make(chan struct{}), sync.Once{}
+	s.OnChange(func() { once.Do(func() { close(issued) }) })
+	return issued
+}
+
+// run starts the server when ready is closed, and the runnables at once. The runnables are stopped after the server, which needs
+// certificates until its last request has finished. If a runnable fails, the server is stopped.
+func run(ctx context.Context, s *server.Server, ready <-chan struct{}, runnables ...manager.Runnable) error {
+	runnablesCtx, stopRunnables := context.WithCancel(context.WithoutCancel(ctx))
+	group, runnablesCtx := errgroup.WithContext(runnablesCtx)
+	for _, r := range runnables {
+		group.Go(func() error { return r.Start(runnablesCtx) })
+	}
+	serverCtx, stopServer := context.WithCancel(ctx)
+	defer stopServer()
+	defer context.AfterFunc(runnablesCtx, stopServer)()
+	var err error
+	select {
+	case <-ready:
+		err = s.Run(serverCtx)
+	case <-serverCtx.Done():
+	}
+	stopRunnables()
+	if failed := group.Wait(); failed != nil {
+		return failed
+	}
+	return err
+}
+
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	return scheme, nil
+}
+
+// followConfig loads the cluster's configuration into the store, and returns the runnables that update it.
+func followConfig(ctx context.Context, config *rest.Config, reader client.Client, store *clusterconfig.Store, o *Options) ([]manager.Runnable, error) {
+	if err := store.Load(ctx, reader, o.Namespace); err != nil {
+		return nil, err
+	}
+	objects, err := cache.New(config, cache.Options{
+		Scheme:           reader.Scheme(),
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject:         map[client.Object]cache.ByObject{&v1.KubeVirt{}: {Namespaces: map[string]cache.Config{o.Namespace: {}}}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a cache: %w", err)
+	}
+	return []manager.Runnable{objects, store.Follow(objects, o.Namespace)}, nil
+}
+
+// content adapts a Source to the interface of the API server library for certificates that change.
+type content struct{ *certificate.Source }
+
+var _ dynamiccertificates.CertKeyContentProvider = content{}
+
+// Name implements dynamiccertificates.CertKeyContentProvider.
+func (content) Name() string { return "virt-api-serving" }
+
+// CurrentCertKeyContent implements dynamiccertificates.CertKeyContentProvider.
+func (c content) CurrentCertKeyContent() (crt, key []byte) { return c.PEM() }
+
+// AddListener implements dynamiccertificates.Notifier.
+func (c content) AddListener(l dynamiccertificates.Listener) { c.OnChange(l.Enqueue) }

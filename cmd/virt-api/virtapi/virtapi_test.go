@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtapi
+
+import (
+	"context"
+	"crypto/tls"
+	"flag"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/component/livelog"
+	"github.com/vireo-project/vireo/test/builder"
+	"github.com/vireo-project/vireo/test/rights"
+)
+
+var codecs = clientgoscheme.Codecs.WithoutConversion()
+
+const group = "/apis/subresources.kubevirt.io/v1"
+
+// TestRun runs virt-api with its service account behind the aggregation layer of a real API server, and an agent with a
+// certificate. A user's requests to the API server reach the agent of the right node.
+func TestRun(t *testing.T) {
+	world := startCluster(t)
+	g := world.g
+	agentPort, lastPath := startAgent(t, world)
+	listener, port := listen(t)
+	config, _ := world.component(rights.API, "control-plane")
+	options := &Options{
+		Address: "127.0.0.1", Port: port, Listener: listener, ConsoleServerPort: agentPort,
+		Namespace: installed, TrustDirectory: world.trust, Kubeconfig: world.kubeconfig(t, config),
+	}
+	log, err := livelog.New(0)
+	g.Expect(err).NotTo(HaveOccurred())
+	log.Install()
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, config, options, log) }()
+	defer stop()
+	world.register(port)
+
+	// Discovery needs no permissions. It goes through the API server, which verifies virt-api's certificate.
+	list := &metav1.APIResourceList{}
+	g.Eventually(func() error {
+		return world.as("nobody").Get().AbsPath(group).Do(context.Background()).Into(list)
+	}, timeout).Should(Succeed())
+	g.Expect(list.APIResources).NotTo(BeEmpty())
+
+	// The permissions of virt-api's service account suffice, and the user needs permissions too.
+	vm := builder.MakeVM("one").Namespace("default").Strategy(v1.RunStrategyHalted).Obj()
+	world.create(vm)
+	start := func() error {
+		return world.as("starter").Put().AbsPath(group + "/namespaces/default/virtualmachines/one/start").
+			Body([]byte("{}")).Do(context.Background()).Error()
+	}
+	g.Expect(apierrors.IsForbidden(start())).To(BeTrue())
+	world.create(&rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "test"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "kubevirt.io:edit"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "starter"}},
+	})
+	g.Eventually(start, timeout).Should(Succeed())
+	g.Expect(world.client.Get(context.Background(), client.ObjectKeyFromObject(vm), vm)).To(Succeed())
+	g.Expect(vm.Spec.RunStrategy).To(HaveValue(Equal(v1.RunStrategyAlways)))
+	expectVerbsWrite(world, vm)
+
+	// Requests reach the agent of the node, with certificates on both sides.
+	pause := func(name, node string) error {
+		vmi := builder.MakeVMI(name).Namespace("default").Obj()
+		world.create(vmi)
+		vmi.Status.Phase, vmi.Status.NodeName = v1.Running, node
+		g.Expect(world.client.Status().Update(context.Background(), vmi)).To(Succeed())
+		return world.as("starter").Put().AbsPath(group + "/namespaces/default/virtualmachineinstances/" + name + "/pause").
+			Body([]byte("{}")).Do(context.Background()).Error()
+	}
+	g.Expect(pause("here", "blue")).To(Succeed())
+	g.Expect(*lastPath.Load()).To(HavePrefix("/v1/namespaces/default/virtualmachineinstances/here/pause"))
+	// The agent of blue listens at the address of red's agent Pod, and its certificate is rejected.
+	_, _ = world.component(rights.Handler, "red")
+	g.Expect(pause("there", "red")).NotTo(Succeed())
+	g.Expect(*lastPath.Load()).To(ContainSubstring("/here/"), "the agent of blue got a request for a VMI on red")
+
+	// It stops, and closes its listener.
+	stop()
+	g.Eventually(done, timeout).Should(Receive(BeNil()))
+	_, err = (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "tcp", listener.Addr().String())
+	g.Expect(err).To(HaveOccurred())
+}
+
+// expectVerbsWrite uses each verb that writes an object. Some of them are for administrators.
+func expectVerbsWrite(world *cluster, vm *v1.VirtualMachine) {
+	g, ctx := world.g, context.Background()
+	vmi := builder.MakeVMI(vm.Name).Namespace(vm.Namespace).OwnedBy(vm).Obj()
+	world.create(vmi)
+	vmi.Status.Phase, vmi.Status.NodeName, vmi.Status.EvacuationNodeName = v1.Running, "blue", "blue"
+	g.Expect(world.client.Status().Update(ctx, vmi)).To(Succeed())
+	put := func(path, body string) {
+		err := world.asAdmin().Put().AbsPath(group + "/namespaces/default/" + path).Body([]byte(body)).Do(ctx).Error()
+		g.Expect(err).NotTo(HaveOccurred(), path)
+	}
+
+	put("virtualmachineinstances/one/evacuate/cancel", `{"evacuationNodeName":"blue"}`)
+	g.Expect(world.client.Get(ctx, client.ObjectKeyFromObject(vmi), vmi)).To(Succeed())
+	g.Expect(vmi.Status.EvacuationNodeName).To(BeEmpty())
+
+	put("virtualmachines/one/migrate", "{}")
+	migrations := &v1.VirtualMachineInstanceMigrationList{}
+	g.Expect(world.client.List(ctx, migrations, client.InNamespace(vm.Namespace))).To(Succeed())
+	g.Expect(migrations.Items).To(HaveLen(1))
+
+	put("virtualmachines/one/restart", "{}")
+	g.Expect(world.client.Get(ctx, client.ObjectKeyFromObject(vm), vm)).To(Succeed())
+	g.Expect(vm.Status.StateChangeRequests).NotTo(BeEmpty())
+
+	put("virtualmachines/one/stop", `{"gracePeriod":1}`)
+	g.Expect(world.client.Get(ctx, client.ObjectKeyFromObject(vmi), vmi)).To(Succeed())
+	g.Expect(vmi.Spec.TerminationGracePeriodSeconds).To(HaveValue(BeEquivalentTo(1)))
+}
+
+// startAgent starts a server in place of the agent of node blue, with a certificate that it requests as that agent. It returns
+// the port and the path of the last request.
+func startAgent(t *testing.T, world *cluster) (int, *atomic.Pointer[string]) {
+	t.Helper()
+	config, _ := world.component(rights.Handler, "blue")
+	own := certificate.NewSource(config, certificate.AgentServing, certificate.AgentSubject("blue"), certificate.Trust(world.trust))
+	background(t, own.Start)
+	listener, port := listen(t)
+	lastPath := &atomic.Pointer[string]{}
+	lastPath.Store(new(string))
+	server := &http.Server{
+		ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			lastPath.Store(&r.URL.Path)
+			w.WriteHeader(http.StatusAccepted)
+		}),
+	}
+	go func() {
+		_ = server.Serve(tls.NewListener(listener, certificate.AgentServer(own, certificate.Trust(world.trust))))
+	}()
+	t.Cleanup(func() { _ = server.Close() })
+	world.g.Eventually(own.Current, timeout).ShouldNot(BeNil())
+	return port, lastPath
+}
+
+func TestOptions(t *testing.T) {
+	o := &Options{}
+	fs := flag.NewFlagSet("virt-api", flag.ContinueOnError)
+	o.BindFlags(fs)
+	if err := fs.Parse([]string{"--install-namespace", "kubevirt", "--v", "3"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Validate(); err != nil || o.Port != 8443 || o.ConsoleServerPort != 8186 || o.Verbosity != 3 {
+		t.Errorf("%+v: %v", o, err)
+	}
+	err := (&Options{Address: "somewhere", Port: 70000}).Validate()
+	for _, flag := range []string{"--install-namespace", "--listen", "--port", "--console-server-port"} {
+		if err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("no error about %s: %v", flag, err)
+		}
+	}
+}

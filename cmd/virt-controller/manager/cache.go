@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package manager
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+// NewScheme returns a scheme with every kind that virt-controller reads or writes.
+func NewScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	utilruntime.Must(cdi.AddToScheme(scheme))
+	return scheme
+}
+
+// podWarnings selects events among which are the reasons why launcher Pods do not start. A field selector has no "or", so it
+// excludes the most frequent other reasons; transformEvent drops the contents of the remaining others.
+const podWarnings = "involvedObject.kind=Pod,type=Warning," +
+	"reason!=FailedScheduling,reason!=BackOff,reason!=Unhealthy,reason!=Failed,reason!=Evicted"
+
+// transformNode removes the status of a Node, which lists all its images and is not used.
+func transformNode(o any) (any, error) {
+	o, err := cache.TransformStripManagedFields()(o)
+	if node, ok := o.(*corev1.Node); ok {
+		node.Status = corev1.NodeStatus{}
+	}
+	return o, err
+}
+
+// transformQuota removes the status of a ResourceQuota, which is not used.
+func transformQuota(o any) (any, error) {
+	o, err := cache.TransformStripManagedFields()(o)
+	if quota, ok := o.(*corev1.ResourceQuota); ok {
+		quota.Status = corev1.ResourceQuotaStatus{}
+	}
+	return o, err
+}
+
+// transformEvent removes everything but the metadata of an event, unless it is the reason why a launcher Pod does not start.
+func transformEvent(o any) (any, error) {
+	e, ok := o.(*corev1.Event)
+	if !ok {
+		return o, nil
+	}
+	kept := &corev1.Event{ObjectMeta: metav1.ObjectMeta{
+		Namespace: e.Namespace, Name: e.Name, UID: e.UID, ResourceVersion: e.ResourceVersion, CreationTimestamp: e.CreationTimestamp,
+	}}
+	if virtualmachineinstance.IsStartFailure(e) {
+		kept.InvolvedObject, kept.Type, kept.Reason, kept.Message = e.InvolvedObject, e.Type, e.Reason, e.Message
+		kept.LastTimestamp, kept.EventTime, kept.Series = e.LastTimestamp, e.EventTime, e.Series
+	}
+	return kept, nil
+}
+
+// otherSigners excludes the most frequent requests of others, those of kubelets and users. A field selector cannot select our
+// signers, since it has no "or".
+const otherSigners = "spec.signerName!=kubernetes.io/kubelet-serving," +
+	"spec.signerName!=kubernetes.io/kube-apiserver-client-kubelet,spec.signerName!=kubernetes.io/kube-apiserver-client"
+
+// cacheOptions restricts the cache to launcher Pods, and in the install namespace to the objects of agents, the installed
+// components and the Secrets of certificates and CAs. The Roles of virt-controller allow no more.
+func cacheOptions(namespace string) cache.Options {
+	labeled := func(values ...string) labels.Selector {
+		requirement, err := labels.NewRequirement(v1.AppLabel, selection.In, values)
+		utilruntime.Must(err) // the values are constants
+		return labels.NewSelector().Add(*requirement)
+	}
+	here := func(selector labels.Selector) cache.ByObject {
+		return cache.ByObject{Namespaces: map[string]cache.Config{namespace: {LabelSelector: selector}}}
+	}
+	agents := labeled(nodecapabilities.LabelValue)
+	ours, err := labels.NewRequirement(v1.CreatedByLabel, selection.Exists, nil)
+	utilruntime.Must(err)
+	installed := labels.SelectorFromSet(labels.Set{operator.ManagedByLabel: operator.ManagedBy})
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}: {Label: labels.SelectorFromSet(labels.Set{v1.AppLabel: launcherpod.AppLabelValue})},
+			// The revisions with the specs that VMs were started with.
+			&appsv1.ControllerRevision{}: {Label: labels.NewSelector().Add(*ours)},
+			&corev1.Event{}:              {Field: fields.ParseSelectorOrDie(podWarnings), Transform: transformEvent},
+			&corev1.Node{}:               {Transform: transformNode},
+			&corev1.ResourceQuota{}:      {Transform: transformQuota},
+			&coordinationv1.Lease{}:      here(agents),
+			&corev1.ConfigMap{}:          here(labeled(nodecapabilities.LabelValue, certificate.BundleName)),
+			&appsv1.DaemonSet{}:          here(installed),
+			&appsv1.Deployment{}:         here(installed),
+			&corev1.Service{}:            here(installed),
+			&corev1.Secret{}:             here(labeled(componentName, certificate.AuthorityLabelValue)),
+
+			&policyv1.PodDisruptionBudget{}:             here(installed),
+			&certificatesv1.CertificateSigningRequest{}: {Field: fields.ParseSelectorOrDie(otherSigners)},
+		},
+	}
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package manager
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/component/health"
+	"github.com/vireo-project/vireo/internal/component/livelog"
+	"github.com/vireo-project/vireo/internal/component/recorder"
+	"github.com/vireo-project/vireo/internal/controller/certificatesigningrequest"
+	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt"
+	"github.com/vireo-project/vireo/internal/controller/migration/evacuation"
+	"github.com/vireo-project/vireo/internal/controller/migration/virtualmachineinstancemigration"
+	"github.com/vireo-project/vireo/internal/controller/migration/workloadupdate"
+	"github.com/vireo-project/vireo/internal/controller/monitoring"
+	"github.com/vireo-project/vireo/internal/controller/node"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancereplicaset"
+	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
+)
+
+// Rate limits of requests to the API server and timeouts of the leader election, as in KubeVirt's virt-controller.
+const (
+	clientQPS   = 200
+	clientBurst = 400
+
+	leaderElectionID = componentName
+	leaseDuration    = 15 * time.Second
+	renewDeadline    = 10 * time.Second
+	retryPeriod      = 2 * time.Second
+)
+
+// componentName is the name of this process in events, of its Lease and as a field manager.
+const componentName = "virt-controller"
+
+// Service accounts of the components, whose writes the webhooks trust.
+const (
+	controllerAccount = "kubevirt-controller"
+	handlerAccount    = "kubevirt-handler"
+	apiAccount        = "kubevirt-apiserver"
+)
+
+// Run runs virt-controller until the context ends.
+func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	certificates := NewCertificates(o)
+	mgr, err := newManager(config, o, certificates)
+	if err != nil {
+		return fmt.Errorf("cannot make the manager: %w", err)
+	}
+
+	// 1. The configuration is read before anything uses it.
+	restarts, err := restartsContainers(config)
+	if err != nil {
+		return err
+	}
+	store := clusterconfig.NewStore(o.images(), clusterconfig.WithContainerRestarts(restarts), clusterconfig.WithLiveMetadata(o.LiveMetadata))
+	if err := store.Load(ctx, mgr.GetAPIReader(), o.Namespace); err != nil {
+		return fmt.Errorf("%w (are the CRDs installed?)", err)
+	}
+	store.Subscribe(l.Subscriber(func(v clusterconfig.Verbosity) uint { return v.Controller }))
+	if err := mgr.Add(store.Follow(mgr.GetCache(), o.Namespace)); err != nil {
+		return err
+	}
+	// 2. Webhooks are registered at once; handshakes with their server succeed when there is a certificate.
+	if err := certificates.Setup(ctx, mgr, o, store.Current().Certificates); err != nil {
+		return fmt.Errorf("cannot set up certificates: %w", err)
+	}
+	if err := webhookv1.SetupWithManager(mgr, webhookv1.Options{
+		Config:       store,
+		TrustedUsers: webhookv1.ServiceAccounts(o.Namespace, controllerAccount, handlerAccount, apiAccount),
+
+		LiveMigration: true,
+	}); err != nil {
+		return fmt.Errorf("cannot set up webhooks: %w", err)
+	}
+	if err := setupReconcilers(mgr, o, store); err != nil {
+		return err
+	}
+	if err := setupMetrics(mgr); err != nil {
+		return err
+	}
+	if err := setupHealth(mgr, certificates, store); err != nil {
+		return err
+	}
+	l.Info("Starting virt-controller", "namespace", o.Namespace, "launcherImage", o.LauncherImage, "handlerImage", o.HandlerImage, "apiImage", o.APIImage)
+	return mgr.Start(ctx)
+}
+
+func newManager(config *rest.Config, o *Options, certificates *Certificates) (ctrl.Manager, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = clientQPS, clientBurst
+	serve := []func(*tls.Config){func(c *tls.Config) {
+		c.MinVersion = tls.VersionTLS12
+		c.GetCertificate = certificates.Get
+	}}
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        NewScheme(),
+		Cache:                         cacheOptions(o.Namespace),
+		LeaderElection:                o.LeaderElection,
+		LeaderElectionID:              leaderElectionID,
+		LeaderElectionNamespace:       o.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 ptr.To(leaseDuration),
+		RenewDeadline:                 ptr.To(renewDeadline),
+		RetryPeriod:                   ptr.To(retryPeriod),
+		Metrics: metricsserver.Options{
+			BindAddress:    o.metricsAddress(),
+			SecureServing:  true,
+			FilterProvider: health.Filter,
+			TLSOpts:        serve,
+		},
+		WebhookServer: webhook.NewServer(webhook.Options{Port: o.WebhookPort, TLSOpts: serve}),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return health.WithProbes(mgr, net.JoinHostPort("", strconv.Itoa(o.HealthPort)))
+}
+
+func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) error {
+	recorded, err := recorder.Add(mgr, corev1.EventSource{Component: componentName})
+	if err != nil {
+		return err
+	}
+	// The names of KubeVirt's controllers, since tools select events by them.
+	source := func(component string) events.EventRecorder {
+		return recorded.WithSource(corev1.EventSource{Component: component})
+	}
+	imports := datavolume.NewStore(mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetScheme())
+	if err := mgr.Add(imports); err != nil {
+		return err
+	}
+	installation := &kubevirt.Reconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: o.Namespace, KubeletRoot: o.KubeletRoot,
+		Options: []clusterconfig.Option{o.images()}, Recorder: source("virt-operator"), Clock: o.Clock,
+	}
+	reconcilers := []interface{ SetupWithManager(ctrl.Manager) error }{
+		installation,
+		&node.Reconciler{
+			Client: mgr.GetClient(), Recorder: source("node-controller"), Namespace: o.Namespace, Config: store,
+		},
+		&certificatesigningrequest.Reconciler{Client: mgr.GetClient(), Namespace: o.Namespace, Config: store, Clock: o.Clock},
+		&virtualmachine.Reconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store,
+			DataVolumes: imports,
+		},
+		&virtualmachineinstancereplicaset.Reconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("virtualmachinereplicaset-controller"),
+		},
+		&virtualmachineinstance.Reconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store, Namespace: o.Namespace,
+			DataVolumes: imports, AgentRecorder: agentOf(recorded),
+		},
+		&virtualmachineinstancemigration.Reconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store,
+		},
+		&evacuation.Reconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("disruptionbudget-controller"), Config: store,
+		},
+		&workloadupdate.Reconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("workload-update-controller"), Config: store, Namespace: o.Namespace,
+			DeploymentID: installation.DeploymentID,
+		},
+	}
+	for _, r := range reconcilers {
+		if err := r.SetupWithManager(mgr); err != nil {
+			return fmt.Errorf("cannot set up %T: %w", r, err)
+		}
+	}
+	return nil
+}
+
+// agentOf returns a function that returns the recorder of events which virt-controller records in place of a node's agent.
+func agentOf(recorded *recorder.Recorder) func(node string) events.EventRecorder {
+	return func(node string) events.EventRecorder {
+		return recorded.WithSource(corev1.EventSource{Component: "virt-handler", Host: node})
+	}
+}
+
+// setupMetrics adds the metrics of guests to those of the process.
+func setupMetrics(mgr ctrl.Manager) error {
+	transitions := monitoring.NewTransitions(mgr.GetCache())
+	if err := mgr.Add(transitions); err != nil {
+		return err
+	}
+	for _, collector := range []prometheus.Collector{
+		transitions.Collector(), &monitoring.Collector{Reader: mgr.GetCache(), Elected: mgr.Elected()},
+	} {
+		metrics.Registry.Unregister(collector) // from an earlier manager of the process, in tests
+		if err := metrics.Registry.Register(collector); err != nil {
+			return fmt.Errorf("cannot register metrics: %w", err)
+		}
+	}
+	return nil
+}
+
+func setupHealth(mgr ctrl.Manager, certificates *Certificates, store *clusterconfig.Store) error {
+	server, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("cannot make a client: %w", err)
+	}
+	if err := mgr.AddMetricsServerExtraHandler(health.Path, &health.Check{APIServer: server, ConfigVersion: store.Version}); err != nil {
+		return err
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	if err := mgr.AddReadyzCheck("webhooks-listen", mgr.GetWebhookServer().StartedChecker()); err != nil {
+		return err
+	}
+	return mgr.AddReadyzCheck("webhooks", certificates.Ready)
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package manager
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/component/livelog"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/test/apiserver"
+	"github.com/vireo-project/vireo/test/rights"
+)
+
+const (
+	root    = "../../.."
+	timeout = time.Minute
+	// Names of config/webhook, which the roles contain.
+	mutatingWebhooks, validatingWebhooks = "virt-controller-mutating-webhook-configuration", "virt-controller-validating-webhook-configuration"
+)
+
+func TestMain(m *testing.M) {
+	// Informers list before they watch, as with an API server without streaming lists. The variable is read once.
+	if err := os.Setenv("KUBE_FEATURE_WatchListClient", "false"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// TestRun runs all of virt-controller against a real API server: certificates, webhooks, metrics, readiness and the
+// installation of the agents.
+func TestRun(t *testing.T) {
+	g := NewWithT(t)
+	environment := apiserver.New(filepath.Join(root, "config", "crd", "bases"), filepath.Join(root, "test", "importer"))
+	rights.AuditTest(t, environment, root, "cmd/virt-controller/manager")
+	config := startAPIServer(t, environment)
+	c, err := client.New(config, client.Options{Scheme: NewScheme()})
+	g.Expect(err).NotTo(HaveOccurred())
+	options := &Options{
+		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", APIImage: "e.org/a:v1", Namespace: "kubevirt",
+		BindAddress: "127.0.0.1", Port: freePort(t), HealthPort: freePort(t), WebhookPort: freePort(t),
+		WebhookService: "hooks", MutatingWebhooks: mutatingWebhooks, ValidatingWebhooks: validatingWebhooks,
+		CertificateDirectory: t.TempDir(), LeaderElection: true,
+	}
+	_, err = rights.Ship(t.Context(), root, c)
+	g.Expect(err).NotTo(HaveOccurred())
+	token, err := rights.ScraperToken(t.Context(), c)
+	g.Expect(err).NotTo(HaveOccurred())
+	createWebhookConfigurations(t.Context(), g, c)
+	start(t, rights.Controller.Impersonate(config, nil), options)
+
+	// It is ready when the API server trusts its certificate.
+	g.Eventually(func() error {
+		_, err := rights.Get(t.Context(), fmt.Sprintf("http://127.0.0.1:%d/readyz", options.HealthPort), "")
+		return err
+	}, timeout).Should(Succeed())
+	first := servedChain(g, c, options.WebhookPort)
+	g.Expect(servedChain(g, c, options.Port).Raw).To(Equal(first.Raw), "metrics serve the same certificate")
+	g.Expect(time.Until(first.NotAfter)).To(BeNumerically("<", 25*time.Hour))
+
+	// Metrics need authorization.
+	g.Expect(rights.Scrape(t.Context(), options.Port, "")).To(MatchError(ContainSubstring("401")))
+	g.Expect(rights.Scrape(t.Context(), options.Port, token)).To(Succeed())
+
+	// The agents are installed for a KubeVirt object.
+	g.Expect(c.Create(t.Context(), &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt"}})).To(Succeed())
+	agents := &appsv1.DaemonSet{}
+	g.Eventually(func() error {
+		return c.Get(t.Context(), client.ObjectKey{Namespace: "kubevirt", Name: operator.HandlerName}, agents)
+	}, timeout).Should(Succeed())
+
+	// /healthz reports the current version of the object, without authorization.
+	g.Eventually(func(g Gomega) {
+		kv := &v1.KubeVirt{}
+		g.Expect(c.Get(t.Context(), client.ObjectKey{Namespace: "kubevirt", Name: "kubevirt"}, kv)).To(Succeed())
+		g.Expect(configVersion(t.Context(), g, options.Port)).To(Equal(kv.ResourceVersion))
+	}, timeout).Should(Succeed())
+
+	// Components get only the certificates of their own roles and nodes.
+	issued := source(t, config, "blue", certificate.AgentServing, certificate.AgentSubject("blue"))
+	g.Eventually(issued.Current, timeout).ShouldNot(BeNil())
+	g.Expect(issued.Current().Leaf.DNSNames).To(Equal([]string{"blue.virt-handler"}))
+	other := source(t, config, "blue", certificate.AgentServing, certificate.AgentSubject("red"))
+	g.Eventually(func(g Gomega) {
+		list := &certificatesv1.CertificateSigningRequestList{}
+		g.Expect(c.List(t.Context(), list)).To(Succeed())
+		var reasons []string
+		for _, csr := range list.Items {
+			for _, condition := range csr.Status.Conditions {
+				if condition.Type == certificatesv1.CertificateDenied {
+					reasons = append(reasons, condition.Reason)
+				}
+			}
+		}
+		g.Expect(reasons).To(ContainElement(certificate.ReasonWrongSubject))
+	}, timeout).Should(Succeed())
+	g.Expect(other.Current()).To(BeNil())
+
+	// A lost certificate is replaced, and served without a restart.
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: CertificateSecret}}
+	g.Expect(c.Patch(t.Context(), secret, client.RawPatch("application/merge-patch+json", []byte(`{"data":null}`)))).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(servedChain(g, c, options.WebhookPort).Raw).NotTo(Equal(first.Raw))
+	}, timeout, "200ms").Should(Succeed())
+}
+
+func TestMissingOptions(t *testing.T) {
+	err := (&Options{}).Validate()
+	for _, flag := range []string{"--launcher-image", "--handler-image", "--api-image", "--install-namespace"} {
+		if err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("no error about %s: %v", flag, err)
+		}
+	}
+}
+
+func startAPIServer(t *testing.T, environment *envtest.Environment) *rest.Config {
+	t.Helper()
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		t.Fatal("set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
+	}
+	config, err := environment.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := environment.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return config
+}
+
+func start(t *testing.T, config *rest.Config, options *Options) {
+	t.Helper()
+	log, err := livelog.New(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Install()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, config, options, log) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("virt-controller returned: %v", err)
+		}
+	})
+}
+
+// source requests a certificate as the agent of a node.
+func source(t *testing.T, config *rest.Config, node string, role certificate.Role, subject certificate.Subject) *certificate.Source {
+	t.Helper()
+	s := certificate.NewSource(rights.Handler.ImpersonateOn(config, node), role, subject, certificate.Trust(t.TempDir()))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// createWebhookConfigurations creates the configurations that get the CA bundle. They match no requests, since no Service leads
+// to the test.
+func createWebhookConfigurations(ctx context.Context, g *WithT, c client.Client) {
+	service := admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "kubevirt", Name: "hooks"}}
+	none := ptr.To(admissionv1.SideEffectClassNone)
+	g.Expect(c.Create(ctx, &admissionv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: mutatingWebhooks},
+		Webhooks:   []admissionv1.MutatingWebhook{{Name: "a.kubevirt.io", ClientConfig: service, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
+	})).To(Succeed())
+	g.Expect(c.Create(ctx, &admissionv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: validatingWebhooks},
+		Webhooks:   []admissionv1.ValidatingWebhook{{Name: "b.kubevirt.io", ClientConfig: service, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
+	})).To(Succeed())
+}
+
+// servedChain returns the serving certificate. It connects as the API server does: with the Service's name, and the CA of the
+// webhook configurations.
+func servedChain(g Gomega, c client.Client, port int) *x509.Certificate {
+	ctx := context.Background()
+	mutating, validating := &admissionv1.MutatingWebhookConfiguration{}, &admissionv1.ValidatingWebhookConfiguration{}
+	g.Expect(c.Get(ctx, client.ObjectKey{Name: mutatingWebhooks}, mutating)).To(Succeed())
+	g.Expect(c.Get(ctx, client.ObjectKey{Name: validatingWebhooks}, validating)).To(Succeed())
+	ca := mutating.Webhooks[0].ClientConfig.CABundle
+	g.Expect(validating.Webhooks[0].ClientConfig.CABundle).To(Equal(ca))
+	pool := x509.NewCertPool()
+	g.Expect(pool.AppendCertsFromPEM(ca)).To(BeTrue())
+
+	dialer := &tls.Dialer{Config: &tls.Config{RootCAs: pool, ServerName: "hooks.kubevirt.svc", MinVersion: tls.VersionTLS12}}
+	conn, err := dialer.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	g.Expect(err).NotTo(HaveOccurred())
+	defer func() { g.Expect(conn.Close()).To(Succeed()) }()
+	secured, ok := conn.(*tls.Conn)
+	g.Expect(ok).To(BeTrue())
+	return secured.ConnectionState().PeerCertificates[0]
+}
+
+// configVersion returns the version of the configuration that /healthz reports on the port of the metrics.
+func configVersion(ctx context.Context, g Gomega, port int) string {
+	body, err := rights.Get(ctx, fmt.Sprintf("https://127.0.0.1:%d/healthz", port), "")
+	g.Expect(err).NotTo(HaveOccurred())
+	check := map[string]any{}
+	g.Expect(json.Unmarshal(body, &check)).To(Succeed())
+	g.Expect(check["apiserver"]).To(HaveKeyWithValue("connectivity", "ok"))
+	version, ok := check["config-resource-version"].(string)
+	g.Expect(ok).To(BeTrue())
+	return version
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := listener.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	address, ok := listener.Addr().(*net.TCPAddr)
+	if !ok {
+		t.Fatalf("address %s", listener.Addr())
+	}
+	return address.Port
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package manager wires virt-controller: one controller-runtime manager with every reconciler and every webhook,
+// its cache, its certificates and its log. It decides nothing about VMs.
+package manager
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"k8s.io/utils/clock"
+
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/podspec"
+)
+
+// Options are virt-controller's flags. Names and defaults are KubeVirt's where KubeVirt has them.
+type Options struct {
+	LauncherImage string
+	HandlerImage  string
+	APIImage      string
+	// GuestfsImage is the image of libguestfs-tools; empty if there is none.
+	GuestfsImage string
+	// Namespace is the install namespace.
+	Namespace   string
+	KubeletRoot string
+	// BindAddress and Port are where the metrics are served.
+	BindAddress string
+	Port        int
+	HealthPort  int
+	WebhookPort int
+	// WebhookService is the Service of the webhooks, and MutatingWebhooks and ValidatingWebhooks are the names of their
+	// configurations.
+	WebhookService       string
+	MutatingWebhooks     string
+	ValidatingWebhooks   string
+	CertificateDirectory string
+	LeaderElection       bool
+	// LiveMetadata are the annotations and labels that are copied from a VM's template to its running launcher Pod.
+	LiveMetadata podspec.LiveMetadata
+	// Verbosity is the minimum log verbosity. The KubeVirt object can raise it at run time.
+	Verbosity int
+
+	// Clock replaces the time by which CAs are rotated and certificates signed, in tests.
+	Clock clock.PassiveClock
+}
+
+const (
+	defaultNamespace = "kubevirt"
+	// Environment variables with the images of this build, which the Deployment sets.
+	launcherImageEnv = "VIRT_LAUNCHER_IMAGE"
+	handlerImageEnv  = "VIRT_HANDLER_IMAGE"
+	apiImageEnv      = "VIRT_API_IMAGE"
+	guestfsImageEnv  = "LIBGUESTFS_TOOLS_IMAGE"
+	namespaceEnv     = "POD_NAMESPACE"
+)
+
+// BindFlags adds the options to a flag set. Environment variables are the defaults of those that have one.
+func (o *Options) BindFlags(fs *flag.FlagSet) {
+	fs.StringVar(&o.LauncherImage, "launcher-image", os.Getenv(launcherImageEnv),
+		"image of virt-launcher, unless the KubeVirt object names a registry or a tag; environment "+launcherImageEnv)
+	fs.StringVar(&o.HandlerImage, "handler-image", os.Getenv(handlerImageEnv),
+		"image of virt-handler, unless the KubeVirt object names a registry or a tag; environment "+handlerImageEnv)
+	fs.StringVar(&o.APIImage, "api-image", os.Getenv(apiImageEnv),
+		"image of virt-api, unless the KubeVirt object names a registry or a tag; environment "+apiImageEnv)
+	fs.StringVar(&o.GuestfsImage, "guestfs-image", os.Getenv(guestfsImageEnv),
+		"image of libguestfs-tools, which virtctl guestfs runs, unless the KubeVirt object names a registry or a tag; empty if there is none; environment "+guestfsImageEnv)
+	fs.StringVar(&o.Namespace, "install-namespace", envOr(namespaceEnv, defaultNamespace),
+		"namespace of the KubeVirt object and of what is installed; environment "+namespaceEnv)
+	fs.StringVar(&o.KubeletRoot, "kubelet-root", operator.DefaultKubeletRoot, "root directory of the kubelets")
+	fs.StringVar(&o.BindAddress, "listen", "", "address to serve metrics on; empty means all")
+	fs.IntVar(&o.Port, "port", 8443, "port of the metrics, over TLS, for those who may get /metrics")
+	fs.IntVar(&o.HealthPort, "health-port", 8081, "port of /healthz and /readyz")
+	fs.IntVar(&o.WebhookPort, "webhook-port", 9443, "port of the webhooks")
+	fs.StringVar(&o.WebhookService, "webhook-service", "virt-controller-webhook-service", "Service in front of the webhooks")
+	fs.StringVar(&o.MutatingWebhooks, "mutating-webhooks", "virt-controller-mutating-webhook-configuration",
+		"MutatingWebhookConfiguration that gets the CA bundle")
+	fs.StringVar(&o.ValidatingWebhooks, "validating-webhooks", "virt-controller-validating-webhook-configuration",
+		"ValidatingWebhookConfiguration that gets the CA bundle")
+	fs.StringVar(&o.CertificateDirectory, "certificate-dir", filepath.Join(os.TempDir(), "virt-controller-certificates"),
+		"directory for the serving certificate; must be writable")
+	fs.BoolVar(&o.LeaderElection, "leader-elect", true, "reconcile only while being the leader of several replicas")
+	fs.Var((*keys)(&o.LiveMetadata.Annotations), "additional-launcher-annotations-sync",
+		"comma-separated keys of annotations that are copied from a VM's template to its VMI and its running launcher Pod; "+
+			"a key that ends in * is a prefix")
+	fs.Var((*keys)(&o.LiveMetadata.Labels), "additional-launcher-labels-sync", "the same for labels")
+	fs.IntVar(&o.Verbosity, "v", 0, "minimum log verbosity; spec.configuration.developerConfiguration.logVerbosity.virtController of the KubeVirt object can raise it")
+}
+
+// Validate returns an error for each missing option.
+func (o *Options) Validate() error {
+	var errs []error
+	if o.LauncherImage == "" {
+		errs = append(errs, fmt.Errorf("the launcher image is not known: set --launcher-image or %s", launcherImageEnv))
+	}
+	if o.HandlerImage == "" {
+		errs = append(errs, fmt.Errorf("the handler image is not known: set --handler-image or %s", handlerImageEnv))
+	}
+	if o.APIImage == "" {
+		errs = append(errs, fmt.Errorf("the image of virt-api is not known: set --api-image or %s", apiImageEnv))
+	}
+	if o.Namespace == "" {
+		errs = append(errs, fmt.Errorf("the install namespace is not known: set --install-namespace or %s", namespaceEnv))
+	}
+	return errors.Join(errs...)
+}
+
+func (o *Options) images() clusterconfig.Option {
+	return clusterconfig.WithImages(clusterconfig.Images{Launcher: o.LauncherImage, Handler: o.HandlerImage, API: o.APIImage, Guestfs: o.GuestfsImage})
+}
+
+func (o *Options) metricsAddress() string {
+	return net.JoinHostPort(o.BindAddress, strconv.Itoa(o.Port))
+}
+
+// keys is a flag with a comma-separated list. The lists of repeated flags are concatenated.
+type keys []string
+
+func (k *keys) String() string { return strings.Join(*k, ",") }
+
+// Set implements flag.Value.
+func (k *keys) Set(text string) error {
+	for key := range strings.SplitSeq(text, ",") {
+		if key = strings.TrimSpace(key); key != "" {
+			*k = append(*k, key)
+		}
+	}
+	return nil
+}
+
+func envOr(name, fallback string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	return fallback
+}

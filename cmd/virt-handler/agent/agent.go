@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/device"
+	"github.com/vireo-project/vireo/internal/agent/facts"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
+	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/internal/agent/network"
+	"github.com/vireo-project/vireo/internal/agent/observe"
+	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	"github.com/vireo-project/vireo/internal/agent/server"
+	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/component/health"
+	"github.com/vireo-project/vireo/internal/component/livelog"
+	"github.com/vireo-project/vireo/internal/component/recorder"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+const (
+	// clientQPS and clientBurst are the rate limit of the agent's requests to the API server, for all guests of the node (ADR 46).
+	clientQPS, clientBurst = 200, 400
+	// firstConnections is the time over which an agent that starts distributes its connections to existing launchers.
+	firstConnections = 3 * time.Second
+	// name is the agent's name in events.
+	name = "virt-handler"
+)
+
+// Run runs the agent until the context is done. Guests continue to run.
+func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	if err := preparePrivate(o); err != nil {
+		return err
+	}
+	mgr, err := newManager(config, o)
+	if err != nil {
+		return fmt.Errorf("cannot make the manager: %w", err)
+	}
+	// The configuration is read before anything uses it.
+	store := clusterconfig.NewStore()
+	if err := store.Load(ctx, mgr.GetAPIReader(), o.Namespace); err != nil {
+		return err
+	}
+	store.Subscribe(l.Subscriber(func(v clusterconfig.Verbosity) uint { return v.HandlerOn(o.Node) }))
+	if err := mgr.Add(store.Follow(mgr.GetCache(), o.Namespace)); err != nil {
+		return err
+	}
+	if err := setupReconciler(mgr, o, store); err != nil {
+		return err
+	}
+	if err := setupNode(mgr, o); err != nil {
+		return err
+	}
+	api, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("cannot make a client: %w", err)
+	}
+	if err := mgr.AddMetricsServerExtraHandler(health.Path, &health.Check{APIServer: api, ConfigVersion: store.Version}); err != nil {
+		return err
+	}
+	for _, add := range []func(string, healthz.Checker) error{mgr.AddHealthzCheck, mgr.AddReadyzCheck} {
+		if err := add("ping", healthz.Ping); err != nil {
+			return err
+		}
+	}
+	l.Info("Starting virt-handler", "node", o.Node, "namespace", o.Namespace)
+	return mgr.Start(ctx)
+}
+
+// preparePrivate creates the agent's private directories. Media contain users' secrets, so they are created in memory.
+func preparePrivate(o *Options) error {
+	temp := filepath.Join(o.PrivateDir, "tmp")
+	if err := os.MkdirAll(temp, 0o700); err != nil {
+		return fmt.Errorf("cannot make the agent's private directory: %w", err)
+	}
+	return os.Setenv("TMPDIR", temp)
+}
+
+func newManager(config *rest.Config, o *Options) (ctrl.Manager, error) {
+	scheme := apiruntime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	if err := v1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = clientQPS, clientBurst
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: scheme,
+		Cache:  cacheOptions(o),
+		Metrics: metricsserver.Options{
+			BindAddress: o.metricsAddress(), SecureServing: true, CertDir: filepath.Join(o.PrivateDir, "no-certificate"),
+			FilterProvider: health.Filter,
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return health.WithProbes(mgr, net.JoinHostPort("", strconv.Itoa(o.HealthPort)))
+}
+
+// cacheOptions limit the cache to objects of the node.
+func cacheOptions(o *Options) cache.Options {
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&v1.VirtualMachineInstance{}: {Field: fields.OneTermEqualSelector("status.nodeName", o.Node), Transform: slimWhenEnded},
+			&corev1.Pod{}: {
+				// The reconciler handles a Pod that has finished like one that was deleted.
+				Field: fields.AndSelectors(
+					fields.OneTermEqualSelector("spec.nodeName", o.Node),
+					fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+					fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
+				),
+				Label: labels.SelectorFromSet(labels.Set{v1.AppLabel: launcherpod.AppLabelValue}),
+			},
+			&v1.KubeVirt{}: {Namespaces: map[string]cache.Config{o.Namespace: {}}},
+		},
+	}
+}
+
+// slimWhenEnded removes from a VMI that has ended what is not needed for its cleanup: its owner may keep it for long, and a tenant
+// determines the size of its annotations and spec. Such an object must not be written: the agent writes statuses only.
+func slimWhenEnded(object any) (any, error) {
+	if vmi, ok := object.(*v1.VirtualMachineInstance); ok && vmistatus.StageOf(vmi.Status.Phase) == vmistatus.Ended {
+		vmi.Annotations = nil
+		vmi.Spec = v1.VirtualMachineInstanceSpec{TerminationGracePeriodSeconds: vmi.Spec.TerminationGracePeriodSeconds}
+	}
+	return cache.TransformStripManagedFields()(object)
+}
+
+func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) error {
+	cells, err := observe.ReadTopology(o.CapabilitiesDir)
+	if err != nil {
+		// Not fatal: running guests must be reconciled.
+		ctrl.Log.WithName(name).Error(err, "The node's topology is not known, dedicated CPUs are chosen without it")
+	}
+	node := facts.Node{Arch: runtime.GOARCH, NUMACells: cells}
+	triggers := reconciler.NewTriggers()
+	responses := hypervisor.NewResponseBudget()
+	connections, err := addConnections(mgr, o, responses, triggers)
+	if err != nil {
+		return err
+	}
+	networks := Networks{network.NewAdvertisers(mgr.GetLogger().WithName("network"))}
+	if err := mgr.Add(networks); err != nil {
+		return err
+	}
+	if err := setupServer(mgr, o, connections, responses); err != nil {
+		return err
+	}
+	moves, err := newMigrations(mgr, o)
+	if err != nil {
+		return err
+	}
+	events, err := recorder.Add(mgr, corev1.EventSource{Component: name, Host: o.Node})
+	if err != nil {
+		return err
+	}
+	checksum := o.checksums(connections)
+	guests := reconciler.New(reconciler.Options{
+		Client:      mgr.GetClient(),
+		Reader:      mgr.GetAPIReader(),
+		Incoming:    moves.incoming,
+		Node:        o.Node,
+		Address:     o.PodIP,
+		Peer:        moves.peers,
+		Targets:     moves.targets,
+		Enqueue:     triggers.Enqueue,
+		Facts:       node,
+		Connections: Connections{connections},
+		Responses:   responses,
+		Networks:    networks,
+		Content:     func(pod types.UID) media.Content { return media.PodContent{PodsDir: o.podsDir(), Pod: pod} },
+		Files:       func(p *hypervisor.Process) reconciler.Files { return o.podFiles(p) },
+		Checksum:    checksum,
+		Config:      store.Current,
+		Recorder:    events,
+
+		ExclusiveCPUs: observe.PodResources{Dir: o.podResourcesDir()}.ExclusiveCPUs,
+	})
+	if err := metrics.Registry.Register(guests.Metrics()); err != nil {
+		return fmt.Errorf("cannot register metrics: %w", err)
+	}
+	if err := moves.serve(mgr, o, connections, guests, checksum); err != nil {
+		return err
+	}
+	if err := mgr.Add(&observe.Heartbeat{Client: mgr.GetClient(), Namespace: o.Namespace, Node: o.Node, OnReconnect: guests.Recheck}); err != nil {
+		return err
+	}
+	return guests.SetupWithManager(mgr, triggers)
+}
+
+// addConnections adds the connections to the libvirtds of this node's launchers to the manager.
+func addConnections(mgr ctrl.Manager, o *Options, responses *hypervisor.ResponseBudget, triggers *reconciler.Triggers) (*rpc.Manager, error) {
+	connections, err := rpc.NewManager(rpc.Options{
+		PodsDir: o.podsDir(), RelayDir: filepath.Join(o.PrivateDir, "r"), Responses: responses, FirstConnections: firstConnections,
+		Container: containerOf(mgr.GetClient()),
+	}, triggers.Enqueue)
+	if err != nil {
+		return nil, err
+	}
+	return connections, mgr.Add(connections)
+}
+
+// setupServer adds the server for virt-api. Until it has a certificate and an authority to trust, the Pod is not ready and the
+// server rejects connections, but guests are reconciled.
+func setupServer(mgr ctrl.Manager, o *Options, connections *rpc.Manager, responses *hypervisor.ResponseBudget) error {
+	trust := certificate.Trust(o.TrustDir)
+	own := certificate.NewSource(mgr.GetConfig(), certificate.AgentServing, certificate.AgentSubject(o.Node), trust)
+	if err := mgr.Add(own); err != nil {
+		return err
+	}
+	if err := mgr.AddReadyzCheck("serving-certificate", own.Ready); err != nil {
+		return err
+	}
+	served, err := server.New(server.Options{
+		TLS:     certificate.AgentServer(own, trust),
+		Address: net.JoinHostPort(o.PodIP, strconv.Itoa(o.ConsoleServerPort)), Node: o.Node,
+		Client: mgr.GetClient(), Connections: Served{connections}, Responses: responses,
+	})
+	if err != nil {
+		return err
+	}
+	return mgr.Add(served)
+}
+
+// setupNode adds the device plugins and the reports about the node.
+func setupNode(mgr ctrl.Manager, o *Options) error {
+	capabilities, err := observe.ReadCapabilities(o.CapabilitiesDir, runtime.GOARCH)
+	if err != nil {
+		// Not fatal: running guests must be reconciled. Without a report virt-controller sets no labels for CPU models.
+		ctrl.Log.WithName(name).Error(err, "The node's capabilities are not known, no CPU model is reported")
+		capabilities = &nodecapabilities.Report{Arch: runtime.GOARCH}
+	}
+	devices := device.NewManager(device.Options{PluginDir: o.pluginDir(), DevDir: o.DevDir, Count: o.MaxDevices})
+	if err := mgr.Add(devices); err != nil {
+		return err
+	}
+	return mgr.Add(&observe.Reporter{
+		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Namespace: o.Namespace, Node: o.Node,
+		Capabilities: *capabilities, Devices: devices.Usable, Changed: devices.Changed(),
+		StaticCPUPolicy: observe.PodResources{Dir: o.podResourcesDir()}.HasStaticCPUPolicy, Realtime: observe.RealtimeCapable,
+	})
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package hypervisor
+
+import (
+	"errors"
+	"os"
+
+	"k8s.io/apimachinery/pkg/types"
+	"libvirt.org/go/libvirtxml"
+)
+
+// ErrUnreachable means that the launcher's libvirtd did not respond: it does not run, it was too slow, or the
+// connection broke. The guest's state is then unknown.
+var ErrUnreachable = errors.New("libvirtd of the launcher Pod cannot be reached")
+
+// ErrConnecting means that a connection is being made. The VMI is enqueued when it is there.
+var ErrConnecting = errors.New("connecting to libvirtd of the launcher Pod")
+
+// ErrNoDomain means that libvirtd responded that it has no such domain.
+var ErrNoDomain = errors.New("no such domain")
+
+// ErrNotRunning means that libvirtd responded that the guest is not in a state for the request.
+var ErrNotRunning = errors.New("the guest is not running")
+
+// ErrGuestSilent means that libvirtd responded and the guest agent did not.
+var ErrGuestSilent = errors.New("the agent in the guest does not answer")
+
+// ErrGuestRefused means that the guest agent rejected the request.
+var ErrGuestRefused = errors.New("the agent in the guest refused")
+
+// PodRef identifies a launcher Pod and its VMI.
+type PodRef struct {
+	// UID is the Pod's UID, which names its directory on the node.
+	UID types.UID
+	// VMI is the key of the VMI, which is enqueued after events about the domain.
+	VMI types.NamespacedName
+}
+
+// State is the state of a domain.
+type State string
+
+// The states of a domain.
+const (
+	// StateDefined: libvirt has the definition and has not started it.
+	StateDefined State = "Defined"
+	// StateRunning: QEMU runs, and with it the guest. Blocked and suspended guests count as running.
+	StateRunning State = "Running"
+	// StatePaused: QEMU runs and the guest's CPUs do not.
+	StatePaused State = "Paused"
+	// StateEnded: QEMU ran and has ended.
+	StateEnded State = "Ended"
+)
+
+// Reasons of StatePaused.
+const (
+	// PausedByUser: a client paused it, or it was started paused.
+	PausedByUser = "User"
+	// PausedIOError: a read or write of a disk failed.
+	PausedIOError = "IOError"
+	// PausedTransient: libvirt paused it for a moment, for example while it starts.
+	PausedTransient = "Transient"
+)
+
+// DiskError is why reads or writes of a disk fail.
+type DiskError int
+
+// Kinds of a DiskError.
+const (
+	DiskErrorNone DiskError = iota
+	// DiskErrorNoSpace: the storage of the disk is full.
+	DiskErrorNoSpace
+	// DiskErrorOther: any other error.
+	DiskErrorOther
+)
+
+// Domain is a domain as libvirt described it. The description comes from a process that a guest may have compromised.
+type Domain struct {
+	// State is the domain's state.
+	State State
+	// Reason is the reason of the state: one of the Paused constants for StatePaused.
+	Reason string
+	// XML is the live definition while QEMU runs, the stored one otherwise.
+	XML *libvirtxml.Domain
+}
+
+// Active reports whether QEMU runs.
+func (d *Domain) Active() bool {
+	return d != nil && (d.State == StateRunning || d.State == StatePaused)
+}
+
+// AgentChannel is the name of the port on which QEMU's guest agent listens.
+const AgentChannel = "org.qemu.guest_agent.0"
+
+// AgentConnected reports whether a program in the guest has opened the guest agent's channel.
+func (d *Domain) AgentConnected() bool {
+	if d == nil || d.XML == nil || d.XML.Devices == nil {
+		return false
+	}
+	for _, c := range d.XML.Devices.Channels {
+		if c.Target != nil && c.Target.VirtIO != nil && c.Target.VirtIO.Name == AgentChannel {
+			return c.Target.VirtIO.State == "connected"
+		}
+	}
+	return false
+}
+
+// Process refers to a launcher's libvirtd process by a descriptor. Unlike a PID it never refers to another process: after
+// the process has ended, the descriptor is of no use.
+type Process struct {
+	// Pod is the launcher Pod that it belongs to.
+	Pod types.UID
+	// Dir is its directory in /proc, opened while the connection was checked.
+	Dir *os.File
+}

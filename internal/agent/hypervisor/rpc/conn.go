@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"libvirt.org/go/libvirt"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+const (
+	// connectTimeout covers libvirtd's start: it accepts connections before its drivers are ready.
+	connectTimeout = 30 * time.Second
+	// queryTimeout bounds calls to which libvirtd responds by itself.
+	queryTimeout = 15 * time.Second
+	// actTimeout bounds calls for which libvirtd waits for other programs: qemu-img, or QEMU when it starts and
+	// allocates the guest's memory.
+	actTimeout = 3 * time.Minute
+	// keepAliveSeconds and keepAliveCount detect a libvirtd that hangs between calls.
+	keepAliveSeconds, keepAliveCount = 10, 3
+)
+
+// Options are the settings of connections.
+type Options struct {
+	// PodsDir is the kubelet's directory with Pods.
+	PodsDir string
+	// RelayDir is a directory that only the agent may enter.
+	RelayDir string
+	// MaxCall is an additional timeout for each call. Zero means none.
+	MaxCall time.Duration
+	// Responses is the memory budget for large responses. It is required.
+	Responses *hypervisor.ResponseBudget
+	// FirstConnections is the time after the start over which new connections are spread. Zero means that they are made at once.
+	FirstConnections time.Duration
+	// Container returns the ID of a launcher Pod's container compute, or nothing if the Pod does not exist any more, or an error
+	// if the ID is not known yet. Nil accepts a process of any container.
+	Container func(pod types.UID) (string, error)
+	// CheckPeer verifies the process behind a socket. The default checks for QEMU's user and the cgroup of that container.
+	CheckPeer func(conn *net.UnixConn, pod types.UID) (*hypervisor.Process, error)
+	// Clock is the clock to which the clocks of guests are set. It defaults to the node's.
+	Clock clock.PassiveClock
+}
+
+func (o *Options) clock() clock.PassiveClock {
+	if o.Clock == nil {
+		return clock.RealClock{}
+	}
+	return o.Clock
+}
+
+// errNoResponseBudget is returned for Options without Responses.
+var errNoResponseBudget = errors.New("no memory budget for responses: set Options.Responses")
+
+// Conn is a connection to the libvirtd of one launcher Pod. It does not reconnect: once it has failed, the Manager closes
+// it and makes a new one.
+type Conn struct {
+	options Options
+	pod     hypervisor.PodRef
+	relay   *relay
+	process *hypervisor.Process
+	guest   guestPoller
+	// credentials sets access credentials in the guest.
+	credentials credentialsSync
+	// thaw thaws the guest's file systems after a freeze.
+	thaw thawer
+	// clock sets the guest's clock after it was resumed.
+	clock  clockSetter
+	notify func()
+	// suspended and resumed are when the guest was last suspended and resumed according to libvirt's events, in nanoseconds since
+	// 1970.
+	suspended, resumed atomic.Int64
+	// postCopy reports whether the current migration was switched to post-copy.
+	postCopy atomic.Bool
+	// lastResponse is when a call last got a response, in nanoseconds since 1970.
+	lastResponse atomic.Int64
+
+	// mu is held for reading during calls and for writing to close, because libvirt's handle must outlive its calls.
+	mu      sync.RWMutex
+	libvirt *libvirt.Connect
+	closed  bool
+}
+
+// Dial connects to the libvirtd of a Pod whose socket exists. The context bounds the attempt only.
+func Dial(ctx context.Context, o Options, pod hypervisor.PodRef) (*Conn, error) {
+	if o.Responses == nil {
+		return nil, errNoResponseBudget
+	}
+	if err := initLibvirt(); err != nil {
+		return nil, err
+	}
+	launcher, process, err := dialLauncher(o, pod.UID)
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{
+		options: o, pod: pod, process: process, guest: guestPoller{trigger: make(chan struct{}, 1)},
+		credentials: credentialsSync{trigger: make(chan struct{}, 1)}, thaw: thawer{trigger: make(chan struct{}, 1)},
+		clock: newClockSetter(o.clock()), notify: func() {},
+	}
+	if c.relay, err = newRelay(o.RelayDir, launcher, c.missedEvents); err != nil {
+		_ = launcher.Close()
+		_ = process.Dir.Close()
+		return nil, err
+	}
+	if err := c.open(ctx); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// dialLauncher connects to a Pod's libvirtd.
+func dialLauncher(o Options, pod types.UID) (*net.UnixConn, *hypervisor.Process, error) {
+	launcher, process, err := dialSocket(o, pod, launcherpod.LibvirtSocketName)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
+	}
+	return launcher, process, nil
+}
+
+// dialSocket connects to one of a Pod's sockets and verifies that the process behind it belongs to the Pod.
+func dialSocket(o Options, pod types.UID, name string) (*net.UnixConn, *hypervisor.Process, error) {
+	check := o.CheckPeer
+	if check == nil {
+		check = o.checkPeer
+	}
+	socket, err := openSocket(o.PodsDir, pod, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = socket.Close() }()
+	launcher, err := connectSocket(socket)
+	if err != nil {
+		return nil, nil, err
+	}
+	process, err := check(launcher, pod)
+	if err != nil {
+		_ = launcher.Close()
+		return nil, nil, err
+	}
+	process.Pod = pod
+	return launcher, process, nil
+}
+
+// checkPeer verifies that a process belongs to the Pod's container compute. The user who adds a container for debugging controls
+// everything in it, including its root directory.
+func (o *Options) checkPeer(conn *net.UnixConn, pod types.UID) (*hypervisor.Process, error) {
+	container := ""
+	if o.Container != nil {
+		var err error
+		if container, err = o.Container(pod); err != nil {
+			return nil, err
+		}
+	}
+	return checkPeer(conn, pod, container)
+}
+
+// open connects libvirt's client to the relay.
+func (c *Conn) open(ctx context.Context) error {
+	return c.bounded(ctx, connectTimeout, "connect", func() error {
+		handle, err := libvirt.NewConnect("qemu:///session?socket=" + c.relay.path)
+		if err != nil {
+			return err
+		}
+		c.libvirt = handle
+		return handle.SetKeepAlive(keepAliveSeconds, keepAliveCount)
+	})
+}
+
+// call runs a call of libvirt with a timeout.
+func (c *Conn) call(ctx context.Context, limit time.Duration, what string, fn func(*libvirt.Connect) error) error {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.closed {
+		return fmt.Errorf("%s: %w: the connection is closed", what, hypervisor.ErrUnreachable)
+	}
+	return c.bounded(ctx, limit, what, func() error { return fn(c.libvirt) })
+}
+
+// errSilent is the cause of the end of a connection whose libvirtd did not respond to a call within its timeout.
+var errSilent = errors.New("no response in time")
+
+// bounded runs fn and closes the relay on timeout, which makes a call of libvirt return.
+func (c *Conn) bounded(ctx context.Context, limit time.Duration, what string, fn func() error) error {
+	if c.options.MaxCall > 0 {
+		limit = min(limit, c.options.MaxCall)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errSilent)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { c.relay.cut(fmt.Errorf("%s: %w", what, context.Cause(ctx))) })
+	defer stop()
+	err := fn()
+	switch {
+	case err == nil:
+		c.lastResponse.Store(time.Now().UnixNano())
+		return nil
+	case c.relay.ctx.Err() != nil:
+		return fmt.Errorf("%s: %w: %w: %w", what, hypervisor.ErrUnreachable, c.relay.err(), err)
+	case isTransport(err):
+		// The client may notice the end of the connection before the relay does.
+		c.relay.cut(err)
+		return fmt.Errorf("%s: %w: %w", what, hypervisor.ErrUnreachable, err)
+	default:
+		c.lastResponse.Store(time.Now().UnixNano())
+		return fmt.Errorf("%s: %w", what, err)
+	}
+}
+
+// respondedAt returns when a call last got a response.
+func (c *Conn) respondedAt() time.Time { return time.Unix(0, c.lastResponse.Load()) }
+
+// isTransport reports whether an error is about the connection and not a response of libvirtd.
+func isTransport(err error) bool {
+	var e libvirt.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	return e.Domain == libvirt.FROM_RPC || e.Domain == libvirt.FROM_REMOTE || e.Code == libvirt.ERR_RPC ||
+		e.Code == libvirt.ERR_NO_CONNECT || e.Code == libvirt.ERR_INVALID_CONN
+}
+
+// isCode reports whether libvirtd responded with an error of a code.
+func isCode(err error, code libvirt.ErrorNumber) bool {
+	var e libvirt.Error
+	return errors.As(err, &e) && e.Code == code
+}
+
+// Pod returns the Pod of the connection.
+func (c *Conn) Pod() hypervisor.PodRef { return c.pod }
+
+// Process returns the libvirtd process, through which the Pod's namespaces are opened. It is valid until Close.
+func (c *Conn) Process() *hypervisor.Process { return c.process }
+
+// Done returns a channel that is closed when the connection has ended.
+func (c *Conn) Done() <-chan struct{} { return c.relay.done() }
+
+// Err returns why the connection has ended.
+func (c *Conn) Err() error { return c.relay.err() }
+
+// Close closes the connection and frees it after its calls have returned.
+func (c *Conn) Close() {
+	c.relay.cut(net.ErrClosed)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.closed = true
+	if c.libvirt != nil {
+		if _, err := c.libvirt.Close(); err != nil {
+			log.Log.V(4).Info("Closing a libvirt connection failed", "pod", c.pod.UID, "error", err.Error())
+		}
+	}
+	_ = c.process.Dir.Close()
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rpc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"libvirt.org/go/libvirt"
+
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/libvirtwire"
+)
+
+const (
+	// agentTimeout is how long libvirtd waits for the guest agent.
+	agentTimeout = 5
+	// jobWait is how long libvirtd lets a call wait for other calls to the same guest agent, such as a probe's.
+	// Source: libvirt src/conf/virdomainjob.c (VIR_JOB_WAIT_TIME).
+	jobWait = 30
+	// guestTimeout bounds calls to the guest agent over the shared connection. Each waits for other calls, and twice for the
+	// agent: for its presence and for the response. With less, a slow guest could cause the end of the connection at any time.
+	guestTimeout = 3 * (jobWait + 2*agentTimeout) * time.Second
+	// askTimeout bounds all commands that are sent to the guest agent over one direct connection.
+	askTimeout = time.Minute
+
+	// Limits for what a guest can add to the VMI's status and to responses of the API.
+	maxGuestInterfaces  = 64
+	maxGuestAddresses   = 32
+	maxGuestUsers       = 1000
+	maxGuestFilesystems = 1000
+	maxGuestDisks       = 32
+	maxGuestCommands    = 512
+	maxAgentResponse    = 64 << 10
+	// MaxGuestInfo is the limit for the memory of a GuestInfo in bytes: names of 256 characters of four bytes, and addresses.
+	MaxGuestInfo = 10*1<<10 + maxGuestInterfaces*(2<<10+128+maxGuestAddresses*64)
+)
+
+// guest is a direct connection to the guest agent.
+type guest struct {
+	client *libvirtwire.Client
+	domain libvirtwire.Domain
+}
+
+// execute sends a command to the agent and returns the response.
+func (g guest) execute(ctx context.Context, command string, wait time.Duration) ([]byte, error) {
+	response, err := g.client.AgentCommandLong(ctx, g.domain, `{"execute":"`+command+`"}`, wait)
+	if err == nil {
+		return response, nil
+	}
+	err = fromClient(command, err)
+	var refused *libvirtwire.Error
+	if errors.As(err, &refused) && !errors.Is(err, hypervisor.ErrGuestSilent) && !errors.Is(err, hypervisor.ErrNotRunning) {
+		// All other errors are those of the agent, which libvirtd forwards.
+		err = fmt.Errorf("%w: %w", hypervisor.ErrGuestRefused, err)
+	}
+	return nil, err
+}
+
+// get executes a command whose response is not a list.
+func (g guest) get(ctx context.Context, command string, into any) error {
+	response, err := g.execute(ctx, command, agentTimeout*time.Second)
+	if err != nil {
+		return err
+	}
+	return parseResponse(response, into)
+}
+
+// converse runs a function with a direct connection to the guest agent: the guest determines the length of the responses, for
+// which other calls must not wait.
+func (c *Conn) converse(ctx context.Context, domain string, limit time.Duration, do func(context.Context, guest) error) error {
+	return c.within(ctx, limit, domain, "ask the guest agent", func(ctx context.Context, client *libvirtwire.Client, d libvirtwire.Domain) error {
+		return do(ctx, guest{client, d})
+	})
+}
+
+// GuestInfo requests the operating system and the interfaces from the guest agent.
+func (c *Conn) GuestInfo(ctx context.Context, domain string) (*hypervisor.GuestInfo, error) {
+	var info *hypervisor.GuestInfo
+	err := c.converse(ctx, domain, askTimeout, func(ctx context.Context, g guest) (err error) {
+		info, err = g.info(ctx)
+		return err
+	})
+	return info, err
+}
+
+func (g guest) info(ctx context.Context) (*hypervisor.GuestInfo, error) {
+	info := &hypervisor.GuestInfo{}
+	response, err := g.execute(ctx, "guest-get-osinfo", agentTimeout*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	if info.OS, err = parseOSInfo(response); err != nil {
+		return nil, err
+	}
+	if response, err = g.execute(ctx, "guest-network-get-interfaces", agentTimeout*time.Second); err != nil {
+		return nil, err
+	}
+	interfaces, err := parseInterfaces(response)
+	if err != nil {
+		return nil, err
+	}
+	info.Interfaces, info.Omitted = interfaces.Items, interfaces.Omitted
+	// Old agents do not report the host's name; the rest is useful without it.
+	var host struct {
+		Name string `json:"host-name"`
+	}
+	if err := g.get(ctx, "guest-get-host-name", &host); err == nil {
+		info.Hostname = hypervisor.Clean(host.Name)
+	}
+	return info, nil
+}
+
+// withAgent calls a function that uses the guest agent through libvirt.
+func (c *Conn) withAgent(ctx context.Context, domain, what string, fn func(*libvirt.Domain) error) error {
+	return c.call(ctx, guestTimeout, what, func(l *libvirt.Connect) error {
+		return withDomain(l, domain, func(d *libvirt.Domain) error {
+			if err := d.AgentSetResponseTimeout(agentTimeout, 0); err != nil {
+				return err
+			}
+			return fn(d)
+		})
+	})
+}
+
+// parseOSInfo decodes the response to guest-get-osinfo. Source: QEMU qga/qapi-schema.json, GuestOSInfo.
+func parseOSInfo(response []byte) (hypervisor.GuestOS, error) {
+	var r struct {
+		ID            string `json:"id"`
+		Name          string `json:"name"`
+		PrettyName    string `json:"pretty-name"`
+		Version       string `json:"version"`
+		VersionID     string `json:"version-id"`
+		KernelRelease string `json:"kernel-release"`
+		KernelVersion string `json:"kernel-version"`
+		Machine       string `json:"machine"`
+	}
+	if err := parseResponse(response, &r); err != nil {
+		return hypervisor.GuestOS{}, err
+	}
+	return hypervisor.GuestOS{
+		ID: hypervisor.Clean(r.ID), Name: hypervisor.Clean(r.Name), PrettyName: hypervisor.Clean(r.PrettyName), Version: hypervisor.Clean(r.Version),
+		VersionID: hypervisor.Clean(r.VersionID), KernelRelease: hypervisor.Clean(r.KernelRelease), KernelVersion: hypervisor.Clean(r.KernelVersion),
+		Machine: hypervisor.Clean(r.Machine),
+	}, nil
+}
+
+// parseInterfaces decodes the response to guest-network-get-interfaces. Source: as above, GuestNetworkInterface.
+func parseInterfaces(response []byte) (hypervisor.List[hypervisor.GuestInterface], error) {
+	var out hypervisor.List[hypervisor.GuestInterface]
+	// One more than the limit, because loopback is omitted.
+	list, err := parseList[struct {
+		Name      string          `json:"name"`
+		MAC       string          `json:"hardware-address"`
+		Addresses json.RawMessage `json:"ip-addresses"`
+	}](response, maxGuestInterfaces+1)
+	if err != nil {
+		return out, err
+	}
+	out.Omitted = list.Omitted
+	for _, i := range list.Items {
+		guest := hypervisor.GuestInterface{Name: hypervisor.Clean(i.Name), MAC: strings.ToLower(hypervisor.Clean(i.MAC))}
+		if guest.Name == "lo" {
+			continue
+		}
+		if len(out.Items) == maxGuestInterfaces {
+			out.Omitted++
+			continue
+		}
+		// Loopback addresses, and link-local ones with a zone, are omitted too.
+		addresses, err := parseInner[struct {
+			Address string `json:"ip-address"`
+		}](i.Addresses, 2*maxGuestAddresses)
+		if err != nil {
+			return hypervisor.List[hypervisor.GuestInterface]{}, err
+		}
+		for _, a := range addresses {
+			// Only valid addresses: others connect to the addresses in status.interfaces.
+			ip, err := netip.ParseAddr(a.Address)
+			if err != nil || ip.IsLoopback() || ip.Zone() != "" || len(guest.IPs) == maxGuestAddresses {
+				continue
+			}
+			guest.IPs = append(guest.IPs, ip.String())
+		}
+		out.Items = append(out.Items, guest)
+	}
+	return out, nil
+}

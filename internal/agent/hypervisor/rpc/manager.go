@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+)
+
+// unreachableAfter is how long attempts must fail before the VMI is enqueued: libvirtd starts and ends with its Pod, which need
+// not be reported.
+const unreachableAfter = 5 * time.Second
+
+// Manager keeps a connection to each launcher Pod for which Conn was called, and makes a new one when it ends.
+type Manager struct {
+	options Options
+	notify  func(types.NamespacedName)
+	watches *dirWatches
+
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	started time.Time
+
+	mu       sync.Mutex
+	sessions map[types.UID]*session
+}
+
+// NewManager returns a Manager. It calls notify with a VMI's key when a connection is made or ends and after libvirt's
+// events about the domain; notify must not block.
+func NewManager(o Options, notify func(types.NamespacedName)) (*Manager, error) {
+	if o.Responses == nil {
+		return nil, errNoResponseBudget
+	}
+	// Here, at the start of the process, no other thread can read the environment that it sets.
+	if err := initLibvirt(); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(o.RelayDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the relay directory: %w", err)
+	}
+	// Remove the sockets of an earlier process, which nothing can be connected to.
+	entries, err := os.ReadDir(o.RelayDir)
+	if err != nil {
+		return nil, fmt.Errorf("read the relay directory: %w", err)
+	}
+	root, err := os.OpenRoot(o.RelayDir)
+	if err != nil {
+		return nil, fmt.Errorf("open the relay directory: %w", err)
+	}
+	defer func() { _ = root.Close() }()
+	for _, e := range entries {
+		if err := root.RemoveAll(e.Name()); err != nil {
+			return nil, fmt.Errorf("empty the relay directory: %w", err)
+		}
+	}
+	if err := os.Chmod(o.RelayDir, 0o700); err != nil { //nolint:gosec // a directory must be entered
+		return nil, fmt.Errorf("restrict access to the relay directory: %w", err)
+	}
+	watches, err := newDirWatches()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Manager{
+		options: o, notify: notify, watches: watches, ctx: ctx, cancel: cancel, started: time.Now(), sessions: map[types.UID]*session{},
+	}, nil
+}
+
+// Start closes all connections when the context ends. Guests keep running.
+func (m *Manager) Start(ctx context.Context) error {
+	<-ctx.Done()
+	m.cancel()
+	m.wg.Wait()
+	m.watches.Close()
+	return nil
+}
+
+// Conn returns the connection to a Pod. If there is none it makes one in the background and returns hypervisor.ErrConnecting, or
+// hypervisor.ErrUnreachable after a failure.
+func (m *Manager) Conn(pod hypervisor.PodRef) (*Conn, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, ok := m.sessions[pod.UID]
+	if !ok {
+		ctx, cancel := context.WithCancel(m.ctx)
+		s = &session{manager: m, pod: pod, cancel: cancel, err: hypervisor.ErrConnecting}
+		m.sessions[pod.UID] = s
+		wait := spread(m.options.FirstConnections, time.Since(m.started), rand.N)
+		m.wg.Go(func() {
+			sleep(ctx, wait)
+			s.run(ctx)
+		})
+	}
+	return s.current()
+}
+
+// spread returns the delay of the first connection to a Pod. When the agent starts, it needs all of them at once, and does not
+// know which launchers were in quarantine.
+func spread(over, elapsed time.Duration, random func(time.Duration) time.Duration) time.Duration {
+	if elapsed >= over {
+		return 0
+	}
+	return random(over)
+}
+
+// Forget closes the connection to a Pod and makes no new one.
+func (m *Manager) Forget(pod types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s, ok := m.sessions[pod]; ok {
+		s.cancel()
+		delete(m.sessions, pod)
+	}
+}
+
+// session keeps a connection to one Pod.
+type session struct {
+	manager *Manager
+	pod     hypervisor.PodRef
+	cancel  context.CancelFunc
+
+	mu   sync.Mutex
+	conn *Conn
+	err  error
+	// silent is when a call last timed out, and responded when an earlier connection last got a response.
+	silent, responded time.Time
+}
+
+func (s *session) current() (*Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn == nil {
+		return nil, s.err
+	}
+	select {
+	case <-s.conn.Done():
+		// run is about to notice this, and enqueues the VMI.
+		return nil, connecting(s.conn)
+	default:
+		return s.conn, nil
+	}
+}
+
+// connecting is the error of a connection that is being made anew.
+func connecting(lost *Conn) error { return fmt.Errorf("%w: %w", hypervisor.ErrConnecting, lost.Err()) }
+
+func (s *session) set(conn *Conn, err error) {
+	s.mu.Lock()
+	s.conn, s.err = conn, err
+	s.mu.Unlock()
+	s.manager.notify(s.pod.VMI)
+}
+
+func (s *session) run(ctx context.Context) {
+	logger := log.Log.WithName("hypervisor").WithValues("pod", s.pod.UID, "vmi", s.pod.VMI)
+	waits := newBackoff()
+	failingSince := time.Time{}
+	for ctx.Err() == nil {
+		conn, err := s.connect(ctx)
+		var pause time.Duration
+		switch {
+		case ctx.Err() != nil && err != nil:
+			return
+		case err != nil:
+			pause = waits.failed(err, s.noteEnd(err, nil))
+			logger.V(3).Info("Cannot connect to libvirtd", "error", err.Error(), "retryIn", pause.String())
+			if failingSince.IsZero() {
+				failingSince = time.Now()
+			}
+			if errors.Is(err, errSilent) || time.Since(failingSince) > unreachableAfter {
+				s.set(nil, asUnreachable(err))
+			}
+		default:
+			failingSince = time.Time{}
+			pause = s.serve(ctx, conn, &waits)
+			if ctx.Err() == nil {
+				logger.Info("Lost the connection to libvirtd", "error", conn.Err().Error(), "retryIn", pause.String())
+			}
+		}
+		sleep(ctx, pause)
+	}
+}
+
+// serve provides a connection until it ends, and returns the delay before the next one.
+func (s *session) serve(ctx context.Context, conn *Conn, waits *backoff) time.Duration {
+	// Close waits for its calls, which end with it.
+	defer conn.Close()
+	since := time.Now()
+	s.set(conn, nil)
+	select {
+	case <-ctx.Done():
+		return 0
+	case <-conn.Done():
+	}
+	pause := waits.lost(conn.Err(), time.Since(since), s.noteEnd(conn.Err(), conn))
+	if errors.Is(conn.Err(), errSilent) {
+		// It stays unreachable until the next attempt.
+		s.set(nil, asUnreachable(conn.Err()))
+	} else {
+		s.set(nil, connecting(conn))
+	}
+	return pause
+}
+
+// noteEnd stores how an attempt or a connection ended, and reports whether the node is slow.
+func (s *session) noteEnd(err error, conn *Conn) (slowNode bool) {
+	now := time.Now()
+	s.mu.Lock()
+	if conn != nil {
+		s.responded = conn.respondedAt()
+	}
+	if errors.Is(err, errSilent) {
+		s.silent = now
+	}
+	s.mu.Unlock()
+	return s.manager.isSlow(s, now)
+}
+
+// contact returns when the launcher last responded, and when a call last timed out.
+func (s *session) contact() (responded, silent time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil {
+		return s.conn.respondedAt(), s.silent
+	}
+	return s.responded, s.silent
+}
+
+// isSlow reports whether the node is slow: whether calls to most of the other launchers that were called recently timed out.
+func (m *Manager) isSlow(except *session, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	called, silences := 0, 0
+	for _, s := range m.sessions {
+		if s == except {
+			continue
+		}
+		switch responded, silent := s.contact(); {
+		case now.Sub(silent) < recently:
+			called, silences = called+1, silences+1
+		case now.Sub(responded) < recently:
+			called++
+		}
+	}
+	return 2*silences > called
+}
+
+// sleep returns after a duration, or when the context ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+func (s *session) connect(ctx context.Context) (*Conn, error) {
+	if err := waitForSocket(ctx, s.manager.watches, s.manager.options.PodsDir, s.pod.UID); err != nil {
+		return nil, err
+	}
+	conn, err := Dial(ctx, s.manager.options, s.pod)
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.Watch(ctx, func() { s.manager.notify(s.pod.VMI) }); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func asUnreachable(err error) error {
+	if errors.Is(err, hypervisor.ErrUnreachable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", hypervisor.ErrUnreachable, err)
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rpc
+
+import (
+	"testing"
+
+	"libvirt.org/go/libvirt"
+
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/libvirtwire"
+	"github.com/vireo-project/vireo/internal/migration/protocol"
+)
+
+func TestTargetState(t *testing.T) {
+	for _, c := range []struct {
+		state  libvirt.DomainState
+		reason int
+		want   protocol.TargetDomain
+	}{
+		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_STARTING_UP), protocol.TargetReceiving},
+		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_MIGRATION), protocol.TargetReceiving},
+		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_POSTCOPY), protocol.TargetReceiving},
+		{libvirt.DOMAIN_PAUSED, 1000, protocol.TargetReceiving},
+		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_USER), protocol.TargetComplete},
+		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_IOERROR), protocol.TargetRunning},
+		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED), protocol.TargetRunning},
+		{libvirt.DOMAIN_RUNNING, int(libvirt.DOMAIN_RUNNING_MIGRATED), protocol.TargetRunning},
+		{libvirt.DOMAIN_RUNNING, int(libvirt.DOMAIN_RUNNING_POSTCOPY), protocol.TargetRunning},
+		// A QEMU that is ended before it ran must not count as running.
+		{libvirt.DOMAIN_SHUTDOWN, 0, protocol.TargetAbsent},
+		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_SHUTTING_DOWN), protocol.TargetAbsent},
+		{libvirt.DOMAIN_SHUTOFF, int(libvirt.DOMAIN_SHUTOFF_FAILED), protocol.TargetAbsent},
+		{libvirt.DOMAIN_NOSTATE, 0, protocol.TargetAbsent},
+		{libvirt.DomainState(1000), 0, protocol.TargetAbsent},
+	} {
+		if got := targetState(c.state, c.reason); got != c.want {
+			t.Errorf("state %d, reason %d: got %d, want %d", c.state, c.reason, got, c.want)
+		}
+	}
+}
+
+func TestSourceState(t *testing.T) {
+	for _, c := range []struct {
+		state  libvirt.DomainState
+		reason int
+		want   protocol.SourceDomain
+	}{
+		{libvirt.DOMAIN_RUNNING, int(libvirt.DOMAIN_RUNNING_MIGRATION_CANCELED), protocol.SourceRunning},
+		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_USER), protocol.SourceRunning},
+		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_IOERROR), protocol.SourceRunning},
+		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_MIGRATION), protocol.SourceSuspended},
+		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_POSTCOPY), protocol.SourcePostCopy},
+		{libvirt.DOMAIN_PAUSED, int(libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED), protocol.SourceMigrated},
+		{libvirt.DOMAIN_SHUTOFF, int(libvirt.DOMAIN_SHUTOFF_MIGRATED), protocol.SourceMigrated},
+		{libvirt.DOMAIN_SHUTOFF, int(libvirt.DOMAIN_SHUTOFF_DESTROYED), protocol.SourceEnded},
+		{libvirt.DOMAIN_CRASHED, 0, protocol.SourceEnded},
+	} {
+		if got := sourceState(c.state, c.reason); got != c.want {
+			t.Errorf("state %d, reason %d: got %d, want %d", c.state, c.reason, got, c.want)
+		}
+	}
+}
+
+func TestTransferFlags(t *testing.T) {
+	plain := transfer{TransferRequest: hypervisor.TransferRequest{}}
+	if got := plain.flags(); got != libvirtwire.MigrateLive|libvirtwire.MigratePersist {
+		t.Errorf("got %#x", got)
+	}
+	all := transfer{TransferRequest: hypervisor.TransferRequest{
+		CopyDisks: []string{"vda"}, TLSName: "x", AutoConverge: true, PostCopy: true, Parallel: 2, Compression: "zstd", Unsafe: true,
+	}}
+	want := libvirtwire.MigrateLive | libvirtwire.MigratePersist | libvirtwire.MigrateCopyDisks | libvirtwire.MigrateTLS |
+		libvirtwire.MigrateAutoConverge | libvirtwire.MigratePostCopy | libvirtwire.MigrateParallel | libvirtwire.MigrateCompressed | libvirtwire.MigrateUnsafe
+	if got := all.flags(); got != want {
+		t.Errorf("got %#x, want %#x", got, want)
+	}
+}
+
+func TestMebibytes(t *testing.T) {
+	for bytes, want := range map[uint64]uint64{1: 1, 1 << 20: 1, 1<<20 + 1: 2, 64 << 20: 64} {
+		if got := mebibytes(bytes); got != want {
+			t.Errorf("%d bytes: got %d MiB, want %d", bytes, got, want)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rpc
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+)
+
+// The guest determines the length of a guest agent's response, up to libvirt's 4 MiB, and a few bytes of JSON can become a large
+// value in Go. So lists are decoded entry by entry, and entries beyond the limit are counted and dropped.
+
+// errResponse means that a response does not have the form that the command defines.
+var errResponse = errors.New("the guest agent's response is not valid for the command")
+
+// openResponse returns a decoder at the value of a response, {"return": value}.
+func openResponse(response []byte) (*json.Decoder, error) {
+	d := json.NewDecoder(bytes.NewReader(response))
+	for _, wanted := range []json.Token{json.Delim('{'), "return"} {
+		got, err := d.Token()
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errResponse, err)
+		}
+		if got != wanted {
+			return nil, errResponse
+		}
+	}
+	return d, nil
+}
+
+// parseResponse decodes a response that is not a list. It must not be longer than maxAgentResponse.
+func parseResponse(response []byte, into any) error {
+	if len(response) > maxAgentResponse {
+		return fmt.Errorf("%w: it has %d bytes, more than %d", errResponse, len(response), maxAgentResponse)
+	}
+	d, err := openResponse(response)
+	if err == nil {
+		err = d.Decode(into)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errResponse, err)
+	}
+	return nil
+}
+
+// parseList decodes a response that is a list.
+func parseList[T any](response []byte, limit int) (hypervisor.List[T], error) {
+	d, err := openResponse(response)
+	if err != nil {
+		return hypervisor.List[T]{}, err
+	}
+	return decodeList[T](d, limit)
+}
+
+// parseInner decodes a list within an entry of a list. A missing list is empty.
+func parseInner[T any](list json.RawMessage, limit int) ([]T, error) {
+	if len(list) == 0 || string(list) == "null" {
+		return nil, nil
+	}
+	out, err := decodeList[T](json.NewDecoder(bytes.NewReader(list)), limit)
+	return out.Items, err
+}
+
+func decodeList[T any](d *json.Decoder, limit int) (hypervisor.List[T], error) {
+	var list hypervisor.List[T]
+	if open, err := d.Token(); err != nil || open != json.Delim('[') {
+		return list, errResponse
+	}
+	for d.More() {
+		if len(list.Items) == limit {
+			// The entry must be valid JSON.
+			if err := d.Decode(&nothing{}); err != nil {
+				return list, fmt.Errorf("%w: %w", errResponse, err)
+			}
+			list.Omitted++
+			continue
+		}
+		var entry T
+		if err := d.Decode(&entry); err != nil {
+			return list, fmt.Errorf("%w: %w", errResponse, err)
+		}
+		list.Items = append(list.Items, entry)
+	}
+	if _, err := d.Token(); err != nil {
+		return list, fmt.Errorf("%w: %w", errResponse, err)
+	}
+	return list, nil
+}
+
+// nothing decodes any JSON value and discards it.
+type nothing struct{}
+
+// UnmarshalJSON discards the value.
+func (*nothing) UnmarshalJSON([]byte) error { return nil }

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package hypervisor
+
+// MaxNVRAM is the limit for a file with EFI variables in bytes. OVMF's has half a megabyte; QEMU accepts flash of up to 8 MiB in
+// all (max_fw_size in hw/i386/pc.c).
+const MaxNVRAM = 8 << 20
+
+// StateFiles are the paths of the persistent state of a VM in its launcher Pod.
+type StateFiles struct {
+	// NVRAM is the file with the EFI variables, empty if they are not persistent.
+	NVRAM string
+	// TPM is the directory with the TPM's state, empty if it is not persistent.
+	TPM string
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package media
+
+import (
+	"context"
+	"fmt"
+	"path"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// imageAlignment is the alignment of the sizes of new disk images. It is a multiple of every sector and block size.
+const imageAlignment = 1 << 20
+
+// claim prepares a claim's block device or disk.img. Its format is always raw: if a guest writes a qcow2 header to its disk, QEMU
+// must not open the files that the header names.
+func (p *preparer) claim(ctx context.Context, v *v1.Volume) (*domain.DiskFact, error) {
+	if moved := vmistatus.Migrated(&p.vmi.Status, v.Name); moved != nil {
+		return p.destination(ctx, v, moved.DestinationPVCInfo)
+	}
+	info, err := p.claimInfo(v.Name)
+	if err != nil {
+		return nil, err
+	}
+	if vmistatus.IsBlock(info) {
+		return &domain.DiskFact{
+			Path: launcherpod.BlockDevice(v.Name), Block: true, Format: hypervisor.FormatRaw, DirectIO: true,
+			CapacityBytes: claimBytes(info), KeepsSpace: info.Preallocated,
+		}, nil
+	}
+	fact, err := p.rawImage(ctx, v, launcherpod.DiskImage, uint64(claimBytes(info)))
+	if err != nil {
+		return nil, err
+	}
+	fact.KeepsSpace = info.Preallocated
+	return fact, nil
+}
+
+// ephemeralClaim creates an overlay on a claim's block device or disk.img, which does not change.
+func (p *preparer) ephemeralClaim(ctx context.Context, v *v1.Volume) (*domain.DiskFact, error) {
+	info, err := p.claimInfo(v.Name)
+	if err != nil {
+		return nil, err
+	}
+	if vmistatus.IsBlock(info) {
+		return p.overlayOfDevice(ctx, v.Name)
+	}
+	pool, err := p.storage.Pool(ctx, PoolName(v.Name), launcherpod.DiskDir(v.Name))
+	if err != nil {
+		return nil, err
+	}
+	image := pool.Find(launcherpod.DiskImage)
+	if image == nil {
+		return nil, invalid("claim %q has no %s to lay an ephemeral disk over", info.ClaimName, launcherpod.DiskImage)
+	}
+	capacity, err := rawCapacity(image)
+	if err != nil {
+		return nil, err
+	}
+	return p.overlay(ctx, v.Name, capacity, image.Path, hypervisor.FormatRaw)
+}
+
+// overlayOfDevice creates an overlay on a block device. Its size is that of the device, which may differ from the claim's and
+// which only QEMU can read.
+func (p *preparer) overlayOfDevice(ctx context.Context, volume string) (*domain.DiskFact, error) {
+	fact, err := p.overlay(ctx, volume, 0, launcherpod.BlockDevice(volume), hypervisor.FormatRaw)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := p.storage.Pool(ctx, launcherpod.EphemeralPool, launcherpod.EphemeralDisksDir)
+	if err != nil {
+		return nil, err
+	}
+	created := pool.Find(path.Base(fact.Path))
+	if created == nil {
+		return nil, fmt.Errorf("the overlay %s is gone", path.Base(fact.Path))
+	}
+	fact.BackingBlock, fact.CapacityBytes = true, int64(created.Capacity)
+	return fact, nil
+}
+
+// rawCapacity returns the size of a raw image. If the content looks like another format, libvirt reports the virtual size, and
+// the size of the file is not known.
+func rawCapacity(image *hypervisor.Volume) (uint64, error) {
+	if image.Format != hypervisor.FormatRaw && image.Format != "iso" {
+		return 0, invalid("%s has the format %q, but only raw images may lie on a claim", path.Base(image.Path), image.Format)
+	}
+	return image.Capacity, nil
+}
+
+// hostDisk prepares a file of the node. QEMU's user creates it, so that it is created only where that user may write. The owner
+// of an existing file does not change: the administrator who allows host disks must set it.
+func (p *preparer) hostDisk(ctx context.Context, v *v1.Volume) (*domain.DiskFact, error) {
+	if v.HostDisk.Type == v1.HostDiskExistsOrCreate {
+		fact, err := p.rawImage(ctx, v, path.Base(v.HostDisk.Path), uint64(v.HostDisk.Capacity.Value()))
+		if err != nil {
+			return nil, fmt.Errorf("the node's file %s: %w", v.HostDisk.Path, err)
+		}
+		return fact, nil
+	}
+	pool, err := p.storage.Pool(ctx, PoolName(v.Name), launcherpod.DiskDir(v.Name))
+	if err != nil {
+		return nil, err
+	}
+	image := pool.Find(path.Base(v.HostDisk.Path))
+	if image == nil {
+		return nil, invalid("the node has no file %s: make it, or use type %s", v.HostDisk.Path, v1.HostDiskExistsOrCreate)
+	}
+	return &domain.DiskFact{
+		Path: image.Path, Format: hypervisor.FormatRaw, CapacityBytes: int64(image.Capacity), Filled: isFilled(image),
+	}, nil
+}
+
+// rawImage finds a raw image in a volume's directory, or creates one of about the wanted size. It resizes an image on a claim
+// that was expanded.
+func (p *preparer) rawImage(ctx context.Context, v *v1.Volume, name string, want uint64) (*domain.DiskFact, error) {
+	poolName, dir := PoolName(v.Name), launcherpod.DiskDir(v.Name)
+	pool, err := p.storage.Pool(ctx, poolName, dir)
+	if err != nil {
+		return nil, err
+	}
+	fact := &domain.DiskFact{Path: path.Join(dir, name), Format: hypervisor.FormatRaw}
+	if found := pool.Find(name); found != nil {
+		p.growImage(ctx, v, poolName, pool, found)
+		fact.CapacityBytes, fact.Filled = int64(found.Capacity), isFilled(found)
+		return fact, nil
+	}
+	if v.HostDisk != nil {
+		// Before anything can fail: for the next Pod, the kubelet's directory is not a new one.
+		if err := p.storage.GiveHostDir(ctx, dir); err != nil {
+			return nil, err
+		}
+	}
+	size, err := p.limits.imageSize(want, pool.Available)
+	if err != nil {
+		return nil, err
+	}
+	fact.CapacityBytes = int64(size)
+	return fact, p.storage.Create(ctx, poolName, hypervisor.Volume{Name: name, Format: hypervisor.FormatRaw, Capacity: size})
+}
+
+// isFilled reports whether a raw image has no holes. If its content looks like another format, libvirt's capacity is not the
+// file's size.
+func isFilled(image *hypervisor.Volume) bool {
+	return image.Format == hypervisor.FormatRaw && image.Capacity > 0 && image.Allocation >= image.Capacity
+}
+
+// imageSize returns the size of a new image. It accepts a little less than wanted, because of the overhead of file systems.
+func (l Limits) imageSize(want, free uint64) (uint64, error) {
+	if want == 0 {
+		return 0, invalid("the size of its disk is not known")
+	}
+	usable := uint64(0)
+	if free > l.ReserveBytes {
+		usable = free - l.ReserveBytes
+	}
+	size := want
+	if size > usable {
+		percent := uint64(min(max(l.TolerateLessPercent, 0), 100))
+		if least := want / 100 * (100 - percent); usable < least || usable == 0 {
+			return 0, fmt.Errorf("not enough space for a disk of %d bytes: %d bytes are free, of which %d stay reserved, "+
+				"and at least %d are needed (pvcTolerateLessSpaceUpToPercent is %d)", want, free, l.ReserveBytes, least, percent)
+		}
+		size = usable
+	}
+	if size > imageAlignment {
+		return alignDown(size, imageAlignment), nil
+	}
+	return alignDown(size, sectorBytes), nil
+}
+
+func (p *preparer) claimInfo(volume string) (*v1.PersistentVolumeClaimInfo, error) {
+	for i := range p.vmi.Status.VolumeStatus {
+		if s := &p.vmi.Status.VolumeStatus[i]; s.Name == volume && s.PersistentVolumeClaimInfo != nil {
+			return s.PersistentVolumeClaimInfo, nil
+		}
+	}
+	return nil, fmt.Errorf("description of its claim in status.volumeStatus: %w", ErrWait)
+}
+
+// claimBytes returns the size of the disk on a claim: the smaller of capacity and request, as in KubeVirt, so that the disk can be
+// restored to another volume of the requested size.
+func claimBytes(info *v1.PersistentVolumeClaimInfo) int64 {
+	capacity := info.Capacity.Storage().Value()
+	if request := info.Requests.Storage().Value(); request > 0 && (capacity == 0 || request < capacity) {
+		return request
+	}
+	return capacity
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package migration
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/migration/qemutls"
+)
+
+// Peer sends requests to the target's agent.
+type Peer interface {
+	destinationFinder
+	imageReader
+	stateKeeper
+}
+
+// destinationFinder returns where to send a guest.
+type destinationFinder interface {
+	// Destination returns where and how to send the guest.
+	Destination(ctx context.Context, a peer.Attempt) (*peer.Destination, error)
+	// Tunnel connects to the libvirtd of the target's Pod.
+	Tunnel(ctx context.Context, a peer.Attempt) (net.Conn, error)
+}
+
+// imageReader returns the checksums of the images in the target's Pod.
+type imageReader interface {
+	Images(ctx context.Context, a peer.Attempt) (*peer.Images, error)
+}
+
+// stateKeeper stores the machine's persistent state on the target's claim.
+type stateKeeper interface {
+	// KeepState sends the persistent EFI variables, and returns when all of the machine's state is on the target's claim.
+	KeepState(ctx context.Context, a peer.Attempt, nvram []byte) error
+}
+
+// Source is the connection to the libvirtd of the guest that migrates.
+type Source interface {
+	guestReader
+	transferrer
+	transferTuner
+	certificateStore
+}
+
+// guestReader reads the guest.
+type guestReader interface {
+	// LiveXML returns the running domain in the form that another libvirtd accepts.
+	LiveXML(ctx context.Context, domain string) (*libvirtxml.Domain, error)
+	// SourceState returns the state of the migration's source.
+	SourceState(ctx context.Context, domain string) (hypervisor.SourceState, error)
+	// ReadNVRAM reads the file with the persistent EFI variables.
+	ReadNVRAM(ctx context.Context, file string) ([]byte, error)
+}
+
+// transferrer runs libvirt's migration job.
+type transferrer interface {
+	// Transfer transfers the guest. The end of the context ends the connections that it needs.
+	Transfer(ctx context.Context, request hypervisor.TransferRequest) error
+	// TransferProgress returns the progress, or nil if there is no job.
+	TransferProgress(ctx context.Context, domain string) (*hypervisor.TransferProgress, error)
+	// CancelTransfer ends the job.
+	CancelTransfer(ctx context.Context, domain string) error
+}
+
+// transferTuner changes how libvirt's migration job ends.
+type transferTuner interface {
+	// StartPostCopy lets the target's guest run with what was transferred.
+	StartPostCopy(ctx context.Context, domain string) error
+	// SetMaxDowntime sets how long the guest may be paused at the end.
+	SetMaxDowntime(ctx context.Context, domain string, limit time.Duration) error
+}
+
+// certificateStore stores the certificates with which QEMU encrypts the transfer.
+type certificateStore interface {
+	PutMigrationTLS(ctx context.Context, files qemutls.Files) error
+	RemoveMigrationTLS(ctx context.Context) error
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package peer
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/migration/qemutls"
+)
+
+// onlyGuest is a world of one guest that migrates from red to blue, and of what was done to it.
+type onlyGuest struct {
+	client.Reader
+	did []types.NamespacedName
+	// kept is how many bytes of state were taken in.
+	kept int
+}
+
+func (g *onlyGuest) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	vmi, ok := into.(*v1.VirtualMachineInstance)
+	if !ok || key.Namespace != "ns" || key.Name != "vm" {
+		return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+	}
+	vmi.ObjectMeta = metav1.ObjectMeta{Namespace: "ns", Name: "vm"}
+	vmi.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "uid", SourceNode: "red", TargetNode: "blue", TargetPod: "p"}
+	return nil
+}
+
+func (g *onlyGuest) PutMigrationTLS(context.Context, qemutls.Files) error { return nil }
+
+func (g *onlyGuest) KeepState(_ context.Context, _ hypervisor.StateFiles, nvram []byte) error {
+	g.did, g.kept = append(g.did, types.NamespacedName{Namespace: "ns", Name: "vm"}), len(nvram)
+	return nil
+}
+
+// FuzzRequest: whatever the agent of another node asks for, only the agent of the node that the guest leaves gets something, for
+// this very migration; refusals are bounded.
+func FuzzRequest(f *testing.F) {
+	guest := &onlyGuest{}
+	targets := NewTargets()
+	const domain = `<domain><os><nvram>/var/lib/vireo/state/nvram</nvram></os></domain>`
+	targets.Put("uid", Target{Pod: hypervisor.PodRef{UID: "pod"}, Address: "10.0.0.1", Domain: domain, Plain: true})
+	peer := ""
+	server, err := NewServer(ServerOptions{
+		TLS: &tls.Config{MinVersion: tls.VersionTLS13}, PeerNode: func(tls.ConnectionState) (string, error) { return peer, nil },
+		Node: "blue", Incoming: guest, Targets: targets,
+		Open:   func(hypervisor.PodRef) (Launcher, error) { return guest, nil },
+		Tunnel: func(context.Context, hypervisor.PodRef) (net.Conn, error) { return nil, errors.New("no tunnel here") },
+		Run: func(_ context.Context, vmi types.NamespacedName, _ types.UID) (time.Duration, error) {
+			guest.did = append(guest.did, vmi)
+			return time.Second, nil
+		},
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	m := Attempt{VMI: types.NamespacedName{Namespace: "ns", Name: "vm"}, UID: "uid"}
+	for _, what := range []string{destinationRequest, tunnelRequest, stateRequest, releaseRequest} {
+		for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodPost} {
+			f.Add("red", method, m.path(what), []byte("state"))
+		}
+		f.Add("green", http.MethodPost, m.path(what), []byte{})
+	}
+	f.Fuzz(func(t *testing.T, from, method, target string, body []byte) {
+		where, err := url.ParseRequestURI(target)
+		if err != nil || !strings.HasPrefix(target, "/") {
+			return
+		}
+		peer, guest.did, guest.kept = from, nil, 0
+		r := httptest.NewRequest(http.MethodGet, "/", bytes.NewReader(body))
+		r.Method, r.URL, r.RequestURI, r.TLS = method, where, target, &tls.ConnectionState{}
+		w := httptest.NewRecorder()
+		server.handler.ServeHTTP(w, r)
+		if from != "red" && (len(guest.did) > 0 || w.Code/100 == 2) {
+			t.Errorf("the agent of node %q did %s %s: %d", from, method, target, w.Code)
+		}
+		for _, vmi := range guest.did {
+			if vmi != m.VMI {
+				t.Errorf("%s %s is about %s", method, target, vmi)
+			}
+		}
+		if guest.kept > len(body) || w.Body.Len() > 8<<10 {
+			t.Errorf("%d bytes were kept, %d answered", guest.kept, w.Body.Len())
+		}
+	})
+}
+
+// answering is a peer that answers with one thing.
+type answering struct {
+	code int
+	body []byte
+}
+
+func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: a.code, Body: io.NopCloser(bytes.NewReader(a.body)), Request: r, Header: http.Header{}}, nil
+}
+
+// FuzzResponse: whatever the agent of a migration's target answers, it is an answer or an error of a bounded length.
+func FuzzResponse(f *testing.F) {
+	f.Fuzz(func(t *testing.T, code uint16, body []byte) {
+		c := &Client{http: &http.Client{Transport: answering{int(code), body}}}
+		m := Attempt{VMI: types.NamespacedName{Namespace: "ns", Name: "vm"}, UID: "uid", TargetNode: "blue", Agent: "10.0.0.1"}
+		destination, err := c.Destination(t.Context(), m)
+		if (destination == nil) == (err == nil) || err != nil && len(err.Error()) > 4096+len(fmt.Sprint(m)) {
+			t.Errorf("%v, and an error of %d bytes", destination, len(fmt.Sprint(err)))
+		}
+		if runs, err := c.Release(t.Context(), m); runs < 0 || err != nil && runs != 0 {
+			t.Errorf("it runs for %s (%v)", runs, err)
+		}
+	})
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package network
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
+)
+
+// Numbers of ICMPv6 router discovery (RFC 4861, 4.1, 4.2 and 4.6).
+const (
+	routerSolicitation  = 133
+	routerAdvertisement = 134
+
+	optionSourceAddress = 1
+	optionPrefix        = 3
+	optionMTU           = 5
+
+	// flagsManaged means that addresses and all other configuration come from DHCPv6.
+	flagsManaged = 0x80 | 0x40
+	prefixOnLink = 0x80
+	hopLimit     = 64
+	// ndHops is the only hop limit with which a neighbor accepts the message.
+	ndHops = 255
+
+	// advertiseInterval is the interval of unsolicited advertisements. A guest keeps the gateway for routerLifetime (at most 9000 s)
+	// without any, so that it does not notice a restart of the agent.
+	advertiseInterval = 5 * time.Minute
+	routerLifetime    = 9000 * time.Second
+	// responseInterval limits the rate of responses to a guest's solicitations; the kernel drops what is not read.
+	responseInterval = time.Second
+)
+
+var (
+	allNodes   = net.IPAddr{IP: net.ParseIP("ff02::1")}
+	allRouters = net.ParseIP("ff02::2")
+)
+
+// Advertise sends router advertisements to the guest until ctx is done: its gateway is on the bridge, and it gets an address from
+// DHCPv6, which itself has no option for a gateway. The launcher has no permission to send these messages. Advertise returns at
+// once if the plan has no masquerade or the Pod no IPv6. Call it after Ensure; it needs CAP_NET_RAW.
+func Advertise(ctx context.Context, namespace *Namespace, plan Plan) error {
+	for _, planned := range plan.Interfaces {
+		if planned.Binding == Masquerade {
+			return advertise(ctx, namespace, planned) // there is one Pod network
+		}
+	}
+	return nil
+}
+
+func advertise(ctx context.Context, namespace *Namespace, planned Interface) error {
+	var conn net.PacketConn
+	var message []byte
+	err := namespace.Do(func() error {
+		bridge, err := mustFind(podiface.Bridge(planned.PodInterface))
+		if err != nil {
+			return err
+		}
+		list, err := addresses(bridge)
+		if err != nil || !(podState{addresses: list}).hasIPv6() {
+			return err
+		}
+		message = routerMessage(bridge.Attrs(), planned.IPv6)
+		conn, err = listenRouter(ctx, bridge.Attrs())
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("advertise the guest's IPv6 gateway: %w", err)
+	}
+	if conn == nil {
+		return nil
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	defer func() { _ = conn.Close() }()
+	return serveSolicitations(ctx, conn, message)
+}
+
+// listenRouter opens a socket for router discovery on a bridge. The kernel sets the checksum.
+func listenRouter(ctx context.Context, bridge *netlink.LinkAttrs) (net.PacketConn, error) {
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var failed error
+		err := raw.Control(func(fd uintptr) {
+			group := &unix.IPv6Mreq{Interface: uint32(bridge.Index)}
+			copy(group.Multiaddr[:], allRouters)
+			// The kernel passes on solicitations only: set bits block (RFC 3542, 3.2).
+			filter := &unix.ICMPv6Filter{}
+			for i := range filter.Data {
+				filter.Data[i] = math.MaxUint32
+			}
+			filter.Data[routerSolicitation/32] &^= 1 << (routerSolicitation % 32)
+			failed = errors.Join(
+				unix.SetsockoptICMPv6Filter(int(fd), unix.IPPROTO_ICMPV6, unix.ICMPV6_FILTER, filter),
+				unix.BindToDevice(int(fd), bridge.Name),
+				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, ndHops),
+				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, ndHops),
+				unix.SetsockoptIPv6Mreq(int(fd), unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, group))
+		})
+		return errors.Join(err, failed)
+	}}
+	return config.ListenPacket(ctx, "ip6:ipv6-icmp", "::")
+}
+
+// serveSolicitations advertises now, after each solicitation, and periodically.
+func serveSolicitations(ctx context.Context, conn net.PacketConn, message []byte) error {
+	log := logr.FromContextOrDiscard(ctx)
+	buf := make([]byte, 1500)
+	var sent time.Time
+	for next := time.Now(); ; {
+		if !time.Now().Before(next) {
+			sent = time.Now()
+			if _, err := conn.WriteTo(message, &allNodes); err != nil && ctx.Err() == nil {
+				// The bridge has no guest yet, or duplicate detection of its own address is not finished.
+				log.V(1).Info("Cannot advertise the guest's gateway", "reason", err.Error())
+			}
+			next = time.Now().Add(advertiseInterval)
+		}
+		if err := conn.SetReadDeadline(next); err != nil {
+			return ignoreClosed(err)
+		}
+		n, _, err := conn.ReadFrom(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		var timeout net.Error
+		if err != nil && (!errors.As(err, &timeout) || !timeout.Timeout()) {
+			return fmt.Errorf("listen for the guest's router solicitations: %w", err)
+		}
+		if err == nil && n > 0 && buf[0] == routerSolicitation {
+			if !pause(ctx, responseInterval-time.Since(sent)) {
+				return nil
+			}
+			next = time.Now()
+		}
+	}
+}
+
+// pause waits, and returns false if ctx is done first.
+func pause(ctx context.Context, wait time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(wait):
+		return true
+	}
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// routerMessage returns the advertisement of a bridge as the gateway of a network.
+func routerMessage(bridge *netlink.LinkAttrs, network netip.Prefix) []byte {
+	message := []byte{routerAdvertisement, 0, 0, 0, hopLimit, flagsManaged}
+	message = binary.BigEndian.AppendUint16(message, uint16(routerLifetime/time.Second))
+	message = append(message, make([]byte, 8)...) // reachable and retransmission time: unspecified
+
+	message = append(message, optionSourceAddress, 1)
+	message = append(message, bridge.HardwareAddr...)
+
+	message = append(message, optionMTU, 1, 0, 0)
+	message = binary.BigEndian.AppendUint32(message, uint32(bridge.MTU))
+
+	message = append(message, optionPrefix, 4, byte(network.Bits()), prefixOnLink)
+	message = binary.BigEndian.AppendUint32(message, math.MaxUint32)
+	message = binary.BigEndian.AppendUint32(message, math.MaxUint32)
+	message = append(message, make([]byte, 4)...)
+	return append(message, network.Masked().Addr().AsSlice()...)
+}

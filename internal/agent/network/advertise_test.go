@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package network
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// gatewayOf waits until the guest's kernel has a default route for IPv6, which it takes from an advertisement.
+func (w world) gatewayOf(t *testing.T) (gateway string) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		inside(t, w.guest, func() error {
+			routes, err := netlink.RouteListFiltered(unix.AF_INET6, &netlink.Route{Protocol: unix.RTPROT_RA}, netlink.RT_FILTER_PROTOCOL)
+			for _, route := range routes {
+				if route.Gw != nil {
+					gateway = route.Gw.String()
+				}
+			}
+			return err
+		})
+		if gateway != "" {
+			return gateway
+		}
+	}
+	t.Fatal("the guest has no gateway")
+	return ""
+}
+
+func TestAdvertise(t *testing.T) {
+	w := newWorld(t)
+	plan := masqueradePlan(t)
+	ensure(t, w, plan)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Advertise(ctx, w.pod, plan) }()
+	w.connectGuest(t, plan.Interfaces[0].MAC)
+	address(t, w.guest, "nic0", "fd10:0:2::2/120")
+	if got := w.gatewayOf(t); got != "fe80::ff:fe00:0" {
+		t.Errorf("the gateway is %s", got)
+	}
+	expectReach(t, w.guest, "[fd01::1]:8084", w.peer, "[fd01::1]:8084", "fd01::5")
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNothingToAdvertise(t *testing.T) {
+	w := newWorld(t)
+	inside(t, w.pod, func() error {
+		link, err := mustFind("eth0")
+		if err != nil {
+			return err
+		}
+		address, err := netlink.ParseAddr("fd01::5/64")
+		return errors.Join(err, netlink.AddrDel(link, address))
+	})
+	plan := masqueradePlan(t)
+	ensure(t, w, plan)
+	for name, plan := range map[string]Plan{"a Pod without IPv6": plan, "no masquerade": {}} {
+		if err := Advertise(context.Background(), w.pod, plan); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package network
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podiface"
+)
+
+// Result describes one connected interface of the guest.
+type Result struct {
+	// Fact is the input for the domain.
+	Fact domain.InterfaceFact
+	// PodInterface is the name of the Pod's interface, for the VMI's status.
+	PodInterface string
+	// IPs are the addresses at which the guest is reached: the Pod's.
+	IPs []string
+}
+
+// podState is the original state of the Pod's interface, before it was displaced.
+type podState struct {
+	link      netlink.Link
+	mtu       int
+	addresses []netip.Prefix
+}
+
+func (s podState) hasIPv6() bool { return s.has(netip.Addr.Is6) }
+
+func (s podState) hasIPv4() bool { return s.has(netip.Addr.Is4) }
+
+func (s podState) has(family func(netip.Addr) bool) bool {
+	return slices.ContainsFunc(s.addresses, func(address netip.Prefix) bool { return family(address.Addr()) })
+}
+
+// Ensure creates what a plan needs and the namespace does not have. It changes nothing if nothing is missing. The launcher must have
+// recorded the Pod's network before, because the bridge binding removes the Pod's routes: call it once libvirtd's socket exists.
+func Ensure(ctx context.Context, namespace *Namespace, plan Plan) (map[string]Result, error) {
+	results := map[string]Result{}
+	err := namespace.Do(func() error {
+		settings, err := openSysctls()
+		if err != nil {
+			return err
+		}
+		defer settings.close()
+		if err := settings.allowDHCPPorts(); err != nil {
+			return err
+		}
+		for _, planned := range plan.Interfaces {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			result, err := ensureInterface(planned, settings)
+			if err != nil {
+				return fmt.Errorf("connect the interface %s: %w", planned.Name, err)
+			}
+			results[planned.Name] = result
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return results, nil
+}
+
+// Forward redirects the migration's ports to the guest too, after Ensure was called with a plan for a migration target. Open
+// connections are not affected, not even the one over which post-copy still transfers memory: only the first packet of a
+// connection is translated.
+func Forward(ctx context.Context, namespace *Namespace, plan Plan) error {
+	return namespace.Do(func() error {
+		for _, planned := range plan.Interfaces {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if planned.Binding != Masquerade {
+				continue
+			}
+			pod, err := readInterface(planned.PodInterface)
+			if err != nil {
+				return err
+			}
+			if err := ensureNAT(planned, pod); err != nil {
+				return fmt.Errorf("connect the interface %s: %w", planned.Name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// MissingInterfaceError means that the Pod has no interface on a network.
+type MissingInterfaceError struct {
+	// PodInterface is the interface's name.
+	PodInterface string
+}
+
+// Error names the interface and the component that should have created it.
+func (e *MissingInterfaceError) Error() string {
+	if e.PodInterface == launcherpod.PrimaryInterface {
+		return fmt.Sprintf("the Pod has no interface %s: look at the cluster's network plugin on this node", e.PodInterface)
+	}
+	return fmt.Sprintf("the Pod has no interface %s: Multus has not attached this network to it. Install Multus on the node, "+
+		"or look at the Pod's events, and start the VM again", e.PodInterface)
+}
+
+// expectPodInterface returns an error unless the Pod's interface exists, under its own name or as a displaced one.
+func expectPodInterface(name string) error {
+	for _, possible := range []string{name, podiface.Displaced(name)} {
+		if link, err := find(possible); link != nil || err != nil {
+			return err
+		}
+	}
+	return &MissingInterfaceError{PodInterface: name}
+}
+
+func ensureInterface(planned Interface, settings *sysctls) (Result, error) {
+	if err := expectPodInterface(planned.PodInterface); err != nil {
+		return Result{}, err
+	}
+	ensure := ensureMasquerade
+	if planned.Binding == Bridge {
+		ensure = ensureBridged
+	}
+	pod, err := ensure(&planned, settings)
+	if err != nil {
+		return Result{}, err
+	}
+	result := Result{
+		PodInterface: planned.PodInterface,
+		Fact: domain.InterfaceFact{
+			Tap: podiface.Tap(planned.PodInterface), MAC: planned.MAC.String(), MTU: uint(pod.mtu),
+		},
+	}
+	for _, address := range pod.addresses {
+		result.IPs = append(result.IPs, address.Addr().String())
+	}
+	return result, nil
+}
+
+// readInterface returns the state of an interface of the Pod.
+func readInterface(name string) (podState, error) {
+	link, err := mustFind(name)
+	if err != nil {
+		return podState{}, err
+	}
+	list, err := addresses(link)
+	return podState{link: link, mtu: link.Attrs().MTU, addresses: list}, err
+}

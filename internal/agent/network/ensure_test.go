@@ -1,0 +1,603 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+)
+
+func masqueradePlan(t *testing.T, ports ...v1.Port) Plan {
+	t.Helper()
+	return planFor(t, func(vmi *v1.VirtualMachineInstance) {
+		i := masqueraded()
+		i.Ports = ports
+		addInterface(vmi, i, podNetwork())
+	})
+}
+
+func bridgePlan(t *testing.T) Plan {
+	t.Helper()
+	return planFor(t, func(vmi *v1.VirtualMachineInstance) { addInterface(vmi, bridged("default"), podNetwork()) })
+}
+
+func planFor(t *testing.T, change func(*v1.VirtualMachineInstance)) Plan {
+	t.Helper()
+	plan, err := NewPlan(vmiWith(change))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+func ensure(t *testing.T, w world, plan Plan) map[string]Result {
+	t.Helper()
+	results, err := Ensure(context.Background(), w.pod, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return results
+}
+
+// expectStable checks that another Ensure changes nothing and returns the same results.
+func expectStable(t *testing.T, w world, plan Plan, first map[string]Result) {
+	t.Helper()
+	before := dump(t, w.pod)
+	second := ensure(t, w, plan)
+	if diff := cmp.Diff(before, dump(t, w.pod)); diff != "" {
+		t.Errorf("a second Ensure changed something:\n%s", diff)
+	}
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("a second Ensure returned other results:\n%s", diff)
+	}
+}
+
+// expectReach connects from one namespace to a listener in another and checks the client's address.
+func expectReach(t *testing.T, from *Namespace, target string, to *Namespace, listen, clientIP string) {
+	t.Helper()
+	route{from: from, to: to}.expect(t, target, listen, clientIP)
+}
+
+// route is the way from one namespace to another, with a dialer.
+type route struct {
+	by       net.Dialer
+	from, to *Namespace
+}
+
+// expect is expectReach for the route.
+func (r route) expect(t *testing.T, target, listen, clientIP string) {
+	t.Helper()
+	var listener net.Listener
+	inside(t, r.to, func() (err error) {
+		listener, err = net.Listen("tcp", listen)
+		return err
+	})
+	defer func() { _ = listener.Close() }()
+	client := make(chan string, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			client <- err.Error()
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		_, _ = io.WriteString(conn, "hello")
+		client <- conn.RemoteAddr().(*net.TCPAddr).IP.String()
+	}()
+	inside(t, r.from, func() error {
+		r.by.Timeout = 5 * time.Second
+		conn, err := r.by.Dial("tcp", target)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		content, err := io.ReadAll(conn)
+		if err == nil && string(content) != "hello" {
+			err = fmt.Errorf("read %q", content)
+		}
+		return err
+	})
+	if got := <-client; got != clientIP {
+		t.Errorf("the client's address is %s, want %s", got, clientIP)
+	}
+}
+
+func expectNoReach(t *testing.T, from *Namespace, target string) {
+	t.Helper()
+	inside(t, from, func() error {
+		conn, err := net.DialTimeout("tcp", target, time.Second)
+		if err == nil {
+			_ = conn.Close()
+			return errors.New("connected to " + target)
+		}
+		return nil
+	})
+}
+
+func TestMasquerade(t *testing.T) {
+	w := newWorld(t)
+	plan := masqueradePlan(t)
+	results := ensure(t, w, plan)
+	want := map[string]Result{"default": {
+		PodInterface: "eth0", IPs: []string{"10.1.0.5", "fd01::5"},
+		Fact: domain.InterfaceFact{Tap: "tap0", MAC: stableMAC("default", "fedora", "default").String(), MTU: podMTU},
+	}}
+	if diff := cmp.Diff(want, results); diff != "" {
+		t.Error(diff)
+	}
+	w.connectGuest(t, plan.Interfaces[0].MAC)
+	expectStable(t, w, plan, results)
+	address(t, w.guest, "nic0", "10.0.2.2/24")
+	defaultRoute(t, w.guest, "10.0.2.1")
+	address(t, w.guest, "nic0", "fd10:0:2::2/120")
+	defaultRoute(t, w.guest, "fd10:0:2::1")
+
+	t.Run("from outside", func(t *testing.T) { expectReach(t, w.peer, "10.1.0.5:8080", w.guest, "10.0.2.2:8080", "10.1.0.1") })
+	t.Run("to outside", func(t *testing.T) { expectReach(t, w.guest, "10.1.0.1:8081", w.peer, "10.1.0.1:8081", "10.1.0.5") })
+	t.Run("from the Pod's loopback", func(t *testing.T) {
+		expectReach(t, w.pod, "127.0.0.1:8082", w.guest, "10.0.2.2:8082", "10.0.2.1")
+	})
+	t.Run("from outside with IPv6", func(t *testing.T) {
+		expectReach(t, w.peer, "[fd01::5]:8083", w.guest, "[fd10:0:2::2]:8083", "fd01::1")
+	})
+	t.Run("to outside with IPv6", func(t *testing.T) {
+		expectReach(t, w.guest, "[fd01::1]:8084", w.peer, "[fd01::1]:8084", "fd01::5")
+	})
+	t.Run("to the ports of migrations", func(t *testing.T) {
+		expectReach(t, w.peer, "10.1.0.5:49152", w.guest, "10.0.2.2:49152", "10.1.0.1")
+		expectReach(t, w.pod, "127.0.0.1:49153", w.guest, "10.0.2.2:49153", "10.0.2.1")
+	})
+}
+
+func TestMigrationPortsAreForwardedAfterTheMigration(t *testing.T) {
+	w := newWorld(t)
+	plan := planFor(t, func(vmi *v1.VirtualMachineInstance) {
+		i := masqueraded()
+		i.Ports = []v1.Port{{Port: 8000}, {Port: 49152}}
+		addInterface(vmi, i, podNetwork())
+	})
+	results := ensure(t, w, plan.ForMigrationTarget())
+	w.connectGuest(t, plan.Interfaces[0].MAC)
+	address(t, w.guest, "nic0", "10.0.2.2/24")
+	defaultRoute(t, w.guest, "10.0.2.1")
+	expectReach(t, w.peer, "10.1.0.5:8000", w.guest, "10.0.2.2:8000", "10.1.0.1")
+	expectReach(t, w.peer, "10.1.0.5:49152", w.pod, "10.1.0.5:49152", "10.1.0.1")
+	expectStable(t, w, plan.ForMigrationTarget(), results)
+
+	// With post-copy, the migration's connection is used while the guest runs.
+	var listener net.Listener
+	inside(t, w.pod, func() (err error) {
+		listener, err = net.Listen("tcp", "10.1.0.5:49152")
+		return err
+	})
+	var sent net.Conn
+	inside(t, w.peer, func() (err error) {
+		sent, err = net.Dial("tcp", "10.1.0.5:49152")
+		return err
+	})
+	defer func() { _ = sent.Close() }()
+	accepted, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = accepted.Close() }()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Forward(t.Context(), w.pod, plan); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		page := []byte("page")
+		if _, err := sent.Write(page); err != nil {
+			t.Fatal(err)
+		}
+		if err := accepted.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(accepted, page); err != nil {
+			t.Errorf("the migration's connection: %v", err)
+		}
+	}
+	expectReach(t, w.peer, "10.1.0.5:8000", w.guest, "10.0.2.2:8000", "10.1.0.1")
+	expectReach(t, w.peer, "10.1.0.5:49152", w.guest, "10.0.2.2:49152", "10.1.0.1")
+	expectStable(t, w, plan, results)
+}
+
+// The Pod forwards the guest's packets, and may have an interface on the migration network.
+func TestMigrationNetworkIsClosedToTheGuest(t *testing.T) {
+	w := newWorld(t)
+	others := newNamespace(t)
+	cable(t, others, "wire0", nil, w.pod, v1.MigrationInterfaceName)
+	address(t, others, "wire0", "10.9.0.1/24")
+	address(t, w.pod, v1.MigrationInterfaceName, "10.9.0.2/24")
+	// With this route, only our rules block connections to the guest.
+	inside(t, others, func() error {
+		wire, err := mustFind("wire0")
+		if err != nil {
+			return err
+		}
+		_, guests, _ := net.ParseCIDR("10.0.2.0/24")
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: wire.Attrs().Index, Dst: guests, Gw: net.ParseIP("10.9.0.2")})
+	})
+	plan := masqueradePlan(t)
+	ensure(t, w, plan)
+	w.connectGuest(t, plan.Interfaces[0].MAC)
+	address(t, w.guest, "nic0", "10.0.2.2/24")
+	defaultRoute(t, w.guest, "10.0.2.1")
+	expectReach(t, w.pod, "10.9.0.1:8080", others, "10.9.0.1:8080", "10.9.0.2")
+	expectClosed := func(t *testing.T, from *Namespace, target string, to *Namespace) {
+		t.Helper()
+		inside(t, to, func() error {
+			listener, err := net.Listen("tcp", target)
+			if err == nil {
+				t.Cleanup(func() { _ = listener.Close() })
+			}
+			return err
+		})
+		expectNoReach(t, from, target)
+	}
+	expectClosed(t, w.guest, "10.9.0.1:8081", others)
+	expectClosed(t, others, "10.0.2.2:8082", w.guest)
+}
+
+// A guest that sends to 127.0.0.1 through its gateway would reach the Pod's loopback, because the bridge accepts such addresses.
+func TestLoopbackOfThePodIsClosedToTheGuest(t *testing.T) {
+	w := newWorld(t)
+	plan := masqueradePlan(t)
+	ensure(t, w, plan)
+	w.connectGuest(t, plan.Interfaces[0].MAC)
+	address(t, w.guest, "nic0", "10.0.2.2/24")
+	inside(t, w.guest, func() error {
+		settings, err := openSysctls()
+		if err != nil {
+			return err
+		}
+		defer settings.close()
+		lo, err := mustFind("lo")
+		if err != nil {
+			return err
+		}
+		to := &net.IPNet{IP: net.IPv4(127, 0, 0, 1).To4(), Mask: net.CIDRMask(32, 32)}
+		own := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(127, 0, 0, 1), Mask: net.CIDRMask(8, 32)}}
+		return errors.Join(settings.set("ipv4/conf/nic0/route_localnet", 1), netlink.AddrDel(lo, own),
+			netlink.RouteAdd(&netlink.Route{Dst: to, Gw: net.ParseIP("10.0.2.1")}))
+	})
+	var listener net.Listener
+	inside(t, w.pod, func() (err error) {
+		listener, err = net.Listen("tcp", "127.0.0.1:49152")
+		return err
+	})
+	defer func() { _ = listener.Close() }()
+	expectNoReach(t, w.guest, "127.0.0.1:49152")
+
+	inside(t, w.pod, deleteRules)
+	inside(t, w.guest, func() error {
+		conn, err := net.DialTimeout("tcp", "127.0.0.1:49152", 5*time.Second)
+		if err != nil {
+			return fmt.Errorf("the test is void: without the rules, the guest does not reach it either: %w", err)
+		}
+		return conn.Close()
+	})
+}
+
+func TestMasqueradeForwardsListedPortsOnly(t *testing.T) {
+	w := newWorld(t)
+	plan := masqueradePlan(t, v1.Port{Port: 8080})
+	results := ensure(t, w, plan)
+	w.connectGuest(t, plan.Interfaces[0].MAC)
+	address(t, w.guest, "nic0", "10.0.2.2/24")
+	defaultRoute(t, w.guest, "10.0.2.1")
+	expectReach(t, w.peer, "10.1.0.5:8080", w.guest, "10.0.2.2:8080", "10.1.0.1")
+	expectReach(t, w.peer, "10.1.0.5:8081", w.pod, "10.1.0.5:8081", "10.1.0.1")
+	expectStable(t, w, plan, results)
+}
+
+func TestMasqueradeForwardsRangesOfPorts(t *testing.T) {
+	w := newWorld(t)
+	plan := planFor(t, func(vmi *v1.VirtualMachineInstance) {
+		i := masqueraded()
+		i.PortRanges = []v1.PortRange{
+			{Protocol: "TCP", Start: 8000, End: 8002}, {Protocol: "TCP", Start: 49000, End: 50000}, {Protocol: "UDP", Start: 8002, End: 8003},
+		}
+		addInterface(vmi, i, podNetwork())
+	})
+	results := ensure(t, w, plan)
+	w.connectGuest(t, plan.Interfaces[0].MAC)
+	address(t, w.guest, "nic0", "10.0.2.2/24")
+	defaultRoute(t, w.guest, "10.0.2.1")
+	address(t, w.guest, "nic0", "fd10:0:2::2/120")
+	defaultRoute(t, w.guest, "fd10:0:2::1")
+	for _, c := range []struct{ name, port, pod, guest, peer string }{
+		{"IPv4", "8000", "10.1.0.5", "10.0.2.2", "10.1.0.1"},
+		{"IPv4, the ports of migrations", "49153", "10.1.0.5", "10.0.2.2", "10.1.0.1"},
+		{"IPv4, the range's end", "8002", "10.1.0.5", "10.0.2.2", "10.1.0.1"},
+		{"IPv6", "8001", "fd01::5", "fd10:0:2::2", "fd01::1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			expectReach(t, w.peer, net.JoinHostPort(c.pod, c.port), w.guest, net.JoinHostPort(c.guest, c.port), c.peer)
+		})
+	}
+	for _, c := range []struct{ name, port, pod, peer string }{
+		{"before the range", "7999", "10.1.0.5", "10.1.0.1"},
+		{"after the range", "8003", "10.1.0.5", "10.1.0.1"},
+		{"after the range, IPv6", "8003", "fd01::5", "fd01::1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			at := net.JoinHostPort(c.pod, c.port)
+			expectReach(t, w.peer, at, w.pod, at, c.peer)
+		})
+	}
+	t.Run("from the Pod's loopback", func(t *testing.T) {
+		expectReach(t, w.pod, "127.0.0.1:8001", w.guest, "10.0.2.2:8001", "10.0.2.1")
+	})
+	for _, c := range []struct{ pod, guest string }{{"10.1.0.5", "10.0.2.2"}, {"fd01::5", "fd10:0:2::2"}} {
+		t.Run("UDP to "+c.pod, func(t *testing.T) {
+			expectDatagram(t, w.peer, net.JoinHostPort(c.pod, "8003"), w.guest, net.JoinHostPort(c.guest, "8003"))
+			expectDatagram(t, w.peer, net.JoinHostPort(c.pod, "8001"), w.pod, net.JoinHostPort(c.pod, "8001"))
+		})
+	}
+	expectStable(t, w, plan, results)
+}
+
+// expectDatagram sends a datagram from one namespace and waits for it in another.
+func expectDatagram(t *testing.T, from *Namespace, target string, to *Namespace, listen string) {
+	t.Helper()
+	var listener net.PacketConn
+	inside(t, to, func() (err error) {
+		listener, err = net.ListenPacket("udp", listen)
+		return err
+	})
+	defer func() { _ = listener.Close() }()
+	var conn net.Conn
+	inside(t, from, func() (err error) {
+		conn, err = net.Dial("udp", target)
+		return err
+	})
+	defer func() { _ = conn.Close() }()
+	buf := make([]byte, 16)
+	for range 20 {
+		_, _ = io.WriteString(conn, "hello")
+		_ = listener.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+		if n, _, err := listener.ReadFrom(buf); err == nil && string(buf[:n]) == "hello" {
+			return
+		}
+	}
+	t.Errorf("datagrams to %s are not received at %s", target, listen)
+}
+
+func TestBridge(t *testing.T) {
+	w := newWorld(t)
+	plan := bridgePlan(t)
+	results := ensure(t, w, plan)
+	want := map[string]Result{"default": {
+		PodInterface: "eth0", IPs: []string{"10.1.0.5", "fd01::5"},
+		Fact: domain.InterfaceFact{Tap: "tap0", MAC: podMAC.String(), MTU: podMTU},
+	}}
+	if diff := cmp.Diff(want, results); diff != "" {
+		t.Error(diff)
+	}
+	w.connectGuest(t, podMAC)
+	expectStable(t, w, plan, results)
+	address(t, w.guest, "nic0", "10.1.0.5/24")
+	expectReach(t, w.peer, "10.1.0.5:8080", w.guest, "10.1.0.5:8080", "10.1.0.1")
+	expectReach(t, w.guest, "10.1.0.1:8081", w.peer, "10.1.0.1:8081", "10.1.0.5")
+	inside(t, w.pod, func() error {
+		nic, err := mustFind("eth0-nic")
+		if err != nil {
+			return err
+		}
+		if nic.Attrs().HardwareAddr.String() == podMAC.String() {
+			return errors.New("the displaced interface still has the guest's hardware address")
+		}
+		remaining, err := addresses(nic)
+		if err == nil && len(remaining) > 0 {
+			err = fmt.Errorf("the displaced interface still has %v", remaining)
+		}
+		return err
+	})
+}
+
+// Each case is a state that an agent may leave when it is killed.
+func TestEnsureCompletesPartialStates(t *testing.T) {
+	link := func(name string, do func(netlink.Link) error) func() error {
+		return func() error {
+			found, err := mustFind(name)
+			if err != nil {
+				return err
+			}
+			return do(found)
+		}
+	}
+	placeholder := func() error {
+		original, err := readInterface("eth0")
+		if err != nil {
+			return err
+		}
+		return ensurePlaceholder("eth0-pod", original)
+	}
+	cases := map[string]struct {
+		plan  func(*testing.T) Plan
+		after bool // The steps undo something after an Ensure.
+		steps []func() error
+	}{
+		"placeholder without addresses": {bridgePlan, false, []func() error{func() error {
+			_, err := ensureBridge("eth0-pod", podMAC, podMTU)
+			return err
+		}}},
+		"placeholder":  {bridgePlan, false, []func() error{placeholder}},
+		"down":         {bridgePlan, false, []func() error{placeholder, link("eth0", netlink.LinkSetDown)}},
+		"displaced":    {bridgePlan, false, []func() error{placeholder, link("eth0", netlink.LinkSetDown), rename("eth0", "eth0-nic")}},
+		"replaced":     {bridgePlan, false, []func() error{placeholder, link("eth0", netlink.LinkSetDown), rename("eth0", "eth0-nic"), rename("eth0-pod", "eth0")}},
+		"bridged":      {bridgePlan, false, []func() error{func() error { return displace("eth0") }}},
+		"no tap":       {bridgePlan, true, []func() error{link("tap0", netlink.LinkDel)}},
+		"detached tap": {bridgePlan, true, []func() error{link("tap0", netlink.LinkSetNoMaster), link("tap0", netlink.LinkSetDown)}},
+		"no bridge":    {bridgePlan, true, []func() error{link("k6t-eth0", netlink.LinkDel)}},
+		"detached nic": {bridgePlan, true, []func() error{link("eth0-nic", netlink.LinkSetNoMaster)}},
+		"nothing":      {func(t *testing.T) Plan { return masqueradePlan(t) }, false, nil},
+		"plain bridge": {func(t *testing.T) Plan { return masqueradePlan(t) }, false, []func() error{func() error { _, err := ensureBridge("k6t-eth0", gatewayMAC, podMTU); return err }}},
+		"no rules":     {func(t *testing.T) Plan { return masqueradePlan(t) }, true, []func() error{deleteRules}},
+		"bridge down":  {func(t *testing.T) Plan { return masqueradePlan(t) }, true, []func() error{link("k6t-eth0", netlink.LinkSetDown)}},
+		"tap missing":  {func(t *testing.T) Plan { return masqueradePlan(t) }, true, []func() error{link("tap0", netlink.LinkDel)}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			plan := c.plan(t)
+			if c.after {
+				ensure(t, w, plan)
+			}
+			for _, step := range c.steps {
+				inside(t, w.pod, step)
+			}
+			results := ensure(t, w, plan)
+			expectComplete(t, w, plan, results)
+			expectStable(t, w, plan, results)
+		})
+	}
+}
+
+// expectComplete checks the guest's connection.
+func expectComplete(t *testing.T, w world, plan Plan, results map[string]Result) {
+	t.Helper()
+	if plan.Interfaces[0].Binding == Bridge {
+		if got := results["default"]; got.Fact.MAC != podMAC.String() || len(got.IPs) != 2 {
+			t.Errorf("the result is %+v", got)
+		}
+		w.connectGuest(t, podMAC)
+		address(t, w.guest, "nic0", "10.1.0.5/24")
+		expectReach(t, w.peer, "10.1.0.5:8080", w.guest, "10.1.0.5:8080", "10.1.0.1")
+	} else {
+		w.connectGuest(t, plan.Interfaces[0].MAC)
+		address(t, w.guest, "nic0", "10.0.2.2/24")
+		defaultRoute(t, w.guest, "10.0.2.1")
+		expectReach(t, w.peer, "10.1.0.5:8080", w.guest, "10.0.2.2:8080", "10.1.0.1")
+	}
+	inside(t, w.pod, func() error {
+		tap, err := mustFind("tap0")
+		if err != nil {
+			return err
+		}
+		bridge, err := mustFind("k6t-eth0")
+		if err != nil {
+			return err
+		}
+		a := tap.Attrs()
+		if a.MasterIndex != bridge.Attrs().Index || a.MTU != podMTU || a.Flags&net.FlagUp == 0 {
+			return fmt.Errorf("the tap is not set up: %+v", a)
+		}
+		return nil
+	})
+}
+
+func rename(from, to string) func() error {
+	return func() error {
+		link, err := mustFind(from)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetName(link, to)
+	}
+}
+
+// The node's namespace is that of its first process. The agent's Pod may have another one.
+func TestNodesNamespaceIsRejected(t *testing.T) {
+	path := func(n *Namespace) string { return fmt.Sprintf("/proc/self/fd/%d", n.file.Fd()) }
+	process := func(n *Namespace) string {
+		dir := t.TempDir()
+		if err := errors.Join(os.Mkdir(filepath.Join(dir, "ns"), 0o700), os.Symlink(path(n), filepath.Join(dir, "ns", "net"))); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	nodes, agents, pods := newNamespace(t), newNamespace(t), newNamespace(t)
+	others := []string{process(nodes), process(agents)}
+	for what, n := range map[string]*Namespace{"the node's": nodes, "the agent's": agents} {
+		if _, err := openNamespace(path(n), others); !errors.Is(err, ErrNodesNamespace) {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
+	opened, err := openNamespace(path(pods), append(others, nodeProcesses...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = opened.Close()
+	if _, err := openNamespace(path(pods), []string{t.TempDir()}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("with a process that cannot be read: %v", err)
+	}
+	if _, err := OpenNamespaceFile("/proc/self/ns/net"); !errors.Is(err, ErrNodesNamespace) {
+		t.Errorf("the agent's own: got %v", err)
+	}
+}
+
+// A security module may deny access to the namespaces of the node's processes.
+func TestCompareNamespacesByInterfaceTable(t *testing.T) {
+	pods := newNamespace(t)
+	file, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	agents := &Namespace{file: file}
+	defer func() { _ = agents.Close() }()
+	for _, c := range []struct {
+		namespace *Namespace
+		want      bool
+	}{{agents, true}, {pods, false}} {
+		byTable, err := c.namespace.hasTableOf("/proc/self")
+		if err != nil || byTable != c.want {
+			t.Errorf("by the table: %t, %v", byTable, err)
+		}
+		if is, err := c.namespace.isOf("/proc/self"); err != nil || is != c.want {
+			t.Errorf("by the namespace: %t, %v", is, err)
+		}
+	}
+	if _, err := pods.hasTableOf(t.TempDir()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of a process that does not exist: %v", err)
+	}
+}
+
+func TestTapBelongsToQEMU(t *testing.T) {
+	for name, many := range map[string]bool{"one queue": false, "many queues": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			plan := planFor(t, func(vmi *v1.VirtualMachineInstance) {
+				vmi.Spec.Domain.Devices.NetworkInterfaceMultiQueue = &many
+				vmi.Spec.Domain.CPU = &v1.CPU{Cores: 4}
+				i := masqueraded()
+				i.Model = v1.VirtIO
+				addInterface(vmi, i, podNetwork())
+			})
+			ensure(t, w, plan)
+			inside(t, w.pod, func() error {
+				link, err := mustFind("tap0")
+				if err != nil {
+					return err
+				}
+				tap, ok := link.(*netlink.Tuntap)
+				if !ok || tap.Owner != launcherpod.QEMUUser || tap.Group != launcherpod.QEMUUser || tap.NonPersist {
+					return fmt.Errorf("the tap is %+v", link)
+				}
+				if got := tap.Flags&netlink.TUNTAP_MULTI_QUEUE != 0; got != many {
+					return fmt.Errorf("the tap's flags are %#x", uint16(tap.Flags))
+				}
+				return nil
+			})
+		})
+	}
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package observe
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
+)
+
+// Names of the files in the capabilities directory. An init container with the launcher image writes them: they are what its libvirt
+// reports for this node.
+const (
+	domainCapabilitiesFile = "domcapabilities.xml"
+	hostCapabilitiesFile   = "capabilities.xml"
+)
+
+// Limits for the files and the report.
+const (
+	maxCapabilitiesFile = 4 << 20
+	maxEntries          = 1024
+)
+
+// name matches what can be part of a label's key: virt-controller makes a label of each entry.
+var name = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,60}[A-Za-z0-9])?$`)
+
+// ReadCapabilities returns the report of what libvirt of the launcher image supports on the node, without Devices and KVM.
+func ReadCapabilities(dir, arch string) (*nodecapabilities.Report, error) {
+	var domainCaps libvirtxml.DomainCaps
+	if err := readXML(filepath.Join(dir, domainCapabilitiesFile), domainCaps.Unmarshal); err != nil {
+		return nil, err
+	}
+	var host libvirtxml.Caps
+	if err := readXML(filepath.Join(dir, hostCapabilitiesFile), host.Unmarshal); err != nil {
+		return nil, err
+	}
+	report := &nodecapabilities.Report{Arch: arch}
+	addCPU(report, &domainCaps)
+	addHyperv(report, &domainCaps)
+	addHost(report, &host)
+	for _, list := range []*[]string{
+		&report.MachineTypes, &report.HostModelFeatures, &report.CPUModels, &report.CPUFeatures, &report.HypervFeatures,
+	} {
+		*list = normalize(*list)
+	}
+	return report, nil
+}
+
+func readXML(path string, unmarshal func(string) error) error {
+	f, err := os.Open(path) //nolint:gosec // the directory is a flag, the names are constants
+	if err != nil {
+		return fmt.Errorf("read the node's capabilities: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	data, err := io.ReadAll(io.LimitReader(f, maxCapabilitiesFile))
+	if err != nil {
+		return fmt.Errorf("read the node's capabilities: %w", err)
+	}
+	if err := unmarshal(string(data)); err != nil {
+		return fmt.Errorf("read the node's capabilities from %s: %w", path, err)
+	}
+	return nil
+}
+
+// addCPU adds the CPU models that are usable on the node, and the one of host-model.
+func addCPU(report *nodecapabilities.Report, caps *libvirtxml.DomainCaps) {
+	if caps.CPU == nil {
+		return
+	}
+	for _, mode := range caps.CPU.Modes {
+		switch mode.Name {
+		case "host-model":
+			report.Vendor = validName(mode.Vendor)
+			if len(mode.Models) > 0 {
+				report.HostModel = validName(mode.Models[0].Name)
+			}
+			for _, f := range mode.Features {
+				if f.Policy == "require" {
+					report.HostModelFeatures = append(report.HostModelFeatures, f.Name)
+				}
+			}
+		case "custom":
+			for _, m := range mode.Models {
+				if m.Usable == "yes" {
+					report.CPUModels = append(report.CPUModels, m.Name)
+				}
+			}
+		}
+	}
+	// The features that host-model requires are those that the node has beyond a named model. A guest can require them.
+	report.CPUFeatures = slices.Clone(report.HostModelFeatures)
+}
+
+func addHyperv(report *nodecapabilities.Report, caps *libvirtxml.DomainCaps) {
+	if caps.Features == nil || caps.Features.HyperV == nil || caps.Features.HyperV.Supported != "yes" {
+		return
+	}
+	for _, e := range caps.Features.HyperV.Enums {
+		if e.Name == "features" {
+			report.HypervFeatures = append(report.HypervFeatures, e.Values...)
+		}
+	}
+}
+
+// addHost adds the machine types of the node's architecture.
+func addHost(report *nodecapabilities.Report, caps *libvirtxml.Caps) {
+	for _, guest := range caps.Guests {
+		if caps.Host.CPU != nil && guest.Arch.Name != caps.Host.CPU.Arch {
+			continue
+		}
+		for _, machine := range guest.Arch.Machines {
+			report.MachineTypes = append(report.MachineTypes, machine.Name)
+		}
+	}
+}
+
+func validName(s string) string {
+	if !name.MatchString(s) {
+		return ""
+	}
+	return s
+}
+
+// normalize returns the valid names, sorted and without duplicates, so that equal nodes have equal reports.
+func normalize(list []string) []string {
+	list = slices.DeleteFunc(list, func(s string) bool { return !name.MatchString(s) })
+	slices.Sort(list)
+	list = slices.Compact(list)
+	return list[:min(len(list), maxEntries)]
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package podprocess
+
+import (
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// CreationTime returns when a file or directory was created, zero if the file system does not record it.
+func CreationTime(file *os.File) (time.Time, error) {
+	stat, err := statx(file)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return creationTime(stat), nil
+}
+
+func creationTime(stat *unix.Statx_t) time.Time {
+	if stat.Mask&unix.STATX_BTIME == 0 {
+		return time.Time{}
+	}
+	return time.Unix(stat.Btime.Sec, int64(stat.Btime.Nsec))
+}
+
+// ChownNewDirectory sets the owner of a directory of the Pod if root created it after a point in time and it is empty. It does
+// not change any other directory.
+func (r *Root) ChownNewDirectory(name string, owner int, since time.Time) error {
+	dir, err := r.Open(name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	stat, err := statx(dir)
+	// A file system that does not record the time returns zero, which is before since.
+	if err != nil || stat.Uid != 0 || creationTime(stat).Before(since) {
+		return err
+	}
+	if _, err := dir.Readdirnames(1); !errors.Is(err, io.EOF) {
+		return err
+	}
+	return dir.Chown(owner, owner)
+}
+
+func statx(file *os.File) (*unix.Statx_t, error) {
+	var stat unix.Statx_t
+	err := unix.Statx(int(file.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_UID|unix.STATX_BTIME, &stat)
+	if err != nil {
+		return nil, &os.PathError{Op: "statx", Path: file.Name(), Err: err}
+	}
+	return &stat, nil
+}

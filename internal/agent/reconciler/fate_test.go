@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"path"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
+	"github.com/vireo-project/vireo/internal/agent/migration/peer"
+	"github.com/vireo-project/vireo/internal/agent/migration/qemutls"
+	"github.com/vireo-project/vireo/internal/agent/reconciler"
+	"github.com/vireo-project/vireo/internal/certificate"
+)
+
+var (
+	errDead   = errors.New("the agent's process has ended")
+	errCutOff = errors.New("the API server does not answer")
+	errLost   = errors.New("the request was lost")
+)
+
+// fate counts the effects of an agent in a migration and ends its process after some of them. A nil fate does nothing.
+type fate struct {
+	node string
+	// ip and port are the address at which it serves other agents.
+	ip     string
+	port   int
+	server *tls.Config
+	client func(string) (*tls.Config, error)
+
+	// left is after how many more effects its process ends, if it is positive.
+	left atomic.Int32
+	dead atomic.Bool
+	// died is closed when its process has ended.
+	died chan struct{}
+	// noAPI disconnects it from the API server, and loseReleases drops its releases.
+	noAPI, loseReleases atomic.Bool
+	// noPostCopy reports whether QEMU in its Pods cannot be the target of a post-copy. It is set before the migration.
+	noPostCopy bool
+
+	mu      sync.Mutex
+	effects []string
+}
+
+// do runs an effect, unless the process has ended. The process may end after it.
+func (f *fate) do(what string, effect func() error) error {
+	if f == nil {
+		return effect()
+	}
+	if f.dead.Load() {
+		return errDead
+	}
+	if what == "write" && f.noAPI.Load() {
+		return errCutOff
+	}
+	err := effect()
+	f.mu.Lock()
+	f.effects = append(f.effects, what)
+	f.mu.Unlock()
+	if f.left.Add(-1) == 0 && !f.dead.Swap(true) {
+		close(f.died)
+	}
+	if f.dead.Load() {
+		// The result is lost with the process.
+		return errDead
+	}
+	return err
+}
+
+// had returns the effects until now.
+func (f *fate) had() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.effects)
+}
+
+func (f *fate) cutOff() bool { return f != nil && (f.dead.Load() || f.noAPI.Load()) }
+
+func (f *fate) address() string {
+	if f == nil {
+		return "127.0.0.1"
+	}
+	return f.ip
+}
+
+func (f *fate) peers() reconciler.Peer {
+	if f == nil {
+		return nil
+	}
+	return &mortalPeers{Client: peer.NewClient(f.client, f.port), fate: f}
+}
+
+func (f *fate) connection(l *fake.Launcher) reconciler.Connection {
+	if f == nil {
+		return l
+	}
+	return &mortalConnection{Launcher: l, fate: f}
+}
+
+// serve serves other agents.
+func (f *fate) serve(
+	mgr ctrl.Manager, node string, incoming client.Reader, targets *peer.Targets, launchers *fake.Node, guests *reconciler.Reconciler,
+) {
+	GinkgoHelper()
+	if f == nil {
+		return
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(f.ip, itoa(f.port)))
+	Expect(err).NotTo(HaveOccurred())
+	s, err := peer.NewServer(peer.ServerOptions{
+		TLS: f.server, PeerNode: certificate.PeerNode, Node: node, Incoming: incoming, Targets: targets,
+		Open: func(pod hypervisor.PodRef) (peer.Launcher, error) {
+			return f.connection(launchers.Launcher(pod.UID)), nil
+		},
+		Tunnel: func(_ context.Context, pod hypervisor.PodRef) (net.Conn, error) {
+			return launchers.Launcher(pod.UID).MigrationConn(), nil
+		},
+		Checksum: sumFile(launchers),
+		Run:      guests.RunReleased, PostCopy: func(context.Context, hypervisor.PodRef) bool { return !f.noPostCopy },
+	})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return s.Serve(ctx, listener) }))).To(Succeed())
+}
+
+// sumFile returns a function that reads files of images in the launchers of a node.
+func sumFile(launchers *fake.Node) peer.ChecksumFunc {
+	return func(_ context.Context, pod hypervisor.PodRef, mount, name string) (peer.Checksum, error) {
+		size, crc, err := launchers.Launcher(pod.UID).Sum(path.Join(mount, name))
+		return peer.Checksum{Size: size, CRC32: crc}, err
+	}
+}
+
+// mortalPeers are the connections to other agents of an agent with a fate.
+type mortalPeers struct {
+	*peer.Client
+	fate *fate
+}
+
+func (p *mortalPeers) Destination(ctx context.Context, m peer.Attempt) (d *peer.Destination, err error) {
+	err = p.fate.do("ask where to", func() error {
+		d, err = p.Client.Destination(ctx, m)
+		return err
+	})
+	return d, err
+}
+
+func (p *mortalPeers) Release(ctx context.Context, m peer.Attempt) (runs time.Duration, err error) {
+	err = p.fate.do("release", func() error {
+		if p.fate.loseReleases.Load() {
+			return errLost
+		}
+		runs, err = p.Client.Release(ctx, m)
+		return err
+	})
+	return runs, err
+}
+
+// mortalConnection is the connection to a hypervisor of an agent with a fate.
+type mortalConnection struct {
+	*fake.Launcher
+	fate *fate
+}
+
+// Copy dies with the agent, whose connections to libvirt end with it.
+func (m *mortalConnection) Transfer(ctx context.Context, r hypervisor.TransferRequest) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		select {
+		case <-m.fate.died:
+			cancel()
+		case <-stop:
+		}
+	}()
+	if err := m.fate.do("begin to copy", func() error { return nil }); err != nil {
+		return err
+	}
+	return m.fate.do("copy", func() error { return m.Launcher.Transfer(ctx, r) })
+}
+
+func (m *mortalConnection) CancelTransfer(ctx context.Context, domain string) error {
+	return m.fate.do("cancel", func() error { return m.Launcher.CancelTransfer(ctx, domain) })
+}
+
+func (m *mortalConnection) ResumeSource(ctx context.Context, domain string) error {
+	return m.fate.do("resume", func() error { return m.Launcher.ResumeSource(ctx, domain) })
+}
+
+func (m *mortalConnection) ResumeTarget(ctx context.Context, domain string) error {
+	return m.fate.do("run", func() error { return m.Launcher.ResumeTarget(ctx, domain) })
+}
+
+func (m *mortalConnection) Destroy(ctx context.Context, domain string) error {
+	return m.fate.do("destroy", func() error { return m.Launcher.Destroy(ctx, domain) })
+}
+
+func (m *mortalConnection) PutMigrationTLS(ctx context.Context, files qemutls.Files) error {
+	return m.fate.do("put certificates", func() error { return m.Launcher.PutMigrationTLS(ctx, files) })
+}
+
+func (m *mortalConnection) RemoveMigrationTLS(ctx context.Context) error {
+	return m.fate.do("remove certificates", func() error { return m.Launcher.RemoveMigrationTLS(ctx) })
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"libvirt.org/go/libvirtxml"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/internal/domain"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// growRetry is the delay before a disk that could not grow is tried again.
+const growRetry = 5 * time.Minute
+
+// growth is the last attempt to grow a disk.
+type growth struct {
+	// bytes is the requested size.
+	bytes uint64
+	// retry is when to try again, or zero after a success.
+	retry time.Time
+}
+
+// diskGrower grows disks of a running domain.
+type diskGrower interface {
+	diskMeter
+	// GrowDisk grows a disk, by the name of its target: to a number of bytes, or with 0 to the size of its block device.
+	GrowDisk(ctx context.Context, name, target string, bytes uint64) error
+	// Pool returns a directory of the Pod as a storage pool.
+	Pool(ctx context.Context, name, dir string) (*hypervisor.Pool, error)
+}
+
+// growDisks grows the disks of a running guest to the sizes of their claims, which virt-controller writes to the status. It never
+// fails, because a disk that cannot grow must not block other phases. It depends on the sizes alone, so it also works after the
+// agent was replaced. docs/adr/0051
+func (r *Reconciler) growDisks(ctx context.Context, s *scope, disks diskGrower) error {
+	if s.vmi == nil || s.cache.sizes == nil || !s.domain.Active() || isTransient(s.domain) || migratesOrWill(s.vmi) {
+		return nil
+	}
+	grown := false
+	for i := range s.vmi.Spec.Volumes {
+		volume := &s.vmi.Spec.Volumes[i]
+		target, want := growing(s, volume)
+		if want == 0 || want <= s.cache.sizes[target] {
+			continue
+		}
+		last, tried := s.cache.grown[volume.Name]
+		switch {
+		case tried && last.bytes == want && last.retry.IsZero():
+			continue // The device has not grown with its claim.
+		case tried && last.bytes == want && s.now.Before(last.retry):
+			s.requeueAfter(last.retry.Sub(s.now))
+			continue
+		}
+		attempt := growth{bytes: want}
+		if err := growDisk(ctx, s, disks, volume, target, want); err != nil {
+			log.FromContext(ctx).Error(err, "Cannot grow a disk to the size of its claim", "volume", volume.Name, "bytes", want)
+			attempt.retry = s.now.Add(growRetry)
+			s.requeueAfter(growRetry)
+		}
+		if s.cache.grown == nil {
+			s.cache.grown = map[string]growth{}
+		}
+		s.cache.grown[volume.Name] = attempt
+		grown = true
+	}
+	if grown {
+		s.cache.sizes = nil
+		measureDisks(ctx, s, disks)
+	}
+	return nil
+}
+
+// growing returns the target of the disk on a claim and the size to grow it to, or 0 if it does not grow.
+func growing(s *scope, volume *v1.Volume) (target string, bytes uint64) {
+	info := claimInfo(s.vmi, volume.Name)
+	if info == nil || !media.Grows(s.vmi, volume) {
+		return "", 0
+	}
+	disk := diskOf(s.domain.XML, domain.DiskAlias(volume.Name))
+	// A disk that was migrated to a larger volume has a slice of it until the next start.
+	if disk == nil || disk.Target == nil || disk.Source == nil || disk.Source.Slices != nil {
+		return "", 0
+	}
+	return disk.Target.Dev, media.DiskBytes(info)
+}
+
+func growDisk(ctx context.Context, s *scope, disks diskGrower, volume *v1.Volume, target string, want uint64) error {
+	if vmistatus.IsBlock(claimInfo(s.vmi, volume.Name)) {
+		// Only libvirt knows the size of the device.
+		return disks.GrowDisk(ctx, s.domainName(), target, 0)
+	}
+	pool, err := disks.Pool(ctx, media.PoolName(volume.Name), launcherpod.DiskDir(volume.Name))
+	if err != nil {
+		return err
+	}
+	if more := want - s.cache.sizes[target]; more > pool.Available {
+		return fmt.Errorf("its file system has %d bytes left, and the disk would need %d more", pool.Available, more)
+	}
+	return disks.GrowDisk(ctx, s.domainName(), target, want)
+}
+
+// migratesOrWill reports whether the guest is being migrated or a migration of its volumes is due. libvirt grows no disks then.
+func migratesOrWill(vmi *v1.VirtualMachineInstance) bool {
+	m := vmi.Status.MigrationState
+	return m != nil && !vmistatus.HasEnded(m) || vmistatus.MovesVolumes(&vmi.Status)
+}
+
+// claimInfo returns what virt-controller wrote about the claim of a volume, or nil.
+func claimInfo(vmi *v1.VirtualMachineInstance, volume string) *v1.PersistentVolumeClaimInfo {
+	for i := range vmi.Status.VolumeStatus {
+		if s := &vmi.Status.VolumeStatus[i]; s.Name == volume {
+			return s.PersistentVolumeClaimInfo
+		}
+	}
+	return nil
+}
+
+func diskOf(d *libvirtxml.Domain, alias string) *libvirtxml.DomainDisk {
+	if d == nil || d.Devices == nil {
+		return nil
+	}
+	for i := range d.Devices.Disks {
+		if disk := &d.Devices.Disks[i]; disk.Alias != nil && disk.Alias.Name == alias {
+			return disk
+		}
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// Wait ends a reconciliation until an event triggers the next one. It is not a failure.
+type Wait struct { //nolint:errname // an outcome that happens to travel as an error
+	// Reason is what the reconcile waits for.
+	Reason string
+}
+
+// Error returns what the reconcile waits for.
+func (w *Wait) Error() string { return "waiting for " + w.Reason }
+
+// Requeue ends a reconciliation that must be repeated after a delay even if no event arrives.
+type Requeue struct { //nolint:errname // an outcome that happens to travel as an error
+	// After is the delay.
+	After time.Duration
+}
+
+// Error returns when the reconcile is repeated.
+func (r *Requeue) Error() string { return fmt.Sprintf("continuing after %s", r.After) }
+
+// Terminal is a failure that a retry does not fix: the VMI's spec cannot be satisfied.
+type Terminal struct { //nolint:errname // an outcome that happens to travel as an error
+	// Reason is the condition's reason.
+	Reason string
+	// Err is the cause.
+	Err error
+}
+
+// Error returns the message of the cause.
+func (t *Terminal) Error() string { return t.Err.Error() }
+
+// Unwrap returns the cause.
+func (t *Terminal) Unwrap() error { return t.Err }
+
+// Retry is a failure whose cause may go away without a change of the VMI and without an event.
+type Retry struct { //nolint:errname // an outcome that happens to travel as an error
+	// Reason is the condition's reason.
+	Reason string
+	// After is the delay before the retry.
+	After time.Duration
+	// Err is the cause.
+	Err error
+}
+
+// Error returns the message of the cause.
+func (r *Retry) Error() string { return r.Err.Error() }
+
+// Unwrap returns the cause.
+func (r *Retry) Unwrap() error { return r.Err }
+
+// isFailure reports whether an outcome means that the spec could not be satisfied.
+func isFailure(outcome error) bool {
+	var wait *Wait
+	var requeue *Requeue
+	return outcome != nil && !errors.As(outcome, &wait) && !errors.As(outcome, &requeue)
+}
+
+// result turns an outcome into a result for controller-runtime. Nothing else does.
+func result(ctx context.Context, outcome error) (ctrl.Result, error) {
+	var wait *Wait
+	var requeue *Requeue
+	var terminal *Terminal
+	var retry *Retry
+	switch {
+	case outcome == nil:
+		return ctrl.Result{}, nil
+	case errors.As(outcome, &wait):
+		log.FromContext(ctx).V(4).Info("Waiting", "for", wait.Reason)
+		return ctrl.Result{}, nil
+	case errors.As(outcome, &requeue):
+		return ctrl.Result{RequeueAfter: requeue.After}, nil
+	case apierrors.IsConflict(outcome):
+		// The cache was behind. The retry is for the case that the event that updates it has already arrived.
+		return ctrl.Result{RequeueAfter: staleCacheDelay}, nil
+	case errors.As(outcome, &terminal):
+		log.FromContext(ctx).Info("The VMI cannot run with its current spec", "reason", terminal.Reason, "error", terminal.Error())
+		return ctrl.Result{}, nil
+	case errors.As(outcome, &retry):
+		log.FromContext(ctx).Info("The VMI cannot run yet", "reason", retry.Reason, "error", retry.Error(), "retryIn", retry.After.String())
+		return ctrl.Result{RequeueAfter: retry.After}, nil
+	default:
+		return ctrl.Result{}, outcome
+	}
+}
+
+// staleCacheDelay is about the latency of a watch event.
+const staleCacheDelay = 50 * time.Millisecond

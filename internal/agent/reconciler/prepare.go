@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"libvirt.org/go/libvirtxml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/facts"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/agent/media"
+	"github.com/vireo-project/vireo/internal/domain"
+)
+
+// Reasons of the condition Synchronized when it is False, and of the event SyncFailed.
+const (
+	// reasonSynchronizing is KubeVirt's reason for a failure that is retried.
+	reasonSynchronizing = "Synchronizing with the Domain failed."
+	// ReasonInvalidVolume: a volume of the spec cannot become a disk.
+	ReasonInvalidVolume = "InvalidVolume"
+	// ReasonInvalidCloudInit: the cloud-init data cannot be written to a disk.
+	ReasonInvalidCloudInit = "InvalidCloudInit"
+	// ReasonInvalidNetwork: an interface of the spec cannot be connected.
+	ReasonInvalidNetwork = "InvalidNetwork"
+	// ReasonMissingPodInterface: the Pod lacks an interface for one of the guest's networks.
+	ReasonMissingPodInterface = "MissingPodInterface"
+	// ReasonInvalidDomain: the spec cannot be turned into a domain.
+	ReasonInvalidDomain = "InvalidDomain"
+	// ReasonUnreachable: the launcher's libvirtd does not respond.
+	ReasonUnreachable = "LibvirtUnreachable"
+)
+
+const (
+	// secretRetry is the delay before an incomplete Secret is read again. The kubelet updates its copy about once a
+	// minute; source: kubernetes pkg/kubelet/apis/config/v1beta1/defaults.go, syncFrequency.
+	secretRetry = 10 * time.Second
+	// preparedRetry is the delay before missing preparations of a domain are repeated.
+	preparedRetry = time.Second
+)
+
+// processProvider gives access to the namespaces of the launcher Pod.
+type processProvider interface {
+	// Process returns the libvirtd process, through which the Pod's namespaces are opened.
+	Process() *hypervisor.Process
+}
+
+// domainBuilder builds a domain from what was prepared in the Pod.
+type domainBuilder interface {
+	processProvider
+	media.Storage
+	// Define defines a domain, replacing one of the same name, and returns it with the addresses that libvirt chose.
+	Define(ctx context.Context, definition *libvirtxml.Domain) (*libvirtxml.Domain, error)
+}
+
+// domainStarter builds and starts a domain.
+type domainStarter interface {
+	domainReader
+	domainBuilder
+	// Start defines and starts a domain. It does nothing if the domain runs.
+	Start(ctx context.Context, definition *libvirtxml.Domain, paused bool) error
+}
+
+// mayStart reports whether the domain may still be started in this Pod. A Pod runs one guest once: the next guest gets a new Pod.
+func (s *scope) mayStart() bool {
+	if s.domain != nil && s.domain.State != hypervisor.StateDefined {
+		return false
+	}
+	// A guest that was running has been started already, even if its domain does not exist any more.
+	return s.vmi == nil || s.vmi.Status.Phase != v1.Running
+}
+
+// prepareNetwork connects the guest's taps to the Pod's network.
+func (r *Reconciler) prepareNetwork(ctx context.Context, s *scope, launcher processProvider) error {
+	vmi := s.knownVMI()
+	if vmi == nil || !s.mayStart() {
+		return nil
+	}
+	if s.cache.interfaces == nil {
+		awaited := s.awaitsGuest()
+		interfaces, err := r.Networks.Ensure(ctx, launcher.Process(), vmi, s.pod, awaited)
+		if err != nil {
+			return fmt.Errorf("connect the guest's network: %w", err)
+		}
+		s.cache.interfaces, s.cache.forwards = interfaces, !awaited
+	}
+	s.interfaces = s.cache.interfaces
+	return nil
+}
+
+// awaitsGuest reports whether the Pod is the target of a migration. Before the VMI's status names it, the Pod is known by its
+// label, which only virt-controller may set.
+func (s *scope) awaitsGuest() bool {
+	return s.vmi == nil && (s.incoming != nil || s.pod.Labels[v1.MigrationJobLabel] != "")
+}
+
+// forwardPorts forwards to the guest the ports that a migration to this Pod may have used, once for each process of the agent.
+func (r *Reconciler) forwardPorts(ctx context.Context, s *scope, launcher processProvider) error {
+	if s.vmi == nil || s.incoming != nil || s.cache.forwards || !s.domain.Active() {
+		return nil
+	}
+	if err := r.Networks.Forward(ctx, launcher.Process(), s.vmi, s.pod); err != nil {
+		return fmt.Errorf("forward the migration ports to the guest: %w", err)
+	}
+	s.cache.forwards = true
+	return nil
+}
+
+// advertise advertises the guest's IPv6 gateway. A failure is logged for the node's administrator and retried by the next
+// reconcile, because a guest can run without the gateway.
+func (r *Reconciler) advertise(ctx context.Context, s *scope, launcher processProvider) error {
+	vmi := s.knownVMI()
+	if vmi == nil || (s.interfaces == nil && !s.domain.Active()) {
+		return nil
+	}
+	if err := r.Networks.Advertise(launcher.Process(), vmi, s.pod); err != nil {
+		log.FromContext(ctx).Error(err, "Cannot advertise the guest's IPv6 gateway")
+	}
+	return nil
+}
+
+// prepareDisks prepares the guest's disks.
+func (r *Reconciler) prepareDisks(ctx context.Context, s *scope, storage media.Storage) error {
+	vmi := s.knownVMI()
+	if vmi == nil || !s.mayStart() {
+		return nil
+	}
+	if s.cache.disks == nil {
+		disks, err := media.Prepare(ctx, storage, r.Content(s.pod.UID), media.Limits{
+			ReserveBytes:        s.config.MinimumReservePVCBytes,
+			TolerateLessPercent: s.config.PVCTolerateLessSpaceUpToPercent,
+		}, vmi)
+		if err != nil {
+			return fromMedia(vmi, err)
+		}
+		s.cache.disks = disks
+	}
+	s.disks = s.cache.disks
+	return nil
+}
+
+// fromMedia turns an error about a volume into an outcome.
+func fromMedia(vmi *v1.VirtualMachineInstance, err error) error {
+	var invalid *media.InvalidError
+	switch {
+	case errors.As(err, &invalid) && invalid.Retryable:
+		return &Retry{Reason: invalidReason(vmi, invalid.Volume), After: secretRetry, Err: err}
+	case errors.As(err, &invalid):
+		return &Terminal{Reason: invalidReason(vmi, invalid.Volume), Err: err}
+	case errors.Is(err, media.ErrWait):
+		return fmt.Errorf("%w: %w", &Wait{Reason: "a volume"}, err)
+	default:
+		return fromConnection(fmt.Errorf("prepare disks: %w", err))
+	}
+}
+
+func invalidReason(vmi *v1.VirtualMachineInstance, volume string) string {
+	for i := range vmi.Spec.Volumes {
+		v := &vmi.Spec.Volumes[i]
+		if v.Name == volume && (v.CloudInitNoCloud != nil || v.CloudInitConfigDrive != nil) {
+			return ReasonInvalidCloudInit
+		}
+	}
+	return ReasonInvalidVolume
+}
+
+// startDomain builds and starts the domain.
+func (r *Reconciler) startDomain(ctx context.Context, s *scope, launcher domainStarter) error {
+	if !s.mayStart() {
+		return nil
+	}
+	if !s.assigned {
+		return &Wait{Reason: "virt-controller to assign the VMI"}
+	}
+	// Preparation may have taken long, and a guest that is booting takes its whole grace period to stop.
+	if err := r.stillWanted(ctx, s); err != nil {
+		return err
+	}
+	definition, err := r.build(ctx, s, launcher, s.vmi)
+	if err != nil {
+		return err
+	}
+	paused := s.vmi.Spec.StartStrategy != nil && *s.vmi.Spec.StartStrategy == v1.StartStrategyPaused
+	if err := launcher.Start(ctx, definition, paused); err != nil {
+		// The cause may be in what was prepared, so it is prepared again.
+		s.cache.interfaces, s.cache.disks = nil, nil
+		return fromConnection(err)
+	}
+	s.event(corev1.EventTypeNormal, "Created", "VirtualMachineInstance defined.")
+	// The running domain has the addresses and names that libvirt chose.
+	return readDomain(ctx, s, launcher)
+}
+
+// build builds the domain of a VMI from what was prepared in this Pod.
+func (r *Reconciler) build(
+	ctx context.Context, s *scope, launcher domainBuilder, vmi *v1.VirtualMachineInstance,
+) (*libvirtxml.Domain, error) {
+	files := r.Files(launcher.Process())
+	if err := files.OwnDevices(ctx); err != nil {
+		return nil, err
+	}
+	collected := facts.Collect(ctx, s.config, r.Facts, files, s.disks, s.interfaces)
+	facts.AddBlockSizes(ctx, vmi, files, collected.Disks)
+	definition, err := domain.Build(vmi, collected)
+	if err != nil {
+		return nil, s.fromBuild(err)
+	}
+	return definition, r.describeDevices(ctx, s, launcher, vmi, definition)
+}
+
+// describeDevices writes the addresses of tagged devices to the guest's config drive. libvirt chooses the same addresses each
+// time that the domain is defined.
+func (r *Reconciler) describeDevices(
+	ctx context.Context, s *scope, launcher domainBuilder, vmi *v1.VirtualMachineInstance, definition *libvirtxml.Domain,
+) error {
+	if !media.HasTaggedDevices(vmi) {
+		return nil
+	}
+	defined, err := launcher.Define(ctx, definition)
+	if err != nil {
+		s.cache.interfaces, s.cache.disks = nil, nil
+		return fromConnection(err)
+	}
+	if err := media.WriteDeviceMetadata(ctx, launcher, r.Content(s.pod.UID), vmi, defined, s.disks); err != nil {
+		return fromMedia(vmi, err)
+	}
+	return nil
+}
+
+// stillWanted ends the reconcile if the VMI or its Pod was deleted since they were read. The event of the
+// deletion enqueues the VMI again.
+func (r *Reconciler) stillWanted(ctx context.Context, s *scope) error {
+	vmi, pod := &v1.VirtualMachineInstance{}, &corev1.Pod{}
+	err := errors.Join(r.Client.Get(ctx, s.key, vmi), r.Client.Get(ctx, client.ObjectKeyFromObject(s.pod), pod))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("check whether the VMI still exists: %w", err)
+	}
+	if err != nil || vmi.UID != s.vmi.UID || vmi.DeletionTimestamp != nil || pod.UID != s.pod.UID || pod.DeletionTimestamp != nil {
+		return &Wait{Reason: "the deletion to be observed"}
+	}
+	return nil
+}
+
+// fromBuild makes an error about missing preparations a Retry, and one about the VMI's spec Terminal.
+func (s *scope) fromBuild(err error) error {
+	var invalid *field.Error
+	err = fmt.Errorf("build the domain: %w", err)
+	if errors.Is(err, domain.ErrNotPrepared) && !errors.As(err, &invalid) {
+		s.cache.interfaces, s.cache.disks = nil, nil
+		return &Retry{Reason: reasonSynchronizing, After: preparedRetry, Err: err}
+	}
+	return &Terminal{Reason: ReasonInvalidDomain, Err: err}
+}

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"libvirt.org/go/libvirtxml"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// computeStatus updates the agent's fields of the status to what this reconcile observed. What it could not observe stays
+// unchanged, as when the hypervisor is unreachable.
+func computeStatus(s *scope, outcome error) {
+	status := &s.vmi.Status
+	now := metav1.NewTime(s.now)
+	if s.domainRead {
+		setPhase(status, s.domain, now)
+		setPaused(s, now)
+		setAgentConnected(status, s.report(), now)
+		setFrozen(status, s.domain)
+	}
+	if s.domain.Active() {
+		setMachine(status, s.domain.XML)
+		setTopology(status, s.domain.XML)
+		setMemory(status, s.vmi, s.domain.XML, s.report())
+		s.setMemoryOverhead()
+		setInterfaces(s)
+		setVolumes(s)
+		setGuestOS(status, s.report().info)
+		setCredentials(s, now)
+		setMigratable(s.vmi, now)
+	}
+	// A guest that is being started needs no condition: the next write reports that it runs, or why it does not.
+	if s.pod.DeletionTimestamp != nil || status.Phase == v1.Running || isFailure(outcome) {
+		setReady(s, now)
+	}
+	setSynchronized(s, outcome, now)
+}
+
+// setPhase sets the phase Running. It sets no other phase: virt-controller derives from the Pod how a guest ended.
+func setPhase(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain, now metav1.Time) {
+	if !d.Active() || isTransient(d) {
+		return
+	}
+	if status.Phase == v1.Scheduled || status.Phase == v1.Unknown {
+		vmistatus.SetPhase(status, v1.Running, now)
+	}
+}
+
+// setReady sets whether the guest runs in a Pod that is ready itself. It does nothing as long as virt-controller considers the
+// node lost and reports the VMI as not ready, which virt-controller ends soon after this agent has renewed its Lease.
+func setReady(s *scope, now metav1.Time) {
+	if vmistatus.Lost(&s.vmi.Status) {
+		return
+	}
+	ready := v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionFalse}
+	switch {
+	case s.pod.DeletionTimestamp != nil:
+		ready.Reason, ready.Message = v1.PodTerminatingReason, "The launcher Pod is being deleted"
+		if s.shutdownSignaled() {
+			ready.Message = messageShuttingDown
+		}
+	case s.domainRead && !s.domain.Active(), s.vmi.Status.Phase != v1.Running:
+		ready.Reason, ready.Message = v1.GuestNotRunningReason, "The guest is not running"
+	case s.domainRead && s.inTransition() && vmistatus.IsConditionTrue(&s.vmi.Status, v1.VirtualMachineInstancePaused),
+		s.domainRead && s.domain.State == hypervisor.StatePaused && !isTransient(s.domain):
+		ready.Reason, ready.Message = v1.GuestNotRunningReason, "The guest is paused"
+	default:
+		ready.Status, ready.Reason, ready.Message = podReady(s.pod)
+	}
+	vmistatus.SetCondition(&s.vmi.Status, ready, now)
+}
+
+// podReady returns whether a Pod is ready, apart from the readiness gate of a paused guest. virt-controller derives that gate
+// from the status that the agent writes, so waiting for it would cost a second write.
+func podReady(pod *corev1.Pod) (status corev1.ConditionStatus, reason, message string) {
+	var containers, whole *corev1.PodCondition
+	for i := range pod.Status.Conditions {
+		switch c := &pod.Status.Conditions[i]; c.Type {
+		case corev1.ContainersReady:
+			containers = c
+		case corev1.PodReady:
+			whole = c
+		}
+	}
+	switch {
+	case containers == nil && whole == nil:
+		return corev1.ConditionFalse, v1.PodConditionMissingReason, "The launcher Pod has no Ready condition"
+	case containers == nil:
+		return whole.Status, whole.Reason, whole.Message
+	case containers.Status != corev1.ConditionTrue:
+		return containers.Status, containers.Reason, containers.Message
+	}
+	for _, gate := range pod.Spec.ReadinessGates {
+		if gate.ConditionType == v1.VirtualMachineUnpaused {
+			continue
+		}
+		if whole == nil || whole.Status != corev1.ConditionTrue {
+			return corev1.ConditionFalse, "ReadinessGatesNotReady",
+				fmt.Sprintf("the readiness gate %s of the launcher Pod is not true", gate.ConditionType)
+		}
+	}
+	return corev1.ConditionTrue, "", ""
+}
+
+// isTransient reports whether libvirt paused the guest for a moment and will resume or stop it by itself.
+func isTransient(d *hypervisor.Domain) bool {
+	return d.Active() && d.State == hypervisor.StatePaused && d.Reason == hypervisor.PausedTransient
+}
+
+// inTransition reports whether the guest's state is about to change without a request.
+func (s *scope) inTransition() bool { return s.settling || isTransient(s.domain) }
+
+// pausedForTransfer reports whether a migration has paused the guest to complete the transfer, because it changed memory too
+// fast.
+func (s *scope) pausedForTransfer() bool {
+	m := s.vmi.Status.MigrationState
+	return isTransient(s.domain) && m != nil && m.Mode == v1.MigrationPaused && !vmistatus.HasEnded(m) && m.SourceNode == s.vmi.Status.NodeName
+}
+
+// messageIOError is the message of the condition Paused after an I/O error. KubeVirt's.
+const messageIOError = "VMI was paused, low-level IO error detected"
+
+func setPaused(s *scope, now metav1.Time) {
+	status, d := &s.vmi.Status, s.domain
+	paused := v1.VirtualMachineInstanceCondition{Type: v1.VirtualMachineInstancePaused, Status: corev1.ConditionTrue}
+	switch {
+	case s.pausedForTransfer() && !vmistatus.IsConditionTrue(status, v1.VirtualMachineInstancePaused):
+		// This may take long, which allowWorkloadDisruption permits.
+		paused.Reason, paused.Message = v1.PausedByMigrationMonitorReason, "VMI was paused by the migration monitor"
+	case s.inTransition():
+		// The condition stays as it is: libvirt or the agent ends this state, and a user's pause lasts beyond it.
+		return
+	case !d.Active() || d.State != hypervisor.StatePaused:
+		vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePaused)
+		return
+	case d.Reason == hypervisor.PausedIOError:
+		paused.Reason, paused.Message = v1.PausedIOErrorReason, messageIOError
+	default:
+		paused.Reason, paused.Message = v1.PausedByUserReason, "VMI was paused by user"
+	}
+	vmistatus.SetCondition(status, paused, now)
+}
+
+func setAgentConnected(status *v1.VirtualMachineInstanceStatus, report guestReport, now metav1.Time) {
+	if !report.connected {
+		vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceAgentConnected)
+		return
+	}
+	vmistatus.SetCondition(status, v1.VirtualMachineInstanceCondition{
+		Type: v1.VirtualMachineInstanceAgentConnected, Status: corev1.ConditionTrue,
+	}, now)
+}
+
+// frozen is the value of fsFreezeStatus while the guest's file systems are frozen. KubeVirt's (pkg/virt-launcher/virtwrap/api).
+const frozen = "frozen"
+
+func setFrozen(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain) {
+	status.FSFreezeStatus = ""
+	if d.Freeze() != nil {
+		status.FSFreezeStatus = frozen
+	}
+}
+
+// setSynchronized sets the condition Synchronized to what prevents the agent from satisfying the spec, or removes it.
+func setSynchronized(s *scope, outcome error, now metav1.Time) {
+	condition := v1.VirtualMachineInstanceCondition{
+		Type: v1.VirtualMachineInstanceSynchronized, Status: corev1.ConditionFalse, Reason: reasonSynchronizing,
+	}
+	var terminal *Terminal
+	var retry *Retry
+	var lost *unreachable
+	switch {
+	case errors.As(outcome, &lost):
+		condition.Reason = ReasonUnreachable
+		condition.Message = "The guest's state is not known: " + hypervisor.Clean(lost.Error())
+	case errors.As(outcome, &terminal):
+		condition.Reason, condition.Message = terminal.Reason, hypervisor.CleanLine(terminal.Error(), maxMessage)
+	case errors.As(outcome, &retry):
+		condition.Reason, condition.Message = retry.Reason, hypervisor.CleanLine(retry.Error(), maxMessage)
+	case isFailure(outcome):
+		condition.Message = hypervisor.CleanLine(outcome.Error(), maxMessage)
+	case s.domainRead:
+		vmistatus.RemoveCondition(&s.vmi.Status, v1.VirtualMachineInstanceSynchronized)
+		return
+	default:
+		// A wait before the domain was read changes nothing.
+		return
+	}
+	vmistatus.SetCondition(&s.vmi.Status, condition, now)
+}
+
+// maxMessage is the limit for a condition's message in bytes, which may contain text from a launcher.
+const maxMessage = 1024
+
+func setMachine(status *v1.VirtualMachineInstanceStatus, d *libvirtxml.Domain) {
+	if d.OS == nil || d.OS.Type == nil || d.OS.Type.Machine == "" {
+		return
+	}
+	status.Machine = &v1.Machine{Type: hypervisor.Clean(d.OS.Type.Machine)}
+}
+
+func setTopology(status *v1.VirtualMachineInstanceStatus, d *libvirtxml.Domain) {
+	if d.CPU == nil || d.CPU.Topology == nil {
+		return
+	}
+	t := d.CPU.Topology
+	status.CurrentCPUTopology = &v1.CPUTopology{
+		Cores: uint32(t.Cores), Sockets: uint32(t.Sockets), Threads: uint32(t.Threads),
+	}
+}
+
+// currentMemory returns the guest's current memory according to its balloon, or nil if libvirt does not report it.
+func currentMemory(d *hypervisor.Domain) *resource.Quantity {
+	if !d.Active() || d.XML.CurrentMemory == nil {
+		return nil
+	}
+	return binarySize(uint64(d.XML.CurrentMemory.Value), d.XML.CurrentMemory.Unit)
+}
+
+// setMemory sets how much memory the guest had at boot, has now, and requests.
+func setMemory(status *v1.VirtualMachineInstanceStatus, vmi *v1.VirtualMachineInstance, d *libvirtxml.Domain, report guestReport) {
+	if d.Memory == nil {
+		return
+	}
+	memory := &v1.MemoryStatus{}
+	if status.Memory != nil {
+		memory = status.Memory.DeepCopy()
+	}
+	atBoot := binarySize(uint64(d.Memory.Value), d.Memory.Unit)
+	current := atBoot
+	if report.memory != nil {
+		current = report.memory
+	}
+	if memory.GuestAtBoot == nil {
+		memory.GuestAtBoot = atBoot
+	}
+	memory.GuestCurrent = current
+	memory.GuestRequested = requestedMemory(vmi, atBoot)
+	status.Memory = memory
+}
+
+// setMemoryOverhead sets what the launcher Pod requests beyond the guest's memory, from the annotation of the Pod that the guest
+// is in: after a migration another Pod may request more. The format is that of migrationState.targetMemoryOverhead.
+func (s *scope) setMemoryOverhead() {
+	memory := s.vmi.Status.Memory
+	if memory == nil {
+		return
+	}
+	memory.MemoryOverhead = nil
+	if !s.config.FeatureGates.IsEnabled(clusterconfig.GateMemoryOverheadReport) {
+		return
+	}
+	bytes, err := strconv.ParseInt(s.pod.Annotations[v1.MemoryOverheadAnnotationBytes], 10, 64)
+	if err != nil || bytes <= 0 {
+		return // Someone else has changed the annotation.
+	}
+	memory.MemoryOverhead = canonical(resource.NewQuantity(bytes, resource.BinarySI))
+}
+
+func requestedMemory(vmi *v1.VirtualMachineInstance, otherwise *resource.Quantity) *resource.Quantity {
+	if m := vmi.Spec.Domain.Memory; m != nil && m.Guest != nil {
+		return canonical(m.Guest)
+	}
+	if q, ok := vmi.Spec.Domain.Resources.Requests[corev1.ResourceMemory]; ok {
+		return canonical(&q)
+	}
+	return otherwise
+}
+
+// binarySize returns a size in a domain's XML as a quantity. libvirt's default unit is KiB.
+func binarySize(value uint64, unit string) *resource.Quantity {
+	factor := uint64(1) << 10
+	switch unit {
+	case "b", "bytes":
+		factor = 1
+	case "M", "MiB":
+		factor = 1 << 20
+	case "G", "GiB":
+		factor = 1 << 30
+	}
+	return canonical(resource.NewQuantity(int64(value*factor), resource.BinarySI))
+}
+
+// canonical returns a quantity as the API server returns it, so that equal quantities compare as equal.
+func canonical(q *resource.Quantity) *resource.Quantity {
+	parsed, err := resource.ParseQuantity(q.String())
+	if err != nil {
+		return q
+	}
+	// Comparisons include the text that a quantity caches.
+	_ = parsed.String()
+	return &parsed
+}
+
+func setGuestOS(status *v1.VirtualMachineInstanceStatus, guest *hypervisor.GuestInfo) {
+	if guest == nil {
+		return
+	}
+	status.GuestOSInfo = osInfo(guest)
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"image"
+	"image/png"
+	"io"
+	"net/http"
+
+	"github.com/vireo-project/vireo/internal/agentapi"
+)
+
+const (
+	// ppmType and pngType are the MIME types of QEMU's images: libvirt requests PNG if QEMU supports it.
+	ppmType = "image/x-portable-pixmap"
+	pngType = "image/png"
+	// maxSide and maxPixels bound a screen. A screen of 4096×4096 takes 64 MiB while it is sent.
+	maxSide   = 8192
+	maxPixels = 16 << 20
+	// maxImage bounds an encoded image: four bytes for each pixel, and headers.
+	maxImage = bytesPerPixel*maxPixels + 1<<20
+	// bytesPerPixel is the size of a pixel in memory.
+	bytesPerPixel = 4
+	// pngDepth and pngInterlace are the offsets of the bit depth and the interlace method. Source: ISO/IEC 15948, 11.2.1.
+	pngDepth, pngInterlace = 24, 28
+)
+
+// screenshot returns an image of the guest's screen.
+func (s *Server) screenshot(w http.ResponseWriter, r *http.Request, t *target) error {
+	move, err := boolParameter(r, agentapi.MoveCursorParameter)
+	if err != nil {
+		return err
+	}
+	// A VNC session can move the pointer itself, and another client of the VNC server disconnects some viewers.
+	if move && !s.sessions.inUse(agentapi.VNC, t.vmi.UID) {
+		if err := movePointer(r.Context(), t); err != nil {
+			return err
+		}
+	}
+	// The image is in memory until it is sent.
+	release := func() {}
+	defer func() { release() }()
+	var screen image.Image
+	err = t.conn.Screenshot(r.Context(), t.domain, func(mime string, from io.Reader) (err error) {
+		screen, err = readImage(mime, io.LimitReader(from, maxImage), func(bytes int64) (err error) {
+			release, err = s.Responses.Acquire(r.Context(), t.vmi.Namespace, bytes)
+			return err
+		})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", pngType)
+	w.WriteHeader(http.StatusOK)
+	// A buffer would take as much memory again. An error means that the client has disconnected.
+	encoder := png.Encoder{CompressionLevel: png.BestSpeed}
+	_ = encoder.Encode(w, screen)
+	return nil
+}
+
+var errImage = errors.New("the screenshot is no image")
+
+// readImage decodes, and so validates, an image that a launcher sent. Before it allocates the image it calls reserve with the size.
+func readImage(mime string, from io.Reader, reserve func(bytes int64) error) (image.Image, error) {
+	switch mime {
+	case ppmType:
+		return readPPM(bufio.NewReader(from), reserve)
+	case pngType:
+		return readPNG(from, reserve)
+	default:
+		return nil, fmt.Errorf("the screenshot is of type %q, neither %s nor %s", mime, pngType, ppmType)
+	}
+}
+
+func readPNG(from io.Reader, reserve func(int64) error) (image.Image, error) {
+	var head bytes.Buffer
+	config, err := png.DecodeConfig(io.TeeReader(from, &head))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errImage, err)
+	}
+	if err := checkSize(config.Width, config.Height); err != nil {
+		return nil, err
+	}
+	// QEMU's images have 8 bits for a color and are not interlaced. Others take up to four times the memory.
+	if header := head.Bytes(); header[pngDepth] > 8 || header[pngInterlace] != 0 {
+		return nil, fmt.Errorf("%w: it has %d bits for a color, interlaced by method %d", errImage, header[pngDepth], header[pngInterlace])
+	}
+	if err := reserve(bytesPerPixel * int64(config.Width*config.Height)); err != nil {
+		return nil, err
+	}
+	screen, err := png.Decode(io.MultiReader(&head, from))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errImage, err)
+	}
+	return screen, nil
+}
+
+func checkSize(width, height int) error {
+	if width > maxSide || height > maxSide || width*height > maxPixels {
+		return fmt.Errorf("the screen of %d×%d pixels is too large for an image", width, height)
+	}
+	return nil
+}
+
+// readPPM reads an image as QEMU writes it: P6, width, height, 255, and three bytes for each pixel. Source: netpbm's ppm(5).
+func readPPM(from *bufio.Reader, reserve func(int64) error) (*image.RGBA, error) {
+	var magic string
+	var width, height, depth int
+	for _, field := range []any{&magic, &width, &height, &depth} {
+		text, err := readWord(from)
+		if err == nil {
+			_, err = fmt.Sscan(text, field)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errImage, err)
+		}
+	}
+	if magic != "P6" || depth != 255 || width < 1 || height < 1 {
+		return nil, fmt.Errorf("%w: it begins with %q %d %d %d", errImage, magic, width, height, depth)
+	}
+	if err := checkSize(width, height); err != nil {
+		return nil, err
+	}
+	if err := reserve(bytesPerPixel * int64(width*height)); err != nil {
+		return nil, err
+	}
+	screen := image.NewRGBA(image.Rect(0, 0, width, height))
+	row := make([]byte, 3*width)
+	for y := range height {
+		if _, err := io.ReadFull(from, row); err != nil {
+			return nil, fmt.Errorf("%w: it ends too soon: %w", errImage, err)
+		}
+		line := screen.Pix[y*screen.Stride : (y+1)*screen.Stride]
+		for x := range width {
+			line[4*x], line[4*x+1], line[4*x+2], line[4*x+3] = row[3*x], row[3*x+1], row[3*x+2], 0xff
+		}
+	}
+	return screen, nil
+}
+
+// maxWord bounds a word of a PPM header.
+const maxWord = 16
+
+// readWord reads a word and the white space after it.
+func readWord(from *bufio.Reader) (string, error) {
+	word := []byte{}
+	for {
+		b, err := from.ReadByte()
+		switch {
+		case err != nil:
+			return "", err
+		case b == ' ' || b == '\n' || b == '\t' || b == '\r':
+			return string(word), nil
+		case len(word) == maxWord:
+			return "", errors.New("a word in its head is too long")
+		}
+		word = append(word, b)
+	}
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package agentclient is the client of the node agents that virt-api uses. It finds the agent of a VMI's node, verifies by its
+// certificate that it is that node's agent, and sends it requests. An agent is trusted only with its own node: response bodies
+// are bounded, and of an error response only the code, the reason and one line of text reach the caller.
+package agentclient
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/coder/websocket"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/internal/agentapi"
+)
+
+const (
+	// connectTimeout bounds finding an agent's Pod, the TCP connection and the TLS handshake.
+	connectTimeout = 5 * time.Second
+	// dialTimeout bounds the opening of a stream. The agent connects to the guest before it responds.
+	dialTimeout = 15 * time.Second
+	// requestTimeout bounds a request that does not stream. It is shorter than the server's own timeout, so that the caller gets
+	// the error of this package.
+	requestTimeout = 25 * time.Second
+	// maxResponse bounds a JSON response. Agents cap what guests report far below it.
+	maxResponse = 1 << 20
+	// maxHeader bounds the headers of a response.
+	maxHeader = 16 << 10
+)
+
+// Options configure a Client.
+type Options struct {
+	// Pods lists the agents' Pods.
+	Pods client.Reader
+	// Namespace is the namespace of those Pods.
+	Namespace string
+	// Port is the port on which agents listen. Default: agentapi.ConsolePort.
+	Port int
+	// TLS returns the configuration of a connection to the agent of a node: its ServerName is agentapi.ServerName(node), and both
+	// sides authenticate.
+	TLS func(node string) (*tls.Config, error)
+}
+
+// Client sends requests to node agents.
+type Client struct {
+	pods finder
+	port int
+	tls  func(node string) (*tls.Config, error)
+	http *http.Client
+}
+
+// Target is the VMI of a request.
+type Target struct {
+	types.NamespacedName
+	// UID is the UID of the VMI that virt-api checked. The agent rejects the request if its VMI has another.
+	UID types.UID
+	// Node is the node that the VMI runs on.
+	Node string
+}
+
+// Request is a request to an agent.
+type Request struct {
+	Target
+	// Verb and Arguments are defined in agentapi.
+	Verb      string
+	Arguments []string
+	// Query contains the verb's parameters.
+	Query url.Values
+	// Body is sent as JSON; nil sends none.
+	Body any
+}
+
+// New returns a Client.
+func New(o Options) *Client {
+	c := &Client{pods: finder{reader: o.Pods, namespace: o.Namespace}, port: o.Port, tls: o.TLS}
+	if c.port == 0 {
+		c.port = agentapi.ConsolePort
+	}
+	c.http = &http.Client{
+		Transport: &http.Transport{
+			DialTLSContext:         c.connect,
+			MaxResponseHeaderBytes: maxHeader,
+			// Requests are rare. A new connection for each finds a replaced agent and uses renewed certificates.
+			DisableKeepAlives:  true,
+			DisableCompression: true,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return c
+}
+
+type nodeKey struct{}
+
+// connect dials the agent of the request's node and verifies its certificate. The host in the request's URL is the name in that
+// certificate, not an address.
+func (c *Client) connect(ctx context.Context, network, _ string) (net.Conn, error) {
+	node, _ := ctx.Value(nodeKey{}).(string)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	config, err := c.tls(node)
+	if err != nil {
+		return nil, err
+	}
+	if config.ServerName != agentapi.ServerName(node) {
+		return nil, fmt.Errorf("the TLS configuration is for %q and not for node %s", config.ServerName, node)
+	}
+	address, err := c.pods.address(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	return (&tls.Dialer{Config: config}).DialContext(ctx, network, net.JoinHostPort(address, strconv.Itoa(c.port)))
+}
+
+// Put sends a request that changes something and has no response body.
+func (c *Client) Put(ctx context.Context, r Request) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	response, err := c.do(ctx, http.MethodPut, r)
+	if err != nil {
+		return err
+	}
+	return response.Body.Close()
+}
+
+// Get sends a request and decodes its JSON response into an object.
+func (c *Client) Get(ctx context.Context, r Request, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	response, err := c.do(ctx, http.MethodGet, r)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxResponse+1))
+	if err != nil {
+		return unreachable(ctx, r.Node, err)
+	}
+	if len(body) > maxResponse {
+		return apierrors.NewInternalError(fmt.Errorf("the agent of node %s answered with more than %d bytes", r.Node, maxResponse))
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return apierrors.NewInternalError(fmt.Errorf("the agent of node %s answered with something else than %T: %w", r.Node, into, err))
+	}
+	return nil
+}
+
+// Open sends a request with a large response and returns its body. The caller limits how much it reads, and closes it. Reading
+// fails when ctx ends.
+func (c *Client) Open(ctx context.Context, r Request) (io.ReadCloser, error) {
+	response, err := c.do(ctx, http.MethodGet, r)
+	if err != nil {
+		return nil, err
+	}
+	return response.Body, nil
+}
+
+// Dial opens a stream. ctx bounds only the opening.
+func (c *Client) Dial(ctx context.Context, r Request) (*websocket.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	address, err := c.url(r)
+	if err != nil {
+		return nil, err
+	}
+	conn, response, err := websocket.Dial(context.WithValue(ctx, nodeKey{}, r.Node), address, &websocket.DialOptions{ //nolint:bodyclose // the library closes it
+		HTTPClient: c.http, Subprotocols: []string{agentapi.StreamProtocol},
+	})
+	switch {
+	case err == nil:
+		return conn, nil
+	case response != nil && response.StatusCode != http.StatusSwitchingProtocols && response.Body != nil:
+		return nil, responseError(response, r.Node)
+	default:
+		return nil, unreachable(ctx, r.Node, err)
+	}
+}
+
+// do sends a request. A response with any code but 2xx is returned as an error.
+func (c *Client) do(ctx context.Context, method string, r Request) (*http.Response, error) {
+	address, err := c.url(r)
+	if err != nil {
+		return nil, err
+	}
+	var body io.Reader
+	if r.Body != nil {
+		raw, err := json.Marshal(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(raw)
+	}
+	request, err := http.NewRequestWithContext(context.WithValue(ctx, nodeKey{}, r.Node), method, address, body)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, unreachable(ctx, r.Node, err)
+	}
+	if response.StatusCode < http.StatusOK || response.StatusCode >= http.StatusMultipleChoices {
+		defer func() { _ = response.Body.Close() }()
+		return nil, responseError(response, r.Node)
+	}
+	return response, nil
+}
+
+// url returns the request's URL, whose host is the name in the agent's certificate.
+func (c *Client) url(r Request) (string, error) {
+	// The name comes from the VMI's status and becomes part of the URL.
+	if problems := validation.IsDNS1123Subdomain(r.Node); len(problems) > 0 {
+		return "", apierrors.NewInternalError(fmt.Errorf("the instance is on node %q, which is no name of a node", r.Node))
+	}
+	query := url.Values{agentapi.UIDParameter: {string(r.UID)}}
+	maps.Copy(query, r.Query)
+	host := net.JoinHostPort(agentapi.ServerName(r.Node), strconv.Itoa(c.port))
+	return "https://" + host + agentapi.VMIPath(r.NamespacedName, r.Verb, r.Arguments...) + "?" + query.Encode(), nil
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package agentclient
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/vireo-project/vireo/test/fakeagent"
+)
+
+const node = "node1"
+
+func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: name, Labels: map[string]string{"kubevirt.io": "virt-handler"}},
+		Spec:       corev1.PodSpec{NodeName: node},
+		Status: corev1.PodStatus{
+			Phase: corev1.PodRunning, PodIP: name, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+		},
+	}
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+func reader(pods ...client.Object) client.Reader {
+	return fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(pods...).
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).Build()
+}
+
+func TestAddressOfTheReadyAgent(t *testing.T) {
+	unready := func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }
+	deleted := func(p *corev1.Pod) {
+		p.DeletionTimestamp, p.Finalizers = &metav1.Time{Time: time.Now()}, []string{"kept"}
+	}
+	pending := func(p *corev1.Pod) { p.Status.Phase, p.Status.PodIP = corev1.PodPending, "" }
+	for name, tc := range map[string]struct {
+		pods      []client.Object
+		want, why string
+	}{
+		"one":               {pods: []client.Object{pod("a")}, want: "a"},
+		"one ready":         {pods: []client.Object{pod("a", unready), pod("b")}, want: "b"},
+		"none ready":        {pods: []client.Object{pod("a", unready)}, want: "a"},
+		"one being deleted": {pods: []client.Object{pod("a", deleted), pod("b", unready)}, want: "b"},
+		"one pending":       {pods: []client.Object{pod("a", pending)}, why: "its Pod a does not run"},
+		"none":              {why: "there is no virt-handler Pod on that node"},
+		"another node's": {
+			pods: []client.Object{pod("a", func(p *corev1.Pod) { p.Spec.NodeName = "node2" })}, why: "there is no virt-handler Pod on that node",
+		},
+		"another namespace's": {
+			pods: []client.Object{pod("a", func(p *corev1.Pod) { p.Namespace = "tenant" })}, why: "there is no virt-handler Pod on that node",
+		},
+		"another component's": {
+			pods: []client.Object{pod("a", func(p *corev1.Pod) { p.Labels["kubevirt.io"] = "virt-launcher" })}, why: "there is no virt-handler Pod on that node",
+		},
+	} {
+		got, err := finder{reader(tc.pods...), "kubevirt"}.address(t.Context(), node)
+		var noAgent *noAgentError
+		if got != tc.want || (tc.why != "") != errors.As(err, &noAgent) || tc.why != "" && noAgent.reason != tc.why {
+			t.Errorf("%s: got %q %v, want %q %q", name, got, err, tc.want, tc.why)
+		}
+	}
+}
+
+func local(p *corev1.Pod) { p.Status.PodIP = "127.0.0.1" }
+
+func newClient(a *fakeagent.Agent, tlsConfig func(string) (*tls.Config, error)) *Client {
+	return New(Options{Pods: reader(pod("a", local)), Namespace: "kubevirt", Port: a.Port, TLS: tlsConfig})
+}
+
+func pause() Request {
+	return Request{Target: Target{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "vm"}, UID: "1", Node: node}, Verb: "pause"}
+}
+
+func TestBothSidesVerifyCertificates(t *testing.T) {
+	a := fakeagent.Start(t, node)
+	other := fakeagent.NewAuthority(t)
+	right := a.Authority.Client(t)
+	for name, tc := range map[string]struct {
+		tls  func(string) (*tls.Config, error)
+		want string
+	}{
+		"the right ones": {tls: right},
+		"an agent of another authority": {
+			tls: other.Client(t), want: "the agent of node node1 cannot be reached: tls: failed to verify certificate",
+		},
+		"a configuration for another node": {
+			tls:  func(string) (*tls.Config, error) { return right("node2") },
+			want: `the TLS configuration is for "node2.virt-handler" and not for node node1`,
+		},
+		"no certificate yet": {
+			tls:  func(string) (*tls.Config, error) { return nil, errors.New("no certificate yet") },
+			want: "the agent of node node1 cannot be reached: no certificate yet",
+		},
+	} {
+		err := newClient(a, tc.tls).Put(t.Context(), pause())
+		if tc.want == "" {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: got %v, want %s", name, err, tc.want)
+		}
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	a := fakeagent.Start(t, node)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+	defer cancel()
+	<-ctx.Done()
+	err := newClient(a, a.Authority.Client(t)).Put(ctx, pause())
+	if !apierrors.IsTimeout(err) || !strings.Contains(err.Error(), "the agent of node node1 did not answer in time") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestErrorResponsesAreSanitized(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code       int
+		body       string
+		wantCode   int32
+		wantReason metav1.StatusReason
+		wantText   string
+	}{
+		"a Status": {409, `{"kind":"Status","code":200,"reason":"Gone","message":"not now","details":{"causes":[{"message":"do evil"}]}}`,
+			409, metav1.StatusReasonConflict, "not now"},
+		"something else":     {404, `<html>`, 404, metav1.StatusReasonNotFound, "the agent of node node1 answered 404 Not Found"},
+		"long":               {500, `{"kind":"Status","message":"` + strings.Repeat("x", 1000) + `"}`, 500, metav1.StatusReasonInternalError, strings.Repeat("x", maxMessage) + "…"},
+		"a redirection":      {307, "", 500, metav1.StatusReasonInternalError, "the agent of node node1 refused virt-api with code 307."},
+		"control characters": {503, `{"kind":"Status","message":"a\u0007b\nc"}`, 503, metav1.StatusReasonServiceUnavailable, "ab c"},
+		"not authorized":     {401, `{"kind":"Status","message":"who?"}`, 500, metav1.StatusReasonInternalError, "refused virt-api with code 401. who?"},
+	} {
+		err := responseError(&http.Response{StatusCode: tc.code, Body: io.NopCloser(strings.NewReader(tc.body))}, node)
+		var status *apierrors.StatusError
+		if !errors.As(err, &status) {
+			t.Fatalf("%s: %v", name, err)
+		}
+		got := status.ErrStatus
+		if got.Code != tc.wantCode || got.Reason != tc.wantReason || !strings.HasSuffix(got.Message, tc.wantText) || got.Details != nil {
+			t.Errorf("%s: got %+v", name, got)
+		}
+	}
+}
+
+func TestRetryAfterIsForwarded(t *testing.T) {
+	for header, want := range map[string]int32{"5": 5, "86400": maxRetryAfter, "-1": 0, "Mon, 02 Jan 2006 15:04:05 GMT": 0, "": 0} {
+		response := &http.Response{
+			StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {header}}, Body: io.NopCloser(strings.NewReader("")),
+		}
+		var status *apierrors.StatusError
+		if err := responseError(response, node); !errors.As(err, &status) {
+			t.Fatal(err)
+		}
+		if seconds, _ := apierrors.SuggestsClientDelay(status); int32(seconds) != want {
+			t.Errorf("%q: got %d, want %d", header, seconds, want)
+		}
+	}
+}

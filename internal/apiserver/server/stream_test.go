@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package server_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/coder/websocket"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+	"github.com/vireo-project/vireo/test/pki"
+)
+
+// openConsole opens the console of a VMI as an administrator.
+func openConsole(name string) (*websocket.Conn, error) {
+	GinkgoHelper()
+	path := group + "/v1/namespaces/default/virtualmachineinstances/" + name + "/console"
+	options := &websocket.DialOptions{
+		HTTPClient: newProxyClient(proxy.ClientCertificate(pki.FrontProxyName)).client,
+		HTTPHeader: http.Header{"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}},
+	}
+	conn, _, err := websocket.Dial(context.Background(), "https://"+address+path, options) //nolint:bodyclose // the library closes it
+	return conn, err
+}
+
+func runInstance(name string) {
+	GinkgoHelper()
+	vmi := builder.MakeVMI(name).Namespace("default").Obj()
+	Expect(k8s.Create(context.Background(), vmi)).To(Succeed())
+	vmi.Status.Phase, vmi.Status.NodeName = v1.Running, nodeAgent.Node
+	Expect(k8s.Status().Update(context.Background(), vmi)).To(Succeed())
+}
+
+// readMetrics returns /metrics as Prometheus reads it through the API server.
+func readMetrics() (string, error) {
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "https://"+address+"/metrics", http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	request.Header.Set("X-Remote-User", "prometheus")
+	request.Header.Set("X-Remote-Group", "system:masters")
+	response, err := newProxyClient(proxy.ClientCertificate(pki.FrontProxyName)).client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return "", err
+	}
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s: %s", response.Status, text)
+	}
+	return string(text), nil
+}
+
+var _ = Describe("A stream", func() {
+	ctx := context.Background()
+
+	It("carries bytes after authentication and authorization", func() {
+		runInstance("talks")
+		conn, err := openConsole("talks")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(conn.Write(ctx, websocket.MessageBinary, []byte("root\n"))).To(Succeed())
+		_, echo, err := conn.Read(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(string(echo)).To(Equal("root\n"))
+		Expect(readMetrics()).To(ContainSubstring(`kubevirt_console_active_connections{namespace="default",vmi="talks"} 1`))
+		Expect(conn.Close(websocket.StatusNormalClosure, "")).To(Succeed())
+	})
+
+	It("lasts until the server stops, and then gets a close frame with the reason", func() {
+		oldAddress, oldServing := address, serving
+		DeferCleanup(func() { address, serving = oldAddress, oldServing })
+		stop := startServer(newAPI())
+		runInstance("watched")
+		conn, err := openConsole("watched")
+		Expect(err).NotTo(HaveOccurred())
+		ends := make(chan error, 1)
+		go func() {
+			_, _, err := conn.Read(ctx)
+			ends <- err
+		}()
+		Consistently(ends).ShouldNot(Receive())
+		go func() {
+			defer GinkgoRecover()
+			stop()
+		}()
+		var end error
+		Eventually(ends).WithTimeout(stopLimit).Should(Receive(&end))
+		var closed websocket.CloseError
+		Expect(errors.As(end, &closed)).To(BeTrue(), "%v", end)
+		Expect(closed.Code).To(Equal(websocket.StatusGoingAway))
+		Expect(closed.Reason).To(Equal("virt-api is being stopped or replaced, connect again"))
+		stop()
+	})
+})

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package subresource
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// GuestfsInfo is the image that virtctl guestfs runs. It is KubeVirt's type (kubevirt.io/client-go/kubecli, GuestfsInfo). The
+// image is GsImage if that is set, and otherwise Registry/ImagePrefix+libguestfs-tools with the Digest, or the Tag if there is no
+// digest.
+type GuestfsInfo struct {
+	Registry    string `json:"registry"`
+	Tag         string `json:"tag"`
+	Digest      string `json:"digest"`
+	ImagePrefix string `json:"imagePrefix"`
+	GsImage     string `json:"gsImage"`
+}
+
+// guestfsName is the image's name in the references that clients construct.
+const guestfsName = "libguestfs-tools"
+
+// guestfs returns the image of libguestfs-tools.
+func (a *API) guestfs(w http.ResponseWriter, _ *http.Request) error {
+	if a.GuestfsImage == "" {
+		return apierrors.NewInternalError(errors.New("the cluster has no libguestfs-tools image: give virtctl one with --image"))
+	}
+	writeObject(w, guestfsInfo(a.GuestfsImage))
+	return nil
+}
+
+// guestfsInfo splits an image reference. A reference that clients could not reconstruct is returned in GsImage.
+func guestfsInfo(image string) GuestfsInfo {
+	rest, digest, _ := strings.Cut(image, "@")
+	registry, name := "", rest
+	if slash := strings.LastIndexByte(rest, '/'); slash >= 0 {
+		registry, name = rest[:slash], rest[slash+1:]
+	}
+	name, tag, _ := strings.Cut(name, ":")
+	prefix, found := strings.CutSuffix(name, guestfsName)
+	if !found || tag == "" && digest == "" {
+		return GuestfsInfo{GsImage: image}
+	}
+	return GuestfsInfo{Registry: registry, Tag: tag, Digest: digest, ImagePrefix: prefix}
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package subresource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/conditions"
+	"github.com/vireo-project/vireo/internal/optimistic"
+)
+
+// machine is a VM and its VMI as read from the API server. vmi is nil if the VM has none.
+type machine struct {
+	vm  *v1.VirtualMachine
+	vmi *v1.VirtualMachineInstance
+}
+
+// isActive reports whether there is a VMI that is not in a final phase.
+func (m machine) isActive() bool { return m.vmi != nil && !m.vmi.IsFinal() }
+
+// checkOwner returns an error if the VMI has the VM's name but another owner: permissions for a VM do not include that VMI.
+func (m machine) checkOwner() error {
+	if metav1.IsControlledBy(m.vmi, m.vm) {
+		return nil
+	}
+	return m.conflict("the VMI of that name is not of this VM")
+}
+
+// recoveryRequired is KubeVirt's message for a VM after a failed volume migration.
+const recoveryRequired = "VM recovery required: Volume migration failed, leaving some volumes pointing to non-consistent targets; " +
+	"manual intervention is needed to reassign them to their original volumes."
+
+// isConditionTrue reports whether a condition of the VM is true.
+func (m machine) isConditionTrue(kind v1.VirtualMachineConditionType) bool {
+	return conditions.IsTrue(m.vm.Status.Conditions, kind)
+}
+
+// conflict returns the error of a request that the VM's state does not allow.
+func (m machine) conflict(format string, args ...any) error {
+	return apierrors.NewConflict(vmResource, m.vm.Name, fmt.Errorf(format, args...))
+}
+
+// plan contains the changes that a verb makes: either the VM's run strategy or its state change requests, and the VMI's grace
+// period.
+type plan struct {
+	// strategy is the new run strategy; empty keeps the current one.
+	strategy v1.VirtualMachineRunStrategy
+	// requests are the new status.stateChangeRequests, which virt-controller carries out. They are written if strategy is empty.
+	requests []v1.VirtualMachineStateChangeRequest
+	// grace is the VMI's new grace period in seconds; nil keeps the current one.
+	grace *int64
+}
+
+// serveChange serves a verb that changes a VM as decide says.
+func (a *API) serveChange(w http.ResponseWriter, r *http.Request, dryRun []string, decide func(machine) (plan, error)) error {
+	dry, err := isDryRun(dryRun)
+	if err != nil {
+		return err
+	}
+	if err := a.change(r.Context(), key(r), dry, decide); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusAccepted)
+	return nil
+}
+
+// change reads a VM and its VMI, calls decide and applies the plan. On a write conflict it starts over.
+func (a *API) change(ctx context.Context, key types.NamespacedName, dry bool, decide func(machine) (plan, error)) error {
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		vm, err := a.vm(ctx, key)
+		if err != nil {
+			return err
+		}
+		vmi, err := a.vmi(ctx, key)
+		if err != nil {
+			return err
+		}
+		m := machine{vm, vmi}
+		p, err := decide(m)
+		if err != nil {
+			return &decisionError{err}
+		}
+		return a.apply(ctx, m, p, dry)
+	})
+	var decision *decisionError
+	if errors.As(err, &decision) {
+		return decision.err
+	}
+	return err
+}
+
+// decisionError hides an error of decide from retry.RetryOnConflict, so it does not unwrap: the error may be a conflict with the
+// VM's state, which must not be retried like a write conflict.
+type decisionError struct{ err error }
+
+// Error implements error.
+func (e *decisionError) Error() string { return e.err.Error() }
+
+func (a *API) apply(ctx context.Context, m machine, p plan, dry bool) error {
+	undo := func() error { return nil }
+	if p.grace != nil && m.isActive() {
+		if err := m.checkOwner(); err != nil {
+			return &decisionError{err}
+		}
+		before := m.vmi.Spec.TerminationGracePeriodSeconds
+		if err := a.setGrace(ctx, m.vmi, p.grace, dry); err != nil {
+			return err
+		}
+		undo = func() error { return a.setGrace(context.WithoutCancel(ctx), m.vmi, before, dry) }
+	}
+	err := a.write(ctx, m.vm, p, dry)
+	if err != nil {
+		// A stop that failed must not change the grace period.
+		return errors.Join(err, undo())
+	}
+	return nil
+}
+
+func (a *API) setGrace(ctx context.Context, vmi *v1.VirtualMachineInstance, seconds *int64, dry bool) error {
+	changed := vmi.DeepCopy()
+	changed.Spec.TerminationGracePeriodSeconds = seconds
+	options := []client.PatchOption{}
+	if dry {
+		options = append(options, client.DryRunAll)
+	}
+	err := a.Client.Patch(ctx, changed, optimistic.MergeFrom(vmi), options...)
+	if err == nil && !dry {
+		*vmi = *changed
+	}
+	return err
+}
+
+func (a *API) write(ctx context.Context, vm *v1.VirtualMachine, p plan, dry bool) error {
+	lock := optimistic.MergeFrom(vm)
+	changed := vm.DeepCopy()
+	if p.strategy != "" {
+		changed.SetRunStrategy(p.strategy)
+		options := []client.PatchOption{}
+		if dry {
+			options = append(options, client.DryRunAll)
+		}
+		return a.Client.Patch(ctx, changed, lock, options...)
+	}
+	changed.Status.StateChangeRequests = p.requests
+	// A start that a user requests is not delayed by the backoff of earlier failures.
+	changed.Status.StartFailure = nil
+	options := []client.SubResourcePatchOption{}
+	if dry {
+		options = append(options, client.DryRunAll)
+	}
+	return a.Client.Status().Patch(ctx, changed, lock, options...)
+}
+
+// request returns a plan that replaces the VM's state change requests. Only a stop may replace requests that are underway.
+func (m machine) request(requests ...v1.VirtualMachineStateChangeRequest) (plan, error) {
+	onlyStop := len(requests) == 1 && requests[0].Action == v1.StopRequest
+	if slices.ContainsFunc(m.vm.Status.StateChangeRequests, m.underway) && !onlyStop {
+		return plan{}, m.conflict("unable to complete request: stop/start already underway")
+	}
+	return plan{requests: requests}, nil
+}
+
+// underway reports whether a request has not been carried out yet. virt-controller removes a stop request a moment after the VMI
+// is gone. A stop of a VMI that no longer exists is not underway, so that a client that saw the VMI disappear can start the VM at
+// once.
+func (m machine) underway(request v1.VirtualMachineStateChangeRequest) bool {
+	return request.Action != v1.StopRequest || request.UID != nil && m.vmi != nil && m.vmi.UID == *request.UID
+}
+
+// stopRequest returns a request to stop the current VMI.
+func (m machine) stopRequest() v1.VirtualMachineStateChangeRequest {
+	return v1.VirtualMachineStateChangeRequest{Action: v1.StopRequest, UID: &m.vmi.UID}
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package health serves GET /healthz on the components' metrics port, in KubeVirt's format (kubevirt/kubevirt pkg/healthz), which
+// contains the version of the configuration: clients poll it after changing the KubeVirt object until every Pod uses the change.
+// The package also serves the kubelet's probes, on a separate port.
+package health
+
+import (
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/singleflight"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+)
+
+// Path is the path of the health check.
+const Path = "/healthz"
+
+// cacheTTL is how long the state of the API server is cached. The path needs no authentication, and requests must not load the
+// API server.
+const cacheTTL = time.Second
+
+// Check is the handler of Path. It reports 200 if the API server is reachable, and 500 otherwise.
+type Check struct {
+	// APIServer requests the version of the API server.
+	APIServer discovery.ServerVersionInterface
+	// ConfigVersion returns the resourceVersion of the KubeVirt object that the process uses, empty without one.
+	ConfigVersion func() string
+
+	requests singleflight.Group
+	last     atomic.Pointer[result]
+}
+
+// result is the cached result of a request to the API server.
+type result struct {
+	at      time.Time
+	version *version.Info
+	err     error
+}
+
+// ServeHTTP implements http.Handler. The error of reaching the API server is only logged: it may contain addresses, and clients
+// are not authenticated.
+func (c *Check) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	serverVersion, err := c.serverVersion(r)
+	code, server := http.StatusOK, map[string]any{"connectivity": "ok", "version": serverVersion}
+	if err != nil {
+		code, server = http.StatusInternalServerError, map[string]any{"connectivity": "failed", "error": "the API server cannot be reached"}
+	}
+	responsewriters.WriteRawJSON(code, map[string]any{"apiserver": server, "config-resource-version": c.ConfigVersion()}, w)
+}
+
+// serverVersion returns the version of the API server, from the cache if that is recent. Concurrent callers share one request.
+func (c *Check) serverVersion(r *http.Request) (*version.Info, error) {
+	if last := c.last.Load(); last != nil && time.Since(last.at) < cacheTTL {
+		return last.version, last.err
+	}
+	done := c.requests.DoChan("", func() (any, error) {
+		found, err := c.APIServer.ServerVersion()
+		if err != nil {
+			log.Log.WithName("health").Error(err, "Cannot reach the API server")
+		}
+		c.last.Store(&result{at: time.Now(), version: found, err: err})
+		return found, err
+	})
+	select {
+	case r := <-done:
+		if r.Err != nil {
+			return nil, r.Err
+		}
+		return r.Val.(*version.Info), nil
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
+// Filter authenticates and authorizes requests for metrics. Path needs neither, as in KubeVirt: it reveals no secret.
+func Filter(config *rest.Config, client *http.Client) (metricsserver.Filter, error) {
+	secured, err := filters.WithAuthenticationAndAuthorization(config, client)
+	if err != nil {
+		return nil, err
+	}
+	return func(log logr.Logger, handler http.Handler) (http.Handler, error) {
+		guarded, err := secured(log, handler)
+		if err != nil {
+			return nil, err
+		}
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == Path {
+				handler.ServeHTTP(w, r)
+				return
+			}
+			guarded.ServeHTTP(w, r)
+		}), nil
+	}, nil
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package kubevirt
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/optimistic"
+)
+
+// Reconciler installs what a KubeVirt object specifies, and removes it when the object is deleted.
+type Reconciler struct {
+	client.Client
+	// Live reads from the API server: the cache does not contain the Pods of components.
+	Live client.Reader
+	// Namespace is the install namespace. KubeVirt objects elsewhere install nothing.
+	Namespace string
+	// KubeletRoot is the kubelet's root directory on the nodes.
+	KubeletRoot string
+	// Options of the configuration: the images of this build.
+	Options []clusterconfig.Option
+	// Recorder records the warning about certificates that are not renewed in time.
+	Recorder events.EventRecorder
+	// Clock replaces the time in tests.
+	Clock clock.PassiveClock
+}
+
+// +kubebuilder:rbac:groups=kubevirt.io,resources=kubevirts,verbs=list;watch;patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=kubevirts/status,verbs=patch
+// +kubebuilder:rbac:groups=certificates.k8s.io,resources=certificatesigningrequests,verbs=list;watch
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=core,resources=pods,verbs=list
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines;virtualmachineinstances;virtualmachineinstancereplicasets,verbs=list;watch;delete
+// +kubebuilder:rbac:groups=apps,namespace=kubevirt,resources=daemonsets,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=apps,namespace=kubevirt,resources=deployments,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=policy,namespace=kubevirt,resources=poddisruptionbudgets,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=services;configmaps,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=apiregistration.k8s.io,resources=apiservices,verbs=list;watch
+// +kubebuilder:rbac:groups=apiregistration.k8s.io,resources=apiservices,resourceNames=v1.subresources.kubevirt.io;v1alpha3.subresources.kubevirt.io,verbs=get;create;patch;delete
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=secrets,resourceNames=kubevirt-virt-handler-serving-ca;kubevirt-virt-handler-migration-ca;kubevirt-virt-api-client-ca;kubevirt-virt-api-serving-ca,verbs=update;delete
+
+// What the process around the reconcilers needs: who may get metrics, and the webhooks' certificate and its CA.
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations;validatingwebhookconfigurations,verbs=list;watch
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations,resourceNames=virt-controller-mutating-webhook-configuration,verbs=update
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=virt-controller-validating-webhook-configuration,verbs=update
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=secrets,verbs=create;list;watch
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=secrets,resourceNames=kubevirt-controller-certs,verbs=update
+
+// SetupWithManager adds the reconciler to a manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	everyKubeVirt := handler.EnqueueRequestsFromMapFunc(r.all)
+	of := func(label, value string) builder.Predicates {
+		return builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+			return o.GetNamespace() == r.Namespace && o.GetLabels()[label] == value
+		}))
+	}
+	ours, authority := of(operator.ManagedByLabel, operator.ManagedBy), of(v1.AppLabel, certificate.AuthorityLabelValue)
+	apiServices := &metav1.PartialObjectMetadata{}
+	apiServices.SetGroupVersionKind(operator.APIServiceKind)
+	cluster := builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+		return o.GetLabels()[operator.ManagedByLabel] == operator.ManagedBy
+	}))
+	// Only the deletion of a workload matters: an uninstallation may be waiting for it.
+	gone := builder.WithPredicates(predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		UpdateFunc:  func(event.UpdateEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("kubevirt").
+		// Our own status writes do not trigger a reconciliation.
+		For(&v1.KubeVirt{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&appsv1.DaemonSet{}, everyKubeVirt, ours).
+		Watches(&appsv1.Deployment{}, everyKubeVirt, ours).
+		Watches(&policyv1.PodDisruptionBudget{}, everyKubeVirt, ours).
+		Watches(&corev1.Service{}, everyKubeVirt, ours).
+		Watches(&corev1.ConfigMap{}, everyKubeVirt, ours).
+		Watches(&corev1.Secret{}, everyKubeVirt, authority).
+		// A request that stays pending is reported in the status.
+		Watches(&certificatesv1.CertificateSigningRequest{}, everyKubeVirt, builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+			csr, ok := o.(*certificatesv1.CertificateSigningRequest)
+			return ok && IsPending(csr)
+		}))).
+		WatchesMetadata(apiServices, everyKubeVirt, cluster).
+		Watches(&v1.VirtualMachine{}, everyKubeVirt, gone).
+		Watches(&v1.VirtualMachineInstance{}, everyKubeVirt, gone).
+		// When one of two objects is deleted, the other may become active.
+		Watches(&v1.KubeVirt{}, everyKubeVirt, gone).
+		Complete(r)
+}
+
+func (r *Reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
+	return reconciler.Requests(ctx, r.Client, &v1.KubeVirtList{})
+}
+
+// Reconcile installs or removes what one KubeVirt object specifies.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	kv, err := r.fetch(ctx, request)
+	if kv == nil || err != nil {
+		return ctrl.Result{}, err
+	}
+	original := kv.DeepCopy()
+	scope := r.scope(kv)
+
+	all := &v1.KubeVirtList{}
+	if err := r.List(ctx, all); err != nil {
+		return ctrl.Result{}, fmt.Errorf("cannot list KubeVirt objects: %w", err)
+	}
+	scope.CheckConflict(all.Items)
+
+	deleting := kv.DeletionTimestamp != nil
+	switch {
+	case scope.Conflict != "" && deleting:
+		// It installed nothing.
+		return reconciler.Result(r.removeFinalizer(ctx, kv), 0)
+	case scope.Conflict != "":
+	case deleting:
+		scope.Uninstall = Remove(ctx, scope)
+	default:
+		// 1. Add the finalizer before anything is installed that a deletion has to remove.
+		if err := r.addFinalizer(ctx, kv); err != nil {
+			return reconciler.Result(err, 0)
+		}
+		original = kv.DeepCopy()
+		scope.InstallErr = Install(ctx, scope)
+	}
+	return reconciler.Result(r.finish(ctx, scope, original), scope.UntilRecheck())
+}
+
+func (r *Reconciler) scope(kv *v1.KubeVirt) *Scope {
+	s := &Scope{Client: r.Client, Live: r.Live, Namespace: r.Namespace, KubeletRoot: r.KubeletRoot, KubeVirt: kv, Now: reconciler.Now(r.Clock)}
+	s.Config, s.ConfigErr = clusterconfig.FromKubeVirt(kv, r.Options...)
+	return s
+}
+
+// DeploymentID identifies what this build installs for a KubeVirt object. It needs no request to the cluster.
+func (r *Reconciler) DeploymentID(kv *v1.KubeVirt) (string, error) {
+	return DeploymentID(r.scope(kv))
+}
+
+// finish writes the status if it changed, removes the finalizer after the uninstallation, and returns the error to retry on.
+func (r *Reconciler) finish(ctx context.Context, s *Scope, original *v1.KubeVirt) error {
+	Status(s, s.Now)
+	if !equality.Semantic.DeepEqual(original.Status, s.KubeVirt.Status) {
+		// The reconciler of workload updates writes some of it, too: the patch must not overwrite its conditions.
+		if err := r.Status().Patch(ctx, s.KubeVirt.DeepCopy(), optimistic.MergeFrom(original)); err != nil {
+			return client.IgnoreNotFound(fmt.Errorf("cannot write the status: %w", err))
+		}
+		r.warn(original, s)
+	}
+	switch {
+	case s.Uninstall.Done:
+		return r.removeFinalizer(ctx, s.KubeVirt)
+	case s.Uninstall.Err != nil:
+		return s.Uninstall.Err
+	}
+	return s.InstallErr
+}
+
+// warn records an event when the condition that certificates are not renewed in time is new.
+func (r *Reconciler) warn(original *v1.KubeVirt, s *Scope) {
+	known := slices.ContainsFunc(original.Status.Conditions, func(c v1.KubeVirtCondition) bool {
+		return c.Type == v1.KubeVirtConditionDegraded && c.Reason == ReasonCertificateRotationOverdue
+	})
+	if len(s.Overdue) > 0 && !known {
+		r.Recorder.Eventf(s.KubeVirt, nil, corev1.EventTypeWarning, ReasonCertificateRotationOverdue, "Rotate", "%s", strings.Join(s.Overdue, "; "))
+	}
+}
+
+func (r *Reconciler) fetch(ctx context.Context, request ctrl.Request) (*v1.KubeVirt, error) {
+	kv := &v1.KubeVirt{}
+	if err := r.Get(ctx, request.NamespacedName, kv); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	if kv.DeletionTimestamp != nil && !controllerutil.ContainsFinalizer(kv, Finalizer) {
+		return nil, nil
+	}
+	return kv, nil
+}
+
+// addFinalizer adds the finalizer. The optimistic lock keeps finalizers that were written meanwhile.
+func (r *Reconciler) addFinalizer(ctx context.Context, kv *v1.KubeVirt) error {
+	before := kv.DeepCopy()
+	if !controllerutil.AddFinalizer(kv, Finalizer) {
+		return nil
+	}
+	if err := r.Patch(ctx, kv, optimistic.MergeFrom(before)); err != nil {
+		return fmt.Errorf("cannot add the finalizer: %w", err)
+	}
+	return nil
+}
+
+func (r *Reconciler) removeFinalizer(ctx context.Context, kv *v1.KubeVirt) error {
+	latest := &v1.KubeVirt{}
+	if err := r.Get(ctx, client.ObjectKeyFromObject(kv), latest); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	before := latest.DeepCopy()
+	if !controllerutil.RemoveFinalizer(latest, Finalizer) {
+		return nil
+	}
+	if err := r.Patch(ctx, latest, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("cannot remove the finalizer: %w", err)
+	}
+	return nil
+}

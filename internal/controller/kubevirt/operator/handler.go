@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package operator
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/internal/agentapi"
+)
+
+// DefaultKubeletRoot is where kubelets keep their state by default.
+const DefaultKubeletRoot = "/var/lib/kubelet"
+
+// configureHandler sets the fields that depend on the cluster.
+func configureHandler(ds *appsv1.DaemonSet, s Settings) {
+	pod := &ds.Spec.Template.Spec
+	probe, agent := &pod.InitContainers[0], &pod.Containers[0]
+
+	probe.Image, agent.Image = s.Config.Images.Launcher, s.Config.Images.Handler
+	probe.ImagePullPolicy, agent.ImagePullPolicy = s.Config.ImagePullPolicy, s.Config.ImagePullPolicy
+	pod.ImagePullSecrets = s.Config.ImagePullSecrets
+	agent.Args = handlerArgs(s)
+
+	moveKubelet(pod, s.KubeletRoot)
+	place(pod, s)
+	if !s.Config.UseEmulation {
+		openKVM(pod, probe)
+	}
+}
+
+// handlerArgs are the agent's arguments. What the agent reads from the KubeVirt object live, such as its log
+// verbosity, is not among them: changing it must not restart every agent.
+func handlerArgs(s Settings) []string {
+	fixed := []string{
+		"--port", "8443",
+		"--hostname-override", "$(NODE_NAME)",
+		"--pod-ip-address", "$(MY_POD_IP)",
+		"--install-namespace", "$(POD_NAMESPACE)",
+		"--kubelet-root", s.kubeletRoot(),
+		"--console-server-port", strconv.Itoa(agentapi.ConsolePort),
+		"--max-devices", strconv.Itoa(s.Config.VirtualMachineInstancesPerNode),
+	}
+	args := make([]string, 0, len(fixed)+len(s.HandlerFlags))
+	args = append(args, fixed...)
+	for _, name := range slices.Sorted(maps.Keys(s.HandlerFlags)) {
+		args = append(args, fmt.Sprintf("--%s=%s", strings.TrimLeft(name, "-"), s.HandlerFlags[name]))
+	}
+	return args
+}
+
+func (s Settings) kubeletRoot() string {
+	if s.KubeletRoot == "" {
+		return DefaultKubeletRoot
+	}
+	return path.Clean(s.KubeletRoot)
+}
+
+// moveKubelet changes the manifest's paths when the kubelet keeps its state elsewhere. The device plugins'
+// directory is the same for every kubelet root.
+// Source: kubernetes staging/src/k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/constants.go.
+func moveKubelet(pod *corev1.PodSpec, root string) {
+	if root == "" || path.Clean(root) == DefaultKubeletRoot {
+		return
+	}
+	for volume, dir := range map[string]string{"kubelet-pods": "pods", "pod-resources": "pod-resources"} {
+		dir = path.Join(root, dir)
+		for i := range pod.Volumes {
+			if pod.Volumes[i].Name == volume {
+				pod.Volumes[i].HostPath.Path = dir
+			}
+		}
+		for i, m := range pod.Containers[0].VolumeMounts {
+			if m.Name == volume {
+				pod.Containers[0].VolumeMounts[i].MountPath = dir
+			}
+		}
+	}
+}
+
+// place adds the placement of workloads to that of the manifest.
+func place(pod *corev1.PodSpec, s Settings) {
+	if s.Workloads == nil {
+		return
+	}
+	if len(s.Workloads.NodeSelector) > 0 {
+		merged := maps.Clone(pod.NodeSelector)
+		maps.Copy(merged, s.Workloads.NodeSelector)
+		pod.NodeSelector = merged
+	}
+	pod.Affinity = s.Workloads.Affinity
+	pod.Tolerations = append(pod.Tolerations, s.Workloads.Tolerations...)
+}
+
+// openKVM lets libvirt of the launcher image open /dev/kvm while it probes what the node can run. A
+// device plugin cannot provide it, because the agent, which is that plugin, starts after this init container; and with
+// a hostPath only a privileged container may open a device.
+// Its process does not run as root, and sets no_new_privs before it starts libvirt (launcher.SetNoNewPrivs):
+// the API server rejects a manifest with both, and containerd ignores the capabilities and the seccomp profile
+// of a privileged container. It exits after libvirt's probe. With emulation it is not privileged.
+func openKVM(pod *corev1.PodSpec, probe *corev1.Container) {
+	probe.SecurityContext = &corev1.SecurityContext{
+		RunAsUser:              probe.SecurityContext.RunAsUser,
+		RunAsGroup:             probe.SecurityContext.RunAsGroup,
+		RunAsNonRoot:           probe.SecurityContext.RunAsNonRoot,
+		ReadOnlyRootFilesystem: probe.SecurityContext.ReadOnlyRootFilesystem,
+		Privileged:             ptr.To(true),
+	}
+	probe.VolumeMounts = append(probe.VolumeMounts, corev1.VolumeMount{Name: "host-kvm", MountPath: "/dev/kvm"})
+	pod.Volumes = append(pod.Volumes, corev1.Volume{
+		Name:         "host-kvm",
+		VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/dev/kvm"}},
+	})
+}

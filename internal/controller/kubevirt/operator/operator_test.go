@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package operator
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+func settings(change func(*Settings)) Settings {
+	s := Settings{Namespace: "kubevirt", Config: clusterconfig.Default()}
+	s.Config.Images = clusterconfig.Images{Launcher: "l:1", Handler: "h:1", API: "a:1"}
+	s.Bundles = map[string][]byte{"virt-api-serving": []byte("serving"), "virt-api-client": []byte("client")}
+	if change != nil {
+		change(&s)
+	}
+	return s
+}
+
+func render(t *testing.T, s Settings) []*unstructured.Unstructured {
+	t.Helper()
+	objects, err := Render(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+func handlerOf(t *testing.T, s Settings) *appsv1.DaemonSet {
+	t.Helper()
+	for _, o := range render(t, s) {
+		if o.GetKind() == "DaemonSet" {
+			ds := &appsv1.DaemonSet{}
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, ds); err != nil {
+				t.Fatal(err)
+			}
+			return ds
+		}
+	}
+	t.Fatal("no DaemonSet was rendered")
+	return nil
+}
+
+func TestEverythingIsOurs(t *testing.T) {
+	for _, o := range render(t, settings(nil)) {
+		namespace := "kubevirt"
+		if o.GetKind() == "APIService" {
+			namespace = ""
+		}
+		if o.GetNamespace() != namespace || o.GetLabels()[ManagedByLabel] != ManagedBy || o.GetAnnotations()[HashAnnotation] == "" {
+			t.Errorf("%s %s: namespace %q, labels %v, annotations %v", o.GetKind(), o.GetName(), o.GetNamespace(), o.GetLabels(), o.GetAnnotations())
+		}
+		if _, ok := o.Object["status"]; ok {
+			t.Errorf("%s %s has a status", o.GetKind(), o.GetName())
+		}
+	}
+}
+
+func TestRenderingIsStableAndFollowsItsSettings(t *testing.T) {
+	id := func(change func(*Settings)) string { return DeploymentID(render(t, settings(change))) }
+	if first, second := id(nil), id(nil); first != second {
+		t.Error("two renderings of the same settings differ")
+	}
+	changes := map[string]func(*Settings){
+		"image":       func(s *Settings) { s.Config.Images.Handler = "h:2" },
+		"emulation":   func(s *Settings) { s.Config.UseEmulation = true },
+		"pull policy": func(s *Settings) { s.Config.ImagePullPolicy = corev1.PullNever },
+		"virt-api":    func(s *Settings) { s.Config.Images.API = "a:2" },
+		"replicas":    func(s *Settings) { s.Replicas = ptr.To[uint8](3) },
+		"devices":     func(s *Settings) { s.Config.VirtualMachineInstancesPerNode = 5 },
+	}
+	for name, change := range changes {
+		if id(change) == id(nil) {
+			t.Errorf("%s does not change the deployment's identity", name)
+		}
+	}
+	if id(func(s *Settings) { s.Config.Verbosity.Handler = 9 }) != id(nil) {
+		t.Error("the log verbosity restarts every agent")
+	}
+	if id(func(s *Settings) { s.Bundles["virt-api-serving"] = []byte("rotated") }) != id(nil) {
+		t.Error("a new authority is another installation")
+	}
+}
+
+func TestTheAgentIsNotPrivileged(t *testing.T) {
+	for _, emulation := range []bool{true, false} {
+		pod := handlerOf(t, settings(func(s *Settings) { s.Config.UseEmulation = emulation })).Spec.Template.Spec
+		agent := pod.Containers[0].SecurityContext
+		if *agent.Privileged || *agent.AllowPrivilegeEscalation || !slices.Equal(agent.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+			t.Errorf("emulation %t: the agent's security context is %+v", emulation, agent)
+		}
+		probe := pod.InitContainers[0]
+		privileged := probe.SecurityContext.Privileged != nil && *probe.SecurityContext.Privileged
+		if privileged == emulation {
+			t.Errorf("emulation %t: privileged probe %t", emulation, privileged)
+		}
+		// Not root and no added capabilities: the process drops the rest itself.
+		if security := probe.SecurityContext; *security.RunAsUser != 107 || *security.RunAsGroup != 107 || !*security.RunAsNonRoot ||
+			security.Capabilities != nil && len(security.Capabilities.Add) > 0 {
+			t.Errorf("emulation %t: the probe's security context is %+v", emulation, security)
+		}
+		opensKVM := slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == "/dev/kvm" })
+		if opensKVM == emulation {
+			t.Errorf("emulation %t: /dev/kvm mounted %t", emulation, opensKVM)
+		}
+	}
+}
+
+func TestPlacementPullAndFlags(t *testing.T) {
+	pod := handlerOf(t, settings(func(s *Settings) {
+		s.KubeletRoot = "/data/kubelet/"
+		s.Workloads = &v1.NodePlacement{
+			NodeSelector: map[string]string{"guests": "yes"},
+			Tolerations:  []corev1.Toleration{{Key: "guests", Operator: corev1.TolerationOpExists}},
+		}
+		s.HandlerFlags = map[string]string{"max-devices": "7"}
+		s.Config.ImagePullPolicy = corev1.PullNever
+		s.Config.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}}
+	})).Spec.Template.Spec
+	if pod.NodeSelector["guests"] != "yes" || pod.NodeSelector["kubernetes.io/os"] != "linux" {
+		t.Errorf("node selector %v", pod.NodeSelector)
+	}
+	if len(pod.Tolerations) != 4 || pod.ImagePullSecrets[0].Name != "pull" {
+		t.Errorf("tolerations %v, pull secrets %v", pod.Tolerations, pod.ImagePullSecrets)
+	}
+	for _, c := range append(pod.InitContainers, pod.Containers...) {
+		if c.ImagePullPolicy != corev1.PullNever {
+			t.Errorf("container %s has pull policy %s", c.Name, c.ImagePullPolicy)
+		}
+	}
+	args := strings.Join(pod.Containers[0].Args, " ")
+	if !strings.Contains(args, "--kubelet-root /data/kubelet ") || !strings.HasSuffix(args, "--max-devices=7") {
+		t.Errorf("arguments %s", args)
+	}
+	for _, m := range pod.Containers[0].VolumeMounts {
+		if m.Name == "kubelet-pods" && m.MountPath != "/data/kubelet/pods" {
+			t.Errorf("the Pods' directory is mounted at %s", m.MountPath)
+		}
+	}
+}
+
+func TestUnknownImagesAreAnError(t *testing.T) {
+	_, err := Render(settings(func(s *Settings) { s.Config.Images.Handler = "" }))
+	if err == nil || !strings.Contains(err.Error(), "--handler-image") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestContains(t *testing.T) {
+	type m = map[string]any
+	cases := []struct {
+		name       string
+		live, want any
+		ok         bool
+	}{
+		{"defaults of the server", m{"a": int64(1), "b": "x"}, m{"a": int64(1)}, true},
+		{"drifted value", m{"a": int64(2)}, m{"a": int64(1)}, false},
+		{"missing value", m{}, m{"a": int64(1)}, false},
+		{"missing zero value", m{}, m{"a": false, "b": m{}, "c": []any{}, "d": nil}, true},
+		{"list in order", []any{m{"n": "a", "x": "y"}, m{"n": "b"}}, []any{m{"n": "a"}, m{"n": "b"}}, true},
+		{"longer list", []any{m{"n": "a"}, m{"n": "b"}}, []any{m{"n": "a"}}, false},
+		{"nested drift", m{"a": m{"b": []any{"c"}}}, m{"a": m{"b": []any{"d"}}}, false},
+		{"other type", "a", m{"a": "b"}, false},
+	}
+	for _, c := range cases {
+		if got := contains(c.live, c.want); got != c.ok {
+			t.Errorf("%s: %t", c.name, got)
+		}
+	}
+}
+
+func TestRollout(t *testing.T) {
+	status := func(desired, updated, ready int32) appsv1.DaemonSetStatus {
+		return appsv1.DaemonSetStatus{ObservedGeneration: 2, DesiredNumberScheduled: desired, UpdatedNumberScheduled: updated, NumberReady: ready}
+	}
+	cases := []struct {
+		name    string
+		status  appsv1.DaemonSetStatus
+		done    bool
+		message string
+	}{
+		{"not observed", appsv1.DaemonSetStatus{ObservedGeneration: 1}, false, "not yet observed"},
+		{"not updated", status(3, 1, 3), false, "updated on 1 of 3"},
+		{"not ready", status(3, 3, 2), false, "ready on 2 of 3"},
+		{"done", status(3, 3, 3), true, "all 3"},
+		{"no nodes", status(0, 0, 0), true, "all 0"},
+	}
+	for _, c := range cases {
+		got := RolloutOf(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: HandlerName, Generation: 2}, Status: c.status})
+		if got.Done != c.done || !strings.Contains(got.Message, c.message) {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+}
+
+func TestTheAgentWritesNoSecretToADisk(t *testing.T) {
+	for _, volume := range handlerOf(t, settings(nil)).Spec.Template.Spec.Volumes {
+		// Where it makes media with the Secrets of guests.
+		if volume.Name == "tmp" && (volume.EmptyDir == nil || volume.EmptyDir.Medium != corev1.StorageMediumMemory || volume.EmptyDir.SizeLimit == nil) {
+			t.Errorf("the agent's temporary directory is no memory of a bounded size: %+v", volume.VolumeSource)
+		}
+	}
+}

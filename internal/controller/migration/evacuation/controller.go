@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package evacuation
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// Reconciler has guests migrate that have to leave their node. It reconciles one node after the other: the cluster's limit
+// is of all nodes.
+type Reconciler struct {
+	// Client reads from the manager's cache.
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	// Recorder takes events.
+	Recorder events.EventRecorder
+	// Config has the limits, the drain taint and the cluster's eviction strategy.
+	Config reconciler.ConfigSource
+}
+
+// +kubebuilder:rbac:groups=core,resources=nodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances/status,verbs=patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
+
+// SetupWithManager adds the reconciler to a manager, after that of VMIs, whose index by node it uses.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("evacuation").
+		For(&corev1.Node{}, builder.WithPredicates(drainChanges)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(nodeOfGuest), builder.WithPredicates(evacuationChanges)).
+		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.nodeOfMigration)).
+		Complete(r)
+}
+
+// drainChanges lets through updates that are about a drain. Kubelets write a Node's status again and again.
+var drainChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*corev1.Node)
+	after, isNode := e.ObjectNew.(*corev1.Node)
+	return !ok || !isNode || before.Spec.Unschedulable != after.Spec.Unschedulable ||
+		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints)
+}}
+
+// evacuationChanges lets through what decides whether a guest leaves its node.
+var evacuationChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
+	after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
+	if !ok || !isVMI {
+		return true
+	}
+	can := func(vmi *v1.VirtualMachineInstance) bool {
+		return vmistatus.IsConditionTrue(&vmi.Status, v1.VirtualMachineInstanceIsMigratable)
+	}
+	return before.Status.NodeName != after.Status.NodeName || before.Status.EvacuationNodeName != after.Status.EvacuationNodeName ||
+		before.IsFinal() != after.IsFinal() || can(before) != can(after)
+}}
+
+func nodeOfGuest(_ context.Context, object client.Object) []ctrl.Request {
+	vmi, ok := object.(*v1.VirtualMachineInstance)
+	if !ok || vmi.Status.NodeName == "" {
+		return nil
+	}
+	return []ctrl.Request{{NamespacedName: client.ObjectKey{Name: vmi.Status.NodeName}}}
+}
+
+// nodeOfMigration is the node that a guest leaves, or has left.
+func (r *Reconciler) nodeOfMigration(ctx context.Context, object client.Object) []ctrl.Request {
+	m, ok := object.(*v1.VirtualMachineInstanceMigration)
+	if !ok {
+		return nil
+	}
+	if node := m.Annotations[v1.EvacuationMigrationAnnotation]; node != "" {
+		return []ctrl.Request{{NamespacedName: client.ObjectKey{Name: node}}}
+	}
+	vmi := &v1.VirtualMachineInstance{}
+	key := client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}
+	if err := r.Client.Get(ctx, key, vmi); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			log.FromContext(ctx).Error(err, "Cannot find the node of a migration", "virtualMachineInstanceMigration", m.Name)
+		}
+		return nil
+	}
+	return nodeOfGuest(ctx, vmi)
+}
+
+// Reconcile reconciles one node. What it decides is in Decide.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	node := &corev1.Node{}
+	if err := r.Client.Get(ctx, request.NamespacedName, node); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	instances := &v1.VirtualMachineInstanceList{}
+	if err := r.Client.List(ctx, instances, client.MatchingFields{reconciler.NodeIndex: node.Name}); err != nil {
+		return ctrl.Result{}, fmt.Errorf("list VirtualMachineInstances of node %s: %w", node.Name, err)
+	}
+	if len(instances.Items) == 0 {
+		return ctrl.Result{}, nil
+	}
+	migrations := &v1.VirtualMachineInstanceMigrationList{}
+	if err := r.Client.List(ctx, migrations, client.UnsafeDisableDeepCopy); err != nil {
+		return ctrl.Result{}, fmt.Errorf("list VirtualMachineInstanceMigrations: %w", err)
+	}
+	config := r.Config.Current()
+	after, err := Run(ctx, &Scope{
+		Client: r.Client, Live: r.Live, Recorder: r.Recorder,
+		Default: config.EvictionStrategy, DrainTaint: *config.Migrations.NodeDrainTaintKey,
+		PerCluster: int(*config.Migrations.ParallelMigrationsPerCluster), PerNode: int(*config.Migrations.ParallelOutboundMigrationsPerNode),
+		Node: node, Instances: instances.Items, Migrations: migrations.Items,
+	})
+	return reconciler.Result(err, after)
+}

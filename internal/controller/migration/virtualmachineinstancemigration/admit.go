@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancemigration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// notOver selects the migrations that are not over.
+var notOver = client.MatchingFieldsSelector{Selector: fields.AndSelectors(
+	fields.OneTermNotEqualSelector("status.phase", string(v1.MigrationSucceeded)),
+	fields.OneTermNotEqualSelector("status.phase", string(v1.MigrationFailed)),
+)}
+
+// admit creates the target's Pod when the migration gets a slot.
+func admit(ctx context.Context, s *Scope) error {
+	if s.Failure != "" || s.Target != nil || s.Migration.Status.Phase != v1.MigrationPending {
+		return nil
+	}
+	// 1. The cache is enough to decide to wait: each relevant change of it triggers another reconciliation.
+	ready, err := s.ready(ctx)
+	if err != nil || !ready {
+		return err
+	}
+	admitted, err := s.hasSlot(ctx, s.Client)
+	if err != nil || !admitted {
+		return err
+	}
+	// 2. A slot is assigned by what the API server contains, and the Pod is created before the next migration is admitted.
+	s.Queue.Lock()
+	defer s.Queue.Unlock()
+	if admitted, err = s.hasSlot(ctx, s.Live); err != nil || !admitted {
+		return err
+	}
+	err = s.createTarget(ctx)
+	if s.Target != nil {
+		s.Queue.record(s.Migration.Namespace)
+	}
+	return err
+}
+
+// ready reports whether only the queue keeps the migration from starting.
+func (s *Scope) ready(ctx context.Context) (bool, error) {
+	blocked, wait, err := s.isBlocked(ctx, s.Migration, s.VMI, s.Siblings)
+	if wait > 0 {
+		s.RequeueAfter = wait
+		s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeWarning, ReasonBackoff, actionWait, "backoff migrating vmi %s/%s", s.VMI.Namespace, s.VMI.Name)
+	}
+	return err == nil && !blocked, err
+}
+
+// isBlocked reports whether something other than the queue keeps a migration from starting, and for how long if it is only a delay. Siblings
+// are the migrations of its VMI.
+func (s *Scope) isBlocked(
+	ctx context.Context, m *v1.VirtualMachineInstanceMigration, vmi *v1.VirtualMachineInstance, siblings []*v1.VirtualMachineInstanceMigration,
+) (bool, time.Duration, error) {
+	if !vmistatus.NamesDestinations(vmi) || !vmi.IsRunning() || vmi.DeletionTimestamp != nil || isPreceded(m, siblings) {
+		return true, 0, nil
+	}
+	if wait := backoff(m, siblings, s.Now); wait > 0 {
+		return true, wait, nil
+	}
+	own, err := podOf(ctx, s.Client, vmi, podspec.OwnPodName(vmi))
+	if err != nil || !s.alive(own) || own.DeletionTimestamp != nil {
+		return true, 0, err
+	}
+	settled, err := settled(ctx, s.Client, vmi, own)
+	return !settled, 0, err
+}
+
+// hasSlot reports whether the migration has a slot or gets one now.
+func (s *Scope) hasSlot(ctx context.Context, reader client.Reader) (bool, error) {
+	candidates, err := s.candidates(ctx, reader)
+	if err != nil {
+		return false, err
+	}
+	limits := Limits{
+		PerCluster: int(*s.Migrations.ParallelMigrationsPerCluster), PerNode: int(*s.Migrations.ParallelOutboundMigrationsPerNode),
+	}
+	admitted, err := Admit(candidates, limits, s.Queue.current(), func(c *Candidate) error { return s.complete(ctx, reader, c) })
+	if err != nil || admitted[s.Migration.UID] {
+		return err == nil, err
+	}
+	s.requeueWhenOverdue(candidates)
+	return false, nil
+}
+
+// requeueWhenOverdue requeues when the next migration with a slot becomes overdue, which no event reports.
+func (s *Scope) requeueWhenOverdue(candidates []Candidate) {
+	for i := range candidates {
+		if c := &candidates[i]; !c.overdueAt.IsZero() && !c.Overdue {
+			if wait := c.overdueAt.Sub(s.Now); s.RequeueAfter == 0 || wait < s.RequeueAfter {
+				s.RequeueAfter = wait
+			}
+		}
+	}
+}
+
+// candidates returns the migrations that have not ended. Those with a slot are read with the reader. Whether others could start is read from
+// the cache: it affects their order, but not the limits.
+func (s *Scope) candidates(ctx context.Context, reader client.Reader) ([]Candidate, error) {
+	migrations, pods := &v1.VirtualMachineInstanceMigrationList{}, &metav1.PartialObjectMetadataList{}
+	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	var options []client.ListOption
+	if reader == s.Live {
+		options = append(options, notOver)
+		if err := reader.List(ctx, pods, client.HasLabels{v1.MigrationJobLabel}); err != nil {
+			return nil, fmt.Errorf("list the Pods of migrations: %w", err)
+		}
+	}
+	if err := reader.List(ctx, migrations, options...); err != nil {
+		return nil, fmt.Errorf("list the migrations that are not over: %w", err)
+	}
+	targets := map[types.UID][]metav1.PartialObjectMetadata{}
+	for _, pod := range pods.Items {
+		uid := types.UID(pod.Labels[v1.MigrationJobLabel])
+		targets[uid] = append(targets[uid], pod)
+	}
+	var out []Candidate
+	for i := range migrations.Items {
+		m := &migrations.Items[i]
+		if m.IsFinal() {
+			continue
+		}
+		c := candidate(m)
+		if !c.Active {
+			active, err := s.hasTarget(ctx, m, targets[m.UID])
+			if err != nil {
+				return nil, err
+			}
+			c.Active = active
+		}
+		if c.Active && c.Node == "" {
+			if err := s.complete(ctx, reader, &c); err != nil {
+				return nil, err
+			}
+		}
+		if c.Active {
+			if err := s.completeActive(ctx, &c); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+// completeActive sets Silent and Overdue of an active candidate.
+func (s *Scope) completeActive(ctx context.Context, c *Candidate) error {
+	vmi, key := &v1.VirtualMachineInstance{}, client.ObjectKey{Namespace: c.of.Namespace, Name: c.of.Spec.VMIName}
+	if err := s.Client.Get(ctx, key, vmi); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("get VirtualMachineInstance %s: %w", key, err)
+		}
+		// It is deleted with its VMI, unless another finalizer keeps it.
+		c.Overdue = true
+		return nil
+	}
+	c.Silent = vmistatus.Lost(&vmi.Status)
+	c.overdueAt = overdueAt(c.of, vmi)
+	c.Overdue = !c.overdueAt.IsZero() && !s.Now.Before(c.overdueAt)
+	return nil
+}
+
+// hasTarget reports whether one of the Pods with a migration's label is its target. The label alone is not enough: users could use up all slots
+// with Pods of their own.
+func (s *Scope) hasTarget(ctx context.Context, m *v1.VirtualMachineInstanceMigration, pods []metav1.PartialObjectMetadata) (bool, error) {
+	for i := range pods {
+		if !podspec.IsTargetOf(&pods[i], m) {
+			continue
+		}
+		vmi := &v1.VirtualMachineInstance{}
+		err := s.Client.Get(ctx, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}, vmi)
+		if client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("get VirtualMachineInstance %s/%s: %w", m.Namespace, m.Spec.VMIName, err)
+		}
+		// The Pod of a VMI that is gone counts until the garbage collector has deleted it.
+		if apierrors.IsNotFound(err) || podspec.IsOf(&pods[i], vmi) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// complete sets the source's node of a candidate and, if it waits, whether it could start.
+func (s *Scope) complete(ctx context.Context, reader client.Reader, c *Candidate) error {
+	m, own := c.of, c.UID == s.Migration.UID
+	if !c.Active && !own {
+		reader = s.Client
+	}
+	vmi := &v1.VirtualMachineInstance{}
+	if err := reader.Get(ctx, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}, vmi); err != nil {
+		c.Ready = false
+		return client.IgnoreNotFound(err)
+	}
+	c.Node = vmi.Status.NodeName
+	if state := stateOf(vmi, m.UID); state != nil {
+		c.Node = state.SourceNode
+	}
+	switch {
+	case c.Active:
+		return nil
+	case own:
+		c.Ready = c.Ready && vmi.UID == s.VMI.UID && vmi.DeletionTimestamp == nil && vmi.IsRunning()
+		return nil
+	}
+	siblings, err := s.migrationsOf(ctx, vmi)
+	if err != nil {
+		return err
+	}
+	blocked, _, err := s.isBlocked(ctx, m, vmi, siblings)
+	c.Ready = c.Ready && !blocked
+	return err
+}
+
+// createTarget creates the target's Pod.
+func (s *Scope) createTarget(ctx context.Context) error {
+	pod, err := s.render(ctx)
+	if pod == nil || err != nil {
+		return err
+	}
+	podspec.NoteLauncherImage(pod)
+	if made, err := s.createState(ctx); err != nil || !made {
+		return err
+	}
+	err = s.Client.Create(ctx, pod)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		existing, err := podNamed(ctx, s.Live, pod.Namespace, pod.Name)
+		switch {
+		case err != nil || existing == nil:
+			return err
+		case podspec.IsOf(existing, s.VMI):
+			s.Target = existing
+		default:
+			s.Failure = fmt.Sprintf("Pod %s belongs to somebody else: delete it and migrate again.", pod.Name)
+			return s.removeState(ctx)
+		}
+		return nil
+	case isQuota(err):
+		s.Rejected, s.Message = true, err.Error()
+		return nil // A change of the quota triggers another reconciliation.
+	case apierrors.IsInvalid(err):
+		s.Failure = fmt.Sprintf("Error creating pod: %v", err)
+		return s.removeState(ctx)
+	case err != nil:
+		s.Recorder.Eventf(s.VMI, s.Migration, corev1.EventTypeWarning, ReasonFailedCreate, actionCreate, "Error creating pod: %v", err)
+		return fmt.Errorf("create the target's Pod %s: %w", pod.Name, err)
+	}
+	s.Target = pod
+	s.event(corev1.EventTypeNormal, ReasonSuccessfulCreate, actionCreate, "Created migration target pod %s", pod.Name)
+	return nil
+}
+
+// isQuota reports whether a ResourceQuota rejected a request. Its admission plugin reports that only in the message.
+func isQuota(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
+}

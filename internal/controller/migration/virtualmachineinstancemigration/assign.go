@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancemigration
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
+	"github.com/vireo-project/vireo/internal/migration/policy"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// assign assigns the target's Pod to its agent as soon as it runs, by writing the migration to the VMI's status. From then on the agents and
+// the VMI's reconciler carry the migration out.
+func assign(ctx context.Context, s *Scope) error {
+	ready := s.Failure == "" && s.state() == nil && !s.deleting() && s.Target != nil && s.Target.DeletionTimestamp == nil &&
+		podstate.Running(s.Target)
+	if !ready || !vmistatus.NamesDestinations(s.VMI) || !s.VMI.IsRunning() || s.VMI.DeletionTimestamp != nil || !s.alive(s.Own) || s.Own.Spec.NodeName != s.VMI.Status.NodeName {
+		return nil
+	}
+	// Assigning replaces status.migrationState: the cache must not decide whether the earlier migration is cleaned up.
+	if settled, err := settled(ctx, s.Live, s.VMI, s.Own); err != nil || !settled {
+		return err
+	}
+	state, err := s.newState(ctx)
+	if err != nil {
+		return err
+	}
+	after := s.VMI.DeepCopy()
+	after.Status.MigrationState = state
+	if _, err := vmistatus.Patch(ctx, s.Client, vmistatus.Controller, s.VMI, after); err != nil {
+		return fmt.Errorf("assign the migration to the agents: %w", err)
+	}
+	s.VMI = after
+	s.event(corev1.EventTypeNormal, ReasonSuccessfulHandOver, actionAssign, "Migration target pod is ready for preparation by virt-handler.")
+	return nil
+}
+
+// newState returns the status.migrationState that the agents start from.
+func (s *Scope) newState(ctx context.Context) (*v1.VirtualMachineInstanceMigrationState, error) {
+	configuration, name, err := s.configuration(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &v1.VirtualMachineInstanceMigrationState{
+		SourcePersistentStatePVCName: virtualmachineinstance.StateClaim(s.Own),
+		TargetPersistentStatePVCName: virtualmachineinstance.StateClaim(s.Target),
+
+		MigrationUID:             s.Migration.UID,
+		SourceNode:               s.VMI.Status.NodeName,
+		SourcePod:                s.Own.Name,
+		TargetNode:               s.Target.Spec.NodeName,
+		TargetPod:                s.Target.Name,
+		MigrationPolicyName:      name,
+		VMIMConfigurationOptions: configuration,
+		MigrationNetworkType:     s.network(),
+		TargetMemoryOverhead:     ptr.To(podspec.MemoryOverhead(s.VMI, s.Config)),
+	}, nil
+}
+
+// network returns the network for the transfer. A Pod that was created before a network for migrations was configured is not attached to it,
+// and cannot be: its guest migrates over the Pod network once, and the new Pod is attached to both.
+func (s *Scope) network() v1.MigrationNetworkType {
+	if s.Config.MigrationNetwork.Name == "" {
+		return v1.Pod
+	}
+	for _, pod := range []*corev1.Pod{s.Own, s.Target} {
+		if !podspec.OnMigrationNetwork(pod) {
+			s.event(corev1.EventTypeWarning, ReasonNotOnNetwork, actionAssign, "The guest moves over the network of Pods: launcher Pod %s was made "+
+				"when there was no NetworkAttachmentDefinition %s, or before configuration.migrations.network named it", pod.Name, s.Config.MigrationNetwork)
+			return v1.Pod
+		}
+	}
+	return v1.Migration
+}
+
+// configuration returns the migration's configuration, and the name of the policy that it is from, if any.
+func (s *Scope) configuration(ctx context.Context) (*v1.VMIMConfigurationOptions, *string, error) {
+	chosen, err := s.policy(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	configuration, name := policy.Resolve(s.Migrations, chosen)
+	return configuration, name, nil
+}
+
+// policy returns the MigrationPolicy that applies to the VMI, or nil.
+func (s *Scope) policy(ctx context.Context) (*v1alpha1.MigrationPolicy, error) {
+	policies := &v1alpha1.MigrationPolicyList{}
+	if err := s.Live.List(ctx, policies); err != nil {
+		return nil, fmt.Errorf("list MigrationPolicies: %w", err)
+	}
+	if len(policies.Items) == 0 {
+		return nil, nil
+	}
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := s.Live.Get(ctx, client.ObjectKey{Name: s.VMI.Namespace}, namespace); err != nil {
+		return nil, fmt.Errorf("get Namespace %s: %w", s.VMI.Namespace, err)
+	}
+	return policy.Choose(policies.Items, s.VMI.Labels, namespace.Labels), nil
+}
+
+// requestAbort requests from the agents that the source keeps the guest, once the migration is deleted.
+func requestAbort(ctx context.Context, s *Scope) error {
+	m := s.state()
+	if m == nil || !s.deleting() || m.AbortRequested || vmistatus.HasEnded(m) || s.ended() || s.VMI.Status.NodeName == m.TargetNode {
+		return nil
+	}
+	after := s.VMI.DeepCopy()
+	after.Status.MigrationState.AbortRequested = true
+	if _, err := vmistatus.Patch(ctx, s.Client, vmistatus.Controller, s.VMI, after); err != nil {
+		return fmt.Errorf("request that the migration is aborted: %w", err)
+	}
+	s.VMI = after
+	s.event(corev1.EventTypeNormal, ReasonSuccessfulAbort, actionAbort, "Migration is ready to be canceled by virt-handler.")
+	return nil
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancemigration
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+)
+
+// migrationWorkers is how many migrations are reconciled at the same time. KubeVirt's value.
+const migrationWorkers = 3
+
+// Reconciler leads migrations to their target's Pod and tells how they end.
+type Reconciler struct {
+	// Client reads from the manager's cache.
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	// Recorder takes events.
+	Recorder events.EventRecorder
+	// Config is the cluster's configuration.
+	Config reconciler.ConfigFeed
+	// Clock is the time; nil means the machine's.
+	Clock clock.PassiveClock
+
+	queue Queue
+}
+
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=get;list;watch;patch;delete
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstancemigrations/status,verbs=patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstancemigrations/finalizers,verbs=update
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances/status,verbs=patch
+// +kubebuilder:rbac:groups=migrations.kubevirt.io,resources=migrationpolicies,verbs=list
+// +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get
+// +kubebuilder:rbac:groups=core,resources=nodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=core,resources=resourcequotas,verbs=list;watch
+// +kubebuilder:rbac:groups=k8s.cni.cncf.io,resources=network-attachment-definitions,verbs=get
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
+
+// SetupWithManager adds the reconciler to a manager. Its map functions and predicates are in watches.go.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	if err := indexForMigrations(mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("virtualmachineinstancemigration").
+		For(&v1.VirtualMachineInstanceMigration{}).
+		Watches(&v1.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(r.waiting), builder.WithPredicates(FreesSlot)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.ofVMI)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.waiting), builder.WithPredicates(AgentSilent)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.ofPod)).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.OfState)).
+		WatchesMetadata(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(r.rejected), builder.WithPredicates(mayGrow)).
+		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.waiting)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: migrationWorkers}).
+		Complete(r)
+}
+
+// Reconcile reconciles one migration. The phases and their order are in Run.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	migration := &v1.VirtualMachineInstanceMigration{}
+	if err := r.Client.Get(ctx, request.NamespacedName, migration); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return ctrl.Result{}, fmt.Errorf("get VirtualMachineInstanceMigration %s: %w", request, err)
+		}
+		return reconciler.Result(RemoveOrphans(ctx, r.Client, r.Live, request.NamespacedName), 0)
+	}
+	config := r.Config.Current()
+	scope := &Scope{
+		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Migration: migration,
+		Config: config.Pods(), Migrations: &config.Migrations, Queue: &r.queue,
+		AutoCPULimit: config.AutoCPULimitNamespaces,
+		ReadNetworks: !config.IsEnabled(clusterconfig.GateExternalNetResources),
+	}
+	if err := scope.Load(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	err := Run(ctx, scope)
+	return reconciler.Result(err, scope.RequeueAfter)
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancemigration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/specsupport"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// Messages of failures in events. KubeVirt's texts, which users search for.
+const (
+	failedBusy     = "VMI is not eligible for migration because another migration job is in progress."
+	failedShutdown = "Migration failed vmi shutdown during migration."
+	failedCanceled = "Migration failed due to being canceled"
+	failedPodEnded = "Migration failed because target pod shutdown during migration"
+	failedPodGone  = "Migration target pod was removed during active migration."
+	failedTaken    = "VMI's migration state was taken over by another migration job during active migration."
+	// failedVolumes is ours: KubeVirt would continue, with claims that the VMI does not have any more.
+	failedVolumes = "Migration failed because the VMI's volumes were changed after the target pod was created"
+	failedSource  = "source node reported migration failed"
+)
+
+// checkFailure sets Failure if the migration has failed. An assigned one fails when the source's agent reports it, or when the VMI ends. One
+// that is not assigned fails only after its target is deleted, so that no guest can be sent there.
+func checkFailure(ctx context.Context, s *Scope) error {
+	if m := s.state(); m != nil {
+		switch {
+		case m.Failed:
+			s.Failure = withReason(failedSource, m.FailureReason)
+		case s.ended() && !m.Completed:
+			s.Failure = failedShutdown
+		}
+		return nil
+	}
+	failure, err := s.failureBeforeAssignment(ctx)
+	if err != nil || failure == "" {
+		return err
+	}
+	switch assigned, err := s.isAssigned(ctx); {
+	case err != nil:
+		return err
+	case assigned:
+		return checkFailure(ctx, s)
+	}
+	return s.fail(ctx, failure)
+}
+
+// isAssigned reports whether the migration is assigned to the agents. It reads the API server, as the cache may be stale.
+func (s *Scope) isAssigned(ctx context.Context) (bool, error) {
+	fresh := &v1.VirtualMachineInstance{}
+	err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.VMI), fresh)
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("get VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(s.VMI), err)
+	case fresh.UID != s.VMI.UID || stateOf(fresh, s.Migration.UID) == nil:
+		return false, nil
+	}
+	s.VMI = fresh
+	return true, nil
+}
+
+// fail ends a migration that is not assigned, which the caller has checked.
+func (s *Scope) fail(ctx context.Context, failure string) error {
+	if err := s.removeTarget(ctx, failure); err != nil {
+		return err
+	}
+	if err := s.removeState(ctx); err != nil {
+		return err
+	}
+	s.Failure = failure
+	return nil
+}
+
+// failureBeforeAssignment returns why a migration will never be assigned; empty if it may be.
+func (s *Scope) failureBeforeAssignment(ctx context.Context) (string, error) {
+	started := !s.Migration.IsQueued()
+	switch {
+	case s.ended() || s.VMI.DeletionTimestamp != nil:
+		return failedShutdown, nil
+	case s.deleting():
+		return failedCanceled, nil
+	case s.passed(v1.MigrationPreparingTarget):
+		return failedTaken, nil
+	case len(s.refusals()) > 0:
+		return specsupport.JoinErrors(s.refusals()).Error(), nil
+	case s.Target == nil && started:
+		return s.findTarget(ctx)
+	case s.Target != nil && !s.alive(s.Target):
+		return failedPodEnded, nil
+	case s.Target != nil && s.Target.DeletionTimestamp != nil:
+		return failedPodGone, nil
+	case s.Target != nil && !sameClaims(s.VMI, s.Target):
+		return failedVolumes, nil
+	case s.Migration.Status.Phase == v1.MigrationPhaseUnset && isPreceded(s.Migration, s.Siblings):
+		return failedBusy, nil
+	case s.Target == nil:
+		return cannotMigrate(s.VMI), nil
+	default:
+		return "", nil
+	}
+}
+
+// refusals returns the fields of the spec that are not implemented.
+func (s *Scope) refusals() field.ErrorList {
+	return specsupport.Refusals(specsupport.UnimplementedInMigration(field.NewPath("spec"), &s.Migration.Spec))
+}
+
+// findTarget reads the target's Pod from the API server, as the cache may be stale.
+func (s *Scope) findTarget(ctx context.Context) (string, error) {
+	pod, err := s.pod(ctx, s.Live, podspec.TargetPodName(s.VMI, s.Migration.UID))
+	if s.Target = pod; err != nil || pod != nil {
+		return "", err
+	}
+	return failedPodGone, nil
+}
+
+// isPreceded reports whether another migration of the VMI has precedence over this one.
+func isPreceded(m *v1.VirtualMachineInstanceMigration, siblings []*v1.VirtualMachineInstanceMigration) bool {
+	return slices.ContainsFunc(siblings, func(o *v1.VirtualMachineInstanceMigration) bool {
+		return o.UID != m.UID && !o.IsFinal() && precedes(o, m)
+	})
+}
+
+func cannotMigrate(vmi *v1.VirtualMachineInstance) string {
+	condition := vmistatus.Migratability(&vmi.Status)
+	if condition == nil || condition.Status != corev1.ConditionFalse {
+		return ""
+	}
+	return fmt.Sprintf("Cannot migrate VMI, Reason: %s, Message: %s", condition.Reason, condition.Message)
+}
+
+func withReason(what, why string) string {
+	if why == "" {
+		return what
+	}
+	return what + ": " + why
+}
+
+// removeTarget deletes the target's Pod of a migration that is not assigned.
+func (s *Scope) removeTarget(ctx context.Context, why string) error {
+	if s.Target == nil && s.Migration.Status.Phase != v1.MigrationPhaseUnset {
+		pod, err := s.pod(ctx, s.Live, podspec.TargetPodName(s.VMI, s.Migration.UID))
+		if err != nil {
+			return err
+		}
+		s.Target = pod
+	}
+	if s.Target == nil || s.Target.DeletionTimestamp != nil || !s.alive(s.Target) {
+		return nil
+	}
+	// The preconditions make sure that the Pod was not assigned since.
+	err := s.Client.Delete(ctx, s.Target, client.Preconditions{UID: ptr.To(s.Target.UID), ResourceVersion: ptr.To(s.Target.ResourceVersion)})
+	switch {
+	case apierrors.IsNotFound(err):
+	case apierrors.IsConflict(err):
+		return fmt.Errorf("delete the target's Pod %s, which has changed: %w", s.Target.Name, err)
+	case err != nil:
+		s.event(corev1.EventTypeWarning, ReasonFailedDelete, actionDelete, "Error deleting canceled migration target pod: %v", err)
+		return fmt.Errorf("delete the target's Pod %s: %w", s.Target.Name, err)
+	default:
+		s.event(corev1.EventTypeNormal, ReasonSuccessfulDelete, actionDelete, "Deleted migration target pod %s/%s: %s",
+			s.Target.Namespace, s.Target.Name, why)
+	}
+	return nil
+}

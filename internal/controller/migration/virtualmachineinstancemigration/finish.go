@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancemigration
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/podspec"
+)
+
+// maxRetained is how many ended migrations of a VMI are kept. KubeVirt's value.
+const maxRetained = 5
+
+// addFinalizer adds the finalizer, and the label by which the migrations of a VMI are selected.
+func addFinalizer(ctx context.Context, s *Scope) error {
+	if s.deleting() {
+		return nil
+	}
+	return s.patchMetadata(ctx, func(m *v1.VirtualMachineInstanceMigration) {
+		if !hasFinalizer(m) {
+			m.Finalizers = append(m.Finalizers, v1.VirtualMachineInstanceMigrationFinalizer)
+		}
+		if _, labeled := m.Labels[v1.MigrationSelectorLabel]; !labeled {
+			metav1.SetMetaDataLabel(&m.ObjectMeta, v1.MigrationSelectorLabel, podspec.LabelValue(m.Spec.VMIName))
+		}
+	})
+}
+
+// release removes the finalizer.
+func (s *Scope) release(ctx context.Context) error {
+	err := s.patchMetadata(ctx, func(m *v1.VirtualMachineInstanceMigration) {
+		m.Finalizers = slices.DeleteFunc(m.Finalizers, func(f string) bool { return f == v1.VirtualMachineInstanceMigrationFinalizer })
+	})
+	return client.IgnoreNotFound(err)
+}
+
+// deleteWithoutVMI deletes a migration whose VMI is gone. Its Pods are deleted with the VMI.
+func (s *Scope) deleteWithoutVMI(ctx context.Context) error {
+	if !s.passed(v1.MigrationPreparingTarget) {
+		// The claims of an assigned migration are cleaned up before the VMI is deleted.
+		if err := removeStates(ctx, s.Client, client.ObjectKeyFromObject(s.Migration), nil); err != nil {
+			return err
+		}
+	}
+	if err := s.release(ctx); err != nil || s.deleting() {
+		return err
+	}
+	if err := s.Client.Delete(ctx, s.Migration, client.Preconditions{UID: ptr.To(s.Migration.UID)}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete VirtualMachineInstanceMigration %s, whose VMI is gone: %w", client.ObjectKeyFromObject(s.Migration), err)
+	}
+	return nil
+}
+
+// deleteOld deletes the oldest ended migrations of the VMI, if there are more than maxRetained.
+func (s *Scope) deleteOld(ctx context.Context) error {
+	done := slices.DeleteFunc(slices.Clone(s.Siblings), func(m *v1.VirtualMachineInstanceMigration) bool {
+		return m.DeletionTimestamp != nil || !m.IsFinal() && m.UID != s.Migration.UID
+	})
+	slices.SortFunc(done, func(a, b *v1.VirtualMachineInstanceMigration) int {
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
+	for _, m := range done[:max(0, len(done)-maxRetained)] {
+		if err := s.Client.Delete(ctx, m, client.Preconditions{UID: ptr.To(m.UID)}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete VirtualMachineInstanceMigration %s, which is long over: %w", client.ObjectKeyFromObject(m), err)
+		}
+	}
+	return nil
+}
+
+// patchMetadata writes a change of labels or finalizers. Without a change it writes nothing.
+func (s *Scope) patchMetadata(ctx context.Context, change func(*v1.VirtualMachineInstanceMigration)) error {
+	changed := s.Migration.DeepCopy()
+	change(changed)
+	if maps.Equal(s.Migration.Labels, changed.Labels) && slices.Equal(s.Migration.Finalizers, changed.Finalizers) {
+		return nil
+	}
+	if err := s.Client.Patch(ctx, changed, optimistic.MergeFrom(s.Migration)); err != nil {
+		return fmt.Errorf("patch metadata of VirtualMachineInstanceMigration %s: %w", client.ObjectKeyFromObject(s.Migration), err)
+	}
+	s.Migration = changed
+	return nil
+}
+
+// RemoveOrphans deletes the Pods and claims of a migration that was deleted in spite of its finalizer. Those that the VMI's status names are
+// left to the VMI's reconciler.
+func RemoveOrphans(ctx context.Context, c client.Client, live client.Reader, migration client.ObjectKey) error {
+	pods := &corev1.PodList{}
+	if err := c.List(ctx, pods, client.InNamespace(migration.Namespace), client.HasLabels{v1.MigrationJobLabel}); err != nil {
+		return fmt.Errorf("list the Pods of migrations in namespace %s: %w", migration.Namespace, err)
+	}
+	if err := removeOrphanedStates(ctx, c, live, migration); err != nil {
+		return err
+	}
+	pods.Items = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
+		return pod.Annotations[v1.MigrationJobNameAnnotation] != migration.Name || pod.DeletionTimestamp != nil
+	})
+	if len(pods.Items) == 0 {
+		return nil
+	}
+	// The cache may be stale.
+	if err := live.Get(ctx, migration, &v1.VirtualMachineInstanceMigration{}); client.IgnoreNotFound(err) != nil || err == nil {
+		return err
+	}
+	for i := range pods.Items {
+		if err := removeOrphan(ctx, c, live, &pods.Items[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func removeOrphan(ctx context.Context, c client.Client, live client.Reader, pod *corev1.Pod) error {
+	owner := podspec.Owner(pod)
+	if owner == nil {
+		return nil
+	}
+	vmi, key := &v1.VirtualMachineInstance{}, client.ObjectKey{Namespace: pod.Namespace, Name: owner.Name}
+	if err := live.Get(ctx, key, vmi); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("get VirtualMachineInstance %s: %w", key, err)
+		}
+		return nil // The garbage collector deletes it.
+	}
+	if m := vmi.Status.MigrationState; !podspec.IsOf(pod, vmi) || pod.Name != podspec.TargetPodName(vmi, types.UID(pod.Labels[v1.MigrationJobLabel])) || m != nil && (m.SourcePod == pod.Name || m.TargetPod == pod.Name) {
+		return nil
+	}
+	if err := c.Delete(ctx, pod, client.Preconditions{UID: ptr.To(pod.UID)}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete Pod %s of a migration that is gone: %w", client.ObjectKeyFromObject(pod), err)
+	}
+	return nil
+}

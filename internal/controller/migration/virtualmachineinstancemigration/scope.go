@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package virtualmachineinstancemigration reconciles migrations: it creates the target's Pod, assigns it to the agents, and reports how the
+// migration ends. Each file is one concern; Run has their order.
+//
+// It does not decide who owns the guest: that follows from the VMI's status alone, and package virtualmachineinstance carries out what
+// package protocol decides.
+package virtualmachineinstancemigration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
+	"github.com/vireo-project/vireo/internal/migration/protocol"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// VMIIndex indexes migrations by the name of their VMI.
+const VMIIndex = "spec.vmiName"
+
+// Reasons of events. KubeVirt's names.
+const (
+	ReasonSuccessfulCreate    = "SuccessfulCreate"
+	ReasonFailedCreate        = "FailedCreate"
+	ReasonSuccessfulDelete    = "SuccessfulDelete"
+	ReasonFailedDelete        = "FailedDelete"
+	ReasonSuccessfulHandOver  = "SuccessfulHandOver"
+	ReasonSuccessfulMigration = "SuccessfulMigration"
+	ReasonFailedMigration     = "FailedMigration"
+	ReasonSuccessfulAbort     = "SuccessfulAbortMigration"
+	ReasonBackoff             = "MigrationBackoff"
+	ReasonUnschedulable       = "migrationTargetPodUnschedulable"
+	// ReasonNotOnNetwork is ours: in KubeVirt the agents are on the network, and not the Pods.
+	ReasonNotOnNetwork    = "NotOnMigrationNetwork"
+	ReasonNoSuitableNodes = "NoSuitableNodesForHostModelMigration"
+)
+
+// Actions of events.
+const (
+	actionCreate = "CreatePod"
+	actionDelete = "DeletePod"
+	actionAssign = "HandOver"
+	actionAbort  = "Abort"
+	actionEnd    = "End"
+	actionWait   = "Wait"
+)
+
+// Scope is one reconciliation of one migration: the inputs and results of its phases.
+type Scope struct {
+	// Client reads from the cache and writes to the API server. Live reads from the API server, only before decisions that a stale cache
+	// must not make.
+	Client client.Client
+	Live   client.Reader
+	// Recorder records events about what has happened.
+	Recorder events.EventRecorder
+	// Now is one time for the whole reconciliation.
+	Now time.Time
+	// Config is the cluster's configuration of launcher Pods, Migrations that of migrations.
+	Config     podspec.Config
+	Migrations *v1.MigrationConfiguration
+	// AutoCPULimit selects the namespaces in which launcher Pods get a CPU limit. Nil selects none.
+	AutoCPULimit labels.Selector
+	// ReadNetworks reports whether the resources of networks are read from their NetworkAttachmentDefinitions.
+	ReadNetworks bool
+	// Queue is locked while a slot is assigned, so that two reconciliations of one process do not use the same one.
+	Queue *Queue
+
+	// Migration is the migration as it was read. Its status is not changed before it is written.
+	Migration *v1.VirtualMachineInstanceMigration
+	// VMI is the VMI that migrates, or nil.
+	VMI *v1.VirtualMachineInstance
+	// Own is the launcher Pod of the VMI's guest, Target that of this migration's target; either may be nil.
+	Own, Target *corev1.Pod
+	// Siblings are all migrations of the VMI, this one included.
+	Siblings []*v1.VirtualMachineInstanceMigration
+
+	// stateLike is the guest's claim with the machine's persistent state, if the target gets a claim of its own.
+	stateLike *corev1.PersistentVolumeClaim
+
+	// Failure is why the migration has failed; empty if it has not.
+	Failure string
+	// Rejected reports whether a quota rejected the target's Pod in this reconciliation, and Message is the API server's message.
+	Rejected bool
+	Message  string
+	// RequeueAfter is after which time to requeue, or 0.
+	RequeueAfter time.Duration
+}
+
+// Run reconciles the migration. The order matters where a number says why.
+func Run(ctx context.Context, s *Scope) error {
+	switch {
+	case s.VMI == nil:
+		return s.deleteWithoutVMI(ctx)
+	case s.Migration.IsFinal():
+		return errors.Join(s.release(ctx), s.deleteOld(ctx))
+	}
+	err := runPhases(ctx, s,
+		// 1. The finalizer comes before anything that needs a cleanup.
+		addFinalizer,
+		// 2. Nothing is started for a migration that has failed.
+		checkFailure,
+		// 3. The target's Pod comes before its assignment.
+		admit,
+		awaitTarget,
+		assign,
+		// 4. From the assignment on only the agents can end it.
+		requestAbort,
+	)
+	// 5. The status is written even if a phase failed: it contains the reason.
+	if statusErr := writeStatus(ctx, s); statusErr != nil {
+		return errors.Join(err, statusErr)
+	}
+	if err != nil || !s.Migration.IsFinal() {
+		return err
+	}
+	// 6. The end is written before the finalizer is removed.
+	return errors.Join(s.release(ctx), s.deleteOld(ctx))
+}
+
+func runPhases(ctx context.Context, s *Scope, phases ...func(context.Context, *Scope) error) error {
+	for _, phase := range phases {
+		if err := phase(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Load reads the objects of the migration.
+func (s *Scope) Load(ctx context.Context) error {
+	if err := s.loadVMI(ctx); err != nil || s.VMI == nil {
+		return err
+	}
+	if s.Migration.IsFinal() {
+		return s.loadSiblings(ctx)
+	}
+	var err error
+	if s.Own, err = s.pod(ctx, s.Client, podspec.OwnPodName(s.VMI)); err != nil {
+		return err
+	}
+	if s.Target, err = s.pod(ctx, s.Client, podspec.TargetPodName(s.VMI, s.Migration.UID)); err != nil {
+		return err
+	}
+	return s.loadSiblings(ctx)
+}
+
+// loadVMI reads the VMI. A migration whose VMI is gone is deleted, so a stale cache must not decide that.
+func (s *Scope) loadVMI(ctx context.Context) error {
+	key := client.ObjectKey{Namespace: s.Migration.Namespace, Name: s.Migration.Spec.VMIName}
+	for _, reader := range []client.Reader{s.Client, s.Live} {
+		vmi := &v1.VirtualMachineInstance{}
+		err := reader.Get(ctx, key, vmi)
+		if err == nil {
+			s.VMI = vmi
+			return nil
+		}
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("get VirtualMachineInstance %s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+// pod reads a Pod of the VMI; nil means that there is none.
+func (s *Scope) pod(ctx context.Context, reader client.Reader, name string) (*corev1.Pod, error) {
+	return podOf(ctx, reader, s.VMI, name)
+}
+
+// podOf reads a Pod of a VMI; nil means that there is none. A Pod with the name and another owner is ignored.
+func podOf(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance, name string) (*corev1.Pod, error) {
+	pod, err := podNamed(ctx, reader, vmi.Namespace, name)
+	if pod != nil && !podspec.IsOf(pod, vmi) {
+		pod = nil
+	}
+	return pod, err
+}
+
+func podNamed(ctx context.Context, reader client.Reader, namespace, name string) (*corev1.Pod, error) {
+	if name == "" {
+		return nil, nil
+	}
+	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: namespace, Name: name}
+	if err := reader.Get(ctx, key, pod); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("get launcher Pod %s: %w", key, err)
+	}
+	return pod, nil
+}
+
+func (s *Scope) loadSiblings(ctx context.Context) error {
+	var err error
+	s.Siblings, err = s.migrationsOf(ctx, s.VMI)
+	return err
+}
+
+// migrationsOf returns the migrations of a VMI.
+func (s *Scope) migrationsOf(ctx context.Context, vmi *v1.VirtualMachineInstance) ([]*v1.VirtualMachineInstanceMigration, error) {
+	list := &v1.VirtualMachineInstanceMigrationList{}
+	if err := s.Client.List(ctx, list, client.InNamespace(vmi.Namespace), client.MatchingFields{VMIIndex: vmi.Name}); err != nil {
+		return nil, fmt.Errorf("list the migrations of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(vmi), err)
+	}
+	out := make([]*v1.VirtualMachineInstanceMigration, len(list.Items))
+	for i := range list.Items {
+		out[i] = &list.Items[i]
+	}
+	return out, nil
+}
+
+func (s *Scope) deleting() bool { return s.Migration.DeletionTimestamp != nil }
+
+// state returns status.migrationState of the VMI if it is of this migration, which is then assigned; nil otherwise.
+func (s *Scope) state() *v1.VirtualMachineInstanceMigrationState {
+	return stateOf(s.VMI, s.Migration.UID)
+}
+
+func stateOf(vmi *v1.VirtualMachineInstance, uid types.UID) *v1.VirtualMachineInstanceMigrationState {
+	if m := vmi.Status.MigrationState; m != nil && m.MigrationUID == uid {
+		return m
+	}
+	return nil
+}
+
+func (s *Scope) ended() bool { return vmistatus.StageOf(s.VMI.Status.Phase) == vmistatus.Ended }
+
+// settled reports whether the VMI's earlier migration is cleaned up. A new one would make its Pod unknown.
+func settled(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance, own *corev1.Pod) (bool, error) {
+	other, err := podOf(ctx, reader, vmi, podspec.OtherPodName(vmi))
+	if err != nil || !virtualmachineinstance.Settled(vmi, own, other) {
+		return false, err
+	}
+	return virtualmachineinstance.StateSettled(ctx, reader, vmi)
+}
+
+func (s *Scope) alive(pod *corev1.Pod) bool {
+	return virtualmachineinstance.PodState(pod) == protocol.PodAlive
+}
+
+// event records an event about the migration.
+func (s *Scope) event(kind, reason, action, note string, args ...any) {
+	s.Recorder.Eventf(s.Migration, s.VMI, kind, reason, action, note, args...)
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancemigration
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// actionCreateState is the action of events about the claim with the machine's state.
+const actionCreateState = "CreateClaim"
+
+// planState chooses the target's claim for the machine's persistent state: that of the guest if both Pods can use it, or otherwise one of its
+// own (docs/adr/0033).
+func (s *Scope) planState(ctx context.Context, config *podspec.Config) error {
+	name := virtualmachineinstance.StateClaim(s.Own)
+	if name == "" {
+		return nil
+	}
+	claim, key := &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: s.VMI.Namespace, Name: name}
+	if err := s.Client.Get(ctx, key, claim); err != nil {
+		return fmt.Errorf("get PersistentVolumeClaim %s for the TPM's and EFI's state: %w", key, err)
+	}
+	if virtualmachineinstance.IsShared(claim) {
+		config.StateClaim, config.StateShared = name, true
+		return nil
+	}
+	config.StateClaim, s.stateLike = s.ownState(), claim
+	return nil
+}
+
+// ownState returns the name of the claim that is created for this migration.
+func (s *Scope) ownState() string { return virtualmachineinstance.StateName(s.VMI, s.Migration.UID) }
+
+// createState creates the target's claim, if it gets one of its own. It reports whether the target's Pod can be created.
+func (s *Scope) createState(ctx context.Context) (bool, error) {
+	if s.stateLike == nil {
+		return true, nil
+	}
+	claim := s.likeState()
+	err := s.Client.Create(ctx, claim)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		found := &corev1.PersistentVolumeClaim{}
+		if err := s.Live.Get(ctx, client.ObjectKeyFromObject(claim), found); err != nil {
+			return false, fmt.Errorf("get PersistentVolumeClaim %s, which exists: %w", client.ObjectKeyFromObject(claim), err)
+		}
+		if !s.isOwnState(found) || found.DeletionTimestamp != nil {
+			s.Failure = fmt.Sprintf("PersistentVolumeClaim %s belongs to somebody else: delete it and migrate again.", client.ObjectKeyFromObject(claim))
+			return false, nil
+		}
+		return true, nil
+	case isQuota(err):
+		s.Rejected, s.Message = true, err.Error()
+		return false, nil // A change of the quota triggers another reconciliation.
+	case apierrors.IsInvalid(err):
+		s.Failure = fmt.Sprintf("Error creating the claim for the TPM's and EFI's state: %v", err)
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("create PersistentVolumeClaim %s for the TPM's and EFI's state: %w", client.ObjectKeyFromObject(claim), err)
+	}
+	s.event(corev1.EventTypeNormal, ReasonSuccessfulCreate, actionCreateState,
+		"Created PersistentVolumeClaim %s for the TPM's and EFI's state at the target", claim.Name)
+	return true, nil
+}
+
+// likeState returns a claim like the guest's, which is known to work for this VM.
+func (s *Scope) likeState() *corev1.PersistentVolumeClaim {
+	like := s.stateLike.Spec
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.VMI.Namespace, Name: s.ownState(),
+			Labels:          map[string]string{v1.MigrationNameLabel: podspec.LabelValue(s.Migration.Name)},
+			OwnerReferences: []metav1.OwnerReference{virtualmachineinstance.StateOwner(s.VMI)},
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: like.AccessModes, StorageClassName: like.StorageClassName, VolumeMode: like.VolumeMode,
+			VolumeAttributesClassName: like.VolumeAttributesClassName,
+			Resources:                 corev1.VolumeResourceRequirements{Requests: like.Resources.Requests},
+		},
+	}
+}
+
+// isOwnState reports whether a claim was created for this migration and is not adopted by the VM yet.
+func (s *Scope) isOwnState(claim *corev1.PersistentVolumeClaim) bool {
+	owner := metav1.GetControllerOf(claim)
+	return owner != nil && owner.UID == virtualmachineinstance.StateOwner(s.VMI).UID && isOfMigration(claim, s.Migration.Name)
+}
+
+func isOfMigration(claim *corev1.PersistentVolumeClaim, migration string) bool {
+	_, adopted := claim.Labels[v1.PersistentStateLabel]
+	return !adopted && claim.Labels[v1.MigrationNameLabel] == podspec.LabelValue(migration)
+}
+
+// removeState deletes the claim of a migration that is not assigned, which the caller has checked.
+func (s *Scope) removeState(ctx context.Context) error {
+	if !s.VMI.Spec.HasPersistentState() {
+		return nil
+	}
+	claim, key := &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: s.VMI.Namespace, Name: s.ownState()}
+	err := s.Live.Get(ctx, key, claim)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("get PersistentVolumeClaim %s: %w", key, err)
+	case !s.isOwnState(claim):
+		return nil
+	}
+	return deleteState(ctx, s.Client, claim)
+}
+
+func deleteState(ctx context.Context, c client.Client, claim *corev1.PersistentVolumeClaim) error {
+	if claim.DeletionTimestamp != nil {
+		return nil
+	}
+	// The resource version makes sure that the VM has not adopted it since.
+	err := c.Delete(ctx, claim, client.Preconditions{UID: ptr.To(claim.UID), ResourceVersion: ptr.To(claim.ResourceVersion)})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete PersistentVolumeClaim %s of a migration: %w", client.ObjectKeyFromObject(claim), err)
+	}
+	return nil
+}
+
+// removeStates deletes the claims of a migration whose VMI was not read, except those that are used.
+func removeStates(ctx context.Context, c client.Client, migration client.ObjectKey, used func(*corev1.PersistentVolumeClaim) (bool, error)) error {
+	claims := &corev1.PersistentVolumeClaimList{}
+	if err := c.List(ctx, claims, client.InNamespace(migration.Namespace),
+		client.MatchingLabels{v1.MigrationNameLabel: podspec.LabelValue(migration.Name)}); err != nil {
+		return fmt.Errorf("list the claims of migration %s: %w", migration, err)
+	}
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		if !isOfMigration(claim, migration.Name) || claim.DeletionTimestamp != nil {
+			continue
+		}
+		if used != nil {
+			if stays, err := used(claim); err != nil || stays {
+				return err
+			}
+		}
+		if err := deleteState(ctx, c, claim); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeOrphanedStates deletes the claims of a migration that was deleted in spite of its finalizer. A claim that the VMI's status names is
+// left to the VMI's reconciler, and one whose VMI is gone may be the VM's.
+func removeOrphanedStates(ctx context.Context, c client.Client, live client.Reader, migration client.ObjectKey) error {
+	return removeStates(ctx, c, migration, func(claim *corev1.PersistentVolumeClaim) (bool, error) {
+		owner := metav1.GetControllerOf(claim)
+		if owner == nil {
+			return true, nil
+		}
+		// The cache may be stale.
+		if err := live.Get(ctx, migration, &v1.VirtualMachineInstanceMigration{}); client.IgnoreNotFound(err) != nil || err == nil {
+			return true, err
+		}
+		// A VM and its VMI have one name.
+		vmi, key := &v1.VirtualMachineInstance{}, client.ObjectKey{Namespace: claim.Namespace, Name: owner.Name}
+		if err := live.Get(ctx, key, vmi); err != nil {
+			return true, client.IgnoreNotFound(err)
+		}
+		m := vmi.Status.MigrationState
+		return virtualmachineinstance.StateOwner(vmi).UID != owner.UID || vmistatus.MovesState(m) &&
+			(m.SourcePersistentStatePVCName == claim.Name || m.TargetPersistentStatePVCName == claim.Name), nil
+	})
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancemigration
+
+import (
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/podspec"
+)
+
+// sameClaims reports whether the target's Pod has the claims that the VMI's spec names. The assignment is written with an optimistic lock on
+// the VMI, and from then on its volumes are not changed until the migration has ended.
+func sameClaims(vmi *v1.VirtualMachineInstance, target *corev1.Pod) bool {
+	wanted := map[string]bool{}
+	for i := range vmi.Spec.Volumes {
+		if claim := podspec.ClaimName(&vmi.Spec.Volumes[i]); claim != "" {
+			wanted[claim] = true
+		}
+	}
+	return maps.Equal(wanted, diskClaims(target))
+}
+
+// diskClaims returns the claims of a Pod except the one with the machine's state, which no volume of the spec names.
+func diskClaims(pod *corev1.Pod) map[string]bool {
+	out := map[string]bool{}
+	for i := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[i]; v.PersistentVolumeClaim != nil && v.Name != launcherpod.StateVolume {
+			out[v.PersistentVolumeClaim.ClaimName] = true
+		}
+	}
+	return out
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstancemigration
+
+import (
+	"context"
+	"slices"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// migrationPhaseIndex indexes migrations by their phase.
+const migrationPhaseIndex = "status.phase"
+
+// indexForMigrations makes the cache's indexes of migrations.
+func indexForMigrations(indexer client.FieldIndexer) error {
+	return reconciler.AddIndexes(
+		indexer,
+		reconciler.IndexBy(&v1.VirtualMachineInstanceMigration{}, VMIIndex, func(m *v1.VirtualMachineInstanceMigration) []string {
+			return []string{m.Spec.VMIName}
+		}),
+		reconciler.IndexBy(&v1.VirtualMachineInstanceMigration{}, migrationPhaseIndex, func(m *v1.VirtualMachineInstanceMigration) []string {
+			return []string{string(m.Status.Phase)}
+		}),
+	)
+}
+
+// ofVMI are the migrations of a VMI.
+func (r *Reconciler) ofVMI(ctx context.Context, vmi client.Object) []ctrl.Request {
+	return r.find(ctx, client.InNamespace(vmi.GetNamespace()), client.MatchingFields{VMIIndex: vmi.GetName()})
+}
+
+// ofPod are the migrations of a launcher Pod's VMI, and the one that it was made for though that may be gone.
+func (r *Reconciler) ofPod(ctx context.Context, pod client.Object) []ctrl.Request {
+	owner := podspec.Owner(pod)
+	if owner == nil {
+		return nil
+	}
+	requests := r.find(ctx, client.InNamespace(pod.GetNamespace()), client.MatchingFields{VMIIndex: owner.Name})
+	if name := pod.GetAnnotations()[v1.MigrationJobNameAnnotation]; name != "" {
+		own := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: pod.GetNamespace(), Name: name}}
+		if !slices.Contains(requests, own) {
+			requests = append(requests, own)
+		}
+	}
+	return requests
+}
+
+// OfState are the migrations of the VMI whose state is in a claim: the next one begins when the last one's claims are settled.
+func (r *Reconciler) OfState(ctx context.Context, claim client.Object) []ctrl.Request {
+	vmi, state := claim.GetLabels()[v1.PersistentStateLabel]
+	if !state {
+		return nil
+	}
+	return r.find(ctx, client.InNamespace(claim.GetNamespace()), client.MatchingFields{VMIIndex: vmi})
+}
+
+// waiting are the migrations that wait for their turn.
+func (r *Reconciler) waiting(ctx context.Context, _ client.Object) []ctrl.Request {
+	return r.find(ctx, client.MatchingFields{migrationPhaseIndex: string(v1.MigrationPending)})
+}
+
+// rejected are the migrations that may wait for a quota.
+func (r *Reconciler) rejected(ctx context.Context, quota client.Object) []ctrl.Request {
+	return r.find(ctx, client.InNamespace(quota.GetNamespace()), client.MatchingFields{migrationPhaseIndex: string(v1.MigrationPending)})
+}
+
+func (r *Reconciler) find(ctx context.Context, options ...client.ListOption) []ctrl.Request {
+	return reconciler.Requests(ctx, r.Client, &v1.VirtualMachineInstanceMigrationList{}, options...)
+}
+
+// FreesSlot passes changes that may let another migration start: one has ended or is deleted, a quota rejects one, or one has started, after
+// which the next slot goes to another namespace.
+var FreesSlot = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*v1.VirtualMachineInstanceMigration)
+		after, isMigration := e.ObjectNew.(*v1.VirtualMachineInstanceMigration)
+		return ok && isMigration && mayFreeSlot(before, after)
+	},
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+// AgentSilent passes what frees slots of the cluster although no migration has ended: the source's node was lost.
+var AgentSilent = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
+		after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
+		return ok && isVMI && !vmistatus.Lost(&before.Status) && vmistatus.Lost(&after.Status)
+	},
+	DeleteFunc:  func(event.DeleteEvent) bool { return false },
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+// mayGrow passes changes of quotas after which something may fit that did not.
+var mayGrow = predicate.Funcs{CreateFunc: func(event.CreateEvent) bool { return false }}

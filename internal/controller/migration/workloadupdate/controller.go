@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package workloadupdate
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// settle is how long after a change guests are reconciled: each time it is all of them, and changes come in numbers. What a quota has left
+// changes with every Pod of its namespace, and matters to a condition only.
+const (
+	settle       = time.Second
+	quotasSettle = 15 * time.Second
+)
+
+// Reconciler gives running guests the launcher that is configured, by spec.workloadUpdateStrategy of the KubeVirt object.
+type Reconciler struct {
+	// Client reads from the manager's cache.
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	// Recorder takes events.
+	Recorder events.EventRecorder
+	// Config has the launcher image, the limits and the cluster's eviction strategy.
+	Config reconciler.ConfigFeed
+	// Namespace is the install namespace, in which the KubeVirt object belongs.
+	Namespace string
+	// DeploymentID identifies what a KubeVirt object asks this build to install: KubeVirtReconciler.DeploymentID.
+	DeploymentID func(*v1.KubeVirt) (string, error)
+	// Clock is the time; nil means the machine's.
+	Clock clock.PassiveClock
+}
+
+// +kubebuilder:rbac:groups=kubevirt.io,resources=kubevirts,verbs=list;watch;patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=kubevirts/status,verbs=patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstancemigrations,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch
+// +kubebuilder:rbac:groups=core,resources=pods/eviction,verbs=create
+// +kubebuilder:rbac:groups=core,resources=nodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=core,resources=resourcequotas,verbs=list;watch
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
+
+// SetupWithManager adds the reconciler to a manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("workloadupdate").
+		For(&v1.KubeVirt{}).
+		Watches(&v1.VirtualMachineInstance{}, r.after(settle), builder.WithPredicates(workloadChanges)).
+		Watches(&v1.VirtualMachineInstanceMigration{}, r.after(settle), builder.WithPredicates(migrationChanges)).
+		Watches(&corev1.Node{}, r.after(settle), builder.WithPredicates(placeChanges)).
+		Watches(&corev1.ResourceQuota{}, r.after(quotasSettle), builder.WithPredicates(quotaChanges)).
+		WatchesRawSource(reconciler.OnConfig(r.Config, settle, r.all)).
+		Complete(r)
+}
+
+// after enqueues the KubeVirt object after a delay, once for all changes within it.
+func (r *Reconciler) after(delay time.Duration) handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	enqueue := func(ctx context.Context, q queue) {
+		for _, request := range r.all(ctx, nil) {
+			q.AddAfter(request, delay)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, _ event.CreateEvent, q queue) { enqueue(ctx, q) },
+		UpdateFunc: func(ctx context.Context, _ event.UpdateEvent, q queue) { enqueue(ctx, q) },
+		DeleteFunc: func(ctx context.Context, _ event.DeleteEvent, q queue) { enqueue(ctx, q) },
+	}
+}
+
+func (r *Reconciler) all(ctx context.Context, _ client.Object) []ctrl.Request {
+	return reconciler.Requests(ctx, r.Client, &v1.KubeVirtList{}, client.InNamespace(r.Namespace))
+}
+
+// workloadChanges lets through what decides whether a guest is updated, and how. What guests do all day is not among it.
+var workloadChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
+	after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
+	if !ok || !isVMI {
+		return true
+	}
+	_, labeled := before.Labels[v1.OutdatedLauncherImageLabel]
+	_, stillLabeled := after.Labels[v1.OutdatedLauncherImageLabel]
+	a, b := &before.Status, &after.Status
+	for _, kind := range []v1.VirtualMachineInstanceConditionType{
+		v1.VirtualMachineInstanceIsMigratable, v1.VirtualMachineInstanceVCPUChange, v1.VirtualMachineInstanceMemoryChange,
+		v1.VirtualMachineInstanceMigrationRequired, v1.VirtualMachineInstanceVolumesChange,
+	} {
+		if !sameCondition(vmistatus.FindCondition(a, kind), vmistatus.FindCondition(b, kind)) {
+			return true
+		}
+	}
+	moves := func(s *v1.VirtualMachineInstanceStatus) bool {
+		return s.MigrationState != nil && !vmistatus.HasEnded(s.MigrationState)
+	}
+	return labeled != stillLabeled || a.Phase != b.Phase || a.LauncherContainerImageVersion != b.LauncherContainerImageVersion ||
+		a.NodeName != b.NodeName || vmistatus.Lost(a) != vmistatus.Lost(b) || moves(a) != moves(b) || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
+		a.EvacuationNodeName != b.EvacuationNodeName || !equality.Semantic.DeepEqual(before.Annotations, after.Annotations)
+}}
+
+func sameCondition(a, b *v1.VirtualMachineInstanceCondition) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
+}
+
+// migrationChanges lets through migrations that come, begin and end.
+var migrationChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*v1.VirtualMachineInstanceMigration)
+	after, isMigration := e.ObjectNew.(*v1.VirtualMachineInstanceMigration)
+	return !ok || !isMigration || before.Status.Phase != after.Status.Phase || UsesSlot(before) != UsesSlot(after)
+}}
+
+// placeChanges lets through what decides whether a Node takes guests, and which. Heartbeats are among the annotations.
+var placeChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*corev1.Node)
+	after, isNode := e.ObjectNew.(*corev1.Node)
+	return !ok || !isNode || before.Spec.Unschedulable != after.Spec.Unschedulable ||
+		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) || !equality.Semantic.DeepEqual(before.Labels, after.Labels)
+}}
+
+// quotaChanges lets through what is granted and what is used, which changes with every Pod of a namespace. Quotas have no generation.
+var quotaChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*corev1.ResourceQuota)
+	after, isQuota := e.ObjectNew.(*corev1.ResourceQuota)
+	return !ok || !isQuota || !equality.Semantic.DeepEqual(before.Spec, after.Spec) || !equality.Semantic.DeepEqual(before.Status, after.Status)
+}}
+
+// Reconcile reconciles all guests. What it decides is in Decide.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	all := &v1.KubeVirtList{}
+	if err := r.Client.List(ctx, all, client.InNamespace(r.Namespace)); err != nil {
+		return ctrl.Result{}, fmt.Errorf("list KubeVirt objects: %w", err)
+	}
+	active := clusterconfig.Active(all.Items)
+	if active == nil || active.DeletionTimestamp != nil || client.ObjectKeyFromObject(active) != request.NamespacedName {
+		return ctrl.Result{}, nil // Another one counts, or nobody is there to update anything.
+	}
+	scope := &Scope{
+		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Config: r.Config.Current(), KubeVirt: active.DeepCopy(),
+		DeploymentID: r.DeploymentID,
+	}
+	if err := r.load(ctx, scope); err != nil {
+		return ctrl.Result{}, err
+	}
+	again, err := Run(ctx, scope)
+	return reconciler.Result(err, again)
+}
+
+// load lists what the cache has. Nothing of it is changed, so that nothing is copied.
+func (r *Reconciler) load(ctx context.Context, s *Scope) error {
+	instances, pods := &v1.VirtualMachineInstanceList{}, &corev1.PodList{}
+	migrations, nodes, quotas := &v1.VirtualMachineInstanceMigrationList{}, &corev1.NodeList{}, &corev1.ResourceQuotaList{}
+	for _, list := range []client.ObjectList{instances, pods, migrations, nodes, quotas} {
+		options := []client.ListOption{client.UnsafeDisableDeepCopy}
+		if list == pods {
+			options = append(options, client.MatchingLabels{v1.AppLabel: launcherpod.AppLabelValue})
+		}
+		if err := r.Client.List(ctx, list, options...); err != nil {
+			return fmt.Errorf("list %T: %w", list, err)
+		}
+	}
+	s.Instances, s.Pods, s.Migrations = instances.Items, pods.Items, migrations.Items
+	s.Nodes, s.Quotas = nodes.Items, quotas.Items
+	return nil
+}

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package workloadupdate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/migration/automigration"
+	"github.com/vireo-project/vireo/internal/migration/upgradecheck"
+	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/podspec"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// Reasons of events. KubeVirt's names.
+const (
+	ReasonSuccessfulEvict         = "SuccessfulEvict"
+	ReasonFailedEvict             = "FailedEvict"
+	ReasonSuccessfulChangeAborted = "SuccessfulChangeAbortion"
+	ReasonFailedChangeAborted     = "FailedChangeAbortion"
+)
+
+// action is that of all events.
+const action = "UpdateWorkload"
+
+// namePrefix is the prefix of the names of workload updates' migrations. KubeVirt's.
+const namePrefix = "kubevirt-workload-update-"
+
+// LastEvictionAnnotation is ours. It is the time of the last batch of evictions, on the KubeVirt object: a restarted virt-controller keeps
+// the interval.
+const LastEvictionAnnotation = "kubevirt.io/last-workload-eviction"
+
+// Scope is one reconciliation of all guests.
+type Scope struct {
+	// Client reads from the cache and writes to the API server. Live reads from the API server.
+	Client client.Client
+	Live   client.Reader
+	// Recorder records events about what has happened.
+	Recorder events.EventRecorder
+	// Now is one time for the whole reconciliation.
+	Now time.Time
+	// Config is the cluster's configuration.
+	Config clusterconfig.Config
+
+	// KubeVirt is the KubeVirt object in effect.
+	KubeVirt *v1.KubeVirt
+	// DeploymentID identifies what this build installs for a KubeVirt object.
+	DeploymentID func(*v1.KubeVirt) (string, error)
+	// Instances are all VMIs, Pods all launcher Pods and Migrations all migrations in the cache. They are not changed.
+	Instances  []v1.VirtualMachineInstance
+	Pods       []corev1.Pod
+	Migrations []v1.VirtualMachineInstanceMigration
+	// Nodes and Quotas are those of the cluster, for the condition WorkloadsMigratable.
+	Nodes  []corev1.Node
+	Quotas []corev1.ResourceQuota
+}
+
+// Run reconciles. It returns after which time to requeue, or 0.
+func Run(ctx context.Context, s *Scope) (time.Duration, error) {
+	history := automigration.NewHistory(s.Migrations)
+	guests := s.guests(history)
+	world := s.world()
+	plan := Decide(world, guests)
+	if world.Ready && plan.hasActions() && !s.isOwn() {
+		world.Ready = false
+		plan = Decide(world, guests)
+	}
+	// 1. Labels and status first: they describe what follows.
+	failed := s.labels(ctx, plan)
+	again, err := s.writeStatus(ctx, plan.Outdated, guests)
+	failed = errors.Join(failed, err)
+	// 2. Migrations that are no longer needed release their slots first.
+	for _, m := range plan.Withdraw {
+		failed = errors.Join(failed, s.withdraw(ctx, m))
+	}
+	for i := range plan.Migrate {
+		failed = errors.Join(failed, s.migrate(ctx, history, &plan.Migrate[i]))
+	}
+	if len(plan.Evict) > 0 {
+		failed = errors.Join(failed, s.evictAll(ctx, plan.Evict))
+	}
+	if !plan.RequeueAt.IsZero() {
+		again = sooner(again, max(plan.RequeueAt.Sub(s.Now), time.Second))
+	}
+	return again, failed
+}
+
+// sooner is the shorter of two times of which 0 means never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+func (s *Scope) world() World {
+	slots, namespaces := s.slots()
+	return World{
+		Image: s.Config.Images.Launcher, Strategy: StrategyOf(&s.KubeVirt.Spec.WorkloadUpdateStrategy), Eviction: s.Config.EvictionStrategy,
+		Ready: s.ready(), Slots: slots, Namespaces: namespaces, LastBatch: s.lastBatch(), Now: s.Now,
+	}
+}
+
+// ready reports whether the agents and virt-api match the configuration, by the KubeVirt object's status.
+func (s *Scope) ready() bool {
+	status := &s.KubeVirt.Status
+	return status.Phase == v1.KubeVirtPhaseDeployed && status.ObservedDeploymentID == status.TargetDeploymentID &&
+		ptr.Deref(status.ObservedGeneration, 0) == s.KubeVirt.Generation && s.Config.Generation == s.KubeVirt.Generation
+}
+
+// isOwn reports whether the installation is that of this build. After an upgrade of virt-controller the KubeVirt object's status is still
+// that of the previous version: the agents are about to be replaced, which ends their transfers. This renders all manifests, so it is
+// called only before a guest is migrated or evicted.
+func (s *Scope) isOwn() bool {
+	wanted, err := s.DeploymentID(s.KubeVirt)
+	return err == nil && s.KubeVirt.Status.ObservedDeploymentID == wanted
+}
+
+// slots counts the free slots of the cluster, and returns the namespaces that use some. A migration from a lost node uses none, nor does one
+// whose VMI is deleted.
+func (s *Scope) slots() (int, map[string]bool) {
+	moves := map[client.ObjectKey]bool{}
+	for i := range s.Instances {
+		vmi := &s.Instances[i]
+		moves[client.ObjectKeyFromObject(vmi)] = !vmistatus.Lost(&vmi.Status)
+	}
+	slots, namespaces := int(*s.Config.Migrations.ParallelMigrationsPerCluster), map[string]bool{}
+	for i := range s.Migrations {
+		m := &s.Migrations[i]
+		if UsesSlot(m) && moves[client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}] {
+			slots--
+			namespaces[m.Namespace] = true
+		}
+	}
+	return slots, namespaces
+}
+
+func (s *Scope) lastBatch() time.Time {
+	at, err := time.Parse(time.RFC3339, s.KubeVirt.Annotations[LastEvictionAnnotation])
+	if err != nil {
+		return time.Time{} // None yet, or a user has changed it.
+	}
+	return at
+}
+
+// guests returns the VMIs, each with its Pod and its migrations.
+func (s *Scope) guests(history automigration.History) []Guest {
+	pods := make(map[client.ObjectKey]*corev1.Pod, len(s.Pods))
+	for i := range s.Pods {
+		pods[client.ObjectKeyFromObject(&s.Pods[i])] = &s.Pods[i]
+	}
+	guests := make([]Guest, 0, len(s.Instances))
+	for i := range s.Instances {
+		vmi := &s.Instances[i]
+		pod := pods[client.ObjectKey{Namespace: vmi.Namespace, Name: podspec.OwnPodName(vmi)}]
+		if pod != nil && !podspec.IsOf(pod, vmi) {
+			pod = nil // The Pod of another owner is not evicted.
+		}
+		guests = append(guests, Guest{VMI: vmi, Pod: pod, Migrations: history.Of(vmi)})
+	}
+	return guests
+}
+
+// labels sets and removes the label. Its value is empty, as KubeVirt's.
+func (s *Scope) labels(ctx context.Context, plan Plan) error {
+	var failed error
+	label := func(vmi *v1.VirtualMachineInstance, change func(*v1.VirtualMachineInstance)) {
+		// The patch contains only the label.
+		before := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{
+			Namespace: vmi.Namespace, Name: vmi.Name, UID: vmi.UID, Labels: vmi.Labels,
+		}}
+		after := before.DeepCopy()
+		change(after)
+		if err := s.Client.Patch(ctx, after, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+			failed = errors.Join(failed, fmt.Errorf("label VirtualMachineInstance %s/%s: %w", vmi.Namespace, vmi.Name, err))
+		}
+	}
+	for _, vmi := range plan.Label {
+		label(vmi, func(after *v1.VirtualMachineInstance) {
+			metav1.SetMetaDataLabel(&after.ObjectMeta, v1.OutdatedLauncherImageLabel, "")
+		})
+	}
+	for _, vmi := range plan.Unlabel {
+		label(vmi, func(after *v1.VirtualMachineInstance) { delete(after.Labels, v1.OutdatedLauncherImageLabel) })
+	}
+	return failed
+}
+
+// migrate creates the migration of a guest, if it is still needed: another one may just have ended.
+func (s *Scope) migrate(ctx context.Context, history automigration.History, g *Guest) error {
+	creator := automigration.Creator{
+		Client: s.Client, Live: s.Live, Recorder: s.Recorder, Action: action, Purpose: " for automated workload update", Prefix: namePrefix,
+	}
+	return creator.Migrate(ctx, history, g.VMI, func(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration) bool {
+		complete(vmi, m)
+		return Outdated(vmi, nil, s.Config.Images.Launcher) || changes(vmi)
+	})
+}
+
+// complete sets annotation, priority and label as KubeVirt does: updates of the launcher have the highest priority, and a user's changes that
+// of users.
+func complete(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration) {
+	m.Annotations = map[string]string{v1.WorkloadUpdateMigrationAnnotation: ""}
+	m.Spec.Priority = ptr.To(v1.PrioritySystemCritical)
+	if changes(vmi) {
+		m.Spec.Priority = ptr.To(v1.PriorityUserTriggered)
+	}
+	if changesVolumes(vmi) {
+		m.Labels[v1.VolumesUpdateMigration] = vmi.Name
+		if len(vmi.Name) > validation.LabelValueMaxLength {
+			m.Labels[v1.VolumesUpdateMigration] = string(vmi.UID)
+		}
+	}
+}
+
+// withdraw deletes a migration that is no longer needed, unless it has changed since.
+func (s *Scope) withdraw(ctx context.Context, m *v1.VirtualMachineInstanceMigration) error {
+	about := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Spec.VMIName}}
+	for i := range s.Instances {
+		if s.Instances[i].Namespace == m.Namespace && s.Instances[i].Name == m.Spec.VMIName {
+			about = &s.Instances[i]
+		}
+	}
+	err := s.Client.Delete(ctx, m, client.Preconditions{UID: ptr.To(m.UID), ResourceVersion: ptr.To(m.ResourceVersion)})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsConflict(err):
+		return err // It has changed: the next reconciliation decides.
+	case err != nil:
+		s.Recorder.Eventf(about, m, corev1.EventTypeWarning, ReasonFailedChangeAborted, action, "Failed to abort change for vmi: %s: %v", about.Name, err)
+		return fmt.Errorf("delete migration %s/%s, which nothing asks for any more: %w", m.Namespace, m.Name, err)
+	}
+	s.Recorder.Eventf(about, m, corev1.EventTypeNormal, ReasonSuccessfulChangeAborted, action, "Aborted change for vmi: %s", about.Name)
+	return nil
+}
+
+// evictAll evicts a batch. It writes the time first, with an optimistic lock: after a crash a batch is skipped, and of two reconciliations
+// only one evicts.
+func (s *Scope) evictAll(ctx context.Context, batch []Guest) error {
+	before := s.KubeVirt.DeepCopy()
+	metav1.SetMetaDataAnnotation(&s.KubeVirt.ObjectMeta, LastEvictionAnnotation, s.Now.UTC().Format(time.RFC3339))
+	if err := s.Client.Patch(ctx, s.KubeVirt, optimistic.MergeFrom(before)); err != nil {
+		return fmt.Errorf("write down when guests are evicted: %w", err)
+	}
+	var failed error
+	for i := range batch {
+		failed = errors.Join(failed, s.evict(ctx, &batch[i]))
+	}
+	return failed
+}
+
+// evict evicts the Pod of a guest. A refusal is no error: a later batch retries.
+func (s *Scope) evict(ctx context.Context, g *Guest) error {
+	err := s.Client.SubResource("eviction").Create(ctx, g.Pod, &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: g.Pod.Namespace, Name: g.Pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(g.Pod.UID)}},
+	})
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return nil // It is deleted.
+	case err != nil:
+		s.Recorder.Eventf(g.VMI, g.Pod, corev1.EventTypeWarning, ReasonFailedEvict, action, "Error deleting VMI during automated workload update: %v", err)
+		if apierrors.IsTooManyRequests(err) {
+			return nil
+		}
+		return fmt.Errorf("evict Pod %s/%s: %w", g.Pod.Namespace, g.Pod.Name, err)
+	}
+	s.Recorder.Eventf(g.VMI, g.Pod, corev1.EventTypeNormal, ReasonSuccessfulEvict, action, "Initiated eviction of VMI as part of automated workload update")
+	return nil
+}
+
+func (s *Scope) findings(guests []Guest) []upgradecheck.Finding {
+	about := make([]upgradecheck.Guest, len(guests))
+	for i := range guests {
+		about[i] = upgradecheck.Guest{VMI: guests[i].VMI, Pod: guests[i].Pod}
+	}
+	return upgradecheck.Check(upgradecheck.World{
+		Pods: s.Config.Pods(), Eviction: s.Config.EvictionStrategy, Methods: s.KubeVirt.Spec.WorkloadUpdateStrategy.WorkloadUpdateMethods,
+		Nodes: s.Nodes, Quotas: s.Quotas,
+	}, about)
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package workloadupdate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/migration/upgradecheck"
+	"github.com/vireo-project/vireo/internal/optimistic"
+)
+
+// Reasons of the condition WorkloadsMigratable.
+const (
+	ReasonAllMigratable  = "AllMigratable"
+	ReasonSomeCannotMove = "SomeNotMigratable"
+)
+
+// messageInterval limits how often the condition's message may change while its status stays the same: guests come and go.
+const messageInterval = 15 * time.Second
+
+// writeStatus writes this reconciler's fields of the KubeVirt object's status: the number of outdated guests, and whether all could be
+// migrated. The KubeVirt reconciler owns the rest, so the patch has an optimistic lock. It returns after which time a delayed message may
+// be written, or 0.
+func (s *Scope) writeStatus(ctx context.Context, outdated int, guests []Guest) (time.Duration, error) {
+	before := s.KubeVirt.DeepCopy()
+	status := &s.KubeVirt.Status
+	if ptr.Deref(status.OutdatedVirtualMachineInstanceWorkloads, -1) != outdated {
+		status.OutdatedVirtualMachineInstanceWorkloads = ptr.To(outdated)
+	}
+	again := setCondition(status, condition(s.findings(guests)), s.Now)
+	if equality.Semantic.DeepEqual(before.Status, *status) {
+		return again, nil
+	}
+	if err := s.Client.Status().Patch(ctx, s.KubeVirt, optimistic.MergeFrom(before)); err != nil {
+		return 0, fmt.Errorf("write the state of workloads into the status of KubeVirt %s: %w", before.Name, err)
+	}
+	return again, nil
+}
+
+// condition returns the condition for the findings, or nil while no guest runs.
+func condition(findings []upgradecheck.Finding) *v1.KubeVirtCondition {
+	if len(findings) == 0 {
+		return nil
+	}
+	stuck := upgradecheck.Stuck(findings)
+	if len(stuck) == 0 {
+		return &v1.KubeVirtCondition{
+			Type: v1.KubeVirtConditionWorkloadsMigratable, Status: corev1.ConditionTrue, Reason: ReasonAllMigratable,
+			Message: "Every guest that runs could be moved to another launcher.",
+		}
+	}
+	// The first by name: the message does not change with every guest.
+	const named = 5
+	text := make([]string, 0, named)
+	for _, f := range stuck[:min(named, len(stuck))] {
+		text = append(text, fmt.Sprintf("%s/%s (%s: %s)", f.Namespace, f.Name, f.Problems[0].Reason, brief(f.Problems[0].Message)))
+	}
+	message := "Guests that could not be moved to another launcher while they run: " + strings.Join(text, "; ")
+	if more := len(stuck) - len(text); more > 0 {
+		message += fmt.Sprintf("; and %d more", more)
+	}
+	return &v1.KubeVirtCondition{
+		Type: v1.KubeVirtConditionWorkloadsMigratable, Status: corev1.ConditionFalse, Reason: ReasonSomeCannotMove,
+		Message: message + ". virtctl adm upgrade-check lists all.",
+	}
+}
+
+// brief shortens a message.
+func brief(message string) string {
+	const most = 200
+	runes := []rune(message)
+	if len(runes) <= most {
+		return message
+	}
+	return string(runes[:most]) + "…"
+}
+
+// setCondition sets the condition, or removes it if it is nil. If only its message differs, it delays the change until messageInterval has
+// passed since the last one, and returns for how long.
+func setCondition(status *v1.KubeVirtStatus, wanted *v1.KubeVirtCondition, now time.Time) time.Duration {
+	i := slices.IndexFunc(status.Conditions, func(c v1.KubeVirtCondition) bool {
+		return c.Type == v1.KubeVirtConditionWorkloadsMigratable
+	})
+	if wanted == nil {
+		if i >= 0 {
+			status.Conditions = slices.Delete(slices.Clone(status.Conditions), i, i+1)
+		}
+		return 0
+	}
+	stamp := metav1.NewTime(now.Truncate(time.Second))
+	wanted.LastProbeTime, wanted.LastTransitionTime = stamp, stamp
+	if i < 0 {
+		status.Conditions = append(slices.Clone(status.Conditions), *wanted)
+		return 0
+	}
+	old := &status.Conditions[i]
+	if old.Status == wanted.Status {
+		if old.Reason == wanted.Reason && old.Message == wanted.Message {
+			return 0
+		}
+		if wait := old.LastProbeTime.Add(messageInterval).Sub(now); wait > 0 && wait <= messageInterval {
+			return wait
+		}
+		wanted.LastTransitionTime = old.LastTransitionTime
+	}
+	status.Conditions = slices.Clone(status.Conditions)
+	status.Conditions[i] = *wanted
+	return 0
+}

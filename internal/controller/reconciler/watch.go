@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reconciler
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+)
+
+// Requests lists objects and returns a request for each. It logs a failed list, unless the context has ended.
+func Requests(ctx context.Context, reader client.Reader, list client.ObjectList, options ...client.ListOption) []ctrl.Request {
+	var requests []ctrl.Request
+	err := reader.List(ctx, list, options...)
+	if err == nil {
+		err = meta.EachListItem(list, func(item runtime.Object) error {
+			object, err := meta.Accessor(item)
+			if err == nil {
+				requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: object.GetName()}})
+			}
+			return err
+		})
+	}
+	if err != nil && ctx.Err() == nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot list the objects that a change concerns", "list", fmt.Sprintf("%T", list))
+	}
+	return requests
+}
+
+// OnConfig enqueues what find returns, delay after the configuration has changed. It subscribes to the configuration and not to the
+// KubeVirt object, which may be in the cache before the configuration is updated.
+func OnConfig(config ConfigFeed, delay time.Duration, find handler.MapFunc) source.Source {
+	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) error {
+		config.Subscribe(func(clusterconfig.Config) {
+			// The list may wait for the cache, and a subscriber must not block.
+			go func() {
+				for _, request := range find(ctx, nil) {
+					queue.AddAfter(request, delay)
+				}
+			}()
+		})
+		return nil
+	})
+}
+
+// Indexes of the manager's cache that more than one reconciler uses.
+const (
+	// NodeIndex finds the VMIs of a node by status.nodeName.
+	NodeIndex = "status.nodeName"
+	// DataVolumeIndex finds the VMs and the VMIs that have DataVolumes, by the value HasDataVolumes.
+	DataVolumeIndex = "has-data-volumes"
+	// HasDataVolumes is the only value of DataVolumeIndex.
+	HasDataVolumes = "true"
+)
+
+// Index is an index of the manager's cache.
+type Index struct {
+	kind   client.Object
+	field  string
+	values client.IndexerFunc
+}
+
+// IndexBy is the index of the objects of a type by the values of each.
+func IndexBy[T client.Object](kind T, field string, values func(T) []string) Index {
+	return Index{kind: kind, field: field, values: func(o client.Object) []string {
+		object, ok := o.(T)
+		if !ok {
+			return nil
+		}
+		return values(object)
+	}}
+}
+
+// AddIndexes adds indexes to the manager's cache.
+func AddIndexes(indexer client.FieldIndexer, indexes ...Index) error {
+	for _, index := range indexes {
+		if err := indexer.IndexField(context.Background(), index.kind, index.field, index.values); err != nil {
+			return fmt.Errorf("index %T by %s: %w", index.kind, index.field, err)
+		}
+	}
+	return nil
+}

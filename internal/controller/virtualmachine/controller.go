@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachine
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+)
+
+// vmWorkers is how many VMs are reconciled at the same time. KubeVirt's value.
+const vmWorkers = 3
+
+// Reconciler starts and stops a VM's VMI according to its run strategy and state change requests.
+type Reconciler struct {
+	// Client reads from the manager's cache.
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	// Recorder records events on VMs.
+	Recorder events.EventRecorder
+	// Config is the cluster's configuration.
+	Config reconciler.ConfigSource
+	// DataVolumes are those of the importer, where the cluster has one.
+	DataVolumes reconciler.DataVolumes
+	// Clock defaults to the system's.
+	Clock clock.PassiveClock
+}
+
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines/status,verbs=patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines/finalizers,verbs=update
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=datavolumes,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=datavolumes/source,verbs=create
+// +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=datasources,verbs=get
+// +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,resourceNames=datavolumes.cdi.kubevirt.io,verbs=list;watch
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+// +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
+
+// SetupWithManager adds the reconciler to a manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	if err := indexForVMs(mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("virtualmachine").
+		For(&v1.VirtualMachine{}).
+		// A VMI has its VM's name. By name, not by owner: one without an owner may be adopted.
+		Watches(&v1.VirtualMachineInstance{}, &handler.EnqueueRequestForObject{}).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.vmsWithClaim),
+			builder.WithPredicates(claimPhaseChanged)).
+		WatchesRawSource(r.DataVolumes.Source(r.vmsWithDataVolume)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: vmWorkers}).
+		Complete(r)
+}
+
+// Reconcile reconciles one VM. See Run for the phases.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	vm, config := &v1.VirtualMachine{}, r.Config.Current()
+	scope := &Scope{
+		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), VM: vm,
+		DataVolumes:  r.DataVolumes,
+		LiveUpdate:   config.RolloutStrategy == v1.VMRolloutStrategyLiveUpdate,
+		LiveMetadata: config.LiveMetadata,
+	}
+	err := r.Client.Get(ctx, request.NamespacedName, vm)
+	switch {
+	case apierrors.IsNotFound(err):
+		return reconciler.Result(finalizeWithoutVM(ctx, scope, request.NamespacedName), 0)
+	case err != nil:
+		return ctrl.Result{}, fmt.Errorf("get VirtualMachine %s: %w", request, err)
+	}
+	if err := scope.Load(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	if err := Run(ctx, scope); err != nil {
+		return reconciler.Result(err, 0)
+	}
+	return reconciler.Result(nil, scope.RequeueAfter)
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachine
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+)
+
+// claimIndex finds VMs by the claims of their volumes.
+const claimIndex = "spec.template.spec.volumes.persistentVolumeClaim"
+
+func indexForVMs(indexer client.FieldIndexer) error {
+	return reconciler.AddIndexes(
+		indexer,
+		reconciler.IndexBy(&v1.VirtualMachine{}, claimIndex, ClaimNames),
+		reconciler.IndexBy(&v1.VirtualMachine{}, reconciler.DataVolumeIndex, func(vm *v1.VirtualMachine) []string {
+			if len(DataVolumeNames(vm)) == 0 {
+				return nil
+			}
+			return []string{reconciler.HasDataVolumes}
+		}),
+	)
+}
+
+// vmsWithClaim returns the VMs whose status depends on a claim.
+func (r *Reconciler) vmsWithClaim(ctx context.Context, claim client.Object) []ctrl.Request {
+	return r.find(ctx, client.InNamespace(claim.GetNamespace()), client.MatchingFields{claimIndex: claim.GetName()})
+}
+
+// vmsWithDataVolume returns the VMs with a volume of a DataVolume's name, or all VMs with DataVolumes if the importer was
+// installed or removed.
+func (r *Reconciler) vmsWithDataVolume(ctx context.Context, change datavolume.Change) []reconcile.Request {
+	if change.Name == "" {
+		return r.find(ctx, client.MatchingFields{reconciler.DataVolumeIndex: reconciler.HasDataVolumes})
+	}
+	return r.find(ctx, client.InNamespace(change.Namespace), client.MatchingFields{claimIndex: change.Name})
+}
+
+func (r *Reconciler) find(ctx context.Context, options ...client.ListOption) []ctrl.Request {
+	return reconciler.Requests(ctx, r.Client, &v1.VirtualMachineList{}, options...)
+}
+
+// claimPhaseChanged selects claims that are new or whose phase changed.
+var claimPhaseChanged = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*corev1.PersistentVolumeClaim)
+		after, is := e.ObjectNew.(*corev1.PersistentVolumeClaim)
+		return ok && is && before.Status.Phase != after.Status.Phase
+	},
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstance
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+)
+
+// vmiWorkers is how many VMIs are reconciled concurrently. KubeVirt's value.
+const vmiWorkers = 10
+
+// Reconciler reconciles VMIs.
+type Reconciler struct {
+	// Client reads from the manager's cache.
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	// Recorder records events.
+	Recorder events.EventRecorder
+	// AgentRecorder returns a recorder of events whose source is the agent of a node.
+	AgentRecorder func(node string) events.EventRecorder
+	// Config is the cluster's configuration.
+	Config reconciler.ConfigFeed
+	// DataVolumes reads and watches DataVolumes if the cluster has an importer.
+	DataVolumes reconciler.DataVolumes
+	// Namespace is the install namespace.
+	Namespace string
+	// Clock defaults to the real clock.
+	Clock clock.PassiveClock
+}
+
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances/status,verbs=patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances/finalizers,verbs=update
+// +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=core,resources=pods/status,verbs=patch
+// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=list;watch
+// +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=storageprofiles,verbs=get
+// +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=cdiconfigs,resourceNames=config,verbs=get
+// +kubebuilder:rbac:groups=core,resources=events,verbs=list;watch
+// +kubebuilder:rbac:groups=k8s.cni.cncf.io,resources=network-attachment-definitions,verbs=get
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=core,resources=resourcequotas,verbs=list;watch
+// +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get
+
+// SetupWithManager adds the reconciler to a manager. watches.go has the map functions and predicates.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	if err := indexForVMIs(mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("virtualmachineinstance").
+		For(&v1.VirtualMachineInstance{}).
+		Owns(&corev1.Pod{}).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.UsersOfClaim)).
+		Watches(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(r.UnderQuota), builder.WithPredicates(QuotaChanges)).
+		WatchesMetadata(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.guestsOfNode), builder.WithPredicates(agentChanges)).
+		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(r.ownerOfPod), builder.WithPredicates(startFailure)).
+		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.unassigned)).
+		WatchesRawSource(r.DataVolumes.Source(r.usersOfDataVolume)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: vmiWorkers}).
+		Complete(r)
+}
+
+// Reconcile reconciles one VMI. The phases and their order are in scope.run.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	vmi := &v1.VirtualMachineInstance{}
+	if err := r.Client.Get(ctx, request.NamespacedName, vmi); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	config := r.Config.Current()
+	s := &scope{
+		inputs: inputs{
+			client: r.Client, live: r.Live, recorder: r.Recorder, agentRecorder: r.AgentRecorder, importer: r.DataVolumes,
+			config: config, namespace: r.Namespace,
+		},
+		observed: observed{now: reconciler.Now(r.Clock), vmi: vmi, podConfig: config.Pods()},
+	}
+	if err := s.load(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	if err := s.run(ctx); err != nil {
+		return reconciler.Result(err, 0)
+	}
+	return reconciler.Result(nil, s.requeueAfter)
+}

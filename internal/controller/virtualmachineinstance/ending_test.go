@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstance
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+func TestEndOf(t *testing.T) {
+	for name, tc := range map[string]struct {
+		status *builder.PodStatus
+		want   ending
+	}{
+		"an outcome": {
+			builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GracePeriodExpired","message":"destroyed"}`+"\n"),
+			ending{v1.Succeeded, "GracePeriodExpired", "destroyed"},
+		},
+		"the exit code decides, whatever the message says": {
+			builder.MakePodStatus().Terminated(1, "Error", `{"reason":"GuestShutdown","message":"fine"}`),
+			ending{v1.Failed, "GuestShutdown", "fine"},
+		},
+		"no message": {builder.MakePodStatus().Terminated(137, "OOMKilled", ""),
+			ending{v1.Failed, "OOMKilled", "virt-launcher ended with exit code 137 (signal 9) and left no message."}},
+		"no reason either": {builder.MakePodStatus().Terminated(2, "", " \n"),
+			ending{v1.Failed, "Error", "virt-launcher ended with exit code 2 and left no message."}},
+		"a Pod that ended without a word": {builder.MakePodStatus().Refused("", ""), ending{v1.Failed, "Error", "The launcher Pod ended as Failed, and its status does not say why."}},
+		"an unknown reason": {builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"X"}`),
+			ending{v1.Succeeded, "Completed", `virt-launcher ended with exit code 0: {"reason":"X"}`}},
+		"the end of its log": {builder.MakePodStatus().Terminated(2, "Error", "Error: unknown flag: --x\n"),
+			ending{v1.Failed, "Error", "virt-launcher ended with exit code 2: Error: unknown flag: --x"}},
+		"an endless message": {
+			builder.MakePodStatus().Terminated(1, "Error", strings.Repeat("x", 1<<20)+strings.Repeat("y", maxMessageLength)),
+			ending{v1.Failed, "Error", "virt-launcher ended with exit code 1: " + strings.Repeat("y", maxMessageLength)},
+		},
+		"control characters": {
+			builder.MakePodStatus().Terminated(1, "Error", "a\x1b[2Jb\nc"),
+			ending{v1.Failed, "Error", "virt-launcher ended with exit code 1: a [2Jb c"},
+		},
+		"an eviction": {builder.MakePodStatus().Evicted("full"), ending{v1.Failed, "Evicted", "full"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{Status: tc.status.Obj()}
+			if !podstate.Finished(pod) {
+				t.Error("the Pod is not taken for finished")
+			}
+			if got := endingOf(pod); got != tc.want {
+				t.Errorf("got %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestLivenessProbeEndsTheGuest(t *testing.T) {
+	const stopped = `{"reason":"GuestShutdown","message":"the guest powered off","stopped":true}`
+	probed := func(vmi *v1.VirtualMachineInstance) { vmi.Spec.LivenessProbe = &v1.Probe{} }
+	for name, tc := range map[string]struct {
+		vmi  func(*v1.VirtualMachineInstance)
+		pod  func(*corev1.Pod)
+		word string
+		want v1.VirtualMachineInstancePhase
+	}{
+		"stopped by the kubelet": {probed, nil, stopped, v1.Failed},
+		"its own shutdown":       {probed, nil, `{"reason":"GuestShutdown","message":"the guest powered off"}`, v1.Succeeded},
+		"no probe":               {func(*v1.VirtualMachineInstance) {}, nil, stopped, v1.Succeeded},
+		"a deleted Pod":          {probed, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }, stopped, v1.Succeeded},
+		"a deleted VMI": {func(vmi *v1.VirtualMachineInstance) { probed(vmi); vmi.DeletionTimestamp = &metav1.Time{} }, nil,
+			stopped, v1.Succeeded},
+		"a node that shuts down": {probed, func(p *corev1.Pod) { p.Status.Reason = "Terminated" }, stopped, v1.Succeeded},
+		"not from a launcher":    {probed, nil, `{"reason":"X","stopped":true}`, v1.Succeeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &scope{observed: observed{vmi: &v1.VirtualMachineInstance{}, pod: &corev1.Pod{Status: builder.MakePodStatus().Terminated(0, "Completed", tc.word).Obj()}}}
+			s.vmi.Status.Phase = v1.Running
+			tc.vmi(s.vmi)
+			if tc.pod != nil {
+				tc.pod(s.pod)
+			}
+			if err := s.decideEnd(context.Background()); err != nil || s.end == nil {
+				t.Fatalf("no end, %v", err)
+			}
+			if s.end.phase != tc.want || (s.end.phase == v1.Failed) != strings.HasPrefix(s.end.message, "The livenessProbe failed") {
+				t.Errorf("got %+v, want %s", s.end, tc.want)
+			}
+		})
+	}
+}
+
+func TestTheEndNamesADrain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		condition corev1.PodCondition
+		want      string
+	}{
+		"a drain": {corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"},
+			"The launcher Pod was evicted from node n1, as a drain does."},
+		"the scheduler": {corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler",
+			Message: "vireo-scheduler: preempting\nto accommodate"}, "The launcher Pod had to leave node n1: vireo-scheduler: preempting to accommodate (PreemptionByScheduler)."},
+		"nobody any more": {corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionFalse, Reason: "EvictionByEvictionAPI"}, ""},
+		"nobody":          {corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &scope{observed: observed{vmi: &v1.VirtualMachineInstance{}, pod: &corev1.Pod{
+				Spec:   corev1.PodSpec{NodeName: "n1"},
+				Status: builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GuestShutdown","message":"The guest shut down."}`).Obj(),
+			}}}
+			s.vmi.Status.Phase = v1.Running
+			s.pod.Status.Conditions = []corev1.PodCondition{tc.condition}
+			if err := s.decideEnd(context.Background()); err != nil || s.end == nil {
+				t.Fatalf("no end, %v", err)
+			}
+			if want := strings.TrimSpace("The guest shut down. " + tc.want); s.end.phase != v1.Succeeded || s.end.reason != launcherpod.OutcomeShutdown || s.end.message != want {
+				t.Errorf("got %+v, want %q", s.end, want)
+			}
+		})
+	}
+}
+
+func TestPodProblem(t *testing.T) {
+	for name, tc := range map[string]struct {
+		status *builder.PodStatus
+		want   string
+	}{
+		"nothing yet":    {builder.MakePodStatus(), ""},
+		"on its way":     {builder.MakePodStatus().Waiting("ContainerCreating", ""), ""},
+		"initializing":   {builder.MakePodStatus().Waiting("PodInitializing", ""), ""},
+		"no image":       {builder.MakePodStatus().Waiting("ErrImageNeverPull", "not present"), "ErrImageNeverPull"},
+		"a wrong Secret": {builder.MakePodStatus().Waiting("CreateContainerConfigError", "x"), "CreateContainerConfigError"},
+		"no node":        {builder.MakePodStatus().Unschedulable("full").Waiting("ErrImagePull", ""), "Unschedulable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := ""
+			if problem := podProblem(&corev1.Pod{Status: tc.status.Obj()}); problem != nil {
+				got = problem.reason
+			}
+			if got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstance
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/optimistic"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// settleStateClaims labels the claim of the node that owns the guest, so that the VM's next start uses it, and deletes the
+// migration's other claim. It does so once it is certain which is which (docs/adr/0033).
+func (s *scope) settleStateClaims(ctx context.Context) error {
+	keep, drop := vmistatus.StateClaims(&s.vmi.Status)
+	if keep == "" {
+		return nil
+	}
+	kept, err := claimOf(ctx, s.client, s.vmi, keep)
+	if err != nil {
+		return err
+	}
+	if kept == nil {
+		// Only the API server can tell that the claim to keep is gone: the other one is deleted next.
+		if kept, err = claimOf(ctx, s.live, s.vmi, keep); err != nil {
+			return err
+		}
+	}
+	if kept != nil {
+		if err := s.labelStateClaim(ctx, kept); err != nil {
+			return err
+		}
+	}
+	dropped, err := claimOf(ctx, s.client, s.vmi, drop)
+	if err != nil || dropped == nil || dropped.DeletionTimestamp != nil {
+		return err
+	}
+	return s.dropStateClaim(ctx, dropped)
+}
+
+// StateSettled reports whether nothing is left to do about the state claims of a VMI's finished migration.
+func StateSettled(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance) (bool, error) {
+	keep, drop := vmistatus.StateClaims(&vmi.Status)
+	if keep == "" {
+		return true, nil
+	}
+	kept, err := claimOf(ctx, reader, vmi, keep)
+	if err != nil || kept != nil && !hasState(kept, vmi) {
+		return false, err
+	}
+	dropped, err := claimOf(ctx, reader, vmi, drop)
+	gone := dropped == nil || dropped.DeletionTimestamp != nil || !hasState(dropped, vmi) && !ownsState(dropped, vmi)
+	return err == nil && gone, err
+}
+
+// claimOf reads a claim. It returns nil if there is none.
+func claimOf(
+	ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance, name string,
+) (*corev1.PersistentVolumeClaim, error) {
+	claim, key := &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: vmi.Namespace, Name: name}
+	if err := reader.Get(ctx, key, claim); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("get PersistentVolumeClaim %s with the machine's state: %w", key, err)
+	}
+	return claim, nil
+}
+
+// hasState reports whether the VM's next start uses the claim.
+func hasState(claim *corev1.PersistentVolumeClaim, vmi *v1.VirtualMachineInstance) bool {
+	return claim.Labels[v1.PersistentStateLabel] == vmi.Name
+}
+
+// ownsState reports whether the claim belongs to the VM, or to the VMI if it has no VM.
+func ownsState(claim *corev1.PersistentVolumeClaim, vmi *v1.VirtualMachineInstance) bool {
+	owner := metav1.GetControllerOf(claim)
+	return owner != nil && owner.UID == StateOwner(vmi).UID
+}
+
+// labelStateClaim makes the next start use the claim.
+func (s *scope) labelStateClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	if hasState(claim, s.vmi) {
+		return nil
+	}
+	return s.patchStateLabels(ctx, claim, func(labels map[string]string) {
+		labels[v1.PersistentStateLabel] = s.vmi.Name
+		delete(labels, v1.MigrationNameLabel)
+	})
+}
+
+// dropStateClaim deletes the claim whose state is outdated. One that the VM does not own, as after a restore, only loses its
+// label.
+func (s *scope) dropStateClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	if !ownsState(claim, s.vmi) {
+		if !hasState(claim, s.vmi) {
+			return nil
+		}
+		return s.patchStateLabels(ctx, claim, func(labels map[string]string) { delete(labels, v1.PersistentStateLabel) })
+	}
+	err := s.client.Delete(ctx, claim, client.Preconditions{UID: ptr.To(claim.UID)})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("delete PersistentVolumeClaim %s, whose state is out of date: %w", client.ObjectKeyFromObject(claim), err)
+	}
+	s.event(corev1.EventTypeNormal, ReasonSuccessfulDelete, actionDelete,
+		"Deleted PersistentVolumeClaim %s: the TPM's and EFI's state is not in it any more", claim.Name)
+	return nil
+}
+
+func (s *scope) patchStateLabels(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim, change func(labels map[string]string),
+) error {
+	_, err := optimistic.Patch(ctx, s.client, claim, func(claim *corev1.PersistentVolumeClaim) {
+		if claim.Labels == nil {
+			claim.Labels = map[string]string{}
+		}
+		change(claim.Labels)
+	})
+	if err != nil {
+		return fmt.Errorf("label PersistentVolumeClaim %s with the machine's state: %w", client.ObjectKeyFromObject(claim), err)
+	}
+	return nil
+}

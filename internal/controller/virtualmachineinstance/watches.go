@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachineinstance
+
+import (
+	"context"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/controller/node"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/podspec"
+)
+
+// Indexes of VMIs in the cache. reconciler.NodeIndex is another one.
+const (
+	// claimIndex is by the claims of the volumes.
+	claimIndex = "spec.volumes.persistentVolumeClaim"
+	// otherNodeIndex is that of its migration's source or target on which the guest is not.
+	otherNodeIndex = "status.migrationState.nodes"
+)
+
+// indexForVMIs adds the indexes of VMIs and of the events about their Pods to the cache.
+func indexForVMIs(indexer client.FieldIndexer) error {
+	return reconciler.AddIndexes(
+		indexer,
+		reconciler.IndexBy(&v1.VirtualMachineInstance{}, claimIndex, ClaimNames),
+		reconciler.IndexBy(&v1.VirtualMachineInstance{}, reconciler.NodeIndex, func(vmi *v1.VirtualMachineInstance) []string {
+			return []string{vmi.Status.NodeName}
+		}),
+		reconciler.IndexBy(&v1.VirtualMachineInstance{}, otherNodeIndex, otherNode),
+		reconciler.IndexBy(&v1.VirtualMachineInstance{}, reconciler.DataVolumeIndex, func(vmi *v1.VirtualMachineInstance) []string {
+			if len(importNames(vmi)) == 0 {
+				return nil
+			}
+			return []string{reconciler.HasDataVolumes}
+		}),
+		reconciler.IndexBy(&v1.VirtualMachineInstance{}, VSOCKIndex, VSOCKAddress),
+		reconciler.IndexBy(&corev1.Event{}, podEventIndex, func(e *corev1.Event) []string {
+			if !IsStartFailure(e) {
+				return nil
+			}
+			return []string{string(e.InvolvedObject.UID)}
+		}),
+	)
+}
+
+// otherNode returns the value of otherNodeIndex.
+func otherNode(vmi *v1.VirtualMachineInstance) []string {
+	switch m := vmi.Status.MigrationState; {
+	case m == nil:
+		return nil
+	case m.TargetNode != "" && m.TargetNode != vmi.Status.NodeName:
+		return []string{m.TargetNode}
+	case m.SourceNode != "" && m.SourceNode != vmi.Status.NodeName:
+		return []string{m.SourceNode}
+	default:
+		return nil
+	}
+}
+
+// UsersOfClaim returns the VMIs that may wait for a claim.
+func (r *Reconciler) UsersOfClaim(ctx context.Context, claim client.Object) []ctrl.Request {
+	if vmi, state := claim.GetLabels()[v1.PersistentStateLabel]; state {
+		return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: claim.GetNamespace(), Name: vmi}}}
+	}
+	return r.find(ctx, client.InNamespace(claim.GetNamespace()), client.MatchingFields{claimIndex: claim.GetName()})
+}
+
+// usersOfDataVolume returns the VMIs that may wait for a DataVolume, and all with DataVolumes if the kind was installed or
+// removed. A DataVolume has the name of its claim, so that claimIndex finds VMIs whose volumes name either.
+func (r *Reconciler) usersOfDataVolume(ctx context.Context, change datavolume.Change) []ctrl.Request {
+	if change.Name == "" {
+		return r.find(ctx, client.MatchingFields{reconciler.DataVolumeIndex: reconciler.HasDataVolumes})
+	}
+	return r.find(ctx, client.InNamespace(change.Namespace), client.MatchingFields{claimIndex: change.Name})
+}
+
+// guestsOfNode returns the VMIs whose status depends on a Node's agent: those whose guest is on the node, and those whose
+// migration has it as source or target.
+func (r *Reconciler) guestsOfNode(ctx context.Context, host client.Object) []ctrl.Request {
+	return append(r.find(ctx, client.MatchingFields{reconciler.NodeIndex: host.GetName()}),
+		r.find(ctx, client.MatchingFields{otherNodeIndex: host.GetName()})...)
+}
+
+// ownerOfPod returns the VMI whose launcher Pod an event is about.
+func (r *Reconciler) ownerOfPod(ctx context.Context, o client.Object) []ctrl.Request {
+	e, ok := o.(*corev1.Event)
+	if !ok {
+		return nil
+	}
+	pod := &corev1.Pod{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: e.Namespace, Name: e.InvolvedObject.Name}, pod); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Cannot read the Pod that an event is about", "pod", e.InvolvedObject.Name)
+		}
+		return nil
+	}
+	owner := podspec.Owner(pod)
+	if pod.UID != e.InvolvedObject.UID || owner == nil {
+		return nil
+	}
+	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: pod.Namespace, Name: owner.Name}}}
+}
+
+// startFailure passes events that say why a launcher Pod cannot start, but not their expiry.
+var startFailure = predicate.And(
+	predicate.Funcs{DeleteFunc: func(event.DeleteEvent) bool { return false }},
+	predicate.NewPredicateFuncs(func(o client.Object) bool {
+		e, ok := o.(*corev1.Event)
+		return ok && IsStartFailure(e)
+	}),
+)
+
+func (r *Reconciler) find(ctx context.Context, options ...client.ListOption) []ctrl.Request {
+	return reconciler.Requests(ctx, r.Client, &v1.VirtualMachineInstanceList{}, options...)
+}
+
+// unassigned returns the VMIs without a node, whose Pods are rendered with the configuration.
+func (r *Reconciler) unassigned(ctx context.Context, _ client.Object) []ctrl.Request {
+	return r.find(ctx, client.MatchingFields{reconciler.NodeIndex: ""})
+}
+
+// UnderQuota returns the VMIs whose Pods a quota may have refused for lack of a limit.
+func (r *Reconciler) UnderQuota(ctx context.Context, quota client.Object) []ctrl.Request {
+	return r.find(ctx, client.InNamespace(quota.GetNamespace()), client.MatchingFields{reconciler.NodeIndex: ""})
+}
+
+// QuotaChanges passes quotas that are new or whose spec counts something else than before. The status of a quota, its usage,
+// changes with every Pod of the namespace.
+var QuotaChanges = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, isQuota := e.ObjectOld.(*corev1.ResourceQuota)
+		after, stillIs := e.ObjectNew.(*corev1.ResourceQuota)
+		return isQuota && stillIs && !equality.Semantic.DeepEqual(before.Spec.Hard, after.Spec.Hard)
+	},
+	DeleteFunc: func(event.DeleteEvent) bool { return false },
+}
+
+// agentChanges passes updates of a Node by which its agent may have become silent or come back: a change of the schedulable
+// label, and a heartbeat while the label is false. It drops the heartbeats of a healthy Node, one a minute. Of a Node whose
+// agent is silent it passes every update, because the verdict depends on the kubelet's condition and on taints; there are
+// few once the kubelet is silent as well.
+var agentChanges = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false }, // All VMIs are reconciled when the manager starts.
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		label := e.ObjectNew.GetLabels()[node.SchedulableLabel]
+		if e.ObjectOld.GetLabels()[node.SchedulableLabel] != label {
+			return true
+		}
+		if e.ObjectNew.GetAnnotations()[node.UnresponsiveAnnotation] != "" ||
+			e.ObjectOld.GetAnnotations()[node.UnresponsiveAnnotation] != "" {
+			return true
+		}
+		beat := e.ObjectNew.GetAnnotations()[node.HeartbeatAnnotation]
+		return label == strconv.FormatBool(false) && e.ObjectOld.GetAnnotations()[node.HeartbeatAnnotation] != beat
+	},
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}

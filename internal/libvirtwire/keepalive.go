@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package libvirtwire
+
+import (
+	"fmt"
+	"time"
+)
+
+// programKeepAlive is the protocol of pings (src/rpc/virkeepaliveprotocol.x in libvirt). libvirtd responds in its event loop,
+// even while its workers block.
+const (
+	programKeepAlive = 0x6b656570
+	keepAlivePing    = 1
+)
+
+// KeepAlive sends a ping in each interval and closes the connection when the daemon has sent nothing for as long as patience.
+// Calls that may take hours then fail with ErrClosed. It is called once, and stops with the connection.
+func (c *Client) KeepAlive(interval, patience time.Duration) {
+	c.heard.Store(time.Now().UnixNano())
+	go func() {
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-c.done:
+				return
+			case <-tick.C:
+			}
+			if time.Since(time.Unix(0, c.heard.Load())) >= patience || c.ping(patience) != nil {
+				c.silent.CompareAndSwap(nil, &patience)
+				c.Close()
+				return
+			}
+		}
+	}()
+}
+
+// ping sends a ping. It fails if the daemon does not read it.
+func (c *Client) ping(patience time.Duration) error {
+	c.write.Lock()
+	defer c.write.Unlock()
+	if err := c.conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	_, err := c.conn.Write(message(header{programKeepAlive, keepAlivePing, typeMessage, 0, statusOK}, nil))
+	return err
+}
+
+// ended returns the error of calls after the end of the connection.
+func (c *Client) ended(err error) error {
+	if patience := c.silent.Load(); patience != nil {
+		return fmt.Errorf("%w: it has not responded for %s", ErrClosed, *patience)
+	}
+	return err
+}
+
+// IsKeepAlive reports whether a program is that of pings.
+func IsKeepAlive(program uint32) bool { return program == programKeepAlive }

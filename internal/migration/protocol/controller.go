@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package protocol
+
+// Pod is the state of a launcher Pod. One that has ended never comes back.
+type Pod uint8
+
+// The states of a Pod.
+const (
+	// PodAlive: it may run, though its node may be unreachable.
+	PodAlive Pod = iota
+	// PodMigrated: it has ended, and its launcher reported that the guest was migrated.
+	PodMigrated
+	// PodEnded: it has ended for another reason.
+	PodEnded
+	// PodGone: it was deleted, and how it ended is unknown.
+	PodGone
+)
+
+// ControllerView is what virt-controller observes. All of it may be stale.
+type ControllerView struct {
+	Record    Record
+	SourcePod Pod
+	TargetPod Pod
+}
+
+// DecideController returns what virt-controller does next about a migration whose target Pod was assigned to an agent.
+func DecideController(v ControllerView) []Action {
+	switch {
+	case v.Record.Final:
+		return nil
+	case v.Record.Owner == Target:
+		return v.ownedByTarget()
+	case v.SourcePod == PodAlive && v.Record.Failed:
+		return v.deleteTarget()
+	case v.SourcePod == PodAlive && v.TargetPod != PodAlive && !v.Record.Abort:
+		return []Action{RequestAbort}
+	case v.SourcePod == PodAlive:
+		return nil
+	case v.SourcePod == PodMigrated && !v.Record.Failed && v.TargetPod == PodAlive:
+		// The source's agent could not record it any more.
+		return []Action{TransferOwnership}
+	case v.TargetPod == PodAlive:
+		// The target may lack the guest's last state: its guest must never run.
+		return v.deleteTarget()
+	default:
+		return []Action{Finish}
+	}
+}
+
+func (v ControllerView) ownedByTarget() []Action {
+	switch {
+	case v.SourcePod == PodAlive && v.Record.PostCopy && v.TargetPod == PodAlive:
+		// The guest may still need memory from the source. That Pod ends by itself when all is transferred.
+		return nil
+	case v.SourcePod == PodAlive:
+		return []Action{DeleteSource}
+	case v.TargetPod != PodAlive:
+		return []Action{Finish}
+	default:
+		return nil
+	}
+}
+
+func (v ControllerView) deleteTarget() []Action {
+	if v.TargetPod != PodAlive {
+		return nil
+	}
+	return []Action{DeleteTarget}
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package protocol
+
+// Side is one of the two nodes of a migration.
+type Side uint8
+
+// The sides.
+const (
+	Source Side = iota
+	Target
+)
+
+// Record is what the VMI's status says about a migration. It changes by compare-and-swap only, and no field ever changes back.
+type Record struct {
+	// Owner is the side whose node is status.nodeName. Only its agent may let the guest run.
+	Owner Side
+	// Started reports whether the source has started the transfer (startTimestamp). A migration is started once.
+	Started bool
+	// Failed reports whether the source keeps the guest (failed).
+	Failed bool
+	// Abort reports whether an abort was requested (abortRequested).
+	Abort bool
+	// PostCopy reports whether the target's guest may run with a part of its memory and fetch the rest from the source (mode). It is
+	// recorded before libvirt is asked for a post-copy.
+	PostCopy bool
+	// Final reports whether the VMI has ended: another one of its VM may start.
+	Final bool
+}
+
+// Action is something that virt-controller or one of the agents does. Each can be repeated, and can fail without harm: the process
+// that decided on it reconciles again.
+type Action uint8
+
+// The actions.
+const (
+	// Start records the start. Source.
+	Start Action = iota + 1
+	// Transfer has libvirt transfer the guest. The target's guest stays paused when libvirt is done. Source.
+	Transfer
+	// Cancel ends the transfer. Source.
+	Cancel
+	// Resume lets the source's guest continue. The decision needs a record that was just read from the API server. Source.
+	Resume
+	// RecordFailure records that the source keeps the guest. Source.
+	RecordFailure
+	// Release calls the target's agent, which may then let its guest run. Source.
+	Release
+	// TransferOwnership records that the target owns the guest. Source and controller.
+	TransferOwnership
+	// Destroy ends the guest of a side that must not run it. Source and target.
+	Destroy
+	// Run lets the target's guest run. Target.
+	Run
+	// TakeOwnership records that the target, whose guest runs, owns it. Target.
+	TakeOwnership
+	// RequestAbort records that the source shall keep the guest, because there is no target any more. Controller.
+	RequestAbort
+	// DeleteSource deletes the source's launcher Pod. Controller.
+	DeleteSource
+	// DeleteTarget deletes the target's launcher Pod. The decision needs a record that was just read from the API server: once the
+	// source's Pod has ended, it can be gone before a cache shows the guest's owner. Controller.
+	DeleteTarget
+	// Finish records the end of the VMI. Controller.
+	Finish
+)

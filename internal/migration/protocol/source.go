@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package protocol
+
+// SourceDomain is the state of the source's guest in libvirt.
+type SourceDomain uint8
+
+// The states of the source's guest.
+const (
+	// SourceRunning: its CPUs run, with or without a transfer.
+	SourceRunning SourceDomain = iota
+	// SourceSuspended: libvirt paused it to switch over. It has all of the guest's state but no lock of a disk image: it cannot
+	// continue as long as the target's QEMU has the locks.
+	SourceSuspended
+	// SourcePostCopy: it is paused for a post-copy. The target's guest runs or is about to, and fetches its missing memory from here.
+	// Until the target's guest runs, libvirt may still resume the source's; afterwards libvirt ends it.
+	SourcePostCopy
+	// SourceMigrated: it can never run again. libvirt has ended it as migrated, or a post-copy failed.
+	SourceMigrated
+	// SourceEnded: it ended for another reason.
+	SourceEnded
+)
+
+// SourceView is what the source's agent observes.
+type SourceView struct {
+	Record Record
+	Domain SourceDomain
+	// Transferring reports whether this process waits for a transfer of libvirt.
+	Transferring bool
+	// Orphaned reports whether libvirt has a migration job that an earlier process started. As long as the job exists, libvirt may still
+	// carry out the last call of that process.
+	Orphaned bool
+	// QEMUExited reports whether this process had the target complete the guest and has seen the source's QEMU exit since. The guest is
+	// then migrated, even if libvirt has not noticed yet.
+	QEMUExited bool
+	// TargetPrepared reports whether the target's agent is ready to receive the guest.
+	TargetPrepared bool
+}
+
+// DecideSource returns what the source's agent does next.
+func DecideSource(v SourceView) []Action {
+	switch {
+	case v.Record.Final:
+		return nil
+	case v.QEMUExited, v.Domain == SourceMigrated:
+		return v.migrated()
+	case v.Domain == SourceEnded:
+		return nil
+	case v.Domain == SourcePostCopy:
+		// It has memory that the target's guest needs, or libvirt resumes it.
+		return nil
+	case v.Record.Owner == Target && (v.Transferring || v.Orphaned):
+		// libvirt is about to end it as migrated. virt-controller waits for the launcher to report that, whatever it has read of the record.
+		return nil
+	case v.Record.Owner == Target:
+		return []Action{Destroy}
+	case v.Transferring && v.Record.Abort:
+		return []Action{Cancel}
+	case v.Transferring:
+		return nil
+	case v.Orphaned && v.Domain == SourceRunning:
+		return []Action{Cancel}
+	case v.Orphaned:
+		// The process that started the job may have confirmed to libvirt that the target has the guest. When libvirt notices that this
+		// process is gone, it drops the job and refuses late calls.
+		return nil
+	case v.Domain == SourceSuspended && !v.Record.Failed:
+		// It is not migrated, so the target was never released. The target's guest, and with it the locks of the images, goes first.
+		return []Action{RecordFailure}
+	case v.Domain == SourceSuspended:
+		return []Action{Resume}
+	default:
+		return v.running()
+	}
+}
+
+func (v SourceView) migrated() []Action {
+	if v.Record.Owner == Target || v.Record.Failed {
+		// A guest that continued here after the transfer differs from the target's copy: a failed migration is never released.
+		return nil
+	}
+	return []Action{Release, TransferOwnership}
+}
+
+func (v SourceView) running() []Action {
+	switch {
+	case v.Record.Failed:
+		return nil
+	case v.Record.Started, v.Record.Abort:
+		// The transfer ended and the guest is here.
+		return []Action{RecordFailure}
+	case v.TargetPrepared:
+		return []Action{Start, Transfer}
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package upgradecheck
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/podspec"
+)
+
+// filter is one requirement of a guest for its node. The problem reports the nodes that pass the most filters: for a guest that is pinned to
+// its node, it does not matter that another node is cordoned.
+type filter struct {
+	passes func(*corev1.Node) bool
+	reason string
+	// message describes the nodes that fail this filter and pass all earlier ones.
+	message func(nodes []string) string
+}
+
+// checkNodes returns why the target's Pod fits on no other node, or nil. It stops at the first node that fits, which keeps it fast with many
+// guests.
+func checkNodes(w *World, vmi *v1.VirtualMachineInstance, pod *corev1.Pod) *Problem {
+	if w.Nodes == nil {
+		return nil
+	}
+	filters := filters(vmi, pod)
+	failed := make([][]string, len(filters))
+	furthest := 0
+	for i := range w.Nodes {
+		node := &w.Nodes[i]
+		if node.Name == vmi.Status.NodeName {
+			continue
+		}
+		at := slices.IndexFunc(filters, func(f filter) bool { return !f.passes(node) })
+		if at < 0 {
+			return nil
+		}
+		failed[at] = append(failed[at], node.Name)
+		furthest = max(furthest, at)
+	}
+	return &Problem{Reason: filters[furthest].reason, Message: filters[furthest].message(failed[furthest])}
+}
+
+func filters(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) []filter {
+	cpu, selector := map[string]string{}, map[string]string{}
+	for key, value := range pod.Spec.NodeSelector {
+		switch {
+		case key == v1.NodeSchedulable:
+		case isCPU(key):
+			cpu[key] = value
+		default:
+			selector[key] = value
+		}
+	}
+	selecting := &corev1.Pod{Spec: corev1.PodSpec{NodeSelector: selector, Affinity: pod.Spec.Affinity}}
+	affinity := nodeaffinity.GetRequiredNodeAffinity(selecting)
+	return []filter{
+		{reason: ReasonNoOtherNode, message: noOtherNode, passes: func(n *corev1.Node) bool {
+			return !n.Spec.Unschedulable && n.Labels[v1.NodeSchedulable] == "true"
+		}},
+		{reason: ReasonNodeSelector, passes: func(n *corev1.Node) bool {
+			fits, err := affinity.Match(n)
+			return err == nil && fits
+		}, message: func(left []string) string {
+			return fmt.Sprintf("no other node has what it asks for (%s): %s", requirements(selector, vmi.Spec.Affinity), some(left))
+		}},
+		{reason: ReasonTaints, passes: func(n *corev1.Node) bool {
+			_, untolerated := helpers.FindMatchingUntoleratedTaint(klog.Background(), n.Spec.Taints, pod.Spec.Tolerations, keepsOut, true)
+			return !untolerated
+		}, message: func(left []string) string {
+			return "it does not tolerate the taints of the other nodes that it could be on: " + some(left)
+		}},
+		{reason: ReasonCPU, passes: func(n *corev1.Node) bool {
+			return labels.SelectorFromSet(labels.Set(cpu)).Matches(labels.Set(n.Labels))
+		}, message: func(left []string) string {
+			return fmt.Sprintf("no other node that it could be on runs its CPU (%s): %s", pairs(cpu), some(left))
+		}},
+	}
+}
+
+// isCPU reports whether a label describes the CPUs that a node offers to guests.
+func isCPU(key string) bool {
+	return podspec.IsHostCPULabel(key) || strings.HasPrefix(key, v1.CPUModelLabel) || strings.HasPrefix(key, v1.CPUModelVendorLabel)
+}
+
+func keepsOut(taint *corev1.Taint) bool {
+	return taint.Effect == corev1.TaintEffectNoSchedule || taint.Effect == corev1.TaintEffectNoExecute
+}
+
+func noOtherNode(others []string) string {
+	if len(others) == 0 {
+		return "there is no other node"
+	}
+	return fmt.Sprintf("no other node takes guests now, as each is cordoned or has not the label %s=true: %s", v1.NodeSchedulable, some(others))
+}
+
+// requirements describes a guest's node selector and affinity.
+func requirements(selector map[string]string, affinity *corev1.Affinity) string {
+	text := pairs(selector)
+	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return text
+	}
+	if text == "" {
+		return "its node affinity"
+	}
+	return text + " and its node affinity"
+}
+
+func pairs(of map[string]string) string {
+	text := make([]string, 0, len(of))
+	for _, key := range slices.Sorted(maps.Keys(of)) {
+		text = append(text, key+"="+of[key])
+	}
+	return strings.Join(text, ",")
+}
+
+// some lists at most three nodes.
+func some(names []string) string {
+	const most = 3
+	slices.Sort(names)
+	if len(names) <= most {
+		return "node " + strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("node %s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}

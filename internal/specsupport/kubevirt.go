@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package specsupport
+
+// Reasons of more than one field.
+const (
+	deploymentSays    = "virt-controller runs as its Deployment says: edit that"
+	infraIsAPI        = "virt-controller runs as its Deployment says: edit that (virt-api follows this field)"
+	imageHasFirmware  = "the firmware of the launcher image is used"
+	restartController = "restart the Deployment virt-controller to have it for the webhooks now"
+)
+
+// KubeVirtFields are the unimplemented fields of a KubeVirt object's spec. They only warn: clusters keep the KubeVirt object that
+// they had before Vireo, and none of these fields changes what a guest gets.
+var KubeVirtFields = []Field{
+	{"monitorNamespace", nil, Warn, "no monitoring objects are installed yet"},
+	{"serviceMonitorNamespace", nil, Warn, "no monitoring objects are installed yet"},
+	{"monitorAccount", nil, Warn, "no monitoring objects are installed yet"},
+	{"synchronizationPort", nil, Warn, "migration between clusters is not implemented yet"},
+	{"workloads.replicas", nil, Warn, "the agent runs once on each node: use nodePlacement to choose the nodes"},
+	{"customizeComponents.patches", nil, Warn, "patches of components are not implemented yet"},
+	{"customizeComponents.flags.controller", nil, Warn, deploymentSays},
+	{"infra.nodePlacement", nil, Warn, infraIsAPI},
+	{"infra.replicas", nil, Warn, infraIsAPI},
+	{"certificateRotateStrategy.selfSigned.caRotateInterval", nil, Warn, "use ca.duration"},
+	{"certificateRotateStrategy.selfSigned.certRotateInterval", nil, Warn, "use server.duration"},
+	{"certificateRotateStrategy.selfSigned.caOverlapInterval", nil, Warn, "a new CA is trusted before it signs, and the old one until it ends"},
+	{"certificateRotateStrategy.selfSigned.ca.renewBefore", nil, Warn, "the CA of the webhooks is renewed by server.renewBefore as well"},
+	{"certificateRotateStrategy.selfSigned.ca.duration", nil, Later, restartController},
+	{"certificateRotateStrategy.selfSigned.server", nil, Later, restartController},
+	{"productVersion", nil, Warn, "the labels of what is installed do not change"},
+	{"productName", nil, Warn, "the labels of what is installed do not change"},
+	{"productComponent", nil, Warn, "the labels of what is installed do not change"},
+	{"configuration.ovmfPath", nil, Warn, imageHasFirmware},
+	{"configuration.architectureConfiguration.amd64.ovmfPath", nil, Warn, imageHasFirmware},
+	{"configuration.architectureConfiguration.arm64.ovmfPath", nil, Warn, imageHasFirmware},
+	{"configuration.architectureConfiguration.s390x.ovmfPath", nil, Warn, imageHasFirmware},
+	{"configuration.architectureConfiguration.ppc64le", nil, Warn, "KubeVirt dropped the architecture"},
+	{"configuration.supportedGuestAgentVersions", nil, Warn, "every version of the guest's agent is used"},
+	{"configuration.tlsConfiguration", nil, Warn, "TLS 1.2 or newer with Go's ciphers is used"},
+	{"configuration.vmRolloutStrategy", []string{"LiveUpdate"}, Warn, "hotplug is not implemented yet: a change of CPUs, memory or interfaces, or of the list of volumes, applies at the next start"},
+	{"configuration.developerConfiguration.minimumClusterTSCFrequency", nil, Warn, "guests with a fixed TSC frequency are not implemented yet"},
+	{"configuration.developerConfiguration.logVerbosity.virtOperator", nil, Warn, "virt-controller does its work: use virtController"},
+	{"configuration.developerConfiguration.logVerbosity.virtSynchronizationController", nil, Warn, "migration between clusters is not implemented yet"},
+	{"configuration.migrations.utilityVolumesTimeout", nil, Warn, "volumes without a disk are not implemented yet"},
+	{"configuration.selinuxLauncherType", nil, Warn, "the container runtime's SELinux type is used"},
+	{"configuration.supportContainerResources[].type", []string{"hotplug-disk", "container-disk", "virtiofs", "sidecar", "vmexport"}, Warn, "of these containers there is only guest-console-log"},
+	{"configuration.permittedHostDevices", nil, Warn, "passing devices through is not implemented yet"},
+	{"configuration.mediatedDevicesConfiguration", nil, Warn, "passing devices through is not implemented yet"},
+	{"configuration.minCPUModel", nil, Warn, "KubeVirt does not use it either"},
+	{"configuration.seccompConfiguration", nil, Warn, "RuntimeDefault is used"},
+	{"configuration.ksmConfiguration", nil, Warn, "same-page merging is left to the node"},
+	{"configuration.liveUpdateConfiguration", nil, Warn, "hotplug is not implemented yet"},
+	{"configuration.commonInstancetypesDeployment.enabled", nil, Warn, "instance types are not implemented yet"},
+	{"configuration.virtTemplateDeployment.enabled", nil, Warn, "templates are not implemented yet"},
+	{"configuration.instancetype", nil, Warn, "instance types are not implemented yet"},
+	{"configuration.hypervisors", nil, Warn, "KVM and emulation are what there is"},
+	{"configuration.changedBlockTrackingLabelSelectors", nil, Warn, "incremental backup is not implemented yet"},
+	{"configuration.persistentReservationConfiguration.enabled", nil, Warn, "persistent reservations are not implemented yet"},
+	{"configuration.confidentialCompute", nil, Warn, "encrypted guests are not implemented yet"},
+	{"configuration.roleAggregationStrategy", nil, Warn, "roles are installed with the manager"},
+	{"configuration.network.binding", nil, Warn, "binding plugins are not implemented yet"},
+	{"configuration.network.permitSlirpInterface", nil, Warn, "slirp was removed from KubeVirt"},
+	{"configuration.developerConfiguration.diskVerification", nil, Warn, "disks are read inside of the guest's own memory limit"},
+	{"configuration.developerConfiguration.clusterProfiler", nil, Warn, "the cluster profiler is not implemented yet"},
+	{"configuration.apiConfiguration", nil, Warn, "the rate of requests is fixed"},
+	{"configuration.webhookConfiguration", nil, Warn, "the rate of requests is fixed"},
+	{"configuration.controllerConfiguration", nil, Warn, "the rate of requests is fixed"},
+	{"configuration.handlerConfiguration", nil, Warn, "the rate of requests is fixed"},
+}

@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-// Copyright The Vireo Authors
-
-// Package version knows which build this is.
-package version
-
-// Version is the version of this build. The build sets it with -ldflags -X.
-var Version = "devel"

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package nodeloss judges a Node whose agent is silent: what is known about its guests, and how an administrator who knows more
+// releases them. docs/adr/0031-a-lost-node.md has the reasons.
+package nodeloss
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Verdict is what a silent agent means for the guests of its Node.
+type Verdict int
+
+// The verdicts.
+const (
+	// AgentSilent means that the kubelet responds, so that the guests most likely run.
+	AgentSilent Verdict = iota
+	// Lost means that the kubelet does not respond either. The guests may still run and write to their disks.
+	Lost
+	// Fenced means that the Node is declared out of service and the kubelet does not contradict that by responding.
+	Fenced
+)
+
+// Judge judges a Node whose agent is silent. The taint counts as for Kubernetes, which releases the Pods and volumes of such
+// a Node: whatever its value and effect, and only while the kubelet does not respond.
+func Judge(node *corev1.Node) Verdict {
+	switch {
+	case Responds(node):
+		return AgentSilent
+	case OutOfService(node):
+		return Fenced
+	default:
+		return Lost
+	}
+}
+
+// Responds reports whether the kubelet responds. The node lifecycle controller sets the condition to Unknown when it does
+// not.
+func Responds(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// OutOfService reports whether an administrator or a fencing agent declared the Node out of service.
+func OutOfService(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+}
+
+// Release is the command that declares a node out of service, which releases its guests.
+func Release(node string) string {
+	return fmt.Sprintf("kubectl taint nodes %s %s=nodeshutdown:NoExecute", node, corev1.TaintNodeOutOfService)
+}
+
+// Return is the command that takes a node back into service.
+func Return(node string) string {
+	return fmt.Sprintf("kubectl taint nodes %s %s-", node, corev1.TaintNodeOutOfService)
+}
