@@ -107,7 +107,7 @@ func Dial(ctx context.Context, o Options, pod hypervisor.PodRef) (*Conn, error) 
 	}
 	c := &Conn{
 		options: o, pod: pod, process: process, guest: guestPoller{trigger: make(chan struct{}, 1)},
-		credentials: credentialsSync{trigger: make(chan struct{}, 1)}, thaw: thawer{trigger: make(chan struct{}, 1)},
+		credentials: credentialsSync{trigger: make(chan struct{}, 1)}, thaw: newThawer(),
 		clock: newClockSetter(o.clock()), notify: func() {},
 	}
 	if c.relay, err = newRelay(o.RelayDir, launcher, c.missedEvents); err != nil {

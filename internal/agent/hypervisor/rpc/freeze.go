@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"libvirt.org/go/libvirt"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -29,15 +30,21 @@ const (
 // Freeze freezes the guest's file systems until Thaw is called, or at most for limit unless that is zero. If they are frozen
 // already, the limit starts again.
 func (c *Conn) Freeze(ctx context.Context, domain string, limit time.Duration) error {
+	if err := c.thaw.lock.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("wait for another freeze or thaw of the guest: %w", err)
+	}
+	defer c.thaw.lock.Release(1)
 	note := hypervisor.Freeze{}
 	if limit > 0 {
-		note.Thaw = time.Now().Add(limit)
+		note.Thaw = time.Now().Add(limit).Truncate(time.Second)
 	}
 	// The note is written first, so that the guest is thawed even if this process ends in between.
 	if err := c.recordFreeze(ctx, domain, &note); err != nil {
 		return err
 	}
 	defer c.notify()
+	// The timer of an earlier freeze is cancelled before the lock is released, so that it cannot thaw this one.
+	c.KeepThaw(domain, &note)
 	err := c.converse(ctx, domain, freezeTimeout, func(ctx context.Context, g guest) error {
 		if frozen, err := g.frozen(ctx); err != nil || frozen {
 			return err
@@ -58,6 +65,10 @@ func (c *Conn) Freeze(ctx context.Context, domain string, limit time.Duration) e
 
 // Thaw thaws the guest's file systems. It does nothing if they are not frozen, because the guest's hooks must not run twice.
 func (c *Conn) Thaw(ctx context.Context, domain string) error {
+	if err := c.thaw.lock.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("wait for another freeze or thaw of the guest: %w", err)
+	}
+	defer c.thaw.lock.Release(1)
 	err := c.converse(ctx, domain, freezeTimeout, func(ctx context.Context, g guest) error {
 		if frozen, err := g.frozen(ctx); err == nil && !frozen {
 			return nil
@@ -103,11 +114,18 @@ func (c *Conn) setMetadata(ctx context.Context, domain, what, element, prefix, u
 
 // thawer thaws a guest at the time that its freeze names.
 type thawer struct {
+	// lock is held while a freeze starts or ends: both change the guest and the note, one after the other.
+	lock *semaphore.Weighted
+
 	mu   sync.Mutex
 	at   time.Time
 	stop context.CancelFunc
 	// trigger makes it check whether the guest is still frozen, which it is not after a reset.
 	trigger chan struct{}
+}
+
+func newThawer() thawer {
+	return thawer{lock: semaphore.NewWeighted(1), trigger: make(chan struct{}, 1)}
 }
 
 // KeepThaw schedules the thaw of a freeze. It runs in its own goroutine, so that a guest that does not respond does not block the
@@ -129,6 +147,11 @@ func (c *Conn) KeepThaw(domain string, freeze *hypervisor.Freeze) {
 	}
 	if t.at = at; at.IsZero() {
 		return
+	}
+	// A guest agent that connected earlier, such as at boot, says nothing about this freeze.
+	select {
+	case <-t.trigger:
+	default:
 	}
 	ctx, stop := context.WithCancel(c.relay.ctx)
 	t.stop = stop
@@ -152,6 +175,9 @@ func (c *Conn) thawAt(ctx context.Context, domain string, at time.Time) {
 		case <-time.After(max(time.Until(next), 0)):
 		}
 		err := c.Thaw(ctx, domain)
+		if ctx.Err() != nil {
+			return
+		}
 		if err == nil || errors.Is(err, hypervisor.ErrNoDomain) || errors.Is(err, hypervisor.ErrNotRunning) {
 			logger.Info("Thawed a guest after the limit of its freeze")
 			return
@@ -163,6 +189,10 @@ func (c *Conn) thawAt(ctx context.Context, domain string, at time.Time) {
 
 // dropStaleFreeze removes the note of a guest that is not frozen any more, for example because it rebooted.
 func (c *Conn) dropStaleFreeze(ctx context.Context, domain string) error {
+	if err := c.thaw.lock.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer c.thaw.lock.Release(1)
 	var frozen bool
 	err := c.converse(ctx, domain, askTimeout, func(ctx context.Context, g guest) (err error) {
 		frozen, err = g.frozen(ctx)

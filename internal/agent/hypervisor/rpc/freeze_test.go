@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package rpc
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+)
+
+// A guest agent that connected before the freeze must not cause a check: the check could find the guest not frozen yet, and
+// remove the note of a freeze that is about to happen.
+func TestFreezeIgnoresEarlierAgentConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		c := &Conn{relay: &relay{ctx: ctx}, thaw: newThawer()}
+		// A check waits for this lock, so it cannot receive another trigger.
+		if err := c.thaw.lock.Acquire(ctx, 1); err != nil {
+			t.Fatal(err)
+		}
+		c.guestConnected()
+		c.KeepThaw("ns_vm", &hypervisor.Freeze{Thaw: time.Now().Add(time.Hour)})
+		synctest.Wait()
+		c.guestConnected()
+		synctest.Wait()
+		if len(c.thaw.trigger) != 0 {
+			t.Error("the connection before the freeze caused a check")
+		}
+		c.guestConnected()
+		synctest.Wait()
+		if len(c.thaw.trigger) != 1 {
+			t.Error("the connection after the freeze caused no check")
+		}
+	})
+}
+
+func TestFreezeAndThawWaitForEachOther(t *testing.T) {
+	c := &Conn{thaw: newThawer()}
+	if err := c.thaw.lock.Acquire(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, err := range map[string]error{
+		"freeze": c.Freeze(cancelled, "ns_vm", time.Hour),
+		"thaw":   c.Thaw(cancelled, "ns_vm"),
+		"check":  c.dropStaleFreeze(cancelled, "ns_vm"),
+	} {
+		if err == nil {
+			t.Errorf("a %s did not wait for the one that runs", name)
+		}
+	}
+}
