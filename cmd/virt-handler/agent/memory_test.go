@@ -21,7 +21,7 @@ import (
 
 const kib, mib int64 = 1 << 10, 1 << 20
 
-// The calculation of docs/adr/0060-what-launchers-make-an-agent-keep.md.
+// The calculation of docs/adr/0060-response-memory-budget.md.
 func TestWorstCaseFitsIntoTheMemoryLimit(t *testing.T) {
 	limit, tmpfs := fromManifest(t)
 	const (

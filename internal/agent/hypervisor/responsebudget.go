@@ -12,7 +12,7 @@ import (
 )
 
 // Limits for the memory that the responses of launchers and guests may take at a time. Small responses are not counted: their
-// number depends on the node's guests. docs/adr/0060-what-launchers-make-an-agent-keep.md explains the numbers.
+// number depends on the node's guests. docs/adr/0060-response-memory-budget.md explains the numbers.
 const (
 	// SmallResponse is the size in bytes up to which a message of a launcher is small. The XML of a domain with 64 disks has
 	// about 60 KiB.
