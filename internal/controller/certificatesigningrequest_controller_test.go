@@ -36,8 +36,8 @@ var _ = Describe("CertificateSigningRequest", func() {
 		writes     *Writes
 		reconciler *certificatesigningrequest.Reconciler
 	)
-	// request asks for a certificate in the name of an account of the installation, whose token is bound to a node. The API
-	// server writes down who asks.
+	// request creates a request as a service account of the installation whose token is bound to a node. The API server
+	// records the requester in the spec.
 	request := func(account, node string, role certificate.Role, subject certificate.Subject, usages ...certificatesv1.KeyUsage) *certificatesv1.CertificateSigningRequest {
 		GinkgoHelper()
 		who := rest.CopyConfig(cfg)
@@ -102,7 +102,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 		reconciler = &certificatesigningrequest.Reconciler{Client: writes, Namespace: namespace, Config: clusterconfig.NewStore()}
 	})
 
-	It("approves and signs what an agent asks for its own node, in two writes, and leaves it alone then", func() {
+	It("approves and signs an agent's request for its own node in two writes, and does not write it again", func() {
 		authority := makeAuthority(certificate.AgentServing)
 		csr := agentRequest("blue", "blue")
 		reconcile(csr)
@@ -122,7 +122,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 		Expect(writes.Take()).To(BeEmpty())
 	})
 
-	It("refuses the name of another node, and says why", func() {
+	It("denies a request for another node's name, with the reason", func() {
 		makeAuthority(certificate.AgentServing)
 		csr := agentRequest("blue", "red")
 		reconcile(csr)
@@ -136,7 +136,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 		Expect(csr.Status.Certificate).To(BeEmpty())
 	})
 
-	It("refuses an agent that wants to be virt-api", func() {
+	It("denies an agent's request for virt-api's certificate", func() {
 		makeAuthority(certificate.APIClient)
 		csr := request("kubevirt-handler", "blue", certificate.APIClient, certificate.APIClientSubject(), certificatesv1.UsageClientAuth)
 		reconcile(csr)
@@ -146,7 +146,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 		Expect(csr.Status.Certificate).NotTo(BeEmpty())
 	})
 
-	It("signs nothing that must not be, though somebody approved it", func() {
+	It("does not sign an invalid request that another client approved", func() {
 		makeAuthority(certificate.AgentServing)
 		csr := agentRequest("blue", "red")
 		approve(csr, "Careless", "I approve everything")
@@ -158,7 +158,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 		Expect(csr.Status.Certificate).To(BeEmpty())
 	})
 
-	It("signs what was approved before it could, after it did not end", func() {
+	It("signs an approved request after a failed write", func() {
 		makeAuthority(certificate.AgentServing)
 		csr := agentRequest("blue", "blue")
 		writes.Fail = func(request string) error {
@@ -176,7 +176,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 		Expect(csr.Status.Certificate).NotTo(BeEmpty())
 	})
 
-	It("approves nothing while there is no authority, and finds what waited for it", func() {
+	It("approves nothing without an authority, and enqueues the unsigned requests when it exists", func() {
 		csr := agentRequest("blue", "blue")
 		reconcile(csr)
 		Expect(writes.Take()).To(BeEmpty())
@@ -187,7 +187,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 		Expect(reconciler.Unsigned(ctx, nil)).NotTo(ContainElement(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(csr)}))
 	})
 
-	It("leaves other signers' requests alone", func() {
+	It("does not touch requests to other signers", func() {
 		csr := agentRequest("blue", "blue")
 		other := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"}, Spec: csr.Spec}
 		other.Spec.SignerName = "example.org/some-signer"
@@ -198,7 +198,7 @@ var _ = Describe("CertificateSigningRequest", func() {
 	})
 })
 
-// approve adds the condition of somebody who approves a request.
+// approve adds the condition with which a client approves a request.
 func approve(csr *certificatesv1.CertificateSigningRequest, reason, message string) {
 	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: reason, Message: message,

@@ -24,7 +24,7 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// drain is a node with guests on it, and the reconciler that has them leave.
+// drain is a node with guests, and the evacuation reconciler.
 type drain struct {
 	ns     string
 	node   *corev1.Node
@@ -48,7 +48,7 @@ func newDrain(cordoned bool) *drain {
 	return d
 }
 
-// guest makes a VMI whose guest runs on the node, and marks it if it is to leave.
+// guest creates a VMI that runs on the node, and marks it for evacuation on request.
 func (d *drain) guest(name string, marked bool, changes ...func(*v1.VirtualMachineInstance)) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	b := builder.MakeVMI(name).Namespace(d.ns)
@@ -76,7 +76,7 @@ func (d *drain) reconcile() ctrl.Result {
 	return result
 }
 
-// migrations are those that there are, each as its VMI.
+// migrations returns the migrations that are not final, by the name of their VMI.
 func (d *drain) migrations() map[string]*v1.VirtualMachineInstanceMigration {
 	GinkgoHelper()
 	list := &v1.VirtualMachineInstanceMigrationList{}
@@ -92,7 +92,7 @@ func (d *drain) migrations() map[string]*v1.VirtualMachineInstanceMigration {
 	return found
 }
 
-// migrationOf is the migration of a VMI, or nil.
+// migrationOf returns the migration of a VMI, or nil.
 func (d *drain) migrationOf(vmi string) *v1.VirtualMachineInstanceMigration {
 	GinkgoHelper()
 	list := &v1.VirtualMachineInstanceMigrationList{}
@@ -109,8 +109,8 @@ func (d *drain) move(m *v1.VirtualMachineInstanceMigration, phase v1.VirtualMach
 	ExpectStatus(m)
 }
 
-// arrive ends a migration as the migration's own reconcilers do.
-func (d *drain) arrive(m *v1.VirtualMachineInstanceMigration) {
+// succeed finishes a migration, as the migration's reconcilers do.
+func (d *drain) succeed(m *v1.VirtualMachineInstanceMigration) {
 	GinkgoHelper()
 	vmi := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: d.ns, Name: m.Spec.VMIName}})
 	vmi.Status.NodeName = "elsewhere"
@@ -120,7 +120,7 @@ func (d *drain) arrive(m *v1.VirtualMachineInstanceMigration) {
 }
 
 var _ = Describe("Evacuation", func() {
-	It("moves a guest that was evicted by a migration that says where from and how urgent it is", func() {
+	It("creates a migration of an evicted guest with the source node and the priority of the eviction", func() {
 		d := newDrain(true)
 		vmi := d.guest("vm", true)
 		later := d.guest("later", true, func(vmi *v1.VirtualMachineInstance) {
@@ -143,7 +143,7 @@ var _ = Describe("Evacuation", func() {
 		Expect(d.writes.Take()).To(BeEmpty(), "a second reconciliation writes nothing")
 	})
 
-	It("empties a node within the limits, however many guests it has", func() {
+	It("evacuates all guests of a node within the limits", func() {
 		d := newDrain(true)
 		for i := range 7 {
 			d.guest(fmt.Sprintf("vm-%d", i), true)
@@ -159,9 +159,9 @@ var _ = Describe("Evacuation", func() {
 			}
 			result := d.reconcile()
 			Expect(d.migrations()).To(HaveLen(min(2, left)))
-			Expect(result.RequeueAfter).To(BeNumerically(">=", time.Second*time.Duration(min(1, left-2))), "it looks again while guests wait")
+			Expect(result.RequeueAfter).To(BeNumerically(">=", time.Second*time.Duration(min(1, left-2))), "it requeues while guests wait")
 			for _, m := range found {
-				d.arrive(m)
+				d.succeed(m)
 				left--
 			}
 		}
@@ -199,7 +199,7 @@ var _ = Describe("Evacuation", func() {
 		Expect(d.migrations()).To(HaveKey("another"))
 	})
 
-	It("does not count migrations that somebody keeps though their VMIs are gone", func() {
+	It("does not count migrations whose VMI is gone", func() {
 		d := newDrain(true)
 		d.guest("vm", true)
 		vmi := builder.MakeVMI("other").Namespace(d.ns).Obj()
@@ -217,7 +217,7 @@ var _ = Describe("Evacuation", func() {
 		Expect(d.migrationOf("vm")).NotTo(BeNil())
 	})
 
-	It("lets each namespace into the queue though another one has all slots", func() {
+	It("creates a migration in each namespace though another one has all slots", func() {
 		d := newDrain(true)
 		greedy := newDrain(true)
 		for i := range 5 {
@@ -229,13 +229,13 @@ var _ = Describe("Evacuation", func() {
 		}
 		d.guest("vm-0", true)
 		d.guest("vm-1", true)
-		Expect(d.reconcile().RequeueAfter).NotTo(BeZero(), "it looks again while guests wait")
+		Expect(d.reconcile().RequeueAfter).NotTo(BeZero(), "it requeues while guests wait")
 		Expect(d.migrations()).To(HaveLen(1))
 		Expect(d.reconcile().RequeueAfter).NotTo(BeZero())
 		Expect(d.migrations()).To(HaveLen(1), "the others wait for slots")
 	})
 
-	It("makes no second migration under a cache that shows none", func() {
+	It("creates no second migration with a stale cache", func() {
 		d := newDrain(true)
 		for i := range 4 {
 			d.guest(fmt.Sprintf("vm-%d", i), true)
@@ -247,7 +247,7 @@ var _ = Describe("Evacuation", func() {
 		Expect(d.migrations()).To(HaveLen(2))
 	})
 
-	It("asks the API server before it moves a guest that may have been told to stay", func() {
+	It("reads the VMI from the API server before it creates a migration: the evacuation may have been canceled", func() {
 		d := newDrain(true)
 		vmi := d.guest("vm", true)
 		list := &v1.VirtualMachineInstanceList{}
@@ -259,7 +259,7 @@ var _ = Describe("Evacuation", func() {
 		Expect(d.migrations()).To(BeEmpty())
 	})
 
-	It("does not go on when a drain was given up: what waits is withdrawn, what runs comes to its end", func() {
+	It("deletes pending migrations when the node is uncordoned, and lets running ones finish", func() {
 		d := newDrain(true)
 		waits, runs, idle := d.guest("waits", true), d.guest("runs", true), d.guest("idle", true)
 		for _, vmi := range []*v1.VirtualMachineInstance{waits, runs, idle} {
@@ -280,18 +280,18 @@ var _ = Describe("Evacuation", func() {
 		Expect(ExpectExists(waits).Status.EvacuationNodeName).To(BeEmpty())
 		Expect(ExpectExists(idle).Status.EvacuationNodeName).To(BeEmpty())
 		Expect(ExpectExists(runs).Status.EvacuationNodeName).To(Equal(d.node.Name))
-		told := strings.Join(d.events.take(), "\n")
-		Expect(strings.Count(told, "EvacuationCanceled: The guest no longer has to leave node "+d.node.Name)).To(Equal(2), told)
+		recorded := strings.Join(d.events.take(), "\n")
+		Expect(strings.Count(recorded, "EvacuationCanceled: The guest no longer has to leave node "+d.node.Name)).To(Equal(2), recorded)
 
 		d.move(d.migrations()["runs"], v1.MigrationFailed)
 		for range 3 {
 			d.reconcile()
 		}
-		Expect(d.migrations()).To(BeEmpty(), "and it does not begin anew")
+		Expect(d.migrations()).To(BeEmpty(), "a failed migration is not retried")
 		Expect(ExpectExists(runs).Status.EvacuationNodeName).To(BeEmpty())
 	})
 
-	It("believes the API server that a node takes Pods, before it tells a guest to stay", func() {
+	It("reads from the API server that the node is schedulable before it cancels an evacuation", func() {
 		d := newDrain(true)
 		vmi := d.guest("vm", true)
 		pod := builderPod(vmi)
@@ -304,7 +304,7 @@ var _ = Describe("Evacuation", func() {
 		Expect(d.migrations()).To(HaveKey("vm"))
 	})
 
-	It("tries anew while a drain asks for it, and once for anybody else", func() {
+	It("retries failed migrations while the node is cordoned, and not afterwards", func() {
 		d := newDrain(true)
 		vmi := d.guest("vm", true)
 		names := map[string]bool{}
@@ -322,7 +322,7 @@ var _ = Describe("Evacuation", func() {
 		Expect(ExpectExists(vmi).Status.EvacuationNodeName).To(BeEmpty())
 	})
 
-	It("empties a node by KubeVirt's old taint, and tells of guests that cannot leave", func() {
+	It("evacuates a node with KubeVirt's drain taint, and records an event for guests that cannot migrate", func() {
 		d := newDrain(false)
 		d.guest("vm", false)
 		stuck := d.guest("stuck", false)
@@ -337,7 +337,7 @@ var _ = Describe("Evacuation", func() {
 		Expect(d.events.take()).To(ContainElement("Warning FailedCreate: VirtualMachineInstance is not migrateable: cannot migrate VMI: why"))
 	})
 
-	It("says why a migration cannot be made", func() {
+	It("records an event when a migration cannot be created", func() {
 		d := newDrain(true)
 		d.guest("vm", true)
 		d.writes.Fail = func(string) error { return ErrInjected }
@@ -347,7 +347,7 @@ var _ = Describe("Evacuation", func() {
 	})
 })
 
-// builderPod is the launcher Pod of a VMI, as far as it is looked at.
+// builderPod returns the launcher Pod of a VMI with the fields that the reconciler reads.
 func builderPod(vmi *v1.VirtualMachineInstance) *corev1.Pod {
 	pod := podOf(vmi)
 	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vmi, v1.VirtualMachineInstanceGroupVersionKind)}
@@ -355,7 +355,7 @@ func builderPod(vmi *v1.VirtualMachineInstance) *corev1.Pod {
 	return pod
 }
 
-// limits is a configuration in which as many migrations may leave a node.
+// limits returns a configuration with a limit of migrations from one node.
 func limits(perNode uint32) reconciler.ConfigSource {
 	GinkgoHelper()
 	store := clusterconfig.NewStore()

@@ -41,7 +41,7 @@ func dataVolume(ns, name string) *cdi.DataVolume {
 	return &cdi.DataVolume{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
 }
 
-// fill brings a DataVolume to a phase, as the importer does, with conditions by their kind and, after a slash, the reason.
+// fill writes a DataVolume's phase and conditions, as the importer does.
 func fill(dv *cdi.DataVolume, phase cdi.DataVolumePhase, conditions ...cdi.DataVolumeCondition) {
 	GinkgoHelper()
 	ExpectExists(dv)
@@ -49,7 +49,7 @@ func fill(dv *cdi.DataVolume, phase cdi.DataVolumePhase, conditions ...cdi.DataV
 	ExpectStatus(dv)
 }
 
-// provide makes the claim of a DataVolume, as the importer does.
+// provide creates the claim of a DataVolume, as the importer does.
 func provide(dv *cdi.DataVolume, bound bool) {
 	GinkgoHelper()
 	ExpectExists(dv)
@@ -66,7 +66,7 @@ func dvCondition(kind cdi.DataVolumeConditionType, status corev1.ConditionStatus
 	return cdi.DataVolumeCondition{Type: kind, Status: status, Reason: reason, Message: message}
 }
 
-// keyOf names something beside a VM.
+// keyOf returns the key of an object in a VM's namespace.
 func keyOf(vm *v1.VirtualMachine, name string) client.ObjectKey {
 	return client.ObjectKey{Namespace: vm.Namespace, Name: name}
 }

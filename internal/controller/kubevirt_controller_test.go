@@ -74,14 +74,14 @@ var _ = Describe("KubeVirt", func() {
 	service := func() *corev1.Service {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kubevirt-prometheus-metrics"}}
 	}
-	// served reports all of virt-api as running, in place of the Deployment controller, which envtest lacks.
+	// served writes virt-api's status, in place of the Deployment controller, which envtest lacks.
 	served := func(ready int32) {
 		GinkgoHelper()
 		d := ExpectExists(api())
 		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: ready}
 		ExpectStatus(d)
 	}
-	// rolledOut does the same for all agents and virt-api.
+	// rolledOut does the same for the agents and virt-api.
 	rolledOut := func(ready int32) {
 		GinkgoHelper()
 		ds := ExpectExists(agents())
@@ -123,7 +123,7 @@ var _ = Describe("KubeVirt", func() {
 		ExpectCreated(kv)
 	})
 
-	It("installs the agents and is deployed when all run", func() {
+	It("installs the agents, and is Deployed when all are ready", func() {
 		Expect(reconcile(kv)).To(Succeed())
 		Expect(ExpectExists(kv).Finalizers).To(ContainElement(kubevirt.Finalizer))
 		Expect(kv.Status.Phase).To(Equal(v1.KubeVirtPhaseDeploying))
@@ -137,12 +137,12 @@ var _ = Describe("KubeVirt", func() {
 		expectCondition(kv, v1.KubeVirtConditionAvailable, corev1.ConditionTrue, kubevirt.ReasonAllComponentsReady)
 		Expect(kv.Status.ObservedKubeVirtVersion).To(Equal("v1"))
 		Expect(kv.Status.ObservedDeploymentID).To(Equal(kv.Status.TargetDeploymentID))
-		Expect(reconciler.DeploymentID(kv)).To(Equal(kv.Status.TargetDeploymentID), "who looks at nothing knows it as well")
+		Expect(reconciler.DeploymentID(kv)).To(Equal(kv.Status.TargetDeploymentID), "the ID does not depend on observed objects")
 		Expect(kv.Status.Generations).To(HaveLen(8))
 		Expect(*kv.Status.ObservedGeneration).To(Equal(kv.Generation))
 	})
 
-	It("installs virt-api with what it is trusted by, and waits for it", func() {
+	It("installs virt-api with its CA bundle, and is not Available until it is ready", func() {
 		Expect(reconcile(kv)).To(Succeed())
 		Expect(ExpectExists(api()).Spec.Template.Spec.Containers[0].Image).To(Equal("e.org/a:v1"))
 		rolledOut(2)
@@ -161,7 +161,7 @@ var _ = Describe("KubeVirt", func() {
 		Expect(base64.StdEncoding.DecodeString(ca)).To(BeEquivalentTo(trusted[certificate.APIServing.Name]))
 	})
 
-	It("makes a successor of an authority in time, trusts it first and lets the old one end", func() {
+	It("publishes an authority's successor before it signs, and removes the old one after it expired", func() {
 		clock := testclock.NewFakePassiveClock(time.Now())
 		reconciler.Clock = clock
 		again := func() time.Duration {
@@ -177,7 +177,7 @@ var _ = Describe("KubeVirt", func() {
 
 		clock.SetTime(clock.Now().Add(6 * day))
 		Expect(again()).To(BeNumerically("~", 10*time.Minute, time.Minute))
-		Expect(ExpectExists(authority(certificate.AgentServing)).Data[corev1.TLSCertKey]).To(Equal(first), "it signs before it is trusted")
+		Expect(ExpectExists(authority(certificate.AgentServing)).Data[corev1.TLSCertKey]).To(Equal(first), "the successor must not sign before it is trusted")
 		Expect(ExpectExists(bundles()).Data[certificate.AgentServing.Name]).To(SatisfyAll(HavePrefix(string(first)), Not(Equal(string(first)))))
 
 		clock.SetTime(clock.Now().Add(11 * time.Minute))
@@ -192,7 +192,7 @@ var _ = Describe("KubeVirt", func() {
 		Expect(ExpectExists(kv).Status.TargetDeploymentID).To(Equal(id), "a new authority is no new installation")
 	})
 
-	It("rotates and publishes the other authorities when one cannot be written, and says which", func() {
+	It("rotates and publishes the other authorities when one cannot be written, and reports that one", func() {
 		clock := testclock.NewFakePassiveClock(time.Now())
 		reconciler.Clock = clock
 		Expect(reconcile(kv)).To(Succeed())
@@ -212,7 +212,7 @@ var _ = Describe("KubeVirt", func() {
 		now := ExpectExists(bundles()).Data
 		for i, role := range certificate.Roles() {
 			if i == 0 {
-				Expect(now[role.Name]).To(Equal(first[role.Name]), "what cannot be rotated is trusted as before")
+				Expect(now[role.Name]).To(Equal(first[role.Name]), "an authority that cannot be rotated stays trusted")
 				continue
 			}
 			Expect(now[role.Name]).To(SatisfyAll(HavePrefix(first[role.Name]), Not(Equal(first[role.Name]))), role.Name)
@@ -233,7 +233,7 @@ var _ = Describe("KubeVirt", func() {
 		Expect(ExpectExists(bundles()).Data).To(Equal(now))
 	})
 
-	It("says long before the end that an authority is not rotated, once as an event, and that it is again", func() {
+	It("reports an overdue rotation before the authority expires, with one event, and its recovery", func() {
 		clock := testclock.NewFakePassiveClock(time.Now())
 		reconciler.Clock = clock
 		Expect(reconcile(kv)).To(Succeed())
@@ -262,7 +262,7 @@ var _ = Describe("KubeVirt", func() {
 		expectCondition(kv, v1.KubeVirtConditionDegraded, corev1.ConditionFalse, kubevirt.ReasonDeploymentInProgress)
 	})
 
-	It("says that a component waits for a certificate", func() {
+	It("reports a component whose certificate request is pending for too long", func() {
 		clock := testclock.NewFakePassiveClock(time.Now())
 		reconciler.Clock = clock
 		ask := func(user string) *certificatesv1.CertificateSigningRequest {
@@ -295,7 +295,7 @@ var _ = Describe("KubeVirt", func() {
 			ContainSubstring(csr.Name), ContainSubstring(certificate.AgentServing.Signer()), Not(ContainSubstring(stranger.Name))))
 	})
 
-	It("says that a component cannot even ask for a certificate", func() {
+	It("reports a component that has requested no certificate", func() {
 		clock := testclock.NewFakePassiveClock(time.Now())
 		reconciler.Clock = clock
 		Expect(reconcile(kv)).To(Succeed())
@@ -350,7 +350,7 @@ var _ = Describe("KubeVirt", func() {
 		expectCondition(kv, v1.KubeVirtConditionDegraded, corev1.ConditionFalse, kubevirt.ReasonDeploymentInProgress)
 	})
 
-	It("makes another authority for one that was destroyed, and repairs what is trusted", func() {
+	It("replaces an authority with an invalid key, and restores the CA bundles", func() {
 		Expect(reconcile(kv)).To(Succeed())
 		secret := ExpectExists(authority(certificate.APIClient))
 		secret.Data[corev1.TLSPrivateKeyKey] = []byte("nonsense")
@@ -363,7 +363,7 @@ var _ = Describe("KubeVirt", func() {
 		Expect(ExpectExists(bundles()).Data[certificate.APIClient.Name]).To(Equal(string(made)))
 	})
 
-	It("writes nothing when it has nothing to do", func() {
+	It("writes nothing without a change", func() {
 		Expect(reconcile(kv)).To(Succeed())
 		rolledOut(2)
 		Expect(reconcile(kv)).To(Succeed())
@@ -374,10 +374,10 @@ var _ = Describe("KubeVirt", func() {
 		Expect(reconcile(kv)).To(Succeed())
 		Expect(writes.Take()).To(BeEmpty())
 		Expect([]string{ExpectExists(agents()).ResourceVersion, ExpectExists(service()).ResourceVersion, ExpectExists(kv).ResourceVersion}).To(Equal(before))
-		Expect(ExpectExists(agents()).ManagedFields).To(Equal(managed), "an apply that changes nothing is a request too")
+		Expect(ExpectExists(agents()).ManagedFields).To(Equal(managed), "an apply without changes is a write too")
 	})
 
-	It("updates the agents with their settings", func() {
+	It("updates the agents when spec.imageTag changes", func() {
 		Expect(reconcile(kv)).To(Succeed())
 		rolledOut(2)
 		Expect(reconcile(kv)).To(Succeed())
@@ -391,7 +391,7 @@ var _ = Describe("KubeVirt", func() {
 		Expect(kv.Status.ObservedKubeVirtVersion).To(Equal("v1"))
 	})
 
-	It("repairs what someone changed and removes what is not wanted", func() {
+	It("reverts changes to what it installed, and deletes its leftovers", func() {
 		Expect(reconcile(kv)).To(Succeed())
 		ds := ExpectExists(agents())
 		ds.Spec.Template.Spec.HostPID = false
@@ -400,7 +400,7 @@ var _ = Describe("KubeVirt", func() {
 		leftover.Name, leftover.Labels = "leftover", map[string]string{operator.ManagedByLabel: operator.ManagedBy}
 		leftover.Spec.Ports = []corev1.ServicePort{{Port: 1}}
 		other := service()
-		other.Name, other.Spec.Ports = "of-someone-else", leftover.Spec.Ports
+		other.Name, other.Spec.Ports = "not-managed", leftover.Spec.Ports
 		ExpectCreated(leftover, other)
 
 		Expect(reconcile(kv)).To(Succeed())
@@ -409,7 +409,7 @@ var _ = Describe("KubeVirt", func() {
 		ExpectExists(other)
 	})
 
-	It("says which fields cannot be used and installs with the others", func() {
+	It("reports invalid fields, and installs with the others", func() {
 		ExpectExists(kv).Spec.Configuration.NetworkConfiguration = &v1.NetworkConfiguration{NetworkInterface: "pigeon"}
 		Expect(k8sClient.Update(ctx, kv)).To(Succeed())
 		Expect(reconcile(kv)).To(Succeed())
@@ -418,7 +418,7 @@ var _ = Describe("KubeVirt", func() {
 		expectCondition(kv, v1.KubeVirtConditionSynchronized, corev1.ConditionFalse, kubevirt.ReasonInvalidConfiguration)
 	})
 
-	It("starts over when the cache shows an earlier version, and installs nothing until then", func() {
+	It("requeues with a stale cache, and installs nothing until the cache is current", func() {
 		writes.Stale = ExpectExists(kv).DeepCopy()
 		metav1.SetMetaDataAnnotation(&kv.ObjectMeta, "of", "someone else")
 		Expect(k8sClient.Update(ctx, kv)).To(Succeed())
@@ -434,7 +434,7 @@ var _ = Describe("KubeVirt", func() {
 		Expect(ExpectExists(kv).Annotations).To(HaveKey("of"))
 	})
 
-	It("is not misled by a cache that does not show yet what was installed", func() {
+	It("waits for a cache that does not contain yet what was installed", func() {
 		Expect(reconcile(kv)).To(Succeed())
 		installed := ExpectExists(agents())
 		writes.Blind = func(_ client.ObjectKey, o client.Object) bool { _, ds := o.(*appsv1.DaemonSet); return ds }
@@ -447,7 +447,7 @@ var _ = Describe("KubeVirt", func() {
 		Expect(ExpectExists(kv).Status.Phase).To(Equal(v1.KubeVirtPhaseDeployed))
 	})
 
-	It("lets the first object count", func() {
+	It("reports a second KubeVirt object, and follows the first one", func() {
 		Expect(reconcile(kv)).To(Succeed())
 		second := newKubeVirt("second")
 		ExpectCreated(second)
@@ -468,13 +468,13 @@ var _ = Describe("KubeVirt", func() {
 		)
 
 		BeforeEach(func() {
-			dropGuests()
+			deleteGuests()
 			Expect(reconcile(kv)).To(Succeed())
 			vm = &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "guest", Finalizers: []string{"test/guest-runs"}}}
 			set = builder.MakeReplicaSet("set").Namespace(namespace).Obj()
 			machine = builder.MakeVM("machine").Namespace(namespace).Strategy(v1.RunStrategyHalted).Obj()
 			ExpectCreated(vm, set, machine)
-			DeferCleanup(dropGuests)
+			DeferCleanup(deleteGuests)
 		})
 		deleteKubeVirt := func(strategy v1.KubeVirtUninstallStrategy) {
 			GinkgoHelper()
@@ -484,7 +484,7 @@ var _ = Describe("KubeVirt", func() {
 			Expect(reconcile(kv)).To(Succeed())
 		}
 
-		It("is blocked while guests exist, and says so", func() {
+		It("is blocked while guests exist, with the reason", func() {
 			deleteKubeVirt(v1.KubeVirtUninstallStrategyBlockUninstallIfWorkloadsExist)
 			expectCondition(kv, v1.KubeVirtConditionDegraded, corev1.ConditionTrue, kubevirt.ReasonDeletionFailed)
 			Expect(kv.Status.Conditions[0].Message).To(ContainSubstring(namespace + "/guest"))
@@ -495,15 +495,15 @@ var _ = Describe("KubeVirt", func() {
 			Expect(kv.Status.Conditions[0].Message).To(ContainSubstring("1 VirtualMachineInstanceReplicaSets"))
 		})
 
-		It("removes guests, then what it installed, then itself", func() {
+		It("deletes guests, then what it installed, then its finalizer", func() {
 			deleteKubeVirt(v1.KubeVirtUninstallStrategyRemoveWorkloads)
 			Expect(ExpectExists(kv).Status.Phase).To(Equal(v1.KubeVirtPhaseDeleting))
 			Expect(ExpectExists(vm).DeletionTimestamp).NotTo(BeNil())
 			ExpectGone(set)
 			ExpectGone(machine)
-			Expect(ExpectExists(agents()).DeletionTimestamp).To(BeNil(), "the guest's agent went before the guest")
+			Expect(ExpectExists(agents()).DeletionTimestamp).To(BeNil(), "the agents must not be deleted before the guests")
 
-			collectGuest(vm)
+			removeVMIFinalizers(vm)
 			Expect(reconcile(kv)).To(Succeed())
 			ExpectExists(kv)
 			second := apiService()
@@ -525,7 +525,7 @@ var _ = Describe("KubeVirt", func() {
 	})
 })
 
-// someRequest is the content of a certificate request; its subject is no component's.
+// someRequest returns a certificate request with a subject of no component.
 func someRequest() []byte {
 	GinkgoHelper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -535,8 +535,8 @@ func someRequest() []byte {
 	return request
 }
 
-// dropGuests deletes the objects of other specs: an uninstallation lists all namespaces.
-func dropGuests() {
+// deleteGuests deletes the VMs, VMIs and replica sets of other specs: an uninstallation lists all namespaces.
+func deleteGuests() {
 	GinkgoHelper()
 	vms, vmis := &v1.VirtualMachineList{}, &v1.VirtualMachineInstanceList{}
 	Expect(k8sClient.List(ctx, vms)).To(Succeed())
@@ -560,8 +560,8 @@ func dropGuests() {
 	}
 }
 
-// collectGuest removes a VMI's finalizers, as its reconciler does when the guest has shut down.
-func collectGuest(vmi *v1.VirtualMachineInstance) {
+// removeVMIFinalizers removes a VMI's finalizers, as its reconciler does when the guest has shut down.
+func removeVMIFinalizers(vmi *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(vmi), vmi)).To(Succeed())
 	vmi.Finalizers = nil

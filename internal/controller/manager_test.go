@@ -37,7 +37,7 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// What wakes the reconcilers: with a manager, its caches and watches, and nobody who calls Reconcile.
+// What triggers the reconcilers: these specs use a manager with its caches and watches, and never call Reconcile.
 var _ = Describe("Manager", Ordered, func() {
 	var store *clusterconfig.Store
 	BeforeAll(func() {
@@ -81,7 +81,7 @@ var _ = Describe("Manager", Ordered, func() {
 	kubeVirt := &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt"}}
 	BeforeEach(func() { Expect(store.Set(kubeVirt)).To(Succeed()) })
 
-	It("keeps a VM waiting, with the reason, until there is a KubeVirt object", func() {
+	It("does not start a VM, and reports the reason, until a KubeVirt object exists", func() {
 		Expect(store.Set(nil)).To(Succeed())
 		vm := builder.MakeVM("vm").Namespace(NewNamespace()).Template(builder.MakeVMI("vm")).Obj()
 		ExpectCreated(vm)
@@ -102,7 +102,7 @@ var _ = Describe("Manager", Ordered, func() {
 		ExpectExists(podOf(instance(vm)))
 	})
 
-	It("gives a guest with a TPM a claim of the default class", func() {
+	It("creates a claim of the default storage class for the state of a VMI with a TPM", func() {
 		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
 		vmi := persistent().Namespace(NewNamespace()).Obj()
 		ExpectCreated(vmi)
@@ -114,7 +114,7 @@ var _ = Describe("Manager", Ordered, func() {
 		}, time.Minute).Should(Succeed())
 	})
 
-	It("takes a VM from a missing claim to Running and to nothing", func() {
+	It("takes a VM from a missing claim to Running, and deletes it", func() {
 		w := &world{ns: NewNamespace()}
 		vm := builder.MakeVM("vm").Namespace(w.ns).Template(builder.MakeVMI("vm").PVC("root", "claim")).Obj()
 		ExpectCreated(vm)
@@ -132,7 +132,7 @@ var _ = Describe("Manager", Ordered, func() {
 		}, time.Minute).Should(Succeed())
 		Eventually(shown, time.Minute).Should(Equal(v1.VirtualMachineStatusStarting))
 
-		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		Eventually(func() v1.VirtualMachineInstancePhase { return instance(vm).Status.Phase }, time.Minute).
 			Should(Equal(v1.Scheduled))
 		agent(vmi, running)
@@ -141,7 +141,7 @@ var _ = Describe("Manager", Ordered, func() {
 		Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
 		pod := podOf(vmi)
 		Eventually(func() bool { return ExpectExists(pod).DeletionTimestamp != nil }, time.Minute).Should(BeTrue())
-		w.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
+		w.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
 		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }, time.Minute).Should(Equal(v1.Succeeded))
 		Expect(k8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet does
 		for _, object := range []client.Object{vmi, vm} {
@@ -163,7 +163,7 @@ var _ = Describe("Manager", Ordered, func() {
 		}, time.Minute).Should(ContainElements("FailedPvcNotFound", "SuccessfulCreate", "SuccessfulHandOver", "Stopped", "Deleted"))
 	})
 
-	It("keeps a replica set's number through births, deaths and changes of owner", func() {
+	It("keeps a replica set's number of VMIs when VMIs are deleted, lose their label or are adopted", func() {
 		ns := NewNamespace()
 		set := builder.MakeReplicaSet("web").Namespace(ns).Replicas(3).Obj()
 		ExpectCreated(set)
@@ -189,7 +189,7 @@ var _ = Describe("Manager", Ordered, func() {
 		Eventually(owned, time.Minute).Should(And(HaveLen(3), Not(ContainElement(freed.Name))))
 		Eventually(func() []metav1.OwnerReference { return ExpectExists(freed).OwnerReferences }, time.Minute).Should(BeEmpty())
 
-		// One that comes from elsewhere is counted, and one is too much.
+		// A matching VMI that another client created is counted, so one of the four is deleted.
 		orphan := builder.MakeVMI("orphan").Namespace(ns).Label(builder.SetLabel, "web").Obj()
 		ExpectCreated(orphan)
 		Eventually(func() bool {
@@ -200,7 +200,7 @@ var _ = Describe("Manager", Ordered, func() {
 		Consistently(owned, 2*time.Second).Should(HaveLen(3))
 	})
 
-	It("starts a VM when its DataVolume is filled", func() {
+	It("starts a VM when its DataVolume has succeeded", func() {
 		ns := NewNamespace()
 		vm := builder.MakeVM("vm").Namespace(ns).Template(builder.MakeVMI("vm").
 			Volume("root", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "root"}})).
@@ -229,26 +229,26 @@ var _ = Describe("Manager", Ordered, func() {
 		ExpectCreated(vmi)
 		Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(podOf(vmi)), podOf(vmi)) }, time.Minute).
 			Should(Succeed())
-		w.play(vmi, host.Name, builder.MakePodStatus().Running())
+		w.setPodStatus(vmi, host.Name, builder.MakePodStatus().Running())
 		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }, time.Minute).
 			Should(Equal(v1.Scheduled))
 		agent(vmi, running)
 
-		// Only the Node changes, and only there is something to see.
-		mark := func(schedulable string, heard time.Time) {
+		// Only the Node changes: nothing else can trigger the reconciliation.
+		mark := func(schedulable string, heartbeat time.Time) {
 			GinkgoHelper()
 			metav1.SetMetaDataLabel(&host.ObjectMeta, v1.NodeSchedulable, schedulable)
-			metav1.SetMetaDataAnnotation(&host.ObjectMeta, node.HeartbeatAnnotation, heard.Format(time.RFC3339))
+			metav1.SetMetaDataAnnotation(&host.ObjectMeta, node.HeartbeatAnnotation, heartbeat.Format(time.RFC3339))
 			Expect(k8sClient.Update(ctx, host)).To(Succeed())
 		}
 		reason := func() string { return ExpectExists(vmi).Status.Reason }
 		mark("false", time.Now().Add(-node.Timeout))
 		Eventually(reason, time.Minute).Should(Equal(node.ReasonNodeUnresponsive))
-		mark("false", time.Now()) // heard again, and not ready yet
+		mark("false", time.Now()) // the agent renews its Lease again, and the node is not schedulable yet
 		Eventually(reason, time.Minute).Should(BeEmpty())
 	})
 
-	It("has an evicted guest migrate, and stay when the drain is given up", func() {
+	It("creates a migration for an evicted guest, and deletes it when the node is uncordoned", func() {
 		w := &world{ns: NewNamespace()}
 		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}, Spec: corev1.NodeSpec{Unschedulable: true}}
 		ExpectCreated(host)
@@ -257,7 +257,7 @@ var _ = Describe("Manager", Ordered, func() {
 		}).Obj()
 		ExpectCreated(vmi)
 		Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(podOf(vmi)), podOf(vmi)) }).Should(Succeed())
-		w.play(vmi, host.Name, builder.MakePodStatus().Running())
+		w.setPodStatus(vmi, host.Name, builder.MakePodStatus().Running())
 		Eventually(func() v1.VirtualMachineInstancePhase { return ExpectExists(vmi).Status.Phase }).Should(Equal(v1.Scheduled))
 		agent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
 			running(status)
@@ -290,17 +290,17 @@ var _ = Describe("Manager", Ordered, func() {
 		Eventually(func() bool { return eviction.IsAnnotated(&ExpectExists(podOf(vmi)).ObjectMeta) }).Should(BeFalse())
 	})
 
-	It("hears from the kubelet which Secret is missing", func() {
+	It("reports a missing Secret from the kubelet's event", func() {
 		w := &world{ns: NewNamespace(), clock: clocktesting.NewFakePassiveClock(time.Now())}
 		vmi := builder.MakeVMI("vm").Namespace(w.ns).CloudInitSecret("init", "nowhere", "").Obj()
 		ExpectCreated(vmi)
 		Eventually(func() v1.VirtualMachineInstancePhase {
 			pod := podOf(vmi)
 			if k8sClient.Get(ctx, client.ObjectKeyFromObject(pod), pod) == nil && pod.Spec.NodeName == "" {
-				w.play(vmi, "node-1", builder.MakePodStatus().Waiting("ContainerCreating", ""))
+				w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ContainerCreating", ""))
 			}
 			return ExpectExists(vmi).Status.Phase
-		}, time.Minute).Should(Equal(v1.Scheduling), "it was told that the Pod takes its time: nothing else wakes it")
+		}, time.Minute).Should(Equal(v1.Scheduling), "the VMI reports that the Pod starts slowly: only the event can trigger the next reconciliation")
 		w.createPodEvent(vmi, "FailedMount", `secret "nowhere" not found`)
 		Eventually(func() *v1.VirtualMachineInstance { return ExpectExists(vmi) }, time.Minute).
 			Should(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, "FailedMount", `secret "nowhere"`))
@@ -308,7 +308,7 @@ var _ = Describe("Manager", Ordered, func() {
 })
 
 var _ = Describe("Events", func() {
-	It("are counted when they come again", func() {
+	It("are counted when they are repeated", func() {
 		api, err := typedcorev1.NewForConfig(controllerConfig)
 		Expect(err).NotTo(HaveOccurred())
 		events := recorder.New(api.Events(""), scheme.Scheme, corev1.EventSource{Component: "virt-controller"})

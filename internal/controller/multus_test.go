@@ -19,7 +19,7 @@ import (
 
 var attachmentKind = schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}
 
-// installMultus gives the API server the kind that Multus reads, until the end of the spec.
+// installMultus installs the CRD of NetworkAttachmentDefinition until the end of the spec.
 func installMultus() {
 	GinkgoHelper()
 	names := apiextensionsv1.CustomResourceDefinitionNames{
@@ -44,7 +44,7 @@ func installMultus() {
 	DeferCleanup(func() { Expect(envtest.UninstallCRDs(cfg, options)).To(Succeed()) })
 }
 
-// attachmentDefinition is a network that needs a resource.
+// attachmentDefinition returns a NetworkAttachmentDefinition that requires a resource.
 func attachmentDefinition(namespace, name, resource string) client.Object {
 	definition := &unstructured.Unstructured{}
 	definition.SetGroupVersionKind(attachmentKind)

@@ -83,7 +83,7 @@ var _ = Describe("Node", func() {
 		}
 	})
 
-	It("labels a node from what its agent says", func() {
+	It("labels a node from its agent's report", func() {
 		publish(nodecapabilities.Report{Devices: true, CPUModels: []string{"EPYC"}, MachineTypes: []string{"q35"}})
 		beat()
 		Expect(reconcile().RequeueAfter).To(Equal(40 * time.Second))
@@ -112,7 +112,7 @@ var _ = Describe("Node", func() {
 		Expect(writes.Take()).To(Equal([]string{"patch Node"}))
 	})
 
-	It("takes a silent node out of scheduling and tells", func() {
+	It("marks a node whose Lease has expired as not schedulable, with one event", func() {
 		publish(nodecapabilities.Report{Devices: true, CPUModels: []string{"EPYC"}})
 		beat()
 		reconcile()
@@ -122,20 +122,20 @@ var _ = Describe("Node", func() {
 		ExpectExists(host)
 		Expect(host.Labels).To(HaveKeyWithValue(node.SchedulableLabel, "false"))
 		Expect(host.Labels).To(HaveKey("cpu-model.node.kubevirt.io/EPYC"))
-		Expect(host.Annotations).To(HaveKeyWithValue(node.UnresponsiveAnnotation, "2026-01-02T03:04:05Z"), "its VMIs go by that")
+		Expect(host.Annotations).To(HaveKeyWithValue(node.UnresponsiveAnnotation, "2026-01-02T03:04:05Z"), "the VMI reconciler reads this annotation")
 		Expect(recorder.Events).To(Receive(ContainSubstring(node.ReasonNodeUnresponsive)))
 		writes.Take()
 
 		reconcile()
 		Expect(writes.Take()).To(BeEmpty())
-		Expect(recorder.Events).NotTo(Receive(), "the event comes once")
+		Expect(recorder.Events).NotTo(Receive(), "the event is recorded once")
 		beat()
 		reconcile()
 		Expect(ExpectExists(host).Labels).To(HaveKeyWithValue(node.SchedulableLabel, "true"))
 		Expect(host.Annotations).NotTo(HaveKey(node.UnresponsiveAnnotation))
 	})
 
-	It("takes a goodbye for no fault", func() {
+	It("records no event when the agent has released its Lease", func() {
 		publish(nodecapabilities.Report{Devices: true})
 		beat()
 		reconcile()
@@ -148,7 +148,7 @@ var _ = Describe("Node", func() {
 		Expect(recorder.Events).NotTo(Receive())
 	})
 
-	It("tries again when the Node cannot be written, and tells only after", func() {
+	It("retries when the Node cannot be written, and records the event afterwards only", func() {
 		publish(nodecapabilities.Report{Devices: true})
 		beat()
 		reconcile()
@@ -163,7 +163,7 @@ var _ = Describe("Node", func() {
 		Expect(recorder.Events).To(Receive(ContainSubstring(node.ReasonNodeUnresponsive)))
 	})
 
-	It("writes what it wrote before when the cache shows an earlier version of the Node", func() {
+	It("writes the same labels again with a stale cache, and keeps those of others", func() {
 		object := &metav1.PartialObjectMetadata{}
 		object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
 		Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(host), object)).To(Succeed())
@@ -181,14 +181,14 @@ var _ = Describe("Node", func() {
 		Expect(host.Labels).To(Equal(labels))
 	})
 
-	It("does not mind a Node that goes meanwhile", func() {
+	It("ignores a Node that is deleted meanwhile", func() {
 		publish(nodecapabilities.Report{Devices: true})
 		beat()
 		writes.Fail = func(string) error { return apierrors.NewNotFound(corev1.Resource("nodes"), host.Name) }
 		reconcile()
 	})
 
-	It("believes only objects that an agent published", func() {
+	It("ignores a Lease or ConfigMap without an agent's label", func() {
 		beat()
 		l := lease()
 		Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(l), l)).To(Succeed())
@@ -200,7 +200,7 @@ var _ = Describe("Node", func() {
 		Expect(node.OfAgent(ctx, lease())[0].Name).To(Equal(host.Name))
 	})
 
-	It("cleans up after an agent and after a node", func() {
+	It("removes labels without an agent's Lease, and deletes Lease and report without a Node", func() {
 		publish(nodecapabilities.Report{Devices: true, CPUModels: []string{"EPYC"}})
 		beat()
 		reconcile()

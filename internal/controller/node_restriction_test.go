@@ -31,14 +31,14 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// policyTakenUp is how long an API server on a busy machine may take until it follows a new policy.
-const policyTakenUp = 30 * time.Second
+// policyTimeout is how long an API server on a busy computer may take to enforce a new policy.
+const policyTimeout = 30 * time.Second
 
-// The policies of config/admission, asked as the API server asks them: by requests of an agent's account.
+// The policies of config/admission, which the API server evaluates for requests of an agent's account.
 var _ = Describe("Node restriction", Ordered, func() {
 	var namespace string
 
-	// handlerOf is a client of an account that is called as the agents' is. RBAC is out of the way: only the policies decide.
+	// handlerOf returns a client of an account with the name of the agents'. RBAC permits everything: only the policies decide.
 	handlerOf := func(installation, node string) client.Client {
 		GinkgoHelper()
 		config := rest.CopyConfig(cfg)
@@ -53,7 +53,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 		Expect(err).NotTo(HaveOccurred())
 		return c
 	}
-	// agentOf is a client that is the agent of a node.
+	// agentOf returns a client with the identity of a node's agent.
 	agentOf := func(node string) client.Client { GinkgoHelper(); return handlerOf("kubevirt", node) }
 	onNode := func(name, host string) *v1.VirtualMachineInstance {
 		GinkgoHelper()
@@ -88,34 +88,34 @@ var _ = Describe("Node restriction", Ordered, func() {
 			Expect(k8sClient.Create(ctx, u)).To(Succeed())
 			DeferCleanup(func() { Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, u))).To(Succeed()) })
 		}
-		// The API server takes policies up after a moment.
+		// The API server enforces new policies with a delay.
 		probe := onNode("probe", "n1")
-		Eventually(func() error { return write(agentOf("n2"), probe, machine) }, policyTakenUp).Should(MatchError(apierrors.IsForbidden, "is forbidden"))
+		Eventually(func() error { return write(agentOf("n2"), probe, machine) }, policyTimeout).Should(MatchError(apierrors.IsForbidden, "is forbidden"))
 		Eventually(func() error {
 			l := leaseOf("n1")
 			return agentOf("n2").Create(ctx, l, client.DryRunAll)
-		}, policyTakenUp).Should(MatchError(apierrors.IsForbidden, "is forbidden"))
+		}, policyTimeout).Should(MatchError(apierrors.IsForbidden, "is forbidden"))
 	})
 
-	It("lets an agent write the status of its VMIs", func() {
+	It("permits an agent to write the status of VMIs on its node", func() {
 		Expect(write(agentOf("n1"), onNode("mine", "n1"), machine)).To(Succeed())
 	})
 
-	It("keeps it from what virt-controller writes", func() {
-		vmi := onNode("led", "n1")
+	It("denies an agent the status fields of virt-controller", func() {
+		vmi := onNode("controller-fields", "n1")
 		Expect(write(k8sClient, vmi, func(v *v1.VirtualMachineInstance) {
 			v.Status.ActivePods, v.Status.VSOCKCID = map[types.UID]string{"p": "n1"}, ptr.To[uint32](3)
 			v.Status.EvacuationNodeName = "n1"
 		})).To(Succeed())
 		ExpectExists(vmi)
 		for what, change := range map[string]func(*v1.VirtualMachineInstance){
-			"one Pod more":           func(v *v1.VirtualMachineInstance) { v.Status.ActivePods["q"] = "n2" },
-			"no Pod":                 func(v *v1.VirtualMachineInstance) { v.Status.ActivePods = nil },
-			"the address of another": func(v *v1.VirtualMachineInstance) { v.Status.VSOCKCID = ptr.To[uint32](4) },
-			"none":                   func(v *v1.VirtualMachineInstance) { v.Status.VSOCKCID = nil },
-			"a drain that is off":    func(v *v1.VirtualMachineInstance) { v.Status.EvacuationNodeName = "" },
-			"a reason":               func(v *v1.VirtualMachineInstance) { v.Status.Reason = "so" },
-			"volumes that do not move": func(v *v1.VirtualMachineInstance) {
+			"another Pod":           func(v *v1.VirtualMachineInstance) { v.Status.ActivePods["q"] = "n2" },
+			"no Pods":               func(v *v1.VirtualMachineInstance) { v.Status.ActivePods = nil },
+			"another VSOCK CID":     func(v *v1.VirtualMachineInstance) { v.Status.VSOCKCID = ptr.To[uint32](4) },
+			"no VSOCK CID":          func(v *v1.VirtualMachineInstance) { v.Status.VSOCKCID = nil },
+			"a canceled evacuation": func(v *v1.VirtualMachineInstance) { v.Status.EvacuationNodeName = "" },
+			"a reason":              func(v *v1.VirtualMachineInstance) { v.Status.Reason = "so" },
+			"migrated volumes": func(v *v1.VirtualMachineInstance) {
 				v.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: "data"}}
 			},
 		} {
@@ -124,16 +124,16 @@ var _ = Describe("Node restriction", Ordered, func() {
 		Expect(write(agentOf("n1"), vmi, machine)).To(Succeed())
 	})
 
-	It("keeps it from VMIs of other nodes", func() {
+	It("denies an agent VMIs of other nodes", func() {
 		vmi := onNode("theirs", "n2")
 		Expect(write(agentOf("n1"), vmi, machine)).To(MatchError(ContainSubstring("of another node")))
 		Expect(write(agentOf("n1"), vmi, func(v *v1.VirtualMachineInstance) { v.Status.NodeName = "n1" })).
-			To(MatchError(ContainSubstring("of another node")), "it took the VMI over")
+			To(MatchError(ContainSubstring("of another node")), "it must not transfer a VMI to its own node")
 		Expect(write(agentOf("n1"), onNode("unplaced", ""), func(v *v1.VirtualMachineInstance) { v.Status.NodeName = "n1" })).
 			To(MatchError(apierrors.IsForbidden, "is forbidden"))
 	})
 
-	It("keeps it from giving its VMIs away, from their spec and from deleting them", func() {
+	It("denies an agent to transfer a VMI, to change its metadata and to delete it", func() {
 		vmi := onNode("kept", "n1")
 		Expect(write(agentOf("n1"), vmi, func(v *v1.VirtualMachineInstance) { v.Status.NodeName = "n2" })).
 			To(MatchError(ContainSubstring("move a VirtualMachineInstance")))
@@ -143,7 +143,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 		Expect(agentOf("n1").Delete(ctx, vmi)).To(MatchError(ContainSubstring("only write the status")))
 	})
 
-	Describe("of a migration's nodes", func() {
+	Describe("of the nodes of a migration", func() {
 		moving := func(name string) *v1.VirtualMachineInstance {
 			GinkgoHelper()
 			vmi := onNode(name, "n1")
@@ -154,38 +154,38 @@ var _ = Describe("Node restriction", Ordered, func() {
 			ExpectExists(vmi)
 			return vmi
 		}
-		handOver := func(v *v1.VirtualMachineInstance) {
+		transferOwnership := func(v *v1.VirtualMachineInstance) {
 			now := metav1.Now()
 			v.Status.NodeName, v.Status.EvacuationNodeName = "n2", ""
 			v.Status.MigrationState.Completed, v.Status.MigrationState.EndTimestamp = true, &now
 		}
 
-		It("lets the target's say how the guest arrives, and nothing else", func() {
-			vmi := moving("arrives")
+		It("permits the target's agent to write the target's fields of migrationState, and nothing else", func() {
+			vmi := moving("target-fields")
 			Expect(write(agentOf("n2"), vmi, func(v *v1.VirtualMachineInstance) {
 				v.Status.MigrationState.TargetNodeAddress = "10.0.0.2"
 				v.Status.MigrationState.TargetDirectMigrationNodePorts = map[string]int{"49152": 49152}
 				v.Status.MigrationState.TargetNodeDomainDetected = true
 			})).To(Succeed())
 			for what, change := range map[string]func(*v1.VirtualMachineInstance){
-				"another field":       machine,
-				"a failure":           func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.Failed = true },
-				"an end":              func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.Completed = true },
-				"another source":      func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.SourceNode = "n3" },
-				"another Pod":         func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.TargetPod = "q" },
-				"no migration":        func(v *v1.VirtualMachineInstance) { v.Status.MigrationState = nil },
-				"a third node":        func(v *v1.VirtualMachineInstance) { v.Status.NodeName = "n3" },
-				"another mark":        func(v *v1.VirtualMachineInstance) { v.Status.EvacuationNodeName = "n3" },
-				"no mark":             func(v *v1.VirtualMachineInstance) { v.Status.EvacuationNodeName = "" },
-				"the owner, and more": func(v *v1.VirtualMachineInstance) { handOver(v); machine(v) },
+				"another field":           machine,
+				"a failure":               func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.Failed = true },
+				"an end":                  func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.Completed = true },
+				"another source":          func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.SourceNode = "n3" },
+				"another Pod":             func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.TargetPod = "q" },
+				"no migration":            func(v *v1.VirtualMachineInstance) { v.Status.MigrationState = nil },
+				"a third node":            func(v *v1.VirtualMachineInstance) { v.Status.NodeName = "n3" },
+				"another evacuation node": func(v *v1.VirtualMachineInstance) { v.Status.EvacuationNodeName = "n3" },
+				"no evacuation node":      func(v *v1.VirtualMachineInstance) { v.Status.EvacuationNodeName = "" },
+				"the owner, and more":     func(v *v1.VirtualMachineInstance) { transferOwnership(v); machine(v) },
 			} {
 				Expect(write(agentOf("n2"), vmi, change)).To(MatchError(apierrors.IsForbidden, "is forbidden"), what)
 			}
-			Expect(write(agentOf("n3"), vmi, handOver)).To(MatchError(apierrors.IsForbidden, "is forbidden"), "a third node's")
+			Expect(write(agentOf("n3"), vmi, transferOwnership)).To(MatchError(apierrors.IsForbidden, "is forbidden"), "agent of a third node")
 		})
 
-		It("lets the guest's own say how the migration goes, and not make it another one", func() {
-			vmi := moving("goes")
+		It("permits the source's agent to write the progress of the migration, and not its identity", func() {
+			vmi := moving("progress")
 			now := metav1.Now()
 			Expect(write(agentOf("n1"), vmi, func(v *v1.VirtualMachineInstance) {
 				v.Status.MigrationState.StartTimestamp, v.Status.MigrationState.Mode = &now, v1.MigrationPreCopy
@@ -205,16 +205,16 @@ var _ = Describe("Node restriction", Ordered, func() {
 			Expect(write(agentOf("n1"), vmi, func(v *v1.VirtualMachineInstance) {
 				m := v.Status.MigrationState
 				m.Failed, m.Completed, m.EndTimestamp, m.FailureReason, m.AbortStatus = true, true, &now, "so", v1.MigrationAbortSucceeded
-				// And the rest of its own guest.
+				// And the other fields of its own VMI.
 				machine(v)
 			})).To(Succeed())
-			Expect(write(agentOf("n1"), onNode("rests", "n1"), func(v *v1.VirtualMachineInstance) {
+			Expect(write(agentOf("n1"), onNode("not-migrating", "n1"), func(v *v1.VirtualMachineInstance) {
 				v.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", SourceNode: "n1", TargetNode: "n2", TargetPod: "p"}
-			})).To(MatchError(ContainSubstring("may only say how a migration goes")), "a made-up one")
+			})).To(MatchError(ContainSubstring("may only say how a migration goes")), "a migration that does not exist")
 		})
 
-		It("lets the new owner say since when the guest runs there", func() {
-			vmi := moving("runs-there")
+		It("permits the target's agent to complete migrationState after the transfer of ownership", func() {
+			vmi := moving("completed")
 			Expect(vmistatus.TransferOwnership(ctx, agentOf("n1"), vmi)).To(Succeed())
 			Expect(write(agentOf("n2"), ExpectExists(vmi), func(v *v1.VirtualMachineInstance) {
 				vmistatus.Complete(v.Status.MigrationState, metav1.Now())
@@ -223,15 +223,15 @@ var _ = Describe("Node restriction", Ordered, func() {
 				To(MatchError(ContainSubstring("may only say how a migration goes")))
 		})
 
-		It("lets either say that the target owns the guest", func() {
-			Expect(write(agentOf("n2"), moving("claimed"), handOver)).To(Succeed())
-			given := moving("given")
-			Expect(write(agentOf("n1"), given, handOver)).To(Succeed())
+		It("permits either agent to transfer ownership to the target", func() {
+			Expect(write(agentOf("n2"), moving("claimed"), transferOwnership)).To(Succeed())
+			given := moving("transferred")
+			Expect(write(agentOf("n1"), given, transferOwnership)).To(Succeed())
 			Expect(write(agentOf("n1"), given, machine)).To(MatchError(ContainSubstring("of another node")))
 			Expect(write(agentOf("n2"), given, machine)).To(Succeed())
 		})
 
-		// withVolumes has a volume move along, and another one stay.
+		// withVolumes returns a migrating VMI with a migrated volume and a shared one.
 		withVolumes := func(name string) *v1.VirtualMachineInstance {
 			GinkgoHelper()
 			claim := func(name string) *v1.PersistentVolumeClaimInfo {
@@ -255,7 +255,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 			return ExpectExists(vmi)
 		}
 
-		It("lets either side record the migrated volumes as it transfers ownership, and nothing else of the guest", func() {
+		It("permits either agent to record the migrated volumes when it transfers ownership, and nothing else of the guest", func() {
 			for node, transfer := range map[string]func(*v1.VirtualMachineInstance) error{
 				"n1": func(vmi *v1.VirtualMachineInstance) error {
 					return vmistatus.TransferOwnership(ctx, agentOf("n1"), vmi)
@@ -264,7 +264,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 					return vmistatus.Claim(ctx, agentOf("n2"), vmi, metav1.Now())
 				},
 			} {
-				vmi := withVolumes("took-its-disks-to-" + node)
+				vmi := withVolumes("volumes-to-" + node)
 				Expect(transfer(vmi)).To(Succeed())
 				ExpectExists(vmi)
 				Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
@@ -272,32 +272,38 @@ var _ = Describe("Node restriction", Ordered, func() {
 				Expect(vmi.Status.VolumeStatus[2].Name).To(Equal("state-there"))
 				Expect(vmi.Status.Conditions).To(HaveLen(1))
 			}
-			vmi := withVolumes("tells-lies")
+			vmi := withVolumes("invalid-changes")
 			for what, change := range map[string]func(*v1.VirtualMachineInstance){
-				"volumes before the guest": func(v *v1.VirtualMachineInstance) { v.Status.MigratedVolumes = nil },
-				"a condition before it":    func(v *v1.VirtualMachineInstance) { v.Status.Conditions = v.Status.Conditions[:1] },
-				"another condition gone":   func(v *v1.VirtualMachineInstance) { handOver(v); v.Status.Conditions = v.Status.Conditions[1:] },
-				"another condition": func(v *v1.VirtualMachineInstance) {
-					handOver(v)
+				"no migrated volumes before the transfer": func(v *v1.VirtualMachineInstance) { v.Status.MigratedVolumes = nil },
+				"no VolumesChange before the transfer":    func(v *v1.VirtualMachineInstance) { v.Status.Conditions = v.Status.Conditions[:1] },
+				"no Ready condition": func(v *v1.VirtualMachineInstance) {
+					transferOwnership(v)
+					v.Status.Conditions = v.Status.Conditions[1:]
+				},
+				"another Ready status": func(v *v1.VirtualMachineInstance) {
+					transferOwnership(v)
 					v.Status.Conditions[0].Status = corev1.ConditionFalse
 				},
 				"a third claim": func(v *v1.VirtualMachineInstance) {
-					handOver(v)
+					transferOwnership(v)
 					v.Status.VolumeStatus[0].PersistentVolumeClaimInfo.ClaimName = "third"
 				},
 				"a claim for another volume": func(v *v1.VirtualMachineInstance) {
-					handOver(v)
+					transferOwnership(v)
 					v.Status.VolumeStatus[1].PersistentVolumeClaimInfo = v.Status.MigratedVolumes[0].DestinationPVCInfo
 				},
 				"a third claim for its state": func(v *v1.VirtualMachineInstance) {
-					handOver(v)
+					transferOwnership(v)
 					v.Status.VolumeStatus[2].Name, v.Status.VolumeStatus[2].PersistentVolumeClaimInfo.ClaimName = "third", "third"
 				},
-				"another size":     func(v *v1.VirtualMachineInstance) { handOver(v); v.Status.VolumeStatus[0].Size = 1 },
-				"a volume less":    func(v *v1.VirtualMachineInstance) { handOver(v); v.Status.VolumeStatus = v.Status.VolumeStatus[:1] },
-				"no volume at all": func(v *v1.VirtualMachineInstance) { handOver(v); v.Status.VolumeStatus = nil },
+				"another size": func(v *v1.VirtualMachineInstance) { transferOwnership(v); v.Status.VolumeStatus[0].Size = 1 },
+				"a volume less": func(v *v1.VirtualMachineInstance) {
+					transferOwnership(v)
+					v.Status.VolumeStatus = v.Status.VolumeStatus[:1]
+				},
+				"no volume at all": func(v *v1.VirtualMachineInstance) { transferOwnership(v); v.Status.VolumeStatus = nil },
 				"other moves": func(v *v1.VirtualMachineInstance) {
-					handOver(v)
+					transferOwnership(v)
 					v.Status.MigratedVolumes[0].SourcePVCInfo.ClaimName = "third"
 				},
 			} {
@@ -305,21 +311,21 @@ var _ = Describe("Node restriction", Ordered, func() {
 			}
 		})
 
-		It("ends with the migration", func() {
+		It("denies both agents a transfer of ownership after the migration has failed", func() {
 			vmi := moving("failed")
 			Expect(write(agentOf("n1"), vmi, func(v *v1.VirtualMachineInstance) { v.Status.MigrationState.Failed = true })).To(Succeed())
 			ExpectExists(vmi)
-			Expect(write(agentOf("n2"), vmi, handOver)).To(MatchError(ContainSubstring("of another node")))
-			Expect(write(agentOf("n1"), vmi, handOver)).To(MatchError(ContainSubstring("move a VirtualMachineInstance")))
+			Expect(write(agentOf("n2"), vmi, transferOwnership)).To(MatchError(ContainSubstring("of another node")))
+			Expect(write(agentOf("n1"), vmi, transferOwnership)).To(MatchError(ContainSubstring("move a VirtualMachineInstance")))
 		})
 	})
 
-	It("keeps a token without a node from everything", func() {
+	It("denies everything to a token that is not bound to a node", func() {
 		Expect(write(agentOf(""), onNode("any", "n1"), machine)).To(MatchError(apierrors.IsForbidden, "is forbidden"))
 		Expect(agentOf("").Create(ctx, leaseOf(""))).NotTo(Succeed())
 	})
 
-	It("lets an agent write its own Lease and report only", func() {
+	It("permits an agent to write its own Lease and report only", func() {
 		Expect(agentOf("n1").Create(ctx, leaseOf("n1"))).To(Succeed())
 		Expect(agentOf("n2").Delete(ctx, leaseOf("n1"))).To(MatchError(apierrors.IsForbidden, "is forbidden"))
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: nodecapabilities.ObjectName("n1")}}
@@ -327,12 +333,12 @@ var _ = Describe("Node restriction", Ordered, func() {
 		Expect(agentOf("n1").Create(ctx, cm)).To(Succeed())
 	})
 
-	It("does not concern anyone else", func() {
+	It("does not apply to other clients", func() {
 		Expect(write(k8sClient, onNode("of-the-manager", "n2"), machine)).To(Succeed())
 		Expect(k8sClient.Create(ctx, leaseOf("n3"))).To(Succeed())
 	})
 
-	It("does not concern a tenant's account of the agents' name", func() {
+	It("does not apply to a service account of the agents' name in another namespace", func() {
 		tenant := handlerOf(namespace, "n1")
 		vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "of-a-tenant"}}
 		Expect(tenant.Create(ctx, vmi)).To(Succeed())

@@ -35,14 +35,14 @@ import (
 	"github.com/vireo-project/vireo/test/rights"
 )
 
-// What each envtest of this package has: a real API server with our CRDs, and no controllers.
+// What each envtest of this package uses: a real API server with our CRDs, and no controllers.
 var (
 	ctx       = context.Background()
 	cfg       *rest.Config
 	testEnv   *envtest.Environment
 	audit     *rights.Audit
 	k8sClient client.WithWatch
-	// asController has the rights of virt-controller's account. What is under test uses it, and k8sClient is for the test.
+	// asController has the rights of virt-controller's account. The code under test uses it; the test itself uses k8sClient.
 	asController     client.WithWatch
 	controllerConfig *rest.Config
 	shipped          *rights.Shipped
@@ -174,8 +174,8 @@ type Writes struct {
 	mu sync.Mutex // reconcilers write from several goroutines
 }
 
-// NewWrites returns a counting client with virt-controller's rights to write on the API server of the suite. It reads as somebody
-// who may read everything: reconcilers read from a cache, which needs no right to get.
+// NewWrites returns a client that logs writes. It writes with virt-controller's rights and reads with the test's: reconcilers
+// read from a cache, which needs no right to get.
 func NewWrites() *Writes {
 	w := &Writes{}
 	w.WithWatch = interceptor.NewClient(asController, interceptor.Funcs{
@@ -220,7 +220,7 @@ func NewWrites() *Writes {
 	return w
 }
 
-// reads is the client that reads an object. A manager's client asks the API server for what is unstructured.
+// reads returns the client that reads an object. A manager's client reads unstructured objects from the API server.
 func reads(live client.WithWatch, object runtime.Object) client.WithWatch {
 	if _, ok := object.(runtime.Unstructured); ok {
 		return live

@@ -21,8 +21,8 @@ import (
 )
 
 var _ = Describe("VirtualMachine reconciler", func() {
-	var m *machines
-	BeforeEach(func() { m = newMachines() })
+	var m *vmHarness
+	BeforeEach(func() { m = newVMHarness() })
 
 	show := func(vm *v1.VirtualMachine) v1.VirtualMachinePrintableStatus {
 		GinkgoHelper()
@@ -50,7 +50,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		Expect(m.events.take()).To(ConsistOf(
 			"Normal SuccessfulCreate: Started the virtual machine by creating the new virtual machine instance vm"))
 		vmi := instance(vm)
-		Expect(vmi.Labels).To(Equal(map[string]string{"on": "template"}), "the VM's own labels are not the instance's")
+		Expect(vmi.Labels).To(Equal(map[string]string{"on": "template"}), "the VM's own labels are not copied to the VMI")
 		Expect(vmi.Annotations).To(HaveKeyWithValue("note", "x"))
 		Expect(vmi.Annotations).To(HaveKeyWithValue(v1.VirtualMachineGenerationAnnotation, "1"))
 		Expect(vmi.Finalizers).To(ConsistOf(v1.VirtualMachineInstanceFinalizer, v1.VirtualMachineControllerFinalizer))
@@ -64,10 +64,10 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		Expect(vm).To(haveVMCondition(v1.VirtualMachineReady, corev1.ConditionFalse, "VMIConditionMissing", ""))
 		m.expectQuiet(vm)
 
-		play(vmi, v1.Scheduled, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", "soon"))
+		setStatus(vmi, v1.Scheduled, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", "soon"))
 		m.expectQuiet(vm)
 
-		play(vmi, v1.Running, running, condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", ""))
+		setStatus(vmi, v1.Running, running, condition(v1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", ""))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
 		Expect(vm.Status.Ready).To(BeTrue())
@@ -75,14 +75,14 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		Expect(vm).To(haveVMCondition("LiveMigratable", corev1.ConditionTrue, "", ""))
 		m.expectQuiet(vm)
 
-		play(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
 			vmistatus.RemoveCondition(s, v1.VirtualMachineInstanceIsMigratable)
 		})
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveNoVMCondition("LiveMigratable"))
 	})
 
-	It("puts the finalizer on a VM that lacks it", func() {
+	It("adds the finalizer to a VM without it", func() {
 		vm := builder.MakeVM("vm").Namespace(m.ns).Strategy(v1.RunStrategyHalted).Obj()
 		ExpectCreated(vm)
 		m.expectReconciled(vm, "patch VirtualMachine", "patch VirtualMachine/status")
@@ -90,7 +90,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		Expect(vm).To(haveVMCondition(v1.VirtualMachineReady, corev1.ConditionFalse, "VMINotExists", ""))
 	})
 
-	It("keeps a VM that was asked to be off", func() {
+	It("does not start a Halted VM", func() {
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
@@ -98,14 +98,14 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		ExpectGone(instanceKey(vm))
 	})
 
-	It("understands spec.running", func() {
+	It("starts a VM with spec.running: true", func() {
 		vm := m.create(builder.MakeVM("vm").With(func(vm *v1.VirtualMachine) {
 			vm.Spec.RunStrategy, vm.Spec.Running = nil, ptr.To(true)
 		}))
 		m.expectReconciled(vm, firstStart...)
 	})
 
-	It("stops a VM that is halted, and shows each step", func() {
+	It("stops a VM that becomes Halted, and shows each step in printableStatus", func() {
 		vm, vmi := m.started(builder.MakeVM("vm"))
 		strategy(vm, v1.RunStrategyHalted)
 		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
@@ -114,8 +114,8 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopping))
 		m.expectQuiet(vm)
 
-		play(vmi, v1.Succeeded)
-		release(vmi)
+		setStatus(vmi, v1.Succeeded)
+		removeFinalizer(vmi)
 		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
 		ExpectGone(vmi)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -124,10 +124,10 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("runs a VM again under Always after the guest powered off", func() {
+	It("restarts an Always VM after the guest powered off", func() {
 		vm, vmi := m.started(builder.MakeVM("vm"))
-		play(vmi, v1.Succeeded)
-		release(vmi)
+		setStatus(vmi, v1.Succeeded)
+		removeFinalizer(vmi)
 		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
 		ExpectGone(vmi)
@@ -136,14 +136,14 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		Expect(vm.Status.StartFailure).To(BeNil())
 	})
 
-	It("waits longer and longer after failed starts", func() {
+	It("backs off after failed starts, longer each time", func() {
 		vm := m.create(builder.MakeVM("vm"))
 		var last time.Duration
 		for n, start := range [][]string{firstStart, nextStart} {
 			m.expectReconciled(vm, start...)
 			vmi := instance(vm)
-			play(vmi, v1.Failed)
-			release(vmi)
+			setStatus(vmi, v1.Failed)
+			removeFinalizer(vmi)
 			m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusCrashLoopBackOff))
 			Expect(vm.Status.StartFailure.ConsecutiveFailCount).To(Equal(n + 1))
@@ -159,12 +159,12 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			m.clock.SetTime(m.clock.Now().Add(result.RequeueAfter + time.Second))
 		}
 		m.expectReconciled(vm, nextStart...)
-		play(instance(vm), v1.Running, running)
+		setStatus(instance(vm), v1.Running, running)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm).Status.StartFailure).To(BeNil())
 	})
 
-	It("starts and stops a Manual VM by request only", func() {
+	It("starts and stops a Manual VM on request only", func() {
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyManual))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		ExpectGone(instanceKey(vm))
@@ -177,16 +177,16 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.events.take()
 		m.expectQuiet(vm)
 
-		play(vmi, v1.Running, running)
+		setStatus(vmi, v1.Running, running)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		play(vmi, v1.Succeeded)
+		setStatus(vmi, v1.Succeeded)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
-		Expect(instance(vm).DeletionTimestamp).To(BeNil(), "a Manual VM keeps what ended")
+		Expect(instance(vm).DeletionTimestamp).To(BeNil(), "the finished VMI of a Manual VM is kept")
 
 		request(vm, start)
 		m.expectReconciled(vm, "delete VirtualMachineInstance")
-		release(vmi)
+		removeFinalizer(vmi)
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
 		m.expectReconciled(vm, nextStart...)
 		again := instance(vm)
@@ -196,20 +196,20 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
 	})
 
-	It("restarts by a stop and a start", func() {
+	It("restarts a VM on a stop request and a start request", func() {
 		vm, vmi := m.started(builder.MakeVM("vm"))
 		request(vm, stop(vmi), start)
 		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopping))
-		play(vmi, v1.Succeeded)
-		release(vmi)
+		setStatus(vmi, v1.Succeeded)
+		removeFinalizer(vmi)
 		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
 		m.expectReconciled(vm, nextStart...)
 		Expect(ExpectExists(vm).Status.StateChangeRequests).To(BeEmpty())
 		Expect(instance(vm).UID).NotTo(Equal(vmi.UID))
 	})
 
-	It("drops a stop that means an earlier instance", func() {
+	It("drops a stop request with the UID of an earlier VMI", func() {
 		vm, _ := m.started(builder.MakeVM("vm"))
 		request(vm, stop(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{UID: "gone"}}))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -217,20 +217,20 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		Expect(instance(vm).DeletionTimestamp).To(BeNil())
 	})
 
-	It("reruns after a failure and stays off after a success", func() {
+	It("restarts a RerunOnFailure VM after a failure and not after a success", func() {
 		vm, vmi := m.started(builder.MakeVM("vm").Strategy(v1.RunStrategyRerunOnFailure))
-		play(vmi, v1.Failed)
-		release(vmi)
+		setStatus(vmi, v1.Failed)
+		removeFinalizer(vmi)
 		m.expectReconciled(vm, "patch VirtualMachine/status") // that it must start again
 		m.expectReconciled(vm, "delete VirtualMachineInstance")
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
 		m.expectReconciled(vm, nextStart...)
 
 		vmi = instance(vm)
-		play(vmi, v1.Running, running)
+		setStatus(vmi, v1.Running, running)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		play(vmi, v1.Succeeded)
-		release(vmi)
+		setStatus(vmi, v1.Succeeded)
+		removeFinalizer(vmi)
 		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -240,22 +240,22 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("starts a VM once", func() {
+	It("starts a Once VM only once", func() {
 		vm, vmi := m.started(builder.MakeVM("vm").Strategy(v1.RunStrategyOnce))
-		play(vmi, v1.Succeeded)
+		setStatus(vmi, v1.Succeeded)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		m.expectQuiet(vm)
 		Expect(instance(vm).DeletionTimestamp).To(BeNil())
 	})
 
-	It("says that it does not know a strategy", func() {
+	It("reports a run strategy that is not implemented", func() {
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyWaitAsReceiver))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FieldNotImplemented",
 			"WaitAsReceiver is not implemented"))
 	})
 
-	It("does not make an instance without what nothing implements", func() {
+	It("creates no VMI from a VM with a field that is not implemented", func() {
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyAlways).With(func(vm *v1.VirtualMachine) {
 			vm.Spec.Preference = &v1.PreferenceMatcher{Name: "windows"}
 		}))
@@ -266,7 +266,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		ExpectGone(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: vm.Name}})
 	})
 
-	It("adopts an instance of its name that has no owner", func() {
+	It("adopts a VMI of the VM's name without an owner", func() {
 		vmi := builder.MakeVMI("vm").Namespace(m.ns).Obj()
 		ExpectCreated(vmi)
 		vm := m.create(builder.MakeVM("vm"))
@@ -277,7 +277,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("leaves an instance of somebody else alone and says so", func() {
+	It("does not touch a VMI that another VM controls, and reports it", func() {
 		other := builder.MakeVM("other").UID("6a1a24a1-4061-4607-8bf4-000000000000").Obj()
 		vmi := builder.MakeVMI("vm").Namespace(m.ns).OwnedBy(other).Obj()
 		ExpectCreated(vmi)
@@ -289,7 +289,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("does not make a second instance from a cache that is behind", func() {
+	It("creates no second VMI with a stale cache", func() {
 		vm, vmi := m.started(builder.MakeVM("vm"))
 		m.writes.Blind = func(_ client.ObjectKey, o client.Object) bool {
 			_, is := o.(*v1.VirtualMachineInstance)
@@ -300,12 +300,12 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		Expect(instance(vm).UID).To(Equal(vmi.UID))
 	})
 
-	It("overwrites nothing from a cache that shows an earlier version", func() {
+	It("overwrites no status with a stale cache", func() {
 		vm := m.create(builder.MakeVM("vm"))
 		m.writes.Stale = ExpectExists(vm).DeepCopy()
 		m.expectReconciled(vm, firstStart...)
 		m.events.take()
-		play(instance(vm), v1.Running, running)
+		setStatus(instance(vm), v1.Running, running)
 		result := m.expectReconciled(vm, "patch VirtualMachine/status") // which the API server refuses
 		Expect(result.RequeueAfter).To(BeNumerically(">", 0))
 		Expect(m.events.take()).To(BeEmpty())
@@ -316,7 +316,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("says why an instance cannot be created, once, and tries again", func() {
+	It("reports once why a VMI cannot be created, and retries", func() {
 		vm := m.create(builder.MakeVM("vm"))
 		denied := func(request string) error {
 			if request == "create VirtualMachineInstance" {
@@ -347,7 +347,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
 	})
 
-	It("starts over when somebody else wrote first", func() {
+	It("reconciles again after a conflict", func() {
 		vm := m.create(builder.MakeVM("vm"))
 		m.writes.Fail = func(request string) error {
 			if request == "patch VirtualMachine/status" {
@@ -364,15 +364,15 @@ var _ = Describe("VirtualMachine reconciler", func() {
 	})
 
 	Context("when it is deleted", func() {
-		It("stops the instance first", func() {
+		It("stops the VMI first", func() {
 			vm, vmi := m.started(builder.MakeVM("vm"))
 			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
 			m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusTerminating))
 			m.events.take()
 			m.expectQuiet(vm)
-			play(vmi, v1.Succeeded)
-			release(vmi)
+			setStatus(vmi, v1.Succeeded)
+			removeFinalizer(vmi)
 			_, err := m.reconcile(vm)
 			Expect(err).NotTo(HaveOccurred())
 			ExpectGone(vmi)
@@ -381,7 +381,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			ExpectGone(vm)
 		})
 
-		It("lets the instance live if asked to orphan it", func() {
+		It("keeps the VMI if the propagation policy is Orphan", func() {
 			vm, vmi := m.started(builder.MakeVM("vm"))
 			Expect(k8sClient.Delete(ctx, vm, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
 			_, err := m.reconcile(vm)
@@ -393,7 +393,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			Expect(ExpectExists(vm).Finalizers).To(ConsistOf(metav1.FinalizerOrphanDependents))
 		})
 
-		It("lets go of an instance that the garbage collector orphaned first", func() {
+		It("removes its finalizer from a VMI that the garbage collector orphaned first", func() {
 			vm, vmi := m.started(builder.MakeVM("vm"))
 			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
 			ExpectExists(vmi).OwnerReferences = nil
@@ -406,7 +406,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			ExpectGone(vm)
 		})
 
-		It("does not go from under an instance that the cache does not show", func() {
+		It("keeps its finalizer while the API server has a VMI that the cache does not contain", func() {
 			vm, _ := m.started(builder.MakeVM("vm"))
 			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
 			m.writes.Blind = func(_ client.ObjectKey, o client.Object) bool {
@@ -418,7 +418,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			Expect(ExpectExists(vm).Finalizers).To(ContainElement(v1.VirtualMachineControllerFinalizer))
 		})
 
-		It("releases no instance of its name that belongs to something else", func() {
+		It("keeps the finalizer of a VMI of the VM's name whose controller has another group or kind", func() {
 			for name, change := range map[string]func(*metav1.OwnerReference){
 				"group": func(owner *metav1.OwnerReference) { owner.APIVersion = "team.example/v1" },
 				"kind":  func(owner *metav1.OwnerReference) { owner.Kind = "VirtualMachinePool" },
@@ -429,8 +429,8 @@ var _ = Describe("VirtualMachine reconciler", func() {
 				change(owner)
 				Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
 				Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
-				play(vmi, v1.Succeeded)
-				release(vmi)
+				setStatus(vmi, v1.Succeeded)
+				removeFinalizer(vmi)
 				_, err := m.reconcile(vm)
 				Expect(err).NotTo(HaveOccurred())
 				Expect(m.writes.Take()).NotTo(ContainElement("patch VirtualMachineInstance"), name)
@@ -438,7 +438,7 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			}
 		})
 
-		It("releases no instance that belongs to something else", func() {
+		It("keeps the finalizer of a VMI whose controller has another group or name, when the VM is gone", func() {
 			for name, change := range map[string]func(*metav1.OwnerReference){
 				"group": func(owner *metav1.OwnerReference) { owner.APIVersion = "team.example/v1" },
 				"name":  func(owner *metav1.OwnerReference) { owner.Name = "other" },
@@ -450,21 +450,21 @@ var _ = Describe("VirtualMachine reconciler", func() {
 				change(&ExpectExists(vmi).OwnerReferences[0])
 				Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
 				Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
-				play(vmi, v1.Succeeded)
-				release(vmi)
+				setStatus(vmi, v1.Succeeded)
+				removeFinalizer(vmi)
 				m.expectQuiet(vm)
 				Expect(ExpectExists(vmi).Finalizers).To(ContainElement(v1.VirtualMachineControllerFinalizer), name)
 			}
 		})
 
-		It("releases an instance in whose VM's place another came that the cache does not show", func() {
+		It("removes the finalizer of a VMI whose VM was replaced by one of its name that the cache does not contain", func() {
 			vm, vmi := m.started(builder.MakeVM("vm"))
 			vm.Finalizers = nil
 			Expect(k8sClient.Update(ctx, vm)).To(Succeed())
 			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
 			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
-			play(vmi, v1.Succeeded)
-			release(vmi)
+			setStatus(vmi, v1.Succeeded)
+			removeFinalizer(vmi)
 			m.create(builder.MakeVM("vm"))
 			m.writes.Blind = func(_ client.ObjectKey, o client.Object) bool {
 				_, is := o.(*v1.VirtualMachine)
@@ -474,25 +474,25 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			ExpectGone(vmi)
 		})
 
-		It("releases an instance whose VM did not wait", func() {
+		It("removes the finalizer of a finished VMI whose VM is gone", func() {
 			vm, vmi := m.started(builder.MakeVM("vm"))
 			vm.Finalizers = nil
 			Expect(k8sClient.Update(ctx, vm)).To(Succeed())
 			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
 			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
 			m.expectQuiet(vm)
-			play(vmi, v1.Succeeded)
-			release(vmi)
+			setStatus(vmi, v1.Succeeded)
+			removeFinalizer(vmi)
 			m.expectReconciled(vm, "patch VirtualMachineInstance")
 			ExpectGone(vmi)
 		})
 	})
 
-	DescribeTable("shows what keeps an instance from running",
+	DescribeTable("shows in printableStatus why the VMI does not run",
 		func(kind v1.VirtualMachineInstanceConditionType, reason string, shown v1.VirtualMachinePrintableStatus) {
 			vm := m.create(builder.MakeVM("vm"))
 			m.expectReconciled(vm, firstStart...)
-			play(instance(vm), v1.Scheduling, condition(kind, corev1.ConditionFalse, reason, "because"))
+			setStatus(instance(vm), v1.Scheduling, condition(kind, corev1.ConditionFalse, reason, "because"))
 			m.expectReconciled(vm, "patch VirtualMachine/status")
 			Expect(show(vm)).To(Equal(shown))
 			Expect(vm).To(haveVMCondition(v1.VirtualMachineConditionType(kind), corev1.ConditionFalse, reason, "because"))

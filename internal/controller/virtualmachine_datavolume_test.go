@@ -19,10 +19,10 @@ import (
 )
 
 var _ = Describe("VirtualMachine with DataVolumes", func() {
-	var m *machines
-	BeforeEach(func() { m = newMachines() })
+	var m *vmHarness
+	BeforeEach(func() { m = newVMHarness() })
 
-	// templated is a VM with one DataVolume, root, from a source.
+	// templated returns a VM with one DataVolume template, root, from a source.
 	templated := func(source cdiv1beta1.DataVolumeSpec) *builder.VM {
 		b := builder.MakeVM("vm").Template(builder.MakeVMI("vm").
 			Volume("root", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "root"}}))
@@ -44,7 +44,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		return ExpectExists(vm).Status.PrintableStatus
 	}
 
-	It("makes them, waits until they are filled, and starts", func() {
+	It("creates the DataVolumes, and the VMI when they have succeeded", func() {
 		vm := m.create(templated(blank))
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
 		Expect(m.events.take()).To(ConsistOf("Normal SuccessfulDataVolumeCreate: Created DataVolume root"))
@@ -65,7 +65,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStarting))
 	})
 
-	It("makes them for a halted VM, too, and lets it be stopped while they are filled", func() {
+	It("creates the DataVolumes of a Halted VM too, and shows Provisioning until they have succeeded", func() {
 		vm := m.create(templated(blank).Strategy(v1.RunStrategyHalted))
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusProvisioning))
@@ -76,19 +76,19 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("makes them at the first start if told so", func() {
+	It("creates the DataVolumes at the first start if the annotation for immediate creation is false", func() {
 		vm := m.create(templated(blank).Strategy(v1.RunStrategyManual).With(func(vm *v1.VirtualMachine) {
 			vm.Annotations = map[string]string{v1.ImmediateDataVolumeCreation: "false"}
 		}))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ask(vm, "start", `{"paused":true}`)).To(Succeed())
+		Expect(callVerb(vm, "start", `{"paused":true}`)).To(Succeed())
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
 		fill(dataVolume(m.ns, "root"), cdi.DataVolumeSucceeded)
 		m.expectReconciled(vm, firstStart...)
 		Expect(instance(vm).Spec.StartStrategy).To(HaveValue(Equal(v1.StartStrategyPaused)))
 	})
 
-	It("starts when a Pod is what they wait for, and says that the claim waits to be bound", func() {
+	It("creates the VMI when the DataVolumes wait for a consumer, and shows that the claim is not bound", func() {
 		vm := m.create(templated(blank))
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
 		dv := dataVolume(m.ns, "root")
@@ -98,7 +98,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusWaitingForVolumeBinding))
 	})
 
-	It("says that an import failed, once", func() {
+	It("records one event for a failed import", func() {
 		vm := m.create(templated(blank))
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
 		m.events.take()
@@ -115,7 +115,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("says that a quota leaves no room", func() {
+	It("reports a DataVolume that exceeds a quota", func() {
 		vm := m.create(templated(blank))
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
 		m.events.take()
@@ -127,7 +127,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("adopts one that has no owner and leaves one with an owner alone", func() {
+	It("adopts a DataVolume without an owner, and does not touch one with an owner", func() {
 		dv := dataVolume(m.ns, "root")
 		ExpectCreated(dv)
 		vm := m.create(templated(blank))
@@ -141,7 +141,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("says what to do where the cluster has no importer", func() {
+	It("reports what to install in a cluster without an importer", func() {
 		m.DataVolumes = noImporter{}
 		vm := m.create(templated(blank))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -152,7 +152,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		ExpectGone(instanceKey(vm))
 	})
 
-	It("copies within the namespace without a question, and warns of a source that is not there", func() {
+	It("clones within the namespace without an access review, and warns of a missing source", func() {
 		vm := m.create(templated(copyOf("")))
 		m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
 		Expect(m.events.take()).To(ConsistOf(
@@ -161,7 +161,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		Expect(ExpectExists(dataVolume(m.ns, "root")).Spec.Source.PVC.Namespace).To(Equal(m.ns))
 	})
 
-	Context("that are copies of a DataSource", func() {
+	Context("cloned from a DataSource", func() {
 		const label = "template.kubevirt.io/architecture"
 		from := func(name, arch string) {
 			GinkgoHelper()
@@ -176,7 +176,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			}
 			ExpectCreated(source)
 		}
-		// standsFor makes a DataSource that stands for another one, as the importer leaves it.
+		// standsFor creates a DataSource that refers to another one, with the status that the importer writes.
 		standsFor := func(name, other string) {
 			GinkgoHelper()
 			source := &cdi.DataSource{
@@ -187,7 +187,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			source.Status.Source.PVC = &cdiv1beta1.DataVolumeSourcePVC{Namespace: m.ns, Name: "golden"}
 			Expect(k8sClient.Status().Update(ctx, source)).To(Succeed())
 		}
-		// copies is a VM with a disk of each of some DataSources.
+		// copies returns a VM with one disk from each DataSource.
 		copies := func(names ...string) *builder.VM {
 			return builder.MakeVM("vm").With(func(vm *v1.VirtualMachine) {
 				vm.Spec.Template.Spec.Architecture = ""
@@ -214,7 +214,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			return instance(vm)
 		}
 
-		It("runs on the architecture that the DataSource names when the disk is made, and leaves the VM as it is", func() {
+		It("sets the VMI's architecture from the DataSource's label at the creation of the disk, and does not change the VM", func() {
 			from("debian", "arm64")
 			vm := m.create(copies("debian"))
 			m.expectReconciled(vm, "create DataVolume", "patch VirtualMachine/status")
@@ -226,7 +226,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			m.expectQuiet(vm)
 		})
 
-		It("takes the first that names one that there is", func() {
+		It("uses the first DataSource whose label is a supported architecture", func() {
 			from("none", "")
 			from("odd", "x86_64")
 			from("debian", "arm64")
@@ -234,18 +234,18 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			Expect(started(m.create(copies("none", "odd", "debian", "fedora"))).Spec.Architecture).To(Equal("arm64"))
 		})
 
-		It("leaves it to the cluster if none names one, whatever the template's metadata says", func() {
+		It("leaves the architecture empty if no DataSource has the label, whatever the template's metadata contains", func() {
 			from("none", "")
 			Expect(started(m.create(copies("none"))).Spec.Architecture).To(BeEmpty())
 		})
 
-		It("takes that of the VM's template before", func() {
+		It("prefers the architecture of the VM's template", func() {
 			from("debian", "arm64")
 			vm := copies("debian").With(func(vm *v1.VirtualMachine) { vm.Spec.Template.Spec.Architecture = "amd64" })
 			Expect(started(m.create(vm)).Spec.Architecture).To(Equal("amd64"))
 		})
 
-		It("asks the DataSource for which another one stands, and waits for it", func() {
+		It("reads the label of the DataSource that another one refers to, and waits until it exists", func() {
 			standsFor("stable", "debian")
 			vm := m.create(copies("stable"))
 			Expect(m.expectReconciled(vm, "patch VirtualMachine/status").RequeueAfter).To(BeNumerically(">", 0))
@@ -256,7 +256,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 		})
 	})
 
-	Context("that are copies from another namespace", func() {
+	Context("cloned from another namespace", func() {
 		var elsewhere string
 		BeforeEach(func() {
 			elsewhere = NewNamespace()
@@ -284,7 +284,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			}}
 		}
 
-		It("refuses without the right, and goes on with it", func() {
+		It("creates no DataVolume until the service account may clone the source", func() {
 			vm := m.create(templated(copyOf(elsewhere)))
 			result := m.expectReconciled(vm, "create SubjectAccessReview", "create SubjectAccessReview", "patch VirtualMachine/status")
 			Expect(result.RequeueAfter).To(BeNumerically(">", 0))
@@ -305,27 +305,27 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
 		})
 
-		It("says whether the claim exists to those only who may copy it", func() {
+		It("reports the same for an existing and a missing source if the service account may not clone it", func() {
 			named := func(name string) cdiv1beta1.DataVolumeSpec {
 				return cdiv1beta1.DataVolumeSpec{Source: &cdiv1beta1.DataVolumeSource{
 					PVC: &cdiv1beta1.DataVolumeSourcePVC{Namespace: elsewhere, Name: name},
 				}}
 			}
-			answers := map[string][]string{}
+			recorded := map[string][]string{}
 			for _, name := range []string{"golden", "nowhere"} {
 				vm := m.create(templated(named(name)))
 				_, err := m.reconcile(vm)
 				Expect(err).NotTo(HaveOccurred())
-				answers[name] = m.events.take()
+				recorded[name] = m.events.take()
 				forget := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
 				Expect(k8sClient.Patch(ctx, vm, forget)).To(Succeed())
 				Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
 			}
-			Expect(answers["nowhere"]).To(Equal(answers["golden"]))
-			Expect(answers["golden"]).To(ConsistOf(ContainSubstring("insufficient permissions")))
+			Expect(recorded["nowhere"]).To(Equal(recorded["golden"]))
+			Expect(recorded["golden"]).To(ConsistOf(ContainSubstring("insufficient permissions")))
 		})
 
-		It("does not take an annotation for a right", func() {
+		It("does not skip the access review because of an annotation", func() {
 			vm := m.create(templated(copyOf(elsewhere)).With(func(vm *v1.VirtualMachine) {
 				vm.Spec.DataVolumeTemplates[0].Annotations = map[string]string{"cdi.kubevirt.io/storage.prePopulated": "root"}
 			}))
@@ -334,7 +334,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			ExpectGone(dataVolume(m.ns, "root"))
 		})
 
-		DescribeTable("asks for the rights of the account that the VM has", func(named, ofVolume string) {
+		DescribeTable("reviews the access of the VM's service account", func(named, ofVolume string) {
 			permit("robot", "", "pods")
 			b := templated(copyOf(elsewhere)).With(func(vm *v1.VirtualMachine) {
 				vm.Spec.Template.Spec.ServiceAccountName = named
@@ -349,11 +349,11 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 				return m.writes.Take()
 			}, "10s").Should(ContainElement("create DataVolume"))
 		},
-			Entry("by a volume", "", "robot"),
-			Entry("by its name, which comes before a volume", "robot", "other"),
+			Entry("from a volume", "", "robot"),
+			Entry("from serviceAccountName, which has precedence over a volume", "robot", "other"),
 		)
 
-		It("writes down what a DataSource stands for, and asks for the rights to that", func() {
+		It("replaces a DataSource by its source, and reviews access to that source", func() {
 			spec := source(m.ns)
 			vm := m.create(templated(spec))
 			_, err := m.reconcile(vm)
@@ -370,7 +370,7 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			Expect(dv.Spec.Source.PVC).To(HaveValue(Equal(cdiv1beta1.DataVolumeSourcePVC{Namespace: elsewhere, Name: "golden"})))
 		})
 
-		It("says which DataSource is missing, and looks again", func() {
+		It("reports a missing DataSource, and retries", func() {
 			vm := m.create(templated(cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{Kind: "DataSource", Name: "debian"}}))
 			result := m.expectReconciled(vm, "patch VirtualMachine/status")
 			Expect(result.RequeueAfter).To(BeNumerically(">", 0))

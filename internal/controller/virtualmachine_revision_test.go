@@ -26,8 +26,8 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// revisions are those of a VM's starts.
-func (m *machines) revisions(vm *v1.VirtualMachine) []appsv1.ControllerRevision {
+// revisions returns the ControllerRevisions of a VM's starts.
+func (m *vmHarness) revisions(vm *v1.VirtualMachine) []appsv1.ControllerRevision {
 	GinkgoHelper()
 	list := &appsv1.ControllerRevisionList{}
 	Expect(k8sClient.List(ctx, list, client.InNamespace(vm.Namespace),
@@ -35,7 +35,7 @@ func (m *machines) revisions(vm *v1.VirtualMachine) []appsv1.ControllerRevision 
 	return list.Items
 }
 
-// revised names the revision in an instance's status, as the VMI's reconciler does.
+// revised writes the revision's name to a VMI's status, as the VMI's reconciler does.
 func revised(vmi *v1.VirtualMachineInstance) func(*v1.VirtualMachineInstanceStatus) {
 	return func(s *v1.VirtualMachineInstanceStatus) {
 		generation, err := strconv.ParseInt(vmi.Annotations[v1.VirtualMachineGenerationAnnotation], 10, 64)
@@ -44,15 +44,15 @@ func revised(vmi *v1.VirtualMachineInstance) func(*v1.VirtualMachineInstanceStat
 	}
 }
 
-var _ = Describe("VirtualMachine whose template changes", func() {
-	var m *machines
-	BeforeEach(func() { m = newMachines() })
+var _ = Describe("VirtualMachine with a changed template", func() {
+	var m *vmHarness
+	BeforeEach(func() { m = newVMHarness() })
 
-	// runs leads a VM to a running instance that names its revision.
+	// runs starts a VM; its VMI runs and has the revision in its status.
 	runs := func(b *builder.VM) (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 		GinkgoHelper()
 		vm, vmi := m.started(b)
-		play(vmi, v1.Running, revised(vmi))
+		setStatus(vmi, v1.Running, revised(vmi))
 		return vm, vmi
 	}
 	more := func(t *v1.VirtualMachineInstanceTemplateSpec) {
@@ -60,7 +60,7 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 	}
 	const specChanged = "a non-live-updatable field was changed in the template spec"
 
-	It("records at each start what it started from, once for each generation", func() {
+	It("records the spec of each start in a ControllerRevision, once for each generation", func() {
 		vm, vmi := runs(builder.MakeVM("vm"))
 		found := m.revisions(vm)
 		Expect(found).To(HaveLen(1))
@@ -73,10 +73,10 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 
 		changeTemplate(vm, more)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(m.revisions(vm)).To(HaveLen(1), "a change of the template is no start")
+		Expect(m.revisions(vm)).To(HaveLen(1), "a changed template creates no revision before the next start")
 		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
-		play(vmi, v1.Succeeded)
-		release(vmi)
+		setStatus(vmi, v1.Succeeded)
+		removeFinalizer(vmi)
 		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
 		m.expectReconciled(vm, "create ControllerRevision", "create VirtualMachineInstance", "delete ControllerRevision",
 			"patch VirtualMachine/status")
@@ -86,12 +86,12 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 	})
 
-	It("keeps the firmware's identity from start to start, also of a VM that started before it was recorded", func() {
+	It("keeps the firmware's UUID and serial across starts, also for a revision without the recorded identity", func() {
 		stop := func(vm *v1.VirtualMachine, vmi *v1.VirtualMachineInstance) {
 			GinkgoHelper()
 			Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
-			play(vmi, v1.Succeeded)
-			release(vmi)
+			setStatus(vmi, v1.Succeeded)
+			removeFinalizer(vmi)
 			m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
 		}
 		vm, vmi := runs(builder.MakeVM("vm"))
@@ -107,11 +107,11 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		vmi = instance(vm)
 		Expect(*vmi.Spec.Domain.Firmware).To(Equal(first))
 
-		By("taking away the record, as if an earlier version had made the revision")
+		By("removing the recorded identity, as in a revision of an earlier version")
 		recorded := m.revisions(vm)[0]
 		delete(recorded.Annotations, virtualmachine.FirmwareIdentityAnnotation)
 		Expect(k8sClient.Update(ctx, &recorded)).To(Succeed())
-		play(vmi, v1.Running, revised(vmi))
+		setStatus(vmi, v1.Running, revised(vmi))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.CPU = &v1.CPU{Sockets: 2} })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -124,7 +124,7 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		Expect(m.revisions(vm)[0].Annotations).To(HaveKeyWithValue(virtualmachine.FirmwareIdentityAnnotation, "vm-name"))
 	})
 
-	It("needs a restart for what a running guest cannot follow, until it is stopped", func() {
+	It("requires a restart for a change that cannot be applied live, until the VM is stopped", func() {
 		vm, vmi := runs(builder.MakeVM("vm"))
 		changeTemplate(vm, more)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -134,7 +134,7 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		m.events.take()
 		m.expectQuiet(vm)
 
-		By("changing nothing of the instance that waits for the restart as a whole")
+		By("not applying a live-updatable change while another change needs a restart")
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(instance(vm).Spec.NodeSelector).To(BeEmpty())
@@ -144,7 +144,7 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 	})
 
-	It("needs no restart any more when the change is taken back", func() {
+	It("no longer requires a restart when the change is reverted", func() {
 		vm, _ := runs(builder.MakeVM("vm"))
 		before := vm.Spec.Template.Spec.Domain.CPU.DeepCopy()
 		changeTemplate(vm, more)
@@ -156,7 +156,7 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("gives a running instance what counts for its next node, and takes it away", func() {
+	It("copies changed scheduling constraints to the running VMI, and removes them", func() {
 		vm, _ := runs(builder.MakeVM("vm"))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
 			t.Spec.NodeSelector = map[string]string{"zone": "a"}
@@ -186,7 +186,7 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("keeps everything for the next start if the cluster says Stage", func() {
+	It("applies nothing to the running VMI with rollout strategy Stage", func() {
 		config := clusterconfig.Default()
 		config.RolloutStrategy = v1.VMRolloutStrategyStage
 		m.Config = fixedConfig{config}
@@ -197,7 +197,7 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		Expect(instance(vm).Spec.NodeSelector).To(BeEmpty())
 	})
 
-	It("keeps labels for the next start without asking for it, and does not claim that they are in effect", func() {
+	It("does not apply changed labels to the running VMI, requires no restart for them, and does not report them as observed", func() {
 		vm, _ := runs(builder.MakeVM("vm"))
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.ObjectMeta.Labels = map[string]string{"tier": "web"} })
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -207,13 +207,13 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		m.events.take()
 		m.expectQuiet(vm)
 
-		By("following what can be followed all the same")
+		By("applying a live-updatable change all the same")
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.NodeSelector = map[string]string{"zone": "a"} })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(instance(vm).Spec.NodeSelector).To(HaveKeyWithValue("zone", "a"))
 	})
 
-	It("follows labels and annotations that virt-controller's flags name", func() {
+	It("applies labels and annotations that virt-controller's flags select", func() {
 		config := clusterconfig.Default()
 		config.LiveMetadata = podspec.LiveMetadata{Annotations: []string{"acme.example/*"}, Labels: []string{"tier", v1.NodeNameLabel}}
 		m.Config = fixedConfig{config}
@@ -229,7 +229,7 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		m.events.take()
 		m.expectQuiet(vm)
 
-		By("keeping what they do not name, or what is the instance's own, for the next start")
+		By("not applying others, nor those that belong to the VMI")
 		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) {
 			t.ObjectMeta.Labels = map[string]string{"other": "x", v1.NodeNameLabel: "elsewhere"}
 			t.ObjectMeta.Annotations = nil
@@ -243,7 +243,7 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("takes a quantity in other words for the same", func() {
+	It("treats equal quantities in different notations as equal", func() {
 		vm, _ := runs(builder.MakeVM("vm").Template(builder.MakeVMI("vm").Guest("128Mi")))
 		raw := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"template":{"spec":{"domain":{"memory":{"guest":"131072Ki"}}}}}}`))
 		Expect(k8sClient.Patch(ctx, vm, raw)).To(Succeed())
@@ -254,9 +254,9 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("does not move an instance on the way to another node", func() {
+	It("does not change the scheduling constraints of a migrating VMI", func() {
 		vm, vmi := runs(builder.MakeVM("vm"))
-		play(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
+		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) {
 			s.MigrationState = &v1.VirtualMachineInstanceMigrationState{StartTimestamp: ptr.To(metav1.Now())}
 		})
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -264,27 +264,27 @@ var _ = Describe("VirtualMachine whose template changes", func() {
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "AffinityChangeError",
 			"should not be changed during VMI migration"))
-		play(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState.Completed = true })
+		setStatus(vmi, v1.Running, func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState.Completed = true })
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
 		Expect(instance(vm).Spec.NodeSelector).To(HaveKeyWithValue("zone", "a"))
 	})
 
-	It("does not move the instance's generation before the status names the revision of the old one", func() {
+	It("does not update the VMI's generation before its status has the name of the old revision", func() {
 		vm, vmi := m.started(builder.MakeVM("vm"))
 		ExpectExists(vm).Spec.RunStrategy = ptr.To(v1.RunStrategyManual)
 		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 1"))
 		m.expectQuiet(vm)
-		play(vmi, v1.Running, revised(vmi))
+		setStatus(vmi, v1.Running, revised(vmi))
 		m.expectReconciled(vm, "patch VirtualMachineInstance")
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 2 instance 2"))
 		Expect(instance(vm).Status.VirtualMachineRevisionName).To(HaveSuffix("-1"))
 		m.expectQuiet(vm)
 	})
 
-	It("does not forget a start by a change to RerunOnFailure that has to wait", func() {
+	It("records the start in status.runStrategy when the VM becomes RerunOnFailure and the VMI's creation has to be retried", func() {
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted))
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm).Status.RunStrategy).To(BeEmpty(), "it was never started")

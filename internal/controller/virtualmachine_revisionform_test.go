@@ -21,8 +21,8 @@ import (
 )
 
 var _ = Describe("The revision of a VirtualMachine's start", func() {
-	var m *machines
-	BeforeEach(func() { m = newMachines() })
+	var m *vmHarness
+	BeforeEach(func() { m = newVMHarness() })
 
 	awkward := func() *builder.VM {
 		return builder.MakeVM("vm").Template(builder.MakeVMI("vm").Volume("init", v1.VolumeSource{
@@ -39,7 +39,7 @@ var _ = Describe("The revision of a VirtualMachine's start", func() {
 		return patch(revision, fmt.Sprintf(`{"metadata":{"ownerReferences":[{"$patch":"delete","uid":%q}],"uid":%q}}`, vm.UID, revision.UID))
 	}
 
-	It("is let go by the garbage collector and takes labels", func() {
+	It("can be orphaned by the garbage collector and labeled", func() {
 		vm, _ := m.started(awkward())
 		revision := m.revisions(vm)[0]
 		Expect(patch(&revision, `{"metadata":{"labels":{"team":"blue"}}}`)).To(Succeed())
@@ -48,7 +48,7 @@ var _ = Describe("The revision of a VirtualMachine's start", func() {
 		Expect(revision.Labels).To(HaveKeyWithValue("team", "blue"))
 	})
 
-	// unsorted puts a revision in the place of a VM's that has its data in the order of Go's struct.
+	// unsorted replaces a VM's revision by one whose keys have the order of the fields of Go's struct.
 	unsorted := func(vm *v1.VirtualMachine) *appsv1.ControllerRevision {
 		GinkgoHelper()
 		revision := m.revisions(vm)[0]
@@ -58,7 +58,7 @@ var _ = Describe("The revision of a VirtualMachine's start", func() {
 		old := &appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: raw}, Revision: revision.Revision}
 		old.Namespace, old.Name, old.Labels, old.OwnerReferences = revision.Namespace, revision.Name, revision.Labels, revision.OwnerReferences
 		ExpectCreated(old)
-		Expect(orphan(old, vm)).To(MatchError(ContainSubstring("field is immutable")), "otherwise there is nothing to show here")
+		Expect(orphan(old, vm)).To(MatchError(ContainSubstring("field is immutable")), "the API server accepts an unsorted revision: this spec has nothing to test")
 		return old
 	}
 	expectReplaced := func(vm *v1.VirtualMachine, old *appsv1.ControllerRevision) {
@@ -75,7 +75,7 @@ var _ = Describe("The revision of a VirtualMachine's start", func() {
 		Expect(orphan(&found[0], vm)).To(Succeed())
 	}
 
-	It("is replaced if its keys are not sorted, by one of the same name and content", func() {
+	It("is replaced by one of the same name and content if its keys are not sorted", func() {
 		vm, _ := m.started(awkward())
 		old := unsorted(vm)
 		m.expectReconciled(vm, "create ControllerRevision", "delete ControllerRevision", "create ControllerRevision", "delete ControllerRevision")
@@ -83,7 +83,7 @@ var _ = Describe("The revision of a VirtualMachine's start", func() {
 		expectReplaced(vm, old)
 	})
 
-	It("is marked if it came without a mark and is sorted, as KubeVirt's are", func() {
+	It("gets the annotation if it lacks it and its keys are sorted, as KubeVirt's are", func() {
 		vm, _ := m.started(awkward())
 		revision := m.revisions(vm)[0]
 		Expect(patch(&revision, `{"metadata":{"annotations":null}}`)).To(Succeed())
@@ -92,7 +92,7 @@ var _ = Describe("The revision of a VirtualMachine's start", func() {
 		Expect(m.revisions(vm)[0].UID).To(Equal(revision.UID))
 	})
 
-	DescribeTable("is not lost when the replacement breaks off", func(writes int) {
+	DescribeTable("is not lost when a write of the replacement fails", func(writes int) {
 		vm, _ := m.started(awkward())
 		old := unsorted(vm)
 		m.writes.Fail = func(string) error {
@@ -112,10 +112,10 @@ var _ = Describe("The revision of a VirtualMachine's start", func() {
 		m.writes.Take()
 		m.expectQuiet(vm)
 	},
-		Entry("before the copy", 0), Entry("after the copy", 1), Entry("while the name is free", 2), Entry("before the copy is removed", 3),
+		Entry("before the copy", 0), Entry("after the copy", 1), Entry("after the deletion of the original", 2), Entry("before the copy is removed", 3),
 	)
 
-	It("is replaced while a VM waits to be deleted without its instance", func() {
+	It("is replaced while the VM is being deleted with propagation policy Orphan", func() {
 		vm, _ := m.started(awkward())
 		old := unsorted(vm)
 		Expect(k8sClient.Delete(ctx, vm, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())

@@ -17,8 +17,8 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// ask calls a verb of virt-api.
-func ask(vm *v1.VirtualMachine, verb, body string) error {
+// callVerb calls a verb of virt-api.
+func callVerb(vm *v1.VirtualMachine, verb, body string) error {
 	GinkgoHelper()
 	for _, v := range (&subresource.API{Client: k8sClient}).Verbs(nil) {
 		if v.Resource != subresource.VirtualMachines || v.Name != verb {
@@ -33,23 +33,23 @@ func ask(vm *v1.VirtualMachine, verb, body string) error {
 	return nil
 }
 
-// settle lets the reconciler and an agent take turns until nobody has anything to do. The agent's guests start at once
-// and shut down when they are told to.
-func (m *machines) settle(vm *v1.VirtualMachine) {
+// settle alternates between the VM's reconciler and a simulated agent until neither writes anything. The agent's guests start at
+// once, and shut down when their VMI is deleted.
+func (m *vmHarness) settle(vm *v1.VirtualMachine) {
 	GinkgoHelper()
-	const turns = 20 // many more than any change takes
-	for range turns {
+	const limit = 20 // many more than any change needs
+	for range limit {
 		_, err := m.reconcile(vm)
 		Expect(err).NotTo(HaveOccurred())
 		if len(m.writes.Take()) == 0 && !m.guest(vm) {
 			return
 		}
 	}
-	Fail("the VM does not come to rest")
+	Fail("the VM is still written to")
 }
 
-// guest does the next thing that the agent and the VMI's reconciler would, and says whether there was one.
-func (m *machines) guest(vm *v1.VirtualMachine) bool {
+// guest makes the next change that the agent and the VMI's reconciler would make, and reports whether there was one.
+func (m *vmHarness) guest(vm *v1.VirtualMachine) bool {
 	GinkgoHelper()
 	vmi := instanceKey(vm)
 	if err := k8sClient.Get(ctx, client.ObjectKeyFromObject(vmi), vmi); err != nil {
@@ -58,19 +58,19 @@ func (m *machines) guest(vm *v1.VirtualMachine) bool {
 	}
 	switch {
 	case vmi.DeletionTimestamp != nil && !vmi.IsFinal():
-		play(vmi, v1.Succeeded)
-		release(vmi)
+		setStatus(vmi, v1.Succeeded)
+		removeFinalizer(vmi)
 	case vmi.DeletionTimestamp == nil && vmi.IsUnprocessed():
-		play(vmi, v1.Running, running, revised(vmi))
+		setStatus(vmi, v1.Running, running, revised(vmi))
 	default:
 		return false
 	}
 	return true
 }
 
-var _ = Describe("VirtualMachine that is started and stopped by its verbs", func() {
-	var m *machines
-	BeforeEach(func() { m = newMachines() })
+var _ = Describe("VirtualMachine with the verbs of virt-api", func() {
+	var m *vmHarness
+	BeforeEach(func() { m = newVMHarness() })
 
 	show := func(vm *v1.VirtualMachine) v1.VirtualMachinePrintableStatus {
 		GinkgoHelper()
@@ -82,24 +82,24 @@ var _ = Describe("VirtualMachine that is started and stopped by its verbs", func
 	}
 	const rounds = 20
 
-	DescribeTable("does so many times in a row", func(strategy v1.VirtualMachineRunStrategy) {
+	DescribeTable("starts and stops twenty times in a row", func(strategy v1.VirtualMachineRunStrategy) {
 		vm := m.create(builder.MakeVM("vm").Strategy(strategy))
 		m.settle(vm)
 		if show(vm) == v1.VirtualMachineStatusRunning {
-			Expect(ask(vm, "stop", "{}")).To(Succeed())
+			Expect(callVerb(vm, "stop", "{}")).To(Succeed())
 			m.settle(vm)
 		}
 		for range rounds {
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
 			ExpectGone(instanceKey(vm))
-			Expect(ask(vm, "start", "{}")).To(Succeed())
+			Expect(callVerb(vm, "start", "{}")).To(Succeed())
 			m.settle(vm)
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
-			Expect(ask(vm, "stop", "{}")).To(Succeed())
+			Expect(callVerb(vm, "stop", "{}")).To(Succeed())
 			m.settle(vm)
 		}
 		Expect(vm.Status.StartFailure).To(BeNil())
-		Expect(m.revisions(vm)).To(HaveLen(1), "the revisions of earlier starts are collected")
+		Expect(m.revisions(vm)).To(HaveLen(1), "the revisions of earlier starts are deleted")
 	},
 		Entry(nil, v1.RunStrategyAlways),
 		Entry(nil, v1.RunStrategyHalted),
@@ -107,32 +107,32 @@ var _ = Describe("VirtualMachine that is started and stopped by its verbs", func
 		Entry(nil, v1.RunStrategyRerunOnFailure),
 	)
 
-	It("runs Once, stops, and runs again as Always, as often as it is told to", func() {
+	It("starts a Once VM, stops it, and starts it again as Always, twenty times in a row", func() {
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyOnce))
 		m.settle(vm)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
-		Expect(ask(vm, "restart", "{}")).To(MatchError(ContainSubstring("does not support manual restart requests")))
-		Expect(ask(vm, "start", "{}")).To(MatchError(ContainSubstring("VM is already running")))
+		Expect(callVerb(vm, "restart", "{}")).To(MatchError(ContainSubstring("does not support manual restart requests")))
+		Expect(callVerb(vm, "start", "{}")).To(MatchError(ContainSubstring("VM is already running")))
 		for range rounds {
-			Expect(ask(vm, "stop", "{}")).To(Succeed())
+			Expect(callVerb(vm, "stop", "{}")).To(Succeed())
 			m.settle(vm)
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))
-			Expect(ask(vm, "start", "{}")).To(Succeed())
+			Expect(callVerb(vm, "start", "{}")).To(Succeed())
 			m.settle(vm)
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
 		}
 	})
 
-	DescribeTable("restarts many times in a row", func(strategy v1.VirtualMachineRunStrategy) {
+	DescribeTable("restarts twenty times in a row", func(strategy v1.VirtualMachineRunStrategy) {
 		vm := m.create(builder.MakeVM("vm").Strategy(strategy))
 		m.settle(vm)
 		if strategy == v1.RunStrategyManual {
-			Expect(ask(vm, "start", "{}")).To(Succeed())
+			Expect(callVerb(vm, "start", "{}")).To(Succeed())
 			m.settle(vm)
 		}
 		for range rounds {
 			before := instance(vm).UID
-			Expect(ask(vm, "restart", "{}")).To(Succeed())
+			Expect(callVerb(vm, "restart", "{}")).To(Succeed())
 			m.settle(vm)
 			Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
 			Expect(instance(vm).UID).NotTo(Equal(before))
@@ -146,14 +146,14 @@ var _ = Describe("VirtualMachine that is started and stopped by its verbs", func
 	DescribeTable("starts paused", func(b *builder.VM) {
 		vm := m.create(b)
 		m.settle(vm)
-		Expect(ask(vm, "start", `{"paused":true}`)).To(Succeed())
+		Expect(callVerb(vm, "start", `{"paused":true}`)).To(Succeed())
 		m.settle(vm)
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusRunning))
 		Expect(instance(vm).Spec.StartStrategy).To(HaveValue(Equal(v1.StartStrategyPaused)))
 		strategy, err := vm.RunStrategy()
 		Expect(err).NotTo(HaveOccurred())
 		Expect(strategy).NotTo(Equal(v1.RunStrategyHalted))
-		Expect(vm.Spec.Template.Spec.StartStrategy).To(BeNil(), "the template stays the user's")
+		Expect(vm.Spec.Template.Spec.StartStrategy).To(BeNil(), "the user's template does not change")
 	},
 		Entry("Halted", builder.MakeVM("vm").Strategy(v1.RunStrategyHalted)),
 		Entry("running: false", builder.MakeVM("vm").With(func(vm *v1.VirtualMachine) {

@@ -18,17 +18,17 @@ import (
 
 const gibibyte = 1 << 30
 
-var _ = Describe("VirtualMachine whose volumes get other claims", func() {
-	var m *machines
+var _ = Describe("VirtualMachine with replaced claims", func() {
+	var m *vmHarness
 
-	BeforeEach(func() { m = newMachines() })
+	BeforeEach(func() { m = newVMHarness() })
 
-	// claim makes a claim in the VM's namespace.
+	// claim creates a claim in the VM's namespace.
 	claim := func(name, capacity string) {
 		GinkgoHelper()
 		ExpectCreated(builder.MakePVC(name).Namespace(m.ns).Bound(capacity).Obj())
 	}
-	// described has the agent say how large the disk is, and that nothing but storage ties the guest to its node.
+	// described reports the size of the disk, and that the guest can migrate with its storage only, as the agent does.
 	described := func(s *v1.VirtualMachineInstanceStatus) {
 		s.VolumeStatus = []v1.VolumeStatus{{Name: "data", Size: gibibyte, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
 			ClaimName: "old", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
@@ -44,7 +44,7 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 		}))
 		m.expectReconciled(vm, firstStart...)
 		vmi := instance(vm)
-		play(vmi, v1.Running, running, revised(vmi), described)
+		setStatus(vmi, v1.Running, running, revised(vmi), described)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		m.events.take()
 		return ExpectExists(vm), vmi
@@ -68,7 +68,7 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 		GinkgoHelper()
 		return instance(vm).Spec.Volumes[0].PersistentVolumeClaim.ClaimName
 	}
-	// moving leads a VM to an instance that waits for its migration.
+	// moving returns a VM whose VMI waits for its migration to another claim.
 	moving := func() (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 		GinkgoHelper()
 		vm, _ := runs(v1.UpdateVolumesStrategyMigration)
@@ -88,7 +88,7 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 		}
 	}
 
-	It("notes where the guest's disks are before it names the new claims, and forgets that when they have moved", func() {
+	It("records the source claims in status.migratedVolumes before it changes the VMI's volumes, and removes them after the migration", func() {
 		vm, vmi := moving()
 		Expect(vmi.Status.MigratedVolumes).To(HaveLen(1))
 		moved := vmi.Status.MigratedVolumes[0]
@@ -99,7 +99,7 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 		Expect(vm).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
 		Expect(generationsOf(vm)).To(Equal("generation 2 desired 2 observed 1 instance 1"))
 
-		play(vmi, v1.Running, migrating)
+		setStatus(vmi, v1.Running, migrating)
 		m.expectReconciled(vm)
 		Expect(vmistatus.Claim(ctx, k8sClient, ExpectExists(vmi), metav1.Now())).To(Succeed())
 		ExpectExists(vmi)
@@ -112,7 +112,7 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("takes a change back", func() {
+	It("reverts the VMI's volumes and status when the change is reverted before a migration", func() {
 		vm, vmi := moving()
 		use(vm, "old")
 		m.expectReconciled(vm, "patch VirtualMachineInstance", "patch VirtualMachineInstance/status", "patch VirtualMachine/status")
@@ -127,9 +127,9 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("aborts the migration first when a change is taken back, and changes nothing before that has ended", func() {
+	It("aborts a running migration when the change is reverted, and changes nothing before that has ended", func() {
 		vm, vmi := moving()
-		play(vmi, v1.Running, migrating)
+		setStatus(vmi, v1.Running, migrating)
 		use(vm, "old")
 		m.expectReconciled(vm, "patch VirtualMachineInstance/status", "patch VirtualMachine/status")
 		Expect(names(vm)).To(Equal("new"))
@@ -138,7 +138,7 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 		Expect(vmi.Status.MigratedVolumes).To(HaveLen(1))
 		m.expectQuiet(vm)
 
-		By("which the migration may be too late for: then going back is a change of its own")
+		By("migrating back if the migration succeeds despite the abort")
 		Expect(vmistatus.Claim(ctx, k8sClient, vmi, metav1.Now())).To(Succeed())
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		moves := ExpectExists(vm).Status.VolumeUpdateState.VolumeMigrationState.MigratedVolumes
@@ -147,7 +147,7 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 		Expect(names(vm)).To(Equal("old"))
 	})
 
-	It("goes to no third claim before the second one is reached", func() {
+	It("refuses a third claim while the migration to the second one is not finished", func() {
 		vm, _ := moving()
 		use(vm, "third")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -157,7 +157,7 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 		Expect(names(vm)).To(Equal("new"))
 	})
 
-	It("waits for a claim that is not there yet", func() {
+	It("waits for a claim that does not exist yet", func() {
 		vm, _ := runs(v1.UpdateVolumesStrategyMigration)
 		use(vm, "new")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
@@ -170,24 +170,24 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 		m.expectReconciled(vm, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
 	})
 
-	DescribeTable("leaves to the next start what cannot move", func(change func(*v1.VirtualMachineInstance), capacity, message string) {
+	DescribeTable("requires a restart for a volume that cannot migrate", func(change func(*v1.VirtualMachineInstance), capacity, message string) {
 		vm, vmi := runs(v1.UpdateVolumesStrategyMigration)
 		claim("new", capacity)
-		play(vmi, v1.Running, func(*v1.VirtualMachineInstanceStatus) { change(vmi) })
+		setStatus(vmi, v1.Running, func(*v1.VirtualMachineInstanceStatus) { change(vmi) })
 		use(vm, "new")
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "", message))
 		Expect(names(vm)).To(Equal("old"))
 		Expect(vm.Status.VolumeUpdateState).To(BeNil())
 	},
-		Entry("to a claim that is smaller", func(*v1.VirtualMachineInstance) {}, "512Mi",
+		Entry("because the new claim is smaller", func(*v1.VirtualMachineInstance) {}, "512Mi",
 			"cannot migrate volume data: its disk has 1073741824 bytes, and PersistentVolumeClaim new only 536870912. Use a larger claim"),
-		Entry("as the guest cannot", func(vmi *v1.VirtualMachineInstance) {
+		Entry("because the VMI is not migratable", func(vmi *v1.VirtualMachineInstance) {
 			condition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionFalse, "X", "because")(&vmi.Status)
 		}, "1Gi", "cannot migrate the volumes as the VMI isn't migratable: because"),
 	)
 
-	It("replaces claims at the next start unless it is told to migrate them", func() {
+	It("requires a restart with update strategy Replacement", func() {
 		vm, _ := runs(v1.UpdateVolumesStrategyReplacement)
 		claim("new", "1Gi")
 		use(vm, "new")
@@ -197,11 +197,11 @@ var _ = Describe("VirtualMachine whose volumes get other claims", func() {
 		m.expectQuiet(vm)
 	})
 
-	It("starts from no claim that may be empty when the instance ended before its disks had moved", func() {
+	It("does not restart from the new claims when the VMI ended before its disks had migrated", func() {
 		vm, vmi := moving()
-		play(vmi, v1.Failed)
+		setStatus(vmi, v1.Failed)
 		settle(vm)
-		release(vmi)
+		removeFinalizer(vmi)
 		settle(vm)
 		ExpectGone(vmi)
 		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineManualRecoveryRequired, corev1.ConditionTrue,

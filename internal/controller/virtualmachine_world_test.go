@@ -24,8 +24,8 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// machines is a VM reconciler on the suite's API server, at a time that stands still.
-type machines struct {
+// vmHarness is a VM reconciler on the suite's API server, with a clock that the spec sets.
+type vmHarness struct {
 	*virtualmachine.Reconciler
 	writes *Writes
 	events *recordedEvents
@@ -33,14 +33,14 @@ type machines struct {
 	ns     string
 }
 
-// What a start writes: the spec it starts from is recorded once for each generation.
+// The writes of a start: a revision with the VM's spec is created once for each generation.
 var (
 	firstStart = append([]string{"create ControllerRevision"}, nextStart...)
 	nextStart  = []string{"create VirtualMachineInstance", "patch VirtualMachine/status"}
 )
 
-func newMachines() *machines {
-	m := &machines{writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
+func newVMHarness() *vmHarness {
+	m := &vmHarness{writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	m.Reconciler = &virtualmachine.Reconciler{
 		Client: m.writes, Live: asController, Recorder: m.events, Clock: m.clock,
 		Config: fixedConfig{clusterconfig.Default()}, DataVolumes: imports{k8sClient},
@@ -48,18 +48,18 @@ func newMachines() *machines {
 	return m
 }
 
-func (m *machines) create(b *builder.VM) *v1.VirtualMachine {
+func (m *vmHarness) create(b *builder.VM) *v1.VirtualMachine {
 	GinkgoHelper()
 	vm := b.Namespace(m.ns).Finalizers(v1.VirtualMachineControllerFinalizer).Obj()
 	ExpectCreated(vm)
 	return ExpectExists(vm)
 }
 
-func (m *machines) reconcile(vm *v1.VirtualMachine) (ctrl.Result, error) {
+func (m *vmHarness) reconcile(vm *v1.VirtualMachine) (ctrl.Result, error) {
 	return m.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vm)})
 }
 
-func (m *machines) expectReconciled(vm *v1.VirtualMachine, writes ...string) ctrl.Result {
+func (m *vmHarness) expectReconciled(vm *v1.VirtualMachine, writes ...string) ctrl.Result {
 	GinkgoHelper()
 	result, err := m.reconcile(vm)
 	Expect(err).NotTo(HaveOccurred())
@@ -67,19 +67,19 @@ func (m *machines) expectReconciled(vm *v1.VirtualMachine, writes ...string) ctr
 	return result
 }
 
-func (m *machines) expectQuiet(vm *v1.VirtualMachine) {
+func (m *vmHarness) expectQuiet(vm *v1.VirtualMachine) {
 	GinkgoHelper()
 	m.expectReconciled(vm)
 	Expect(m.events.take()).To(BeEmpty())
 }
 
-// started leads a VM to an instance that runs.
-func (m *machines) started(b *builder.VM) (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
+// started creates and starts a VM; its VMI runs.
+func (m *vmHarness) started(b *builder.VM) (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	vm := m.create(b)
 	m.expectReconciled(vm, firstStart...)
 	vmi := instance(vm)
-	play(vmi, v1.Running, running)
+	setStatus(vmi, v1.Running, running)
 	m.expectReconciled(vm, "patch VirtualMachine/status")
 	m.events.take()
 	return ExpectExists(vm), vmi
@@ -90,21 +90,21 @@ func instance(vm *v1.VirtualMachine) *v1.VirtualMachineInstance {
 	return ExpectExists(instanceKey(vm))
 }
 
-// loseNode has virt-controller say of a VMI that nothing of its node answers.
+// loseNode sets the condition by which virt-controller reports that a VMI's node is lost.
 func loseNode(vmi *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	condition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue, v1.VirtualMachineInstanceReasonNodeLost, "")(&vmi.Status)
 	ExpectStatus(vmi)
 }
 
-// changeTemplate has a user change a VM's template.
+// changeTemplate changes a VM's template, as a user does.
 func changeTemplate(vm *v1.VirtualMachine, how func(*v1.VirtualMachineInstanceTemplateSpec)) {
 	GinkgoHelper()
 	how(ExpectExists(vm).Spec.Template)
 	Expect(k8sClient.Update(ctx, vm)).To(Succeed())
 }
 
-// generationsOf are the generations that a VM and its instance tell about, in words.
+// generationsOf formats the generations in a VM's metadata, status and VMI.
 func generationsOf(vm *v1.VirtualMachine) string {
 	GinkgoHelper()
 	ExpectExists(vm)
@@ -116,8 +116,8 @@ func instanceKey(vm *v1.VirtualMachine) *v1.VirtualMachineInstance {
 	return &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: vm.Name}}
 }
 
-// play sets the status of an instance, whoever would have written it.
-func play(vmi *v1.VirtualMachineInstance, phase v1.VirtualMachineInstancePhase,
+// setStatus sets a VMI's phase and status fields, whichever component owns them.
+func setStatus(vmi *v1.VirtualMachineInstance, phase v1.VirtualMachineInstancePhase,
 	changes ...func(*v1.VirtualMachineInstanceStatus),
 ) {
 	GinkgoHelper()
@@ -129,8 +129,8 @@ func play(vmi *v1.VirtualMachineInstance, phase v1.VirtualMachineInstancePhase,
 	ExpectStatus(vmi)
 }
 
-// release takes the VMI controller's finalizer away, as it does when the Pod is finished.
-func release(vmi *v1.VirtualMachineInstance) {
+// removeFinalizer removes the finalizer of the VMI's reconciler, as that does when the Pod is gone.
+func removeFinalizer(vmi *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	ExpectExists(vmi)
 	controllerutil.RemoveFinalizer(vmi, v1.VirtualMachineInstanceFinalizer)

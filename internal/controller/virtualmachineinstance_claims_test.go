@@ -17,7 +17,7 @@ var _ = Describe("VirtualMachineInstance on claims with file systems", func() {
 	var w *world
 	BeforeEach(func() { w = newWorld() })
 
-	It("takes the overhead of file systems from the importer", func() {
+	It("reads the overhead of file systems from the importer's configuration", func() {
 		config := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "CDIConfig", "metadata": map[string]any{"name": "config"},
 			"spec": map[string]any{},
@@ -40,7 +40,7 @@ var _ = Describe("VirtualMachineInstance on claims with file systems", func() {
 			ExpectStatus(pvc)
 			vmi := w.create(builder.MakeVMI("vm-"+name).PVC("root", name))
 			w.expectReconciled(vmi, "create Pod")
-			w.play(vmi, "node-1", builder.MakePodStatus().Running())
+			w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
 			w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 			return *ExpectExists(vmi).Status.VolumeStatus[0].PersistentVolumeClaimInfo.FilesystemOverhead
 		}

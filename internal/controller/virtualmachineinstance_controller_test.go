@@ -40,10 +40,10 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(pod.Labels).To(HaveKeyWithValue("app", "web"))
 		w.expectQuiet(vmi)
 
-		w.play(vmi, "node-1", builder.MakePodStatus().Waiting("ContainerCreating", ""))
+		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ContainerCreating", ""))
 		w.expectQuiet(vmi)
 
-		pod = w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		pod = w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulHandOver: Pod ownership transferred to the node node-1"))
 		ExpectExists(vmi)
@@ -85,7 +85,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	It("writes the Pod once when it is assigned, also with a stale cache", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
-		stale := w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		stale := w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		assigned := ExpectExists(podOf(vmi)).ResourceVersion
 		w.writes.Stale = stale
@@ -104,7 +104,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		expectUnwritten()
 	})
 
-	It("puts the finalizer on a VMI that lacks it", func() {
+	It("adds the finalizer to a VMI without it", func() {
 		vmi := builder.MakeVMI("vm").Namespace(w.ns).Obj()
 		ExpectCreated(vmi)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "create Pod")
@@ -121,11 +121,11 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.expectQuiet(vmi)
 	})
 
-	It("copies the scheduler's message, and removes it", func() {
+	It("copies the scheduler's message to the VMI, and removes it when the Pod runs", func() {
 		vmi := w.create(builder.MakeVMI("vm").Guest("1Ti"))
 		w.expectReconciled(vmi, "create Pod")
 		w.events.take()
-		w.play(vmi, "", builder.MakePodStatus().Unschedulable("0/2 nodes are available: 2 Insufficient memory."))
+		w.setPodStatus(vmi, "", builder.MakePodStatus().Unschedulable("0/2 nodes are available: 2 Insufficient memory."))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
 		Expect(vmi).To(haveCondition(v1.VirtualMachineInstancePodScheduled, corev1.ConditionFalse,
@@ -133,29 +133,29 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 		w.expectQuiet(vmi)
 
-		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
 		Expect(vmi.Status.Phase).To(Equal(v1.Scheduled))
 	})
 
-	It("copies why the image cannot be pulled, and removes it", func() {
+	It("copies the error of an image pull to the VMI, and removes it when the Pod runs", func() {
 		vmi := w.create(builder.MakeVMI("vm").ContainerDisk("root", "nowhere"))
 		w.expectReconciled(vmi, "create Pod")
 		w.events.take()
-		w.play(vmi, "node-1", builder.MakePodStatus().Waiting("ErrImagePull", "no such host"))
+		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Waiting("ErrImagePull", "no such host"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"ErrImagePull", "no such host"))
 		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning ErrImagePull: ")))
 		w.expectQuiet(vmi)
 
-		w.play(vmi, "", builder.MakePodStatus().Running())
+		w.setPodStatus(vmi, "", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 	})
 
-	It("waits for a claim, with the reason, and describes it when the Pod is assigned", func() {
+	It("waits for a claim, with the reason, and describes the claim in the status when the Pod is assigned", func() {
 		vmi := w.create(builder.MakeVMI("vm").PVC("root", "claim"))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		ExpectExists(vmi)
@@ -178,7 +178,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 
 		pvc.Status = builder.MakePVC("claim").Bound("2Gi").Obj().Status
 		ExpectStatus(pvc)
-		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		ExpectExists(vmi)
 		Expect(vmi.Status.VolumeStatus).To(HaveLen(1))
@@ -190,7 +190,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(info.FilesystemOverhead).To(HaveValue(BeEquivalentTo("0")))
 		Expect(info.Preallocated).To(BeTrue())
 
-		By("a claim that grows")
+		By("following the claim's new capacity")
 		agent(vmi, func(status *v1.VirtualMachineInstanceStatus) {
 			running(status)
 			status.VolumeStatus[0].Target = "vda"
@@ -243,7 +243,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(pods.Items).To(HaveLen(1))
 	})
 
-	It("does not end a VMI because of a stale cache", func() {
+	It("does not fail a VMI with a stale cache", func() {
 		vmi := w.assigned(builder.MakeVMI("vm"))
 		w.writes.Blind = func(_ client.ObjectKey, o client.Object) bool { _, pod := o.(*corev1.Pod); return pod }
 		w.expectQuiet(vmi)
@@ -252,7 +252,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	It("does not assign a VMI twice with a stale cache", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
-		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.writes.Stale = ExpectExists(vmi).DeepCopy()
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		agent(vmi, running)
@@ -292,7 +292,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			Expect(err).NotTo(HaveOccurred())
 			forge(pod, &pod.OwnerReferences[0])
 			ExpectCreated(pod)
-			w.play(vmi, "node-1", builder.MakePodStatus().Running())
+			w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
 			_, err = w.reconcile(vmi)
 			Expect(err).To(MatchError(ContainSubstring("belongs to somebody else")), name)
 			Expect(ExpectExists(vmi).Status.NodeName).To(BeEmpty(), name)
@@ -305,7 +305,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		}
 	})
 
-	It("creates no second Pod while it owns one of another name", func() {
+	It("creates no second Pod while it controls one of another name", func() {
 		for name, change := range map[string]func(*corev1.Pod){
 			"owned":  func(*corev1.Pod) {},
 			"orphan": func(pod *corev1.Pod) { pod.OwnerReferences = nil },
@@ -329,7 +329,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		}
 	})
 
-	It("waits, when it is deleted, for a Pod that lost its owner, whatever its name", func() {
+	It("waits, when it is deleted, for a Pod of any name that lost its owner reference", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "x"})
 		Expect(err).NotTo(HaveOccurred())
@@ -338,7 +338,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status", "patch Pod", "delete Pod")
 		Expect(ExpectExists(pod).DeletionTimestamp).NotTo(BeNil())
-		Expect(metav1.IsControlledBy(pod, vmi)).To(BeTrue(), "otherwise its deletion triggers nothing")
+		Expect(metav1.IsControlledBy(pod, vmi)).To(BeTrue(), "without a controller reference its deletion triggers no reconciliation")
 		w.expectReconciled(vmi)
 		ExpectExists(vmi)
 
@@ -347,7 +347,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		ExpectGone(vmi)
 	})
 
-	It("adopts its own Pod that lost its owner", func() {
+	It("adopts its own Pod that lost its owner reference", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		pod, err := podspec.Build(vmi, podspec.Config{LauncherImage: "x"})
 		Expect(err).NotTo(HaveOccurred())
@@ -360,7 +360,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	It("reconciles again after a conflict", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
-		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.writes.Fail = func(request string) error {
 			if request == "patch VirtualMachineInstance/status" {
 				return apierrors.NewConflict(v1.GroupVersion.WithResource("vmis").GroupResource(), "vm", ErrInjected)
@@ -405,11 +405,11 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		Expect(gate()).To(Equal(corev1.ConditionTrue))
 	})
 
-	DescribeTable("ends with its Pod",
+	DescribeTable("gets its final phase from its Pod",
 		func(pod *builder.PodStatus, phase v1.VirtualMachineInstancePhase, reason, message string) {
 			vmi := w.assigned(builder.MakeVMI("vm"))
 			agent(vmi, running)
-			w.play(vmi, "", pod)
+			w.setPodStatus(vmi, "", pod)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			ExpectExists(vmi)
 			Expect(vmi.Status.Phase).To(Equal(phase))
@@ -426,24 +426,24 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			w.expectQuiet(vmi)
 			ExpectExists(podOf(vmi))
 		},
-		Entry("that the guest shut down",
+		Entry("after the guest shut down",
 			builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GuestShutdown","message":"The guest powered off."}`),
 			v1.Succeeded, "GuestShutdown", "powered off"),
-		Entry("whose QEMU crashed",
+		Entry("after QEMU crashed",
 			builder.MakePodStatus().Terminated(1, "Error", `{"reason":"GuestCrashed","message":"QEMU was killed by signal 9."}`),
 			v1.Failed, "GuestCrashed", "signal 9"),
-		Entry("that was killed for its memory", builder.MakePodStatus().Terminated(137, "OOMKilled", ""),
+		Entry("after it was killed for its memory", builder.MakePodStatus().Terminated(137, "OOMKilled", ""),
 			v1.Failed, "OOMKilled", ""),
-		Entry("that was evicted", builder.MakePodStatus().Evicted("The node was low on resource: memory."),
+		Entry("after it was evicted", builder.MakePodStatus().Evicted("The node was low on resource: memory."),
 			v1.Failed, "Evicted", "low on resource"),
 		Entry("with an unknown reason", builder.MakePodStatus().Terminated(3, "Error", `{"reason":"Everything fine","message":"\u001b[2J"}`),
 			v1.Failed, "Error", ""),
 	)
 
-	It("records the end once when the first write of it is refused", func() {
+	It("records the events of the final phase once when its first write is refused", func() {
 		vmi := w.assigned(builder.MakeVMI("vm"))
 		agent(vmi, running)
-		w.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GracePeriodExpired","message":"killed"}`))
+		w.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GracePeriodExpired","message":"killed"}`))
 		w.writes.Fail = func(string) error {
 			w.writes.Fail = nil
 			return apierrors.NewConflict(v1.GroupVersion.WithResource("vmis").GroupResource(), vmi.Name, ErrInjected)
@@ -458,7 +458,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.expectQuiet(vmi)
 	})
 
-	It("fails when the Pod vanishes", func() {
+	It("fails when its Pod no longer exists", func() {
 		vmi := w.assigned(builder.MakeVMI("vm"))
 		agent(vmi, running)
 		Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
@@ -469,12 +469,12 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.expectQuiet(vmi)
 	})
 
-	It("does not end a VMI whose guest is unreachable", func() {
+	It("does not write a final phase while the guest's state is unknown", func() {
 		vmi := w.assigned(builder.MakeVMI("vm"))
 		agent(vmi, running)
 		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) { s.Phase = v1.Unknown })
 		w.expectQuiet(vmi)
-		w.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
+		w.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
 	})
@@ -493,7 +493,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			ExpectGone(vmi)
 		})
 
-		It("is removed with its Pod before that is assigned", func() {
+		It("is removed with its Pod before the Pod is assigned", func() {
 			vmi := w.create(builder.MakeVMI("vm"))
 			w.expectReconciled(vmi, "create Pod")
 			remove(vmi)
@@ -504,14 +504,14 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			ExpectGone(vmi)
 		})
 
-		It("waits for the guest's shutdown and records how it ended", func() {
+		It("waits for the guest's shutdown, and writes its outcome", func() {
 			vmi := w.assigned(builder.MakeVMI("vm").Finalizers(v1.VirtualMachineControllerFinalizer))
 			agent(vmi, running)
 			remove(vmi)
 			w.expectReconciled(vmi, "delete Pod")
 			w.events.take()
 			w.expectQuiet(vmi)
-			w.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GuestShutdown","message":"bye"}`))
+			w.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GuestShutdown","message":"bye"}`))
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			ExpectExists(vmi)
 			Expect(vmi.Status.Phase).To(Equal(v1.Succeeded))
@@ -520,11 +520,11 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			w.expectQuiet(vmi)
 			Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed()) // as the kubelet would
 			w.expectReconciled(vmi, "patch VirtualMachineInstance")
-			Expect(ExpectExists(vmi).Finalizers).To(ConsistOf(v1.VirtualMachineControllerFinalizer), "the VM has its own")
+			Expect(ExpectExists(vmi).Finalizers).To(ConsistOf(v1.VirtualMachineControllerFinalizer), "the VM's finalizer stays")
 			w.expectQuiet(vmi)
 		})
 
-		It("is not removed because of a cache without the Pod", func() {
+		It("is not removed with a stale cache without the Pod", func() {
 			vmi := w.assigned(builder.MakeVMI("vm"))
 			remove(vmi)
 			w.writes.Blind = func(_ client.ObjectKey, o client.Object) bool { _, pod := o.(*corev1.Pod); return pod }
@@ -532,9 +532,9 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			Expect(ExpectExists(vmi).Finalizers).To(ContainElement(v1.VirtualMachineInstanceFinalizer))
 		})
 
-		It("is removed after it ended by itself", func() {
+		It("is removed after the guest ended before the deletion", func() {
 			vmi := w.assigned(builder.MakeVMI("vm"))
-			w.play(vmi, "", builder.MakePodStatus().Terminated(1, "Error", ""))
+			w.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(1, "Error", ""))
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			remove(vmi)
 			w.events.take()
@@ -544,10 +544,10 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			ExpectGone(vmi)
 		})
 
-		It("is not removed as long as it has a Pod", func() {
+		It("is not removed as long as it controls a Pod", func() {
 			vmi := w.assigned(builder.MakeVMI("vm"))
 			stray := ExpectExists(podOf(vmi)).DeepCopy()
-			w.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
+			w.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", ""))
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(k8sClient.Delete(ctx, podOf(vmi))).To(Succeed())
 			stray.Name, stray.ResourceVersion, stray.UID, stray.Finalizers = "stray", "", "", []string{"example.org/log"}
@@ -572,13 +572,13 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			"FailedCreate", "volume answers"))
 	})
 
-	It("creates a Pod with volumes that have the names of the Pod's own", func() {
+	It("creates a Pod for volumes that have the names of the Pod's own volumes", func() {
 		vmi := w.create(builder.MakeVMI("vm").ContainerDisk(launcherpod.SocketsVolume, "image").CloudInitSecret("init", "u", "n").
 			ContainerDisk(launcherpod.UserDataVolume("init"), "image"))
 		w.expectReconciled(vmi, "create Pod")
 	})
 
-	It("does not request KVM with emulation", func() {
+	It("requests neither KVM nor vhost-net with emulation", func() {
 		config := w.Config.(fixedConfig)
 		config.UseEmulation = true
 		w.Config = config
@@ -589,7 +589,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		}
 	})
 
-	It("creates a Pod that the restricted level admits", func() {
+	It("creates a Pod that Pod Security admits at level restricted", func() {
 		ns := &corev1.Namespace{}
 		Expect(k8sClient.Get(ctx, client.ObjectKey{Name: w.ns}, ns)).To(Succeed())
 		metav1.SetMetaDataLabel(&ns.ObjectMeta, "pod-security.kubernetes.io/enforce", "restricted")

@@ -15,8 +15,8 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-var _ = Describe("A VMI that is evicted", func() {
-	// evict changes a VMI and its Pod as the webhook would.
+var _ = Describe("An evicted VMI", func() {
+	// evict changes a VMI and its Pod as the webhook does.
 	evict := func(vmi *v1.VirtualMachineInstance) {
 		GinkgoHelper()
 		ExpectExists(vmi)
@@ -27,7 +27,7 @@ var _ = Describe("A VMI that is evicted", func() {
 		Expect(k8sClient.Update(ctx, pod)).To(Succeed())
 	}
 
-	It("stays as the webhook wrote it", func() {
+	It("keeps what the webhook wrote", func() {
 		w := newWorld()
 		vmi := w.assigned(builder.MakeVMI("vm"))
 		agent(vmi, running)
@@ -37,7 +37,7 @@ var _ = Describe("A VMI that is evicted", func() {
 		Expect(eviction.ByDrain(&ExpectExists(podOf(vmi)).ObjectMeta)).To(BeTrue())
 	})
 
-	It("loses all traces of the eviction when it is canceled", func() {
+	It("loses the eviction's condition and annotation when evacuationNodeName is removed", func() {
 		w := newWorld()
 		vmi := w.assigned(builder.MakeVMI("vm"))
 		agent(vmi, running)
@@ -61,7 +61,7 @@ var _ = Describe("A VMI that is evicted", func() {
 		Expect(eviction.ByDrain(&ExpectExists(podOf(vmi)).ObjectMeta)).To(BeTrue())
 	})
 
-	It("gets the condition from any writer of evacuationNodeName, which is removed if it is not the node of the guest", func() {
+	It("gets the condition whichever client sets evacuationNodeName, and loses both if the guest is on another node", func() {
 		w := newWorld()
 		vmi := w.assigned(builder.MakeVMI("vm"))
 		agent(vmi, running)

@@ -27,17 +27,17 @@ var _ = Describe("A VMI with dedicated CPUs", func() {
 		})
 	}
 
-	It("is assigned with a Guaranteed Pod", func() {
+	It("is assigned if its Pod is Guaranteed", func() {
 		vmi := w.assigned(dedicated())
 		Expect(vmi.Status.Phase).To(Equal(v1.Scheduled))
 		Expect(vmi.Status.QOSClass).To(HaveValue(Equal(corev1.PodQOSGuaranteed)))
 	})
 
-	It("fails if its Pod is not Guaranteed, which is then deleted", func() {
+	It("fails if its Pod is not Guaranteed, and deletes the Pod", func() {
 		vmi := w.create(dedicated())
 		w.expectReconciled(vmi, "create Pod")
 		w.makeBurstable(vmi)
-		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.events.take()
 
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")

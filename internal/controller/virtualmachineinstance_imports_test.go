@@ -24,7 +24,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		return builder.MakeVMI("vm").Volume("root", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "root"}})
 	}
 
-	It("waits until they are filled, and is assigned when they are ready", func() {
+	It("creates its Pod when the DataVolumes have succeeded", func() {
 		dv := dataVolume(w.ns, "root")
 		ExpectCreated(dv)
 		vmi := w.create(imported())
@@ -38,7 +38,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceDataVolumesReady, corev1.ConditionFalse, "NotAllDVsReady", ""))
 		ExpectGone(podOf(vmi))
-		Expect(w.events.take()).To(BeEmpty(), "to wait for an import is nothing to warn of")
+		Expect(w.events.take()).To(BeEmpty(), "a running import records no event")
 
 		fill(dv, cdi.DataVolumeSucceeded, dvCondition(cdi.DataVolumeReady, corev1.ConditionTrue, "", ""))
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
@@ -54,7 +54,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		Expect(claims).To(ConsistOf("root"))
 	})
 
-	It("creates the Pod for which they are filled", func() {
+	It("creates its Pod when the DataVolumes wait for it in PendingPopulation", func() {
 		dv := dataVolume(w.ns, "root")
 		ExpectCreated(dv)
 		provide(dv, false)
@@ -63,7 +63,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		w.expectReconciled(vmi, "create Pod")
 	})
 
-	It("has volumes bound by another Pod if the importer fills them only then", func() {
+	It("creates a Pod that binds the volumes if the DataVolumes are in WaitForFirstConsumer", func() {
 		dv := dataVolume(w.ns, "root")
 		ExpectCreated(dv)
 		provide(dv, false)
@@ -123,7 +123,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		}, "10s").Should(ContainElement("create Pod"))
 	})
 
-	It("fails when they do", func() {
+	It("fails when a DataVolume has failed", func() {
 		dv := dataVolume(w.ns, "root")
 		ExpectCreated(dv)
 		fill(dv, cdi.DataVolumeFailed)
@@ -134,7 +134,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		w.expectQuiet(vmi)
 	})
 
-	It("follows the DataVolume of a claim that a volume names", func() {
+	It("waits for the DataVolume that controls its claim", func() {
 		dv := dataVolume(w.ns, "root")
 		ExpectCreated(dv)
 		provide(dv, true)
@@ -146,7 +146,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 	})
 
-	It("does not trust a claim whose DataVolume is gone", func() {
+	It("does not use a claim whose DataVolume is gone", func() {
 		dv := dataVolume(w.ns, "root")
 		ExpectCreated(dv)
 		provide(dv, true)
@@ -157,7 +157,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 			"DataVolume "+w.ns+"/root (UID "+string(dv.UID)+") does not exist"))
 	})
 
-	It("does not trust a claim of an earlier DataVolume of the same name", func() {
+	It("does not use a claim of an earlier DataVolume of the same name", func() {
 		dv := dataVolume(w.ns, "root")
 		ExpectCreated(dv)
 		provide(dv, true)
@@ -182,7 +182,7 @@ var _ = Describe("VirtualMachineInstance with DataVolumes", func() {
 		w.expectReconciled(w.create(builder.MakeVMI("vm").PVC("root", "root")), "create Pod")
 	})
 
-	It("uses a claim of its name without a DataVolume, with or without an importer", func() {
+	It("uses a claim of the DataVolume's name if there is no DataVolume, also without an importer", func() {
 		w.DataVolumes = noImporter{}
 		vmi := w.create(imported())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")

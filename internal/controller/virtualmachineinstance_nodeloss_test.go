@@ -16,8 +16,8 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// lose makes a Node's agent silent, as the Node reconciler records it, and its kubelet respond or not.
-func lose(name string, kubelet corev1.ConditionStatus) *corev1.Node {
+// makeUnresponsive marks a Node as the Node reconciler does when the agent stops responding, and sets the kubelet's readiness.
+func makeUnresponsive(name string, kubelet corev1.ConditionStatus) *corev1.Node {
 	GinkgoHelper()
 	host := ExpectExists(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	metav1.SetMetaDataLabel(&host.ObjectMeta, v1.NodeSchedulable, "false")
@@ -28,7 +28,7 @@ func lose(name string, kubelet corev1.ConditionStatus) *corev1.Node {
 	return ExpectExists(host)
 }
 
-// declareOutOfService does what the VMI's condition advises.
+// declareOutOfService adds the taint that the VMI's condition advises.
 func declareOutOfService(host *corev1.Node) {
 	GinkgoHelper()
 	host = ExpectExists(host)
@@ -53,8 +53,8 @@ var _ = Describe("A lost node", func() {
 		agent(vmi, running)
 	})
 
-	It("does not affect its guest, and the VMI reports how the guest is released", func() {
-		lose(host.Name, corev1.ConditionUnknown)
+	It("does not end its VMI, which reports how to release the guest", func() {
+		makeUnresponsive(host.Name, corev1.ConditionUnknown)
 		w.expectReconciled(vmi, patchStatus)
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
 			v1.VirtualMachineInstanceReasonNodeLost, "kubectl taint nodes "+host.Name+" node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"))
@@ -76,7 +76,7 @@ var _ = Describe("A lost node", func() {
 	})
 
 	It("is not lost while its kubelet responds, even with the taint", func() {
-		declareOutOfService(lose(host.Name, corev1.ConditionTrue))
+		declareOutOfService(makeUnresponsive(host.Name, corev1.ConditionTrue))
 		w.expectReconciled(vmi, patchStatus)
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
 			v1.VirtualMachineInstanceReasonAgentSilent, "is not believed while the kubelet responds"))
@@ -90,15 +90,15 @@ var _ = Describe("A lost node", func() {
 		w.expectQuiet(vmi)
 	})
 
-	It("ends its guest when it is declared out of service", func() {
-		lose(host.Name, corev1.ConditionUnknown)
+	It("fails its VMI when it is declared out of service", func() {
+		makeUnresponsive(host.Name, corev1.ConditionUnknown)
 		w.expectReconciled(vmi, patchStatus)
 		declareOutOfService(host)
 		w.events.take()
 		w.expectReconciled(vmi, "delete Pod", patchStatus)
 		Expect(w.events.take()).To(ContainElement(HavePrefix("Warning NodeOutOfService: ")))
 		ExpectGone(podOf(vmi))
-		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running), "only the absence of the Pod ends it")
+		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running), "the VMI fails only when the Pod no longer exists")
 
 		w.expectReconciled(vmi, patchStatus)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
@@ -109,7 +109,7 @@ var _ = Describe("A lost node", func() {
 	})
 
 	It("removes a deleted VMI when it is declared out of service", func() {
-		lose(host.Name, corev1.ConditionUnknown)
+		makeUnresponsive(host.Name, corev1.ConditionUnknown)
 		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
 		w.expectReconciled(vmi, "delete Pod", patchStatus)
 		Expect(ExpectExists(podOf(vmi)).DeletionTimestamp).NotTo(BeNil())
@@ -125,7 +125,7 @@ var _ = Describe("A lost node", func() {
 	})
 
 	It("does not end the VMI while the Pod cannot be deleted", func() {
-		lose(host.Name, corev1.ConditionUnknown)
+		makeUnresponsive(host.Name, corev1.ConditionUnknown)
 		declareOutOfService(host)
 		w.writes.Fail = func(request string) error {
 			if request == "delete Pod" {
@@ -140,7 +140,7 @@ var _ = Describe("A lost node", func() {
 	})
 })
 
-var _ = Describe("A node that is lost in a migration", func() {
+var _ = Describe("A node that is lost during a migration", func() {
 	var (
 		m    *migrations
 		vmi  *v1.VirtualMachineInstance
@@ -155,16 +155,16 @@ var _ = Describe("A node that is lost in a migration", func() {
 		vmim, _ = m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 	})
 
-	It("ends nothing while the source may run", func() {
-		lose(m.node("a"), corev1.ConditionUnknown)
+	It("does not end the VMI or the target's Pod while the source's guest may run", func() {
+		makeUnresponsive(m.node("a"), corev1.ConditionUnknown)
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue, v1.VirtualMachineInstanceReasonNodeLost, "may still run"))
 		Expect(vmi.Status.Phase).To(Equal(v1.Running))
 		Expect(ExpectExists(m.target(vmi, vmim)).DeletionTimestamp).To(BeNil())
 	})
 
-	It("ends the target before the VMI when the source is out of service", func() {
-		declareOutOfService(lose(m.node("a"), corev1.ConditionUnknown))
+	It("deletes the target's Pod before the VMI fails, when the source is out of service", func() {
+		declareOutOfService(makeUnresponsive(m.node("a"), corev1.ConditionUnknown))
 		target := ExpectExists(m.target(vmi, vmim))
 		m.reconcileAll(vmim)
 		ExpectGone(own)
@@ -177,7 +177,7 @@ var _ = Describe("A node that is lost in a migration", func() {
 
 	It("keeps the guest on the source when the target is out of service", func() {
 		target := ExpectExists(m.target(vmi, vmim))
-		declareOutOfService(lose(m.node("b"), corev1.ConditionUnknown))
+		declareOutOfService(makeUnresponsive(m.node("b"), corev1.ConditionUnknown))
 		m.reconcileAll(vmim)
 		ExpectGone(target)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))

@@ -17,7 +17,7 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
+var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", func() {
 	const (
 		reason  = "UnexpectedAdmissionError"
 		message = "Allocate failed due to no device plugin, which is unexpected"
@@ -36,7 +36,7 @@ var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
 	})
 	refuse := func() ctrl.Result {
 		GinkgoHelper()
-		first = w.play(vmi, "node-1", builder.MakePodStatus().Refused(reason, message))
+		first = w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Refused(reason, message))
 		w.clock.SetTime(first.CreationTimestamp.Time)
 		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
@@ -45,7 +45,7 @@ var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
 		return result
 	}
 
-	It("gets another one after a pause, and is assigned with it", func() {
+	It("gets another Pod after a delay, and is assigned", func() {
 		pause := refuse().RequeueAfter
 		Expect(pause).To(BeNumerically(">", 0))
 		w.expectQuiet(vmi)
@@ -58,7 +58,7 @@ var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
 		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 		w.expectQuiet(vmi)
 
-		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
 	})
@@ -67,11 +67,11 @@ var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
 		w.advance(10 * time.Second)
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
-		w.play(vmi, "node-1", builder.MakePodStatus().Refused(reason, message))
+		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Refused(reason, message))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
 
-		By("the controller stopping between the two Pods")
+		By("creating the next Pod after the controller stopped between the two Pods")
 		w.writes.Fail = func(request string) error {
 			if request == "create Pod" {
 				return ErrInjected
@@ -87,7 +87,7 @@ var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduling))
 	})
 
-	It("doubles the pause", func() {
+	It("doubles the delay", func() {
 		ago := func(d time.Duration) time.Duration {
 			ExpectExists(vmi)
 			for i := range vmi.Status.PhaseTransitionTimestamps {
@@ -104,7 +104,7 @@ var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
 		Expect(ago(time.Hour)).To(Equal(time.Minute))
 	})
 
-	It("waits for a Pod with a finalizer", func() {
+	It("waits until a refused Pod with a finalizer is gone", func() {
 		pause := refuse().RequeueAfter
 		controllerutil.AddFinalizer(first, "example.com/hold")
 		Expect(k8sClient.Update(ctx, first)).To(Succeed())
@@ -124,7 +124,7 @@ var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
 		w.expectReconciled(vmi, "create Pod", "patch VirtualMachineInstance/status")
 	})
 
-	It("does not mistake the next Pod for the refused one with a stale cache", func() {
+	It("does not delete the next Pod with a stale cache that contains the refused one", func() {
 		pause := refuse().RequeueAfter
 		w.advance(pause)
 		w.expectReconciled(vmi, "delete Pod", "create Pod", "patch VirtualMachineInstance/status")
@@ -137,10 +137,10 @@ var _ = Describe("VirtualMachineInstance whose Pod a kubelet refuses", func() {
 		Expect(ExpectExists(vmi).Status.Phase).NotTo(Equal(v1.Failed))
 	})
 
-	It("ends with its Pod if that was assigned", func() {
-		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+	It("fails with its Pod if the Pod was assigned", func() {
+		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
-		w.play(vmi, "", builder.MakePodStatus().Refused(reason, message))
+		w.setPodStatus(vmi, "", builder.MakePodStatus().Refused(reason, message))
 		w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 		Expect(vmi.Status.Reason).To(Equal(reason))

@@ -29,7 +29,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	var w *world
 	BeforeEach(func() { w = newWorld() })
 
-	It("gets a claim of its VM, once, and a Pod that mounts it", func() {
+	It("creates one claim that its VM owns, and a Pod that mounts it", func() {
 		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
 		vm, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
@@ -48,7 +48,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		Expect(stateOf(pod)).To(Equal(claim.Name))
 		w.expectQuiet(vmi)
 
-		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		w.events.take()
 		Expect(ExpectExists(vmi).Status.VolumeStatus).To(ConsistOf(v1.VolumeStatus{
@@ -58,7 +58,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		w.expectQuiet(vmi)
 	})
 
-	It("shares the claim if the importer knows that the class supports it", func() {
+	It("requests ReadWriteMany if the importer's profile of the storage class has it", func() {
 		class := aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
 		profile := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "StorageProfile", "metadata": map[string]any{"name": class.Name},
@@ -81,19 +81,19 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		vm, first := w.ofVM()
 		w.expectReconciled(first, "create PersistentVolumeClaim", "create Pod")
 		claim := w.expectState(first)
-		w.forget(first)
+		w.removeVMI(first)
 		again := w.create(persistent().OwnedBy(vm))
 		w.expectReconciled(again, "create Pod")
 		Expect(stateOf(ExpectExists(podOf(again)))).To(Equal(claim.Name))
 
-		w.forget(again)
+		w.removeVMI(again)
 		Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
 		_, other := w.ofVM()
 		w.expectReconciled(other, "create PersistentVolumeClaim", "create Pod")
 		Expect(stateOf(ExpectExists(podOf(other)))).NotTo(Equal(claim.Name))
 	})
 
-	It("owns the claim itself without a VM", func() {
+	It("owns the claim if it has no VM", func() {
 		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
 		vmi := w.create(persistent())
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
@@ -109,7 +109,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		w.expectQuiet(vmi)
 	})
 
-	It("uses a restored claim as it is", func() {
+	It("uses a restored claim without changing it", func() {
 		_, vmi := w.ofVM()
 		restored := builder.MakePVC("from-a-backup").Namespace(w.ns).Bound("10Mi").Obj()
 		restored.Labels = map[string]string{"persistent-state-for": "vm"}
@@ -119,7 +119,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		Expect(ExpectExists(restored).OwnerReferences).To(BeEmpty())
 	})
 
-	It("waits until the claim is bound if that needs no Pod, with the reason", func() {
+	It("waits until a claim with immediate binding is bound, with the reason", func() {
 		aClass(storagev1.VolumeBindingImmediate, asDefault)
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
@@ -165,13 +165,13 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		Expect(w.expectState(vmi).Spec.StorageClassName).To(HaveValue(Equal("configured-" + w.ns)))
 	})
 
-	It("reads the class of its claim again after it was deleted", func() {
+	It("requeues while the storage class of its claim is missing", func() {
 		class := aClass(storagev1.VolumeBindingImmediate, asDefault)
 		_, vmi := w.ofVM()
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "patch VirtualMachineInstance/status")
 		Expect(k8sClient.Delete(ctx, class)).To(Succeed())
 		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
-		Expect(result.RequeueAfter).To(BeNumerically(">", 0), "nothing tells when a class comes back")
+		Expect(result.RequeueAfter).To(BeNumerically(">", 0), "storage classes are not watched")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"BackendStorageNotReady", "there is no StorageClass "+class.Name))
 	})
@@ -198,7 +198,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 			return nil
 		}
 		_, err := w.reconcile(vmi)
-		Expect(err).To(MatchError(ContainSubstring("exceeded quota")), "so that it is tried again")
+		Expect(err).To(MatchError(ContainSubstring("exceeded quota")), "an error, so that it is retried")
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FailedBackendStorageCreate", "exceeded quota"))
 		Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning FailedBackendStorageCreate: ")))
@@ -209,7 +209,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 		w.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod", "patch VirtualMachineInstance/status")
 	})
 
-	It("creates none for a VMI that cannot start, nor for state that is not persistent", func() {
+	It("creates no claim for a VMI that cannot start, or without persistent state", func() {
 		aClass(storagev1.VolumeBindingWaitForFirstConsumer, asDefault)
 		w.expectReconciled(w.create(persistent().PVC("root", "missing")), "patch VirtualMachineInstance/status")
 		other := w.create(builder.MakeVMI("other").EFI().With(func(vmi *v1.VirtualMachineInstance) {
@@ -219,7 +219,7 @@ var _ = Describe("VirtualMachineInstance with a persistent TPM or EFI", func() {
 	})
 })
 
-// blindList finds no claims, as a stale cache.
+// blindList lists no claims, as a stale cache does.
 type blindList struct{ client.Client }
 
 func (b blindList) List(c context.Context, list client.ObjectList, options ...client.ListOption) error {
@@ -229,7 +229,7 @@ func (b blindList) List(c context.Context, list client.ObjectList, options ...cl
 	return b.Client.List(c, list, options...)
 }
 
-// persistent is a VMI with a persistent TPM and EFI.
+// persistent returns a VMI with a persistent TPM and EFI.
 func persistent() *builder.VMI {
 	return builder.MakeVMI("vm").EFI().With(func(vmi *v1.VirtualMachineInstance) {
 		vmi.Spec.Domain.Devices.TPM = &v1.TPMDevice{Persistent: ptr.To(true)}
@@ -246,8 +246,8 @@ func (w *world) ofVM() (*v1.VirtualMachine, *v1.VirtualMachineInstance) {
 	return vm, w.create(persistent().OwnedBy(vm))
 }
 
-// forget removes a VMI and its Pod, as a stop does.
-func (w *world) forget(vmi *v1.VirtualMachineInstance) {
+// removeVMI removes a VMI and its Pod, as a stop does.
+func (w *world) removeVMI(vmi *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
 	vmi = ExpectExists(vmi)
@@ -267,7 +267,7 @@ func (w *world) expectState(vmi *v1.VirtualMachineInstance) *corev1.PersistentVo
 	return &list.Items[0]
 }
 
-// stateOf is the state claim that a Pod uses.
+// stateOf returns the name of the state claim that a Pod uses.
 func stateOf(pod *corev1.Pod) string {
 	for _, volume := range pod.Spec.Volumes {
 		if volume.Name == launcherpod.StateVolume {

@@ -19,18 +19,18 @@ var _ = Describe("VirtualMachineInstance of a VM", func() {
 	var w *world
 	BeforeEach(func() { w = newWorld() })
 
-	It("names the revision of its VM when it is assigned", func() {
+	It("has its VM's revision in the status when it is assigned", func() {
 		vm := builder.MakeVM("vm").UID("6a1a24a1-4061-4607-8bf4-000000000001").Obj()
 		vmi := w.create(builder.MakeVMI("vm").OwnedBy(vm).Annotation(v1.VirtualMachineGenerationAnnotation, "7"))
 		w.expectReconciled(vmi, "create Pod")
-		w.play(vmi, "node-1", builder.MakePodStatus().Running())
+		w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
 		_, err := w.reconcile(vmi)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
 		Expect(vmi.Status.VirtualMachineRevisionName).To(Equal("revision-start-vm-6a1a24a1-4061-4607-8bf4-000000000001-7"))
 	})
 
-	It("copies what virt-controller's flags name to the Pod, and nothing that is the Pod's own", func() {
+	It("copies the labels and annotations that virt-controller's flags select to the Pod, except those that belong to the Pod", func() {
 		config := w.Config.(fixedConfig)
 		config.LiveMetadata = podspec.LiveMetadata{
 			Annotations: []string{"acme.example/*", "kubevirt.io/domain"}, Labels: []string{"tier", v1.AppLabel, v1.CreatedByLabel},
@@ -55,7 +55,7 @@ var _ = Describe("VirtualMachineInstance of a VM", func() {
 		w.expectQuiet(vmi)
 	})
 
-	It("copies what the descheduler reads to the Pod, and removes it", func() {
+	It("copies the descheduler's annotation to the Pod, and removes it", func() {
 		const evict = "descheduler.alpha.kubernetes.io/evict"
 		vmi := w.create(builder.MakeVMI("vm").Annotation("note", "x"))
 		w.expectReconciled(vmi, "create Pod")

@@ -30,7 +30,7 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-var _ = Describe("VirtualMachineInstance that depends on others", func() {
+var _ = Describe("VirtualMachineInstance that waits for other objects", func() {
 	var w *world
 	BeforeEach(func() { w = newWorld() })
 
@@ -56,7 +56,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		Expect(vmi).To(haveNoCondition(v1.VirtualMachineInstancePodScheduled))
 	})
 
-	It("gets the limits that a quota of its namespace demands, whenever the quota is created", func() {
+	It("creates its Pod with the limits that a quota of its namespace requires, also if the quota is created later", func() {
 		vmi, other := w.create(builder.MakeVMI("vm").CPU(1, 2, 1)), w.create(builder.MakeVMI("other"))
 		w.expectReconciled(other, "create Pod")
 		Expect(ExpectExists(podOf(other)).Spec.Containers[0].Resources.Limits).NotTo(Or(HaveKey(corev1.ResourceCPU), HaveKey(corev1.ResourceMemory)))
@@ -88,7 +88,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		}
 	})
 
-	It("is reconciled when a quota counts something else, and not when its usage changes", func() {
+	It("is enqueued when a quota's hard limits change, and not when its usage changes", func() {
 		quota := func(version, hard, used string) *corev1.ResourceQuota {
 			return &corev1.ResourceQuota{
 				ObjectMeta: metav1.ObjectMeta{ResourceVersion: version},
@@ -101,7 +101,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		}
 	})
 
-	It("gets a limit of CPU if the cluster's configuration demands one", func() {
+	It("creates its Pod with a CPU limit if the configuration selects its namespace", func() {
 		config := w.Config.Current()
 		for name, expected := range map[string]bool{w.ns: true, "another": false} {
 			config.AutoCPULimitNamespaces = labels.SelectorFromSet(labels.Set{corev1.LabelMetadataName: name})
@@ -113,7 +113,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		}
 	})
 
-	It("does not start with fields that are not implemented, and names them", func() {
+	It("creates no Pod with fields that are not implemented, and reports them", func() {
 		vmi := w.create(builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Devices.GPUs = []v1.GPU{{Name: "gpu", DeviceName: "vendor.example/gpu"}}
 		}))
@@ -137,13 +137,13 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 			w.Config = fixedConfig{config}
 		}
 
-		It("leaves the network's resources to another component by default", func() {
+		It("creates its Pod without the network's resources by default", func() {
 			vmi := attached()
 			w.expectReconciled(vmi, "create Pod")
 			Expect(ExpectExists(podOf(vmi)).Annotations).To(HaveKeyWithValue("k8s.v1.cni.cncf.io/networks", ContainSubstring("blue-net")))
 		})
 
-		It("reports that the cluster has no Multus, and what it waits for", func() {
+		It("reports that Multus or the NetworkAttachmentDefinition is missing, and creates its Pod with the network's resource", func() {
 			readsNetworks()
 			vmi := attached()
 			result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
@@ -169,7 +169,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		})
 	})
 
-	It("does not start with values that are impossible, and names them", func() {
+	It("creates no Pod with impossible values, and reports them", func() {
 		vmi := w.create(builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Spec.Domain.Devices.Watchdog = &v1.Watchdog{Name: "dog", WatchdogDevice: v1.WatchdogDevice{
 				I6300ESB: &v1.I6300ESBWatchdog{Action: "bark"}}}
@@ -182,7 +182,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		ExpectGone(podOf(vmi))
 	})
 
-	It("does not start with an annotation that is not implemented", func() {
+	It("creates no Pod with an annotation that is not implemented", func() {
 		vmi := w.create(builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) {
 			vmi.Annotations = map[string]string{v1.IgnitionAnnotation: "{}"}
 		}))
@@ -193,7 +193,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		ExpectGone(podOf(vmi))
 	})
 
-	It("assigns every guest a VSOCK address of its own", func() {
+	It("assigns a unique VSOCK CID to every guest", func() {
 		guest := func(name string) *builder.VMI {
 			return builder.MakeVMI(name).With(func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.Devices.AutoattachVSOCK = ptr.To(true) })
 		}
@@ -202,8 +202,8 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		Expect(first.Status.VSOCKCID).To(HaveValue(BeNumerically(">=", 3)))
 		second := w.create(guest("second"))
 		w.expectReconciled(second, "create Pod")
-		w.play(second, "node-1", builder.MakePodStatus().Running())
-		// Another VMI has the address that it would get.
+		w.setPodStatus(second, "node-1", builder.MakePodStatus().Running())
+		// Another VMI already has the CID that this one would get.
 		first = ExpectExists(first)
 		first.Status.VSOCKCID = ptr.To(virtualmachineinstance.CIDOf(second.UID))
 		Expect(k8sClient.Status().Update(ctx, first)).To(Succeed())
@@ -211,7 +211,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		Expect(ExpectExists(second).Status.VSOCKCID).To(HaveValue(Equal(*first.Status.VSOCKCID + 1)))
 	})
 
-	It("does not need the KubeVirt object once there is a Pod", func() {
+	It("does not need the KubeVirt object once its Pod exists", func() {
 		vmi := w.create(builder.MakeVMI("vm"))
 		w.expectReconciled(vmi, "create Pod")
 		w.events.take()
@@ -228,12 +228,12 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 			GinkgoHelper()
 			vmi := w.create(builder.MakeVMI("vm").CloudInitSecret("init", "nowhere", ""))
 			w.expectReconciled(vmi, "create Pod")
-			w.play(vmi, "node-1", creating())
+			w.setPodStatus(vmi, "node-1", creating())
 			w.events.take()
 			return vmi
 		}
 
-		It("names what is missing, and removes the message", func() {
+		It("copies the kubelet's message, and removes it when the sandbox exists", func() {
 			vmi := preparing()
 			w.createPodEvent(vmi, "FailedMount", noSecret)
 			Expect(w.expectReconciled(vmi).RequeueAfter).To(BeNumerically(">", 0), "the next attempt may succeed")
@@ -255,12 +255,12 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 			Expect(ExpectExists(vmi)).To(haveNoCondition(v1.VirtualMachineInstanceSynchronized))
 			w.expectQuiet(vmi)
 
-			w.play(vmi, "", builder.MakePodStatus().Running())
+			w.setPodStatus(vmi, "", builder.MakePodStatus().Running())
 			w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Scheduled))
 		})
 
-		It("is written once for all attempts within a time, and again for another reason", func() {
+		It("writes the message once for attempts within some minutes, and at once for another reason", func() {
 			vmi := preparing()
 			w.advance(10 * time.Second)
 			shown := func() string {
@@ -290,7 +290,7 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 
 		It("ignores other events", func() {
 			vmi := preparing()
-			w.createPodEvent(vmi, "Unhealthy", "another matter")
+			w.createPodEvent(vmi, "Unhealthy", "unrelated")
 			pod := ExpectExists(podOf(vmi))
 			ExpectCreated(&corev1.Event{
 				ObjectMeta:     metav1.ObjectMeta{Namespace: w.ns, Name: "earlier"},
@@ -303,44 +303,44 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 		})
 	})
 
-	Context("when its node's agent is silent", func() {
+	Context("when its node's agent does not respond", func() {
 		var host *corev1.Node
 		BeforeEach(func() {
 			host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}}
 			Expect(k8sClient.Create(ctx, host)).To(Succeed())
 		})
-		heard := func(schedulable string, ago time.Duration) {
+		heartbeat := func(schedulable string, ago time.Duration) {
 			GinkgoHelper()
 			metav1.SetMetaDataLabel(&host.ObjectMeta, v1.NodeSchedulable, schedulable)
 			metav1.SetMetaDataAnnotation(&host.ObjectMeta, node.HeartbeatAnnotation, w.clock.Now().Add(-ago).Format(time.RFC3339))
 			Expect(k8sClient.Update(ctx, host)).To(Succeed())
 		}
 
-		It("reports that for as long as it lasts, and does not affect the guest", func() {
+		It("reports it while it lasts, and does not change the phase", func() {
 			vmi := w.assignedTo(host.Name, builder.MakeVMI("vm"))
 			agent(vmi, running)
-			heard("true", time.Hour)
+			heartbeat("true", time.Hour)
 			w.expectQuiet(vmi)
-			heard("false", node.Timeout-time.Minute)
+			heartbeat("false", node.Timeout-time.Minute)
 			Expect(w.expectReconciled(vmi).RequeueAfter).To(BeNumerically("~", time.Minute, time.Second))
 
-			heard("false", node.Timeout)
+			heartbeat("false", node.Timeout)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(ExpectExists(vmi).Status.Reason).To(Equal(node.ReasonNodeUnresponsive))
 			Expect(vmi.Status.Phase).To(Equal(v1.Running))
 			Expect(w.events.take()).To(ConsistOf(HavePrefix("Warning NodeUnresponsive: Node " + host.Name + " does not respond")))
 			w.expectQuiet(vmi)
 
-			heard("true", 0)
+			heartbeat("true", 0)
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(ExpectExists(vmi).Status.Reason).To(BeEmpty())
 			w.expectQuiet(vmi)
 		})
 
-		It("has that as the reason when the Pod is gone as well", func() {
+		It("fails with that reason when its Pod is gone as well", func() {
 			vmi := w.assignedTo(host.Name, builder.MakeVMI("vm"))
 			agent(vmi, running)
-			heard("false", node.Timeout)
+			heartbeat("false", node.Timeout)
 			Expect(k8sClient.Delete(ctx, podOf(vmi), client.GracePeriodSeconds(0))).To(Succeed())
 			w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
@@ -351,17 +351,17 @@ var _ = Describe("VirtualMachineInstance that depends on others", func() {
 	})
 })
 
-// indexed finds VMIs by their VSOCK address, as the manager's cache does: the API server has no such index.
+// indexed lists VMIs by their VSOCK CID, as the manager's cache does: the API server has no such index.
 type indexed struct{ client.Client }
 
 // List implements client.Reader.
 func (c indexed) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	asked := (&client.ListOptions{}).ApplyOptions(options)
+	requested := (&client.ListOptions{}).ApplyOptions(options)
 	vmis, ok := list.(*v1.VirtualMachineInstanceList)
-	if !ok || asked.FieldSelector == nil {
+	if !ok || requested.FieldSelector == nil {
 		return c.Client.List(ctx, list, options...)
 	}
-	cid, ok := asked.FieldSelector.RequiresExactMatch(virtualmachineinstance.VSOCKIndex)
+	cid, ok := requested.FieldSelector.RequiresExactMatch(virtualmachineinstance.VSOCKIndex)
 	if !ok {
 		return c.Client.List(ctx, list, options...)
 	}

@@ -118,7 +118,7 @@ func (w *world) expectQuiet(vmi *v1.VirtualMachineInstance) {
 	Expect(w.events.take()).To(BeEmpty())
 }
 
-// createPodEvent creates an event about the launcher Pod, as the kubelet would.
+// createPodEvent creates an event of the launcher Pod, as the kubelet does.
 func (w *world) createPodEvent(vmi *v1.VirtualMachineInstance, reason, message string) {
 	GinkgoHelper()
 	pod := ExpectExists(podOf(vmi))
@@ -138,8 +138,8 @@ func podOf(vmi *v1.VirtualMachineInstance) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: vmi.Namespace, Name: podspec.PodName(vmi)}}
 }
 
-// play sets the status of the launcher Pod, as scheduler and kubelet would.
-func (w *world) play(vmi *v1.VirtualMachineInstance, node string, status *builder.PodStatus) *corev1.Pod {
+// setPodStatus sets the node and the status of the launcher Pod, as scheduler and kubelet do.
+func (w *world) setPodStatus(vmi *v1.VirtualMachineInstance, node string, status *builder.PodStatus) *corev1.Pod {
 	GinkgoHelper()
 	pod := ExpectExists(podOf(vmi))
 	if node != "" && pod.Spec.NodeName == "" {
@@ -170,13 +170,13 @@ func (w *world) assignedTo(host string, b *builder.VMI) *v1.VirtualMachineInstan
 	GinkgoHelper()
 	vmi := w.create(b)
 	w.expectReconciled(vmi, "create Pod")
-	w.play(vmi, host, builder.MakePodStatus().Running())
+	w.setPodStatus(vmi, host, builder.MakePodStatus().Running())
 	w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 	w.events.take()
 	return ExpectExists(vmi)
 }
 
-// agent patches the status as virt-handler would.
+// agent patches the status as virt-handler does.
 func agent(vmi *v1.VirtualMachineInstance, change func(*v1.VirtualMachineInstanceStatus)) {
 	GinkgoHelper()
 	before := ExpectExists(vmi).DeepCopy()

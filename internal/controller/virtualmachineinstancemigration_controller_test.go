@@ -17,11 +17,11 @@ import (
 )
 
 var _ = Describe("A VirtualMachineInstanceMigration", func() {
-	It("moves a guest to another node, and the VMI follows", func() {
+	It("migrates a guest to another node, and updates the VMI", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		source := podOf(vmi)
-		// Its launcher's version did not say how its guests migrate.
+		// As created by a version that did not record the migration transport.
 		delete(ExpectExists(source).Annotations, v1.MigrationTransportUnixAnnotation)
 		Expect(k8sClient.Update(ctx, source)).To(Succeed())
 		vmi.Status.MigrationTransport = ""
@@ -37,7 +37,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(target.Spec.NodeSelector).To(And(HaveKeyWithValue("rack", "7"),
 			HaveKeyWithValue(v1.SupportedHostModelMigrationCPU+"Skylake", "true")))
 
-		m.play(target, "b", builder.MakePodStatus().Running())
+		m.setPodStatus(target, "b", builder.MakePodStatus().Running())
 		m.reconcileAll(vmim)
 		state := ExpectExists(vmi).Status.MigrationState
 		Expect(state.MigrationUID).To(Equal(vmim.UID))
@@ -71,33 +71,33 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		}))
 		Expect(vmim.Finalizers).To(BeEmpty())
 		Expect(vmim.Status.MigrationState.Completed).To(BeTrue())
-		Expect(m.told.take()).To(ConsistOf(
+		Expect(m.recorded.take()).To(ConsistOf(
 			"Normal SuccessfulCreate: Created migration target pod "+target.Name,
 			"Normal SuccessfulHandOver: Migration target pod is ready for preparation by virt-handler.",
 			"Normal SuccessfulMigration: Source node reported migration succeeded",
 		))
 		Expect(ExpectExists(vmi).Status.NodeName).To(Equal(m.node("b")))
 		Expect(vmi.Status.Phase).To(Equal(v1.Running))
-		Expect(vmi.Status.MigrationTransport).To(Equal(v1.MigrationTransportUnix), "as its new Pod says")
+		Expect(vmi.Status.MigrationTransport).To(Equal(v1.MigrationTransportUnix), "from the annotation of its new Pod")
 		Expect(vmi.Labels).To(And(HaveKeyWithValue(v1.NodeNameLabel, m.node("b")), Not(HaveKey(v1.MigrationTargetNodeNameLabel))))
-		Expect(vmi.Annotations).NotTo(HaveKey(v1.EvictionSourceAnnotation), "nobody evicts it any more")
+		Expect(vmi.Annotations).NotTo(HaveKey(v1.EvictionSourceAnnotation), "the eviction is finished")
 		Expect(deleted(source)).To(BeTrue())
 		Expect(deleted(target)).To(BeFalse())
 
-		// The Pod that the guest left ends, and is not the VMI's end. The guest's new Pod is.
-		m.world.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", lastWordMigrated))
+		// The VMI does not end with the source's Pod. It ends with the target's.
+		m.world.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
 		m.reconcileAll(vmim)
 		m.remove(source)
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 		Expect(vmi.Status.ActivePods).To(HaveLen(1))
-		m.play(target, "", builder.MakePodStatus().Terminated(0, "Completed", lastWordShutdown))
+		m.setPodStatus(target, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeShutdown))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
 		Expect(vmi.Status.Reason).To(Equal("GuestShutdown"))
 	})
 
-	It("moves a guest there and back again", func() {
+	It("migrates a guest to another node and back, one migration at a time", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		hosts := []string{"b", "a", "b"}
@@ -110,7 +110,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationSucceeded))
 			Expect(ExpectExists(vmi).Status.NodeName).To(Equal(m.node(host)))
 
-			// The next one waits until nothing is left of this one.
+			// The next one waits until the source's Pod of this one is gone.
 			next := m.request(builder.MakeMigration("early-"+string(rune('0'+i)), "vm"))
 			m.reconcileAll(vmim, next)
 			Expect(ExpectExists(next).Status.Phase).To(Equal(v1.MigrationPending))
@@ -123,7 +123,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		}
 	})
 
-	It("keeps the guest where it is when the copy fails", func() {
+	It("keeps the guest on the source when the transfer fails", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
@@ -131,7 +131,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		a.act()
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(m.told.take()).To(ContainElement("Warning FailedMigration: source node reported migration failed: the copy ended early"))
+		Expect(m.recorded.take()).To(ContainElement("Warning FailedMigration: source node reported migration failed: the copy ended early"))
 		Expect(deleted(m.target(vmi, vmim))).To(BeTrue())
 		Expect(deleted(podOf(vmi))).To(BeFalse())
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
@@ -139,7 +139,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(vmi.Labels).NotTo(HaveKey(v1.MigrationTargetNodeNameLabel))
 	})
 
-	It("asks the agents to abort when the target's Pod is lost", func() {
+	It("requests an abort when the target's Pod is gone", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
@@ -147,7 +147,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		m.remove(m.target(vmi, vmim))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.MigrationState.AbortRequested).To(BeTrue())
-		// Nobody says that it failed before the source does: the guest may have left.
+		// The migration fails only when the source's agent reports it: the guest may already run on the target.
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationRunning))
 		a.act()
 		m.reconcileAll(vmim)
@@ -155,7 +155,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 	})
 
-	It("leaves the guest's Pod alone when the cache has missed that the guest came, and not that its old Pod is gone", func() {
+	It("does not delete the target's Pod with a cache in which the source's Pod is gone and the source still owns the guest", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
@@ -172,13 +172,13 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(deleted(m.target(vmi, vmim))).To(BeFalse())
 	})
 
-	It("records the new owner for a source that could not", func() {
+	It("succeeds when the target's agent takes ownership because the source's agent cannot transfer it", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		a.complete()
 		a.sourceDead = true
-		m.world.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", lastWordMigrated))
+		m.world.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.NodeName).To(Equal(m.node("b")))
 		a.act()
@@ -188,12 +188,12 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 	})
 
-	It("ends the VMI of a guest that died on the way, but only once the target's Pod has ended", func() {
+	It("fails the VMI whose guest crashed during the migration only after the target's Pod is gone", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		a.sourceDead = true
-		m.world.play(vmi, "", builder.MakePodStatus().Terminated(1, "Error", `{"reason":"GuestCrashed","message":"QEMU ended"}`))
+		m.world.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(1, "Error", `{"reason":"GuestCrashed","message":"QEMU ended"}`))
 		m.reconcileAll(vmim)
 		target := m.target(vmi, vmim)
 		Expect(deleted(target)).To(BeTrue())
@@ -205,20 +205,20 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
 	})
 
-	It("says so when a guest had left its node and never ran on the other one", func() {
+	It("fails the VMI as LostInMigration when the guest was transferred and never ran on the target", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		a.complete()
 		a.sourceDead, a.targetDead = true, true
 		m.remove(m.target(vmi, vmim))
-		m.world.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", lastWordMigrated))
+		m.world.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Failed))
 		Expect(vmi.Status.Reason).To(Equal("LostInMigration"))
 	})
 
-	// postCopied is a migration that was switched to a post-copy, and whose guest is the target's.
+	// postCopied returns a migration that was switched to post-copy, after the transfer of ownership.
 	postCopied := func() (*migrations, *v1.VirtualMachineInstance, *v1.VirtualMachineInstanceMigration) {
 		GinkgoHelper()
 		m := newMigrations()
@@ -231,27 +231,27 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		return m, vmi, vmim
 	}
 
-	It("leaves a Pod alone that still serves memory after a switch to post-copy", func() {
+	It("keeps the source's Pod, which still serves memory, after a switch to post-copy", func() {
 		m, vmi, vmim := postCopied()
 		Expect(ExpectExists(vmi).Status.NodeName).To(Equal(m.node("b")))
 		Expect(deleted(podOf(vmi))).To(BeFalse())
-		// It goes when the guest does not need it any more.
+		// It is deleted when the guest does not need it any more.
 		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
 		m.reconcileAll(vmim)
 		Expect(deleted(podOf(vmi))).To(BeTrue())
 	})
 
-	It("removes that Pod when it has ended", func() {
+	It("deletes the source's Pod of a post-copy when it has ended", func() {
 		m, vmi, vmim := postCopied()
 		Expect(deleted(podOf(vmi))).To(BeFalse())
-		m.world.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", lastWordMigrated))
+		m.world.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeMigrated))
 		m.reconcileAll(vmim)
 		Expect(deleted(podOf(vmi))).To(BeTrue())
 		Expect(deleted(m.target(vmi, vmim))).To(BeFalse())
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 	})
 
-	It("stops a guest that is deleted on its way where it is", func() {
+	It("aborts the migration and shuts the guest down on the source when the VMI is deleted", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
@@ -260,13 +260,13 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		Expect(ExpectExists(vmi).Status.MigrationState.AbortRequested).To(BeTrue())
 		Expect(deleted(podOf(vmi))).To(BeTrue())
 		a.act()
-		m.world.play(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", lastWordShutdown))
+		m.world.setPodStatus(vmi, "", builder.MakePodStatus().Terminated(0, "Completed", outcomeShutdown))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Finalizers).NotTo(BeEmpty())
 		m.remove(m.target(vmi, vmim))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
-		Expect(vmi.Finalizers).NotTo(BeEmpty(), "the Pod that its guest was in is still there")
+		Expect(vmi.Finalizers).NotTo(BeEmpty(), "the source's Pod still exists")
 		m.remove(podOf(vmi))
 		m.reconcileAll(vmim)
 		ExpectGone(vmi)
@@ -274,7 +274,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		ExpectGone(vmim)
 	})
 
-	It("fails one that asks for what is not implemented, by its name", func() {
+	It("fails with a field that is not implemented, with the field in the message", func() {
 		m := newMigrations()
 		m.running("a", "vm")
 		vmim := builder.MakeMigration("go", "vm").Obj()
@@ -282,17 +282,17 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		ExpectCreated(vmim)
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(m.told.take()).To(ConsistOf(And(HavePrefix("Warning FailedMigration: spec.receive: "), ContainSubstring("not implemented yet"))))
+		Expect(m.recorded.take()).To(ConsistOf(And(HavePrefix("Warning FailedMigration: spec.receive: "), ContainSubstring("not implemented yet"))))
 	})
 
-	It("deletes a migration whose VMI is gone", func() {
+	It("is deleted when its VMI is gone", func() {
 		m := newMigrations()
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileOnce(vmim)
 		ExpectGone(vmim)
 	})
 
-	It("deletes the Pod of a migration that somebody took away by force", func() {
+	It("deletes the target's Pod of a migration whose finalizers were removed by force", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		vmim := m.request(builder.MakeMigration("go", "vm"))
@@ -305,7 +305,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 		ExpectGone(target)
 	})
 
-	It("takes no Pod for its target that is somebody else's, and does not delete it", func() {
+	It("neither uses nor deletes a Pod of its target's name that it does not control", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		vmim := m.request(builder.MakeMigration("go", "vm"))
@@ -316,7 +316,7 @@ var _ = Describe("A VirtualMachineInstanceMigration", func() {
 			Containers: []corev1.Container{{Name: "compute", Image: "theirs"}},
 		}}
 		ExpectCreated(theirs)
-		m.play(theirs, "b", builder.MakePodStatus().Running())
+		m.setPodStatus(theirs, "b", builder.MakePodStatus().Running())
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
 		Expect(ExpectExists(vmi).Status.MigrationState).To(BeNil())

@@ -22,7 +22,7 @@ var _ = Describe("A network for migrations", func() {
 
 	BeforeEach(func() { m = newMigrations() })
 
-	// named has the KubeVirt object name the network.
+	// named configures the network in the KubeVirt object.
 	named := func() {
 		config := m.Config.Current()
 		config.Migrations.Network = ptr.To(m.ns + "/wire")
@@ -39,33 +39,33 @@ var _ = Describe("A network for migrations", func() {
 		return ExpectExists(vmi).Status.MigrationState
 	}
 
-	It("is taken when both Pods are on it", func() {
+	It("is used when both Pods are on it", func() {
 		laid()
 		named()
 		vmi := m.running("a", "vm")
 		Expect(podspec.OnMigrationNetwork(ExpectExists(podOf(vmi)))).To(BeTrue())
-		m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+		m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 		Expect(state(vmi).MigrationNetworkType).To(Equal(v1.Migration))
 		Expect(state(vmi).VMIMConfigurationOptions.Network).To(HaveValue(Equal(m.ns + "/wire")))
-		Expect(m.told.take()).NotTo(ContainElement(ContainSubstring("NotOnMigrationNetwork")))
+		Expect(m.recorded.take()).NotTo(ContainElement(ContainSubstring("NotOnMigrationNetwork")))
 	})
 
-	It("is not taken when the guest's Pod was made before it was named", func() {
+	It("is not used when the source's Pod was created before it was configured", func() {
 		laid()
 		vmi := m.running("a", "vm")
 		named()
-		m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+		m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 		Expect(state(vmi).MigrationNetworkType).To(Equal(v1.Pod))
-		Expect(m.told.take()).To(ContainElement(ContainSubstring("NotOnMigrationNetwork")))
+		Expect(m.recorded.take()).To(ContainElement(ContainSubstring("NotOnMigrationNetwork")))
 	})
 
-	It("keeps no guest from starting and none from moving when it does not exist", func() {
+	It("blocks neither starts nor migrations when it does not exist", func() {
 		named()
 		vmi := m.running("a", "vm")
 		Expect(podspec.OnMigrationNetwork(ExpectExists(podOf(vmi)))).To(BeFalse())
-		m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+		m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 		Expect(state(vmi).MigrationNetworkType).To(Equal(v1.Pod))
-		Expect(m.told.take()).To(ContainElement(ContainSubstring("when there was no NetworkAttachmentDefinition " + m.ns + "/wire")))
+		Expect(m.recorded.take()).To(ContainElement(ContainSubstring("when there was no NetworkAttachmentDefinition " + m.ns + "/wire")))
 	})
 })
 

@@ -25,7 +25,7 @@ import (
 )
 
 // Migrations of other specs must not take slots: limits are for the cluster.
-var _ = Describe("Migrations that wait", Serial, func() {
+var _ = Describe("Pending migrations", Serial, func() {
 	BeforeEach(func() {
 		pods := &corev1.PodList{}
 		Expect(k8sClient.List(ctx, pods, client.HasLabels{v1.MigrationJobLabel})).To(Succeed())
@@ -55,7 +55,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		return out
 	}
 
-	It("keep to the limits though the cache has seen none of those that began", func() {
+	It("do not exceed the limits with a cache that does not contain the running ones", func() {
 		m := newMigrations()
 		vmims := m.requestMany(12, 3)
 		for _, vmim := range vmims {
@@ -63,7 +63,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		}
 		for range 2 {
 			for _, vmim := range slices.Backward(vmims) {
-				// The cache knows of no other: each has a slot as far as it says.
+				// The cache contains no other migration: according to it, each has a free slot.
 				m.cache.StaleList = &v1.VirtualMachineInstanceMigrationList{Items: []v1.VirtualMachineInstanceMigration{*ExpectExists(vmim)}}
 				m.reconcileOnce(vmim)
 			}
@@ -75,14 +75,14 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(started(vmims)).To(HaveLen(5))
 		Expect(started(vmims)).To(Equal([]string{"vm-00", "vm-01", "vm-02", "vm-03", "vm-04"}))
 
-		// One that is over makes room for one that leaves the same node.
+		// A finished one frees a slot for one from the same node.
 		Expect(k8sClient.Delete(ctx, vmims[0])).To(Succeed())
 		m.reconcileAll(vmims...)
 		Expect(started(vmims)).To(HaveLen(5))
 		Expect(started(vmims)).To(ContainElement("vm-05"))
 	})
 
-	It("are not held up by Pods that only say that they are for a migration", func() {
+	It("are not delayed by Pods that have a migration's label without being its target", func() {
 		m := newMigrations()
 		for i, forge := range []func(*corev1.Pod, *metav1.OwnerReference){
 			func(pod *corev1.Pod, _ *metav1.OwnerReference) { pod.OwnerReferences = nil },
@@ -91,7 +91,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 			func(_ *corev1.Pod, owner *metav1.OwnerReference) { owner.Kind, owner.APIVersion = "ConfigMap", "v1" },
 			func(_ *corev1.Pod, owner *metav1.OwnerReference) { owner.Controller = nil },
 		} {
-			// It does not run, so that its migration waits.
+			// The VMI does not run, so that its migration waits.
 			vmi := builder.MakeVMI(fmt.Sprintf("halted-%d", i)).Namespace(m.ns).Obj()
 			ExpectCreated(vmi)
 			vmim := m.request(builder.MakeMigration(vmi.Name, vmi.Name))
@@ -108,7 +108,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(started([]*v1.VirtualMachineInstanceMigration{vmim})).To(ConsistOf("vm"))
 	})
 
-	It("are not held up by guests whose node is lost", func() {
+	It("are not delayed by migrations of guests whose node is lost", func() {
 		m := newMigrations()
 		vmims := m.requestMany(6, 6)
 		m.reconcileAll(vmims...)
@@ -121,7 +121,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		m.reconcileAll(vmims[waiting])
 		Expect(started(vmims)).To(HaveLen(6))
 
-		By("and are looked at when that is known")
+		By("being enqueued when the VMI reports the loss")
 		before := lost.DeepCopy()
 		before.Status.Conditions = nil
 		Expect(virtualmachineinstancemigration.AgentSilent.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: lost})).To(BeTrue())
@@ -129,7 +129,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(virtualmachineinstancemigration.AgentSilent.Update(event.UpdateEvent{ObjectOld: lost, ObjectNew: lost})).To(BeFalse())
 	})
 
-	It("are not held up by one whose VMI is gone and that somebody keeps", func() {
+	It("are not delayed by one whose VMI is gone and that has a foreign finalizer", func() {
 		m := newMigrations()
 		var vmims []*v1.VirtualMachineInstanceMigration
 		for i := range 6 {
@@ -145,22 +145,22 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		kept := vmims[(waiting+1)%len(vmims)]
 		Expect(k8sClient.Patch(ctx, ExpectExists(kept), client.RawPatch("application/json-patch+json",
 			[]byte(`[{"op":"add","path":"/metadata/finalizers/-","value":"example.org/kept"}]`)))).To(Succeed())
-		// By force, so that nobody sees that it ends.
+		// By force, so that the migration's phase does not become final.
 		vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: kept.Spec.VMIName}}
 		Expect(k8sClient.Patch(ctx, vmi, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
 		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
 		ExpectGone(vmi)
 		before := ExpectExists(kept).DeepCopy()
 		m.reconcileOnce(kept)
-		Expect(ExpectExists(kept).Status.Phase).To(Equal(v1.MigrationScheduling), "the test keeps no migration that takes a slot")
-		Expect(virtualmachineinstancemigration.FreesSlot.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: kept})).To(BeTrue(), "nobody is told")
+		Expect(ExpectExists(kept).Status.Phase).To(Equal(v1.MigrationScheduling), "the migration must be in a phase that takes a slot")
+		Expect(virtualmachineinstancemigration.FreesSlot.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: kept})).To(BeTrue(), "the others are not enqueued")
 		m.reconcileAll(vmims[waiting])
 		Expect(started(vmims)).To(ContainElement(vmims[waiting].Name))
 	})
 
-	It("are not held up by one that never comes to an end", func() {
+	It("are not delayed forever by one that never finishes", func() {
 		m := newMigrations()
-		// A target that gets to no node may be waited for as long as somebody likes.
+		// A user may set any timeout for a target's Pod that cannot be scheduled.
 		vmims := m.requestMany(6, 6, func(b *builder.Migration) {
 			b.Annotation(v1.MigrationPendingPodTimeoutSecondsAnnotation, "2000000000")
 		})
@@ -176,7 +176,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(started(vmims)).To(HaveLen(6))
 	})
 
-	It("give way to another namespace that has fewer", func() {
+	It("start after those of a namespace with fewer running ones", func() {
 		m, other := newMigrations(), newMigrations()
 		many := m.requestMany(7, 7)
 		m.reconcileAll(many...)
@@ -193,7 +193,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(started([]*v1.VirtualMachineInstanceMigration{one})).To(ConsistOf("vm"))
 	})
 
-	It("begin by their priority, two for each node", func() {
+	It("start by priority, two for each node", func() {
 		m := newMigrations()
 		var vmims []*v1.VirtualMachineInstanceMigration
 		for i, priority := range []v1.MigrationPriority{"", v1.PrioritySystemMaintenance, v1.PriorityUserTriggered, v1.PrioritySystemCritical} {
@@ -212,7 +212,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(started(vmims)).To(Equal([]string{"vm-2", "vm-3"}))
 	})
 
-	It("are refused when another one of the VMI is under way", func() {
+	It("fail when another one of the same VMI is running", func() {
 		m := newMigrations()
 		m.running("a", "vm")
 		first := m.request(builder.MakeMigration("first", "vm"))
@@ -220,11 +220,11 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		second := m.request(builder.MakeMigration("second", "vm"))
 		m.reconcileAll(second)
 		Expect(ExpectExists(second).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(m.told.take()).To(ContainElement("Warning FailedMigration: VMI is not eligible for migration because another migration job is in progress."))
+		Expect(m.recorded.take()).To(ContainElement("Warning FailedMigration: VMI is not eligible for migration because another migration job is in progress."))
 		Expect(ExpectExists(first).Status.Phase).To(Equal(v1.MigrationScheduling))
 	})
 
-	It("say that a quota has no room, and begin when it has", func() {
+	It("report that a quota is exceeded, and start when it is not", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		vmim := m.request(builder.MakeMigration("go", "vm"))
@@ -248,7 +248,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		ExpectExists(m.target(vmi, vmim))
 	})
 
-	It("wait after failures that the system would repeat for ever", func() {
+	It("of the system back off after failures", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		failed := m.request(builder.MakeMigration("first", "vm").Annotation(v1.EvacuationMigrationAnnotation, "a"))
@@ -265,7 +265,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		ExpectExists(m.target(vmi, next))
 	})
 
-	It("keep nobody waiting while they wait after failures", func() {
+	It("do not delay others while they back off", func() {
 		m := newMigrations()
 		var vmims []*v1.VirtualMachineInstanceMigration
 		evacuation := func(name, vm string) *v1.VirtualMachineInstanceMigration {
@@ -288,7 +288,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(started(vmims)).To(Equal([]string{"again-vm-0", "patient"}))
 	})
 
-	It("leave five that are over to be looked at", func() {
+	It("are deleted after they finished, except for the last five of a VMI", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		for i := range 7 {
@@ -303,8 +303,8 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(list.Items).To(HaveLen(5))
 	})
 
-	DescribeTable("give up a Pod that does not get to run",
-		func(status *builder.PodStatus, annotation, seconds string, patience time.Duration, message string) {
+	DescribeTable("fail when the target's Pod does not run in time",
+		func(status *builder.PodStatus, annotation, seconds string, timeout time.Duration, message string) {
 			m := newMigrations()
 			vmi := m.running("a", "vm")
 			b := builder.MakeMigration("go", "vm")
@@ -314,27 +314,27 @@ var _ = Describe("Migrations that wait", Serial, func() {
 			vmim := m.request(b)
 			m.reconcileAll(vmim)
 			target := m.target(vmi, vmim)
-			m.play(target, "", status)
+			m.setPodStatus(target, "", status)
 			created := ExpectExists(target).CreationTimestamp.Time
-			m.clock.SetTime(created.Add(patience - time.Second))
+			m.clock.SetTime(created.Add(timeout - time.Second))
 			Expect(m.reconcileOnce(vmim).RequeueAfter).To(BeNumerically("~", time.Second, 10*time.Millisecond))
 			Expect(deleted(target)).To(BeFalse())
-			m.clock.SetTime(created.Add(patience))
+			m.clock.SetTime(created.Add(timeout))
 			m.reconcileAll(vmim)
 			Expect(deleted(target)).To(BeTrue())
 			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
-			Expect(m.told.take()).To(ContainElement(ContainSubstring(message)))
+			Expect(m.recorded.take()).To(ContainElement(ContainSubstring(message)))
 			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 		},
-		Entry("because no node fits", builder.MakePodStatus().Unschedulable("0/3 nodes are available"), "", "", 5*time.Minute, "0/3 nodes are available"),
-		Entry("for any reason", builder.MakePodStatus().Waiting("ImagePullBackOff", "no such image"), "", "", 15*time.Minute, "timeout period exceeded"),
-		Entry("as long as its author says", builder.MakePodStatus().Unschedulable("none"),
+		Entry("because it is unschedulable", builder.MakePodStatus().Unschedulable("0/3 nodes are available"), "", "", 5*time.Minute, "0/3 nodes are available"),
+		Entry("because it is pending for another reason", builder.MakePodStatus().Waiting("ImagePullBackOff", "no such image"), "", "", 15*time.Minute, "timeout period exceeded"),
+		Entry("because it is unschedulable, with the timeout of its annotation", builder.MakePodStatus().Unschedulable("none"),
 			v1.MigrationUnschedulablePodTimeoutSecondsAnnotation, "42", 42*time.Second, "none"),
-		Entry("as long as its author says, for any reason", builder.MakePodStatus(),
+		Entry("because it is pending, with the timeout of its annotation", builder.MakePodStatus(),
 			v1.MigrationPendingPodTimeoutSecondsAnnotation, "43", 43*time.Second, "timeout period exceeded"),
 	)
 
-	DescribeTable("and those under way end when somebody deletes them",
+	DescribeTable("and running ones are aborted when they are deleted",
 		func(reach func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents)) {
 			m := newMigrations()
 			vmi := m.running("a", "vm")
@@ -344,17 +344,17 @@ var _ = Describe("Migrations that wait", Serial, func() {
 			if a != nil {
 				Expect(ExpectExists(vmi).Status.MigrationState.AbortRequested).To(BeTrue())
 				Expect(ExpectExists(vmim)).To(haveMigrationCondition(v1.VirtualMachineInstanceMigrationAbortRequested, ""))
-				Expect(m.told.take()).To(ContainElement("Normal SuccessfulAbortMigration: Migration is ready to be canceled by virt-handler."))
+				Expect(m.recorded.take()).To(ContainElement("Normal SuccessfulAbortMigration: Migration is ready to be canceled by virt-handler."))
 				a.act()
 				m.reconcileAll(vmim)
 			}
 			ExpectGone(vmim)
-			Expect(m.told.take()).To(ContainElement(HavePrefix("Warning FailedMigration: ")))
+			Expect(m.recorded.take()).To(ContainElement(HavePrefix("Warning FailedMigration: ")))
 			Expect(deleted(m.target(vmi, vmim))).To(BeTrue())
 			Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Running))
 			Expect(deleted(podOf(vmi))).To(BeFalse())
 		},
-		Entry("before they have begun", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+		Entry("in phase Pending", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
 			agent(vmi, func(s *v1.VirtualMachineInstanceStatus) { s.Phase = v1.Scheduled })
 			vmim := m.request(builder.MakeMigration("go", "vm"))
 			m.reconcileAll(vmim)
@@ -362,33 +362,33 @@ var _ = Describe("Migrations that wait", Serial, func() {
 			agent(vmi, running)
 			return vmim, nil
 		}),
-		Entry("while their Pod looks for a node", func(m *migrations, _ *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+		Entry("in phase Scheduling", func(m *migrations, _ *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
 			vmim := m.request(builder.MakeMigration("go", "vm"))
 			m.reconcileAll(vmim)
 			Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationScheduling))
 			return vmim, nil
 		}),
-		Entry("when their Pod has just begun to run", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+		Entry("when the target's Pod just runs", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
 			vmim := m.request(builder.MakeMigration("go", "vm"))
 			m.reconcileAll(vmim)
-			m.play(m.target(vmi, vmim), "b", builder.MakePodStatus().Running())
+			m.setPodStatus(m.target(vmi, vmim), "b", builder.MakePodStatus().Running())
 			return vmim, nil
 		}),
-		Entry("while the target prepares", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
-			return m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+		Entry("while the target's agent prepares", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+			return m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 		}),
-		Entry("when the target is ready", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
-			vmim, a := m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+		Entry("in phase TargetReady", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+			vmim, a := m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 			a.prepare()
 			m.reconcileAll(vmim)
 			return vmim, a
 		}),
-		Entry("while the guest's memory is on its way", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
+		Entry("during the transfer", func(m *migrations, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstanceMigration, *agents) {
 			return m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		}),
 	)
 
-	It("succeed all the same when they are deleted too late", func() {
+	It("succeed when they are deleted after the transfer", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
@@ -399,14 +399,14 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		m.reconcileAll(vmim)
 		ExpectGone(vmim)
 		Expect(ExpectExists(vmi).Status.NodeName).To(Equal(m.node("b")))
-		Expect(m.told.take()).To(ContainElement("Normal SuccessfulMigration: Source node reported migration succeeded"))
+		Expect(m.recorded.take()).To(ContainElement("Normal SuccessfulMigration: Source node reported migration succeeded"))
 	})
 
-	It("are not canceled by a cache that has missed the hand-over", func() {
+	It("are aborted, and not deleted, with a cache from before they were assigned to the agents", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		before := ExpectExists(vmi).DeepCopy()
-		vmim, _ := m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+		vmim, _ := m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 		Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
 		m.cache.Stale = before
 		m.reconcileOnce(vmim)
@@ -415,13 +415,13 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPreparingTarget))
 	})
 
-	It("are not given up for a Pod without a node by a cache that has missed the hand-over", func() {
+	It("do not fail for an unschedulable Pod with a cache from before they were assigned to the agents", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		before := ExpectExists(vmi).DeepCopy()
-		vmim, _ := m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+		vmim, _ := m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 		target := m.target(vmi, vmim)
-		m.play(target, "", builder.MakePodStatus().Unschedulable("as it was"))
+		m.setPodStatus(target, "", builder.MakePodStatus().Unschedulable("as it was"))
 		m.cache.Stale = before
 		m.advance(time.Hour)
 		m.reconcileOnce(vmim)
@@ -429,7 +429,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPreparingTarget))
 	})
 
-	It("are over when the guest has ended before a change was made for which it moved", func() {
+	It("succeed when the guest ended before the change was made for which it migrated", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
@@ -443,13 +443,13 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		a.act()
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationRunning))
-		m.play(m.target(vmi, vmim), "", builder.MakePodStatus().Terminated(0, "Completed", lastWordShutdown))
+		m.setPodStatus(m.target(vmi, vmim), "", builder.MakePodStatus().Terminated(0, "Completed", outcomeShutdown))
 		m.remove(podOf(vmi))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationSucceeded))
 	})
 
-	It("go by the policy that selects the VMI", func() {
+	It("apply the policy that selects the VMI", func() {
 		m := newMigrations()
 		vmi := m.running("a", "vm")
 		policy := &v1alpha1.MigrationPolicy{ObjectMeta: metav1.ObjectMeta{Name: m.ns}, Spec: v1alpha1.MigrationPolicySpec{
@@ -457,7 +457,7 @@ var _ = Describe("Migrations that wait", Serial, func() {
 			AllowPostCopy: ptr.To(true),
 		}}
 		ExpectCreated(policy)
-		vmim, _ := m.handedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
+		vmim, _ := m.assignedToAgents(vmi, builder.MakeMigration("go", "vm"), "b")
 		state := ExpectExists(vmi).Status.MigrationState
 		Expect(ExpectExists(m.target(vmi, vmim)).Spec.Containers[0].Resources.Limits).To(HaveKey(corev1.ResourceName("devices.kubevirt.io/userfaultfd")))
 		Expect(state.MigrationPolicyName).To(HaveValue(Equal(m.ns)))
@@ -476,6 +476,6 @@ var _ = Describe("Migrations that wait", Serial, func() {
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(m.told.take()).To(ContainElement("Warning FailedMigration: Cannot migrate VMI, Reason: DisksNotLiveMigratable, Message: disk root is not shared"))
+		Expect(m.recorded.take()).To(ContainElement("Warning FailedMigration: Cannot migrate VMI, Reason: DisksNotLiveMigratable, Message: disk root is not shared"))
 	})
 })

@@ -22,12 +22,12 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state lasts", func() {
+var _ = Describe("A VirtualMachineInstanceMigration of a VMI with persistent state", func() {
 	var (
 		m   *migrations
 		vm  *v1.VirtualMachine
 		vmi *v1.VirtualMachineInstance
-		// first is the claim that the guest is started with.
+		// first is the claim with which the guest was started.
 		first *corev1.PersistentVolumeClaim
 	)
 	BeforeEach(func() {
@@ -39,13 +39,13 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		vm = ExpectExists(vm)
 		vmi = m.create(persistent().OwnedBy(vm))
 		m.expectReconciled(vmi, "create PersistentVolumeClaim", "create Pod")
-		m.world.play(vmi, m.node("a"), builder.MakePodStatus().Running())
+		m.world.setPodStatus(vmi, m.node("a"), builder.MakePodStatus().Running())
 		m.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		agent(vmi, running)
 		first = m.expectState(vmi)
-		m.told.take()
+		m.recorded.take()
 	})
-	// second is the claim of the migration's target.
+	// second returns the claim of the migration's target.
 	second := func(vmim *v1.VirtualMachineInstanceMigration) *corev1.PersistentVolumeClaim {
 		GinkgoHelper()
 		return ExpectExists(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
@@ -58,7 +58,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		Expect(client.IgnoreNotFound(err)).To(Succeed())
 		return err != nil || fresh.DeletionTimestamp != nil
 	}
-	// nextUses is the claim that the VM's next guest starts with.
+	// nextUses restarts the VM and returns the claim that the new Pod mounts.
 	nextUses := func() string {
 		GinkgoHelper()
 		fresh := ExpectExists(vmi)
@@ -75,12 +75,12 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		Expect(err).NotTo(HaveOccurred())
 		return stateOf(ExpectExists(podOf(next)))
 	}
-	end := func(pod *corev1.Pod, word string) {
+	end := func(pod *corev1.Pod, outcome string) {
 		GinkgoHelper()
-		m.play(pod, "", builder.MakePodStatus().Terminated(0, "Completed", word))
+		m.setPodStatus(pod, "", builder.MakePodStatus().Terminated(0, "Completed", outcome))
 	}
-	// takeAway has somebody take a migration away by force.
-	takeAway := func(vmim *v1.VirtualMachineInstanceMigration) {
+	// removeByForce deletes a migration without its finalizers.
+	removeByForce := func(vmim *v1.VirtualMachineInstanceMigration) {
 		GinkgoHelper()
 		before := ExpectExists(vmim).DeepCopy()
 		vmim.Finalizers = nil
@@ -88,37 +88,37 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		Expect(k8sClient.Delete(ctx, vmim)).To(Succeed())
 		Expect(virtualmachineinstancemigration.RemoveOrphans(ctx, k8sClient, k8sClient, client.ObjectKeyFromObject(vmim))).To(Succeed())
 	}
-	// endedUnseen is the target's claim of a guest that moved and ended before virt-controller has looked.
-	endedUnseen := func() *corev1.PersistentVolumeClaim {
+	// endedUnobserved migrates the guest and ends it before virt-controller has reconciled, and returns the target's claim.
+	endedUnobserved := func() *corev1.PersistentVolumeClaim {
 		GinkgoHelper()
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		claim, source, target := second(vmim), podOf(vmi), m.target(vmi, vmim)
 		a.complete()
 		a.act()
-		end(source, lastWordMigrated)
-		end(target, lastWordShutdown)
+		end(source, outcomeMigrated)
+		end(target, outcomeShutdown)
 		Expect(k8sClient.Delete(ctx, ExpectExists(vmi))).To(Succeed())
 		return claim
 	}
 
-	It("gives the target a claim of its own, which is the VM's once the target owns the guest", func() {
+	It("creates a claim for the target, which becomes the VM's when the target owns the guest", func() {
 		source := podOf(vmi)
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
 		claim := second(vmim)
 		Expect(claim.Name).To(And(HavePrefix("persistent-state-for-vm-"), Not(Equal(first.Name))))
-		Expect(claim.Labels).To(Equal(map[string]string{v1.MigrationNameLabel: "go"}), "a start must not find it")
+		Expect(claim.Labels).To(Equal(map[string]string{v1.MigrationNameLabel: "go"}), "a start must not use it")
 		Expect(metav1.IsControlledBy(claim, vm)).To(BeTrue())
 		Expect(claim.Spec.AccessModes).To(Equal(first.Spec.AccessModes))
 		Expect(claim.Spec.StorageClassName).To(Equal(first.Spec.StorageClassName))
 		Expect(claim.Spec.Resources.Requests).To(Equal(first.Spec.Resources.Requests))
-		Expect(m.told.take()).To(ContainElement("Normal SuccessfulCreate: Created PersistentVolumeClaim " + claim.Name +
+		Expect(m.recorded.take()).To(ContainElement("Normal SuccessfulCreate: Created PersistentVolumeClaim " + claim.Name +
 			" for the TPM's and EFI's state at the target"))
 		state := ExpectExists(vmim).Status.MigrationState
 		Expect([]string{state.SourcePersistentStatePVCName, state.TargetPersistentStatePVCName}).To(Equal([]string{first.Name, claim.Name}))
 
 		target := ExpectExists(m.target(vmi, vmim))
-		m.play(target, "b", builder.MakePodStatus().Running())
+		m.setPodStatus(target, "b", builder.MakePodStatus().Running())
 		m.reconcileAll(vmim)
 		state = ExpectExists(vmi).Status.MigrationState
 		Expect([]string{state.SourcePersistentStatePVCName, state.TargetPersistentStatePVCName}).To(Equal([]string{first.Name, claim.Name}))
@@ -138,22 +138,22 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 			}
 			return out
 		}
-		Expect(names()).To(ConsistOf(claim.Name), "in the write that changed the owner")
+		Expect(names()).To(ConsistOf(claim.Name), "in the write that transferred ownership")
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(claim).Labels).To(Equal(map[string]string{v1.PersistentStateLabel: "vm"}))
 		Expect(gone(first)).To(BeTrue())
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationSucceeded))
 		Expect(names()).To(ConsistOf(claim.Name))
 
-		end(source, lastWordMigrated)
-		end(target, lastWordShutdown)
+		end(source, outcomeMigrated)
+		end(target, outcomeShutdown)
 		m.reconcileAll(vmim)
 		m.remove(source)
 		m.remove(target)
 		Expect(nextUses()).To(Equal(claim.Name))
 	})
 
-	It("leaves the VM its claim when it fails, and takes the other one away", func() {
+	It("keeps the VM's claim when it fails, and deletes the target's", func() {
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		claim := second(vmim)
 		a.fail()
@@ -163,14 +163,14 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		Expect(gone(claim)).To(BeTrue())
 		Expect(gone(first)).To(BeFalse())
 
-		By("and makes another one for the next migration")
+		By("creating another one for the next migration")
 		m.remove(m.target(vmi, vmim))
 		again := m.request(builder.MakeMigration("again", "vm"))
 		m.reconcileAll(again)
 		Expect(second(again).Name).NotTo(Equal(claim.Name))
 	})
 
-	It("takes the claim away with the Pod when it is given up before the agents have it", func() {
+	It("deletes the target's claim with the Pod when it is deleted before it is assigned to the agents", func() {
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
 		claim := second(vmim)
@@ -180,19 +180,19 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		Expect(gone(first)).To(BeFalse())
 	})
 
-	It("takes the claim away when somebody took the migration away by force", func() {
+	It("deletes the target's claim when the migration was removed by force before it was assigned to the agents", func() {
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
 		claim := second(vmim)
-		takeAway(vmim)
+		removeByForce(vmim)
 		Expect(gone(claim)).To(BeTrue())
 		Expect(gone(first)).To(BeFalse())
 	})
 
-	It("leaves a claim that the agents have to who settles it, whatever becomes of the migration", func() {
+	It("keeps the target's claim when the migration was removed by force afterwards, until the VMI's reconciler decides", func() {
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		claim := second(vmim)
-		takeAway(vmim)
+		removeByForce(vmim)
 		Expect(gone(claim)).To(BeFalse())
 		a.complete()
 		a.act()
@@ -202,14 +202,14 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		Expect(gone(first)).To(BeTrue())
 	})
 
-	It("settles before the VMI goes, though nobody looked in between", func() {
-		claim := endedUnseen()
+	It("decides on the claims before the VMI is removed, also if nothing was reconciled in between", func() {
+		claim := endedUnobserved()
 		Expect(nextUses()).To(Equal(claim.Name))
 		Expect(gone(first)).To(BeTrue())
 	})
 
-	It("does not let the VMI go while the claims cannot be settled", func() {
-		claim := endedUnseen()
+	It("keeps the VMI while the claims cannot be written", func() {
+		claim := endedUnobserved()
 		m.writes.Fail = func(request string) error {
 			if strings.HasPrefix(request, "patch PersistentVolumeClaim") {
 				return apierrors.NewInternalError(errors.New("not now"))
@@ -220,28 +220,28 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 			_, _ = m.reconcile(vmi)
 		}
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Succeeded))
-		Expect(gone(first)).To(BeFalse(), "before the other one is the VM's")
+		Expect(gone(first)).To(BeFalse(), "the other claim is not the VM's yet")
 		m.writes.Fail = nil
 		Expect(nextUses()).To(Equal(claim.Name))
 	})
 
-	It("starts with the target's claim after a guest that had left and never told that it arrived", func() {
+	It("starts with the target's claim after a guest that was transferred and never reported to run on the target", func() {
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		claim, source, target := second(vmim), podOf(vmi), m.target(vmi, vmim)
 		a.sourceDead, a.targetDead = true, true
-		end(source, lastWordMigrated)
-		end(target, lastWordShutdown)
+		end(source, outcomeMigrated)
+		end(target, outcomeShutdown)
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.Reason).To(Equal(vmistatus.ReasonLostInMigration))
 		Expect(nextUses()).To(Equal(claim.Name))
 		Expect(gone(first)).To(BeTrue())
 	})
 
-	It("starts with the source's claim after a guest that ended where it was", func() {
+	It("starts with the source's claim after a guest that ended on the source", func() {
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		claim, source := second(vmim), podOf(vmi)
 		a.sourceDead, a.targetDead = true, true
-		end(source, lastWordShutdown)
+		end(source, outcomeShutdown)
 		m.reconcileAll(vmim)
 		m.remove(m.target(vmi, vmim))
 		m.reconcileAll(vmim)
@@ -249,12 +249,12 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		Expect(gone(claim)).To(BeTrue())
 	})
 
-	It("does not begin before the claims of the last one are settled", func() {
+	It("does not start before the claims of the previous migration are decided", func() {
 		vmim, a := m.copying(vmi, builder.MakeMigration("go", "vm"), "b")
 		source := podOf(vmi)
 		a.complete()
 		a.act()
-		end(source, lastWordMigrated)
+		end(source, outcomeMigrated)
 		m.remove(source)
 		again := m.request(builder.MakeMigration("again", "vm"))
 		for range 3 {
@@ -271,7 +271,7 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		Expect(second(again).Name).NotTo(Or(Equal(first.Name), Equal(claim.Name)))
 	})
 
-	It("shares a claim that several nodes can use", func() {
+	It("uses the same claim on both nodes if it is ReadWriteMany", func() {
 		other := builder.MakePVC("shared").Namespace(m.ns).Bound("10Mi").Obj()
 		other.Labels = map[string]string{"persistent-state-for": "other"}
 		other.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
@@ -285,14 +285,14 @@ var _ = Describe("A VirtualMachineInstanceMigration of a machine whose state las
 		target := ExpectExists(m.target(shared, vmim))
 		Expect(stateOf(target)).To(Equal("shared"))
 		Expect(target.Spec.Containers[0].Env).To(ContainElement(HaveField("Name", "SHARED_FILESYSTEM_PATHS")))
-		m.play(target, "b", builder.MakePodStatus().Running())
+		m.setPodStatus(target, "b", builder.MakePodStatus().Running())
 		m.reconcileAll(vmim)
 		state := ExpectExists(shared).Status.MigrationState
 		Expect(state.TargetPersistentStatePVCName).To(Equal("shared"))
 		Expect(vmistatus.MovesState(state)).To(BeFalse())
 	})
 
-	It("waits for a quota that leaves no room for the claim", func() {
+	It("waits while a quota for claims is exceeded", func() {
 		m.cache.Fail = func(request string) error {
 			if strings.HasPrefix(request, "create PersistentVolumeClaim") {
 				return apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), "x", errors.New("exceeded quota: compute"))

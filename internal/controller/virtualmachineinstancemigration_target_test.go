@@ -19,7 +19,7 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 
 	BeforeEach(func() { m = newMigrations() })
 
-	// runs leads a VMI to Running on a node with these labels.
+	// runs returns a VMI that runs on a node with these labels.
 	runs := func(b *builder.VMI, labels map[string]string) *v1.VirtualMachineInstance {
 		GinkgoHelper()
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.node("a"), Labels: labels}}
@@ -33,7 +33,7 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 		return func(vmi *v1.VirtualMachineInstance) { vmi.Spec.Domain.CPU = &v1.CPU{Model: name} }
 	}
 
-	It("asks for the image that the guest runs from, where the kubelet says which", func() {
+	It("uses the image with the digest that the kubelet reported for the source", func() {
 		const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 		vmi := runs(builder.MakeVMI("vm").With(model("Penryn")).ContainerDisk("root", "registry:5000/os:latest"), nil)
 		pod := ExpectExists(podOf(vmi))
@@ -47,7 +47,7 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 			And(Not(BeNil()), HaveField("Reference", "registry:5000/os@"+digest)))))
 	})
 
-	It("has a CPU of the same vendor, if that is known", func() {
+	It("requires a CPU of the same vendor if the source's node has the label", func() {
 		const intel = v1.CPUModelVendorLabel + "Intel"
 		vmi := runs(builder.MakeVMI("vm").With(model("Penryn")), map[string]string{intel: "true"})
 		vmim := m.request(builder.MakeMigration("go", "vm"))
@@ -55,14 +55,14 @@ var _ = Describe("The target of a VirtualMachineInstanceMigration", func() {
 		Expect(ExpectExists(m.target(vmi, vmim)).Spec.NodeSelector).To(HaveKeyWithValue(intel, "true"))
 	})
 
-	It("is the same CPU for a guest that sees its node's", func() {
+	It("requires the same CPU model for host-passthrough", func() {
 		vmi := runs(builder.MakeVMI("vm").With(model(v1.CPUModeHostPassthrough)), map[string]string{v1.HostModelCPULabel + "Skylake": "true"})
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(m.target(vmi, vmim)).Spec.NodeSelector).To(HaveKeyWithValue(v1.HostModelCPULabel+"Skylake", "true"))
 	})
 
-	It("is any node for a guest with a CPU of its own whose node says nothing", func() {
+	It("requires no vendor for a CPU model if the source's node has no label", func() {
 		vmi := runs(builder.MakeVMI("vm").With(model("Penryn")), nil)
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)

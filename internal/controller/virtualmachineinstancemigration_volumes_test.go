@@ -14,12 +14,12 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-var _ = Describe("A VirtualMachineInstanceMigration of a guest whose volumes move", func() {
+var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 	var m *migrations
 
 	BeforeEach(func() { m = newMigrations() })
 
-	// running leads a VMI on a claim of one node to Running.
+	// runs returns a VMI that runs on a claim with access mode ReadWriteOnce.
 	runs := func() *v1.VirtualMachineInstance {
 		GinkgoHelper()
 		for _, name := range []string{"old", "new"} {
@@ -34,8 +34,8 @@ var _ = Describe("A VirtualMachineInstanceMigration of a guest whose volumes mov
 		})
 		return ExpectExists(vmi)
 	}
-	// note and name are what the VM's reconciler does.
-	note := func(vmi *v1.VirtualMachineInstance) {
+	// recordVolumes and setClaim write what the VM's reconciler writes.
+	recordVolumes := func(vmi *v1.VirtualMachineInstance) {
 		GinkgoHelper()
 		before := ExpectExists(vmi).DeepCopy()
 		vmi.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: "data",
@@ -43,61 +43,61 @@ var _ = Describe("A VirtualMachineInstanceMigration of a guest whose volumes mov
 		_, err := vmistatus.Patch(ctx, k8sClient, vmistatus.Controller, before, vmi)
 		Expect(err).NotTo(HaveOccurred())
 	}
-	name := func(vmi *v1.VirtualMachineInstance, claim string) {
+	setClaim := func(vmi *v1.VirtualMachineInstance, claim string) {
 		GinkgoHelper()
 		ExpectExists(vmi).Spec.Volumes[0].PersistentVolumeClaim.ClaimName = claim
 		Expect(k8sClient.Update(ctx, vmi)).To(Succeed())
 	}
-	asksFor := func(vmi *v1.VirtualMachineInstance) bool {
+	isVolumesChange := func(vmi *v1.VirtualMachineInstance) bool {
 		return vmistatus.IsConditionTrue(&ExpectExists(vmi).Status, v1.VirtualMachineInstanceVolumesChange)
 	}
 
-	It("is asked for once all is said, and goes to a Pod with the new claims", func() {
+	It("starts when the VMI's status and spec are complete, to a Pod with the new claims", func() {
 		vmi := runs()
-		note(vmi)
+		recordVolumes(vmi)
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
-		Expect(asksFor(vmi)).To(BeFalse())
+		Expect(isVolumesChange(vmi)).To(BeFalse())
 		ExpectGone(m.target(vmi, vmim))
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPending))
 
-		name(vmi, "new")
+		setClaim(vmi, "new")
 		m.reconcileAll(vmim)
-		Expect(asksFor(vmi)).To(BeTrue())
+		Expect(isVolumesChange(vmi)).To(BeTrue())
 		target := ExpectExists(m.target(vmi, vmim))
 		Expect(claimsOfPod(target)).To(ConsistOf("new"))
-		m.play(target, "b", builder.MakePodStatus().Running())
+		m.setPodStatus(target, "b", builder.MakePodStatus().Running())
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmi).Status.MigrationState.MigrationUID).To(Equal(vmim.UID))
 
-		By("which nobody who sees the new owner takes for the old ones")
+		By("writing the new claims and the new owner in one write")
 		Expect(vmistatus.Claim(ctx, k8sClient, vmi, metav1.Now())).To(Succeed())
 		m.reconcileAll(vmim)
-		Expect(asksFor(vmi)).To(BeFalse())
+		Expect(isVolumesChange(vmi)).To(BeFalse())
 		Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
 		Expect(vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo.ClaimName).To(Equal("new"))
 	})
 
-	It("fails when the volumes change after its Pod was made", func() {
+	It("fails when the volumes change after the target's Pod was created", func() {
 		vmi := runs()
-		note(vmi)
-		name(vmi, "new")
+		recordVolumes(vmi)
+		setClaim(vmi, "new")
 		vmim := m.request(builder.MakeMigration("go", "vm"))
 		m.reconcileAll(vmim)
 		target := ExpectExists(m.target(vmi, vmim))
-		m.play(target, "b", builder.MakePodStatus().Running())
-		name(vmi, "old")
+		m.setPodStatus(target, "b", builder.MakePodStatus().Running())
+		setClaim(vmi, "old")
 		m.reconcileAll(vmim)
 		Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationFailed))
-		Expect(m.told.take()).To(ContainElement(ContainSubstring("the VMI's volumes were changed after the target pod was created")))
+		Expect(m.recorded.take()).To(ContainElement(ContainSubstring("the VMI's volumes were changed after the target pod was created")))
 		Expect(deleted(target)).To(BeTrue())
 		Expect(ExpectExists(vmi).Status.MigrationState).To(BeNil())
 	})
 
-	It("is refused to a guest that something else ties to its node", func() {
+	It("fails for a guest that is not migratable for another reason", func() {
 		vmi := runs()
-		note(vmi)
-		name(vmi, "new")
+		recordVolumes(vmi)
+		setClaim(vmi, "new")
 		agent(vmi, func(s *v1.VirtualMachineInstanceStatus) {
 			condition(v1.VirtualMachineInstanceIsStorageLiveMigratable, corev1.ConditionFalse, "CPUModeLiveMigratable", "the CPU")(s)
 		})

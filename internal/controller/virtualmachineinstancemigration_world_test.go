@@ -24,18 +24,18 @@ import (
 	"github.com/vireo-project/vireo/test/builder"
 )
 
-// What launchers leave as their last word.
+// Outcomes that launchers write as termination messages.
 const (
-	lastWordMigrated = `{"reason":"GuestMigrated","message":"the guest moved to another Pod"}`
-	lastWordShutdown = `{"reason":"GuestShutdown","message":"the guest powered off"}`
+	outcomeMigrated = `{"reason":"GuestMigrated","message":"the guest moved to another Pod"}`
+	outcomeShutdown = `{"reason":"GuestShutdown","message":"the guest powered off"}`
 )
 
-// migrations are the reconcilers of migrations and of VMIs on the suite's API server, at a time that stands still.
+// migrations are the reconcilers of migrations and of VMIs on the suite's API server, with a fake clock.
 type migrations struct {
 	*world
 	reconciler *virtualmachineinstancemigration.Reconciler
-	told       *recordedEvents
-	// cache is what the migrations' reconciler writes through and reads as its cache.
+	recorded   *recordedEvents
+	// cache is the client of the migrations' reconciler.
 	cache *Writes
 }
 
@@ -46,16 +46,16 @@ func newMigrations(configure ...func(*clusterconfig.Config)) *migrations {
 		change(&config)
 	}
 	w.Config = fixedConfig{config}
-	m := &migrations{world: w, told: &recordedEvents{}, cache: NewWrites()}
+	m := &migrations{world: w, recorded: &recordedEvents{}, cache: NewWrites()}
 	m.reconciler = &virtualmachineinstancemigration.Reconciler{
-		Client: m.cache, Live: asController, Recorder: m.told, Config: fixedConfig{config}, Clock: w.clock,
+		Client: m.cache, Live: asController, Recorder: m.recorded, Config: fixedConfig{config}, Clock: w.clock,
 	}
-	DeferCleanup(m.forget)
+	DeferCleanup(m.deleteMigrations)
 	return m
 }
 
-// forget takes the migrations of this spec away: their limit is the cluster's.
-func (m *migrations) forget() {
+// deleteMigrations deletes the migrations of this spec: their limit is the cluster's.
+func (m *migrations) deleteMigrations() {
 	list := &v1.VirtualMachineInstanceMigrationList{}
 	Expect(k8sClient.List(ctx, list, client.InNamespace(m.ns))).To(Succeed())
 	for i := range list.Items {
@@ -67,10 +67,10 @@ func (m *migrations) forget() {
 	}
 }
 
-// node is the name of a node of this spec alone: nodes have no namespace.
+// node returns a node name that is unique to this spec: nodes have no namespace.
 func (m *migrations) node(name string) string { return m.ns + "-" + name }
 
-// running leads a VMI to Running on a node that runs guests with its own CPU.
+// running returns a VMI that runs on a node with a host CPU model.
 func (m *migrations) running(node, name string) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	m.host(node)
@@ -79,14 +79,14 @@ func (m *migrations) running(node, name string) *v1.VirtualMachineInstance {
 	return ExpectExists(vmi)
 }
 
-// host makes a node that runs guests with its own CPU.
+// host creates a node with a host CPU model.
 func (m *migrations) host(node string) {
 	GinkgoHelper()
 	host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.node(node), Labels: map[string]string{v1.HostModelCPULabel + "Skylake": "true"}}}
 	Expect(client.IgnoreAlreadyExists(k8sClient.Create(ctx, host))).To(Succeed())
 }
 
-// request asks for a migration.
+// request creates a migration.
 func (m *migrations) request(b *builder.Migration) *v1.VirtualMachineInstanceMigration {
 	GinkgoHelper()
 	vmim := b.Namespace(m.ns).Obj()
@@ -94,7 +94,7 @@ func (m *migrations) request(b *builder.Migration) *v1.VirtualMachineInstanceMig
 	return ExpectExists(vmim)
 }
 
-// requestMany starts guests on some nodes and asks for the migration of each.
+// requestMany starts guests on some nodes and creates a migration of each.
 func (m *migrations) requestMany(guests, nodes int, changes ...func(*builder.Migration)) []*v1.VirtualMachineInstanceMigration {
 	GinkgoHelper()
 	vmims := make([]*v1.VirtualMachineInstanceMigration, 0, guests)
@@ -126,7 +126,7 @@ func (m *migrations) reconcileAll(vmims ...*v1.VirtualMachineInstanceMigration) 
 			return
 		}
 	}
-	Fail("the reconcilers never come to rest")
+	Fail("the reconcilers write without end")
 }
 
 // reconcileOnce runs the migration reconciler once.
@@ -137,13 +137,13 @@ func (m *migrations) reconcileOnce(vmim *v1.VirtualMachineInstanceMigration) ctr
 	return result
 }
 
-// target is the Pod that a migration goes to.
+// target returns the target's Pod of a migration.
 func (m *migrations) target(vmi *v1.VirtualMachineInstance, vmim *v1.VirtualMachineInstanceMigration) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: podspec.TargetPodName(vmi, vmim.UID)}}
 }
 
-// play sets the status of a Pod, as scheduler and kubelet would.
-func (m *migrations) play(pod *corev1.Pod, node string, status *builder.PodStatus) {
+// setPodStatus sets the node and the status of a Pod, as scheduler and kubelet do.
+func (m *migrations) setPodStatus(pod *corev1.Pod, node string, status *builder.PodStatus) {
 	GinkgoHelper()
 	ExpectExists(pod)
 	if node != "" && pod.Spec.NodeName == "" {
@@ -158,27 +158,27 @@ func (m *migrations) play(pod *corev1.Pod, node string, status *builder.PodStatu
 	Expect(k8sClient.Status().Update(ctx, pod)).To(Succeed())
 }
 
-// remove takes a Pod away as a kubelet does in the end, or somebody by force.
+// remove deletes a Pod without grace period, as the kubelet does in the end, or a user by force.
 func (m *migrations) remove(pod *corev1.Pod) {
 	GinkgoHelper()
 	Expect(client.IgnoreNotFound(k8sClient.Delete(ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
 }
 
-// handedToAgents leads a migration to a target's Pod that runs on a node, and hands it over.
-func (m *migrations) handedToAgents(vmi *v1.VirtualMachineInstance, b *builder.Migration, node string) (*v1.VirtualMachineInstanceMigration, *agents) {
+// assignedToAgents creates a migration whose target's Pod runs on a node and is assigned to its agent.
+func (m *migrations) assignedToAgents(vmi *v1.VirtualMachineInstance, b *builder.Migration, node string) (*v1.VirtualMachineInstanceMigration, *agents) {
 	GinkgoHelper()
 	vmim := m.request(b)
 	m.reconcileAll(vmim)
-	m.play(m.target(vmi, vmim), node, builder.MakePodStatus().Running())
+	m.setPodStatus(m.target(vmi, vmim), node, builder.MakePodStatus().Running())
 	m.reconcileAll(vmim)
 	Expect(ExpectExists(vmim).Status.Phase).To(Equal(v1.MigrationPreparingTarget))
 	return vmim, &agents{vmi: vmi}
 }
 
-// copying leads a migration to the point where the guest's memory is on its way.
+// copying creates a migration whose transfer runs.
 func (m *migrations) copying(vmi *v1.VirtualMachineInstance, b *builder.Migration, node string) (*v1.VirtualMachineInstanceMigration, *agents) {
 	GinkgoHelper()
-	vmim, a := m.handedToAgents(vmi, b, node)
+	vmim, a := m.assignedToAgents(vmi, b, node)
 	a.prepare()
 	a.act()
 	Expect(a.copying).To(BeTrue())
@@ -187,7 +187,7 @@ func (m *migrations) copying(vmi *v1.VirtualMachineInstance, b *builder.Migratio
 	return vmim, a
 }
 
-// agents play the agents of both nodes: they decide as those do, on what the API server says, and write what those write.
+// agents simulate the agents of both nodes: they decide by the same protocol on the VMI in the API server, and write the same.
 type agents struct {
 	vmi *v1.VirtualMachineInstance
 	// dead agents do nothing.
@@ -213,7 +213,7 @@ func (a *agents) write(w vmistatus.Writer, change func(*v1.VirtualMachineInstanc
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// prepare has the target get ready to receive.
+// prepare writes that the target is ready to receive.
 func (a *agents) prepare() {
 	GinkgoHelper()
 	a.write(vmistatus.MigrationTarget, func(s *v1.VirtualMachineInstanceMigrationState) {
@@ -221,14 +221,14 @@ func (a *agents) prepare() {
 	})
 }
 
-// complete has libvirt hand the guest over, and fail has it give up.
+// complete finishes libvirt's transfer, and fail aborts it.
 func (a *agents) complete() {
 	a.copying, a.source, a.target = false, protocol.SourceMigrated, protocol.TargetComplete
 }
 
 func (a *agents) fail() { a.copying, a.target = false, protocol.TargetAbsent }
 
-// act has both do all that they decide on.
+// act executes the decisions of both agents until there are none.
 func (a *agents) act() {
 	GinkgoHelper()
 	for range 20 {
@@ -241,18 +241,18 @@ func (a *agents) act() {
 			for _, action := range protocol.DecideTarget(protocol.TargetView{Record: a.record(), Domain: a.target, Released: a.released}) {
 				a.do(action, true)
 			}
-			a.tellArrival()
+			a.reportRunning()
 		}
 		if before.vmi.ResourceVersion == ExpectExists(a.vmi).ResourceVersion && before.source == a.source && before.target == a.target &&
 			before.copying == a.copying && before.released == a.released {
 			return
 		}
 	}
-	Fail("the agents never come to rest")
+	Fail("the agents write without end")
 }
 
-// tellArrival has the target's agent say that the guest runs there.
-func (a *agents) tellArrival() {
+// reportRunning writes that the guest runs on the target, as the target's agent does.
+func (a *agents) reportRunning() {
 	GinkgoHelper()
 	if m := ExpectExists(a.vmi).Status.MigrationState; a.target == protocol.TargetRunning && a.record().Owner == protocol.Target && !m.Completed {
 		a.write(vmistatus.MigrationTarget, func(s *v1.VirtualMachineInstanceMigrationState) { vmistatus.Complete(s, metav1.Now()) })
@@ -301,7 +301,7 @@ func (a *agents) do(action protocol.Action, target bool) {
 	}
 }
 
-// deleted reports whether somebody deleted the Pod.
+// deleted reports whether the Pod is deleted or being deleted.
 func deleted(pod *corev1.Pod) bool {
 	err := k8sClient.Get(ctx, client.ObjectKeyFromObject(pod), pod)
 	return err != nil || pod.DeletionTimestamp != nil

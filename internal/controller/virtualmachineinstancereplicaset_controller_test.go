@@ -33,8 +33,8 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 
 	BeforeEach(func() { r = newReplicaSets() })
 
-	Describe("making VMIs", func() {
-		It("makes them of its template, with one write each and one for the status", func() {
+	Describe("creating VMIs", func() {
+		It("creates them from its template, with one write each and one for the status", func() {
 			set := r.create(builder.MakeReplicaSet("web").Replicas(3).
 				Template(builder.MakeVMI("").Annotation("from", "template").Label("app", "x")))
 			r.expectReconciled(set, append(repeat(createVMI, 3), patchSetStatus)...)
@@ -58,16 +58,16 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(set.Status.LabelSelector).To(Equal("set=web"))
 		})
 
-		It("counts those that are ready, and is quiet while nothing changes", func() {
+		It("counts the ready ones, and writes nothing without a change", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
 			Expect(set).To(haveReplicas(2, 2))
 			r.expectQuiet(set)
-			play(&vmis[0], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
+			setStatus(&vmis[0], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
 			r.expectReconciled(set, patchSetStatus)
 			Expect(ExpectExists(set)).To(haveReplicas(2, 1))
 		})
 
-		It("makes at most 250 at once", func() {
+		It("creates at most 250 in one reconciliation", func() {
 			set := r.create(builder.MakeReplicaSet("web").Replicas(252))
 			r.expectReconciled(set, append(repeat(createVMI, 250), patchSetStatus)...)
 			r.expectReconciled(set, append(repeat(createVMI, 2), patchSetStatus)...)
@@ -75,7 +75,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(ExpectExists(set)).To(haveReplicas(252, 0))
 		})
 
-		It("goes to 6 and back", func() {
+		It("scales up to 6 and down again", func() {
 			set, _ := r.running(builder.MakeReplicaSet("web").Replicas(1))
 			r.scale(set, 6)
 			r.expectReconciled(set, append(repeat(createVMI, 5), patchSetStatus)...)
@@ -91,7 +91,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 	})
 
 	Describe("the scale subresource", func() {
-		It("shows replicas and selector as an autoscaler wants them, and takes its number", func() {
+		It("returns replicas and selector for an autoscaler, and accepts its number", func() {
 			set, _ := r.running(builder.MakeReplicaSet("web").Replicas(2))
 			scale := &autoscalingv1.Scale{}
 			Expect(k8sClient.SubResource("scale").Get(ctx, set, scale)).To(Succeed())
@@ -106,21 +106,21 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(scale.Status.Replicas).To(BeEquivalentTo(4))
 		})
 
-		It("is not needed: a set that does not say has one VMI", func() {
+		It("is optional: a set without replicas has one VMI", func() {
 			set := r.create(builder.MakeReplicaSet("web").With(func(set *v1.VirtualMachineInstanceReplicaSet) { set.Spec.Replicas = nil }))
 			r.expectReconciled(set, createVMI, patchSetStatus)
 			r.expectQuietAfterEvents(set)
 		})
 
-		It("takes no negative number", func() {
+		It("refuses a negative number", func() {
 			set := r.create(builder.MakeReplicaSet("web"))
 			patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":-1}}`))
 			Expect(apierrors.IsInvalid(k8sClient.SubResource("scale").Patch(ctx, set, patch))).To(BeTrue())
 		})
 	})
 
-	Describe("a cache that is behind", func() {
-		It("does not show the VMIs that were made: no more are made", func() {
+	Describe("a stale cache", func() {
+		It("does not contain the created VMIs: no more are created", func() {
 			set := r.create(builder.MakeReplicaSet("web").Replicas(3))
 			r.writes.StaleList = &v1.VirtualMachineInstanceList{}
 			r.writes.Stale = ExpectExists(set).DeepCopy()
@@ -134,13 +134,13 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(namesOf(r.list())).To(Equal(before))
 		})
 
-		It("does not show the deletions: no more are deleted, though others would be chosen now", func() {
+		It("does not contain the deletions: no more are deleted, though others would be chosen now", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(5))
-			r.hold()
+			r.addFinalizers()
 			r.writes.StaleList = &v1.VirtualMachineInstanceList{Items: r.list()}
 			r.scale(set, 2)
 			r.expectReconciled(set, append(repeat(deleteVMI, 3), patchSetStatus)...)
-			left := r.living()
+			left := r.notDeleted()
 			Expect(left).To(HaveLen(2))
 
 			// Another VMI is now first in the order of removal, in the cache as well.
@@ -150,15 +150,15 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 					stale.Items[i].Status.Conditions = nil
 				}
 			}
-			play(&left[0], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
+			setStatus(&left[0], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
 			_, err := r.reconcile(set)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(r.writes.Take()).NotTo(ContainElement(deleteVMI))
-			Expect(namesOf(r.living())).To(Equal(namesOf(left)))
+			Expect(namesOf(r.notDeleted())).To(Equal(namesOf(left)))
 			Expect(vmis).To(HaveLen(5))
 		})
 
-		It("shows what was deleted long ago: it is replaced once", func() {
+		It("contains a VMI that is gone: it is replaced once", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
 			Expect(k8sClient.Delete(ctx, &vmis[0])).To(Succeed())
 			r.writes.StaleList = &v1.VirtualMachineInstanceList{Items: vmis}
@@ -172,7 +172,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		})
 	})
 
-	It("makes no surplus when several look at the same time", func() {
+	It("creates no more than replicas with concurrent reconciliations", func() {
 		set := r.create(builder.MakeReplicaSet("web").Replicas(20))
 		var group sync.WaitGroup
 		errs := make([]error, 4)
@@ -188,13 +188,13 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(err).NotTo(HaveOccurred())
 		}
 		Expect(r.list()).To(HaveLen(20))
-		Expect(r.events.take()).To(HaveLen(20), "each VMI is told of once")
+		Expect(r.events.take()).To(HaveLen(20), "one event for each VMI")
 		_, err := r.reconcile(set)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(r.list()).To(HaveLen(20))
 	})
 
-	It("takes another name where somebody has the one that it would take", func() {
+	It("uses another name if a VMI that it does not own has the generated one", func() {
 		set := r.create(builder.MakeReplicaSet("web").Replicas(0))
 		r.scale(set, 1)
 		r.expectReconciled(set, createVMI, patchSetStatus)
@@ -210,11 +210,11 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 	})
 
 	Describe("scaling down", func() {
-		It("lets those go first that are missed least, whatever the cache thinks", func() {
+		It("deletes those first that do not run or are not ready, according to the API server", func() {
 			set, _ := r.running(builder.MakeReplicaSet("web").Replicas(4))
 			vmis := r.list()
-			play(&vmis[1], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
-			play(&vmis[2], v1.Scheduling, func(s *v1.VirtualMachineInstanceStatus) { s.Conditions = nil })
+			setStatus(&vmis[1], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
+			setStatus(&vmis[2], v1.Scheduling, func(s *v1.VirtualMachineInstanceStatus) { s.Conditions = nil })
 			r.scale(set, 3)
 			r.expectReconciled(set, deleteVMI, patchSetStatus)
 			ExpectGone(&vmis[2])
@@ -226,9 +226,9 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(ExpectExists(set)).To(haveReplicas(2, 2))
 		})
 
-		It("spares one that left the set in the last moment", func() {
+		It("does not delete one that lost its label meanwhile", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
-			play(&vmis[0], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
+			setStatus(&vmis[0], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "GuestNotRunning", ""))
 			r.scale(set, 1)
 			r.writes.Fail = func(request string) error {
 				if request == deleteVMI {
@@ -240,15 +240,15 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(err).NotTo(HaveOccurred())
 			Expect(again.RequeueAfter).To(BeNumerically(">", 0))
 			Expect(ExpectExists(&vmis[0]).DeletionTimestamp).To(BeNil())
-			Expect(ExpectExists(set)).To(haveNoSetConditions(), "somebody else writing first is no failure")
+			Expect(ExpectExists(set)).To(haveNoSetConditions(), "a conflict is no failure")
 		})
 	})
 
 	Describe("finished VMIs", func() {
 		It("are replaced and deleted", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(3))
-			play(&vmis[0], v1.Failed)
-			play(&vmis[1], v1.Succeeded)
+			setStatus(&vmis[0], v1.Failed)
+			setStatus(&vmis[1], v1.Succeeded)
 			r.expectReconciled(set, createVMI, createVMI, deleteVMI, deleteVMI, patchSetStatus)
 			Expect(r.events.take()).To(ContainElements(
 				"Normal SuccessfulDelete: Deleted finished virtual machine: "+string(vmis[0].UID),
@@ -258,25 +258,25 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			r.expectQuiet(set)
 		})
 
-		It("are replaced at once though they stay until their Pods are gone", func() {
+		It("are replaced before their Pods are gone", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
-			r.hold()
-			play(&vmis[0], v1.Failed)
+			r.addFinalizers()
+			setStatus(&vmis[0], v1.Failed)
 			r.expectReconciled(set, createVMI, deleteVMI, patchSetStatus)
 			Expect(r.list()).To(HaveLen(2))
-			Expect(r.living()).To(HaveLen(1))
+			Expect(r.notDeleted()).To(HaveLen(1))
 			r.expectQuietAfterEvents(set)
 		})
 
-		It("are those whose Pod is being deleted, too", func() {
+		It("include those whose Pod is being deleted", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
-			play(&vmis[0], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.PodTerminatingReason, ""))
+			setStatus(&vmis[0], v1.Running, condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.PodTerminatingReason, ""))
 			r.expectReconciled(set, createVMI, deleteVMI, patchSetStatus)
 		})
 
-		It("are not those of which nobody has heard: unknown is not gone", func() {
+		It("do not include those in phase Unknown", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
-			play(&vmis[0], v1.Unknown, func(s *v1.VirtualMachineInstanceStatus) {
+			setStatus(&vmis[0], v1.Unknown, func(s *v1.VirtualMachineInstanceStatus) {
 				vmistatus.SetCondition(s, v1.VirtualMachineInstanceCondition{
 					Type: v1.VirtualMachineInstanceReady, Status: corev1.ConditionUnknown, Reason: node.ReasonNodeUnresponsive,
 				}, metav1.Now())
@@ -285,9 +285,9 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(ExpectExists(set)).To(haveReplicas(1, 0))
 		})
 
-		It("go even if no replacement can be made: they may be what fills the quota", func() {
+		It("are deleted even if no replacement can be created: they may use up the quota", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
-			play(&vmis[0], v1.Failed)
+			setStatus(&vmis[0], v1.Failed)
 			r.writes.Fail = func(request string) error {
 				if request == createVMI {
 					return ErrInjected
@@ -301,8 +301,8 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		})
 	})
 
-	Describe("owners", func() {
-		It("takes over what its selector picks and nobody owns, and makes only the rest", func() {
+	Describe("owner references", func() {
+		It("adopts VMIs that match its selector and have no owner, and creates only the rest", func() {
 			orphan := builder.MakeVMI("orphan").Namespace(r.ns).Label(builder.SetLabel, "web").Obj()
 			stranger := builder.MakeVMI("stranger").Namespace(r.ns).Label(builder.SetLabel, "other").Obj()
 			vm := builder.MakeVM("owned").UID("1").Obj()
@@ -317,15 +317,15 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			r.expectQuietAfterEvents(set)
 		})
 
-		It("deletes what is too much after taking over", func() {
+		It("deletes surplus VMIs after adopting", func() {
 			set, _ := r.running(builder.MakeReplicaSet("web").Replicas(1))
 			ExpectCreated(builder.MakeVMI("orphan").Namespace(r.ns).Label(builder.SetLabel, "web").Obj())
 			r.expectReconciled(set, patchVMI, deleteVMI)
 			Expect(r.list()).To(HaveLen(1))
-			Expect(r.list()[0].Name).NotTo(Equal("orphan"), "it was the one that is not ready")
+			Expect(r.list()[0].Name).NotTo(Equal("orphan"), "the one that is not ready is deleted")
 		})
 
-		It("lets go what lost its label, replaces it, and takes it back", func() {
+		It("releases and replaces a VMI that lost its label, and adopts it again", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
 			label(&vmis[0], "debug")
 			r.expectReconciled(set, patchVMI, createVMI, patchSetStatus)
@@ -336,11 +336,11 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 
 			label(&vmis[0], "web")
 			r.expectReconciled(set, patchVMI, deleteVMI, patchSetStatus)
-			Expect(ExpectExists(&vmis[0]).DeletionTimestamp).To(BeNil(), "it was the one that is ready")
+			Expect(ExpectExists(&vmis[0]).DeletionTimestamp).To(BeNil(), "the one that is ready is kept")
 			Expect(r.list()).To(HaveLen(1))
 		})
 
-		It("takes nothing over once it is being deleted, which the cache does not show", func() {
+		It("adopts nothing while it is being deleted, also with a stale cache", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(1))
 			r.writes.Stale = ExpectExists(set).DeepCopy()
 			Expect(k8sClient.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
@@ -352,7 +352,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(ExpectExists(&vmis[0]).OwnerReferences).To(BeEmpty())
 		})
 
-		It("takes nothing over for an earlier set of its name", func() {
+		It("adopts nothing for an earlier set of its name", func() {
 			set := r.create(builder.MakeReplicaSet("web").Replicas(0))
 			r.writes.Stale = ExpectExists(set).DeepCopy()
 			Expect(k8sClient.Delete(ctx, set)).To(Succeed())
@@ -364,12 +364,12 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(ExpectExists(orphan).OwnerReferences).To(BeEmpty())
 		})
 
-		It("neither makes nor deletes anything while it is being deleted", func() {
+		It("neither creates nor deletes VMIs while it is being deleted", func() {
 			set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
-			r.change(set, func(set *v1.VirtualMachineInstanceReplicaSet) { set.Finalizers = []string{"test/hold"} })
+			r.change(set, func(set *v1.VirtualMachineInstanceReplicaSet) { set.Finalizers = []string{"test/finalizer"} })
 			Expect(k8sClient.Delete(ctx, set)).To(Succeed())
 			Expect(k8sClient.Delete(ctx, &vmis[0])).To(Succeed())
-			play(&vmis[1], v1.Failed)
+			setStatus(&vmis[1], v1.Failed)
 			r.expectReconciled(set, patchSetStatus)
 			r.expectQuiet(set)
 			r.change(set, func(set *v1.VirtualMachineInstanceReplicaSet) { set.Finalizers = nil })
@@ -377,7 +377,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		})
 	})
 
-	It("stands still while it is paused, says so, and goes on", func() {
+	It("creates and deletes nothing while it is paused, reports it, and resumes", func() {
 		set, vmis := r.running(builder.MakeReplicaSet("web").Replicas(2))
 		r.change(set, func(set *v1.VirtualMachineInstanceReplicaSet) { set.Spec.Paused = true })
 		r.expectReconciled(set, patchSetStatus)
@@ -385,9 +385,9 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		Expect(ExpectExists(set)).To(haveSetCondition(replicaPaused, "Paused", "Controller got paused"))
 
 		r.scale(set, 3)
-		play(&vmis[0], v1.Failed)
+		setStatus(&vmis[0], v1.Failed)
 		r.expectReconciled(set, patchSetStatus)
-		Expect(ExpectExists(set)).To(haveReplicas(1, 1), "what happens is told all the same")
+		Expect(ExpectExists(set)).To(haveReplicas(1, 1), "the status is updated all the same")
 		r.expectQuiet(set)
 
 		r.change(set, func(set *v1.VirtualMachineInstanceReplicaSet) { set.Spec.Paused = false })
@@ -397,7 +397,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 	})
 
 	Describe("failures", func() {
-		It("tells of a quota that is full, asks once each time, and goes on when there is room", func() {
+		It("reports an exceeded quota, tries one creation each time, and continues when there is room", func() {
 			const counted = "count/virtualmachineinstances.kubevirt.io"
 			quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "vmis"}}
 			quota.Spec.Hard = corev1.ResourceList{counted: resource.MustParse("2")}
@@ -416,7 +416,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 
 			_, err = r.reconcile(set)
 			Expect(err).To(HaveOccurred())
-			Expect(r.writes.Take()).To(Equal([]string{createVMI}), "the message is the same: it names the same VMI")
+			Expect(r.writes.Take()).To(Equal([]string{createVMI}), "the same failure is written once")
 			Expect(r.events.take()).To(BeEmpty())
 
 			Expect(k8sClient.Delete(ctx, quota)).To(Succeed())
@@ -424,7 +424,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(ExpectExists(set)).To(And(haveReplicas(9, 0), haveNoSetConditions()))
 		})
 
-		It("tells of a VMI that cannot be deleted", func() {
+		It("reports a VMI that cannot be deleted", func() {
 			set, _ := r.running(builder.MakeReplicaSet("web").Replicas(2))
 			r.writes.Fail = func(request string) error {
 				if request == deleteVMI {
@@ -440,7 +440,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(r.events.take()).To(ConsistOf(HavePrefix("Warning FailedDelete: Error deleting virtual machine instance: ")))
 		})
 
-		It("does not try again what a namespace that goes away refuses", func() {
+		It("does not retry creations in a namespace that is being deleted", func() {
 			set := r.create(builder.MakeReplicaSet("web").Replicas(2))
 			Expect(k8sClient.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.ns}})).To(Succeed())
 			Eventually(func() bool {
@@ -450,19 +450,19 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 			Expect(r.list()).To(BeEmpty())
 		})
 
-		DescribeTable("says what is wrong with a spec that admission would have refused", func(change func(*v1.VirtualMachineInstanceReplicaSetSpec), message string) {
+		DescribeTable("reports an invalid spec that admission would have denied", func(change func(*v1.VirtualMachineInstanceReplicaSetSpec), message string) {
 			set := r.create(builder.MakeReplicaSet("web").With(func(set *v1.VirtualMachineInstanceReplicaSet) { change(&set.Spec) }))
 			r.expectReconciled(set, patchSetStatus)
 			Expect(ExpectExists(set)).To(haveSetCondition(replicaFailure, "FailedCreate", message))
 			r.expectQuiet(set)
 		},
-			Entry("selector of other labels", func(s *v1.VirtualMachineInstanceReplicaSetSpec) {
+			Entry("selector that does not match the template", func(s *v1.VirtualMachineInstanceReplicaSetSpec) {
 				s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
 			}, "spec.selector does not match"),
 			Entry("no labels", func(s *v1.VirtualMachineInstanceReplicaSetSpec) {
 				s.Selector, s.Template.ObjectMeta.Labels = &metav1.LabelSelector{}, nil
 			}, "spec.template.metadata.labels is empty"),
-			Entry("selector that is none", func(s *v1.VirtualMachineInstanceReplicaSetSpec) {
+			Entry("invalid selector", func(s *v1.VirtualMachineInstanceReplicaSetSpec) {
 				s.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}
 			}, "spec.selector: "),
 		)

@@ -30,7 +30,7 @@ const (
 	patchSetStatus = "patch VirtualMachineInstanceReplicaSet/status"
 )
 
-// replicaSets is a replica set reconciler on the suite's API server, with a clock that stands still.
+// replicaSets is a replica set reconciler on the suite's API server, with a fake clock.
 type replicaSets struct {
 	*virtualmachineinstancereplicaset.Reconciler
 	writes *Writes
@@ -80,20 +80,20 @@ func (r *replicaSets) list() []v1.VirtualMachineInstance {
 	return list.Items
 }
 
-// living returns the VMIs that are not being deleted.
-func (r *replicaSets) living() []v1.VirtualMachineInstance {
+// notDeleted returns the VMIs that are not being deleted.
+func (r *replicaSets) notDeleted() []v1.VirtualMachineInstance {
 	GinkgoHelper()
 	return slices.DeleteFunc(r.list(), func(vmi v1.VirtualMachineInstance) bool { return vmi.DeletionTimestamp != nil })
 }
 
-// running brings a set to as many running VMIs as it wants.
+// running creates a set all of whose VMIs run.
 func (r *replicaSets) running(b *builder.ReplicaSet) (*v1.VirtualMachineInstanceReplicaSet, []v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	set := r.create(b)
 	_, err := r.reconcile(set)
 	Expect(err).NotTo(HaveOccurred())
 	for _, vmi := range r.list() {
-		play(&vmi, v1.Running, running)
+		setStatus(&vmi, v1.Running, running)
 	}
 	_, err = r.reconcile(set)
 	Expect(err).NotTo(HaveOccurred())
@@ -102,8 +102,8 @@ func (r *replicaSets) running(b *builder.ReplicaSet) (*v1.VirtualMachineInstance
 	return ExpectExists(set), r.list()
 }
 
-// hold adds a finalizer to all VMIs, as virt-controller does: they exist until their Pods have finished.
-func (r *replicaSets) hold() {
+// addFinalizers adds virt-controller's finalizer to all VMIs: they exist until their Pods have finished.
+func (r *replicaSets) addFinalizers() {
 	GinkgoHelper()
 	for _, vmi := range r.list() {
 		vmi.Finalizers = []string{v1.VirtualMachineInstanceFinalizer}

@@ -44,13 +44,13 @@ type upgrade struct {
 	deployment string
 }
 
-// adjustable is a clock that tests set.
+// adjustable is a clock that the spec sets.
 type adjustable struct{ time.Time }
 
 func (a *adjustable) Now() time.Time                  { return a.Time }
 func (a *adjustable) Since(t time.Time) time.Duration { return a.Sub(t) }
 
-// namespaced confines lists of namespaced kinds.
+// namespaced restricts lists of namespaced kinds to one namespace.
 type namespaced struct {
 	client.Client
 	ns string
@@ -70,7 +70,7 @@ func newUpgrade(methods ...v1.WorkloadUpdateMethod) *upgrade {
 	for _, name := range []string{u.node, u.ns + "-node-2"} {
 		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.NodeSchedulable: "true", corev1.LabelArchStable: "amd64"}}}
 		ExpectCreated(host)
-		host.Spec.Taints = nil // The API server taints new nodes as not ready, and nobody here makes them ready.
+		host.Spec.Taints = nil // The API server taints new nodes as not ready, and no kubelet makes them ready.
 		Expect(k8sClient.Update(ctx, host)).To(Succeed())
 		DeferCleanup(func() { Expect(k8sClient.Delete(ctx, host)).To(Succeed()) })
 	}
@@ -83,7 +83,7 @@ func newUpgrade(methods ...v1.WorkloadUpdateMethod) *upgrade {
 	return u
 }
 
-// configure has the reconciler follow the KubeVirt object as it is now.
+// configure creates a reconciler with the KubeVirt object's current configuration.
 func (u *upgrade) configure() {
 	GinkgoHelper()
 	store := clusterconfig.NewStore(clusterconfig.WithImages(clusterconfig.Images{
@@ -96,7 +96,7 @@ func (u *upgrade) configure() {
 	}
 }
 
-// rolledOut is what the KubeVirt reconciler says when that is what runs everywhere.
+// rolledOut writes the status of the KubeVirt reconciler for a completed rollout.
 func (u *upgrade) rolledOut(observed string) {
 	GinkgoHelper()
 	status := &ExpectExists(u.kv).Status
@@ -105,7 +105,7 @@ func (u *upgrade) rolledOut(observed string) {
 	ExpectStatus(u.kv)
 }
 
-// guest makes a VMI whose guest runs with the old launcher.
+// guest creates a VMI that runs with the old launcher.
 func (u *upgrade) guest(name string, migratable bool, changes ...func(*v1.VirtualMachineInstance)) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	b := builder.MakeVMI(name).Namespace(u.ns)
@@ -124,7 +124,7 @@ func (u *upgrade) guest(name string, migratable bool, changes ...func(*v1.Virtua
 	return vmi
 }
 
-// pod makes the Pod that the guest of a VMI is in.
+// pod creates the launcher Pod of a VMI.
 func (u *upgrade) pod(vmi *v1.VirtualMachineInstance) *corev1.Pod {
 	GinkgoHelper()
 	pod := podOf(vmi)
@@ -136,7 +136,7 @@ func (u *upgrade) pod(vmi *v1.VirtualMachineInstance) *corev1.Pod {
 	return pod
 }
 
-// moved ends the migration of a guest as everybody else does.
+// moved finishes the migration of a guest, as the other components do.
 func (u *upgrade) moved(m *v1.VirtualMachineInstanceMigration) {
 	GinkgoHelper()
 	vmi := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: u.ns, Name: m.Spec.VMIName}})
@@ -161,8 +161,8 @@ func (u *upgrade) reconcile() ctrl.Result {
 	return result
 }
 
-// rest looks until there is nothing to write.
-func (u *upgrade) rest() ctrl.Result {
+// settle reconciles until nothing is written.
+func (u *upgrade) settle() ctrl.Result {
 	GinkgoHelper()
 	for range 5 {
 		u.writes.Take()
@@ -170,7 +170,7 @@ func (u *upgrade) rest() ctrl.Result {
 			return result
 		}
 	}
-	Fail("the reconciler never comes to rest")
+	Fail("the reconciler writes without end")
 	return ctrl.Result{}
 }
 
@@ -207,21 +207,21 @@ func (u *upgrade) condition() string {
 	return "none"
 }
 
-// sevenGuests have an older launcher, and as many of them leave as may.
+// sevenGuests creates guests with an older launcher, five of which migrate.
 func (u *upgrade) sevenGuests() {
 	GinkgoHelper()
 	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
 		u.guest(name, true)
 	}
-	u.rest()
+	u.settle()
 	Expect(u.active()).To(HaveLen(5))
 }
 
 var _ = Describe("Workload updates", func() {
-	It("label and count guests with an older launcher, and do no more unless the strategy says so", func() {
+	It("label and count guests with an older launcher, and migrate none without an update method", func() {
 		u := newUpgrade()
 		vmi := u.guest("vm", true)
-		Expect(u.rest()).To(BeZero())
+		Expect(u.settle()).To(BeZero())
 		Expect(ExpectExists(vmi).Labels).To(HaveKeyWithValue(v1.OutdatedLauncherImageLabel, ""))
 		Expect(u.count()).To(HaveValue(Equal(1)))
 		Expect(u.migrations()).To(BeEmpty())
@@ -229,12 +229,12 @@ var _ = Describe("Workload updates", func() {
 
 		vmi.Status.LauncherContainerImageVersion = newLauncher
 		ExpectStatus(vmi)
-		Expect(u.rest()).To(BeZero())
+		Expect(u.settle()).To(BeZero())
 		Expect(ExpectExists(vmi).Labels).NotTo(HaveKey(v1.OutdatedLauncherImageLabel))
 		Expect(u.count()).To(HaveValue(Equal(0)))
 	})
 
-	It("move guests as KubeVirt does, no more at a time than the cluster's limit, until none is left", func() {
+	It("migrate all guests within the cluster's limit, with KubeVirt's names, annotations and events", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
 		u.sevenGuests()
 		m := u.active()[0]
@@ -249,7 +249,7 @@ var _ = Describe("Workload updates", func() {
 			Expect(u.count()).To(HaveValue(Equal(left)))
 			u.moved(&active[0])
 			left--
-			Expect(u.rest()).To(BeZero(), "nothing polls")
+			Expect(u.settle()).To(BeZero(), "no polling")
 		}
 		Expect(u.count()).To(HaveValue(Equal(0)))
 		Expect(u.migrations()).To(HaveLen(7), "one for each guest")
@@ -260,11 +260,11 @@ var _ = Describe("Workload updates", func() {
 		u.sevenGuests()
 		lost := ExpectExists(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: u.active()[0].Namespace, Name: u.active()[0].Spec.VMIName}})
 		loseNode(lost)
-		u.rest()
+		u.settle()
 		Expect(u.active()).To(HaveLen(6))
 	})
 
-	It("make no second migration under a cache that shows none, and none for a guest that has just moved", func() {
+	It("create no second migration with a stale cache, and none for a guest that has just migrated", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
 		vmi := u.guest("vm", true)
 		u.writes.StaleList = &v1.VirtualMachineInstanceMigrationList{}
@@ -283,50 +283,50 @@ var _ = Describe("Workload updates", func() {
 		Expect(ExpectExists(vmi).Status.LauncherContainerImageVersion).To(Equal(newLauncher))
 	})
 
-	It("wait until what is installed is what is configured", func() {
+	It("wait until the configured version is installed", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
 		u.rolledOut("deployment-1")
 		u.guest("vm", true)
-		u.rest()
+		u.settle()
 		Expect(u.count()).To(HaveValue(Equal(1)))
 		Expect(u.migrations()).To(BeEmpty())
 		u.deployment = "deployment-3"
 		u.rolledOut("deployment-2")
-		u.rest()
-		Expect(u.migrations()).To(BeEmpty(), "the status is that of the virt-controller before")
+		u.settle()
+		Expect(u.migrations()).To(BeEmpty(), "the status is that of the previous virt-controller")
 		u.deployment = "deployment-2"
-		u.rest()
+		u.settle()
 		Expect(u.migrations()).To(HaveLen(1))
 	})
 
-	It("try a guest that fails ever more rarely, and the others all the same", func() {
+	It("back off for a guest whose migration failed, and do not delay the others", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
 		u.guest("bad", true)
-		u.rest()
+		u.settle()
 		u.phase(&u.active()[0], v1.MigrationFailed)
 		u.guest("good", true)
-		Expect(u.rest().RequeueAfter).To(BeNumerically("~", 20*time.Second, 2*time.Second))
+		Expect(u.settle().RequeueAfter).To(BeNumerically("~", 20*time.Second, 2*time.Second))
 		Expect(u.active()).To(HaveLen(1))
 		Expect(u.active()[0].Spec.VMIName).To(Equal("good"))
 		u.clock.Time = u.clock.Add(21 * time.Second)
-		u.rest()
+		u.settle()
 		Expect(u.active()).To(HaveLen(2))
 	})
 
-	It("take migrations back when the image is changed back", func() {
+	It("delete migrations when the image is reverted", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
 		vmi := u.guest("vm", true)
-		u.rest()
+		u.settle()
 		Expect(u.active()).To(HaveLen(1))
 		ExpectExists(vmi)
 		vmi.Status.LauncherContainerImageVersion = newLauncher
 		ExpectStatus(vmi)
-		u.rest()
+		u.settle()
 		Expect(u.active()).To(BeEmpty())
 		Expect(u.events.take()).To(ContainElement("Normal SuccessfulChangeAbortion: Aborted change for vmi: vm"))
 	})
 
-	It("evict guests that cannot move in batches, and remember the last one over a restart", func() {
+	It("evict guests that cannot migrate in batches, and keep the interval across a restart", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate, v1.WorkloadUpdateMethodEvict)
 		u.kv.Spec.WorkloadUpdateStrategy.BatchEvictionSize = ptr.To(2)
 		u.kv.Spec.WorkloadUpdateStrategy.BatchEvictionInterval = &metav1.Duration{Duration: 30 * time.Second}
@@ -351,17 +351,17 @@ var _ = Describe("Workload updates", func() {
 		Expect(result.RequeueAfter).To(Equal(30 * time.Second))
 		Expect(strings.Join(u.events.take(), "\n")).To(ContainSubstring(
 			"Normal SuccessfulEvict: Initiated eviction of VMI as part of automated workload update"))
-		u.configure() // Another virt-controller takes over.
+		u.configure() // Another virt-controller is elected.
 		u.clock.Time = u.clock.Add(10 * time.Second)
-		Expect(u.rest().RequeueAfter).To(Equal(20 * time.Second))
+		Expect(u.settle().RequeueAfter).To(Equal(20 * time.Second))
 		Expect(left()).To(Equal(1))
 		u.clock.Time = u.clock.Add(20 * time.Second)
-		u.rest()
+		u.settle()
 		Expect(left()).To(Equal(0))
 		Expect(u.migrations()).To(BeEmpty())
 	})
 
-	It("tell of an eviction that a budget refuses, and ask again with the next batch", func() {
+	It("report an eviction that a PodDisruptionBudget refuses, and retry with the next batch", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodEvict)
 		pod := u.pod(u.guest("vm", false))
 		budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: u.ns, Name: "keep"}, Spec: policyv1.PodDisruptionBudgetSpec{
@@ -377,7 +377,7 @@ var _ = Describe("Workload updates", func() {
 		Expect(u.reconcile().RequeueAfter).To(Equal(time.Minute))
 		Expect(deleted(pod)).To(BeFalse())
 		Expect(strings.Join(u.events.take(), "\n")).To(ContainSubstring("Warning FailedEvict: Error deleting VMI during automated workload update: "))
-		u.rest()
+		u.settle()
 		Expect(u.events.take()).To(BeEmpty(), "not again within the interval")
 		Expect(k8sClient.Delete(ctx, budget)).To(Succeed())
 		u.clock.Time = u.clock.Add(time.Minute)
@@ -385,7 +385,7 @@ var _ = Describe("Workload updates", func() {
 		Expect(deleted(pod)).To(BeTrue())
 	})
 
-	It("evict nobody if the batch cannot be written down", func() {
+	It("evict no guest if the batch cannot be recorded", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodEvict)
 		pod := u.pod(u.guest("vm", false))
 		u.writes.Fail = func(request string) error {
@@ -400,28 +400,28 @@ var _ = Describe("Workload updates", func() {
 		Expect(deleted(pod)).To(BeFalse())
 	})
 
-	It("say which guests could not be moved, before anybody upgrades", func() {
+	It("report the guests that cannot migrate before an upgrade", func() {
 		u := newUpgrade()
 		Expect(u.condition()).To(Equal("none"))
 		u.guest("good", true)
-		u.rest()
+		u.settle()
 		Expect(u.condition()).To(HavePrefix("True AllMigratable: "))
 		u.guest("bad", false)
 		u.guest("pinned", true, func(vmi *v1.VirtualMachineInstance) { vmi.Spec.NodeSelector = map[string]string{"disk": "fast"} })
-		u.rest()
+		u.settle()
 		Expect(u.condition()).To(And(HavePrefix("False SomeNotMigratable: "),
 			ContainSubstring(u.ns+"/bad (DisksNotLiveMigratable: claim data is not shared)"), ContainSubstring(u.ns+"/pinned (NodeSelector: "),
 			Not(ContainSubstring("/good"))))
 		before := u.condition()
 		u.guest("worse", false)
-		Expect(u.rest().RequeueAfter).NotTo(BeZero(), "words that change often wait")
+		Expect(u.settle().RequeueAfter).NotTo(BeZero(), "frequent changes of the message are delayed")
 		Expect(u.condition()).To(Equal(before))
 		u.clock.Time = u.clock.Add(15 * time.Second)
-		u.rest()
+		u.settle()
 		Expect(u.condition()).To(ContainSubstring(u.ns + "/worse"))
 	})
 
-	It("are left alone by a KubeVirt object that does not count", func() {
+	It("ignore a second KubeVirt object", func() {
 		u := newUpgrade(v1.WorkloadUpdateMethodLiveMigrate)
 		u.guest("vm", true)
 		second := &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: u.ns, Name: "second"}}
