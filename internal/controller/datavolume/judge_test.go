@@ -22,28 +22,28 @@ func TestJudge(t *testing.T) {
 		usable, consumer, provisioning bool
 		problem, quota                 string
 	}{
-		"new":                {provisioning: true},
-		"filled":             {phase: cdi.DataVolumeSucceeded, usable: true},
-		"filled for a Pod":   {phase: cdi.DataVolumePendingPopulation, usable: true},
-		"being filled":       {phase: "ImportInProgress", provisioning: true},
-		"waits for some Pod": {phase: cdi.DataVolumeWaitForFirstConsumer, consumer: true},
-		"waited for some Pod": {
+		"new":                  {provisioning: true},
+		"filled":               {phase: cdi.DataVolumeSucceeded, usable: true},
+		"waits for the Pod":    {phase: cdi.DataVolumePendingPopulation, usable: true},
+		"being filled":         {phase: "ImportInProgress", provisioning: true},
+		"waits for a consumer": {phase: cdi.DataVolumeWaitForFirstConsumer, consumer: true},
+		"bound, and waits for a consumer": {
 			phase: cdi.DataVolumeWaitForFirstConsumer, conditions: condition(cdi.DataVolumeBound, corev1.ConditionTrue, "Bound"),
 			consumer: true, provisioning: true,
 		},
 		"failed": {phase: cdi.DataVolumeFailed, provisioning: true, problem: "Failed phase"},
-		"stumbled": {
+		"retries after an error": {
 			phase: "ImportInProgress", conditions: condition(cdi.DataVolumeRunning, corev1.ConditionFalse, "Error"),
 			provisioning: true, problem: "importer has stopped running due to an error: because",
 		},
-		"has no image": {
+		"cannot pull its image": {
 			phase: "ImportScheduled", conditions: condition(cdi.DataVolumeRunning, corev1.ConditionFalse, "ImagePullFailed"),
 			provisioning: true, problem: "because",
 		},
-		"is done": {
+		"completed": {
 			phase: cdi.DataVolumeSucceeded, conditions: condition(cdi.DataVolumeRunning, corev1.ConditionFalse, "Completed"), usable: true,
 		},
-		"has no room": {
+		"exceeds a quota": {
 			phase: cdi.DataVolumePending, conditions: condition(cdi.DataVolumeBound, corev1.ConditionUnknown, "ErrExceededQuota"),
 			provisioning: true, quota: "because",
 		},

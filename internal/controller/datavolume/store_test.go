@@ -38,10 +38,10 @@ type cluster struct {
 	*WithT
 	env   *envtest.Environment
 	store *Store
-	// woken are the keys that a queue got; "/" stands for everybody.
-	woken workqueue.TypedRateLimitingInterface[reconcile.Request]
-	// asked counts requests for DataVolumes.
-	asked chan struct{}
+	// queue contains the keys that the Store's source enqueued; "/" stands for all objects.
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+	// requests has an element for each request for DataVolumes.
+	requests chan struct{}
 }
 
 func start(t *testing.T) *cluster {
@@ -50,7 +50,7 @@ func start(t *testing.T) *cluster {
 	g.Expect(os.Getenv("KUBEBUILDER_ASSETS")).NotTo(BeEmpty(),
 		"set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
 	g.Expect(cdi.AddToScheme(scheme.Scheme)).To(Succeed())
-	c := &cluster{WithT: g, env: apiserver.New(), asked: make(chan struct{}, 10000)}
+	c := &cluster{WithT: g, env: apiserver.New(), requests: make(chan struct{}, 10000)}
 	root := filepath.Join("..", "..", "..")
 	rights.AuditTest(t, c.env, root, "internal/controller/datavolume")
 	config, err := c.env.Start()
@@ -66,14 +66,14 @@ func start(t *testing.T) *cluster {
 	return c
 }
 
-// follow starts the Store and a queue that it wakes.
+// follow starts the Store and the source that enqueues its changes.
 func (c *cluster) follow(t *testing.T, config *rest.Config) {
 	t.Helper()
 	counted := rest.CopyConfig(config)
 	counted.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
 			if r.URL.Path == "/apis/cdi.kubevirt.io/v1beta1/datavolumes" {
-				c.asked <- struct{}{}
+				c.requests <- struct{}{}
 			}
 			return next.RoundTrip(r)
 		})
@@ -81,12 +81,12 @@ func (c *cluster) follow(t *testing.T, config *rest.Config) {
 	httpClient, err := rest.HTTPClientFor(counted)
 	c.Expect(err).NotTo(HaveOccurred())
 	c.store = NewStore(counted, httpClient, scheme.Scheme)
-	c.woken = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	c.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	source := c.store.Source(func(_ context.Context, change Change) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: types.NamespacedName(change)}}
 	})
 	ctx, stop := context.WithCancel(t.Context())
-	c.Expect(source.Start(ctx, c.woken)).To(Succeed())
+	c.Expect(source.Start(ctx, c.queue)).To(Succeed())
 	done := make(chan error, 1)
 	go func() { done <- c.store.Start(ctx) }()
 	t.Cleanup(func() {
@@ -110,14 +110,14 @@ func (c *cluster) client() client.Client {
 	return k8s
 }
 
-// expectWoken takes keys from the queue until the one is there.
-func (c *cluster) expectWoken(key string) {
+// expectEnqueued takes keys from the queue until it gets this one.
+func (c *cluster) expectEnqueued(key string) {
 	c.Eventually(func() string {
-		if c.woken.Len() == 0 {
-			return "nobody"
+		if c.queue.Len() == 0 {
+			return "none"
 		}
-		request, _ := c.woken.Get()
-		c.woken.Done(request)
+		request, _ := c.queue.Get()
+		c.queue.Done(request)
 		return request.String()
 	}, soon, time.Millisecond).Should(Equal(key))
 }
@@ -141,35 +141,35 @@ func TestStoreFollowsTheImporter(t *testing.T) {
 		return err
 	}
 	c.Expect(get()).To(MatchError(ErrNotInstalled))
-	c.Consistently(c.asked, never).ShouldNot(Receive(), "nothing asks for what is not there")
+	c.Consistently(c.requests, never).ShouldNot(Receive(), "no requests for a kind that does not exist")
 
-	for range 2 { // it may come back, as another
+	for range 2 { // the kind may be installed again
 		c.install()
-		c.expectWoken("/")
+		c.expectEnqueued("/")
 		c.Expect(apierrors.IsNotFound(errors.Unwrap(get()))).To(BeTrue())
 
 		k8s := c.client()
 		dv := &cdi.DataVolume{}
 		dv.Namespace, dv.Name = key.Namespace, key.Name
 		c.Expect(k8s.Create(t.Context(), dv)).To(Succeed())
-		c.expectWoken("default/root")
+		c.expectEnqueued("default/root")
 		c.Expect(get()).To(Succeed())
 		dv.Status.Phase = cdi.DataVolumeSucceeded
 		c.Expect(k8s.Status().Update(t.Context(), dv)).To(Succeed())
-		c.expectWoken("default/root")
+		c.expectEnqueued("default/root")
 		got, err := c.store.Get(t.Context(), key)
 		c.Expect(err).NotTo(HaveOccurred())
 		c.Expect(Usable(got)).To(BeTrue())
 		c.Expect(k8s.Delete(t.Context(), dv)).To(Succeed())
-		c.expectWoken("default/root")
+		c.expectEnqueued("default/root")
 
 		c.uninstall()
 		c.Eventually(get, soon).Should(MatchError(ErrNotInstalled))
-		c.expectWoken("/")
-		for len(c.asked) > 0 {
-			<-c.asked
+		c.expectEnqueued("/")
+		for len(c.requests) > 0 {
+			<-c.requests
 		}
-		c.Consistently(c.asked, never).ShouldNot(Receive(), "nothing asks for what is gone")
+		c.Consistently(c.requests, never).ShouldNot(Receive(), "no requests for a kind that was removed")
 	}
 }
 

@@ -114,7 +114,7 @@ func TestConditionMatrix(t *testing.T) {
 	}
 }
 
-func TestObservedFollowsTargetWhenTheRolloutIsDone(t *testing.T) {
+func TestObservedFollowsTargetAfterRollout(t *testing.T) {
 	s := scope("old", func(s *Scope) { s.Rollout = operator.Rollout{} })
 	Status(s, now)
 	st := s.KubeVirt.Status
@@ -129,7 +129,7 @@ func TestObservedFollowsTargetWhenTheRolloutIsDone(t *testing.T) {
 	}
 }
 
-func TestTransitionTimeMovesWithTheStatusOnly(t *testing.T) {
+func TestTransitionTimeChangesWithStatusOnly(t *testing.T) {
 	s := scope("new", nil)
 	Status(s, now)
 	later := now.Add(time.Hour)

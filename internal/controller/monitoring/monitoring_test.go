@@ -22,14 +22,14 @@ import (
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// names are those of all metrics of the collector.
+// names contains all metrics of the collector.
 var names = []string{
 	"kubevirt_vmi_migrations_in_unset_phase", "kubevirt_vmi_migrations_in_pending_phase", "kubevirt_vmi_migrations_in_scheduling_phase",
 	"kubevirt_vmi_migrations_in_running_phase", "kubevirt_vmi_migration_succeeded", "kubevirt_vmi_migration_failed",
 	"kubevirt_vmi_migration_start_time_seconds", "kubevirt_vmi_migration_end_time_seconds", "kubevirt_vmi_number_of_outdated",
 }
 
-// cached is a cache with these objects, or with this error.
+// cached is a cache that returns these objects, or this error.
 type cached struct {
 	client.Reader
 	migrations []v1.VirtualMachineInstanceMigration
@@ -117,12 +117,12 @@ kubevirt_vmi_number_of_outdated 1
 	}
 }
 
-func TestOnlyTheLeaderHasMetrics(t *testing.T) {
+func TestOnlyLeaderHasMetrics(t *testing.T) {
 	if n := testutil.CollectAndCount(&Collector{Elected: make(chan struct{}), Reader: &cached{}}); n != 0 {
 		t.Errorf("%d metrics of a process that does not lead", n)
 	}
 	if _, err := testutil.CollectAndFormat(&Collector{Elected: elected(), Reader: &cached{err: errors.New("no cache")}}, expfmt.TypeTextPlain); err == nil {
-		t.Error("a cache that does not answer looks like one that is empty")
+		t.Error("no error from a cache that cannot be read")
 	}
 }
 

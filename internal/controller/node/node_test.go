@@ -41,11 +41,11 @@ func TestHeartbeats(t *testing.T) {
 	}{
 		{"fresh", lease(start, nil), nil, 59 * time.Second, true},
 		{"expired", lease(start, nil), nil, 60 * time.Second, false},
-		{"old at first sight", lease(start.Add(-time.Hour), nil), nil, 0, false},
+		{"old at the first observation", lease(start.Add(-time.Hour), nil), nil, 0, false},
 		{"renewed", lease(start, nil), lease(start.Add(time.Second), nil), 59 * time.Second, true},
-		{"clock ahead, silent", lease(ahead, nil), nil, 61 * time.Second, false},
+		{"clock ahead, not renewed", lease(ahead, nil), nil, 61 * time.Second, false},
 		{"clock behind, renewing", lease(start.Add(-time.Hour), nil), lease(start.Add(-time.Hour+time.Second), nil), 30 * time.Second, true},
-		{"gone", lease(start, func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = ptr.To("") }), nil, 0, false},
+		{"released", lease(start, func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = ptr.To("") }), nil, 0, false},
 		{"boundless duration is capped", lease(start, func(s *coordinationv1.LeaseSpec) { s.LeaseDurationSeconds = ptr.To[int32](1 << 30) }), nil, Timeout, false},
 		{"never renewed", lease(start, func(s *coordinationv1.LeaseSpec) { s.RenewTime = nil }), nil, 0, false},
 		{"no lease", nil, nil, 0, false},
@@ -87,7 +87,7 @@ func TestLabels(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	// A node that cannot be said to give whole CPUs away has none to give.
+	// A node without a report about its CPU manager is labeled as one without dedicated CPUs.
 	plain, err := Labels(&nodecapabilities.Report{}, nil)
 	if diff := cmp.Diff(map[string]string{"kubevirt.io/cpumanager": "false"}, plain); diff != "" || err != nil {
 		t.Errorf("%v, -want +got:\n%s", err, diff)
@@ -132,12 +132,12 @@ func TestApply(t *testing.T) {
 		state        State
 	}{
 		{
-			"first sight", meta{Labels: map[string]string{"a": "b"}},
+			"first observation", meta{Labels: map[string]string{"a": "b"}},
 			meta{Labels: map[string]string{"a": "b", SchedulableLabel: "true", cpuModelPrefix + "EPYC": "true"},
 				Annotations: map[string]string{HeartbeatAnnotation: stamp(0)}}, alive,
 		},
 		{
-			"stale capability goes, heartbeat stays young",
+			"stale capability is removed, recent heartbeat stays",
 			meta{Labels: map[string]string{cpuModelPrefix + "Haswell": "true", "kubevirt.io/other": ""}, Annotations: map[string]string{HeartbeatAnnotation: stamp(59 * time.Second)}},
 			meta{Labels: map[string]string{"kubevirt.io/other": "", SchedulableLabel: "true", cpuModelPrefix + "EPYC": "true"}, Annotations: map[string]string{HeartbeatAnnotation: stamp(59 * time.Second)}}, alive,
 		},
@@ -146,21 +146,21 @@ func TestApply(t *testing.T) {
 			meta{Labels: map[string]string{SchedulableLabel: "true"}, Annotations: map[string]string{HeartbeatAnnotation: stamp(0), SkipAnnotation: ""}}, alive,
 		},
 		{
-			"silent", meta{Labels: map[string]string{SchedulableLabel: "true", cpuModelPrefix + "EPYC": "true"}},
+			"never renewed", meta{Labels: map[string]string{SchedulableLabel: "true", cpuModelPrefix + "EPYC": "true"}},
 			meta{Labels: map[string]string{SchedulableLabel: "false", cpuModelPrefix + "EPYC": "true"}}, State{Known: true, Ready: true},
 		},
 		{
-			"silent since its last renewal", meta{Labels: map[string]string{SchedulableLabel: "true"}},
+			"not renewed in time", meta{Labels: map[string]string{SchedulableLabel: "true"}},
 			meta{Labels: map[string]string{SchedulableLabel: "false"}, Annotations: map[string]string{UnresponsiveAnnotation: stamp(0)}},
 			State{Known: true, Ready: true, Pulse: Pulse{Last: start}},
 		},
 		{
-			"said goodbye", meta{Labels: map[string]string{SchedulableLabel: "true"}, Annotations: map[string]string{UnresponsiveAnnotation: stamp(0), "c": "d"}},
+			"released", meta{Labels: map[string]string{SchedulableLabel: "true"}, Annotations: map[string]string{UnresponsiveAnnotation: stamp(0), "c": "d"}},
 			meta{Labels: map[string]string{SchedulableLabel: "false"}, Annotations: map[string]string{"c": "d"}},
 			State{Known: true, Ready: true, Pulse: Pulse{Last: start, Released: true}},
 		},
 		{
-			"back", meta{Annotations: map[string]string{UnresponsiveAnnotation: stamp(0), HeartbeatAnnotation: stamp(0)}},
+			"renewed again", meta{Annotations: map[string]string{UnresponsiveAnnotation: stamp(0), HeartbeatAnnotation: stamp(0)}},
 			meta{Labels: map[string]string{SchedulableLabel: "true", cpuModelPrefix + "EPYC": "true"}, Annotations: map[string]string{HeartbeatAnnotation: stamp(0)}}, alive,
 		},
 		{

@@ -13,7 +13,7 @@ func TestIsPreallocated(t *testing.T) {
 		{"cdi.kubevirt.io/storage.preallocation", "true", true},
 		{"example.com/storage.thick-provisioned", "true", true},
 		{"example.com/storage.thick-provisioned", "false", false},
-		{"storage.preallocation", "true", false}, // without a prefix it is somebody's own word
+		{"storage.preallocation", "true", false}, // without a prefix it is a user's own annotation
 		{"example.com/storage", "true", false},
 	} {
 		if got := isPreallocated(map[string]string{"other": "true", tc.key: tc.value}); got != tc.want {

@@ -34,7 +34,7 @@ func TestEndOf(t *testing.T) {
 			ending{v1.Failed, "OOMKilled", "virt-launcher ended with exit code 137 (signal 9) and left no message."}},
 		"no reason either": {builder.MakePodStatus().Terminated(2, "", " \n"),
 			ending{v1.Failed, "Error", "virt-launcher ended with exit code 2 and left no message."}},
-		"a Pod that ended without a word": {builder.MakePodStatus().Refused("", ""), ending{v1.Failed, "Error", "The launcher Pod ended as Failed, and its status does not say why."}},
+		"a Pod without any reason": {builder.MakePodStatus().Refused("", ""), ending{v1.Failed, "Error", "The launcher Pod ended as Failed, and its status does not say why."}},
 		"an unknown reason": {builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"X"}`),
 			ending{v1.Succeeded, "Completed", `virt-launcher ended with exit code 0: {"reason":"X"}`}},
 		"the end of its log": {builder.MakePodStatus().Terminated(2, "Error", "Error: unknown flag: --x\n"),
@@ -52,7 +52,7 @@ func TestEndOf(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{Status: tc.status.Obj()}
 			if !podstate.Finished(pod) {
-				t.Error("the Pod is not taken for finished")
+				t.Error("the Pod is not finished")
 			}
 			if got := endingOf(pod); got != tc.want {
 				t.Errorf("got %+v, want %+v", got, tc.want)
@@ -65,10 +65,10 @@ func TestLivenessProbeEndsTheGuest(t *testing.T) {
 	const stopped = `{"reason":"GuestShutdown","message":"the guest powered off","stopped":true}`
 	probed := func(vmi *v1.VirtualMachineInstance) { vmi.Spec.LivenessProbe = &v1.Probe{} }
 	for name, tc := range map[string]struct {
-		vmi  func(*v1.VirtualMachineInstance)
-		pod  func(*corev1.Pod)
-		word string
-		want v1.VirtualMachineInstancePhase
+		vmi     func(*v1.VirtualMachineInstance)
+		pod     func(*corev1.Pod)
+		outcome string
+		want    v1.VirtualMachineInstancePhase
 	}{
 		"stopped by the kubelet": {probed, nil, stopped, v1.Failed},
 		"its own shutdown":       {probed, nil, `{"reason":"GuestShutdown","message":"the guest powered off"}`, v1.Succeeded},
@@ -80,7 +80,7 @@ func TestLivenessProbeEndsTheGuest(t *testing.T) {
 		"not from a launcher":    {probed, nil, `{"reason":"X","stopped":true}`, v1.Succeeded},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &scope{observed: observed{vmi: &v1.VirtualMachineInstance{}, pod: &corev1.Pod{Status: builder.MakePodStatus().Terminated(0, "Completed", tc.word).Obj()}}}
+			s := &scope{observed: observed{vmi: &v1.VirtualMachineInstance{}, pod: &corev1.Pod{Status: builder.MakePodStatus().Terminated(0, "Completed", tc.outcome).Obj()}}}
 			s.vmi.Status.Phase = v1.Running
 			tc.vmi(s.vmi)
 			if tc.pod != nil {
@@ -96,7 +96,7 @@ func TestLivenessProbeEndsTheGuest(t *testing.T) {
 	}
 }
 
-func TestTheEndNamesADrain(t *testing.T) {
+func TestEndNamesDrain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		condition corev1.PodCondition
 		want      string
@@ -105,8 +105,8 @@ func TestTheEndNamesADrain(t *testing.T) {
 			"The launcher Pod was evicted from node n1, as a drain does."},
 		"the scheduler": {corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler",
 			Message: "vireo-scheduler: preempting\nto accommodate"}, "The launcher Pod had to leave node n1: vireo-scheduler: preempting to accommodate (PreemptionByScheduler)."},
-		"nobody any more": {corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionFalse, Reason: "EvictionByEvictionAPI"}, ""},
-		"nobody":          {corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}, ""},
+		"a disruption that is over": {corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionFalse, Reason: "EvictionByEvictionAPI"}, ""},
+		"no disruption":             {corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &scope{observed: observed{vmi: &v1.VirtualMachineInstance{}, pod: &corev1.Pod{
@@ -131,7 +131,7 @@ func TestPodProblem(t *testing.T) {
 		want   string
 	}{
 		"nothing yet":    {builder.MakePodStatus(), ""},
-		"on its way":     {builder.MakePodStatus().Waiting("ContainerCreating", ""), ""},
+		"starting":       {builder.MakePodStatus().Waiting("ContainerCreating", ""), ""},
 		"initializing":   {builder.MakePodStatus().Waiting("PodInitializing", ""), ""},
 		"no image":       {builder.MakePodStatus().Waiting("ErrImageNeverPull", "not present"), "ErrImageNeverPull"},
 		"a wrong Secret": {builder.MakePodStatus().Waiting("CreateContainerConfigError", "x"), "CreateContainerConfigError"},

@@ -13,10 +13,10 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// maxEnd is more than a person reads, in bytes.
+// maxEnd is the largest length of reason and message together, in bytes.
 const maxEnd = 8 << 10
 
-// FuzzEnd: a Pod that a guest has taken over leaves what it likes. The exit code decides, and the words are bounded text.
+// FuzzEnd checks termination messages of hostile launchers: the exit code decides the phase, and the texts are bounded and printable.
 func FuzzEnd(f *testing.F) {
 	f.Fuzz(func(t *testing.T, exit int32, reason, message string) {
 		pod := &corev1.Pod{}

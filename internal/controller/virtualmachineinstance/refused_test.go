@@ -29,26 +29,26 @@ func TestUnusedPod(t *testing.T) {
 		status corev1.PodStatus
 		want   bool
 	}{
-		"refused":                            {refused().Obj(), true},
-		"refused, with a container in sight": {refused().Waiting("ContainerCreating", "").Obj(), true},
-		"evicted before it ran":              {builder.MakePodStatus().Evicted("the node is low on memory").Obj(), true},
-		"given up by nobody who says why":    {builder.MakePodStatus().Refused("", "").Obj(), true},
-		"on its way":                         {builder.MakePodStatus().Waiting("ContainerCreating", "").Obj(), false},
-		"running":                            {builder.MakePodStatus().Running().Obj(), false},
-		"ended":                              {builder.MakePodStatus().Terminated(0, "Completed", "").Obj(), false},
-		"failed":                             {builder.MakePodStatus().Terminated(1, "Error", "").Obj(), false},
-		"could not be started":               {builder.MakePodStatus().Terminated(128, "StartError", "").Obj(), false},
+		"refused":                          {refused().Obj(), true},
+		"refused, with a container status": {refused().Waiting("ContainerCreating", "").Obj(), true},
+		"evicted before it ran":            {builder.MakePodStatus().Evicted("the node is low on memory").Obj(), true},
+		"failed without a reason":          {builder.MakePodStatus().Refused("", "").Obj(), true},
+		"starting":                         {builder.MakePodStatus().Waiting("ContainerCreating", "").Obj(), false},
+		"running":                          {builder.MakePodStatus().Running().Obj(), false},
+		"completed":                        {builder.MakePodStatus().Terminated(0, "Completed", "").Obj(), false},
+		"failed":                           {builder.MakePodStatus().Terminated(1, "Error", "").Obj(), false},
+		"could not be started":             {builder.MakePodStatus().Terminated(128, "StartError", "").Obj(), false},
 		"evicted while it ran": {with(builder.MakePodStatus().Running(), func(s *corev1.PodStatus) {
 			s.Phase, s.Reason = corev1.PodFailed, "Evicted"
 		}), false},
-		"ran, and its kubelet has forgotten": {with(refused(), func(s *corev1.PodStatus) {
+		"ran, and the kubelet no longer reports its containers": {with(refused(), func(s *corev1.PodStatus) {
 			s.Conditions = []corev1.PodCondition{{Type: v1.VirtualMachineUnpaused, Status: corev1.ConditionTrue}}
 		}), false},
-		"ran before": {container(func(c *corev1.ContainerStatus) {
+		"restarted, with a terminated container": {container(func(c *corev1.ContainerStatus) {
 			c.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{}
 		}), false},
-		"was started again":      {container(func(c *corev1.ContainerStatus) { c.RestartCount = 1 }), false},
-		"a container beside ran": {with(refused(), func(s *corev1.PodStatus) { s.InitContainerStatuses = []corev1.ContainerStatus{sidecar} }), false},
+		"restarted, by count":   {container(func(c *corev1.ContainerStatus) { c.RestartCount = 1 }), false},
+		"another container ran": {with(refused(), func(s *corev1.PodStatus) { s.InitContainerStatuses = []corev1.ContainerStatus{sidecar} }), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := unused(&corev1.Pod{Status: tc.status}); got != tc.want {
@@ -58,7 +58,7 @@ func TestUnusedPod(t *testing.T) {
 	}
 }
 
-func TestRetriesGetRarer(t *testing.T) {
+func TestRetryAtDoublesDelay(t *testing.T) {
 	first := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	created, since := first, time.Time{}
 	var pauses []time.Duration

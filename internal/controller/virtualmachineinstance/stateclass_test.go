@@ -54,7 +54,7 @@ func TestSharedAccess(t *testing.T) {
 		sets any
 		want corev1.PersistentVolumeAccessMode
 	}{
-		"nothing known":    {nil, corev1.ReadWriteOnce},
+		"no profile":       {nil, corev1.ReadWriteOnce},
 		"shared":           {[]any{set("Filesystem", "ReadWriteOnce", "ReadWriteMany")}, corev1.ReadWriteMany},
 		"not shared":       {[]any{set("Filesystem", "ReadWriteOnce")}, corev1.ReadWriteOnce},
 		"only blocks":      {[]any{set("Block", "ReadWriteMany"), set("Filesystem", "ReadWriteOnce")}, corev1.ReadWriteOnce},
@@ -75,6 +75,6 @@ func TestSharedAccess(t *testing.T) {
 	}
 	profile := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"claimPropertySets": "x"}}}
 	if _, err := sharedAccess(profile); err == nil {
-		t.Error("took a profile of another shape")
+		t.Error("no error for a profile of another type")
 	}
 }

@@ -23,12 +23,12 @@ func TestNames(t *testing.T) {
 		change func(*v1.VirtualMachineInstanceReplicaSet)
 		want   string
 	}{
-		{"the set's", func(*v1.VirtualMachineInstanceReplicaSet) {}, "web"},
-		{"the template's", func(s *v1.VirtualMachineInstanceReplicaSet) {
+		{"from the set", func(*v1.VirtualMachineInstanceReplicaSet) {}, "web"},
+		{"from the template's name", func(s *v1.VirtualMachineInstanceReplicaSet) {
 			s.Spec.Template.ObjectMeta.Name, s.Spec.Template.ObjectMeta.GenerateName = "vm-", "other"
 		}, "vm-"},
-		{"generateName", func(s *v1.VirtualMachineInstanceReplicaSet) { s.Spec.Template.ObjectMeta.GenerateName = "gen-" }, "gen-"},
-		{"as long as the API server's", func(s *v1.VirtualMachineInstanceReplicaSet) { s.Name = strings.Repeat("a", 80) },
+		{"from the template's generateName", func(s *v1.VirtualMachineInstanceReplicaSet) { s.Spec.Template.ObjectMeta.GenerateName = "gen-" }, "gen-"},
+		{"truncated as by the API server", func(s *v1.VirtualMachineInstanceReplicaSet) { s.Name = strings.Repeat("a", 80) },
 			strings.Repeat("a", 58)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestNamesFollowFromExistingVMIs(t *testing.T) {
 	first := newNames(set)
 	a, b, c := first.take(), first.take(), first.take()
 	if a == b || b == c || a == c {
-		t.Fatalf("given out twice: %s %s %s", a, b, c)
+		t.Fatalf("returned twice: %s %s %s", a, b, c)
 	}
 	again := newNames(set)
 	again.taken[b] = true
@@ -63,7 +63,7 @@ func TestNamesFollowFromExistingVMIs(t *testing.T) {
 	for range 5000 {
 		name := many.take()
 		if seen[name] {
-			t.Fatalf("%s was given out twice", name)
+			t.Fatalf("%s was returned twice", name)
 		}
 		seen[name] = true
 	}

@@ -33,7 +33,7 @@ func instance(name string, phase v1.VirtualMachineInstancePhase, ready string, m
 	return vmi
 }
 
-func TestWhatCounts(t *testing.T) {
+func TestActiveAndFinished(t *testing.T) {
 	for _, tc := range []struct {
 		name             string
 		vmi              *v1.VirtualMachineInstance
@@ -43,9 +43,9 @@ func TestWhatCounts(t *testing.T) {
 		{"starting", instance("a", v1.Scheduling, "False GuestNotRunning", 0), true, false},
 		{"running", instance("a", v1.Running, "True", 0), true, false},
 		{"not ready", instance("a", v1.Running, "False GuestNotRunning", 0), true, false},
-		{"nobody has heard from it", instance("a", v1.Unknown, "", 0), true, false},
+		{"unknown", instance("a", v1.Unknown, "", 0), true, false},
 		{"not known to be ready", instance("a", v1.Running, "Unknown NodeUnresponsive", 0), true, false},
-		{"its Pod goes", instance("a", v1.Running, "False PodTerminating", 0), false, true},
+		{"its Pod is being deleted", instance("a", v1.Running, "False PodTerminating", 0), false, true},
 		{"succeeded", instance("a", v1.Succeeded, "", 0), false, true},
 		{"failed", instance("a", v1.Failed, "False PodTerminating", 0), false, true},
 	} {

@@ -21,7 +21,7 @@ func TestInBatches(t *testing.T) {
 		{"none", 0, nil, 0, false},
 		{"one", 1, nil, 1, false},
 		{"all", 250, nil, 250, false},
-		{"all are refused: asked once", 250, func(int) bool { return true }, 1, true},
+		{"all are refused: one call", 250, func(int) bool { return true }, 1, true},
 		{"the third batch is refused: the fourth is not tried", 250, func(i int) bool { return i >= 3 }, 7, true},
 		{"one of a batch is refused: the others of it are done", 250, func(i int) bool { return i == 5 }, 7, true},
 	} {

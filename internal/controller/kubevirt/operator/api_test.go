@@ -37,7 +37,7 @@ func apiOf(t *testing.T, s Settings) *appsv1.Deployment {
 	return nil
 }
 
-// kindsOf are the kinds of what is rendered, in order.
+// kindsOf returns the kinds of the rendered objects, in order.
 func kindsOf(t *testing.T, s Settings) []string {
 	t.Helper()
 	var kinds []string
@@ -47,7 +47,7 @@ func kindsOf(t *testing.T, s Settings) []string {
 	return kinds
 }
 
-func TestWhatIsMountedIsThereFirst(t *testing.T) {
+func TestConfigMapsPrecedeTheirUsers(t *testing.T) {
 	kinds := kindsOf(t, settings(nil))
 	for _, mounts := range []string{"DaemonSet", "Deployment"} {
 		if slices.Index(kinds, "ConfigMap") > slices.Index(kinds, mounts) {
@@ -56,7 +56,7 @@ func TestWhatIsMountedIsThereFirst(t *testing.T) {
 	}
 }
 
-func TestAPIServicesTrustTheServingAuthorityOnly(t *testing.T) {
+func TestAPIServicesTrustServingAuthorityOnly(t *testing.T) {
 	var names []string
 	for _, o := range render(t, settings(nil)) {
 		if o.GetKind() != "APIService" {
@@ -106,7 +106,7 @@ func TestAPIFollowsInfra(t *testing.T) {
 		}
 	}
 	if pod.Affinity == nil || pod.Affinity.PodAntiAffinity == nil {
-		t.Error("a placement without an affinity takes the manifest's away")
+		t.Error("a placement without an affinity removes the manifest's")
 	}
 	if args := strings.Join(pod.Containers[0].Args, " "); !strings.HasSuffix(args, "--v=4") {
 		t.Errorf("arguments %s", args)
@@ -186,12 +186,12 @@ func TestComponentsHaveLimits(t *testing.T) {
 		}
 		at := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == memorylimit.Env })
 		if at < 0 || c.Env[at].ValueFrom.ResourceFieldRef.Resource != "limits.memory" {
-			t.Errorf("%s is not told its limit", name)
+			t.Errorf("%s has no variable with its memory limit", name)
 		}
 	}
 }
 
-func TestWhatRunsAnywherePrefersTheControlPlane(t *testing.T) {
+func TestAPIPrefersControlPlaneNodes(t *testing.T) {
 	const key = "node-role.kubernetes.io/control-plane"
 	pod := apiOf(t, settings(nil)).Spec.Template.Spec
 	preferred := pod.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
@@ -203,6 +203,6 @@ func TestWhatRunsAnywherePrefersTheControlPlane(t *testing.T) {
 	}
 	own := settings(func(s *Settings) { s.Infra = &v1.NodePlacement{Affinity: &corev1.Affinity{}} })
 	if pod := apiOf(t, own).Spec.Template.Spec; pod.Affinity.NodeAffinity != nil {
-		t.Errorf("infra.nodePlacement does not win: %v", pod.Affinity)
+		t.Errorf("infra.nodePlacement does not take precedence: %v", pod.Affinity)
 	}
 }

@@ -53,7 +53,7 @@ func handlerOf(t *testing.T, s Settings) *appsv1.DaemonSet {
 	return nil
 }
 
-func TestEverythingIsOurs(t *testing.T) {
+func TestRenderedObjectsAreMarked(t *testing.T) {
 	for _, o := range render(t, settings(nil)) {
 		namespace := "kubevirt"
 		if o.GetKind() == "APIService" {
@@ -68,7 +68,7 @@ func TestEverythingIsOurs(t *testing.T) {
 	}
 }
 
-func TestRenderingIsStableAndFollowsItsSettings(t *testing.T) {
+func TestDeploymentIDFollowsSettings(t *testing.T) {
 	id := func(change func(*Settings)) string { return DeploymentID(render(t, settings(change))) }
 	if first, second := id(nil), id(nil); first != second {
 		t.Error("two renderings of the same settings differ")
@@ -94,7 +94,7 @@ func TestRenderingIsStableAndFollowsItsSettings(t *testing.T) {
 	}
 }
 
-func TestTheAgentIsNotPrivileged(t *testing.T) {
+func TestAgentIsNotPrivileged(t *testing.T) {
 	for _, emulation := range []bool{true, false} {
 		pod := handlerOf(t, settings(func(s *Settings) { s.Config.UseEmulation = emulation })).Spec.Template.Spec
 		agent := pod.Containers[0].SecurityContext
@@ -118,7 +118,7 @@ func TestTheAgentIsNotPrivileged(t *testing.T) {
 	}
 }
 
-func TestPlacementPullAndFlags(t *testing.T) {
+func TestPlacementPullPolicyAndFlags(t *testing.T) {
 	pod := handlerOf(t, settings(func(s *Settings) {
 		s.KubeletRoot = "/data/kubelet/"
 		s.Workloads = &v1.NodePlacement{
@@ -205,11 +205,11 @@ func TestRollout(t *testing.T) {
 	}
 }
 
-func TestTheAgentWritesNoSecretToADisk(t *testing.T) {
+func TestAgentWritesNoSecretToDisk(t *testing.T) {
 	for _, volume := range handlerOf(t, settings(nil)).Spec.Template.Spec.Volumes {
-		// Where it makes media with the Secrets of guests.
+		// The agent writes media with guests' Secrets there.
 		if volume.Name == "tmp" && (volume.EmptyDir == nil || volume.EmptyDir.Medium != corev1.StorageMediumMemory || volume.EmptyDir.SizeLimit == nil) {
-			t.Errorf("the agent's temporary directory is no memory of a bounded size: %+v", volume.VolumeSource)
+			t.Errorf("the agent's temporary directory is not a bounded emptyDir in memory: %+v", volume.VolumeSource)
 		}
 	}
 }

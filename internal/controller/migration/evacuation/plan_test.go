@@ -68,8 +68,8 @@ func rejected(m *v1.VirtualMachineInstanceMigration) {
 }
 func canceled(m *v1.VirtualMachineInstanceMigration) { m.DeletionTimestamp = &noon }
 
-// said is a plan in words.
-func said(p Plan) []string {
+// summary formats a plan.
+func summary(p Plan) []string {
 	var words []string
 	for _, g := range p.Migrate {
 		words = append(words, "migrate "+g.VMI.Name)
@@ -99,7 +99,7 @@ func TestDecide(t *testing.T) {
 		want []string
 	}{
 		{"evicted by a drain", cordoned, guest("a", byDrain), []string{"migrate a"}},
-		{"evicted by somebody else", plain, guest("a"), []string{"migrate a"}},
+		{"evicted by another client", plain, guest("a"), []string{"migrate a"}},
 		{"evicted, if it can", cordoned, guest("a", strategy(v1.EvictionStrategyLiveMigrateIfPossible)), []string{"migrate a"}},
 		{"another controller's", cordoned, guest("a", strategy(v1.EvictionStrategyExternal)), nil},
 		{"another controller's, and the drain is over", plain, guest("a", byDrain, strategy(v1.EvictionStrategyExternal)), nil},
@@ -107,34 +107,34 @@ func TestDecide(t *testing.T) {
 		{"not evicted", cordoned, guest("a", unmarked), nil},
 		{"tainted", tainted, guest("a", unmarked), []string{"migrate a"}},
 		{"marked for a node of the past", cordoned, guest("a", func(g *Guest) { g.VMI.Status.EvacuationNodeName = "node-0" }), nil},
-		{"going", cordoned, guest("a", func(g *Guest) { g.VMI.DeletionTimestamp = &noon }), nil},
-		{"gone", cordoned, guest("a", func(g *Guest) { g.VMI.Status.Phase = v1.Succeeded }), nil},
-		{"cannot", cordoned, guest("a", stuck), []string{"stuck a: cannot migrate VMI: why"}},
+		{"being deleted", cordoned, guest("a", func(g *Guest) { g.VMI.DeletionTimestamp = &noon }), nil},
+		{"succeeded", cordoned, guest("a", func(g *Guest) { g.VMI.Status.Phase = v1.Succeeded }), nil},
+		{"not migratable", cordoned, guest("a", stuck), []string{"stuck a: cannot migrate VMI: why"}},
 		{"migrates", cordoned, guest("a", tried("m", v1.MigrationRunning, noon)), nil},
-		{"migrates because a user asked", cordoned, guest("a", tried("m", v1.MigrationPending, noon, byUser)), nil},
-		{"has migrated and is to leave again", cordoned, guest("a", tried("m", v1.MigrationSucceeded, minute(-5))), []string{"migrate a"}},
+		{"migrates on a user's request", cordoned, guest("a", tried("m", v1.MigrationPending, noon, byUser)), nil},
+		{"evicted again after a migration", cordoned, guest("a", tried("m", v1.MigrationSucceeded, minute(-5))), []string{"migrate a"}},
 		{"failed, and the drain goes on", cordoned, guest("a", byDrain, tried("m", v1.MigrationFailed, minute(1))), []string{"migrate a"}},
 		{"failed, and the taint is there", tainted, guest("a", tried("m", v1.MigrationFailed, minute(1))), []string{"migrate a"}},
-		{"failed, and nobody asks again", plain, guest("a", tried("m", v1.MigrationFailed, minute(1))),
+		{"failed, and not evicted again", plain, guest("a", tried("m", v1.MigrationFailed, minute(1))),
 			[]string{"stay a: migration m failed, and node node-1 takes Pods: evict the Pod again to try once more"}},
 		{"failed, and was evicted again", plain, guest("a", tried("m", v1.MigrationFailed, minute(-1))), []string{"migrate a"}},
 		{"a user's migration failed", plain, guest("a", tried("m", v1.MigrationFailed, minute(1), byUser)), []string{"migrate a"}},
 		{"canceled", plain, guest("a", tried("m", v1.MigrationScheduling, minute(1), canceled)),
 			[]string{"stay a: migration m was canceled, and node node-1 takes Pods: evict the Pod again to have the guest moved"}},
 		{"canceled during a drain", cordoned, guest("a", byDrain, tried("m", v1.MigrationScheduling, minute(1), canceled)), nil},
-		{"the drain was given up", plain, guest("a", byDrain), []string{"stay a: node node-1 was being drained and takes Pods again"}},
-		{"the drain was given up, and the guest waits", plain, guest("a", byDrain, tried("m", v1.MigrationPending, minute(1))),
+		{"the node is uncordoned", plain, guest("a", byDrain), []string{"stay a: node node-1 was being drained and takes Pods again"}},
+		{"the node is uncordoned, and the migration is pending", plain, guest("a", byDrain, tried("m", v1.MigrationPending, minute(1))),
 			[]string{"stay a: node node-1 was being drained and takes Pods again", "withdraw m"}},
-		{"the drain was given up, and the guest is on its way", plain, guest("a", byDrain, tried("m", v1.MigrationRunning, minute(1))), nil},
-		{"the drain was given up, and the guest cannot leave", plain, guest("a", byDrain, stuck),
+		{"the node is uncordoned, and the migration runs", plain, guest("a", byDrain, tried("m", v1.MigrationRunning, minute(1))), nil},
+		{"the node is uncordoned, and the guest cannot migrate", plain, guest("a", byDrain, stuck),
 			[]string{"stay a: node node-1 was being drained and takes Pods again"}},
-		{"taken back while it waits", cordoned, guest("a", unmarked, tried("m", v1.MigrationPending, noon)), []string{"withdraw m"}},
-		{"taken back while it waits unseen", cordoned, guest("a", unmarked, tried("m", "", noon)), []string{"withdraw m"}},
-		{"taken back on its way", cordoned, guest("a", unmarked, tried("m", v1.MigrationScheduling, noon)), nil},
-		{"not evicted, and a user's migration waits", cordoned, guest("a", unmarked, tried("m", v1.MigrationPending, noon, byUser)), nil},
+		{"canceled while the migration is pending", cordoned, guest("a", unmarked, tried("m", v1.MigrationPending, noon)), []string{"withdraw m"}},
+		{"canceled before the migration has a phase", cordoned, guest("a", unmarked, tried("m", "", noon)), []string{"withdraw m"}},
+		{"canceled while the migration runs", cordoned, guest("a", unmarked, tried("m", v1.MigrationScheduling, noon)), nil},
+		{"not evicted, and a user's migration is pending", cordoned, guest("a", unmarked, tried("m", v1.MigrationPending, noon, byUser)), nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := said(Decide(c.node, []Guest{c.g}, Slots{Cluster: 5, Node: 2}))
+			got := summary(Decide(c.node, []Guest{c.g}, Slots{Cluster: 5, Node: 2}))
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -164,7 +164,7 @@ func TestDecideWithinLimits(t *testing.T) {
 		{Slots{Cluster: 9, Node: 9}, []string{"migrate first", "migrate a", "migrate b", "migrate late", "migrate once", "migrate twice"}},
 	} {
 		for range 3 {
-			if diff := cmp.Diff(c.want, said(Decide(Node{Name: "node-1", Cordoned: true}, guests, c.slots))); diff != "" {
+			if diff := cmp.Diff(c.want, summary(Decide(Node{Name: "node-1", Cordoned: true}, guests, c.slots))); diff != "" {
 				t.Errorf("%+v: -want +got:\n%s", c.slots, diff)
 			}
 			slices.Reverse(guests)
@@ -172,7 +172,7 @@ func TestDecideWithinLimits(t *testing.T) {
 	}
 }
 
-// TestDecideReachesEachNamespace: however many guests a namespace has that leave their nodes, others get into the queue.
+// A namespace with many evicted guests does not delay the guests of others.
 func TestDecideReachesEachNamespace(t *testing.T) {
 	of := func(namespace string) func(*Guest) { return func(g *Guest) { g.VMI.Namespace = namespace } }
 	greedy := []Guest{guest("g1", of("greedy"), at(minute(-3))), guest("g2", of("greedy"), at(minute(-2))), guest("g3", of("greedy"), at(minute(-1)))}
@@ -185,7 +185,7 @@ func TestDecideReachesEachNamespace(t *testing.T) {
 		{Slots{Cluster: 0, Node: 2, Namespaces: map[string]bool{"greedy": true}}, []string{"migrate h1", "waiting 4"}},
 		{Slots{Cluster: -1, Node: 1, Namespaces: map[string]bool{"greedy": true, "honest": true}}, []string{"waiting 5"}},
 	} {
-		if diff := cmp.Diff(c.want, said(Decide(Node{Name: "node-1", Cordoned: true}, guests, c.slots))); diff != "" {
+		if diff := cmp.Diff(c.want, summary(Decide(Node{Name: "node-1", Cordoned: true}, guests, c.slots))); diff != "" {
 			t.Errorf("%+v: -want +got:\n%s", c.slots, diff)
 		}
 	}
@@ -198,14 +198,14 @@ func TestUsesSlot(t *testing.T) {
 		failures int
 		want     bool
 	}{
-		{"ours that waits", tried("m", v1.MigrationPending, noon), 0, true},
-		{"ours that nobody saw", tried("m", "", noon), 0, true},
-		{"ours that waits after a failure", tried("m", v1.MigrationPending, noon), 1, false},
-		{"ours that began after a failure", tried("m", v1.MigrationScheduling, noon), 1, true},
-		{"ours that a quota keeps waiting", tried("m", v1.MigrationPending, noon, rejected), 0, false},
-		{"ours that runs, and that a quota kept waiting", tried("m", v1.MigrationRunning, noon, rejected), 0, true},
-		{"a user's with our annotation that waits", tried("m", v1.MigrationPending, noon, forged), 0, false},
-		{"a user's that waits", tried("m", v1.MigrationPending, noon, byUser), 0, false},
+		{"ours that is pending", tried("m", v1.MigrationPending, noon), 0, true},
+		{"ours without a phase", tried("m", "", noon), 0, true},
+		{"ours that is pending after a failure", tried("m", v1.MigrationPending, noon), 1, false},
+		{"ours that runs after a failure", tried("m", v1.MigrationScheduling, noon), 1, true},
+		{"ours that a quota delays", tried("m", v1.MigrationPending, noon, rejected), 0, false},
+		{"ours that runs, and that a quota delayed", tried("m", v1.MigrationRunning, noon, rejected), 0, true},
+		{"a user's with our annotation that is pending", tried("m", v1.MigrationPending, noon, forged), 0, false},
+		{"a user's that is pending", tried("m", v1.MigrationPending, noon, byUser), 0, false},
 		{"a user's that runs", tried("m", v1.MigrationRunning, noon, byUser), 0, true},
 		{"one that failed", tried("m", v1.MigrationFailed, noon), 0, false},
 		{"one that succeeded", tried("m", v1.MigrationSucceeded, noon), 0, false},

@@ -23,8 +23,8 @@ import (
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// parse reads candidates such as "a:n1 ns/b:n1* c:n2+50", oldest first: * has a slot, ~ too, but its guest's
-// node is silent, % too, but it is overdue, - is not ready, ! was rejected, +n is a priority.
+// parse reads candidates such as "a:n1 ns/b:n1* c:n2+50", oldest first: * has a slot, ~ has one and its guest's
+// node does not respond, % has one and is overdue, - is not ready, ! was rejected, +n is a priority.
 func parse(t *testing.T, text string) []Candidate {
 	t.Helper()
 	var out []Candidate
@@ -56,28 +56,28 @@ func parse(t *testing.T, text string) []Candidate {
 
 func TestAdmit(t *testing.T) {
 	for name, tc := range map[string]struct{ candidates, want string }{
-		"nobody":                                         {"", ""},
-		"as many as the cluster allows":                  {"a:n1 b:n2 c:n3 d:n4 e:n5 f:n6", "a b c d e"},
-		"as many as a node allows":                       {"a:n1 b:n1 c:n1 d:n2", "a b d"},
-		"those that have a slot keep it":                 {"a:n1 b:n2 c:n3* d:n4* e:n5* f:n6* g:n7*", "c d e f g"},
-		"those of a silent node keep none waiting":       {"a:n1 b:n2 c:n3 d:n4~ e:n4~ f:n6* g:n7* h:n8", "a b c d e f g"},
-		"but for those that leave it as well":            {"a:n1 b:n4 d:n4~ e:n4~", "a d e"},
-		"even if there are too many":                     {"a:n1* b:n1* c:n1* d:n1", "a b c"},
-		"the more urgent first":                          {"a:n1 b:n1 c:n1+20 d:n1+100", "c d"},
-		"the older first":                                {"b:n1 a:n1 c:n1", "a b"},
-		"one that cannot begin keeps no place":           {"a:n1- b:n1 c:n1 d:n1", "b c"},
-		"one that has a slot need not be ready":          {"a:n1* b:n1 c:n1", "a b"},
-		"one that a quota rejects keeps no place":        {"a:n1!+100 b:n1 c:n1", "b c"},
-		"but gets one that is free":                      {"a:n1! b:n1", "a b"},
-		"a full node keeps none on others waiting":       {"a:n1 b:n1 c:n1+50 d:n1+50 e:n2", "c d e"},
-		"a namespace may have all that nobody waits for": {"x/a:n1 x/b:n2 x/c:n3 x/d:n4 x/e:n5 x/f:n6", "x/a x/b x/c x/d x/e"},
-		"but shares them with those that wait":           {"x/a:n1 x/b:n2 x/c:n3 x/d:n4 y/e:n5 y/f:n6 z/g:n7", "x/a x/b y/e y/f z/g"},
-		"one that is free goes to who has fewer":         {"x/a:n1* x/b:n2* x/c:n3* x/d:n4* x/e:n5 y/f:n6", "x/a x/b x/c x/d y/f"},
-		"among the equally urgent":                       {"x/a:n1* x/b:n2* x/c:n3* x/d:n4* x/e:n5+50 y/f:n6", "x/a x/b x/c x/d x/e"},
-		"also on a node":                                 {"x/a:n1* x/b:n1 x/c:n1 y/d:n1", "x/a y/d"},
-		"a full node takes no turn":                      {"x/a:n1* z/b:n1* y/c:n1 y/d:n2 y/e:n2 y/f:n3", "x/a y/d y/e y/f z/b"},
-		"one that is overdue keeps none waiting":         {"x/a:n1% x/b:n1% x/c:n1* y/d:n1 y/e:n1 z/f:n2 z/g:n2 z/h:n3", "x/a x/b x/c y/d z/f z/g z/h"},
-		"one whose node is not known has one of its":     {"a: b: c: d:n1", "a b d"},
+		"none":                                        {"", ""},
+		"as many as the cluster allows":               {"a:n1 b:n2 c:n3 d:n4 e:n5 f:n6", "a b c d e"},
+		"as many as a node allows":                    {"a:n1 b:n1 c:n1 d:n2", "a b d"},
+		"active ones keep their slots":                {"a:n1 b:n2 c:n3* d:n4* e:n5* f:n6* g:n7*", "c d e f g"},
+		"those of a lost node use no slot":            {"a:n1 b:n2 c:n3 d:n4~ e:n4~ f:n6* g:n7* h:n8", "a b c d e f g"},
+		"except those of this node":                   {"a:n1 b:n4 d:n4~ e:n4~", "a d e"},
+		"also above the limit":                        {"a:n1* b:n1* c:n1* d:n1", "a b c"},
+		"higher priority first":                       {"a:n1 b:n1 c:n1+20 d:n1+100", "c d"},
+		"older first":                                 {"b:n1 a:n1 c:n1", "a b"},
+		"one that is not ready uses no slot":          {"a:n1- b:n1 c:n1 d:n1", "b c"},
+		"an active one need not be ready":             {"a:n1* b:n1 c:n1", "a b"},
+		"one that a quota rejects uses no slot":       {"a:n1!+100 b:n1 c:n1", "b c"},
+		"but gets a free slot":                        {"a:n1! b:n1", "a b"},
+		"a full node does not delay other nodes":      {"a:n1 b:n1 c:n1+50 d:n1+50 e:n2", "c d e"},
+		"one namespace may use all slots":             {"x/a:n1 x/b:n2 x/c:n3 x/d:n4 x/e:n5 x/f:n6", "x/a x/b x/c x/d x/e"},
+		"but shares them with others":                 {"x/a:n1 x/b:n2 x/c:n3 x/d:n4 y/e:n5 y/f:n6 z/g:n7", "x/a x/b y/e y/f z/g"},
+		"a free slot is for the namespace with fewer": {"x/a:n1* x/b:n2* x/c:n3* x/d:n4* x/e:n5 y/f:n6", "x/a x/b x/c x/d y/f"},
+		"at equal priority":                           {"x/a:n1* x/b:n2* x/c:n3* x/d:n4* x/e:n5+50 y/f:n6", "x/a x/b x/c x/d x/e"},
+		"also on a node":                              {"x/a:n1* x/b:n1 x/c:n1 y/d:n1", "x/a y/d"},
+		"a full node is skipped":                      {"x/a:n1* z/b:n1* y/c:n1 y/d:n2 y/e:n2 y/f:n3", "x/a y/d y/e y/f z/b"},
+		"an overdue one uses no slot":                 {"x/a:n1% x/b:n1% x/c:n1* y/d:n1 y/e:n1 z/f:n2 z/g:n2 z/h:n3", "x/a x/b x/c y/d z/f z/g z/h"},
+		"an unknown node has its own limit":           {"a: b: c: d:n1", "a b d"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			candidates := parse(t, tc.candidates)
@@ -98,8 +98,8 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// Namespaces with long queues do not keep one out that came later, however many of them there are.
-func TestAdmitInTurns(t *testing.T) {
+// Namespaces with long queues do not delay one that was added later.
+func TestAdmitAlternatesNamespaces(t *testing.T) {
 	waiting := parse(t, "a/1:n1 a/2:n2 a/3:n3 b/1:n4 b/2:n5 b/3:n6 c/1:n7")
 	queue := &Queue{}
 	var started []string
@@ -114,12 +114,12 @@ func TestAdmitInTurns(t *testing.T) {
 		waiting = slices.Delete(waiting, i, i+1)
 	}
 	if got, want := strings.Join(started, " "), "a/1 b/1 c/1 a/2 b/2 a/3 b/3"; got != want {
-		t.Errorf("they begin as %s, want %s", got, want)
+		t.Errorf("order %s, want %s", got, want)
 	}
 }
 
-// What is admitted stays so when some of it has started, in whichever order: nobody waits for one that waits for somebody else.
-func TestAdmitDoesNotDependOnWhoBeginsFirst(t *testing.T) {
+// Admitted candidates stay admitted when others have started, in any order, so no free slot stays unused.
+func TestAdmitDoesNotDependOnStartOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 1000 {
 		var words []string
@@ -146,7 +146,7 @@ func TestAdmitDoesNotDependOnWhoBeginsFirst(t *testing.T) {
 			}
 			if len(waits) == 0 {
 				if active == 0 {
-					t.Fatalf("nobody begins of %v", candidates)
+					t.Fatalf("none of %v is admitted", candidates)
 				}
 				break
 			}
@@ -169,13 +169,13 @@ func TestAdmitDoesNotDependOnWhoBeginsFirst(t *testing.T) {
 	}
 }
 
-func TestTurnsAreForgotten(t *testing.T) {
+func TestQueueIsBounded(t *testing.T) {
 	queue := &Queue{}
 	for i := range 3 * maxRecorded {
 		queue.record(fmt.Sprint(i))
 	}
 	if n := len(queue.current()); n != maxRecorded {
-		t.Errorf("%d turns are remembered", n)
+		t.Errorf("%d namespaces are recorded", n)
 	}
 }
 
@@ -193,10 +193,10 @@ func TestOverdue(t *testing.T) {
 		vmi  *v1.VirtualMachineInstance
 		want time.Time
 	}{
-		"it is copied":               {m, vmi, noon.Add(45 * time.Minute)},
-		"it may take for ever":       {m, forever, time.Time{}},
+		"it transfers":               {m, vmi, noon.Add(45 * time.Minute)},
+		"it has no timeout":          {m, forever, time.Time{}},
 		"its target is not prepared": {m, waits, noon.Add(-30 * time.Minute)},
-		"nothing is known of it yet": {builder.MakeMigration("m", "vm").UID("m").Obj(), waits, time.Time{}},
+		"it has no phase yet":        {builder.MakeMigration("m", "vm").UID("m").Obj(), waits, time.Time{}},
 	} {
 		if got := overdueAt(tc.m, tc.vmi); !got.Equal(tc.want) {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
@@ -204,20 +204,20 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-// While all slots are taken, what keeps others from beginning is nobody's concern: there may be thousands.
-func TestAdmitLooksAtThoseThatAreNext(t *testing.T) {
-	var looked []string
+// Admit checks readiness only of candidates that could get a slot: there may be thousands of others.
+func TestAdmitChecksNextCandidatesOnly(t *testing.T) {
+	var checked []string
 	admitted, err := Admit(parse(t, "a:n1* b:n2* c:n3* d:n4 e:n4 f:n5 g:n6"), Limits{PerCluster: 5, PerNode: 2}, nil, func(c *Candidate) error {
-		looked = append(looked, c.Name.Name)
+		checked = append(checked, c.Name.Name)
 		c.Ready = c.Name.Name != "d"
 		return nil
 	})
-	if err != nil || !slices.Equal(looked, []string{"d", "e", "f"}) || admitted["d"] || !admitted["e"] || !admitted["f"] || admitted["g"] {
-		t.Errorf("looked at %v, admitted %v: %v", looked, admitted, err)
+	if err != nil || !slices.Equal(checked, []string{"d", "e", "f"}) || admitted["d"] || !admitted["e"] || !admitted["f"] || admitted["g"] {
+		t.Errorf("checked %v, admitted %v: %v", checked, admitted, err)
 	}
 }
 
-// Of two migrations of one VMI each reconciliation must find the same one to be first.
+// All reconciliations must choose the same one of two migrations of a VMI.
 func TestPrecedesIsAnOrder(t *testing.T) {
 	phases := []v1.VirtualMachineInstanceMigrationPhase{v1.MigrationPhaseUnset, v1.MigrationPending, v1.MigrationScheduling, v1.MigrationRunning}
 	for _, p := range phases {
@@ -233,7 +233,7 @@ func TestPrecedesIsAnOrder(t *testing.T) {
 	}
 	running := builder.MakeMigration("z", "vm").Created(noon.Add(time.Hour)).Phase(v1.MigrationRunning, noon).Obj()
 	if !precedes(running, builder.MakeMigration("a", "vm").Created(noon).Obj()) {
-		t.Error("one that runs gives way to one that waits")
+		t.Error("a pending one precedes a running one")
 	}
 }
 
@@ -267,7 +267,7 @@ func TestBackoff(t *testing.T) {
 			}
 			user := builder.MakeMigration("u", "vm").UID("u").Created(at(5)).Obj()
 			if got := backoff(user, tc.earlier, at(5)); got != 0 {
-				t.Errorf("a person waits %v", got)
+				t.Errorf("a user's migration waits %v", got)
 			}
 		})
 	}

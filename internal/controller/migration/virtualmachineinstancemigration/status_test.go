@@ -13,7 +13,7 @@ import (
 	"github.com/vireo-project/vireo/internal/conditions"
 )
 
-// A condition of somebody else's that is false is replaced: the list must not grow with each reconciliation.
+// A false condition of another writer is replaced: the list must not grow with each reconciliation.
 func TestSetReplacesAFalseCondition(t *testing.T) {
 	const kind = v1.VirtualMachineInstanceMigrationRejectedByResourceQuota
 	status := v1.VirtualMachineInstanceMigrationStatus{Conditions: []v1.VirtualMachineInstanceMigrationCondition{

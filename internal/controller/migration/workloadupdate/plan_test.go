@@ -24,7 +24,7 @@ var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 const older, newer = "registry/virt-launcher:v1", "registry/virt-launcher:v2"
 
-// guest runs with the older launcher, can migrate and is to be shut down by drains.
+// guest runs with the older launcher, can migrate and has no eviction strategy.
 func guest(name string, changes ...func(*Guest)) Guest {
 	g := Guest{VMI: builder.MakeVMI(name).UID(name).With(func(vmi *v1.VirtualMachineInstance) {
 		vmi.Status.Phase, vmi.Status.NodeName, vmi.Status.LauncherContainerImageVersion = v1.Running, "node-1", older
@@ -57,7 +57,7 @@ func with(kind v1.VirtualMachineInstanceConditionType) func(*Guest) {
 	}
 }
 
-// tried adds a migration of ours that was made so long before noon, and ended a second later if it did.
+// tried adds a migration of ours that was created ago before noon, and ended a second later if the phase is final.
 func tried(name string, phase v1.VirtualMachineInstanceMigrationPhase, ago time.Duration, changes ...func(*builder.Migration)) func(*Guest) {
 	return func(g *Guest) {
 		b := builder.MakeMigration(name, g.VMI.Name).UID(name).Created(noon.Add(-ago)).Phase(phase, noon.Add(time.Second-ago)).
@@ -87,33 +87,33 @@ func world(changes ...func(*World)) World {
 	return w
 }
 
-// said is a plan in words.
-func said(p Plan) []string {
-	words := []string{fmt.Sprintf("outdated %d", p.Outdated)}
+// summary formats a plan.
+func summary(p Plan) []string {
+	parts := []string{fmt.Sprintf("outdated %d", p.Outdated)}
 	for _, list := range []struct {
 		verb string
 		vmis []*v1.VirtualMachineInstance
 	}{{"label", p.Label}, {"unlabel", p.Unlabel}} {
 		for _, vmi := range list.vmis {
-			words = append(words, list.verb+" "+vmi.Name)
+			parts = append(parts, list.verb+" "+vmi.Name)
 		}
 	}
 	for _, g := range p.Migrate {
-		words = append(words, "migrate "+g.VMI.Name)
+		parts = append(parts, "migrate "+g.VMI.Name)
 	}
 	for _, g := range p.Evict {
-		words = append(words, "evict "+g.VMI.Name)
+		parts = append(parts, "evict "+g.VMI.Name)
 	}
 	for _, m := range p.Withdraw {
-		words = append(words, "withdraw "+m.Name)
+		parts = append(parts, "withdraw "+m.Name)
 	}
 	if p.Waiting > 0 {
-		words = append(words, fmt.Sprintf("waiting %d", p.Waiting))
+		parts = append(parts, fmt.Sprintf("waiting %d", p.Waiting))
 	}
 	if !p.RequeueAt.IsZero() {
-		words = append(words, "again in "+p.RequeueAt.Sub(noon).String())
+		parts = append(parts, "again in "+p.RequeueAt.Sub(noon).String())
 	}
-	return words
+	return parts
 }
 
 func TestDecide(t *testing.T) {
@@ -128,16 +128,16 @@ func TestDecide(t *testing.T) {
 		want []string
 	}{
 		{"outdated", world(), guest("a"), []string{"outdated 1", "label a", "migrate a"}},
-		{"outdated and known", world(), guest("a", labeled), []string{"outdated 1", "migrate a"}},
+		{"outdated and labeled", world(), guest("a", labeled), []string{"outdated 1", "migrate a"}},
 		{"no method", world(none), guest("a"), []string{"outdated 1", "label a"}},
 		{"before the rollout is over", world(func(w *World) { w.Ready = false }), guest("a"), []string{"outdated 1", "label a"}},
 		{"current", world(), guest("a", current), []string{"outdated 0"}},
 		{"current again", world(), guest("a", current, labeled), []string{"outdated 0", "unlabel a"}},
-		{"moved, and the status does not say so yet", world(), guest("a", func(g *Guest) { g.Pod.Spec.Containers[0].Image = newer }), []string{"outdated 0"}},
+		{"migrated, and the status is older", world(), guest("a", func(g *Guest) { g.Pod.Spec.Containers[0].Image = newer }), []string{"outdated 0"}},
 		{"image replaced by a mirror's", world(), guest("a", func(g *Guest) {
 			g.VMI.Status.LauncherContainerImageVersion, g.Pod.Annotations = newer, map[string]string{"kubevirt.io/launcher-image": newer}
 		}), []string{"outdated 0"}},
-		{"nothing known", world(), guest("a", func(g *Guest) { g.Pod, g.VMI.Status.LauncherContainerImageVersion = nil, "" }), []string{"outdated 0"}},
+		{"no Pod and no image in the status", world(), guest("a", func(g *Guest) { g.Pod, g.VMI.Status.LauncherContainerImageVersion = nil, "" }), []string{"outdated 0"}},
 		{"no image configured", world(func(w *World) { w.Image = "" }), guest("a"), []string{"outdated 0"}},
 		{"starting", world(), guest("a", func(g *Guest) { g.VMI.Status.Phase = v1.Scheduled }), []string{"outdated 0"}},
 		{"ending", world(), guest("a", labeled, func(g *Guest) { g.VMI.DeletionTimestamp = &metav1.Time{Time: noon} }), []string{"outdated 0"}},
@@ -149,33 +149,33 @@ func TestDecide(t *testing.T) {
 		{"can migrate, and may only be evicted", world(onlyEvict), guest("a", labeled), []string{"outdated 1", "evict a", "again in 1m0s"}},
 		{"can migrate, and its eviction moves it", world(onlyEvict), guest("a", labeled, protected), []string{"outdated 1", "evict a", "again in 1m0s"}},
 		{"evicted already", world(onlyEvict), guest("a", labeled, protected, func(g *Guest) { g.VMI.Status.EvacuationNodeName = "node-1" }), []string{"outdated 1"}},
-		{"its Pod goes already", world(onlyEvict), guest("a", labeled, func(g *Guest) { g.Pod.DeletionTimestamp = &metav1.Time{Time: noon} }), []string{"outdated 1"}},
-		{"its Pod is not known", world(onlyEvict), guest("a", labeled, func(g *Guest) { g.Pod = nil }), []string{"outdated 1"}},
+		{"its Pod is being deleted", world(onlyEvict), guest("a", labeled, func(g *Guest) { g.Pod.DeletionTimestamp = &metav1.Time{Time: noon} }), []string{"outdated 1"}},
+		{"its Pod is not in the cache", world(onlyEvict), guest("a", labeled, func(g *Guest) { g.Pod = nil }), []string{"outdated 1"}},
 		{"after another batch", world(onlyEvict, func(w *World) { w.LastBatch = noon.Add(-20 * time.Second) }), guest("a", labeled), []string{"outdated 1", "again in 40s"}},
 		{"long after another batch", world(onlyEvict, func(w *World) { w.LastBatch = noon.Add(-time.Minute) }), guest("a", labeled),
 			[]string{"outdated 1", "evict a", "again in 1m0s"}},
 		{"another batch in the future, by a clock that was wrong", world(onlyEvict, func(w *World) { w.LastBatch = noon.Add(time.Hour) }), guest("a", labeled),
 			[]string{"outdated 1", "evict a", "again in 1m0s"}},
-		{"batches of none", world(onlyEvict, func(w *World) { w.Strategy.BatchSize = 0 }), guest("a", labeled), []string{"outdated 1"}},
+		{"batch size 0", world(onlyEvict, func(w *World) { w.Strategy.BatchSize = 0 }), guest("a", labeled), []string{"outdated 1"}},
 
-		{"moves", world(), guest("a", labeled, tried("m", v1.MigrationRunning, time.Minute)), []string{"outdated 1"}},
-		{"moves because a user asked", world(), guest("a", labeled, byUser(v1.MigrationPending)), []string{"outdated 1"}},
-		{"moves, and the migration's object is gone", world(), guest("a", labeled, func(g *Guest) {
+		{"migrates", world(), guest("a", labeled, tried("m", v1.MigrationRunning, time.Minute)), []string{"outdated 1"}},
+		{"migrates on a user's request", world(), guest("a", labeled, byUser(v1.MigrationPending)), []string{"outdated 1"}},
+		{"migrates, and the migration's object is gone", world(), guest("a", labeled, func(g *Guest) {
 			g.VMI.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "gone"}
 		}), []string{"outdated 1"}},
-		{"moved before", world(), guest("a", labeled, tried("m", v1.MigrationSucceeded, time.Hour)), []string{"outdated 1", "migrate a"}},
+		{"migrated before", world(), guest("a", labeled, tried("m", v1.MigrationSucceeded, time.Hour)), []string{"outdated 1", "migrate a"}},
 		{"failed just now", world(), guest("a", labeled, tried("m", v1.MigrationFailed, 11*time.Second)), []string{"outdated 1", "again in 10s"}},
 		{"failed some time ago", world(), guest("a", labeled, tried("m", v1.MigrationFailed, time.Minute)), []string{"outdated 1", "migrate a"}},
 		{"a user's migration failed", world(), guest("a", labeled, byUser(v1.MigrationFailed)), []string{"outdated 1", "migrate a"}},
 
-		{"rolled back while it waits", world(), guest("a", current, tried("m", v1.MigrationPending, time.Minute)), []string{"outdated 0", "withdraw m"}},
-		{"rolled back on its way", world(), guest("a", current, tried("m", v1.MigrationRunning, time.Minute)), []string{"outdated 0", "withdraw m"}},
-		{"has arrived", world(), guest("a", current, tried("m", v1.MigrationRunning, time.Minute), func(g *Guest) {
-			arrived(g)
+		{"image reverted while the migration is pending", world(), guest("a", current, tried("m", v1.MigrationPending, time.Minute)), []string{"outdated 0", "withdraw m"}},
+		{"image reverted while the migration runs", world(), guest("a", current, tried("m", v1.MigrationRunning, time.Minute)), []string{"outdated 0", "withdraw m"}},
+		{"runs on the target", world(), guest("a", current, tried("m", v1.MigrationRunning, time.Minute), func(g *Guest) {
+			transferred(g)
 			g.VMI.Status.MigrationState.TargetNodeDomainReadyTimestamp = &metav1.Time{Time: noon}
 		}), []string{"outdated 0"}},
-		{"was handed over, and does not run there yet", world(), guest("a", current, tried("m", v1.MigrationRunning, time.Minute), arrived), []string{"outdated 0"}},
-		{"current, and a user moves it", world(), guest("a", current, byUser(v1.MigrationPending)), []string{"outdated 0"}},
+		{"owned by the target, and does not run there yet", world(), guest("a", current, tried("m", v1.MigrationRunning, time.Minute), transferred), []string{"outdated 0"}},
+		{"current, and a user migrates it", world(), guest("a", current, byUser(v1.MigrationPending)), []string{"outdated 0"}},
 
 		{"more CPUs", world(), guest("a", current, with(v1.VirtualMachineInstanceVCPUChange)), []string{"outdated 0", "migrate a"}},
 		{"more memory", world(), guest("a", current, with(v1.VirtualMachineInstanceMemoryChange)), []string{"outdated 0", "migrate a"}},
@@ -189,33 +189,33 @@ func TestDecide(t *testing.T) {
 		}), []string{"outdated 0", "migrate a"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, said(Decide(c.w, []Guest{c.g}))); diff != "" {
+			if diff := cmp.Diff(c.want, summary(Decide(c.w, []Guest{c.g}))); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
 	}
 }
 
-// arrived makes a guest belong to the target of its migration m.
-func arrived(g *Guest) {
+// transferred makes the target of migration m the owner of a guest.
+func transferred(g *Guest) {
 	g.VMI.Status.NodeName = "target"
 	g.VMI.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{MigrationUID: "m", SourceNode: "source", TargetNode: "target"}
 }
 
-// TestRetriesGetRarer: whatever is left of a guest's history, the time between two attempts doubles until it is an hour.
-func TestRetriesGetRarer(t *testing.T) {
-	const kept = 5 // migrations that are over
+// The time between two attempts doubles up to an hour, also when old migrations of the guest are deleted.
+func TestBackoffDoubles(t *testing.T) {
+	const kept = 5 // finished migrations
 	at, last := noon, time.Duration(0)
 	g := guest("a", labeled)
 	for round := range 30 {
 		if p := Decide(world(func(w *World) { w.Now = at }), []Guest{g}); len(p.Migrate) != 1 {
-			t.Fatalf("round %d: %v", round, said(p))
+			t.Fatalf("round %d: %v", round, summary(p))
 		}
 		tried(fmt.Sprintf("m%d", round), v1.MigrationFailed, noon.Sub(at))(&g)
 		g.Migrations = g.Migrations[max(0, len(g.Migrations)-kept):]
 		p := Decide(world(func(w *World) { w.Now = at.Add(time.Second) }), []Guest{g})
 		if len(p.Migrate) != 0 || p.RequeueAt.IsZero() {
-			t.Fatalf("round %d, right after the failure: %v", round, said(p))
+			t.Fatalf("round %d, right after the failure: %v", round, summary(p))
 		}
 		wait := p.RequeueAt.Sub(at)
 		if wait < last || wait < firstBackoff || wait > maxBackoff+time.Second {
@@ -227,7 +227,7 @@ func TestRetriesGetRarer(t *testing.T) {
 		at, last = p.RequeueAt, wait
 	}
 	if last < maxBackoff {
-		t.Errorf("it never becomes rare: %s", last)
+		t.Errorf("the delay does not reach its limit: %s", last)
 	}
 }
 
@@ -243,7 +243,7 @@ func TestDecideWithinLimits(t *testing.T) {
 		{9, []string{"outdated 4", "migrate a", "migrate b", "migrate c", "migrate failed"}},
 	} {
 		for range 2 {
-			if diff := cmp.Diff(c.want, said(Decide(world(func(w *World) { w.Slots = c.slots }), guests))); diff != "" {
+			if diff := cmp.Diff(c.want, summary(Decide(world(func(w *World) { w.Slots = c.slots }), guests))); diff != "" {
 				t.Errorf("%d slots: -want +got:\n%s", c.slots, diff)
 			}
 			slices.Reverse(guests)
@@ -251,8 +251,8 @@ func TestDecideWithinLimits(t *testing.T) {
 	}
 }
 
-// TestDecideReachesEachNamespace: a namespace whose launchers are outdated again and again, or whose migrations take all slots, does not
-// keep others from theirs.
+// A namespace with many outdated launchers, or whose migrations take all slots, does not delay
+// the guests of others.
 func TestDecideReachesEachNamespace(t *testing.T) {
 	of := func(namespace string) func(*Guest) {
 		return func(g *Guest) { g.VMI.Namespace, g.Pod.Namespace = namespace, namespace }
@@ -267,37 +267,37 @@ func TestDecideReachesEachNamespace(t *testing.T) {
 		{0, map[string]bool{"a": true}, []string{"outdated 4", "migrate b1", "waiting 3"}},
 		{-1, map[string]bool{"a": true, "b": true}, []string{"outdated 4", "waiting 4"}},
 	} {
-		got := said(Decide(world(func(w *World) { w.Slots, w.Namespaces = c.slots, c.has }), guests))
+		got := summary(Decide(world(func(w *World) { w.Slots, w.Namespaces = c.slots, c.has }), guests))
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%d slots, of %v: -want +got:\n%s", c.slots, c.has, diff)
 		}
 	}
 }
 
-// TestBatchesReachEverybody: guests whose eviction is refused again and again do not keep others from theirs.
-func TestBatchesReachEverybody(t *testing.T) {
+// Guests whose evictions are refused again and again do not delay the evictions of others.
+func TestBatchesReachAllGuests(t *testing.T) {
 	var guests []Guest
 	for i := range 20 {
 		guests = append(guests, guest(fmt.Sprintf("vm-%d", i), labeled, stuck))
 	}
 	w := world(func(w *World) { w.Strategy.BatchSize, w.LastBatch = 3, noon.Add(-time.Hour) })
-	asked := map[string]bool{}
+	evicted := map[string]bool{}
 	for batch := range 100 {
 		p := Decide(w, guests)
 		if len(p.Evict) != 3 {
-			t.Fatalf("batch %d: %v", batch, said(p))
+			t.Fatalf("batch %d: %v", batch, summary(p))
 		}
 		again := Decide(w, guests)
 		for i := range p.Evict {
 			if p.Evict[i].VMI.Name != again.Evict[i].VMI.Name {
 				t.Fatalf("batch %d: two reconciliations choose differently", batch)
 			}
-			asked[p.Evict[i].VMI.Name] = true
+			evicted[p.Evict[i].VMI.Name] = true
 		}
 		w.LastBatch, w.Now = w.Now, w.Now.Add(w.Strategy.BatchInterval)
 	}
-	if len(asked) != len(guests) {
-		t.Errorf("only %d of %d were asked", len(asked), len(guests))
+	if len(evicted) != len(guests) {
+		t.Errorf("only %d of %d were evicted", len(evicted), len(guests))
 	}
 }
 
@@ -326,20 +326,20 @@ func TestUsesSlot(t *testing.T) {
 		more func(*v1.VirtualMachineInstanceMigration)
 		want bool
 	}{
-		{"ours that waits", guest("a", tried("m", v1.MigrationPending, 0)), nil, true},
-		{"ours that a quota keeps waiting", guest("a", tried("m", v1.MigrationPending, 0)), rejected, false},
+		{"ours that is pending", guest("a", tried("m", v1.MigrationPending, 0)), nil, true},
+		{"ours that a quota delays", guest("a", tried("m", v1.MigrationPending, 0)), rejected, false},
 		{"ours that runs", guest("a", tried("m", v1.MigrationRunning, 0)), rejected, true},
-		{"ours that is over", guest("a", tried("m", v1.MigrationFailed, 0)), nil, false},
-		{"a drain's that waits", guest("a", byUser(v1.MigrationPending)), func(m *v1.VirtualMachineInstanceMigration) {
+		{"ours that failed", guest("a", tried("m", v1.MigrationFailed, 0)), nil, false},
+		{"a drain's that is pending", guest("a", byUser(v1.MigrationPending)), func(m *v1.VirtualMachineInstanceMigration) {
 			m.Annotations, m.Spec.Priority = map[string]string{v1.EvacuationMigrationAnnotation: "node-1"}, ptr.To(v1.PrioritySystemCritical)
 		}, true},
-		{"a user's with a drain's annotation that waits", guest("a", byUser(v1.MigrationPending)), func(m *v1.VirtualMachineInstanceMigration) {
+		{"a user's with a drain's annotation that is pending", guest("a", byUser(v1.MigrationPending)), func(m *v1.VirtualMachineInstanceMigration) {
 			m.Annotations = map[string]string{v1.EvacuationMigrationAnnotation: "node-1"}
 		}, false},
-		{"a user's with our annotation that waits", guest("a", tried("m", v1.MigrationPending, 0)), func(m *v1.VirtualMachineInstanceMigration) {
+		{"a user's with our annotation that is pending", guest("a", tried("m", v1.MigrationPending, 0)), func(m *v1.VirtualMachineInstanceMigration) {
 			m.Spec.Priority = nil
 		}, false},
-		{"a user's that waits", guest("a", byUser(v1.MigrationPending)), nil, false},
+		{"a user's that is pending", guest("a", byUser(v1.MigrationPending)), nil, false},
 		{"a user's that runs", guest("a", byUser(v1.MigrationScheduling)), nil, true},
 	} {
 		m := c.g.Migrations[0]
