@@ -22,27 +22,27 @@ func TestAddressesAfterMigration(t *testing.T) {
 		vmi.Spec.Domain.Devices.Interfaces = append(vmi.Spec.Domain.Devices.Interfaces, v1.Interface{Name: name, InterfaceBindingMethod: binding})
 		vmi.Spec.Networks = append(vmi.Spec.Networks, v1.Network{Name: name, NetworkSource: network})
 	}
-	said := func() string {
+	message := func() string {
 		setMigratable(vmi, metav1.Time{})
 		return vmistatus.FindCondition(&vmi.Status, v1.VirtualMachineInstanceIsMigratable).Message
 	}
 
-	if got := said(); got != "" {
-		t.Errorf("without interfaces it says %q", got)
+	if got := message(); got != "" {
+		t.Errorf("message without interfaces: %q", got)
 	}
 	add("default", masquerade, pod)
 	add("data", bridge, multus)
 	want := "interface default keeps its address inside the guest; from outside, that of the new Pod leads to it; interface data keeps its address"
-	if got := said(); got != want {
+	if got := message(); got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	vmi.Spec.Domain.Devices.Interfaces[0].InterfaceBindingMethod = bridge
-	if got, want := said(), "cannot migrate VMI: interface default has the Pod's address by its bridge binding, which cannot move"; got != want {
+	if got, want := message(), "cannot migrate VMI: interface default has the Pod's address by its bridge binding, which cannot move"; got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	vmi.Annotations = map[string]string{v1.AllowPodBridgeNetworkLiveMigrationAnnotation: ""}
 	want = "interface default gets the address of the new Pod, once the guest asks for one again; interface data keeps its address"
-	if got := said(); got != want {
+	if got := message(); got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }

@@ -28,7 +28,7 @@ import (
 
 var guests atomic.Int32
 
-// guest is a VMI, its launcher Pod and the launcher in it.
+// guest is a VMI, its launcher Pod and that Pod's launcher.
 type guest struct {
 	// claims are written to the status when the VMI is assigned.
 	claims   []v1.VolumeStatus

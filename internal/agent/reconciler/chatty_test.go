@@ -16,8 +16,8 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/fake"
 )
 
-var _ = Describe("A guest whose report keeps changing", func() {
-	It("causes few writes, delays no other change, and its last report is written", func() {
+var _ = Describe("A guest agent with frequent reports", func() {
+	It("causes few writes and delays no other change, and its last report is written", func() {
 		launchers := fake.NewNode()
 		a := startAgent(launchers)
 		resume := a.stopClock()
@@ -46,7 +46,7 @@ var _ = Describe("A guest whose report keeps changing", func() {
 	})
 })
 
-var _ = Describe("A launcher whose state keeps changing", func() {
+var _ = Describe("A launcher with frequent state changes", func() {
 	It("causes few writes, and its last state is written", func() {
 		launchers := fake.NewNode()
 		a := startAgent(launchers)

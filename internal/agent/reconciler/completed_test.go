@@ -34,11 +34,11 @@ var _ = Describe("A migration's status", func() {
 		return seen
 	}
 
-	It("reports the completion together with the time at which the guest runs on the target", func() {
+	It("gets completed and the time at which the guest runs on the target in one write", func() {
 		c := newMigratingGuest().prepare()
 		seen := history(c.vmi)
-		c.moveOn()
-		c.expectMoved()
+		c.assignMigration()
+		c.expectMigrated()
 		for s := range seen {
 			m := s.MigrationState
 			if m == nil || !m.Completed {
@@ -54,23 +54,23 @@ var _ = Describe("A migration's status", func() {
 		Fail("the migration was never completed")
 	})
 
-	It("is completed by the target's agent for a target of an earlier version, which left that to the source's", func() {
-		c := newMigratingGuest().move()
-		c.expectMoved()
+	It("is completed by the target's agent if an earlier version of it left that to the source's agent", func() {
+		c := newMigratingGuest().migrate()
+		c.expectMigrated()
 		c.targetA.stop()
 		before := c.read()
 		after := before.DeepCopy()
 		after.Status.MigrationState.Completed, after.Status.MigrationState.EndTimestamp = false, nil
 		Expect(api.Status().Patch(ctx, after, client.MergeFrom(before))).To(Succeed())
 		c.restartTarget()
-		c.expectMoved()
+		c.expectMigrated()
 	})
 
-	It("is completed by the owner", func() {
+	It("can be completed by the owner only", func() {
 		c := newMigratingGuest().prepare()
 		_, release := c.launcher.Slow("perform")
 		DeferCleanup(release)
-		c.moveOn()
+		c.assignMigration()
 		before := c.read()
 		after := before.DeepCopy()
 		vmistatus.Complete(after.Status.MigrationState, metav1.Now())

@@ -36,7 +36,7 @@ var _ = Describe("The agent", func() {
 	})
 
 	Describe("starting a guest", func() {
-		It("writes a complete status at once", func() {
+		It("writes the complete status in one write", func() {
 			g := makeGuest().schedule(launchers).assign()
 			vmi := g.expectPhase(v1.Running)
 			Expect(a.writes.Load()).To(BeEquivalentTo(1))
@@ -63,7 +63,7 @@ var _ = Describe("The agent", func() {
 			Expect(g.read().ResourceVersion).To(Equal(version))
 		})
 
-		It("prepares before the VMI is assigned and starts after that", func() {
+		It("prepares before the VMI is assigned, and starts the guest after that", func() {
 			g := makeGuest().schedule(launchers)
 			Eventually(func() []byte { return g.launcher.Content("seed.iso") }).ShouldNot(BeEmpty())
 			g.settle()
@@ -83,7 +83,7 @@ var _ = Describe("The agent", func() {
 			Expect(a.writes.Load()).To(BeZero())
 		})
 
-		It("starts it paused if the spec says so", func() {
+		It("starts the guest paused if spec.startStrategy is Paused", func() {
 			g := makeGuest(func(vmi *v1.VirtualMachineInstance) {
 				vmi.Spec.StartStrategy = ptr.To(v1.StartStrategyPaused)
 			}).schedule(launchers).assign()
@@ -95,7 +95,7 @@ var _ = Describe("The agent", func() {
 			g.expectCondition(v1.VirtualMachineInstanceReady, corev1.ConditionTrue, "")
 		})
 
-		It("gives the vCPUs of a realtime guest their priority, and reports a failure", func() {
+		It("sets the priority of a realtime guest's vCPUs, and records an event for a failure", func() {
 			var calls atomic.Int32
 			set := func(vcpus []uint) error {
 				defer GinkgoRecover()
@@ -117,7 +117,7 @@ var _ = Describe("The agent", func() {
 			Expect(g.launcher.Starts()).To(Equal(1))
 		})
 
-		It("reports the guest agent of a realtime guest that gets no priority", func() {
+		It("reports the guest agent of a realtime guest whose priority cannot be set", func() {
 			set := func([]uint) error { return errors.New("not permitted") }
 			a.setRealtime.Store(&set)
 			g := makeGuest(func(vmi *v1.VirtualMachineInstance) {
@@ -167,7 +167,7 @@ var _ = Describe("The agent", func() {
 			Expect(g.launcher.Content("seed.iso")).To(ContainSubstring("#from-secret"))
 		})
 
-		It("repeats the preparation of what the domain lacks", func() {
+		It("repeats the preparation if the domain lacks something", func() {
 			a.networks.missing.Store(true)
 			g := makeGuest().schedule(launchers).assign()
 			g.expectPhase(v1.Running)
@@ -175,7 +175,7 @@ var _ = Describe("The agent", func() {
 			a.expectEvent("the tap of interface")
 		})
 
-		It("does not start a guest without one of its networks, and continues when that exists", func() {
+		It("does not start a guest while one of its Pod interfaces is missing", func() {
 			missing := error(&reconciler.Retry{
 				Reason: reconciler.ReasonMissingPodInterface, After: 10 * time.Millisecond, Err: errors.New("the Pod has no interface pod16477688c0e"),
 			})
@@ -197,7 +197,7 @@ var _ = Describe("The agent", func() {
 			Expect(c.Message).To(ContainSubstring("spec.domain.launchSecurity"))
 		})
 
-		It("reports it although the first write fails", func() {
+		It("reports the error also if the first write fails", func() {
 			refuse := func(context.Context) error { return apierrors.NewInternalError(errors.New("etcd is away")) }
 			a.beforeWrite.Store(&refuse)
 			g := makeGuest(func(vmi *v1.VirtualMachineInstance) {
@@ -219,8 +219,8 @@ var _ = Describe("The agent", func() {
 		})
 	})
 
-	Describe("losing the hypervisor", func() {
-		It("leaves the phase unchanged", func() {
+	Describe("an unreachable hypervisor", func() {
+		It("does not change the phase", func() {
 			g := makeGuest().schedule(launchers).assign()
 			g.expectPhase(v1.Running)
 			g.launcher.Unreachable(fmt.Errorf("%w: connection refused", hypervisor.ErrUnreachable))
@@ -232,7 +232,7 @@ var _ = Describe("The agent", func() {
 			g.expectNoCondition(v1.VirtualMachineInstanceSynchronized)
 		})
 
-		It("leaves the phase unchanged before the start, too", func() {
+		It("does not change the phase before the start either", func() {
 			g := makeGuest().schedule(launchers)
 			g.launcher.Unreachable(fmt.Errorf("%w: connection refused", hypervisor.ErrUnreachable))
 			g.assign()
@@ -270,7 +270,7 @@ var _ = Describe("The agent", func() {
 	})
 
 	Describe("a hostile launcher", func() {
-		It("cannot add more to the status than its limits", func() {
+		It("cannot exceed the limits of the status", func() {
 			g := makeGuest().schedule(launchers).assign()
 			g.expectPhase(v1.Running)
 			g.launcher.Alter(func(d *libvirtxml.Domain) {
@@ -320,7 +320,7 @@ var _ = Describe("The agent", func() {
 		It("is advertised again while the guest shuts down", func() {
 			g := makeGuest().schedule(launchers).assign()
 			g.expectPhase(v1.Running)
-			g.launcher.Stubborn()
+			g.launcher.IgnoreShutdown()
 			a.stop()
 			g.deletePod()
 			second := startAgent(launchers)
@@ -362,7 +362,7 @@ var _ = Describe("The agent", func() {
 			version := next.assign().read().ResourceVersion
 			old.settle()
 			Expect(next.read().ResourceVersion).To(Equal(version), "the old Pod's guest is reported for the new VMI")
-			Eventually(func() string { return old.launcher.Snapshot().Reason }).Should(Equal("Destroyed"), "both would run")
+			Eventually(func() string { return old.launcher.Snapshot().Reason }).Should(Equal("Destroyed"), "the old and the new guest would both run")
 			Expect(old.launcher.Shutdowns()).To(BeZero())
 		})
 	})

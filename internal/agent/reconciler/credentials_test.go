@@ -105,7 +105,7 @@ var _ = Describe("Tags of devices", func() {
 	})
 })
 
-// manySecrets has a Secret of 1 MiB, the largest size, for every name.
+// manySecrets contains a Secret of 1 MiB, the largest size, for every name.
 type manySecrets struct{ media.Content }
 
 func (manySecrets) Files(media.VolumeKind, string) (map[string][]byte, error) {
@@ -120,6 +120,6 @@ func TestCredentialsAreLimited(t *testing.T) {
 		t.Errorf("three Secrets: %v", err)
 	}
 	if _, err := reconciler.ReadCredentials(slices.Concat(credentials, credentials), manySecrets{}); err == nil {
-		t.Error("six Secrets of 1 MiB are taken")
+		t.Error("six Secrets of 1 MiB are accepted")
 	}
 }

@@ -37,13 +37,13 @@ func TestTransitions(t *testing.T) {
 		{"a start that a warning follows", status(v1.Scheduled), status(v1.Running, failed), []string{"Started", "SyncFailed"}},
 		{"a warning", status(v1.Running), status(v1.Running, failed), []string{"SyncFailed"}},
 		{"a warning that stays", status(v1.Running, failed), status(v1.Running, failed), nil},
-		{"a warning that is taken back", status(v1.Running, failed), status(v1.Running), nil},
+		{"a warning that is removed", status(v1.Running, failed), status(v1.Running), nil},
 		{"credentials", status(v1.Running), status(v1.Running, synced), []string{"AccessCredentialsSyncSuccess"}},
 		{"credentials that fail", status(v1.Running, synced), status(v1.Running, unsynced), []string{"AccessCredentialsSyncFailed"}},
 		{"a Pod that is deleted", status(v1.Running), status(v1.Running, terminating), nil},
 		{"a shutdown", status(v1.Running), status(v1.Running, shuttingDown), []string{"ShuttingDown"}},
-		{"a shutdown that was late", status(v1.Running, terminating), status(v1.Running, shuttingDown), []string{"ShuttingDown"}},
-		{"a shutdown that goes on", status(v1.Running, shuttingDown), status(v1.Running, shuttingDown), nil},
+		{"a shutdown after the deletion of the Pod", status(v1.Running, terminating), status(v1.Running, shuttingDown), []string{"ShuttingDown"}},
+		{"a shutdown that continues", status(v1.Running, shuttingDown), status(v1.Running, shuttingDown), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []string
@@ -80,7 +80,7 @@ func TestNotMigratableEvent(t *testing.T) {
 		{"no strategy", nil, v1.EvictionStrategyNone, nil, stuck, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s := seen()
+			s := scopeOf()
 			s.vmi.Spec.EvictionStrategy, s.config.EvictionStrategy = tc.own, tc.cluster
 			s.before.Status.Conditions, s.vmi.Status.Conditions = tc.before, tc.after
 			s.addNotMigratableEvent()

@@ -110,7 +110,7 @@ var _ = Describe("The agent and a claim that grows", func() {
 		Eventually(g.size).Should(BeEquivalentTo(1999 * mib))
 	})
 
-	It("retries later what libvirt rejects, and blocks nothing else", func() {
+	It("retries with a delay if libvirt refuses, and blocks nothing else", func() {
 		g := started(corev1.PersistentVolumeFilesystem)
 		g.launcher.Fail("grow", errors.New("the disk is busy"))
 		g.expand("2000Mi")
@@ -125,7 +125,7 @@ var _ = Describe("The agent and a claim that grows", func() {
 		Eventually(g.size).Should(BeEquivalentTo(1890 * mib))
 	})
 
-	It("continues the work of an earlier agent", func() {
+	It("grows a disk whose claim grew while no agent ran", func() {
 		g := started(corev1.PersistentVolumeFilesystem)
 		a.stop()
 		g.expand("2000Mi")

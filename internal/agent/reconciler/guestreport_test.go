@@ -26,9 +26,9 @@ func TestDelayedReportIsWrittenAfterDelay(t *testing.T) {
 	limit := newGuestWriteLimit()
 	limit.written(change(-1), true, now)
 	for n := range 50 {
-		wait, held := limit.delay(change(n), now)
+		wait, used := limit.delay(change(n), now)
 		if wait > 0 {
-			if diff := cmp.Diff(*limit.last, *held, cmp.AllowUnexported(guestReport{})); diff != "" {
+			if diff := cmp.Diff(*limit.last, *used, cmp.AllowUnexported(guestReport{})); diff != "" {
 				t.Errorf("a report other than the written one is used meanwhile: %s", diff)
 			}
 			now = now.Add(wait)
@@ -42,7 +42,7 @@ func TestDelayedReportIsWrittenAfterDelay(t *testing.T) {
 
 // Only the guest's report is delayed, not what is known from other sources.
 func TestDelayedReportDelaysNothingElse(t *testing.T) {
-	s := seen(phaseOf("Running"), domainIn(hypervisor.StatePaused, hypervisor.PausedByUser))
+	s := scopeOf(phaseOf("Running"), domainIn(hypervisor.StatePaused, hypervisor.PausedByUser))
 	s.guest = &hypervisor.GuestInfo{OS: hypervisor.GuestOS{ID: "new"}}
 	s.delayedReport = &guestReport{connected: true, info: &hypervisor.GuestInfo{OS: hypervisor.GuestOS{ID: "old"}}}
 	computeStatus(s, nil)

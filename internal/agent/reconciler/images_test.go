@@ -10,21 +10,21 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-var _ = Describe("A guest that runs from an image", func() {
-	It("stays if the target's Pod has another image of that name, and migrates if it has the same", func() {
+var _ = Describe("A guest with a containerDisk", func() {
+	It("does not migrate to a Pod with another image of the same name, and migrates to one with the same image", func() {
 		const disk = "/disk/disk.img"
 		c := newMigratingGuest().prepare()
 		c.launcher.SetSum(launcherpod.ContainerDiskDir("root")+disk, 1)
-		c.arriving.SetSum(launcherpod.ContainerDiskDir("root")+disk, 2)
-		c.moveOn()
-		state := c.expectStayed()
+		c.targetLauncher.SetSum(launcherpod.ContainerDiskDir("root")+disk, 2)
+		c.assignMigration()
+		state := c.expectNotMigrated()
 		Expect(state.FailureReason).To(And(ContainSubstring("containerdisks/kernelboot do not match"), ContainSubstring("volume root")))
 		Expect(c.launcher.Transfers()).To(BeZero())
 		Eventually(c.sourceA.recorder.Events).Should(Receive(ContainSubstring("ContainerDiskFailedChecksum")))
 
 		c.prepare()
-		c.arriving.SetSum(launcherpod.ContainerDiskDir("root")+disk, 1)
-		c.moveOn()
-		c.expectMoved()
+		c.targetLauncher.SetSum(launcherpod.ContainerDiskDir("root")+disk, 1)
+		c.assignMigration()
+		c.expectMigrated()
 	})
 })

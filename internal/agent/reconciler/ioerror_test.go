@@ -27,7 +27,7 @@ var _ = Describe("The agent and a guest that an I/O error pauses", func() {
 		g.expectPhase(v1.Running)
 		a.expectEvent("Started")
 	})
-	fails := func(kind hypervisor.DiskError) {
+	fail := func(kind hypervisor.DiskError) {
 		GinkgoHelper()
 		g.launcher.SetDiskErrors(map[string]hypervisor.DiskError{"vda": kind})
 		g.launcher.SetState(hypervisor.StatePaused, hypervisor.PausedIOError)
@@ -44,23 +44,23 @@ var _ = Describe("The agent and a guest that an I/O error pauses", func() {
 		return vmistatus.FindCondition(&g.read().Status, v1.VirtualMachineInstancePaused)
 	}
 
-	It("reports which disk failed, once", func() {
-		fails(hypervisor.DiskErrorNoSpace)
+	It("records one event with the disk that failed", func() {
+		fail(hypervisor.DiskErrorNoSpace)
 		a.expectEvent("Warning IOerror VM Paused due to not enough space on volume: root")
 		g.settle()
 		Expect(a.recorder.Events).To(BeEmpty())
 	})
 
 	It("resumes the guest when its storage works again, and writes nothing before that", func() {
-		fails(hypervisor.DiskErrorOther)
+		fail(hypervisor.DiskErrorOther)
 		a.expectEvent("Warning IOerror VM Paused due to IO error at the volume: root")
 		g.settle()
-		Expect(g.launcher.Resumes()).To(BeZero(), "not at once")
+		Expect(g.launcher.Resumes()).To(BeZero(), "the first attempt is delayed")
 		writes := a.writes.Load()
 		after(11 * time.Second)
 		Expect(g.launcher.Resumes()).To(Equal(1))
 		after(15 * time.Second)
-		Expect(g.launcher.Resumes()).To(Equal(1), "later each time")
+		Expect(g.launcher.Resumes()).To(Equal(1), "the delay grows")
 		after(6 * time.Second)
 		Expect(g.launcher.Resumes()).To(Equal(2))
 		Expect(a.writes.Load()).To(Equal(writes))
@@ -77,8 +77,8 @@ var _ = Describe("The agent and a guest that an I/O error pauses", func() {
 		g.expectCondition(v1.VirtualMachineInstanceReady, corev1.ConditionTrue, "")
 	})
 
-	It("keeps trying after the agent was replaced", func() {
-		fails(hypervisor.DiskErrorOther)
+	It("is resumed by a restarted agent", func() {
+		fail(hypervisor.DiskErrorOther)
 		a.stop()
 		g.launcher.SetDiskErrors(nil)
 		a = startAgent(launchers)
@@ -88,7 +88,7 @@ var _ = Describe("The agent and a guest that an I/O error pauses", func() {
 		Eventually(paused).Should(BeNil())
 	})
 
-	It("does not resume a guest that its user paused", func() {
+	It("does not resume a guest that a user paused", func() {
 		g.launcher.SetState(hypervisor.StatePaused, hypervisor.PausedByUser)
 		g.expectCondition(v1.VirtualMachineInstancePaused, corev1.ConditionTrue, v1.PausedByUserReason)
 		after(time.Minute)

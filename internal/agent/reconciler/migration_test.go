@@ -35,16 +35,16 @@ func itoa(n int) string { return strconv.Itoa(n) }
 type migratingGuest struct {
 	*guest
 	pki    *agentpki.World
-	source *fate
-	target *fate
+	source *faults
+	target *faults
 
 	here, there     *fake.Node
-	targetPod       atomic.Pointer[corev1.Pod] // The watcher reads it beside the test.
-	arriving        *fake.Launcher
+	targetPod       atomic.Pointer[corev1.Pod] // The watcher reads it concurrently.
+	targetLauncher  *fake.Launcher
 	uid             types.UID
 	sourceA         *agent
 	targetA         *agent
-	twoAtOnce       atomic.Bool
+	ranOnBoth       atomic.Bool
 	stopWatching    chan struct{}
 	watchingStopped chan struct{}
 }
@@ -61,13 +61,13 @@ func newMigratingGuest(changes ...func(*v1.VirtualMachineInstance)) *migratingGu
 	address, ok := probe.Addr().(*net.TCPAddr)
 	Expect(ok).To(BeTrue())
 	Expect(probe.Close()).To(Succeed())
-	mortal := func(node string, last int) *fate {
-		return &fate{
-			node: node, ip: fmt.Sprintf("127.%d.%d.%d", n/250+1, n%250, last), port: address.Port, died: make(chan struct{}),
+	faulty := func(node string, last int) *faults {
+		return &faults{
+			node: node, ip: fmt.Sprintf("127.%d.%d.%d", n/250+1, n%250, last), port: address.Port, ended: make(chan struct{}),
 			server: c.pki.Server(node), client: c.pki.Client(node),
 		}
 	}
-	c.source, c.target = mortal(fmt.Sprintf("here-%d", n), 2), mortal(fmt.Sprintf("there-%d", n), 3)
+	c.source, c.target = faulty(fmt.Sprintf("here-%d", n), 2), faulty(fmt.Sprintf("there-%d", n), 3)
 	c.sourceA = startAgentOn(c.source.node, c.here, c.source)
 	c.targetA = startAgentOn(c.target.node, c.there, c.target)
 	c.scheduleOn(c.source.node, c.here).assign()
@@ -88,19 +88,19 @@ func (c *migratingGuest) watch() {
 			case <-time.After(200 * time.Microsecond):
 			}
 			// The source is read first: a guest that does not run there never runs there again once the target's runs.
-			if arriving := c.arrivingNow(); arriving != nil && runs(arriving) && runs(c.launcher) && runs(arriving) {
-				c.twoAtOnce.Store(true)
+			if target := c.currentTargetLauncher(); target != nil && runs(target) && runs(c.launcher) && runs(target) {
+				c.ranOnBoth.Store(true)
 			}
 		}
 	}()
 	DeferCleanup(func() {
 		close(c.stopWatching)
 		<-c.watchingStopped
-		Expect(c.twoAtOnce.Load()).To(BeFalse(), "two guests ran at once")
+		Expect(c.ranOnBoth.Load()).To(BeFalse(), "two guests ran at once")
 	})
 }
 
-func (c *migratingGuest) arrivingNow() *fake.Launcher {
+func (c *migratingGuest) currentTargetLauncher() *fake.Launcher {
 	pod := c.targetPod.Load()
 	if pod == nil {
 		return nil
@@ -114,7 +114,7 @@ func runs(l *fake.Launcher) bool {
 }
 
 // prepare creates the target's Pod with the files of its volumes, as virt-controller does.
-func (c *migratingGuest) prepare(holds ...func(*fake.Launcher)) *migratingGuest {
+func (c *migratingGuest) prepare(volumes ...func(*fake.Launcher)) *migratingGuest {
 	GinkgoHelper()
 	c.uid = uuid.NewUUID()
 	pod := c.launcherPod(podspec.TargetPodName(c.vmi, c.uid), c.target.node)
@@ -124,21 +124,21 @@ func (c *migratingGuest) prepare(holds ...func(*fake.Launcher)) *migratingGuest 
 	DeferCleanup(func() {
 		Expect(client.IgnoreNotFound(api.Delete(ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
 	})
-	c.arriving = c.there.Launcher(pod.UID)
-	c.arriving.AddFile(launcherpod.ContainerDiskDir("root")+"/disk",
+	c.targetLauncher = c.there.Launcher(pod.UID)
+	c.targetLauncher.AddFile(launcherpod.ContainerDiskDir("root")+"/disk",
 		hypervisor.Volume{Name: "disk.img", Format: hypervisor.FormatRaw, Capacity: 1 << 20})
-	for _, add := range holds {
-		add(c.arriving)
+	for _, add := range volumes {
+		add(c.targetLauncher)
 	}
 	setRunning(pod, "10.244.1.5")
 	c.targetPod.Store(pod)
 	return c
 }
 
-// move assigns the migration to the agents, as virt-controller does.
-func (c *migratingGuest) move(changes ...func(*v1.VirtualMachineInstanceMigrationState)) *migratingGuest {
+// migrate prepares a migration and assigns it to the agents, as virt-controller does.
+func (c *migratingGuest) migrate(changes ...func(*v1.VirtualMachineInstanceMigrationState)) *migratingGuest {
 	GinkgoHelper()
-	c.prepare().moveOn(changes...)
+	c.prepare().assignMigration(changes...)
 	return c
 }
 
@@ -158,8 +158,8 @@ func (c *migratingGuest) state() *v1.VirtualMachineInstanceMigrationState {
 	return c.read().Status.MigrationState
 }
 
-// expectMoved waits until the guest runs on the target and the status is complete.
-func (c *migratingGuest) expectMoved() *v1.VirtualMachineInstance {
+// expectMigrated waits until the guest runs on the target and the status is complete.
+func (c *migratingGuest) expectMigrated() *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		vmi := c.read()
@@ -169,7 +169,7 @@ func (c *migratingGuest) expectMoved() *v1.VirtualMachineInstance {
 		g.Expect(m.EndTimestamp).NotTo(BeNil())
 		g.Expect(m.TargetNodeDomainDetected).To(BeTrue())
 		g.Expect(m.TargetNodeDomainReadyTimestamp).NotTo(BeNil())
-		g.Expect(runs(c.arriving)).To(BeTrue())
+		g.Expect(runs(c.targetLauncher)).To(BeTrue())
 	}).Should(Succeed())
 	vmi := c.read()
 	Expect(vmi.Status.MigrationState.Failed).To(BeFalse())
@@ -180,15 +180,15 @@ func (c *migratingGuest) expectMoved() *v1.VirtualMachineInstance {
 	return vmi
 }
 
-// expectStayed waits until the guest runs on the source and the status is complete.
-func (c *migratingGuest) expectStayed() *v1.VirtualMachineInstanceMigrationState {
+// expectNotMigrated waits until the guest runs on the source and the status is complete.
+func (c *migratingGuest) expectNotMigrated() *v1.VirtualMachineInstanceMigrationState {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		m := c.state()
 		g.Expect(m.Failed).To(BeTrue(), "%+v", m)
 		g.Expect(runs(c.launcher)).To(BeTrue())
-		arrived := c.arriving.Snapshot()
-		g.Expect(arrived.Active()).To(BeFalse())
+		target := c.targetLauncher.Snapshot()
+		g.Expect(target.Active()).To(BeFalse())
 	}).Should(Succeed())
 	vmi := c.read()
 	Expect(vmi.Status.NodeName).To(Equal(c.source.node))
@@ -199,14 +199,14 @@ func (c *migratingGuest) expectStayed() *v1.VirtualMachineInstanceMigrationState
 }
 
 // restart stops an agent, if it still runs, and starts another one.
-func (c *migratingGuest) restart(f **fate, a **agent, node *fake.Node) {
+func (c *migratingGuest) restart(f **faults, a **agent, node *fake.Node) {
 	GinkgoHelper()
 	old := *f
-	if !old.dead.Swap(true) {
-		close(old.died)
+	if !old.stopped.Swap(true) {
+		close(old.ended)
 	}
 	(*a).stop()
-	*f = &fate{node: old.node, ip: old.ip, port: old.port, died: make(chan struct{}), server: old.server, client: old.client}
+	*f = &faults{node: old.node, ip: old.ip, port: old.port, ended: make(chan struct{}), server: old.server, client: old.client}
 	*a = startAgentOn(old.node, node, *f)
 }
 
@@ -221,9 +221,9 @@ func (c *migratingGuest) restartTarget() {
 }
 
 var _ = Describe("A guest that is migrated to another node", func() {
-	It("runs on the target only, and the target's agent owns it", func() {
-		c := newMigratingGuest().move()
-		vmi := c.expectMoved()
+	It("runs on the target only, and is owned by the target's agent", func() {
+		c := newMigratingGuest().migrate()
+		vmi := c.expectMigrated()
 		Expect(vmi.Status.MigrationState.StartTimestamp).NotTo(BeNil())
 		Expect(vmi.Status.MigrationState.Mode).To(Equal(v1.MigrationPreCopy))
 		Expect(vmi.Status.MigrationState.TargetNodeAddress).To(Equal(c.target.ip))
@@ -232,84 +232,84 @@ var _ = Describe("A guest that is migrated to another node", func() {
 		c.targetA.expectEvent("Normal PreparingTarget Migration Target is listening at " + c.target.ip + ", on ports: 49152,49153")
 		c.targetA.expectEvent("Target Prepared")
 		By("updating what differs on the target")
-		c.arriving.SetState(hypervisor.StatePaused, hypervisor.PausedIOError)
+		c.targetLauncher.SetState(hypervisor.StatePaused, hypervisor.PausedIOError)
 		c.expectCondition(v1.VirtualMachineInstancePaused, corev1.ConditionTrue, v1.PausedIOErrorReason)
-		c.arriving.SetState(hypervisor.StateRunning, "")
+		c.targetLauncher.SetState(hypervisor.StateRunning, "")
 		c.expectCondition(v1.VirtualMachineInstanceReady, corev1.ConditionTrue, "")
 		Expect(c.read().Status.Interfaces).To(ContainElement(HaveField("IP", "10.244.1.5")))
 		By("reporting the memory overhead of its new Pod")
 		Eventually(func() *v1.MemoryStatus { return c.read().Status.Memory }).
 			Should(HaveField("MemoryOverhead.String()", "200Mi"))
 		By("removing the certificates")
-		Eventually(c.arriving.MigrationTLS).Should(BeNil())
+		Eventually(c.targetLauncher.MigrationTLS).Should(BeNil())
 		Eventually(c.launcher.MigrationTLS).Should(BeNil())
-		Expect(c.arriving.Starts()).To(BeZero())
+		Expect(c.targetLauncher.Starts()).To(BeZero())
 		Expect(c.launcher.Starts()).To(Equal(1))
-		By("forgetting the transfer with the source's Pod, and not before")
+		By("keeping the record of the transfer until the source's Pod is removed")
 		Expect(c.sourceA.guests.Remembers(c.uid)).To(BeTrue())
 		c.removePod()
 		Eventually(c.sourceA.guests.Remembers).WithArguments(c.uid).Should(BeFalse())
 	})
 
-	It("has no certificates left if the agent ends before it has removed them", func() {
-		c := newMigratingGuest().move()
-		c.expectMoved()
-		Eventually(c.arriving.MigrationTLS).Should(BeNil())
-		Expect(c.arriving.PutMigrationTLS(ctx, qemutls.Files{CA: []byte("left")})).To(Succeed())
+	It("has its certificates removed by a restarted agent", func() {
+		c := newMigratingGuest().migrate()
+		c.expectMigrated()
+		Eventually(c.targetLauncher.MigrationTLS).Should(BeNil())
+		Expect(c.targetLauncher.PutMigrationTLS(ctx, qemutls.Files{CA: []byte("left")})).To(Succeed())
 		c.restartTarget()
-		Eventually(c.arriving.MigrationTLS).Should(BeNil())
+		Eventually(c.targetLauncher.MigrationTLS).Should(BeNil())
 	})
 
 	It("is prepared and not started before the migration is assigned to the agents", func() {
 		c := newMigratingGuest().prepare()
-		Eventually(func() []byte { return c.arriving.Content("seed.iso") }).ShouldNot(BeEmpty())
-		Expect(c.arriving.Starts()).To(BeZero())
-		Expect(c.target.had()).To(BeEmpty())
+		Eventually(func() []byte { return c.targetLauncher.Content("seed.iso") }).ShouldNot(BeEmpty())
+		Expect(c.targetLauncher.Starts()).To(BeZero())
+		Expect(c.target.executed()).To(BeEmpty())
 	})
 
 	It("causes few writes", func() {
 		c := newMigratingGuest()
 		before := c.sourceA.writes.Load()
-		c.move().expectMoved()
+		c.migrate().expectMigrated()
 		// Source: the start, and the owner unless the target was faster. Target: ready to receive, domain found, running, the owner, and
 		// what differs there.
 		Expect(c.sourceA.writes.Load() - before).To(BeNumerically("<=", 3))
 		Expect(c.targetA.writes.Load()).To(BeNumerically("<=", 7))
 	})
 
-	It("stays if the target cannot prepare for it", func() {
+	It("stays on the source if the target's preparation fails", func() {
 		c := newMigratingGuest().prepare()
-		c.arriving.Fail("prepare", errLost)
-		c.moveOn()
-		Expect(c.expectStayed().FailureReason).To(ContainSubstring("lost"))
+		c.targetLauncher.Fail("prepare", errLost)
+		c.assignMigration()
+		Expect(c.expectNotMigrated().FailureReason).To(ContainSubstring("lost"))
 		c.sourceA.expectEvent("Warning Migrated VirtualMachineInstance migration uid " + string(c.uid) + " failed. reason:Live migration failed: ")
-		By("migrating in the second attempt")
-		c.arriving.Fail("prepare", nil)
+		By("migrating with the second migration")
+		c.targetLauncher.Fail("prepare", nil)
 		Expect(api.Delete(ctx, c.targetPod.Load(), client.GracePeriodSeconds(0))).To(Succeed())
-		c.prepare().moveOn()
+		c.prepare().assignMigration()
 		Eventually(func(g Gomega) {
 			g.Expect(c.read().Status.NodeName).To(Equal(c.target.node))
-			g.Expect(runs(c.arriving)).To(BeTrue())
+			g.Expect(runs(c.targetLauncher)).To(BeTrue())
 		}).Should(Succeed())
 	})
 
-	DescribeTable("stays if libvirt fails", func(where, call string) {
+	DescribeTable("stays on the source if libvirt fails", func(where, call string) {
 		c := newMigratingGuest().prepare()
 		if where == "source" {
 			c.launcher.Fail(call, errLost)
 		} else {
-			c.arriving.Fail(call, errLost)
+			c.targetLauncher.Fail(call, errLost)
 		}
-		c.moveOn()
-		c.expectStayed()
+		c.assignMigration()
+		c.expectNotMigrated()
 	},
 		Entry("at the start", "source", "begin"),
 		Entry("during the transfer", "source", "perform"),
 		Entry("at the completion on the target", "target", "finish"),
 	)
 
-	// lasting gives the guest persistent EFI variables, in a claim of each node.
-	lasting := func(vmi *v1.VirtualMachineInstance) {
+	// persistentEFI gives the guest persistent EFI variables, in a claim of each node.
+	persistentEFI := func(vmi *v1.VirtualMachineInstance) {
 		vmi.Spec.Domain.Firmware = &v1.Firmware{Bootloader: &v1.Bootloader{EFI: &v1.EFI{SecureBoot: new(false), Persistent: new(true)}}}
 		vmi.Status.VolumeStatus = []v1.VolumeStatus{{Name: "old", PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{ClaimName: "old"}}}
 	}
@@ -317,26 +317,26 @@ var _ = Describe("A guest that is migrated to another node", func() {
 		m.SourcePersistentStatePVCName, m.TargetPersistentStatePVCName = "old", "new"
 	}
 
-	It("has its persistent state on the target before the target can own it", func() {
-		c := newMigratingGuest(lasting).prepare()
+	It("has its persistent state on the target before ownership is transferred", func() {
+		c := newMigratingGuest(persistentEFI).prepare()
 		c.launcher.SetNVRAM([]byte("boot from the disk"))
-		c.moveOn(moveState)
-		vmi := c.expectMoved()
-		Expect(string(c.arriving.NVRAM())).To(Equal("boot from the disk"))
+		c.assignMigration(moveState)
+		vmi := c.expectMigrated()
+		Expect(string(c.targetLauncher.NVRAM())).To(Equal("boot from the disk"))
 		Expect(vmi.Status.VolumeStatus).To(ContainElement(HaveField("Name", "new")))
 		Expect(vmi.Status.VolumeStatus).NotTo(ContainElement(HaveField("Name", "old")))
 	})
 
-	DescribeTable("stays if its persistent state cannot be transferred", func(where, call string) {
-		c := newMigratingGuest(lasting).prepare()
+	DescribeTable("stays on the source if its persistent state cannot be transferred", func(where, call string) {
+		c := newMigratingGuest(persistentEFI).prepare()
 		c.launcher.SetNVRAM([]byte("boot from the disk"))
 		if where == "source" {
 			c.launcher.Fail(call, errLost)
 		} else {
-			c.arriving.Fail(call, errLost)
+			c.targetLauncher.Fail(call, errLost)
 		}
-		c.moveOn(moveState)
-		Expect(c.expectStayed().FailureReason).To(ContainSubstring("lost"))
+		c.assignMigration(moveState)
+		Expect(c.expectNotMigrated().FailureReason).To(ContainSubstring("lost"))
 		Expect(c.read().Status.VolumeStatus).To(ContainElement(HaveField("Name", "old")))
 	},
 		Entry("because it cannot be read", "source", "nvram"),
@@ -377,9 +377,9 @@ var _ = Describe("A guest that is migrated to another node", func() {
 		c.control(moveData)
 		c.prepare()
 		dir := launcherpod.DiskDir("data")
-		c.arriving.AddFile(dir, hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: 2 << 30})
-		c.moveOn()
-		vmi := c.expectMoved()
+		c.targetLauncher.AddFile(dir, hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: 2 << 30})
+		c.assignMigration()
+		vmi := c.expectMigrated()
 		Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
 		for _, v := range vmi.Status.VolumeStatus {
 			if v.Name == "data" {
@@ -389,139 +389,139 @@ var _ = Describe("A guest that is migrated to another node", func() {
 		Expect(size()).To(BeEquivalentTo(1 << 30))
 	})
 
-	It("stays, with a reason, if the other claim is too small", func() {
+	It("stays on the source, with a reason, if the other claim is too small", func() {
 		c := newMigratingGuest(onClaim)
 		c.control(moveData)
 		c.prepare(func(target *fake.Launcher) {
 			target.AddFile(launcherpod.DiskDir("data"), hypervisor.Volume{Name: launcherpod.DiskImage, Format: hypervisor.FormatRaw, Capacity: 1 << 20})
 		})
-		c.moveOn()
-		Expect(c.expectStayed().FailureReason).To(ContainSubstring(`the guest's disk has 1073741824 bytes, and disk.img on claim "new" only 1048576`))
+		c.assignMigration()
+		Expect(c.expectNotMigrated().FailureReason).To(ContainSubstring(`the guest's disk has 1073741824 bytes, and disk.img on claim "new" only 1048576`))
 		Expect(c.read().Status.MigratedVolumes).To(HaveLen(1))
 	})
 
 	It("continues on the source, and never on the target, if it is not known whether the transfer is complete", func() {
 		c := newMigratingGuest().prepare()
-		c.arriving.LoseResponse("finish")
-		c.moveOn()
-		c.expectStayed()
+		c.targetLauncher.LoseResponse("finish")
+		c.assignMigration()
+		c.expectNotMigrated()
 	})
 
-	It("is migrated if only the last response of libvirt is lost", func() {
+	It("is migrated if only libvirt's last response is lost", func() {
 		c := newMigratingGuest().prepare()
 		c.launcher.LoseResponse("confirm")
-		c.moveOn()
-		c.expectMoved()
+		c.assignMigration()
+		c.expectMigrated()
 	})
 
-	It("runs as soon as the source's QEMU has ended, although libvirt has not noticed that", func() {
+	It("runs on the target as soon as the source's QEMU has ended, before libvirt reports that", func() {
 		c := newMigratingGuest().prepare()
 		reached, release := c.launcher.Slow("notice")
 		defer release()
-		c.moveOn()
+		c.assignMigration()
 		Eventually(reached).Should(BeClosed())
-		Eventually(func() bool { return runs(c.arriving) }).Should(BeTrue())
+		Eventually(func() bool { return runs(c.targetLauncher) }).Should(BeTrue())
 		Eventually(func() string { return c.read().Status.NodeName }).Should(Equal(c.target.node))
 		By("not destroying the source's domain, which libvirt ends")
 		Consistently(func() hypervisor.State { return c.launcher.Snapshot().State }).WithTimeout(time.Second).Should(Equal(hypervisor.StatePaused))
 		release()
-		c.expectMoved()
+		c.expectMigrated()
 		Expect(c.launcher.Snapshot().Reason).To(Equal("Migrated"))
 	})
 
-	It("does not destroy the source's domain if its agent ends before libvirt has noticed", func() {
+	It("does not have the source's domain destroyed if its agent restarts before libvirt reports the end of QEMU", func() {
 		c := newMigratingGuest().prepare()
 		reached, release := c.launcher.Slow("notice")
 		defer release()
-		c.moveOn()
+		c.assignMigration()
 		Eventually(reached).Should(BeClosed())
 		Eventually(func() string { return c.read().Status.NodeName }).Should(Equal(c.target.node))
 		c.restartSource()
-		c.expectMoved()
+		c.expectMigrated()
 		Expect(c.launcher.Snapshot().Reason).To(Equal("Migrated"))
 	})
 
-	It("stays if the migration is canceled", func() {
+	It("stays on the source if the migration is canceled", func() {
 		c := newMigratingGuest().prepare()
 		reached, release := c.launcher.Slow("perform")
 		defer release()
-		c.moveOn()
+		c.assignMigration()
 		Eventually(reached).Should(BeClosed())
 		c.control(func(s *v1.VirtualMachineInstanceStatus) { s.MigrationState.AbortRequested = true })
-		m := c.expectStayed()
+		m := c.expectNotMigrated()
 		Expect(m.AbortStatus).To(Equal(v1.MigrationAbortSucceeded))
 		Expect(m.FailureReason).To(Equal("Live migration aborted"))
 		c.sourceA.expectEvent("Normal Migrating VirtualMachineInstance is aborting migration.")
 		c.sourceA.expectEvent("failed. reason:Live migration aborted")
 	})
 
-	It("stays if the migration is canceled before its start", func() {
-		c := newMigratingGuest().move(func(m *v1.VirtualMachineInstanceMigrationState) { m.AbortRequested = true })
-		Expect(c.expectStayed().AbortStatus).To(Equal(v1.MigrationAbortSucceeded))
+	It("stays on the source if the migration is canceled before its start", func() {
+		c := newMigratingGuest().migrate(func(m *v1.VirtualMachineInstanceMigrationState) { m.AbortRequested = true })
+		Expect(c.expectNotMigrated().AbortStatus).To(Equal(v1.MigrationAbortSucceeded))
 		Expect(c.launcher.Transfers()).To(BeZero())
 	})
 
-	It("runs according to the status if the release is lost", func() {
+	It("runs on the target according to the status if the release is lost", func() {
 		c := newMigratingGuest()
 		c.source.loseReleases.Store(true)
-		c.move().expectMoved()
+		c.migrate().expectMigrated()
 	})
 
-	It("runs while the API server does not respond, and is claimed later", func() {
+	It("runs on the target while the API server does not respond, and is owned by the target later", func() {
 		c := newMigratingGuest().prepare()
 		reached, release := c.launcher.Slow("confirm")
-		c.moveOn()
+		c.assignMigration()
 		Eventually(reached).Should(BeClosed())
 		c.source.noAPI.Store(true)
 		c.target.noAPI.Store(true)
 		release()
-		Eventually(func() bool { return runs(c.arriving) }).Should(BeTrue())
+		Eventually(func() bool { return runs(c.targetLauncher) }).Should(BeTrue())
 		Expect(c.read().Status.NodeName).To(Equal(c.source.node))
 		c.source.noAPI.Store(false)
 		c.target.noAPI.Store(false)
-		c.expectMoved()
+		c.expectMigrated()
 	})
 
-	It("stays suspended as long as libvirt has the job of an agent that has ended, and is resumed after that", func() {
+	It("stays suspended while libvirt has the job of an agent that has ended, and is resumed on the source after that", func() {
 		c := newMigratingGuest().prepare()
-		reached, release := c.arriving.Slow("finish")
+		reached, release := c.targetLauncher.Slow("finish")
 		defer release()
-		c.launcher.Linger()
-		c.moveOn()
+		c.launcher.KeepJob()
+		c.assignMigration()
 		Eventually(reached).Should(BeClosed())
 		c.restartSource()
-		Consistently(func() bool { return runs(c.launcher) || runs(c.arriving) }, "2s").Should(BeFalse())
-		c.launcher.Notice()
-		c.expectStayed()
+		Consistently(func() bool { return runs(c.launcher) || runs(c.targetLauncher) }, "2s").Should(BeFalse())
+		c.launcher.EndJob()
+		c.expectNotMigrated()
 	})
 
-	It("is paused on the target if its user has paused it on the source", func() {
+	It("stays paused on the target if a user paused it on the source", func() {
 		c := newMigratingGuest()
 		c.launcher.SetState(hypervisor.StatePaused, hypervisor.PausedByUser)
 		c.expectCondition(v1.VirtualMachineInstancePaused, corev1.ConditionTrue, v1.PausedByUserReason)
-		c.move()
+		c.migrate()
 		Eventually(func(g Gomega) {
 			vmi := c.read()
 			g.Expect(vmi.Status.NodeName).To(Equal(c.target.node))
 			g.Expect(vmi.Status.MigrationState.TargetNodeDomainReadyTimestamp).NotTo(BeNil())
 		}).Should(Succeed())
-		Consistently(func() bool { return runs(c.arriving) }, "500ms").Should(BeFalse())
+		Consistently(func() bool { return runs(c.targetLauncher) }, "500ms").Should(BeFalse())
 		Expect(vmistatus.IsConditionTrue(&c.read().Status, v1.VirtualMachineInstancePaused)).To(BeTrue())
 	})
 
-	It("cancels a transfer that makes no progress", func() {
+	It("stays on the source if the transfer makes no progress", func() {
 		c := newMigratingGuest().prepare()
 		_, release := c.launcher.Slow("perform")
 		defer release()
 		c.launcher.SetProgress(hypervisor.TransferProgress{Memory: hypervisor.TransferAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
-		c.moveOn(func(m *v1.VirtualMachineInstanceMigrationState) {
+		c.assignMigration(func(m *v1.VirtualMachineInstanceMigrationState) {
 			second := int64(1)
 			m.VMIMConfigurationOptions.CompletionTimeoutPerGiB = &second
 		})
-		Expect(c.expectStayed().FailureReason).To(ContainSubstring("not completed after 1 seconds"))
+		Expect(c.expectNotMigrated().FailureReason).To(ContainSubstring("not completed after 1 seconds"))
 	})
 
-	It("cancels a stalled transfer at once, with the feature gate", func() {
+	It("stays on the source if the transfer stalls and the feature gate is enabled", func() {
 		c := newMigratingGuest().prepare()
 		c.sourceA.detectsStalls.Store(true)
 		_, release := c.launcher.Slow("perform")
@@ -530,7 +530,7 @@ var _ = Describe("A guest that is migrated to another node", func() {
 			Total: 1 << 30, Processed: 1, Remaining: 100 << 20, BytesPerSecond: 10 << 20,
 		}}
 		c.launcher.SetProgress(progress)
-		c.moveOn(func(m *v1.VirtualMachineInstanceMigrationState) {
+		c.assignMigration(func(m *v1.VirtualMachineInstanceMigrationState) {
 			downtime, window := uint64(900), uint64(0)
 			m.VMIMConfigurationOptions.MaxDowntimeMs = &downtime
 			m.VMIMConfigurationOptions.ExperimentalMigrationOptions = &v1.ExperimentalMigrationOptions{
@@ -542,26 +542,26 @@ var _ = Describe("A guest that is migrated to another node", func() {
 			c.launcher.SetProgress(progress)
 			return c.state().Failed
 		}).Should(BeTrue())
-		Expect(c.expectStayed().FailureReason).To(HavePrefix("Migration aborted: estimated downtime"))
+		Expect(c.expectNotMigrated().FailureReason).To(HavePrefix("Migration aborted: estimated downtime"))
 	})
 
-	It("is paused for the rest of the transfer if workload disruption is allowed", func() {
+	It("is paused during the transfer if workload disruption is allowed", func() {
 		c := newMigratingGuest().prepare()
 		_, release := c.launcher.Slow("perform")
 		c.launcher.SetProgress(hypervisor.TransferProgress{Memory: hypervisor.TransferAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
-		c.moveOn(func(m *v1.VirtualMachineInstanceMigrationState) {
+		c.assignMigration(func(m *v1.VirtualMachineInstanceMigrationState) {
 			allowed, second := true, int64(3)
 			m.VMIMConfigurationOptions.AllowWorkloadDisruption, m.VMIMConfigurationOptions.CompletionTimeoutPerGiB = &allowed, &second
 		})
 		Eventually(func() v1.MigrationMode { return c.state().Mode }).Should(Equal(v1.MigrationPaused))
 		Eventually(c.launcher.MaxDowntime).Should(Equal(2000 * time.Second))
 		release()
-		c.expectMoved()
+		c.expectMigrated()
 	})
 })
 
-// moveOn assigns a prepared migration to the agents.
-func (c *migratingGuest) moveOn(changes ...func(*v1.VirtualMachineInstanceMigrationState)) {
+// assignMigration assigns a prepared migration to the agents.
+func (c *migratingGuest) assignMigration(changes ...func(*v1.VirtualMachineInstanceMigrationState)) {
 	GinkgoHelper()
 	c.control(func(s *v1.VirtualMachineInstanceStatus) {
 		s.MigrationState = &v1.VirtualMachineInstanceMigrationState{
@@ -580,38 +580,38 @@ var _ = Describe("A guest in a post-copy", func() {
 		m.VMIMConfigurationOptions.AllowPostCopy, m.VMIMConfigurationOptions.CompletionTimeoutPerGiB = &allowed, &second
 	}
 
-	It("is reported as such before the switch", func() {
+	It("is reported as in post-copy before the switch", func() {
 		c := newMigratingGuest().prepare()
 		_, release := c.launcher.Slow("perform")
 		c.launcher.SetProgress(hypervisor.TransferProgress{Memory: hypervisor.TransferAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
 		c.launcher.Fail("postcopy", errLost)
-		c.moveOn(slow)
+		c.assignMigration(slow)
 		Eventually(func() v1.MigrationMode { return c.state().Mode }).Should(Equal(v1.MigrationPostCopy))
 		Expect(c.launcher.PostCopyStarted()).To(BeFalse())
 		c.launcher.Fail("postcopy", nil)
 		Eventually(c.launcher.PostCopyStarted).Should(BeTrue())
 		release()
-		c.expectMoved()
+		c.expectMigrated()
 	})
 
-	It("is not switched to post-copy on a node that does not allow it, which is reported", func() {
+	It("is not switched to post-copy if the target's node does not allow it, which is recorded as an event", func() {
 		c := newMigratingGuest().prepare()
 		c.target.noPostCopy = true
 		_, release := c.launcher.Slow("perform")
 		defer release()
 		c.launcher.SetProgress(hypervisor.TransferProgress{Memory: hypervisor.TransferAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
-		c.moveOn(slow)
-		Expect(c.expectStayed().FailureReason).To(ContainSubstring("not completed after 2 seconds"))
+		c.assignMigration(slow)
+		Expect(c.expectNotMigrated().FailureReason).To(ContainSubstring("not completed after 2 seconds"))
 		Expect(c.launcher.PostCopyStarted()).To(BeFalse())
 		c.sourceA.expectEvent("goes on without post-copy")
 	})
 
-	It("has a source that still serves its memory", func() {
+	It("keeps its source, which still serves memory", func() {
 		c := newMigratingGuest().prepare()
 		_, copied := c.launcher.Slow("perform")
-		reached, release := c.arriving.Slow("finish")
+		reached, release := c.targetLauncher.Slow("finish")
 		c.launcher.SetProgress(hypervisor.TransferProgress{Memory: hypervisor.TransferAmount{Total: 1 << 30, Processed: 1, Remaining: 1 << 30}})
-		c.moveOn(slow)
+		c.assignMigration(slow)
 		Eventually(c.launcher.PostCopyStarted).Should(BeTrue())
 		copied()
 		Eventually(reached).Should(BeClosed())
@@ -622,74 +622,74 @@ var _ = Describe("A guest in a post-copy", func() {
 			return c.launcher.Snapshot().State
 		}, "1s").Should(Equal(hypervisor.StatePaused))
 		release()
-		c.expectMoved()
+		c.expectMigrated()
 	})
 })
 
 var _ = Describe("An agent that ends between any two actions of a migration", func() {
-	// expectOneEnd checks that the guest runs on one node, according to the status.
-	expectOneEnd := func(c *migratingGuest) {
+	// expectConsistent checks that the guest runs on one node, according to the status.
+	expectConsistent := func(c *migratingGuest) {
 		GinkgoHelper()
 		Eventually(func(g Gomega) {
 			vmi := c.read()
 			m := vmi.Status.MigrationState
-			g.Expect(m.Completed).To(BeTrue(), "source %v, target %v, %+v", c.source.had(), c.target.had(), m)
+			g.Expect(m.Completed).To(BeTrue(), "source %v, target %v, %+v", c.source.executed(), c.target.executed(), m)
 			g.Expect(m.Failed).To(Equal(vmi.Status.NodeName == c.source.node))
 			g.Expect(runs(c.launcher)).To(Equal(m.Failed))
-			g.Expect(runs(c.arriving)).To(Equal(!m.Failed))
-			keeper := c.arriving
+			g.Expect(runs(c.targetLauncher)).To(Equal(!m.Failed))
+			owner := c.targetLauncher
 			if m.Failed {
-				keeper = c.launcher
+				owner = c.launcher
 			}
-			g.Expect(keeper.MigrationTLS()).To(BeNil(), "certificates where the guest is; source %v, target %v", c.source.had(), c.target.had())
+			g.Expect(owner.MigrationTLS()).To(BeNil(), "certificates in the guest's Pod; source %v, target %v", c.source.executed(), c.target.executed())
 		}).Should(Succeed())
 		Expect(c.launcher.Transfers()).To(BeNumerically("<=", 1))
 	}
 
-	// die lets an agent have one more effect in each round, until the migration ends before the agent.
-	die := func(who string) {
-		moved, stayed := 0, 0
+	// endAfterEach ends an agent after one more effect in each round, until the migration is completed before that.
+	endAfterEach := func(side string) {
+		migrated, notMigrated := 0, 0
 		for n := int32(1); ; n++ {
 			Expect(n).To(BeNumerically("<", 20))
 			c := newMigratingGuest()
-			mortal := c.source
-			if who == "target" {
-				mortal = c.target
+			faulty := c.source
+			if side == "target" {
+				faulty = c.target
 			}
-			mortal.left.Store(n)
-			c.move()
-			died := false
+			faulty.left.Store(n)
+			c.migrate()
+			ended := false
 			Eventually(func() bool {
 				select {
-				case <-mortal.died:
-					died = true
+				case <-faulty.ended:
+					ended = true
 				default:
 				}
-				return died || (c.state().Completed && (c.state().Failed || c.state().TargetNodeDomainReadyTimestamp != nil))
+				return ended || (c.state().Completed && (c.state().Failed || c.state().TargetNodeDomainReadyTimestamp != nil))
 			}).Should(BeTrue())
-			if !died {
-				Expect(moved).To(BeNumerically(">", 0))
-				AddReportEntry(fmt.Sprintf("%s: %d ends, %d moved and %d stayed", who, n-1, moved, stayed))
+			if !ended {
+				Expect(migrated).To(BeNumerically(">", 0))
+				AddReportEntry(fmt.Sprintf("%s: %d ends, %d migrated and %d not migrated", side, n-1, migrated, notMigrated))
 				return
 			}
-			if who == "target" {
+			if side == "target" {
 				c.restartTarget()
 			} else {
 				c.restartSource()
 			}
-			expectOneEnd(c)
+			expectConsistent(c)
 			if c.state().Failed {
-				stayed++
+				notMigrated++
 			} else {
-				moved++
+				migrated++
 			}
 			c.sourceA.stop()
 			c.targetA.stop()
 		}
 	}
 
-	It("at the source", func() { die("source") })
-	It("at the target", func() { die("target") })
+	It("at the source", func() { endAfterEach("source") })
+	It("at the target", func() { endAfterEach("target") })
 })
 
 // setRunning makes a Pod run, as the kubelet does.

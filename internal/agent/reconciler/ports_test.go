@@ -17,19 +17,19 @@ var _ = Describe("The ports of migrations", func() {
 			return []bool{awaited, found}
 		}
 	}
-	kept, given := []bool{true, true}, []bool{false, true}
+	waiting, forwarded := []bool{true, true}, []bool{false, true}
 
 	It("are forwarded to a guest that was started here, and to a migrated guest after the migration", func() {
 		c := newMigratingGuest()
-		Expect(awaited(c.sourceA, c.vmi)()).To(Equal(given))
+		Expect(awaited(c.sourceA, c.vmi)()).To(Equal(forwarded))
 		c.prepare()
-		Eventually(awaited(c.targetA, c.vmi)).Should(Equal(kept), "prepared before the VMI's status names the target")
+		Eventually(awaited(c.targetA, c.vmi)).Should(Equal(waiting), "prepared before the VMI's status names the target")
 		reached, release := c.launcher.Slow("perform")
-		c.moveOn()
+		c.assignMigration()
 		Eventually(reached).Should(BeClosed())
-		Expect(awaited(c.targetA, c.vmi)()).To(Equal(kept))
+		Expect(awaited(c.targetA, c.vmi)()).To(Equal(waiting))
 		release()
-		c.expectMoved()
-		Eventually(awaited(c.targetA, c.vmi)).Should(Equal(given))
+		c.expectMigrated()
+		Eventually(awaited(c.targetA, c.vmi)).Should(Equal(forwarded))
 	})
 })

@@ -45,7 +45,7 @@ var _ = Describe("Probes by guestAgentPing", func() {
 			vmi.Annotations = map[string]string{v1.PauseGuestAgentProbesAnnotation: "true"}
 		})
 		Eventually(func() bool { return c.launcher.Snapshot().ProbesPaused() }).Should(BeTrue())
-		c.move().expectMoved()
-		Eventually(func() bool { return c.arriving.Snapshot().ProbesPaused() }).Should(BeTrue())
+		c.migrate().expectMigrated()
+		Eventually(func() bool { return c.targetLauncher.Snapshot().ProbesPaused() }).Should(BeTrue())
 	})
 })

@@ -35,7 +35,7 @@ var _ = Describe("An agent that is restarted", func() {
 		Expect(g.launcher.Shutdowns()).To(BeZero())
 	}
 
-	DescribeTable("starts the guest, wherever the first one was stopped", func(call string) {
+	DescribeTable("starts the guest once, at whichever call the first agent was stopped", func(call string) {
 		g := makeGuest().schedule(launchers)
 		reached, release := g.launcher.Slow(call)
 		g.assign()
@@ -55,7 +55,7 @@ var _ = Describe("An agent that is restarted", func() {
 		Entry("starting the domain", "start"),
 	)
 
-	It("finds the guest whose start got no response", func() {
+	It("does not start a guest again whose start got no response", func() {
 		g := makeGuest().schedule(launchers)
 		g.launcher.LoseResponse("start")
 		g.assign()
@@ -65,15 +65,15 @@ var _ = Describe("An agent that is restarted", func() {
 		expectRunsOnce(g)
 	})
 
-	It("reports the guest that was started and not reported", func() {
+	It("reports a guest that was started and not reported", func() {
 		g := makeGuest().schedule(launchers)
 		reached := make(chan struct{})
-		hold := func(ctx context.Context) error {
+		block := func(ctx context.Context) error {
 			close(reached)
 			<-ctx.Done()
 			return ctx.Err()
 		}
-		first.beforeWrite.Store(&hold)
+		first.beforeWrite.Store(&block)
 		g.assign()
 		Eventually(reached).Should(BeClosed())
 		first.stop()
@@ -83,7 +83,7 @@ var _ = Describe("An agent that is restarted", func() {
 		second.expectEvent("Started")
 	})
 
-	It("finds a running guest and writes nothing", func() {
+	It("writes nothing for a running guest", func() {
 		g := makeGuest().schedule(launchers).assign()
 		version := g.expectPhase(v1.Running).ResourceVersion
 		first.stop()
@@ -94,7 +94,7 @@ var _ = Describe("An agent that is restarted", func() {
 		expectRunsOnce(g)
 	})
 
-	It("reports what happened in the meantime", func() {
+	It("reports a state that changed in the meantime", func() {
 		g := makeGuest().schedule(launchers).assign()
 		g.expectPhase(v1.Running)
 		first.stop()
@@ -130,7 +130,7 @@ var _ = Describe("An agent that is restarted", func() {
 		Expect(g.read().Status.Phase).To(Equal(v1.Running))
 	})
 
-	It("knows of a freeze and its limit", func() {
+	It("reports a freeze and keeps its timeout", func() {
 		g := makeGuest().schedule(launchers).assign()
 		g.expectPhase(v1.Running)
 		g.launcher.SetAgent(&hypervisor.GuestAgent{})
@@ -152,7 +152,7 @@ var _ = Describe("An agent that is restarted", func() {
 	It("continues a shutdown", func() {
 		g := makeGuest(finalized).schedule(launchers).assign()
 		g.expectPhase(v1.Running)
-		g.launcher.Stubborn()
+		g.launcher.IgnoreShutdown()
 		g.deletePod()
 		Eventually(g.launcher.Shutdowns).Should(Equal(1))
 		first.stop()

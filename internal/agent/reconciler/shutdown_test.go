@@ -36,14 +36,14 @@ var _ = Describe("Shutting a guest down", func() {
 		a.expectEvent("ShuttingDown")
 	})
 
-	It("records each event once and in order although writes of the status are rejected", func() {
+	It("records each event once and in order also if writes of the status are rejected", func() {
 		refuse := func(context.Context) error {
 			return apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachineinstances").GroupResource(), "vm", errors.New("changed"))
 		}
 		a.beforeWrite.Store(&refuse)
 		g := makeGuest().schedule(launchers).assign()
 		g.expectPhase(v1.Running)
-		g.launcher.Stubborn()
+		g.launcher.IgnoreShutdown()
 		a.beforeWrite.Store(&refuse)
 		g.deletePod()
 		g.expectCondition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, v1.PodTerminatingReason)
@@ -59,7 +59,7 @@ var _ = Describe("Shutting a guest down", func() {
 		g.settle()
 		Expect(a.recorder.Events).To(BeEmpty())
 
-		By("another agent that takes over")
+		By("restarting the agent")
 		a.stop()
 		second := startAgent(launchers)
 		Eventually(g.launcher.Shutdowns).Should(Equal(3))
@@ -70,7 +70,7 @@ var _ = Describe("Shutting a guest down", func() {
 	It("thaws a frozen guest, which cannot shut down", func() {
 		g := makeGuest().schedule(launchers).assign()
 		g.expectPhase(v1.Running)
-		g.launcher.Stubborn()
+		g.launcher.IgnoreShutdown()
 		g.launcher.SetAgent(&hypervisor.GuestAgent{})
 		Expect(g.launcher.Freeze(context.Background(), g.launcher.Snapshot().XML.Name, time.Hour)).To(Succeed())
 		g.deletePod()
@@ -97,7 +97,7 @@ var _ = Describe("Shutting a guest down", func() {
 	It("destroys the guest after the grace period", func() {
 		g := makeGuest().schedule(launchers).assign()
 		g.expectPhase(v1.Running)
-		g.launcher.Stubborn()
+		g.launcher.IgnoreShutdown()
 		g.deletePod()
 		Eventually(g.launcher.Shutdowns).Should(Equal(1))
 		Expect(g.launcher.Snapshot().State).To(Equal(hypervisor.StateRunning))
@@ -126,7 +126,7 @@ var _ = Describe("Shutting a guest down", func() {
 		}
 		Eventually(reached).Should(BeClosed())
 		remove(g)
-		// When the deletion of a later guest is handled, the agent knows of this one, too.
+		// When the deletion of a later guest is handled, that of this one has been received too.
 		witness := makeGuest(finalized).schedule(launchers).assign()
 		witness.expectPhase(v1.Running)
 		remove(witness)

@@ -20,8 +20,8 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// seen returns a scope of an assigned VMI whose domain runs in a ready Pod.
-func seen(changes ...func(*scope)) *scope {
+// scopeOf returns a scope of an assigned VMI whose domain runs in a ready Pod.
+func scopeOf(changes ...func(*scope)) *scope {
 	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm"}}
 	vmi.Status.Phase = v1.Scheduled
 	s := &scope{
@@ -83,38 +83,38 @@ func TestComputeStatus(t *testing.T) {
 		// want has "Type=Status Reason" of those of Ready, Paused and Synchronized that are set.
 		want []string
 	}{
-		{"a started guest", seen(), nil, v1.Running, []string{"Ready=True "}},
-		{"a guest that is being started", seen(domainIn(hypervisor.StatePaused, hypervisor.PausedTransient)), nil, v1.Scheduled, nil},
-		{"a guest that was started paused", seen(domainIn(hypervisor.StatePaused, hypervisor.PausedByUser)), nil, v1.Running,
+		{"a started guest", scopeOf(), nil, v1.Running, []string{"Ready=True "}},
+		{"a guest that is being started", scopeOf(domainIn(hypervisor.StatePaused, hypervisor.PausedTransient)), nil, v1.Scheduled, nil},
+		{"a guest that was started paused", scopeOf(domainIn(hypervisor.StatePaused, hypervisor.PausedByUser)), nil, v1.Running,
 			[]string{"Paused=True PausedByUser", "Ready=False GuestNotRunning"}},
-		{"a guest with a full disk", seen(phaseOf(v1.Running), domainIn(hypervisor.StatePaused, hypervisor.PausedIOError)), nil, v1.Running,
+		{"a guest with a full disk", scopeOf(phaseOf(v1.Running), domainIn(hypervisor.StatePaused, hypervisor.PausedIOError)), nil, v1.Running,
 			[]string{"Paused=True PausedIOError", "Ready=False GuestNotRunning"}},
-		{"a guest that a migration has paused", seen(phaseOf(v1.Running), migrating(v1.MigrationPaused), domainIn(hypervisor.StatePaused, hypervisor.PausedTransient)),
+		{"a guest that a migration has paused", scopeOf(phaseOf(v1.Running), migrating(v1.MigrationPaused), domainIn(hypervisor.StatePaused, hypervisor.PausedTransient)),
 			nil, v1.Running, []string{"Paused=True PausedByMigrationMonitor", "Ready=False GuestNotRunning"}},
-		{"a guest that is migrated", seen(phaseOf(v1.Running), migrating(v1.MigrationPreCopy), domainIn(hypervisor.StatePaused, hypervisor.PausedTransient)),
+		{"a guest that is migrated", scopeOf(phaseOf(v1.Running), migrating(v1.MigrationPreCopy), domainIn(hypervisor.StatePaused, hypervisor.PausedTransient)),
 			nil, v1.Running, []string{"Ready=True "}},
-		{"a guest that has ended", seen(phaseOf(v1.Running), domainIn(hypervisor.StateEnded, "Shutdown")), nil, v1.Running,
+		{"a guest that has ended", scopeOf(phaseOf(v1.Running), domainIn(hypervisor.StateEnded, "Shutdown")), nil, v1.Running,
 			[]string{"Ready=False GuestNotRunning"}},
-		{"a guest that does not start", seen(domainIn(hypervisor.StateDefined, "")), boom, v1.Scheduled,
+		{"a guest that does not start", scopeOf(domainIn(hypervisor.StateDefined, "")), boom, v1.Scheduled,
 			[]string{"Ready=False GuestNotRunning", "Synchronized=False Synchronizing with the Domain failed."}},
-		{"a guest that can never start", seen(domainIn(hypervisor.StateDefined, "")), &Terminal{Reason: "Bad", Err: boom}, v1.Scheduled,
+		{"a guest that can never start", scopeOf(domainIn(hypervisor.StateDefined, "")), &Terminal{Reason: "Bad", Err: boom}, v1.Scheduled,
 			[]string{"Ready=False GuestNotRunning", "Synchronized=False Bad"}},
-		{"a guest that waits for a volume", seen(domainIn(hypervisor.StateDefined, "")), &Wait{Reason: "x"}, v1.Scheduled, nil},
-		{"a Pod that is being deleted", seen(phaseOf(v1.Running), podDeleted), nil, v1.Running, []string{"Ready=False PodTerminating"}},
-		{"an unreachable hypervisor", seen(phaseOf(v1.Running), domainNotRead), lost, v1.Running,
+		{"a guest that waits for a volume", scopeOf(domainIn(hypervisor.StateDefined, "")), &Wait{Reason: "x"}, v1.Scheduled, nil},
+		{"a Pod that is being deleted", scopeOf(phaseOf(v1.Running), podDeleted), nil, v1.Running, []string{"Ready=False PodTerminating"}},
+		{"an unreachable hypervisor", scopeOf(phaseOf(v1.Running), domainNotRead), lost, v1.Running,
 			[]string{"Ready=True ", "Synchronized=False LibvirtUnreachable"}},
-		{"a hypervisor out of reach before the start", seen(domainNotRead), lost, v1.Scheduled,
+		{"a hypervisor out of reach before the start", scopeOf(domainNotRead), lost, v1.Scheduled,
 			[]string{"Synchronized=False LibvirtUnreachable"}},
-		{"a lost connection", seen(phaseOf(v1.Running), domainNotRead), &Wait{Reason: "x"}, v1.Running, []string{"Ready=True "}},
-		{"a guest on a node that counts as lost", seen(phaseOf(v1.Running), nodeLost), nil, v1.Running, nil},
-		{"a guest in an unknown phase", seen(phaseOf(v1.Unknown)), nil, v1.Running, []string{"Ready=True "}},
-		{"a Pod that is not ready", seen(noPodConditions, podCondition(corev1.ContainersReady, corev1.ConditionFalse, "ContainersNotReady")),
+		{"a lost connection", scopeOf(phaseOf(v1.Running), domainNotRead), &Wait{Reason: "x"}, v1.Running, []string{"Ready=True "}},
+		{"a guest on a node that counts as lost", scopeOf(phaseOf(v1.Running), nodeLost), nil, v1.Running, nil},
+		{"a guest in an unknown phase", scopeOf(phaseOf(v1.Unknown)), nil, v1.Running, []string{"Ready=True "}},
+		{"a Pod that is not ready", scopeOf(noPodConditions, podCondition(corev1.ContainersReady, corev1.ConditionFalse, "ContainersNotReady")),
 			nil, v1.Running, []string{"Ready=False ContainersNotReady"}},
-		{"a Pod without conditions", seen(noPodConditions), nil, v1.Running, []string{"Ready=False PodConditionMissing"}},
-		{"a Pod with its own gate only", seen(func(s *scope) {
+		{"a Pod without conditions", scopeOf(noPodConditions), nil, v1.Running, []string{"Ready=False PodConditionMissing"}},
+		{"a Pod with its own gate only", scopeOf(func(s *scope) {
 			s.pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: v1.VirtualMachineUnpaused}}
 		}), nil, v1.Running, []string{"Ready=True "}},
-		{"a Pod with a foreign gate", seen(func(s *scope) {
+		{"a Pod with a foreign gate", scopeOf(func(s *scope) {
 			s.pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/gate"}}
 		}), nil, v1.Running, []string{"Ready=False ReadinessGatesNotReady"}},
 	} {
@@ -165,7 +165,7 @@ func TestStopRequested(t *testing.T) {
 		{"both, the Pod first", at(10 * time.Second), at(time.Minute), now},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s := seen()
+			s := scopeOf()
 			s.vmi.DeletionTimestamp = tc.vmi
 			if s.pod.DeletionTimestamp = tc.pod; tc.pod != nil {
 				s.pod.DeletionGracePeriodSeconds = &sixty
@@ -224,7 +224,7 @@ func TestMigratable(t *testing.T) {
 	sameTSC := func(vmi *v1.VirtualMachineInstance) {
 		vmi.Status.TopologyHints = &v1.TopologyHints{TSCFrequency: new(int64(2_000_000_000))}
 	}
-	moved := func(vmi *v1.VirtualMachineInstance) {
+	migrated := func(vmi *v1.VirtualMachineInstance) {
 		vmi.Status.MigratedVolumes = []v1.StorageMigratedVolumeInfo{{VolumeName: vmi.Spec.Volumes[0].Name}}
 	}
 	const noTSC = "False NoTSCFrequencyNotLiveMigratable"
@@ -238,8 +238,8 @@ func TestMigratable(t *testing.T) {
 		{"nothing", nil, "True ", "True ", v1.LiveMigration},
 		{"a container disk", []mutate{volume(v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{}})}, "True ", "True ", v1.BlockMigration},
 		{"a shared claim", []mutate{claim(corev1.ReadWriteMany)}, "True ", "True ", v1.LiveMigration},
-		{"a claim of one node", []mutate{claim(corev1.ReadWriteOnce)}, "False DisksNotLiveMigratable", "True ", v1.LiveMigration},
-		{"a claim of one node that the guest moves away from", []mutate{claim(corev1.ReadWriteOnce), moved}, "True ", "True ", v1.BlockMigration},
+		{"a ReadWriteOnce claim", []mutate{claim(corev1.ReadWriteOnce)}, "False DisksNotLiveMigratable", "True ", v1.LiveMigration},
+		{"a ReadWriteOnce claim that is migrated", []mutate{claim(corev1.ReadWriteOnce), migrated}, "True ", "True ", v1.BlockMigration},
 		// The state is migrated too, to a claim of the target.
 		{"state on one node", []mutate{state(corev1.ReadWriteOnce)}, "True ", "True ", v1.LiveMigration},
 		{"state that is shared", []mutate{state(corev1.ReadWriteMany)}, "True ", "True ", v1.LiveMigration},
@@ -247,10 +247,10 @@ func TestMigratable(t *testing.T) {
 		{"an allowed bridge", []mutate{bridge, allowed}, "True ", "True ", v1.LiveMigration},
 		{"the node's CPU", []mutate{passthrough}, "True ", "True ", v1.LiveMigration},
 		{"a constant time stamp counter", []mutate{invtsc("require")}, noTSC, noTSC, v1.LiveMigration},
-		{"one of many nodes", []mutate{invtsc("require"), sameTSC}, "True ", "True ", v1.LiveMigration},
+		{"a constant time stamp counter with a frequency", []mutate{invtsc("require"), sameTSC}, "True ", "True ", v1.LiveMigration},
 		{"no constant time stamp counter", []mutate{invtsc("disable")}, "True ", "True ", v1.LiveMigration},
 		{"reenlightenment", []mutate{reenlightened}, noTSC, noTSC, v1.LiveMigration},
-		{"several", []mutate{bridge, claim()}, "False NotMigratable", "False InterfaceNotLiveMigratable", v1.LiveMigration},
+		{"several reasons", []mutate{bridge, claim()}, "False NotMigratable", "False InterfaceNotLiveMigratable", v1.LiveMigration},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			vmi := &v1.VirtualMachineInstance{}

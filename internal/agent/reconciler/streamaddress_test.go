@@ -20,10 +20,10 @@ func TestStreamAddress(t *testing.T) {
 		status  string
 		want    string
 	}{
-		"over the network of Pods":         {v1.Pod, attached, "10.0.0.1"},
-		"before there were two":            {"", "", "10.0.0.1"},
-		"over its own":                     {v1.Migration, attached, "192.0.2.7"},
-		"over its own, which Multus lacks": {v1.Migration, `[{"interface":"eth0","ips":["10.0.0.1"]}]`, ""},
+		"network of Pods":                      {v1.Pod, attached, "10.0.0.1"},
+		"no network type":                      {"", "", "10.0.0.1"},
+		"migration network":                    {v1.Migration, attached, "192.0.2.7"},
+		"migration network without an address": {v1.Migration, `[{"interface":"eth0","ips":["10.0.0.1"]}]`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{networkStatusAnnotation: tc.status}}}

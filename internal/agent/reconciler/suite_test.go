@@ -107,8 +107,8 @@ type agent struct {
 	beforeWrite atomic.Pointer[func(context.Context) error]
 	// setRealtime is called with the vCPUs that get a realtime priority.
 	setRealtime atomic.Pointer[func(vcpus []uint) error]
-	// fate ends the agent's process during a migration; it may be nil.
-	fate *fate
+	// faults ends the agent's process during a migration; it may be nil.
+	faults *faults
 	// noReads makes reads from the API server fail that do not use the cache.
 	noReads atomic.Bool
 	// detectsStalls enables the feature gate MigrationStallDetection.
@@ -122,7 +122,7 @@ type agent struct {
 	guests *reconciler.Reconciler
 }
 
-// config is the cluster's configuration as the agent sees it.
+// config returns the cluster's configuration.
 func (a *agent) config() clusterconfig.Config {
 	config := clusterconfig.Default()
 	if a.detectsStalls.Load() {
@@ -156,11 +156,11 @@ func startAgent(launchers *fake.Node) *agent {
 	return startAgentOn(thisNode, launchers, nil)
 }
 
-// startAgentOn starts an agent of a node for the rest of the spec. Its effects go through its fate, if it has one.
-func startAgentOn(node string, launchers *fake.Node, f *fate) *agent {
+// startAgentOn starts an agent of a node for the rest of the spec. Its effects go through its faults, if it has any.
+func startAgentOn(node string, launchers *fake.Node, f *faults) *agent {
 	GinkgoHelper()
 	a := &agent{
-		launchers: launchers, networks: &fakeNetworks{awaited: map[types.UID]bool{}}, recorder: events.NewFakeRecorder(1000), fate: f,
+		launchers: launchers, networks: &fakeNetworks{awaited: map[types.UID]bool{}}, recorder: events.NewFakeRecorder(1000), faults: f,
 	}
 	mgr, err := ctrl.NewManager(rights.Handler.ImpersonateOn(apiServer, node), ctrl.Options{
 		Scheme:  scheme,
@@ -250,7 +250,7 @@ func (w *countingWriter) Patch(
 			return err
 		}
 	}
-	err := w.agent.fate.do("write", func() error { return w.SubResourceWriter.Patch(ctx, obj, patch, opts...) })
+	err := w.agent.faults.do("write", func() error { return w.SubResourceWriter.Patch(ctx, obj, patch, opts...) })
 	if !apierrors.IsConflict(err) {
 		// With a stale cache a write may fail, which changes nothing.
 		w.agent.writes.Add(1)
@@ -258,7 +258,7 @@ func (w *countingWriter) Patch(
 	return err
 }
 
-// reading returns a client of the API server from which the agent can be disconnected.
+// reading returns a client of the API server that can be disconnected.
 func (a *agent) reading(c client.Reader) client.Reader { return &readingClient{Reader: c, agent: a} }
 
 type readingClient struct {
@@ -267,15 +267,15 @@ type readingClient struct {
 }
 
 func (c *readingClient) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-	if c.agent.noReads.Load() || c.agent.fate.cutOff() {
-		return errCutOff
+	if c.agent.noReads.Load() || c.agent.faults.disconnected() {
+		return errDisconnected
 	}
 	return c.Reader.Get(ctx, key, obj, opts...)
 }
 
 func (c *readingClient) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	if c.agent.noReads.Load() || c.agent.fate.cutOff() {
-		return errCutOff
+	if c.agent.noReads.Load() || c.agent.faults.disconnected() {
+		return errDisconnected
 	}
 	return c.Reader.List(ctx, list, opts...)
 }
@@ -297,7 +297,7 @@ func incomingCache(mgr ctrl.Manager, node string) cache.Cache {
 // connections opens connections to the fake's launchers.
 type connections struct {
 	*fake.Node
-	fate *fate
+	faults *faults
 }
 
 func (c connections) Open(pod hypervisor.PodRef) (reconciler.Connection, error) {
@@ -305,10 +305,10 @@ func (c connections) Open(pod hypervisor.PodRef) (reconciler.Connection, error) 
 	if err != nil {
 		return nil, err
 	}
-	return c.fate.connection(l), nil
+	return c.faults.connection(l), nil
 }
 
-// fakeNetworks makes taps in memory.
+// fakeNetworks creates taps in memory.
 type fakeNetworks struct {
 	failure atomic.Pointer[error]
 	// missing makes the next network have no taps.

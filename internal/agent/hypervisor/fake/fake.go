@@ -83,35 +83,35 @@ type pool struct {
 type Launcher struct {
 	node *Node
 
-	mu          sync.Mutex
-	vmi         types.NamespacedName
-	domain      *hypervisor.Domain
-	unreachable error
-	failures    map[string]error
-	slow        map[string]*gate
-	pools       map[string]*pool
-	rootDirs    map[string]bool
-	content     map[string][]byte
-	guest       *hypervisor.GuestInfo
-	credentials hypervisor.Credentials
-	lost        map[string]bool
-	opens       int
-	starts      int
-	shutdowns   int
-	stubborn    bool
-	serial      func(net.Conn)
-	console     net.Conn
-	agent       *hypervisor.GuestAgent
-	thawAt      time.Time
-	screen      []byte
-	resets      int
-	reboots     int
-	sizes       map[string]uint64
-	sums        map[string]uint32
-	devices     map[string]uint64
-	diskErrors  map[string]hypervisor.DiskError
-	resumes     int
-	moving      moving
+	mu              sync.Mutex
+	vmi             types.NamespacedName
+	domain          *hypervisor.Domain
+	unreachable     error
+	failures        map[string]error
+	slow            map[string]*gate
+	pools           map[string]*pool
+	rootDirs        map[string]bool
+	content         map[string][]byte
+	guest           *hypervisor.GuestInfo
+	credentials     hypervisor.Credentials
+	lost            map[string]bool
+	opens           int
+	starts          int
+	shutdowns       int
+	ignoresShutdown bool
+	serial          func(net.Conn)
+	console         net.Conn
+	agent           *hypervisor.GuestAgent
+	thawAt          time.Time
+	screen          []byte
+	resets          int
+	reboots         int
+	sizes           map[string]uint64
+	sums            map[string]uint32
+	devices         map[string]uint64
+	diskErrors      map[string]hypervisor.DiskError
+	resumes         int
+	moving          moving
 
 	usb [launcherpod.USBPorts]sync.Mutex
 }
@@ -193,11 +193,11 @@ func (l *Launcher) Opens() int {
 	return l.opens
 }
 
-// Stubborn makes the guest ignore its power button.
-func (l *Launcher) Stubborn() {
+// IgnoreShutdown makes the guest ignore its power button.
+func (l *Launcher) IgnoreShutdown() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.stubborn = true
+	l.ignoresShutdown = true
 }
 
 // AddFile adds a file to a directory of the Pod, as if from an image or a claim.
@@ -377,14 +377,14 @@ func (l *Launcher) Start(ctx context.Context, definition *libvirtxml.Domain, pau
 	return l.respond("start")
 }
 
-// Shutdown presses the power button, which ends the domain unless it is stubborn.
+// Shutdown presses the power button, which ends the domain unless the guest ignores it.
 func (l *Launcher) Shutdown(ctx context.Context, _ string) error {
 	if err := l.enter(ctx, "shutdown"); err != nil {
 		return err
 	}
 	l.change(func() {
 		l.shutdowns++
-		if l.domain.Active() && !l.stubborn {
+		if l.domain.Active() && !l.ignoresShutdown {
 			l.domain.State, l.domain.Reason = hypervisor.StateEnded, "Shutdown"
 		}
 	})

@@ -24,8 +24,8 @@ func (l *Launcher) SetAgent(agent *hypervisor.GuestAgent) {
 	l.agent = agent
 }
 
-// ask returns the guest agent's responses for a call.
-func (l *Launcher) ask(ctx context.Context, call, name string) (*hypervisor.GuestAgent, error) {
+// guestAgent returns the guest agent's responses for a call.
+func (l *Launcher) guestAgent(ctx context.Context, call, name string) (*hypervisor.GuestAgent, error) {
 	if err := l.running(ctx, call, name); err != nil {
 		return nil, err
 	}
@@ -41,12 +41,12 @@ func (l *Launcher) ask(ctx context.Context, call, name string) (*hypervisor.Gues
 
 // GuestAgent returns the full report.
 func (l *Launcher) GuestAgent(ctx context.Context, name string) (*hypervisor.GuestAgent, error) {
-	return l.ask(ctx, "agent", name)
+	return l.guestAgent(ctx, "agent", name)
 }
 
 // GuestUsers returns the users.
 func (l *Launcher) GuestUsers(ctx context.Context, name string) (hypervisor.List[hypervisor.GuestUser], error) {
-	agent, err := l.ask(ctx, "agent", name)
+	agent, err := l.guestAgent(ctx, "agent", name)
 	if err != nil {
 		return hypervisor.List[hypervisor.GuestUser]{}, err
 	}
@@ -55,7 +55,7 @@ func (l *Launcher) GuestUsers(ctx context.Context, name string) (hypervisor.List
 
 // GuestFilesystems returns the file systems.
 func (l *Launcher) GuestFilesystems(ctx context.Context, name string) (hypervisor.List[hypervisor.GuestFilesystem], error) {
-	agent, err := l.ask(ctx, "agent", name)
+	agent, err := l.guestAgent(ctx, "agent", name)
 	if err != nil {
 		return hypervisor.List[hypervisor.GuestFilesystem]{}, err
 	}
@@ -64,7 +64,7 @@ func (l *Launcher) GuestFilesystems(ctx context.Context, name string) (hyperviso
 
 // Freeze writes the freeze to the domain's metadata, as rpc does.
 func (l *Launcher) Freeze(ctx context.Context, name string, limit time.Duration) error {
-	if _, err := l.ask(ctx, "freeze", name); err != nil {
+	if _, err := l.guestAgent(ctx, "freeze", name); err != nil {
 		return err
 	}
 	freeze := hypervisor.Freeze{}
@@ -77,7 +77,7 @@ func (l *Launcher) Freeze(ctx context.Context, name string, limit time.Duration)
 
 // Thaw removes the freeze.
 func (l *Launcher) Thaw(ctx context.Context, name string) error {
-	if _, err := l.ask(ctx, "thaw", name); err != nil {
+	if _, err := l.guestAgent(ctx, "thaw", name); err != nil {
 		return err
 	}
 	l.note(nil)

@@ -22,8 +22,8 @@ type moving struct {
 	job, suspended bool
 	// exited reports whether QEMU has exited, which libvirt does not report yet.
 	exited bool
-	// lingers keeps the job when the process that started it is gone, until Notice.
-	lingers bool
+	// keepsJob keeps the job when the process that started it is gone, until EndJob.
+	keepsJob bool
 	// receiving reports whether the guest is being transferred to this launcher.
 	receiving bool
 	// cancel ends the transfer.
@@ -40,16 +40,16 @@ type moving struct {
 
 var errCanceled = errors.New("the transfer was canceled")
 
-// Linger makes the launcher keep the job of a process that is gone, like a libvirtd that has not noticed it yet, until Notice is
+// KeepJob makes the launcher keep the job of a process that is gone, as libvirtd does until it detects that, until EndJob is
 // called.
-func (l *Launcher) Linger() {
+func (l *Launcher) KeepJob() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.moving.lingers = true
+	l.moving.keepsJob = true
 }
 
-// Notice ends the job of a process that is gone.
-func (l *Launcher) Notice() { l.change(func() { l.moving.job, l.moving.lingers = false, false }) }
+// EndJob ends the job of a process that is gone.
+func (l *Launcher) EndJob() { l.change(func() { l.moving.job, l.moving.keepsJob = false, false }) }
 
 // SetProgress sets what TransferProgress returns while there is a job.
 func (l *Launcher) SetProgress(p hypervisor.TransferProgress) {
@@ -366,7 +366,7 @@ func (l *Launcher) begin(cancel context.CancelCauseFunc) error {
 // end ends the job.
 func (l *Launcher) end(do func()) {
 	l.change(func() {
-		if !l.moving.lingers {
+		if !l.moving.keepsJob {
 			l.moving.job = false
 		}
 		l.moving.cancel = nil

@@ -119,7 +119,7 @@ func TestCancelTransfer(t *testing.T) {
 
 func TestJobOfExitedProcessRemains(t *testing.T) {
 	m := newMove(t)
-	m.from.Linger()
+	m.from.KeepJob()
 	reached, release := m.to.Slow("finish")
 	defer release()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -136,7 +136,7 @@ func TestJobOfExitedProcessRemains(t *testing.T) {
 	if err := m.from.ResumeSource(t.Context(), domain); !errors.Is(err, hypervisor.ErrNotRunning) {
 		t.Errorf("a guest with a job was resumed: %v", err)
 	}
-	m.from.Notice()
+	m.from.EndJob()
 	if err := m.from.ResumeSource(t.Context(), domain); err != nil {
 		t.Fatal(err)
 	}

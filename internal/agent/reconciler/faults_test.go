@@ -29,13 +29,13 @@ import (
 )
 
 var (
-	errDead   = errors.New("the agent's process has ended")
-	errCutOff = errors.New("the API server does not answer")
-	errLost   = errors.New("the request was lost")
+	errProcessEnded = errors.New("the agent's process has ended")
+	errDisconnected = errors.New("the API server does not respond")
+	errLost         = errors.New("the request was lost")
 )
 
-// fate counts the effects of an agent in a migration and ends its process after some of them. A nil fate does nothing.
-type fate struct {
+// faults counts the effects of an agent in a migration and ends its process after some of them. A nil faults does nothing.
+type faults struct {
 	node string
 	// ip and port are the address at which it serves other agents.
 	ip     string
@@ -43,11 +43,11 @@ type fate struct {
 	server *tls.Config
 	client func(string) (*tls.Config, error)
 
-	// left is after how many more effects its process ends, if it is positive.
-	left atomic.Int32
-	dead atomic.Bool
-	// died is closed when its process has ended.
-	died chan struct{}
+	// left is the number of effects after which its process ends, if it is positive.
+	left    atomic.Int32
+	stopped atomic.Bool
+	// ended is closed when its process has ended.
+	ended chan struct{}
 	// noAPI disconnects it from the API server, and loseReleases drops its releases.
 	noAPI, loseReleases atomic.Bool
 	// noPostCopy reports whether QEMU in its Pods cannot be the target of a post-copy. It is set before the migration.
@@ -58,62 +58,62 @@ type fate struct {
 }
 
 // do runs an effect, unless the process has ended. The process may end after it.
-func (f *fate) do(what string, effect func() error) error {
+func (f *faults) do(what string, effect func() error) error {
 	if f == nil {
 		return effect()
 	}
-	if f.dead.Load() {
-		return errDead
+	if f.stopped.Load() {
+		return errProcessEnded
 	}
 	if what == "write" && f.noAPI.Load() {
-		return errCutOff
+		return errDisconnected
 	}
 	err := effect()
 	f.mu.Lock()
 	f.effects = append(f.effects, what)
 	f.mu.Unlock()
-	if f.left.Add(-1) == 0 && !f.dead.Swap(true) {
-		close(f.died)
+	if f.left.Add(-1) == 0 && !f.stopped.Swap(true) {
+		close(f.ended)
 	}
-	if f.dead.Load() {
+	if f.stopped.Load() {
 		// The result is lost with the process.
-		return errDead
+		return errProcessEnded
 	}
 	return err
 }
 
-// had returns the effects until now.
-func (f *fate) had() []string {
+// executed returns the effects so far.
+func (f *faults) executed() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.effects)
 }
 
-func (f *fate) cutOff() bool { return f != nil && (f.dead.Load() || f.noAPI.Load()) }
+func (f *faults) disconnected() bool { return f != nil && (f.stopped.Load() || f.noAPI.Load()) }
 
-func (f *fate) address() string {
+func (f *faults) address() string {
 	if f == nil {
 		return "127.0.0.1"
 	}
 	return f.ip
 }
 
-func (f *fate) peers() reconciler.Peer {
+func (f *faults) peers() reconciler.Peer {
 	if f == nil {
 		return nil
 	}
-	return &mortalPeers{Client: peer.NewClient(f.client, f.port), fate: f}
+	return &faultyPeers{Client: peer.NewClient(f.client, f.port), faults: f}
 }
 
-func (f *fate) connection(l *fake.Launcher) reconciler.Connection {
+func (f *faults) connection(l *fake.Launcher) reconciler.Connection {
 	if f == nil {
 		return l
 	}
-	return &mortalConnection{Launcher: l, fate: f}
+	return &faultyConnection{Launcher: l, faults: f}
 }
 
 // serve serves other agents.
-func (f *fate) serve(
+func (f *faults) serve(
 	mgr ctrl.Manager, node string, incoming client.Reader, targets *peer.Targets, launchers *fake.Node, guests *reconciler.Reconciler,
 ) {
 	GinkgoHelper()
@@ -145,23 +145,23 @@ func sumFile(launchers *fake.Node) peer.ChecksumFunc {
 	}
 }
 
-// mortalPeers are the connections to other agents of an agent with a fate.
-type mortalPeers struct {
+// faultyPeers are the connections to other agents of an agent with faults.
+type faultyPeers struct {
 	*peer.Client
-	fate *fate
+	faults *faults
 }
 
-func (p *mortalPeers) Destination(ctx context.Context, m peer.Attempt) (d *peer.Destination, err error) {
-	err = p.fate.do("ask where to", func() error {
+func (p *faultyPeers) Destination(ctx context.Context, m peer.Attempt) (d *peer.Destination, err error) {
+	err = p.faults.do("get destination", func() error {
 		d, err = p.Client.Destination(ctx, m)
 		return err
 	})
 	return d, err
 }
 
-func (p *mortalPeers) Release(ctx context.Context, m peer.Attempt) (runs time.Duration, err error) {
-	err = p.fate.do("release", func() error {
-		if p.fate.loseReleases.Load() {
+func (p *faultyPeers) Release(ctx context.Context, m peer.Attempt) (runs time.Duration, err error) {
+	err = p.faults.do("release", func() error {
+		if p.faults.loseReleases.Load() {
 			return errLost
 		}
 		runs, err = p.Client.Release(ctx, m)
@@ -170,51 +170,51 @@ func (p *mortalPeers) Release(ctx context.Context, m peer.Attempt) (runs time.Du
 	return runs, err
 }
 
-// mortalConnection is the connection to a hypervisor of an agent with a fate.
-type mortalConnection struct {
+// faultyConnection is the connection to a hypervisor of an agent with faults.
+type faultyConnection struct {
 	*fake.Launcher
-	fate *fate
+	faults *faults
 }
 
-// Copy dies with the agent, whose connections to libvirt end with it.
-func (m *mortalConnection) Transfer(ctx context.Context, r hypervisor.TransferRequest) error {
+// Transfer ends with the agent's process, as its connections to libvirt do.
+func (m *faultyConnection) Transfer(ctx context.Context, r hypervisor.TransferRequest) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := make(chan struct{})
 	defer close(stop)
 	go func() {
 		select {
-		case <-m.fate.died:
+		case <-m.faults.ended:
 			cancel()
 		case <-stop:
 		}
 	}()
-	if err := m.fate.do("begin to copy", func() error { return nil }); err != nil {
+	if err := m.faults.do("start transfer", func() error { return nil }); err != nil {
 		return err
 	}
-	return m.fate.do("copy", func() error { return m.Launcher.Transfer(ctx, r) })
+	return m.faults.do("transfer", func() error { return m.Launcher.Transfer(ctx, r) })
 }
 
-func (m *mortalConnection) CancelTransfer(ctx context.Context, domain string) error {
-	return m.fate.do("cancel", func() error { return m.Launcher.CancelTransfer(ctx, domain) })
+func (m *faultyConnection) CancelTransfer(ctx context.Context, domain string) error {
+	return m.faults.do("cancel", func() error { return m.Launcher.CancelTransfer(ctx, domain) })
 }
 
-func (m *mortalConnection) ResumeSource(ctx context.Context, domain string) error {
-	return m.fate.do("resume", func() error { return m.Launcher.ResumeSource(ctx, domain) })
+func (m *faultyConnection) ResumeSource(ctx context.Context, domain string) error {
+	return m.faults.do("resume", func() error { return m.Launcher.ResumeSource(ctx, domain) })
 }
 
-func (m *mortalConnection) ResumeTarget(ctx context.Context, domain string) error {
-	return m.fate.do("run", func() error { return m.Launcher.ResumeTarget(ctx, domain) })
+func (m *faultyConnection) ResumeTarget(ctx context.Context, domain string) error {
+	return m.faults.do("run", func() error { return m.Launcher.ResumeTarget(ctx, domain) })
 }
 
-func (m *mortalConnection) Destroy(ctx context.Context, domain string) error {
-	return m.fate.do("destroy", func() error { return m.Launcher.Destroy(ctx, domain) })
+func (m *faultyConnection) Destroy(ctx context.Context, domain string) error {
+	return m.faults.do("destroy", func() error { return m.Launcher.Destroy(ctx, domain) })
 }
 
-func (m *mortalConnection) PutMigrationTLS(ctx context.Context, files qemutls.Files) error {
-	return m.fate.do("put certificates", func() error { return m.Launcher.PutMigrationTLS(ctx, files) })
+func (m *faultyConnection) PutMigrationTLS(ctx context.Context, files qemutls.Files) error {
+	return m.faults.do("put certificates", func() error { return m.Launcher.PutMigrationTLS(ctx, files) })
 }
 
-func (m *mortalConnection) RemoveMigrationTLS(ctx context.Context) error {
-	return m.fate.do("remove certificates", func() error { return m.Launcher.RemoveMigrationTLS(ctx) })
+func (m *faultyConnection) RemoveMigrationTLS(ctx context.Context) error {
+	return m.faults.do("remove certificates", func() error { return m.Launcher.RemoveMigrationTLS(ctx) })
 }
