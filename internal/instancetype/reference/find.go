@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reference
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// Finder finds what VMs refer to.
+type Finder struct {
+	// Objects reads instance types and preferences.
+	Objects client.Reader
+	// Revisions reads ControllerRevisions with their data, which the manager's cache does not have.
+	Revisions client.Reader
+}
+
+// Specs are what is applied to a VM. Each may be nil.
+type Specs struct {
+	Instancetype *v1beta1.VirtualMachineInstancetypeSpec
+	Preference   *v1beta1.VirtualMachinePreferenceSpec
+}
+
+// Find returns what a VM refers to: the content of its ControllerRevisions, or else the objects.
+func (f Finder) Find(ctx context.Context, vm *v1.VirtualMachine) (Specs, error) {
+	var specs Specs
+	for _, class := range Classes {
+		object, err := f.find(ctx, class, vm)
+		if err != nil {
+			return Specs{}, err
+		}
+		specs.Add(object)
+	}
+	return specs, nil
+}
+
+// Add sets the spec of an instance type or of a preference. It ignores nil.
+func (s *Specs) Add(object client.Object) {
+	if spec := InstancetypeSpec(object); spec != nil {
+		s.Instancetype = spec
+	}
+	if spec := PreferenceSpec(object); spec != nil {
+		s.Preference = spec
+	}
+}
+
+func (f Finder) find(ctx context.Context, class *Class, vm *v1.VirtualMachine) (client.Object, error) {
+	matcher := class.MatcherOf(&vm.Spec)
+	if matcher == nil {
+		return nil, nil
+	}
+	if name := class.RevisionOf(vm); name != "" {
+		return f.Stored(ctx, class, client.ObjectKey{Namespace: vm.Namespace, Name: name})
+	}
+	return f.Object(ctx, class, vm.Namespace, matcher)
+}
+
+// Stored returns the object in a ControllerRevision.
+func (f Finder) Stored(ctx context.Context, class *Class, key client.ObjectKey) (client.Object, error) {
+	revision := &appsv1.ControllerRevision{}
+	if err := f.Revisions.Get(ctx, key, revision); err != nil {
+		return nil, fmt.Errorf("get ControllerRevision %s: %w", key, err)
+	}
+	return class.Decode(revision)
+}
+
+// Object returns the object that a matcher names, for a VM of a namespace. Its errors "not found" have KubeVirt's text.
+func (f Finder) Object(ctx context.Context, class *Class, namespace string, matcher *v1.InstancetypeMatcher) (client.Object, error) {
+	kind, err := class.KindOf(matcher.Kind)
+	if err != nil {
+		return nil, err
+	}
+	key := client.ObjectKey{Name: matcher.Name}
+	if kind.Namespaced {
+		key.Namespace = namespace
+	}
+	object := kind.New()
+	switch err := f.Objects.Get(ctx, key, object); {
+	case apierrors.IsNotFound(err):
+		return nil, apierrors.NewNotFound(kind.GroupResource(), matcher.Name) // A cache's error has the kind in place of the resource.
+	case err != nil:
+		return nil, fmt.Errorf("get %s %s: %w", kind.Name, key, err)
+	}
+	return object, nil
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reference
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// Validate returns the errors of the matchers of a VM. path is that of the VM's spec; before is its spec before an update, or nil.
+// The messages are KubeVirt's.
+func Validate(path *field.Path, before, after *v1.VirtualMachineSpec) field.ErrorList {
+	var errs field.ErrorList
+	for _, class := range Classes {
+		matcher := class.MatcherOf(after)
+		if matcher == nil {
+			continue
+		}
+		at := path.Child(class.Field)
+		errs = append(errs, class.validate(at, matcher)...)
+		if before == nil {
+			continue
+		}
+		if old := class.MatcherOf(before); old != nil && old.Name != matcher.Name &&
+			old.RevisionName != "" && old.RevisionName == matcher.RevisionName {
+			errs = append(errs, field.Invalid(at.Child("revisionName"), matcher.RevisionName,
+				"the Matcher Name has been updated without updating the RevisionName"))
+		}
+	}
+	return errs
+}
+
+func (c *Class) validate(at *field.Path, matcher *v1.InstancetypeMatcher) field.ErrorList {
+	var errs field.ErrorList
+	if matcher.Name == "" && matcher.InferFromVolume == "" {
+		errs = append(errs, field.Required(at, "Either Name or InferFromVolume should be provided within the "+c.Matcher))
+	}
+	if _, err := c.KindOf(matcher.Kind); err != nil {
+		errs = append(errs, field.Invalid(at.Child("kind"), matcher.Kind, err.Error()))
+	}
+	if matcher.InferFromVolume != "" {
+		for _, set := range []struct{ name, field, value string }{{"Name", "name", matcher.Name}, {"Kind", "kind", matcher.Kind}} {
+			if set.value != "" {
+				errs = append(errs, field.Invalid(at.Child(set.field), set.value,
+					set.name+" already set, should be cleared before setting inferFromVolume"))
+			}
+		}
+	}
+	if policy := matcher.InferFromVolumeFailurePolicy; policy != nil &&
+		*policy != v1.RejectInferFromVolumeFailure && *policy != v1.IgnoreInferFromVolumeFailure {
+		errs = append(errs, field.Invalid(at.Child("inferFromVolumeFailurePolicy"), *policy,
+			fmt.Sprintf("Invalid value '%s' for InferFromVolumeFailurePolicy", *policy)))
+	}
+	return errs
+}
+
+// RevisionOf returns the name of the ControllerRevision that a VM uses: the one that its matcher names, or the one in its status if
+// that is for what the matcher refers to. It is empty if the VM has no matcher of the class or refers to the object for the first
+// time.
+func (c *Class) RevisionOf(vm *v1.VirtualMachine) string {
+	matcher, ref := c.MatcherOf(&vm.Spec), c.RefOf(&vm.Status)
+	switch {
+	case matcher == nil:
+		return ""
+	case matcher.RevisionName != "":
+		return matcher.RevisionName
+	case ref == nil || ref.ControllerRevisionRef == nil || !c.refersTo(ref, matcher):
+		return ""
+	default:
+		return ref.ControllerRevisionRef.Name
+	}
+}
+
+// refersTo reports whether a reference in the status is for what a matcher refers to. KubeVirt compares the names only.
+func (c *Class) refersTo(ref *v1.InstancetypeStatusRef, matcher *v1.InstancetypeMatcher) bool {
+	want, err := c.KindOf(matcher.Kind)
+	if err != nil {
+		return false
+	}
+	is, err := c.KindOf(ref.Kind)
+	return err == nil && want.Name == is.Name && ref.Name == matcher.Name && ref.InferFromVolume == matcher.InferFromVolume
+}
+
+// Waiting returns keys, as of Key, of the objects of which a VM has no ControllerRevision yet. It is the index by which the VMs are
+// found that wait for an object.
+func Waiting(vm *v1.VirtualMachine) []string {
+	var keys []string
+	for _, class := range Classes {
+		matcher := class.MatcherOf(&vm.Spec)
+		if matcher == nil || matcher.Name == "" || class.RevisionOf(vm) != "" {
+			continue
+		}
+		if kind, err := class.KindOf(matcher.Kind); err == nil {
+			keys = append(keys, Key(kind, matcher.Name))
+		}
+	}
+	return keys
+}
+
+// Key identifies an object in the index of waiting VMs. VMs wait for namespaced objects of their own namespace.
+func Key(kind Kind, name string) string { return kind.Resource + "/" + name }

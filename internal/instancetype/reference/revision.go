@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package reference
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/instancetype"
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// RevisionName returns the name of the ControllerRevision with an object as a VM uses it. KubeVirt's form.
+func RevisionName(vm *v1.VirtualMachine, object client.Object) string {
+	return fmt.Sprintf("%s-%s-%s-%s-%d", vm.Name, object.GetName(), instancetype.LatestVersion, object.GetUID(), object.GetGeneration())
+}
+
+// NewRevision returns the ControllerRevision with an object as a VM uses it. The VM owns it. Its data are the object without the
+// metadata that are of no use in a copy.
+func NewRevision(vm *v1.VirtualMachine, object client.Object) (*appsv1.ControllerRevision, error) {
+	kind, ok := kindOfObject(object)
+	if !ok {
+		return nil, fmt.Errorf("%T is neither an instance type nor a preference", object)
+	}
+	stored, ok := object.DeepCopyObject().(client.Object)
+	if !ok {
+		return nil, fmt.Errorf("%T has no metadata", object)
+	}
+	stored.GetObjectKind().SetGroupVersionKind(v1beta1.GroupVersion.WithKind(kind.Name))
+	stored.SetLabels(nil)
+	stored.SetAnnotations(nil)
+	stored.SetFinalizers(nil)
+	stored.SetOwnerReferences(nil)
+	stored.SetManagedFields(nil)
+	raw, err := json.Marshal(stored)
+	if err == nil {
+		raw, err = SortKeys(raw)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("encode %s %s: %w", kind.Name, object.GetName(), err)
+	}
+	return &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: RevisionName(vm, object), Namespace: vm.Namespace,
+			Labels: map[string]string{
+				instancetype.ControllerRevisionObjectGenerationLabel: strconv.FormatInt(object.GetGeneration(), 10),
+				instancetype.ControllerRevisionObjectKindLabel:       kind.Name,
+				instancetype.ControllerRevisionObjectNameLabel:       object.GetName(),
+				instancetype.ControllerRevisionObjectUIDLabel:        string(object.GetUID()),
+				instancetype.ControllerRevisionObjectVersionLabel:    instancetype.LatestVersion,
+				// KubeVirt's do not have it. It selects the revisions that are in the cache.
+				v1.CreatedByLabel: string(vm.UID),
+			},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)},
+		},
+		Data: runtime.RawExtension{Raw: raw},
+	}, nil
+}
+
+// IsRevision reports whether the labels of a ControllerRevision are those of one with an instance type or a preference.
+func IsRevision(labels map[string]string) bool {
+	return labels[instancetype.ControllerRevisionObjectNameLabel] != ""
+}
+
+// IsLatest reports whether the labels of a ControllerRevision are those that NewRevision sets today. Revisions of earlier versions
+// of KubeVirt have no version.
+func IsLatest(labels map[string]string) bool {
+	return labels[instancetype.ControllerRevisionObjectVersionLabel] == instancetype.LatestVersion
+}
+
+// Decode returns the instance type or preference in a ControllerRevision. Alpha versions of the API, which KubeVirt stored in
+// another form, are an error.
+func (c *Class) Decode(revision *appsv1.ControllerRevision) (client.Object, error) {
+	fail := func(reason error) (client.Object, error) {
+		return nil, fmt.Errorf("failed to decode object in ControllerRevision: %s/%s: %w", revision.Namespace, revision.Name, reason)
+	}
+	meta := metav1.TypeMeta{}
+	if err := json.Unmarshal(revision.Data.Raw, &meta); err != nil {
+		return fail(err)
+	}
+	if meta.APIVersion != v1beta1.GroupVersion.String() {
+		return fail(fmt.Errorf("apiVersion %q is not supported, only %s", meta.APIVersion, v1beta1.GroupVersion))
+	}
+	for _, kind := range []Kind{c.Cluster, c.Namespaced} {
+		if kind.Name != meta.Kind {
+			continue
+		}
+		object := kind.New()
+		if err := json.Unmarshal(revision.Data.Raw, object); err != nil {
+			return fail(err)
+		}
+		return object, nil
+	}
+	return fail(fmt.Errorf("it has a %s, spec.%s needs a %s or a %s", meta.Kind, c.Field, c.Cluster.Name, c.Namespaced.Name))
+}
+
+// SameSpec reports whether two objects have equal specs. Objects of different classes have not.
+func SameSpec(a, b client.Object) bool {
+	return equality.Semantic.DeepEqual(InstancetypeSpec(a), InstancetypeSpec(b)) &&
+		equality.Semantic.DeepEqual(PreferenceSpec(a), PreferenceSpec(b))
+}
+
+// SortKeys encodes JSON as the API server does when it patches a ControllerRevision. Data in another form cannot be patched; see
+// docs/adr/0063.
+func SortKeys(raw []byte) ([]byte, error) {
+	var value any
+	// Numbers are decoded as the API server does.
+	if err := utiljson.Unmarshal(raw, &value); err != nil {
+		return nil, err
+	}
+	return json.Marshal(value)
+}
+
+func kindOfObject(object client.Object) (Kind, bool) {
+	switch object.(type) {
+	case *v1beta1.VirtualMachineInstancetype:
+		return Instancetypes.Namespaced, true
+	case *v1beta1.VirtualMachineClusterInstancetype:
+		return Instancetypes.Cluster, true
+	case *v1beta1.VirtualMachinePreference:
+		return Preferences.Namespaced, true
+	case *v1beta1.VirtualMachineClusterPreference:
+		return Preferences.Cluster, true
+	default:
+		return Kind{}, false
+	}
+}
