@@ -5,7 +5,6 @@ package controller
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -13,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/events"
@@ -167,26 +167,40 @@ var _ = Describe("Manager", Ordered, func() {
 		ns := NewNamespace()
 		set := builder.MakeReplicaSet("web").Namespace(ns).Replicas(3).Obj()
 		ExpectCreated(set)
-		owned := func() []string {
+		// A name is not enough to identify a replica: that of a deleted one is free again.
+		owned := func() map[types.UID]string {
 			list := &v1.VirtualMachineInstanceList{}
 			Expect(k8sClient.List(ctx, list, client.InNamespace(ns))).To(Succeed())
-			return namesOf(slices.DeleteFunc(list.Items, func(vmi v1.VirtualMachineInstance) bool {
-				return vmi.DeletionTimestamp != nil || !metav1.IsControlledBy(&vmi, set)
-			}))
+			names := map[types.UID]string{}
+			for i := range list.Items {
+				if vmi := &list.Items[i]; vmi.DeletionTimestamp == nil && metav1.IsControlledBy(vmi, set) {
+					names[vmi.UID] = vmi.Name
+				}
+			}
+			return names
+		}
+		oneOf := func(owned map[types.UID]string) *v1.VirtualMachineInstance {
+			GinkgoHelper()
+			for uid, name := range owned {
+				return &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, UID: uid}}
+			}
+			Fail("the set has no VMI")
+			return nil
 		}
 		counted := func() int32 { return ExpectExists(set).Status.Replicas }
 		Eventually(counted, time.Minute).Should(BeEquivalentTo(3))
 		Expect(owned()).To(HaveLen(3))
 
-		gone := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: owned()[0]}}
-		Expect(k8sClient.Delete(ctx, gone)).To(Succeed())
-		Eventually(owned, time.Minute).Should(And(HaveLen(3), Not(ContainElement(gone.Name))))
+		gone := oneOf(owned())
+		deleted := gone.UID
+		Expect(k8sClient.Delete(ctx, gone, client.Preconditions{UID: &deleted})).To(Succeed())
+		Eventually(owned, time.Minute).Should(And(HaveLen(3), Not(HaveKey(deleted))))
 
-		freed := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: owned()[0]}}
+		freed := oneOf(owned())
 		Eventually(func() error {
 			return k8sClient.Patch(ctx, freed, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"set":null}}}`)))
 		}).Should(Succeed())
-		Eventually(owned, time.Minute).Should(And(HaveLen(3), Not(ContainElement(freed.Name))))
+		Eventually(owned, time.Minute).Should(And(HaveLen(3), Not(HaveKey(freed.UID))))
 		Eventually(func() []metav1.OwnerReference { return ExpectExists(freed).OwnerReferences }, time.Minute).Should(BeEmpty())
 
 		// A matching VMI that another client created is counted, so one of the four is deleted.
