@@ -156,9 +156,10 @@ func TestPortForwardStdio(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		// The response comes after the end of the input, and must not be cut off.
 		<-input.ended
 		go func() { _, _ = io.Copy(io.Discard, conn) }() // reads the pongs
+		// The end of the input must not close the connection before the response. Each ping is a round trip in which it is
+		// still open; there is no event to wait for.
 		for range 20 {
 			if err := socket.Ping(ctx); err != nil {
 				return err

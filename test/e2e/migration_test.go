@@ -302,8 +302,13 @@ func (n *nomad) expectStays(ctx context.Context, abort func(context.Context)) {
 		HaveField("MigrationPolicyName", HaveValue(Equal(n.namespace)))))
 	explained, _ := runVirtctl(ctx, "explain", "-n", n.namespace, n.name)
 	Expect(explained).To(And(ContainSubstring("migration "+migration.Name+" is "), ContainSubstring("The transfer to node "+state().TargetNode)))
-	// Sure to be in the middle: 128 MiB at 1 MiB/s.
-	time.Sleep(2 * time.Second)
+	target := &corev1.Pod{}
+	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: n.namespace, Name: state().TargetPod}, target)).To(Succeed())
+	launchers := podProcesses(target, "virt-launcher")
+	Expect(launchers).NotTo(BeEmpty())
+	// In the middle of 128 MiB, of which at most 1 MiB is sent per second.
+	Eventually(receivedBy).WithArguments(launchers[0].PID).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(
+		HaveKeyWithValue(v1.MigrationInterfaceName, BeNumerically(">", 512<<10)))
 	abort(ctx)
 	Eventually(state).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(And(
 		HaveField("Completed", true), HaveField("Failed", true), HaveField("AbortStatus", v1.MigrationAbortSucceeded),

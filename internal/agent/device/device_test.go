@@ -224,16 +224,14 @@ func TestDevicesAreRegisteredWithEachKubelet(t *testing.T) {
 	}
 }
 
-// The kubelet's socket exists before the kubelet listens on it: the registration must wait.
+// The kubelet's socket exists before the kubelet serves it: a first attempt fails, and the registration waits for another.
 func TestRegistrationWaitsForTheKubelet(t *testing.T) {
 	n := startNode(t)
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(n.plugins, "kubelet.sock")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	socket := os.NewFile(uintptr(fd), "kubelet.sock")
-	defer func() { _ = socket.Close() }()
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: filepath.Join(n.plugins, "kubelet.sock")}); err != nil {
+	if err := listener.SetDeadline(time.Now().Add(timeout)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
@@ -241,21 +239,19 @@ func TestRegistrationWaitsForTheKubelet(t *testing.T) {
 	registered := make(chan error, 1)
 	p := &plugin{name: TUN, dir: n.plugins, changed: make(chan struct{}), notify: func() {}}
 	go func() { registered <- p.register(ctx) }()
-	select {
-	case err := <-registered:
-		t.Fatalf("registered without a kubelet: %v", err)
-	case <-time.After(50 * time.Millisecond): // long enough for a first attempt, which fails
-	}
-	if err := unix.Listen(fd, 1); err != nil {
+	attempt, err := listener.Accept()
+	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.FileListener(socket)
-	if err != nil {
+	if err := attempt.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.SetDeadline(time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	k := serveKubelet(t, listener)
 	if err := <-registered; err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
 	k.expectRegistered(t, "devices.kubevirt.io/tun")
 }
