@@ -259,5 +259,18 @@ func (w *Writes) Take() []string {
 	return requests
 }
 
+// ExpectWritten expects these requests since the last call, each as often as it is listed: their number is the write budget,
+// and their order is free.
+func (w *Writes) ExpectWritten(requests ...string) {
+	GinkgoHelper()
+	Expect(w.Take()).To(ConsistOf(requests))
+}
+
+// ExpectWrittenInOrder expects these requests in this order. A caller explains what depends on the order.
+func (w *Writes) ExpectWrittenInOrder(requests ...string) {
+	GinkgoHelper()
+	Expect(w.Take()).To(Equal(requests))
+}
+
 // ErrInjected is the error with which tests make requests fail.
 var ErrInjected = errors.New("injected by the test")

@@ -116,7 +116,8 @@ var _ = Describe("VirtualMachine reconciler", func() {
 
 		setStatus(vmi, v1.Succeeded)
 		removeFinalizer(vmi)
-		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
+		// The finalizer is removed last: the VM's status has what it takes from the instance before that is gone.
+		m.expectReconciledInOrder(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
 		ExpectGone(vmi)
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		Expect(show(vm)).To(Equal(v1.VirtualMachineStatusStopped))

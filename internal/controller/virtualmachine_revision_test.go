@@ -78,7 +78,8 @@ var _ = Describe("VirtualMachine with a changed template", func() {
 		setStatus(vmi, v1.Succeeded)
 		removeFinalizer(vmi)
 		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
-		m.expectReconciled(vm, "create ControllerRevision", "create VirtualMachineInstance", "delete ControllerRevision",
+		// The instance refers to the revision, and a revision is deleted only when no instance refers to it.
+		m.expectReconciledInOrder(vm, "create ControllerRevision", "create VirtualMachineInstance", "delete ControllerRevision",
 			"patch VirtualMachine/status")
 		found = m.revisions(vm)
 		Expect(found).To(HaveLen(1))

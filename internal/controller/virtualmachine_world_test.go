@@ -59,12 +59,21 @@ func (m *vmHarness) reconcile(vm *v1.VirtualMachine) (ctrl.Result, error) {
 	return m.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vm)})
 }
 
+// expectReconciled reconciles once and expects exactly these writes, in any order.
 func (m *vmHarness) expectReconciled(vm *v1.VirtualMachine, writes ...string) ctrl.Result {
 	GinkgoHelper()
 	result, err := m.reconcile(vm)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(m.writes.Take()).To(Equal(writes))
+	m.writes.ExpectWritten(writes...)
 	return result
+}
+
+// expectReconciledInOrder reconciles once and expects exactly these writes, in this order.
+func (m *vmHarness) expectReconciledInOrder(vm *v1.VirtualMachine, writes ...string) {
+	GinkgoHelper()
+	_, err := m.reconcile(vm)
+	Expect(err).NotTo(HaveOccurred())
+	m.writes.ExpectWrittenInOrder(writes...)
 }
 
 func (m *vmHarness) expectQuiet(vm *v1.VirtualMachine) {

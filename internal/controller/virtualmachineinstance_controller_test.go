@@ -44,7 +44,8 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		w.expectQuiet(vmi)
 
 		pod = w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
-		w.expectReconciled(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
+		// The status is last: from phase Scheduled on the agent starts the guest, which it finds by the labels.
+		w.expectReconciledInOrder(vmi, "patch VirtualMachineInstance", "patch Pod/status", "patch VirtualMachineInstance/status")
 		Expect(w.events.take()).To(ConsistOf("Normal SuccessfulHandOver: Pod ownership transferred to the node node-1"))
 		ExpectExists(vmi)
 		Expect(vmi.Status.Phase).To(Equal(v1.Scheduled))
@@ -107,7 +108,8 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 	It("adds the finalizer to a VMI without it", func() {
 		vmi := builder.MakeVMI("vm").Namespace(w.ns).Obj()
 		ExpectCreated(vmi)
-		w.expectReconciled(vmi, "patch VirtualMachineInstance", "create Pod")
+		// The finalizer is first: without it the VMI could be gone while its Pod runs.
+		w.expectReconciledInOrder(vmi, "patch VirtualMachineInstance", "create Pod")
 		Expect(ExpectExists(vmi).Finalizers).To(ConsistOf(v1.VirtualMachineInstanceFinalizer))
 	})
 
@@ -336,7 +338,8 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		pod.Name, pod.OwnerReferences, pod.Spec.NodeName = "virt-launcher-vm-restored", nil, "node-1"
 		ExpectCreated(pod)
 		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
-		w.expectReconciled(vmi, "patch VirtualMachineInstance/status", "patch Pod", "delete Pod")
+		// Adopted before it is deleted: only changes of Pods with an owner trigger a reconciliation.
+		w.expectReconciledInOrder(vmi, "patch VirtualMachineInstance/status", "patch Pod", "delete Pod")
 		Expect(ExpectExists(pod).DeletionTimestamp).NotTo(BeNil())
 		Expect(metav1.IsControlledBy(pod, vmi)).To(BeTrue(), "without a controller reference its deletion triggers no reconciliation")
 		w.expectReconciled(vmi)
@@ -500,7 +503,8 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			w.events.take()
 			w.expectReconciled(vmi, "delete Pod") // never scheduled, so it is gone at once
 			Expect(w.events.take()).To(ConsistOf(HavePrefix("Normal SuccessfulDelete: ")))
-			w.expectReconciled(vmi, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
+			// The finalizer is removed last: clients can read until then how the VMI ended.
+			w.expectReconciledInOrder(vmi, "patch VirtualMachineInstance/status", "patch VirtualMachineInstance")
 			ExpectGone(vmi)
 		})
 

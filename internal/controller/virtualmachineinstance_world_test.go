@@ -102,13 +102,21 @@ func (w *world) reconcile(vmi *v1.VirtualMachineInstance) (ctrl.Result, error) {
 	return w.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(vmi)})
 }
 
-// expectReconciled reconciles once and expects the writes, in their order.
+// expectReconciled reconciles once and expects exactly these writes, in any order.
 func (w *world) expectReconciled(vmi *v1.VirtualMachineInstance, writes ...string) ctrl.Result {
 	GinkgoHelper()
 	result, err := w.reconcile(vmi)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(w.writes.Take()).To(Equal(writes))
+	w.writes.ExpectWritten(writes...)
 	return result
+}
+
+// expectReconciledInOrder reconciles once and expects exactly these writes, in this order.
+func (w *world) expectReconciledInOrder(vmi *v1.VirtualMachineInstance, writes ...string) {
+	GinkgoHelper()
+	_, err := w.reconcile(vmi)
+	Expect(err).NotTo(HaveOccurred())
+	w.writes.ExpectWrittenInOrder(writes...)
 }
 
 // expectQuiet reconciles once and expects neither a write nor an event.

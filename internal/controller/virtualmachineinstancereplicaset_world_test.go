@@ -57,12 +57,12 @@ func (r *replicaSets) reconcile(set *v1.VirtualMachineInstanceReplicaSet) (ctrl.
 	return r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(set)})
 }
 
-// expectReconciled reconciles once and expects these writes.
+// expectReconciled reconciles once and expects exactly these writes, in any order.
 func (r *replicaSets) expectReconciled(set *v1.VirtualMachineInstanceReplicaSet, writes ...string) {
 	GinkgoHelper()
 	_, err := r.reconcile(set)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(r.writes.Take()).To(Equal(writes))
+	r.writes.ExpectWritten(writes...)
 }
 
 // expectQuiet expects that a reconciliation writes nothing.
