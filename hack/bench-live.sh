@@ -18,5 +18,5 @@ steps=$((local_steps + 1))
 
 bring_up 2 virt-controller virt-api virt-handler virt-launcher guest-small guest-small-kernel test-tools
 watched "$VIREO_E2E_MOVES migrations" \
-	go tool ginkgo run --timeout=3h --focus='A guest that moves to another node goes there and back' ./test/e2e
+	go tool ginkgo run --timeout=3h --focus='A migrating guest keeps its count' ./test/e2e
 cat "$VIREO_E2E_MOVES_REPORT"

@@ -17,18 +17,18 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// guestReady is what the small guest writes to its console when it is up.
+// guestReady is what the small guest writes to its console when it has booted.
 const guestReady = "VIREO-GUEST-READY"
 
 var _ = Describe("Booting a guest", func() {
-	It("runs a containerDisk with cloud-init and shows it everywhere a user looks", func(ctx context.Context) {
+	It("runs a containerDisk with cloud-init, reports it in VMI and Pod, and removes everything when the VM is deleted", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		create(ctx, makeVM(namespace, "plain", withUserData("#!/bin/sh\necho USER-DATA-$((40+2)) >/dev/console\n")))
 		instance := expectReady(ctx, namespace, "plain")
 		expectConsole(ctx, namespace, "plain", bootTimeout, And(ContainSubstring(guestReady), ContainSubstring("USER-DATA-42")))
 
 		pod := launcherPod(ctx, instance)
-		By("keeping the console and what virt-launcher and libvirtd say apart")
+		By("keeping the guest's console and the log of virt-launcher and libvirtd apart")
 		Expect(console(ctx, namespace, "plain")).NotTo(ContainSubstring(launcherpod.LogGuestRuns))
 		Expect(podLog(ctx, pod, launcherpod.ComputeContainer)).To(And(ContainSubstring(launcherpod.LogGuestRuns),
 			Not(ContainSubstring(guestReady)), Not(ContainSubstring("virNetSocketReadWire"))))
@@ -42,7 +42,7 @@ var _ = Describe("Booting a guest", func() {
 		Expect(phases).To(Equal([]v1.VirtualMachineInstancePhase{v1.Pending, v1.Scheduling, v1.Scheduled, v1.Running}))
 		Expect(condition(instance, v1.VirtualMachineInstanceIsMigratable)).NotTo(BeNil())
 
-		By("deleting it with nothing left behind")
+		By("removing VM, VMI and Pod after the deletion")
 		vm := makeVM(namespace, "plain")
 		Expect(k8s.Delete(ctx, vm)).To(Succeed())
 		expectGone(ctx, vm)
@@ -50,7 +50,7 @@ var _ = Describe("Booting a guest", func() {
 		expectGone(ctx, pod)
 	}, SpecTimeout(8*time.Minute))
 
-	It("boots by EFI", func(ctx context.Context) {
+	It("boots with EFI", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		create(ctx, makeVM(namespace, "efi", withEFI(), withMemory("192Mi"), withUserData(
 			"#!/bin/sh\n[ -d /sys/firmware/efi ] && echo BOOTED-BY-EFI >/dev/console\n")))
@@ -73,7 +73,7 @@ var _ = Describe("Booting a guest", func() {
 		expectConsole(ctx, namespace, "kernel", bootTimeout, And(ContainSubstring("vireo.marker=kernel-boot"), ContainSubstring(guestReady)))
 	}, SpecTimeout(8*time.Minute))
 
-	It("runs a VMI that no VM owns", func(ctx context.Context) {
+	It("runs a VMI without a VM, which a VM of its name adopts later", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		template := makeVM(namespace, "alone").Spec.Template
 		alone := &v1.VirtualMachineInstance{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
@@ -82,14 +82,14 @@ var _ = Describe("Booting a guest", func() {
 		expectPhase(ctx, namespace, "alone", v1.Running)
 		expectConsole(ctx, namespace, "alone", bootTimeout, ContainSubstring(guestReady))
 
-		By("letting a VM of the same name adopt it")
+		By("adopting it with a VM of the same name")
 		create(ctx, makeVM(namespace, "alone"))
 		adopted := expectReady(ctx, namespace, "alone")
 		Expect(adopted.UID).To(Equal(alone.UID))
 		Expect(adopted.OwnerReferences).To(ContainElement(HaveField("Kind", "VirtualMachine")))
 	}, SpecTimeout(8*time.Minute))
 
-	It("keeps a started-paused guest from running", func(ctx context.Context) {
+	It("does not run the CPUs of a VM with startStrategy Paused", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		create(ctx, makeVM(namespace, "paused", func(vm *v1.VirtualMachine) {
 			spec(vm).StartStrategy = ptr.To(v1.StartStrategyPaused)

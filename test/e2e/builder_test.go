@@ -15,7 +15,7 @@ import (
 // option changes a VM that makeVM is about to return.
 type option func(*v1.VirtualMachine)
 
-// makeVM is a VM with the small guest on a containerDisk, a masqueraded NIC and 128 MiB, which starts at once.
+// makeVM returns a VM with the small guest on a containerDisk, a masquerade interface and 128 MiB. It starts at once.
 func makeVM(namespace, name string, options ...option) *v1.VirtualMachine {
 	vm := &v1.VirtualMachine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},

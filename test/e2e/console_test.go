@@ -24,15 +24,15 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// guestBoot is what the small guest writes first.
+// guestBoot is what the small guest writes to its console first.
 const guestBoot = "VIREO-GUEST-BOOT"
 
-// worker counts on a disk and on the console, once a second.
-const worker = `(n=0; while true; do n=$((n+1)); echo $n >/mnt/data/count; sync; echo "WORK $n." >/dev/console; sleep 1; done) &` + "\n"
+// counter counts on a disk and on the console, once a second.
+const counter = `(n=0; while true; do n=$((n+1)); echo $n >/mnt/data/count; sync; echo "WORK $n." >/dev/console; sleep 1; done) &` + "\n"
 
-var worked = regexp.MustCompile(`WORK (\d+)\.`)
+var countLine = regexp.MustCompile(`WORK (\d+)\.`)
 
-// quietTime is how long a steady VM is watched for writes.
+// quietTime is how long a VM without changes is watched for writes.
 var quietTime = durationOr("VIREO_E2E_QUIET", 45*time.Second)
 
 func durationOr(variable string, otherwise time.Duration) time.Duration {
@@ -42,8 +42,8 @@ func durationOr(variable string, otherwise time.Duration) time.Duration {
 	return otherwise
 }
 
-// One guest, on which everything is done that a person does with a running VM.
-var _ = Describe("A person at a running guest", Ordered, ContinueOnFailure, func() {
+// One guest for everything that a user does with a running VM.
+var _ = Describe("A user of a running guest", Ordered, ContinueOnFailure, func() {
 	const name = "daily"
 	var (
 		namespace string
@@ -56,7 +56,7 @@ var _ = Describe("A person at a running guest", Ordered, ContinueOnFailure, func
 		namespace = newNamespace(ctx)
 		create(ctx, makeVM(namespace, name, withRunStrategy(v1.RunStrategyHalted),
 			withDisk("data", v1.VolumeSource{EmptyDisk: &v1.EmptyDiskSource{Capacity: resource.MustParse("64Mi")}}),
-			withUserData("#!/bin/sh\n"+blueScreen+worker)))
+			withUserData("#!/bin/sh\n"+blueScreen+counter)))
 		By("starting it paused")
 		Eventually(func() string { output, _ := runVirtctl(ctx, "start", "-n", namespace, name, "--paused"); return output }).
 			WithContext(ctx).WithTimeout(shortTimeout).Should(ContainSubstring("scheduled to start"))
@@ -77,106 +77,106 @@ var _ = Describe("A person at a running guest", Ordered, ContinueOnFailure, func
 	})
 	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
 
-	// count is the last number that the guest has counted to.
+	// count returns the last number that the guest has counted to.
 	count := func() int {
-		all := worked.FindAllStringSubmatch(log(), -1)
+		all := countLine.FindAllStringSubmatch(log(), -1)
 		if len(all) == 0 {
 			return 0
 		}
 		n, _ := strconv.Atoi(all[len(all)-1][1])
 		return n
 	}
-	expectStands := func(ctx context.Context) {
+	expectStopsCounting := func(ctx context.Context) {
 		GinkgoHelper()
 		before := -1
-		Eventually(func() bool { // what was on its way has arrived
+		Eventually(func() bool { // until buffered output is read
 			last := before
 			before = count()
 			return before == last
-		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(2*time.Second).Should(BeTrue(), "the guest goes on counting")
+		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(2*time.Second).Should(BeTrue(), "the guest continues counting")
 		Consistently(count).WithContext(ctx).WithTimeout(6 * time.Second).WithPolling(pollInterval).Should(Equal(before))
 	}
-	expectGoesOn := func(ctx context.Context) {
+	expectContinues := func(ctx context.Context) {
 		GinkgoHelper()
 		before := count()
 		Eventually(count).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeNumerically(">", before+1))
 	}
 
-	It("logs in over the console, and a second person takes it over", func(ctx context.Context) {
+	It("logs in over the console, and a second connection replaces the first", func(ctx context.Context) {
 		first := openConsole(ctx, namespace, name)
 		first.press("echo ANSWER-$((6*7))\n")
-		expectSays(ctx, first.Out, "ANSWER-42")
+		expectOutput(ctx, first.Out, "ANSWER-42")
 
 		second := openConsole(ctx, namespace, name)
 		Eventually(first.Session).WithContext(ctx).WithTimeout(shortTimeout).Should(gexec.Exit())
 		Expect(first.ExitCode()).NotTo(BeZero())
 		Expect(string(first.Err.Contents())).To(ContainSubstring("another client"))
 		second.press("hostname; echo AGAIN-$((40+3))\n")
-		expectSays(ctx, second.Out, "AGAIN-43")
+		expectOutput(ctx, second.Out, "AGAIN-43")
 		second.press("\x1d")
 		Eventually(second.Session).WithContext(ctx).WithTimeout(shortTimeout).Should(gexec.Exit(0))
 	}, SpecTimeout(4*time.Minute))
 
-	It("sees the guest's screen", func(ctx context.Context) {
+	It("takes a screenshot and connects to the screen over VNC", func(ctx context.Context) {
 		Expect(blueShare(ctx, namespace, name)).To(BeNumerically(">", 0.5), "the guest painted its screen blue")
 		width, height := expectScreen(ctx, vncProxy(ctx, namespace, name))
 		Expect(width).To(BeNumerically(">=", 640))
 		Expect(height).To(BeNumerically(">=", 350))
 	}, SpecTimeout(3*time.Minute))
 
-	It("reaches the guest's web server by port-forward", func(ctx context.Context) {
+	It("connects to the guest's web server over port-forward", func(ctx context.Context) {
 		address, _ := forward(ctx, namespace, name, ":80")
 		expectHello(ctx, address)
 		expectHello(ctx, address)
 	}, SpecTimeout(3*time.Minute))
 
-	It("asks the guest's agent", func(ctx context.Context) {
+	It("reads the guest agent's information", func(ctx context.Context) {
 		expectAgent(ctx, namespace, name, shortTimeout)
 		Expect(expectVirtctl(ctx, "guestosinfo", "-n", namespace, name)).To(ContainSubstring("vireo-guest"))
 		Expect(expectVirtctl(ctx, "fslist", "-n", namespace, name)).To(ContainSubstring("/mnt/data"))
 		expectVirtctl(ctx, "userlist", "-n", namespace, name)
 	}, SpecTimeout(3*time.Minute))
 
-	It("pauses the guest, which does no work until it goes on where it stood", func(ctx context.Context) {
-		expectGoesOn(ctx)
+	It("pauses the guest, which does nothing until it is unpaused, and then continues where it was", func(ctx context.Context) {
+		expectContinues(ctx)
 		expectVirtctl(ctx, "pause", "-n", namespace, "vm", name)
 		expectPrintable(ctx, namespace, name, v1.VirtualMachineStatusPaused)
 		Expect(condition(vmi(ctx, namespace, name), v1.VirtualMachineInstancePaused)).To(HaveField("Status", corev1.ConditionTrue))
-		expectStands(ctx)
+		expectStopsCounting(ctx)
 		Expect(expectRefused(ctx, "pause", "-n", namespace, "vm", name)).To(ContainSubstring("already paused"))
 		expectVirtctl(ctx, "unpause", "-n", namespace, "vm", name)
-		expectGoesOn(ctx)
+		expectContinues(ctx)
 		expectPrintable(ctx, namespace, name, v1.VirtualMachineStatusRunning)
-		for i, found := range worked.FindAllStringSubmatch(log(), -1) {
-			Expect(found[1]).To(Equal(strconv.Itoa(i+1)), "nothing was left out and nothing done twice")
+		for i, found := range countLine.FindAllStringSubmatch(log(), -1) {
+			Expect(found[1]).To(Equal(strconv.Itoa(i+1)), "no number is missing and none is repeated")
 		}
 		expectSameGuest(ctx, instance)
 	}, SpecTimeout(4*time.Minute))
 
-	It("freezes the guest's disks, which thaw when they are told to, and alone when nobody does", func(ctx context.Context) {
+	It("freezes the guest's file systems, and the freeze ends with unfreeze or at its timeout", func(ctx context.Context) {
 		expectAgent(ctx, namespace, name, shortTimeout)
 		frozen := func() string { return vmi(ctx, namespace, name).Status.FSFreezeStatus }
-		ask := func(verb, body string) {
+		put := func(verb, body string) {
 			GinkgoHelper()
 			Expect(clientset.CoreV1().RESTClient().Put().AbsPath(verbPath(namespace, "virtualmachineinstances", name, verb)).
 				SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(ctx).Error()).To(Succeed())
 		}
-		By("thawing")
-		ask("freeze", `{"unfreezeTimeout":"5m0s"}`)
+		By("unfreezing")
+		put("freeze", `{"unfreezeTimeout":"5m0s"}`)
 		Eventually(frozen).WithContext(ctx).WithTimeout(shortTimeout).Should(Equal("frozen"))
-		expectStands(ctx)
-		ask("unfreeze", "{}")
-		expectGoesOn(ctx)
+		expectStopsCounting(ctx)
+		put("unfreeze", "{}")
+		expectContinues(ctx)
 		Eventually(frozen).WithContext(ctx).WithTimeout(shortTimeout).Should(BeEmpty())
 
-		By("leaving it alone")
-		ask("freeze", `{"unfreezeTimeout":"20s"}`)
-		expectStands(ctx)
-		expectGoesOn(ctx)
+		By("waiting for the timeout")
+		put("freeze", `{"unfreezeTimeout":"20s"}`)
+		expectStopsCounting(ctx)
+		expectContinues(ctx)
 		Eventually(frozen).WithContext(ctx).WithTimeout(shortTimeout).Should(BeEmpty())
 	}, SpecTimeout(5*time.Minute))
 
-	It("reboots the guest gently and not so gently, and it stays the same instance", func(ctx context.Context) {
+	It("reboots the guest with softreboot and with reset, and the VMI stays the same", func(ctx context.Context) {
 		expectAgent(ctx, namespace, name, shortTimeout)
 		boots := func() int { return strings.Count(log(), guestBoot) }
 		ready := func() int { return strings.Count(log(), guestReady) }
@@ -189,11 +189,11 @@ var _ = Describe("A person at a running guest", Ordered, ContinueOnFailure, func
 		expectVirtctl(ctx, "reset", "-n", namespace, name)
 		Eventually(ready).WithContext(ctx).WithTimeout(bootTimeout).Should(Equal(before + 2))
 		Expect(boots()).To(Equal(before + 2))
-		Expect(strings.Count(log(), guestShutdown)).To(Equal(shutdowns), "a reset asks nobody")
+		Expect(strings.Count(log(), guestShutdown)).To(Equal(shutdowns), "a reset does not shut the guest down")
 		expectSameGuest(ctx, instance)
 	}, SpecTimeout(9*time.Minute))
 
-	It("leaves it alone, and nobody writes anything about it", func(ctx context.Context) {
+	It("does nothing, and no component writes VM, VMI or Pod", func(ctx context.Context) {
 		versions := func() string {
 			vm := &v1.VirtualMachine{}
 			Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, vm)).To(Succeed())
@@ -206,14 +206,14 @@ var _ = Describe("A person at a running guest", Ordered, ContinueOnFailure, func
 				before, since = now, time.Now()
 			}
 			return time.Since(since)
-		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(BeNumerically(">", 15*time.Second), "it never settles")
+		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(BeNumerically(">", 15*time.Second), "VM, VMI or Pod are still written to")
 		Consistently(versions).WithContext(ctx).WithTimeout(quietTime).WithPolling(time.Second).Should(Equal(before))
 	}, SpecTimeout(4*time.Minute+quietTime))
 })
 
-// Serial: whatever the other tests do over virt-api would end as well.
-var _ = Describe("A person at a guest when virt-api is replaced", Serial, func() {
-	It("loses nothing, and is told why the connections ended", func(ctx context.Context) {
+// Serial: it ends the connections of other specs to virt-api, too.
+var _ = Describe("A user of a running guest when virt-api is replaced", Serial, func() {
+	It("is reconnected to console and port, with a message why the connections ended", func(ctx context.Context) {
 		namespace, name := newNamespace(ctx), "linked"
 		DeferCleanup(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
 		create(ctx, makeVM(namespace, name))
@@ -222,16 +222,16 @@ var _ = Describe("A person at a guest when virt-api is replaced", Serial, func()
 		address, _ := forward(ctx, namespace, name, ":80")
 		expectHello(ctx, address)
 		restartVirtAPI(ctx)
-		expectSays(ctx, at.Err, "The connection ended: .+")
-		expectSays(ctx, at.Err, "Reconnected to "+name+" console")
+		expectOutput(ctx, at.Err, "The connection ended: .+")
+		expectOutput(ctx, at.Err, "Reconnected to "+name+" console")
 		at.press("echo STILL-$((50+5))\n")
-		expectSays(ctx, at.Out, "STILL-55")
+		expectOutput(ctx, at.Out, "STILL-55")
 		expectHello(ctx, address)
 		expectSameGuest(ctx, instance)
 	}, SpecTimeout(8*time.Minute))
 })
 
-// expectSameGuest sees that an instance is the one that it was, and runs.
+// expectSameGuest checks that a VMI has not been replaced, and runs.
 func expectSameGuest(ctx context.Context, instance *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	now := vmi(ctx, instance.Namespace, instance.Name)
@@ -239,7 +239,7 @@ func expectSameGuest(ctx context.Context, instance *v1.VirtualMachineInstance) {
 	Expect(launcherPod(ctx, now).Status.Phase).To(Equal(corev1.PodRunning))
 }
 
-// expectHello asks the small guest's web server until it answers.
+// expectHello requests the small guest's web page until it gets a response.
 func expectHello(ctx context.Context, address string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -254,7 +254,7 @@ func expectHello(ctx context.Context, address string) {
 	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(Succeed())
 }
 
-// expectAgent waits until a guest's agent answers.
+// expectAgent waits until the VMI reports that the guest agent is connected.
 func expectAgent(ctx context.Context, namespace, name string, timeout time.Duration) {
 	GinkgoHelper()
 	Eventually(func() *v1.VirtualMachineInstanceCondition {
@@ -262,7 +262,7 @@ func expectAgent(ctx context.Context, namespace, name string, timeout time.Durat
 	}).WithContext(ctx).WithTimeout(timeout).WithPolling(pollInterval).Should(HaveField("Status", corev1.ConditionTrue))
 }
 
-// expectPrintable waits until a VM shows a state.
+// expectPrintable waits for a VM's printableStatus.
 func expectPrintable(ctx context.Context, namespace, name string, status v1.VirtualMachinePrintableStatus) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {

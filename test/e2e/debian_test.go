@@ -25,7 +25,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// debianUserData is an ordinary cloud-config: an account with a password and a key, and a command at the first boot.
+// debianUserData returns an ordinary cloud-config: an account with a password and a key, and a command at the first boot.
 func debianUserData(key string) string {
 	return fmt.Sprintf(`#cloud-config
 password: vireo
@@ -37,7 +37,7 @@ runcmd:
 `, key)
 }
 
-// makeKey makes an SSH key: a file of the test with the private half, and the public one as a line.
+// makeKey creates an SSH key: a file with the private key, and the public key as a line of authorized_keys.
 func makeKey() (file, public string) {
 	GinkgoHelper()
 	publicKey, private, err := ed25519.GenerateKey(rand.Reader)
@@ -51,36 +51,36 @@ func makeKey() (file, public string) {
 	return file, strings.TrimSpace(string(ssh.MarshalAuthorizedKey(line)))
 }
 
-// udpEcho answers each datagram at a port of the guest, vsockEcho each connection at a port of VSOCK.
+// udpEcho responds to each datagram at a port of the guest, vsockEcho to each connection at a port of VSOCK.
 const (
 	udpEcho = `
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.bind(('', 9999))
 while True:
     text, sender = s.recvfrom(999)
-    s.sendto(b'HEARD ' + text, sender)`
+    s.sendto(b'ECHO ' + text, sender)`
 	vsockEcho = `
 s = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
 s.bind((socket.VMADDR_CID_ANY, 9999))
 s.listen()
 while True:
     client, _ = s.accept()
-    client.sendall(b'HEARD ' + client.recv(999))
+    client.sendall(b'ECHO ' + client.recv(999))
     client.close()`
 )
 
-// inBackground is a command that leaves a Python program running.
+// inBackground returns a command that starts a Python program in the background.
 func inBackground(program string) string {
 	return `setsid -f python3 -c "import socket` + program + `" </dev/null >/dev/null 2>&1`
 }
 
-// hasVSOCK reports whether the kernel gives VSOCK to guests. Only of this machine's nodes it is known.
+// hasVSOCK reports whether the kernel supports VSOCK for guests. That is known only if the nodes run on this host.
 func hasVSOCK() bool {
 	_, err := os.Stat("/dev/vhost-vsock")
 	return err == nil && os.Getenv("VIREO_CLUSTER") != ""
 }
 
-// It boots for minutes, so it is made first, while other tests run beside it, and only once.
+// It boots for minutes, so it is created first and only once, while other specs run in parallel.
 var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, ContinueOnFailure, SpecPriority(10), func() {
 	const name = "debian"
 	var (
@@ -105,13 +105,13 @@ var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, Cont
 	}, NodeTimeout(5*time.Minute))
 	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
 
-	It("is configured by cloud-init and reached by SSH from a Pod", func(ctx context.Context) {
+	It("is configured by cloud-init, and accepts SSH from a Pod", func(ctx context.Context) {
 		peer := startPeer(ctx, namespace, "peer", "", "serve")
 		expectExec(ctx, peer, debianTimeout, ContainSubstring("CLOUD-INIT-RAN"),
 			"/tools", "ssh", address, "cat", "/var/lib/vireo-marker")
 	}, SpecTimeout(15*time.Minute))
 
-	It("is known by its agent", func(ctx context.Context) {
+	It("reports its operating system with the guest agent", func(ctx context.Context) {
 		Eventually(func(g Gomega) {
 			now := vmi(ctx, namespace, name)
 			g.Expect(condition(now, v1.VirtualMachineInstanceAgentConnected)).To(HaveField("Status", corev1.ConditionTrue))
@@ -120,14 +120,14 @@ var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, Cont
 		Expect(expectVirtctl(ctx, "guestosinfo", "-n", namespace, name)).To(ContainSubstring("Debian GNU/Linux"))
 	}, SpecTimeout(15*time.Minute))
 
-	// sshOut runs a command in the guest from outside of the cluster.
-	sshOut := func(ctx context.Context, command string) string {
+	// runSSH runs a command in the guest from outside of the cluster.
+	runSSH := func(ctx context.Context, command string) string {
 		GinkgoHelper()
 		return expectVirtctl(ctx, append([]string{"ssh", "-c", command, "debian@vmi/" + name}, access...)...)
 	}
 
-	It("is logged in to with a key from outside of the cluster, and a file goes there and back", func(ctx context.Context) {
-		Expect(sshOut(ctx, "cat /var/lib/vireo-marker; id -un")).To(And(ContainSubstring("CLOUD-INIT-RAN"), ContainSubstring("debian")))
+	It("accepts SSH with a key from outside of the cluster, and copies of files in both directions", func(ctx context.Context) {
+		Expect(runSSH(ctx, "cat /var/lib/vireo-marker; id -un")).To(And(ContainSubstring("CLOUD-INIT-RAN"), ContainSubstring("debian")))
 		there, back := filepath.Join(GinkgoT().TempDir(), "there"), filepath.Join(GinkgoT().TempDir(), "back")
 		Expect(os.WriteFile(there, []byte(strings.Repeat("vireo ", 100_000)), 0o600)).To(Succeed())
 		expectVirtctl(ctx, append([]string{"scp", there, "debian@vmi/debian:/tmp/copy"}, access...)...)
@@ -137,8 +137,8 @@ var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, Cont
 		Expect(string(copied)).To(Equal(strings.Repeat("vireo ", 100_000)))
 	}, SpecTimeout(5*time.Minute))
 
-	It("answers to datagrams by port-forward, each sender to itself", func(ctx context.Context) {
-		sshOut(ctx, inBackground(udpEcho))
+	It("receives datagrams over port-forward, and each sender gets its own response", func(ctx context.Context) {
+		runSSH(ctx, inBackground(udpEcho))
 		at, _ := forward(ctx, namespace, name, "udp/:9999")
 		for _, sender := range []string{"one", "two"} {
 			connection, err := (&net.Dialer{}).DialContext(ctx, "udp", at)
@@ -148,19 +148,19 @@ var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, Cont
 				_, err := connection.Write([]byte(sender))
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(connection.SetReadDeadline(time.Now().Add(5 * time.Second))).To(Succeed())
-				answer := make([]byte, 100)
-				n, err := connection.Read(answer)
+				response := make([]byte, 100)
+				n, err := connection.Read(response)
 				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(string(answer[:n])).To(Equal("HEARD " + sender))
+				g.Expect(string(response[:n])).To(Equal("ECHO " + sender))
 			}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(Succeed())
 		}
 	}, SpecTimeout(4*time.Minute))
 
-	It("is reached over VSOCK", func(ctx context.Context) {
+	It("accepts connections over VSOCK", func(ctx context.Context) {
 		if !hasVSOCK() {
-			Skip("no /dev/vhost-vsock here: the kernel of this machine is without vhost_vsock, or the nodes are others")
+			Skip("no /dev/vhost-vsock: this host's kernel has no vhost_vsock, or the nodes run elsewhere")
 		}
-		sshOut(ctx, inBackground(vsockEcho))
+		runSSH(ctx, inBackground(vsockEcho))
 		at, _ := forward(ctx, namespace, name, ":9999", "--vsock", "--vsock-tls=false")
 		Eventually(func(g Gomega) {
 			connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", at)
@@ -170,7 +170,7 @@ var _ = Describe("A Debian with cloud-init, guest agent and sshd", Ordered, Cont
 			g.Expect(err).NotTo(HaveOccurred())
 			answer, err := io.ReadAll(io.LimitReader(connection, 100))
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(string(answer)).To(Equal("HEARD one"))
+			g.Expect(string(answer)).To(Equal("ECHO one"))
 		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(Succeed())
 	}, SpecTimeout(4*time.Minute))
 })

@@ -18,8 +18,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-var _ = Describe("A VM that cannot start says why", func() {
-	DescribeTable("in its status, its VMI's conditions and virtctl explain",
+var _ = Describe("A VM that cannot start reports the reason", func() {
+	DescribeTable("in its printableStatus, its VMI's conditions and virtctl explain",
 		func(ctx context.Context, change option, printable v1.VirtualMachinePrintableStatus, matcher gomegatypes.GomegaMatcher, explained string) {
 			namespace := newNamespace(ctx)
 			create(ctx, &corev1.Secret{
@@ -35,7 +35,7 @@ var _ = Describe("A VM that cannot start says why", func() {
 				g.Expect(instance).NotTo(BeNil())
 				g.Expect(instance.Status.Conditions).To(ContainElement(matcher))
 			}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
-			Eventually(func() string { // in lines as long as the screen is wide
+			Eventually(func() string { // without the line breaks of the terminal
 				return strings.Join(strings.Fields(expectVirtctl(ctx, "explain", "-n", namespace, "broken")), " ")
 			}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(time.Second).Should(ContainSubstring(explained))
 		},
@@ -43,7 +43,7 @@ var _ = Describe("A VM that cannot start says why", func() {
 			v1.VirtualMachineStatusPvcNotFound,
 			HaveField("Message", ContainSubstring("nowhere")),
 			"! PersistentVolumeClaim nowhere, of the volume data, does not exist. What to do: Create it"),
-		Entry("when its image is not to be had", SpecTimeout(5*time.Minute), withImage("localhost/vireo/no-such-image:1"),
+		Entry("when its image cannot be pulled", SpecTimeout(5*time.Minute), withImage("localhost/vireo/no-such-image:1"),
 			v1.VirtualMachineStatusImagePullBackOff,
 			HaveField("Message", ContainSubstring("no-such-image")),
 			"! The image localhost/vireo/no-such-image:1 cannot be pulled."),
@@ -64,20 +64,20 @@ var _ = Describe("A VM that cannot start says why", func() {
 	)
 })
 
-var _ = Describe("A guest whose processes die", func() {
+var _ = Describe("A guest whose processes are killed", func() {
 	BeforeEach(needLocalNodes)
 
-	DescribeTable("fails with the reason and is started again under Always",
+	DescribeTable("fails with the reason, and is restarted with run strategy Always",
 		func(ctx context.Context, process string, reason gomegatypes.GomegaMatcher) {
 			namespace := newNamespace(ctx)
-			create(ctx, makeVM(namespace, "dying"))
-			instance := expectReady(ctx, namespace, "dying")
-			expectConsole(ctx, namespace, "dying", bootTimeout, ContainSubstring(guestReady))
-			seen := watchPhases(ctx, instance)
+			create(ctx, makeVM(namespace, "killed"))
+			instance := expectReady(ctx, namespace, "killed")
+			expectConsole(ctx, namespace, "killed", bootTimeout, ContainSubstring(guestReady))
+			phases := watchPhases(ctx, instance)
 			killInPod(ctx, instance, process)
 			expectNewInstance(ctx, instance)
-			Expect(seen()).To(ContainElement(And(HaveField("Phase", v1.Failed), HaveField("Reason", reason))))
-			expectReady(ctx, namespace, "dying")
+			Expect(phases()).To(ContainElement(And(HaveField("Phase", v1.Failed), HaveField("Reason", reason))))
+			expectReady(ctx, namespace, "killed")
 		},
 		Entry("QEMU", SpecTimeout(8*time.Minute), "qemu-system-x86_64", Equal("GuestCrashed")),
 		Entry("libvirtd", SpecTimeout(8*time.Minute), "libvirtd", Equal("LibvirtFailed")),

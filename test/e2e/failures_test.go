@@ -15,8 +15,8 @@ import (
 	"github.com/onsi/gomega/format"
 )
 
-// failuresFile is where the tests that failed are listed with what they expected, for whoever has only the end of a run's
-// output. Empty writes nothing.
+// failuresFile is the path of a list of failed specs with what they expected, for a CI system that shows only the end of
+// the output. Empty writes nothing.
 var failuresFile = os.Getenv("FAILURES_FILE")
 
 var _ = ReportAfterSuite("failures, in short", func(report Report) {
@@ -32,7 +32,7 @@ var _ = ReportAfterSuite("failures, in short", func(report Report) {
 	Expect(os.WriteFile(failuresFile, []byte(out.String()), 0o644)).To(Succeed())
 })
 
-// shorten leaves a text its beginning and its end: what gomega prints says at both what it is about.
+// shorten keeps the start and the end of a text, where Gomega prints what is relevant.
 func shorten(text string, atMost int) string {
 	if len(text) <= atMost {
 		return text

@@ -18,40 +18,40 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// A tag that means one image on one node and another one on the other: it was moved between the two pulls.
-var _ = Describe("A guest whose image's tag was moved", func() {
-	n := &nomad{name: "tagged"}
+// The tag refers to different images on two nodes, as if it had been moved between their pulls.
+var _ = Describe("A guest whose image has another content on the target", func() {
+	n := &migratingGuest{name: "tagged"}
 
-	It("stays where it is, says why, and moves once the tag is back", func(ctx context.Context) {
+	It("stays on the source with a reason, and migrates when the images are the same again", func(ctx context.Context) {
 		needLocalNodes()
 		all := nodes(ctx)
 		if len(all) < 2 {
-			Skip("a guest needs two nodes to move between")
+			Skip("migrations need two nodes")
 		}
-		moved := image("tagged")
+		tag := image("tagged")
 		for _, node := range all {
-			tagImage(ctx, node, image("guest-small"), moved)
+			tagImage(ctx, node, image("guest-small"), tag)
 		}
 		n.namespace = newNamespace(ctx)
-		create(ctx, makeVM(n.namespace, n.name, withImage(moved)))
+		create(ctx, makeVM(n.namespace, n.name, withImage(tag)))
 		n.instance = expectReady(ctx, n.namespace, n.name)
 		other := all[slices.IndexFunc(all, func(node string) bool { return node != n.instance.Status.NodeName })]
 
-		tagImage(ctx, other, image("guest-debian"), moved)
+		tagImage(ctx, other, image("guest-debian"), tag)
 		n.migrate(ctx)
 		Eventually(func(g Gomega) {
 			state := vmi(ctx, n.namespace, n.name).Status.MigrationState
 			g.Expect(state).NotTo(BeNil())
 			g.Expect(state.Failed).To(BeTrue())
-			g.Expect(state.FailureReason).To(And(ContainSubstring("containerdisks/kernelboot do not match"), ContainSubstring(moved)))
+			g.Expect(state.FailureReason).To(And(ContainSubstring("containerdisks/kernelboot do not match"), ContainSubstring(tag)))
 		}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
-		stayed := vmi(ctx, n.namespace, n.name)
-		Expect(stayed.Status.NodeName).To(Equal(n.instance.Status.NodeName))
-		Expect(stayed.Status.Phase).To(Equal(v1.Running))
+		after := vmi(ctx, n.namespace, n.name)
+		Expect(after.Status.NodeName).To(Equal(n.instance.Status.NodeName))
+		Expect(after.Status.Phase).To(Equal(v1.Running))
 		Expect(n.events(ctx)).To(ContainSubstring("ContainerDiskFailedChecksum"))
-		failed := stayed.Status.MigrationState.MigrationUID
+		failed := after.Status.MigrationState.MigrationUID
 
-		tagImage(ctx, other, image("guest-small"), moved)
+		tagImage(ctx, other, image("guest-small"), tag)
 		n.migrate(ctx)
 		Eventually(func(g Gomega) {
 			now := vmi(ctx, n.namespace, n.name)
@@ -62,7 +62,7 @@ var _ = Describe("A guest whose image's tag was moved", func() {
 	AfterEach(func(ctx context.Context) { dumpFailed(ctx, n.namespace) }, NodeTimeout(time.Minute))
 })
 
-// tagImage gives an image of a node another name, which it takes from the image that had it.
+// tagImage gives an image on a node another name, and removes that name from any other image.
 func tagImage(ctx context.Context, node, from, to string) {
 	GinkgoHelper()
 	built, err := exec.CommandContext(ctx, "../../hack/tools/build.sh", "--path", "containerd").Output()

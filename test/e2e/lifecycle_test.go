@@ -14,17 +14,17 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// guestShutdown is what the small guest writes when it is asked to power off.
+// guestShutdown is what the small guest writes when it shuts down on the power button.
 const guestShutdown = "VIREO-GUEST-SHUTDOWN"
 
-// powerOff powers the guest off from inside some seconds after it is up.
+// powerOff powers the guest off from inside some seconds after it has booted.
 const powerOff = "#!/bin/sh\n(sleep 3; echo POWERING-OFF >/dev/console; poweroff -f) &\n"
 
-// deafToPower is a guest that ignores the power button.
-const deafToPower = "#!/bin/sh\ntouch /run/ignore-power-button; echo DEAF-NOW >/dev/console\n"
+// ignorePowerButton makes the guest ignore the power button.
+const ignorePowerButton = "#!/bin/sh\ntouch /run/ignore-power-button; echo IGNORES-POWER-BUTTON >/dev/console\n"
 
 var _ = Describe("Stopping a guest", func() {
-	It("lets the guest see a shutdown when its VM is halted", func(ctx context.Context) {
+	It("shuts the guest down when its VM becomes Halted", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		create(ctx, makeVM(namespace, "graceful", withGracePeriod(60)))
 		instance := expectReady(ctx, namespace, "graceful")
@@ -36,7 +36,7 @@ var _ = Describe("Stopping a guest", func() {
 		expectStopped(ctx, namespace, "graceful")
 	}, SpecTimeout(8*time.Minute))
 
-	It("lets the guest see a shutdown when its Pod is deleted, and starts it again", func(ctx context.Context) {
+	It("shuts the guest down when its Pod is deleted, and restarts it", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		create(ctx, makeVM(namespace, "evicted", withGracePeriod(60)))
 		instance := expectReady(ctx, namespace, "evicted")
@@ -48,30 +48,30 @@ var _ = Describe("Stopping a guest", func() {
 		expectReady(ctx, namespace, "evicted")
 	}, SpecTimeout(8*time.Minute))
 
-	It("destroys a guest that does not react when the grace period ends", func(ctx context.Context) {
+	It("destroys a guest that does not shut down within the grace period", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
-		create(ctx, makeVM(namespace, "deaf", withGracePeriod(8), withUserData(deafToPower)))
-		instance := expectReady(ctx, namespace, "deaf")
-		expectConsole(ctx, namespace, "deaf", bootTimeout, ContainSubstring("DEAF-NOW"))
+		create(ctx, makeVM(namespace, "unresponsive", withGracePeriod(8), withUserData(ignorePowerButton)))
+		instance := expectReady(ctx, namespace, "unresponsive")
+		expectConsole(ctx, namespace, "unresponsive", bootTimeout, ContainSubstring("IGNORES-POWER-BUTTON"))
 		log := followConsole(ctx, instance)
-		setRunStrategy(ctx, namespace, "deaf", v1.RunStrategyHalted)
+		setRunStrategy(ctx, namespace, "unresponsive", v1.RunStrategyHalted)
 		expectGone(ctx, instance)
-		expectStopped(ctx, namespace, "deaf")
+		expectStopped(ctx, namespace, "unresponsive")
 		Expect(log()).NotTo(ContainSubstring(guestShutdown))
 	}, SpecTimeout(8*time.Minute))
 })
 
 var _ = Describe("A guest that powers itself off", func() {
-	It("is started again under Always", func(ctx context.Context) {
+	It("is restarted with run strategy Always", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		create(ctx, makeVM(namespace, "always", withUserData(powerOff)))
 		instance := expectReady(ctx, namespace, "always")
 		expectNewInstance(ctx, instance)
 	}, SpecTimeout(8*time.Minute))
 
-	It("stays Succeeded under Manual", extended(1), func(ctx context.Context) {
+	It("stays Succeeded with run strategy Manual", extended(1), func(ctx context.Context) {
 		namespace := newNamespace(ctx)
-		// Manual starts nothing by itself: the VMI runs first and is adopted.
+		// With Manual the VM does not start by itself: the VMI runs first and is adopted.
 		template := makeVM(namespace, "manual", withUserData(powerOff)).Spec.Template
 		alone := &v1.VirtualMachineInstance{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
 		alone.Namespace, alone.Name = namespace, "manual"
@@ -84,7 +84,7 @@ var _ = Describe("A guest that powers itself off", func() {
 	}, SpecTimeout(8*time.Minute))
 })
 
-// expectStopped waits until a VM says that it is stopped.
+// expectStopped waits until a VM's printableStatus is Stopped.
 func expectStopped(ctx context.Context, namespace, name string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {

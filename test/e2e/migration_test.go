@@ -29,74 +29,74 @@ import (
 	"github.com/vireo-project/vireo/test/podproc"
 )
 
-// moves is how often the guest moves there and back; `make bench-live` has it move more often, and asks for a report.
+// migrations is the number of migrations of the guest; `make bench-live` sets a larger one, and the path of a report.
 var (
-	moves       = numberOr("VIREO_E2E_MOVES", 2)
-	movesReport = os.Getenv("VIREO_E2E_MOVES_REPORT")
+	migrations       = numberOr("VIREO_E2E_MOVES", 2)
+	migrationsReport = os.Getenv("VIREO_E2E_MOVES_REPORT")
 )
 
-// One guest that loses nothing while it moves, and some beside it that cannot or need not move.
-var _ = Describe("A guest that moves to another node", Ordered, Serial, func() {
-	n := &nomad{name: "nomad", consoles: &everyConsole{seen: map[types.UID]func() string{}}}
+// One guest that migrates without losing anything, and others that cannot or need not migrate.
+var _ = Describe("A migrating guest", Ordered, Serial, func() {
+	n := &migratingGuest{name: "migrating", consoles: &consoleLogs{seen: map[types.UID]func() string{}}}
 
 	BeforeAll(func(ctx context.Context) {
 		needLocalNodes()
 		if len(nodes(ctx)) < 2 {
-			Skip("a guest needs two nodes to move between")
+			Skip("migrations need two nodes")
 		}
-		n.begin(ctx)
+		n.start(ctx)
 	}, NodeTimeout(8*time.Minute))
 	AfterEach(func(ctx context.Context) { dumpFailed(ctx, n.namespace) }, NodeTimeout(time.Minute))
 
-	It("goes there and back, loses no count, no record and no connection, and says where it is", func(ctx context.Context) {
-		connection := startTalk(n.life, net.JoinHostPort(guestAddress, strconv.Itoa(echoPort)))
-		answers := pings(n.life, guestAddress)
-		heard := announcements(n.life, n.address(ctx))
-		Eventually(answers.count).WithContext(ctx).WithTimeout(shortTimeout).Should(BeNumerically(">", 10))
-		var each []journey
-		for range moves {
-			before := len(heard())
-			answers.restart()
+	It("keeps its count, its log and its TCP connection, and announces its new node on the network", func(ctx context.Context) {
+		connection := startEcho(n.background, net.JoinHostPort(guestAddress, strconv.Itoa(echoPort)))
+		replies := pings(n.background, guestAddress)
+		announced := announcements(n.background, n.address(ctx))
+		Eventually(replies.count).WithContext(ctx).WithTimeout(shortTimeout).Should(BeNumerically(">", 10))
+		var each []migrationTimes
+		for range migrations {
+			before := len(announced())
+			replies.restart()
 			connection.restart()
-			one := n.move(ctx, n.migrate)
+			one := n.expectMigration(ctx, n.migrate)
 			n.expectCounts(ctx)
-			one.hear(answers, &connection.silence, heard()[before:])
-			Expect(connection.broken()).To(Succeed(), "after %d moves", n.moves)
-			Expect(one.RARP).To(BeNumerically(">", 0), "QEMU told nobody that the guest is on %s now", one.To)
-			Expect(one.ARP).To(BeNumerically(">", 0), "the guest told no neighbor that it is on %s now", one.To)
+			one.addGaps(replies, &connection.gaps, announced()[before:])
+			Expect(connection.broken()).To(Succeed(), "after %d migrations", n.migrated)
+			Expect(one.RARP).To(BeNumerically(">", 0), "QEMU has sent no RARP from node %s", one.To)
+			Expect(one.ARP).To(BeNumerically(">", 0), "the guest has sent no ARP from node %s", one.To)
 			GinkgoWriter.Printf("%+v\n", one)
 			each = append(each, one)
 		}
-		report := makeJourneys(each)
+		report := newMigrationReport(each)
 		report.Records, report.Counted = n.expectLog(ctx), n.expectAllCounted()
 		AddReportEntry("migrations", report.table())
-		if movesReport != "" {
-			report.write(movesReport)
+		if migrationsReport != "" {
+			report.write(migrationsReport)
 		}
-	}, SpecTimeout(8*time.Minute+time.Duration(moves)*time.Minute))
+	}, SpecTimeout(8*time.Minute+time.Duration(migrations)*time.Minute))
 
-	It("has the same disks, and answers everywhere where it answered", func(ctx context.Context) {
+	It("has the same disks, and responds over console, port-forward and guest agent after the migrations", func(ctx context.Context) {
 		console := openConsole(ctx, n.namespace, n.name)
 		console.press("echo DISK-$(cat /mnt/data/count).\n")
-		expectSays(ctx, console.Out, `DISK-(\d+)\.`)
+		expectOutput(ctx, console.Out, `DISK-(\d+)\.`)
 		onDisk := diskCount(string(console.Out.Contents()))
 		Expect(onDisk).To(BeNumerically("~", n.consoles.latest(), 3))
 		console.press("\x1d")
 		address, _ := forward(ctx, n.namespace, n.name, ":80")
 		expectHello(ctx, address)
 		expectAgent(ctx, n.namespace, n.name, shortTimeout)
-		Expect(kubectl(ctx, "", "get", "vmim", "-n", n.namespace)).To(MatchRegexp(`(?m)^NAME +PHASE +VMI\n(kubevirt-migrate-vm-\S+ +Succeeded +nomad\n)+$`))
+		Expect(kubectl(ctx, "", "get", "vmim", "-n", n.namespace)).To(MatchRegexp(`(?m)^NAME +PHASE +VMI\n(kubevirt-migrate-vm-\S+ +Succeeded +migrating\n)+$`))
 	}, SpecTimeout(4*time.Minute))
 
-	DescribeTable("it stays when the migration is aborted in the middle", n.expectStays,
-		Entry("by virtctl migrate-cancel", SpecTimeout(4*time.Minute), func(ctx context.Context) {
+	DescribeTable("stays on the source when the migration is aborted during the transfer", n.expectStays,
+		Entry("with virtctl migrate-cancel", SpecTimeout(4*time.Minute), func(ctx context.Context) {
 			expectVirtctl(ctx, "migrate-cancel", "-n", n.namespace, n.name)
 		}),
 		Entry("by deleting the migration", SpecTimeout(4*time.Minute), func(ctx context.Context) {
 			Expect(k8s.Delete(ctx, n.migration(ctx))).To(Succeed())
 		}))
 
-	It("runs at its new node before all of it is there, where that takes too long otherwise", func(ctx context.Context) {
+	It("is switched to post-copy if pre-copy takes too long", func(ctx context.Context) {
 		if _, err := os.Stat(launcherpod.PostCopyDevice); err != nil {
 			Skip("this kernel is older than Linux 6.1: " + err.Error())
 		}
@@ -105,9 +105,9 @@ var _ = Describe("A guest that moves to another node", Ordered, Serial, func() {
 		})
 		n.mode = v1.MigrationPostCopy
 		DeferCleanup(func() { n.mode = "" })
-		// There and back: the specs after this one have it where it was.
+		// Twice, so that the guest is on the same node as before for the next specs.
 		for range 2 {
-			n.move(ctx, n.migrate)
+			n.expectMigration(ctx, n.migrate)
 			n.expectCounts(ctx)
 		}
 		n.expectLog(ctx)
@@ -115,14 +115,14 @@ var _ = Describe("A guest that moves to another node", Ordered, Serial, func() {
 			ContainSubstring("The migration needs help (post-copy): not completed after 3s"))
 	}, SpecTimeout(4*time.Minute))
 
-	It("leaves a node that is drained, and others are shut down as their strategies say", func(ctx context.Context) {
+	It("migrates from a drained node, while guests with other eviction strategies are shut down", func(ctx context.Context) {
 		node := vmi(ctx, n.namespace, n.name).Status.NodeName
 		DeferCleanup(func(ctx context.Context) { kubectl(ctx, "", "uncordon", node) }, NodeTimeout(time.Minute))
 		drain := []string{"drain", node, "--delete-emptydir-data", "--ignore-daemonsets", "--force"}
 
-		By("being told why one that cannot migrate stays")
+		By("refusing the eviction of a guest that cannot migrate, with the reason")
 		out, err := exec.CommandContext(ctx, kubectlProgram, append(drain, "--pod-selector=vm=stuck", "--timeout=8s")...).CombinedOutput()
-		Expect(err).To(HaveOccurred(), "the drain of a guest that cannot migrate ended well")
+		Expect(err).To(HaveOccurred(), "the drain of a guest that cannot migrate has succeeded")
 		Expect(string(out)).To(ContainSubstring("VMI stuck is configured with an eviction strategy but is not live-migratable"))
 		explained, _ := runVirtctl(ctx, "explain", "-n", n.namespace, "stuck")
 		Expect(explained).To(ContainSubstring("waits for this guest, which cannot migrate"))
@@ -130,14 +130,14 @@ var _ = Describe("A guest that moves to another node", Ordered, Serial, func() {
 		Expect(stuck.Status.Phase).To(Equal(v1.Running))
 		Expect(k8s.Delete(ctx, &v1.VirtualMachine{ObjectMeta: stuck.ObjectMeta})).To(Succeed())
 
-		By("draining the node of everything, over a slow link")
+		By("draining the node, with limited bandwidth")
 		n.limit(ctx, "64Mi")
 		shutDown := map[string]*v1.VirtualMachineInstance{}
 		for _, name := range []string{"none", "possible"} {
 			shutDown[name] = vmi(ctx, n.namespace, name)
 			Expect(shutDown[name].Status.NodeName).To(Equal(node), name)
 		}
-		n.move(ctx, func(ctx context.Context) { kubectl(ctx, "", append(drain, "--timeout=3m")...) })
+		n.expectMigration(ctx, func(ctx context.Context) { kubectl(ctx, "", append(drain, "--timeout=3m")...) })
 		n.expectCounts(ctx)
 		n.expectLog(ctx)
 		Eventually(n.events).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(
@@ -149,28 +149,28 @@ var _ = Describe("A guest that moves to another node", Ordered, Serial, func() {
 	}, SpecTimeout(8*time.Minute))
 })
 
-// nomad is the guest that moves.
-type nomad struct {
+// migratingGuest is a guest that is migrated, with what specs observe of it.
+type migratingGuest struct {
 	namespace, name string
 	instance        *v1.VirtualMachineInstance
-	consoles        *everyConsole
-	// life ends with the tests.
-	life context.Context
-	// log is the device of the shared disk.
-	log   string
-	moves int
-	// network is the one that the memory goes over.
+	consoles        *consoleLogs
+	// background is canceled after the last spec.
+	background context.Context
+	// log is the device of the disk with the guest's log.
+	log      string
+	migrated int
+	// network is the type of network over which the memory is expected to be sent.
 	network v1.MigrationNetworkType
-	// mode is how it is to be copied; empty is PreCopy.
+	// mode is the expected migration mode; empty means PreCopy.
 	mode v1.MigrationMode
 }
 
-// begin starts all guests on one node.
-func (n *nomad) begin(ctx context.Context) {
+// start starts all guests on one node.
+func (n *migratingGuest) start(ctx context.Context) {
 	GinkgoHelper()
 	n.namespace = newNamespace(ctx)
-	layNetwork(ctx, n.namespace)
-	migrateOverWire(ctx)
+	installSecondNetwork(ctx, n.namespace)
+	useMigrationNetwork(ctx)
 	n.network = v1.Migration
 	other := nodes(ctx)[1]
 	kubectl(ctx, "", "cordon", other)
@@ -180,16 +180,16 @@ func (n *nomad) begin(ctx context.Context) {
 	create(ctx, claim, makeVM(n.namespace, n.name, withEvictionStrategy(v1.EvictionStrategyLiveMigrate), withSecondNIC,
 		withClaim("log", "log"), withoutSerial,
 		withDisk("data", v1.VolumeSource{EmptyDisk: &v1.EmptyDiskSource{Capacity: resource.MustParse("64Mi")}}),
-		withUserData(nomadData)))
+		withUserData(migratingUserData)))
 	n.instance = expectReady(ctx, n.namespace, n.name)
 	create(ctx, makeVM(n.namespace, "none", withEvictionStrategy(v1.EvictionStrategyNone)),
 		makeVM(n.namespace, "possible", withBridge, withEvictionStrategy(v1.EvictionStrategyLiveMigrateIfPossible)),
 		makeVM(n.namespace, "stuck", withBridge, withEvictionStrategy(v1.EvictionStrategyLiveMigrate)))
 
 	var stop context.CancelFunc
-	n.life, stop = context.WithCancel(context.Background())
+	n.background, stop = context.WithCancel(context.Background())
 	DeferCleanup(stop)
-	go n.consoles.follow(n.life, n.instance)
+	go n.consoles.follow(n.background, n.instance)
 	Eventually(n.consoles.counted).WithContext(ctx).WithTimeout(bootTimeout).ShouldNot(BeEmpty())
 	for _, name := range []string{"none", "possible", "stuck"} {
 		expectReady(ctx, n.namespace, name)
@@ -198,8 +198,8 @@ func (n *nomad) begin(ctx context.Context) {
 	n.log = deviceOf(ctx, n.namespace, "log")
 }
 
-// address is the hardware address on the second network.
-func (n *nomad) address(ctx context.Context) string {
+// address returns the guest's MAC address on the second network.
+func (n *migratingGuest) address(ctx context.Context) string {
 	GinkgoHelper()
 	for _, nic := range vmi(ctx, n.namespace, n.name).Status.Interfaces {
 		if nic.Name == secondNetwork {
@@ -210,14 +210,14 @@ func (n *nomad) address(ctx context.Context) string {
 	return ""
 }
 
-// migrate asks for a migration as a person does.
-func (n *nomad) migrate(ctx context.Context) {
+// migrate requests a migration, as a user does.
+func (n *migratingGuest) migrate(ctx context.Context) {
 	GinkgoHelper()
 	expectVirtctl(ctx, "migrate", "-n", n.namespace, n.name)
 }
 
-// migration is the newest of the guest's.
-func (n *nomad) migration(ctx context.Context) *v1.VirtualMachineInstanceMigration {
+// migration returns the guest's newest migration.
+func (n *migratingGuest) migration(ctx context.Context) *v1.VirtualMachineInstanceMigration {
 	GinkgoHelper()
 	list := &v1.VirtualMachineInstanceMigrationList{}
 	Expect(k8s.List(ctx, list, client.InNamespace(n.namespace))).To(Succeed())
@@ -229,12 +229,12 @@ func (n *nomad) migration(ctx context.Context) *v1.VirtualMachineInstanceMigrati
 	return &newest
 }
 
-// move waits until a migration that is asked for is over, and checks what is said of it.
-func (n *nomad) move(ctx context.Context, ask func(context.Context)) journey {
+// expectMigration requests a migration, waits until it has succeeded, and checks the status of VMI and migration.
+func (n *migratingGuest) expectMigration(ctx context.Context, request func(context.Context)) migrationTimes {
 	GinkgoHelper()
 	from := vmi(ctx, n.namespace, n.name)
 	start := time.Now()
-	ask(ctx)
+	request(ctx)
 	var now *v1.VirtualMachineInstance
 	Eventually(func(g Gomega) {
 		now = vmi(ctx, n.namespace, n.name)
@@ -242,8 +242,8 @@ func (n *nomad) move(ctx context.Context, ask func(context.Context)) journey {
 		g.Expect(now.Status.NodeName).NotTo(Equal(from.Status.NodeName), "%+v", now.Status.MigrationState)
 		g.Expect(n.migration(ctx).Status.Phase).To(Equal(v1.MigrationSucceeded))
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(100 * time.Millisecond).Should(Succeed())
-	one := journey{From: from.Status.NodeName, To: now.Status.NodeName, Total: milliseconds(time.Since(start))}
-	n.moves++
+	one := migrationTimes{From: from.Status.NodeName, To: now.Status.NodeName, Total: milliseconds(time.Since(start))}
+	n.migrated++
 
 	migration, state := n.migration(ctx), now.Status.MigrationState
 	Expect(state).To(And(HaveField("Completed", true), HaveField("Failed", false), HaveField("MigrationUID", migration.UID),
@@ -252,7 +252,7 @@ func (n *nomad) move(ctx context.Context, ask func(context.Context)) journey {
 	Expect(state.SourcePod).NotTo(Equal(state.TargetPod))
 	Expect(state.MigrationNetworkType).To(Equal(n.network))
 	if n.network == v1.Migration {
-		expectCameOverWire(ctx, now)
+		expectReceivedOverMigrationNetwork(ctx, now)
 	}
 	Eventually(func(g Gomega) {
 		now = vmi(ctx, n.namespace, n.name)
@@ -269,13 +269,13 @@ func (n *nomad) move(ctx context.Context, ask func(context.Context)) journey {
 	return one
 }
 
-// events are all that was told of the guest.
-func (n *nomad) events(ctx context.Context) string {
+// events returns the namespace's events.
+func (n *migratingGuest) events(ctx context.Context) string {
 	return kubectl(ctx, "", "get", "events", "-n", n.namespace)
 }
 
-// limit has the guest's migrations follow a policy.
-func (n *nomad) limit(ctx context.Context, bandwidth string, change ...func(*migrationsv1alpha1.MigrationPolicySpec)) {
+// limit creates a migration policy for the guest with a bandwidth, until the spec ends.
+func (n *migratingGuest) limit(ctx context.Context, bandwidth string, change ...func(*migrationsv1alpha1.MigrationPolicySpec)) {
 	GinkgoHelper()
 	policy := &migrationsv1alpha1.MigrationPolicy{ObjectMeta: metav1.ObjectMeta{Name: n.namespace}}
 	policy.Spec.Selectors = &migrationsv1alpha1.Selectors{VirtualMachineInstanceSelector: map[string]string{"vm": n.name}}
@@ -287,8 +287,8 @@ func (n *nomad) limit(ctx context.Context, bandwidth string, change ...func(*mig
 	DeferCleanup(func(ctx context.Context) error { return k8s.Delete(ctx, policy) }, NodeTimeout(time.Minute))
 }
 
-// expectStays begins a migration that takes its time, ends it in the middle, and sees the guest where it was.
-func (n *nomad) expectStays(ctx context.Context, abort func(context.Context)) {
+// expectStays starts a slow migration, aborts it during the transfer, and checks that the guest runs on the source.
+func (n *migratingGuest) expectStays(ctx context.Context, abort func(context.Context)) {
 	GinkgoHelper()
 	n.limit(ctx, "1Mi")
 	from := vmi(ctx, n.namespace, n.name)
@@ -306,7 +306,7 @@ func (n *nomad) expectStays(ctx context.Context, abort func(context.Context)) {
 	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: n.namespace, Name: state().TargetPod}, target)).To(Succeed())
 	launchers := podProcesses(target, "virt-launcher")
 	Expect(launchers).NotTo(BeEmpty())
-	// In the middle of 128 MiB, of which at most 1 MiB is sent per second.
+	// During the transfer of 128 MiB, of which at most 1 MiB is sent per second.
 	Eventually(receivedBy).WithArguments(launchers[0].PID).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(
 		HaveKeyWithValue(v1.MigrationInterfaceName, BeNumerically(">", 512<<10)))
 	abort(ctx)
@@ -327,28 +327,28 @@ func (n *nomad) expectStays(ctx context.Context, abort func(context.Context)) {
 }
 
 // expectCounts waits until the guest has counted further than now.
-func (n *nomad) expectCounts(ctx context.Context) {
+func (n *migratingGuest) expectCounts(ctx context.Context) {
 	GinkgoHelper()
 	before := n.consoles.latest()
 	Eventually(n.consoles.latest).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(BeNumerically(">", before+1))
 }
 
-// expectAllCounted checks that no number is missing, and returns how many there are. A line that the guest began in one
-// Pod and ended in another is in neither as a whole.
-func (n *nomad) expectAllCounted() int {
+// expectAllCounted checks that no number is missing, and returns their count. A line that the guest wrote partly in one
+// Pod and partly in another is in neither log as a whole.
+func (n *migratingGuest) expectAllCounted() int {
 	GinkgoHelper()
 	all := n.consoles.counted()
-	Expect(len(all)).To(BeNumerically(">=", all[len(all)-1]-all[0]+1-n.moves), "numbers are missing after %d moves: %v", n.moves, all)
+	Expect(len(all)).To(BeNumerically(">=", all[len(all)-1]-all[0]+1-n.migrated), "numbers are missing after %d migrations: %v", n.migrated, all)
 	return len(all)
 }
 
-// expectLog checks the log on the shared disk from outside, while the guest goes on with it.
-func (n *nomad) expectLog(ctx context.Context) int {
+// expectLog checks the log on the shared disk from this host while the guest continues it, and returns the number of records.
+func (n *migratingGuest) expectLog(ctx context.Context) int {
 	GinkgoHelper()
 	read := func() int {
 		GinkgoHelper()
 		entries, err := readLog(ctx, n.log)
-		Expect(err).NotTo(HaveOccurred(), "after %d moves", n.moves)
+		Expect(err).NotTo(HaveOccurred(), "after %d migrations", n.migrated)
 		return len(entries)
 	}
 	before := read()
@@ -361,18 +361,18 @@ func withEvictionStrategy(strategy v1.EvictionStrategy) option {
 	return func(vm *v1.VirtualMachine) { spec(vm).EvictionStrategy = ptr.To(strategy) }
 }
 
-// withoutSerial takes the serial from the last disk: the small guest lets such a disk alone.
+// withoutSerial removes the serial from the last disk: the small guest does not write to such a disk.
 func withoutSerial(vm *v1.VirtualMachine) {
 	disks := spec(vm).Domain.Devices.Disks
 	disks[len(disks)-1].Serial = ""
 }
 
-// withBridge binds the NIC on the Pods' network such that the guest cannot migrate.
+// withBridge connects the interface on the Pod network with a bridge, so that the guest cannot migrate.
 func withBridge(vm *v1.VirtualMachine) {
 	spec(vm).Domain.Devices.Interfaces[0].InterfaceBindingMethod = v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}}
 }
 
-// deviceOf is the device of a claim's volume on this machine.
+// deviceOf returns the path of a claim's volume on this host.
 func deviceOf(ctx context.Context, namespace, name string) string {
 	GinkgoHelper()
 	claim, volume := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}
@@ -384,11 +384,11 @@ func deviceOf(ctx context.Context, namespace, name string) string {
 	case source.HostPath != nil:
 		return source.HostPath.Path
 	}
-	Fail("the volume of claim " + name + " is not on this machine")
+	Fail("the volume of claim " + name + " is not on this host")
 	return ""
 }
 
-// diskCount is the number after DISK- in what a console showed.
+// diskCount returns the number after DISK- in the output of a console.
 func diskCount(screen string) int {
 	_, rest, _ := strings.Cut(screen, "\nDISK-")
 	digits, _, _ := strings.Cut(rest, ".")

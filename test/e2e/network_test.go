@@ -17,7 +17,7 @@ import (
 )
 
 var _ = Describe("A guest on the network", func() {
-	// reaches runs a guest on one node and a peer on the other, and lets each call the other.
+	// reaches runs a guest on one node and a peer on the other, and checks that each can connect to the other.
 	reaches := func(ctx context.Context, binding option) {
 		names := nodes(ctx)
 		guestNode, peerNode := names[0], names[len(names)-1]
@@ -29,7 +29,7 @@ var _ = Describe("A guest on the network", func() {
 		instance := expectReady(ctx, namespace, "net")
 		expectConsole(ctx, namespace, "net", bootTimeout, ContainSubstring("VIREO-POD"))
 
-		By("calling the guest through a Service")
+		By("connecting to the guest through a Service")
 		service := &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "guest"},
 			Spec:       corev1.ServiceSpec{Selector: map[string]string{"vm": "net"}, Ports: []corev1.ServicePort{{Port: 80}}},
@@ -39,11 +39,11 @@ var _ = Describe("A guest on the network", func() {
 		Expect(instance.Status.Interfaces).To(ContainElement(And(HaveField("Name", "default"), HaveField("MAC", Not(BeEmpty())))))
 	}
 
-	It("reaches a Pod on another node and is reached by Service, with masquerade", func(ctx context.Context) {
+	It("connects to a Pod on another node and is reachable through a Service, with masquerade", func(ctx context.Context) {
 		reaches(ctx, func(*v1.VirtualMachine) {})
 	}, SpecTimeout(8*time.Minute))
 
-	It("reaches a Pod on another node and is reached by Service, with bridge", func(ctx context.Context) {
+	It("connects to a Pod on another node and is reachable through a Service, with bridge", func(ctx context.Context) {
 		reaches(ctx, func(vm *v1.VirtualMachine) {
 			spec(vm).Domain.Devices.Interfaces[0].InterfaceBindingMethod = v1.InterfaceBindingMethod{Bridge: &v1.InterfaceBridge{}}
 		})
@@ -60,6 +60,6 @@ var _ = Describe("A guest on the network", func() {
 		ip := instance.Status.Interfaces[0].IP
 		expectExec(ctx, peer, bootTimeout, ContainSubstring("hello from"), "/tools", "get", "http://"+ip+"/")
 		_, err := execIn(ctx, peer, "/tools", "get", "http://"+ip+":81/")
-		Expect(err).To(HaveOccurred(), "port 81 is not listed, and yet it answers")
+		Expect(err).To(HaveOccurred(), "port 81 is not listed and accepts connections")
 	}, SpecTimeout(8*time.Minute))
 })

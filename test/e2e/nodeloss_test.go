@@ -23,17 +23,18 @@ import (
 )
 
 const (
-	// noticed bounds how soon a cut is noticed: a minute, or the time in which new virt-controllers start if all were on that node,
-	// as after a drain.
-	noticed = 2 * time.Minute
-	// kubernetesNotices is how long Kubernetes takes by default to call a node lost, and somewhat more.
-	kubernetesNotices = 2 * time.Minute
-	// reachable is how soon an agent whose node is back has ended what was given up: less than any grace period.
-	reachable = 20 * time.Second
+	// unresponsiveTimeout limits the time until a lost node is reported: a minute, or the time in which new virt-controllers start
+	// if all were on that node, as after a drain.
+	unresponsiveTimeout = 2 * time.Minute
+	// nodeLostTimeout is somewhat longer than Kubernetes' default until a node is not ready.
+	nodeLostTimeout = 2 * time.Minute
+	// destroyTimeout limits the time until the agent of a reconnected node has destroyed a guest that was replaced: less than any
+	// grace period.
+	destroyTimeout = 20 * time.Second
 )
 
-// A node is cut off twice. Its guest is alive all the time: the processes of this machine's nodes are seen from here.
-var _ = Describe("A guest whose node is cut off", Serial, Ordered, func() {
+// A node is disconnected twice. Its guest runs all the time: processes of the nodes are visible on this host.
+var _ = Describe("A guest on a disconnected node", Serial, Ordered, func() {
 	BeforeAll(needLocalNodes)
 
 	var (
@@ -54,25 +55,25 @@ var _ = Describe("A guest whose node is cut off", Serial, Ordered, func() {
 		pod = launcherPod(ctx, instance)
 		qemu = podProcess(pod, "qemu-system-x86_64")
 		DeferCleanup(func(ctx context.Context) {
-			setCable(ctx, "mend", node)
+			setNetwork(ctx, "mend", node)
 			setOutOfService(ctx, node, false)
 			expectNodeBack(ctx, node)
 		}, NodeTimeout(3*time.Minute))
 	}, NodeTimeout(4*time.Minute))
 	AfterEach(func(ctx context.Context) { dumpFailed(ctx, namespace) }, NodeTimeout(time.Minute))
 
-	It("goes on alone when the node is back", func(ctx context.Context) {
-		cut := cutOff(ctx, node)
+	It("keeps running, and the VMI is Ready again when the node is reconnected", func(ctx context.Context) {
+		cut := disconnect(ctx, node)
 		Eventually(func(g Gomega) {
 			g.Expect(readNode(ctx, node).Labels).To(HaveKeyWithValue(v1.NodeSchedulable, "false"))
 			object := vmi(ctx, namespace, "vm")
 			g.Expect(object.Status.Reason).To(Equal("NodeUnresponsive"))
 			g.Expect(condition(object, v1.VirtualMachineInstanceNodeUnresponsive)).To(HaveField("Status", corev1.ConditionTrue))
-		}).WithContext(ctx).WithTimeout(noticed).WithPolling(pollInterval).Should(Succeed())
-		took("the silence of the node was noticed", cut)
+		}).WithContext(ctx).WithTimeout(unresponsiveTimeout).WithPolling(pollInterval).Should(Succeed())
+		reportTime("the VMI reported NodeUnresponsive", cut)
 
-		mended := time.Now()
-		setCable(ctx, "mend", node)
+		reconnected := time.Now()
+		setNetwork(ctx, "mend", node)
 		expectNodeBack(ctx, node)
 		Eventually(func(g Gomega) {
 			object := vmi(ctx, namespace, "vm")
@@ -80,20 +81,20 @@ var _ = Describe("A guest whose node is cut off", Serial, Ordered, func() {
 			g.Expect(condition(object, v1.VirtualMachineInstanceNodeUnresponsive)).To(BeNil())
 			g.Expect(condition(object, v1.VirtualMachineInstanceReady)).To(HaveField("Status", corev1.ConditionTrue))
 		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
-		took("everything was as before", mended)
+		reportTime("the VMI was Ready again", reconnected)
 		Expect(vmi(ctx, namespace, "vm").UID).To(Equal(instance.UID))
-		Expect(qemusOf(ctx, namespace, pod)).To(ConsistOf(qemu), "the same guest, and no other")
+		Expect(qemusOf(ctx, namespace, pod)).To(ConsistOf(qemu), "the same QEMU, and no other")
 	}, SpecTimeout(6*time.Minute))
 
-	It("starts elsewhere when the node is declared out of service, and is ended when that was not so", func(ctx context.Context) {
-		cut := cutOff(ctx, node)
+	It("starts on another node when its node is declared out of service, and the old one is destroyed when that is reconnected", func(ctx context.Context) {
+		cut := disconnect(ctx, node)
 		Eventually(func() *v1.VirtualMachineInstanceCondition {
 			return condition(vmi(ctx, namespace, "vm"), v1.VirtualMachineInstanceNodeUnresponsive)
-		}).WithContext(ctx).WithTimeout(kubernetesNotices).WithPolling(pollInterval).Should(And(
+		}).WithContext(ctx).WithTimeout(nodeLostTimeout).WithPolling(pollInterval).Should(And(
 			HaveField("Reason", v1.VirtualMachineInstanceReasonNodeLost),
 			HaveField("Message", ContainSubstring("kubectl taint nodes "+node+" node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"))))
 		Expect(condition(vmi(ctx, namespace, "vm"), v1.VirtualMachineInstanceReady)).To(HaveField("Status", corev1.ConditionFalse))
-		took("the VMI said how its guest is released", cut)
+		reportTime("the VMI reported how to release its guest", cut)
 		Expect(vmi(ctx, namespace, "vm").Status.Phase).To(Equal(v1.Running))
 		Expect(qemusOf(ctx, namespace, pod)).To(ConsistOf(qemu))
 
@@ -101,20 +102,20 @@ var _ = Describe("A guest whose node is cut off", Serial, Ordered, func() {
 		setOutOfService(ctx, node, true)
 		expectNewInstance(ctx, instance)
 		next := expectReady(ctx, namespace, "vm")
-		took("the guest ran elsewhere", released)
+		reportTime("the guest ran on another node", released)
 		Expect(next.Status.NodeName).NotTo(Equal(node))
 		successor := processOf(ctx, next, "qemu-system-x86_64")
-		Expect(podProcess(pod, "qemu-system-x86_64")).To(Equal(qemu), "nothing that is said elsewhere reaches the node")
+		Expect(podProcess(pod, "qemu-system-x86_64")).To(Equal(qemu), "the disconnected node must not be affected")
 
-		// The kubelet ends the launcher in order, which takes its time. This one does not even hear of it.
+		// Without the launcher, the kubelet's SIGTERM does not end the guest: only the agent can.
 		launcher := podProcess(pod, "virt-launcher")
 		Expect(syscall.Kill(launcher.PID, syscall.SIGSTOP)).To(Succeed())
 		DeferCleanup(func() { _ = syscall.Kill(launcher.PID, syscall.SIGCONT) })
-		mended := time.Now()
-		setCable(ctx, "mend", node)
+		reconnected := time.Now()
+		setNetwork(ctx, "mend", node)
 		Eventually(func() []podproc.Process { return podProcesses(pod, "qemu-system-x86_64") }).
-			WithContext(ctx).WithTimeout(reachable).WithPolling(100 * time.Millisecond).Should(BeEmpty())
-		took("the old guest was ended", mended)
+			WithContext(ctx).WithTimeout(destroyTimeout).WithPolling(100 * time.Millisecond).Should(BeEmpty())
+		reportTime("the old guest was destroyed", reconnected)
 		_ = syscall.Kill(launcher.PID, syscall.SIGCONT)
 		setOutOfService(ctx, node, false)
 		expectNodeBack(ctx, node)
@@ -123,7 +124,7 @@ var _ = Describe("A guest whose node is cut off", Serial, Ordered, func() {
 	}, SpecTimeout(5*time.Minute))
 })
 
-// withPreferredNode has a VM start on a node as long as that one can take it.
+// withPreferredNode prefers a node for a VM.
 func withPreferredNode(node string) option {
 	return func(vm *v1.VirtualMachine) {
 		spec(vm).Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
@@ -137,30 +138,30 @@ func withPreferredNode(node string) option {
 	}
 }
 
-// took puts into the report how long something took.
-func took(what string, since time.Time) {
+// reportTime adds the time since an instant to the report.
+func reportTime(what string, since time.Time) {
 	GinkgoHelper()
 	AddReportEntry(fmt.Sprintf("%s after %.1f s", what, time.Since(since).Seconds()))
 }
 
-func cutOff(ctx context.Context, node string) time.Time {
+func disconnect(ctx context.Context, node string) time.Time {
 	GinkgoHelper()
 	now := time.Now()
-	setCable(ctx, "cut", node)
+	setNetwork(ctx, "cut", node)
 	return now
 }
 
-// setCable pulls a node's cable or plugs it in.
-func setCable(ctx context.Context, verb, node string) {
+// setNetwork disconnects a node from the network ("cut") or reconnects it ("mend").
+func setNetwork(ctx context.Context, verb, node string) {
 	GinkgoHelper()
 	out, err := exec.CommandContext(ctx, os.Getenv("VIREO_CLUSTER"), verb, node).CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(out))
 }
 
-// setOutOfService does what the VMI's condition says, or takes it back.
+// setOutOfService adds the taint that the VMI's condition advises, or removes it.
 func setOutOfService(ctx context.Context, name string, out bool) {
 	GinkgoHelper()
-	// Kubernetes writes taints as well: whoever comes second looks again.
+	// Kubernetes writes taints as well: a conflict is retried.
 	Eventually(func() error {
 		node := readNode(ctx, name)
 		patch := client.MergeFromWithOptions(node.DeepCopy(), client.MergeFromWithOptimisticLock{})
@@ -192,7 +193,7 @@ func expectNodeBack(ctx context.Context, name string) {
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
 }
 
-// qemusOf are the QEMUs of a namespace's launcher Pods, and of one that the API server may not know any more.
+// qemusOf returns the QEMU processes of a namespace's launcher Pods, and of one that may no longer be in the API server.
 func qemusOf(ctx context.Context, namespace string, old *corev1.Pod) []podproc.Process {
 	GinkgoHelper()
 	found := podProcesses(old, "qemu-system-x86_64")

@@ -25,14 +25,14 @@ import (
 	"github.com/vireo-project/vireo/test/podproc"
 )
 
-// needLocalNodes skips a test that reaches for processes unless the nodes are this machine's.
+// needLocalNodes skips a spec that accesses processes of nodes, unless the nodes run on this host.
 func needLocalNodes() {
 	if os.Getenv("VIREO_CLUSTER") == "" {
 		Skip("kills processes of nodes: only on a cluster that `make cluster-up` made (VIREO_CLUSTER names its program)")
 	}
 }
 
-// podProcess finds the one process of a Pod with a given command name: its cgroup carries the Pod's UID.
+// podProcess finds the one process of a Pod with a given command name. The cgroup's name contains the Pod's UID.
 func podProcess(pod *corev1.Pod, command string) podproc.Process {
 	GinkgoHelper()
 	found := podProcesses(pod, command)
@@ -65,14 +65,14 @@ func killInPod(ctx context.Context, instance *v1.VirtualMachineInstance, command
 	killProcess(processOf(ctx, instance, command))
 }
 
-// sighting is one state of a VMI that a watch showed.
-type sighting struct {
+// phaseAndReason is a state of a VMI that a watch returned.
+type phaseAndReason struct {
 	Phase  v1.VirtualMachineInstancePhase
 	Reason string
 }
 
-// watchPhases records the phases and reasons of a VMI from now on: a failed one is soon replaced.
-func watchPhases(ctx context.Context, instance *v1.VirtualMachineInstance) func() []sighting {
+// watchPhases records the phases and reasons of a VMI from now on: a failed VMI is replaced soon.
+func watchPhases(ctx context.Context, instance *v1.VirtualMachineInstance) func() []phaseAndReason {
 	GinkgoHelper()
 	watching, err := client.NewWithWatch(restConfig, client.Options{Scheme: k8s.Scheme()})
 	Expect(err).NotTo(HaveOccurred())
@@ -82,26 +82,26 @@ func watchPhases(ctx context.Context, instance *v1.VirtualMachineInstance) func(
 	DeferCleanup(stream.Stop)
 	var (
 		mutex sync.Mutex
-		seen  []sighting
+		seen  []phaseAndReason
 	)
 	go func() {
 		for event := range stream.ResultChan() {
 			if object, ok := event.Object.(*v1.VirtualMachineInstance); ok && object.UID == instance.UID {
 				mutex.Lock()
-				seen = append(seen, sighting{object.Status.Phase, object.Status.Reason})
+				seen = append(seen, phaseAndReason{object.Status.Phase, object.Status.Reason})
 				mutex.Unlock()
 			}
 		}
 	}()
-	return func() []sighting {
+	return func() []phaseAndReason {
 		mutex.Lock()
 		defer mutex.Unlock()
-		return append([]sighting(nil), seen...)
+		return append([]phaseAndReason(nil), seen...)
 	}
 }
 
-// replaceSocketBySymlink does what a guest that took over its launcher Pod could do: libvirtd's socket in the
-// Pod's volume now leads to another process's socket on the node.
+// replaceSocketBySymlink does what a guest could do that controls its launcher Pod: it replaces libvirtd's socket in the
+// Pod's volume by a link to the socket of another process on the node.
 func replaceSocketBySymlink(ctx context.Context, instance *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	pod := launcherPod(ctx, instance)
@@ -112,8 +112,8 @@ func replaceSocketBySymlink(ctx context.Context, instance *v1.VirtualMachineInst
 	GinkgoWriter.Printf("replaced the socket of %s\n", pod.Name)
 }
 
-// eventuallyRestarted waits until a node's kubelet has renewed its Lease and says that the node is ready after
-// something was killed on it. A Node whose conditions stay as they are is written every few minutes only.
+// eventuallyRestarted waits until a node's kubelet has renewed its Lease and reports the node as ready after
+// a process was killed on it. A Node without changes is written every few minutes only.
 func eventuallyRestarted(ctx context.Context, node string, after time.Time) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -127,7 +127,7 @@ func eventuallyRestarted(ctx context.Context, node string, after time.Time) {
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(time.Second).Should(Succeed())
 }
 
-// killOnNode kills a process of the node itself and brings it back as the node's init system would.
+// killOnNode kills a process of the node itself and restarts it, as the node's init system does.
 func killOnNode(ctx context.Context, node, component string) {
 	GinkgoHelper()
 	killed := time.Now()

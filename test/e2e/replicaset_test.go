@@ -21,7 +21,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// makeReplicaSet is a set of small guests.
+// makeReplicaSet returns a set of small guests.
 func makeReplicaSet(namespace, name string, replicas int32) *v1.VirtualMachineInstanceReplicaSet {
 	set := &v1.VirtualMachineInstanceReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	set.Spec.Replicas = ptr.To(replicas)
@@ -30,7 +30,7 @@ func makeReplicaSet(namespace, name string, replicas int32) *v1.VirtualMachineIn
 	return set
 }
 
-// expectReplicas waits until a set has so many VMIs, all of them ready, and returns them.
+// expectReplicas waits until a set has n VMIs, all of them ready, and returns them.
 func expectReplicas(ctx context.Context, set *v1.VirtualMachineInstanceReplicaSet, n int) []v1.VirtualMachineInstance {
 	GinkgoHelper()
 	list := &v1.VirtualMachineInstanceList{}
@@ -46,7 +46,7 @@ func expectReplicas(ctx context.Context, set *v1.VirtualMachineInstanceReplicaSe
 }
 
 var _ = Describe("A replica set", func() {
-	It("follows its autoscaler to 6 guests and back, and replaces one that ends", func(ctx context.Context) {
+	It("is scaled to 6 guests and back by its autoscaler, replaces a guest that ended, and is deleted without its guests", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		set := makeReplicaSet(namespace, "web", 1)
 		create(ctx, set)
@@ -56,9 +56,9 @@ var _ = Describe("A replica set", func() {
 		Expect(k8s.Delete(ctx, launcherPod(ctx, &first))).To(Succeed())
 		expectGone(ctx, first.DeepCopy())
 		second := expectReplicas(ctx, set, 1)[0]
-		Expect(second.Name).NotTo(Equal(first.Name), "it was made while the other one was still there")
+		Expect(second.Name).NotTo(Equal(first.Name), "it is created before the old one is removed")
 
-		By("growing")
+		By("scaling up")
 		load := fakeMetrics(ctx, namespace)
 		load(6)
 		create(ctx, autoscaler(set))
@@ -69,12 +69,12 @@ var _ = Describe("A replica set", func() {
 		}
 		Expect(names).To(HaveKey(second.Name))
 
-		By("shrinking")
+		By("scaling down")
 		load(1)
 		last := expectReplicas(ctx, set, 1)[0]
-		Expect(last.Name).To(Equal(second.Name), "of equals the newest go first")
+		Expect(last.Name).To(Equal(second.Name), "the newest of equal VMIs are deleted first")
 
-		By("letting its guest live on when it is deleted without it")
+		By("keeping its guest when it is deleted with propagation policy Orphan")
 		Expect(k8s.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
 		expectGone(ctx, set)
 		Consistently(func() *v1.VirtualMachineInstance { return vmi(ctx, namespace, last.Name) }).
@@ -83,7 +83,7 @@ var _ = Describe("A replica set", func() {
 	}, SpecTimeout(15*time.Minute))
 })
 
-// fakeMetrics puts a metrics API into the cluster, which says what the returned function was told.
+// fakeMetrics installs a metrics API in the cluster that returns the load set with the returned function.
 func fakeMetrics(ctx context.Context, namespace string) (load func(int)) {
 	GinkgoHelper()
 	pod := startPeer(ctx, namespace, "metrics", "", "metrics")
@@ -111,10 +111,10 @@ func fakeMetrics(ctx context.Context, namespace string) (load func(int)) {
 	}
 }
 
-// perGuest is how much load one guest bears.
+// perGuest is the load for which one guest is enough.
 const perGuest = 100
 
-// autoscaler keeps a set at as many guests as its load wants, without waiting for calm.
+// autoscaler returns an autoscaler for a set, without a stabilization window.
 func autoscaler(set *v1.VirtualMachineInstanceReplicaSet) *autoscalingv2.HorizontalPodAutoscaler {
 	at := &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: ptr.To(int32(0)), Policies: []autoscalingv2.HPAScalingPolicy{
 		{Type: autoscalingv2.PodsScalingPolicy, Value: 10, PeriodSeconds: 15},

@@ -16,11 +16,11 @@ import (
 	"github.com/vireo-project/vireo/test/podproc"
 )
 
-// Killing any of our processes, or the node's, must not change a VM's fate.
-var _ = Describe("A running guest outlives", Serial, Ordered, ContinueOnFailure, func() {
+// Killing any of our processes, or the node's, must not affect a guest.
+var _ = Describe("A running guest is not affected by", Serial, Ordered, ContinueOnFailure, func() {
 	BeforeAll(needLocalNodes)
 
-	// They boot beside each other; each is there for one kill, lives through the others', and can be stopped after its own.
+	// They boot in parallel. Each is stopped after one kill and must survive those before.
 	survivors := []string{"virt-handler", "virt-controller", "containerd", "kubelet"}
 	var (
 		namespace string
@@ -47,7 +47,7 @@ var _ = Describe("A running guest outlives", Serial, Ordered, ContinueOnFailure,
 		func(ctx context.Context, name string, kill func(ctx context.Context, node string)) {
 			kill(ctx, instances[name].Status.NodeName)
 
-			By("seeing the same QEMU and a right status for a while")
+			By("keeping the same QEMU and the correct status for a while")
 			Consistently(func(g Gomega) {
 				for survivor, instance := range instances {
 					g.Expect(processOf(ctx, instance, "qemu-system-x86_64")).To(Equal(qemus[survivor]))
@@ -58,7 +58,7 @@ var _ = Describe("A running guest outlives", Serial, Ordered, ContinueOnFailure,
 				expectReady(ctx, namespace, survivor)
 			}
 
-			By("stopping the guest as if nothing had happened")
+			By("stopping the guest as usual")
 			log := followConsole(ctx, instances[name])
 			setRunStrategy(ctx, namespace, name, v1.RunStrategyHalted)
 			Eventually(log).WithContext(ctx).WithTimeout(shortTimeout).Should(ContainSubstring(guestShutdown))
@@ -79,7 +79,7 @@ var _ = Describe("A running guest outlives", Serial, Ordered, ContinueOnFailure,
 		}),
 	)
 
-	It("an agent that comes back while its launcher's socket leads elsewhere", func(ctx context.Context) {
+	It("a restart of the agent while the launcher's socket is a link to another socket", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		create(ctx, makeVM(namespace, "hostile"))
 		instance := expectReady(ctx, namespace, "hostile")

@@ -22,10 +22,10 @@ import (
 // blueScreen paints the guest's first text screen.
 const blueScreen = `printf '\033[44m\033[2J' >/dev/tty1` + "\n"
 
-// rfbVersion is what both sides of VNC say first. Source: RFC 6143, 7.1.1.
+// rfbVersion is the first message of both sides of VNC. Source: RFC 6143, 7.1.1.
 const rfbVersion = "RFB 003.008\n"
 
-// expectScreen shakes hands with the VNC server behind an address and returns the size of the screen (RFC 6143, 7.1 to 7.3).
+// expectScreen performs the handshake with the VNC server at an address and returns the size of the screen (RFC 6143, 7.1 to 7.3).
 func expectScreen(ctx context.Context, address string) (width, height uint16) {
 	GinkgoHelper()
 	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
@@ -48,7 +48,7 @@ func expectScreen(ctx context.Context, address string) (width, height uint16) {
 	write([]byte(rfbVersion))
 	const none = 1
 	types := read(int(read(1)[0]))
-	Expect(types).To(ContainElement(byte(none)), "it is the API that asks who the client is")
+	Expect(types).To(ContainElement(byte(none)), "the API authenticates clients, not the VNC server")
 	write([]byte{none})
 	Expect(read(4)).To(Equal([]byte{0, 0, 0, 0}))
 	const shared = 1
@@ -57,7 +57,7 @@ func expectScreen(ctx context.Context, address string) (width, height uint16) {
 	return binary.BigEndian.Uint16(size), binary.BigEndian.Uint16(size[2:])
 }
 
-// vncProxy opens a port of this machine that leads to a guest's screen.
+// vncProxy opens a local port that forwards to a guest's screen, and returns its address.
 func vncProxy(ctx context.Context, namespace, name string) string {
 	GinkgoHelper()
 	t := startVirtctl(ctx, "vnc", "-n", namespace, name, "--proxy-only")
@@ -69,7 +69,7 @@ func vncProxy(ctx context.Context, namespace, name string) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(at.Port))
 }
 
-// blueShare takes a screenshot and returns how much of it is blue.
+// blueShare takes a screenshot and returns the share of blue pixels.
 func blueShare(ctx context.Context, namespace, name string) float64 {
 	GinkgoHelper()
 	file := filepath.Join(GinkgoT().TempDir(), "screen.png")

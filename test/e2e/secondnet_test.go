@@ -26,23 +26,23 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// The network that all nodes of the local cluster share with this machine.
+// The network that all nodes of the local cluster share with this host.
 const (
 	secondNetwork = "second"
-	machineBridge = "vireo0"
-	// guestAddress is one that neither a node (10.200.0.11 and up to twenty of them) nor the machine has.
+	hostBridge    = "vireo0"
+	// guestAddress is used by no node (10.200.0.11 and up to twenty of them) and not by this host.
 	guestAddress = "10.200.0.201"
 	echoPort     = 7
 )
 
-// The network over which guests migrate, on the same cables.
+// The network over which guests migrate, on the same bridge.
 const (
-	wire       = "wire"
-	wireSubnet = "10.201.7.0/24"
+	migrationNetwork = "wire"
+	migrationSubnet  = "10.201.7.0/24"
 )
 
-// layNetwork lets the Pods of a namespace be on the second network, until the test ends.
-func layNetwork(ctx context.Context, namespace string) {
+// installSecondNetwork makes the second network available to the Pods of a namespace, until the spec ends.
+func installSecondNetwork(ctx context.Context, namespace string) {
 	GinkgoHelper()
 	kubectl(ctx, "", "apply", "--server-side", "-f", "testdata/multus.yaml")
 	kubectl(ctx, fmt.Sprintf(`{"apiVersion":"k8s.cni.cncf.io/v1","kind":"NetworkAttachmentDefinition","metadata":{"name":%q,"namespace":%q},
@@ -58,7 +58,7 @@ func layNetwork(ctx context.Context, namespace string) {
 		multus(ctx, "off")
 		kubectl(ctx, "", "delete", "--ignore-not-found", "-f", "testdata/multus.yaml")
 	}, NodeTimeout(2*time.Minute))
-	// containerd reads the folder of its networks again when it is told of a change, a moment later.
+	// containerd reloads the directory of CNI configurations with a delay.
 	for i, node := range nodes(ctx) {
 		tries := 0
 		Eventually(func(g Gomega) {
@@ -70,17 +70,17 @@ func layNetwork(ctx context.Context, namespace string) {
 	}
 }
 
-// migrateOverWire has guests migrate over a network of their own, until the test ends. The nodes share its addresses, as they share this
-// machine's folders.
-func migrateOverWire(ctx context.Context) {
+// useMigrationNetwork configures a separate network for migrations, until the spec ends. The nodes share its addresses, as they share
+// this host's directories.
+func useMigrationNetwork(ctx context.Context) {
 	GinkgoHelper()
-	folder, err := os.MkdirTemp("", "e2e-wire-")
+	folder, err := os.MkdirTemp("", "e2e-migrationNetwork-")
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(os.RemoveAll, folder)
 	kubectl(ctx, fmt.Sprintf(`{"apiVersion":"k8s.cni.cncf.io/v1","kind":"NetworkAttachmentDefinition","metadata":{"name":%q,"namespace":"kubevirt"},
 		"spec":{"config":"{\"cniVersion\":\"1.0.0\",\"name\":\"%s\",\"type\":\"bridge\",\"bridge\":\"%s\",\"mtu\":1500,`+
 		`\"ipam\":{\"type\":\"host-local\",\"dataDir\":\"%s\",\"ranges\":[[{\"subnet\":\"%s\"}]]}}"}}`,
-		wire, wire, secondNetwork, folder, wireSubnet), "apply", "-f", "-")
+		migrationNetwork, migrationNetwork, secondNetwork, folder, migrationSubnet), "apply", "-f", "-")
 	set := func(ctx context.Context, network string) {
 		GinkgoHelper()
 		kubectl(ctx, "", "patch", "-n", "kubevirt", "kubevirt/kubevirt", "--type=merge",
@@ -91,22 +91,22 @@ func migrateOverWire(ctx context.Context) {
 			g.Expect(installed.Status.ObservedGeneration).To(HaveValue(Equal(installed.Generation)))
 		}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(Succeed())
 	}
-	set(ctx, strconv.Quote(wire))
+	set(ctx, strconv.Quote(migrationNetwork))
 	DeferCleanup(func(ctx context.Context) { set(ctx, "null") }, NodeTimeout(time.Minute))
 }
 
-// expectCameOverWire reads from the kernel how much the guest's Pod has received, and by which of its interfaces.
-func expectCameOverWire(ctx context.Context, instance *v1.VirtualMachineInstance) {
+// expectReceivedOverMigrationNetwork checks how many bytes each interface of the guest's Pod has received.
+func expectReceivedOverMigrationNetwork(ctx context.Context, instance *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	received := receivedBy(processOf(ctx, instance, "qemu-system-x86_64").PID)
 	GinkgoWriter.Printf("received: %v\n", received)
-	// What the guest has of its memory is more than this, and everything else that reaches a Pod is less.
+	// The guest's memory is larger than this, and everything else that a Pod receives is smaller.
 	const guest = 8 << 20
 	Expect(received).To(HaveKeyWithValue(v1.MigrationInterfaceName, BeNumerically(">", guest)))
 	Expect(received).To(HaveKeyWithValue("eth0", BeNumerically("<", guest/2)))
 }
 
-// receivedBy are the bytes that each interface of a process's network namespace has received.
+// receivedBy returns the bytes that each interface of a process's network namespace has received.
 func receivedBy(pid int) map[string]int64 {
 	GinkgoHelper()
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", pid))
@@ -123,7 +123,7 @@ func receivedBy(pid int) map[string]int64 {
 	return received
 }
 
-// withSecondNIC plugs a VM into the second network; the guest gives itself an address there.
+// withSecondNIC connects a VM to the second network; the guest configures its address there.
 func withSecondNIC(vm *v1.VirtualMachine) {
 	s := spec(vm)
 	s.Domain.Devices.Interfaces = append(s.Domain.Devices.Interfaces, v1.Interface{
@@ -134,8 +134,8 @@ func withSecondNIC(vm *v1.VirtualMachine) {
 	})
 }
 
-// silence is the longest time between two signs of life.
-type silence struct {
+// gaps measures the longest time between two responses.
+type gaps struct {
 	mu      sync.Mutex
 	last    time.Time
 	since   time.Time
@@ -143,7 +143,7 @@ type silence struct {
 	signs   int
 }
 
-func (s *silence) sign() {
+func (s *gaps) sign() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -154,8 +154,8 @@ func (s *silence) sign() {
 	s.signs++
 }
 
-// restart forgets the longest, and returns it and when it began.
-func (s *silence) restart() (since time.Time, longest time.Duration) {
+// restart resets the longest gap, and returns it and its start.
+func (s *gaps) restart() (since time.Time, longest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	since, longest = s.since, s.longest
@@ -163,27 +163,27 @@ func (s *silence) restart() (since time.Time, longest time.Duration) {
 	return since, longest
 }
 
-func (s *silence) count() int {
+func (s *gaps) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.signs
 }
 
-// pingInterval is how exactly a guest's silence is known.
+// pingInterval is the resolution of a guest's gaps.
 const pingInterval = 5 * time.Millisecond
 
-// pings asks for an echo of the guest's kernel all the time, which answers as soon as its processor runs.
-func pings(ctx context.Context, address string) *silence {
+// pings sends ICMP echo requests to the guest all the time; the guest's kernel replies as soon as its CPUs run.
+func pings(ctx context.Context, address string) *gaps {
 	GinkgoHelper()
 	connection, err := net.Dial("ip4:icmp", address)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(connection.Close)
-	heard, id := &silence{}, uint16(os.Getpid())
+	replies, id := &gaps{}, uint16(os.Getpid())
 	go func() {
 		ticker := time.NewTicker(pingInterval)
 		defer ticker.Stop()
 		for sequence := uint16(0); ctx.Err() == nil; sequence++ {
-			// One that cannot be sent is one that gets no answer.
+			// A request that cannot be sent gets no reply.
 			_, _ = connection.Write(echoRequest(id, sequence))
 			<-ticker.C
 		}
@@ -197,14 +197,14 @@ func pings(ctx context.Context, address string) *silence {
 			}
 			// An IPv4 header comes first; echo replies are of type 0.
 			if header := int(packet[0]&0xf) * 4; n >= header+8 && packet[header] == 0 && binary.BigEndian.Uint16(packet[header+4:]) == id {
-				heard.sign()
+				replies.sign()
 			}
 		}
 	}()
-	return heard
+	return replies
 }
 
-// echoRequest is an ICMP message of type 8 (RFC 792).
+// echoRequest returns an ICMP message of type 8 (RFC 792).
 func echoRequest(id, sequence uint16) []byte {
 	message := []byte{8, 0, 0, 0}
 	message = binary.BigEndian.AppendUint16(message, id)
@@ -217,19 +217,19 @@ func echoRequest(id, sequence uint16) []byte {
 	return message
 }
 
-// talk is one TCP connection to the guest's echo server, over which numbers go there and back all the time.
-type talk struct {
-	silence
+// echoConnection is one TCP connection to the guest's echo server, over which numbers are sent and received all the time.
+type echoConnection struct {
+	gaps
 	failure error
 }
 
-func (t *talk) broken() error {
+func (t *echoConnection) broken() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.failure
 }
 
-func (t *talk) fail(err error) {
+func (t *echoConnection) fail(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.failure == nil {
@@ -237,8 +237,8 @@ func (t *talk) fail(err error) {
 	}
 }
 
-// startTalk connects once, and never again.
-func startTalk(ctx context.Context, address string) *talk {
+// startEcho connects once, and never again.
+func startEcho(ctx context.Context, address string) *echoConnection {
 	GinkgoHelper()
 	var connection net.Conn
 	Eventually(func() error {
@@ -247,7 +247,7 @@ func startTalk(ctx context.Context, address string) *talk {
 		return err
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
 	DeferCleanup(connection.Close)
-	t := &talk{}
+	t := &echoConnection{}
 	go func() {
 		for n := 1; ctx.Err() == nil; n++ {
 			if _, err := fmt.Fprintln(connection, n); err != nil {
@@ -271,19 +271,19 @@ func startTalk(ctx context.Context, address string) *talk {
 	return t
 }
 
-// announcement is a frame by which a guest tells switches and neighbors where it is now.
+// announcement is a frame that announces the guest's new port to switches and neighbors.
 type announcement struct {
 	At time.Time
 	// Protocol is 0x8035 for QEMU's RARP, 0x0806 for the guest's own ARP.
 	Protocol uint16
 }
 
-// announcements are the broadcasts of RARP and ARP that arrive at this machine from a hardware address.
+// announcements records the broadcasts of RARP and ARP that this host receives from a MAC address.
 func announcements(ctx context.Context, from string) func() []announcement {
 	GinkgoHelper()
 	address, err := net.ParseMAC(from)
 	Expect(err).NotTo(HaveOccurred())
-	bridge, err := net.InterfaceByName(machineBridge)
+	bridge, err := net.InterfaceByName(hostBridge)
 	Expect(err).NotTo(HaveOccurred())
 	all := uint16(unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8) // network byte order
 	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(all))

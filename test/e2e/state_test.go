@@ -20,8 +20,8 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// withLastingState keeps the EFI variables and a TPM in a claim of the VM.
-func withLastingState() option {
+// withPersistentState adds persistent EFI variables and a persistent TPM to a VM.
+func withPersistentState() option {
 	return func(vm *v1.VirtualMachine) {
 		withEFI()(vm)
 		spec(vm).Domain.Firmware.Bootloader.EFI.Persistent = ptr.To(true)
@@ -29,7 +29,7 @@ func withLastingState() option {
 	}
 }
 
-// claimOf is the one claim with the state of a VM.
+// claimOf returns the one claim with the state of a VM.
 func claimOf(ctx context.Context, namespace, vm string) *corev1.PersistentVolumeClaim {
 	GinkgoHelper()
 	list := &corev1.PersistentVolumeClaimList{}
@@ -38,14 +38,14 @@ func claimOf(ctx context.Context, namespace, vm string) *corev1.PersistentVolume
 	return &list.Items[0]
 }
 
-// launcherFile is where a file of the launcher Pod is seen from outside, on this machine's node.
+// launcherFile returns the path of a launcher Pod's file on this host.
 func launcherFile(ctx context.Context, instance *v1.VirtualMachineInstance, path string) string {
 	GinkgoHelper()
 	pid := processOf(ctx, instance, "virt-launcher").PID
 	return filepath.Join("/proc", strconv.Itoa(pid), "root", path)
 }
 
-// swtpmLog is what swtpm and its setup said in the launcher Pod.
+// swtpmLog returns the log of swtpm and its setup in the launcher Pod.
 func swtpmLog(ctx context.Context, instance *v1.VirtualMachineInstance) string {
 	GinkgoHelper()
 	content, err := os.ReadFile(launcherFile(ctx, instance, launcherpod.RuntimeDir+"/cache/libvirt/qemu/log/"+
@@ -54,7 +54,7 @@ func swtpmLog(ctx context.Context, instance *v1.VirtualMachineInstance) string {
 	return string(content)
 }
 
-// variables identifies the file with the EFI variables: libvirt makes a new one only where there is none.
+// variables returns the identity of the file with the EFI variables: libvirt creates one only if there is none.
 func variables(ctx context.Context, instance *v1.VirtualMachineInstance) os.FileInfo {
 	GinkgoHelper()
 	info, err := os.Stat(launcherFile(ctx, instance, launcherpod.NVRAMStateFile(instance.Name)))
@@ -62,10 +62,10 @@ func variables(ctx context.Context, instance *v1.VirtualMachineInstance) os.File
 	return info
 }
 
-// expectStateMoves migrates a guest, and sees its state on another claim, in whole. It returns the guest at its new node.
-func expectStateMoves(ctx context.Context, instance *v1.VirtualMachineInstance) *v1.VirtualMachineInstance {
+// expectStateMigrates migrates a guest, and checks that all its state is on another claim. It returns the VMI afterwards.
+func expectStateMigrates(ctx context.Context, instance *v1.VirtualMachineInstance) *v1.VirtualMachineInstance {
 	GinkgoHelper()
-	left := claimOf(ctx, instance.Namespace, instance.Name)
+	source := claimOf(ctx, instance.Namespace, instance.Name)
 	file := launcherpod.NVRAMStateFile(instance.Name)
 	sent, err := os.ReadFile(launcherFile(ctx, instance, file))
 	Expect(err).NotTo(HaveOccurred())
@@ -79,24 +79,24 @@ func expectStateMoves(ctx context.Context, instance *v1.VirtualMachineInstance) 
 		now = vmi(ctx, instance.Namespace, instance.Name)
 		g.Expect(now.Status.NodeName).NotTo(Equal(instance.Status.NodeName), "%+v", now.Status.MigrationState)
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
-	expectGone(ctx, left)
-	arrived := claimOf(ctx, instance.Namespace, instance.Name)
+	expectGone(ctx, source)
+	target := claimOf(ctx, instance.Namespace, instance.Name)
 	Expect(now.UID).To(Equal(instance.UID))
 	Expect(now.Status.MigrationState).To(And(
-		HaveField("SourcePersistentStatePVCName", left.Name), HaveField("TargetPersistentStatePVCName", arrived.Name)))
-	Expect(now.Status.VolumeStatus).To(ContainElement(HaveField("Name", arrived.Name)))
+		HaveField("SourcePersistentStatePVCName", source.Name), HaveField("TargetPersistentStatePVCName", target.Name)))
+	Expect(now.Status.VolumeStatus).To(ContainElement(HaveField("Name", target.Name)))
 	got, err := os.ReadFile(launcherFile(ctx, now, file))
 	Expect(err).NotTo(HaveOccurred())
-	Expect(got).To(Equal(sent), "the EFI variables are others")
+	Expect(got).To(Equal(sent), "the EFI variables were not kept")
 	return now
 }
 
-var _ = Describe("The state of a machine", func() {
-	It("lasts over stop and start, moves with its guest, and goes with the VM", func(ctx context.Context) {
+var _ = Describe("Persistent EFI variables and TPM", func() {
+	It("are kept across a restart and a migration, and deleted with the VM", func(ctx context.Context) {
 		needLocalNodes()
 		namespace := newNamespace(ctx)
-		machine := makeVM(namespace, "stateful", withLastingState(), withMemory("192Mi"), withUserData("#!/bin/sh\necho THE-FIRMWARE-IS-DONE >/dev/console\n"))
-		create(ctx, machine)
+		vm := makeVM(namespace, "stateful", withPersistentState(), withMemory("192Mi"), withUserData("#!/bin/sh\necho THE-FIRMWARE-IS-DONE >/dev/console\n"))
+		create(ctx, vm)
 		first := expectReady(ctx, namespace, "stateful")
 		claim := claimOf(ctx, namespace, "stateful")
 		Expect(first.Status.VolumeStatus).To(ContainElement(HaveField("Name", claim.Name)))
@@ -108,21 +108,21 @@ var _ = Describe("The state of a machine", func() {
 		setRunStrategy(ctx, namespace, "stateful", v1.RunStrategyAlways)
 		second := expectReady(ctx, namespace, "stateful")
 		Expect(claimOf(ctx, namespace, "stateful").UID).To(Equal(claim.UID))
-		Expect(swtpmLog(ctx, second)).NotTo(ContainSubstring("manufacturing"), "the TPM was made anew")
-		Expect(os.SameFile(before, variables(ctx, second))).To(BeTrue(), "the EFI variables are others")
+		Expect(swtpmLog(ctx, second)).NotTo(ContainSubstring("manufacturing"), "a new TPM was created")
+		Expect(os.SameFile(before, variables(ctx, second))).To(BeTrue(), "the EFI variables were not kept")
 
 		if len(nodes(ctx)) > 1 {
-			// Until then it writes variables.
+			// Until then the firmware writes variables.
 			expectConsole(ctx, namespace, "stateful", bootTimeout, ContainSubstring("THE-FIRMWARE-IS-DONE"))
-			expectStateMoves(ctx, second)
+			expectStateMigrates(ctx, second)
 			claim = claimOf(ctx, namespace, "stateful")
 			expectVirtctl(ctx, "restart", "-n", namespace, "stateful")
 			expectNewInstance(ctx, second)
-			Expect(swtpmLog(ctx, expectReady(ctx, namespace, "stateful"))).NotTo(ContainSubstring("manufacturing"), "the TPM stayed behind")
+			Expect(swtpmLog(ctx, expectReady(ctx, namespace, "stateful"))).NotTo(ContainSubstring("manufacturing"), "a new TPM was created after the migration")
 			Expect(claimOf(ctx, namespace, "stateful").UID).To(Equal(claim.UID))
 		}
 
-		Expect(k8s.Delete(ctx, machine)).To(Succeed())
+		Expect(k8s.Delete(ctx, vm)).To(Succeed())
 		expectGone(ctx, claim)
 	}, SpecTimeout(12*time.Minute))
 })

@@ -18,10 +18,10 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// storageClass has the volumes that the claims of these tests bind to.
+// storageClass is the storage class of the claims in this suite.
 var storageClass = valueOr("STORAGE_CLASS", "local")
 
-// The small guest counts its boots on each disk with a serial, and tells the number.
+// bootsOn returns the pattern of the line with which the small guest reports its n-th boot on a disk with a serial.
 func bootsOn(serial string, n int) string {
 	return fmt.Sprintf("VIREO-GUEST-DISK %s .*boots=%d ", serial, n)
 }
@@ -39,9 +39,9 @@ func makeClaim(namespace, name string, mode corev1.PersistentVolumeMode) *corev1
 	}
 }
 
-// One guest with one disk of each kind: what takes the time is to boot it.
+// One guest with one disk of each kind, because booting takes most of the time.
 var _ = Describe("A disk", func() {
-	It("keeps its data over stop and start on a claim with a file system and on one with a block device, and has the asked size", func(ctx context.Context) {
+	It("keeps its data across a restart on claims of both volume modes, and an emptyDisk has its capacity and is empty again", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		create(ctx, makeClaim(namespace, "files", corev1.PersistentVolumeFilesystem), makeClaim(namespace, "block", corev1.PersistentVolumeBlock),
 			makeVM(namespace, "keeper", withGracePeriod(60), withClaim("files", "files"), withClaim("block", "block"),

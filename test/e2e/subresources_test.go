@@ -29,10 +29,10 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// subresourcesAPI is where virt-api is found.
+// subresourcesAPI is the path of virt-api in the API server.
 const subresourcesAPI = "/apis/subresources.kubevirt.io/v1"
 
-// rounds is how often a VM is started and stopped under each run strategy.
+// rounds is how often a VM is started and stopped with each run strategy.
 var rounds = numberOr("VIREO_E2E_ROUNDS", 2)
 
 func numberOr(variable string, otherwise int) int {
@@ -42,14 +42,14 @@ func numberOr(variable string, otherwise int) int {
 	return otherwise
 }
 
-// verbPath is where something is asked of an object.
+// verbPath returns the path of a subresource of an object.
 func verbPath(namespace, resource, name, verb string) string {
 	return strings.Join([]string{subresourcesAPI, "namespaces", namespace, resource, name, verb}, "/")
 }
 
-var _ = Describe("A VM that is started and stopped", func() {
-	// unplug stops a VM without waiting for its guest, which may not even have booted.
-	unplug := func(ctx context.Context, namespace, name string) {
+var _ = Describe("A VM that is started and stopped with virtctl", func() {
+	// forceStop stops a VM without waiting for its guest, which may not have booted yet.
+	forceStop := func(ctx context.Context, namespace, name string) {
 		GinkgoHelper()
 		expectVirtctl(ctx, "stop", "-n", namespace, name, "--force", "--grace-period=0")
 		expectGone(ctx, &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
@@ -62,7 +62,7 @@ var _ = Describe("A VM that is started and stopped", func() {
 		Expect(vm.Spec.RunStrategy).To(HaveValue(Equal(strategy)))
 	}
 
-	It("again and again from Halted, which becomes Always and back", func(ctx context.Context) {
+	It("changes from Halted to Always and back each time, and restarts", func(ctx context.Context) {
 		namespace, name := newNamespace(ctx), "halted"
 		create(ctx, makeVM(namespace, name, withRunStrategy(v1.RunStrategyHalted)))
 		expectStopped(ctx, namespace, name)
@@ -71,7 +71,7 @@ var _ = Describe("A VM that is started and stopped", func() {
 			expectReady(ctx, namespace, name)
 			expectStrategy(ctx, namespace, name, v1.RunStrategyAlways)
 			Expect(expectRefused(ctx, "start", "-n", namespace, name)).To(ContainSubstring("VM is already running"))
-			unplug(ctx, namespace, name)
+			forceStop(ctx, namespace, name)
 			expectStrategy(ctx, namespace, name, v1.RunStrategyHalted)
 		}
 		Expect(expectRefused(ctx, "restart", "-n", namespace, name)).To(ContainSubstring("Halted"))
@@ -84,7 +84,7 @@ var _ = Describe("A VM that is started and stopped", func() {
 		expectReady(ctx, namespace, name)
 	}, SpecTimeout(6*time.Minute+time.Duration(rounds)*time.Minute))
 
-	It("again and again under Manual", extended(1), func(ctx context.Context) {
+	It("keeps run strategy Manual", extended(1), func(ctx context.Context) {
 		namespace, name := newNamespace(ctx), "manual"
 		create(ctx, makeVM(namespace, name, withRunStrategy(v1.RunStrategyManual)))
 		for range rounds {
@@ -92,12 +92,12 @@ var _ = Describe("A VM that is started and stopped", func() {
 			Expect(expectRefused(ctx, "stop", "-n", namespace, name)).To(ContainSubstring("VM is not running"))
 			expectVirtctl(ctx, "start", "-n", namespace, name)
 			expectReady(ctx, namespace, name)
-			unplug(ctx, namespace, name)
+			forceStop(ctx, namespace, name)
 			expectStrategy(ctx, namespace, name, v1.RunStrategyManual)
 		}
 	}, SpecTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
 
-	It("again and again under RerunOnFailure, which starts it at first", extended(2), func(ctx context.Context) {
+	It("keeps run strategy RerunOnFailure, which starts it at first", extended(2), func(ctx context.Context) {
 		namespace, name := newNamespace(ctx), "rerun"
 		create(ctx, makeVM(namespace, name, withRunStrategy(v1.RunStrategyRerunOnFailure)))
 		for i := range rounds {
@@ -105,23 +105,23 @@ var _ = Describe("A VM that is started and stopped", func() {
 				expectVirtctl(ctx, "start", "-n", namespace, name)
 			}
 			expectReady(ctx, namespace, name)
-			unplug(ctx, namespace, name)
+			forceStop(ctx, namespace, name)
 			expectStrategy(ctx, namespace, name, v1.RunStrategyRerunOnFailure)
 		}
 	}, SpecTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
 
-	It("once under Once, as often as that is said", extended(3), func(ctx context.Context) {
+	It("starts each time its run strategy becomes Once, and becomes Halted when it is stopped", extended(3), func(ctx context.Context) {
 		namespace, name := newNamespace(ctx), "once"
 		create(ctx, makeVM(namespace, name, withRunStrategy(v1.RunStrategyHalted)))
 		for range rounds {
 			setRunStrategy(ctx, namespace, name, v1.RunStrategyOnce)
 			expectReady(ctx, namespace, name)
-			unplug(ctx, namespace, name)
+			forceStop(ctx, namespace, name)
 			expectStrategy(ctx, namespace, name, v1.RunStrategyHalted)
 		}
 	}, SpecTimeout(4*time.Minute+time.Duration(rounds)*time.Minute))
 
-	It("is not started again at once when its starts fail, and starts when they no longer do", func(ctx context.Context) {
+	It("backs off while its starts fail, and starts when they succeed", func(ctx context.Context) {
 		needLocalNodes()
 		namespace, name := newNamespace(ctx), "looping"
 		stop := killLaunchers(ctx, namespace)
@@ -142,7 +142,7 @@ var _ = Describe("A VM that is started and stopped", func() {
 	}, SpecTimeout(9*time.Minute))
 })
 
-// killLaunchers kills each virt-launcher of a namespace as soon as it is there, until it is told to stop.
+// killLaunchers kills each virt-launcher of a namespace as soon as it runs, until the returned function is called.
 func killLaunchers(ctx context.Context, namespace string) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -196,7 +196,7 @@ func restartVirtAPI(ctx context.Context) {
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
 }
 
-// kubeVirtsRights are what KubeVirt 1.9 serves in namespaces, as "verb resource".
+// kubeVirtsRights returns the namespaced subresources of KubeVirt 1.9, as "verb resource".
 func kubeVirtsRights() []string {
 	all := []string{"update expand-vm-spec"}
 	for what, names := range map[string]string{
@@ -214,22 +214,22 @@ func kubeVirtsRights() []string {
 	return all
 }
 
-// right is one thing that the subresources' API can be asked to do to an object of a namespace.
+// right is a verb on a namespaced resource of the subresources' API.
 type right struct {
 	resource, verb string // as RBAC calls them
 	path           string
 }
 
-// asked are the resources that RBAC is asked about: the API server takes the first part of a longer subresource such as
-// vnc/screenshot for its name, and virt-api knows better.
-func (r right) asked() []string {
+// rbacResources returns the resources that RBAC needs for it. The API server checks only the first part of a longer subresource such
+// as vnc/screenshot, and virt-api checks the whole.
+func (r right) rbacResources() []string {
 	if parts := strings.Split(r.resource, "/"); len(parts) > 2 {
 		return []string{parts[0] + "/" + parts[1], r.resource}
 	}
 	return []string{r.resource}
 }
 
-// as is the API as somebody with no right but those that the namespace's roles give.
+// as returns a client of a user that has no rights except those of the namespace's roles.
 func as(user string) rest.Interface {
 	GinkgoHelper()
 	config := rest.CopyConfig(restConfig)
@@ -239,8 +239,8 @@ func as(user string) rest.Interface {
 	return set.CoreV1().RESTClient()
 }
 
-// ask does it, to something that is not there, and returns how that went.
-func (r right) ask(ctx context.Context, api rest.Interface) error {
+// request sends the request for an object that does not exist, and returns the error.
+func (r right) request(ctx context.Context, api rest.Interface) error {
 	request := api.Get()
 	if r.verb == "update" {
 		request = api.Put().SetHeader("Content-Type", "application/json").Body([]byte("{}"))
@@ -248,7 +248,7 @@ func (r right) ask(ctx context.Context, api rest.Interface) error {
 	return request.AbsPath(r.path).Do(ctx).Error()
 }
 
-// rights are all that discovery shows.
+// rights returns all namespaced resources and verbs of discovery.
 func rights(ctx context.Context, namespace string) []right {
 	GinkgoHelper()
 	list := &metav1.APIResourceList{}
@@ -274,13 +274,13 @@ func rights(ctx context.Context, namespace string) []right {
 	return all
 }
 
-// grant gives somebody rights in a namespace and waits until the API server knows.
+// grant gives a user rights in a namespace and waits until the API server applies them.
 func grant(ctx context.Context, namespace, user string, rights ...right) {
 	GinkgoHelper()
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: user}}
 	for _, r := range rights {
 		role.Rules = append(role.Rules, rbacv1.PolicyRule{
-			APIGroups: []string{"subresources.kubevirt.io"}, Resources: r.asked(), Verbs: []string{r.verb},
+			APIGroups: []string{"subresources.kubevirt.io"}, Resources: r.rbacResources(), Verbs: []string{r.verb},
 		})
 	}
 	create(ctx, role, &rbacv1.RoleBinding{
@@ -292,7 +292,7 @@ func grant(ctx context.Context, namespace, user string, rights ...right) {
 		WithTimeout(shortTimeout).WithPolling(50 * time.Millisecond).Should(BeTrue())
 }
 
-// allowed asks the API server whether somebody has a right.
+// allowed reports whether a user has a right, according to the API server.
 func allowed(ctx context.Context, namespace, user string, r right) bool {
 	GinkgoHelper()
 	resource, subresource, _ := strings.Cut(r.resource, "/")
@@ -306,7 +306,7 @@ func allowed(ctx context.Context, namespace, user string, r right) bool {
 }
 
 var _ = Describe("The subresources of VMs", func() {
-	It("are each a right of their own, of which no other right stands in", func(ctx context.Context) {
+	It("need one right each, which no other right includes", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		all := rights(ctx, namespace)
 		var found []string
@@ -319,20 +319,20 @@ var _ = Describe("The subresources of VMs", func() {
 			only, but := fmt.Sprintf("only-%d", i), fmt.Sprintf("but-%d", i)
 			var others []right
 			for _, other := range all {
-				if other.verb != r.verb || !slices.Contains(other.asked(), r.resource) {
+				if other.verb != r.verb || !slices.Contains(other.rbacResources(), r.resource) {
 					others = append(others, other)
 				}
 			}
 			grant(ctx, namespace, only, r)
 			grant(ctx, namespace, but, others...)
-			Expect(apierrors.IsForbidden(r.ask(ctx, as("nobody")))).To(BeTrue(), "nobody may %s", what)
-			Expect(apierrors.IsForbidden(r.ask(ctx, as(but)))).To(BeTrue(), "who may do all else may %s", what)
-			err := r.ask(ctx, as(only))
-			Expect(apierrors.IsForbidden(err)).To(BeFalse(), "who may %s, may not: %v", what, err)
+			Expect(apierrors.IsForbidden(r.request(ctx, as("nobody")))).To(BeTrue(), "a user without rights may %s", what)
+			Expect(apierrors.IsForbidden(r.request(ctx, as(but)))).To(BeTrue(), "a user with all other rights may %s", what)
+			err := r.request(ctx, as(only))
+			Expect(apierrors.IsForbidden(err)).To(BeFalse(), "a user with the right to %s may not: %v", what, err)
 		}
 	}, SpecTimeout(5*time.Minute))
 
-	It("answer to kubectl", func(ctx context.Context) {
+	It("are served to kubectl and virtctl", func(ctx context.Context) {
 		Expect(kubectl(ctx, "", "get", "--raw", subresourcesAPI)).To(ContainSubstring(`"virtualmachineinstances/console"`))
 		Expect(expectVirtctl(ctx, "version")).To(MatchRegexp(`(?s)Client Version.*Server Version`))
 		err := clientset.CoreV1().RESTClient().Get().AbsPath(subresourcesAPI, "healthz").Do(ctx).Error()
@@ -344,7 +344,7 @@ var _ = Describe("The subresources of VMs", func() {
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "kubevirt.io:edit"},
 			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "operator"}},
 		})
-		// kubectl auth can-i asks the same; it knows no group that has nothing but subresources.
+		// Not with kubectl auth can-i, which rejects API groups that contain only subresources.
 		console := right{resource: "virtualmachineinstances/console", verb: "get"}
 		Eventually(allowed).WithArguments(ctx, namespace, "operator", console).WithTimeout(shortTimeout).Should(BeTrue())
 		Expect(allowed(ctx, namespace, "somebody-else", console)).To(BeFalse())

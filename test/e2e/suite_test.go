@@ -28,8 +28,8 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// How long guests and the control plane may take on a busy two-core machine under software emulation. These
-// bound a hang; no test asserts how quick something is.
+// How long guests and the control plane may take on a busy computer with two cores and software emulation. These
+// limit a hang; no spec asserts how fast something is.
 const (
 	shortTimeout  = 90 * time.Second
 	bootTimeout   = 4 * time.Minute
@@ -59,8 +59,8 @@ func TestEndToEnd(t *testing.T) {
 	RunSpecs(t, "End to end", Label("e2e"))
 }
 
-// extended marks specs that `make test-e2e` runs for one commit in three only, as its hash has it; `make test-e2e-all` runs all of
-// them. It is for variants of what another spec covers. third is 1, 2 or 3: give each about the same time.
+// extended labels specs that `make test-e2e` runs for one commit in three only, by its hash; `make test-e2e-all` runs all of
+// them. It is for variants of what another spec covers. third is 1, 2 or 3, and each third should take about the same time.
 func extended(third int) Labels { return Label("extended", fmt.Sprintf("extended-%d", third)) }
 
 var _ = BeforeSuite(func(ctx context.Context) {

@@ -23,38 +23,38 @@ import (
 	"github.com/vireo-project/vireo/internal/migration/upgradecheck"
 )
 
-// One guest goes to the previous launcher and comes back: both are moves between two versions, in either direction, under the same
-// agents. Another guest cannot move. The order is the unusual one, since it ends with the cluster as it was.
-var _ = Describe("Guests when the launcher changes", Serial, func() {
-	It("are counted, told apart, and moved there and back without an interruption", func(ctx context.Context) {
+// One guest migrates to the previous launcher and back: both are migrations between two versions, with the same agents.
+// Another guest cannot migrate. The previous launcher is first, so that the cluster is unchanged afterwards.
+var _ = Describe("Guests after a change of the launcher image", Serial, func() {
+	It("are counted as outdated, reported if they cannot migrate, and migrated to the new launcher without losing a count", func(ctx context.Context) {
 		needLocalNodes()
 		if len(nodes(ctx)) < 2 {
-			Skip("a guest needs two nodes to move between")
+			Skip("migrations need two nodes")
 		}
 		present, previous := image("virt-launcher"), image("virt-launcher-previous")
-		u := beginUpgrade(ctx, present)
+		u := startUpgrade(ctx, present)
 		first := u.launcher(ctx, present)
 
-		By("saying before the upgrade who could not move, and why")
+		By("reporting before the upgrade which guest cannot migrate, and why")
 		u.expectStuck(ctx)
 
-		By("changing the launcher, with no way to update guests")
-		began := time.Now()
+		By("changing the launcher, without an update method")
+		changed := time.Now()
 		setLauncher(ctx, previous)
 		u.expectOutdated(ctx, u.name, "stuck")
-		took("guests were known to be outdated", began)
-		Expect(u.launcher(ctx, present)).To(Equal(first), "nobody asked for a move")
+		reportTime("guests were labeled as outdated", changed)
+		Expect(u.launcher(ctx, present)).To(Equal(first), "no migration was requested")
 
-		By("letting guests migrate")
-		one := u.move(ctx, func(ctx context.Context) { setMethods(ctx, v1.WorkloadUpdateMethodLiveMigrate) })
+		By("enabling the update method LiveMigrate")
+		one := u.expectMigration(ctx, func(ctx context.Context) { setMethods(ctx, v1.WorkloadUpdateMethodLiveMigrate) })
 		GinkgoWriter.Printf("to the previous launcher: %+v\n", one)
 		u.expectOutdated(ctx, "stuck")
 		second := u.launcher(ctx, previous)
 		u.expectCounts(ctx)
-		Expect(second.machine).To(Equal(first.machine), "the guest has another machine now")
+		Expect(second.machine).To(Equal(first.machine), "the guest's machine type has changed")
 
 		By("changing the launcher back")
-		one = u.move(ctx, func(ctx context.Context) { setLauncher(ctx, present) })
+		one = u.expectMigration(ctx, func(ctx context.Context) { setLauncher(ctx, present) })
 		GinkgoWriter.Printf("to the present launcher: %+v\n", one)
 		u.expectOutdated(ctx)
 		Expect(u.launcher(ctx, present)).To(Equal(first))
@@ -66,16 +66,16 @@ var _ = Describe("Guests when the launcher changes", Serial, func() {
 	}, SpecTimeout(6*time.Minute))
 })
 
-// upgrade is a guest that can move, and another one that cannot.
+// upgrade is a guest that can migrate, and another one that cannot.
 type upgrade struct {
-	nomad
+	migratingGuest
 	stuck types.UID
 }
 
-// beginUpgrade starts both guests, and puts everything back afterwards.
-func beginUpgrade(ctx context.Context, present string) *upgrade {
+// startUpgrade starts both guests, and restores the cluster's configuration afterwards.
+func startUpgrade(ctx context.Context, present string) *upgrade {
 	GinkgoHelper()
-	u := &upgrade{nomad: nomad{name: "mover", network: v1.Pod, consoles: &everyConsole{seen: map[types.UID]func() string{}}}}
+	u := &upgrade{migratingGuest: migratingGuest{name: "mover", network: v1.Pod, consoles: &consoleLogs{seen: map[types.UID]func() string{}}}}
 	u.namespace = newNamespace(ctx)
 	before := kubeVirt(ctx).Spec.WorkloadUpdateStrategy
 	DeferCleanup(func(ctx context.Context) {
@@ -83,19 +83,19 @@ func beginUpgrade(ctx context.Context, present string) *upgrade {
 		setMethods(ctx, before.WorkloadUpdateMethods...)
 		kubectl(ctx, "", "rollout", "status", "-n", "kubevirt", "deployment/virt-controller", "--timeout=3m")
 	}, NodeTimeout(4*time.Minute))
-	create(ctx, makeVM(u.namespace, u.name, withEvictionStrategy(v1.EvictionStrategyLiveMigrate), withUserData("#!/bin/sh\n"+worker)),
+	create(ctx, makeVM(u.namespace, u.name, withEvictionStrategy(v1.EvictionStrategyLiveMigrate), withUserData("#!/bin/sh\n"+counter)),
 		makeVM(u.namespace, "stuck", withBridge))
 	u.instance = expectReady(ctx, u.namespace, u.name)
 	u.stuck = expectReady(ctx, u.namespace, "stuck").UID
 	var stop context.CancelFunc
-	u.life, stop = context.WithCancel(context.Background())
+	u.background, stop = context.WithCancel(context.Background())
 	DeferCleanup(stop)
-	go u.consoles.follow(u.life, u.instance)
+	go u.consoles.follow(u.background, u.instance)
 	Eventually(u.consoles.counted).WithContext(ctx).WithTimeout(bootTimeout).ShouldNot(BeEmpty())
 	return u
 }
 
-// expectStuck checks what is said of the guest that cannot move, by the command and by the KubeVirt object.
+// expectStuck checks how the command and the KubeVirt object report the guest that cannot migrate.
 func (u *upgrade) expectStuck(ctx context.Context) {
 	GinkgoHelper()
 	text, code := runVirtctl(ctx, "adm", "upgrade-check", "-n", u.namespace)
@@ -129,7 +129,7 @@ func (u *upgrade) expectOutdated(ctx context.Context, names ...string) {
 	}).WithContext(ctx).WithTimeout(2 * time.Minute).WithPolling(pollInterval).Should(Succeed())
 }
 
-// expectMigrations checks that there were that many and no others. One that began before its agents had been replaced would have failed.
+// expectMigrations checks that there were n migrations, and all succeeded. One that started before its agents were replaced would have failed.
 func (u *upgrade) expectMigrations(ctx context.Context, n int) {
 	GinkgoHelper()
 	list := &v1.VirtualMachineInstanceMigrationList{}
@@ -137,27 +137,27 @@ func (u *upgrade) expectMigrations(ctx context.Context, n int) {
 	Expect(list.Items).To(And(HaveLen(n), HaveEach(HaveField("Status.Phase", v1.MigrationSucceeded))))
 }
 
-// launcherFacts are what a launcher is seen to be.
+// launcherFacts are properties of a launcher.
 type launcherFacts struct{ program, commit, machine string }
 
-// launcher checks that the guest's one launcher is of an image, and looks into it.
+// launcher checks that the guest's only launcher has an image, and returns its properties.
 func (u *upgrade) launcher(ctx context.Context, image string) launcherFacts {
 	GinkgoHelper()
 	pod := expectOneLauncher(ctx, u.instance)
 	Expect(pod.Spec.Containers).To(ContainElement(And(HaveField("Name", "compute"), HaveField("Image", image))))
 	now := vmi(ctx, u.namespace, u.name)
 	Expect(now.Status.LauncherContainerImageVersion).To(Equal(image))
-	Expect(now.Status.Machine).To(HaveField("Type", MatchRegexp(`-\d+\.\d+$`)), "no version would outlive a move")
+	Expect(now.Status.Machine).To(HaveField("Type", MatchRegexp(`-\d+\.\d+$`)), "an unversioned machine type would change in a migration")
 
 	directory := filepath.Join("/proc", strconv.Itoa(podProcess(pod, "virt-launcher").PID))
 	program, err := os.ReadFile(filepath.Join(directory, "exe"))
 	Expect(err).NotTo(HaveOccurred())
-	// An image of the present launcher does not say.
+	// The image of the present launcher does not contain the file.
 	commit, _ := os.ReadFile(filepath.Join(directory, "root/usr/share/vireo/launcher-commit"))
 	return launcherFacts{fmt.Sprintf("%.16x", sha256.Sum256(program)), strings.TrimSpace(string(commit)), now.Status.Machine.Type}
 }
 
-// kubeVirt is the one KubeVirt object.
+// kubeVirt returns the one KubeVirt object.
 func kubeVirt(ctx context.Context) *v1.KubeVirt {
 	GinkgoHelper()
 	list := &v1.KubeVirtList{}
@@ -166,7 +166,7 @@ func kubeVirt(ctx context.Context) *v1.KubeVirt {
 	return &list.Items[0]
 }
 
-// setLauncher has virt-controller start again with another launcher, as an upgrade does, and does not wait for it.
+// setLauncher restarts virt-controller with another launcher image, as an upgrade does, and does not wait for it.
 func setLauncher(ctx context.Context, image string) {
 	GinkgoHelper()
 	kubectl(ctx, "", "set", "env", "-n", "kubevirt", "deployment/virt-controller", "VIRT_LAUNCHER_IMAGE="+image)

@@ -19,13 +19,13 @@ import (
 	"github.com/onsi/gomega/gexec"
 )
 
-// virtctlProgram is what `make build` made.
+// virtctlProgram is the output of `make build`.
 var virtctlProgram = valueOr("VIRTCTL", filepath.Join("..", "..", "bin", "virtctl"))
 
-// kubectlProgram is what `make cluster-up` made.
+// kubectlProgram is the output of `make cluster-up`.
 var kubectlProgram = valueOr("KUBECTL", filepath.Join("..", "..", "bin", "kubectl"))
 
-// kubectl runs a command that must work, with something to read, and returns what it printed.
+// kubectl runs a command that must succeed, with an input, and returns its output.
 func kubectl(ctx context.Context, input string, args ...string) string {
 	GinkgoHelper()
 	command := exec.CommandContext(ctx, kubectlProgram, args...)
@@ -35,13 +35,13 @@ func kubectl(ctx context.Context, input string, args ...string) string {
 	return string(output)
 }
 
-// terminal is a virtctl that runs, with its keyboard and its screen.
+// terminal is a running virtctl with its input and output.
 type terminal struct {
 	*gexec.Session
 	keys io.WriteCloser
 }
 
-// startVirtctl runs a command that takes as long as it likes. It ends with the test.
+// startVirtctl starts a command that runs until the spec ends.
 func startVirtctl(ctx context.Context, args ...string) *terminal {
 	GinkgoHelper()
 	command := exec.CommandContext(ctx, virtctlProgram, args...)
@@ -56,7 +56,7 @@ func startVirtctl(ctx context.Context, args ...string) *terminal {
 	return &terminal{Session: session, keys: keys}
 }
 
-// runVirtctl runs a command to its end and returns what it printed and its exit code.
+// runVirtctl runs a command to its end and returns its output and exit code.
 func runVirtctl(ctx context.Context, args ...string) (output string, code int) {
 	GinkgoHelper()
 	t := startVirtctl(ctx, args...)
@@ -65,7 +65,7 @@ func runVirtctl(ctx context.Context, args ...string) (output string, code int) {
 	return string(t.Out.Contents()) + string(t.Err.Contents()), t.ExitCode()
 }
 
-// expectVirtctl runs a command that must work, and returns what it printed.
+// expectVirtctl runs a command that must succeed, and returns its output.
 func expectVirtctl(ctx context.Context, args ...string) string {
 	GinkgoHelper()
 	output, code := runVirtctl(ctx, args...)
@@ -73,7 +73,7 @@ func expectVirtctl(ctx context.Context, args ...string) string {
 	return output
 }
 
-// expectRefused runs a command that must not work, and returns why it did not.
+// expectRefused runs a command that must fail, and returns its output.
 func expectRefused(ctx context.Context, args ...string) string {
 	GinkgoHelper()
 	output, code := runVirtctl(ctx, args...)
@@ -81,15 +81,15 @@ func expectRefused(ctx context.Context, args ...string) string {
 	return output
 }
 
-// press types on the keyboard.
+// press writes to the command's input.
 func (t *terminal) press(keys string) {
 	GinkgoHelper()
 	_, err := io.WriteString(t.keys, keys)
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// expectSays waits until one of the command's two outputs matches.
-func expectSays(ctx context.Context, output *gbytes.Buffer, pattern string) {
+// expectOutput waits until one of the command's two outputs matches.
+func expectOutput(ctx context.Context, output *gbytes.Buffer, pattern string) {
 	GinkgoHelper()
 	Eventually(output).WithContext(ctx).WithTimeout(shortTimeout).Should(gbytes.Say(pattern))
 }
@@ -98,7 +98,7 @@ func expectSays(ctx context.Context, output *gbytes.Buffer, pattern string) {
 func openConsole(ctx context.Context, namespace, name string) *terminal {
 	GinkgoHelper()
 	t := startVirtctl(ctx, "console", "-n", namespace, name)
-	expectSays(ctx, t.Err, "Successfully connected to "+name+" console")
+	expectOutput(ctx, t.Err, "Successfully connected to "+name+" console")
 	Eventually(func() *gbytes.Buffer {
 		t.press("\n")
 		return t.Out
@@ -108,7 +108,7 @@ func openConsole(ctx context.Context, namespace, name string) *terminal {
 
 var forwardedAt = regexp.MustCompile(`Forwarding from (\S+) `)
 
-// forward opens a port of this machine that leads to a guest's port, such as ":80" or "udp/:53", and returns its address.
+// forward opens a local port that forwards to a guest's port, such as ":80" or "udp/:53", and returns its address.
 func forward(ctx context.Context, namespace, name, port string, options ...string) (address string, running *terminal) {
 	GinkgoHelper()
 	running = startVirtctl(ctx, append([]string{"port-forward", "-n", namespace, "vmi/" + name, port}, options...)...)

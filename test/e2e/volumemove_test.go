@@ -19,60 +19,60 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// A guest whose one disk only its node has: what it writes there is its log.
-var _ = Describe("A disk that gets another claim while its guest runs", func() {
-	n := &nomad{name: "mover", consoles: &everyConsole{seen: map[types.UID]func() string{}}}
+// The guest's only disk is on a volume of its node, and contains its log.
+var _ = Describe("A replaced claim of a running guest", func() {
+	n := &migratingGuest{name: "mover", consoles: &consoleLogs{seen: map[types.UID]func() string{}}}
 
-	It("waits for a restart if the claim is too small, and else is copied there, and the guest goes on with it on another node", func(ctx context.Context) {
+	It("requires a restart if it is too small, and is otherwise filled by a migration to another node", func(ctx context.Context) {
 		needLocalNodes()
 		if len(nodes(ctx)) < 2 {
-			Skip("a guest needs two nodes to move between")
+			Skip("migrations need two nodes")
 		}
-		migrateWhatChanges(ctx)
+		enableLiveMigrate(ctx)
 		n.namespace = newNamespace(ctx)
 		small, large := makeClaim(n.namespace, "small", corev1.PersistentVolumeBlock), makeClaim(n.namespace, "large", corev1.PersistentVolumeBlock)
 		small.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("32Mi")
 		large.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("96Mi")
 		create(ctx, makeClaim(n.namespace, "old", corev1.PersistentVolumeBlock), small, large,
-			makeVM(n.namespace, n.name, withClaim("log", "old"), withoutSerial, withVolumesMigration, withUserData("#!/bin/sh\n"+worker+logger)))
+			makeVM(n.namespace, n.name, withClaim("log", "old"), withoutSerial, withVolumesMigration, withUserData("#!/bin/sh\n"+counter+logger)))
 		n.instance = expectReady(ctx, n.namespace, n.name)
 		var stop context.CancelFunc
-		n.life, stop = context.WithCancel(context.Background())
+		n.background, stop = context.WithCancel(context.Background())
 		DeferCleanup(stop)
-		go n.consoles.follow(n.life, n.instance)
+		go n.consoles.follow(n.background, n.instance)
 		Eventually(n.consoles.counted).WithContext(ctx).WithTimeout(bootTimeout).ShouldNot(BeEmpty())
 		n.log = deviceOf(ctx, n.namespace, "old")
 		Eventually(readLog).WithArguments(ctx, n.log).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).ShouldNot(BeEmpty())
 		Expect(condition(n.instance, v1.VirtualMachineInstanceIsMigratable)).To(And(
 			HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1.VirtualMachineInstanceReasonDisksNotMigratable)))
 
-		By("a claim that is too small")
+		By("refusing a claim that is too small")
 		n.useClaim(ctx, "small")
-		Eventually(n.machine).WithArguments(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(HaveField("Status.Conditions", ContainElement(And(
+		Eventually(n.vm).WithArguments(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(HaveField("Status.Conditions", ContainElement(And(
 			HaveField("Type", v1.VirtualMachineRestartRequired), HaveField("Status", corev1.ConditionTrue),
 			HaveField("Message", "cannot migrate volume log: its disk has 67108864 bytes, and PersistentVolumeClaim small only 33554432. Use a larger claim")))))
-		Expect(claimOfLog(&n.machine(ctx).Spec.Template.Spec)).To(Equal("small"))
+		Expect(claimOfLog(&n.vm(ctx).Spec.Template.Spec)).To(Equal("small"))
 		Expect(claimOfLog(&vmi(ctx, n.namespace, n.name).Spec)).To(Equal("old"))
 
-		By("one that is large enough")
+		By("migrating to a claim that is large enough")
 		n.useClaim(ctx, "large")
-		n.expectMoves(ctx)
-		n.expectMoved(ctx)
+		n.expectVolumesChange(ctx)
+		n.expectVolumesMigrated(ctx)
 
 		before := n.log
 		n.log = deviceOf(ctx, n.namespace, "large")
 		n.expectCounts(ctx)
 		records := n.expectLog(ctx)
-		left, err := readLog(ctx, before)
+		copied, err := readLog(ctx, before)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(len(left)).To(And(BeNumerically(">", 0), BeNumerically("<", records)), "records on the claim that was left")
-		AddReportEntry("a disk that moved", fmt.Sprintf("%d records, %d of them from before the move; %d counts without a gap", records, len(left), n.expectAllCounted()))
+		Expect(len(copied)).To(And(BeNumerically(">", 0), BeNumerically("<", records)), "records on the source claim")
+		AddReportEntry("a disk that was migrated", fmt.Sprintf("%d records, %d of them from before the migration; %d numbers without a gap", records, len(copied), n.expectAllCounted()))
 	}, SpecTimeout(8*time.Minute))
 	AfterEach(func(ctx context.Context) { dumpFailed(ctx, n.namespace) }, NodeTimeout(time.Minute))
 })
 
-// migrateWhatChanges has guests that need a migration for a change of theirs get it unasked, until the test ends.
-func migrateWhatChanges(ctx context.Context) {
+// enableLiveMigrate enables automatic migrations of guests that need one, until the spec ends.
+func enableLiveMigrate(ctx context.Context) {
 	GinkgoHelper()
 	set := func(ctx context.Context, methods string) {
 		GinkgoHelper()
@@ -87,17 +87,17 @@ func withVolumesMigration(vm *v1.VirtualMachine) {
 	vm.Spec.UpdateVolumesStrategy = ptr.To(v1.UpdateVolumesStrategyMigration)
 }
 
-func (n *nomad) machine(ctx context.Context) *v1.VirtualMachine {
+func (n *migratingGuest) vm(ctx context.Context) *v1.VirtualMachine {
 	GinkgoHelper()
 	vm := &v1.VirtualMachine{}
 	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: n.namespace, Name: n.name}, vm)).To(Succeed())
 	return vm
 }
 
-// useClaim gives the log's volume another claim, as a person does.
-func (n *nomad) useClaim(ctx context.Context, name string) {
+// useClaim changes the claim of the log's volume, as a user does.
+func (n *migratingGuest) useClaim(ctx context.Context, name string) {
 	GinkgoHelper()
-	for i, volume := range n.machine(ctx).Spec.Template.Spec.Volumes {
+	for i, volume := range n.vm(ctx).Spec.Template.Spec.Volumes {
 		if volume.Name == "log" {
 			kubectl(ctx, "", "patch", "-n", n.namespace, "vm", n.name, "--type=json", "--patch",
 				fmt.Sprintf(`[{"op":"replace","path":"/spec/template/spec/volumes/%d/persistentVolumeClaim/claimName","value":%q}]`, i, name))
@@ -114,24 +114,24 @@ func claimOfLog(spec *v1.VirtualMachineInstanceSpec) string {
 	return ""
 }
 
-// expectMoves waits until all say that the disk is to move.
-func (n *nomad) expectMoves(ctx context.Context) {
+// expectVolumesChange waits until VM and VMI report the migration of the volume.
+func (n *migratingGuest) expectVolumesChange(ctx context.Context) {
 	GinkgoHelper()
-	moves := ConsistOf(And(HaveField("VolumeName", "log"), HaveField("SourcePVCInfo.ClaimName", "old"), HaveField("DestinationPVCInfo.ClaimName", "large")))
+	volumes := ConsistOf(And(HaveField("VolumeName", "log"), HaveField("SourcePVCInfo.ClaimName", "old"), HaveField("DestinationPVCInfo.ClaimName", "large")))
 	Eventually(func(g Gomega) {
-		instance, vm := vmi(ctx, n.namespace, n.name), n.machine(ctx)
-		g.Expect(vm.Status.VolumeUpdateState).To(HaveField("VolumeMigrationState.MigratedVolumes", moves))
-		g.Expect(instance.Status.MigratedVolumes).To(moves)
+		instance, vm := vmi(ctx, n.namespace, n.name), n.vm(ctx)
+		g.Expect(vm.Status.VolumeUpdateState).To(HaveField("VolumeMigrationState.MigratedVolumes", volumes))
+		g.Expect(instance.Status.MigratedVolumes).To(volumes)
 		g.Expect(condition(instance, v1.VirtualMachineInstanceVolumesChange)).To(HaveField("Status", corev1.ConditionTrue))
 		g.Expect(claimOfLog(&instance.Spec)).To(Equal("large"))
 	}).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(100 * time.Millisecond).Should(Succeed())
 }
 
-// expectMoved waits until the disk has moved and nothing speaks of it any more.
-func (n *nomad) expectMoved(ctx context.Context) {
+// expectVolumesMigrated waits until the volume has migrated and VM and VMI no longer report the migration.
+func (n *migratingGuest) expectVolumesMigrated(ctx context.Context) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
-		instance, vm := vmi(ctx, n.namespace, n.name), n.machine(ctx)
+		instance, vm := vmi(ctx, n.namespace, n.name), n.vm(ctx)
 		g.Expect(instance.UID).To(Equal(n.instance.UID))
 		g.Expect(instance.Status.NodeName).NotTo(Equal(n.instance.Status.NodeName), "%+v", instance.Status.MigrationState)
 		g.Expect(n.migration(ctx).Status.Phase).To(Equal(v1.MigrationSucceeded))
@@ -145,7 +145,7 @@ func (n *nomad) expectMoved(ctx context.Context) {
 		g.Expect(vm.Status.ObservedGeneration).To(Equal(vm.Generation))
 		g.Expect(vm.Status.Conditions).NotTo(ContainElement(HaveField("Type", v1.VirtualMachineRestartRequired)))
 	}).WithContext(ctx).WithTimeout(bootTimeout).WithPolling(pollInterval).Should(Succeed())
-	n.moves++
+	n.migrated++
 	migration := n.migration(ctx)
 	Expect(migration.Labels).To(HaveKeyWithValue(v1.VolumesUpdateMigration, n.name))
 	state := vmi(ctx, n.namespace, n.name).Status.MigrationState

@@ -27,12 +27,12 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// newNamespace makes a namespace for one test, shows what is in it when the test fails, and removes it.
+// newNamespace creates a namespace for one spec, prints its objects when the spec fails, and removes it.
 func newNamespace(ctx context.Context) string {
 	GinkgoHelper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		GenerateName: "e2e-",
-		// The launcher has to live under the strictest level that Kubernetes knows.
+		// The launcher must comply with the strictest level of Pod Security.
 		Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
 	}}
 	Expect(k8s.Create(ctx, namespace)).To(Succeed())
@@ -44,7 +44,7 @@ func newNamespace(ctx context.Context) string {
 		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &v1.VirtualMachineInstanceReplicaSet{}, client.InNamespace(namespace.Name)))).To(Succeed())
 		Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &v1.VirtualMachineInstance{}, client.InNamespace(namespace.Name)))).To(Succeed())
 		Eventually(func(g Gomega) {
-			// A guest that is still on its way up would use its whole grace period.
+			// A guest that is still booting would use its whole grace period.
 			g.Expect(client.IgnoreNotFound(k8s.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(namespace.Name), client.GracePeriodSeconds(1)))).To(Succeed())
 			left := &v1.VirtualMachineInstanceList{}
 			g.Expect(k8s.List(ctx, left, client.InNamespace(namespace.Name))).To(Succeed())
@@ -55,14 +55,14 @@ func newNamespace(ctx context.Context) string {
 	return namespace.Name
 }
 
-// dumpFailed shows what is in the namespace of several tests when one of them failed.
+// dumpFailed prints the objects of a namespace that several specs share when one of them failed.
 func dumpFailed(ctx context.Context, namespace string) {
 	if CurrentSpecReport().Failed() && namespace != "" {
 		dump(ctx, namespace)
 	}
 }
 
-// dump writes everything that helps to understand a failed test.
+// dump prints the objects, logs and events of a namespace.
 func dump(ctx context.Context, namespace string) {
 	show := func(title string, value any) {
 		text, err := yaml.Marshal(value)
@@ -143,7 +143,7 @@ func launcherPod(ctx context.Context, instance *v1.VirtualMachineInstance) *core
 	return newest
 }
 
-// podLog is what `kubectl logs -c` prints.
+// podLog returns the log of a container.
 func podLog(ctx context.Context, pod *corev1.Pod, container string) string {
 	stream, err := clientset.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: container}).Stream(ctx)
 	if err != nil {
@@ -154,7 +154,7 @@ func podLog(ctx context.Context, pod *corev1.Pod, container string) string {
 	return string(text)
 }
 
-// console is what the guest wrote to its serial console so far.
+// console returns the output of the guest's serial console so far.
 func console(ctx context.Context, namespace, name string) string {
 	GinkgoHelper()
 	instance := vmi(ctx, namespace, name)
@@ -168,7 +168,7 @@ func console(ctx context.Context, namespace, name string) string {
 	return podLog(ctx, pod, launcherpod.ConsoleLogContainer)
 }
 
-// expectConsole waits until the guest has written what matches.
+// expectConsole waits until the guest's console output matches.
 func expectConsole(ctx context.Context, namespace, name string, timeout time.Duration, matcher gomegatypes.GomegaMatcher) {
 	GinkgoHelper()
 	Eventually(func() string { return console(ctx, namespace, name) }).
@@ -204,7 +204,7 @@ func expectPhase(ctx context.Context, namespace, name string, phase v1.VirtualMa
 	return instance
 }
 
-// expectNewInstance waits until a VM's VMI is another one than before.
+// expectNewInstance waits until a VM's VMI was replaced.
 func expectNewInstance(ctx context.Context, before *v1.VirtualMachineInstance) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -231,7 +231,7 @@ func setRunStrategy(ctx context.Context, namespace, name string, strategy v1.Vir
 	Expect(k8s.Patch(ctx, vm, client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
 }
 
-// expectGone waits until an object is no longer there.
+// expectGone waits until an object no longer exists.
 func expectGone(ctx context.Context, object client.Object) {
 	GinkgoHelper()
 	Eventually(func() bool {
@@ -286,7 +286,7 @@ func execIn(ctx context.Context, pod *corev1.Pod, command ...string) (string, er
 	return out.String(), err
 }
 
-// expectExec runs a command in a Pod until it prints what matches.
+// expectExec runs a command in a Pod until its output matches.
 func expectExec(ctx context.Context, pod *corev1.Pod, timeout time.Duration, matcher gomegatypes.GomegaMatcher, command ...string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -296,7 +296,7 @@ func expectExec(ctx context.Context, pod *corev1.Pod, timeout time.Duration, mat
 	}).WithContext(ctx).WithTimeout(timeout).WithPolling(2 * time.Second).Should(Succeed())
 }
 
-// nodes are the names of the cluster's nodes that can run VMs.
+// nodes returns the names of the nodes that can run VMs.
 func nodes(ctx context.Context) []string {
 	GinkgoHelper()
 	list := &corev1.NodeList{}
@@ -308,8 +308,8 @@ func nodes(ctx context.Context) []string {
 	return names
 }
 
-// followConsole reads a guest's console until its Pod ends, since the log goes with the Pod, and returns what
-// was read so far.
+// followConsole reads a guest's console until its Pod ends, since the log is deleted with the Pod. The returned function
+// returns what was read so far.
 func followConsole(ctx context.Context, instance *v1.VirtualMachineInstance) func() string {
 	GinkgoHelper()
 	pod := launcherPod(ctx, instance)

@@ -32,13 +32,13 @@ import (
 // logRecord is the size of a record of the guest's log: a sector.
 const logRecord = 512
 
-// nomadData has the guest of these tests do what can be seen to go wrong:
-//   - a count that lives in its memory alone, on the console and on a disk that is copied;
+// migratingUserData starts what shows errors of a migration:
+//   - a counter in memory, on the console and on a disk that is transferred;
 //   - a log on the shared disk, the one without a serial: each record has its number, the guest's uptime and the SHA-256 of
-//     both and the former sum. A second guest that runs would have another uptime, and break the chain;
+//     both and the previous sum. A second running guest would have another uptime and break the chain;
 //   - an echo server on the second network;
 //   - memory that changes all the time.
-const nomadData = "#!/bin/sh\n" + worker + `
+const migratingUserData = "#!/bin/sh\n" + counter + `
 ip addr add ` + guestAddress + `/24 dev eth1; ip link set eth1 up
 nc -ll -p 7 -e cat &
 ` + logger + `(while true; do for i in 1 2 3 4 5 6 7 8; do cat /bin/busybox >/run/load$i; usleep 50000; done; done) &
@@ -56,15 +56,15 @@ const logger = `for d in /sys/block/vd*; do
 done
 `
 
-// logEntry is what a record of the log says.
+// logEntry is a record of the log.
 type logEntry struct {
 	number int
 	uptime float64
 }
 
-// readLog reads the guest's log from a disk and checks every sum and every number of it.
+// readLog reads the guest's log from a disk and checks all its sums and numbers.
 func readLog(ctx context.Context, device string) ([]logEntry, error) {
-	// Past this machine's cache: the guest writes past it too.
+	// Without this host's page cache: the guest writes without it too.
 	content, err := exec.CommandContext(ctx, "dd", "if="+device, "bs=1M", "iflag=direct", "status=none").Output()
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", device, err)
@@ -98,14 +98,14 @@ func readLog(ctx context.Context, device string) ([]logEntry, error) {
 	return entries, nil
 }
 
-// everyConsole is what the guest wrote in all the Pods that it has been in.
-type everyConsole struct {
+// consoleLogs contains the guest's console output in all its Pods.
+type consoleLogs struct {
 	mu   sync.Mutex
 	seen map[types.UID]func() string
 }
 
-// follow follows each launcher Pod of a VMI from the moment in which it runs.
-func (e *everyConsole) follow(ctx context.Context, instance *v1.VirtualMachineInstance) {
+// follow follows each launcher Pod of a VMI from its start on.
+func (e *consoleLogs) follow(ctx context.Context, instance *v1.VirtualMachineInstance) {
 	defer GinkgoRecover()
 	for ctx.Err() == nil {
 		pods := &corev1.PodList{}
@@ -121,7 +121,7 @@ func (e *everyConsole) follow(ctx context.Context, instance *v1.VirtualMachineIn
 	}
 }
 
-func (e *everyConsole) add(ctx context.Context, pod *corev1.Pod) {
+func (e *consoleLogs) add(ctx context.Context, pod *corev1.Pod) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.seen[pod.UID] != nil || pod.Status.Phase != corev1.PodRunning {
@@ -132,13 +132,13 @@ func (e *everyConsole) add(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-// counted are the numbers that the guest has counted to, each once.
-func (e *everyConsole) counted() []int {
+// counted returns the numbers that the guest has counted to, without duplicates.
+func (e *consoleLogs) counted() []int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var all []int
 	for _, read := range e.seen {
-		for _, found := range worked.FindAllStringSubmatch(read(), -1) {
+		for _, found := range countLine.FindAllStringSubmatch(read(), -1) {
 			if n, err := strconv.Atoi(found[1]); err == nil {
 				all = append(all, n)
 			}
@@ -148,8 +148,8 @@ func (e *everyConsole) counted() []int {
 	return slices.Compact(all)
 }
 
-// latest is the last number.
-func (e *everyConsole) latest() int {
+// latest returns the last number.
+func (e *consoleLogs) latest() int {
 	all := e.counted()
 	if len(all) == 0 {
 		return 0
@@ -157,27 +157,27 @@ func (e *everyConsole) latest() int {
 	return all[len(all)-1]
 }
 
-// journey is what was seen of one migration, in milliseconds.
-type journey struct {
+// migrationTimes are the times of one migration, in milliseconds.
+type migrationTimes struct {
 	From string `json:"from"`
 	To   string `json:"to"`
-	// Total is from the order to the migration's last phase.
+	// Total is from the request to the migration's final phase.
 	Total float64 `json:"totalMs"`
-	// Silent is how long the guest's kernel answered no ping, ConnectionSilent how long nothing came back over the connection.
-	Silent           float64 `json:"downtimeMs,omitempty"`
-	ConnectionSilent float64 `json:"connectionMs,omitempty"`
-	// Announced is when the first frame said where the guest is now, since it last answered a ping on the old node. QEMU's are
-	// RARP, the guest's own are ARP.
+	// PingGap is the longest time without a reply to a ping, ConnectionGap the longest time without data on the connection.
+	PingGap       float64 `json:"downtimeMs,omitempty"`
+	ConnectionGap float64 `json:"connectionMs,omitempty"`
+	// Announced is the time from the last reply on the source to the first frame that announces the guest on the target. QEMU sends
+	// RARP, the guest ARP.
 	Announced float64 `json:"announcedMs,omitempty"`
 	RARP      int     `json:"rarp,omitempty"`
 	ARP       int     `json:"arp,omitempty"`
 }
 
-// hear adds what was heard of the guest.
-func (j *journey) hear(answers, connection *silence, frames []announcement) {
-	since, silent := answers.restart()
-	_, connectionSilent := connection.restart()
-	j.Silent, j.ConnectionSilent = milliseconds(silent), milliseconds(connectionSilent)
+// addGaps adds the longest gaps of replies and connection, and the announcements.
+func (j *migrationTimes) addGaps(replies, connection *gaps, frames []announcement) {
+	since, pingGap := replies.restart()
+	_, connectionGap := connection.restart()
+	j.PingGap, j.ConnectionGap = milliseconds(pingGap), milliseconds(connectionGap)
 	for _, frame := range frames {
 		if frame.At.Before(since) {
 			continue
@@ -193,51 +193,51 @@ func (j *journey) hear(answers, connection *silence, frames []announcement) {
 	}
 }
 
-// journeys is the report of many.
-type journeys struct {
-	Count   int                `json:"count"`
-	Records int                `json:"logRecords"`
-	Counted int                `json:"counted"`
-	Total   map[string]float64 `json:"totalMs"`
-	Silent  map[string]float64 `json:"downtimeMs,omitempty"`
-	Talk    map[string]float64 `json:"connectionMs,omitempty"`
-	Told    map[string]float64 `json:"announcedMs,omitempty"`
-	Each    []journey          `json:"migrations"`
+// migrationReport summarizes several migrations.
+type migrationReport struct {
+	Count      int                `json:"count"`
+	Records    int                `json:"logRecords"`
+	Counted    int                `json:"counted"`
+	Total      map[string]float64 `json:"totalMs"`
+	PingGap    map[string]float64 `json:"downtimeMs,omitempty"`
+	Connection map[string]float64 `json:"connectionMs,omitempty"`
+	Announced  map[string]float64 `json:"announcedMs,omitempty"`
+	Each       []migrationTimes   `json:"migrations"`
 }
 
-func makeJourneys(each []journey) *journeys {
-	figures := func(of func(journey) float64) map[string]float64 {
+func newMigrationReport(each []migrationTimes) *migrationReport {
+	figures := func(of func(migrationTimes) float64) map[string]float64 {
 		var all []float64
 		for _, one := range each {
 			all = append(all, of(one))
 		}
 		return map[string]float64{"p50": quantile.Nearest(all, 0.50), "p95": quantile.Nearest(all, 0.95), "max": quantile.Nearest(all, 1)}
 	}
-	return &journeys{
+	return &migrationReport{
 		Count: len(each), Each: each,
-		Total:  figures(func(j journey) float64 { return j.Total }),
-		Silent: figures(func(j journey) float64 { return j.Silent }),
-		Talk:   figures(func(j journey) float64 { return j.ConnectionSilent }),
-		Told:   figures(func(j journey) float64 { return j.Announced }),
+		Total:      figures(func(j migrationTimes) float64 { return j.Total }),
+		PingGap:    figures(func(j migrationTimes) float64 { return j.PingGap }),
+		Connection: figures(func(j migrationTimes) float64 { return j.ConnectionGap }),
+		Announced:  figures(func(j migrationTimes) float64 { return j.Announced }),
 	}
 }
 
-// table is for people.
-func (j *journeys) table() string {
+// table formats the report for a reader.
+func (j *migrationReport) table() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d migrations, %d log records without a gap or a wrong sum, %d counts without a gap, one connection\n", j.Count, j.Records, j.Counted)
+	fmt.Fprintf(&b, "%d migrations, %d log records without a gap or a wrong sum, %d numbers without a gap, one connection\n", j.Count, j.Records, j.Counted)
 	fmt.Fprintf(&b, "%-34s %9s %9s %9s\n", "ms", "p50", "p95", "max")
 	for _, line := range []struct {
 		title   string
 		figures map[string]float64
-	}{{"total, order to Succeeded", j.Total}, {"downtime, by ping", j.Silent}, {"first announcement, by frames", j.Told}, {"silence of the TCP connection", j.Talk}} {
+	}{{"total, request to Succeeded", j.Total}, {"downtime, by ping", j.PingGap}, {"first announcement, by frames", j.Announced}, {"longest gap of the TCP connection", j.Connection}} {
 		fmt.Fprintf(&b, "%-34s %9.0f %9.0f %9.0f\n", line.title, line.figures["p50"], line.figures["p95"], line.figures["max"])
 	}
 	return b.String()
 }
 
-// write keeps the report where it was asked for.
-func (j *journeys) write(path string) {
+// write writes the report to a file.
+func (j *migrationReport) write(path string) {
 	GinkgoHelper()
 	text, err := json.MarshalIndent(j, "", "  ")
 	Expect(err).NotTo(HaveOccurred())
