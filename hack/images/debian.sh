@@ -1,12 +1,12 @@
 # shellcheck shell=bash disable=SC2154 # the sourcing script sets name, suite, all, root and work
-# Files out of Debian packages, for the scripts that make root file systems; they source this file after env.sh.
+# Functions that copy files from Debian packages, for the scripts that build root file systems. They source this file after env.sh.
 
-# lines FILE: its lines without comments and empty ones.
+# lines FILE: prints the lines of a file, without comments and empty lines.
 lines() {
 	sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$1"
 }
 
-# unpack PACKAGE...: the files of Debian packages and of all that they depend on, in $all. No script of theirs runs.
+# unpack PACKAGE...: unpacks Debian packages and their dependencies into $all, without running maintainer scripts.
 unpack() {
 	say "$name: unpacking Debian packages"
 	mkdir -p "$all" "$root"
@@ -22,7 +22,8 @@ unpack() {
 	rm "$work/all.tar"
 }
 
-# take FILE...: copies files (paths from the root) into the new root, and follows symlinks and NEEDED libraries.
+# take FILE...: copies files from $all into $root, with the targets of symbolic links and the shared libraries that they need. Paths are
+# relative to the root.
 declare -A taken
 take() {
 	local queue=("$@") file target lib
@@ -53,7 +54,7 @@ take() {
 	done
 }
 
-# library SONAME USER: where the loader would find it.
+# library SONAME FILE: prints the path at which the dynamic loader finds a shared library of a file.
 library() {
 	local dir
 	for dir in usr/lib/x86_64-linux-gnu usr/lib64 "$(dirname "$2")" $(runpath "$2"); do
@@ -65,7 +66,7 @@ library() {
 	die "$name: $2 needs $1, which no package brought"
 }
 
-# runpath FILE: the directories, from the root, that an ELF file itself tells the loader to look into.
+# runpath FILE: prints the directories, relative to the root, in the RPATH or RUNPATH of an ELF file.
 runpath() {
 	objdump -p "$all/$1" | awk '$1 == "RUNPATH" || $1 == "RPATH" { print $2 }' | tr : '\n' | sed -n 's#^/##p'
 }

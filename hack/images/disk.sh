@@ -1,13 +1,13 @@
 # shellcheck shell=bash disable=SC2154 # the sourcing script sets name and work
-# Boot disks as plain files: a partition table, a FAT file system that BIOS (syslinux) and EFI (systemd-boot) both start
-# from, and optionally a root file system after it.
+# Functions that build boot disks as files, without mounting them. A disk has a partition table, a FAT file system from which BIOS
+# (syslinux) and EFI (systemd-boot) boot, and optionally a root file system after it.
 
 syslinux_mbr=/usr/lib/syslinux/mbr/mbr.bin
 sector=512
-# Partitions begin at 1 MiB, as everywhere.
+# The first partition starts at 1 MiB, as is usual.
 first=2048
 
-# boot_partition FILE MIB KERNEL INITRD CMDLINE SYSTEMD-BOOT: a FAT file system with both boot loaders.
+# boot_partition FILE MIB KERNEL INITRD CMDLINE SYSTEMD-BOOT: creates a FAT file system with both boot loaders.
 boot_partition() {
 	local file=$1 mib=$2 kernel=$3 initrd=$4 cmdline=$5 loader=$6
 	need mkfs.vfat mcopy syslinux
@@ -42,8 +42,8 @@ boot_partition() {
 	syslinux --install "$file"
 }
 
-# boot_disk OUT.qcow2 BOOT-PARTITION [ROOT-PARTITION]: an MBR disk of one or two partitions. EFI firmware takes type EF
-# for its system partition in an MBR too.
+# boot_disk OUT.qcow2 BOOT-PARTITION [ROOT-PARTITION]: creates a disk with an MBR and one or two partitions. EFI firmware also accepts
+# an MBR, if its system partition has the type EF.
 boot_disk() {
 	local out=$1 boot=$2 rootfs=${3:-} raw=$work/disk.raw sectors second
 	need sfdisk qemu-img

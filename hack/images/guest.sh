@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# guest.sh NAME: makes the guest of images/NAME, and prints the folder with its disk/ and boot/ files.
+# guest.sh NAME: builds the guest of images/NAME, and prints the path of the directory with its disk/ and boot/ files.
 #
-# A recipe that changed makes a new folder in the cache; images/NAME/recipe.sh defines make_guest, which fills $made.
-# images/NAME/base may name another guest whose files the recipe uses too ($base).
-# No loop device, no mount, and no /dev/kvm: disk images are put together as files.
+# images/NAME/recipe.sh defines make_guest, which creates the files in $made. images/NAME/base may name another guest whose files the
+# recipe also uses ($base). The directory is cached under a hash of the recipe. Disk images are assembled as files: no loop device, no
+# mount and no /dev/kvm is needed.
 
 . "$(dirname "$0")/env.sh"
 . "$(dirname "$0")/debian.sh"

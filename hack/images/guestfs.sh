@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# guestfs.sh: makes the root file system of images/libguestfs-tools, and prints the path of its tar.
+# guestfs.sh: builds the root file system of images/libguestfs-tools, and prints the path of its tar archive.
 #
-# Unlike those of the components it is a whole Debian: libguestfs's tools are many programs, and supermin, which makes the
-# small Linux that they look into disks with (the appliance), asks dpkg for files. The appliance is made once, here, as users of
-# the image may not write to it. The tar is kept in the cache under a hash of the recipe; VIREO_REFRESH=1 makes it again with
-# the packages of today.
+# Unlike those of the components, it is a complete Debian: libguestfs consists of many programs, and supermin, which builds the small
+# Linux that accesses disks (the appliance), queries dpkg. The appliance is built here, because users of the image cannot write to it.
+# The archive is cached under a hash of the recipe. VIREO_REFRESH=1 builds it again with the current packages.
 
 . "$(dirname "$0")/env.sh"
 . "$(dirname "$0")/debian.sh"
@@ -12,7 +11,7 @@
 name=libguestfs-tools
 recipe=images/$name
 suite=trixie
-# appliance is where KubeVirt's image has it too: virtctl's Pod points there.
+# The path of the appliance in KubeVirt's image too. virtctl sets it in the Pod.
 appliance=/usr/local/lib/guestfs/appliance
 out=$cache/rootfs/$name-$(digest "$recipe" hack/images/guestfs.sh hack/images/debian.sh).tar
 
@@ -27,7 +26,7 @@ mkdir -p "$cache/rootfs" "$work/root"
 mapfile -t packages < <(lines "$repo/$recipe/packages")
 sources "$suite" >"$work/sources.list"
 
-# Runs in the new root. README.fixed is how libguestfs knows an appliance that it need not make.
+# Runs in the new root. README.fixed marks an appliance that libguestfs does not have to build.
 cat >"$work/finish" <<FINISH
 set -e
 mkdir -p $appliance

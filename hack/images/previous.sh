@@ -22,7 +22,7 @@ builds() {
 	echo "$out"
 }
 
-# programs: prints the commands in the image.
+# The commands in the image.
 programs='virt-launcher virt-tail virt-freezer'
 
 # build TREE FOLDER: builds the programs reproducibly, independent of the path of the sources.

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# rootfs.sh NAME: makes the root file system of images/NAME from Debian packages, and prints the path of its tar.
-# rootfs.sh --unpacked NAME: the same, and unpacks it beside the tar; prints the folder, for tests that run what is in it.
+# rootfs.sh NAME: builds the root file system of images/NAME from Debian packages, and prints the path of its tar archive.
+# rootfs.sh --unpacked NAME: also unpacks the archive, for tests that run its programs, and prints the path of that directory.
 #
-# images/NAME/packages lists Debian packages, images/NAME/keep the files that stay (globs; ELF files bring their shared
-# libraries), images/NAME/rootfs/ the files of our own; images/NAME/finish.sh, if there, defines finish, run on the new root. The tar is kept in the cache under a hash of these, so it is made
-# once; VIREO_REFRESH=1 makes it again with the packages of today. Packages are only unpacked: no script of theirs runs.
+# In images/NAME, packages lists the Debian packages, keep the globs of the files that are copied from them (with the shared libraries
+# that they need), and rootfs/ contains additional files. If finish.sh exists, its function finish changes the new root.
+#
+# The archive is cached under a hash of all these files. VIREO_REFRESH=1 builds it again with the current packages. Packages are only
+# unpacked; their maintainer scripts do not run.
 
 . "$(dirname "$0")/env.sh"
 . "$(dirname "$0")/debian.sh"
@@ -21,7 +23,7 @@ suite=trixie
 
 out=$cache/rootfs/$name-$(digest "$recipe" hack/images/rootfs.sh hack/images/debian.sh).tar
 
-# result: prints what was asked for.
+# result: prints the path of the archive, or with --unpacked that of the directory.
 result() {
 	local folder=${out%.tar}
 	if [ -z "$unpacked" ]; then
@@ -62,7 +64,7 @@ assemble() {
 		[ ${#matches[@]} -gt 0 ] || die "$recipe/keep: $pattern matches no file of the packages"
 		take "${matches[@]}"
 	done < <(lines "$repo/$recipe/keep")
-	# The packages' licences travel with their files.
+	# The licenses of the packages.
 	(cd "$all" && find usr/share/doc -mindepth 2 -maxdepth 2 -name copyright -exec cp --parents -p {} "$root" \;)
 	mkdir -p "$root"/{dev,proc,sys,run,tmp,var/tmp,etc}
 	ln -s ../run "$root/var/run"

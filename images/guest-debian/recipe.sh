@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2154 # hack/images/guest.sh sets the variables and runs make_guest
-# A real Debian: cloud-init, guest agent, sshd, python. One disk that BIOS and EFI boot.
+# A complete Debian with cloud-init, guest agent, sshd and python, on one disk that boots with BIOS and EFI.
 
 make_guest() {
 	local kernel initrd

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2154 # hack/images/guest.sh sets the variables and runs make_guest
-# A Linux with a busybox user space that boots in seconds: as a boot disk, and as kernel and initrd.
+# A Linux with a busybox user space that boots in seconds, as a boot disk and as kernel and initrd.
 
 make_guest() {
 	local version kernel packages
@@ -32,13 +32,13 @@ user_space() {
 	for applet in $("$root/bin/busybox" --list); do
 		[ "$applet" = busybox ] || ln -s busybox "$root/bin/$applet"
 	done
-	# The kernel itself calls /sbin/modprobe, for a file system or protocol that is not loaded yet.
+	# The kernel runs /sbin/modprobe to load file systems and protocols.
 	ln -s ../bin/busybox "$root/sbin/init"
 	ln -s ../bin/busybox "$root/sbin/modprobe"
 	cp -r "$base/rootfs/." "$root/"
 }
 
-# modules VERSION: the listed modules and what they depend on, unpacked (the whole initrd is compressed).
+# modules VERSION: copies the listed modules and their dependencies, uncompressed, because the whole initrd is compressed.
 modules() {
 	local from=$all/usr/lib/modules/$1 to=$root/usr/lib/modules/$1 module file
 	PATH=$PATH:/usr/sbin:/sbin
