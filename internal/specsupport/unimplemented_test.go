@@ -144,7 +144,7 @@ func TestWarningsAreCapped(t *testing.T) {
 		findings[i] = Finding{field.NewPath("spec", "list").Index(i), &Field{Reason: "nothing does that"}}
 	}
 	warnings := Warnings(findings)
-	if want := "and 7 more fields, which are not listed"; len(warnings) != MaxErrors+1 || warnings[MaxErrors] != want {
+	if len(warnings) != MaxErrors+1 || !strings.Contains(warnings[MaxErrors], "7 more fields") {
 		t.Errorf("%d warnings, the last is %q", len(warnings), warnings[len(warnings)-1])
 	}
 }

@@ -101,7 +101,7 @@ func TestSignersOfComponents(t *testing.T) {
 		}
 	}
 	for _, account := range []string{agentAccount, apiAccount} {
-		if err := request(account, admins); err == nil || !strings.Contains(err.Error(), "may only ask the signers of kubevirt.io") {
+		if err := request(account, admins); err == nil || !strings.Contains(err.Error(), "kubevirt-certificate-requests") {
 			t.Errorf("%s: got %v, want the policy's error", account, err)
 		}
 		if err := request(account, ours); err != nil {

@@ -285,7 +285,7 @@ func RestrictAgents(ctx context.Context, root string, config *rest.Config, admin
 		switch {
 		case err == nil:
 			return false, nil
-		case strings.Contains(err.Error(), "may only write the object"):
+		case strings.Contains(err.Error(), "kubevirt-node-restriction-agent"):
 			return true, nil
 		}
 		return false, err

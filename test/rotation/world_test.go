@@ -139,7 +139,7 @@ func (w *world) install() {
 				SignerName: "kubernetes.io/kube-apiserver-client", Request: request, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
 			},
 		}, client.DryRunAll)
-	}, timeout, "50ms").Should(MatchError(ContainSubstring("may only ask the signers of kubevirt.io")))
+	}, timeout, "50ms").Should(MatchError(ContainSubstring("kubevirt-certificate-requests")))
 }
 
 // background runs a function until the test ends.

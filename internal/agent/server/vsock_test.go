@@ -50,7 +50,7 @@ func TestVSOCK(t *testing.T) {
 		"":                   {http.StatusBadRequest, "no port of VSOCK"},
 		"port=4294967296":    {http.StatusBadRequest, "no port of VSOCK"},
 		"port=22&tls=please": {http.StatusBadRequest, "tls"},
-		"port=23":            {http.StatusInternalServerError, "cannot connect to the guest: connection reset"},
+		"port=23":            {http.StatusInternalServerError, "connection reset"},
 	} {
 		code, body := n.refused(n.url(parameters, agentapi.VSOCK))
 		expectStatus(t, code, body, c.code, c.message)

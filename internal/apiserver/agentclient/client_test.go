@@ -52,28 +52,29 @@ func TestAddressOfTheReadyAgent(t *testing.T) {
 	}
 	pending := func(p *corev1.Pod) { p.Status.Phase, p.Status.PodIP = corev1.PodPending, "" }
 	for name, tc := range map[string]struct {
-		pods      []client.Object
+		pods []client.Object
+		// want is the address, or empty if the error's reason contains why.
 		want, why string
 	}{
 		"one":               {pods: []client.Object{pod("a")}, want: "a"},
 		"one ready":         {pods: []client.Object{pod("a", unready), pod("b")}, want: "b"},
 		"none ready":        {pods: []client.Object{pod("a", unready)}, want: "a"},
 		"one being deleted": {pods: []client.Object{pod("a", deleted), pod("b", unready)}, want: "b"},
-		"one pending":       {pods: []client.Object{pod("a", pending)}, why: "its Pod a does not run"},
-		"none":              {why: "there is no virt-handler Pod on that node"},
+		"one pending":       {pods: []client.Object{pod("a", pending)}, why: "Pod a"},
+		"none":              {why: "no virt-handler Pod"},
 		"another node's": {
-			pods: []client.Object{pod("a", func(p *corev1.Pod) { p.Spec.NodeName = "node2" })}, why: "there is no virt-handler Pod on that node",
+			pods: []client.Object{pod("a", func(p *corev1.Pod) { p.Spec.NodeName = "node2" })}, why: "no virt-handler Pod",
 		},
 		"another namespace's": {
-			pods: []client.Object{pod("a", func(p *corev1.Pod) { p.Namespace = "tenant" })}, why: "there is no virt-handler Pod on that node",
+			pods: []client.Object{pod("a", func(p *corev1.Pod) { p.Namespace = "tenant" })}, why: "no virt-handler Pod",
 		},
 		"another component's": {
-			pods: []client.Object{pod("a", func(p *corev1.Pod) { p.Labels["kubevirt.io"] = "virt-launcher" })}, why: "there is no virt-handler Pod on that node",
+			pods: []client.Object{pod("a", func(p *corev1.Pod) { p.Labels["kubevirt.io"] = "virt-launcher" })}, why: "no virt-handler Pod",
 		},
 	} {
 		got, err := finder{reader(tc.pods...), "kubevirt"}.address(t.Context(), node)
 		var noAgent *noAgentError
-		if got != tc.want || (tc.why != "") != errors.As(err, &noAgent) || tc.why != "" && noAgent.reason != tc.why {
+		if got != tc.want || (tc.why != "") != errors.As(err, &noAgent) || tc.why != "" && !strings.Contains(noAgent.reason, tc.why) {
 			t.Errorf("%s: got %q %v, want %q %q", name, got, err, tc.want, tc.why)
 		}
 	}
@@ -99,15 +100,15 @@ func TestBothSidesVerifyCertificates(t *testing.T) {
 	}{
 		"the right ones": {tls: right},
 		"an agent of another authority": {
-			tls: other.Client(t), want: "the agent of node node1 cannot be reached: tls: failed to verify certificate",
+			tls: other.Client(t), want: "tls: failed to verify certificate",
 		},
 		"a configuration for another node": {
 			tls:  func(string) (*tls.Config, error) { return right("node2") },
-			want: `the TLS configuration is for "node2.virt-handler" and not for node node1`,
+			want: `"node2.virt-handler"`,
 		},
 		"no certificate yet": {
 			tls:  func(string) (*tls.Config, error) { return nil, errors.New("no certificate yet") },
-			want: "the agent of node node1 cannot be reached: no certificate yet",
+			want: "no certificate yet",
 		},
 	} {
 		err := newClient(a, tc.tls).Put(t.Context(), pause())
@@ -117,7 +118,7 @@ func TestBothSidesVerifyCertificates(t *testing.T) {
 			}
 			continue
 		}
-		if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), tc.want) {
+		if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "node node1") {
 			t.Errorf("%s: got %v, want %s", name, err, tc.want)
 		}
 	}
@@ -129,7 +130,7 @@ func TestTimeout(t *testing.T) {
 	defer cancel()
 	<-ctx.Done()
 	err := newClient(a, a.Authority.Client(t)).Put(ctx, pause())
-	if !apierrors.IsTimeout(err) || !strings.Contains(err.Error(), "the agent of node node1 did not answer in time") {
+	if !apierrors.IsTimeout(err) || !strings.Contains(err.Error(), "node node1") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -144,11 +145,11 @@ func TestErrorResponsesAreSanitized(t *testing.T) {
 	}{
 		"a Status": {409, `{"kind":"Status","code":200,"reason":"Gone","message":"not now","details":{"causes":[{"message":"do evil"}]}}`,
 			409, metav1.StatusReasonConflict, "not now"},
-		"something else":     {404, `<html>`, 404, metav1.StatusReasonNotFound, "the agent of node node1 answered 404 Not Found"},
+		"something else":     {404, `<html>`, 404, metav1.StatusReasonNotFound, "node node1 answered 404 Not Found"},
 		"long":               {500, `{"kind":"Status","message":"` + strings.Repeat("x", 1000) + `"}`, 500, metav1.StatusReasonInternalError, strings.Repeat("x", maxMessage) + "…"},
-		"a redirection":      {307, "", 500, metav1.StatusReasonInternalError, "the agent of node node1 refused virt-api with code 307."},
+		"a redirection":      {307, "", 500, metav1.StatusReasonInternalError, "code 307."},
 		"control characters": {503, `{"kind":"Status","message":"a\u0007b\nc"}`, 503, metav1.StatusReasonServiceUnavailable, "ab c"},
-		"not authorized":     {401, `{"kind":"Status","message":"who?"}`, 500, metav1.StatusReasonInternalError, "refused virt-api with code 401. who?"},
+		"not authorized":     {401, `{"kind":"Status","message":"who?"}`, 500, metav1.StatusReasonInternalError, "code 401. who?"},
 	} {
 		err := responseError(&http.Response{StatusCode: tc.code, Body: io.NopCloser(strings.NewReader(tc.body))}, node)
 		var status *apierrors.StatusError

@@ -287,11 +287,11 @@ func TestLimitsPerOwner(t *testing.T) {
 		want           string
 	}{
 		{"of an instance", Limits{PerInstance: 2}, []string{"?user=a", "?user=b"}, "?user=c", "?vm=other",
-			"VirtualMachineInstance ns/vm has 2 streams open at this virt-api, which is the limit for one instance"},
+			"VirtualMachineInstance ns/vm has 2 streams"},
 		{"of a namespace", Limits{PerNamespace: 2}, []string{"?vm=a&user=a", "?vm=b&user=b"}, "?vm=c&user=c", "?namespace=other",
-			"namespace ns has 2 streams open at this virt-api, which is the limit for one namespace"},
+			"namespace ns has 2 streams"},
 		{"of a user", Limits{PerUser: 2}, []string{"?user=eve&namespace=a", "?user=eve&namespace=b"}, "?user=eve&namespace=c", "?user=bob",
-			"user eve has 2 streams open at this virt-api, which is the limit for one user"},
+			"user eve has 2 streams"},
 		{"reserve, by namespace", Limits{Total: 4, Reserve: 2, Few: 2}, []string{"?user=a", "?user=b"}, "?user=c", "?user=c&namespace=other",
 			"namespace ns has 2"},
 		{"reserve, by user", Limits{Total: 4, Reserve: 2, Few: 2}, []string{"?user=eve&namespace=a", "?user=eve&namespace=b"},

@@ -88,14 +88,14 @@ func TestStall(t *testing.T) {
 		why    string
 	}{
 		"each pass is shorter":                        {rules: capped, left: []uint64{900, 800, 700, 600, 500, 400, 300, 200, 150, 130}},
-		"it gets nowhere at 1 s":                      {capped, nil, []uint64{900, 100, 101, 100, 101, 102, 101, 100}, 6, RaiseDowntime, "may stand still for 900 ms"},
-		"it gets nowhere at 2 s":                      {capped, nil, []uint64{900, 200, 201, 200, 201, 202, 201, 200}, 6, Abort, "Migration aborted: estimated downtime 2020ms exceeds max allowed downtime 900ms by a factor of more than x1.50"},
+		"it gets nowhere at 1 s":                      {capped, nil, []uint64{900, 100, 101, 100, 101, 102, 101, 100}, 6, RaiseDowntime, "900 ms"},
+		"it gets nowhere at 2 s":                      {capped, nil, []uint64{900, 200, 201, 200, 201, 202, 201, 200}, 6, Abort, "downtime 2020ms exceeds max allowed downtime 900ms"},
 		"a factor of 3 is possible":                   {capped, func(o *stallOptions) { o.possible = 3 }, []uint64{900, 200, 201, 200, 201, 202, 201}, 6, RaiseDowntime, ""},
-		"it may be disturbed":                         {pausing, nil, []uint64{900, 200, 201, 200, 201, 202, 201}, 6, StopAndCopy, "it has stalled, and the rest takes 2020 ms"},
+		"it may be disturbed":                         {pausing, nil, []uint64{900, 200, 201, 200, 201, 202, 201}, 6, StopAndCopy, "2020 ms"},
 		"it may be disturbed by a post-copy":          {bold, nil, []uint64{900, 200, 201, 200, 201, 202, 201}, 6, PostCopy, ""},
 		"it waits for a pass with little left":        {pausing, nil, []uint64{900, 200, 400, 400, 400, 400, 400, 400, 207}, 9, StopAndCopy, ""},
 		"it waits for nothing":                        {pausing, nearby, []uint64{900, 200, 400, 400, 400, 400, 400}, 6, StopAndCopy, ""},
-		"it makes do with more when patience ends":    {pausing, nil, []uint64{900, 200, 400, 500, 400, 500, 500, 500, 500, 500}, 10, StopAndCopy, "the rest takes 5000 ms"},
+		"it makes do with more when patience ends":    {pausing, nil, []uint64{900, 200, 400, 500, 400, 500, 500, 500, 500, 500}, 10, StopAndCopy, "5000 ms"},
 		"and with the least of what was seen":         {pausing, nil, []uint64{900, 200, 500, 500, 500, 500, 500, 600, 450, 600, 460}, 11, StopAndCopy, ""},
 		"a larger margin finds it where passes fall":  {pausing, func(o *stallOptions) { o.margin = 0.5 }, []uint64{900, 500, 490, 480, 470, 460}, 6, StopAndCopy, ""},
 		"a shorter window finds it earlier":           {pausing, func(o *stallOptions) { o.window = 15 * time.Second }, []uint64{900, 200, 201, 200}, 4, StopAndCopy, ""},
