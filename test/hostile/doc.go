@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package hostile is the suite in which one agent has fifty launchers that do all they can to hold it up, and guests beside them that
-// are started, paused, migrated and stopped all the same. The agent's reconciler, connections and C library are the real ones, and so is
-// the API server; each launcher's libvirtd is played.
+// Package hostile tests one agent with fifty hostile launchers that try to delay it, and guests with ordinary launchers that are started,
+// paused, migrated and stopped at the same time. The agent's reconciler, its connections, the C library and the API server are real; each
+// launcher's libvirtd is a program of test/scriptedlibvirtd.
 package hostile

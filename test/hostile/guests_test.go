@@ -39,7 +39,7 @@ func (g *guest) key() types.NamespacedName { return client.ObjectKeyFromObject(g
 
 func (g *guest) domain() string { return launcherpod.DomainName(g.vmi.Namespace, g.vmi.Name) }
 
-// schedule creates a VMI with a launcher Pod on the node, whose libvirtd listens.
+// schedule creates a VMI with a running launcher Pod on the node, whose libvirtd listens.
 func (w *world) schedule(namespace, name string, daemon *scriptedlibvirtd.Daemon) *guest {
 	ctx, memory := context.Background(), resource.MustParse("64Mi")
 	g := &guest{world: w, daemon: daemon, stopped: make(chan struct{})}
@@ -70,8 +70,8 @@ func (w *world) schedule(namespace, name string, daemon *scriptedlibvirtd.Daemon
 	return g
 }
 
-// handOver does what virt-controller does when the Pod runs.
-func (g *guest) handOver(change func(*v1.VirtualMachineInstanceStatus)) {
+// assign assigns the Pod to the agent, as virt-controller does when the Pod runs.
+func (g *guest) assign(change func(*v1.VirtualMachineInstanceStatus)) {
 	before := &v1.VirtualMachineInstance{}
 	expect(g.world.t, g.world.api.Get(context.Background(), g.key(), before))
 	after := before.DeepCopy()
@@ -80,7 +80,7 @@ func (g *guest) handOver(change func(*v1.VirtualMachineInstanceStatus)) {
 	expect(g.world.t, g.world.api.Status().Patch(context.Background(), after, client.MergeFrom(before)))
 }
 
-// honest is a guest whose launcher does as it is told.
+// honest returns a guest with a launcher that is not hostile.
 func (w *world) honest(name string) *guest {
 	daemon := scriptedlibvirtd.New()
 	g := w.schedule(honestNamespace, name, daemon)
@@ -94,13 +94,13 @@ func (w *world) honest(name string) *guest {
 	return g
 }
 
-// start has the agent start the guest.
+// start assigns the guest, and waits until the agent has started it.
 func (g *guest) start() bool {
-	g.handOver(func(*v1.VirtualMachineInstanceStatus) {})
+	g.assign(func(*v1.VirtualMachineInstanceStatus) {})
 	return g.world.await(g.key(), "running", func(vmi *v1.VirtualMachineInstance) bool { return vmi.Status.Phase == v1.Running })
 }
 
-// pause does what the agent's server does for virt-api.
+// pause pauses the guest, as the agent's server does for virt-api.
 func (g *guest) pause() bool {
 	conn, err := g.world.connections.Conn(hypervisor.PodRef{UID: g.pod.UID, VMI: g.key()})
 	if err == nil {
@@ -115,11 +115,11 @@ func (g *guest) pause() bool {
 	})
 }
 
-// migrate copies the guest to another libvirtd.
+// migrate transfers the guest to another libvirtd.
 func (g *guest) migrate() bool {
 	conn, err := g.world.connections.Conn(hypervisor.PodRef{UID: g.pod.UID, VMI: g.key()})
 	if err == nil {
-		err = g.copyBy(conn)
+		err = g.transferBy(conn)
 	}
 	if err != nil {
 		g.world.t.Errorf("migrate %s: %v", g.key(), err)
@@ -127,14 +127,14 @@ func (g *guest) migrate() bool {
 	return err == nil
 }
 
-// mover copies guests.
-type mover interface {
+// transferrer transfers guests.
+type transferrer interface {
 	Transfer(ctx context.Context, r hypervisor.TransferRequest) error
 	Domain(ctx context.Context, name string) (*hypervisor.Domain, error)
 }
 
-func (g *guest) copyBy(conn mover) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+func (g *guest) transferBy(conn transferrer) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	live, err := conn.Domain(ctx, g.domain())
 	if err != nil {
@@ -153,19 +153,19 @@ func (g *guest) copyBy(conn mover) error {
 	})
 }
 
-// stop deletes the VMI, upon which the agent presses the guest's power button.
+// stop deletes the VMI, and waits until the agent has shut the guest down.
 func (g *guest) stop() bool {
 	expect(g.world.t, g.world.api.Delete(context.Background(), g.vmi))
 	select {
 	case <-g.stopped:
 		return true
-	case <-time.After(patience):
-		g.world.t.Errorf("%s has not stopped after %s", g.key(), patience)
+	case <-time.After(timeout):
+		g.world.t.Errorf("%s has not stopped after %s", g.key(), timeout)
 		return false
 	}
 }
 
-// remove takes the guest away for good.
+// remove deletes Pod and VMI.
 func (g *guest) remove() {
 	ctx := context.Background()
 	g.daemon.Close()
@@ -175,7 +175,7 @@ func (g *guest) remove() {
 	expect(g.world.t, client.IgnoreNotFound(g.world.api.Delete(ctx, g.vmi)))
 }
 
-// addHostile adds launchers of all kinds in turn, and returns when the agent has to do with each.
+// addHostile adds launchers of all kinds in turn, and returns when the agent has called each.
 func (w *world) addHostile(count int) []*guest {
 	var guests []*guest
 	var launchers []*hostile
@@ -183,7 +183,7 @@ func (w *world) addHostile(count int) []*guest {
 		k, name := kinds[i%len(kinds)], fmt.Sprintf("hostile-%d", i)
 		h := newHostile(k, launcherpod.DomainName(hostileNamespace, name))
 		g := w.schedule(hostileNamespace, name, h.daemon)
-		g.handOver(func(status *v1.VirtualMachineInstanceStatus) {
+		g.assign(func(status *v1.VirtualMachineInstanceStatus) {
 			if k.migrates {
 				now := metav1.Now()
 				status.MigrationState = &v1.VirtualMachineInstanceMigrationState{
@@ -197,8 +197,8 @@ func (w *world) addHostile(count int) []*guest {
 	for i, h := range launchers {
 		select {
 		case <-h.engaged:
-		case <-time.After(patience):
-			w.t.Fatalf("the agent has nothing to do with %s, which %s", guests[i].key(), kinds[i%len(kinds)].name)
+		case <-time.After(timeout):
+			w.t.Fatalf("the agent has not called %s, which %s", guests[i].key(), kinds[i%len(kinds)].name)
 		}
 	}
 	return guests

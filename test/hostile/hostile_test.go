@@ -22,24 +22,24 @@ import (
 
 const (
 	honestGuests, hostileLaunchers = 10, 50
-	// roundsEnv is how often the honest guests are started, paused, migrated and stopped, alone and beside hostile ones. The default is
-	// enough for what must hold, and little for a measurement.
+	// roundsEnv is how often the honest guests are started, paused, migrated and stopped, without and with hostile launchers. The default
+	// is enough for the assertions, and little for a measurement.
 	roundsEnv, defaultRounds = "VIREO_HOSTILE_ROUNDS", 2
 
-	// What a hostile launcher may cost at most. Of goroutines there are those of the agent (a worker's call, the relay's two, the
-	// connection's, the polls of the guest's agent and their connections) and this suite's own, which plays the launcher's side.
+	// The largest cost of a hostile launcher. Goroutines are those of the agent (a worker's call, the relay's two, the connection's,
+	// the polls of the guest agent and their connections) and those of this suite, which simulate the launcher.
 	goroutinesEach, threadsEach, descriptorsEach = 30, 2, 16
-	// writesAtOnce is how often the status of a VMI may be written at once. After that it is once in a second at most.
+	// writesAtOnce is the burst of status writes of a VMI. After that, one write per second is permitted.
 	writesAtOnce = 20
-	// memoryEach is in bytes: the longest message three times over (relay, C library, Go), and what its XML becomes.
+	// memoryEach is in bytes: the longest message three times (relay, C library, Go), and its parsed XML.
 	memoryEach = 12 << 20
 )
 
-func TestHostileLaunchersHoldUpNobodyElse(t *testing.T) {
+func TestHostileLaunchersDoNotDelayOthers(t *testing.T) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		t.Skip("KUBEBUILDER_ASSETS is not set: it names the directory with etcd and kube-apiserver")
 	}
-	// What the agent has to say of fifty launchers is no part of the table.
+	// The agent's log about fifty launchers is not part of the output.
 	ctrl.SetLogger(logr.Discard())
 	rounds := defaultRounds
 	if n, err := strconv.Atoi(os.Getenv(roundsEnv)); err == nil && n > 0 {
@@ -49,13 +49,13 @@ func TestHostileLaunchersHoldUpNobodyElse(t *testing.T) {
 	for _, namespace := range []string{honestNamespace, hostileNamespace} {
 		expect(t, w.api.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
 	}
-	// The first ones fill caches and connections, and are not counted.
+	// The first guests fill caches and connections, and are not measured.
 	w.run("warm", 1)
 	alone := w.measure("alone", rounds)
-	began := time.Now()
+	start := time.Now()
 	hostiles := w.addHostile(hostileLaunchers)
 	beside := w.measure("beside", rounds)
-	took := time.Since(began)
+	took := time.Since(start)
 	hostileWrites := int64(0)
 	for _, g := range hostiles {
 		count := w.writes.of(g.key())
@@ -73,7 +73,7 @@ func TestHostileLaunchersHoldUpNobodyElse(t *testing.T) {
 	expectWithin(t, "descriptors", alone.most.Descriptors, beside.most.Descriptors, descriptorsEach)
 	expectWithin(t, "bytes of memory", alone.most.Memory, beside.most.Memory, memoryEach)
 	for _, g := range hostiles {
-		// Whatever its launcher does or does not say: nothing is known of its end.
+		// Whatever its launcher reports, the VMI must not get a final phase: its Pod runs.
 		vmi := &v1.VirtualMachineInstance{}
 		expect(t, w.api.Get(context.Background(), g.key(), vmi))
 		if phase := vmi.Status.Phase; phase != v1.Scheduled && phase != v1.Running {
@@ -82,7 +82,7 @@ func TestHostileLaunchersHoldUpNobodyElse(t *testing.T) {
 	}
 }
 
-// expectWithin fails when there is more of something than the hostile launchers may cost.
+// expectWithin fails if the hostile launchers cost more than each may.
 func expectWithin(t *testing.T, what string, before, after, each int64) {
 	t.Helper()
 	if limit := before + hostileLaunchers*each; after > limit {
@@ -90,13 +90,13 @@ func expectWithin(t *testing.T, what string, before, after, each int64) {
 	}
 }
 
-// measurement is what came of some rounds.
+// measurement is the result of some rounds.
 type measurement struct {
 	samples map[string][]time.Duration
 	most    resources
 }
 
-// measure runs rounds, and notes what the process has after each.
+// measure runs rounds, and records the process's largest use of resources after a round.
 func (w *world) measure(name string, rounds int) measurement {
 	m := measurement{samples: map[string][]time.Duration{}}
 	for round := range rounds {
@@ -108,7 +108,7 @@ func (w *world) measure(name string, rounds int) measurement {
 	return m
 }
 
-// The operations. opAll is what one goroutine does: two starts, a pause, a migration and a stop.
+// The operations. opAll is all of one goroutine: two starts, a pause, a migration and a stop.
 const opStart, opPause, opMigrate, opStop, opAll = "start", "pause", "migrate", "stop", "all five"
 
 // run starts, pauses, migrates and stops guests, all of them at once.
@@ -116,25 +116,25 @@ func (w *world) run(name string, count int) map[string][]time.Duration {
 	var mu sync.Mutex
 	samples := map[string][]time.Duration{}
 	timed := func(operation string, do func() bool) bool {
-		began := time.Now()
+		start := time.Now()
 		ok := do()
 		if ok {
 			mu.Lock()
 			defer mu.Unlock()
-			samples[operation] = append(samples[operation], time.Since(began))
+			samples[operation] = append(samples[operation], time.Since(start))
 		}
 		return ok
 	}
 	var all sync.WaitGroup
 	for i := range count {
-		// A guest that has migrated is not here to be stopped.
-		moves, stays := w.honest(fmt.Sprintf("%s-moves-%d", name, i)), w.honest(fmt.Sprintf("%s-stays-%d", name, i))
+		// A guest that has migrated cannot be stopped on this node.
+		migrates, stops := w.honest(fmt.Sprintf("%s-migrates-%d", name, i)), w.honest(fmt.Sprintf("%s-stops-%d", name, i))
 		all.Go(func() {
-			defer moves.remove()
-			defer stays.remove()
+			defer migrates.remove()
+			defer stops.remove()
 			timed(opAll, func() bool {
-				return timed(opStart, moves.start) && timed(opPause, moves.pause) && timed(opMigrate, moves.migrate) &&
-					timed(opStart, stays.start) && timed(opStop, stays.stop)
+				return timed(opStart, migrates.start) && timed(opPause, migrates.pause) && timed(opMigrate, migrates.migrate) &&
+					timed(opStart, stops.start) && timed(opStop, stops.stop)
 			})
 		})
 	}

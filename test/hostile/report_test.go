@@ -22,12 +22,12 @@ import (
 const (
 	// reportEnv names the file that the report is written to.
 	reportEnv = "VIREO_BENCH_HOSTILE"
-	// target is how many times slower an honest guest may be beside hostile launchers. It is shown, not asserted: a test machine has
-	// other things to do as well.
+	// target is the desired ratio of an honest guest's times with and without hostile launchers. It is reported and not asserted, because
+	// the computer may be busy.
 	target = 1.5
 )
 
-// resources are those of the process, in which the agent is, and the launchers' side of all connections.
+// resources are those of the test's process, which runs the agent and the launchers' side of all connections.
 type resources struct {
 	Goroutines  int64 `json:"goroutines"`
 	Threads     int64 `json:"threads"`
@@ -44,7 +44,7 @@ func (r resources) max(other resources) resources {
 
 var statusField = regexp.MustCompile(`(?m)^(VmRSS|Threads):\s*(\d+)`)
 
-// readResources reads them from the kernel.
+// readResources reads the resources of this process.
 func readResources(t *testing.T) resources {
 	t.Helper()
 	status, err := os.ReadFile("/proc/self/status")
@@ -59,12 +59,12 @@ func readResources(t *testing.T) resources {
 	return resources{int64(runtime.NumGoroutine()), fields["Threads"], int64(len(descriptors)), fields["VmRSS"] << 10}
 }
 
-// operation is how long one took, in milliseconds.
+// operation contains the times of an operation in milliseconds.
 type operation struct {
 	Name   string        `json:"name"`
 	Alone  quantile.Pair `json:"aloneMilliseconds"`
 	Beside quantile.Pair `json:"besideMilliseconds"`
-	// Ratio is that of the medians.
+	// Ratio is the ratio of the medians.
 	Ratio float64 `json:"ratio"`
 }
 
@@ -74,7 +74,7 @@ type report struct {
 	Target     float64     `json:"targetRatio"`
 	Alone      resources   `json:"alone"`
 	Beside     resources   `json:"beside"`
-	// HostileWrites are the writes of the hostile launchers' VMIs in Seconds.
+	// HostileWrites is the number of status writes of the hostile launchers' VMIs in Seconds.
 	HostileWrites int64   `json:"hostileWrites"`
 	Seconds       float64 `json:"seconds"`
 }
@@ -91,7 +91,7 @@ func newReport(alone, beside measurement, hostileWrites int64, took time.Duratio
 	return r
 }
 
-// String is the report as a table.
+// String formats the report as a table.
 func (r report) String() string {
 	var b strings.Builder
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -108,7 +108,7 @@ func (r report) String() string {
 	return b.String()
 }
 
-// write keeps the report where the environment says.
+// write writes the report to the file that the environment names.
 func (r report) write() error {
 	path := os.Getenv(reportEnv)
 	if path == "" {

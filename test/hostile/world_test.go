@@ -43,8 +43,8 @@ import (
 
 const (
 	thisNode = "node-1"
-	// patience bounds the wait for what must happen. Nothing is measured by it.
-	patience = 2 * time.Minute
+	// timeout limits the wait for what must happen. Measurements do not depend on it.
+	timeout = 2 * time.Minute
 	// clientQPS and clientBurst are virt-handler's.
 	clientQPS, clientBurst = 200, 400
 )
@@ -63,7 +63,7 @@ type world struct {
 	changed chan struct{}
 }
 
-// newWorld starts everything. It ends with the test.
+// newWorld starts the API server and the agent, until the test ends.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	const root = "../.."
@@ -108,7 +108,7 @@ func newWorld(t *testing.T) *world {
 	})
 	running.Go(func() { w.follow(ctx) })
 	if !mgr.GetCache().WaitForCacheSync(ctx) {
-		t.Fatal("the agent's cache does not fill")
+		t.Fatal("the agent's cache is not synchronized")
 	}
 	return w
 }
@@ -142,13 +142,13 @@ func (w *world) startAgent(mgr ctrl.Manager) {
 	expect(w.t, guests.SetupWithManager(mgr, triggers))
 }
 
-// anyPeer lets this process be every Pod's.
+// anyPeer accepts this process as the process of every Pod.
 func anyPeer(*net.UnixConn, types.UID) (*hypervisor.Process, error) {
 	dir, err := os.Open("/proc/self")
 	return &hypervisor.Process{Dir: dir}, err
 }
 
-// follow keeps the VMIs as the API server has them.
+// follow watches the VMIs.
 func (w *world) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		changes, err := w.api.Watch(ctx, &v1.VirtualMachineInstanceList{})
@@ -167,9 +167,9 @@ func (w *world) follow(ctx context.Context) {
 	}
 }
 
-// await waits until a VMI is as wanted.
+// await waits until a VMI meets a condition, which what describes.
 func (w *world) await(key types.NamespacedName, what string, wanted func(*v1.VirtualMachineInstance) bool) bool {
-	late := time.After(patience)
+	expired := time.After(timeout)
 	for {
 		w.mu.Lock()
 		vmi, changed := w.vmis[key], w.changed
@@ -179,14 +179,14 @@ func (w *world) await(key types.NamespacedName, what string, wanted func(*v1.Vir
 		}
 		select {
 		case <-changed:
-		case <-late:
-			w.t.Errorf("%s is not %s after %s", key, what, patience)
+		case <-expired:
+			w.t.Errorf("%s is not %s after %s", key, what, timeout)
 			return false
 		}
 	}
 }
 
-// socketOf is where a Pod's libvirtd listens.
+// socketOf returns the path of a Pod's libvirtd socket.
 func (w *world) socketOf(pod types.UID) string {
 	dir := filepath.Join(w.podsDir, string(pod), "volumes", "kubernetes.io~empty-dir", launcherpod.SocketsVolume)
 	expect(w.t, os.MkdirAll(dir, 0o755))
@@ -200,7 +200,7 @@ func expect(t *testing.T, err error) {
 	}
 }
 
-// writes counts writes of statuses by their VMI, but for those that are refused because the VMI is another by now.
+// writes counts status writes by VMI, except conflicts.
 type writes struct {
 	mu sync.Mutex
 	by map[types.NamespacedName]int64
@@ -260,7 +260,7 @@ func (noNetworks) Advertise(*hypervisor.Process, *v1.VirtualMachineInstance, *co
 
 func (noNetworks) Forget(types.UID) {}
 
-// noFiles are those of a Pod without devices.
+// noFiles are the files of a Pod without devices.
 type noFiles struct{}
 
 func (noFiles) HasDevice(context.Context, string) bool { return false }
@@ -275,7 +275,7 @@ func (noFiles) OwnDevices(context.Context) error { return nil }
 
 func (noFiles) SetRealtime(context.Context, []uint, []uint) error { return nil }
 
-// ownedBy makes a Pod a VMI's.
+// ownedBy returns a controller reference to a VMI.
 func ownedBy(vmi *v1.VirtualMachineInstance) []metav1.OwnerReference {
 	controller := true
 	return []metav1.OwnerReference{{

@@ -48,7 +48,7 @@ import (
 
 const (
 	root = "../.."
-	// timeout is long enough for a loaded machine.
+	// timeout is long enough for a busy computer.
 	timeout = time.Minute
 	// Names of config/webhook.
 	mutatingWebhooks, validatingWebhooks = "virt-controller-mutating-webhook-configuration", "virt-controller-validating-webhook-configuration"
