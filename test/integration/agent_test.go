@@ -49,14 +49,14 @@ const (
 
 var vmiKey = types.NamespacedName{Namespace: "default", Name: "vm"}
 
-// node is a kubelet's directory and an agent that works with it, on a real libvirtd.
+// node is a kubelet's directory with Pods and an agent, with a real libvirtd.
 type node struct {
-	daemon  *libvirtd.Daemon
-	pods    string
-	notices chan types.NamespacedName
-	manager *rpc.Manager
-	client  client.Client
-	agent   *reconciler.Reconciler
+	daemon        *libvirtd.Daemon
+	pods          string
+	notifications chan types.NamespacedName
+	manager       *rpc.Manager
+	client        client.Client
+	agent         *reconciler.Reconciler
 	// advertisers run until stop.
 	advertisers *network.Advertisers
 }
@@ -76,16 +76,16 @@ func newNode(objects ...client.Object) *node {
 	return n
 }
 
-// startAgent starts an agent that knows nothing of an earlier one.
+// startAgent starts an agent without state of an earlier one.
 func (n *node) startAgent() {
 	GinkgoHelper()
-	n.notices = make(chan types.NamespacedName, 100)
-	notices := n.notices
+	n.notifications = make(chan types.NamespacedName, 100)
+	notifications := n.notifications
 	var err error
 	responses := hypervisor.NewResponseBudget()
 	n.manager, err = rpc.NewManager(rpc.Options{
 		Responses: responses, PodsDir: n.pods, RelayDir: filepath.Join(GinkgoT().TempDir(), "r"), CheckPeer: n.process,
-	}, func(key types.NamespacedName) { notices <- key })
+	}, func(key types.NamespacedName) { notifications <- key })
 	Expect(err).NotTo(HaveOccurred())
 	n.advertisers = network.NewAdvertisers(GinkgoLogr)
 	n.agent = reconciler.New(reconciler.Options{
@@ -110,7 +110,7 @@ func (n *node) stopAgent() {
 	Expect(n.advertisers.Start(ctx)).To(Succeed())
 }
 
-// process takes the Pod's PID 1 for libvirtd: the test's processes are in no Pod's cgroup.
+// process returns the Pod's PID 1 as libvirtd's process: the test's processes are in no Pod's cgroup.
 func (n *node) process(*net.UnixConn, types.UID) (*hypervisor.Process, error) {
 	fd, err := unix.Open("/proc/"+strconv.Itoa(n.daemon.PID()), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -119,7 +119,7 @@ func (n *node) process(*net.UnixConn, types.UID) (*hypervisor.Process, error) {
 	return &hypervisor.Process{Dir: os.NewFile(uintptr(fd), "process")}, nil
 }
 
-// socketDir makes the kubelet's directory of the Pod's sockets.
+// socketDir creates the kubelet's directory of the Pod's sockets.
 func (n *node) socketDir() string {
 	GinkgoHelper()
 	dir := filepath.Join(n.pods, string(agentPodUID), "volumes", "kubernetes.io~empty-dir", launcherpod.SocketsVolume)
@@ -127,13 +127,13 @@ func (n *node) socketDir() string {
 	return dir
 }
 
-// offerSocket puts libvirtd's socket where the Pod's emptyDir would have it.
-func (n *node) offerSocket() {
+// linkSocket links libvirtd's socket into the directory of the Pod's emptyDir.
+func (n *node) linkSocket() {
 	GinkgoHelper()
 	Expect(os.Link(n.daemon.Socket(), filepath.Join(n.socketDir(), launcherpod.LibvirtSocketName))).To(Succeed())
 }
 
-// addPrimaryInterface gives the Pod what a CNI plugin would.
+// addPrimaryInterface creates the Pod's interface, as a CNI plugin does.
 func (n *node) addPrimaryInterface() {
 	GinkgoHelper()
 	Expect(inNamespace(n.daemon.NetNS(), addEth0)).To(Succeed())
@@ -158,7 +158,7 @@ func (n *node) reconcile() (ctrl.Result, error) {
 	return n.agent.Reconcile(context.Background(), ctrl.Request{NamespacedName: vmiKey})
 }
 
-// settle reconciles upon each notice until the VMI is as wanted.
+// settle reconciles upon each notification until the VMI meets a condition.
 func (n *node) settle(wanted func(*v1.VirtualMachineInstance) bool) *v1.VirtualMachineInstance {
 	GinkgoHelper()
 	deadline := time.After(time.Minute)
@@ -169,9 +169,9 @@ func (n *node) settle(wanted func(*v1.VirtualMachineInstance) bool) *v1.VirtualM
 			return vmi
 		}
 		select {
-		case <-n.notices:
+		case <-n.notifications:
 		case <-deadline:
-			Fail("the VMI does not become as wanted: " + describe(n.vmi()))
+			Fail("the VMI does not meet the condition: " + describe(n.vmi()))
 		}
 	}
 }
@@ -208,8 +208,8 @@ func launcherPod() *corev1.Pod {
 	}
 }
 
-// handedOverVMI boots from a containerDisk and has cloud-init and the Pod's network by masquerade.
-func handedOverVMI() *v1.VirtualMachineInstance {
+// assignedVMI returns a VMI that is assigned to the agent, with a containerDisk, cloud-init and a masquerade interface.
+func assignedVMI() *v1.VirtualMachineInstance {
 	disk := func(name string) v1.Disk {
 		return v1.Disk{Name: name, DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}}
 	}
@@ -237,15 +237,15 @@ func handedOverVMI() *v1.VirtualMachineInstance {
 func isRunning(vmi *v1.VirtualMachineInstance) bool { return vmi.Status.Phase == v1.Running }
 
 var _ = Describe("The agent", Label("libvirt"), func() {
-	It("starts a guest, finds it again after a restart, and shuts it down", func() {
-		n := newNode(launcherPod(), handedOverVMI())
+	It("starts a guest, does not change it after a restart of the agent, and destroys it after the grace period", func() {
+		n := newNode(launcherPod(), assignedVMI())
 		n.addPrimaryInterface()
 		n.writeImage()
 
-		By("waiting for the socket by event")
+		By("waiting for an event of the socket")
 		_, err := n.reconcile()
 		Expect(err).NotTo(HaveOccurred())
-		n.offerSocket()
+		n.linkSocket()
 
 		By("starting the guest")
 		vmi := n.settle(isRunning)
@@ -259,12 +259,12 @@ var _ = Describe("The agent", Label("libvirt"), func() {
 		Expect(describe(vmi)).To(ContainSubstring("Ready=True"))
 
 		By("writing nothing in a second reconcile")
-		n.drain()
+		n.dropNotifications()
 		_, err = n.reconcile()
 		Expect(err).NotTo(HaveOccurred())
 		Expect(n.vmi().ResourceVersion).To(Equal(vmi.ResourceVersion))
 
-		By("leaving the guest alone over a restart of the agent")
+		By("writing nothing after a restart of the agent")
 		n.stopAgent()
 		n.startAgent()
 		vmi = n.settle(func(*v1.VirtualMachineInstance) bool {
@@ -275,33 +275,33 @@ var _ = Describe("The agent", Label("libvirt"), func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(n.vmi().ResourceVersion).To(Equal(vmi.ResourceVersion))
 
-		By("pulling the plug of a guest that ignores its power button")
+		By("destroying a guest that ignores its power button")
 		n.deletePod()
 		n.settle(func(*v1.VirtualMachineInstance) bool { return !n.guestRuns() })
-		Expect(n.vmi().Status.Phase).To(Equal(v1.Running), "the final phase is for the controller to write")
+		Expect(n.vmi().Status.Phase).To(Equal(v1.Running), "virt-controller writes the final phase")
 	})
 
-	It("does not hang with a libvirtd that hangs, and leaves its guest alone", func() {
-		n := newNode(launcherPod(), handedOverVMI())
+	It("does not block when libvirtd hangs, and reconnects to it without affecting the guest", func() {
+		n := newNode(launcherPod(), assignedVMI())
 		n.addPrimaryInterface()
 		n.writeImage()
-		n.offerSocket()
+		n.linkSocket()
 		n.settle(isRunning)
 		conn, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
 		Expect(err).NotTo(HaveOccurred())
 
 		pid, _ := process(n.daemon, "libvirtd")
 		Expect(unix.Kill(pid, unix.SIGSTOP)).To(Succeed())
-		awake := sync.OnceFunc(func() { Expect(unix.Kill(pid, unix.SIGCONT)).To(Succeed()) })
-		DeferCleanup(awake)
-		impatient, cancel := context.WithTimeout(context.Background(), time.Second)
+		resume := sync.OnceFunc(func() { Expect(unix.Kill(pid, unix.SIGCONT)).To(Succeed()) })
+		DeferCleanup(resume)
+		limited, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_, err = conn.Domain(impatient, launcherpod.DomainName(vmiKey.Namespace, vmiKey.Name))
+		_, err = conn.Domain(limited, launcherpod.DomainName(vmiKey.Namespace, vmiKey.Name))
 		Expect(err).To(MatchError(hypervisor.ErrUnreachable))
 		Eventually(conn.Done()).Should(BeClosed())
 		Expect(n.settle(isRunning).Status.Interfaces).To(HaveLen(1))
 
-		awake()
+		resume()
 		n.settle(func(vmi *v1.VirtualMachineInstance) bool {
 			_, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
 			return err == nil && isRunning(vmi)
@@ -309,18 +309,18 @@ var _ = Describe("The agent", Label("libvirt"), func() {
 		Expect(n.guestRuns()).To(BeTrue())
 	})
 
-	It("starts a guest paused", func() {
-		vmi := handedOverVMI()
+	It("starts a guest paused with startStrategy Paused", func() {
+		vmi := assignedVMI()
 		vmi.Spec.StartStrategy = ptr.To(v1.StartStrategyPaused)
 		n := newNode(launcherPod(), vmi)
 		n.addPrimaryInterface()
 		n.writeImage()
-		n.offerSocket()
+		n.linkSocket()
 		Expect(describe(n.settle(isRunning))).To(And(ContainSubstring("Paused=True PausedByUser"), ContainSubstring("Ready=False")))
 	})
 })
 
-// writeImage puts a disk into the containerDisk's image.
+// writeImage writes a bootable disk to the containerDisk's image.
 func (n *node) writeImage() {
 	GinkgoHelper()
 	path := n.daemon.Host(launcherpod.ContainerDiskDir("root") + "/disk/disk.img")
@@ -328,11 +328,11 @@ func (n *node) writeImage() {
 	Expect(os.WriteFile(path, bootableDisk(), 0o644)).To(Succeed())
 }
 
-// drain takes the notices that came until now.
-func (n *node) drain() {
+// dropNotifications drops the notifications so far.
+func (n *node) dropNotifications() {
 	for {
 		select {
-		case <-n.notices:
+		case <-n.notifications:
 		default:
 			return
 		}

@@ -21,15 +21,15 @@ import (
 
 const goldenDir = "../../internal/domain/testdata"
 
-// bootTimeout bounds the wait for a guest's first words; software emulation needs seconds for UEFI.
+// bootTimeout limits the wait for a guest's first output; UEFI needs seconds with software emulation.
 const bootTimeout = time.Minute
 
-// definedOnly are golden domains that not every machine with emulation can start, with the reason.
+// definedOnly contains golden domains that not every host with emulation can start, with the reason.
 var definedOnly = map[string]string{
-	"lun":           "a loop device takes no SCSI commands",
-	"hugepages":     "the machine has no huge pages to give",
-	"hugepages-1gi": "the machine has no huge pages to give",
-	"cpu-realtime":  "the machine has no huge pages to give",
+	"lun":           "a loop device does not accept SCSI commands",
+	"hugepages":     "the host has no huge pages",
+	"hugepages-1gi": "the host has no huge pages",
+	"cpu-realtime":  "the host has no huge pages",
 }
 
 var _ = Describe("Golden domains", Label("libvirt"), func() {
@@ -59,14 +59,14 @@ var _ = Describe("A running domain", Label("libvirt"), func() {
 		Eventually(p.daemon.Console).WithTimeout(bootTimeout).Should(ContainSubstring(tinyKernelMessage))
 	})
 
-	It("boots from an overlay's backing file, whatever comes before it", func() {
+	It("boots from an overlay's backing file also if it is not the first disk", func() {
 		p := newPod()
 		p.image = bootableDisk()
 		p.start("cloudinit-first")
 		Eventually(p.daemon.Console).WithTimeout(bootTimeout).Should(ContainSubstring(bootSectorMessage))
 	})
 
-	It("shows its BIOS on the serial console", func() {
+	It("has the BIOS's output on its serial console", func() {
 		p := newPod()
 		p.start("devices")
 		Eventually(p.daemon.Console).WithTimeout(bootTimeout).Should(ContainSubstring("SeaBIOS"))
@@ -81,21 +81,21 @@ var _ = Describe("A running domain", Label("libvirt"), func() {
 		Entry("with Secure Boot", "efi-secureboot"),
 	)
 
-	It("hands out its screen as a file descriptor and listens nowhere", func() {
+	It("provides its screen as a file descriptor, and has no listening TCP socket", func() {
 		p := newPod()
 		defined := p.start("minimal")
 		Expect(readVNCBanner(defined)).To(HavePrefix("RFB 003."))
 		Expect(listeners(p.daemon.PID())).To(BeEmpty())
 	})
 
-	It("limits QEMU's cache of translated code, which is not the guest's memory", func() {
+	It("has a limit for QEMU's cache of translated code", func() {
 		p := newPod()
 		p.start("minimal")
 		_, args := process(p.daemon, "qemu-system-x86_64")
 		Expect(args).To(ContainElement(MatchRegexp(`(^|,)tb-size=36(,|$)`)))
 	})
 
-	It("keeps free ports for devices that come later", func() {
+	It("has free PCI ports for devices that are attached later", func() {
 		p := newPod()
 		defined := p.start("devices")
 		for _, device := range []string{"rng0", "rng1", "rng2"} {
@@ -112,7 +112,7 @@ func readDomain(path string) *libvirtxml.Domain {
 	domain := &libvirtxml.Domain{}
 	Expect(domain.Unmarshal(string(text))).To(Succeed())
 	if domain.Type == "kvm" {
-		// There is no KVM in the tests; all else of the domain is as it would be with it.
+		// The tests have no KVM; the rest of the domain is the same.
 		domain.Type = "qemu"
 		for i := range domain.Devices.Interfaces {
 			if driver := domain.Devices.Interfaces[i].Driver; driver != nil && driver.Name == "vhost" {
@@ -160,19 +160,19 @@ func definition(domain *libvirt.Domain) *libvirtxml.Domain {
 	return parsed
 }
 
-// expectKept fails if libvirt dropped a device or went from what was asked for without an error.
-func expectKept(asked, got *libvirtxml.Domain) {
+// expectKept fails if libvirt dropped or changed a device without an error.
+func expectKept(requested, got *libvirtxml.Domain) {
 	GinkgoHelper()
-	Expect(got.UUID).To(Equal(asked.UUID))
-	Expect(got.Memory.Value).To(Equal(asked.Memory.Value))
+	Expect(got.UUID).To(Equal(requested.UUID))
+	Expect(got.Memory.Value).To(Equal(requested.Memory.Value))
 	Expect(got.Metadata.XML).To(ContainSubstring("7d9bdd2c-9e57-4c8f-a1d5-5a07b8f0a0b1"))
-	// libvirt sorts disks by bus: only the alias tells which is which.
+	// libvirt sorts disks by bus: they are identified by alias.
 	disks := map[string]libvirtxml.DomainDisk{}
 	for _, disk := range got.Devices.Disks {
 		disks[disk.Alias.Name] = disk
 	}
-	Expect(got.Devices.Disks).To(HaveLen(len(asked.Devices.Disks)))
-	for _, want := range asked.Devices.Disks {
+	Expect(got.Devices.Disks).To(HaveLen(len(requested.Devices.Disks)))
+	for _, want := range requested.Devices.Disks {
 		Expect(disks).To(HaveKey(want.Alias.Name))
 		disk := disks[want.Alias.Name]
 		Expect(disk.Target).To(Equal(want.Target), want.Alias.Name)
@@ -180,10 +180,10 @@ func expectKept(asked, got *libvirtxml.Domain) {
 		Expect(disk.ReadOnly).To(Equal(want.ReadOnly), want.Alias.Name)
 		Expect(disk.Boot).To(Equal(want.Boot), want.Alias.Name)
 	}
-	Expect(got.Devices.Interfaces).To(HaveLen(len(asked.Devices.Interfaces)))
-	for i := range asked.Devices.Interfaces {
-		Expect(got.Devices.Interfaces[i].Alias).To(Equal(asked.Devices.Interfaces[i].Alias))
-		Expect(got.Devices.Interfaces[i].Model).To(Equal(asked.Devices.Interfaces[i].Model))
+	Expect(got.Devices.Interfaces).To(HaveLen(len(requested.Devices.Interfaces)))
+	for i := range requested.Devices.Interfaces {
+		Expect(got.Devices.Interfaces[i].Alias).To(Equal(requested.Devices.Interfaces[i].Alias))
+		Expect(got.Devices.Interfaces[i].Model).To(Equal(requested.Devices.Interfaces[i].Model))
 	}
 	scsi := 0
 	for _, controller := range got.Devices.Controllers {
@@ -191,10 +191,10 @@ func expectKept(asked, got *libvirtxml.Domain) {
 			scsi++
 		}
 	}
-	Expect(scsi).To(BeNumerically("<=", 1), "libvirt added a SCSI controller of its own choice")
+	Expect(scsi).To(BeNumerically("<=", 1), "libvirt added a SCSI controller")
 }
 
-// process finds a process of the Pod by the name of its program, and how it was started.
+// process returns a process of the Pod by the name of its program, and its arguments.
 func process(daemon *libvirtd.Daemon, program string) (pid int, args []string) {
 	GinkgoHelper()
 	own, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(daemon.PID()), "ns", "pid"))
@@ -202,7 +202,7 @@ func process(daemon *libvirtd.Daemon, program string) (pid int, args []string) {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	Expect(err).NotTo(HaveOccurred())
 	for _, file := range files {
-		// Processes of others come and go.
+		// Other processes may end at any time.
 		namespace, _ := os.Readlink(filepath.Join(filepath.Dir(file), "ns", "pid"))
 		text, _ := os.ReadFile(file)
 		args := strings.Split(string(text), "\x00")
@@ -231,7 +231,7 @@ func readVNCBanner(domain *libvirt.Domain) string {
 	return string(banner)
 }
 
-// listeners are the TCP sockets that listen in the network namespace of a process.
+// listeners returns the listening TCP sockets in the network namespace of a process.
 func listeners(pid int) []string {
 	GinkgoHelper()
 	var found []string

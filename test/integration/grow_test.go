@@ -17,8 +17,8 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// claimsHave does what the controller does when claims have grown.
-func (n *node) claimsHave(capacity string) {
+// setCapacity writes the capacity of all claims to the status, as virt-controller does when they have grown.
+func (n *node) setCapacity(capacity string) {
 	GinkgoHelper()
 	vmi := n.vmi()
 	for i := range vmi.Status.VolumeStatus {
@@ -29,9 +29,9 @@ func (n *node) claimsHave(capacity string) {
 	Expect(n.client.Status().Update(context.Background(), vmi)).To(Succeed())
 }
 
-var _ = Describe("The disks on claims that grow", Label("libvirt"), func() {
-	It("are as large when the guest starts, and grow while it runs", func() {
-		vmi := handedOverVMI()
+var _ = Describe("Disks on claims that grow", Label("libvirt"), func() {
+	It("get the size of their claims when the guest starts and while it runs", func() {
+		vmi := assignedVMI()
 		disk := v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio}}
 		for _, claim := range []v1.VolumeStatus{claimStatus("file", corev1.PersistentVolumeFilesystem), claimStatus("device", corev1.PersistentVolumeBlock)} {
 			source := &v1.PersistentVolumeClaimVolumeSource{}
@@ -47,7 +47,7 @@ var _ = Describe("The disks on claims that grow", Label("libvirt"), func() {
 		Expect(os.Chown(image, launcherpod.QEMUUser, launcherpod.QEMUUser)).To(Succeed())
 		Expect(os.Chmod(image, 0o600)).To(Succeed())
 		grow := (&pod{daemon: n.daemon}).prepareBlockDevice(launcherpod.BlockDevice("device"))
-		n.offerSocket()
+		n.linkSocket()
 		sizes := func(file, device int64) func(*v1.VirtualMachineInstance) bool {
 			return func(vmi *v1.VirtualMachineInstance) bool {
 				got := map[string]int64{}
@@ -63,17 +63,17 @@ var _ = Describe("The disks on claims that grow", Label("libvirt"), func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(info.Size()).To(BeEquivalentTo(2 * diskBytes))
 
-		By("growing both, by an agent that was not there before")
+		By("growing both with a restarted agent")
 		grow(4 * diskBytes)
 		n.stopAgent()
-		n.claimsHave("4Mi")
+		n.setCapacity("4Mi")
 		n.startAgent()
 		n.settle(sizes(4*diskBytes, 4*diskBytes))
 		info, err = os.Stat(image)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(info.Size()).To(BeEquivalentTo(4 * diskBytes))
 
-		By("writing nothing when there is nothing to grow")
+		By("writing nothing without a change")
 		before := n.vmi().ResourceVersion
 		_, err = n.reconcile()
 		Expect(err).NotTo(HaveOccurred())

@@ -3,15 +3,15 @@
 
 package integration_test
 
-// The guests here need no file on the machine that runs the tests: a few bytes of real-mode code that write a
-// line to the first serial port and halt.
+// These guests need no files on the host: they are a few bytes of real-mode code that write a line to the first
+// serial port and halt.
 
 const (
 	tinyKernelMessage = "hello from the kernel"
 	bootSectorMessage = "hello from the disk"
 )
 
-// printAndHalt is the code: the message lies at a 16-bit offset in the segment in DS.
+// printAndHalt returns the code. The message is at a 16-bit offset in the segment in DS.
 func printAndHalt(message uint16) string {
 	return "\xfc" + // cld
 		"\xba\xf8\x03" + // mov dx, 0x3f8
@@ -22,7 +22,7 @@ func printAndHalt(message uint16) string {
 		"\xf4\xeb\xfd" // stop: hlt; jmp stop
 }
 
-// tinyKernel is the smallest Linux boot image (Documentation/arch/x86/boot.rst).
+// tinyKernel returns the smallest Linux boot image (Documentation/arch/x86/boot.rst).
 func tinyKernel() []byte {
 	const (
 		headerMagic, entry, code, message = 0x202, 0x200, 0x260, 0x290
@@ -40,7 +40,7 @@ func tinyKernel() []byte {
 	return image
 }
 
-// bootableDisk is a disk whose boot sector is the guest.
+// bootableDisk returns a disk with the guest in its boot sector.
 func bootableDisk() []byte {
 	const load, message = 0x7c00, 0x80
 	disk := make([]byte, diskBytes)
@@ -51,10 +51,10 @@ func bootableDisk() []byte {
 	return disk
 }
 
-// echoMessage is what the echoing guest says first.
+// echoMessage is the first output of the echoing guest.
 const echoMessage = "say something"
 
-// echoingDisk is a disk whose boot sector writes back what it reads from the serial port.
+// echoingDisk returns a disk whose boot sector writes back what it reads from the serial port.
 func echoingDisk() []byte {
 	const load, message = 0x7c00, 0x80
 	disk := make([]byte, diskBytes)

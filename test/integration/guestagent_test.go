@@ -20,8 +20,8 @@ import (
 	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
-// hostileAgent answers every question for a list with a hundred thousand entries. QEMU's agent protocol: a line of JSON in,
-// a line out. libvirt begins with guest-sync, which is answered with its number.
+// hostileAgent responds to each request for a list with a hundred thousand entries. In QEMU's agent protocol request and response
+// are a line of JSON each. libvirt first sends guest-sync, whose response contains its number.
 const hostileAgent = `#!/bin/sh
 exec 3<>"$1"
 list() {
@@ -30,7 +30,7 @@ list() {
 	echo "{$1}]}"
 }
 while :; do
-	# While nobody is at the other end, a virtio port has no line to read.
+	# While libvirt is not connected, a virtio port has no line to read.
 	read -r line || { sleep 1; continue; }
 	case $line in
 	*guest-sync*) printf '{"return":%s}\n' "$(echo "$line" | sed 's/.*"id" *: *\([0-9]*\).*/\1/')" ;;
@@ -42,10 +42,10 @@ while :; do
 done <&3 >&3
 `
 
-var _ = Describe("The agent of a guest", Label("libvirt"), func() {
+var _ = Describe("The guest agent", Label("libvirt"), func() {
 	ctx := context.Background()
 
-	It("sets the guest's clock when the guest runs on", func() {
+	It("sets the guest's clock when the guest is unpaused", func() {
 		g := bootLinux()
 		Expect(g.conn.Watch(ctx, func() {})).To(Succeed())
 		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
@@ -57,7 +57,7 @@ var _ = Describe("The agent of a guest", Label("libvirt"), func() {
 		}).WithTimeout(time.Minute).WithPolling(time.Second).Should(BeNumerically(">", time.Now().Add(-time.Minute).Unix()))
 	})
 
-	It("tells about the guest, freezes it, and thaws it when nobody else does", func() {
+	It("reports the guest, and a freeze ends with a thaw or at its timeout", func() {
 		g := bootLinux()
 		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
 		about, err := g.conn.GuestAgent(ctx, g.domain)
@@ -70,7 +70,7 @@ var _ = Describe("The agent of a guest", Label("libvirt"), func() {
 		Expect(about.Filesystems.Items).To(ContainElement(And(
 			HaveField("Mountpoint", "/mnt/"+dataSerial), HaveField("Type", "ext4"), HaveField("TotalBytes", BeNumerically(">", 1<<20)))))
 
-		By("a freeze, in which a write waits")
+		By("blocking a write during a freeze")
 		Expect(g.conn.Freeze(ctx, g.domain, time.Hour)).To(Succeed())
 		d, err := g.conn.Domain(ctx, g.domain)
 		Expect(err).NotTo(HaveOccurred())
@@ -80,33 +80,33 @@ var _ = Describe("The agent of a guest", Label("libvirt"), func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(about.Frozen).To(BeTrue())
 		g.start("(echo x > /mnt/data/x; sync; echo writ''ten) &")
-		Consistently(g.heard.String).WithTimeout(2 * time.Second).ShouldNot(ContainSubstring("written"))
+		Consistently(g.output.String).WithTimeout(2 * time.Second).ShouldNot(ContainSubstring("written"))
 
-		By("an agent that is restarted, and thaws it in time")
+		By("thawing at the timeout, by a restarted agent")
 		second := g.pod.dial()
 		Expect(second.Freeze(ctx, g.domain, 3*time.Second)).To(Succeed())
 		third := g.pod.dial()
 		d, err = third.Domain(ctx, g.domain)
 		Expect(err).NotTo(HaveOccurred())
 		third.KeepThaw(g.domain, d.Freeze())
-		Eventually(g.heard.String).WithTimeout(30 * time.Second).Should(ContainSubstring("written"))
+		Eventually(g.output.String).WithTimeout(30 * time.Second).Should(ContainSubstring("written"))
 		Eventually(func() *hypervisor.Freeze {
 			d, err := third.Domain(ctx, g.domain)
 			Expect(err).NotTo(HaveOccurred())
 			return d.Freeze()
 		}).WithTimeout(10 * time.Second).Should(BeNil())
 
-		By("a freeze that somebody ends")
+		By("thawing on request")
 		Expect(g.conn.Freeze(ctx, g.domain, 0)).To(Succeed())
 		Expect(g.conn.Thaw(ctx, g.domain)).To(Succeed())
 		Expect(g.conn.Thaw(ctx, g.domain)).To(Succeed())
 		Expect(g.run("echo y > /mnt/data/y && sync && echo fine")).To(ContainSubstring("fine"))
 
-		By("a backup's hooks, of which the node's agent hears")
-		heard := make(chan struct{}, 16)
+		By("freezing and thawing with a backup's hooks, of which the agent of the node is notified")
+		notified := make(chan struct{}, 16)
 		Expect(third.Watch(ctx, func() {
 			select {
-			case heard <- struct{}{}:
+			case notified <- struct{}{}:
 			default:
 			}
 		})).To(Succeed())
@@ -116,7 +116,7 @@ var _ = Describe("The agent of a guest", Label("libvirt"), func() {
 		hooks := freezer.Freezer{Hypervisor: inPod, Domain: g.domain}
 		until := time.Now().Add(time.Hour)
 		Expect(hooks.Freeze(ctx, until)).To(Succeed())
-		Eventually(heard).WithTimeout(10 * time.Second).Should(Receive())
+		Eventually(notified).WithTimeout(10 * time.Second).Should(Receive())
 		d, err = third.Domain(ctx, g.domain)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(d.Freeze()).To(HaveField("Thaw", BeTemporally("~", until, time.Second)))
@@ -130,17 +130,17 @@ var _ = Describe("The agent of a guest", Label("libvirt"), func() {
 		Expect(d.Freeze()).To(BeNil())
 		Expect(g.run("echo z > /mnt/data/z && sync && echo well")).To(ContainSubstring("well"))
 
-		By("an agent that is not there")
+		By("reporting a guest agent that does not run")
 		g.run("kill $(cat /run/qga/pid)")
 		Eventually(func() error { _, err := g.conn.GuestUsers(ctx, g.domain); return err }).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(MatchError(hypervisor.ErrGuestSilent))
 		Expect(hooks.Freeze(ctx, time.Time{})).To(MatchError(freezer.ErrNoAgent))
 		Expect(g.conn.Freeze(ctx, g.domain, time.Hour)).To(MatchError(hypervisor.ErrGuestSilent))
 		d, err = g.conn.Domain(ctx, g.domain)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(d.Freeze()).To(HaveField("Thaw", BeTemporally("<=", time.Now())), "the guest may have heard it")
+		Expect(d.Freeze()).To(HaveField("Thaw", BeTemporally("<=", time.Now())), "the guest may have received the request")
 	})
 
-	It("says what it wants, and is heard in part", func() {
+	It("can send any response, of which only a limited part is kept", func() {
 		g := bootLinux()
 		g.run("kill $(cat /run/qga/pid); while pidof qemu-ga; do sleep 1; done")
 		g.run("echo " + base64.StdEncoding.EncodeToString([]byte(hostileAgent)) + " | base64 -d > /tmp/agent")
@@ -161,6 +161,6 @@ var _ = Describe("The agent of a guest", Label("libvirt"), func() {
 		Expect(len(info.Interfaces)).To(And(BeNumerically(">", 0), BeNumerically("<", 100)))
 		Expect(info.OS.ID).To(Equal("evil"))
 		_, err = g.conn.Domain(ctx, g.domain)
-		Expect(err).NotTo(HaveOccurred(), "the connection suffers")
+		Expect(err).NotTo(HaveOccurred(), "the connection still works")
 	})
 })

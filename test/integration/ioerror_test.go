@@ -20,7 +20,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// inMounts does something among the mounts of a process. The thread that did it ends.
+// inMounts calls a function in the mount namespace of a process, in a thread that ends afterwards.
 func inMounts(pid int, do func() error) error {
 	done := make(chan error)
 	go func() {
@@ -51,8 +51,8 @@ func inMounts(pid int, do func() error) error {
 	return <-done
 }
 
-var _ = Describe("A guest whose storage is full", Label("libvirt"), func() {
-	It("stands still, and goes on when there is room", func() {
+var _ = Describe("A guest with full storage", Label("libvirt"), func() {
+	It("is paused with an I/O error, and resumed when there is space", func() {
 		ctx := context.Background()
 		p := newPod()
 		dir := launcherpod.DiskDir("scratch")
@@ -84,17 +84,17 @@ var _ = Describe("A guest whose storage is full", Label("libvirt"), func() {
 		Eventually(reason).Should(Equal(hypervisor.PausedIOError))
 		Expect(g.conn.DiskErrors(ctx, g.domain)).To(Equal(map[string]hypervisor.DiskError{"vdb": hypervisor.DiskErrorNoSpace}))
 
-		By("being paused again while there is none")
+		By("being paused again while there is no space")
 		Expect(g.conn.ResumeAfterIOError(ctx, g.domain)).To(Succeed())
 		Eventually(reason).Should(Equal(hypervisor.PausedIOError))
-		Expect(g.heard.String()).NotTo(ContainSubstring("written"))
+		Expect(g.output.String()).NotTo(ContainSubstring("written"))
 
-		By("repeating what failed when there is")
+		By("repeating the failed write when there is space")
 		Expect(inMounts(p.daemon.PID(), func() error { return unix.Mount("", dir, "", unix.MS_REMOUNT, "size=64m") })).To(Succeed())
 		Expect(g.conn.ResumeAfterIOError(ctx, g.domain)).To(Succeed())
-		Eventually(g.heard.String).Should(ContainSubstring("written"))
+		Eventually(g.output.String).Should(ContainSubstring("written"))
 
-		By("standing still when its user wants it")
+		By("staying paused when a user paused it")
 		Expect(g.conn.Pause(ctx, g.domain)).To(Succeed())
 		Expect(g.conn.ResumeAfterIOError(ctx, g.domain)).To(Succeed())
 		Expect(reason()).To(Equal(hypervisor.PausedByUser))

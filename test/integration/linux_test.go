@@ -20,20 +20,20 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// guestEnv names the environment variable with the folder of the small guest's kernel and initrd (hack/images/guest.sh).
+// guestEnv names the environment variable with the directory of the small guest's kernel and initrd (hack/images/guest.sh).
 const guestEnv = "VIREO_GUEST_BOOT"
 
 // linux is a Linux guest with the real guest agent, and a shell on its serial console.
 type linux struct {
-	pod     *pod
-	conn    *rpc.Conn
-	domain  string
-	console io.ReadWriteCloser
-	heard   *transcript
-	asked   int
+	pod      *pod
+	conn     *rpc.Conn
+	domain   string
+	console  io.ReadWriteCloser
+	output   *transcript
+	commands int
 }
 
-// dataSerial is the serial number of the guest's disk, which it mounts by.
+// dataSerial is the serial number of the guest's disk, by which the guest mounts it.
 const dataSerial = "data"
 
 // bootLinux boots a guest with an ext4 disk at /mnt/data.
@@ -43,7 +43,7 @@ func bootLinux() *linux {
 	return bootLinuxOn(newPod(), image, func(*libvirtxml.Domain) {})
 }
 
-// bootLinuxOn boots the guest in a Pod, with its disk in a file of the Pod and with what adapt makes of its domain.
+// bootLinuxOn boots the guest in a Pod, with its disk in a file of the Pod. adapt changes its domain.
 func bootLinuxOn(p *pod, image string, adapt func(*libvirtxml.Domain)) *linux {
 	GinkgoHelper()
 	guestBoot()
@@ -53,7 +53,7 @@ func bootLinuxOn(p *pod, image string, adapt func(*libvirtxml.Domain)) *linux {
 	return bootLinuxIn(p, domain)
 }
 
-// bootLinuxIn boots the guest in a Pod that has its disk.
+// bootLinuxIn boots the guest in a Pod with its disk.
 func bootLinuxIn(p *pod, domain *libvirtxml.Domain) *linux {
 	GinkgoHelper()
 	p.prepareKernel(guestBoot())
@@ -62,40 +62,40 @@ func bootLinuxIn(p *pod, domain *libvirtxml.Domain) *linux {
 	Expect(defined.Create()).To(Succeed())
 	g.domain = domain.Name
 	g.conn = p.dial()
-	g.listen()
-	Eventually(g.heard.String).WithTimeout(3 * time.Minute).Should(ContainSubstring("VIREO-GUEST-READY"))
+	g.openConsole()
+	Eventually(g.output.String).WithTimeout(3 * time.Minute).Should(ContainSubstring("VIREO-GUEST-READY"))
 	return g
 }
 
-// listen opens the guest's console.
-func (g *linux) listen() {
+// openConsole opens the guest's console.
+func (g *linux) openConsole() {
 	GinkgoHelper()
 	var err error
 	g.console, err = g.conn.OpenConsole(GinkgoT().Context(), g.domain)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(g.console.Close)
-	g.heard = follow(g.console)
-	heard := g.heard
+	g.output = follow(g.console)
+	heard := g.output
 	DeferCleanup(func() {
 		if CurrentSpecReport().Failed() {
-			AddReportEntry("what the guest said", heard.String())
+			AddReportEntry("the guest's console", heard.String())
 		}
 	})
 }
 
-// guestBoot is the folder with the guest's kernel and initrd.
+// guestBoot returns the directory with the guest's kernel and initrd.
 func guestBoot() string {
 	GinkgoHelper()
 	boot := os.Getenv(guestEnv)
 	if boot == "" {
-		Skip(guestEnv + " is not set: it names the folder with a guest's kernel and initrd")
+		Skip(guestEnv + " is not set: it names the directory with a guest's kernel and initrd")
 	}
 	return boot
 }
 
 const linuxKernelDir = launcherpod.KernelBootDir + "/boot/"
 
-// prepareKernel puts the guest's kernel and initrd into the Pod.
+// prepareKernel writes the guest's kernel and initrd to the Pod.
 func (p *pod) prepareKernel(boot string) {
 	GinkgoHelper()
 	for _, file := range []string{"vmlinuz", "initrd.img"} {
@@ -119,7 +119,7 @@ func linuxDomain(image string) *libvirtxml.Domain {
 	return domain
 }
 
-// ext4 is a file system of 16 MiB.
+// ext4 returns a file system of 16 MiB.
 func ext4() []byte {
 	GinkgoHelper()
 	path := filepath.Join(GinkgoT().TempDir(), "ext4")
@@ -131,22 +131,22 @@ func ext4() []byte {
 	return content
 }
 
-// start gives the guest's shell a command.
+// start sends a command to the guest's shell.
 func (g *linux) start(command string) {
 	GinkgoHelper()
 	_, err := io.WriteString(g.console, command+"\n")
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// run gives the guest's shell a command and returns what it wrote.
+// run runs a command in the guest's shell and returns its output.
 func (g *linux) run(command string) string {
 	GinkgoHelper()
-	g.asked++
-	// The shell echoes the command: the marks are written so that only their outcome looks like them.
-	begin, end := fmt.Sprintf("<%d:", g.asked), fmt.Sprintf(":%d>", g.asked)
-	g.start(fmt.Sprintf("printf '<%%d:' %d; { %s; }; printf ':%%d>' %d", g.asked, command, g.asked))
-	Eventually(g.heard.String).WithTimeout(time.Minute).Should(ContainSubstring(end))
-	_, answer, _ := strings.Cut(g.heard.String(), begin)
-	answer, _, _ = strings.Cut(answer, end)
-	return strings.ReplaceAll(answer, "\r\n", "\n")
+	g.commands++
+	// The shell echoes the command: the command contains the marks in another form.
+	begin, end := fmt.Sprintf("<%d:", g.commands), fmt.Sprintf(":%d>", g.commands)
+	g.start(fmt.Sprintf("printf '<%%d:' %d; { %s; }; printf ':%%d>' %d", g.commands, command, g.commands))
+	Eventually(g.output.String).WithTimeout(time.Minute).Should(ContainSubstring(end))
+	_, output, _ := strings.Cut(g.output.String(), begin)
+	output, _, _ = strings.Cut(output, end)
+	return strings.ReplaceAll(output, "\r\n", "\n")
 }

@@ -25,19 +25,19 @@ import (
 	"github.com/vireo-project/vireo/test/kubelet"
 )
 
-// writeVolume fills a volume of the Pod as the kubelet does.
+// writeVolume writes a volume of the Pod, as the kubelet does.
 func (n *node) writeVolume(kind media.VolumeKind, volume string, files map[string]string) {
 	GinkgoHelper()
 	Expect(kubelet.WriteVolume(n.pods, agentPodUID, string(kind), volume, files)).To(Succeed())
 }
 
-// addDisk gives the VMI a volume and its disk.
+// addDisk adds a volume and its disk to a VMI.
 func addDisk(vmi *v1.VirtualMachineInstance, device v1.DiskDevice, name string, source v1.VolumeSource) {
 	vmi.Spec.Domain.Devices.Disks = append(vmi.Spec.Domain.Devices.Disks, v1.Disk{Name: name, DiskDevice: device})
 	vmi.Spec.Volumes = append(vmi.Spec.Volumes, v1.Volume{Name: name, VolumeSource: source})
 }
 
-// claimStatus is what the controller tells about a claim, which asked for more than there is.
+// claimStatus returns what virt-controller reports about a claim.
 func claimStatus(volume string, mode corev1.PersistentVolumeMode) v1.VolumeStatus {
 	return v1.VolumeStatus{Name: volume, PersistentVolumeClaimInfo: &v1.PersistentVolumeClaimInfo{
 		ClaimName: volume, VolumeMode: ptr.To(mode),
@@ -45,7 +45,7 @@ func claimStatus(volume string, mode corev1.PersistentVolumeMode) v1.VolumeStatu
 	}}
 }
 
-// readMedium is a file of a medium in the Pod as another program reads it.
+// readMedium reads a file of a medium in the Pod with another program.
 func (n *node) readMedium(volume, file string) string {
 	GinkgoHelper()
 	if _, err := exec.LookPath("isoinfo"); err != nil {
@@ -58,8 +58,8 @@ func (n *node) readMedium(volume, file string) string {
 }
 
 var _ = Describe("The agent", Label("libvirt"), func() {
-	It("makes media of the Pod's volumes, and an overlay over a claim that stays as it is", func() {
-		vmi := handedOverVMI()
+	It("creates media from the Pod's volumes, and an overlay on an ephemeral volume's claim, which is not changed", func() {
+		vmi := assignedVMI()
 		cdrom := v1.DiskDevice{CDRom: &v1.CDRomTarget{Bus: v1.DiskBusSATA}}
 		settings := &v1.ConfigMapVolumeSource{VolumeLabel: "settings"}
 		settings.Name = "settings"
@@ -87,7 +87,7 @@ var _ = Describe("The agent", Label("libvirt"), func() {
 		(&pod{daemon: n.daemon}).prepareBlockDevice(launcherpod.BlockDevice("device"))
 		before, err := os.Stat(golden)
 		Expect(err).NotTo(HaveOccurred())
-		n.offerSocket()
+		n.linkSocket()
 
 		status := n.settle(isRunning).Status.VolumeStatus
 		Expect(status).To(HaveLen(8))
@@ -107,15 +107,15 @@ var _ = Describe("The agent", Label("libvirt"), func() {
 		Expect(pool.Find(launcherpod.DiskImage).Allocation).To(BeNumerically(">=", diskBytes), "a file without holes")
 	})
 
-	It("tells the guest the addresses of tagged devices, which libvirt keeps when it starts the guest", func() {
-		vmi := handedOverVMI()
+	It("writes the addresses of tagged devices to the config drive, as libvirt has assigned them", func() {
+		vmi := assignedVMI()
 		vmi.Spec.Volumes[1].VolumeSource = v1.VolumeSource{CloudInitConfigDrive: &v1.CloudInitConfigDriveSource{UserData: "#cloud-config"}}
 		vmi.Spec.Domain.Devices.Interfaces[0].Tag = "blue"
 		vmi.Spec.Domain.Devices.Disks[2].Tag, vmi.Spec.Domain.Devices.Disks[2].Serial = "scratch", "s-1"
 		n := newNode(launcherPod(), vmi)
 		n.addPrimaryInterface()
 		n.writeImage()
-		n.offerSocket()
+		n.linkSocket()
 		n.settle(isRunning)
 
 		conn, err := n.manager.Conn(hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey})
@@ -123,19 +123,19 @@ var _ = Describe("The agent", Label("libvirt"), func() {
 		running, err := conn.Domain(context.Background(), launcherpod.DomainName(vmiKey.Namespace, vmiKey.Name))
 		Expect(err).NotTo(HaveOccurred())
 		nic, disk := running.XML.Devices.Interfaces[0], running.XML.Devices.Disks[2]
-		var told struct {
+		var metadata struct {
 			Devices []struct {
 				Type, Bus, Address, MAC, Serial string
 				Tags                            []string
 			}
 		}
-		Expect(json.Unmarshal([]byte(n.readMedium("seed", "openstack/latest/meta_data.json")), &told)).To(Succeed())
-		Expect(told.Devices).To(HaveLen(2))
-		Expect(told.Devices[0].Address).To(Equal(pciText(nic.Address)))
-		Expect(told.Devices[0].MAC).To(Equal(nic.MAC.Address))
-		Expect(told.Devices[0].Tags).To(ConsistOf("blue"))
-		Expect(told.Devices[1].Address).To(Equal(pciText(disk.Address)))
-		Expect(told.Devices[1].Serial).To(Equal("s-1"))
+		Expect(json.Unmarshal([]byte(n.readMedium("seed", "openstack/latest/meta_data.json")), &metadata)).To(Succeed())
+		Expect(metadata.Devices).To(HaveLen(2))
+		Expect(metadata.Devices[0].Address).To(Equal(pciText(nic.Address)))
+		Expect(metadata.Devices[0].MAC).To(Equal(nic.MAC.Address))
+		Expect(metadata.Devices[0].Tags).To(ConsistOf("blue"))
+		Expect(metadata.Devices[1].Address).To(Equal(pciText(disk.Address)))
+		Expect(metadata.Devices[1].Serial).To(Equal("s-1"))
 	})
 })
 
@@ -143,7 +143,7 @@ func pciText(a *libvirtxml.DomainAddress) string {
 	return fmt.Sprintf("%04x:%02x:%02x.%x", *a.PCI.Domain, *a.PCI.Bus, *a.PCI.Slot, *a.PCI.Function)
 }
 
-// writeInPod writes what a mount would show in the Pod, and returns where it lies on the node.
+// writeInPod writes a file to the Pod, in place of a mount, and returns its path on the node.
 func (n *node) writeInPod(path string, content []byte) string {
 	GinkgoHelper()
 	path = n.daemon.Host(path)

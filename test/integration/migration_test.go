@@ -41,29 +41,29 @@ const (
 // sharedDisk is a claim that both Pods mount.
 var sharedDisk = launcherpod.DiskDir("data") + "/" + launcherpod.DiskImage
 
-// move is a guest and the two Pods between which it moves.
-type move struct {
-	guest       *linux
-	from, to    *pod
-	here, there *rpc.Conn
-	// address is that of the Pod to which it moves.
+// podPair is a guest and the two Pods between which it migrates.
+type podPair struct {
+	guest                  *linux
+	sourcePod, targetPod   *pod
+	sourceConn, targetConn *rpc.Conn
+	// address is the target Pod's.
 	address string
 }
 
-// newMove boots a guest with a disk that both Pods have.
-func newMove() *move {
+// newPodPair boots a guest on a disk that both Pods share.
+func newPodPair() *podPair {
 	GinkgoHelper()
 	guestBoot()
-	m := &move{from: newPod(), to: newPod(), address: targetAddress}
-	join(m.from, m.to)
-	m.guest = bootLinuxOn(m.from, sharedDisk, func(d *libvirtxml.Domain) { *d = *sharedDomain() })
-	m.to.share(m.from, sharedDisk)
-	m.to.prepareKernel(guestBoot())
-	m.here, m.there = m.guest.conn, m.to.dial()
+	m := &podPair{sourcePod: newPod(), targetPod: newPod(), address: targetAddress}
+	join(m.sourcePod, m.targetPod)
+	m.guest = bootLinuxOn(m.sourcePod, sharedDisk, func(d *libvirtxml.Domain) { *d = *sharedDomain() })
+	m.targetPod.share(m.sourcePod, sharedDisk)
+	m.targetPod.prepareKernel(guestBoot())
+	m.sourceConn, m.targetConn = m.guest.conn, m.targetPod.dial()
 	return m
 }
 
-// sharedDomain is the guest's domain, in either Pod.
+// sharedDomain returns the guest's domain, which is the same in both Pods.
 func sharedDomain() *libvirtxml.Domain {
 	GinkgoHelper()
 	d := linuxDomain(sharedDisk)
@@ -108,7 +108,7 @@ func join(from, to *pod) {
 	})).To(Succeed())
 }
 
-// share gives the Pod a file of another: the same one, with its locks.
+// share links a file of another Pod into this one, so that both share its locks.
 func (p *pod) share(from *pod, podPath string) {
 	GinkgoHelper()
 	path := p.daemon.Host(podPath)
@@ -116,54 +116,54 @@ func (p *pod) share(from *pod, podPath string) {
 	Expect(os.Link(from.daemon.Host(podPath), path)).To(Succeed())
 }
 
-// request is a copy of the guest as it runs, to the other Pod.
-func (m *move) request() hypervisor.TransferRequest {
+// request returns a transfer of the running guest to the target Pod.
+func (m *podPair) request() hypervisor.TransferRequest {
 	GinkgoHelper()
-	live, err := m.here.LiveXML(GinkgoT().Context(), m.guest.domain)
+	live, err := m.sourceConn.LiveXML(GinkgoT().Context(), m.guest.domain)
 	Expect(err).NotTo(HaveOccurred())
-	there, err := domain.ForTarget(live, sharedDomain())
+	xml, err := domain.ForTarget(live, sharedDomain())
 	Expect(err).NotTo(HaveOccurred())
 	return hypervisor.TransferRequest{
-		Domain: m.guest.domain, XML: there, Address: m.address,
+		Domain: m.guest.domain, XML: xml, Address: m.address,
 		DialTarget: m.dial,
 	}
 }
 
 // dial connects to the target's libvirtd.
-func (m *move) dial(ctx context.Context) (net.Conn, error) {
+func (m *podPair) dial(ctx context.Context) (net.Conn, error) {
 	var dialer net.Dialer
-	return dialer.DialContext(ctx, "unix", m.to.daemon.Socket())
+	return dialer.DialContext(ctx, "unix", m.targetPod.daemon.Socket())
 }
 
-func (m *move) source() hypervisor.SourceState {
+func (m *podPair) sourceState() hypervisor.SourceState {
 	GinkgoHelper()
-	state, err := m.here.SourceState(GinkgoT().Context(), m.guest.domain)
+	state, err := m.sourceConn.SourceState(GinkgoT().Context(), m.guest.domain)
 	Expect(err).NotTo(HaveOccurred())
 	return state
 }
 
-func (m *move) target() protocol.TargetDomain {
+func (m *podPair) targetState() protocol.TargetDomain {
 	GinkgoHelper()
-	state, err := m.there.TargetState(GinkgoT().Context(), m.guest.domain)
+	state, err := m.targetConn.TargetState(GinkgoT().Context(), m.guest.domain)
 	Expect(err).NotTo(HaveOccurred())
 	return state
 }
 
-// arrive lets the guest run at the target, and listens to it there.
-func (m *move) arrive() *linux {
+// resumeOnTarget resumes the guest on the target, and opens its console there.
+func (m *podPair) resumeOnTarget() *linux {
 	GinkgoHelper()
 	begin := time.Now()
-	Expect(m.there.ResumeTarget(GinkgoT().Context(), m.guest.domain)).To(Succeed())
+	Expect(m.targetConn.ResumeTarget(GinkgoT().Context(), m.guest.domain)).To(Succeed())
 	AddReportEntry("resumed in", time.Since(begin).String())
-	Expect(m.target()).To(Equal(protocol.TargetRunning))
-	arrived := &linux{pod: m.to, conn: m.there, domain: m.guest.domain, asked: m.guest.asked}
-	arrived.listen()
-	return arrived
+	Expect(m.targetState()).To(Equal(protocol.TargetRunning))
+	migrated := &linux{pod: m.targetPod, conn: m.targetConn, domain: m.guest.domain, commands: m.guest.commands}
+	migrated.openConsole()
+	return migrated
 }
 
-// back turns the move around.
-func (m *move) back(arrived *linux) {
-	m.guest, m.from, m.to, m.here, m.there = arrived, m.to, m.from, m.there, m.here
+// reverse exchanges source and target.
+func (m *podPair) reverse(migrated *linux) {
+	m.guest, m.sourcePod, m.targetPod, m.sourceConn, m.targetConn = migrated, m.targetPod, m.sourcePod, m.targetConn, m.sourceConn
 	if m.address == targetAddress {
 		m.address = sourceAddress
 	} else {
@@ -171,18 +171,18 @@ func (m *move) back(arrived *linux) {
 	}
 }
 
-// secure gives both Pods the certificates of one migration.
-func (m *move) secure(r *hypervisor.TransferRequest) {
+// installCertificates writes the certificates of one migration to both Pods.
+func (m *podPair) installCertificates(r *hypervisor.TransferRequest) {
 	GinkgoHelper()
 	ctx, uid := GinkgoT().Context(), types.UID("3f0e0d4c-8ab8-4d47-a0a5-7e3ce5fa3a2e")
 	pair, err := qemutls.New(uid, netip.MustParseAddr(m.address), time.Now())
 	Expect(err).NotTo(HaveOccurred())
-	Expect(m.there.PutMigrationTLS(ctx, pair.Server)).To(Succeed())
-	Expect(m.here.PutMigrationTLS(ctx, pair.Client)).To(Succeed())
+	Expect(m.targetConn.PutMigrationTLS(ctx, pair.Server)).To(Succeed())
+	Expect(m.sourceConn.PutMigrationTLS(ctx, pair.Client)).To(Succeed())
 	r.TLSName = qemutls.Name(uid)
 }
 
-// qemusOf counts the Pod's QEMUs that have not ended.
+// qemusOf returns the number of the Pod's running QEMU processes.
 func qemusOf(p *pod) int {
 	GinkgoHelper()
 	process, err := os.Open(fmt.Sprintf("/proc/%d", p.daemon.PID()))
@@ -204,7 +204,7 @@ func qemusOf(p *pod) int {
 	return count
 }
 
-// allowPostCopy lets QEMU, which has no privileges, handle faults of the guest's memory, as post-copy needs it.
+// allowPostCopy permits unprivileged processes such as QEMU to handle page faults of the guest's memory, which post-copy needs.
 func allowPostCopy() {
 	GinkgoHelper()
 	const setting = "/proc/sys/vm/unprivileged_userfaultfd"
@@ -215,50 +215,50 @@ func allowPostCopy() {
 }
 
 var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
-	It("hands a running guest over, which stays paused until it is told to run", func() {
-		m := newMove()
+	It("transfers a running guest, which stays paused on the target until it is resumed", func() {
+		m := newPodPair()
 		m.guest.run("mount /dev/vda /mnt/data; echo before > /mnt/data/log; sync")
-		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
-		Expect(m.target()).To(Equal(protocol.TargetAbsent))
+		Expect(m.sourceState()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
+		Expect(m.targetState()).To(Equal(protocol.TargetAbsent))
 
 		begin := time.Now()
-		Expect(m.here.Transfer(GinkgoT().Context(), m.request())).To(Succeed())
-		AddReportEntry("copied in", time.Since(begin).String())
-		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceMigrated}))
-		Expect(m.target()).To(Equal(protocol.TargetComplete))
-		Consistently(m.target).WithTimeout(time.Second).Should(Equal(protocol.TargetComplete))
+		Expect(m.sourceConn.Transfer(GinkgoT().Context(), m.request())).To(Succeed())
+		AddReportEntry("transferred in", time.Since(begin).String())
+		Expect(m.sourceState()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceMigrated}))
+		Expect(m.targetState()).To(Equal(protocol.TargetComplete))
+		Consistently(m.targetState).WithTimeout(time.Second).Should(Equal(protocol.TargetComplete))
 
-		arrived := m.arrive()
-		Expect(strings.TrimSpace(arrived.run("echo after >> /mnt/data/log; sync; cat /mnt/data/log"))).To(Equal("before\nafter"))
+		migrated := m.resumeOnTarget()
+		Expect(strings.TrimSpace(migrated.run("echo after >> /mnt/data/log; sync; cat /mnt/data/log"))).To(Equal("before\nafter"))
 	})
 
-	It("tells that the source's QEMU has ended before libvirt notices, and not before that is so", func() {
-		m := newMove()
+	It("reports the end of the source's QEMU before libvirt does, and not before QEMU has ended", func() {
+		m := newPodPair()
 		ctx := GinkgoT().Context()
 		r := m.request()
-		var dead, returned time.Time
+		var ended, returned time.Time
 		qemus := -1
 		r.OnQEMUExit = func() {
-			dead, qemus = time.Now(), qemusOf(m.from)
-			Expect(m.target()).To(Equal(protocol.TargetComplete))
-			Expect(m.there.ResumeTarget(ctx, m.guest.domain)).To(Succeed())
+			ended, qemus = time.Now(), qemusOf(m.sourcePod)
+			Expect(m.targetState()).To(Equal(protocol.TargetComplete))
+			Expect(m.targetConn.ResumeTarget(ctx, m.guest.domain)).To(Succeed())
 		}
-		Expect(qemusOf(m.from)).To(Equal(1))
-		Expect(m.here.Transfer(ctx, r)).To(Succeed())
+		Expect(qemusOf(m.sourcePod)).To(Equal(1))
+		Expect(m.sourceConn.Transfer(ctx, r)).To(Succeed())
 		returned = time.Now()
-		Expect(dead).NotTo(BeZero())
-		Expect(qemus).To(BeZero(), "a QEMU that may run on")
-		AddReportEntry("before libvirt", returned.Sub(dead).String())
-		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceMigrated}))
-		Expect(strings.TrimSpace(m.arrive().run("echo $((40+2))"))).To(Equal("42"))
+		Expect(ended).NotTo(BeZero())
+		Expect(qemus).To(BeZero(), "QEMU has not ended")
+		AddReportEntry("before libvirt", returned.Sub(ended).String())
+		Expect(m.sourceState()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceMigrated}))
+		Expect(strings.TrimSpace(m.resumeOnTarget().run("echo $((40+2))"))).To(Equal("42"))
 	})
 
-	It("is encrypted with certificates of its own, and does not begin with those of another", func() {
-		m := newMove()
+	It("is encrypted with its own certificates, and does not start with those of another migration", func() {
+		m := newPodPair()
 		ctx := GinkgoT().Context()
 		r := m.request()
-		m.secure(&r)
-		key := m.to.daemon.Host(launcherpod.MigrationTLSDir + "/server-key.pem")
+		m.installCertificates(&r)
+		key := m.targetPod.daemon.Host(launcherpod.MigrationTLSDir + "/server-key.pem")
 		info, err := os.Stat(key)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(info.Mode().Perm()).To(BeEquivalentTo(0o600))
@@ -266,46 +266,46 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 		By("refusing a target whose certificate has another name")
 		wrong := r
 		wrong.TLSName = qemutls.Name("another")
-		err = m.here.Transfer(ctx, wrong)
+		err = m.sourceConn.Transfer(ctx, wrong)
 		Expect(err).To(HaveOccurred())
 		AddReportEntry("refusal of the name", err.Error())
-		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
-		Expect(m.target()).To(Equal(protocol.TargetAbsent))
+		Expect(m.sourceState()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
+		Expect(m.targetState()).To(Equal(protocol.TargetAbsent))
 
 		By("refusing a source of another migration")
 		other, err := qemutls.New("another", netip.Addr{}, time.Now())
 		Expect(err).NotTo(HaveOccurred())
-		Expect(m.here.PutMigrationTLS(ctx, other.Client)).To(Succeed())
-		Expect(m.here.Transfer(ctx, r)).NotTo(Succeed())
-		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
-		Eventually(m.target).Should(Equal(protocol.TargetAbsent))
+		Expect(m.sourceConn.PutMigrationTLS(ctx, other.Client)).To(Succeed())
+		Expect(m.sourceConn.Transfer(ctx, r)).NotTo(Succeed())
+		Expect(m.sourceState()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
+		Eventually(m.targetState).Should(Equal(protocol.TargetAbsent))
 
-		By("moving with its own")
-		m.secure(&r)
-		Expect(m.here.Transfer(ctx, r)).To(Succeed())
-		arrived := m.arrive()
-		Expect(strings.TrimSpace(arrived.run("echo $((40+2))"))).To(Equal("42"))
+		By("migrating with its own")
+		m.installCertificates(&r)
+		Expect(m.sourceConn.Transfer(ctx, r)).To(Succeed())
+		migrated := m.resumeOnTarget()
+		Expect(strings.TrimSpace(migrated.run("echo $((40+2))"))).To(Equal("42"))
 
-		By("leaving nothing behind")
-		for _, conn := range []*rpc.Conn{m.here, m.there} {
+		By("removing the certificates")
+		for _, conn := range []*rpc.Conn{m.sourceConn, m.targetConn} {
 			Expect(conn.RemoveMigrationTLS(ctx)).To(Succeed())
 			Expect(conn.RemoveMigrationTLS(ctx)).To(Succeed())
 		}
-		for _, p := range []*pod{m.from, m.to} {
+		for _, p := range []*pod{m.sourcePod, m.targetPod} {
 			Expect(os.ReadDir(p.daemon.Host(launcherpod.MigrationTLSDir))).To(BeEmpty())
 		}
 
-		By("going back over several connections")
-		m.back(arrived)
+		By("migrating back over several connections")
+		m.reverse(migrated)
 		r = m.request()
 		r.Parallel, r.AutoConverge, r.MaxDowntime = 2, true, 500*time.Millisecond
-		m.secure(&r)
-		Expect(m.here.Transfer(ctx, r)).To(Succeed())
-		Expect(strings.TrimSpace(m.arrive().run("echo $((40+3))"))).To(Equal("43"))
+		m.installCertificates(&r)
+		Expect(m.sourceConn.Transfer(ctx, r)).To(Succeed())
+		Expect(strings.TrimSpace(m.resumeOnTarget().run("echo $((40+3))"))).To(Equal("43"))
 	})
 
-	It("is compressed, and brings all of the memory", func() {
-		m := newMove()
+	It("transfers all memory, with and without compression", func() {
+		m := newPodPair()
 		ctx := GinkgoT().Context()
 		const fill = 64 << 20
 		m.guest.run("mkdir -p /tmp/d && mount -t tmpfs d /tmp/d && yes vireo | head -c 1048576 > /tmp/d/y")
@@ -315,142 +315,142 @@ var _ = Describe("A migration between two libvirtds", Label("libvirt"), func() {
 			if method != v1.MigrationCompressionNone {
 				r.Parallel, r.Compression = 2, string(method)
 			}
-			m.secure(&r)
-			copied := uint64(0)
+			m.installCertificates(&r)
+			transferred := uint64(0)
 			r.OnPaused = func(time.Time) {
-				progress, err := m.here.TransferProgress(ctx, m.guest.domain)
+				progress, err := m.sourceConn.TransferProgress(ctx, m.guest.domain)
 				Expect(err).NotTo(HaveOccurred())
-				copied = progress.Memory.Processed
+				transferred = progress.Memory.Processed
 			}
-			Expect(m.here.Transfer(ctx, r)).To(Succeed())
-			AddReportEntry("bytes copied with "+string(method), copied)
-			arrived := m.arrive()
-			Expect(arrived.run("md5sum < /tmp/d/x")).To(Equal(sum))
+			Expect(m.sourceConn.Transfer(ctx, r)).To(Succeed())
+			AddReportEntry("bytes transferred with "+string(method), transferred)
+			migrated := m.resumeOnTarget()
+			Expect(migrated.run("md5sum < /tmp/d/x")).To(Equal(sum))
 			if method == v1.MigrationCompressionNone {
-				Expect(copied).To(BeNumerically(">", fill))
+				Expect(transferred).To(BeNumerically(">", fill))
 			} else {
-				Expect(copied).To(And(BeNumerically(">", 0), BeNumerically("<", fill)))
+				Expect(transferred).To(And(BeNumerically(">", 0), BeNumerically("<", fill)))
 			}
-			m.back(arrived)
+			m.reverse(migrated)
 		}
 	})
 
-	It("lets the target's guest run at once in a post-copy", func() {
+	It("runs the target's guest at once after a switch to post-copy", func() {
 		allowPostCopy()
-		m := newMove()
+		m := newPodPair()
 		ctx := GinkgoT().Context()
 		r := m.request()
 		r.PostCopy, r.Bandwidth = true, 8<<20
 		var stopped time.Time
 		r.OnPaused = func(since time.Time) { stopped = since }
-		for _, conn := range []*rpc.Conn{m.here, m.there} {
+		for _, conn := range []*rpc.Conn{m.sourceConn, m.targetConn} {
 			Expect(conn.Watch(ctx, func() {})).To(Succeed())
 		}
 		done := make(chan error, 1)
-		go func() { done <- m.here.Transfer(ctx, r) }()
+		go func() { done <- m.sourceConn.Transfer(ctx, r) }()
 		Eventually(func() bool {
-			progress, err := m.here.TransferProgress(ctx, m.guest.domain)
+			progress, err := m.sourceConn.TransferProgress(ctx, m.guest.domain)
 			Expect(err).NotTo(HaveOccurred())
 			return progress != nil && progress.Memory.Processed > 0
 		}).WithTimeout(time.Minute).Should(BeTrue())
-		Expect(m.here.StartPostCopy(ctx, m.guest.domain)).To(Succeed())
-		Eventually(m.target).WithTimeout(time.Minute).Should(Equal(protocol.TargetRunning))
-		Eventually(m.there.ResumedSince).ShouldNot(BeZero())
-		ran := m.there.ResumedSince()
-		Expect(m.source().Domain).To(BeElementOf(protocol.SourcePostCopy, protocol.SourceMigrated))
+		Expect(m.sourceConn.StartPostCopy(ctx, m.guest.domain)).To(Succeed())
+		Eventually(m.targetState).WithTimeout(time.Minute).Should(Equal(protocol.TargetRunning))
+		Eventually(m.targetConn.ResumedSince).ShouldNot(BeZero())
+		ran := m.targetConn.ResumedSince()
+		Expect(m.sourceState().Domain).To(BeElementOf(protocol.SourcePostCopy, protocol.SourceMigrated))
 		Eventually(done).WithTimeout(2 * time.Minute).Should(Receive(Succeed()))
-		// libvirt says that the guest runs once more when all of it has arrived.
-		Expect(m.there.ResumedSince()).To(And(Equal(ran), BeTemporally(">", stopped)))
-		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceMigrated}))
-		Expect(strings.TrimSpace(m.arrive().run("echo $((40+2))"))).To(Equal("42"))
+		// libvirt reports again that the guest runs when all memory is transferred.
+		Expect(m.targetConn.ResumedSince()).To(And(Equal(ran), BeTemporally(">", stopped)))
+		Expect(m.sourceState()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceMigrated}))
+		Expect(strings.TrimSpace(m.resumeOnTarget().run("echo $((40+2))"))).To(Equal("42"))
 	})
 
-	DescribeTable("copies a disk that only the source has, with what was written to its overlay", func(address string) {
-		m := &move{from: newPod(), to: newPod(), address: address}
-		join(m.from, m.to)
+	DescribeTable("transfers a disk that is not shared, including its overlay", func(address string) {
+		m := &podPair{sourcePod: newPod(), targetPod: newPod(), address: address}
+		join(m.sourcePod, m.targetPod)
 		base := ext4()
-		for _, p := range []*pod{m.from, m.to} {
+		for _, p := range []*pod{m.sourcePod, m.targetPod} {
 			p.overlay(base)
 		}
-		m.to.prepareKernel(guestBoot())
-		m.guest = bootLinuxIn(m.from, overlayDomain())
-		m.here, m.there = m.guest.conn, m.to.dial()
+		m.targetPod.prepareKernel(guestBoot())
+		m.guest = bootLinuxIn(m.sourcePod, overlayDomain())
+		m.sourceConn, m.targetConn = m.guest.conn, m.targetPod.dial()
 		m.guest.run("mount /dev/vda /mnt/data; echo before > /mnt/data/log; sync")
 		ctx := GinkgoT().Context()
-		live, err := m.here.LiveXML(ctx, m.guest.domain)
+		live, err := m.sourceConn.LiveXML(ctx, m.guest.domain)
 		Expect(err).NotTo(HaveOccurred())
 		r := hypervisor.TransferRequest{Domain: m.guest.domain, Address: m.address, CopyDisks: []string{"vda"}, DialTarget: m.dial}
 		r.XML, err = domain.ForTarget(live, overlayDomain())
 		Expect(err).NotTo(HaveOccurred())
-		m.secure(&r)
-		Expect(m.here.Transfer(ctx, r)).To(Succeed())
-		arrived := m.arrive()
-		Expect(strings.TrimSpace(arrived.run("echo after >> /mnt/data/log; sync; echo 3 > /proc/sys/vm/drop_caches; cat /mnt/data/log"))).To(Equal("before\nafter"))
+		m.installCertificates(&r)
+		Expect(m.sourceConn.Transfer(ctx, r)).To(Succeed())
+		migrated := m.resumeOnTarget()
+		Expect(strings.TrimSpace(migrated.run("echo after >> /mnt/data/log; sync; echo 3 > /proc/sys/vm/drop_caches; cat /mnt/data/log"))).To(Equal("before\nafter"))
 	},
 		Entry("over IPv4", targetAddress),
 		Entry("over IPv6", targetAddress6))
 
-	It("moves a disk to a larger volume, and the guest sees no more of it than before", func() {
-		m := &move{from: newPod(), to: newPod(), address: targetAddress}
-		join(m.from, m.to)
-		m.guest = bootLinuxOn(m.from, ownDisk, func(d *libvirtxml.Domain) { *d = *ownDomain(0) })
-		m.to.prepareKernel(guestBoot())
-		m.here, m.there = m.guest.conn, m.to.dial()
+	It("transfers a disk to a larger volume, and its size in the guest does not change", func() {
+		m := &podPair{sourcePod: newPod(), targetPod: newPod(), address: targetAddress}
+		join(m.sourcePod, m.targetPod)
+		m.guest = bootLinuxOn(m.sourcePod, ownDisk, func(d *libvirtxml.Domain) { *d = *ownDomain(0) })
+		m.targetPod.prepareKernel(guestBoot())
+		m.sourceConn, m.targetConn = m.guest.conn, m.targetPod.dial()
 		m.guest.run("mount /dev/vda /mnt/data; echo before > /mnt/data/log; sync")
 		ctx := GinkgoT().Context()
-		sizes, err := m.here.DiskSizes(ctx, m.guest.domain)
+		sizes, err := m.sourceConn.DiskSizes(ctx, m.guest.domain)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(sizes).To(Equal(map[string]uint64{"vda": ownSize}))
 		request := func(size uint64) hypervisor.TransferRequest {
 			GinkgoHelper()
-			live, err := m.here.LiveXML(ctx, m.guest.domain)
+			live, err := m.sourceConn.LiveXML(ctx, m.guest.domain)
 			Expect(err).NotTo(HaveOccurred())
 			r := hypervisor.TransferRequest{Domain: m.guest.domain, Address: m.address, CopyDisks: []string{"vda"}, DialTarget: m.dial}
 			r.XML, err = domain.ForTarget(live, ownDomain(size))
 			Expect(err).NotTo(HaveOccurred())
-			m.secure(&r)
+			m.installCertificates(&r)
 			return r
 		}
 
-		By("staying where it is when the other volume is smaller")
-		m.to.write(ownDisk, make([]byte, ownSize/2))
-		err = m.here.Transfer(ctx, request(ownSize))
+		By("staying on the source when the target's volume is smaller")
+		m.targetPod.write(ownDisk, make([]byte, ownSize/2))
+		err = m.sourceConn.Transfer(ctx, request(ownSize))
 		Expect(err).To(HaveOccurred())
 		AddReportEntry("refusal of a smaller volume", err.Error())
-		Expect(m.source()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
-		Expect(m.target()).To(Equal(protocol.TargetAbsent))
+		Expect(m.sourceState()).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
+		Expect(m.targetState()).To(Equal(protocol.TargetAbsent))
 
-		By("moving to a larger one, in which something else was before")
-		m.to.write(ownDisk, bytes.Repeat([]byte{0xa5}, 2*ownSize))
-		Expect(m.here.Transfer(ctx, request(ownSize))).To(Succeed())
-		arrived := m.arrive()
-		Expect(strings.TrimSpace(arrived.run("echo after >> /mnt/data/log; sync; echo 3 > /proc/sys/vm/drop_caches; cat /mnt/data/log"))).To(Equal("before\nafter"))
-		Expect(strings.TrimSpace(arrived.run("umount /mnt/data; blockdev --getsize64 /dev/vda || cat /sys/block/vda/size"))).To(
+		By("migrating to a larger one with other contents")
+		m.targetPod.write(ownDisk, bytes.Repeat([]byte{0xa5}, 2*ownSize))
+		Expect(m.sourceConn.Transfer(ctx, request(ownSize))).To(Succeed())
+		migrated := m.resumeOnTarget()
+		Expect(strings.TrimSpace(migrated.run("echo after >> /mnt/data/log; sync; echo 3 > /proc/sys/vm/drop_caches; cat /mnt/data/log"))).To(Equal("before\nafter"))
+		Expect(strings.TrimSpace(migrated.run("umount /mnt/data; blockdev --getsize64 /dev/vda || cat /sys/block/vda/size"))).To(
 			Or(Equal(strconv.Itoa(ownSize)), HaveSuffix(strconv.Itoa(ownSize/512))))
-		there, err := m.there.DiskSizes(ctx, m.guest.domain)
+		after, err := m.targetConn.DiskSizes(ctx, m.guest.domain)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(there).To(Equal(sizes))
+		Expect(after).To(Equal(sizes))
 
-		By("being all of the disk, with nothing of what was there before")
-		copied, err := os.ReadFile(m.to.daemon.Host(ownDisk))
+		By("overwriting all of the disk's size, and nothing beyond")
+		transferred, err := os.ReadFile(m.targetPod.daemon.Host(ownDisk))
 		Expect(err).NotTo(HaveOccurred())
-		Expect(bytes.Contains(copied[:ownSize], bytes.Repeat([]byte{0xa5}, 4096))).To(BeFalse(), "something of what was there before is left")
-		Expect(bytes.Equal(copied[ownSize:], bytes.Repeat([]byte{0xa5}, ownSize))).To(BeTrue(), "what is behind the guest's disk was written")
+		Expect(bytes.Contains(transferred[:ownSize], bytes.Repeat([]byte{0xa5}, 4096))).To(BeFalse(), "some of the former contents are left")
+		Expect(bytes.Equal(transferred[ownSize:], bytes.Repeat([]byte{0xa5}, ownSize))).To(BeTrue(), "data beyond the guest's disk was written")
 
-		By("going back to one of its own size")
-		m.back(arrived)
-		Expect(m.here.Transfer(ctx, request(0))).To(Succeed())
-		Expect(strings.TrimSpace(m.arrive().run("mount /dev/vda /mnt/data; cat /mnt/data/log"))).To(Equal("before\nafter"))
+		By("migrating back to one of its own size")
+		m.reverse(migrated)
+		Expect(m.sourceConn.Transfer(ctx, request(0))).To(Succeed())
+		Expect(strings.TrimSpace(m.resumeOnTarget().run("mount /dev/vda /mnt/data; cat /mnt/data/log"))).To(Equal("before\nafter"))
 	})
 })
 
 const (
-	// ownDisk is a disk that each Pod has for itself, and ownSize how large the first one is.
+	// ownDisk is a disk that is not shared between the Pods, and ownSize the size of the first one.
 	ownDisk = "/var/run/kubevirt-private/vmi-disks/own/disk.img"
 	ownSize = 16 << 20
 )
 
-// ownDomain is the guest's domain with a disk on a claim, of which it sees so many bytes. 0 means all.
+// ownDomain returns the guest's domain with a disk on a claim. size limits the disk's size in the guest; 0 means no limit.
 func ownDomain(size uint64) *libvirtxml.Domain {
 	GinkgoHelper()
 	d := linuxDomain(ownDisk)
@@ -468,7 +468,7 @@ const (
 	overlayBase = launcherpod.ContainerDisksDir + "/root/disk.img"
 )
 
-// overlay makes an empty overlay on an image, as the media of a containerDisk are.
+// overlay creates an empty overlay on an image, as for a containerDisk.
 func (p *pod) overlay(base []byte) {
 	GinkgoHelper()
 	p.write(overlayBase, base)
@@ -478,7 +478,7 @@ func (p *pod) overlay(base []byte) {
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// overlayDomain is the guest's domain with its disk on an overlay.
+// overlayDomain returns the guest's domain with its disk on an overlay.
 func overlayDomain() *libvirtxml.Domain {
 	GinkgoHelper()
 	d := linuxDomain(overlayFile)

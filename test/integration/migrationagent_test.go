@@ -34,10 +34,10 @@ import (
 	"github.com/vireo-project/vireo/internal/migration/protocol"
 )
 
-// The benchmark measures what an agent costs, so that each side has one in a process of its own: all that moves guests, and no
-// Kubernetes. What its status would say is told it.
+// The benchmark measures the cost of an agent. Each side has an agent in its own process, with all parts that migrate guests and without
+// Kubernetes: the benchmark sends it the VMI's status.
 
-// agentName is the argv[0] under which the test binary is the agent of a node.
+// agentName is the argv[0] with which the test binary runs as the agent of a node.
 const agentName = "vireo-test-agent"
 
 func TestMain(m *testing.M) {
@@ -54,9 +54,9 @@ func TestMain(m *testing.M) {
 // agentListener is the descriptor of the socket that an agent listens on.
 const agentListener = 3
 
-// agentSetup is what an agent has to know.
+// agentSetup is the configuration of an agent.
 type agentSetup struct {
-	// Node is its name, and Port that of all agents.
+	// Node is the node's name, and Port the port of all agents.
 	Node string
 	Port int
 	// Trust is the directory of authorities; Certificate and Key are the agent's own.
@@ -67,44 +67,44 @@ type agentSetup struct {
 	PID               int
 }
 
-// agentOrder is what an agent is to do with the migration of a VMI.
+// agentOrder is a command to an agent about the migration of a VMI.
 type agentOrder struct {
 	Do  string
 	VMI *v1.VirtualMachineInstance
-	// Address and Domain are of the Pod to which it goes.
+	// Address and Domain are the target Pod's.
 	Address, Domain string
 }
 
 const (
-	// orderExpect has the target's agent let the guest come, and orderForget be done with that.
+	// orderExpect prepares the target's agent for the guest, and orderForget ends that.
 	orderExpect, orderForget = "expect", "forget"
-	// orderMove is answered when the guest runs at the target, and libvirt has said that it is gone here.
-	orderMove = "move"
+	// orderMigrate starts the migration. The response is sent when the guest runs on the target and libvirt has reported its end on the source.
+	orderMigrate = "migrate"
 )
 
-// agentAnswer follows each order.
-type agentAnswer struct{ Error string }
+// agentResponse is the response to an order.
+type agentResponse struct{ Error string }
 
-// agentProcess is an agent.
+// agentProcess is the agent in a process.
 type agentProcess struct {
 	agentSetup
 	connections *rpc.Manager
 	targets     *peer.Targets
 	peers       *peer.Client
 	transfers   *migration.Transfers
-	// wake says that something has changed that an order may wait for.
-	wake chan struct{}
+	// changed gets an element when something has changed that an order may wait for.
+	changed chan struct{}
 
 	mu       sync.Mutex
 	incoming *v1.VirtualMachineInstance
-	// over are the migrations whose guest runs at the target.
-	over map[types.UID]bool
+	// migrated contains the migrations whose guest runs on the target.
+	migrated map[types.UID]bool
 }
 
-// runAgent is the agent's process. It ends with the one that gives the orders.
+// runAgent runs the agent until its standard input is closed.
 func runAgent(setup string) error {
 	ctrllog.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
-	a := &agentProcess{targets: peer.NewTargets(), wake: make(chan struct{}, 1), over: map[types.UID]bool{}}
+	a := &agentProcess{targets: peer.NewTargets(), changed: make(chan struct{}, 1), migrated: map[types.UID]bool{}}
 	if err := json.Unmarshal([]byte(setup), &a.agentSetup); err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func runAgent(setup string) error {
 	if err := a.start(ctx); err != nil {
 		return err
 	}
-	orders, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	orders, responses := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
 		order := agentOrder{}
 		if err := orders.Decode(&order); err != nil {
@@ -122,21 +122,21 @@ func runAgent(setup string) error {
 			}
 			return err
 		}
-		answer := agentAnswer{}
-		if err := a.obey(ctx, &order); err != nil {
-			answer.Error = err.Error()
+		response := agentResponse{}
+		if err := a.execute(ctx, &order); err != nil {
+			response.Error = err.Error()
 		}
-		if err := answers.Encode(answer); err != nil {
+		if err := responses.Encode(response); err != nil {
 			return err
 		}
 	}
 }
 
-// held is a certificate that is there.
-type held struct{ tls.Certificate }
+// fixedCertificate is a certificate without rotation.
+type fixedCertificate struct{ tls.Certificate }
 
 // Current implements certificate.Provider.
-func (h held) Current() *tls.Certificate { return &h.Certificate }
+func (h fixedCertificate) Current() *tls.Certificate { return &h.Certificate }
 
 func (a *agentProcess) start(ctx context.Context) error {
 	pair, err := tls.X509KeyPair(a.Certificate, a.Key)
@@ -147,12 +147,14 @@ func (a *agentProcess) start(ctx context.Context) error {
 	if a.connections, err = rpc.NewManager(podOptions(a.PodsDir, a.RelayDir, a.PID), func(types.NamespacedName) {}); err != nil {
 		return err
 	}
-	a.peers = peer.NewClient(func(node string) (*tls.Config, error) { return certificate.MigrationClient(held{pair}, trust, node) }, a.Port)
+	a.peers = peer.NewClient(func(node string) (*tls.Config, error) {
+		return certificate.MigrationClient(fixedCertificate{pair}, trust, node)
+	}, a.Port)
 	a.transfers = migration.NewTransfers(migration.Options{
-		Peer: a.peers, OnMigrated: a.left, Enqueue: func(types.NamespacedName) { a.changed() }, Checksum: a.sum, RecordEvent: a.told,
+		Peer: a.peers, OnMigrated: a.release, Enqueue: func(types.NamespacedName) { a.notify() }, Checksum: a.sum, RecordEvent: a.recordEvent,
 	})
 	server, err := peer.NewServer(peer.ServerOptions{
-		TLS: certificate.MigrationServer(held{pair}, trust), PeerNode: certificate.PeerNode, Node: a.Node, Incoming: a, Targets: a.targets,
+		TLS: certificate.MigrationServer(fixedCertificate{pair}, trust), PeerNode: certificate.PeerNode, Node: a.Node, Incoming: a, Targets: a.targets,
 		Open:   func(pod hypervisor.PodRef) (peer.Launcher, error) { return a.connections.Conn(pod) },
 		Tunnel: a.connections.Tunnel, Run: a.run, Checksum: a.sum,
 	})
@@ -169,7 +171,7 @@ func (a *agentProcess) start(ctx context.Context) error {
 			os.Exit(1)
 		}
 	}()
-	_, err = a.machine(ctx)
+	_, err = a.connect(ctx)
 	return err
 }
 
@@ -183,8 +185,8 @@ func (a *agentProcess) sum(ctx context.Context, pod hypervisor.PodRef, mount, na
 	return peer.Checksum{Size: size, CRC32: crc}, err
 }
 
-// machine is the connection to the Pod's libvirtd, once it is there.
-func (a *agentProcess) machine(ctx context.Context) (*rpc.Conn, error) {
+// connect waits for the connection to the Pod's libvirtd.
+func (a *agentProcess) connect(ctx context.Context) (*rpc.Conn, error) {
 	for {
 		conn, err := a.connections.Conn(podRef())
 		if err == nil || !errors.Is(err, hypervisor.ErrConnecting) {
@@ -198,8 +200,8 @@ func (a *agentProcess) machine(ctx context.Context) (*rpc.Conn, error) {
 	}
 }
 
-func (a *agentProcess) obey(ctx context.Context, order *agentOrder) error {
-	conn, err := a.machine(ctx)
+func (a *agentProcess) execute(ctx context.Context, order *agentOrder) error {
+	conn, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -216,54 +218,54 @@ func (a *agentProcess) obey(ctx context.Context, order *agentOrder) error {
 	case orderForget:
 		a.targets.Forget(agentPodUID, m.MigrationUID)
 		return conn.RemoveMigrationTLS(ctx)
-	case orderMove:
+	case orderMigrate:
 		a.transfers.StartTransfer(order.VMI, podRef(), nil, conn)
-		return a.moved(ctx, m.MigrationUID)
+		return a.waitMigrated(ctx, m.MigrationUID)
 	default:
 		return fmt.Errorf("no order: %q", order.Do)
 	}
 }
 
-// moved waits for the end of a migration.
-func (a *agentProcess) moved(ctx context.Context, uid types.UID) error {
+// waitMigrated waits for the end of a migration.
+func (a *agentProcess) waitMigrated(ctx context.Context, uid types.UID) error {
 	for {
 		state := a.transfers.Find(uid).State()
 		a.mu.Lock()
-		over := a.over[uid]
+		migrated := a.migrated[uid]
 		a.mu.Unlock()
-		if !state.Running && (over || state.Err != nil) {
+		if !state.Running && (migrated || state.Err != nil) {
 			a.transfers.Forget(uid)
 			return state.Err
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-a.wake:
+		case <-a.changed:
 		}
 	}
 }
 
-func (a *agentProcess) changed() {
+func (a *agentProcess) notify() {
 	select {
-	case a.wake <- struct{}{}:
+	case a.changed <- struct{}{}:
 	default:
 	}
 }
 
-// told hears of the end of a migration: that is said when its guest runs at the target.
-func (a *agentProcess) told(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, _, message string) {
-	ctrllog.Log.Info("Told", "reason", reason.String(), "message", message)
+// recordEvent gets the events of migrations. Migrated means that the guest runs on the target.
+func (a *agentProcess) recordEvent(vmi *v1.VirtualMachineInstance, reason v1.SyncEvent, _, message string) {
+	ctrllog.Log.Info("Event", "reason", reason.String(), "message", message)
 	if reason != v1.Migrated {
 		return
 	}
 	a.mu.Lock()
-	a.over[vmi.Status.MigrationState.MigrationUID] = true
+	a.migrated[vmi.Status.MigrationState.MigrationUID] = true
 	a.mu.Unlock()
-	a.changed()
+	a.notify()
 }
 
-// left releases the target's agent, as the reconciler does.
-func (a *agentProcess) left(ctx context.Context, vmi *v1.VirtualMachineInstance) {
+// release releases the guest to the target's agent, as the reconciler does.
+func (a *agentProcess) release(ctx context.Context, vmi *v1.VirtualMachineInstance) {
 	m := peer.AttemptOf(vmi)
 	for ctx.Err() == nil {
 		if runs, err := a.peers.Release(ctx, m); err == nil {
@@ -274,9 +276,9 @@ func (a *agentProcess) left(ctx context.Context, vmi *v1.VirtualMachineInstance)
 	}
 }
 
-// run lets a guest run that was released, by the decision that the reconciler asks for.
+// run resumes a released guest if the protocol decides so, as the reconciler does.
 func (a *agentProcess) run(ctx context.Context, _ types.NamespacedName, uid types.UID) (time.Duration, error) {
-	conn, err := a.machine(ctx)
+	conn, err := a.connect(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -293,10 +295,10 @@ func (a *agentProcess) run(ctx context.Context, _ types.NamespacedName, uid type
 			return 0, conn.ResumeTarget(ctx, name)
 		}
 	}
-	return 0, errors.New("the guest has not arrived as a whole")
+	return 0, errors.New("the guest's transfer is not complete")
 }
 
-// Get implements client.Reader for the one VMI that is on its way.
+// Get implements client.Reader for the one incoming VMI.
 func (a *agentProcess) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -310,5 +312,5 @@ func (a *agentProcess) Get(_ context.Context, key client.ObjectKey, into client.
 
 // List implements client.Reader.
 func (*agentProcess) List(context.Context, client.ObjectList, ...client.ListOption) error {
-	return errors.New("nobody lists")
+	return errors.New("not implemented")
 }

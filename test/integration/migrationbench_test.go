@@ -36,7 +36,7 @@ const (
 	benchCountEnv = "VIREO_BENCH_MIGRATE_COUNT"
 )
 
-// watcher notes when a libvirtd said that a guest stopped and went on.
+// watcher records when a libvirtd reported a guest as suspended and resumed.
 type watcher struct {
 	mu                 sync.Mutex
 	suspended, resumed []time.Time
@@ -65,20 +65,20 @@ func watch(p *pod) *watcher {
 	return w
 }
 
-// after is the first of the times that is not before another.
-func (w *watcher) after(times *[]time.Time, begin time.Time) time.Time {
+// after returns the first of the times that is not before start.
+func (w *watcher) after(times *[]time.Time, start time.Time) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, t := range *times {
-		if !t.Before(begin) {
+		if !t.Before(start) {
 			return t
 		}
 	}
 	return time.Time{}
 }
 
-// station is a Pod between which the guest moves, with its agent.
-type station struct {
+// endpoint is a Pod of the benchmark with its agent.
+type endpoint struct {
 	watcher *watcher
 	agent   *exec.Cmd
 	node    string
@@ -87,13 +87,13 @@ type station struct {
 	answers *json.Decoder
 }
 
-// startStations starts the agents of Pods, each on an address of its own, as they all have one port.
-func startStations(pods ...*pod) map[*pod]*station {
+// startEndpoints starts the agents of Pods, each on its own address, because all have the same port.
+func startEndpoints(pods ...*pod) map[*pod]*endpoint {
 	GinkgoHelper()
 	authorities, port := agentpki.New(GinkgoT()), 0
-	stations := map[*pod]*station{}
+	endpoints := map[*pod]*endpoint{}
 	for i, p := range pods {
-		s := &station{watcher: watch(p), node: fmt.Sprintf("node%d", i), address: fmt.Sprintf("127.0.0.%d", i+2)}
+		s := &endpoint{watcher: watch(p), node: fmt.Sprintf("node%d", i), address: fmt.Sprintf("127.0.0.%d", i+2)}
 		listener, err := (&net.ListenConfig{}).Listen(GinkgoT().Context(), "tcp", net.JoinHostPort(s.address, strconv.Itoa(port)))
 		Expect(err).NotTo(HaveOccurred())
 		socket, ok := listener.(*net.TCPListener)
@@ -105,9 +105,9 @@ func startStations(pods ...*pod) map[*pod]*station {
 		setup := agentSetup{Node: s.node, Port: port, PodsDir: p.podsDir(), RelayDir: GinkgoT().TempDir(), PID: p.daemon.PID()}
 		setup.Trust, setup.Certificate, setup.Key = authorities.Files(GinkgoT(), s.node)
 		s.start(&setup, file)
-		stations[p] = s
+		endpoints[p] = s
 	}
-	return stations
+	return endpoints
 }
 
 func netPort(listener net.Listener) int {
@@ -117,7 +117,7 @@ func netPort(listener net.Listener) int {
 	return address.Port
 }
 
-func (s *station) start(setup *agentSetup, listener *os.File) {
+func (s *endpoint) start(setup *agentSetup, listener *os.File) {
 	GinkgoHelper()
 	text, err := json.Marshal(setup)
 	Expect(err).NotTo(HaveOccurred())
@@ -137,50 +137,50 @@ func (s *station) start(setup *agentSetup, listener *os.File) {
 	s.orders, s.answers = json.NewEncoder(orders), json.NewDecoder(answers)
 }
 
-func (s *station) order(o agentOrder) {
+func (s *endpoint) order(o agentOrder) {
 	GinkgoHelper()
 	Expect(s.orders.Encode(o)).To(Succeed())
-	answer := agentAnswer{}
+	answer := agentResponse{}
 	Expect(s.answers.Decode(&answer)).To(Succeed())
 	Expect(answer.Error).To(BeEmpty(), "%s on %s", o.Do, s.node)
 }
 
-// race is a guest that moves back and forth.
-type race struct {
-	*move
-	stations map[*pod]*station
+// benchmark migrates a guest back and forth.
+type benchmark struct {
+	*podPair
+	endpoints map[*pod]*endpoint
 }
 
-// mover moves the guest once. What it does before it calls go is no part of the migration. It returns the CPU time of what ran for
-// that at the source only, beside QEMU and libvirtd, and at the target.
-type mover func(tls bool, began func()) (source, target time.Duration)
+// migrateFunc migrates the guest once. It calls began when the measurement starts, and returns the CPU time of its own processes on source
+// and target, without QEMU and libvirtd.
+type migrateFunc func(tls bool, began func()) (source, target time.Duration)
 
-// run moves the guest once and notes what it took.
-func (r *race) run(s *series, tls bool, move mover) {
+// run migrates the guest once and records its times.
+func (r *benchmark) run(s *series, tls bool, move migrateFunc) {
 	GinkgoHelper()
 	var begin time.Time
 	var before sides
 	client := sides{}
 	client.source, client.target = move(tls, func() {
-		before = sides{r.from.cpu(), r.to.cpu()}
+		before = sides{r.sourcePod.cpu(), r.targetPod.cpu()}
 		begin = time.Now()
 	})
 	s.total = append(s.total, time.Since(begin))
-	here, there := r.stations[r.from].watcher, r.stations[r.to].watcher
+	source, target := r.endpoints[r.sourcePod].watcher, r.endpoints[r.targetPod].watcher
 	var resumed time.Time
-	Eventually(func() time.Time { resumed = there.after(&there.resumed, begin); return resumed }).ShouldNot(BeZero())
-	stopped := here.after(&here.suspended, begin)
+	Eventually(func() time.Time { resumed = target.after(&target.resumed, begin); return resumed }).ShouldNot(BeZero())
+	stopped := source.after(&source.suspended, begin)
 	Expect(stopped).NotTo(BeZero())
 	s.downtime = append(s.downtime, resumed.Sub(stopped))
 	s.client = append(s.client, client)
-	s.cpu = append(s.cpu, sides{r.from.cpu() - before.source + client.source, r.to.cpu() - before.target + client.target})
-	r.back(&linux{pod: r.to, conn: r.there, domain: r.guest.domain})
+	s.cpu = append(s.cpu, sides{r.sourcePod.cpu() - before.source + client.source, r.targetPod.cpu() - before.target + client.target})
+	r.reverse(&linux{pod: r.targetPod, conn: r.targetConn, domain: r.guest.domain})
 }
 
-// vireo moves the guest by the agents of both sides. The VMI's status is what they would have of the API server.
-func (r *race) vireo(tls bool, began func()) (source, target time.Duration) {
+// vireo migrates the guest with the agents of both sides. It sends them the VMI's status in place of the API server.
+func (r *benchmark) vireo(tls bool, began func()) (source, target time.Duration) {
 	GinkgoHelper()
-	from, to := r.stations[r.from], r.stations[r.to]
+	from, to := r.endpoints[r.sourcePod], r.endpoints[r.targetPod]
 	config := clusterconfig.Default().Migrations
 	disable := !tls
 	config.DisableTLS = &disable
@@ -195,31 +195,31 @@ func (r *race) vireo(tls bool, began func()) (source, target time.Duration) {
 	vmi.Status = v1.VirtualMachineInstanceStatus{Phase: v1.Running, NodeName: from.node, MigrationState: &v1.VirtualMachineInstanceMigrationState{
 		MigrationUID: uuid.NewUUID(), SourceNode: from.node, TargetNode: to.node, TargetNodeAddress: to.address, VMIMConfigurationOptions: options,
 	}}
-	there, err := sharedDomain().Marshal()
+	xml, err := sharedDomain().Marshal()
 	Expect(err).NotTo(HaveOccurred())
-	to.order(agentOrder{Do: orderExpect, VMI: vmi, Address: r.address, Domain: there})
+	to.order(agentOrder{Do: orderExpect, VMI: vmi, Address: r.address, Domain: xml})
 	before := sides{cpuOf(from.agent.Process.Pid), cpuOf(to.agent.Process.Pid)}
 	began()
-	from.order(agentOrder{Do: orderMove, VMI: vmi})
+	from.order(agentOrder{Do: orderMigrate, VMI: vmi})
 	source, target = cpuOf(from.agent.Process.Pid)-before.source, cpuOf(to.agent.Process.Pid)-before.target
 	to.order(agentOrder{Do: orderForget, VMI: vmi})
 	return source, target
 }
 
-// virsh moves the guest with libvirt's own tool, which is in the launcher's image. It has certificates and the domain's XML already.
-func (r *race) virsh(tls bool, began func()) (source, target time.Duration) {
+// virsh migrates the guest with libvirt's own tool, which is in the launcher's image. Certificates and XML are prepared before the measurement.
+func (r *benchmark) virsh(tls bool, began func()) (source, target time.Duration) {
 	GinkgoHelper()
 	request := r.request()
 	if tls {
-		r.secure(&request)
+		r.installCertificates(&request)
 	}
 	text, err := request.XML.Marshal()
 	Expect(err).NotTo(HaveOccurred())
-	file := filepath.Join(GinkgoT().TempDir(), "there.xml")
+	file := filepath.Join(GinkgoT().TempDir(), "target.xml")
 	Expect(os.WriteFile(file, []byte(text), 0o600)).To(Succeed())
 	rootfs := os.Getenv(libvirtd.RootfsEnv)
 	args := []string{
-		"--library-path", rootfs + "/usr/lib/x86_64-linux-gnu", rootfs + "/usr/bin/virsh", "--connect", r.from.daemon.URI(),
+		"--library-path", rootfs + "/usr/lib/x86_64-linux-gnu", rootfs + "/usr/bin/virsh", "--connect", r.sourcePod.daemon.URI(),
 		"migrate", "--live", "--persistent", "--migrateuri", fmt.Sprintf("tcp://%s:%d", request.Address, hypervisor.MigrationMemoryPort),
 		"--listen-address", request.Address, "--xml", file, "--persistent-xml", file,
 	}
@@ -227,7 +227,7 @@ func (r *race) virsh(tls bool, began func()) (source, target time.Duration) {
 		args = append(args, "--tls", "--tls-destination", request.TLSName)
 	}
 	virsh := exec.CommandContext(GinkgoT().Context(), rootfs+"/lib64/ld-linux-x86-64.so.2",
-		append(args, request.Domain, r.to.daemon.URI())...)
+		append(args, request.Domain, r.targetPod.daemon.URI())...)
 	virsh.Env = append(os.Environ(), "LIBVIRT_AUTOSTART=0")
 	began()
 	out, err := virsh.CombinedOutput()
@@ -235,8 +235,8 @@ func (r *race) virsh(tls bool, began func()) (source, target time.Duration) {
 	return virsh.ProcessState.UserTime() + virsh.ProcessState.SystemTime(), 0
 }
 
-// compare moves the guest so many times by either of both, which take turns in both directions.
-func (r *race) compare(load string, tls bool, count int) *contest {
+// compare migrates the guest count times with each tool, alternating between them in both directions.
+func (r *benchmark) compare(load string, tls bool, count int) *comparison {
 	GinkgoHelper()
 	var ours, theirs series
 	for n := range count {
@@ -248,7 +248,7 @@ func (r *race) compare(load string, tls bool, count int) *contest {
 			r.run(&ours, tls, r.vireo)
 		}
 	}
-	return newContest(load, tls, &ours, &theirs)
+	return newComparison(load, tls, &ours, &theirs)
 }
 
 func benchCount() int {
@@ -263,21 +263,21 @@ func benchCount() int {
 }
 
 var _ = Describe("The benchmark of migrations", Label("libvirt", "bench"), func() {
-	It("compares ours with virsh's", func() {
+	It("compares the agents with virsh", func() {
 		file := os.Getenv(benchEnv)
 		if file == "" {
-			Skip(benchEnv + " is not set: it names the file for the figures")
+			Skip(benchEnv + " is not set: it names the file for the results")
 		}
-		m := newMove()
-		r := &race{move: m, stations: startStations(m.from, m.to)}
-		all := &contests{}
+		m := newPodPair()
+		r := &benchmark{podPair: m, endpoints: startEndpoints(m.sourcePod, m.targetPod)}
+		all := &comparisons{}
 		for _, load := range []string{idle, dirtying} {
 			if load == dirtying {
-				m.guest.listen()
+				m.guest.openConsole()
 				m.guest.start("mkdir -p /tmp/d && mount -t tmpfs d /tmp/d; while :; do dd if=/dev/zero of=/tmp/d/x bs=1M count=16 conv=notrunc 2>/dev/null; done &")
 			}
 			for _, tls := range []bool{true, false} {
-				all.Contests = append(all.Contests, r.compare(load, tls, benchCount()))
+				all.Comparisons = append(all.Comparisons, r.compare(load, tls, benchCount()))
 			}
 		}
 		Expect(all.publish(file)).To(Succeed())

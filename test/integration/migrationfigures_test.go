@@ -19,27 +19,27 @@ import (
 	"github.com/vireo-project/vireo/test/quantile"
 )
 
-// What the guest does while it is moved.
+// What the guest does during a migration.
 const (
 	idle     = "idle"
 	dirtying = "dirtying"
 )
 
-// What is promised of medians.
+// Targets for the medians.
 const (
 	// mostTotal is the total time as a multiple of virsh's.
 	mostTotal = 1.15
-	// mostDowntime is by how many milliseconds the guest may stand still for longer.
+	// mostDowntime is the downtime in milliseconds beyond virsh's.
 	mostDowntime = 50
 )
 
 // sides are CPU times of both sides.
 type sides struct{ source, target time.Duration }
 
-// series is what migrations took.
+// series contains the times of migrations.
 type series struct {
 	total, downtime []time.Duration
-	// cpu is user and system time of all that a side runs for a migration, and client that of an agent or of virsh in it.
+	// cpu is user and system time of all processes of a side, and client the part of the agent or of virsh.
 	cpu, client []sides
 }
 
@@ -57,8 +57,8 @@ func sidesOf(all []sides) sideFigures {
 	return sideFigures{Source: quantile.Milliseconds(source), Target: quantile.Milliseconds(target)}
 }
 
-// contest is what migrations of one kind took.
-type contest struct {
+// comparison contains the results of one kind of migration.
+type comparison struct {
 	Load          string        `json:"load"`
 	TLS           bool          `json:"tls"`
 	Count         int           `json:"count"`
@@ -72,14 +72,14 @@ type contest struct {
 	// VireoAgentCPU is the agents' part of it, and VirshClientCPU that of virsh, which runs at the source.
 	VireoAgentCPU  sideFigures `json:"vireo_agent_cpu_ms"`
 	VirshClientCPU sideFigures `json:"virsh_client_cpu_ms"`
-	// Ratio and ExtraDowntime compare the medians, and Met says whether both are as promised.
+	// Ratio and ExtraDowntime compare the medians, and Met reports whether both meet their targets.
 	Ratio         float64 `json:"ratio"`
 	ExtraDowntime float64 `json:"extra_downtime_ms"`
 	Met           bool    `json:"met"`
 }
 
-func newContest(load string, tls bool, ours, theirs *series) *contest {
-	c := &contest{
+func newComparison(load string, tls bool, ours, theirs *series) *comparison {
+	c := &comparison{
 		Load: load, TLS: tls, Count: len(ours.total),
 		Vireo: quantile.Milliseconds(ours.total), Virsh: quantile.Milliseconds(theirs.total),
 		VireoDowntime: quantile.Milliseconds(ours.downtime), VirshDowntime: quantile.Milliseconds(theirs.downtime),
@@ -93,20 +93,20 @@ func newContest(load string, tls bool, ours, theirs *series) *contest {
 	return c
 }
 
-// contests are all that were measured. The figures outside of the list are of what there is by default: an idle guest, with TLS.
-type contests struct {
-	*contest
-	CPU      string     `json:"cpu"`
-	Contests []*contest `json:"migrations"`
+// comparisons contains all results. Those outside of the list are for the default: an idle guest, with TLS.
+type comparisons struct {
+	*comparison
+	CPU         string        `json:"cpu"`
+	Comparisons []*comparison `json:"migrations"`
 }
 
-// cpuMeans says what is counted as CPU time.
+// cpuMeans explains what is counted as CPU time.
 const cpuMeans = "user and system time, from /proc/<pid>/stat (steps of 10 ms), of all processes in the Pod's PID namespace with those that have\n" +
 	"ended (libvirtd, and QEMU with the guest's own work), and of that side's agent, or of virsh at the source"
 
-// publish writes the figures for programs, and beside them for people.
-func (all *contests) publish(file string) error {
-	all.contest, all.CPU = all.Contests[0], strings.ReplaceAll(cpuMeans, "\n", " ")
+// publish writes the results as JSON, and as a table to a text file next to it.
+func (all *comparisons) publish(file string) error {
+	all.comparison, all.CPU = all.Comparisons[0], strings.ReplaceAll(cpuMeans, "\n", " ")
 	text, err := json.MarshalIndent(all, "", "  ")
 	if err != nil {
 		return err
@@ -122,14 +122,14 @@ func (all *contests) publish(file string) error {
 	return os.WriteFile(strings.TrimSuffix(file, ".json")+".txt", []byte(table), 0o600)
 }
 
-// table is for people.
-func (all *contests) table() string {
+// table formats the results for a reader.
+func (all *comparisons) table() string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	row := func(format string, values ...any) { _, _ = fmt.Fprintf(w, format+"\n", values...) } // a Builder takes everything
 	row("guest\tTLS\tby\ttotal\tdowntime\tCPU source\tof it agent, virsh\tCPU target\tof it agent\tagainst virsh")
 	pair := func(p quantile.Pair) string { return fmt.Sprintf("%.0f / %.0f", p.P50, p.P95) }
-	for _, c := range all.Contests {
+	for _, c := range all.Comparisons {
 		row("%s\t%s\tVireo\t%s\t%s\t%s\t%s\t%s\t%s\t× %.2f, %+.0f ms", c.Load, map[bool]string{true: "on", false: "off"}[c.TLS],
 			pair(c.Vireo), pair(c.VireoDowntime), pair(c.VireoCPU.Source), pair(c.VireoAgentCPU.Source),
 			pair(c.VireoCPU.Target), pair(c.VireoAgentCPU.Target), c.Ratio, c.ExtraDowntime)
@@ -137,23 +137,23 @@ func (all *contests) table() string {
 			pair(c.VirshCPU.Source), pair(c.VirshClientCPU.Source), pair(c.VirshCPU.Target), map[bool]string{true: "met", false: "missed"}[c.Met])
 	}
 	_ = w.Flush()
-	_, _ = fmt.Fprintf(&text, "%d migrations of each kind; p50 / p95 in ms. Promised of medians: total at most × %.2f, downtime at most %+d ms.\nCPU: %s.\n",
-		all.Contests[0].Count, mostTotal, mostDowntime, cpuMeans)
+	_, _ = fmt.Fprintf(&text, "%d migrations of each kind; p50 / p95 in ms. Targets for medians: total at most × %.2f, downtime at most %+d ms.\nCPU: %s.\n",
+		all.Comparisons[0].Count, mostTotal, mostDowntime, cpuMeans)
 	return text.String()
 }
 
 // tick is the unit of CPU times in /proc (USER_HZ, which is 100 on all of Linux that programs see).
 const tick = 10 * time.Millisecond
 
-// statTimes are utime, stime, cutime and cstime of /proc/<pid>/stat (proc_pid_stat(5)).
+// statTimes returns the sums of utime and stime, and of cutime and cstime, from /proc/<pid>/stat (proc_pid_stat(5)).
 func statTimes(pid string) (own, children time.Duration, ok bool) {
 	line, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
 	if err != nil {
 		return 0, 0, false
 	}
-	// What is before may have spaces in it.
+	// The name before it may contain spaces.
 	fields := strings.Fields(string(line[strings.LastIndexByte(string(line), ')')+1:]))
-	// The first of them is the third field of all, and utime the fourteenth.
+	// The first of these is the third field of the line, and utime the fourteenth.
 	const utime = 14 - 3
 	if len(fields) < utime+4 {
 		return 0, 0, false
@@ -169,16 +169,16 @@ func statTimes(pid string) (own, children time.Duration, ok bool) {
 	return times[0] + times[1], times[2] + times[3], true
 }
 
-// cpuOf is the CPU time of one process.
+// cpuOf returns the CPU time of one process.
 func cpuOf(pid int) time.Duration {
 	GinkgoHelper()
 	own, _, ok := statTimes(strconv.Itoa(pid))
-	Expect(ok).To(BeTrue(), "process %d is not there", pid)
+	Expect(ok).To(BeTrue(), "process %d does not exist", pid)
 	return own
 }
 
-// cpu is the CPU time of all that runs in the Pod or ever did: who has ended counts as its parent's child, and who has no parent left
-// as a child of PID 1.
+// cpu returns the CPU time of all processes that run or have run in the Pod: an ended process counts as its parent's child, and one
+// without a parent as a child of PID 1.
 func (p *pod) cpu() time.Duration {
 	GinkgoHelper()
 	var sum time.Duration
@@ -190,7 +190,7 @@ func (p *pod) cpu() time.Duration {
 	return sum
 }
 
-// processes visits those of the Pod's PID namespace.
+// processes visits the processes of the Pod's PID namespace.
 func (p *pod) processes(visit func(pid string)) {
 	GinkgoHelper()
 	ours, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", p.daemon.PID()))

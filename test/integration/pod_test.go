@@ -24,12 +24,12 @@ import (
 
 const diskBytes = 1 << 20
 
-// pod is what the kubelet and the agent prepare around a domain.
+// pod is a Pod with its libvirtd, and with what kubelet and agent prepare for a domain.
 type pod struct {
 	daemon *libvirtd.Daemon
 	conn   *libvirt.Connect
 	pool   *libvirt.StoragePool
-	// image is what the images of containerDisks hold.
+	// image is the content of containerDisks' images.
 	image []byte
 }
 
@@ -45,7 +45,7 @@ func newPod() *pod {
 	return p
 }
 
-// prepare makes the files, devices and taps that the domain names.
+// prepare creates the files, devices and taps that the domain needs.
 func (p *pod) prepare(domain *libvirtxml.Domain) {
 	GinkgoHelper()
 	for i := range domain.Devices.Disks {
@@ -64,7 +64,7 @@ func (p *pod) prepare(domain *libvirtxml.Domain) {
 	}
 }
 
-// acpiTable is a table of nothing but its header. Source: ACPI Specification 6.5, 5.2.6.
+// acpiTable returns a table that consists of its header only. Source: ACPI Specification 6.5, 5.2.6.
 func acpiTable(kind string) []byte {
 	const header = 36
 	table := make([]byte, header)
@@ -91,7 +91,7 @@ func (p *pod) prepareDisk(disk *libvirtxml.DomainDisk) {
 	}
 }
 
-// prepareBacking makes what lies below an overlay, and returns its path.
+// prepareBacking creates the backing file or device of an overlay, and returns its path.
 func (p *pod) prepareBacking(source *libvirtxml.DomainDiskSource) string {
 	GinkgoHelper()
 	if source.Block != nil {
@@ -110,7 +110,7 @@ func (p *pod) write(podPath string, content []byte) {
 	Expect(os.Chown(path, launcherpod.QEMUUser, launcherpod.QEMUUser)).To(Succeed())
 }
 
-// prepareBlockDevice gives the Pod a loop device as the kubelet gives it that of a claim. Call what it returns to make it larger.
+// prepareBlockDevice creates a loop device in the Pod, as the kubelet does for a claim. The returned function makes it larger.
 func (p *pod) prepareBlockDevice(podPath string) (grow func(bytes int64)) {
 	GinkgoHelper()
 	file := filepath.Join(GinkgoT().TempDir(), "block")
@@ -136,7 +136,7 @@ func (p *pod) prepareBlockDevice(podPath string) (grow func(bytes int64)) {
 	}
 }
 
-// prepareTap makes a tap in the Pod's network namespace.
+// prepareTap creates a tap in the Pod's network namespace.
 func (p *pod) prepareTap(iface *libvirtxml.DomainInterface) {
 	GinkgoHelper()
 	tap := &netlink.Tuntap{

@@ -19,7 +19,7 @@ import (
 // codeAgentUnresponsive is VIR_ERR_AGENT_UNRESPONSIVE (virErrorNumber in libvirt).
 const codeAgentUnresponsive = 86
 
-var _ = Describe("A probe of a guest", Label("libvirt"), func() {
+var _ = Describe("A probe by guestAgentPing", Label("libvirt"), func() {
 	var (
 		ctx     context.Context
 		p       *pod
@@ -43,14 +43,14 @@ var _ = Describe("A probe of a guest", Label("libvirt"), func() {
 		Expect(err).NotTo(HaveOccurred())
 	})
 
-	It("is told by libvirtd that no agent answers", func() {
+	It("gets libvirtd's error code for a guest agent that does not respond", func() {
 		_, err := client.AgentCommand(ctx, domain, `{"execute":"guest-ping"}`, time.Second)
 		var refused *libvirtwire.Error
 		Expect(errors.As(err, &refused)).To(BeTrue(), "%v", err)
 		Expect(refused.Code).To(BeEquivalentTo(codeAgentUnresponsive), refused.Message)
 	})
 
-	It("learns from libvirtd that the guest is paused, and that no job goes on", func() {
+	It("reads from libvirtd that the guest is paused, and that there is no job", func() {
 		state, _, err := client.State(ctx, domain)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(state).To(Equal(libvirtwire.StateRunning))
@@ -65,7 +65,7 @@ var _ = Describe("A probe of a guest", Label("libvirt"), func() {
 		Expect(libvirtwire.PausedReason(reason)).To(Equal(libvirtwire.PausedUser))
 	})
 
-	It("learns from libvirtd that probes are paused, whatever else is noted", func() {
+	It("reads from libvirtd that probes are paused, with and without other metadata", func() {
 		noNote := func() {
 			GinkgoHelper()
 			_, err := client.Metadata(ctx, domain, launcherpod.ProbesURI)

@@ -37,12 +37,12 @@ import (
 	"github.com/vireo-project/vireo/test/pki"
 )
 
-// one is the only hypervisor.
+// one provides a single connection.
 type one struct{ *rpc.Conn }
 
 func (o one) Open(hypervisor.PodRef) (server.Connection, error) { return o.Conn, nil }
 
-// served is what an agent serves of one guest, to a client with virt-api's certificate.
+// served is the server of an agent with one guest, and a client with virt-api's certificate.
 type served struct {
 	address string
 	client  *http.Client
@@ -52,8 +52,8 @@ type served struct {
 // serve runs an agent's server for the golden guest.
 func serve(conn *rpc.Conn) *served {
 	GinkgoHelper()
-	vmi, pod := handedOverVMI(), launcherPod()
-	// The golden domains are of this name.
+	vmi, pod := assignedVMI(), launcherPod()
+	// The golden domains have this name.
 	vmi.Name, pod.OwnerReferences[0].Name = "testvmi", "testvmi"
 	vmi.Status.Phase = v1.Running
 	scheme := apiruntime.NewScheme()
@@ -92,7 +92,7 @@ func (s *served) url(verb string) string {
 
 func (s *served) stream(ctx context.Context, verb string) net.Conn {
 	GinkgoHelper()
-	socket, _, err := websocket.Dial(ctx, s.url(verb), &websocket.DialOptions{HTTPClient: s.client, Subprotocols: []string{agentapi.StreamProtocol}}) //nolint:bodyclose // Dial's answer needs none
+	socket, _, err := websocket.Dial(ctx, s.url(verb), &websocket.DialOptions{HTTPClient: s.client, Subprotocols: []string{agentapi.StreamProtocol}}) //nolint:bodyclose // Dial's response needs none
 	Expect(err).NotTo(HaveOccurred())
 	return websocket.NetConn(ctx, socket, websocket.MessageBinary)
 }
@@ -102,22 +102,22 @@ func (s *served) screenshot(ctx context.Context) (image.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer, err := s.client.Do(request)
+	response, err := s.client.Do(request)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = answer.Body.Close() }()
-	body, err := io.ReadAll(answer.Body)
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		return nil, err
 	}
-	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%d: %s", answer.StatusCode, body)
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%d: %s", response.StatusCode, body)
 	}
 	return png.Decode(bytes.NewReader(body))
 }
 
-// enterScreen goes through the handshake of RFB (RFC 6143, 7.1 to 7.3) and returns the screen's size.
+// enterScreen performs the handshake of RFB (RFC 6143, 7.1 to 7.3) and returns the screen's size.
 func enterScreen(screen net.Conn) image.Point {
 	GinkgoHelper()
 	read := func(n int) []byte {
@@ -154,7 +154,7 @@ func isLit(screen image.Image) bool {
 }
 
 var _ = Describe("The agent's server", Label("libvirt"), func() {
-	It("shows a guest's screen and console, and gives back what that took", func() {
+	It("serves a guest's screen and console, and frees all resources of closed streams", func() {
 		p := newPod()
 		p.image = echoingDisk()
 		p.start("cloudinit-first")
@@ -163,12 +163,12 @@ var _ = Describe("The agent's server", Label("libvirt"), func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 		defer cancel()
 
-		By("the screen, through virt-api's side of the stream")
+		By("serving the screen as a stream")
 		first := s.stream(ctx, agentapi.VNC)
 		size := enterScreen(first)
 		Expect(size.X).To(BeNumerically(">=", 320))
 
-		By("an image of what is on it")
+		By("serving a screenshot")
 		var shot image.Image
 		Eventually(func() (bool, error) {
 			var err error
@@ -179,7 +179,7 @@ var _ = Describe("The agent's server", Label("libvirt"), func() {
 		}).WithTimeout(bootTimeout).Should(BeTrue())
 		Expect(shot.Bounds().Size()).To(Equal(size))
 
-		By("another client, who takes the screen over")
+		By("closing the first stream when another client opens the screen")
 		second := s.stream(ctx, agentapi.VNC)
 		Expect(enterScreen(second)).To(Equal(size))
 		_, err := io.Copy(io.Discard, first)
@@ -189,7 +189,7 @@ var _ = Describe("The agent's server", Label("libvirt"), func() {
 		Expect(closed.Reason).To(Equal("another client took over the screen"))
 		Expect(second.Close()).To(Succeed())
 
-		By("many streams, which leave nothing behind")
+		By("freeing goroutines and descriptors of a hundred streams")
 		goroutines, descriptors := runtime.NumGoroutine(), ownDescriptors()
 		for range 100 {
 			console, screen := s.stream(ctx, agentapi.Console), s.stream(ctx, agentapi.VNC)

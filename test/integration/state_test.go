@@ -27,11 +27,11 @@ import (
 	"github.com/vireo-project/vireo/internal/migration/protocol"
 )
 
-// swtpmLog is what swtpm and its setup say, of which libvirt keeps one file for each domain.
+// swtpmLog is the log of swtpm and its setup, which libvirt writes for each domain.
 const swtpmLog = launcherpod.RuntimeDir + "/cache/libvirt/qemu/log/default_testvmi-swtpm.log"
 
-var _ = Describe("The state of a machine", Label("libvirt"), func() {
-	It("has a TPM with certificates, which runs as the Pod's user", func() {
+var _ = Describe("A domain with a TPM", Label("libvirt"), func() {
+	It("gets certificates, and swtpm runs as the Pod's user", func() {
 		p := newPod()
 		p.start("tpm")
 		pid, _ := process(p.daemon, "swtpm")
@@ -47,7 +47,7 @@ var _ = Describe("The state of a machine", Label("libvirt"), func() {
 		Expect(p.daemon.Host(launcherpod.TPMAuthorityDir + "/signkey.pem")).To(BeARegularFile())
 	})
 
-	It("lasts in a claim from one Pod to the next", func() {
+	It("keeps EFI variables and the TPM's state on a claim from one Pod to the next", func() {
 		nvram, tpm := launcherpod.NVRAMStateFile("testvmi"), launcherpod.TPMStateDir(goldenUUID)+"/tpm2-00.permall"
 		first := newPod()
 		guest := first.startPaused("tpm-persistent")
@@ -62,111 +62,111 @@ var _ = Describe("The state of a machine", Label("libvirt"), func() {
 		next := newPod()
 		next.adoptState(first)
 		guest = next.startPaused("tpm-persistent")
-		Expect(next.sum(nvram)).To(Equal(variables), "the variables are others")
-		Expect(next.sum(tpm)).To(Equal(state), "the TPM's state is another")
-		Expect(next.read(swtpmLog)).NotTo(ContainSubstring("manufacturing"), "the TPM was made anew")
+		Expect(next.sum(nvram)).To(Equal(variables), "the EFI variables were not kept")
+		Expect(next.sum(tpm)).To(Equal(state), "the TPM's state was not kept")
+		Expect(next.read(swtpmLog)).NotTo(ContainSubstring("manufacturing"), "a new TPM was created")
 		Expect(guest.Resume()).To(Succeed())
 		Eventually(next.daemon.Console).WithTimeout(bootTimeout).Should(ContainSubstring("BdsDxe"))
 	})
 })
 
-var _ = Describe("A machine whose state is in a claim of its Pod's own", Label("libvirt"), func() {
+var _ = Describe("The migration of a domain with persistent state on a claim of each Pod", Label("libvirt"), func() {
 	const variables, golden = "nvram", "tpm-persistent"
 	nvram, tpm := launcherpod.NVRAMStateFile("testvmi"), launcherpod.TPMStateDir(goldenUUID)+"/tpm2-00.permall"
 	var (
-		from, to    *pod
-		here, there *rpc.Conn
-		guest       *libvirt.Domain
-		request     hypervisor.TransferRequest
-		// settled is the TPM's state at the target when it is said to be there.
+		sourcePod, targetPod   *pod
+		sourceConn, targetConn *rpc.Conn
+		guest                  *libvirt.Domain
+		request                hypervisor.TransferRequest
+		// settled is the TPM's state on the target when KeepState has returned.
 		settled string
 	)
 	BeforeEach(func(ctx SpecContext) {
-		from, to = newPod(), newPod()
-		join(from, to)
-		guest = from.startPaused(golden)
-		template := from.sum(nvram)
+		sourcePod, targetPod = newPod(), newPod()
+		join(sourcePod, targetPod)
+		guest = sourcePod.startPaused(golden)
+		template := sourcePod.sum(nvram)
 		Expect(guest.Resume()).To(Succeed())
-		Eventually(from.daemon.Console).WithTimeout(3 * bootTimeout).Should(ContainSubstring("BdsDxe"))
-		Expect(from.sum(nvram)).NotTo(Equal(template), "the firmware wrote no variable")
-		here, there = from.dial(), to.dial()
+		Eventually(sourcePod.daemon.Console).WithTimeout(3 * bootTimeout).Should(ContainSubstring("BdsDxe"))
+		Expect(sourcePod.sum(nvram)).NotTo(Equal(template), "the firmware wrote no variable")
+		sourceConn, targetConn = sourcePod.dial(), targetPod.dial()
 		built := readDomain(filepath.Join(goldenDir, golden+".xml"))
-		to.prepare(built)
-		live, err := here.LiveXML(ctx, built.Name)
+		targetPod.prepare(built)
+		live, err := sourceConn.LiveXML(ctx, built.Name)
 		Expect(err).NotTo(HaveOccurred())
 		definition, err := domain.ForTarget(live, built)
 		Expect(err).NotTo(HaveOccurred())
 		request = hypervisor.TransferRequest{
 			Domain: built.Name, XML: definition, Address: targetAddress,
 			DialTarget: func(ctx context.Context) (net.Conn, error) {
-				return (&net.Dialer{}).DialContext(ctx, "unix", to.daemon.Socket())
+				return (&net.Dialer{}).DialContext(ctx, "unix", targetPod.daemon.Socket())
 			},
 			BeforeFinish: func(ctx context.Context) error {
-				Expect(to.sum(nvram)).To(Equal(template), "what Settle is there for has happened without it")
+				Expect(targetPod.sum(nvram)).To(Equal(template), "the EFI variables are on the target before they were written")
 				begin := time.Now()
-				content, err := here.ReadNVRAM(ctx, nvram)
+				content, err := sourceConn.ReadNVRAM(ctx, nvram)
 				if err != nil {
 					return err
 				}
-				err = there.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram, TPM: launcherpod.TPMStateDir(goldenUUID)}, content)
-				AddReportEntry("state moved in", time.Since(begin).String())
-				settled = to.sum(tpm)
+				err = targetConn.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram, TPM: launcherpod.TPMStateDir(goldenUUID)}, content)
+				AddReportEntry("state transferred in", time.Since(begin).String())
+				settled = targetPod.sum(tpm)
 				return err
 			},
 		}
 	})
 
-	It("has all of it at the target before the guest can be there, and a guest that never ran costs nothing", func(ctx SpecContext) {
-		before := from.sum(tpm)
-		Expect(here.Transfer(ctx, request)).To(Succeed())
-		Expect(there.TargetState(ctx, request.Domain)).To(Equal(protocol.TargetComplete))
-		Expect(to.sum(nvram)).To(Equal(from.sum(nvram)))
-		state := to.sum(tpm)
-		AddReportEntry("TPM", fmt.Sprintf("source before %.8s, after %.8s; target settled %.8s, complete %.8s", before, from.sum(tpm), settled, state))
-		Expect(settled).To(Equal(state), "it was not complete when it was said to be")
-		Expect(to.read(swtpmLog)).NotTo(ContainSubstring("Successfully created EK certificate"), "the TPM was made anew")
-		Expect(there.Destroy(ctx, request.Domain)).To(Succeed())
+	It("has all state on the target before the transfer finishes, also if the guest never runs targetConn", func(ctx SpecContext) {
+		before := sourcePod.sum(tpm)
+		Expect(sourceConn.Transfer(ctx, request)).To(Succeed())
+		Expect(targetConn.TargetState(ctx, request.Domain)).To(Equal(protocol.TargetComplete))
+		Expect(targetPod.sum(nvram)).To(Equal(sourcePod.sum(nvram)))
+		state := targetPod.sum(tpm)
+		AddReportEntry("TPM", fmt.Sprintf("source before %.8s, after %.8s; target settled %.8s, complete %.8s", before, sourcePod.sum(tpm), settled, state))
+		Expect(settled).To(Equal(state), "the TPM's state was not complete when KeepState returned")
+		Expect(targetPod.read(swtpmLog)).NotTo(ContainSubstring("Successfully created EK certificate"), "a new TPM was created")
+		Expect(targetConn.Destroy(ctx, request.Domain)).To(Succeed())
 
 		next := newPod()
-		next.adoptState(to)
+		next.adoptState(targetPod)
 		started := next.startPaused(golden)
-		Expect(next.sum(nvram)).To(Equal(from.sum(nvram)))
+		Expect(next.sum(nvram)).To(Equal(sourcePod.sum(nvram)))
 		Expect(next.sum(tpm)).To(Equal(state))
-		Expect(next.read(swtpmLog)).NotTo(ContainSubstring("manufacturing"), "the TPM was made anew")
+		Expect(next.read(swtpmLog)).NotTo(ContainSubstring("manufacturing"), "a new TPM was created")
 		Expect(started.Resume()).To(Succeed())
 		Eventually(next.daemon.Console).WithTimeout(3 * bootTimeout).Should(ContainSubstring("BdsDxe"))
 	})
 
-	It("keeps it when the guest runs at the target, and comes back", func(ctx SpecContext) {
-		Expect(here.Transfer(ctx, request)).To(Succeed())
-		moved := to.sum(nvram)
-		Expect(there.ResumeTarget(ctx, request.Domain)).To(Succeed())
+	It("keeps the state when the guest runs on the target", func(ctx SpecContext) {
+		Expect(sourceConn.Transfer(ctx, request)).To(Succeed())
+		moved := targetPod.sum(nvram)
+		Expect(targetConn.ResumeTarget(ctx, request.Domain)).To(Succeed())
 		Consistently(func() protocol.TargetDomain {
-			state, err := there.TargetState(ctx, request.Domain)
+			state, err := targetConn.TargetState(ctx, request.Domain)
 			Expect(err).NotTo(HaveOccurred())
 			return state
 		}).WithTimeout(2 * time.Second).Should(Equal(protocol.TargetRunning))
-		Expect(to.sum(nvram)).To(Equal(moved), "QEMU wrote something else than what was moved")
+		Expect(targetPod.sum(nvram)).To(Equal(moved), "QEMU has changed the transferred variables")
 	})
 
-	It("stays with the guest when it cannot be moved", func(ctx SpecContext) {
+	It("fails if the state cannot be written, and the guest stays on the source", func(ctx SpecContext) {
 		full := errors.New("the claim is full")
 		request.BeforeFinish = func(context.Context) error { return full }
-		Expect(here.Transfer(ctx, request)).To(MatchError(full))
-		Expect(here.SourceState(ctx, request.Domain)).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
-		Expect(there.TargetState(ctx, request.Domain)).To(Equal(protocol.TargetAbsent))
+		Expect(sourceConn.Transfer(ctx, request)).To(MatchError(full))
+		Expect(sourceConn.SourceState(ctx, request.Domain)).To(Equal(hypervisor.SourceState{Domain: protocol.SourceRunning}))
+		Expect(targetConn.TargetState(ctx, request.Domain)).To(Equal(protocol.TargetAbsent))
 	})
 
-	It("is not moved to a place that is too small, nor without the TPM's state", func(ctx SpecContext) {
+	It("does not write the state if the target's file is missing or too small, or the TPM's state is missing", func(ctx SpecContext) {
 		empty := newPod().dial()
 		Expect(empty.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram}, []byte(variables))).To(MatchError(ContainSubstring("has not created the file")))
 		Expect(empty.KeepState(ctx, hypervisor.StateFiles{TPM: launcherpod.TPMStateDir(goldenUUID)}, nil)).
-			To(MatchError(ContainSubstring("TPM's state has not arrived")))
-		Expect(here.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram}, []byte(variables))).To(MatchError(ContainSubstring("has room for")))
+			To(MatchError(ContainSubstring("TPM's state has not migrated")))
+		Expect(sourceConn.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram}, []byte(variables))).To(MatchError(ContainSubstring("has room for")))
 	})
 })
 
-// goldenUUID is that of all golden domains.
+// goldenUUID is the UUID of all golden domains.
 const goldenUUID = "5d307ca9-b3ef-428c-8861-06e72d69f223"
 
 func (p *pod) read(podPath string) string {
@@ -176,13 +176,13 @@ func (p *pod) read(podPath string) string {
 	return string(content)
 }
 
-// sum tells the content of a file from another, which is too long for a message.
+// sum returns a digest of a file's content, which is too long for a failure message.
 func (p *pod) sum(podPath string) string {
 	GinkgoHelper()
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(p.read(podPath))))
 }
 
-// startPaused runs a golden domain up to its first instruction.
+// startPaused starts a golden domain paused, before its first instruction.
 func (p *pod) startPaused(golden string) *libvirt.Domain {
 	GinkgoHelper()
 	domain := readDomain(filepath.Join(goldenDir, golden+".xml"))
@@ -192,7 +192,7 @@ func (p *pod) startPaused(golden string) *libvirt.Domain {
 	return defined
 }
 
-// adoptState mounts the claim of another Pod, so to say.
+// adoptState copies the claim with the state of another Pod, in place of mounting it.
 func (p *pod) adoptState(from *pod) {
 	GinkgoHelper()
 	to := p.daemon.Host(launcherpod.StateDir)

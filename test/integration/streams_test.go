@@ -32,7 +32,7 @@ func (p *pod) dial() *rpc.Conn {
 	return conn
 }
 
-// podsDir is a kubelet's directory with the Pod's sockets.
+// podsDir creates a kubelet's directory with the Pod's sockets.
 func (p *pod) podsDir() string {
 	GinkgoHelper()
 	pods := GinkgoT().TempDir()
@@ -40,7 +40,7 @@ func (p *pod) podsDir() string {
 	Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
 	Expect(os.Link(p.daemon.Socket(), filepath.Join(dir, launcherpod.LibvirtSocketName))).To(Succeed())
 	for port := range launcherpod.USBPorts {
-		// A domain that has none is none the worse for it.
+		// Only domains with USB redirection have these sockets.
 		name := launcherpod.USBSocketName(port)
 		err := os.Link(filepath.Join(filepath.Dir(p.daemon.Socket()), name), filepath.Join(dir, name))
 		Expect(err).To(Or(Not(HaveOccurred()), MatchError(os.ErrNotExist)))
@@ -48,10 +48,10 @@ func (p *pod) podsDir() string {
 	return pods
 }
 
-// podRef is the one Pod of such a directory.
+// podRef refers to the one Pod of such a directory.
 func podRef() hypervisor.PodRef { return hypervisor.PodRef{UID: agentPodUID, VMI: vmiKey} }
 
-// podOptions are those of an agent for whom the Pod's PID 1 is the Pod: there is no kubelet that made cgroups.
+// podOptions returns options of an agent that accepts the Pod's PID 1 as the peer: there is no kubelet that creates cgroups.
 func podOptions(pods, relays string, pid int) rpc.Options {
 	return rpc.Options{
 		PodsDir: pods, RelayDir: relays, Responses: hypervisor.NewResponseBudget(),
@@ -62,7 +62,7 @@ func podOptions(pods, relays string, pid int) rpc.Options {
 	}
 }
 
-// transcript collects what a reader gives.
+// transcript collects the output of a reader.
 type transcript struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -118,47 +118,47 @@ var _ = Describe("A stream to a guest", Label("libvirt"), func() {
 		conn = p.dial()
 	})
 
-	It("carries the console both ways, and pauses and resets it with the guest", func() {
+	It("transmits the console in both directions, also after a pause and a reset of the guest", func() {
 		first, err := conn.OpenConsole(ctx, domain)
 		Expect(err).NotTo(HaveOccurred())
-		heard := follow(first)
+		output := follow(first)
 		_, err = io.WriteString(first, "hello")
 		Expect(err).NotTo(HaveOccurred())
-		Eventually(heard.String).Should(ContainSubstring("hello"))
+		Eventually(output.String).Should(ContainSubstring("hello"))
 
-		By("a second console, which takes over")
+		By("closing the first console when a second one is opened")
 		second, err := conn.OpenConsole(ctx, domain)
 		Expect(err).NotTo(HaveOccurred())
-		Eventually(heard.end).Should(HaveOccurred())
-		heard = follow(second)
+		Eventually(output.end).Should(HaveOccurred())
+		output = follow(second)
 		_, err = io.WriteString(second, "again")
 		Expect(err).NotTo(HaveOccurred())
-		Eventually(heard.String).Should(ContainSubstring("again"))
+		Eventually(output.String).Should(ContainSubstring("again"))
 
-		By("a pause, in which the guest does nothing")
+		By("getting no output while the guest is paused")
 		Expect(conn.Pause(ctx, domain)).To(Succeed())
 		Expect(conn.Pause(ctx, domain)).To(Succeed())
 		d, err := conn.Domain(ctx, domain)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(d.State).To(Equal(hypervisor.StatePaused))
 		Expect(d.Reason).To(Equal(hypervisor.PausedByUser))
-		_, err = io.WriteString(second, "asleep?")
+		_, err = io.WriteString(second, "paused?")
 		Expect(err).NotTo(HaveOccurred())
-		Consistently(heard.String).ShouldNot(ContainSubstring("asleep"))
+		Consistently(output.String).ShouldNot(ContainSubstring("paused"))
 		Expect(conn.Unpause(ctx, domain)).To(Succeed())
 		Expect(conn.Unpause(ctx, domain)).To(Succeed())
-		Eventually(heard.String).Should(ContainSubstring("asleep?"))
+		Eventually(output.String).Should(ContainSubstring("paused?"))
 
-		By("a reset, after which it boots again")
+		By("getting the output of the boot after a reset")
 		Expect(conn.Reset(ctx, domain)).To(Succeed())
-		Eventually(heard.String).WithTimeout(bootTimeout).Should(ContainSubstring(echoMessage))
+		Eventually(output.String).WithTimeout(bootTimeout).Should(ContainSubstring(echoMessage))
 		Expect(second.Close()).To(Succeed())
 		Expect(conn.Destroy(ctx, domain)).To(Succeed())
 		_, err = conn.OpenConsole(ctx, domain)
 		Expect(err).To(MatchError(hypervisor.ErrNotRunning))
 	})
 
-	It("carries the screen", func() {
+	It("transmits the screen", func() {
 		screen, err := conn.OpenGraphics(ctx, domain)
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(screen.Close)

@@ -22,16 +22,16 @@ func TestIntegration(t *testing.T) {
 	if os.Getenv(libvirtd.RootfsEnv) == "" {
 		t.Skipf("%s is not set: it names the launcher image's root file system, with libvirtd and QEMU", libvirtd.RootfsEnv)
 	}
-	// Else libvirt's client starts a libvirtd of the host when it finds a socket closed.
+	// Otherwise libvirt's client starts a libvirtd of the host when it finds a socket closed.
 	t.Setenv("LIBVIRT_AUTOSTART", "0")
 	RegisterFailHandler(Fail)
-	// Gomega waits one second, which a busy machine needs for nothing at all.
+	// Gomega's default of one second is too short on a busy computer.
 	SetDefaultEventuallyTimeout(30 * time.Second)
 	ctrllog.SetLogger(zap.New(zap.WriteTo(GinkgoWriter), zap.UseDevMode(true)))
 	RunSpecs(t, "Integration")
 }
 
-// startLibvirtd runs a libvirtd for the rest of the container that it is called in.
+// startLibvirtd runs a libvirtd until the spec ends.
 func startLibvirtd() (*libvirtd.Daemon, *libvirt.Connect) {
 	GinkgoHelper()
 	daemon := libvirtd.Start(GinkgoT(), os.Getenv(libvirtd.RootfsEnv))

@@ -19,20 +19,20 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// The beginning of usbredir's protocol. Each side says hello first, in little endian: a header with the kind, the length of
-// what follows and an id, and then a version of 64 bytes and words with capabilities.
+// The start of usbredir's protocol. Each side sends a hello first, in little endian: a header with type, length of the
+// rest and ID, and then a version of 64 bytes and words with capabilities.
 // Source: usbredir docs/usb-redirection-protocol.md.
 const (
-	usbRedirHello         = 0
-	usbRedirHeaderSize    = 12
-	usbRedirVersionSize   = 64
-	usbRedirHelloPatience = 20 * time.Second
+	usbRedirHello        = 0
+	usbRedirHeaderSize   = 12
+	usbRedirVersionSize  = 64
+	usbRedirHelloTimeout = 20 * time.Second
 )
 
-// readUSBHello reads what QEMU says first to who plugs in, and returns its version.
+// readUSBHello reads QEMU's first message on a connection, and returns its version.
 func readUSBHello(from net.Conn) string {
 	GinkgoHelper()
-	Expect(from.SetReadDeadline(time.Now().Add(usbRedirHelloPatience))).To(Succeed())
+	Expect(from.SetReadDeadline(time.Now().Add(usbRedirHelloTimeout))).To(Succeed())
 	header := make([]byte, usbRedirHeaderSize)
 	_, err := io.ReadFull(from, header)
 	Expect(err).NotTo(HaveOccurred())
@@ -46,7 +46,7 @@ func readUSBHello(from net.Conn) string {
 	return string(version)
 }
 
-// listenerUser is the user of the process that made a connection's other end listen.
+// listenerUser returns the user of the process that listens at the other end of a connection.
 func listenerUser(conn net.Conn) uint32 {
 	GinkgoHelper()
 	raw, err := conn.(*net.UnixConn).SyscallConn()
@@ -60,7 +60,7 @@ func listenerUser(conn net.Conn) uint32 {
 var _ = Describe("USB redirection", Label("libvirt"), func() {
 	ctx := context.Background()
 
-	It("plugs a client into each port of the guest, and the next one after it", func() {
+	It("connects a client to each USB port of the guest, and another one after the first has disconnected", func() {
 		p := newPod()
 		defined := p.start("usb-redirection")
 		conn := p.dial()
@@ -69,25 +69,25 @@ var _ = Describe("USB redirection", Label("libvirt"), func() {
 			var err error
 			plugged[port], err = conn.OpenUSB(ctx, port)
 			Expect(err).NotTo(HaveOccurred())
-			// One of them is closed before.
+			// One of them is already closed.
 			DeferCleanup(func() { _ = plugged[port].Close() })
 			Expect(readUSBHello(plugged[port])).To(HavePrefix("qemu usb-redir guest"))
 			Expect(listenerUser(plugged[port])).To(BeEquivalentTo(launcherpod.QEMUUser), "the agent's check of the peer would refuse it")
 		}
 
-		By("a client that leaves, whose port is the next one's")
-		const left = 1
-		Expect(plugged[left].Close()).To(Succeed())
-		next, err := conn.OpenUSB(ctx, left)
+		By("connecting another client to a free port")
+		const port = 1
+		Expect(plugged[port].Close()).To(Succeed())
+		next, err := conn.OpenUSB(ctx, port)
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(next.Close)
 		Expect(readUSBHello(next)).To(HavePrefix("qemu usb-redir guest"))
 
-		By("the end of the guest, which ends the connections and leaves no port")
+		By("closing the connections when the guest ends, and refusing new ones")
 		Expect(defined.Destroy()).To(Succeed())
 		_, err = io.Copy(io.Discard, next)
 		Expect(err).NotTo(HaveOccurred())
-		_, err = conn.OpenUSB(ctx, left)
+		_, err = conn.OpenUSB(ctx, port)
 		Expect(err).To(MatchError(hypervisor.ErrNotRunning))
 	})
 })
