@@ -40,7 +40,7 @@ func TestOwner(t *testing.T) {
 		change             func(*corev1.Pod, *metav1.OwnerReference)
 		of, orphan, target bool
 	}{
-		"its own":            {func(*corev1.Pod, *metav1.OwnerReference) {}, true, false, true},
+		"controlled":         {func(*corev1.Pod, *metav1.OwnerReference) {}, true, false, true},
 		"an earlier version": {func(_ *corev1.Pod, o *metav1.OwnerReference) { o.APIVersion = "kubevirt.io/v1alpha3" }, true, false, true},
 		"without a label":    {func(p *corev1.Pod, _ *metav1.OwnerReference) { p.Labels = nil }, true, false, false},
 		"labels alone":       {func(_ *corev1.Pod, o *metav1.OwnerReference) { o.Name = "" }, false, true, false},
@@ -56,7 +56,7 @@ func TestOwner(t *testing.T) {
 		"another group":       {func(_ *corev1.Pod, o *metav1.OwnerReference) { o.APIVersion = "team.example/v1" }, false, false, false},
 		"a group like ours":   {func(_ *corev1.Pod, o *metav1.OwnerReference) { o.APIVersion = "kubevirt.io.example/v1" }, false, false, false},
 		"no group":            {func(_ *corev1.Pod, o *metav1.OwnerReference) { o.APIVersion = "v1" }, false, false, false},
-		"no version at all":   {func(_ *corev1.Pod, o *metav1.OwnerReference) { o.APIVersion = "a/b/c" }, false, false, false},
+		"invalid apiVersion":  {func(_ *corev1.Pod, o *metav1.OwnerReference) { o.APIVersion = "a/b/c" }, false, false, false},
 		"another namespace":   {func(p *corev1.Pod, _ *metav1.OwnerReference) { p.Namespace = "other" }, false, false, false},
 		"another Pod's name":  {func(p *corev1.Pod, _ *metav1.OwnerReference) { p.Name = "virt-launcher-vm" }, true, false, false},
 		"another migration's": {func(p *corev1.Pod, _ *metav1.OwnerReference) { p.Labels[v1.MigrationJobLabel] = "n" }, true, false, false},

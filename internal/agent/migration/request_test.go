@@ -13,37 +13,37 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 )
 
-func TestMemoryIsCompressedWhereTheLinkIsTheLimit(t *testing.T) {
+func TestMemoryIsCompressedOverSlowLinks(t *testing.T) {
 	const zstd, none = v1.MigrationCompressionZstd, v1.MigrationCompressionNone
 	for name, test := range map[string]struct {
 		bandwidth string
-		asked     v1.MigrationCompression
+		requested v1.MigrationCompression
 		postCopy  bool
 		dedicated bool
 		want      v1.MigrationCompression
 	}{
-		"no limit":                 {want: none},
-		"a limit of 0":             {bandwidth: "0", want: none},
-		"a slow link":              {bandwidth: "64Mi", want: zstd},
-		"the slowest":              {bandwidth: "10Mi", want: zstd},
-		"too slow for packets":     {bandwidth: "9Mi", want: none},
-		"the fastest of the slow":  {bandwidth: "128Mi", want: zstd},
-		"a fast link":              {bandwidth: "129Mi", want: none},
-		"a slow link, not wanted":  {bandwidth: "64Mi", asked: none, want: none},
-		"wanted on any link":       {asked: zstd, want: zstd},
-		"the guest has CPUs alone": {bandwidth: "64Mi", dedicated: true, want: none},
-		"it has, but it is wanted": {bandwidth: "64Mi", dedicated: true, asked: zstd, want: zstd},
+		"no limit":                {want: none},
+		"a limit of 0":            {bandwidth: "0", want: none},
+		"a slow link":             {bandwidth: "64Mi", want: zstd},
+		"the slowest":             {bandwidth: "10Mi", want: zstd},
+		"too slow for packets":    {bandwidth: "9Mi", want: none},
+		"the fastest of the slow": {bandwidth: "128Mi", want: zstd},
+		"a fast link":             {bandwidth: "129Mi", want: none},
+		"a slow link, disabled":   {bandwidth: "64Mi", requested: none, want: none},
+		"enabled on any link":     {requested: zstd, want: zstd},
+		"dedicated CPUs":          {bandwidth: "64Mi", dedicated: true, want: none},
+		"dedicated CPUs, enabled": {bandwidth: "64Mi", dedicated: true, requested: zstd, want: zstd},
 		// QEMU would refuse the whole migration.
-		"it may become a post-copy":         {bandwidth: "64Mi", postCopy: true, want: none},
-		"wanted, it may become a post-copy": {asked: zstd, postCopy: true, want: none},
+		"post-copy allowed":          {bandwidth: "64Mi", postCopy: true, want: none},
+		"post-copy allowed, enabled": {requested: zstd, postCopy: true, want: none},
 	} {
 		t.Run(name, func(t *testing.T) {
 			options := &v1.VMIMConfigurationOptions{AllowPostCopy: &test.postCopy}
 			if test.bandwidth != "" {
 				options.BandwidthPerMigration = ptr.To(resource.MustParse(test.bandwidth))
 			}
-			if test.asked != "" {
-				options.ExperimentalMigrationOptions = &v1.ExperimentalMigrationOptions{Compression: &test.asked}
+			if test.requested != "" {
+				options.ExperimentalMigrationOptions = &v1.ExperimentalMigrationOptions{Compression: &test.requested}
 			}
 			vmi := &v1.VirtualMachineInstance{}
 			vmi.Spec.Domain.CPU = &v1.CPU{DedicatedCPUPlacement: test.dedicated}
@@ -62,7 +62,7 @@ func TestMemoryIsCompressedWhereTheLinkIsTheLimit(t *testing.T) {
 	}
 }
 
-// What is sent beyond the limit is asked for less.
+// Compressed transfers send more than libvirt's limit, so the limit is lowered.
 func TestCompressedMemoryKeepsToItsBandwidth(t *testing.T) {
 	zstd := v1.MigrationCompressionZstd
 	for bandwidth, want := range map[string]uint64{"10Mi": 5 << 20, "16Mi": 10 << 20, "64Mi": 55 << 20, "1Mi": 5 << 20, "1Gi": 1015 << 20} {

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The first thread of a process never ends, so that a namespace entered there would be the process's own from then on.
-func TestTheFirstThreadIsNotSpent(t *testing.T) {
+// The first thread of a process never ends: if it entered a namespace, the process would stay in it.
+func TestFirstThreadIsNotUsed(t *testing.T) {
 	var wait sync.WaitGroup
-	// Goroutines that come and go in numbers get every thread there is, the first included.
+	// Many short goroutines run on every thread, including the first.
 	for range 50 * runtime.GOMAXPROCS(0) {
 		wait.Go(func() {
 			err := onDisposableThread(func() error {

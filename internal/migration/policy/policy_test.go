@@ -40,7 +40,7 @@ func TestChoose(t *testing.T) {
 		"a VMI without labels is selected by no label": {nil, namespace, []v1alpha1.MigrationPolicy{policy("p", labelSet{"a": "1"}, nil)}, ""},
 		"a VMI without labels by its namespace":        {nil, namespace, []v1alpha1.MigrationPolicy{policy("p", nil, labelSet{"n": "9"}), policy("q", nil, labelSet{"n": "1"})}, "q"},
 		"an empty value is a value":                    {labelSet{"a": ""}, nil, []v1alpha1.MigrationPolicy{policy("p", labelSet{"b": ""}, nil)}, ""},
-		"most labels win": {vmi, namespace, []v1alpha1.MigrationPolicy{
+		"most labels take precedence": {vmi, namespace, []v1alpha1.MigrationPolicy{
 			policy("a", labelSet{"a": "1", "b": "2"}, nil), policy("z", labelSet{"a": "1"}, labelSet{"n": "1", "m": "2"}),
 		}, "z"},
 		"then most for the VMI": {vmi, namespace, []v1alpha1.MigrationPolicy{
@@ -62,8 +62,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// A knob that was added to the cluster's configuration and forgotten here would have no effect.
-func TestEveryKnobOfTheClusterIsResolved(t *testing.T) {
+// A field that is added to the cluster's configuration and not here would have no effect.
+func TestAllClusterFieldsAreResolved(t *testing.T) {
 	cluster := clusterconfig.Default().Migrations
 	cluster.Network = ptr.To("net")
 	got, name := Resolve(&cluster, nil)
@@ -82,7 +82,7 @@ func TestEveryKnobOfTheClusterIsResolved(t *testing.T) {
 	}
 }
 
-func TestEveryKnobOfAPolicyOverrides(t *testing.T) {
+func TestAllPolicyFieldsOverride(t *testing.T) {
 	cluster := clusterconfig.Default().Migrations
 	p := policy("p", nil, nil)
 	p.Spec.AllowAutoConverge = ptr.To(true)
@@ -109,21 +109,21 @@ func TestEveryKnobOfAPolicyOverrides(t *testing.T) {
 	}
 }
 
-func TestAPolicyThatSaysNothingIsNotNamed(t *testing.T) {
+func TestEmptyPolicyIsNotReported(t *testing.T) {
 	cluster, p := clusterconfig.Default().Migrations, policy("p", nil, nil)
 	if _, name := Resolve(&cluster, &p); name != nil {
 		t.Errorf("named %q", *name)
 	}
 }
 
-func TestPostCopyOfAPolicyAllowsToDisturb(t *testing.T) {
+func TestPolicyWithPostCopyAllowsDisruption(t *testing.T) {
 	cluster, p := clusterconfig.Default().Migrations, policy("p", nil, nil)
 	p.Spec.AllowPostCopy = ptr.To(true)
 	if got, _ := Resolve(&cluster, &p); !*got.AllowWorkloadDisruption {
-		t.Error("post-copy alone does not allow to disturb")
+		t.Error("post-copy alone does not allow disruption")
 	}
 	p.Spec.AllowWorkloadDisruption = ptr.To(false)
 	if got, _ := Resolve(&cluster, &p); *got.AllowWorkloadDisruption {
-		t.Error("the guest may be disturbed though the policy says no")
+		t.Error("disruption is allowed although the policy disallows it")
 	}
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 )
 
-// maxReason is more than an event of a migration says, in bytes.
+// maxReason is the largest length of a reason in bytes.
 const maxReason = 512
 
-// forever is longer than any migration takes, and can be added to a time.
+// forever is longer than any migration, and can be added to a time.
 const forever = 100 * 365 * 24 * time.Hour
 
 // reports are what a launcher reports, eight bytes each.
@@ -41,8 +41,8 @@ func (r *reports) progress() *hypervisor.TransferProgress {
 	}
 }
 
-// FuzzConvergence: whatever a launcher reports, a migration with limits ends, the guest stands still no longer than it may, and
-// what users read is bounded text. A post-copy is one only if it was asked for.
+// FuzzConvergence checks that with any reports of a launcher a migration with limits ends, the downtime stays within its limit, and
+// reasons are bounded printable text. A migration is in post-copy only if that was requested.
 func FuzzConvergence(f *testing.F) {
 	seed := func(numbers ...uint64) []byte {
 		var out []byte
@@ -69,14 +69,14 @@ func FuzzConvergence(f *testing.F) {
 		reported := reports(data)
 		for len(reported) > 0 {
 			now = now.Add(time.Second)
-			if got := judged(t, c, now, reported.progress()); got == Abort && r.stall == nil && now.Sub(c.started) <= min(orForever(r.perGiB), orForever(r.stuck)) {
-				t.Fatalf("it is given up after %s", now.Sub(c.started))
+			if got := decide(t, c, now, reported.progress()); got == Abort && r.stall == nil && now.Sub(c.started) <= min(orForever(r.perGiB), orForever(r.stuck)) {
+				t.Fatalf("it is aborted after %s", now.Sub(c.started))
 			}
 		}
 		if c.mode == v1.MigrationPostCopy || r.perGiB == 0 {
 			return
 		}
-		// A launcher may report more and more, and there is an end.
+		// A launcher may report growing amounts, and the migration ends all the same.
 		gibs := min(max(most, 1)/gib+1, 1<<20)
 		if most == 0 {
 			gibs = 1 << 20
@@ -86,18 +86,18 @@ func FuzzConvergence(f *testing.F) {
 			if r.stall != nil {
 				now = now.Add(r.stall.switchover)
 			}
-			got := judged(t, c, now, &hypervisor.TransferProgress{
+			got := decide(t, c, now, &hypervisor.TransferProgress{
 				Iteration: 1, Memory: hypervisor.TransferAmount{Total: 1 << 63, Processed: 1, Remaining: 1 << 63},
 			})
 			if got == Abort || c.mode == v1.MigrationPostCopy {
 				return
 			}
 		}
-		t.Errorf("it goes on in mode %s after %s", c.mode, now.Sub(c.started))
+		t.Errorf("it continues in mode %s after %s", c.mode, now.Sub(c.started))
 	})
 }
 
-// atMost is a limit for each of so many GiB, or the longest that there is.
+// atMost returns a limit per GiB multiplied by a number of GiB, and at most forever.
 func atMost(perGiB time.Duration, gibs uint64) time.Duration {
 	if perGiB > forever/time.Duration(gibs) {
 		return forever
@@ -105,7 +105,7 @@ func atMost(perGiB time.Duration, gibs uint64) time.Duration {
 	return perGiB * time.Duration(gibs)
 }
 
-// orForever is a limit, or longer than any.
+// orForever returns a limit, or forever if it is not positive.
 func orForever(limit time.Duration) time.Duration {
 	if limit <= 0 {
 		return forever
@@ -113,8 +113,8 @@ func orForever(limit time.Duration) time.Duration {
 	return limit
 }
 
-// judged takes the step that the convergence asks for, as Copies does.
-func judged(t *testing.T, c *Monitor, now time.Time, p *hypervisor.TransferProgress) Step {
+// decide executes the monitor's decision, as the transfer does.
+func decide(t *testing.T, c *Monitor, now time.Time, p *hypervisor.TransferProgress) Step {
 	t.Helper()
 	got, why := c.Decide(now, p)
 	if (why == "") != (got == Continue) || len(why) > maxReason {
@@ -126,7 +126,7 @@ func judged(t *testing.T, c *Monitor, now time.Time, p *hypervisor.TransferProgr
 		}
 	}
 	if c.downtime > c.rules.downtime {
-		t.Fatalf("the guest may stand still for %s, and %s are allowed", c.downtime, c.rules.downtime)
+		t.Fatalf("the downtime is %s, and %s is allowed", c.downtime, c.rules.downtime)
 	}
 	switch {
 	case got == PostCopy && c.rules.postCopy:
@@ -137,7 +137,7 @@ func judged(t *testing.T, c *Monitor, now time.Time, p *hypervisor.TransferProgr
 		t.Fatalf("%s is not allowed", got)
 	}
 	if c.mode == v1.MigrationPostCopy && !c.postCopyRequested {
-		t.Fatal("nobody asked for a post-copy")
+		t.Fatal("post-copy was not requested")
 	}
 	return got
 }

@@ -24,13 +24,13 @@ func TestStallOptions(t *testing.T) {
 		config *v1.VMIMConfigurationOptions
 		want   stallOptions
 	}{
-		"nothing is said":       {nil, defaults},
-		"nothing in particular": {&v1.VMIMConfigurationOptions{ExperimentalMigrationOptions: &v1.ExperimentalMigrationOptions{}}, defaults},
-		"all is said": {detector(v1.StallDetectorOptions{
+		"no options":    {nil, defaults},
+		"empty options": {&v1.VMIMConfigurationOptions{ExperimentalMigrationOptions: &v1.ExperimentalMigrationOptions{}}, defaults},
+		"all options": {detector(v1.StallDetectorOptions{
 			StallMargin: ptr.To[int64](10), StallProgressTimeout: ptr.To[uint64](5), SwitchoverTimeout: ptr.To[uint64](6), EwmaAlpha: ptr.To("0.2"),
 			PrecopyPossibleFactor: ptr.To("3"), PatienceWindowDecayFactor: ptr.To("250m"), SearchLocalMinima: ptr.To(false), CompletionTimeoutFactor: ptr.To("4"),
 		}), stallOptions{0.1, 5 * time.Second, 6 * time.Second, 0.2, 3, 0.25, false, 4}},
-		"numbers that are none": {detector(v1.StallDetectorOptions{
+		"invalid numbers": {detector(v1.StallDetectorOptions{
 			EwmaAlpha: ptr.To("x"), PrecopyPossibleFactor: ptr.To(""), PatienceWindowDecayFactor: ptr.To("NaN"), CompletionTimeoutFactor: ptr.To("1e"),
 		}), defaults},
 		"out of bounds": {detector(v1.StallDetectorOptions{
@@ -44,24 +44,24 @@ func TestStallOptions(t *testing.T) {
 	}
 }
 
-// bandwidth is that of the copies here, in MiB a second.
+// bandwidth is that of the transfers in this file, in MiB/s.
 const bandwidth = 100
 
-// looksAt are the two looks at a pass over memory: when it begins with some MiB left, and when half of that was sent.
-func looksAt(number, sent, left uint64) [2]*hypervisor.TransferProgress {
-	look := func(sent, left uint64) *hypervisor.TransferProgress {
+// observationsOf returns two observations of a pass over memory: at its start with some MiB left, and when half of these were sent.
+func observationsOf(number, sent, left uint64) [2]*hypervisor.TransferProgress {
+	progress := func(sent, left uint64) *hypervisor.TransferProgress {
 		return &hypervisor.TransferProgress{Iteration: number, Memory: hypervisor.TransferAmount{
 			Total: gib, Processed: sent << 20, Remaining: left << 20, BytesPerSecond: bandwidth << 20,
 		}}
 	}
-	return [2]*hypervisor.TransferProgress{look(sent, left), look(sent+left/2, left-left/2)}
+	return [2]*hypervisor.TransferProgress{progress(sent, left), progress(sent+left/2, left-left/2)}
 }
 
-// play has a copy begin a pass with what is left, in MiB, every ten seconds, and returns in which pass the first step is taken.
-func play(c *Monitor, left ...uint64) (pass int, got Step, why string) {
+// simulate starts a pass with the given remainder in MiB every ten seconds, and returns the first step and its pass.
+func simulate(c *Monitor, left ...uint64) (pass int, got Step, why string) {
 	now, sent := c.started, uint64(0)
 	for i, n := range left {
-		for _, p := range looksAt(uint64(i+1), sent, n) {
+		for _, p := range observationsOf(uint64(i+1), sent, n) {
 			if got, why = c.Decide(now, p); got != Continue {
 				return i + 1, got, why
 			}
@@ -74,11 +74,11 @@ func play(c *Monitor, left ...uint64) (pass int, got Step, why string) {
 
 func TestStall(t *testing.T) {
 	capped := Rules{downtime: 900 * time.Millisecond}
-	pausing := capped
-	pausing.disruption = true
-	bold := pausing
-	bold.postCopy = true
-	nearby := func(o *stallOptions) { o.search = false }
+	disruptive := capped
+	disruptive.disruption = true
+	postCopy := disruptive
+	postCopy.postCopy = true
+	noSearch := func(o *stallOptions) { o.search = false }
 	for name, tc := range map[string]struct {
 		rules  Rules
 		change func(*stallOptions)
@@ -87,26 +87,26 @@ func TestStall(t *testing.T) {
 		want   Step
 		why    string
 	}{
-		"each pass is shorter":                        {rules: capped, left: []uint64{900, 800, 700, 600, 500, 400, 300, 200, 150, 130}},
-		"it gets nowhere at 1 s":                      {capped, nil, []uint64{900, 100, 101, 100, 101, 102, 101, 100}, 6, RaiseDowntime, "900 ms"},
-		"it gets nowhere at 2 s":                      {capped, nil, []uint64{900, 200, 201, 200, 201, 202, 201, 200}, 6, Abort, "downtime 2020ms exceeds max allowed downtime 900ms"},
-		"a factor of 3 is possible":                   {capped, func(o *stallOptions) { o.possible = 3 }, []uint64{900, 200, 201, 200, 201, 202, 201}, 6, RaiseDowntime, ""},
-		"it may be disturbed":                         {pausing, nil, []uint64{900, 200, 201, 200, 201, 202, 201}, 6, StopAndCopy, "2020 ms"},
-		"it may be disturbed by a post-copy":          {bold, nil, []uint64{900, 200, 201, 200, 201, 202, 201}, 6, PostCopy, ""},
-		"it waits for a pass with little left":        {pausing, nil, []uint64{900, 200, 400, 400, 400, 400, 400, 400, 207}, 9, StopAndCopy, ""},
-		"it waits for nothing":                        {pausing, nearby, []uint64{900, 200, 400, 400, 400, 400, 400}, 6, StopAndCopy, ""},
-		"it makes do with more when patience ends":    {pausing, nil, []uint64{900, 200, 400, 500, 400, 500, 500, 500, 500, 500}, 10, StopAndCopy, "5000 ms"},
-		"and with the least of what was seen":         {pausing, nil, []uint64{900, 200, 500, 500, 500, 500, 500, 600, 450, 600, 460}, 11, StopAndCopy, ""},
-		"a larger margin finds it where passes fall":  {pausing, func(o *stallOptions) { o.margin = 0.5 }, []uint64{900, 500, 490, 480, 470, 460}, 6, StopAndCopy, ""},
-		"a shorter window finds it earlier":           {pausing, func(o *stallOptions) { o.window = 15 * time.Second }, []uint64{900, 200, 201, 200}, 4, StopAndCopy, ""},
-		"progress within the window is enough for it": {rules: pausing, left: []uint64{900, 400, 400, 400, 300, 300, 300, 200, 200, 200, 100}},
+		"shorter passes":                          {rules: capped, left: []uint64{900, 800, 700, 600, 500, 400, 300, 200, 150, 130}},
+		"no progress at 1 s":                      {capped, nil, []uint64{900, 100, 101, 100, 101, 102, 101, 100}, 6, RaiseDowntime, "900 ms"},
+		"no progress at 2 s":                      {capped, nil, []uint64{900, 200, 201, 200, 201, 202, 201, 200}, 6, Abort, "downtime 2020ms exceeds max allowed downtime 900ms"},
+		"a factor of 3 is possible":               {capped, func(o *stallOptions) { o.possible = 3 }, []uint64{900, 200, 201, 200, 201, 202, 201}, 6, RaiseDowntime, ""},
+		"disruption is allowed":                   {disruptive, nil, []uint64{900, 200, 201, 200, 201, 202, 201}, 6, StopAndCopy, "2020 ms"},
+		"post-copy is allowed":                    {postCopy, nil, []uint64{900, 200, 201, 200, 201, 202, 201}, 6, PostCopy, ""},
+		"waits for a pass with a small remainder": {disruptive, nil, []uint64{900, 200, 400, 400, 400, 400, 400, 400, 207}, 9, StopAndCopy, ""},
+		"does not wait without the search":        {disruptive, noSearch, []uint64{900, 200, 400, 400, 400, 400, 400}, 6, StopAndCopy, ""},
+		"accepts more after the window":           {disruptive, nil, []uint64{900, 200, 400, 500, 400, 500, 500, 500, 500, 500}, 10, StopAndCopy, "5000 ms"},
+		"accepts the smallest remainder so far":   {disruptive, nil, []uint64{900, 200, 500, 500, 500, 500, 500, 600, 450, 600, 460}, 11, StopAndCopy, ""},
+		"larger margin":                           {disruptive, func(o *stallOptions) { o.margin = 0.5 }, []uint64{900, 500, 490, 480, 470, 460}, 6, StopAndCopy, ""},
+		"shorter window":                          {disruptive, func(o *stallOptions) { o.window = 15 * time.Second }, []uint64{900, 200, 201, 200}, 4, StopAndCopy, ""},
+		"progress within the window":              {rules: disruptive, left: []uint64{900, 400, 400, 400, 300, 300, 300, 200, 200, 200, 100}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.rules.stall = stallOptionsOf(nil)
 			if tc.change != nil {
 				tc.change(tc.rules.stall)
 			}
-			pass, got, why := play(New(tc.rules, time.Unix(0, 0)), tc.left...)
+			pass, got, why := simulate(New(tc.rules, time.Unix(0, 0)), tc.left...)
 			if pass != tc.pass || got != tc.want || !strings.Contains(why, tc.why) {
 				t.Errorf("%s in pass %d (%q), want %s in pass %d (%q)", got, pass, why, tc.want, tc.pass, tc.why)
 			}
@@ -114,16 +114,16 @@ func TestStall(t *testing.T) {
 	}
 }
 
-func TestStalledCopyHasADeadline(t *testing.T) {
+func TestStalledTransferHasDeadline(t *testing.T) {
 	r := Rules{downtime: 900 * time.Millisecond, perGiB: time.Hour, stall: stallOptionsOf(nil)}
 	c := New(r, time.Unix(0, 0))
 	if c.downtime != stallDowntime {
-		t.Errorf("the guest may stand still for %s at first", c.downtime)
+		t.Errorf("the first downtime is %s", c.downtime)
 	}
-	if _, got, why := play(c, 900, 100, 101, 100, 101, 102, 101); got != RaiseDowntime || c.downtime != r.downtime {
-		t.Fatalf("%s (%q), and the guest may stand still for %s", got, why, c.downtime)
+	if _, got, why := simulate(c, 900, 100, 101, 100, 101, 102, 101); got != RaiseDowntime || c.downtime != r.downtime {
+		t.Fatalf("%s (%q), and the downtime is %s", got, why, c.downtime)
 	}
-	later := looksAt(9, 9000, 500)[0]
+	later := observationsOf(9, 9000, 500)[0]
 	if got, why := c.Decide(c.stall.deadline, later); got != Continue {
 		t.Errorf("%s (%q) before the deadline", got, why)
 	}
@@ -139,56 +139,56 @@ func TestCompletionWithStallDetection(t *testing.T) {
 		left  uint64
 		want  Step
 	}{
-		"the guest is not to be disturbed": {Rules{}, 100, Abort},
-		"the guest may be disturbed":       {Rules{disruption: true}, 100, StopAndCopy},
+		"disruption is not allowed": {Rules{}, 100, Abort},
+		"disruption is allowed":     {Rules{disruption: true}, 100, StopAndCopy},
 		// At 100 MiB/s this takes 200 s, and twice 100 s are allowed for all.
 		"the rest would take too long": {Rules{disruption: true}, 20000, Abort},
 	} {
 		tc.rules.perGiB, tc.rules.stall = 100*time.Second, stallOptionsOf(nil)
 		c := New(tc.rules, start)
-		looks := looksAt(1, 0, tc.left)
-		if got, _ := c.Decide(start.Add(99*time.Second), looks[0]); got != Continue {
+		observations := observationsOf(1, 0, tc.left)
+		if got, _ := c.Decide(start.Add(99*time.Second), observations[0]); got != Continue {
 			t.Errorf("%s: %s before the end", name, got)
 		}
-		if got, why := c.Decide(start.Add(101*time.Second), looks[1]); got != tc.want {
+		if got, why := c.Decide(start.Add(101*time.Second), observations[1]); got != tc.want {
 			t.Errorf("%s: %s (%q), want %s", name, got, why, tc.want)
 		}
 		if tc.want != StopAndCopy {
 			continue
 		}
 		c.mode = v1.MigrationPaused
-		if got, why := c.Decide(start.Add(199*time.Second), looks[1]); got != Continue {
-			t.Errorf("%s: %s (%q) while the guest stands still", name, got, why)
+		if got, why := c.Decide(start.Add(199*time.Second), observations[1]); got != Continue {
+			t.Errorf("%s: %s (%q) while the guest is paused", name, got, why)
 		}
-		if got, _ := c.Decide(start.Add(201*time.Second), looks[1]); got != Abort {
-			t.Errorf("%s: %s at the very end", name, got)
+		if got, _ := c.Decide(start.Add(201*time.Second), observations[1]); got != Abort {
+			t.Errorf("%s: %s after the deadline", name, got)
 		}
 	}
 }
 
-// TestWhatIsLeftAtTheBeginningOfAPass has looks in the middle of passes.
-func TestWhatIsLeftAtTheBeginningOfAPass(t *testing.T) {
+// The observations are within passes, not at their start.
+func TestRemainderAtStartOfPass(t *testing.T) {
 	s := &stall{stallOptions: *stallOptionsOf(nil)}
 	for i, tc := range []struct {
 		pass, sent, left, want uint64
-		began                  bool
+		started                bool
 	}{
-		{1, 100, 900, 900, false}, // Whether it has just begun is not known.
+		{1, 100, 900, 900, false}, // It is unknown whether the pass has just started.
 		{1, 600, 400, 400, false},
 		{2, 1200, 300, 500, true}, // 400 of the first pass, and 200 of this one.
 		{2, 1300, 200, 200, false},
-		{4, 1900, 250, 250, true}, // How much of pass 4 was sent is not known.
+		{4, 1900, 250, 250, true}, // It is unknown how much of pass 4 was sent.
 		{3, 1950, 240, 240, false},
 	} {
-		left, began := s.observe(&hypervisor.TransferProgress{Iteration: tc.pass, Memory: hypervisor.TransferAmount{Processed: tc.sent, Remaining: tc.left}})
-		if left != tc.want || began != tc.began {
-			t.Errorf("look %d: %d left, began %t, want %d, %t", i, left, began, tc.want, tc.began)
+		left, started := s.observe(&hypervisor.TransferProgress{Iteration: tc.pass, Memory: hypervisor.TransferAmount{Processed: tc.sent, Remaining: tc.left}})
+		if left != tc.want || started != tc.started {
+			t.Errorf("observation %d: %d left, started %t, want %d, %t", i, left, started, tc.want, tc.started)
 		}
 	}
 }
 
-// TestWhatIsRememberedIsBounded has a launcher that begins passes as fast as it can.
-func TestWhatIsRememberedIsBounded(t *testing.T) {
+// The launcher starts passes as fast as it can.
+func TestRecordedPassesAreBounded(t *testing.T) {
 	s := &stall{stallOptions: *stallOptionsOf(nil), bandwidth: 1}
 	now := time.Unix(0, 0)
 	for i := range uint64(3 * maxPasses) {
@@ -199,6 +199,6 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 		s.begin(now, 1<<40-i)
 	}
 	if len(s.recent) > maxPasses || len(s.since) > maxPasses {
-		t.Errorf("%d and %d passes are remembered", len(s.recent), len(s.since))
+		t.Errorf("%d and %d passes are recorded", len(s.recent), len(s.since))
 	}
 }

@@ -36,7 +36,7 @@ const (
 	podIP   = "10.244.1.7"
 )
 
-// target is the agent of node blue, to which a guest of node red goes.
+// target is the agent of node blue, to which a guest of node red migrates.
 type target struct {
 	pki     *agentpki.World
 	targets *peer.Targets
@@ -48,9 +48,9 @@ type target struct {
 	files    hypervisor.StateFiles
 	nvram    []byte
 	released []types.UID
-	// runs is for how long the guest has run.
+	// runs is how long the guest has run.
 	runs time.Duration
-	// libvirtd is the other end of the tunnel that was made last.
+	// libvirtd receives the other end of each tunnel.
 	libvirtd chan net.Conn
 }
 
@@ -68,7 +68,7 @@ func (t *target) Get(_ context.Context, key client.ObjectKey, into client.Object
 
 // List implements client.Reader.
 func (t *target) List(context.Context, client.ObjectList, ...client.ListOption) error {
-	return errors.New("nobody lists")
+	return errors.New("not implemented")
 }
 
 // PutMigrationTLS implements peer.Launcher.
@@ -144,7 +144,7 @@ func startTarget(t *testing.T) *target {
 	return w
 }
 
-// from is the agent of a node that asks.
+// from returns the client of a node's agent.
 func (t *target) from(node string) *peer.Client {
 	return peer.NewClient(t.pki.Client(node), t.port)
 }
@@ -159,7 +159,7 @@ func migrationOf(change ...func(*peer.Attempt)) peer.Attempt {
 	return m
 }
 
-func TestTheSourcesAgentIsToldWhereTo(t *testing.T) {
+func TestDestination(t *testing.T) {
 	w := startTarget(t)
 	d, err := w.from("red").Destination(t.Context(), migrationOf())
 	if err != nil {
@@ -169,7 +169,7 @@ func TestTheSourcesAgentIsToldWhereTo(t *testing.T) {
 		t.Errorf("got %+v", d)
 	}
 	if w.tls == nil || bytes.Equal(w.tls.Certificate, d.TLS.Certificate) || !bytes.Equal(w.tls.CA, d.TLS.CA) || bytes.Equal(w.tls.Key, d.TLS.Key) {
-		t.Error("the Pod's certificate and the source's are not two of one authority")
+		t.Error("the certificates of Pod and source are not different ones of the same authority")
 	}
 	w.targets.Put(attempt, peer.Target{Pod: hypervisor.PodRef{UID: "pod"}, Address: podIP, Plain: true})
 	if d, err = w.from("red").Destination(t.Context(), migrationOf()); err != nil || d.TLS != nil || d.TLSName != "" {
@@ -177,25 +177,25 @@ func TestTheSourcesAgentIsToldWhereTo(t *testing.T) {
 	}
 }
 
-func TestWhoIsRefused(t *testing.T) {
+func TestRefusedRequests(t *testing.T) {
 	elsewhere := func(m *peer.Attempt) { m.UID = "another" }
 	ended := func(m *v1.VirtualMachineInstanceMigrationState) { m.Completed = true }
 	for name, tc := range map[string]struct {
-		peer string
-		ask  func(*peer.Attempt)
-		// state changes what the status says.
+		peer    string
+		request func(*peer.Attempt)
+		// state changes the VMI's status.
 		state func(*v1.VirtualMachineInstanceMigrationState)
 		code  int
 		// releases reports whether the release is served all the same.
 		releases bool
 	}{
-		"the agent of a node that has no part in it": {peer: "green", code: http.StatusForbidden},
-		"the target's own":                           {peer: "blue", code: http.StatusForbidden},
-		"another migration":                          {peer: "red", ask: elsewhere, code: http.StatusNotFound},
-		"another guest":                              {peer: "red", ask: func(m *peer.Attempt) { m.VMI.Name = "other" }, code: http.StatusNotFound},
-		"a guest that goes elsewhere":                {peer: "red", state: func(m *v1.VirtualMachineInstanceMigrationState) { m.TargetNode = "green" }, code: http.StatusNotFound},
-		"a migration that has failed":                {peer: "red", state: func(m *v1.VirtualMachineInstanceMigrationState) { m.Failed = true }, code: http.StatusConflict},
-		"one that has ended":                         {peer: "red", state: ended, code: http.StatusConflict, releases: true},
+		"an agent of another node":    {peer: "green", code: http.StatusForbidden},
+		"the target's agent":          {peer: "blue", code: http.StatusForbidden},
+		"another migration":           {peer: "red", request: elsewhere, code: http.StatusNotFound},
+		"another guest":               {peer: "red", request: func(m *peer.Attempt) { m.VMI.Name = "other" }, code: http.StatusNotFound},
+		"a guest with another target": {peer: "red", state: func(m *v1.VirtualMachineInstanceMigrationState) { m.TargetNode = "green" }, code: http.StatusNotFound},
+		"a migration that has failed": {peer: "red", state: func(m *v1.VirtualMachineInstanceMigrationState) { m.Failed = true }, code: http.StatusConflict},
+		"a completed migration":       {peer: "red", state: ended, code: http.StatusConflict, releases: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := startTarget(t)
@@ -203,8 +203,8 @@ func TestWhoIsRefused(t *testing.T) {
 				w.change(tc.state)
 			}
 			m := migrationOf()
-			if tc.ask != nil {
-				tc.ask(&m)
+			if tc.request != nil {
+				tc.request(&m)
 			}
 			peer := w.from(tc.peer)
 			_, err := peer.Destination(t.Context(), m)
@@ -234,7 +234,7 @@ func expectRefusal(t *testing.T, what string, err error, code int) {
 	}
 }
 
-func TestStrangersDoNotGetThrough(t *testing.T) {
+func TestOtherAgentsAreRejected(t *testing.T) {
 	w := startTarget(t)
 	stranger := peer.NewClient(agentpki.New(t).Client("red"), w.port)
 	if _, err := stranger.Release(t.Context(), migrationOf()); err == nil || len(w.released) > 0 {
@@ -242,11 +242,11 @@ func TestStrangersDoNotGetThrough(t *testing.T) {
 	}
 	elsewhere := migrationOf(func(m *peer.Attempt) { m.TargetNode = "green" })
 	if _, err := w.from("red").Release(t.Context(), elsewhere); err == nil || !strings.Contains(err.Error(), "green") {
-		t.Errorf("an agent answers for another node: %v", err)
+		t.Errorf("an agent responds for another node: %v", err)
 	}
 }
 
-func TestReleaseLetsTheGuestRunBeforeItIsAnswered(t *testing.T) {
+func TestReleaseReturnsAfterTheGuestRuns(t *testing.T) {
 	w := startTarget(t)
 	for _, w.runs = range []time.Duration{0, 12 * time.Minute} {
 		if runs, err := w.from("red").Release(t.Context(), migrationOf()); err != nil || runs != w.runs {
@@ -258,7 +258,7 @@ func TestReleaseLetsTheGuestRunBeforeItIsAnswered(t *testing.T) {
 	}
 }
 
-// call is a message of libvirt's protocol.
+// call returns a message of libvirt's protocol.
 func call(proc uint32, body string) []byte {
 	var out []byte
 	for _, word := range []uint32{uint32(28 + len(body)), 0x20008086, 1, proc, 0, 1, 0} {
@@ -267,7 +267,7 @@ func call(proc uint32, body string) []byte {
 	return append(out, body...)
 }
 
-func TestTunnelTakesWhatAMigrationNeedsAndNothingElse(t *testing.T) {
+func TestTunnelForwardsMigrationCallsOnly(t *testing.T) {
 	w := startTarget(t)
 	tunnel, err := w.from("red").Tunnel(t.Context(), migrationOf())
 	if err != nil {
@@ -286,13 +286,13 @@ func TestTunnelTakesWhatAMigrationNeedsAndNothingElse(t *testing.T) {
 	// virDomainDestroyFlags.
 	go func() { _, _ = tunnel.Write(call(234, "destroy")) }()
 	if rest, _ := io.ReadAll(libvirtd); len(rest) > 0 {
-		t.Errorf("libvirtd was asked %q", rest)
+		t.Errorf("libvirtd got %q", rest)
 	}
 	_ = tunnel.SetDeadline(time.Now().Add(10 * time.Second))
 	if _, err := tunnel.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("the tunnel goes on: %v", err)
+		t.Errorf("the tunnel is open: %v", err)
 	}
-	// The place is free again.
+	// Another tunnel is possible again.
 	again, err := w.from("red").Tunnel(t.Context(), migrationOf())
 	if err != nil {
 		t.Fatal(err)
@@ -300,14 +300,14 @@ func TestTunnelTakesWhatAMigrationNeedsAndNothingElse(t *testing.T) {
 	_ = again.Close()
 }
 
-func TestATargetThatIsNotPreparedAsksForPatience(t *testing.T) {
+func TestUnpreparedTargetReturnsServiceUnavailable(t *testing.T) {
 	w := startTarget(t)
 	w.targets.Forget("pod", attempt)
 	_, err := w.from("red").Destination(t.Context(), migrationOf())
 	expectRefusal(t, "the destination", err, http.StatusServiceUnavailable)
 }
 
-func TestTheStateGoesToWhereTheTargetHasIt(t *testing.T) {
+func TestStateIsWrittenToTheTargetsFiles(t *testing.T) {
 	w := startTarget(t)
 	const nvram, tpm = launcherpod.StateDir + "/nvram/vm_VARS.fd", launcherpod.StateDir + "/swtpm/u/tpm2"
 	expect := func(os, devices string) {
@@ -329,10 +329,10 @@ func TestTheStateGoesToWhereTheTargetHasIt(t *testing.T) {
 	expectRefusal(t, "another node", w.from("green").KeepState(t.Context(), migrationOf(), []byte("x")), http.StatusForbidden)
 
 	expect("<nvram>/var/run/libvirt/nvram.fd</nvram>", tpmDevice(tpm))
-	expectRefusal(t, "variables that do not last", source.KeepState(t.Context(), migrationOf(), []byte("x")), http.StatusBadRequest)
+	expectRefusal(t, "variables that are not persistent", source.KeepState(t.Context(), migrationOf(), []byte("x")), http.StatusBadRequest)
 	if err := source.KeepState(t.Context(), migrationOf(), nil); err != nil || w.files.NVRAM != "" || w.files.TPM != tpm {
 		t.Errorf("a TPM alone: %v, %+v", err, w.files)
 	}
 	w.change(func(m *v1.VirtualMachineInstanceMigrationState) { m.Completed = true })
-	expectRefusal(t, "a guest that is here", source.KeepState(t.Context(), migrationOf(), nil), http.StatusConflict)
+	expectRefusal(t, "a completed migration", source.KeepState(t.Context(), migrationOf(), nil), http.StatusConflict)
 }

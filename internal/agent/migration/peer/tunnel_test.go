@@ -25,7 +25,7 @@ func frame(program, proc, kind uint32) []byte {
 	return out
 }
 
-// passed is how a connection ends on which a peer says these things, and then nothing.
+// passed returns how a connection ends after a peer has sent these messages and then nothing.
 func passed(t *testing.T, messages ...[]byte) <-chan error {
 	t.Helper()
 	here, there := net.Pipe()

@@ -28,7 +28,7 @@ func pair(t *testing.T, uid string, now time.Time) qemutls.Pair {
 	return made
 }
 
-// handshake says how the target's and the source's side see a connection between them.
+// handshake returns the results of a TLS handshake on the target's and on the source's side.
 func handshake(t *testing.T, server, client qemutls.Files, name string) (atServer, atClient error) {
 	t.Helper()
 	config := func(f qemutls.Files) *tls.Config {
@@ -66,14 +66,14 @@ func handshake(t *testing.T, server, client qemutls.Files, name string) (atServe
 	conn := tls.Client(b, config(client))
 	atClient = conn.HandshakeContext(t.Context())
 	if atClient == nil {
-		// With TLS 1.3 the client is done before the server has looked at its certificate.
+		// With TLS 1.3 the client has finished before the server verifies its certificate.
 		_, _ = conn.Read(make([]byte, 1))
 	}
 	_ = b.Close()
 	return <-done, atClient
 }
 
-func TestTheTwoSidesOfAMigrationTrustEachOther(t *testing.T) {
+func TestBothSidesTrustEachOther(t *testing.T) {
 	made := pair(t, "a", time.Now())
 	for _, name := range []string{qemutls.Name("uid-a"), address} {
 		if atServer, atClient := handshake(t, made.Server, made.Client, name); atServer != nil || atClient != nil {
@@ -82,7 +82,7 @@ func TestTheTwoSidesOfAMigrationTrustEachOther(t *testing.T) {
 	}
 }
 
-func TestNobodyElseIsTrusted(t *testing.T) {
+func TestOthersAreNotTrusted(t *testing.T) {
 	now := time.Now()
 	made, other := pair(t, "a", now), pair(t, "b", now)
 	stranger := other.Client
@@ -122,6 +122,6 @@ func TestFilesCanBeSent(t *testing.T) {
 		t.Errorf("server: %v, client: %v", atServer, atClient)
 	}
 	if got.Server || !made.Server.Server {
-		t.Error("the sides are not told apart")
+		t.Error("the sides are not distinguished")
 	}
 }
