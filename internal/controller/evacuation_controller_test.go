@@ -43,7 +43,7 @@ func newDrain(cordoned bool) *drain {
 		Expect(k8sClient.Delete(ctx, d.node)).To(Succeed())
 	})
 	d.r = &evacuation.Reconciler{
-		Client: d.writes, Live: asController, Recorder: d.events, Config: clusterconfig.NewStore(),
+		Client: d.writes, APIReader: asController, Recorder: d.events, Config: clusterconfig.NewStore(),
 	}
 	return d
 }

@@ -116,7 +116,7 @@ var _ = Describe("KubeVirt", func() {
 		namespace = NewInstallNamespace()
 		writes, recorded = NewWrites(), &recordedEvents{}
 		reconciler = &kubevirt.Reconciler{
-			Client: writes, Live: asController, Recorder: recorded, Namespace: namespace,
+			Client: writes, APIReader: asController, Recorder: recorded, Namespace: namespace,
 			Options: []clusterconfig.Option{clusterconfig.WithImages(clusterconfig.Images{Launcher: "e.org/l:v1", Handler: "e.org/h:v1", API: "e.org/a:v1"})},
 		}
 		kv = newKubeVirt("kubevirt")

@@ -53,21 +53,21 @@ var _ = Describe("Manager", Ordered, func() {
 		recorded, err := recorder.Add(mgr, corev1.EventSource{Component: "virt-controller"})
 		Expect(err).NotTo(HaveOccurred())
 		Expect((&virtualmachineinstance.Reconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorded,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded,
 			Config: store, Namespace: "kubevirt", DataVolumes: imports,
 			AgentRecorder: func(node string) events.EventRecorder {
 				return recorded.WithSource(corev1.EventSource{Component: "virt-handler", Host: node})
 			},
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&virtualmachine.Reconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorded, Config: store,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, Config: store,
 			DataVolumes: imports,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&virtualmachineinstancereplicaset.Reconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorded,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&evacuation.Reconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorded, Config: store,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, Config: store,
 		}).SetupWithManager(mgr)).To(Succeed())
 		running, stop := context.WithCancel(ctx)
 		done := make(chan error, 1)

@@ -42,7 +42,7 @@ var (
 func newVMHarness() *vmHarness {
 	m := &vmHarness{writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	m.Reconciler = &virtualmachine.Reconciler{
-		Client: m.writes, Live: asController, Recorder: m.events, Clock: m.clock,
+		Client: m.writes, APIReader: asController, Recorder: m.events, Clock: m.clock,
 		Config: fixedConfig{clusterconfig.Default()}, DataVolumes: imports{k8sClient},
 	}
 	return m

@@ -85,7 +85,7 @@ func newWorld() *world {
 	config.DefaultArchitecture, config.KubeVirt = "amd64", "kubevirt"
 	w := &world{writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace()}
 	w.Reconciler = &virtualmachineinstance.Reconciler{
-		Client: w.writes, Live: asController, Recorder: w.events, AgentRecorder: w.events.agent, Config: fixedConfig{config}, Clock: w.clock,
+		Client: w.writes, APIReader: asController, Recorder: w.events, AgentRecorder: w.events.agent, Config: fixedConfig{config}, Clock: w.clock,
 		Namespace: "kubevirt", DataVolumes: imports{k8sClient},
 	}
 	return w

@@ -31,8 +31,8 @@ var _ = Describe("A network for migrations", func() {
 		m.reconciler.Config = fixedConfig{config}
 	}
 	laid := func() {
-		m.Live = definedNetworks{m.Live}
-		m.reconciler.Live = definedNetworks{m.reconciler.Live}
+		m.APIReader = definedNetworks{m.APIReader}
+		m.reconciler.APIReader = definedNetworks{m.reconciler.APIReader}
 	}
 	state := func(vmi *v1.VirtualMachineInstance) *v1.VirtualMachineInstanceMigrationState {
 		GinkgoHelper()

@@ -48,7 +48,7 @@ func newMigrations(configure ...func(*clusterconfig.Config)) *migrations {
 	w.Config = fixedConfig{config}
 	m := &migrations{world: w, recorded: &recordedEvents{}, cache: NewWrites()}
 	m.reconciler = &virtualmachineinstancemigration.Reconciler{
-		Client: m.cache, Live: asController, Recorder: m.recorded, Config: fixedConfig{config}, Clock: w.clock,
+		Client: m.cache, APIReader: asController, Recorder: m.recorded, Config: fixedConfig{config}, Clock: w.clock,
 	}
 	DeferCleanup(m.deleteMigrations)
 	return m

@@ -179,7 +179,7 @@ var _ = Describe("VirtualMachineInstanceReplicaSet", func() {
 		for i := range errs {
 			other := &replicaSets{writes: NewWrites(), events: r.events, ns: r.ns}
 			other.Reconciler = &virtualmachineinstancereplicaset.Reconciler{
-				Client: other.writes, Live: asController, Recorder: r.events,
+				Client: other.writes, APIReader: asController, Recorder: r.events,
 			}
 			group.Go(func() { _, errs[i] = other.reconcile(set) })
 		}

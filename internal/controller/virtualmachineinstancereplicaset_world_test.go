@@ -41,7 +41,7 @@ type replicaSets struct {
 func newReplicaSets() *replicaSets {
 	r := &replicaSets{writes: NewWrites(), events: &recordedEvents{}, ns: NewNamespace()}
 	r.Reconciler = &virtualmachineinstancereplicaset.Reconciler{
-		Client: r.writes, Live: asController, Recorder: r.events, Clock: clocktesting.NewFakePassiveClock(time.Now()),
+		Client: r.writes, APIReader: asController, Recorder: r.events, Clock: clocktesting.NewFakePassiveClock(time.Now()),
 	}
 	return r
 }

@@ -91,7 +91,7 @@ func (u *upgrade) configure() {
 	}))
 	Expect(store.Set(ExpectExists(u.kv))).To(Succeed())
 	u.r = &workloadupdate.Reconciler{
-		Client: namespaced{u.writes, u.ns}, Live: asController, Recorder: u.events, Config: store, Namespace: u.ns, Clock: u.clock,
+		Client: namespaced{u.writes, u.ns}, APIReader: asController, Recorder: u.events, Config: store, Namespace: u.ns, Clock: u.clock,
 		DeploymentID: func(*v1.KubeVirt) (string, error) { return u.deployment, nil },
 	}
 }

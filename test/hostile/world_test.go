@@ -131,7 +131,7 @@ func (w *world) startAgent(mgr ctrl.Manager) {
 	expect(w.t, err)
 	expect(w.t, mgr.Add(w.connections))
 	guests := reconciler.New(reconciler.Options{
-		Client: &countingClient{mgr.GetClient(), w.writes}, Reader: mgr.GetAPIReader(), Incoming: incoming, Node: thisNode,
+		Client: &countingClient{mgr.GetClient(), w.writes}, APIReader: mgr.GetAPIReader(), Incoming: incoming, Node: thisNode,
 		Facts: facts.Node{Arch: "amd64"}, Targets: peer.NewTargets(), Enqueue: triggers.Enqueue,
 		Connections: agent.Connections{Manager: w.connections}, Responses: responses, Networks: noNetworks{},
 		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: w.podsDir, Pod: pod} },

@@ -89,7 +89,7 @@ func (n *node) startAgent() {
 	Expect(err).NotTo(HaveOccurred())
 	n.advertisers = network.NewAdvertisers(GinkgoLogr)
 	n.agent = reconciler.New(reconciler.Options{
-		Client: n.client, Reader: n.client, Node: agentNode, Facts: facts.Node{Arch: "amd64"},
+		Client: n.client, APIReader: n.client, Node: agentNode, Facts: facts.Node{Arch: "amd64"},
 		Connections: agent.Connections{Manager: n.manager}, Responses: responses, Networks: agent.Networks{Advertisers: n.advertisers},
 		Content: func(pod types.UID) media.Content { return media.PodContent{PodsDir: n.pods, Pod: pod} },
 		Files:   func(p *hypervisor.Process) reconciler.Files { return facts.PodFiles{Process: p, NodeDev: "/dev"} },

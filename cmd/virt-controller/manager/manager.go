@@ -156,7 +156,7 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		return err
 	}
 	installation := &kubevirt.Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: o.Namespace, KubeletRoot: o.KubeletRoot,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Namespace: o.Namespace, KubeletRoot: o.KubeletRoot,
 		Options: []clusterconfig.Option{o.images()}, Recorder: source("virt-operator"), Clock: o.Clock,
 	}
 	reconcilers := []interface{ SetupWithManager(ctrl.Manager) error }{
@@ -166,24 +166,24 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		},
 		&certificatesigningrequest.Reconciler{Client: mgr.GetClient(), Namespace: o.Namespace, Config: store, Clock: o.Clock},
 		&virtualmachine.Reconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store,
 			DataVolumes: imports,
 		},
 		&virtualmachineinstancereplicaset.Reconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("virtualmachinereplicaset-controller"),
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachinereplicaset-controller"),
 		},
 		&virtualmachineinstance.Reconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store, Namespace: o.Namespace,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store, Namespace: o.Namespace,
 			DataVolumes: imports, AgentRecorder: agentOf(recorded),
 		},
 		&virtualmachineinstancemigration.Reconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store,
 		},
 		&evacuation.Reconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("disruptionbudget-controller"), Config: store,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("disruptionbudget-controller"), Config: store,
 		},
 		&workloadupdate.Reconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("workload-update-controller"), Config: store, Namespace: o.Namespace,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("workload-update-controller"), Config: store, Namespace: o.Namespace,
 			DeploymentID: installation.DeploymentID,
 		},
 	}

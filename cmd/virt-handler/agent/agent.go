@@ -194,7 +194,7 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 	checksum := o.checksums(connections)
 	guests := reconciler.New(reconciler.Options{
 		Client:      mgr.GetClient(),
-		Reader:      mgr.GetAPIReader(),
+		APIReader:   mgr.GetAPIReader(),
 		Incoming:    moves.incoming,
 		Node:        o.Node,
 		Address:     o.PodIP,

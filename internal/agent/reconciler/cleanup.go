@@ -85,7 +85,7 @@ func (r *Reconciler) Recheck(ctx context.Context) error {
 		return nil
 	}
 	pods := &corev1.PodList{}
-	err := r.Reader.List(ctx, pods, client.MatchingLabels{v1.AppLabel: launcherpod.AppLabelValue}, client.MatchingFields{"spec.nodeName": r.Node})
+	err := r.APIReader.List(ctx, pods, client.MatchingLabels{v1.AppLabel: launcherpod.AppLabelValue}, client.MatchingFields{"spec.nodeName": r.Node})
 	if err != nil {
 		return fmt.Errorf("list the launcher Pods of the node: %w", err)
 	}
@@ -126,7 +126,7 @@ func (r *Reconciler) destroyOrphan(ctx context.Context, guest orphanStopper, uid
 	pod := &corev1.Pod{}
 	bounded, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	err = r.Reader.Get(bounded, client.ObjectKey{Namespace: m.key.Namespace, Name: m.pod}, pod)
+	err = r.APIReader.Get(bounded, client.ObjectKey{Namespace: m.key.Namespace, Name: m.pod}, pod)
 	switch {
 	case err == nil && pod.UID == uid && !podstate.Terminal(pod):
 		return nil

@@ -61,8 +61,8 @@ const (
 type Options struct {
 	// Client reads the node's VMIs and launcher Pods from a cache and writes status.
 	Client client.Client
-	// Reader reads from the API server. The cache contains only VMIs that are assigned to the node.
-	Reader client.Reader
+	// APIReader reads from the API server. The cache contains only VMIs that are assigned to the node.
+	APIReader client.Reader
 	// Incoming contains the VMIs that migrate to the node. It is a cache of its own, because a cache has one selector for a kind.
 	Incoming cache.Cache
 	// Node is the node's name.

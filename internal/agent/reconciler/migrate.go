@@ -99,7 +99,7 @@ func (r *Reconciler) readNow(ctx context.Context, key types.NamespacedName, uid 
 	vmi := &v1.VirtualMachineInstance{}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	if err := r.Reader.Get(ctx, key, vmi); err != nil {
+	if err := r.APIReader.Get(ctx, key, vmi); err != nil {
 		return nil, err
 	}
 	if vmi.UID != uid {

@@ -107,7 +107,7 @@ func (r *Reconciler) readUnassigned(ctx context.Context, s *scope) error {
 		return nil
 	}
 	vmi := &v1.VirtualMachineInstance{}
-	err := r.api.Do(ctx, s.key.Namespace, func() error { return r.Reader.Get(ctx, s.key, vmi) })
+	err := r.api.Do(ctx, s.key.Namespace, func() error { return r.APIReader.Get(ctx, s.key, vmi) })
 	if err != nil {
 		return client.IgnoreNotFound(err)
 	}

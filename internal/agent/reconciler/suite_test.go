@@ -182,7 +182,7 @@ func startAgentOn(node string, launchers *fake.Node, f *faults) *agent {
 	sent, err := recorder.Add(mgr, corev1.EventSource{Component: "virt-handler", Host: node})
 	Expect(err).NotTo(HaveOccurred())
 	guests := reconciler.New(reconciler.Options{
-		Client: a.counting(mgr.GetClient()), Reader: a.reading(mgr.GetAPIReader()), Incoming: incoming, Node: node, Facts: facts.Node{Arch: "amd64"},
+		Client: a.counting(mgr.GetClient()), APIReader: a.reading(mgr.GetAPIReader()), Incoming: incoming, Node: node, Facts: facts.Node{Arch: "amd64"},
 		Connections: connections{launchers, f}, Responses: hypervisor.NewResponseBudget(), Networks: a.networks,
 		Address: f.address(), Peer: f.peers(), Targets: targets, Enqueue: triggers.Enqueue,
 		Content:  func(pod types.UID) media.Content { return media.PodContent{PodsDir: podsDir, Pod: pod} },

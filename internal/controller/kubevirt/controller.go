@@ -37,8 +37,8 @@ import (
 // Reconciler installs what a KubeVirt object specifies, and removes it when the object is deleted.
 type Reconciler struct {
 	client.Client
-	// Live reads from the API server: the cache does not contain the Pods of components.
-	Live client.Reader
+	// APIReader reads from the API server: the cache does not contain the Pods of components.
+	APIReader client.Reader
 	// Namespace is the install namespace. KubeVirt objects elsewhere install nothing.
 	Namespace string
 	// KubeletRoot is the kubelet's root directory on the nodes.
@@ -156,7 +156,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 }
 
 func (r *Reconciler) scope(kv *v1.KubeVirt) *Scope {
-	s := &Scope{Client: r.Client, Live: r.Live, Namespace: r.Namespace, KubeletRoot: r.KubeletRoot, KubeVirt: kv, Now: reconciler.Now(r.Clock)}
+	s := &Scope{Client: r.Client, APIReader: r.APIReader, Namespace: r.Namespace, KubeletRoot: r.KubeletRoot, KubeVirt: kv, Now: reconciler.Now(r.Clock)}
 	s.Config, s.ConfigErr = clusterconfig.FromKubeVirt(kv, r.Options...)
 	return s
 }

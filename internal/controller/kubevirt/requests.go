@@ -77,7 +77,7 @@ func checkMissingRequests(ctx context.Context, s *Scope) error {
 	for _, role := range certificate.Roles() {
 		if _, read := pods[role.Component]; !read {
 			list := &corev1.PodList{}
-			if err := s.Live.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{v1.AppLabel: role.Component},
+			if err := s.APIReader.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{v1.AppLabel: role.Component},
 				client.Limit(maxPods)); err != nil {
 				return fmt.Errorf("cannot list the Pods of %s: %w", role.Component, err)
 			}

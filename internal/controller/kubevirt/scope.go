@@ -25,8 +25,8 @@ const Finalizer = "kubevirt.io/foregroundDeleteKubeVirt"
 type Scope struct {
 	// Client reads from the manager's cache.
 	Client client.Client
-	// Live reads from the API server.
-	Live client.Reader
+	// APIReader reads from the API server.
+	APIReader client.Reader
 	// Namespace is the install namespace.
 	Namespace string
 	// KubeletRoot is the kubelet's root directory on the nodes.

@@ -31,7 +31,7 @@ func (s *Scope) architectureOf(ctx context.Context, source *cdi.DataSource) (str
 	if ref := source.Spec.Source.DataSource; ref != nil {
 		key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
 		source = &cdi.DataSource{}
-		if err := s.Live.Get(ctx, key, source); err != nil {
+		if err := s.APIReader.Get(ctx, key, source); err != nil {
 			return "", fmt.Errorf("get DataSource %s: %w", key, err)
 		}
 	}

@@ -34,7 +34,7 @@ func (s *Scope) readDataSource(ctx context.Context, ref *cdiv1beta1.DataVolumeSo
 		key.Namespace = *ref.Namespace
 	}
 	found := &cdi.DataSource{}
-	if err := s.Live.Get(ctx, key, found); err != nil {
+	if err := s.APIReader.Get(ctx, key, found); err != nil {
 		return nil, fmt.Errorf("get DataSource %s: %w", key, err)
 	}
 	return found, nil

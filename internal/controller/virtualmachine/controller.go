@@ -28,8 +28,8 @@ const vmWorkers = 3
 type Reconciler struct {
 	// Client reads from the manager's cache.
 	Client client.Client
-	// Live reads from the API server.
-	Live client.Reader
+	// APIReader reads from the API server.
+	APIReader client.Reader
 	// Recorder records events on VMs.
 	Recorder events.EventRecorder
 	// Config is the cluster's configuration.
@@ -74,7 +74,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	vm, config := &v1.VirtualMachine{}, r.Config.Current()
 	scope := &Scope{
-		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), VM: vm,
+		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), VM: vm,
 		DataVolumes:  r.DataVolumes,
 		LiveUpdate:   config.RolloutStrategy == v1.VMRolloutStrategyLiveUpdate,
 		LiveMetadata: config.LiveMetadata,

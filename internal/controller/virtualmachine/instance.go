@@ -74,7 +74,7 @@ func adoptVMI(ctx context.Context, s *Scope) error {
 func (s *Scope) confirmNotDeleted(ctx context.Context) error {
 	key := client.ObjectKeyFromObject(s.VM)
 	fresh := &v1.VirtualMachine{}
-	if err := s.Live.Get(ctx, key, fresh); err != nil {
+	if err := s.APIReader.Get(ctx, key, fresh); err != nil {
 		return fmt.Errorf("get VirtualMachine %s before it adopts anything: %w", key, err)
 	}
 	if fresh.UID != s.VM.UID || fresh.DeletionTimestamp != nil {
@@ -181,7 +181,7 @@ func createVMI(ctx context.Context, s *Scope) error {
 // loadLive reads the instance from the API server, for the status.
 func (s *Scope) loadLive(ctx context.Context) error {
 	vmi := &v1.VirtualMachineInstance{}
-	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.VM), vmi); err != nil {
+	if err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(s.VM), vmi); err != nil {
 		return fmt.Errorf("get VirtualMachineInstance %s, which exists: %w", client.ObjectKeyFromObject(s.VM), err)
 	}
 	if metav1.IsControlledBy(vmi, s.VM) {
@@ -277,7 +277,7 @@ func finalizeWithoutVM(ctx context.Context, s *Scope, key client.ObjectKey) erro
 	}
 	// The cache may not show the VM yet. A VM of this name with another UID is not the owner.
 	vm := &v1.VirtualMachine{}
-	err := s.Live.Get(ctx, key, vm)
+	err := s.APIReader.Get(ctx, key, vm)
 	if another := err == nil && owner != nil && owner.UID != vm.UID; !another && !apierrors.IsNotFound(err) {
 		return err
 	}

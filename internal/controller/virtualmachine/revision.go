@@ -109,7 +109,7 @@ func startedTemplate(ctx context.Context, s *Scope) (*v1.VirtualMachineInstanceT
 	}
 	revision := &appsv1.ControllerRevision{}
 	key := client.ObjectKey{Namespace: s.VM.Namespace, Name: name}
-	if err := s.Live.Get(ctx, key, revision); err != nil {
+	if err := s.APIReader.Get(ctx, key, revision); err != nil {
 		return nil, client.IgnoreNotFound(fmt.Errorf("get ControllerRevision %s: %w", key, err))
 	}
 	data := revisionData{}

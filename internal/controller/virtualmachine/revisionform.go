@@ -65,7 +65,7 @@ func sortRevisions(ctx context.Context, s *Scope) error {
 func (s *Scope) sortRevision(ctx context.Context, listed *metav1.PartialObjectMetadata) error {
 	key := client.ObjectKeyFromObject(listed)
 	revision := &appsv1.ControllerRevision{}
-	if err := s.Live.Get(ctx, key, revision); err != nil {
+	if err := s.APIReader.Get(ctx, key, revision); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("get ControllerRevision %s: %w", key, err))
 	}
 	sorted, err := sortKeys(revision.Data.Raw)
@@ -96,7 +96,7 @@ func (s *Scope) sortRevision(ctx context.Context, listed *metav1.PartialObjectMe
 // finishReplacement creates a revision from its copy, if it does not exist, and deletes the copy.
 func (s *Scope) finishReplacement(ctx context.Context, key client.ObjectKey) error {
 	kept := &appsv1.ControllerRevision{}
-	if err := s.Live.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name + copySuffix}, kept); err != nil {
+	if err := s.APIReader.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name + copySuffix}, kept); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("get the copy of ControllerRevision %s: %w", key, err))
 	}
 	if err := s.Client.Create(ctx, renamed(kept, key.Name)); err != nil && !apierrors.IsAlreadyExists(err) {

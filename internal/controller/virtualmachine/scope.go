@@ -27,9 +27,9 @@ import (
 
 // Scope is one reconciliation of one VM.
 type Scope struct {
-	// Client reads from the cache and writes to the API server. Live reads from the API server.
-	Client client.Client
-	Live   client.Reader
+	// Client reads from the cache and writes to the API server. APIReader reads from the API server.
+	Client    client.Client
+	APIReader client.Reader
 	// Recorder records events, each after the write that it reports.
 	Recorder events.EventRecorder
 	// DataVolumes reads the importer's DataVolumes.
@@ -184,7 +184,7 @@ func removeVMFinalizer(ctx context.Context, s *Scope) error {
 	}
 	// The cache may be behind and not show an instance that exists.
 	vmi := &v1.VirtualMachineInstance{}
-	err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.VM), vmi)
+	err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(s.VM), vmi)
 	switch {
 	case err == nil && metav1.IsControlledBy(vmi, s.VM):
 		s.RequeueAfter = cacheRetry

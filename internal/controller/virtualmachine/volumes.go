@@ -313,7 +313,7 @@ func (s *Scope) destinationClaim(ctx context.Context, volume, name string) (*v1.
 	if virtualmachineinstance.IsBlock(claim) {
 		return virtualmachineinstance.ClaimInfo(claim, virtualmachineinstance.Overheads{}), nil
 	}
-	overheads, err := virtualmachineinstance.ReadOverheads(ctx, s.Live, s.DataVolumes, key)
+	overheads, err := virtualmachineinstance.ReadOverheads(ctx, s.APIReader, s.DataVolumes, key)
 	if err != nil {
 		return nil, err
 	}

@@ -134,7 +134,7 @@ func (s *scope) refreshClaims(ctx context.Context) error {
 			continue
 		}
 		fresh := &corev1.PersistentVolumeClaim{}
-		if err := s.live.Get(ctx, client.ObjectKeyFromObject(claim), fresh); err != nil {
+		if err := s.apiReader.Get(ctx, client.ObjectKeyFromObject(claim), fresh); err != nil {
 			return fmt.Errorf("get PersistentVolumeClaim %s: %w", client.ObjectKeyFromObject(claim), err)
 		}
 		s.claims[volume] = fresh

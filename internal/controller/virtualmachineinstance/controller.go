@@ -26,8 +26,8 @@ const vmiWorkers = 10
 type Reconciler struct {
 	// Client reads from the manager's cache.
 	Client client.Client
-	// Live reads from the API server.
-	Live client.Reader
+	// APIReader reads from the API server.
+	APIReader client.Reader
 	// Recorder records events.
 	Recorder events.EventRecorder
 	// AgentRecorder returns a recorder of events whose source is the agent of a node.
@@ -85,7 +85,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	config := r.Config.Current()
 	s := &scope{
 		inputs: inputs{
-			client: r.Client, live: r.Live, recorder: r.Recorder, agentRecorder: r.AgentRecorder, importer: r.DataVolumes,
+			client: r.Client, apiReader: r.APIReader, recorder: r.Recorder, agentRecorder: r.AgentRecorder, importer: r.DataVolumes,
 			config: config, namespace: r.Namespace,
 		},
 		observed: observed{now: reconciler.Now(r.Clock), vmi: vmi, podConfig: config.Pods()},

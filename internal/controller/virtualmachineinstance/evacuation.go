@@ -30,7 +30,7 @@ func (s *scope) forgetEviction(ctx context.Context, pod *corev1.Pod) error {
 		return nil
 	}
 	vmi := &v1.VirtualMachineInstance{}
-	if err := s.live.Get(ctx, client.ObjectKeyFromObject(s.vmi), vmi); err != nil {
+	if err := s.apiReader.Get(ctx, client.ObjectKeyFromObject(s.vmi), vmi); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	if !eviction.IsMarked(vmi) {

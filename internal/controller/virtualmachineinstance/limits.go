@@ -23,14 +23,14 @@ func (s *scope) readRequiredLimits(ctx context.Context) error {
 	if !s.preparing() || s.pod != nil || s.problem != nil {
 		return nil
 	}
-	return DemandLimits(ctx, s.client, s.live, s.vmi, s.config.AutoCPULimitNamespaces, &s.podConfig)
+	return SetRequiredLimits(ctx, s.client, s.apiReader, s.vmi, s.config.AutoCPULimitNamespaces, &s.podConfig)
 }
 
 // DemandLimits sets in the configuration of a launcher Pod which limits it must have although its VMI does not set them:
 // those that a quota of the namespace counts, because it refuses Pods without them, and that of CPU if autoCPU selects the
-// namespace. quotas reads from the cache; live reads the namespace, where its labels matter.
-func DemandLimits(
-	ctx context.Context, quotas, live client.Reader, vmi *v1.VirtualMachineInstance, autoCPU labels.Selector, config *podspec.Config,
+// namespace. quotas reads from a cache. apiReader reads the namespace, if its labels matter.
+func SetRequiredLimits(
+	ctx context.Context, quotas, apiReader client.Reader, vmi *v1.VirtualMachineInstance, autoCPU labels.Selector, config *podspec.Config,
 ) error {
 	list := &corev1.ResourceQuotaList{}
 	if err := quotas.List(ctx, list, client.InNamespace(vmi.Namespace)); err != nil {
@@ -46,7 +46,7 @@ func DemandLimits(
 	}
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	if err := live.Get(ctx, client.ObjectKey{Name: vmi.Namespace}, namespace); err != nil {
+	if err := apiReader.Get(ctx, client.ObjectKey{Name: vmi.Namespace}, namespace); err != nil {
 		return fmt.Errorf("get namespace %s: %w", vmi.Namespace, err)
 	}
 	config.LimitCPU = config.LimitCPU || autoCPU != nil && autoCPU.Matches(labels.Set(namespace.Labels))

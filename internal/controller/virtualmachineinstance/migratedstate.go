@@ -31,7 +31,7 @@ func (s *scope) settleStateClaims(ctx context.Context) error {
 	}
 	if kept == nil {
 		// Only the API server can tell that the claim to keep is gone: the other one is deleted next.
-		if kept, err = claimOf(ctx, s.live, s.vmi, keep); err != nil {
+		if kept, err = claimOf(ctx, s.apiReader, s.vmi, keep); err != nil {
 			return err
 		}
 	}

@@ -71,7 +71,7 @@ func (s *scope) loadOtherPod(ctx context.Context) error {
 	// A guest that is to stop does not need the rest of its memory.
 	record.PostCopy = record.PostCopy && !s.deleting()
 	key := client.ObjectKey{Namespace: s.vmi.Namespace, Name: podspec.OtherPodName(s.vmi)}
-	for _, reader := range []client.Reader{s.client, s.live} {
+	for _, reader := range []client.Reader{s.client, s.apiReader} {
 		pod := &corev1.Pod{}
 		err := reader.Get(ctx, key, pod)
 		switch {
@@ -147,7 +147,7 @@ func (s *scope) deleteTarget(ctx context.Context) error {
 		return nil
 	}
 	key, now := client.ObjectKeyFromObject(s.vmi), &v1.VirtualMachineInstance{}
-	if err := s.live.Get(ctx, key, now); err != nil {
+	if err := s.apiReader.Get(ctx, key, now); err != nil {
 		return client.IgnoreNotFound(err) // The garbage collector deletes the Pods of a VMI that is gone.
 	}
 	record, _ := vmistatus.MigrationRecord(&now.Status)

@@ -42,7 +42,7 @@ func (s *scope) readNetworkResources(ctx context.Context) error {
 	if s.config.IsEnabled(clusterconfig.GateExternalNetResources) || !s.preparing() || s.pod != nil || s.problem != nil {
 		return nil
 	}
-	resources, missing, err := NetworkResources(ctx, s.live, s.vmi)
+	resources, missing, err := NetworkResources(ctx, s.apiReader, s.vmi)
 	if missing != "" {
 		s.problem = &problem{reason: ReasonNetworkNotFound, message: missing}
 		s.requeueAfter = networkRetry
@@ -57,19 +57,19 @@ func (s *scope) readMigrationNetwork(ctx context.Context) error {
 		return nil
 	}
 	var err error
-	s.podConfig.MigrationNetwork, err = MigrationNetwork(ctx, s.live, s.podConfig.MigrationNetwork)
+	s.podConfig.MigrationNetwork, err = MigrationNetwork(ctx, s.apiReader, s.podConfig.MigrationNetwork)
 	return err
 }
 
 // MigrationNetwork returns the configured network, or none if it does not exist: a mistake in the configuration must not
 // keep guests from starting. A migration of such a guest reports it.
-func MigrationNetwork(ctx context.Context, live client.Reader, named types.NamespacedName) (types.NamespacedName, error) {
+func MigrationNetwork(ctx context.Context, apiReader client.Reader, named types.NamespacedName) (types.NamespacedName, error) {
 	if named.Name == "" {
 		return named, nil
 	}
 	definition := &metav1.PartialObjectMetadata{}
 	definition.SetGroupVersionKind(attachmentDefinition)
-	err := live.Get(ctx, named, definition)
+	err := apiReader.Get(ctx, named, definition)
 	switch {
 	case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
 		return types.NamespacedName{}, nil
@@ -82,7 +82,7 @@ func MigrationNetwork(ctx context.Context, live client.Reader, named types.Names
 // NetworkResources returns the resources that the networks of a VMI require, by the name of the network. missing says in a
 // sentence what does not exist, or is empty.
 func NetworkResources(
-	ctx context.Context, live client.Reader, vmi *v1.VirtualMachineInstance,
+	ctx context.Context, apiReader client.Reader, vmi *v1.VirtualMachineInstance,
 ) (resources map[string]corev1.ResourceName, missing string, err error) {
 	resources = map[string]corev1.ResourceName{}
 	for _, network := range podspec.Connected(vmi) {
@@ -92,7 +92,7 @@ func NetworkResources(
 		key := podspec.AttachmentDefinition(vmi.Namespace, network.Multus)
 		definition := &metav1.PartialObjectMetadata{}
 		definition.SetGroupVersionKind(attachmentDefinition)
-		err := live.Get(ctx, key, definition)
+		err := apiReader.Get(ctx, key, definition)
 		switch {
 		case meta.IsNoMatchError(err):
 			return resources, fmt.Sprintf(

@@ -79,7 +79,7 @@ func (s *scope) agentSilence(ctx context.Context, name string) (silent bool, lef
 // count. It returns nil for one that is gone.
 func (s *scope) readNode(ctx context.Context, name string) (*corev1.Node, error) {
 	host := &corev1.Node{}
-	if err := s.live.Get(ctx, client.ObjectKey{Name: name}, host); err != nil {
+	if err := s.apiReader.Get(ctx, client.ObjectKey{Name: name}, host); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil, nil
 		}

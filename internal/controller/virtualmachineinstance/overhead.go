@@ -61,13 +61,13 @@ func (o Overheads) of(claim *corev1.PersistentVolumeClaim) v1.Percent {
 }
 
 // ReadOverheads reads the importer's configuration, if the cluster has an importer. claim is any claim.
-func ReadOverheads(ctx context.Context, live client.Reader, importer datavolume.Reader, claim client.ObjectKey) (Overheads, error) {
+func ReadOverheads(ctx context.Context, apiReader client.Reader, importer datavolume.Reader, claim client.ObjectKey) (Overheads, error) {
 	if _, err := importer.Get(ctx, claim); errors.Is(err, datavolume.ErrNotInstalled) {
 		return Overheads{}, nil
 	}
 	config := &unstructured.Unstructured{}
 	config.SetGroupVersionKind(importerConfig)
-	err := live.Get(ctx, client.ObjectKey{Name: importerConfigName}, config)
+	err := apiReader.Get(ctx, client.ObjectKey{Name: importerConfigName}, config)
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
 		return Overheads{}, nil
 	}
@@ -91,7 +91,7 @@ func (s *scope) readOverheads(ctx context.Context) error {
 		if IsBlock(claim) {
 			continue
 		}
-		overheads, err := ReadOverheads(ctx, s.live, s.importer, client.ObjectKeyFromObject(claim))
+		overheads, err := ReadOverheads(ctx, s.apiReader, s.importer, client.ObjectKeyFromObject(claim))
 		s.overheads = overheads
 		return err
 	}

@@ -137,7 +137,7 @@ func (s *scope) refuseSecondPod(ctx context.Context, name string) error {
 func (s *scope) findPod(ctx context.Context, wanted *corev1.Pod) error {
 	pod := &corev1.Pod{}
 	key := client.ObjectKeyFromObject(wanted)
-	if err := s.live.Get(ctx, key, pod); err != nil {
+	if err := s.apiReader.Get(ctx, key, pod); err != nil {
 		return fmt.Errorf("get launcher Pod %s, which exists: %w", key, err)
 	}
 	if !s.owns(pod) {

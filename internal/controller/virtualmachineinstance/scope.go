@@ -37,10 +37,10 @@ type scope struct {
 
 // inputs is what a reconciliation works with. No phase changes it.
 type inputs struct {
-	// client reads from the cache and writes to the API server. live reads from the API server: it serves decisions for
+	// client reads from the cache and writes to the API server. apiReader reads from the API server: it serves decisions for
 	// which a stale cache is not good enough.
-	client client.Client
-	live   client.Reader
+	client    client.Client
+	apiReader client.Reader
 	// recorder records events; call it after the write that the event is about.
 	recorder events.EventRecorder
 	// agentRecorder returns a recorder of events whose source is the agent of a node.
@@ -186,7 +186,7 @@ func (s *scope) load(ctx context.Context) error {
 // cache that would end a running guest, or start a second one on the same disks.
 func (s *scope) loadPod(ctx context.Context) error {
 	key := client.ObjectKey{Namespace: s.vmi.Namespace, Name: podspec.OwnPodName(s.vmi)}
-	for _, reader := range []client.Reader{s.client, s.live} {
+	for _, reader := range []client.Reader{s.client, s.apiReader} {
 		pod := &corev1.Pod{}
 		err := reader.Get(ctx, key, pod)
 		s.podNameTaken = err == nil && !s.owns(pod)

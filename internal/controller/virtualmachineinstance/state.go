@@ -106,7 +106,7 @@ func StateClaim(pod *corev1.Pod) string {
 // restored claim, and may have the one from before a migration.
 func (s *scope) findStateClaim(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
 	list := &corev1.PersistentVolumeClaimList{}
-	err := s.live.List(ctx, list, client.InNamespace(s.vmi.Namespace),
+	err := s.apiReader.List(ctx, list, client.InNamespace(s.vmi.Namespace),
 		client.MatchingLabels{v1.PersistentStateLabel: s.vmi.Name})
 	if err != nil {
 		return nil, fmt.Errorf("list the claims with the machine's state: %w", err)
@@ -196,7 +196,7 @@ func (s *scope) createStateClaim(ctx context.Context) (*corev1.PersistentVolumeC
 // explainTaken says why an existing claim with the name of the state claim is not used.
 func (s *scope) explainTaken(ctx context.Context, key client.ObjectKey) error {
 	claim := &corev1.PersistentVolumeClaim{}
-	if err := s.live.Get(ctx, key, claim); err != nil {
+	if err := s.apiReader.Get(ctx, key, claim); err != nil {
 		return fmt.Errorf("get PersistentVolumeClaim %s, which exists: %w", key, err)
 	}
 	if claim.DeletionTimestamp != nil {

@@ -84,7 +84,7 @@ func defaultOf(classes []storagev1.StorageClass) *storagev1.StorageClass {
 func (s *scope) stateAccess(ctx context.Context, class string) ([]corev1.PersistentVolumeAccessMode, error) {
 	profile := &unstructured.Unstructured{}
 	profile.SetGroupVersionKind(storageProfile)
-	err := s.live.Get(ctx, client.ObjectKey{Name: class}, profile)
+	err := s.apiReader.Get(ctx, client.ObjectKey{Name: class}, profile)
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
 		return []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, nil // There is no importer, or it does not know the class.
 	}

@@ -34,8 +34,8 @@ const replicaSetWorkers = 3
 type Reconciler struct {
 	// Client reads from the manager's cache.
 	Client client.Client
-	// Live reads from the API server.
-	Live client.Reader
+	// APIReader reads from the API server.
+	APIReader client.Reader
 	// Recorder records events.
 	Recorder events.EventRecorder
 	// Clock gives the time; nil means the system's clock.
@@ -104,7 +104,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, fmt.Errorf("get VirtualMachineInstanceReplicaSet %s: %w", request, err)
 	}
 	scope := &Scope{
-		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Set: set,
+		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Set: set,
 	}
 	if err := scope.Load(ctx); err != nil {
 		return ctrl.Result{}, err

@@ -102,7 +102,7 @@ func createOne(ctx context.Context, s *Scope, free *names) (*v1.VirtualMachineIn
 // created, and nil otherwise.
 func ownReplica(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance) (*v1.VirtualMachineInstance, error) {
 	other := &v1.VirtualMachineInstance{}
-	err := s.Live.Get(ctx, client.ObjectKeyFromObject(vmi), other)
+	err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(vmi), other)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil

@@ -52,9 +52,9 @@ const (
 
 // Scope is one reconciliation of one replica set.
 type Scope struct {
-	// Client reads from the cache and writes to the API server. Live reads from the API server.
-	Client client.Client
-	Live   client.Reader
+	// Client reads from the cache and writes to the API server. APIReader reads from the API server.
+	Client    client.Client
+	APIReader client.Reader
 	// Recorder records events, after what they report has happened.
 	Recorder events.EventRecorder
 	// Now is one time for the whole reconciliation.
@@ -151,7 +151,7 @@ func readSelector(s *Scope) bool {
 // refresh reads the set's VMIs from the API server, in place of those of the cache.
 func refresh(ctx context.Context, s *Scope) error {
 	list := &v1.VirtualMachineInstanceList{}
-	err := s.Live.List(ctx, list, client.InNamespace(s.Set.Namespace), client.MatchingLabelsSelector{Selector: s.Selector})
+	err := s.APIReader.List(ctx, list, client.InNamespace(s.Set.Namespace), client.MatchingLabelsSelector{Selector: s.Selector})
 	if err != nil {
 		return fmt.Errorf("list VirtualMachineInstances %s of namespace %s: %w", s.Selector, s.Set.Namespace, err)
 	}

@@ -48,9 +48,9 @@ func withoutKeepAlive(handler http.Handler) http.Handler {
 // evictionInterceptor marks VMIs for evacuation when a client evicts their launcher Pods.
 type evictionInterceptor struct {
 	config ConfigSource
-	// live reads from the API server: a decision from a stale cache could stop a guest.
-	live   client.Reader
-	writer client.Client
+	// apiReader reads from the API server: a decision from a stale cache could stop a guest.
+	apiReader client.Reader
+	writer    client.Client
 	// liveMigration reports whether this installation can migrate guests.
 	liveMigration bool
 }
@@ -97,7 +97,7 @@ func isDryRun(request admission.Request, evict *policyv1.Eviction) bool {
 func (e *evictionInterceptor) answer(ctx context.Context, key client.ObjectKey, source string, dry bool) (eviction.Decision, error) {
 	allowed := eviction.Decision{Allowed: true}
 	pod := &corev1.Pod{}
-	if err := e.live.Get(ctx, key, pod); err != nil {
+	if err := e.apiReader.Get(ctx, key, pod); err != nil {
 		if apierrors.IsNotFound(err) {
 			return allowed, nil // The API server reports it.
 		}
@@ -108,7 +108,7 @@ func (e *evictionInterceptor) answer(ctx context.Context, key client.ObjectKey, 
 		return allowed, nil
 	}
 	vmi := &v1.VirtualMachineInstance{}
-	if err := e.live.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: name}, vmi); err != nil {
+	if err := e.apiReader.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: name}, vmi); err != nil {
 		if !apierrors.IsNotFound(err) {
 			return allowed, fmt.Errorf("kubevirt failed getting the vmi: %w", err)
 		}
@@ -137,7 +137,7 @@ func (e *evictionInterceptor) answer(ctx context.Context, key client.ObjectKey, 
 // the mark.
 func (e *evictionInterceptor) annotate(ctx context.Context, pod *corev1.Pod) error {
 	node := &corev1.Node{}
-	if err := e.live.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node); client.IgnoreNotFound(err) != nil {
+	if err := e.apiReader.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("get Node %s: %w", pod.Spec.NodeName, err)
 	}
 	changed := pod.DeepCopy()

@@ -44,7 +44,7 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 	}
 	scheme, trusted := mgr.GetScheme(), sets.New(options.TrustedUsers...)
 	vmi := admission.WithValidator(scheme, &vmiValidator{config: options.Config, trusted: trusted})
-	migration := admission.WithValidator(scheme, &migrationValidator{config: options.Config, live: mgr.GetAPIReader(), trusted: trusted})
+	migration := admission.WithValidator(scheme, &migrationValidator{config: options.Config, apiReader: mgr.GetAPIReader(), trusted: trusted})
 	kubeVirt := admission.WithValidator(scheme, &kubeVirtValidator{reader: mgr.GetAPIReader()})
 	hooks := map[string]http.Handler{
 		"/virtualmachines-mutate":   &admission.Webhook{Handler: &vmMutator{decoder: admission.NewDecoder(scheme)}},
@@ -63,7 +63,7 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 		"/migration-policy-validate-create": admission.WithValidator(scheme, &migrationPolicyValidator{config: options.Config}),
 
 		"/launcher-eviction-validate": withoutKeepAlive(&admission.Webhook{Handler: &evictionInterceptor{
-			config: options.Config, live: mgr.GetAPIReader(), writer: mgr.GetClient(), liveMigration: options.LiveMigration,
+			config: options.Config, apiReader: mgr.GetAPIReader(), writer: mgr.GetClient(), liveMigration: options.LiveMigration,
 		}}),
 
 		"/kubevirt-validate-create": kubeVirt,

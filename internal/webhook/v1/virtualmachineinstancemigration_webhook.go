@@ -40,9 +40,9 @@ func (migrationDefaulter) Default(_ context.Context, m *v1.VirtualMachineInstanc
 // migrationValidator validates a migration.
 type migrationValidator struct {
 	config ConfigSource
-	// live reads from the API server, because a cache may lack a migration that was created just now.
-	live    client.Reader
-	trusted sets.Set[string]
+	// apiReader reads from the API server, because a cache may lack a migration that was created just now.
+	apiReader client.Reader
+	trusted   sets.Set[string]
 }
 
 var _ admission.Validator[*v1.VirtualMachineInstanceMigration] = (*migrationValidator)(nil)
@@ -55,7 +55,7 @@ func (v *migrationValidator) ValidateCreate(ctx context.Context, m *v1.VirtualMa
 	}
 	warnings := specsupport.Warnings(specsupport.UnimplementedInMigration(path, &m.Spec))
 	vmi := &v1.VirtualMachineInstance{}
-	err := v.live.Get(ctx, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}, vmi)
+	err := v.apiReader.Get(ctx, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}, vmi)
 	switch {
 	case apierrors.IsNotFound(err):
 		return warnings, apierrors.NewBadRequest(fmt.Sprintf("the VMI \"%s/%s\" does not exist", m.Namespace, m.Spec.VMIName))
@@ -93,7 +93,7 @@ func (v *migrationValidator) fieldErrors(ctx context.Context, path *field.Path, 
 // checkNoOther refuses a migration of a VMI that has an unfinished migration.
 func (v *migrationValidator) checkNoOther(ctx context.Context, m *v1.VirtualMachineInstanceMigration) error {
 	others := &v1.VirtualMachineInstanceMigrationList{}
-	err := v.live.List(ctx, others, client.InNamespace(m.Namespace), client.MatchingFields{"spec.vmiName": m.Spec.VMIName})
+	err := v.apiReader.List(ctx, others, client.InNamespace(m.Namespace), client.MatchingFields{"spec.vmiName": m.Spec.VMIName})
 	if err != nil {
 		return apierrors.NewInternalError(fmt.Errorf("cannot look for other migrations: %w", err))
 	}

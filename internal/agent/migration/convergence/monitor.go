@@ -158,7 +158,7 @@ func (c *Monitor) Decide(now time.Time, p *hypervisor.TransferProgress) (Step, s
 		}
 		return c.disrupt(why)
 	case stuck:
-		return Abort, fmt.Sprintf("Live migration stuck for %d seconds and has been aborted", int64(now.Sub(c.improved).Seconds()))
+		return Abort, fmt.Sprintf("Live migration stuck for %d seconds and has been aborted", int64(now.Sub(m.improved).Seconds()))
 	case late:
 		return Abort, fmt.Sprintf("Live migration is not completed after %d seconds and has been aborted", int64(limit.Seconds()))
 	case c.mode == v1.MigrationPreCopy && c.downtime < c.rules.downtime && remaining(p) > 0 && passes(max(c.shortestIn, c.raisedIn), p) >= passesUntilRaise:

@@ -196,8 +196,8 @@ func (s *stall) expected(left uint64) (time.Duration, bool) {
 func (c *Monitor) decideWithStallDetection(now time.Time, p *hypervisor.TransferProgress) (Step, string) {
 	s := c.stall
 	left, began := s.observe(p)
-	if c.rules.stuck > 0 && now.Sub(c.moved) > c.rules.stuck {
-		return Abort, fmt.Sprintf("Live migration stuck for %d seconds and has been aborted", int64(now.Sub(c.moved).Seconds()))
+	if m.rules.stuck > 0 && now.Sub(m.moved) > m.rules.stuck {
+		return Abort, fmt.Sprintf("Live migration stuck for %d seconds and has been aborted", int64(now.Sub(m.moved).Seconds()))
 	}
 	limit, spent := c.limitBySize(p), now.Sub(c.started)
 	longest := time.Duration(min(float64(limit)*s.completion, math.MaxInt64/2))

@@ -113,9 +113,9 @@ func (h History) freeName(prefix string, vmi *v1.VirtualMachineInstance) string 
 
 // Creator creates migrations.
 type Creator struct {
-	// Client writes to the API server, and Live reads from it.
-	Client client.Client
-	Live   client.Reader
+	// Client writes to the API server, and APIReader reads from it.
+	Client    client.Client
+	APIReader client.Reader
 	// Recorder records events about what has happened. Action is their action, and Purpose the end of their messages, which may be empty.
 	Recorder        events.EventRecorder
 	Action, Purpose string
@@ -130,7 +130,7 @@ func (c *Creator) Migrate(
 	complete func(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration) bool,
 ) error {
 	vmi := &v1.VirtualMachineInstance{}
-	if err := c.Live.Get(ctx, client.ObjectKeyFromObject(known), vmi); err != nil {
+	if err := c.APIReader.Get(ctx, client.ObjectKeyFromObject(known), vmi); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	m := &v1.VirtualMachineInstanceMigration{

@@ -28,8 +28,8 @@ import (
 type Reconciler struct {
 	// Client reads from the manager's cache.
 	Client client.Client
-	// Live reads from the API server.
-	Live client.Reader
+	// APIReader reads from the API server.
+	APIReader client.Reader
 	// Recorder takes events.
 	Recorder events.EventRecorder
 	// Config has the limits, the drain taint and the cluster's eviction strategy.
@@ -122,7 +122,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	config := r.Config.Current()
 	after, err := Run(ctx, &Scope{
-		Client: r.Client, Live: r.Live, Recorder: r.Recorder,
+		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder,
 		Default: config.EvictionStrategy, DrainTaint: *config.Migrations.NodeDrainTaintKey,
 		PerCluster: int(*config.Migrations.ParallelMigrationsPerCluster), PerNode: int(*config.Migrations.ParallelOutboundMigrationsPerNode),
 		Node: node, Instances: instances.Items, Migrations: migrations.Items,

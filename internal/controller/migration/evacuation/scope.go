@@ -37,9 +37,9 @@ const (
 
 // Scope is one reconciliation of one node.
 type Scope struct {
-	// Client reads from the cache and writes to the API server. Live reads from the API server.
-	Client client.Client
-	Live   client.Reader
+	// Client reads from the cache and writes to the API server. APIReader reads from the API server.
+	Client    client.Client
+	APIReader client.Reader
 	// Recorder records events about what has happened.
 	Recorder events.EventRecorder
 	// Default is the cluster's eviction strategy, DrainTaint the taint that requests an evacuation.
@@ -71,7 +71,7 @@ func Run(ctx context.Context, s *Scope) (time.Duration, error) {
 	if len(plan.Stay) > 0 {
 		// A drain may have started that the cache does not contain yet.
 		live := &corev1.Node{}
-		if err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.Node), live); err != nil {
+		if err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(s.Node), live); err != nil {
 			return 0, client.IgnoreNotFound(err)
 		}
 		s.Node = live
@@ -170,7 +170,7 @@ func (s *Scope) slots(ctx context.Context) (Slots, error) {
 
 // migrate creates the migration of a guest, if its evacuation is still requested.
 func (s *Scope) migrate(ctx context.Context, history automigration.History, g *Guest) error {
-	creator := automigration.Creator{Client: s.Client, Live: s.Live, Recorder: s.Recorder, Action: action, Prefix: namePrefix}
+	creator := automigration.Creator{Client: s.Client, APIReader: s.APIReader, Recorder: s.Recorder, Action: action, Prefix: namePrefix}
 	return creator.Migrate(ctx, history, g.VMI, func(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration) bool {
 		priority := v1.PrioritySystemCritical
 		if eviction.IsMarked(vmi) && vmi.Annotations[v1.EvictionSourceAnnotation] == eviction.SourceDescheduler {

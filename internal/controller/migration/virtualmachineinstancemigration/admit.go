@@ -44,7 +44,7 @@ func admit(ctx context.Context, s *Scope) error {
 	// 2. A slot is assigned by what the API server contains, and the Pod is created before the next migration is admitted.
 	s.Queue.Lock()
 	defer s.Queue.Unlock()
-	if admitted, err = s.hasSlot(ctx, s.Live); err != nil || !admitted {
+	if admitted, err = s.hasSlot(ctx, s.APIReader); err != nil || !admitted {
 		return err
 	}
 	err = s.createTarget(ctx)
@@ -117,7 +117,7 @@ func (s *Scope) candidates(ctx context.Context, reader client.Reader) ([]Candida
 	migrations, pods := &v1.VirtualMachineInstanceMigrationList{}, &metav1.PartialObjectMetadataList{}
 	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
 	var options []client.ListOption
-	if reader == s.Live {
+	if reader == s.APIReader {
 		options = append(options, notOver)
 		if err := reader.List(ctx, pods, client.HasLabels{v1.MigrationJobLabel}); err != nil {
 			return nil, fmt.Errorf("list the Pods of migrations: %w", err)
@@ -241,7 +241,7 @@ func (s *Scope) createTarget(ctx context.Context) error {
 	err = s.Client.Create(ctx, pod)
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		existing, err := podNamed(ctx, s.Live, pod.Namespace, pod.Name)
+		existing, err := podNamed(ctx, s.APIReader, pod.Namespace, pod.Name)
 		switch {
 		case err != nil || existing == nil:
 			return err

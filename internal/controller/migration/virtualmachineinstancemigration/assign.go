@@ -30,7 +30,7 @@ func assign(ctx context.Context, s *Scope) error {
 		return nil
 	}
 	// Assigning replaces status.migrationState: the cache must not decide whether the earlier migration is cleaned up.
-	if settled, err := settled(ctx, s.Live, s.VMI, s.Own); err != nil || !settled {
+	if settled, err := settled(ctx, s.APIReader, s.VMI, s.Own); err != nil || !settled {
 		return err
 	}
 	state, err := s.newState(ctx)
@@ -98,7 +98,7 @@ func (s *Scope) configuration(ctx context.Context) (*v1.VMIMConfigurationOptions
 // policy returns the MigrationPolicy that applies to the VMI, or nil.
 func (s *Scope) policy(ctx context.Context) (*v1alpha1.MigrationPolicy, error) {
 	policies := &v1alpha1.MigrationPolicyList{}
-	if err := s.Live.List(ctx, policies); err != nil {
+	if err := s.APIReader.List(ctx, policies); err != nil {
 		return nil, fmt.Errorf("list MigrationPolicies: %w", err)
 	}
 	if len(policies.Items) == 0 {
@@ -106,7 +106,7 @@ func (s *Scope) policy(ctx context.Context) (*v1alpha1.MigrationPolicy, error) {
 	}
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	if err := s.Live.Get(ctx, client.ObjectKey{Name: s.VMI.Namespace}, namespace); err != nil {
+	if err := s.APIReader.Get(ctx, client.ObjectKey{Name: s.VMI.Namespace}, namespace); err != nil {
 		return nil, fmt.Errorf("get Namespace %s: %w", s.VMI.Namespace, err)
 	}
 	return policy.Choose(policies.Items, s.VMI.Labels, namespace.Labels), nil

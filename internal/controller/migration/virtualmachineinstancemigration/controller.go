@@ -28,8 +28,8 @@ const migrationWorkers = 3
 type Reconciler struct {
 	// Client reads from the manager's cache.
 	Client client.Client
-	// Live reads from the API server.
-	Live client.Reader
+	// APIReader reads from the API server.
+	APIReader client.Reader
 	// Recorder takes events.
 	Recorder events.EventRecorder
 	// Config is the cluster's configuration.
@@ -80,11 +80,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		if client.IgnoreNotFound(err) != nil {
 			return ctrl.Result{}, fmt.Errorf("get VirtualMachineInstanceMigration %s: %w", request, err)
 		}
-		return reconciler.Result(RemoveOrphans(ctx, r.Client, r.Live, request.NamespacedName), 0)
+		return reconciler.Result(RemoveOrphans(ctx, r.Client, r.APIReader, request.NamespacedName), 0)
 	}
 	config := r.Config.Current()
 	scope := &Scope{
-		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Migration: migration,
+		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Migration: migration,
 		Config: config.Pods(), Migrations: &config.Migrations, Queue: &r.queue,
 		AutoCPULimit: config.AutoCPULimitNamespaces,
 		ReadNetworks: !config.IsEnabled(clusterconfig.GateExternalNetResources),

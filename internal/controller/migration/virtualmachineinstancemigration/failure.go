@@ -61,7 +61,7 @@ func checkFailure(ctx context.Context, s *Scope) error {
 // isAssigned reports whether the migration is assigned to the agents. It reads the API server, as the cache may be stale.
 func (s *Scope) isAssigned(ctx context.Context) (bool, error) {
 	fresh := &v1.VirtualMachineInstance{}
-	err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.VMI), fresh)
+	err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(s.VMI), fresh)
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
@@ -122,7 +122,7 @@ func (s *Scope) refusals() field.ErrorList {
 
 // findTarget reads the target's Pod from the API server, as the cache may be stale.
 func (s *Scope) findTarget(ctx context.Context) (string, error) {
-	pod, err := s.pod(ctx, s.Live, podspec.TargetPodName(s.VMI, s.Migration.UID))
+	pod, err := s.pod(ctx, s.APIReader, podspec.TargetPodName(s.VMI, s.Migration.UID))
 	if s.Target = pod; err != nil || pod != nil {
 		return "", err
 	}
@@ -154,7 +154,7 @@ func withReason(what, why string) string {
 // removeTarget deletes the target's Pod of a migration that is not assigned.
 func (s *Scope) removeTarget(ctx context.Context, why string) error {
 	if s.Target == nil && s.Migration.Status.Phase != v1.MigrationPhaseUnset {
-		pod, err := s.pod(ctx, s.Live, podspec.TargetPodName(s.VMI, s.Migration.UID))
+		pod, err := s.pod(ctx, s.APIReader, podspec.TargetPodName(s.VMI, s.Migration.UID))
 		if err != nil {
 			return err
 		}

@@ -95,12 +95,12 @@ func (s *Scope) patchMetadata(ctx context.Context, change func(*v1.VirtualMachin
 
 // RemoveOrphans deletes the Pods and claims of a migration that was deleted in spite of its finalizer. Those that the VMI's status names are
 // left to the VMI's reconciler.
-func RemoveOrphans(ctx context.Context, c client.Client, live client.Reader, migration client.ObjectKey) error {
+func RemoveOrphans(ctx context.Context, c client.Client, apiReader client.Reader, migration client.ObjectKey) error {
 	pods := &corev1.PodList{}
 	if err := c.List(ctx, pods, client.InNamespace(migration.Namespace), client.HasLabels{v1.MigrationJobLabel}); err != nil {
 		return fmt.Errorf("list the Pods of migrations in namespace %s: %w", migration.Namespace, err)
 	}
-	if err := removeOrphanedStates(ctx, c, live, migration); err != nil {
+	if err := removeOrphanedStates(ctx, c, apiReader, migration); err != nil {
 		return err
 	}
 	pods.Items = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
@@ -110,24 +110,24 @@ func RemoveOrphans(ctx context.Context, c client.Client, live client.Reader, mig
 		return nil
 	}
 	// The cache may be stale.
-	if err := live.Get(ctx, migration, &v1.VirtualMachineInstanceMigration{}); client.IgnoreNotFound(err) != nil || err == nil {
+	if err := apiReader.Get(ctx, migration, &v1.VirtualMachineInstanceMigration{}); client.IgnoreNotFound(err) != nil || err == nil {
 		return err
 	}
 	for i := range pods.Items {
-		if err := removeOrphan(ctx, c, live, &pods.Items[i]); err != nil {
+		if err := removeOrphan(ctx, c, apiReader, &pods.Items[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func removeOrphan(ctx context.Context, c client.Client, live client.Reader, pod *corev1.Pod) error {
+func removeOrphan(ctx context.Context, c client.Client, apiReader client.Reader, pod *corev1.Pod) error {
 	owner := podspec.Owner(pod)
 	if owner == nil {
 		return nil
 	}
 	vmi, key := &v1.VirtualMachineInstance{}, client.ObjectKey{Namespace: pod.Namespace, Name: owner.Name}
-	if err := live.Get(ctx, key, vmi); err != nil {
+	if err := apiReader.Get(ctx, key, vmi); err != nil {
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("get VirtualMachineInstance %s: %w", key, err)
 		}

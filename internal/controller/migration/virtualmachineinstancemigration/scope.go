@@ -59,10 +59,10 @@ const (
 
 // Scope is one reconciliation of one migration: the inputs and results of its phases.
 type Scope struct {
-	// Client reads from the cache and writes to the API server. Live reads from the API server, only before decisions that a stale cache
+	// Client reads from the cache and writes to the API server. APIReader reads from the API server, only before decisions that a stale cache
 	// must not make.
-	Client client.Client
-	Live   client.Reader
+	Client    client.Client
+	APIReader client.Reader
 	// Recorder records events about what has happened.
 	Recorder events.EventRecorder
 	// Now is one time for the whole reconciliation.
@@ -159,7 +159,7 @@ func (s *Scope) Load(ctx context.Context) error {
 // loadVMI reads the VMI. A migration whose VMI is gone is deleted, so a stale cache must not decide that.
 func (s *Scope) loadVMI(ctx context.Context) error {
 	key := client.ObjectKey{Namespace: s.Migration.Namespace, Name: s.Migration.Spec.VMIName}
-	for _, reader := range []client.Reader{s.Client, s.Live} {
+	for _, reader := range []client.Reader{s.Client, s.APIReader} {
 		vmi := &v1.VirtualMachineInstance{}
 		err := reader.Get(ctx, key, vmi)
 		if err == nil {

@@ -54,7 +54,7 @@ func (s *Scope) createState(ctx context.Context) (bool, error) {
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		found := &corev1.PersistentVolumeClaim{}
-		if err := s.Live.Get(ctx, client.ObjectKeyFromObject(claim), found); err != nil {
+		if err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(claim), found); err != nil {
 			return false, fmt.Errorf("get PersistentVolumeClaim %s, which exists: %w", client.ObjectKeyFromObject(claim), err)
 		}
 		if !s.isOwnState(found) || found.DeletionTimestamp != nil {
@@ -110,7 +110,7 @@ func (s *Scope) removeState(ctx context.Context) error {
 		return nil
 	}
 	claim, key := &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: s.VMI.Namespace, Name: s.ownState()}
-	err := s.Live.Get(ctx, key, claim)
+	err := s.APIReader.Get(ctx, key, claim)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
@@ -160,19 +160,19 @@ func removeStates(ctx context.Context, c client.Client, migration client.ObjectK
 
 // removeOrphanedStates deletes the claims of a migration that was deleted in spite of its finalizer. A claim that the VMI's status names is
 // left to the VMI's reconciler, and one whose VMI is gone may be the VM's.
-func removeOrphanedStates(ctx context.Context, c client.Client, live client.Reader, migration client.ObjectKey) error {
+func removeOrphanedStates(ctx context.Context, c client.Client, apiReader client.Reader, migration client.ObjectKey) error {
 	return removeStates(ctx, c, migration, func(claim *corev1.PersistentVolumeClaim) (bool, error) {
 		owner := metav1.GetControllerOf(claim)
 		if owner == nil {
 			return true, nil
 		}
 		// The cache may be stale.
-		if err := live.Get(ctx, migration, &v1.VirtualMachineInstanceMigration{}); client.IgnoreNotFound(err) != nil || err == nil {
+		if err := apiReader.Get(ctx, migration, &v1.VirtualMachineInstanceMigration{}); client.IgnoreNotFound(err) != nil || err == nil {
 			return true, err
 		}
 		// A VM and its VMI have one name.
 		vmi, key := &v1.VirtualMachineInstance{}, client.ObjectKey{Namespace: claim.Namespace, Name: owner.Name}
-		if err := live.Get(ctx, key, vmi); err != nil {
+		if err := apiReader.Get(ctx, key, vmi); err != nil {
 			return true, client.IgnoreNotFound(err)
 		}
 		m := vmi.Status.MigrationState

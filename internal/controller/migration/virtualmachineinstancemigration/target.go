@@ -34,17 +34,17 @@ func (s *Scope) render(ctx context.Context) (*corev1.Pod, error) {
 		return nil, err
 	}
 	if s.ReadNetworks {
-		resources, missing, err := virtualmachineinstance.NetworkResources(ctx, s.Live, s.VMI)
+		resources, missing, err := virtualmachineinstance.NetworkResources(ctx, s.APIReader, s.VMI)
 		if err != nil || missing != "" {
 			s.Failure = missing
 			return nil, err
 		}
 		config.NetworkResources = resources
 	}
-	if config.MigrationNetwork, err = virtualmachineinstance.MigrationNetwork(ctx, s.Live, config.MigrationNetwork); err != nil {
+	if config.MigrationNetwork, err = virtualmachineinstance.MigrationNetwork(ctx, s.APIReader, config.MigrationNetwork); err != nil {
 		return nil, err
 	}
-	if err := virtualmachineinstance.DemandLimits(ctx, s.Client, s.Live, s.VMI, s.AutoCPULimit, &config); err != nil {
+	if err := virtualmachineinstance.SetRequiredLimits(ctx, s.Client, s.APIReader, s.VMI, s.AutoCPULimit, &config); err != nil {
 		return nil, err
 	}
 	if err := s.planState(ctx, &config); err != nil {

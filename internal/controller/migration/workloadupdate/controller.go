@@ -39,8 +39,8 @@ const (
 type Reconciler struct {
 	// Client reads from the manager's cache.
 	Client client.Client
-	// Live reads from the API server.
-	Live client.Reader
+	// APIReader reads from the API server.
+	APIReader client.Reader
 	// Recorder takes events.
 	Recorder events.EventRecorder
 	// Config has the launcher image, the limits and the cluster's eviction strategy.
@@ -161,7 +161,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, nil // Another one counts, or nobody is there to update anything.
 	}
 	scope := &Scope{
-		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Config: r.Config.Current(), KubeVirt: active.DeepCopy(),
+		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Config: r.Config.Current(), KubeVirt: active.DeepCopy(),
 		DeploymentID: r.DeploymentID,
 	}
 	if err := r.load(ctx, scope); err != nil {

@@ -47,9 +47,9 @@ const LastEvictionAnnotation = "kubevirt.io/last-workload-eviction"
 
 // Scope is one reconciliation of all guests.
 type Scope struct {
-	// Client reads from the cache and writes to the API server. Live reads from the API server.
-	Client client.Client
-	Live   client.Reader
+	// Client reads from the cache and writes to the API server. APIReader reads from the API server.
+	Client    client.Client
+	APIReader client.Reader
 	// Recorder records events about what has happened.
 	Recorder events.EventRecorder
 	// Now is one time for the whole reconciliation.
@@ -204,7 +204,7 @@ func (s *Scope) labels(ctx context.Context, plan Plan) error {
 // migrate creates the migration of a guest, if it is still needed: another one may just have ended.
 func (s *Scope) migrate(ctx context.Context, history automigration.History, g *Guest) error {
 	creator := automigration.Creator{
-		Client: s.Client, Live: s.Live, Recorder: s.Recorder, Action: action, Purpose: " for automated workload update", Prefix: namePrefix,
+		Client: s.Client, APIReader: s.APIReader, Recorder: s.Recorder, Action: action, Purpose: " for automated workload update", Prefix: namePrefix,
 	}
 	return creator.Migrate(ctx, history, g.VMI, func(vmi *v1.VirtualMachineInstance, m *v1.VirtualMachineInstanceMigration) bool {
 		complete(vmi, m)
