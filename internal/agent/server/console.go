@@ -16,11 +16,11 @@ import (
 const consoleBuffer = 256 << 10
 
 // console streams the guest's first serial port. A new client takes it over from the one before, as in KubeVirt.
-func (s *Server) console(w http.ResponseWriter, r *http.Request, t *target) error {
-	return s.stream(w, r, t, func(session *session) (backend, error) {
+func (s *Server) console(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
+	return s.stream(w, r, v, func(session *session) (backend, error) {
 		// The earlier session gets its reason before libvirt breaks its stream.
 		s.sessions.acquire(session, agentapi.Console, false, &closeError{agentapi.CloseTakenOver, "another client took over the console"})
-		stream, err := t.conn.OpenConsole(session.ctx, t.domain)
+		stream, err := v.conn.OpenConsole(session.ctx, v.domain)
 		if err != nil {
 			return backend{}, err
 		}

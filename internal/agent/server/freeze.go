@@ -21,7 +21,7 @@ const defaultUnfreeze = 5 * time.Minute
 
 // freeze stops writes to the guest's file systems. They resume after a timeout, so that a client that dies does not leave the
 // guest frozen. A timeout of zero means until unfreeze, as in KubeVirt.
-func freeze(w http.ResponseWriter, r *http.Request, t *target) error {
+func freeze(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 	options := &v1.FreezeUnfreezeTimeout{}
 	if err := json.NewDecoder(r.Body).Decode(options); err != nil && !errors.Is(err, io.EOF) {
 		var tooLarge *http.MaxBytesError
@@ -37,7 +37,7 @@ func freeze(w http.ResponseWriter, r *http.Request, t *target) error {
 	if limit < 0 {
 		return apierrors.NewBadRequest("unfreezeTimeout is negative: give 0s for a freeze that lasts until unfreeze, or how long it may last")
 	}
-	if err := t.conn.Freeze(r.Context(), t.domain, limit); err != nil {
+	if err := v.conn.Freeze(r.Context(), v.domain, limit); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusAccepted)

@@ -20,26 +20,26 @@ import (
 // queued returns a verb that waits for a slot in the fair queue. It is for verbs that wait for a guest, or whose response takes
 // memory: unresponsive guests of one namespace do not delay requests of others.
 func (s *Server) queued(do verb) verb {
-	return func(w http.ResponseWriter, r *http.Request, t *target) error {
-		release, err := s.guestRequests.Acquire(r.Context(), t.vmi.Namespace, 1)
+	return func(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
+		release, err := s.guestRequests.Acquire(r.Context(), v.vmi.Namespace, 1)
 		if errors.Is(err, fairqueue.ErrQueueFull) {
 			return tooMany(fmt.Sprintf("%d requests to guests of namespace %s are running or queued on the node, which is the limit for one namespace",
-				s.Limits.GuestRequestsPerNamespace+s.Limits.GuestRequestQueue, t.vmi.Namespace))
+				s.Limits.GuestRequestsPerNamespace+s.Limits.GuestRequestQueue, v.vmi.Namespace))
 		}
 		if err != nil {
 			return err
 		}
 		defer release()
 		// The launcher's responses are in memory until the response is sent.
-		ctx, end := s.Responses.StartConversation(r.Context(), t.vmi.Namespace)
+		ctx, end := s.Responses.StartConversation(r.Context(), v.vmi.Namespace)
 		defer end()
-		return do(w, r.WithContext(ctx), t)
+		return do(w, r.WithContext(ctx), v)
 	}
 }
 
 // guestOSInfo returns everything that the guest agent reports.
-func guestOSInfo(w http.ResponseWriter, r *http.Request, t *target) error {
-	agent, err := t.conn.GuestAgent(r.Context(), t.domain)
+func guestOSInfo(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
+	agent, err := v.conn.GuestAgent(r.Context(), v.domain)
 	if err != nil {
 		return err
 	}
@@ -64,8 +64,8 @@ func guestOSInfo(w http.ResponseWriter, r *http.Request, t *target) error {
 }
 
 // userList returns the users who are logged in.
-func userList(w http.ResponseWriter, r *http.Request, t *target) error {
-	users, err := t.conn.GuestUsers(r.Context(), t.domain)
+func userList(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
+	users, err := v.conn.GuestUsers(r.Context(), v.domain)
 	if err != nil {
 		return err
 	}
@@ -76,8 +76,8 @@ func userList(w http.ResponseWriter, r *http.Request, t *target) error {
 }
 
 // filesystemList returns the mounted file systems.
-func filesystemList(w http.ResponseWriter, r *http.Request, t *target) error {
-	filesystems, err := t.conn.GuestFilesystems(r.Context(), t.domain)
+func filesystemList(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
+	filesystems, err := v.conn.GuestFilesystems(r.Context(), v.domain)
 	if err != nil {
 		return err
 	}

@@ -23,8 +23,8 @@ const (
 
 // movePointer moves the pointer a little, so that a guest unblanks its screen. It connects to the VNC server, which must have no
 // other client: QEMU disconnects clients that do not share.
-func movePointer(ctx context.Context, t *target) error {
-	screen, err := t.conn.OpenGraphics(ctx, t.domain)
+func movePointer(ctx context.Context, v *runningVMI) error {
+	screen, err := v.conn.OpenGraphics(ctx, v.domain)
 	if err != nil {
 		return err
 	}

@@ -29,12 +29,12 @@ const (
 
 // portForward connects to a port of the guest, at the address that the kubelet reported for its Pod. It never dials the addresses
 // that the guest reports: they could be anything that the node can reach.
-func (s *Server) portForward(w http.ResponseWriter, r *http.Request, t *target) error {
-	network, address, err := forwardTarget(r.PathValue("port"), r.PathValue("protocol"), t.pod)
+func (s *Server) portForward(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
+	network, address, err := forwardTarget(r.PathValue("port"), r.PathValue("protocol"), v.pod)
 	if err != nil {
 		return err
 	}
-	return s.stream(w, r, t, func(session *session) (backend, error) {
+	return s.stream(w, r, v, func(session *session) (backend, error) {
 		ctx, cancel := context.WithTimeout(session.ctx, dialTimeout)
 		defer cancel()
 		dialer := net.Dialer{KeepAlive: httpserver.KeepAlive}

@@ -32,14 +32,14 @@ const (
 )
 
 // screenshot returns an image of the guest's screen.
-func (s *Server) screenshot(w http.ResponseWriter, r *http.Request, t *target) error {
+func (s *Server) screenshot(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 	move, err := boolParameter(r, agentapi.MoveCursorParameter)
 	if err != nil {
 		return err
 	}
 	// A VNC session can move the pointer itself, and another client of the VNC server disconnects some viewers.
-	if move && !s.sessions.inUse(agentapi.VNC, t.vmi.UID) {
-		if err := movePointer(r.Context(), t); err != nil {
+	if move && !s.sessions.inUse(agentapi.VNC, v.vmi.UID) {
+		if err := movePointer(r.Context(), v); err != nil {
 			return err
 		}
 	}
@@ -47,9 +47,9 @@ func (s *Server) screenshot(w http.ResponseWriter, r *http.Request, t *target) e
 	release := func() {}
 	defer func() { release() }()
 	var screen image.Image
-	err = t.conn.Screenshot(r.Context(), t.domain, func(mime string, from io.Reader) (err error) {
+	err = v.conn.Screenshot(r.Context(), v.domain, func(mime string, from io.Reader) (err error) {
 		screen, err = readImage(mime, io.LimitReader(from, maxImage), func(bytes int64) (err error) {
-			release, err = s.Responses.Acquire(r.Context(), t.vmi.Namespace, bytes)
+			release, err = s.Responses.Acquire(r.Context(), v.vmi.Namespace, bytes)
 			return err
 		})
 		return err

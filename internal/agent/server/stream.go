@@ -65,11 +65,11 @@ func checkUpgrade(r *http.Request) error {
 }
 
 // stream serves a stream: it adds it to the sessions, opens the guest's side and bridges the two.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, t *target, open func(*session) (backend, error)) error {
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, v *runningVMI, open func(*session) (backend, error)) error {
 	if err := checkUpgrade(r); err != nil {
 		return err
 	}
-	session, err := s.sessions.open(r.Context(), t.vmi.Namespace, t.vmi.UID)
+	session, err := s.sessions.open(r.Context(), v.vmi.Namespace, v.vmi.UID)
 	if err != nil {
 		return err
 	}

@@ -13,13 +13,13 @@ import (
 )
 
 // vnc streams the guest's screen to one client at a time, as in KubeVirt.
-func (s *Server) vnc(w http.ResponseWriter, r *http.Request, t *target) error {
+func (s *Server) vnc(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 	preserve, err := boolParameter(r, agentapi.PreserveSessionParameter)
 	if err != nil {
 		return err
 	}
-	return s.stream(w, r, t, func(session *session) (backend, error) {
-		screen, err := t.conn.OpenGraphics(session.ctx, t.domain)
+	return s.stream(w, r, v, func(session *session) (backend, error) {
+		screen, err := v.conn.OpenGraphics(session.ctx, v.domain)
 		if err != nil {
 			return backend{}, err
 		}

@@ -20,7 +20,7 @@ import (
 // vsock connects to a VSOCK port of the guest, at the CID that virt-controller assigned. With TLS, the guest must use TLS 1.3 and
 // its certificate is not verified, as in KubeVirt: the kernel connects to no other guest. Unlike KubeVirt's, this agent has no
 // client certificate: a guest cannot get the authority to verify it.
-func (s *Server) vsock(w http.ResponseWriter, r *http.Request, t *target) error {
+func (s *Server) vsock(w http.ResponseWriter, r *http.Request, v *runningVMI) error {
 	port, err := strconv.ParseUint(r.URL.Query().Get(agentapi.PortParameter), 10, 32)
 	if err != nil {
 		return apierrors.NewBadRequest("the parameter " + agentapi.PortParameter + " is no port of VSOCK, a number of 32 bits")
@@ -29,13 +29,13 @@ func (s *Server) vsock(w http.ResponseWriter, r *http.Request, t *target) error 
 	if err != nil {
 		return err
 	}
-	if t.vmi.Status.VSOCKCID == nil || *t.vmi.Status.VSOCKCID < vsock.FirstGuest {
+	if v.vmi.Status.VSOCKCID == nil || *v.vmi.Status.VSOCKCID < vsock.FirstGuest {
 		return apierrors.NewBadRequest("VM doesn't have VSOCK enabled")
 	}
-	return s.stream(w, r, t, func(session *session) (backend, error) {
+	return s.stream(w, r, v, func(session *session) (backend, error) {
 		ctx, cancel := context.WithTimeout(session.ctx, dialTimeout)
 		defer cancel()
-		conn, err := s.dialVSOCK(ctx, *t.vmi.Status.VSOCKCID, uint32(port))
+		conn, err := s.dialVSOCK(ctx, *v.vmi.Status.VSOCKCID, uint32(port))
 		if err == nil && secure {
 			conn, err = overTLS(ctx, conn)
 		}

@@ -64,8 +64,8 @@ type Client struct {
 	http *http.Client
 }
 
-// Target is the VMI of a request.
-type Target struct {
+// VMIRef refers to the VMI of a request.
+type VMIRef struct {
 	types.NamespacedName
 	// UID is the UID of the VMI that virt-api checked. The agent rejects the request if its VMI has another.
 	UID types.UID
@@ -75,7 +75,7 @@ type Target struct {
 
 // Request is a request to an agent.
 type Request struct {
-	Target
+	VMIRef
 	// Verb and Arguments are defined in agentapi.
 	Verb      string
 	Arguments []string

@@ -87,7 +87,7 @@ func newClient(a *fakeagent.Agent, tlsConfig func(string) (*tls.Config, error)) 
 }
 
 func pause() Request {
-	return Request{Target: Target{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "vm"}, UID: "1", Node: node}, Verb: "pause"}
+	return Request{VMIRef: VMIRef{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "vm"}, UID: "1", Node: node}, Verb: "pause"}
 }
 
 func TestBothSidesVerifyCertificates(t *testing.T) {

@@ -69,13 +69,14 @@ func condition(vmi *v1.VirtualMachineInstance, kind v1.VirtualMachineInstanceCon
 	return conditions.Find(vmi.Status.Conditions, kind)
 }
 
-// target returns the agent of a VMI. A VMI has one from the phase Scheduled until it finishes.
-func target(vmi *v1.VirtualMachineInstance) (agentclient.Target, error) {
+// vmiRef returns the reference to a VMI by which its node's agent is found. A VMI has an agent from the phase Scheduled until it
+// finishes.
+func vmiRef(vmi *v1.VirtualMachineInstance) (agentclient.VMIRef, error) {
 	if !vmi.IsRunning() && !vmi.IsScheduled() {
-		return agentclient.Target{}, apierrors.NewBadRequest("Unable to connect to VirtualMachineInstance because phase is " +
+		return agentclient.VMIRef{}, apierrors.NewBadRequest("Unable to connect to VirtualMachineInstance because phase is " +
 			string(vmi.Status.Phase) + " instead of " + string(v1.Running) + " or " + string(v1.Scheduled))
 	}
-	return agentclient.Target{
+	return agentclient.VMIRef{
 		NamespacedName: types.NamespacedName{Namespace: vmi.Namespace, Name: vmi.Name}, UID: vmi.UID, Node: vmi.Status.NodeName,
 	}, nil
 }
@@ -83,7 +84,7 @@ func target(vmi *v1.VirtualMachineInstance) (agentclient.Target, error) {
 // putToAgent sends a request to the agent of a VMI, unless it is a dry run.
 func (a *API) putToAgent(w http.ResponseWriter, r *http.Request, vmi *v1.VirtualMachineInstance, request agentclient.Request, dry bool) error {
 	var err error
-	if request.Target, err = target(vmi); err != nil {
+	if request.VMIRef, err = vmiRef(vmi); err != nil {
 		return err
 	}
 	if !dry {

@@ -30,12 +30,12 @@ func guestInfo[T any](a *API, verb string) func(http.ResponseWriter, *http.Reque
 		if err != nil {
 			return err
 		}
-		agent, err := target(vmi)
+		agent, err := vmiRef(vmi)
 		if err != nil {
 			return err
 		}
 		info := new(T)
-		if err := a.Agents.Get(r.Context(), agentclient.Request{Target: agent, Verb: verb}, info); err != nil {
+		if err := a.Agents.Get(r.Context(), agentclient.Request{VMIRef: agent, Verb: verb}, info); err != nil {
 			return err
 		}
 		writeObject(w, info)
@@ -74,7 +74,7 @@ func (a *API) screenshot(w http.ResponseWriter, r *http.Request) error {
 	if err := checkVNC(vmi); err != nil {
 		return err
 	}
-	agent, err := target(vmi)
+	agent, err := vmiRef(vmi)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (a *API) screenshot(w http.ResponseWriter, r *http.Request) error {
 	} else if move {
 		query.Set(agentapi.MoveCursorParameter, "true")
 	}
-	image, err := a.Agents.Open(ctx, agentclient.Request{Target: agent, Verb: agentapi.Screenshot, Query: query})
+	image, err := a.Agents.Open(ctx, agentclient.Request{VMIRef: agent, Verb: agentapi.Screenshot, Query: query})
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ func (a *API) serveStream(
 
 func (a *API) bridge(w http.ResponseWriter, r *http.Request, s stream.Stream, vmi *v1.VirtualMachineInstance, request agentclient.Request) error {
 	var err error
-	if request.Target, err = target(vmi); err != nil {
+	if request.VMIRef, err = vmiRef(vmi); err != nil {
 		return err
 	}
 	s.Instance = request.NamespacedName

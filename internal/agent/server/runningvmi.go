@@ -21,8 +21,8 @@ import (
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
-// target is the VMI of a request.
-type target struct {
+// runningVMI is the VMI of a request, and what its launcher Pod is reached by.
+type runningVMI struct {
 	vmi  *v1.VirtualMachineInstance
 	pod  *corev1.Pod
 	conn Connection
@@ -31,16 +31,16 @@ type target struct {
 }
 
 // verb serves one request. An error becomes a Status. A verb that has started its response must not return one.
-type verb func(http.ResponseWriter, *http.Request, *target) error
+type verb func(http.ResponseWriter, *http.Request, *runningVMI) error
 
 // serve finds the VMI of a request and calls the verb.
 func (s *Server) serve(do verb) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-		t, err := s.find(r.Context(), types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")},
+		v, err := s.find(r.Context(), types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")},
 			types.UID(r.URL.Query().Get(agentapi.UIDParameter)))
 		if err == nil {
-			err = do(w, r, t)
+			err = do(w, r, v)
 		}
 		if err != nil {
 			writeError(w, r, err)
@@ -49,7 +49,7 @@ func (s *Server) serve(do verb) http.Handler {
 }
 
 // find returns the VMI if it runs on the node, and the connection to its launcher.
-func (s *Server) find(ctx context.Context, key types.NamespacedName, uid types.UID) (*target, error) {
+func (s *Server) find(ctx context.Context, key types.NamespacedName, uid types.UID) (*runningVMI, error) {
 	if uid == "" {
 		return nil, apierrors.NewBadRequest("the parameter " + agentapi.UIDParameter + " is missing: name the instance that is meant")
 	}
@@ -73,7 +73,7 @@ func (s *Server) find(ctx context.Context, key types.NamespacedName, uid types.U
 	if err != nil {
 		return nil, err
 	}
-	return &target{vmi: vmi, pod: pod, conn: conn, domain: launcherpod.DomainName(key.Namespace, key.Name)}, nil
+	return &runningVMI{vmi: vmi, pod: pod, conn: conn, domain: launcherpod.DomainName(key.Namespace, key.Name)}, nil
 }
 
 // pod returns the launcher Pod in which a VMI runs.
