@@ -71,99 +71,99 @@ const (
 
 // New makes a Monitor for a transfer that starts now.
 func New(r Rules, now time.Time) *Monitor {
-	c := &Monitor{rules: r, started: now, moved: now, improved: now, mode: v1.MigrationPreCopy}
+	m := &Monitor{rules: r, started: now, moved: now, improved: now, mode: v1.MigrationPreCopy}
 	first := firstDowntime
 	if r.stall != nil {
-		c.stall, first = &stall{stallOptions: *r.stall}, stallDowntime
+		m.stall, first = &stall{stallOptions: *r.stall}, stallDowntime
 	}
 	if r.downtime > 0 {
-		c.downtime = min(r.downtime, first)
+		m.downtime = min(r.downtime, first)
 	}
-	return c
+	return m
 }
 
 // Mode returns how the guest is transferred.
-func (c *Monitor) Mode() v1.MigrationMode { return c.mode }
+func (m *Monitor) Mode() v1.MigrationMode { return m.mode }
 
 // SetMode sets how the guest is transferred, after a step that changed it.
-func (c *Monitor) SetMode(mode v1.MigrationMode) { c.mode = mode }
+func (m *Monitor) SetMode(mode v1.MigrationMode) { m.mode = mode }
 
 // SetPostCopyRequested records that libvirt is about to be asked for a post-copy. Only then a reported post-copy is believed.
-func (c *Monitor) SetPostCopyRequested() { c.postCopyRequested = true }
+func (m *Monitor) SetPostCopyRequested() { m.postCopyRequested = true }
 
 // Downtime returns how long the guest may be paused now; 0 leaves it to QEMU.
-func (c *Monitor) Downtime() time.Duration { return c.downtime }
+func (m *Monitor) Downtime() time.Duration { return m.downtime }
 
 // observe records the progress.
-func (c *Monitor) observe(now time.Time, p *hypervisor.TransferProgress) {
-	if processed := p.Memory.Processed + p.Disk.Processed; processed != c.processed {
-		c.moved, c.processed = now, processed
+func (m *Monitor) observe(now time.Time, p *hypervisor.TransferProgress) {
+	if processed := p.Memory.Processed + p.Disk.Processed; processed != m.processed {
+		m.moved, m.processed = now, processed
 	}
-	if p.Iteration != c.pass {
-		c.endPass(now, p)
+	if p.Iteration != m.pass {
+		m.endPass(now, p)
 	}
 	// 0 bytes are also reported before the start, and used when no progress is known. What is left falls within each pass, which is only
 	// an improvement if the passes become shorter, or if there is no further pass.
-	if left := remaining(p); left > 0 && (left < c.left || c.left == 0) {
-		c.left = left
-		if c.mode != v1.MigrationPreCopy || passes(c.shortestIn, p) < passesUntilRaise {
-			c.improved = now
+	if left := remaining(p); left > 0 && (left < m.left || m.left == 0) {
+		m.left = left
+		if m.mode != v1.MigrationPreCopy || passes(m.shortestIn, p) < passesUntilRaise {
+			m.improved = now
 		}
 	}
 	// A hostile launcher that reports a post-copy without a request would make its migration one that is never aborted.
-	if p.PostCopy && c.postCopyRequested {
-		c.mode = v1.MigrationPostCopy
+	if p.PostCopy && m.postCopyRequested {
+		m.mode = v1.MigrationPostCopy
 	}
 }
 
 // endPass measures the passes that have ended by what they have sent. What is left at a time says little about the size of a pass.
-func (c *Monitor) endPass(now time.Time, p *hypervisor.TransferProgress) {
+func (m *Monitor) endPass(now time.Time, p *hypervisor.TransferProgress) {
 	switch sent := p.Memory.Processed; {
-	case c.pass == 0 || p.Iteration < c.pass:
+	case m.pass == 0 || p.Iteration < m.pass:
 		// A hostile launcher may count backwards.
-		c.shortest, c.shortestIn = 0, p.Iteration
-	case sent >= c.passStartSent:
-		if size := max((sent-c.passStartSent)/(p.Iteration-c.pass), 1); c.shortest == 0 || size < c.shortest-c.shortest/shorterBy {
-			c.shortest, c.shortestIn, c.improved = size, p.Iteration, now
+		m.shortest, m.shortestIn = 0, p.Iteration
+	case sent >= m.passStartSent:
+		if size := max((sent-m.passStartSent)/(p.Iteration-m.pass), 1); m.shortest == 0 || size < m.shortest-m.shortest/shorterBy {
+			m.shortest, m.shortestIn, m.improved = size, p.Iteration, now
 		}
 	}
-	c.pass, c.passStartSent, c.left = p.Iteration, p.Memory.Processed, 0
+	m.pass, m.passStartSent, m.left = p.Iteration, p.Memory.Processed, 0
 }
 
 func remaining(p *hypervisor.TransferProgress) uint64 { return p.Memory.Remaining + p.Disk.Remaining }
 
 // Decide records the progress, and returns what to do now and why.
-func (c *Monitor) Decide(now time.Time, p *hypervisor.TransferProgress) (Step, string) {
-	c.observe(now, p)
-	if c.mode == v1.MigrationPostCopy {
+func (m *Monitor) Decide(now time.Time, p *hypervisor.TransferProgress) (Step, string) {
+	m.observe(now, p)
+	if m.mode == v1.MigrationPostCopy {
 		// The target's guest runs: an abort would lose it.
 		return Continue, ""
 	}
-	if c.stall != nil {
-		return c.decideWithStallDetection(now, p)
+	if m.stall != nil {
+		return m.decideWithStallDetection(now, p)
 	}
-	limit := c.limit(p)
-	late := limit > 0 && now.Sub(c.started) > limit
-	stuck := c.rules.stuck > 0 && now.Sub(c.improved) > c.rules.stuck
+	limit := m.limit(p)
+	late := limit > 0 && now.Sub(m.started) > limit
+	stuck := m.rules.stuck > 0 && now.Sub(m.improved) > m.rules.stuck
 	// If nothing is transferred at all, disrupting the guest does not help.
-	dead := c.rules.stuck > 0 && now.Sub(c.moved) > c.rules.stuck
-	hopeless := c.hopeless(p)
+	dead := m.rules.stuck > 0 && now.Sub(m.moved) > m.rules.stuck
+	hopeless := m.hopeless(p)
 	switch {
-	case (late || stuck || hopeless) && !dead && c.mode == v1.MigrationPreCopy && c.rules.disruption:
+	case (late || stuck || hopeless) && !dead && m.mode == v1.MigrationPreCopy && m.rules.disruption:
 		why := Rates(p)
 		if late {
 			why = fmt.Sprintf("not completed after %s, %s", limit, why)
 		} else {
-			why = fmt.Sprintf("%s, %s", c.standstill(now, p), why)
+			why = fmt.Sprintf("%s, %s", m.standstill(now, p), why)
 		}
-		return c.disrupt(why)
+		return m.disrupt(why)
 	case stuck:
 		return Abort, fmt.Sprintf("Live migration stuck for %d seconds and has been aborted", int64(now.Sub(m.improved).Seconds()))
 	case late:
 		return Abort, fmt.Sprintf("Live migration is not completed after %d seconds and has been aborted", int64(limit.Seconds()))
-	case c.mode == v1.MigrationPreCopy && c.downtime < c.rules.downtime && remaining(p) > 0 && passes(max(c.shortestIn, c.raisedIn), p) >= passesUntilRaise:
-		c.downtime, c.raisedIn = min(downtimeFactor*c.downtime, c.rules.downtime), p.Iteration
-		return RaiseDowntime, fmt.Sprintf("the guest may stand still for %d ms: %s, %s", c.downtime.Milliseconds(), c.standstill(now, p), Rates(p))
+	case m.mode == v1.MigrationPreCopy && m.downtime < m.rules.downtime && remaining(p) > 0 && passes(max(m.shortestIn, m.raisedIn), p) >= passesUntilRaise:
+		m.downtime, m.raisedIn = min(downtimeFactor*m.downtime, m.rules.downtime), p.Iteration
+		return RaiseDowntime, fmt.Sprintf("the guest may stand still for %d ms: %s, %s", m.downtime.Milliseconds(), m.standstill(now, p), Rates(p))
 	default:
 		return Continue, ""
 	}
@@ -171,10 +171,10 @@ func (c *Monitor) Decide(now time.Time, p *hypervisor.TransferProgress) (Step, s
 
 // EventAction returns the action of the event about a step. It differs each time that the downtime is raised: events with the same reason
 // and action would be merged.
-func (c *Monitor) EventAction(s Step) string {
+func (m *Monitor) EventAction(s Step) string {
 	switch s {
 	case RaiseDowntime:
-		return fmt.Sprintf("AllowDowntimeOf%dMs", c.downtime.Milliseconds())
+		return fmt.Sprintf("AllowDowntimeOf%dMs", m.downtime.Milliseconds())
 	case PostCopy:
 		return "PostCopy"
 	default:
@@ -184,19 +184,19 @@ func (c *Monitor) EventAction(s Step) string {
 
 // hopeless reports whether more passes over memory will not help: they do not become shorter, and neither the downtime nor the throttling
 // can be raised.
-func (c *Monitor) hopeless(p *hypervisor.TransferProgress) bool {
-	return c.downtime >= c.rules.downtime && (!c.rules.autoConverge || p.Throttle >= fullThrottle) &&
-		p.DirtyBytesPerSecond > p.Memory.BytesPerSecond && passes(max(c.shortestIn, c.raisedIn), p) >= passesUntilDisruption
+func (m *Monitor) hopeless(p *hypervisor.TransferProgress) bool {
+	return m.downtime >= m.rules.downtime && (!m.rules.autoConverge || p.Throttle >= fullThrottle) &&
+		p.DirtyBytesPerSecond > p.Memory.BytesPerSecond && passes(max(m.shortestIn, m.raisedIn), p) >= passesUntilDisruption
 }
 
 // standstill describes the lack of progress. A transfer of disks alone has no passes.
-func (c *Monitor) standstill(now time.Time, p *hypervisor.TransferProgress) string {
-	what := fmt.Sprintf("what is left has not become less than %.1f MiB", mib(c.left))
-	if c.shortest > 0 {
-		what = fmt.Sprintf("no pass over memory was shorter than %.1f MiB", mib(c.shortest))
+func (m *Monitor) standstill(now time.Time, p *hypervisor.TransferProgress) string {
+	what := fmt.Sprintf("what is left has not become less than %.1f MiB", mib(m.left))
+	if m.shortest > 0 {
+		what = fmt.Sprintf("no pass over memory was shorter than %.1f MiB", mib(m.shortest))
 	}
-	since := now.Sub(c.improved).Round(time.Second)
-	if n := passes(c.shortestIn, p); n > 0 {
+	since := now.Sub(m.improved).Round(time.Second)
+	if n := passes(m.shortestIn, p); n > 0 {
 		return fmt.Sprintf("%s for %d passes and %s", what, n, since)
 	}
 	return fmt.Sprintf("%s for %s", what, since)
@@ -215,22 +215,22 @@ func Rates(p *hypervisor.TransferProgress) string {
 }
 
 // limit is how long the transfer may take: twice as long with a paused guest. 0 is forever.
-func (c *Monitor) limit(p *hypervisor.TransferProgress) time.Duration {
-	limit := c.limitBySize(p)
-	if c.mode == v1.MigrationPaused {
+func (m *Monitor) limit(p *hypervisor.TransferProgress) time.Duration {
+	limit := m.limitBySize(p)
+	if m.mode == v1.MigrationPaused {
 		limit *= 2
 	}
 	return limit
 }
 
 // limitBySize is how long the transfer may take by its size. 0 is forever.
-func (c *Monitor) limitBySize(p *hypervisor.TransferProgress) time.Duration {
+func (m *Monitor) limitBySize(p *hypervisor.TransferProgress) time.Duration {
 	maxTotal := uint64(1 << 50)
-	if c.rules.maxTotal > 0 {
-		maxTotal = min(c.rules.maxTotal, maxTotal)
+	if m.rules.maxTotal > 0 {
+		maxTotal = min(m.rules.maxTotal, maxTotal)
 	}
 	size := min(p.Memory.Total, maxTotal) + min(p.Disk.Total, maxTotal)
-	return policy.Limit(min(size, maxTotal), c.rules.perGiB)
+	return policy.Limit(min(size, maxTotal), m.rules.perGiB)
 }
 
 // String implements fmt.Stringer.

@@ -193,28 +193,28 @@ func (s *stall) expected(left uint64) (time.Duration, bool) {
 }
 
 // decideWithStallDetection is Decide with the feature gate.
-func (c *Monitor) decideWithStallDetection(now time.Time, p *hypervisor.TransferProgress) (Step, string) {
-	s := c.stall
+func (m *Monitor) decideWithStallDetection(now time.Time, p *hypervisor.TransferProgress) (Step, string) {
+	s := m.stall
 	left, began := s.observe(p)
 	if m.rules.stuck > 0 && now.Sub(m.moved) > m.rules.stuck {
 		return Abort, fmt.Sprintf("Live migration stuck for %d seconds and has been aborted", int64(now.Sub(m.moved).Seconds()))
 	}
-	limit, spent := c.limitBySize(p), now.Sub(c.started)
+	limit, spent := m.limitBySize(p), now.Sub(m.started)
 	longest := time.Duration(min(float64(limit)*s.completion, math.MaxInt64/2))
 	downtime, known := s.expected(left)
 	// The guest is not disrupted while the bandwidth is too low to finish in time.
 	possible := known && (limit == 0 || spent+downtime <= longest)
-	if c.mode == v1.MigrationPreCopy && began && s.begin(now, left) && possible {
-		return c.switchOver(now, downtime)
+	if m.mode == v1.MigrationPreCopy && began && s.begin(now, left) && possible {
+		return m.switchOver(now, downtime)
 	}
 	late, after := limit > 0 && spent > limit, limit
 	switch {
-	case c.mode != v1.MigrationPreCopy:
+	case m.mode != v1.MigrationPreCopy:
 		late, after = limit > 0 && spent > longest, longest
 	case !s.deadline.IsZero():
-		late, after = now.After(s.deadline), s.deadline.Sub(c.started)
-	case late && c.rules.disruption && possible:
-		return c.disrupt(fmt.Sprintf("not completed after %s, %s", limit, Rates(p)))
+		late, after = now.After(s.deadline), s.deadline.Sub(m.started)
+	case late && m.rules.disruption && possible:
+		return m.disrupt(fmt.Sprintf("not completed after %s, %s", limit, Rates(p)))
 	}
 	if late {
 		return Abort, fmt.Sprintf("Live migration is not completed after %d seconds and has been aborted", int64(after.Seconds()))
@@ -223,21 +223,21 @@ func (c *Monitor) decideWithStallDetection(now time.Time, p *hypervisor.Transfer
 }
 
 // switchOver decides how a stalled transfer ends, at a good moment.
-func (c *Monitor) switchOver(now time.Time, expected time.Duration) (Step, string) {
-	s, longest := c.stall, c.rules.downtime
+func (m *Monitor) switchOver(now time.Time, expected time.Duration) (Step, string) {
+	s, longest := m.stall, m.rules.downtime
 	if longest == 0 {
 		longest = stallDowntime
 	}
 	why := fmt.Sprintf("it has stalled, and the rest takes %d ms", expected.Milliseconds())
 	switch {
-	case c.rules.disruption:
-		return c.disrupt(why)
+	case m.rules.disruption:
+		return m.disrupt(why)
 	case float64(expected) <= float64(longest)*s.possible:
 		s.deadline = now.Add(s.switchover)
-		if c.rules.downtime == 0 {
+		if m.rules.downtime == 0 {
 			return Continue, "" // QEMU allows as much by itself.
 		}
-		c.downtime = longest
+		m.downtime = longest
 		return RaiseDowntime, fmt.Sprintf("the guest may stand still for %d ms: %s", longest.Milliseconds(), why)
 	default:
 		return Abort, fmt.Sprintf("Migration aborted: estimated downtime %dms exceeds max allowed downtime %dms by a factor of more than x%.2f",
@@ -245,8 +245,8 @@ func (c *Monitor) switchOver(now time.Time, expected time.Duration) (Step, strin
 	}
 }
 
-func (c *Monitor) disrupt(why string) (Step, string) {
-	if c.rules.postCopy {
+func (m *Monitor) disrupt(why string) (Step, string) {
+	if m.rules.postCopy {
 		return PostCopy, why
 	}
 	return StopAndCopy, why
