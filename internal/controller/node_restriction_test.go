@@ -261,7 +261,7 @@ var _ = Describe("Node restriction", Ordered, func() {
 					return vmistatus.TransferOwnership(ctx, agentOf("n1"), vmi)
 				},
 				"n2": func(vmi *v1.VirtualMachineInstance) error {
-					return vmistatus.Claim(ctx, agentOf("n2"), vmi, metav1.Now())
+					return vmistatus.TakeOwnership(ctx, agentOf("n2"), vmi, metav1.Now())
 				},
 			} {
 				vmi := withVolumes("volumes-to-" + node)

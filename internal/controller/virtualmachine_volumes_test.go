@@ -102,7 +102,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 
 		setStatus(vmi, v1.Running, migrating)
 		m.expectReconciled(vm)
-		Expect(vmistatus.Claim(ctx, k8sClient, ExpectExists(vmi), metav1.Now())).To(Succeed())
+		Expect(vmistatus.TakeOwnership(ctx, k8sClient, ExpectExists(vmi), metav1.Now())).To(Succeed())
 		ExpectExists(vmi)
 		Expect(vmi.Status.MigratedVolumes).To(BeEmpty())
 		Expect(vmi.Status.VolumeStatus[0].PersistentVolumeClaimInfo.ClaimName).To(Equal("new"))
@@ -141,7 +141,7 @@ var _ = Describe("VirtualMachine with replaced claims", func() {
 		m.expectQuiet(vm)
 
 		By("migrating back if the migration succeeds despite the abort")
-		Expect(vmistatus.Claim(ctx, k8sClient, vmi, metav1.Now())).To(Succeed())
+		Expect(vmistatus.TakeOwnership(ctx, k8sClient, vmi, metav1.Now())).To(Succeed())
 		m.expectReconciled(vm, "patch VirtualMachine/status")
 		moves := ExpectExists(vm).Status.VolumeUpdateState.VolumeMigrationState.MigratedVolumes
 		Expect(moves[0].SourcePVCInfo.ClaimName + " " + moves[0].DestinationPVCInfo.ClaimName).To(Equal("new old"))

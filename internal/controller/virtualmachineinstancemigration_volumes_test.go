@@ -71,7 +71,7 @@ var _ = Describe("A VirtualMachineInstanceMigration with volumes", func() {
 		Expect(ExpectExists(vmi).Status.MigrationState.MigrationUID).To(Equal(vmim.UID))
 
 		By("writing the new claims and the new owner in one write")
-		Expect(vmistatus.Claim(ctx, k8sClient, vmi, metav1.Now())).To(Succeed())
+		Expect(vmistatus.TakeOwnership(ctx, k8sClient, vmi, metav1.Now())).To(Succeed())
 		m.reconcileAll(vmim)
 		Expect(isVolumesChange(vmi)).To(BeFalse())
 		Expect(vmi.Status.MigratedVolumes).To(BeEmpty())

@@ -287,7 +287,7 @@ func (a *agents) do(action protocol.Action, target bool) {
 	case protocol.TransferOwnership:
 		Expect(vmistatus.TransferOwnership(ctx, k8sClient, ExpectExists(a.vmi))).To(Succeed())
 	case protocol.TakeOwnership:
-		Expect(vmistatus.Claim(ctx, k8sClient, ExpectExists(a.vmi), now)).To(Succeed())
+		Expect(vmistatus.TakeOwnership(ctx, k8sClient, ExpectExists(a.vmi), now)).To(Succeed())
 	case protocol.Run:
 		a.target = protocol.TargetRunning
 	case protocol.Destroy:

@@ -17,7 +17,8 @@ import (
 	"github.com/vireo-project/vireo/internal/migration/protocol"
 )
 
-// ErrNotMigrating is wrapped by the error of TransferOwnership and Claim if there is no migration, or it or the VMI has ended.
+// ErrNotMigrating is wrapped by the error of TransferOwnership and TakeOwnership if there is no migration, or it or the VMI has
+// ended.
 var ErrNotMigrating = errors.New("no migration transfers ownership of the guest")
 
 // migrationOwners is the table of writers by the JSON name of the fields of status.migrationState. virt-controller writes
@@ -129,7 +130,7 @@ func MigrationRecord(status *v1.VirtualMachineInstanceStatus) (protocol.Record, 
 
 // TransferOwnership makes the target of the VMI's migration the owner of its guest. Nothing else changes the node of a VMI
 // that was assigned. It carries out protocol.TransferOwnership, which has to be decided for the very VMI that is given. The
-// migration is completed once the guest runs on the target: by Claim or by the target's agent.
+// migration is completed once the guest runs on the target: by TakeOwnership, or by the target's agent afterwards.
 //
 // The same write moves volumes, and the state of TPM and EFI, to the target's claims, so that no reader sees the new owner with
 // the claims of the old one.
@@ -138,13 +139,13 @@ func MigrationRecord(status *v1.VirtualMachineInstanceStatus) (protocol.Record, 
 // caller has to read and decide again. After success the VMI has the status of the response. If the target is the owner already
 // it does nothing. It fails with ErrNotMigrating if the migration has failed, or there is none, or the VMI has ended.
 func TransferOwnership(ctx context.Context, c client.Client, vmi *v1.VirtualMachineInstance) error {
-	return transfer(ctx, c, vmi, func(*v1.VirtualMachineInstanceMigrationState) {})
+	return changeOwner(ctx, c, vmi, func(*v1.VirtualMachineInstanceMigrationState) {})
 }
 
-// Claim does what TransferOwnership does for a guest that runs on the target, and completes the migration in the same write, so
-// that no reader sees a completed migration whose guest is not on the target. The target's agent calls it.
-func Claim(ctx context.Context, c client.Client, vmi *v1.VirtualMachineInstance, now metav1.Time) error {
-	return transfer(ctx, c, vmi, func(m *v1.VirtualMachineInstanceMigrationState) { Complete(m, now) })
+// TakeOwnership does what TransferOwnership does for a guest that runs on the target, and completes the migration in the same
+// write, so that no reader sees a completed migration whose guest is not on the target. The target's agent calls it.
+func TakeOwnership(ctx context.Context, c client.Client, vmi *v1.VirtualMachineInstance, now metav1.Time) error {
+	return changeOwner(ctx, c, vmi, func(m *v1.VirtualMachineInstanceMigrationState) { Complete(m, now) })
 }
 
 // Complete records that the guest runs on the target, which completes its migration. What is recorded already stays.
@@ -158,7 +159,8 @@ func Complete(m *v1.VirtualMachineInstanceMigrationState, now metav1.Time) {
 	}
 }
 
-func transfer(
+// changeOwner writes the target as the owner of the guest, and the change of the migration's state with it.
+func changeOwner(
 	ctx context.Context, c client.Client, vmi *v1.VirtualMachineInstance, change func(*v1.VirtualMachineInstanceMigrationState),
 ) error {
 	key := client.ObjectKeyFromObject(vmi)

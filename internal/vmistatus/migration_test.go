@@ -180,7 +180,7 @@ func TestClaimIsOneWrite(t *testing.T) {
 	vmi := &v1.VirtualMachineInstance{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm", ResourceVersion: "1"}, Status: *status(v1.Running, migrating("a", started)),
 	}
-	if err := Claim(t.Context(), c, vmi, moment); err != nil {
+	if err := TakeOwnership(t.Context(), c, vmi, moment); err != nil {
 		t.Fatal(err)
 	}
 	const at = "2026-01-01T00:00:00Z"

@@ -76,7 +76,7 @@ func (r *Reconciler) doTarget(ctx context.Context, s *scope, vmi *v1.VirtualMach
 			case protocol.TakeOwnership:
 				owned := vmi.DeepCopy()
 				bounded, cancel := context.WithTimeout(ctx, writeTimeout)
-				err := vmistatus.Claim(bounded, r.Client, owned, r.stamp())
+				err := vmistatus.TakeOwnership(bounded, r.Client, owned, r.stamp())
 				cancel()
 				if err != nil {
 					return state, fmt.Errorf("take ownership of the guest: %w", err)

@@ -169,7 +169,7 @@ func (s *scope) explainSilence(host *corev1.Node) *silence {
 		return &silence{verdict, v1.VirtualMachineInstanceReasonNodeLost, fmt.Sprintf(
 			"Node %s does not respond. Its guest may still run and write its disks, so that no other one starts. "+
 				"%s. If the node is powered off and stays so, release the guest: %s",
-			name, back, nodeloss.Release(name))}
+			name, back, nodeloss.TaintCommand(name))}
 	default:
 		message := fmt.Sprintf("virt-handler on node %s does not respond, its kubelet does: the guest is left alone, "+
 			"and what is said about it may be old. See why: kubectl --namespace %s get pods "+

@@ -36,8 +36,8 @@ const (
 	ReasonFailedDelete      = "FailedDelete"
 	ReasonSuccessfulPaused  = "SuccessfulPaused"
 	ReasonSuccessfulResumed = "SuccessfulResumed"
-	// ReasonFailedClaim is ours: a VMI could not be adopted or released.
-	ReasonFailedClaim = "FailedClaim"
+	// ReasonFailedAdoption is ours: the set's owner reference could not be added to a VMI, or removed from one.
+	ReasonFailedAdoption = "FailedAdoption"
 )
 
 // Actions of events.
@@ -45,7 +45,7 @@ const (
 	actionScaleUp   = "ScaleUp"
 	actionScaleDown = "ScaleDown"
 	actionReplace   = "ReplaceFinished"
-	actionClaim     = "Claim"
+	actionAdopt     = "Adopt"
 	actionPause     = "Pause"
 	actionResume    = "Resume"
 )
@@ -112,18 +112,18 @@ func act(ctx context.Context, s *Scope) error {
 	if !readSelector(s) {
 		return nil // until the spec changes
 	}
-	// 1. The set's VMIs are claimed before they are counted.
-	claimErr := claim(ctx, s)
+	// 1. VMIs are adopted before they are counted.
+	adoptErr := adoptAndRelease(ctx, s)
 	if s.Set.Spec.Paused || s.Set.DeletionTimestamp != nil || s.settled() {
-		return claimErr
+		return adoptErr
 	}
 	// 2. The cache may be stale: VMIs are created and deleted by what the API server has.
 	if err := refresh(ctx, s); err != nil {
-		return errors.Join(claimErr, err)
+		return errors.Join(adoptErr, err)
 	}
 	// 3. Replacements are created before finished VMIs are deleted, as in KubeVirt. Finished VMIs are deleted even if that
 	// failed: they may be what uses up a quota.
-	return errors.Join(claimErr, scale(ctx, s), removeFinished(ctx, s))
+	return errors.Join(adoptErr, scale(ctx, s), removeFinished(ctx, s))
 }
 
 // readSelector reports whether template and selector are valid. Admission rejects a spec where they are not.

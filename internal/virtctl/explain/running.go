@@ -65,12 +65,12 @@ func (s *Snapshot) lost(ready corev1.NodeCondition) Finding {
 	}
 	if nodeloss.OutOfService(s.Node) {
 		f.What = fmt.Sprintf("Node %s is out of service: the guest counts as finished as soon as its launcher Pod is deleted.", name)
-		f.Do, f.Commands = "Nothing: the Pod is deleted automatically. When the node is repaired:", []string{nodeloss.Return(name)}
+		f.Do, f.Commands = "Nothing: the Pod is deleted automatically. When the node is repaired:", []string{nodeloss.UntaintCommand(name)}
 		return f
 	}
 	f.Why = append(f.Why, "Until that is ruled out, the VM is not started on another node: two guests would corrupt its disks.")
 	f.Do = "Repair the node. Release its guests only if it is powered off:"
-	f.Commands = []string{"kubectl describe node " + name, nodeloss.Release(name)}
+	f.Commands = []string{"kubectl describe node " + name, nodeloss.TaintCommand(name)}
 	return f
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package nodeloss judges a Node whose agent is silent: what is known about its guests, and how an administrator who knows more
-// releases them. docs/adr/0031-a-lost-node.md has the reasons.
+// Package nodeloss judges a Node whose agent does not respond: what is known about its guests, and the commands by which an
+// administrator who knows more takes the Node out of service. docs/adr/0031-a-lost-node.md has the reasons.
 package nodeloss
 
 import (
@@ -51,12 +51,13 @@ func OutOfService(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
 }
 
-// Release is the command that declares a node out of service, which releases its guests.
-func Release(node string) string {
+// TaintCommand returns the command that declares a node out of service. Its guests then count as ended once their Pods are
+// deleted.
+func TaintCommand(node string) string {
 	return fmt.Sprintf("kubectl taint nodes %s %s=nodeshutdown:NoExecute", node, corev1.TaintNodeOutOfService)
 }
 
-// Return is the command that takes a node back into service.
-func Return(node string) string {
+// UntaintCommand returns the command that takes a node back into service.
+func UntaintCommand(node string) string {
 	return fmt.Sprintf("kubectl taint nodes %s %s-", node, corev1.TaintNodeOutOfService)
 }

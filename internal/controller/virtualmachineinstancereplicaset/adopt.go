@@ -18,9 +18,9 @@ import (
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
 
-// claim finds the VMIs that belong to the set. It adopts those that match the selector and have no controller, and releases
-// those that no longer match.
-func claim(ctx context.Context, s *Scope) error {
+// adoptAndRelease finds the VMIs that belong to the set. It adopts those that match the selector and have no controller, and
+// removes the owner reference from those that no longer match.
+func adoptAndRelease(ctx context.Context, s *Scope) error {
 	var errs []error
 	var orphans []*v1.VirtualMachineInstance
 	for i := range s.Neighbors {
@@ -33,7 +33,7 @@ func claim(ctx context.Context, s *Scope) error {
 		case matches:
 			s.Instances = append(s.Instances, vmi)
 		case s.Set.DeletionTimestamp == nil: // the garbage collector handles the VMIs of a deleted set
-			errs = append(errs, release(ctx, s, vmi))
+			errs = append(errs, removeOwner(ctx, s, vmi))
 		}
 	}
 	errs = append(errs, adopt(ctx, s, orphans))
@@ -49,7 +49,7 @@ func adopt(ctx context.Context, s *Scope, orphans []*v1.VirtualMachineInstance) 
 		return nil
 	}
 	fresh := &v1.VirtualMachineInstanceReplicaSet{}
-	err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.Set), fresh)
+	err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(s.Set), fresh)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
@@ -72,8 +72,8 @@ func adopt(ctx context.Context, s *Scope, orphans []*v1.VirtualMachineInstance) 
 	return errors.Join(errs...)
 }
 
-// release removes the set's owner reference from a VMI whose labels were changed so that the selector no longer matches.
-func release(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance) error {
+// removeOwner removes the set's owner reference from a VMI whose labels were changed so that the selector no longer matches.
+func removeOwner(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance) error {
 	_, err := patch(ctx, s, vmi, func(vmi *v1.VirtualMachineInstance) {
 		vmi.OwnerReferences = slices.DeleteFunc(vmi.OwnerReferences, func(o metav1.OwnerReference) bool {
 			return o.UID == s.Set.UID
@@ -91,7 +91,7 @@ func patch(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance, change
 		return nil, nil
 	case err != nil:
 		err = fmt.Errorf("patch owners of VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(vmi), err)
-		s.fail(ReasonFailedClaim, actionClaim, "Error taking over or releasing a virtual machine instance: %v", err)
+		s.fail(ReasonFailedAdoption, actionAdopt, "Error adopting or releasing a virtual machine instance: %v", err)
 		return nil, err
 	}
 	return changed, nil
