@@ -160,13 +160,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil || s == nil {
 		return result(ctx, err)
 	}
-	outcome := r.runPhases(ctx, s)
-	delay, err := r.report(ctx, s, outcome)
+	phaseErr := r.runPhases(ctx, s)
+	delay, err := r.report(ctx, s, phaseErr)
 	if err != nil {
-		// A failed report is retried at once, even if the outcome alone would wait.
-		outcome = err
+		// A failed report is retried at once, even if the phases ended with a Wait.
+		phaseErr = err
 	}
-	res, err := result(ctx, outcome)
+	res, err := result(ctx, phaseErr)
 	if err == nil && delay > 0 && (res.RequeueAfter == 0 || delay < res.RequeueAfter) {
 		res.RequeueAfter = delay
 	}
@@ -229,10 +229,10 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// endReconcile logs which phase ended the reconcile and returns its outcome.
-func (r *Reconciler) endReconcile(ctx context.Context, s *scope, phase string, outcome error) error {
-	log.FromContext(ctx).V(4).Info("Phase ends the reconcile", "phase", phase, "outcome", outcome.Error())
-	return r.refuseMigrationIfTerminal(ctx, s, outcome)
+// endReconcile logs which phase ended the reconciliation, and returns the error.
+func (r *Reconciler) endReconcile(ctx context.Context, s *scope, phase string, phaseErr error) error {
+	log.FromContext(ctx).V(4).Info("Phase ends the reconciliation", "phase", phase, "reason", phaseErr.Error())
+	return r.refuseMigrationIfTerminal(ctx, s, phaseErr)
 }
 
 // recordMigrating records an event about a migration of which this node is the source.

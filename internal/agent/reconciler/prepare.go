@@ -149,7 +149,7 @@ func (r *Reconciler) prepareDisks(ctx context.Context, s *scope, storage media.S
 	return nil
 }
 
-// fromMedia turns an error about a volume into an outcome.
+// fromMedia converts an error about a volume to the error of the phase: a Retry, a Terminal or a Wait.
 func fromMedia(vmi *v1.VirtualMachineInstance, err error) error {
 	var invalid *media.InvalidError
 	switch {

@@ -16,9 +16,9 @@ import (
 // report writes the status and records the events. Events about actions are recorded even if the write fails, because the next
 // reconcile does not repeat the action. Events about changes of the status are recorded only after the write, because the next
 // reconcile derives them again. It returns how long a rate-limited change of the guest or the launcher is delayed.
-func (r *Reconciler) report(ctx context.Context, s *scope, outcome error) (delay time.Duration, err error) {
+func (r *Reconciler) report(ctx context.Context, s *scope, phaseErr error) (delay time.Duration, err error) {
 	if s.assigned {
-		delay, err = r.writeStatus(ctx, s, outcome)
+		delay, err = r.writeStatus(ctx, s, phaseErr)
 	}
 	if s.knownVMI() != nil {
 		for _, e := range s.events {
@@ -29,12 +29,12 @@ func (r *Reconciler) report(ctx context.Context, s *scope, outcome error) (delay
 }
 
 // writeStatus computes and writes the status, and adds the events that follow from the change.
-func (r *Reconciler) writeStatus(ctx context.Context, s *scope, outcome error) (delay time.Duration, err error) {
+func (r *Reconciler) writeStatus(ctx context.Context, s *scope, phaseErr error) (delay time.Duration, err error) {
 	limit := &s.cache.guestWrites
 	if s.domain.Active() {
 		delay, s.delayedReport = limit.delay(s.report(), s.now)
 	}
-	computeStatus(s, outcome)
+	computeStatus(s, phaseErr)
 	changed := !equality.Semantic.DeepEqual(&s.before.Status, &s.vmi.Status)
 	if changed {
 		if postponed := s.cache.writes.Delay(s.now); postponed > 0 {

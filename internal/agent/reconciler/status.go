@@ -21,7 +21,7 @@ import (
 
 // computeStatus updates the agent's fields of the status to what this reconcile observed. What it could not observe stays
 // unchanged, as when the hypervisor is unreachable.
-func computeStatus(s *scope, outcome error) {
+func computeStatus(s *scope, phaseErr error) {
 	status := &s.vmi.Status
 	now := metav1.NewTime(s.now)
 	if s.domainRead {
@@ -42,10 +42,10 @@ func computeStatus(s *scope, outcome error) {
 		setMigratable(s.vmi, now)
 	}
 	// A guest that is being started needs no condition: the next write reports that it runs, or why it does not.
-	if s.pod.DeletionTimestamp != nil || status.Phase == v1.Running || isFailure(outcome) {
+	if s.pod.DeletionTimestamp != nil || status.Phase == v1.Running || isFailure(phaseErr) {
 		setReady(s, now)
 	}
-	setSynchronized(s, outcome, now)
+	setSynchronized(s, phaseErr, now)
 }
 
 // setPhase sets the phase Running. It sets no other phase: virt-controller derives from the Pod how a guest ended.
@@ -174,7 +174,7 @@ func setFrozen(status *v1.VirtualMachineInstanceStatus, d *hypervisor.Domain) {
 }
 
 // setSynchronized sets the condition Synchronized to what prevents the agent from satisfying the spec, or removes it.
-func setSynchronized(s *scope, outcome error, now metav1.Time) {
+func setSynchronized(s *scope, phaseErr error, now metav1.Time) {
 	condition := v1.VirtualMachineInstanceCondition{
 		Type: v1.VirtualMachineInstanceSynchronized, Status: corev1.ConditionFalse, Reason: reasonSynchronizing,
 	}
@@ -182,15 +182,15 @@ func setSynchronized(s *scope, outcome error, now metav1.Time) {
 	var retry *Retry
 	var lost *unreachable
 	switch {
-	case errors.As(outcome, &lost):
+	case errors.As(phaseErr, &lost):
 		condition.Reason = ReasonUnreachable
 		condition.Message = "The guest's state is not known: " + hypervisor.Clean(lost.Error())
-	case errors.As(outcome, &terminal):
+	case errors.As(phaseErr, &terminal):
 		condition.Reason, condition.Message = terminal.Reason, hypervisor.CleanLine(terminal.Error(), maxMessage)
-	case errors.As(outcome, &retry):
+	case errors.As(phaseErr, &retry):
 		condition.Reason, condition.Message = retry.Reason, hypervisor.CleanLine(retry.Error(), maxMessage)
-	case isFailure(outcome):
-		condition.Message = hypervisor.CleanLine(outcome.Error(), maxMessage)
+	case isFailure(phaseErr):
+		condition.Message = hypervisor.CleanLine(phaseErr.Error(), maxMessage)
 	case s.domainRead:
 		vmistatus.RemoveCondition(&s.vmi.Status, v1.VirtualMachineInstanceSynchronized)
 		return

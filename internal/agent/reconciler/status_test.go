@@ -76,10 +76,10 @@ func TestComputeStatus(t *testing.T) {
 	boom := errors.New("boom")
 	lost := &unreachable{err: fmt.Errorf("%w: refused", hypervisor.ErrUnreachable)}
 	for _, tc := range []struct {
-		name    string
-		scope   *scope
-		outcome error
-		phase   v1.VirtualMachineInstancePhase
+		name     string
+		scope    *scope
+		phaseErr error
+		phase    v1.VirtualMachineInstancePhase
 		// want has "Type=Status Reason" of those of Ready, Paused and Synchronized that are set.
 		want []string
 	}{
@@ -119,7 +119,7 @@ func TestComputeStatus(t *testing.T) {
 		}), nil, v1.Running, []string{"Ready=False ReadinessGatesNotReady"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			computeStatus(tc.scope, tc.outcome)
+			computeStatus(tc.scope, tc.phaseErr)
 			status := &tc.scope.vmi.Status
 			if status.Phase != tc.phase {
 				t.Errorf("phase %s, want %s", status.Phase, tc.phase)
@@ -141,7 +141,7 @@ func TestComputeStatus(t *testing.T) {
 			// Computing it again changes nothing.
 			again := status.DeepCopy()
 			tc.scope.now = tc.scope.now.Add(time.Minute)
-			computeStatus(tc.scope, tc.outcome)
+			computeStatus(tc.scope, tc.phaseErr)
 			if diff := cmp.Diff(again, status); diff != "" {
 				t.Errorf("second time: %s", diff)
 			}

@@ -219,11 +219,11 @@ func (r *Reconciler) publishTarget(ctx context.Context, s *scope) error {
 }
 
 // refuseMigrationIfTerminal has the source's agent fail the migration if the target can never be prepared. Only the source's agent may
-// record a failure: it knows that it has the guest. An outcome that is not terminal is retried.
-func (r *Reconciler) refuseMigrationIfTerminal(ctx context.Context, s *scope, outcome error) error {
+// record a failure: only it is certain that the guest is still at the source. An error that is not terminal is retried.
+func (r *Reconciler) refuseMigrationIfTerminal(ctx context.Context, s *scope, phaseErr error) error {
 	var terminal *Terminal
-	if s.incoming == nil || !errors.As(outcome, &terminal) || vmistatus.HasEnded(s.incoming.Status.MigrationState) {
-		return outcome
+	if s.incoming == nil || !errors.As(phaseErr, &terminal) || vmistatus.HasEnded(s.incoming.Status.MigrationState) {
+		return phaseErr
 	}
 	r.Targets.Put(s.incoming.Status.MigrationState.MigrationUID, peer.Target{
 		Pod: hypervisor.PodRef{UID: s.pod.UID, VMI: s.key}, Refusal: hypervisor.CleanLine(terminal.Error(), maxMessage),
@@ -231,11 +231,11 @@ func (r *Reconciler) refuseMigrationIfTerminal(ctx context.Context, s *scope, ou
 	if err := r.publishTarget(ctx, s); err != nil {
 		return err
 	}
-	return outcome
+	return phaseErr
 }
 
 // errNotComplete is the error of a release before the target's guest is complete.
-var errNotComplete = errors.New("the guest has not arrived as a whole")
+var errNotComplete = errors.New("the guest is not transferred completely")
 
 // RunReleased lets a guest run that the source's agent has released, without waiting for a reconciliation, which it triggers to do the rest.
 // It returns for how long the guest has run: in a post-copy, libvirt resumes it earlier.

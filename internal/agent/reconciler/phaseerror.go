@@ -15,25 +15,25 @@ import (
 )
 
 // Wait ends a reconciliation until an event triggers the next one. It is not a failure.
-type Wait struct { //nolint:errname // an outcome that happens to travel as an error
-	// Reason is what the reconcile waits for.
+type Wait struct { //nolint:errname // it ends the phases as an error does
+	// Reason is what the reconciliation waits for.
 	Reason string
 }
 
-// Error returns what the reconcile waits for.
+// Error returns what the reconciliation waits for.
 func (w *Wait) Error() string { return "waiting for " + w.Reason }
 
 // Requeue ends a reconciliation that must be repeated after a delay even if no event arrives.
-type Requeue struct { //nolint:errname // an outcome that happens to travel as an error
+type Requeue struct { //nolint:errname // it ends the phases as an error does
 	// After is the delay.
 	After time.Duration
 }
 
-// Error returns when the reconcile is repeated.
+// Error returns when the reconciliation is repeated.
 func (r *Requeue) Error() string { return fmt.Sprintf("continuing after %s", r.After) }
 
 // Terminal is a failure that a retry does not fix: the VMI's spec cannot be satisfied.
-type Terminal struct { //nolint:errname // an outcome that happens to travel as an error
+type Terminal struct { //nolint:errname // it ends the phases as an error does
 	// Reason is the condition's reason.
 	Reason string
 	// Err is the cause.
@@ -47,7 +47,7 @@ func (t *Terminal) Error() string { return t.Err.Error() }
 func (t *Terminal) Unwrap() error { return t.Err }
 
 // Retry is a failure whose cause may go away without a change of the VMI and without an event.
-type Retry struct { //nolint:errname // an outcome that happens to travel as an error
+type Retry struct { //nolint:errname // it ends the phases as an error does
 	// Reason is the condition's reason.
 	Reason string
 	// After is the delay before the retry.
@@ -62,38 +62,38 @@ func (r *Retry) Error() string { return r.Err.Error() }
 // Unwrap returns the cause.
 func (r *Retry) Unwrap() error { return r.Err }
 
-// isFailure reports whether an outcome means that the spec could not be satisfied.
-func isFailure(outcome error) bool {
+// isFailure reports whether the error of a phase means that the spec could not be satisfied.
+func isFailure(phaseErr error) bool {
 	var wait *Wait
 	var requeue *Requeue
-	return outcome != nil && !errors.As(outcome, &wait) && !errors.As(outcome, &requeue)
+	return phaseErr != nil && !errors.As(phaseErr, &wait) && !errors.As(phaseErr, &requeue)
 }
 
-// result turns an outcome into a result for controller-runtime. Nothing else does.
-func result(ctx context.Context, outcome error) (ctrl.Result, error) {
+// result converts the error of a phase to a result for controller-runtime. Nothing else does.
+func result(ctx context.Context, phaseErr error) (ctrl.Result, error) {
 	var wait *Wait
 	var requeue *Requeue
 	var terminal *Terminal
 	var retry *Retry
 	switch {
-	case outcome == nil:
+	case phaseErr == nil:
 		return ctrl.Result{}, nil
-	case errors.As(outcome, &wait):
+	case errors.As(phaseErr, &wait):
 		log.FromContext(ctx).V(4).Info("Waiting", "for", wait.Reason)
 		return ctrl.Result{}, nil
-	case errors.As(outcome, &requeue):
+	case errors.As(phaseErr, &requeue):
 		return ctrl.Result{RequeueAfter: requeue.After}, nil
-	case apierrors.IsConflict(outcome):
+	case apierrors.IsConflict(phaseErr):
 		// The cache was behind. The retry is for the case that the event that updates it has already arrived.
 		return ctrl.Result{RequeueAfter: staleCacheDelay}, nil
-	case errors.As(outcome, &terminal):
+	case errors.As(phaseErr, &terminal):
 		log.FromContext(ctx).Info("The VMI cannot run with its current spec", "reason", terminal.Reason, "error", terminal.Error())
 		return ctrl.Result{}, nil
-	case errors.As(outcome, &retry):
+	case errors.As(phaseErr, &retry):
 		log.FromContext(ctx).Info("The VMI cannot run yet", "reason", retry.Reason, "error", retry.Error(), "retryIn", retry.After.String())
 		return ctrl.Result{RequeueAfter: retry.After}, nil
 	default:
-		return ctrl.Result{}, outcome
+		return ctrl.Result{}, phaseErr
 	}
 }
 
