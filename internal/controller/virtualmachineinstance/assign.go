@@ -25,7 +25,7 @@ const ReasonSuccessfulHandOver = "SuccessfulHandOver"
 // assignPod prepares the assignment of the Pod to its node's agent as soon as the Pod runs. The agent waits for the phase
 // Scheduled, which is written with the status. Once the VMI is live, assignPod only updates the Pod.
 func (s *scope) assignPod(ctx context.Context) error {
-	if s.pod == nil || s.end != nil || s.deleting() || podstate.Finished(s.pod) || s.pod.DeletionTimestamp != nil {
+	if s.pod == nil || s.final != nil || s.deleting() || podstate.Finished(s.pod) || s.pod.DeletionTimestamp != nil {
 		return nil
 	}
 	switch {

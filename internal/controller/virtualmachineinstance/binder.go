@@ -73,7 +73,7 @@ func (s *scope) awaitBinder(ctx context.Context, pod *corev1.Pod) error {
 		s.problem = podProblem(pod)
 		return nil
 	}
-	end := endingOf(pod)
+	end := finalStateOf(pod)
 	s.problem = &problem{reason: ReasonFailedCreate, message: fmt.Sprintf(
 		"Pod %s, which binds the volumes, failed and is made again: %s", pod.Name, end.message)}
 	if wait := pod.CreationTimestamp.Add(binderPause).Sub(s.now); wait > 0 {

@@ -22,7 +22,7 @@ func FuzzEnd(f *testing.F) {
 		pod := &corev1.Pod{}
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: launcherpod.ComputeContainer}}
 		pod.Status.ContainerStatuses[0].State.Terminated = &corev1.ContainerStateTerminated{ExitCode: exit, Reason: reason, Message: message}
-		end := endingOf(pod)
+		end := finalStateOf(pod)
 		if want := map[bool]v1.VirtualMachineInstancePhase{true: v1.Succeeded, false: v1.Failed}[exit == 0]; end.phase != want {
 			t.Errorf("the exit code %d is %s", exit, end.phase)
 		}

@@ -33,7 +33,7 @@ func (s *scope) requireGuaranteed(ctx context.Context) error {
 	}
 	// The API server sets the class when the Pod is created.
 	if class := s.pod.Status.QOSClass; class != "" && class != corev1.PodQOSGuaranteed {
-		s.end = &ending{
+		s.final = &finalState{
 			phase: v1.Failed, reason: ReasonFailedGuarantee,
 			message: fmt.Sprintf("The launcher Pod %s is %s and not Guaranteed, so that it gets no CPUs of its own: "+
 				"each of its containers needs requests and limits that are equal, for CPU and memory.", s.pod.Name, class),

@@ -30,19 +30,19 @@ const dataVolumeKind = "DataVolume"
 // errNoDataVolume is the problem of a claim whose DataVolume is gone: its content is unknown.
 var errNoDataVolume = errors.New("does not exist: create it again, or take the owner off the claim if the claim is filled")
 
-// importOf returns the name of the DataVolume that the volume names or that owns its claim, or "".
-func importOf(volume *v1.Volume, claim *corev1.PersistentVolumeClaim) string {
+// dataVolumeName returns the name of the DataVolume that the volume names or that owns its claim, or "".
+func dataVolumeName(volume *v1.Volume, claim *corev1.PersistentVolumeClaim) string {
 	if volume.DataVolume != nil {
 		return volume.DataVolume.Name
 	}
-	if owner := importerOf(claim); owner != nil {
+	if owner := dataVolumeOwner(claim); owner != nil {
 		return owner.Name
 	}
 	return ""
 }
 
-// importerOf returns the DataVolume that owns a claim, or nil.
-func importerOf(claim *corev1.PersistentVolumeClaim) *metav1.OwnerReference {
+// dataVolumeOwner returns the DataVolume that owns a claim, or nil.
+func dataVolumeOwner(claim *corev1.PersistentVolumeClaim) *metav1.OwnerReference {
 	if claim == nil {
 		return nil
 	}
@@ -60,7 +60,7 @@ func importerOf(claim *corev1.PersistentVolumeClaim) *metav1.OwnerReference {
 // readDataVolume reads the DataVolume behind a volume, if there is one. The launcher Pod has to wait until the claim is
 // filled, or until it would be filled for that Pod.
 func (s *scope) readDataVolume(ctx context.Context, volume *v1.Volume, claim *corev1.PersistentVolumeClaim) error {
-	name := importOf(volume, claim)
+	name := dataVolumeName(volume, claim)
 	if name == "" {
 		return nil
 	}
@@ -68,20 +68,20 @@ func (s *scope) readDataVolume(ctx context.Context, volume *v1.Volume, claim *co
 	switch {
 	case apierrors.IsNotFound(err), errors.Is(err, datavolume.ErrNotInstalled):
 		s.noDataVolumes = errors.Is(err, datavolume.ErrNotInstalled)
-		s.missingImport(volume, claim, name, err)
+		s.missingDataVolume(volume, claim, name, err)
 		return nil
 	case err != nil:
 		return err
 	}
-	if owner := importerOf(claim); owner != nil && owner.Name == dv.Name && owner.UID != dv.UID {
+	if owner := dataVolumeOwner(claim); owner != nil && owner.Name == dv.Name && owner.UID != dv.UID {
 		// The claim belongs to an earlier DataVolume of this name, with which it is deleted. This one fills another claim.
-		s.missingImport(volume, claim, name, nil)
+		s.missingDataVolume(volume, claim, name, nil)
 		return nil
 	}
 	s.dataVolumes = append(s.dataVolumes, dv)
 	switch {
 	case datavolume.Failed(dv) && s.pod == nil:
-		s.end = &ending{phase: v1.Failed, reason: ReasonImportFailed, message: fmt.Sprintf(
+		s.final = &finalState{phase: v1.Failed, reason: ReasonImportFailed, message: fmt.Sprintf(
 			"DataVolume %s for volume %s failed to import its disk image.", dv.Name, volume.Name)}
 	case dv.DeletionTimestamp != nil:
 		s.importing = true
@@ -93,14 +93,14 @@ func (s *scope) readDataVolume(ctx context.Context, volume *v1.Volume, claim *co
 	return nil
 }
 
-// missingImport reports a claim that belongs to a DataVolume which does not exist. A claim that only has the name of a
+// missingDataVolume reports a claim that belongs to a DataVolume which does not exist. A claim that only has the name of a
 // DataVolume is used as it is: a user made or restored it.
-func (s *scope) missingImport(volume *v1.Volume, claim *corev1.PersistentVolumeClaim, name string, cause error) {
-	if importerOf(claim) == nil || s.problem != nil {
+func (s *scope) missingDataVolume(volume *v1.Volume, claim *corev1.PersistentVolumeClaim, name string, cause error) {
+	if dataVolumeOwner(claim) == nil || s.problem != nil {
 		return // A missing claim is a problem of its own.
 	}
 	if !errors.Is(cause, datavolume.ErrNotInstalled) {
-		cause = fmt.Errorf("DataVolume %s/%s (UID %s) %w", s.vmi.Namespace, name, importerOf(claim).UID, errNoDataVolume)
+		cause = fmt.Errorf("DataVolume %s/%s (UID %s) %w", s.vmi.Namespace, name, dataVolumeOwner(claim).UID, errNoDataVolume)
 	}
 	s.problem = &problem{reason: ReasonImportFailed, message: fmt.Sprintf(
 		"PersistentVolumeClaim %s of volume %s belongs to DataVolume %s: %v", claim.Name, volume.Name, name, cause)}

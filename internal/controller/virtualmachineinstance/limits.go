@@ -26,7 +26,7 @@ func (s *scope) readRequiredLimits(ctx context.Context) error {
 	return SetRequiredLimits(ctx, s.client, s.apiReader, s.vmi, s.config.AutoCPULimitNamespaces, &s.podConfig)
 }
 
-// DemandLimits sets in the configuration of a launcher Pod which limits it must have although its VMI does not set them:
+// SetRequiredLimits sets in the configuration of a launcher Pod which limits it must have although its VMI does not set them:
 // those that a quota of the namespace counts, because it refuses Pods without them, and that of CPU if autoCPU selects the
 // namespace. quotas reads from a cache. apiReader reads the namespace, if its labels matter.
 func SetRequiredLimits(

@@ -135,7 +135,7 @@ func (s *scope) transferOwnership(ctx context.Context) error {
 	}
 	s.pod, s.otherPod = s.otherPod, s.pod
 	s.event(corev1.EventTypeNormal, string(v1.Migrated), actionMigrate,
-		"The guest was handed over to node %s: its launcher Pod on node %s ended as migrated",
+		"The guest belongs to node %s now: its launcher Pod on node %s ended as migrated",
 		s.vmi.Status.NodeName, s.vmi.Status.MigrationState.SourceNode)
 	return nil
 }
@@ -153,12 +153,13 @@ func (s *scope) deleteTarget(ctx context.Context) error {
 	record, _ := vmistatus.MigrationRecord(&now.Status)
 	same := now.UID == s.vmi.UID && podspec.OtherPodName(now) == s.otherPod.Name
 	if !same || !slices.Contains(protocol.DecideController(viewOf(record, s.pod, s.otherPod)), protocol.DeleteTarget) {
-		return apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachineinstances").GroupResource(), key.Name, errMoved)
+		return apierrors.NewConflict(v1.GroupVersion.WithResource("virtualmachineinstances").GroupResource(), key.Name, errStaleVMI)
 	}
 	return s.deleteOtherPod(ctx)
 }
 
-var errMoved = errors.New("its migration has gone on since it was read")
+// errStaleVMI is the cause of a conflict: with the API server's version of the VMI the decision is another one.
+var errStaleVMI = errors.New("the state of its migration has changed since it was read")
 
 func (s *scope) deleteOtherPod(ctx context.Context) error {
 	if s.otherPod == nil || s.otherPod.DeletionTimestamp != nil {

@@ -70,7 +70,7 @@ func (s *scope) reconcilePod(ctx context.Context) error {
 		if gone, err := s.removeRefused(ctx); err != nil || !gone {
 			return err
 		}
-	case !s.preparing() || s.pod != nil || s.problem != nil || s.end != nil || s.importing:
+	case !s.preparing() || s.pod != nil || s.problem != nil || s.final != nil || s.importing:
 		return nil
 	case s.vmi.Status.Phase == v1.Scheduling:
 		return nil // The Pod was deleted, which ends the VMI.

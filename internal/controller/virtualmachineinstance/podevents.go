@@ -98,7 +98,7 @@ func startProblem(pod *corev1.Pod, failures []corev1.Event, reported *v1.Virtual
 }
 
 func startProblemOf(pod *corev1.Pod, e *corev1.Event) *problem {
-	return &problem{reason: e.Reason, message: fmt.Sprintf("Launcher Pod %s: %s", pod.Name, sentence(e.Message))}
+	return &problem{reason: e.Reason, message: fmt.Sprintf("Launcher Pod %s: %s", pod.Name, cleanMessage(e.Message))}
 }
 
 // lastSeen is when an event happened last. Clients set different fields.

@@ -69,7 +69,7 @@ func retryAt(created, since time.Time) time.Time {
 // does so only when the status no longer says that there is a Pod: otherwise, if this process stopped before the next Pod,
 // the absence would end the VMI.
 func (s *scope) removeRefused(ctx context.Context) (bool, error) {
-	if s.problem != nil || s.end != nil || s.importing {
+	if s.problem != nil || s.final != nil || s.importing {
 		return false, nil // Another Pod could not be made.
 	}
 	s.problem = refusal(s.pod)
@@ -99,9 +99,9 @@ func (s *scope) removeRefused(ctx context.Context) (bool, error) {
 
 func refusal(pod *corev1.Pod) *problem {
 	return &problem{
-		reason: cmp.Or(word(pod.Status.Reason), ReasonPodRefused),
+		reason: cmp.Or(cleanReason(pod.Status.Reason), ReasonPodRefused),
 		message: fmt.Sprintf("Launcher Pod %s failed on node %s before it ran, and is made again: %s",
-			pod.Name, cmp.Or(pod.Spec.NodeName, "<none>"), sentence(pod.Status.Message)),
+			pod.Name, cmp.Or(pod.Spec.NodeName, "<none>"), cleanMessage(pod.Status.Message)),
 	}
 }
 

@@ -99,7 +99,7 @@ type result struct {
 	// vsockCID is the VSOCK address of a VMI that is assigned and requests one.
 	vsockCID *uint32
 	// end is how the VMI ended, or nil.
-	end *ending
+	final *finalState
 	// requeueAfter is when to reconcile again without a trigger, or 0.
 	requeueAfter time.Duration
 }
@@ -162,10 +162,10 @@ func (s *scope) runPhases(ctx context.Context) error {
 		// Before writeStatus: the agent starts the guest when the phase is Scheduled.
 		s.assignPod,
 
-		// Before decideEnd: the reason of an end can be that the node is lost.
+		// Before decideFinalState: the reason of an end can be that the node is lost.
 		s.readAgent,
 		s.deleteFencedPods,
-		s.decideEnd,
+		s.decideFinalState,
 	} {
 		if err := phase(ctx); err != nil {
 			return err

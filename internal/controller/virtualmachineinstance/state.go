@@ -59,7 +59,7 @@ func (s *scope) ensureStateClaim(ctx context.Context) error {
 	if s.pod != nil {
 		return s.readStateClaimOfPod(ctx)
 	}
-	if s.problem != nil || s.end != nil {
+	if s.problem != nil || s.final != nil {
 		return nil // The VMI cannot start: no claim is created for it.
 	}
 	claim, err := s.findStateClaim(ctx)

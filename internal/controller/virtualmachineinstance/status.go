@@ -29,7 +29,7 @@ const patience = 3 * time.Second
 func (s *scope) writeStatus(ctx context.Context) error {
 	after := s.vmi.DeepCopy()
 	if preparesStatus(&s.observed, &s.result, &after.Status) {
-		s.explainPod()
+		s.findPodProblem()
 	}
 	computeStatus(&s.observed, &s.result, &after.Status)
 	changed, err := vmistatus.Patch(ctx, s.client, vmistatus.Controller, s.vmi, after)
@@ -45,9 +45,9 @@ func (s *scope) writeStatus(ctx context.Context) error {
 	return nil
 }
 
-// explainPod completes the result for a VMI that prepares: the Pod may say why it does not run, and a Pod that is young is
-// worth a write only later.
-func (s *scope) explainPod() {
+// findPodProblem sets the problem that keeps the launcher Pod of a preparing VMI from running. Without a problem, a Pod that was
+// just created is not worth a write: it is reported later, if it does not run by then.
+func (s *scope) findPodProblem() {
 	if s.pod == nil || s.problem != nil {
 		return
 	}
@@ -77,10 +77,10 @@ func (s *scope) recordStatusEvents(before *v1.VirtualMachineInstanceStatus) {
 		s.event(corev1.EventTypeNormal, ReasonSuccessfulHandOver, actionAssign,
 			"Pod ownership transferred to the node %s", after.NodeName)
 	}
-	if s.end != nil && before.Phase != s.end.phase {
+	if s.final != nil && before.Phase != s.final.phase {
 		s.recordEndEvents(before)
 	}
-	if s.end == nil && s.silence != nil && after.Reason == ReasonNodeUnresponsive && before.Reason != after.Reason {
+	if s.final == nil && s.silence != nil && after.Reason == ReasonNodeUnresponsive && before.Reason != after.Reason {
 		s.event(corev1.EventTypeWarning, ReasonNodeUnresponsive, actionWait, "%s", s.silence.message)
 	}
 	current := vmistatus.FindCondition(after, v1.VirtualMachineInstanceSynchronized)
@@ -94,30 +94,30 @@ func (s *scope) recordStatusEvents(before *v1.VirtualMachineInstanceStatus) {
 // agent's in KubeVirt; virt-controller, which observes the end here, records them with the agent as their source.
 func (s *scope) recordEndEvents(before *v1.VirtualMachineInstanceStatus) {
 	kind, ended := corev1.EventTypeNormal, "The VirtualMachineInstance was shut down."
-	if s.end.phase == v1.Failed {
+	if s.final.phase == v1.Failed {
 		kind, ended = corev1.EventTypeWarning, "The VirtualMachineInstance crashed."
 	}
-	if s.end.reason == ReasonFailedGuarantee || s.end.reason == ReasonImportFailed {
-		s.event(kind, s.end.reason, actionEnd, "%s", s.end.message)
+	if s.final.reason == ReasonFailedGuarantee || s.final.reason == ReasonImportFailed {
+		s.event(kind, s.final.reason, actionEnd, "%s", s.final.message)
 	}
 	record := s.event
 	if vmistatus.StageOf(before.Phase) == vmistatus.Live {
 		record = s.agentEvent
 	}
-	if s.end.reason == launcherpod.OutcomeDestroyed {
+	if s.final.reason == launcherpod.OutcomeDestroyed {
 		record(corev1.EventTypeNormal, v1.Deleted.String(), actionEnd, "VirtualMachineInstance stopping")
 	}
 	if s.pod != nil && vmistatus.StageOf(before.Phase) == vmistatus.Live {
 		record(corev1.EventTypeNormal, v1.Deleted.String(), actionEnd, "Signaled Deletion")
 	}
-	record(kind, v1.Stopped.String(), actionEnd, "%s %s: %s", ended, s.end.reason, s.end.message)
+	record(kind, v1.Stopped.String(), actionEnd, "%s %s: %s", ended, s.final.reason, s.final.message)
 }
 
 // computeStatus brings a status up to date with what the reconciliation observed and decided, neither of which it changes.
 func computeStatus(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
 	switch {
 	case vmistatus.StageOf(status.Phase) == vmistatus.Ended:
-	case r.end != nil:
+	case r.final != nil:
 		setEnd(o, r, status)
 	case r.assigned:
 		setAssigned(o, r, status)
@@ -130,19 +130,19 @@ func computeStatus(o *observed, r *result, status *v1.VirtualMachineInstanceStat
 
 // preparesStatus reports whether the status is that of a VMI that is to be assigned, and still is not.
 func preparesStatus(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) bool {
-	return r.end == nil && !r.assigned && vmistatus.StageOf(status.Phase) == vmistatus.Preparing && !o.deleting()
+	return r.final == nil && !r.assigned && vmistatus.StageOf(status.Phase) == vmistatus.Preparing && !o.deleting()
 }
 
 func setEnd(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
-	vmistatus.SetPhase(status, r.end.phase, metav1.NewTime(o.now))
-	status.Reason = r.end.reason
+	vmistatus.SetPhase(status, r.final.phase, metav1.NewTime(o.now))
+	status.Reason = r.final.reason
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstanceNodeUnresponsive)
 	reason := v1.GuestNotRunningReason
 	if o.pod == nil {
 		reason = v1.PodNotExistsReason
 	}
-	setNotReady(o, status, reason, r.end.message)
+	setNotReady(o, status, reason, r.final.message)
 }
 
 func setAssigned(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
@@ -257,7 +257,7 @@ func podProblem(pod *corev1.Pod) *problem {
 	}
 	return &problem{
 		reason:  waiting.Reason,
-		message: fmt.Sprintf("Launcher Pod %s: %s", pod.Name, sentence(waiting.Message)),
+		message: fmt.Sprintf("Launcher Pod %s: %s", pod.Name, cleanMessage(waiting.Message)),
 	}
 }
 

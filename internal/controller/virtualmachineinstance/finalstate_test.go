@@ -25,11 +25,11 @@ func TestEndOf(t *testing.T) {
 	}{
 		"an outcome": {
 			builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GracePeriodExpired","message":"destroyed"}`+"\n"),
-			ending{v1.Succeeded, "GracePeriodExpired", "destroyed"},
+			finalState{v1.Succeeded, "GracePeriodExpired", "destroyed"},
 		},
 		"the exit code decides, whatever the message says": {
 			builder.MakePodStatus().Terminated(1, "Error", `{"reason":"GuestShutdown","message":"fine"}`),
-			ending{v1.Failed, "GuestShutdown", "fine"},
+			finalState{v1.Failed, "GuestShutdown", "fine"},
 		},
 		"no message": {builder.MakePodStatus().Terminated(137, "OOMKilled", ""),
 			ending{v1.Failed, "OOMKilled", "137 (signal 9)"}},
@@ -48,7 +48,7 @@ func TestEndOf(t *testing.T) {
 			builder.MakePodStatus().Terminated(1, "Error", "a\x1b[2Jb\nc"),
 			ending{v1.Failed, "Error", "exit code 1: a [2Jb c"},
 		},
-		"an eviction": {builder.MakePodStatus().Evicted("full"), ending{v1.Failed, "Evicted", "full"}},
+		"an eviction": {builder.MakePodStatus().Evicted("full"), finalState{v1.Failed, "Evicted", "full"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{Status: tc.status.Obj()}
@@ -88,7 +88,7 @@ func TestLivenessProbeEndsTheGuest(t *testing.T) {
 			if tc.pod != nil {
 				tc.pod(s.pod)
 			}
-			if err := s.decideEnd(context.Background()); err != nil || s.end == nil {
+			if err := s.decideFinalState(context.Background()); err != nil || s.final == nil {
 				t.Fatalf("no end, %v", err)
 			}
 			if s.end.phase != tc.want || (s.end.phase == v1.Failed) != strings.Contains(s.end.message, "livenessProbe") {
@@ -118,7 +118,7 @@ func TestEndNamesDrain(t *testing.T) {
 			}}}
 			s.vmi.Status.Phase = v1.Running
 			s.pod.Status.Conditions = []corev1.PodCondition{tc.condition}
-			if err := s.decideEnd(context.Background()); err != nil || s.end == nil {
+			if err := s.decideFinalState(context.Background()); err != nil || s.final == nil {
 				t.Fatalf("no end, %v", err)
 			}
 			added, found := strings.CutPrefix(s.end.message, "The guest shut down.")

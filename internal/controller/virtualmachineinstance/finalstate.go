@@ -20,11 +20,11 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// ending is how a VMI ended.
-type ending struct {
+// finalState is the state of a VMI that has ended.
+type finalState struct {
 	// phase is Succeeded or Failed.
 	phase v1.VirtualMachineInstancePhase
-	// reason is a word, message a sentence. Neither is empty.
+	// reason is an identifier in CamelCase, message a sentence. Neither is empty.
 	reason, message string
 }
 
@@ -48,42 +48,42 @@ var outcomes = map[string]bool{
 	launcherpod.OutcomeInternal:      true,
 }
 
-// decideEnd ends the VMI once its Pod is finished or gone. A Pod on a node that does not respond is neither: its guest may
+// decideFinalState ends the VMI once its Pod is finished or gone. A Pod on a node that does not respond is neither: its guest may
 // still run.
-func (s *scope) decideEnd(_ context.Context) error {
+func (s *scope) decideFinalState(_ context.Context) error {
 	switch {
-	case s.stage() == vmistatus.Ended, s.end != nil, s.refused(), !s.mayEnd():
+	case s.stage() == vmistatus.Ended, s.final != nil, s.refused(), !s.mayEnd():
 		return nil
 	case s.migrating && PodState(s.pod) == protocol.PodMigrated:
-		s.end = &ending{phase: v1.Failed, reason: vmistatus.ReasonLostInMigration, message: fmt.Sprintf(
-			"The guest had left node %s, and the launcher Pod on node %s ended before it ran there.",
+		s.final = &finalState{phase: v1.Failed, reason: vmistatus.ReasonLostInMigration, message: fmt.Sprintf(
+			"The guest was migrated from node %s, and the launcher Pod on node %s ended before it ran there.",
 			s.vmi.Status.NodeName, s.vmi.Status.MigrationState.TargetNode)}
 	case s.pod != nil && podstate.Finished(s.pod):
-		end := endingOf(s.pod)
+		end := finalStateOf(s.pod)
 		if s.vmi.Spec.LivenessProbe != nil && stoppedByKubelet(s.pod) && !s.deleting() {
-			end = ending{phase: v1.Failed, reason: ReasonLivenessProbeFailed, message: "The livenessProbe failed as often as its " +
+			end = finalState{phase: v1.Failed, reason: ReasonLivenessProbeFailed, message: "The livenessProbe failed as often as its " +
 				"failureThreshold allows, so that the kubelet stopped the guest: " + end.message}
 		}
 		if disruption := disruptionOf(s.pod); disruption != "" {
 			end.message = strings.TrimSpace(end.message + " " + disruption)
 		}
-		s.end = &end
+		s.final = &end
 	case s.pod != nil:
 		return nil
 	case s.deleting():
-		s.end = &ending{
+		s.final = &finalState{
 			phase: v1.Succeeded, reason: v1.PodNotExistsReason,
 			message: "The VirtualMachineInstance was deleted and has no launcher Pod any more.",
 		}
 	case s.absenceDecides() && s.silence != nil:
-		s.end = &ending{
+		s.final = &finalState{
 			phase: v1.Failed, reason: ReasonNodeUnresponsive,
 			message: fmt.Sprintf("The launcher Pod is gone from node %s, whose agent does not respond.", s.vmi.Status.NodeName),
 		}
 	case s.absenceDecides():
-		s.end = &ending{
+		s.final = &finalState{
 			phase: v1.Failed, reason: v1.PodNotExistsReason,
-			message: "The launcher Pod is gone though nobody asked the VM to stop.",
+			message: "The launcher Pod is gone, and no stop of the VM was requested.",
 		}
 	}
 	return nil
@@ -100,7 +100,7 @@ func stoppedByKubelet(pod *corev1.Pod) bool {
 	return ok && outcome.Stopped && pod.DeletionTimestamp == nil && pod.Status.Reason == ""
 }
 
-// disruptionOf says in a sentence why a Pod was removed if the cause was neither virt-controller nor a user, but a drain,
+// disruptionOf returns a sentence with the reason why a Pod was removed if the cause was neither virt-controller nor a user, but a drain,
 // the scheduler or the kubelet. Otherwise it returns "".
 func disruptionOf(pod *corev1.Pod) string {
 	c := podstate.Condition(pod, corev1.DisruptionTarget)
@@ -110,7 +110,7 @@ func disruptionOf(pod *corev1.Pod) string {
 	case c.Reason == "EvictionByEvictionAPI":
 		return fmt.Sprintf("The launcher Pod was evicted from node %s, as a drain does.", pod.Spec.NodeName)
 	default:
-		return fmt.Sprintf("The launcher Pod had to leave node %s: %s (%s).", pod.Spec.NodeName, sentence(c.Message), word(c.Reason))
+		return fmt.Sprintf("The launcher Pod was removed from node %s: %s (%s).", pod.Spec.NodeName, cleanMessage(c.Message), cleanReason(c.Reason))
 	}
 }
 
@@ -130,13 +130,13 @@ func outcomeOf(pod *corev1.Pod) (launcherpod.Outcome, bool) {
 // it too.
 const reasonUnexplained = "Error"
 
-// endingOf derives the VMI's end from a finished launcher Pod. The exit code decides the phase; the termination message
+// finalStateOf derives the VMI's final state from a finished launcher Pod. The exit code decides the phase; the termination message
 // explains it.
-func endingOf(pod *corev1.Pod) ending {
+func finalStateOf(pod *corev1.Pod) finalState {
 	container := podstate.Compute(pod)
 	if container == nil || container.State.Terminated == nil {
 		// The kubelet ended the Pod without the launcher's state: it evicted the Pod, say, or did not admit it.
-		end := ending{phase: v1.Failed, reason: cmp.Or(word(pod.Status.Reason), reasonUnexplained), message: cmp.Or(sentence(pod.Status.Message),
+		end := finalState{phase: v1.Failed, reason: cmp.Or(cleanReason(pod.Status.Reason), reasonUnexplained), message: cmp.Or(cleanMessage(pod.Status.Message),
 			fmt.Sprintf("The launcher Pod ended as %s, and its status does not say why.", cmp.Or(pod.Status.Phase, corev1.PodUnknown)))}
 		if pod.Status.Phase == corev1.PodSucceeded {
 			end.phase = v1.Succeeded
@@ -144,12 +144,12 @@ func endingOf(pod *corev1.Pod) ending {
 		return end
 	}
 	terminated := container.State.Terminated
-	end := ending{phase: v1.Failed, reason: cmp.Or(word(terminated.Reason), reasonUnexplained), message: explainExit(terminated)}
+	end := finalState{phase: v1.Failed, reason: cmp.Or(cleanReason(terminated.Reason), reasonUnexplained), message: explainExit(terminated)}
 	if terminated.ExitCode == 0 {
 		end.phase = v1.Succeeded
 	}
 	if outcome, ok := outcomeOf(pod); ok {
-		end.reason, end.message = outcome.Reason, sentence(outcome.Message)
+		end.reason, end.message = outcome.Reason, cleanMessage(outcome.Message)
 	}
 	return end
 }
@@ -172,11 +172,11 @@ func explainExit(ended *corev1.ContainerStateTerminated) string {
 	if runes := []rune(message); len(runes) > maxMessageLength {
 		message = string(runes[len(runes)-maxMessageLength:]) // The end of a log is the most useful part.
 	}
-	return how + ": " + sentence(message)
+	return how + ": " + cleanMessage(message)
 }
 
-// word removes from a reason what is not ASCII letters and digits, and caps it.
-func word(s string) string {
+// cleanReason removes from a reason what is not ASCII letters and digits, and caps it.
+func cleanReason(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r <= unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r)) {
 			return r
@@ -187,8 +187,8 @@ func word(s string) string {
 	return s[:min(len(s), maxReasonLength)]
 }
 
-// sentence replaces control characters in a message, which a terminal may show, and caps it.
-func sentence(s string) string {
+// cleanMessage replaces control characters in a message, which a terminal may show, and caps it.
+func cleanMessage(s string) string {
 	runes := make([]rune, 0, maxMessageLength)
 	for _, r := range s {
 		if len(runes) == maxMessageLength {
