@@ -41,7 +41,7 @@ func parse(arguments []string, out io.Writer) (options, error) {
 	flags.BoolVar(&o.unfreeze, "unfreeze", false, "thaw the guest's file systems")
 	flags.StringVar(&o.name, "name", "", "name of the VirtualMachineInstance")
 	flags.StringVar(&o.namespace, "namespace", "", "namespace of the VirtualMachineInstance")
-	flags.IntVar(&o.unfreezeTimeout, "unfreezeTimeoutSeconds", defaultUnfreeze, "seconds after which the guest is thawed in any case; 0 waits for --unfreeze")
+	flags.IntVar(&o.unfreezeTimeout, "unfreezeTimeoutSeconds", defaultUnfreeze, "seconds after which frozen file systems are thawed automatically; 0 means never")
 	if err := flags.Parse(arguments); err != nil {
 		return o, err
 	}
@@ -49,9 +49,9 @@ func parse(arguments []string, out io.Writer) (options, error) {
 	case o.freeze == o.unfreeze:
 		return o, errors.New("use either --freeze or --unfreeze")
 	case o.name == "" || o.namespace == "":
-		return o, errors.New("name the VirtualMachineInstance with --name and --namespace")
+		return o, errors.New("--name and --namespace of the VirtualMachineInstance are required")
 	case o.unfreezeTimeout < 0:
-		return o, errors.New("--unfreezeTimeoutSeconds is negative: give 0 or more")
+		return o, errors.New("--unfreezeTimeoutSeconds is negative: it must be 0 or more")
 	}
 	return o, nil
 }

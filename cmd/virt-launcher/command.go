@@ -62,14 +62,14 @@ func (a *arguments) bind(cmd *cobra.Command) {
 	flags.StringVar(&o.Name, "name", "", "name of the VirtualMachineInstance")
 	flags.StringVar(&o.Namespace, "namespace", "", "namespace of the VirtualMachineInstance")
 	flags.StringVar(&o.UID, "uid", "", "UID of the VirtualMachineInstance")
-	flags.StringVar(&o.Subdomain, "subdomain", "", "subdomain of the VirtualMachineInstance, for the guest's search list")
-	flags.IntVar(&a.grace, "grace-period-seconds", 30, "seconds that the guest may take to shut down; 0 destroys it at once")
+	flags.StringVar(&o.Subdomain, "subdomain", "", "subdomain of the VirtualMachineInstance, for the DNS search list that the guest gets by DHCP")
+	flags.IntVar(&a.grace, "grace-period-seconds", 30, "seconds within which the guest must shut down before it is destroyed; with 0 it is destroyed at once")
 	flags.StringArrayVar(&a.interfaces, "interface", nil, strings.ReplaceAll(dhcp.InterfaceUsage, "\n", " "))
 	flags.StringArrayVar(&a.dhcp, "dhcp-option", nil, strings.ReplaceAll(dhcp.OptionUsage, "\n", " "))
 	flags.StringVar(&o.LibvirtLogFilters, "libvirt-log-filters", "",
-		"libvirtd's log filters, as 1:qemu 3:rpc; all messages that pass them are logged. Malformed ones have no effect")
-	flags.StringVar(&o.TerminationLog, terminationLogFlag, "/dev/termination-log", "file for the outcome, one line of JSON")
-	flags.IntVarP(&a.verbosity, "v", "v", 0, "log verbosity; 1 adds all events of the domain and all messages of libvirtd")
+		"libvirtd's log filters, for example \"1:qemu 3:rpc\"; invalid ones are ignored. By default only warnings and errors are logged")
+	flags.StringVar(&o.TerminationLog, terminationLogFlag, "/dev/termination-log", "file to which the outcome is written, as one line of JSON")
+	flags.IntVarP(&a.verbosity, "v", "v", 0, "log verbosity; 1 adds all libvirt events and all messages of libvirtd")
 }
 
 // command returns the root command. It stores the launcher's exit code in code.
@@ -104,7 +104,7 @@ func capabilitiesCommand() *cobra.Command {
 			return launcher.WriteCapabilities(logr.NewContext(cmd.Context(), logger(0)), out)
 		},
 	}
-	cmd.Flags().StringVar(&out, "out", "/var/lib/kubevirt-node-labeller", "directory for capabilities.xml and domcapabilities.xml")
+	cmd.Flags().StringVar(&out, "out", "/var/lib/kubevirt-node-labeller", "directory to which capabilities.xml and domcapabilities.xml are written")
 	return cmd
 }
 
@@ -134,7 +134,7 @@ func probeCommand(code *int) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&probe.Domain, "domain", "", "name of the guest's domain")
-	cmd.Flags().IntVar(&seconds, "timeout-seconds", 1, "seconds that the guest may take to respond")
+	cmd.Flags().IntVar(&seconds, "timeout-seconds", 1, "seconds within which the guest must respond")
 	return cmd
 }
 

@@ -43,7 +43,7 @@ func (o Options) Validate() error {
 	case o.Namespace == "":
 		return errors.New("--namespace is missing: name the VirtualMachineInstance's namespace")
 	case o.GracePeriod < 0:
-		return fmt.Errorf("--grace-period-seconds is %d: give 0 or more", int(o.GracePeriod.Seconds()))
+		return fmt.Errorf("--grace-period-seconds is %d: it must be 0 or more", int(o.GracePeriod.Seconds()))
 	}
 	return nil
 }

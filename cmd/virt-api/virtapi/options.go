@@ -48,11 +48,11 @@ type Options struct {
 
 // BindFlags adds the options to a flag set.
 func (o *Options) BindFlags(fs *flag.FlagSet) {
-	fs.StringVar(&o.Address, "listen", "0.0.0.0", "address to serve on")
-	fs.IntVar(&o.Port, "port", 8443, "port to serve on, over TLS")
-	fs.IntVar(&o.ConsoleServerPort, "console-server-port", agentapi.ConsolePort, "port of the node agents")
+	fs.StringVar(&o.Address, "listen", "0.0.0.0", "IP address on which virt-api serves")
+	fs.IntVar(&o.Port, "port", 8443, "HTTPS port of the API")
+	fs.IntVar(&o.ConsoleServerPort, "console-server-port", agentapi.ConsolePort, "port on which virt-handler serves requests for subresources")
 	fs.StringVar(&o.Namespace, "install-namespace", os.Getenv(namespaceEnv),
-		"namespace of the KubeVirt object and of the node agents; environment "+namespaceEnv)
+		"namespace of the KubeVirt object and of the virt-handler Pods; the default is the environment variable "+namespaceEnv)
 	fs.StringVar(&o.TrustDirectory, "trust-dir", defaultTrust, "directory with the CA certificates, one file for each role")
 	fs.StringVar(&o.GuestfsImage, "guestfs-image", "", "image of libguestfs-tools, which virtctl guestfs runs; empty if there is none")
 	fs.IntVar(&o.Verbosity, "v", 0, "minimum log verbosity; "+
@@ -66,11 +66,11 @@ func (o *Options) Validate() error {
 		errs = append(errs, fmt.Errorf("the install namespace is not known: set --install-namespace or %s", namespaceEnv))
 	}
 	if net.ParseIP(o.Address) == nil {
-		errs = append(errs, fmt.Errorf("--listen is %q: give an IP address", o.Address))
+		errs = append(errs, fmt.Errorf("--listen is %q: it must be an IP address", o.Address))
 	}
 	for flag, port := range map[string]int{"port": o.Port, "console-server-port": o.ConsoleServerPort} {
 		if port < 1 || port > 65535 {
-			errs = append(errs, fmt.Errorf("--%s is %d: give a port", flag, port))
+			errs = append(errs, fmt.Errorf("--%s is %d: it must be a port from 1 to 65535", flag, port))
 		}
 	}
 	return errors.Join(errs...)

@@ -66,32 +66,33 @@ const (
 // BindFlags adds the options to a flag set. Environment variables are the defaults of those that have one.
 func (o *Options) BindFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.LauncherImage, "launcher-image", os.Getenv(launcherImageEnv),
-		"image of virt-launcher, unless the KubeVirt object names a registry or a tag; environment "+launcherImageEnv)
+		"image of virt-launcher, unless the KubeVirt object names a registry or a tag; the default is the environment variable "+launcherImageEnv)
 	fs.StringVar(&o.HandlerImage, "handler-image", os.Getenv(handlerImageEnv),
-		"image of virt-handler, unless the KubeVirt object names a registry or a tag; environment "+handlerImageEnv)
+		"image of virt-handler, unless the KubeVirt object names a registry or a tag; the default is the environment variable "+handlerImageEnv)
 	fs.StringVar(&o.APIImage, "api-image", os.Getenv(apiImageEnv),
-		"image of virt-api, unless the KubeVirt object names a registry or a tag; environment "+apiImageEnv)
+		"image of virt-api, unless the KubeVirt object names a registry or a tag; the default is the environment variable "+apiImageEnv)
 	fs.StringVar(&o.GuestfsImage, "guestfs-image", os.Getenv(guestfsImageEnv),
-		"image of libguestfs-tools, which virtctl guestfs runs, unless the KubeVirt object names a registry or a tag; empty if there is none; environment "+guestfsImageEnv)
+		"image of libguestfs-tools, which virtctl guestfs runs, unless the KubeVirt object names a registry or a tag; empty if there is none; "+
+			"the default is the environment variable "+guestfsImageEnv)
 	fs.StringVar(&o.Namespace, "install-namespace", envOr(namespaceEnv, defaultNamespace),
-		"namespace of the KubeVirt object and of what is installed; environment "+namespaceEnv)
-	fs.StringVar(&o.KubeletRoot, "kubelet-root", operator.DefaultKubeletRoot, "root directory of the kubelets")
-	fs.StringVar(&o.BindAddress, "listen", "", "address to serve metrics on; empty means all")
-	fs.IntVar(&o.Port, "port", 8443, "port of the metrics, over TLS, for those who may get /metrics")
-	fs.IntVar(&o.HealthPort, "health-port", 8081, "port of /healthz and /readyz")
-	fs.IntVar(&o.WebhookPort, "webhook-port", 9443, "port of the webhooks")
-	fs.StringVar(&o.WebhookService, "webhook-service", "virt-controller-webhook-service", "Service in front of the webhooks")
+		"namespace of the KubeVirt object and of the components; the default is the environment variable "+namespaceEnv+", or "+defaultNamespace)
+	fs.StringVar(&o.KubeletRoot, "kubelet-root", operator.DefaultKubeletRoot, "root directory of the kubelet on the nodes")
+	fs.StringVar(&o.BindAddress, "listen", "", "IP address on which the metrics are served, all addresses if empty")
+	fs.IntVar(&o.Port, "port", 8443, "HTTPS port of the metrics; a client must be allowed to get the URL /metrics")
+	fs.IntVar(&o.HealthPort, "health-port", 8081, "HTTP port of /healthz and /readyz")
+	fs.IntVar(&o.WebhookPort, "webhook-port", 9443, "HTTPS port of the webhooks")
+	fs.StringVar(&o.WebhookService, "webhook-service", "virt-controller-webhook-service", "name of the Service of the webhooks")
 	fs.StringVar(&o.MutatingWebhooks, "mutating-webhooks", "virt-controller-mutating-webhook-configuration",
-		"MutatingWebhookConfiguration that gets the CA bundle")
+		"name of the MutatingWebhookConfiguration whose CA bundle is set")
 	fs.StringVar(&o.ValidatingWebhooks, "validating-webhooks", "virt-controller-validating-webhook-configuration",
-		"ValidatingWebhookConfiguration that gets the CA bundle")
+		"name of the ValidatingWebhookConfiguration whose CA bundle is set")
 	fs.StringVar(&o.CertificateDirectory, "certificate-dir", filepath.Join(os.TempDir(), "virt-controller-certificates"),
-		"directory for the serving certificate; must be writable")
-	fs.BoolVar(&o.LeaderElection, "leader-elect", true, "reconcile only while being the leader of several replicas")
+		"writable directory for the certificate of the webhooks' server")
+	fs.BoolVar(&o.LeaderElection, "leader-elect", true, "elect a leader among the replicas; only the leader reconciles")
 	fs.Var((*keys)(&o.LiveMetadata.Annotations), "additional-launcher-annotations-sync",
 		"comma-separated keys of annotations that are copied from a VM's template to its VMI and its running launcher Pod; "+
 			"a key that ends in * is a prefix")
-	fs.Var((*keys)(&o.LiveMetadata.Labels), "additional-launcher-labels-sync", "the same for labels")
+	fs.Var((*keys)(&o.LiveMetadata.Labels), "additional-launcher-labels-sync", "comma-separated keys of labels that are copied in the same way")
 	fs.IntVar(&o.Verbosity, "v", 0, "minimum log verbosity; spec.configuration.developerConfiguration.logVerbosity.virtController of the KubeVirt object can raise it")
 }
 

@@ -30,7 +30,7 @@ const (
 type Options struct {
 	// Node is the node's name.
 	Node string
-	// PodIP is the address to serve metrics on; empty means all.
+	// PodIP is the IP address on which the metrics are served; empty means all addresses.
 	PodIP string
 	// Port is the port of the metrics, HealthPort that of the probes.
 	Port, HealthPort int
@@ -38,42 +38,42 @@ type Options struct {
 	ConsoleServerPort int
 	// MigrationPort is the port of the server for other agents.
 	MigrationPort int
-	// TrustDir has the certificates of the authorities, one file for each role.
+	// TrustDir contains the CA certificates, one file for each role.
 	TrustDir string
 	// Namespace is the install namespace.
 	Namespace string
 	// KubeletRoot is the kubelet's root directory.
 	KubeletRoot string
-	// DevDir is the agent's path of the node's /dev.
+	// DevDir is the path at which the node's /dev is mounted.
 	DevDir string
 	// PrivateDir is a private directory in memory, for sockets and for media while they are created.
 	PrivateDir string
-	// CapabilitiesDir has the capabilities that libvirt of the launcher image reports for the node.
+	// CapabilitiesDir contains the capabilities of the node, as libvirt of the virt-launcher image reports them.
 	CapabilitiesDir string
-	// MaxDevices is how many guests the node may run.
+	// MaxDevices is the maximum number of VMIs on the node. KubeVirt's name: each VMI uses one device kvm.
 	MaxDevices int
-	// Verbosity is the least verbosity of the log. The KubeVirt object can raise it live.
+	// Verbosity is the minimum log verbosity. The KubeVirt object can raise it at run time.
 	Verbosity int
 }
 
 // BindFlags adds the options to a flag set.
 func (o *Options) BindFlags(fs *flag.FlagSet) {
-	fs.StringVar(&o.Node, "hostname-override", os.Getenv(nodeEnv), "name of the node; environment "+nodeEnv)
-	fs.StringVar(&o.PodIP, "pod-ip-address", os.Getenv(podIPEnv), "address to serve metrics on, empty for all; environment "+podIPEnv)
-	fs.IntVar(&o.Port, "port", 8443, "port of the metrics, over TLS, for users who may get /metrics")
-	fs.IntVar(&o.HealthPort, "health-port", 8081, "port of /healthz and /readyz")
-	fs.IntVar(&o.ConsoleServerPort, "console-server-port", agentapi.ConsolePort, "port of consoles and the like, over TLS, for virt-api")
-	fs.IntVar(&o.MigrationPort, "migration-port", agentapi.MigrationPort, "port of migrations, over TLS, for the agents of other nodes")
-	fs.StringVar(&o.TrustDir, "trust-dir", "/etc/virt-handler/trust", "directory with the certificates of the authorities, one file for each role")
+	fs.StringVar(&o.Node, "hostname-override", os.Getenv(nodeEnv), "name of the node; the default is the environment variable "+nodeEnv)
+	fs.StringVar(&o.PodIP, "pod-ip-address", os.Getenv(podIPEnv), "IP address on which the metrics are served, all addresses if empty; the default is the environment variable "+podIPEnv)
+	fs.IntVar(&o.Port, "port", 8443, "HTTPS port of the metrics; a client must be allowed to get the URL /metrics")
+	fs.IntVar(&o.HealthPort, "health-port", 8081, "HTTP port of /healthz and /readyz")
+	fs.IntVar(&o.ConsoleServerPort, "console-server-port", agentapi.ConsolePort, "HTTPS port on which virt-api requests subresources of the node's VMIs, as console and vnc")
+	fs.IntVar(&o.MigrationPort, "migration-port", agentapi.MigrationPort, "HTTPS port on which the virt-handlers of other nodes request migrations to this node")
+	fs.StringVar(&o.TrustDir, "trust-dir", "/etc/virt-handler/trust", "directory with the CA certificates, one file for each role")
 	fs.StringVar(&o.Namespace, "install-namespace", envOr(namespaceEnv, "kubevirt"),
-		"namespace of the KubeVirt object; environment "+namespaceEnv)
-	fs.StringVar(&o.KubeletRoot, "kubelet-root", "/var/lib/kubelet", "root directory of the kubelet")
-	fs.StringVar(&o.DevDir, "dev-dir", "/host-dev", "this process's path of the node's /dev")
-	fs.StringVar(&o.PrivateDir, "private-dir", "/var/run/kubevirt-private", "private directory in memory")
+		"namespace of the KubeVirt object; the default is the environment variable "+namespaceEnv+", or kubevirt")
+	fs.StringVar(&o.KubeletRoot, "kubelet-root", "/var/lib/kubelet", "root directory of the kubelet on the node")
+	fs.StringVar(&o.DevDir, "dev-dir", "/host-dev", "path at which the node's /dev is mounted")
+	fs.StringVar(&o.PrivateDir, "private-dir", "/var/run/kubevirt-private", "directory in memory that no other process uses, for sockets and for disks while they are created")
 	fs.StringVar(&o.CapabilitiesDir, "capabilities-dir", "/var/lib/kubevirt-node-labeller",
-		"directory with capabilities.xml and domcapabilities.xml of the launcher image's libvirt")
-	fs.IntVar(&o.MaxDevices, "max-devices", 1000, "how many VMs the node may have")
-	fs.IntVar(&o.Verbosity, "v", 0, "least verbosity of the log; "+
+		"directory with capabilities.xml and domcapabilities.xml, which libvirt of the virt-launcher image has written")
+	fs.IntVar(&o.MaxDevices, "max-devices", 1000, "maximum number of VMIs on the node")
+	fs.IntVar(&o.Verbosity, "v", 0, "minimum log verbosity; "+
 		"spec.configuration.developerConfiguration.logVerbosity.virtHandler of the KubeVirt object can raise it")
 }
 
@@ -87,7 +87,7 @@ func (o *Options) Validate() error {
 		errs = append(errs, errors.New("the install namespace is not known: set --install-namespace"))
 	}
 	if o.MaxDevices < 1 {
-		errs = append(errs, fmt.Errorf("--max-devices is %d: give at least 1", o.MaxDevices))
+		errs = append(errs, fmt.Errorf("--max-devices is %d: it must be at least 1", o.MaxDevices))
 	}
 	return errors.Join(errs...)
 }
