@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/component/eventtime"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -82,11 +83,11 @@ func startsOnNode(pod *corev1.Pod) bool {
 // startProblem returns the latest failure, or the one that the status has already as long as it may be just as recent.
 func startProblem(pod *corev1.Pod, failures []corev1.Event, reported *v1.VirtualMachineInstanceCondition) *problem {
 	slices.SortFunc(failures, func(a, b corev1.Event) int {
-		return cmp.Or(lastSeen(&b).Compare(lastSeen(&a)), strings.Compare(a.Name, b.Name))
+		return cmp.Or(eventtime.LastObserved(&b).Compare(eventtime.LastObserved(&a)), strings.Compare(a.Name, b.Name))
 	})
 	latest := startProblemOf(pod, &failures[0])
 	for i := range failures {
-		if lastSeen(&failures[0]).Sub(lastSeen(&failures[i])) > alternation {
+		if eventtime.LastObserved(&failures[0]).Sub(eventtime.LastObserved(&failures[i])) > alternation {
 			break
 		}
 		known := startProblemOf(pod, &failures[i])
@@ -99,19 +100,4 @@ func startProblem(pod *corev1.Pod, failures []corev1.Event, reported *v1.Virtual
 
 func startProblemOf(pod *corev1.Pod, e *corev1.Event) *problem {
 	return &problem{reason: e.Reason, message: fmt.Sprintf("Launcher Pod %s: %s", pod.Name, cleanMessage(e.Message))}
-}
-
-// lastSeen is when an event happened last. Clients set different fields.
-func lastSeen(e *corev1.Event) time.Time {
-	latest := e.LastTimestamp.Time
-	others := []time.Time{e.EventTime.Time, e.CreationTimestamp.Time}
-	if e.Series != nil {
-		others = append(others, e.Series.LastObservedTime.Time)
-	}
-	for _, t := range others {
-		if t.After(latest) {
-			latest = t
-		}
-	}
-	return latest
 }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/component/eventtime"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
@@ -218,6 +219,6 @@ func (g *gatherer) events(ctx context.Context) error {
 			}
 		}
 	}
-	slices.SortStableFunc(g.Events, func(a, b corev1.Event) int { return eventTime(&b).Compare(eventTime(&a)) })
+	slices.SortStableFunc(g.Events, func(a, b corev1.Event) int { return eventtime.LastObserved(&b).Compare(eventtime.LastObserved(&a)) })
 	return nil
 }

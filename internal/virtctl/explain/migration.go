@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/component/eventtime"
 	"github.com/vireo-project/vireo/internal/migration/eviction"
 )
 
@@ -132,10 +133,10 @@ func (s *Snapshot) progress(start time.Time) []string {
 	var out []string
 	for i := range s.Events {
 		e := &s.Events[i]
-		if e.InvolvedObject.Kind != "VirtualMachineInstance" || e.Reason != string(v1.Migrating) || eventTime(e).Before(start) || e.Message == startMessage {
+		if e.InvolvedObject.Kind != "VirtualMachineInstance" || e.Reason != string(v1.Migrating) || eventtime.LastObserved(e).Before(start) || e.Message == startMessage {
 			continue
 		}
-		out = append(out, fmt.Sprintf("%s ago: %s", age(s.Now, eventTime(e)), short(e.Message)))
+		out = append(out, fmt.Sprintf("%s ago: %s", age(s.Now, eventtime.LastObserved(e)), short(e.Message)))
 		if len(out) == progressEvents {
 			break
 		}

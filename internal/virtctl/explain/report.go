@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vireo-project/vireo/internal/component/eventtime"
 	"github.com/vireo-project/vireo/internal/virtctl/cli"
 )
 
@@ -168,7 +169,7 @@ func Explain(s *Snapshot) *Report {
 		}
 		e := &s.Events[i]
 		r.Events = append(r.Events, Event{
-			Age: age(s.Now, eventTime(e)), Object: e.InvolvedObject.Kind + "/" + e.InvolvedObject.Name,
+			Age: age(s.Now, eventtime.LastObserved(e)), Object: e.InvolvedObject.Kind + "/" + e.InvolvedObject.Name,
 			Type: e.Type, Reason: e.Reason, Message: short(e.Message),
 		})
 	}

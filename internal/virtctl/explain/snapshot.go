@@ -147,17 +147,3 @@ func (s *Snapshot) eventOf(kind, name string, reasons ...string) *corev1.Event {
 	}
 	return nil
 }
-
-// eventTime returns when an event was last observed. Events of the newer API have no lastTimestamp.
-func eventTime(e *corev1.Event) time.Time {
-	switch {
-	case e.Series != nil:
-		return e.Series.LastObservedTime.Time
-	case !e.LastTimestamp.IsZero():
-		return e.LastTimestamp.Time
-	case !e.EventTime.IsZero():
-		return e.EventTime.Time
-	default:
-		return e.CreationTimestamp.Time
-	}
-}
