@@ -15,7 +15,8 @@ import (
 // Limits for XML from launchers and other nodes. libvirtxml allocates up to ElementParsing for each element while it parses and
 // keeps elementKept of that (measured with empty disks): 4 MiB of empty disks would take more than a gigabyte.
 const (
-	// ElementParsing and elementKept are in bytes.
+	// ElementParsing and elementKept are in bytes. ElementParsing is exported for the test in cmd/virt-handler/agent that adds up the
+	// memory that launchers can make an agent use.
 	ElementParsing, elementKept = 2 << 10, 512
 	// MaxXML is the limit for the text in bytes. The domain of a guest with 64 disks has about 60 KiB.
 	MaxXML = 512 << 10

@@ -32,7 +32,8 @@ const (
 	// guestTimeout bounds a write to the guest.
 	guestTimeout = 5 * time.Minute
 	// StreamBytes is the memory of a stream: a buffer for each direction, the data between two reads from the launcher, and as
-	// much again for the websocket, TLS and goroutines.
+	// much again for the websocket, TLS and goroutines. It is exported for the test in cmd/virt-handler/agent that adds up the memory
+	// that an agent may need.
 	StreamBytes = 5 * chunkSize
 	// maxReason is the length of a close frame's reason. Source: RFC 6455, 5.5 and 5.5.1.
 	maxReason = 123

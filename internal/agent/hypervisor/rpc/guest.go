@@ -38,7 +38,8 @@ const (
 	maxGuestDisks       = 32
 	maxGuestCommands    = 512
 	maxAgentResponse    = 64 << 10
-	// MaxGuestInfo is the limit for the memory of a GuestInfo in bytes: names of 256 characters of four bytes, and addresses.
+	// MaxGuestInfo is the limit for the memory of a GuestInfo in bytes: names of 256 characters of four bytes, and addresses. It is
+	// exported for the same test as RelayBytes.
 	MaxGuestInfo = 10*1<<10 + maxGuestInterfaces*(2<<10+128+maxGuestAddresses*64)
 )
 

@@ -34,7 +34,8 @@ const (
 	// are dropped, and the agent reconciles once after eventInterval, when the next one is allowed.
 	BurstEvents   = 20
 	eventInterval = 2 * time.Second
-	// RelayBytes is the size of a relay's buffers, one for each direction.
+	// RelayBytes is the size of a relay's buffers, one for each direction. It is exported for the test in cmd/virt-handler/agent that
+	// adds up the memory that launchers can make an agent use.
 	RelayBytes = 2 * libvirtwire.BufferBytes
 	// responsePatience is how long a launcher may take to send a large response after its header.
 	responsePatience = 10 * time.Second
