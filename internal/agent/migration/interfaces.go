@@ -35,9 +35,9 @@ type imageReader interface {
 	Images(ctx context.Context, a peer.Attempt) (*peer.Images, error)
 }
 
-// stateKeeper stores the machine's persistent state on the target's claim.
+// stateKeeper stores the guest's persistent state on the target's claim.
 type stateKeeper interface {
-	// KeepState sends the persistent EFI variables, and returns when all of the machine's state is on the target's claim.
+	// KeepState sends the persistent EFI variables, and returns when all of the guest's persistent state is on the target's claim.
 	KeepState(ctx context.Context, a peer.Attempt, nvram []byte) error
 }
 

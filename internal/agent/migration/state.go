@@ -11,7 +11,7 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// moveState returns what moves the machine's persistent state to the target's claim while the guest is paused, or nil if both Pods have the
+// moveState returns what moves the guest's persistent state to the target's claim while the guest is paused, or nil if both Pods have the
 // same claim. All of the state must be on the target's claim before the guest can run there (docs/adr/0033).
 func moveState(transfer *Transfer, target stateKeeper) func(context.Context) error {
 	if !vmistatus.MovesState(transfer.vmi.Status.MigrationState) {

@@ -71,7 +71,7 @@ func claimOf(
 		if apierrors.IsNotFound(err) {
 			return nil, nil
 		}
-		return nil, fmt.Errorf("get PersistentVolumeClaim %s with the machine's state: %w", key, err)
+		return nil, fmt.Errorf("get PersistentVolumeClaim %s with the guest's persistent state: %w", key, err)
 	}
 	return claim, nil
 }
@@ -129,7 +129,7 @@ func (s *scope) patchStateLabels(
 		change(claim.Labels)
 	})
 	if err != nil {
-		return fmt.Errorf("label PersistentVolumeClaim %s with the machine's state: %w", client.ObjectKeyFromObject(claim), err)
+		return fmt.Errorf("label PersistentVolumeClaim %s with the guest's persistent state: %w", client.ObjectKeyFromObject(claim), err)
 	}
 	return nil
 }

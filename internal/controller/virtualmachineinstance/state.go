@@ -47,7 +47,7 @@ var (
 	// errForeignClaim is the problem of a claim with the name of the state claim.
 	errForeignClaim = errors.New("belongs to somebody else: delete it, or give the VirtualMachine another name")
 	// errTwoStates is possible if a VMI was removed by force before settleStateClaims.
-	errTwoStates = errors.New("both say that they have the VM's state: delete the one that is not up to date")
+	errTwoStates = errors.New("both have the label of the VM's persistent state: delete the outdated one")
 )
 
 // ensureStateClaim finds the state claim, and creates it before the Pod that needs it. The claim outlives the VMI: the VM
@@ -109,7 +109,7 @@ func (s *scope) findStateClaim(ctx context.Context) (*corev1.PersistentVolumeCla
 	err := s.apiReader.List(ctx, list, client.InNamespace(s.vmi.Namespace),
 		client.MatchingLabels{v1.PersistentStateLabel: s.vmi.Name})
 	if err != nil {
-		return nil, fmt.Errorf("list the claims with the machine's state: %w", err)
+		return nil, fmt.Errorf("list the claims with the guest's persistent state: %w", err)
 	}
 	var found *corev1.PersistentVolumeClaim
 	var owned []*corev1.PersistentVolumeClaim

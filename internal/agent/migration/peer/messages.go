@@ -41,7 +41,7 @@ const (
 	tunnelRequest = "libvirt"
 	// imagesRequest returns Images.
 	imagesRequest = "images"
-	// stateRequest sends the machine's persistent state.
+	// stateRequest sends the guest's persistent state.
 	stateRequest = "state"
 	// releaseRequest lets the target's guest run, and returns a Release.
 	releaseRequest = "release"

@@ -40,7 +40,7 @@ const (
 type Launcher interface {
 	// PutMigrationTLS writes the certificates for the Pod's QEMU.
 	PutMigrationTLS(ctx context.Context, files qemutls.Files) error
-	// KeepState writes the persistent EFI variables, and returns when all of the machine's state is on its claim's disk.
+	// KeepState writes the persistent EFI variables, and returns when all of the guest's persistent state is on its claim's disk.
 	KeepState(ctx context.Context, files hypervisor.StateFiles, nvram []byte) error
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// KeepState sends the guest's EFI variables, or none if they are not persistent. Without an error, all of the machine's persistent state
+// KeepState sends the guest's EFI variables, or none if they are not persistent. Without an error, all of the guest's persistent state
 // is on the target's claim.
 func (c *Client) KeepState(ctx context.Context, a Attempt, nvram []byte) error {
 	_, err := c.send(ctx, http.MethodPut, a, stateRequest, nvram)

@@ -86,7 +86,7 @@ type Scope struct {
 	// Siblings are all migrations of the VMI, this one included.
 	Siblings []*v1.VirtualMachineInstanceMigration
 
-	// stateLike is the guest's claim with the machine's persistent state, if the target gets a claim of its own.
+	// stateLike is the guest's claim with the guest's persistent state, if the target gets a claim of its own.
 	stateLike *corev1.PersistentVolumeClaim
 
 	// Failure is why the migration has failed; empty if it has not.

@@ -19,10 +19,10 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// actionCreateState is the action of events about the claim with the machine's state.
+// actionCreateState is the action of events about the claim with the guest's persistent state.
 const actionCreateState = "CreateClaim"
 
-// planState chooses the target's claim for the machine's persistent state: that of the guest if both Pods can use it, or otherwise one of its
+// planState chooses the target's claim for the guest's persistent state: that of the guest if both Pods can use it, or otherwise one of its
 // own (docs/adr/0033).
 func (s *Scope) planState(ctx context.Context, config *podspec.Config) error {
 	name := virtualmachineinstance.StateClaim(s.Own)

@@ -25,7 +25,7 @@ func sameClaims(vmi *v1.VirtualMachineInstance, target *corev1.Pod) bool {
 	return maps.Equal(wanted, diskClaims(target))
 }
 
-// diskClaims returns the claims of a Pod except the one with the machine's state, which no volume of the spec names.
+// diskClaims returns the claims of a Pod except the one with the guest's persistent state, which no volume of the spec names.
 func diskClaims(pod *corev1.Pod) map[string]bool {
 	out := map[string]bool{}
 	for i := range pod.Spec.Volumes {
