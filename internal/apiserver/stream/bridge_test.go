@@ -389,7 +389,7 @@ func TestUnresponsiveClientIsDisconnected(t *testing.T) {
 	})
 	s.dial("") // does not read, and so does not respond to pings
 	var closed websocket.CloseError
-	if err := <-ended; !errors.As(err, &closed) || closed.Reason != "the client does not answer any more" {
+	if err := <-ended; !errors.As(err, &closed) || closed.Reason != "the client does not respond any more" {
 		t.Errorf("the agent got %v", err)
 	}
 }

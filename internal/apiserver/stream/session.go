@@ -169,7 +169,12 @@ func (s *session) write(to *side, piece []byte) bool {
 
 // ping pings a side, and ends the stream if the side does not respond in time.
 func (s *session) ping(ctx context.Context, to *side) {
-	for sleep(ctx, s.bridge.limits.PingInterval) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(s.bridge.limits.PingInterval):
+		}
 		err := func() error {
 			// Canceling a ping would close the connection without a close frame, so that it ignores ctx. It fails when the
 			// connection is closed.
@@ -178,7 +183,7 @@ func (s *session) ping(ctx context.Context, to *side) {
 			return to.conn.Ping(pingCtx)
 		}()
 		if errors.Is(err, context.DeadlineExceeded) {
-			s.end(ending{by: to, broken: true, code: websocket.StatusGoingAway, reason: to.name + " does not answer any more"})
+			s.end(ending{by: to, broken: true, code: websocket.StatusGoingAway, reason: to.name + " does not respond any more"})
 		}
 		if err != nil {
 			return
