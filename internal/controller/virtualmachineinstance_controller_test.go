@@ -275,7 +275,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 		pod.OwnerReferences, pod.Labels = nil, nil
 		ExpectCreated(pod)
 		_, err = w.reconcile(vmi)
-		Expect(err).To(MatchError(ContainSubstring("belongs to somebody else")))
+		Expect(err).To(MatchError(ContainSubstring("belongs to another owner")))
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse,
 			"FailedCreate", pod.Name))
 	})
@@ -296,7 +296,7 @@ var _ = Describe("VirtualMachineInstance reconciler", func() {
 			ExpectCreated(pod)
 			w.setPodStatus(vmi, "node-1", builder.MakePodStatus().Running())
 			_, err = w.reconcile(vmi)
-			Expect(err).To(MatchError(ContainSubstring("belongs to somebody else")), name)
+			Expect(err).To(MatchError(ContainSubstring("belongs to another owner")), name)
 			Expect(ExpectExists(vmi).Status.NodeName).To(BeEmpty(), name)
 
 			By("ending without it")

@@ -79,7 +79,7 @@ var _ = Describe("A lost node", func() {
 		declareOutOfService(makeUnresponsive(host.Name, corev1.ConditionTrue))
 		w.expectReconciled(vmi, patchStatus)
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,
-			v1.VirtualMachineInstanceReasonAgentSilent, "is not believed while the kubelet responds"))
+			v1.VirtualMachineInstanceReasonAgentSilent, "has no effect while the kubelet responds"))
 		w.events.take()
 		w.expectQuiet(vmi)
 		Expect(ExpectExists(podOf(vmi)).DeletionTimestamp).To(BeNil())

@@ -112,7 +112,7 @@ var _ = Describe("A migrating guest", Ordered, Serial, func() {
 		}
 		n.expectLog(ctx)
 		Eventually(n.events).WithContext(ctx).WithTimeout(shortTimeout).WithPolling(pollInterval).Should(
-			ContainSubstring("The migration needs help (post-copy): not completed after 3s"))
+			ContainSubstring("The migration does not converge (post-copy): not completed after 3s"))
 	}, SpecTimeout(4*time.Minute))
 
 	It("migrates from a drained node, while guests with other eviction strategies are shut down", func(ctx context.Context) {

@@ -25,7 +25,7 @@ var ErrNoDomain = errors.New("no such domain")
 var ErrNotRunning = errors.New("the guest is not running")
 
 // ErrGuestSilent means that libvirtd responded and the guest agent did not.
-var ErrGuestSilent = errors.New("the agent in the guest does not answer")
+var ErrGuestSilent = errors.New("the guest agent does not respond")
 
 // ErrGuestRefused means that the guest agent rejected the request.
 var ErrGuestRefused = errors.New("the agent in the guest refused")

@@ -30,7 +30,7 @@ func (t *Transfers) run(ctx context.Context, transfer *Transfer) {
 	err := t.transferGuest(ctx, transfer, a)
 	migrated := transfer.State().Migrated || isMigrated(ctx, transfer, err)
 	if !migrated && err == nil {
-		err = errors.New("libvirt ended the copying and kept the guest")
+		err = errors.New("libvirt ended the transfer and kept the guest")
 	}
 	if migrated {
 		err = nil

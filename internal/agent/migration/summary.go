@@ -47,19 +47,19 @@ func (t *Transfers) recordSummary(ctx context.Context, transfer *Transfer) {
 
 // summary describes a migration that has succeeded, as far as its figures are known.
 func summary(t times, s *State, now time.Time) string {
-	text := []string{fmt.Sprintf("%d ms in all", now.Sub(t.started).Milliseconds())}
+	text := []string{fmt.Sprintf("%d ms in total", now.Sub(t.started).Milliseconds())}
 	if !t.paused.IsZero() && t.resumed.After(t.paused) {
-		text = append(text, fmt.Sprintf("stood still for %d ms", t.resumed.Sub(t.paused).Milliseconds()))
+		text = append(text, fmt.Sprintf("downtime %d ms", t.resumed.Sub(t.paused).Milliseconds()))
 	}
 	if p := s.Progress; p != nil {
-		text = append(text, fmt.Sprintf("%d bytes copied in %d passes", p.Memory.Processed+p.Disk.Processed, p.Iteration),
+		text = append(text, fmt.Sprintf("%d bytes transferred in %d passes", p.Memory.Processed+p.Disk.Processed, p.Iteration),
 			fmt.Sprintf("%d bytes/s", p.Memory.BytesPerSecond+p.Disk.BytesPerSecond))
 		// QEMU measures it once a second: it is unknown for a shorter migration.
 		if s.MaxDirtyRate > 0 {
 			text = append(text, fmt.Sprintf("the guest changed up to %d bytes/s", s.MaxDirtyRate))
 		}
 		if p.Throttle > 0 {
-			text = append(text, fmt.Sprintf("slowed down by %d%%", p.Throttle))
+			text = append(text, fmt.Sprintf("throttled by %d%%", p.Throttle))
 		}
 	}
 	return strings.Join(text, ", ")

@@ -19,11 +19,11 @@ func TestSummary(t *testing.T) {
 	}
 	known, quick, unknown := &State{Progress: p, MaxDirtyRate: 7}, &State{Progress: p}, &State{}
 	for want, got := range map[string]string{
-		"4210 ms in all": summary(times{started: began}, unknown, end),
-		"4210 ms in all, 1024 bytes copied in 3 passes, 22 bytes/s, the guest changed up to 7 bytes/s, slowed down by 20%": summary(
+		"4210 ms in total": summary(times{started: began}, unknown, end),
+		"4210 ms in total, 1024 bytes transferred in 3 passes, 22 bytes/s, the guest changed up to 7 bytes/s, throttled by 20%": summary(
 			times{started: began, paused: began.Add(time.Second)}, known, end),
-		"4210 ms in all, 1024 bytes copied in 3 passes, 22 bytes/s, slowed down by 20%": summary(times{started: began}, quick, end),
-		"4210 ms in all, stood still for 180 ms": summary(
+		"4210 ms in total, 1024 bytes transferred in 3 passes, 22 bytes/s, throttled by 20%": summary(times{started: began}, quick, end),
+		"4210 ms in total, downtime 180 ms": summary(
 			times{started: began, paused: began.Add(4 * time.Second), resumed: began.Add(4180 * time.Millisecond)}, unknown, end),
 	} {
 		if got != want {

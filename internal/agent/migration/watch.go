@@ -55,7 +55,7 @@ func (t *Transfers) watch(ctx context.Context, transfer *Transfer, drop func()) 
 		if progress.Throttle > 0 && !throttled {
 			throttled = true
 			t.recordEvent(transfer.vmi, v1.Migrating, "SlowDown",
-				fmt.Sprintf("The guest is slowed down, by %d%% at first: %s.", progress.Throttle, convergence.Rates(progress)))
+				fmt.Sprintf("The guest is throttled, by %d%% at first: %s.", progress.Throttle, convergence.Rates(progress)))
 		}
 		step, why := monitor.Decide(t.now(), progress)
 		if step == convergence.Continue || transfer.isPerformed() {
@@ -66,7 +66,7 @@ func (t *Transfers) watch(ctx context.Context, transfer *Transfer, drop func()) 
 			logger.Error(err, "A step of a transfer failed", "step", step.String())
 		} else if step != convergence.Abort {
 			// The reason of an abort is written to the status.
-			t.recordEvent(transfer.vmi, v1.Migrating, monitor.EventAction(step), fmt.Sprintf("The migration needs help (%s): %s.", step, why))
+			t.recordEvent(transfer.vmi, v1.Migrating, monitor.EventAction(step), fmt.Sprintf("The migration does not converge (%s): %s.", step, why))
 		}
 	}
 }

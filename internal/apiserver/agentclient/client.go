@@ -151,10 +151,10 @@ func (c *Client) Get(ctx context.Context, r Request, into any) error {
 		return unreachable(ctx, r.Node, err)
 	}
 	if len(body) > maxResponse {
-		return apierrors.NewInternalError(fmt.Errorf("the agent of node %s answered with more than %d bytes", r.Node, maxResponse))
+		return apierrors.NewInternalError(fmt.Errorf("the agent of node %s responded with more than %d bytes", r.Node, maxResponse))
 	}
 	if err := json.Unmarshal(body, into); err != nil {
-		return apierrors.NewInternalError(fmt.Errorf("the agent of node %s answered with something else than %T: %w", r.Node, into, err))
+		return apierrors.NewInternalError(fmt.Errorf("the agent of node %s responded with something else than %T: %w", r.Node, into, err))
 	}
 	return nil
 }

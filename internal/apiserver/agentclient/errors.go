@@ -61,7 +61,7 @@ func responseError(response *http.Response, node string) error {
 		message = strings.TrimSpace(fmt.Sprintf("the agent of node %s refused virt-api with code %d. %s", node, response.StatusCode, message))
 	}
 	if message == "" {
-		message = fmt.Sprintf("the agent of node %s answered %d %s", node, code, http.StatusText(code))
+		message = fmt.Sprintf("the agent of node %s responded %d %s", node, code, http.StatusText(code))
 	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message, Details: retryDetails(response),
@@ -87,7 +87,7 @@ func unreachable(ctx context.Context, node string, err error) error {
 			fmt.Sprintf("the agent of node %s is not there: %s", node, noAgent.reason))
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return newError(http.StatusGatewayTimeout, metav1.StatusReasonTimeout,
-			fmt.Sprintf("the agent of node %s did not answer in time", node))
+			fmt.Sprintf("the agent of node %s did not respond in time", node))
 	case errors.As(err, &urlError):
 		err = urlError.Err // leaves out the URL
 	}

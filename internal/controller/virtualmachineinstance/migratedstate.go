@@ -115,7 +115,7 @@ func (s *scope) dropStateClaim(ctx context.Context, claim *corev1.PersistentVolu
 		return fmt.Errorf("delete PersistentVolumeClaim %s, whose state is out of date: %w", client.ObjectKeyFromObject(claim), err)
 	}
 	s.event(corev1.EventTypeNormal, ReasonSuccessfulDelete, actionDelete,
-		"Deleted PersistentVolumeClaim %s: the TPM's and EFI's state is not in it any more", claim.Name)
+		"Deleted PersistentVolumeClaim %s: the TPM's and EFI's state is now in another one", claim.Name)
 	return nil
 }
 

@@ -162,21 +162,21 @@ func (s *scope) explainSilence(host *corev1.Node) *silence {
 		return &silence{verdict, v1.VirtualMachineInstanceReasonNodeOutOfService, fmt.Sprintf(
 			"Node %s is out of service: its launcher Pod is removed, and the guest counts as ended.", name)}
 	case nodeloss.Lost:
-		back := "It goes on by itself when the node is back"
+		back := "It continues when the node is back"
 		if s.deleting() || s.pod != nil && s.pod.DeletionTimestamp != nil {
 			back = "It is shut down when the node is back"
 		}
 		return &silence{verdict, v1.VirtualMachineInstanceReasonNodeLost, fmt.Sprintf(
-			"Node %s does not respond. Its guest may still run and write its disks, so that no other one starts. "+
-				"%s. If the node is powered off and stays so, release the guest: %s",
+			"Node %s does not respond. Its guest may still run and write its disks, so it is not started on another node. "+
+				"%s. If the node is powered off and stays off, take it out of service: %s",
 			name, back, nodeloss.TaintCommand(name))}
 	default:
-		message := fmt.Sprintf("virt-handler on node %s does not respond, its kubelet does: the guest is left alone, "+
-			"and what is said about it may be old. See why: kubectl --namespace %s get pods "+
+		message := fmt.Sprintf("virt-handler on node %s does not respond, its kubelet does: the guest is not changed, "+
+			"and its status may be outdated. Find out why: kubectl --namespace %s get pods "+
 			"--selector kubevirt.io=virt-handler --field-selector spec.nodeName=%s",
 			name, s.namespace, name)
 		if nodeloss.OutOfService(host) {
-			message += fmt.Sprintf(". The taint %s is not believed while the kubelet responds", corev1.TaintNodeOutOfService)
+			message += fmt.Sprintf(". The taint %s has no effect while the kubelet responds", corev1.TaintNodeOutOfService)
 		}
 		return &silence{verdict, v1.VirtualMachineInstanceReasonAgentSilent, message}
 	}

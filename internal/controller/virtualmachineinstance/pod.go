@@ -42,7 +42,7 @@ const (
 )
 
 // errForeignPod is the problem of a Pod that has the launcher Pod's name and is not the VMI's.
-var errForeignPod = errors.New("belongs to somebody else: delete it, or give the VirtualMachineInstance another name")
+var errForeignPod = errors.New("belongs to another owner: delete it, or give the VirtualMachineInstance another name")
 
 // errSecondPod is the problem of a launcher Pod of the VMI that has another name than the one to be created.
 var errSecondPod = errors.New("already is a launcher of this VirtualMachineInstance: delete it if no guest runs in it")

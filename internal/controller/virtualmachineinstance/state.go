@@ -45,7 +45,7 @@ const (
 
 var (
 	// errForeignClaim is the problem of a claim with the name of the state claim.
-	errForeignClaim = errors.New("belongs to somebody else: delete it, or give the VirtualMachine another name")
+	errForeignClaim = errors.New("belongs to another owner: delete it, or give the VirtualMachine another name")
 	// errTwoStates is possible if a VMI was removed by force before settleStateClaims.
 	errTwoStates = errors.New("both have the label of the VM's persistent state: delete the outdated one")
 )

@@ -181,7 +181,7 @@ func scenes() map[string]*world {
 		"tenant's view of a node down": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
 			vmi(onN1().With(func(vmi *v1.VirtualMachineInstance) { vmi.Status.Reason = "NodeUnresponsive" }).
 				Condition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue, v1.VirtualMachineInstanceReasonNodeLost,
-					"Node n1 does not respond. Its guest may still run and write its disks, so that no other one starts.")).
+					"Node n1 does not respond. Its guest may still run and write its disks, so it is not started on another node.")).
 			with(func(s *Snapshot) { s.Hidden = map[Area]bool{AreaNodes: true, AreaInstall: true} }),
 		"controller down": newWorld().vm(v1.RunStrategyAlways, "", nil).with(func(s *Snapshot) { s.Install.Controller, s.Install.API = 0, 0 }),
 		"not installed":   newWorld().vm(v1.RunStrategyAlways, "", nil).with(func(s *Snapshot) { s.Install = Install{Controller: -1, API: -1} }),
@@ -224,10 +224,10 @@ func scenes() map[string]*world {
 				}
 			}),
 		"slow migration": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusMigrating, nil).vmi(onN1()).migration("kubevirt-migrate-vm-b", v1.MigrationRunning, "").
-			event(6*time.Second, "VirtualMachineInstance", "demo", "Migrating", "The migration needs help (allow a longer downtime): the guest may stand still for 300 ms: no pass over memory was shorter than 80.0 MiB for 2 passes, the guest changes 90 MiB/s and 60 MiB/s are copied.").
-			event(9*time.Second, "VirtualMachineInstance", "demo", "Migrating", "The guest is slowed down, by 20% at first: the guest changes 90 MiB/s and 60 MiB/s are copied.").
+			event(6*time.Second, "VirtualMachineInstance", "demo", "Migrating", "The migration does not converge (allow a longer downtime): the guest may be paused for 300 ms: no pass over memory was shorter than 80.0 MiB for 2 passes, the guest changes 90 MiB/s and 60 MiB/s are transferred.").
+			event(9*time.Second, "VirtualMachineInstance", "demo", "Migrating", "The guest is throttled, by 20% at first: the guest changes 90 MiB/s and 60 MiB/s are transferred.").
 			event(12*time.Second, "VirtualMachineInstance", "demo", "Migrating", startMessage).
-			event(time.Hour, "VirtualMachineInstance", "demo", "Migrating", "The migration needs help (post-copy): of another migration.").
+			event(time.Hour, "VirtualMachineInstance", "demo", "Migrating", "The migration does not converge (post-copy): of another migration.").
 			with(func(s *Snapshot) {
 				s.Migrations[0].UID = "b"
 				s.VMI.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{

@@ -30,7 +30,7 @@ func node(s *Snapshot) []Finding {
 	if s.Node == nil && condition.Status == corev1.ConditionTrue && condition.Reason != v1.VirtualMachineInstanceReasonAgentSilent {
 		return one(Finding{
 			What: fmt.Sprintf("Node %s does not respond, and its guest may still run there.", name), Why: []string{short(condition.Message)},
-			Do: "Ask the cluster's administrators to repair the node, or to release its guests.",
+			Do: "Ask the cluster's administrators to repair the node, or to take it out of service.",
 		})
 	}
 	silent := s.VMI.Status.Reason == "NodeUnresponsive"
@@ -69,7 +69,7 @@ func (s *Snapshot) lost(ready corev1.NodeCondition) Finding {
 		return f
 	}
 	f.Why = append(f.Why, "Until that is ruled out, the VM is not started on another node: two guests would corrupt its disks.")
-	f.Do = "Repair the node. Release its guests only if it is powered off:"
+	f.Do = "Repair the node. Take it out of service only if it is powered off:"
 	f.Commands = []string{"kubectl describe node " + name, nodeloss.TaintCommand(name)}
 	return f
 }

@@ -62,21 +62,21 @@ func (e *evictionInterceptor) Handle(ctx context.Context, request admission.Requ
 		return admission.Errored(http.StatusBadRequest, fmt.Errorf("cannot read the eviction: %w", err))
 	}
 	var err error
-	var answer eviction.Decision
+	var decision eviction.Decision
 	// After a conflict with another writer of the VMI, decide again.
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		key := client.ObjectKey{Namespace: request.Namespace, Name: request.Name}
-		answer, err = e.answer(ctx, key, eviction.SourceOf(evict.Annotations), isDryRun(request, evict))
+		decision, err = e.decide(ctx, key, eviction.SourceOf(evict.Annotations), isDryRun(request, evict))
 		return err
 	})
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot decide about an eviction", "pod", request.Namespace+"/"+request.Name)
 		return tooMany(err.Error())
 	}
-	if answer.Allowed {
+	if decision.Allowed {
 		return admission.Allowed("")
 	}
-	return tooMany(answer.Message)
+	return tooMany(decision.Message)
 }
 
 // tooMany denies a request with the code 429. It sets no retry delay, because clients would then retry without showing the
@@ -93,8 +93,8 @@ func isDryRun(request admission.Request, evict *policyv1.Eviction) bool {
 		evict.DeleteOptions != nil && slices.Contains(evict.DeleteOptions.DryRun, metav1.DryRunAll)
 }
 
-// answer decides about the eviction of a Pod. If the guest is to be migrated, it marks the VMI, unless the request is a dry run.
-func (e *evictionInterceptor) answer(ctx context.Context, key client.ObjectKey, source string, dry bool) (eviction.Decision, error) {
+// decide decides about the eviction of a Pod. If the guest is to be migrated, it marks the VMI, unless the request is a dry run.
+func (e *evictionInterceptor) decide(ctx context.Context, key client.ObjectKey, source string, dry bool) (eviction.Decision, error) {
 	allowed := eviction.Decision{Allowed: true}
 	pod := &corev1.Pod{}
 	if err := e.apiReader.Get(ctx, key, pod); err != nil {
@@ -114,11 +114,11 @@ func (e *evictionInterceptor) answer(ctx context.Context, key client.ObjectKey, 
 		}
 		vmi = nil
 	}
-	answer := eviction.Decide(eviction.Facts{
+	decision := eviction.Decide(eviction.Facts{
 		Pod: pod, VMI: vmi, Default: e.config.Current().EvictionStrategy, LiveMigration: e.liveMigration,
 	})
-	if !answer.Mark || dry {
-		return answer, nil
+	if !decision.Mark || dry {
+		return decision, nil
 	}
 	err := e.setSource(ctx, vmi, source)
 	if err == nil {
@@ -128,9 +128,9 @@ func (e *evictionInterceptor) answer(ctx context.Context, key client.ObjectKey, 
 		err = e.annotate(ctx, pod)
 	}
 	if err != nil {
-		return answer, fmt.Errorf("kubevirt failed marking the vmi for eviction: %w", err)
+		return decision, fmt.Errorf("kubevirt failed marking the vmi for eviction: %w", err)
 	}
-	return answer, nil
+	return decision, nil
 }
 
 // annotate records on the Pod whether its node is cordoned. It runs after mark, because the annotations have no meaning without

@@ -163,7 +163,7 @@ func (m *Monitor) Decide(now time.Time, p *hypervisor.TransferProgress) (Step, s
 		return Abort, fmt.Sprintf("Live migration is not completed after %d seconds and has been aborted", int64(limit.Seconds()))
 	case m.mode == v1.MigrationPreCopy && m.downtime < m.rules.downtime && remaining(p) > 0 && passes(max(m.shortestIn, m.raisedIn), p) >= passesUntilRaise:
 		m.downtime, m.raisedIn = min(downtimeFactor*m.downtime, m.rules.downtime), p.Iteration
-		return RaiseDowntime, fmt.Sprintf("the guest may stand still for %d ms: %s, %s", m.downtime.Milliseconds(), m.standstill(now, p), Rates(p))
+		return RaiseDowntime, fmt.Sprintf("the guest may be paused for %d ms: %s, %s", m.downtime.Milliseconds(), m.standstill(now, p), Rates(p))
 	default:
 		return Continue, ""
 	}
@@ -211,7 +211,7 @@ func passes(since uint64, p *hypervisor.TransferProgress) uint64 {
 
 // Rates describes how fast the guest changes memory and how fast it is sent.
 func Rates(p *hypervisor.TransferProgress) string {
-	return fmt.Sprintf("the guest changes %d MiB/s and %d MiB/s are copied", p.DirtyBytesPerSecond>>20, p.Memory.BytesPerSecond>>20)
+	return fmt.Sprintf("the guest changes %d MiB/s and %d MiB/s are transferred", p.DirtyBytesPerSecond>>20, p.Memory.BytesPerSecond>>20)
 }
 
 // limit is how long the transfer may take: twice as long with a paused guest. 0 is forever.
@@ -243,9 +243,9 @@ func (s Step) String() string {
 	case StopAndCopy:
 		return "stop and copy"
 	case Abort:
-		return "give up"
+		return "abort"
 	case Continue:
-		return "go on"
+		return "continue"
 	default:
 		return "unknown"
 	}

@@ -238,7 +238,7 @@ func (m *Monitor) switchOver(now time.Time, expected time.Duration) (Step, strin
 			return Continue, "" // QEMU allows as much by itself.
 		}
 		m.downtime = longest
-		return RaiseDowntime, fmt.Sprintf("the guest may stand still for %d ms: %s", longest.Milliseconds(), why)
+		return RaiseDowntime, fmt.Sprintf("the guest may be paused for %d ms: %s", longest.Milliseconds(), why)
 	default:
 		return Abort, fmt.Sprintf("Migration aborted: estimated downtime %dms exceeds max allowed downtime %dms by a factor of more than x%.2f",
 			expected.Milliseconds(), longest.Milliseconds(), s.possible)

@@ -77,7 +77,7 @@ func (c *Client) dial(ctx context.Context, network, _ string) (net.Conn, error) 
 		return nil, fmt.Errorf("the TLS configuration is for %q and not for node %s", config.ServerName, a.TargetNode)
 	}
 	if net.ParseIP(a.Agent) == nil {
-		return nil, fmt.Errorf("the migration's target has no address that is one: %q", a.Agent)
+		return nil, fmt.Errorf("the address of the migration's target is invalid: %q", a.Agent)
 	}
 	dialer := tls.Dialer{Config: config, NetDialer: &net.Dialer{KeepAlive: httpserver.KeepAlive}}
 	return dialer.DialContext(ctx, network, net.JoinHostPort(a.Agent, strconv.Itoa(c.Port)))
@@ -132,7 +132,7 @@ func (c *Client) do(ctx context.Context, method string, a Attempt, what string, 
 	case err != nil:
 		return nil, unreachable(a, err)
 	case len(body) > maxResponse:
-		return nil, unreachable(a, fmt.Errorf("its answer is longer than %d bytes", maxResponse))
+		return nil, unreachable(a, fmt.Errorf("its response is longer than %d bytes", maxResponse))
 	case response.StatusCode/100 != 2:
 		return nil, refusal(a, response.StatusCode, body)
 	}
@@ -236,5 +236,5 @@ func IsTemporary(err error) bool {
 }
 
 func unreachable(a Attempt, err error) error {
-	return fmt.Errorf("cannot talk to virt-handler on node %s at %s: %w", a.TargetNode, a.Agent, err)
+	return fmt.Errorf("cannot reach virt-handler on node %s at %s: %w", a.TargetNode, a.Agent, err)
 }

@@ -35,7 +35,7 @@ func (s *Server) keepState(w http.ResponseWriter, r *http.Request, req request) 
 		return err
 	}
 	if (files.NVRAM != "") != (len(nvram) > 0) {
-		return apierrors.NewBadRequest("either the guest has EFI variables that last, or it has none")
+		return apierrors.NewBadRequest("the domain and the request differ in whether the EFI variables are persistent")
 	}
 	launcher, err := s.Open(req.target.Pod)
 	if err != nil {

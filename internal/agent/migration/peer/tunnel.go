@@ -23,7 +23,7 @@ import (
 // tunnel connects the source's agent to the libvirtd of the target's Pod. Only the calls that a migration needs are allowed.
 func (s *Server) tunnel(w http.ResponseWriter, r *http.Request, req request) error {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), tunnelProtocol) {
-		return apierrors.NewBadRequest("this is a stream: ask for an upgrade to " + tunnelProtocol)
+		return apierrors.NewBadRequest("this is a stream: request it with an upgrade to " + tunnelProtocol)
 	}
 	if !s.acquireTunnel(req.migration) {
 		return conflict(req, "the target's libvirtd is in use")
@@ -74,7 +74,7 @@ func hijack(w http.ResponseWriter) (net.Conn, error) {
 	// The server's deadlines were for a request.
 	err = conn.SetDeadline(time.Time{})
 	if err == nil && buffered.Reader.Buffered() > 0 {
-		err = errors.New("the peer did not wait for the answer")
+		err = errors.New("the peer did not wait for the response")
 	}
 	if err == nil {
 		_, err = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+tunnelProtocol+"\r\n\r\n")

@@ -248,7 +248,7 @@ func (s *Scope) createTarget(ctx context.Context) error {
 		case podspec.IsOf(existing, s.VMI):
 			s.Target = existing
 		default:
-			s.Failure = fmt.Sprintf("Pod %s belongs to somebody else: delete it and migrate again.", pod.Name)
+			s.Failure = fmt.Sprintf("Pod %s belongs to another owner: delete it and migrate again.", pod.Name)
 			return s.removeState(ctx)
 		}
 		return nil

@@ -58,7 +58,7 @@ func (s *Scope) createState(ctx context.Context) (bool, error) {
 			return false, fmt.Errorf("get PersistentVolumeClaim %s, which exists: %w", client.ObjectKeyFromObject(claim), err)
 		}
 		if !s.isOwnState(found) || found.DeletionTimestamp != nil {
-			s.Failure = fmt.Sprintf("PersistentVolumeClaim %s belongs to somebody else: delete it and migrate again.", client.ObjectKeyFromObject(claim))
+			s.Failure = fmt.Sprintf("PersistentVolumeClaim %s belongs to another owner: delete it and migrate again.", client.ObjectKeyFromObject(claim))
 			return false, nil
 		}
 		return true, nil

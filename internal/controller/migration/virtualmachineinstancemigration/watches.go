@@ -55,7 +55,7 @@ func (r *Reconciler) ofPod(ctx context.Context, pod client.Object) []ctrl.Reques
 	return requests
 }
 
-// OfState are the migrations of the VMI whose state is in a claim: the next one begins when the last one's claims are settled.
+// OfState returns the migrations of the VMI whose state is in a claim: the next one starts once the claims of the last one are settled.
 func (r *Reconciler) OfState(ctx context.Context, claim client.Object) []ctrl.Request {
 	vmi, state := claim.GetLabels()[v1.PersistentStateLabel]
 	if !state {
@@ -64,7 +64,7 @@ func (r *Reconciler) OfState(ctx context.Context, claim client.Object) []ctrl.Re
 	return r.find(ctx, client.InNamespace(claim.GetNamespace()), client.MatchingFields{VMIIndex: vmi})
 }
 
-// waiting are the migrations that wait for their turn.
+// waiting returns the migrations that wait for a slot.
 func (r *Reconciler) waiting(ctx context.Context, _ client.Object) []ctrl.Request {
 	return r.find(ctx, client.MatchingFields{migrationPhaseIndex: string(v1.MigrationPending)})
 }
