@@ -17,7 +17,7 @@ const (
 // FreezerBinary freezes and thaws the guest from inside the Pod, for the hooks of backup tools. KubeVirt's path.
 const FreezerBinary = "/usr/bin/virt-freezer"
 
-// FreezeNote is the element that says until when the guest may be frozen. Zero means until a request to thaw it.
+// FreezeNote is the element with the time until which the guest may be frozen. Zero means until a request to thaw it.
 func FreezeNote(thaw time.Time) string {
 	if thaw.IsZero() {
 		return "<" + FreezeTag + "/>"

@@ -21,6 +21,6 @@ func InstanceID(name string) string {
 	if len(name) <= maxInstanceID {
 		return name
 	}
-	sum := sha1.Sum([]byte(name)) //nolint:gosec // KubeVirt's hash; it tells names apart and protects nothing
+	sum := sha1.Sum([]byte(name)) //nolint:gosec // KubeVirt's hash; it distinguishes names and protects nothing
 	return name[:maxInstanceID-instanceHashLength-1] + "-" + hex.EncodeToString(sum[:])[:instanceHashLength]
 }

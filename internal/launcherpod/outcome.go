@@ -21,7 +21,7 @@ const (
 	OutcomeShutdown = "GuestShutdown"
 	// OutcomeMigrated means that libvirt has handed the guest over to another Pod: it can never run here again.
 	OutcomeMigrated = "GuestMigrated"
-	// OutcomeDestroyed means that the guest was asked to shut down and was destroyed when its grace period ended.
+	// OutcomeDestroyed means that the guest was requested to shut down and was destroyed when its grace period ended.
 	OutcomeDestroyed = "GracePeriodExpired"
 	// OutcomeNotStarted means that the launcher was stopped before any guest ran.
 	OutcomeNotStarted = "NotStarted"

@@ -10,6 +10,6 @@ const (
 	ProbesURI    = "https://github.com/vireo-project/vireo/probes"
 	ProbesPrefix = "probes"
 	ProbesTag    = "paused"
-	// ProbesNote is the element that says that probes are paused.
+	// ProbesNote is the element that marks probes as paused.
 	ProbesNote = "<" + ProbesTag + "/>"
 )

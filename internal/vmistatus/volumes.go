@@ -57,7 +57,7 @@ func NamesDestinations(vmi *v1.VirtualMachineInstance) bool {
 	return named == len(vmi.Status.MigratedVolumes)
 }
 
-// Migratability returns the condition that says whether the guest can migrate, or nil if that is not known: LiveMigratable,
+// Migratability returns the condition by which the guest can migrate or not, or nil if that is not known: LiveMigratable,
 // or StorageLiveMigratable while its volumes are to migrate.
 func Migratability(status *v1.VirtualMachineInstanceStatus) *v1.VirtualMachineInstanceCondition {
 	if MovesVolumes(status) {

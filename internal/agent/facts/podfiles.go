@@ -26,7 +26,7 @@ const inspectTimeout = 5 * time.Second
 type PodFiles struct {
 	// Process is the process of libvirtd.
 	Process *hypervisor.Process
-	// NodeDev is the node's /dev as the agent sees it.
+	// NodeDev is the node's /dev in the agent's mount namespace.
 	NodeDev string
 }
 

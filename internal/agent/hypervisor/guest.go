@@ -17,7 +17,7 @@ type GuestOS struct {
 	ID, Name, PrettyName, Version, VersionID, KernelRelease, KernelVersion, Machine string
 }
 
-// GuestInterface is a network interface as the guest sees it.
+// GuestInterface is a network interface as the guest agent reports it.
 type GuestInterface struct {
 	Name, MAC string
 	IPs       []string

@@ -37,7 +37,7 @@ type Volume struct {
 	Path string
 	// Format is raw, qcow2 or another format that libvirt found.
 	Format string
-	// Capacity is the size in bytes that a guest sees. 0 creates an overlay of the size of its backing image.
+	// Capacity is the size of the guest's disk in bytes. 0 creates an overlay of the size of its backing image.
 	Capacity uint64
 	// Allocation is the space in bytes that it uses in its file system. It is ignored when a volume is created.
 	Allocation uint64

@@ -16,7 +16,7 @@ import (
 )
 
 // destination prepares the claim to which a storage migration copies a running guest's disk. Its content is overwritten. If it is
-// larger than the disk, the size that the guest sees does not change.
+// larger than the disk, the guest's disk size does not change.
 func (p *preparer) destination(ctx context.Context, v *v1.Volume, claim *v1.PersistentVolumeClaimInfo) (*domain.DiskFact, error) {
 	if claim == nil || claim.ClaimName != v.WrittenClaim() {
 		return nil, fmt.Errorf("status.migratedVolumes to name the claim %q: %w", v.WrittenClaim(), ErrWait)

@@ -23,7 +23,7 @@ const (
 	sysprepLabel = "unattendCD"
 )
 
-// answerFiles are the files that Windows Setup looks for at the root of a removable medium, regardless of case.
+// answerFiles are the files that Windows Setup reads at the root of a removable medium, regardless of case.
 // Source: learn.microsoft.com, Windows Setup Automation Overview.
 var answerFiles = []string{"autounattend.xml", "unattend.xml"}
 

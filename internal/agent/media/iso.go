@@ -70,14 +70,14 @@ func buildISO(label string, files map[string][]byte) (image []byte, err error) {
 }
 
 func writeTree(dir string, files map[string][]byte) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the mode that the guest sees
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the mode in the guest
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if err := os.MkdirAll(filepath.Join(dir, path.Dir(name)), 0o755); err != nil { //nolint:gosec // the mode that the guest sees
+		if err := os.MkdirAll(filepath.Join(dir, path.Dir(name)), 0o755); err != nil { //nolint:gosec // the mode in the guest
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), files[name], 0o644); err != nil { //nolint:gosec // the mode that the guest sees
+		if err := os.WriteFile(filepath.Join(dir, name), files[name], 0o644); err != nil { //nolint:gosec // the mode in the guest
 			return err
 		}
 	}

@@ -67,7 +67,7 @@ func (t *Transfers) request(
 		r.PostCopy = false
 		transfer.rules = transfer.rules.WithoutPostCopy()
 		t.recordEvent(transfer.vmi, v1.Migrating, "ForgoPostCopy", fmt.Sprintf(
-			"The migration goes on without post-copy: launcher Pod %s on node %s has no %s, which Linux has since 6.1.",
+			"The migration continues without post-copy: launcher Pod %s on node %s has no %s, which Linux has since 6.1.",
 			transfer.vmi.Status.MigrationState.TargetPod, a.TargetNode, launcherpod.PostCopyDevice))
 	}
 	if r.Compression != "" {
@@ -137,7 +137,7 @@ func requestedCompression(options *v1.VMIMConfigurationOptions) *v1.MigrationCom
 // whyCompressed explains why memory is compressed.
 func whyCompressed(options *v1.VMIMConfigurationOptions) string {
 	if requestedCompression(options) != nil {
-		return "the migration's configuration says so"
+		return "the migration's configuration requests it"
 	}
 	return fmt.Sprintf("no more than %s may be sent a second", options.BandwidthPerMigration)
 }

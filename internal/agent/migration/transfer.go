@@ -54,7 +54,7 @@ type State struct {
 	Err error
 	// Progress is the progress that was read last, or nil.
 	Progress *hypervisor.TransferProgress
-	// MaxDirtyRate is the most memory in bytes that the guest was seen to change in a second.
+	// MaxDirtyRate is the most memory in bytes that the guest changed in a second, as far as it was measured.
 	MaxDirtyRate uint64
 }
 

@@ -24,7 +24,7 @@ func addressAfterMigration(vmi *v1.VirtualMachineInstance, iface *v1.Interface) 
 	case !onPodNetwork(vmi, iface.Name):
 		return "keeps its address"
 	case iface.Bridge != nil:
-		return "gets the address of the new Pod, once the guest asks for one again"
+		return "gets the address of the new Pod, once the guest requests one again"
 	default:
 		return "keeps its address inside the guest; from outside, that of the new Pod leads to it"
 	}

@@ -31,14 +31,14 @@ type orphanStopper interface {
 // removed with it. A guest that still runs in a Pod that does not exist is stopped.
 func (r *Reconciler) cleanup(ctx context.Context, key types.NamespacedName, pods []corev1.Pod) error {
 	live := livePods(pods)
-	for uid, m := range r.podCaches(func(m *podCache) bool { return m.key == key }) {
+	for uid, cache := range r.podCaches(func(cache *podCache) bool { return cache.key == key }) {
 		if live[uid] {
 			continue
 		}
-		if err := r.stopOrphan(ctx, uid, m); err != nil {
+		if err := r.stopOrphan(ctx, uid, cache); err != nil {
 			return err
 		}
-		r.forget(uid, m)
+		r.forget(uid, cache)
 	}
 	return nil
 }
@@ -59,20 +59,20 @@ func (r *Reconciler) podCaches(match func(*podCache) bool) map[types.UID]*podCac
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	found := map[types.UID]*podCache{}
-	for uid, m := range r.pods {
-		if match(m) {
-			found[uid] = m
+	for uid, cache := range r.pods {
+		if match(cache) {
+			found[uid] = cache
 		}
 	}
 	return found
 }
 
-func (r *Reconciler) forget(uid types.UID, m *podCache) {
+func (r *Reconciler) forget(uid types.UID, cache *podCache) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.pods, uid)
-	r.Targets.Forget(uid, m.incoming)
-	r.transfers.Forget(m.outgoing)
+	r.Targets.Forget(uid, cache.incoming)
+	r.transfers.Forget(cache.outgoing)
 	r.Connections.Forget(uid)
 	r.Networks.Forget(uid)
 }
@@ -92,9 +92,9 @@ func (r *Reconciler) Recheck(ctx context.Context) error {
 	live := livePods(pods.Items)
 	// In parallel: a libvirtd that does not respond must not keep other guests running.
 	var stopping errgroup.Group
-	for uid, m := range caches {
+	for uid, cache := range caches {
 		if !live[uid] {
-			stopping.Go(func() error { return r.stopOrphan(ctx, uid, m) })
+			stopping.Go(func() error { return r.stopOrphan(ctx, uid, cache) })
 		}
 	}
 	return stopping.Wait()
@@ -104,16 +104,16 @@ func (r *Reconciler) Recheck(ctx context.Context) error {
 // out-of-service. All other components assume that nothing of that Pod runs, so the VM may have another guest. The kubelet stops
 // the Pod too, but only after its grace period. Pods of a lost node are marked as failed before they are deleted, which a kubelet
 // never does while a guest runs.
-func (r *Reconciler) stopOrphan(ctx context.Context, uid types.UID, m *podCache) error {
-	connection, err := r.Connections.Open(hypervisor.PodRef{UID: uid, VMI: m.key})
+func (r *Reconciler) stopOrphan(ctx context.Context, uid types.UID, cache *podCache) error {
+	connection, err := r.Connections.Open(hypervisor.PodRef{UID: uid, VMI: cache.key})
 	if err != nil {
 		return nil //nolint:nilerr // libvirtd ends with a Pod that ends regularly.
 	}
-	return r.destroyOrphan(ctx, connection, uid, m)
+	return r.destroyOrphan(ctx, connection, uid, cache)
 }
 
-func (r *Reconciler) destroyOrphan(ctx context.Context, guest orphanStopper, uid types.UID, m *podCache) error {
-	domain, err := guest.Domain(ctx, domainName(m.key))
+func (r *Reconciler) destroyOrphan(ctx context.Context, guest orphanStopper, uid types.UID, cache *podCache) error {
+	domain, err := guest.Domain(ctx, domainName(cache.key))
 	switch {
 	case errors.Is(err, hypervisor.ErrNoDomain), errors.Is(err, hypervisor.ErrUnreachable):
 		return nil
@@ -126,15 +126,15 @@ func (r *Reconciler) destroyOrphan(ctx context.Context, guest orphanStopper, uid
 	pod := &corev1.Pod{}
 	bounded, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	err = r.APIReader.Get(bounded, client.ObjectKey{Namespace: m.key.Namespace, Name: m.pod}, pod)
+	err = r.APIReader.Get(bounded, client.ObjectKey{Namespace: cache.key.Namespace, Name: cache.pod}, pod)
 	switch {
 	case err == nil && pod.UID == uid && !podstate.Terminal(pod):
 		return nil
 	case client.IgnoreNotFound(err) != nil:
-		return fmt.Errorf("check whether launcher Pod %s still exists: %w", m.pod, err)
+		return fmt.Errorf("check whether launcher Pod %s still exists: %w", cache.pod, err)
 	}
-	log.FromContext(ctx).Info("Destroying the guest of a launcher Pod that does not exist any more", "pod", m.pod, "uid", uid)
-	err = guest.Destroy(ctx, domainName(m.key))
+	log.FromContext(ctx).Info("Destroying the guest of a launcher Pod that does not exist any more", "pod", cache.pod, "uid", uid)
+	err = guest.Destroy(ctx, domainName(cache.key))
 	if errors.Is(err, hypervisor.ErrNoDomain) || errors.Is(err, hypervisor.ErrUnreachable) {
 		return nil
 	}

@@ -187,7 +187,7 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 	}
 	// Without the hypervisor nothing is known, and nothing is changed.
 	if err := r.connect(s); err != nil {
-		return r.endReconcile(ctx, s, "connect", err)
+		return r.endReconciliation(ctx, s, "connect", err)
 	}
 	c := s.connection
 	for _, p := range []phase{
@@ -220,7 +220,7 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		{"set realtime priority", func() error { return r.setRealtime(ctx, s, c) }},
 	} {
 		if err := p.run(); err != nil {
-			return r.endReconcile(ctx, s, p.name, err)
+			return r.endReconciliation(ctx, s, p.name, err)
 		}
 	}
 	if s.requeue > 0 {
@@ -229,8 +229,8 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// endReconcile logs which phase ended the reconciliation, and returns the error.
-func (r *Reconciler) endReconcile(ctx context.Context, s *scope, phase string, phaseErr error) error {
+// endReconciliation logs which phase ended the reconciliation, and returns the error.
+func (r *Reconciler) endReconciliation(ctx context.Context, s *scope, phase string, phaseErr error) error {
 	log.FromContext(ctx).V(4).Info("Phase ends the reconciliation", "phase", phase, "reason", phaseErr.Error())
 	return r.refuseMigrationIfTerminal(ctx, s, phaseErr)
 }
@@ -246,12 +246,12 @@ func (r *Reconciler) stamp() metav1.Time { return metav1.NewTime(r.Clock.Now().T
 func (r *Reconciler) podCacheOf(pod *corev1.Pod) *podCache {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m, ok := r.pods[pod.UID]
+	cache, ok := r.pods[pod.UID]
 	if !ok {
-		m = newPodCache(types.NamespacedName{Namespace: pod.Namespace, Name: ownerVMI(pod).Name}, pod.Name)
-		r.pods[pod.UID] = m
+		cache = newPodCache(types.NamespacedName{Namespace: pod.Namespace, Name: ownerVMI(pod).Name}, pod.Name)
+		r.pods[pod.UID] = cache
 	}
-	return m
+	return cache
 }
 
 func domainName(key types.NamespacedName) string {

@@ -11,11 +11,11 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// messageShuttingDown is the message of the condition Ready once the guest was asked to shut down. The event ShuttingDown is
+// messageShuttingDown is the message of the condition Ready once the guest was requested to shut down. The event ShuttingDown is
 // derived from it, so it must not be removed as long as the Pod exists.
-const messageShuttingDown = "The launcher Pod is being deleted and the guest was asked to shut down"
+const messageShuttingDown = "The launcher Pod is being deleted and the guest was requested to shut down"
 
-// shutdownSignaled reports whether the guest was asked to shut down, by this process or, according to the status, by an earlier
+// shutdownSignaled reports whether the guest was requested to shut down, by this process or, according to the status, by an earlier
 // one.
 func (s *scope) shutdownSignaled() bool {
 	return !s.cache.lastShutdown.IsZero() || isShuttingDown(&s.vmi.Status)

@@ -116,7 +116,7 @@ func diskErrors(ctx context.Context, s *scope, guest ioErrorRecoverer) []string 
 	return messages
 }
 
-// addIOErrorEvents adds events about the disks that failed if the written status says that an I/O error paused the guest.
+// addIOErrorEvents adds events about the disks that failed if an I/O error paused the guest according to the status that was written.
 func (s *scope) addIOErrorEvents() {
 	if !pausedByIOError(&s.vmi.Status) || pausedByIOError(&s.before.Status) {
 		return

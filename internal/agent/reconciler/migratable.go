@@ -133,7 +133,7 @@ func countsOnTSC(spec *v1.DomainSpec) string {
 	}
 	if f := spec.Features; f != nil && f.Hyperv != nil && f.Hyperv.Reenlightenment != nil &&
 		(f.Hyperv.Reenlightenment.Enabled == nil || *f.Hyperv.Reenlightenment.Enabled) {
-		return "the guest is told of frequencies (features.hyperv.reenlightenment)"
+		return "the guest is notified of frequencies (features.hyperv.reenlightenment)"
 	}
 	return ""
 }

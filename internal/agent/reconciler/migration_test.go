@@ -603,7 +603,7 @@ var _ = Describe("A guest in a post-copy", func() {
 		c.assignMigration(slow)
 		Expect(c.expectNotMigrated().FailureReason).To(ContainSubstring("not completed after 2 seconds"))
 		Expect(c.launcher.PostCopyStarted()).To(BeFalse())
-		c.sourceA.expectEvent("goes on without post-copy")
+		c.sourceA.expectEvent("continues without post-copy")
 	})
 
 	It("keeps its source, which still serves memory", func() {

@@ -17,7 +17,7 @@ type guestObserver interface {
 	credentialsSetter
 	// Guest returns the guest agent's last report, or nil. The VMI is enqueued when the report changes.
 	Guest(domain string) *hypervisor.GuestInfo
-	// KeepThaw thaws the guest's file systems when the freeze says so; nil cancels that.
+	// KeepThaw thaws the guest's file systems at the time that the freeze has; nil cancels that.
 	KeepThaw(domain string, freeze *hypervisor.Freeze)
 }
 

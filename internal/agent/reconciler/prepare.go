@@ -87,7 +87,7 @@ func (r *Reconciler) prepareNetwork(ctx context.Context, s *scope, launcher proc
 		return nil
 	}
 	if s.cache.interfaces == nil {
-		awaited := s.awaitsGuest()
+		awaited := s.isMigrationTarget()
 		interfaces, err := r.Networks.Ensure(ctx, launcher.Process(), vmi, s.pod, awaited)
 		if err != nil {
 			return fmt.Errorf("connect the guest's network: %w", err)
@@ -98,9 +98,9 @@ func (r *Reconciler) prepareNetwork(ctx context.Context, s *scope, launcher proc
 	return nil
 }
 
-// awaitsGuest reports whether the Pod is the target of a migration. Before the VMI's status names it, the Pod is known by its
+// isMigrationTarget reports whether the Pod is the target of a migration. Before the VMI's status names it, the Pod is known by its
 // label, which only virt-controller may set.
-func (s *scope) awaitsGuest() bool {
+func (s *scope) isMigrationTarget() bool {
 	return s.vmi == nil && (s.incoming != nil || s.pod.Labels[v1.MigrationJobLabel] != "")
 }
 
@@ -237,7 +237,7 @@ func (r *Reconciler) describeDevices(
 	return nil
 }
 
-// stillWanted ends the reconcile if the VMI or its Pod was deleted since they were read. The event of the
+// stillWanted ends the reconciliation if the VMI or its Pod was deleted since they were read. The event of the
 // deletion enqueues the VMI again.
 func (r *Reconciler) stillWanted(ctx context.Context, s *scope) error {
 	vmi, pod := &v1.VirtualMachineInstance{}, &corev1.Pod{}

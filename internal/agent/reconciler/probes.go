@@ -17,7 +17,7 @@ type probePauser interface {
 	PauseProbes(ctx context.Context, domain string, paused bool) error
 }
 
-// pauseProbes makes guestAgentPing probes succeed without a response of the guest agent while the VMI's annotation asks for it,
+// pauseProbes makes guestAgentPing probes succeed without a response of the guest agent while the VMI's annotation requests it,
 // as during maintenance of the guest. The setting is in the domain's metadata, which libvirt does not change during a migration.
 func (r *Reconciler) pauseProbes(ctx context.Context, s *scope, guest probePauser) error {
 	if s.vmi == nil || !s.domain.Active() {

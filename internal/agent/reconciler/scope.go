@@ -43,7 +43,7 @@ type scope struct {
 
 	// connection is the connection to the Pod's libvirtd. Phases take the interfaces that they need instead.
 	connection Connection
-	// domainRead reports whether libvirtd was asked for the domain and responded.
+	// domainRead reports whether the domain was read from libvirtd.
 	domainRead bool
 	// domain is the domain, or nil if there is none.
 	domain *hypervisor.Domain
@@ -116,7 +116,7 @@ type podCache struct {
 	migrated bool
 	// outgoing is the UID of the last migration of which the Pod is the source.
 	outgoing types.UID
-	// lastShutdown is when the guest was last asked to shut down.
+	// lastShutdown is when the guest was last requested to shut down.
 	lastShutdown time.Time
 }
 

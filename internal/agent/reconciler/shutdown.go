@@ -28,11 +28,11 @@ const (
 // guestStopper stops a guest.
 type guestStopper interface {
 	domainReader
-	// Shutdown asks the guest to power off and returns at once.
+	// Shutdown requests the guest to power off and returns at once.
 	Shutdown(ctx context.Context, name string) error
 	// Destroy ends QEMU.
 	Destroy(ctx context.Context, name string) error
-	// KeepThaw thaws the guest's file systems when the freeze says so; nil cancels that.
+	// KeepThaw thaws the guest's file systems at the time that the freeze has; nil cancels that.
 	KeepThaw(domain string, freeze *hypervisor.Freeze)
 }
 

@@ -141,7 +141,7 @@ func (r *Reconciler) resumeSource(ctx context.Context, s *scope) error {
 		return err
 	}
 	if !slices.Contains(protocol.DecideSource(view), protocol.Resume) {
-		return &Wait{Reason: "the status of the VMI to arrive"}
+		return &Wait{Reason: "the current status of the VMI"}
 	}
 	if err := s.connection.ResumeSource(ctx, s.domainName()); err != nil {
 		return fromConnection(err)

@@ -50,7 +50,7 @@ func (r *Reconciler) migrateTarget(ctx context.Context, s *scope, vmi *v1.Virtua
 	case s.incoming == nil:
 		return readDomain(ctx, s, s.connection)
 	case state != protocol.TargetAbsent:
-		return &Wait{Reason: "the guest to arrive"}
+		return &Wait{Reason: "the guest to be transferred"}
 	default:
 		return nil
 	}

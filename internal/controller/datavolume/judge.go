@@ -19,7 +19,7 @@ const (
 	reasonExceededQuota   = "ErrExceededQuota"
 )
 
-// Usable reports whether a VM may use the claim: it is filled, or will be when a Pod asks for it.
+// Usable reports whether a VM may use the claim: it is filled, or will be when a Pod uses it.
 func Usable(dv *cdi.DataVolume) bool {
 	return dv.Status.Phase == cdi.DataVolumeSucceeded || dv.Status.Phase == cdi.DataVolumePendingPopulation
 }

@@ -26,7 +26,7 @@ func Result(err error, after time.Duration) (ctrl.Result, error) {
 	return ctrl.Result{}, err
 }
 
-// Now returns the time of a clock, or the machine's if the clock is nil.
+// Now returns the time of a clock, or of the system's if the clock is nil.
 func Now(c clock.PassiveClock) time.Time {
 	if c == nil {
 		c = clock.RealClock{}

@@ -134,7 +134,7 @@ func (s *Scope) mayCreate(ctx context.Context, namespace, name string, what []au
 			ResourceAttributes: &resource,
 		}}
 		if err := s.Client.Create(ctx, review); err != nil {
-			return false, fmt.Errorf("ask what ServiceAccount %s may do in namespace %s: %w", account, namespace, err)
+			return false, fmt.Errorf("check the rights of ServiceAccount %s in namespace %s: %w", account, namespace, err)
 		}
 		if !review.Status.Allowed {
 			return false, nil

@@ -24,7 +24,7 @@ func setEvacuation(o *observed, status *v1.VirtualMachineInstanceStatus) {
 }
 
 // forgetEviction removes the annotations of an evicted Pod when the eviction was canceled. The webhook sets them after
-// status.evacuationNodeName, so that only the API server can tell that it was canceled.
+// status.evacuationNodeName, so that a cancellation is certain only in the API server.
 func (s *scope) forgetEviction(ctx context.Context, pod *corev1.Pod) error {
 	if !eviction.IsAnnotated(&pod.ObjectMeta) || eviction.IsMarked(s.vmi) {
 		return nil

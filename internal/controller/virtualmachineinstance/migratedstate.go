@@ -30,7 +30,7 @@ func (s *scope) settleStateClaims(ctx context.Context) error {
 		return err
 	}
 	if kept == nil {
-		// Only the API server can tell that the claim to keep is gone: the other one is deleted next.
+		// Only from the API server it follows that the claim to keep is gone: the other one is deleted next.
 		if kept, err = claimOf(ctx, s.apiReader, s.vmi, keep); err != nil {
 			return err
 		}

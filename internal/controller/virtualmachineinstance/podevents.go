@@ -41,13 +41,13 @@ var startFailures = map[string]bool{
 // every attempt.
 const alternation = 3 * time.Minute
 
-// IsStartFailure reports whether an event says why a launcher Pod cannot start.
+// IsStartFailure reports whether an event has the reason why a launcher Pod cannot start.
 func IsStartFailure(e *corev1.Event) bool {
 	return e.Type == corev1.EventTypeWarning && startFailures[e.Reason] && e.InvolvedObject.Kind == "Pod" &&
 		strings.HasPrefix(e.InvolvedObject.Name, launcherpod.AppLabelValue+"-")
 }
 
-// readPodEvents takes from events why a Pod that has a node does not start, unless the Pod's status says so.
+// readPodEvents takes from events why a Pod that has a node does not start, unless the Pod's status has the reason.
 func (s *scope) readPodEvents(ctx context.Context) error {
 	if !s.preparing() || s.problem != nil || !startsOnNode(s.pod) || podProblem(s.pod) != nil {
 		return nil

@@ -66,7 +66,7 @@ func retryAt(created, since time.Time) time.Time {
 }
 
 // removeRefused deletes the refused Pod, whose name the next one needs, and reports whether the next one can be created. It
-// does so only when the status no longer says that there is a Pod: otherwise, if this process stopped before the next Pod,
+// does so only when the status no longer has a Pod: otherwise, if this process stopped before the next Pod,
 // the absence would end the VMI.
 func (s *scope) removeRefused(ctx context.Context) (bool, error) {
 	if s.problem != nil || s.final != nil || s.importing {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package virtualmachineinstancereplicaset keeps as many VMIs of a replica set as it asks for, and tells in its status
-// how many there are. Each file is one concern; Run has the order.
+// Package virtualmachineinstancereplicaset keeps as many VMIs of a replica set as its spec has replicas, and reports in its
+// status how many there are. Each file is one concern; Run has the order.
 //
-// No memory of what was asked for earlier keeps a reconciliation from doing it twice. A reconciliation that finds something to do in the
-// cache asks the API server before it does it, and the names of new VMIs follow from the set's UID, so that two reconciliations at
-// the same time ask for the same VMI.
+// It does not remember what earlier reconciliations did. A reconciliation that has to create or delete VMIs according to the cache
+// first lists them from the API server, and the names of new VMIs follow from the set's UID, so that two reconciliations at the
+// same time create the same VMI.
 package virtualmachineinstancereplicaset
 
 import (

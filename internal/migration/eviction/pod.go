@@ -12,7 +12,7 @@ import (
 
 // Annotations of a launcher Pod that is being evicted.
 const (
-	// InProgressAnnotation tells the descheduler that an eviction that it requested is being handled. Its value is
+	// InProgressAnnotation informs the descheduler that an eviction that it requested is being handled. Its value is
 	// KubeVirt's: kubevirt/kubevirt pkg/virt-controller/watch/descheduler.
 	InProgressAnnotation = "descheduler.alpha.kubernetes.io/eviction-in-progress"
 	inProgressValue      = "kubevirt"

@@ -23,7 +23,7 @@ type Record struct {
 	// Abort reports whether an abort was requested (abortRequested).
 	Abort bool
 	// PostCopy reports whether the target's guest may run with a part of its memory and fetch the rest from the source (mode). It is
-	// recorded before libvirt is asked for a post-copy.
+	// recorded before a post-copy is requested from libvirt.
 	PostCopy bool
 	// Final reports whether the VMI has ended: another one of its VM may start.
 	Final bool

@@ -31,7 +31,7 @@ type SourceView struct {
 	// Orphaned reports whether libvirt has a migration job that an earlier process started. As long as the job exists, libvirt may still
 	// carry out the last call of that process.
 	Orphaned bool
-	// QEMUExited reports whether this process had the target complete the guest and has seen the source's QEMU exit since. The guest is
+	// QEMUExited reports whether this process had the target complete the guest and the source's QEMU has exited since. The guest is
 	// then migrated, even if libvirt has not noticed yet.
 	QEMUExited bool
 	// TargetPrepared reports whether the target's agent is ready to receive the guest.

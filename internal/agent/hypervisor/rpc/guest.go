@@ -76,7 +76,7 @@ func (g guest) get(ctx context.Context, command string, into any) error {
 // converse runs a function with a direct connection to the guest agent: the guest determines the length of the responses, for
 // which other calls must not wait.
 func (c *Conn) converse(ctx context.Context, domain string, limit time.Duration, do func(context.Context, guest) error) error {
-	return c.within(ctx, limit, domain, "ask the guest agent", func(ctx context.Context, client *libvirtwire.Client, d libvirtwire.Domain) error {
+	return c.within(ctx, limit, domain, "call the guest agent", func(ctx context.Context, client *libvirtwire.Client, d libvirtwire.Domain) error {
 		return do(ctx, guest{client, d})
 	})
 }

@@ -68,7 +68,7 @@ func (l *largeResponse) admit(r *relay) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.late = time.AfterFunc(responsePatience, func() { r.cut(fmt.Errorf("%w: a response did not arrive completely", errSilent)) })
+	l.late = time.AfterFunc(responsePatience, func() { r.cut(fmt.Errorf("%w: a response was not received completely", errSilent)) })
 	return nil
 }
 

@@ -160,7 +160,7 @@ func (c *Conn) ResumeTarget(ctx context.Context, domain string) error {
 // TransferProgress returns the progress of libvirt's migration job, or nil if there is none.
 func (c *Conn) TransferProgress(ctx context.Context, domain string) (*hypervisor.TransferProgress, error) {
 	var progress *hypervisor.TransferProgress
-	err := c.onDomain(ctx, domain, "ask how far the migration is", func(d *libvirt.Domain) error {
+	err := c.onDomain(ctx, domain, "read the progress of the migration", func(d *libvirt.Domain) error {
 		info, err := jobOf(d)
 		if err != nil || info == nil {
 			return err

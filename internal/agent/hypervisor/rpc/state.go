@@ -146,7 +146,7 @@ func syncState(root *podprocess.Root, files hypervisor.StateFiles) error {
 	defer func() { _ = dir.Close() }()
 	if files.TPM != "" {
 		if err := findTPMState(root, files.TPM); err != nil {
-			return errors.Join(fmt.Errorf("the TPM's state has not arrived in %s", files.TPM), err)
+			return errors.Join(fmt.Errorf("the TPM's state is not complete in %s", files.TPM), err)
 		}
 	}
 	claim, err := os.OpenRoot(throughFD(dir))

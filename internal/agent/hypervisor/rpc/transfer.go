@@ -50,15 +50,15 @@ type transfer struct {
 	cancel func(context.Context) error
 	// exit observes the exit of the source's QEMU; nil if it cannot.
 	exit *podprocess.Watch
-	// postCopyRequested reports whether this process requested a post-copy from libvirt. A source that reports one without a request is
-	// not believed: its guest would run on both sides, and the call to the target would have no time limit.
+	// postCopyRequested reports whether this process requested a post-copy from libvirt. A report of one without a request is
+	// ignored: the guest would run on both sides, and the call to the target would have no time limit.
 	postCopyRequested func() bool
 	// keepPaused reports whether the guest was already paused before the transfer.
 	keepPaused bool
 }
 
-// Transfer transfers a guest to another launcher, where it stays paused, and ends it here as migrated. An error does not tell the state
-// of either guest: SourceState and TargetState do.
+// Transfer transfers a guest to another launcher, where it stays paused, and ends it here as migrated. An error does not imply the state
+// of either guest: SourceState and TargetState return it.
 func (c *Conn) Transfer(ctx context.Context, r hypervisor.TransferRequest) error {
 	ctx, end := c.startConversation(ctx)
 	defer end()
@@ -254,7 +254,7 @@ func (m *transfer) beforeFinish(ctx context.Context, params []libvirtwire.Param,
 		log.FromContext(ctx).Error(err, "A step before the end of a post-copy failed")
 		return true, nil
 	}
-	// Ends the target's guest first. This is safe even without a response: the target was never asked to complete the guest.
+	// Ends the target's guest first. This is safe even without a response: the target never had to complete the guest.
 	_, finishErr := m.finish(ctx, params, nil, flags, true)
 	return false, errors.Join(err, ignoreRefusal(finishErr), m.confirm(ctx, params, nil, flags, true))
 }

@@ -28,12 +28,12 @@ const (
 	Abort
 )
 
-// Monitor decides whether a transfer will end. It lives in memory only: an agent that is restarted continues no transfer.
+// Monitor decides whether a transfer will end. It is in memory only: a restarted agent continues no transfer.
 type Monitor struct {
 	rules   Rules
 	started time.Time
 	mode    v1.MigrationMode
-	// postCopyRequested reports whether libvirt was asked for a post-copy. It may start one even if the call failed.
+	// postCopyRequested reports whether a post-copy was requested from libvirt. It may start one even if the call failed.
 	postCopyRequested bool
 
 	// moved is when something was last transferred, and processed the bytes transferred then.
@@ -88,7 +88,7 @@ func (m *Monitor) Mode() v1.MigrationMode { return m.mode }
 // SetMode sets how the guest is transferred, after a step that changed it.
 func (m *Monitor) SetMode(mode v1.MigrationMode) { m.mode = mode }
 
-// SetPostCopyRequested records that libvirt is about to be asked for a post-copy. Only then a reported post-copy is believed.
+// SetPostCopyRequested records that a post-copy is about to be requested from libvirt. Without that, a reported post-copy is ignored.
 func (m *Monitor) SetPostCopyRequested() { m.postCopyRequested = true }
 
 // Downtime returns how long the guest may be paused now; 0 leaves it to QEMU.
@@ -116,7 +116,7 @@ func (m *Monitor) observe(now time.Time, p *hypervisor.TransferProgress) {
 	}
 }
 
-// endPass measures the passes that have ended by what they have sent. What is left at a time says little about the size of a pass.
+// endPass measures the passes that have ended by what they have sent. The size of a pass does not follow from what is left at a time.
 func (m *Monitor) endPass(now time.Time, p *hypervisor.TransferProgress) {
 	switch sent := p.Memory.Processed; {
 	case m.pass == 0 || p.Iteration < m.pass:

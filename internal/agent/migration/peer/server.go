@@ -87,7 +87,7 @@ type Server struct {
 // NewServer makes a Server.
 func NewServer(o ServerOptions) (*Server, error) {
 	if o.TLS == nil || o.PeerNode == nil {
-		return nil, errors.New("the server of migrations has no TLS configuration: it serves nobody without certificates")
+		return nil, errors.New("the server of migrations has no TLS configuration or no function PeerNode")
 	}
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}

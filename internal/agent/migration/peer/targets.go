@@ -28,7 +28,7 @@ type Target struct {
 }
 
 // Targets stores the targets of migrations to this node, by the migration's UID. An agent that is restarted prepares them again. It
-// does not remember releases: then the guest runs once the VMI's status says that the target owns it.
+// does not remember releases: then the guest runs once the target owns it according to the VMI's status.
 type Targets struct {
 	mu       sync.Mutex
 	prepared map[types.UID]Target

@@ -23,7 +23,7 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// Reconciler has guests migrate that have to leave their node. It reconciles one node after the other: the cluster's limit
+// Reconciler migrates the guests that have to be evacuated from their node. It reconciles one node at a time: the cluster's limit
 // is of all nodes.
 type Reconciler struct {
 	// Client reads from the manager's cache.
@@ -61,7 +61,7 @@ var drainChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints)
 }}
 
-// evacuationChanges lets through what decides whether a guest leaves its node.
+// evacuationChanges selects the changes on which it depends whether a guest is evacuated.
 var evacuationChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
 	after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
@@ -83,7 +83,7 @@ func nodeOfGuest(_ context.Context, object client.Object) []ctrl.Request {
 	return []ctrl.Request{{NamespacedName: client.ObjectKey{Name: vmi.Status.NodeName}}}
 }
 
-// nodeOfMigration is the node that a guest leaves, or has left.
+// nodeOfMigration returns the source node of a migration.
 func (r *Reconciler) nodeOfMigration(ctx context.Context, object client.Object) []ctrl.Request {
 	m, ok := object.(*v1.VirtualMachineInstanceMigration)
 	if !ok {

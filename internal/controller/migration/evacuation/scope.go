@@ -190,7 +190,7 @@ func (s *Scope) stay(ctx context.Context, stay Stay) error {
 		return client.IgnoreNotFound(err)
 	}
 	s.Recorder.Eventf(stay.VMI, nil, corev1.EventTypeNormal, ReasonCanceled, action,
-		"The guest no longer has to leave node %s: %s", s.Node.Name, stay.Why)
+		"The guest no longer has to be evacuated from node %s: %s", s.Node.Name, stay.Why)
 	return nil
 }
 
@@ -198,7 +198,7 @@ func (s *Scope) stay(ctx context.Context, stay Stay) error {
 func (s *Scope) withdraw(ctx context.Context, m *v1.VirtualMachineInstanceMigration) error {
 	err := s.Client.Delete(ctx, m, client.Preconditions{UID: ptr.To(m.UID), ResourceVersion: ptr.To(m.ResourceVersion)})
 	if err = client.IgnoreNotFound(err); err != nil {
-		return fmt.Errorf("delete migration %s/%s, which nobody asks for any more: %w", m.Namespace, m.Name, err)
+		return fmt.Errorf("delete migration %s/%s, which is no longer needed: %w", m.Namespace, m.Name, err)
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ import (
 // migrationWorkers is how many migrations are reconciled at the same time. KubeVirt's value.
 const migrationWorkers = 3
 
-// Reconciler leads migrations to their target's Pod and tells how they end.
+// Reconciler creates the target's Pod of a migration, assigns it to the agents, and reports how the migration ends.
 type Reconciler struct {
 	// Client reads from the manager's cache.
 	Client client.Client
@@ -34,7 +34,7 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	// Config is the cluster's configuration.
 	Config reconciler.ConfigFeed
-	// Clock is the time; nil means the machine's.
+	// Clock is the clock; nil means the system's.
 	Clock clock.PassiveClock
 
 	queue Queue

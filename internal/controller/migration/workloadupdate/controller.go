@@ -28,7 +28,7 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// settle is how long after a change guests are reconciled: each time it is all of them, and changes come in numbers. What a quota has left
+// settle is the delay after a change: each reconciliation is of all guests, and many changes follow each other. What a quota has left
 // changes with every Pod of its namespace, and matters to a condition only.
 const (
 	settle       = time.Second
@@ -47,9 +47,9 @@ type Reconciler struct {
 	Config reconciler.ConfigFeed
 	// Namespace is the install namespace, in which the KubeVirt object belongs.
 	Namespace string
-	// DeploymentID identifies what a KubeVirt object asks this build to install: KubeVirtReconciler.DeploymentID.
+	// DeploymentID identifies what a KubeVirt object has this build install: KubeVirtReconciler.DeploymentID.
 	DeploymentID func(*v1.KubeVirt) (string, error)
-	// Clock is the time; nil means the machine's.
+	// Clock is the clock; nil means the system's.
 	Clock clock.PassiveClock
 }
 
@@ -158,7 +158,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	active := clusterconfig.Active(all.Items)
 	if active == nil || active.DeletionTimestamp != nil || client.ObjectKeyFromObject(active) != request.NamespacedName {
-		return ctrl.Result{}, nil // Another one counts, or nobody is there to update anything.
+		return ctrl.Result{}, nil // Another object is the active one, or there is none.
 	}
 	scope := &Scope{
 		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Config: r.Config.Current(), KubeVirt: active.DeepCopy(),

@@ -244,7 +244,7 @@ func (s *Scope) withdraw(ctx context.Context, m *v1.VirtualMachineInstanceMigrat
 		return err // It has changed: the next reconciliation decides.
 	case err != nil:
 		s.Recorder.Eventf(about, m, corev1.EventTypeWarning, ReasonFailedChangeAborted, action, "Failed to abort change for vmi: %s: %v", about.Name, err)
-		return fmt.Errorf("delete migration %s/%s, which nothing asks for any more: %w", m.Namespace, m.Name, err)
+		return fmt.Errorf("delete migration %s/%s, which is no longer needed: %w", m.Namespace, m.Name, err)
 	}
 	s.Recorder.Eventf(about, m, corev1.EventTypeNormal, ReasonSuccessfulChangeAborted, action, "Aborted change for vmi: %s", about.Name)
 	return nil
