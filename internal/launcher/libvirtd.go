@@ -39,7 +39,7 @@ func prepare(log logr.Logger) error {
 	qemuConf := filepath.Join(xdgConfig, "libvirt", "qemu.conf")
 	for _, dir := range []string{homeDir, xdgRuntime, xdgCache, tempDir, launcherpod.ConsoleLockDir, launcherpod.MigrationTLSDir, filepath.Dir(qemuConf)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("make libvirt's directories: %w", err)
+			return fmt.Errorf("create libvirt's directories: %w", err)
 		}
 	}
 	if err := configureQEMU(qemuConfig, qemuConf, os.Getenv(launcherpod.SharedStateEnv) == launcherpod.StateDir); err != nil {

@@ -22,7 +22,7 @@ func prepareState(claim, authority string) error {
 		return fmt.Errorf("configure the TPM's setup: %w", err)
 	}
 	if err := makeStateDirs(claim, authority); err != nil {
-		return fmt.Errorf("make the directories for the guest's persistent state: %w", err)
+		return fmt.Errorf("create the directories for the guest's persistent state: %w", err)
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func incomingCache(mgr ctrl.Manager, node string) (cache.Cache, error) {
 	options.HTTPClient, options.Scheme, options.Mapper = mgr.GetHTTPClient(), mgr.GetScheme(), mgr.GetRESTMapper()
 	incoming, err := cache.New(mgr.GetConfig(), options)
 	if err != nil {
-		return nil, fmt.Errorf("make the cache of VMIs that migrate to the node: %w", err)
+		return nil, fmt.Errorf("create the cache of VMIs that migrate to the node: %w", err)
 	}
 	return incoming, nil
 }

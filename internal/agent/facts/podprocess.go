@@ -124,7 +124,7 @@ func setVCPU(tasks *os.File, tid int, vcpus, exclusive []uint, done map[uint]boo
 		return nil // It is another thread.
 	}
 	if err := setRealtime(tid); err != nil {
-		return fmt.Errorf("give vCPU %d a realtime priority (the agent needs SYS_NICE, and the node's cgroup time for realtime threads): %w",
+		return fmt.Errorf("set the realtime priority of vCPU %d (the agent needs SYS_NICE, and the node's cgroup time for realtime threads): %w",
 			number, err)
 	}
 	// If the thread has exited meanwhile, the kernel may have reused the tid, and the call changed another thread of the node.

@@ -28,7 +28,7 @@ var ErrNotRunning = errors.New("the guest is not running")
 var ErrGuestSilent = errors.New("the guest agent does not respond")
 
 // ErrGuestRefused means that the guest agent rejected the request.
-var ErrGuestRefused = errors.New("the agent in the guest refused")
+var ErrGuestRefused = errors.New("the guest agent refused the request")
 
 // PodRef identifies a launcher Pod and its VMI.
 type PodRef struct {

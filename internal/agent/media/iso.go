@@ -45,7 +45,7 @@ func fitsJoliet(files map[string][]byte) bool {
 func buildISO(label string, files map[string][]byte) (image []byte, err error) {
 	dir, err := os.MkdirTemp("", "media-")
 	if err != nil {
-		return nil, fmt.Errorf("make a directory for the medium: %w", err)
+		return nil, fmt.Errorf("create a directory for the medium: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	tree := filepath.Join(dir, "tree")
@@ -54,17 +54,17 @@ func buildISO(label string, files map[string][]byte) (image []byte, err error) {
 	}
 	target, err := os.Create(filepath.Join(dir, "image")) //nolint:gosec // in a directory of its own
 	if err != nil {
-		return nil, fmt.Errorf("make the medium: %w", err)
+		return nil, fmt.Errorf("create the medium: %w", err)
 	}
 	defer func() { _ = target.Close() }()
 	medium, err := iso9660.Create(file.New(target, false), 0, 0, isoBlock, tree)
 	if err != nil {
-		return nil, fmt.Errorf("make the medium: %w", err)
+		return nil, fmt.Errorf("create the medium: %w", err)
 	}
 	if err := medium.Finalize(iso9660.FinalizeOptions{
 		RockRidge: true, Joliet: fitsJoliet(files), VolumeIdentifier: label,
 	}); err != nil {
-		return nil, fmt.Errorf("make the medium: %w", err)
+		return nil, fmt.Errorf("create the medium: %w", err)
 	}
 	return os.ReadFile(target.Name())
 }

@@ -51,7 +51,7 @@ type Result struct {
 }
 
 // ErrWait means that another component has not yet provided something.
-var ErrWait = errors.New("not there yet")
+var ErrWait = errors.New("not available yet")
 
 // InvalidError means that a volume cannot be prepared as the VMI's spec describes it.
 type InvalidError struct {

@@ -53,7 +53,7 @@ func (t *Transfers) request(
 	options := transfer.vmi.Status.MigrationState.VMIMConfigurationOptions
 	target, err := domain.ForTarget(live, built)
 	if err != nil {
-		return nil, fmt.Errorf("describe the guest as it is to be at the target: %w", err)
+		return nil, fmt.Errorf("describe the guest at the target: %w", err)
 	}
 	r := &hypervisor.TransferRequest{
 		Domain: transfer.domainName(), XML: target, Address: d.Address, TLSName: d.TLSName,

@@ -113,7 +113,7 @@ func (t *Transfers) transferGuest(ctx context.Context, transfer *Transfer, a pee
 	request.OnPaused = func(since time.Time) { t.setPaused(ctx, transfer, since) }
 	if destination.TLS != nil {
 		if err := transfer.source.PutMigrationTLS(ctx, *destination.TLS); err != nil {
-			return fmt.Errorf("give QEMU its certificate: %w", err)
+			return fmt.Errorf("write the certificate of QEMU: %w", err)
 		}
 		defer func() {
 			if err := transfer.source.RemoveMigrationTLS(ctx); err != nil {

@@ -61,7 +61,7 @@ func (t *Transfers) watch(ctx context.Context, transfer *Transfer, drop func()) 
 		if step == convergence.Continue || transfer.isPerformed() {
 			continue
 		}
-		logger.Info("The transfer needs a step to end", "step", step.String(), "reason", why)
+		logger.Info("The transfer does not converge", "step", step.String(), "reason", why)
 		if err := t.apply(ctx, transfer, monitor, step, why); err != nil {
 			logger.Error(err, "A step of a transfer failed", "step", step.String())
 		} else if step != convergence.Abort {

@@ -75,7 +75,7 @@ func displace(name string) error {
 			return err
 		}
 		if err := netlink.LinkSetDown(original.link); err != nil {
-			return fmt.Errorf("switch %s off: %w", name, err)
+			return fmt.Errorf("set link %s down: %w", name, err)
 		}
 		if err := netlink.LinkSetName(original.link, podiface.Displaced(name)); err != nil {
 			return fmt.Errorf("rename %s to %s: %w", name, podiface.Displaced(name), err)
@@ -130,7 +130,7 @@ func removeAddresses(name string, placeholder netlink.Link) (netlink.Link, error
 			continue
 		}
 		if err := netlink.AddrDel(nic, &list[i]); err != nil {
-			return nil, fmt.Errorf("take the address %s from %s: %w", list[i].IPNet, name, err)
+			return nil, fmt.Errorf("remove address %s from %s: %w", list[i].IPNet, name, err)
 		}
 	}
 	if nic.Attrs().HardwareAddr.String() != placeholder.Attrs().HardwareAddr.String() {

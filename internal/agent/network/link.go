@@ -25,7 +25,7 @@ func find(name string) (netlink.Link, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for the link %s: %w", name, err)
+		return nil, fmt.Errorf("get link %s: %w", name, err)
 	}
 	return link, nil
 }
@@ -49,7 +49,7 @@ func ensureBridge(name string, mac net.HardwareAddr, mtu int) (netlink.Link, err
 	attrs.Name, attrs.HardwareAddr, attrs.MTU = name, mac, mtu
 	snooping := false // It is of no use for a bridge of two ports, and can break the guest's IPv6.
 	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping}); err != nil {
-		return nil, fmt.Errorf("make the bridge %s: %w", name, err)
+		return nil, fmt.Errorf("create bridge %s: %w", name, err)
 	}
 	return mustFind(name)
 }
@@ -62,7 +62,7 @@ func ensureTap(name string, multiQueue bool, mtu int, bridge netlink.Link) error
 	}
 	if tap == nil {
 		if err := createTap(name, multiQueue); err != nil {
-			return fmt.Errorf("make the tap %s: %w", name, err)
+			return fmt.Errorf("create tap %s: %w", name, err)
 		}
 		if tap, err = mustFind(name); err != nil {
 			return err
@@ -81,7 +81,7 @@ func ensurePort(port netlink.Link, mtu int, bridge netlink.Link) error {
 	}
 	if port.Attrs().MasterIndex != bridge.Attrs().Index {
 		if err := netlink.LinkSetMaster(port, bridge); err != nil {
-			return fmt.Errorf("plug %s into %s: %w", name, bridge.Attrs().Name, err)
+			return fmt.Errorf("attach %s to bridge %s: %w", name, bridge.Attrs().Name, err)
 		}
 	}
 	return ensureUp(port)
@@ -92,7 +92,7 @@ func ensureUp(link netlink.Link) error {
 		return nil
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
-		return fmt.Errorf("switch %s on: %w", link.Attrs().Name, err)
+		return fmt.Errorf("set link %s up: %w", link.Attrs().Name, err)
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func ensureAddress(link netlink.Link, address netip.Prefix, flags int) error {
 	}
 	ipnet := &net.IPNet{IP: address.Addr().AsSlice(), Mask: net.CIDRMask(address.Bits(), address.Addr().BitLen())}
 	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: ipnet, Flags: flags}); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("give %s the address %s: %w", link.Attrs().Name, address, err)
+		return fmt.Errorf("add address %s to %s: %w", address, link.Attrs().Name, err)
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func (u *unreachable) Unwrap() []error {
 	return []error{&Wait{Reason: "a response of the launcher Pod's libvirtd"}, u.err}
 }
 
-// fromConnection makes an error about a broken connection, which is made again without a retry of the reconcile, a Wait.
+// fromConnection makes an error about a broken connection, which is reconnected without a retry of the reconciliation, a Wait.
 func fromConnection(err error) error {
 	if errors.Is(err, hypervisor.ErrUnreachable) {
 		return fmt.Errorf("%w: %w", &Wait{Reason: "the connection to libvirtd"}, err)

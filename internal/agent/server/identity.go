@@ -19,11 +19,11 @@ import (
 func onlyVirtAPI(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 || len(r.TLS.PeerCertificates) == 0 {
-			writeError(w, r, apierrors.NewUnauthorized("the agent serves virt-api alone, and the client has no certificate that was verified"))
+			writeError(w, r, apierrors.NewUnauthorized("the agent serves only virt-api, and the client has no certificate that was verified"))
 			return
 		}
 		if name := r.TLS.PeerCertificates[0].Subject.CommonName; name != agentapi.ClientName {
-			writeError(w, r, apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("the agent serves virt-api alone, and the client's certificate is not virt-api's")))
+			writeError(w, r, apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("the agent serves only virt-api, and the client's certificate is not virt-api's")))
 			return
 		}
 		next.ServeHTTP(w, r)

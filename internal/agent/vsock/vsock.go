@@ -43,7 +43,7 @@ func (c *conn) RemoteAddr() net.Addr { return c.remote }
 func Dial(ctx context.Context, cid, port uint32) (net.Conn, error) {
 	fd, err := unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, fmt.Errorf("make a VSOCK socket: %w", err)
+		return nil, fmt.Errorf("create a VSOCK socket: %w", err)
 	}
 	to := addr{cid, port}
 	c := &conn{File: os.NewFile(uintptr(fd), "vsock "+to.String()), remote: to}

@@ -37,7 +37,7 @@ func (f finder) address(ctx context.Context, node string) (string, error) {
 	err := f.reader.List(ctx, pods, client.InNamespace(f.namespace),
 		client.MatchingLabels{appLabel: appHandler}, client.MatchingFields{nodeSelector: node})
 	if err != nil {
-		return "", fmt.Errorf("cannot look for its Pod: %w", err)
+		return "", fmt.Errorf("cannot list its Pods: %w", err)
 	}
 	var best *corev1.Pod
 	for i := range pods.Items {

@@ -81,7 +81,7 @@ type Recorder struct {
 func Add(mgr ctrl.Manager, source corev1.EventSource) (*Recorder, error) {
 	api, err := typedcorev1.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
-		return nil, fmt.Errorf("make a client for events: %w", err)
+		return nil, fmt.Errorf("create a client for events: %w", err)
 	}
 	r := New(api.Events(""), mgr.GetScheme(), source)
 	r.log = mgr.GetLogger().WithName("recorder")

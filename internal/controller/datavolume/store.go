@@ -209,7 +209,7 @@ func (s *Store) newCache(by map[client.Object]cache.ByObject) (cache.Cache, erro
 		HTTPClient: s.client, Scheme: s.scheme, ByObject: by, DefaultTransform: cache.TransformStripManagedFields(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make a cache: %w", err)
+		return nil, fmt.Errorf("create a cache: %w", err)
 	}
 	return c, nil
 }

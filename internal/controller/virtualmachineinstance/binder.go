@@ -75,7 +75,7 @@ func (s *scope) awaitBinder(ctx context.Context, pod *corev1.Pod) error {
 	}
 	end := finalStateOf(pod)
 	s.problem = &problem{reason: ReasonFailedCreate, message: fmt.Sprintf(
-		"Pod %s, which binds the volumes, failed and is made again: %s", pod.Name, end.message)}
+		"Pod %s, which binds the volumes, failed and is created again: %s", pod.Name, end.message)}
 	if wait := pod.CreationTimestamp.Add(binderPause).Sub(s.now); wait > 0 {
 		s.requeueAfter = wait
 		return nil

@@ -30,9 +30,9 @@ func (s *scope) addFinalizer(ctx context.Context) error {
 	})
 }
 
-// removeFinalizer lets a deleted VMI go once it has no Pod, as KubeVirt does: until then clients can read how it ended. It
-// is called after the status was written, so that a finished Pod is deleted only when its outcome is in the status. The VM
-// that owns the VMI has a finalizer of its own on it.
+// removeFinalizer removes the finalizer of a deleted VMI once it has no Pod, as KubeVirt does: until then clients can read how
+// it ended. It is called after the status was written, so that a finished Pod is deleted only when its outcome is in the
+// status. The VM that owns the VMI has a finalizer of its own on it.
 func (s *scope) removeFinalizer(ctx context.Context) error {
 	if !s.deleting() || PodState(s.pod) == protocol.PodAlive || PodState(s.otherPod) == protocol.PodAlive {
 		return nil

@@ -48,8 +48,8 @@ var outcomes = map[string]bool{
 	launcherpod.OutcomeInternal:      true,
 }
 
-// decideFinalState ends the VMI once its Pod is finished or gone. A Pod on a node that does not respond is neither: its guest may
-// still run.
+// decideFinalState ends the VMI once its Pod is finished or gone. A Pod on a node that does not respond is neither: its guest
+// may still run.
 func (s *scope) decideFinalState(_ context.Context) error {
 	switch {
 	case s.stage() == vmistatus.Ended, s.final != nil, s.refused(), !s.mayEnd():
@@ -100,8 +100,8 @@ func stoppedByKubelet(pod *corev1.Pod) bool {
 	return ok && outcome.Stopped && pod.DeletionTimestamp == nil && pod.Status.Reason == ""
 }
 
-// disruptionOf returns a sentence with the reason why a Pod was removed if the cause was neither virt-controller nor a user, but a drain,
-// the scheduler or the kubelet. Otherwise it returns "".
+// disruptionOf returns a sentence with the reason why a Pod was removed if the cause was neither virt-controller nor a user,
+// but a drain, the scheduler or the kubelet. Otherwise it returns "".
 func disruptionOf(pod *corev1.Pod) string {
 	c := podstate.Condition(pod, corev1.DisruptionTarget)
 	switch {
@@ -130,8 +130,8 @@ func outcomeOf(pod *corev1.Pod) (launcherpod.Outcome, bool) {
 // it too.
 const reasonUnexplained = "Error"
 
-// finalStateOf derives the VMI's final state from a finished launcher Pod. The exit code decides the phase; the termination message
-// explains it.
+// finalStateOf derives the VMI's final state from a finished launcher Pod. The exit code decides the phase; the termination
+// message explains it.
 func finalStateOf(pod *corev1.Pod) finalState {
 	container := podstate.Compute(pod)
 	if container == nil || container.State.Terminated == nil {

@@ -100,7 +100,7 @@ func (s *scope) removeRefused(ctx context.Context) (bool, error) {
 func refusal(pod *corev1.Pod) *problem {
 	return &problem{
 		reason: cmp.Or(cleanReason(pod.Status.Reason), ReasonPodRefused),
-		message: fmt.Sprintf("Launcher Pod %s failed on node %s before it ran, and is made again: %s",
+		message: fmt.Sprintf("Launcher Pod %s failed on node %s before it ran, and is created again: %s",
 			pod.Name, cmp.Or(pod.Spec.NodeName, "<none>"), cleanMessage(pod.Status.Message)),
 	}
 }

@@ -118,7 +118,7 @@ func computeStatus(o *observed, r *result, status *v1.VirtualMachineInstanceStat
 	switch {
 	case vmistatus.StageOf(status.Phase) == vmistatus.Ended:
 	case r.final != nil:
-		setEnd(o, r, status)
+		setFinalState(o, r, status)
 	case r.assigned:
 		setAssigned(o, r, status)
 	case vmistatus.StageOf(status.Phase) == vmistatus.Live:
@@ -128,12 +128,12 @@ func computeStatus(o *observed, r *result, status *v1.VirtualMachineInstanceStat
 	}
 }
 
-// preparesStatus reports whether the status is that of a VMI that is to be assigned, and still is not.
+// preparesStatus reports whether the VMI is to be assigned and still is not, after this reconciliation.
 func preparesStatus(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) bool {
 	return r.final == nil && !r.assigned && vmistatus.StageOf(status.Phase) == vmistatus.Preparing && !o.deleting()
 }
 
-func setEnd(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
+func setFinalState(o *observed, r *result, status *v1.VirtualMachineInstanceStatus) {
 	vmistatus.SetPhase(status, r.final.phase, metav1.NewTime(o.now))
 	status.Reason = r.final.reason
 	vmistatus.RemoveCondition(status, v1.VirtualMachineInstancePodScheduled)

@@ -36,7 +36,7 @@ var _ admission.Validator[*v1.KubeVirt] = (*kubeVirtValidator)(nil)
 func (v *kubeVirtValidator) ValidateCreate(ctx context.Context, kv *v1.KubeVirt) (admission.Warnings, error) {
 	existing := &v1.KubeVirtList{}
 	if err := v.reader.List(ctx, existing, client.Limit(1)); err != nil {
-		return nil, apierrors.NewInternalError(fmt.Errorf("cannot look for other KubeVirt objects: %w", err))
+		return nil, apierrors.NewInternalError(fmt.Errorf("cannot list other KubeVirt objects: %w", err))
 	}
 	if len(existing.Items) > 0 {
 		other := &existing.Items[0]
@@ -82,7 +82,7 @@ func (v *kubeVirtValidator) ValidateDelete(ctx context.Context, kv *v1.KubeVirt)
 	sets := &v1.VirtualMachineInstanceReplicaSetList{}
 	for _, list := range []client.ObjectList{vmis, vms, sets} {
 		if err := v.reader.List(ctx, list, client.Limit(1)); err != nil {
-			return nil, apierrors.NewInternalError(fmt.Errorf("cannot look for workloads: %w", err))
+			return nil, apierrors.NewInternalError(fmt.Errorf("cannot list workloads: %w", err))
 		}
 	}
 	var what string

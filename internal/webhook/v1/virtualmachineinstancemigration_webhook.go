@@ -95,7 +95,7 @@ func (v *migrationValidator) checkNoOther(ctx context.Context, m *v1.VirtualMach
 	others := &v1.VirtualMachineInstanceMigrationList{}
 	err := v.apiReader.List(ctx, others, client.InNamespace(m.Namespace), client.MatchingFields{"spec.vmiName": m.Spec.VMIName})
 	if err != nil {
-		return apierrors.NewInternalError(fmt.Errorf("cannot look for other migrations: %w", err))
+		return apierrors.NewInternalError(fmt.Errorf("cannot list other migrations: %w", err))
 	}
 	for i := range others.Items {
 		other := &others.Items[i]

@@ -39,7 +39,7 @@ func (c *Conn) OpenGraphics(ctx context.Context, domain string) (net.Conn, error
 func socketPair() (net.Conn, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a pair of sockets: %w", err)
+		return nil, nil, fmt.Errorf("create a pair of sockets: %w", err)
 	}
 	ours, theirs := os.NewFile(uintptr(fds[0]), "screen"), os.NewFile(uintptr(fds[1]), "screen")
 	// The connection has a descriptor of its own.
@@ -47,7 +47,7 @@ func socketPair() (net.Conn, *os.File, error) {
 	conn, err := net.FileConn(ours)
 	if err != nil {
 		_ = theirs.Close()
-		return nil, nil, fmt.Errorf("make a pair of sockets: %w", err)
+		return nil, nil, fmt.Errorf("create a pair of sockets: %w", err)
 	}
 	return conn, theirs, nil
 }

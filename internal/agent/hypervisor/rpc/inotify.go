@@ -29,7 +29,7 @@ type dirWatches struct {
 func newDirWatches() (*dirWatches, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return nil, fmt.Errorf("make an inotify instance (see fs.inotify.max_user_instances): %w", err)
+		return nil, fmt.Errorf("create an inotify instance (see fs.inotify.max_user_instances): %w", err)
 	}
 	w := &dirWatches{instance: os.NewFile(uintptr(fd), "inotify"), waiting: map[int32]map[chan struct{}]struct{}{}}
 	go w.read()

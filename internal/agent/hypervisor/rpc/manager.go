@@ -48,7 +48,7 @@ func NewManager(o Options, notify func(types.NamespacedName)) (*Manager, error) 
 		return nil, err
 	}
 	if err := os.MkdirAll(o.RelayDir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the relay directory: %w", err)
+		return nil, fmt.Errorf("create the relay directory: %w", err)
 	}
 	// Remove the sockets of an earlier process, which nothing can be connected to.
 	entries, err := os.ReadDir(o.RelayDir)

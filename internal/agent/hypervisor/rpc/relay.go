@@ -74,13 +74,13 @@ func newRelay(dir string, launcher *net.UnixConn, missed func()) (*relay, error)
 	// The name must be fresh and short: a socket's path has at most 108 bytes.
 	temp, err := os.MkdirTemp(dir, "r")
 	if err != nil {
-		return nil, fmt.Errorf("make a directory for the relay: %w", err)
+		return nil, fmt.Errorf("create a directory for the relay: %w", err)
 	}
 	path := filepath.Join(temp, "s")
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
 	if err != nil {
 		_ = os.RemoveAll(temp)
-		return nil, fmt.Errorf("make the relay's socket: %w", err)
+		return nil, fmt.Errorf("create the relay's socket: %w", err)
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	r := &relay{

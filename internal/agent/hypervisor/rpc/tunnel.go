@@ -10,8 +10,8 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 )
 
-// Tunnel connects to the libvirtd of a Pod, after checking that it is the Pod's, so that another agent can talk to it. The caller
-// closes the connection, and limits what goes over it.
+// Tunnel connects to the libvirtd of a Pod for another agent, after checking that it is the Pod's. The caller closes the
+// connection, and limits what is sent over it.
 func (m *Manager) Tunnel(_ context.Context, pod hypervisor.PodRef) (net.Conn, error) {
 	launcher, process, err := dialLauncher(m.options, pod.UID)
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 	"github.com/vireo-project/vireo/internal/migration/policy"
 )
 
-// Step is what a transfer needs to end.
+// Step is a step by which a transfer ends sooner, or Continue.
 type Step uint8
 
 const (
-	// Continue lets the transfer go on.
+	// Continue changes nothing.
 	Continue Step = iota
 	// RaiseDowntime lets the guest be paused longer at the end.
 	RaiseDowntime

@@ -45,7 +45,7 @@ func (s *Server) authorize(r *http.Request) (request, error) {
 	case m == nil || m.MigrationUID != req.migration || m.TargetNode != s.Node:
 		return request{}, s.notHere(req)
 	case m.SourceNode != node:
-		return request{}, apierrors.NewForbidden(migrationResource, string(req.migration), fmt.Errorf("the agent of node %s is not that of the node that the guest leaves", node))
+		return request{}, apierrors.NewForbidden(migrationResource, string(req.migration), fmt.Errorf("the agent of node %s is not that of the migration's source", node))
 	case m.Failed:
 		return request{}, conflict(req, "the migration has failed")
 	case isRelease(r):

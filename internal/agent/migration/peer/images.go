@@ -158,7 +158,7 @@ func (s *Server) images(w http.ResponseWriter, r *http.Request, req request) err
 	// Reading may take longer than the timeouts of other requests.
 	limits := http.NewResponseController(w)
 	if err := errors.Join(limits.SetReadDeadline(time.Time{}), limits.SetWriteDeadline(time.Time{})); err != nil {
-		return fmt.Errorf("let the request take its time: %w", err)
+		return fmt.Errorf("remove the deadline of the request: %w", err)
 	}
 	sums, err := s.Checksum.All(r.Context(), req.target.Pod, ImageFiles(d))
 	if err != nil {

@@ -174,7 +174,7 @@ func (s *Server) destination(w http.ResponseWriter, r *http.Request, req request
 			return err
 		}
 		if err := launcher.PutMigrationTLS(r.Context(), pair.Server); err != nil {
-			return fmt.Errorf("give QEMU its certificate: %w", err)
+			return fmt.Errorf("write the certificate of QEMU: %w", err)
 		}
 		d.TLSName, d.TLS = qemutls.Name(req.migration), &pair.Client
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 )
 
-// Target is the launcher Pod that a migration goes to, when it is ready to receive the guest or refuses it.
+// Target is the launcher Pod of a migration on its target node, once it is ready to receive the guest or refuses it.
 type Target struct {
 	// Pod is the launcher Pod.
 	Pod hypervisor.PodRef

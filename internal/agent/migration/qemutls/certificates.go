@@ -52,7 +52,7 @@ func Name(migration types.UID) string { return "migration-" + string(migration) 
 func New(migration types.UID, address netip.Addr, now time.Time) (Pair, error) {
 	authority, err := newAuthority(migration, now)
 	if err != nil {
-		return Pair{}, fmt.Errorf("make the migration's authority: %w", err)
+		return Pair{}, fmt.Errorf("create the migration's authority: %w", err)
 	}
 	server := authority.template(2, Name(migration), x509.ExtKeyUsageServerAuth)
 	server.DNSNames = []string{Name(migration)}
@@ -61,10 +61,10 @@ func New(migration types.UID, address netip.Addr, now time.Time) (Pair, error) {
 	}
 	pair := Pair{}
 	if pair.Server, err = authority.issue(server); err != nil {
-		return Pair{}, fmt.Errorf("make the target's certificate: %w", err)
+		return Pair{}, fmt.Errorf("create the target's certificate: %w", err)
 	}
 	if pair.Client, err = authority.issue(authority.template(3, "source-"+string(migration), x509.ExtKeyUsageClientAuth)); err != nil {
-		return Pair{}, fmt.Errorf("make the source's certificate: %w", err)
+		return Pair{}, fmt.Errorf("create the source's certificate: %w", err)
 	}
 	pair.Server.Server = true
 	return pair, nil

@@ -4,8 +4,8 @@
 package qemutls
 
 // DHParameters are the parameters of the group ffdhe3072 of RFC 7919, which is no secret. The target's QEMU uses them if it agrees with
-// the source's on a version of TLS before 1.3, which neither of ours does. If it finds none it makes some up, whether it needs them or
-// not, before it takes in a guest (gnutls_dh_params_generate2 in QEMU's crypto/tlscreds.c): that takes up to seconds of a CPU.
+// the source's on a version of TLS before 1.3, which neither of ours does. If it finds none it generates some, whether it needs them or
+// not, before it receives a guest (gnutls_dh_params_generate2 in QEMU's crypto/tlscreds.c): that takes up to seconds of a CPU.
 const DHParameters = `-----BEGIN DH PARAMETERS-----
 MIIBiAKCAYEA//////////+t+FRYortKmq/cViAnPTzx2LnFg84tNpWp4TZBFGQz
 +8yTnc4kmz75fS/jY2MMddj2gbICrsRhetPfHtXV/WVhJDP1H18GbtCFY2VVPe0a

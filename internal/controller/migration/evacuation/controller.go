@@ -53,7 +53,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// drainChanges lets through updates that are about a drain. Kubelets write a Node's status again and again.
+// drainChanges selects the changes of a Node that a drain makes. Kubelets write its status often.
 var drainChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Node)
 	after, isNode := e.ObjectNew.(*corev1.Node)

@@ -21,7 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// notOver selects the migrations that are not over.
+// notOver selects the migrations that have not ended.
 var notOver = client.MatchingFieldsSelector{Selector: fields.AndSelectors(
 	fields.OneTermNotEqualSelector("status.phase", string(v1.MigrationSucceeded)),
 	fields.OneTermNotEqualSelector("status.phase", string(v1.MigrationFailed)),
@@ -124,7 +124,7 @@ func (s *Scope) candidates(ctx context.Context, reader client.Reader) ([]Candida
 		}
 	}
 	if err := reader.List(ctx, migrations, options...); err != nil {
-		return nil, fmt.Errorf("list the migrations that are not over: %w", err)
+		return nil, fmt.Errorf("list the migrations that have not ended: %w", err)
 	}
 	targets := map[types.UID][]metav1.PartialObjectMetadata{}
 	for _, pod := range pods.Items {

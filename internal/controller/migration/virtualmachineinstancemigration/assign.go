@@ -77,7 +77,7 @@ func (s *Scope) network() v1.MigrationNetworkType {
 	}
 	for _, pod := range []*corev1.Pod{s.Own, s.Target} {
 		if !podspec.OnMigrationNetwork(pod) {
-			s.event(corev1.EventTypeWarning, ReasonNotOnNetwork, actionAssign, "The guest moves over the network of Pods: launcher Pod %s was made "+
+			s.event(corev1.EventTypeWarning, ReasonNotOnNetwork, actionAssign, "The guest migrates over the Pod network: launcher Pod %s was created "+
 				"when there was no NetworkAttachmentDefinition %s, or before configuration.migrations.network named it", pod.Name, s.Config.MigrationNetwork)
 			return v1.Pod
 		}

@@ -38,8 +38,8 @@ func addFinalizer(ctx context.Context, s *Scope) error {
 	})
 }
 
-// release removes the finalizer.
-func (s *Scope) release(ctx context.Context) error {
+// removeFinalizer removes the finalizer.
+func (s *Scope) removeFinalizer(ctx context.Context) error {
 	err := s.patchMetadata(ctx, func(m *v1.VirtualMachineInstanceMigration) {
 		m.Finalizers = slices.DeleteFunc(m.Finalizers, func(f string) bool { return f == v1.VirtualMachineInstanceMigrationFinalizer })
 	})
@@ -54,7 +54,7 @@ func (s *Scope) deleteWithoutVMI(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.release(ctx); err != nil || s.deleting() {
+	if err := s.removeFinalizer(ctx); err != nil || s.deleting() {
 		return err
 	}
 	if err := s.Client.Delete(ctx, s.Migration, client.Preconditions{UID: ptr.To(s.Migration.UID)}); client.IgnoreNotFound(err) != nil {
@@ -73,7 +73,7 @@ func (s *Scope) deleteOld(ctx context.Context) error {
 	})
 	for _, m := range done[:max(0, len(done)-maxRetained)] {
 		if err := s.Client.Delete(ctx, m, client.Preconditions{UID: ptr.To(m.UID)}); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete VirtualMachineInstanceMigration %s, which is long over: %w", client.ObjectKeyFromObject(m), err)
+			return fmt.Errorf("delete VirtualMachineInstanceMigration %s, which ended long ago: %w", client.ObjectKeyFromObject(m), err)
 		}
 	}
 	return nil

@@ -104,7 +104,7 @@ func Run(ctx context.Context, s *Scope) error {
 	case s.VMI == nil:
 		return s.deleteWithoutVMI(ctx)
 	case s.Migration.IsFinal():
-		return errors.Join(s.release(ctx), s.deleteOld(ctx))
+		return errors.Join(s.removeFinalizer(ctx), s.deleteOld(ctx))
 	}
 	err := runPhases(ctx, s,
 		// 1. The finalizer comes before anything that needs a cleanup.
@@ -126,7 +126,7 @@ func Run(ctx context.Context, s *Scope) error {
 		return err
 	}
 	// 6. The end is written before the finalizer is removed.
-	return errors.Join(s.release(ctx), s.deleteOld(ctx))
+	return errors.Join(s.removeFinalizer(ctx), s.deleteOld(ctx))
 }
 
 func runPhases(ctx context.Context, s *Scope, phases ...func(context.Context, *Scope) error) error {
@@ -236,7 +236,7 @@ func stateOf(vmi *v1.VirtualMachineInstance, uid types.UID) *v1.VirtualMachineIn
 
 func (s *Scope) ended() bool { return vmistatus.StageOf(s.VMI.Status.Phase) == vmistatus.Ended }
 
-// settled reports whether the VMI's earlier migration is cleaned up. A new one would make its Pod unknown.
+// settled reports whether the VMI's earlier migration is cleaned up. A new migration would replace the reference to its Pod.
 func settled(ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance, own *corev1.Pod) (bool, error) {
 	other, err := podOf(ctx, reader, vmi, podspec.OtherPodName(vmi))
 	if err != nil || !virtualmachineinstance.Settled(vmi, own, other) {

@@ -21,7 +21,7 @@ import (
 // migrationPhaseIndex indexes migrations by their phase.
 const migrationPhaseIndex = "status.phase"
 
-// indexForMigrations makes the cache's indexes of migrations.
+// indexForMigrations adds the indexes of migrations to the cache.
 func indexForMigrations(indexer client.FieldIndexer) error {
 	return reconciler.AddIndexes(
 		indexer,
@@ -34,12 +34,12 @@ func indexForMigrations(indexer client.FieldIndexer) error {
 	)
 }
 
-// ofVMI are the migrations of a VMI.
+// ofVMI returns the migrations of a VMI.
 func (r *Reconciler) ofVMI(ctx context.Context, vmi client.Object) []ctrl.Request {
 	return r.find(ctx, client.InNamespace(vmi.GetNamespace()), client.MatchingFields{VMIIndex: vmi.GetName()})
 }
 
-// ofPod are the migrations of a launcher Pod's VMI, and the one that it was made for though that may be gone.
+// ofPod returns the migrations of a launcher Pod's VMI, and the one for which the Pod was created, even if it is gone.
 func (r *Reconciler) ofPod(ctx context.Context, pod client.Object) []ctrl.Request {
 	owner := podspec.Owner(pod)
 	if owner == nil {
@@ -69,7 +69,7 @@ func (r *Reconciler) waiting(ctx context.Context, _ client.Object) []ctrl.Reques
 	return r.find(ctx, client.MatchingFields{migrationPhaseIndex: string(v1.MigrationPending)})
 }
 
-// rejected are the migrations that may wait for a quota.
+// rejected returns the migrations that may wait for a quota.
 func (r *Reconciler) rejected(ctx context.Context, quota client.Object) []ctrl.Request {
 	return r.find(ctx, client.InNamespace(quota.GetNamespace()), client.MatchingFields{migrationPhaseIndex: string(v1.MigrationPending)})
 }
@@ -90,7 +90,7 @@ var FreesSlot = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
-// AgentSilent passes what frees slots of the cluster although no migration has ended: the source's node was lost.
+// AgentSilent passes changes that free slots of the cluster although no migration has ended: the source's node was lost.
 var AgentSilent = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	UpdateFunc: func(e event.UpdateEvent) bool {

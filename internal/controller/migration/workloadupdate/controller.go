@@ -70,13 +70,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1.KubeVirt{}).
 		Watches(&v1.VirtualMachineInstance{}, r.after(settle), builder.WithPredicates(workloadChanges)).
 		Watches(&v1.VirtualMachineInstanceMigration{}, r.after(settle), builder.WithPredicates(migrationChanges)).
-		Watches(&corev1.Node{}, r.after(settle), builder.WithPredicates(placeChanges)).
+		Watches(&corev1.Node{}, r.after(settle), builder.WithPredicates(nodeChanges)).
 		Watches(&corev1.ResourceQuota{}, r.after(quotasSettle), builder.WithPredicates(quotaChanges)).
 		WatchesRawSource(reconciler.OnConfig(r.Config, settle, r.all)).
 		Complete(r)
 }
 
-// after enqueues the KubeVirt object after a delay, once for all changes within it.
+// after enqueues the KubeVirt object after a delay, once for all changes in that time.
 func (r *Reconciler) after(delay time.Duration) handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	enqueue := func(ctx context.Context, q queue) {
@@ -95,7 +95,7 @@ func (r *Reconciler) all(ctx context.Context, _ client.Object) []ctrl.Request {
 	return reconciler.Requests(ctx, r.Client, &v1.KubeVirtList{}, client.InNamespace(r.Namespace))
 }
 
-// workloadChanges lets through what decides whether a guest is updated, and how. What guests do all day is not among it.
+// workloadChanges selects the changes on which it depends whether a guest is updated, and how.
 var workloadChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
 	after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
@@ -128,22 +128,22 @@ func sameCondition(a, b *v1.VirtualMachineInstanceCondition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// migrationChanges lets through migrations that come, begin and end.
+// migrationChanges selects migrations that were created, started, ended or deleted.
 var migrationChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1.VirtualMachineInstanceMigration)
 	after, isMigration := e.ObjectNew.(*v1.VirtualMachineInstanceMigration)
 	return !ok || !isMigration || before.Status.Phase != after.Status.Phase || UsesSlot(before) != UsesSlot(after)
 }}
 
-// placeChanges lets through what decides whether a Node takes guests, and which. Heartbeats are among the annotations.
-var placeChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+// nodeChanges selects the changes of a Node on which it depends which guests it can run. Heartbeats, which are annotations, are none.
+var nodeChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Node)
 	after, isNode := e.ObjectNew.(*corev1.Node)
 	return !ok || !isNode || before.Spec.Unschedulable != after.Spec.Unschedulable ||
 		!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) || !equality.Semantic.DeepEqual(before.Labels, after.Labels)
 }}
 
-// quotaChanges lets through what is granted and what is used, which changes with every Pod of a namespace. Quotas have no generation.
+// quotaChanges selects changes of a quota and of what is used of it, as with every Pod of its namespace. Quotas have no generation.
 var quotaChanges = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.ResourceQuota)
 	after, isQuota := e.ObjectNew.(*corev1.ResourceQuota)

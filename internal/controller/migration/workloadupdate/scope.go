@@ -100,7 +100,7 @@ func Run(ctx context.Context, s *Scope) (time.Duration, error) {
 	return again, failed
 }
 
-// sooner is the shorter of two times of which 0 means never.
+// sooner returns the shorter of two durations; 0 means never.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -256,7 +256,7 @@ func (s *Scope) evictAll(ctx context.Context, batch []Guest) error {
 	before := s.KubeVirt.DeepCopy()
 	metav1.SetMetaDataAnnotation(&s.KubeVirt.ObjectMeta, LastEvictionAnnotation, s.Now.UTC().Format(time.RFC3339))
 	if err := s.Client.Patch(ctx, s.KubeVirt, optimistic.MergeFrom(before)); err != nil {
-		return fmt.Errorf("write down when guests are evicted: %w", err)
+		return fmt.Errorf("record the time of the evictions: %w", err)
 	}
 	var failed error
 	for i := range batch {

@@ -26,7 +26,7 @@ const (
 	ReasonSomeCannotMove = "SomeNotMigratable"
 )
 
-// messageInterval limits how often the condition's message may change while its status stays the same: guests come and go.
+// messageInterval limits how often the condition's message may change while its status stays the same: guests start and stop.
 const messageInterval = 15 * time.Second
 
 // writeStatus writes this reconciler's fields of the KubeVirt object's status: the number of outdated guests, and whether all could be
