@@ -161,7 +161,7 @@ var _ = Describe("The migration of a domain with persistent state on a claim of 
 		empty := newPod().dial()
 		Expect(empty.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram}, []byte(variables))).To(MatchError(ContainSubstring("has not created the file")))
 		Expect(empty.KeepState(ctx, hypervisor.StateFiles{TPM: launcherpod.TPMStateDir(goldenUUID)}, nil)).
-			To(MatchError(ContainSubstring("TPM's state has not migrated")))
+			To(MatchError(ContainSubstring("TPM's state is not complete")))
 		Expect(sourceConn.KeepState(ctx, hypervisor.StateFiles{NVRAM: nvram}, []byte(variables))).To(MatchError(ContainSubstring("has room for")))
 	})
 })

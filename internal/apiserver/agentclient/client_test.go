@@ -145,7 +145,7 @@ func TestErrorResponsesAreSanitized(t *testing.T) {
 	}{
 		"a Status": {409, `{"kind":"Status","code":200,"reason":"Gone","message":"not now","details":{"causes":[{"message":"do evil"}]}}`,
 			409, metav1.StatusReasonConflict, "not now"},
-		"something else":     {404, `<html>`, 404, metav1.StatusReasonNotFound, "node node1 answered 404 Not Found"},
+		"something else":     {404, `<html>`, 404, metav1.StatusReasonNotFound, "node node1 responded 404 Not Found"},
 		"long":               {500, `{"kind":"Status","message":"` + strings.Repeat("x", 1000) + `"}`, 500, metav1.StatusReasonInternalError, strings.Repeat("x", maxMessage) + "…"},
 		"a redirection":      {307, "", 500, metav1.StatusReasonInternalError, "code 307."},
 		"control characters": {503, `{"kind":"Status","message":"a\u0007b\nc"}`, 503, metav1.StatusReasonServiceUnavailable, "ab c"},

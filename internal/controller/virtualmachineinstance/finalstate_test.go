@@ -21,7 +21,7 @@ func TestEndOf(t *testing.T) {
 	for name, tc := range map[string]struct {
 		status *builder.PodStatus
 		// want has a part of the message.
-		want ending
+		want finalState
 	}{
 		"an outcome": {
 			builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"GracePeriodExpired","message":"destroyed"}`+"\n"),
@@ -32,21 +32,21 @@ func TestEndOf(t *testing.T) {
 			finalState{v1.Failed, "GuestShutdown", "fine"},
 		},
 		"no message": {builder.MakePodStatus().Terminated(137, "OOMKilled", ""),
-			ending{v1.Failed, "OOMKilled", "137 (signal 9)"}},
+			finalState{v1.Failed, "OOMKilled", "137 (signal 9)"}},
 		"no reason either": {builder.MakePodStatus().Terminated(2, "", " \n"),
-			ending{v1.Failed, "Error", "exit code 2"}},
-		"a Pod without any reason": {builder.MakePodStatus().Refused("", ""), ending{v1.Failed, "Error", "Failed"}},
+			finalState{v1.Failed, "Error", "exit code 2"}},
+		"a Pod without any reason": {builder.MakePodStatus().Refused("", ""), finalState{v1.Failed, "Error", "Failed"}},
 		"an unknown reason": {builder.MakePodStatus().Terminated(0, "Completed", `{"reason":"X"}`),
-			ending{v1.Succeeded, "Completed", `exit code 0: {"reason":"X"}`}},
+			finalState{v1.Succeeded, "Completed", `exit code 0: {"reason":"X"}`}},
 		"the end of its log": {builder.MakePodStatus().Terminated(2, "Error", "Error: unknown flag: --x\n"),
-			ending{v1.Failed, "Error", "exit code 2: Error: unknown flag: --x"}},
+			finalState{v1.Failed, "Error", "exit code 2: Error: unknown flag: --x"}},
 		"an endless message": {
 			builder.MakePodStatus().Terminated(1, "Error", strings.Repeat("x", 1<<20)+strings.Repeat("y", maxMessageLength)),
-			ending{v1.Failed, "Error", "exit code 1: " + strings.Repeat("y", maxMessageLength)},
+			finalState{v1.Failed, "Error", "exit code 1: " + strings.Repeat("y", maxMessageLength)},
 		},
 		"control characters": {
 			builder.MakePodStatus().Terminated(1, "Error", "a\x1b[2Jb\nc"),
-			ending{v1.Failed, "Error", "exit code 1: a [2Jb c"},
+			finalState{v1.Failed, "Error", "exit code 1: a [2Jb c"},
 		},
 		"an eviction": {builder.MakePodStatus().Evicted("full"), finalState{v1.Failed, "Evicted", "full"}},
 	} {
@@ -55,7 +55,7 @@ func TestEndOf(t *testing.T) {
 			if !podstate.Finished(pod) {
 				t.Error("the Pod is not finished")
 			}
-			got := endingOf(pod)
+			got := finalStateOf(pod)
 			if got.phase != tc.want.phase || got.reason != tc.want.reason || !strings.Contains(got.message, tc.want.message) {
 				t.Errorf("got %+v, want %+v", got, tc.want)
 			}
@@ -91,8 +91,8 @@ func TestLivenessProbeEndsTheGuest(t *testing.T) {
 			if err := s.decideFinalState(context.Background()); err != nil || s.final == nil {
 				t.Fatalf("no end, %v", err)
 			}
-			if s.end.phase != tc.want || (s.end.phase == v1.Failed) != strings.Contains(s.end.message, "livenessProbe") {
-				t.Errorf("got %+v, want %s", s.end, tc.want)
+			if s.final.phase != tc.want || (s.final.phase == v1.Failed) != strings.Contains(s.final.message, "livenessProbe") {
+				t.Errorf("got %+v, want %s", s.final, tc.want)
 			}
 		})
 	}
@@ -121,9 +121,9 @@ func TestEndNamesDrain(t *testing.T) {
 			if err := s.decideFinalState(context.Background()); err != nil || s.final == nil {
 				t.Fatalf("no end, %v", err)
 			}
-			added, found := strings.CutPrefix(s.end.message, "The guest shut down.")
-			if s.end.phase != v1.Succeeded || s.end.reason != launcherpod.OutcomeShutdown || !found || (added == "") != (tc.want == nil) {
-				t.Errorf("got %+v, want %q", s.end, tc.want)
+			added, found := strings.CutPrefix(s.final.message, "The guest shut down.")
+			if s.final.phase != v1.Succeeded || s.final.reason != launcherpod.OutcomeShutdown || !found || (added == "") != (tc.want == nil) {
+				t.Errorf("got %+v, want %q", s.final, tc.want)
 			}
 			for _, part := range tc.want {
 				if !strings.Contains(added, part) {
