@@ -41,7 +41,7 @@ var _ = Describe("VirtualMachineInstance with a Pod that the kubelet refused", f
 		result := w.expectReconciled(vmi, "patch VirtualMachineInstance/status")
 		Expect(ExpectExists(vmi).Status.Phase).To(Equal(v1.Pending))
 		Expect(vmi).To(haveCondition(v1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, reason, message))
-		Expect(w.events.take()).To(ConsistOf(And(HavePrefix("Warning "+reason+": "), ContainSubstring("made again"))))
+		Expect(w.events.take()).To(ConsistOf(And(HavePrefix("Warning "+reason+": "), ContainSubstring("created again"))))
 		return result
 	}
 
