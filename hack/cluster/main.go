@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command cluster runs a real Kubernetes on this machine: see README.md.
+// Command cluster runs a local Kubernetes cluster on this machine. README.md describes it.
 package main
 
 import (

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command chaos migrates a guest between the two nodes of the local cluster again and again, and has something go wrong each time: a
-// process is killed, or a connection is cut, at a phase of the protocol (docs/adr/0023-migration-protocol.md) that the run's seed
-// picks. README.md says what it judges by.
+// Command chaos migrates a guest back and forth between the two nodes of the local cluster. In each run it injects a fault: it kills a
+// process, or interrupts a connection, at a phase of the migration (docs/adr/0023-migration-protocol.md) that it derives from the run's
+// seed. README.md describes what it checks.
 package main
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package integration_test runs what Vireo makes on the libvirtd and the QEMU of the launcher image.
+// Package integration_test tests Vireo's domains, disks, networks and migrations with libvirtd and QEMU of the launcher image.
 package integration_test
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package quantile says in the same way what all the measurements of a kind were like.
+// Package quantile summarizes measurements by quantiles, in the same way for all benchmarks.
 package quantile
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package scriptedlibvirtd plays a libvirtd on a socket, as far as virt-handler asks one: libvirt's C library connects to it, and a
-// domain is defined, started, paused, migrated and ended, in memory and at once. A test may answer calls itself instead, as a hostile
-// launcher would.
+// Package scriptedlibvirtd simulates a libvirtd on a socket, with the calls that virt-handler makes. libvirt's C library can connect to
+// it. It defines, starts, pauses, migrates and ends one domain, in memory and without delay. A test can replace the responses to calls,
+// for example by those of a hostile launcher.
 package scriptedlibvirtd

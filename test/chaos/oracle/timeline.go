@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package oracle judges what was seen of a VM during the chaos test, by facts that Vireo has no part in: what the kernel
-// traced of its QEMUs, and what its guest wrote to its disk.
+// Package oracle decides whether a run of the chaos test was correct, from facts that do not come from Vireo: the kernel's
+// trace of the VM's QEMUs, and what the guest wrote to its disk.
 package oracle
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package plan says what goes wrong in a run of the chaos test, and when. A run follows from its seed alone.
+// Package plan determines the faults of a run of the chaos test, and when they are injected. Both depend on the run's seed only.
 package plan
 
 import (
@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// Phase is a point in the course of a migration. The names are those of docs/adr/0023-migration-protocol.md.
+// Phase is a step of a migration. docs/adr/0023-migration-protocol.md describes the protocol.
 type Phase int
 
-// The phases, in their order, and what is seen at each.
+// The phases in their order, and how each is observed.
 const (
 	// Asked: the migration object was created.
 	Asked Phase = iota
-	// Scheduling: the target's launcher Pod is there, and does not run yet.
+	// Scheduling: the target's launcher Pod exists, but does not run yet.
 	Scheduling
-	// Prepared: the target's agent has said that the guest may come.
+	// Prepared: the target's agent has recorded that it is prepared.
 	Prepared
 	// Begun: the source's agent has recorded the start.
 	Begun
@@ -28,7 +28,7 @@ const (
 	Copying
 	// Switching: the source's QEMU has stopped its CPUs.
 	Switching
-	// Releasing: the source's QEMU has ended, so that the guest was handed over.
+	// Releasing: the source's QEMU has ended, so the source's agent may release the guest.
 	Releasing
 	// Running: the target's QEMU has started its CPUs.
 	Running
@@ -37,7 +37,7 @@ const (
 	phases
 )
 
-// window is the time after the observation within which the fault comes.
+// window is the time after the observation within which the fault is injected.
 var window = [phases]time.Duration{
 	Asked: 300 * time.Millisecond, Scheduling: 1500 * time.Millisecond, Prepared: 100 * time.Millisecond, Begun: 300 * time.Millisecond,
 	Copying: 1200 * time.Millisecond, Switching: 80 * time.Millisecond, Releasing: 30 * time.Millisecond, Running: 60 * time.Millisecond,

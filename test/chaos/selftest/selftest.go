@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package selftest proves that the chaos test would notice what must never be: two real QEMUs execute and write one disk.
+// Package selftest checks that the chaos test detects the failure it is made for: two real QEMUs that execute at the same time and write
+// one disk.
 package selftest
 
 import (

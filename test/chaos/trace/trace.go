@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package trace has the kernel tell what QEMUs do: when their guests' CPUs are started and stopped, when they begin to send memory,
-// when they end, and when which process writes to a file. Each event is taken where it happens, on the thread that does it, with the
-// kernel's monotonic clock; the order of the events is the kernel's, and their times are told in microseconds.
+// Package trace traces QEMUs in the kernel: when their guests' CPUs are started and stopped, when they begin to send memory, when they
+// end, and when which process writes to a file. Each event is recorded on the thread that causes it, with the kernel's monotonic clock.
+// The kernel orders the events; their times are in microseconds.
 package trace
 
 import (

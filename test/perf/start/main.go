@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Command start measures what starting VMs costs on the cluster of KUBECONFIG: time from creation to Running
-// against bare Pods in the same run, where the time goes, writes per VM as the API server counts them, and the
-// memory of what runs beside the guest. It prints a table and writes JSON. It judges nothing.
+// Command start measures what starting VMs costs on the cluster of KUBECONFIG: the time from creation to Running,
+// compared with bare Pods in the same run; the time of each step; the writes per VM, counted in the API server's audit
+// log; and the memory of the processes beside the guest. It prints a table and writes JSON. It fails for no result.
 package main
 
 import (
