@@ -14,11 +14,9 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/instancetype"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
-
-// defaultInterfaceName is the name of the network and of the interface that a VMI without any gets.
-const defaultInterfaceName = "default"
 
 // firmwareNamespace is the UUID namespace in which KubeVirt derives the firmware UUID of a VM from its name. With the same
 // namespace a guest from KubeVirt keeps the UUID that its licenses are bound to.
@@ -86,8 +84,7 @@ func defaultCPU(spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config
 		cpu.Model = cpuModel(spec.Architecture, config)
 	}
 	if cpu.Cores == 0 && cpu.Sockets == 0 && cpu.Threads == 0 {
-		// Only the resources give a number of CPUs. Each becomes a socket, because sockets can be hotplugged.
-		cpu.Sockets = cpuCount(spec.Domain.Resources)
+		cpu.Sockets = instancetype.Sockets(spec.Domain.Resources)
 	}
 	cpu.Cores, cpu.Sockets, cpu.Threads = max(cpu.Cores, 1), max(cpu.Sockets, 1), max(cpu.Threads, 1)
 }
@@ -104,36 +101,15 @@ func cpuModel(arch string, config clusterconfig.Config) string {
 	}
 }
 
-func cpuCount(resources v1.ResourceRequirements) uint32 {
-	for _, list := range []corev1.ResourceList{resources.Limits, resources.Requests} {
-		if q := list.Cpu(); q.Sign() > 0 {
-			return uint32(min(q.Value(), 1<<16))
-		}
-	}
-	return 1
-}
-
 func defaultMemory(spec *v1.VirtualMachineInstanceSpec) {
-	memory := spec.Domain.Memory
-	if memory != nil && memory.Guest != nil {
-		return
-	}
-	resources := spec.Domain.Resources
-	guest := resources.Requests.Memory()
-	if guest.IsZero() {
-		guest = resources.Limits.Memory()
-	}
-	if guest.IsZero() && memory != nil && memory.Hugepages != nil {
-		guest = parseOrZero(memory.Hugepages.PageSize)
-	}
-	if guest.IsZero() {
+	guest := instancetype.GuestMemory(&spec.Domain)
+	if guest == nil {
 		return // checkMemoryGiven reports it.
 	}
-	if memory == nil {
-		memory = &v1.Memory{}
-		spec.Domain.Memory = memory
+	if spec.Domain.Memory == nil {
+		spec.Domain.Memory = &v1.Memory{}
 	}
-	memory.Guest = ptr.To(guest.DeepCopy())
+	spec.Domain.Memory.Guest = guest
 }
 
 // defaultRequests copies a limit without a request to the requests, as Kubernetes does for a Pod.
@@ -202,13 +178,8 @@ func pullPolicy(image string) corev1.PullPolicy {
 }
 
 func defaultNetwork(spec *v1.VirtualMachineInstanceSpec, config clusterconfig.Config) {
+	instancetype.AddDefaultInterface(spec)
 	devices := &spec.Domain.Devices
-	if len(devices.Interfaces) == 0 && len(spec.Networks) == 0 && enabled(devices.AutoattachPodInterface) {
-		devices.Interfaces = []v1.Interface{{Name: defaultInterfaceName}}
-		spec.Networks = []v1.Network{{
-			Name: defaultInterfaceName, NetworkSource: v1.NetworkSource{Pod: &v1.PodNetwork{}},
-		}}
-	}
 	onPod := map[string]bool{}
 	for i := range spec.Networks {
 		onPod[spec.Networks[i].Name] = spec.Networks[i].Pod != nil

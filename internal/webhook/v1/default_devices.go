@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/instancetype"
 )
 
 // defaultSpinlockRetries is KubeVirt's default, and the minimum of Hyper-V's specification.
@@ -24,28 +25,15 @@ func parseOrZero(s string) *resource.Quantity {
 }
 
 func defaultDisks(spec *v1.VirtualMachineInstanceSpec) {
-	devices := &spec.Domain.Devices
-	used := map[string]bool{}
-	for i := range devices.Disks {
-		used[devices.Disks[i].Name] = true
-	}
-	for i := range devices.Filesystems {
-		used[devices.Filesystems[i].Name] = true
-	}
-	// A volume that no device uses becomes a hard disk, as in KubeVirt.
-	for i := range spec.Volumes {
-		if volume := &spec.Volumes[i]; volume.MemoryDump == nil && !used[volume.Name] {
-			devices.Disks = append(devices.Disks, v1.Disk{Name: volume.Name})
-			used[volume.Name] = true
-		}
-	}
+	instancetype.AddImplicitDisks(spec)
 	bus, cdromBus := v1.DiskBusSATA, v1.DiskBusSATA
 	if spec.Architecture != clusterconfig.ArchAMD64 {
 		// The machines virt and s390-ccw-virtio have no SATA controller, and a CD-ROM cannot be on the virtio bus.
 		bus, cdromBus = v1.DiskBusVirtio, v1.DiskBusSCSI
 	}
-	for i := range devices.Disks {
-		defaultDisk(&devices.Disks[i], bus, cdromBus)
+	disks := spec.Domain.Devices.Disks
+	for i := range disks {
+		defaultDisk(&disks[i], bus, cdromBus)
 	}
 }
 

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package instancetype
+
+import (
+	"k8s.io/utils/ptr"
+
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// Expand returns a copy of a VM's template with an instance type and a preference applied, and the fields that both the
+// template and the instance type set. Each of the two may be nil; without both, the copy equals the template. With
+// conflicts, nothing is applied.
+//
+// A preference is applied after the instance type, and after the devices that the template implies were added: a disk for
+// each volume without a device, the default network interface and the default input device. Without a preference the
+// defaults of the VMI add them.
+//
+// Vireo differs from KubeVirt where a comment of a row says so. CheckTopology returns an error for CPUs of an instance type
+// that cannot be spread as the preference requires; here each of them becomes a socket.
+func Expand(
+	template *v1.VirtualMachineInstanceTemplateSpec, instancetype *v1beta1.VirtualMachineInstancetypeSpec,
+	preference *v1beta1.VirtualMachinePreferenceSpec,
+) (*v1.VirtualMachineInstanceTemplateSpec, Conflicts) {
+	e := &expansion{template: template.DeepCopy(), preference: complete(preference)}
+	e.spec = &e.template.Spec
+	if instancetype != nil {
+		e.instancetype = instancetype.DeepCopy()
+		conflicts := make(Conflicts, 0, len(instancetypeRows))
+		for _, row := range instancetypeRows {
+			conflicts = append(conflicts, row.conflicts(e)...)
+		}
+		if len(conflicts) > 0 {
+			return e.template, conflicts
+		}
+		for _, row := range instancetypeRows {
+			row.apply(e)
+		}
+	}
+	if preference != nil {
+		for _, row := range preferenceRows {
+			row.apply(e)
+		}
+	}
+	return e.template, nil
+}
+
+// expansion is one call of Expand. All of it is a copy, so that a row can move a value of an instance type or a preference into
+// the template. A value for more than one device is copied for each.
+type expansion struct {
+	template *v1.VirtualMachineInstanceTemplateSpec
+	// spec is template.Spec.
+	spec         *v1.VirtualMachineInstanceSpec
+	instancetype *v1beta1.VirtualMachineInstancetypeSpec
+	// preference has all its members. It is empty without a preference.
+	preference preference
+	// preferredEFI reports whether firmware.preferredEfi was applied.
+	preferredEFI bool
+}
+
+// preference is a preference whose members are not nil.
+type preference struct {
+	*v1beta1.VirtualMachinePreferenceSpec
+	clock    v1beta1.ClockPreferences
+	cpu      v1beta1.CPUPreferences
+	devices  v1beta1.DevicePreferences
+	features v1beta1.FeaturePreferences
+	firmware v1beta1.FirmwarePreferences
+	machine  v1beta1.MachinePreferences
+}
+
+// complete returns a copy of a preference, which may be nil.
+func complete(spec *v1beta1.VirtualMachinePreferenceSpec) preference {
+	spec = spec.DeepCopy()
+	if spec == nil {
+		spec = &v1beta1.VirtualMachinePreferenceSpec{}
+	}
+	return preference{
+		VirtualMachinePreferenceSpec: spec,
+		clock:                        ptr.Deref(spec.Clock, v1beta1.ClockPreferences{}),
+		cpu:                          ptr.Deref(spec.CPU, v1beta1.CPUPreferences{}),
+		devices:                      ptr.Deref(spec.Devices, v1beta1.DevicePreferences{}),
+		features:                     ptr.Deref(spec.Features, v1beta1.FeaturePreferences{}),
+		firmware:                     ptr.Deref(spec.Firmware, v1beta1.FirmwarePreferences{}),
+		machine:                      ptr.Deref(spec.Machine, v1beta1.MachinePreferences{}),
+	}
+}
+
+// row is what becomes of one field of an instance type or of a preference.
+type row struct {
+	// path is the field below the spec of the instance type or preference.
+	path string
+	// conflicts returns the fields of the template that conflict with the field. Only rows of an instance type have it.
+	conflicts func(*expansion) Conflicts
+	apply     func(*expansion)
+}
+
+// Fields returns the fields of instance types and of preferences that Expand applies, as paths below the spec. A path without
+// a further one below it stands for all that is below it.
+func Fields() (instancetypes, preferences []string) {
+	for _, row := range instancetypeRows {
+		instancetypes = append(instancetypes, row.path)
+	}
+	for _, row := range preferenceRows {
+		preferences = append(preferences, row.path)
+	}
+	return instancetypes, preferences
+}
+
+// fill sets a pointer that is nil.
+func fill[T any](field **T, value *T) {
+	if *field == nil {
+		*field = value
+	}
+}
+
+// fillEmpty sets a field that has its zero value.
+func fillEmpty[T comparable](field *T, value T) {
+	var empty T
+	if *field == empty {
+		*field = value
+	}
+}
+
+// need returns what a pointer points to. It sets a nil pointer to a new value.
+func need[T any](field **T) *T {
+	if *field == nil {
+		*field = new(T)
+	}
+	return *field
+}
