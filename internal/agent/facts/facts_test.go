@@ -218,7 +218,7 @@ func TestClaim(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := claim(f, wanted, node); (err != nil) != tc.refused {
+			if err := ownDevice(f, wanted, node); (err != nil) != tc.refused {
 				t.Fatal(err)
 			}
 			var stat unix.Stat_t

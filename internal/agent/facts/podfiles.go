@@ -110,7 +110,7 @@ func (p PodFiles) OwnDevices(ctx context.Context) error {
 	for _, d := range guestDevices {
 		failed := make(chan error, 1)
 		p.inspect(ctx, d.path, func(f *os.File) bool {
-			failed <- claim(f, d.minor, p.onNode(d.path))
+			failed <- ownDevice(f, d.minor, p.onNode(d.path))
 			return true
 		})
 		select {
@@ -125,9 +125,9 @@ func (p PodFiles) OwnDevices(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// claim makes QEMU's user the owner of a device file. It returns an error if the file is the node's own, and does nothing if it is
+// ownDevice makes QEMU's user the owner of a device file. It returns an error if the file is the node's own, and does nothing if it is
 // another device.
-func claim(f *os.File, minor uint32, onNode string) error {
+func ownDevice(f *os.File, minor uint32, onNode string) error {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
 		return err

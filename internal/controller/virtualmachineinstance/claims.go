@@ -73,7 +73,7 @@ func (s *scope) eachClaim(ctx context.Context, visit func(*v1.Volume, *corev1.Pe
 		if name == "" {
 			continue
 		}
-		claim, err := s.claim(ctx, name)
+		claim, err := readClaim(ctx, s.client, s.vmi.Namespace, name)
 		if err != nil {
 			return err
 		}
@@ -84,15 +84,15 @@ func (s *scope) eachClaim(ctx context.Context, visit func(*v1.Volume, *corev1.Pe
 	return nil
 }
 
-// claim reads a claim. It returns nil if there is none.
-func (s *scope) claim(ctx context.Context, name string) (*corev1.PersistentVolumeClaim, error) {
-	claim := &corev1.PersistentVolumeClaim{}
-	err := s.client.Get(ctx, client.ObjectKey{Namespace: s.vmi.Namespace, Name: name}, claim)
+// readClaim reads a claim. It returns nil if there is none.
+func readClaim(ctx context.Context, reader client.Reader, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	claim, key := &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: namespace, Name: name}
+	err := reader.Get(ctx, key, claim)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("get PersistentVolumeClaim %s/%s: %w", s.vmi.Namespace, name, err)
+		return nil, fmt.Errorf("get PersistentVolumeClaim %s: %w", key, err)
 	}
 	return claim, nil
 }

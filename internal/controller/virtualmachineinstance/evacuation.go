@@ -24,7 +24,7 @@ func setEvacuation(o *observed, status *v1.VirtualMachineInstanceStatus) {
 }
 
 // forgetEviction removes the annotations of an evicted Pod when the eviction was canceled. The webhook sets them after
-// status.evacuationNodeName, so that a cancellation is certain only in the API server.
+// status.evacuationNodeName, so that a stale cache could look like a cancellation: the API server has to confirm it.
 func (s *scope) forgetEviction(ctx context.Context, pod *corev1.Pod) error {
 	if !eviction.IsAnnotated(&pod.ObjectMeta) || eviction.IsMarked(s.vmi) {
 		return nil

@@ -25,13 +25,13 @@ func (s *scope) settleStateClaims(ctx context.Context) error {
 	if keep == "" {
 		return nil
 	}
-	kept, err := claimOf(ctx, s.client, s.vmi, keep)
+	kept, err := readClaim(ctx, s.client, s.vmi.Namespace, keep)
 	if err != nil {
 		return err
 	}
 	if kept == nil {
-		// Only from the API server it follows that the claim to keep is gone: the other one is deleted next.
-		if kept, err = claimOf(ctx, s.apiReader, s.vmi, keep); err != nil {
+		// The other claim is deleted next, so the API server has to confirm that the claim to keep is gone.
+		if kept, err = readClaim(ctx, s.apiReader, s.vmi.Namespace, keep); err != nil {
 			return err
 		}
 	}
@@ -40,7 +40,7 @@ func (s *scope) settleStateClaims(ctx context.Context) error {
 			return err
 		}
 	}
-	dropped, err := claimOf(ctx, s.client, s.vmi, drop)
+	dropped, err := readClaim(ctx, s.client, s.vmi.Namespace, drop)
 	if err != nil || dropped == nil || dropped.DeletionTimestamp != nil {
 		return err
 	}
@@ -53,27 +53,13 @@ func StateSettled(ctx context.Context, reader client.Reader, vmi *v1.VirtualMach
 	if keep == "" {
 		return true, nil
 	}
-	kept, err := claimOf(ctx, reader, vmi, keep)
+	kept, err := readClaim(ctx, reader, vmi.Namespace, keep)
 	if err != nil || kept != nil && !hasState(kept, vmi) {
 		return false, err
 	}
-	dropped, err := claimOf(ctx, reader, vmi, drop)
+	dropped, err := readClaim(ctx, reader, vmi.Namespace, drop)
 	gone := dropped == nil || dropped.DeletionTimestamp != nil || !hasState(dropped, vmi) && !ownsState(dropped, vmi)
 	return err == nil && gone, err
-}
-
-// claimOf reads a claim. It returns nil if there is none.
-func claimOf(
-	ctx context.Context, reader client.Reader, vmi *v1.VirtualMachineInstance, name string,
-) (*corev1.PersistentVolumeClaim, error) {
-	claim, key := &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: vmi.Namespace, Name: name}
-	if err := reader.Get(ctx, key, claim); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil, nil
-		}
-		return nil, fmt.Errorf("get PersistentVolumeClaim %s with the guest's persistent state: %w", key, err)
-	}
-	return claim, nil
 }
 
 // hasState reports whether the VM's next start uses the claim.

@@ -126,7 +126,7 @@ func (s *scope) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// After the status, from which it follows which claim to keep.
+	// After the status: the claim to keep is in it.
 	if err := s.settleStateClaims(ctx); err != nil {
 		return err
 	}

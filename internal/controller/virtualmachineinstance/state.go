@@ -86,7 +86,7 @@ func (s *scope) readStateClaimOfPod(ctx context.Context) error {
 	if name == "" {
 		return nil
 	}
-	claim, err := claimOf(ctx, s.client, s.vmi, name)
+	claim, err := readClaim(ctx, s.client, s.vmi.Namespace, name)
 	s.stateClaim = claim
 	return err
 }
