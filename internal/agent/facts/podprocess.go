@@ -69,7 +69,7 @@ const realtimePriority = 1
 // can disturb their own Pod only. Other containers of the Pod, ephemeral ones included, may not run there.
 func (p PodFiles) SetRealtime(_ context.Context, vcpus, exclusive []uint) error {
 	if len(exclusive) == 0 {
-		return errors.New("the kubelet gave the launcher Pod no exclusive CPUs, and on shared ones no vCPU gets a realtime priority")
+		return errors.New("the launcher Pod has no exclusive CPUs of the kubelet, and on shared ones no vCPU gets a realtime priority")
 	}
 	done, failed := map[uint]bool{}, []error{}
 	err := podprocess.EachQEMU(p.Process.Dir, func(process *os.File, _ int) {

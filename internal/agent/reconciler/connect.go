@@ -17,7 +17,7 @@ type domainReader interface {
 	Domain(ctx context.Context, name string) (*hypervisor.Domain, error)
 }
 
-// connect opens the connection to the Pod's libvirtd. While it is being made, the reconcile waits and reports nothing. If it
+// connect opens the connection to the Pod's libvirtd. While it is being made, the reconciliation waits and reports nothing. If it
 // cannot be made, the guest's state is unknown and nothing else is changed.
 func (r *Reconciler) connect(s *scope) error {
 	connection, err := r.Connections.Open(hypervisor.PodRef{UID: s.pod.UID, VMI: s.key})

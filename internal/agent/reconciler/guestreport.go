@@ -49,7 +49,7 @@ type guestReport struct {
 // equal reports whether two reports result in the same status. The quantities are canonical.
 func (g *guestReport) equal(other guestReport) bool { return reflect.DeepEqual(*g, other) }
 
-// report returns the guest's report of this reconcile, or the previous one if writes are rate limited.
+// report returns the guest's report of this reconciliation, or the previous one if writes are rate limited.
 func (s *scope) report() guestReport {
 	if s.delayedReport != nil {
 		return *s.delayedReport
@@ -59,7 +59,7 @@ func (s *scope) report() guestReport {
 	}
 }
 
-// guestWriteLimit limits how often a guest causes writes of its VMI's status. A delayed change is not lost: the reconcile is
+// guestWriteLimit limits how often a guest causes writes of its VMI's status. A delayed change is not lost: the reconciliation is
 // repeated when there is a token, and writes the report of that time.
 type guestWriteLimit struct {
 	// last is the report in the status, or nil if that is not known.

@@ -39,7 +39,7 @@ func (r *Reconciler) observeGuest(ctx context.Context, s *scope, guest guestObse
 }
 
 // measureDisks reads the exact sizes of the guest's disks once. A claim has only a rounded size, and a disk that moves to another
-// volume has to keep its own. After a failure the next reconcile reads them.
+// volume has to keep its own. After a failure the next reconciliation reads them.
 func measureDisks(ctx context.Context, s *scope, disks diskMeter) {
 	if s.cache.sizes != nil || !s.domain.Active() {
 		return

@@ -117,7 +117,7 @@ func (r *Reconciler) forwardPorts(ctx context.Context, s *scope, launcher proces
 }
 
 // advertise advertises the guest's IPv6 gateway. A failure is logged for the node's administrator and retried by the next
-// reconcile, because a guest can run without the gateway.
+// reconciliation, because a guest can run without the gateway.
 func (r *Reconciler) advertise(ctx context.Context, s *scope, launcher processProvider) error {
 	vmi := s.knownVMI()
 	if vmi == nil || (s.interfaces == nil && !s.domain.Active()) {

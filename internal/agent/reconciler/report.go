@@ -14,8 +14,8 @@ import (
 )
 
 // report writes the status and records the events. Events about actions are recorded even if the write fails, because the next
-// reconcile does not repeat the action. Events about changes of the status are recorded only after the write, because the next
-// reconcile derives them again. It returns how long a rate-limited change of the guest or the launcher is delayed.
+// reconciliation does not repeat the action. Events about changes of the status are recorded only after the write, because the next
+// reconciliation derives them again. It returns how long a rate-limited change of the guest or the launcher is delayed.
 func (r *Reconciler) report(ctx context.Context, s *scope, phaseErr error) (delay time.Duration, err error) {
 	if s.assigned {
 		delay, err = r.writeStatus(ctx, s, phaseErr)

@@ -22,9 +22,9 @@ import (
 type scope struct {
 	// key is the VMI's key.
 	key types.NamespacedName
-	// now is the time of this reconcile, the same for all phases.
+	// now is the time of this reconciliation, the same for all phases.
 	now time.Time
-	// config is the cluster's configuration in this reconcile.
+	// config is the cluster's configuration in this reconciliation.
 	config clusterconfig.Config
 	// vmi is the VMI, whose status is changed in place. It is nil if it does not exist or is not in the node's cache.
 	vmi *v1.VirtualMachineInstance
@@ -65,7 +65,7 @@ type scope struct {
 	settling bool
 	// requeue is when to reconcile again although no event may arrive until then; 0 means never.
 	requeue time.Duration
-	// events are those of the actions of this reconcile, in order. They are recorded even if the status cannot be written.
+	// events are those of the actions of this reconciliation, in order. They are recorded even if the status cannot be written.
 	events []pendingEvent
 }
 
@@ -74,12 +74,12 @@ type pendingEvent struct {
 	kind, reason, message string
 }
 
-// event adds an event about an action that no later reconcile repeats.
+// event adds an event about an action that no later reconciliation repeats.
 func (s *scope) event(kind, reason, message string) {
 	s.events = append(s.events, pendingEvent{kind: kind, reason: reason, message: message})
 }
 
-// requeueAfter makes the next reconcile start after a delay, if no event triggers it earlier.
+// requeueAfter makes the next reconciliation start after a delay, if no event triggers it earlier.
 func (s *scope) requeueAfter(delay time.Duration) {
 	if delay > 0 && (s.requeue == 0 || delay < s.requeue) {
 		s.requeue = delay

@@ -19,7 +19,7 @@ import (
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
-// computeStatus updates the agent's fields of the status to what this reconcile observed. What it could not observe stays
+// computeStatus updates the agent's fields of the status to what this reconciliation observed. What it could not observe stays
 // unchanged, as when the hypervisor is unreachable.
 func computeStatus(s *scope, phaseErr error) {
 	status := &s.vmi.Status
