@@ -79,7 +79,7 @@ func (s *storage) volume(v *v1.Volume, cfg Config) error {
 		s.cloudInit(v.Name, v.CloudInitConfigDrive.UserDataSecretRef, v.CloudInitConfigDrive.NetworkDataSecretRef)
 	case v.EmptyDisk != nil: // is a file in the volume of ephemeral disks
 	default:
-		return fmt.Errorf("volume %s: the launcher Pod cannot hold a volume of its type", v.Name)
+		return fmt.Errorf("volume %s: the launcher Pod cannot have a volume of its type", v.Name)
 	}
 	return nil
 }

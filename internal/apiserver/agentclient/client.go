@@ -224,7 +224,7 @@ func (c *Client) do(ctx context.Context, method string, r Request) (*http.Respon
 func (c *Client) url(r Request) (string, error) {
 	// The name comes from the VMI's status and becomes part of the URL.
 	if problems := validation.IsDNS1123Subdomain(r.Node); len(problems) > 0 {
-		return "", apierrors.NewInternalError(fmt.Errorf("the instance is on node %q, which is no name of a node", r.Node))
+		return "", apierrors.NewInternalError(fmt.Errorf("the instance is on node %q, which is not a valid node name", r.Node))
 	}
 	query := url.Values{agentapi.UIDParameter: {string(r.UID)}}
 	maps.Copy(query, r.Query)

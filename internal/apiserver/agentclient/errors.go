@@ -84,7 +84,7 @@ func unreachable(ctx context.Context, node string, err error) error {
 	switch {
 	case errors.As(err, &noAgent):
 		return newError(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
-			fmt.Sprintf("the agent of node %s is not there: %s", node, noAgent.reason))
+			fmt.Sprintf("node %s has no running agent: %s", node, noAgent.reason))
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return newError(http.StatusGatewayTimeout, metav1.StatusReasonTimeout,
 			fmt.Sprintf("the agent of node %s did not respond in time", node))

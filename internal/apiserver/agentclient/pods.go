@@ -54,9 +54,9 @@ func (f finder) address(ctx context.Context, node string) (string, error) {
 	case best != nil:
 		return best.Status.PodIP, nil
 	case len(pods.Items) > 0:
-		return "", &noAgentError{fmt.Sprintf("its Pod %s does not run", pods.Items[0].Name)}
+		return "", &noAgentError{fmt.Sprintf("Pod %s does not run", pods.Items[0].Name)}
 	default:
-		return "", &noAgentError{"there is no virt-handler Pod on that node"}
+		return "", &noAgentError{"there is no virt-handler Pod"}
 	}
 }
 

@@ -158,8 +158,8 @@ func TestAgentsErrorPrecedesTheUpgrade(t *testing.T) {
 func TestUnreachableAgent(t *testing.T) {
 	w := newWorld(t, running("vm").With(func(vmi *v1.VirtualMachineInstance) { vmi.Status.NodeName = "node2" }).Obj(),
 		running("odd").With(func(vmi *v1.VirtualMachineInstance) { vmi.Status.NodeName = "evil.example:1/" }).Obj())
-	w.expect(http.MethodPut, vmiPath+"vm/pause", "", 503, "the agent of node node2 is not there: there is no virt-handler Pod on that node")
-	w.expect(http.MethodPut, vmiPath+"odd/pause", "", 500, `node "evil.example:1/", which is no name of a node`)
+	w.expect(http.MethodPut, vmiPath+"vm/pause", "", 503, "node node2 has no running agent: there is no virt-handler Pod")
+	w.expect(http.MethodPut, vmiPath+"odd/pause", "", 500, `node "evil.example:1/", which is not a valid node name`)
 	// The agent at the address of node2's Pod has the certificate of node1.
 	if err := w.client.Create(context.Background(), agentPod("node2")); err != nil {
 		t.Fatal(err)
