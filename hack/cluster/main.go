@@ -38,7 +38,7 @@ func main() {
 func root() *cobra.Command {
 	c := &cobra.Command{
 		Use:           "cluster",
-		Short:         "A real Kubernetes on this machine",
+		Short:         "A local Kubernetes cluster on this machine",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -61,7 +61,7 @@ func up() *cobra.Command {
 	nodeCIDR, podCIDR, serviceCIDR := options.Plan.NodeCIDR.String(), options.Plan.PodCIDR.String(), options.Plan.ServiceCIDR.String()
 	c := &cobra.Command{
 		Use:   "up",
-		Short: "Bring the cluster up, or start what of it does not run",
+		Short: "Start the cluster, or those components that do not run",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var errs [3]error
@@ -79,12 +79,12 @@ func up() *cobra.Command {
 	f.StringVar(&nodeCIDR, "node-cidr", nodeCIDR, "network of the nodes, a /24")
 	f.StringVar(&podCIDR, "pod-cidr", podCIDR, "network of the Pods, a /16")
 	f.StringVar(&serviceCIDR, "service-cidr", serviceCIDR, "network of the Services, a /16")
-	f.StringVar(&options.Clone, "clone", ".", "folder in which .cluster/kubeconfig is written")
-	f.StringVar(&options.Kubernetes, "kubernetes", "", "folder of the Kubernetes programs")
-	f.StringVar(&options.Etcd, "etcd", "", "folder of etcd")
-	f.StringVar(&options.Containerd, "containerd", "", "folder of containerd, its shim and ctr")
-	f.StringVar(&options.CoreDNS, "coredns", "", "folder of coredns")
-	f.StringVar(&options.Multus, "multus", "", "folder of multus")
+	f.StringVar(&options.Clone, "clone", ".", "directory in which .cluster/kubeconfig is written")
+	f.StringVar(&options.Kubernetes, "kubernetes", "", "directory of the Kubernetes programs")
+	f.StringVar(&options.Etcd, "etcd", "", "directory of etcd")
+	f.StringVar(&options.Containerd, "containerd", "", "directory of containerd, its shim and ctr")
+	f.StringVar(&options.CoreDNS, "coredns", "", "directory of coredns")
+	f.StringVar(&options.Multus, "multus", "", "directory of multus")
 	f.StringVar(&options.Pause, "pause", "", "the pause program")
 	for _, name := range []string{"kubernetes", "etcd", "containerd", "coredns", "multus", "pause"} {
 		_ = c.MarkFlagRequired(name)
@@ -95,7 +95,7 @@ func up() *cobra.Command {
 func down() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
-		Short: "Remove the cluster and everything that was made for it",
+		Short: "Remove the cluster and everything that was created for it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return with(cmd.Context(), true, func(m *cluster.Machine) error { return m.Down(cmd.Context()) })
@@ -106,7 +106,7 @@ func down() *cobra.Command {
 func leftovers() *cobra.Command {
 	return &cobra.Command{
 		Use:   "leftovers",
-		Short: "Print what of a cluster is on this machine, and fail if there is anything",
+		Short: "List what a cluster has left on this machine, and fail if there is anything",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return with(cmd.Context(), false, func(m *cluster.Machine) error {
@@ -118,7 +118,7 @@ func leftovers() *cobra.Command {
 					cmd.Println(what)
 				}
 				if len(left) > 0 {
-					return fmt.Errorf("%d things are left", len(left))
+					return fmt.Errorf("%d resources of the cluster are left: run down", len(left))
 				}
 				return nil
 			})
@@ -140,7 +140,7 @@ func status() *cobra.Command {
 func env() *cobra.Command {
 	return &cobra.Command{
 		Use:   "env",
-		Short: "Print paths and process ids as shell variables",
+		Short: "Print paths and process IDs as shell variables",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return with(cmd.Context(), false, func(m *cluster.Machine) error { return m.Env() })
@@ -162,7 +162,7 @@ func load() *cobra.Command {
 func execute() *cobra.Command {
 	return &cobra.Command{
 		Use:   "exec <node> -- <command>...",
-		Short: "Run a command inside of a node",
+		Short: "Run a command inside a node",
 		Args:  cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return with(cmd.Context(), false, func(m *cluster.Machine) error { return m.Exec(cmd.Context(), args[0], args[1:]) })
@@ -174,7 +174,7 @@ func stop() *cobra.Command {
 	var number int
 	c := &cobra.Command{
 		Use:   "stop <component>",
-		Short: "End one component, as a crash would; up starts it again",
+		Short: "Kill one component; up starts it again",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return with(cmd.Context(), true, func(m *cluster.Machine) error {
@@ -189,7 +189,7 @@ func stop() *cobra.Command {
 func multus() *cobra.Command {
 	return &cobra.Command{
 		Use:       "multus on|off",
-		Short:     "Let Pods have further networks: Multus, and a second bridge on every node",
+		Short:     "Enable or disable further networks for Pods: Multus, and a second bridge on every node",
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"on", "off"},
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -201,7 +201,7 @@ func multus() *cobra.Command {
 func cut() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cut <node>",
-		Short: "Pull a node's cable: it goes on and nobody reaches it",
+		Short: "Disconnect a node from the network; its processes keep running",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return with(cmd.Context(), true, func(m *cluster.Machine) error { return m.Cut(cmd.Context(), args[0]) })
@@ -212,7 +212,7 @@ func cut() *cobra.Command {
 func mend() *cobra.Command {
 	return &cobra.Command{
 		Use:   "mend <node>",
-		Short: "Plug a node's cable in again",
+		Short: "Connect a node to the network again",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return with(cmd.Context(), true, func(m *cluster.Machine) error { return m.Mend(cmd.Context(), args[0]) })
@@ -225,7 +225,7 @@ func provision() *cobra.Command {
 	var kubeconfig, directory string
 	c := &cobra.Command{
 		Use:    "provision",
-		Short:  "Make volumes for the claims of the local storage classes",
+		Short:  "Create volumes for the claims of the local storage classes",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -242,6 +242,6 @@ func provision() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the provisioner")
-	c.Flags().StringVar(&directory, "directory", "", "folder of the volumes")
+	c.Flags().StringVar(&directory, "directory", "", "directory of the volumes")
 	return c
 }

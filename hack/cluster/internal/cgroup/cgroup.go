@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package cgroup makes, empties and removes control groups of our own, on a
+// Package cgroup creates, empties and removes the cluster's control groups, on a
 // machine with cgroup v2, with the v1 hierarchies, or with both (hybrid).
 package cgroup
 
@@ -25,7 +25,7 @@ import (
 type Hierarchy struct {
 	// Mount is where it is mounted.
 	Mount string
-	// V2 tells the unified hierarchy from those of v1.
+	// V2 reports whether it is the unified hierarchy and not one of v1.
 	V2 bool
 	// Options are the mount's: the controllers of a v1 hierarchy.
 	Options []string
@@ -112,8 +112,8 @@ func (t Tree) Create(group string) error {
 	return nil
 }
 
-// Missing are the controllers which the root of cgroup v2 has and does not yet
-// give to its children: Create enables them.
+// Missing returns the controllers of the root of cgroup v2 that are not enabled
+// for its children yet. Create enables them.
 func (t Tree) Missing() ([]string, error) {
 	if !t.Unified() {
 		return nil, nil
@@ -121,8 +121,8 @@ func (t Tree) Missing() ([]string, error) {
 	return missing(t[0].Mount)
 }
 
-// Disable takes controllers away from the children of the root of cgroup v2
-// again. Another's group may need one by now, and the kernel then refuses.
+// Disable disables controllers for the children of the root of cgroup v2 again.
+// If a group of another program uses one by now, the kernel refuses.
 func (t Tree) Disable(controllers []string) {
 	if !t.Unified() {
 		return
@@ -157,14 +157,14 @@ func enable(path string) error {
 	}
 	for _, c := range names {
 		if err := os.WriteFile(filepath.Join(path, "cgroup.subtree_control"), []byte("+"+c), 0o644); err != nil {
-			return fmt.Errorf("give the controller %s to the groups below %s: %w", c, path, err)
+			return fmt.Errorf("enable the controller %s for the groups below %s: %w", c, path, err)
 		}
 	}
 	return nil
 }
 
-// inheritCPUSet fills a new cpuset group, which is empty and takes no process
-// as long as it is.
+// inheritCPUSet sets CPUs and memory nodes of a new cpuset group: without them,
+// no process can join it.
 func inheritCPUSet(parent, child string) error {
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		value, err := os.ReadFile(filepath.Join(parent, file))
@@ -227,7 +227,7 @@ func readProcs(file string, into map[int]bool) error {
 	return nil
 }
 
-// Kill ends every process of the group and below. It returns when there is none.
+// Kill kills all processes of the group and of those below it, and returns when they have ended.
 func (t Tree) Kill(ctx context.Context, group string) error {
 	for {
 		pids, err := t.Processes(group)
@@ -248,7 +248,7 @@ func (t Tree) Kill(ctx context.Context, group string) error {
 	}
 }
 
-// thaw lets frozen processes run: in v1 a frozen process does not die.
+// thaw resumes frozen processes: in v1, a signal does not end a frozen process.
 func (t Tree) thaw(group string) {
 	for _, h := range t {
 		if !slices.Contains(h.Options, "freezer") {
@@ -317,7 +317,7 @@ func walk(root string, visit func(directory string) error) error {
 	return nil
 }
 
-// gone is true for the errors of a control group that was removed while we looked.
+// gone reports whether an error means that a control group was removed while it was read.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV)
 }

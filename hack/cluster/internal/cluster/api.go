@@ -23,7 +23,7 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/internal/process"
 )
 
-// afterAPIServer writes the kubeconfigs and what a cluster has from the start.
+// afterAPIServer writes the kubeconfigs and applies the initial objects.
 func (m *Machine) afterAPIServer(ctx context.Context, o Options, c config.Cluster) error {
 	if err := m.writeKubeconfig(c.Plan); err != nil {
 		return err
@@ -113,8 +113,8 @@ func (m *Machine) readyNodes(ctx context.Context) (int, error) {
 	return ready, nil
 }
 
-// isReady tells whether the node said since a time that it is ready. The API
-// keeps whole seconds.
+// isReady reports whether the node has reported since a time that it is ready.
+// The API stores whole seconds.
 func isReady(node *corev1.Node, since time.Time) bool {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
@@ -124,8 +124,8 @@ func isReady(node *corev1.Node, since time.Time) bool {
 	return false
 }
 
-// admitNode gives a node what others read from it, and waits until its kubelet
-// has said, since a time, that it is ready.
+// admitNode sets a Node's labels and Pod range, and waits until its kubelet
+// has reported since a time that it is ready.
 func (m *Machine) admitNode(ctx context.Context, n plan.Node, since time.Time) error {
 	client, err := m.client()
 	if err != nil {
@@ -158,7 +158,7 @@ func (m *Machine) admitNode(ctx context.Context, n plan.Node, since time.Time) e
 }
 
 // nodePatch sets the labels that an installer sets, and the Pod range, which
-// a node may be given once.
+// can be set only once.
 func nodePatch(n plan.Node) []byte {
 	roles := `"node-role.kubernetes.io/worker":""`
 	if n.Name == "node1" {

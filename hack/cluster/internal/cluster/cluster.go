@@ -25,9 +25,9 @@ import (
 // Options of Up.
 type Options struct {
 	Plan plan.Options
-	// Clone is the folder whose .cluster/kubeconfig is written.
+	// Clone is the directory whose .cluster/kubeconfig is written.
 	Clone string
-	// Kubernetes, Etcd, Containerd, CoreDNS and Multus are folders of built
+	// Kubernetes, Etcd, Containerd, CoreDNS and Multus are directories of built
 	// programs, Pause is a program.
 	Kubernetes, Etcd, Containerd, CoreDNS, Multus, Pause string
 }
@@ -42,8 +42,8 @@ type Machine struct {
 	speaking sync.Mutex
 }
 
-// Open reads what the machine has and, if exclusive, keeps every other command
-// that changes the cluster waiting. The returned function gives the lock back.
+// Open reads the cluster of the machine. If exclusive is set, other commands
+// that change the cluster wait until the returned function is called.
 func Open(ctx context.Context, out io.Writer, exclusive bool) (*Machine, func(), error) {
 	if os.Geteuid() != 0 {
 		return nil, nil, errors.New("nodes need namespaces, mounts and control groups: run this as root")
@@ -139,7 +139,7 @@ func (m *Machine) say(format string, arguments ...any) {
 	_, _ = fmt.Fprintf(m.out, format+"\n", arguments...)
 }
 
-// kubeconfig is that of the cluster's administrator, in the state folder.
+// kubeconfig is that of the cluster's administrator, in the state directory.
 func (m *Machine) kubeconfig() string { return m.layout.Kubeconfig("admin") }
 
 // Kubeconfig is where the clone's is.

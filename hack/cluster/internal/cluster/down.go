@@ -59,16 +59,16 @@ func (m *Machine) Down(ctx context.Context) error {
 	return nil
 }
 
-// endProcesses kills what is in our control groups: the components, the
-// containers' shims and everything inside of containers. A namespace of ours
-// ends with its last process, and its mounts with it.
+// endProcesses kills all processes in the cluster's control groups: the components, the
+// containers' shims and everything inside containers. A namespace ends with its
+// last process, and its mounts end with it.
 func (m *Machine) endProcesses(ctx context.Context) error {
 	if m.record.Cgroup != "" {
 		if err := m.tree.Kill(ctx, m.record.Cgroup); err != nil {
 			return err
 		}
 	}
-	// One that somebody moved to another group is still the recorded one.
+	// A recorded process may have been moved to another group.
 	for _, p := range m.record.Processes {
 		if err := process.Stop(ctx, p, syscall.SIGKILL); err != nil {
 			return err
@@ -86,8 +86,8 @@ func (m *Machine) removeLinks(ctx context.Context) error {
 	return nil
 }
 
-// unplug deletes an interface. Meanwhile it may vanish by itself, as the other
-// end of a cable does.
+// unplug deletes an interface. The kernel may delete it at the same time,
+// because it deletes both ends of a virtual Ethernet pair together.
 func (m *Machine) unplug(ctx context.Context, name string) error {
 	exists := func() bool {
 		_, err := os.Stat("/sys/class/net/" + name)
@@ -113,7 +113,7 @@ func (m *Machine) detachLoops(ctx context.Context) error {
 				return err
 			}
 		}
-		// A device that is in use goes when its last user does.
+		// A device that is in use is detached when its last user has ended.
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("loop devices %v stay attached: %w", devices, ctx.Err())
@@ -164,7 +164,7 @@ func (m *Machine) checkNothingLeft(ctx context.Context) error {
 		if err != nil || len(left) == 0 {
 			return err
 		}
-		// The kernel takes a namespace apart in the background.
+		// The kernel removes a namespace in the background.
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("this is left: %s", strings.Join(left, "; "))
@@ -175,7 +175,7 @@ func (m *Machine) checkNothingLeft(ctx context.Context) error {
 
 // removeFiles deletes the state and, last, the record.
 func (m *Machine) removeFiles() error {
-	// A mount below the folder would be emptied with it.
+	// The content of a mount below the directory would be deleted, too.
 	if mounts, err := mountsBelow(m.layout.Root); err != nil || len(mounts) > 0 {
 		return errors.Join(err, fmt.Errorf("something is mounted below %s: %v", m.layout.Root, mounts))
 	}
@@ -263,7 +263,7 @@ func (m *Machine) left() ([]string, error) {
 	return append(left, m.namespacesLeft()...), nil
 }
 
-// namespacesLeft finds recorded namespaces that a process is still in.
+// namespacesLeft returns recorded namespaces in which a process still runs.
 func (m *Machine) namespacesLeft() []string {
 	ours := map[string]string{}
 	for node, names := range m.record.Namespaces {

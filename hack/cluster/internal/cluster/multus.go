@@ -17,11 +17,11 @@ import (
 	"github.com/vireo-project/vireo/hack/cluster/internal/record"
 )
 
-// secondMTU is that of everything in the cluster: see plan.MTU.
+// secondMTU is the MTU of all interfaces of the cluster, plan.MTU.
 var secondMTU = strconv.Itoa(plan.MTU)
 
-// Multus puts Multus in front of every node's network plugin, or takes it away again, and with it the nodes' second
-// network. Pods that run keep what they have: a Pod's network is taken apart with its namespace.
+// Multus configures Multus in front of each node's network plugin, with a second network of the nodes, or removes both.
+// Running Pods keep their networks: these are removed with the Pod's network namespace.
 func (m *Machine) Multus(ctx context.Context, on bool) error {
 	if m.record.Empty() {
 		return errNone
@@ -56,11 +56,11 @@ func (m *Machine) removeMultus(ctx context.Context, node string) error {
 	return m.unplug(ctx, secondLink(node))
 }
 
-// secondLink is the machine's end of a node's second cable.
+// secondLink is the machine's end of a node's second virtual Ethernet pair.
 func secondLink(node string) string { return "vireo-" + node + "b" }
 
-// plugInSecond lays a second cable from the machine's bridge to a bridge in the node, on which there are no addresses:
-// what is plugged into that bridge is beside the nodes and the machine.
+// plugInSecond connects the machine's bridge to a bridge in the node by a second virtual Ethernet pair, without addresses:
+// what is connected to that bridge shares a network with the nodes and the machine.
 func (m *Machine) plugInSecond(ctx context.Context, node string) error {
 	link := secondLink(node)
 	if err := m.record.Change(func(r *record.Record) { r.AddLink(link) }); err != nil {

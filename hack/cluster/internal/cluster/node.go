@@ -24,20 +24,20 @@ import (
 
 // machineSysctls are what a kubelet sets for the whole machine, see
 // setupKernelTunables in k8s.io/kubernetes/pkg/kubelet/cm. They get their old
-// values back when the cluster goes.
+// values back when the cluster is removed.
 var machineSysctls = []string{
 	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
 	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
 }
 
-// makeBridge makes the bridge that nodes are plugged into.
+// makeBridge creates the bridge to which nodes are connected.
 func (m *Machine) makeBridge(ctx context.Context, p plan.Plan) error {
 	if err := m.record.Change(func(r *record.Record) { r.AddLink(plan.Bridge) }); err != nil {
 		return err
 	}
 	if _, err := os.Stat("/sys/class/net/" + plan.Bridge); errors.Is(err, fs.ErrNotExist) {
-		// With no address of its own it has the lowest of its ports', another one with each cable that comes or goes, and a
-		// node that knows the former reaches nothing until it asks again: for most of a minute.
+		// By default a bridge has the lowest hardware address of its ports, which changes with the ports. A node that has cached the
+		// former address would then reach nothing until its neighbor entry expires, for most of a minute.
 		if _, err := process.Run(ctx, "ip", "link", "add", plan.Bridge, "address", plan.BridgeHardware,
 			"mtu", strconv.Itoa(plan.MTU), "type", "bridge"); err != nil {
 			return err
@@ -79,7 +79,7 @@ func (m *Machine) prepareNodes(ctx context.Context, c config.Cluster) error {
 	return nil
 }
 
-// makeMountPoint makes the directories of the machine that a node hides under
+// makeMountPoint creates the directories of the machine on which a node mounts
 // its own, and records those that did not exist.
 func (m *Machine) makeMountPoint(path string) error {
 	var missing []string
@@ -154,9 +154,9 @@ func (m *Machine) switchOff(ctx context.Context, n plan.Node) error {
 	return m.tree.Create(n.SystemCgroup)
 }
 
-// releaseVolumes detaches what kubelets stacked on block volumes, if no node is
-// in being: a machine that is switched off leaves none either, and they would
-// keep a deleted volume's device.
+// releaseVolumes detaches the loop devices that kubelets created on top of
+// block volumes, if no node runs: after a reboot there would be none either,
+// and they would keep the device of a deleted volume.
 func (m *Machine) releaseVolumes(ctx context.Context, p plan.Plan) error {
 	for _, n := range p.Nodes {
 		if m.alive(config.Holder(n.Name)) {
@@ -193,7 +193,7 @@ func (m *Machine) waitForFile(ctx context.Context, component, file string) error
 }
 
 // keepNamespaces records which namespaces the node has, so that one that
-// outlives the cluster is seen.
+// outlives the cluster is detected.
 func (m *Machine) keepNamespaces(node string) error {
 	var names []string
 	for _, kind := range []string{"mnt", "net", "uts"} {
@@ -206,13 +206,13 @@ func (m *Machine) keepNamespaces(node string) error {
 	return m.record.Change(func(r *record.Record) { r.Namespaces[node] = names })
 }
 
-// plugIn lays the cable between bridge and node, with routes to the Pods on both sides.
+// plugIn connects a node to the bridge by a virtual Ethernet pair, and adds routes to the Pods on both sides.
 func (m *Machine) plugIn(ctx context.Context, p plan.Plan, n plan.Node) error {
 	if err := m.record.Change(func(r *record.Record) { r.AddLink(n.Link) }); err != nil {
 		return err
 	}
 	holder := m.holder(n.Name).PID
-	// The cable of a former holder ends with its namespace, a moment after its last process.
+	// The pair of a former holder is removed with its namespace, a moment after its last process has ended.
 	if err := m.unplug(ctx, n.Link); err != nil {
 		return err
 	}
@@ -247,7 +247,7 @@ func (m *Machine) plugIn(ctx context.Context, p plan.Plan, n plan.Node) error {
 
 // startNode starts a node's programs and returns when Pods can run on it.
 func (m *Machine) startNode(ctx context.Context, c config.Cluster, n plan.Node) error {
-	// What the API says of a node whose kubelet was killed is of before.
+	// The Node's status in the API may be from before its kubelet was killed.
 	var since time.Time
 	if !m.alive(n.Name + "/kubelet") {
 		since = time.Now()

@@ -80,8 +80,8 @@ func (m *Machine) probe(ctx context.Context, c config.Component) error {
 	case c.Probe.URL != "":
 		return m.get(ctx, c.Probe)
 	case c.Probe.Socket != "":
-		// The node's root as its holder sees it. The file alone says nothing: a
-		// program that was killed leaves its socket behind.
+		// The path is below the root of the node's holder. That the file exists
+		// is not enough: a program that was killed leaves its socket.
 		path := fmt.Sprintf("/proc/%d/root%s", m.holder(c.Node).PID, c.Probe.Socket)
 		connection, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 		if err != nil {
@@ -96,8 +96,8 @@ func (m *Machine) probe(ctx context.Context, c config.Component) error {
 	}
 }
 
-// get requests a URL. It accepts self-signed certificates, since the response
-// only tells whether the component works.
+// get requests a URL. It accepts self-signed certificates, because the response
+// only shows whether the component works.
 func (m *Machine) get(ctx context.Context, p config.Probe) error {
 	settings := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: p.Certificate == ""}
 	if p.Certificate != "" {

@@ -53,7 +53,7 @@ func (m *Machine) Status(ctx context.Context) error {
 	return nil
 }
 
-// Env prints what a test or a benchmark has to know, as lines for a shell.
+// Env prints what tests and benchmarks need, as shell variables.
 func (m *Machine) Env() error {
 	if m.record.Empty() {
 		return errNone
@@ -76,7 +76,7 @@ func (m *Machine) Env() error {
 	return nil
 }
 
-// programs is the folder that a node's running program came from.
+// programs is the directory of the program that a node runs.
 func (m *Machine) programs(program string) (string, error) {
 	for _, node := range m.nodeNames() {
 		path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", m.record.Process(node+"/"+program).PID))
@@ -116,7 +116,7 @@ func (m *Machine) Load(ctx context.Context, archives []string) error {
 	return group.Wait()
 }
 
-// Exec runs a command inside of a node, with our own input and output.
+// Exec runs a command inside a node, with the standard input and output of this process.
 func (m *Machine) Exec(ctx context.Context, node string, command []string) error {
 	if !process.Alive(m.holder(node)) {
 		return fmt.Errorf("there is no node %q: the nodes are %s", node, strings.Join(m.nodeNames(), " "))

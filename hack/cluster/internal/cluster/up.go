@@ -216,7 +216,7 @@ func (m *Machine) startNodes(ctx context.Context, c config.Cluster) error {
 	if err := m.step("prepare the nodes", func() error { return m.prepareNodes(ctx, c) }); err != nil {
 		return err
 	}
-	// The namespaces and cables of all come first, as each has a route to the others.
+	// The namespaces and interfaces of all nodes are created first, because each node has routes to the others.
 	for _, node := range c.Plan.Nodes {
 		if err := m.step(node.Name+": namespaces, network", func() error { return m.makeNode(ctx, c, node) }); err != nil {
 			return err

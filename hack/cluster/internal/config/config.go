@@ -25,7 +25,7 @@ type Facts struct {
 	Containerd string `json:"containerd"`
 	CoreDNS    string `json:"coredns"`
 	Multus     string `json:"multus"`
-	// Runc is the path of runc, CNI the folder of the network plugins.
+	// Runc is the path of runc, CNI the directory of the network plugins.
 	Runc string `json:"runc"`
 	CNI  string `json:"cni"`
 	// MayAdjustOOM is false for a root user without CAP_SYS_RESOURCE, who may
@@ -69,7 +69,7 @@ type Cluster struct {
 	ControlPlane []Component
 	// Nodes' components in the order of their start, by node.
 	Nodes map[string][]Component
-	// Certificates to make.
+	// Certificates are the certificates to create.
 	Certificates []pki.Leaf
 	// Manifest is what is applied once the API server is up.
 	Manifest string

@@ -8,11 +8,12 @@ import "github.com/vireo-project/vireo/hack/cluster/internal/plan"
 const (
 	// MultusFile is the name of Multus' configuration among the network plugins': containerd takes the first.
 	MultusFile = "00-multus.conf"
-	// SecondBridge is a bridge on every node that all nodes and the machine share. A NetworkAttachmentDefinition names it.
+	// SecondBridge is a bridge on each node, connected to those of the other nodes and of the machine. NetworkAttachmentDefinitions
+	// name it.
 	SecondBridge = "second"
 )
 
-// multusConfig has Multus call what the node calls without it, and read Pods and NetworkAttachmentDefinitions as the
+// multusConfig has Multus call the network plugin that the node otherwise calls, and read Pods and NetworkAttachmentDefinitions as the
 // node's kubelet, which has to be allowed to read the latter.
 func (r renderer) multusConfig(n plan.Node) any {
 	return map[string]any{

@@ -33,7 +33,7 @@ func (l Layout) Config(file string) string { return l.Path("config", file) }
 // Kubeconfig is a component's.
 func (l Layout) Kubeconfig(user string) string { return l.Config(user + ".kubeconfig") }
 
-// Log is a component's; names of components have no slash but that of a node.
+// Log is the log of a component. The name of a component has a slash only after the name of its node.
 func (l Layout) Log(component string) string { return l.Path("log", component+".log") }
 
 // AuditLog is the API server's.
@@ -44,24 +44,24 @@ func (l Layout) Node(node string, names ...string) string {
 	return l.Path(append([]string{"nodes", node}, names...)...)
 }
 
-// Volumes is where the storage provisioner keeps volumes.
+// Volumes is the directory of the storage provisioner's volumes.
 func (l Layout) Volumes() string { return l.Path("volumes") }
 
-// Binary is a copy of a program of ours that has to outlive the clone's.
+// Binary is a copy of one of the clone's programs, which must remain when the clone is deleted.
 func (l Layout) Binary(name string) string { return l.Path("bin", name) }
 
 // PauseArchive is the sandbox image.
 func (l Layout) PauseArchive() string { return l.Path("images", "pause.tar") }
 
-// NodeMount is a folder of a node that is seen at a standard path inside of it.
+// NodeMount is a directory of a node that is mounted at a standard path inside the node.
 type NodeMount struct {
-	// Name is the folder's below the node's own folder.
+	// Name is the directory's name below the directory of the node.
 	Name string
-	// Target is where the node sees it.
+	// Target is its path inside the node.
 	Target string
 }
 
-// NodeMounts are the folders in which two nodes of one machine must differ.
+// NodeMounts are the directories that must differ between two nodes of one machine.
 // /run is not in the list: each node has a fresh tmpfs there.
 func NodeMounts() []NodeMount {
 	return []NodeMount{

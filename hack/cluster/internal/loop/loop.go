@@ -2,7 +2,7 @@
 // Copyright The Vireo Authors
 
 // Package loop attaches files as block devices and finds those that belong to
-// the cluster: its own, and those which the kubelet stacks on them as locks.
+// the cluster: its own, and those that the kubelet creates on top of them as locks.
 package loop
 
 import (
@@ -44,7 +44,7 @@ func Resize(ctx context.Context, file string) error {
 		return err
 	}
 	lower = slices.DeleteFunc(lower, func(path string) bool { return !slices.Contains(attached, path) })
-	// Lower ones first: a stacked device takes its size from the one below. One that stands on another file keeps its size.
+	// Lower ones first: a stacked device has the size of the one below it. A device with another backing file keeps its size.
 	for _, path := range append(lower, upper...) {
 		if _, err := process.Run(ctx, "losetup", "--set-capacity", path); err != nil {
 			return err
@@ -53,7 +53,7 @@ func Resize(ctx context.Context, file string) error {
 	return nil
 }
 
-// Detach takes the file's devices away.
+// Detach removes the file's devices.
 func Detach(ctx context.Context, file string) error {
 	devices, err := of(ctx, file)
 	if err != nil {
@@ -75,7 +75,7 @@ func of(ctx context.Context, file string) ([]string, error) {
 	return strings.Fields(output), nil
 }
 
-// device is one loop device and what it stands on.
+// device is a loop device and what it is backed by.
 type device struct {
 	path string
 	// number of the device itself.
@@ -98,7 +98,7 @@ func Ours(root string) ([]string, error) {
 	return append(upper, lower...), nil
 }
 
-// Stacked are those of Ours that stand on another.
+// Stacked returns those of Ours that are backed by another loop device.
 func Stacked(root string) ([]string, error) {
 	all, err := list()
 	if err != nil {

@@ -33,7 +33,7 @@ const (
 	Etcd       = "etcd-ca"
 )
 
-// Leaf is a certificate to make.
+// Leaf is a certificate to create.
 type Leaf struct {
 	// File is the name of its files without their ending.
 	File string
@@ -52,7 +52,7 @@ type authority struct {
 	key         crypto.Signer
 }
 
-// Make writes the authorities, the leaves and the key that signs service
+// Make creates the authorities, the leaves and the key that signs service
 // account tokens into the directory.
 func Make(directory string, now time.Time, leaves []Leaf) error {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
@@ -150,7 +150,7 @@ func newTemplate(now time.Time) (*x509.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("draw a serial number: %w", err)
 	}
-	// Tolerate clocks that are a little late.
+	// Tolerate clocks that are slightly behind.
 	return &x509.Certificate{SerialNumber: serial, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(Lifetime)}, nil
 }
 
@@ -185,7 +185,7 @@ func writePEM(path, kind string, der []byte) error {
 	return nil
 }
 
-// Ends reads when a certificate ends.
+// Ends returns when a certificate expires.
 func Ends(path string) (time.Time, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

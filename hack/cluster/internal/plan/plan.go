@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// Bridge is the interface of the machine that the nodes are plugged into.
+	// Bridge is the interface of the machine to which the nodes are connected.
 	Bridge = "vireo0"
 	// BridgeHardware is its hardware address: a locally administered one, "Vireo" in ASCII.
 	BridgeHardware = "0a:56:69:72:65:6f"
-	// Cgroup is the control group that holds every process of the cluster.
+	// Cgroup is the control group of all processes of the cluster.
 	Cgroup = "/vireo-cluster"
-	// HostCgroup holds the control plane.
+	// HostCgroup is the control group of the control plane.
 	HostCgroup = Cgroup + "/host"
 	// MaxNodes is the maximum number of nodes, which must fit into the /24.
 	MaxNodes = 20
@@ -31,9 +31,9 @@ const (
 
 // Options are what a user may choose.
 type Options struct {
-	// Nodes is how many nodes there are.
+	// Nodes is the number of nodes.
 	Nodes int
-	// NodeCIDR is a /24 that the bridge and the nodes have their addresses in.
+	// NodeCIDR is the /24 with the addresses of the bridge and of the nodes.
 	NodeCIDR netip.Prefix
 	// PodCIDR is a /16; each node has a /24 of it.
 	PodCIDR netip.Prefix
@@ -41,7 +41,7 @@ type Options struct {
 	ServiceCIDR netip.Prefix
 }
 
-// Defaults are the options of a cluster for which nothing was chosen.
+// Defaults returns the default options.
 func Defaults() Options {
 	return Options{
 		Nodes:       1,
@@ -51,7 +51,7 @@ func Defaults() Options {
 	}
 }
 
-// Plan contains the names and addresses of a cluster.
+// Plan has the names and addresses of a cluster.
 type Plan struct {
 	// Host is the machine's address on the bridge: the control plane listens here.
 	Host netip.Addr `json:"host"`
@@ -66,16 +66,16 @@ type Plan struct {
 	Nodes []Node `json:"nodes"`
 }
 
-// Node contains the names and addresses of a node.
+// Node has the names and addresses of a node.
 type Node struct {
-	// Name of the node, its host name and its folder.
+	// Name is the node's name, its host name and the name of its directory.
 	Name string `json:"name"`
 	// IP is its address on the bridge.
 	IP netip.Addr `json:"ip"`
 	// PodCIDR is the range of its Pods, PodGateway the node's address in it.
 	PodCIDR    netip.Prefix `json:"podCIDR"`
 	PodGateway netip.Addr   `json:"podGateway"`
-	// Link is the machine's end of the cable to the node.
+	// Link is the machine's end of the virtual Ethernet pair to the node.
 	Link string `json:"link"`
 	// Cgroup is the root of the node's Pods, SystemCgroup that of its own processes.
 	Cgroup       string `json:"cgroup"`
@@ -111,7 +111,7 @@ func New(o Options) (Plan, error) {
 	return p, nil
 }
 
-// Link is the name of the machine's end of the cable to a node.
+// Link returns the name of the machine's end of the virtual Ethernet pair to a node.
 func Link(node string) string { return "vireo-" + node }
 
 func (o Options) validate() error {

@@ -22,7 +22,7 @@ import (
 
 // join enters the control groups whose files are given up to "--" and becomes
 // the command that follows. A shell does this before the command exists, so
-// that no process of ours is ever outside of our control group.
+// that no process of the cluster is ever outside of its control group.
 const join = `while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"`
 
 // Spec is a program to start.
@@ -70,8 +70,8 @@ func Start(spec Spec) (record.Process, error) {
 	return record.Process{PID: pid, Start: start}, nil
 }
 
-// Enter is the command line that runs a command inside of a node, given the
-// process that holds the node's namespaces.
+// Enter returns the command line that runs a command inside a node, given the
+// process that keeps the node's namespaces.
 func Enter(holder int, command ...string) []string {
 	return append([]string{"/usr/bin/nsenter", "--target", strconv.Itoa(holder), "--mount", "--uts", "--net", "--"}, command...)
 }

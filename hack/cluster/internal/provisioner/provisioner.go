@@ -127,7 +127,7 @@ func (p *provisioner) expand(ctx context.Context, claim *corev1.PersistentVolume
 	if volume.Annotations[annProvisionedBy] != config.ProvisionerName {
 		return nil
 	}
-	// A folder has no size of its own.
+	// A directory has no size of its own.
 	if *volume.Spec.VolumeMode == corev1.PersistentVolumeBlock {
 		file := filepath.Join(p.directory, volume.Name)
 		if err := os.Truncate(file, wanted.Value()); err != nil {

@@ -85,7 +85,7 @@ func Load(path string) (*File, error) {
 	return f, nil
 }
 
-// Empty reports whether nothing was made.
+// Empty reports whether nothing was created.
 func (f *File) Empty() bool {
 	return f.Cgroup == "" && len(f.Links) == 0 && len(f.Processes) == 0 && len(f.Directories) == 0 && len(f.Sysctls) == 0
 }
