@@ -12,7 +12,7 @@ step_logs=$PWD/.build/bench
 mkdir -p "$step_logs"
 . hack/steps.sh
 . hack/deploy-local.sh
-[ -n "$own_cluster" ] || { echo "bench-live reaches for the nodes' disks and network: it needs a cluster that \`make cluster-up\` made" >&2; exit 1; }
+[ -n "$own_cluster" ] || { echo "bench-live accesses the nodes' disks and network: it needs the cluster of \`make cluster-up\`; unset KUBECONFIG" >&2; exit 1; }
 export VIREO_E2E_MOVES=${1:-10} VIREO_E2E_MOVES_REPORT=$PWD/.bench/live.json VIREO_CLUSTER=$PWD/hack/cluster/cluster
 steps=$((local_steps + 1))
 

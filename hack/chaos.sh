@@ -8,7 +8,7 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ -n "${KUBECONFIG:-}" ]; then
-	echo "chaos.sh kills processes of nodes: it works on the cluster of 'make cluster-up' only; unset KUBECONFIG" >&2
+	echo "chaos.sh kills processes of the nodes: it needs the cluster of 'make cluster-up'; unset KUBECONFIG" >&2
 	exit 1
 fi
 step_logs=$PWD/.build/chaos

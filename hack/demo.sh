@@ -3,7 +3,7 @@
 # Copyright The Vireo Authors
 #
 # demo.sh up: starts a local cluster with Vireo, and a VM from a KubeVirt manifest.
-# demo.sh down: removes all of it. GUEST is small or debian.
+# demo.sh down: removes both. GUEST is small or debian.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -30,7 +30,7 @@ mkdir -p "$step_logs"
 . hack/deploy-local.sh
 steps=$((local_steps + 3))
 
-# boot_guest: applies the manifest and waits until the guest reports on its console that it has booted.
+# boot_guest: creates the VM and waits until it is ready.
 boot_guest() {
 	sed "s/^  name: $guest\$/  name: $vm/" "config/samples/vm-$guest.yaml" | $kubectl apply -f -
 	$kubectl wait --for=condition=Ready "vm/$vm" --timeout=5m
@@ -72,12 +72,12 @@ echo
 $kubectl get vm,vmi -o wide
 cat <<END
 
-What to type next:
+Next steps:
     export KUBECONFIG=$KUBECONFIG PATH=\$PATH:$PWD/bin
     kubectl get vm,vmi,pods
     virtctl console $vm                                            # log in at the guest's serial console; Ctrl+] leaves it
-    virtctl explain $vm                                            # what it does, or why it does not run
-    kubectl logs -f -l vm.kubevirt.io/name=$vm -c guest-console-log # what it has shown so far
+    virtctl explain $vm                                            # its state, or why it does not run
+    kubectl logs -f -l vm.kubevirt.io/name=$vm -c guest-console-log # the console's output so far
     kubectl describe vmi $vm
     virtctl stop $vm                                               # an orderly shutdown
     make demo-down                                                 # remove everything

@@ -14,11 +14,11 @@ bring_up() {
 	shift
 	watched "Debian packages" make deps
 	if [ -n "$own_cluster" ]; then
-		watched "Kubernetes on this machine (first time: builds it, about 8 minutes)" make cluster-up NODES="$nodes"
+		watched "local cluster (the first time, building Kubernetes takes about 8 minutes)" make cluster-up NODES="$nodes"
 	else
 		step "kubectl" make bin/kubectl
 	fi
-	watched "images (first time: about 5 minutes)" build_images "$@"
+	watched "images (the first time, about 5 minutes)" build_images "$@"
 	if [ -n "$own_cluster" ]; then
 		step "loading images into the nodes" load_images "$@"
 	else

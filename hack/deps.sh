@@ -16,7 +16,7 @@ done
 sudo=()
 [ "$(id -u)" = 0 ] || sudo=(sudo)
 command -v apt-get >/dev/null || {
-	echo "deps: this is not a Debian: install the counterparts of: ${missing[*]}" >&2
+	echo "deps: this system has no apt-get: install its packages that correspond to: ${missing[*]}" >&2
 	exit 1
 }
 echo "deps: installing ${missing[*]}" >&2

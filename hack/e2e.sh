@@ -40,6 +40,6 @@ finish() {
 bring_up 2 virt-controller virt-api virt-handler virt-launcher virt-launcher-previous guest-small guest-small-kernel guest-debian test-tools
 result=0
 (watched "end-to-end suite" run_suite) || result=$?
-step "taking the cluster down, and looking for leftovers" finish
+step "removing the cluster, and checking for leftovers" finish
 sed 's/^/    /' "$failures"
 exit $result

@@ -19,7 +19,7 @@ for needed in "$novnc/core/rfb.js" "$novnc/vendor/pako" "$xterm/public/Terminal.
 	}
 done
 
-# bundle FOLDER: prints the modules of a directory as one script that sets window.Terminal. The package's own bundle calls require(),
+# bundle DIRECTORY: prints the modules of a directory as one script that sets window.Terminal. The package's own bundle calls require(),
 # which browsers do not support.
 bundle() {
 	local file
