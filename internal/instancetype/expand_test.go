@@ -344,6 +344,21 @@ func TestWithoutReferences(t *testing.T) {
 	}
 }
 
+// TestDevicesShareNothing checks that a preference for several devices gives each a value of its own.
+func TestDevicesShareNothing(t *testing.T) {
+	template := templateOf(t, withDevices(`disks: [{name: a}, {name: b}], panicDevices: [{}, {}]`))
+	preference := parse[v1beta1.VirtualMachinePreferenceSpec](t, `{devices: {preferredDiskBus: virtio, preferredDiskBlockSize: {custom: {logical: 512}},
+		preferredDiskDedicatedIoThread: true, preferredPanicDeviceModel: isa}}`)
+	got, _ := instancetype.Expand(template, nil, preference)
+	want := got.DeepCopy().Spec.Domain.Devices
+	devices := &got.Spec.Domain.Devices
+	wreck(&devices.Disks[0])
+	wreck(&devices.PanicDevices[0])
+	if diff := cmp.Diff(want.Disks[1], devices.Disks[1]) + cmp.Diff(want.PanicDevices[1], devices.PanicDevices[1]); diff != "" {
+		t.Errorf("a change of the first device changes the second (-want +got)\n%s", diff)
+	}
+}
+
 // TestProperties checks with random objects that Expand changes no argument, shares nothing with it, and that its result needs no
 // further expansion.
 func TestProperties(t *testing.T) {
