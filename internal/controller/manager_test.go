@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/recorder"
@@ -233,6 +234,28 @@ var _ = Describe("Manager", Ordered, func() {
 		fill(dv, cdi.DataVolumeSucceeded)
 		Eventually(func() error { return k8sClient.Get(ctx, keyOf(vm, podOf(instance(vm)).Name), &corev1.Pod{}) }, time.Minute).
 			Should(Succeed())
+	})
+
+	It("starts a VM when its instance type and its preference are created", func() {
+		ns := NewNamespace()
+		vm := builder.MakeVM("vm").Namespace(ns).With(withPreference("linux")).With(func(vm *v1.VirtualMachine) {
+			withInstancetype("small-of-" + ns)(vm)
+			vm.Spec.Instancetype.Kind = ""
+		}).Obj()
+		ExpectCreated(vm)
+		failed := func(reason string) {
+			GinkgoHelper()
+			Eventually(func() *v1.VirtualMachine { return ExpectExists(vm) }, time.Minute).
+				Should(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, reason, "not found"))
+		}
+		failed("FailedFindInstancetype")
+		ExpectCreated(&v1beta1.VirtualMachineClusterInstancetype{
+			ObjectMeta: metav1.ObjectMeta{Name: "small-of-" + ns}, Spec: anInstancetype("", "", 2).Spec,
+		})
+		failed("FailedFindPreference")
+		ExpectCreated(aPreference(ns, "linux"))
+		Eventually(func() error { return k8sClient.Get(ctx, client.ObjectKeyFromObject(vm), instanceKey(vm)) }, time.Minute).Should(Succeed())
+		Expect(instance(vm).Annotations).To(HaveKeyWithValue(v1.ClusterInstancetypeAnnotation, "small-of-"+ns))
 	})
 
 	It("reconciles the VMIs of a Node whose agent stops renewing its Lease and resumes", func() {

@@ -6,6 +6,6 @@ package specsupport
 // VMFields are the unimplemented fields of a VirtualMachine's spec outside its template.
 var VMFields = []Field{
 	{"runStrategy", []string{"WaitAsReceiver"}, Refuse, "migration between clusters is not implemented yet: use another strategy"},
-	{"instancetype", nil, Refuse, "instance types are not implemented yet: give CPU and memory in the template"},
-	{"preference", nil, Refuse, "preferences are not implemented yet: give the devices in the template"},
+	{"instancetype.inferFromVolume", nil, Refuse, "inference from a volume is not implemented yet: name the instance type"},
+	{"preference.inferFromVolume", nil, Refuse, "inference from a volume is not implemented yet: name the preference"},
 }

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/cdi"
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
@@ -36,6 +37,7 @@ func NewScheme() *runtime.Scheme {
 	utilruntime.Must(v1.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 	utilruntime.Must(cdi.AddToScheme(scheme))
+	utilruntime.Must(v1beta1.AddToScheme(scheme))
 	return scheme
 }
 
@@ -102,7 +104,7 @@ func cacheOptions(namespace string) cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}: {Label: labels.SelectorFromSet(labels.Set{v1.AppLabel: launcherpod.AppLabelValue})},
-			// The revisions with the specs that VMs were started with.
+			// The revisions with the specs that VMs were started with, and with the instance types and preferences of VMs.
 			&appsv1.ControllerRevision{}: {Label: labels.NewSelector().Add(*ours)},
 			&corev1.Event{}:              {Field: fields.ParseSelectorOrDie(podWarnings), Transform: transformEvent},
 			&corev1.Node{}:               {Transform: transformNode},

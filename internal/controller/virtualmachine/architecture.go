@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/cdi"
+	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
@@ -41,10 +42,10 @@ func (s *Scope) architectureOf(ctx context.Context, source *cdi.DataSource) (str
 	return "", nil
 }
 
-// architecture returns that of the VM's next instance: the template's, or that of the first disk whose DataSource has one. Empty
-// means the cluster's default.
-func (s *Scope) architecture() string {
-	if named := s.VM.Spec.Template.Spec.Architecture; named != "" {
+// architecture returns that of the VM's next instance: the expanded template's, or that of the first disk whose DataSource has one.
+// Empty means the cluster's default.
+func (s *Scope) architecture(template *v1.VirtualMachineInstanceTemplateSpec) string {
+	if named := template.Spec.Architecture; named != "" {
 		return named
 	}
 	for i := range s.VM.Spec.DataVolumeTemplates {

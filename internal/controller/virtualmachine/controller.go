@@ -19,6 +19,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
 
 // vmWorkers is how many VMs are reconciled at the same time. KubeVirt's value.
@@ -51,6 +52,8 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,resourceNames=datavolumes.cdi.kubevirt.io,verbs=list;watch
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=instancetype.kubevirt.io,resources=virtualmachineinstancetypes;virtualmachineclusterinstancetypes,verbs=list;watch
+// +kubebuilder:rbac:groups=instancetype.kubevirt.io,resources=virtualmachinepreferences;virtualmachineclusterpreferences,verbs=list;watch
 // +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
 
 // SetupWithManager adds the reconciler to a manager.
@@ -58,7 +61,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err := indexForVMs(mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	return ctrl.NewControllerManagedBy(mgr).
+	controlled := ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachine").
 		For(&v1.VirtualMachine{}).
 		// A VMI has its VM's name. By name, not by owner: one without an owner may be adopted.
@@ -66,8 +69,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.vmsWithClaim),
 			builder.WithPredicates(claimPhaseChanged)).
 		WatchesRawSource(r.DataVolumes.Source(r.vmsWithDataVolume)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: vmWorkers}).
-		Complete(r)
+		WithOptions(controller.Options{MaxConcurrentReconciles: vmWorkers})
+	for _, class := range reference.Classes {
+		for _, kind := range []reference.Kind{class.Cluster, class.Namespaced} {
+			controlled.Watches(kind.New(), handler.EnqueueRequestsFromMapFunc(r.vmsThatWaitFor(kind)), builder.WithPredicates(specChanged))
+		}
+	}
+	return controlled.Complete(r)
 }
 
 // Reconcile reconciles one VM. See Run for the phases.

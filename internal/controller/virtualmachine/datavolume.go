@@ -16,8 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/cdi"
+	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/instancetype"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
@@ -154,6 +156,9 @@ func (s *Scope) createDataVolume(ctx context.Context, template *v1.DataVolumeTem
 	if err != nil {
 		return s.failRender(template, err)
 	}
+	if err := s.preferStorageClass(ctx, &dv.Spec); err != nil {
+		return s.failReference(err)
+	}
 	allowed, err := s.authorizeClone(ctx, dv)
 	if err != nil || !allowed {
 		return err
@@ -180,6 +185,19 @@ func (s *Scope) createDataVolume(ctx context.Context, template *v1.DataVolumeTem
 	}
 	s.dataVolumes[dv.Name] = dv
 	s.Recorder.Eventf(s.VM, dv, corev1.EventTypeNormal, ReasonDataVolumeCreate, actionProvision, "Created DataVolume %s", dv.Name)
+	return nil
+}
+
+// preferStorageClass sets the storage class of the VM's preference where the template names none.
+func (s *Scope) preferStorageClass(ctx context.Context, spec *cdiv1beta1.DataVolumeSpec) error {
+	if s.VM.Spec.Preference == nil {
+		return nil
+	}
+	specs, err := s.specs(ctx)
+	if err != nil {
+		return err
+	}
+	*spec = *instancetype.WithStorageClass(spec, specs.Preference)
 	return nil
 }
 

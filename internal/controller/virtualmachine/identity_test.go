@@ -48,9 +48,13 @@ func TestIdentityOf(t *testing.T) {
 	}
 }
 
+func render(vm *v1.VirtualMachine, from identity) *v1.VirtualMachineInstance {
+	return newInstance(vm, vm.Spec.Template, from, false)
+}
+
 func TestIdentity(t *testing.T) {
 	of := func(namespace, uid string, from identity) v1.Firmware {
-		return *newInstance(builder.MakeVM("vm").Namespace(namespace).UID(uid).Obj(), from, false).Spec.Domain.Firmware
+		return *render(builder.MakeVM("vm").Namespace(namespace).UID(uid).Obj(), from).Spec.Domain.Firmware
 	}
 	for _, from := range []identity{fromUID, fromName} {
 		if again := of("a", "1", from); again != of("a", "1", from) {
@@ -73,7 +77,7 @@ func TestIdentityOfTemplateTakesPrecedence(t *testing.T) {
 	own := v1.Firmware{UUID: "5d307ca9-b3ef-428c-8861-06e72d69f223", Serial: "mine"}
 	vm := builder.MakeVM("vm").UID("1").With(func(vm *v1.VirtualMachine) { vm.Spec.Template.Spec.Domain.Firmware = own.DeepCopy() }).Obj()
 	for _, from := range []identity{fromUID, fromName} {
-		if got := *newInstance(vm, from, false).Spec.Domain.Firmware; got != own {
+		if got := *render(vm, from).Spec.Domain.Firmware; got != own {
 			t.Errorf("%s: %+v became %+v", from, own, got)
 		}
 	}
@@ -81,7 +85,7 @@ func TestIdentityOfTemplateTakesPrecedence(t *testing.T) {
 
 func TestSerialNumberInTemplateNeedsNoRestart(t *testing.T) {
 	vm := builder.MakeVM("vm").UID("1").Obj()
-	vmi := newInstance(vm, fromUID, false)
+	vmi := render(vm, fromUID)
 	now := vm.Spec.Template.DeepCopy()
 	now.Spec.Domain.Firmware = vmi.Spec.Domain.Firmware.DeepCopy()
 	if got := compare(vm.Spec.Template, now, vmi, true, podspec.LiveMetadata{}); got.restart != "" {

@@ -119,9 +119,11 @@ func startHalted(ctx context.Context, s *Scope) error {
 	return nil
 }
 
-// newInstance renders the instance from the template. The VM's own labels and annotations are not copied.
-func newInstance(vm *v1.VirtualMachine, from identity, paused bool) *v1.VirtualMachineInstance {
-	template := vm.Spec.Template.DeepCopy()
+// newInstance renders the instance from the VM's expanded template. The VM's own labels and annotations are not copied.
+func newInstance(
+	vm *v1.VirtualMachine, template *v1.VirtualMachineInstanceTemplateSpec, from identity, paused bool,
+) *v1.VirtualMachineInstance {
+	template = template.DeepCopy()
 	vmi := &v1.VirtualMachineInstance{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        vm.Name,
@@ -149,14 +151,19 @@ func createVMI(ctx context.Context, s *Scope) error {
 		s.Failure = &Failure{Reason: ReasonFailedCreate, Message: "spec.template is missing"}
 		return nil
 	}
+	template, err := s.expandedTemplate(ctx)
+	if err != nil {
+		return s.failReference(err)
+	}
 	from, err := recordRevision(ctx, s)
 	if err != nil {
 		s.fail(ReasonFailedCreate, actionStart, err, createFailed)
 		return err
 	}
 	paused := startRequested(s) && s.Status.StateChangeRequests[0].Data[v1.StartRequestDataPausedKey] == v1.StartRequestDataPausedTrue
-	vmi := newInstance(s.VM, from, paused)
-	vmi.Spec.Architecture = s.architecture()
+	vmi := newInstance(s.VM, template, from, paused)
+	vmi.Spec.Architecture = s.architecture(template)
+	nameReferences(vmi, &s.Status)
 	err = s.Client.Create(ctx, vmi)
 	if apierrors.IsAlreadyExists(err) {
 		// The cache is behind. The next reconciliation reads the instance and checks its owner.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,6 +37,8 @@ type templateDiff struct {
 	known bool
 	// restart is the message of the condition RestartRequired, or empty if no restart is needed.
 	restart string
+	// changed are the fields of the spec for which it is needed, other than claims of volumes.
+	changed []string
 	// movingVolumes reports whether volumes are yet to move to other claims.
 	movingVolumes bool
 	// relabeled reports whether labels or annotations of the template changed, which take effect at the next start. As in
@@ -57,24 +60,27 @@ func syncInstance(ctx context.Context, s *Scope) error {
 		s.diff = templateDiff{known: true}
 		return nil
 	}
-	base, err := startedTemplate(ctx, s)
+	base, template, err := s.templates(ctx)
 	if err != nil {
-		return err
+		return s.failReference(err)
 	}
 	if base != nil {
-		s.diff = compare(base, s.VM.Spec.Template, s.VMI, s.LiveUpdate, s.LiveMetadata)
+		s.diff = compare(base, template, s.VMI, s.LiveUpdate, s.LiveMetadata)
+		if len(s.diff.changed) > 0 && hasReferences(&s.VM.Spec) {
+			s.diff.restart += ": " + strings.Join(s.diff.changed, ", ")
+		}
 	}
 	if known, err := s.updateVolumes(ctx); err != nil || !known {
 		return err
 	}
 	desired := s.VMI.DeepCopy()
-	if s.LiveUpdate && s.diff.restart != specNeedsRestart {
-		if s.Failure = setScheduling(desired, &s.VM.Spec.Template.Spec); s.Failure != nil {
+	if s.LiveUpdate && len(s.diff.changed) == 0 {
+		if s.Failure = setScheduling(desired, &template.Spec); s.Failure != nil {
 			s.diff = templateDiff{}
 			return nil
 		}
 	}
-	s.LiveMetadata.Copy(&desired.ObjectMeta, &s.VM.Spec.Template.ObjectMeta)
+	s.LiveMetadata.Copy(&desired.ObjectMeta, &template.ObjectMeta)
 	// Until the status names the revision, its name is derived from this annotation, which must not change before.
 	if s.diff.upToDate() && s.VMI.Status.VirtualMachineRevisionName != "" {
 		metav1.SetMetaDataAnnotation(&desired.ObjectMeta, v1.VirtualMachineGenerationAnnotation, strconv.FormatInt(s.VM.Generation, 10))
@@ -107,7 +113,7 @@ func compare(
 		}
 	}
 	if !equality.Semantic.DeepEqual(before.Spec, now.Spec) {
-		return templateDiff{known: true, restart: specNeedsRestart}
+		return templateDiff{known: true, restart: specNeedsRestart, changed: changedFields(&before.Spec, &now.Spec)}
 	}
 	follows.Remove(&before.ObjectMeta)
 	follows.Remove(&now.ObjectMeta)

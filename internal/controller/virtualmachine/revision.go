@@ -7,16 +7,17 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
 
 // revisionData is the content of a start revision. Source: kubevirt/kubevirt pkg/virt-controller/watch/vm,
@@ -28,7 +29,7 @@ type revisionData struct {
 // recordRevision stores the spec of which an instance is about to be made. A second start from the same generation reuses the
 // revision of the first. It returns the VM's identity, which each new revision takes over from the earlier ones.
 func recordRevision(ctx context.Context, s *Scope) (identity, error) {
-	revisions, err := listRevisions(ctx, s)
+	revisions, err := listStartRevisions(ctx, s)
 	if err != nil {
 		return "", err
 	}
@@ -38,9 +39,19 @@ func recordRevision(ctx context.Context, s *Scope) (identity, error) {
 			return from, nil
 		}
 	}
-	raw, err := json.Marshal(revisionData{Spec: s.VM.Spec})
+	data, annotations := revisionData{Spec: *s.VM.Spec.DeepCopy()}, map[string]string{
+		FirmwareIdentityAnnotation: string(from), dataFormAnnotation: dataFormSorted,
+	}
+	for _, class := range reference.Classes {
+		matcher, ref := class.MatcherOf(&data.Spec), class.RefOf(&s.Status)
+		if matcher != nil && ref != nil && ref.ControllerRevisionRef != nil {
+			matcher.RevisionName = ref.ControllerRevisionRef.Name
+			annotations[referenceAnnotation(class)] = matcher.RevisionName
+		}
+	}
+	raw, err := json.Marshal(data)
 	if err == nil {
-		raw, err = sortKeys(raw)
+		raw, err = reference.SortKeys(raw)
 	}
 	if err != nil {
 		return "", fmt.Errorf("encode the spec of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
@@ -50,7 +61,7 @@ func recordRevision(ctx context.Context, s *Scope) (identity, error) {
 			Name: name, Namespace: s.VM.Namespace,
 			// KubeVirt's have no label. It keeps those of other controllers out of the cache.
 			Labels:      map[string]string{v1.CreatedByLabel: string(s.VM.UID)},
-			Annotations: map[string]string{FirmwareIdentityAnnotation: string(from), dataFormAnnotation: dataFormSorted},
+			Annotations: annotations,
 			OwnerReferences: []metav1.OwnerReference{
 				*metav1.NewControllerRef(s.VM, v1.VirtualMachineGroupVersionKind),
 			},
@@ -67,7 +78,7 @@ func recordRevision(ctx context.Context, s *Scope) (identity, error) {
 // deleteOldRevisions deletes the revisions of earlier starts. It runs after the instance was created: nothing refers to them any
 // more, and the start is not delayed.
 func deleteOldRevisions(ctx context.Context, s *Scope) error {
-	revisions, err := listRevisions(ctx, s)
+	revisions, err := listStartRevisions(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -76,17 +87,21 @@ func deleteOldRevisions(ctx context.Context, s *Scope) error {
 		if revisions[i].Name == current {
 			continue
 		}
-		revision := &appsv1.ControllerRevision{}
-		revision.Namespace, revision.Name = revisions[i].Namespace, revisions[i].Name
-		err := s.Client.Delete(ctx, revision, client.Preconditions{UID: ptr.To(revisions[i].UID)})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return fmt.Errorf("delete ControllerRevision %s: %w", revision.Name, err)
+		if err := s.deleteRevision(ctx, &appsv1.ControllerRevision{ObjectMeta: revisions[i].ObjectMeta}); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// listRevisions lists the VM's start revisions without their data, so that the cache does not store it.
+// listStartRevisions lists the VM's start revisions without their data.
+func listStartRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMetadata, error) {
+	revisions, err := listRevisions(ctx, s)
+	return slices.DeleteFunc(revisions, func(r metav1.PartialObjectMetadata) bool { return reference.IsRevision(r.Labels) }), err
+}
+
+// listRevisions lists the VM's revisions, those of its starts and those of what it refers to, without their data, so that the cache
+// does not store it.
 func listRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ControllerRevisionList"))
@@ -98,12 +113,20 @@ func listRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMetadat
 	return list.Items, nil
 }
 
-// startedTemplate returns the template that the instance was made from, or nil if it is unknown, as for an adopted instance.
-func startedTemplate(ctx context.Context, s *Scope) (*v1.VirtualMachineInstanceTemplateSpec, error) {
-	name := s.VMI.Status.VirtualMachineRevisionName
-	if generation := madeFrom(s.VMI); name == "" && generation != 0 {
-		name = v1.StartRevisionName(s.VM.UID, generation)
+// startedFrom returns the name of the start revision of the instance, or "".
+func startedFrom(s *Scope) string {
+	if name := s.VMI.Status.VirtualMachineRevisionName; name != "" {
+		return name
 	}
+	if generation := madeFrom(s.VMI); generation != 0 {
+		return v1.StartRevisionName(s.VM.UID, generation)
+	}
+	return ""
+}
+
+// startedSpec returns the spec that the instance was made from, or nil if it is unknown, as for an adopted instance.
+func startedSpec(ctx context.Context, s *Scope) (*v1.VirtualMachineSpec, error) {
+	name := startedFrom(s)
 	if name == "" {
 		return nil, nil
 	}
@@ -116,7 +139,7 @@ func startedTemplate(ctx context.Context, s *Scope) (*v1.VirtualMachineInstanceT
 	if err := json.Unmarshal(revision.Data.Raw, &data); err != nil {
 		return nil, fmt.Errorf("decode the spec in ControllerRevision %s: %w", key, err)
 	}
-	return data.Spec.Template, nil
+	return &data.Spec, nil
 }
 
 // madeFrom returns the generation of the VM's spec that is in effect in an instance, or 0 if it is unknown.

@@ -6,7 +6,6 @@ package virtualmachine
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -15,9 +14,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
 
 // The data of a ControllerRevision is immutable byte by byte. When the API server applies a strategic merge patch, as the
@@ -25,7 +26,7 @@ import (
 // every such patch fails.
 // See docs/adr/0063.
 const (
-	// dataFormAnnotation is the form of a start revision's data, so that the data need not be read.
+	// dataFormAnnotation is the form of a revision's data, so that the data need not be read.
 	dataFormAnnotation = "kubevirt.io/data-form"
 	// dataFormSorted is the form of json.Marshal for maps.
 	dataFormSorted = "sorted"
@@ -33,17 +34,7 @@ const (
 	copySuffix = "-copy"
 )
 
-// sortKeys encodes JSON as the API server does when it patches.
-func sortKeys(raw []byte) ([]byte, error) {
-	var value any
-	// Numbers are decoded as the API server does.
-	if err := utiljson.Unmarshal(raw, &value); err != nil {
-		return nil, err
-	}
-	return json.Marshal(value)
-}
-
-// sortRevisions replaces start revisions whose keys are not sorted by ones of the same name and content. The old one must be
+// sortRevisions replaces revisions whose keys are not sorted by ones of the same name and content. The old one must be
 // deleted first, so a copy stores the content in between: nothing is lost if virt-controller stops.
 func sortRevisions(ctx context.Context, s *Scope) error {
 	revisions, err := listRevisions(ctx, s)
@@ -56,32 +47,40 @@ func sortRevisions(ctx context.Context, s *Scope) error {
 		case isCopy:
 			failed = errors.Join(failed, s.finishReplacement(ctx, client.ObjectKey{Namespace: revisions[i].Namespace, Name: name}))
 		case revisions[i].Annotations[dataFormAnnotation] != dataFormSorted:
-			failed = errors.Join(failed, s.sortRevision(ctx, &revisions[i]))
+			failed = errors.Join(failed, s.sortRevision(ctx, client.ObjectKeyFromObject(&revisions[i])))
 		}
 	}
 	return failed
 }
 
-func (s *Scope) sortRevision(ctx context.Context, listed *metav1.PartialObjectMetadata) error {
-	key := client.ObjectKeyFromObject(listed)
+// sortRevision replaces a revision if its keys are not sorted, and gives it the label and the annotation of one that is in the cache
+// and has sorted keys.
+func (s *Scope) sortRevision(ctx context.Context, key client.ObjectKey) error {
 	revision := &appsv1.ControllerRevision{}
 	if err := s.APIReader.Get(ctx, key, revision); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("get ControllerRevision %s: %w", key, err))
 	}
-	sorted, err := sortKeys(revision.Data.Raw)
+	mark := func(r *appsv1.ControllerRevision) {
+		metav1.SetMetaDataLabel(&r.ObjectMeta, v1.CreatedByLabel, string(s.VM.UID))
+		metav1.SetMetaDataAnnotation(&r.ObjectMeta, dataFormAnnotation, dataFormSorted)
+	}
+	if revision.Annotations[dataFormAnnotation] == dataFormSorted && revision.Labels[v1.CreatedByLabel] != "" {
+		return nil
+	}
+	sorted, err := reference.SortKeys(revision.Data.Raw)
 	if err != nil {
 		return fmt.Errorf("decode the data of ControllerRevision %s: %w", key, err)
 	}
 	if bytes.Equal(sorted, revision.Data.Raw) {
 		marked := revision.DeepCopy()
-		metav1.SetMetaDataAnnotation(&marked.ObjectMeta, dataFormAnnotation, dataFormSorted)
+		mark(marked)
 		if err := s.Client.Patch(ctx, marked, client.MergeFrom(revision)); err != nil {
 			return client.IgnoreNotFound(fmt.Errorf("annotate ControllerRevision %s: %w", key, err))
 		}
 		return nil
 	}
 	replacement := renamed(revision, key.Name+copySuffix)
-	metav1.SetMetaDataAnnotation(&replacement.ObjectMeta, dataFormAnnotation, dataFormSorted)
+	mark(replacement)
 	replacement.Data = runtime.RawExtension{Raw: sorted}
 	if err := s.Client.Create(ctx, replacement); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create a copy of ControllerRevision %s: %w", key, err)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/optimistic"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
@@ -67,6 +69,13 @@ type Scope struct {
 	claims map[string]*corev1.PersistentVolumeClaim
 	// diff is how the instance relates to the template.
 	diff templateDiff
+	// references are the instance type and the preference of the VM, as far as they were read.
+	references map[*reference.Class]client.Object
+	// referenceRefs are the references of the status, and resolved reports whether they could be determined and stored.
+	referenceRefs map[*reference.Class]*v1.InstancetypeStatusRef
+	resolved      bool
+	// replaced are ControllerRevisions of an old form whose content was stored anew.
+	replaced []*appsv1.ControllerRevision
 }
 
 // Failure is the condition Failure.
@@ -100,6 +109,9 @@ func Run(ctx context.Context, s *Scope) error {
 	}
 	// The garbage collector must be able to orphan the revisions of a deleted VM.
 	if err := sortRevisions(ctx, s); err != nil {
+		return err
+	}
+	if err := deleteReferences(ctx, s); err != nil {
 		return err
 	}
 	// 2. The status shows how the instance ended before its finalizer is removed.
@@ -139,6 +151,13 @@ func act(ctx context.Context, s *Scope) error {
 	}
 	next := decide(s)
 	s.starting = next == create || next == unhalt
+	// 7. Instance type and preference are stored whether the VM runs or not. A stop does not need them.
+	if err := s.failReference(resolveReferences(ctx, s)); err != nil {
+		return err
+	}
+	if s.Failure != nil && s.starting {
+		next, s.starting = noAction, false
+	}
 	ready, err := provision(ctx, s, next)
 	if err != nil {
 		return err
@@ -149,7 +168,7 @@ func act(ctx context.Context, s *Scope) error {
 	if err := readClaims(ctx, s); err != nil {
 		return err
 	}
-	// 7. An instance that is being deleted does not follow the template.
+	// 8. An instance that is being deleted does not follow the template.
 	return syncInstance(ctx, s)
 }
 

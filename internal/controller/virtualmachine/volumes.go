@@ -146,7 +146,7 @@ func (s *Scope) syncVolumes(ctx context.Context) (pending bool, restart string, 
 	case volumesMigrating:
 		return true, "", nil
 	}
-	if !s.migratesVolumes() || s.diff.restart == specNeedsRestart {
+	if !s.migratesVolumes() || len(s.diff.changed) > 0 {
 		if state == volumesRecorded {
 			return true, "", fmt.Errorf("%w: %s", errVolumes, onlyRevert)
 		}

@@ -10,21 +10,28 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
 
 // claimIndex finds VMs by the claims of their volumes.
 const claimIndex = "spec.template.spec.volumes.persistentVolumeClaim"
 
+// referenceIndex finds VMs by the instance types and preferences of which they have no ControllerRevision yet. Changes of the others
+// do not concern a VM.
+const referenceIndex = "waits-for-reference"
+
 func indexForVMs(indexer client.FieldIndexer) error {
 	return reconciler.AddIndexes(
 		indexer,
 		reconciler.IndexBy(&v1.VirtualMachine{}, claimIndex, ClaimNames),
+		reconciler.IndexBy(&v1.VirtualMachine{}, referenceIndex, reference.Waiting),
 		reconciler.IndexBy(&v1.VirtualMachine{}, reconciler.DataVolumeIndex, func(vm *v1.VirtualMachine) []string {
 			if len(DataVolumeNames(vm)) == 0 {
 				return nil
@@ -39,6 +46,17 @@ func (r *Reconciler) vmsWithClaim(ctx context.Context, claim client.Object) []ct
 	return r.find(ctx, client.InNamespace(claim.GetNamespace()), client.MatchingFields{claimIndex: claim.GetName()})
 }
 
+// vmsThatWaitFor returns a function that returns the VMs that wait for an object of a kind.
+func (r *Reconciler) vmsThatWaitFor(kind reference.Kind) handler.MapFunc {
+	return func(ctx context.Context, object client.Object) []ctrl.Request {
+		options := []client.ListOption{client.MatchingFields{referenceIndex: reference.Key(kind, object.GetName())}}
+		if kind.Namespaced {
+			options = append(options, client.InNamespace(object.GetNamespace()))
+		}
+		return r.find(ctx, options...)
+	}
+}
+
 // vmsWithDataVolume returns the VMs with a volume of a DataVolume's name, or all VMs with DataVolumes if the importer was
 // installed or removed.
 func (r *Reconciler) vmsWithDataVolume(ctx context.Context, change datavolume.Change) []reconcile.Request {
@@ -50,6 +68,12 @@ func (r *Reconciler) vmsWithDataVolume(ctx context.Context, change datavolume.Ch
 
 func (r *Reconciler) find(ctx context.Context, options ...client.ListOption) []ctrl.Request {
 	return reconciler.Requests(ctx, r.Client, &v1.VirtualMachineList{}, options...)
+}
+
+// specChanged selects objects that are new or whose spec changed.
+var specChanged = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() },
+	DeleteFunc: func(event.DeleteEvent) bool { return false },
 }
 
 // claimPhaseChanged selects claims that are new or whose phase changed.

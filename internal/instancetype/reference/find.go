@@ -78,6 +78,9 @@ func (f Finder) Object(ctx context.Context, class *Class, namespace string, matc
 	if err != nil {
 		return nil, err
 	}
+	if matcher.Name == "" {
+		return nil, fmt.Errorf("the %s has no name", class.Matcher)
+	}
 	key := client.ObjectKey{Name: matcher.Name}
 	if kind.Namespaced {
 		key.Namespace = namespace

@@ -117,6 +117,34 @@ func (c *Class) KindOf(name string) (Kind, error) {
 	return Kind{}, fmt.Errorf("got unexpected kind in %s: %s", c.Matcher, name)
 }
 
+// ClassOf returns the class of an object, or nil if it is neither an instance type nor a preference.
+func ClassOf(object client.Object) *Class {
+	switch {
+	case InstancetypeSpec(object) != nil:
+		return Instancetypes
+	case PreferenceSpec(object) != nil:
+		return Preferences
+	default:
+		return nil
+	}
+}
+
+// KindOf returns the kind of an object.
+func KindOf(object client.Object) (Kind, error) {
+	switch object.(type) {
+	case *v1beta1.VirtualMachineInstancetype:
+		return Instancetypes.Namespaced, nil
+	case *v1beta1.VirtualMachineClusterInstancetype:
+		return Instancetypes.Cluster, nil
+	case *v1beta1.VirtualMachinePreference:
+		return Preferences.Namespaced, nil
+	case *v1beta1.VirtualMachineClusterPreference:
+		return Preferences.Cluster, nil
+	default:
+		return Kind{}, fmt.Errorf("%T is neither an instance type nor a preference", object)
+	}
+}
+
 // InstancetypeSpec returns the spec of an instance type of either kind, or nil for another object.
 func InstancetypeSpec(object client.Object) *v1beta1.VirtualMachineInstancetypeSpec {
 	switch o := object.(type) {

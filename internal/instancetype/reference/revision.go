@@ -5,6 +5,7 @@ package reference
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -28,9 +29,9 @@ func RevisionName(vm *v1.VirtualMachine, object client.Object) string {
 // NewRevision returns the ControllerRevision with an object as a VM uses it. The VM owns it. Its data are the object without the
 // metadata that are of no use in a copy.
 func NewRevision(vm *v1.VirtualMachine, object client.Object) (*appsv1.ControllerRevision, error) {
-	kind, ok := kindOfObject(object)
-	if !ok {
-		return nil, fmt.Errorf("%T is neither an instance type nor a preference", object)
+	kind, err := KindOf(object)
+	if err != nil {
+		return nil, err
 	}
 	stored, ok := object.DeepCopyObject().(client.Object)
 	if !ok {
@@ -78,11 +79,14 @@ func IsLatest(labels map[string]string) bool {
 	return labels[instancetype.ControllerRevisionObjectVersionLabel] == instancetype.LatestVersion
 }
 
+// ErrUnusable is the error of a ControllerRevision without an instance type or a preference of a supported version.
+var ErrUnusable = errors.New("failed to decode object in ControllerRevision")
+
 // Decode returns the instance type or preference in a ControllerRevision. Alpha versions of the API, which KubeVirt stored in
-// another form, are an error.
+// another form, are an error, ErrUnusable like all others.
 func (c *Class) Decode(revision *appsv1.ControllerRevision) (client.Object, error) {
 	fail := func(reason error) (client.Object, error) {
-		return nil, fmt.Errorf("failed to decode object in ControllerRevision: %s/%s: %w", revision.Namespace, revision.Name, reason)
+		return nil, fmt.Errorf("%w: %s/%s: %w", ErrUnusable, revision.Namespace, revision.Name, reason)
 	}
 	meta := metav1.TypeMeta{}
 	if err := json.Unmarshal(revision.Data.Raw, &meta); err != nil {
@@ -119,19 +123,4 @@ func SortKeys(raw []byte) ([]byte, error) {
 		return nil, err
 	}
 	return json.Marshal(value)
-}
-
-func kindOfObject(object client.Object) (Kind, bool) {
-	switch object.(type) {
-	case *v1beta1.VirtualMachineInstancetype:
-		return Instancetypes.Namespaced, true
-	case *v1beta1.VirtualMachineClusterInstancetype:
-		return Instancetypes.Cluster, true
-	case *v1beta1.VirtualMachinePreference:
-		return Preferences.Namespaced, true
-	case *v1beta1.VirtualMachineClusterPreference:
-		return Preferences.Cluster, true
-	default:
-		return Kind{}, false
-	}
 }

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/instancetype"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
+)
+
+// expandedTemplate returns the VM's template with instance type and preference applied. It must not be changed.
+func (s *Scope) expandedTemplate(ctx context.Context) (*v1.VirtualMachineInstanceTemplateSpec, error) {
+	if !hasReferences(&s.VM.Spec) {
+		return s.VM.Spec.Template, nil
+	}
+	specs, err := s.specs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	template, conflicts := instancetype.Expand(s.VM.Spec.Template, specs.Instancetype, specs.Preference)
+	if len(conflicts) > 0 {
+		return nil, &referenceError{
+			reason: ReasonFailedCreate, action: actionStart, formats: createFailed,
+			err: fmt.Errorf("Failed to apply instancetype: %w", conflicts.ErrVMI()), //nolint:staticcheck // KubeVirt's text
+		}
+	}
+	return template, nil
+}
+
+// templates returns the expanded template from which the instance was made, and the one that the VM has now. base is nil if one of
+// them is unknown.
+func (s *Scope) templates(ctx context.Context) (base, template *v1.VirtualMachineInstanceTemplateSpec, err error) {
+	if hasReferences(&s.VM.Spec) && !s.resolved {
+		return nil, s.VM.Spec.Template, nil
+	}
+	started, err := startedSpec(ctx, s)
+	if err != nil || started == nil {
+		return nil, s.VM.Spec.Template, err
+	}
+	if !hasReferences(&s.VM.Spec) && !hasReferences(started) {
+		return started.Template, s.VM.Spec.Template, nil
+	}
+	specs, err := s.specs(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	template, conflicts := instancetype.Expand(s.VM.Spec.Template, specs.Instancetype, specs.Preference)
+	if len(conflicts) > 0 {
+		return nil, nil, &referenceError{reason: ReasonFailedUpdate, formats: verbatim, err: conflicts.ErrVM()}
+	}
+	var earlier reference.Specs
+	for _, class := range reference.Classes {
+		matcher := class.MatcherOf(started)
+		if matcher == nil {
+			continue
+		}
+		object := s.references[class]
+		if ref := s.referenceRefs[class]; ref == nil || ref.ControllerRevisionRef.Name != matcher.RevisionName {
+			var unknown *referenceError
+			if object, err = s.referenced(ctx, class, matcher.RevisionName); errors.As(err, &unknown) {
+				return nil, template, nil
+			}
+			if err != nil {
+				return nil, nil, err
+			}
+		}
+		earlier.Add(object)
+	}
+	if base, conflicts = instancetype.Expand(started.Template, earlier.Instancetype, earlier.Preference); len(conflicts) > 0 {
+		return nil, template, nil
+	}
+	return base, template, nil
+}
+
+// nameReferences annotates an instance with the names of what was applied to it.
+func nameReferences(vmi *v1.VirtualMachineInstance, status *v1.VirtualMachineStatus) {
+	for _, class := range reference.Classes {
+		ref := class.RefOf(status)
+		if ref == nil {
+			continue
+		}
+		annotation := class.ClusterAnnotation
+		if ref.Kind == class.Namespaced.Name {
+			annotation = class.NamespacedAnnotation
+		}
+		metav1.SetMetaDataAnnotation(&vmi.ObjectMeta, annotation, ref.Name)
+	}
+}
+
+// changedFields returns the paths of the fields that differ, without those below a list or a field that is not set on both sides.
+func changedFields(before, after *v1.VirtualMachineInstanceSpec) []string {
+	var changed []string
+	compareFields("", reflect.ValueOf(before), reflect.ValueOf(after), &changed)
+	return changed
+}
+
+func compareFields(path string, a, b reflect.Value, changed *[]string) {
+	if equality.Semantic.DeepEqual(a.Interface(), b.Interface()) {
+		return
+	}
+	if a.Kind() == reflect.Pointer && !a.IsNil() && !b.IsNil() {
+		a, b = a.Elem(), b.Elem()
+	}
+	// Structs of other packages, such as quantities, are values.
+	if a.Kind() != reflect.Struct || a.Type().PkgPath() != reflect.TypeFor[v1.VirtualMachineInstanceSpec]().PkgPath() {
+		*changed = append(*changed, path)
+		return
+	}
+	for i := range a.NumField() {
+		name, _, _ := strings.Cut(a.Type().Field(i).Tag.Get("json"), ",")
+		child := path
+		if name != "" {
+			child = strings.TrimPrefix(path+"."+name, ".")
+		}
+		compareFields(child, a.Field(i), b.Field(i), changed)
+	}
+}

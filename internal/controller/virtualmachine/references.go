@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/instancetype"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
+)
+
+// actionFind is the action of events about instance types and preferences.
+const actionFind = "FindInstancetype"
+
+// storeFailure is KubeVirt's format of the failure to store an instance type or a preference.
+const storeFailure = "error encountered while storing instancetype.kubevirt.io controllerRevisions: %v"
+
+// verbatim are the formats of failures whose event and condition have the text of the error.
+var verbatim = failureFormats{event: "%v", condition: "%v"}
+
+// referenceError is why the instance type or the preference of a VM cannot be found, stored or applied. It is the VM's failure, and
+// no error of the reconciliation: a watch triggers the next one when a missing object appears.
+type referenceError struct {
+	reason  string
+	formats failureFormats
+	err     error
+	// missingRevision reports whether a ControllerRevision is missing. Only those that virt-controller created are watched.
+	missingRevision bool
+	// action is the action of the event. Default: actionFind.
+	action string
+}
+
+func (e *referenceError) Error() string { return e.err.Error() }
+
+func (e *referenceError) Unwrap() error { return e.err }
+
+// failReference sets the VM's failure for a referenceError, unless it has one. It returns every other error.
+func (s *Scope) failReference(err error) error {
+	var failed *referenceError
+	if !errors.As(err, &failed) {
+		return err
+	}
+	if s.Failure == nil {
+		s.fail(failed.reason, cmp.Or(failed.action, actionFind), failed.err, failed.formats)
+	}
+	if failed.missingRevision {
+		s.RequeueAfter = importRetry
+	}
+	return nil
+}
+
+// notFound returns the error that what a matcher refers to cannot be found.
+func notFound(class *reference.Class, err error) *referenceError {
+	return &referenceError{reason: class.ReasonNotFound, err: err, formats: verbatim}
+}
+
+// notStored returns the error that what a matcher refers to cannot be stored.
+func notStored(err error) *referenceError {
+	return &referenceError{reason: ReasonFailedCreate, err: err, formats: failureFormats{event: storeFailure, condition: storeFailure}}
+}
+
+// hasReferences reports whether a VM refers to an instance type or to a preference.
+func hasReferences(spec *v1.VirtualMachineSpec) bool {
+	return spec.Instancetype != nil || spec.Preference != nil
+}
+
+// resolveReferences finds the instance type and the preference of the VM, stores them as they are now in ControllerRevisions if the
+// VM refers to them for the first time, and sets the references in the status. It does so whether the VM runs or not.
+func resolveReferences(ctx context.Context, s *Scope) error {
+	refs := map[*reference.Class]*v1.InstancetypeStatusRef{}
+	var unstored []client.Object
+	for _, class := range reference.Classes {
+		matcher := class.MatcherOf(&s.VM.Spec)
+		if matcher == nil {
+			class.SetRef(&s.Status, nil)
+			continue
+		}
+		if s.Failure != nil || matcher.Name == "" {
+			return nil // Inference from a volume is not implemented, which decide reports.
+		}
+		kind, err := class.KindOf(matcher.Kind)
+		if err != nil {
+			return notFound(class, err)
+		}
+		object, err := s.findUnstored(ctx, class, matcher)
+		if err != nil {
+			return err
+		}
+		revision := class.RevisionOf(s.VM)
+		if object != nil {
+			unstored = append(unstored, object)
+			revision = reference.RevisionName(s.VM, object)
+		}
+		refs[class] = &v1.InstancetypeStatusRef{
+			Name: matcher.Name, Kind: kind.Name, ControllerRevisionRef: &v1.ControllerRevisionRef{Name: revision},
+			InferFromVolume: matcher.InferFromVolume, InferFromVolumeFailurePolicy: matcher.InferFromVolumeFailurePolicy,
+		}
+	}
+	s.referenceRefs = refs
+	if err := s.storeReferences(ctx, unstored); err != nil {
+		return err
+	}
+	for class, ref := range refs {
+		class.SetRef(&s.Status, ref)
+	}
+	s.resolved = true
+	return nil
+}
+
+// findUnstored returns the object that a matcher refers to if it is to be stored: because the VM refers to it for the first time, or
+// because its ControllerRevision has an old form.
+func (s *Scope) findUnstored(ctx context.Context, class *reference.Class, matcher *v1.InstancetypeMatcher) (client.Object, error) {
+	name := class.RevisionOf(s.VM)
+	if name == "" {
+		object, err := s.finder().Object(ctx, class, s.VM.Namespace, matcher)
+		if apierrors.IsNotFound(err) {
+			return nil, notFound(class, err)
+		}
+		s.found(class, object)
+		return object, err
+	}
+	if ref := class.RefOf(&s.VM.Status); ref == nil || ref.ControllerRevisionRef == nil || ref.ControllerRevisionRef.Name != name {
+		// The matcher names the revision.
+		_, err := s.referenced(ctx, class, name)
+		return nil, err
+	}
+	if matcher.RevisionName != "" {
+		return nil, nil
+	}
+	return s.upgradeRevision(ctx, class, name)
+}
+
+// referenced returns the object in a ControllerRevision of the VM's namespace.
+func (s *Scope) referenced(ctx context.Context, class *reference.Class, name string) (client.Object, error) {
+	object, err := s.finder().Stored(ctx, class, client.ObjectKey{Namespace: s.VM.Namespace, Name: name})
+	switch {
+	case apierrors.IsNotFound(err):
+		failed := notFound(class, err)
+		failed.missingRevision = true
+		return nil, failed
+	case errors.Is(err, reference.ErrUnusable):
+		return nil, notFound(class, err)
+	case err != nil:
+		return nil, err
+	}
+	return object, nil
+}
+
+// found keeps an object for the rest of the reconciliation.
+func (s *Scope) found(class *reference.Class, object client.Object) {
+	if s.references == nil {
+		s.references = map[*reference.Class]client.Object{}
+	}
+	s.references[class] = object
+}
+
+func (s *Scope) finder() reference.Finder {
+	return reference.Finder{Objects: s.Client, Revisions: s.APIReader}
+}
+
+// specs returns the specs of what the VM refers to, after resolveReferences.
+func (s *Scope) specs(ctx context.Context) (reference.Specs, error) {
+	var specs reference.Specs
+	for class, ref := range s.referenceRefs {
+		object := s.references[class]
+		if object == nil {
+			var err error
+			if object, err = s.referenced(ctx, class, ref.ControllerRevisionRef.Name); err != nil {
+				return reference.Specs{}, err
+			}
+			s.found(class, object)
+		}
+		specs.Add(object)
+	}
+	return specs, nil
+}
+
+// storeReferences stores objects in ControllerRevisions, unless they conflict with the VM's template.
+func (s *Scope) storeReferences(ctx context.Context, unstored []client.Object) error {
+	if len(unstored) == 0 {
+		return nil
+	}
+	specs, err := s.specs(ctx)
+	if err != nil {
+		return err
+	}
+	if s.VM.Spec.Template != nil {
+		if _, conflicts := instancetype.Expand(s.VM.Spec.Template, specs.Instancetype, specs.Preference); len(conflicts) > 0 {
+			return notStored(conflicts.ErrStore())
+		}
+	}
+	for _, object := range unstored {
+		if err := s.storeReference(ctx, object); err != nil {
+			failed := notStored(err)
+			return errors.Join(s.failReference(failed), err)
+		}
+	}
+	return nil
+}
+
+// storeReference creates the ControllerRevision with an object, if it does not exist.
+func (s *Scope) storeReference(ctx context.Context, object client.Object) error {
+	revision, err := reference.NewRevision(s.VM, object)
+	if err != nil {
+		return err
+	}
+	metav1.SetMetaDataAnnotation(&revision.ObjectMeta, dataFormAnnotation, dataFormSorted)
+	err = s.Client.Create(ctx, revision.DeepCopy())
+	if !apierrors.IsAlreadyExists(err) {
+		if err != nil {
+			return fmt.Errorf("create ControllerRevision %s: %w", revision.Name, err)
+		}
+		return nil
+	}
+	existing, key := &appsv1.ControllerRevision{}, client.ObjectKeyFromObject(revision)
+	if err := s.APIReader.Get(ctx, key, existing); err != nil {
+		return fmt.Errorf("get ControllerRevision %s: %w", key, err)
+	}
+	owner := metav1.GetControllerOf(existing)
+	earlier := owner != nil && owner.Kind == v1.VirtualMachineGroupVersionKind.Kind && owner.UID != s.VM.UID
+	stored, err := reference.ClassOf(object).Decode(existing)
+	switch {
+	case !earlier && (err != nil || !reference.SameSpec(stored, object)):
+		return fmt.Errorf("found existing ControllerRevision with unexpected data: %s", revision.Name)
+	case !earlier && owner != nil:
+		return nil
+	}
+	// It belongs to an earlier VM of this name, and the garbage collector is about to delete it, or it was orphaned.
+	err = s.Client.Delete(ctx, existing, client.Preconditions{UID: ptr.To(existing.UID)})
+	if client.IgnoreNotFound(err) == nil {
+		err = s.Client.Create(ctx, revision)
+	}
+	if err != nil {
+		return fmt.Errorf("replace ControllerRevision %s, which is not the VirtualMachine's: %w", key, err)
+	}
+	return nil
+}
+
+// upgradeRevision gives a ControllerRevision that KubeVirt created the labels and the form of today's, so that it is in the cache and
+// can be orphaned. It returns the object in one of an earlier version of KubeVirt, which has another name and is to be stored anew.
+func (s *Scope) upgradeRevision(ctx context.Context, class *reference.Class, name string) (client.Object, error) {
+	listed, err := listRevisions(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(listed, func(r metav1.PartialObjectMetadata) bool { return r.Name == name }) {
+		return nil, nil
+	}
+	revision, key := &appsv1.ControllerRevision{}, client.ObjectKey{Namespace: s.VM.Namespace, Name: name}
+	switch err := s.APIReader.Get(ctx, key, revision); {
+	case apierrors.IsNotFound(err):
+		failed := notFound(class, fmt.Errorf("get ControllerRevision %s: %w", key, err))
+		failed.missingRevision = true
+		return nil, failed
+	case err != nil:
+		return nil, fmt.Errorf("get ControllerRevision %s: %w", key, err)
+	}
+	if !metav1.IsControlledBy(revision, s.VM) {
+		return nil, nil
+	}
+	if reference.IsLatest(revision.Labels) {
+		return nil, s.sortRevision(ctx, key)
+	}
+	object, err := class.Decode(revision)
+	if err != nil {
+		return nil, notFound(class, err)
+	}
+	if reference.RevisionName(s.VM, object) == name {
+		return nil, nil
+	}
+	s.found(class, object)
+	s.replaced = append(s.replaced, revision)
+	return object, nil
+}
+
+// deleteReferences deletes the ControllerRevisions with instance types and preferences that neither the VM nor the spec that its
+// instance was started with refers to. It runs after the status was written.
+func deleteReferences(ctx context.Context, s *Scope) error {
+	if s.VM.DeletionTimestamp != nil {
+		return nil
+	}
+	for _, revision := range s.replaced {
+		if alive(s) {
+			break // KubeVirt's record of the spec that the instance was started with names it.
+		}
+		if err := s.deleteRevision(ctx, revision); err != nil {
+			return err
+		}
+	}
+	revisions, err := listRevisions(ctx, s)
+	if err != nil {
+		return err
+	}
+	used := map[string]bool{}
+	for _, class := range reference.Classes {
+		if ref := class.RefOf(&s.VM.Status); ref != nil && ref.ControllerRevisionRef != nil {
+			used[ref.ControllerRevisionRef.Name] = true
+		}
+		used[class.RevisionOf(s.VM)] = true
+	}
+	started := !alive(s)
+	for i := range revisions {
+		for _, class := range reference.Classes {
+			used[revisions[i].Annotations[referenceAnnotation(class)]] = true
+		}
+		started = started || revisions[i].Name == startedFrom(s)
+	}
+	if !started {
+		return nil // Which revisions the instance was started with is known only when it is not KubeVirt's.
+	}
+	unused := slices.DeleteFunc(revisions, func(r metav1.PartialObjectMetadata) bool { return !reference.IsRevision(r.Labels) || used[r.Name] })
+	if len(unused) == 0 {
+		return nil
+	}
+	// The cache may be behind, and the VM refer to them.
+	fresh, key := &v1.VirtualMachine{}, client.ObjectKeyFromObject(s.VM)
+	if err := s.APIReader.Get(ctx, key, fresh); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("get VirtualMachine %s: %w", key, err))
+	}
+	if fresh.ResourceVersion != s.VM.ResourceVersion {
+		return nil // A change of the VM triggers the next reconciliation.
+	}
+	for i := range unused {
+		revision := &appsv1.ControllerRevision{ObjectMeta: unused[i].ObjectMeta}
+		if err := s.deleteRevision(ctx, revision); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deleteRevision deletes a ControllerRevision unless it was replaced meanwhile.
+func (s *Scope) deleteRevision(ctx context.Context, revision *appsv1.ControllerRevision) error {
+	err := s.Client.Delete(ctx, revision, client.Preconditions{UID: ptr.To(revision.UID)})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete ControllerRevision %s: %w", revision.Name, err)
+	}
+	return nil
+}
+
+// referenceAnnotation is the annotation of a start revision with the name of the ControllerRevision that the instance was started
+// with. It is Vireo's own: the name is in the data as well, which the cache does not have.
+func referenceAnnotation(class *reference.Class) string {
+	return "kubevirt.io/" + class.Field + "-revision"
+}

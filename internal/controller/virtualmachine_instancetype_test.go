@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"encoding/json"
+	"fmt"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+
+	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+// anInstancetype returns an instance type with a number of CPUs and 512Mi.
+func anInstancetype(ns, name string, cpus uint32) *v1beta1.VirtualMachineInstancetype {
+	return &v1beta1.VirtualMachineInstancetype{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
+		Spec: v1beta1.VirtualMachineInstancetypeSpec{
+			CPU: v1beta1.CPUInstancetype{Guest: cpus}, Memory: v1beta1.MemoryInstancetype{Guest: resource.MustParse("512Mi")},
+		},
+	}
+}
+
+// aPreference returns a preference with a subdomain.
+func aPreference(ns, name string) *v1beta1.VirtualMachinePreference {
+	return &v1beta1.VirtualMachinePreference{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
+		Spec:       v1beta1.VirtualMachinePreferenceSpec{PreferredSubdomain: ptr.To("preferred")},
+	}
+}
+
+// withInstancetype has a VM refer to an instance type of its namespace, and leave CPUs and memory to it.
+func withInstancetype(name string) func(*v1.VirtualMachine) {
+	return func(vm *v1.VirtualMachine) {
+		vm.Spec.Instancetype = &v1.InstancetypeMatcher{Name: name, Kind: "VirtualMachineInstancetype"}
+		vm.Spec.Template.Spec.Domain.CPU, vm.Spec.Template.Spec.Domain.Memory = nil, nil
+	}
+}
+
+func withPreference(name string) func(*v1.VirtualMachine) {
+	return func(vm *v1.VirtualMachine) {
+		vm.Spec.Preference = &v1.PreferenceMatcher{Name: name, Kind: "virtualmachinepreferences"}
+	}
+}
+
+var _ = Describe("VirtualMachine with an instance type", func() {
+	const storedBoth, storedOne = 2, 1
+	var m *vmHarness
+	BeforeEach(func() { m = newVMHarness() })
+
+	// stores are the writes that store what a VM refers to.
+	stores := func(n int) []string {
+		var writes []string
+		for range n {
+			writes = append(writes, "create ControllerRevision")
+		}
+		return writes
+	}
+	stored := func(ref *v1.InstancetypeStatusRef) *appsv1.ControllerRevision {
+		GinkgoHelper()
+		Expect(ref).NotTo(BeNil())
+		return ExpectExists(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: ref.ControllerRevisionRef.Name}})
+	}
+	failure := func(vm *v1.VirtualMachine, reason, message string) {
+		GinkgoHelper()
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, reason, message))
+	}
+	edit := func(vm *v1.VirtualMachine, change func(*v1.VirtualMachine)) {
+		GinkgoHelper()
+		change(ExpectExists(vm))
+		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+	}
+	stop := func(vm *v1.VirtualMachine) {
+		GinkgoHelper()
+		vmi := instance(vm)
+		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		setStatus(vmi, v1.Succeeded)
+		removeFinalizer(vmi)
+		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
+	}
+
+	It("waits for what it refers to, stores it and starts with it", func() {
+		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")).With(withPreference("linux")))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		failure(vm, "FailedFindInstancetype", `virtualmachineinstancetypes.instancetype.kubevirt.io "small" not found`)
+		Expect(m.events.take()).To(ConsistOf(`Warning FailedFindInstancetype: virtualmachineinstancetypes.instancetype.kubevirt.io "small" not found`))
+		m.expectQuiet(vm)
+
+		small := anInstancetype(m.ns, "small", 2)
+		small.Labels = map[string]string{"size": "small"}
+		ExpectCreated(small)
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		failure(vm, "FailedFindPreference", `virtualmachinepreferences.instancetype.kubevirt.io "linux" not found`)
+
+		ExpectCreated(aPreference(m.ns, "linux"))
+		m.expectReconciled(vm, append(stores(storedBoth), firstStart...)...)
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
+		vmi := instance(vm)
+		Expect(vmi.Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
+		Expect(vmi.Spec.Domain.Memory.Guest.String()).To(Equal("512Mi"))
+		Expect(vmi.Spec.Subdomain).To(Equal("preferred"))
+		Expect(vmi.Annotations).To(And(HaveKeyWithValue(v1.InstancetypeAnnotation, "small"), HaveKeyWithValue(v1.PreferenceAnnotation, "linux")))
+		Expect(vm.Spec.Template.Spec.Domain.CPU).To(BeNil(), "the VM's spec is not changed")
+
+		ref := vm.Status.InstancetypeRef
+		Expect(ref.Name).To(Equal("small"))
+		Expect(ref.Kind).To(Equal("VirtualMachineInstancetype"))
+		Expect(ref.ControllerRevisionRef.Name).To(Equal(fmt.Sprintf("vm-small-v1beta1-%s-1", small.UID)))
+		revision := stored(ref)
+		Expect(metav1.IsControlledBy(revision, vm)).To(BeTrue())
+		Expect(revision.Labels).To(HaveKeyWithValue("instancetype.kubevirt.io/object-name", "small"))
+		Expect(vm.Status.PreferenceRef.Name).To(Equal("linux"))
+		Expect(vm.Status.PreferenceRef.Kind).To(Equal("VirtualMachinePreference"))
+		Expect(stored(vm.Status.PreferenceRef).Labels).To(HaveKeyWithValue("instancetype.kubevirt.io/object-kind", "VirtualMachinePreference"))
+
+		By("recording the names of the stored objects with the spec of the start")
+		start := ExpectExists(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{
+			Namespace: m.ns, Name: v1.StartRevisionName(vm.UID, vm.Generation),
+		}})
+		data := map[string]v1.VirtualMachineSpec{}
+		Expect(json.Unmarshal(start.Data.Raw, &data)).To(Succeed())
+		Expect(data["spec"].Instancetype.RevisionName).To(Equal(ref.ControllerRevisionRef.Name))
+		Expect(data["spec"].Preference.RevisionName).To(Equal(vm.Status.PreferenceRef.ControllerRevisionRef.Name))
+		m.events.take()
+		m.expectQuiet(vm)
+	})
+
+	It("keeps what it stored, also while it is halted, when the object changes or is deleted", func() {
+		small := anInstancetype(m.ns, "small", 2)
+		ExpectCreated(small)
+		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).With(withInstancetype("small")))
+		m.expectReconciled(vm, append(stores(storedOne), "patch VirtualMachine/status")...)
+		m.expectQuiet(vm)
+		small.Spec.CPU.Guest = 8
+		Expect(k8sClient.Update(ctx, small)).To(Succeed())
+		m.expectQuiet(vm)
+		Expect(k8sClient.Delete(ctx, small)).To(Succeed())
+		edit(vm, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyAlways) })
+		m.expectReconciled(vm, firstStart...)
+		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
+	})
+
+	It("does not store an instance type that conflicts with its template", func() {
+		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")).With(func(vm *v1.VirtualMachine) {
+			vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Sockets: 4}
+		}))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		failure(vm, "FailedCreate", "error encountered while storing instancetype.kubevirt.io controllerRevisions: "+
+			"VM field(s) spec.template.spec.domain.cpu.sockets conflicts with selected instance type")
+		Expect(vm.Status.InstancetypeRef).To(BeNil())
+		m.events.take()
+		m.expectQuiet(vm)
+
+		changeTemplate(vm, func(t *v1.VirtualMachineInstanceTemplateSpec) { t.Spec.Domain.CPU = nil })
+		m.expectReconciled(vm, append(stores(storedOne), firstStart...)...)
+
+		By("changing the template into a conflict while it is stopped")
+		edit(vm, func(vm *v1.VirtualMachine) {
+			vm.SetRunStrategy(v1.RunStrategyHalted)
+			vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Sockets: 4}
+		})
+		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
+		setStatus(instance(vm), v1.Succeeded)
+		removeFinalizer(instance(vm))
+		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
+		edit(vm, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyAlways) })
+		m.events.take()
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		failure(vm, "FailedCreate", "Failed to apply instancetype: VMI conflicts with instancetype spec in fields: [spec.domain.cpu.sockets]")
+		Expect(m.events.take()).To(ConsistOf(HavePrefix("Warning FailedCreate: Error creating virtual machine instance: Failed to apply instancetype: ")))
+	})
+
+	It("uses a ControllerRevision that exists, and refuses one with another content", func() {
+		small := anInstancetype(m.ns, "small", 2)
+		ExpectCreated(small)
+		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
+		other := anInstancetype(m.ns, "small", 9)
+		other.UID, other.Generation = small.UID, small.Generation
+		revision, err := reference.NewRevision(vm, other)
+		Expect(err).NotTo(HaveOccurred())
+		ExpectCreated(revision)
+		_, err = m.reconcile(vm)
+		Expect(err).To(MatchError(ContainSubstring("found existing ControllerRevision with unexpected data: " + revision.Name)))
+		m.writes.ExpectWritten(append(stores(storedOne), "patch VirtualMachine/status")...)
+		failure(vm, "FailedCreate", "found existing ControllerRevision with unexpected data: "+revision.Name)
+		Expect(k8sClient.Delete(ctx, revision)).To(Succeed())
+
+		By("finding the right one, without an owner")
+		revision, err = reference.NewRevision(vm, small)
+		Expect(err).NotTo(HaveOccurred())
+		revision.OwnerReferences, revision.Labels = nil, nil
+		ExpectCreated(revision)
+		m.expectReconciled(vm, append(append(stores(2), "delete ControllerRevision"), firstStart...)...)
+		Expect(metav1.IsControlledBy(ExpectExists(revision), vm)).To(BeTrue())
+		Expect(revision.Labels).To(HaveKeyWithValue(v1.CreatedByLabel, string(vm.UID)))
+	})
+
+	It("replaces the ControllerRevision of an earlier VM of its name", func() {
+		small := anInstancetype(m.ns, "small", 2)
+		ExpectCreated(small)
+		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
+		earlier := vm.DeepCopy()
+		earlier.UID = "earlier"
+		revision, err := reference.NewRevision(earlier, small)
+		Expect(err).NotTo(HaveOccurred())
+		ExpectCreated(revision)
+		m.expectReconciled(vm, append(append(stores(2), "delete ControllerRevision"), firstStart...)...)
+		Expect(metav1.IsControlledBy(ExpectExists(revision), vm)).To(BeTrue())
+	})
+
+	It("needs a restart for another instance type, and deletes the stored one that nothing uses any more", func() {
+		ExpectCreated(anInstancetype(m.ns, "small", 2), anInstancetype(m.ns, "big", 4))
+		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
+		m.expectReconciled(vm, append(stores(storedOne), firstStart...)...)
+		first := stored(ExpectExists(vm).Status.InstancetypeRef)
+		vmi := instance(vm)
+		setStatus(vmi, v1.Running, revised(vmi))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+
+		edit(vm, func(vm *v1.VirtualMachine) { vm.Spec.Instancetype.Name = "big" })
+		m.expectReconciled(vm, append(stores(storedOne), "patch VirtualMachine/status")...)
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineRestartRequired, corev1.ConditionTrue, "",
+			"a non-live-updatable field was changed in the template spec: domain.cpu.sockets"))
+		Expect(vm.Status.InstancetypeRef.Name).To(Equal("big"))
+		ExpectExists(first)
+		m.events.take()
+		m.expectQuiet(vm)
+
+		stop(vm)
+		ExpectExists(first)
+		m.expectReconciled(vm, "create ControllerRevision", "create VirtualMachineInstance", "delete ControllerRevision",
+			"patch VirtualMachine/status", "delete ControllerRevision")
+		ExpectGone(first)
+		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(4))
+
+		By("referring to nothing any more")
+		second := stored(ExpectExists(vm).Status.InstancetypeRef)
+		vmi = instance(vm)
+		setStatus(vmi, v1.Running, revised(vmi))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		edit(vm, func(vm *v1.VirtualMachine) {
+			vm.Spec.Instancetype = nil
+			vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Sockets: 4, Cores: 1, Threads: 1}
+			vm.Spec.Template.Spec.Domain.Memory = &v1.Memory{Guest: ptr.To(resource.MustParse("512Mi"))}
+		})
+		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
+		Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
+		Expect(vm.Status.InstancetypeRef).To(BeNil())
+		ExpectExists(second)
+	})
+
+	It("keeps running when its instance type is replaced by one that does not exist", func() {
+		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
+		m.expectReconciled(vm, append(stores(storedOne), firstStart...)...)
+		vmi := instance(vm)
+		setStatus(vmi, v1.Running, revised(vmi))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		edit(vm, func(vm *v1.VirtualMachine) { vm.Spec.Instancetype.Name = "missing" })
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		failure(vm, "FailedFindInstancetype", `"missing" not found`)
+		Expect(vm.Status.InstancetypeRef.Name).To(Equal("small"))
+		edit(vm, func(vm *v1.VirtualMachine) { vm.SetRunStrategy(v1.RunStrategyHalted) })
+		m.expectReconciled(vm, "delete VirtualMachineInstance", "patch VirtualMachine/status")
+	})
+
+	It("uses the ControllerRevision that its matcher names, once it exists", func() {
+		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")).With(func(vm *v1.VirtualMachine) {
+			vm.Spec.Instancetype.RevisionName = "pinned"
+		}))
+		result := m.expectReconciled(vm, "patch VirtualMachine/status")
+		failure(vm, "FailedFindInstancetype", `controllerrevisions.apps "pinned" not found`)
+		Expect(result.RequeueAfter).NotTo(BeZero(), "ControllerRevisions of others are not watched")
+		small := anInstancetype(m.ns, "small", 3)
+		revision, err := reference.NewRevision(vm, small)
+		Expect(err).NotTo(HaveOccurred())
+		revision.Name, revision.OwnerReferences, revision.Labels = "pinned", nil, nil
+		ExpectCreated(revision)
+		m.expectReconciled(vm, firstStart...)
+		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(3))
+		Expect(ExpectExists(vm).Status.InstancetypeRef.ControllerRevisionRef.Name).To(Equal("pinned"))
+		m.events.take()
+		m.expectQuiet(vm)
+		Expect(ExpectExists(revision).Labels).To(BeEmpty(), "it is not the VM's")
+	})
+
+	It("reports a ControllerRevision of an alpha version", func() {
+		ExpectCreated(&appsv1.ControllerRevision{
+			ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: "alpha"}, Data: runtime.RawExtension{
+				Raw: []byte(`{"apiVersion":"instancetype.kubevirt.io/v1alpha1","spec":{}}`),
+			},
+		})
+		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")).With(func(vm *v1.VirtualMachine) {
+			vm.Spec.Instancetype.RevisionName = "alpha"
+		}))
+		Expect(m.expectReconciled(vm, "patch VirtualMachine/status").RequeueAfter).To(BeZero())
+		failure(vm, "FailedFindInstancetype", "failed to decode object in ControllerRevision")
+	})
+
+	It("takes over the ControllerRevisions of KubeVirt", func() {
+		small := anInstancetype(m.ns, "small", 2)
+		ExpectCreated(small)
+		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).With(withInstancetype("small")))
+		theirs := func(name string, drop ...string) *appsv1.ControllerRevision {
+			GinkgoHelper()
+			revision, err := reference.NewRevision(vm, small)
+			Expect(err).NotTo(HaveOccurred())
+			for _, label := range drop {
+				delete(revision.Labels, label)
+			}
+			if name != "" {
+				revision.Name = name
+			}
+			ExpectCreated(revision)
+			ExpectExists(vm)
+			vm.Status.InstancetypeRef = &v1.InstancetypeStatusRef{
+				Name: "small", Kind: "VirtualMachineInstancetype", ControllerRevisionRef: &v1.ControllerRevisionRef{Name: revision.Name},
+			}
+			Expect(k8sClient.Status().Update(ctx, vm)).To(Succeed())
+			return revision
+		}
+		By("labeling one that has today's form")
+		revision := theirs("", v1.CreatedByLabel)
+		m.expectReconciled(vm, "patch ControllerRevision", "patch VirtualMachine/status")
+		Expect(ExpectExists(revision).Labels).To(HaveKeyWithValue(v1.CreatedByLabel, string(vm.UID)))
+		m.expectQuiet(vm)
+		Expect(k8sClient.Delete(ctx, revision)).To(Succeed())
+
+		By("storing one of an earlier version anew")
+		old := theirs("vm-small-old", v1.CreatedByLabel, "instancetype.kubevirt.io/object-version")
+		m.expectReconciled(vm, append(stores(storedOne), "patch VirtualMachine/status", "delete ControllerRevision")...)
+		ExpectGone(old)
+		Expect(stored(ExpectExists(vm).Status.InstancetypeRef).Name).To(Equal(revision.Name))
+		m.events.take()
+		m.expectQuiet(vm)
+	})
+
+	It("gives its DataVolumes the storage class of its preference", func() {
+		preference := aPreference(m.ns, "linux")
+		preference.Spec.Volumes = &v1beta1.VolumePreferences{PreferredStorageClassName: "fast"}
+		ExpectCreated(preference)
+		template := func(name string, class *string) v1.DataVolumeTemplateSpec {
+			return v1.DataVolumeTemplateSpec{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: cdiv1beta1.DataVolumeSpec{
+				Source: &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}}, Storage: &cdiv1beta1.StorageSpec{StorageClassName: class},
+			}}
+		}
+		vm := m.create(builder.MakeVM("vm").With(withPreference("linux")).With(func(vm *v1.VirtualMachine) {
+			vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{template("root", nil), template("data", ptr.To("slow"))}
+		}))
+		m.expectReconciled(vm, append(stores(storedOne), "create DataVolume", "create DataVolume", "patch VirtualMachine/status")...)
+		Expect(ExpectExists(dataVolume(m.ns, "root")).Spec.Storage.StorageClassName).To(HaveValue(Equal("fast")))
+		Expect(ExpectExists(dataVolume(m.ns, "data")).Spec.Storage.StorageClassName).To(HaveValue(Equal("slow")))
+		Expect(ExpectExists(vm).Spec.DataVolumeTemplates[0].Spec.Storage.StorageClassName).To(BeNil())
+	})
+
+	It("does not use an instance type of another namespace", func() {
+		ExpectCreated(anInstancetype(NewNamespace(), "small", 2))
+		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		failure(vm, "FailedFindInstancetype", "not found")
+		ExpectGone(instanceKey(vm))
+	})
+})
