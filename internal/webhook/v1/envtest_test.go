@@ -14,6 +14,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
@@ -318,3 +320,60 @@ func sampleVMs(file string) []*v1.VirtualMachine {
 	}
 	return vms
 }
+
+var _ = Describe("instance types and preferences", func() {
+	ctx := context.Background()
+	const ns = metav1.NamespaceDefault
+
+	It("are refused with the field of each error, in both scopes", func() {
+		size := v1beta1.VirtualMachineInstancetypeSpec{
+			CPU: v1beta1.CPUInstancetype{Guest: 1},
+			Memory: v1beta1.MemoryInstancetype{
+				Guest: resource.MustParse("1Gi"), OvercommitPercent: 10, Hugepages: &v1.Hugepages{PageSize: "2Mi"},
+			},
+		}
+		taste := v1beta1.VirtualMachinePreferenceSpec{CPU: &v1beta1.CPUPreferences{
+			PreferredCPUTopology: ptr.To(v1beta1.Spread), SpreadOptions: &v1beta1.SpreadOptions{Ratio: ptr.To[uint32](0)},
+		}}
+		meta := metav1.ObjectMeta{Namespace: ns, Name: "faulty"}
+		cluster := metav1.ObjectMeta{Name: "faulty"}
+		for _, object := range []client.Object{
+			&v1beta1.VirtualMachineInstancetype{ObjectMeta: meta, Spec: size},
+			&v1beta1.VirtualMachineClusterInstancetype{ObjectMeta: cluster, Spec: size},
+		} {
+			expectInvalid(k8s.Create(ctx, object), "spec.memory.overcommitPercent")
+		}
+		for _, object := range []client.Object{
+			&v1beta1.VirtualMachinePreference{ObjectMeta: meta, Spec: taste},
+			&v1beta1.VirtualMachineClusterPreference{ObjectMeta: cluster, Spec: taste},
+		} {
+			expectInvalid(k8s.Create(ctx, object), "spec.cpu.spreadOptions.ratio")
+		}
+	})
+
+	It("are applied before a VM is validated, once they exist", func() {
+		vm := newVM("sized")
+		vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Sockets: 2}
+		vm.Spec.Instancetype = &v1.InstancetypeMatcher{Name: "size", Kind: "virtualmachineinstancetype"}
+		Expect(k8s.Create(ctx, vm, client.DryRunAll)).To(Succeed())
+		size := &v1beta1.VirtualMachineInstancetype{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "size"}}
+		size.Spec.CPU.Guest, size.Spec.Memory.Guest = 2, resource.MustParse("1Gi")
+		Expect(k8s.Create(ctx, size)).To(Succeed())
+		DeferCleanup(expectGone, ctx, size)
+		// The webhook reads from a cache.
+		Eventually(func() error {
+			return k8s.Create(ctx, vm.DeepCopy(), client.DryRunAll)
+		}).WithTimeout(waitLimit).Should(MatchError(ContainSubstring("VM field(s) spec.template.spec.domain.cpu.sockets conflicts with selected instance type")))
+	})
+
+	It("are referred to by a name or a volume", func() {
+		vm := newVM("matcher")
+		vm.Spec.Preference = &v1.PreferenceMatcher{}
+		expectInvalid(k8s.Create(ctx, vm), "spec.preference")
+		vm.Spec.Preference = &v1.PreferenceMatcher{Name: "a", RevisionName: "revision-of-a"}
+		Expect(k8s.Create(ctx, vm)).To(Succeed())
+		DeferCleanup(expectGone, ctx, vm)
+		vm.Spec.Preference.Name = "b"
+		expectInvalid(k8s.Update(ctx, vm), "spec.preference.revisionName")
+	})
+})

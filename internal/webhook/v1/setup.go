@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
 
 // Options configures the webhooks.
@@ -46,9 +48,10 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 	vmi := admission.WithValidator(scheme, &vmiValidator{config: options.Config, trusted: trusted})
 	migration := admission.WithValidator(scheme, &migrationValidator{config: options.Config, apiReader: mgr.GetAPIReader(), trusted: trusted})
 	kubeVirt := admission.WithValidator(scheme, &kubeVirtValidator{reader: mgr.GetAPIReader()})
+	finder := reference.Finder{Objects: mgr.GetClient(), Revisions: mgr.GetAPIReader()}
 	hooks := map[string]http.Handler{
 		"/virtualmachines-mutate":   &admission.Webhook{Handler: &vmMutator{decoder: admission.NewDecoder(scheme)}},
-		"/virtualmachines-validate": admission.WithValidator(scheme, &vmValidator{config: options.Config, trusted: trusted}),
+		"/virtualmachines-validate": admission.WithValidator(scheme, &vmValidator{config: options.Config, trusted: trusted, finder: finder}),
 
 		"/virtualmachinereplicaset-validate": admission.WithValidator(scheme, &replicaSetValidator{config: options.Config}),
 
@@ -69,6 +72,9 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 		"/kubevirt-validate-create": kubeVirt,
 		"/kubevirt-validate-update": kubeVirt,
 		"/kubevirt-validate-delete": kubeVirt,
+	}
+	for path, hook := range instancetypeHooks(scheme) {
+		hooks[path] = hook
 	}
 	for path, hook := range hooks {
 		mgr.GetWebhookServer().Register(path, hook)

@@ -18,6 +18,7 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
 	"github.com/vireo-project/vireo/internal/specsupport"
 )
 
@@ -51,6 +52,7 @@ func (m *vmMutator) Handle(_ context.Context, request admission.Request) admissi
 type vmValidator struct {
 	config  ConfigSource
 	trusted sets.Set[string]
+	finder  reference.Finder
 }
 
 var _ admission.Validator[*v1.VirtualMachine] = (*vmValidator)(nil)
@@ -62,11 +64,18 @@ func (v *vmValidator) ValidateCreate(ctx context.Context, vm *v1.VirtualMachine)
 
 // validate validates a VM. before is the stored VM, or nil for a new one.
 func (v *vmValidator) validate(ctx context.Context, before, vm *v1.VirtualMachine) (admission.Warnings, error) {
-	path := field.NewPath("spec")
-	errs := append(validateVM(path, &vm.Spec, v.config.Current(), fromTrusted(ctx, v.trusted)), foreignDataVolumes(path, vm, before)...)
-	warnings := vmWarnings(path, &vm.Spec)
+	path, config := field.NewPath("spec"), v.config.Current()
+	errs := validateMatchers(path, before, vm)
+	spec, complete, conflicts := v.expand(ctx, vm, config)
+	errs = append(errs, conflicts...)
+	errs = append(errs, validateVM(path, spec, config, fromTrusted(ctx, v.trusted))...)
+	errs = append(errs, foreignDataVolumes(path, vm, before)...)
+	warnings := vmWarnings(path, spec)
 	if len(errs) == 0 {
-		return append(warnings, errorsOfInstance(path.Child("template"), vm, v.config.Current())...), nil
+		if complete {
+			warnings = append(warnings, errorsOfTemplate(path.Child("template"), vm.Namespace, vm.Name, spec.Template, config)...)
+		}
+		return warnings, nil
 	}
 	return warnings, specsupport.NewInvalid(v1.VirtualMachineGroupVersionKind.GroupKind(), vm.Name, errs)
 }
@@ -126,17 +135,9 @@ func vmWarnings(path *field.Path, spec *v1.VirtualMachineSpec) []string {
 	return list
 }
 
-// errorsOfInstance returns warnings about errors that a VM's VMI has only with its defaults. A read-only disk without a bus,
-// for example, becomes a SATA disk, which cannot be read-only. These are warnings, because the defaults may be different when
-// the VM starts.
-func errorsOfInstance(path *field.Path, vm *v1.VirtualMachine, config clusterconfig.Config) []string {
-	if vm.Spec.Template == nil || vm.Spec.Instancetype != nil || vm.Spec.Preference != nil {
-		return nil
-	}
-	return errorsOfTemplate(path, vm.Namespace, vm.Name, vm.Spec.Template, config)
-}
-
-// errorsOfTemplate returns warnings about the errors that a VMI of a valid template has with its defaults.
+// errorsOfTemplate returns warnings about the errors that a VMI of a valid template has only with its defaults. A read-only disk
+// without a bus, for example, becomes a SATA disk, which cannot be read-only. These are warnings, because the defaults may be different
+// when the VMI is created.
 func errorsOfTemplate(
 	path *field.Path, namespace, name string, template *v1.VirtualMachineInstanceTemplateSpec, config clusterconfig.Config,
 ) []string {

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package v1
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
+	"github.com/vireo-project/vireo/internal/instancetype"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
+	"github.com/vireo-project/vireo/internal/specsupport"
+)
+
+// +kubebuilder:webhook:path=/virtualmachineinstancetypes-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=instancetype.kubevirt.io,resources=virtualmachineinstancetypes,verbs=create;update,versions=v1beta1,name=virtualmachineinstancetype-validator.instancetype.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/virtualmachineclusterinstancetypes-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=instancetype.kubevirt.io,resources=virtualmachineclusterinstancetypes,verbs=create;update,versions=v1beta1,name=virtualmachineclusterinstancetype-validator.instancetype.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/virtualmachinepreferences-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=instancetype.kubevirt.io,resources=virtualmachinepreferences,verbs=create;update,versions=v1beta1,name=virtualmachinepreference-validator.instancetype.kubevirt.io,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/virtualmachineclusterpreferences-validate,mutating=false,failurePolicy=fail,sideEffects=None,groups=instancetype.kubevirt.io,resources=virtualmachineclusterpreferences,verbs=create;update,versions=v1beta1,name=virtualmachineclusterpreference-validator.instancetype.kubevirt.io,admissionReviewVersions=v1
+
+// instancetypeHooks are the webhooks of instance types and preferences, by path.
+func instancetypeHooks(scheme *runtime.Scheme) map[string]*admission.Webhook {
+	return map[string]*admission.Webhook{
+		"/virtualmachineinstancetypes-validate":        admission.WithValidator(scheme, instancetypeValidator[*v1beta1.VirtualMachineInstancetype]{}),
+		"/virtualmachineclusterinstancetypes-validate": admission.WithValidator(scheme, instancetypeValidator[*v1beta1.VirtualMachineClusterInstancetype]{}),
+		"/virtualmachinepreferences-validate":          admission.WithValidator(scheme, instancetypeValidator[*v1beta1.VirtualMachinePreference]{}),
+		"/virtualmachineclusterpreferences-validate":   admission.WithValidator(scheme, instancetypeValidator[*v1beta1.VirtualMachineClusterPreference]{}),
+	}
+}
+
+// instancetypeValidator checks instance types or preferences of a kind. Their rules do not depend on the VMs that refer to them: those
+// have copies.
+type instancetypeValidator[T client.Object] struct{}
+
+// ValidateCreate implements admission.Validator.
+func (v instancetypeValidator[T]) ValidateCreate(_ context.Context, object T) (admission.Warnings, error) {
+	path := field.NewPath("spec")
+	var errs field.ErrorList
+	var warnings []string
+	if spec := reference.InstancetypeSpec(object); spec != nil {
+		errs, warnings = instancetype.ValidateInstancetype(spec, path)
+	}
+	if spec := reference.PreferenceSpec(object); spec != nil {
+		errs, warnings = instancetype.ValidatePreference(spec, path)
+	}
+	if len(errs) == 0 {
+		return warnings, nil
+	}
+	kind, err := reference.KindOf(object)
+	if err != nil {
+		return nil, err
+	}
+	return warnings, specsupport.NewInvalid(v1beta1.GroupVersion.WithKind(kind.Name).GroupKind(), object.GetName(), errs)
+}
+
+// ValidateUpdate implements admission.Validator.
+func (v instancetypeValidator[T]) ValidateUpdate(ctx context.Context, _, after T) (admission.Warnings, error) {
+	if after.GetDeletionTimestamp() != nil {
+		return nil, nil
+	}
+	return v.ValidateCreate(ctx, after)
+}
+
+// ValidateDelete implements admission.Validator.
+func (instancetypeValidator[T]) ValidateDelete(context.Context, T) (admission.Warnings, error) {
+	return nil, nil
+}
