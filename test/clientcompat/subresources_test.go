@@ -210,7 +210,7 @@ func TestCluster(t *testing.T) {
 	typed := newVM("unborn", v1.RunStrategyHalted)
 	typed.Spec.Instancetype = &v1.InstancetypeMatcher{Name: "small"}
 	_, err = kubevirt.ExpandSpec(namespace).ForVirtualMachine(typed)
-	expectCode(t, "expand-vm-spec", err, http.StatusNotImplemented, "spec.instancetype: there are no instance types")
+	expectCode(t, "expand-vm-spec", err, http.StatusNotImplemented, "spec.instancetype: expanding instance types is not implemented yet")
 	if _, err := kubevirt.RestClient().Get().AbsPath("/apis/subresources.kubevirt.io/v1/healthz").DoRaw(t.Context()); err != nil {
 		t.Errorf("healthz: %v", err)
 	}

@@ -85,7 +85,11 @@ func bases(t *testing.T) map[string]crd {
 }
 
 // consulted are the kinds without a reconciler that another reconciler reads.
-var consulted = []string{"migrations.kubevirt.io/MigrationPolicy"}
+var consulted = []string{
+	"migrations.kubevirt.io/MigrationPolicy",
+	"instancetype.kubevirt.io/VirtualMachineInstancetype", "instancetype.kubevirt.io/VirtualMachineClusterInstancetype",
+	"instancetype.kubevirt.io/VirtualMachinePreference", "instancetype.kubevirt.io/VirtualMachineClusterPreference",
+}
 
 // A CRD is installed only if a reconciler reads its objects. Others would be accepted without an effect.
 func TestKindsWithAReconcilerAreInstalled(t *testing.T) {

@@ -76,8 +76,8 @@ func TestExpandSpec(t *testing.T) {
 	}).Obj()
 	w := newWorld(t, builder.MakeVM("vm").Namespace("ns").Label("a", "b").Obj(), typed, preferred)
 	w.expect(http.MethodGet, vmPath+"none/expand-spec", "", 404, `virtualmachine.kubevirt.io "none" not found`)
-	w.expect(http.MethodGet, vmPath+"typed/expand-spec", "", 501, "spec.instancetype: there are no instance types")
-	w.expect(http.MethodGet, vmPath+"preferred/expand-spec", "", 501, "spec.preference: there are no preferences")
+	w.expect(http.MethodGet, vmPath+"typed/expand-spec", "", 501, "spec.instancetype: expanding instance types is not implemented yet")
+	w.expect(http.MethodGet, vmPath+"preferred/expand-spec", "", 501, "spec.preference: expanding preferences is not implemented yet")
 	code, text := w.do(http.MethodGet, vmPath+"vm/expand-spec", "")
 	vm := &v1.VirtualMachine{}
 	if err := json.Unmarshal([]byte(text), vm); code != http.StatusOK || err != nil || vm.Kind != "VirtualMachine" || vm.Labels["a"] != "b" {

@@ -45,10 +45,10 @@ func (a *API) expandVMSpec(w http.ResponseWriter, r *http.Request) error {
 // applied when its VMI is created.
 func writeExpanded(w http.ResponseWriter, vm *v1.VirtualMachine, verb string) error {
 	if vm.Spec.Instancetype != nil {
-		return notImplemented(verb, "spec.instancetype: there are no instance types")
+		return notImplemented(verb, "spec.instancetype: expanding instance types is not implemented yet")
 	}
 	if vm.Spec.Preference != nil {
-		return notImplemented(verb, "spec.preference: there are no preferences")
+		return notImplemented(verb, "spec.preference: expanding preferences is not implemented yet")
 	}
 	vm.SetGroupVersionKind(v1.GroupVersion.WithKind("VirtualMachine"))
 	writeObject(w, vm)
