@@ -125,7 +125,7 @@ func (r *Reconciler) stopUnowned(ctx context.Context, s *scope) error {
 		if err := s.connection.Destroy(ctx, s.domainName()); err != nil {
 			return fromConnection(err)
 		}
-		return &Wait{Reason: "the launcher Pod of a guest that was replaced to end"}
+		return &Wait{Reason: "the end of the launcher Pod, whose VMI was replaced"}
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
@@ -153,10 +153,10 @@ func (r *Reconciler) stopUnowned(ctx context.Context, s *scope) error {
 			return fromConnection(err)
 		}
 	}
-	return &Wait{Reason: "the launcher Pod of a guest that has moved to end"}
+	return &Wait{Reason: "the end of the launcher Pod, whose guest has migrated"}
 }
 
-// isMigrated reports whether this process knows that the guest is migrated. What the launcher reports until its end is no change.
+// isMigrated reports whether this process has recorded that the guest is migrated. What the launcher reports afterwards changes nothing.
 func (r *Reconciler) isMigrated(s *scope) bool {
 	vmi, side := s.migrating(r.Node)
 	if vmi == nil || side != protocol.Source {

@@ -15,7 +15,7 @@ const (
 	// first. Source: kubevirt/kubevirt pkg/virt-handler, gracefulShutdownRetry.
 	shutdownInterval = 5 * time.Second
 	// destroySlack lets virt-launcher, which counts the same grace period from its SIGTERM, destroy the domain first, so
-	// that it knows that the guest was stopped on request. The agent does it if the launcher does not.
+	// that its outcome is that of a guest that was stopped on request. The agent does it if the launcher does not.
 	destroySlack = 2 * time.Second
 	// defaultGrace is the grace period of a VMI without terminationGracePeriodSeconds. Source: kubevirt.io/api core/v1,
 	// DefaultGracePeriodSeconds.
