@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright The Vireo Authors
 #
-# chaos.sh: migrates a guest between two local nodes while processes are killed and connections are cut; see test/chaos/README.md.
+# chaos.sh: migrates a guest between two local nodes, kills processes and cuts connections; see test/chaos/README.md.
 # RUNS is the number of migrations, SEED repeats an earlier run. The cluster is kept.
 set -euo pipefail
 

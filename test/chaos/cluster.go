@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// localCluster is the cluster of this machine, by its program.
+// localCluster is the local cluster, controlled through hack/cluster/cluster.
 type localCluster struct {
 	program string
 	env     map[string]string
@@ -23,23 +23,23 @@ type localCluster struct {
 
 func openCluster(ctx context.Context, program string) (*localCluster, error) {
 	if program == "" {
-		return nil, errors.New("chaos kills processes of the cluster: --cluster or VIREO_CLUSTER must name the program of a local one")
+		return nil, errors.New("chaos kills processes of the cluster: set --cluster or VIREO_CLUSTER to the program of a local cluster")
 	}
 	c := &localCluster{program: program}
 	if err := c.refresh(ctx); err != nil {
 		return nil, err
 	}
 	if len(c.nodes()) != 2 {
-		return nil, fmt.Errorf("a guest needs two nodes to move between, and no third is looked at here: there are %v", c.nodes())
+		return nil, fmt.Errorf("chaos needs a cluster of exactly two nodes, and this one has %v", c.nodes())
 	}
 	return c, nil
 }
 
-// refresh reads what runs with which process ids.
+// refresh reads the cluster's environment again, with the process IDs of its components.
 func (c *localCluster) refresh(ctx context.Context) error {
 	output, err := exec.CommandContext(ctx, c.program, "env").Output()
 	if err != nil {
-		return fmt.Errorf("ask the cluster for its processes: %w", err)
+		return fmt.Errorf("read the environment of the cluster: %w", err)
 	}
 	c.env = map[string]string{}
 	for line := range strings.Lines(string(output)) {
@@ -55,23 +55,23 @@ func (c *localCluster) state() string { return c.env["VIREO_CLUSTER_STATE"] }
 
 func (c *localCluster) kubeconfig() string { return c.env["KUBECONFIG"] }
 
-// containerd is a node's folder of containerd.
+// containerd is the directory of a node's containerd.
 func (c *localCluster) containerd(node string) string {
 	return filepath.Join(c.state(), "nodes", node, "containerd")
 }
 
-// log is the log of a component, as the cluster names it.
+// log is the path of a component's log.
 func (c *localCluster) log(component string) string {
 	return filepath.Join(c.env["VIREO_CLUSTER_LOGS"], component+".log")
 }
 
-// pid is the process of a component, as it was when the cluster was asked.
+// pid is the process ID of a component at the last refresh.
 func (c *localCluster) pid(component string) (int, error) {
 	name := strings.ToUpper(strings.NewReplacer("/", "_", "-", "_").Replace(component))
 	return strconv.Atoi(c.env["VIREO_CLUSTER_PID_"+name])
 }
 
-// kill ends a component as a crash would.
+// kill sends SIGKILL to a component.
 func (c *localCluster) kill(component string) error {
 	pid, err := c.pid(component)
 	if err != nil {
@@ -80,22 +80,22 @@ func (c *localCluster) kill(component string) error {
 	return syscall.Kill(pid, syscall.SIGKILL)
 }
 
-// up starts what of the cluster does not run.
+// up starts the components of the cluster that are not running.
 func (c *localCluster) up(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	output, err := exec.CommandContext(ctx, c.program, "up", "--nodes", strconv.Itoa(len(c.nodes()))).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("start what was killed: %w: %s", err, output)
+		return fmt.Errorf("start the killed components: %w: %s", err, output)
 	}
 	return c.refresh(ctx)
 }
 
-// enter runs a command in a node's network, with an input.
+// enter runs a command in a node's network namespace, with the given standard input.
 func (c *localCluster) enter(ctx context.Context, node, input string, command ...string) (string, error) {
 	holder, err := c.pid(node + "/holder")
 	if err != nil {
-		return "", fmt.Errorf("%s is not there: %w", node, err)
+		return "", fmt.Errorf("node %s is not running: %w", node, err)
 	}
 	enter := exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(holder), "--net", "--"}, command...)...)
 	enter.Stdin = strings.NewReader(input)

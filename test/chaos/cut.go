@@ -14,13 +14,13 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 )
 
-// cutTable is the nftables table of a cut in a node's network namespace.
+// cutTable is the nftables table in a node's network namespace that breaks connections.
 const cutTable = "vireo_chaos"
 
-// agentsPort is where the agents listen for each other (docs/adr/0023-migration-protocol.md).
+// agentsPort is the port of the connection between agents (docs/adr/0023-migration-protocol.md).
 const agentsPort = 8187
 
-// betweenAgents, betweenQEMUs and toAPIServer are what a node's packets are dropped by, on their way in, out and through.
+// betweenAgents, betweenQEMUs and toAPIServer are nftables rules that drop the packets of a connection.
 func betweenAgents(string) string {
 	return fmt.Sprintf("tcp dport %d drop\ntcp sport %d drop", agentsPort, agentsPort)
 }
@@ -35,7 +35,7 @@ func toAPIServer(server string) string {
 	return fmt.Sprintf("ip daddr %s tcp dport %s drop\nip saddr %s tcp sport %s drop", host, port, host, port)
 }
 
-// cut has a node drop packets, also of connections that there are. Services' addresses are those of their Pods by then.
+// cut drops packets on a node, also those of established connections. The rules apply after Service addresses are translated.
 func (d *damage) cut(ctx context.Context, h *harness, node string, rules func(apiServer string) string) error {
 	config, err := clientcmd.BuildConfigFromFlags("", h.cluster.kubeconfig())
 	if err != nil {
@@ -48,17 +48,17 @@ func (d *damage) cut(ctx context.Context, h *harness, node string, rules func(ap
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cuts[node] = true
-	h.seen.note("cut on %s", node)
+	h.observer.note("connections cut on %s", node)
 	_, err = h.cluster.enter(ctx, node, cutRuleset(rules(server.Host)), "nft", "-f", "-")
 	return err
 }
 
-// cutRuleset adds rules to what there may be of another cut.
+// cutRuleset is an nftables script that adds rules to the table. Rules of another fault in the table stay.
 func cutRuleset(rules string) string {
 	var set strings.Builder
 	set.WriteString("table inet " + cutTable + " {\n")
 	for _, hook := range []string{"input", "forward", "output"} {
-		// After the translation of Services' addresses, before anything is accepted.
+		// After the translation of Service addresses, and before other chains accept packets.
 		fmt.Fprintf(&set, "chain %s {\ntype filter hook %s priority -10; policy accept;\n%s\n}\n", hook, hook, rules)
 	}
 	set.WriteString("}\n")

@@ -14,10 +14,10 @@ import (
 	"github.com/vireo-project/vireo/test/chaos/oracle"
 )
 
-// recheck is how many records that were read before are read again after each run; after the last run it is all.
+// recheck is how many known records are read again after each run.
 const recheck = 4000
 
-// readLog reads what the guest has written since, and a part of what it had written before.
+// readLog reads the guest's new records, and checks the last known ones again.
 func (h *harness) readLog() error { return h.readLogFrom(h.chain.Length() - recheck) }
 
 func (h *harness) readLogFrom(number int) (err error) {
@@ -29,7 +29,7 @@ func (h *harness) readLogFrom(number int) (err error) {
 	return h.chain.Read(disk, number)
 }
 
-// directDisk reads what is on the disk, past this machine's page cache, as QEMU does.
+// directDisk reads the disk with O_DIRECT, as QEMU does: the page cache of the host may be stale.
 type directDisk struct {
 	file   *os.File
 	buffer []byte
@@ -40,7 +40,7 @@ func openDirect(path string) (*directDisk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the guest's disk: %w", err)
 	}
-	// Memory of its own is aligned as the kernel wants it.
+	// O_DIRECT needs an aligned buffer; mmap returns whole pages.
 	buffer, err := unix.Mmap(-1, 0, oracle.RecordSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
@@ -48,7 +48,7 @@ func openDirect(path string) (*directDisk, error) {
 	return &directDisk{file: file, buffer: buffer}, nil
 }
 
-// ReadAt reads a record at most.
+// ReadAt reads at most one record.
 func (d *directDisk) ReadAt(into []byte, offset int64) (int, error) {
 	if len(into) > len(d.buffer) {
 		return 0, io.ErrShortBuffer

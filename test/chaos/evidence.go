@@ -21,19 +21,19 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// lastLines is how much of a log is kept, in bytes.
-const lastLines = 400 << 10
+// maxLogBytes is how much of the end of a log is kept.
+const maxLogBytes = 400 << 10
 
-// keepJournal writes what happened in a run, with times, however it ended.
+// keepJournal writes the journal of a run, whatever its outcome.
 func (h *harness) keepJournal(r *result) {
 	path := filepath.Join(h.evidence, "journals", fmt.Sprint(r.Seed)+".txt")
-	text := []byte(strings.Join(h.seen.journal(), "\n") + "\n")
+	text := []byte(strings.Join(h.observer.journal(), "\n") + "\n")
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, text, 0o644)); err != nil {
 		fmt.Fprintln(os.Stderr, "chaos: keep the journal:", err)
 	}
 }
 
-// keepEvidence writes what there is to know of a run that failed into a folder of its own.
+// keepEvidence writes the journal, the objects and the logs of a failed run into a directory of its own.
 func (h *harness) keepEvidence(ctx context.Context, r *result) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -44,7 +44,7 @@ func (h *harness) keepEvidence(ctx context.Context, r *result) {
 			fmt.Fprintln(os.Stderr, "chaos: keep evidence:", err)
 		}
 	}
-	keep("journal.txt", []byte(strings.Join(append(h.seen.journal(), r.Failures...), "\n")+"\n"))
+	keep("journal.txt", []byte(strings.Join(append(h.observer.journal(), r.Failures...), "\n")+"\n"))
 	for name, list := range map[string]client.ObjectList{
 		"vms.yaml": &v1.VirtualMachineList{}, "vmis.yaml": &v1.VirtualMachineInstanceList{},
 		"migrations.yaml": &v1.VirtualMachineInstanceMigrationList{}, "pods.yaml": &corev1.PodList{}, "events.yaml": &corev1.EventList{},
@@ -64,7 +64,7 @@ func (h *harness) keepEvidence(ctx context.Context, r *result) {
 	}
 }
 
-// keepLogs keeps those of the components and of the launchers, and of what ran before in the same Pod.
+// keepLogs writes the logs of the components and of the launchers, with those of their previous containers.
 func (h *harness) keepLogs(ctx context.Context, keep func(string, []byte)) {
 	pods, err := h.components(ctx)
 	if err != nil {
@@ -94,7 +94,7 @@ func (h *harness) keepLogs(ctx context.Context, keep func(string, []byte)) {
 	}
 }
 
-// containerLog is one of a Pod's logs.
+// containerLog identifies the log of a container, or of its previous instance.
 type containerLog struct {
 	container string
 	previous  bool
@@ -119,7 +119,7 @@ func tailOf(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	text := make([]byte, min(info.Size(), lastLines))
+	text := make([]byte, min(info.Size(), maxLogBytes))
 	_, err = file.ReadAt(text, info.Size()-int64(len(text)))
 	return text, err
 }

@@ -21,17 +21,17 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
-// guestName is the VM's name, and with it that of its instances.
-const guestName = "nomad"
+// guestName is the name of the VM and of its VMI.
+const guestName = "migrating"
 
-// bandwidth makes the copying of the guest's memory last so long that something can go wrong in its midst.
+// bandwidth limits the copying of memory, so that it lasts long enough for a fault during it.
 const bandwidth = "48Mi"
 
 // diskSize is room for a day of records.
 const diskSize = "4Gi"
 
-// writerScript writes the guest's log: see oracle.Record. Which place is the first free one it finds by halving. A record that was not written
-// is written again. What is in a record beside the count differs between two copies of the guest that both go on.
+// writerScript writes the guest's log: see oracle.Record. It finds the first free block by binary search, and repeats a write that failed. The
+// uptime makes the records of two copies of the guest differ.
 const writerScript = `#!/bin/sh
 for d in /sys/block/vd*; do [ "$(cat $d/ro)" = 0 ] && disk=/dev/${d##*/}; done
 at() { dd if=$disk bs=4096 skip=$1 count=1 2>/dev/null | tr -d '\0'; }
@@ -61,7 +61,7 @@ func (h *harness) makeNamespace(ctx context.Context) error {
 	}})
 }
 
-// claim is the disk's. Both nodes reach it, so that nothing but memory is copied.
+// claim is the PersistentVolumeClaim of the disk. Both nodes can access it, so that only memory is copied.
 func (h *harness) claim() *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: h.namespace, Name: "log"},
@@ -75,20 +75,20 @@ func (h *harness) claim() *corev1.PersistentVolumeClaim {
 	}
 }
 
-// policy slows the migrations of the guest.
+// policy limits the bandwidth of the guest's migrations.
 func (h *harness) policy() *migrationsv1alpha1.MigrationPolicy {
 	return &migrationsv1alpha1.MigrationPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: h.namespace},
 		Spec: migrationsv1alpha1.MigrationPolicySpec{
 			Selectors:             &migrationsv1alpha1.Selectors{VirtualMachineInstanceSelector: map[string]string{"chaos": h.namespace}},
 			BandwidthPerMigration: ptr.To(resource.MustParse(bandwidth)),
-			// The copying is to last.
+			// Compression would shorten the copying.
 			ExperimentalMigrationOptions: &v1.ExperimentalMigrationOptions{Compression: ptr.To(v1.MigrationCompressionNone)},
 		},
 	}
 }
 
-// guest boots from a kernel, so that it has no other disk that it writes.
+// guest is the VM. It boots from a kernel, so that the log is the only disk it writes to.
 func (h *harness) guest() *v1.VirtualMachine {
 	disk := func(name string, readOnly bool) v1.Disk {
 		return v1.Disk{Name: name, DiskDevice: v1.DiskDevice{Disk: &v1.DiskTarget{Bus: v1.DiskBusVirtio, ReadOnly: readOnly}}}
@@ -129,7 +129,7 @@ func (h *harness) guest() *v1.VirtualMachine {
 	}
 }
 
-// findDisk is the file of the guest's disk on this machine, which has to be there by now.
+// findDisk returns the path of the guest's disk on this host. It fails until the volume is provisioned.
 func (h *harness) findDisk(ctx context.Context) (string, error) {
 	claim, volume := h.claim(), &corev1.PersistentVolume{}
 	if err := h.api.Get(ctx, client.ObjectKeyFromObject(claim), claim); err != nil {
@@ -139,24 +139,24 @@ func (h *harness) findDisk(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if volume.Spec.Local == nil {
-		return "", fmt.Errorf("volume %s is no folder of this machine: chaos needs the local cluster's storage class", volume.Name)
+		return "", fmt.Errorf("volume %s is not a local volume: chaos needs the storage class of the local cluster", volume.Name)
 	}
 	path := filepath.Join(volume.Spec.Local.Path, "disk.img")
 	_, err := os.Stat(path)
 	return path, err
 }
 
-// setUp makes the namespace and the guest, and returns when the guest writes its log.
+// setUp creates the namespace and the guest, and returns when the guest writes its log.
 func (h *harness) setUp(ctx context.Context) error {
 	if err := h.makeNamespace(ctx); err != nil {
-		return fmt.Errorf("make namespace %s: %w", h.namespace, err)
+		return fmt.Errorf("create namespace %s: %w", h.namespace, err)
 	}
 	for _, object := range []client.Object{h.claim(), h.policy(), h.guest()} {
 		if err := h.api.Create(ctx, object); err != nil {
 			return fmt.Errorf("create the guest: %w", err)
 		}
 	}
-	h.seen.forget()
+	h.observer.forget()
 	until := time.Now().Add(4 * time.Minute)
 	for {
 		err := h.isUp(ctx)
@@ -164,7 +164,7 @@ func (h *harness) setUp(ctx context.Context) error {
 			return nil
 		}
 		if time.Now().After(until) {
-			return fmt.Errorf("the guest does not start: %w", err)
+			return fmt.Errorf("the guest has not started: %w", err)
 		}
 		if err := pause(ctx, 500*time.Millisecond); err != nil {
 			return err
@@ -174,9 +174,9 @@ func (h *harness) setUp(ctx context.Context) error {
 
 // isUp fails until the guest runs and writes its log.
 func (h *harness) isUp(ctx context.Context) error {
-	instance := h.seen.instance()
+	instance := h.observer.instance()
 	if instance == nil || instance.Status.Phase != v1.Running {
-		return errors.New("it is not running")
+		return errors.New("the VMI is not running")
 	}
 	if h.disk == "" {
 		path, err := h.findDisk(ctx)
@@ -192,7 +192,7 @@ func (h *harness) isUp(ctx context.Context) error {
 		return err
 	}
 	if h.chain.Length() < 2 {
-		return errors.New("it does not write its log")
+		return errors.New("the guest does not write its log")
 	}
 	return nil
 }

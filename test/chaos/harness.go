@@ -26,28 +26,28 @@ import (
 	"github.com/vireo-project/vireo/test/chaos/trace"
 )
 
-// harness is what all runs share.
+// harness is the state that all runs share.
 type harness struct {
 	options
 	cluster   *localCluster
 	api       client.WithWatch
 	clientset kubernetes.Interface
 	trace     *trace.Trace
-	seen      *observer
+	observer  *observer
 	stop      context.CancelFunc
-	// disk is the file of the guest's disk, and chain what was read from it.
+	// disk is the path of the guest's disk, and chain the log that was read from it.
 	disk  string
 	chain *oracle.Chain
-	// before is what there was on the nodes before the guest.
+	// before is the footprint of each node before the guest was created.
 	before map[string]footprint
-	// damage is what was broken and is not mended yet.
+	// damage is the faults that are not repaired yet.
 	damage damage
 }
 
-// newHarness starts a guest. What was made is to be cleaned up, also when it fails.
+// newHarness starts a guest. If it returns a harness, also with an error, the caller must call cleanUp.
 func newHarness(ctx context.Context, o options, cluster *localCluster) (*harness, error) {
 	h := &harness{
-		options: o, cluster: cluster, seen: newObserver(o.namespace), chain: &oracle.Chain{},
+		options: o, cluster: cluster, observer: newObserver(o.namespace), chain: &oracle.Chain{},
 		damage: damage{killed: map[string]bool{}, cuts: map[string]bool{}},
 	}
 	if err := h.connect(); err != nil {
@@ -73,9 +73,9 @@ func newHarness(ctx context.Context, o options, cluster *localCluster) (*harness
 	}
 	following, stop := context.WithCancel(context.Background())
 	h.stop = stop
-	go h.seen.hear(h.trace)
-	h.seen.follow(following, h.api, h.namespace)
-	if err := h.settled(ctx); err != nil {
+	go h.observer.readTrace(h.trace)
+	h.observer.follow(following, h.api, h.namespace)
+	if err := h.awaitReady(ctx); err != nil {
 		return h, err
 	}
 	return h, h.setUp(ctx)
@@ -100,19 +100,19 @@ func (h *harness) connect() error {
 	return err
 }
 
-// restart goes on with another guest after a run that left this one in a state that nobody should count on.
+// restart replaces the guest after a run that may have left it in an undefined state.
 func (h *harness) restart(ctx context.Context) error {
 	if err := h.removeOld(ctx); err != nil {
 		return err
 	}
 	h.disk, h.chain = "", &oracle.Chain{}
-	if err := h.settled(ctx); err != nil {
+	if err := h.awaitReady(ctx); err != nil {
 		return err
 	}
 	return h.setUp(ctx)
 }
 
-// removeOld removes the namespace with all that is in it.
+// removeOld deletes the namespace with everything in it, and the migration policy.
 func (h *harness) removeOld(ctx context.Context) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: h.namespace}}
 	until := time.Now().Add(3 * time.Minute)
@@ -127,7 +127,7 @@ func (h *harness) removeOld(ctx context.Context) error {
 			_ = h.api.Delete(ctx, namespace)
 		}
 		if time.Now().After(until) {
-			return fmt.Errorf("namespace %s does not go away", h.namespace)
+			return fmt.Errorf("namespace %s is still being deleted", h.namespace)
 		}
 		if err := pause(ctx, 500*time.Millisecond); err != nil {
 			return err
@@ -135,20 +135,20 @@ func (h *harness) removeOld(ctx context.Context) error {
 	}
 }
 
-// cleanUp mends what is broken, and removes the guest and the trace.
+// cleanUp repairs all faults, and removes the guest and the trace.
 func (h *harness) cleanUp() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	err := errors.Join(h.damage.mend(ctx, h), h.removeOld(ctx))
+	err := errors.Join(h.damage.repair(ctx, h), h.removeOld(ctx))
 	h.stop()
 	return errors.Join(err, h.trace.Stop())
 }
 
-// settled waits until everything runs that a migration needs: nodes, agents, virt-controller.
-func (h *harness) settled(ctx context.Context) error {
+// awaitReady waits until all nodes and components are ready.
+func (h *harness) awaitReady(ctx context.Context) error {
 	until := time.Now().Add(3 * time.Minute)
 	for {
-		missing, err := h.unsettled(ctx)
+		missing, err := h.notReady(ctx)
 		if err == nil && len(missing) == 0 {
 			return nil
 		}
@@ -161,9 +161,9 @@ func (h *harness) settled(ctx context.Context) error {
 	}
 }
 
-// unsettled is what does not run. A container that Kubernetes only lets wait because it ended so often is given no time to: nobody but this test
-// kills an agent every other minute.
-func (h *harness) unsettled(ctx context.Context) ([]string, error) {
+// notReady lists the nodes and the Pods of components that are not ready. It deletes Pods in CrashLoopBackOff: the back-off is a result of the
+// frequent kills of this test only.
+func (h *harness) notReady(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	var missing []string
@@ -201,12 +201,12 @@ func (h *harness) unsettled(ctx context.Context) ([]string, error) {
 	return missing, nil
 }
 
-// installed is the namespace of Vireo's components.
-const installed = "kubevirt"
+// installNamespace is the namespace that Vireo is installed in.
+const installNamespace = "kubevirt"
 
 func (h *harness) components(ctx context.Context) ([]corev1.Pod, error) {
 	pods := &corev1.PodList{}
-	err := h.api.List(ctx, pods, client.InNamespace(installed), client.HasLabels{"kubevirt.io"})
+	err := h.api.List(ctx, pods, client.InNamespace(installNamespace), client.HasLabels{"kubevirt.io"})
 	return pods.Items, err
 }
 
@@ -216,7 +216,7 @@ func crashLoops(pod *corev1.Pod) bool {
 	})
 }
 
-// hostExists reports whether a process is there.
+// hostExists reports whether a process exists on the host.
 func hostExists(pid int) bool {
 	_, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
 	return err == nil

@@ -17,9 +17,9 @@ import (
 	"github.com/vireo-project/vireo/test/podproc"
 )
 
-// footprint is what Pods leave on a node, if something goes wrong with their end.
+// footprint counts what Pods leave on a node if their cleanup fails.
 type footprint struct {
-	// namespaces are how many network namespaces there are more than Pods that need one.
+	// namespaces is the number of network namespaces minus the number of Pods that need one.
 	namespaces int
 	// tables are the nftables tables of the node itself.
 	tables string
@@ -55,7 +55,7 @@ func (h *harness) footprints(ctx context.Context) (map[string]footprint, error) 
 	return all, nil
 }
 
-// leftovers are what a migration that is over has left on the nodes.
+// leftovers are what a finished migration has left on the nodes.
 func (h *harness) leftovers(ctx context.Context) ([]string, error) {
 	now, err := h.footprints(ctx)
 	if err != nil {
@@ -65,13 +65,13 @@ func (h *harness) leftovers(ctx context.Context) ([]string, error) {
 	for node, is := range now {
 		was := h.before[node]
 		if is.namespaces > was.namespaces {
-			left = append(left, fmt.Sprintf("%d network namespaces of Pods that have ended, on %s", is.namespaces-was.namespaces, node))
+			left = append(left, fmt.Sprintf("%d network namespaces of Pods that have ended, on node %s", is.namespaces-was.namespaces, node))
 		}
 		if is.tables != was.tables {
-			left = append(left, fmt.Sprintf("nftables of %s: %q", node, is.tables))
+			left = append(left, fmt.Sprintf("nftables on node %s: %q", node, is.tables))
 		}
 	}
-	for _, pod := range h.seen.everyPod() {
+	for _, pod := range h.observer.launcherPods() {
 		processes, err := podproc.Of(pod.UID)
 		if err != nil {
 			return nil, err
@@ -88,7 +88,7 @@ func (h *harness) leftovers(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// inPod is what a migration has left in the Pod in which the guest is now.
+// inPod is what a finished migration has left in the Pod that runs the guest.
 func inPod(pod *corev1.Pod, processes []podproc.Process) []string {
 	var left []string
 	for _, p := range processes {
@@ -100,7 +100,7 @@ func inPod(pod *corev1.Pod, processes []podproc.Process) []string {
 		if err == nil && len(entries) > 0 {
 			left = append(left, fmt.Sprintf("certificate files of a migration in Pod %s", pod.Name))
 		}
-		// libvirt keeps a file for each domain that runs.
+		// libvirt keeps one file for each running domain.
 		if domains, err := filepath.Glob(filepath.Join(root, "run/libvirt*/qemu/run/*.xml")); err == nil && len(domains) > 1 {
 			left = append(left, fmt.Sprintf("%d domains in Pod %s: %s", len(domains), pod.Name, strings.Join(domains, ", ")))
 		}

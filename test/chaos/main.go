@@ -38,26 +38,26 @@ type options struct {
 	bound     time.Duration
 }
 
-// errFailed is the end of a test in which runs failed.
-var errFailed = errors.New("something went wrong that must not")
+// errFailed is the result of a test with failed runs.
+var errFailed = errors.New("the chaos test failed")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	ctrl.SetLogger(logr.Discard())
 	var o options
 	cmd := &cobra.Command{
-		Use: "chaos", Short: "Migrate a guest while things go wrong", Args: cobra.NoArgs, SilenceUsage: true,
+		Use: "chaos", Short: "Migrate a guest and inject faults", Args: cobra.NoArgs, SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error { return test(cmd.Context(), o) },
 	}
-	cmd.Flags().IntVar(&o.runs, "runs", plan.Cells(), "how many migrations; as many as there are pairs of a fault and a phase meet each once")
-	cmd.Flags().Uint64Var(&o.seed, "seed", 0, "seed of the first run, the others count on from there; 0 takes one from the clock")
-	cmd.Flags().StringVar(&o.output, "output", ".bench/chaos.json", "file for what was seen")
-	cmd.Flags().StringVar(&o.evidence, "evidence", ".bench/chaos", "folder for what there is to know about runs that failed")
-	cmd.Flags().StringVar(&o.namespace, "namespace", "vireo-chaos", "namespace to work in; made and removed")
-	cmd.Flags().StringVar(&o.cluster, "cluster", os.Getenv("VIREO_CLUSTER"), "the program of the local cluster (hack/cluster/cluster)")
-	cmd.Flags().StringVar(&o.rootfs, "launcher-rootfs", os.Getenv("VIREO_LAUNCHER_ROOTFS"), "root file system with the QEMU of the self-test")
+	cmd.Flags().IntVar(&o.runs, "runs", plan.Cells(), "number of migrations; the default is the number of pairs of a fault and a phase, each of which then occurs once")
+	cmd.Flags().Uint64Var(&o.seed, "seed", 0, "seed of the first run, which each further run increments; 0 takes the current time")
+	cmd.Flags().StringVar(&o.output, "output", ".bench/chaos.json", "file for the results")
+	cmd.Flags().StringVar(&o.evidence, "evidence", ".bench/chaos", "directory for journals, and for the logs and objects of failed runs")
+	cmd.Flags().StringVar(&o.namespace, "namespace", "vireo-chaos", "namespace of the guest, which is created and removed")
+	cmd.Flags().StringVar(&o.cluster, "cluster", os.Getenv("VIREO_CLUSTER"), "program of the local cluster (hack/cluster/cluster)")
+	cmd.Flags().StringVar(&o.rootfs, "launcher-rootfs", os.Getenv("VIREO_LAUNCHER_ROOTFS"), "root file system of virt-launcher, with the QEMU of the self-test")
 	cmd.Flags().StringVar(&o.image, "kernel-image", "localhost/vireo/guest-small-kernel:dev", "image with the guest's kernel and initrd")
-	cmd.Flags().DurationVar(&o.bound, "bound", 90*time.Second, "how long after what was broken is mended all has to be well")
+	cmd.Flags().DurationVar(&o.bound, "bound", 90*time.Second, "how long after the repair of all faults the checks must pass")
 	err := cmd.ExecuteContext(ctx)
 	stop()
 	if err != nil {
@@ -65,7 +65,7 @@ func main() {
 	}
 }
 
-// test proves that it would notice, and makes the runs. What was seen is told also after an interrupt.
+// test runs the self-test and then the runs. The results are printed also after an interrupt.
 func test(ctx context.Context, o options) (err error) {
 	if o.seed == 0 {
 		o.seed = uint64(time.Now().Unix())
@@ -77,11 +77,11 @@ func test(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Println("chaos: two QEMUs that execute and write one disk: would that be noticed? …")
+	fmt.Println("chaos: self-test: are two QEMUs that run on one disk detected? …")
 	if err := selftest.Run(o.rootfs, cluster.state()); err != nil {
-		return fmt.Errorf("the self-test: %w", err)
+		return fmt.Errorf("self-test: %w", err)
 	}
-	fmt.Println("chaos: it is, by both; a guest is started …")
+	fmt.Println("chaos: the self-test passed; starting a guest …")
 	h, err := newHarness(ctx, o, cluster)
 	if h != nil {
 		defer func() { err = errors.Join(err, h.cleanUp()) }()
@@ -94,7 +94,7 @@ func test(ctx context.Context, o options) (err error) {
 	return errors.Join(r.publish(os.Stdout, o.output), r.verdict())
 }
 
-// series makes the runs until the last, or an interrupt.
+// series executes the runs, and stops early at an interrupt or if no guest can be started.
 func (h *harness) series(ctx context.Context, o options, r *report) {
 	for i := range o.runs {
 		result := h.run(ctx, plan.Of(o.seed+uint64(i)))
@@ -108,7 +108,7 @@ func (h *harness) series(ctx context.Context, o options, r *report) {
 			continue
 		}
 		if err := h.restart(ctx); err != nil {
-			r.Aborted = fmt.Sprintf("no guest runs any more after run %d: %v", i+1, err)
+			r.Aborted = fmt.Sprintf("no guest could be started after run %d: %v", i+1, err)
 			fmt.Println("chaos:", r.Aborted)
 			return
 		}

@@ -25,7 +25,7 @@ import (
 	"github.com/vireo-project/vireo/test/chaos/trace"
 )
 
-// observer follows what the API server and the kernel tell of the guest.
+// observer follows the guest through API watches and the kernel's trace.
 type observer struct {
 	// domain is the guest's name in the command lines of its QEMUs.
 	domain string
@@ -34,24 +34,24 @@ type observer struct {
 	vmi      *v1.VirtualMachineInstance
 	pods     map[types.UID]*corev1.Pod
 	timeline *oracle.Timeline
-	// qemus are the Pods of the guest's QEMUs, by their process. One that is not the guest's has none.
-	qemus  map[int]types.UID
-	course *course
-	// broken is why the kernel's trace has ended.
-	broken error
-	notes  []string
+	// qemus maps processes to the Pods of the guest's QEMUs. The Pod of any other process is empty.
+	qemus    map[int]types.UID
+	progress *progress
+	// traceErr is why the kernel's trace has ended.
+	traceErr error
+	notes    []string
 }
 
-// course is what was seen of one migration.
-type course struct {
+// progress is what was observed of one migration.
+type progress struct {
 	uid       types.UID
 	sourcePod types.UID
 	target    string
 	reached   map[plan.Phase]chan struct{}
 	at        map[plan.Phase]time.Time
-	// phase is the migration's as it was last, also when it is gone by now: it goes with the instance that it is about.
+	// phase is the last known phase of the migration, which is deleted together with its VMI.
 	phase v1.VirtualMachineInstanceMigrationPhase
-	// stopped and started are when the guest stood still and went on, by the kernel's clock.
+	// stopped and started are when the source's CPUs were stopped and the target's started, by the kernel's clock.
 	stopped, started time.Duration
 }
 
@@ -61,7 +61,7 @@ func newObserver(namespace string) *observer {
 	return o
 }
 
-// forget begins with another guest.
+// forget clears everything that was observed of the previous guest.
 func (o *observer) forget() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -74,7 +74,7 @@ func (o *observer) instance() *v1.VirtualMachineInstance {
 	return o.vmi
 }
 
-// note writes a line into the run's journal.
+// note adds a line to the journal of the run.
 func (o *observer) note(format string, args ...any) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -85,20 +85,20 @@ func (o *observer) noteLocked(format string, args ...any) {
 	o.notes = append(o.notes, time.Now().UTC().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
 }
 
-// journal are the lines since the run began.
+// journal returns the lines since the run began.
 func (o *observer) journal() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.notes)
 }
 
-// begin follows another migration. Its UID is not known before it is created, and its first steps may be seen before that is told.
+// begin starts to follow another migration. Its UID is set by created; events before that are evaluated again there.
 func (o *observer) begin(sourcePod types.UID, target string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.course = &course{sourcePod: sourcePod, target: target, reached: map[plan.Phase]chan struct{}{}, at: map[plan.Phase]time.Time{}}
+	o.progress = &progress{sourcePod: sourcePod, target: target, reached: map[plan.Phase]chan struct{}{}, at: map[plan.Phase]time.Time{}}
 	for _, p := range plan.Phases() {
-		o.course.reached[p] = make(chan struct{})
+		o.progress.reached[p] = make(chan struct{})
 	}
 	o.notes = nil
 }
@@ -106,34 +106,34 @@ func (o *observer) begin(sourcePod types.UID, target string) {
 func (o *observer) created(uid types.UID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.course.uid = uid
+	o.progress.uid = uid
 	o.reach(plan.Asked)
 	for _, pod := range o.pods {
-		o.sawPod(pod)
+		o.handlePod(pod)
 	}
-	o.sawVMI()
+	o.handleVMI()
 }
 
-// lastPhase is the migration's, as it was seen last.
+// lastPhase is the last known phase of the migration.
 func (o *observer) lastPhase() v1.VirtualMachineInstanceMigrationPhase {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.course.phase
+	return o.progress.phase
 }
 
-// wait returns when a phase is reached.
+// wait returns a channel that is closed when a phase is reached.
 func (o *observer) wait(p plan.Phase) <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.course.reached[p]
+	return o.progress.reached[p]
 }
 
 func (o *observer) reach(p plan.Phase) {
-	if _, before := o.course.at[p]; before {
+	if _, before := o.progress.at[p]; before {
 		return
 	}
-	o.course.at[p] = time.Now()
-	close(o.course.reached[p])
+	o.progress.at[p] = time.Now()
+	close(o.progress.reached[p])
 	o.noteLocked("phase %s", p)
 }
 
@@ -144,7 +144,7 @@ func (o *observer) follow(ctx context.Context, api client.WithWatch, namespace s
 			for ctx.Err() == nil {
 				if stream, err := api.Watch(ctx, list, client.InNamespace(namespace)); err == nil {
 					for event := range stream.ResultChan() {
-						o.saw(event)
+						o.handle(event)
 					}
 				}
 				_ = pause(ctx, 100*time.Millisecond)
@@ -153,7 +153,7 @@ func (o *observer) follow(ctx context.Context, api client.WithWatch, namespace s
 	}
 }
 
-func (o *observer) saw(event watch.Event) {
+func (o *observer) handle(event watch.Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch object := event.Object.(type) {
@@ -163,10 +163,10 @@ func (o *observer) saw(event watch.Event) {
 			return
 		}
 		o.vmi = object
-		o.sawVMI()
+		o.handleVMI()
 	case *v1.VirtualMachineInstanceMigration:
-		if o.course != nil && object.UID == o.course.uid && object.Status.Phase != o.course.phase {
-			o.course.phase = object.Status.Phase
+		if o.progress != nil && object.UID == o.progress.uid && object.Status.Phase != o.progress.phase {
+			o.progress.phase = object.Status.Phase
 			o.noteLocked("the migration is %s", object.Status.Phase)
 		}
 	case *corev1.Pod:
@@ -174,37 +174,37 @@ func (o *observer) saw(event watch.Event) {
 			object.Status.Phase = podGone
 		}
 		o.pods[object.UID] = object
-		o.sawPod(object)
+		o.handlePod(object)
 	}
 }
 
-// podGone is the phase of a Pod that is no more.
+// podGone stands for the phase of a deleted Pod.
 const podGone corev1.PodPhase = "Gone"
 
-func (o *observer) sawPod(pod *corev1.Pod) {
+func (o *observer) handlePod(pod *corev1.Pod) {
 	if o.isTarget(pod) {
 		o.reach(plan.Scheduling)
 	}
 }
 
-// takesPart reports whether a Pod is the source's or the target's.
+// takesPart reports whether a Pod is the source or the target of the migration.
 func (o *observer) takesPart(pod *corev1.Pod) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return pod.UID == o.course.sourcePod || o.isTarget(pod)
+	return pod.UID == o.progress.sourcePod || o.isTarget(pod)
 }
 
-// isTarget reports whether a Pod is the one that the migration goes to.
+// isTarget reports whether a Pod is the target of the migration.
 func (o *observer) isTarget(pod *corev1.Pod) bool {
-	return pod != nil && o.course != nil && o.course.uid != "" && pod.Labels[v1.MigrationJobLabel] == string(o.course.uid)
+	return pod != nil && o.progress != nil && o.progress.uid != "" && pod.Labels[v1.MigrationJobLabel] == string(o.progress.uid)
 }
 
-func (o *observer) sawVMI() {
-	if o.course == nil || o.course.uid == "" || o.vmi == nil {
+func (o *observer) handleVMI() {
+	if o.progress == nil || o.progress.uid == "" || o.vmi == nil {
 		return
 	}
 	m := o.vmi.Status.MigrationState
-	if m == nil || m.MigrationUID != o.course.uid {
+	if m == nil || m.MigrationUID != o.progress.uid {
 		return
 	}
 	if m.TargetNodeAddress != "" && len(m.TargetDirectMigrationNodePorts) > 0 {
@@ -213,38 +213,38 @@ func (o *observer) sawVMI() {
 	if m.StartTimestamp != nil {
 		o.reach(plan.Begun)
 	}
-	if o.vmi.Status.NodeName == o.course.target {
+	if o.vmi.Status.NodeName == o.progress.target {
 		o.reach(plan.Owned)
 	}
 }
 
-// hear takes what the kernel tells, until that ends.
-func (o *observer) hear(t *trace.Trace) {
+// readTrace handles the events of the kernel until the trace ends.
+func (o *observer) readTrace(t *trace.Trace) {
 	for event := range t.Events() {
-		o.heard(event)
+		o.handleTrace(event)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.broken = t.Err(); o.broken == nil {
-		o.broken = os.ErrClosed
+	if o.traceErr = t.Err(); o.traceErr == nil {
+		o.traceErr = os.ErrClosed
 	}
 }
 
-// words are how events are told in the journal. Writes are too many.
-var words = map[oracle.Kind]string{oracle.Started: "started", oracle.Stopped: "stopped", oracle.Sending: "sends", oracle.Ended: "ended"}
+// verbs are the kinds of events in the journal, without the writes, which are too many.
+var verbs = map[oracle.Kind]string{oracle.Started: "started", oracle.Stopped: "stopped", oracle.Sending: "sends memory", oracle.Ended: "ended"}
 
-func (o *observer) heard(e oracle.Event) {
+func (o *observer) handleTrace(e oracle.Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	pod, mine := o.podOf(e)
 	if !mine && e.Kind != oracle.Wrote && e.Kind != oracle.Lost {
 		return
 	}
-	o.timeline.See(e)
+	o.timeline.Add(e)
 	if e.Kind != oracle.Wrote {
-		o.noteLocked("%.6f QEMU %d of Pod %s %s (state %d)", e.At.Seconds(), e.Process, pod, words[e.Kind], e.Detail)
+		o.noteLocked("%.6f QEMU %d of Pod %s %s (state %d)", e.At.Seconds(), e.Process, pod, verbs[e.Kind], e.Detail)
 	}
-	if o.course != nil {
+	if o.progress != nil {
 		o.advance(e, pod)
 	}
 	if e.Kind == oracle.Ended {
@@ -253,26 +253,26 @@ func (o *observer) heard(e oracle.Event) {
 }
 
 func (o *observer) advance(e oracle.Event, pod types.UID) {
-	_, switched := o.course.at[plan.Switching]
-	source := pod == o.course.sourcePod
+	_, switched := o.progress.at[plan.Switching]
+	source := pod == o.progress.sourcePod
 	switch {
 	case e.Kind == oracle.Sending && source:
 		o.reach(plan.Copying)
 	case e.Kind == oracle.Stopped && source:
-		o.course.stopped = e.At
+		o.progress.stopped = e.At
 		o.reach(plan.Switching)
 	case e.Kind == oracle.Ended && source && switched:
 		o.reach(plan.Releasing)
 	case e.Kind == oracle.Started && o.isTarget(o.pods[pod]):
-		o.course.started = e.At
+		o.progress.started = e.At
 		o.reach(plan.Running)
 	}
 }
 
-// podInCgroup finds a Pod's UID in the names of its cgroups, as drivers of cgroups write it.
+// podInCgroup matches the UID of a Pod in the name of a cgroup, for both cgroup drivers.
 var podInCgroup = regexp.MustCompile(`pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})`)
 
-// podOf is the Pod of a process, if that is one of the guest's QEMUs: it has the guest's name in its command line.
+// podOf returns the Pod of a process and true if the process is a QEMU of the guest, which has the guest's name in its command line.
 func (o *observer) podOf(e oracle.Event) (types.UID, bool) {
 	pod, known := o.qemus[e.Process]
 	if known || e.Kind == oracle.Ended || e.Kind == oracle.Lost {
@@ -289,8 +289,8 @@ func (o *observer) podOf(e oracle.Event) (types.UID, bool) {
 	return pod, pod != ""
 }
 
-// proceedings are what the kernel's trace says now, with what must not have been.
-type proceedings struct {
+// traced is the current state by the kernel's trace, with the violations since the last call.
+type traced struct {
 	executing []int
 	pods      map[int]types.UID
 	failures  []string
@@ -298,22 +298,22 @@ type proceedings struct {
 	downtime  time.Duration
 }
 
-func (o *observer) proceedings() proceedings {
+func (o *observer) traced() traced {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	p := proceedings{executing: o.timeline.Executing(), pods: maps.Clone(o.qemus), failures: o.timeline.Failures()}
+	p := traced{executing: o.timeline.Executing(), pods: maps.Clone(o.qemus), failures: o.timeline.Failures()}
 	p.writer, _ = o.timeline.Writer()
-	if o.broken != nil {
-		p.failures = append(p.failures, "the kernel's trace has ended: "+o.broken.Error())
+	if o.traceErr != nil {
+		p.failures = append(p.failures, "the kernel's trace has ended: "+o.traceErr.Error())
 	}
-	if o.course != nil && o.course.stopped > 0 && o.course.started > o.course.stopped {
-		p.downtime = o.course.started - o.course.stopped
+	if o.progress != nil && o.progress.stopped > 0 && o.progress.started > o.progress.stopped {
+		p.downtime = o.progress.started - o.progress.stopped
 	}
 	return p
 }
 
-// everyPod are the launcher Pods that were seen so far, as they were last.
-func (o *observer) everyPod() []*corev1.Pod {
+// launcherPods returns the last known state of all launcher Pods so far.
+func (o *observer) launcherPods() []*corev1.Pod {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Collect(maps.Values(o.pods))

@@ -21,37 +21,37 @@ import (
 	"github.com/vireo-project/vireo/test/quantile"
 )
 
-// incident is a fault of a run.
+// incident is a planned fault of a run.
 type incident struct {
 	Fault   string `json:"fault"`
 	Phase   string `json:"phase"`
 	DelayMS int64  `json:"delay_ms"`
-	// Happened is false if the migration did not come to the phase, or what was to be killed was not there; Why says it.
+	// Happened is false if the migration did not reach the phase, or there was no process to kill; Why is the cause.
 	Happened bool   `json:"happened"`
 	Why      string `json:"why,omitempty"`
 }
 
-// result is what became of one run. Field names are those of the JSON.
+// result is the result of one run.
 type result struct {
 	Seed      uint64     `json:"seed"`
 	Source    string     `json:"source"`
 	Target    string     `json:"target"`
 	Incidents []incident `json:"incidents"`
-	// Outcome is migrated, stayed, restarted, waits or unclear; Reason is why it waits.
+	// Outcome is migrated, stayed, restarted, waits or unclear; Reason is why the guest waits or was restarted.
 	Outcome string `json:"outcome"`
 	Reason  string `json:"reason,omitempty"`
-	// Phase is the migration's at the end.
+	// Phase is the phase of the migration at the end.
 	Phase string `json:"phase"`
-	// Seconds are from the migration's creation until all was well, or the end of patience.
+	// Seconds are from the creation of the migration until all checks passed or the time was up.
 	Seconds float64 `json:"seconds"`
-	// DowntimeMS is from when the source's QEMU has stopped its CPUs until the target's starts them, if it did.
+	// DowntimeMS is the time from the stop of the source's CPUs to the start of the target's, 0 if the guest did not migrate.
 	DowntimeMS float64  `json:"downtime_ms,omitempty"`
 	Failures   []string `json:"failures,omitempty"`
-	// Evidence is the folder with what there is to know of a run that failed.
+	// Evidence is the directory with the logs and objects of a failed run.
 	Evidence string `json:"evidence,omitempty"`
 
 	mu sync.Mutex
-	// migration is the object's name; broken says that no patience helps.
+	// migration is the name of the object; broken is set by a violation that cannot be repaired by waiting.
 	migration string
 	broken    bool
 }
@@ -62,14 +62,14 @@ func (r *result) fail(format string, args ...any) {
 	r.Failures = append(r.Failures, fmt.Sprintf(format, args...))
 }
 
-// killers end the guest with what they kill: libvirtd's end is that of the launcher, and this ends with its guest. What is killed at
-// the target ends it from the moment in which that may have it.
+// killers are the faults that end the guest, each from the given phase on: the launcher exits with libvirtd, and QEMU is killed with the
+// launcher. The guest may be on the target from the copying phase on.
 var killers = map[plan.Fault]plan.Phase{
 	plan.SourceLauncher: plan.Asked, plan.SourceLibvirtd: plan.Asked, plan.SourceQEMU: plan.Asked,
 	plan.TargetLauncher: plan.Copying, plan.TargetLibvirtd: plan.Copying, plan.TargetQEMU: plan.Copying,
 }
 
-// killedGuest reports whether something was killed that the guest cannot live without.
+// killedGuest reports whether a process was killed without which the guest cannot run.
 func (r *result) killedGuest() bool {
 	return slices.ContainsFunc(r.Incidents, func(i incident) bool {
 		from, kills := killers[plan.Fault(i.Fault)]
@@ -81,7 +81,7 @@ func phaseIndex(name string) int {
 	return slices.IndexFunc(plan.Phases(), func(p plan.Phase) bool { return p.String() == name })
 }
 
-// line is the run in a line.
+// line formats the run.
 func (r *result) line() string {
 	faults := make([]string, 0, len(r.Incidents))
 	for _, i := range r.Incidents {
@@ -104,7 +104,7 @@ func (r *result) line() string {
 	return text
 }
 
-// report is what became of all runs.
+// report has the results of all runs.
 type report struct {
 	Seed    uint64    `json:"seed"`
 	Started time.Time `json:"started"`
@@ -112,11 +112,11 @@ type report struct {
 	Cells   int       `json:"cells"`
 	Runs    []*result `json:"runs"`
 	Summary []summary `json:"summary"`
-	// Aborted is why there are no more runs.
+	// Aborted is why the test ended before the last run.
 	Aborted string `json:"aborted,omitempty"`
 }
 
-// summary is what became of the runs in which a fault happened at a phase.
+// summary counts the outcomes of the runs with a fault at a phase.
 type summary struct {
 	Fault     string `json:"fault"`
 	Phase     string `json:"phase"`
@@ -126,7 +126,7 @@ type summary struct {
 	Restarted int    `json:"restarted"`
 	Waits     int    `json:"waits"`
 	Failed    int    `json:"failed"`
-	// P50 and P95 are of the runs' seconds.
+	// P50 and P95 are percentiles of the durations.
 	P50     float64 `json:"seconds_p50"`
 	P95     float64 `json:"seconds_p95"`
 	seconds []float64
@@ -138,7 +138,7 @@ func (r *report) failed() []*result {
 	return slices.DeleteFunc(slices.Clone(r.Runs), func(one *result) bool { return len(one.Failures) == 0 })
 }
 
-// verdict is an error if anything failed.
+// verdict returns an error if any run failed.
 func (r *report) verdict() error {
 	if failed := len(r.failed()); failed > 0 || r.Aborted != "" {
 		return fmt.Errorf("%w: %d of %d runs failed", errFailed, failed, len(r.Runs))
@@ -146,7 +146,7 @@ func (r *report) verdict() error {
 	return nil
 }
 
-// gather summarizes the runs by what a key makes of an incident. A run with two counts for both.
+// gather summarizes the runs by a key of their incidents. A run with two incidents counts for both.
 func (r *report) gather(key func(incident) (fault, phase string)) map[[2]string]*summary {
 	all := map[[2]string]*summary{}
 	for _, run := range r.Runs {
@@ -186,7 +186,7 @@ func (s *summary) count(run *result) {
 	s.P50, s.P95 = quantile.Nearest(s.seconds, 0.50), quantile.Nearest(s.seconds, 0.95)
 }
 
-// cell is a summary in a few letters.
+// cell is a summary as counts with the first letter of the outcome.
 func (s *summary) cell() string {
 	if s == nil {
 		return "·"
@@ -203,7 +203,7 @@ func (s *summary) cell() string {
 	return text.String()
 }
 
-// table writes what became of the runs, by fault and phase.
+// table writes the outcomes by fault and phase.
 func (r *report) table(out io.Writer) error {
 	cells := r.gather(func(i incident) (string, string) { return i.Fault, i.Phase })
 	rows := r.gather(func(i incident) (string, string) { return i.Fault, "" })
@@ -227,7 +227,7 @@ func (r *report) table(out io.Writer) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "m migrated %d, s stayed %d, r restarted %d, w waits and says why %d, F failed %d; %d of %d pairs met. A run with two faults is in two rows.\n",
+	_, err := fmt.Fprintf(out, "m migrated %d, s stayed %d, r restarted %d, w waits with a reason %d, F failed %d; %d of %d pairs of a fault and a phase occurred. A run with two faults counts in two rows.\n",
 		all.Migrated, all.Stayed, all.Restarted, all.Waits, all.Failed, len(cells), r.Cells)
 	return err
 }
@@ -240,7 +240,7 @@ func eachPhase(text func(plan.Phase) string) string {
 	return strings.Join(fields, "\t")
 }
 
-// publish writes the table and the file.
+// publish writes the table, and the JSON file at path.
 func (r *report) publish(out io.Writer, path string) error {
 	for _, s := range r.gather(func(i incident) (string, string) { return i.Fault, i.Phase }) {
 		r.Summary = append(r.Summary, *s)

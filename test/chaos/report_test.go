@@ -24,7 +24,7 @@ func makeReport() *report {
 	r.add(&result{Seed: 7, Outcome: migrated, Seconds: 4, Incidents: []incident{happened(plan.CutAgents, plan.Copying)}})
 	r.add(&result{Seed: 8, Outcome: stayed, Seconds: 6, Incidents: []incident{happened(plan.CutAgents, plan.Copying)}})
 	r.add(&result{Seed: 9, Outcome: restarted, Seconds: 20, Incidents: []incident{
-		happened(plan.SourceQEMU, plan.Begun), {Fault: string(plan.TargetQEMU), Phase: plan.Owned.String(), Why: "the migration does not get there"},
+		happened(plan.SourceQEMU, plan.Begun), {Fault: string(plan.TargetQEMU), Phase: plan.Owned.String(), Why: errNotReached.Error()},
 	}})
 	return r
 }
@@ -65,16 +65,16 @@ func TestTable(t *testing.T) {
 func TestVerdict(t *testing.T) {
 	r := makeReport()
 	if err := r.verdict(); err != nil {
-		t.Errorf("nothing failed, and it says %v", err)
+		t.Errorf("error without a failed run: %v", err)
 	}
 	r.Aborted = "no guest"
 	if err := r.verdict(); !errors.Is(err, errFailed) {
-		t.Errorf("a test that was given up ends with %v", err)
+		t.Errorf("an aborted test returns %v", err)
 	}
 	r.Aborted = ""
 	r.Runs[1].fail("two guests %s", "execute")
 	if err := r.verdict(); !errors.Is(err, errFailed) {
-		t.Errorf("a run failed, and it says %v", err)
+		t.Errorf("with a failed run, the error is %v", err)
 	}
 	path := filepath.Join(t.TempDir(), "a", "chaos.json")
 	var out bytes.Buffer
@@ -82,7 +82,7 @@ func TestVerdict(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), "seed 8") || !strings.Contains(out.String(), "FAILED: two guests execute") {
-		t.Errorf("the failure is not told:\n%s", out.String())
+		t.Errorf("the failure is missing in:\n%s", out.String())
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -99,11 +99,11 @@ func TestKilledGuest(t *testing.T) {
 		incident incident
 		want     bool
 	}{
-		"its QEMU":                           {happened(plan.SourceQEMU, plan.Asked), true},
-		"an agent":                           {happened(plan.SourceAgent, plan.Switching), false},
-		"the target before it had the guest": {happened(plan.TargetLauncher, plan.Prepared), false},
-		"the target with the guest":          {happened(plan.TargetLauncher, plan.Owned), true},
-		"its QEMU, which was not there":      {incident{Fault: string(plan.SourceQEMU), Phase: plan.Asked.String()}, false},
+		"QEMU of the source":                        {happened(plan.SourceQEMU, plan.Asked), true},
+		"agent of the source":                       {happened(plan.SourceAgent, plan.Switching), false},
+		"launcher of the target before the copying": {happened(plan.TargetLauncher, plan.Prepared), false},
+		"launcher of the target with the guest":     {happened(plan.TargetLauncher, plan.Owned), true},
+		"QEMU that did not run":                     {incident{Fault: string(plan.SourceQEMU), Phase: plan.Asked.String()}, false},
 	}
 	for name, test := range tests {
 		if got := (&result{Incidents: []incident{test.incident}}).killedGuest(); got != test.want {

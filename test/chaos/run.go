@@ -22,40 +22,40 @@ import (
 )
 
 const (
-	// phaseBound is how long a phase is waited for; one that a migration does not reach is left out.
+	// phaseBound is how long to wait for a phase. After that, the fault is skipped.
 	phaseBound = 45 * time.Second
-	// lookInterval is the pause between two looks at a run that ends.
-	lookInterval = 250 * time.Millisecond
+	// checkInterval is the pause between two checks at the end of a run.
+	checkInterval = 250 * time.Millisecond
 )
 
-// run makes one migration and judges it.
+// run executes one migration with its faults, and checks the result.
 func (h *harness) run(ctx context.Context, p plan.Run) *result {
 	r := &result{Seed: p.Seed, Outcome: unclear}
-	if err := h.settled(ctx); err != nil {
+	if err := h.awaitReady(ctx); err != nil {
 		r.fail("before the run: %v", err)
 		return r
 	}
-	s, err := h.scene(ctx)
+	s, err := h.participants(ctx)
 	if err != nil {
 		r.fail("before the run: %v", err)
 		return r
 	}
 	boots := h.chain.Boots()
-	h.seen.begin(s.sourcePod, s.target)
+	h.observer.begin(s.sourcePod, s.target)
 	began := time.Now()
 	migration := &v1.VirtualMachineInstanceMigration{
 		ObjectMeta: metav1.ObjectMeta{Namespace: h.namespace, GenerateName: fmt.Sprintf("chaos-%d-", p.Seed)},
 		Spec:       v1.VirtualMachineInstanceMigrationSpec{VMIName: guestName},
 	}
 	if err := h.api.Create(ctx, migration); err != nil {
-		r.fail("ask for the migration: %v", err)
+		r.fail("create the migration: %v", err)
 		return r
 	}
-	h.seen.note("seed %d: %s, %s to %s", p.Seed, migration.Name, s.source, s.target)
-	h.seen.created(migration.UID)
+	h.observer.note("seed %d: %s, %s to %s", p.Seed, migration.Name, s.source, s.target)
+	h.observer.created(migration.UID)
 	r.Source, r.Target, r.migration = s.source, s.target, migration.Name
-	h.breakThings(ctx, p, s, r)
-	h.judge(ctx, r, &facts{source: s.source, target: s.target, before: s.instance}, boots)
+	h.injectAll(ctx, p, s, r)
+	h.checkUntilBound(ctx, r, &facts{source: s.source, target: s.target, before: s.instance}, boots)
 	r.Seconds = time.Since(began).Seconds()
 	h.keepJournal(r)
 	if len(r.Failures) > 0 && ctx.Err() == nil {
@@ -65,49 +65,49 @@ func (h *harness) run(ctx context.Context, p plan.Run) *result {
 	return r
 }
 
-// breakThings has the faults of a run happen, each at its phase, and returns when all is mended.
-func (h *harness) breakThings(ctx context.Context, p plan.Run, s *scene, r *result) {
-	var mending sync.WaitGroup
-	defer mending.Wait()
+// injectAll injects the faults of a run, each at its phase, and returns when all are repaired.
+func (h *harness) injectAll(ctx context.Context, p plan.Run, s *participants, r *result) {
+	var repairs sync.WaitGroup
+	defer repairs.Wait()
 	for _, injection := range p.Injections {
-		h.seen.note("next: %s", injection)
+		h.observer.note("next: %s", injection)
 		done := incident{Fault: string(injection.Fault), Phase: injection.Phase.String(), DelayMS: injection.Delay.Milliseconds()}
 		err := h.awaitPhase(ctx, injection, r.migration)
 		if err == nil {
-			err = h.strike(ctx, injection.Fault, s)
+			err = h.inject(ctx, injection.Fault, s)
 		}
 		done.Happened = err == nil
 		if err != nil && ctx.Err() == nil {
 			done.Why = err.Error()
-			h.seen.note("%s does not happen: %v", injection.Fault, err)
+			h.observer.note("%s was not injected: %v", injection.Fault, err)
 			if !errors.Is(err, errAbsent) && !errors.Is(err, errNotReached) {
 				r.fail("%s: %v", injection.Fault, err)
 			}
 		}
 		r.Incidents = append(r.Incidents, done)
-		mending.Go(func() {
+		repairs.Go(func() {
 			_ = pause(ctx, injection.Lasts)
-			// To its end, also when the run is interrupted.
-			if err := h.damage.mend(context.WithoutCancel(ctx), h); err != nil && ctx.Err() == nil {
-				r.fail("mend what was broken: %v", err)
+			// The repair is finished also when the run is interrupted.
+			if err := h.damage.repair(context.WithoutCancel(ctx), h); err != nil && ctx.Err() == nil {
+				r.fail("repair the fault: %v", err)
 			}
 		})
 	}
 }
 
-// errNotReached is the end of the wait for a phase that a migration does not come to.
-var errNotReached = errors.New("the migration does not get there")
+// errNotReached means that a migration ended before a phase, or took too long to reach it.
+var errNotReached = errors.New("the migration did not reach the phase")
 
-// awaitPhase returns at the moment of an injection.
+// awaitPhase waits for the phase of an injection and then for its delay.
 func (h *harness) awaitPhase(ctx context.Context, injection plan.Injection, migration string) error {
-	reached, deadline := h.seen.wait(injection.Phase), time.After(phaseBound)
-	look := time.NewTicker(time.Second)
-	defer look.Stop()
+	reached, deadline := h.observer.wait(injection.Phase), time.After(phaseBound)
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-reached:
 			return pause(ctx, injection.Delay)
-		case <-look.C:
+		case <-ticker.C:
 			if phase, err := h.phaseOf(ctx, migration); err == nil && (phase == v1.MigrationFailed || phase == v1.MigrationSucceeded) {
 				return errNotReached
 			}
@@ -127,14 +127,14 @@ func (h *harness) phaseOf(ctx context.Context, migration string) (v1.VirtualMach
 	return object.Status.Phase, err
 }
 
-// judge looks until all is well, or the bound has passed.
-func (h *harness) judge(ctx context.Context, r *result, f *facts, boots int) {
+// checkUntilBound repeats the checks until they all pass, or the bound has passed.
+func (h *harness) checkUntilBound(ctx context.Context, r *result, f *facts, boots int) {
 	records, until, noted := h.chain.Length(), time.Now().Add(h.bound), ""
 	for ctx.Err() == nil {
 		last := !time.Now().Before(until)
-		missing, err := h.look(ctx, f, records, boots, last, r)
+		missing, err := h.check(ctx, f, records, boots, last, r)
 		if now := strings.Join(missing, "; "); now != noted {
-			h.seen.note("missing: %s", now)
+			h.observer.note("missing: %s", now)
 			noted = now
 		}
 		if err == nil && len(missing) == 0 {
@@ -145,7 +145,7 @@ func (h *harness) judge(ctx context.Context, r *result, f *facts, boots int) {
 			return
 		}
 		if !last && !r.broken {
-			_ = pause(ctx, lookInterval)
+			_ = pause(ctx, checkInterval)
 			continue
 		}
 		r.Phase = string(f.phase)
@@ -153,19 +153,19 @@ func (h *harness) judge(ctx context.Context, r *result, f *facts, boots int) {
 			r.Outcome, r.Reason = waits, f.reason
 			return
 		}
-		r.fail("%s after all was mended: %s", h.bound, strings.Join(missing, "; "))
+		r.fail("%s after the repair of all faults: %s", h.bound, strings.Join(missing, "; "))
 		if err != nil {
-			r.fail("look: %v", err)
+			r.fail("check: %v", err)
 		}
 		return
 	}
 }
 
-// look takes in what there is now. The last look leaves nothing out.
-func (h *harness) look(ctx context.Context, f *facts, records, boots int, last bool, r *result) ([]string, error) {
+// check updates the facts and returns what is missing. The slow check for leftovers is skipped while something else is missing, except the last time.
+func (h *harness) check(ctx context.Context, f *facts, records, boots int, last bool, r *result) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	traced := h.seen.proceedings()
+	traced := h.observer.traced()
 	for _, failure := range traced.failures {
 		r.fail("%s", failure)
 		r.broken = true
@@ -178,12 +178,12 @@ func (h *harness) look(ctx context.Context, f *facts, records, boots int, last b
 	f.records, f.boots = h.chain.Length()-records, h.chain.Boots()-boots
 	f.qemus, f.pods = nil, nil
 	nodes := map[types.UID]string{}
-	for _, pod := range h.seen.everyPod() {
+	for _, pod := range h.observer.launcherPods() {
 		nodes[pod.UID] = pod.Spec.NodeName
 		if isAlive(pod) {
 			f.pods = append(f.pods, pod.Name)
 		}
-		if h.seen.takesPart(pod) && refused(pod) {
+		if h.observer.takesPart(pod) && refused(pod) {
 			f.refused = fmt.Sprintf("the kubelet refused Pod %s when it was started again: %s", pod.Name, pod.Status.Reason)
 		}
 	}
@@ -193,14 +193,14 @@ func (h *harness) look(ctx context.Context, f *facts, records, boots int, last b
 			f.qemus = append(f.qemus, qemu{process, nodes[pod]})
 		}
 	}
-	if err := h.lookAtObjects(ctx, f, r); err != nil {
+	if err := h.readObjects(ctx, f, r); err != nil {
 		return nil, err
 	}
 	var err error
-	if f.unsettled, err = h.unsettled(ctx); err != nil {
+	if f.notReady, err = h.notReady(ctx); err != nil {
 		return nil, err
 	}
-	// That takes the longest, and says nothing as long as something is on its way.
+	// This is slow, and there may be leftovers as long as the migration is not finished.
 	f.leftovers = nil
 	if missing := f.missing(); len(missing) > 0 && !last {
 		return missing, nil
@@ -211,19 +211,19 @@ func (h *harness) look(ctx context.Context, f *facts, records, boots int, last b
 	return f.missing(), nil
 }
 
-// refused reports whether a kubelet did not admit a Pod: one that was started again looks at all Pods as if they were new, and ends those
-// for which it does not see enough devices yet, also if they run (its AdmissionFailureReason and OutOf… reasons).
+// refused reports whether a kubelet did not admit a Pod: after a restart it admits all Pods again, and ends those for which it has not
+// detected enough devices yet, also if they run (its AdmissionFailureReason and OutOf… reasons).
 func refused(pod *corev1.Pod) bool {
 	return strings.HasPrefix(pod.Status.Reason, "OutOf") || pod.Status.Reason == "UnexpectedAdmissionError"
 }
 
-func (h *harness) lookAtObjects(ctx context.Context, f *facts, r *result) (err error) {
+func (h *harness) readObjects(ctx context.Context, f *facts, r *result) (err error) {
 	f.phase, err = h.phaseOf(ctx, r.migration)
 	if client.IgnoreNotFound(err) != nil {
 		return err
 	}
 	if f.gone = err != nil; f.gone {
-		f.phase = h.seen.lastPhase()
+		f.phase = h.observer.lastPhase()
 	}
 	instance := &v1.VirtualMachineInstance{}
 	if err := h.api.Get(ctx, client.ObjectKey{Namespace: h.namespace, Name: guestName}, instance); client.IgnoreNotFound(err) != nil {

@@ -15,30 +15,31 @@ import (
 
 // The outcomes of a run.
 const (
-	// migrated: the guest runs on the target, without an interruption.
+	// migrated: the guest runs on the target, and has not booted again.
 	migrated = "migrated"
-	// stayed: it runs on the source, without an interruption.
+	// stayed: the guest runs on the source, and has not booted again.
 	stayed = "stayed"
-	// restarted: it has booted again.
+	// restarted: the guest has booted again.
 	restarted = "restarted"
-	// waits: it does not run, and its status says why not.
+	// waits: the guest does not run, and its status gives the cause.
 	waits = "waits"
-	// unclear: none of these within the bound.
+	// unclear: none of these applied within the bound.
 	unclear = "unclear"
 )
 
-// qemu is a QEMU of the guest that there is now.
+// qemu is a running QEMU of the guest.
 type qemu struct {
 	process int
 	node    string
 }
 
-// facts are what there is to judge a run by, at a moment after it.
+// facts are the state after a run that the checks use.
 type facts struct {
-	// source and target are the nodes; before is the instance's UID when the run began.
+	// source and target are the nodes; before is the UID of the VMI when the run began.
 	source, target string
 	before         types.UID
-	// phase is the migration's, as it was last if it is gone: it goes with its instance. instance, status, owner and ready are those of the VMI; reason is why it does not run, in the words of its status.
+	// phase is the last known phase of the migration; gone is set if the migration is deleted, as it is with its VMI. instance, status,
+	// owner (the node) and ready are of the VMI; reason is why it does not run, by its conditions.
 	phase         v1.VirtualMachineInstanceMigrationPhase
 	gone          bool
 	instance      types.UID
@@ -47,19 +48,19 @@ type facts struct {
 	ready         bool
 	pods          []string
 	qemus         []qemu
-	// executing are the processes of the QEMUs that the kernel has seen start their CPUs, and not stop them; writer wrote last.
+	// executing are the processes of the QEMUs whose CPUs run by the kernel's trace; writer is the one that wrote last.
 	executing []int
 	writer    int
-	// records are how many the guest has written since all was mended, and boots how often it has booted since the run began.
+	// records is the number of records since all faults were repaired, and boots the number of boots since the run began.
 	records, boots int
 	leftovers      []string
-	// refused is set if a kubelet that was started again has ended the guest's Pod, which is Kubernetes' decision.
+	// refused is set if a restarted kubelet has ended the guest's Pod, which Vireo cannot prevent.
 	refused string
-	// unsettled are the components that do not run.
-	unsettled []string
+	// notReady are the nodes and components that are not ready.
+	notReady []string
 }
 
-// missing is what is not as it has to be, in words.
+// missing describes each check that does not pass yet.
 func (f *facts) missing() []string {
 	var all []string
 	add := func(wrong bool, format string, args ...any) {
@@ -69,22 +70,22 @@ func (f *facts) missing() []string {
 	}
 	replaced := f.gone && f.instance != "" && f.instance != f.before
 	add(f.phase != v1.MigrationSucceeded && f.phase != v1.MigrationFailed && !replaced, "the migration is %q", f.phase)
-	add(f.gone && !replaced, "the migration is gone")
+	add(f.gone && !replaced, "the migration was deleted")
 	add(f.instance == "" || f.status != v1.Running || !f.ready, "the VMI is %q, ready %t: %s", f.status, f.ready, f.reason)
 	add(len(f.pods) != 1, "launcher Pods that have not ended: %v", f.pods)
 	add(len(f.qemus) != 1, "QEMUs: %v", f.qemus)
 	if len(f.qemus) == 1 {
 		q := f.qemus[0]
-		add(q.node != f.owner, "the QEMU is on %s, the VMI says %s", q.node, f.owner)
-		add(!slices.Equal(f.executing, []int{q.process}), "QEMU %d is there, and the kernel has seen %v execute", q.process, f.executing)
+		add(q.node != f.owner, "the QEMU is on %s, and the node of the VMI is %s", q.node, f.owner)
+		add(!slices.Equal(f.executing, []int{q.process}), "QEMU %d is running, and by the kernel's trace %v execute", q.process, f.executing)
 		add(f.records < 2 || f.writer != q.process, "the guest does not write: %d records, the last by %d", f.records, f.writer)
 	}
 	all = append(all, f.leftovers...)
-	add(len(f.unsettled) > 0, "not running: %s", strings.Join(f.unsettled, ", "))
+	add(len(f.notReady) > 0, "not running: %s", strings.Join(f.notReady, ", "))
 	return all
 }
 
-// outcome is what has become of the guest, given that nothing is missing.
+// outcome is the outcome of a run in which nothing is missing.
 func (f *facts) outcome() string {
 	switch {
 	case f.instance != f.before || f.boots > 0:
@@ -96,7 +97,7 @@ func (f *facts) outcome() string {
 	}
 }
 
-// contradictions are what does not fit together when nothing is missing.
+// contradictions are inconsistencies of a run in which nothing is missing.
 func (f *facts) contradictions(guestKilled bool) []string {
 	var all []string
 	outcome := f.outcome()
@@ -104,18 +105,18 @@ func (f *facts) contradictions(guestKilled bool) []string {
 		all = append(all, fmt.Sprintf("the guest has %s, and the migration is %s", outcome, f.phase))
 	}
 	if (f.instance != f.before) != (f.boots > 0) {
-		all = append(all, fmt.Sprintf("the instance is another one: %t, and the guest has booted %d times", f.instance != f.before, f.boots))
+		all = append(all, fmt.Sprintf("VMI replaced: %t, and the guest has booted %d times", f.instance != f.before, f.boots))
 	}
 	if f.boots > 1 {
 		all = append(all, fmt.Sprintf("the guest has booted %d times", f.boots))
 	}
 	if outcome == restarted && !guestKilled && f.refused == "" {
-		all = append(all, "the guest was started again, though nothing that it needs was killed")
+		all = append(all, "the guest was restarted, although no process that it needs was killed")
 	}
 	return all
 }
 
-// excused reports whether the guest need not run, as its status says why it does not, and nothing else is wrong.
+// excused reports whether a guest that does not run is accepted: its status gives the cause, and all other checks pass.
 func (f *facts) excused() bool {
 	return f.instance != "" && f.status != v1.Running && f.reason != "" && len(f.qemus) <= 1 && len(f.executing) <= 1 && len(f.leftovers) == 0
 }

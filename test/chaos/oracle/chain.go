@@ -13,22 +13,22 @@ import (
 	"strings"
 )
 
-// RecordSize is how far apart the guest's records are: record n is at n times this.
+// RecordSize is the size of a block with one record, in bytes: record n is at offset n*RecordSize.
 const RecordSize = 4096
 
-// First is what the first record names as the hash of the one before it.
+// First is the previous hash of the first record.
 const First = "none"
 
-// Record is one of the guest's: "number boot uptime hash-of-the-one-before hash", the last over all before it.
+// Record is a record of the guest: "number boot uptime previous hash". The hash is of the four fields before it.
 type Record struct {
 	Number uint64
-	// Boot is the guest kernel's id of its boot.
+	// Boot is the boot ID of the guest's kernel.
 	Boot string
-	// Previous and Hash chain the records.
+	// Previous is the hash of the previous record.
 	Previous, Hash string
 }
 
-// ParseRecord reads a record, and checks its hash. A place where there is none yet is nil.
+// ParseRecord parses a record and checks its hash. It returns nil for an empty block.
 func ParseRecord(block []byte) (*Record, error) {
 	line, _, _ := bytes.Cut(bytes.TrimRight(block, "\x00"), []byte("\n"))
 	if len(line) == 0 {
@@ -36,11 +36,11 @@ func ParseRecord(block []byte) (*Record, error) {
 	}
 	fields := strings.Fields(string(line))
 	if len(fields) != 5 {
-		return nil, fmt.Errorf("no record: %.120q", line)
+		return nil, fmt.Errorf("not a record: %.120q", line)
 	}
 	number, err := strconv.ParseUint(fields[0], 10, 64)
 	if err != nil {
-		return nil, fmt.Errorf("no record: %.120q", line)
+		return nil, fmt.Errorf("not a record: %.120q", line)
 	}
 	sum := sha256.Sum256([]byte(strings.Join(fields[:4], " ")))
 	if hex.EncodeToString(sum[:]) != fields[4] {
@@ -49,31 +49,31 @@ func ParseRecord(block []byte) (*Record, error) {
 	return &Record{Number: number, Boot: fields[1], Previous: fields[3], Hash: fields[4]}, nil
 }
 
-// Chain is the guest's log as it was read so far.
+// Chain is the part of the guest's log that has been read.
 type Chain struct {
-	// hashes of the records, from number 1 on.
+	// hashes of the records, beginning with number 1.
 	hashes []string
-	// boots are the guest's boots, in their order.
+	// boots are the boot IDs in their order.
 	boots []string
 }
 
 // Length is the number of records.
 func (c *Chain) Length() int { return len(c.hashes) }
 
-// Boots is how often the guest has booted.
+// Boots is the number of boots of the guest.
 func (c *Chain) Boots() int { return len(c.boots) }
 
-// beyond is how many places behind the last record are looked at: there must be none.
+// beyond is how many blocks after the last record must be empty.
 const beyond = 64
 
-// Read checks the records from a number on, those that were read before among them, and takes the new ones.
+// Read checks the records from a number on, known ones too, and appends the new ones.
 func (c *Chain) Read(disk io.ReaderAt, from int) error {
 	from = max(1, from)
 	block := make([]byte, RecordSize)
 	for number := from; ; number++ {
 		record, err := readRecord(disk, block, number)
 		if err != nil && number > len(c.hashes) {
-			// What is being written right now may be there in part. It must be the last.
+			// The last record may be incomplete, as it is being written.
 			return c.nothingAfter(disk, number, fmt.Errorf("record %d: %w", number, err))
 		}
 		if err != nil {
@@ -81,7 +81,7 @@ func (c *Chain) Read(disk io.ReaderAt, from int) error {
 		}
 		if record == nil {
 			if number <= len(c.hashes) {
-				return fmt.Errorf("record %d was there, and is gone", number)
+				return fmt.Errorf("record %d has disappeared", number)
 			}
 			return c.nothingAfter(disk, number, fmt.Errorf("record %d is missing", number))
 		}
@@ -106,11 +106,11 @@ func (c *Chain) take(number int, record *Record) error {
 	}
 	switch {
 	case record.Number != uint64(number):
-		return fmt.Errorf("record %d says that it is %d: the count is broken", number, record.Number)
+		return fmt.Errorf("record %d has number %d", number, record.Number)
 	case record.Previous != previous:
-		return fmt.Errorf("record %d does not follow the one before it: the log forks there", number)
+		return fmt.Errorf("record %d does not contain the hash of the previous one: the log has forked", number)
 	case number <= len(c.hashes) && c.hashes[number-1] != record.Hash:
-		return fmt.Errorf("record %d was overwritten: the log forks there", number)
+		return fmt.Errorf("record %d was overwritten: the log has forked", number)
 	case number <= len(c.hashes):
 		return nil
 	}
@@ -118,7 +118,7 @@ func (c *Chain) take(number int, record *Record) error {
 	if len(c.boots) == 0 || c.boots[len(c.boots)-1] != record.Boot {
 		for _, earlier := range c.boots {
 			if earlier == record.Boot {
-				return fmt.Errorf("record %d is of boot %s, which had ended", number, record.Boot)
+				return fmt.Errorf("record %d is of the earlier boot %s", number, record.Boot)
 			}
 		}
 		c.boots = append(c.boots, record.Boot)
@@ -126,18 +126,18 @@ func (c *Chain) take(number int, record *Record) error {
 	return nil
 }
 
-// nothingAfter fails with a reason if there is a record behind a place.
+// nothingAfter returns the given error if there is a record after a number.
 func (c *Chain) nothingAfter(disk io.ReaderAt, number int, why error) error {
 	block := make([]byte, RecordSize)
 	for next := number + 1; next <= number+beyond; next++ {
 		if record, err := readRecord(disk, block, next); err == nil && record == nil {
 			continue
 		}
-		// The guest has written on while we looked.
+		// The guest has written more records in the meantime.
 		if again, err := readRecord(disk, block, number); err == nil && again != nil {
 			return c.Read(disk, number)
 		}
-		return fmt.Errorf("%w, and there is something behind it, at %d", why, next)
+		return fmt.Errorf("%w, but block %d is not empty", why, next)
 	}
 	return nil
 }

@@ -56,25 +56,25 @@ func TestChain(t *testing.T) {
 		before, after func(*disk)
 		want          string
 	}{
-		"grows":            {func(d *disk) { d.write("a", 5) }, func(d *disk) { d.write("a", 5) }, ""},
-		"boots again":      {func(d *disk) { d.write("a", 5) }, func(d *disk) { d.write("b", 5) }, ""},
-		"is empty":         {func(*disk) {}, func(*disk) {}, ""},
-		"is being written": {func(d *disk) { d.write("a", 5) }, func(d *disk) { d.put(6, "6 a 12") }, ""},
-		"a gap":            {func(d *disk) { d.write("a", 5) }, func(d *disk) { d.put(7, other(7, d.last)) }, "record 6 is missing"},
-		"a wrong checksum": {func(d *disk) { d.write("a", 5) }, func(d *disk) { d.blocks[3][4] ^= 1 }, "record 3: the checksum is wrong"},
-		"two guests went on from the same record": {func(d *disk) { d.write("a", 5) }, func(d *disk) {
+		"more records":           {func(d *disk) { d.write("a", 5) }, func(d *disk) { d.write("a", 5) }, ""},
+		"another boot":           {func(d *disk) { d.write("a", 5) }, func(d *disk) { d.write("b", 5) }, ""},
+		"empty":                  {func(*disk) {}, func(*disk) {}, ""},
+		"incomplete last record": {func(d *disk) { d.write("a", 5) }, func(d *disk) { d.put(6, "6 a 12") }, ""},
+		"gap":                    {func(d *disk) { d.write("a", 5) }, func(d *disk) { d.put(7, other(7, d.last)) }, "record 6 is missing"},
+		"wrong checksum":         {func(d *disk) { d.write("a", 5) }, func(d *disk) { d.blocks[3][4] ^= 1 }, "record 3: the checksum is wrong"},
+		"two guests continue after the same record": {func(d *disk) { d.write("a", 5) }, func(d *disk) {
 			before := d.last
 			d.write("a", 2)
 			d.put(6, other(6, before))
-		}, "record 7 does not follow"},
-		"one went on from before the other": {func(d *disk) { d.write("a", 5) }, func(d *disk) {
+		}, "record 7 does not contain the hash"},
+		"one guest continues before the last record of the other": {func(d *disk) { d.write("a", 5) }, func(d *disk) {
 			text, _ := record(5, "a", "other", strings.Fields(string(d.blocks[5]))[3])
 			d.put(5, text)
 		}, "record 5 was overwritten"},
-		"a record is gone":       {func(d *disk) { d.write("a", 5) }, func(d *disk) { d.put(5, "") }, "record 5 was there"},
-		"a number is wrong":      {func(d *disk) { d.write("a", 5) }, func(d *disk) { d.put(6, other(8, d.last)) }, "the count is broken"},
-		"a guest that had ended": {func(d *disk) { d.write("a", 5).write("b", 2) }, func(d *disk) { d.write("a", 1) }, "which had ended"},
-		"garbage and then more":  {func(d *disk) { d.write("a", 5) }, func(d *disk) { d.put(6, "x").put(7, "y") }, "something behind it"},
+		"missing record":                {func(d *disk) { d.write("a", 5) }, func(d *disk) { d.put(5, "") }, "record 5 has disappeared"},
+		"wrong number":                  {func(d *disk) { d.write("a", 5) }, func(d *disk) { d.put(6, other(8, d.last)) }, "record 6 has number 8"},
+		"record of an earlier boot":     {func(d *disk) { d.write("a", 5).write("b", 2) }, func(d *disk) { d.write("a", 1) }, "earlier boot a"},
+		"garbage before the last block": {func(d *disk) { d.write("a", 5) }, func(d *disk) { d.put(6, "x").put(7, "y") }, "block 7 is not empty"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestChain(t *testing.T) {
 			test.after(d)
 			err := chain.Read(d.reader(), 1)
 			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
-				t.Errorf("it says %v, want %q", err, test.want)
+				t.Errorf("error %v, want %q", err, test.want)
 			}
 		})
 	}
@@ -98,10 +98,10 @@ func TestChainCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if chain.Length() != 7 || chain.Boots() != 2 {
-		t.Errorf("%d records of %d boots", chain.Length(), chain.Boots())
+		t.Errorf("%d records of %d boots, want 7 of 2", chain.Length(), chain.Boots())
 	}
 	d.write("b", 3)
 	if err := chain.Read(d.reader(), chain.Length()-1); err != nil || chain.Length() != 10 {
-		t.Errorf("%d records, %v", chain.Length(), err)
+		t.Errorf("%d records, want 10; error %v", chain.Length(), err)
 	}
 }

@@ -10,40 +10,40 @@ import (
 	"time"
 )
 
-// Kind is what an event is about.
+// Kind is the kind of an event.
 type Kind uint8
 
 // The kinds.
 const (
-	// Started: a QEMU is about to let its guest's CPUs run.
+	// Started: a QEMU is about to start the CPUs of its guest.
 	Started Kind = iota + 1
-	// Stopped: a QEMU has stopped its guest's CPUs.
+	// Stopped: a QEMU has stopped the CPUs of its guest.
 	Stopped
-	// Sending: a QEMU begins to send the guest's memory.
+	// Sending: a QEMU begins to send the memory of its guest.
 	Sending
 	// Ended: the last thread of a QEMU has ended.
 	Ended
 	// Wrote: a process writes to the VM's disk.
 	Wrote
-	// Lost: the kernel had no room for events. Nothing can be said about that time.
+	// Lost: the kernel dropped events because its buffer was full.
 	Lost
 )
 
-// Event is something that the kernel has seen. At is its monotonic clock.
+// Event is an event of the kernel's trace. At is the kernel's monotonic clock.
 type Event struct {
 	At   time.Duration
 	Kind Kind
-	// Process is the id of the QEMU's process.
+	// Process is the ID of the process.
 	Process int
-	// Detail is the number of QEMU's run state of Started and Stopped, and of events that are lost.
+	// Detail is QEMU's RunState for Started and Stopped, and the number of dropped events for Lost.
 	Detail int
 }
 
-// Timeline is what the QEMUs of one VM have done. It takes the events in the order of the kernel's clock.
+// Timeline checks the events of the QEMUs of one VM. They must be added in the order of the kernel's clock.
 type Timeline struct {
-	// executing are the QEMUs whose guest's CPUs run, and since when.
+	// executing are the QEMUs whose CPUs run, with the time of their start.
 	executing map[int]time.Duration
-	// writer is the one that wrote last, and lastWrite when. Those who wrote before it must not write again.
+	// writer is the QEMU that wrote last, at lastWrite. retired are earlier writers, which must not write again, with their successors.
 	writer    int
 	lastWrite time.Duration
 	retired   map[int]int
@@ -55,13 +55,13 @@ func NewTimeline() *Timeline {
 	return &Timeline{executing: map[int]time.Duration{}, retired: map[int]int{}}
 }
 
-// See takes the next event.
-func (t *Timeline) See(e Event) {
+// Add adds the next event.
+func (t *Timeline) Add(e Event) {
 	switch e.Kind {
 	case Started:
 		for other, since := range t.executing {
 			if other != e.Process {
-				t.fail("two guests execute: QEMU %d starts at %s, QEMU %d has been executing since %s", e.Process, stamp(e.At), other, stamp(since))
+				t.fail("two guests execute: QEMU %d starts at %s, and QEMU %d executes since %s", e.Process, stamp(e.At), other, stamp(since))
 			}
 		}
 		t.executing[e.Process] = e.At
@@ -70,14 +70,14 @@ func (t *Timeline) See(e Event) {
 	case Wrote:
 		t.wrote(e)
 	case Lost:
-		t.fail("the kernel lost %d events before %s: nothing is proven", e.Detail, stamp(e.At))
+		t.fail("the kernel dropped %d events before %s", e.Detail, stamp(e.At))
 	case Sending:
 	}
 }
 
 func (t *Timeline) wrote(e Event) {
 	if successor, is := t.retired[e.Process]; is {
-		t.fail("two guests hold the disk: QEMU %d writes at %s, after QEMU %d has written", e.Process, stamp(e.At), successor)
+		t.fail("two guests write the disk: QEMU %d writes at %s, after QEMU %d has written", e.Process, stamp(e.At), successor)
 	}
 	for other, since := range t.executing {
 		if other != e.Process {
@@ -90,25 +90,25 @@ func (t *Timeline) wrote(e Event) {
 	t.writer, t.lastWrite = e.Process, e.At
 }
 
-// manyFailures bounds what is kept: after the first, the rest only repeats it.
-const manyFailures = 20
+// maxFailures bounds the failures that are kept: later ones are usually consequences of the first.
+const maxFailures = 20
 
 func (t *Timeline) fail(format string, args ...any) {
-	if len(t.failures) < manyFailures {
+	if len(t.failures) < maxFailures {
 		t.failures = append(t.failures, fmt.Sprintf(format, args...))
 	}
 }
 
 func stamp(at time.Duration) string { return fmt.Sprintf("%.6f", at.Seconds()) }
 
-// Failures are what must not have been, and are forgotten with that.
+// Failures returns the failures since the last call.
 func (t *Timeline) Failures() []string {
 	failures := t.failures
 	t.failures = nil
 	return failures
 }
 
-// Executing are the QEMUs whose guest's CPUs run.
+// Executing returns the QEMUs whose CPUs run.
 func (t *Timeline) Executing() []int {
 	all := make([]int, 0, len(t.executing))
 	for process := range t.executing {
@@ -117,5 +117,5 @@ func (t *Timeline) Executing() []int {
 	return all
 }
 
-// Writer is the QEMU that wrote last, and when that was.
+// Writer returns the QEMU that wrote last, and when.
 func (t *Timeline) Writer() (process int, at time.Duration) { return t.writer, t.lastWrite }

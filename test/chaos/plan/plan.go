@@ -46,10 +46,10 @@ var window = [phases]time.Duration{
 
 var phaseNames = [phases]string{"asked", "scheduling", "prepared", "begun", "copying", "switching", "releasing", "running", "owned"}
 
-// String is the phase's name in tables and files.
+// String is the name of the phase in tables and files.
 func (p Phase) String() string { return phaseNames[p] }
 
-// Phases are all of them, in their order.
+// Phases returns all phases in their order.
 func Phases() []Phase {
 	all := make([]Phase, phases)
 	for i := range all {
@@ -58,10 +58,10 @@ func Phases() []Phase {
 	return all
 }
 
-// Fault is something that goes wrong.
+// Fault is a kind of fault.
 type Fault string
 
-// The faults: SIGKILL of a process, or a cut of the network that is mended after a while.
+// The faults: SIGKILL to a process, or a cut connection that is restored later.
 const (
 	SourceAgent    Fault = "kill source virt-handler"
 	TargetAgent    Fault = "kill target virt-handler"
@@ -81,7 +81,7 @@ const (
 	CutTarget      Fault = "cut target to API"
 )
 
-// span are the phases in which what a fault strikes is there, or comes into being a moment later.
+// span is the range of phases in which the process or connection of a fault exists, or is about to.
 type span struct {
 	fault       Fault
 	first, last Phase
@@ -98,7 +98,7 @@ var faults = []span{
 	{CutSource, Asked, Owned}, {CutTarget, Asked, Owned},
 }
 
-// Faults are all of them, in the order of the table.
+// Faults returns all faults in the order of the table.
 func Faults() []Fault {
 	all := make([]Fault, 0, len(faults))
 	for _, s := range faults {
@@ -107,25 +107,25 @@ func Faults() []Fault {
 	return all
 }
 
-// Injection is a fault at a moment.
+// Injection is a fault with its time.
 type Injection struct {
 	Fault Fault
 	Phase Phase
-	// Delay is how long after the phase was seen it comes.
+	// Delay is the time from the beginning of the phase to the fault.
 	Delay time.Duration
-	// Lasts is how long it is until what was cut is mended, or what nothing else starts again is started.
+	// Lasts is the time until the connection is restored, or the process is started if Kubernetes does not restart it.
 	Lasts time.Duration
 }
 
-// String is the injection in a line.
+// String formats the injection.
 func (i Injection) String() string {
 	return fmt.Sprintf("%s at %s+%dms for %.1fs", i.Fault, i.Phase, i.Delay.Milliseconds(), i.Lasts.Seconds())
 }
 
-// Run is what goes wrong in one run.
+// Run has the faults of one run.
 type Run struct {
 	Seed uint64
-	// Injections are one or two, by their phase.
+	// Injections are one or two, in the order of their phases.
 	Injections []Injection
 }
 
@@ -134,8 +134,8 @@ type cell struct {
 	phase Phase
 }
 
-// cells are all pairs of a fault and a phase that make sense, in an order that only looks random: as many runs with seeds in a row as
-// there are cells meet each of them once.
+// cells are all possible pairs of a fault and a phase, in a fixed shuffled order: len(cells) runs with consecutive seeds contain each of
+// them once.
 var cells = func() []cell {
 	var all []cell
 	for _, s := range faults {
@@ -152,11 +152,11 @@ func Cells() int { return len(cells) }
 
 const (
 	shortest, longest = 500 * time.Millisecond, 6 * time.Second
-	// oneIn is how many runs there are for one with two faults.
+	// One of oneIn runs has two faults.
 	oneIn = 4
 )
 
-// Of makes the plan of a run.
+// Of returns the plan of the run with a seed.
 func Of(seed uint64) Run {
 	random := rand.New(rand.NewPCG(seed, seed))
 	first := cells[seed%uint64(len(cells))]

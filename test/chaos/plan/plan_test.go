@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-func TestSeedDecides(t *testing.T) {
+func TestSeedDeterminesRun(t *testing.T) {
 	for seed := range uint64(500) {
 		if a, b := Of(seed), Of(seed); !reflect.DeepEqual(a, b) {
 			t.Fatalf("seed %d gives %v and %v", seed, a, b)
 		}
 	}
 	if reflect.DeepEqual(Of(1).Injections, Of(1+uint64(Cells())).Injections) {
-		t.Error("the same cell comes at the same moment with another seed")
+		t.Error("another seed with the same cell has the same injections")
 	}
 }
 
-// The main fault of a run, which a second one may precede.
-func TestSeedsInARowMeetEveryCell(t *testing.T) {
+// A run may have a second fault, which may precede that of its cell.
+func TestConsecutiveSeedsCoverAllCells(t *testing.T) {
 	for _, base := range []uint64{0, 1_000_000_007} {
 		met := map[cell]bool{}
 		for seed := base; seed < base+uint64(Cells()); seed++ {
@@ -31,11 +31,11 @@ func TestSeedsInARowMeetEveryCell(t *testing.T) {
 				found = found || (cell{i.Fault, i.Phase}) == cells[seed%uint64(Cells())]
 			}
 			if !found {
-				t.Fatalf("seed %d leaves out its cell", seed)
+				t.Fatalf("seed %d does not contain its cell", seed)
 			}
 		}
 		if len(met) != Cells() {
-			t.Errorf("%d seeds from %d meet %d cells", Cells(), base, len(met))
+			t.Errorf("%d seeds from %d cover %d cells", Cells(), base, len(met))
 		}
 	}
 }
@@ -61,7 +61,7 @@ func TestInjections(t *testing.T) {
 	}
 }
 
-func TestEveryFaultAndPhaseHasACell(t *testing.T) {
+func TestCellsCoverFaultsAndPhases(t *testing.T) {
 	faults, phases := map[Fault]bool{}, map[Phase]bool{}
 	for _, c := range cells {
 		faults[c.fault], phases[c.phase] = true, true

@@ -15,73 +15,73 @@ import (
 	"syscall"
 )
 
-// program is QEMU in a launcher's root file system.
+// program is the path of QEMU in the root file system of virt-launcher.
 const program = "/usr/bin/qemu-system-x86_64"
 
-// machine is a QEMU of the test's own, which is told what to do by QMP on its standard input.
-type machine struct {
+// qemu is a QEMU process of the self-test, which is controlled by QMP on its standard input.
+type qemu struct {
 	command *exec.Cmd
 	input   io.WriteCloser
 	answers *bufio.Scanner
 	errors  strings.Builder
 }
 
-// start starts a QEMU that waits, with a disk that it does not lock. It gets the disk as an open file: it sees nothing but its root.
-func start(root, disk string) (*machine, error) {
+// start starts a QEMU with stopped CPUs and an unlocked disk. The disk is passed as an open file, as QEMU runs in a chroot.
+func start(root, disk string) (*qemu, error) {
 	file, err := openDirect(disk)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
-	m := &machine{command: exec.Command(program,
+	q := &qemu{command: exec.Command(program,
 		"-machine", "pc,accel=tcg", "-m", "16", "-nodefaults", "-display", "none", "-S", "-qmp", "stdio", "-add-fd", "fd=3,set=1",
 		"-blockdev", `{"node-name":"disk","driver":"raw","file":{"driver":"file","filename":"/dev/fdset/1","locking":"off","cache":{"direct":true}}}`,
 		"-device", "ide-hd,drive=disk,bootindex=1")}
-	m.command.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
-	m.command.Dir, m.command.ExtraFiles, m.command.Stderr = "/", []*os.File{file}, &m.errors
-	output, err := m.command.StdoutPipe()
+	q.command.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
+	q.command.Dir, q.command.ExtraFiles, q.command.Stderr = "/", []*os.File{file}, &q.errors
+	output, err := q.command.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
-	m.answers = bufio.NewScanner(output)
-	if m.input, err = m.command.StdinPipe(); err != nil {
+	q.answers = bufio.NewScanner(output)
+	if q.input, err = q.command.StdinPipe(); err != nil {
 		return nil, err
 	}
-	if err := m.command.Start(); err != nil {
+	if err := q.command.Start(); err != nil {
 		return nil, fmt.Errorf("start a QEMU of %s: %w", root, err)
 	}
-	if err := m.tell("qmp_capabilities"); err != nil {
-		m.kill()
+	if err := q.execute("qmp_capabilities"); err != nil {
+		q.kill()
 		return nil, err
 	}
-	return m, nil
+	return q, nil
 }
 
-// tell has it carry out a command, and returns when it has.
-func (m *machine) tell(command string) error {
-	if _, err := fmt.Fprintf(m.input, "{%q: %q}\n", "execute", command); err != nil {
-		return fmt.Errorf("tell QEMU to %s: %w: %s", command, err, m.output())
+// execute executes a QMP command and returns when it is done.
+func (q *qemu) execute(command string) error {
+	if _, err := fmt.Fprintf(q.input, "{%q: %q}\n", "execute", command); err != nil {
+		return fmt.Errorf("send QMP command %s: %w: %s", command, err, q.output())
 	}
-	for m.answers.Scan() {
+	for q.answers.Scan() {
 		answer := map[string]json.RawMessage{}
-		if err := json.Unmarshal(m.answers.Bytes(), &answer); err != nil {
-			return fmt.Errorf("QEMU says %q: %w", m.answers.Text(), err)
+		if err := json.Unmarshal(q.answers.Bytes(), &answer); err != nil {
+			return fmt.Errorf("parse the QMP message %q: %w", q.answers.Text(), err)
 		}
 		if refused, is := answer["error"]; is {
-			return fmt.Errorf("QEMU refuses %s: %s", command, refused)
+			return fmt.Errorf("QMP command %s: %s", command, refused)
 		}
 		if _, done := answer["return"]; done {
 			return nil
 		}
 	}
-	return errors.Join(fmt.Errorf("QEMU has ended: %s", m.output()), m.answers.Err())
+	return errors.Join(fmt.Errorf("QEMU has exited: %s", q.output()), q.answers.Err())
 }
 
-func (m *machine) pid() int { return m.command.Process.Pid }
+func (q *qemu) pid() int { return q.command.Process.Pid }
 
-func (m *machine) output() string { return m.errors.String() }
+func (q *qemu) output() string { return q.errors.String() }
 
-func (m *machine) kill() {
-	_ = m.command.Process.Kill()
-	_ = m.command.Wait()
+func (q *qemu) kill() {
+	_ = q.command.Process.Kill()
+	_ = q.command.Wait()
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/vireo-project/vireo/test/chaos/trace"
 )
 
-// writer is a boot sector that writes the disk's second sector again and again, by the BIOS:
+// writer is a boot sector that writes the second sector of the disk in a loop, with BIOS calls:
 //
 //	xor ax, ax; mov es, ax; mov ds, ax
 //	again: mov ax, 0301h; mov bx, 7c00h; mov cx, 2; mov dx, 80h; int 13h; jmp again
@@ -30,14 +30,14 @@ var writer = []byte{
 const (
 	sector   = 512
 	diskSize = 1 << 20
-	// settle is how long each state is left as it is: a QEMU that runs writes some hundred times meanwhile.
+	// settle is how long each state lasts: a running QEMU writes some hundred times in it.
 	settle   = 400 * time.Millisecond
 	patience = 20 * time.Second
 )
 
-// Run hands a disk over from one QEMU to another as it should be, of which nothing may be noticed, and then lets the first go on,
-// which must be: by what executes, and by what writes. QEMU's own lock of the disk, which would refuse it, is off. Root is a root
-// file system with QEMU, and directory one on the file system of the volumes.
+// Run first runs two QEMUs on one disk one after the other, which must not be reported, and then continues the first while the second
+// runs, which must be reported by the checks of execution and of writers. QEMU's own disk lock, which would prevent this, is off. Root is
+// a root file system with QEMU, and directory a directory on the file system of the volumes.
 func Run(root, directory string) (err error) {
 	disk, err := makeDisk(directory)
 	if err != nil {
@@ -52,44 +52,44 @@ func Run(root, directory string) (err error) {
 	if err := tracer.Watch(disk); err != nil {
 		return err
 	}
-	here, err := start(root, disk)
+	first, err := start(root, disk)
 	if err != nil {
 		return err
 	}
-	defer here.kill()
-	there, err := start(root, disk)
+	defer first.kill()
+	second, err := start(root, disk)
 	if err != nil {
 		return err
 	}
-	defer there.kill()
-	w := &watched{trace: tracer, timeline: oracle.NewTimeline(), mine: map[int]bool{here.pid(): true, there.pid(): true}, wrote: map[int]int{}}
-	return w.judge(here, there)
+	defer second.kill()
+	w := &watched{trace: tracer, timeline: oracle.NewTimeline(), own: map[int]bool{first.pid(): true, second.pid(): true}, wrote: map[int]int{}}
+	return w.run(first, second)
 }
 
-// watched is what was traced of the two.
+// watched is what was traced of the two QEMUs.
 type watched struct {
 	trace    *trace.Trace
 	timeline *oracle.Timeline
-	mine     map[int]bool
+	own      map[int]bool
 	wrote    map[int]int
 }
 
-func (w *watched) judge(here, there *machine) error {
+func (w *watched) run(first, second *qemu) error {
 	for _, step := range []func() error{
-		func() error { return here.tell("cont") },
-		func() error { return w.until(here) },
-		func() error { return here.tell("stop") },
-		func() error { return there.tell("cont") },
-		func() error { return w.until(there) },
+		func() error { return first.execute("cont") },
+		func() error { return w.awaitWrites(first) },
+		func() error { return first.execute("stop") },
+		func() error { return second.execute("cont") },
+		func() error { return w.awaitWrites(second) },
 	} {
 		if err := step(); err != nil {
 			return err
 		}
 	}
 	if failures := w.timeline.Failures(); len(failures) > 0 {
-		return fmt.Errorf("a disk that was handed over as it should be is reported: %s", strings.Join(failures, "; "))
+		return fmt.Errorf("two QEMUs that ran one after the other are reported: %s", strings.Join(failures, "; "))
 	}
-	if err := here.tell("cont"); err != nil {
+	if err := first.execute("cont"); err != nil {
 		return err
 	}
 	deadline, executes, writes := time.After(patience), false, false
@@ -97,47 +97,47 @@ func (w *watched) judge(here, there *machine) error {
 		select {
 		case e, open := <-w.trace.Events():
 			if !open {
-				return errors.Join(errors.New("the trace has ended"), w.trace.Err())
+				return errors.Join(errors.New("the kernel's trace has ended"), w.trace.Err())
 			}
-			w.see(e)
+			w.add(e)
 		case <-deadline:
-			return fmt.Errorf("two QEMUs execute and write one disk, and it is not noticed: execution %t, writes %t", executes, writes)
+			return fmt.Errorf("two QEMUs execute and write to one disk: execution detected %t, writes detected %t", executes, writes)
 		}
 		for _, failure := range w.timeline.Failures() {
 			executes = executes || strings.HasPrefix(failure, "two guests execute")
-			writes = writes || strings.HasPrefix(failure, "two guests hold the disk")
+			writes = writes || strings.HasPrefix(failure, "two guests write the disk")
 		}
 	}
 	return nil
 }
 
-func (w *watched) see(e oracle.Event) {
-	if !w.mine[e.Process] && e.Kind != oracle.Lost {
+func (w *watched) add(e oracle.Event) {
+	if !w.own[e.Process] && e.Kind != oracle.Lost {
 		return
 	}
 	if e.Kind == oracle.Wrote {
 		w.wrote[e.Process]++
 	}
-	w.timeline.See(e)
+	w.timeline.Add(e)
 }
 
-// until waits until a QEMU has been seen to write, and a moment longer.
-func (w *watched) until(m *machine) error {
+// awaitWrites waits for the settle time, and longer if the trace has no write of a QEMU yet.
+func (w *watched) awaitWrites(q *qemu) error {
 	deadline, enough := time.After(patience), time.After(settle)
 	for {
 		select {
 		case e, open := <-w.trace.Events():
 			if !open {
-				return errors.Join(errors.New("the trace has ended"), w.trace.Err())
+				return errors.Join(errors.New("the kernel's trace has ended"), w.trace.Err())
 			}
-			w.see(e)
+			w.add(e)
 		case <-enough:
-			if w.wrote[m.pid()] > 0 {
+			if w.wrote[q.pid()] > 0 {
 				return nil
 			}
 			enough = time.After(settle)
 		case <-deadline:
-			return fmt.Errorf("a QEMU that writes its disk is not seen to: %s", m.output())
+			return fmt.Errorf("the trace contains no write of a running QEMU: %s", q.output())
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestTwoQEMUsAreNoticed(t *testing.T) {
+func TestTwoQEMUsAreDetected(t *testing.T) {
 	root := os.Getenv("VIREO_LAUNCHER_ROOTFS")
 	if root == "" || os.Getuid() != 0 {
 		t.Skip("needs root, and VIREO_LAUNCHER_ROOTFS: `make test` sets it")

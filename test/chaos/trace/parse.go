@@ -21,15 +21,15 @@ var line = regexp.MustCompile(`^.+-(\d+)\s+(?:\(\s*(\d+|-+)\)\s+)?\[\d+\]\s+\S+\
 
 var lost = regexp.MustCompile(`\[LOST (\d+) EVENTS\]`)
 
-// newThread is the event of a thread that is made.
+// newThread is the event of a new thread or process.
 const newThread = "task_newtask"
 
-// threads has the processes of the threads that were made since the trace began. The kernel forgets at times which one a thread belongs
-// to, and at times tells which one a thread of that number belonged to before: it notes it when the thread is scheduled, which may be
-// after the event is read. QEMU's come and go, and numbers are used again.
+// threads maps the threads that were created since the trace began to their processes. The process that the kernel prints may be missing
+// or stale: it is recorded when a thread is scheduled, which may be after the event is read, and thread IDs are reused. QEMU's threads
+// are short-lived.
 type threads map[int]int
 
-// parse reads a line. It returns nil for one that only tells whose a thread is.
+// parse parses a line. It returns nil for the event of a new thread.
 func (t threads) parse(text string) (*oracle.Event, error) {
 	if found := lost.FindStringSubmatch(text); found != nil {
 		n, err := strconv.Atoi(found[1])
@@ -37,7 +37,7 @@ func (t threads) parse(text string) (*oracle.Event, error) {
 	}
 	found := line.FindStringSubmatch(text)
 	if found == nil {
-		return nil, fmt.Errorf("the kernel's trace has a line that is not understood: %.200q", text)
+		return nil, fmt.Errorf("the kernel's trace has a line in an unknown format: %.200q", text)
 	}
 	at, err := moment(found[3], found[4])
 	if err != nil {
@@ -48,7 +48,7 @@ func (t threads) parse(text string) (*oracle.Event, error) {
 		return nil, err
 	}
 	if found[5] == newThread {
-		return nil, t.learn(process, found[6])
+		return nil, t.add(process, found[6])
 	}
 	event := &oracle.Event{At: at, Process: process}
 	if event.Kind, event.Detail, err = classify(found[5], found[6]); err != nil {
@@ -66,17 +66,17 @@ func moment(seconds, micro string) (time.Duration, error) {
 	return time.Duration(s)*time.Second + time.Duration(us)*time.Microsecond, err
 }
 
-// learn reads "pid=4270 comm=qemu-system-x86 clone_flags=3d0f00 oom_score_adj=0" of a process that makes a thread, or another process.
-func (t threads) learn(process int, fields string) error {
+// add parses "pid=4270 comm=qemu-system-x86 clone_flags=3d0f00 oom_score_adj=0" of a process that creates a thread or another process.
+func (t threads) add(process int, fields string) error {
 	var id int
 	var flags uint64
-	// Between the two is a name, which may be anything.
+	// The name between the two fields may contain anything.
 	_, err := fmt.Sscanf(fields, "pid=%d", &id)
 	if at := strings.LastIndex(fields, " clone_flags="); err == nil {
 		_, err = fmt.Sscanf(fields[max(at, 0):], " clone_flags=%x", &flags)
 	}
 	if err != nil {
-		return fmt.Errorf("read whose thread is new from %q: %w", fields, err)
+		return fmt.Errorf("parse the fields %q of a new thread: %w", fields, err)
 	}
 	t[id] = id
 	if flags&unix.CLONE_THREAD != 0 {
@@ -85,7 +85,7 @@ func (t threads) learn(process int, fields string) error {
 	return nil
 }
 
-// processOf is the process of a thread.
+// processOf returns the process of a thread. The arguments are as the kernel prints them.
 func (t threads) processOf(thread, process string) (int, error) {
 	id, err := strconv.Atoi(thread)
 	if err != nil {
@@ -94,7 +94,7 @@ func (t threads) processOf(thread, process string) (int, error) {
 	if process, known := t[id]; known {
 		return process, nil
 	}
-	// It is older than the trace.
+	// The thread is older than the trace.
 	if of, err := strconv.Atoi(process); err == nil {
 		return of, nil
 	}
@@ -124,12 +124,12 @@ func classify(event, fields string) (oracle.Kind, int, error) {
 	}
 }
 
-// stateOf reads "(0x55d0c0a3f040) running=1 state=9".
+// stateOf parses "(0x55d0c0a3f040) running=1 state=9".
 func stateOf(fields string) (running bool, state int, err error) {
 	var on int
 	_, rest, _ := strings.Cut(fields, ") ")
 	if _, err := fmt.Sscanf(rest, "running=%d state=%d", &on, &state); err != nil {
-		return false, 0, fmt.Errorf("read the state of a QEMU from %q: %w", fields, err)
+		return false, 0, fmt.Errorf("parse the state of a QEMU in %q: %w", fields, err)
 	}
 	return on != 0, state, nil
 }

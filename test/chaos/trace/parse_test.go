@@ -10,38 +10,38 @@ import (
 	"github.com/vireo-project/vireo/test/chaos/oracle"
 )
 
-// The lines are a kernel's (6.18).
+// The lines are from kernel 6.18.
 func TestParse(t *testing.T) {
 	const at = 61234*time.Second + 250001*time.Microsecond
 	tests := map[string]struct {
 		text string
 		want *oracle.Event
 	}{
-		"CPUs are started": {
+		"CPUs started": {
 			" qemu-system-x86-4242    (   4242) [001] ..... 61234.250001: state_0: (0x55d0c0a3fac0) running=1 state=9",
 			&oracle.Event{At: at, Kind: oracle.Started, Process: 4242, Detail: 9},
 		},
-		"CPUs have stopped, says the migration's thread": {
+		"CPUs stopped by the migration thread": {
 			" mig/src/main-4250    (   4242) [000] ..... 61234.250001: state_1: (0x55d0c0a3fac0) running=0 state=7",
 			&oracle.Event{At: at, Kind: oracle.Stopped, Process: 4242, Detail: 7},
 		},
-		"memory is sent": {
+		"memory sent": {
 			" qemu-system-x86-4242    (   4242) [001] ..... 61234.250001: send_0: (0x55d0c0a3fac0)",
 			&oracle.Event{At: at, Kind: oracle.Sending, Process: 4242},
 		},
-		"a direct write": {
+		"direct write": {
 			"          worker-4260    (   4242) [001] ..... 61234.250001: iomap_iter: dev 254:0 ino 0xaa2210 pos 0x200 length 0x200 status 0 flags WRITE|DIRECT (0x11) ops 0xffffffff8245a750 caller __iomap_dio_rw+0x1fb/0x8d0",
 			&oracle.Event{At: at, Kind: oracle.Wrote, Process: 4242},
 		},
-		"a write by somebody else, with a name that is hard to read": {
+		"write by another process, with brackets in its name": {
 			"   a - b [1] c-77    (     77) [000] ...1. 61234.250001: ext4_da_write_begin: dev 254,0 ino 42 pos 0 len 4096",
 			&oracle.Event{At: at, Kind: oracle.Wrote, Process: 77},
 		},
-		"an end": {
+		"process exited": {
 			" CPU 0/TCG-4270    (   4242) [001] ...1. 61234.250001: sched_process_exit: comm=CPU 0/TCG pid=4270 prio=120 group_dead=true",
 			&oracle.Event{At: at, Kind: oracle.Ended, Process: 4242},
 		},
-		"a hole": {"CPU:1 [LOST 17 EVENTS]", &oracle.Event{Kind: oracle.Lost, Detail: 17}},
+		"dropped events": {"CPU:1 [LOST 17 EVENTS]", &oracle.Event{Kind: oracle.Lost, Detail: 17}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -50,18 +50,18 @@ func TestParse(t *testing.T) {
 				t.Fatal(err)
 			}
 			if *got != *test.want {
-				t.Errorf("it is %+v, want %+v", got, test.want)
+				t.Errorf("parsed %+v, want %+v", got, test.want)
 			}
 		})
 	}
 	for _, bad := range []string{"", "something else", " qemu-4242 (4242) [001] ..... 61234.250001: state_0: (0x1) no=1"} {
 		if got, err := (threads{}).parse(bad); err == nil {
-			t.Errorf("%q is read as %+v", bad, got)
+			t.Errorf("%q is parsed as %+v", bad, got)
 		}
 	}
 }
 
-// A thread is known by who made it, when the kernel does not tell whose it is and nobody can be asked.
+// A thread belongs to the process that created it, if the kernel's line has no process and /proc has no such thread.
 func TestThreads(t *testing.T) {
 	all := threads{}
 	for _, text := range []string{
@@ -73,13 +73,13 @@ func TestThreads(t *testing.T) {
 			t.Fatalf("%q: %+v, %v", text, event, err)
 		}
 	}
-	// A process had this number before.
+	// An earlier process had this ID.
 	const stale = " CPU 0/TCG-4194250    (4194250) [001] ...1. 1.000003: ext4_da_write_begin: dev 254,0 ino 1 pos 0 len 4096"
 	if event, err := all.parse(stale); err != nil || event.Process != 4194242 {
-		t.Errorf("%q is of %+v, %v", stale, event, err)
+		t.Errorf("%q: %+v, error %v, want process 4194242", stale, event, err)
 	}
 	const end = " CPU 0/TCG-4194250    (-------) [001] ...1. 1.000004: sched_process_exit: comm=CPU 0/TCG pid=4194250 prio=120 group_dead=true"
 	if event, err := all.parse(end); err != nil || event.Process != 4194242 {
-		t.Errorf("%q is of %+v, %v", end, event, err)
+		t.Errorf("%q: %+v, error %v, want process 4194242", end, event, err)
 	}
 }

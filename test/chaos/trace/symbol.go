@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// offsetOf is where a function begins in a program's file. QEMU exports its functions, for its modules.
+// offsetOf returns the offset of a function in a program's file. QEMU exports its functions for its modules.
 func offsetOf(program, function string) (uint64, error) {
 	file, err := elf.Open(program)
 	if err != nil {

@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	// name is that of our trace instance and of our probes: those of others stay as they are.
+	// name is the name of the trace instance and of the group of the probes; others are not changed.
 	name = "vireo_chaos"
-	// mountPoint is our own, so that nobody's is used or missed.
+	// mountPoint is separate from the usual mount point of tracefs, which may be missing.
 	mountPoint = "/run/vireo-chaos/tracing"
 	// tracefsMagic is TRACEFS_MAGIC of the kernel's include/uapi/linux/magic.h.
 	tracefsMagic = 0x74726163
-	// bufferKiB is how many events wait for us, for each CPU, before the kernel loses some.
+	// bufferKiB is the size of the buffer for each CPU. The kernel drops events when it is full.
 	bufferKiB = "8192"
 )
 
-// Trace is what the kernel tells.
+// Trace is a running trace.
 type Trace struct {
 	instance string
-	// lock is held as long as the trace is ours.
+	// lock prevents a second trace by another process; see acquire.
 	lock   *os.File
 	pipe   *os.File
 	events chan oracle.Event
@@ -42,15 +42,15 @@ type Trace struct {
 	err error
 }
 
-// probe is a function of QEMU's whose begin is an event.
+// probe is a function of QEMU whose entry is traced.
 type probe struct {
-	// symbol is the function, and arguments are what is read of its arguments (the kernel's Documentation/trace/uprobetracer.rst,
-	// in the registers of the System V ABI of x86-64).
+	// symbol is the name of the function, and arguments are the recorded arguments (the kernel's Documentation/trace/uprobetracer.rst,
+	// with the registers of the System V ABI of x86-64).
 	symbol, arguments string
 }
 
-// probes are by the event's name. vm_state_notify(bool running, RunState state) is called right before the CPUs are let run, and
-// when they have stopped: see vm_prepare_start and do_vm_stop in QEMU's system/cpus.c.
+// probes by the name of the event. vm_state_notify(bool running, RunState state) is called immediately before the CPUs are started, and
+// after they have stopped: see vm_prepare_start and do_vm_stop in QEMU's system/cpus.c.
 var probes = map[string]probe{
 	"state": {"vm_state_notify", "running=%di:u8 state=%si:u32"},
 	"send":  {"qmp_migrate", ""},
@@ -95,23 +95,23 @@ func mount() error {
 	return nil
 }
 
-// acquire makes sure that no other process traces: what it has would be removed as what an earlier one left. The lock ends with
-// the process.
+// acquire locks the mount point, as the trace of another process would be removed as one that an earlier process left. The lock ends
+// with the process.
 func acquire() (*os.File, error) {
 	lock, err := os.Open(filepath.Dir(mountPoint))
 	if err != nil {
 		return nil, err
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("another process traces QEMUs on this machine, as `make chaos` does: lock %s: %w", lock.Name(), err), lock.Close())
+		return nil, errors.Join(fmt.Errorf("another process traces QEMUs on this host (`make chaos`?): lock %s: %w", lock.Name(), err), lock.Close())
 	}
 	return lock, nil
 }
 
-// set makes an instance with the events.
+// set creates a trace instance with the events.
 func (t *Trace) set(programs []string) error {
 	if err := os.Mkdir(t.instance, 0o700); err != nil {
-		return fmt.Errorf("make a trace instance: %w", err)
+		return fmt.Errorf("create a trace instance: %w", err)
 	}
 	for i, program := range programs {
 		for event, p := range probes {
@@ -137,8 +137,8 @@ func (t *Trace) set(programs []string) error {
 	return nil
 }
 
-// writes are the kernel's events of a process that writes to a file, with what else is asked of them: directly (IOMAP_WRITE is 1, see
-// the kernel's include/linux/iomap.h), through the page cache, or as a hole.
+// writes are the kernel's events of writes to a file, with further conditions of their filters: direct writes (IOMAP_WRITE is 1, see the
+// kernel's include/linux/iomap.h), writes through the page cache, and holes.
 var writes = map[string]string{
 	"iomap/iomap_iter": " && flags & 1 && length > 0", "ext4/ext4_write_begin": "", "ext4/ext4_da_write_begin": "",
 	"ext4/ext4_fallocate_enter": "", "ext4/ext4_punch_hole": "",
@@ -147,17 +147,17 @@ var writes = map[string]string{
 // ext4Magic is EXT4_SUPER_MAGIC of the kernel's include/uapi/linux/magic.h.
 const ext4Magic = 0xef53
 
-// Watch makes each write to a file an event. It takes the place of the file that was watched before.
+// Watch adds events for each write to a file. It replaces a file that was watched before.
 func (t *Trace) Watch(path string) error {
 	var stat unix.Stat_t
 	var system unix.Statfs_t
 	if err := errors.Join(unix.Stat(path, &stat), unix.Statfs(path, &system)); err != nil {
-		return fmt.Errorf("look at %s: %w", path, err)
+		return fmt.Errorf("stat %s: %w", path, err)
 	}
 	if system.Type != ext4Magic {
-		return fmt.Errorf("%s is not on an ext4 file system: it is not known here how the kernel traces writes to another", path)
+		return fmt.Errorf("%s is not on an ext4 file system: writes can only be traced on ext4", path)
 	}
-	// As the kernel keeps device numbers: 20 bits of minor.
+	// The kernel's own encoding of device numbers has 20 bits of minor.
 	device := unix.Major(stat.Dev)<<20 | unix.Minor(stat.Dev)
 	for event, also := range writes {
 		filter := fmt.Sprintf("dev == %d && ino == %d%s", device, stat.Ino, also)
@@ -171,10 +171,10 @@ func (t *Trace) Watch(path string) error {
 	return nil
 }
 
-// Events are what happens, in its order. The channel is closed when the trace ends.
+// Events returns the events in their order. The channel is closed when the trace ends.
 func (t *Trace) Events() <-chan oracle.Event { return t.events }
 
-// Err is why the trace has ended by itself.
+// Err is why the trace has ended by itself, nil after Stop. It is valid after Events is closed.
 func (t *Trace) Err() error { return t.err }
 
 func (t *Trace) read() {
@@ -195,7 +195,7 @@ func (t *Trace) read() {
 	}
 }
 
-// Stop ends the trace and removes what was made for it.
+// Stop ends the trace, and removes the trace instance, the probes and the mount.
 func (t *Trace) Stop() error {
 	err := t.pipe.Close()
 	for range t.events {
@@ -203,7 +203,7 @@ func (t *Trace) Stop() error {
 	return errors.Join(err, t.clear(), unix.Unmount(mountPoint, 0), t.lock.Close())
 }
 
-// clear removes our instance and our probes, if they are there.
+// clear removes the trace instance and the probes, if there are any.
 func (t *Trace) clear() error {
 	if _, err := os.Stat(t.instance); err == nil {
 		if err := t.write("events/enable", "0"); err != nil {
@@ -245,7 +245,7 @@ func add(list, definition string) error {
 	return errors.Join(err, file.Close())
 }
 
-// Programs are the QEMUs in the images that a node's containerd has unpacked.
+// Programs returns the paths of QEMU in the images that a node's containerd has unpacked.
 func Programs(containerd string) ([]string, error) {
 	found, err := filepath.Glob(filepath.Join(containerd, "io.containerd.snapshotter.v1.overlayfs/snapshots/*/fs/usr/bin/qemu-system-x86_64"))
 	if err == nil && len(found) == 0 {

@@ -23,21 +23,21 @@ import (
 	"github.com/vireo-project/vireo/test/podproc"
 )
 
-// scene is who takes part in a migration.
-type scene struct {
+// participants are the nodes and Pods that take part in a migration.
+type participants struct {
 	source, target string
-	// instance and sourcePod are where the guest is.
+	// instance is the UID of the VMI, and sourcePod the Pod that runs the guest.
 	instance, sourcePod types.UID
-	// agents are the Pods of the nodes' agents, and controllers those of virt-controller by their names.
+	// agents are the Pods of the agents by node, and controllers those of virt-controller by name.
 	agents, controllers map[string]types.UID
 }
 
-func (h *harness) scene(ctx context.Context) (*scene, error) {
+func (h *harness) participants(ctx context.Context) (*participants, error) {
 	instance := &v1.VirtualMachineInstance{}
 	if err := h.api.Get(ctx, client.ObjectKey{Namespace: h.namespace, Name: guestName}, instance); err != nil {
 		return nil, err
 	}
-	s := &scene{source: instance.Status.NodeName, instance: instance.UID, agents: map[string]types.UID{}, controllers: map[string]types.UID{}}
+	s := &participants{source: instance.Status.NodeName, instance: instance.UID, agents: map[string]types.UID{}, controllers: map[string]types.UID{}}
 	for _, node := range h.cluster.nodes() {
 		if node != s.source {
 			s.target = node
@@ -48,7 +48,7 @@ func (h *harness) scene(ctx context.Context) (*scene, error) {
 			s.sourcePod = uid
 		}
 	}
-	for _, pod := range h.seen.everyPod() {
+	for _, pod := range h.observer.launcherPods() {
 		if isAlive(pod) && pod.Spec.NodeName == s.source {
 			s.sourcePod = pod.UID
 		}
@@ -66,7 +66,7 @@ func (h *harness) scene(ctx context.Context) (*scene, error) {
 		}
 	}
 	if s.sourcePod == "" || len(s.agents) != 2 || len(s.controllers) == 0 {
-		return nil, fmt.Errorf("somebody is missing: %+v", s)
+		return nil, fmt.Errorf("a Pod that takes part in migrations is missing: %+v", s)
 	}
 	return s, nil
 }
@@ -75,16 +75,16 @@ func isAlive(pod *corev1.Pod) bool {
 	return pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != podGone
 }
 
-// appears is how long a process that is to be killed may take to come into being.
-const appears = 3 * time.Second
+// appearTimeout is how long to wait for a process that is to be killed.
+const appearTimeout = 3 * time.Second
 
-// strike has a fault happen.
-func (h *harness) strike(ctx context.Context, f plan.Fault, s *scene) error {
+// inject injects a fault.
+func (h *harness) inject(ctx context.Context, f plan.Fault, s *participants) error {
 	agent := func(node string) error {
 		return h.killIn(ctx, "virt-handler", func() types.UID { return s.agents[node] })
 	}
 	source := func(program string) error { return h.killIn(ctx, program, func() types.UID { return s.sourcePod }) }
-	target := func(program string) error { return h.killIn(ctx, program, h.seen.targetPod) }
+	target := func(program string) error { return h.killIn(ctx, program, h.observer.targetPod) }
 	switch f {
 	case plan.SourceAgent:
 		return agent(s.source)
@@ -119,14 +119,14 @@ func (h *harness) strike(ctx context.Context, f plan.Fault, s *scene) error {
 	case plan.CutTarget:
 		return h.damage.cut(ctx, h, s.target, toAPIServer)
 	}
-	return fmt.Errorf("nobody knows how to %s", f)
+	return fmt.Errorf("unknown fault %q", f)
 }
 
 const qemuProgram = "qemu-system-x86_64"
 
-// killIn kills a Pod's process, once there is one.
+// killIn kills a process of a Pod, and waits for the process to appear.
 func (h *harness) killIn(ctx context.Context, program string, pod func() types.UID) error {
-	for until := time.Now().Add(appears); ; {
+	for until := time.Now().Add(appearTimeout); ; {
 		if uid := pod(); uid != "" {
 			all, err := podproc.Of(uid)
 			if err != nil {
@@ -134,7 +134,7 @@ func (h *harness) killIn(ctx context.Context, program string, pod func() types.U
 			}
 			for _, p := range all {
 				if p.Program == program {
-					h.seen.note("kill %s, process %d of Pod %s", program, p.PID, uid)
+					h.observer.note("kill %s, process %d of Pod %s", program, p.PID, uid)
 					return syscall.Kill(p.PID, syscall.SIGKILL)
 				}
 			}
@@ -148,10 +148,10 @@ func (h *harness) killIn(ctx context.Context, program string, pod func() types.U
 	}
 }
 
-// errAbsent is the end of an attempt to kill what is not there, or no more.
-var errAbsent = errors.New("there is no such process")
+// errAbsent means that a process to kill did not exist, or had ended.
+var errAbsent = errors.New("no such process")
 
-// targetPod is the launcher Pod that the migration goes to.
+// targetPod is the target of the migration, empty if there is none yet.
 func (o *observer) targetPod() types.UID {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -163,20 +163,20 @@ func (o *observer) targetPod() types.UID {
 	return ""
 }
 
-// killLeader kills the virt-controller that leads.
-func (h *harness) killLeader(ctx context.Context, s *scene) error {
+// killLeader kills the leading virt-controller.
+func (h *harness) killLeader(ctx context.Context, s *participants) error {
 	lease := &coordinationv1.Lease{}
-	if err := h.api.Get(ctx, client.ObjectKey{Namespace: installed, Name: "virt-controller"}, lease); err != nil {
+	if err := h.api.Get(ctx, client.ObjectKey{Namespace: installNamespace, Name: "virt-controller"}, lease); err != nil {
 		return err
 	}
 	leader, _, _ := strings.Cut(ptr.Deref(lease.Spec.HolderIdentity, ""), "_")
 	return h.killIn(ctx, "virt-controller", func() types.UID { return s.controllers[leader] })
 }
 
-// damage is what nothing but this test mends.
+// damage is the faults that only this test repairs.
 type damage struct {
 	mu sync.Mutex
-	// killed are the components that were, and cuts the nodes.
+	// killed are the killed components, and cuts the nodes with broken connections.
 	killed, cuts map[string]bool
 }
 
@@ -184,31 +184,31 @@ func (d *damage) kill(h *harness, component string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.killed[component] {
-		return fmt.Errorf("%w: %s, which was killed before", errAbsent, component)
+		return fmt.Errorf("%w: %s, which is already killed", errAbsent, component)
 	}
 	d.killed[component] = true
-	h.seen.note("kill %s", component)
+	h.observer.note("kill %s", component)
 	return h.cluster.kill(component)
 }
 
-// mend starts what was killed and heals what was cut.
-func (d *damage) mend(ctx context.Context, h *harness) error {
+// repair restores the connections and starts the killed components.
+func (d *damage) repair(ctx context.Context, h *harness) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var errs []error
 	for node := range d.cuts {
-		// Also where there is none: the cut may have failed.
+		// The table may be missing, as the cut may have failed: the first line makes the deletion succeed.
 		if _, err := h.cluster.enter(ctx, node, "table inet "+cutTable+" {}\ndelete table inet "+cutTable+"\n", "nft", "-f", "-"); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		delete(d.cuts, node)
-		h.seen.note("the cut on %s is healed", node)
+		h.observer.note("connections restored on %s", node)
 	}
 	if len(d.killed) > 0 {
 		err := h.cluster.up(ctx)
 		if err == nil {
-			h.seen.note("what was killed runs again")
+			h.observer.note("the killed components run again")
 			clear(d.killed)
 		}
 		errs = append(errs, err)
