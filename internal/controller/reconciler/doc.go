@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package reconciler contains what the reconcilers of virt-controller have in common: interfaces of their sources, watches, indexes
-// and the conversion of an error to a result.
+// Package reconciler contains what the reconcilers of virt-controller have in common: interfaces of their sources, watches, indexes,
+// batches of requests and the conversion of an error to a result.
 package reconciler

@@ -6,7 +6,6 @@ package virtualmachineinstancereplicaset
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
 )
 
 // burst is how many VMIs one reconciliation creates or deletes at most. KubeVirt's value, from Kubernetes.
@@ -62,7 +62,7 @@ func create(ctx context.Context, s *Scope, count int) error {
 		free.taken[vmi.Name] = true
 	}
 	made := make([]*v1.VirtualMachineInstance, count)
-	err := inBatches(count, func(i int) (err error) {
+	err := reconciler.InBatches(count, func(i int) (err error) {
 		made[i], err = createOne(ctx, s, free)
 		return err
 	})
@@ -136,7 +136,7 @@ func render(set *v1.VirtualMachineInstanceReplicaSet, name string) *v1.VirtualMa
 
 // remove deletes VMIs if they are still at the version that was read: one may have been released from the set meanwhile.
 func remove(ctx context.Context, s *Scope, vmis []*v1.VirtualMachineInstance, action, message string) error {
-	return inBatches(len(vmis), func(i int) error {
+	return reconciler.InBatches(len(vmis), func(i int) error {
 		vmi := vmis[i]
 		err := s.Client.Delete(ctx, vmi, client.Preconditions{UID: ptr.To(vmi.UID), ResourceVersion: ptr.To(vmi.ResourceVersion)})
 		if client.IgnoreNotFound(err) != nil {
@@ -148,26 +148,6 @@ func remove(ctx context.Context, s *Scope, vmis []*v1.VirtualMachineInstance, ac
 		vmi.DeletionTimestamp = ptr.To(metav1.NewTime(s.Now))
 		return nil
 	})
-}
-
-// inBatches calls do count times, concurrently in batches that double in size. After a batch with errors it stops and returns
-// the first of them: the others are most likely the same.
-func inBatches(count int, do func(i int) error) error {
-	for done, size := 0, 1; done < count; done, size = done+size, 2*size {
-		size = min(size, count-done)
-		errs := make([]error, size)
-		var batch sync.WaitGroup
-		for i := range size {
-			batch.Go(func() { errs[i] = do(done + i) })
-		}
-		batch.Wait()
-		for _, err := range errs {
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // record records an event about the set; vmi, if not nil, is the related object.
