@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -465,6 +466,7 @@ var _ = Describe("KubeVirt", func() {
 			vm      *v1.VirtualMachineInstance
 			set     *v1.VirtualMachineInstanceReplicaSet
 			machine *v1.VirtualMachine
+			pool    *poolv1.VirtualMachinePool
 		)
 
 		BeforeEach(func() {
@@ -473,7 +475,8 @@ var _ = Describe("KubeVirt", func() {
 			vm = &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "guest", Finalizers: []string{"test/guest-runs"}}}
 			set = builder.MakeReplicaSet("set").Namespace(namespace).Obj()
 			machine = builder.MakeVM("machine").Namespace(namespace).Strategy(v1.RunStrategyHalted).Obj()
-			ExpectCreated(vm, set, machine)
+			pool = builder.MakePool("pool").Namespace(namespace).Obj()
+			ExpectCreated(vm, set, machine, pool)
 			DeferCleanup(deleteGuests)
 		})
 		deleteKubeVirt := func(strategy v1.KubeVirtUninstallStrategy) {
@@ -492,7 +495,8 @@ var _ = Describe("KubeVirt", func() {
 			Expect(ExpectExists(vm).DeletionTimestamp).To(BeNil())
 			Expect(ExpectExists(set).DeletionTimestamp).To(BeNil())
 			Expect(ExpectExists(machine).DeletionTimestamp).To(BeNil())
-			Expect(kv.Status.Conditions[0].Message).To(ContainSubstring("1 VirtualMachineInstanceReplicaSets"))
+			Expect(ExpectExists(pool).DeletionTimestamp).To(BeNil())
+			Expect(kv.Status.Conditions[0].Message).To(ContainSubstring("1 VirtualMachineInstanceReplicaSets, 1 VirtualMachinePools"))
 		})
 
 		It("deletes guests, then what it installed, then its finalizer", func() {
@@ -501,6 +505,7 @@ var _ = Describe("KubeVirt", func() {
 			Expect(ExpectExists(vm).DeletionTimestamp).NotTo(BeNil())
 			ExpectGone(set)
 			ExpectGone(machine)
+			ExpectGone(pool)
 			Expect(ExpectExists(agents()).DeletionTimestamp).To(BeNil(), "the agents must not be deleted before the guests")
 
 			removeVMIFinalizers(vm)
@@ -543,7 +548,12 @@ func deleteGuests() {
 	Expect(k8sClient.List(ctx, vmis)).To(Succeed())
 	sets := &v1.VirtualMachineInstanceReplicaSetList{}
 	Expect(k8sClient.List(ctx, sets)).To(Succeed())
+	pools := &poolv1.VirtualMachinePoolList{}
+	Expect(k8sClient.List(ctx, pools)).To(Succeed())
 	var guests []client.Object
+	for i := range pools.Items {
+		guests = append(guests, &pools.Items[i])
+	}
 	for i := range sets.Items {
 		guests = append(guests, &sets.Items[i])
 	}

@@ -33,6 +33,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancereplicaset"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinepool"
 	"github.com/vireo-project/vireo/internal/migration/eviction"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 	"github.com/vireo-project/vireo/test/builder"
@@ -66,6 +67,9 @@ var _ = Describe("Manager", Ordered, func() {
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&virtualmachineinstancereplicaset.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded,
+		}).SetupWithManager(mgr)).To(Succeed())
+		Expect((&virtualmachinepool.Reconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorded,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&evacuation.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, Config: store,
@@ -213,6 +217,34 @@ var _ = Describe("Manager", Ordered, func() {
 		}, time.Minute).Should(BeTrue())
 		Eventually(owned, time.Minute).Should(HaveLen(3))
 		Consistently(owned, 2*time.Second).Should(HaveLen(3))
+	})
+
+	It("keeps a pool's number of VMs when VMs are deleted or detached, and releases them when the pool is deleted", func() {
+		r := newPools()
+		pool := r.create(builder.MakePool("web").Replicas(2).With(func(s *poolSpec) {
+			s.VirtualMachineTemplate.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted)
+		}))
+		Eventually(r.names, time.Minute).Should(Equal([]string{"web-0", "web-1"}))
+		Expect(k8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
+		Eventually(func(g Gomega) {
+			vm := builder.MakeVM("web-0").Namespace(r.ns).Obj()
+			g.Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(vm), vm)).To(Succeed())
+			g.Expect(vm.DeletionTimestamp).To(BeNil())
+		}, time.Minute).Should(Succeed())
+
+		Eventually(func() error {
+			vm := r.vm("web-1")
+			vm.OwnerReferences = nil
+			return k8sClient.Update(ctx, vm)
+		}, time.Minute).Should(Succeed())
+		Eventually(r.names, time.Minute).Should(Equal([]string{"web-0", "web-1", "web-2"}))
+		Eventually(func() []string { return r.vm("web-1").Finalizers }, time.Minute).ShouldNot(ContainElement(poolFinalizer))
+
+		Expect(k8sClient.Delete(ctx, pool)).To(Succeed())
+		for _, name := range []string{"web-0", "web-2"} { // in place of the garbage collector
+			Expect(k8sClient.Delete(ctx, r.vm(name))).To(Succeed())
+		}
+		Eventually(r.names, time.Minute).Should(Equal([]string{"web-1"}))
 	})
 
 	It("starts a VM when its DataVolume has succeeded", func() {

@@ -31,6 +31,7 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
+	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/rights"
@@ -64,6 +65,7 @@ var _ = BeforeSuite(func() {
 		"set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
 	Expect(v1.AddToScheme(scheme.Scheme)).To(Succeed())
 	Expect(v1alpha1.AddToScheme(scheme.Scheme)).To(Succeed())
+	Expect(poolv1.AddToScheme(scheme.Scheme)).To(Succeed())
 	Expect(cdi.AddToScheme(scheme.Scheme)).To(Succeed())
 	Expect(v1beta1.AddToScheme(scheme.Scheme)).To(Succeed())
 	testEnv = apiserver.New(filepath.Join("..", "..", "config", "crd", "bases"), filepath.Join("..", "..", "test", "importer"))

@@ -123,6 +123,9 @@ var permissions = []permission{
 	{change, "export.kubevirt.io", "virtualmachineexports", editors},
 	{change, "pool.kubevirt.io", "virtualmachinepools", editors},
 	{"deletecollection", "pool.kubevirt.io", "virtualmachinepools", admin},
+	{"get", "pool.kubevirt.io", "virtualmachinepools/scale", viewers},
+	{"update patch", "pool.kubevirt.io", "virtualmachinepools/scale", editors},
+	{"update patch", "pool.kubevirt.io", "virtualmachinepools/status", nobody},
 	{change, "backup.kubevirt.io", "virtualmachinebackups", editors},
 }
 

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
@@ -29,7 +30,10 @@ func TestOnlyComponentsWriteStatus(t *testing.T) {
 	// A user who could write the phase of a few migrations could occupy all slots of the cluster.
 	migration := &v1.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Name: "status", Namespace: namespace}}
 	migration.Spec.VMIName = vmi.Name
-	objects := []client.Object{newVM("status"), vmi, kv, set, migration}
+	pool := &poolv1.VirtualMachinePool{ObjectMeta: metav1.ObjectMeta{Name: "status", Namespace: namespace}}
+	pool.Spec.Selector = &metav1.LabelSelector{}
+	pool.Spec.VirtualMachineTemplate = &poolv1.VirtualMachineTemplateSpec{Spec: newVM("status").Spec}
+	objects := []client.Object{newVM("status"), vmi, kv, set, migration, pool}
 	for _, object := range objects {
 		if err := cluster.Create(ctx, object); err != nil {
 			t.Fatal(err)

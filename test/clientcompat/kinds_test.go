@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	v1 "kubevirt.io/api/core/v1"
+	poolv1 "kubevirt.io/api/pool/v1beta1"
 )
 
 const namespace = "default"
@@ -67,6 +68,18 @@ func TestKinds(t *testing.T) {
 		testKind(t, kubevirt.ReplicaSet(namespace), &v1.VirtualMachineInstanceReplicaSet{
 			ObjectMeta: meta1("kind"), Spec: v1.VirtualMachineInstanceReplicaSetSpec{
 				Replicas: &replicas, Template: template("kind"), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kind"}},
+			},
+		})
+	})
+	t.Run("VirtualMachinePool", func(t *testing.T) {
+		strategy := v1.RunStrategyHalted
+		testKind(t, kubevirt.VirtualMachinePool(namespace), &poolv1.VirtualMachinePool{
+			ObjectMeta: meta1("kind"), Spec: poolv1.VirtualMachinePoolSpec{
+				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kind"}},
+				VirtualMachineTemplate: &poolv1.VirtualMachineTemplateSpec{
+					ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "kind"}},
+					Spec:       v1.VirtualMachineSpec{RunStrategy: &strategy, Template: template("kind")},
+				},
 			},
 		})
 	})

@@ -15,7 +15,7 @@ import (
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.labelSelector
 // +kubebuilder:resource:path=virtualmachinepools,singular=virtualmachinepool,scope=Namespaced,shortName=vmpool;vmpools,categories=all
 // +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=.spec.replicas,description="VirtualMachines that there should be"
-// +kubebuilder:printcolumn:name="Current",type=integer,JSONPath=.status.replicas,description="VirtualMachines that there are, without those that are being deleted"
+// +kubebuilder:printcolumn:name="Current",type=integer,JSONPath=.status.replicas,description="VirtualMachines that there are, including those that are being deleted"
 // +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=.status.readyReplicas,description="VirtualMachines that can take traffic"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=.metadata.creationTimestamp
 type VirtualMachinePool struct {

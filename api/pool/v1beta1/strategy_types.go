@@ -22,8 +22,8 @@ type VirtualMachinePoolScaleInStrategy struct {
 
 // VirtualMachinePoolOpportunisticScaleInStrategy are options of opportunistic.
 type VirtualMachinePoolOpportunisticScaleInStrategy struct {
-	// statePreservation defines what is left of a deleted VM: nothing with Disabled (the default), its claims with Offline, its
-	// claims and its memory with Online. A VM that is created later reuses it.
+	// statePreservation defines what is left of a deleted VM: nothing with Disabled (the default), its claims with Offline and
+	// with Online. The next VM of the same number reuses them.
 	// +optional
 	// +kubebuilder:validation:Enum=Disabled;Offline;Online
 	StatePreservation *StatePreservation `json:"statePreservation,omitempty"`
@@ -34,8 +34,8 @@ type VirtualMachinePoolProactiveScaleInStrategy struct {
 	// selectionPolicy defines which VMs are deleted first. Default: any.
 	// +optional
 	SelectionPolicy *VirtualMachinePoolSelectionPolicy `json:"selectionPolicy,omitempty"`
-	// statePreservation defines what is left of a deleted VM: nothing with Disabled (the default), its claims with Offline, its
-	// claims and its memory with Online. A VM that is created later reuses it.
+	// statePreservation defines what is left of a deleted VM: nothing with Disabled (the default), its claims with Offline and
+	// with Online. The next VM of the same number reuses them.
 	// +optional
 	// +kubebuilder:validation:Enum=Disabled;Offline;Online
 	StatePreservation *StatePreservation `json:"statePreservation,omitempty"`
@@ -50,7 +50,7 @@ const (
 	StatePreservationDisabled StatePreservation = "Disabled"
 	// StatePreservationOffline leaves the claims.
 	StatePreservationOffline StatePreservation = "Offline"
-	// StatePreservationOnline leaves the claims and the memory.
+	// StatePreservationOnline acts as StatePreservationOffline.
 	StatePreservationOnline StatePreservation = "Online"
 )
 
@@ -61,7 +61,7 @@ type VirtualMachinePoolSelectionPolicy struct {
 	// +optional
 	// +kubebuilder:validation:Enum=AscendingOrder;DescendingOrder;Newest;Oldest;Random
 	SortPolicy *VirtualMachinePoolSortPolicy `json:"sortPolicy,omitempty"`
-	// selectors choose VMs that come before all others.
+	// selectors choose the VMs that are considered at all. Default: all.
 	// +optional
 	Selectors *VirtualMachinePoolSelectors `json:"selectors,omitempty"`
 }
@@ -85,10 +85,10 @@ const (
 
 // VirtualMachinePoolSelectors choose VMs. If both are set, both must match.
 type VirtualMachinePoolSelectors struct {
-	// labelSelector chooses by labels of the VM.
+	// labelSelector chooses by the labels in spec.template of the VM.
 	// +optional
 	LabelSelector *metav1.LabelSelector `json:"labelSelector,omitempty"`
-	// nodeSelectorRequirementMatcher chooses by labels of the node on which the VM runs. All requirements must be met.
+	// nodeSelectorRequirementMatcher chooses by the nodeSelector in spec.template of the VM. All requirements must be met.
 	// +optional
 	NodeSelectorRequirementMatcher *[]corev1.NodeSelectorRequirement `json:"nodeSelectorRequirementMatcher,omitempty"`
 }

@@ -18,7 +18,7 @@ import (
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.labelSelector
 // +kubebuilder:resource:path=virtualmachinepools,singular=virtualmachinepool,scope=Namespaced,shortName=vmpool;vmpools,categories=all
 // +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=.spec.replicas,description="VirtualMachines that there should be"
-// +kubebuilder:printcolumn:name="Current",type=integer,JSONPath=.status.replicas,description="VirtualMachines that there are, without those that are being deleted"
+// +kubebuilder:printcolumn:name="Current",type=integer,JSONPath=.status.replicas,description="VirtualMachines that there are, including those that are being deleted"
 // +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=.status.readyReplicas,description="VirtualMachines that can take traffic"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=.metadata.creationTimestamp
 type VirtualMachinePool struct {
@@ -89,20 +89,20 @@ type VirtualMachinePoolNameGeneration struct {
 	AppendIndexToSecretRefs *bool `json:"appendIndexToSecretRefs,omitempty"`
 }
 
-// VirtualMachinePoolAutohealingStrategy defines when a VM that fails to start is replaced. Both limits must be reached.
+// VirtualMachinePoolAutohealingStrategy defines when a VM that fails to start is replaced. One of the limits must be reached.
 type VirtualMachinePoolAutohealingStrategy struct {
 	// startUpFailureThreshold is the number of failed starts in a row. Default: 3.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	StartUpFailureThreshold *uint32 `json:"startUpFailureThreshold,omitempty"`
-	// minFailingToStartDuration is the time since the VM was last ready, such as 10m. Default: 5m.
+	// minFailingToStartDuration is how long the VM must not have been ready, such as 10m, if it reports an error. Default: 5m.
 	// +optional
 	MinFailingToStartDuration *metav1.Duration `json:"minFailingToStartDuration,omitempty"`
 }
 
 // VirtualMachinePoolStatus is how many VMs of a pool there are.
 type VirtualMachinePoolStatus struct {
-	// replicas is the number of VMs, without those that are being deleted.
+	// replicas is the number of VMs, including those that are being deleted.
 	Replicas int32 `json:"replicas,omitempty"`
 	// readyReplicas is the number of VMs that can take traffic.
 	ReadyReplicas int32 `json:"readyReplicas,omitempty"`

@@ -22,6 +22,7 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
+	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agentapi/nodecapabilities"
 	"github.com/vireo-project/vireo/internal/certificate"
@@ -36,6 +37,7 @@ func NewScheme() *runtime.Scheme {
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(v1.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	utilruntime.Must(poolv1.AddToScheme(scheme))
 	utilruntime.Must(cdi.AddToScheme(scheme))
 	utilruntime.Must(v1beta1.AddToScheme(scheme))
 	return scheme
@@ -104,7 +106,8 @@ func cacheOptions(namespace string) cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}: {Label: labels.SelectorFromSet(labels.Set{v1.AppLabel: launcherpod.AppLabelValue})},
-			// The revisions with the specs that VMs were started with, and with the instance types and preferences of VMs.
+			// The revisions with the specs that VMs were started with, with the instance types and preferences of VMs, and with the
+			// templates of pools.
 			&appsv1.ControllerRevision{}: {Label: labels.NewSelector().Add(*ours)},
 			&corev1.Event{}:              {Field: fields.ParseSelectorOrDie(podWarnings), Transform: transformEvent},
 			&corev1.Node{}:               {Transform: transformNode},

@@ -38,6 +38,7 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstancereplicaset"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachinepool"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
 )
 
@@ -171,6 +172,9 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		},
 		&virtualmachineinstancereplicaset.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachinereplicaset-controller"),
+		},
+		&virtualmachinepool.Reconciler{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: source("virtualmachinepool-controller"), Clock: o.Clock,
 		},
 		&virtualmachineinstance.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store, Namespace: o.Namespace,

@@ -57,6 +57,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=core,resources=pods,verbs=list
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines;virtualmachineinstances;virtualmachineinstancereplicasets,verbs=list;watch;delete
+// +kubebuilder:rbac:groups=pool.kubevirt.io,resources=virtualmachinepools,verbs=list;watch;delete
 // +kubebuilder:rbac:groups=apps,namespace=kubevirt,resources=daemonsets,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=apps,namespace=kubevirt,resources=deployments,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=policy,namespace=kubevirt,resources=poddisruptionbudgets,verbs=list;watch;create;patch;delete

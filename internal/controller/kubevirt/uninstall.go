@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
@@ -45,20 +46,23 @@ func Remove(ctx context.Context, s *Scope) Uninstall {
 
 // workloads are the users' objects.
 type workloads struct {
-	vms, sets int
-	// creators are the VMs and replica sets, which create VMIs.
+	vms, sets, pools int
+	// creators are the pools, which create VMs, and the VMs and replica sets, which create VMIs.
 	creators, vmis []client.Object
 }
 
 func findWorkloads(ctx context.Context, c client.Client) (*workloads, error) {
 	vms, sets := &v1.VirtualMachineList{}, &v1.VirtualMachineInstanceReplicaSetList{}
-	vmis := &v1.VirtualMachineInstanceList{}
-	for _, list := range []client.ObjectList{vms, sets, vmis} {
+	vmis, pools := &v1.VirtualMachineInstanceList{}, &poolv1.VirtualMachinePoolList{}
+	for _, list := range []client.ObjectList{vms, sets, vmis, pools} {
 		if err := c.List(ctx, list); err != nil {
 			return nil, fmt.Errorf("cannot list %T: %w", list, err)
 		}
 	}
-	found := &workloads{vms: len(vms.Items), sets: len(sets.Items)}
+	found := &workloads{vms: len(vms.Items), sets: len(sets.Items), pools: len(pools.Items)}
+	for i := range pools.Items {
+		found.creators = append(found.creators, &pools.Items[i])
+	}
 	for i := range vms.Items {
 		found.creators = append(found.creators, &vms.Items[i])
 	}
@@ -71,7 +75,7 @@ func findWorkloads(ctx context.Context, c client.Client) (*workloads, error) {
 	return found, nil
 }
 
-// remove deletes VMs and replica sets before VMIs, so that none of them creates a new VMI.
+// remove deletes pools before VMs, and VMs and replica sets before VMIs, so that none of them creates a new one.
 func (w *workloads) remove(ctx context.Context, c client.Client) error {
 	for _, o := range append(slices.Clone(w.creators), w.vmis...) {
 		if o.GetDeletionTimestamp() != nil {
@@ -103,6 +107,9 @@ func (w *workloads) String() string {
 	sets := ""
 	if w.sets > 0 {
 		sets = fmt.Sprintf(", %d VirtualMachineInstanceReplicaSets", w.sets)
+	}
+	if w.pools > 0 {
+		sets += fmt.Sprintf(", %d VirtualMachinePools", w.pools)
 	}
 	return fmt.Sprintf("%d VirtualMachines%s and %d VirtualMachineInstances exist (%s)", w.vms, sets, len(w.vmis), strings.Join(names, ", "))
 }

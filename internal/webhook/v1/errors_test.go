@@ -37,6 +37,10 @@ func TestResponsesListALimitedNumberOfErrors(t *testing.T) {
 			_, err := (&vmiValidator{config: config}).ValidateCreate(t.Context(), newVMI("vmi", withManyErrors))
 			return err
 		},
+		"pool": func() error {
+			_, err := (&poolValidator{config: config}).ValidateCreate(t.Context(), newPool("pool", withManyErrors))
+			return err
+		},
 		"set": func() error {
 			_, err := (&replicaSetValidator{config: config}).ValidateCreate(t.Context(), set)
 			return err

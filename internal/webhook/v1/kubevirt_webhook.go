@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/specsupport"
@@ -79,8 +80,8 @@ func (v *kubeVirtValidator) ValidateDelete(ctx context.Context, kv *v1.KubeVirt)
 		return nil, nil
 	}
 	vmis, vms := &v1.VirtualMachineInstanceList{}, &v1.VirtualMachineList{}
-	sets := &v1.VirtualMachineInstanceReplicaSetList{}
-	for _, list := range []client.ObjectList{vmis, vms, sets} {
+	sets, pools := &v1.VirtualMachineInstanceReplicaSetList{}, &poolv1.VirtualMachinePoolList{}
+	for _, list := range []client.ObjectList{vmis, vms, sets, pools} {
 		if err := v.reader.List(ctx, list, client.Limit(1)); err != nil {
 			return nil, apierrors.NewInternalError(fmt.Errorf("cannot list workloads: %w", err))
 		}
@@ -93,6 +94,8 @@ func (v *kubeVirtValidator) ValidateDelete(ctx context.Context, kv *v1.KubeVirt)
 		what = fmt.Sprintf("Virtual Machines present, such as %s", client.ObjectKeyFromObject(&vms.Items[0]))
 	case len(sets.Items) > 0:
 		what = fmt.Sprintf("Virtual Machine Instance Replica Sets present, such as %s", client.ObjectKeyFromObject(&sets.Items[0]))
+	case len(pools.Items) > 0:
+		what = fmt.Sprintf("Virtual Machine Pools present, such as %s", client.ObjectKeyFromObject(&pools.Items[0]))
 	default:
 		return nil, nil
 	}

@@ -54,6 +54,7 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 		"/virtualmachines-validate": admission.WithValidator(scheme, &vmValidator{config: options.Config, trusted: trusted, finder: finder}),
 
 		"/virtualmachinereplicaset-validate": admission.WithValidator(scheme, &replicaSetValidator{config: options.Config}),
+		"/virtualmachinepool-validate":       admission.WithValidator(scheme, &poolValidator{config: options.Config}),
 
 		"/virtualmachineinstances-mutate":          admission.WithDefaulter(scheme, &vmiDefaulter{config: options.Config}),
 		"/virtualmachineinstances-validate-create": vmi,

@@ -25,6 +25,7 @@ import (
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	"github.com/vireo-project/vireo/api/migrations/v1alpha1"
+	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
@@ -76,7 +77,8 @@ func start(ctx context.Context, env *envtest.Environment) error {
 	}
 	restCfg = cfg
 	restCfg.QPS, restCfg.Burst = 1000, 1000
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), v1beta1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), v1beta1.AddToScheme(scheme),
+		poolv1.AddToScheme(scheme)); err != nil {
 		return err
 	}
 	admin, err := client.New(cfg, client.Options{Scheme: scheme})

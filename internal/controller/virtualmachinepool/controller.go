@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinepool
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	poolapi "github.com/vireo-project/vireo/api/pool"
+	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/vmistatus"
+)
+
+// poolWorkers is how many pools are reconciled at the same time. KubeVirt's value.
+const poolWorkers = 3
+
+// Reconciler keeps the number of a pool's VMs at spec.replicas, and the VMs like its template.
+type Reconciler struct {
+	// Client reads from the manager's cache.
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	// Recorder records events.
+	Recorder events.EventRecorder
+	// Clock gives the time; nil means the system's clock.
+	Clock clock.PassiveClock
+}
+
+// +kubebuilder:rbac:groups=pool.kubevirt.io,resources=virtualmachinepools,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=pool.kubevirt.io,resources=virtualmachinepools/status,verbs=patch
+// +kubebuilder:rbac:groups=pool.kubevirt.io,resources=virtualmachinepools/finalizers,verbs=update
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines/status,verbs=patch
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=list;watch;patch;delete
+// +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=list;patch
+// +kubebuilder:rbac:groups=cdi.kubevirt.io,resources=datavolumes,verbs=list;patch
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
+
+// SetupWithManager adds the reconciler to a manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("virtualmachinepool").
+		For(&poolv1.VirtualMachinePool{}).
+		Owns(&v1.VirtualMachine{}).
+		Owns(&appsv1.ControllerRevision{}, builder.OnlyMetadata).
+		Watches(&v1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(detachedFrom)).
+		Watches(&v1.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(r.poolOfInstance),
+			builder.WithPredicates(changesMember)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: poolWorkers}).
+		Complete(r)
+}
+
+// detachedFrom returns the pool from which a VM was detached, as long as the VM has the finalizer of pools.
+func detachedFrom(_ context.Context, object client.Object) []ctrl.Request {
+	vm, ok := object.(*v1.VirtualMachine)
+	if !ok || poolOf(vm) != nil || !slices.Contains(vm.Finalizers, poolapi.VirtualMachinePoolControllerFinalizer) {
+		return nil
+	}
+	name := formerPool(vm)
+	if name == "" {
+		return nil
+	}
+	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: vm.Namespace, Name: name}}}
+}
+
+// poolOfInstance returns the pool of a VMI's VM, which has the VMI's name.
+func (r *Reconciler) poolOfInstance(ctx context.Context, vmi client.Object) []ctrl.Request {
+	owner := metav1.GetControllerOf(vmi)
+	if owner == nil || owner.Kind != v1.VirtualMachineGroupVersionKind.Kind {
+		return nil
+	}
+	vm := &v1.VirtualMachine{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: vmi.GetNamespace(), Name: owner.Name}, vm); err != nil {
+		return nil // the VM is gone, or its event follows
+	}
+	if pool := poolOf(vm); pool != nil {
+		return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: vm.Namespace, Name: pool.Name}}}
+	}
+	return nil
+}
+
+// changesMember passes updates of those fields of a VMI that a plan depends on. Agents update many others.
+var changesMember = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*v1.VirtualMachineInstance)
+	after, isVMI := e.ObjectNew.(*v1.VirtualMachineInstance)
+	if !ok || !isVMI {
+		return true
+	}
+	return before.Status.Phase != after.Status.Phase || !maps.Equal(before.Labels, after.Labels) ||
+		!before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
+		!equality.Semantic.DeepEqual(vmistatus.FindCondition(&before.Status, v1.VirtualMachineInstanceReady),
+			vmistatus.FindCondition(&after.Status, v1.VirtualMachineInstanceReady))
+}}
+
+// Reconcile reconciles one pool, or releases the VMs of one that no longer exists; see Run for the phases and their order.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	scope := &Scope{
+		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Key: request.NamespacedName,
+	}
+	pool := &poolv1.VirtualMachinePool{}
+	switch err := r.Client.Get(ctx, request.NamespacedName, pool); {
+	case err == nil:
+		scope.Pool = pool
+	case !apierrors.IsNotFound(err):
+		return ctrl.Result{}, fmt.Errorf("get VirtualMachinePool %s: %w", request, err)
+	}
+	if err := scope.Load(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	return reconciler.Result(Run(ctx, scope), scope.After)
+}

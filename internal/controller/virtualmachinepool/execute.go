@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinepool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	poolapi "github.com/vireo-project/vireo/api/pool"
+	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+	"github.com/vireo-project/vireo/internal/optimistic"
+)
+
+// Reasons of events about VMs. KubeVirt's names.
+const (
+	ReasonSuccessfulCreate = "SuccessfulCreate"
+	ReasonFailedCreate     = "FailedCreate"
+	ReasonSuccessfulDelete = "SuccessfulDelete"
+	ReasonFailedDelete     = "FailedDelete"
+)
+
+// Actions of events.
+const (
+	actionScaleOut = "ScaleOut"
+	actionScaleIn  = "ScaleIn"
+	actionHeal     = "Heal"
+	actionUpdate   = "Update"
+	actionPrune    = "PruneRevisions"
+	actionPause    = "Pause"
+	actionResume   = "Resume"
+)
+
+// create creates VMs in batches of one, two, four and so on, so that a cause that fails all of them costs few requests.
+func create(ctx context.Context, s *Scope, count int) error {
+	free := &numbers{pool: s.Pool.Name, taken: map[string]bool{}}
+	for i := range s.VMs {
+		free.taken[s.VMs[i].Name] = true
+	}
+	made := make([]*v1.VirtualMachine, count)
+	err := reconciler.InBatches(count, func(i int) (err error) {
+		made[i], err = createOne(ctx, s, free)
+		return err
+	})
+	for _, vm := range made {
+		if vm != nil {
+			_, ordinal := splitName(vm.Name)
+			s.members = append(s.members, &member{vm: vm, ordinal: ordinal})
+		}
+	}
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil // nothing can be created in this namespace any more
+	}
+	s.fail(failedScaleOut, err)
+	return err
+}
+
+// createOne creates one VM under the lowest free number.
+func createOne(ctx context.Context, s *Scope, free *numbers) (*v1.VirtualMachine, error) {
+	for {
+		vm := newVM(s.Pool, free.take(), s.revisions.current)
+		err := s.Client.Create(ctx, vm)
+		if err == nil {
+			s.record(vm, normal, ReasonSuccessfulCreate, actionScaleOut, "Created VM %s/%s", vm.Namespace, vm.Name)
+			return vm, nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return nil, fmt.Errorf("create VirtualMachine %s: %w", client.ObjectKeyFromObject(vm), err)
+		}
+		other := &v1.VirtualMachine{}
+		switch err := s.Live.Get(ctx, client.ObjectKeyFromObject(vm), other); {
+		case client.IgnoreNotFound(err) != nil:
+			return nil, fmt.Errorf("get VirtualMachine %s, which exists: %w", client.ObjectKeyFromObject(vm), err)
+		case err == nil && metav1.IsControlledBy(other, s.Pool):
+			return other, nil // another reconciliation has just created it
+		}
+	}
+}
+
+// numbers are the numbers of new VMs: the lowest ones whose names are free. VMs of others make the pool skip a number.
+type numbers struct {
+	mu    sync.Mutex
+	pool  string
+	next  int
+	taken map[string]bool
+}
+
+// take returns a free number, each only once.
+func (n *numbers) take() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for n.taken[vmName(n.pool, n.next)] {
+		n.next++
+	}
+	n.next++
+	return n.next - 1
+}
+
+// remove deletes the VMs that are too many, those that fail and those that get other disks. In the foreground, a VM's disks are
+// deleted before the VM is gone, and so before there is another one of its name.
+func remove(ctx context.Context, s *Scope, p *plan) error {
+	deletes := func(members []*member, action string, options ...client.DeleteOption) error {
+		return reconciler.InBatches(len(members), func(i int) error { return removeOne(ctx, s, members[i].vm, action, options...) })
+	}
+	surplus := deletes(p.scaleIn, actionScaleIn)
+	s.fail(failedScaleIn, surplus)
+	foreground := client.PropagationPolicy(metav1.DeletePropagationForeground)
+	failing := deletes(p.heal, actionHeal, foreground)
+	s.fail(failedDelete, failing)
+	outdated := deletes(p.recreate, actionUpdate, foreground)
+	s.fail(failedUpdate, outdated)
+	return errors.Join(surplus, failing, outdated)
+}
+
+// removeOne deletes a VM if it is still at the version that was read: it may have been detached or become ready since.
+func removeOne(ctx context.Context, s *Scope, vm *v1.VirtualMachine, action string, options ...client.DeleteOption) error {
+	options = append(options, client.Preconditions{UID: ptr.To(vm.UID), ResourceVersion: ptr.To(vm.ResourceVersion)})
+	err := s.Client.Delete(ctx, vm, options...)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete VirtualMachine %s: %w", client.ObjectKeyFromObject(vm), err)
+	}
+	if err == nil {
+		s.record(vm, normal, ReasonSuccessfulDelete, action, "Deleted VM %s/%s with uid %s from pool", vm.Namespace, vm.Name, vm.UID)
+	}
+	return nil
+}
+
+// update changes VMs to the current template, and restarts guests.
+func update(ctx context.Context, s *Scope, p *plan) error {
+	err := reconciler.InBatches(len(p.rewrite), func(i int) error { return rewrite(ctx, s, p.rewrite[i]) })
+	if err == nil {
+		err = reconciler.InBatches(len(p.relabel), func(i int) error {
+			return patch(ctx, s, p.relabel[i].vm, func(vm *v1.VirtualMachine) { setRevision(vm, s.revisions.current) })
+		})
+	}
+	if err == nil {
+		err = reconciler.InBatches(len(p.relabelInstance), func(i int) error { return relabel(ctx, s, p.relabelInstance[i].vmi) })
+	}
+	if err == nil {
+		// One after another: the first failure is the last try of this reconciliation.
+		for _, m := range p.restart {
+			if err = restart(ctx, s, m); err != nil {
+				break
+			}
+		}
+	}
+	s.fail(failedUpdate, err)
+	return err
+}
+
+// rewrite changes what the template changed since the VM was made or last updated. Of a VM of an unknown revision, everything that
+// the template does not have stays.
+func rewrite(ctx context.Context, s *Scope, m *member) error {
+	base := rendered{}
+	if from := s.revisions.specs[m.revision()]; from != nil {
+		base = render(from, m.ordinal)
+	}
+	changed := m.vm.DeepCopy()
+	if err := applyTemplate(changed, base, render(&s.Pool.Spec, m.ordinal)); err != nil {
+		return err
+	}
+	setRevision(changed, s.revisions.current)
+	switch err := s.Client.Patch(ctx, changed, optimistic.MergeFrom(m.vm)); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("update VirtualMachine %s: %w", client.ObjectKeyFromObject(m.vm), err)
+	}
+	m.vm = changed
+	s.record(m.vm, normal, poolapi.SuccessfulUpdateReason, actionUpdate, "Updated VM %s/%s", m.vm.Namespace, m.vm.Name)
+	return nil
+}
+
+// relabel labels a VMI, which is as the current revision describes it.
+func relabel(ctx context.Context, s *Scope, vmi *v1.VirtualMachineInstance) error {
+	_, err := optimistic.Patch(ctx, s.Client, vmi, func(vmi *v1.VirtualMachineInstance) {
+		metav1.SetMetaDataLabel(&vmi.ObjectMeta, v1.VirtualMachinePoolRevisionName, s.revisions.current)
+	})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("label VirtualMachineInstance %s: %w", client.ObjectKeyFromObject(vmi), err)
+	}
+	return nil
+}
+
+// restart replaces the VMI of a VM. Strategies that do not start a VM by themselves need a request for it.
+func restart(ctx context.Context, s *Scope, m *member) error {
+	var err error
+	switch strategy, _ := m.vm.RunStrategy(); strategy {
+	case v1.RunStrategyManual, v1.RunStrategyRerunOnFailure:
+		changed := m.vm.DeepCopy()
+		changed.Status.StateChangeRequests = []v1.VirtualMachineStateChangeRequest{
+			{Action: v1.StopRequest, UID: ptr.To(m.vmi.UID)}, {Action: v1.StartRequest},
+		}
+		err = s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(m.vm))
+	default:
+		err = s.Client.Delete(ctx, m.vmi, client.Preconditions{UID: ptr.To(m.vmi.UID)})
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("restart VirtualMachine %s: %w", client.ObjectKeyFromObject(m.vm), err)
+	}
+	if err == nil {
+		s.record(m.vm, normal, poolapi.SuccessfulUpdateReason, actionUpdate, "Restarted VM %s/%s to update it", m.vm.Namespace, m.vm.Name)
+	}
+	return nil
+}
+
+// failure is a kind of failure: the reason of the condition, and the event about VMs that goes with it.
+type failure struct {
+	condition, event, action, note string
+}
+
+var (
+	failedScaleOut = failure{poolapi.FailedScaleOutReason, ReasonFailedCreate, actionScaleOut, "Error creating VM: %v"}
+	failedScaleIn  = failure{poolapi.FailedScaleInReason, ReasonFailedDelete, actionScaleIn, "Error deleting VM: %v"}
+	failedDelete   = failure{condition: ReasonFailedDelete, action: actionHeal}
+	failedUpdate   = failure{condition: poolapi.FailedUpdateReason, action: actionUpdate}
+	failedPruning  = failure{condition: poolapi.FailedRevisionPruningReason, action: actionPrune}
+)
+
+// Failure is the condition ReplicaFailure.
+type Failure struct {
+	// Reason is KubeVirt's reason.
+	Reason string
+	// Message is the error, or what is wrong with the spec.
+	Message string
+
+	kind failure
+}
+
+// fail stores the first failure, for the condition and its events. A conflict is not a failure: the next reconciliation starts
+// from what the API server has.
+func (s *Scope) fail(kind failure, err error) {
+	if err == nil || apierrors.IsConflict(err) || s.Failure != nil {
+		return
+	}
+	s.Failure = &Failure{Reason: kind.condition, Message: err.Error(), kind: kind}
+}
+
+// reportFailure records the events of a failure that is new in the status.
+func (s *Scope) reportFailure(before *poolv1.VirtualMachinePoolStatus) {
+	if s.Failure == nil || s.Failure.kind == (failure{}) {
+		return
+	}
+	known := findCondition(before, poolv1.VirtualMachinePoolReplicaFailure)
+	if known != nil && known.Message == s.Failure.Message {
+		return
+	}
+	kind := s.Failure.kind
+	if kind.event != "" {
+		s.record(nil, warning, kind.event, kind.action, kind.note, s.Failure.Message)
+	}
+	s.record(nil, warning, kind.condition, kind.action, "%s", s.Failure.Message)
+}

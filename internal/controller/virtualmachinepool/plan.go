@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinepool
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
+// defaultReplicas applies to a pool without spec.replicas. KubeVirt's value.
+const defaultReplicas = 1
+
+// burst is how many VMs one reconciliation creates or deletes at most. KubeVirt's value, from Kubernetes.
+const burst = 250
+
+// state is what a plan follows from.
+type state struct {
+	spec *poolv1.VirtualMachinePoolSpec
+	now  time.Time
+	// members are the VMs of the pool, those that are being deleted included.
+	members []*member
+	// current is the name of the revision with the template.
+	current string
+	// revisions are the specs of other revisions, by name. One that does not exist has none.
+	revisions map[string]*poolv1.VirtualMachinePoolSpec
+}
+
+// plan is what one reconciliation does with the VMs of a pool. A VM is in at most one of scaleIn, heal and recreate.
+type plan struct {
+	// create is the number of new VMs.
+	create int
+	// scaleIn are deleted because there are too many.
+	scaleIn []*member
+	// kept is how many more there are too many, because the selectors do not match enough. matched is how many they match.
+	kept, matched int
+	// heal are deleted with their disks and replaced, because they fail to start.
+	heal []*member
+	// rewrite get the changes of the template; their guests run on.
+	rewrite []*member
+	// relabel get the name of the current revision, which is equal to theirs. So do the VMIs of relabelInstance.
+	relabel, relabelInstance []*member
+	// restart are VMs whose VMI is replaced, because it is not made from the current template.
+	restart []*member
+	// recreate are VMs that are deleted with their disks, because the template has other disks.
+	recreate []*member
+	// after is the time until the next VM is to be healed, or 0.
+	after time.Duration
+	// scaleInErr and updateErr are why nothing can be selected.
+	scaleInErr, updateErr error
+}
+
+// idle reports whether there is nothing to do.
+func (p *plan) idle() bool {
+	return p.create == 0 && len(p.scaleIn) == 0 && len(p.heal) == 0 && len(p.rewrite) == 0 && len(p.relabel) == 0 &&
+		len(p.relabelInstance) == 0 && len(p.restart) == 0 && len(p.recreate) == 0
+}
+
+// decide makes the plan: more or fewer VMs, replacements and updates share one budget of VMs that may be unavailable.
+func decide(s *state) *plan {
+	p := &plan{}
+	p.scale(s)
+	live := slices.DeleteFunc(slices.Clone(s.members), func(m *member) bool { return m.deleting() || slices.Contains(p.scaleIn, m) })
+	p.healFailing(s, live)
+	live = slices.DeleteFunc(live, func(m *member) bool { return slices.Contains(p.heal, m) })
+	p.update(s, live)
+	return p
+}
+
+func replicas(spec *poolv1.VirtualMachinePoolSpec) int {
+	return max(0, int(ptr.Deref(spec.Replicas, defaultReplicas)))
+}
+
+// scale compares the number of VMs with the one that is wanted. VMs that are being deleted count: they have a number until they
+// are gone, and are what a smaller pool removes already.
+func (p *plan) scale(s *state) {
+	surplus := len(s.members) - replicas(s.spec)
+	if surplus <= 0 {
+		p.create = min(-surplus, burst)
+		return
+	}
+	live := slices.DeleteFunc(slices.Clone(s.members), (*member).deleting)
+	surplus -= len(s.members) - len(live)
+	strategy := s.spec.ScaleInStrategy
+	if surplus <= 0 || strategy != nil && (strategy.Unmanaged != nil || strategy.Opportunistic != nil) {
+		return
+	}
+	var policy *poolv1.VirtualMachinePoolSelectionPolicy
+	if strategy != nil && strategy.Proactive != nil {
+		policy = strategy.Proactive.SelectionPolicy
+	}
+	candidates, err := selected(live, policy)
+	if err != nil {
+		p.scaleInErr = fmt.Errorf("spec.scaleInStrategy.proactive.%w", err)
+		return
+	}
+	p.matched = len(candidates)
+	p.kept = max(0, surplus-len(candidates))
+	p.scaleIn = candidates[:min(surplus, len(candidates), burst)]
+}
+
+// healFailing replaces VMs that fail to start, as long as no more are being replaced than may be unavailable.
+func (p *plan) healFailing(s *state, live []*member) {
+	allowed := maxUnavailable(s.spec) - missing(s, len(live))
+	failing := slices.Clone(live)
+	slices.SortFunc(failing, sorter(poolv1.VirtualMachinePoolSortPolicyAscendingOrder))
+	for _, m := range failing {
+		at, fails := m.healAt(s.spec.Autohealing)
+		switch wait := at.Sub(s.now); {
+		case !fails:
+		case wait > 0:
+			if p.after == 0 || wait < p.after {
+				p.after = wait
+			}
+		case len(p.heal) < allowed:
+			p.heal = append(p.heal, m)
+		}
+	}
+}
+
+// missing is how many VMs there are too few.
+func missing(s *state, live int) int { return max(0, replicas(s.spec)-live) }
+
+// maxUnavailable is how many VMs may be unavailable: all by default, at least one.
+func maxUnavailable(spec *poolv1.VirtualMachinePoolSpec) int {
+	if spec.MaxUnavailable == nil {
+		return max(1, replicas(spec))
+	}
+	count, err := intstr.GetScaledValueFromIntOrPercent(spec.MaxUnavailable, replicas(spec), false)
+	if err != nil {
+		return 1 // admission rejects it
+	}
+	return max(1, count)
+}
+
+// update brings VMs to the current template. The specs of all are changed at once; guests restart as the budget allows.
+func (p *plan) update(s *state, live []*member) {
+	strategy := s.spec.UpdateStrategy
+	if s.current == "" || strategy != nil && strategy.Unmanaged != nil {
+		return
+	}
+	proactive := strategy == nil || strategy.Opportunistic == nil
+	var policy *poolv1.VirtualMachinePoolSelectionPolicy
+	if strategy != nil && strategy.Proactive != nil {
+		policy = strategy.Proactive.SelectionPolicy
+	}
+	candidates, err := selected(live, policy)
+	if err != nil {
+		p.updateErr = fmt.Errorf("spec.updateStrategy.proactive.%w", err)
+		return
+	}
+	allowed := maxUnavailable(s.spec) - missing(s, len(live))
+	for _, m := range live {
+		if m.expected() && !m.ready() {
+			allowed--
+		}
+	}
+	for _, m := range candidates {
+		recreated := len(p.recreate)
+		if proactive && m.vmi != nil && !m.stopping() && !m.vmi.IsFinal() {
+			allowed = p.updateInstance(s, m, allowed)
+		}
+		if len(p.recreate) == recreated {
+			p.updateSpec(s, m)
+		}
+	}
+}
+
+func (p *plan) updateSpec(s *state, m *member) {
+	if m.revision() == s.current {
+		return
+	}
+	if from := s.revisions[m.revision()]; from != nil && render(from, m.ordinal).same(render(s.spec, m.ordinal)) {
+		p.relabel = append(p.relabel, m)
+		return
+	}
+	p.rewrite = append(p.rewrite, m)
+}
+
+// updateInstance restarts a guest that is not made from the current template, and returns how many more may become unavailable.
+// One that is not ready restarts in any case.
+func (p *plan) updateInstance(s *state, m *member, allowed int) int {
+	running := m.vmi.Labels[v1.VirtualMachinePoolRevisionName]
+	if running == s.current {
+		return allowed
+	}
+	into := &p.restart
+	if from := s.revisions[running]; from != nil {
+		before, after := render(from, m.ordinal), render(s.spec, m.ordinal)
+		switch {
+		case !before.sameDisks(after):
+			into = &p.recreate
+		case before.sameInstance(after):
+			p.relabelInstance = append(p.relabelInstance, m)
+			return allowed
+		}
+	}
+	if m.ready() {
+		if allowed <= 0 {
+			return allowed
+		}
+		allowed--
+	}
+	*into = append(*into, m)
+	return allowed
+}
+
+// keepsState reports whether the disks of a VM that is deleted are kept for the next one of its number. Online acts as Offline.
+func keepsState(spec *poolv1.VirtualMachinePoolSpec) bool {
+	var policy *poolv1.StatePreservation
+	switch strategy := spec.ScaleInStrategy; {
+	case strategy == nil:
+	case strategy.Opportunistic != nil:
+		policy = strategy.Opportunistic.StatePreservation
+	case strategy.Proactive != nil:
+		policy = strategy.Proactive.StatePreservation
+	}
+	return ptr.Deref(policy, poolv1.StatePreservationDisabled) != poolv1.StatePreservationDisabled
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinepool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	poolapi "github.com/vireo-project/vireo/api/pool"
+	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
+	"github.com/vireo-project/vireo/internal/optimistic"
+)
+
+// dropFinalizer removes the finalizer of pools and no other.
+func dropFinalizer(object client.Object) {
+	object.SetFinalizers(slices.DeleteFunc(object.GetFinalizers(), func(f string) bool {
+		return f == poolapi.VirtualMachinePoolControllerFinalizer
+	}))
+}
+
+func hasFinalizer(object client.Object) bool {
+	return slices.Contains(object.GetFinalizers(), poolapi.VirtualMachinePoolControllerFinalizer)
+}
+
+// dropOwner removes an owner reference.
+func dropOwner(object client.Object, uid types.UID) {
+	object.SetOwnerReferences(slices.DeleteFunc(object.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == uid }))
+}
+
+// patch changes the metadata of a VM if it is still at the version that was read. A VM that no longer exists is no error.
+func patch(ctx context.Context, s *Scope, vm *v1.VirtualMachine, change func(*v1.VirtualMachine)) error {
+	if _, err := optimistic.Patch(ctx, s.Client, vm, change); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("patch VirtualMachine %s: %w", client.ObjectKeyFromObject(vm), err)
+	}
+	return nil
+}
+
+// releaseLeftovers removes the finalizer from VMs of earlier pools of the name, and from VMs that were detached by removing their
+// owner reference.
+func releaseLeftovers(ctx context.Context, s *Scope) error {
+	var uid types.UID
+	if s.Pool != nil {
+		uid = s.Pool.UID
+	}
+	found := leftovers(s.Key.Name, uid, s.VMs)
+	if len(found) == 0 {
+		return nil
+	}
+	// The cache may show the VMs of a new pool before the pool.
+	live := &poolv1.VirtualMachinePool{}
+	if err := client.IgnoreNotFound(s.Live.Get(ctx, s.Key, live)); err != nil {
+		return fmt.Errorf("get VirtualMachinePool %s: %w", s.Key, err)
+	}
+	var errs []error
+	for _, vm := range found {
+		if owner := ownerUID(vm); owner == "" || owner != live.UID {
+			errs = append(errs, patch(ctx, s, vm, func(vm *v1.VirtualMachine) { dropFinalizer(vm) }))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// detach gives up VMs whose labels no longer match the selector.
+func detach(ctx context.Context, s *Scope, vms []*v1.VirtualMachine) error {
+	errs := make([]error, 0, len(vms))
+	for _, vm := range vms {
+		errs = append(errs, patch(ctx, s, vm, func(vm *v1.VirtualMachine) {
+			dropOwner(vm, s.Pool.UID)
+			dropFinalizer(vm)
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// releaseDeleting removes the finalizer from VMs that are being deleted, by the pool or another client, after what is to be kept
+// of them no longer belongs to them. Of a VM that is deleted in the foreground nothing is kept: so are VMs deleted that fail.
+func releaseDeleting(ctx context.Context, s *Scope) error {
+	keeps := s.Pool.DeletionTimestamp == nil && keepsState(&s.Pool.Spec)
+	var errs []error
+	for _, m := range s.members {
+		if !m.deleting() || !hasFinalizer(m.vm) {
+			continue
+		}
+		var err error
+		if keeps && !slices.Contains(m.vm.Finalizers, metav1.FinalizerDeleteDependents) {
+			err = keepDisks(ctx, s, m.vm)
+		}
+		if err == nil {
+			err = patch(ctx, s, m.vm, func(vm *v1.VirtualMachine) { dropFinalizer(vm) })
+		}
+		s.fail(failedDelete, err)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// releasePool removes the finalizer of pools from the pool. KubeVirt sets it, Vireo does not.
+func releasePool(ctx context.Context, s *Scope) error {
+	if !hasFinalizer(s.Pool) {
+		return nil
+	}
+	changed, err := optimistic.Patch(ctx, s.Client, s.Pool, func(pool *poolv1.VirtualMachinePool) { dropFinalizer(pool) })
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("remove the finalizer of VirtualMachinePool %s: %w", s.Key, err)
+	}
+	if err == nil {
+		s.Pool = changed
+	}
+	return nil
+}
+
+// keepDisks removes the VM from the owners of its DataVolumes and claims, so that they are not deleted with it. The next VM of
+// its name adopts them. They are read from the API server: one that the cache does not show yet would be lost.
+func keepDisks(ctx context.Context, s *Scope, vm *v1.VirtualMachine) error {
+	inNamespace := client.InNamespace(vm.Namespace)
+	dvs, claims := &cdi.DataVolumeList{}, &corev1.PersistentVolumeClaimList{}
+	if err := s.Live.List(ctx, dvs, inNamespace); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("list DataVolumes of namespace %s: %w", vm.Namespace, err)
+	}
+	if err := s.Live.List(ctx, claims, inNamespace); err != nil {
+		return fmt.Errorf("list PersistentVolumeClaims of namespace %s: %w", vm.Namespace, err)
+	}
+	var errs []error
+	for i, names := 0, virtualmachine.DataVolumeNames(vm); i < len(dvs.Items); i++ {
+		if dv := &dvs.Items[i]; slices.Contains(names, dv.Name) && metav1.IsControlledBy(dv, vm) {
+			_, err := optimistic.Patch(ctx, s.Client, dv, func(dv *cdi.DataVolume) { dropOwner(dv, vm.UID) })
+			errs = append(errs, keepError("DataVolume", dv, err))
+		}
+	}
+	for i, names := 0, virtualmachine.ClaimNames(vm); i < len(claims.Items); i++ {
+		if claim := &claims.Items[i]; slices.Contains(names, claim.Name) && metav1.IsControlledBy(claim, vm) {
+			_, err := optimistic.Patch(ctx, s.Client, claim, func(claim *corev1.PersistentVolumeClaim) { dropOwner(claim, vm.UID) })
+			errs = append(errs, keepError("PersistentVolumeClaim", claim, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func keepError(kind string, object client.Object, err error) error {
+	if client.IgnoreNotFound(err) == nil {
+		return nil
+	}
+	return fmt.Errorf("keep %s %s: %w", kind, client.ObjectKeyFromObject(object), err)
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinepool
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/naming"
+	"github.com/vireo-project/vireo/internal/optimistic"
+)
+
+// templateHashAnnotation of a revision is a hash of what VMs are made from, by which a revision is found again without reading its
+// data: scaling a pool changes its generation and not its VMs. The annotation is Vireo's own.
+const templateHashAnnotation = "pool.kubevirt.io/template-hash"
+
+// revisions are the ControllerRevisions of a pool, each with a spec as its data.
+type revisions struct {
+	// owned are those of the pool, without their data.
+	owned []metav1.PartialObjectMetadata
+	// current is the name of the one with the current template.
+	current string
+	// specs are the data of those that VMs and VMIs name, nil for those that do not exist.
+	specs map[string]*poolv1.VirtualMachinePoolSpec
+}
+
+// loadRevisions lists the pool's revisions and creates the one of the current template if it does not exist.
+func loadRevisions(ctx context.Context, s *Scope) error {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ControllerRevisionList"))
+	err := s.Client.List(ctx, list, client.InNamespace(s.Key.Namespace), client.MatchingLabels{v1.CreatedByLabel: string(s.Pool.UID)})
+	if err != nil {
+		return fmt.Errorf("list the ControllerRevisions of VirtualMachinePool %s: %w", s.Key, err)
+	}
+	sum, err := templateHash(&s.Pool.Spec)
+	if err != nil {
+		return err
+	}
+	s.revisions = &revisions{specs: map[string]*poolv1.VirtualMachinePoolSpec{}}
+	name := revisionName(s.Pool)
+	for i := range list.Items {
+		revision := &list.Items[i]
+		if !metav1.IsControlledBy(revision, s.Pool) {
+			continue
+		}
+		s.revisions.owned = append(s.revisions.owned, *revision)
+		if revision.Name == name || s.revisions.current == "" && revision.Annotations[templateHashAnnotation] == sum {
+			s.revisions.current = revision.Name
+		}
+	}
+	if s.revisions.current != "" {
+		return nil
+	}
+	s.revisions.current, err = createRevision(ctx, s, name, sum)
+	if err != nil {
+		s.fail(failedUpdate, err)
+	}
+	return err
+}
+
+// revisionName returns the name of the revision of a pool's generation, as in KubeVirt.
+func revisionName(pool *poolv1.VirtualMachinePool) string {
+	return fmt.Sprintf("%s-%d", pool.Name, pool.Generation)
+}
+
+// templateHash returns a hash of those fields of the spec that VMs are made from.
+func templateHash(spec *poolv1.VirtualMachinePoolSpec) (string, error) {
+	raw, err := json.Marshal(struct {
+		Template *poolv1.VirtualMachineTemplateSpec
+		Names    *poolv1.VirtualMachinePoolNameGeneration
+	}{spec.VirtualMachineTemplate, spec.NameGeneration})
+	if err != nil {
+		return "", fmt.Errorf("encode the template of a pool: %w", err)
+	}
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:8]), nil
+}
+
+// createRevision stores the spec as a revision and returns its name. Where another object has the name, as the revision of an
+// earlier pool that is not deleted yet, the name gets a suffix.
+func createRevision(ctx context.Context, s *Scope, name, sum string) (string, error) {
+	raw, err := json.Marshal(s.Pool.Spec)
+	if err != nil {
+		return "", fmt.Errorf("encode the spec of VirtualMachinePool %s: %w", s.Key, err)
+	}
+	for _, name := range []string{name, name + "-" + naming.Suffix(s.Pool.UID, uint64(s.Pool.Generation))} {
+		revision := &appsv1.ControllerRevision{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: name, Namespace: s.Key.Namespace,
+				Labels:          map[string]string{v1.CreatedByLabel: string(s.Pool.UID)},
+				Annotations:     map[string]string{templateHashAnnotation: sum},
+				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(s.Pool, poolKind)},
+			},
+			Data:     runtime.RawExtension{Raw: raw},
+			Revision: s.Pool.Generation,
+		}
+		err := s.Client.Create(ctx, revision)
+		if err == nil {
+			return name, nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return "", fmt.Errorf("create ControllerRevision %s: %w", name, err)
+		}
+		known, err := adoptRevision(ctx, s, revision)
+		if known || err != nil {
+			return name, err
+		}
+	}
+	return "", fmt.Errorf("create ControllerRevision %s: another object has the name", name)
+}
+
+// adoptRevision reports whether the existing object of the name is the pool's. If KubeVirt created it, it gets the label by which
+// it is found from then on.
+func adoptRevision(ctx context.Context, s *Scope, wanted *appsv1.ControllerRevision) (bool, error) {
+	existing := &appsv1.ControllerRevision{}
+	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(wanted), existing); err != nil {
+		return false, fmt.Errorf("get ControllerRevision %s, which exists: %w", wanted.Name, err)
+	}
+	if !metav1.IsControlledBy(existing, s.Pool) {
+		return false, nil
+	}
+	if existing.Labels[v1.CreatedByLabel] == string(s.Pool.UID) {
+		return true, nil // the cache does not show it yet
+	}
+	_, err := optimistic.Patch(ctx, s.Client, existing, func(r *appsv1.ControllerRevision) {
+		metav1.SetMetaDataLabel(&r.ObjectMeta, v1.CreatedByLabel, string(s.Pool.UID))
+		metav1.SetMetaDataAnnotation(&r.ObjectMeta, templateHashAnnotation, wanted.Annotations[templateHashAnnotation])
+	})
+	if err != nil {
+		return false, fmt.Errorf("label ControllerRevision %s: %w", wanted.Name, err)
+	}
+	return true, nil
+}
+
+// named returns the revisions that VMs and VMIs of the pool name.
+func (s *Scope) named() map[string]bool {
+	names := map[string]bool{}
+	for _, m := range s.members {
+		if name := m.revision(); name != "" {
+			names[name] = true
+		}
+		if m.vmi != nil && m.vmi.Labels[v1.VirtualMachinePoolRevisionName] != "" {
+			names[m.vmi.Labels[v1.VirtualMachinePoolRevisionName]] = true
+		}
+	}
+	return names
+}
+
+// read reads the data of the revisions that VMs and VMIs name, except that of the current one. Unless an update is in progress,
+// there are none.
+func (r *revisions) read(ctx context.Context, s *Scope) error {
+	for name := range s.named() {
+		if _, known := r.specs[name]; known || name == r.current {
+			continue
+		}
+		revision, spec := &appsv1.ControllerRevision{}, &poolv1.VirtualMachinePoolSpec{}
+		err := s.Live.Get(ctx, client.ObjectKey{Namespace: s.Key.Namespace, Name: name}, revision)
+		switch {
+		case apierrors.IsNotFound(err):
+			r.specs[name] = nil
+			continue
+		case err != nil:
+			return fmt.Errorf("get ControllerRevision %s: %w", name, err)
+		case !metav1.IsControlledBy(revision, s.Pool):
+			r.specs[name] = nil
+			continue
+		}
+		if err := json.Unmarshal(revision.Data.Raw, spec); err != nil || spec.VirtualMachineTemplate == nil {
+			spec = nil // as if it did not exist
+		}
+		r.specs[name] = spec
+	}
+	return nil
+}
+
+// pruneRevisions deletes the revisions that no VM and no VMI names.
+func pruneRevisions(ctx context.Context, s *Scope) error {
+	names := s.named()
+	for i := range s.revisions.owned {
+		old := &s.revisions.owned[i]
+		if old.Name == s.revisions.current || names[old.Name] {
+			continue
+		}
+		revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: old.Namespace, Name: old.Name}}
+		err := s.Client.Delete(ctx, revision, client.Preconditions{UID: ptr.To(old.UID)})
+		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+			err = fmt.Errorf("delete ControllerRevision %s: %w", old.Name, err)
+			s.fail(failedPruning, err)
+			return err
+		}
+	}
+	return nil
+}

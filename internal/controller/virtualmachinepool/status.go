@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package virtualmachinepool
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	poolapi "github.com/vireo-project/vireo/api/pool"
+	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/conditions"
+	"github.com/vireo-project/vireo/internal/optimistic"
+)
+
+// messagePaused is the message of the condition ReplicaPaused. KubeVirt's.
+const messagePaused = "Pool controller is paused"
+
+func findCondition(status *poolv1.VirtualMachinePoolStatus, kind poolv1.VirtualMachinePoolConditionType) *poolv1.VirtualMachinePoolCondition {
+	return conditions.Find(status.Conditions, kind)
+}
+
+// computeStatus computes the status from what was observed.
+func computeStatus(s *Scope) {
+	if s.Selector != nil { // without one nothing was counted
+		s.Status.Replicas, s.Status.ReadyReplicas = int32(len(s.members)), 0
+		for _, m := range s.members {
+			if conditions.IsTrue(m.vm.Status.Conditions, v1.VirtualMachineReady) {
+				s.Status.ReadyReplicas++
+			}
+		}
+		s.Status.LabelSelector = s.Selector.String()
+	}
+	if s.Pool.Spec.Paused {
+		s.set(poolv1.VirtualMachinePoolReplicaPaused, poolapi.SuccessfulPausedReason, messagePaused)
+	} else {
+		conditions.Remove(&s.Status.Conditions, poolv1.VirtualMachinePoolReplicaPaused)
+	}
+	if s.Failure != nil {
+		s.set(poolv1.VirtualMachinePoolReplicaFailure, s.Failure.Reason, s.Failure.Message)
+	} else {
+		conditions.Remove(&s.Status.Conditions, poolv1.VirtualMachinePoolReplicaFailure)
+	}
+}
+
+// set makes a condition true. One that was true keeps its transition time.
+func (s *Scope) set(kind poolv1.VirtualMachinePoolConditionType, reason, message string) {
+	conditions.Set(&s.Status.Conditions, poolv1.VirtualMachinePoolCondition{
+		Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(s.Now),
+	})
+}
+
+// writeStatus writes the status if it changed, and then records the events of a failure, a pause or its end.
+func writeStatus(ctx context.Context, s *Scope) error {
+	before := s.Pool.Status
+	if equality.Semantic.DeepEqual(&before, &s.Status) {
+		return nil
+	}
+	changed := s.Pool.DeepCopy()
+	changed.Status = s.Status
+	switch err := s.Client.Status().Patch(ctx, changed, optimistic.MergeFrom(s.Pool)); {
+	case apierrors.IsNotFound(err):
+		return nil // the pool is gone
+	case err != nil:
+		return fmt.Errorf("patch status of VirtualMachinePool %s: %w", s.Key, err)
+	}
+	s.reportFailure(&before)
+	s.Pool = changed
+	wasPaused := findCondition(&before, poolv1.VirtualMachinePoolReplicaPaused) != nil
+	switch isPaused := s.Pool.Spec.Paused; {
+	case isPaused && !wasPaused:
+		s.record(nil, normal, poolapi.SuccessfulPausedReason, actionPause, "Pool is paused")
+	case wasPaused && !isPaused:
+		s.record(nil, normal, poolapi.SuccessfulResumeReason, actionResume, "Pool is unpaused")
+	}
+	return nil
+}

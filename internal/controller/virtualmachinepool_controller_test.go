@@ -1,0 +1,591 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+const (
+	poolFailure = poolv1.VirtualMachinePoolReplicaFailure
+	poolPaused  = poolv1.VirtualMachinePoolReplicaPaused
+)
+
+var _ = Describe("VirtualMachinePool", func() {
+	var r *pools
+
+	BeforeEach(func() { r = newPools() })
+
+	hostname := func(name string) func(*poolSpec) {
+		return func(s *poolSpec) { s.VirtualMachineTemplate.Spec.Template.Spec.Hostname = name }
+	}
+	descending := func(s *poolSpec) {
+		s.ScaleInStrategy = &poolv1.VirtualMachinePoolScaleInStrategy{Proactive: &poolv1.VirtualMachinePoolProactiveScaleInStrategy{
+			SelectionPolicy: &poolv1.VirtualMachinePoolSelectionPolicy{SortPolicy: ptr.To(poolv1.VirtualMachinePoolSortPolicyDescendingOrder)},
+		}}
+	}
+	oneByOne := func(s *poolSpec) {
+		s.MaxUnavailable = ptr.To(intstr.FromInt32(1))
+		s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{Proactive: &poolv1.VirtualMachinePoolProactiveUpdateStrategy{
+			SelectionPolicy: &poolv1.VirtualMachinePoolSelectionPolicy{SortPolicy: ptr.To(poolv1.VirtualMachinePoolSortPolicyAscendingOrder)},
+		}}
+	}
+	healing := func(s *poolSpec) { s.Autohealing = &poolv1.VirtualMachinePoolAutohealingStrategy{} }
+
+	Describe("making VMs", func() {
+		It("makes them of its template, with one write each, one for the revision and one for the status", func() {
+			pool := r.create(builder.MakePool("web").Replicas(3))
+			r.expectReconciled(pool, createRevision, createVM, createVM, createVM, patchPoolStatus)
+			Expect(r.events.take()).To(ConsistOf("Normal SuccessfulCreate: Created VM "+r.ns+"/web-0",
+				"Normal SuccessfulCreate: Created VM "+r.ns+"/web-1", "Normal SuccessfulCreate: Created VM "+r.ns+"/web-2"))
+			r.expectReconciled(pool)
+			Expect(r.names()).To(Equal([]string{"web-0", "web-1", "web-2"}))
+			vm := r.vm("web-0")
+			Expect(metav1.IsControlledBy(vm, pool)).To(BeTrue())
+			Expect(vm.Finalizers).To(Equal([]string{poolFinalizer}))
+			Expect(vm.Labels).To(HaveKeyWithValue(v1.VirtualMachinePoolRevisionName, "web-1"))
+			Expect(vm.Spec.Template.ObjectMeta.Labels).To(HaveKeyWithValue(v1.VirtualMachinePoolRevisionName, "web-1"))
+			Expect(ExpectExists(pool)).To(And(havePoolReplicas(3, 0), haveNoPoolConditions()))
+			Expect(pool.Status.LabelSelector).To(Equal("pool=web"))
+			r.start()
+			r.expectReconciled(pool, patchPoolStatus)
+			Expect(ExpectExists(pool)).To(havePoolReplicas(3, 3))
+		})
+
+		It("skips numbers whose name another VM has, and fills gaps", func() {
+			foreign := builder.MakeVM("web-1").Namespace(r.ns).Label(builder.PoolLabel, "web").Obj()
+			ExpectCreated(foreign)
+			pool := r.create(builder.MakePool("web").Replicas(3))
+			r.settle(pool)
+			Expect(r.names()).To(Equal([]string{"web-0", "web-1", "web-2", "web-3"}))
+			Expect(ExpectExists(foreign).OwnerReferences).To(BeEmpty(), "no VM is adopted")
+			Expect(k8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
+			r.expectReconciled(pool, patchVM) // released; the event of its end is the next
+			r.expectReconciled(pool, createVM)
+			Expect(r.names()).To(ContainElement("web-0"), "a deleted VM returns under its name")
+		})
+
+		It("makes no surplus from a stale cache, nor when several reconcile at the same time", func() {
+			pool := r.create(builder.MakePool("web").Replicas(5))
+			r.writes.StaleList = &v1.VirtualMachineList{}
+			r.settleStale(pool)
+			Expect(r.names()).To(HaveLen(5))
+			r.scale(pool, 15)
+			var group sync.WaitGroup
+			errs := make([]error, 4)
+			for i := range errs {
+				other := newPools()
+				other.ns = r.ns
+				group.Go(func() { _, errs[i] = other.reconcile(pool) })
+			}
+			group.Wait()
+			Expect(errs).To(HaveEach(BeNil()))
+			Expect(r.names()).To(HaveLen(15))
+		})
+
+		It("serves v1alpha1 with the same fields", func() {
+			pool := r.create(builder.MakePool("web").With(oneByOne))
+			old := &unstructured.Unstructured{}
+			old.SetAPIVersion("pool.kubevirt.io/v1alpha1")
+			old.SetKind("VirtualMachinePool")
+			Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(pool), old)).To(Succeed())
+			policy, _, _ := unstructured.NestedString(old.Object, "spec", "updateStrategy", "proactive", "selectionPolicy", "sortPolicy")
+			Expect(policy).To(Equal("AscendingOrder"))
+		})
+	})
+
+	Describe("scaling", func() {
+		It("works by the scale subresource, without another revision", func() {
+			pool := r.running(builder.MakePool("web").Replicas(2))
+			scale := &autoscalingv1.Scale{}
+			Expect(k8sClient.SubResource("scale").Get(ctx, pool, scale)).To(Succeed())
+			Expect(scale.Status.Replicas).To(BeEquivalentTo(2))
+			Expect(scale.Status.Selector).To(Equal("pool=web"))
+			r.scale(pool, 4)
+			r.expectReconciled(pool, createVM, createVM, patchPoolStatus)
+			Expect(r.revisions()).To(Equal([]string{"web-1"}))
+			Expect(r.vm("web-3").Labels).To(HaveKeyWithValue(v1.VirtualMachinePoolRevisionName, "web-1"))
+		})
+
+		It("deletes by the policy, and counts VMs until they are gone", func() {
+			pool := r.running(builder.MakePool("web").Replicas(4).With(descending))
+			uid := string(r.vm("web-3").UID)
+			r.scale(pool, 2)
+			r.expectReconciled(pool, deleteVM, deleteVM)
+			Expect(r.events.take()).To(ContainElement("Normal SuccessfulDelete: Deleted VM " + r.ns + "/web-3 with uid " + uid + " from pool"))
+			Expect(ExpectExists(pool)).To(havePoolReplicas(4, 4))
+			r.expectReconciled(pool, patchVM, patchVM)
+			r.expectReconciled(pool, patchPoolStatus)
+			Expect(ExpectExists(pool)).To(havePoolReplicas(2, 2))
+			Expect(r.names()).To(Equal([]string{"web-0", "web-1"}))
+		})
+
+		It("deletes what the selectors match, and reports the rest", func() {
+			pool := r.running(builder.MakePool("web").Replicas(3).With(func(s *poolSpec) {
+				s.ScaleInStrategy = &poolv1.VirtualMachinePoolScaleInStrategy{Proactive: &poolv1.VirtualMachinePoolProactiveScaleInStrategy{
+					SelectionPolicy: &poolv1.VirtualMachinePoolSelectionPolicy{Selectors: &poolv1.VirtualMachinePoolSelectors{
+						LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"old": "yes"}},
+					}},
+				}}
+			}))
+			edit(r.vm("web-1"), func(vm *v1.VirtualMachine) { vm.Spec.Template.ObjectMeta.Labels["old"] = "yes" })
+			r.scale(pool, 0)
+			r.settle(pool)
+			Expect(r.names()).To(Equal([]string{"web-0", "web-2"}))
+			Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedScaleIn", "2 of the VMs to delete do not match"))
+			r.scale(pool, 2)
+			r.settle(pool)
+			Expect(ExpectExists(pool)).To(haveNoPoolConditions())
+		})
+
+		It("leaves it to others if it is unmanaged or opportunistic, and replaces none", func() {
+			for name, strategy := range map[string]*poolv1.VirtualMachinePoolScaleInStrategy{
+				"hands": {Unmanaged: &poolv1.VirtualMachinePoolUnmanagedStrategy{}},
+				"waits": {Opportunistic: &poolv1.VirtualMachinePoolOpportunisticScaleInStrategy{}},
+			} {
+				pool := r.running(builder.MakePool(name).Replicas(2).With(func(s *poolSpec) { s.ScaleInStrategy = strategy }))
+				r.scale(pool, 1)
+				r.expectReconciled(pool)
+				Expect(k8sClient.Delete(ctx, r.vm(name+"-0"))).To(Succeed())
+				r.expectReconciled(pool, patchVM)
+				r.expectReconciled(pool, patchPoolStatus)
+				Expect(r.names()).To(And(ContainElement(name+"-1"), Not(ContainElement(name+"-0"))))
+			}
+		})
+	})
+
+	Describe("the state of a VM that is deleted", func() {
+		withDisk := func(state poolv1.StatePreservation) func(*poolSpec) {
+			return func(s *poolSpec) {
+				descending(s)
+				s.ScaleInStrategy.Proactive.StatePreservation = &state
+				s.VirtualMachineTemplate.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "root"}}}
+				s.VirtualMachineTemplate.Spec.Template.Spec.Volumes = []v1.Volume{
+					{Name: "root", VolumeSource: v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "root"}}},
+				}
+			}
+		}
+		disk := func(vm *v1.VirtualMachine) (*cdi.DataVolume, *corev1.PersistentVolumeClaim) {
+			GinkgoHelper()
+			owners := []metav1.OwnerReference{*metav1.NewControllerRef(vm, v1.VirtualMachineGroupVersionKind)}
+			Expect(vm.Spec.DataVolumeTemplates[0].Name).To(Equal("root-0"))
+			dv := &cdi.DataVolume{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "root-0", OwnerReferences: owners}}
+			claim := builder.MakePVC("root-0").Namespace(r.ns).Obj()
+			claim.OwnerReferences = owners
+			ExpectCreated(dv, claim)
+			return dv, claim
+		}
+
+		It("stays if the policy is Offline, or Online", func() {
+			for _, state := range []poolv1.StatePreservation{poolv1.StatePreservationOffline, poolv1.StatePreservationOnline} {
+				r = newPools()
+				pool := r.running(builder.MakePool("web").With(withDisk(state)))
+				dv, claim := disk(r.vm("web-0"))
+				r.scale(pool, 0)
+				r.expectReconciled(pool, deleteVM)
+				r.expectReconciled(pool, "patch DataVolume", "patch PersistentVolumeClaim", patchVM)
+				Expect(hasOwner(ExpectExists(dv)) || hasOwner(ExpectExists(claim))).To(BeFalse())
+				Expect(r.names()).To(BeEmpty())
+			}
+		})
+
+		It("goes with the VM by default, and if the VM was deleted in the foreground", func() {
+			pool := r.running(builder.MakePool("web").With(withDisk(poolv1.StatePreservationDisabled)))
+			dv, claim := disk(r.vm("web-0"))
+			r.scale(pool, 0)
+			r.settle(pool)
+			Expect(hasOwner(ExpectExists(dv)) && hasOwner(ExpectExists(claim))).To(BeTrue())
+
+			r = newPools()
+			pool = r.running(builder.MakePool("web").With(withDisk(poolv1.StatePreservationOffline)))
+			dv, _ = disk(r.vm("web-0"))
+			Expect(k8sClient.Delete(ctx, r.vm("web-0"), client.PropagationPolicy(metav1.DeletePropagationForeground))).To(Succeed())
+			r.expectReconciled(pool, patchVM)
+			Expect(hasOwner(ExpectExists(dv))).To(BeTrue())
+		})
+
+		It("is released before the VM, and the VM waits for it", func() {
+			pool := r.running(builder.MakePool("web").With(withDisk(poolv1.StatePreservationOffline)))
+			dv, _ := disk(r.vm("web-0"))
+			r.scale(pool, 0)
+			r.expectReconciled(pool, deleteVM)
+			r.writes.Fail = func(request string) error {
+				if request == "patch DataVolume" {
+					return ErrInjected
+				}
+				return nil
+			}
+			_, err := r.reconcile(pool)
+			Expect(err).To(MatchError(ErrInjected))
+			Expect(r.vm("web-0").Finalizers).To(ContainElement(poolFinalizer))
+			Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedDelete", ErrInjected.Error()))
+			r.writes.Fail = nil
+			r.writes.Take()
+			r.settle(pool)
+			Expect(r.names()).To(BeEmpty())
+			Expect(hasOwner(ExpectExists(dv))).To(BeFalse())
+		})
+	})
+
+	Describe("VMs that are not the pool's", func() {
+		It("are never healed nor deleted", func() {
+			stranger := builder.MakeVM("stranger").Namespace(r.ns).Label(builder.PoolLabel, "web").Obj()
+			ExpectCreated(stranger)
+			other := r.running(builder.MakePool("other").With(func(s *poolSpec) {
+				s.VirtualMachineTemplate.ObjectMeta.Labels[builder.PoolLabel] = "web"
+				s.Selector.MatchLabels[builder.PoolLabel] = "web"
+			}))
+			r.fails("stranger", v1.VirtualMachineStatusCrashLoopBackOff, time.Hour)
+			r.fails("other-0", v1.VirtualMachineStatusErrImagePull, time.Hour)
+			Expect(k8sClient.Delete(ctx, r.vmi("other-0"))).To(Succeed())
+			pool := r.running(builder.MakePool("web").Replicas(0).With(healing))
+			r.expectReconciled(pool)
+			Expect(k8sClient.Delete(ctx, pool)).To(Succeed())
+			r.expectReconciled(pool)
+			Expect(r.vm("stranger").DeletionTimestamp).To(BeNil())
+			Expect(r.vm("other-0").DeletionTimestamp).To(BeNil())
+			Expect(r.vm("other-0").Finalizers).To(ContainElement(poolFinalizer))
+			Expect(metav1.IsControlledBy(r.vm("other-0"), other)).To(BeTrue())
+		})
+
+		It("are those that were detached by a label, without owner and finalizer, and replaced", func() {
+			pool := r.running(builder.MakePool("web").Replicas(2))
+			edit(r.vm("web-0"), func(vm *v1.VirtualMachine) {
+				delete(vm.Labels, builder.PoolLabel)
+				vm.Finalizers = append(vm.Finalizers, "user/finalizer")
+			})
+			r.change(pool, func(s *poolSpec) { s.Paused = true })
+			r.expectReconciled(pool, patchVM, patchPoolStatus)
+			Expect(r.vm("web-0").OwnerReferences).To(BeEmpty())
+			Expect(r.vm("web-0").Finalizers).To(Equal([]string{"user/finalizer"}), "also while the pool is paused")
+			r.change(pool, func(s *poolSpec) { s.Paused = false })
+			r.expectReconciled(pool, createVM, patchPoolStatus)
+			Expect(r.names()).To(Equal([]string{"web-0", "web-1", "web-2"}))
+		})
+
+		It("are those without the owner reference: the finalizer goes, others stay", func() {
+			pool := r.running(builder.MakePool("web").Replicas(1))
+			edit(r.vm("web-0"), func(vm *v1.VirtualMachine) {
+				vm.OwnerReferences, vm.Finalizers = nil, append(vm.Finalizers, "user/finalizer")
+			})
+			r.expectReconciled(pool, patchVM, createVM, patchPoolStatus)
+			Expect(r.vm("web-0").Finalizers).To(Equal([]string{"user/finalizer"}))
+			Expect(r.names()).To(Equal([]string{"web-0", "web-1"}))
+		})
+	})
+
+	Describe("deletion of the pool", func() {
+		It("releases its VMs as the garbage collector deletes them", func() {
+			pool := r.running(builder.MakePool("web").Replicas(2))
+			Expect(k8sClient.Delete(ctx, pool)).To(Succeed())
+			ExpectGone(pool)
+			Expect(k8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
+			r.expectReconciled(pool, patchVM, patchVM)
+			Expect(r.names()).To(Equal([]string{"web-1"}))
+			Expect(r.vm("web-1").Finalizers).To(BeEmpty())
+		})
+
+		It("removes the finalizer that KubeVirt set, and no other", func() {
+			b := builder.MakePool("web").Namespace(r.ns).Obj()
+			b.Finalizers = []string{"user/finalizer", poolFinalizer}
+			ExpectCreated(b)
+			r.settle(b)
+			Expect(k8sClient.Delete(ctx, b)).To(Succeed())
+			Expect(k8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
+			r.expectReconciled(b, patchVM, "patch VirtualMachinePool")
+			Expect(ExpectExists(b).Finalizers).To(Equal([]string{"user/finalizer"}))
+			r.expectReconciled(b, patchPoolStatus)
+			Expect(r.names()).To(BeEmpty(), "a pool that is being deleted makes no VMs")
+		})
+
+		It("leaves the VMs of a new pool of its name, which the cache does not show yet", func() {
+			pool := r.create(builder.MakePool("web"))
+			r.settle(pool)
+			r.writes.Blind = func(_ client.ObjectKey, o client.Object) bool { _, is := o.(*poolv1.VirtualMachinePool); return is }
+			r.expectReconciled(pool)
+			Expect(r.vm("web-0").Finalizers).To(ContainElement(poolFinalizer))
+		})
+	})
+
+	Describe("updates", func() {
+		It("change the VMs and restart the guests as maxUnavailable allows", func() {
+			pool := r.running(builder.MakePool("web").Replicas(3).With(oneByOne))
+			r.change(pool, hostname("b"))
+			r.expectReconciled(pool, createRevision, patchVM, patchVM, patchVM, deleteVMI)
+			Expect(r.events.take()).To(ContainElements("Normal SuccessfulUpdate: Updated VM "+r.ns+"/web-0",
+				"Normal SuccessfulUpdate: Restarted VM "+r.ns+"/web-0 to update it"))
+			Expect(r.vm("web-2").Spec.Template.Spec.Hostname).To(Equal("b"))
+			Expect(r.vm("web-2").Labels).To(HaveKeyWithValue(v1.VirtualMachinePoolRevisionName, "web-2"))
+			ExpectGone(builder.MakeVMI("web-0").Namespace(r.ns).Obj())
+			r.expectReconciled(pool)
+			Expect(r.vmi("web-1").DeletionTimestamp).To(BeNil(), "one at a time")
+			r.start()
+			r.expectReconciled(pool, deleteVMI)
+			r.start()
+			r.expectReconciled(pool, deleteVMI)
+			Expect(r.revisions()).To(Equal([]string{"web-1", "web-2"}))
+			r.start()
+			r.expectReconciled(pool, deleteRevision)
+			Expect(r.revisions()).To(Equal([]string{"web-2"}))
+			r.expectReconciled(pool)
+		})
+
+		It("keep what users changed", func() {
+			pool := r.running(builder.MakePool("web"))
+			hotplugged := v1.Volume{Name: "more", VolumeSource: v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{Image: "more"}}}
+			edit(r.vm("web-0"), func(vm *v1.VirtualMachine) {
+				vm.Labels["mine"] = "yes"
+				vm.Spec.RunStrategy = ptr.To(v1.RunStrategyHalted)
+				vm.Spec.Template.Spec.Volumes = append(vm.Spec.Template.Spec.Volumes, hotplugged)
+				vm.Spec.Template.Spec.Domain.Firmware = &v1.Firmware{UUID: "5d307ca9-b3ef-428c-8861-06e72d69f223"}
+			})
+			Expect(k8sClient.Delete(ctx, r.vmi("web-0"))).To(Succeed())
+			r.change(pool, hostname("b"))
+			r.expectReconciled(pool, createRevision, patchVM)
+			vm := r.vm("web-0")
+			Expect(vm.Spec.Template.Spec.Hostname).To(Equal("b"))
+			Expect(vm.Labels).To(HaveKeyWithValue("mine", "yes"))
+			Expect(*vm.Spec.RunStrategy).To(Equal(v1.RunStrategyHalted))
+			Expect(vm.Spec.Template.Spec.Volumes).To(ContainElement(hotplugged))
+			Expect(vm.Spec.Template.Spec.Domain.Firmware.UUID).To(BeEquivalentTo("5d307ca9-b3ef-428c-8861-06e72d69f223"))
+		})
+
+		It("label VMs and VMIs whose revision makes the same ones", func() {
+			pool := r.running(builder.MakePool("web"))
+			r.change(pool, func(s *poolSpec) {
+				s.NameGeneration = &poolv1.VirtualMachinePoolNameGeneration{AppendIndexToSecretRefs: ptr.To(true)}
+			})
+			r.expectReconciled(pool, createRevision, patchVM, patchVMI)
+			Expect(r.events.take()).To(BeEmpty())
+			r.expectReconciled(pool, deleteRevision)
+			r.expectReconciled(pool)
+		})
+
+		It("replace VMs if the template has other disks", func() {
+			pool := r.running(builder.MakePool("web").With(oneByOne))
+			r.change(pool, func(s *poolSpec) {
+				s.VirtualMachineTemplate.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "root"}}}
+			})
+			r.expectReconciled(pool, createRevision, deleteVM)
+			Expect(r.vm("web-0").Finalizers).To(ContainElement(metav1.FinalizerDeleteDependents))
+		})
+
+		It("request the restart of a VM that does not start by itself", func() {
+			pool := r.running(builder.MakePool("web").With(func(s *poolSpec) {
+				s.VirtualMachineTemplate.Spec.RunStrategy = ptr.To(v1.RunStrategyManual)
+			}))
+			r.change(pool, hostname("b"))
+			r.expectReconciled(pool, createRevision, patchVM, "patch VirtualMachine/status")
+			uid := r.vmi("web-0").UID
+			Expect(r.vm("web-0").Status.StateChangeRequests).To(Equal([]v1.VirtualMachineStateChangeRequest{
+				{Action: v1.StopRequest, UID: &uid}, {Action: v1.StartRequest},
+			}))
+			r.expectReconciled(pool)
+		})
+
+		It("leave guests alone if they are opportunistic, and VMs if they are unmanaged", func() {
+			pool := r.running(builder.MakePool("web").With(func(s *poolSpec) {
+				s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{Opportunistic: &poolv1.VirtualMachineOpportunisticUpdateStrategy{}}
+			}))
+			r.change(pool, hostname("b"))
+			r.expectReconciled(pool, createRevision, patchVM)
+			r.expectReconciled(pool)
+			Expect(r.revisions()).To(HaveLen(2), "the VMI names the old one")
+			r.change(pool, func(s *poolSpec) {
+				s.UpdateStrategy = &poolv1.VirtualMachinePoolUpdateStrategy{Unmanaged: &poolv1.VirtualMachinePoolUnmanagedStrategy{}}
+				hostname("c")(s)
+			})
+			r.expectReconciled(pool, createRevision)
+			Expect(r.vm("web-0").Spec.Template.Spec.Hostname).To(Equal("b"))
+		})
+
+		It("stop at the first VMI that cannot be deleted", func() {
+			pool := r.running(builder.MakePool("web").Replicas(3))
+			r.change(pool, hostname("b"))
+			r.writes.Fail = func(request string) error {
+				if request == deleteVMI {
+					return ErrInjected
+				}
+				return nil
+			}
+			_, err := r.reconcile(pool)
+			Expect(err).To(MatchError(ErrInjected))
+			Expect(only(r.writes.Take(), deleteVMI)).To(HaveLen(1))
+			Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedUpdate", ErrInjected.Error()))
+			Expect(r.events.take()).To(ContainElement(ContainSubstring("Warning FailedUpdate: ")))
+		})
+	})
+
+	Describe("revisions", func() {
+		It("are found by their owner: another one of the name is not used", func() {
+			foreign := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "web-1"}}
+			foreign.Data.Raw = []byte(`{}`)
+			ExpectCreated(foreign)
+			pool := r.create(builder.MakePool("web"))
+			r.expectReconciled(pool, createRevision, createRevision, createVM, patchPoolStatus)
+			Expect(r.vm("web-0").Labels[v1.VirtualMachinePoolRevisionName]).To(MatchRegexp(`^web-1-.{5}$`))
+			r.expectReconciled(pool)
+			ExpectExists(foreign)
+		})
+
+		It("that KubeVirt made are used and found again", func() {
+			pool := r.create(builder.MakePool("web"))
+			r.settle(pool)
+			revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: "web-1"}}
+			ExpectExists(revision).Labels = nil
+			Expect(k8sClient.Update(ctx, revision)).To(Succeed())
+			r.expectReconciled(pool, createRevision, "patch ControllerRevision")
+			r.expectReconciled(pool)
+		})
+
+		It("that cannot be deleted are reported", func() {
+			pool := r.running(builder.MakePool("web").Replicas(0))
+			r.change(pool, hostname("b"))
+			r.writes.Fail = func(request string) error {
+				if request == deleteRevision {
+					return ErrInjected
+				}
+				return nil
+			}
+			_, err := r.reconcile(pool)
+			Expect(err).To(MatchError(ErrInjected))
+			Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedRevisionPruning", ErrInjected.Error()))
+		})
+	})
+
+	Describe("healing", func() {
+		It("replaces a VM with its disks when it has failed for long enough", func() {
+			pool := r.create(builder.MakePool("web").Replicas(2).With(healing).With(func(s *poolSpec) {
+				descending(s)
+				s.ScaleInStrategy.Proactive.StatePreservation = ptr.To(poolv1.StatePreservationOffline)
+			}))
+			r.settle(pool)
+			r.fails("web-0", v1.VirtualMachineStatusErrImagePull, 2*time.Minute)
+			r.fails("web-1", v1.VirtualMachineStatusUnschedulable, time.Hour)
+			Expect(r.expectReconciled(pool).RequeueAfter).To(BeNumerically("~", 3*time.Minute, time.Second))
+			r.clock.SetTime(r.clock.Now().Add(3*time.Minute + time.Second))
+			r.expectReconciled(pool, deleteVM)
+			Expect(r.vm("web-0").Finalizers).To(ContainElement(metav1.FinalizerDeleteDependents))
+			r.expectReconciled(pool, patchVM)
+			edit(r.vm("web-0"), func(vm *v1.VirtualMachine) { vm.Finalizers = nil }) // in place of the garbage collector
+			r.expectReconciled(pool, createVM)
+			Expect(r.names()).To(Equal([]string{"web-0", "web-1"}))
+		})
+
+		It("waits while the pool is paused or being deleted", func() {
+			pool := r.create(builder.MakePool("web").With(healing))
+			pool.Finalizers = []string{"test/hold"}
+			Expect(k8sClient.Update(ctx, pool)).To(Succeed())
+			r.settle(pool)
+			r.status("web-0", func(s *v1.VirtualMachineStatus) {
+				s.StartFailure = &v1.VirtualMachineStartFailure{ConsecutiveFailCount: 3}
+			})
+			r.change(pool, func(s *poolSpec) { s.Paused = true })
+			r.expectReconciled(pool, patchPoolStatus)
+			r.change(pool, func(s *poolSpec) { s.Paused = false })
+			Expect(k8sClient.Delete(ctx, pool)).To(Succeed())
+			r.expectReconciled(pool, patchPoolStatus)
+			Expect(r.vm("web-0").DeletionTimestamp).To(BeNil())
+		})
+
+		It("spares a VM that changes at the last moment", func() {
+			pool := r.create(builder.MakePool("web").With(healing))
+			r.settle(pool)
+			r.status("web-0", func(s *v1.VirtualMachineStatus) {
+				s.StartFailure = &v1.VirtualMachineStartFailure{ConsecutiveFailCount: 3}
+			})
+			r.writes.Fail = func(request string) error {
+				if request == deleteVM {
+					r.status("web-0", func(s *v1.VirtualMachineStatus) { s.StartFailure = nil })
+				}
+				return nil
+			}
+			result, err := r.reconcile(pool)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+			Expect(r.vm("web-0").DeletionTimestamp).To(BeNil())
+			Expect(ExpectExists(pool)).To(haveNoPoolConditions())
+		})
+	})
+
+	It("does nothing while it is paused, but reports", func() {
+		pool := r.running(builder.MakePool("web").Replicas(2))
+		r.change(pool, func(s *poolSpec) { s.Paused = true })
+		r.expectReconciled(pool, patchPoolStatus)
+		Expect(r.events.take()).To(ConsistOf("Normal SuccessfulPaused: Pool is paused"))
+		Expect(ExpectExists(pool)).To(havePoolCondition(poolPaused, "SuccessfulPaused", "Pool controller is paused"))
+		r.scale(pool, 3)
+		r.change(pool, hostname("b"))
+		r.expectReconciled(pool)
+		Expect(k8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
+		r.expectReconciled(pool, patchVM)
+		r.expectReconciled(pool, patchPoolStatus)
+		Expect(ExpectExists(pool)).To(havePoolReplicas(1, 1))
+		r.change(pool, func(s *poolSpec) { s.Paused = false })
+		r.settle(pool)
+		Expect(r.events.take()).To(ContainElement("Normal SuccessfulResume: Pool is unpaused"))
+		Expect(ExpectExists(pool)).To(And(havePoolReplicas(3, 1), haveNoPoolConditions()))
+	})
+
+	It("reports a VM that cannot be created, with the text of the last error", func() {
+		pool := r.create(builder.MakePool("web").Replicas(9))
+		text := "first"
+		r.writes.Fail = func(request string) error {
+			if request == createVM {
+				return apierrors.NewBadRequest(text)
+			}
+			return nil
+		}
+		for _, text = range []string{"first", "first", "second"} {
+			_, err := r.reconcile(pool)
+			Expect(err).To(HaveOccurred())
+			Expect(only(r.writes.Take(), createVM)).To(HaveLen(1))
+			Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedScaleOut", text))
+		}
+		Expect(r.events.take()).To(HaveExactElements(
+			ContainSubstring("Warning FailedCreate: Error creating VM: "), ContainSubstring("Warning FailedScaleOut: "),
+			ContainSubstring("second"), ContainSubstring("second")), "a failure is recorded when it is new")
+		r.writes.Fail = nil
+		r.settle(pool)
+		Expect(ExpectExists(pool)).To(And(havePoolReplicas(9, 0), haveNoPoolConditions()))
+	})
+
+	It("reports a spec that admission would reject, and releases VMs all the same", func() {
+		pool := r.running(builder.MakePool("web"))
+		r.change(pool, func(s *poolSpec) { s.Selector.MatchLabels[builder.PoolLabel] = "other" })
+		Expect(k8sClient.Delete(ctx, r.vm("web-0"))).To(Succeed())
+		r.expectReconciled(pool, patchVM, patchPoolStatus)
+		Expect(ExpectExists(pool)).To(havePoolCondition(poolFailure, "FailedScaleOut", "spec.selector does not match"))
+		Expect(r.names()).To(BeEmpty())
+	})
+})
+
+// settleStale reconciles with a cache that does not change.
+func (r *pools) settleStale(pool *poolv1.VirtualMachinePool) {
+	GinkgoHelper()
+	for range 3 {
+		_, err := r.reconcile(pool)
+		Expect(err).NotTo(HaveOccurred())
+	}
+	r.writes.StaleList = nil
+	r.writes.Take()
+}
