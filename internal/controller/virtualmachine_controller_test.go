@@ -256,17 +256,6 @@ var _ = Describe("VirtualMachine reconciler", func() {
 			"WaitAsReceiver is not implemented"))
 	})
 
-	It("creates no VMI from a VM with a field that is not implemented", func() {
-		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyAlways).With(func(vm *v1.VirtualMachine) {
-			vm.Spec.Preference = &v1.PreferenceMatcher{InferFromVolume: "root"}
-		}))
-		m.expectReconciled(vm, "patch VirtualMachine/status")
-		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FieldNotImplemented",
-			"spec.preference.inferFromVolume"))
-		m.expectQuiet(vm)
-		ExpectGone(&v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: vm.Name}})
-	})
-
 	It("adopts a VMI of the VM's name without an owner", func() {
 		vmi := builder.MakeVMI("vm").Namespace(m.ns).Obj()
 		ExpectCreated(vmi)

@@ -6,6 +6,4 @@ package specsupport
 // VMFields are the unimplemented fields of a VirtualMachine's spec outside its template.
 var VMFields = []Field{
 	{"runStrategy", []string{"WaitAsReceiver"}, Refuse, "migration between clusters is not implemented yet: use another strategy"},
-	{"instancetype.inferFromVolume", nil, Refuse, "inference from a volume is not implemented yet: name the instance type"},
-	{"preference.inferFromVolume", nil, Refuse, "inference from a volume is not implemented yet: name the preference"},
 }

@@ -90,36 +90,48 @@ func (s *Scope) authorizeClone(ctx context.Context, dv *cdi.DataVolume) (bool, e
 	if source == nil || source.PVC == nil && source.Snapshot == nil {
 		return true, nil
 	}
-	var namespace, name string
-	anyOf := [][]authorizationv1.ResourceAttributes{}
-	if source.PVC != nil {
-		namespace, name = source.PVC.Namespace, source.PVC.Name
-		anyOf = append(anyOf, []authorizationv1.ResourceAttributes{{Resource: "pods"}})
-	} else {
-		namespace, name = source.Snapshot.Namespace, source.Snapshot.Name
-		anyOf = append(anyOf, []authorizationv1.ResourceAttributes{{Resource: "pods"}, {Resource: "pvcs"}})
+	allowed, err := s.mayCopy(ctx, source)
+	if err != nil {
+		return false, err
 	}
-	if namespace == s.VM.Namespace {
+	if allowed {
+		// After the authorization: the event reveals whether a claim exists.
 		return true, s.warnOfMissingSource(ctx, dv)
 	}
-	anyOf = append([][]authorizationv1.ResourceAttributes{{{
-		Group: cdi.GroupVersion.Group, Resource: "datavolumes", Subresource: "source",
-	}}}, anyOf...)
+	namespace, _ := namespaceAndName(source)
 	user := serviceaccount.MakeUsername(s.VM.Namespace, s.account())
-	for _, allOf := range anyOf {
-		allowed, err := s.mayCreate(ctx, namespace, name, allOf)
-		if err != nil {
-			return false, err
-		}
-		if allowed {
-			// After the authorization: the event reveals whether a claim exists.
-			return true, s.warnOfMissingSource(ctx, dv)
-		}
-	}
 	s.failProvision(ReasonUnauthorizedDataVolume, fmt.Errorf("not authorized to create DataVolume: %w", errors.New(
 		"User "+user+" has insufficient permissions in clone source namespace "+namespace)),
 		"Not authorized to create DataVolume "+dv.Name+": %v")
 	s.RequeueAfter = importRetry
+	return false, nil
+}
+
+// namespaceAndName returns those of the claim or snapshot of a source.
+func namespaceAndName(source *cdiv1beta1.DataVolumeSource) (namespace, name string) {
+	if source.PVC != nil {
+		return source.PVC.Namespace, source.PVC.Name
+	}
+	return source.Snapshot.Namespace, source.Snapshot.Name
+}
+
+// mayCopy reports whether the VM's ServiceAccount may copy a claim or a snapshot. It may copy those of its own namespace.
+func (s *Scope) mayCopy(ctx context.Context, source *cdiv1beta1.DataVolumeSource) (bool, error) {
+	namespace, name := namespaceAndName(source)
+	if namespace == s.VM.Namespace {
+		return true, nil
+	}
+	anyOf := [][]authorizationv1.ResourceAttributes{{{Group: cdi.GroupVersion.Group, Resource: "datavolumes", Subresource: "source"}}}
+	if source.PVC != nil {
+		anyOf = append(anyOf, []authorizationv1.ResourceAttributes{{Resource: "pods"}})
+	} else {
+		anyOf = append(anyOf, []authorizationv1.ResourceAttributes{{Resource: "pods"}, {Resource: "pvcs"}})
+	}
+	for _, allOf := range anyOf {
+		if allowed, err := s.mayCreate(ctx, namespace, name, allOf); err != nil || allowed {
+			return allowed, err
+		}
+	}
 	return false, nil
 }
 

@@ -27,7 +27,7 @@ func (s *Scope) expandedTemplate(ctx context.Context) (*v1.VirtualMachineInstanc
 	if err != nil {
 		return nil, err
 	}
-	template, conflicts := instancetype.Expand(s.VM.Spec.Template, specs.Instancetype, specs.Preference)
+	template, conflicts := instancetype.Expand(reference.TemplateOf(&s.VM.Spec, specs), specs.Instancetype, specs.Preference)
 	if len(conflicts) > 0 {
 		return nil, &referenceError{
 			reason: ReasonFailedCreate, action: actionStart, formats: createFailed,
@@ -54,7 +54,7 @@ func (s *Scope) templates(ctx context.Context) (base, template *v1.VirtualMachin
 	if err != nil {
 		return nil, nil, err
 	}
-	template, conflicts := instancetype.Expand(s.VM.Spec.Template, specs.Instancetype, specs.Preference)
+	template, conflicts := instancetype.Expand(reference.TemplateOf(&s.VM.Spec, specs), specs.Instancetype, specs.Preference)
 	if len(conflicts) > 0 {
 		return nil, nil, &referenceError{reason: ReasonFailedUpdate, formats: verbatim, err: conflicts.ErrVM()}
 	}
@@ -65,7 +65,14 @@ func (s *Scope) templates(ctx context.Context) (base, template *v1.VirtualMachin
 			continue
 		}
 		object := s.references[class]
-		if ref := s.referenceRefs[class]; ref == nil || ref.ControllerRevisionRef.Name != matcher.RevisionName {
+		if matcher.RevisionName == "" && reference.Ignores(matcher) {
+			continue // The volume named none.
+		}
+		if matcher.RevisionName == "" {
+			return nil, template, nil
+		}
+		ref := s.referenceRefs[class]
+		if ref == nil || ref.ControllerRevisionRef == nil || ref.ControllerRevisionRef.Name != matcher.RevisionName {
 			var unknown *referenceError
 			if object, err = s.referenced(ctx, class, matcher.RevisionName); errors.As(err, &unknown) {
 				return nil, template, nil
@@ -76,7 +83,7 @@ func (s *Scope) templates(ctx context.Context) (base, template *v1.VirtualMachin
 		}
 		earlier.Add(object)
 	}
-	if base, conflicts = instancetype.Expand(started.Template, earlier.Instancetype, earlier.Preference); len(conflicts) > 0 {
+	if base, conflicts = instancetype.Expand(reference.TemplateOf(started, earlier), earlier.Instancetype, earlier.Preference); len(conflicts) > 0 {
 		return nil, template, nil
 	}
 	return base, template, nil
@@ -86,7 +93,7 @@ func (s *Scope) templates(ctx context.Context) (base, template *v1.VirtualMachin
 func nameReferences(vmi *v1.VirtualMachineInstance, status *v1.VirtualMachineStatus) {
 	for _, class := range reference.Classes {
 		ref := class.RefOf(status)
-		if ref == nil {
+		if ref == nil || ref.Name == "" {
 			continue
 		}
 		annotation := class.ClusterAnnotation

@@ -36,8 +36,9 @@ type referenceError struct {
 	reason  string
 	formats failureFormats
 	err     error
-	// missingRevision reports whether a ControllerRevision is missing. Only those that virt-controller created are watched.
-	missingRevision bool
+	// retry reports whether no watch triggers a reconciliation when what is missing appears. Of ControllerRevisions, only those
+	// that virt-controller created are watched.
+	retry bool
 	// action is the action of the event. Default: actionFind.
 	action string
 }
@@ -55,7 +56,7 @@ func (s *Scope) failReference(err error) error {
 	if s.Failure == nil {
 		s.fail(failed.reason, cmp.Or(failed.action, actionFind), failed.err, failed.formats)
 	}
-	if failed.missingRevision {
+	if failed.retry {
 		s.RequeueAfter = importRetry
 	}
 	return nil
@@ -87,8 +88,19 @@ func resolveReferences(ctx context.Context, s *Scope) error {
 			class.SetRef(&s.Status, nil)
 			continue
 		}
-		if s.Failure != nil || matcher.Name == "" {
-			return nil // Inference from a volume is not implemented, which decide reports.
+		if s.Failure != nil || s.VM.Spec.Template == nil {
+			return nil
+		}
+		matcher, err := s.inferred(ctx, class, matcher)
+		switch {
+		case errors.Is(err, errInferenceWaits):
+			s.inferenceWaits = true
+			continue
+		case err != nil:
+			return err
+		case matcher.Name == "":
+			refs[class] = refOf(matcher, "", "")
+			continue
 		}
 		kind, err := class.KindOf(matcher.Kind)
 		if err != nil {
@@ -103,10 +115,7 @@ func resolveReferences(ctx context.Context, s *Scope) error {
 			unstored = append(unstored, object)
 			revision = reference.RevisionName(s.VM, object)
 		}
-		refs[class] = &v1.InstancetypeStatusRef{
-			Name: matcher.Name, Kind: kind.Name, ControllerRevisionRef: &v1.ControllerRevisionRef{Name: revision},
-			InferFromVolume: matcher.InferFromVolume, InferFromVolumeFailurePolicy: matcher.InferFromVolumeFailurePolicy,
-		}
+		refs[class] = refOf(matcher, kind.Name, revision)
 	}
 	s.referenceRefs = refs
 	if err := s.storeReferences(ctx, unstored); err != nil {
@@ -115,8 +124,20 @@ func resolveReferences(ctx context.Context, s *Scope) error {
 	for class, ref := range refs {
 		class.SetRef(&s.Status, ref)
 	}
-	s.resolved = true
+	s.resolved = !s.inferenceWaits
 	return nil
+}
+
+// refOf returns the reference in the status for a matcher. Without a revision, it records that a volume names nothing.
+func refOf(matcher *v1.InstancetypeMatcher, kind, revision string) *v1.InstancetypeStatusRef {
+	ref := &v1.InstancetypeStatusRef{
+		Name: matcher.Name, Kind: kind,
+		InferFromVolume: matcher.InferFromVolume, InferFromVolumeFailurePolicy: matcher.InferFromVolumeFailurePolicy,
+	}
+	if revision != "" {
+		ref.ControllerRevisionRef = &v1.ControllerRevisionRef{Name: revision}
+	}
+	return ref
 }
 
 // findUnstored returns the object that a matcher refers to if it is to be stored: because the VM refers to it for the first time, or
@@ -126,7 +147,9 @@ func (s *Scope) findUnstored(ctx context.Context, class *reference.Class, matche
 	if name == "" {
 		object, err := s.finder().Object(ctx, class, s.VM.Namespace, matcher)
 		if apierrors.IsNotFound(err) {
-			return nil, notFound(class, err)
+			failed := notFound(class, err)
+			failed.retry = matcher.InferFromVolume != ""
+			return nil, failed
 		}
 		s.found(class, object)
 		return object, err
@@ -148,7 +171,7 @@ func (s *Scope) referenced(ctx context.Context, class *reference.Class, name str
 	switch {
 	case apierrors.IsNotFound(err):
 		failed := notFound(class, err)
-		failed.missingRevision = true
+		failed.retry = true
 		return nil, failed
 	case errors.Is(err, reference.ErrUnusable):
 		return nil, notFound(class, err)
@@ -174,6 +197,9 @@ func (s *Scope) finder() reference.Finder {
 func (s *Scope) specs(ctx context.Context) (reference.Specs, error) {
 	var specs reference.Specs
 	for class, ref := range s.referenceRefs {
+		if ref.ControllerRevisionRef == nil {
+			continue
+		}
 		object := s.references[class]
 		if object == nil {
 			var err error
@@ -197,7 +223,7 @@ func (s *Scope) storeReferences(ctx context.Context, unstored []client.Object) e
 		return err
 	}
 	if s.VM.Spec.Template != nil {
-		if _, conflicts := instancetype.Expand(s.VM.Spec.Template, specs.Instancetype, specs.Preference); len(conflicts) > 0 {
+		if _, conflicts := instancetype.Expand(reference.TemplateOf(&s.VM.Spec, specs), specs.Instancetype, specs.Preference); len(conflicts) > 0 {
 			return notStored(conflicts.ErrStore())
 		}
 	}
@@ -262,7 +288,7 @@ func (s *Scope) upgradeRevision(ctx context.Context, class *reference.Class, nam
 	switch err := s.APIReader.Get(ctx, key, revision); {
 	case apierrors.IsNotFound(err):
 		failed := notFound(class, fmt.Errorf("get ControllerRevision %s: %w", key, err))
-		failed.missingRevision = true
+		failed.retry = true
 		return nil, failed
 	case err != nil:
 		return nil, fmt.Errorf("get ControllerRevision %s: %w", key, err)

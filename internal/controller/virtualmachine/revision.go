@@ -45,7 +45,7 @@ func recordRevision(ctx context.Context, s *Scope) (identity, error) {
 	for _, class := range reference.Classes {
 		matcher, ref := class.MatcherOf(&data.Spec), class.RefOf(&s.Status)
 		if matcher != nil && ref != nil && ref.ControllerRevisionRef != nil {
-			matcher.RevisionName = ref.ControllerRevisionRef.Name
+			matcher.Name, matcher.Kind, matcher.RevisionName = ref.Name, ref.Kind, ref.ControllerRevisionRef.Name
 			annotations[referenceAnnotation(class)] = matcher.RevisionName
 		}
 	}

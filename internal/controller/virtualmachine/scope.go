@@ -74,6 +74,8 @@ type Scope struct {
 	// referenceRefs are the references of the status, and resolved reports whether they could be determined and stored.
 	referenceRefs map[*reference.Class]*v1.InstancetypeStatusRef
 	resolved      bool
+	// inferenceWaits reports whether a volume has to be filled before an instance type or a preference can be inferred from it.
+	inferenceWaits bool
 	// replaced are ControllerRevisions of an old form whose content was stored anew.
 	replaced []*appsv1.ControllerRevision
 }
@@ -162,7 +164,7 @@ func act(ctx context.Context, s *Scope) error {
 	if err != nil {
 		return err
 	}
-	if err := apply(ctx, s, next, ready); err != nil {
+	if err := apply(ctx, s, next, ready && !s.inferenceWaits); err != nil {
 		return err
 	}
 	if err := readClaims(ctx, s); err != nil {

@@ -46,6 +46,8 @@ type Class struct {
 	Cluster, Namespaced Kind
 	// Annotations of a VMI are the name of the object that was applied to it, for a cluster-wide and a namespaced one.
 	ClusterAnnotation, NamespacedAnnotation string
+	// DefaultLabel and DefaultKindLabel of a volume are the name and the kind of the object that suits what is on it.
+	DefaultLabel, DefaultKindLabel string
 
 	matcher func(*v1.VirtualMachineSpec) *v1.InstancetypeMatcher
 	ref     func(*v1.VirtualMachineStatus) **v1.InstancetypeStatusRef
@@ -63,6 +65,7 @@ var Instancetypes = &Class{
 		New: func() client.Object { return &v1beta1.VirtualMachineInstancetype{} },
 	},
 	ClusterAnnotation: v1.ClusterInstancetypeAnnotation, NamespacedAnnotation: v1.InstancetypeAnnotation,
+	DefaultLabel: instancetype.DefaultInstancetypeLabel, DefaultKindLabel: instancetype.DefaultInstancetypeKindLabel,
 	matcher: func(spec *v1.VirtualMachineSpec) *v1.InstancetypeMatcher { return spec.Instancetype },
 	ref:     func(status *v1.VirtualMachineStatus) **v1.InstancetypeStatusRef { return &status.InstancetypeRef },
 }
@@ -79,6 +82,7 @@ var Preferences = &Class{
 		New: func() client.Object { return &v1beta1.VirtualMachinePreference{} },
 	},
 	ClusterAnnotation: v1.ClusterPreferenceAnnotation, NamespacedAnnotation: v1.PreferenceAnnotation,
+	DefaultLabel: instancetype.DefaultPreferenceLabel, DefaultKindLabel: instancetype.DefaultPreferenceKindLabel,
 	matcher: func(spec *v1.VirtualMachineSpec) *v1.InstancetypeMatcher {
 		return (*v1.InstancetypeMatcher)(spec.Preference)
 	},

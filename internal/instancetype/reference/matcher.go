@@ -5,6 +5,7 @@ package reference
 
 import (
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -77,12 +78,55 @@ func (c *Class) RevisionOf(vm *v1.VirtualMachine) string {
 
 // refersTo reports whether a reference in the status is for what a matcher refers to. KubeVirt compares the names only.
 func (c *Class) refersTo(ref *v1.InstancetypeStatusRef, matcher *v1.InstancetypeMatcher) bool {
+	if ref.InferFromVolume != matcher.InferFromVolume {
+		return false
+	}
+	if matcher.InferFromVolume != "" {
+		return true
+	}
 	want, err := c.KindOf(matcher.Kind)
 	if err != nil {
 		return false
 	}
 	is, err := c.KindOf(ref.Kind)
-	return err == nil && want.Name == is.Name && ref.Name == matcher.Name && ref.InferFromVolume == matcher.InferFromVolume
+	return err == nil && want.Name == is.Name && ref.Name == matcher.Name
+}
+
+// Ignores reports whether a matcher is dropped if the volume that it infers from names nothing.
+func Ignores(matcher *v1.InstancetypeMatcher) bool {
+	return matcher.InferFromVolume != "" && matcher.InferFromVolumeFailurePolicy != nil &&
+		*matcher.InferFromVolumeFailurePolicy == v1.IgnoreInferFromVolumeFailure
+}
+
+// TemplateOf returns the template of a VM to which specs are applied. If the instance type was inferred and the VM would do without,
+// the memory of the template is only for that case, and is left out. KubeVirt removes it from the VM.
+func TemplateOf(spec *v1.VirtualMachineSpec, specs Specs) *v1.VirtualMachineInstanceTemplateSpec {
+	if specs.Instancetype == nil || spec.Instancetype == nil || !Ignores(spec.Instancetype) || spec.Template == nil {
+		return spec.Template
+	}
+	template := spec.Template.DeepCopy()
+	template.Spec.Domain.Memory = nil
+	return template
+}
+
+// Hopeless returns the first error of a matcher that infers from a volume from which nothing can ever be inferred, or nil. KubeVirt
+// refuses such a VM. One that the status has a result for is not hopeless.
+func Hopeless(vm *v1.VirtualMachine) error {
+	for _, class := range Classes {
+		matcher := class.MatcherOf(&vm.Spec)
+		if matcher == nil || matcher.InferFromVolume == "" || vm.Spec.Template == nil || class.RevisionOf(vm) != "" {
+			continue
+		}
+		volumes := vm.Spec.Template.Spec.Volumes
+		at := slices.IndexFunc(volumes, func(v v1.Volume) bool { return v.Name == matcher.InferFromVolume })
+		if at < 0 {
+			return fmt.Errorf("unable to find volume %s to infer defaults", matcher.InferFromVolume)
+		}
+		if volumes[at].PersistentVolumeClaim == nil && volumes[at].DataVolume == nil && !Ignores(matcher) {
+			return fmt.Errorf("unable to infer defaults from volume %s as type is not supported", matcher.InferFromVolume)
+		}
+	}
+	return nil
 }
 
 // Waiting returns keys, as of Key, of the objects of which a VM has no ControllerRevision yet. It is the index by which the VMs are

@@ -316,3 +316,45 @@ func TestFind(t *testing.T) {
 		t.Errorf("no matcher: got %+v, %v", specs, err)
 	}
 }
+
+func TestInference(t *testing.T) {
+	ignore := v1.IgnoreInferFromVolumeFailure
+	volumes := []v1.Volume{
+		{Name: "claim", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}},
+		{Name: "image", VolumeSource: v1.VolumeSource{ContainerDisk: &v1.ContainerDiskSource{}}},
+	}
+	for name, tc := range map[string]struct {
+		volume string
+		policy *v1.InferFromVolumeFailurePolicy
+		ref    *v1.InstancetypeStatusRef
+		want   string
+	}{
+		"a claim":               {volume: "claim"},
+		"no volume":             {volume: "missing", want: "unable to find volume missing to infer defaults"},
+		"no volume, ignored":    {volume: "missing", policy: &ignore, want: "unable to find volume missing to infer defaults"},
+		"another type":          {volume: "image", want: "unable to infer defaults from volume image as type is not supported"},
+		"another type, ignored": {volume: "image", policy: &ignore},
+		"a volume that was removed after the inference": {
+			volume: "removed", ref: &v1.InstancetypeStatusRef{Name: "small", InferFromVolume: "removed", ControllerRevisionRef: &v1.ControllerRevisionRef{Name: "r"}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			vm := vmWith(v1.InstancetypeMatcher{InferFromVolume: tc.volume, InferFromVolumeFailurePolicy: tc.policy}, tc.ref)
+			vm.Spec.Template = &v1.VirtualMachineInstanceTemplateSpec{Spec: v1.VirtualMachineInstanceSpec{Volumes: volumes}}
+			got := ""
+			if err := reference.Hopeless(vm); err != nil {
+				got = err.Error()
+			}
+			if got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+			vm.Spec.Template.Spec.Domain.Memory = &v1.Memory{}
+			for specs, kept := range map[*v1beta1.VirtualMachineInstancetypeSpec]bool{nil: true, {}: tc.policy == nil} {
+				template := reference.TemplateOf(&vm.Spec, reference.Specs{Instancetype: specs})
+				if (template.Spec.Domain.Memory != nil) != kept || vm.Spec.Template.Spec.Domain.Memory == nil {
+					t.Errorf("memory with instance type %v: kept %t", specs, !kept)
+				}
+			}
+		})
+	}
+}

@@ -38,7 +38,7 @@ func (v *vmValidator) expand(
 	if err := instancetype.CheckTopology(specs.Instancetype, specs.Preference); err != nil {
 		return &vm.Spec, false, field.ErrorList{err}
 	}
-	template, conflicts := instancetype.Expand(vm.Spec.Template, specs.Instancetype, specs.Preference)
+	template, conflicts := instancetype.Expand(reference.TemplateOf(&vm.Spec, specs), specs.Instancetype, specs.Preference)
 	if len(conflicts) > 0 {
 		return &vm.Spec, false, conflicts.Admission()
 	}

@@ -11,6 +11,7 @@ import (
 
 	"gomodules.xyz/jsonpatch/v2"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -64,6 +65,9 @@ func (v *vmValidator) ValidateCreate(ctx context.Context, vm *v1.VirtualMachine)
 
 // validate validates a VM. before is the stored VM, or nil for a new one.
 func (v *vmValidator) validate(ctx context.Context, before, vm *v1.VirtualMachine) (admission.Warnings, error) {
+	if err := reference.Hopeless(vm); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
 	path, config := field.NewPath("spec"), v.config.Current()
 	errs := validateMatchers(path, before, vm)
 	spec, complete, conflicts := v.expand(ctx, vm, config)

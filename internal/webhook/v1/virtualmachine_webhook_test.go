@@ -84,6 +84,17 @@ func TestErrorsOfInstance(t *testing.T) {
 	}
 }
 
+// TestHopelessInference checks the status of a VM from whose volume nothing can be inferred.
+func TestHopelessInference(t *testing.T) {
+	vm := newVM("vm")
+	vm.Spec.RunStrategy = ptr.To(v1.RunStrategyAlways)
+	vm.Spec.Preference = &v1.PreferenceMatcher{InferFromVolume: "missing"}
+	_, err := (&vmValidator{config: fixedConfig{clusterconfig.Default()}, finder: readers()}).ValidateCreate(t.Context(), vm)
+	if !apierrors.IsBadRequest(err) || err.Error() != "unable to find volume missing to infer defaults" {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestInstancetypeOfVM checks that a VM is validated as it is with its instance type and its preference.
 func TestInstancetypeOfVM(t *testing.T) {
 	small := &v1beta1.VirtualMachineClusterInstancetype{ObjectMeta: metav1.ObjectMeta{Name: "small"}}
