@@ -161,6 +161,10 @@ func scenes() map[string]*world {
 			with(func(s *Snapshot) {
 				s.VM.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: "exceeded quota: vms, requested: count/virtualmachineinstances=1, used: 5, limited: 5"}}
 			}),
+		"instance type missing": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusStopped, nil).
+			with(func(s *Snapshot) {
+				s.VM.Status.Conditions = []v1.VirtualMachineCondition{{Type: v1.VirtualMachineFailure, Status: corev1.ConditionTrue, Reason: "FailedFindInstancetype", Message: `virtualmachineclusterinstancetypes.instancetype.kubevirt.io "u1.small" not found`}}
+			}),
 		"agent down": newWorld().vm(v1.RunStrategyAlways, v1.VirtualMachineStatusRunning, nil).
 			vmi(onN1().With(func(vmi *v1.VirtualMachineInstance) { vmi.Status.Reason = "NodeUnresponsive" }).
 				Condition(v1.VirtualMachineInstanceReady, corev1.ConditionFalse, "NodeUnresponsive", "virt-handler on node n1 does not respond")).

@@ -33,14 +33,23 @@ var handledElsewhere = map[string]bool{
 	"FailedMount": true, "FailedMapVolume": true, "FailedAttachVolume": true, "FailedCreatePodSandBox": true, "NetworkNotReady": true,
 }
 
+// missingReferences are what a VM refers to and cannot be found, by the reason of its condition Failure.
+var missingReferences = map[string]string{"FailedFindInstancetype": "instance type", "FailedFindPreference": "preference"}
+
 // failedSync reports that virt-controller or virt-handler cannot do what the spec requires.
 func failedSync(s *Snapshot) []Finding {
 	var found []Finding
 	if failure := s.vmCondition(v1.VirtualMachineFailure); failure.Status == corev1.ConditionTrue {
-		found = append(found, Finding{
+		f := Finding{
 			What: "The VM's instance cannot be created or deleted: " + failure.Reason + ".", Why: []string{short(failure.Message)},
 			Do: "Fix what the message names. It is retried automatically.",
-		})
+		}
+		if what := missingReferences[failure.Reason]; what != "" {
+			f.What = "The VM's " + what + " cannot be found."
+			f.Do = "Create what the message names, or refer to another " + what + ". It is retried automatically."
+			f.Commands = []string{fmt.Sprintf("kubectl --namespace %s edit vm %s", s.Namespace, s.Name)}
+		}
+		found = append(found, f)
 	}
 	sync := s.condition(v1.VirtualMachineInstanceSynchronized)
 	if sync.Status != corev1.ConditionFalse || handledElsewhere[sync.Reason] {
