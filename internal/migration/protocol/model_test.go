@@ -13,13 +13,13 @@ import (
 
 var protocol = rules{source: DecideSource, target: DecideTarget, controller: DecideController}
 
-// variant is rules in a kind of world.
+// variant is a set of rules with options.
 type variant struct {
 	name string
 	rules
 }
 
-// variants are the worlds that rules have to hold in.
+// variants returns all combinations of options under which the rules must be correct.
 func variants(r rules) []variant {
 	var out []variant
 	for _, locks := range []bool{false, true} {
@@ -31,17 +31,17 @@ func variants(r rules) []variant {
 	return out
 }
 
-// explored is every world that can be, and how it came about.
+// explored has all reachable states, and how each was reached.
 type explored struct {
 	from  map[world]world
 	by    map[world]string
 	order []world
-	// calm leads back over what happens without faults.
+	// calm maps a state to its predecessors by steps that are not faults.
 	calm map[world][]world
 }
 
-// wrong says which rule a world breaks.
-func wrong(w world) string {
+// violation describes the safety property that a state violates, empty if there is none.
+func violation(w world) string {
 	switch {
 	case w.source == SourceRunning && w.target == TargetRunning:
 		return "two guests run"
@@ -49,16 +49,17 @@ func wrong(w world) string {
 		return "the target runs a guest that is older than its disks"
 	case w.record.Final && (w.source == SourceRunning || w.target == TargetRunning):
 		return "a guest runs though the VMI has ended"
-	case !w.somethingHasDied && w.record.Final:
-		return "the guest was given up though nothing had died"
-	case !w.somethingHasDied && (w.source == SourceEnded || w.source == SourceMigrated) && w.target != TargetComplete && w.target != TargetRunning:
-		return "the guest is lost though nothing had died"
+	case !w.lost && w.record.Final:
+		return "the VMI was finished without a fatal fault"
+	case !w.lost && (w.source == SourceEnded || w.source == SourceMigrated) && w.target != TargetComplete && w.target != TargetRunning:
+		return "the guest is lost without a fatal fault"
 	default:
 		return ""
 	}
 }
 
-// settled is how it may end: one guest runs where the record says, or none and the record says so, and nothing is left over.
+// settled reports whether a state is a valid end: one guest runs on the owner's node, or none runs and the record is final, and no
+// other Pod is left.
 func settled(w world) bool {
 	switch {
 	case w.record.Final:
@@ -70,14 +71,14 @@ func settled(w world) bool {
 	}
 }
 
-// explore enumerates all worlds, and stops at the first that breaks a rule.
+// explore enumerates all reachable states, and stops at the first one with a violation.
 func explore(r rules) (*explored, world, string) {
 	e := &explored{from: map[world]world{}, by: map[world]string{}, calm: map[world][]world{}}
 	start := world{}
 	e.by[start], e.order = "start", []world{start}
 	for at := 0; at < len(e.order); at++ {
 		w := e.order[at]
-		if what := wrong(w); what != "" {
+		if what := violation(w); what != "" {
 			return e, w, what
 		}
 		for _, s := range r.steps(w) {
@@ -93,8 +94,8 @@ func explore(r rules) (*explored, world, string) {
 	return e, world{}, ""
 }
 
-// story tells how a world came about.
-func (e *explored) story(w world) string {
+// path lists the steps that lead to a state.
+func (e *explored) path(w world) string {
 	var lines []string
 	for w != (world{}) {
 		lines = append(lines, e.by[w])
@@ -104,7 +105,7 @@ func (e *explored) story(w world) string {
 	return strings.Join(lines, "\n  ")
 }
 
-// explorations are those of the protocol itself, which take a while.
+// explorations are the results for the protocol itself. They are shared by the tests, as they take several seconds.
 var explorations = sync.OnceValue(func() map[string]exploration {
 	out := map[string]exploration{}
 	for _, r := range variants(protocol) {
@@ -114,31 +115,31 @@ var explorations = sync.OnceValue(func() map[string]exploration {
 	return out
 })
 
-// exploration is what explore found.
+// exploration is the result of explore.
 type exploration struct {
 	*explored
 	at   world
 	what string
 }
 
-func TestNeverTwoGuests(t *testing.T) {
+func TestSafetyProperties(t *testing.T) {
 	for name, e := range explorations() {
 		if e.what != "" {
-			t.Errorf("%s: %s:\n  %s\n%+v", name, e.what, e.story(e.at), e.at)
+			t.Errorf("%s: %s:\n  %s\n%+v", name, e.what, e.path(e.at), e.at)
 		}
 		t.Logf("%s: %d states", name, len(e.order))
 	}
 }
 
-// TestItEnds: whatever has happened, once nothing more goes wrong there is a way to an end that leaves nothing over.
-func TestItEnds(t *testing.T) {
+// TestSettledStateIsReachable checks that each reachable state has a path without further faults to a settled state.
+func TestSettledStateIsReachable(t *testing.T) {
 	for name, e := range explorations() {
 		if e.what != "" {
 			t.Errorf("%s: %s", name, e.what)
 			continue
 		}
-		if w, ok := hopeless(e.explored); ok {
-			t.Errorf("%s: no way out of this:\n  %s\n%+v", name, e.story(w), w)
+		if w, ok := stuck(e.explored); ok {
+			t.Errorf("%s: no settled state can be reached:\n  %s\n%+v", name, e.path(w), w)
 		}
 		settledStates := 0
 		for _, w := range e.order {
@@ -150,8 +151,8 @@ func TestItEnds(t *testing.T) {
 	}
 }
 
-// hopeless finds a world from which no end can be reached without something else going wrong.
-func hopeless(e *explored) (world, bool) {
+// stuck finds a state from which no settled state can be reached without further faults.
+func stuck(e *explored) (world, bool) {
 	ends := map[world]bool{}
 	var queue []world
 	for _, w := range e.order {
@@ -176,10 +177,10 @@ func hopeless(e *explored) (world, bool) {
 	return world{}, false
 }
 
-// TestEveryRuleIsNeeded breaks one rule at a time. A model that finds nothing then would prove nothing.
-func TestEveryRuleIsNeeded(t *testing.T) {
+// TestModelDetectsBrokenRules breaks one rule at a time, and expects the model to find a violation or a stuck state.
+func TestModelDetectsBrokenRules(t *testing.T) {
 	for name, change := range map[string]func(*rules){
-		"libvirt lets the target's guest run by itself": func(r *rules) { r.resumesItself = true },
+		"libvirt starts the target's guest without a command": func(r *rules) { r.resumesItself = true },
 		"the source resumes while libvirt has a job of an earlier process": func(r *rules) {
 			r.source = func(v SourceView) []Action {
 				if v.Domain == SourceSuspended {
@@ -188,7 +189,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 				return DecideSource(v)
 			}
 		},
-		"a migration that failed is begun again": func(r *rules) {
+		"a failed migration is started again": func(r *rules) {
 			r.source = func(v SourceView) []Action {
 				if v.Domain == SourceRunning {
 					v.Record.Started, v.Record.Failed = false, false
@@ -196,7 +197,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 				return DecideSource(v)
 			}
 		},
-		"the target runs what is complete": func(r *rules) {
+		"the target runs a complete guest before the release": func(r *rules) {
 			r.target = func(v TargetView) []Action { v.Released = true; return DecideTarget(v) }
 		},
 		"the source releases before ownership is transferred": func(r *rules) {
@@ -207,8 +208,8 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 				return DecideSource(v)
 			}
 		},
-		"the source releases before its QEMU has ended": func(r *rules) { r.hasty = true },
-		"the controller takes any end for a migration": func(r *rules) {
+		"the source releases before its QEMU has exited": func(r *rules) { r.hasty = true },
+		"the controller takes any end of the source's Pod for a migration": func(r *rules) {
 			r.controller = func(v ControllerView) []Action {
 				if v.SourcePod == PodEnded || v.SourcePod == PodGone {
 					v.SourcePod = PodMigrated
@@ -224,7 +225,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 				return DecideController(v)
 			}
 		},
-		"the source resumes before it gives up": func(r *rules) {
+		"the source resumes before it records the failure": func(r *rules) {
 			r.source = func(v SourceView) []Action {
 				actions := DecideSource(v)
 				if v.Domain == SourceSuspended && slices.Contains(actions, RecordFailure) {
@@ -233,7 +234,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 				return actions
 			}
 		},
-		"the source ends a guest that serves a post-copy": func(r *rules) {
+		"the source destroys a guest during post-copy": func(r *rules) {
 			r.source = func(v SourceView) []Action {
 				if v.Domain == SourcePostCopy {
 					v.Domain, v.Transferring, v.Orphaned = SourceSuspended, false, false
@@ -241,11 +242,11 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 				return DecideSource(v)
 			}
 		},
-		"a post-copy is begun before it is recorded": func(r *rules) { r.unrecorded = true },
-		"the controller deletes a Pod that serves a post-copy": func(r *rules) {
+		"post-copy begins before it is recorded": func(r *rules) { r.unrecorded = true },
+		"the controller deletes the source's Pod during post-copy": func(r *rules) {
 			r.controller = func(v ControllerView) []Action { v.Record.PostCopy = false; return DecideController(v) }
 		},
-		"the controller deletes the target's Pod by a record that is old": func(r *rules) { r.unread = true },
+		"the controller deletes the target's Pod based on a stale record": func(r *rules) { r.unread = true },
 		"neither the target takes ownership nor the controller transfers it": func(r *rules) {
 			r.controller = func(v ControllerView) []Action {
 				return slices.DeleteFunc(DecideController(v), func(a Action) bool { return a == TransferOwnership })
@@ -258,26 +259,26 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			broken := protocol
 			change(&broken)
-			what, story := complaint(broken)
+			what, path := firstProblem(broken)
 			if what == "" {
-				t.Fatal("nothing goes wrong")
+				t.Fatal("the model finds neither a violation nor a stuck state")
 			}
-			t.Log(what + ":\n  " + story)
+			t.Log(what + ":\n  " + path)
 		})
 	}
 }
 
-// complaint is what is wrong with rules in any of the worlds that they have to hold in.
-func complaint(r rules) (what, story string) {
+// firstProblem returns the first violation or stuck state in any variant of the rules, and the path to it.
+func firstProblem(r rules) (what, path string) {
 	for _, r := range variants(r) {
 		e, w, what := explore(r.rules)
 		if what == "" {
-			if hopeless, ok := hopeless(e); ok {
-				what, w = "no way out of this", hopeless
+			if state, ok := stuck(e); ok {
+				what, w = "no settled state can be reached", state
 			}
 		}
 		if what != "" {
-			return what + " with " + r.name, e.story(w)
+			return what + " with " + r.name, e.path(w)
 		}
 	}
 	return "", ""

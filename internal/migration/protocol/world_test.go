@@ -5,7 +5,7 @@ package protocol
 
 import "slices"
 
-// job is a migration job of the source's libvirtd.
+// job is the state of the migration job in the source's libvirtd.
 type job uint8
 
 const (
@@ -17,41 +17,41 @@ const (
 	finished
 )
 
-// call is the call of an agent's process to libvirt that a job was begun with.
+// call is the libvirt call of the source's agent that runs the job.
 type call uint8
 
 const (
 	noCall call = iota
 	attached
-	// lingering: its process is gone, and libvirtd has not noticed yet. A last request of it may still be carried out.
+	// lingering: the agent's process has ended, and libvirtd has not detected it yet. The last request may still be executed.
 	lingering
 )
 
-// world is everything there is: what is true, and what each of the three last saw of it.
+// world is a state of the model: the actual state, and the last observations of source, target and controller.
 type world struct {
 	record, seenBySource, seenByTarget, seenByController Record
 
 	source SourceDomain
 	target TargetDomain
-	// stale reports whether the source's guest ran on after the target's was complete, or will have.
+	// stale reports whether the source's guest has continued, so that the target's copy is outdated.
 	stale bool
 	job   job
 	call  call
-	// dead reports whether the source's QEMU has ended, which libvirt has not noticed yet, and deadSeen that the process of the source's
-	// agent that had the target complete the guest has noticed.
+	// dead reports whether the source's QEMU has exited before libvirt has detected it, and deadSeen whether the process of the source's
+	// agent that runs the job has detected it.
 	dead, deadSeen bool
-	// lateFinish reports whether a request to complete the target's guest travels though its caller has given up.
+	// lateFinish reports whether a request to complete the target's guest is still in flight after its caller has given up.
 	lateFinish bool
 
-	// message is a release on its way; released says that the process of the target's agent has got it.
+	// message reports whether a release is in flight, and released whether the process of the target's agent has received it.
 	message, released bool
 
 	sourcePod, targetPod           Pod
 	sourcePodSeen, targetPodSeen   Pod
 	deleteSource, deleteTarget     bool
 	sourceNodeDead, targetNodeDead bool
-	// somethingHasDied reports whether a guest, a node or a launcher's last word was lost.
-	somethingHasDied bool
+	// lost reports whether a fatal fault occurred: the loss of a guest, a node, or a launcher's termination message.
+	lost bool
 }
 
 // rules are the decisions under test.
@@ -59,40 +59,40 @@ type rules struct {
 	source     func(SourceView) []Action
 	target     func(TargetView) []Action
 	controller func(ControllerView) []Action
-	// locks has QEMU lock images, so that no guest goes on while another QEMU has them. Not every storage can.
+	// locks: QEMU locks the images, so that no guest can resume while another QEMU uses them. Not all storage supports it.
 	locks bool
-	// postCopy has the source's agent ask for a post-copy, unrecorded before it has recorded that.
+	// postCopy: the source's agent may switch to post-copy; unrecorded: even before it has recorded that.
 	postCopy, unrecorded bool
-	// hasty has the source's agent take the answer that the target's guest is complete for the end of its own.
+	// hasty: the source's agent takes the completion of the target's guest for the exit of its own QEMU.
 	hasty bool
-	// unread has the controller delete the target's Pod by the record that it saw last.
+	// unread: the controller deletes the target's Pod without reading the record again.
 	unread bool
-	// resumesItself has libvirt let the target's guest run as soon as it is complete, as it does unless told otherwise.
+	// resumesItself: libvirt starts the target's guest as soon as it is complete, as it does by default.
 	resumesItself bool
 }
 
-// step is one thing that can happen in a world.
+// step is a transition to another state.
 type step struct {
 	name  string
 	fault bool
 	after world
 }
 
-// steps are all that can happen next.
+// steps returns all transitions from a state.
 func (r rules) steps(w world) []step {
 	var out []step
 	out = append(out, r.sourceActs(w)...)
 	out = append(out, r.targetActs(w)...)
 	out = append(out, r.controllerActs(w)...)
-	out = append(out, looks(w)...)
+	out = append(out, observations(w)...)
 	out = append(out, r.libvirtWorks(w)...)
 	out = append(out, kubeletsWork(w)...)
-	out = append(out, callsFail(w)...)
-	out = append(out, thingsDie(w)...)
+	out = append(out, recoverableFaults(w)...)
+	out = append(out, fatalFaults(w)...)
 	return out
 }
 
-// swap is a compare-and-swap on the record.
+// swap is a compare-and-swap of the record.
 func swap(w world, seen Record, change func(*Record)) (world, bool) {
 	if seen != w.record {
 		return w, false
@@ -122,14 +122,14 @@ func (r rules) sourceActs(w world) []step {
 		}
 		if a == Start {
 			n, _ := swap(w, w.seenBySource, func(r *Record) { r.Started = true })
-			out = append(out, step{"source: begin, then crash", true, n})
+			out = append(out, step{"source: Start, then crash", true, n})
 		}
 	}
 	return out
 }
 
-// sourceDoes is what an action of the source's agent makes of a world, unless it fails. Still says whether it would be decided
-// on what the API server says now.
+// sourceDoes returns the state after an action of the source's agent, and false if the action fails. Still reports whether the action
+// would be decided with the current record.
 func sourceDoes(w world, a Action, still func() bool) (world, bool) {
 	switch a {
 	case Start:
@@ -155,12 +155,12 @@ func sourceDoes(w world, a Action, still func() bool) (world, bool) {
 		w.message = true
 	case Destroy:
 		if w.source == SourcePostCopy {
-			// Its memory was the guest's at the target.
+			// The target's guest still needed its memory.
 			w.target = TargetAbsent
 		}
 		w.source, w.dead = SourceEnded, false
 	}
-	return w, true // Transfer comes with Start, which it needs
+	return w, true // Transfer is part of Start
 }
 
 func (r rules) targetActs(w world) []step {
@@ -213,48 +213,48 @@ func (r rules) controllerActs(w world) []step {
 	return out
 }
 
-// looks bring what somebody saw up to date, each thing on its own.
-func looks(w world) []step {
+// observations update what source, target and controller have observed, one item at a time.
+func observations(w world) []step {
 	var out []step
-	look := func(name string, change func(*world)) {
+	observe := func(name string, change func(*world)) {
 		n := w
 		change(&n)
 		if n != w {
 			out = append(out, step{name, false, n})
 		}
 	}
-	look("source looks", func(n *world) { n.seenBySource = n.record })
-	look("target looks", func(n *world) { n.seenByTarget = n.record })
-	look("controller looks at the record", func(n *world) { n.seenByController = n.record })
-	look("controller looks at the source's Pod", func(n *world) { n.sourcePodSeen = n.sourcePod })
-	look("controller looks at the target's Pod", func(n *world) { n.targetPodSeen = n.targetPod })
+	observe("source observes the record", func(n *world) { n.seenBySource = n.record })
+	observe("target observes the record", func(n *world) { n.seenByTarget = n.record })
+	observe("controller observes the record", func(n *world) { n.seenByController = n.record })
+	observe("controller observes the source's Pod", func(n *world) { n.sourcePodSeen = n.sourcePod })
+	observe("controller observes the target's Pod", func(n *world) { n.targetPodSeen = n.targetPod })
 	if w.message && !w.targetNodeDead {
-		look("the release arrives", func(n *world) { n.released, n.message = true, false })
-		look("the release arrives, and will once more", func(n *world) { n.released = true })
+		observe("the release arrives", func(n *world) { n.released, n.message = true, false })
+		observe("the release arrives and is repeated", func(n *world) { n.released = true })
 	}
 	return out
 }
 
-// libvirtWorks is what both libvirtds do when nothing goes wrong.
+// libvirtWorks are the steps of both libvirtds.
 func (r rules) libvirtWorks(w world) []step {
-	out := r.jobGoesOn(w)
+	out := r.jobSteps(w)
 	add := func(name string, fault bool, change func(*world)) {
 		n := w
 		change(&n)
 		out = append(out, step{name, fault, n})
 	}
 	if w.dead {
-		if w.somethingHasDied {
-			add("libvirt takes the end of the source's QEMU for a crash", false, func(n *world) {
+		if w.lost {
+			add("libvirt takes the exit of the source's QEMU for a crash", false, func(n *world) {
 				n.source, n.job, n.call, n.dead = SourceEnded, noJob, noCall, false
 			})
 		}
 		if w.call == attached && !w.deadSeen {
-			add("the source's agent sees the end of its QEMU", false, func(n *world) { n.deadSeen = true })
+			add("the source's agent detects the exit of its QEMU", false, func(n *world) { n.deadSeen = true })
 		}
 	}
 	if w.call == lingering && !w.dead {
-		add("libvirtd notices that the agent is gone", false, func(n *world) {
+		add("libvirtd detects that the agent's process has ended", false, func(n *world) {
 			n.call = noCall
 			if n.job != copying {
 				n.job = noJob
@@ -266,16 +266,16 @@ func (r rules) libvirtWorks(w world) []step {
 		})
 	}
 	if w.call == attached && w.job == copied && w.target == TargetReceiving {
-		add("the target refuses to complete, libvirt resumes the source's guest", true, func(n *world) {
+		add("the target fails to complete, libvirt resumes the source's guest", true, func(n *world) {
 			n.target, n.job, n.call = TargetAbsent, noJob, noCall
 			if !n.breakPostCopy() {
 				n.source = SourceRunning
 			}
 		})
-		add("the source's agent does not wait any longer for the target's answer", true, func(n *world) { n.lateFinish, n.call = true, lingering })
+		add("the source's agent stops waiting for the target's response", true, func(n *world) { n.lateFinish, n.call = true, lingering })
 	}
 	if w.call == attached && w.job == finished {
-		add("the answer gets lost", true, func(n *world) { n.call = lingering })
+		add("the response is lost", true, func(n *world) { n.call = lingering })
 	}
 	if w.lateFinish {
 		add("a late request completes the target's guest", false, func(n *world) {
@@ -294,19 +294,18 @@ func (r rules) libvirtWorks(w world) []step {
 	return out
 }
 
-// breakPostCopy is what libvirt makes of a post-copy that nobody looks after any more: the source's guest never runs again,
-// and the target's goes on if it runs.
+// breakPostCopy interrupts a post-copy: the source's guest never runs again, and the target's continues if it runs.
 func (w *world) breakPostCopy() bool {
 	if w.source != SourcePostCopy {
 		return false
 	}
 	w.source = SourceMigrated
-	// A post-copy takes that risk: between the two there is no guest that could go on.
-	w.somethingHasDied = w.somethingHasDied || w.target != TargetRunning
+	// This is the accepted risk of post-copy: before the target's guest runs, there is no guest that could continue.
+	w.lost = w.lost || w.target != TargetRunning
 	return true
 }
 
-// completed is the state in which libvirt leaves the target's guest.
+// completed is the state of the target's guest after libvirt has completed it.
 func (r rules) completed(w world) TargetDomain {
 	if r.resumesItself || w.source == SourcePostCopy || w.source == SourceMigrated {
 		return TargetRunning
@@ -314,8 +313,8 @@ func (r rules) completed(w world) TargetDomain {
 	return TargetComplete
 }
 
-// jobGoesOn is the next step of a migration job.
-func (r rules) jobGoesOn(w world) []step {
+// jobSteps are the next steps of the migration job.
+func (r rules) jobSteps(w world) []step {
 	n := w
 	switch {
 	case w.job == noJob:
@@ -323,36 +322,36 @@ func (r rules) jobGoesOn(w world) []step {
 	case w.target == TargetAbsent && w.call != lingering && w.job != finished:
 		n.job, n.call = noJob, noCall
 		if w.job != copying && n.breakPostCopy() {
-			return []step{{"the post-copy breaks: the target is gone", false, n}}
+			return []step{{"post-copy fails: the target is gone", false, n}}
 		}
 		if w.call == attached || w.job == copying {
 			n.source = SourceRunning
 		}
 		return []step{{"copying fails: the target is gone", false, n}}
 	case w.job == copying && w.call == attached:
-		return r.copyingGoesOn(w)
+		return r.copySteps(w)
 	case w.job == copying && w.call == noCall:
 		n.target = TargetAbsent
-		return []step{{"the target's libvirtd ends what nobody asked for", false, n}}
+		return []step{{"the target's libvirtd ends a guest without a migration", false, n}}
 	case w.job == copied && w.call != noCall && w.target == TargetReceiving:
 		n.job, n.target = finished, r.completed(w)
 		return []step{{"libvirt completes the target's guest", w.call == lingering, n}}
 	case w.job == finished:
-		return confirmGoesOn(w)
+		return confirmSteps(w)
 	default:
 		return nil
 	}
 }
 
-// confirmGoesOn is how libvirt ends the source's guest, which it has been told is at the target.
-func confirmGoesOn(w world) []step {
+// confirmSteps are the steps in which libvirt ends the source's guest after the target's is complete.
+func confirmSteps(w world) []step {
 	n := w
 	switch {
 	case w.call != noCall && w.source == SourceSuspended && !w.dead:
 		n.dead = true
 		return []step{{"libvirt ends the source's QEMU", w.call == lingering, n}}
 	case w.call != noCall || w.dead:
-		// What the agent saw is no more than what libvirt says from here on.
+		// From here on, libvirt reports what the agent has detected.
 		n.source, n.job, n.call, n.dead, n.deadSeen = SourceMigrated, noJob, noCall, false, false
 		return []step{{"libvirt ends the source's guest as migrated", w.call == lingering && !w.dead, n}}
 	default:
@@ -360,25 +359,25 @@ func confirmGoesOn(w world) []step {
 	}
 }
 
-// copyingGoesOn is how copying can go on.
-func (r rules) copyingGoesOn(w world) []step {
+// copySteps are the ways in which copying can end.
+func (r rules) copySteps(w world) []step {
 	n := w
 	n.job = copied
 	if w.source == SourcePostCopy {
-		return []step{{"the post-copy has begun, the target's guest may run", false, n}}
+		return []step{{"post-copy has begun, the target's guest may run", false, n}}
 	}
 	n.source = SourceSuspended
-	out := []step{{"libvirt suspends the source's guest, all is copied", false, n}}
+	out := []step{{"libvirt suspends the source's guest, the copy is complete", false, n}}
 	if !r.postCopy {
 		return out
 	}
 	if n, ok := swap(w, w.seenBySource, func(r *Record) { r.PostCopy = true }); ok && n != w {
-		out = append(out, step{"source: record a post-copy", false, n})
+		out = append(out, step{"source: record post-copy", false, n})
 	}
 	if w.seenBySource.PostCopy || r.unrecorded {
 		n := w
 		n.source = SourcePostCopy
-		out = append(out, step{"libvirt begins a post-copy", false, n})
+		out = append(out, step{"libvirt begins post-copy", false, n})
 	}
 	return out
 }
@@ -397,8 +396,8 @@ func kubeletsWork(w world) []step {
 		switch w.source {
 		case SourceMigrated:
 			add("the source's Pod ends as migrated", false, func(n *world) { n.source, n.sourcePod = SourceEnded, PodMigrated })
-			add("the source's Pod ends, its message is lost", true, func(n *world) {
-				n.source, n.sourcePod, n.somethingHasDied = SourceEnded, PodEnded, true
+			add("the source's Pod ends, its termination message is lost", true, func(n *world) {
+				n.source, n.sourcePod, n.lost = SourceEnded, PodEnded, true
 			})
 		case SourceEnded:
 			add("the source's Pod ends", false, func(n *world) { n.sourcePod = PodEnded })
@@ -406,7 +405,7 @@ func kubeletsWork(w world) []step {
 		if w.deleteSource {
 			add("the source's Pod is deleted", false, func(n *world) {
 				if n.source == SourcePostCopy {
-					// Its memory was the guest's at the target.
+					// The target's guest still needed its memory.
 					n.target = TargetAbsent
 				}
 				n.source, n.sourcePod, n.job, n.call, n.dead = SourceEnded, PodGone, noJob, noCall, false
@@ -414,7 +413,7 @@ func kubeletsWork(w world) []step {
 		}
 	}
 	if w.targetPod == PodAlive && w.target == TargetAbsent && w.record.Started && w.job == noJob && !w.targetNodeDead {
-		add("the target's Pod ends, its guest did not arrive", false, func(n *world) { n.targetPod = PodEnded })
+		add("the target's Pod ends without a guest", false, func(n *world) { n.targetPod = PodEnded })
 	}
 	if w.deleteTarget && w.targetPod == PodAlive && !w.targetNodeDead {
 		add("the target's Pod is deleted", false, func(n *world) { n.target, n.targetPod = TargetAbsent, PodGone })
@@ -422,7 +421,7 @@ func kubeletsWork(w world) []step {
 	return append(out, podsVanish(w)...)
 }
 
-// podsVanish are Pods that somebody takes away, or with the node that they were on.
+// podsVanish are deletions of Pods by others, and fenced nodes.
 func podsVanish(w world) []step {
 	var out []step
 	add := func(name string, fault bool, change func(*world)) {
@@ -431,9 +430,9 @@ func podsVanish(w world) []step {
 		out = append(out, step{name, fault, n})
 	}
 	if w.sourcePod == PodMigrated {
-		add("somebody takes the source's Pod away, which has ended", true, func(n *world) {
-			// Its last word is lost, unless it was heard.
-			n.somethingHasDied = n.somethingHasDied || n.record.Owner == Source
+		add("the ended source's Pod is deleted by a third party", true, func(n *world) {
+			// The termination message is lost, unless it was already observed.
+			n.lost = n.lost || n.record.Owner == Source
 			n.sourcePod = PodGone
 		})
 	}
@@ -446,8 +445,8 @@ func podsVanish(w world) []step {
 	return out
 }
 
-// callsFail are failures that no guest dies of.
-func callsFail(w world) []step {
+// recoverableFaults are faults that do not end a guest.
+func recoverableFaults(w world) []step {
 	var out []step
 	add := func(name string, change func(*world)) {
 		n := w
@@ -477,18 +476,18 @@ func callsFail(w world) []step {
 	}
 	add("the release is lost", func(n *world) { n.message = false })
 	if !w.record.Final && w.record.Owner == Source && !w.record.Failed {
-		add("somebody asks to abort", func(n *world) { n.record.Abort = true })
+		add("a client requests an abort", func(n *world) { n.record.Abort = true })
 	}
 	return out
 }
 
-// thingsDie are failures that a guest may die of.
-func thingsDie(w world) []step {
+// fatalFaults are faults that may end a guest.
+func fatalFaults(w world) []step {
 	var out []step
 	add := func(name string, change func(*world)) {
 		n := w
 		change(&n)
-		n.somethingHasDied = true
+		n.lost = true
 		out = append(out, step{name, true, n})
 	}
 	sourceGone := func(n *world) {
@@ -498,19 +497,19 @@ func thingsDie(w world) []step {
 		}
 	}
 	if !w.sourceNodeDead && (w.source == SourceRunning || w.source == SourceSuspended || w.source == SourcePostCopy) {
-		add("the source's QEMU dies", sourceGone)
+		add("the source's QEMU crashes", sourceGone)
 	}
 	if !w.sourceNodeDead && w.source == SourceSuspended && w.job == finished && !w.dead {
-		add("the source's QEMU dies, which libvirt has not noticed", func(n *world) { n.dead = true })
+		add("the source's QEMU crashes, not yet detected by libvirt", func(n *world) { n.dead = true })
 	}
 	if !w.targetNodeDead && w.target != TargetAbsent {
-		add("the target's QEMU dies", func(n *world) { n.target, n.targetPod = TargetAbsent, endedUnlessGone(n.targetPod) })
+		add("the target's QEMU crashes", func(n *world) { n.target, n.targetPod = TargetAbsent, endedUnlessGone(n.targetPod) })
 	}
 	if !w.sourceNodeDead && w.sourcePod == PodAlive {
-		add("the source's node dies", func(n *world) { sourceGone(n); n.deadSeen, n.sourceNodeDead = false, true })
+		add("the source's node fails", func(n *world) { sourceGone(n); n.deadSeen, n.sourceNodeDead = false, true })
 	}
 	if !w.targetNodeDead && w.targetPod == PodAlive {
-		add("the target's node dies", func(n *world) { n.target, n.released, n.targetNodeDead = TargetAbsent, false, true })
+		add("the target's node fails", func(n *world) { n.target, n.released, n.targetNodeDead = TargetAbsent, false, true })
 	}
 	return out
 }
