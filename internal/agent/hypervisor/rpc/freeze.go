@@ -43,7 +43,7 @@ func (c *Conn) Freeze(ctx context.Context, domain string, limit time.Duration) e
 		return err
 	}
 	defer c.notify()
-	// The timer of an earlier freeze is cancelled before the lock is released, so that it cannot thaw this one.
+	// The timer of an earlier freeze is canceled before the lock is released, so that it cannot thaw this one.
 	c.KeepThaw(domain, &note)
 	err := c.converse(ctx, domain, freezeTimeout, func(ctx context.Context, g guest) error {
 		if frozen, err := g.frozen(ctx); err != nil || frozen {

@@ -44,12 +44,12 @@ func TestFreezeAndThawWaitForEachOther(t *testing.T) {
 	if err := c.thaw.lock.Acquire(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	cancelled, cancel := context.WithCancel(t.Context())
+	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, err := range map[string]error{
-		"freeze": c.Freeze(cancelled, "ns_vm", time.Hour),
-		"thaw":   c.Thaw(cancelled, "ns_vm"),
-		"check":  c.dropStaleFreeze(cancelled, "ns_vm"),
+		"freeze": c.Freeze(canceled, "ns_vm", time.Hour),
+		"thaw":   c.Thaw(canceled, "ns_vm"),
+		"check":  c.dropStaleFreeze(canceled, "ns_vm"),
 	} {
 		if err == nil {
 			t.Errorf("a %s did not wait for the one that runs", name)
