@@ -53,7 +53,7 @@ var _ = Describe("A lost node", func() {
 		agent(vmi, running)
 	})
 
-	It("does not end its VMI, which reports how to release the guest", func() {
+	It("does not end its VMI, which reports how to take the node out of service", func() {
 		makeUnresponsive(host.Name, corev1.ConditionUnknown)
 		w.expectReconciled(vmi, patchStatus)
 		Expect(ExpectExists(vmi)).To(haveCondition(v1.VirtualMachineInstanceNodeUnresponsive, corev1.ConditionTrue,

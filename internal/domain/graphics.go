@@ -19,7 +19,7 @@ var videoModels = []string{"vga", "cirrus", "virtio", "ramfb", "bochs"}
 const videoMemoryKiB = 16384
 
 // configureGraphics adds a video adapter, and a VNC server without a listener: libvirt passes connections to it as file
-// descriptors (virDomainOpenGraphicsFD).
+// descriptors (virDomainOpenGraphics).
 func configureGraphics(vmi *v1.VirtualMachineInstance, _ Facts, domain *libvirtxml.Domain) error {
 	devices := vmi.Spec.Domain.Devices
 	path := devicesPath.Child("video")

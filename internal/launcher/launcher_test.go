@@ -41,12 +41,12 @@ func startDomainOf(t *testing.T, p *pod, xml string) *libvirt.Domain {
 	t.Setenv("LIBVIRT_AUTOSTART", "0")
 	var conn *libvirt.Connect
 	begin := time.Now()
-	p.eventually("libvirtd answers", func() bool {
+	p.eventually("libvirtd responds", func() bool {
 		var err error
 		conn, err = libvirt.NewConnect("qemu:///session?socket=" + p.socket())
 		return err == nil
 	})
-	t.Logf("libvirtd answered after %s", time.Since(begin).Round(time.Millisecond))
+	t.Logf("libvirtd responded after %s", time.Since(begin).Round(time.Millisecond))
 	t.Cleanup(func() { _, _ = conn.Close() })
 	domain, err := conn.DomainDefineXML(xml)
 	if err == nil {
@@ -56,7 +56,7 @@ func startDomainOf(t *testing.T, p *pod, xml string) *libvirt.Domain {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = domain.Free() })
-	p.eventually("the launcher sees the guest", func() bool { return strings.Contains(p.stderr.String(), "The guest runs") })
+	p.eventually("the launcher detects the guest", func() bool { return strings.Contains(p.stderr.String(), "The guest runs") })
 	return domain
 }
 

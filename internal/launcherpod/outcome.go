@@ -4,8 +4,8 @@
 package launcherpod
 
 // Outcome is what virt-launcher writes as its termination message, as one line of JSON. The exit code says whether the guest
-// succeeded (0) or failed; the outcome says why. The guest may have taken the launcher over: cap what is read, and trust it
-// for its own VMI only.
+// succeeded (0) or failed; the outcome says why. A hostile guest may control the launcher: readers cap the size, and use the
+// outcome for this VMI only.
 type Outcome struct {
 	// Reason is one of the Outcome constants.
 	Reason string `json:"reason"`
@@ -17,21 +17,21 @@ type Outcome struct {
 
 // Reasons of an Outcome.
 const (
-	// OutcomeShutdown means that the guest powered off, by itself or when asked to.
+	// OutcomeShutdown means that the guest powered off, by itself or on request.
 	OutcomeShutdown = "GuestShutdown"
-	// OutcomeMigrated means that libvirt has handed the guest over to another Pod: it can never run here again.
+	// OutcomeMigrated means that libvirt has migrated the guest to another Pod: it can never run in this one again.
 	OutcomeMigrated = "GuestMigrated"
 	// OutcomeDestroyed means that the guest was requested to shut down and was destroyed when its grace period ended.
 	OutcomeDestroyed = "GracePeriodExpired"
 	// OutcomeNotStarted means that the launcher was stopped before any guest ran.
 	OutcomeNotStarted = "NotStarted"
-	// OutcomeCrashed means that QEMU ended without being asked to.
+	// OutcomeCrashed means that QEMU exited without a request to stop.
 	OutcomeCrashed = "GuestCrashed"
 	// OutcomePanicked means that the guest's kernel panicked.
 	OutcomePanicked = "GuestPanicked"
-	// OutcomeKilled means that someone destroyed the domain without a request to stop it.
+	// OutcomeKilled means that the domain was destroyed without a request to stop it.
 	OutcomeKilled = "GuestDestroyed"
-	// OutcomeLibvirtFailed means that libvirtd ended or never became ready.
+	// OutcomeLibvirtFailed means that libvirtd exited or never became ready.
 	OutcomeLibvirtFailed = "LibvirtFailed"
 	// OutcomeInternal means that virt-launcher could not do its work.
 	OutcomeInternal = "LauncherFailed"

@@ -29,7 +29,7 @@ import (
 // ErrClosed means that the connection to the daemon has ended.
 var ErrClosed = errors.New("the connection to libvirtd is closed")
 
-// eventBacklog is the capacity of Events. A domain has a handful of events in its life.
+// eventBacklog is the capacity of Events. A domain has a handful of lifecycle events in total.
 const eventBacklog = 64
 
 // Client is a connection to libvirtd. Its methods may be used from several goroutines.
@@ -42,13 +42,13 @@ type Client struct {
 	closing chan struct{}
 	close   sync.Once
 
-	// heard is when the daemon last sent a message, in nanoseconds since 1970, and silent for how long it had sent none when
-	// KeepAlive closed the connection.
-	heard  atomic.Int64
-	silent atomic.Pointer[time.Duration]
+	// lastMessage is when the daemon last sent data, in nanoseconds since 1970.
+	lastMessage atomic.Int64
+	// timedOut is the timeout of KeepAlive if it closed the connection, or nil.
+	timedOut atomic.Pointer[time.Duration]
 
-	// write is held while a message is sent. mu is never held while a goroutine blocks: a daemon that does not read must not
-	// prevent its responses from being read.
+	// write is held while a message is sent, which blocks if the daemon does not read. mu guards the fields below and is never
+	// held while a goroutine blocks, so that responses are read even then.
 	write sync.Mutex
 
 	mu      sync.Mutex
@@ -74,14 +74,14 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	return Open(ctx, conn)
 }
 
-// Large configures how a Client handles long messages. It does not apply to streams, which are read in pieces.
+// Large limits long messages of the daemon. It does not apply to stream data, which is read in pieces.
 type Large struct {
 	// Above is the size in bytes above which a message is long. 0 means that none is.
 	Above int
 	// Admit is called before the memory for a long message is allocated. It may block; an error ends the connection.
 	Admit func() error
-	// Patience is how long the daemon may take to send it after that.
-	Patience time.Duration
+	// Timeout is how long the daemon may take to send the message after Admit has returned.
+	Timeout time.Duration
 }
 
 // Open opens the QEMU driver of the daemon at the other end of a connection. The client owns the connection, which is closed
@@ -135,7 +135,7 @@ func (c *Client) callProgram(ctx context.Context, program uint32, proc int32, ar
 	return c.exchange(ctx, request{program: program, proc: proc, args: args})
 }
 
-// request is a call.
+// request is a call to the daemon.
 type request struct {
 	program uint32
 	proc    int32
@@ -315,7 +315,7 @@ func (c *Client) readBody(size int) ([]byte, error) {
 		if err := c.large.Admit(); err != nil {
 			return nil, err
 		}
-		if err := c.conn.SetReadDeadline(time.Now().Add(c.large.Patience)); err != nil {
+		if err := c.conn.SetReadDeadline(time.Now().Add(c.large.Timeout)); err != nil {
 			return nil, err
 		}
 		defer func() { _ = c.conn.SetReadDeadline(time.Time{}) }()
@@ -324,7 +324,7 @@ func (c *Client) readBody(size int) ([]byte, error) {
 	if _, err := io.ReadFull(c.conn, body); err != nil {
 		return nil, err
 	}
-	c.heard.Store(time.Now().UnixNano())
+	c.lastMessage.Store(time.Now().UnixNano())
 	return body, nil
 }
 
@@ -335,7 +335,7 @@ func (c *Client) readPieces(serial uint32, size int) error {
 		if _, err := io.ReadFull(c.conn, piece); err != nil {
 			return err
 		}
-		c.heard.Store(time.Now().UnixNano())
+		c.lastMessage.Store(time.Now().UnixNano())
 		size -= len(piece)
 		if err := c.deliverStream(serial, statusContinue, piece); err != nil {
 			return err

@@ -15,10 +15,10 @@ const (
 	keepAlivePing    = 1
 )
 
-// KeepAlive sends a ping in each interval and closes the connection when the daemon has sent nothing for as long as patience.
+// KeepAlive sends a ping in each interval, and closes the connection if the daemon has sent nothing for the timeout.
 // Calls that may take hours then fail with ErrClosed. It is called once, and stops with the connection.
-func (c *Client) KeepAlive(interval, patience time.Duration) {
-	c.heard.Store(time.Now().UnixNano())
+func (c *Client) KeepAlive(interval, timeout time.Duration) {
+	c.lastMessage.Store(time.Now().UnixNano())
 	go func() {
 		tick := time.NewTicker(interval)
 		defer tick.Stop()
@@ -28,8 +28,8 @@ func (c *Client) KeepAlive(interval, patience time.Duration) {
 				return
 			case <-tick.C:
 			}
-			if time.Since(time.Unix(0, c.heard.Load())) >= patience || c.ping(patience) != nil {
-				c.silent.CompareAndSwap(nil, &patience)
+			if time.Since(time.Unix(0, c.lastMessage.Load())) >= timeout || c.ping(timeout) != nil {
+				c.timedOut.CompareAndSwap(nil, &timeout)
 				c.Close()
 				return
 			}
@@ -38,10 +38,10 @@ func (c *Client) KeepAlive(interval, patience time.Duration) {
 }
 
 // ping sends a ping. It fails if the daemon does not read it.
-func (c *Client) ping(patience time.Duration) error {
+func (c *Client) ping(timeout time.Duration) error {
 	c.write.Lock()
 	defer c.write.Unlock()
-	if err := c.conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.conn.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
 	_, err := c.conn.Write(message(header{programKeepAlive, keepAlivePing, typeMessage, 0, statusOK}, nil))
@@ -50,8 +50,8 @@ func (c *Client) ping(patience time.Duration) error {
 
 // ended returns the error of calls after the end of the connection.
 func (c *Client) ended(err error) error {
-	if patience := c.silent.Load(); patience != nil {
-		return fmt.Errorf("%w: it has not responded for %s", ErrClosed, *patience)
+	if timeout := c.timedOut.Load(); timeout != nil {
+		return fmt.Errorf("%w: it has not responded for %s", ErrClosed, *timeout)
 	}
 	return err
 }

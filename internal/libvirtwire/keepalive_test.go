@@ -13,7 +13,7 @@ import (
 
 const (
 	testInterval = 10 * time.Millisecond
-	testPatience = 200 * time.Millisecond
+	testTimeout  = 200 * time.Millisecond
 )
 
 // programOf reads one message and returns its program.
@@ -46,7 +46,7 @@ func TestKeepAliveEndsCallOfSilentDaemon(t *testing.T) {
 				done <- err
 			}()
 			<-called
-			c.KeepAlive(testInterval, testPatience)
+			c.KeepAlive(testInterval, testTimeout)
 			select {
 			case err := <-done:
 				if !errors.Is(err, ErrClosed) {
@@ -63,8 +63,8 @@ func TestKeepAliveKeepsLongCall(t *testing.T) {
 	c, d := newPair(t)
 	go func() {
 		_, serial, _ := d.receive()
-		// Longer than patience, with nothing but responses to pings.
-		for end := time.Now().Add(4 * testPatience); time.Now().Before(end); {
+		// Longer than the timeout, with nothing but responses to pings.
+		for end := time.Now().Add(4 * testTimeout); time.Now().Before(end); {
 			program, err := d.programOf()
 			if err != nil || program != programKeepAlive {
 				t.Errorf("program %#x, %v", program, err)
@@ -86,7 +86,7 @@ func TestKeepAliveKeepsLongCall(t *testing.T) {
 		}()
 		d.send(procMigratePerform, typeReply, serial, statusOK, e.buf)
 	}()
-	c.KeepAlive(testInterval, testPatience)
+	c.KeepAlive(testInterval, testTimeout)
 	cookie, err := c.MigratePerform(t.Context(), testDomain, nil, nil, 0)
 	if err != nil || string(cookie) != "cookie" {
 		t.Errorf("got %q, %v", cookie, err)

@@ -15,7 +15,7 @@ import (
 func newLimited(t *testing.T, admit func() error) (*Client, net.Conn) {
 	t.Helper()
 	here, there := net.Pipe()
-	c := newClient(here, Large{Above: 1 << 10, Admit: admit, Patience: time.Hour})
+	c := newClient(here, Large{Above: 1 << 10, Admit: admit, Timeout: time.Hour})
 	t.Cleanup(c.Close)
 	t.Cleanup(func() { _ = there.Close() })
 	return c, there

@@ -175,7 +175,7 @@ func TestTransferOwnership(t *testing.T) {
 	}
 }
 
-func TestClaimIsOneWrite(t *testing.T) {
+func TestTakeOwnershipIsOneWrite(t *testing.T) {
 	c, patches := server()
 	vmi := &v1.VirtualMachineInstance{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm", ResourceVersion: "1"}, Status: *status(v1.Running, migrating("a", started)),

@@ -14,7 +14,7 @@ import (
 //
 //  1. status.migratedVolumes names the claims from which and to which they migrate,
 //  2. spec.volumes names the new claims,
-//  3. a migration transfers the disks, and TransferOwnership or Claim empties status.migratedVolumes as it changes the owner.
+//  3. a migration transfers the disks, and TransferOwnership or TakeOwnership empties status.migratedVolumes as it changes the owner.
 //
 // So as long as the list is not empty the guest uses the old claims, whatever the spec has. A change is reverted in the same
 // order: first the spec, then the list, and neither during a migration.

@@ -94,15 +94,15 @@ var _ = Describe("A guest on a disconnected node", Serial, Ordered, func() {
 			HaveField("Reason", v1.VirtualMachineInstanceReasonNodeLost),
 			HaveField("Message", ContainSubstring("kubectl taint nodes "+node+" node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"))))
 		Expect(condition(vmi(ctx, namespace, "vm"), v1.VirtualMachineInstanceReady)).To(HaveField("Status", corev1.ConditionFalse))
-		reportTime("the VMI reported how to release its guest", cut)
+		reportTime("the VMI reported how to take its node out of service", cut)
 		Expect(vmi(ctx, namespace, "vm").Status.Phase).To(Equal(v1.Running))
 		Expect(qemusOf(ctx, namespace, pod)).To(ConsistOf(qemu))
 
-		released := time.Now()
+		declared := time.Now()
 		setOutOfService(ctx, node, true)
 		expectNewInstance(ctx, instance)
 		next := expectReady(ctx, namespace, "vm")
-		reportTime("the guest ran on another node", released)
+		reportTime("the guest ran on another node", declared)
 		Expect(next.Status.NodeName).NotTo(Equal(node))
 		successor := processOf(ctx, next, "qemu-system-x86_64")
 		Expect(podProcess(pod, "qemu-system-x86_64")).To(Equal(qemu), "the disconnected node must not be affected")

@@ -96,7 +96,7 @@ func linkNames(dir string, files map[string]string) error {
 	}
 	for name := range tops {
 		if err := os.Symlink(filepath.Join(currentVersion, name), filepath.Join(dir, name)); err != nil {
-			return fmt.Errorf("show %s: %w", name, err)
+			return fmt.Errorf("link %s: %w", name, err)
 		}
 	}
 	return nil

@@ -31,8 +31,7 @@ func (p PodFiles) CPUs(context.Context) []uint {
 	return allowedCPUs(p.Process.Dir)
 }
 
-// allowedCPUs returns the CPUs that the kernel lets a process or a thread run on, given its directory in /proc. The kernel writes
-// the list, so its size needs no limit.
+// allowedCPUs returns the CPUs that the kernel lets a process or a thread run on, given its directory in /proc.
 func allowedCPUs(dir *os.File) []uint {
 	f, err := podprocess.OpenIn(dir, "status")
 	if err != nil {

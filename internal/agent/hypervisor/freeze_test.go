@@ -30,7 +30,7 @@ func TestFreezeOfADomain(t *testing.T) {
 		"of a guest that is paused": {ours(` thaw="2026-03-01T12:00:00Z"`), StatePaused, &Freeze{Thaw: at}},
 		"without one":               {ours(""), StateRunning, &Freeze{}},
 		"of a guest that ended":     {ours(""), StateEnded, nil},
-		"somebody else's":           {uid + `<frozen thaw="2026-03-01T12:00:00Z"/>`, StateRunning, nil},
+		"without our namespace":     {uid + `<frozen thaw="2026-03-01T12:00:00Z"/>`, StateRunning, nil},
 		"at no time":                {ours(` thaw="soon"`), StateRunning, &Freeze{Thaw: time.Unix(0, 0)}},
 		"no XML":                    {uid + "<", StateRunning, nil},
 	} {
@@ -60,7 +60,7 @@ func TestPausedProbesOfADomain(t *testing.T) {
 		"beside others":             {uid + frozen + paused, StateRunning, true},
 		"of a guest that is paused": {uid + paused, StatePaused, true},
 		"of a guest that ended":     {uid + paused, StateEnded, false},
-		"somebody else's":           {uid + `<paused/>`, StateRunning, false},
+		"without our namespace":     {uid + `<paused/>`, StateRunning, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &Domain{State: c.state, XML: &libvirtxml.Domain{Metadata: &libvirtxml.DomainMetadata{XML: c.metadata}}}

@@ -14,8 +14,7 @@ import (
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
-// FuzzReadXML: a description is read as libvirt's parser reads it, or refused because of its size, and what was read can be
-// written.
+// FuzzReadXML checks that ReadXML respects its limits, and that what it returns can be encoded again.
 func FuzzReadXML(f *testing.F) {
 	f.Add(`<domain type='kvm'><name>ns_vm</name><devices><disk type='file' device='disk'><source file='/x'/><alias name='ua-root'/></disk></devices></domain>`)
 	f.Add(`<domain><devices>` + strings.Repeat("<disk/>", 64) + `</devices></domain>`)
@@ -35,7 +34,7 @@ func FuzzReadXML(f *testing.F) {
 	})
 }
 
-// FuzzFreeze: what a launcher leaves in its domain's metadata is a freeze that can be noted again, or none.
+// FuzzFreeze checks that a freeze that was read from a domain's metadata is the same after it is written and read again.
 func FuzzFreeze(f *testing.F) {
 	uri := "xmlns:v='" + launcherpod.FreezeURI + "'"
 	f.Add("<v:" + launcherpod.FreezeTag + " " + uri + " thaw='2026-01-02T03:04:05Z'/>")

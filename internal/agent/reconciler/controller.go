@@ -185,7 +185,7 @@ func (r *Reconciler) runPhases(ctx context.Context, s *scope) error {
 		s.assigned = false
 		return &Wait{Reason: "the migration's target to own the guest"}
 	}
-	// Without the hypervisor nothing is known, and nothing is changed.
+	// Without a connection to libvirtd, the guest's state is unknown and nothing is changed.
 	if err := r.connect(s); err != nil {
 		return r.endReconciliation(ctx, s, "connect", err)
 	}

@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// writeTimeout bounds requests to the API server during a migration: an API server that is down must not delay what the guest needs.
+	// writeTimeout bounds requests to the API server during a migration: an unavailable API server must not delay calls to libvirt.
 	writeTimeout = 5 * time.Second
 	// orphanInterval is the pause between two reads of a job that an earlier process started.
 	orphanInterval = time.Second
 )
 
-// migrating returns the VMI with the migration that the Pod takes part in, as it was read or written last, and the Pod's side; nil if
-// there is none.
+// migrating returns the VMI in whose migration the Pod takes part, as it was last read or written, and the Pod's side of it. The VMI is nil
+// if there is no such migration.
 func (s *scope) migrating(node string) (*v1.VirtualMachineInstance, protocol.Side) {
 	if s.incoming != nil {
 		return s.incoming, protocol.Target
@@ -54,7 +54,7 @@ func isTarget(vmi *v1.VirtualMachineInstance, node, pod string) bool {
 	return m != nil && m.TargetNode == node && m.TargetPod == pod
 }
 
-// migrate does this node's next steps of a migration.
+// migrate carries out what this node's agent has to do next in a migration.
 func (r *Reconciler) migrate(ctx context.Context, s *scope) error {
 	vmi, side := s.migrating(r.Node)
 	var err error
@@ -67,7 +67,7 @@ func (r *Reconciler) migrate(ctx context.Context, s *scope) error {
 		err = r.migrateTarget(ctx, s, vmi)
 	}
 	if err != nil {
-		// What was read before may be stale.
+		// The VMI may have changed since it was read, so its status is not written from it.
 		s.assigned = false
 	}
 	return err
@@ -112,8 +112,9 @@ func (r *Reconciler) readNow(ctx context.Context, key types.NamespacedName, uid 
 // errReplaced means that a VMI is gone and another one has its name.
 var errReplaced = errors.New("the VMI was replaced")
 
-// stopUnowned ends a guest that this node does not own. Its VMI is not in this node's cache: it is not assigned yet, is deleted, or belongs
-// to another node by now. The guest of a VMI that was replaced gets no time to shut down: its successor may run already.
+// stopUnowned destroys a guest that must not run on this node any more. Its VMI is not in this agent's cache: it is not assigned yet, was
+// deleted, or belongs to another node. If another VMI has its name now, the guest gets no grace period: the guest of that VMI may already
+// use the same disks.
 func (r *Reconciler) stopUnowned(ctx context.Context, s *scope) error {
 	if s.vmi != nil || !s.domain.Active() {
 		return nil
@@ -145,7 +146,7 @@ func (r *Reconciler) stopUnowned(ctx context.Context, s *scope) error {
 	}
 	_, view := r.transferView(vmi.Status.MigrationState.MigrationUID, record, state)
 	if view.Transferring || view.Orphaned {
-		// libvirt is about to end it as migrated.
+		// libvirt will soon end the source's guest as migrated.
 		return &Requeue{After: orphanInterval}
 	}
 	if slices.Contains(protocol.DecideSource(view), protocol.Destroy) {
@@ -156,7 +157,7 @@ func (r *Reconciler) stopUnowned(ctx context.Context, s *scope) error {
 	return &Wait{Reason: "the end of the launcher Pod, whose guest has migrated"}
 }
 
-// isMigrated reports whether this process has recorded that the guest is migrated. What the launcher reports afterwards changes nothing.
+// isMigrated reports whether this process has recorded that the guest is migrated. What the launcher reports afterwards is ignored.
 func (r *Reconciler) isMigrated(s *scope) bool {
 	vmi, side := s.migrating(r.Node)
 	if vmi == nil || side != protocol.Source {

@@ -45,8 +45,8 @@ func identityOf(vm *v1.VirtualMachine, revisions []metav1.PartialObjectMetadata)
 			return recorded
 		}
 	}
-	_, wasKubeVirts := vm.Annotations[v1.ControllerAPIStorageVersionObservedAnnotation]
-	if len(revisions) > 0 || wasKubeVirts {
+	_, ranByKubeVirt := vm.Annotations[v1.ControllerAPIStorageVersionObservedAnnotation]
+	if len(revisions) > 0 || ranByKubeVirt {
 		return fromName
 	}
 	return fromUID

@@ -29,15 +29,15 @@ const ReasonNodeUnresponsive = node.ReasonNodeUnresponsive
 // service.
 const ReasonNodeOutOfService = v1.VirtualMachineInstanceReasonNodeOutOfService
 
-// silence is what the silence of a live VMI's node means.
+// silence is what it means for a live VMI that the agent of its node is silent.
 type silence struct {
 	verdict nodeloss.Verdict
 	// reason and message are those of the condition NodeUnresponsive.
 	reason, message string
 }
 
-// readAgent observes whether the agent of a live VMI's node responds. Its silence ends nothing, because the guest may still run.
-// But the status may be outdated, and a Pod that is gone as well was lost with its node.
+// readAgent observes whether the agent of a live VMI's node responds. A silent agent does not end the VMI, because the guest
+// may still run. But the status may be outdated, and if the launcher Pod is gone too, it was lost with its node.
 func (s *scope) readAgent(ctx context.Context) error {
 	name := s.vmi.Status.NodeName
 	if s.stage() != vmistatus.Live || name == "" {
@@ -59,8 +59,8 @@ func (s *scope) readAgent(ctx context.Context) error {
 	return nil
 }
 
-// agentSilence reports whether a node's agent is silent, or after which time it will count as such. If the Node was removed
-// it is not: Kubernetes deletes its Pods.
+// agentSilence reports whether a node's agent is silent, and the time until a stopped agent counts as silent; see node.Silent. The
+// agent of a removed Node is not silent: Kubernetes deletes that Node's Pods.
 func (s *scope) agentSilence(ctx context.Context, name string) (silent bool, left time.Duration, err error) {
 	host := &metav1.PartialObjectMetadata{}
 	host.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
@@ -75,8 +75,8 @@ func (s *scope) agentSilence(ctx context.Context, name string) (silent bool, lef
 	return silent, left, nil
 }
 
-// readNode reads a Node from the API server: the cache has only its metadata, and a taint that was just removed must not
-// count. It returns nil for one that is gone.
+// readNode reads a Node from the API server: the cache has only its metadata, and a taint that was just removed must have no
+// effect. It returns nil if the Node is gone.
 func (s *scope) readNode(ctx context.Context, name string) (*corev1.Node, error) {
 	host := &corev1.Node{}
 	if err := s.apiReader.Get(ctx, client.ObjectKey{Name: name}, host); err != nil {
@@ -88,8 +88,8 @@ func (s *scope) readNode(ctx context.Context, name string) (*corev1.Node, error)
 	return host, nil
 }
 
-// deleteFencedPods deletes the VMI's launcher Pods on nodes that are out of service and do not respond. Everything else
-// follows from the absence of a Pod, in a migration too, as if its Node had been removed.
+// deleteFencedPods deletes the VMI's launcher Pods on nodes that are out of service and do not respond. The rest
+// of the reconciliation treats the missing Pods as if their Nodes had been removed, also during a migration.
 func (s *scope) deleteFencedPods(ctx context.Context) error {
 	for _, pod := range []*corev1.Pod{s.pod, s.otherPod} {
 		if PodState(pod) != protocol.PodAlive || pod.Spec.NodeName == "" {
@@ -117,7 +117,7 @@ func (s *scope) deleteFencedPods(ctx context.Context) error {
 	return nil
 }
 
-// isFenced reports whether nothing runs on a node: its agent and its kubelet are silent, and it is declared out of service.
+// isFenced reports whether a node counts as stopped: its agent and its kubelet are silent, and it is declared out of service.
 func (s *scope) isFenced(ctx context.Context, name string) (bool, error) {
 	if name == s.vmi.Status.NodeName && s.stage() == vmistatus.Live {
 		return s.silence != nil && s.silence.verdict == nodeloss.Fenced, nil

@@ -56,10 +56,10 @@ type inputs struct {
 type observed struct {
 	// now is the one time that the whole reconciliation uses.
 	now time.Time
-	// vmi is as the API server has it: each write of its metadata refreshes it. Its status stays as it was read until
-	// writeStatus, unless transferOwnership changes it.
+	// vmi is the last version that was read or written. Writes of its metadata refresh it; its status changes only in
+	// transferOwnership and writeStatus.
 	vmi *v1.VirtualMachineInstance
-	// pod is the launcher Pod that runs the guest, or will, or nil.
+	// pod is the launcher Pod in which the guest runs or will run, or nil.
 	pod *corev1.Pod
 	// podNameTaken reports whether a Pod that does not belong to the VMI has the launcher Pod's name.
 	podNameTaken bool
@@ -90,15 +90,15 @@ type observed struct {
 type result struct {
 	// problem is why the VMI cannot have a running Pod yet, or nil. The first one found stays.
 	problem *problem
-	// migrationActions is what the migration's protocol demands of virt-controller.
+	// migrationActions are what virt-controller has to do next according to the migration protocol.
 	migrationActions []protocol.Action
 	// abortMigration requests that the migration be aborted.
 	abortMigration bool
-	// assigned reports whether the Pod can be assigned to its node's agent, for which only the status is left to write.
+	// assigned reports whether writeStatus assigns the Pod to its node's agent. The labels and the Pod are written already.
 	assigned bool
 	// vsockCID is the VSOCK address of a VMI that is assigned and requests one.
 	vsockCID *uint32
-	// end is how the VMI ended, or nil.
+	// final is how the VMI ended, or nil.
 	final *finalState
 	// requeueAfter is when to reconcile again without a trigger, or 0.
 	requeueAfter time.Duration
@@ -116,34 +116,34 @@ type problem struct {
 	fromScheduler bool
 }
 
-// run reconciles the VMI. A comment says why a phase comes before or after others.
+// run reconciles the VMI. Comments give the reasons for the order of the steps, here and in runPhases.
 func (s *scope) run(ctx context.Context) error {
 	err := s.runPhases(ctx)
-	// Even if a phase failed: the status says what failed.
+	// Even if a phase failed: the status reports the failure.
 	if statusErr := s.writeStatus(ctx); statusErr != nil {
 		return errors.Join(err, statusErr)
 	}
 	if err != nil {
 		return err
 	}
-	// After the status: the claim to keep is in it.
+	// After the status: it names the claim to keep.
 	if err := s.settleStateClaims(ctx); err != nil {
 		return err
 	}
-	// After the status: clients read how the VMI ended before it may go.
+	// After the status: a client that waits for the VMI can read how it ended before the object is removed.
 	return s.removeFinalizer(ctx)
 }
 
 // runPhases runs the phases up to the first one that fails.
 func (s *scope) runPhases(ctx context.Context) error {
 	for _, phase := range []func(context.Context) error{
-		// First: a deletion has to wait for all that follows.
+		// First: without the finalizer, the VMI could be removed while later phases create its Pod and claims.
 		s.addFinalizer,
-		// What is checked first is reported first. Nothing else works without a KubeVirt object.
+		// Only the first problem that is found is reported. Without a KubeVirt object nothing else works.
 		s.requireKubeVirt,
 		s.refuseUnimplemented,
 
-		// Before reconcilePod: what the Pod is rendered from.
+		// Before reconcilePod: the Pod is rendered from what these phases read.
 		s.readClaims,
 		s.readLiveClaims,
 		s.readNetworkResources,

@@ -39,7 +39,7 @@ func DecideController(v ControllerView) []Action {
 	case v.SourcePod == PodAlive:
 		return nil
 	case v.SourcePod == PodMigrated && !v.Record.Failed && v.TargetPod == PodAlive:
-		// The source's agent could not record it any more.
+		// The source's agent did not record this: it may have failed after the switch.
 		return []Action{TransferOwnership}
 	case v.TargetPod == PodAlive:
 		// The target may lack the guest's last state: its guest must never run.
@@ -52,7 +52,7 @@ func DecideController(v ControllerView) []Action {
 func (v ControllerView) ownedByTarget() []Action {
 	switch {
 	case v.SourcePod == PodAlive && v.Record.PostCopy && v.TargetPod == PodAlive:
-		// The guest may still need memory from the source. That Pod ends by itself when all is transferred.
+		// The guest may still need memory from the source, whose Pod finishes by itself after the transfer.
 		return nil
 	case v.SourcePod == PodAlive:
 		return []Action{DeleteSource}

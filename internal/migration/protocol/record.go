@@ -49,13 +49,13 @@ const (
 	Release
 	// TransferOwnership records that the target owns the guest. Source and controller.
 	TransferOwnership
-	// Destroy ends the guest of a side that must not run it. Source and target.
+	// Destroy destroys the guest of the side that must not run it. Source and target.
 	Destroy
 	// Run lets the target's guest run. Target.
 	Run
 	// TakeOwnership records that the target, whose guest runs, owns it. Target.
 	TakeOwnership
-	// RequestAbort records that the source shall keep the guest, because there is no target any more. Controller.
+	// RequestAbort requests that the migration be aborted, because the target's Pod no longer runs. Controller.
 	RequestAbort
 	// DeleteSource deletes the source's launcher Pod. Controller.
 	DeleteSource

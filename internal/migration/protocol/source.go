@@ -8,7 +8,7 @@ type SourceDomain uint8
 
 // The states of the source's guest.
 const (
-	// SourceRunning: its CPUs run, with or without a transfer.
+	// SourceRunning: its CPUs run, whether or not a transfer is in progress.
 	SourceRunning SourceDomain = iota
 	// SourceSuspended: libvirt paused it to switch over. It has all of the guest's state but no lock of a disk image: it cannot
 	// continue as long as the target's QEMU has the locks.
@@ -48,10 +48,10 @@ func DecideSource(v SourceView) []Action {
 	case v.Domain == SourceEnded:
 		return nil
 	case v.Domain == SourcePostCopy:
-		// It has memory that the target's guest needs, or libvirt resumes it.
+		// The target's guest may need memory from here. If the target's guest never runs, libvirt resumes this one.
 		return nil
 	case v.Record.Owner == Target && (v.Transferring || v.Orphaned):
-		// libvirt is about to end it as migrated. virt-controller waits for the launcher to report that, whatever it has read of the record.
+		// libvirt will soon end the guest as migrated. virt-controller waits until the launcher has reported that, even if its record is stale.
 		return nil
 	case v.Record.Owner == Target:
 		return []Action{Destroy}
@@ -66,7 +66,8 @@ func DecideSource(v SourceView) []Action {
 		// process is gone, it drops the job and refuses late calls.
 		return nil
 	case v.Domain == SourceSuspended && !v.Record.Failed:
-		// It is not migrated, so the target was never released. The target's guest, and with it the locks of the images, goes first.
+		// The guest is not migrated, so the target was never released. Once the failure is recorded, the target's guest is destroyed and its
+		// image locks are freed; then the source's guest can be resumed.
 		return []Action{RecordFailure}
 	case v.Domain == SourceSuspended:
 		return []Action{Resume}
@@ -88,7 +89,7 @@ func (v SourceView) running() []Action {
 	case v.Record.Failed:
 		return nil
 	case v.Record.Started, v.Record.Abort:
-		// The transfer ended and the guest is here.
+		// The transfer has ended, and the guest still runs here.
 		return []Action{RecordFailure}
 	case v.TargetPrepared:
 		return []Action{Start, Transfer}

@@ -42,7 +42,7 @@ func DecideTarget(v TargetView) []Action {
 	case v.Domain == TargetComplete && v.Released:
 		return []Action{Run}
 	default:
-		// This agent does not know whether the source's guest may still run, and does not guess.
+		// The source's guest may still run, so the target waits.
 		return nil
 	}
 }

@@ -39,7 +39,7 @@ func (m *Machine) Status(ctx context.Context) error {
 	}
 	for _, node := range m.nodeNames() {
 		if m.cut(node) {
-			m.say("  %-26s cable pulled: mend plugs it in again", node)
+			m.say("  %-26s disconnected from the network: mend reconnects it", node)
 		}
 	}
 	if len(ended) > 0 {

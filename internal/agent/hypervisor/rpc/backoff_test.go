@@ -64,7 +64,7 @@ func TestBackoff(t *testing.T) {
 				do(&b)
 			}
 			if got := tc.last(&b); got != tc.want {
-				t.Errorf("left alone for %s, want %s", got, tc.want)
+				t.Errorf("got a delay of %s, want %s", got, tc.want)
 			}
 		})
 	}

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// clockPatience is how long the agent tries to set the clock of a resumed guest. KubeVirt's value
+	// clockTimeout is how long the agent tries to set the clock of a resumed guest. KubeVirt's value
 	// (pkg/virt-launcher/virtwrap, setGuestTime).
-	clockPatience = time.Minute
+	clockTimeout = time.Minute
 	// firstClockPause is the delay after the first attempt, and maxClockPause the longest.
 	firstClockPause, maxClockPause = time.Second, 15 * time.Second
 	// clockTries is how often the clock is set without a delay after the guest agent connected or the guest was resumed, and
@@ -57,7 +57,7 @@ func (c *Conn) guestResumed(domain string) {
 func (s *clockSetter) resumed(done <-chan struct{}, set func() error, logger logr.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.until = s.time.Now().Add(clockPatience)
+	s.until = s.time.Now().Add(clockTimeout)
 	if s.active {
 		select {
 		case s.trigger <- struct{}{}:
@@ -69,7 +69,7 @@ func (s *clockSetter) resumed(done <-chan struct{}, set func() error, logger log
 	go s.keep(done, set, logger)
 }
 
-// keep tries until the clock is set, the guest agent has not responded for clockPatience, or the connection is closed.
+// keep tries until the clock is set, the guest agent has not responded for clockTimeout, or the connection is closed.
 func (s *clockSetter) keep(done <-chan struct{}, set func() error, logger logr.Logger) {
 	pauses, limit := ratelimit.ExponentialBackoff(firstClockPause, maxClockPause), ratelimit.NewLimiter(clockTries, ratelimit.ExponentialBackoff(clockTryPause, clockTryPause))
 	for {

@@ -69,7 +69,7 @@ func TestClockIsSetOnce(t *testing.T) {
 			g := newGuestClock(t)
 			g.agent = response
 			g.resumed()
-			g.pass(2 * clockPatience)
+			g.pass(2 * clockTimeout)
 			g.expect(t, 1, false)
 		}
 	})
@@ -93,12 +93,12 @@ func TestClockSetterGivesUpOnSilentAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuestClock(t)
 		g.resumed()
-		g.pass(clockPatience - time.Second)
+		g.pass(clockTimeout - time.Second)
 		g.expect(t, g.tries, true)
 		if g.tries < 5 || g.tries > 10 {
 			t.Errorf("%d attempts in a minute", g.tries)
 		}
-		g.time.SetTime(g.time.Now().Add(clockPatience))
+		g.time.SetTime(g.time.Now().Add(clockTimeout))
 		g.pass(maxClockPause)
 		g.expect(t, g.tries, false)
 	})
@@ -108,13 +108,13 @@ func TestResumeExtendsTimeToSetClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuestClock(t)
 		g.resumed()
-		g.pass(clockPatience / 2)
+		g.pass(clockTimeout / 2)
 		tries := g.tries
 		g.resumed()
 		if g.tries != tries+1 {
 			t.Errorf("%d attempts, not %d, after it ran on", g.tries, tries+1)
 		}
-		g.pass(clockPatience - time.Second)
+		g.pass(clockTimeout - time.Second)
 		g.expect(t, g.tries, true)
 		g.pass(maxClockPause + time.Second)
 		g.expect(t, g.tries, false)

@@ -13,8 +13,8 @@ import (
 	"github.com/vireo-project/vireo/internal/libvirtwire"
 )
 
-// largeResponse admits one response at a time to the C library that is not small. The library keeps it outside of Go's heap, and
-// the relay does not know to which call it belongs, so only one call at a time may have such a response.
+// largeResponse admits one large response at a time to the C library. The library keeps it outside of Go's heap, and the relay
+// cannot find out to which call it belongs, so only one call at a time may have such a response.
 type largeResponse struct {
 	// calls is held during a call that may have a large response.
 	calls sync.Mutex
@@ -68,14 +68,14 @@ func (l *largeResponse) admit(r *relay) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.late = time.AfterFunc(responsePatience, func() { r.cut(fmt.Errorf("%w: a response was not received completely", errSilent)) })
+	l.late = time.AfterFunc(largeResponseTimeout, func() { r.cut(fmt.Errorf("%w: a response was not received completely", errSilent)) })
 	return nil
 }
 
 // limits returns the limits of a direct connection. Its responses belong to the conversation of the context, which may last
 // longer than the context. Without one, all responses must be small.
 func limits(ctx context.Context) libvirtwire.Large {
-	return libvirtwire.Large{Above: hypervisor.SmallResponse, Patience: responsePatience, Admit: func() error {
+	return libvirtwire.Large{Above: hypervisor.SmallResponse, Timeout: largeResponseTimeout, Admit: func() error {
 		if !hypervisor.InConversation(ctx) {
 			return errMessage
 		}

@@ -37,8 +37,8 @@ const (
 	// RelayBytes is the size of a relay's buffers, one for each direction. It is exported for the test in cmd/virt-handler/agent that
 	// adds up the memory that launchers can make an agent use.
 	RelayBytes = 2 * libvirtwire.BufferBytes
-	// responsePatience is how long a launcher may take to send a large response after its header.
-	responsePatience = 10 * time.Second
+	// largeResponseTimeout is how long a launcher may take to send a large response after its header.
+	largeResponseTimeout = 10 * time.Second
 )
 
 // errMessage is the cause of the end of a connection to a launcher that sends messages that are too long.
