@@ -318,21 +318,7 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).With(withInstancetype("small")))
 		theirs := func(name string, drop ...string) *appsv1.ControllerRevision {
 			GinkgoHelper()
-			revision, err := reference.NewRevision(vm, small)
-			Expect(err).NotTo(HaveOccurred())
-			for _, label := range drop {
-				delete(revision.Labels, label)
-			}
-			if name != "" {
-				revision.Name = name
-			}
-			ExpectCreated(revision)
-			ExpectExists(vm)
-			vm.Status.InstancetypeRef = &v1.InstancetypeStatusRef{
-				Name: "small", Kind: "VirtualMachineInstancetype", ControllerRevisionRef: &v1.ControllerRevisionRef{Name: revision.Name},
-			}
-			Expect(k8sClient.Status().Update(ctx, vm)).To(Succeed())
-			return revision
+			return kubeVirtRevision(vm, small, name, drop...)
 		}
 		By("labeling one that has today's form")
 		revision := theirs("", v1.CreatedByLabel)
@@ -348,6 +334,16 @@ var _ = Describe("VirtualMachine with an instance type", func() {
 		Expect(stored(ExpectExists(vm).Status.InstancetypeRef).Name).To(Equal(revision.Name))
 		m.events.take()
 		m.expectQuiet(vm)
+	})
+
+	It("keeps a ControllerRevision of an earlier version until its replacement is stored", func() {
+		small := anInstancetype(m.ns, "small", 2)
+		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).With(withInstancetype("small")).With(withPreference("missing")))
+		old := kubeVirtRevision(vm, small, "vm-small-old", v1.CreatedByLabel, "instancetype.kubevirt.io/object-version")
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		failure(vm, "FailedFindPreference", `virtualmachinepreferences.instancetype.kubevirt.io "missing" not found`)
+		ExpectExists(old)
+		Expect(ExpectExists(vm).Status.InstancetypeRef.ControllerRevisionRef.Name).To(Equal(old.Name))
 	})
 
 	It("gives its DataVolumes the storage class of its preference", func() {
@@ -512,3 +508,26 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 		Expect(vm.Status.InstancetypeRef.Name).To(Equal("small"))
 	})
 })
+
+// kubeVirtRevision creates a ControllerRevision with an instance type as KubeVirt does, without some labels, and makes the VM's status
+// refer to it. An empty name is today's.
+func kubeVirtRevision(
+	vm *v1.VirtualMachine, object *v1beta1.VirtualMachineInstancetype, name string, drop ...string,
+) *appsv1.ControllerRevision {
+	GinkgoHelper()
+	ExpectExists(vm)
+	revision, err := reference.NewRevision(vm, object)
+	Expect(err).NotTo(HaveOccurred())
+	for _, label := range drop {
+		delete(revision.Labels, label)
+	}
+	if name != "" {
+		revision.Name = name
+	}
+	ExpectCreated(revision)
+	vm.Status.InstancetypeRef = &v1.InstancetypeStatusRef{
+		Name: object.Name, Kind: "VirtualMachineInstancetype", ControllerRevisionRef: &v1.ControllerRevisionRef{Name: revision.Name},
+	}
+	Expect(k8sClient.Status().Update(ctx, vm)).To(Succeed())
+	return revision
+}

@@ -6,6 +6,7 @@ package instancetype
 import (
 	"slices"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
@@ -26,10 +27,18 @@ var cpuPreferences = []row{{
 	// KubeVirt dereferences nil if a VM has no domain.cpu.
 	path: "cpu.preferredCPUFeatures",
 	apply: func(e *expansion) {
+		if len(e.preference.cpu.PreferredCPUFeatures) == 0 {
+			return
+		}
+		cpu := need(&e.spec.Domain.CPU)
+		named := sets.New[string]()
+		for _, feature := range cpu.Features {
+			named.Insert(feature.Name)
+		}
 		for _, feature := range e.preference.cpu.PreferredCPUFeatures {
-			cpu := need(&e.spec.Domain.CPU)
-			if !slices.ContainsFunc(cpu.Features, func(own v1.CPUFeature) bool { return own.Name == feature.Name }) {
+			if !named.Has(feature.Name) {
 				cpu.Features = append(cpu.Features, feature)
+				named.Insert(feature.Name)
 			}
 		}
 	},
@@ -136,9 +145,18 @@ var nicPreferences = []row{
 		path: "devices.preferredInterfaceMasquerade",
 		apply: func(e *expansion) {
 			masquerade := e.preference.devices.PreferredInterfaceMasquerade
+			if masquerade == nil {
+				return
+			}
+			onPodNetwork := sets.New[string]()
+			for i := range e.spec.Networks {
+				if e.spec.Networks[i].Pod != nil {
+					onPodNetwork.Insert(e.spec.Networks[i].Name)
+				}
+			}
 			for i := range e.spec.Domain.Devices.Interfaces {
 				nic := &e.spec.Domain.Devices.Interfaces[i]
-				if nic.Binding == nil && nic.InterfaceBindingMethod == (v1.InterfaceBindingMethod{}) && e.onPodNetwork(nic) {
+				if nic.Binding == nil && nic.InterfaceBindingMethod == (v1.InterfaceBindingMethod{}) && onPodNetwork.Has(nic.Name) {
 					nic.Masquerade = masquerade.DeepCopy()
 				}
 			}
@@ -344,10 +362,6 @@ func features(name string, apply func(*v1beta1.FeaturePreferences, *v1.Features)
 			apply(&e.preference.features, need(&e.spec.Domain.Features))
 		}
 	}}
-}
-
-func (e *expansion) onPodNetwork(nic *v1.Interface) bool {
-	return slices.ContainsFunc(e.spec.Networks, func(network v1.Network) bool { return network.Name == nic.Name && network.Pod != nil })
 }
 
 // bootloader returns the boot loader of the template. Only what it points to is to be changed.

@@ -64,7 +64,7 @@ func (s *Scope) infer(ctx context.Context, class *reference.Class, matcher *v1.I
 		return nil, err
 	case err != nil:
 		failed := notFound(class, err)
-		failed.retry = true // Labels and DataSources are not watched.
+		failed.retry = importRetry // Labels and DataSources are not watched.
 		return nil, failed
 	}
 	found := *matcher

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,6 +28,10 @@ const actionFind = "FindInstancetype"
 // storeFailure is KubeVirt's format of the failure to store an instance type or a preference.
 const storeFailure = "error encountered while storing instancetype.kubevirt.io controllerRevisions: %v"
 
+// revisionRetry is the delay before a retry for a missing ControllerRevision: only those that virt-controller created are watched. It
+// is long, because each retry is a request to the API server.
+const revisionRetry = 5 * time.Minute
+
 // verbatim are the formats of failures whose event and condition have the text of the error.
 var verbatim = failureFormats{event: "%v", condition: "%v"}
 
@@ -36,9 +41,8 @@ type referenceError struct {
 	reason  string
 	formats failureFormats
 	err     error
-	// retry reports whether no watch triggers a reconciliation when what is missing appears. Of ControllerRevisions, only those
-	// that virt-controller created are watched.
-	retry bool
+	// retry is the delay before the next reconciliation if no watch triggers one when what is missing appears, or zero.
+	retry time.Duration
 	// action is the action of the event. Default: actionFind.
 	action string
 }
@@ -56,8 +60,8 @@ func (s *Scope) failReference(err error) error {
 	if s.Failure == nil {
 		s.fail(failed.reason, cmp.Or(failed.action, actionFind), failed.err, failed.formats)
 	}
-	if failed.retry {
-		s.RequeueAfter = importRetry
+	if failed.retry > 0 {
+		s.RequeueAfter = failed.retry
 	}
 	return nil
 }
@@ -148,7 +152,9 @@ func (s *Scope) findUnstored(ctx context.Context, class *reference.Class, matche
 		object, err := s.finder().Object(ctx, class, s.VM.Namespace, matcher)
 		if apierrors.IsNotFound(err) {
 			failed := notFound(class, err)
-			failed.retry = matcher.InferFromVolume != ""
+			if matcher.InferFromVolume != "" {
+				failed.retry = importRetry
+			}
 			return nil, failed
 		}
 		s.found(class, object)
@@ -171,7 +177,7 @@ func (s *Scope) referenced(ctx context.Context, class *reference.Class, name str
 	switch {
 	case apierrors.IsNotFound(err):
 		failed := notFound(class, err)
-		failed.retry = true
+		failed.retry = revisionRetry
 		return nil, failed
 	case errors.Is(err, reference.ErrUnusable):
 		return nil, notFound(class, err)
@@ -255,7 +261,8 @@ func (s *Scope) storeReference(ctx context.Context, object client.Object) error 
 		return fmt.Errorf("get ControllerRevision %s: %w", key, err)
 	}
 	owner := metav1.GetControllerOf(existing)
-	earlier := owner != nil && owner.Kind == v1.VirtualMachineGroupVersionKind.Kind && owner.UID != s.VM.UID
+	earlier := owner != nil && owner.Kind == v1.VirtualMachineGroupVersionKind.Kind && owner.UID != s.VM.UID &&
+		owner.Name == s.VM.Name
 	stored, err := reference.ClassOf(object).Decode(existing)
 	switch {
 	case !earlier && (err != nil || !reference.SameSpec(stored, object)):
@@ -288,7 +295,7 @@ func (s *Scope) upgradeRevision(ctx context.Context, class *reference.Class, nam
 	switch err := s.APIReader.Get(ctx, key, revision); {
 	case apierrors.IsNotFound(err):
 		failed := notFound(class, fmt.Errorf("get ControllerRevision %s: %w", key, err))
-		failed.retry = true
+		failed.retry = revisionRetry
 		return nil, failed
 	case err != nil:
 		return nil, fmt.Errorf("get ControllerRevision %s: %w", key, err)
@@ -318,8 +325,8 @@ func deleteReferences(ctx context.Context, s *Scope) error {
 		return nil
 	}
 	for _, revision := range s.replaced {
-		if alive(s) {
-			break // KubeVirt's record of the spec that the instance was started with names it.
+		if alive(s) || !s.resolved {
+			break // The status, or KubeVirt's record of the spec that the instance was started with, still names it.
 		}
 		if err := s.deleteRevision(ctx, revision); err != nil {
 			return err

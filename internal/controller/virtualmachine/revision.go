@@ -110,7 +110,8 @@ func listRevisions(ctx context.Context, s *Scope) ([]metav1.PartialObjectMetadat
 	if err != nil {
 		return nil, fmt.Errorf("list the ControllerRevisions of VirtualMachine %s: %w", client.ObjectKeyFromObject(s.VM), err)
 	}
-	return list.Items, nil
+	// Whoever may write ControllerRevisions can set the label.
+	return slices.DeleteFunc(list.Items, func(r metav1.PartialObjectMetadata) bool { return !metav1.IsControlledBy(&r, s.VM) }), nil
 }
 
 // startedFrom returns the name of the start revision of the instance, or "".
@@ -138,6 +139,9 @@ func startedSpec(ctx context.Context, s *Scope) (*v1.VirtualMachineSpec, error) 
 	data := revisionData{}
 	if err := json.Unmarshal(revision.Data.Raw, &data); err != nil {
 		return nil, fmt.Errorf("decode the spec in ControllerRevision %s: %w", key, err)
+	}
+	if data.Spec.Template == nil {
+		return nil, nil // Not written by virt-controller.
 	}
 	return &data.Spec, nil
 }
