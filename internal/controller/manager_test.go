@@ -69,7 +69,7 @@ var _ = Describe("Manager", Ordered, func() {
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&virtualmachinepool.Reconciler{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorded,
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded,
 		}).SetupWithManager(mgr)).To(Succeed())
 		Expect((&evacuation.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: recorded, Config: store,

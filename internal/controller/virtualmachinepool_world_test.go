@@ -53,7 +53,7 @@ func newPools() *pools {
 	r := &pools{
 		writes: NewWrites(), events: &recordedEvents{}, clock: clocktesting.NewFakePassiveClock(time.Now()), ns: NewNamespace(),
 	}
-	r.Reconciler = &virtualmachinepool.Reconciler{Client: r.writes, Live: asController, Recorder: r.events, Clock: r.clock}
+	r.Reconciler = &virtualmachinepool.Reconciler{Client: r.writes, APIReader: asController, Recorder: r.events, Clock: r.clock}
 	return r
 }
 

@@ -37,8 +37,8 @@ const poolWorkers = 3
 type Reconciler struct {
 	// Client reads from the manager's cache.
 	Client client.Client
-	// Live reads from the API server.
-	Live client.Reader
+	// APIReader reads from the API server, without the cache.
+	APIReader client.Reader
 	// Recorder records events.
 	Recorder events.EventRecorder
 	// Clock gives the time; nil means the system's clock.
@@ -115,7 +115,7 @@ var changesMember = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 // Reconcile reconciles one pool, or releases the VMs of one that no longer exists; see Run for the phases and their order.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	scope := &Scope{
-		Client: r.Client, Live: r.Live, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Key: request.NamespacedName,
+		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), Key: request.NamespacedName,
 	}
 	pool := &poolv1.VirtualMachinePool{}
 	switch err := r.Client.Get(ctx, request.NamespacedName, pool); {

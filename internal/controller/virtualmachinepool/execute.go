@@ -78,7 +78,7 @@ func createOne(ctx context.Context, s *Scope, free *numbers) (*v1.VirtualMachine
 			return nil, fmt.Errorf("create VirtualMachine %s: %w", client.ObjectKeyFromObject(vm), err)
 		}
 		other := &v1.VirtualMachine{}
-		switch err := s.Live.Get(ctx, client.ObjectKeyFromObject(vm), other); {
+		switch err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(vm), other); {
 		case client.IgnoreNotFound(err) != nil:
 			return nil, fmt.Errorf("get VirtualMachine %s, which exists: %w", client.ObjectKeyFromObject(vm), err)
 		case err == nil && metav1.IsControlledBy(other, s.Pool):

@@ -61,7 +61,7 @@ func releaseLeftovers(ctx context.Context, s *Scope) error {
 	}
 	// The cache may show the VMs of a new pool before the pool.
 	live := &poolv1.VirtualMachinePool{}
-	if err := client.IgnoreNotFound(s.Live.Get(ctx, s.Key, live)); err != nil {
+	if err := client.IgnoreNotFound(s.APIReader.Get(ctx, s.Key, live)); err != nil {
 		return fmt.Errorf("get VirtualMachinePool %s: %w", s.Key, err)
 	}
 	var errs []error
@@ -127,10 +127,10 @@ func releasePool(ctx context.Context, s *Scope) error {
 func keepDisks(ctx context.Context, s *Scope, vm *v1.VirtualMachine) error {
 	inNamespace := client.InNamespace(vm.Namespace)
 	dvs, claims := &cdi.DataVolumeList{}, &corev1.PersistentVolumeClaimList{}
-	if err := s.Live.List(ctx, dvs, inNamespace); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+	if err := s.APIReader.List(ctx, dvs, inNamespace); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("list DataVolumes of namespace %s: %w", vm.Namespace, err)
 	}
-	if err := s.Live.List(ctx, claims, inNamespace); err != nil {
+	if err := s.APIReader.List(ctx, claims, inNamespace); err != nil {
 		return fmt.Errorf("list PersistentVolumeClaims of namespace %s: %w", vm.Namespace, err)
 	}
 	var errs []error

@@ -126,7 +126,7 @@ func createRevision(ctx context.Context, s *Scope, name, sum string) (string, er
 // it is found from then on.
 func adoptRevision(ctx context.Context, s *Scope, wanted *appsv1.ControllerRevision) (bool, error) {
 	existing := &appsv1.ControllerRevision{}
-	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(wanted), existing); err != nil {
+	if err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), existing); err != nil {
 		return false, fmt.Errorf("get ControllerRevision %s, which exists: %w", wanted.Name, err)
 	}
 	if !metav1.IsControlledBy(existing, s.Pool) {
@@ -167,7 +167,7 @@ func (r *revisions) read(ctx context.Context, s *Scope) error {
 			continue
 		}
 		revision, spec := &appsv1.ControllerRevision{}, &poolv1.VirtualMachinePoolSpec{}
-		err := s.Live.Get(ctx, client.ObjectKey{Namespace: s.Key.Namespace, Name: name}, revision)
+		err := s.APIReader.Get(ctx, client.ObjectKey{Namespace: s.Key.Namespace, Name: name}, revision)
 		switch {
 		case apierrors.IsNotFound(err):
 			r.specs[name] = nil

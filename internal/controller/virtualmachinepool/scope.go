@@ -28,9 +28,9 @@ import (
 
 // Scope is one reconciliation of one pool.
 type Scope struct {
-	// Client reads from the cache and writes to the API server. Live reads from the API server.
-	Client client.Client
-	Live   client.Reader
+	// Client reads from the cache and writes to the API server. APIReader reads from the API server, without the cache.
+	Client    client.Client
+	APIReader client.Reader
 	// Recorder records events, after what they report has happened.
 	Recorder events.EventRecorder
 	// Now is one time for the whole reconciliation.
@@ -120,7 +120,7 @@ func follow(ctx context.Context, s *Scope) error {
 		return pruneRevisions(ctx, s)
 	}
 	// 1. The cache may be stale: it only shows that there may be something to do.
-	if err := s.list(ctx, s.Live); err != nil {
+	if err := s.list(ctx, s.APIReader); err != nil {
 		return err
 	}
 	s.classify()
