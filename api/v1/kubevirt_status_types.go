@@ -100,6 +100,9 @@ const (
 	// KubeVirtConditionWorkloadsMigratable is not KubeVirt's: every running guest can be migrated to another launcher. False
 	// names some that cannot, and why. Set by virt-controller; it is absent while no guest runs.
 	KubeVirtConditionWorkloadsMigratable KubeVirtConditionType = "WorkloadsMigratable"
+	// KubeVirtConditionCommonInstancetypesDeployed is not KubeVirt's. It is there and False only when a common instance type or
+	// preference is missing. Set by virt-controller.
+	KubeVirtConditionCommonInstancetypesDeployed KubeVirtConditionType = "CommonInstancetypesDeployed"
 )
 
 // GenerationStatus is the generation of an object that was installed.

@@ -107,6 +107,8 @@ type Config struct {
 	ObsoleteCPUModels map[string]bool
 	// AlignCPUs makes the number of a guest's dedicated CPUs even if one of them is for QEMU's emulator thread.
 	AlignCPUs bool
+	// CommonInstancetypes installs the common instance types and preferences.
+	CommonInstancetypes bool
 	// FeatureGates are the enabled features.
 	FeatureGates FeatureGates
 
@@ -208,6 +210,7 @@ func Default() Config {
 		Migrations:                         defaultMigrations(),
 		MemBalloonStatsPeriod:              10,
 		ObsoleteCPUModels:                  defaultObsoleteCPUModels(),
+		CommonInstancetypes:                true,
 		FeatureGates:                       NewFeatureGates(nil, nil),
 		Verbosity: Verbosity{
 			API: DefaultVerbosity, Controller: DefaultVerbosity, Handler: DefaultVerbosity,

@@ -115,6 +115,9 @@ func (p *parser) configuration(s *v1.KubeVirtConfiguration, path *field.Path) {
 		c.DisableFreePageReporting = o.DisableFreePageReporting != nil
 		c.DisableSerialConsoleLog = o.DisableSerialConsoleLog != nil
 	}
+	if d := s.CommonInstancetypesDeployment; d != nil && d.Enabled != nil {
+		c.CommonInstancetypes = *d.Enabled
+	}
 	p.autoCPULimit(s.AutoCPULimitNamespaceLabelSelector, path.Child("autoCPULimitNamespaceLabelSelector"))
 	for _, support := range s.SupportContainerResources {
 		if support.Type == v1.GuestConsoleLog {

@@ -520,7 +520,8 @@ var _ = Describe("KubeVirt", func() {
 				collect(o)
 			}
 			ExpectExists(authority(certificate.APIServing))
-			Expect(reconcile(kv)).To(Succeed())
+			reconcileInFull(reconciler, kv)
+			ExpectNoCommonInstancetypes()
 			for _, role := range certificate.Roles() {
 				ExpectGone(authority(role))
 			}

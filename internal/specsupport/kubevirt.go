@@ -52,7 +52,6 @@ var KubeVirtFields = []Field{
 	{"configuration.seccompConfiguration", nil, Warn, "RuntimeDefault is used"},
 	{"configuration.ksmConfiguration", nil, Warn, "same-page merging is left to the node"},
 	{"configuration.liveUpdateConfiguration", nil, Warn, "hotplug is not implemented yet"},
-	{"configuration.commonInstancetypesDeployment.enabled", nil, Warn, "the common instance types are not installed yet"},
 	{"configuration.virtTemplateDeployment.enabled", nil, Warn, "templates are not implemented yet"},
 	{"configuration.instancetype.referencePolicy", []string{"expand", "expandAll"}, Warn, "VMs keep referring to their instance types"},
 	{"configuration.hypervisors", nil, Warn, "KVM and emulation are what there is"},

@@ -92,6 +92,7 @@ var configurationConsumers = map[string]consumer{
 	"uninstallStrategy": {"internal/controller/kubevirt", "UninstallStrategy"},
 
 	"configuration.autoCPULimitNamespaceLabelSelector": {"internal/controller/virtualmachineinstance", "AutoCPULimitNamespaces"},
+	"configuration.commonInstancetypesDeployment":      {"internal/controller/kubevirt", "CommonInstancetypes"},
 	"configuration.obsoleteCPUModels":                  {"internal/controller/node", "ObsoleteCPUModels"},
 	"configuration.vmStateStorageClass":                {"internal/controller/virtualmachineinstance", "VMStateStorageClass"},
 

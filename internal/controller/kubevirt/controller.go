@@ -5,6 +5,7 @@ package kubevirt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,6 +30,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/commoninstancetypes"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/optimistic"
@@ -95,7 +97,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		UpdateFunc:  func(event.UpdateEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	})
-	return ctrl.NewControllerManagedBy(mgr).
+	controlled := ctrl.NewControllerManagedBy(mgr).
 		Named("kubevirt").
 		// Our own status writes do not trigger a reconciliation.
 		For(&v1.KubeVirt{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -114,8 +116,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.VirtualMachine{}, everyKubeVirt, gone).
 		Watches(&v1.VirtualMachineInstance{}, everyKubeVirt, gone).
 		// When one of two objects is deleted, the other may become active.
-		Watches(&v1.KubeVirt{}, everyKubeVirt, gone).
-		Complete(r)
+		Watches(&v1.KubeVirt{}, everyKubeVirt, gone)
+	commoninstancetypes.Watch(controlled, everyKubeVirt)
+	return controlled.Complete(r)
 }
 
 func (r *Reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
@@ -152,6 +155,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		}
 		original = kv.DeepCopy()
 		scope.InstallErr = Install(ctx, scope)
+		// 2. Last, because no component needs them.
+		syncCommonInstancetypes(ctx, scope)
 	}
 	return reconciler.Result(r.finish(ctx, scope, original), scope.UntilRecheck())
 }
@@ -183,7 +188,7 @@ func (r *Reconciler) finish(ctx context.Context, s *Scope, original *v1.KubeVirt
 	case s.Uninstall.Err != nil:
 		return s.Uninstall.Err
 	}
-	return s.InstallErr
+	return errors.Join(s.InstallErr, s.CommonErr)
 }
 
 // warn records an event when the condition that certificates are not renewed in time is new.

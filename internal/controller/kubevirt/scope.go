@@ -53,6 +53,10 @@ type Scope struct {
 	// Agents is the DaemonSet of the node agents as it was read, and API the Deployment of virt-api.
 	Agents *appsv1.DaemonSet
 	API    *appsv1.Deployment
+	// CommonForeign are objects with the names of common instance types and preferences that belong to somebody else, and CommonErr
+	// is why the common ones could not be applied or removed.
+	CommonForeign []string
+	CommonErr     error
 	// RecheckAt is when authorities and pending requests have to be checked again. Zero means never.
 	RecheckAt time.Time
 	// Overdue are the certificates whose renewal is late, and what to do about each.

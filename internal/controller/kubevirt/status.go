@@ -72,6 +72,7 @@ func Status(s *Scope, now time.Time) {
 		c.keepSince(status.Conditions)
 		c.set(v1.KubeVirtConditionSynchronized, false, v.reason, v.notSynchronized)
 	}
+	setCommonInstancetypes(s, &c)
 	status.Conditions = c.list
 }
 

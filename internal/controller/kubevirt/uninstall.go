@@ -32,6 +32,13 @@ func Remove(ctx context.Context, s *Scope) Uninstall {
 	if err != nil {
 		return Uninstall{Err: err}
 	}
+	common, err := s.commonInstancetypes().Remove(ctx)
+	if err != nil {
+		return Uninstall{Err: err}
+	}
+	if common > 0 {
+		remaining = append(remaining, fmt.Sprintf("%d common instance types and preferences", common))
+	}
 	if len(remaining) == 0 {
 		// The authorities are last: nothing needs a certificate any more.
 		if remaining, err = removeAuthorities(ctx, s); err != nil {

@@ -74,7 +74,7 @@ func (i Installer) applyOne(ctx context.Context, desired *unstructured.Unstructu
 	case err != nil:
 		return nil, fmt.Errorf("reading it: %w", err)
 	default:
-		matches, err := upToDate(desired, live)
+		matches, err := UpToDate(desired, live)
 		if err != nil || matches {
 			return live, err
 		}
@@ -106,8 +106,8 @@ func (i Installer) typed(desired *unstructured.Unstructured) (client.Object, err
 	return live, nil
 }
 
-// upToDate reports whether the live object was applied from the same rendering and still has all of it.
-func upToDate(desired *unstructured.Unstructured, live client.Object) (bool, error) {
+// UpToDate reports whether the live object was applied from the same rendering, which Stamp has marked, and still has all of it.
+func UpToDate(desired *unstructured.Unstructured, live client.Object) (bool, error) {
 	if live.GetAnnotations()[HashAnnotation] != desired.GetAnnotations()[HashAnnotation] {
 		return false, nil
 	}

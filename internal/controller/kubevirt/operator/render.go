@@ -140,9 +140,14 @@ func finish(o client.Object, namespace string) (*unstructured.Unstructured, erro
 	unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
 	unstructured.RemoveNestedField(content, "spec", "template", "metadata", "creationTimestamp")
 
-	raw, err := json.Marshal(content)
+	return u, Stamp(u)
+}
+
+// Stamp sets the annotation with the digest of an object.
+func Stamp(u *unstructured.Unstructured) error {
+	raw, err := json.Marshal(u.Object)
 	if err != nil {
-		return nil, fmt.Errorf("rendering %s: %w", o.GetName(), err)
+		return fmt.Errorf("rendering %s: %w", u.GetName(), err)
 	}
 	digest := sha256.Sum256(raw)
 	annotations := u.GetAnnotations()
@@ -151,5 +156,5 @@ func finish(o client.Object, namespace string) (*unstructured.Unstructured, erro
 	}
 	annotations[HashAnnotation] = hex.EncodeToString(digest[:20])
 	u.SetAnnotations(annotations)
-	return u, nil
+	return nil
 }

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package commoninstancetypes
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/instancetype/common"
+)
+
+// marks are the labels of every common object. KubeVirt's.
+var marks = map[string]string{operator.ManagedByLabel: operator.ManagedBy, operator.ComponentLabel: "kubevirt"}
+
+var (
+	instancetypeKind = v1beta1.GroupVersion.WithKind("VirtualMachineClusterInstancetype")
+	preferenceKind   = v1beta1.GroupVersion.WithKind("VirtualMachineClusterPreference")
+	kinds            = []schema.GroupVersionKind{instancetypeKind, preferenceKind}
+)
+
+// wanted returns the common objects, which must not be changed.
+var wanted = sync.OnceValues(func() ([]*unstructured.Unstructured, error) {
+	var typed []client.Object
+	for _, object := range common.Instancetypes() {
+		typed = append(typed, object)
+	}
+	for _, object := range common.Preferences() {
+		typed = append(typed, object)
+	}
+	objects := make([]*unstructured.Unstructured, 0, len(typed))
+	for _, object := range typed {
+		labels := object.GetLabels()
+		maps.Copy(labels, marks)
+		object.SetLabels(labels)
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+		if err != nil {
+			return nil, fmt.Errorf("cannot render %s: %w", object.GetName(), err)
+		}
+		unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
+		rendered := &unstructured.Unstructured{Object: content}
+		if err := operator.Stamp(rendered); err != nil {
+			return nil, err
+		}
+		objects = append(objects, rendered)
+	}
+	return objects, nil
+})
+
+// names returns the names of the common objects.
+var names = sync.OnceValue(func() map[string]bool {
+	all := map[string]bool{}
+	for _, object := range common.Instancetypes() {
+		all[object.Name] = true
+	}
+	for _, object := range common.Preferences() {
+		all[object.Name] = true
+	}
+	return all
+})
+
+// keyOf returns the kind and the name of an object.
+func keyOf(o client.Object) string {
+	return o.GetObjectKind().GroupVersionKind().Kind + " " + o.GetName()
+}
+
+// isMarked reports whether an object has our labels. Without them it is not ours. With them it may be a copy.
+func isMarked(o client.Object) bool {
+	for key, value := range marks {
+		if o.GetLabels()[key] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// isOurs reports whether an object was applied by us, and nobody else owns it: it has no owner, and nobody else has applied parts
+// of its spec. What was changed by other means, like kubectl edit, is still ours.
+func isOurs(o *metav1.PartialObjectMetadata) bool {
+	if !isMarked(o) || len(o.OwnerReferences) > 0 {
+		return false
+	}
+	applied := false
+	for i := range o.ManagedFields {
+		entry := &o.ManagedFields[i]
+		switch {
+		case entry.Operation != metav1.ManagedFieldsOperationApply:
+		case entry.Manager == operator.FieldManager:
+			applied = true
+		case hasSpec(entry.FieldsV1):
+			return false
+		}
+	}
+	return applied
+}
+
+// hasSpec reports whether managed fields include parts of the spec. If they cannot be read, they do.
+func hasSpec(fields *metav1.FieldsV1) bool {
+	if fields == nil {
+		return false
+	}
+	top := map[string]json.RawMessage{}
+	if err := json.Unmarshal(fields.Raw, &top); err != nil {
+		return true
+	}
+	_, has := top["f:spec"]
+	return has
+}
