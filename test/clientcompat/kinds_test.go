@@ -11,11 +11,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	resourceapi "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	v1 "kubevirt.io/api/core/v1"
+	instancetypev1beta1 "kubevirt.io/api/instancetype/v1beta1"
 	poolv1 "kubevirt.io/api/pool/v1beta1"
 )
 
@@ -82,6 +84,23 @@ func TestKinds(t *testing.T) {
 				},
 			},
 		})
+	})
+	size := instancetypev1beta1.VirtualMachineInstancetypeSpec{
+		CPU: instancetypev1beta1.CPUInstancetype{Guest: 2}, Memory: instancetypev1beta1.MemoryInstancetype{Guest: resourceapi.MustParse("1Gi")},
+	}
+	everywhere := meta1("kind")
+	everywhere.Namespace = ""
+	t.Run("VirtualMachineInstancetype", func(t *testing.T) {
+		testKind(t, kubevirt.VirtualMachineInstancetype(namespace), &instancetypev1beta1.VirtualMachineInstancetype{ObjectMeta: meta1("kind"), Spec: size})
+	})
+	t.Run("VirtualMachineClusterInstancetype", func(t *testing.T) {
+		testKind(t, kubevirt.VirtualMachineClusterInstancetype(), &instancetypev1beta1.VirtualMachineClusterInstancetype{ObjectMeta: everywhere, Spec: size})
+	})
+	t.Run("VirtualMachinePreference", func(t *testing.T) {
+		testKind(t, kubevirt.VirtualMachinePreference(namespace), &instancetypev1beta1.VirtualMachinePreference{ObjectMeta: meta1("kind")})
+	})
+	t.Run("VirtualMachineClusterPreference", func(t *testing.T) {
+		testKind(t, kubevirt.VirtualMachineClusterPreference(), &instancetypev1beta1.VirtualMachineClusterPreference{ObjectMeta: everywhere})
 	})
 	t.Run("VirtualMachineInstanceMigration", func(t *testing.T) {
 		testKind(t, kubevirt.VirtualMachineInstanceMigration(namespace), &v1.VirtualMachineInstanceMigration{

@@ -14,10 +14,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	resourceapi "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	backupv1 "kubevirt.io/api/backup/v1alpha1"
 	v1 "kubevirt.io/api/core/v1"
+	instancetypev1beta1 "kubevirt.io/api/instancetype/v1beta1"
 	"kubevirt.io/client-go/kubecli"
 )
 
@@ -208,9 +210,20 @@ func TestCluster(t *testing.T) {
 		t.Errorf("expand-vm-spec: %v", err)
 	}
 	typed := newVM("unborn", v1.RunStrategyHalted)
-	typed.Spec.Instancetype = &v1.InstancetypeMatcher{Name: "small"}
+	typed.Spec.Instancetype = &v1.InstancetypeMatcher{Name: "expanded"}
 	_, err = kubevirt.ExpandSpec(namespace).ForVirtualMachine(typed)
-	expectCode(t, "expand-vm-spec", err, http.StatusNotImplemented, "spec.instancetype: expanding instance types is not implemented yet")
+	expectCode(t, "expand-vm-spec", err, http.StatusBadRequest, `"expanded" not found`)
+	if _, err := kubevirt.VirtualMachineClusterInstancetype().Create(t.Context(), &instancetypev1beta1.VirtualMachineClusterInstancetype{
+		ObjectMeta: metav1.ObjectMeta{Name: "expanded"}, Spec: instancetypev1beta1.VirtualMachineInstancetypeSpec{
+			CPU: instancetypev1beta1.CPUInstancetype{Guest: 2}, Memory: instancetypev1beta1.MemoryInstancetype{Guest: resourceapi.MustParse("1Gi")},
+		},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	expanded, err = kubevirt.ExpandSpec(namespace).ForVirtualMachine(typed)
+	if err != nil || expanded.Spec.Instancetype != nil || expanded.Spec.Template.Spec.Domain.CPU.Sockets != 2 {
+		t.Errorf("expand-vm-spec: %v", err)
+	}
 	if _, err := kubevirt.RestClient().Get().AbsPath("/apis/subresources.kubevirt.io/v1/healthz").DoRaw(t.Context()); err != nil {
 		t.Errorf("healthz: %v", err)
 	}

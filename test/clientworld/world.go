@@ -25,6 +25,7 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/apiserver/agentclient"
@@ -73,7 +74,7 @@ func (w *world) cleanup() {
 // start starts the agent and virt-api, and returns when virt-api is available through the API server.
 func (w *world) start(ctx context.Context) error {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1.AddToScheme, v1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return err
 		}

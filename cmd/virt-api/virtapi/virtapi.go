@@ -24,6 +24,7 @@ import (
 	// The metrics of requests to the API server, as KubeVirt's components have them.
 	_ "k8s.io/component-base/metrics/prometheus/restclient"
 
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/apiserver/agentclient"
 	"github.com/vireo-project/vireo/internal/apiserver/server"
@@ -129,7 +130,7 @@ func run(ctx context.Context, s *server.Server, ready <-chan struct{}, runnables
 
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1.AddToScheme, v1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}

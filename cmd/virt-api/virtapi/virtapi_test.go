@@ -6,7 +6,9 @@ package virtapi
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"flag"
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -15,12 +17,16 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/component/livelog"
@@ -77,6 +83,7 @@ func TestRun(t *testing.T) {
 	g.Expect(world.client.Get(context.Background(), client.ObjectKeyFromObject(vm), vm)).To(Succeed())
 	g.Expect(vm.Spec.RunStrategy).To(HaveValue(Equal(v1.RunStrategyAlways)))
 	expectVerbsWrite(world, vm)
+	expectExpanded(world)
 
 	// Requests reach the agent of the node, with certificates on both sides.
 	pause := func(name, node string) error {
@@ -129,6 +136,35 @@ func expectVerbsWrite(world *cluster, vm *v1.VirtualMachine) {
 	put("virtualmachines/one/stop", `{"gracePeriod":1}`)
 	g.Expect(world.client.Get(ctx, client.ObjectKeyFromObject(vmi), vmi)).To(Succeed())
 	g.Expect(vmi.Spec.TerminationGracePeriodSeconds).To(HaveValue(BeEquivalentTo(1)))
+}
+
+// expectExpanded expands VMs that refer to objects of each kind of instance types and preferences, and to a ControllerRevision.
+func expectExpanded(world *cluster) {
+	g, ctx := world.g, context.Background()
+	size := v1beta1.VirtualMachineInstancetypeSpec{
+		CPU: v1beta1.CPUInstancetype{Guest: 3}, Memory: v1beta1.MemoryInstancetype{Guest: resource.MustParse("1Gi")},
+	}
+	named := metav1.ObjectMeta{Namespace: "default", Name: "named"}
+	world.create(&v1beta1.VirtualMachineInstancetype{ObjectMeta: named, Spec: size})
+	world.create(&v1beta1.VirtualMachineClusterInstancetype{ObjectMeta: metav1.ObjectMeta{Name: named.Name}, Spec: size})
+	world.create(&v1beta1.VirtualMachinePreference{ObjectMeta: named})
+	world.create(&v1beta1.VirtualMachineClusterPreference{ObjectMeta: metav1.ObjectMeta{Name: named.Name}})
+	raw, err := json.Marshal(&v1beta1.VirtualMachineInstancetype{
+		TypeMeta: metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "VirtualMachineInstancetype"}, ObjectMeta: named, Spec: size,
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	world.create(&appsv1.ControllerRevision{ObjectMeta: named, Data: runtime.RawExtension{Raw: raw}})
+	for _, tc := range []struct{ instancetype, preference, revision string }{
+		{"VirtualMachineInstancetype", "VirtualMachinePreference", ""}, {"", "", ""}, {"VirtualMachineInstancetype", "", named.Name},
+	} {
+		body := fmt.Sprintf(`{"spec":{"instancetype":{"name":"named","kind":%q,"revisionName":%q},"preference":{"name":"named","kind":%q},`+
+			`"template":{"spec":{"domain":{"devices":{}}}}}}`, tc.instancetype, tc.revision, tc.preference)
+		expanded := &v1.VirtualMachine{}
+		raw, err := world.as("starter").Put().AbsPath(group + "/namespaces/default/expand-vm-spec").Body([]byte(body)).Do(ctx).Raw()
+		g.Expect(err).NotTo(HaveOccurred(), body)
+		g.Expect(json.Unmarshal(raw, expanded)).To(Succeed())
+		g.Expect(expanded.Spec.Template.Spec.Domain.CPU.Sockets).To(BeEquivalentTo(3), body)
+	}
 }
 
 // startAgent starts a server in place of the agent of node blue, with a certificate that it requests as that agent. It returns

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/component/livelog"
@@ -90,6 +91,16 @@ func TestRun(t *testing.T) {
 	agents := &appsv1.DaemonSet{}
 	g.Eventually(func() error {
 		return c.Get(t.Context(), client.ObjectKey{Namespace: "kubevirt", Name: operator.HandlerName}, agents)
+	}, timeout).Should(Succeed())
+
+	// The common instance types are installed, and restored when one is deleted.
+	small := &v1beta1.VirtualMachineClusterInstancetype{ObjectMeta: metav1.ObjectMeta{Name: "u1.small"}}
+	g.Eventually(func() error { return c.Get(t.Context(), client.ObjectKeyFromObject(small), small) }, timeout).Should(Succeed())
+	deleted := small.UID
+	g.Expect(c.Delete(t.Context(), small)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(small), small)).To(Succeed())
+		g.Expect(small.UID).NotTo(Equal(deleted))
 	}, timeout).Should(Succeed())
 
 	// /healthz reports the current version of the object, without authorization.

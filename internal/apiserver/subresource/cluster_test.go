@@ -10,12 +10,16 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/utils/ptr"
 
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/component/health"
 	own "github.com/vireo-project/vireo/internal/component/version"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
@@ -68,27 +72,75 @@ func TestUnimplementedVerbs(t *testing.T) {
 }
 
 func TestExpandSpec(t *testing.T) {
-	typed := builder.MakeVM("typed").Namespace("ns").With(func(vm *v1.VirtualMachine) {
-		vm.Spec.Instancetype = &v1.InstancetypeMatcher{Name: "small"}
-	}).Obj()
-	preferred := builder.MakeVM("preferred").Namespace("ns").With(func(vm *v1.VirtualMachine) {
-		vm.Spec.Preference = &v1.PreferenceMatcher{Name: "debian"}
-	}).Obj()
-	w := newWorld(t, builder.MakeVM("vm").Namespace("ns").Label("a", "b").Obj(), typed, preferred)
+	vm := func(name string, change func(*v1.VirtualMachine)) *v1.VirtualMachine {
+		return builder.MakeVM(name).Namespace("ns").Label("a", "b").With(func(vm *v1.VirtualMachine) {
+			vm.Spec.Template.Spec.Domain.CPU, vm.Spec.Template.Spec.Domain.Memory = nil, nil
+			vm.Spec.Instancetype = &v1.InstancetypeMatcher{Name: "small"}
+			vm.Spec.Preference = &v1.PreferenceMatcher{Name: "linux", Kind: "VirtualMachinePreference"}
+		}).With(change).Obj()
+	}
+	nothing := func(*v1.VirtualMachine) {}
+	stored := vm("stored", func(vm *v1.VirtualMachine) { vm.UID = "1" })
+	revision, err := reference.NewRevision(stored, instancetypeWith("old", 7))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored.Spec.Instancetype.Name = "old"
+	stored.Status.InstancetypeRef = &v1.InstancetypeStatusRef{
+		Name: "old", Kind: "VirtualMachineClusterInstancetype", ControllerRevisionRef: &v1.ControllerRevisionRef{Name: revision.Name},
+	}
+	w := newWorld(
+		t, vm("plain", func(vm *v1.VirtualMachine) { vm.Spec.Instancetype, vm.Spec.Preference = nil, nil }), vm("typed", nothing), stored,
+		vm("missing", func(vm *v1.VirtualMachine) { vm.Spec.Instancetype.Name = "none" }),
+		vm("conflicting", func(vm *v1.VirtualMachine) { vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Cores: 3} }),
+		vm("inferring", func(vm *v1.VirtualMachine) { vm.Spec.Instancetype = &v1.InstancetypeMatcher{InferFromVolume: "root"} }),
+		instancetypeWith("small", 2), revision, &v1beta1.VirtualMachinePreference{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "linux"},
+			Spec:       v1beta1.VirtualMachinePreferenceSpec{PreferredSubdomain: ptr.To("preferred")},
+		},
+	)
 	w.expect(http.MethodGet, vmPath+"none/expand-spec", "", 404, `virtualmachine.kubevirt.io "none" not found`)
-	w.expect(http.MethodGet, vmPath+"typed/expand-spec", "", 501, "spec.instancetype: expanding instance types is not implemented yet")
-	w.expect(http.MethodGet, vmPath+"preferred/expand-spec", "", 501, "spec.preference: expanding preferences is not implemented yet")
-	code, text := w.do(http.MethodGet, vmPath+"vm/expand-spec", "")
-	vm := &v1.VirtualMachine{}
-	if err := json.Unmarshal([]byte(text), vm); code != http.StatusOK || err != nil || vm.Kind != "VirtualMachine" || vm.Labels["a"] != "b" {
-		t.Errorf("got %d %s", code, text)
+	w.expect(http.MethodGet, vmPath+"missing/expand-spec", "", 500,
+		`virtualmachineclusterinstancetypes.instancetype.kubevirt.io "none" not found`)
+	w.expect(http.MethodGet, vmPath+"conflicting/expand-spec", "", 500,
+		"VM conflicts with instancetype spec in fields: [spec.template.spec.domain.cpu.cores]")
+	w.expect(http.MethodGet, vmPath+"inferring/expand-spec", "", 500, "the InstancetypeMatcher has no name")
+	for name, cpus := range map[string]uint32{"plain": 0, "typed": 2, "stored": 7} {
+		code, text := w.do(http.MethodGet, vmPath+name+"/expand-spec", "")
+		got := &v1.VirtualMachine{}
+		if err := json.Unmarshal([]byte(text), got); code != http.StatusOK || err != nil || got.Kind != "VirtualMachine" || got.Labels["a"] != "b" {
+			t.Fatalf("%s: got %d %s", name, code, text)
+		}
+		if got.Spec.Instancetype != nil || got.Spec.Preference != nil || got.Status.InstancetypeRef != nil {
+			t.Errorf("%s: still refers to an instance type or a preference: %s", name, text)
+		}
+		spec := &got.Spec.Template.Spec
+		if cpus == 0 {
+			if spec.Domain.CPU != nil {
+				t.Errorf("%s: changed: %s", name, text)
+			}
+			continue
+		}
+		if spec.Domain.CPU == nil || spec.Domain.CPU.Sockets != cpus || spec.Domain.Memory == nil || spec.Subdomain != "preferred" {
+			t.Errorf("%s: not expanded: %s", name, text)
+		}
+	}
+}
+
+func instancetypeWith(name string, cpus uint32) *v1beta1.VirtualMachineClusterInstancetype {
+	return &v1beta1.VirtualMachineClusterInstancetype{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "VirtualMachineClusterInstancetype"},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1beta1.VirtualMachineInstancetypeSpec{
+			CPU: v1beta1.CPUInstancetype{Guest: cpus}, Memory: v1beta1.MemoryInstancetype{Guest: resource.MustParse("1Gi")},
+		},
 	}
 }
 
 func TestExpandVMSpec(t *testing.T) {
 	const path = root + "namespaces/ns/expand-vm-spec"
 	const spec = `"spec":{"runStrategy":"Halted","template":{"spec":{"domain":{"devices":{}}}}}`
-	w := newWorld(t)
+	w := newWorld(t, instancetypeWith("small", 2))
 	for _, tc := range []struct {
 		body    string
 		code    int
@@ -97,7 +149,8 @@ func TestExpandVMSpec(t *testing.T) {
 		{`{"metadata":{"name":"vm"},` + spec + `}`, 200, ""},
 		{`{"metadata":{"name":"vm","namespace":"ns"},` + spec + `}`, 200, ""},
 		{`{"metadata":{"namespace":"other"},` + spec + `}`, 400, "VM namespace must be empty or ns"},
-		{`{"metadata":{"name":"vm"},"spec":{"instancetype":{"name":"small"},"template":{"spec":{}}}}`, 501, "spec.instancetype"},
+		{`{"metadata":{"name":"vm"},"spec":{"instancetype":{"name":"small"},"template":{"spec":{}}}}`, 200, ""},
+		{`{"metadata":{"name":"vm"},"spec":{"instancetype":{"name":"none"},"template":{"spec":{}}}}`, 400, `"none" not found`},
 		{"", 400, "empty request body"},
 		{"{", 400, "Can not unmarshal Request body to struct, error: "},
 		{`{"spec":{}}`, 400, "Object is not a valid VirtualMachine"},
@@ -109,6 +162,11 @@ func TestExpandVMSpec(t *testing.T) {
 	_, text := w.do(http.MethodPut, path, `{"metadata":{"name":"vm"},`+spec+`}`)
 	vm := &v1.VirtualMachine{}
 	if err := json.Unmarshal([]byte(text), vm); err != nil || vm.Namespace != "ns" || vm.APIVersion != "kubevirt.io/v1" {
+		t.Errorf("got %s", text)
+	}
+	_, text = w.do(http.MethodPut, path, `{"metadata":{"name":"vm"},"spec":{"instancetype":{"name":"small"},"template":{"spec":{}}}}`)
+	expanded := &v1.VirtualMachine{}
+	if err := json.Unmarshal([]byte(text), expanded); err != nil || expanded.Spec.Instancetype != nil || expanded.Spec.Template.Spec.Domain.CPU.Sockets != 2 {
 		t.Errorf("got %s", text)
 	}
 	_, text = w.do(http.MethodPut, path, `{"spec":{"template":{"spec":{"domian":{}}}}}`)

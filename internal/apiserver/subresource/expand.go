@@ -5,6 +5,7 @@ package subresource
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/instancetype/reference"
 )
 
 // expandSpec returns a VM with its instance type and preference expanded.
@@ -24,7 +26,12 @@ func (a *API) expandSpec(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return writeExpanded(w, vm, "virtualmachines/expand-spec")
+	expanded, err := a.expand(r.Context(), vm)
+	if err != nil {
+		return apierrors.NewInternalError(err) // KubeVirt's code.
+	}
+	writeObject(w, expanded)
+	return nil
 }
 
 // expandVMSpec does the same for the VM in the request's body, which need not exist.
@@ -38,21 +45,28 @@ func (a *API) expandVMSpec(w http.ResponseWriter, r *http.Request) error {
 		return apierrors.NewBadRequest("VM namespace must be empty or " + namespace)
 	}
 	vm.Namespace = namespace
-	return writeExpanded(w, vm, "expand-vm-spec")
+	expanded, err := a.expand(r.Context(), vm)
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	writeObject(w, expanded)
+	return nil
 }
 
-// writeExpanded writes an expanded VM. A VM without instance type and preference is returned unchanged: other defaults are
-// applied when its VMI is created.
-func writeExpanded(w http.ResponseWriter, vm *v1.VirtualMachine, verb string) error {
-	if vm.Spec.Instancetype != nil {
-		return notImplemented(verb, "spec.instancetype: expanding instance types is not implemented yet")
+// expand returns a VM with the instance type and the preference that it uses: those of its ControllerRevisions, or else of the
+// objects. Nothing is inferred from volumes. A VM without both is returned unchanged: other defaults are applied when its VMI is
+// created.
+func (a *API) expand(ctx context.Context, vm *v1.VirtualMachine) (*v1.VirtualMachine, error) {
+	specs, err := reference.Finder{Objects: a.Client, Revisions: a.Client}.Find(ctx, vm)
+	if err != nil {
+		return nil, err
 	}
-	if vm.Spec.Preference != nil {
-		return notImplemented(verb, "spec.preference: expanding preferences is not implemented yet")
+	expanded, conflicts := reference.ExpandVM(vm, specs)
+	if len(conflicts) > 0 {
+		return nil, conflicts.ErrVM()
 	}
-	vm.SetGroupVersionKind(v1.GroupVersion.WithKind("VirtualMachine"))
-	writeObject(w, vm)
-	return nil
+	expanded.SetGroupVersionKind(v1.GroupVersion.WithKind("VirtualMachine"))
+	return expanded, nil
 }
 
 // readVM decodes a VM as strictly as the API server does with fieldValidation=Strict.

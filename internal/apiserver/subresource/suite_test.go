@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/apiserver/agentclient"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
@@ -59,7 +60,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	t.Helper()
 	w := &world{t: t, agent: fakeagent.Start(t, node), config: clusterconfig.Default(), stopping: make(chan struct{})}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1.AddToScheme, v1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}

@@ -57,6 +57,9 @@ func (f Finder) find(ctx context.Context, class *Class, vm *v1.VirtualMachine) (
 	if matcher == nil {
 		return nil, nil
 	}
+	if ref := class.RefOf(&vm.Status); ref != nil && ref.Name == "" && Ignores(matcher) && class.refersTo(ref, matcher) {
+		return nil, nil // The volume names none.
+	}
 	if name := class.RevisionOf(vm); name != "" {
 		return f.Stored(ctx, class, client.ObjectKey{Namespace: vm.Namespace, Name: name})
 	}
