@@ -107,6 +107,8 @@ type Config struct {
 	ObsoleteCPUModels map[string]bool
 	// AlignCPUs makes the number of a guest's dedicated CPUs even if one of them is for QEMU's emulator thread.
 	AlignCPUs bool
+	// InstancetypeReferencePolicy is whether VMs keep referring to their instance types and preferences.
+	InstancetypeReferencePolicy v1.InstancetypeReferencePolicy
 	// CommonInstancetypes installs the common instance types and preferences.
 	CommonInstancetypes bool
 	// FeatureGates are the enabled features.
@@ -210,6 +212,7 @@ func Default() Config {
 		Migrations:                         defaultMigrations(),
 		MemBalloonStatsPeriod:              10,
 		ObsoleteCPUModels:                  defaultObsoleteCPUModels(),
+		InstancetypeReferencePolicy:        v1.Reference,
 		CommonInstancetypes:                true,
 		FeatureGates:                       NewFeatureGates(nil, nil),
 		Verbosity: Verbosity{

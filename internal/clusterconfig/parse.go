@@ -115,6 +115,9 @@ func (p *parser) configuration(s *v1.KubeVirtConfiguration, path *field.Path) {
 		c.DisableFreePageReporting = o.DisableFreePageReporting != nil
 		c.DisableSerialConsoleLog = o.DisableSerialConsoleLog != nil
 	}
+	if i := s.Instancetype; i != nil && i.ReferencePolicy != nil {
+		c.InstancetypeReferencePolicy = *i.ReferencePolicy
+	}
 	if d := s.CommonInstancetypesDeployment; d != nil && d.Enabled != nil {
 		c.CommonInstancetypes = *d.Enabled
 	}

@@ -290,6 +290,20 @@ var _ = Describe("Manager", Ordered, func() {
 		Expect(instance(vm).Annotations).To(HaveKeyWithValue(v1.ClusterInstancetypeAnnotation, "small-of-"+ns))
 	})
 
+	It("expands VMs when the configuration says so", func() {
+		ns := NewNamespace()
+		ExpectCreated(anInstancetype(ns, "small", 2))
+		vm := builder.MakeVM("vm").Namespace(ns).Strategy(v1.RunStrategyHalted).With(withInstancetype("small")).Obj()
+		ExpectCreated(vm)
+		Eventually(func() *v1.InstancetypeStatusRef { return ExpectExists(vm).Status.InstancetypeRef }, time.Minute).ShouldNot(BeNil())
+
+		expanding := kubeVirt.DeepCopy()
+		expanding.Spec.Configuration.Instancetype = &v1.InstancetypeConfiguration{ReferencePolicy: ptr.To(v1.ExpandAll)}
+		Expect(store.Set(expanding)).To(Succeed())
+		Eventually(func() *v1.InstancetypeMatcher { return ExpectExists(vm).Spec.Instancetype }, time.Minute).Should(BeNil())
+		Expect(vm.Spec.Template.Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
+	})
+
 	It("reconciles the VMIs of a Node whose agent stops renewing its Lease and resumes", func() {
 		w := &world{ns: NewNamespace()}
 		host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-", Labels: map[string]string{v1.NodeSchedulable: "true"}}}

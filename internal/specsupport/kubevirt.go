@@ -53,7 +53,6 @@ var KubeVirtFields = []Field{
 	{"configuration.ksmConfiguration", nil, Warn, "same-page merging is left to the node"},
 	{"configuration.liveUpdateConfiguration", nil, Warn, "hotplug is not implemented yet"},
 	{"configuration.virtTemplateDeployment.enabled", nil, Warn, "templates are not implemented yet"},
-	{"configuration.instancetype.referencePolicy", []string{"expand", "expandAll"}, Warn, "VMs keep referring to their instance types"},
 	{"configuration.hypervisors", nil, Warn, "KVM and emulation are what there is"},
 	{"configuration.changedBlockTrackingLabelSelectors", nil, Warn, "incremental backup is not implemented yet"},
 	{"configuration.persistentReservationConfiguration.enabled", nil, Warn, "persistent reservations are not implemented yet"},

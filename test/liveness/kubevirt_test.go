@@ -75,6 +75,7 @@ var configurationValues = map[string]string{
 	"configuration.developerConfiguration.logVerbosity.nodeVerbosity":              `{node: 5}`,
 	"configuration.evictionStrategy":                                               `LiveMigrate`,
 	"configuration.imagePullPolicy":                                                `Never`,
+	"configuration.instancetype.referencePolicy":                                   `expand`,
 	"configuration.migrations.matchSELinuxLevelOnMigration":                        `false`,
 	"configuration.network.defaultNetworkInterface":                                `masquerade`,
 	"configuration.obsoleteCPUModels":                                              `{sample: true}`,
@@ -92,6 +93,7 @@ var configurationConsumers = map[string]consumer{
 	"uninstallStrategy": {"internal/controller/kubevirt", "UninstallStrategy"},
 
 	"configuration.autoCPULimitNamespaceLabelSelector": {"internal/controller/virtualmachineinstance", "AutoCPULimitNamespaces"},
+	"configuration.instancetype.referencePolicy":       {"internal/controller/virtualmachine", "InstancetypeReferencePolicy"},
 	"configuration.commonInstancetypesDeployment":      {"internal/controller/kubevirt", "CommonInstancetypes"},
 	"configuration.obsoleteCPUModels":                  {"internal/controller/node", "ObsoleteCPUModels"},
 	"configuration.vmStateStorageClass":                {"internal/controller/virtualmachineinstance", "VMStateStorageClass"},

@@ -34,7 +34,7 @@ type Reconciler struct {
 	// Recorder records events on VMs.
 	Recorder events.EventRecorder
 	// Config is the cluster's configuration.
-	Config reconciler.ConfigSource
+	Config reconciler.ConfigFeed
 	// DataVolumes are those of the importer, where the cluster has one.
 	DataVolumes reconciler.DataVolumes
 	// Clock defaults to the system's.
@@ -69,6 +69,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.vmsWithClaim),
 			builder.WithPredicates(claimPhaseChanged)).
 		WatchesRawSource(r.DataVolumes.Source(r.vmsWithDataVolume)).
+		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.vmsToExpand)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: vmWorkers})
 	for _, class := range reference.Classes {
 		for _, kind := range []reference.Kind{class.Cluster, class.Namespaced} {
@@ -85,7 +86,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		Client: r.Client, APIReader: r.APIReader, Recorder: r.Recorder, Now: reconciler.Now(r.Clock), VM: vm,
 		DataVolumes:  r.DataVolumes,
 		LiveUpdate:   config.RolloutStrategy == v1.VMRolloutStrategyLiveUpdate,
-		LiveMetadata: config.LiveMetadata,
+		LiveMetadata: config.LiveMetadata, ReferencePolicy: config.InstancetypeReferencePolicy,
 	}
 	err := r.Client.Get(ctx, request.NamespacedName, vm)
 	switch {

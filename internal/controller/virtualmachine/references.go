@@ -122,6 +122,9 @@ func resolveReferences(ctx context.Context, s *Scope) error {
 		refs[class] = refOf(matcher, kind.Name, revision)
 	}
 	s.referenceRefs = refs
+	if s.expandsReferences() {
+		return s.expandReferences(ctx)
+	}
 	if err := s.storeReferences(ctx, unstored); err != nil {
 		return err
 	}

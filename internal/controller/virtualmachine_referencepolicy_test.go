@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("VirtualMachine whose references are to be expanded", func() {
+	var m *vmHarness
+	policy := func(p v1.InstancetypeReferencePolicy) {
+		config := clusterconfig.Default()
+		config.InstancetypeReferencePolicy = p
+		m.Config = fixedConfig{config}
+	}
+	BeforeEach(func() {
+		m = newVMHarness()
+		policy(v1.Expand)
+		preference := aPreference(m.ns, "linux")
+		preference.Spec.Volumes = &v1beta1.VolumePreferences{PreferredStorageClassName: "fast"}
+		ExpectCreated(preference)
+	})
+	halted := func() *builder.VM {
+		return builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).With(withInstancetype("small"))
+	}
+	revisionOf := func(vm *v1.VirtualMachine) *appsv1.ControllerRevision {
+		GinkgoHelper()
+		name := ExpectExists(vm).Status.InstancetypeRef.ControllerRevisionRef.Name
+		return ExpectExists(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: name}})
+	}
+	expectExpanded := func(vm *v1.VirtualMachine, cpus uint32) {
+		GinkgoHelper()
+		Expect(ExpectExists(vm).Spec.Instancetype).To(BeNil())
+		Expect(vm.Spec.Preference).To(BeNil())
+		Expect(vm.Status.InstancetypeRef).To(BeNil())
+		Expect(vm.Status.PreferenceRef).To(BeNil())
+		Expect(vm.Spec.Template.Spec.Domain.CPU.Sockets).To(Equal(cpus))
+		Expect(vm.Spec.Template.Spec.Domain.Memory.Guest.String()).To(Equal("512Mi"))
+	}
+
+	It("gets the content of its instance type and its preference before it starts, and no revision of them", func() {
+		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")).With(withPreference("linux")).With(func(vm *v1.VirtualMachine) {
+			vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: cdiv1beta1.DataVolumeSpec{
+				Source: &cdiv1beta1.DataVolumeSource{Blank: &cdiv1beta1.DataVolumeBlankImage{}}, Storage: &cdiv1beta1.StorageSpec{},
+			}}}
+		}))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedFindInstancetype", "not found"))
+		Expect(vm.Spec.Instancetype).NotTo(BeNil(), "a VM is not expanded by halves")
+
+		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		m.expectReconciled(vm, "patch VirtualMachine", "create DataVolume", "patch VirtualMachine/status")
+		expectExpanded(vm, 2)
+		Expect(vm.Spec.Template.Spec.Subdomain).To(Equal("preferred"))
+		Expect(vm.Spec.DataVolumeTemplates[0].Spec.Storage.StorageClassName).To(HaveValue(Equal("fast")))
+		m.events.take()
+		m.expectQuiet(vm)
+	})
+
+	It("starts with what was written into it", func() {
+		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
+		m.expectReconciled(vm, append([]string{"patch VirtualMachine"}, firstStart...)...)
+		expectExpanded(vm, 2)
+		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
+	})
+
+	It("keeps its references if it has a revision, unless all are to be expanded", func() {
+		policy(v1.Reference)
+		small := anInstancetype(m.ns, "small", 2)
+		ExpectCreated(small)
+		vm := m.create(halted())
+		m.expectReconciled(vm, "create ControllerRevision", "patch VirtualMachine/status")
+		revision := revisionOf(vm)
+		small.Spec.CPU.Guest = 7
+		Expect(k8sClient.Update(ctx, small)).To(Succeed())
+
+		policy(v1.Expand)
+		m.expectQuiet(vm)
+		policy(v1.ExpandAll)
+		m.expectReconciled(vm, "patch VirtualMachine", "patch VirtualMachine/status", "delete ControllerRevision")
+		expectExpanded(vm, 2)
+		ExpectGone(revision)
+		m.expectQuiet(vm)
+		policy(v1.Reference)
+		m.expectQuiet(vm)
+	})
+
+	It("is expanded while it runs, needs no restart, and keeps the revision until the next start", func() {
+		policy(v1.Reference)
+		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		vm := m.create(builder.MakeVM("vm").With(withInstancetype("small")))
+		m.expectReconciled(vm, append([]string{"create ControllerRevision"}, firstStart...)...)
+		revision, vmi := revisionOf(vm), instance(vm)
+		setStatus(vmi, v1.Running, revised(vmi))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+
+		policy(v1.ExpandAll)
+		m.expectReconciled(vm, "patch VirtualMachine", "patch VirtualMachine/status", "patch VirtualMachineInstance")
+		expectExpanded(vm, 2)
+		Expect(vm).To(haveNoVMCondition(v1.VirtualMachineRestartRequired))
+		ExpectExists(revision)
+		m.events.take()
+		m.expectQuiet(vm)
+
+		Expect(k8sClient.Delete(ctx, vmi)).To(Succeed())
+		setStatus(vmi, v1.Succeeded)
+		removeFinalizer(vmi)
+		m.expectReconciled(vm, "patch VirtualMachine/status", "patch VirtualMachineInstance")
+		_, err := m.reconcile(vm)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(instance(vm).Spec.Domain.CPU.Sockets).To(BeEquivalentTo(2))
+		ExpectGone(revision)
+	})
+
+	It("is not changed if its instance type conflicts with its template", func() {
+		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		vm := m.create(halted().With(func(vm *v1.VirtualMachine) { vm.Spec.Template.Spec.Domain.CPU = &v1.CPU{Cores: 3} }))
+		m.expectReconciled(vm, "patch VirtualMachine/status")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedUpdateError",
+			"VM conflicts with instancetype spec in fields: [spec.template.spec.domain.cpu.cores]"))
+		Expect(vm.Spec.Instancetype).NotTo(BeNil())
+		m.events.take()
+		m.expectQuiet(vm)
+	})
+
+	It("is not changed from a stale cache", func() {
+		ExpectCreated(anInstancetype(m.ns, "small", 2), anInstancetype(m.ns, "big", 4))
+		vm := m.create(halted())
+		m.writes.Stale = vm.DeepCopy()
+		vm.Spec.Instancetype.Name = "big"
+		Expect(k8sClient.Update(ctx, vm)).To(Succeed())
+		again, err := m.reconcile(vm)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(again.RequeueAfter).NotTo(BeZero())
+		Expect(ExpectExists(vm).Spec.Instancetype).To(HaveField("Name", "big"))
+		m.writes.Stale = nil
+		_, err = m.reconcile(vm)
+		Expect(err).NotTo(HaveOccurred())
+		expectExpanded(vm, 4)
+	})
+
+	It("keeps its own memory if its volume names no instance type", func() {
+		ExpectCreated(builder.MakePVC("claim").Namespace(m.ns).Obj())
+		vm := m.create(builder.MakeVM("vm").Strategy(v1.RunStrategyHalted).Template(builder.MakeVMI("vm").PVC("root", "claim")).
+			With(func(vm *v1.VirtualMachine) {
+				vm.Spec.Instancetype = &v1.InstancetypeMatcher{
+					InferFromVolume: "root", InferFromVolumeFailurePolicy: ptr.To(v1.IgnoreInferFromVolumeFailure),
+				}
+			}))
+		m.expectReconciled(vm, "patch VirtualMachine", "patch VirtualMachine/status")
+		Expect(ExpectExists(vm).Spec.Instancetype).To(BeNil())
+		Expect(vm.Spec.Template.Spec.Domain.Memory.Guest.String()).To(Equal("1Gi"))
+		Expect(vm.Status.InstancetypeRef).To(BeNil())
+	})
+})
