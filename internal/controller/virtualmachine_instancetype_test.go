@@ -11,7 +11,6 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -490,16 +489,7 @@ var _ = Describe("VirtualMachine that infers its instance type", func() {
 		failure(vm, "ServiceAccount default has insufficient permissions in clone source namespace "+golden)
 		Expect(vm.Status.InstancetypeRef).To(BeNil())
 
-		role := &rbacv1.Role{
-			ObjectMeta: metav1.ObjectMeta{Namespace: golden, Name: "copies"},
-			Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"cdi.kubevirt.io"}, Resources: []string{"datavolumes/source"}, Verbs: []string{"create"}}},
-		}
-		binding := &rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Namespace: golden, Name: "copies"},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "copies"},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: m.ns, Name: "default"}},
-		}
-		ExpectCreated(role, binding)
+		allowCopies(golden, m.ns)
 		Eventually(func(g Gomega) {
 			_, err := m.reconcile(vm)
 			g.Expect(err).NotTo(HaveOccurred())

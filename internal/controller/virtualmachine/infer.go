@@ -10,6 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vireo-project/vireo/api/cdi"
@@ -160,7 +163,7 @@ func (s *Scope) labelsOfSource(ctx context.Context, spec *cdiv1beta1.DataVolumeS
 	if err != nil {
 		return nil, err
 	}
-	if named == nil && (spec.Source == nil || spec.Source.PVC == nil) {
+	if named == nil && (spec.Source == nil || spec.Source.PVC == nil && spec.Source.Snapshot == nil) {
 		return nil, &inferenceError{"unable to infer defaults from DataVolumeSpec as DataVolumeSource is not supported"}
 	}
 	source, err := s.cloneSource(spec, named)
@@ -173,10 +176,28 @@ func (s *Scope) labelsOfSource(ctx context.Context, spec *cdiv1beta1.DataVolumeS
 	if named != nil && named.Labels[label] != "" {
 		return named.Labels, nil
 	}
-	if source.PVC == nil {
-		return nil, &inferenceError{"unable to infer defaults from DataSource that doesn't provide DataVolumeSourcePVC or DataVolumeSourceSnapshot"}
+	namespace, name := namespaceAndName(source)
+	if source.PVC != nil {
+		return s.labelsOfClaim(ctx, client.ObjectKey{Namespace: namespace, Name: name}, label)
 	}
-	return s.labelsOfClaim(ctx, client.ObjectKey{Namespace: source.PVC.Namespace, Name: source.PVC.Name}, label)
+	return s.labelsOfSnapshot(ctx, client.ObjectKey{Namespace: namespace, Name: name}, label)
+}
+
+// snapshotKind is the kind of the snapshots of claims. Not every cluster has it.
+var snapshotKind = schema.GroupVersionKind{Group: "snapshot.storage.k8s.io", Version: "v1", Kind: "VolumeSnapshot"}
+
+// labelsOfSnapshot returns the labels of a snapshot, of the VM's namespace or one that the VM may copy.
+func (s *Scope) labelsOfSnapshot(ctx context.Context, key client.ObjectKey, label string) (map[string]string, error) {
+	snapshot := &metav1.PartialObjectMetadata{}
+	snapshot.SetGroupVersionKind(snapshotKind)
+	err := s.APIReader.Get(ctx, key, snapshot)
+	if meta.IsNoMatchError(err) {
+		err = apierrors.NewNotFound(schema.GroupResource{Group: snapshotKind.Group, Resource: "volumesnapshots"}, key.Name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get VolumeSnapshot %s: %w", key, err)
+	}
+	return require(snapshot.Labels, label)
 }
 
 // errUnauthorized is the error of a source in another namespace that the VM may not copy.

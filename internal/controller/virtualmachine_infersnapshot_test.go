@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package controller
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/vireo-project/vireo/api/cdi"
+	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/test/apiserver"
+	"github.com/vireo-project/vireo/test/builder"
+)
+
+var _ = Describe("VirtualMachine that infers its instance type from a snapshot", Ordered, func() {
+	var m *vmHarness
+	BeforeEach(func() { m = newVMHarness() })
+
+	labels := map[string]string{
+		"instancetype.kubevirt.io/default-instancetype":      "small",
+		"instancetype.kubevirt.io/default-instancetype-kind": "VirtualMachineInstancetype",
+	}
+	snapshot := func(ns string, labels map[string]string) *unstructured.Unstructured {
+		GinkgoHelper()
+		made := &unstructured.Unstructured{}
+		made.SetGroupVersionKind(schema.GroupVersionKind{Group: "snapshot.storage.k8s.io", Version: "v1", Kind: "VolumeSnapshot"})
+		made.SetNamespace(ns)
+		made.SetName("golden")
+		made.SetLabels(labels)
+		ExpectCreated(made)
+		return made
+	}
+	inferring := func(spec cdiv1beta1.DataVolumeSpec) *v1.VirtualMachine {
+		GinkgoHelper()
+		root := builder.MakeVMI("vm").Volume("root", v1.VolumeSource{DataVolume: &v1.DataVolumeSource{Name: "root"}})
+		return m.create(builder.MakeVM("vm").Template(root).With(func(vm *v1.VirtualMachine) {
+			vm.Spec.Instancetype = &v1.InstancetypeMatcher{InferFromVolume: "root"}
+			vm.Spec.Template.Spec.Domain.CPU, vm.Spec.Template.Spec.Domain.Memory = nil, nil
+			vm.Spec.DataVolumeTemplates = []v1.DataVolumeTemplateSpec{{ObjectMeta: metav1.ObjectMeta{Name: "root"}, Spec: spec}}
+		}))
+	}
+	of := func(ns string) cdiv1beta1.DataVolumeSpec {
+		return cdiv1beta1.DataVolumeSpec{Source: &cdiv1beta1.DataVolumeSource{Snapshot: &cdiv1beta1.DataVolumeSourceSnapshot{Namespace: ns, Name: "golden"}}}
+	}
+	// expectWaits reconciles, and expects a failure and another try.
+	expectWaits := func(vm *v1.VirtualMachine, message string) {
+		GinkgoHelper()
+		again, err := m.reconcile(vm)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(again.RequeueAfter).NotTo(BeZero(), "snapshots are not watched")
+		Expect(ExpectExists(vm)).To(haveVMCondition(v1.VirtualMachineFailure, corev1.ConditionTrue, "FailedFindInstancetype", message))
+		Expect(vm.Status.InstancetypeRef).To(BeNil())
+	}
+	expectInferred := func(vm *v1.VirtualMachine) {
+		GinkgoHelper()
+		_, err := m.reconcile(vm)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(ExpectExists(vm).Status.InstancetypeRef).To(HaveField("Name", "small"))
+	}
+
+	It("waits for a snapshot in a cluster without snapshots, until there is one", func() {
+		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		vm := inferring(of(m.ns))
+		missing := "get VolumeSnapshot " + m.ns + `/golden: volumesnapshots.snapshot.storage.k8s.io "golden" not found`
+		expectWaits(vm, missing)
+		options := apiserver.Install()
+		options.ErrorIfPathMissing = false
+		options.CRDs = []*apiextensionsv1.CustomResourceDefinition{volumeSnapshots()}
+		_, err := envtest.InstallCRDs(cfg, options)
+		Expect(err).NotTo(HaveOccurred())
+		expectWaits(vm, missing)
+		snapshot(m.ns, labels)
+		expectInferred(vm)
+	})
+
+	It("reads the labels of the snapshot of a DataSource", func() {
+		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		named := &cdi.DataSource{ObjectMeta: metav1.ObjectMeta{Namespace: m.ns, Name: "image"}}
+		named.Spec.Source.Snapshot = &cdiv1beta1.DataVolumeSourceSnapshot{Namespace: m.ns, Name: "golden"}
+		ExpectCreated(named)
+		golden := snapshot(m.ns, nil)
+		vm := inferring(cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{Kind: "DataSource", Name: "image"}})
+		_, err := m.reconcile(vm)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(ExpectExists(vm).Status.InstancetypeRef).To(BeNil())
+		Expect(vm).To(haveNoVMCondition(v1.VirtualMachineFailure), "its claim may get labels when it is filled")
+
+		ExpectExists(golden).SetLabels(labels)
+		Expect(k8sClient.Update(ctx, golden)).To(Succeed())
+		expectInferred(vm)
+	})
+
+	It("reads a snapshot of another namespace only if it may copy it", func() {
+		golden := NewNamespace()
+		snapshot(golden, labels)
+		ExpectCreated(anInstancetype(m.ns, "small", 2))
+		vm := inferring(of(golden))
+		expectWaits(vm, "ServiceAccount default has insufficient permissions in clone source namespace "+golden)
+		allowCopies(golden, m.ns)
+		Eventually(func(g Gomega) {
+			_, err := m.reconcile(vm)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(ExpectExists(vm).Status.InstancetypeRef).To(HaveField("Name", "small"))
+		}).Should(Succeed())
+	})
+})
+
+// allowCopies allows VMs of a namespace to copy claims and snapshots of another one.
+func allowCopies(from, to string) {
+	GinkgoHelper()
+	ExpectCreated(&rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Namespace: from, Name: "copies"},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"cdi.kubevirt.io"}, Resources: []string{"datavolumes/source"}, Verbs: []string{"create"}}},
+	}, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: from, Name: "copies"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "copies"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: to, Name: "default"}},
+	})
+}
+
+// volumeSnapshots is the kind of the snapshots of claims, which a CSI driver brings.
+func volumeSnapshots() *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        "volumesnapshots.snapshot.storage.k8s.io",
+			Annotations: map[string]string{"api-approved.kubernetes.io": "https://github.com/kubernetes-csi/external-snapshotter"},
+		},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: "snapshot.storage.k8s.io", Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{
+				Kind: "VolumeSnapshot", ListKind: "VolumeSnapshotList", Plural: "volumesnapshots", Singular: "volumesnapshot",
+			},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+					Type: "object", XPreserveUnknownFields: ptr.To(true),
+				}},
+			}},
+		},
+	}
+}
