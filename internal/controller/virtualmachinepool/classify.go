@@ -39,6 +39,17 @@ func (m *member) deleting() bool { return m.vm.DeletionTimestamp != nil }
 // revision returns the name of the revision that the VM's spec was made from, "" if it is unknown.
 func (m *member) revision() string { return m.vm.Labels[v1.VirtualMachinePoolRevisionName] }
 
+// next returns the name of the revision that the VM's next VMI is labeled with.
+func (m *member) next() string {
+	if m.vm.Spec.Template == nil {
+		return ""
+	}
+	return m.vm.Spec.Template.ObjectMeta.Labels[v1.VirtualMachinePoolRevisionName]
+}
+
+// running returns the name of the revision that the VMI was made from.
+func (m *member) running() string { return m.vmi.Labels[v1.VirtualMachinePoolRevisionName] }
+
 // ready reports whether the guest runs, is not being stopped, and can take traffic.
 func (m *member) ready() bool {
 	return m.vmi != nil && !m.stopping() && m.vmi.Status.Phase == v1.Running &&

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 )
@@ -82,7 +83,8 @@ func mergeInto[T any](out *T, base, next, current T) error {
 		if err != nil {
 			return err
 		}
-		if err := json.Unmarshal(raw, &values[i]); err != nil {
+		// Numbers are decoded as the API server does: a large one that became a float could not be decoded again.
+		if err := utiljson.Unmarshal(raw, &values[i]); err != nil {
 			return err
 		}
 	}

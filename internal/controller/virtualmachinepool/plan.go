@@ -12,7 +12,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	poolv1 "github.com/vireo-project/vireo/api/pool/v1beta1"
-	v1 "github.com/vireo-project/vireo/api/v1"
 )
 
 // defaultReplicas applies to a pool without spec.replicas. KubeVirt's value.
@@ -20,6 +19,14 @@ const defaultReplicas = 1
 
 // burst is how many VMs one reconciliation creates or deletes at most. KubeVirt's value, from Kubernetes.
 const burst = 250
+
+// At most healBurst VMs of a pool are replaced within healPause, and none while as many are new or being deleted. A limit that its
+// owner sets cannot replace this one: a template that never starts, with a minFailingToStartDuration of 0, would otherwise keep
+// virt-controller busy with nothing else.
+const (
+	healBurst = 10
+	healPause = time.Minute
+)
 
 // state is what a plan follows from.
 type state struct {
@@ -106,14 +113,20 @@ func (p *plan) scale(s *state) {
 	p.scaleIn = candidates[:min(surplus, len(candidates), burst)]
 }
 
-// healFailing replaces VMs that fail to start, as long as no more are being replaced than may be unavailable.
+// healFailing replaces VMs that fail to start, as long as no more are being replaced than may be unavailable, and not too many at a
+// time.
 func (p *plan) healFailing(s *state, live []*member) {
+	recent, pause := s.recent()
 	allowed := maxUnavailable(s.spec) - missing(s, len(live))
 	failing := slices.Clone(live)
 	slices.SortFunc(failing, sorter(poolv1.VirtualMachinePoolSortPolicyAscendingOrder))
 	for _, m := range failing {
 		at, fails := m.healAt(s.spec.Autohealing)
-		switch wait := at.Sub(s.now); {
+		wait := at.Sub(s.now)
+		if fails && wait <= 0 && recent+len(p.heal) >= healBurst {
+			wait = pause
+		}
+		switch {
 		case !fails:
 		case wait > 0:
 			if p.after == 0 || wait < p.after {
@@ -123,6 +136,22 @@ func (p *plan) healFailing(s *state, live []*member) {
 			p.heal = append(p.heal, m)
 		}
 	}
+}
+
+// recent returns how many VMs are new or being deleted, and the time until one of them is not new any more, or healPause.
+func (s *state) recent() (count int, pause time.Duration) {
+	pause = healPause
+	for _, m := range s.members {
+		age := s.now.Sub(m.vm.CreationTimestamp.Time)
+		if age >= healPause && !m.deleting() {
+			continue
+		}
+		count++
+		if rest := healPause - age; rest > 0 {
+			pause = min(pause, rest)
+		}
+	}
+	return count, pause
 }
 
 // missing is how many VMs there are too few.
@@ -142,18 +171,9 @@ func maxUnavailable(spec *poolv1.VirtualMachinePoolSpec) int {
 
 // update brings VMs to the current template. The specs of all are changed at once; guests restart as the budget allows.
 func (p *plan) update(s *state, live []*member) {
-	strategy := s.spec.UpdateStrategy
-	if s.current == "" || strategy != nil && strategy.Unmanaged != nil {
-		return
-	}
-	proactive := strategy == nil || strategy.Opportunistic == nil
-	var policy *poolv1.VirtualMachinePoolSelectionPolicy
-	if strategy != nil && strategy.Proactive != nil {
-		policy = strategy.Proactive.SelectionPolicy
-	}
-	candidates, err := selected(live, policy)
-	if err != nil {
-		p.updateErr = fmt.Errorf("spec.updateStrategy.proactive.%w", err)
+	candidates, proactive, err := updated(s.spec, live)
+	if s.current == "" || err != nil {
+		p.updateErr = err
 		return
 	}
 	allowed := maxUnavailable(s.spec) - missing(s, len(live))
@@ -173,8 +193,47 @@ func (p *plan) update(s *state, live []*member) {
 	}
 }
 
+// updated returns the VMs that are to follow the template, in the order of their restarts, and whether running ones restart.
+func updated(spec *poolv1.VirtualMachinePoolSpec, live []*member) (vms []*member, proactive bool, err error) {
+	strategy := spec.UpdateStrategy
+	if strategy != nil && strategy.Unmanaged != nil {
+		return nil, false, nil
+	}
+	var policy *poolv1.VirtualMachinePoolSelectionPolicy
+	if strategy != nil && strategy.Proactive != nil {
+		policy = strategy.Proactive.SelectionPolicy
+	}
+	if vms, err = selected(live, policy); err != nil {
+		return nil, false, fmt.Errorf("spec.updateStrategy.proactive.%w", err)
+	}
+	return vms, strategy == nil || strategy.Opportunistic == nil, nil
+}
+
+// compared returns the revisions that an update compares with the current one. Labels of VMs can name any others, and as many as there
+// are VMs: those are not read.
+func compared(spec *poolv1.VirtualMachinePoolSpec, members []*member, current string) map[string]bool {
+	live := slices.DeleteFunc(slices.Clone(members), (*member).deleting)
+	vms, proactive, err := updated(spec, live)
+	if err != nil {
+		return nil // the plan reports it
+	}
+	names := map[string]bool{}
+	for _, m := range vms {
+		names[m.revision()] = true
+		if proactive && m.vmi != nil {
+			names[m.running()] = true
+		}
+	}
+	delete(names, current)
+	delete(names, "")
+	return names
+}
+
 func (p *plan) updateSpec(s *state, m *member) {
 	if m.revision() == s.current {
+		if m.next() != s.current { // each new VMI would be restarted
+			p.relabel = append(p.relabel, m)
+		}
 		return
 	}
 	if from := s.revisions[m.revision()]; from != nil && render(from, m.ordinal).same(render(s.spec, m.ordinal)) {
@@ -187,7 +246,7 @@ func (p *plan) updateSpec(s *state, m *member) {
 // updateInstance restarts a guest that is not made from the current template, and returns how many more may become unavailable.
 // One that is not ready restarts in any case.
 func (p *plan) updateInstance(s *state, m *member, allowed int) int {
-	running := m.vmi.Labels[v1.VirtualMachinePoolRevisionName]
+	running := m.running()
 	if running == s.current {
 		return allowed
 	}

@@ -5,7 +5,9 @@ package virtualmachinepool
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -128,6 +130,15 @@ func of(revision string) memberChange {
 			m.vmi.Labels[v1.VirtualMachinePoolRevisionName] = revision
 		}
 	}
+}
+
+// nextOf labels the VM's next VMI with a revision.
+func nextOf(revision string) memberChange {
+	return func(m *member) { m.vm.Spec.Template.ObjectMeta.Labels[v1.VirtualMachinePoolRevisionName] = revision }
+}
+
+func aged(age time.Duration) memberChange {
+	return func(m *member) { m.vm.CreationTimestamp = metav1.NewTime(now.Add(-age)) }
 }
 
 func failing(status v1.VirtualMachinePrintableStatus, since time.Duration) memberChange {
@@ -264,6 +275,9 @@ func TestDecide(t *testing.T) {
 		{"an equal revision", newSpec(1), members(of("equal")), "relabel 0, relabel VMI 0"},
 		{"a lost revision", newSpec(1), members(of("lost")), "rewrite 0, restart 0"},
 		{"a label of VMs", newSpec(1), members(of("other label")), "rewrite 0, relabel VMI 0"},
+		{"a template that names another revision", newSpec(1), members(nextOf("old")), "relabel 0"},
+		{"also while its VMI restarts", newSpec(1), members(all(nextOf("old"), func(m *member) { m.vmi.Labels = m.vm.Spec.Template.ObjectMeta.Labels })),
+			"relabel 0, restart 0"},
 		{"opportunistic update", newSpec(2, updates(poolv1.VirtualMachinePoolUpdateStrategy{
 			Opportunistic: &poolv1.VirtualMachineOpportunisticUpdateStrategy{},
 		})), members(old, same), "rewrite 0"},
@@ -294,6 +308,13 @@ func TestDecide(t *testing.T) {
 			members(deleted, crashed(3), same, same), ""},
 		{"healing and updates share the budget", newSpec(4, heals, unavailable(intstr.FromInt32(1)), ordered(ascending)),
 			members(crashed(3), old, old, old), "heal 0, rewrite 1 2 3"},
+		{"healing replaces ten at a time", newSpec(12, heals), members(slices.Repeat([]memberChange{all(crashed(3), aged(time.Hour))}, 12)...),
+			"heal 0 1 2 3 4 5 6 7 8 9, after 1m0s"},
+		{"healing waits while ten are new", newSpec(11, heals, func(s *poolv1.VirtualMachinePoolSpec) {
+			s.Autohealing.MinFailingToStartDuration = &metav1.Duration{}
+		}), members(slices.Repeat([]memberChange{all(failing(v1.VirtualMachineStatusPvcNotFound, 0), aged(20*time.Second))}, 11)...), "after 40s"},
+		{"healing counts VMs that are being deleted", newSpec(11, heals), members(append(
+			slices.Repeat([]memberChange{all(deleted, aged(time.Hour))}, 10), all(crashed(3), aged(time.Hour)))...), "after 1m0s"},
 		{"a failing VM that is too many is not healed", newSpec(1, heals), members(crashed(3), same), "scale in 0"},
 		{"other limits", newSpec(2, func(s *poolv1.VirtualMachinePoolSpec) {
 			s.Autohealing = &poolv1.VirtualMachinePoolAutohealingStrategy{
@@ -313,6 +334,34 @@ func TestDecide(t *testing.T) {
 				},
 			}))
 			if got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestCompared(t *testing.T) {
+	unmanaged := updates(poolv1.VirtualMachinePoolUpdateStrategy{Unmanaged: &poolv1.VirtualMachinePoolUnmanagedStrategy{}})
+	opportunistic := updates(poolv1.VirtualMachinePoolUpdateStrategy{Opportunistic: &poolv1.VirtualMachineOpportunisticUpdateStrategy{}})
+	vmi := func(m *member) { m.vmi.Labels[v1.VirtualMachinePoolRevisionName] = "vmi" }
+	ssd := updates(poolv1.VirtualMachinePoolUpdateStrategy{Proactive: &poolv1.VirtualMachinePoolProactiveUpdateStrategy{
+		SelectionPolicy: zone("a", poolv1.VirtualMachinePoolSortPolicyAscendingOrder),
+	}})
+	for name, tc := range map[string]struct {
+		spec    *poolv1.VirtualMachinePoolSpec
+		members []*member
+		want    []string
+	}{
+		"the current revision":                {newSpec(1), members(same), nil},
+		"VMs and VMIs":                        {newSpec(2), members(of("vm"), vmi), []string{"vm", "vmi"}},
+		"a VM without a VMI or a label":       {newSpec(2), members(all(of("vm"), halted), of("")), []string{"vm"}},
+		"guests run on":                       {newSpec(2, opportunistic), members(of("vm"), vmi), []string{"vm"}},
+		"VMs are not updated":                 {newSpec(2, unmanaged), members(of("vm"), vmi), nil},
+		"VMs that are being deleted":          {newSpec(1), members(all(of("vm"), deleted)), nil},
+		"VMs that the selectors do not match": {newSpec(2, ssd), members(of("vm"), all(of("selected"), in("a", "ssd"))), []string{"selected"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := slices.Sorted(maps.Keys(compared(tc.spec, tc.members, "new"))); !slices.Equal(got, tc.want) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})

@@ -33,7 +33,7 @@ type revisions struct {
 	owned []metav1.PartialObjectMetadata
 	// current is the name of the one with the current template.
 	current string
-	// specs are the data of those that VMs and VMIs name, nil for those that do not exist.
+	// specs are the data of those that are compared with the current one, nil for those that do not exist.
 	specs map[string]*poolv1.VirtualMachinePoolSpec
 }
 
@@ -152,18 +152,17 @@ func (s *Scope) named() map[string]bool {
 		if name := m.revision(); name != "" {
 			names[name] = true
 		}
-		if m.vmi != nil && m.vmi.Labels[v1.VirtualMachinePoolRevisionName] != "" {
-			names[m.vmi.Labels[v1.VirtualMachinePoolRevisionName]] = true
+		if m.vmi != nil && m.running() != "" {
+			names[m.running()] = true
 		}
 	}
 	return names
 }
 
-// read reads the data of the revisions that VMs and VMIs name, except that of the current one. Unless an update is in progress,
-// there are none.
+// read reads the data of the revisions that an update compares with the current one. Unless an update is in progress, there are none.
 func (r *revisions) read(ctx context.Context, s *Scope) error {
-	for name := range s.named() {
-		if _, known := r.specs[name]; known || name == r.current {
+	for name := range compared(&s.Pool.Spec, s.members, r.current) {
+		if _, known := r.specs[name]; known {
 			continue
 		}
 		revision, spec := &appsv1.ControllerRevision{}, &poolv1.VirtualMachinePoolSpec{}
