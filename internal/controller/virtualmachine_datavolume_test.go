@@ -4,6 +4,8 @@
 package controller
 
 import (
+	"time"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -305,24 +307,50 @@ var _ = Describe("VirtualMachine with DataVolumes", func() {
 			Expect(ExpectExists(vm)).To(haveNoVMCondition(v1.VirtualMachineFailure))
 		})
 
+		// refused returns the events of a VM whose DataVolume is not created, and deletes the VM.
+		refused := func(spec cdiv1beta1.DataVolumeSpec) []string {
+			GinkgoHelper()
+			vm := m.create(templated(spec))
+			result, err := m.reconcile(vm)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(result.RequeueAfter).To(Equal(15 * time.Second))
+			ExpectGone(dataVolume(m.ns, "root"))
+			forget := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+			Expect(k8sClient.Patch(ctx, vm, forget)).To(Succeed())
+			Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
+			return m.events.take()
+		}
+
 		It("reports the same for an existing and a missing source if the service account may not clone it", func() {
 			named := func(name string) cdiv1beta1.DataVolumeSpec {
 				return cdiv1beta1.DataVolumeSpec{Source: &cdiv1beta1.DataVolumeSource{
 					PVC: &cdiv1beta1.DataVolumeSourcePVC{Namespace: elsewhere, Name: name},
 				}}
 			}
-			recorded := map[string][]string{}
-			for _, name := range []string{"golden", "nowhere"} {
-				vm := m.create(templated(named(name)))
-				_, err := m.reconcile(vm)
-				Expect(err).NotTo(HaveOccurred())
-				recorded[name] = m.events.take()
-				forget := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
-				Expect(k8sClient.Patch(ctx, vm, forget)).To(Succeed())
-				Expect(k8sClient.Delete(ctx, vm)).To(Succeed())
-			}
+			recorded := map[string][]string{"golden": refused(named("golden")), "nowhere": refused(named("nowhere"))}
 			Expect(recorded["nowhere"]).To(Equal(recorded["golden"]))
 			Expect(recorded["golden"]).To(ConsistOf(ContainSubstring("insufficient permissions")))
+		})
+
+		It("reports the same for any DataSource if the service account may clone nothing of its namespace", func() {
+			named := func(name string, source cdi.DataSourceSource) cdiv1beta1.DataVolumeSpec {
+				GinkgoHelper()
+				ExpectCreated(&cdi.DataSource{
+					ObjectMeta: metav1.ObjectMeta{Namespace: elsewhere, Name: name}, Spec: cdi.DataSourceSpec{Source: source},
+				})
+				return cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{Kind: "DataSource", Namespace: &elsewhere, Name: name}}
+			}
+			missing := cdiv1beta1.DataVolumeSpec{SourceRef: &cdiv1beta1.DataVolumeSourceRef{Kind: "DataSource", Namespace: &elsewhere, Name: "missing"}}
+			want := refused(source(elsewhere))
+			Expect(want).To(ConsistOf(HaveSuffix("insufficient permissions in clone source namespace " + elsewhere)))
+			Expect(refused(missing)).To(Equal(want))
+			Expect(refused(named("empty", cdi.DataSourceSource{}))).To(Equal(want))
+			Expect(refused(named("other", cdi.DataSourceSource{
+				PVC: &cdiv1beta1.DataVolumeSourcePVC{Namespace: NewNamespace(), Name: "golden"},
+			}))).To(Equal(want), "the namespace of its source")
+			permit("default", "cdi.kubevirt.io", "datavolumes/source")
+			Eventually(func() []string { return refused(missing) }).WithTimeout(10 * time.Second).
+				Should(ConsistOf(ContainSubstring("get DataSource " + elsewhere + "/missing")))
 		})
 
 		It("does not skip the access review because of an annotation", func() {

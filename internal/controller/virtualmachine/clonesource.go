@@ -5,7 +5,6 @@ package virtualmachine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -35,9 +34,42 @@ func (s *Scope) readDataSource(ctx context.Context, ref *cdiv1beta1.DataVolumeSo
 	}
 	found := &cdi.DataSource{}
 	if err := s.APIReader.Get(ctx, key, found); err != nil {
-		return nil, fmt.Errorf("get DataSource %s: %w", key, err)
+		return nil, s.conceal(ctx, key.Namespace, fmt.Errorf("get DataSource %s: %w", key, err))
 	}
 	return found, nil
+}
+
+// unauthorizedError is the error of a source in another namespace that the VM's ServiceAccount may not copy. It is the same whether the
+// source exists or not. The namespace is the one that the VM names: a DataSource there may refer to others.
+type unauthorizedError struct{ namespace string }
+
+func (e *unauthorizedError) Error() string {
+	return "insufficient permissions in clone source namespace " + e.namespace
+}
+
+// conceal returns an error about a namespace: an unauthorizedError if something is missing there that the VM's ServiceAccount could
+// not copy.
+func (s *Scope) conceal(ctx context.Context, namespace string, err error) error {
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	allowed, failed := s.mayCopy(ctx, &cdiv1beta1.DataVolumeSource{PVC: &cdiv1beta1.DataVolumeSourcePVC{Namespace: namespace}})
+	switch {
+	case failed != nil:
+		return failed
+	case !allowed:
+		return &unauthorizedError{namespace}
+	}
+	return err
+}
+
+// namedNamespace returns the namespace of a source that the VM names: that of the DataSource, which may be nil, or else that of the source.
+func (s *Scope) namedNamespace(named *cdi.DataSource, source *cdiv1beta1.DataVolumeSource) string {
+	if named != nil && named.Namespace != s.VM.Namespace {
+		return named.Namespace
+	}
+	namespace, _ := namespaceAndName(source)
+	return namespace
 }
 
 // cloneSource returns the claim or snapshot from which a DataVolume is cloned, with its namespace, or nil if it is not a clone.
@@ -76,11 +108,11 @@ func (s *Scope) cloneSource(spec *cdiv1beta1.DataVolumeSpec, named *cdi.DataSour
 	return source, nil
 }
 
-// authorizeClone reports whether the VM's ServiceAccount may clone the source of a DataVolume; if not, it sets the failure. The
-// importer checks the permissions of the DataVolume's creator, which is virt-controller and may clone everything. The
+// authorizeClone reports whether the VM's ServiceAccount may clone the source of a DataVolume; if not, it sets the failure. named is
+// the DataSource that the VM names, or nil. The importer checks the permissions of the DataVolume's creator, which is virt-controller and may clone everything. The
 // permissions here are those that the importer checks. The annotations that skip the importer's check do not skip this one.
 // Source: kubevirt/containerized-data-importer-api pkg/apis/core/v1beta1, authorize_utils.go.
-func (s *Scope) authorizeClone(ctx context.Context, dv *cdi.DataVolume) (bool, error) {
+func (s *Scope) authorizeClone(ctx context.Context, dv *cdi.DataVolume, named *cdi.DataSource) (bool, error) {
 	if dv.Spec.SourceRef != nil {
 		s.failProvision(ReasonFailedDataVolumeCreate, fmt.Errorf("sourceRef of kind %s is not supported, use %s",
 			dv.Spec.SourceRef.Kind, dataSourceKind), "Error creating DataVolume "+dv.Name+": %v")
@@ -98,13 +130,16 @@ func (s *Scope) authorizeClone(ctx context.Context, dv *cdi.DataVolume) (bool, e
 		// After the authorization: the event reveals whether a claim exists.
 		return true, s.warnOfMissingSource(ctx, dv)
 	}
-	namespace, _ := namespaceAndName(source)
-	user := serviceaccount.MakeUsername(s.VM.Namespace, s.account())
-	s.failProvision(ReasonUnauthorizedDataVolume, fmt.Errorf("not authorized to create DataVolume: %w", errors.New(
-		"User "+user+" has insufficient permissions in clone source namespace "+namespace)),
-		"Not authorized to create DataVolume "+dv.Name+": %v")
-	s.RequeueAfter = importRetry
+	s.refuseClone(dv.Name, &unauthorizedError{s.namedNamespace(named, source)})
 	return false, nil
+}
+
+// refuseClone sets the failure of a DataVolume whose source the VM's ServiceAccount may not clone.
+func (s *Scope) refuseClone(name string, err *unauthorizedError) {
+	user := serviceaccount.MakeUsername(s.VM.Namespace, s.account())
+	s.failProvision(ReasonUnauthorizedDataVolume, fmt.Errorf("not authorized to create DataVolume: User %s has %w", user, err),
+		"Not authorized to create DataVolume "+name+": %v")
+	s.RequeueAfter = s.importRetry()
 }
 
 // namespaceAndName returns those of the claim or snapshot of a source.

@@ -18,6 +18,7 @@ import (
 	"github.com/vireo-project/vireo/api/cdi"
 	cdiv1beta1 "github.com/vireo-project/vireo/api/cdi/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/conditions"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/instancetype"
 	"github.com/vireo-project/vireo/internal/optimistic"
@@ -40,8 +41,21 @@ const actionProvision = "CreateDataVolume"
 // Source: kubevirt/kubevirt pkg/storage/types, allowClaimAdoptionAnnotation.
 const allowClaimAdoption = "cdi.kubevirt.io/allowClaimAdoption"
 
-// importRetry is the delay before a retry if no watch triggers one: for a DataSource or a permission that is missing.
-const importRetry = 15 * time.Second
+// The delay before a retry if no watch triggers one: for a DataSource, a label or a permission that is missing. Each retry is a few
+// requests to the API server, and a tenant may have thousands of VMs that fail.
+const (
+	minImportRetry = 15 * time.Second
+	maxImportRetry = 5 * time.Minute
+)
+
+// importRetry returns the delay before the next retry: as long as the VM has been failing, within limits.
+func (s *Scope) importRetry() time.Duration {
+	failure := conditions.Find(s.VM.Status.Conditions, v1.VirtualMachineFailure)
+	if failure == nil {
+		return minImportRetry
+	}
+	return min(max(s.Now.Sub(failure.LastTransitionTime.Time), minImportRetry), maxImportRetry)
+}
 
 // provisionFailure is KubeVirt's format of the condition Failure's message.
 const provisionFailure = "Error encountered while creating DataVolumes: %v"
@@ -154,12 +168,12 @@ func (s *Scope) createDataVolume(ctx context.Context, template *v1.DataVolumeTem
 	}
 	dv, err := s.renderDataVolume(template, source)
 	if err != nil {
-		return s.failRender(template, err)
+		return s.failRender(template, s.conceal(ctx, source.Namespace, err)) // Only a DataSource may have no source.
 	}
 	if err := s.preferStorageClass(ctx, &dv.Spec); err != nil {
 		return s.failReference(err)
 	}
-	allowed, err := s.authorizeClone(ctx, dv)
+	allowed, err := s.authorizeClone(ctx, dv, source)
 	if err != nil || !allowed {
 		return err
 	}
@@ -203,10 +217,15 @@ func (s *Scope) preferStorageClass(ctx context.Context, spec *cdiv1beta1.DataVol
 
 // failRender sets the failure that a DataVolume could not be rendered. DataSources are not watched, hence the retry.
 func (s *Scope) failRender(template *v1.DataVolumeTemplateSpec, err error) error {
+	var unauthorized *unauthorizedError
+	if errors.As(err, &unauthorized) {
+		s.refuseClone(template.Name, unauthorized)
+		return nil
+	}
 	s.failProvision(ReasonFailedDataVolumeCreate, fmt.Errorf("unable to create DataVolume manifest: %w", err),
 		"Error creating DataVolume "+template.Name+": %v")
 	if apierrors.IsNotFound(err) {
-		s.RequeueAfter = importRetry
+		s.RequeueAfter = s.importRetry()
 		return nil
 	}
 	return err

@@ -5,9 +5,11 @@ package virtualmachine
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/vireo-project/vireo/api/cdi"
@@ -52,6 +54,24 @@ func TestPrintableStatusOfImports(t *testing.T) {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})
+	}
+}
+
+// TestImportRetry checks that retries become rarer while a VM fails.
+func TestImportRetry(t *testing.T) {
+	for since, want := range map[time.Duration]time.Duration{
+		0: 15 * time.Second, 20 * time.Second: 20 * time.Second, time.Minute: time.Minute, time.Hour: 5 * time.Minute,
+	} {
+		s := &Scope{Now: noon, VM: builder.MakeVM("vm").Obj()}
+		if got := s.importRetry(); got != 15*time.Second {
+			t.Errorf("for a VM that did not fail: got %s", got)
+		}
+		s.VM.Status.Conditions = []v1.VirtualMachineCondition{
+			{Type: v1.VirtualMachineFailure, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(noon.Add(-since))},
+		}
+		if got := s.importRetry(); got != want {
+			t.Errorf("for a VM that has been failing for %s: got %s, want %s", since, got, want)
+		}
 	}
 }
 

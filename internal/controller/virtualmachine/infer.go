@@ -58,16 +58,20 @@ func (s *Scope) infer(ctx context.Context, class *reference.Class, matcher *v1.I
 	}
 	labels, err := s.inferLabels(ctx, matcher.InferFromVolume, class.DefaultLabel)
 	var nothing *inferenceError
+	var unauthorized *unauthorizedError
+	if errors.As(err, &unauthorized) {
+		err = fmt.Errorf("unable to infer defaults: ServiceAccount %s has %w", s.account(), unauthorized)
+	}
 	switch {
 	case errors.As(err, &nothing) && reference.Ignores(matcher):
 		return nil, nil
 	case errors.Is(err, errInferenceWaits):
 		return nil, err
-	case err != nil && nothing == nil && !apierrors.IsNotFound(err) && !errors.Is(err, errUnauthorized) && !errors.Is(err, errNoVolume):
+	case err != nil && nothing == nil && unauthorized == nil && !apierrors.IsNotFound(err) && !errors.Is(err, errNoVolume):
 		return nil, err
 	case err != nil:
 		failed := notFound(class, err)
-		failed.retry = importRetry // Labels and DataSources are not watched.
+		failed.retry = s.importRetry() // Labels and DataSources are not watched.
 		return nil, failed
 	}
 	found := *matcher
@@ -168,7 +172,7 @@ func (s *Scope) labelsOfSource(ctx context.Context, spec *cdiv1beta1.DataVolumeS
 	}
 	source, err := s.cloneSource(spec, named)
 	if err != nil {
-		return nil, err
+		return nil, s.conceal(ctx, named.Namespace, err) // Only a DataSource may have no source.
 	}
 	if err := s.checkInferenceAllowed(ctx, named, source); err != nil {
 		return nil, err
@@ -200,9 +204,6 @@ func (s *Scope) labelsOfSnapshot(ctx context.Context, key client.ObjectKey, labe
 	return require(snapshot.Labels, label)
 }
 
-// errUnauthorized is the error of a source in another namespace that the VM may not copy.
-var errUnauthorized = errors.New("insufficient permissions in clone source namespace")
-
 // checkInferenceAllowed returns an error if the DataSource or its source is in another namespace and the VM's ServiceAccount may not
 // copy the source. The labels would reveal what is there.
 func (s *Scope) checkInferenceAllowed(ctx context.Context, named *cdi.DataSource, source *cdiv1beta1.DataVolumeSource) error {
@@ -215,7 +216,7 @@ func (s *Scope) checkInferenceAllowed(ctx context.Context, named *cdi.DataSource
 		return err
 	}
 	if !allowed {
-		return fmt.Errorf("unable to infer defaults: ServiceAccount %s has %w %s", s.account(), errUnauthorized, namespace)
+		return &unauthorizedError{s.namedNamespace(named, source)}
 	}
 	return nil
 }

@@ -156,7 +156,7 @@ func (s *Scope) findUnstored(ctx context.Context, class *reference.Class, matche
 		if apierrors.IsNotFound(err) {
 			failed := notFound(class, err)
 			if matcher.InferFromVolume != "" {
-				failed.retry = importRetry
+				failed.retry = s.importRetry()
 			}
 			return nil, failed
 		}
