@@ -39,15 +39,20 @@ func runInstance(name string) {
 	Expect(k8s.Status().Update(context.Background(), vmi)).To(Succeed())
 }
 
+// getAsAdmin sends a GET request as the API server does for an administrator.
+func getAsAdmin(path string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "https://"+address+path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("X-Remote-User", "admin")
+	request.Header.Set("X-Remote-Group", "system:masters")
+	return newProxyClient(proxy.ClientCertificate(pki.FrontProxyName)).client.Do(request)
+}
+
 // readMetrics returns /metrics as Prometheus reads it through the API server.
 func readMetrics() (string, error) {
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "https://"+address+"/metrics", http.NoBody)
-	if err != nil {
-		return "", err
-	}
-	request.Header.Set("X-Remote-User", "prometheus")
-	request.Header.Set("X-Remote-Group", "system:masters")
-	response, err := newProxyClient(proxy.ClientCertificate(pki.FrontProxyName)).client.Do(request)
+	response, err := getAsAdmin("/metrics")
 	if err != nil {
 		return "", err
 	}

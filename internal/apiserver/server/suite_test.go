@@ -6,6 +6,7 @@ package server_test
 import (
 	"context"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -84,6 +85,9 @@ var _ = BeforeSuite(func() {
 	startServer(newAPI())
 })
 
+// configuration is that of the cluster.
+var configuration = clusterconfig.NewStore()
+
 // failed reports whether a spec has failed.
 var failed bool
 
@@ -139,7 +143,7 @@ func startServer(api *subresource.API) (stop func()) {
 	address = listener.Addr().String()
 	s, err := server.New(server.Options{
 		Listener: listener, Address: "127.0.0.1",
-		Certificate: own, Kubeconfig: filepath.Join(dir, "kubeconfig"),
+		Certificate: own, Kubeconfig: filepath.Join(dir, "kubeconfig"), RestrictTLS: configuration.RestrictTLS,
 	}, api.Verbs)
 	Expect(err).NotTo(HaveOccurred())
 	ctx, cancel := context.WithCancel(context.Background())
@@ -152,8 +156,15 @@ func startServer(api *subresource.API) (stop func()) {
 	DeferCleanup(stop)
 	Eventually(func() error { return as("anybody").Get().AbsPath("/healthz").Do(context.Background()).Error() }).
 		WithTimeout(startLimit).Should(Succeed())
-	// virt-api reads the front proxy's CA a moment after it starts listening.
-	Eventually(readMetrics).WithTimeout(startLimit).ShouldNot(BeEmpty())
+	// virt-api reads the front proxy's CA a moment after it starts listening. Before that, nobody is an administrator.
+	missing := group + "/v1/namespaces/default/virtualmachineinstances/missing/guestosinfo"
+	Eventually(func() (int, error) {
+		response, err := getAsAdmin(missing)
+		if err != nil {
+			return 0, err
+		}
+		return response.StatusCode, response.Body.Close()
+	}).WithTimeout(startLimit).Should(Equal(http.StatusNotFound))
 	return stop
 }
 
