@@ -35,9 +35,9 @@ func lifecycleScenarios() []scenario {
 		{alert: "VMCannotBeEvicted", silent: []string{"7m"}, series: map[string]string{
 			demo("kubevirt_vmi_non_evictable", ""): "1x10", demo("kubevirt_vmi_info", ", phase='scheduling'"): "1x20",
 		}},
-		{alert: "KubeVirtVMIExcessiveMigrations", interval: "1h", silent: []string{"10h"}, firing: "13h", labels: map[string]string{"namespace": "ns", "vmi": "demo"},
+		{alert: "KubeVirtVMIExcessiveMigrations", long: true, interval: "1h", silent: []string{"10h"}, firing: "13h", labels: map[string]string{"namespace": "ns", "vmi": "demo"},
 			description: "VMI ns/demo has migrated 12 times in the last 24 hours.", series: migrations},
-		{alert: "OutdatedVirtualMachineInstanceWorkloads", interval: "5m", silent: []string{"23h", "28h"}, firing: "25h",
+		{alert: "OutdatedVirtualMachineInstanceWorkloads", long: true, interval: "5m", silent: []string{"23h", "28h"}, firing: "25h",
 			summary: "3 VMIs still run with the launcher of an earlier version.", series: map[string]string{
 				// The leader changes meanwhile.
 				"kubevirt_vmi_number_of_outdated{pod='virt-controller-1'}": "3x119",
@@ -52,7 +52,7 @@ func lifecycleScenarios() []scenario {
 			description: "VM ns/demo on node a is in the state crashloopbackoff.", series: map[string]string{
 				vm("crashloopbackoff", "error"): "1x20 _x10", demo("kubevirt_vmi_info", ", phase='scheduled'"): "1x30",
 			}},
-		{alert: "VMNonRecoverableOSPanic", silent: []string{"5m", "1600m"}, firing: "9m", labels: withoutNode(named),
+		{alert: "VMNonRecoverableOSPanic", long: true, silent: []string{"5m", "1600m"}, firing: "15m", labels: withoutNode(named),
 			description: "The operating system of VMI ns/demo has crashed 7 times.", series: map[string]string{
 				demo("kubevirt_vmi_guest_os_panic_total", ", type='hyperv'"): "0+1x7 7x1600",
 			}},

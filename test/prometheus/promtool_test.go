@@ -55,17 +55,22 @@ func TestRulesAreValid(t *testing.T) {
 func TestAlertsFireAndResolve(t *testing.T) {
 	directory := t.TempDir()
 	write(t, installed, directory, "rules.yaml")
-	tests := map[string]any{
-		"rule_files": []string{"rules.yaml"}, "evaluation_interval": "1m",
-		"group_eval_order": []string{rules.RecordingGroup, rules.AlertGroup},
-	}
-	var cases []map[string]any
+	// Rules are evaluated until the last time of a scenario. Those that last for a day are evaluated less often, because that takes long.
+	tests := map[string][]map[string]any{"1m": {recordings()}}
 	for _, scenario := range scenarios() {
-		cases = append(cases, scenario.test(t))
+		interval := "1m"
+		if scenario.long {
+			interval = "5m"
+		}
+		tests[interval] = append(tests[interval], scenario.test(t))
 	}
-	tests["tests"] = append(cases, recordings())
-	write(t, tests, directory, "tests.yaml")
-	promtool(t, directory, "test", "rules", "tests.yaml")
+	for interval, cases := range tests {
+		write(t, map[string]any{
+			"rule_files": []string{"rules.yaml"}, "evaluation_interval": interval,
+			"group_eval_order": []string{rules.RecordingGroup, rules.AlertGroup}, "tests": cases,
+		}, directory, interval+".yaml")
+		promtool(t, directory, "test", "rules", interval+".yaml")
+	}
 }
 
 // Each alert has a scenario in which it fires and one in which it does not.

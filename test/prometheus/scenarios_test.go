@@ -21,6 +21,8 @@ type scenario struct {
 	series map[string]string
 	// interval is the time between two values, one minute if empty.
 	interval string
+	// long is true if the scenario lasts for a day. The rules are then evaluated every five minutes.
+	long bool
 	// firing is when the alert fires; empty if it never does. It does not at the times in silent.
 	firing string
 	silent []string
