@@ -63,6 +63,8 @@ var _ = Describe("KubeVirt's objects for Prometheus", Ordered, func() {
 		return all
 	}
 
+	operatorKinds := apiserver.Install(filepath.Join("..", "..", "test", "prometheusoperator"))
+	AfterAll(func() { Expect(envtest.UninstallCRDs(cfg, operatorKinds)).To(Succeed()) })
 	BeforeAll(func() {
 		namespace = NewInstallNamespace()
 		objects, err := dynamic.NewForConfig(controllerConfig)
@@ -82,11 +84,8 @@ var _ = Describe("KubeVirt's objects for Prometheus", Ordered, func() {
 		ExpectGone(role())
 		ExpectGone(binding())
 
-		_, err := envtest.InstallCRDs(cfg, apiserver.Install(filepath.Join("..", "..", "test", "prometheusoperator")))
+		_, err := envtest.InstallCRDs(cfg, operatorKinds)
 		Expect(err).NotTo(HaveOccurred())
-		DeferCleanup(func() {
-			Expect(envtest.UninstallCRDs(cfg, apiserver.Install(filepath.Join("..", "..", "test", "prometheusoperator")))).To(Succeed())
-		})
 	})
 
 	It("installs rules and a ServiceMonitor, also if there is no account of Prometheus", func() {
