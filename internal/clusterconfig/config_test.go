@@ -259,8 +259,8 @@ func TestDefaultArchitectureOfTheStatusStays(t *testing.T) {
 
 func TestLifetimesOfCertificates(t *testing.T) {
 	minutes := func(m int) *metav1.Duration { return &metav1.Duration{Duration: time.Duration(m) * time.Minute} }
-	lifetimes := func(ca, caBefore, server, serverBefore time.Duration) Certificates {
-		return Certificates{ca * time.Minute, caBefore * time.Minute, server * time.Minute, serverBefore * time.Minute}
+	lifetimes := func(ca, caBefore, server, serverBefore int) Certificates {
+		return Certificates{minutes(ca).Duration, minutes(caBefore).Duration, minutes(server).Duration, minutes(serverBefore).Duration}
 	}
 	const week, day = 7 * 24 * 60, 24 * 60
 	for name, tc := range map[string]struct {

@@ -53,7 +53,7 @@ func TestConnectionsSurviveRotations(t *testing.T) {
 
 // With lifetimes of minutes, by the deprecated fields.
 func TestConnectionsSurviveRotationsWithinMinutes(t *testing.T) {
-	minutes := func(n time.Duration) *metav1.Duration { return &metav1.Duration{Duration: n * time.Minute} }
+	minutes := func(n int) *metav1.Duration { return &metav1.Duration{Duration: time.Duration(n) * time.Minute} }
 	w := newWorld(t, &v1.KubeVirtSelfSignConfiguration{
 		CARotateInterval: minutes(20), CAOverlapInterval: minutes(12), CertRotateInterval: minutes(14),
 	})

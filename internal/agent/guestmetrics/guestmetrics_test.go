@@ -262,7 +262,7 @@ func TestSlots(t *testing.T) {
 		}
 		other := guest("other")
 		other.Pod.VMI.Namespace = "other"
-		list := append(guests, other)
+		list := slices.Concat(guests, []*Guest{other})
 		var mu sync.Mutex
 		inFlight, most := 0, 0
 		count := func(n int) {

@@ -31,11 +31,12 @@ var (
 
 // wanted returns the common objects, which must not be changed.
 var wanted = sync.OnceValues(func() ([]*unstructured.Unstructured, error) {
-	var typed []client.Object
-	for _, object := range common.Instancetypes() {
+	instancetypes, preferences := common.Instancetypes(), common.Preferences()
+	typed := make([]client.Object, 0, len(instancetypes)+len(preferences))
+	for _, object := range instancetypes {
 		typed = append(typed, object)
 	}
-	for _, object := range common.Preferences() {
+	for _, object := range preferences {
 		typed = append(typed, object)
 	}
 	objects := make([]*unstructured.Unstructured, 0, len(typed))
@@ -110,7 +111,7 @@ func hasSpec(fields *metav1.FieldsV1) bool {
 		return false
 	}
 	top := map[string]json.RawMessage{}
-	if err := json.Unmarshal(fields.Raw, &top); err != nil {
+	if err := json.Unmarshal(fields.GetRawBytes(), &top); err != nil {
 		return true
 	}
 	_, has := top["f:spec"]

@@ -60,8 +60,6 @@ func (k kind) definition() string {
 	return k.Resource + "." + k.Group
 }
 
-func (k kind) gvk() schema.GroupVersionKind { return k.GroupVersion().WithKind(k.kind) }
-
 // Settings are the inputs of the objects.
 type Settings struct {
 	// Rules are the settings of the rules. Their namespace is the install namespace.
