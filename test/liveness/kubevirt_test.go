@@ -101,7 +101,10 @@ type consumer struct{ dir, name string }
 // configurationConsumers are fields, or their parents, that change the resolved configuration, but nothing that is built from
 // it before a guest runs.
 var configurationConsumers = map[string]consumer{
-	"uninstallStrategy": {"internal/controller/kubevirt", "UninstallStrategy"},
+	"uninstallStrategy":       {"internal/controller/kubevirt", "UninstallStrategy"},
+	"monitorNamespace":        {"internal/controller/kubevirt/prometheus", "MonitorNamespace"},
+	"monitorAccount":          {"internal/controller/kubevirt/prometheus", "MonitorAccount"},
+	"serviceMonitorNamespace": {"internal/controller/kubevirt/prometheus", "ServiceMonitorNamespace"},
 
 	"certificateRotateStrategy.selfSigned.caRotateInterval":   {"internal/certificate", "CADuration"},
 	"certificateRotateStrategy.selfSigned.certRotateInterval": {"internal/certificate", "ServerDuration"},

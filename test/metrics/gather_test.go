@@ -98,7 +98,7 @@ func useQueue(syncs *metrics.Syncs) {
 }
 
 // description are the parts of a metric's description, which client_golang does not export.
-var description = regexp.MustCompile(`fqName: "([^"]+)", help: "([^"]*)", constLabels: \{[^}]*\}, variableLabels: \{([^}]*)\}`)
+var description = regexp.MustCompile(`fqName: "([^"]+)", help: "((?:[^"\\]|\\.)*)",(?: unit: "[^"]*",)? constLabels: \{[^}]*\}, variableLabels: \{([^}]*)\}`)
 
 // touch makes a sample of a collector that has none yet because nothing has happened.
 func touch(c prometheus.Collector) {
