@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -136,7 +137,9 @@ func newManager(
 	limited := limiter.Config(config)
 	metrics.CountRequests(limited)
 	mgr, err := ctrl.NewManager(limited, ctrl.Options{
-		Scheme:                        NewScheme(),
+		Scheme: NewScheme(),
+		// A name is unique in a manager. Suites start several managers in a process.
+		Controller:                    ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
 		Cache:                         cacheOptions(o.Namespace),
 		LeaderElection:                o.LeaderElection,
 		LeaderElectionID:              leaderElectionID,
