@@ -31,7 +31,7 @@ type options struct {
 }
 
 const (
-	// agents is the smallest number of nodes.
+	// minNodes is the default for small fleets.
 	minNodes = 20
 	// vmsPerNode is the default for larger fleets.
 	vmsPerNode = 50

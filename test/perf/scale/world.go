@@ -64,9 +64,8 @@ type world struct {
 	// processes are running, in the order in which they were started.
 	processes []*process
 	// admin is the path of an administrator's kubeconfig, and account that of virt-controller's.
-	admin, account                      string
-	webhookPort, healthPort, pprofPort  int
-	controllerMetricsPort, controllerNo int
+	admin, account                                  string
+	webhookPort, healthPort, pprofPort, metricsPort int
 }
 
 // start starts everything but VMs.
@@ -74,7 +73,7 @@ func (w *world) start(ctx context.Context) error {
 	if err := os.MkdirAll(w.o.workDir, 0o755); err != nil {
 		return err
 	}
-	for _, port := range []*int{&w.webhookPort, &w.healthPort, &w.pprofPort, &w.controllerMetricsPort} {
+	for _, port := range []*int{&w.webhookPort, &w.healthPort, &w.pprofPort, &w.metricsPort} {
 		var err error
 		if *port, err = freePort(ctx); err != nil {
 			return err
@@ -197,11 +196,10 @@ func (w *world) startController(ctx context.Context) error {
 			return err
 		}
 	}
-	w.controllerNo++
 	err := w.run(controllerName, []string{
 		memorylimit.Env + "=" + strconv.Itoa(memoryLimit), "VIREO_PPROF=127.0.0.1:" + strconv.Itoa(w.pprofPort), "KUBECONFIG=" + w.account,
 	}, w.o.controller, "--install-namespace="+rights.Namespace, "--listen=127.0.0.1",
-		"--port="+strconv.Itoa(w.controllerMetricsPort), "--health-port="+strconv.Itoa(w.healthPort), "--webhook-port="+strconv.Itoa(w.webhookPort),
+		"--port="+strconv.Itoa(w.metricsPort), "--health-port="+strconv.Itoa(w.healthPort), "--webhook-port="+strconv.Itoa(w.webhookPort),
 		"--certificate-dir="+filepath.Join(w.o.workDir, "certificates"),
 		"--launcher-image=example.com/virt-launcher:v1", "--handler-image=example.com/virt-handler:v1", "--api-image=example.com/virt-api:v1")
 	if err != nil {
@@ -248,13 +246,10 @@ func (w *world) startAgents(ctx context.Context) error {
 	for i := 2; i < w.o.nodes; i++ {
 		others = append(others, nodeName(i))
 	}
-	// The limit is virt-handler's: 60 % of 1.5 GiB for Go.
-	limit := []string{"GOMEMLIMIT=" + strconv.Itoa(1536<<20/100*memorylimit.WithLibvirt)}
 	for name, nodes := range map[string][]string{oneAgentName: {nodeName(0)}, lostAgentName: {nodeName(1)}, agentsName: others} {
-		if err := w.run(name, limit, self, append([]string{"agents", "--kubeconfig=" + w.admin}, nodes...)...); err != nil {
+		if err := w.run(name, nil, self, append([]string{"agents", "--kubeconfig=" + w.admin}, nodes...)...); err != nil {
 			return err
 		}
-		limit = nil
 	}
 	return w.poll(ctx, "schedulable nodes", 100*time.Millisecond, func() (bool, error) {
 		nodes := &metav1.PartialObjectMetadataList{}
