@@ -48,7 +48,7 @@ func WithProbes(mgr ctrl.Manager, address string) (ctrl.Manager, error) {
 	}
 	// The manager starts a Server before its caches.
 	if err := mgr.Add(&manager.Server{
-		Name: "health probe", Server: probeServer(p.handler()), Listener: limitConnections(listener, maxConnections), ShutdownTimeout: ptr.To(probeShutdown),
+		Name: "health probe", Server: probeServer(p.handler()), Listener: LimitConnections(listener, maxConnections), ShutdownTimeout: ptr.To(probeShutdown),
 	}); err != nil {
 		_ = listener.Close()
 		return nil, err
@@ -70,6 +70,24 @@ func (p *probedManager) AddHealthzCheck(name string, check healthz.Checker) erro
 // AddReadyzCheck implements manager.Manager.
 func (p *probedManager) AddReadyzCheck(name string, check healthz.Checker) error {
 	return add(p.ready, name, check)
+}
+
+// Ready returns a function that reports whether all readiness checks of a manager pass. The manager is one that WithProbes
+// returned.
+func Ready(mgr ctrl.Manager) func() bool {
+	p, probed := mgr.(*probedManager)
+	return func() bool {
+		if !probed {
+			return false
+		}
+		request := &http.Request{}
+		for _, check := range p.ready.Checks {
+			if check(request) != nil {
+				return false
+			}
+		}
+		return true
+	}
 }
 
 func add(to *healthz.Handler, name string, check healthz.Checker) error {
@@ -110,7 +128,9 @@ type limitedListener struct {
 	open []*limitedConn
 }
 
-func limitConnections(l net.Listener, limit int) *limitedListener {
+// LimitConnections returns a listener that limits the number of open connections of another one. A new connection beyond the limit
+// closes the oldest.
+func LimitConnections(l net.Listener, limit int) net.Listener {
 	return &limitedListener{Listener: l, limit: limit}
 }
 

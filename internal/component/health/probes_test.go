@@ -27,7 +27,7 @@ func serveProbes(t *testing.T, server *http.Server, limit int) string {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- server.Serve(limitConnections(listener, limit)) }()
+	go func() { done <- server.Serve(LimitConnections(listener, limit)) }()
 	t.Cleanup(func() {
 		_ = server.Close()
 		if err := <-done; !errors.Is(err, http.ErrServerClosed) {

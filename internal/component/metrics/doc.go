@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package metrics serves the metrics of a component under KubeVirt's names, and has the metrics that all components share. The
+// names, types and labels are KubeVirt's (kubevirt/kubevirt docs/observability/metrics.md); docs/metrics.md lists them.
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Path is the path of the metrics.
+const Path = "/metrics"
+
+// Describe describes a metric. The name has no prefix.
+func Describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("kubevirt_"+name, help, labels, nil)
+}
+
+// Gauge returns a gauge with a value and the values of its labels.
+func Gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+}
+
+// Counter returns a counter with a value and the values of its labels.
+func Counter(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(d, prometheus.CounterValue, value, labels...)
+}
+
+// Bool returns 1 if a condition holds and 0 otherwise.
+func Bool(holds bool) float64 {
+	if holds {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package metrics
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/client-go/rest"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	runtimemetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+
+	"github.com/vireo-project/vireo/internal/component/health"
+)
+
+const (
+	// maxConnections limits the open connections of the server, to which every Pod of the cluster can connect unless a network
+	// policy forbids it. Each Prometheus keeps one open.
+	maxConnections = 64
+	// maxInFlight limits the requests for metrics that are encoded at a time. Further ones get 503.
+	maxInFlight = 8
+	// requestTimeout bounds a request with its response. Prometheus waits 10 seconds by default.
+	requestTimeout = 30 * time.Second
+	// idleTimeout is longer than the usual interval of scrapes, so that Prometheus keeps its connection.
+	idleTimeout = 2 * time.Minute
+	// maxHeader bounds the headers of a request, in bytes.
+	maxHeader = 16 << 10
+	// shutdownTimeout bounds how long shutdown waits for responses in flight.
+	shutdownTimeout = 5 * time.Second
+)
+
+// Options configure what a component serves.
+type Options struct {
+	// Address is where the server listens.
+	Address string
+	// TLS sets the certificate. Without it, the certificate is self-signed.
+	TLS func(*tls.Config)
+	// Collectors are the component's own metrics.
+	Collectors []prometheus.Collector
+	// Library are the metrics of the library that the component is made with. Nil means those of controller-runtime.
+	Library prometheus.Gatherer
+	// Queues are KubeVirt's names of work queues, by the names of their controllers.
+	Queues map[string]string
+	// Health serves health.Path, always without authentication.
+	Health http.Handler
+	// Authorize makes the server serve the metrics only to clients that may get the URL Path.
+	Authorize bool
+}
+
+// AddServer adds a server of a component's metrics to a manager. It replaces the server of controller-runtime, which has no limit of
+// connections: the manager must have the metrics' BindAddress "0".
+func AddServer(mgr ctrl.Manager, o Options) error {
+	handler, err := Handler(o)
+	if err != nil {
+		return err
+	}
+	if o.Authorize {
+		if handler, err = authorized(mgr.GetConfig(), mgr.GetHTTPClient(), handler); err != nil {
+			return err
+		}
+	}
+	config, err := o.tls()
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle(Path, handler)
+	mux.Handle(health.Path, o.Health)
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", o.Address)
+	if err != nil {
+		return fmt.Errorf("cannot listen for requests of the metrics: %w", err)
+	}
+	err = mgr.Add(&manager.Server{
+		Name: "metrics", Server: newServer(mux), Listener: tls.NewListener(health.LimitConnections(listener, maxConnections), config),
+		ShutdownTimeout: ptr.To(shutdownTimeout),
+	})
+	if err != nil {
+		_ = listener.Close()
+	}
+	return err
+}
+
+// Handler returns the handler of a component's metrics.
+func Handler(o Options) (http.Handler, error) {
+	gatherer, err := Gatherer(o)
+	if err != nil {
+		return nil, err
+	}
+	return promhttp.HandlerFor(&shared{from: gatherer, clock: clock.RealClock{}}, promhttp.HandlerOpts{
+		ErrorLog: errorLog{}, MaxRequestsInFlight: maxInFlight,
+		// What a guest or a tenant reports must not remove the metrics of others.
+		ErrorHandling: promhttp.ContinueOnError,
+	}), nil
+}
+
+// Gatherer returns the metrics of a component: its own, those of all components, and those of its library.
+func Gatherer(o Options) (prometheus.Gatherer, error) {
+	own := prometheus.NewRegistry()
+	for _, collector := range append(clientCollectors(), o.Collectors...) {
+		if err := own.Register(collector); err != nil {
+			return nil, fmt.Errorf("cannot register metrics: %w", err)
+		}
+	}
+	all := prometheus.Gatherers{own, queues{from: runtimemetrics.Registry, names: o.Queues, only: o.Library != nil}}
+	if o.Library != nil {
+		all = append(all, o.Library)
+	}
+	return all, nil
+}
+
+// errorLog logs metrics that are left out.
+type errorLog struct{}
+
+// Println implements promhttp.Logger.
+func (errorLog) Println(v ...any) {
+	log.Log.WithName("metrics").V(1).Info("Cannot serve all metrics", "error", fmt.Sprint(v...))
+}
+
+func authorized(config *rest.Config, client *http.Client, handler http.Handler) (http.Handler, error) {
+	filter, err := filters.WithAuthenticationAndAuthorization(config, client)
+	if err != nil {
+		return nil, fmt.Errorf("cannot authorize requests of the metrics: %w", err)
+	}
+	return filter(log.Log.WithName("metrics"), handler)
+}
+
+// tls returns the server's configuration, without HTTP/2, whose streams would evade the limit of connections.
+func (o *Options) tls() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	if o.TLS != nil {
+		o.TLS(config)
+		return config, nil
+	}
+	cert, key, err := certutil.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a certificate for the metrics: %w", err)
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the certificate for the metrics: %w", err)
+	}
+	config.Certificates = []tls.Certificate{pair}
+	return config, nil
+}
+
+func newServer(handler http.Handler) *http.Server {
+	return &http.Server{
+		Handler: handler, ReadTimeout: requestTimeout, ReadHeaderTimeout: requestTimeout, WriteTimeout: requestTimeout,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+	}
+}
