@@ -156,7 +156,7 @@ var _ = Describe("The guest agent", Label("libvirt"), func() {
 		}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
 		runtime.ReadMemStats(&after)
 		AddReportEntry("MiB allocated", (after.TotalAlloc-before.TotalAlloc)>>20)
-		info, err := g.conn.GuestInfo(ctx, g.domain)
+		info, _, err := g.conn.GuestInfo(ctx, g.domain)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(len(info.Interfaces)).To(And(BeNumerically(">", 0), BeNumerically("<", 100)))
 		Expect(info.OS.ID).To(Equal("evil"))

@@ -81,14 +81,15 @@ func (c *Conn) converse(ctx context.Context, domain string, limit time.Duration,
 	})
 }
 
-// GuestInfo requests the operating system and the interfaces from the guest agent.
-func (c *Conn) GuestInfo(ctx context.Context, domain string) (*hypervisor.GuestInfo, error) {
-	var info *hypervisor.GuestInfo
-	err := c.converse(ctx, domain, askTimeout, func(ctx context.Context, g guest) (err error) {
-		info, err = g.info(ctx)
+// GuestInfo requests the operating system, the interfaces and the use of the guest from the guest agent.
+func (c *Conn) GuestInfo(ctx context.Context, domain string) (info *hypervisor.GuestInfo, usage *hypervisor.GuestUsage, err error) {
+	err = c.converse(ctx, domain, askTimeout, func(ctx context.Context, g guest) (err error) {
+		if info, err = g.info(ctx); err == nil {
+			usage = g.usage(ctx)
+		}
 		return err
 	})
-	return info, err
+	return info, usage, err
 }
 
 func (g guest) info(ctx context.Context) (*hypervisor.GuestInfo, error) {

@@ -32,6 +32,7 @@ type guestPoller struct {
 	start   sync.Once
 	trigger chan struct{}
 	info    atomic.Pointer[hypervisor.GuestInfo]
+	usage   atomic.Pointer[hypervisor.GuestUsage]
 }
 
 // Guest returns the guest agent's last report, or nil. After the first call the Conn polls the agent and calls the function given
@@ -54,9 +55,12 @@ func (c *Conn) guestConnected() {
 
 func (c *Conn) pollGuest(domain string) {
 	c.guest.poll(c.Done(), func() (*hypervisor.GuestInfo, error) {
-		info, err := c.GuestInfo(c.relay.ctx, domain)
+		info, usage, err := c.GuestInfo(c.relay.ctx, domain)
 		if err != nil {
 			log.Log.V(4).Info("Guest agent does not respond", "pod", c.pod.UID, "error", err.Error())
+		} else {
+			// It changes with each report, and is not in the VMI's status.
+			c.guest.usage.Store(usage)
 		}
 		return info, err
 	}, c.notify)

@@ -106,6 +106,16 @@ func (m *Manager) Conn(pod hypervisor.PodRef) (*Conn, error) {
 	return s.current()
 }
 
+// Existing returns the connection to a Pod like Conn, but makes none: it is for those that do not know whether the Pod still exists.
+func (m *Manager) Existing(pod types.UID) (*Conn, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s, ok := m.sessions[pod]; ok {
+		return s.current()
+	}
+	return nil, hypervisor.ErrUnreachable
+}
+
 // spread returns the delay of the first connection to a Pod. When the agent starts, it needs all of them at once, and does not
 // know which launchers were in quarantine.
 func spread(over, elapsed time.Duration, random func(time.Duration) time.Duration) time.Duration {
