@@ -8,13 +8,18 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/common/expfmt"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -51,6 +56,11 @@ func TestHostileLaunchersDoNotDelayOthers(t *testing.T) {
 	}
 	// The first guests fill caches and connections, and are not measured.
 	w.run("warm", 1)
+	scraped := w.honest("scraped")
+	if !scraped.start() {
+		t.FailNow()
+	}
+	defer scraped.remove()
 	alone := w.measure("alone", rounds)
 	start := time.Now()
 	hostiles := w.addHostile(hostileLaunchers)
@@ -64,6 +74,7 @@ func TestHostileLaunchersDoNotDelayOthers(t *testing.T) {
 		}
 		hostileWrites += count
 	}
+	expectMetrics(t, w.metrics, scraped.key())
 	r := newReport(alone, beside, hostileWrites, took)
 	t.Log("\n" + r.String())
 	expect(t, r.write())
@@ -87,6 +98,18 @@ func expectWithin(t *testing.T, what string, before, after, each int64) {
 	t.Helper()
 	if limit := before + hostileLaunchers*each; after > limit {
 		t.Errorf("%d %s, %d without hostile launchers: more than %d for each", after, what, before, each)
+	}
+}
+
+// expectMetrics fails if a scrape has no metrics of a guest.
+func expectMetrics(t *testing.T, c prometheus.Collector, vmi types.NamespacedName) {
+	t.Helper()
+	text, err := testutil.CollectAndFormat(c, expfmt.TypeTextPlain, "kubevirt_vmi_cpu_usage_seconds_total")
+	if err != nil {
+		t.Errorf("a scrape: %v", err)
+	}
+	if want := fmt.Sprintf("name=%q,namespace=%q,", vmi.Name, vmi.Namespace); !strings.Contains(string(text), want) {
+		t.Errorf("no metrics of %s:\n%s", vmi, text)
 	}
 }
 

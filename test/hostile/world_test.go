@@ -29,12 +29,14 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/cmd/virt-handler/agent"
 	"github.com/vireo-project/vireo/internal/agent/facts"
+	"github.com/vireo-project/vireo/internal/agent/guestmetrics"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/domain"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/apiserver"
@@ -57,6 +59,8 @@ type world struct {
 	connections *rpc.Manager
 	// writes counts the agent's writes of statuses.
 	writes *writes
+	// metrics are those of the guests.
+	metrics *guestmetrics.Collector
 
 	mu      sync.Mutex
 	vmis    map[types.NamespacedName]*v1.VirtualMachineInstance
@@ -140,6 +144,7 @@ func (w *world) startAgent(mgr ctrl.Manager) {
 		Recorder: &events.FakeRecorder{},
 	})
 	expect(w.t, guests.SetupWithManager(mgr, triggers))
+	w.metrics = agent.GuestMetrics(thisNode, guests, w.connections, metrics.NewLabelFilter())
 }
 
 // anyPeer accepts this process as the process of every Pod.

@@ -36,6 +36,8 @@ type Options struct {
 	TrustDirectory string
 	// GuestfsImage is the image of libguestfs-tools; empty if there is none.
 	GuestfsImage string
+	// MetricsAuthorization restricts the metrics to clients that may get the URL /metrics.
+	MetricsAuthorization bool
 	// Kubeconfig is that of the API server; empty means the in-cluster configuration.
 	Kubeconfig string
 	// Verbosity is the minimum log verbosity. The KubeVirt object can raise it at run time.
@@ -55,6 +57,7 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 		"namespace of the KubeVirt object and of the virt-handler Pods; the default is the environment variable "+namespaceEnv)
 	fs.StringVar(&o.TrustDirectory, "trust-dir", defaultTrust, "directory with the CA certificates, one file for each role")
 	fs.StringVar(&o.GuestfsImage, "guestfs-image", "", "image of libguestfs-tools, which virtctl guestfs runs; empty if there is none")
+	fs.BoolVar(&o.MetricsAuthorization, "metrics-authorization", false, "serve the metrics only to clients that may get the URL /metrics")
 	fs.IntVar(&o.Verbosity, "v", 0, "minimum log verbosity; "+
 		"spec.configuration.developerConfiguration.logVerbosity.virtAPI of the KubeVirt object can raise it")
 }

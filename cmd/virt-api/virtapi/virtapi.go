@@ -21,9 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	// The metrics of requests to the API server, as KubeVirt's components have them.
-	_ "k8s.io/component-base/metrics/prometheus/restclient"
-
 	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/apiserver/agentclient"
@@ -33,6 +30,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/livelog"
+	"github.com/vireo-project/vireo/internal/component/metrics"
 )
 
 // Rate limits of requests to the API server. A verb sends a handful.
@@ -46,6 +44,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	ctx = ctrl.LoggerInto(ctx, l.Logger)
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = clientQPS, clientBurst
+	metrics.CountRequests(config)
 	scheme, err := newScheme()
 	if err != nil {
 		return err
@@ -88,7 +87,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	}
 	s, err := server.New(server.Options{
 		Address: o.Address, Port: o.Port, Listener: o.Listener, Certificate: content{serving}, Kubeconfig: o.Kubeconfig,
-		Health: check,
+		Health: check, AuthorizeMetrics: o.MetricsAuthorization,
 	}, api.Verbs)
 	if err != nil {
 		return err

@@ -50,6 +50,12 @@ type Certificates struct {
 // errNoCertificate is the error of handshakes and of /readyz before the first certificate.
 var errNoCertificate = errors.New("the serving certificate is not there yet")
 
+// serve makes a server use the certificate.
+func (c *Certificates) serve(config *tls.Config) {
+	config.MinVersion = tls.VersionTLS12
+	config.GetCertificate = c.Get
+}
+
 // Get implements tls.Config.GetCertificate.
 func (c *Certificates) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if certificate := c.current.Load(); certificate != nil {

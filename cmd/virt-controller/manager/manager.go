@@ -11,21 +11,19 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/livelog"
+	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/component/recorder"
 	"github.com/vireo-project/vireo/internal/controller/certificatesigningrequest"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
@@ -33,7 +31,6 @@ import (
 	"github.com/vireo-project/vireo/internal/controller/migration/evacuation"
 	"github.com/vireo-project/vireo/internal/controller/migration/virtualmachineinstancemigration"
 	"github.com/vireo-project/vireo/internal/controller/migration/workloadupdate"
-	"github.com/vireo-project/vireo/internal/controller/monitoring"
 	"github.com/vireo-project/vireo/internal/controller/node"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachine"
 	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
@@ -99,13 +96,14 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	}); err != nil {
 		return fmt.Errorf("cannot set up webhooks: %w", err)
 	}
-	if err := setupReconcilers(mgr, o, store); err != nil {
+	instances, err := setupReconcilers(mgr, o, store)
+	if err != nil {
 		return err
 	}
-	if err := setupMetrics(mgr); err != nil {
+	if err := setupHealth(mgr, certificates); err != nil {
 		return err
 	}
-	if err := setupHealth(mgr, certificates, store); err != nil {
+	if err := setupMetrics(mgr, o, certificates, store, instances.Metrics()); err != nil {
 		return err
 	}
 	l.Info("Starting virt-controller", "namespace", o.Namespace, "launcherImage", o.LauncherImage, "handlerImage", o.HandlerImage, "apiImage", o.APIImage)
@@ -115,10 +113,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 func newManager(config *rest.Config, o *Options, certificates *Certificates) (ctrl.Manager, error) {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = clientQPS, clientBurst
-	serve := []func(*tls.Config){func(c *tls.Config) {
-		c.MinVersion = tls.VersionTLS12
-		c.GetCertificate = certificates.Get
-	}}
+	metrics.CountRequests(config)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        NewScheme(),
 		Cache:                         cacheOptions(o.Namespace),
@@ -129,13 +124,8 @@ func newManager(config *rest.Config, o *Options, certificates *Certificates) (ct
 		LeaseDuration:                 ptr.To(leaseDuration),
 		RenewDeadline:                 ptr.To(renewDeadline),
 		RetryPeriod:                   ptr.To(retryPeriod),
-		Metrics: metricsserver.Options{
-			BindAddress:    o.metricsAddress(),
-			SecureServing:  true,
-			FilterProvider: health.Filter,
-			TLSOpts:        serve,
-		},
-		WebhookServer: webhook.NewServer(webhook.Options{Port: o.WebhookPort, TLSOpts: serve}),
+		Metrics:                       metricsserver.Options{BindAddress: "0"}, // setupMetrics adds a server
+		WebhookServer:                 webhook.NewServer(webhook.Options{Port: o.WebhookPort, TLSOpts: []func(*tls.Config){certificates.serve}}),
 	})
 	if err != nil {
 		return nil, err
@@ -143,10 +133,11 @@ func newManager(config *rest.Config, o *Options, certificates *Certificates) (ct
 	return health.WithProbes(mgr, net.JoinHostPort("", strconv.Itoa(o.HealthPort)))
 }
 
-func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) error {
+// setupReconcilers adds the reconcilers, and returns that of VMIs.
+func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) (*virtualmachineinstance.Reconciler, error) {
 	recorded, err := recorder.Add(mgr, corev1.EventSource{Component: componentName})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// The names of KubeVirt's controllers, since tools select events by them.
 	source := func(component string) events.EventRecorder {
@@ -154,11 +145,16 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 	}
 	imports := datavolume.NewStore(mgr.GetConfig(), mgr.GetHTTPClient(), mgr.GetScheme())
 	if err := mgr.Add(imports); err != nil {
-		return err
+		return nil, err
 	}
 	installation := &kubevirt.Reconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Namespace: o.Namespace, KubeletRoot: o.KubeletRoot,
 		Options: []clusterconfig.Option{o.images()}, Recorder: source("virt-operator"), Clock: o.Clock,
+		MetricsAuthorization: o.MetricsAuthorization,
+	}
+	instances := &virtualmachineinstance.Reconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store, Namespace: o.Namespace,
+		DataVolumes: imports, AgentRecorder: agentOf(recorded),
 	}
 	reconcilers := []interface{ SetupWithManager(ctrl.Manager) error }{
 		installation,
@@ -176,10 +172,7 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 		&virtualmachinepool.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachinepool-controller"), Clock: o.Clock,
 		},
-		&virtualmachineinstance.Reconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store, Namespace: o.Namespace,
-			DataVolumes: imports, AgentRecorder: agentOf(recorded),
-		},
+		instances,
 		&virtualmachineinstancemigration.Reconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store,
 		},
@@ -193,10 +186,10 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 	}
 	for _, r := range reconcilers {
 		if err := r.SetupWithManager(mgr); err != nil {
-			return fmt.Errorf("cannot set up %T: %w", r, err)
+			return nil, fmt.Errorf("cannot set up %T: %w", r, err)
 		}
 	}
-	return nil
+	return instances, nil
 }
 
 // agentOf returns a function that returns the recorder of events which virt-controller records in place of a node's agent.
@@ -206,31 +199,7 @@ func agentOf(recorded *recorder.Recorder) func(node string) events.EventRecorder
 	}
 }
 
-// setupMetrics adds the metrics of guests to those of the process.
-func setupMetrics(mgr ctrl.Manager) error {
-	transitions := monitoring.NewTransitions(mgr.GetCache())
-	if err := mgr.Add(transitions); err != nil {
-		return err
-	}
-	for _, collector := range []prometheus.Collector{
-		transitions.Collector(), &monitoring.Collector{Reader: mgr.GetCache(), Elected: mgr.Elected()},
-	} {
-		metrics.Registry.Unregister(collector) // from an earlier manager of the process, in tests
-		if err := metrics.Registry.Register(collector); err != nil {
-			return fmt.Errorf("cannot register metrics: %w", err)
-		}
-	}
-	return nil
-}
-
-func setupHealth(mgr ctrl.Manager, certificates *Certificates, store *clusterconfig.Store) error {
-	server, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
-	if err != nil {
-		return fmt.Errorf("cannot make a client: %w", err)
-	}
-	if err := mgr.AddMetricsServerExtraHandler(health.Path, &health.Check{APIServer: server, ConfigVersion: store.Version}); err != nil {
-		return err
-	}
+func setupHealth(mgr ctrl.Manager, certificates *Certificates) error {
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func TestRun(t *testing.T) {
 		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", APIImage: "e.org/a:v1", Namespace: "kubevirt",
 		BindAddress: "127.0.0.1", Port: freePort(t), HealthPort: freePort(t), WebhookPort: freePort(t),
 		WebhookService: "hooks", MutatingWebhooks: mutatingWebhooks, ValidatingWebhooks: validatingWebhooks,
-		CertificateDirectory: t.TempDir(), LeaderElection: true,
+		CertificateDirectory: t.TempDir(), LeaderElection: true, MetricsAuthorization: true,
 	}
 	_, err = rights.Ship(t.Context(), root, c)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -82,7 +82,7 @@ func TestRun(t *testing.T) {
 	g.Expect(servedChain(g, c, options.Port).Raw).To(Equal(first.Raw), "metrics serve the same certificate")
 	g.Expect(time.Until(first.NotAfter)).To(BeNumerically("<", 25*time.Hour))
 
-	// Metrics need authorization.
+	// Metrics need authorization with that option.
 	g.Expect(rights.Scrape(t.Context(), options.Port, "")).To(MatchError(ContainSubstring("401")))
 	g.Expect(rights.Scrape(t.Context(), options.Port, token)).To(Succeed())
 

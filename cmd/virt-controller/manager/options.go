@@ -44,6 +44,8 @@ type Options struct {
 	ValidatingWebhooks   string
 	CertificateDirectory string
 	LeaderElection       bool
+	// MetricsAuthorization restricts the metrics of all components to clients that may get the URL /metrics.
+	MetricsAuthorization bool
 	// LiveMetadata are the annotations and labels that are copied from a VM's template to its running launcher Pod.
 	LiveMetadata podspec.LiveMetadata
 	// Verbosity is the minimum log verbosity. The KubeVirt object can raise it at run time.
@@ -78,7 +80,9 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 		"namespace of the KubeVirt object and of the components; the default is the environment variable "+namespaceEnv+", or "+defaultNamespace)
 	fs.StringVar(&o.KubeletRoot, "kubelet-root", operator.DefaultKubeletRoot, "root directory of the kubelet on the nodes")
 	fs.StringVar(&o.BindAddress, "listen", "", "IP address on which the metrics are served, all addresses if empty")
-	fs.IntVar(&o.Port, "port", 8443, "HTTPS port of the metrics; a client must be allowed to get the URL /metrics")
+	fs.IntVar(&o.Port, "port", 8443, "HTTPS port of the metrics")
+	fs.BoolVar(&o.MetricsAuthorization, "metrics-authorization", false,
+		"serve the metrics of all components only to clients that may get the URL /metrics; by default everyone may, as in KubeVirt")
 	fs.IntVar(&o.HealthPort, "health-port", 8081, "HTTP port of /healthz and /readyz")
 	fs.IntVar(&o.WebhookPort, "webhook-port", 9443, "HTTPS port of the webhooks")
 	fs.StringVar(&o.WebhookService, "webhook-service", "virt-controller-webhook-service", "name of the Service of the webhooks")

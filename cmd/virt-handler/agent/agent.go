@@ -15,19 +15,18 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
@@ -45,6 +44,7 @@ import (
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/livelog"
+	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/component/recorder"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
@@ -81,17 +81,14 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err := mgr.Add(store.Follow(mgr.GetCache(), o.Namespace)); err != nil {
 		return err
 	}
-	if err := setupReconciler(mgr, o, store); err != nil {
+	collectors, err := setupReconciler(mgr, o, store)
+	if err != nil {
 		return err
 	}
 	if err := setupNode(mgr, o); err != nil {
 		return err
 	}
-	api, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
-	if err != nil {
-		return fmt.Errorf("cannot make a client: %w", err)
-	}
-	if err := mgr.AddMetricsServerExtraHandler(health.Path, &health.Check{APIServer: api, ConfigVersion: store.Version}); err != nil {
+	if err := setupMetrics(mgr, o, store, collectors); err != nil {
 		return err
 	}
 	for _, add := range []func(string, healthz.Checker) error{mgr.AddHealthzCheck, mgr.AddReadyzCheck} {
@@ -122,13 +119,11 @@ func newManager(config *rest.Config, o *Options) (ctrl.Manager, error) {
 	}
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = clientQPS, clientBurst
+	metrics.CountRequests(config)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme: scheme,
-		Cache:  CacheOptions(o),
-		Metrics: metricsserver.Options{
-			BindAddress: o.metricsAddress(), SecureServing: true, CertDir: filepath.Join(o.PrivateDir, "no-certificate"),
-			FilterProvider: health.Filter,
-		},
+		Scheme:  scheme,
+		Cache:   CacheOptions(o),
+		Metrics: metricsserver.Options{BindAddress: "0"}, // setupMetrics adds a server
 	})
 	if err != nil {
 		return nil, err
@@ -188,7 +183,8 @@ func slimPod(object any) (any, error) {
 	return cache.TransformStripManagedFields()(object)
 }
 
-func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) error {
+// setupReconciler adds what drives the node's guests, and returns its metrics.
+func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) ([]prometheus.Collector, error) {
 	cells, err := observe.ReadTopology(o.CapabilitiesDir)
 	if err != nil {
 		// Not fatal: running guests must be reconciled.
@@ -199,22 +195,22 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 	responses := hypervisor.NewResponseBudget()
 	connections, err := addConnections(mgr, o, responses, triggers)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	networks := Networks{network.NewAdvertisers(mgr.GetLogger().WithName("network"))}
 	if err := mgr.Add(networks); err != nil {
-		return err
+		return nil, err
 	}
 	if err := setupServer(mgr, o, connections, responses); err != nil {
-		return err
+		return nil, err
 	}
 	moves, err := newMigrations(mgr, o)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	events, err := recorder.Add(mgr, corev1.EventSource{Component: name, Host: o.Node})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	checksum := o.checksums(connections)
 	guests := reconciler.New(reconciler.Options{
@@ -238,16 +234,17 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) e
 
 		ExclusiveCPUs: observe.PodResources{Dir: o.podResourcesDir()}.ExclusiveCPUs,
 	})
-	if err := metrics.Registry.Register(guests.Metrics()); err != nil {
-		return fmt.Errorf("cannot register metrics: %w", err)
-	}
 	if err := moves.serve(mgr, o, connections, guests, checksum); err != nil {
-		return err
+		return nil, err
 	}
 	if err := mgr.Add(&observe.Heartbeat{Client: mgr.GetClient(), Namespace: o.Namespace, Node: o.Node, OnReconnect: guests.Recheck}); err != nil {
-		return err
+		return nil, err
 	}
-	return guests.SetupWithManager(mgr, triggers)
+	labels, err := metrics.AddLabelFilter(mgr, o.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	return append(guests.Metrics(), GuestMetrics(o.Node, guests, connections, labels)), guests.SetupWithManager(mgr, triggers)
 }
 
 // addConnections adds the connections to the libvirtds of this node's launchers to the manager.

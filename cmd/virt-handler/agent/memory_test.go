@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/vireo-project/vireo/internal/agent/guestmetrics"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor/rpc"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
@@ -37,7 +38,11 @@ func TestWorstCaseFitsIntoTheMemoryLimit(t *testing.T) {
 		hypervisor.MaxParsing*hypervisor.MaxXMLElements*hypervisor.ElementParsing +
 		launchers*(rpc.RelayBytes+
 			// One small response of libvirt and one of the guest agent, one small description, and the last report of the guest.
-			2*hypervisor.SmallResponse+hypervisor.SmallXML+rpc.MaxGuestInfo) +
+			2*hypervisor.SmallResponse+hypervisor.SmallXML+rpc.MaxGuestInfo+
+			// The last statistics of the guest.
+			hypervisor.MaxStats+hypervisor.MaxUsage) +
+		// Small responses with statistics.
+		guestmetrics.Slots*hypervisor.SmallResponse +
 		int64(server.DefaultLimits.Streams)*server.StreamBytes
 	other := restOther + tmpfs +
 		conversations*copies*rpc.MaxMessage +

@@ -34,6 +34,8 @@ type Options struct {
 	PodIP string
 	// Port is the port of the metrics, HealthPort that of the probes.
 	Port, HealthPort int
+	// MetricsAuthorization restricts the metrics to clients that may get the URL /metrics.
+	MetricsAuthorization bool
 	// ConsoleServerPort is the port of the server for virt-api.
 	ConsoleServerPort int
 	// MigrationPort is the port of the server for other agents.
@@ -60,7 +62,8 @@ type Options struct {
 func (o *Options) BindFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.Node, "hostname-override", os.Getenv(nodeEnv), "name of the node; the default is the environment variable "+nodeEnv)
 	fs.StringVar(&o.PodIP, "pod-ip-address", os.Getenv(podIPEnv), "IP address on which the metrics are served, all addresses if empty; the default is the environment variable "+podIPEnv)
-	fs.IntVar(&o.Port, "port", 8443, "HTTPS port of the metrics; a client must be allowed to get the URL /metrics")
+	fs.IntVar(&o.Port, "port", 8443, "HTTPS port of the metrics")
+	fs.BoolVar(&o.MetricsAuthorization, "metrics-authorization", false, "serve the metrics only to clients that may get the URL /metrics")
 	fs.IntVar(&o.HealthPort, "health-port", 8081, "HTTP port of /healthz and /readyz")
 	fs.IntVar(&o.ConsoleServerPort, "console-server-port", agentapi.ConsolePort, "HTTPS port on which virt-api requests subresources of the node's VMIs, as console and vnc")
 	fs.IntVar(&o.MigrationPort, "migration-port", agentapi.MigrationPort, "HTTPS port on which the virt-handlers of other nodes request migrations to this node")

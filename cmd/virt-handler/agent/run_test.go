@@ -75,6 +75,7 @@ func TestRun(t *testing.T) {
 		Node: "blue", PodIP: "127.0.0.1", Namespace: rights.Namespace, TrustDir: t.TempDir(),
 		Port: freePort(t), HealthPort: freePort(t), ConsoleServerPort: freePort(t), MigrationPort: freePort(t),
 		KubeletRoot: kubelet, DevDir: t.TempDir(), PrivateDir: t.TempDir(), CapabilitiesDir: t.TempDir(), MaxDevices: 1,
+		MetricsAuthorization: true,
 	}
 	log, err := livelog.New(0)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -92,7 +93,7 @@ func TestRun(t *testing.T) {
 	g.Eventually(func() error { return api.Get(ctx, name, report) }, timeout).Should(Succeed())
 	g.Expect(report.Data).To(HaveKey(nodecapabilities.DataKey))
 
-	// Metrics need authorization.
+	// Metrics need authorization with that option.
 	g.Eventually(func() error { return rights.Scrape(ctx, options.Port, token) }, timeout).Should(Succeed())
 	g.Expect(rights.Scrape(ctx, options.Port, "")).To(MatchError(ContainSubstring("401")))
 

@@ -54,6 +54,27 @@ func ReadCapabilities(dir, arch string) (*nodecapabilities.Report, error) {
 	return report, nil
 }
 
+// DeprecatedMachineTypes returns the machine types that QEMU on this node calls deprecated.
+func DeprecatedMachineTypes(dir string) ([]string, error) {
+	var host libvirtxml.Caps
+	if err := readXML(filepath.Join(dir, hostCapabilitiesFile), host.Unmarshal); err != nil {
+		return nil, err
+	}
+	var deprecated []string
+	for _, guest := range host.Guests {
+		machines := guest.Arch.Machines
+		for _, domain := range guest.Arch.Domains {
+			machines = append(machines, domain.Machines...)
+		}
+		for _, machine := range machines {
+			if machine.Deprecated == "yes" {
+				deprecated = append(deprecated, machine.Name)
+			}
+		}
+	}
+	return normalize(deprecated), nil
+}
+
 func readXML(path string, unmarshal func(string) error) error {
 	f, err := os.Open(path) //nolint:gosec // the directory is a flag, the names are constants
 	if err != nil {

@@ -33,6 +33,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/migration"
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
@@ -107,6 +108,8 @@ type Reconciler struct {
 	transfers *migration.Transfers
 	// api limits how many reconciliations use the API server. What a migration or a stop needs at once does not wait for it.
 	api *fairqueue.Queue
+	// syncs counts the reconciliations.
+	syncs metrics.Syncs
 
 	mu   sync.Mutex
 	pods map[types.UID]*podCache
@@ -118,6 +121,9 @@ func New(o Options) *Reconciler {
 		o.Clock = clock.RealClock{}
 	}
 	r := &Reconciler{Options: o, pods: map[types.UID]*podCache{}, api: fairqueue.New(apiSlots)}
+	r.syncs.Exists = func(_ context.Context, key types.NamespacedName) bool {
+		return len(r.podCaches(func(cache *podCache) bool { return cache.key == key })) > 0
+	}
 	r.transfers = migration.NewTransfers(migration.Options{
 		Peer: o.Peer, Enqueue: o.Enqueue, RecordMode: r.recordMode, OnMigrated: r.transferOwnership, Checksum: o.Checksum,
 		RecordEvent:  r.recordMigrating,
@@ -126,8 +132,10 @@ func New(o Options) *Reconciler {
 	return r
 }
 
-// Metrics returns the metrics of the migrations of which this node is the source.
-func (r *Reconciler) Metrics() prometheus.Collector { return r.transfers.Metrics(r.Node) }
+// Metrics returns the metrics of the reconciler and of the migrations of which this node is the source.
+func (r *Reconciler) Metrics() []prometheus.Collector {
+	return []prometheus.Collector{&r.syncs, r.transfers.Metrics(r.Node)}
+}
 
 // SetupWithManager registers the reconciler, with triggers as the source of VMIs that are passed to Options.Enqueue.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, triggers *Triggers) error {
@@ -148,7 +156,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, triggers *Triggers) erro
 			MaxConcurrentReconciles: MaxVMIs,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, maxRetry),
 		}).
-		Complete(r)
+		Complete(r.syncs.Wrap(r))
 }
 
 // Reconcile brings one VMI a step closer to its spec and reports its state.
@@ -161,6 +169,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return result(ctx, err)
 	}
 	phaseErr := r.runPhases(ctx, s)
+	monitor(s)
 	delay, err := r.report(ctx, s, phaseErr)
 	if err != nil {
 		// A failed report is retried at once, even if the phases ended with a Wait.

@@ -4,12 +4,14 @@
 package reconciler
 
 import (
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/agent/guestmetrics"
 	"github.com/vireo-project/vireo/internal/agent/hypervisor"
 	"github.com/vireo-project/vireo/internal/agent/media"
 	"github.com/vireo-project/vireo/internal/agent/ratelimit"
@@ -118,6 +120,8 @@ type podCache struct {
 	outgoing types.UID
 	// lastShutdown is when the guest was last requested to shut down.
 	lastShutdown time.Time
+	// monitored is the guest if it runs and has metrics. Scrapes read it.
+	monitored atomic.Pointer[guestmetrics.Guest]
 }
 
 func newPodCache(key types.NamespacedName, pod string) *podCache {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
 	"github.com/vireo-project/vireo/internal/component/health"
+	"github.com/vireo-project/vireo/internal/component/metrics"
 )
 
 const (
@@ -47,6 +48,8 @@ type Options struct {
 	Kubeconfig string
 	// Health serves /healthz without authentication. Default: the handler of the API server library.
 	Health http.Handler
+	// AuthorizeMetrics restricts /metrics to clients that may get it. Without it, everyone may, as in KubeVirt.
+	AuthorizeMetrics bool
 }
 
 // config returns the configuration of a Kubernetes API server without storage: authentication by the front proxy's certificate
@@ -63,10 +66,8 @@ func (o *Options) config(verbs []subresource.Verb) (*apiserver.Config, error) {
 	config.MaxRequestsInFlight, config.MaxMutatingRequestsInFlight = maxInFlight, maxMutatingInFlight
 	config.ShutdownDelayDuration = shutdownDelay
 	config.SkipOpenAPIInstallation = true
-	if o.Health != nil {
-		config.BuildHandlerChainFunc = o.withHealth
-	}
-	config.EnableIndex, config.EnableDiscovery, config.EnableProfiling = false, false, false
+	config.BuildHandlerChainFunc = o.withOpenPaths
+	config.EnableIndex, config.EnableDiscovery, config.EnableProfiling, config.EnableMetrics = false, false, false, false
 	for _, apply := range []func(*apiserver.Config) error{o.serve, o.authenticate, o.authorize} {
 		if err := apply(config); err != nil {
 			return nil, err
@@ -75,15 +76,18 @@ func (o *Options) config(verbs []subresource.Verb) (*apiserver.Config, error) {
 	return config, nil
 }
 
-// withHealth serves /healthz without authentication and authorization.
-func (o *Options) withHealth(handler http.Handler, config *apiserver.Config) http.Handler {
+// withOpenPaths serves what needs no authentication and authorization.
+func (o *Options) withOpenPaths(handler http.Handler, config *apiserver.Config) http.Handler {
 	chain := apiserver.DefaultBuildHandlerChain(handler, config)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == health.Path {
+		switch {
+		case r.URL.Path == health.Path && o.Health != nil:
 			o.Health.ServeHTTP(w, r)
-			return
+		case r.URL.Path == metrics.Path && !o.AuthorizeMetrics:
+			handler.ServeHTTP(w, r)
+		default:
+			chain.ServeHTTP(w, r)
 		}
-		chain.ServeHTTP(w, r)
 	})
 }
 

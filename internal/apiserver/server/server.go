@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/vireo-project/vireo/internal/apiserver/subresource"
+	"github.com/vireo-project/vireo/internal/component/metrics"
 )
 
 // Server is virt-api.
@@ -26,7 +27,6 @@ type Server struct{ generic *apiserver.GenericAPIServer }
 
 // New returns a server of verbs. The channel stopping is closed when shutdown starts, so that streams can send a close frame.
 func New(o Options, verbs func(stopping <-chan struct{}) []subresource.Verb) (*Server, error) {
-	registerMetrics()
 	// The configuration uses only the names of verbs, and not their handlers.
 	config, err := o.config(verbs(nil))
 	if err != nil {
@@ -36,10 +36,16 @@ func New(o Options, verbs func(stopping <-chan struct{}) []subresource.Verb) (*S
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the API server: %w", err)
 	}
-	handler, err := routes(verbs(config.ShutdownInitiatedNotify()))
+	stopping := config.ShutdownInitiatedNotify()
+	handler, err := routes(verbs(stopping))
 	if err != nil {
 		return nil, err
 	}
+	served, err := metricsHandler(stopping)
+	if err != nil {
+		return nil, err
+	}
+	generic.Handler.NonGoRestfulMux.Handle(metrics.Path, served)
 	for _, root := range []string{"/apis", "/openapi"} {
 		generic.Handler.NonGoRestfulMux.Handle(root, handler)
 		generic.Handler.NonGoRestfulMux.HandlePrefix(root+"/", handler)

@@ -11,15 +11,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-logr/logr"
 	"golang.org/x/sync/singleflight"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
 // Path is the path of the health check.
@@ -80,25 +76,4 @@ func (c *Check) serverVersion(r *http.Request) (*version.Info, error) {
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
 	}
-}
-
-// Filter authenticates and authorizes requests for metrics. Path needs neither, as in KubeVirt: it reveals no secret.
-func Filter(config *rest.Config, client *http.Client) (metricsserver.Filter, error) {
-	secured, err := filters.WithAuthenticationAndAuthorization(config, client)
-	if err != nil {
-		return nil, err
-	}
-	return func(log logr.Logger, handler http.Handler) (http.Handler, error) {
-		guarded, err := secured(log, handler)
-		if err != nil {
-			return nil, err
-		}
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == Path {
-				handler.ServeHTTP(w, r)
-				return
-			}
-			guarded.ServeHTTP(w, r)
-		}), nil
-	}, nil
 }

@@ -45,6 +45,8 @@ type Reconciler struct {
 	Namespace string
 	// KubeletRoot is the kubelet's root directory on the nodes.
 	KubeletRoot string
+	// MetricsAuthorization restricts the metrics of what is installed to clients that may get the URL /metrics.
+	MetricsAuthorization bool
 	// Options of the configuration: the images of this build.
 	Options []clusterconfig.Option
 	// Recorder records the warning about certificates that are not renewed in time.
@@ -162,7 +164,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 }
 
 func (r *Reconciler) scope(kv *v1.KubeVirt) *Scope {
-	s := &Scope{Client: r.Client, APIReader: r.APIReader, Namespace: r.Namespace, KubeletRoot: r.KubeletRoot, KubeVirt: kv, Now: reconciler.Now(r.Clock)}
+	s := &Scope{
+		Client: r.Client, APIReader: r.APIReader, Namespace: r.Namespace, KubeletRoot: r.KubeletRoot, KubeVirt: kv, Now: reconciler.Now(r.Clock),
+		MetricsAuthorization: r.MetricsAuthorization,
+	}
 	s.Config, s.ConfigErr = clusterconfig.FromKubeVirt(kv, r.Options...)
 	return s
 }

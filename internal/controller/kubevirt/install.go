@@ -64,6 +64,8 @@ func settings(s *Scope, bundles map[string][]byte) operator.Settings {
 		Workloads:   placement(spec.Workloads),
 		Infra:       placement(spec.Infra),
 		Bundles:     bundles,
+
+		MetricsAuthorization: s.MetricsAuthorization,
 	}
 	if spec.Infra != nil {
 		settings.Replicas = spec.Infra.Replicas

@@ -31,6 +31,8 @@ type Scope struct {
 	Namespace string
 	// KubeletRoot is the kubelet's root directory on the nodes.
 	KubeletRoot string
+	// MetricsAuthorization restricts the metrics of what is installed.
+	MetricsAuthorization bool
 	// Now is the time of the reconciliation.
 	Now time.Time
 	// KubeVirt is the object. Only Status changes it.

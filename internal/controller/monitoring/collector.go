@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package monitoring contains virt-controller's metrics of migrations and outdated launchers. Names, labels and meanings are KubeVirt's
-// (docs/observability/metrics.md). States are counted from the cache at each scrape: a counter would be wrong after a restart.
+// Package monitoring contains virt-controller's metrics of VMs, VMIs and migrations. Names, labels and meanings are KubeVirt's
+// (docs/metrics.md). All but the durations are computed from the cache at each scrape: so objects that are gone have no series, and
+// a restart changes nothing.
 package monitoring
 
 import (
@@ -11,29 +12,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/types"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
-	"github.com/vireo-project/vireo/internal/vmistatus"
-)
-
-func describe(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(name, help, labels, nil)
-}
-
-var (
-	unset      = describe("kubevirt_vmi_migrations_in_unset_phase", "Migrations that virt-controller has not reconciled yet.")
-	pending    = describe("kubevirt_vmi_migrations_in_pending_phase", "Migrations that wait for a free slot.")
-	scheduling = describe("kubevirt_vmi_migrations_in_scheduling_phase", "Migrations whose target Pod does not run yet.")
-	running    = describe("kubevirt_vmi_migrations_in_running_phase", "Migrations from the target Pod's start to their end.")
-	succeeded  = describe("kubevirt_vmi_migration_succeeded", "1 for each migration that succeeded and still exists.", "vmi", "vmim", "namespace")
-	failed     = describe("kubevirt_vmi_migration_failed", "1 for each migration that failed and still exists.", "vmi", "vmim", "namespace")
-	started    = describe("kubevirt_vmi_migration_start_time_seconds", "When the last migration of a VMI started to transfer, in Unix time.",
-		"node", "namespace", "name", "migration_name")
-	ended = describe("kubevirt_vmi_migration_end_time_seconds", "When the last migration of a VMI ended, in Unix time.",
-		"node", "namespace", "name", "migration_name", "status")
-	outdated = describe("kubevirt_vmi_number_of_outdated", "Guests that run with a launcher other than the one that is configured.")
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/component/metrics"
 )
 
 // scrapeTimeout is how long reading the cache may take.
@@ -45,16 +30,18 @@ type Collector struct {
 	Reader client.Reader
 	// Elected is closed when this process is the leader. Only the leader has metrics: those of two processes would add up.
 	Elected <-chan struct{}
+	// Config returns the cluster's configuration.
+	Config func() clusterconfig.Config
+	// Labels selects the labels of VMs.
+	Labels *metrics.LabelFilter
+
+	resources resourceCache
 }
 
-// Describe is part of prometheus.Collector.
-func (c *Collector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{unset, pending, scheduling, running, succeeded, failed, started, ended, outdated} {
-		to <- d
-	}
-}
+// Describe implements prometheus.Collector. The labels of kubevirt_vm_labels are not known in advance, so nothing is described.
+func (*Collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect is part of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	select {
 	case <-c.Elected:
@@ -63,77 +50,63 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	migrations, instances := &v1.VirtualMachineInstanceMigrationList{}, &v1.VirtualMachineInstanceList{}
-	for _, list := range []client.ObjectList{migrations, instances} {
+	w, err := c.read(ctx)
+	if err != nil {
+		to <- prometheus.NewInvalidMetric(vmInfo, err)
+		return
+	}
+	collectMigrations(w.migrations.Items, to)
+	collectInstances(w.instances.Items, w.migrations.Items, to)
+	for i := range w.instances.Items {
+		collectVMI(&w, &w.instances.Items[i], to)
+	}
+	for i := range w.machines.Items {
+		vm := &w.machines.Items[i]
+		collectVM(&w, vm, to)
+		collectLabels(c.Labels, vm, to)
+		c.resources.collect(&w, vm, to)
+	}
+	c.resources.forget(w.machines.Items)
+}
+
+// world is what a scrape reads. It must not be changed.
+type world struct {
+	config     clusterconfig.Config
+	machines   v1.VirtualMachineList
+	instances  v1.VirtualMachineInstanceList
+	migrations v1.VirtualMachineInstanceMigrationList
+	// pods are the names of the launcher Pods that run, by their VMI and node.
+	pods map[placement]string
+	// claims are the PersistentVolumeClaims of all namespaces.
+	claims map[client.ObjectKey]*corev1.PersistentVolumeClaim
+	// types are the instance types and preferences.
+	types typeIndex
+}
+
+// placement is a VMI, by its UID, on a node.
+type placement struct{ vmi, node string }
+
+func (c *Collector) read(ctx context.Context) (world, error) {
+	w := world{config: c.Config(), pods: map[placement]string{}, claims: map[client.ObjectKey]*corev1.PersistentVolumeClaim{}, types: typeIndex{}}
+	pods, claims := &corev1.PodList{}, &corev1.PersistentVolumeClaimList{}
+	types := []client.ObjectList{
+		&v1beta1.VirtualMachineInstancetypeList{}, &v1beta1.VirtualMachineClusterInstancetypeList{},
+		&v1beta1.VirtualMachinePreferenceList{}, &v1beta1.VirtualMachineClusterPreferenceList{},
+	}
+	for _, list := range append(types, &w.machines, &w.instances, &w.migrations, pods, claims) {
 		if err := c.Reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			to <- prometheus.NewInvalidMetric(unset, fmt.Errorf("list %T: %w", list, err))
-			return
+			return w, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
-	collectMigrations(migrations.Items, to)
-	collectInstances(instances.Items, migrations.Items, to)
-}
-
-func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {
-	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
-}
-
-func collectMigrations(migrations []v1.VirtualMachineInstanceMigration, to chan<- prometheus.Metric) {
-	in := map[*prometheus.Desc]int{unset: 0, pending: 0, scheduling: 0, running: 0}
-	for i := range migrations {
-		m := &migrations[i]
-		switch m.Status.Phase {
-		case v1.MigrationPhaseUnset:
-			in[unset]++
-		case v1.MigrationPending:
-			in[pending]++
-		case v1.MigrationScheduling:
-			in[scheduling]++
-		case v1.MigrationSucceeded:
-			to <- gauge(succeeded, 1, m.Spec.VMIName, m.Name, m.Namespace)
-		case v1.MigrationFailed:
-			to <- gauge(failed, 1, m.Spec.VMIName, m.Name, m.Namespace)
-		default:
-			in[running]++
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if owner := ownerOf(pod); owner != "" && pod.Status.Phase == corev1.PodRunning {
+			w.pods[placement{owner, pod.Spec.NodeName}] = pod.Name
 		}
 	}
-	for d, n := range in {
-		to <- gauge(d, float64(n))
+	for i := range claims.Items {
+		w.claims[client.ObjectKeyFromObject(&claims.Items[i])] = &claims.Items[i]
 	}
-}
-
-func collectInstances(instances []v1.VirtualMachineInstance, migrations []v1.VirtualMachineInstanceMigration, to chan<- prometheus.Metric) {
-	names := make(map[types.UID]string, len(migrations))
-	for i := range migrations {
-		names[migrations[i].UID] = migrations[i].Name
-	}
-	old := 0
-	for i := range instances {
-		vmi := &instances[i]
-		if _, is := vmi.Labels[v1.OutdatedLauncherImageLabel]; is && vmistatus.StageOf(vmi.Status.Phase) == vmistatus.Live {
-			old++
-		}
-		m := vmi.Status.MigrationState
-		if m == nil {
-			continue
-		}
-		if m.StartTimestamp != nil {
-			to <- gauge(started, float64(m.StartTimestamp.Unix()), vmi.Status.NodeName, vmi.Namespace, vmi.Name, names[m.MigrationUID])
-		}
-		if m.EndTimestamp != nil {
-			to <- gauge(ended, float64(m.EndTimestamp.Unix()), vmi.Status.NodeName, vmi.Namespace, vmi.Name, names[m.MigrationUID], outcome(m))
-		}
-	}
-	to <- gauge(outdated, float64(old))
-}
-
-func outcome(m *v1.VirtualMachineInstanceMigrationState) string {
-	switch {
-	case m.Failed:
-		return "failed"
-	case m.Completed:
-		return "succeeded"
-	default:
-		return ""
-	}
+	w.types.add(types)
+	return w, nil
 }

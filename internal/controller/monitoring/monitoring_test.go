@@ -11,19 +11,25 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/common/expfmt"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vireo-project/vireo/api/instancetype/v1beta1"
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
+	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/test/builder"
 )
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// names contains all metrics of the collector.
-var names = []string{
+// migrationNames are the metrics of migrations.
+var migrationNames = []string{
 	"kubevirt_vmi_migrations_in_unset_phase", "kubevirt_vmi_migrations_in_pending_phase", "kubevirt_vmi_migrations_in_scheduling_phase",
 	"kubevirt_vmi_migrations_in_running_phase", "kubevirt_vmi_migration_succeeded", "kubevirt_vmi_migration_failed",
 	"kubevirt_vmi_migration_start_time_seconds", "kubevirt_vmi_migration_end_time_seconds", "kubevirt_vmi_number_of_outdated",
@@ -34,6 +40,11 @@ type cached struct {
 	client.Reader
 	migrations []v1.VirtualMachineInstanceMigration
 	instances  []v1.VirtualMachineInstance
+	machines   []v1.VirtualMachine
+	pods       []corev1.Pod
+	claims     []corev1.PersistentVolumeClaim
+	types      []v1beta1.VirtualMachineClusterInstancetype
+	own        []v1beta1.VirtualMachineInstancetype
 	err        error
 }
 
@@ -43,14 +54,41 @@ func (c *cached) List(_ context.Context, list client.ObjectList, _ ...client.Lis
 		list.Items = c.migrations
 	case *v1.VirtualMachineInstanceList:
 		list.Items = c.instances
+	case *v1.VirtualMachineList:
+		list.Items = c.machines
+	case *corev1.PodList:
+		list.Items = c.pods
+	case *corev1.PersistentVolumeClaimList:
+		list.Items = c.claims
+	case *v1beta1.VirtualMachineClusterInstancetypeList:
+		list.Items = c.types
+	case *v1beta1.VirtualMachineInstancetypeList:
+		list.Items = c.own
 	}
 	return c.err
 }
 
-func elected() <-chan struct{} {
-	done := make(chan struct{})
-	close(done)
-	return done
+// collector returns the collector of a leader.
+func collector(reader *cached) *Collector {
+	leading := make(chan struct{})
+	close(leading)
+	return &Collector{Reader: reader, Elected: leading, Config: clusterconfig.Default, Labels: metrics.NewLabelFilter()}
+}
+
+// samples returns the samples with these names, or all.
+func samples(t *testing.T, c prometheus.Collector, names ...string) string {
+	t.Helper()
+	got, err := testutil.CollectAndFormat(c, expfmt.TypeTextPlain, names...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.SplitSeq(string(got), "\n") {
+		if !strings.HasPrefix(line, "#") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.TrimSpace(strings.Join(lines, "\n"))
 }
 
 func migration(name string, phase v1.VirtualMachineInstanceMigrationPhase) v1.VirtualMachineInstanceMigration {
@@ -68,7 +106,7 @@ func old(vmi *v1.VirtualMachineInstance) {
 	vmi.Labels = map[string]string{v1.OutdatedLauncherImageLabel: ""}
 }
 
-func TestCollector(t *testing.T) {
+func TestMigrations(t *testing.T) {
 	end := metav1.NewTime(noon.Add(time.Minute))
 	moved := func(failed bool) func(*v1.VirtualMachineInstance) {
 		return func(vmi *v1.VirtualMachineInstance) {
@@ -78,7 +116,7 @@ func TestCollector(t *testing.T) {
 			}
 		}
 	}
-	c := &Collector{Elected: elected(), Reader: &cached{
+	c := collector(&cached{
 		migrations: []v1.VirtualMachineInstanceMigration{
 			migration("a", v1.MigrationPhaseUnset), migration("b", v1.MigrationPending), migration("c", v1.MigrationPending),
 			migration("d", v1.MigrationScheduling), migration("e", v1.MigrationScheduled), migration("f", v1.MigrationTargetReady),
@@ -88,7 +126,7 @@ func TestCollector(t *testing.T) {
 			instance("moved", v1.Running, moved(false)), instance("stayed", v1.Running, moved(true)),
 			instance("old", v1.Running, old), instance("old and gone", v1.Succeeded, old),
 		},
-	}}
+	})
 	want := `
 kubevirt_vmi_migration_end_time_seconds{migration_name="done",name="moved",namespace="ns",node="node-1",status="succeeded"} 1.79534886e+09
 kubevirt_vmi_migration_end_time_seconds{migration_name="done",name="stayed",namespace="ns",node="node-1",status="failed"} 1.79534886e+09
@@ -102,26 +140,18 @@ kubevirt_vmi_migrations_in_scheduling_phase 1
 kubevirt_vmi_migrations_in_unset_phase 1
 kubevirt_vmi_number_of_outdated 1
 `
-	got, err := testutil.CollectAndFormat(c, expfmt.TypeTextPlain, names...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var lines []string
-	for _, line := range strings.Split(string(got), "\n") {
-		if !strings.HasPrefix(line, "#") {
-			lines = append(lines, line)
-		}
-	}
-	if strings.TrimSpace(strings.Join(lines, "\n")) != strings.TrimSpace(want) {
-		t.Errorf("got\n%s", strings.Join(lines, "\n"))
+	if diff := cmp.Diff(strings.TrimSpace(want), samples(t, c, migrationNames...)); diff != "" {
+		t.Error(diff)
 	}
 }
 
 func TestOnlyLeaderHasMetrics(t *testing.T) {
-	if n := testutil.CollectAndCount(&Collector{Elected: make(chan struct{}), Reader: &cached{}}); n != 0 {
+	follower := collector(&cached{machines: []v1.VirtualMachine{*builder.MakeVM("vm").Namespace("ns").Obj()}})
+	follower.Elected = make(chan struct{})
+	if n := testutil.CollectAndCount(follower); n != 0 {
 		t.Errorf("%d metrics of a process that does not lead", n)
 	}
-	if _, err := testutil.CollectAndFormat(&Collector{Elected: elected(), Reader: &cached{err: errors.New("no cache")}}, expfmt.TypeTextPlain); err == nil {
+	if _, err := testutil.CollectAndFormat(collector(&cached{err: errors.New("no cache")}), expfmt.TypeTextPlain); err == nil {
 		t.Error("no error from a cache that cannot be read")
 	}
 }
@@ -153,7 +183,68 @@ func TestTransitions(t *testing.T) {
 		want += `kubevirt_vmi_migration_phase_transition_time_from_creation_seconds_sum{phase="` + phase.name + `"} ` + phase.sum + "\n" +
 			`kubevirt_vmi_migration_phase_transition_time_from_creation_seconds_count{phase="` + phase.name + `"} 1` + "\n"
 	}
-	if err := testutil.CollectAndCompare(transitions.Collector(), strings.NewReader(want)); err != nil {
+	if err := testutil.CollectAndCompare(transitions.migrations, strings.NewReader(want)); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestTransitionsOfVMIs(t *testing.T) {
+	stamps := func(of ...any) (out []v1.VirtualMachineInstancePhaseTransitionTimestamp) {
+		for i := 0; i < len(of); i += 2 {
+			phase, _ := of[i].(v1.VirtualMachineInstancePhase)
+			after, _ := of[i+1].(int)
+			out = append(out, v1.VirtualMachineInstancePhaseTransitionTimestamp{
+				Phase: phase, PhaseTransitionTimestamp: metav1.NewTime(noon.Add(time.Duration(after) * time.Second)),
+			})
+		}
+		return out
+	}
+	vmi := func(deleted int, of ...any) *v1.VirtualMachineInstance {
+		return builder.MakeVMI("vm").With(func(vmi *v1.VirtualMachineInstance) {
+			vmi.CreationTimestamp = metav1.NewTime(noon)
+			if deleted > 0 {
+				at := metav1.NewTime(noon.Add(time.Duration(deleted) * time.Second))
+				vmi.DeletionTimestamp = &at
+			}
+			vmi.Status.PhaseTransitionTimestamps = stamps(of...)
+		}).Obj()
+	}
+	transitions := NewTransitions(nil)
+	before := vmi(0, v1.Pending, 1)
+	after := vmi(0, v1.Pending, 1, v1.Scheduling, 2, v1.Scheduled, 7)
+	transitions.observeVMI(before, after)
+	transitions.observeVMI(after, after)
+	transitions.observeVMI(vmi(100, v1.Running, 9), vmi(100, v1.Running, 9, v1.Succeeded, 130))
+	transitions.observeVMI(vmi(0, v1.Running, 9), vmi(0, v1.Running, 9, v1.Failed, 130))
+	for name, tc := range map[string]struct {
+		of   *prometheus.HistogramVec
+		want map[string]float64
+	}{
+		"steps":         {transitions.steps, map[string]float64{"Pending>Scheduling": 1, "Scheduling>Scheduled": 5, "Running>Succeeded": 121, "Running>Failed": 121}},
+		"from creation": {transitions.fromCreation, map[string]float64{">Scheduling": 2, ">Scheduled": 7, ">Succeeded": 130, ">Failed": 130}},
+		"from deletion": {transitions.fromDeletion, map[string]float64{">Succeeded": 30}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			registry := prometheus.NewRegistry()
+			registry.MustRegister(tc.of)
+			families, err := registry.Gather()
+			if err != nil || len(families) != 1 {
+				t.Fatal(families, err)
+			}
+			got := map[string]float64{}
+			for _, metric := range families[0].Metric {
+				labels := map[string]string{}
+				for _, l := range metric.Label {
+					labels[l.GetName()] = l.GetValue()
+				}
+				if metric.Histogram.GetSampleCount() != 1 {
+					t.Errorf("%v was observed %d times", labels, metric.Histogram.GetSampleCount())
+				}
+				got[labels["last_phase"]+">"+labels["phase"]] = metric.Histogram.GetSampleSum()
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }

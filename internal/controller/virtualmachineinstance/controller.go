@@ -6,7 +6,10 @@ package virtualmachineinstance
 import (
 	"context"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -16,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 )
 
@@ -40,7 +44,13 @@ type Reconciler struct {
 	Namespace string
 	// Clock defaults to the real clock.
 	Clock clock.PassiveClock
+
+	// syncs counts the reconciliations.
+	syncs metrics.Syncs
 }
+
+// Metrics returns the metrics of the reconciler.
+func (r *Reconciler) Metrics() prometheus.Collector { return &r.syncs }
 
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachineinstances/status,verbs=patch
@@ -62,6 +72,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if err := indexForVMIs(mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
+	r.syncs.Exists = func(ctx context.Context, key types.NamespacedName) bool {
+		return !apierrors.IsNotFound(r.Client.Get(ctx, key, &v1.VirtualMachineInstance{}))
+	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachineinstance").
 		For(&v1.VirtualMachineInstance{}).
@@ -73,7 +86,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.unassigned)).
 		WatchesRawSource(r.DataVolumes.Source(r.usersOfDataVolume)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: vmiWorkers}).
-		Complete(r)
+		Complete(r.syncs.Wrap(r))
 }
 
 // Reconcile reconciles one VMI. The phases and their order are in scope.run.

@@ -74,6 +74,7 @@ func configureAPI(d *appsv1.Deployment, s Settings) {
 	if s.Config.Images.Guestfs != "" {
 		container.Args = append(container.Args, "--guestfs-image", s.Config.Images.Guestfs)
 	}
+	container.Args = append(container.Args, s.metricsArgs()...)
 	for _, name := range slices.Sorted(maps.Keys(s.APIFlags)) {
 		container.Args = append(container.Args, fmt.Sprintf("--%s=%s", strings.TrimLeft(name, "-"), s.APIFlags[name]))
 	}

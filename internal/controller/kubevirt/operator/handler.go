@@ -52,10 +52,19 @@ func handlerArgs(s Settings) []string {
 	}
 	args := make([]string, 0, len(fixed)+len(s.HandlerFlags))
 	args = append(args, fixed...)
+	args = append(args, s.metricsArgs()...)
 	for _, name := range slices.Sorted(maps.Keys(s.HandlerFlags)) {
 		args = append(args, fmt.Sprintf("--%s=%s", strings.TrimLeft(name, "-"), s.HandlerFlags[name]))
 	}
 	return args
+}
+
+// metricsArgs are the arguments of all components about their metrics.
+func (s Settings) metricsArgs() []string {
+	if s.MetricsAuthorization {
+		return []string{"--metrics-authorization"}
+	}
+	return nil
 }
 
 func (s Settings) kubeletRoot() string {

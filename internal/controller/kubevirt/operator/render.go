@@ -50,6 +50,8 @@ type Settings struct {
 	Config clusterconfig.Config
 	// Workloads is the placement of components on the nodes of guests.
 	Workloads *v1.NodePlacement
+	// MetricsAuthorization restricts the metrics to clients that may get the URL /metrics.
+	MetricsAuthorization bool
 	// HandlerFlags and APIFlags are added to the arguments of the agent and of virt-api.
 	HandlerFlags, APIFlags map[string]string
 	// Infra is the placement of all other components, and Replicas the number of Pods of each. Nil means DefaultReplicas.

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package guestmetrics
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
+
+	"github.com/vireo-project/vireo/internal/agent/hypervisor"
+	"github.com/vireo-project/vireo/internal/component/metrics"
+)
+
+// maxUsageAge is how old a report of a guest agent may be. The agent is polled every two minutes at least.
+const maxUsageAge = 5 * time.Minute
+
+// Options configure a Collector.
+type Options struct {
+	// Node is the name of the node.
+	Node string
+	// Guests returns the running guests of the node.
+	Guests func() []*Guest
+	// Read requests the statistics of a guest. With dirtyRate it starts a measurement of the dirty rate.
+	Read func(ctx context.Context, guest *Guest, dirtyRate bool) (*hypervisor.Stats, error)
+	// Usage returns what the guest agent last reported, or nil.
+	Usage func(guest *Guest) *hypervisor.GuestUsage
+	// Labels selects the labels of VMIs.
+	Labels *metrics.LabelFilter
+	// Clock defaults to the real clock.
+	Clock clock.PassiveClock
+}
+
+// Collector exports the statistics of the node's guests.
+type Collector struct {
+	o      Options
+	reader *reader
+}
+
+// New returns a Collector.
+func New(o Options) *Collector {
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	return &Collector{o: o, reader: newReader(&o)}
+}
+
+// Describe implements prometheus.Collector. The labels of VMIs are labels of the metrics, so nothing is described.
+func (*Collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(to chan<- prometheus.Metric) {
+	guests := c.o.Guests()
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	c.reader.query(ctx, guests)
+	for _, guest := range guests {
+		s := &series{to: to, labels: c.o.Labels.Select("kubernetes_vmi_label_", guest.Labels)}
+		s.labels["node"], s.labels["namespace"], s.labels["name"] = c.o.Node, guest.Pod.VMI.Namespace, guest.Pod.VMI.Name
+		if stats := c.reader.latest(guest); stats != nil {
+			s.stats(guest, stats)
+		}
+		if usage := c.o.Usage(guest); usage != nil && c.o.Clock.Now().Sub(usage.At) <= maxUsageAge {
+			s.usage(usage)
+		}
+	}
+}
+
+// series sends the metrics of one guest.
+type series struct {
+	to     chan<- prometheus.Metric
+	labels map[string]string
+}
+
+// send sends a metric with additional labels, as pairs of a name and a value.
+func (s *series) send(m *metric, value float64, more ...string) {
+	labels := s.labels
+	if len(more) > 0 {
+		labels = maps.Clone(labels)
+		for i := 0; i+1 < len(more); i += 2 {
+			labels[more[i]] = more[i+1]
+		}
+	}
+	d := prometheus.NewDesc("kubevirt_vmi_"+m.name, m.help, nil, labels)
+	s.to <- prometheus.MustNewConstMetric(d, m.kind, value)
+}
+
+// values sends the metrics of statistics that libvirt reported.
+func (s *series) values(rows []row, values *hypervisor.Values, more ...string) {
+	for i := range rows {
+		r := &rows[i]
+		if value, ok := values.Get(r.stat); ok {
+			s.send(&r.metric, value*r.unit, slices.Concat(more, r.labels)...)
+		}
+	}
+}
+
+func (s *series) stats(guest *Guest, stats *hypervisor.Stats) {
+	s.values(domainRows, &stats.Domain)
+	s.values(guestRows, &stats.Guest)
+	if guest.Affinity > 0 {
+		s.send(&nodeAffinity, float64(guest.Affinity))
+	}
+	for i := range stats.VCPUs {
+		vcpu, id := &stats.VCPUs[i], strconv.Itoa(i)
+		s.values(vcpuRows, vcpu, "id", id)
+		state, ok := vcpu.Get(hypervisor.VCPUState)
+		if value, timed := vcpu.Get(hypervisor.VCPUTime); ok && timed && state < float64(len(vcpuStates)) {
+			s.send(&vcpuTime, value*nanoseconds, "id", id, "state", vcpuStates[int(state)])
+		}
+	}
+	s.devices(nicRows, stats.NICs, guest.NICs, "interface")
+	s.devices(diskRows, stats.Disks, guest.Disks, "drive")
+}
+
+// devices sends the metrics of the devices that the VMI has a name for. A launcher could report other names, ever new ones. Of two
+// with the same name, the first has metrics.
+func (s *series) devices(rows []row, devices []hypervisor.Device, names map[string]string, label string) {
+	known := map[string]bool{}
+	for i := range devices {
+		name := metrics.Text(names[devices[i].Name])
+		if name != "" && !known[name] {
+			known[name] = true
+			s.values(rows, &devices[i].Values, label, name)
+		}
+	}
+}
+
+func (s *series) usage(usage *hypervisor.GuestUsage) {
+	type key struct{ name, mountpoint, kind string }
+	known := map[key]bool{}
+	for i := range usage.Filesystems {
+		f := &usage.Filesystems[i]
+		k := key{f.Name, f.Mountpoint, f.Type}
+		if known[k] {
+			continue
+		}
+		known[k] = true
+		labels := []string{"disk_name", f.Name, "mount_point", f.Mountpoint, "file_system_type", f.Type}
+		s.send(&filesystemCapacity, float64(max(f.TotalBytes, 0)), labels...)
+		s.send(&filesystemUsed, float64(max(f.UsedBytes, 0)), labels...)
+	}
+	if usage.Load != nil {
+		for i := range loads {
+			s.send(&loads[i], usage.Load[i])
+		}
+	}
+}
