@@ -249,51 +249,6 @@ func TestThePagesWrap(t *testing.T) {
 	}
 }
 
-var (
-	// migrationMetric is the name of a metric in the code, without kubevirt_vmi_ or, in the agent, kubevirt_vmi_migration_.
-	migrationMetric = regexp.MustCompile(`(?:describe\()?"kubevirt_vmi_(\w+[a-z])"|describe\("(\w+)"`)
-	// documentedMetric is one in the table, with what may be one of several in braces.
-	documentedMetric = regexp.MustCompile("`(\\w+?)(?:\\{([a-z,]+)\\}(\\w+))?`")
-)
-
-// The table of metrics in docs/migration.md has those of the code.
-func TestTheTableOfMetricsIsThatOfTheCode(t *testing.T) {
-	inCode := map[string]bool{}
-	for prefix, below := range map[string]string{"": "internal/controller/monitoring", "migration_": "internal/agent/migration"} {
-		err := filepath.WalkDir(filepath.Join(root, filepath.FromSlash(below)), func(path string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-				return err
-			}
-			for _, m := range migrationMetric.FindAllStringSubmatch(text(t, strings.TrimPrefix(filepath.ToSlash(path), root+"/")), -1) {
-				switch {
-				case m[1] != "":
-					inCode[m[1]] = true
-				case prefix != "":
-					inCode[prefix+m[2]] = true
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, table, _ := strings.Cut(text(t, "docs/migration.md"), "| `kubevirt_vmi_…` |")
-	table, _, _ = strings.Cut(table, "\n\n")
-	inDocs := map[string]bool{}
-	for _, row := range strings.Split(table, "\n") {
-		column, _, _ := strings.Cut(strings.TrimPrefix(row, "|"), "|")
-		for _, m := range documentedMetric.FindAllStringSubmatch(column, -1) {
-			for _, one := range strings.Split(m[2], ",") {
-				inDocs[m[1]+one+m[3]] = true
-			}
-		}
-	}
-	if diff := cmp.Diff(inCode, inDocs); diff != "" || len(inDocs) == 0 {
-		t.Errorf("the metrics in docs/migration.md (-code +page):\n%s", diff)
-	}
-}
-
 // virtctlCommand is a call of virtctl in a page.
 var virtctlCommand = regexp.MustCompile(`(?m)(?:^|[` + "`" + `$(])\s*virtctl ([a-z][a-z-]+)`)
 
