@@ -103,6 +103,9 @@ const (
 	// KubeVirtConditionCommonInstancetypesDeployed is not KubeVirt's. It is there and False only when a common instance type or
 	// preference is missing. Set by virt-controller.
 	KubeVirtConditionCommonInstancetypesDeployed KubeVirtConditionType = "CommonInstancetypesDeployed"
+	// KubeVirtConditionFieldsIgnored is not KubeVirt's: the spec sets fields or feature gates that have no effect. The message
+	// names them, and why. It is absent while there are none.
+	KubeVirtConditionFieldsIgnored KubeVirtConditionType = "FieldsIgnored"
 )
 
 // GenerationStatus is the generation of an object that was installed.

@@ -57,7 +57,7 @@ type pair struct {
 }
 
 // created returns when the pair was created.
-func (p *pair) created() time.Time { return p.certificate.NotBefore.Add(skew) }
+func (p *pair) created() time.Time { return created(p.certificate) }
 
 // AuthorityFrom reads the CA of a role from the data of its Secret. Invalid parts are treated as missing and reported in the
 // error: the returned Authority is usable even if the error is not nil.
@@ -154,7 +154,7 @@ func (a Authority) Advance(now time.Time, lifetimes clusterconfig.Certificates) 
 	case a.current == nil || expired(a.current.certificate):
 		a.current, err = newAuthority(a.role, now, lifetimes.CADuration)
 		changed = true
-	case a.next == nil && !now.Before(renewal()):
+	case a.next == nil && (!now.Before(renewal()) || hasOtherLifetime(a.current.certificate, lifetimes.CADuration)):
 		a.next, err = newAuthority(a.role, now, lifetimes.CADuration)
 		changed = true
 	}
@@ -171,6 +171,11 @@ func (a Authority) Advance(now time.Time, lifetimes clusterconfig.Certificates) 
 		}
 	}
 	return a, changed, again, nil
+}
+
+// hasOtherLifetime reports whether a CA certificate was created for another lifetime. Certificates have whole seconds.
+func hasOtherLifetime(certificate *x509.Certificate, duration time.Duration) bool {
+	return (lifetime(certificate) - duration).Abs() >= time.Second
 }
 
 // End returns when the current CA certificate expires. overdue reports that it has no successor although more than half of

@@ -65,6 +65,27 @@ func verify(a Authority, c tls.Certificate, at time.Time, usage x509.ExtKeyUsage
 	return err
 }
 
+// An authority with another lifetime than the configured one is succeeded at once, and stays trusted.
+func TestAuthorityFollowsTheConfiguredLifetime(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	a, _, _ := advance(t, Authority{role: AgentServing}, now)
+	short := clusterconfig.Certificates{CADuration: 20 * time.Minute, CARenewBefore: 12 * time.Minute}
+	next, changed, again, err := a.Advance(now.Add(time.Hour), short)
+	if err != nil || !changed || next.current != a.current || next.next == nil {
+		t.Fatalf("no successor: %v", err)
+	}
+	if wait := again.Sub(now.Add(time.Hour)); wait != short.CARenewBefore/2 {
+		t.Errorf("it signs after %s", wait)
+	}
+	last, changed, _, err := next.Advance(again, short)
+	if err != nil || !changed || lifetime(last.current.certificate) != short.CADuration || len(last.former) != 1 {
+		t.Errorf("the successor does not sign: %v", err)
+	}
+	if _, changed, _, err := last.Advance(again, short); changed || err != nil {
+		t.Errorf("it is not stable: %v", err)
+	}
+}
+
 // TestCertificatesAreTrustedUntilTheyExpire simulates half a year in steps of some hours. At each step a certificate is issued.
 // It must be trusted with the bundle of the step before, with the current one and with all later ones until it expires.
 func TestCertificatesAreTrustedUntilTheyExpire(t *testing.T) {

@@ -37,8 +37,10 @@ const (
 	// deletes pending requests after a day.
 	signingTimeout = 15 * time.Minute
 
-	// firstRenewal and lastRenewal are the percentages of a certificate's lifetime between which it is renewed.
-	firstRenewal, lastRenewal = 70, 85
+	// renewalSpread is the percentage of the time until a certificate must be renewed over which renewals are spread.
+	renewalSpread = 15
+	// checksPerLifetime is how often a certificate with a short lifetime is checked at least.
+	checksPerLifetime = 10
 )
 
 // retries is the backoff after failed requests.
@@ -49,6 +51,8 @@ var retries = wait.Backoff{Duration: 2 * time.Second, Factor: 2, Jitter: 0.1, St
 type Source struct {
 	// Clock can be replaced in tests, before Start.
 	Clock clock.WithTicker
+	// Lifetimes returns the configured lifetimes. It can be replaced before Start; the default are KubeVirt's lifetimes.
+	Lifetimes func() clusterconfig.Certificates
 
 	role    Role
 	subject Subject
@@ -65,7 +69,9 @@ type Source struct {
 // NewSource returns a Source. It has no certificate until it runs and its first request has been signed.
 func NewSource(config *rest.Config, role Role, subject Subject, trust Trust) *Source {
 	return &Source{
-		Clock: clock.RealClock{}, role: role, subject: subject, trust: trust,
+		Clock:     clock.RealClock{},
+		Lifetimes: func() clusterconfig.Certificates { return clusterconfig.Default().Certificates },
+		role:      role, subject: subject, trust: trust,
 		connect: func() (kubernetes.Interface, error) { return kubernetes.NewForConfig(config) },
 	}
 }
@@ -79,7 +85,7 @@ func (s *Source) Start(ctx context.Context) error {
 	var last time.Time
 	for ctx.Err() == nil {
 		// If a clock is wrong, certificates may be expired when they are issued. Limit the rate of requests.
-		if early := checkInterval - s.Clock.Since(last); early > 0 {
+		if early := checkEvery(s.Current()) - s.Clock.Since(last); early > 0 {
 			select {
 			case <-ctx.Done():
 				continue
@@ -143,14 +149,16 @@ func (s *Source) request(ctx context.Context, client kubernetes.Interface) error
 	return nil
 }
 
-// awaitRenewal returns when the certificate has to be renewed: because of its age, or because its CA is no longer trusted, which
-// happens if the CA's Secret was lost.
+// awaitRenewal returns when the certificate has to be renewed: because of its age, because another lifetime was configured, or
+// because its CA is no longer trusted, which happens if the CA's Secret was lost.
 func (s *Source) awaitRenewal(ctx context.Context) {
-	tick := s.Clock.NewTicker(checkInterval)
+	duration, every := s.Lifetimes().ServerDuration, checkEvery(s.Current())
+	tick := s.Clock.NewTicker(every)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		pair, now := s.Current(), s.Clock.Now()
-		if pair == nil || !now.Before(RenewAt(pair.Leaf)) {
+		pair, now, lifetimes := s.Current(), s.Clock.Now(), s.Lifetimes()
+		// The next check would be too late.
+		if pair == nil || !now.Before(RenewAt(pair.Leaf, lifetimes).Add(-every)) || lifetimes.ServerDuration != duration {
 			return
 		}
 		if s.isOrphaned(pair, now) {
@@ -164,25 +172,41 @@ func (s *Source) awaitRenewal(ctx context.Context) {
 	}
 }
 
+// checkEvery returns the time between two checks of a certificate, and the minimum time between two requests.
+func checkEvery(pair *tls.Certificate) time.Duration {
+	if pair == nil {
+		return checkInterval
+	}
+	return max(min(checkInterval, lifetime(pair.Leaf)/checksPerLifetime), time.Second)
+}
+
+// created returns when a certificate was issued, and lifetime how long it is valid after that.
+func created(leaf *x509.Certificate) time.Time      { return leaf.NotBefore.Add(skew) }
+func lifetime(leaf *x509.Certificate) time.Duration { return leaf.NotAfter.Sub(created(leaf)) }
+
 // PendingLimit returns how long a request may stay pending before it has to be reported: half of the minimum time that is left of
 // the previous certificate when the next one is requested.
 func PendingLimit(lifetimes clusterconfig.Certificates) time.Duration {
-	return lifetimes.ServerDuration / 100 * (100 - lastRenewal) / 2
+	return lifetimes.ServerRenewBefore / 2
 }
 
-// RenewAt returns when a certificate is renewed: after 70 to 85 % of its lifetime. The percentage depends on the serial number,
-// so that the agents of many nodes that were started together do not renew together.
-func RenewAt(leaf *x509.Certificate) time.Time {
-	created := leaf.NotBefore.Add(skew)
-	spread := new(big.Int).Mod(leaf.SerialNumber, big.NewInt(lastRenewal-firstRenewal+1)).Int64()
-	percentage := firstRenewal + spread
-	return created.Add(leaf.NotAfter.Sub(created) / 100 * time.Duration(percentage))
+// RenewAt returns when a certificate is renewed: at the configured time before it expires, or up to 15 % of its age then before
+// that. How much depends on the serial number, so that the agents of many nodes that were started together do not renew together.
+// For a certificate that is valid for a shorter time, because its CA expires, the times are proportionally shorter.
+func RenewAt(leaf *x509.Certificate, lifetimes clusterconfig.Certificates) time.Time {
+	before := lifetimes.ServerRenewBefore
+	if valid := lifetime(leaf); valid < lifetimes.ServerDuration {
+		before = time.Duration(float64(before) * float64(valid) / float64(lifetimes.ServerDuration))
+	}
+	age := lifetime(leaf) - before
+	spread := new(big.Int).Mod(leaf.SerialNumber, big.NewInt(renewalSpread+1)).Int64()
+	return created(leaf).Add(age - age/100*time.Duration(spread))
 }
 
 // isOrphaned reports whether the certificate's CA is not trusted. A new certificate is never orphaned, because the kubelet may
 // not have updated the mounted CA certificates yet.
 func (s *Source) isOrphaned(pair *tls.Certificate, now time.Time) bool {
-	if pair == nil || now.Before(pair.Leaf.NotBefore.Add(skew+settling)) {
+	if pair == nil || now.Before(created(pair.Leaf).Add(settling)) {
 		return false
 	}
 	pool, err := s.trust.pool(s.role)

@@ -25,6 +25,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 )
 
 // signer is an API server that signs requests of a role when they are created.
@@ -241,8 +243,8 @@ func TestSourceRenewsBeforeExpiry(t *testing.T) {
 	for range 3 {
 		old := s.Current()
 		life := old.Leaf.NotAfter.Sub(clock.Now())
-		at := RenewAt(old.Leaf)
-		if rest := old.Leaf.NotAfter.Sub(at); rest < life/8 || rest > life/3 {
+		at := RenewAt(old.Leaf, lifetimes)
+		if rest := old.Leaf.NotAfter.Sub(at); rest < life/5 || rest > life/3 {
 			t.Errorf("of a life of %s, %s are left when it is renewed", life, rest)
 		}
 		clock.SetTime(at.Add(time.Second))
@@ -250,6 +252,53 @@ func TestSourceRenewsBeforeExpiry(t *testing.T) {
 	}
 	if n := api.requests.Load(); n != 4 {
 		t.Errorf("%d requests for 4 certificates", n)
+	}
+}
+
+// A change of the configured lifetime applies to a running process, and lifetimes of minutes are kept.
+func TestSourceFollowsTheConfiguredLifetime(t *testing.T) {
+	w, role := newWorld(t), APIServing
+	clock := testclock.NewFakeClock(time.Now())
+	configured := atomic.Pointer[clusterconfig.Certificates]{}
+	configured.Store(&lifetimes)
+	api := newSigner(t, role, func() Authority { return w.authorities[role.Name] }, clock.Now)
+	validate := api.sign
+	api.sign = func(csr *certificatesv1.CertificateSigningRequest) error {
+		if err := validate(csr); err != nil {
+			return err
+		}
+		request, err := role.Validate(&csr.Spec, "kubevirt")
+		if err != nil {
+			return err
+		}
+		csr.Status.Certificate, err = w.authorities[role.Name].Sign(request, clock.Now(), configured.Load().ServerDuration)
+		return err
+	}
+	s := NewSource(&rest.Config{}, role, subjectOf(role), w.trust)
+	s.Clock, s.Lifetimes = clock, func() clusterconfig.Certificates { return *configured.Load() }
+	s.connect = func() (kubernetes.Interface, error) { return api.Clientset, nil }
+	run(t, s)
+	until(t, "a certificate", func() bool { return s.Current() != nil })
+
+	short := clusterconfig.Certificates{ServerDuration: 4 * time.Minute, ServerRenewBefore: 2 * time.Minute}
+	configured.Store(&short)
+	until(t, "one with the new lifetime", func() bool {
+		clock.Step(checkInterval)
+		return lifetime(s.Current().Leaf) == short.ServerDuration
+	})
+	for range 3 {
+		old := s.Current()
+		clock.SetTime(old.Leaf.NotAfter.Add(-short.ServerRenewBefore))
+		until(t, "the next certificate", func() bool { return s.Current() != old })
+	}
+}
+
+func TestRenewalOfACertificateThatEndsWithItsAuthority(t *testing.T) {
+	w, role := newWorld(t), APIServing
+	end := w.authorities[role.Name].current.certificate.NotAfter
+	leaf := issue(t, w.authorities[role.Name], subjectOf(role), end.Add(-10*time.Minute)).Leaf
+	if rest := leaf.NotAfter.Sub(RenewAt(leaf, lifetimes)); rest < 2*time.Minute || rest > 4*time.Minute {
+		t.Errorf("of ten minutes, %s are left when it is renewed", rest)
 	}
 }
 

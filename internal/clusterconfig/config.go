@@ -4,7 +4,7 @@
 package clusterconfig
 
 import (
-	"runtime"
+	"crypto/tls"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,13 +14,6 @@ import (
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/podspec"
-)
-
-// Architectures that a guest can have, as Kubernetes names them.
-const (
-	ArchAMD64 = "amd64"
-	ArchARM64 = "arm64"
-	ArchS390X = "s390x"
 )
 
 // Interface bindings that a guest's default interface can have.
@@ -45,7 +38,7 @@ type Config struct {
 	UseEmulation bool
 	// DefaultArchitecture is the architecture of VMIs that do not set one.
 	DefaultArchitecture string
-	// Architectures are the settings by architecture. Use MachineType, EmulatedMachines and OVMFPath.
+	// Architectures are the settings by architecture. Use MachineType and EmulatedMachines.
 	Architectures map[string]Architecture
 	// CPUModel is the CPU model of VMIs that do not set one. Empty means host-model.
 	CPUModel string
@@ -101,8 +94,6 @@ type Config struct {
 	SkipBackupHooks bool
 	// LiveMetadata are the annotations and labels that are copied from a VM's template to its running launcher Pod.
 	LiveMetadata podspec.LiveMetadata
-	// SupportedGuestAgentVersions are glob patterns. None means that every version is supported.
-	SupportedGuestAgentVersions []string
 	// ObsoleteCPUModels are models that are not offered for scheduling.
 	ObsoleteCPUModels map[string]bool
 	// AlignCPUs makes the number of a guest's dedicated CPUs even if one of them is for QEMU's emulator thread.
@@ -114,9 +105,11 @@ type Config struct {
 	// FeatureGates are the enabled features.
 	FeatureGates FeatureGates
 
-	// ImagePullPolicy is the pull policy of the components and of launcher Pods. Empty means the cluster's default.
+	// ImagePullPolicy is the pull policy of the components. Empty means the cluster's default.
 	ImagePullPolicy corev1.PullPolicy
-	// ImagePullSecrets are those of the components and of launcher Pods.
+	// LauncherPullPolicy is the pull policy of launcher Pods. Empty means the cluster's default.
+	LauncherPullPolicy corev1.PullPolicy
+	// ImagePullSecrets are those of the components. Launcher Pods are in the namespaces of users, which do not have these Secrets.
 	ImagePullSecrets []corev1.LocalObjectReference
 	// Images are the images of the components.
 	Images Images
@@ -124,15 +117,12 @@ type Config struct {
 	Verbosity Verbosity
 	// Certificates are the lifetimes of the components' certificates.
 	Certificates Certificates
-	// TLS restricts the versions and ciphers of the components' servers. Nil means Go's defaults.
-	TLS *v1.TLSConfiguration
-}
-
-// Architecture is the configuration of an architecture.
-type Architecture struct {
-	MachineType      string
-	EmulatedMachines []string
-	OVMFPath         string
+	// TLS restricts the versions and ciphers of the components' servers.
+	TLS TLS
+	// LauncherSeccomp is the seccomp profile of launcher Pods. Nil means the container runtime's.
+	LauncherSeccomp *corev1.SeccompProfile
+	// RateLimits limit the components' requests to the API server.
+	RateLimits RateLimits
 }
 
 // Network is the configuration of VMIs' networks.
@@ -160,12 +150,6 @@ type Images struct {
 	Guestfs string
 }
 
-// Certificates are the lifetimes of certificates, and how long before their expiry they are renewed.
-type Certificates struct {
-	CADuration, CARenewBefore         time.Duration
-	ServerDuration, ServerRenewBefore time.Duration
-}
-
 // Verbosity is the log verbosity of each component.
 type Verbosity struct {
 	API, Controller, Handler, Launcher, Operator uint
@@ -180,15 +164,6 @@ func (v Verbosity) HandlerOn(node string) uint {
 	}
 	return v.Handler
 }
-
-// MachineType returns the machine type of VMIs that do not set one. It is empty for an unknown architecture.
-func (c Config) MachineType(arch string) string { return c.Architectures[arch].MachineType }
-
-// EmulatedMachines returns glob patterns of the machine types that VMIs may have.
-func (c Config) EmulatedMachines(arch string) []string { return c.Architectures[arch].EmulatedMachines }
-
-// OVMFPath returns the directory of the EFI firmware in the launcher image.
-func (c Config) OVMFPath(arch string) string { return c.Architectures[arch].OVMFPath }
 
 // IsEnabled reports whether a feature gate is enabled.
 func (c Config) IsEnabled(gate string) bool { return c.FeatureGates.IsEnabled(gate) }
@@ -223,20 +198,8 @@ func Default() Config {
 			CADuration: 7 * 24 * time.Hour, CARenewBefore: 7 * 24 * time.Hour / renewFraction,
 			ServerDuration: 24 * time.Hour, ServerRenewBefore: 24 * time.Hour / renewFraction,
 		},
-	}
-}
-
-// renewFraction is the fraction of a certificate's lifetime, 1/renewFraction, before the end of which it is renewed.
-const renewFraction = 5
-
-// defaultArchitecture returns the architecture of the process. KubeVirt uses that of its operator's node.
-func defaultArchitecture() string { return runtime.GOARCH }
-
-func defaultArchitectures() map[string]Architecture {
-	return map[string]Architecture{
-		ArchAMD64: {MachineType: "q35", EmulatedMachines: []string{"q35*", "pc-q35*"}, OVMFPath: "/usr/share/OVMF"},
-		ArchARM64: {MachineType: "virt", EmulatedMachines: []string{"virt*"}, OVMFPath: "/usr/share/AAVMF"},
-		ArchS390X: {MachineType: "s390-ccw-virtio", EmulatedMachines: []string{"s390-ccw-virtio*"}},
+		TLS:        TLS{MinVersion: tls.VersionTLS12},
+		RateLimits: defaultRateLimits(),
 	}
 }
 

@@ -67,13 +67,12 @@ func TestFieldsOverrideDefaults(t *testing.T) {
 		s.Configuration.ImagePullPolicy = corev1.PullNever
 		s.Configuration.CPUModel = "Haswell"
 		s.Configuration.CPURequest = ptr.To(resource.MustParse("250m"))
-		s.Configuration.MachineType = "pc-q35-9.0"
 		s.Configuration.MemBalloonStatsPeriod = ptr.To[uint32](0)
 		s.Configuration.AdditionalGuestMemoryOverheadRatio = ptr.To("1.5")
 		s.Configuration.EvictionStrategy = ptr.To(v1.EvictionStrategyLiveMigrate)
 		s.Configuration.NetworkConfiguration = &v1.NetworkConfiguration{NetworkInterface: "masquerade"}
 		s.Configuration.ArchitectureConfiguration = &v1.ArchConfiguration{
-			DefaultArchitecture: "arm64", Arm64: &v1.ArchSpecificConfiguration{MachineType: "virt-9.0"}}
+			DefaultArchitecture: "arm64", Amd64: &v1.ArchSpecificConfiguration{MachineType: "pc-q35-9.0"}, Arm64: &v1.ArchSpecificConfiguration{MachineType: "virt-9.0"}}
 		d := s.Configuration.DeveloperConfiguration
 		d.UseEmulation, d.MemoryOvercommit, d.CPUAllocationRatio = true, 150, 4
 		d.LogVerbosity = &v1.LogVerbosity{VirtHandler: 5, NodeVerbosity: map[string]uint{"n1": 8}}
@@ -84,7 +83,7 @@ func TestFieldsOverrideDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	type facts struct {
-		Policy                        corev1.PullPolicy
+		Components, Launchers         corev1.PullPolicy
 		Model, Request, AMD64, ARM64  string
 		Period                        uint32
 		Ratio                         float64
@@ -96,11 +95,11 @@ func TestFieldsOverrideDefaults(t *testing.T) {
 		ServerDuration, ServerRenewal time.Duration
 	}
 	want := facts{
-		corev1.PullNever, "Haswell", "250m", "pc-q35-9.0", "virt-9.0", 0, 1.5, v1.EvictionStrategyLiveMigrate,
+		corev1.PullAlways, corev1.PullNever, "Haswell", "250m", "pc-q35-9.0", "virt-9.0", 0, 1.5, v1.EvictionStrategyLiveMigrate,
 		"masquerade", "arm64", true, 150, 4, 2, 5, 8, 10 * time.Hour, 2 * time.Hour,
 	}
 	if diff := cmp.Diff(want, facts{
-		got.ImagePullPolicy, got.CPUModel, got.CPURequest.String(), got.MachineType(ArchAMD64), got.MachineType(ArchARM64),
+		got.ImagePullPolicy, got.LauncherPullPolicy, got.CPUModel, got.CPURequest.String(), got.MachineType(ArchAMD64), got.MachineType(ArchARM64),
 		got.MemBalloonStatsPeriod, got.AdditionalGuestMemoryOverheadRatio, got.EvictionStrategy,
 		got.Network.DefaultInterface, got.DefaultArchitecture, got.UseEmulation, got.MemoryOvercommit, got.CPUAllocationRatio,
 		got.Verbosity.Controller, got.Verbosity.HandlerOn("n2"), got.Verbosity.HandlerOn("n1"),
@@ -130,7 +129,36 @@ func TestInvalidFieldsKeepTheirDefaults(t *testing.T) {
 		"spec.configuration.evictionStrategy": func(s *v1.KubeVirtSpec) {
 			s.Configuration.EvictionStrategy = ptr.To(v1.EvictionStrategy("Sometimes"))
 		},
-		"spec.imagePullPolicy": func(s *v1.KubeVirtSpec) { s.ImagePullPolicy = "Maybe" },
+		"spec.imagePullPolicy":               func(s *v1.KubeVirtSpec) { s.ImagePullPolicy = "Maybe" },
+		"spec.configuration.imagePullPolicy": func(s *v1.KubeVirtSpec) { s.Configuration.ImagePullPolicy = "Maybe" },
+		"spec.configuration.vmRolloutStrategy": func(s *v1.KubeVirtSpec) {
+			s.Configuration.VMRolloutStrategy = ptr.To(v1.VMRolloutStrategy("Later"))
+		},
+		"spec.configuration.developerConfiguration.featureGates": func(s *v1.KubeVirtSpec) {
+			d := s.Configuration.DeveloperConfiguration
+			d.FeatureGates, d.DisabledFeatureGates = []string{"HostDisk"}, []string{"HostDisk"}
+		},
+		"spec.configuration.developerConfiguration.nodeSelectors": func(s *v1.KubeVirtSpec) {
+			s.Configuration.DeveloperConfiguration.NodeSelectors = map[string]string{"no label!": ""}
+		},
+		"spec.configuration.tlsConfiguration.minTLSVersion": func(s *v1.KubeVirtSpec) {
+			s.Configuration.TLSConfiguration = &v1.TLSConfiguration{MinTLSVersion: "VersionSSL3"}
+		},
+		"spec.configuration.tlsConfiguration.ciphers": func(s *v1.KubeVirtSpec) {
+			s.Configuration.TLSConfiguration = &v1.TLSConfiguration{Ciphers: []string{"TLS_RSA_WITH_AES_128_CBC_SHA"}}
+		},
+		"spec.configuration.tlsConfiguration.ciphers[0]": func(s *v1.KubeVirtSpec) {
+			s.Configuration.TLSConfiguration = &v1.TLSConfiguration{MinTLSVersion: v1.VersionTLS12, Ciphers: []string{"ROT13"}}
+		},
+		"spec.configuration.seccompConfiguration.virtualMachineInstanceProfile.customProfile": seccomp(nil),
+		"spec.configuration.seccompConfiguration.virtualMachineInstanceProfile.customProfile.localhostProfile": seccomp(
+			&v1.CustomProfile{LocalhostProfile: ptr.To("profiles/../../vm.json")}),
+		"spec.configuration.handlerConfiguration.restClient.rateLimiter.tokenBucketRateLimiter.qps":   handlerRate(-1, 0),
+		"spec.configuration.handlerConfiguration.restClient.rateLimiter.tokenBucketRateLimiter.burst": handlerRate(0, -1),
+		"spec.certificateRotateStrategy.selfSigned.caRotateInterval": selfSigned(v1.KubeVirtSelfSignConfiguration{
+			CARotateInterval: &metav1.Duration{Duration: -time.Hour}}),
+		"spec.certificateRotateStrategy.selfSigned.caOverlapInterval": selfSigned(v1.KubeVirtSelfSignConfiguration{
+			CAOverlapInterval: &metav1.Duration{Duration: 8 * 24 * time.Hour}}),
 		"spec.configuration.architectureConfiguration.defaultArchitecture": func(s *v1.KubeVirtSpec) {
 			s.Configuration.ArchitectureConfiguration = &v1.ArchConfiguration{DefaultArchitecture: "vax"}
 		},
@@ -153,6 +181,116 @@ func TestInvalidFieldsKeepTheirDefaults(t *testing.T) {
 			want.FeatureGates = got.FeatureGates
 			if diff := cmp.Diff(want, got, cmp.AllowUnexported(FeatureGates{})); diff != "" {
 				t.Errorf("-default +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func seccomp(profile *v1.CustomProfile) func(*v1.KubeVirtSpec) {
+	return func(s *v1.KubeVirtSpec) {
+		s.Configuration.SeccompConfiguration = &v1.SeccompConfiguration{
+			VirtualMachineInstanceProfile: &v1.VirtualMachineInstanceProfile{CustomProfile: profile},
+		}
+	}
+}
+
+func handlerRate(qps float32, burst int) func(*v1.KubeVirtSpec) {
+	return func(s *v1.KubeVirtSpec) {
+		s.Configuration.HandlerConfiguration = &v1.ReloadableComponentConfiguration{RestClient: &v1.RESTClientConfiguration{
+			RateLimiter: &v1.RateLimiter{TokenBucketRateLimiter: &v1.TokenBucketRateLimiter{QPS: qps, Burst: burst}},
+		}}
+	}
+}
+
+func selfSigned(c v1.KubeVirtSelfSignConfiguration) func(*v1.KubeVirtSpec) {
+	return func(s *v1.KubeVirtSpec) { s.CertificateRotationStrategy.SelfSigned = &c }
+}
+
+// A structure that is set in part keeps the defaults of its other fields.
+func TestStructuresAreMergedByField(t *testing.T) {
+	got, err := FromKubeVirt(kubeVirt(func(s *v1.KubeVirtSpec) {
+		s.Configuration.SMBIOSConfig = &v1.SMBiosConfiguration{Product: "Guest", Sku: "7"}
+		s.Configuration.TLSConfiguration = &v1.TLSConfiguration{}
+		handlerRate(7, 0)(s)
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.KubeVirt, want.Generation = "kubevirt", 1
+	want.SMBIOS = SMBIOS{Manufacturer: "KubeVirt", Product: "Guest", SKU: "7", Family: "KubeVirt"}
+	want.RateLimits.Handler = RateLimit{QPS: 7, Burst: 400}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(FeatureGates{})); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestDeprecatedFieldsWinForEveryArchitecture(t *testing.T) {
+	got, err := FromKubeVirt(kubeVirt(func(s *v1.KubeVirtSpec) {
+		s.Configuration.MachineType, s.Configuration.EmulatedMachines = "old", []string{"old*"}
+		s.Configuration.ArchitectureConfiguration = &v1.ArchConfiguration{
+			Amd64: &v1.ArchSpecificConfiguration{MachineType: "pc-q35-9.0", EmulatedMachines: []string{"pc*"}},
+			S390x: &v1.ArchSpecificConfiguration{MachineType: "s390-ccw-virtio-9.0"},
+		}
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, arch := range []string{ArchAMD64, ArchARM64, ArchS390X} {
+		if machines := got.EmulatedMachines(arch); got.MachineType(arch) != "old" || len(machines) != 1 || machines[0] != "old*" {
+			t.Errorf("%s: %s of %v", arch, got.MachineType(arch), machines)
+		}
+	}
+}
+
+// The default architecture stays what it was when the cluster was installed, on whatever node the process runs.
+func TestDefaultArchitectureOfTheStatusStays(t *testing.T) {
+	kv := kubeVirt(nil)
+	for _, tc := range []struct{ status, spec, want string }{
+		{"", "", Default().DefaultArchitecture}, {"s390x", "", "s390x"}, {"s390x", "arm64", "arm64"}, {"vax", "", Default().DefaultArchitecture},
+	} {
+		kv.Status.DefaultArchitecture = tc.status
+		kv.Spec.Configuration.ArchitectureConfiguration = &v1.ArchConfiguration{DefaultArchitecture: tc.spec}
+		if got, err := FromKubeVirt(kv); err != nil || got.DefaultArchitecture != tc.want {
+			t.Errorf("status %q, spec %q: %s, %v", tc.status, tc.spec, got.DefaultArchitecture, err)
+		}
+	}
+}
+
+func TestLifetimesOfCertificates(t *testing.T) {
+	minutes := func(m int) *metav1.Duration { return &metav1.Duration{Duration: time.Duration(m) * time.Minute} }
+	lifetimes := func(ca, caBefore, server, serverBefore time.Duration) Certificates {
+		return Certificates{ca * time.Minute, caBefore * time.Minute, server * time.Minute, serverBefore * time.Minute}
+	}
+	const week, day = 7 * 24 * 60, 24 * 60
+	for name, tc := range map[string]struct {
+		spec  v1.KubeVirtSelfSignConfiguration
+		want  Certificates
+		fault string
+	}{
+		"none": {v1.KubeVirtSelfSignConfiguration{}, lifetimes(week, week/5, day, day/5), ""},
+		"all": {v1.KubeVirtSelfSignConfiguration{
+			CA:     &v1.CertConfig{Duration: minutes(20), RenewBefore: minutes(12)},
+			Server: &v1.CertConfig{Duration: minutes(15), RenewBefore: minutes(10)},
+		}, lifetimes(20, 12, 15, 10), ""},
+		"deprecated": {v1.KubeVirtSelfSignConfiguration{
+			CARotateInterval: minutes(20), CAOverlapInterval: minutes(12), CertRotateInterval: minutes(15),
+		}, lifetimes(20, 12, 15, 3), ""},
+		"both": {v1.KubeVirtSelfSignConfiguration{
+			CARotateInterval: minutes(2 * day), CA: &v1.CertConfig{Duration: minutes(3 * day), RenewBefore: minutes(30)},
+		}, lifetimes(2*day, 30, day, day/5), "spec.certificateRotateStrategy.selfSigned: Forbidden"},
+		"renewed at once": {v1.KubeVirtSelfSignConfiguration{Server: &v1.CertConfig{Duration: minutes(10), RenewBefore: minutes(10)}},
+			lifetimes(week, week/5, 10, 2), ""},
+		"server outlives CA": {v1.KubeVirtSelfSignConfiguration{CA: &v1.CertConfig{Duration: minutes(20)}},
+			lifetimes(20, 4, 20, 4), "spec.certificateRotateStrategy.selfSigned.server.duration: Invalid value: \"24h0m0s\": Certificate duration cannot exceed CA"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := FromKubeVirt(kubeVirt(selfSigned(tc.spec)))
+			if (err != nil) != (tc.fault != "") || err != nil && !strings.Contains(err.Error(), tc.fault) {
+				t.Errorf("error %v, want %q", err, tc.fault)
+			}
+			if got.Certificates != tc.want {
+				t.Errorf("got %v, want %v", got.Certificates, tc.want)
 			}
 		})
 	}

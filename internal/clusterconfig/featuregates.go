@@ -3,6 +3,15 @@
 
 package clusterconfig
 
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+)
+
 // Stage is the maturity of a feature gate.
 type Stage string
 
@@ -91,6 +100,17 @@ type FeatureGates struct {
 // NewFeatureGates returns the gates for the lists featureGates and disabledFeatureGates.
 func NewFeatureGates(enabled, disabled []string) FeatureGates {
 	return FeatureGates{enabled: set(enabled), disabled: set(disabled)}
+}
+
+// gates reads the lists of gates. The message about a gate on both, which is enabled, is KubeVirt's.
+func (p *parser) gates(d *v1.DeveloperConfiguration, path *field.Path) {
+	p.config.FeatureGates = NewFeatureGates(d.FeatureGates, d.DisabledFeatureGates)
+	for _, gate := range d.FeatureGates {
+		if slices.Contains(d.DisabledFeatureGates, gate) {
+			p.errs = append(p.errs, field.Forbidden(path.Child("featureGates"),
+				fmt.Sprintf(`feature gate %q exists on both "FeatureGates" and "DisabledFeatureGates"`, gate)))
+		}
+	}
 }
 
 // IsEnabled reports whether a gate is enabled. An unknown name is disabled, even if it is listed. A gate on both lists is

@@ -4,12 +4,12 @@
 package clusterconfig
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -39,7 +39,8 @@ func WithLiveMetadata(live podspec.LiveMetadata) Option {
 	return func(c *Config) { c.LiveMetadata = live }
 }
 
-// FromKubeVirt resolves a KubeVirt object. A nil object results in the defaults. The error is an aggregate with the path of each
+// FromKubeVirt resolves a KubeVirt object. A nil object results in the defaults. The default architecture of its status stays until
+// the spec sets another, so that it does not depend on the node of the process. The error is an aggregate with the path of each
 // invalid field; these fields keep their defaults, and the returned Config is usable.
 func FromKubeVirt(kv *v1.KubeVirt, options ...Option) (Config, error) {
 	c := Default()
@@ -50,6 +51,9 @@ func FromKubeVirt(kv *v1.KubeVirt, options ...Option) (Config, error) {
 		return c, nil
 	}
 	c.KubeVirt, c.Generation = kv.Name, kv.Generation
+	if _, known := c.Architectures[kv.Status.DefaultArchitecture]; known {
+		c.DefaultArchitecture = kv.Status.DefaultArchitecture
+	}
 
 	p := parser{config: &c}
 	p.spec(&kv.Spec, field.NewPath("spec"))
@@ -73,7 +77,7 @@ func (p *parser) spec(s *v1.KubeVirtSpec, path *field.Path) {
 	p.config.Images.API = imageRef(p.config.Images.API, s.ImageRegistry, s.ImageTag)
 	p.config.Images.Guestfs = imageRef(p.config.Images.Guestfs, s.ImageRegistry, s.ImageTag)
 	p.config.ImagePullSecrets = s.ImagePullSecrets
-	p.pullPolicy(s.ImagePullPolicy, path.Child("imagePullPolicy"))
+	p.pullPolicy(&p.config.ImagePullPolicy, s.ImagePullPolicy, path.Child("imagePullPolicy"))
 	if self := s.CertificateRotationStrategy.SelfSigned; self != nil {
 		p.certificates(self, path.Child("certificateRotateStrategy", "selfSigned"))
 	}
@@ -88,7 +92,7 @@ func (p *parser) configuration(s *v1.KubeVirtConfiguration, path *field.Path) {
 		p.network(s.NetworkConfiguration, path.Child("network"))
 	}
 	p.architecture(s, path)
-	p.pullPolicy(s.ImagePullPolicy, path.Child("imagePullPolicy"))
+	p.pullPolicy(&c.LauncherPullPolicy, s.ImagePullPolicy, path.Child("imagePullPolicy"))
 	p.cpuRequest(s.CPURequest, path.Child("cpuRequest"))
 	p.overheadRatio(s.AdditionalGuestMemoryOverheadRatio, path.Child("additionalGuestMemoryOverheadRatio"))
 	p.evictionStrategy(s.EvictionStrategy, path.Child("evictionStrategy"))
@@ -96,11 +100,10 @@ func (p *parser) configuration(s *v1.KubeVirtConfiguration, path *field.Path) {
 	c.CPUModel = s.CPUModel
 	c.DefaultRuntimeClass = s.DefaultRuntimeClass
 	c.VMStateStorageClass = s.VMStateStorageClass
-	c.SupportedGuestAgentVersions = s.SupportedGuestAgentVersions
-	c.TLS = s.TLSConfiguration
-	if s.VMRolloutStrategy != nil {
-		c.RolloutStrategy = *s.VMRolloutStrategy
-	}
+	p.rolloutStrategy(s.VMRolloutStrategy, path.Child("vmRolloutStrategy"))
+	p.tls(s.TLSConfiguration, path.Child("tlsConfiguration"))
+	p.seccomp(s.SeccompConfiguration, path.Child("seccompConfiguration"))
+	p.rateLimits(s, path)
 	p.migrations(s.MigrationConfiguration, path.Child("migrations"))
 	if s.MemBalloonStatsPeriod != nil {
 		c.MemBalloonStatsPeriod = *s.MemBalloonStatsPeriod
@@ -109,7 +112,10 @@ func (p *parser) configuration(s *v1.KubeVirtConfiguration, path *field.Path) {
 		c.ObsoleteCPUModels = s.ObsoleteCPUModels
 	}
 	if b := s.SMBIOSConfig; b != nil {
-		c.SMBIOS = SMBIOS{Manufacturer: b.Manufacturer, Product: b.Product, Version: b.Version, SKU: b.Sku, Family: b.Family}
+		c.SMBIOS = SMBIOS{
+			Manufacturer: cmp.Or(b.Manufacturer, c.SMBIOS.Manufacturer), Product: cmp.Or(b.Product, c.SMBIOS.Product),
+			Version: b.Version, SKU: b.Sku, Family: cmp.Or(b.Family, c.SMBIOS.Family),
+		}
 	}
 	if o := s.VirtualMachineOptions; o != nil {
 		c.DisableFreePageReporting = o.DisableFreePageReporting != nil
@@ -149,9 +155,13 @@ func (p *parser) autoCPULimit(s *metav1.LabelSelector, path *field.Path) {
 func (p *parser) developer(d *v1.DeveloperConfiguration, path *field.Path) {
 	c := p.config
 	c.UseEmulation = d.UseEmulation
-	c.NodeSelectors = d.NodeSelectors
+	if errs := metav1validation.ValidateLabels(d.NodeSelectors, path.Child("nodeSelectors")); len(errs) > 0 {
+		p.errs = append(p.errs, errs...)
+	} else {
+		c.NodeSelectors = d.NodeSelectors
+	}
 	c.MinimumClusterTSCFrequency = d.MinimumClusterTSCFrequency
-	c.FeatureGates = NewFeatureGates(d.FeatureGates, d.DisabledFeatureGates)
+	p.gates(d, path)
 
 	p.set(&c.PVCTolerateLessSpaceUpToPercent, d.LessPVCSpaceToleration, 0, 100, path.Child("pvcTolerateLessSpaceUpToPercent"))
 	p.set(&c.CPUAllocationRatio, d.CPUAllocationRatio, 1, 1<<20, path.Child("cpuAllocationRatio"))
@@ -186,50 +196,11 @@ func (p *parser) network(n *v1.NetworkConfiguration, path *field.Path) {
 	}
 }
 
-// architecture reads the settings of each architecture, and the deprecated ones, which are for amd64.
-func (p *parser) architecture(s *v1.KubeVirtConfiguration, path *field.Path) {
-	p.overlay(ArchAMD64, &v1.ArchSpecificConfiguration{
-		OVMFPath: s.OVMFPath, EmulatedMachines: s.EmulatedMachines, MachineType: s.MachineType,
-	})
-	a := s.ArchitectureConfiguration
-	if a == nil {
-		return
-	}
-	p.overlay(ArchAMD64, a.Amd64)
-	p.overlay(ArchARM64, a.Arm64)
-	p.overlay(ArchS390X, a.S390x)
-	switch a.DefaultArchitecture {
-	case "":
-	case ArchAMD64, ArchARM64, ArchS390X:
-		p.config.DefaultArchitecture = a.DefaultArchitecture
-	default:
-		p.errs = append(p.errs, field.NotSupported(path.Child("architectureConfiguration", "defaultArchitecture"),
-			a.DefaultArchitecture, []string{ArchAMD64, ArchARM64, ArchS390X}))
-	}
-}
-
-func (p *parser) overlay(arch string, s *v1.ArchSpecificConfiguration) {
-	if s == nil {
-		return
-	}
-	a := p.config.Architectures[arch]
-	if s.MachineType != "" {
-		a.MachineType = s.MachineType
-	}
-	if len(s.EmulatedMachines) > 0 {
-		a.EmulatedMachines = s.EmulatedMachines
-	}
-	if s.OVMFPath != "" {
-		a.OVMFPath = s.OVMFPath
-	}
-	p.config.Architectures[arch] = a
-}
-
-func (p *parser) pullPolicy(policy corev1.PullPolicy, path *field.Path) {
+func (p *parser) pullPolicy(target *corev1.PullPolicy, policy corev1.PullPolicy, path *field.Path) {
 	switch policy {
 	case "":
 	case corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever:
-		p.config.ImagePullPolicy = policy
+		*target = policy
 	default:
 		p.errs = append(p.errs, field.NotSupported(path, policy,
 			[]corev1.PullPolicy{corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever}))
@@ -262,6 +233,18 @@ func (p *parser) overheadRatio(ratio *string, path *field.Path) {
 	p.config.AdditionalGuestMemoryOverheadRatio = value
 }
 
+func (p *parser) rolloutStrategy(strategy *v1.VMRolloutStrategy, path *field.Path) {
+	if strategy == nil || *strategy == "" {
+		return
+	}
+	supported := []v1.VMRolloutStrategy{v1.VMRolloutStrategyStage, v1.VMRolloutStrategyLiveUpdate}
+	if !slices.Contains(supported, *strategy) {
+		p.errs = append(p.errs, field.NotSupported(path, *strategy, supported))
+		return
+	}
+	p.config.RolloutStrategy = *strategy
+}
+
 func (p *parser) evictionStrategy(strategy *v1.EvictionStrategy, path *field.Path) {
 	if strategy == nil || *strategy == "" {
 		return
@@ -275,39 +258,6 @@ func (p *parser) evictionStrategy(strategy *v1.EvictionStrategy, path *field.Pat
 		return
 	}
 	p.config.EvictionStrategy = *strategy
-}
-
-func (p *parser) certificates(s *v1.KubeVirtSelfSignConfiguration, path *field.Path) {
-	c := &p.config.Certificates
-	p.lifetime(s.CA, path.Child("ca"), &c.CADuration, &c.CARenewBefore)
-	p.lifetime(s.Server, path.Child("server"), &c.ServerDuration, &c.ServerRenewBefore)
-}
-
-func (p *parser) lifetime(s *v1.CertConfig, path *field.Path, duration, renew *time.Duration) {
-	if s == nil {
-		return
-	}
-	d, r := *duration, *renew
-	if s.Duration != nil {
-		d, r = s.Duration.Duration, s.Duration.Duration/renewFraction
-	}
-	if s.RenewBefore != nil {
-		r = s.RenewBefore.Duration
-	}
-	if d <= 0 {
-		p.errs = append(p.errs, field.Invalid(path.Child("duration"), metav1.Duration{Duration: d}.Duration.String(), "must be greater than 0"))
-		return
-	}
-	if r > d {
-		p.errs = append(p.errs, field.Invalid(path.Child("renewBefore"), r.String(),
-			fmt.Sprintf("RenewBefore cannot exceed Duration, which is %s", d)))
-		return
-	}
-	if r <= 0 || r == d {
-		// KubeVirt accepts both, but 0 would renew after the expiry, and the duration permanently. Admission warns.
-		r = d / renewFraction
-	}
-	*duration, *renew = d, r
 }
 
 // set sets a number within bounds. Zero means that the field is empty.

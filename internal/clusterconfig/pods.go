@@ -9,8 +9,8 @@ import "github.com/vireo-project/vireo/internal/podspec"
 func (c Config) Pods() podspec.Config {
 	return podspec.Config{
 		LauncherImage:                      c.Images.Launcher,
-		ImagePullPolicy:                    c.ImagePullPolicy,
-		ImagePullSecrets:                   c.ImagePullSecrets,
+		ImagePullPolicy:                    c.LauncherPullPolicy,
+		Seccomp:                            c.LauncherSeccomp,
 		RuntimeClass:                       c.DefaultRuntimeClass,
 		Verbosity:                          c.Verbosity.Launcher - min(c.Verbosity.Launcher, DefaultVerbosity),
 		UseEmulation:                       c.UseEmulation,

@@ -49,6 +49,9 @@ func NewStore(options ...Option) *Store {
 // Current returns the current configuration. Read it once per reconciliation and pass the value on.
 func (s *Store) Current() Config { return s.current.Load().config }
 
+// Certificates returns the current lifetimes of certificates.
+func (s *Store) Certificates() Certificates { return s.Current().Certificates }
+
 // Version returns the resourceVersion of the KubeVirt object that the configuration is from, empty without one.
 func (s *Store) Version() string {
 	if version := s.version.Load(); version != nil {
@@ -111,10 +114,13 @@ func (s *Store) setVersion(kv *v1.KubeVirt) {
 	s.version.Store(&version)
 }
 
-// changed reports whether the object may have another configuration than the current one. It is false if only the status or
-// metadata that is not configuration has changed.
+// changed reports whether the object may have another configuration than the current one. It is false if only metadata or a part
+// of the status that is not configuration has changed.
 func (s *Store) changed(kv *v1.KubeVirt) bool {
 	current := s.Current()
+	if arch := kv.Status.DefaultArchitecture; arch != "" && arch != current.DefaultArchitecture {
+		return true
+	}
 	_, even := kv.Annotations[v1.EmulatorThreadCompleteToEvenParity] // annotations do not change the generation
 	return current.KubeVirt != kv.Name || current.Generation != kv.Generation || kv.Generation == 0 ||
 		current.SkipBackupHooks != podspec.SkipsBackupHooks(kv.Annotations) || current.AlignCPUs != (even && current.FeatureGates.IsEnabled(GateAlignCPUs))

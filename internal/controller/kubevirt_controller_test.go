@@ -191,6 +191,19 @@ var _ = Describe("KubeVirt", func() {
 		again()
 		Expect(ExpectExists(bundles()).Data[certificate.AgentServing.Name]).To(Equal(string(second)))
 		Expect(ExpectExists(kv).Status.TargetDeploymentID).To(Equal(id), "a new authority is no new installation")
+
+		// Another lifetime replaces it.
+		Expect(ExpectExists(authority(certificate.AgentServing)).Annotations).To(HaveKeyWithValue(certificate.DurationAnnotation, "168h0m0s"))
+		before := ExpectExists(kv).DeepCopy()
+		kv.Spec.CertificateRotationStrategy.SelfSigned = &v1.KubeVirtSelfSignConfiguration{CA: &v1.CertConfig{
+			Duration: &metav1.Duration{Duration: day}, RenewBefore: &metav1.Duration{Duration: time.Minute},
+		}}
+		Expect(k8sClient.Patch(ctx, kv, client.MergeFrom(before))).To(Succeed())
+		Expect(again()).To(BeNumerically("~", 30*time.Second, 5*time.Second))
+		Expect(ExpectExists(authority(certificate.AgentServing)).Annotations).To(HaveKeyWithValue(certificate.DurationAnnotation, "24h0m0s"))
+		clock.SetTime(clock.Now().Add(time.Minute))
+		again()
+		Expect(ExpectExists(authority(certificate.AgentServing)).Data[corev1.TLSCertKey]).NotTo(Equal(second))
 	})
 
 	It("rotates and publishes the other authorities when one cannot be written, and reports that one", func() {

@@ -57,7 +57,7 @@ func Build(vmi *v1.VirtualMachineInstance, cfg Config) (*corev1.Pod, error) {
 			// Istio's sidecar authenticates with the account's token.
 			AutomountServiceAccountToken: ptr.To(HasSidecar(meta.Labels)),
 			ServiceAccountName:           account,
-			SecurityContext:              podSecurity(),
+			SecurityContext:              podSecurity(cfg),
 			ReadinessGates:               []corev1.PodReadinessGate{{ConditionType: v1.VirtualMachineUnpaused}},
 			Hostname:                     hostname(vmi),
 			Subdomain:                    vmi.Spec.Subdomain,
@@ -136,14 +136,18 @@ func launcherArguments(vmi *v1.VirtualMachineInstance, cfg Config) ([]string, er
 
 // podSecurity sets the launcher's user as owner of claims. The kubelet skips volumes whose root has this owner already, because
 // a recursive change of ownership can take minutes.
-func podSecurity() *corev1.PodSecurityContext {
+func podSecurity(cfg Config) *corev1.PodSecurityContext {
+	seccomp := &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
+	if cfg.Seccomp != nil {
+		seccomp = cfg.Seccomp.DeepCopy()
+	}
 	return &corev1.PodSecurityContext{
 		RunAsUser:           ptr.To[int64](launcherpod.QEMUUser),
 		RunAsGroup:          ptr.To[int64](launcherpod.QEMUUser),
 		RunAsNonRoot:        ptr.To(true),
 		FSGroup:             ptr.To[int64](launcherpod.QEMUUser),
 		FSGroupChangePolicy: ptr.To(corev1.FSGroupChangeOnRootMismatch),
-		SeccompProfile:      &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		SeccompProfile:      seccomp,
 	}
 }
 

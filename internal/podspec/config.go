@@ -17,8 +17,8 @@ type Config struct {
 	LauncherImage string
 	// ImagePullPolicy is the pull policy of the launcher image. Empty means Kubernetes' default.
 	ImagePullPolicy corev1.PullPolicy
-	// ImagePullSecrets are used in addition to those of the VMI.
-	ImagePullSecrets []corev1.LocalObjectReference
+	// Seccomp is the Pod's seccomp profile. Nil means the container runtime's.
+	Seccomp *corev1.SeccompProfile
 	// RuntimeClass is the Pod's runtime class. Empty means the cluster's.
 	RuntimeClass string
 	// Verbosity is the launcher's log level.

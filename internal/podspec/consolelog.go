@@ -4,8 +4,6 @@
 package podspec
 
 import (
-	"maps"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
@@ -69,8 +67,8 @@ func consoleLogResources(vmi *v1.VirtualMachineInstance, cfg Config) corev1.Reso
 	if guaranteed || cfg.LimitCPU {
 		out.Limits[corev1.ResourceCPU] = resource.MustParse(consoleLogCPULimit)
 	}
-	maps.Copy(out.Requests, cfg.ConsoleLogResources.Requests)
-	maps.Copy(out.Limits, cfg.ConsoleLogResources.Limits)
+	override(out.Requests, cfg.ConsoleLogResources.Requests)
+	override(out.Limits, cfg.ConsoleLogResources.Limits)
 	for name, limit := range out.Limits {
 		// Every container of a Guaranteed Pod requests its limits, and none may request more.
 		if request, asked := out.Requests[name]; asked && (guaranteed || request.Cmp(limit) > 0) {
@@ -78,6 +76,15 @@ func consoleLogResources(vmi *v1.VirtualMachineInstance, cfg Config) corev1.Reso
 		}
 	}
 	return out
+}
+
+// override replaces quantities. As in KubeVirt, zero keeps the default.
+func override(quantities, by corev1.ResourceList) {
+	for name, quantity := range by {
+		if !quantity.IsZero() {
+			quantities[name] = quantity
+		}
+	}
 }
 
 // wantsGuaranteed reports whether the launcher Pod must be Guaranteed: for dedicated CPUs, or if the requests of the VMI equal

@@ -53,7 +53,7 @@ func TestGoldenPods(t *testing.T) {
 	cluster.RuntimeClass = "vm"
 	cluster.Verbosity = 3
 	cluster.NodeSelectors = map[string]string{"pool": "vms"}
-	cluster.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "registry"}}
+	cluster.Seccomp = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: ptr.To("kubevirt/vm.json")}
 	cluster.CPURequest = ptr.To(resource.MustParse("250m"))
 	cluster.MemoryOvercommit = 200
 	cluster.AdditionalGuestMemoryOverheadRatio = 1.5

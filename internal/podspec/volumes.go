@@ -32,7 +32,7 @@ type storage struct {
 
 // renderVolumes returns the launcher's own volumes and those of the VMI.
 func renderVolumes(vmi *v1.VirtualMachineInstance, cfg Config) (*storage, error) {
-	s := &storage{pullSecrets: slices.Clone(cfg.ImagePullSecrets), names: nameVolumes(vmi)}
+	s := &storage{names: nameVolumes(vmi)}
 	s.emptyDir(launcherpod.SocketsVolume, launcherpod.SocketsDir, corev1.StorageMediumDefault)
 	s.emptyDir(launcherpod.RuntimeVolume, launcherpod.RuntimeDir, corev1.StorageMediumDefault)
 	s.emptyDir(launcherpod.EphemeralDisksVolume, launcherpod.EphemeralDisksDir, corev1.StorageMediumDefault)

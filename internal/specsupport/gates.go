@@ -23,7 +23,7 @@ var UnimplementedGates = map[string]string{ //nolint:gosec // G101: sentences, n
 	"IOMMUFD":                         "passing devices through is not implemented yet",
 	"IncrementalBackup":               "incremental backup is not implemented yet",
 	"LibvirtHooksServerAndClient":     "launchers run no hooks of libvirt",
-	"KubevirtSeccompProfile":          "RuntimeDefault is used",
+	"KubevirtSeccompProfile":          "nodes get no seccomp profile: use seccompConfiguration with one that they have",
 	"NetworkDevicesWithDRA":           "devices by resource claim are not implemented yet",
 	"OCIExport":                       "exports are not implemented yet",
 	"OptOutRoleAggregation":           "roles are installed with the manager",

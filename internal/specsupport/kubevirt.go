@@ -5,10 +5,9 @@ package specsupport
 
 // Reasons of more than one field.
 const (
-	deploymentSays    = "virt-controller runs as its Deployment says: edit that"
-	infraIsAPI        = "virt-controller runs as its Deployment says: edit that (virt-api follows this field)"
-	imageHasFirmware  = "the firmware of the launcher image is used"
-	restartController = "restart the Deployment virt-controller to have it for the webhooks now"
+	deploymentSays   = "virt-controller runs as its Deployment says: edit that"
+	infraIsAPI       = "virt-controller runs as its Deployment says: edit that (virt-api follows this field)"
+	imageHasFirmware = "libvirt chooses among the firmware of the launcher image"
 )
 
 // KubeVirtFields are the unimplemented fields of a KubeVirt object's spec. They only warn: clusters keep the KubeVirt object that
@@ -23,12 +22,6 @@ var KubeVirtFields = []Field{
 	{"customizeComponents.flags.controller", nil, Warn, deploymentSays},
 	{"infra.nodePlacement", nil, Warn, infraIsAPI},
 	{"infra.replicas", nil, Warn, infraIsAPI},
-	{"certificateRotateStrategy.selfSigned.caRotateInterval", nil, Warn, "use ca.duration"},
-	{"certificateRotateStrategy.selfSigned.certRotateInterval", nil, Warn, "use server.duration"},
-	{"certificateRotateStrategy.selfSigned.caOverlapInterval", nil, Warn, "a new CA is trusted before it signs, and the old one until it ends"},
-	{"certificateRotateStrategy.selfSigned.ca.renewBefore", nil, Warn, "the CA of the webhooks is renewed by server.renewBefore as well"},
-	{"certificateRotateStrategy.selfSigned.ca.duration", nil, Later, restartController},
-	{"certificateRotateStrategy.selfSigned.server", nil, Later, restartController},
 	{"productVersion", nil, Warn, "the labels of what is installed do not change"},
 	{"productName", nil, Warn, "the labels of what is installed do not change"},
 	{"productComponent", nil, Warn, "the labels of what is installed do not change"},
@@ -37,19 +30,17 @@ var KubeVirtFields = []Field{
 	{"configuration.architectureConfiguration.arm64.ovmfPath", nil, Warn, imageHasFirmware},
 	{"configuration.architectureConfiguration.s390x.ovmfPath", nil, Warn, imageHasFirmware},
 	{"configuration.architectureConfiguration.ppc64le", nil, Warn, "KubeVirt dropped the architecture"},
-	{"configuration.supportedGuestAgentVersions", nil, Warn, "every version of the guest's agent is used"},
-	{"configuration.tlsConfiguration", nil, Warn, "TLS 1.2 or newer with Go's ciphers is used"},
+	{"configuration.supportedGuestAgentVersions", nil, Warn, "every version is used: KubeVirt, too, asks a guest agent which commands it has"},
 	{"configuration.vmRolloutStrategy", []string{"LiveUpdate"}, Warn, "hotplug is not implemented yet: a change of CPUs, memory or interfaces, or of the list of volumes, applies at the next start"},
 	{"configuration.developerConfiguration.minimumClusterTSCFrequency", nil, Warn, "guests with a fixed TSC frequency are not implemented yet"},
 	{"configuration.developerConfiguration.logVerbosity.virtOperator", nil, Warn, "virt-controller does its work: use virtController"},
 	{"configuration.developerConfiguration.logVerbosity.virtSynchronizationController", nil, Warn, "migration between clusters is not implemented yet"},
 	{"configuration.migrations.utilityVolumesTimeout", nil, Warn, "volumes without a disk are not implemented yet"},
 	{"configuration.selinuxLauncherType", nil, Warn, "the container runtime's SELinux type is used"},
-	{"configuration.supportContainerResources[].type", []string{"hotplug-disk", "container-disk", "virtiofs", "sidecar", "vmexport"}, Warn, "of these containers there is only guest-console-log"},
+	{"configuration.supportContainerResources[].type", []string{"hotplug-disk", "container-disk", "virtiofs", "sidecar", "vmexport"}, Warn, "launcher Pods have no such container"},
 	{"configuration.permittedHostDevices", nil, Warn, "passing devices through is not implemented yet"},
 	{"configuration.mediatedDevicesConfiguration", nil, Warn, "passing devices through is not implemented yet"},
 	{"configuration.minCPUModel", nil, Warn, "KubeVirt does not use it either"},
-	{"configuration.seccompConfiguration", nil, Warn, "RuntimeDefault is used"},
 	{"configuration.ksmConfiguration", nil, Warn, "same-page merging is left to the node"},
 	{"configuration.liveUpdateConfiguration", nil, Warn, "hotplug is not implemented yet"},
 	{"configuration.virtTemplateDeployment.enabled", nil, Warn, "templates are not implemented yet"},
@@ -62,8 +53,4 @@ var KubeVirtFields = []Field{
 	{"configuration.network.permitSlirpInterface", nil, Warn, "slirp was removed from KubeVirt"},
 	{"configuration.developerConfiguration.diskVerification", nil, Warn, "disks are read inside of the guest's own memory limit"},
 	{"configuration.developerConfiguration.clusterProfiler", nil, Warn, "the cluster profiler is not implemented yet"},
-	{"configuration.apiConfiguration", nil, Warn, "the rate of requests is fixed"},
-	{"configuration.webhookConfiguration", nil, Warn, "the rate of requests is fixed"},
-	{"configuration.controllerConfiguration", nil, Warn, "the rate of requests is fixed"},
-	{"configuration.handlerConfiguration", nil, Warn, "the rate of requests is fixed"},
 }

@@ -23,8 +23,6 @@ const (
 	Warn Effect = iota
 	// Refuse keeps the VMI from starting, because its guest would differ from its spec.
 	Refuse
-	// Later applies the field when virt-controller starts next.
-	Later
 	// Fail admits the object, which fails at once with the reason.
 	Fail
 )
@@ -34,8 +32,6 @@ func (e Effect) String() string {
 	switch e {
 	case Refuse:
 		return "keeps the VM from starting"
-	case Later:
-		return "has an effect when virt-controller starts next"
 	case Fail:
 		return "makes it fail"
 	default:

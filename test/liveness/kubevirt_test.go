@@ -58,30 +58,41 @@ var configurationScenes = map[string]string{
 	"configuration.autoCPULimitNamespaceLabelSelector.matchExpressions": `{configuration: {autoCPULimitNamespaceLabelSelector: {
       matchExpressions: [{key: a, operator: In, values: [b]}]}}}`,
 	"configuration.supportContainerResources[]": `{configuration: {supportContainerResources: [{type: guest-console-log}]}}`,
+	"configuration.tlsConfiguration.ciphers":    `{configuration: {tlsConfiguration: {minTLSVersion: VersionTLS12}}}`,
 }
 
 // configurationValues are values of fields for which no sample of the type is valid.
 var configurationValues = map[string]string{
 	"imagePullPolicy": `Never`,
-	"workloadUpdateStrategy.batchEvictionInterval":                                 `7s`,
-	"workloadUpdateStrategy.workloadUpdateMethods":                                 `[Evict]`,
-	"uninstallStrategy":                                                            `BlockUninstallIfWorkloadsExist`,
-	"configuration.autoCPULimitNamespaceLabelSelector.matchExpressions[].operator": `NotIn`,
-	"configuration.additionalGuestMemoryOverheadRatio":                             `"1.7"`,
-	"configuration.architectureConfiguration.defaultArchitecture":                  `s390x`,
-	"configuration.developerConfiguration.disabledFeatureGates":                    `[RebootPolicy]`,
-	"configuration.developerConfiguration.featureGates":                            `[HostDisk]`,
-	"configuration.developerConfiguration.memoryOvercommit":                        `150`,
-	"configuration.developerConfiguration.logVerbosity.nodeVerbosity":              `{node: 5}`,
-	"configuration.evictionStrategy":                                               `LiveMigrate`,
-	"configuration.imagePullPolicy":                                                `Never`,
-	"configuration.instancetype.referencePolicy":                                   `expand`,
-	"configuration.migrations.matchSELinuxLevelOnMigration":                        `false`,
-	"configuration.network.defaultNetworkInterface":                                `masquerade`,
-	"configuration.obsoleteCPUModels":                                              `{sample: true}`,
-	"configuration.supportContainerResources[].resources.limits":                   `{cpu: 70m}`,
-	"configuration.supportContainerResources[].resources.requests":                 `{cpu: 7m}`,
-	"configuration.vmRolloutStrategy":                                              `Stage`,
+	"workloadUpdateStrategy.batchEvictionInterval":                                                    `7s`,
+	"workloadUpdateStrategy.workloadUpdateMethods":                                                    `[Evict]`,
+	"uninstallStrategy":                                                                               `BlockUninstallIfWorkloadsExist`,
+	"configuration.autoCPULimitNamespaceLabelSelector.matchExpressions[].operator":                    `NotIn`,
+	"configuration.additionalGuestMemoryOverheadRatio":                                                `"1.7"`,
+	"configuration.architectureConfiguration.defaultArchitecture":                                     `s390x`,
+	"configuration.developerConfiguration.disabledFeatureGates":                                       `[RebootPolicy]`,
+	"configuration.developerConfiguration.featureGates":                                               `[HostDisk]`,
+	"configuration.developerConfiguration.memoryOvercommit":                                           `150`,
+	"configuration.developerConfiguration.logVerbosity.nodeVerbosity":                                 `{node: 5}`,
+	"configuration.evictionStrategy":                                                                  `LiveMigrate`,
+	"configuration.imagePullPolicy":                                                                   `Never`,
+	"configuration.migrations.matchSELinuxLevelOnMigration":                                           `false`,
+	"configuration.network.defaultNetworkInterface":                                                   `masquerade`,
+	"configuration.obsoleteCPUModels":                                                                 `{sample: true}`,
+	"configuration.supportContainerResources[].resources.limits":                                      `{cpu: 70m}`,
+	"configuration.supportContainerResources[].resources.requests":                                    `{cpu: 7m}`,
+	"configuration.seccompConfiguration.virtualMachineInstanceProfile.customProfile.localhostProfile": `vm.json`,
+	"configuration.tlsConfiguration.ciphers":                                                          `[TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]`,
+	"configuration.tlsConfiguration.minTLSVersion":                                                    `VersionTLS13`,
+	"configuration.vmRolloutStrategy":                                                                 `Stage`,
+	"certificateRotateStrategy.selfSigned.caRotateInterval":                                           `100h`,
+	"certificateRotateStrategy.selfSigned.certRotateInterval":                                         `7h`,
+	"certificateRotateStrategy.selfSigned.caOverlapInterval":                                          `7h`,
+	"certificateRotateStrategy.selfSigned.ca.duration":                                                `100h`,
+	"certificateRotateStrategy.selfSigned.ca.renewBefore":                                             `7h`,
+	"certificateRotateStrategy.selfSigned.server.duration":                                            `7h`,
+	"certificateRotateStrategy.selfSigned.server.renewBefore":                                         `3h`,
+	"configuration.instancetype.referencePolicy":                                                      `expand`,
 }
 
 // consumer is a package that reads a field of the configuration, and the name of the field there.
@@ -91,6 +102,22 @@ type consumer struct{ dir, name string }
 // it before a guest runs.
 var configurationConsumers = map[string]consumer{
 	"uninstallStrategy": {"internal/controller/kubevirt", "UninstallStrategy"},
+
+	"certificateRotateStrategy.selfSigned.caRotateInterval":   {"internal/certificate", "CADuration"},
+	"certificateRotateStrategy.selfSigned.certRotateInterval": {"internal/certificate", "ServerDuration"},
+	"certificateRotateStrategy.selfSigned.caOverlapInterval":  {"internal/certificate", "CARenewBefore"},
+	"certificateRotateStrategy.selfSigned.ca.duration":        {"internal/certificate", "CADuration"},
+	"certificateRotateStrategy.selfSigned.ca.renewBefore":     {"internal/certificate", "CARenewBefore"},
+	"certificateRotateStrategy.selfSigned.server.duration":    {"internal/certificate", "ServerDuration"},
+	"certificateRotateStrategy.selfSigned.server.renewBefore": {"internal/certificate", "ServerRenewBefore"},
+
+	"configuration.apiConfiguration":        {"cmd/virt-api/virtapi", "RateLimits"},
+	"configuration.controllerConfiguration": {"cmd/virt-controller/manager", "RateLimits"},
+	"configuration.webhookConfiguration":    {"cmd/virt-controller/manager", "RateLimits"},
+	"configuration.handlerConfiguration":    {"cmd/virt-handler/agent", "RateLimits"},
+	"configuration.tlsConfiguration":        {"internal/clusterconfig", "TLS"},
+	// It is also the default.
+	"configuration.seccompConfiguration.virtualMachineInstanceProfile.customProfile.runtimeDefaultProfile": {"internal/clusterconfig", "RuntimeDefaultProfile"},
 
 	"configuration.autoCPULimitNamespaceLabelSelector": {"internal/controller/virtualmachineinstance", "AutoCPULimitNamespaces"},
 	"configuration.instancetype.referencePolicy":       {"internal/controller/virtualmachine", "InstancetypeReferencePolicy"},
@@ -171,7 +198,7 @@ func works(t *testing.T, l leaf) bool {
 		t.Errorf("changes the outcome, and is in the table of unimplemented fields: %s", row.Reason)
 	case isConsumed && row != nil:
 		t.Errorf("has a consumer (%s), and is in the table of unimplemented fields: %s", by.dir, row.Reason)
-	case isConsumed && !resolved && strings.HasPrefix(l.path, "configuration."):
+	case isConsumed && !resolved && !strings.HasSuffix(l.path, ".runtimeDefaultProfile") && strings.HasPrefix(l.path, "configuration."):
 		t.Errorf("does not change the resolved configuration: %v", err)
 	case isConsumed && !reads(t, by):
 		t.Errorf("%s does not read %s", by.dir, by.name)

@@ -72,3 +72,13 @@ func Get(ctx context.Context, url, token string) ([]byte, error) {
 	}
 	return body, nil
 }
+
+// DialTLS12 connects to a component with TLS 1.2, and returns the error of the handshake.
+func DialTLS12(ctx context.Context, port int) error {
+	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}}
+	conn, err := dialer.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}

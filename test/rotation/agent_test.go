@@ -32,6 +32,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/agent/server"
 	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/test/rights"
 )
@@ -95,7 +96,7 @@ func startAgent(w *world, node string) *agent {
 		migration: certificate.NewSource(config, certificate.AgentMigration, certificate.AgentMigrationSubject(node), trust),
 	}
 	for _, source := range []*certificate.Source{a.serving, a.migration} {
-		source.Clock = w.clock
+		source.Clock, source.Lifetimes = w.clock, func() clusterconfig.Certificates { return w.lifetimes }
 		w.background("certificates of "+node, source.Start)
 	}
 	a.peers = func(port int) *peer.Client {

@@ -31,7 +31,6 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/agentapi"
 	"github.com/vireo-project/vireo/internal/certificate"
-	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
@@ -41,15 +40,29 @@ import (
 )
 
 const (
-	// step is shorter than the time between the renewal and the expiry of a certificate, which is at least 15 % of a day.
-	step = 3 * time.Hour
 	// rotations is how often each CA and each certificate is replaced.
 	rotations    = 3
 	migrationUID = types.UID("11111111-2222-3333-4444-555555555555")
 )
 
 func TestConnectionsSurviveRotations(t *testing.T) {
-	w := newWorld(t)
+	// The step is shorter than the time between the renewal and the expiry of a certificate, which is at least a fifth of a day.
+	w := newWorld(t, nil)
+	w.rotate(3 * time.Hour)
+}
+
+// With lifetimes of minutes, by the deprecated fields.
+func TestConnectionsSurviveRotationsWithinMinutes(t *testing.T) {
+	minutes := func(n time.Duration) *metav1.Duration { return &metav1.Duration{Duration: n * time.Minute} }
+	w := newWorld(t, &v1.KubeVirtSelfSignConfiguration{
+		CARotateInterval: minutes(20), CAOverlapInterval: minutes(12), CertRotateInterval: minutes(14),
+	})
+	w.rotate(time.Minute)
+}
+
+// rotate advances the clock in steps until each CA and each certificate was replaced several times.
+func (w *world) rotate(step time.Duration) {
+	t := w.t
 	vmi := w.guest()
 	w.settle()
 	w.expectHealthy()
@@ -59,10 +72,9 @@ func TestConnectionsSurviveRotations(t *testing.T) {
 	defer func() { _ = tunnel.Close() }()
 
 	seen := map[string]map[string]bool{}
-	lifetimes := clusterconfig.Default().Certificates
 	steps := 0
 	for ; !complete(seen); steps++ {
-		if maxSteps := int(rotations * lifetimes.CADuration / step); steps > maxSteps {
+		if maxSteps := int(rotations * w.lifetimes.CADuration / step); steps > maxSteps {
 			t.Fatalf("after %s not every certificate was replaced %d times: %v", time.Duration(steps)*step, rotations, counts(seen))
 		}
 		w.clock.Step(step)
@@ -77,7 +89,6 @@ func TestConnectionsSurviveRotations(t *testing.T) {
 		_, err := w.red.peers(w.blue.migrationPort).Destination(t.Context(), peer.AttemptOf(vmi))
 		w.g.Expect(err).NotTo(HaveOccurred())
 	}
-	w.expectWebhookRotation()
 	t.Logf("%s in %d steps: %v", time.Duration(steps)*step, steps, counts(seen))
 }
 
@@ -123,7 +134,7 @@ func (w *world) guest() *v1.VirtualMachineInstance {
 // settle returns when every CA and every certificate that is due has been renewed.
 func (w *world) settle() {
 	w.t.Helper()
-	now, lifetimes := w.clock.Now(), clusterconfig.Default().Certificates
+	now, lifetimes := w.clock.Now(), w.lifetimes
 	w.g.Eventually(func(g Gomega) {
 		for _, role := range certificate.Roles() {
 			_, changes, _, err := w.authority(g, role).Advance(now, lifetimes)
@@ -137,14 +148,14 @@ func (w *world) settle() {
 		w.sendRequests(g)
 		for name, leaf := range w.leaves() {
 			g.Expect(leaf).NotTo(BeNil(), name)
-			g.Expect(certificate.RenewAt(leaf)).To(BeTemporally(">", now), name)
+			g.Expect(certificate.RenewAt(leaf, lifetimes)).To(BeTemporally(">", now), name)
 		}
 	}, timeout, "10ms").Should(Succeed())
 }
 
 // leaves returns the certificates in use: those of the agents' sources, and virt-api's as its peers see them.
 func (w *world) leaves() map[string]*x509.Certificate {
-	leaves := map[string]*x509.Certificate{"virt-api, client": w.red.lastCaller()}
+	leaves := map[string]*x509.Certificate{"virt-api, client": w.red.lastCaller(), "webhooks": w.webhookLeaf()}
 	for _, a := range []*agent{w.red, w.blue} {
 		for name, source := range map[string]*certificate.Source{"serving": a.serving, "migration": a.migration} {
 			if pair := source.Current(); pair != nil {
@@ -174,6 +185,7 @@ func (w *world) certificates() map[string]*x509.Certificate {
 		w.g.Expect(err).NotTo(HaveOccurred())
 		all["authority of "+role.Name] = pair.Leaf
 	}
+	all["authority of the webhooks"] = w.webhookAuthority()
 	return all
 }
 

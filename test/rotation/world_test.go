@@ -4,10 +4,8 @@
 // Package rotation runs virt-controller, virt-api and the servers of two node agents with the roles and the admission policies of
 // config/ against a real API server, and advances their clock through several rotations of every certificate.
 //
-// The clock of the API server cannot be advanced. It verifies certificates in two places: as the client of virt-api, where
-// world.front takes the place of its aggregation layer, with the CA bundle of the APIService and the test's clock; and as the
-// client of webhooks, whose certificates come from a library without an injectable clock, and are replaced by ones that are about
-// to expire.
+// The clock of the API server cannot be advanced. It verifies certificates in two places, as the client of virt-api and of the
+// webhooks. In both, the test takes its place, with its CA bundle and the test's clock (world.front, world.served).
 package rotation
 
 import (
@@ -40,6 +38,7 @@ import (
 	"github.com/vireo-project/vireo/cmd/virt-api/virtapi"
 	"github.com/vireo-project/vireo/cmd/virt-controller/manager"
 	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/component/livelog"
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/pki"
@@ -67,18 +66,24 @@ type world struct {
 
 	webhookPort, apiPort int
 	red, blue            *agent
+	// strategy is that of the KubeVirt object, and lifetimes what follows from it.
+	strategy  *v1.KubeVirtSelfSignConfiguration
+	lifetimes clusterconfig.Certificates
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, strategy *v1.KubeVirtSelfSignConfiguration) *world {
 	t.Helper()
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		t.Fatal("set KUBEBUILDER_ASSETS to the directory of kube-apiserver and etcd, or use make test")
 	}
-	w := &world{t: t, g: NewWithT(t), clock: testclock.NewFakeClock(time.Now()), trust: t.TempDir()}
+	w := &world{t: t, g: NewWithT(t), clock: testclock.NewFakeClock(time.Now()), trust: t.TempDir(), strategy: strategy}
+	kv := &v1.KubeVirt{Spec: v1.KubeVirtSpec{CertificateRotationStrategy: v1.KubeVirtCertificateRotateStrategy{SelfSigned: strategy}}}
+	configured, err := clusterconfig.FromKubeVirt(kv)
+	w.g.Expect(err).NotTo(HaveOccurred())
+	w.lifetimes = configured.Certificates
 	env := apiserver.New(filepath.Join(root, "config", "crd", "bases"))
 	w.proxy = pki.FrontProxy(t, env, t.TempDir())
 	rights.AuditTest(t, env, root, "test/rotation")
-	var err error
 	w.config, err = env.Start()
 	w.g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() {
@@ -123,7 +128,10 @@ func (w *world) install() {
 	}, &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: validatingWebhooks},
 		Webhooks:   []admissionv1.ValidatingWebhook{{Name: "b.kubevirt.io", ClientConfig: to, SideEffects: none, AdmissionReviewVersions: []string{"v1"}}},
-	}, &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "kubevirt"}})
+	}, &v1.KubeVirt{
+		ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "kubevirt"},
+		Spec:       v1.KubeVirtSpec{CertificateRotationStrategy: v1.KubeVirtCertificateRotateStrategy{SelfSigned: w.strategy}},
+	})
 	// The API server does not report when a policy is effective: send requests until one is denied.
 	handler := rights.Handler.Impersonate(w.config, nil)
 	asHandler, err := client.New(handler, client.Options{Scheme: w.client.Scheme()})
@@ -163,7 +171,7 @@ func (w *world) startController(log *livelog.Log) {
 		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", APIImage: "e.org/a:v1", Namespace: rights.Namespace,
 		BindAddress: "127.0.0.1", Port: metrics, HealthPort: health, WebhookPort: w.webhookPort,
 		WebhookService: webhookService, MutatingWebhooks: mutatingWebhooks, ValidatingWebhooks: validatingWebhooks,
-		CertificateDirectory: w.t.TempDir(), LeaderElection: true, Clock: w.clock,
+		LeaderElection: true, Clock: w.clock,
 	}
 	account := rights.Controller.Impersonate(w.config, nil)
 	w.background("virt-controller", func(ctx context.Context) error { return manager.Run(ctx, account, options, log) })
@@ -238,4 +246,5 @@ func (w *world) trigger() {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "kubevirt-prometheus-metrics"}}
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{"test/time":%q}}}`, w.clock.Now())
 	w.g.Expect(w.client.Patch(context.Background(), service, client.RawPatch("application/merge-patch+json", []byte(patch)))).To(Succeed())
+	w.triggerWebhooks(client.RawPatch("application/merge-patch+json", []byte(patch)))
 }

@@ -31,10 +31,8 @@ import (
 	"github.com/vireo-project/vireo/internal/component/health"
 	"github.com/vireo-project/vireo/internal/component/livelog"
 	"github.com/vireo-project/vireo/internal/component/metrics"
+	"github.com/vireo-project/vireo/internal/component/requestlimit"
 )
-
-// Rate limits of requests to the API server. A verb sends a handful.
-const clientQPS, clientBurst = 200, 400
 
 // Run runs virt-api until the context ends, and returns when all requests have finished.
 func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) error {
@@ -42,8 +40,9 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 		return err
 	}
 	ctx = ctrl.LoggerInto(ctx, l.Logger)
-	config = rest.CopyConfig(config)
-	config.QPS, config.Burst = clientQPS, clientBurst
+	store := clusterconfig.NewStore()
+	limiter := requestlimit.New(store.Current().RateLimits.API)
+	config = limiter.Config(config)
 	metrics.CountRequests(config)
 	scheme, err := newScheme()
 	if err != nil {
@@ -57,15 +56,16 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err != nil {
 		return fmt.Errorf("cannot make a client: %w", err)
 	}
-	store := clusterconfig.NewStore()
 	follow, err := followConfig(ctx, config, reader, store, o)
 	if err != nil {
 		return err
 	}
 	store.Subscribe(l.Subscriber(func(v clusterconfig.Verbosity) uint { return v.API }))
+	store.Subscribe(limiter.Subscriber(func(limits clusterconfig.RateLimits) clusterconfig.RateLimit { return limits.API }))
 	trust := certificate.Trust(o.TrustDirectory)
 	serving := certificate.NewSource(config, certificate.APIServing, certificate.APIServingSubject(o.Namespace), trust)
 	own := certificate.NewSource(config, certificate.APIClient, certificate.APIClientSubject(), trust)
+	serving.Lifetimes, own.Lifetimes = store.Certificates, store.Certificates
 	now := time.Now
 	if o.Clock != nil {
 		serving.Clock, own.Clock, now = o.Clock, o.Clock, o.Clock.Now
@@ -87,7 +87,7 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	}
 	s, err := server.New(server.Options{
 		Address: o.Address, Port: o.Port, Listener: o.Listener, Certificate: content{serving}, Kubeconfig: o.Kubeconfig,
-		Health: check, AuthorizeMetrics: o.MetricsAuthorization,
+		RestrictTLS: store.RestrictTLS, Health: check, AuthorizeMetrics: o.MetricsAuthorization,
 	}, api.Verbs)
 	if err != nil {
 		return err

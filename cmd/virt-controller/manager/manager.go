@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -25,6 +26,7 @@ import (
 	"github.com/vireo-project/vireo/internal/component/livelog"
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/component/recorder"
+	"github.com/vireo-project/vireo/internal/component/requestlimit"
 	"github.com/vireo-project/vireo/internal/controller/certificatesigningrequest"
 	"github.com/vireo-project/vireo/internal/controller/datavolume"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt"
@@ -39,11 +41,8 @@ import (
 	webhookv1 "github.com/vireo-project/vireo/internal/webhook/v1"
 )
 
-// Rate limits of requests to the API server and timeouts of the leader election, as in KubeVirt's virt-controller.
+// Timeouts of the leader election, as in KubeVirt's virt-controller.
 const (
-	clientQPS   = 200
-	clientBurst = 400
-
 	leaderElectionID = componentName
 	leaseDuration    = 15 * time.Second
 	renewDeadline    = 10 * time.Second
@@ -65,35 +64,32 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	certificates := NewCertificates(o)
-	mgr, err := newManager(config, o, certificates)
-	if err != nil {
-		return fmt.Errorf("cannot make the manager: %w", err)
-	}
-
-	// 1. The configuration is read before anything uses it.
 	restarts, err := restartsContainers(config)
 	if err != nil {
 		return err
 	}
 	store := clusterconfig.NewStore(o.images(), clusterconfig.WithContainerRestarts(restarts), clusterconfig.WithLiveMetadata(o.LiveMetadata))
+	limiter := requestlimit.New(store.Current().RateLimits.Controller)
+	certificates := NewCertificates(o)
+	mgr, err := newManager(config, limiter, o, certificates, store)
+	if err != nil {
+		return fmt.Errorf("cannot make the manager: %w", err)
+	}
+
+	// 1. The configuration is read before anything uses it.
 	if err := store.Load(ctx, mgr.GetAPIReader(), o.Namespace); err != nil {
 		return fmt.Errorf("%w (are the CRDs installed?)", err)
 	}
 	store.Subscribe(l.Subscriber(func(v clusterconfig.Verbosity) uint { return v.Controller }))
+	store.Subscribe(limiter.Subscriber(func(limits clusterconfig.RateLimits) clusterconfig.RateLimit { return limits.Controller }))
 	if err := mgr.Add(store.Follow(mgr.GetCache(), o.Namespace)); err != nil {
 		return err
 	}
 	// 2. Webhooks are registered at once; handshakes with their server succeed when there is a certificate.
-	if err := certificates.Setup(ctx, mgr, o, store.Current().Certificates); err != nil {
+	if err := certificates.Setup(mgr, o, store); err != nil {
 		return fmt.Errorf("cannot set up certificates: %w", err)
 	}
-	if err := webhookv1.SetupWithManager(mgr, webhookv1.Options{
-		Config:       store,
-		TrustedUsers: webhookv1.ServiceAccounts(o.Namespace, controllerAccount, handlerAccount, apiAccount),
-
-		LiveMigration: true,
-	}); err != nil {
+	if err := setupWebhooks(mgr, o, store); err != nil {
 		return fmt.Errorf("cannot set up webhooks: %w", err)
 	}
 	instances, err := setupReconcilers(mgr, o, store)
@@ -110,22 +106,51 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	return mgr.Start(ctx)
 }
 
-func newManager(config *rest.Config, o *Options, certificates *Certificates) (ctrl.Manager, error) {
-	config = rest.CopyConfig(config)
-	config.QPS, config.Burst = clientQPS, clientBurst
-	metrics.CountRequests(config)
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
+// setupWebhooks registers the webhooks. They have clients with a rate limit of their own, so that reconcilers do not delay them.
+func setupWebhooks(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) error {
+	limiter := requestlimit.New(store.Current().RateLimits.Webhook)
+	store.Subscribe(limiter.Subscriber(func(limits clusterconfig.RateLimits) clusterconfig.RateLimit { return limits.Webhook }))
+	config := limiter.Config(mgr.GetConfig())
+	options := client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()}
+	direct, err := client.New(config, options)
+	if err != nil {
+		return fmt.Errorf("cannot make a client: %w", err)
+	}
+	options.Cache = &client.CacheOptions{Reader: mgr.GetCache()}
+	cached, err := client.New(config, options)
+	if err != nil {
+		return fmt.Errorf("cannot make a client: %w", err)
+	}
+	return webhookv1.SetupWithManager(mgr, webhookv1.Options{
+		Config:       store,
+		TrustedUsers: webhookv1.ServiceAccounts(o.Namespace, controllerAccount, handlerAccount, apiAccount),
+		Client:       cached, APIReader: direct,
+
+		LiveMigration: true,
+	})
+}
+
+func newManager(
+	config *rest.Config, limiter *requestlimit.Limiter, o *Options, certificates *Certificates, store *clusterconfig.Store,
+) (ctrl.Manager, error) {
+	limited := limiter.Config(config)
+	metrics.CountRequests(limited)
+	mgr, err := ctrl.NewManager(limited, ctrl.Options{
 		Scheme:                        NewScheme(),
 		Cache:                         cacheOptions(o.Namespace),
 		LeaderElection:                o.LeaderElection,
 		LeaderElectionID:              leaderElectionID,
 		LeaderElectionNamespace:       o.Namespace,
 		LeaderElectionReleaseOnCancel: true,
-		LeaseDuration:                 ptr.To(leaseDuration),
-		RenewDeadline:                 ptr.To(renewDeadline),
-		RetryPeriod:                   ptr.To(retryPeriod),
-		Metrics:                       metricsserver.Options{BindAddress: "0"}, // setupMetrics adds a server
-		WebhookServer:                 webhook.NewServer(webhook.Options{Port: o.WebhookPort, TLSOpts: []func(*tls.Config){certificates.serve}}),
+		// The renewal of the lease must not wait for other requests.
+		LeaderElectionConfig: config,
+		LeaseDuration:        ptr.To(leaseDuration),
+		RenewDeadline:        ptr.To(renewDeadline),
+		RetryPeriod:          ptr.To(retryPeriod),
+		Metrics:              metricsserver.Options{BindAddress: "0"}, // setupMetrics adds a server
+		WebhookServer: webhook.NewServer(webhook.Options{
+			Port: o.WebhookPort, TLSOpts: []func(*tls.Config){certificates.serve, store.RestrictTLS},
+		}),
 	})
 	if err != nil {
 		return nil, err

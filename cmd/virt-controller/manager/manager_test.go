@@ -64,7 +64,7 @@ func TestRun(t *testing.T) {
 		LauncherImage: "e.org/l:v1", HandlerImage: "e.org/h:v1", APIImage: "e.org/a:v1", Namespace: "kubevirt",
 		BindAddress: "127.0.0.1", Port: freePort(t), HealthPort: freePort(t), WebhookPort: freePort(t),
 		WebhookService: "hooks", MutatingWebhooks: mutatingWebhooks, ValidatingWebhooks: validatingWebhooks,
-		CertificateDirectory: t.TempDir(), LeaderElection: true, MetricsAuthorization: true,
+		LeaderElection: true, MetricsAuthorization: true,
 	}
 	_, err = rights.Ship(t.Context(), root, c)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -109,6 +109,20 @@ func TestRun(t *testing.T) {
 		g.Expect(c.Get(t.Context(), client.ObjectKey{Namespace: "kubevirt", Name: "kubevirt"}, kv)).To(Succeed())
 		g.Expect(configVersion(t.Context(), g, options.Port)).To(Equal(kv.ResourceVersion))
 	}, timeout).Should(Succeed())
+
+	// The servers of webhooks and metrics follow the configured version of TLS.
+	configure := func(spec string) {
+		kv := &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: "kubevirt"}}
+		g.Expect(c.Patch(t.Context(), kv, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"configuration":`+spec+`}}`)))).To(Succeed())
+	}
+	configure(`{"tlsConfiguration":{"minTLSVersion":"VersionTLS13"}}`)
+	for _, port := range []int{options.WebhookPort, options.Port} {
+		g.Eventually(func() error { return rights.DialTLS12(t.Context(), port) }, timeout).Should(MatchError(ContainSubstring("protocol version")))
+	}
+	configure(`{"tlsConfiguration":null}`)
+	for _, port := range []int{options.WebhookPort, options.Port} {
+		g.Eventually(func() error { return rights.DialTLS12(t.Context(), port) }, timeout).Should(Succeed())
+	}
 
 	// Components get only the certificates of their own roles and nodes.
 	issued := source(t, config, "blue", certificate.AgentServing, certificate.AgentSubject("blue"))

@@ -43,7 +43,8 @@ func setupMetrics(
 		return err
 	}
 	return metrics.AddServer(mgr, metrics.Options{
-		Address: o.metricsAddress(), TLS: certificates.serve, Queues: queues, Collectors: append(collectors, more...), Authorize: o.MetricsAuthorization,
+		Address: o.metricsAddress(), TLS: certificates.serve, RestrictTLS: store.RestrictTLS,
+		Queues: queues, Collectors: append(collectors, more...), Authorize: o.MetricsAuthorization,
 		Health: &health.Check{APIServer: api, ConfigVersion: store.Version},
 	})
 }

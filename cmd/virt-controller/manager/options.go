@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -39,11 +38,10 @@ type Options struct {
 	WebhookPort int
 	// WebhookService is the Service of the webhooks, and MutatingWebhooks and ValidatingWebhooks are the names of their
 	// configurations.
-	WebhookService       string
-	MutatingWebhooks     string
-	ValidatingWebhooks   string
-	CertificateDirectory string
-	LeaderElection       bool
+	WebhookService     string
+	MutatingWebhooks   string
+	ValidatingWebhooks string
+	LeaderElection     bool
 	// MetricsAuthorization restricts the metrics of all components to clients that may get the URL /metrics.
 	MetricsAuthorization bool
 	// LiveMetadata are the annotations and labels that are copied from a VM's template to its running launcher Pod.
@@ -90,8 +88,6 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 		"name of the MutatingWebhookConfiguration whose CA bundle is set")
 	fs.StringVar(&o.ValidatingWebhooks, "validating-webhooks", "virt-controller-validating-webhook-configuration",
 		"name of the ValidatingWebhookConfiguration whose CA bundle is set")
-	fs.StringVar(&o.CertificateDirectory, "certificate-dir", filepath.Join(os.TempDir(), "virt-controller-certificates"),
-		"writable directory for the certificate of the webhooks' server")
 	fs.BoolVar(&o.LeaderElection, "leader-elect", true, "elect a leader among the replicas; only the leader reconciles")
 	fs.Var((*keys)(&o.LiveMetadata.Annotations), "additional-launcher-annotations-sync",
 		"comma-separated keys of annotations that are copied from a VM's template to its VMI and its running launcher Pod; "+

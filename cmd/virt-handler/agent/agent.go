@@ -46,14 +46,13 @@ import (
 	"github.com/vireo-project/vireo/internal/component/livelog"
 	"github.com/vireo-project/vireo/internal/component/metrics"
 	"github.com/vireo-project/vireo/internal/component/recorder"
+	"github.com/vireo-project/vireo/internal/component/requestlimit"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
 const (
-	// clientQPS and clientBurst are the rate limit of the agent's requests to the API server, for all guests of the node (ADR 46).
-	clientQPS, clientBurst = 200, 400
 	// firstConnections is the time over which an agent that starts distributes its connections to existing launchers.
 	firstConnections = 3 * time.Second
 	// name is the agent's name in events.
@@ -68,16 +67,20 @@ func Run(ctx context.Context, config *rest.Config, o *Options, l *livelog.Log) e
 	if err := preparePrivate(o); err != nil {
 		return err
 	}
+	store := clusterconfig.NewStore()
+	limiter := requestlimit.New(store.Current().RateLimits.Handler)
+	config = limiter.Config(config)
+	metrics.CountRequests(config)
 	mgr, err := newManager(config, o)
 	if err != nil {
 		return fmt.Errorf("cannot make the manager: %w", err)
 	}
 	// The configuration is read before anything uses it.
-	store := clusterconfig.NewStore()
 	if err := store.Load(ctx, mgr.GetAPIReader(), o.Namespace); err != nil {
 		return err
 	}
 	store.Subscribe(l.Subscriber(func(v clusterconfig.Verbosity) uint { return v.HandlerOn(o.Node) }))
+	store.Subscribe(limiter.Subscriber(func(limits clusterconfig.RateLimits) clusterconfig.RateLimit { return limits.Handler }))
 	if err := mgr.Add(store.Follow(mgr.GetCache(), o.Namespace)); err != nil {
 		return err
 	}
@@ -117,9 +120,6 @@ func newManager(config *rest.Config, o *Options) (ctrl.Manager, error) {
 	if err := v1.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
-	config = rest.CopyConfig(config)
-	config.QPS, config.Burst = clientQPS, clientBurst
-	metrics.CountRequests(config)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:  scheme,
 		Cache:   CacheOptions(o),
@@ -201,10 +201,10 @@ func setupReconciler(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) (
 	if err := mgr.Add(networks); err != nil {
 		return nil, err
 	}
-	if err := setupServer(mgr, o, connections, responses); err != nil {
+	if err := setupServer(mgr, o, store, connections, responses); err != nil {
 		return nil, err
 	}
-	moves, err := newMigrations(mgr, o)
+	moves, err := newMigrations(mgr, o, store)
 	if err != nil {
 		return nil, err
 	}
@@ -261,9 +261,10 @@ func addConnections(mgr ctrl.Manager, o *Options, responses *hypervisor.Response
 
 // setupServer adds the server for virt-api. Until it has a certificate and an authority to trust, the Pod is not ready and the
 // server rejects connections, but guests are reconciled.
-func setupServer(mgr ctrl.Manager, o *Options, connections *rpc.Manager, responses *hypervisor.ResponseBudget) error {
+func setupServer(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, connections *rpc.Manager, responses *hypervisor.ResponseBudget) error {
 	trust := certificate.Trust(o.TrustDir)
 	own := certificate.NewSource(mgr.GetConfig(), certificate.AgentServing, certificate.AgentSubject(o.Node), trust)
+	own.Lifetimes = store.Certificates
 	if err := mgr.Add(own); err != nil {
 		return err
 	}

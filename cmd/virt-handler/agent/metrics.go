@@ -31,7 +31,7 @@ func setupMetrics(mgr ctrl.Manager, o *Options, store *clusterconfig.Store, coll
 		return fmt.Errorf("cannot make a client: %w", err)
 	}
 	return metrics.AddServer(mgr, metrics.Options{
-		Address: o.metricsAddress(), Queues: queues, Authorize: o.MetricsAuthorization,
+		Address: o.metricsAddress(), RestrictTLS: store.RestrictTLS, Queues: queues, Authorize: o.MetricsAuthorization,
 		Collectors: append(collectors, nodeCollectors(mgr, o)...),
 		Health:     &health.Check{APIServer: api, ConfigVersion: store.Version},
 	})

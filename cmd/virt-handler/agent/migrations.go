@@ -21,6 +21,7 @@ import (
 	"github.com/vireo-project/vireo/internal/agent/migration/peer"
 	"github.com/vireo-project/vireo/internal/agent/reconciler"
 	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/launcherpod"
 )
 
@@ -33,9 +34,10 @@ type migrations struct {
 	targets  *peer.Targets
 }
 
-func newMigrations(mgr ctrl.Manager, o *Options) (*migrations, error) {
+func newMigrations(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) (*migrations, error) {
 	m := &migrations{trust: certificate.Trust(o.TrustDir), targets: peer.NewTargets()}
 	m.own = certificate.NewSource(mgr.GetConfig(), certificate.AgentMigration, certificate.AgentMigrationSubject(o.Node), m.trust)
+	m.own.Lifetimes = store.Certificates
 	m.peers = peer.NewClient(func(node string) (*tls.Config, error) { return certificate.MigrationClient(m.own, m.trust, node) }, o.MigrationPort)
 	var err error
 	m.incoming, err = incomingCache(mgr, o.Node)

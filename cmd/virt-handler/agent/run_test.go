@@ -97,6 +97,12 @@ func TestRun(t *testing.T) {
 	g.Eventually(func() error { return rights.Scrape(ctx, options.Port, token) }, timeout).Should(Succeed())
 	g.Expect(rights.Scrape(ctx, options.Port, "")).To(MatchError(ContainSubstring("401")))
 
+	// Their server follows the configured version of TLS.
+	patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"configuration":{"tlsConfiguration":{"minTLSVersion":"VersionTLS13"}}}}`))
+	g.Expect(rights.DialTLS12(ctx, options.Port)).To(Succeed())
+	g.Expect(api.Patch(ctx, &v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: rights.Namespace, Name: "kubevirt"}}, patch)).To(Succeed())
+	g.Eventually(func() error { return rights.DialTLS12(ctx, options.Port) }, timeout).Should(MatchError(ContainSubstring("protocol version")))
+
 	// It releases its Lease when it stops.
 	stop()
 	g.Eventually(done, timeout).Should(Receive(BeNil()))

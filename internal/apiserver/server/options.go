@@ -4,6 +4,7 @@
 package server
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -46,6 +47,8 @@ type Options struct {
 	// Kubeconfig is that of the API server to which authentication and authorization are delegated. Default: the in-cluster
 	// configuration.
 	Kubeconfig string
+	// RestrictTLS changes the server's TLS configuration, such as clusterconfig.Store.RestrictTLS. Default: TLS 1.2 or newer.
+	RestrictTLS func(*tls.Config)
 	// Health serves /healthz without authentication. Default: the handler of the API server library.
 	Health http.Handler
 	// AuthorizeMetrics restricts /metrics to clients that may get it. Without it, everyone may, as in KubeVirt.
@@ -95,7 +98,6 @@ func (o *Options) serve(config *apiserver.Config) error {
 	serving := options.NewSecureServingOptions()
 	serving.BindAddress, serving.BindPort, serving.Listener = net.ParseIP(o.Address), o.Port, o.Listener
 	serving.ServerCert = options.GeneratableKeyCert{GeneratedCert: o.Certificate}
-	serving.MinTLSVersion = "VersionTLS12"
 	if err := serving.WithLoopback().ApplyTo(&config.SecureServing, &config.LoopbackClientConfig); err != nil {
 		return fmt.Errorf("cannot serve: %w", err)
 	}

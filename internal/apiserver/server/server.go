@@ -23,7 +23,10 @@ import (
 )
 
 // Server is virt-api.
-type Server struct{ generic *apiserver.GenericAPIServer }
+type Server struct {
+	generic  *apiserver.GenericAPIServer
+	frontend *frontend
+}
 
 // New returns a server of verbs. The channel stopping is closed when shutdown starts, so that streams can send a close frame.
 func New(o Options, verbs func(stopping <-chan struct{}) []subresource.Verb) (*Server, error) {
@@ -50,11 +53,12 @@ func New(o Options, verbs func(stopping <-chan struct{}) []subresource.Verb) (*S
 		generic.Handler.NonGoRestfulMux.Handle(root, handler)
 		generic.Handler.NonGoRestfulMux.HandlePrefix(root+"/", handler)
 	}
-	return &Server{generic: generic}, nil
+	return &Server{generic: generic, frontend: newFrontend(generic, o.RestrictTLS)}, nil
 }
 
 // Run serves until the context ends, and returns when all requests have finished.
 func (s *Server) Run(ctx context.Context) error {
+	defer s.frontend.wait()
 	return s.generic.PrepareRun().RunWithContext(ctx)
 }
 

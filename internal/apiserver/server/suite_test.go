@@ -84,6 +84,9 @@ var _ = BeforeSuite(func() {
 	startServer(newAPI())
 })
 
+// configuration is that of the cluster.
+var configuration = clusterconfig.NewStore()
+
 // failed reports whether a spec has failed.
 var failed bool
 
@@ -139,7 +142,7 @@ func startServer(api *subresource.API) (stop func()) {
 	address = listener.Addr().String()
 	s, err := server.New(server.Options{
 		Listener: listener, Address: "127.0.0.1",
-		Certificate: own, Kubeconfig: filepath.Join(dir, "kubeconfig"),
+		Certificate: own, Kubeconfig: filepath.Join(dir, "kubeconfig"), RestrictTLS: configuration.RestrictTLS,
 	}, api.Verbs)
 	Expect(err).NotTo(HaveOccurred())
 	ctx, cancel := context.WithCancel(context.Background())

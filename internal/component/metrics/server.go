@@ -48,6 +48,8 @@ type Options struct {
 	Address string
 	// TLS sets the certificate. Without it, the certificate is self-signed.
 	TLS func(*tls.Config)
+	// RestrictTLS sets the versions and ciphers of each handshake. Without it, they are Go's, from TLS 1.2.
+	RestrictTLS func(*tls.Config)
 	// Collectors are the component's own metrics.
 	Collectors []prometheus.Collector
 	// Library are the metrics of the library that the component is made with. Nil means those of controller-runtime.
@@ -140,6 +142,9 @@ func authorized(config *rest.Config, client *http.Client, handler http.Handler) 
 // tls returns the server's configuration, without HTTP/2, whose streams would evade the limit of connections.
 func (o *Options) tls() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	if o.RestrictTLS != nil {
+		defer o.RestrictTLS(config)
+	}
 	if o.TLS != nil {
 		o.TLS(config)
 		return config, nil

@@ -86,7 +86,8 @@ func ensureAuthority(ctx context.Context, s *Scope, role certificate.Role) (curr
 	if err != nil {
 		return stored, time.Time{}, err
 	}
-	if !changed {
+	duration := s.Config.Certificates.CADuration.String()
+	if !changed && secret.Annotations[certificate.DurationAnnotation] == duration {
 		return authority, recheck, nil
 	}
 	data, err := authority.Data()
@@ -97,7 +98,8 @@ func ensureAuthority(ctx context.Context, s *Scope, role certificate.Role) (curr
 		secret = &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: s.Namespace, Name: role.AuthoritySecret(),
-				Labels: map[string]string{v1.AppLabel: certificate.AuthorityLabelValue},
+				Labels:      map[string]string{v1.AppLabel: certificate.AuthorityLabelValue},
+				Annotations: map[string]string{certificate.DurationAnnotation: duration},
 			},
 			Type: corev1.SecretTypeTLS, Data: data,
 		}
@@ -106,6 +108,7 @@ func ensureAuthority(ctx context.Context, s *Scope, role certificate.Role) (curr
 		// Update only the version that was read, so that a stale cache never overwrites a signing key.
 		changed := secret.DeepCopy()
 		changed.Data = data
+		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, certificate.DurationAnnotation, duration)
 		err = s.Client.Update(ctx, changed)
 	}
 	if err != nil {

@@ -73,6 +73,7 @@ func Status(s *Scope, now time.Time) {
 		c.set(v1.KubeVirtConditionSynchronized, false, v.reason, v.notSynchronized)
 	}
 	setCommonInstancetypes(s, &c)
+	setIgnored(&c, &s.KubeVirt.Spec)
 	status.Conditions = c.list
 }
 

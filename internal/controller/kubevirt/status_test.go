@@ -146,6 +146,35 @@ func TestTransitionTimeChangesWithStatusOnly(t *testing.T) {
 	}
 }
 
+func TestIgnoredFieldsAreNamed(t *testing.T) {
+	ignored := func(s *Scope) string {
+		for _, c := range s.KubeVirt.Status.Conditions {
+			if c.Type == v1.KubeVirtConditionFieldsIgnored {
+				return string(c.Status) + " " + c.Message
+			}
+		}
+		return ""
+	}
+	s := scope("new", func(s *Scope) {
+		s.KubeVirt.Spec.Configuration.OVMFPath = "/usr/share/edk2"
+		s.KubeVirt.Spec.Configuration.DeveloperConfiguration = &v1.DeveloperConfiguration{FeatureGates: []string{"HostDisk", "Sidecar"}}
+	})
+	Status(s, now)
+	got := ignored(s)
+	for _, part := range []string{"True ", "spec.configuration.ovmfPath has no effect: ", "feature gate Sidecar has no effect: "} {
+		if !strings.Contains(got, part) {
+			t.Errorf("%q does not contain %q", got, part)
+		}
+	}
+	if strings.Contains(got, "HostDisk") {
+		t.Errorf("%q names a gate that works", got)
+	}
+	s.KubeVirt.Spec = v1.KubeVirtSpec{}
+	if Status(s, now); ignored(s) != "" {
+		t.Errorf("nothing is ignored, and the condition is %q", ignored(s))
+	}
+}
+
 func TestConflicts(t *testing.T) {
 	object := func(namespace, name string, age time.Duration) v1.KubeVirt {
 		return v1.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "u-" + "1",

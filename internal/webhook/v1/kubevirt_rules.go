@@ -4,7 +4,6 @@
 package v1
 
 import (
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"path"
@@ -28,28 +27,7 @@ func validateKubeVirt(p *field.Path, spec *v1.KubeVirtSpec) field.ErrorList {
 	errs = append(errs, validatePlacement(p.Child("infra", "nodePlacement"), spec.Infra)...)
 	errs = append(errs, validatePlacement(p.Child("workloads", "nodePlacement"), spec.Workloads)...)
 	errs = append(errs, validatePatches(p.Child("customizeComponents", "patches"), spec.CustomizeComponents.Patches)...)
-	errs = append(errs, validateLifetimes(p.Child("certificateRotateStrategy", "selfSigned"), spec.CertificateRotationStrategy.SelfSigned)...)
-	configuration := p.Child("configuration")
-	errs = append(errs, validateTLS(configuration.Child("tlsConfiguration"), spec.Configuration.TLSConfiguration)...)
-	errs = append(errs, validateSeccomp(configuration.Child("seccompConfiguration", "virtualMachineInstanceProfile", "customProfile"),
-		spec.Configuration.SeccompConfiguration)...)
-	errs = append(errs, validateGates(configuration.Child("developerConfiguration"), spec.Configuration.DeveloperConfiguration)...)
-	return append(errs, validateSelectors(configuration, &spec.Configuration)...)
-}
-
-// validateGates reports gates that are both enabled and disabled. The message is KubeVirt's.
-func validateGates(p *field.Path, developer *v1.DeveloperConfiguration) field.ErrorList {
-	if developer == nil {
-		return nil
-	}
-	var errs field.ErrorList
-	for _, gate := range developer.FeatureGates {
-		if slices.Contains(developer.DisabledFeatureGates, gate) {
-			errs = append(errs, field.Forbidden(p.Child("featureGates"),
-				fmt.Sprintf(`feature gate %q exists on both "FeatureGates" and "DisabledFeatureGates"`, gate)))
-		}
-	}
-	return errs
+	return append(errs, validateSelectors(p.Child("configuration"), &spec.Configuration)...)
 }
 
 // validatePlacement applies the rules for the affinity of VMIs.
@@ -72,68 +50,6 @@ func validatePatches(p *field.Path, patches []v1.CustomizeComponentsPatch) field
 	return errs
 }
 
-// validateLifetimes compares lifetimes with each other. Package clusterconfig validates each of them.
-func validateLifetimes(p *field.Path, s *v1.KubeVirtSelfSignConfiguration) field.ErrorList {
-	if s == nil {
-		return nil
-	}
-	var errs field.ErrorList
-	old := s.CARotateInterval != nil || s.CertRotateInterval != nil || s.CAOverlapInterval != nil
-	if old && (s.CA != nil || s.Server != nil) {
-		errs = append(errs, field.Forbidden(p, "caRotateInterval, certRotateInterval and caOverlapInterval are deprecated and "+
-			"conflict with CertConfig defined rotation parameters. Keep ca and server."))
-	}
-	defaults := clusterconfig.Default().Certificates
-	ca, server := defaults.CADuration, defaults.ServerDuration
-	if s.CA != nil && s.CA.Duration != nil {
-		ca = s.CA.Duration.Duration
-	}
-	if s.Server != nil && s.Server.Duration != nil {
-		server = s.Server.Duration.Duration
-	}
-	if server > ca {
-		errs = append(errs, field.Invalid(p.Child("server", "duration"), server.String(),
-			fmt.Sprintf("Certificate duration cannot exceed CA, which lasts %s", ca)))
-	}
-	return errs
-}
-
-func validateTLS(p *field.Path, c *v1.TLSConfiguration) field.ErrorList {
-	if c == nil || len(c.Ciphers) == 0 {
-		return nil
-	}
-	p = p.Child("ciphers")
-	if c.MinTLSVersion == "" || c.MinTLSVersion == v1.VersionTLS13 {
-		return field.ErrorList{field.Forbidden(p, "You cannot specify ciphers when spec.configuration.tlsConfiguration.minTLSVersion "+
-			"is empty or VersionTLS13")}
-	}
-	var known []string
-	for _, suite := range append(tls.CipherSuites(), tls.InsecureCipherSuites()...) {
-		known = append(known, suite.Name)
-	}
-	var errs field.ErrorList
-	for i, cipher := range c.Ciphers {
-		if !slices.Contains(known, cipher) {
-			errs = append(errs, field.Invalid(p.Index(i), cipher, cipher+" is not a valid cipher. Use a name of Go's crypto/tls."))
-		}
-	}
-	return errs
-}
-
-func validateSeccomp(p *field.Path, c *v1.SeccompConfiguration) field.ErrorList {
-	if c == nil || c.VirtualMachineInstanceProfile == nil {
-		return nil
-	}
-	switch profile := c.VirtualMachineInstanceProfile.CustomProfile; {
-	case profile == nil:
-		return field.ErrorList{field.Required(p, p.String()+" needs to be set")}
-	case profile.LocalhostProfile != nil && profile.RuntimeDefaultProfile:
-		return field.ErrorList{field.Forbidden(p.Child("localhostProfile"), fmt.Sprintf("%s cannot be set when %s is set",
-			p.Child("localhostProfile"), p.Child("runtimeDefaultProfile")))}
-	}
-	return nil
-}
-
 func validateSelectors(p *field.Path, c *v1.KubeVirtConfiguration) field.ErrorList {
 	var errs field.ErrorList
 	selector := func(at *field.Path, s *metav1.LabelSelector) {
@@ -146,9 +62,6 @@ func validateSelectors(p *field.Path, c *v1.KubeVirtConfiguration) field.ErrorLi
 	}
 	if c.KSMConfiguration != nil {
 		selector(p.Child("ksmConfiguration", "nodeLabelSelector"), c.KSMConfiguration.NodeLabelSelector)
-	}
-	if d := c.DeveloperConfiguration; d != nil {
-		errs = append(errs, metav1validation.ValidateLabels(d.NodeSelectors, p.Child("developerConfiguration", "nodeSelectors"))...)
 	}
 	return errs
 }
@@ -240,15 +153,16 @@ func warnRenewal(p *field.Path, s *v1.KubeVirtSelfSignConfiguration) []string {
 func warnDeprecated(p *field.Path, c *v1.KubeVirtConfiguration) []string {
 	var warnings []string
 	for _, f := range []struct {
-		name, successor string
-		set             bool
+		name string
+		set  bool
 	}{
-		{"machineType", "architectureConfiguration.amd64.machineType", c.MachineType != ""},
-		{"emulatedMachines", "architectureConfiguration.amd64.emulatedMachines", len(c.EmulatedMachines) > 0},
-		{"ovmfPath", "architectureConfiguration.amd64.ovmfPath", c.OVMFPath != ""},
+		{"machineType", c.MachineType != ""},
+		{"emulatedMachines", len(c.EmulatedMachines) > 0},
+		{"ovmfPath", c.OVMFPath != ""},
 	} {
 		if f.set {
-			warnings = append(warnings, fmt.Sprintf("%s is deprecated, use %s", p.Child(f.name), p.Child(f.successor)))
+			warnings = append(warnings, fmt.Sprintf("%s is deprecated, use %s. It wins over that of every architecture",
+				p.Child(f.name), p.Child("architectureConfiguration", "amd64", f.name)))
 		}
 	}
 	if devices := c.MediatedDevicesConfiguration; devices != nil {

@@ -46,7 +46,11 @@ func TestValidateKubeVirt(t *testing.T) {
 		{"placement of the agents", v1.KubeVirtSpec{Workloads: &v1.ComponentConfig{NodePlacement: &v1.NodePlacement{}}}, "", ""},
 		{"lifetimes", v1.KubeVirtSpec{CertificateRotationStrategy: v1.KubeVirtCertificateRotateStrategy{
 			SelfSigned: &v1.KubeVirtSelfSignConfiguration{Server: &v1.CertConfig{Duration: &metav1.Duration{Duration: time.Hour}}}}},
-			"spec.certificateRotateStrategy.selfSigned.server has an effect when virt-controller starts next", ""},
+			"", ""},
+		{"deprecated machine type", v1.KubeVirtSpec{Configuration: v1.KubeVirtConfiguration{MachineType: "q35"}},
+			"spec.configuration.machineType is deprecated, use spec.configuration.architectureConfiguration.amd64.machineType. It wins", ""},
+		{"cipher with TLS 1.3", v1.KubeVirtSpec{Configuration: v1.KubeVirtConfiguration{TLSConfiguration: &v1.TLSConfiguration{
+			MinTLSVersion: v1.VersionTLS13, Ciphers: []string{"TLS_AES_128_GCM_SHA256"}}}}, "", "spec.configuration.tlsConfiguration.ciphers: Forbidden"},
 		{"ratio", v1.KubeVirtSpec{Configuration: v1.KubeVirtConfiguration{AdditionalGuestMemoryOverheadRatio: ptr.To("x")}},
 			"", "spec.configuration.additionalGuestMemoryOverheadRatio"},
 		{"no replicas", v1.KubeVirtSpec{Infra: &v1.ComponentConfig{Replicas: ptr.To(uint8(0))}}, "", "spec.infra.replicas"},

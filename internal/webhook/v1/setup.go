@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/sets"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/vireo-project/vireo/internal/instancetype/reference"
@@ -26,6 +27,10 @@ type Options struct {
 	// TrustedUsers are the user names of our components, which may change the spec of a VMI and write reserved labels.
 	// See ServiceAccounts.
 	TrustedUsers []string
+	// Client and APIReader are for the webhooks' requests to the API server, so that they have a rate limit of their own. Client reads
+	// from the manager's cache. Default: the manager's.
+	Client    client.Client
+	APIReader client.Reader
 	// LiveMigration reports whether this installation can migrate guests.
 	LiveMigration bool
 }
@@ -44,11 +49,17 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 	if options.Config == nil {
 		return errors.New("webhooks need a source of the cluster's configuration: set Options.Config")
 	}
+	if options.Client == nil {
+		options.Client = mgr.GetClient()
+	}
+	if options.APIReader == nil {
+		options.APIReader = mgr.GetAPIReader()
+	}
 	scheme, trusted := mgr.GetScheme(), sets.New(options.TrustedUsers...)
 	vmi := admission.WithValidator(scheme, &vmiValidator{config: options.Config, trusted: trusted})
-	migration := admission.WithValidator(scheme, &migrationValidator{config: options.Config, apiReader: mgr.GetAPIReader(), trusted: trusted})
-	kubeVirt := admission.WithValidator(scheme, &kubeVirtValidator{reader: mgr.GetAPIReader()})
-	finder := reference.Finder{Objects: mgr.GetClient(), Revisions: mgr.GetAPIReader()}
+	migration := admission.WithValidator(scheme, &migrationValidator{config: options.Config, apiReader: options.APIReader, trusted: trusted})
+	kubeVirt := admission.WithValidator(scheme, &kubeVirtValidator{reader: options.APIReader})
+	finder := reference.Finder{Objects: options.Client, Revisions: options.APIReader}
 	hooks := map[string]http.Handler{
 		"/virtualmachines-mutate":   &admission.Webhook{Handler: &vmMutator{decoder: admission.NewDecoder(scheme)}},
 		"/virtualmachines-validate": admission.WithValidator(scheme, &vmValidator{config: options.Config, trusted: trusted, finder: finder}),
@@ -67,7 +78,7 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 		"/migration-policy-validate-create": admission.WithValidator(scheme, &migrationPolicyValidator{config: options.Config}),
 
 		"/launcher-eviction-validate": withoutKeepAlive(&admission.Webhook{Handler: &evictionInterceptor{
-			config: options.Config, apiReader: mgr.GetAPIReader(), writer: mgr.GetClient(), liveMigration: options.LiveMigration,
+			config: options.Config, apiReader: options.APIReader, writer: options.Client, liveMigration: options.LiveMigration,
 		}}),
 
 		"/kubevirt-validate-create": kubeVirt,

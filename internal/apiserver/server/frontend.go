@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package server
+
+import (
+	"crypto/tls"
+	"fmt"
+	stdlog "log"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	apiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// Limits of connections, as those of a Kubernetes API server. Source: k8s.io/apiserver pkg/server/secure_serving.go.
+const (
+	maxHeaderBytes    = 1 << 20
+	idleTimeout       = 90 * time.Second
+	readHeaderTimeout = 32 * time.Second
+	maxStreams        = 100
+	streamBuffer      = 256 << 10
+)
+
+// frontend serves in place of the HTTP server of the API server library, which reads the TLS versions and ciphers only once. The
+// library has the frontend as its listener: its first Accept starts the frontend's server, its Close stops it, and no connection
+// reaches the library's server.
+type frontend struct {
+	net.Listener
+	server   *http.Server
+	tls      *dynamiccertificates.DynamicServingCertificateController
+	timeout  time.Duration
+	start    sync.Once
+	stop     sync.Once
+	stopping chan struct{}
+	stopped  chan struct{}
+}
+
+// newFrontend replaces the listener of a server. restrict changes the TLS configuration last.
+func newFrontend(generic *apiserver.GenericAPIServer, restrict func(*tls.Config)) *frontend {
+	info := generic.SecureServingInfo
+	// The handshake accepts any client certificate and none: authenticators verify it, and there are others.
+	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, ClientAuth: tls.RequestClientCert}
+	f := &frontend{
+		Listener: info.Listener, timeout: generic.ShutdownTimeout, stopping: make(chan struct{}), stopped: make(chan struct{}),
+		tls: dynamiccertificates.NewDynamicServingCertificateController(config.Clone(), info.ClientCA, info.Cert, info.SNICerts, nil),
+	}
+	for _, source := range []dynamiccertificates.Notifier{info.ClientCA, info.Cert} {
+		if source != nil {
+			source.AddListener(f.tls)
+		}
+	}
+	config.GetConfigForClient = f.tls.GetConfigForClient
+	if restrict != nil {
+		restrict(config)
+	}
+	f.server = &http.Server{
+		Handler: generic.Handler, TLSConfig: config, MaxHeaderBytes: maxHeaderBytes, IdleTimeout: idleTimeout, ReadHeaderTimeout: readHeaderTimeout,
+		ErrorLog: stdlog.New(handshakeLog{log.Log.WithName("server")}, "", 0),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: streamBuffer,
+			MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: maxStreams * streamBuffer,
+		},
+	}
+	info.Listener = f
+	return f
+}
+
+// Accept implements net.Listener. It returns when the frontend is closed.
+func (f *frontend) Accept() (net.Conn, error) {
+	var err error
+	f.start.Do(func() { err = f.serve() })
+	if err != nil {
+		return nil, err
+	}
+	<-f.stopping
+	return nil, net.ErrClosed
+}
+
+func (f *frontend) serve() error {
+	if err := f.tls.RunOnce(); err != nil {
+		log.Log.Error(err, "The serving certificate cannot be used yet")
+	}
+	go f.tls.Run(1, f.stopping)
+	finished, listenerClosed, err := apiserver.RunServer(f.server, f.Listener, f.timeout, f.stopping)
+	if err != nil {
+		close(f.stopped)
+		return fmt.Errorf("cannot serve: %w", err)
+	}
+	go func() {
+		<-listenerClosed
+		<-finished
+		close(f.stopped)
+	}()
+	return nil
+}
+
+// Close implements net.Listener. Requests that are being served go on.
+func (f *frontend) Close() error {
+	f.stop.Do(func() { close(f.stopping) })
+	return nil
+}
+
+// wait closes the frontend and returns when it serves no request any more.
+func (f *frontend) wait() {
+	_ = f.Close()
+	f.start.Do(func() {
+		close(f.stopped)
+		_ = f.Listener.Close()
+	})
+	<-f.stopped
+}
+
+// handshakeLog logs failed handshakes, which unauthenticated clients cause, at a high verbosity.
+type handshakeLog struct{ logr.Logger }
+
+// Write logs a line.
+func (l handshakeLog) Write(line []byte) (int, error) {
+	l.V(3).Info("A connection failed", "error", strings.TrimSpace(string(line)))
+	return len(line), nil
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+// Package webhookcertificate renews the certificate of virt-controller's webhooks and metrics, and keeps its CA in the webhook
+// configurations. It needs no KubeVirt object: a webhook validates that.
+package webhookcertificate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/certificate"
+	"github.com/vireo-project/vireo/internal/controller/reconciler"
+)
+
+// Reconciler renews the certificate in a Secret. Only the leader runs it; the servers of every replica use the Secret.
+type Reconciler struct {
+	client.Client
+	// Secret is the Secret, and Component the value of its label.
+	Secret    client.ObjectKey
+	Component string
+	// Names are the DNS names of the servers.
+	Names []string
+	// Hooks reads and changes the webhook configurations.
+	Hooks Hooks
+	// Config has the lifetimes.
+	Config reconciler.ConfigFeed
+	// Clock replaces the time in tests.
+	Clock clock.PassiveClock
+}
+
+// SetupWithManager adds the reconciler to a manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	only := func(name string) builder.Predicates {
+		return builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetName() == name }))
+	}
+	enqueue := handler.EnqueueRequestsFromMapFunc(r.secret)
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("webhookcertificate").
+		Watches(&corev1.Secret{}, enqueue, only(r.Secret.Name)).
+		Watches(&admissionv1.MutatingWebhookConfiguration{}, enqueue, only(r.Hooks.Mutating)).
+		Watches(&admissionv1.ValidatingWebhookConfiguration{}, enqueue, only(r.Hooks.Validating)).
+		// Also at the start, when there may be no Secret.
+		WatchesRawSource(reconciler.OnConfig(r.Config, 0, r.secret)).
+		Complete(r)
+}
+
+func (r *Reconciler) secret(context.Context, client.Object) []ctrl.Request {
+	return []ctrl.Request{{NamespacedName: r.Secret}}
+}
+
+// Reconcile renews the certificate and its CA if that is due, and writes the CA to the webhook configurations.
+func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+	now := reconciler.Now(r.Clock)
+	configurations, err := r.Hooks.read(ctx, r.Client)
+	if err != nil {
+		return reconciler.Result(err, 0)
+	}
+	bundle, again, err := r.renew(ctx, now, bundles(configurations))
+	if err != nil {
+		return reconciler.Result(err, 0)
+	}
+	// The configurations trust a CA before it signs: their events cause the next reconciliation.
+	return reconciler.Result(inject(ctx, r.Client, configurations, bundle), again.Sub(now))
+}
+
+// renew writes the Secret if something in it is due. It returns the CA certificates to trust, and when to call it again.
+func (r *Reconciler) renew(ctx context.Context, now time.Time, trusted [][]byte) (bundle []byte, again time.Time, err error) {
+	secret := &corev1.Secret{}
+	err = r.Get(ctx, r.Secret, secret)
+	missing := apierrors.IsNotFound(err)
+	if err != nil && !missing {
+		return nil, time.Time{}, fmt.Errorf("cannot read Secret %s: %w", r.Secret, err)
+	}
+	found, err := certificate.WebhooksFrom(secret.Data)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "The certificate of the webhooks cannot be used, making another", "secret", r.Secret)
+	}
+	lifetimes := r.Config.Current().Certificates
+	configured, duration := lifetimes.ServerDuration.String(), secret.Annotations[certificate.DurationAnnotation]
+	renewed, again, err := found.Renew(certificate.Renewal{
+		Now: now, Lifetimes: lifetimes, Names: r.Names, Trusted: trusted, Replace: duration != "" && duration != configured,
+	})
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	data, err := renewed.Data()
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	wanted := secret.DeepCopy()
+	wanted.Namespace, wanted.Name, wanted.Data = r.Secret.Namespace, r.Secret.Name, data
+	metav1.SetMetaDataLabel(&wanted.ObjectMeta, v1.AppLabel, r.Component)
+	if duration == "" || string(data[corev1.TLSCertKey]) != string(secret.Data[corev1.TLSCertKey]) {
+		metav1.SetMetaDataAnnotation(&wanted.ObjectMeta, certificate.DurationAnnotation, configured)
+	}
+	switch {
+	case missing:
+		err = r.Create(ctx, wanted)
+	case !maps.EqualFunc(secret.Data, data, equalBytes) || !equality.Semantic.DeepEqual(secret.ObjectMeta, wanted.ObjectMeta):
+		// Only of the version that was read: a stale cache must not overwrite a CA that signs.
+		err = r.Update(ctx, wanted)
+	}
+	if err != nil {
+		return nil, time.Time{}, fmt.Errorf("cannot write Secret %s: %w", r.Secret, err)
+	}
+	return renewed.Bundle(), again, nil
+}
+
+func equalBytes(a, b []byte) bool { return string(a) == string(b) }
+
+// Hooks are the names of the configurations of the webhooks.
+type Hooks struct{ Mutating, Validating string }
+
+// ErrUntrusted means that the API server does not trust the certificate yet.
+var ErrUntrusted = errors.New("the CA bundle is not in the webhook configurations yet")
+
+// Trusts returns an error if one of the webhooks does not trust a certificate according to verify, which gets the CA bundles.
+func (h Hooks) Trusts(ctx context.Context, reader client.Reader, verify func(bundle []byte) error) error {
+	configurations, err := h.read(ctx, reader)
+	if err != nil {
+		return err
+	}
+	for _, bundle := range bundles(configurations) {
+		if err := verify(bundle); err != nil {
+			return fmt.Errorf("%w: %w", ErrUntrusted, err)
+		}
+	}
+	return nil
+}
+
+func (h Hooks) read(ctx context.Context, reader client.Reader) ([]client.Object, error) {
+	mutating, validating := &admissionv1.MutatingWebhookConfiguration{}, &admissionv1.ValidatingWebhookConfiguration{}
+	for name, object := range map[string]client.Object{h.Mutating: mutating, h.Validating: validating} {
+		if err := reader.Get(ctx, client.ObjectKey{Name: name}, object); err != nil {
+			return nil, fmt.Errorf("cannot read webhook configuration %q: %w", name, err)
+		}
+	}
+	return []client.Object{mutating, validating}, nil
+}
+
+// clients returns the connection settings of each webhook of a configuration.
+func clients(configuration client.Object) []*admissionv1.WebhookClientConfig {
+	var out []*admissionv1.WebhookClientConfig
+	switch c := configuration.(type) {
+	case *admissionv1.MutatingWebhookConfiguration:
+		for i := range c.Webhooks {
+			out = append(out, &c.Webhooks[i].ClientConfig)
+		}
+	case *admissionv1.ValidatingWebhookConfiguration:
+		for i := range c.Webhooks {
+			out = append(out, &c.Webhooks[i].ClientConfig)
+		}
+	}
+	return out
+}
+
+func bundles(configurations []client.Object) [][]byte {
+	var out [][]byte
+	for _, configuration := range configurations {
+		for _, c := range clients(configuration) {
+			out = append(out, c.CABundle)
+		}
+	}
+	return out
+}
+
+// inject writes a CA bundle to the webhook configurations that have another.
+func inject(ctx context.Context, writer client.Writer, configurations []client.Object, bundle []byte) error {
+	for _, configuration := range configurations {
+		changed := false
+		for _, c := range clients(configuration) {
+			if !equalBytes(c.CABundle, bundle) {
+				c.CABundle, changed = bundle, true
+			}
+		}
+		if !changed {
+			continue
+		}
+		if err := writer.Update(ctx, configuration); err != nil {
+			return fmt.Errorf("cannot write the CA bundle to webhook configuration %q: %w", configuration.GetName(), err)
+		}
+	}
+	return nil
+}
