@@ -117,10 +117,11 @@ test_flags := -vet=off
 
 .PHONY: test
 test: deps ## Run unit, envtest and integration tests
-	@$(tools) envtest
+	@$(tools) envtest promtool
 	@hack/web-assets.sh
 	$(test_env); guest=$$(hack/images/guest.sh guest-small); \
-		VIREO_GUEST_BOOT=$$guest/boot go test $(test_flags) -timeout 30m -p 2 $$(go list ./... | grep -v /test/e2e)
+		VIREO_GUEST_BOOT=$$guest/boot VIREO_PROMTOOL=$(call tool,promtool)/promtool \
+			go test $(test_flags) -timeout 30m -p 2 $$(go list ./... | grep -v /test/e2e)
 	@$(MAKE) test-wirecompat
 	@$(MAKE) test-clientcompat
 	@$(MAKE) test-chart

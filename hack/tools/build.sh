@@ -18,7 +18,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${VIREO_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vireo}
 bin=$cache/bin
 
-# Versions of tools. Those of kubernetes, etcd, containerd, coredns and multus are in their go.mod.
+# Versions of tools. Those of kubernetes, etcd, containerd, coredns, multus and prometheus are in their go.mod.
 golangci_lint_version=v2.15.0
 controller_gen_version=v0.23.0
 ginkgo_version=v2.34.0
@@ -35,6 +35,7 @@ etcd_version=$(module_version etcd go.etcd.io/etcd/server/v3)
 containerd_version=$(module_version containerd github.com/containerd/containerd/v2)
 coredns_version=$(module_version coredns github.com/coredns/coredns)
 multus_version=$(module_version multus gopkg.in/k8snetworkplumbingwg/multus-cni.v4)
+prometheus_version=$(module_version prometheus github.com/prometheus/prometheus)
 
 usage() {
 	cat >&2 <<-EOF
@@ -50,6 +51,7 @@ usage() {
 		  containerd      $containerd_version: containerd containerd-shim-runc-v2 ctr
 		  coredns         $coredns_version, with the plugins of the local cluster alone
 		  multus          $multus_version: the network plugin that attaches Pods to further networks
+		  promtool        $prometheus_version: Prometheus' tool that tests rules
 		  golangci-lint   $golangci_lint_version
 		  controller-gen  $controller_gen_version
 		  ginkgo          $ginkgo_version
@@ -95,6 +97,12 @@ from_module() {
 		go build -trimpath -buildvcs=false -ldflags "-s -w $3" -o "$out/" "$2")
 }
 
+# Without the clients of clouds in which Prometheus can find targets.
+promtool_from_module() {
+	(cd "$here/prometheus" && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly \
+		go build -trimpath -buildvcs=false -tags netgo,remove_all_sd -ldflags '-s -w' -o "$out/" github.com/prometheus/prometheus/cmd/promtool)
+}
+
 # etcd's main package is the root of a module whose path ends in v3, and go
 # install would name the binary after the directory.
 etcd_from_module() {
@@ -115,6 +123,7 @@ dir_of() {
 	containerd) echo "$bin/containerd-$containerd_version" ;;
 	coredns) echo "$bin/coredns-$coredns_version-$(cat "$here"/coredns/{main.go,go.mod} | sha256sum | cut -c1-12)" ;;
 	multus) echo "$bin/multus-$multus_version" ;;
+	promtool) echo "$bin/promtool-$prometheus_version" ;;
 	golangci-lint) echo "$bin/golangci-lint-$golangci_lint_version" ;;
 	controller-gen) echo "$bin/controller-gen-$controller_gen_version" ;;
 	ginkgo) echo "$bin/ginkgo-$ginkgo_version" ;;
@@ -184,6 +193,7 @@ build() { # <what>
 		once "$(dir_of multus)" multus from_module multus gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus \
 			"-X gopkg.in/k8snetworkplumbingwg/multus-cni.v4/pkg/multus.version=$multus_version"
 		;;
+	promtool) once "$(dir_of promtool)" promtool promtool_from_module ;;
 	golangci-lint) once "$(dir_of golangci-lint)" golangci-lint installed "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$golangci_lint_version" ;;
 	controller-gen) once "$(dir_of controller-gen)" controller-gen installed "sigs.k8s.io/controller-tools/cmd/controller-gen@$controller_gen_version" ;;
 	ginkgo) once "$(dir_of ginkgo)" ginkgo installed "github.com/onsi/ginkgo/v2/ginkgo@$ginkgo_version" ;;

@@ -13,9 +13,6 @@ const (
 // KubeVirtFields are the unimplemented fields of a KubeVirt object's spec. They only warn: clusters keep the KubeVirt object that
 // they had before Vireo, and none of these fields changes what a guest gets.
 var KubeVirtFields = []Field{
-	{"monitorNamespace", nil, Warn, "no monitoring objects are installed yet"},
-	{"serviceMonitorNamespace", nil, Warn, "no monitoring objects are installed yet"},
-	{"monitorAccount", nil, Warn, "no monitoring objects are installed yet"},
 	{"synchronizationPort", nil, Warn, "migration between clusters is not implemented yet"},
 	{"workloads.replicas", nil, Warn, "the agent runs once on each node: use nodePlacement to choose the nodes"},
 	{"customizeComponents.patches", nil, Warn, "patches of components are not implemented yet"},

@@ -175,7 +175,7 @@ func setupReconcilers(mgr ctrl.Manager, o *Options, store *clusterconfig.Store) 
 	installation := &kubevirt.Reconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Namespace: o.Namespace, KubeletRoot: o.KubeletRoot,
 		Options: []clusterconfig.Option{o.images()}, Recorder: source("virt-operator"), Clock: o.Clock,
-		MetricsAuthorization: o.MetricsAuthorization,
+		MetricsAuthorization: o.MetricsAuthorization, RunbookURL: o.RunbookURL,
 	}
 	instances := &virtualmachineinstance.Reconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: source("virtualmachine-controller"), Config: store, Namespace: o.Namespace,

@@ -21,7 +21,11 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,6 +36,7 @@ import (
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/component/livelog"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/prometheus"
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/rights"
 )
@@ -102,6 +107,29 @@ func TestRun(t *testing.T) {
 		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(small), small)).To(Succeed())
 		g.Expect(small.UID).NotTo(Equal(deleted))
 	}, timeout).Should(Succeed())
+
+	// The rules for Prometheus are installed and restored while the Prometheus operator is there.
+	g.Expect(c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: prometheus.DefaultNamespaces[1]}})).To(Succeed())
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "kubevirt", Name: prometheus.RoleName}}
+	g.Expect(apierrors.IsNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(role), role))).To(BeTrue())
+	operatorKinds := apiserver.Install(filepath.Join(root, "test", "prometheusoperator"))
+	_, err = envtest.InstallCRDs(config, operatorKinds)
+	g.Expect(err).NotTo(HaveOccurred())
+	for range 2 {
+		for kind, namespace := range map[string]string{"PrometheusRule": "kubevirt", "ServiceMonitor": prometheus.DefaultNamespaces[1]} {
+			object := &unstructured.Unstructured{}
+			object.SetGroupVersionKind(schema.GroupVersionKind{Group: "monitoring.coreos.com", Version: "v1", Kind: kind})
+			object.SetNamespace(namespace)
+			object.SetName(prometheus.Name)
+			g.Eventually(func() error { return c.Get(t.Context(), client.ObjectKeyFromObject(object), object) }, timeout).Should(Succeed(), kind)
+			g.Expect(c.Delete(t.Context(), object)).To(Succeed())
+		}
+		g.Eventually(func() error { return c.Get(t.Context(), client.ObjectKeyFromObject(role), role) }, timeout).Should(Succeed())
+		g.Expect(c.Delete(t.Context(), role)).To(Succeed())
+	}
+	g.Eventually(func() error { return c.Get(t.Context(), client.ObjectKeyFromObject(role), role) }, timeout).Should(Succeed())
+	g.Expect(envtest.UninstallCRDs(config, operatorKinds)).To(Succeed())
+	g.Eventually(func() bool { return apierrors.IsNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(role), role)) }, timeout).Should(BeTrue())
 
 	// /healthz reports the current version of the object, without authorization.
 	g.Eventually(func(g Gomega) {

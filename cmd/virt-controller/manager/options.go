@@ -18,6 +18,7 @@ import (
 
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/rules"
 	"github.com/vireo-project/vireo/internal/podspec"
 )
 
@@ -46,6 +47,8 @@ type Options struct {
 	MetricsAuthorization bool
 	// LiveMetadata are the annotations and labels that are copied from a VM's template to its running launcher Pod.
 	LiveMetadata podspec.LiveMetadata
+	// RunbookURL is a template of the addresses of runbooks of alerts, with one %s for the alert's name.
+	RunbookURL string
 	// Verbosity is the minimum log verbosity. The KubeVirt object can raise it at run time.
 	Verbosity int
 
@@ -61,6 +64,8 @@ const (
 	apiImageEnv      = "VIRT_API_IMAGE"
 	guestfsImageEnv  = "LIBGUESTFS_TOOLS_IMAGE"
 	namespaceEnv     = "POD_NAMESPACE"
+	// runbookEnv is KubeVirt's variable.
+	runbookEnv = "RUNBOOK_URL_TEMPLATE"
 )
 
 // BindFlags adds the options to a flag set. Environment variables are the defaults of those that have one.
@@ -93,6 +98,8 @@ func (o *Options) BindFlags(fs *flag.FlagSet) {
 		"comma-separated keys of annotations that are copied from a VM's template to its VMI and its running launcher Pod; "+
 			"a key that ends in * is a prefix")
 	fs.Var((*keys)(&o.LiveMetadata.Labels), "additional-launcher-labels-sync", "comma-separated keys of labels that are copied in the same way")
+	fs.StringVar(&o.RunbookURL, "runbook-url-template", envOr(runbookEnv, rules.DefaultRunbookURL),
+		"template of the addresses of runbooks in alerts, with one %s for the alert's name; the default is the environment variable "+runbookEnv)
 	fs.IntVar(&o.Verbosity, "v", 0, "minimum log verbosity; spec.configuration.developerConfiguration.logVerbosity.virtController of the KubeVirt object can raise it")
 }
 
@@ -111,7 +118,7 @@ func (o *Options) Validate() error {
 	if o.Namespace == "" {
 		errs = append(errs, fmt.Errorf("the install namespace is not known: set --install-namespace or %s", namespaceEnv))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, rules.CheckRunbookURL(o.RunbookURL))...)
 }
 
 func (o *Options) images() clusterconfig.Option {

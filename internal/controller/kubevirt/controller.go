@@ -16,6 +16,8 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -26,12 +28,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/certificate"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/commoninstancetypes"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/prometheus"
 	"github.com/vireo-project/vireo/internal/controller/reconciler"
 	"github.com/vireo-project/vireo/internal/optimistic"
 )
@@ -53,6 +57,10 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	// Clock replaces the time in tests.
 	Clock clock.PassiveClock
+	// RunbookURL is a template of the addresses of runbooks, as in rules.Settings.
+	RunbookURL string
+	// Monitoring installs the objects for Prometheus. Nil means none; SetupWithManager sets it.
+	Monitoring *prometheus.Installer
 }
 
 // +kubebuilder:rbac:groups=kubevirt.io,resources=kubevirts,verbs=list;watch;patch
@@ -69,6 +77,13 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=apiregistration.k8s.io,resources=apiservices,verbs=list;watch
 // +kubebuilder:rbac:groups=apiregistration.k8s.io,resources=apiservices,resourceNames=v1.subresources.kubevirt.io;v1alpha3.subresources.kubevirt.io,verbs=get;create;patch;delete
 // +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=secrets,resourceNames=kubevirt-virt-handler-serving-ca;kubevirt-virt-handler-migration-ca;kubevirt-virt-api-client-ca;kubevirt-virt-api-serving-ca,verbs=update;delete
+// +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,resourceNames=servicemonitors.monitoring.coreos.com;prometheusrules.monitoring.coreos.com,verbs=list;watch
+// +kubebuilder:rbac:groups=monitoring.coreos.com,resources=servicemonitors,resourceNames=prometheus-kubevirt-rules,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=monitoring.coreos.com,namespace=kubevirt,resources=prometheusrules,resourceNames=prometheus-kubevirt-rules,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=rbac.authorization.k8s.io,namespace=kubevirt,resources=roles;rolebindings,resourceNames=kubevirt-monitoring,verbs=list;watch;create;patch;delete
+// What the Role kubevirt-monitoring gives to Prometheus: the API server lets nobody give what he does not have.
+// +kubebuilder:rbac:groups=core,namespace=kubevirt,resources=services;endpoints,verbs=get;list;watch
+// +kubebuilder:rbac:groups=discovery.k8s.io,namespace=kubevirt,resources=endpointslices,verbs=get;list;watch
 
 // What the process around the reconcilers needs: who may get metrics, and the webhooks' certificate and its CA.
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
@@ -99,6 +114,10 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		UpdateFunc:  func(event.UpdateEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	})
+	monitoring, err := r.monitoring(mgr)
+	if err != nil {
+		return err
+	}
 	controlled := ctrl.NewControllerManagedBy(mgr).
 		Named("kubevirt").
 		// Our own status writes do not trigger a reconciliation.
@@ -118,9 +137,24 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1.VirtualMachine{}, everyKubeVirt, gone).
 		Watches(&v1.VirtualMachineInstance{}, everyKubeVirt, gone).
 		// When one of two objects is deleted, the other may become active.
-		Watches(&v1.KubeVirt{}, everyKubeVirt, gone)
+		Watches(&v1.KubeVirt{}, everyKubeVirt, gone).
+		WatchesRawSource(monitoring)
 	commoninstancetypes.Watch(controlled, everyKubeVirt)
 	return controlled.Complete(r)
+}
+
+// monitoring sets Monitoring, and returns the source of its events.
+func (r *Reconciler) monitoring(mgr ctrl.Manager) (source.Source, error) {
+	objects, err := dynamic.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a client: %w", err)
+	}
+	watching, err := metadata.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a client: %w", err)
+	}
+	r.Monitoring = &prometheus.Installer{Dynamic: objects, Reader: r.APIReader, Namespace: r.Namespace, RunbookURL: r.RunbookURL}
+	return r.Monitoring.Source(watching, func(ctx context.Context) []reconcile.Request { return r.all(ctx, nil) }), nil
 }
 
 func (r *Reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
@@ -165,8 +199,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 
 func (r *Reconciler) scope(kv *v1.KubeVirt) *Scope {
 	s := &Scope{
-		Client: r.Client, APIReader: r.APIReader, Namespace: r.Namespace, KubeletRoot: r.KubeletRoot, KubeVirt: kv, Now: reconciler.Now(r.Clock),
-		MetricsAuthorization: r.MetricsAuthorization,
+		Client: r.Client, APIReader: r.APIReader, Monitoring: r.Monitoring, Namespace: r.Namespace, KubeletRoot: r.KubeletRoot, KubeVirt: kv,
+		Now: reconciler.Now(r.Clock), MetricsAuthorization: r.MetricsAuthorization,
 	}
 	s.Config, s.ConfigErr = clusterconfig.FromKubeVirt(kv, r.Options...)
 	return s

@@ -27,7 +27,15 @@ func Install(ctx context.Context, s *Scope) error {
 	if err := install(ctx, s, bundles); err != nil {
 		return errors.Join(notRotated, err)
 	}
-	return errors.Join(notRotated, checkMissingRequests(ctx, s))
+	return errors.Join(notRotated, checkMissingRequests(ctx, s), monitor(ctx, s))
+}
+
+// monitor installs the objects for Prometheus. It comes last: guests run without them.
+func monitor(ctx context.Context, s *Scope) error {
+	if s.Monitoring == nil {
+		return nil
+	}
+	return s.Monitoring.Apply(ctx, &s.KubeVirt.Spec)
 }
 
 func install(ctx context.Context, s *Scope, bundles map[string][]byte) error {

@@ -16,6 +16,7 @@ import (
 	v1 "github.com/vireo-project/vireo/api/v1"
 	"github.com/vireo-project/vireo/internal/clusterconfig"
 	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/prometheus"
 )
 
 // Finalizer keeps a KubeVirt object until what it installed is removed. KubeVirt's name.
@@ -27,6 +28,8 @@ type Scope struct {
 	Client client.Client
 	// APIReader reads from the API server.
 	APIReader client.Reader
+	// Monitoring installs the objects for Prometheus, unless it is nil.
+	Monitoring *prometheus.Installer
 	// Namespace is the install namespace.
 	Namespace string
 	// KubeletRoot is the kubelet's root directory on the nodes.

@@ -28,6 +28,11 @@ func Remove(ctx context.Context, s *Scope) Uninstall {
 		return Uninstall{Waiting: left.String(), Err: left.remove(ctx, s.Client)}
 	}
 
+	if s.Monitoring != nil {
+		if err := s.Monitoring.Remove(ctx); err != nil {
+			return Uninstall{Err: err}
+		}
+	}
 	remaining, err := s.installer().Remove(ctx)
 	if err != nil {
 		return Uninstall{Err: err}

@@ -34,7 +34,7 @@ func TestValidateKubeVirt(t *testing.T) {
 		{"discontinued gate", developer(v1.DeveloperConfiguration{DisabledFeatureGates: []string{"Passt"}}),
 			"disabledFeatureGates[0]: feature gate Passt was discontinued", ""},
 		{"unknown strategy", v1.KubeVirtSpec{UninstallStrategy: "Block"}, "spec.uninstallStrategy: \"Block\" is not known", ""},
-		{"unimplemented", v1.KubeVirtSpec{MonitorNamespace: "m"}, "spec.monitorNamespace has no effect", ""},
+		{"unimplemented", v1.KubeVirtSpec{SynchronizationPort: "1"}, "spec.synchronizationPort has no effect", ""},
 		{"flags of another component", v1.KubeVirtSpec{CustomizeComponents: v1.CustomizeComponents{Flags: &v1.Flags{
 			Controller: map[string]string{"v": "3"}}}}, "spec.customizeComponents.flags.controller has no effect", ""},
 		{"flags of the agent", v1.KubeVirtSpec{CustomizeComponents: v1.CustomizeComponents{Flags: &v1.Flags{

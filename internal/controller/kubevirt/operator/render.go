@@ -84,7 +84,7 @@ func Render(s Settings) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	// The ConfigMap has to exist before the Pods that mount it.
 	for _, o := range append([]client.Object{bundles(s), service, handler}, api...) {
-		u, err := finish(o, s.Namespace)
+		u, err := Finish(o, s.Namespace)
 		if err != nil {
 			return nil, err
 		}
@@ -122,8 +122,8 @@ func clusterScoped(o client.Object) bool {
 	return o.GetObjectKind().GroupVersionKind().GroupKind() == APIServiceKind.GroupKind()
 }
 
-// finish sets an object's namespace, labels and digest, and drops the fields that only the API server sets.
-func finish(o client.Object, namespace string) (*unstructured.Unstructured, error) {
+// Finish sets an object's namespace, labels and digest, and drops the fields that only the API server sets.
+func Finish(o client.Object, namespace string) (*unstructured.Unstructured, error) {
 	if !clusterScoped(o) {
 		o.SetNamespace(namespace)
 	}

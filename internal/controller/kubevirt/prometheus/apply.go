@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package prometheus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	v1 "github.com/vireo-project/vireo/api/v1"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/operator"
+	"github.com/vireo-project/vireo/internal/controller/kubevirt/rules"
+)
+
+// Installer installs and removes the objects. Its client addresses kinds by their URL, because discovery lags behind a new
+// CustomResourceDefinition.
+type Installer struct {
+	Dynamic dynamic.Interface
+	// Reader reads namespaces from the API server.
+	Reader client.Reader
+	// Namespace is the install namespace.
+	Namespace string
+	// RunbookURL is a template of addresses, as in rules.Settings.
+	RunbookURL string
+}
+
+// Apply installs the objects of the kinds that the cluster has, and removes those that are no longer wanted.
+func (i *Installer) Apply(ctx context.Context, spec *v1.KubeVirtSpec) error {
+	live, err := i.live(ctx)
+	if err != nil {
+		return err
+	}
+	var desired map[string]*unstructured.Unstructured
+	scrapes := live["ServiceMonitor"] != nil
+	if scrapes || live["PrometheusRule"] != nil {
+		if desired, err = i.desired(ctx, spec); err != nil {
+			return err
+		}
+	}
+	if !scrapes {
+		// Nobody would use the right.
+		delete(desired, "Role")
+		delete(desired, "RoleBinding")
+	}
+	return i.sync(ctx, live, desired)
+}
+
+func (i *Installer) desired(ctx context.Context, spec *v1.KubeVirtSpec) (map[string]*unstructured.Unstructured, error) {
+	settings := Settings{
+		Rules:   rules.Settings{Namespace: i.Namespace, RunbookURL: i.RunbookURL},
+		Monitor: spec.MonitorNamespace, Account: spec.MonitorAccount, ServiceMonitor: spec.ServiceMonitorNamespace,
+	}
+	if settings.Monitor == "" {
+		var err error
+		if settings.Monitor, err = i.monitorNamespace(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return render(settings)
+}
+
+// Remove deletes the objects. They have no finalizers of ours and are gone at once.
+func (i *Installer) Remove(ctx context.Context) error {
+	live, err := i.live(ctx)
+	if err != nil {
+		return err
+	}
+	return i.sync(ctx, live, nil)
+}
+
+// monitorNamespace returns the first of DefaultNamespaces that exists, or "".
+func (i *Installer) monitorNamespace(ctx context.Context) (string, error) {
+	for _, name := range DefaultNamespaces {
+		err := i.Reader.Get(ctx, client.ObjectKey{Name: name}, &corev1.Namespace{})
+		if err == nil {
+			return name, nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return "", fmt.Errorf("cannot read namespace %s: %w", name, err)
+		}
+	}
+	return "", nil
+}
+
+// live returns the live objects by kind. A kind that the cluster does not have is not in the map.
+func (i *Installer) live(ctx context.Context) (map[string]*unstructured.UnstructuredList, error) {
+	all := map[string]*unstructured.UnstructuredList{}
+	for _, k := range kinds {
+		live, err := i.Dynamic.Resource(k.GroupVersionResource).Namespace(i.of(k)).List(ctx, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, k.name).String(),
+		})
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return nil, fmt.Errorf("cannot read %s %q: %w", k.kind, k.name, err)
+		default:
+			all[k.kind] = live
+		}
+	}
+	return all, nil
+}
+
+// of returns the namespace in which the object of a kind may be; "" means all.
+func (i *Installer) of(k kind) string {
+	if k.everywhere {
+		return metav1.NamespaceAll
+	}
+	return i.Namespace
+}
+
+// sync makes the desired objects exist, and no others. Objects of the same name that others have created are left alone.
+func (i *Installer) sync(ctx context.Context, live map[string]*unstructured.UnstructuredList, desired map[string]*unstructured.Unstructured) error {
+	errs := make([]error, 0, len(kinds))
+	for _, k := range kinds {
+		if live[k.kind] != nil {
+			errs = append(errs, i.syncOne(ctx, k, live[k.kind].Items, desired[k.kind]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (i *Installer) syncOne(ctx context.Context, k kind, live []unstructured.Unstructured, desired *unstructured.Unstructured) error {
+	var errs []error
+	matches := desired == nil
+	for n := range live {
+		o := &live[n]
+		switch {
+		case desired != nil && o.GetNamespace() == desired.GetNamespace():
+			var err error
+			if matches, err = operator.UpToDate(desired, o); err != nil {
+				return err
+			}
+		case o.GetLabels()[operator.ManagedByLabel] == operator.ManagedBy && o.GetDeletionTimestamp() == nil:
+			errs = append(errs, i.remove(ctx, k, o))
+		}
+	}
+	if !matches {
+		errs = append(errs, i.apply(ctx, k, desired))
+	}
+	return errors.Join(errs...)
+}
+
+func (i *Installer) apply(ctx context.Context, k kind, desired *unstructured.Unstructured) error {
+	namespace := desired.GetNamespace()
+	_, err := i.Dynamic.Resource(k.GroupVersionResource).Namespace(namespace).Apply(ctx, k.name, desired,
+		metav1.ApplyOptions{FieldManager: operator.FieldManager, Force: true})
+	switch {
+	case apierrors.IsNotFound(err) && k.everywhere:
+		return fmt.Errorf("cannot install %s in namespace %q: create the namespace, or change spec.serviceMonitorNamespace or "+
+			"spec.monitorNamespace of the KubeVirt object: %w", k.kind, namespace, err)
+	case err != nil:
+		return fmt.Errorf("cannot install %s %q: %w", k.kind, k.name, err)
+	}
+	log.FromContext(ctx).Info("Applied", "kind", k.kind, "object", k.name, "namespace", namespace)
+	return nil
+}
+
+func (i *Installer) remove(ctx context.Context, k kind, o *unstructured.Unstructured) error {
+	uid := o.GetUID()
+	err := i.Dynamic.Resource(k.GroupVersionResource).Namespace(o.GetNamespace()).Delete(ctx, k.name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("cannot delete %s %q: %w", k.kind, k.name, err)
+	}
+	log.FromContext(ctx).Info("Deleted", "kind", k.kind, "object", k.name, "namespace", o.GetNamespace())
+	return nil
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Vireo Authors
+
+package prometheus
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Each alert has a runbook, to which its URL leads, and each runbook an alert.
+func TestEveryAlertHasARunbook(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(root, "docs", "runbooks", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var documented, alerts []string
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".md")
+		documented = append(documented, name)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := 0
+		for _, heading := range []string{"# " + name, "## Meaning", "## Impact", "## Diagnosis", "## Mitigation"} {
+			_, rest, found := strings.Cut(string(text)[at:], heading+"\n\n")
+			if !found || strings.HasPrefix(strings.TrimSpace(rest), "#") && heading != "# "+name {
+				t.Errorf("%s has no text below %q, or not in the order of the other runbooks", file, heading)
+				continue
+			}
+			at = len(text) - len(rest)
+		}
+	}
+	for _, rule := range installed.Alerts() {
+		alerts = append(alerts, rule.Alert)
+		if url := rule.Annotations["runbook_url"]; !strings.HasSuffix(url, "/docs/runbooks/"+rule.Alert+".md") {
+			t.Errorf("the runbook of %s is %s", rule.Alert, url)
+		}
+	}
+	slices.Sort(alerts)
+	if diff := cmp.Diff(slices.Compact(alerts), documented); diff != "" {
+		t.Errorf("docs/runbooks (-alerts +runbooks):\n%s", diff)
+	}
+}
