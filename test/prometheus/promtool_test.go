@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright The Vireo Authors
 
-// Package prometheus tests the rules with Prometheus' own tool, and that each alert has a runbook.
+// Package prometheus tests the rules and dashboards with Prometheus' own tool, and that each alert has a runbook.
 package prometheus
 
 import (
