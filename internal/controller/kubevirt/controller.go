@@ -153,7 +153,9 @@ func (r *Reconciler) monitoring(mgr ctrl.Manager) (source.Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a client: %w", err)
 	}
-	r.Monitoring = &prometheus.Installer{Dynamic: objects, Reader: r.APIReader, Namespace: r.Namespace, RunbookURL: r.RunbookURL}
+	r.Monitoring = &prometheus.Installer{
+		Dynamic: objects, Reader: r.APIReader, Namespace: r.Namespace, RunbookURL: r.RunbookURL, Authorize: r.MetricsAuthorization,
+	}
 	return r.Monitoring.Source(watching, func(ctx context.Context) []reconcile.Request { return r.all(ctx, nil) }), nil
 }
 

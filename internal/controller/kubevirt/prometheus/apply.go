@@ -32,6 +32,8 @@ type Installer struct {
 	Namespace string
 	// RunbookURL is a template of addresses, as in rules.Settings.
 	RunbookURL string
+	// Authorize tells that components serve their metrics only to clients that may read them. Prometheus then sends its token.
+	Authorize bool
 }
 
 // Apply installs the objects of the kinds that the cluster has, and removes those that are no longer wanted.
@@ -59,6 +61,7 @@ func (i *Installer) desired(ctx context.Context, spec *v1.KubeVirtSpec) (map[str
 	settings := Settings{
 		Rules:   rules.Settings{Namespace: i.Namespace, RunbookURL: i.RunbookURL},
 		Monitor: spec.MonitorNamespace, Account: spec.MonitorAccount, ServiceMonitor: spec.ServiceMonitorNamespace,
+		Authorize: i.Authorize,
 	}
 	if settings.Monitor == "" {
 		var err error

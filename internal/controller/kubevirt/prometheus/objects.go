@@ -70,6 +70,8 @@ type Settings struct {
 	Monitor, Account string
 	// ServiceMonitor is the namespace of the ServiceMonitor. Empty means Monitor, or the install namespace.
 	ServiceMonitor string
+	// Authorize makes Prometheus send its token to the components.
+	Authorize bool
 }
 
 // render returns the objects by kind.
@@ -82,7 +84,7 @@ func render(s Settings) (map[string]*unstructured.Unstructured, error) {
 	objects := []struct {
 		object    client.Object
 		namespace string
-	}{{serviceMonitor(install), cmp.Or(s.ServiceMonitor, s.Monitor, install)}, {rule, install}}
+	}{{serviceMonitor(install, s.Authorize), cmp.Or(s.ServiceMonitor, s.Monitor, install)}, {rule, install}}
 	if s.Monitor != "" {
 		for _, o := range access(s) {
 			objects = append(objects, struct {
@@ -113,13 +115,17 @@ func newObject(kind string, spec map[string]any) *unstructured.Unstructured {
 
 // serviceMonitor makes Prometheus scrape every Pod of the Service for metrics. The components sign their certificates by different
 // authorities, none of which Prometheus knows. honorLabels keeps a VM's namespace.
-func serviceMonitor(install string) *unstructured.Unstructured {
+func serviceMonitor(install string, authorize bool) *unstructured.Unstructured {
+	endpoint := map[string]any{
+		"port": "metrics", "scheme": "https", "honorLabels": true, "tlsConfig": map[string]any{"insecureSkipVerify": true},
+	}
+	if authorize {
+		endpoint["bearerTokenFile"] = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+	}
 	return newObject("ServiceMonitor", map[string]any{
 		"selector":          map[string]any{"matchLabels": map[string]any{ScrapeLabel: "true"}},
 		"namespaceSelector": map[string]any{"matchNames": []any{install}},
-		"endpoints": []any{map[string]any{
-			"port": "metrics", "scheme": "https", "honorLabels": true, "tlsConfig": map[string]any{"insecureSkipVerify": true},
-		}},
+		"endpoints":         []any{endpoint},
 	})
 }
 
