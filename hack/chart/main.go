@@ -35,7 +35,6 @@ type source struct{ dir, value string }
 var sources = []source{
 	{dir: "default"},
 	{dir: "network-policy", value: ".Values.networkPolicies.enabled"},
-	{dir: "prometheus", value: ".Values.monitoring.enabled"},
 }
 
 // object is a decoded manifest.

@@ -42,7 +42,6 @@ func asConfig() map[string]any {
 		"image":           map[string]any{"registry": "localhost/vireo", "tag": "dev"},
 		"namespace":       map[string]any{"create": true},
 		"networkPolicies": map[string]any{"enabled": true},
-		"monitoring":      map[string]any{"enabled": true},
 	}
 }
 
@@ -105,7 +104,7 @@ func mustRender(t *testing.T, values map[string]any, in string) map[string]objec
 func kustomize(t *testing.T) map[string]object {
 	t.Helper()
 	objects := map[string]object{}
-	for _, dir := range []string{"default", "network-policy", "prometheus"} {
+	for _, dir := range []string{"default", "network-policy"} {
 		result, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(root, "config", dir))
 		if err != nil {
 			t.Fatal(err)
