@@ -152,12 +152,12 @@ func CacheOptions(o *Options) cache.Options {
 	}
 }
 
-// slimVMI removes from a VMI what the agent does not read, because a tenant determines the size: labels and what is for the scheduler,
-// and after the VMI's end all that is not needed for its cleanup, since its owner may keep it for long. Such an object must not be
+// slimVMI removes from a VMI what the agent does not read, because a tenant determines the size: what is for the scheduler, most of
+// its labels, and after the VMI's end all that is not needed for its cleanup, since its owner may keep it for long. Such an object must not be
 // written: the agent writes statuses only.
 func slimVMI(object any) (any, error) {
 	if vmi, ok := object.(*v1.VirtualMachineInstance); ok {
-		vmi.Labels = nil
+		keepLabels(vmi)
 		spec := &vmi.Spec
 		spec.NodeSelector, spec.Affinity, spec.Tolerations, spec.TopologySpreadConstraints = nil, nil, nil, nil
 		if vmistatus.StageOf(vmi.Status.Phase) == vmistatus.Ended {
@@ -166,6 +166,18 @@ func slimVMI(object any) (any, error) {
 		}
 	}
 	return cache.TransformStripManagedFields()(object)
+}
+
+// keepLabels keeps as many of a running VMI's labels as metrics can have.
+func keepLabels(vmi *v1.VirtualMachineInstance) {
+	if vmistatus.StageOf(vmi.Status.Phase) == vmistatus.Ended {
+		vmi.Labels = nil
+	}
+	for i, key := range slices.Sorted(maps.Keys(vmi.Labels)) {
+		if i >= metrics.MaxLabels {
+			delete(vmi.Labels, key)
+		}
+	}
 }
 
 // podLabels are the labels of launcher Pods that the agent reads.

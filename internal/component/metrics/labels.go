@@ -26,8 +26,8 @@ const (
 	LabelsConfigMap = "kubevirt-vm-labels-config"
 	// maxText is the limit for the value of a label, in characters, if its text comes from a tenant or a guest.
 	maxText = 128
-	// maxLabels is how many labels of an object become labels of a metric.
-	maxLabels = 64
+	// MaxLabels is how many labels of an object become labels of a metric.
+	MaxLabels = 64
 )
 
 // Text returns a text of a tenant or a guest as the value of a label: printable, valid UTF-8 of at most 128 characters.
@@ -97,7 +97,7 @@ func (f *LabelFilter) Select(prefix string, labels map[string]string) map[string
 	}
 	slices.Sort(selected)
 	out := make(map[string]string, len(selected))
-	for _, key := range selected[:min(len(selected), maxLabels)] {
+	for _, key := range selected[:min(len(selected), MaxLabels)] {
 		out[prefix+labelName(key)] = Text(labels[key])
 	}
 	return out

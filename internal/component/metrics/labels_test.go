@@ -42,11 +42,11 @@ func TestLabelFilter(t *testing.T) {
 
 func TestLabelsAreCapped(t *testing.T) {
 	f, many := NewLabelFilter(), map[string]string{}
-	for i := range 10 * maxLabels {
+	for i := range 10 * MaxLabels {
 		many[fmt.Sprintf("k%04d", i)] = strings.Repeat("\x00ü\n", 1000)
 	}
 	got := f.Select("", many)
-	if len(got) != maxLabels {
+	if len(got) != MaxLabels {
 		t.Errorf("%d labels", len(got))
 	}
 	for key, value := range got {
