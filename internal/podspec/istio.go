@@ -14,8 +14,8 @@ import (
 
 // Labels and annotations of Pods that Istio reads. Source: https://istio.io/latest/docs/reference/config/annotations.
 const (
-	// sidecarInject requests the injection of Envoy. It is a label, and an annotation in older releases.
-	sidecarInject = "sidecar.istio.io/inject"
+	// SidecarLabel requests the injection of Envoy. It is a label, and an annotation in older releases.
+	SidecarLabel = "sidecar.istio.io/inject"
 	// Interfaces whose inbound traffic is the outbound traffic of a workload. Older releases read the first, newer ones the
 	// second.
 	kubevirtInterfaces       = "traffic.sidecar.istio.io/kubevirtInterfaces"
@@ -27,13 +27,13 @@ const (
 
 // HasSidecar reports whether these labels of a Pod request Istio's sidecar.
 func HasSidecar(labels map[string]string) bool {
-	return strings.EqualFold(labels[sidecarInject], "true")
+	return strings.EqualFold(labels[SidecarLabel], "true")
 }
 
 // labelForSidecar copies the annotation of a VMI to the Pod's labels, because newer releases of Istio read only the label.
 func labelForSidecar(labels map[string]string, vmi *v1.VirtualMachineInstance) {
-	if value, ok := vmi.Annotations[sidecarInject]; ok {
-		labels[sidecarInject] = value
+	if value, ok := vmi.Annotations[SidecarLabel]; ok {
+		labels[SidecarLabel] = value
 	}
 }
 

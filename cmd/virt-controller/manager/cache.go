@@ -57,6 +57,25 @@ func transformNode(o any) (any, error) {
 	return o, err
 }
 
+// transformPod keeps of a launcher Pod's spec what is read: where it runs and may run, the images, and the claims. The rest, which is
+// most of a Pod, can be rendered from the VMI.
+func transformPod(o any) (any, error) {
+	o, err := cache.TransformStripManagedFields()(o)
+	if pod, ok := o.(*corev1.Pod); ok {
+		kept := corev1.PodSpec{NodeName: pod.Spec.NodeName, NodeSelector: pod.Spec.NodeSelector}
+		for i := range pod.Spec.Containers {
+			kept.Containers = append(kept.Containers, corev1.Container{Name: pod.Spec.Containers[i].Name, Image: pod.Spec.Containers[i].Image})
+		}
+		for i := range pod.Spec.Volumes {
+			if v := &pod.Spec.Volumes[i]; v.PersistentVolumeClaim != nil {
+				kept.Volumes = append(kept.Volumes, *v)
+			}
+		}
+		pod.Spec = kept
+	}
+	return o, err
+}
+
 // transformQuota removes the status of a ResourceQuota, which is not used.
 func transformQuota(o any) (any, error) {
 	o, err := cache.TransformStripManagedFields()(o)
@@ -105,7 +124,7 @@ func cacheOptions(namespace string) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}: {Label: labels.SelectorFromSet(labels.Set{v1.AppLabel: launcherpod.AppLabelValue})},
+			&corev1.Pod{}: {Label: labels.SelectorFromSet(labels.Set{v1.AppLabel: launcherpod.AppLabelValue}), Transform: transformPod},
 			// The revisions with the specs that VMs were started with, with the instance types and preferences of VMs, and with the
 			// templates of pools.
 			&appsv1.ControllerRevision{}: {Label: labels.NewSelector().Add(*ours)},

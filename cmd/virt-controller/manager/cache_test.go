@@ -15,9 +15,48 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vireo-project/vireo/internal/controller/virtualmachineinstance"
+	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/launcherpod/podstate"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/test/apiserver"
 	"github.com/vireo-project/vireo/test/rights"
 )
+
+// TestPodsInCache checks that what is read of a launcher Pod is the same in the cache, and that most of the Pod is not there.
+func TestPodsInCache(t *testing.T) {
+	g := NewWithT(t)
+	claim := &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "disk"}
+	full := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "virt-launcher-vm", Labels: map[string]string{"a": "b"}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}},
+		Spec: corev1.PodSpec{
+			NodeName: "node", NodeSelector: map[string]string{"c": "d"}, Tolerations: []corev1.Toleration{{Key: "e"}},
+			Containers: []corev1.Container{{
+				Name: launcherpod.ComputeContainer, Image: "launcher:v1", Env: []corev1.EnvVar{{Name: "f"}}, VolumeMounts: []corev1.VolumeMount{{Name: "g"}},
+			}},
+			Volumes: []corev1.Volume{
+				{Name: launcherpod.StateVolume, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: claim}},
+				{Name: "h", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+			},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
+			Name: launcherpod.ComputeContainer, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+		}}},
+	}
+	object, err := transformPod(full.DeepCopy())
+	g.Expect(err).NotTo(HaveOccurred())
+	kept, ok := object.(*corev1.Pod)
+	g.Expect(ok).To(BeTrue())
+	g.Expect(podstate.Running(kept)).To(BeTrue())
+	g.Expect(podspec.LauncherImage(kept)).To(Equal("launcher:v1"))
+	g.Expect(virtualmachineinstance.StateClaim(kept)).To(Equal("disk"))
+	g.Expect(kept.Spec).To(Equal(corev1.PodSpec{
+		NodeName: "node", NodeSelector: full.Spec.NodeSelector, Volumes: full.Spec.Volumes[:1],
+		Containers: []corev1.Container{{Name: launcherpod.ComputeContainer, Image: "launcher:v1"}},
+	}))
+	full.ManagedFields, full.Spec = nil, kept.Spec
+	g.Expect(kept).To(Equal(full))
+}
 
 func podWarning(name, pod, reason string) *corev1.Event {
 	return &corev1.Event{

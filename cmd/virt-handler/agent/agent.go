@@ -6,10 +6,12 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"time"
 
@@ -45,6 +47,7 @@ import (
 	"github.com/vireo-project/vireo/internal/component/livelog"
 	"github.com/vireo-project/vireo/internal/component/recorder"
 	"github.com/vireo-project/vireo/internal/launcherpod"
+	"github.com/vireo-project/vireo/internal/podspec"
 	"github.com/vireo-project/vireo/internal/vmistatus"
 )
 
@@ -121,7 +124,7 @@ func newManager(config *rest.Config, o *Options) (ctrl.Manager, error) {
 	config.QPS, config.Burst = clientQPS, clientBurst
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme,
-		Cache:  cacheOptions(o),
+		Cache:  CacheOptions(o),
 		Metrics: metricsserver.Options{
 			BindAddress: o.metricsAddress(), SecureServing: true, CertDir: filepath.Join(o.PrivateDir, "no-certificate"),
 			FilterProvider: health.Filter,
@@ -133,12 +136,12 @@ func newManager(config *rest.Config, o *Options) (ctrl.Manager, error) {
 	return health.WithProbes(mgr, net.JoinHostPort("", strconv.Itoa(o.HealthPort)))
 }
 
-// cacheOptions limit the cache to objects of the node.
-func cacheOptions(o *Options) cache.Options {
+// CacheOptions limit the cache to objects of the node.
+func CacheOptions(o *Options) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&v1.VirtualMachineInstance{}: {Field: fields.OneTermEqualSelector("status.nodeName", o.Node), Transform: slimWhenEnded},
+			&v1.VirtualMachineInstance{}: {Field: fields.OneTermEqualSelector("status.nodeName", o.Node), Transform: slimVMI},
 			&corev1.Pod{}: {
 				// The reconciler handles a Pod that has finished like one that was deleted.
 				Field: fields.AndSelectors(
@@ -146,19 +149,41 @@ func cacheOptions(o *Options) cache.Options {
 					fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
 					fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
 				),
-				Label: labels.SelectorFromSet(labels.Set{v1.AppLabel: launcherpod.AppLabelValue}),
+				Label:     labels.SelectorFromSet(labels.Set{v1.AppLabel: launcherpod.AppLabelValue}),
+				Transform: slimPod,
 			},
 			&v1.KubeVirt{}: {Namespaces: map[string]cache.Config{o.Namespace: {}}},
 		},
 	}
 }
 
-// slimWhenEnded removes from a VMI that has ended what is not needed for its cleanup: its owner may keep it for long, and a tenant
-// determines the size of its annotations and spec. Such an object must not be written: the agent writes statuses only.
-func slimWhenEnded(object any) (any, error) {
-	if vmi, ok := object.(*v1.VirtualMachineInstance); ok && vmistatus.StageOf(vmi.Status.Phase) == vmistatus.Ended {
-		vmi.Annotations = nil
-		vmi.Spec = v1.VirtualMachineInstanceSpec{TerminationGracePeriodSeconds: vmi.Spec.TerminationGracePeriodSeconds}
+// slimVMI removes from a VMI what the agent does not read, because a tenant determines the size: labels and what is for the scheduler,
+// and after the VMI's end all that is not needed for its cleanup, since its owner may keep it for long. Such an object must not be
+// written: the agent writes statuses only.
+func slimVMI(object any) (any, error) {
+	if vmi, ok := object.(*v1.VirtualMachineInstance); ok {
+		vmi.Labels = nil
+		spec := &vmi.Spec
+		spec.NodeSelector, spec.Affinity, spec.Tolerations, spec.TopologySpreadConstraints = nil, nil, nil, nil
+		if vmistatus.StageOf(vmi.Status.Phase) == vmistatus.Ended {
+			vmi.Annotations = nil
+			vmi.Spec = v1.VirtualMachineInstanceSpec{TerminationGracePeriodSeconds: spec.TerminationGracePeriodSeconds}
+		}
+	}
+	return cache.TransformStripManagedFields()(object)
+}
+
+// podLabels are the labels of launcher Pods that the agent reads.
+var podLabels = []string{v1.AppLabel, v1.CreatedByLabel, v1.MigrationJobLabel, podspec.SidecarLabel}
+
+// slimPod keeps of a launcher Pod's labels and spec what the agent reads. The Pod has the VMI's labels.
+func slimPod(object any) (any, error) {
+	if pod, ok := object.(*corev1.Pod); ok {
+		maps.DeleteFunc(pod.Labels, func(key, _ string) bool { return !slices.Contains(podLabels, key) })
+		pod.Spec = corev1.PodSpec{
+			NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork, ReadinessGates: pod.Spec.ReadinessGates,
+			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
+		}
 	}
 	return cache.TransformStripManagedFields()(object)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
@@ -24,8 +25,8 @@ import (
 	"github.com/vireo-project/vireo/test/rights"
 )
 
-// An owner may keep Pods and VMIs that have ended, with large annotations.
-func TestCacheIsSmallForEndedObjects(t *testing.T) {
+// A tenant may give VMIs and Pods many labels and tolerations, and an owner may keep those that have ended, with large annotations.
+func TestCacheIsSmall(t *testing.T) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		t.Skip("KUBEBUILDER_ASSETS is not set: it names the directory with etcd and kube-apiserver")
 	}
@@ -56,13 +57,13 @@ func TestCacheIsSmallForEndedObjects(t *testing.T) {
 	const node, large = "blue", 128 << 10
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{
-			Namespace: "default", Name: name, Labels: map[string]string{v1.AppLabel: launcherpod.AppLabelValue},
+			Namespace: "default", Name: name, Labels: map[string]string{v1.AppLabel: launcherpod.AppLabelValue, "of": "the-tenant"},
 			Annotations: map[string]string{"large": strings.Repeat("x", large)},
 		}
 	}
 	add := func(name string, pod corev1.PodPhase, phase v1.VirtualMachineInstancePhase) {
 		p := &corev1.Pod{ObjectMeta: meta(name), Spec: corev1.PodSpec{
-			NodeName: node, Containers: []corev1.Container{{Name: "compute", Image: "example/launcher"}},
+			NodeName: node, Containers: []corev1.Container{{Name: "compute", Image: "example/launcher"}}, TerminationGracePeriodSeconds: ptr.To[int64](9),
 		}}
 		must(api.Create(ctx, p))
 		before := p.DeepCopy()
@@ -71,6 +72,8 @@ func TestCacheIsSmallForEndedObjects(t *testing.T) {
 		vmi := &v1.VirtualMachineInstance{ObjectMeta: meta(name)}
 		vmi.Spec.TerminationGracePeriodSeconds = ptr.To[int64](7)
 		vmi.Spec.Architecture = "amd64"
+		vmi.Spec.Tolerations = []corev1.Toleration{{Key: "of", Value: "the-tenant"}}
+		vmi.Spec.NodeSelector = map[string]string{"of": "the-tenant"}
 		must(api.Create(ctx, vmi))
 		was := vmi.DeepCopy()
 		vmi.Status.Phase, vmi.Status.NodeName = phase, node
@@ -81,7 +84,7 @@ func TestCacheIsSmallForEndedObjects(t *testing.T) {
 	add("failed", corev1.PodFailed, v1.Failed)
 	add("running", corev1.PodRunning, v1.Running)
 
-	own, incoming := cacheOptions(&Options{Node: node, Namespace: "kubevirt"}), incomingOptions(node)
+	own, incoming := CacheOptions(&Options{Node: node, Namespace: "kubevirt"}), IncomingOptions(node)
 	for name, options := range map[string]cache.Options{"own": own, "incoming": incoming} {
 		options.Scheme = scheme
 		kept, err := cache.New(rights.Handler.ImpersonateOn(config, node), options)
@@ -106,6 +109,9 @@ func TestCacheIsSmallForEndedObjects(t *testing.T) {
 			if grace := vmi.Spec.TerminationGracePeriodSeconds; grace == nil || *grace != 7 {
 				t.Errorf("%s: VMI %s has lost its grace period", name, vmi.Name)
 			}
+			if len(vmi.Labels)+len(vmi.Spec.Tolerations)+len(vmi.Spec.NodeSelector) > 0 {
+				t.Errorf("%s: VMI %s has labels, tolerations or a node selector", name, vmi.Name)
+			}
 		}
 		if name == "incoming" {
 			continue
@@ -113,7 +119,14 @@ func TestCacheIsSmallForEndedObjects(t *testing.T) {
 		pods := &corev1.PodList{}
 		must(kept.List(ctx, pods))
 		if len(pods.Items) != 1 || pods.Items[0].Name != "running" {
-			t.Errorf("%d Pods are kept", len(pods.Items))
+			t.Fatalf("%d Pods are kept", len(pods.Items))
+		}
+		pod := &pods.Items[0]
+		if diff := cmp.Diff(map[string]string{v1.AppLabel: launcherpod.AppLabelValue}, pod.Labels); diff != "" {
+			t.Errorf("labels of the Pod (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(corev1.PodSpec{NodeName: node, TerminationGracePeriodSeconds: ptr.To[int64](9)}, pod.Spec); diff != "" {
+			t.Errorf("spec of the Pod (-want +got):\n%s", diff)
 		}
 	}
 }

@@ -53,20 +53,20 @@ func newMigrations(mgr ctrl.Manager, o *Options) (*migrations, error) {
 	return m, nil
 }
 
-// incomingOptions are the options of the cache of VMIs that migrate to the node. The manager's cache has those that run on the
+// IncomingOptions are the options of the cache of VMIs that migrate to the node. The manager's cache has those that run on the
 // node: a cache supports one selector for a kind.
-func incomingOptions(node string) cache.Options {
+func IncomingOptions(node string) cache.Options {
 	return cache.Options{
 		ByObject: map[client.Object]cache.ByObject{
 			&v1.VirtualMachineInstance{}: {
-				Field: fields.OneTermEqualSelector("status.migrationState.targetNode", node), Transform: slimWhenEnded,
+				Field: fields.OneTermEqualSelector("status.migrationState.targetNode", node), Transform: slimVMI,
 			},
 		},
 	}
 }
 
 func incomingCache(mgr ctrl.Manager, node string) (cache.Cache, error) {
-	options := incomingOptions(node)
+	options := IncomingOptions(node)
 	options.HTTPClient, options.Scheme, options.Mapper = mgr.GetHTTPClient(), mgr.GetScheme(), mgr.GetRESTMapper()
 	incoming, err := cache.New(mgr.GetConfig(), options)
 	if err != nil {

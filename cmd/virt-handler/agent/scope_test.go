@@ -13,7 +13,7 @@ import (
 
 // RBAC cannot limit an agent to objects of its node; the cache's selectors do.
 func TestCacheIsLimitedToTheNode(t *testing.T) {
-	options := cacheOptions(&Options{Node: "blue", Namespace: "kubevirt"})
+	options := CacheOptions(&Options{Node: "blue", Namespace: "kubevirt"})
 	found := 0
 	for object, by := range options.ByObject {
 		switch object.(type) {
