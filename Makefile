@@ -22,6 +22,8 @@ tools := hack/tools/build.sh
 wirecompat := test/wirecompat
 # The module that tests Vireo's API with KubeVirt's client.
 clientcompat := test/clientcompat
+# The module that tests the Helm chart with Helm's packages.
+chart := test/chart
 # The directory of a tool.
 tool = $(shell $(tools) --path $(1))
 cluster := hack/cluster/cluster
@@ -62,12 +64,13 @@ demo-down: ## Remove the demo and its cluster
 ##@ Development
 
 .PHONY: manifests
-manifests: ## Generate CRDs, RBAC and webhook configurations from markers
+manifests: ## Generate CRDs, RBAC and webhook configurations from markers, and the Helm chart from config/
 	@$(tools) controller-gen
 	$(call tool,controller-gen)/controller-gen crd paths=./api/... output:crd:artifacts:config=config/crd/bases
 	go run ./hack/crd config/crd/bases
 	$(call tool,controller-gen)/controller-gen rbac:roleName=virt-controller paths=./internal/controller/... output:rbac:artifacts:config=config/rbac
 	$(call tool,controller-gen)/controller-gen webhook paths=./internal/webhook/... output:webhook:artifacts:config=config/webhook
+	go run ./hack/chart config charts/vireo/templates/generated
 
 .PHONY: generate
 generate: ## Generate deep copies
@@ -83,6 +86,7 @@ vet: ## Run go vet
 	go vet ./...
 	cd $(wirecompat) && go vet ./...
 	cd $(clientcompat) && go vet ./...
+	cd $(chart) && go vet ./...
 
 .PHONY: lint
 lint: deps ## Run golangci-lint on all packages
@@ -90,6 +94,7 @@ lint: deps ## Run golangci-lint on all packages
 	$(call tool,golangci-lint)/golangci-lint run --allow-parallel-runners --concurrency 2 ./...
 	cd $(wirecompat) && $(call tool,golangci-lint)/golangci-lint run --allow-parallel-runners --concurrency 2 ./...
 	cd $(clientcompat) && $(call tool,golangci-lint)/golangci-lint run --allow-parallel-runners --concurrency 2 ./...
+	cd $(chart) && $(call tool,golangci-lint)/golangci-lint run --allow-parallel-runners --concurrency 2 ./...
 
 .PHONY: verify
 verify: ## Check that generated files and go.mod are up to date, code is formatted, and every nolint is needed
@@ -115,6 +120,7 @@ test: deps ## Run unit, envtest and integration tests
 		VIREO_GUEST_BOOT=$$guest/boot go test -timeout 30m -p 2 $$(go list ./... | grep -v /test/e2e)
 	@$(MAKE) test-wirecompat
 	@$(MAKE) test-clientcompat
+	@$(MAKE) test-chart
 
 .PHONY: test-race
 test-race: deps ## Run unit and envtest suites with Go's race detector (about 15 minutes)
@@ -142,6 +148,10 @@ test-wirecompat: deps ## Compare the API types with KubeVirt's
 test-clientcompat: deps ## Test the API with KubeVirt's Go client: every kind and every subresource
 	@$(tools) envtest
 	cd $(clientcompat) && KUBEBUILDER_ASSETS=$(call tool,envtest) go test -count 1 ./...
+
+.PHONY: test-chart
+test-chart: ## Test the Helm chart with Helm's packages: against config/, its values and its schema
+	cd $(chart) && go test -count 1 ./...
 
 .PHONY: test-e2e
 test-e2e: ## Run end-to-end tests on a local cluster of two nodes, and remove it
